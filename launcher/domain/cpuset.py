@@ -1,0 +1,54 @@
+"""Sets of CPUs in the kernel's list form, "0-3,8"."""
+
+from collections.abc import Iterable
+from typing import Self
+
+
+class CpuSet(frozenset[int]):
+    """A set of logical CPU numbers; prints in list form, as in /sys and taskset."""
+
+    __slots__ = ()
+
+    @classmethod
+    def parse(cls, text: str) -> Self:
+        """Read the kernel's list form: "0-3,8", "" for none.
+
+        Raises:
+            ValueError: the text is not such a list.
+
+        """
+        cpus: set[int] = set()
+        for part in text.strip().split(","):
+            if not part.strip():
+                continue
+            first, _, last = part.partition("-")
+            low, high = int(first), int(last or first)
+            if low < 0 or high < low:
+                message = f"{part.strip()!r} is not a range of CPUs"
+                raise ValueError(message)
+            cpus.update(range(low, high + 1))
+        return cls(cpus)
+
+    @classmethod
+    def union_of(cls, sets: Iterable[Iterable[int]]) -> Self:
+        """Return all CPUs of ``sets``."""
+        return cls(cpu for cpus in sets for cpu in cpus)
+
+    def __str__(self) -> str:
+        """Return the list form, shortest: "0-3,8"."""
+        return ",".join(runs(self))
+
+    def __repr__(self) -> str:
+        """Return the class and the list form."""
+        return f"CpuSet({str(self)!r})"
+
+
+def runs(numbers: Iterable[int]) -> list[str]:
+    """Return ``numbers`` as runs, in order: ["0-3", "8"]."""
+    found: list[list[int]] = []
+    for number in sorted(numbers):
+        if found and number == found[-1][1] + 1:
+            found[-1][1] = number
+        else:
+            found.append([number, number])
+    return [f"{low}-{high}" if low != high else f"{low}" for low, high in found]

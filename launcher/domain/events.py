@@ -1,0 +1,148 @@
+"""Everything that happens while a job runs, as seen by one agent.
+
+``at`` is the agent's monotonic clock in seconds.
+"""
+
+from msgspec import Struct
+
+from launcher.domain.outcome import Reason
+from launcher.domain.ranks import LocalRank
+
+
+class WorkerStarted(Struct, frozen=True):
+    """The worker has executed its program."""
+
+    local_rank: LocalRank
+    pid: int
+    remark: str
+    """Why it is bound otherwise than planned; "" if it is as planned."""
+    at: float
+
+
+class WorkerNotStarted(Struct, frozen=True):
+    """The worker's process ended before its program ran: ``step`` says where, ``error`` why."""
+
+    local_rank: LocalRank
+    step: str
+    error: str
+    at: float
+
+
+class WorkerExited(Struct, frozen=True):
+    """The worker ended by itself with exit code ``code``."""
+
+    local_rank: LocalRank
+    code: int
+    at: float
+
+
+class WorkerKilled(Struct, frozen=True):
+    """The worker was ended by signal ``number``."""
+
+    local_rank: LocalRank
+    number: int
+    at: float
+
+
+class WorkerStopped(Struct, frozen=True):
+    """The foreground worker was stopped from the terminal (Ctrl-Z) by signal ``number``."""
+
+    local_rank: LocalRank
+    number: int
+    at: float
+
+
+class SignalReceived(Struct, frozen=True):
+    """The agent got signal ``number``."""
+
+    number: int
+    at: float
+
+
+class SignalNotHandled(Struct, frozen=True):
+    """Signal ``number`` was to be forwarded; ``local_ranks`` have no handler, so it was kept from them."""
+
+    number: int
+    local_ranks: tuple[LocalRank, ...]
+    at: float
+
+
+class DeadlinePassed(Struct, frozen=True):
+    """The time that the last ``SetDeadline`` gave is over."""
+
+    at: float
+
+
+class Swept(Struct, frozen=True):
+    """Nothing of the attempt is left, but for ``survivors``: "pid 12 (python, state D in nfs_wait)"."""
+
+    survivors: tuple[str, ...]
+    at: float
+
+
+class OutputEnded(Struct, frozen=True):
+    """All that the ended worker had printed is written: the ``tail`` of its standard error."""
+
+    local_rank: LocalRank
+    tail: str
+    error_file: str
+    """What it wrote to TORCHELASTIC_ERROR_FILE, undecoded JSON; "" if nothing."""
+    at: float
+
+
+class OutputClosed(Struct, frozen=True):
+    """Whoever read our standard output has gone (``| head``)."""
+
+    at: float
+
+
+class HelperLost(Struct, frozen=True):
+    """A process of ours, ``name``, ended though nobody asked it to."""
+
+    name: str
+    """``fork server`` or ``relay``."""
+    how: str
+    """"exited with code 1" or "was killed by SIGKILL"."""
+    signal: int
+    """The signal that ended it; 0 if it exited."""
+    at: float
+
+
+class StopOrdered(Struct, frozen=True):
+    """Another node has a reason to end the job: ``why`` names it, "rank 3 on gpu-07 failed"."""
+
+    why: str
+    at: float
+
+
+class VerdictReached(Struct, frozen=True):
+    """All nodes are done: this is the reason for the end that every node reports."""
+
+    reason: Reason
+    at: float
+
+
+class CoordinatorLost(Struct, frozen=True):
+    """The connection to node 0, ``host``, is gone."""
+
+    host: str
+    at: float
+
+
+Event = (
+    WorkerStarted
+    | WorkerNotStarted
+    | WorkerExited
+    | WorkerKilled
+    | WorkerStopped
+    | SignalReceived
+    | SignalNotHandled
+    | DeadlinePassed
+    | Swept
+    | OutputEnded
+    | OutputClosed
+    | HelperLost
+    | StopOrdered
+    | VerdictReached
+    | CoordinatorLost
+)

@@ -1,0 +1,135 @@
+"""The job as it was described, before any machine or other node is looked at."""
+
+from collections.abc import Mapping
+from enum import Enum
+
+from msgspec import Struct
+
+from launcher.domain.facts import Fact
+from launcher.domain.ranks import GlobalRank, LocalRank, NodeRank
+
+
+class ProgramKind(Enum):
+    """What the workers run."""
+
+    SCRIPT = "script"
+    """A Python file: ``PYTHON -u train.py ARGS``."""
+
+    MODULE = "module"
+    """A Python module, ``-m``: ``PYTHON -u -m pkg.train ARGS``."""
+
+    EXECUTABLE = "executable"
+    """Any program, ``--no-python``: ``PROGRAM ARGS``, found on PATH."""
+
+
+class Program(Struct, frozen=True):
+    """What every worker runs, and with which arguments."""
+
+    kind: ProgramKind
+    name: str
+    args: tuple[str, ...]
+
+
+class WorkerCount(Enum):
+    """Ways to say the number of workers per node other than by a number."""
+
+    PER_GPU = "per-gpu"
+    """Not given: one per visible GPU, else one."""
+
+    AUTO = "auto"
+    """Given as ``auto``: torchrun's meaning, GPUs, else CPUs."""
+
+    GPU = "gpu"
+    """Given as ``gpu``: the visible GPUs, an error where there are none."""
+
+    CPU = "cpu"
+    """Given as ``cpu``: the CPUs that this process may use."""
+
+
+class NumaBinding(Enum):
+    """Which CPUs a worker may use, relative to the NUMA node of its GPU."""
+
+    AUTO = "auto"
+    """The default: as ``near``."""
+
+    NODE = "node"
+    """All CPUs of the GPU's node, shared by the ranks of that node."""
+
+    NEAR = "near"
+    """As ``node``, plus the nodes of the same package that own no rank's GPU."""
+
+    NONE = "none"
+    """No binding: what the launcher may use, the workers may use."""
+
+
+class TaskLayout(Struct, frozen=True):
+    """Where a scheduler started one task for each worker: this clusterrun's one worker among all.
+
+    Such a clusterrun is the agent of exactly one worker; ``size`` of them make up the job.
+    """
+
+    rank: GlobalRank
+    size: int
+    local_rank: LocalRank
+    local_size: int
+    """Tasks on this node; other nodes may have another number of them."""
+    node_rank: NodeRank
+    nodes: int
+    own_cpus: bool = False
+    """The scheduler bound this task to CPUs that no other task of the node may use."""
+
+
+class JobSpec(Struct, frozen=True):
+    """Everything that flags, variables, the job file and the cluster say, with its origin.
+
+    The field names are the flags' names in snake_case; ``sources.options`` has one row for each
+    but those that say so.
+    """
+
+    nnodes: Fact[int]
+    node_rank: Fact[int | None]
+    """None: not given."""
+    nproc_per_node: Fact[int | WorkerCount]
+    tasks: Fact[TaskLayout | None]
+    """No flag, the cluster's; None: this clusterrun starts all workers of its node."""
+    hosts: Fact[tuple[str, ...]]
+    """No flag, the cluster's: names of the nodes by rank; () where nothing tells."""
+    cluster: Fact[str]
+    """Whose variables were read; "none" for nobody's."""
+    master_addr: Fact[str | None]
+    """Without brackets; None: nothing says, and on one node nothing needs to."""
+    master_port: Fact[int | None]
+    """None: on one node a free port for each attempt, else one of ``port_candidates``, if any."""
+    port_candidates: Fact[tuple[int, ...]]
+    """No flag, the cluster's: ports to meet at, the first that is free; () where a port is given."""
+    rdzv_endpoint: Fact[str | None]
+    """Where agents meet for the whole job: ``HOST``, ``HOST:PORT``, ``[::1]:29500``."""
+    rdzv_timeout: Fact[float]
+    """Seconds that all nodes have to come."""
+    token: Fact[str | None]
+    """The secret itself, which nothing may print."""
+    strict_join: Fact[bool]
+    run_id: Fact[str]
+    max_restarts: Fact[int]
+    shutdown_timeout: Fact[float]
+    """Seconds from TERM to KILL."""
+    contain: Fact[bool]
+    """Everything that the job starts lives in a PID namespace, which ends with the fork server."""
+    exec: Fact[bool]
+    """This process becomes the one worker, and nobody looks after it."""
+    numa_binding: Fact[NumaBinding]
+    python: Fact[str]
+    env: Mapping[str, Fact[str]]
+    """Variables for the workers from the job file and ``--env``, by name."""
+    log_dir: Fact[str | None]
+    program: Fact[Program]
+
+    @property
+    def agents(self) -> int:
+        """How many clusterruns make up the job: those that must join."""
+        return self.nnodes.value if self.tasks.value is None else self.tasks.value.size
+
+    @property
+    def agent_rank(self) -> int | None:
+        """This clusterrun's place among them; None: not given."""
+        return self.node_rank.value if self.tasks.value is None else self.tasks.value.rank

@@ -1,0 +1,54 @@
+"""What one node has."""
+
+from collections.abc import Mapping
+
+from msgspec import Struct
+
+from launcher.domain.cpuset import CpuSet
+
+
+class NumaNode(Struct, frozen=True):
+    """A NUMA node as /sys/devices/system/node shows it. ``cpus`` may be empty (memory only)."""
+
+    id: int
+    cpus: CpuSet
+    distances: Mapping[int, int]
+    """Distance to each other node by id, as in ``nodeN/distance`` (10 is local); may be empty."""
+
+
+class Gpu(Struct, frozen=True):
+    """A GPU of this node, and where it hangs."""
+
+    index: int
+    """Its number in the vendor's order: what CUDA_VISIBLE_DEVICES calls it."""
+    bdf: str
+    """PCI address, normalised: ``0000:17:00.0``."""
+    uuid: str
+    """``GPU-...``; "" where nothing tells it."""
+    numa_node: int | None
+    """The node with CPUs that it is local to; None where nothing tells."""
+    locality: str
+    """What told ``numa_node``: ``sysfs numa_node``, ``local_cpulist``, ``single node``, ..."""
+
+
+class Machine(Struct, frozen=True):
+    """The CPUs, NUMA nodes and GPUs of this node, read once at the start and kept over restarts."""
+
+    host: str
+    allowed: CpuSet
+    """CPUs that the launcher itself may use (its affinity), and that are online."""
+    nodes: tuple[NumaNode, ...]
+    packages: tuple[CpuSet, ...]
+    """CPUs of each package (socket), by its lowest CPU; empty where /sys doesn't tell."""
+    cores: tuple[CpuSet, ...]
+    """Logical CPUs of each physical core (SMT siblings together)."""
+    gpus: tuple[Gpu, ...]
+    """All GPUs that this process may open, in the vendor's order."""
+    visible: tuple[Gpu, ...]
+    """The GPUs that CUDA_VISIBLE_DEVICES leaves, in its order: worker r gets ``visible[r]``."""
+    visible_origin: str
+    """``CUDA_VISIBLE_DEVICES`` with its value, or what listed them (``NVML``, ``/proc/driver/nvidia``, ``sysfs``)."""
+    visible_remark: str
+    """Which entry cut the list short or why nothing is visible; "" if there is nothing to say."""
+    cpu_quota: float | None
+    """CPUs' worth of time that the cgroup allows (cpu.max, cfs_quota); None: no limit."""

@@ -1,0 +1,54 @@
+"""Who runs where on this node in one attempt: what ``--dry-run`` prints and the workers get."""
+
+from collections.abc import Mapping
+
+from msgspec import Struct
+
+from launcher.domain.cpuset import CpuSet
+from launcher.domain.machine import Gpu
+from launcher.domain.ranks import GlobalRank, LocalRank
+from launcher.domain.world import World
+
+
+class WorkerPlan(Struct, frozen=True):
+    """One worker: its ranks, its place, and the variables that only it gets."""
+
+    rank: GlobalRank
+    local_rank: LocalRank
+    """Its index among the workers that this clusterrun starts: what LOCAL_RANK says, but in tasks."""
+    gpu: Gpu | None
+    numa_node: int | None
+    """Node of ``cpus``; None where the worker is not bound to one."""
+    cpus: CpuSet | None
+    """CPUs to bind to; None: not bound."""
+    env: Mapping[str, str]
+    """Variables of this worker, beyond those of the whole job."""
+    remark: str
+    """Why it is not bound, or bound otherwise than its GPU would have it; "" if all is as asked."""
+    local_rank_reason: str = ""
+    """Why LOCAL_RANK is not the index that one would expect; "" if it is."""
+
+
+class NodePlan(Struct, frozen=True):
+    """All workers of this node in one attempt, and what they have in common."""
+
+    world: World
+    host: str
+    command: tuple[str, ...]
+    """What every worker executes: ``(PYTHON, "-u", "train.py", "--lr", "1")``."""
+    signal_group: bool
+    """TERM goes to the worker's whole group (``--no-python``) instead of the worker alone."""
+    env: Mapping[str, str]
+    """Variables that clusterrun sets or changes for the whole job, fork server included."""
+    unset: tuple[str, ...]
+    """Variables removed from the job's environment: worker variables of an outer launch."""
+    workers: tuple[WorkerPlan, ...]
+    remarks: tuple[str, ...]
+    """Remarks on the whole node: too few CPUs, a list of GPUs cut short, ..."""
+    visible_origin: str = ""
+    """What gave the workers' GPUs and their order, as ``Machine.visible_origin``."""
+
+    @property
+    def runs_python(self) -> bool:
+        """Whether the workers are Python programs, which we know more of than of others."""
+        return not self.signal_group
