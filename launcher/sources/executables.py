@@ -1,0 +1,78 @@
+"""Programs that the job names: found as the shell finds them, along the job's own PATH."""
+
+import os
+
+from launcher.domain.facts import Fact
+from launcher.errors import UsageError
+from launcher.sources.files import FileKind, is_executable, kind_of
+from launcher.sources.suggestions import command, did_you_mean_file
+
+
+def find_executable(name: str, search_path: str) -> str:
+    """Return the path of the program ``name``, looked up in ``search_path`` unless it has a /.
+
+    Returns "" where there is no such file, or nobody may execute it.
+    """
+    if "/" in name:
+        return name if is_executable(name) else ""
+    folders = search_path.split(os.pathsep) if name else []
+    paths = (f"{folder or '.'}/{name}" for folder in folders)
+    return next((path for path in paths if is_executable(path)), "")
+
+
+def find_interpreter(python: Fact[str], search_path: str) -> Fact[str]:
+    """Return the path of the interpreter ``python``, which may be a name on ``search_path``.
+
+    Raises:
+        UsageError: there is no such program, or it cannot be executed.
+
+    """
+    found = find_executable(python.value, search_path)
+    if found:
+        return Fact(found, python.origin)
+    raise UsageError(
+        f"{python.origin}: {_why_not_executable(python.value)}", _interpreter_hint(python.value)
+    )
+
+
+def expect_program(name: str, where: str, search_path: str) -> None:
+    """Return if ``name`` is a program for ``--no-python``; ``where`` stands before a complaint.
+
+    Raises:
+        UsageError: there is no such program, or it cannot be executed.
+
+    """
+    if not find_executable(name, search_path):
+        raise UsageError(f"{where}{_why_not_executable(name)}", _program_hint(name))
+
+
+def _why_not_executable(name: str) -> str:
+    if not name:
+        return "the program's name is empty"
+    if "/" not in name:
+        return f"there is no program {name} on PATH"
+    match kind_of(name):
+        case FileKind.NOTHING:
+            return f"{name} does not exist"
+        case FileKind.FOLDER:
+            return f"{name} is a folder"
+        case _:
+            return f"{name} is not executable"
+
+
+def _interpreter_hint(name: str) -> str:
+    inside = f"{name}/bin/python"
+    if is_executable(inside):
+        return f"the interpreter in that environment is {inside}"
+    nearest = did_you_mean_file(name) if kind_of(name) is FileKind.NOTHING else ""
+    return nearest or "give the path of a Python, such as /usr/bin/python3"
+
+
+def _program_hint(name: str) -> str:
+    if kind_of(name) is not FileKind.FILE:
+        return did_you_mean_file(name) or "give the path of a program"
+    if name.endswith(".py"):
+        return f"for a Python script leave out --no-python:\n  {command(name)}"
+    path = name if "/" in name else f"./{name}"
+    hint = f"run it by its path:\n  {command('--no-python', path)}"
+    return hint if is_executable(name) else f"make it executable:\n  chmod +x {name}\n{hint}"

@@ -1,0 +1,49 @@
+"""A launch inside a worker of another launch: what it must not take over from there."""
+
+from collections.abc import Mapping
+
+WORKER_VARIABLES = (
+    "LOCAL_RANK",
+    "RANK",
+    "GROUP_RANK",
+    "ROLE_RANK",
+    "ROLE_NAME",
+    "LOCAL_WORLD_SIZE",
+    "WORLD_SIZE",
+    "GROUP_WORLD_SIZE",
+    "ROLE_WORLD_SIZE",
+    "NODE_RANK",
+    "MASTER_ADDR",
+    "MASTER_PORT",
+    "TORCHELASTIC_RESTART_COUNT",
+    "TORCHELASTIC_MAX_RESTARTS",
+    "TORCHELASTIC_RUN_ID",
+    "TORCHELASTIC_USE_AGENT_STORE",
+    "TORCHELASTIC_ERROR_FILE",
+    "TORCHELASTIC_SIGNALS_TO_HANDLE",
+    "TORCHELASTIC_TIMER_FILE",
+)
+"""What torchrun 2.15 tells a worker of its place in the job (local_elastic_agent.py), and NODE_RANK.
+
+Not OMP_NUM_THREADS and TORCH_NCCL_ASYNC_ERROR_HANDLING: the user may have set them, and nothing
+tells whose they are. Not CUDA_VISIBLE_DEVICES: the outer worker's limits hold for all inside it.
+"""
+
+NESTED_WARNING = (
+    "started inside a worker of another launch (LOCAL_RANK and TORCHELASTIC_RUN_ID are set):"
+    " its worker variables, CLUSTERRUN_* and PET_* are neither read nor passed on"
+)
+
+
+def left_by_outer_launch(environ: Mapping[str, str]) -> tuple[str, ...]:
+    """Return the names to remove where ``environ`` is a worker's own; () where it is not.
+
+    A worker is told by LOCAL_RANK and TORCHELASTIC_RUN_ID together: AzureML sets LOCAL_RANK alone.
+    """
+    if "LOCAL_RANK" not in environ or "TORCHELASTIC_RUN_ID" not in environ:
+        return ()
+    return tuple(sorted(name for name in environ if _belongs_to_launch(name)))
+
+
+def _belongs_to_launch(name: str) -> bool:
+    return name in WORKER_VARIABLES or name.startswith(("CLUSTERRUN_", "PET_"))

@@ -1,0 +1,288 @@
+"""The one table of options: flags, variables, keys of a job file, defaults and help come from it."""
+
+from collections.abc import Mapping
+from pathlib import Path
+
+from launcher.domain.job import NumaBinding, WorkerCount
+from launcher.sources import values
+from launcher.sources.option import Group, Kind, Option
+
+MODULE = Option(
+    "module",
+    parse=values.switch,
+    default=False,
+    metavar="",
+    help="SCRIPT is the name of a Python module, run as by python -m",
+    group=Group.PROGRAM,
+    kind=Kind.FLAG,
+    short="m",
+    everyday=True,
+)
+NO_PYTHON = Option(
+    "no_python",
+    parse=values.switch,
+    default=False,
+    metavar="",
+    help="SCRIPT is a program of any kind, found on PATH and run without Python",
+    group=Group.PROGRAM,
+    kind=Kind.FLAG,
+)
+PYTHON = Option(
+    "python",
+    parse=values.path,
+    default="",
+    metavar="PATH",
+    help="The interpreter that the workers run on",
+    group=Group.PROGRAM,
+    otherwise="PYTHON_EXEC if that is set, else the one that runs clusterrun",
+    everyday=True,
+)
+ENV: Option[Mapping[str, str]] = Option(
+    "env",
+    parse=values.setting,
+    default={},
+    metavar="NAME=VALUE",
+    help="Set a variable for the workers",
+    group=Group.PROGRAM,
+    kind=Kind.REPEATED,
+    otherwise="none but what they inherit",
+    everyday=True,
+)
+NNODES = Option(
+    "nnodes",
+    parse=values.node_count,
+    default=1,
+    metavar="N",
+    help="The number of nodes",
+    group=Group.WORKERS,
+)
+NODE_RANK: Option[int | None] = Option(
+    "node_rank",
+    parse=values.node_rank,
+    default=None,
+    metavar="R",
+    help="The rank of this node, from 0",
+    group=Group.WORKERS,
+    otherwise=(
+        "what the cluster says, else 0 for the node that has the address given, the others by order"
+        " of joining"
+    ),
+)
+NPROC_PER_NODE: Option[int | WorkerCount] = Option(
+    "nproc_per_node",
+    parse=values.worker_count,
+    default=WorkerCount.PER_GPU,
+    metavar="N|auto|gpu|cpu",
+    help="The number of workers on each node; auto means one per GPU, else one per CPU",
+    group=Group.WORKERS,
+    otherwise="one per visible GPU, else one",
+)
+NUMA_BINDING = Option(
+    "numa_binding",
+    parse=values.numa_binding,
+    default=NumaBinding.AUTO,
+    metavar="auto|node|near|none",
+    help="The CPUs that a worker may use: those near its GPU, or all",
+    group=Group.WORKERS,
+)
+CLUSTER = Option(
+    "cluster",
+    parse=values.cluster,
+    default="",
+    metavar="NAME|none",
+    help="The scheduler whose variables tell this process's place in the job; none reads nobody's",
+    group=Group.WORKERS,
+    otherwise="the one whose variables are there",
+    everyday=True,
+)
+EXEC = Option(
+    "exec",
+    parse=values.switch,
+    default=False,
+    metavar="",
+    help="Become the one worker instead of looking after it; for one task per GPU",
+    group=Group.WORKERS,
+    kind=Kind.FLAG,
+    everyday=True,
+)
+MASTER_ADDR: Option[str | None] = Option(
+    "master_addr",
+    parse=values.address,
+    default=None,
+    metavar="HOST",
+    help="The address at which rank 0 listens, MASTER_ADDR of the workers",
+    group=Group.MEETING,
+    otherwise="127.0.0.1 on one node, else what the cluster says",
+    everyday=True,
+)
+MASTER_PORT = Option(
+    "master_port",
+    parse=values.port,
+    default=None,
+    metavar="PORT",
+    help="The port at which rank 0 listens, MASTER_PORT of the workers",
+    group=Group.MEETING,
+    otherwise="on one node a free port, chosen anew for each attempt, else the cluster's, or 29500",
+    everyday=True,
+)
+RDZV_ENDPOINT: Option[str | None] = Option(
+    "rdzv_endpoint",
+    parse=values.endpoint,
+    default=None,
+    metavar="HOST[:PORT]",
+    help="Where the nodes meet for the whole job; rank 0 then listens at another port",
+    group=Group.MEETING,
+    otherwise="at --master-addr and --master-port",
+)
+RDZV_TIMEOUT = Option(
+    "rdzv_timeout",
+    parse=values.seconds,
+    default=600.0,
+    metavar="SECONDS",
+    help="The time that all nodes have to come",
+    group=Group.MEETING,
+)
+TOKEN_FILE = Option(
+    "token_file",
+    parse=values.path,
+    default="",
+    metavar="FILE",
+    help="A file with a secret that all nodes must hold; CLUSTERRUN_TOKEN holds the secret itself",
+    group=Group.MEETING,
+    otherwise="none",
+)
+STRICT_JOIN = Option(
+    "strict_join",
+    parse=values.switch,
+    default=False,
+    metavar="",
+    help="Refuse nodes whose script, arguments or versions differ, instead of a warning",
+    group=Group.MEETING,
+    kind=Kind.FLAG,
+)
+RUN_ID = Option(
+    "run_id",
+    parse=values.run_id,
+    default="",
+    metavar="ID",
+    help="The name of this run, the same on all its nodes",
+    group=Group.MEETING,
+    aliases=("rdzv_id",),
+    otherwise="chosen at the start",
+    everyday=True,
+)
+MAX_RESTARTS = Option(
+    "max_restarts",
+    parse=values.restart_count,
+    default=0,
+    metavar="N",
+    help="How often all workers are started again after one has failed",
+    group=Group.FAILING,
+)
+SHUTDOWN_TIMEOUT = Option(
+    "shutdown_timeout",
+    parse=values.seconds,
+    default=25.0,
+    metavar="SECONDS",
+    help="The time that workers get to end after SIGTERM, before SIGKILL",
+    group=Group.FAILING,
+)
+CONTAIN = Option(
+    "contain",
+    parse=values.switch,
+    default=False,
+    metavar="",
+    help="Keep the job in a PID namespace: whatever is killed, the kernel ends the rest at once",
+    group=Group.FAILING,
+    kind=Kind.FLAG,
+)
+LOG_DIR: Option[str | None] = Option(
+    "log_dir",
+    parse=values.path,
+    default=None,
+    metavar="DIR",
+    help="Write what each worker prints to files below this folder too",
+    group=Group.OUTPUT,
+    otherwise="no files",
+    everyday=True,
+)
+VERBOSE = Option(
+    "verbose",
+    parse=values.switch,
+    default=False,
+    metavar="",
+    help="Say more of what is done and why",
+    group=Group.OUTPUT,
+    kind=Kind.FLAG,
+    short="v",
+    everyday=True,
+)
+CONFIG = Option(
+    "config",
+    parse=values.path,
+    default="",
+    metavar="FILE",
+    help="A job file in YAML; flags and variables beat what it says",
+    group=Group.LAUNCHER,
+    otherwise="none",
+    everyday=True,
+    in_file=False,
+)
+DRY_RUN = Option(
+    "dry_run",
+    parse=values.switch,
+    default=False,
+    metavar="",
+    help="Print each value with its origin and each worker with its place, and start nothing",
+    group=Group.LAUNCHER,
+    kind=Kind.FLAG,
+    everyday=True,
+)
+JSON = Option(
+    "json",
+    parse=values.switch,
+    default=False,
+    metavar="",
+    help="Print what --dry-run prints as JSON",
+    group=Group.LAUNCHER,
+    kind=Kind.FLAG,
+    everyday=True,
+)
+MACHINE_ROOT: Option[Path | None] = Option(
+    "machine_root",
+    parse=values.folder,
+    default=None,
+    metavar="DIR",
+    help="Plan for the machine whose /sys and /proc were captured in this folder, with --dry-run",
+    group=Group.LAUNCHER,
+    otherwise="this machine",
+)
+OPTIONS: tuple[Option[object], ...] = (
+    MODULE,
+    NO_PYTHON,
+    PYTHON,
+    ENV,
+    NNODES,
+    NODE_RANK,
+    NPROC_PER_NODE,
+    NUMA_BINDING,
+    CLUSTER,
+    EXEC,
+    MASTER_ADDR,
+    MASTER_PORT,
+    RDZV_ENDPOINT,
+    RDZV_TIMEOUT,
+    TOKEN_FILE,
+    STRICT_JOIN,
+    RUN_ID,
+    MAX_RESTARTS,
+    SHUTDOWN_TIMEOUT,
+    CONTAIN,
+    LOG_DIR,
+    VERBOSE,
+    CONFIG,
+    DRY_RUN,
+    JSON,
+    MACHINE_ROOT,
+)
+"""The table, in the order of --help."""

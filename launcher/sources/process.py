@@ -1,0 +1,16 @@
+"""What no source of a job tells, but the process itself."""
+
+from msgspec import Struct
+
+
+class ThisProcess(Struct, frozen=True):
+    """Where it runs, and what it does where nothing is said."""
+
+    host: str
+    """Its host's name, as the kernel has it."""
+    cpus: int
+    """How many CPUs it may use."""
+    python: str
+    """The interpreter for the workers."""
+    run_id: str
+    """A name for the run, that no other process of this host has at the same time."""

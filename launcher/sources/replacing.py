@@ -1,0 +1,41 @@
+"""``--exec``: this process becomes its one worker, so all must be known that others would tell."""
+
+from collections.abc import Iterator
+
+from launcher.domain.facts import Fact
+from launcher.domain.job import JobSpec
+from launcher.errors import UsageError
+
+
+def expect_replaceable(job: JobSpec) -> None:
+    """Return if nobody is needed beside the worker, before it or after it.
+
+    How many workers there are is known only once the machine is, and checked then.
+
+    Raises:
+        UsageError: something is asked for that takes an agent.
+
+    """
+    for name, said in _needs_agent(job):
+        raise UsageError(
+            f"{job.exec.origin}: nobody stays to see to {name} ({said.origin})",
+            f"leave one of the two out: {job.exec.origin} or {said.origin}",
+        )
+    if job.agents > 1 and job.rdzv_endpoint.value is not None:
+        raise UsageError(
+            f"{job.exec.origin}: nobody stays to keep {job.rdzv_endpoint}",
+            "give --master-addr and --master-port instead",
+        )
+    if job.agents > 1 and job.agent_rank is None:
+        raise UsageError(
+            f"{job.exec.origin}: nobody joins the others to learn a rank", "give --node-rank"
+        )
+
+
+def _needs_agent(job: JobSpec) -> Iterator[tuple[str, Fact[object]]]:
+    if job.max_restarts.value:
+        yield "max_restarts", job.max_restarts
+    if job.contain.value:
+        yield "contain", job.contain
+    if job.log_dir.value is not None:
+        yield "log_dir", job.log_dir

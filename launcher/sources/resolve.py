@@ -1,0 +1,198 @@
+"""From what the sources say to a JobSpec.
+
+Flags > CLUSTERRUN_* > PET_* > the job file > what the cluster says > defaults.
+"""
+
+import os
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import TypeVar
+
+from msgspec import Struct
+
+from launcher.domain.facts import Fact
+from launcher.domain.job import JobSpec
+from launcher.errors import UsageError
+from launcher.sources import options
+from launcher.sources.clusters.cluster import Surroundings
+from launcher.sources.executables import find_interpreter
+from launcher.sources.files import FileKind, kind_of
+from launcher.sources.meeting import settle_meeting
+from launcher.sources.misplaced import misplaced_options
+from launcher.sources.nested import NESTED_WARNING, left_by_outer_launch
+from launcher.sources.process import ThisProcess
+from launcher.sources.programs import COMMAND_LINE, find_program
+from launcher.sources.replacing import expect_replaceable
+from launcher.sources.said import (
+    NO_JOB_FILE,
+    TOKEN_VARIABLE,
+    Flags,
+    JobFile,
+    Said,
+    said_by_flags,
+    said_by_variables,
+    settle,
+    strange_variables,
+)
+from launcher.sources.shape import Shape, find_shape
+from launcher.sources.token import find_token
+from launcher.sources.typed import Typed
+
+ValueT = TypeVar("ValueT")
+
+
+class Resolved(Struct, frozen=True):
+    """A job, and what was said about this call of clusterrun."""
+
+    job: JobSpec
+    unset: tuple[str, ...]
+    """Variables of an outer launch and our secret, to be removed from the job's environment."""
+    warnings: tuple[str, ...]
+    """One line each, for whoever prints."""
+    dry_run: bool
+    as_json: bool
+    machine_root: Path | None
+    """The captured machine to plan for; None: this one."""
+    verbose: bool
+
+
+def resolve(
+    flags: Flags, words: Sequence[str], environ: Mapping[str, str], process: ThisProcess
+) -> Resolved:
+    """Return the job that the command line, ``environ`` and the job file describe.
+
+    Args:
+        flags: the raw text of each flag given, by its name in snake_case.
+        words: what stands after the flags: SCRIPT and its arguments.
+        environ: the environment of this process.
+        process: what else there is to know of it.
+
+    Raises:
+        UsageError: something is impossible; nothing has been started or written.
+
+    """
+    left = left_by_outer_launch(environ)
+    inherited = {name: value for name, value in environ.items() if name not in left}
+    typed = Typed(flags, tuple(words))
+    sources, program_words = _sources(typed, inherited)
+    env = _env(sources)
+    # Which GPUs the workers see is the job's own choice, whatever the cluster has set.
+    seen = {name: env[name].value for name in env.keys() & {"CUDA_VISIBLE_DEVICES"}}
+    around = Surroundings(inherited | seen, process, typed)
+    shape = find_shape(sources, around, is_nested=bool(left))
+    job = _job(sources, program_words, env, around, shape)
+    if job.exec.value:
+        expect_replaceable(job)
+    dry_run = settle(options.DRY_RUN, sources)
+    return Resolved(
+        job=job,
+        unset=tuple(sorted({*left, *({TOKEN_VARIABLE} & environ.keys())})),
+        warnings=(
+            *((NESTED_WARNING,) if left else ()),
+            *strange_variables(inherited),
+            *shape.warnings,
+            *misplaced_options(job.program.value),
+        ),
+        dry_run=dry_run.value,
+        as_json=_only_dry(settle(options.JSON, sources), dry_run),
+        machine_root=_only_dry(settle(options.MACHINE_ROOT, sources), dry_run),
+        verbose=settle(options.VERBOSE, sources).value,
+    )
+
+
+def _sources(
+    typed: Typed, inherited: Mapping[str, str]
+) -> tuple[tuple[Said, ...], Fact[tuple[str, ...]]]:
+    """Return what each source says, the strongest first, and the program with its arguments."""
+    said = (
+        said_by_flags(typed.flags),
+        said_by_variables(inherited, "CLUSTERRUN_"),
+        said_by_variables(inherited, "PET_"),
+    )
+    job_file = _job_file(settle(options.CONFIG, said))
+    if typed.words:
+        return (*said, job_file.without_program()), Fact(typed.words, COMMAND_LINE)
+    return (*said, job_file.said), job_file.words
+
+
+def _job_file(config: Fact[str]) -> JobFile:
+    if not config.value:
+        return NO_JOB_FILE
+    from launcher.sources.jobfile import read_job_file  # noqa: PLC0415 - PyYAML takes its time
+
+    return read_job_file(config)
+
+
+def _job(
+    sources: Sequence[Said],
+    words: Fact[tuple[str, ...]],
+    env: Mapping[str, Fact[str]],
+    around: Surroundings,
+    shape: Shape,
+) -> JobSpec:
+    search_path = env["PATH"].value if "PATH" in env else around.variables.get("PATH", os.defpath)
+    interpreter = settle(options.PYTHON, sources, _default_python(around))
+    meeting = settle_meeting(sources, around.variables, shape, around.typed)
+    return JobSpec(
+        nnodes=shape.nnodes,
+        node_rank=shape.node_rank,
+        nproc_per_node=shape.nproc_per_node,
+        tasks=shape.tasks,
+        hosts=shape.hosts,
+        cluster=shape.cluster,
+        master_addr=meeting.master_addr,
+        master_port=meeting.master_port,
+        port_candidates=meeting.port_candidates,
+        rdzv_endpoint=meeting.rdzv_endpoint,
+        rdzv_timeout=settle(options.RDZV_TIMEOUT, sources),
+        token=find_token(sources, around.variables),
+        strict_join=settle(options.STRICT_JOIN, sources),
+        run_id=settle(
+            options.RUN_ID, sources, shape.run_id or Fact(around.process.run_id, "default")
+        ),
+        max_restarts=settle(options.MAX_RESTARTS, sources),
+        shutdown_timeout=settle(options.SHUTDOWN_TIMEOUT, sources),
+        contain=settle(options.CONTAIN, sources),
+        exec=settle(options.EXEC, sources),
+        numa_binding=settle(options.NUMA_BINDING, sources),
+        python=find_interpreter(interpreter, search_path),
+        env=env,
+        log_dir=_expect_folder(settle(options.LOG_DIR, sources)),
+        program=find_program(
+            words,
+            settle(options.MODULE, sources),
+            settle(options.NO_PYTHON, sources),
+            search_path,
+        ),
+    )
+
+
+def _env(sources: Sequence[Said]) -> dict[str, Fact[str]]:
+    """Return the variables that the sources set; the strongest source of each name wins."""
+    texts = [text for said in reversed(sources) for text in said.get(options.ENV.name, ())]
+    return {
+        name: Fact(value, text.origin)
+        for text in texts
+        for name, value in options.ENV.read(text).value.items()
+    }
+
+
+def _default_python(around: Surroundings) -> Fact[str]:
+    # torchrun's own variable for it; it beats the default alone.
+    if around.variables.get("PYTHON_EXEC"):
+        return Fact(around.variables["PYTHON_EXEC"], "PYTHON_EXEC")
+    return Fact(around.process.python, "default")
+
+
+def _expect_folder(log_dir: Fact[str | None]) -> Fact[str | None]:
+    if kind_of(log_dir.value or "") not in {FileKind.NOTHING, FileKind.FOLDER}:
+        raise UsageError(
+            f"{log_dir.origin}: {log_dir.value} exists and is not a folder", "give another path"
+        )
+    return log_dir
+
+
+def _only_dry(asked: Fact[ValueT], dry_run: Fact[bool]) -> ValueT:
+    if asked.value and not dry_run.value:
+        raise UsageError(f"{asked.origin}: goes with a dry run only", "add --dry-run")
+    return asked.value

@@ -1,0 +1,94 @@
+"""Whether what was given as SCRIPT can be one, and what to type where it cannot."""
+
+import os
+from collections.abc import Iterator, Sequence
+from itertools import dropwhile
+from pathlib import Path
+
+from launcher.errors import UsageError
+from launcher.sources.executables import find_executable
+from launcher.sources.files import FileKind, is_executable, kind_of
+from launcher.sources.suggestions import command, did_you_mean_file
+
+INTERPRETERS = {"python", "pypy"}
+"""Names of interpreters without their versions: ``python3.11``."""
+
+
+def expect_script(words: Sequence[str], where: str, search_path: str) -> None:
+    """Return if ``words`` begin with a Python script, or a folder or archive that runs as one.
+
+    ``where`` stands before a complaint.
+
+    Raises:
+        UsageError: they begin with something else.
+
+    """
+    name = words[0]
+    if name.rpartition("/")[2].rstrip("0123456789.") in INTERPRETERS:
+        raise UsageError(f"{where}{name} is no script, but what runs one", _without(words))
+    kind = kind_of(name)
+    if kind is FileKind.NOTHING:
+        hint = "\n".join(_guesses(words, search_path))
+        raise UsageError(f"{where}{name or 'the name of the script'} {_missing(name)}", hint)
+    if not os.access(name, os.R_OK):
+        raise UsageError(f"{where}{name} cannot be read", f"see whose it is:\n  ls -ld {name}")
+    if kind is FileKind.FOLDER:
+        _expect_main(name, where)
+    elif remark := _foreign(name):
+        raise UsageError(f"{where}{name} is no Python script: {remark}", _as_program(words))
+
+
+def _without(words: Sequence[str]) -> str:
+    script = list(dropwhile(lambda word: word.startswith("-") and word != "-m", words[1:]))
+    return (
+        f"leave it out, --python says which one runs the workers:\n  {command(*(script or ('SCRIPT',)))}\n"
+        f"or run it as a program like any other:\n  {command('--no-python', *words)}"
+    )
+
+
+def _missing(name: str) -> str:
+    return "does not exist" if name else "is empty"
+
+
+def _guesses(words: Sequence[str], search_path: str) -> Iterator[str]:
+    name = words[0]
+    if not name:
+        yield "is a variable of the shell not set?"
+        return
+    if nearest := did_you_mean_file(name):
+        yield nearest
+    if find_executable(name, search_path):
+        yield f"to run the program of that name:\n  {command('--no-python', *words)}"
+    if kind_of(f"{name.replace('.', '/')}.py") is FileKind.FILE:
+        yield f"to run the module of that name:\n  {command('-m', *words)}"
+
+
+def _expect_main(folder: str, where: str) -> None:
+    if kind_of(f"{folder}/__main__.py") is not FileKind.FILE:
+        raise UsageError(
+            f"{where}{folder} is a folder without __main__.py",
+            did_you_mean_file(f"{folder.rstrip('/')}/train.py") or "give the script in it",
+        )
+
+
+def _foreign(name: str) -> str:
+    """Return why the file cannot be Python; "" where it can, pipes included: they read but once."""
+    if name.endswith(".py") or kind_of(name) is not FileKind.FILE:
+        return ""
+    with Path(name).open("rb") as file:
+        first = file.readline(200).rstrip().decode(errors="replace")
+    if first.startswith("\x7fELF"):
+        return "it is a compiled program"
+    if first.startswith("#!") and "python" not in first:
+        return f"it begins with {first}"
+    return "it is a shell script" if name.endswith((".sh", ".bash")) else ""
+
+
+def _as_program(words: Sequence[str]) -> str:
+    name, *args = words
+    path = name if "/" in name else f"./{name}"
+    if is_executable(name):
+        return f"run it as a program:\n  {command('--no-python', path, *args)}"
+    if name.endswith((".sh", ".bash")):
+        return f"run it as a program:\n  {command('--no-python', 'bash', *words)}"
+    return f"run it as a program:\n  chmod +x {name}\n  {command('--no-python', path, *args)}"

@@ -1,0 +1,33 @@
+"""The command as it was typed, for hints that say the whole line to type instead."""
+
+from collections.abc import Iterator, Sequence
+
+from msgspec import Struct
+
+from launcher.sources.option import flag
+from launcher.sources.said import Flags, Given
+
+
+class Typed(Struct, frozen=True):
+    """What stood on the command line."""
+
+    flags: Flags
+    words: tuple[str, ...]
+
+    def line(self, *more: str, before: Sequence[str] = ()) -> str:
+        """Return the line, quoted for a shell, with ``more`` flags and words ``before`` it."""
+        from shlex import join  # noqa: PLC0415 - only a mistake needs it
+
+        flags = [word for name, given in self.flags.items() for word in _words(name, given)]
+        return join([*before, "clusterrun", *flags, *more, *self.words])
+
+
+def _words(name: str, given: Given) -> Iterator[str]:
+    match given:
+        case bool():
+            yield flag(name)
+        case str():
+            yield from (flag(name), given)
+        case _:
+            for text in given:
+                yield from (flag(name), text)

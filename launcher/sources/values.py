@@ -1,0 +1,201 @@
+"""From text to value: one function for each kind of value that an option can have.
+
+Each takes what the user typed and raises ``UnreadableError`` where it says nothing sensible.
+The sentences fit a flag, a variable and a key of a file alike; the caller knows which it was.
+"""
+
+from pathlib import Path
+
+from launcher.domain.endpoint import Endpoint
+from launcher.domain.job import NumaBinding, WorkerCount
+from launcher.sources.files import FileKind, kind_of
+from launcher.sources.nested import WORKER_VARIABLES
+from launcher.sources.suggestions import did_you_mean
+
+LONGEST_WAIT = 604_800.0
+"""Seconds in a week: no grace is longer, and the kernel's timers take no infinity."""
+
+
+class UnreadableError(ValueError):
+    """A text that is no value of the option: what is wrong with it, and what to write instead."""
+
+    def __init__(self, complaint: str, hint: str) -> None:
+        """Take the ``complaint`` ("'x' is not a port") and the ``hint`` ("give a number ...")."""
+        super().__init__(complaint)
+        self.complaint = complaint
+        self.hint = hint
+
+
+def node_count(text: str) -> int:
+    """Read the number of nodes: ``N``, or ``N:N`` as torchrun writes it too."""
+    low, _, high = text.partition(":")
+    fewest, most = _whole_number(low), _whole_number(high or low)
+    if not fewest or not most or fewest > most:
+        raise UnreadableError(f"{text!r} is not a number of nodes", "give a number from 1")
+    if fewest < most:
+        raise UnreadableError(
+            f"{text!r} asks for a world that grows and shrinks, and those come in a later version",
+            f"give one number, such as {most}",
+        )
+    return most
+
+
+def node_rank(text: str) -> int:
+    """Read the index of a node, from 0."""
+    rank = _whole_number(text)
+    if rank is None:
+        raise UnreadableError(f"{text!r} is not the rank of a node", "give a number from 0")
+    return rank
+
+
+def worker_count(text: str) -> int | WorkerCount:
+    """Read the number of workers per node: a number from 1, ``auto``, ``gpu`` or ``cpu``."""
+    words = {"auto": WorkerCount.AUTO, "gpu": WorkerCount.GPU, "cpu": WorkerCount.CPU}
+    count = words.get(text) or _whole_number(text)
+    if not count:
+        hint = "give a number from 1, or auto, gpu or cpu"
+        raise UnreadableError(
+            f"{text!r} is not a number of workers", did_you_mean(text, words) or hint
+        )
+    return count
+
+
+def restart_count(text: str) -> int:
+    """Read a number from 0."""
+    count = _whole_number(text)
+    if count is None:
+        raise UnreadableError(f"{text!r} is not a number of restarts", "give a number from 0")
+    return count
+
+
+def port(text: str) -> int | None:
+    """Read a TCP port; 0 means, as for torchrun, that one is chosen: None."""
+    number = _whole_number(text)
+    if number is None or number > 65535:
+        raise UnreadableError(
+            f"{text!r} is not a port", "give a number from 1 to 65535, or 0 to have one chosen"
+        )
+    return number or None
+
+
+def seconds(text: str) -> float:
+    """Read a number of seconds, from 0 to a week."""
+    try:
+        number = float(text)
+    except ValueError:
+        number = -1
+    if not 0 <= number <= LONGEST_WAIT:
+        raise UnreadableError(
+            f"{text!r} is not a time in seconds", "give a number of seconds, such as 25 or 0.5"
+        )
+    return number
+
+
+def switch(text: str) -> bool:
+    """Read yes or no in the three usual spellings."""
+    words = {"1": True, "true": True, "yes": True, "0": False, "false": False, "no": False}
+    if text.lower() not in words:
+        raise UnreadableError(f"{text!r} is neither yes nor no", "give 1 or 0, true or false")
+    return words[text.lower()]
+
+
+def numa_binding(text: str) -> NumaBinding:
+    """Read the name of a binding."""
+    names = [binding.value for binding in NumaBinding]
+    if text not in names:
+        hint = f"give one of {', '.join(names)}"
+        raise UnreadableError(f"{text!r} is not a NUMA binding", did_you_mean(text, names) or hint)
+    return NumaBinding(text)
+
+
+def address(text: str) -> str:
+    """Read a host name or an IP address, without a port; the brackets of an IPv6 address go."""
+    try:
+        found = Endpoint.parse(text)
+    except ValueError:
+        raise UnreadableError(
+            f"{text!r} is not a host", "give a host name or an IP address"
+        ) from None
+    if found.port is not None:
+        raise UnreadableError(
+            f"{text!r} has a port in it",
+            f"give {found.host} here, and --master-port {found.port}",
+        )
+    return found.host
+
+
+def endpoint(text: str) -> str:
+    """Read a host with or without a port."""
+    try:
+        return str(Endpoint.parse(text))
+    except ValueError:
+        raise UnreadableError(
+            f"{text!r} is not a place to meet", "give HOST, HOST:PORT or [IPV6]:PORT"
+        ) from None
+
+
+def cluster(text: str) -> str:
+    """Read the name of a cluster or ``none``; which there are is the business of detection."""
+    return text
+
+
+def run_id(text: str) -> str:
+    """Read the name of a run, which also names its folder in the log directory."""
+    if not text or text in {".", ".."} or "/" in text or not text.isprintable():
+        raise UnreadableError(
+            f"{text!r} cannot name a run, and the folder of its logs", "give a word without a /"
+        )
+    return text
+
+
+def path(text: str) -> str:
+    """Read the path of a file or folder, which need not exist."""
+    if not text:
+        raise UnreadableError("the path is empty", "give the path of a file or folder")
+    if text.startswith("~"):
+        # Made as it stands, a folder called "~" invites its owner to rm -r it.
+        raise UnreadableError(
+            f"{text!r} has a ~, and nothing but a shell expands it", "write the path in full"
+        )
+    return text
+
+
+def folder(text: str) -> Path:
+    """Read the path of a folder that exists."""
+    if kind_of(path(text)) is not FileKind.FOLDER:
+        raise UnreadableError(f"{text} is not a folder", "give the path of an existing folder")
+    return Path(text)
+
+
+def setting(text: str) -> dict[str, str]:
+    """Read ``NAME=VALUE``, a variable for the workers: its value by its name."""
+    name, equals, value = text.partition("=")
+    if not equals:
+        raise UnreadableError(
+            f"{text!r} has no = in it", "write NAME=VALUE, such as NCCL_DEBUG=INFO"
+        )
+    return {variable_name(name): value}
+
+
+def variable_name(text: str) -> str:
+    """Read the name of an environment variable that a job may set for its workers."""
+    if not (text.isascii() and text.isidentifier()):
+        raise UnreadableError(
+            f"{text!r} is not the name of a variable",
+            "give letters, digits and _, such as NCCL_DEBUG",
+        )
+    if text in WORKER_VARIABLES:
+        own_flag = f"--{text.lower().replace('_', '-')}"
+        raise UnreadableError(
+            f"{text} is a variable that clusterrun itself gives to each worker",
+            f"use {own_flag}" if text.startswith("MASTER_") else "leave it out",
+        )
+    return text
+
+
+def _whole_number(text: str) -> int | None:
+    """Return the number that ``text`` spells in decimal digits alone; None if it spells none."""
+    digits = text.strip()
+    # Longer ones say nothing that a machine could do, and int() refuses thousands of digits.
+    plain = digits.isascii() and digits.isdigit() and len(digits) < 10
+    return int(digits) if plain else None
