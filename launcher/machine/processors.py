@@ -1,0 +1,77 @@
+"""Readers of /sys/devices/system/cpu: which CPUs there are, and which of them are one core."""
+
+from typing import NamedTuple
+
+from launcher.domain.cpuset import CpuSet
+from launcher.machine.tree import Tree, cpus_of
+
+_CPUS = "sys/devices/system/cpu"
+
+
+class Processors(NamedTuple):
+    """The logical CPUs of a machine, grouped as its ``domain.machine.Machine`` has them."""
+
+    online: CpuSet
+    allowed: CpuSet
+    cores: tuple[CpuSet, ...]
+    packages: tuple[CpuSet, ...]
+
+
+def read_processors(tree: Tree, allowed: CpuSet | None) -> Processors:
+    """Read the CPUs; ``allowed`` is our affinity, None where a captured tree has to tell it."""
+    online = _online(tree)
+    if allowed is None:
+        allowed = _captured_affinity(tree, online)
+    # The kernel cuts an affinity with the CPUs that run. What /sys calls online may be another
+    # machine's view: lxcfs numbers a container's CPUs from 0.
+    online = CpuSet(online | allowed)
+    cores = _cores(tree, online)
+    return Processors(online, allowed, cores, _packages(tree, cores))
+
+
+def _online(tree: Tree) -> CpuSet:
+    listed = tree.cpu_list(f"{_CPUS}/online")
+    if listed:
+        return listed
+    numbers = (name.removeprefix("cpu") for name in tree.names(_CPUS) if name.startswith("cpu"))
+    return CpuSet(int(number) for number in numbers if number.isdecimal())
+
+
+def _captured_affinity(tree: Tree, online: CpuSet) -> CpuSet:
+    for line in tree.text("proc/self/status").splitlines():
+        name, _, value = line.partition(":")
+        if name == "Cpus_allowed_list":
+            return CpuSet(cpus_of(value) & online) or online
+    return online
+
+
+def _cores(tree: Tree, online: CpuSet) -> tuple[CpuSet, ...]:
+    cores = []
+    left = set(online)
+    for cpu in sorted(online):
+        if cpu in left:
+            # Tables of virtual machines may overlap: a CPU belongs to the first core that names it.
+            core = CpuSet((_siblings(tree, cpu) & left) | {cpu})
+            left -= core
+            cores.append(core)
+    return tuple(cores)
+
+
+def _siblings(tree: Tree, cpu: int) -> CpuSet:
+    topology = f"{_CPUS}/cpu{cpu}/topology"
+    # thread_siblings_list is the name before Linux 5.3, and still there.
+    return (
+        tree.cpu_list(f"{topology}/thread_siblings_list")
+        or tree.cpu_list(f"{topology}/core_cpus_list")
+        or CpuSet((cpu,))
+    )
+
+
+def _packages(tree: Tree, cores: tuple[CpuSet, ...]) -> tuple[CpuSet, ...]:
+    packages: dict[int, set[int]] = {}
+    for core in cores:
+        number = tree.integer(f"{_CPUS}/cpu{min(core)}/topology/physical_package_id")
+        # -1 is the kernel's word for "the firmware doesn't say".
+        if number is not None and number >= 0:
+            packages.setdefault(number, set()).update(core)
+    return tuple(sorted((CpuSet(cpus) for cpus in packages.values()), key=min))

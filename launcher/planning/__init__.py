@@ -1,0 +1,1 @@
+"""Who runs where: ranks, binding and variables, by pure functions."""

@@ -1,0 +1,146 @@
+"""The plan of this node for one attempt, from all that is known before it starts."""
+
+from collections.abc import Mapping, Sequence
+from typing import NamedTuple, assert_never
+
+from launcher.domain.cpuset import CpuSet
+from launcher.domain.job import JobSpec, NumaBinding, Program, ProgramKind
+from launcher.domain.machine import Machine
+from launcher.domain.plan import NodePlan, WorkerPlan
+from launcher.domain.ranks import GlobalRank, LocalRank
+from launcher.domain.world import World
+from launcher.planning import variables
+from launcher.planning.binding import Placement, place
+from launcher.planning.tasks import place_task
+from launcher.planning.threads import threads_per_worker
+
+
+def plan_node(  # noqa: PLR0913 - a plan is made of all that is known
+    job: JobSpec,
+    machine: Machine,
+    world: World,
+    *,
+    unset: Sequence[str],
+    error_files: str | None,
+    environ: Mapping[str, str],
+) -> NodePlan:
+    """Return who runs where on this node.
+
+    Args:
+        job: what to run.
+        machine: this node, read once and kept over the attempts.
+        world: the ranks of this node in this attempt.
+        unset: variables that the workers must not inherit.
+        error_files: directory for what the workers write to TORCHELASTIC_ERROR_FILE; whoever
+            starts a worker makes the directory of its file. None in a dry run.
+        environ: the launcher's own environment.
+
+    Raises:
+        UsageError: the job's ``env`` sets a variable that clusterrun has to set.
+
+    """
+    variables.check_env(job)
+    here = _workers(job, machine, world)
+    before = variables.environment_before(job, environ, unset)
+    return NodePlan(
+        world=world,
+        host=machine.host,
+        command=command_of(job.program.value, job.python.value),
+        signal_group=job.program.value.kind is ProgramKind.EXECUTABLE,
+        env=variables.job_variables(job, before, here.threads, world),
+        unset=tuple(unset),
+        workers=tuple(
+            _worker(world, LocalRank(index), placement, error_files, here)
+            for index, placement in enumerate(here.placements)
+        ),
+        remarks=_remarks(job, machine, here.placements),
+        visible_origin=machine.visible_origin,
+    )
+
+
+class _Workers(NamedTuple):
+    """The workers that this clusterrun starts."""
+
+    placements: Sequence[Placement]
+    threads: int
+    """OMP_NUM_THREADS of each."""
+    variables: Mapping[str, str]
+    """What they get otherwise than the world says, because other tasks share their node."""
+    reason: str
+    """Why LOCAL_RANK is among these, and not what one would expect."""
+
+
+def _workers(job: JobSpec, machine: Machine, world: World) -> _Workers:
+    mode, tasks = job.numa_binding.value, job.tasks.value
+    if tasks is None:
+        placements = place(mode, machine, world.local_size)
+        return _Workers(placements, threads_per_worker(machine, placements), {}, "")
+    task = place_task(mode, machine, tasks)
+    changed = variables.task_variables(tasks, task.local_rank)
+    return _Workers([task.placement], task.threads, changed, task.reason)
+
+
+def command_of(program: Program, python: str) -> tuple[str, ...]:
+    """Return what a worker executes; ``python`` is the job's interpreter."""
+    match program.kind:
+        case ProgramKind.SCRIPT:
+            return (python, "-u", program.name, *program.args)
+        case ProgramKind.MODULE:
+            return (python, "-u", "-m", program.name, *program.args)
+        case ProgramKind.EXECUTABLE:
+            return (program.name, *program.args)
+        case _:
+            assert_never(program.kind)
+
+
+def _worker(
+    world: World,
+    index: LocalRank,
+    placement: Placement,
+    error_files: str | None,
+    here: _Workers,
+) -> WorkerPlan:
+    return WorkerPlan(
+        rank=GlobalRank(world.first_rank + index),
+        local_rank=index,
+        gpu=placement.gpu,
+        numa_node=placement.numa_node,
+        cpus=placement.cpus,
+        env={**variables.worker_variables(world, index, error_files), **here.variables},
+        remark=placement.remark,
+        local_rank_reason=here.reason,
+    )
+
+
+def _remarks(job: JobSpec, machine: Machine, placements: Sequence[Placement]) -> tuple[str, ...]:
+    tasks = job.tasks.value
+    # What this task leaves idle may be another's.
+    shares_cpus = tasks is not None and not tasks.own_cpus
+    remarks = (
+        machine.visible_remark,
+        _too_few_cpus(machine, len(placements)),
+        "" if shares_cpus else _idle_cpus(job.numa_binding.value, machine, placements),
+    )
+    return tuple(remark for remark in remarks if remark)
+
+
+def _too_few_cpus(machine: Machine, workers: int) -> str:
+    count = len(machine.allowed)
+    if count >= workers:
+        return ""
+    few = f"{workers} workers share {count} CPU{'' if count == 1 else 's'} ({machine.allowed})"
+    if CpuSet.union_of(machine.cores) <= machine.allowed:
+        return few
+    return (
+        f"{few}: clusterrun itself may use no more; under srun give -c, under mpirun --bind-to none"
+    )
+
+
+def _idle_cpus(mode: NumaBinding, machine: Machine, placements: Sequence[Placement]) -> str:
+    masks = [placement.cpus for placement in placements if placement.cpus is not None]
+    idle = CpuSet(machine.allowed - CpuSet.union_of(masks))
+    if len(masks) < len(placements) or len(idle) * 4 <= len(machine.allowed):
+        return ""
+    instead = "near" if mode is NumaBinding.NODE else "none"
+    unused = f"no worker is bound to CPUs {idle}, {len(idle)} of {len(machine.allowed)}"
+    return f"{unused}; to use them: --numa-binding {instead}"

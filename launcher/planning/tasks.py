@@ -1,0 +1,60 @@
+"""The one worker of a task, where a scheduler has started one task for each worker."""
+
+from typing import NamedTuple
+
+from launcher.domain.job import NumaBinding, TaskLayout
+from launcher.domain.machine import Machine
+from launcher.domain.ranks import LocalRank
+from launcher.planning.binding import Placement, place
+from launcher.planning.threads import threads_per_worker
+
+
+class TaskPlace(NamedTuple):
+    """The place of a task's worker among those of the other tasks of its node."""
+
+    placement: Placement
+    local_rank: LocalRank
+    """What LOCAL_RANK says, by which scripts choose a GPU."""
+    reason: str
+    """Why that is not the task's index on its node; "" if it is."""
+    threads: int
+
+
+def place_task(mode: NumaBinding, machine: Machine, tasks: TaskLayout) -> TaskPlace:
+    """Return the place of the task's worker.
+
+    Where every task sees all GPUs of the node, the worker has the one of its local rank. Where the
+    task sees fewer than there are tasks, they are its own, numbered from 0: so is LOCAL_RANK.
+    """
+    visible = len(machine.visible)
+    if visible >= tasks.local_size:
+        places = place(mode, machine, tasks.local_size)
+        own = places[tasks.local_rank]
+        return TaskPlace(own, tasks.local_rank, "", _threads(machine, own, tasks))
+    own = place(mode if tasks.own_cpus else _strictly(mode), machine, 1)[0]
+    threads = _threads(machine, own, tasks)
+    if not visible:
+        return TaskPlace(own, tasks.local_rank, "", threads)
+    return TaskPlace(own, LocalRank(0), _why_0(machine, tasks), threads)
+
+
+def _strictly(mode: NumaBinding) -> NumaBinding:
+    # A node that has none of our GPUs is not idle: other tasks may have theirs there.
+    return NumaBinding.NONE if mode is NumaBinding.NONE else NumaBinding.NODE
+
+
+def _why_0(machine: Machine, tasks: TaskLayout) -> str:
+    gpus = "1 GPU" if len(machine.visible) == 1 else f"{len(machine.visible)} GPUs"
+    return (
+        f"LOCAL_RANK is 0: this is task {tasks.local_rank} of {tasks.local_size} on its node,"
+        f" and sees {gpus}"
+    )
+
+
+def _threads(machine: Machine, own: Placement, tasks: TaskLayout) -> int:
+    alone = threads_per_worker(machine, [own])
+    if tasks.own_cpus:
+        return alone
+    # Nobody knows where the others are bound, only that they use the same CPUs.
+    unbound = own._replace(cpus=None)
+    return min(alone, threads_per_worker(machine, [unbound] * tasks.local_size))
