@@ -1,0 +1,1 @@
+"""How nodes find each other, and where their workers meet."""

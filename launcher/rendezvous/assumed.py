@@ -1,0 +1,59 @@
+"""The world before anybody has joined: for a dry run, and for a worker that nobody looks after."""
+
+from msgspec.structs import replace
+
+from launcher.domain.endpoint import Endpoint
+from launcher.domain.facts import Fact
+from launcher.domain.job import JobSpec
+from launcher.domain.ranks import GlobalRank, NodeRank
+from launcher.domain.world import World
+from launcher.rendezvous.ports import hold_free_port, hold_port
+
+LOOPBACK = "127.0.0.1"
+"""MASTER_ADDR where nobody else must reach it."""
+
+
+def assumed_world(job: JobSpec, workers: int) -> World:
+    """Return the world where every node has as many ``workers`` as this one.
+
+    Its port is None where one would be chosen at the start, its node rank 0 where nothing tells.
+    """
+    tasks = job.tasks.value
+    node_rank = NodeRank(job.node_rank.value or 0)
+    return World(
+        run_id=job.run_id.value,
+        attempt=0,
+        node_rank=node_rank,
+        nodes=job.nnodes.value,
+        first_rank=GlobalRank(node_rank * workers) if tasks is None else tasks.rank,
+        local_size=workers,
+        size=job.nnodes.value * workers if tasks is None else tasks.size,
+        master_addr=_address(job),
+        master_port=job.master_port.value,
+    )
+
+
+def lone_worker_world(job: JobSpec) -> World:
+    """Return the world of a process that becomes its one worker: nobody negotiates anything.
+
+    Raises:
+        RendezvousError: rank 0's port is in use on this machine, which is rank 0's.
+
+    """
+    world = assumed_world(job, 1)
+    if job.agents == 1 and world.master_port is None:
+        free = hold_free_port()
+        free.release()
+        return replace(world, master_port=free.number)
+    said = job.master_port if world.master_port else job.port_candidates
+    port = world.master_port or job.port_candidates.value[0]
+    if world.first_rank == 0:
+        hold_port(Fact(port, said.origin)).release()
+    return replace(world, master_port=port)
+
+
+def _address(job: JobSpec) -> str:
+    if job.master_addr.value is not None:
+        return job.master_addr.value
+    endpoint = job.rdzv_endpoint.value if job.agents > 1 else None
+    return LOOPBACK if endpoint is None else Endpoint.parse(endpoint).host

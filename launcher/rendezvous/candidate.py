@@ -1,0 +1,50 @@
+"""A node on its way into a job."""
+
+import os
+from binascii import crc32
+from collections.abc import Mapping
+from typing import NamedTuple
+
+from launcher.rendezvous.invitation import Introduction, Invitation
+from launcher.rendezvous.surroundings import Surroundings
+from launcher.rendezvous.wire import Hello
+
+LONGEST_VALUE = 2000
+
+
+class Candidate(NamedTuple):
+    """What it was told, what it says, how it proves that it belongs, and where it stands."""
+
+    invitation: Invitation
+    hello: Hello
+    token: bytes
+    surroundings: Surroundings
+
+
+def hello_of(introduction: Introduction, nodes: int) -> Hello:
+    """Return an introduction as it travels, of a node that has been told of ``nodes`` nodes."""
+    return Hello(
+        identity=os.urandom(8).hex(),
+        run_id=introduction.run_id,
+        user_id=introduction.user_id,
+        host=introduction.host,
+        pid=introduction.pid,
+        rank=introduction.rank,
+        workers=introduction.workers,
+        must=_bounded({"nnodes": str(nodes), **introduction.must}),
+        should=_bounded(introduction.should),
+    )
+
+
+def _bounded(values: Mapping[str, str]) -> dict[str, str]:
+    return {name: _bounded_value(value) for name, value in values.items()}
+
+
+def _bounded_value(value: str) -> str:
+    """Make a long value short in such a way that different ones stay different."""
+    # Arguments are bytes, and need not be UTF-8.
+    encoded = value.encode(errors="backslashreplace")
+    text = encoded.decode()
+    if len(text) <= LONGEST_VALUE:
+        return text
+    return f"{text[:LONGEST_VALUE]}... ({len(text)} characters, {crc32(encoded):08x})"

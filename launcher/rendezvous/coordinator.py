@@ -1,0 +1,117 @@
+"""The coordinator's whole policy: who is let in, when the world is complete, how it ends. Pure."""
+
+from typing import assert_never
+
+from msgspec.structs import replace
+
+from launcher.rendezvous import ending, gathering, notices
+from launcher.rendezvous.admission import Quarrel
+from launcher.rendezvous.coordinator_state import (
+    NEVER,
+    OWN,
+    Abandoned,
+    Called,
+    ChooseCause,
+    Decision,
+    Gone,
+    HangUp,
+    Happening,
+    Heard,
+    HungUp,
+    Introduced,
+    Phase,
+    Reply,
+    Send,
+    State,
+    Terms,
+    Ticked,
+)
+from launcher.rendezvous.patience import SECONDS_BETWEEN_NOTICES, SECONDS_TO_FIRST_NOTICE
+from launcher.rendezvous.wire import Waiting
+
+FEW_NODES = 8
+"""So many may each print for whom they wait; in larger jobs only node 0 does."""
+
+
+def opened(terms: Terms, at: float) -> State:
+    """Return the coordinator's state at its start: its own agent is there."""
+    return State(
+        terms=terms,
+        began=at,
+        members={OWN: terms.hello},
+        claims={0: OWN},
+        complete_at=at if terms.nodes == 1 else NEVER,
+        next_notice=at + SECONDS_TO_FIRST_NOTICE,
+        told=1,
+    )
+
+
+def due(state: State) -> float:
+    """Return when ``Ticked`` is to happen."""
+    if state.phase is not Phase.GATHERING:
+        return state.next_notice
+    return min(state.next_notice, state.began + state.terms.timeout, gathering.settled_at(state))
+
+
+def decide(state: State, happening: Happening, choose_cause: ChooseCause) -> Decision:
+    """Return what ``happening`` makes of ``state``, and what is to be done about it."""
+    match happening:
+        case Called():
+            return replace(state, callers=state.callers + 1), ()
+        case HungUp(refused, at):
+            state, notes = gathering.note_refusal(state, refused)
+            state, replies = gathering.complete(replace(state, callers=state.callers - 1), at)
+            return state, (*notes, *replies)
+        case Introduced():
+            # A terminal obeys what a host name may hold.
+            hello = replace(happening.hello, host=notices.plain(happening.hello.host))
+            state = replace(state, callers=state.callers - 1)
+            return gathering.introduced(state, replace(happening, hello=hello))
+        case Heard(connection) if connection not in state.ranks:
+            # It is no member of a running job, and says what only such a one would.
+            return state, (HangUp((connection,)),)
+        case Heard():
+            return ending.heard(state, happening, choose_cause)
+        case Gone(connection, refused, at):
+            state, notes = gathering.note_refusal(state, refused)
+            state, replies = _gone(state, connection, at, choose_cause)
+            return state, (*notes, *replies)
+        case Ticked(at):
+            return _ticked(state, at)
+        case Abandoned(why, _, hint):
+            return gathering.give_up(state, Quarrel(why, hint), ())
+        case _:
+            assert_never(happening)
+
+
+def _gone(state: State, connection: int, at: float, choose_cause: ChooseCause) -> Decision:
+    match state.phase:
+        case Phase.GATHERING if connection in state.members:
+            return gathering.left(state, connection)
+        case Phase.RUNNING if connection in state.ranks:
+            return ending.lost(state, connection, at, choose_cause)
+        case _:
+            return state, ()
+
+
+def _ticked(state: State, at: float) -> Decision:
+    match state.phase:
+        case Phase.GATHERING if at >= gathering.settled_at(state):
+            return gathering.complete(state, at)
+        case Phase.GATHERING if at >= state.began + state.terms.timeout:
+            quarrel = Quarrel(notices.never_came(state), notices.hint_to_never_came(state))
+            return gathering.give_up(state, quarrel, ())
+        case Phase.GATHERING if at >= state.next_notice:
+            state = replace(state, next_notice=at + SECONDS_BETWEEN_NOTICES)
+            return state, _tell(state, tuple(state.members), notices.waiting(state, at))
+        case Phase.RUNNING if at >= state.next_notice:
+            state = replace(state, next_notice=at + ending.SECONDS_BETWEEN_NOTICES)
+            return state, _tell(state, tuple(state.reports), notices.still_running(state))
+        case _:
+            return state, ()
+
+
+def _tell(state: State, audience: tuple[int, ...], text: str) -> tuple[Reply, ...]:
+    if state.terms.nodes > FEW_NODES:
+        audience = tuple(each for each in audience if each == OWN)
+    return (Send(audience, Waiting(text)),) if audience else ()

@@ -1,0 +1,183 @@
+"""What the coordinator knows, what can happen to it, and what it can ask for."""
+
+from collections.abc import Callable, Mapping, Sequence
+from enum import Enum
+
+from msgspec import Struct, field
+
+from launcher.domain.outcome import Fate, NodeLost
+from launcher.rendezvous.wire import (
+    Disturbance,
+    Disturbed,
+    Done,
+    Failing,
+    FromCoordinator,
+    Hello,
+)
+
+OWN = 0
+"""The connection of node 0's own agent."""
+
+NEVER = float("inf")
+
+ChooseCause = Callable[[Sequence[Fate]], Fate | None]
+"""Which of the fates, in the order of their ends, caused the others; None if no worker failed."""
+
+
+class Phase(Enum):
+    """The life of a job, as the coordinator sees it; it only moves downwards."""
+
+    GATHERING = "gathering"
+    """Not all nodes are there."""
+
+    RUNNING = "running"
+    """All were there, and have been told their ranks."""
+
+    OVER = "over"
+    """All has been said: why the nodes can't be one job, or why the job ended."""
+
+
+class Terms(Struct, frozen=True):
+    """What node 0 says of the job; the other nodes are held against it."""
+
+    hello: Hello
+    nodes: int
+    run_id: str
+    place: str
+    """Where the nodes meet, for people: ``n0:29500``."""
+    master_addr: str
+    master_port: int
+    timeout: float
+    """Seconds that all nodes have to come."""
+    hosts: tuple[str, ...]
+    """Names of the nodes by rank; () where nothing tells."""
+    strict: bool
+    """What should agree must."""
+    open_for_good: bool
+    """Members meet at a port of their own, which stays open; else it goes to the workers."""
+
+
+class Report(Struct, frozen=True):
+    """How the workers of one node ended; ``ends`` are dated by the coordinator's clock."""
+
+    fates: tuple[Fate, ...]
+    ends: tuple[float, ...]
+    disturbance: Disturbance | None
+
+
+class State(Struct, frozen=True):
+    """All that the coordinator knows. Members are numbered by their connections."""
+
+    terms: Terms
+    began: float
+    phase: Phase = Phase.GATHERING
+    callers: int = 0
+    """Connections that have not introduced themselves yet."""
+    members: Mapping[int, Hello] = field(default_factory=dict)
+    """In the order in which they came."""
+    claims: Mapping[int, int] = field(default_factory=dict)
+    """Who has said which rank: connection by rank."""
+    complete_at: float = NEVER
+    """Since when there are as many members as nodes."""
+    next_notice: float = NEVER
+    warned: bool = False
+    """Of what should agree and does not."""
+    refused: tuple[str, ...] = ()
+    """Who was refused alone and why, the first few; each is said once."""
+    ranks: Mapping[int, int] = field(default_factory=dict)
+    """Once running: the node rank of each connection."""
+    cause_of_stop: Fate | Disturbance | NodeLost | None = None
+    """The first thing that went wrong; None while nothing has."""
+    reports: Mapping[int, Report] = field(default_factory=dict)
+    """Of the members that are done."""
+    lost: Mapping[int, NodeLost] = field(default_factory=dict)
+    """Members that went without a report, in that order."""
+    told: int = 0
+    """How many nodes have been told that the nodes can't be one job."""
+    quarrel: tuple[str, str] = ("", "")
+    """Why they can't, and a hint."""
+
+
+class Called(Struct, frozen=True):
+    """Somebody has connected."""
+
+    at: float
+
+
+class HungUp(Struct, frozen=True):
+    """Somebody who had not introduced himself is gone."""
+
+    refused: str
+    """Who was sent away and why: "10.0.0.2: it has another token"; "" if nobody was."""
+    at: float
+
+
+class Introduced(Struct, frozen=True):
+    """A caller, at address ``peer``, has said who it is."""
+
+    connection: int
+    peer: str
+    hello: Hello
+    at: float
+
+
+class Heard(Struct, frozen=True):
+    """A member says something."""
+
+    connection: int
+    message: Failing | Disturbed | Done
+    at: float
+
+
+class Gone(Struct, frozen=True):
+    """The connection to a member is gone."""
+
+    connection: int
+    refused: str
+    """As in ``HungUp``."""
+    at: float
+
+
+class Ticked(Struct, frozen=True):
+    """Time has passed."""
+
+    at: float
+
+
+class Abandoned(Struct, frozen=True):
+    """Node 0 itself gives up before all nodes are there: ``why``, in words."""
+
+    why: str
+    at: float
+    hint: str = ""
+
+
+Happening = Called | HungUp | Introduced | Heard | Gone | Ticked | Abandoned
+
+
+class Send(Struct, frozen=True):
+    """Send one message to these connections, as far as they still are there."""
+
+    connections: tuple[int, ...]
+    message: FromCoordinator
+
+
+class HangUp(Struct, frozen=True):
+    """Close these connections once all that was sent to them is on its way."""
+
+    connections: tuple[int, ...]
+
+
+class CloseDoor(Struct, frozen=True):
+    """Let nobody else in, and keep the port for the workers."""
+
+
+class Say(Struct, frozen=True):
+    """Print one notice on node 0."""
+
+    text: str
+
+
+Reply = Send | HangUp | CloseDoor | Say
+
+Decision = tuple[State, tuple[Reply, ...]]

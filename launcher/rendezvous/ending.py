@@ -1,0 +1,156 @@
+"""The end of a job on all its nodes: one stop, one verdict. Pure."""
+
+from collections.abc import Iterator
+from typing import assert_never
+
+from msgspec.structs import replace
+
+from launcher.domain.outcome import (
+    Fate,
+    HelperFailed,
+    Interrupted,
+    NodeLost,
+    OutputGone,
+    Reason,
+    Succeeded,
+    WorkerFailed,
+)
+from launcher.rendezvous import notices
+from launcher.rendezvous.coordinator_state import (
+    NEVER,
+    ChooseCause,
+    Decision,
+    HangUp,
+    Heard,
+    Phase,
+    Reply,
+    Report,
+    Send,
+    State,
+)
+from launcher.rendezvous.wire import Disturbance, Disturbed, Done, Failing, Stop, Verdict
+
+SECONDS_BETWEEN_NOTICES = 60.0
+"""To nodes that are done and wait for others."""
+
+
+def heard(state: State, heard: Heard, choose_cause: ChooseCause) -> Decision:
+    """Return what a member's message makes of ``state``, while the job runs."""
+    connection = heard.connection
+    if connection in state.reports:
+        # It has said its last word.
+        return state, (HangUp((connection,)),)
+    match heard.message:
+        case Failing(fate):
+            return _stop(state, connection, fate)
+        case Disturbed(disturbance):
+            return _stop(state, connection, _at_home(state, connection, disturbance))
+        case Done():
+            return _done(state, heard, heard.message, choose_cause)
+        case _:
+            assert_never(heard.message)
+
+
+def lost(state: State, connection: int, at: float, choose_cause: ChooseCause) -> Decision:
+    """Return what becomes of the job when the connection to a member is gone."""
+    if connection in state.reports:
+        return state, ()
+    node = NodeLost(state.ranks[connection], state.members[connection].host)
+    state = replace(state, lost={**state.lost, connection: node})
+    state, stop = _stop(state, connection, node)
+    state, verdict = _judge_when_all_are_known(state, at, choose_cause)
+    return state, (*stop, *verdict)
+
+
+def _done(state: State, heard: Heard, done: Done, choose_cause: ChooseCause) -> Decision:
+    connection = heard.connection
+    disturbance = done.disturbance and _at_home(state, connection, done.disturbance)
+    report = Report(
+        fates=tuple(each.fate for each in done.fates),
+        ends=tuple(heard.at - max(0.0, each.age) for each in done.fates),
+        disturbance=disturbance,
+    )
+    state = replace(state, reports={**state.reports, connection: report})
+    state, stop = _stop_for(state, connection, report)
+    state, verdict = _judge_when_all_are_known(state, heard.at, choose_cause)
+    return state, (*stop, *verdict)
+
+
+def _stop_for(state: State, connection: int, report: Report) -> Decision:
+    """Make sure that a node that did not succeed has stopped the others."""
+    failed = next((fate for fate in report.fates if not fate.ending.succeeded), None)
+    cause = report.disturbance or failed
+    return _stop(state, connection, cause) if cause else (state, ())
+
+
+def _stop(state: State, connection: int, cause: Fate | Disturbance | NodeLost) -> Decision:
+    if state.cause_of_stop is not None:
+        return state, ()
+    state = replace(state, cause_of_stop=cause)
+    why = _why(cause, state.members[connection].host)
+    return state, (Send(_present(state), Stop(why)),)
+
+
+def _why(cause: Fate | Disturbance | NodeLost, host: str) -> str:
+    match cause:
+        case Fate():
+            return f"rank {cause.rank} on {host} failed"
+        case NodeLost(node_rank, lost_host):
+            return f"node {node_rank} ({lost_host}) is gone"
+        case _:
+            return notices.order_to_stop(host, cause)
+
+
+def _at_home(state: State, connection: int, disturbance: Disturbance) -> Disturbance:
+    """Add the host to what would read as the reader's own."""
+    if isinstance(disturbance, HelperFailed):
+        host = state.members[connection].host
+        return replace(disturbance, name=f"{disturbance.name} on {host}")
+    return disturbance
+
+
+def _present(state: State) -> tuple[int, ...]:
+    return tuple(each for each in state.ranks if each not in state.lost)
+
+
+def _judge_when_all_are_known(state: State, at: float, choose_cause: ChooseCause) -> Decision:
+    if len(state.reports) + len(state.lost) < len(state.ranks):
+        due = min(state.next_notice, at + SECONDS_BETWEEN_NOTICES) if state.reports else NEVER
+        return replace(state, next_notice=due), ()
+    verdict = Verdict(reason(state, choose_cause))
+    reply: Reply = Send(_present(state), verdict)
+    return replace(state, phase=Phase.OVER, next_notice=NEVER), (reply,)
+
+
+def reason(state: State, choose_cause: ChooseCause) -> Reason:
+    """Return why the job ended, once every node has reported or is lost.
+
+    What came from outside before anything failed comes first: nodes that are lost while they end
+    are lost to it. Then a lost node, since what its peers say are echoes; the failed worker that
+    caused the others; and what came from outside later.
+    """
+    fates = _fates_in_order(state)
+    if isinstance(state.cause_of_stop, Interrupted | OutputGone | HelperFailed):
+        return state.cause_of_stop
+    if state.lost:
+        return next(iter(state.lost.values()))
+    if cause := choose_cause(fates):
+        return WorkerFailed(cause)
+    if disturbance := next(_disturbances(state), None):
+        return disturbance
+    if isinstance(state.cause_of_stop, Fate):
+        return WorkerFailed(state.cause_of_stop)
+    return Succeeded()
+
+
+def _disturbances(state: State) -> Iterator[Disturbance]:
+    return (report.disturbance for report in state.reports.values() if report.disturbance)
+
+
+def _fates_in_order(state: State) -> list[Fate]:
+    dated = [
+        (end, fate.rank, fate)
+        for report in state.reports.values()
+        for end, fate in zip(report.ends, report.fates, strict=True)
+    ]
+    return [fate for _, _, fate in sorted(dated, key=lambda each: each[:2])]

@@ -1,0 +1,136 @@
+"""The coordinator while nodes come: who is let in, who is not, and when the world is complete. Pure."""
+
+from msgspec.structs import replace
+
+from launcher.rendezvous import notices
+from launcher.rendezvous.admission import Quarrel, TurnedAway, first_difference, objection
+from launcher.rendezvous.coordinator_state import (
+    NEVER,
+    OWN,
+    CloseDoor,
+    Decision,
+    HangUp,
+    Introduced,
+    Phase,
+    Reply,
+    Say,
+    Send,
+    State,
+)
+from launcher.rendezvous.wire import Hello, Refusal, Refused, WorldFormed
+from launcher.rendezvous.worlds import node_ranks, worlds
+
+SECONDS_TO_SETTLE = 0.2
+"""How long a complete world waits for callers that have not said yet who they are: one node too
+many should be found out before the workers start."""
+
+MOST_REFUSALS_TOLD = 16
+"""Lines on node 0; a port scanner gets no more."""
+
+
+def introduced(state: State, newcomer: Introduced) -> Decision:
+    """Let a caller in, or refuse it, or end it all because of what it says."""
+    match objection(state, newcomer.hello):
+        case TurnedAway() as turned_away:
+            return _turn_away(state, newcomer, turned_away)
+        case Quarrel() as quarrel:
+            return _quarrel(state, quarrel, (newcomer.connection,))
+        case None:
+            return _let_in(state, newcomer)
+
+
+def _turn_away(state: State, newcomer: Introduced, why: TurnedAway) -> Decision:
+    refused = Refused(why.refusal, why.told, why.hint)
+    replies: tuple[Reply, ...] = (
+        Send((newcomer.connection,), refused),
+        HangUp((newcomer.connection,)),
+    )
+    if state.phase is Phase.OVER:
+        state = replace(state, told=state.told + 1)
+    who = f"{notices.node(newcomer.hello)} at {newcomer.peer}"
+    state, notes = note_refusal(state, f"{who}: {why.noted}" if why.noted else "")
+    return state, (*replies, *notes)
+
+
+def _quarrel(state: State, quarrel: Quarrel, newcomers: tuple[int, ...]) -> Decision:
+    """End it all, because the nodes can't be one job."""
+    state, replies = give_up(state, quarrel, newcomers)
+    return replace(state, told=len(state.members) + len(newcomers)), replies
+
+
+def _let_in(state: State, newcomer: Introduced) -> Decision:
+    hello = newcomer.hello
+    state = replace(state, members={**state.members, newcomer.connection: hello})
+    if hello.rank is not None:
+        state = replace(state, claims={**state.claims, hello.rank: newcomer.connection})
+    state, warnings = _warn(state, hello)
+    if len(state.members) == state.terms.nodes:
+        state = replace(state, complete_at=newcomer.at)
+    state, replies = complete(state, newcomer.at)
+    return state, (*warnings, *replies)
+
+
+def _warn(state: State, newcomer: Hello) -> Decision:
+    own = state.terms.hello
+    name = "" if state.warned else first_difference(own.should, newcomer.should)
+    if not name:
+        return state, ()
+    text = f"warning: {notices.disagreement(name, own, newcomer)}"
+    return replace(state, warned=True), (Say(text),)
+
+
+def left(state: State, connection: int) -> Decision:
+    """Wait for a node again that has been there."""
+    hello = state.members[connection]
+    state = replace(
+        state,
+        members={each: there for each, there in state.members.items() if each != connection},
+        claims={rank: each for rank, each in state.claims.items() if each != connection},
+        complete_at=NEVER,
+    )
+    return state, (Say(f"{notices.node(hello)} has left again"),)
+
+
+def give_up(state: State, quarrel: Quarrel, newcomers: tuple[int, ...]) -> Decision:
+    """End it all; nobody else is to be told."""
+    if state.phase is not Phase.GATHERING:
+        return state, ()
+    everybody = (*state.members, *newcomers)
+    others = tuple(each for each in everybody if each != OWN)
+    refused = Refused(Refusal.GIVE_UP, quarrel.text, quarrel.hint)
+    state = replace(
+        state,
+        phase=Phase.OVER,
+        quarrel=(quarrel.text, quarrel.hint),
+        told=state.terms.nodes,
+        next_notice=NEVER,
+    )
+    return state, (Send(everybody, refused), HangUp(others))
+
+
+def note_refusal(state: State, text: str) -> Decision:
+    """Say once of each who was refused, and why."""
+    if not text or text in state.refused or len(state.refused) >= MOST_REFUSALS_TOLD:
+        return state, ()
+    return replace(state, refused=(*state.refused, text)), (Say(f"refused {text}"),)
+
+
+def settled_at(state: State) -> float:
+    """Return when the world may begin, if nothing happens until then."""
+    return state.complete_at + (SECONDS_TO_SETTLE if state.callers else 0.0)
+
+
+def complete(state: State, at: float) -> Decision:
+    """Begin, if all nodes are there and nobody else seems to come."""
+    if state.phase is not Phase.GATHERING or at < settled_at(state):
+        return state, ()
+    ranks = node_ranks(state.members, state.claims)
+    state = replace(state, phase=Phase.RUNNING, ranks=ranks, next_notice=NEVER)
+    host = state.terms.hello.host
+    # The workers' port must be free before anybody can start a worker.
+    door: tuple[Reply, ...] = () if state.terms.open_for_good else (CloseDoor(),)
+    worlds_by_connection = worlds(state.terms, state.members, ranks).items()
+    return state, (
+        *door,
+        *(Send((each,), WorldFormed(world, host)) for each, world in worlds_by_connection),
+    )

@@ -1,0 +1,51 @@
+"""What a node is told before it joins, and what it says of itself."""
+
+from collections.abc import Mapping
+
+from msgspec import Struct
+
+from launcher.domain.endpoint import Endpoint
+from launcher.domain.facts import Fact
+
+
+class Invitation(Struct, frozen=True):
+    """Where and when the nodes of a job meet."""
+
+    nodes: int
+    host: Fact[str]
+    """Name or address of node 0, without brackets."""
+    ports: Fact[tuple[int, ...]]
+    """Ports of node 0 to meet at: the first one that is free."""
+    open_for_good: bool
+    """Nodes meet at a port of their own, which stays open (``--rdzv-endpoint``); else the workers
+    get it once all nodes are there (``--master-port``)."""
+    timeout: float
+    """Seconds that all nodes have to come."""
+    run_id: str
+    """What node 0 calls the job where no run id was given."""
+    hosts: tuple[str, ...] = ()
+    """Names of the nodes by rank, for people; () where nothing tells."""
+    strict: bool = False
+    """What should agree must (``--strict-join``)."""
+
+    @property
+    def place(self) -> str:
+        """Where it is, for people: ``n0:29500``."""
+        return str(Endpoint(self.host.value, self.ports.value[0]))
+
+
+class Introduction(Struct, frozen=True):
+    """What a node says of itself."""
+
+    host: str
+    pid: int
+    user_id: int
+    workers: int
+    rank: int | None
+    """None: node 0 if it has the address of ``Invitation.host``, else any that is free."""
+    run_id: str
+    """"" where none was given: then node 0's holds."""
+    must: Mapping[str, str]
+    """What all nodes must say alike, by name; the number of nodes is added to it."""
+    should: Mapping[str, str]
+    """What they had better say alike: script, arguments, versions."""

@@ -1,0 +1,67 @@
+"""How a job's nodes meet: the one node alone, or all by way of node 0."""
+
+import os
+from collections.abc import Mapping
+
+from launcher.domain.endpoint import Endpoint
+from launcher.domain.facts import Fact
+from launcher.domain.job import JobSpec
+from launcher.rendezvous.invitation import Introduction, Invitation
+
+ENDPOINT_PORT = 29400
+"""Where agents meet if ``--rdzv-endpoint`` names no port: torchrun's c10d port."""
+
+
+def invitation_of(job: JobSpec) -> Invitation:
+    """Return where the nodes of ``job``, of which there are several, meet."""
+    host, ports = _place(job)
+    return Invitation(
+        nodes=job.agents,
+        host=host,
+        ports=ports,
+        open_for_good=job.rdzv_endpoint.value is not None,
+        timeout=job.rdzv_timeout.value,
+        run_id=job.run_id.value,
+        hosts=job.hosts.value if job.tasks.value is None else (),
+        strict=job.strict_join.value,
+    )
+
+
+def introduction_of(
+    job: JobSpec, host: str, workers: int, versions: Mapping[str, str]
+) -> Introduction:
+    """Return what this node says of itself.
+
+    Args:
+        job: as this node has been told of it.
+        host: this node's name.
+        workers: how many it starts.
+        versions: of the interpreter and of torch, by name, as far as they are known.
+
+    """
+    return Introduction(
+        host=host,
+        pid=os.getpid(),
+        user_id=os.getuid(),
+        workers=workers,
+        rank=job.agent_rank,
+        run_id="" if job.run_id.origin == "default" else job.run_id.value,
+        must={"max_restarts": str(job.max_restarts.value)},
+        should={
+            "script": job.program.value.name,
+            "arguments": " ".join(job.program.value.args),
+            **versions,
+        },
+    )
+
+
+def _place(job: JobSpec) -> tuple[Fact[str], Fact[tuple[int, ...]]]:
+    said = job.rdzv_endpoint
+    if said.value is not None:
+        endpoint = Endpoint.parse(said.value)
+        port = ENDPOINT_PORT if endpoint.port is None else endpoint.port
+        return Fact(endpoint.host, said.origin), Fact((port,), said.origin)
+    host = Fact(job.master_addr.value or "", job.master_addr.origin)
+    if job.master_port.value is None:
+        return host, job.port_candidates
+    return host, Fact((job.master_port.value,), job.master_port.origin)

@@ -1,0 +1,187 @@
+"""The other nodes of a running job, as the agent's event source: what it tells them, and hears."""
+
+import select
+from collections.abc import Iterator, Sequence
+
+from msgspec.structs import replace
+
+from launcher.domain.events import CoordinatorLost, Event, StopOrdered, VerdictReached
+from launcher.domain.outcome import Fate, Reason
+from launcher.domain.world import World
+from launcher.rendezvous import letters
+from launcher.rendezvous.connection import Connection
+from launcher.rendezvous.coordinator_server import CoordinatorServer
+from launcher.rendezvous.notices import plain
+from launcher.rendezvous.ports import HeldPort
+from launcher.rendezvous.surroundings import Surroundings
+from launcher.rendezvous.timer import Timer
+from launcher.rendezvous.wire import (
+    BadFrame,
+    Disturbance,
+    Disturbed,
+    FromCoordinator,
+    FromMember,
+    Stop,
+    Verdict,
+    Waiting,
+)
+
+SECONDS_FOR_LAST_WORDS = 1.0
+"""How long node 0 stays for members that have not heard the verdict."""
+
+Coordination = tuple[CoordinatorServer, HeldPort | None]
+"""What node 0 has besides: the coordinator, and the workers' port if that is another."""
+
+
+class Peers:
+    """A member's connection to the coordinator; on node 0 the coordinator, too."""
+
+    wants_write = False
+    """Never: what waits to be sent is watched behind ``fileno``."""
+
+    def __init__(  # noqa: PLR0913 - what joining has found out
+        self,
+        world: World,
+        interface: str,
+        node_zero: str,
+        connection: Connection[FromCoordinator],
+        *,
+        early: Sequence[FromCoordinator],
+        coordination: Coordination | None,
+        surroundings: Surroundings,
+    ) -> None:
+        """Take over the connection, and the coordinator on node 0, the host ``node_zero``."""
+        self._world = world
+        self.interface = interface
+        """The network interface that leads to the other nodes; "" if none is known, or to be told."""
+        self._node_zero = node_zero
+        self._connection = connection
+        self._early = list(early)
+        self._coordination = coordination
+        self._notice = surroundings.notice
+        self._clock = surroundings.clock
+        self._judged = False
+        self._over = False
+        self._timer = Timer()
+        self._epoll = select.epoll()
+        self._mask = select.EPOLLIN
+        self._epoll.register(connection, self._mask)
+        self._epoll.register(self._timer, select.EPOLLIN)
+        if coordination is not None:
+            self._epoll.register(coordination[0], select.EPOLLIN)
+        # What is there already must be heard without anything else happening.
+        self._timer.set(0.0 if self._early else self._due, self._clock())
+
+    @property
+    def run_id(self) -> str:
+        """What all nodes call this job."""
+        return self._world.run_id
+
+    def world(self, attempt: int) -> World:
+        """Return this node's place in the n-th attempt."""
+        return replace(self._world, attempt=attempt, interface=self.interface)
+
+    @property
+    def sources(self) -> "tuple[Peers]":
+        """Where news of the other nodes comes from."""
+        return (self,)
+
+    def fileno(self) -> int:
+        """Return the descriptor that becomes readable when there may be ``events``."""
+        return self._epoll.fileno()
+
+    @property
+    def lost(self) -> bool:
+        """Whether nothing more will come: the verdict has, or node 0 is gone."""
+        return self._over
+
+    def flush(self) -> None:
+        """Do nothing: ``events`` sends, too."""
+
+    def events(self, now: float) -> Iterator[Event]:
+        """Return what the other nodes made happen; on node 0, serve them."""
+        if self._over:
+            return
+        if self._coordination is not None:
+            self._coordination[0].turn(now)
+        for message in self._messages():
+            yield from self._event(message, now)
+        if self._connection.closed and not self._judged:
+            self._over = True
+            yield CoordinatorLost(self._node_zero, now)
+        self._watch(now)
+
+    def tell_failing(self, fate: Fate, age: float) -> None:
+        """Say that a worker failed ``age`` seconds ago: all nodes stop at once."""
+        self._tell(letters.failing(fate, age))
+
+    def tell_disturbed(self, disturbance: Disturbance) -> None:
+        """Say that something other than a worker ends the job: all nodes stop at once."""
+        self._tell(Disturbed(disturbance))
+
+    def tell_done(self, fates: Sequence[Fate], now: float, disturbance: Reason | None) -> None:
+        """Say how all workers of this node ended, and what ended them from outside, if anything.
+
+        ``now`` is the time by the clock that ``Fate.clock`` was read from: only ages travel. The
+        answer is ``VerdictReached``, once the other nodes are done.
+        """
+        self._tell(letters.done(fates, now, disturbance))
+
+    def leave(self) -> None:
+        """Hang up; node 0 first lets the others hear the verdict, for at most a second."""
+        if self._epoll.closed:
+            return
+        self._over = True
+        self._timer.close()
+        self._epoll.close()
+        self._connection.close()
+        if self._coordination is not None:
+            server, port = self._coordination
+            server.finish(SECONDS_FOR_LAST_WORDS, self._clock)
+            if port is not None:
+                port.release()
+
+    @property
+    def _due(self) -> float:
+        return float("inf") if self._coordination is None else self._coordination[0].due
+
+    def _tell(self, message: FromMember) -> None:
+        if not self._over:
+            self._connection.send(message)
+            self._watch(self._clock())
+
+    def _messages(self) -> list[FromCoordinator]:
+        early, self._early = self._early, []
+        self._connection.flush()
+        try:
+            return [*early, *self._connection.receive()]
+        except BadFrame:
+            # Whoever that is, it is not our coordinator any more.
+            self._connection.closed = True
+            return early
+
+    def _event(self, message: FromCoordinator, now: float) -> Iterator[Event]:
+        match message:
+            case Stop(why):
+                yield StopOrdered(plain(why, 400), now)
+            case Verdict(reason):
+                self._judged = True
+                if self._coordination is None:
+                    # At once: node 0 waits until all have hung up.
+                    self._over = True
+                    self._connection.close()
+                yield VerdictReached(reason, now)
+            case Waiting(text):
+                self._notice(plain(text, 400))
+            case _:
+                # The gathering's words are of no use any more.
+                return
+
+    def _watch(self, now: float) -> None:
+        if self._over:
+            return
+        mask = select.EPOLLIN | (select.EPOLLOUT if self._connection.wants_write else 0)
+        if mask != self._mask:
+            self._mask = mask
+            self._epoll.modify(self._connection, mask)
+        self._timer.set(self._due, now)

@@ -1,0 +1,49 @@
+"""A time to come as a descriptor, so that whoever waits for descriptors waits for it, too."""
+
+import os
+
+_CLOCK_MONOTONIC = 1
+_NANOSECONDS = 1_000_000_000
+_NEVER = float("inf")
+
+
+class Timer:
+    """A timerfd(2). Readable from the time that was set on, until another is set."""
+
+    def __init__(self) -> None:
+        """Open a timer that is not set.
+
+        Raises:
+            OSError: there are too many open files.
+
+        """
+        # os.timerfd_create comes with Python 3.13.
+        import ctypes  # noqa: PLC0415 - only jobs on several nodes pay for it
+
+        self._libc = ctypes.CDLL(None, use_errno=True)
+        self._times = ctypes.c_long * 4
+        self._descriptor: int = self._libc.timerfd_create(
+            _CLOCK_MONOTONIC, os.O_CLOEXEC | os.O_NONBLOCK
+        )
+        if self._descriptor < 0:
+            number = ctypes.get_errno()
+            raise OSError(number, os.strerror(number))
+        self._due = _NEVER
+
+    def fileno(self) -> int:
+        """Return the descriptor to wait on."""
+        return self._descriptor
+
+    def set(self, due: float, now: float) -> None:
+        """Ring at ``due``, as seen from ``now``; infinity: never."""
+        if due == self._due and due > now:
+            return
+        self._due = due
+        # All zeros would turn it off.
+        wait = 0 if due == _NEVER else max(1, int((due - now) * _NANOSECONDS))
+        times = self._times(0, 0, *divmod(wait, _NANOSECONDS))
+        self._libc.timerfd_settime(self._descriptor, 0, times, None)
+
+    def close(self) -> None:
+        """Give the descriptor back."""
+        os.close(self._descriptor)

@@ -1,0 +1,174 @@
+"""What agents say to each other: typed messages in msgpack, in frames of bounded length.
+
+A frame is the length of its body (4 bytes, big-endian) and the body. Times never travel, ages do:
+no two clocks need agree.
+"""
+
+from collections.abc import Iterator
+from enum import Enum
+from typing import Annotated, Generic, TypeVar
+
+import msgspec
+from msgspec import Meta, Struct
+
+from launcher.domain.outcome import Fate, HelperFailed, Interrupted, OutputGone, Reason
+from launcher.domain.world import World
+
+MAXIMUM_FRAME = 1 << 20
+"""Bytes of one message: far above any of ours, far below what harms an agent."""
+
+LONGEST_HELLO = 1 << 16
+"""Bytes of the first message of somebody who may be anybody."""
+
+_LENGTH_BYTES = 4
+
+Disturbance = Interrupted | OutputGone | HelperFailed
+"""What ends a job from outside its workers, on a node that lives to tell."""
+
+Name = Annotated[str, Meta(max_length=255)]
+Text = Annotated[str, Meta(max_length=1 << 14)]
+
+
+class Hello(Struct, frozen=True, tag=True):
+    """A member introduces itself."""
+
+    identity: Name
+    """Random, one for each agent: tells an agent that has reached itself."""
+    run_id: Name
+    """"" where none was given: then node 0's holds."""
+    user_id: int
+    host: Name
+    pid: int
+    rank: Annotated[int, Meta(ge=0)] | None
+    """None: any that is free."""
+    workers: Annotated[int, Meta(ge=1, le=1 << 20)]
+    must: dict[Name, Text]
+    """What all nodes must say alike, by name."""
+    should: dict[Name, Text]
+    """What they had better say alike."""
+
+
+class Failing(Struct, frozen=True, tag=True):
+    """The first worker of this node failed, ``age`` seconds ago; more may follow in ``Done``."""
+
+    fate: Fate
+    age: float
+
+
+class Disturbed(Struct, frozen=True, tag=True):
+    """Something other than a worker ends the job on this node."""
+
+    disturbance: Disturbance
+
+
+class AgedFate(Struct, frozen=True):
+    """A worker that ended ``age`` seconds ago."""
+
+    fate: Fate
+    age: float
+
+
+class Done(Struct, frozen=True, tag=True):
+    """No worker of this node is left; ``disturbance`` is what ended them from outside."""
+
+    fates: tuple[AgedFate, ...]
+    disturbance: Disturbance | None
+
+
+FromMember = Hello | Failing | Disturbed | Done
+
+
+class Refusal(Enum):
+    """What a refused member is to do about it."""
+
+    TRY_ELSEWHERE = "elsewhere"
+    """This is not your job: it may meet at the next place."""
+
+    GIVE_UP = "give up"
+    """This is your job, and it can't go on."""
+
+    IT_IS_YOU = "you"
+    """You have reached yourself."""
+
+
+class Refused(Struct, frozen=True, tag=True):
+    """You can't come in: ``text`` says why, ``hint`` what to type."""
+
+    refusal: Refusal
+    text: Text
+    hint: Text
+
+
+class Waiting(Struct, frozen=True, tag=True):
+    """A line for people: for whom the job waits."""
+
+    text: Text
+
+
+class WorldFormed(Struct, frozen=True, tag=True):
+    """All are there: your place, and the host of node 0."""
+
+    world: World
+    host: Name
+
+
+class Stop(Struct, frozen=True, tag=True):
+    """The job ends: stop your workers."""
+
+    why: Text
+
+
+class Verdict(Struct, frozen=True, tag=True):
+    """All nodes are done: the one reason that all of them report."""
+
+    reason: Reason
+
+
+FromCoordinator = Refused | Waiting | WorldFormed | Stop | Verdict
+
+MessageT = TypeVar("MessageT")
+
+
+class BadFrame(Exception):  # noqa: N818 - what it is, not that it is one
+    """The other side says what no clusterrun would."""
+
+
+class Codec(Generic[MessageT]):
+    """Takes messages of one direction out of the bytes that have come."""
+
+    def __init__(self, messages: object) -> None:
+        """Take the union of the messages that may come."""
+        self._decoder: msgspec.msgpack.Decoder[MessageT] = msgspec.msgpack.Decoder(messages)
+
+    def take(self, buffer: bytearray, longest: int = MAXIMUM_FRAME) -> Iterator[MessageT]:
+        """Yield, and cut off from ``buffer``, every message that is whole.
+
+        Raises:
+            BadFrame: it is of more than ``longest`` bytes, or no message.
+
+        """
+        while len(buffer) >= _LENGTH_BYTES:
+            end = _LENGTH_BYTES + int.from_bytes(buffer[:_LENGTH_BYTES], "big")
+            if end - _LENGTH_BYTES > longest:
+                raise BadFrame(f"sent a message of {end - _LENGTH_BYTES} bytes")
+            if len(buffer) < end:
+                return
+            body = bytes(buffer[_LENGTH_BYTES:end])
+            del buffer[:end]
+            yield self._decode(body)
+
+    def _decode(self, body: bytes) -> MessageT:
+        try:
+            return self._decoder.decode(body)
+        except (msgspec.MsgspecError, ValueError, RecursionError) as error:
+            raise BadFrame("sent what is no message of clusterrun's") from error
+
+
+FROM_MEMBERS: Codec[FromMember] = Codec(FromMember)
+FROM_COORDINATOR: Codec[FromCoordinator] = Codec(FromCoordinator)
+
+
+def framed(message: FromMember | FromCoordinator) -> bytes:
+    """Return ``message`` as it travels; who sends it keeps it below ``MAXIMUM_FRAME``."""
+    body = msgspec.msgpack.encode(message)
+    return len(body).to_bytes(_LENGTH_BYTES, "big") + body

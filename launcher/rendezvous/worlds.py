@@ -1,0 +1,45 @@
+"""Who gets which ranks: node ranks as said or by order of joining, worker ranks by prefix sums. Pure."""
+
+from collections.abc import Mapping
+from itertools import accumulate
+
+from launcher.domain.ranks import GlobalRank, NodeRank
+from launcher.domain.world import World
+from launcher.rendezvous.coordinator_state import Terms
+from launcher.rendezvous.wire import Hello
+
+
+def node_ranks(members: Mapping[int, Hello], claims: Mapping[int, int]) -> dict[int, int]:
+    """Return the node rank of each connection, in the order of ranks.
+
+    Args:
+        members: in the order in which they came; as many as there will be nodes.
+        claims: the connection of each rank that was asked for.
+
+    """
+    free = (rank for rank in range(len(members)) if rank not in claims)
+    claimed = {connection: rank for rank, connection in claims.items()}
+    ranks = {each: claimed[each] if each in claimed else next(free) for each in members}
+    return dict(sorted(ranks.items(), key=lambda item: item[1]))
+
+
+def worlds(
+    terms: Terms, members: Mapping[int, Hello], ranks: Mapping[int, int]
+) -> dict[int, World]:
+    """Return what each connection is told; ``ranks`` are in order, from 0."""
+    sizes = [members[connection].workers for connection in ranks]
+    *firsts, size = accumulate(sizes, initial=0)
+    return {
+        connection: World(
+            run_id=terms.run_id,
+            attempt=0,
+            node_rank=NodeRank(rank),
+            nodes=len(ranks),
+            first_rank=GlobalRank(first),
+            local_size=local_size,
+            size=size,
+            master_addr=terms.master_addr,
+            master_port=terms.master_port,
+        )
+        for (connection, rank), first, local_size in zip(ranks.items(), firsts, sizes, strict=True)
+    }
