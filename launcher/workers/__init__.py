@@ -1,0 +1,1 @@
+"""Processes: the fork server and its client, the relay, containment."""

@@ -1,0 +1,196 @@
+"""The agent's half of the fork server: starts it, asks it for workers, hears what becomes of them."""
+
+import os
+import signal
+import socket
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+from typing import Self
+
+from launcher.domain.events import (
+    Event,
+    HelperLost,
+    SignalNotHandled,
+    Swept,
+    WorkerExited,
+    WorkerKilled,
+    WorkerNotStarted,
+    WorkerStarted,
+    WorkerStopped,
+)
+from launcher.domain.plan import NodePlan, WorkerPlan
+from launcher.domain.ranks import LocalRank
+from launcher.errors import InternalError, MachineError, UsageError
+from launcher.workers.channel import Channel, Message
+from launcher.workers.ended import how_it_ended, signal_of
+
+SERVER_FILE = Path(__file__).with_name("fork_server.py")
+AGENT_FD = 3
+
+
+class ForkServer:
+    """The running fork server of this node."""
+
+    def __init__(self, channel: Channel, pid: int, mask: frozenset[int]) -> None:
+        """Take the channel to it, its process id, and the signals that workers start with blocked."""
+        self.pid = pid
+        self._channel = channel
+        self._mask = sorted(mask)
+        self._lost = False
+        self.pids: dict[LocalRank, int] = {}
+        """Process ids of the workers that have executed their program, in the last attempt."""
+
+    @classmethod
+    def start(cls, python: str, environment: Mapping[str, str], *, contain: bool = False) -> Self:
+        """Execute the fork server with interpreter ``python`` in the job's ``environment``.
+
+        With ``contain`` it and all that it starts live in a PID namespace of their own.
+
+        Raises:
+            UsageError: ``python`` can't be executed.
+
+        """
+        ours, theirs = socket.socketpair()
+        # Blocked until it has shielded itself: a signal to the whole process tree may come any time.
+        mask = signal.pthread_sigmask(signal.SIG_BLOCK, signal.valid_signals())
+        try:
+            pid = _execute(
+                [python, "-u", str(SERVER_FILE), *(["--contain"] if contain else [])],
+                environment,
+                theirs.fileno(),
+            )
+        except OSError as error:
+            ours.close()
+            raise UsageError(
+                f"{python}: {error.strerror}", "Name an interpreter with --python."
+            ) from error
+        finally:
+            signal.pthread_sigmask(signal.SIG_SETMASK, mask)
+            theirs.close()
+        return cls(Channel(ours), pid, frozenset(mask))
+
+    def fileno(self) -> int:
+        """Return the descriptor that becomes readable when there are ``events``."""
+        return self._channel.fileno()
+
+    @property
+    def wants_write(self) -> bool:
+        """Whether ``flush`` has something to send."""
+        return self._channel.wants_write
+
+    def flush(self) -> None:
+        """Send what is queued, as far as it fits."""
+        self._channel.flush()
+
+    def spawn(
+        self,
+        plan: NodePlan,
+        worker: WorkerPlan,
+        streams: tuple[int, int, int],
+        *,
+        startup: str | None,
+        foreground: bool,
+    ) -> None:
+        """Ask for one worker.
+
+        Args:
+            plan: what all workers have in common.
+            worker: what only this one gets.
+            streams: its stdin, stdout and stderr, which the caller may close at once.
+            startup: a folder to put in front of PYTHONPATH; None for programs that aren't Python.
+            foreground: it gets the terminal that ``streams`` begin with.
+
+        """
+        request: Message = {
+            "kind": "spawn",
+            "local_rank": worker.local_rank,
+            "argv": list(plan.command),
+            "env": {**plan.env, **worker.env},
+            "startup": startup,
+            "cpus": None if worker.cpus is None else sorted(worker.cpus),
+            "mask": self._mask,
+            "foreground": foreground,
+        }
+        self._channel.send(request, streams)
+
+    def signal(self, local_ranks: Iterable[LocalRank], number: int, *, group: bool) -> None:
+        """Send a signal to workers, or to their groups."""
+        ranks = sorted(local_ranks)
+        self._channel.send(
+            {"kind": "signal", "local_ranks": ranks, "number": number, "group": group}
+        )
+
+    def forward(self, number: int) -> None:
+        """Send a signal to the workers that handle it; ``SignalNotHandled`` names the others."""
+        self._channel.send({"kind": "forward", "number": number})
+
+    def sweep(self) -> None:
+        """Kill everything that workers left behind; ``Swept`` follows."""
+        self._channel.send({"kind": "sweep"})
+
+    def events(self, now: float) -> Iterable[Event]:
+        """Return what has happened, with the time ``now`` of the agent's monotonic clock."""
+        if self._lost:
+            return
+        for message, _descriptors in self._channel.receive():
+            event = _event(message, now)
+            if isinstance(event, WorkerStarted):
+                self.pids[event.local_rank] = event.pid
+            yield event
+        if self._channel.closed:
+            self._lost = True
+            status = os.waitpid(self.pid, 0)[1]
+            yield HelperLost("fork server", how_it_ended(status), signal_of(status), now)
+
+    @property
+    def lost(self) -> bool:
+        """Whether the fork server has ended though nobody asked it to."""
+        return self._lost
+
+    def close(self) -> None:
+        """Hang up: the server ends whatever it has started, and then itself."""
+        self._channel.close()
+
+
+def _execute(command: list[str], environment: Mapping[str, str], theirs: int) -> int:
+    devnull = os.open(os.devnull, os.O_RDWR | os.O_CLOEXEC)
+    try:
+        return os.posix_spawnp(
+            command[0],
+            command,
+            environment,
+            file_actions=[
+                (os.POSIX_SPAWN_DUP2, theirs, AGENT_FD),
+                (os.POSIX_SPAWN_DUP2, devnull, 0),
+                (os.POSIX_SPAWN_DUP2, devnull, 1),
+            ],
+            # A group of its own: the terminal's signals are for the agent.
+            setpgroup=0,
+        )
+    finally:
+        os.close(devnull)
+
+
+def _event(message: Message, now: float) -> Event:
+    match message:
+        case {"kind": "started", "local_rank": rank, "pid": pid}:
+            return WorkerStarted(LocalRank(rank), pid, message.get("remark", ""), now)
+        case {"kind": "failed", "local_rank": rank, "step": step, "error": error}:
+            return WorkerNotStarted(LocalRank(rank), step, error, now)
+        case {"kind": "exited", "local_rank": rank, "code": code}:
+            return WorkerExited(LocalRank(rank), code, now)
+        case {"kind": "exited", "local_rank": rank, "signal": number}:
+            return WorkerKilled(LocalRank(rank), number, now)
+        case {"kind": "stopped", "local_rank": rank, "number": number}:
+            return WorkerStopped(LocalRank(rank), number, now)
+        case {"kind": "deaf", "number": number, "local_ranks": ranks}:
+            return SignalNotHandled(number, tuple(LocalRank(rank) for rank in ranks), now)
+        case {"kind": "swept", "survivors": survivors}:
+            return Swept(tuple(survivors), now)
+        case {"kind": "uncontained", "error": error}:
+            raise MachineError(
+                f"--contain can't have a PID namespace on this machine: {error}",
+                "Run as root, allow user namespaces, or leave --contain out.",
+            )
+        case _:
+            raise InternalError(f"the fork server said {message}")

@@ -1,0 +1,205 @@
+"""The workers of this node: fork server, relay, terminal and containment behind one door."""
+
+import os
+import signal
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+
+from launcher.domain.events import Event, OutputEnded, Swept
+from launcher.domain.plan import NodePlan, WorkerPlan
+from launcher.domain.ranks import LocalRank
+from launcher.workers.containment import Adoptees, wait_for
+from launcher.workers.fork_server_client import ForkServer
+from launcher.workers.log_layout import LogLayout
+from launcher.workers.outlets import WorkerOutput
+from launcher.workers.plumbing import Plumbing
+from launcher.workers.relay_client import Relay
+from launcher.workers.scratch import remove_scratch
+from launcher.workers.terminal import Terminal
+
+STARTUP_FOLDER = Path(__file__).with_name("startup")
+
+SECONDS_TO_LEAVE = 7.0
+"""For the fork server's own sweep after we hung up (5 s at most), and its exit."""
+
+SECONDS_TO_SWEEP = 5.0
+"""For killing what outlived the fork server."""
+
+SECONDS_TO_PRINT = 2.0
+"""For the relay's last lines: a terminal that has been stopped must not hold our exit."""
+
+
+class WorkerGroup:
+    """Starts, signals and ends the workers of this node, attempt after attempt."""
+
+    def __init__(
+        self,
+        fork_server: ForkServer,
+        relay: Relay,
+        terminal: Terminal | None,
+        logs: LogLayout | None,
+        scratch: Path | None,
+    ) -> None:
+        """Take the processes that the workers need.
+
+        Args:
+            fork_server: starts and reaps them.
+            relay: owns their output.
+            terminal: the one that a single worker gets; None if there is none to give.
+            logs: where their output is kept; None for nowhere.
+            scratch: a folder for their error files; None if they get none.
+
+        """
+        self._fork_server = fork_server
+        self._relay = relay
+        self._adoptees = Adoptees()
+        self._terminal = terminal
+        self._logs = logs
+        self._scratch = scratch
+        self.error_files = None if scratch is None else str(scratch)
+        """Where workers write their TORCHELASTIC_ERROR_FILE; None: nowhere."""
+        self._local_ranks: tuple[LocalRank, ...] = ()
+
+    @property
+    def sources(self) -> tuple[ForkServer, Relay]:
+        """Where news of the workers comes from."""
+        return self._fork_server, self._relay
+
+    @property
+    def foreground(self) -> bool:
+        """Whether the one worker has the terminal."""
+        return self._terminal is not None
+
+    def start(self, plan: NodePlan) -> None:
+        """Ask for all workers of ``plan``; what becomes of each is told by events."""
+        self._local_ranks = tuple(worker.local_rank for worker in plan.workers)
+        # Only now: a run that could not start leaves the link on the one before it.
+        if self._logs is not None and plan.world.attempt == 0 and plan.world.node_rank == 0:
+            self._relay.link_latest(self._logs.run)
+        for worker in plan.workers:
+            error_file = _error_file(worker)
+            if error_file is not None:
+                error_file.parent.mkdir(parents=True, exist_ok=True)
+            self._start(plan, worker)
+
+    def _start(self, plan: NodePlan, worker: WorkerPlan) -> None:
+        with Plumbing(worker, self._terminal, keep_logs=self._logs is not None) as plumbing:
+            self._relay.open(self._output(plan, worker, plumbing))
+            self._fork_server.spawn(
+                plan,
+                worker,
+                plumbing.streams,
+                startup=str(STARTUP_FOLDER) if plan.runs_python else None,
+                foreground=self.foreground,
+            )
+
+    def _output(self, plan: NodePlan, worker: WorkerPlan, plumbing: Plumbing) -> WorkerOutput:
+        out, err = self._logs.files(plan, worker) if self._logs else (None, None)
+        return WorkerOutput(
+            local_rank=worker.local_rank,
+            label=_label(plan, worker),
+            stdout=plumbing.from_stdout,
+            stderr=plumbing.from_stderr,
+            stdout_log=out,
+            stderr_log=err,
+            error_file=_error_file(worker),
+        )
+
+    def signal(self, local_ranks: Iterable[LocalRank], number: int, *, group: bool) -> None:
+        """Send a signal to workers, or to their groups."""
+        self._fork_server.signal(local_ranks, number, group=group)
+
+    def forward(self, number: int) -> None:
+        """Send a signal to the workers that handle it."""
+        self._fork_server.forward(number)
+
+    def collect(self, local_rank: LocalRank, now: float) -> Iterable[Event]:
+        """Have an ended worker's last output written and told."""
+        if self._terminal is not None:
+            self._terminal.take_back_from(self._fork_server.pids.get(local_rank, 0))
+        if self._relay.lost:
+            return [OutputEnded(local_rank, tail="", error_file="", at=now)]
+        self._relay.finish(local_rank)
+        return []
+
+    def sweep(self, now: float) -> Iterable[Event]:
+        """Kill all that workers left behind."""
+        if not self._fork_server.lost:
+            self._fork_server.sweep()
+            return []
+        survivors = self._adoptees.end(self._ours, SECONDS_TO_SWEEP)
+        return [Swept(survivors, now)]
+
+    def reap(self) -> None:
+        """Collect adopted children that have ended."""
+        # One that ended may have left us its own children.
+        self._adoptees.spare_strangers(self._fork_server.pid)
+        self._adoptees.reap(self._ours)
+
+    def suspend(self) -> None:
+        """Stop the workers, then ourselves; returns when we are continued."""
+        if self._terminal is not None:
+            self._suspend_with_shell(self._terminal)
+            return
+        self.signal(self._local_ranks, signal.SIGSTOP, group=True)
+        os.kill(os.getpid(), signal.SIGSTOP)
+
+    def _suspend_with_shell(self, terminal: Terminal) -> None:
+        """Do as Ctrl-Z does: stop our whole group, so that the shell sees its whole job stopped."""
+        terminal.take_back_from(self._fork_server.pids.get(LocalRank(0), 0))
+        ours = signal.signal(signal.SIGTSTP, signal.SIG_DFL)
+        os.killpg(os.getpgrp(), signal.SIGTSTP)
+        signal.signal(signal.SIGTSTP, ours)
+        # We run again: continued, or never stopped, where no shell is there to continue us.
+        self.resume()
+
+    def resume(self) -> None:
+        """Continue the workers, the one in the foreground with the terminal."""
+        if self._terminal is not None:
+            self._terminal.give_to(self._fork_server.pids.get(LocalRank(0), 0))
+        self.signal(self._local_ranks, signal.SIGCONT, group=True)
+
+    def interrupted(self) -> None:
+        """Leave the workers' KeyboardInterrupt tracebacks off the screen from now on."""
+        self._relay.interrupted()
+
+    def logs(self, plan: NodePlan) -> Mapping[LocalRank, str]:
+        """Return the file of each worker's standard error; empty where none are kept."""
+        if self._logs is None:
+            return {}
+        return {
+            worker.local_rank: str(self._logs.files(plan, worker)[1]) for worker in plan.workers
+        }
+
+    def say(self, text: str) -> bool:
+        """Print ``text`` among the workers' lines; return False if nobody is there to print it."""
+        if text and not self._relay.lost:
+            self._relay.say(text)
+        return not self._relay.lost
+
+    def close(self) -> None:
+        """End whatever is left, the fork server and the relay included."""
+        if not self._fork_server.lost:
+            self._adoptees.spare_strangers(self._fork_server.pid)
+            self._fork_server.close()
+            if not wait_for(self._fork_server.pid, SECONDS_TO_LEAVE):
+                os.kill(self._fork_server.pid, signal.SIGKILL)
+        self._adoptees.end(self._ours, SECONDS_TO_SWEEP)
+        self._relay.close(SECONDS_TO_PRINT)
+        if self._scratch is not None and self._relay.lost:
+            remove_scratch(self._scratch)
+
+    @property
+    def _ours(self) -> frozenset[int]:
+        return frozenset({self._fork_server.pid, self._relay.pid})
+
+
+def _label(plan: NodePlan, worker: WorkerPlan) -> str:
+    """Return what stands before a worker's lines, with the host where there are several."""
+    host = f" {plan.host.partition('.')[0]}" if plan.world.nodes > 1 else ""
+    return f"rank {worker.rank}{host}"
+
+
+def _error_file(worker: WorkerPlan) -> Path | None:
+    path = worker.env.get("TORCHELASTIC_ERROR_FILE")
+    return None if path is None else Path(path)

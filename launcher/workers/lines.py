@@ -1,0 +1,84 @@
+r"""Bytes of a stream to lines: pure, whatever the bytes are and however they were cut.
+
+A progress bar redraws its line after ``\r``; of such a line only the last state is kept.
+"""
+
+import re
+
+LONGEST_LINE = 64 << 10
+"""Bytes of an unfinished line that are held back. A longer one is passed on piece by piece, as it is."""
+
+_FIRST_STATE = re.compile(rb"[^\r\n]*")
+_OVERWRITTEN = re.compile(rb"^[^\n]*\r(?=[^\r\n])", re.MULTILINE)
+_RETURNS_BEFORE_NEWLINE = re.compile(rb"\r+\n")
+
+
+class LineBuffer:
+    """Collects the bytes of one stream until their lines are whole."""
+
+    def __init__(self, longest: int = LONGEST_LINE) -> None:
+        self._longest = longest
+        self._pending = b""
+        self._passing_on = False
+
+    @property
+    def unfinished(self) -> bytes:
+        """The last line so far, in its last state; empty if it was finished or is passed on."""
+        return self._pending.rstrip(b"\r")
+
+    def feed(self, data: bytes) -> bytes:
+        """Return the lines that ``data`` makes whole, and the pieces of one that is too long."""
+        # No piece can hold a state that is too long but was not begun by an earlier piece.
+        size = self._longest
+        if len(data) <= size:
+            return self._feed(data)
+        return b"".join(self._feed(data[at : at + size]) for at in range(0, len(data), size))
+
+    def finish(self) -> bytes:
+        """Return the unfinished line with the newline it lacks; nothing if there is none."""
+        lacking = self._passing_on or self.unfinished
+        rest = self.unfinished + b"\n" if lacking else b""
+        self._pending, self._passing_on = b"", False
+        return rest
+
+    def _feed(self, data: bytes) -> bytes:
+        if not self._passing_on:
+            return self._whole_lines(data)
+        end = data.find(b"\n") + 1
+        if not end:
+            return data
+        self._passing_on = False
+        return data[:end] + self._whole_lines(data[end:])
+
+    def _whole_lines(self, data: bytes) -> bytes:
+        text = self._pending + data
+        if len(text) > self._longest and self._begins_too_long(text):
+            self._pending, self._passing_on = b"", True
+            return self._feed(text)
+        end = text.rfind(b"\n") + 1
+        lines, self._pending = text[:end], text[end:]
+        if b"\r" in text:
+            self._pending = _last_state(self._pending)
+            return _RETURNS_BEFORE_NEWLINE.sub(b"\n", _OVERWRITTEN.sub(b"", lines))
+        return lines
+
+    def _begins_too_long(self, text: bytes) -> bool:
+        first = _FIRST_STATE.match(text)
+        return first is not None and first.end() > self._longest
+
+
+def with_prefix(prefix: bytes, text: bytes, *, continues: bool) -> bytes:
+    """Return ``text`` with ``prefix`` before each line; ``continues``: not before the first."""
+    if not prefix or not text:
+        return text
+    body = text.replace(b"\n", b"\n" + prefix)
+    if text.endswith(b"\n"):
+        body = body[: -len(prefix)]
+    return body if continues else prefix + body
+
+
+def _last_state(line: bytes) -> bytes:
+    r"""Return what counts of an unfinished line; a ``\r`` at its end may still become ``\r\n``."""
+    state = _OVERWRITTEN.sub(b"", line)
+    text = state.rstrip(b"\r")
+    return text if len(text) == len(state) else text + b"\r"

@@ -1,0 +1,167 @@
+"""The agent's half of the relay: starts it, tells it what to read, hears tails and ends of file."""
+
+import os
+import select
+import signal
+import socket
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import NoReturn
+
+from launcher.domain.events import HelperLost, OutputClosed, OutputEnded
+from launcher.domain.ranks import LocalRank
+from launcher.errors import ExitCode
+from launcher.workers.channel import Channel, Message
+from launcher.workers.ended import how_it_ended, signal_of
+from launcher.workers.outlets import Screen, WorkerOutput
+
+RelayEvent = OutputEnded | OutputClosed | HelperLost
+
+_MARGIN = 1.0
+"""Seconds after its deadline at which a relay that is still there is killed."""
+
+
+class Relay:
+    """The relay process, as the agent sees it. No call but ``close`` ever waits."""
+
+    def __init__(self, channel: Channel, pid: int) -> None:
+        self.pid = pid
+        self._channel = channel
+        self._lost = False
+
+    @classmethod
+    def start(cls, screen: Screen, scratch: Path | None) -> "Relay":
+        """Fork the relay (the process must have one thread).
+
+        Args:
+            screen: where output goes; the descriptors must stay open for this call only.
+            scratch: a directory that the relay removes at its own end, however the agent ends.
+        """
+        ours, theirs = socket.socketpair()
+        # A signal between the fork and the relay's own dispositions would run our handlers there,
+        # and write to the wakeup descriptor that it shares with us.
+        mask = signal.pthread_sigmask(signal.SIG_BLOCK, signal.valid_signals())
+        try:
+            pid = os.fork()
+            if pid == 0:
+                _live_as_relay(theirs, screen, scratch)
+        finally:
+            signal.pthread_sigmask(signal.SIG_SETMASK, mask)
+        theirs.close()
+        return cls(Channel(ours), pid)
+
+    def fileno(self) -> int:
+        """Return the socket's descriptor, for a selector: readable when there are ``events``."""
+        return self._channel.fileno()
+
+    @property
+    def wants_write(self) -> bool:
+        """Whether to call ``flush`` when the socket is writable."""
+        return self._channel.wants_write
+
+    @property
+    def lost(self) -> bool:
+        """Whether the relay has ended though nobody asked it to."""
+        return self._lost
+
+    def flush(self) -> None:
+        """Send what had to wait."""
+        self._channel.flush()
+
+    def open(self, output: WorkerOutput) -> None:
+        """Have the relay read a worker's pipes. The caller still has to close its descriptors."""
+        pipes = {"stdout": output.stdout, "stderr": output.stderr}
+        given = {name: pipe for name, pipe in pipes.items() if pipe is not None}
+        message: Message = {
+            "kind": "open",
+            "key": output.local_rank,
+            "label": output.label,
+            "streams": list(given),
+            "logs": {"stdout": _text(output.stdout_log), "stderr": _text(output.stderr_log)},
+            "error_file": _text(output.error_file),
+        }
+        self._channel.send(message, list(given.values()))
+
+    def finish(self, local_rank: LocalRank) -> None:
+        """Have the worker's output read to its end; an ``OutputEnded`` answers."""
+        self._channel.send({"kind": "finish", "key": local_rank})
+
+    def say(self, text: str) -> None:
+        """Print ``text`` to stderr, between the workers' lines."""
+        self._channel.send({"kind": "say", "text": text})
+
+    def interrupted(self) -> None:
+        """Leave the workers' KeyboardInterrupt tracebacks off the screen from now on."""
+        self._channel.send({"kind": "interrupted"})
+
+    def link_latest(self, run: Path) -> None:
+        """Make ``latest`` beside the directory ``run`` a link to it."""
+        self._channel.send({"kind": "latest", "run": str(run)})
+
+    def events(self, now: float) -> Iterator[RelayEvent]:
+        """Return what the relay has told since the last call; ``now`` is the agent's clock."""
+        for message, _ in self._channel.receive():
+            yield _event(message, now)
+        if self._channel.closed and not self._lost:
+            self._lost = True
+            yield _loss(self._reap(), now)
+
+    def close(self, seconds: float) -> None:
+        """Let the relay write what it holds for up to ``seconds``, then end it, by force if need be."""
+        self._channel.send({"kind": "goodbye", "seconds": seconds})
+        if not self._await_end(seconds + _MARGIN):
+            os.kill(self.pid, signal.SIGKILL)
+        # Not even SIGKILL ends a process that hangs in a file system; init will reap that one.
+        if self._await_end(_MARGIN):
+            self._reap()
+        self._channel.close()
+
+    def _await_end(self, seconds: float) -> bool:
+        """Wait until the relay has closed its socket, which only its end does."""
+        deadline = time.monotonic() + seconds
+        while not self._channel.closed and (left := deadline - time.monotonic()) > 0:
+            poll = select.poll()
+            writable = select.POLLOUT if self._channel.wants_write else 0
+            poll.register(self._channel.fileno(), select.POLLIN | writable)
+            poll.poll(left * 1000)
+            self._channel.flush()
+            self._channel.receive()
+        return self._channel.closed
+
+    def _reap(self) -> int:
+        """Return the wait status of the relay, which has ended; 0 if somebody else reaped it."""
+        try:
+            return os.waitpid(self.pid, 0)[1]
+        except ChildProcessError:
+            return 0
+
+
+def _live_as_relay(control: socket.socket, screen: Screen, scratch: Path | None) -> NoReturn:
+    try:
+        # Read while the agent goes on; the agent itself never needs it.
+        from launcher.workers.relay_process import live  # noqa: PLC0415 - see above
+
+        live(control, screen, scratch)
+    except BaseException:  # noqa: BLE001 - a bug; the user must see it before we are gone
+        # The terminal may be stopped, and the agent waits for our end.
+        signal.alarm(1)
+        sys.excepthook(*sys.exc_info())
+    finally:
+        # Not one step back into the agent's own code.
+        os._exit(ExitCode.INTERNAL)
+
+
+def _event(message: Message, now: float) -> OutputEnded | OutputClosed:
+    if message["kind"] == "output_closed":
+        return OutputClosed(now)
+    return OutputEnded(LocalRank(message["key"]), message["tail"], message["error_file"], now)
+
+
+def _loss(status: int, now: float) -> HelperLost:
+    return HelperLost("relay", how_it_ended(status), signal_of(status), now)
+
+
+def _text(path: Path | None) -> str | None:
+    return None if path is None else str(path)

@@ -1,0 +1,71 @@
+"""The relay's life as a process: it takes its place apart from the agent, works, and cleans up."""
+
+import gc
+import os
+import resource
+import signal
+import socket
+import time
+from contextlib import suppress
+from pathlib import Path
+from typing import NoReturn
+
+from launcher.errors import ExitCode
+from launcher.workers.channel import Channel
+from launcher.workers.outlets import Screen
+from launcher.workers.relay import RelayLoop
+from launcher.workers.scratch import remove_scratch
+
+_OUTLIVED = {
+    signal.SIGTERM,
+    signal.SIGINT,
+    signal.SIGHUP,
+    signal.SIGQUIT,
+    signal.SIGTSTP,
+    signal.SIGTTOU,
+    signal.SIGTTIN,
+    signal.SIGUSR1,
+    signal.SIGUSR2,
+    signal.SIGPIPE,
+}
+"""Whatever ends or stops the others, the relay lives until the agent has closed its socket."""
+
+
+def live(control: socket.socket, screen: Screen, scratch: Path | None) -> NoReturn:
+    """Be the relay: called in a process just forked, with all signals blocked; never returns."""
+    _detach_from_agent(keep={control.fileno(), screen.stdout, screen.stderr})
+    RelayLoop(Channel(control), screen, time.monotonic).run()
+    if scratch:
+        remove_scratch(scratch)
+    os._exit(ExitCode.SUCCESS)
+
+
+def _detach_from_agent(keep: set[int]) -> None:
+    # Nothing of the agent's may be finalized here: descriptors are closed below under its objects.
+    gc.freeze()
+    _take_signals()
+    # Not in the foreground group: Ctrl-C and Ctrl-Z are for the agent.
+    os.setpgid(0, 0)
+    _take_descriptors(keep)
+    with suppress(OSError):
+        Path("/proc/self/comm").write_text("clusterrun-relay", encoding="ascii")
+
+
+def _take_signals() -> None:
+    signal.set_wakeup_fd(-1)
+    for number in signal.valid_signals():
+        if number in _OUTLIVED:
+            signal.signal(number, signal.SIG_IGN)
+        elif callable(signal.getsignal(number)):
+            signal.signal(number, signal.SIG_DFL)
+    signal.pthread_sigmask(signal.SIG_SETMASK, ())
+
+
+def _take_descriptors(keep: set[int]) -> None:
+    os.dup2(os.open(os.devnull, os.O_RDWR), 0, inheritable=False)
+    for descriptor in {int(entry.name) for entry in Path("/proc/self/fd").iterdir()} - keep - {0}:
+        with suppress(OSError):
+            os.close(descriptor)
+    # Four for each worker, and the soft limit is often 1024.
+    most = resource.getrlimit(resource.RLIMIT_NOFILE)[1]
+    resource.setrlimit(resource.RLIMIT_NOFILE, (most, most))

@@ -1,0 +1,35 @@
+"""``--exec``: this process becomes its one worker."""
+
+import os
+import signal
+from collections.abc import Mapping
+from typing import NoReturn
+
+from launcher.domain.plan import NodePlan
+from launcher.workers.fork_server import bind
+
+IGNORED_BY_PYTHON = (signal.SIGPIPE, signal.SIGXFSZ)
+"""A program must not inherit this from our interpreter."""
+
+
+def bind_to_worker(plan: NodePlan) -> str:
+    """Bind this process as the plan has its worker; return a remark where that did not work."""
+    cpus = plan.workers[0].cpus
+    return bind(None if cpus is None else sorted(cpus))
+
+
+def become_worker(plan: NodePlan, environment: Mapping[str, str]) -> NoReturn:
+    """Execute the plan's one worker in place of this process.
+
+    Args:
+        plan: of one worker.
+        environment: the job's, without what clusterrun sets.
+
+    Raises:
+        OSError: the program can't be executed.
+
+    """
+    for number in IGNORED_BY_PYTHON:
+        signal.signal(number, signal.SIG_DFL)
+    (worker,) = plan.workers
+    os.execvpe(plan.command[0], plan.command, {**environment, **plan.env, **worker.env})

@@ -1,0 +1,118 @@
+"""What comes out of a worker: from its pipes to the screen, its log files and its tail."""
+
+import os
+from pathlib import Path
+
+from msgspec import Struct, field
+
+from launcher.workers.interrupts import InterruptFilter
+from launcher.workers.lines import LineBuffer
+from launcher.workers.log_files import FileOutput
+from launcher.workers.outputs import CONGESTED, RELIEVED
+from launcher.workers.screen import Display, Source
+from launcher.workers.tail import Tail
+
+READ_BYTES = 64 << 10
+"""What is read in one go: all that a pipe holds unless somebody made it larger."""
+
+_DRAINED_BYTES = 2 << 20
+"""What is read at the end: all that the largest pipe holds, but no endless printing."""
+_ERROR_FILE_BYTES = 256 << 10
+
+
+class Stream(Struct, eq=False):
+    """The standard output or error of one worker.
+
+    ``raw``: the screen gets the bytes as they come, not only whole lines.
+    """
+
+    descriptor: int
+    source: Source
+    display: Display
+    raw: bool
+    log: FileOutput | None
+    tail: Tail | None
+    ended: bool = False
+    _congested: bool = False
+    _lines: LineBuffer = field(default_factory=LineBuffer)
+    _interrupts: InterruptFilter = field(default_factory=InterruptFilter)
+
+    def congested(self) -> bool:
+        """Return whether so much waits for the screen or the file that nothing should be added."""
+        waiting = max(self.display.output.waiting, self.log.waiting if self.log else 0)
+        self._congested = waiting > (RELIEVED if self._congested else CONGESTED)
+        return self._congested
+
+    def pump(self) -> int:
+        """Pass on what can be read in one go and return its length in bytes."""
+        if self.ended:
+            return 0
+        try:
+            data = os.read(self.descriptor, READ_BYTES)
+        except BlockingIOError:
+            return 0
+        if not data:
+            self.end()
+        elif self.raw:
+            self.display.show(self.source, data)
+            self._keep(self._lines.feed(data))
+        else:
+            self._show_lines(self._lines.feed(data))
+        return len(data)
+
+    def leave_out_interrupts(self) -> None:
+        """Show no more tracebacks that end in KeyboardInterrupt: the user pressed Ctrl-C."""
+        self._interrupts.armed = True
+
+    def drain(self) -> None:
+        """Pass on what can be read now, then end, even if somebody else still holds the pipe."""
+        total = 0
+        while total < _DRAINED_BYTES and (count := self.pump()):
+            total += count
+        self.end()
+
+    def end(self) -> None:
+        """Write the unfinished last line; nothing comes after it."""
+        if self.ended:
+            return
+        self.ended = True
+        rest = self._lines.finish()
+        if self.raw:
+            self._keep(rest)
+        else:
+            self._show_lines(rest)
+            self.display.show(self.source, self._interrupts.finish())
+        if self.log:
+            self.log.close()
+
+    def _show_lines(self, lines: bytes) -> None:
+        self.display.show(self.source, self._interrupts.feed(lines))
+        self.display.update(self.source, self._lines.unfinished)
+        self._keep(lines)
+
+    def _keep(self, lines: bytes) -> None:
+        if self.log:
+            self.log.write(lines)
+        if self.tail:
+            self.tail.add(lines)
+
+
+class Worker(Struct, eq=False):
+    """The streams of one worker, and what is left of it at its end."""
+
+    key: int
+    streams: tuple[Stream, ...]
+    tail: Tail
+    error_file: Path | None
+
+    def error(self) -> str:
+        """Return what it wrote to its TORCHELASTIC_ERROR_FILE, "" if nothing."""
+        if self.error_file is None:
+            return ""
+        try:
+            # A worker may put anything there; what blocks is not read.
+            descriptor = os.open(self.error_file, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
+            with os.fdopen(descriptor, "rb") as file:
+                return (file.read(_ERROR_FILE_BYTES) or b"").decode(errors="replace")
+        except OSError:
+            return ""

@@ -1,0 +1,189 @@
+"""Connects the workers' pipes with the screen and the log files, as the agent asks."""
+
+import errno
+import os
+import stat
+from collections.abc import Callable, Sequence
+from pathlib import Path
+
+from launcher.workers.channel import Message
+from launcher.workers.file_thread import FileThread
+from launcher.workers.log_files import FileOutput, Link, log_file
+from launcher.workers.outlets import Screen
+from launcher.workers.outputs import DescriptorOutput, open_output
+from launcher.workers.screen import Display, Source, prefix_of
+from launcher.workers.streams import Stream, Worker
+from launcher.workers.tail import Tail
+
+
+class Switchboard:
+    """All that the relay has in hand.
+
+    Args:
+        screen: where lines go and how they look.
+        answer: sends a message to the agent.
+        wake: called by other threads; then ``notes`` may be there or more may be read.
+    """
+
+    def __init__(
+        self, screen: Screen, answer: Callable[[Message], None], wake: Callable[[], None]
+    ) -> None:
+        self.streams: list[Stream] = []
+        self.outputs: list[DescriptorOutput] = []
+        self._screen = screen
+        self._answer = answer
+        self._wake = wake
+        self._threads: list[FileThread] = []
+        self._log_thread: FileThread | None = None
+        self._workers: dict[int, Worker] = {}
+        self._raw_source = Source((0, 0), b"")
+        self._reported: set[DescriptorOutput] = set()
+        self._stdout = self._display(screen.stdout, "standard output")
+        shared = os.path.sameopenfile(screen.stdout, screen.stderr)
+        self._stderr = self._stdout if shared else self._display(screen.stderr, "standard error")
+
+    @property
+    def displays(self) -> set[Display]:
+        """Standard output and error; one if they are the same file."""
+        return {self._stdout, self._stderr}
+
+    @property
+    def screen_waits(self) -> bool:
+        """Whether somebody who reads from us is behind."""
+        return any(output.waiting for output in self.outputs)
+
+    @property
+    def idle(self) -> bool:
+        """Whether all that was read is also written."""
+        return not self.screen_waits and all(thread.idle for thread in self._threads)
+
+    def handle(self, message: Message, fds: Sequence[int]) -> None:
+        """Do what the agent asks for in ``message``."""
+        match message["kind"]:
+            case "open":
+                self._open(message, fds)
+            case "finish":
+                self._answer(self._finish(message["key"]))
+            case "say":
+                self.say(message["text"])
+            case "interrupted":
+                for stream in self.streams:
+                    stream.leave_out_interrupts()
+            case "latest":
+                run = Path(message["run"])
+                thread = self._logs()
+                thread.submit(Link(thread, run.with_name("latest"), run.name))
+
+    def say(self, text: str) -> None:
+        """Print lines of the launcher itself to standard error."""
+        self._stderr.notice(text.rstrip("\n").encode(errors="surrogateescape") + b"\n")
+
+    def say_notes(self) -> None:
+        """Print what the writing threads have to tell."""
+        for thread in self._threads:
+            for note in thread.notes():
+                self.say(note)
+
+    def report_failures(self) -> None:
+        """Tell the agent or the user, once, that an output takes nothing any more."""
+        for output in self.outputs:
+            if output.failure and output not in self._reported:
+                self._reported.add(output)
+                self._report(output, output.failure)
+
+    def close_ended(self) -> None:
+        """Close the pipes of streams that have ended; no selector may watch them any more."""
+        for stream in self.streams:
+            if stream.ended:
+                os.close(stream.descriptor)
+        self.streams = [stream for stream in self.streams if not stream.ended]
+
+    def end(self) -> None:
+        """Pass on what can be read now, and take the live line off the terminal."""
+        for stream in self.streams:
+            stream.drain()
+        for display in self.displays:
+            display.clear()
+
+    def hurry(self) -> None:
+        """Have the writing threads wake us whenever ``idle`` may have become true."""
+        for thread in self._threads:
+            thread.hurry()
+
+    def _display(self, descriptor: int, name: str) -> Display:
+        if stat.S_ISREG(os.fstat(descriptor).st_mode):
+            thread = self._new_thread()
+            return Display(FileOutput(thread, lambda: descriptor, name, "the job"), None)
+        output = open_output(descriptor)
+        self.outputs.append(output)
+        return Display(output, descriptor if os.isatty(descriptor) else None)
+
+    def _new_thread(self) -> FileThread:
+        thread = FileThread(self._wake)
+        self._threads.append(thread)
+        return thread
+
+    def _logs(self) -> FileThread:
+        self._log_thread = self._log_thread or self._new_thread()
+        return self._log_thread
+
+    def _open(self, message: Message, fds: Sequence[int]) -> None:
+        tail = Tail()
+        streams = tuple(
+            self._stream(message, name, descriptor, tail if name == "stderr" else None)
+            for name, descriptor in zip(message["streams"], fds, strict=True)
+        )
+        error_file = message["error_file"]
+        worker = Worker(message["key"], streams, tail, Path(error_file) if error_file else None)
+        self._workers[worker.key] = worker
+        self.streams += streams
+
+    def _stream(self, message: Message, name: str, descriptor: int, tail: Tail | None) -> Stream:
+        os.set_blocking(descriptor, False)
+        display = self._stdout if name == "stdout" else self._stderr
+        log = message["logs"][name]
+        return Stream(
+            descriptor,
+            source=self._source(message, name, display),
+            display=display,
+            raw=not self._screen.prefix,
+            log=log_file(self._logs(), Path(log), message["label"]) if log else None,
+            tail=tail,
+        )
+
+    def _source(self, message: Message, name: str, display: Display) -> Source:
+        if not self._screen.prefix:
+            # What two streams of one worker leave unfinished is not ours to break.
+            return self._raw_source
+        colour = message["key"] if self._screen.colour and display.terminal is not None else None
+        # Progress bars go to standard error.
+        return Source((message["key"], int(name == "stdout")), prefix_of(message["label"], colour))
+
+    def _finish(self, key: int) -> Message:
+        worker = self._workers.pop(key, None)
+        if worker is None:
+            return {"kind": "ended", "key": key, "tail": "", "error_file": ""}
+        for stream in worker.streams:
+            stream.drain()
+        return {
+            "kind": "ended",
+            "key": key,
+            "tail": worker.tail.text(),
+            "error_file": worker.error(),
+        }
+
+    def _report(self, output: DescriptorOutput, failure: OSError) -> None:
+        is_stdout = output is self._stdout.output
+        if failure.errno == errno.EPIPE:
+            if is_stdout and not self._all_logged():
+                self._answer({"kind": "output_closed"})
+        elif failure.errno != errno.EIO:
+            # EIO is a terminal that is gone, which the agent hears of by SIGHUP.
+            name = "standard output" if is_stdout else "standard error"
+            self.say(
+                f"clusterrun: {name}: {failure.strerror}; what the workers print there is lost"
+            )
+
+    def _all_logged(self) -> bool:
+        """Return whether all that went to standard output is in files as well."""
+        return all(stream.log for stream in self.streams if stream.display is self._stdout)

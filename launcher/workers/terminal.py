@@ -1,0 +1,59 @@
+"""The terminal that one worker shares with us, as a shell shares it with its jobs."""
+
+import os
+import signal
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from typing import Self
+
+
+class Terminal:
+    """The controlling terminal of a launcher in the foreground, on our standard input."""
+
+    def __init__(self, descriptor: int) -> None:
+        """Take the terminal's descriptor; our own group is the one to come back to."""
+        self.descriptor = descriptor
+        self._our_group = os.getpgrp()
+
+    @classmethod
+    def shared_with_one_worker(cls, stdin: int, workers: int) -> Self | None:
+        """Return the terminal to hand over, or None: several workers, no terminal, or not ours now."""
+        if workers != 1 or not os.isatty(stdin):
+            return None
+        with suppress(OSError):
+            if os.tcgetpgrp(stdin) == os.getpgrp():
+                return cls(stdin)
+        return None
+
+    def give_to(self, group: int) -> None:
+        """Make ``group`` the foreground, if we are it: Ctrl-C, Ctrl-Z and reading are then its own."""
+        with _undisturbed(), suppress(OSError):
+            if os.tcgetpgrp(self.descriptor) == self._our_group:
+                os.tcsetpgrp(self.descriptor, group)
+
+    def take_back_from(self, group: int) -> None:
+        """Become the foreground again, unless a shell has taken the terminal meanwhile (``bg``)."""
+        with _undisturbed(), suppress(OSError):
+            foreground = os.tcgetpgrp(self.descriptor)
+            if foreground == group or not _exists(foreground):
+                os.tcsetpgrp(self.descriptor, self._our_group)
+
+
+def _exists(group: int) -> bool:
+    try:
+        os.killpg(group, 0)
+    except ProcessLookupError:
+        return False
+    except PermissionError:
+        return True
+    return True
+
+
+@contextmanager
+def _undisturbed() -> Iterator[None]:
+    """Block SIGTTOU, which stops a background group that changes the foreground."""
+    mask = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGTTOU})
+    try:
+        yield
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, mask)
