@@ -1,0 +1,1 @@
+"""Supervision: the policy is decide.py, pure; the rest performs what it decides."""

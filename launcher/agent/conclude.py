@@ -1,0 +1,72 @@
+"""State and plan at the end of an attempt -> Outcome. Pure."""
+
+from collections.abc import Mapping
+
+from msgspec.structs import replace
+
+from launcher.agent.cause import choose_cause
+from launcher.agent.state import Output, State
+from launcher.domain.outcome import Fate, Outcome, Reason, Succeeded, WorkerFailed
+from launcher.domain.plan import NodePlan, WorkerPlan
+from launcher.domain.ranks import LocalRank
+
+NOTHING = Output("", "")
+
+
+def conclude(
+    state: State,
+    plan: NodePlan,
+    evidence: Mapping[LocalRank, str],
+    logs: Mapping[LocalRank, str],
+    epoch: float,
+) -> Outcome:
+    """Return how the attempt of ``plan`` ended.
+
+    Args:
+        state: the policy's state when it was over.
+        plan: what was to run.
+        evidence: signs of the OOM killer when a worker failed, in words.
+        logs: each worker's file of standard error.
+        epoch: wall-clock time at which the agent's monotonic clock was 0, in seconds.
+
+    """
+    workers = {worker.local_rank: worker for worker in plan.workers}
+    fates = [
+        replace(
+            _fate(state, plan, workers[local_rank], epoch),
+            out_of_memory=evidence.get(local_rank, ""),
+            log=logs.get(local_rank, ""),
+        )
+        for local_rank in state.ended
+    ]
+    reason = _reason(state, fates)
+    by_rank = tuple(sorted(fates, key=lambda fate: fate.rank))
+    return Outcome(reason, plan.world.attempt, by_rank, state.survivors)
+
+
+def _fate(state: State, plan: NodePlan, worker: WorkerPlan, epoch: float) -> Fate:
+    ended = state.ended[worker.local_rank]
+    output = state.outputs.get(worker.local_rank, NOTHING)
+    return Fate(
+        rank=worker.rank,
+        local_rank=worker.local_rank,
+        host=plan.host,
+        pid=ended.pid,
+        ending=ended.ending,
+        stopped_by_us=ended.stopped_by_us,
+        clock=epoch + ended.at,
+        ran_for=ended.at - ended.since,
+        tail=output.tail,
+        log="",
+        error=output.error_file,
+        out_of_memory="",
+    )
+
+
+def _reason(state: State, fates: list[Fate]) -> Reason:
+    if state.verdict is not None:
+        return state.verdict
+    if state.disturbance is not None:
+        return state.disturbance
+    cause = choose_cause(fates)
+    return Succeeded() if cause is None else WorkerFailed(cause)

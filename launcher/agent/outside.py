@@ -1,0 +1,193 @@
+"""What ends or disturbs a job other than its workers: signals, readers, other nodes. Pure."""
+
+import signal
+from typing import assert_never
+
+from msgspec.structs import replace
+
+from launcher.agent.actions import (
+    Action,
+    CollectOutput,
+    ForwardSignal,
+    HushInterrupts,
+    Resume,
+    Say,
+    Suspend,
+    TellDisturbed,
+)
+from launcher.agent.ladder import Decision, conclude_attempt, kill, may_restart, stop, sweep
+from launcher.agent.notices import (
+    not_handled,
+    output_closed,
+    stacks_follow,
+    stopping,
+    stopping_for_others,
+)
+from launcher.agent.state import Phase, State, with_ended
+from launcher.domain.events import (
+    CoordinatorLost,
+    HelperLost,
+    OutputClosed,
+    SignalNotHandled,
+    SignalReceived,
+    StopOrdered,
+    VerdictReached,
+)
+from launcher.domain.outcome import HelperFailed, Interrupted, Killed, NodeLost, OutputGone, Reason
+
+ENDING_SIGNALS = frozenset({signal.SIGTERM, signal.SIGINT, signal.SIGHUP})
+
+SECONDS_OF_ECHO = 1.0
+"""Schedulers deliver one SIGTERM by two ways; so soon after the first it is no second one."""
+
+FromOutside = (
+    SignalReceived
+    | SignalNotHandled
+    | OutputClosed
+    | HelperLost
+    | StopOrdered
+    | VerdictReached
+    | CoordinatorLost
+)
+
+
+def from_outside(state: State, event: FromOutside) -> Decision:
+    """Return what ``event``, which is not of our workers, makes of ``state``, and what to do."""
+    match event:
+        case SignalReceived(number, at):
+            return _signalled(state, number, at)
+        case SignalNotHandled(number, local_ranks):
+            return state, (Say(not_handled(number, local_ranks)),) if local_ranks else ()
+        case OutputClosed(at):
+            return _disturbed(state, OutputGone(), at, signal.SIGTERM, output_closed())
+        case HelperLost():
+            return _helper_lost(state, event)
+        case StopOrdered(why):
+            return _ordered_to_stop(state, why)
+        case VerdictReached(reason):
+            return _judged(state, reason)
+        case CoordinatorLost(host, at):
+            return _cut_off(state, host, at)
+        case _:
+            assert_never(event)
+
+
+def _signalled(state: State, number: int, at: float) -> Decision:
+    if number in ENDING_SIGNALS:
+        return _told_to_end(state, number, at)
+    match number:
+        case signal.SIGTSTP:
+            return state, (Suspend(),)
+        case signal.SIGCONT:
+            return state, (Resume(),)
+        case signal.SIGQUIT:
+            return state, (Say(stacks_follow(len(state.running))), ForwardSignal(number))
+        case _:
+            return state, (ForwardSignal(number),)
+
+
+def _told_to_end(state: State, number: int, at: float) -> Decision:
+    reason = Interrupted(number)
+    if state.phase is Phase.RUNNING:
+        return _interrupted(state, number, at)
+    if state.phase is Phase.WAITING:
+        # Our own workers are done; whoever asks does not want to wait for those of others.
+        return conclude_attempt(
+            replace(state, disturbance=state.disturbance or reason, verdict=None)
+        )
+    insists = state.phase is Phase.STOPPING and _insists(state, number, at)
+    # The attempt has failed, but it is the signal that keeps the next one from starting.
+    if may_restart(state) or _has_struck(state, number, at):
+        state = replace(state, disturbance=reason, disturbed_at=at)
+    return kill(state) if insists else (state, ())
+
+
+def _interrupted(state: State, number: int, at: float) -> Decision:
+    hush: tuple[Action, ...] = (HushInterrupts(),) if number == signal.SIGINT else ()
+    polite = signal.SIGINT if number == signal.SIGINT else signal.SIGTERM
+    notice = stopping(number, len(state.alive), state.rules.grace)
+    state, actions = _disturbed(state, Interrupted(number), at, polite, notice)
+    return state, (*hush, *actions)
+
+
+def _insists(state: State, number: int, at: float) -> bool:
+    """Tell a person or scheduler that won't wait from an echo of what has been said already."""
+    if number == signal.SIGINT:
+        return True
+    # A failure's grace is the workers' own: a scheduler's SIGTERM, which follows, has its own.
+    was_told = isinstance(state.disturbance, Interrupted)
+    return was_told and at - state.disturbed_at > SECONDS_OF_ECHO
+
+
+def _has_struck(state: State, number: int, at: float) -> bool:
+    """Tell whether the same signal has just ended workers: somebody signals the whole job."""
+    failed = [end for end in state.ended.values() if not end.ending.succeeded]
+    struck = [
+        end for end in failed if end.ending == Killed(number) and at - end.at <= SECONDS_OF_ECHO
+    ]
+    return state.disturbance is None and struck != [] and struck == failed
+
+
+def _disturbed(
+    state: State, reason: Interrupted | OutputGone, at: float, polite: int, notice: str
+) -> Decision:
+    """End the job for a reason from outside, if there still is anything to end."""
+    if state.phase is not Phase.RUNNING:
+        return state, ()
+    state, actions = stop(replace(state, disturbance=reason, disturbed_at=at), polite)
+    return state, (*_tell(state, reason), Say(notice), *actions)
+
+
+def _tell(state: State, reason: Interrupted | OutputGone | HelperFailed) -> tuple[Action, ...]:
+    return (TellDisturbed(reason),) if state.rules.shared else ()
+
+
+def _helper_lost(state: State, event: HelperLost) -> Decision:
+    reason = HelperFailed(event.name, event.how, event.signal)
+    # After a failure it is the loss that keeps the next attempt from starting; where all workers
+    # have succeeded, there is nothing left to lose.
+    matters = bool(state.alive) if not state.failed else may_restart(state)
+    if state.disturbance is None and matters:
+        state = replace(state, disturbance=reason, disturbed_at=event.at)
+    tell = _tell(state, reason) if state.phase is Phase.RUNNING else ()
+    if event.name == "relay":
+        if state.phase is not Phase.RUNNING:
+            return state, ()
+        state, actions = stop(state, signal.SIGTERM)
+        return state, (*tell, *actions)
+    if state.phase in {Phase.COLLECTING, Phase.WAITING}:
+        return state, ()
+    # The kernel has killed the workers together with the fork server.
+    collect = tuple(CollectOutput(local_rank) for local_rank in sorted(state.alive))
+    state = replace(state, phase=Phase.STOPPING if state.alive else state.phase)
+    for local_rank in sorted(state.alive):
+        state = with_ended(state, local_rank, Killed(signal.SIGKILL), event.at)
+    state, actions = sweep(state)
+    return state, (*tell, *collect, *actions)
+
+
+def _ordered_to_stop(state: State, why: str) -> Decision:
+    if state.phase is not Phase.RUNNING:
+        return state, ()
+    notice = Say(stopping_for_others(why, len(state.alive)))
+    state, actions = stop(state, signal.SIGTERM)
+    return state, (notice, *actions)
+
+
+def _judged(state: State, reason: Reason) -> Decision:
+    if state.phase is not Phase.WAITING:
+        return state, ()
+    return conclude_attempt(replace(state, verdict=reason))
+
+
+def _cut_off(state: State, host: str, at: float) -> Decision:
+    """End our own workers: a part of the job must not train on alone."""
+    lost = state.disturbance or NodeLost(0, host)
+    state = replace(state, cut_off=True, disturbance=lost, disturbed_at=at)
+    if state.phase is Phase.WAITING:
+        return conclude_attempt(state)
+    if state.phase is not Phase.RUNNING:
+        return state, ()
+    notice = Say(stopping_for_others(f"node 0 ({host}) is gone", len(state.alive)))
+    state, actions = stop(state, signal.SIGTERM)
+    return state, (notice, *actions)

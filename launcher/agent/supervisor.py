@@ -1,0 +1,150 @@
+"""The agent: asks ``decide`` what to do about each event, and does it."""
+
+import signal
+from typing import assert_never
+
+from msgspec.structs import replace
+
+from launcher.agent.actions import (
+    Action,
+    CollectOutput,
+    Finish,
+    ForwardSignal,
+    HushInterrupts,
+    Restart,
+    Resume,
+    Say,
+    SetDeadline,
+    SignalWorkers,
+    Suspend,
+    Sweep,
+    TellDisturbed,
+    TellDone,
+    TellFailing,
+)
+from launcher.agent.conclude import conclude
+from launcher.agent.decide import decide
+from launcher.agent.loop import EventLoop
+from launcher.agent.ports import Attempts, Clock, EventSource, Peers, Workers
+from launcher.agent.signals import SignalInbox
+from launcher.agent.state import Phase, Rules, State
+from launcher.domain.events import Event, WorkerExited, WorkerKilled
+from launcher.domain.outcome import Killed, Outcome
+from launcher.domain.plan import NodePlan
+from launcher.domain.ranks import LocalRank
+
+
+class Supervisor:
+    """Runs attempts until the job is over."""
+
+    def __init__(
+        self,
+        attempts: Attempts,
+        workers: Workers,
+        peers: Peers,
+        inbox: SignalInbox,
+        clock: Clock,
+    ) -> None:
+        """Take what each attempt is, who runs it, the other nodes, our signals, and the time."""
+        self._attempts = attempts
+        self._workers = workers
+        self._peers = peers
+        self._inbox = inbox
+        self._clock = clock
+        self._epoch = clock.time() - clock.monotonic()
+        self._loop = EventLoop(inbox, self._sources, clock, self._reap)
+        self._evidence: dict[LocalRank, str] = {}
+
+    def run(self, rules: Rules) -> Outcome:
+        """Start the first attempt, supervise until the job is over, and return how it ended."""
+        attempt = 0
+        while True:
+            outcome, again = self._run_attempt(self._attempts.plan(attempt), rules)
+            if not again:
+                return outcome
+            self._attempts.failed(outcome)
+            attempt += 1
+            rules = replace(rules, restarts_left=rules.restarts_left - 1)
+
+    def _run_attempt(self, plan: NodePlan, rules: Rules) -> tuple[Outcome, bool]:
+        state = State(
+            rules, plan.signal_group, frozenset(worker.local_rank for worker in plan.workers)
+        )
+        self._loop.begin_attempt()
+        self._evidence.clear()
+        self._workers.start(plan)
+        while True:
+            event = self._loop.next_event()
+            state, actions = decide(state, event)
+            self._note_evidence(event, state)
+            for action in actions:
+                if isinstance(action, Restart | Finish):
+                    return self._outcome(state, plan), isinstance(action, Restart)
+                self._perform(action, state, plan)
+
+    def _sources(self) -> list[EventSource]:
+        return [*self._workers.sources, *self._peers.sources]
+
+    def _reap(self) -> None:
+        if self._inbox.child_ended:
+            self._inbox.child_ended = False
+            self._workers.reap()
+
+    def _note_evidence(self, event: Event, state: State) -> None:
+        """Read the OOM killer's counters at each failure that may be a cause, or hide one."""
+        if not isinstance(event, WorkerExited | WorkerKilled):
+            return
+        ended = state.ended[event.local_rank]
+        by_none_of_us = not ended.stopped_by_us or (
+            ended.ending == Killed(signal.SIGKILL) and state.phase is Phase.STOPPING
+        )
+        if by_none_of_us and not ended.ending.succeeded:
+            self._evidence[event.local_rank] = self._attempts.out_of_memory()
+
+    def _outcome(self, state: State, plan: NodePlan) -> Outcome:
+        return conclude(state, plan, self._evidence, self._workers.logs(plan), self._epoch)
+
+    def _perform(self, action: Action, state: State, plan: NodePlan) -> None:
+        match action:
+            case SignalWorkers(local_ranks, number, group):
+                self._workers.signal(local_ranks, number, group=group)
+            case ForwardSignal(number):
+                self._workers.forward(number)
+            case CollectOutput(local_rank):
+                self._loop.add(self._workers.collect(local_rank, self._clock.monotonic()))
+            case Sweep():
+                self._loop.add(self._workers.sweep(self._clock.monotonic()))
+            case SetDeadline(seconds):
+                self._loop.set_deadline(seconds)
+            case HushInterrupts():
+                self._workers.interrupted()
+            case Suspend():
+                self._workers.suspend()
+            case Resume():
+                self._workers.resume()
+            case Say(text):
+                self._workers.say(f"clusterrun: {text}")
+            case TellFailing() | TellDisturbed() | TellDone():
+                self._tell(action, state, plan)
+            case Restart() | Finish():
+                raise AssertionError("ends the attempt, in _run_attempt")
+            case _:
+                assert_never(action)
+
+    def _tell(
+        self, action: TellFailing | TellDisturbed | TellDone, state: State, plan: NodePlan
+    ) -> None:
+        """Let the other nodes know."""
+        now = self._clock.monotonic()
+        match action:
+            case TellFailing(local_rank):
+                fates = self._outcome(state, plan).fates
+                fate = next(fate for fate in fates if fate.local_rank == local_rank)
+                self._peers.tell_failing(fate, now - state.ended[local_rank].at)
+            case TellDisturbed(disturbance):
+                self._peers.tell_disturbed(disturbance)
+            case TellDone():
+                fates = self._outcome(state, plan).fates
+                self._peers.tell_done(fates, self._epoch + now, state.disturbance)
+            case _:
+                assert_never(action)
