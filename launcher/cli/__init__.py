@@ -1,0 +1,1 @@
+"""argv to exit code: the only room that prints or exits."""

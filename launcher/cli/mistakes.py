@@ -1,0 +1,65 @@
+"""What to say of a command line that cannot be split into flags, values and a script."""
+
+from collections.abc import Sequence
+
+from launcher.cli.spelling import FLAG_NAMES, full_name, is_flag, meanings
+from launcher.errors import UsageError
+from launcher.sources.option import Kind, Option, flag
+from launcher.sources.options import OPTIONS
+from launcher.sources.said import Flags
+from launcher.sources.suggestions import closest, command
+
+
+def unknown_flag(name: str, argv: Sequence[str]) -> UsageError:
+    """Return the error for flag ``name``, normalised as click has it, in ``argv``."""
+    place = next((n for n, word in enumerate(argv) if _is_spelling(word, name)), 0)
+    typed = argv[place].partition("=")[0]
+    meant = meanings(name.removeprefix("--"))
+    if meant:
+        flags = " or ".join(f"--{known}" for known in meant)
+        return UsageError(f"{typed} could mean {flags}", "type one of them in full")
+    return UsageError(f"there is no option {typed}", _unknown_hint(typed, argv[place + 1 :]))
+
+
+def misused_flag(name: str) -> UsageError:
+    """Return the error for flag ``name`` that lacks a value, or has one that it does not take."""
+    option = next((row for row in OPTIONS if name in map(flag, row.names)), None)
+    if option is None or option.kind is Kind.FLAG:
+        return UsageError(f"{name} takes no value", f"type {name} alone")
+    return _needs_value(name, option)
+
+
+def expect_values(flags: Flags) -> None:
+    """Return if no flag has swallowed the flag behind it.
+
+    Raises:
+        UsageError: one has, because its own value is missing.
+
+    """
+    for option in OPTIONS:
+        for name in option.names:
+            value = flags.get(name)
+            if isinstance(value, str) and is_flag(value):
+                raise _needs_value(flag(name), option, f", and {value} is an option")
+
+
+def _is_spelling(word: str, name: str) -> bool:
+    if name.startswith("--"):
+        head = word.partition("=")[0]
+        return head.startswith("--") and f"--{full_name(head[2:])}" == name
+    return word.startswith("-") and not word.startswith("--") and name[1:] in word
+
+
+def _unknown_hint(typed: str, rest: Sequence[str]) -> str:
+    nearest = closest(typed.lstrip("-").replace("_", "-"), FLAG_NAMES)
+    hints = [f"did you mean --{nearest}?"] if nearest else []
+    script = next((word for word in rest if word.endswith(".py")), "")
+    if script:
+        hints.append(f"an option of {script} stands after it:\n  {command(script, typed)}")
+    elif not nearest:
+        hints.append(f"an option of the script stands after it:\n  {command('train.py', typed)}")
+    return "\n".join(hints)
+
+
+def _needs_value(name: str, option: Option[object], but: str = "") -> UsageError:
+    return UsageError(f"{name} needs a value{but}", f"type {name} {option.metavar}")

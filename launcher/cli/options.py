@@ -1,0 +1,82 @@
+"""The command line, read by click with a command that is built from the table of options.
+
+click only splits the words: values stay raw text, so that every conversion and every complaint is
+the table's, wherever a value was said.
+"""
+
+from collections.abc import Sequence
+from typing import NamedTuple
+
+import click
+
+from launcher.cli.mistakes import expect_values, misused_flag, unknown_flag
+from launcher.cli.spelling import full_name
+from launcher.sources.option import Kind, Option, flag
+from launcher.sources.options import OPTIONS
+from launcher.sources.said import Flags
+
+
+class CommandLine(NamedTuple):
+    """What was typed: flags by name in snake_case, and the words from SCRIPT on."""
+
+    flags: Flags
+    words: tuple[str, ...]
+
+
+class Answer(NamedTuple):
+    """What --help and --version ask for: a text for standard output, and an end with code 0."""
+
+    text: str
+
+
+def parse(argv: Sequence[str]) -> CommandLine | Answer:
+    """Split ``argv``, without the program's own name, into flags and the words from SCRIPT on.
+
+    Raises:
+        UsageError: a flag is unknown, lacks its value, or has one that it does not take.
+
+    """
+    try:
+        context = _command().make_context("clusterrun", list(argv))
+    except click.NoSuchOption as error:
+        raise unknown_flag(error.option_name, argv) from None
+    except click.BadOptionUsage as error:
+        raise misused_flag(error.option_name) from None
+    # What was not given is None, False or (), as its kind has it; an empty text was given.
+    given = {name: value for name, value in context.params.items() if value or value == ""}
+    if "help" in given or "version" in given:
+        return _answer(is_help="help" in given)
+    words = given.pop("words", ())
+    expect_values(given)
+    return CommandLine(given, words)
+
+
+def _answer(*, is_help: bool) -> Answer:
+    from launcher.cli.help import help_text, version_text  # noqa: PLC0415 - not on the way to workers
+
+    return Answer(help_text() if is_help else version_text())
+
+
+def _command() -> click.Command:
+    flags = [_flag(option, name) for option in OPTIONS for name in option.names]
+    answers = [
+        click.Option(["-h", "--help", "help"], is_flag=True),
+        click.Option(["--version", "version"], is_flag=True),
+    ]
+    words = click.Argument(["words"], nargs=-1, type=click.UNPROCESSED)
+    return click.Command(
+        "clusterrun",
+        params=[*flags, *answers, words],
+        add_help_option=False,
+        # All that follows SCRIPT belongs to the script.
+        context_settings={"token_normalize_func": full_name, "allow_interspersed_args": False},
+    )
+
+
+def _flag(option: Option[object], name: str) -> click.Option:
+    spellings = [flag(name), name]
+    if option.short and name == option.name:
+        spellings.append(f"-{option.short}")
+    if option.kind is Kind.FLAG:
+        return click.Option(spellings, is_flag=True)
+    return click.Option(spellings, type=click.UNPROCESSED, multiple=option.kind is Kind.REPEATED)

@@ -1,0 +1,106 @@
+"""The command itself: what was typed -> exit code."""
+
+import os
+import sys
+import time
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
+
+from launcher.cli.options import Answer, parse
+from launcher.errors import ExitCode, LauncherError, exit_code_of_signal
+from launcher.planning.variables import environment_before
+from launcher.sources.process import ThisProcess
+from launcher.sources.resolve import Resolved, resolve
+from launcher.workers.fork_server_client import ForkServer
+
+
+def run(argv: Sequence[str], environ: Mapping[str, str]) -> int:
+    """Do what ``argv`` (without the program's name) and ``environ`` ask for; return the exit code."""
+    try:
+        return _answer(argv, environ)
+    except LauncherError as error:
+        _complain(error.explain())
+        return error.exit_code
+    except BrokenPipeError:
+        # Whoever read our standard output has seen enough.
+        return exit_code_of_signal(13)
+    except Exception:  # noqa: BLE001 - the last resort: a bug of ours, and its own exit code
+        sys.excepthook(*sys.exc_info())
+        _complain("clusterrun: error: this is a bug of clusterrun's own")
+        return ExitCode.INTERNAL
+
+
+def _answer(argv: Sequence[str], environ: Mapping[str, str]) -> int:
+    parsed = parse(argv)
+    if isinstance(parsed, Answer):
+        print(parsed.text, flush=True)
+        return ExitCode.SUCCESS
+    resolved = resolve(parsed.flags, parsed.words, environ, _this_process())
+    for warning in resolved.warnings:
+        _complain(f"clusterrun: {warning}")
+    if resolved.dry_run:
+        return _show_plan(resolved, environ)
+    if resolved.job.exec.value:
+        return _become_worker(resolved, environ)
+    return _launch(resolved, environ)
+
+
+def _launch(resolved: Resolved, environ: Mapping[str, str]) -> int:
+    job = resolved.job
+    environment = environment_before(job, environ, resolved.unset)
+    fork_server = ForkServer.start(job.python.value, environment, contain=job.contain.value)
+    # Its interpreter starts while most of ours is still to be imported, here.
+    from launcher.launch import launch  # noqa: PLC0415 - see above
+
+    outcome, untold = launch(resolved, environ, fork_server)
+    if untold:
+        _complain(untold)
+    return outcome.exit_code
+
+
+def _become_worker(resolved: Resolved, environ: Mapping[str, str]) -> int:
+    # Only here is there no fork server to wait for.
+    from launcher.attempts import remarks_of  # noqa: PLC0415 - see above
+    from launcher.launch import plan_lone_worker  # noqa: PLC0415 - see above
+    from launcher.workers.replacement import become_worker, bind_to_worker  # noqa: PLC0415 - as above
+
+    plan = plan_lone_worker(resolved, environ)
+    for remark in (*remarks_of(plan), bind_to_worker(plan)):
+        if remark:
+            _complain(f"clusterrun: {remark}")
+    try:
+        become_worker(plan, environment_before(resolved.job, environ, resolved.unset))
+    except OSError as error:
+        _complain(f"clusterrun: {plan.command[0]} can't be executed: {error.strerror}")
+        return ExitCode.NOT_EXECUTABLE
+
+
+def _show_plan(resolved: Resolved, environ: Mapping[str, str]) -> int:
+    # Neither is on the way to the workers.
+    from launcher.launch import plan_only  # noqa: PLC0415 - see above
+    from launcher.report.dry_run import as_json, as_text  # noqa: PLC0415 - see above
+
+    plan = plan_only(resolved, environ)
+    print((as_json if resolved.as_json else as_text)(resolved.job, plan), flush=True)
+    return ExitCode.SUCCESS
+
+
+def _complain(text: str) -> None:
+    # A standard error that is closed (None, and print would take stdout) or full ends nothing.
+    if sys.stderr is not None:
+        with suppress(OSError):
+            print(text, file=sys.stderr)
+
+
+def _this_process() -> ThisProcess:
+    return ThisProcess(
+        host=os.uname().nodename,
+        cpus=len(os.sched_getaffinity(0)),
+        python=sys.executable,
+        run_id=_chosen_run_id(),
+    )
+
+
+def _chosen_run_id() -> str:
+    """Return a name that sorts by time and is this process's own on this machine."""
+    return f"{time.strftime('%Y%m%d-%H%M%S')}-{os.getpid()}"

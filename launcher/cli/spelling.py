@@ -1,0 +1,31 @@
+"""How flags may be spelled: with - or _, in full, or abbreviated as far as nothing else begins so."""
+
+from launcher.sources.options import OPTIONS
+
+FLAG_NAMES = (
+    *(name.replace("_", "-") for option in OPTIONS for name in option.names),
+    "help",
+    "version",
+)
+"""All flags without their dashes."""
+
+
+def full_name(name: str) -> str:
+    """Return the flag that ``name`` means, both without dashes; ``name`` with - if it is unclear."""
+    spelled = name.replace("_", "-")
+    meant = meanings(spelled)
+    return meant[0] if len(meant) == 1 else spelled
+
+
+def meanings(name: str) -> tuple[str, ...]:
+    """Return the flags that ``name`` spells or abbreviates, all without dashes."""
+    # One letter is a short flag: -m must not become the one long flag that begins with m.
+    if name in FLAG_NAMES or len(name) < 2:
+        return (name,) if name in FLAG_NAMES else ()
+    return tuple(known for known in FLAG_NAMES if known.startswith(name))
+
+
+def is_flag(word: str) -> bool:
+    """Return whether ``word`` is a long flag of ours, perhaps with ``=VALUE`` behind it."""
+    name = word.removeprefix("--").partition("=")[0].replace("_", "-")
+    return word.startswith("--") and bool(meanings(name))

@@ -1,0 +1,218 @@
+"""The table of contents of a launch: inspect, join, plan, start, supervise, report."""
+
+from __future__ import annotations
+
+import os
+import sys
+import time
+from collections.abc import Mapping
+from contextlib import ExitStack, suppress
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from launcher.agent.cause import choose_cause
+from launcher.agent.signals import SignalInbox
+from launcher.agent.state import Rules
+from launcher.agent.supervisor import Supervisor
+from launcher.attempts import JobAttempts
+from launcher.domain.cpuset import CpuSet
+from launcher.domain.job import JobSpec
+from launcher.domain.machine import Machine
+from launcher.domain.outcome import Interrupted, Outcome, Succeeded, WorkerFailed
+from launcher.domain.plan import NodePlan
+from launcher.machine.inspect import inspect
+from launcher.planning.node import plan_node
+from launcher.planning.ranks import local_size
+from launcher.planning.variables import environment_before
+from launcher.rendezvous.assumed import assumed_world, lone_worker_world
+from launcher.rendezvous.single_node import SingleNode
+from launcher.sources.resolve import Resolved
+from launcher.workers.fork_server_client import ForkServer
+from launcher.workers.group import WorkerGroup
+from launcher.workers.log_layout import LogLayout
+from launcher.workers.outlets import Screen
+from launcher.workers.relay_client import Relay
+from launcher.workers.scratch import make_scratch
+from launcher.workers.terminal import Terminal
+
+if TYPE_CHECKING:
+    # Only jobs on several nodes import what speaks with others.
+    from launcher.rendezvous.peers import Peers
+
+ROOT = Path("/")
+
+PARENTS_ERROR_FILE = "TORCHELASTIC_ERROR_FILE"
+"""Set for us by a scheduler that wants to know why we failed, as torchrun's parents do."""
+
+
+def plan_only(resolved: Resolved, environ: Mapping[str, str]) -> NodePlan:
+    """Return what ``launch`` would start; starts nothing, and chooses no port.
+
+    Raises:
+        UsageError: the job can't be run here as described.
+
+    """
+    job = resolved.job
+    environment = environment_before(job, environ, resolved.unset)
+    if resolved.machine_root is None:
+        machine = _this_machine(environment)
+    else:
+        machine = inspect(resolved.machine_root, environment, None, os.uname().nodename)
+    world = assumed_world(job, local_size(job, machine))
+    return plan_node(job, machine, world, unset=resolved.unset, error_files=None, environ=environ)
+
+
+def plan_lone_worker(resolved: Resolved, environ: Mapping[str, str]) -> NodePlan:
+    """Return the plan of the one worker that this process is to become.
+
+    Raises:
+        LauncherError: it would not be one worker, or rank 0's port is in use.
+
+    """
+    job = resolved.job
+    machine = _this_machine(environment_before(job, environ, resolved.unset))
+    local_size(job, machine)
+    return plan_node(
+        job,
+        machine,
+        lone_worker_world(job),
+        unset=resolved.unset,
+        error_files=None,
+        environ=environ,
+    )
+
+
+def launch(
+    resolved: Resolved, environ: Mapping[str, str], fork_server: ForkServer
+) -> tuple[Outcome, str]:
+    """Run the job to its end, and tell the user how it ended.
+
+    Args:
+        resolved: the job, and what was said about this call of clusterrun.
+        environ: the environment of this process.
+        fork_server: started already, in the job's environment; ended here.
+
+    Returns:
+        How it ended, and what could not be told because the relay is gone.
+
+    Raises:
+        LauncherError: the job could not be started.
+
+    """
+    job = resolved.job
+    inbox = SignalInbox()
+    with ExitStack() as cleanup:
+        cleanup.callback(fork_server.close)
+        machine = _this_machine(environment_before(job, environ, resolved.unset))
+        count = local_size(job, machine)
+        nodes = _meet(job, machine, count, inbox)
+        if isinstance(nodes, Interrupted):
+            return Outcome(nodes, attempt=0, fates=(), survivors=()), ""
+        cleanup.callback(nodes.leave)
+        workers = _worker_group(job, nodes.run_id, count, fork_server, environ)
+        cleanup.callback(workers.close)
+        attempts = JobAttempts(resolved, machine, nodes, workers, environ)
+        outcome = Supervisor(attempts, workers, nodes, inbox, time).run(_rules(job, workers))
+        _copy_error_file(outcome, environ)
+        return outcome, _tell(outcome, workers, alone=_has_output_to_itself(job, count))
+
+
+def _meet(
+    job: JobSpec, machine: Machine, workers: int, inbox: SignalInbox
+) -> SingleNode | Peers | Interrupted:
+    """Return the other nodes once all are there, or the signal that came first."""
+    if job.agents == 1:
+        return SingleNode(job, workers)
+    # What only jobs on several nodes need, while the fork server's interpreter starts.
+    from launcher.rendezvous.join import join  # noqa: PLC0415 - see above
+    from launcher.rendezvous.meeting import introduction_of, invitation_of  # noqa: PLC0415 - see above
+    from launcher.rendezvous.own_name import leads_to_others  # noqa: PLC0415 - see above
+    from launcher.rendezvous.surroundings import Surroundings  # noqa: PLC0415 - see above
+
+    surroundings = Surroundings(inbox, _notice, choose_cause, time.monotonic, ROOT)
+    introduction = introduction_of(job, machine.host, workers, _versions(job))
+    token = (job.token.value or "").encode()
+    nodes = join(invitation_of(job), introduction, surroundings, token)
+    if not isinstance(nodes, Interrupted) and leads_to_others(machine.host, time.monotonic):
+        nodes.interface = ""
+    return nodes
+
+
+def _notice(text: str) -> None:
+    sys.stderr.write(f"clusterrun: {text}\n")
+    sys.stderr.flush()
+
+
+def _versions(job: JobSpec) -> Mapping[str, str]:
+    """Return what can be known of the workers' versions without starting their interpreter."""
+    if job.python.value != sys.executable:
+        return {}
+    from importlib import metadata  # noqa: PLC0415 - only jobs on several nodes compare
+
+    versions = {"python": sys.version.split()[0]}
+    with suppress(metadata.PackageNotFoundError):
+        versions["torch"] = metadata.version("torch")
+    return versions
+
+
+def _this_machine(environment: Mapping[str, str]) -> Machine:
+    allowed = CpuSet(os.sched_getaffinity(0))
+    return inspect(ROOT, environment, allowed, os.uname().nodename)
+
+
+def _worker_group(
+    job: JobSpec, run_id: str, workers: int, fork_server: ForkServer, environ: Mapping[str, str]
+) -> WorkerGroup:
+    scratch = make_scratch(environ, run_id)
+    colour = not environ.get("NO_COLOR") and environ.get("TERM") != "dumb"
+    screen = Screen(
+        stdout=1, stderr=2, colour=colour, prefix=not _has_output_to_itself(job, workers)
+    )
+    relay = Relay.start(screen, scratch)
+    logs = None
+    if job.log_dir.value is not None:
+        logs = LogLayout(Path(job.log_dir.value).absolute(), run_id)
+    terminal = Terminal.shared_with_one_worker(0, workers)
+    return WorkerGroup(fork_server, relay, terminal, logs, scratch)
+
+
+def _has_output_to_itself(job: JobSpec, workers: int) -> bool:
+    """Return whether one worker alone prints to our output: a scheduler merges that of all tasks."""
+    return workers == 1 and (job.agents == 1 or job.cluster.value == "none")
+
+
+def _rules(job: JobSpec, workers: WorkerGroup) -> Rules:
+    return Rules(
+        grace=job.shutdown_timeout.value,
+        # A new attempt of all nodes is not part of this version.
+        restarts_left=job.max_restarts.value if job.agents == 1 else 0,
+        shared=job.agents > 1,
+        foreground=workers.foreground,
+    )
+
+
+def _tell(outcome: Outcome, workers: WorkerGroup, *, alone: bool) -> str:
+    """Print the report; return what nobody could print."""
+    if isinstance(outcome.reason, Succeeded) and not outcome.survivors:
+        return ""
+    from launcher.report.outcome import explain  # noqa: PLC0415 - a success needs no words
+
+    # What a worker of another node printed went to that node's terminal.
+    report = explain(outcome, already_shown=alone and _is_of_this_node(outcome))
+    return "" if workers.say(report) else report
+
+
+def _is_of_this_node(outcome: Outcome) -> bool:
+    failed = outcome.reason
+    return isinstance(failed, WorkerFailed) and any(
+        fate.rank == failed.cause.rank for fate in outcome.fates
+    )
+
+
+def _copy_error_file(outcome: Outcome, environ: Mapping[str, str]) -> None:
+    """Hand the first failure's error file on to whoever started us and asked for it."""
+    wanted = environ.get(PARENTS_ERROR_FILE)
+    if wanted and isinstance(outcome.reason, WorkerFailed) and outcome.reason.cause.error:
+        # Where it can't be written, the report still says the same to people.
+        with suppress(OSError):
+            Path(wanted).write_text(outcome.reason.cause.error, encoding="utf-8")

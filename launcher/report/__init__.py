@@ -1,0 +1,1 @@
+"""Outcomes and plans in words for people and in JSON for machines."""
