@@ -1,0 +1,264 @@
+"""Attempts to supervise, played by fakes: a clock, workers, signals, and what is to be run."""
+
+import socket
+from collections import deque
+from collections.abc import Iterable, Mapping, Sequence
+from contextlib import suppress
+
+from msgspec.structs import replace
+
+from launcher.agent.signals import SignalInbox
+from launcher.domain.events import Event, VerdictReached
+from launcher.domain.outcome import (
+    Fate,
+    HelperFailed,
+    Interrupted,
+    Outcome,
+    OutputGone,
+    Reason,
+    Succeeded,
+)
+from launcher.domain.plan import NodePlan, WorkerPlan
+from launcher.domain.ranks import GlobalRank, LocalRank
+from tests.agent.histories import printed, swept
+from tests.plans import world
+
+Call = tuple[object, ...]
+
+
+def plan_of(size: int, *, attempt: int = 0, first_rank: int = 0) -> NodePlan:
+    """Return the plan of ``size`` workers that run nothing in particular."""
+    return NodePlan(
+        world=replace(world(size, attempt=attempt), first_rank=GlobalRank(first_rank)),
+        host="node7",
+        command=("python", "-u", "train.py"),
+        signal_group=False,
+        env={},
+        unset=(),
+        workers=tuple(_worker(first_rank, local_rank) for local_rank in range(size)),
+        remarks=(),
+    )
+
+
+def _worker(first_rank: int, local_rank: int) -> WorkerPlan:
+    return WorkerPlan(
+        rank=GlobalRank(first_rank + local_rank),
+        local_rank=LocalRank(local_rank),
+        gpu=None,
+        numa_node=None,
+        cpus=None,
+        env={},
+        remark="",
+    )
+
+
+class FakeClock:
+    """Time that passes when a test says so."""
+
+    def __init__(self) -> None:
+        """Begin 50 s after the start of this machine."""
+        self.now = 50.0
+
+    def monotonic(self) -> float:
+        """Return the seconds."""
+        return self.now
+
+    def time(self) -> float:
+        """Return the seconds since the epoch."""
+        return 1_000.0 + self.now
+
+
+class FakeSource:
+    """An event source that a test speaks through."""
+
+    def __init__(self, clock: FakeClock) -> None:
+        """Open the sockets whose readability wakes the supervisor."""
+        self._clock = clock
+        self._delay = 0.0
+        self._heard, self._spoken = socket.socketpair()
+        self._heard.settimeout(0)
+        self._told: deque[Event] = deque()
+        self.lost = False
+        self.wants_write = False
+        self.flushed = 0
+
+    def tell(self, *told: Event | float) -> None:
+        """Have these events heard, all at once; a number is the seconds until then."""
+        self._told += [event for event in told if not isinstance(event, float)]
+        self._delay += sum(seconds for seconds in told if isinstance(seconds, float))
+        self._spoken.send(b"x")
+
+    def fileno(self) -> int:
+        """Return the end to wait on, and let the time of waiting pass."""
+        self._clock.now += self._delay
+        self._delay = 0.0
+        return self._heard.fileno()
+
+    def flush(self) -> None:
+        """Count."""
+        self.flushed += 1
+        self.wants_write = False
+
+    def events(self, now: float) -> Iterable[Event]:  # noqa: ARG002 - as an EventSource
+        """Return what has been told."""
+        with suppress(BlockingIOError):
+            self._heard.recv(4096)
+        told = list(self._told)
+        self._told.clear()
+        return told
+
+    def close(self) -> None:
+        """Close the sockets."""
+        self._heard.close()
+        self._spoken.close()
+
+
+class FakeInbox(SignalInbox):
+    """An inbox that gets only what a test puts in."""
+
+    def __init__(self, clock: FakeClock) -> None:
+        """Arm nothing."""
+        self.child_ended = False
+        self.source = FakeSource(clock)
+
+    def fileno(self) -> int:
+        """Return the end to wait on."""
+        return self.source.fileno()
+
+    def events(self, now: float) -> Iterable[Event]:
+        """Return what has been put in."""
+        return self.source.events(now)
+
+
+class FakeWorkers:
+    """Workers that note what is asked of them, and answer as they were told to.
+
+    ``answers`` has, by the name of a method, what its first call brings about, its second, and so
+    on: events, and numbers for the seconds until they are heard. Output ends and sweeps succeed
+    where nothing else was told.
+    """
+
+    def __init__(self, clock: FakeClock, **answers: list[list[Event | float]]) -> None:
+        """Take the answers."""
+        self.calls: list[Call] = []
+        self.server, self.relay = FakeSource(clock), FakeSource(clock)
+        self._answers = {name: deque(events) for name, events in answers.items()}
+
+    @property
+    def sources(self) -> tuple[FakeSource, FakeSource]:
+        """Where news comes from."""
+        return self.server, self.relay
+
+    def close(self) -> None:
+        """Close the sources."""
+        for source in self.sources:
+            source.close()
+
+    def start(self, plan: NodePlan) -> None:
+        """Ask for all workers."""
+        self._called("start", plan.world.attempt)
+
+    def signal(self, local_ranks: Iterable[LocalRank], number: int, *, group: bool) -> None:
+        """Send a signal to workers."""
+        self._called("signal", sorted(local_ranks), number, "group" if group else "worker")
+
+    def forward(self, number: int) -> None:
+        """Send a signal to those who handle it."""
+        self._called("forward", number)
+
+    def collect(self, local_rank: LocalRank, now: float) -> Iterable[Event]:  # noqa: ARG002
+        """Have the last output told: by the relay, later."""
+        self._called("collect", local_rank, usually=printed(local_rank))
+        return []
+
+    def sweep(self, now: float) -> Iterable[Event]:  # noqa: ARG002 - as Workers
+        """Kill what is left: the server's business."""
+        self._called("sweep", usually=swept())
+        return []
+
+    def reap(self) -> None:
+        """Collect adopted children."""
+        self._called("reap")
+
+    def suspend(self) -> None:
+        """Stop everybody."""
+        self._called("suspend")
+
+    def resume(self) -> None:
+        """Continue everybody."""
+        self._called("resume")
+
+    def interrupted(self) -> None:
+        """Leave tracebacks out."""
+        self._called("interrupted")
+
+    def logs(self, plan: NodePlan) -> Mapping[LocalRank, str]:
+        """Return where standard error is kept."""
+        return {worker.local_rank: f"rank-{worker.rank}.err" for worker in plan.workers}
+
+    def say(self, text: str) -> bool:
+        """Print a notice."""
+        self._called("say", text)
+        return True
+
+    def called(self, name: str) -> list[Call]:
+        """Return the calls of this name."""
+        return [call for call in self.calls if call[0] == name]
+
+    def _called(self, name: str, *arguments: object, usually: Event | None = None) -> None:
+        self.calls.append((name, *arguments))
+        answers = self._answers.get(name)
+        told = answers.popleft() if answers else [] if usually is None else [usually]
+        if told:
+            self.server.tell(*told)
+
+
+class FakePeers:
+    """Other nodes that note what they are told, and answer as they were told to."""
+
+    def __init__(self, clock: FakeClock) -> None:
+        """Know of nobody yet."""
+        self.calls: list[Call] = []
+        self.coordinator = FakeSource(clock)
+        self.verdict: Reason = Succeeded()
+
+    @property
+    def sources(self) -> tuple[FakeSource]:
+        """Where their news comes from."""
+        return (self.coordinator,)
+
+    def tell_failing(self, fate: Fate, age: float) -> None:
+        """Note the failure."""
+        self.calls.append(("failing", fate.rank, fate.ending, age))
+
+    def tell_disturbed(self, disturbance: Interrupted | OutputGone | HelperFailed) -> None:
+        """Note what ends the job."""
+        self.calls.append(("disturbed", disturbance))
+
+    def tell_done(self, fates: Sequence[Fate], now: float, disturbance: Reason | None) -> None:
+        """Note the end, and reach the verdict."""
+        self.calls.append(("done", [fate.rank for fate in fates], now, disturbance))
+        self.coordinator.tell(VerdictReached(self.verdict, at=now))
+
+
+class FakeAttempts:
+    """Attempts of two workers each."""
+
+    def __init__(self, evidence: str = "") -> None:
+        """Take what the OOM killer's counters say."""
+        self.evidence = evidence
+        self.asked_for_evidence = 0
+        self.failures: list[Outcome] = []
+
+    def plan(self, attempt: int) -> NodePlan:
+        """Return the plan."""
+        return plan_of(2, attempt=attempt)
+
+    def out_of_memory(self) -> str:
+        """Return the evidence."""
+        self.asked_for_evidence += 1
+        return self.evidence
+
+    def failed(self, outcome: Outcome) -> None:
+        """Note the failure."""
+        self.failures.append(outcome)

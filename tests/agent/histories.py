@@ -1,0 +1,230 @@
+"""The words in which the policy is specified: when this happens, that is done.
+
+    history("a failing worker ends the others", workers(2))
+        .when(exited(1, 3)).then(collect(1), ask(0), wait(GRACE))
+        ...
+
+A history is replayed through ``decide`` and compared, step by step, with what it tells.
+"""
+
+import signal
+from collections.abc import Iterable
+from typing import Self
+
+from launcher.agent.actions import (
+    Action,
+    CollectOutput,
+    Finish,
+    ForwardSignal,
+    HushInterrupts,
+    Restart,
+    Resume,
+    SetDeadline,
+    SignalWorkers,
+    Suspend,
+    Sweep,
+    TellDisturbed,
+    TellDone,
+    TellFailing,
+)
+from launcher.agent.decide import decide
+from launcher.agent.ladder import SECONDS_TO_COLLECT, SECONDS_TO_DIE, SECONDS_TO_SWEEP
+from launcher.agent.state import Disturbance, Rules, State
+from launcher.domain.events import (
+    CoordinatorLost,
+    DeadlinePassed,
+    Event,
+    HelperLost,
+    OutputClosed,
+    OutputEnded,
+    SignalReceived,
+    StopOrdered,
+    Swept,
+    VerdictReached,
+    WorkerExited,
+    WorkerKilled,
+    WorkerNotStarted,
+    WorkerStarted,
+    WorkerStopped,
+)
+from launcher.domain.outcome import Interrupted, Reason
+from launcher.domain.ranks import LocalRank
+
+GRACE = 25.0
+
+SWEEP = (Sweep(), SetDeadline(SECONDS_TO_SWEEP))
+LAST_WORDS = SetDeadline(SECONDS_TO_COLLECT)
+TELL_DONE = TellDone()
+HUSH = HushInterrupts()
+SUSPEND = Suspend()
+RESUME = Resume()
+RESTART = Restart()
+FINISH = Finish()
+
+TIME_IS_UP = DeadlinePassed(at=100.0)
+READER_GONE = OutputClosed(at=10.0)
+NODE_0_LOST = CoordinatorLost("node0", at=10.0)
+FORK_SERVER_LOST = HelperLost("fork server", "was killed by SIGKILL", signal.SIGKILL, at=10.0)
+RELAY_LOST = HelperLost("relay", "exited with code 1", 0, at=10.0)
+
+
+def workers(
+    count: int,
+    *,
+    restarts: int = 0,
+    shared: bool = False,
+    foreground: bool = False,
+    signal_group: bool = False,
+) -> State:
+    """Return an attempt whose workers have been asked for."""
+    rules = Rules(grace=GRACE, restarts_left=restarts, shared=shared, foreground=foreground)
+    return State(rules, signal_group, frozenset(map(LocalRank, range(count))))
+
+
+def started(local_rank: int, remark: str = "") -> WorkerStarted:
+    """The worker executes its program; its process id is 100 and its rank."""
+    return WorkerStarted(LocalRank(local_rank), 100 + local_rank, remark, at=1.0)
+
+
+def not_started(local_rank: int) -> WorkerNotStarted:
+    """The worker's program can't be executed."""
+    return WorkerNotStarted(LocalRank(local_rank), "execute train", "Permission denied", at=1.0)
+
+
+def exited(local_rank: int, code: int = 0) -> WorkerExited:
+    """The worker ends by itself."""
+    return WorkerExited(LocalRank(local_rank), code, at=10.0)
+
+
+def killed(local_rank: int, number: int) -> WorkerKilled:
+    """A signal ends the worker."""
+    return WorkerKilled(LocalRank(local_rank), number, at=10.0)
+
+
+def stopped(local_rank: int) -> WorkerStopped:
+    """Ctrl-Z stops the worker."""
+    return WorkerStopped(LocalRank(local_rank), signal.SIGTSTP, at=10.0)
+
+
+def got(number: int, at: float = 10.0) -> SignalReceived:
+    """The agent gets a signal."""
+    return SignalReceived(number, at)
+
+
+def swept(*survivors: str) -> Swept:
+    """Nothing is left but the survivors."""
+    return Swept(survivors, at=10.0)
+
+
+def printed(local_rank: int, tail: str = "") -> OutputEnded:
+    """All that the ended worker printed is written."""
+    return OutputEnded(LocalRank(local_rank), tail, error_file="", at=10.0)
+
+
+def ordered(why: str) -> StopOrdered:
+    """Another node ends the job."""
+    return StopOrdered(why, at=10.0)
+
+
+def verdict(reason: Reason) -> VerdictReached:
+    """All nodes are done."""
+    return VerdictReached(reason, at=10.0)
+
+
+def collect(*local_ranks: int) -> tuple[CollectOutput, ...]:
+    """Have what is left of the workers' output written."""
+    return tuple(CollectOutput(LocalRank(rank)) for rank in local_ranks)
+
+
+def ask(*local_ranks: int, number: int = signal.SIGTERM, group: bool = False) -> tuple[Action, ...]:
+    """Ask the workers to end, and give them their grace."""
+    return SignalWorkers(_ranks(local_ranks), number, group), SetDeadline(GRACE)
+
+
+def kill(*local_ranks: int) -> tuple[Action, ...]:
+    """Kill the workers' groups."""
+    return (
+        SignalWorkers(_ranks(local_ranks), signal.SIGKILL, group=True),
+        SetDeadline(SECONDS_TO_DIE),
+    )
+
+
+def tell_failing(local_rank: int) -> TellFailing:
+    """Let the other nodes know of the failure."""
+    return TellFailing(LocalRank(local_rank))
+
+
+def tell_interrupted(number: int) -> TellDisturbed:
+    """Let the other nodes know of the signal."""
+    return TellDisturbed(Interrupted(number))
+
+
+def forward(number: int) -> ForwardSignal:
+    """Pass a signal on to the workers that handle it."""
+    return ForwardSignal(number)
+
+
+def _ranks(local_ranks: Iterable[int]) -> frozenset[LocalRank]:
+    return frozenset(map(LocalRank, local_ranks))
+
+
+Step = tuple[tuple[Event, ...], tuple[Action, ...]]
+
+
+class History:
+    """What happens in an attempt, step by step, and what is to be done about each."""
+
+    def __init__(self, title: str, start: State) -> None:
+        """Begin to tell the history of the attempt ``start``."""
+        self.title = title
+        self.start = start
+        self.steps: list[Step] = []
+        self.disturbance: Disturbance | None = None
+
+    def __str__(self) -> str:
+        """Return the title, which names the test."""
+        return self.title
+
+    def when(self, *events: Event) -> Self:
+        """Tell what happens next; nothing is to be done about it unless ``then`` says so."""
+        self.steps.append((events, ()))
+        return self
+
+    def then(self, *actions: Action | tuple[Action, ...]) -> Self:
+        """Tell what is to be done about the last events: exactly this, in this order."""
+        events, _ = self.steps[-1]
+        told = [action if isinstance(action, tuple) else (action,) for action in actions]
+        self.steps[-1] = events, tuple(action for some in told for action in some)
+        return self
+
+    def because(self, disturbance: Disturbance) -> Self:
+        """Tell what, other than a worker, ended the job; nothing did unless this is said."""
+        self.disturbance = disturbance
+        return self
+
+    def as_decided(self) -> list[Step]:
+        """Return the same events with what the policy does about them."""
+        state = self.start
+        steps: list[Step] = []
+        for events, _ in self.steps:
+            state, actions = answer(state, *events)
+            steps.append((events, actions))
+        return steps
+
+    def last_state(self) -> State:
+        """Return what the policy has made of it all."""
+        return answer(self.start, *(event for events, _ in self.steps for event in events))[0]
+
+
+def history(title: str, start: State) -> History:
+    """Begin a history."""
+    return History(title, start)
+
+
+def answer(state: State, *events: Event) -> tuple[State, tuple[Action, ...]]:
+    """Return what the policy makes of ``events``, and all that it wants done about them."""
+    done: list[Action] = []
+    for event in events:
+        state, actions = decide(state, event)
+        done += actions
+    return state, tuple(done)

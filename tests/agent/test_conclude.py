@@ -1,0 +1,121 @@
+"""What becomes of an attempt's last state."""
+
+import signal
+
+import pytest
+
+from launcher.agent.conclude import conclude
+from launcher.agent.state import State
+from launcher.domain.events import Event
+from launcher.domain.outcome import (
+    Exited,
+    HelperFailed,
+    Interrupted,
+    Killed,
+    Outcome,
+    OutputGone,
+    Reason,
+    Succeeded,
+    WorkerFailed,
+)
+from launcher.domain.ranks import LocalRank
+from tests.agent.attempts import plan_of
+from tests.agent.histories import (
+    FORK_SERVER_LOST,
+    READER_GONE,
+    answer,
+    exited,
+    got,
+    killed,
+    printed,
+    started,
+    swept,
+    workers,
+)
+
+EPOCH = 1_790_000_000.0
+
+
+def concluded(state: State) -> Outcome:
+    """Return the outcome of an attempt without evidence and logs."""
+    return conclude(state, plan_of(2), {}, {}, EPOCH)
+
+
+def test_all_that_is_known_of_a_worker() -> None:
+    """From the plan, from the events, from the clock, from the relay."""
+    state, _ = answer(
+        workers(2),
+        started(0),
+        started(1),
+        exited(1, 3),
+        killed(0, signal.SIGTERM),
+        printed(1, "boom"),
+        printed(0),
+        swept("pid 9 (python, state D in nfs_wait)"),
+    )
+
+    outcome = conclude(
+        state,
+        plan_of(2, attempt=4, first_rank=8),
+        evidence={LocalRank(1): "the OOM killer struck"},
+        logs={LocalRank(1): "logs/rank-9.err"},
+        epoch=EPOCH,
+    )
+
+    first, second = outcome.fates
+    assert (outcome.attempt, outcome.survivors) == (4, ("pid 9 (python, state D in nfs_wait)",))
+    assert (second.rank, second.local_rank, second.host, second.pid) == (9, 1, "node7", 101)
+    assert (second.ending, second.stopped_by_us) == (Exited(3), False)
+    assert (second.clock, second.ran_for) == (EPOCH + 10.0, 9.0)
+    assert (second.tail, second.log) == ("boom", "logs/rank-9.err")
+    assert second.out_of_memory == "the OOM killer struck"
+    assert (first.rank, first.ending, first.stopped_by_us) == (8, Killed(signal.SIGTERM), True)
+    assert (first.tail, first.log, first.out_of_memory) == ("", "", "")
+    assert outcome.reason == WorkerFailed(second)
+
+
+def test_all_succeeded() -> None:
+    """The only way to exit code 0."""
+    state, _ = answer(workers(2), started(0), started(1), exited(1), exited(0))
+
+    outcome = concluded(state)
+
+    assert (outcome.reason, outcome.exit_code) == (Succeeded(), 0)
+    assert [fate.rank for fate in outcome.fates] == [0, 1]
+
+
+def test_the_cause_is_whoever_ended_first() -> None:
+    """Among equals the order of the ends decides, not the rank."""
+    state, _ = answer(workers(2), started(0), started(1), exited(1, 7), exited(0, 5))
+
+    assert concluded(state).exit_code == 7
+
+
+def test_a_worker_that_never_ran() -> None:
+    """It has no process, and it ran for no time."""
+    state, _ = answer(workers(2), started(0), FORK_SERVER_LOST)
+
+    never = concluded(state).fates[1]
+
+    assert (never.pid, never.ran_for) == (0, 0.0)
+
+
+@pytest.mark.parametrize(
+    ("event", "reason", "exit_code"),
+    [
+        (got(signal.SIGTERM), Interrupted(signal.SIGTERM), 143),
+        (READER_GONE, OutputGone(), 141),
+        (
+            FORK_SERVER_LOST,
+            HelperFailed("fork server", "was killed by SIGKILL", signal.SIGKILL),
+            137,
+        ),
+    ],
+)
+def test_what_came_from_outside_is_the_reason(event: Event, reason: Reason, exit_code: int) -> None:
+    """However the workers ended because of it."""
+    state, _ = answer(workers(2), started(0), started(1), event, exited(0, 1), exited(1))
+
+    outcome = concluded(state)
+
+    assert (outcome.reason, outcome.exit_code) == (reason, exit_code)

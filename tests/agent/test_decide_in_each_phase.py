@@ -1,0 +1,307 @@
+"""What the same event means from the first start of an attempt to its end."""
+
+import signal
+from collections.abc import Sequence
+
+import pytest
+
+from launcher.agent.actions import Action, Say
+from launcher.agent.notices import killing, output_closed, stacks_follow, stopping
+from launcher.agent.state import Disturbance, Phase, State
+from launcher.domain.events import Event
+from launcher.domain.outcome import HelperFailed, Interrupted, OutputGone
+from tests.agent.histories import (
+    FINISH,
+    FORK_SERVER_LOST,
+    GRACE,
+    HUSH,
+    LAST_WORDS,
+    READER_GONE,
+    RELAY_LOST,
+    RESTART,
+    RESUME,
+    SUSPEND,
+    SWEEP,
+    TIME_IS_UP,
+    answer,
+    ask,
+    collect,
+    exited,
+    forward,
+    got,
+    kill,
+    killed,
+    not_started,
+    ordered,
+    printed,
+    started,
+    swept,
+    workers,
+)
+
+TERM, INT, HUP = signal.SIGTERM, signal.SIGINT, signal.SIGHUP
+RUNNING, STOPPING, KILLING = Phase.RUNNING, Phase.STOPPING, Phase.KILLING
+SWEEPING, COLLECTING, OVER = Phase.SWEEPING, Phase.COLLECTING, Phase.OVER
+
+FAILING: Sequence[tuple[Phase, Sequence[Event]]] = [
+    (RUNNING, [started(0), started(1)]),
+    (STOPPING, [exited(1, 3)]),
+    (KILLING, [TIME_IS_UP]),
+    (SWEEPING, [killed(0, signal.SIGKILL)]),
+    (COLLECTING, [swept()]),
+    (OVER, [printed(0), printed(1)]),
+]
+"""Worker 1 of two fails, worker 0 has to be killed: it lives in the first three phases."""
+
+SUCCEEDING: Sequence[tuple[Phase, Sequence[Event]]] = [
+    (RUNNING, [started(0), started(1)]),
+    (SWEEPING, [exited(0), exited(1)]),
+    (COLLECTING, [swept()]),
+    (OVER, [printed(0), printed(1)]),
+]
+
+HELPER_LOST = HelperFailed("fork server", "was killed by SIGKILL", signal.SIGKILL)
+RELAY_FAILED = HelperFailed("relay", "exited with code 1", 0)
+
+Row = tuple[Phase, Event, tuple[Action, ...], Phase]
+
+
+def until(
+    phase: Phase, how: Sequence[tuple[Phase, Sequence[Event]]] = FAILING, *, restarts: int = 0
+) -> State:
+    """Return an attempt that has come to ``phase``."""
+    state = workers(2, restarts=restarts)
+    for reached, events in how:
+        state, _ = answer(state, *events)
+        assert state.phase is reached
+        if reached is phase:
+            return state
+    raise AssertionError(f"{phase} is not on this way")
+
+
+@pytest.mark.parametrize(
+    ("phase", "actions", "then"),
+    [
+        (RUNNING, (), RUNNING),
+        (STOPPING, (Say(killing(1, GRACE)), *kill(0)), KILLING),
+        (KILLING, SWEEP, SWEEPING),
+        (SWEEPING, (LAST_WORDS,), COLLECTING),
+        (COLLECTING, (FINISH,), OVER),
+        (OVER, (), OVER),
+    ],
+)
+def test_the_deadline_passes(phase: Phase, actions: tuple[Action, ...], then: Phase) -> None:
+    """Whatever is waited for, in the end it goes on without."""
+    state, done = answer(until(phase), TIME_IS_UP)
+
+    assert (done, state.phase) == (actions, then)
+
+
+@pytest.mark.parametrize(
+    ("phase", "number", "actions", "then"),
+    [
+        (RUNNING, TERM, (Say(stopping(TERM, 2, GRACE)), *ask(0, 1)), STOPPING),
+        (RUNNING, HUP, (Say(stopping(HUP, 2, GRACE)), *ask(0, 1)), STOPPING),
+        (RUNNING, INT, (HUSH, Say(stopping(INT, 2, GRACE)), *ask(0, 1, number=INT)), STOPPING),
+        (STOPPING, TERM, (), STOPPING),
+        (STOPPING, HUP, (), STOPPING),
+        (STOPPING, INT, kill(0), KILLING),
+        (KILLING, TERM, (), KILLING),
+        (KILLING, INT, (), KILLING),
+        (SWEEPING, TERM, (), SWEEPING),
+        (SWEEPING, INT, (), SWEEPING),
+        (COLLECTING, TERM, (), COLLECTING),
+        (COLLECTING, INT, (), COLLECTING),
+        (OVER, TERM, (), OVER),
+        (OVER, INT, (), OVER),
+    ],
+)
+def test_a_signal_to_end(
+    phase: Phase, number: int, actions: tuple[Action, ...], then: Phase
+) -> None:
+    """After a failure only a person's Ctrl-C has anything to hurry."""
+    state, done = answer(until(phase), got(number, at=20.0))
+
+    assert (done, state.phase) == (actions, then)
+
+
+@pytest.mark.parametrize("number", [TERM, INT, HUP])
+@pytest.mark.parametrize("phase", [STOPPING, KILLING, SWEEPING, COLLECTING])
+def test_a_signal_to_end_stops_the_restart(phase: Phase, number: int) -> None:
+    """Whoever ends the job between two attempts means the job."""
+    state, _ = answer(until(phase, restarts=1), got(number, at=20.0))
+    _, done = let_time_pass(state)
+
+    assert state.disturbance == Interrupted(number)
+    assert done[-1] == FINISH
+
+
+@pytest.mark.parametrize("phase", [STOPPING, KILLING, SWEEPING, COLLECTING])
+def test_a_signal_after_the_last_failure_is_not_its_cause(phase: Phase) -> None:
+    """Without a restart to stop, the failing worker stays the reason."""
+    state, _ = answer(until(phase), got(TERM, at=20.0))
+
+    assert state.disturbance is None
+
+
+@pytest.mark.parametrize("phase", [SWEEPING, COLLECTING])
+def test_a_signal_after_a_success_changes_nothing(phase: Phase) -> None:
+    """All workers have ended with exit code 0: so does the job."""
+    state, done = answer(until(phase, SUCCEEDING, restarts=1), got(TERM, at=20.0))
+
+    assert (state.phase, state.disturbance, done) == (phase, None, ())
+
+
+@pytest.mark.parametrize(
+    ("number", "actions"),
+    [
+        (signal.SIGUSR1, (forward(signal.SIGUSR1),)),
+        (signal.SIGUSR2, (forward(signal.SIGUSR2),)),
+        (signal.SIGTSTP, (SUSPEND,)),
+        (signal.SIGCONT, (RESUME,)),
+    ],
+)
+@pytest.mark.parametrize("phase", [RUNNING, STOPPING, KILLING, SWEEPING, COLLECTING])
+def test_signals_that_end_nothing(phase: Phase, number: int, actions: tuple[Action, ...]) -> None:
+    """They mean the same from the first to the last moment."""
+    before = until(phase)
+    after, done = answer(before, got(number))
+
+    assert (after, done) == (before, actions)
+
+
+def test_stacks_of_the_living_only() -> None:
+    """During a grace SIGQUIT shows where those hang that are left."""
+    _, done = answer(until(STOPPING), got(signal.SIGQUIT))
+
+    assert done == (Say(stacks_follow(1)), forward(signal.SIGQUIT))
+
+
+@pytest.mark.parametrize("phase", [STOPPING, KILLING, SWEEPING, COLLECTING, OVER])
+def test_a_reader_that_goes_late(phase: Phase) -> None:
+    """There is nothing left to end because of it."""
+    before = until(phase)
+
+    assert answer(before, READER_GONE) == (before, ())
+
+
+def test_a_reader_that_goes() -> None:
+    """It ends a running job in order."""
+    state, done = answer(until(RUNNING), READER_GONE)
+
+    assert done == (Say(output_closed()), *ask(0, 1))
+    assert state.disturbance == OutputGone()
+
+
+@pytest.mark.parametrize(
+    ("phase", "actions", "then"),
+    [
+        (RUNNING, (*collect(0, 1), *SWEEP), SWEEPING),
+        (STOPPING, (*collect(0), *SWEEP), SWEEPING),
+        (KILLING, (*collect(0), *SWEEP), SWEEPING),
+        (SWEEPING, SWEEP, SWEEPING),
+        (COLLECTING, (), COLLECTING),
+        (OVER, (), OVER),
+    ],
+)
+def test_the_fork_server_is_lost(phase: Phase, actions: tuple[Action, ...], then: Phase) -> None:
+    """Its workers died with it; what they left is swept by the agent, once."""
+    state, done = answer(until(phase), FORK_SERVER_LOST)
+
+    assert (done, state.phase) == (actions, then)
+    assert all(ended.stopped_by_us for rank, ended in state.ended.items() if rank != 1)
+
+
+@pytest.mark.parametrize(
+    ("phase", "actions", "then"),
+    [
+        (RUNNING, ask(0, 1), STOPPING),
+        (STOPPING, (), STOPPING),
+        (KILLING, (), KILLING),
+        (SWEEPING, (), SWEEPING),
+        (COLLECTING, (), COLLECTING),
+        (OVER, (), OVER),
+    ],
+)
+def test_the_relay_is_lost(phase: Phase, actions: tuple[Action, ...], then: Phase) -> None:
+    """A running job ends in order, as nobody hears it any more."""
+    state, done = answer(until(phase), RELAY_LOST)
+
+    assert (done, state.phase) == (actions, then)
+
+
+@pytest.mark.parametrize(
+    ("event", "loss"), [(FORK_SERVER_LOST, HELPER_LOST), (RELAY_LOST, RELAY_FAILED)]
+)
+@pytest.mark.parametrize("phase", [STOPPING, KILLING, SWEEPING, COLLECTING])
+def test_no_restart_without_helpers(phase: Phase, event: Event, loss: Disturbance) -> None:
+    """The next attempt would wait for ever for workers that nobody starts, or that nobody hears."""
+    state, _ = answer(until(phase, restarts=1), event)
+    _, done = let_time_pass(state)
+
+    assert state.disturbance == loss
+    assert done[-1] == FINISH
+
+
+@pytest.mark.parametrize("event", [FORK_SERVER_LOST, RELAY_LOST])
+@pytest.mark.parametrize("phase", [STOPPING, KILLING, SWEEPING, COLLECTING])
+def test_a_helper_lost_after_the_last_failure_is_not_its_cause(phase: Phase, event: Event) -> None:
+    """The failing worker stays the reason."""
+    state, _ = answer(until(phase), event)
+
+    assert state.disturbance is None
+
+
+@pytest.mark.parametrize("event", [FORK_SERVER_LOST, RELAY_LOST])
+def test_a_helper_lost_after_a_signal_is_not_the_cause(event: Event) -> None:
+    """The signal came first."""
+    state, _ = answer(workers(1), started(0), got(TERM), event)
+
+    assert state.disturbance == Interrupted(TERM)
+
+
+@pytest.mark.parametrize(
+    "event", [FORK_SERVER_LOST, RELAY_LOST, READER_GONE, TIME_IS_UP, swept(), ordered("no")]
+)
+def test_a_node_that_is_done_waits_for_the_others(event: Event) -> None:
+    """Only their verdict, a signal and the loss of node 0 end that."""
+    waiting, _ = answer(workers(1, shared=True), exited(0), swept(), printed(0))
+    state, done = answer(waiting, event)
+
+    assert (state.phase, done) == (Phase.WAITING, ())
+
+
+def test_a_restart_goes_on_where_nothing_else_happens() -> None:
+    """What the tests above show to be stopped does take place otherwise."""
+    _, done = let_time_pass(until(STOPPING, restarts=1))
+
+    assert done[-1] == RESTART
+
+
+@pytest.mark.parametrize(
+    "event",
+    [
+        started(0),
+        not_started(0),
+        exited(0),
+        killed(0, TERM),
+        swept("pid 1"),
+        printed(0, "late"),
+        READER_GONE,
+        FORK_SERVER_LOST,
+        RELAY_LOST,
+        TIME_IS_UP,
+        got(signal.SIGUSR1),
+        got(signal.SIGTSTP),
+    ],
+)
+def test_nothing_happens_once_it_is_over(event: Event) -> None:
+    """What comes late finds everything done."""
+    over = until(OVER, restarts=1)
+
+    assert answer(over, event) == (over, ())
+
+
+def let_time_pass(state: State) -> tuple[State, tuple[Action, ...]]:
+    """Return what comes of an attempt in which nothing happens any more."""
+    return answer(state, *[TIME_IS_UP] * len(Phase))

@@ -1,0 +1,48 @@
+"""What people read while a job runs, to the letter."""
+
+import signal
+
+import pytest
+
+from launcher.agent import notices
+
+
+@pytest.mark.parametrize(
+    ("notice", "text"),
+    [
+        (
+            notices.stopping(signal.SIGINT, 8, 25.0),
+            (
+                "interrupted: stopping 8 workers (grace 25 s, Ctrl-C again kills at once);"
+                " exit code 130"
+            ),
+        ),
+        (
+            notices.stopping(signal.SIGTERM, 1, 0.5),
+            "SIGTERM: stopping 1 worker (grace 0.5 s, SIGTERM again kills at once); exit code 143",
+        ),
+        (notices.interrupted(), "interrupted: exit code 130"),
+        (notices.killing(1, 25.0), "1 worker did not end within 25 s: sending SIGKILL"),
+        (notices.output_closed(), "the reader of our standard output has gone: stopping"),
+        (
+            notices.stacks_follow(2),
+            "SIGQUIT: the Python stacks of 2 workers follow; nothing is ended",
+        ),
+        (
+            notices.not_handled(signal.SIGUSR1, [3, 0, 1]),
+            "SIGUSR1 was not passed on to local rank 0-1, 3: no handler there, it would have killed",
+        ),
+        (
+            notices.not_handled(40, [0]),
+            "signal 40 was not passed on to local rank 0: no handler there, it would have killed",
+        ),
+        (
+            notices.stopping_for_others("rank 3 on gpu-07 failed", 4),
+            "rank 3 on gpu-07 failed: stopping 4 workers here",
+        ),
+        (notices.binding_differs(2, "not bound"), "local rank 2: not bound"),
+    ],
+)
+def test_notice(notice: str, text: str) -> None:
+    """Each is one line, and says what comes of it."""
+    assert notice == text

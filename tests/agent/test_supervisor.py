@@ -1,0 +1,323 @@
+"""The loop: what is told is decided upon, and what is decided is done."""
+
+import signal
+from collections.abc import Iterator
+from typing import NamedTuple
+
+import pytest
+
+from launcher.agent.ladder import SECONDS_TO_DIE, SECONDS_TO_SWEEP
+from launcher.agent.notices import stopping
+from launcher.agent.state import State
+from launcher.agent.supervisor import Supervisor
+from launcher.domain.events import Event, SignalReceived, WorkerKilled
+from launcher.domain.outcome import (
+    Exited,
+    HelperFailed,
+    Interrupted,
+    NodeLost,
+    Outcome,
+    Succeeded,
+    WorkerFailed,
+)
+from launcher.domain.ranks import LocalRank
+from tests.agent.attempts import FakeAttempts, FakeClock, FakeInbox, FakePeers, FakeWorkers
+from tests.agent.histories import (
+    FORK_SERVER_LOST,
+    GRACE,
+    exited,
+    got,
+    killed,
+    printed,
+    started,
+    stopped,
+    swept,
+    workers,
+)
+
+WELL: list[Event | float] = [started(0), started(1), exited(0), exited(1)]
+BADLY: list[Event | float] = [started(0), started(1), exited(1, 3)]
+DIES: list[Event | float] = [killed(0, signal.SIGTERM)]
+
+
+class Agent(NamedTuple):
+    """A supervisor, and the fakes that it works with."""
+
+    clock: FakeClock
+    inbox: FakeInbox
+    peers: FakePeers
+    attempts: FakeAttempts
+
+    def play(self, **answers: list[list[Event | float]]) -> FakeWorkers:
+        """Return workers that answer so."""
+        return FakeWorkers(self.clock, **answers)
+
+    def run(self, played: FakeWorkers, start: State | None = None) -> Outcome:
+        """Supervise these workers until the job is over, by the rules of ``start``."""
+        rules = (start or workers(2)).rules
+        supervisor = Supervisor(self.attempts, played, self.peers, self.inbox, self.clock)
+        try:
+            return supervisor.run(rules)
+        finally:
+            played.close()
+
+
+@pytest.fixture
+def agent() -> Iterator[Agent]:
+    """Return an agent whose workers the test still has to play."""
+    clock = FakeClock()
+    agent = Agent(clock, FakeInbox(clock), FakePeers(clock), FakeAttempts())
+    yield agent
+    agent.inbox.source.close()
+    agent.peers.coordinator.close()
+
+
+def test_a_job_that_succeeds(agent: Agent) -> None:
+    """Started, heard to the end, swept, over."""
+    played = agent.play(start=[WELL])
+
+    outcome = agent.run(played)
+
+    assert outcome.reason == Succeeded()
+    assert played.calls == [("start", 0), ("collect", 0), ("collect", 1), ("sweep",)]
+
+
+def test_a_job_that_fails(agent: Agent) -> None:
+    """The others are asked; nobody is told of an attempt that is followed by none."""
+    played = agent.play(start=[BADLY], signal=[DIES])
+
+    outcome = agent.run(played)
+
+    assert outcome.exit_code == 3
+    assert ("signal", [0], signal.SIGTERM, "worker") in played.calls
+    assert outcome.fates[1].log == "rank-1.err"
+    assert agent.attempts.failures == []
+
+
+def test_a_restart_that_helps(agent: Agent) -> None:
+    """The failure is told, then the next attempt runs with fresh workers."""
+    played = agent.play(start=[BADLY, WELL], signal=[DIES])
+
+    outcome = agent.run(played, workers(2, restarts=2))
+
+    [failure] = agent.attempts.failures
+    assert isinstance(failure.reason, WorkerFailed)
+    assert (failure.attempt, outcome.attempt, outcome.reason) == (0, 1, Succeeded())
+    assert played.called("start") == [("start", 0), ("start", 1)]
+
+
+def test_restarts_are_counted(agent: Agent) -> None:
+    """One restart is one restart."""
+    played = agent.play(start=[BADLY, BADLY, WELL], signal=[DIES, DIES])
+
+    outcome = agent.run(played, workers(2, restarts=1))
+
+    assert (outcome.attempt, outcome.exit_code) == (1, 3)
+    assert len(agent.attempts.failures) == 1
+
+
+def test_a_signal_between_two_attempts(agent: Agent) -> None:
+    """It meets the next attempt, whose workers are asked to end at once."""
+
+    class Interrupting(FakeAttempts):
+        def failed(self, outcome: Outcome) -> None:
+            super().failed(outcome)
+            agent.inbox.source.tell(got(signal.SIGTERM))
+
+    end: list[Event | float] = [killed(0, signal.SIGTERM), killed(1, signal.SIGTERM)]
+    played = agent.play(start=[BADLY], signal=[DIES, end])
+
+    outcome = agent._replace(attempts=Interrupting()).run(played, workers(2, restarts=5))
+
+    assert outcome.reason == Interrupted(signal.SIGTERM)
+    assert played.calls[-4] == ("signal", [0, 1], signal.SIGTERM, "worker")
+
+
+def test_time_kills_whoever_stays(agent: Agent) -> None:
+    """After the grace SIGKILL, and after a while on without those who don't die."""
+    unkillable = "pid 100 (python, state D in nfs_wait)"
+    played = agent.play(
+        start=[BADLY], signal=[[GRACE], [SECONDS_TO_DIE]], sweep=[[swept(unkillable)]]
+    )
+
+    outcome = agent.run(played)
+
+    assert played.called("signal") == [
+        ("signal", [0], signal.SIGTERM, "worker"),
+        ("signal", [0], signal.SIGKILL, "group"),
+    ]
+    assert outcome.survivors == (unkillable,)
+
+
+def test_a_deadline_that_was_met_just_in_time(agent: Agent) -> None:
+    """The end and its deadline come in one moment: what is waited for then has all its time."""
+    played = agent.play(start=[BADLY], signal=[[GRACE, *DIES]], sweep=[[swept("pid 9 (python)")]])
+
+    outcome = agent.run(played)
+
+    assert outcome.survivors == ("pid 9 (python)",)
+
+
+def test_the_next_attempt_does_not_inherit_a_deadline(agent: Agent) -> None:
+    """A sweep that was waited for in the first attempt is no hurry in the second."""
+    late = [SECONDS_TO_SWEEP, *BADLY]
+    played = agent.play(start=[BADLY, late], signal=[DIES, DIES])
+
+    outcome = agent.run(played, workers(2, restarts=1))
+
+    assert (outcome.attempt, outcome.exit_code) == (1, 3)
+    assert played.called("signal") == [("signal", [0], signal.SIGTERM, "worker")] * 2
+
+
+def test_what_is_done_about_signals(agent: Agent) -> None:
+    """Forwarded, suspended, resumed, told, hushed, asked: each by its own call."""
+    played = agent.play(
+        start=[[started(0), started(1)]],
+        resume=[[SignalReceived(signal.SIGINT, at=60.0)]],
+        signal=[[exited(0, 130), exited(1, 130)]],
+    )
+    agent.inbox.source.tell(
+        got(signal.SIGUSR1), got(signal.SIGTSTP), stopped(0), got(signal.SIGCONT)
+    )
+
+    outcome = agent.run(played)
+
+    assert outcome.reason == Interrupted(signal.SIGINT)
+    assert played.calls[:7] == [
+        ("start", 0),
+        ("forward", signal.SIGUSR1),
+        ("suspend",),
+        ("resume",),
+        ("interrupted",),
+        ("say", f"clusterrun: {stopping(signal.SIGINT, 2, GRACE)}"),
+        ("signal", [0, 1], signal.SIGINT, "worker"),
+    ]
+
+
+def test_ended_children_are_reaped(agent: Agent) -> None:
+    """Whenever SIGCHLD has come, though nothing else has happened."""
+
+    class Reaped(FakeWorkers):
+        def reap(self) -> None:
+            super().reap()
+            self.server.tell(*WELL)
+
+    played = Reaped(agent.clock)
+    agent.inbox.child_ended = True
+    agent.inbox.source.tell()
+
+    agent.run(played)
+
+    assert played.called("reap") == [("reap",)]
+    assert not agent.inbox.child_ended
+
+
+def test_sources_that_want_to_write_are_flushed(agent: Agent) -> None:
+    """As soon as they can be written to; others are not."""
+    played = agent.play(start=[WELL])
+    played.server.wants_write = True
+
+    agent.run(played)
+
+    assert (played.server.flushed, played.relay.flushed) == (1, 0)
+
+
+def test_a_lost_source_is_not_asked_again(agent: Agent) -> None:
+    """It is readable for ever, and has nothing to say."""
+
+    class Losing(FakeWorkers):
+        def sweep(self, now: float) -> list[Event]:
+            self.calls.append(("sweep", now))
+            self.server.lost = True
+            self.server.tell(swept("never heard"))
+            return [swept(), printed(0), printed(1)]
+
+    played = Losing(agent.clock, start=[[started(0), FORK_SERVER_LOST]])
+
+    outcome = agent.run(played)
+
+    assert (outcome.exit_code, outcome.survivors) == (137, ())
+
+
+@pytest.mark.parametrize(
+    "first",
+    [exited(1, 3), WorkerKilled(LocalRank(1), signal.SIGKILL, at=10.0)],
+)
+def test_memory_is_asked_about_at_the_first_failure(agent: Agent, first: Event) -> None:
+    """Later the counters may tell of others."""
+    attempts = FakeAttempts(evidence="the OOM killer struck once")
+    played = agent.play(start=[[started(0), started(1), first]], signal=[[exited(0, 1)]])
+
+    outcome = agent._replace(attempts=attempts).run(played)
+
+    assert attempts.asked_for_evidence == 1
+    assert [fate.out_of_memory for fate in outcome.fates] == ["", "the OOM killer struck once"]
+
+
+def test_memory_is_no_concern_of_a_success(agent: Agent) -> None:
+    """Nobody asks."""
+    agent.run(agent.play(start=[WELL]))
+
+    assert agent.attempts.asked_for_evidence == 0
+
+
+def test_ends_are_told_in_wall_clock_time(agent: Agent) -> None:
+    """Events are dated by the monotonic clock, at which the machine was 50 s old."""
+    outcome = agent.run(agent.play(start=[WELL]))
+
+    assert [fate.clock for fate in outcome.fates] == [1_010.0, 1_010.0]
+    assert [fate.ending for fate in outcome.fates] == [Exited(0), Exited(0)]
+
+
+def test_helpers_lost_between_two_attempts(agent: Agent) -> None:
+    """It is told once, together with the last news of the attempt before: it ends the next one."""
+    played = agent.play(
+        start=[BADLY], signal=[DIES], sweep=[[printed(0), printed(1), swept(), FORK_SERVER_LOST]]
+    )
+
+    outcome = agent.run(played, workers(2, restarts=1))
+
+    assert isinstance(outcome.reason, HelperFailed)
+    assert len(agent.attempts.failures) == 1
+
+
+def test_late_news_of_the_attempt_before(agent: Agent) -> None:
+    """A worker that could not be killed dies at last, and is not mistaken for its successor."""
+    late = killed(0, signal.SIGKILL)
+    played = agent.play(
+        start=[BADLY, WELL],
+        signal=[[GRACE], [SECONDS_TO_DIE]],
+        sweep=[[printed(1), swept("pid 100"), late]],
+    )
+
+    outcome = agent.run(played, workers(2, restarts=1))
+
+    assert outcome.reason == Succeeded()
+    assert len(played.called("signal")) == 2
+
+
+def test_other_nodes_are_told(agent: Agent) -> None:
+    """Of the failure at once, with its age; of the end when all is known. The verdict is theirs."""
+    played = agent.play(start=[BADLY], signal=[DIES])
+    agent.peers.verdict = NodeLost(3, "node9")
+
+    outcome = agent.run(played, workers(2, shared=True))
+
+    assert agent.peers.calls == [
+        ("failing", 1, Exited(3), 40.0),
+        ("done", [0, 1], 1050.0, None),
+    ]
+    assert outcome.reason == NodeLost(3, "node9")
+
+
+def test_other_nodes_are_told_of_signals(agent: Agent) -> None:
+    """With what has disturbed us."""
+    played = agent.play(start=[[started(0), started(1)]], signal=[[exited(0), exited(1)]])
+    agent.inbox.source.tell(got(signal.SIGTERM))
+
+    agent.run(played, workers(2, shared=True))
+
+    assert agent.peers.calls == [
+        ("disturbed", Interrupted(signal.SIGTERM)),
+        ("done", [0, 1], 1050.0, Interrupted(signal.SIGTERM)),
+    ]

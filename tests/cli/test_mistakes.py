@@ -1,0 +1,66 @@
+"""Command lines that cannot be split: exit code 2, what is wrong, what to type."""
+
+import pytest
+
+from launcher.cli.options import parse
+from launcher.errors import ExitCode, UsageError
+
+OF_SCRIPT = "an option of {0} stands after it:\n  clusterrun [OPTIONS] {0} {1}"
+
+OF_ANY = "an option of the script stands after it:\n  clusterrun [OPTIONS] train.py {0}"
+
+
+@pytest.mark.parametrize(
+    ("line", "message", "hint"),
+    [
+        ("--nnode_s 1 x", "there is no option --nnode_s", "did you mean --nnodes?"),
+        (
+            "--npoc_per_node=2 x",
+            "there is no option --npoc_per_node",
+            "did you mean --nproc-per-node?",
+        ),
+        (
+            "--lr 0.1 train.py",
+            "there is no option --lr",
+            OF_SCRIPT.format("train.py", "--lr"),
+        ),
+        (
+            "--versoin train.py",
+            "there is no option --versoin",
+            "did you mean --version?\n" + OF_SCRIPT.format("train.py", "--versoin"),
+        ),
+        ("--lr 0.1", "there is no option --lr", OF_ANY.format("--lr")),
+        ("-x train", "there is no option -x", OF_ANY.format("-x")),
+        ("-np 2 train", "there is no option -np", "did you mean --nproc-per-node?"),
+        (
+            "--nnodes 1 --master here x",
+            "--master could mean --master-addr or --master-port",
+            "type one of them in full",
+        ),
+        (
+            "--nproc-per-node",
+            "--nproc-per-node needs a value",
+            "type --nproc-per-node N|auto|gpu|cpu",
+        ),
+        ("--rdzv-id", "--rdzv-id needs a value", "type --rdzv-id ID"),
+        (
+            "--log-dir --dry_run train.py",
+            "--log-dir needs a value, and --dry_run is an option",
+            "type --log-dir DIR",
+        ),
+        (
+            "--rdzv_id --nnodes=1 train.py",
+            "--rdzv-id needs a value, and --nnodes=1 is an option",
+            "type --rdzv-id ID",
+        ),
+        ("--dry-run=1 train.py", "--dry-run takes no value", "type --dry-run alone"),
+        ("--help=yes", "--help takes no value", "type --help alone"),
+    ],
+)
+def test_mistakes(line: str, message: str, hint: str) -> None:
+    """Each mistake has its words and its way out."""
+    with pytest.raises(UsageError) as caught:
+        parse(line.split())
+
+    assert caught.value.exit_code == ExitCode.USAGE
+    assert (caught.value.message, caught.value.hint) == (message, hint)

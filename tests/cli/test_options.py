@@ -1,0 +1,103 @@
+"""The command line is split into raw flags and the words from SCRIPT on."""
+
+import subprocess
+import sys
+
+import pytest
+
+from launcher.cli.options import Answer, CommandLine, parse
+from launcher.sources.option import Kind, Option
+from launcher.sources.options import OPTIONS
+from launcher.sources.said import Flags, Given
+
+
+@pytest.mark.parametrize(
+    ("line", "flags", "words"),
+    [
+        ("train.py", {}, "train.py"),
+        ("", {}, ""),
+        ("--nproc-per-node 2 train.py", {"nproc_per_node": "2"}, "train.py"),
+        ("--nproc_per_node=2 train.py", {"nproc_per_node": "2"}, "train.py"),
+        ("--nproc 2 train.py", {"nproc_per_node": "2"}, "train.py"),
+        ("--max_r=3 train.py", {"max_restarts": "3"}, "train.py"),
+        ("--nnodes 1 --nnodes 2 train.py", {"nnodes": "2"}, "train.py"),
+        ("--rdzv_id 7 train.py", {"rdzv_id": "7"}, "train.py"),
+        ("--env A=1 --env=B=2 train.py", {"env": ("A=1", "B=2")}, "train.py"),
+        ("-m pkg.train --lr 1", {"module": True}, "pkg.train --lr 1"),
+        ("-vm pkg.train", {"module": True, "verbose": True}, "pkg.train"),
+        ("--no-python ls -l", {"no_python": True}, "ls -l"),
+        ("--dry train.py", {"dry_run": True}, "train.py"),
+        ("train.py --nnodes 2 --help -x", {}, "train.py --nnodes 2 --help -x"),
+        ("train.py -- --nnodes", {}, "train.py -- --nnodes"),
+        ("--json -- --odd.py --json", {"json": True}, "--odd.py --json"),
+        ("--nnodes rubbish", {"nnodes": "rubbish"}, ""),
+    ],
+)
+def test_lines(line: str, flags: Flags, words: str) -> None:
+    """Values stay text; all that follows SCRIPT is the script's."""
+    assert parse(line.split()) == CommandLine(flags, tuple(words.split()))
+
+
+def test_empty_values_are_values() -> None:
+    """A flag given an empty text was given: its complaint is to come."""
+    assert parse(["--nnodes", "", "", ""]) == CommandLine({"nnodes": ""}, ("", ""))
+
+
+def test_the_callers_list_is_left_alone() -> None:
+    """Splitting takes nothing away from what it was given."""
+    argv = ["--nnodes", "1", "train.py"]
+
+    parse(argv)
+
+    assert argv == ["--nnodes", "1", "train.py"]
+
+
+@pytest.mark.parametrize("option", OPTIONS, ids=[option.name for option in OPTIONS])
+def test_every_option_has_its_flag(option: Option[object]) -> None:
+    """Each row of the table is a flag, under each of its names."""
+    kinds: dict[Kind, Given] = {Kind.FLAG: True, Kind.VALUE: "x", Kind.REPEATED: ("x",)}
+    given = kinds[option.kind]
+
+    for name in option.names:
+        spelled = f"--{name}"
+        argv = [spelled] if option.kind is Kind.FLAG else [spelled, "x"]
+        assert parse([*argv, "train.py"]) == CommandLine({name: given}, ("train.py",))
+
+
+@pytest.mark.parametrize("line", ["--help", "-h", "--nnodes 1 --help train.py", "--help --version"])
+def test_help_is_an_answer(line: str) -> None:
+    """Asked for help before SCRIPT, nothing else matters."""
+    answer = parse(line.split())
+
+    assert isinstance(answer, Answer)
+    assert answer.text.startswith("Usage: clusterrun [OPTIONS] SCRIPT [ARGS]...\n")
+
+
+def test_version_is_an_answer() -> None:
+    """The name and three numbers."""
+    answer = parse(["--version", "train.py"])
+
+    assert isinstance(answer, Answer)
+    assert answer.text.startswith("clusterrun 0.")
+
+
+def test_a_right_line_loads_only_what_it_needs() -> None:
+    """What mistakes, help and job files need is not imported on the way to the workers."""
+    program = """
+import sys
+from launcher.cli.options import parse
+from launcher.sources.process import ThisProcess
+from launcher.sources.resolve import resolve
+line = parse(["--nproc", "2", "--module", "train"])
+process = ThisProcess(host="node7", cpus=8, python=sys.executable, run_id="x")
+resolve(line.flags, line.words, {}, process)
+late = {"ClusterShell", "difflib", "yaml", "shlex", "importlib.metadata", "launcher.cli.help"}
+print(*sorted(late & set(sys.modules)))
+print(*(name for name in sys.modules if name == "click.shell_completion"))
+"""
+
+    done = subprocess.run(
+        [sys.executable, "-c", program], capture_output=True, text=True, timeout=60, check=True
+    )
+
+    assert done.stdout.split() == []

@@ -1,0 +1,60 @@
+"""Flags may be spelled with - or _, and abbreviated as far as argparse allows it."""
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from launcher.cli.spelling import FLAG_NAMES, full_name, is_flag, meanings
+
+
+@pytest.mark.parametrize(
+    ("typed", "name"),
+    [
+        ("nnodes", "nnodes"),
+        ("nproc", "nproc-per-node"),
+        ("nproc_per_node", "nproc-per-node"),
+        ("rdzv_e", "rdzv-endpoint"),
+        ("rdzv", "rdzv"),
+        ("master", "master"),
+        ("m", "m"),
+        ("no_such", "no-such"),
+    ],
+)
+def test_full_names(typed: str, name: str) -> None:
+    """One meaning is taken; several or none leave the word for a complaint; a letter is short."""
+    assert full_name(typed) == name
+
+
+def test_an_exact_name_needs_no_choice() -> None:
+    """``--master-addr`` is itself, whatever else may begin so one day."""
+    assert meanings("master-addr") == ("master-addr",)
+    assert meanings("master") == ("master-addr", "master-port")
+
+
+@given(name=st.sampled_from(FLAG_NAMES), data=st.data())
+def test_a_clear_abbreviation_means_its_flag(name: str, data: st.DataObject) -> None:
+    """Cut a flag anywhere: what is left means it, if only one flag begins so."""
+    cut = name[: data.draw(st.integers(2, len(name)))]
+    others = [known for known in FLAG_NAMES if known.startswith(cut) and known != name]
+
+    meant = full_name(cut)
+
+    assert meant == (name if cut == name or not others else cut)
+
+
+@pytest.mark.parametrize(
+    ("word", "is_one"),
+    [
+        ("--nnodes", True),
+        ("--nnodes=1", True),
+        ("--dry_run", True),
+        ("--dry", True),
+        ("--lr", False),
+        ("nnodes", False),
+        ("-v", False),
+        ("--", False),
+    ],
+)
+def test_words_that_are_flags(word: str, is_one: bool) -> None:  # noqa: FBT001 - a table's column
+    """Long flags of ours, with or without a value behind them."""
+    assert is_flag(word) is is_one

@@ -1,0 +1,306 @@
+"""The command as a user starts it, seen from outside: what it prints, how it ends, what is left.
+
+All processes of a job, whatever became of their parents, are found by a mark in their environment.
+"""
+
+import itertools
+import os
+import re
+import select
+import selectors
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import ExitStack, suppress
+from pathlib import Path
+from textwrap import dedent
+from typing import IO, NamedTuple
+
+import psutil
+
+COMMAND = str(Path(sys.executable).with_name("clusterrun"))
+
+MARK = "MARK_OF_A_TESTED_JOB"
+
+SECONDS_TO_ACT = 30.0
+"""For whatever a test waits for; it passes long before, but on a very busy machine."""
+
+SECONDS_TO_VANISH = 1.0
+"""The promise: so long after the end of a job nothing of it is left."""
+
+OUTER_LAUNCH = re.compile(
+    r"(CLUSTERRUN|PET|TORCHELASTIC|SLURM)_|(LOCAL_|GROUP_|ROLE_)?(RANK|WORLD)"
+)
+
+
+class Ended(NamedTuple):
+    """A job that is over: exit code (-N for signal N, as ``subprocess`` has it) and output."""
+
+    code: int
+    out: str
+    err: str
+
+
+class Job:
+    """One started command. Its owner, the ``clusterrun`` fixture, ends it when the test is over."""
+
+    def __init__(self, process: "subprocess.Popen[bytes]", mark: str) -> None:
+        """Take a process with pipes, all of whose environment carries ``mark``."""
+        self.process = process
+        self.mark = mark
+        self.is_over = False
+        self._printed: dict[IO[bytes], bytearray] = {}
+        self._selector = selectors.DefaultSelector()
+        for stream in (process.stdout, process.stderr):
+            assert stream is not None
+            os.set_blocking(stream.fileno(), False)
+            self._printed[stream] = bytearray()
+            self._selector.register(stream, selectors.EVENT_READ)
+
+    @property
+    def out(self) -> str:
+        """What has been read of standard output so far."""
+        return next(iter(self._printed.values())).decode(errors="replace")
+
+    @property
+    def err(self) -> str:
+        """What has been read of standard error so far."""
+        return list(self._printed.values())[1].decode(errors="replace")
+
+    @property
+    def agent(self) -> int:
+        """Process id of the launcher, where nothing is wrapped around it."""
+        return self.process.pid
+
+    @property
+    def fork_server(self) -> int:
+        """Process id of the fork server."""
+        return fork_server_of(self.agent)
+
+    @property
+    def relay(self) -> int:
+        """Process id of the relay."""
+        return relay_of(self.agent)
+
+    def wait_for(self, pattern: str, times: int = 1) -> list[str]:
+        """Wait until ``pattern`` has been printed so often; return what ``re.findall`` finds."""
+        self._read_until(lambda: len(self._found(pattern)) >= times, f"{times} times {pattern!r}")
+        return self._found(pattern)
+
+    def numbers(self, name: str, times: int = 1) -> list[int]:
+        """Wait until workers have printed ``name 123`` so often; return these numbers."""
+        pattern = re.compile(rf"\b{name} (\d+)\n")
+        wanted = f"{times} times {name!r} and a number"
+        self._read_until(lambda: len(pattern.findall(self.out)) >= times, wanted)
+        return [int(number) for number in pattern.findall(self.out)]
+
+    def signal(self, number: int) -> None:
+        """Send a signal to the agent, and to it alone."""
+        self.process.send_signal(number)
+
+    def ended(self, seconds: float = SECONDS_TO_ACT) -> Ended:
+        """Wait for the end of the command and of its output."""
+        deadline = time.monotonic() + seconds
+        while self._selector.get_map():
+            assert self._read(deadline), f"still running, or its output open:\n{self._said()}"
+        code = self.process.wait(max(0.1, deadline - time.monotonic()))
+        self.is_over = True
+        return Ended(code, self.out, self.err)
+
+    def processes(self) -> list[psutil.Process]:
+        """Return all living processes of the job."""
+        return marked(self.mark)
+
+    def left(self, seconds: float = SECONDS_TO_VANISH) -> list[str]:
+        """Return what is still alive so much later; empty as soon as nothing is."""
+        return left_of(self.mark, seconds)
+
+    def kill_all(self) -> None:
+        """SIGKILL every process of the job, those that it starts meanwhile too."""
+        kill_marked(self.mark)
+        self.process.wait(SECONDS_TO_ACT)
+        self._selector.close()
+        for stream in self._printed:
+            stream.close()
+
+    def _found(self, pattern: str) -> list[str]:
+        return [found for text in (self.out, self.err) for found in re.findall(pattern, text)]
+
+    def _read_until(self, is_there: Callable[[], bool], wanted: str) -> None:
+        deadline = time.monotonic() + SECONDS_TO_ACT
+        while not is_there():
+            assert self._selector.get_map(), f"ended without {wanted}:\n{self._said()}"
+            assert self._read(deadline), f"not in time: {wanted}:\n{self._said()}"
+
+    def _read(self, deadline: float) -> bool:
+        """Read what there is, at the latest until ``deadline``; return False if that has passed."""
+        ready = self._selector.select(max(0.0, deadline - time.monotonic()))
+        for key, _ in ready:
+            chunk = os.read(key.fd, 1 << 20)
+            for stream in [stream for stream in self._printed if stream.fileno() == key.fd]:
+                self._printed[stream] += chunk
+                if not chunk:
+                    self._selector.unregister(stream)
+        return bool(ready)
+
+    def _said(self) -> str:
+        living = "\n".join(map(_describe, self.processes()))
+        return f"--- stdout\n{self.out}--- stderr\n{self.err}--- processes\n{living}"
+
+
+class Launcher:
+    """Starts the command in a folder of its own, and ends what it has started."""
+
+    def __init__(self, folder: Path) -> None:
+        """Take the folder for scripts, which is also where the command runs."""
+        self.folder = folder
+        self.jobs: list[Job] = []
+        self._numbers = itertools.count()
+
+    def script(
+        self,
+        text: str,
+        *options: str,
+        workers: int | None = None,
+        args: Sequence[str] = (),
+        around: Sequence[str] = (),
+        environ: Mapping[str, str] | None = None,
+        stdin: int = subprocess.DEVNULL,
+    ) -> Job:
+        """Start ``clusterrun OPTIONS SCRIPT ARGS`` on a script with this text.
+
+        Args:
+            text: the script, indented as suits the test.
+            options: for the launcher.
+            workers: how many; None for as many as the options say.
+            args: for the script.
+            around: a command that executes the one that follows it: ``("nohup",)``.
+            environ: variables on top of the tests' own.
+            stdin: a descriptor, or one of ``subprocess``'s constants.
+
+        """
+        script = self.folder / f"script{next(self._numbers)}.py"
+        script.write_text(dedent(text))
+        words = (*options, str(script), *args)
+        return self.command(*words, workers=workers, around=around, environ=environ, stdin=stdin)
+
+    def command(
+        self,
+        *words: str,
+        workers: int | None = None,
+        around: Sequence[str] = (),
+        environ: Mapping[str, str] | None = None,
+        stdin: int = subprocess.DEVNULL,
+    ) -> Job:
+        """Start ``clusterrun WORDS``."""
+        count = () if workers is None else ("--nproc-per-node", str(workers))
+        mark = f"{os.getpid()}-{id(self)}-{next(self._numbers)}"
+        process = subprocess.Popen(
+            [*around, COMMAND, *count, *words],
+            cwd=self.folder,
+            env={**plain_environment(), MARK: mark, **(environ or {})},
+            stdin=stdin,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            start_new_session=True,
+        )
+        self.jobs.append(Job(process, mark))
+        return self.jobs[-1]
+
+    def close(self) -> None:
+        """End all jobs. Those that were over must have left nothing behind, whatever the test."""
+        left = [line for job in self.jobs if job.is_over for line in job.left()]
+        for job in self.jobs:
+            job.kill_all()
+        assert not left, "\n".join(["left behind:", *left])
+
+
+def plain_environment() -> dict[str, str]:
+    """Return our environment without what a launcher around the tests may have set, and GPUs."""
+    mine = {name: value for name, value in os.environ.items() if not OUTER_LAUNCH.match(name)}
+    return {**mine, "CUDA_VISIBLE_DEVICES": ""}
+
+
+def fork_server_of(agent: int) -> int:
+    """Return the process id of the fork server of a launcher."""
+    return _child(agent, lambda child: "fork_server.py" in " ".join(child.cmdline()))
+
+
+def relay_of(agent: int) -> int:
+    """Return the process id of the relay of a launcher."""
+    # The kernel keeps 15 letters of "clusterrun-relay".
+    return _child(agent, lambda child: child.name().startswith("clusterrun-rela"))
+
+
+def _child(parent: int, is_it: Callable[[psutil.Process], bool]) -> int:
+    children = psutil.Process(parent).children()
+    for child in children:
+        with suppress(psutil.ZombieProcess):
+            if is_it(child):
+                return child.pid
+    raise AssertionError(f"not among {[_describe(child) for child in children]}")
+
+
+def marked(mark: str) -> list[psutil.Process]:
+    """Return all living processes that were started with this mark in their environment."""
+    return [process for process in psutil.process_iter() if _variable(process, MARK) == mark]
+
+
+def left_of(mark: str, seconds: float, besides: int = 0) -> list[str]:
+    """Return what is still alive so much later, one process aside; empty as soon as nothing is."""
+    deadline = time.monotonic() + seconds
+    while living := [process for process in marked(mark) if process.pid != besides]:
+        if not _await_an_end([it.pid for it in living], deadline - time.monotonic()):
+            return [_describe(process) for process in living]
+    return []
+
+
+def kill_marked(mark: str) -> None:
+    """SIGKILL all of them, those that they start meanwhile too."""
+    deadline = time.monotonic() + SECONDS_TO_ACT
+    while (living := marked(mark)) and time.monotonic() < deadline:
+        for process in living:
+            with suppress(psutil.NoSuchProcess):
+                process.kill()
+        _await_an_end([process.pid for process in living], SECONDS_TO_ACT)
+
+
+def await_end(pid: int, seconds: float = SECONDS_TO_ACT) -> None:
+    """Wait until the process ``pid`` has ended."""
+    assert _await_an_end([pid], seconds), f"pid {pid} is still alive"
+
+
+def await_status(pid: int, *wanted: str) -> None:
+    """Wait until ``pid`` is in one of these states, ``psutil.STATUS_STOPPED`` for instance."""
+    deadline = time.monotonic() + SECONDS_TO_ACT
+    # The kernel tells nobody but the parent that a process stops.
+    while (status := psutil.Process(pid).status()) not in wanted:
+        assert time.monotonic() < deadline, f"pid {pid} is {status}, not {' or '.join(wanted)}"
+        time.sleep(0.005)
+
+
+def _await_an_end(pids: Iterable[int], seconds: float) -> bool:
+    """Wait until one of these has ended; return False if none has. Their parents may reap them."""
+    ends = select.poll()
+    with ExitStack() as opened:
+        for pid in pids:
+            try:
+                descriptor = os.pidfd_open(pid)
+            except ProcessLookupError:
+                return True
+            opened.callback(os.close, descriptor)
+            ends.register(descriptor, select.POLLIN)
+        return bool(ends.poll(max(0.0, seconds) * 1000))
+
+
+def _variable(process: psutil.Process, name: str) -> str:
+    with suppress(psutil.Error):
+        return process.environ().get(name, "")
+    return ""
+
+
+def _describe(process: psutil.Process) -> str:
+    with suppress(psutil.Error):
+        return f"pid {process.pid}, child of {process.ppid()}: {' '.join(process.cmdline())}"
+    return f"pid {process.pid}: gone meanwhile"

@@ -1,0 +1,118 @@
+"""A person at a terminal: an interactive bash on a pseudo terminal, and what is typed there."""
+
+import os
+import pty
+import re
+import select
+import signal
+import time
+from contextlib import suppress
+from pathlib import Path
+from textwrap import dedent
+
+import psutil
+
+from tests.contract.launched import (
+    COMMAND,
+    MARK,
+    SECONDS_TO_ACT,
+    SECONDS_TO_VANISH,
+    kill_marked,
+    left_of,
+    plain_environment,
+)
+
+PROMPT = "ready-to-type> "
+
+KEYS = {"Ctrl-C": b"\x03", "Ctrl-Z": b"\x1a", "Ctrl-\\": b"\x1c", "Ctrl-D": b"\x04"}
+
+
+class Shell:
+    """An interactive shell; its owner calls ``close``, which ends all that was started in it."""
+
+    def __init__(self, folder: Path) -> None:
+        """Start it in ``folder``, where scripts are written, too."""
+        self.folder = folder
+        self.mark = f"shell-{os.getpid()}-{time.monotonic_ns()}"
+        self.pid, self.descriptor = pty.fork()
+        if self.pid == 0:
+            self._become_shell()
+        self._unread = ""
+        self.expect(PROMPT)
+
+    def run(self, text: str, *options: str, after: str = "") -> None:
+        """Type the command that runs a script with this text, and what stands after it."""
+        (self.folder / "script.py").write_text(dedent(text))
+        self.type(" ".join((COMMAND, *options, "script.py", after)))
+
+    def type(self, line: str) -> None:
+        """Type a line."""
+        os.write(self.descriptor, line.encode() + b"\r")
+
+    def press(self, key: str) -> None:
+        """Press a key that the terminal makes a signal, or an end of file, of."""
+        os.write(self.descriptor, KEYS[key])
+
+    def expect(self, pattern: str) -> re.Match[str]:
+        """Wait until ``pattern`` shows in what has not been looked at; return the match."""
+        deadline = time.monotonic() + SECONDS_TO_ACT
+        while not (found := re.search(pattern, self._unread)):
+            ready, _, _ = select.select([self.descriptor], [], [], deadline - time.monotonic())
+            assert ready, f"no {pattern!r} in time:\n{self._unread}"
+            self._unread += os.read(self.descriptor, 1 << 16).decode(errors="replace")
+        self._unread = self._unread[found.end() :]
+        return found
+
+    def exit_code(self) -> int:
+        """Wait for the prompt and return the exit code of the last command.
+
+        The shell reads what is typed: it has its terminal back.
+        """
+        self.expect(PROMPT)
+        self.type("echo code=$?")
+        code = self.expect(r"code=(\d+)").group(1)
+        self.expect(PROMPT)
+        return int(code)
+
+    def stop_job(self) -> None:
+        """Press Ctrl-Z, and see that the shell reads what is typed."""
+        self.press("Ctrl-Z")
+        self.expect("Stopped")
+        assert self.exit_code() in {128 + signal.SIGTSTP, 128 + signal.SIGSTOP}
+
+    def bring_back(self, group: int) -> None:
+        """Continue the stopped job in the foreground: that is, in the end, this group."""
+        self.type("fg")
+        self.await_foreground(group)
+
+    def await_foreground(self, group: int) -> None:
+        """Wait until this process group has the terminal."""
+        deadline = time.monotonic() + SECONDS_TO_ACT
+        # Of a change the kernel tells nobody.
+        while (foreground := os.tcgetpgrp(self.descriptor)) != group:
+            assert time.monotonic() < deadline, f"group {foreground} has the terminal, not {group}"
+            time.sleep(0.005)
+
+    @property
+    def launcher(self) -> int:
+        """Process id of the launcher: the shell's one child."""
+        (child,) = psutil.Process(self.pid).children()
+        return child.pid
+
+    def left(self, seconds: float = SECONDS_TO_VANISH) -> list[str]:
+        """Return what was started here and is still alive so much later."""
+        return left_of(self.mark, seconds, besides=self.pid)
+
+    def close(self) -> None:
+        """Kill the shell and all that was started in it."""
+        kill_marked(self.mark)
+        with suppress(ProcessLookupError):
+            os.kill(self.pid, signal.SIGKILL)
+        os.waitpid(self.pid, 0)
+        os.close(self.descriptor)
+
+    def _become_shell(self) -> None:
+        os.chdir(self.folder)
+        # No colours and no brackets around what is pasted: only what is tested should show.
+        environ = {**plain_environment(), MARK: self.mark, "PS1": PROMPT, "TERM": "dumb"}
+        os.execvpe("bash", ["bash", "--norc", "--noprofile", "-i"], environ)

@@ -1,0 +1,121 @@
+"""Where workers run: what a dry run promises for real machines, and what the kernel says of them."""
+
+import functools
+import json
+import os
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from launcher.cli.run import run
+from tests.contract.launched import Launcher
+from tests.machine_trees import PciDevice, two_nodes, write_tree
+from tests.real_machines import recommended, tree_of
+
+TELLS_CPUS = """
+    import os
+    with open("/proc/self/status") as status:
+        [cpus] = [line.split()[1] for line in status if line.startswith("Cpus_allowed_list:")]
+    print("rank", os.environ["RANK"], "on", cpus)
+"""
+
+
+@pytest.mark.parametrize("mode", ["auto", "none"])
+def test_a_launcher_that_is_bound_binds_its_workers(clusterrun: Launcher, mode: str) -> None:
+    """What taskset (or a scheduler) leaves to the launcher is all that its workers get."""
+    last = str(max(os.sched_getaffinity(0)))
+    job = clusterrun.script(
+        TELLS_CPUS, f"--numa-binding={mode}", workers=2, around=("taskset", "-c", last)
+    )
+
+    ended = job.ended()
+
+    assert ended.code == 0
+    assert sorted(ended.out.splitlines()) == [
+        f"[rank {rank}] rank {rank} on {last}" for rank in (0, 1)
+    ]
+
+
+@pytest.fixture(scope="module")
+def tree(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], Path]:
+    """Return a function from the name of a real machine to its tree."""
+    return functools.cache(lambda name: tree_of(name, tmp_path_factory.mktemp(name)))
+
+
+@pytest.mark.parametrize(("name", "mode", "expected"), recommended())
+def test_a_dry_run_gives_real_machines_the_recommended_masks(
+    tree: Callable[[str], Path],
+    capsys: pytest.CaptureFixture[str],
+    name: str,
+    mode: str,
+    expected: list[str],
+) -> None:
+    """One worker for each GPU, in the vendor's order."""
+    options = [f"--machine-root={tree(name)}", f"--numa-binding={mode}"]
+
+    workers = planned(options, {}, capsys)
+
+    assert [worker["cpus"] for worker in workers] == expected
+    assert [worker["gpu"] for worker in workers] == [*range(len(expected))]
+
+
+@pytest.mark.parametrize(
+    ("name", "expected"), [(name, masks) for name, mode, masks in recommended() if mode == "node"]
+)
+def test_a_dry_run_follows_cuda_visible_devices(
+    tree: Callable[[str], Path],
+    capsys: pytest.CaptureFixture[str],
+    name: str,
+    expected: list[str],
+) -> None:
+    """Two workers, the first one on the last GPU."""
+    options = [f"--machine-root={tree(name)}", "--numa-binding=node"]
+    last = len(expected) - 1
+
+    workers = planned(options, {"CUDA_VISIBLE_DEVICES": f"{last},0"}, capsys)
+
+    assert [worker["cpus"] for worker in workers] == [expected[last], expected[0]]
+    assert [worker["gpu"] for worker in workers] == [last, 0]
+
+
+def planned(
+    options: list[str], environ: Mapping[str, str], capsys: pytest.CaptureFixture[str]
+) -> list[Any]:
+    """Return the workers that a dry run with these options prints."""
+    code = run(["--dry-run", "--json", *options, __file__], environ)
+
+    out, err = capsys.readouterr()
+    assert (code, err) == (0, "")
+    workers: list[Any] = json.loads(out)["workers"]
+    return workers
+
+
+def test_a_dry_run_of_the_command_itself(clusterrun: Launcher) -> None:
+    """Of a machine that does not exist: two GPUs on either node, the second one first."""
+    gpus = (
+        PciDevice("0000:17:00.0", numa_node=0, uuid="GPU-0", minor=0),
+        PciDevice("0000:ca:00.0", numa_node=1, uuid="GPU-1", minor=1),
+    )
+    write_tree(clusterrun.folder / "tree", two_nodes(gpus))
+
+    ended = clusterrun.script(
+        "raise SystemExit('started')",
+        "--dry-run",
+        "--json",
+        "--machine-root=tree",
+        environ={"CUDA_VISIBLE_DEVICES": "1,0"},
+    ).ended()
+
+    plan = json.loads(ended.out)
+    assert (ended.code, ended.err) == (0, "")
+    assert set(plan) == {"job", "workers", "assumed"}
+    assert plan["job"]["numa_binding"] == {"value": "auto", "origin": "default"}
+    assert plan["assumed"] is False
+    assert [
+        (worker["rank"], worker["local_rank"], worker["gpu"], worker["numa_node"], worker["cpus"])
+        for worker in plan["workers"]
+    ] == [(0, 0, 1, 1, "4-7"), (1, 1, 0, 0, "0-3")]
+    assert plan["workers"][1]["env"]["OMP_NUM_THREADS"] == "4"
+    assert plan["workers"][1]["env"]["RANK"] == "1"

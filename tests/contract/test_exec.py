@@ -1,0 +1,109 @@
+"""--exec: the command becomes its one worker."""
+
+import os
+
+import pytest
+
+from tests.captured import captured
+from tests.contract.launched import Launcher
+
+
+def test_the_process_is_the_worker(clusterrun: Launcher) -> None:
+    """No parent of ours, no child: the process that was started runs the script."""
+    job = clusterrun.script(
+        """
+        import os
+        print("pid", os.getpid(), flush=True)
+        print(os.environ["RANK"], os.environ["WORLD_SIZE"], os.environ["MASTER_ADDR"])
+        raise SystemExit(7)
+        """,
+        "--exec",
+        workers=1,
+    )
+
+    assert job.numbers("pid") == [job.process.pid]
+    ended = job.ended()
+    assert (ended.code, ended.out.splitlines()[1], ended.err) == (7, "0 1 127.0.0.1", "")
+
+
+def test_the_worker_starts_as_from_a_shell(clusterrun: Launcher) -> None:
+    """No signal is ignored on our behalf, and our secret is not passed on."""
+    job = clusterrun.command(
+        "--exec",
+        "--no-python",
+        "sh",
+        "-c",
+        "grep SigIgn /proc/self/status; echo token=$CLUSTERRUN_TOKEN",
+        workers=1,
+        environ={"CLUSTERRUN_TOKEN": "secret"},
+    )
+
+    ended = job.ended()
+
+    assert ended.out.split() == ["SigIgn:", "0" * 16, "token="]
+
+
+@pytest.mark.timeout(180)
+def test_tasks_of_a_slurm_step_meet(clusterrun: Launcher) -> None:
+    """As ``srun -n2 clusterrun --exec train.py``: rank, address and port are the step's."""
+    # A job id of this test alone, so that its port is, too.
+    step = captured("shared.1") | {"SLURM_JOB_ID": str(os.getpid())}
+    script = """
+        import os, torch, torch.distributed as dist
+        dist.init_process_group("gloo")
+        total = torch.tensor(dist.get_rank() + 1)
+        dist.all_reduce(total)
+        print("sum", int(total), flush=True)
+        print("local rank", os.environ["LOCAL_RANK"], "of", os.environ["LOCAL_WORLD_SIZE"])
+        dist.destroy_process_group()
+        """
+    tasks = [
+        clusterrun.script(
+            script,
+            "--exec",
+            environ=step
+            | {"SLURM_PROCID": rank, "SLURM_LOCALID": rank, "CUDA_VISIBLE_DEVICES": ""},
+        )
+        for rank in "01"
+    ]
+
+    said = [task.ended(120).out.splitlines() for task in tasks]
+
+    assert said == [["sum 3", "local rank 0 of 2"], ["sum 3", "local rank 1 of 2"]]
+
+
+def test_one_process_is_not_two_workers(clusterrun: Launcher) -> None:
+    """Exit code 2, and the line that starts two."""
+    ended = clusterrun.script("", "--exec", workers=2).ended()
+
+    assert ended.code == 2
+    assert ended.err == (
+        "clusterrun: error: --exec: one process can't become 2 workers"
+        " (nproc_per_node: --nproc-per-node)\n"
+        "  give --nproc-per-node 1, or have one task for each worker:\n"
+        "    srun --ntasks-per-node=2 clusterrun --exec ...\n"
+    )
+
+
+def test_a_program_that_can_not_be_executed(clusterrun: Launcher) -> None:
+    """The exit code is a shell's."""
+    program = clusterrun.folder / "program"
+    program.write_text("#!/nowhere/sh\n")
+    program.chmod(0o755)
+
+    ended = clusterrun.command("--exec", "--no-python", str(program), workers=1).ended()
+
+    assert ended.code == 126
+    assert ended.err == f"clusterrun: {program} can't be executed: No such file or directory\n"
+
+
+def test_a_dry_run_shows_the_task_among_the_others(clusterrun: Launcher) -> None:
+    """Nothing is started, no port is asked for."""
+    ended = clusterrun.script(
+        "", "--dry-run", environ=captured("task.3") | {"CUDA_VISIBLE_DEVICES": ""}
+    ).ended()
+
+    lines = [" ".join(line.split()) for line in ended.out.splitlines()]
+    assert "tasks 3 of 4, on this node 1 of 2 SLURM_STEP_TASKS_PER_NODE" in lines
+    assert "hosts n0 n1 SLURM_STEP_NODELIST" in lines
+    assert "LOCAL_WORLD_SIZE 2" in lines

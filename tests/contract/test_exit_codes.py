@@ -1,0 +1,298 @@
+"""The exit code is the causing worker's own, and the report says whose it is and why."""
+
+import json
+import os
+import re
+import signal
+from textwrap import dedent
+
+import pytest
+
+from tests.contract.launched import Ended, Launcher, await_end
+
+HOST = os.uname().nodename
+
+DATE = re.compile(r"at \d{4}-\d\d-\d\d \d\d:\d\d:\d\d")
+DURATION = re.compile(r"\d+\.\d+ s after")
+
+
+def report(ended: Ended) -> str:
+    """Return the launcher's own lines, with T and N for times, which nobody can foretell."""
+    lines = ended.err[ended.err.index("clusterrun: ") :]
+    return DURATION.sub("N s after", DATE.sub("at T", lines))
+
+
+def test_all_workers_end_well(clusterrun: Launcher) -> None:
+    """Exit code 0, and not a word of our own."""
+    job = clusterrun.script("", workers=2)
+
+    assert job.ended() == (0, "", "")
+
+
+def test_a_worker_exits_with_7(clusterrun: Launcher) -> None:
+    """Its code is ours; the other worker is marked as stopped by us."""
+    job = clusterrun.script(
+        """
+        import os, sys, time
+        if os.environ["RANK"] == "1":
+            print("pid", os.getpid())
+            sys.exit(7)
+        time.sleep(60)
+        """,
+        workers=2,
+    )
+
+    ended = job.ended()
+
+    (pid,) = job.numbers("pid")
+    assert ended.code == 7
+    assert report(ended) == dedent(f"""\
+        clusterrun: rank 1 on {HOST} failed: exit code 7
+          local rank 1, pid {pid}, at T, N s after its start
+          rank 0: stopped by clusterrun
+        clusterrun: exit code 7 is rank 1's
+        """)
+
+
+@pytest.mark.parametrize(
+    ("number", "name", "why"),
+    [
+        (
+            signal.SIGKILL,
+            "SIGKILL",
+            "the kernel does when memory runs out, else the scheduler at a limit, or a person",
+        ),
+        (
+            signal.SIGSEGV,
+            "SIGSEGV (segmentation fault)",
+            "--env PYTHONFAULTHANDLER=1 shows where in Python it was",
+        ),
+        (
+            signal.SIGTERM,
+            "SIGTERM",
+            "clusterrun did not send it: the scheduler did, or a person",
+        ),
+    ],
+)
+def test_a_worker_is_ended_by_a_signal(
+    clusterrun: Launcher, number: signal.Signals, name: str, why: str
+) -> None:
+    """128 + N, the signal by its name, and at the end of the next line what commonly sends it."""
+    job = clusterrun.script(
+        """
+        import os, sys, time
+        if os.environ["RANK"] == "0":
+            print("pid", os.getpid(), flush=True)
+            os.kill(os.getpid(), int(sys.argv[1]))
+        time.sleep(60)
+        """,
+        workers=2,
+        args=[str(int(number))],
+    )
+
+    ended = job.ended()
+
+    (pid,) = job.numbers("pid")
+    assert ended.code == 128 + number
+    headline, circumstances, usual, *rest = report(ended).splitlines()
+    assert headline == f"clusterrun: rank 0 on {HOST} was killed by {name}"
+    assert circumstances == f"  local rank 0, pid {pid}, at T, N s after its start"
+    assert usual.endswith(why)
+    assert rest == [
+        "  rank 1: stopped by clusterrun",
+        f"clusterrun: exit code {ended.code} is rank 0's: 128 + {int(number)} for {number.name}",
+    ]
+
+
+def test_sys_exit_with_a_text(clusterrun: Launcher) -> None:
+    """Exit code 1, as Python has it, and the text is in the report."""
+    job = clusterrun.script(
+        """
+        import os, sys, time
+        if os.environ["RANK"] == "0":
+            sys.exit("no data in /data")
+        time.sleep(60)
+        """,
+        workers=2,
+    )
+
+    ended = job.ended()
+
+    assert ended.code == 1
+    assert "[rank 0] no data in /data\n" in ended.err
+    assert f"rank 0 on {HOST} failed: exit code 1\n" in report(ended)
+    assert "\n\n    no data in /data\n\n" in report(ended)
+
+
+def test_an_exception(clusterrun: Launcher) -> None:
+    """Its line in the headline, its traceback below: nobody has to scroll up."""
+    job = clusterrun.script(
+        """
+        import os, time
+        if os.environ["RANK"] == "1":
+            print("pid", os.getpid())
+            raise ValueError("boom")
+        time.sleep(60)
+        """,
+        workers=2,
+    )
+
+    ended = job.ended()
+
+    (pid,) = job.numbers("pid")
+    assert ended.code == 1
+    assert report(ended) == dedent(f"""\
+        clusterrun: rank 1 on {HOST} failed: ValueError: boom
+          exit code 1, local rank 1, pid {pid}, at T, N s after its start
+
+            Traceback (most recent call last):
+              File "{clusterrun.folder}/script0.py", line 5, in <module>
+                raise ValueError("boom")
+            ValueError: boom
+
+          rank 0: stopped by clusterrun
+        clusterrun: exit code 1 is rank 1's
+        """)
+
+
+def test_one_worker_tells_its_exception_once(clusterrun: Launcher) -> None:
+    """Its standard error is ours; the report doesn't repeat it."""
+    job = clusterrun.script('raise ValueError("boom")')
+
+    ended = job.ended()
+
+    assert ended.code == 1
+    assert ended.err.count("Traceback") == 1
+    assert re.fullmatch(
+        rf"clusterrun: rank 0 on {HOST} failed: ValueError: boom\n"
+        r"  exit code 1, local rank 0, pid \d+, at T, N s after its start\n"
+        r"clusterrun: exit code 1 is rank 0's\n",
+        report(ended),
+    )
+
+
+def test_a_program_that_cannot_be_executed(clusterrun: Launcher) -> None:
+    """126, as a shell says, and the step of the start that failed."""
+    program = clusterrun.folder / "program"
+    program.write_bytes(b"neither ELF nor #!")
+    program.chmod(0o755)
+
+    ended = clusterrun.command("--no-python", str(program), workers=1).ended()
+
+    assert ended.code == 126
+    assert report(ended) == dedent(f"""\
+        clusterrun: rank 0 on {HOST} was not started: execute {program}: Exec format error
+          local rank 0, at T
+        clusterrun: exit code 126 is rank 0's: it could not be started
+        """)
+
+
+def test_a_shell_script(clusterrun: Launcher) -> None:
+    """--no-python runs any program on PATH, with its arguments, and passes its code on."""
+    job = clusterrun.command("--no-python", "sh", "-c", 'echo "$0 $RANK"; exit 3', "a b", workers=1)
+
+    ended = job.ended()
+
+    assert (ended.code, ended.out) == (3, "a b 0\n")
+
+
+def test_a_module(clusterrun: Launcher) -> None:
+    """-m runs a module of a package in the current folder as the main program."""
+    package = clusterrun.folder / "package"
+    package.mkdir()
+    (package / "train.py").write_text(
+        "import sys; print(__name__, __package__); sys.exit(int(sys.argv[1]))"
+    )
+
+    ended = clusterrun.command("-m", "package.train", "5").ended()
+
+    assert (ended.code, ended.out) == (5, "__main__ package\n")
+
+
+def test_the_first_of_four_to_fail_is_named(clusterrun: Launcher) -> None:
+    """Those that fail when they are stopped, and one that had ended well, are told apart."""
+    go = clusterrun.folder / "go"
+    os.mkfifo(go)
+    job = clusterrun.script(
+        """
+        import os, signal, sys, time
+        rank = os.environ["RANK"]
+        signal.signal(signal.SIGTERM, lambda *_: sys.exit(6))
+        print(f"pid-of-{rank}", os.getpid(), flush=True)
+        if rank == "0":
+            sys.exit()
+        if rank == "2":
+            open("go").close()
+            sys.exit(5)
+        time.sleep(60)
+        """,
+        workers=4,
+    )
+    job.numbers(r"pid-of-\d", 4)
+    await_end(*job.numbers("pid-of-0"))
+
+    go.write_text("")
+    ended = job.ended()
+
+    assert ended.code == 5
+    assert f"rank 2 on {HOST} failed: exit code 5\n" in report(ended)
+    assert "  rank 0: had ended before, exit code 0\n" in report(ended)
+    assert "  ranks 1, 3: stopped by clusterrun, exit code 6\n" in report(ended)
+    assert ended.err.endswith("clusterrun: exit code 5 is rank 2's\n")
+
+
+def test_an_echo_is_not_the_cause(clusterrun: Launcher) -> None:
+    """The rank that lost its peer ends first; the peer's own reason comes while it is stopped."""
+    job = clusterrun.script(
+        """
+        import os, signal, sys
+        signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGTERM})
+        print("ready", flush=True)
+        if os.environ["RANK"] == "0":
+            open("go").close()
+            sys.exit("RuntimeError: Connection closed by peer [127.0.0.1]:4242")
+        signal.sigwait({signal.SIGTERM})
+        raise ValueError("the true reason")
+        """,
+        workers=2,
+    )
+    os.mkfifo(clusterrun.folder / "go")
+    job.wait_for("ready", 2)
+
+    (clusterrun.folder / "go").write_text("")
+    ended = job.ended()
+
+    assert ended.code == 1
+    assert report(ended).startswith(
+        f"clusterrun: rank 1 on {HOST} failed: ValueError: the true reason\n"
+    )
+    assert "  rank 0: failed too, exit code 1\n" in report(ended)
+    assert ended.err.endswith("clusterrun: exit code 1 is rank 1's\n")
+
+
+def test_the_error_file_is_read_and_passed_on(clusterrun: Launcher) -> None:
+    """Torch's @record writes TORCHELASTIC_ERROR_FILE; whoever started us may have asked for it."""
+    parents_file = clusterrun.folder / "error.json"
+    job = clusterrun.script(
+        """
+        import os, sys
+        from torch.distributed.elastic.multiprocessing.errors import record
+
+        @record
+        def main():
+            # As a worker whose standard error is lost: only the file says why.
+            sys.stderr = open(os.devnull, "w")
+            raise ValueError("boom")
+
+        main()
+        """,
+        environ={"TORCHELASTIC_ERROR_FILE": str(parents_file)},
+        workers=2,
+    )
+
+    ended = job.ended()
+
+    assert ended.code == 1
+    assert re.search(rf"rank [01] on {HOST} failed: ValueError: boom\n", report(ended))
+    assert "\n  in its error file:\n" in report(ended)
+    assert json.loads(parents_file.read_text())["message"]["message"] == "ValueError: boom"

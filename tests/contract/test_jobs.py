@@ -1,0 +1,307 @@
+"""What a job's workers are given, however it was described, and that jobs don't meet each other."""
+
+import json
+import os
+import re
+import shutil
+import socket
+import subprocess
+import sys
+from collections.abc import Mapping
+from pathlib import Path
+from textwrap import dedent
+from typing import Any
+
+import pytest
+
+from launcher.rendezvous.port_owner import program
+from tests.contract.launched import COMMAND, MARK, Launcher, plain_environment
+
+PLAIN_LOCALE = {"LC_ALL": "C.UTF-8"}
+"""In others Python may set LC_CTYPE for all that it starts."""
+
+TELLS = """
+    import json, os, sys
+    told = {"argv": sys.argv, "python": sys.executable, "environ": dict(os.environ)}
+    with open(f"{sys.argv[1]}-{os.environ['RANK']}.json", "w") as file:
+        json.dump(told, file)
+"""
+
+MEETS = """
+    import os, socket, time
+    me = os.environ["TORCHELASTIC_RUN_ID"].encode()
+    where = os.environ["MASTER_ADDR"], int(os.environ["MASTER_PORT"])
+    if os.environ["RANK"] == "0":
+        with socket.create_server(where) as server:
+            other, _ = server.accept()
+    else:
+        while True:
+            try:
+                other = socket.create_connection(where)
+                break
+            except ConnectionRefusedError:
+                time.sleep(0.01)
+    other.sendall(me)
+    other.shutdown(socket.SHUT_WR)
+    met = b"".join(iter(lambda: other.recv(100), b""))
+    assert met == me, f"{me} met {met}"
+    print("port", where[1], flush=True)
+"""
+
+MEETS_BY_TORCH = """
+    import os
+    import torch
+    import torch.distributed as dist
+    dist.init_process_group("gloo")
+    met = [None] * dist.get_world_size()
+    dist.all_gather_object(met, os.environ["TORCHELASTIC_RUN_ID"])
+    assert set(met) == {os.environ["TORCHELASTIC_RUN_ID"]}, met
+    print("port", os.environ["MASTER_PORT"], flush=True)
+    dist.destroy_process_group()
+"""
+
+PYTHONS = ("/usr/bin/python3", "/usr/local/bin/python3", "python3.13", "python3.12", "python3.11")
+
+
+@pytest.mark.parametrize("script", [MEETS, pytest.param(MEETS_BY_TORCH, marks=pytest.mark.long)])
+def test_ten_jobs_at_once_do_not_meet(clusterrun: Launcher, script: str) -> None:
+    """Each has a port of its own, at which its own two ranks find each other."""
+    jobs = [clusterrun.script(script, f"--run-id=job{number}", workers=2) for number in range(10)]
+
+    codes = [job.ended(100).code for job in jobs]
+
+    ports = [set(job.numbers("port", 2)) for job in jobs]
+    assert codes == [0] * 10
+    assert [len(port) for port in ports] == [1] * 10
+    assert len(set.union(*ports)) == 10
+
+
+def test_a_port_that_is_taken_is_refused(clusterrun: Launcher) -> None:
+    """Exit code 4 and what to do, before any worker starts."""
+    with socket.create_server(("127.0.0.1", 0)) as stranger:
+        port = stranger.getsockname()[1]
+        job = clusterrun.script(TELLS, f"--master-port={port}", "--log-dir=logs", args=["worker"])
+        ended = job.ended()
+
+    said = (
+        f"clusterrun: error: port {port} (--master-port) can't be used on this machine:"
+        f" {program(os.getpid(), Path('/'))} has it\n"
+        "  End the program that listens there, name another port, or leave --master-port out:\n"
+        "  on one machine a free port is chosen.\n"
+    )
+    assert ended == (4, "", said)
+    assert [path.name for path in clusterrun.folder.iterdir()] == ["script0.py"]
+
+
+def test_workers_get_every_variable_of_the_contract(clusterrun: Launcher) -> None:
+    """Rank 1 of two, each value; what was inherited is passed on, and nothing else is added."""
+    job = clusterrun.script(
+        TELLS,
+        "--run-id=digits",
+        "--max-restarts=3",
+        workers=2,
+        args=["worker", "--lr", "0.1"],
+        environ={**PLAIN_LOCALE, "USERS_OWN": "yes", "OMP_NUM_THREADS": "7"},
+    )
+
+    code = job.ended().code
+
+    told = told_by(clusterrun, "worker-1")
+    given = added_to(told["environ"])
+    port, error_file = int(given.pop("MASTER_PORT")), given.pop("TORCHELASTIC_ERROR_FILE")
+    assert code == 0
+    assert told["argv"][1:] == ["worker", "--lr", "0.1"]
+    assert given == {
+        "USERS_OWN": "yes",
+        "OMP_NUM_THREADS": "7",
+        "RANK": "1",
+        "LOCAL_RANK": "1",
+        "ROLE_RANK": "1",
+        "GROUP_RANK": "0",
+        "NODE_RANK": "0",
+        "WORLD_SIZE": "2",
+        "LOCAL_WORLD_SIZE": "2",
+        "ROLE_WORLD_SIZE": "2",
+        "GROUP_WORLD_SIZE": "1",
+        "ROLE_NAME": "default",
+        "MASTER_ADDR": "127.0.0.1",
+        "TORCHELASTIC_RUN_ID": "digits",
+        "TORCHELASTIC_RESTART_COUNT": "0",
+        "TORCHELASTIC_MAX_RESTARTS": "3",
+        "TORCHELASTIC_USE_AGENT_STORE": "False",
+        "TORCHELASTIC_SIGNALS_TO_HANDLE": "SIGTERM,SIGINT,SIGHUP,SIGQUIT",
+        "TORCH_NCCL_ASYNC_ERROR_HANDLING": "1",
+    }
+    assert 1024 <= port < 65536
+    assert re.fullmatch(r"/.+/attempt-0/rank-1/error\.json", error_file)
+
+
+def test_torchrun_gives_the_same_variables(clusterrun: Launcher) -> None:
+    """Side by side: one more here, NODE_RANK, and the same values but for what each run chooses."""
+    job = clusterrun.script(TELLS, workers=2, args=["ours"], environ=PLAIN_LOCALE)
+    code = job.ended().code
+    subprocess.run(
+        [Path(sys.executable).with_name("torchrun"), "--nproc-per-node=2", "script0.py", "theirs"],
+        cwd=clusterrun.folder,
+        env={**plain_environment(), **PLAIN_LOCALE},
+        capture_output=True,
+        timeout=100,
+        check=True,
+    )
+
+    ours = added_to(told_by(clusterrun, "ours-1")["environ"])
+    theirs = added_to(told_by(clusterrun, "theirs-1")["environ"])
+    differing = {name for name in theirs if ours.get(name) != theirs[name]}
+    assert code == 0
+    assert set(ours) - set(theirs) == {"NODE_RANK"}
+    assert differing <= {
+        "MASTER_ADDR",  # theirs is "localhost", which may be ::1 first
+        "MASTER_PORT",
+        "OMP_NUM_THREADS",  # theirs is 1
+        "TORCHELASTIC_ERROR_FILE",
+        "TORCHELASTIC_RUN_ID",
+        "TORCHELASTIC_USE_AGENT_STORE",  # their agent serves a store
+    }
+
+
+def test_flags_beat_variables_beat_the_job_file(clusterrun: Launcher) -> None:
+    """Each source gives what the stronger ones leave open."""
+    (clusterrun.folder / "tells.py").write_text(dedent(TELLS))
+    (clusterrun.folder / "job.yaml").write_text(
+        dedent("""
+            script: tells.py
+            args: [worker, --lr, 010]
+            nproc_per_node: 4
+            max_restarts: 5
+            run_id: from the file
+            env:
+              SAID_BY: the file
+              ONLY_THERE: no
+        """)
+    )
+
+    job = clusterrun.command(
+        "--config=job.yaml",
+        "--max-restarts=1",
+        "--env=SAID_BY=the flag",
+        environ={
+            "CLUSTERRUN_NPROC_PER_NODE": "2",
+            "PET_NPROC_PER_NODE": "3",
+            "PET_MAX_RESTARTS": "4",
+            "SAID_BY": "the shell",
+            "ONLY_THERE": "the shell",
+        },
+    )
+
+    code = job.ended().code
+
+    told = told_by(clusterrun, "worker-1")
+    environ = told["environ"]
+    assert code == 0
+    assert told["argv"] == ["tells.py", "worker", "--lr", "010"]
+    assert environ["WORLD_SIZE"] == "2"
+    assert environ["TORCHELASTIC_MAX_RESTARTS"] == "1"
+    assert environ["TORCHELASTIC_RUN_ID"] == "from the file"
+    assert (environ["SAID_BY"], environ["ONLY_THERE"]) == ("the flag", "no")
+
+
+@pytest.mark.parametrize("said_by", ["--python", "PYTHON_EXEC"])
+def test_workers_run_on_the_interpreter_that_is_named(clusterrun: Launcher, said_by: str) -> None:
+    """With its own modules; nothing of the launcher's own interpreter is needed or seen there."""
+    python = another_python()
+    options = ["--python", python] if said_by == "--python" else []
+    environ = {said_by: python} if said_by == "PYTHON_EXEC" else {}
+    job = clusterrun.script(TELLS, *options, workers=2, args=["worker"], environ=environ)
+
+    code = job.ended().code
+
+    assert code == 0
+    assert told_by(clusterrun, "worker-1")["python"] == python
+
+
+def test_a_module_runs_as_by_python_m(clusterrun: Launcher) -> None:
+    """From the current folder, with its package."""
+    (clusterrun.folder / "package").mkdir()
+    (clusterrun.folder / "package/__init__.py").touch()
+    (clusterrun.folder / "package/train.py").write_text(
+        "import sys; print(__name__, __package__, sys.argv[1:])"
+    )
+
+    ended = clusterrun.command("-m", "package.train", "--lr", "0.1", workers=1).ended()
+
+    assert ended == (0, "__main__ package ['--lr', '0.1']\n", "")
+
+
+def test_any_program_runs_without_python(clusterrun: Launcher) -> None:
+    """Found on PATH, with the variables of its rank."""
+    ended = clusterrun.command("--no-python", "sh", "-c", "echo rank $RANK", workers=2).ended()
+
+    assert ended.code == 0
+    assert sorted(ended.out.splitlines()) == ["[rank 0] rank 0", "[rank 1] rank 1"]
+
+
+def test_the_launcher_is_a_module_too(clusterrun: Launcher) -> None:
+    """``python -m launcher`` for those whose PATH lacks the command."""
+    through_python = ("sh", "-c", f'shift; exec {sys.executable} -m launcher "$@"', "sh")
+    ended = clusterrun.script("print('hello')", workers=1, around=through_python).ended()
+
+    assert ended == (0, "hello\n", "")
+
+
+def test_a_launch_inside_a_worker_is_a_job_of_its_own(clusterrun: Launcher) -> None:
+    """One line says so; not a variable of the outer job is left in the inner one's workers."""
+    (clusterrun.folder / "inner.py").write_text(dedent(TELLS))
+    job = clusterrun.script(
+        """
+        import os, subprocess, sys
+        subprocess.run([sys.argv[1], "--nproc-per-node=3", "inner.py", f"in-{os.environ['RANK']}"])
+        """,
+        workers=2,
+        args=[COMMAND],
+        environ={"CLUSTERRUN_RUN_ID": "outer", "PET_MAX_RESTARTS": "5"},
+    )
+
+    ended = job.ended()
+
+    inner = [told_by(clusterrun, f"in-{outer}-2")["environ"] for outer in (0, 1)]
+    assert ended.code == 0
+    notices = {line for line in ended.err.splitlines() if "another launch" in line}
+    assert notices == {
+        f"[rank {rank}] clusterrun: started inside a worker of another launch"
+        " (LOCAL_RANK and TORCHELASTIC_RUN_ID are set): its worker variables, CLUSTERRUN_* and"
+        " PET_* are neither read nor passed on"
+        for rank in (0, 1)
+    }
+    assert [(it["RANK"], it["WORLD_SIZE"]) for it in inner] == [("2", "3")] * 2
+    assert {it["TORCHELASTIC_MAX_RESTARTS"] for it in inner} == {"0"}
+    assert len({"outer", *(it["TORCHELASTIC_RUN_ID"] for it in inner)}) == 3
+    assert len({it["MASTER_PORT"] for it in inner}) == 2
+    assert [name for it in inner for name in it if name.startswith(("CLUSTERRUN_", "PET_"))] == []
+
+
+def told_by(clusterrun: Launcher, worker: str) -> dict[str, Any]:
+    """Return what a worker of the script ``TELLS`` has written."""
+    found: dict[str, Any] = json.loads((clusterrun.folder / f"{worker}.json").read_text())
+    return found
+
+
+def added_to(environ: Mapping[str, str]) -> dict[str, str]:
+    """Return what a worker's environment has over what its launcher was started with."""
+    base = {**plain_environment(), **PLAIN_LOCALE, MARK: environ.get(MARK)}
+    return {name: value for name, value in environ.items() if base.get(name) != value}
+
+
+def another_python() -> str:
+    """Return the path of an interpreter that is not ours; the test is left out without one."""
+    for name in PYTHONS:
+        path = shutil.which(name)
+        if path and runs_elsewhere(path):
+            return path
+    pytest.skip(f"none of {', '.join(PYTHONS)} is there")
+
+
+def runs_elsewhere(python: str) -> bool:
+    """Return whether ``python`` can be run and has modules of its own."""
+    tell = [python, "-c", "import sys; print(sys.prefix, sys.executable)"]
+    done = subprocess.run(tell, capture_output=True, text=True, timeout=60, check=False)
+    return done.returncode == 0 and done.stdout.split() != [sys.prefix, python]

@@ -1,0 +1,146 @@
+"""A real memory limit: the kernel kills, and the report says so instead of "killed by SIGKILL"."""
+
+import os
+import re
+from collections.abc import Iterator
+from contextlib import suppress
+from pathlib import Path
+
+import psutil
+import pytest
+
+from tests.contract.launched import SECONDS_TO_ACT, Launcher
+
+CGROUPS = Path("/sys/fs/cgroup")
+MIB = 1 << 20
+
+
+class MemoryGroup:
+    """A control group of our own, with a limit on what is started inside it."""
+
+    def __init__(self) -> None:
+        """Make it; version 1 of control groups has a tree for memory alone.
+
+        Raises:
+            OSError: this machine doesn't let us.
+
+        """
+        version_1 = CGROUPS / "memory"
+        self.path = (version_1 if version_1.exists() else CGROUPS) / f"tests-{os.getpid()}"
+        self._limit = "memory.limit_in_bytes" if version_1.exists() else "memory.max"
+        self._limit_with_swap = (
+            "memory.memsw.limit_in_bytes" if version_1.exists() else "memory.swap.max"
+        )
+        self.path.mkdir()
+
+    def limited(self, mebibytes: int) -> tuple[str, ...]:
+        """Set the limit; return a command that executes what follows inside."""
+        (self.path / self._limit).write_text(str(mebibytes * MIB))
+        # Swap would only put off the end. A kernel that has none may lack the file.
+        if (self.path / self._limit_with_swap).exists():
+            with_swap = 0 if self._limit == "memory.max" else mebibytes * MIB
+            (self.path / self._limit_with_swap).write_text(str(with_swap))
+        return ("sh", "-c", f'echo $$ >{self.path}/cgroup.procs; exec "$@"', "sh")
+
+    def remove(self) -> None:
+        """Remove the group, ending what a failed test left in it."""
+        for pid in (self.path / "cgroup.procs").read_text().split():
+            with suppress(psutil.NoSuchProcess):
+                process = psutil.Process(int(pid))
+                process.kill()
+                process.wait(SECONDS_TO_ACT)
+        self.path.rmdir()
+
+
+@pytest.fixture
+def memory_group() -> Iterator[MemoryGroup]:
+    """Return a group to start jobs in; the test is left out where there can be none."""
+    try:
+        group = MemoryGroup()
+    except OSError as error:
+        if os.environ.get("CI") and os.geteuid() == 0:
+            raise
+        pytest.skip(f"no control group for memory: {error}")
+
+    yield group
+
+    group.remove()
+
+
+def test_a_rank_that_takes_too_much_is_called_out_of_memory(
+    clusterrun: Launcher, memory_group: MemoryGroup
+) -> None:
+    """Who, in words, and the evidence: what the kernel counted, the limit, and whose it is."""
+    job = clusterrun.script(
+        """
+        import os, time
+        if os.environ["RANK"] == "1":
+            eaten = bytearray(1 << 30)
+        time.sleep(100)
+        """,
+        workers=2,
+        around=memory_group.limited(300),
+    )
+
+    ended = job.ended()
+
+    assert ended.code == 137
+    assert re.search(
+        rf"clusterrun: rank 1 on \S+ was killed by SIGKILL: out of memory\n"
+        rf"  local rank 1, pid \d+, at .+ after its start\n"
+        rf"  out of memory: the kernel's OOM killer ended 1 process of this cgroup"
+        rf" \(limit 300 MiB, {memory_group.path}\)\n"
+        rf"  rank 0: stopped by clusterrun\n"
+        rf"clusterrun: exit code 137 is rank 1's: 128 \+ 9 for SIGKILL\n$",
+        ended.err,
+    )
+
+
+def test_a_data_loader_that_takes_too_much_counts_too(
+    clusterrun: Launcher, memory_group: MemoryGroup
+) -> None:
+    """The rank itself only sees a child die: torch's exception is shown, and what was behind it."""
+    job = clusterrun.script(
+        """
+        from torch.utils.data import DataLoader, Dataset
+
+        class Eater(Dataset):
+            def __len__(self):
+                return 1
+            def __getitem__(self, index):
+                eaten = bytearray(4 << 30)
+                return index
+
+        for _ in DataLoader(Eater(), num_workers=1):
+            pass
+        """,
+        workers=1,
+        around=memory_group.limited(1200),
+    )
+
+    ended = job.ended(60)
+
+    assert ended.code == 1
+    assert re.search(r"clusterrun: rank 0 on \S+ failed: RuntimeError: DataLoader", ended.err)
+    assert (
+        "  out of memory: the kernel's OOM killer ended 1 process of this cgroup"
+        f" (limit 1200 MiB, {memory_group.path})\n"
+    ) in ended.err
+    assert ended.err.endswith("clusterrun: exit code 1 is rank 0's\n")
+
+
+def test_a_sigkill_alone_is_no_want_of_memory(
+    clusterrun: Launcher, memory_group: MemoryGroup
+) -> None:
+    """With a limit that nobody reached, the report says who may have sent it."""
+    job = clusterrun.script(
+        "import os, signal; os.kill(os.getpid(), signal.SIGKILL)",
+        workers=1,
+        around=memory_group.limited(300),
+    )
+
+    ended = job.ended()
+
+    assert ended.code == 137
+    assert re.search(r"clusterrun: rank 0 on \S+ was killed by SIGKILL\n", ended.err)
+    assert "clusterrun did not send it" in ended.err

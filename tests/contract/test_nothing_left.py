@@ -1,0 +1,326 @@
+"""However the job ends, nothing of it is left, and nobody else was signalled."""
+
+import os
+import re
+import select
+import signal
+import subprocess
+import time
+from collections.abc import Callable, Iterator
+from contextlib import suppress
+from textwrap import dedent
+
+import psutil
+import pytest
+
+from tests.contract.launched import (
+    COMMAND,
+    MARK,
+    SECONDS_TO_VANISH,
+    Job,
+    Launcher,
+    await_end,
+    plain_environment,
+)
+
+ROUNDS = 20
+
+FAMILY = """
+    import os, subprocess, sys, time
+
+    def start_daemon():
+        if os.fork() == 0:
+            os.setsid()
+            if os.fork() == 0:
+                time.sleep(100)
+            os._exit(0)
+        os.wait()
+
+    subprocess.Popen(["sleep", "100"])
+    subprocess.Popen(["sleep", "100"], start_new_session=True)
+    start_daemon()
+    print("ready", os.getpid(), flush=True)
+    if "stay" in sys.argv:
+        time.sleep(100)
+    # Not even a child that it forgot to wait for keeps a worker from its end.
+    os._exit(0)
+"""
+"""A worker with a child, a child in a session of its own, and a daemon that has left it."""
+
+VICTIMS: dict[str, Callable[[Job], int]] = {
+    "agent": lambda job: job.agent,
+    "fork server": lambda job: job.fork_server,
+    "relay": lambda job: job.relay,
+    "worker": lambda job: job.numbers("ready", 2)[0],
+}
+
+LAST_LINES = {
+    "agent": "",
+    "fork server": "clusterrun: exit code 137 is the fork server's: 128 . 9 for SIGKILL\n",
+    "relay": "clusterrun: exit code 137 is the relay's: 128 . 9 for SIGKILL\n",
+    "worker": r"clusterrun: exit code 137 is rank [01]'s: 128 . 9 for SIGKILL\n",
+}
+
+
+class Bystanders:
+    """Processes that are none of the launcher's business, but near it.
+
+    One in another session, a child that the launcher has before it runs, one in its own group.
+    """
+
+    BESIDE = f"""
+        env -u {MARK} sleep 100 >/dev/null 2>&1 &
+        echo bystander $!
+        (env -u {MARK} sleep 100 >/dev/null 2>&1 & echo bystander $!)
+        exec "$0" "$@"
+    """
+    around = ("sh", "-c", BESIDE)
+
+    def __init__(self) -> None:
+        """Start the one that is far."""
+        self.far = subprocess.Popen(["sleep", "100"], env=plain_environment())
+        self.near: list[int] = []
+
+    def find(self, job: Job) -> None:
+        """Take the two that were started around ``job``."""
+        self.near += job.numbers("bystander", 2)
+
+    def disturbed(self) -> list[int]:
+        """Return those that don't sleep as if nothing had happened: ended or stopped."""
+        return [pid for pid in (self.far.pid, *self.near) if not _sleeps(pid)]
+
+    def end(self) -> None:
+        """End them all."""
+        self.far.kill()
+        self.far.wait()
+        for pid in self.near:
+            with suppress(ProcessLookupError):
+                os.kill(pid, signal.SIGKILL)
+
+
+def _sleeps(pid: int) -> bool:
+    with suppress(psutil.NoSuchProcess):
+        return psutil.Process(pid).status() == psutil.STATUS_SLEEPING
+    return False
+
+
+@pytest.fixture
+def bystanders() -> Iterator[Bystanders]:
+    """Return those who must not notice anything."""
+    them = Bystanders()
+
+    yield them
+
+    them.end()
+
+
+def strike(clusterrun: Launcher, victim: str, bystanders: Bystanders) -> None:
+    """Kill one process of a job; assert that all the others end, and nobody else."""
+    scratch = clusterrun.folder / "tmp"
+    scratch.mkdir(exist_ok=True)
+    job = clusterrun.script(
+        FAMILY,
+        workers=2,
+        args=["stay"],
+        around=bystanders.around,
+        environ={"TMPDIR": str(scratch)},
+    )
+    bystanders.find(job)
+    job.numbers("ready", 2)
+
+    os.kill(VICTIMS[victim](job), signal.SIGKILL)
+
+    assert job.left() == []
+    assert bystanders.disturbed() == []
+    assert job.ended().code == (-signal.SIGKILL if victim == "agent" else 128 + signal.SIGKILL)
+    assert re.search(f"{LAST_LINES[victim]}$", job.err)
+    assert list(scratch.iterdir()) == []
+
+
+@pytest.mark.parametrize("victim", VICTIMS)
+def test_sigkill(clusterrun: Launcher, victim: str, bystanders: Bystanders) -> None:
+    """SIGKILL of any one process ends the whole job, and the job alone."""
+    strike(clusterrun, victim, bystanders)
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("victim", VICTIMS)
+def test_sigkill_many_times(clusterrun: Launcher, victim: str, bystanders: Bystanders) -> None:
+    """As above; what depends on who is quicker shows in rounds only."""
+    for _ in range(ROUNDS):
+        strike(clusterrun, victim, bystanders)
+
+
+def kill_at_once(*pids: int) -> None:
+    """SIGKILL them so that none can see another's end before its own."""
+    for number in (signal.SIGSTOP, signal.SIGKILL):
+        for pid in pids:
+            os.kill(pid, number)
+
+
+def test_agent_and_fork_server_at_once(clusterrun: Launcher) -> None:
+    """The kernel ends the workers; what these have started has nobody left who knows of it."""
+    job = clusterrun.script(FAMILY, workers=2, args=["stay"])
+    workers = job.numbers("ready", 2)
+
+    kill_at_once(job.agent, job.fork_server)
+
+    for pid in workers:
+        await_end(pid, SECONDS_TO_VANISH)
+
+
+@pytest.mark.needs("root")
+@pytest.mark.parametrize("victims", [("agent",), ("fork server",), ("agent", "fork server")])
+def test_contained(clusterrun: Launcher, victims: tuple[str, ...]) -> None:
+    """With --contain the kernel ends what workers have started, too, whoever is killed."""
+    job = clusterrun.script(FAMILY, "--contain", workers=2, args=["stay"])
+    job.numbers("ready", 2)
+
+    kill_at_once(*(VICTIMS[victim](job) for victim in victims))
+
+    assert job.left() == []
+
+
+@pytest.mark.parametrize("victim", ["agent", "fork server"])
+def test_a_launch_within_a_launch(clusterrun: Launcher, victim: str) -> None:
+    """The end of the outer one is the end of the inner ones, and of all that these have started."""
+    inner = clusterrun.folder / "inner.py"
+    inner.write_text(dedent(FAMILY))
+    words = ("--no-python", COMMAND, "--nproc-per-node", "2", str(inner), "stay")
+    job = clusterrun.command(*words, workers=2)
+    job.numbers("ready", 4)
+
+    os.kill(VICTIMS[victim](job), signal.SIGKILL)
+
+    assert job.left() == []
+    job.ended()
+
+
+def strike_at_what_moves(clusterrun: Launcher, victim: str) -> None:
+    """Kill one process of a job whose daemons no list of processes shows; but they hold a pipe."""
+    pipe = clusterrun.folder / "held"
+    pipe.unlink(missing_ok=True)
+    os.mkfifo(pipe)
+    held = os.open(pipe, os.O_RDONLY | os.O_NONBLOCK)
+    job = clusterrun.script(
+        """
+        import os, time
+        os.open("held", os.O_WRONLY)
+        # Should this test fail, they are gone a little later.
+        end = time.monotonic() + 5
+        for _ in range(3):
+            if os.fork() == 0:
+                while time.monotonic() < end:
+                    os.setsid()
+                    time.sleep(0.001)
+                    if os.fork():
+                        os._exit(0)
+                os._exit(0)
+        print("ready", os.getpid(), flush=True)
+        time.sleep(100)
+        """,
+        workers=2,
+    )
+    job.numbers("ready", 2)
+
+    os.kill(VICTIMS[victim](job), signal.SIGKILL)
+
+    assert is_let_go(held)
+    job.ended()
+
+
+def is_let_go(pipe: int) -> bool:
+    """Tell whether nobody writes to ``pipe`` any more, soon enough, and close it."""
+    ends = select.poll()
+    ends.register(pipe, select.POLLHUP)
+    let_go = bool(ends.poll(SECONDS_TO_VANISH * 1000))
+    os.close(pipe)
+    return let_go
+
+
+@pytest.mark.parametrize("victim", ["agent", "fork server", "worker"])
+def test_daemons_that_never_stand_still(clusterrun: Launcher, victim: str) -> None:
+    """Each lives for a moment, and has forked the next one, in a session of its own, by then."""
+    strike_at_what_moves(clusterrun, victim)
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("victim", ["agent", "fork server", "worker"])
+def test_daemons_that_never_stand_still_many_times(clusterrun: Launcher, victim: str) -> None:
+    """As above; it takes a moment that is rarely met to miss one."""
+    for _ in range(ROUNDS):
+        strike_at_what_moves(clusterrun, victim)
+
+
+def test_workers_that_end_well_leave_daemons(clusterrun: Launcher) -> None:
+    """They are swept, and don't hold up the end, though they hold the workers' output open."""
+    job = clusterrun.script(FAMILY, workers=2)
+
+    ended = job.ended()
+
+    assert (ended.code, ended.err) == (0, "")
+    assert job.left(0) == []
+
+
+@pytest.mark.parametrize("victim", ["agent", "fork server", "worker"])
+def test_orphans_of_strangers(clusterrun: Launcher, victim: str, bystanders: Bystanders) -> None:
+    """What a child from before our time leaves behind becomes our child too, but is not ours."""
+    os.mkfifo(clusterrun.folder / "go")
+    parent = f"""
+        env -u {MARK} sleep 100 >/dev/null 2>&1 &
+        echo parent $$
+        echo bystander $!
+        read line <go
+    """
+    around = ("sh", "-c", f'sh -c \'{parent}\' & exec "$0" "$@"')
+    job = clusterrun.script(FAMILY, workers=2, args=["stay"], around=around)
+    job.numbers("ready", 2)
+    bystanders.near += job.numbers("bystander")
+
+    (clusterrun.folder / "go").write_text("")
+    await_end(*job.numbers("parent"))
+    # An answer to what came later says that the agent has seen this.
+    job.signal(signal.SIGUSR1)
+    job.wait_for("SIGUSR1 was not passed on")
+    os.kill(VICTIMS[victim](job), signal.SIGTERM if victim == "agent" else signal.SIGKILL)
+
+    assert job.left() == []
+    assert bystanders.disturbed() == []
+    job.ended()
+
+
+@pytest.mark.long
+def test_sigkill_of_the_agent_while_starting(clusterrun: Launcher) -> None:
+    """Whatever there is by then is ended, whenever that is."""
+    for delay in range(50):
+        job = clusterrun.script(FAMILY, workers=4, args=["stay"])
+
+        time.sleep(delay / 100)
+        job.signal(signal.SIGKILL)
+
+        assert job.left() == []
+        job.ended()
+
+
+@pytest.mark.long
+def test_sigkill_of_the_fork_server_while_starting(clusterrun: Launcher) -> None:
+    """As above; the first worker runs, and others are on their way."""
+    for delay in range(50):
+        job = clusterrun.script(FAMILY, workers=4, args=["stay"])
+        job.numbers("ready")
+
+        time.sleep(delay / 1000)
+        os.kill(job.fork_server, signal.SIGKILL)
+
+        assert job.left() == []
+        assert job.ended().code == 128 + signal.SIGKILL
+
+
+def test_workers_inherit_three_descriptors(clusterrun: Launcher) -> None:
+    """None of our sockets, and nothing that our own parent left open."""
+    around = ("sh", "-c", 'exec 7</dev/null; exec "$0" "$@"')
+
+    ended = clusterrun.command("--no-python", "ls", "/proc/self/fd", around=around).ended()
+
+    # The fourth is the folder that ls reads.
+    assert ended.out.split() == ["0", "1", "2", "3"]

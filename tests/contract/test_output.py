@@ -1,0 +1,346 @@
+"""What workers print: every line whole, where it belongs, and nobody held up who does not print."""
+
+import os
+import pty
+import signal
+import subprocess
+import time
+from collections import Counter
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.contract.launched import Job, Launcher
+
+SMALL_DISK = 64 << 10
+
+SECONDS_TO_END = 10.0
+"""For the launcher's end where nobody reads its output: it waits for that twice, 2 s each."""
+
+PRINTS_WITHOUT_END = """
+    import itertools, os, signal, sys, time
+    def save(*_):
+        open("saved" + os.environ["RANK"], "w").write(str(time.monotonic()))
+        os._exit(0)
+    signal.signal(signal.SIGTERM, save)
+    print("printing", file=sys.stderr, flush=True)
+    for number in itertools.count():
+        print(number, "x" * 100)
+"""
+
+
+def shell(line: str) -> tuple[str, ...]:
+    """Return a command that runs ``line``, where "$@" is the launcher with its arguments."""
+    return ("bash", "-c", f"set -o pipefail; {line}", "bash")
+
+
+def logs_of(folder: Path) -> dict[str, str]:
+    """Return the log files of the last run, by path below it without the host."""
+    latest = folder / "logs/latest"
+    host = os.uname().nodename
+    return {
+        str(path.relative_to(latest)).replace(host, "HOST"): path.read_text()
+        for path in latest.rglob("rank-*")
+    }
+
+
+def test_lines_stand_under_their_rank(clusterrun: Launcher) -> None:
+    """Standard output and error stay apart; the last line needs no newline; bars are collapsed."""
+    job = clusterrun.script(
+        """
+        import os, sys
+        print("hello from", os.environ["RANK"])
+        sys.stderr.write("\\r10%\\r50%\\r100%\\n")
+        sys.stdout.write("unfinished")
+        """,
+        workers=2,
+    )
+
+    ended = job.ended()
+
+    assert ended.code == 0
+    assert sorted(ended.out.splitlines(keepends=True)) == [
+        "[rank 0] hello from 0\n",
+        "[rank 0] unfinished\n",
+        "[rank 1] hello from 1\n",
+        "[rank 1] unfinished\n",
+    ]
+    assert sorted(ended.err.splitlines(keepends=True)) == ["[rank 0] 100%\n", "[rank 1] 100%\n"]
+
+
+def test_a_single_worker_prints_as_it_would_alone(clusterrun: Launcher) -> None:
+    """Not a byte more or less, on both streams."""
+    job = clusterrun.script(
+        """
+        import sys
+        sys.stdout.write("hello\\nunfinished")
+        sys.stderr.write("\\r10%\\r100%")
+        """,
+        workers=1,
+    )
+
+    ended = job.ended()
+
+    assert ended == (0, "hello\nunfinished", "\r10%\r100%")
+
+
+def test_log_files_hold_each_attempt_without_prefix(clusterrun: Launcher) -> None:
+    """DIR/RUN/attempt-A/HOST-N/rank-R.out and .err; DIR/latest is this run; the report names one."""
+    job = clusterrun.script(
+        """
+        import os, sys, time
+        attempt, rank = os.environ["TORCHELASTIC_RESTART_COUNT"], os.environ["RANK"]
+        print("attempt", attempt, "rank", rank, flush=True)
+        if rank == "0":
+            open("printed" + attempt, "w")
+        else:
+            while not os.path.exists("printed" + attempt):
+                time.sleep(0.01)
+            sys.exit(f"attempt {attempt} fails")
+        """,
+        "--log-dir=logs",
+        "--run-id=digits",
+        "--max-restarts=1",
+        workers=2,
+    )
+
+    ended = job.ended()
+
+    assert ended.code == 1
+    assert (clusterrun.folder / "logs/latest").readlink() == Path("digits")
+    assert logs_of(clusterrun.folder) == {
+        f"attempt-{attempt}/HOST-0/rank-{rank}.{stream}": text
+        for attempt in (0, 1)
+        for rank in (0, 1)
+        for stream, text in (
+            ("out", f"attempt {attempt} rank {rank}\n"),
+            ("err", f"attempt {attempt} fails\n" if rank == 1 else ""),
+        )
+    }
+    log = clusterrun.folder / f"logs/digits/attempt-1/{os.uname().nodename}-0/rank-1.err"
+    assert f"\n  its log: {log}\n" in ended.err
+
+
+def test_the_report_repeats_the_last_words_of_the_failed_rank(clusterrun: Launcher) -> None:
+    """They may have gone by long ago, above what all the others printed."""
+    job = clusterrun.script(
+        """
+        import os, sys
+        for number in range(1000):
+            print("line", number, file=sys.stderr)
+        if os.environ["RANK"] == "1":
+            print("cannot read the data", file=sys.stderr)
+            os._exit(3)
+        """,
+        workers=2,
+    )
+
+    ended = job.ended()
+
+    _, _, report = ended.err.partition("clusterrun: rank 1 on ")
+    assert ended.code == 3
+    assert "\n    line 999\n    cannot read the data\n" in report
+    assert "line 0\n" not in report
+
+
+def test_a_reader_that_has_seen_enough_ends_the_job(clusterrun: Launcher) -> None:
+    """``| head``: exit code 141 as a shell would give, and a line or two that say why."""
+    job = clusterrun.script(PRINTS_WITHOUT_END, workers=2, around=shell('"$@" | head -n 1'))
+
+    ended = job.ended()
+
+    assert ended.code == 141
+    assert ended.out.startswith("[rank ")
+    assert [line for line in ended.err.splitlines() if line.startswith("clusterrun")] == [
+        "clusterrun: the reader of our standard output has gone: stopping",
+        "clusterrun: exit code 141: nobody reads the output any more (SIGPIPE)",
+    ]
+    assert job.left() == []
+
+
+def test_a_job_with_log_files_needs_no_reader(clusterrun: Launcher) -> None:
+    """With ``--log-dir`` nothing is lost: the job goes on, and ends as it would."""
+    job = clusterrun.script(
+        "for number in range(5000): print(number, 'x' * 100)",
+        "--log-dir=logs",
+        workers=2,
+        around=shell('"$@" | head -n 1'),
+    )
+
+    ended = job.ended()
+
+    assert ended.code == 0
+    assert ended.err == ""
+    texts = [text for name, text in logs_of(clusterrun.folder).items() if name.endswith(".out")]
+    assert texts == ["".join(f"{number} {'x' * 100}\n" for number in range(5000))] * 2
+
+
+@pytest.mark.parametrize("redirection", [">&-", "2>&-", "<&-", ">&- 2>&- <&-"])
+def test_streams_may_be_closed_from_the_start(clusterrun: Launcher, redirection: str) -> None:
+    """Cron and daemons do so: nothing else becomes descriptor 0, 1 or 2, in no process of ours."""
+    job = clusterrun.script(
+        """
+        import os, sys
+        print("out")
+        print("err", file=sys.stderr)
+        open("ended" + os.environ["RANK"], "w").write("yes")
+        """,
+        "--log-dir=logs",
+        workers=2,
+        around=shell(f'exec "$@" {redirection}'),
+    )
+
+    ended = job.ended()
+
+    assert ended.code == 0
+    lines = [] if ">&-" in redirection.split() else ["[rank 0] out", "[rank 1] out"]
+    assert sorted(ended.out.splitlines()) == lines
+    assert sorted(logs_of(clusterrun.folder).values()) == ["err\n", "err\n", "out\n", "out\n"]
+    assert len(list(clusterrun.folder.glob("ended*"))) == 2
+
+
+@pytest.mark.parametrize("redirection", ["2>/dev/full", "2>&-"])
+def test_a_standard_error_that_takes_nothing_changes_nothing(
+    clusterrun: Launcher, redirection: str
+) -> None:
+    """Neither a warning nor a complaint that can't be printed is a reason for another end."""
+    around = shell(f'exec "$@" {redirection}')
+    strange = {"CLUSTERRUN_STRANGE": "1"}
+
+    trained = clusterrun.script("print('trained')", workers=1, around=around, environ=strange)
+    mistaken = clusterrun.command("--strange", around=around)
+
+    assert trained.ended() == (0, "trained\n", "")
+    assert mistaken.ended() == (2, "", "")
+
+
+def test_pythons_development_mode_finds_nothing(clusterrun: Launcher) -> None:
+    """The workers' user turned it on for the script, and it holds for all of us."""
+    job = clusterrun.script(
+        "print('trained')",
+        workers=1,
+        environ={"PYTHONDEVMODE": "1", "PYTHONWARNINGS": "error"},
+    )
+
+    assert job.ended() == (0, "trained\n", "")
+
+
+@pytest.fixture
+def small_disk(clusterrun: Launcher) -> Iterator[Path]:
+    """Return a folder on a disk of 64 KiB."""
+    disk = clusterrun.folder / "disk"
+    disk.mkdir()
+    mount = ["mount", "-t", "tmpfs", "-o", f"size={SMALL_DISK}", "none", str(disk)]
+    subprocess.run(mount, check=True, timeout=10)
+
+    yield disk
+
+    # Lazily: a test that failed may have left a relay there for a moment.
+    subprocess.run(["umount", "--lazy", disk], check=True, timeout=10)
+
+
+def expect_to_end_on_term(job: Job, folder: Path) -> None:
+    """SIGTERM reaches both ranks of ``PRINTS_WITHOUT_END`` at once, and the launcher ends."""
+    before = time.monotonic()
+    job.signal(signal.SIGTERM)
+    ended = job.ended(SECONDS_TO_END)
+    saved = [float(path.read_text()) for path in folder.glob("saved*")]
+
+    assert ended.code == 143
+    assert len(saved) == 2
+    assert max(saved) - before < 1
+
+
+@pytest.mark.needs("root")
+def test_a_full_disk_holds_up_the_workers_until_there_is_room(
+    clusterrun: Launcher, small_disk: Path
+) -> None:
+    """One line says so, and no byte is lost."""
+    job = clusterrun.script(
+        "for number in range(5000): print(number, 'x' * 100)", f"--log-dir={small_disk}", workers=2
+    )
+
+    job.wait_for("No space left on device; rank . waits until there is room", 2)
+    subprocess.run(["mount", "-o", "remount,size=4m", small_disk], check=True, timeout=10)
+    ended = job.ended()
+
+    assert ended.code == 0
+    assert ended.err.count("No space left on device") == 2
+    texts = [path.read_text() for path in small_disk.rglob("*.out")]
+    assert texts == ["".join(f"{number} {'x' * 100}\n" for number in range(5000))] * 2
+
+
+@pytest.mark.needs("root")
+@pytest.mark.parametrize("what", ["log files", "standard output"])
+def test_a_full_disk_keeps_nobody_from_ending_the_job(
+    clusterrun: Launcher, small_disk: Path, what: str
+) -> None:
+    """SIGTERM reaches the workers at once, and the launcher ends though it can't write."""
+    if what == "log files":
+        job = clusterrun.script(PRINTS_WITHOUT_END, f"--log-dir={small_disk}", workers=2)
+    else:
+        to_disk = shell(f'exec "$@" >{small_disk}/out')
+        job = clusterrun.script(PRINTS_WITHOUT_END, workers=2, around=to_disk)
+    job.wait_for("printing", 2)
+    job.wait_for("No space left on device")
+
+    expect_to_end_on_term(job, clusterrun.folder)
+
+
+@pytest.fixture
+def terminal() -> Iterator[tuple[int, str]]:
+    """Return the descriptor of a terminal's keyboard and screen, and its path for programs."""
+    master, slave = pty.openpty()
+
+    yield master, os.ttyname(slave)
+
+    os.close(slave)
+    os.close(master)
+
+
+def read_until(descriptor: int, wanted: bytes, times: int) -> None:
+    """Read until ``wanted`` has come so often; the terminal's owner is bound to print it."""
+    seen = b""
+    while seen.count(wanted) < times:
+        seen += os.read(descriptor, 1 << 16)
+
+
+@pytest.mark.parametrize("seconds", [3, pytest.param(20, marks=pytest.mark.long)])
+def test_a_stopped_terminal_keeps_nobody_from_ending_the_job(
+    clusterrun: Launcher, terminal: tuple[int, str], seconds: float
+) -> None:
+    """Whoever pressed Ctrl-S has stopped the workers that print, and nothing else."""
+    keyboard, path = terminal
+    to_terminal = shell(f'exec "$@" >{path} 2>&1')
+    job = clusterrun.script(PRINTS_WITHOUT_END, workers=2, around=to_terminal)
+    read_until(keyboard, b"printing", 2)
+
+    # Nobody reads on.
+    time.sleep(seconds)
+
+    expect_to_end_on_term(job, clusterrun.folder)
+
+
+@pytest.mark.parametrize("lines", [30_000, pytest.param(300_000, marks=pytest.mark.long)])
+def test_no_line_is_torn_or_lost(clusterrun: Launcher, lines: int) -> None:
+    """Two ranks print as fast as they can, on both streams at once."""
+    job = clusterrun.script(
+        f"""
+        import os, sys
+        for number in range({lines}):
+            print(os.environ["RANK"], number, "loss 0.123456", file=(sys.stdout, sys.stderr)[number % 2])
+        """,
+        workers=2,
+    )
+
+    ended = job.ended(100)
+
+    printed = [
+        [f"[rank {rank}] {rank} {number} loss 0.123456" for number in range(parity, lines, 2)]
+        for rank in (0, 1)
+        for parity in (0, 1)
+    ]
+    assert ended.code == 0
+    assert Counter(ended.out.splitlines()) == Counter(printed[0] + printed[2])
+    assert Counter(ended.err.splitlines()) == Counter(printed[1] + printed[3])

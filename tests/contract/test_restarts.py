@@ -1,0 +1,188 @@
+"""--max-restarts: all workers again, in a fresh world, until the restarts are used up."""
+
+import os
+import re
+import signal
+import socket
+
+from tests.contract.launched import Launcher
+
+FAILS_ONCE = """
+    import os, sys, time
+    attempt = os.environ["TORCHELASTIC_RESTART_COUNT"]
+    print(f"attempt {attempt} port", os.environ["MASTER_PORT"], flush=True)
+    if attempt == "0" and os.environ["RANK"] == "1":
+        sys.exit(7)
+    if attempt == "0":
+        time.sleep(100)
+"""
+
+
+def free_port() -> int:
+    """Return a port that nobody listens at now."""
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        return int(server.getsockname()[1])
+
+
+def test_the_second_attempt_succeeds(clusterrun: Launcher) -> None:
+    """Exit code 0. A chosen port is another one: the old one may still be in use."""
+    job = clusterrun.script(FAILS_ONCE, "--max-restarts", "1", workers=2)
+
+    ended = job.ended()
+
+    assert ended.code == 0
+    first, second = (set(job.numbers(f"attempt {attempt} port")) for attempt in (0, 1))
+    assert (len(first), len(second), len(first & second)) == (1, 1, 0)
+    assert re.search(r"clusterrun: rank 1 on \S+ failed: exit code 7\n", ended.err)
+    assert ended.err.endswith("clusterrun: restarting all workers (restart 1 of 1)\n")
+
+
+def test_a_given_port_is_kept(clusterrun: Launcher) -> None:
+    """Whoever said it wants it."""
+    port = free_port()
+    options = ("--max-restarts", "1", "--master-port", str(port))
+    job = clusterrun.script(FAILS_ONCE, *options, workers=2)
+
+    ended = job.ended()
+
+    assert ended.code == 0
+    assert {*job.numbers("attempt 0 port"), *job.numbers("attempt 1 port", 2)} == {port}
+
+
+def test_restarts_are_used_up(clusterrun: Launcher) -> None:
+    """The last attempt's code and report."""
+    job = clusterrun.script(
+        """
+        import os, sys
+        count = int(os.environ["TORCHELASTIC_RESTART_COUNT"])
+        print("of", os.environ["TORCHELASTIC_MAX_RESTARTS"], "attempt", count)
+        sys.exit(10 + count)
+        """,
+        "--max-restarts",
+        "2",
+        workers=1,
+    )
+
+    ended = job.ended()
+
+    assert (ended.code, ended.out) == (12, "of 2 attempt 0\nof 2 attempt 1\nof 2 attempt 2\n")
+    assert ended.err.count("restarting all workers") == 2
+    assert ended.err.endswith("clusterrun: exit code 12 is rank 0's\n")
+
+
+def test_the_next_attempt_finds_the_house_swept(clusterrun: Launcher) -> None:
+    """Daemons and children in other sessions are gone, the ports that they held are free."""
+    job = clusterrun.script(
+        """
+        import os, socket, subprocess, sys, time
+        if os.environ["TORCHELASTIC_RESTART_COUNT"] == "1":
+            left = [pid for pid in open("left").read().split() if os.path.exists(f"/proc/{pid}")]
+            print("left", left)
+            sys.exit()
+        listener = socket.create_server(("127.0.0.1", 0))
+        listener.set_inheritable(True)
+        with open("left", "w") as file:
+            for _ in range(3):
+                child = subprocess.Popen(["sleep", "100"], start_new_session=True, close_fds=False)
+                print(child.pid, file=file)
+            if (daemon := os.fork()) == 0:
+                os.setsid()
+                time.sleep(100)
+            print(daemon, file=file)
+        os._exit(7)
+        """,
+        "--max-restarts",
+        "1",
+        workers=1,
+    )
+
+    ended = job.ended()
+
+    assert (ended.code, ended.out) == (0, "left []\n")
+
+
+def test_a_signal_while_an_attempt_ends(clusterrun: Launcher) -> None:
+    """No next attempt is begun, and the exit code is the signal's."""
+    os.mkfifo(clusterrun.folder / "go")
+    job = clusterrun.script(
+        """
+        import os, signal, sys, time
+        print("attempt", os.environ["TORCHELASTIC_RESTART_COUNT"])
+        if os.environ["RANK"] == "1":
+            open("go").close()
+            sys.exit(7)
+        signal.signal(signal.SIGTERM, lambda *_: print("heard", flush=True))
+        print("ready", os.getpid(), flush=True)
+        while True:
+            time.sleep(100)
+        """,
+        "--max-restarts",
+        "1",
+        "--shutdown-timeout",
+        "1",
+        workers=2,
+    )
+    job.numbers("ready")
+    (clusterrun.folder / "go").write_text("")
+    job.wait_for("heard")
+
+    job.signal(signal.SIGTERM)
+
+    assert job.ended().code == 143
+    assert "attempt 1" not in job.out
+
+
+def test_a_signal_in_the_second_attempt(clusterrun: Launcher) -> None:
+    """Ends the job, though the restarts are not used up."""
+    job = clusterrun.script(
+        """
+        import os, sys, time
+        if os.environ["TORCHELASTIC_RESTART_COUNT"] == "0":
+            sys.exit(7)
+        print("ready", os.getpid(), flush=True)
+        time.sleep(100)
+        """,
+        "--max-restarts",
+        "5",
+        workers=2,
+    )
+    job.numbers("ready", 2)
+
+    job.signal(signal.SIGINT)
+
+    assert job.ended().code == 130
+    assert job.err.count("restarting") == 1
+
+
+def test_what_cannot_be_executed_is_not_tried_again(clusterrun: Launcher) -> None:
+    """It would fail in the same way."""
+    program = clusterrun.folder / "program"
+    program.write_bytes(b"neither ELF nor #!")
+    program.chmod(0o755)
+
+    ended = clusterrun.command("--max-restarts", "3", "--no-python", str(program)).ended()
+
+    assert ended.code == 126
+    assert "restarting" not in ended.err
+
+
+def test_the_fork_server_dies_in_the_second_attempt(clusterrun: Launcher) -> None:
+    """There is nobody to start a third."""
+    job = clusterrun.script(
+        """
+        import os, sys, time
+        if os.environ["TORCHELASTIC_RESTART_COUNT"] == "0":
+            sys.exit(7)
+        print("ready", os.getpid(), flush=True)
+        time.sleep(100)
+        """,
+        "--max-restarts",
+        "5",
+        workers=2,
+    )
+    job.numbers("ready", 2)
+
+    os.kill(job.fork_server, signal.SIGKILL)
+
+    assert job.ended().code == 128 + signal.SIGKILL
+    assert job.err.endswith("is the fork server's: 128 + 9 for SIGKILL\n")

@@ -1,0 +1,395 @@
+"""What each signal to the launcher does to it and to its workers."""
+
+import os
+import re
+import signal
+import sys
+import time
+
+import psutil
+import pytest
+
+from tests.contract.launched import Launcher, await_end, await_status
+
+WAITS = """
+    import os, time
+    print("ready", os.getpid(), flush=True)
+    time.sleep(100)
+"""
+
+ENDS_WELL = """
+    import os, signal, sys, time
+    for number in (signal.SIGTERM, signal.SIGINT):
+        signal.signal(number, lambda *_: sys.exit(0))
+    print("ready", os.getpid(), flush=True)
+    time.sleep(100)
+"""
+
+DEAF = """
+    import os, signal, time
+    signal.signal(signal.SIGTERM, lambda *_: print("heard", flush=True))
+    signal.signal(signal.SIGINT, lambda *_: print("heard", flush=True))
+    print("ready", os.getpid(), flush=True)
+    while True:
+        time.sleep(100)
+"""
+
+
+@pytest.mark.parametrize("script", [WAITS, ENDS_WELL], ids=["default", "exit 0"])
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT, signal.SIGHUP])
+def test_ends_the_job(clusterrun: Launcher, number: signal.Signals, script: str) -> None:
+    """The exit code is the signal's, even where the workers take it well."""
+    job = clusterrun.script(script, workers=2)
+    job.numbers("ready", 2)
+
+    job.signal(number)
+    ended = job.ended()
+
+    assert ended.code == 128 + number
+    assert f"exit code {128 + number}" in ended.err
+    assert "Traceback" not in ended.err
+    assert job.left(0) == []
+
+
+def test_ctrl_c_is_one_line(clusterrun: Launcher) -> None:
+    """Whoever has pressed it knows why the job ends."""
+    job = clusterrun.script(WAITS, workers=2)
+    job.numbers("ready", 2)
+
+    job.signal(signal.SIGINT)
+
+    assert job.ended().err == (
+        "clusterrun: interrupted: stopping 2 workers (grace 25 s, Ctrl-C again kills at once);"
+        " exit code 130\n"
+    )
+
+
+def test_a_second_ctrl_c_kills_at_once(clusterrun: Launcher) -> None:
+    """Nobody has to wait for the end of the grace."""
+    job = clusterrun.script(DEAF, workers=2)
+    job.numbers("ready", 2)
+    job.signal(signal.SIGINT)
+    job.wait_for("heard", 2)
+
+    started = time.monotonic()
+    job.signal(signal.SIGINT)
+    ended = job.ended()
+
+    assert ended.code == 130
+    assert time.monotonic() - started < 5
+    assert "ranks 0-1 needed SIGKILL" in ended.err
+
+
+def test_deaf_workers_are_killed_after_the_grace(clusterrun: Launcher) -> None:
+    """--shutdown-timeout says how long they have."""
+    job = clusterrun.script(DEAF, "--shutdown-timeout", "1", workers=2)
+    job.numbers("ready", 2)
+
+    job.signal(signal.SIGTERM)
+    started = time.monotonic()
+    ended = job.ended()
+
+    assert ended.code == 143
+    assert 0.9 < time.monotonic() - started < 5
+    assert "clusterrun: 2 workers did not end within 1 s: sending SIGKILL\n" in ended.err
+
+
+def test_the_grace_ends_early(clusterrun: Launcher) -> None:
+    """As soon as all have ended."""
+    job = clusterrun.script(WAITS, workers=2)
+    job.numbers("ready", 2)
+
+    started = time.monotonic()
+    job.signal(signal.SIGTERM)
+    job.ended()
+
+    assert time.monotonic() - started < 5
+
+
+def test_nohup(clusterrun: Launcher) -> None:
+    """Ignored by whoever started us: ignored by us, and by the workers."""
+    job = clusterrun.script(WAITS, workers=2, around=("nohup",))
+    workers = job.numbers("ready", 2)
+
+    job.signal(signal.SIGHUP)
+    for pid in workers:
+        os.kill(pid, signal.SIGHUP)
+    job.signal(signal.SIGTERM)
+
+    assert job.ended().code == 143
+    assert "SIGHUP" not in job.err
+    assert "rank" not in job.err
+
+
+def test_started_by_a_shell_in_the_background(clusterrun: Launcher) -> None:
+    """A script's ``&`` ignores SIGINT: Ctrl-C is for the script."""
+    around = ("sh", "-c", '"$0" "$@" & echo agent $!; wait $!')
+    job = clusterrun.script(WAITS, workers=2, around=around)
+    workers = job.numbers("ready", 2)
+    (agent,) = job.numbers("agent")
+
+    for pid in (agent, *workers):
+        os.kill(pid, signal.SIGINT)
+    os.kill(agent, signal.SIGTERM)
+
+    assert job.ended().code == 143
+    assert "interrupted" not in job.err
+    assert "rank" not in job.err
+
+
+@pytest.mark.parametrize("number", [signal.SIGUSR1, signal.SIGUSR2, signal.SIGRTMIN + 1])
+def test_forwarded_to_those_that_handle_it(clusterrun: Launcher, number: int) -> None:
+    """One that would be killed by it doesn't get it, and is named; nothing ends."""
+    job = clusterrun.script(
+        """
+        import os, signal, sys, time
+        number = int(sys.argv[1])
+        if os.environ["RANK"] == "0":
+            signal.signal(number, lambda *_: print("heard", os.getpid(), flush=True))
+        if os.environ["RANK"] == "1":
+            signal.signal(number, signal.SIG_IGN)
+        print("ready", os.getpid(), flush=True)
+        while True:
+            time.sleep(100)
+        """,
+        workers=3,
+        args=[str(int(number))],
+    )
+    workers = job.numbers("ready", 3)
+
+    job.signal(number)
+
+    assert job.numbers("heard")[0] in workers
+    job.wait_for(r"clusterrun: \S+( \d+)? was not passed on to local rank 2: no handler there")
+    assert [pid for pid in workers if not psutil.pid_exists(pid)] == []
+
+
+def test_quit_prints_all_stacks(clusterrun: Launcher) -> None:
+    """Where a hung job hangs, rank by rank; it goes on."""
+    job = clusterrun.script(
+        """
+        import os, signal, sys, time
+
+        def hang():
+            print("ready", os.getpid(), flush=True)
+            signal.sigwait({signal.SIGUSR1})
+
+        signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGUSR1})
+        signal.signal(signal.SIGUSR1, lambda *_: None)
+        hang()
+        """,
+        workers=2,
+    )
+    job.numbers("ready", 2)
+
+    job.signal(signal.SIGQUIT)
+    job.wait_for(r"in <module>", 2)
+    job.signal(signal.SIGUSR1)
+
+    assert job.ended().code == 0
+    assert "clusterrun: SIGQUIT: the Python stacks of 2 workers follow; nothing is ended" in job.err
+    for rank in (0, 1):
+        stack = rf"\[rank {rank}\]   File \".*/script0.py\", line 6 in hang\n"
+        assert re.search(stack, job.err)
+
+
+def test_stopped_and_continued(clusterrun: Launcher) -> None:
+    """TSTP stops the workers with us, CONT continues us all; a second time too."""
+    job = clusterrun.script(WAITS, workers=2)
+    processes = (job.agent, *job.numbers("ready", 2))
+
+    for _ in range(2):
+        job.signal(signal.SIGTSTP)
+        for pid in processes:
+            await_status(pid, psutil.STATUS_STOPPED)
+        job.signal(signal.SIGCONT)
+        for pid in processes:
+            await_status(pid, psutil.STATUS_SLEEPING)
+
+    job.signal(signal.SIGTERM)
+    assert job.ended().code == 143
+
+
+def test_term_while_stopped(clusterrun: Launcher) -> None:
+    """A stopped job ends when it is continued, as any process would."""
+    job = clusterrun.script(WAITS, workers=2)
+    processes = (job.agent, *job.numbers("ready", 2))
+    job.signal(signal.SIGTSTP)
+    for pid in processes:
+        await_status(pid, psutil.STATUS_STOPPED)
+
+    job.signal(signal.SIGTERM)
+    job.signal(signal.SIGCONT)
+
+    assert job.ended().code == 143
+
+
+def test_term_reaches_the_worker_alone(clusterrun: Launcher) -> None:
+    """Its data loaders live on until it has saved what it wants to save."""
+    job = clusterrun.script(
+        """
+        import os, signal, subprocess, time
+        child = subprocess.Popen(["sleep", "100"])
+
+        def save(*_):
+            print("saving, child", child.poll(), flush=True)
+            os._exit(0)
+
+        signal.signal(signal.SIGTERM, save)
+        print("ready", os.getpid(), flush=True)
+        time.sleep(100)
+        """,
+    )
+    job.numbers("ready")
+
+    job.signal(signal.SIGTERM)
+
+    assert job.ended().code == 143
+    assert "saving, child None\n" in job.out
+
+
+def test_term_reaches_the_group_of_a_program(clusterrun: Launcher) -> None:
+    """A shell waits for its child before it runs its trap, so the child must hear of it too."""
+    script = "trap 'echo saved; exit 0' TERM; sh -c 'echo ready; exec sleep 100'"
+    job = clusterrun.command("--no-python", "sh", "-c", script)
+    job.wait_for("ready")
+
+    started = time.monotonic()
+    job.signal(signal.SIGTERM)
+
+    assert job.ended() == (143, "ready\nsaved\n", job.err)
+    assert time.monotonic() - started < 5
+
+
+def test_a_training_loop_saves_on_term(clusterrun: Launcher) -> None:
+    """With its data loaders at work: it trains on for 30 batches, and saves."""
+    job = clusterrun.script(
+        """
+        import os, signal
+        from torch.utils.data import DataLoader
+
+        stop_after = None
+
+        def stop_soon(*_):
+            global stop_after
+            stop_after = done + 30
+
+        signal.signal(signal.SIGTERM, stop_soon)
+        loader = DataLoader(range(10**8), batch_size=4, num_workers=2)
+        for done, batch in enumerate(loader):
+            if done == 2:
+                print("training", os.getpid(), flush=True)
+            if done == stop_after:
+                open("checkpoint" + os.environ["RANK"], "w").write("saved")
+                break
+        """,
+        workers=2,
+    )
+    job.numbers("training", 2)
+
+    job.signal(signal.SIGTERM)
+    ended = job.ended()
+
+    assert ended.code == 143
+    assert sorted(file.name for file in clusterrun.folder.glob("checkpoint*")) == [
+        "checkpoint0",
+        "checkpoint1",
+    ]
+    assert "Traceback" not in ended.err
+
+
+def test_all_processes_are_signalled_at_once(clusterrun: Launcher) -> None:
+    """As a scheduler does: it is the scheduler that ends the job, not a worker that heard it, too."""
+    job = clusterrun.script(WAITS, workers=2)
+    workers = job.numbers("ready", 2)
+
+    # Stopped, it hears of the signal and of the workers' end together.
+    for pid, number in ((job.agent, signal.SIGSTOP), *((pid, signal.SIGTERM) for pid in workers)):
+        os.kill(pid, number)
+    for pid in workers:
+        await_end(pid)
+    job.signal(signal.SIGTERM)
+    job.signal(signal.SIGCONT)
+
+    assert job.ended().code == 143
+    assert job.err.endswith("clusterrun: exit code 143: SIGTERM from outside ended the job\n")
+
+
+def test_a_worker_is_signalled_first(clusterrun: Launcher) -> None:
+    """The same, one after the other."""
+    job = clusterrun.script(
+        """
+        import os, signal, time
+        if os.environ["RANK"] == "0":
+            print("rank-0", os.getpid(), flush=True)
+        else:
+            signal.signal(signal.SIGTERM, lambda *_: print("heard", flush=True))
+        print("ready", os.getpid(), flush=True)
+        while True:
+            time.sleep(100)
+        """,
+        "--shutdown-timeout",
+        "1",
+        workers=2,
+    )
+    job.numbers("ready", 2)
+
+    os.kill(job.numbers("rank-0")[0], signal.SIGTERM)
+    job.wait_for("heard")
+    job.signal(signal.SIGTERM)
+
+    assert job.ended().code == 143
+    assert job.err.endswith("clusterrun: exit code 143: SIGTERM from outside ended the job\n")
+
+
+def terminate_after(clusterrun: Launcher, seconds: float) -> None:
+    """Send TERM so long after the start; assert that all is as it is at any other time."""
+    job = clusterrun.script(WAITS, workers=2)
+
+    time.sleep(seconds)
+    job.signal(signal.SIGTERM)
+
+    assert job.ended().code in (143, -signal.SIGTERM)
+    assert job.left(0) == []
+
+
+@pytest.mark.parametrize("seconds", [0.1, 0.2])
+def test_term_while_starting(clusterrun: Launcher, seconds: float) -> None:
+    """The same end at any time."""
+    terminate_after(clusterrun, seconds)
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("helper", ["fork server", "relay"])
+def test_term_while_a_helper_hangs(clusterrun: Launcher, helper: str) -> None:
+    """Somebody has stopped it, or the kernel keeps it: the end takes longer, but comes."""
+    job = clusterrun.script(WAITS, "--shutdown-timeout", "1", workers=2)
+    job.numbers("ready", 2)
+    os.kill(job.relay if helper == "relay" else job.fork_server, signal.SIGSTOP)
+
+    job.signal(signal.SIGTERM)
+
+    assert job.ended().code == 143
+    assert job.left() == []
+
+
+@pytest.mark.long
+def test_term_at_any_time_while_starting(clusterrun: Launcher) -> None:
+    """The same end at any time, from the first instruction on."""
+    for step in range(100):
+        terminate_after(clusterrun, step / 200)
+
+
+def test_a_program_s_whole_group_is_asked(clusterrun: Launcher) -> None:
+    """A shell has no handler, what it runs has one: with --no-python that one is reached."""
+    handler = "import signal; print('ready', flush=True); signal.sigwait({signal.SIGUSR1})"
+    mask = "import signal; signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGUSR1})"
+    catching = "signal.signal(signal.SIGUSR1, lambda *_: None)"
+    text = f'{mask}; {catching}; {handler}; print("heard")'.replace("'", '"')
+    job = clusterrun.command("--no-python", "sh", "-c", f"{sys.executable} -uc '{text}'; exit 5")
+    job.wait_for("ready")
+
+    job.signal(signal.SIGUSR1)
+
+    assert job.ended().code == 5
+    assert "heard" in job.out

@@ -1,0 +1,52 @@
+"""How fast a job starts: what the launcher leaves unimported, and torchrun side by side."""
+
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from tests.contract.launched import Launcher
+
+BENCHMARK = Path(__file__).parents[2] / "scripts/bench_start.py"
+
+SLOW = {"asyncio", "logging", "numpy", "pynvml", "rich", "subprocess", "tempfile", "torch", "yaml"}
+"""What takes long to import and is not needed where nothing fails."""
+
+IMPORTED = re.compile(r"^import time: .*\| +([\w.]+)$", re.MULTILINE)
+"""What Python prints for each module under ``-X importtime``."""
+
+
+def test_a_job_imports_nothing_slow_in_the_launcher(clusterrun: Launcher) -> None:
+    """From its first line to its last: measured by Python, agent and relay together."""
+    job = clusterrun.script(
+        "import logging", workers=2, around=(sys.executable, "-X", "importtime")
+    )
+
+    ended = job.ended()
+
+    imported = set(IMPORTED.findall(ended.err))
+    assert ended.code == 0
+    assert {"launcher.launch", "launcher.workers.relay_process"} <= imported
+    assert SLOW & {name.partition(".")[0] for name in imported} == set()
+
+
+def test_one_launch_is_faster_than_torchruns() -> None:
+    """Ten times what is allowed: enough to notice that something went badly wrong."""
+    assert times_faster_than_torchrun(runs=1) > 1
+
+
+@pytest.mark.long
+@pytest.mark.timeout(600)
+def test_a_launch_takes_a_tenth_of_torchruns_time() -> None:
+    """Eight ranks of an empty script; half of the promise is asked for, as others may be at work."""
+    assert times_faster_than_torchrun(runs=9) > 5
+
+
+def times_faster_than_torchrun(runs: int) -> float:
+    """Return the ratio of medians that the benchmark finds."""
+    command = [sys.executable, str(BENCHMARK), f"--runs={runs}"]
+    done = subprocess.run(command, capture_output=True, text=True, check=True, timeout=500)
+    [ratio] = re.findall(r"([\d.]+) times", done.stdout)
+    return float(ratio)

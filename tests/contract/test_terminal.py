@@ -1,0 +1,219 @@
+"""At a terminal a job feels like any other command: debugger, Ctrl-C, Ctrl-Z, and the prompt after."""
+
+import os
+import signal
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import psutil
+import pytest
+
+from tests.contract.launched import await_status, fork_server_of, relay_of
+from tests.contract.shell import PROMPT, Shell
+
+pytestmark = pytest.mark.needs("bash")
+
+WAITS = """
+    import os, time
+    print("ready", os.getpid(), flush=True)
+    time.sleep(100)
+"""
+
+
+@pytest.fixture
+def shell(tmp_path: Path) -> Iterator[Shell]:
+    """Return a shell at a terminal; all that it has started is gone after the test."""
+    shell = Shell(tmp_path)
+
+    yield shell
+
+    shell.close()
+
+
+def start(shell: Shell, workers: int) -> list[int]:
+    """Run a script that waits; return the process ids of its workers."""
+    shell.run(WAITS, "--nproc-per-node", str(workers))
+    return [int(shell.expect(r"ready (\d+)").group(1)) for _ in range(workers)]
+
+
+def test_one_worker_has_the_terminal(shell: Shell) -> None:
+    """Standard streams, /dev/tty, the foreground: nothing tells it from a run without launcher."""
+    shell.run(
+        """
+        import os
+        print("terminals", [os.isatty(number) for number in (0, 1, 2)])
+        print("group", os.tcgetpgrp(0) == os.getpgrp(), "tty", os.ttyname(os.open("/dev/tty", 0)))
+        print("answer", input("question? "))
+        """
+    )
+    shell.expect(r"terminals \[True, True, True\]")
+    shell.expect(r"group True tty /dev/tty")
+    shell.expect(r"question\? ")
+
+    shell.type("forty-two")
+
+    shell.expect("answer forty-two")
+    assert shell.exit_code() == 0
+
+
+def test_pdb(shell: Shell) -> None:
+    """A breakpoint, Ctrl-Z and back to it, on it goes, Ctrl-C in the running script, and on again."""
+    shell.run(
+        """
+        import os, time
+        print("pid", os.getpid())
+        x = 41
+        breakpoint()
+        x += 1
+        print("x is", x)
+        while x == 42:
+            time.sleep(0.01)
+        print("x is", x)
+        """,
+        "--nproc-per-node",
+        "1",
+    )
+    worker = int(shell.expect(r"pid (\d+)").group(1))
+    shell.expect(r"\(Pdb\) ")
+    shell.type("p x")
+    shell.expect(r"41\r\n\(Pdb\) ")
+
+    shell.stop_job()
+    shell.bring_back(worker)
+    shell.type("p x")
+    shell.expect(r"41\r\n\(Pdb\) ")
+
+    shell.type("c")
+    shell.expect("x is 42")
+    shell.press("Ctrl-C")
+    shell.expect("Program interrupted")
+    shell.expect(r"\(Pdb\) ")
+    shell.type("x = 43")
+    shell.type("c")
+
+    shell.expect("x is 43")
+    assert shell.exit_code() == 0
+
+
+def test_ctrl_c_on_one_worker(shell: Shell) -> None:
+    """It ends as Python does, and the shell sees what it sees of any program."""
+    start(shell, workers=1)
+
+    shell.press("Ctrl-C")
+
+    shell.expect("KeyboardInterrupt")
+    assert shell.exit_code() == 130
+
+
+@pytest.mark.parametrize("workers", [1, 2])
+def test_ctrl_z_and_fg(shell: Shell, workers: int) -> None:
+    """The whole job stops, the shell has its terminal; fg continues all of it."""
+    pids = start(shell, workers)
+    launcher = shell.launcher
+
+    for _ in range(2):
+        shell.stop_job()
+        for pid in pids:
+            await_status(pid, psutil.STATUS_STOPPED)
+        shell.bring_back(pids[0] if workers == 1 else launcher)
+        for pid in pids:
+            await_status(pid, psutil.STATUS_SLEEPING)
+    shell.press("Ctrl-C")
+
+    assert shell.exit_code() == 130
+
+
+def test_ctrl_z_in_a_pipeline(shell: Shell) -> None:
+    """The worker alone hears of it; the rest of the shell's job has to stop with it."""
+    shell.run(WAITS, "--nproc-per-node", "1", after="| cat")
+    worker = int(shell.expect(r"ready (\d+)").group(1))
+
+    shell.stop_job()
+    shell.bring_back(worker)
+    shell.press("Ctrl-C")
+
+    shell.expect("KeyboardInterrupt")
+    shell.exit_code()
+    assert shell.left() == []
+
+
+@pytest.mark.parametrize("workers", [1, 2])
+def test_bg(shell: Shell, workers: int) -> None:
+    """In the background it works on, and the terminal is the shell's."""
+    pids = start(shell, workers)
+    launcher = shell.launcher
+
+    shell.stop_job()
+    shell.type("bg")
+    for pid in pids:
+        await_status(pid, psutil.STATUS_SLEEPING)
+    assert shell.exit_code() == 0
+    shell.bring_back(launcher)
+    shell.press("Ctrl-C")
+
+    assert shell.exit_code() == 130
+
+
+def test_started_in_the_background(shell: Shell) -> None:
+    """A job behind & never takes the terminal; fg gives it what any job gets."""
+    shell.run(WAITS, "--nproc-per-node", "1", after="&")
+    shell.expect(PROMPT)
+    shell.expect("ready")
+    shell.type("")
+    assert shell.exit_code() == 0
+
+    shell.bring_back(shell.launcher)
+    shell.press("Ctrl-C")
+
+    assert shell.exit_code() == 130
+
+
+def test_ctrl_c_on_two_workers(shell: Shell) -> None:
+    """One line; the workers' tracebacks would only hide it."""
+    start(shell, workers=2)
+
+    shell.press("Ctrl-C")
+
+    shell.expect("clusterrun: interrupted: stopping 2 workers")
+    assert shell.exit_code() == 130
+
+
+VICTIMS: dict[str, Callable[[int, int], int]] = {
+    "launcher": lambda launcher, _worker: launcher,
+    "fork server": lambda launcher, _worker: fork_server_of(launcher),
+    "relay": lambda launcher, _worker: relay_of(launcher),
+    "worker": lambda _launcher, worker: worker,
+}
+
+
+@pytest.mark.parametrize("workers", [1, 2])
+@pytest.mark.parametrize("victim", VICTIMS)
+def test_the_shell_has_its_terminal_back(shell: Shell, victim: str, workers: int) -> None:
+    """Also after a SIGKILL, when nobody is left to hand it over."""
+    pids = start(shell, workers)
+
+    os.kill(VICTIMS[victim](shell.launcher, pids[0]), signal.SIGKILL)
+
+    assert shell.exit_code() == 137
+    shell.await_foreground(shell.pid)
+    assert shell.left() == []
+
+
+@pytest.mark.parametrize("workers", [1, 2])
+def test_the_shell_has_its_terminal_back_after_term(shell: Shell, workers: int) -> None:
+    """The launcher hands it back itself."""
+    start(shell, workers)
+
+    os.kill(shell.launcher, signal.SIGTERM)
+
+    assert shell.exit_code() == 143
+    shell.await_foreground(shell.pid)
+
+
+@pytest.mark.parametrize("script", ["", "raise SystemExit(7)"])
+def test_the_shell_has_its_terminal_back_after_the_end(shell: Shell, script: str) -> None:
+    """The common case."""
+    shell.run(script, "--nproc-per-node", "1")
+
+    assert shell.exit_code() == (7 if script else 0)
+    shell.await_foreground(shell.pid)

@@ -1,0 +1,94 @@
+"""What all tests on several hosts start from."""
+
+import os
+import subprocess
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.contract.launched import Launcher
+from tests.hosts.host import Host
+from tests.hosts.namespaces import remove_leftovers, run_of
+from tests.hosts.network import Network, network
+from tests.hosts.slurm import Slurm
+
+NEEDS = {
+    "this_run": ("root", "ip", "nsenter", "unshare"),
+    "slurm_of_session": ("munged", "slurmctld", "slurmd", "srun"),
+}
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Mark what asks for hosts or Slurm as such, and with what these need."""
+    for item in items:
+        for fixture, needs in NEEDS.items():
+            if fixture in getattr(item, "fixturenames", ()):
+                item.add_marker(pytest.mark.hosts)
+                item.add_marker(pytest.mark.needs(*needs))
+
+
+@pytest.fixture(scope="session")
+def this_run() -> str:
+    """Return the name of this test run, once nothing is left of those that were killed.
+
+    Where hosts can't be made, all tests that need them are left out; with CI set, they fail.
+    """
+    made = subprocess.run(
+        ["unshare", "--net", "--mount", "--uts", "true"],
+        capture_output=True,
+        text=True,
+        timeout=30,
+        check=False,
+    )
+    if made.returncode:
+        leave_out = pytest.fail if os.environ.get("CI") else pytest.skip
+        leave_out(f"needs namespaces: {made.stderr.strip()}")
+    remove_leftovers()
+    return run_of(os.getpid())
+
+
+@pytest.fixture(scope="session")
+def hosts_of_session(this_run: str) -> Iterator[Network]:
+    """Return four hosts, n0 to n3, that all tests of the session use one after the other."""
+    with network(this_run, "hosts", "n0", "n1", "n2", "n3") as made:
+        yield made
+
+
+@pytest.fixture
+def hosts(hosts_of_session: Network) -> Iterator[tuple[Host, ...]]:
+    """Return four hosts, n0 to n3; what was started on them ends with the test."""
+    yield hosts_of_session.hosts
+
+    hosts_of_session.end_all()
+    hosts_of_session.restore()
+
+
+@pytest.fixture(scope="session")
+def slurm_of_session(this_run: str) -> Iterator[Slurm]:
+    """Return a Slurm of two nodes that all tests of the session use one after the other."""
+    with network(this_run, "slurm", "n0", "n1") as where:
+        made = Slurm(where)
+        made.open()
+        yield made
+
+
+@pytest.fixture
+def slurm(slurm_of_session: Slurm, request: pytest.FixtureRequest) -> Iterator[Slurm]:
+    """Return a Slurm of two idle nodes, n0 and n1; its jobs end with the test."""
+    yield slurm_of_session
+
+    # Shown for a test that failed, and for no other.
+    request.node.add_report_section("teardown", "Slurm", slurm_of_session.new_logs())
+    slurm_of_session.end_jobs()
+
+
+@pytest.fixture
+def clusterrun(tmp_path: Path) -> Iterator[Launcher]:
+    """Return a starter of jobs, for ``around=hosts[0].around``; none outlives the test."""
+    launcher = Launcher(tmp_path)
+
+    yield launcher
+
+    launcher.close()

@@ -1,0 +1,137 @@
+"""One of several hosts on this machine: a network namespace, a host name and a hosts file."""
+
+import itertools
+import os
+import subprocess
+from collections.abc import Mapping
+from pathlib import Path
+
+from tests.contract.launched import MARK, SECONDS_TO_ACT, Ended, Job, plain_environment
+from tests.hosts.namespaces import NAMESPACES, end_processes, ip, processes_in
+
+PIPE_SIZE = 1 << 20
+"""Bytes that a job may print while its test waits for another one."""
+
+NAMES_FROM_FILES = "passwd: files\ngroup: files\nhosts: files\n"
+"""No name server, and nobody who knows a host's own name but its hosts file."""
+
+# Not `ip netns exec`: it mounts a /sys without cgroups, and slurmd does not start on that.
+BECOME_HOST = """
+set -e
+hostname "$0"
+mount --bind "$1/hosts" /etc/hosts
+mount --bind "$1/nsswitch.conf" /etc/nsswitch.conf
+shift
+exec "$@"
+"""
+
+
+class Host:
+    """A machine with a name, two addresses, a cable to the switch and its own /etc/hosts.
+
+    It shares the file system, the processors and the process ids of this machine.
+    """
+
+    def __init__(self, name: str, number: int, namespace: str, switch: str, folder: Path) -> None:
+        """Take what a network has set up, or is about to.
+
+        Args:
+            name: the host's own name; a word.
+            number: of the host in its network, from 1; the last part of its addresses.
+            namespace: what iproute2 calls the host.
+            switch: what iproute2 calls the host that the cables lead to.
+            folder: for files of this host and no other; made here.
+
+        """
+        folder.mkdir(parents=True)
+        (folder / "nsswitch.conf").write_text(NAMES_FROM_FILES)
+        self.name = name
+        self.address = f"10.77.0.{number}"
+        self.address6 = f"fd77::{number}"
+        self.namespace = namespace
+        self._switch = switch
+        self._folder = folder
+        self._jobs: list[Job] = []
+        self._numbers = itertools.count()
+
+    def __repr__(self) -> str:
+        return f"{self.name}({self.address})"
+
+    @property
+    def around(self) -> tuple[str, ...]:
+        """The words that, put before a command, make this host execute it.
+
+        They keep the process id, and serve as the ``around`` of a ``Launcher``, too.
+        """
+        enter = ("nsenter", f"--net={NAMESPACES / self.namespace}")
+        become = ("unshare", "--mount", "--uts", "sh", "-c", BECOME_HOST)
+        return (*enter, *become, self.name, str(self._folder))
+
+    def start(
+        self,
+        *words: str,
+        environ: Mapping[str, str] | None = None,
+        folder: Path | None = None,
+    ) -> Job:
+        """Start a command on this host; it ends with the test at the latest.
+
+        Args:
+            words: the command and its arguments.
+            environ: variables on top of the tests' own.
+            folder: where it runs; None for where the tests do.
+
+        """
+        mark = f"{os.getpid()}-{self.namespace}-{next(self._numbers)}"
+        process = subprocess.Popen(
+            [*self.around, *words],
+            cwd=folder,
+            env={**plain_environment(), MARK: mark, **(environ or {})},
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            pipesize=PIPE_SIZE,
+            start_new_session=True,
+        )
+        self._jobs.append(Job(process, mark))
+        return self._jobs[-1]
+
+    def run(
+        self,
+        *words: str,
+        environ: Mapping[str, str] | None = None,
+        folder: Path | None = None,
+        seconds: float = SECONDS_TO_ACT,
+    ) -> Ended:
+        """Run a command on this host to its end; arguments as for ``start``.
+
+        Raises:
+            AssertionError: it, or what holds its output open, still runs after ``seconds``.
+
+        """
+        return self.start(*words, environ=environ, folder=folder).ended(seconds)
+
+    def processes(self) -> list[int]:
+        """Return the ids of all processes on this host, whoever started them."""
+        return processes_in(self.namespace)
+
+    def cut(self) -> None:
+        """Pull the cable: what is sent is lost, and nobody is told."""
+        # At the switch: with the host's own end down its sends would fail at once, and its IPv6
+        # address would be gone for good.
+        ip("-n", self._switch, "link", "set", self.name, "down")
+
+    def join(self) -> None:
+        """Plug the cable in again."""
+        ip("-n", self._switch, "link", "set", self.name, "up")
+
+    def set_hosts_file(self, text: str) -> None:
+        """Change /etc/hosts, for processes that run already, too."""
+        # Written in place: a bind mount shows an inode, not a name.
+        (self._folder / "hosts").write_text(text)
+
+    def end_all(self) -> None:
+        """End all that ``start`` has started, and whatever else runs on this host."""
+        end_processes(self.namespace)
+        for job in self._jobs:
+            job.kill_all()
+        self._jobs.clear()

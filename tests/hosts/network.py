@@ -1,0 +1,92 @@
+"""Several hosts on this machine, and a switch between them.
+
+The switch is a bridge in a namespace of its own. So nothing of it shows on this machine, two test
+runs never meet, and no packet filter of this machine (Docker's drops what is bridged) has a say.
+"""
+
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+
+from tests.hosts.host import Host
+from tests.hosts.namespaces import PREFIX, folder_of, ip, remove_folder, remove_namespace
+
+
+class Network:
+    """Hosts around a switch, which is a host, too: ``ctl``, with an address of its own."""
+
+    def __init__(self, run: str, label: str, names: Sequence[str]) -> None:
+        """Take what ``network`` takes."""
+        self.folder = folder_of(run) / label
+        prefix = f"{PREFIX}{run}-{label}"
+        self.switch, *hosts = (
+            Host(name, number, f"{prefix}-{name}", f"{prefix}-ctl", self.folder / name)
+            for number, name in enumerate(["ctl", *names], start=1)
+        )
+        self.hosts = tuple(hosts)
+
+    def open(self) -> None:
+        """Make the namespaces and connect them."""
+        everyone = (self.switch, *self.hosts)
+        ip(lines=[f"netns add {host.namespace}" for host in everyone])
+        ip("-n", self.switch.namespace, lines=self._switch_and_cables())
+        ip("-n", self.switch.namespace, lines=_address(self.switch, "br0"))
+        for host in self.hosts:
+            ip("-n", host.namespace, lines=_address(host, "eth0"))
+        self.restore()
+
+    def restore(self) -> None:
+        """Undo what tests did: plug all cables in, and give every host the names of all."""
+        everyone = (self.switch, *self.hosts)
+        names = [f"{number} {it.name}" for it in everyone for number in (it.address, it.address6)]
+        for host in everyone:
+            host.set_hosts_file("\n".join(["127.0.0.1 localhost", "::1 localhost", *names, ""]))
+        ip("-n", self.switch.namespace, lines=[f"link set {it.name} up" for it in self.hosts])
+
+    def end_all(self) -> None:
+        """End all processes on all hosts."""
+        for host in (*self.hosts, self.switch):
+            host.end_all()
+
+    def close(self) -> None:
+        """End all processes on all hosts, and remove the hosts."""
+        self.end_all()
+        for host in (*self.hosts, self.switch):
+            remove_namespace(host.namespace)
+        remove_folder(self.folder)
+
+    def _switch_and_cables(self) -> list[str]:
+        cables = [
+            f"link add {host.name} type veth peer name eth0 netns {host.namespace}"
+            for host in self.hosts
+        ]
+        plugs = [f"link set {host.name} master br0" for host in self.hosts]
+        # Snooping may swallow IPv6's neighbour discovery for a moment.
+        return ["link add br0 type bridge mcast_snooping 0", *cables, *plugs]
+
+
+@contextmanager
+def network(run: str, label: str, *names: str) -> Iterator[Network]:
+    """Return a network; with the block, it and all that runs on it ends.
+
+    Args:
+        run: the name of this test run, as ``run_of`` tells it.
+        label: a word that tells this network from others of the run.
+        names: the hosts'; words.
+
+    """
+    made = Network(run, label, names)
+    try:
+        made.open()
+        yield made
+    finally:
+        made.close()
+
+
+def _address(host: Host, interface: str) -> list[str]:
+    # nodad: an IPv6 address is of no use during the seconds of duplicate detection.
+    return [
+        "link set lo up",
+        f"address add {host.address}/24 dev {interface}",
+        f"address add {host.address6}/64 dev {interface} nodad",
+        f"link set {interface} up",
+    ]

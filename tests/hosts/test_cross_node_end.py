@@ -1,0 +1,146 @@
+"""How a job on two hosts ends on both: at once, for one reason, and with nothing left."""
+
+import re
+import signal
+
+import pytest
+
+from tests.contract.launched import Job, Launcher, await_end
+from tests.hosts.host import Host
+from tests.hosts.nodes import Nodes, codes, ended
+
+WAIT = """
+    import signal, subprocess
+    subprocess.Popen(["sleep", "1000"], start_new_session=True)
+    print("up", flush=True)
+    signal.pause()
+"""
+"""Each worker has a child in a session of its own."""
+
+FAIL = """
+    import os, signal, subprocess, sys
+    subprocess.Popen(["sleep", "1000"])
+    if os.environ["RANK"] == "2":
+        print("no such file", file=sys.stderr)
+        sys.exit(7)
+    signal.pause()
+"""
+
+SUCCEED = """
+    import os, time
+    time.sleep(0.5 * int(os.environ["RANK"]))
+"""
+
+
+def two_that_wait(hosts: tuple[Host, ...], clusterrun: Launcher) -> list[Job]:
+    """Return both nodes of a job, 2 and 1 workers, all of whom run."""
+    jobs = Nodes(clusterrun, hosts, WAIT).start_all(workers=(2, 1))
+    jobs[0].wait_for("up", times=2)
+    jobs[1].wait_for("up")
+    return jobs
+
+
+def nothing_is_left(hosts: tuple[Host, ...], jobs: list[Job]) -> None:
+    """Check that no process of the job lives on any host, grandchildren included."""
+    assert [job.left() for job in jobs] == [[], []]
+    assert [host.processes() for host in hosts] == [[]] * len(hosts)
+
+
+def test_success_waits_for_all(hosts: tuple[Host, ...], clusterrun: Launcher) -> None:
+    """Workers that end at different times, on nodes that have nothing to say."""
+    jobs = Nodes(clusterrun, hosts, SUCCEED).start_all(workers=(1, 2))
+
+    ends = ended(jobs)
+
+    assert [tuple(end) for end in ends] == [(0, "", "")] * 2
+    nothing_is_left(hosts, jobs)
+
+
+def test_a_worker_that_fails_ends_both(hosts: tuple[Host, ...], clusterrun: Launcher) -> None:
+    """Both nodes name it and end with its code; what it said is shown where it was not seen."""
+    jobs = Nodes(clusterrun, hosts, FAIL).start_all(workers=(2, 1))
+
+    ends = ended(jobs, seconds=15)
+
+    whens = [re.search(r"  (local rank 0, pid \d+, at .* after its start)", e.err) for e in ends]
+    [[when], [again]] = [found.groups() if found else [""] for found in whens]
+    headline = f"clusterrun: rank 2 on n1 failed: exit code 7\n  {when}\n"
+    assert codes(ends) == [7, 7]
+    assert when == again != ""
+    assert ends[0].err == (
+        "clusterrun: rank 2 on n1 failed: stopping 2 workers here\n"
+        f"{headline}"
+        "\n    no such file\n\n"
+        "  ranks 0-1: stopped by clusterrun\n"
+        "clusterrun: exit code 7 is rank 2's\n"
+    )
+    assert ends[1].err == f"no such file\n{headline}clusterrun: exit code 7 is rank 2's\n"
+    nothing_is_left(hosts, jobs)
+
+
+@pytest.mark.parametrize("lost", [0, 1])
+def test_a_killed_agent_ends_the_other_node(
+    hosts: tuple[Host, ...], clusterrun: Launcher, lost: int
+) -> None:
+    """Whichever it is; the other one names it."""
+    jobs = two_that_wait(hosts, clusterrun)
+    there = 1 - lost
+
+    jobs[lost].signal(signal.SIGKILL)
+    ends = ended(jobs, seconds=15)
+
+    stopping = f"stopping {'1 worker' if lost == 0 else '2 workers'} here"
+    assert ends[lost].code == -signal.SIGKILL
+    assert ends[there].code == 5
+    assert ends[there].err == (
+        f"clusterrun: node {lost} (n{lost}) is gone: {stopping}\n"
+        f"clusterrun: error: node {lost} (n{lost}) is gone; the job was ended\n"
+        f"clusterrun: exit code 5: node {lost} was lost\n"
+    )
+    nothing_is_left(hosts, jobs)
+
+
+@pytest.mark.parametrize("told", [0, 1])
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+def test_a_signal_to_one_agent_ends_both(
+    hosts: tuple[Host, ...], clusterrun: Launcher, told: int, number: signal.Signals
+) -> None:
+    """With the code of that signal on both, and a word about who got it."""
+    jobs = two_that_wait(hosts, clusterrun)
+    other = 1 - told
+
+    jobs[told].signal(number)
+    ends = ended(jobs, seconds=15)
+
+    stopping = f"stopping {'1 worker' if other else '2 workers'} here"
+    assert codes(ends) == [128 + number] * 2
+    assert f"clusterrun: n{told} got {number.name}: {stopping}\n" in ends[other].err
+    if number == signal.SIGTERM:
+        last = "clusterrun: exit code 143: SIGTERM from outside ended the job"
+        assert [end.err.splitlines()[-1] for end in ends] == [last, last]
+    nothing_is_left(hosts, jobs)
+
+
+@pytest.mark.parametrize("told", [0, pytest.param(1, marks=pytest.mark.long)])
+def test_a_signal_while_others_are_awaited(
+    hosts: tuple[Host, ...], clusterrun: Launcher, told: int
+) -> None:
+    """Node 0 tells those who have come; without another one it goes on waiting."""
+    nodes = Nodes(clusterrun, hosts, WAIT)
+    place = ("--nnodes", "3", "--master-addr", hosts[0].address)
+    jobs = [nodes.start(rank, *place, "--node-rank", str(rank)) for rank in (0, 1)]
+    jobs[0].wait_for(r"waiting for 1 of 3 nodes: rank 2 \(joined: n0, n1")
+
+    jobs[told].signal(signal.SIGTERM)
+
+    await_end(jobs[told].agent)
+    if told == 1:
+        jobs[0].wait_for(r"n1 \(pid \d+\) has left again")
+        jobs[0].signal(signal.SIGTERM)
+    ends = ended(jobs)
+    expected = [143, 4 if told == 0 else 143]
+    assert codes(ends) == expected
+    if told == 0:
+        text = "n0 (node 0) got SIGTERM while it waited for other nodes"
+        assert ends[1].err == f"clusterrun: error: {text}\n"
+    nothing_is_left(hosts, jobs)

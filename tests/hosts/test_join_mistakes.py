@@ -1,0 +1,419 @@
+"""What every node is told when nodes can't be one job: the exact words, on real hosts."""
+
+import re
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+
+import pytest
+
+from tests.contract.launched import Job, Launcher
+from tests.hosts.host import Host
+from tests.hosts.nodes import Nodes, codes, ended
+
+SAME_COMMAND = "  Start the same command on all nodes, with another --node-rank each.\n"
+OWN_RANKS = "  Give each node its own --node-rank.\n"
+SAME_PROOF = "  Give all nodes the same CLUSTERRUN_TOKEN or --token-file.\n"
+OWN_PORTS = "  Two jobs at once need two ports: give each its own --master-port.\n"
+
+DONE = "print('done')"
+
+PLACE = ("--master-addr", "10.77.0.2")
+
+TWO = ("--nnodes", "2", *PLACE)
+
+THREE = ("--nnodes", "3", *PLACE)
+
+SOON = ("--rdzv-timeout", "3")
+
+ANYBODYS_PYTHON = Path("/usr/bin/python3")
+
+OTHER_VERSION = """
+import socket, struct, sys, time
+hail = struct.pack(">12sHcB32s", b"\\x93clusterrun\\n", 9, sys.argv[1].encode(), 0, bytes(32))
+if sys.argv[1] == "C":
+    server = socket.create_server(("", 29500))
+    print("listening", flush=True)
+    call, _ = server.accept()
+else:
+    deadline = time.monotonic() + 20
+    while time.monotonic() < deadline:
+        try:
+            call = socket.create_connection(("10.77.0.2", 29500))
+            break
+        except ConnectionRefusedError:
+            pass
+call.sendall(hail)
+print("heard", len(call.recv(100)))
+"""
+"""A clusterrun to come: what it says first has the same layout in all versions."""
+
+TWO_AT_ONCE = """
+import select
+from launcher.rendezvous.addresses import numeric_address
+from launcher.rendezvous.call import Call
+from launcher.rendezvous.wire import Hello
+
+def answer(call, is_there):
+    heard = []
+    while not is_there(heard):
+        select.select([call], [], [], 20)
+        heard += call.messages()
+    return heard
+
+calls = [Call(numeric_address("10.77.0.2")[0], 29500, b"") for _ in range(2)]
+for call in calls:
+    answer(call, lambda _: call.connection.greeted)
+must = {"nnodes": "3", "max_restarts": "0"}
+for number, call in enumerate(calls, start=2):
+    call.connection.send(Hello(f"fake {number}", "", 0, f"n{number}", number, None, 1, must, {}))
+for call in calls:
+    print(answer(call, bool)[0].text)
+"""
+"""Two nodes that introduce themselves together, before the first of them makes the job complete."""
+
+HOLD_PORT = """
+import socket
+server = socket.create_server(("", 29500))
+print("holding", flush=True)
+while True:
+    server.accept()[0].close()
+"""
+
+
+def error(text: str, hint: str = "") -> str:
+    """Return how an error looks on standard error."""
+    return f"clusterrun: error: {text}\n{hint}"
+
+
+def who(number: int, job: Job) -> str:
+    """Return how a node is named where it matters which one it is."""
+    return f"n{number} (pid {job.agent})"
+
+
+def all_told(jobs: Sequence[Job], text: str, hint: str = "") -> None:
+    """Check that every node ends, long before its patience does, with this error and no other."""
+    ends = ended(jobs)
+
+    assert [end.err for end in ends] == [error(text, hint)] * len(jobs)
+    assert codes(ends) == [4] * len(jobs)
+    assert [end.out for end in ends] == [""] * len(jobs)
+
+
+def refused_and_done(first: Job, last: Job, refusal: str) -> None:
+    """Check that the job goes on after node 0 has turned somebody away."""
+    ends = ended([first, last])
+
+    assert [end.err for end in ends] == [f"clusterrun: refused {refusal}\n", ""]
+    assert [(end.code, end.out) for end in ends] == [(0, "done\n")] * 2
+
+
+def test_two_nodes_with_one_rank(hosts: tuple[Host, ...], clusterrun: Launcher) -> None:
+    """Both are named; which of them came first nobody knows."""
+    nodes = Nodes(clusterrun, hosts, DONE)
+    jobs = [nodes.start(number, *THREE, "--node-rank", rank) for number, rank in enumerate("011")]
+
+    ends = ended(jobs)
+
+    one, other = who(1, jobs[1]), who(2, jobs[2])
+    text = "two nodes say they are rank 1: {} and {}"
+    possible = [error(text.format(*pair), OWN_RANKS) for pair in ((one, other), (other, one))]
+    assert len({end.err for end in ends}) == 1
+    assert ends[0].err in possible
+    assert codes(ends) == [4, 4, 4]
+
+
+def test_two_nodes_zero(hosts: tuple[Host, ...], clusterrun: Launcher) -> None:
+    """The one without the address finds the other, though both wait for calls."""
+    nodes = Nodes(clusterrun, hosts, DONE)
+    jobs = [nodes.start(number, *TWO, "--node-rank", "0") for number in (0, 1)]
+
+    text = f"two nodes say they are rank 0: {who(0, jobs[0])} and {who(1, jobs[1])}"
+    all_told(jobs, text, OWN_RANKS)
+
+
+def test_rank_zero_without_its_address(hosts: tuple[Host, ...], clusterrun: Launcher) -> None:
+    """Whoever has the address and says no rank is node 0."""
+    nodes = Nodes(clusterrun, hosts, DONE)
+    jobs = [nodes.start(0, *TWO), nodes.start(1, *TWO, "--node-rank", "0")]
+
+    owner, other = who(0, jobs[0]), who(1, jobs[1])
+    all_told(
+        jobs,
+        f"{other} says it is rank 0, but 10.77.0.2:29500 is an address of {owner}",
+        "  --node-rank 0 belongs to the machine that --master-addr names.\n",
+    )
+
+
+def test_different_numbers_of_nodes(hosts: tuple[Host, ...], clusterrun: Launcher) -> None:
+    """Both hosts and both values are named."""
+    nodes = Nodes(clusterrun, hosts, DONE)
+    jobs = [nodes.start(0, *TWO), nodes.start(1, *THREE, "--node-rank", "1")]
+
+    all_told(jobs, "n0 says nnodes 2, n1 says nnodes 3", SAME_COMMAND)
+
+
+def test_different_numbers_of_restarts(hosts: tuple[Host, ...], clusterrun: Launcher) -> None:
+    """They are counted for the whole job."""
+    nodes = Nodes(clusterrun, hosts, DONE)
+    jobs = [nodes.start(0, *TWO), nodes.start(1, *TWO, "--max-restarts", "3")]
+
+    all_told(jobs, "n0 says max_restarts 0, n1 says max_restarts 3", SAME_COMMAND)
+
+
+def test_a_node_too_many(hosts: tuple[Host, ...], clusterrun: Launcher) -> None:
+    """All that have come are named."""
+    nodes = Nodes(clusterrun, hosts, DONE)
+    jobs = [nodes.start(0, *THREE), nodes.start(1, *THREE)]
+    jobs[0].wait_for("waiting for 1 of 3 nodes")
+
+    told = hosts[2].run(sys.executable, "-c", TWO_AT_ONCE)
+
+    here = f"{who(0, jobs[0])}, {who(1, jobs[1])}, n2 (pid 2)"
+    text = f"4 nodes have come, and nnodes is 3: {here} and n3 (pid 3)"
+    assert told.out == f"{text}\n{text}\n", told.err
+    ends = ended(jobs)
+    # The fakes say nothing of their script, and node 0 warns of that.
+    assert [end.err.splitlines(keepends=True)[-1] for end in ends] == [error(text)] * 2
+    assert codes(ends) == [4, 4]
+
+
+def test_a_node_too_many_that_comes_later(hosts: tuple[Host, ...], clusterrun: Launcher) -> None:
+    """Where agents keep a port of their own, it is told at once that all are there."""
+    nodes = Nodes(clusterrun, hosts, "import signal\nprint('up', flush=True)\nsignal.pause()")
+    place = ("--nnodes", "2", "--rdzv-endpoint", "10.77.0.2:29400")
+    jobs = [nodes.start(number, *place) for number in (0, 1)]
+    for job in jobs:
+        job.wait_for("up")
+
+    late = nodes.start(2, *place)
+
+    all_told([late], "the job at 10.77.0.2:29400 has all its 2 nodes: n0, n1")
+    jobs[0].wait_for(rf"refused n2 \(pid {late.agent}\) at 10.77.0.4: all 2 nodes are there\n")
+
+
+def test_another_jobs_node(hosts: tuple[Host, ...], clusterrun: Launcher) -> None:
+    """It is told so, and this job goes on waiting for its own."""
+    nodes = Nodes(clusterrun, hosts, DONE)
+    first = nodes.start(0, *TWO, "--run-id", "one")
+
+    other = nodes.start(2, *TWO, "--run-id", "two")
+
+    text = (
+        '10.77.0.2:29500 is where another job meets: its run id is "one",'
+        f' that of {who(2, other)} is "two"'
+    )
+    all_told([other], text, OWN_PORTS)
+    refusal = f'{who(2, other)} at 10.77.0.4: it belongs to another job, run id "two"'
+    refused_and_done(first, nodes.start(1, *TWO, "--run-id", "one"), refusal)
+
+
+@pytest.mark.needs("setpriv")
+@pytest.mark.skipif(not ANYBODYS_PYTHON.exists(), reason="needs a Python that anybody can run")
+def test_another_users_node(hosts: tuple[Host, ...], clusterrun: Launcher) -> None:
+    """It is told so, and this job goes on waiting for its own."""
+    # It may read what is only root's, as the interpreter and the test's folder may be.
+    able = ("--inh-caps", "+dac_override", "--ambient-caps", "+dac_override")
+    as_nobody = ("setpriv", "--reuid", "65534", "--clear-groups", *able)
+    nodes = Nodes(clusterrun, hosts, DONE)
+    first = nodes.start(0, *TWO)
+
+    # access(2) goes by the real user, whatever he is able to: not our Python, then.
+    program = ("--python", str(ANYBODYS_PYTHON), "--no-python", "true")
+    other = clusterrun.command(*TWO, *program, workers=1, around=(*hosts[2].around, *as_nobody))
+
+    text = f"10.77.0.2:29500 is where a job of user 0 meets, {who(2, other)} is user 65534's"
+    all_told([other], text, OWN_PORTS)
+    refusal = f"{who(2, other)} at 10.77.0.4: it is user 65534's, and this job is user 0's"
+    refused_and_done(first, nodes.start(1, *TWO), refusal)
+
+
+def test_a_newer_member(hosts: tuple[Host, ...], clusterrun: Launcher) -> None:
+    """It hears our version, and this job goes on waiting."""
+    nodes = Nodes(clusterrun, hosts, DONE)
+    first = nodes.start(0, *TWO)
+
+    other = hosts[2].run(sys.executable, "-c", OTHER_VERSION, "M")
+
+    assert other.out == "heard 48\n", other.err
+    refusal = "10.77.0.4: it speaks version 9 of clusterrun's protocol, this is 1"
+    refused_and_done(first, nodes.start(1, *TWO), refusal)
+
+
+def test_a_newer_node_zero(hosts: tuple[Host, ...], clusterrun: Launcher) -> None:
+    """Waiting would not help."""
+    server = hosts[0].start(sys.executable, "-c", OTHER_VERSION, "C")
+    server.wait_for("listening")
+    nodes = Nodes(clusterrun, hosts, DONE)
+
+    all_told(
+        [nodes.start(1, *TWO)],
+        "10.77.0.2:29500 speaks version 9 of clusterrun's protocol, this node version 1",
+        "  Install the same version of clusterrun on all nodes.\n",
+    )
+
+
+@pytest.mark.parametrize(
+    ("tokens", "told", "refused"),
+    [
+        (
+            ("ours", "theirs"),
+            "the job at 10.77.0.2:29500 has another token than this node",
+            "it has another token",
+        ),
+        (
+            ("ours", ""),
+            "the job at 10.77.0.2:29500 has a token, and this node has none",
+            "it has no token, and this job has one",
+        ),
+        (
+            ("", "theirs"),
+            "the job at 10.77.0.2:29500 has no token, and this node has one",
+            "it has a token, and this job has none",
+        ),
+    ],
+)
+def test_a_wrong_token(
+    hosts: tuple[Host, ...],
+    clusterrun: Launcher,
+    tokens: tuple[str, str],
+    told: str,
+    refused: str,
+) -> None:
+    """It is told so, and this job goes on waiting for its own."""
+    ours, theirs = ({"CLUSTERRUN_TOKEN": token} if token else {} for token in tokens)
+    nodes = Nodes(clusterrun, hosts, DONE)
+    first = nodes.start(0, *TWO, environ=ours)
+
+    all_told([nodes.start(2, *TWO, environ=theirs)], told, SAME_PROOF)
+
+    refused_and_done(first, nodes.start(1, *TWO, environ=ours), f"10.77.0.4: {refused}")
+
+
+def test_a_node_that_never_comes(hosts: tuple[Host, ...], clusterrun: Launcher) -> None:
+    """Every node that has come is told who has not."""
+    nodes = Nodes(clusterrun, hosts, DONE)
+    jobs = [nodes.start(rank, *THREE, *SOON, "--node-rank", str(rank)) for rank in (0, 2)]
+
+    all_told(
+        jobs,
+        "waited 3 s for 1 of 3 nodes: rank 1 (joined: n0, n2)",
+        "  Each node runs the same command and must reach 10.77.0.2:29500.\n"
+        "  --rdzv-timeout gives them longer.\n",
+    )
+
+
+@pytest.mark.parametrize(
+    ("rank", "which"),
+    [
+        pytest.param((), "which has that address", marks=pytest.mark.long),
+        (("--node-rank", "1"), "--node-rank 0"),
+    ],
+)
+def test_a_node_zero_that_never_comes(
+    hosts: tuple[Host, ...], clusterrun: Launcher, rank: tuple[str, ...], which: str
+) -> None:
+    """The others are told where they looked for it, and what they found."""
+    nodes = Nodes(clusterrun, hosts, DONE)
+
+    [end] = ended([nodes.start(1, *TWO, *SOON, *rank)])
+
+    assert end.code == 4
+    assert end.err == error(
+        "node 0 could not be reached at 10.77.0.2:29500 (--master-addr) for 3 s:"
+        " connection refused",
+        f"  Start the same command on node 0, {which}: it may not have started,\n"
+        "  a firewall may keep its port from this node, or its job has all its nodes already.\n",
+    )
+
+
+def test_a_busy_port(hosts: tuple[Host, ...], clusterrun: Launcher) -> None:
+    """Node 0 names the program that has it; the others, that this is not clusterrun."""
+    holder = hosts[0].start(sys.executable, "-c", HOLD_PORT)
+    holder.wait_for("holding")
+    nodes = Nodes(clusterrun, hosts, DONE)
+    jobs = [nodes.start(number, *TWO, *SOON) for number in (0, 1)]
+
+    ends = ended(jobs)
+
+    name = re.escape(f"(pid {holder.agent})")
+    assert codes(ends) == [4, 4]
+    assert re.fullmatch(
+        rf"clusterrun: error: port 29500 \(default\) is in use on n0: \S+ {name} has it\n"
+        r"  End that program, or give all nodes another --master-port\.\n",
+        ends[0].err,
+    )
+    assert ends[1].err == error(
+        "node 0 could not be reached at 10.77.0.2:29500 (--master-addr) for 3 s:"
+        " what answers there is not clusterrun",
+        "  Another program listens there, or the workers of a job that has all its nodes:\n"
+        "  is this node one too many?\n",
+    )
+
+
+def test_a_name_that_nobody_knows(hosts: tuple[Host, ...], clusterrun: Launcher) -> None:
+    """Whether a rank is said or not."""
+    words = ("--nnodes", "3", "--master-addr", "nowhere", *SOON)
+    nodes = Nodes(clusterrun, hosts, DONE)
+    jobs = [nodes.start(0, *words), nodes.start(1, *words, "--node-rank", "1")]
+
+    all_told(
+        jobs,
+        "nowhere (--master-addr) did not resolve on this node for 3 s: name or service not known",
+        "  Give a name that all nodes know, or node 0's IP address.\n",
+    )
+
+
+def test_a_name_that_is_127_0_1_1_elsewhere(hosts: tuple[Host, ...], clusterrun: Launcher) -> None:
+    """A node that takes node 0 for itself is told whose mistake that is."""
+    hosts[1].set_hosts_file("127.0.0.1 localhost\n127.0.1.1 n0\n")
+    nodes = Nodes(clusterrun, hosts, DONE)
+    words = ("--nnodes", "2", "--master-addr", "n0", *SOON)
+    jobs = [nodes.start(rank, *words, "--node-rank", str(rank)) for rank in (0, 1)]
+
+    ends = ended(jobs)
+
+    assert codes(ends) == [4, 4]
+    assert [end.err for end in ends] == [
+        error(
+            "waited 3 s for 1 of 2 nodes: rank 1 (joined: n0)",
+            "  Each node runs the same command and must reach n0:29500.\n"
+            "  --rdzv-timeout gives them longer.\n",
+        ),
+        error(
+            "node 0 could not be reached at n0:29500 (--master-addr) for 3 s:"
+            " 127.0.1.1 (this machine itself): connection refused",
+            "  n0 is 127.0.1.1 on this node, which is not node 0:\n"
+            "  correct /etc/hosts, or give node 0's IP address with --master-addr.\n",
+        ),
+    ]
+
+
+def test_other_arguments_are_a_warning(hosts: tuple[Host, ...], clusterrun: Launcher) -> None:
+    """Arguments that differ per node are ordinary; node 0 tells of the first difference."""
+    nodes = Nodes(clusterrun, hosts, DONE)
+
+    ends = ended(
+        [nodes.start(0, *TWO, args=["--lr", "1"]), nodes.start(1, *TWO, args=["--lr", "2"])]
+    )
+
+    assert codes(ends) == [0, 0]
+    assert [end.err for end in ends] == [
+        "clusterrun: warning: not the same arguments on all nodes: --lr 1 on n0, --lr 2 on n1\n",
+        "",
+    ]
+
+
+def test_other_arguments_are_an_error_if_asked(
+    hosts: tuple[Host, ...], clusterrun: Launcher
+) -> None:
+    """On every node."""
+    nodes = Nodes(clusterrun, hosts, DONE)
+    words = (*TWO, "--strict-join")
+    jobs = [nodes.start(number, *words, args=["--lr", str(number)]) for number in (0, 1)]
+
+    all_told(
+        jobs,
+        "not the same arguments on all nodes: --lr 0 on n0, --lr 1 on n1",
+        "  --strict-join makes this an error; without it, it is a warning.\n",
+    )

@@ -1,0 +1,438 @@
+"""The command as tasks of a real Slurm: who is which rank, on which CPUs, and how it ends."""
+
+import json
+import re
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.contract.launched import COMMAND, Ended, Launcher
+from tests.hosts.slurm import Slurm
+
+ROOT = Path(__file__).parent.parent.parent
+
+PER_NODE = ("-N2", "--ntasks-per-node=1", "-c2", "--gres=gpu:2")
+"""A task for each node, which sees two GPUs and so starts two workers."""
+
+PER_GPU = ("-N2", "--ntasks-per-node=2", "--gpus-per-task=1")
+
+ON_PATH = {"PATH": f"{Path(sys.executable).parent}:/usr/local/bin:/usr/bin:/bin"}
+
+TELL = """
+import json, os
+names = (
+    "RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE", "GROUP_RANK", "GROUP_WORLD_SIZE",
+    "MASTER_ADDR", "MASTER_PORT", "SLURMD_NODENAME", "SLURM_LOCALID", "SLURM_CPU_BIND_LIST",
+)
+told = {name: os.environ.get(name, "") for name in names}
+print(json.dumps({**told, "cpus": sorted(os.sched_getaffinity(0)), "parent": os.getppid()}))
+"""
+
+REDUCE = """
+import os, torch, torch.distributed as distributed
+from torch.nn.parallel import DistributedDataParallel
+distributed.init_process_group("gloo")
+model = DistributedDataParallel(torch.nn.Linear(1, 1, bias=False))
+rank = distributed.get_rank()
+model(torch.full((1, 1), 1.0 + rank)).sum().backward()
+total = torch.tensor([1.0 + rank])
+distributed.all_reduce(total)
+print("rank", rank, "sum", int(total), "mean", next(model.parameters()).grad.item(), flush=True)
+distributed.destroy_process_group()
+"""
+
+HOLD_ON = """
+import os, signal, time
+def save(*_):
+    time.sleep(1)
+    print("saved", flush=True)
+    os._exit(0)
+signal.signal(signal.SIGTERM, save)
+print("job", os.environ["SLURM_JOB_ID"], flush=True)
+while True:
+    time.sleep(1)
+"""
+
+FAIL = """
+import os, sys, time
+if os.environ["RANK"] == "1":
+    sys.exit(7)
+time.sleep(1000)
+"""
+
+COME_LATE = ("sh", "-c", 'test "$SLURM_PROCID" = 0 || exit 1; exec "$@"', "sh")
+"""Put before clusterrun: on all nodes but the first it is never started."""
+
+Told = dict[str, Any]
+
+
+def told(out: str) -> list[Told]:
+    """Return what workers with the script ``TELL`` have printed, in the order of their ranks."""
+    found: list[Told] = [json.loads(text) for text in re.findall(r"\{.*\}", out)]
+    return sorted(found, key=lambda worker: int(worker["RANK"]))
+
+
+def column(workers: Sequence[Told], *names: str) -> list[tuple[Any, ...]]:
+    """Return these values of each worker."""
+    return [tuple(worker[name] for name in names) for worker in workers]
+
+
+def script(folder: Path, text: str) -> str:
+    """Return the path of a script with this text, for batch scripts to name."""
+    path = folder / "train.py"
+    path.write_text(text)
+    return str(path)
+
+
+def batch(slurm: Slurm, text: str, *options: str) -> Ended:
+    """Run a batch script to its end."""
+    return slurm.ended(slurm.sbatch(text, *options))
+
+
+def test_srun_is_all_that_several_nodes_need(slurm: Slurm, clusterrun: Launcher) -> None:
+    """One task per node and no other flag: a node each, and its GPUs are unasked for."""
+    done = clusterrun.script(TELL, around=slurm.around("-N2", "--ntasks-per-node=1")).ended()
+
+    assert (done.code, done.err) == (0, "")
+    names = ("RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE", "GROUP_RANK", "MASTER_ADDR")
+    assert column(told(done.out), *names) == [
+        ("0", "2", "0", "1", "0", "n0"),
+        ("1", "2", "0", "1", "1", "n0"),
+    ]
+
+
+def test_one_task_per_node_starts_a_worker_per_gpu(slurm: Slurm, clusterrun: Launcher) -> None:
+    """As many workers as GPUs that Slurm gave to the node."""
+    done = clusterrun.script(TELL, around=slurm.around(*PER_NODE)).ended()
+
+    assert done.code == 0, done.err
+    names = ("RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE", "GROUP_RANK")
+    assert column(told(done.out), *names, "SLURMD_NODENAME") == [
+        ("0", "4", "0", "2", "0", "n0"),
+        ("1", "4", "1", "2", "0", "n0"),
+        ("2", "4", "0", "2", "1", "n1"),
+        ("3", "4", "1", "2", "1", "n1"),
+    ]
+
+
+@pytest.mark.parametrize("gpus", [("--gpus-per-task=1",), ("--gres=gpu:2",), ()], ids=str)
+@pytest.mark.parametrize("how", [(), ("--exec",)], ids=["looked-after", "exec"])
+def test_one_task_per_gpu_has_one_worker_each(
+    slurm: Slurm, clusterrun: Launcher, gpus: tuple[str, ...], how: tuple[str, ...]
+) -> None:
+    """The ranks are Slurm's, and the world's variables those of one agent per node."""
+    around = slurm.around("-N2", "--ntasks-per-node=2", *gpus)
+
+    done = clusterrun.script(TELL, *how, around=around).ended()
+
+    assert done.code == 0, done.err
+    names = ("RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE", "GROUP_RANK")
+    more = ("GROUP_WORLD_SIZE", "SLURMD_NODENAME", "SLURM_LOCALID")
+    assert column(told(done.out), *names, *more) == [
+        ("0", "4", "0", "2", "0", "2", "n0", "0"),
+        ("1", "4", "1", "2", "0", "2", "n0", "1"),
+        ("2", "4", "0", "2", "1", "2", "n1", "0"),
+        ("3", "4", "1", "2", "1", "2", "n1", "1"),
+    ]
+    assert len(set(column(told(done.out), "MASTER_ADDR", "MASTER_PORT"))) == 1
+
+
+def test_lines_of_tasks_come_whole_and_with_their_rank(slurm: Slurm, clusterrun: Launcher) -> None:
+    """All tasks print to the one srun; without a buffer, print() writes each word by itself."""
+    printing = "for number in range(100): print('a', 'line', number)"
+
+    done = clusterrun.script(printing, around=slurm.around(*PER_GPU)).ended()
+
+    lines = [f"[rank {r} n{r // 2}] a line {number}" for r in range(4) for number in range(100)]
+    assert sorted(done.out.splitlines()) == sorted(lines), done.err
+
+
+def test_nodes_may_have_different_numbers_of_tasks(slurm: Slurm, clusterrun: Launcher) -> None:
+    """Three tasks on two nodes."""
+    done = clusterrun.script(TELL, around=slurm.around("-N2", "-n3")).ended()
+
+    assert done.code == 0, done.err
+    names = ("RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE", "GROUP_RANK")
+    assert column(told(done.out), *names) == [
+        ("0", "3", "0", "2", "0"),
+        ("1", "3", "1", "2", "0"),
+        ("2", "3", "0", "1", "1"),
+    ]
+
+
+@pytest.mark.parametrize(
+    ("layout", "how"),
+    [
+        (PER_NODE, ()),
+        pytest.param(PER_GPU, (), marks=pytest.mark.long),
+        pytest.param(PER_GPU, ("--exec",), marks=pytest.mark.long),
+    ],
+    ids=["per-node", "per-gpu", "exec"],
+)
+def test_torch_reduces_in_either_layout(
+    slurm: Slurm, clusterrun: Launcher, layout: tuple[str, ...], how: tuple[str, ...]
+) -> None:
+    """A sum of four ranks, and DistributedDataParallel's mean gradient."""
+    done = clusterrun.script(REDUCE, *how, around=slurm.around(*layout)).ended(60)
+
+    assert done.code == 0, done.err
+    said = sorted(re.findall(r"rank \d sum \d+ mean \S+", done.out))
+    assert said == [f"rank {rank} sum 10 mean 2.5" for rank in range(4)]
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("layout", ["node", "gpu"])
+def test_the_digits_are_learnt_by_the_scripts_as_they_are(slurm: Slurm, layout: str) -> None:
+    """The batch script of each layout, run by sbatch from the top of a checkout."""
+    text = (ROOT / f"scripts/slurm_one_task_per_{layout}.sh").read_text()
+    gpus = "--gpus-per-node=2" if layout == "node" else "--gpus-per-task=1"
+    args = (str(ROOT / "scripts/train_digits.py"),)
+
+    job = slurm.sbatch(text, gpus, args=args, environ=ON_PATH, folder=ROOT)
+    printed = slurm.follow(job)
+    # Each wait has its own limit: four ranks and their data loaders may have few cores.
+    for progress in ("epoch 1/8", "epoch 3/8", "epoch 5/8", "epoch 8/8", "test accuracy"):
+        printed.wait_for(progress)
+    done = slurm.ended(job)
+
+    assert done.code == 0, done.err
+    (accuracy,) = re.findall(r"test accuracy (\S+) %", done.out)
+    assert float(accuracy) >= 95
+
+
+@pytest.mark.parametrize(
+    ("layout", "options", "world"),
+    [
+        ("node", ("--gpus-per-node=2",), 4),
+        ("gpu", ("--gpus-per-task=1",), 4),
+        ("gpu", ("--ntasks-per-node=1",), 2),
+    ],
+    ids=str,
+)
+def test_the_scripts_give_each_task_its_share_of_the_cpus(
+    slurm: Slurm, tmp_path: Path, layout: str, options: tuple[str, ...], world: int
+) -> None:
+    """By sbatch, on nodes that the job has to itself: nothing is warned of, no CPU is idle."""
+    text = (ROOT / f"scripts/slurm_one_task_per_{layout}.sh").read_text()
+    job = slurm.sbatch(text, *options, args=(script(tmp_path, TELL),), environ=ON_PATH)
+
+    done = slurm.ended(job)
+
+    assert done.code == 0, done.err
+    assert "srun" not in done.err
+    workers = told(done.out)
+    assert column(workers, "WORLD_SIZE") == [(str(world),)] * world
+    assert {cpu for worker in workers for cpu in worker["cpus"]} == {0, 1}
+
+
+def test_the_scripts_are_run_by_salloc_too(slurm: Slurm, tmp_path: Path) -> None:
+    """Inside an allocation each script is the wrapper around srun."""
+    wrapper = str(ROOT / "scripts/slurm_one_task_per_node.sh")
+    words = ("salloc", "--nodes=2", "--exclusive", wrapper, script(tmp_path, TELL))
+
+    done = slurm.start(*words, environ=ON_PATH).ended()
+
+    assert done.code == 0, done.err
+    assert column(told(done.out), "WORLD_SIZE", "cpus") == [("2", [0, 1])] * 2
+
+
+def test_exec_leaves_no_launcher_behind(slurm: Slurm, clusterrun: Launcher) -> None:
+    """The worker is the task itself: slurmstepd is its parent, as of clusterrun without it."""
+    two = ("-N1", "-n2")
+
+    done = clusterrun.script(TELL, "--exec", around=slurm.around(*two)).ended()
+
+    parents = column(told(done.out), "parent")
+    assert len(parents) == 2, done.err
+    assert len(set(parents)) == 1
+
+
+def test_exec_is_refused_where_it_would_be_several_workers(
+    slurm: Slurm, clusterrun: Launcher
+) -> None:
+    """One process can't become two; the error names who says two, and what to type."""
+    done = clusterrun.script(TELL, "--exec", around=slurm.around(*PER_NODE)).ended()
+
+    assert (done.code, done.out) == (2, "")
+    wrong = "--exec: one process can't become 2 workers (nproc_per_node: SLURM_GPUS_ON_NODE)"
+    assert done.err.count(wrong) == 2
+    assert "srun --ntasks-per-node=2 clusterrun --exec" in done.err
+
+
+def test_a_batch_script_without_srun_is_told_to_use_it(slurm: Slurm, tmp_path: Path) -> None:
+    """Exit code 2 and the line to type, with the CPUs that srun would not ask for."""
+    path = script(tmp_path, TELL)
+
+    done = batch(slurm, f"#!/bin/sh\nexec {COMMAND} {path}\n", "-N2", "--exclusive")
+
+    assert (done.code, done.out) == (2, "")
+    assert "which runs on the first of 2 nodes (SLURM_JOB_NUM_NODES) alone" in done.err
+    assert f"  srun -c 2 clusterrun {path}\n" in done.err
+
+
+def test_a_batch_script_on_one_node_needs_no_srun(slurm: Slurm, tmp_path: Path) -> None:
+    """It starts a worker for each of the GPUs that the job was given."""
+    text = f"#!/bin/sh\nexec {COMMAND} {script(tmp_path, TELL)}\n"
+
+    done = batch(slurm, text, "-N1", "--gpus-per-node=2")
+
+    assert done.code == 0, done.err
+    assert column(told(done.out), "RANK", "WORLD_SIZE") == [("0", "2"), ("1", "2")]
+
+
+def test_a_step_on_part_of_the_allocation(slurm: Slurm, tmp_path: Path) -> None:
+    """What counts is the step's one node, not the job's two."""
+    text = f"#!/bin/sh\nexec srun -N1 -n1 -w n1 {COMMAND} {script(tmp_path, TELL)}\n"
+
+    done = batch(slurm, text, "-N2")
+
+    assert (done.code, done.err) == (0, "")
+    names = ("RANK", "WORLD_SIZE", "GROUP_RANK", "SLURMD_NODENAME", "MASTER_ADDR")
+    assert column(told(done.out), *names) == [("0", "1", "0", "n1", "127.0.0.1")]
+
+
+def test_two_steps_of_one_job_do_not_meet(slurm: Slurm, tmp_path: Path) -> None:
+    """At once and on the same nodes, each has ranks and a port of its own."""
+    path = script(tmp_path, f"{TELL}\nimport time; time.sleep(2)")
+    step = f"srun -N2 -n2 --overlap {COMMAND} {path}"
+
+    done = batch(slurm, f"#!/bin/sh\n{step} & {step} & wait\n", "-N2")
+
+    assert (done.code, done.err) == (0, "")
+    by_port = sorted(told(done.out), key=lambda worker: worker["MASTER_PORT"])
+    assert column(by_port, "RANK", "WORLD_SIZE") == [("0", "2"), ("1", "2")] * 2
+    assert len(set(column(by_port, "MASTER_PORT"))) == 2
+
+
+def test_a_launch_inside_a_worker_of_a_step_is_a_job_of_its_own(
+    slurm: Slurm, clusterrun: Launcher, tmp_path: Path
+) -> None:
+    """The place of the outer worker is not taken for the inner job's."""
+    inner = script(tmp_path, TELL)
+    outer = f"""
+    import os, subprocess, sys
+    if os.environ["RANK"] == "1":
+        sys.exit(subprocess.call([{COMMAND!r}, "--nproc-per-node", "2", {inner!r}]))
+    """
+
+    done = clusterrun.script(outer, around=slurm.around("-N2", "--ntasks-per-node=1")).ended()
+
+    assert done.code == 0, done.err
+    names = ("RANK", "WORLD_SIZE", "GROUP_WORLD_SIZE", "MASTER_ADDR")
+    assert column(told(done.out), *names) == [
+        ("0", "2", "1", "127.0.0.1"),
+        ("1", "2", "1", "127.0.0.1"),
+    ]
+    assert "started inside a worker of another launch" in done.err
+
+
+@pytest.mark.parametrize("layout", [PER_NODE, PER_GPU], ids=["per-node", "per-gpu"])
+def test_an_exported_address_holds(
+    slurm: Slurm, clusterrun: Launcher, layout: tuple[str, ...]
+) -> None:
+    """Batch scripts export MASTER_ADDR and MASTER_PORT for torchrun; the same lines work here."""
+    exported = {"MASTER_ADDR": slurm.nodes[0].address, "MASTER_PORT": "29777"}
+
+    done = clusterrun.script(TELL, around=slurm.around(*layout), environ=exported).ended()
+
+    assert done.code == 0, done.err
+    where = column(told(done.out), "MASTER_ADDR", "MASTER_PORT")
+    assert where == [(slurm.nodes[0].address, "29777")] * 4
+
+
+def test_a_node_that_never_comes_is_named(slurm: Slurm, tmp_path: Path) -> None:
+    """Slurm told its name: nobody has to guess which of many is missing."""
+    words = (*COME_LATE, COMMAND, "--rdzv-timeout", "2", script(tmp_path, TELL))
+
+    done = slurm.srun("-N2", "--ntasks-per-node=1", *words)
+
+    assert (done.code, done.out) == (4, "")
+    assert "waited 2 s for 1 of 2 nodes: n1 (joined: n0)" in done.err
+
+
+def test_a_task_that_never_comes_is_named_by_its_node(slurm: Slurm, tmp_path: Path) -> None:
+    """Where nodes have several tasks, too."""
+    words = (*COME_LATE, COMMAND, "--rdzv-timeout", "2", script(tmp_path, TELL))
+
+    done = slurm.srun("-N2", "--ntasks-per-node=2", *words)
+
+    assert (done.code, done.out) == (4, "")
+    assert "waited 2 s for 3 of 4" in done.err
+    assert "n1" in done.err
+
+
+def test_fewer_cpus_than_the_node_has_are_warned_of_once(slurm: Slurm, tmp_path: Path) -> None:
+    """A job that has whole nodes, and a step that binds its tasks to one core of each."""
+    step = f"srun -N2 -n2 --cpu-bind=cores {COMMAND} {script(tmp_path, TELL)}"
+
+    done = batch(slurm, f"#!/bin/sh\nexec {step}\n", "-N2", "--exclusive", "--ntasks-per-node=1")
+
+    assert done.code == 0, done.err
+    assert [len(worker["cpus"]) for worker in told(done.out)] == [1, 1]
+    assert done.err.count("start it by srun -c 2") == 1
+
+
+def test_more_workers_than_cpus_are_warned_of(slurm: Slurm, clusterrun: Launcher) -> None:
+    """Two GPUs, and the one CPU that srun without -c asks for."""
+    around = slurm.around("-N1", "--ntasks-per-node=1", "--gres=gpu:2")
+
+    done = clusterrun.script(TELL, around=around).ended()
+
+    (cpu,), (same,) = (worker["cpus"] for worker in told(done.out))
+    assert cpu == same, done.err
+    assert f"2 workers share 1 CPU ({cpu})" in done.err
+    assert "under srun give -c" in done.err
+
+
+def test_workers_have_the_cpus_that_slurm_gave_to_their_task(
+    slurm: Slurm, clusterrun: Launcher
+) -> None:
+    """Our binding never leaves the mask of task/affinity."""
+    done = clusterrun.script(TELL, around=slurm.around(*PER_GPU)).ended()
+
+    workers = told(done.out)
+    assert column(workers, "SLURM_CPU_BIND_LIST") == [("0x1,0x2",)] * 4, done.err
+    assert column(workers, "cpus") == [([0],), ([1],), ([0],), ([1],)]
+
+
+@pytest.mark.parametrize("layout", [PER_NODE, PER_GPU], ids=["per-node", "per-gpu"])
+def test_the_exit_code_of_a_worker_is_that_of_srun(
+    slurm: Slurm, clusterrun: Launcher, layout: tuple[str, ...]
+) -> None:
+    """And the failure ends the workers of all nodes, which tell the same cause."""
+    done = clusterrun.script(FAIL, around=slurm.around(*layout)).ended()
+
+    assert done.code == 7, done.err
+    assert "rank 1 on n0 failed" in done.err
+
+
+@pytest.mark.parametrize("layout", [PER_NODE, PER_GPU], ids=["per-node", "per-gpu"])
+def test_scancel_ends_everything_after_the_workers_have_saved(
+    slurm: Slurm, clusterrun: Launcher, layout: tuple[str, ...]
+) -> None:
+    """On both nodes, before Slurm's own SIGKILL, which comes ten seconds later."""
+    job = clusterrun.script(HOLD_ON, around=slurm.around(*layout))
+    number = job.numbers("job", times=4)[0]
+
+    slurm.run("scancel", str(number))
+    done = job.ended(8)
+
+    assert done.out.count("saved") == 4, done.err
+    assert job.left() == []
+
+
+def test_scancel_lets_the_workers_of_a_batch_script_save(slurm: Slurm, tmp_path: Path) -> None:
+    """Slurm then signals srun as well, which must not make it kill its tasks."""
+    text = (ROOT / "scripts/slurm_one_task_per_node.sh").read_text()
+    job = slurm.sbatch(text, args=(script(tmp_path, HOLD_ON),), environ=ON_PATH)
+    printed = slurm.follow(job)
+    printed.wait_for("job", times=2)
+
+    slurm.cancel(job)
+
+    # The job is over, to Slurm, before its processes are.
+    printed.wait_for("saved", times=2)
+    printed.wait_for("exit code 143: SIGTERM from outside ended the job", times=2)

@@ -1,0 +1,294 @@
+"""The hosts and the Slurm that other tests trust."""
+
+import signal
+import subprocess
+import sys
+from contextlib import suppress
+from pathlib import Path
+
+import psutil
+import pytest
+
+from tests.contract.launched import SECONDS_TO_ACT, Ended, plain_environment
+from tests.hosts.host import Host
+from tests.hosts.namespaces import FOLDERS, NAMESPACES, PREFIX, processes_in, remove_leftovers
+from tests.hosts.network import network
+from tests.hosts.slurm import Slurm
+
+ROOT = Path(__file__).parent.parent.parent
+
+SERVE = """
+import socket, sys
+listening = socket.create_server(("::", 2000), family=socket.AF_INET6, dualstack_ipv6=True)
+print("listening", flush=True)
+connection, _ = listening.accept()
+while data := connection.recv(100):
+    print("got", data.decode(), flush=True)
+"""
+
+SEND = """
+import signal, socket, sys
+signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGUSR1})
+connection = socket.create_connection((sys.argv[1], 2000), timeout=5)
+connection.sendall(b"before")
+signal.sigwait({signal.SIGUSR1})
+connection.sendall(b"meanwhile")
+print("sent", flush=True)
+signal.pause()
+"""
+
+CONNECT = """
+import socket, sys
+socket.create_connection((sys.argv[1], 2000), timeout=float(sys.argv[2]))
+"""
+
+RESOLVE = """
+import socket, sys
+print(socket.getaddrinfo(sys.argv[1], 1, socket.AF_INET, socket.SOCK_STREAM)[0][4][0])
+"""
+
+ALL_REDUCE = """
+import sys, torch, torch.distributed as distributed
+url, rank = sys.argv[1:]
+distributed.init_process_group("gloo", init_method=url, rank=int(rank), world_size=2)
+numbers = torch.tensor([1.0 + int(rank)])
+distributed.all_reduce(numbers)
+print("sum", int(numbers))
+distributed.destroy_process_group()
+"""
+
+HOLD_A_HOST = """
+import os, signal
+from tests.hosts.namespaces import run_of
+from tests.hosts.network import network
+with network(run_of(os.getpid()), "held", "n0") as made:
+    made.hosts[0].start("sleep", "1000")
+    print("holding", flush=True)
+    signal.pause()
+"""
+
+
+def python(host: Host, script: str, *args: str) -> Ended:
+    """Run a Python script on a host to its end."""
+    return host.run(sys.executable, "-c", script, *args)
+
+
+def left_of(pid: int) -> list[Path]:
+    """Return the names that the test run with this process id has on this machine."""
+    folders = list(FOLDERS.glob(f"{pid}-*"))
+    return folders + list(NAMESPACES.glob(f"{PREFIX}{pid}-*"))
+
+
+def is_running(pid: int) -> bool:
+    """Return whether a process has not ended yet; it may not have been reaped."""
+    with suppress(psutil.NoSuchProcess):
+        return psutil.Process(pid).status() != psutil.STATUS_ZOMBIE
+    return False
+
+
+@pytest.mark.parametrize("family", ["address", "address6", "name"])
+def test_hosts_reach_each_other(hosts: tuple[Host, ...], family: str) -> None:
+    """By IPv4, by IPv6 and by name."""
+    server = hosts[1].start(sys.executable, "-c", SERVE)
+    server.wait_for("listening")
+
+    done = python(hosts[0], CONNECT, getattr(hosts[1], family), "5")
+
+    assert done.code == 0, done.err
+    assert server.ended().code == 0
+
+
+def test_every_host_has_a_name_of_its_own(hosts: tuple[Host, ...]) -> None:
+    """A host knows its own name, and its address by that name."""
+    names = [host.run("hostname").out.strip() for host in hosts]
+    addresses = [python(host, RESOLVE, host.name).out.strip() for host in hosts]
+
+    assert names == ["n0", "n1", "n2", "n3"]
+    assert addresses == [host.address for host in hosts]
+
+
+def test_a_host_resolves_what_its_hosts_file_says_and_nothing_else(
+    hosts: tuple[Host, ...],
+) -> None:
+    """No name server answers, and no other host is affected."""
+    hosts[0].set_hosts_file("10.77.0.9 elsewhere\n")
+
+    assert python(hosts[0], RESOLVE, "elsewhere").out == "10.77.0.9\n"
+    assert "Name or service not known" in python(hosts[0], RESOLVE, "n0").err
+    assert "Name or service not known" in python(hosts[1], RESOLVE, "elsewhere").err
+
+
+@pytest.mark.parametrize("family", ["address", "address6"])
+def test_a_cut_is_silent_and_mended_by_a_join(hosts: tuple[Host, ...], family: str) -> None:
+    """What is sent meanwhile arrives later; new connections just wait."""
+    address = getattr(hosts[1], family)
+    server = hosts[1].start(sys.executable, "-c", SERVE)
+    server.wait_for("listening")
+    client = hosts[0].start(sys.executable, "-c", SEND, address)
+    server.wait_for("got before")
+
+    hosts[1].cut()
+    client.signal(signal.SIGUSR1)
+    client.wait_for("sent")
+    connecting = python(hosts[0], CONNECT, address, "0.5").err
+    hosts[1].join()
+    server.wait_for("got meanwhile")
+
+    assert "timed out" in connecting
+
+
+def test_two_networks_do_not_meet(hosts: tuple[Host, ...], this_run: str) -> None:
+    """The same address is another host in another network, hence in another test run."""
+    server = hosts[1].start(sys.executable, "-c", SERVE)
+    server.wait_for("listening")
+
+    with network(this_run, "other", "n0", "n1") as other:
+        done = python(other.hosts[0], CONNECT, hosts[1].address, "5")
+
+    assert other.hosts[1].address == hosts[1].address
+    assert "Connection refused" in done.err
+
+
+def test_whatever_runs_on_a_host_can_be_ended(hosts: tuple[Host, ...]) -> None:
+    """A process that left its session and closed its output, too."""
+    job = hosts[0].start("sh", "-c", "setsid sleep 1000 >/dev/null 2>&1 & echo started; exit")
+    job.wait_for("started")
+    before = hosts[0].processes()
+
+    hosts[0].end_all()
+
+    assert before
+    assert hosts[0].processes() == []
+
+
+def test_torch_reduces_over_two_hosts(hosts: tuple[Host, ...]) -> None:
+    """Two plain Python processes find each other with gloo."""
+    url = f"tcp://{hosts[0].name}:29500"
+
+    jobs = [
+        host.start(sys.executable, "-c", ALL_REDUCE, url, str(rank))
+        for rank, host in enumerate(hosts[:2])
+    ]
+    ends = [job.ended() for job in jobs]
+
+    assert [end.out for end in ends] == ["sum 3\n"] * 2, [end.err for end in ends]
+
+
+def test_srun_starts_a_task_on_each_node(slurm: Slurm) -> None:
+    """And the nodes have the names of their hosts."""
+    done = slurm.srun("-N2", "hostname")
+
+    assert sorted(done.out.split()) == ["n0", "n1"], done.err
+
+
+def test_slurm_hands_out_gpus(slurm: Slurm) -> None:
+    """Both layouts: a task that sees all GPUs of its node, and a task for each GPU."""
+    shown = ("sh", "-c", "echo $SLURMD_NODENAME $SLURM_LOCALID $CUDA_VISIBLE_DEVICES")
+
+    per_node = slurm.srun("-N2", "--ntasks-per-node=1", "--gres=gpu:2", *shown)
+    per_gpu = slurm.srun("-N2", "--ntasks-per-node=2", "--gpus-per-task=1", *shown)
+
+    assert sorted(per_node.out.splitlines()) == ["n0 0 0,1", "n1 0 0,1"], per_node.err
+    assert sorted(per_gpu.out.splitlines()) == ["n0 0 0", "n0 1 1", "n1 0 0", "n1 1 1"], per_gpu.err
+
+
+def test_slurm_binds_tasks_to_cpus(slurm: Slurm) -> None:
+    """Two tasks of a node share no CPU."""
+    done = slurm.srun(
+        "-N1", "--ntasks-per-node=2", "grep", "Cpus_allowed_list", "/proc/self/status"
+    )
+    cpus = {int(line.split()[1]) for line in done.out.splitlines()}
+
+    assert len(cpus) == 2, done.err
+
+
+def test_a_batch_job_tells_how_it_ended(slurm: Slurm) -> None:
+    """Its exit code, and what it printed."""
+    job = slurm.sbatch("""
+        #!/bin/sh
+        #SBATCH --nodes=2
+        srun hostname
+        echo complaint >&2
+        exit 3
+    """)
+
+    done = slurm.ended(job)
+
+    assert (done.code, sorted(done.out.split()), done.err) == (3, ["n0", "n1"], "complaint\n")
+
+
+def test_a_batch_job_can_be_signalled_requeued_and_cancelled(slurm: Slurm) -> None:
+    """As a user does it, from another shell."""
+    job = slurm.sbatch(
+        """
+        #!/bin/sh
+        trap 'echo told' USR1
+        echo "started ${SLURM_RESTART_COUNT:-first}"
+        while true; do sleep 1000 & wait; done
+        """,
+        "--open-mode=append",
+    )
+    printed = slurm.follow(job)
+    printed.wait_for("started first")
+
+    slurm.requeue(job)
+    printed.wait_for("started 1")
+    slurm.cancel(job, "--batch", "--signal=USR1")
+    printed.wait_for("told")
+    slurm.cancel(job)
+    done = slurm.ended(job)
+
+    assert "CANCELLED" in done.err
+
+
+def test_jobs_end_with_their_test(slurm: Slurm) -> None:
+    """No process of theirs is left, nor one in the queue, and the next test finds idle nodes."""
+    running = slurm.start_srun("-N2", "sh", "-c", "setsid sleep 1000 & echo started; wait")
+    running.wait_for("started", times=2)
+    slurm.sbatch("#!/bin/sh\nsleep 1000\n", "--nodes=2")
+
+    slurm.end_jobs()
+
+    assert running.left() == []
+    assert slurm.run("squeue", "--noheader", "--states=PENDING,RUNNING").out == ""
+    assert slurm.srun("-N2", "true").code == 0
+
+
+@pytest.mark.usefixtures("slurm_of_session")
+def test_a_session_leaves_nothing_behind() -> None:
+    """No namespace, no folder, and hence no process."""
+    words = ["-q", "-p", "no:cacheprovider", __file__, "-k", "has_a_name_of or starts_a_task"]
+    process = subprocess.Popen(
+        [sys.executable, "-m", "pytest", *words],
+        cwd=ROOT,
+        env=plain_environment(),
+        stdout=subprocess.PIPE,
+        text=True,
+    )
+
+    out, _ = process.communicate(timeout=60)
+
+    assert process.returncode == 0, out
+    assert "2 passed" in out
+    assert left_of(process.pid) == []
+
+
+def test_what_a_killed_run_leaves_goes_when_the_next_one_starts(hosts: tuple[Host, ...]) -> None:
+    """Its processes, too, and nothing of a run that lives."""
+    environ = {**plain_environment(), "PYTHONPATH": str(ROOT)}
+    words = [sys.executable, "-c", HOLD_A_HOST]
+    killed = subprocess.Popen(words, env=environ, stdout=subprocess.PIPE)
+    assert killed.stdout is not None
+    killed.stdout.readline()
+    made = left_of(killed.pid)
+    sleeping = [pid for path in made for pid in processes_in(path.name)]
+
+    killed.send_signal(signal.SIGKILL)
+    killed.communicate(timeout=SECONDS_TO_ACT)
+    remove_leftovers()
+
+    assert len(made) == len(["the folder", "the switch", "n0"])
+    assert sleeping
+    assert left_of(killed.pid) == []
+    assert [pid for pid in sleeping if is_running(pid)] == []
+    assert hosts[0].run("true").code == 0

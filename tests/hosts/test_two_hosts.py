@@ -1,0 +1,276 @@
+"""One job on several hosts: who is who, where they meet, and scripts as users have them."""
+
+import re
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+
+import pytest
+
+from tests.contract.launched import COMMAND, Launcher
+from tests.hosts.host import Host
+from tests.hosts.nodes import Nodes, codes, ended
+
+ROOT = Path(__file__).parent.parent.parent
+
+HOSTS_BY_NAME = "127.0.0.1 localhost\n10.77.0.2 n0\n10.77.0.3 n1\n"
+
+PLACE = """
+    import os
+
+    names = ("RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE", "GROUP_RANK",
+             "GROUP_WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT")
+    print("place", *(os.environ[name] for name in names))
+"""
+
+ADD_UP = """
+    import os, socket
+
+    rank, size = int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])
+    where = os.environ["MASTER_ADDR"], int(os.environ["MASTER_PORT"])
+    family = socket.AF_INET6 if ":" in where[0] else socket.AF_INET
+    if rank == 0:
+        with socket.create_server(("", where[1]), family=family) as server:
+            calls = [server.accept()[0] for _ in range(size - 1)]
+            print("sum", sum(int(call.recv(1)) for call in calls))
+    else:
+        while True:
+            try:
+                call = socket.create_connection(where, timeout=20)
+                break
+            except ConnectionRefusedError:
+                pass
+        call.sendall(str(rank).encode())
+"""
+"""What torch's store does first: rank 0 listens where all are told that it does."""
+
+KNOCK = """
+import socket, sys, time
+deadline = time.monotonic() + 20
+while time.monotonic() < deadline:
+    try:
+        call = socket.create_connection((sys.argv[1], 29500))
+        break
+    except ConnectionRefusedError:
+        pass
+call.sendall(b"GET / HTTP/1.1\\r\\n\\r\\n")
+print(call.recv(100))
+"""
+
+ALL_REDUCE = """
+    import argparse, os
+    import torch
+    import torch.distributed as dist
+    from torch.nn.parallel import DistributedDataParallel
+
+    parser = argparse.ArgumentParser()
+    parser.add_argument("--local-rank", type=int, default=int(os.environ["LOCAL_RANK"]))
+    parser.add_argument("--init-method", default="env://")
+    options = parser.parse_args()
+    rank, size = int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])
+    dist.init_process_group(
+        "gloo", init_method=options.init_method, rank=rank, world_size=size
+    )
+    model = DistributedDataParallel(torch.nn.Linear(1, 1, bias=False))
+    model(torch.tensor([[float(rank)]])).sum().backward()
+    print("local rank", options.local_rank, "mean", model.module.weight.grad.item(), flush=True)
+    dist.barrier()
+    # No destroy_process_group: gloo aborts a rank, now and then, whose peer has gone a moment before.
+    os._exit(0)
+"""
+
+
+def places(outputs: Sequence[str]) -> list[list[str]]:
+    """Return what the workers of each node print of their place."""
+    return [sorted(re.findall(r"place (.*)", out)) for out in outputs]
+
+
+def test_ranks_go_through_all_nodes(hosts: tuple[Host, ...], clusterrun: Launcher) -> None:
+    """Nodes may have different numbers of workers."""
+    jobs = Nodes(clusterrun, hosts, PLACE).start_all(workers=(2, 1))
+
+    ends = ended(jobs)
+
+    assert codes(ends) == [0, 0]
+    assert [end.err for end in ends] == ["", ""]
+    assert places([end.out for end in ends]) == [
+        ["0 3 0 2 0 2 10.77.0.2 29500", "1 3 1 2 0 2 10.77.0.2 29500"],
+        ["2 3 0 1 1 2 10.77.0.2 29500"],
+    ]
+
+
+def test_ranks_need_not_be_said(hosts: tuple[Host, ...], clusterrun: Launcher) -> None:
+    """Node 0 has the address, whenever it comes; who says a rank has it, others what is left."""
+    nodes = Nodes(clusterrun, hosts, PLACE)
+    place = ("--nnodes", "3", "--master-addr", hosts[0].address)
+    jobs = [
+        nodes.start(2, *place),
+        nodes.start(1, *place, "--node-rank", "2"),
+        nodes.start(0, *place, workers=2),
+    ]
+
+    ends = ended(jobs)
+
+    assert codes(ends) == [0, 0, 0]
+    assert places([end.out for end in ends]) == [
+        ["2 4 0 1 1 3 10.77.0.2 29500"],
+        ["3 4 0 1 2 3 10.77.0.2 29500"],
+        ["0 4 0 2 0 3 10.77.0.2 29500", "1 4 1 2 0 3 10.77.0.2 29500"],
+    ]
+
+
+@pytest.mark.parametrize("place", ["10.77.0.2", "fd77::2", "n0"])
+def test_where_node_zero_is_may_be_said_in_any_way(
+    hosts: tuple[Host, ...], clusterrun: Launcher, place: str
+) -> None:
+    """By IPv4, by IPv6 and by name, with a port of one's own; workers can meet there."""
+    nodes = Nodes(clusterrun, hosts, ADD_UP)
+    words = ("--nnodes", "2", "--master-addr", place, "--master-port", "23456")
+    jobs = [nodes.start(1, *words), nodes.start(0, *words, workers=2)]
+
+    ends = ended(jobs)
+
+    assert codes(ends) == [0, 0]
+    assert ends[1].out.endswith("sum 3\n")
+
+
+@pytest.mark.parametrize("place", ["10.77.0.2:23456", "[fd77::2]:23456", "n0"])
+def test_workers_get_another_port_than_the_endpoint(
+    hosts: tuple[Host, ...], clusterrun: Launcher, place: str
+) -> None:
+    """Agents keep theirs for the whole job."""
+    nodes = Nodes(clusterrun, hosts, PLACE + ADD_UP)
+    jobs = [nodes.start(number, "--nnodes", "2", "--rdzv-endpoint", place) for number in (0, 1)]
+
+    ends = ended(jobs)
+
+    ports = {place.rpartition(" ")[2] for [place] in places([end.out for end in ends])}
+    assert codes(ends) == [0, 0]
+    assert ends[0].out.endswith("sum 1\n")
+    assert len(ports) == 1
+    assert ports.isdisjoint({"23456", "29400", "29500"})
+
+
+def test_three_jobs_at_once(hosts: tuple[Host, ...], clusterrun: Launcher) -> None:
+    """Jobs on the same hosts need nothing but ports of their own."""
+    nodes = Nodes(clusterrun, hosts, ADD_UP)
+    ports = ("29500", "29501", "29502")
+    jobs = [nodes.start_all("--master-port", port, workers=(1, 2)) for port in ports]
+
+    ends = [ended(job) for job in jobs]
+
+    assert [codes(job) for job in ends] == [[0, 0]] * 3
+    assert [job[0].out for job in ends] == ["sum 3\n"] * 3
+
+
+def test_a_job_file_for_both_nodes(hosts: tuple[Host, ...], clusterrun: Launcher) -> None:
+    """Only node 0's address is missing in it; the script on the command line replaces its own."""
+    nodes = Nodes(clusterrun, hosts, PLACE)
+    words = ("--config", str(ROOT / "configs/two_nodes.yaml"), "--master-addr", "n0")
+
+    ends = ended([nodes.start(number, *words) for number in (0, 1)])
+
+    assert codes(ends) == [0, 0], ends
+    assert places([end.out for end in ends]) == [["0 2 0 1 0 2 n0 29500"], ["1 2 0 1 1 2 n0 29500"]]
+
+
+@pytest.mark.parametrize(
+    "init_method",
+    ["env://", pytest.param("tcp://10.77.0.2:29500", marks=pytest.mark.long)],
+)
+def test_the_page_that_many_follow(
+    hosts: tuple[Host, ...], clusterrun: Launcher, init_method: str
+) -> None:
+    """The two commands as written there, and a script that finds the others in either way."""
+    nodes = Nodes(clusterrun, hosts, ALL_REDUCE)
+    words = ("--nnodes=2", "--master-addr=10.77.0.2", "--master-port=29500")
+    args = ("--init-method", init_method)
+    jobs = [
+        nodes.start(0, *words, "--node-rank=0", workers=2, args=args),
+        nodes.start(1, *words, "--node-rank=1", args=args),
+    ]
+
+    ends = ended(jobs, seconds=90)
+
+    found = [sorted(re.findall(r"local rank \d mean [\d.]+", end.out)) for end in ends]
+    assert codes(ends) == [0, 0], ends
+    assert found == [["local rank 0 mean 1.0", "local rank 1 mean 1.0"], ["local rank 0 mean 1.0"]]
+
+
+@pytest.mark.long
+def test_hosts_that_know_themselves_as_127_0_1_1(
+    hosts: tuple[Host, ...], clusterrun: Launcher
+) -> None:
+    """Debian's /etc/hosts: without a word about the interface, gloo would offer that address."""
+    hosts[0].set_hosts_file("127.0.0.1 localhost\n127.0.1.1 n0\n10.77.0.3 n1\n")
+    hosts[1].set_hosts_file("127.0.0.1 localhost\n127.0.1.1 n1\n10.77.0.2 n0\n")
+    nodes = Nodes(clusterrun, hosts, ALL_REDUCE)
+    words = ("--nnodes", "2", "--master-addr", "n0")
+
+    ends = ended([nodes.start(rank, *words, "--node-rank", str(rank)) for rank in (0, 1)], 90)
+
+    assert codes(ends) == [0, 0], ends
+    assert [end.out for end in ends] == ["local rank 0 mean 0.5\n"] * 2
+
+
+@pytest.mark.long
+@pytest.mark.timeout(300)
+def test_digits_are_learned_on_two_hosts(hosts: tuple[Host, ...]) -> None:
+    """Two ranks here and one there, by the job file, read at least 95 % rightly."""
+    words = ("--config", "configs/two_nodes.yaml", "--master-addr", hosts[0].address)
+    jobs = [
+        host.start(COMMAND, *words, "--nproc-per-node", workers, folder=ROOT)
+        for host, workers in zip(hosts, "21", strict=False)
+    ]
+
+    ends = ended(jobs, seconds=240)
+
+    assert codes(ends) == [0, 0], ends
+    [accuracy] = re.findall(r"test accuracy ([\d.]+) %", ends[0].out)
+    assert float(accuracy) >= 95
+
+
+def test_a_name_that_comes_late(hosts: tuple[Host, ...], clusterrun: Launcher) -> None:
+    """Pods get their names late: a node says what it waits for, and goes on trying."""
+    hosts[1].set_hosts_file("127.0.0.1 localhost\n")
+    nodes = Nodes(clusterrun, hosts, "print('done')")
+    words = ("--nnodes", "2", "--master-addr", "n0")
+    jobs = [nodes.start(rank, *words, "--node-rank", str(rank)) for rank in (0, 1)]
+    jobs[1].wait_for(
+        r"clusterrun: n0 does not resolve yet: name or service not known \(\d+ s of 600 s\)\n"
+    )
+    jobs[0].wait_for(r"clusterrun: waiting for 1 of 2 nodes: rank 1 \(joined: n0; 5 s of 600 s\)\n")
+
+    hosts[1].set_hosts_file(HOSTS_BY_NAME)
+
+    assert [(end.code, end.out, end.err) for end in ended(jobs)] == [(0, "done\n", "")] * 2
+
+
+def test_a_name_with_a_dead_address(hosts: tuple[Host, ...], clusterrun: Launcher) -> None:
+    """All addresses of a name are tried, and workers are given one that answered."""
+    hosts[1].set_hosts_file("127.0.0.1 localhost\n10.77.0.99 n0\n" + HOSTS_BY_NAME)
+    nodes = Nodes(clusterrun, hosts, ADD_UP)
+    words = ("--nnodes", "2", "--master-addr", "n0")
+    jobs = [nodes.start(rank, *words, "--node-rank", str(rank)) for rank in (0, 1)]
+
+    ends = ended(jobs)
+
+    assert codes(ends) == [0, 0], ends
+    assert ends[0].out == "sum 1\n"
+
+
+def test_a_stranger_does_not_disturb(hosts: tuple[Host, ...], clusterrun: Launcher) -> None:
+    """A port scanner hears nothing, and node 0 says once that it was there."""
+    nodes = Nodes(clusterrun, hosts, "print('done')")
+    words = ("--nnodes", "2", "--master-addr", "n0")
+    first = nodes.start(0, *words)
+    heard = hosts[2].run(sys.executable, "-c", KNOCK, hosts[0].address)
+    first.wait_for("refused 10.77.0.4")
+    ends = ended([first, nodes.start(1, *words)])
+
+    assert heard.out == "b''\n", heard.err
+    assert [(end.code, end.out) for end in ends] == [(0, "done\n")] * 2
+    assert [end.err for end in ends] == [
+        "clusterrun: refused 10.77.0.4: it does not speak clusterrun's protocol\n",
+        "",
+    ]

@@ -1,0 +1,141 @@
+"""Control groups of both versions, and their limit on CPU time."""
+
+from collections.abc import Mapping
+from pathlib import Path
+
+import pytest
+
+from launcher.machine.cgroup import Hierarchy, cpu_quota, hierarchy_of
+from launcher.machine.tree import Tree
+from tests.machine_trees import write_files
+
+CGROUP = "proc/self/cgroup"
+MOUNTS = "proc/self/mountinfo"
+VERSION_1 = "35 31 0:32 {root} /sys/fs/cgroup/cpu,cpuacct rw - cgroup cgroup rw,cpu,cpuacct"
+VERSION_2 = "30 23 0:26 {root} /sys/fs/cgroup rw,nosuid shared:4 - cgroup2 cgroup2 rw,nsdelegate"
+
+
+def tree(root: Path, files: Mapping[str, str]) -> Tree:
+    """Return a tree with these files."""
+    write_files(root, files)
+    return Tree(root)
+
+
+def test_version_2_leads_from_our_group_to_the_root(tmp_path: Path) -> None:
+    """All groups around ours may limit it."""
+    here = tree(
+        tmp_path,
+        {
+            CGROUP: "0::/user.slice/job",
+            MOUNTS: VERSION_2.format(root="/"),
+            "sys/fs/cgroup/user.slice/job/cpu.max": "max 100000",
+        },
+    )
+
+    groups = ("sys/fs/cgroup/user.slice/job", "sys/fs/cgroup/user.slice", "sys/fs/cgroup")
+    assert hierarchy_of(here, "cpu") == Hierarchy(2, groups)
+
+
+def test_version_1_has_a_hierarchy_for_each_controller(tmp_path: Path) -> None:
+    """Several controllers may share one; where version 1 has a controller, version 2 has it not."""
+    here = tree(
+        tmp_path,
+        {
+            CGROUP: "5:cpu,cpuacct:/job\n1:name=systemd:/\n0::/other",
+            MOUNTS: VERSION_2.format(root="/") + "\n" + VERSION_1.format(root="/"),
+            "sys/fs/cgroup/cpu,cpuacct/job/cpu.cfs_quota_us": "-1",
+        },
+    )
+
+    groups = ("sys/fs/cgroup/cpu,cpuacct/job", "sys/fs/cgroup/cpu,cpuacct")
+    assert hierarchy_of(here, "cpu") == Hierarchy(1, groups)
+
+
+@pytest.mark.parametrize(
+    ("path", "root", "expected"),
+    [
+        ("/docker/abc/sub", "/docker/abc", ["/sub", ""]),
+        ("/docker/abc", "/docker/abc", [""]),
+        ("/docker/abcd", "/docker/abc", [""]),
+        ("/not/mounted", "/", [""]),
+        ("/../other", "/", [""]),
+        ("/", "/", [""]),
+    ],
+)
+def test_in_a_container_the_mount_is_the_outermost_group(
+    tmp_path: Path, path: str, root: str, expected: list[str]
+) -> None:
+    """The path may be the host's, which isn't to be seen from inside."""
+    here = tree(
+        tmp_path,
+        {
+            CGROUP: f"0::{path}",
+            MOUNTS: VERSION_2.format(root=root),
+            "sys/fs/cgroup/sub/cpu.max": "max",
+        },
+    )
+
+    found = hierarchy_of(here, "cpu")
+
+    assert found == Hierarchy(2, tuple(f"sys/fs/cgroup{group}" for group in expected))
+
+
+def test_a_captured_tree_without_mounts_has_the_usual_places(tmp_path: Path) -> None:
+    """Both versions."""
+    first = tree(tmp_path / "1", {CGROUP: "4:cpu:/", "sys/fs/cgroup/cpu/tasks": ""})
+    second = tree(tmp_path / "2", {CGROUP: "0::/", "sys/fs/cgroup/cgroup.procs": ""})
+
+    assert hierarchy_of(first, "cpu") == Hierarchy(1, ("sys/fs/cgroup/cpu",))
+    assert hierarchy_of(second, "cpu") == Hierarchy(2, ("sys/fs/cgroup",))
+
+
+def test_without_control_groups_there_is_no_quota(tmp_path: Path) -> None:
+    """Nothing to read is no limit."""
+    assert hierarchy_of(Tree(tmp_path), "cpu") is None
+    assert cpu_quota(Tree(tmp_path)) is None
+
+
+@pytest.mark.parametrize(
+    ("own", "around", "expected"),
+    [
+        ("max 100000", "max 100000", None),
+        ("150000 100000", "max 100000", 1.5),
+        ("800000 100000", "400000 100000", 4.0),
+        ("nonsense", "200000 100000", 2.0),
+        ("100000 0", "max 100000", None),
+    ],
+)
+def test_the_tightest_quota_of_version_2_holds(
+    tmp_path: Path, own: str, around: str, expected: float | None
+) -> None:
+    """Whether it is ours or that of a group around us."""
+    here = tree(
+        tmp_path,
+        {
+            CGROUP: "0::/pod/box",
+            MOUNTS: VERSION_2.format(root="/"),
+            "sys/fs/cgroup/pod/box/cpu.max": own,
+            "sys/fs/cgroup/pod/cpu.max": around,
+        },
+    )
+
+    assert cpu_quota(here) == expected
+
+
+@pytest.mark.parametrize(("quota", "expected"), [("-1", None), ("250000", 2.5), ("", None)])
+def test_the_quota_of_version_1_is_two_files(
+    tmp_path: Path, quota: str, expected: float | None
+) -> None:
+    """-1 is no limit."""
+    place = "sys/fs/cgroup/cpu,cpuacct/job"
+    here = tree(
+        tmp_path,
+        {
+            CGROUP: "5:cpu,cpuacct:/job",
+            MOUNTS: VERSION_1.format(root="/"),
+            f"{place}/cpu.cfs_quota_us": quota,
+            f"{place}/cpu.cfs_period_us": "100000",
+        },
+    )
+
+    assert cpu_quota(here) == expected

@@ -1,0 +1,146 @@
+"""Which GPUs there are, by each source that may tell it."""
+
+from pathlib import Path
+
+import pytest
+
+from launcher.machine.gpus import Listing, list_gpus
+from launcher.machine.pci import in_bus_order, normalised
+from launcher.machine.tree import Tree
+from tests.machine_trees import PCI, MachineFacts, PciDevice, write_files, write_tree
+
+
+def listing(root: Path, *devices: PciDevice) -> Listing:
+    """Return what is found on a machine with these devices."""
+    return list_gpus(Tree(write_tree(root, MachineFacts(devices=devices))))
+
+
+def addresses(found: Listing) -> list[str]:
+    """Return the addresses of what was found, in its order."""
+    return [device.bdf for device in found.devices]
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        ("0000:17:00.0", "0000:17:00.0"),
+        ("00000000:17:00.0", "0000:17:00.0"),
+        ("0000:AF:00.1", "0000:af:00.1"),
+        ("00010000:e1:00.0", "10000:e1:00.0"),
+        ("10000:e1:00.0", "10000:e1:00.0"),
+        ("bind", None),
+        ("17:00.0", None),
+        ("0000:17:00.8", None),
+        ("", None),
+    ],
+)
+def test_addresses_match_by_value(text: str, expected: str | None) -> None:
+    """NVML writes eight digits of domain, /sys four or more."""
+    assert normalised(text) == expected
+
+
+def test_addresses_sort_by_value() -> None:
+    """A domain of five digits is above all of four."""
+    shuffled = ["10000:01:00.0", "000a:01:00.0", "0002:ff:1f.1", "0002:ff:1f.0"]
+
+    assert sorted(shuffled, key=in_bus_order) == shuffled[::-1]
+
+
+def test_the_driver_lists_gpus_with_uuids(tmp_path: Path) -> None:
+    """In order of address, whatever their minors are."""
+    found = listing(
+        tmp_path,
+        PciDevice("0000:99:00.0", uuid="GPU-b", minor=0),
+        PciDevice("0000:17:00.0", uuid="GPU-a", minor=1),
+    )
+
+    assert found.source == "/proc/driver/nvidia"
+    assert addresses(found) == ["0000:17:00.0", "0000:99:00.0"]
+    assert [device.uuid for device in found.devices] == ["GPU-a", "GPU-b"]
+
+
+def test_a_gpu_that_may_not_be_opened_is_not_ours(tmp_path: Path) -> None:
+    """A container sees all GPUs of its host in /proc, and has /dev/nvidiaN of its own only."""
+    write_files(tmp_path, {"dev/nvidia1": ""})
+
+    found = listing(
+        tmp_path, PciDevice("0000:17:00.0", minor=0), PciDevice("0000:99:00.0", minor=1)
+    )
+
+    assert addresses(found) == ["0000:99:00.0"]
+
+
+def test_a_driver_without_any_gpu_of_ours_is_the_last_word(tmp_path: Path) -> None:
+    """/sys would show the host's GPUs again."""
+    write_files(tmp_path, {"dev/null": ""})
+
+    found = listing(tmp_path, PciDevice("0000:17:00.0", minor=0))
+
+    assert addresses(found) == []
+
+
+def test_a_driver_that_tells_no_details_names_addresses(tmp_path: Path) -> None:
+    """The directory's name is the address."""
+    write_files(tmp_path, {"proc/driver/nvidia/gpus/0004:05:00.0/numa_status": "Node: 255"})
+
+    assert addresses(list_gpus(Tree(tmp_path))) == ["0004:05:00.0"]
+
+
+def test_a_tree_of_sys_alone_has_the_driver_s_devices(tmp_path: Path) -> None:
+    """What else is in the driver's directory is no device."""
+    write_files(tmp_path, {f"{PCI}/drivers/nvidia/bind": "", f"{PCI}/drivers/nvidia/uevent": ""})
+
+    found = listing(tmp_path, PciDevice("0000:99:00.0"), PciDevice("0000:17:00.0"))
+
+    assert found.source == "sysfs"
+    assert addresses(found) == ["0000:17:00.0", "0000:99:00.0"]
+
+
+@pytest.mark.parametrize("pci_class", ["0x040300", "0x0c0330"])
+def test_a_gpu_s_audio_and_usb_are_no_gpus(tmp_path: Path, pci_class: str) -> None:
+    """Consumer cards carry such devices under the same driver."""
+    found = listing(tmp_path, PciDevice("0000:17:00.1", pci_class=pci_class))
+
+    assert addresses(found) == []
+
+
+@pytest.mark.parametrize("pci_class", ["0x030000", "0x030200", "0x038000", "0x120000"])
+def test_amd_gpus_come_by_their_driver(tmp_path: Path, pci_class: str) -> None:
+    """Their class varies by model and mode."""
+    device = PciDevice("0000:63:00.0", pci_class=pci_class, vendor="0x1002", driver="amdgpu")
+
+    assert addresses(listing(tmp_path, device)) == ["0000:63:00.0"]
+
+
+def test_without_compute_amd_graphics_are_no_gpus(tmp_path: Path) -> None:
+    """A desktop's graphics chip has amdgpu, but no /dev/kfd."""
+    write_files(tmp_path, {"dev/null": ""})
+
+    found = listing(tmp_path, PciDevice("0000:63:00.0", vendor="0x1002", driver="amdgpu"))
+
+    assert addresses(found) == []
+
+
+@pytest.mark.parametrize(
+    "device",
+    [
+        PciDevice("0000:65:00.0", pci_class="0x030000", vendor="0x1a03", driver="ast"),
+        PciDevice("0000:65:00.0", pci_class="0x030000", vendor="0x102b", driver=""),
+        PciDevice("0000:65:00.0", pci_class="0x030000", vendor="0x1002", driver="radeon"),
+        PciDevice("0000:65:00.0", pci_class="0x030200", vendor="0x10de", driver="vfio-pci"),
+        PciDevice("0000:65:00.0", pci_class="0x0b4000", vendor="0x8086", driver="qat"),
+        PciDevice("0000:65:00.0", pci_class="0x030000", vendor=None, driver=""),
+    ],
+    ids=["aspeed", "matrox", "old-ati", "lent-to-a-guest", "accelerator", "vendor-not-told"],
+)
+def test_what_is_no_gpu_to_compute_on_is_none(tmp_path: Path, device: PciDevice) -> None:
+    """Management controllers have a VGA, and a GPU may be lent to a virtual machine."""
+    assert addresses(listing(tmp_path, device)) == []
+
+
+@pytest.mark.parametrize("pci_class", ["0x030200", "0x038000", "0x120000"])
+def test_a_tree_without_vendors_goes_by_class(tmp_path: Path, pci_class: str) -> None:
+    """Topology files of clouds hold no more; no kernel leaves the vendor out."""
+    device = PciDevice("0001:00:00.0", pci_class=pci_class, vendor=None, driver="")
+
+    assert addresses(listing(tmp_path, device)) == ["0001:00:00.0"]

@@ -1,0 +1,118 @@
+"""A whole machine, made up, real, or captured."""
+
+import os
+import time
+from pathlib import Path
+
+from launcher.domain.cpuset import CpuSet
+from launcher.machine.inspect import inspect
+from tests.machine_trees import CPUS, MachineFacts, PciDevice, two_nodes, write_files, write_tree
+
+
+def test_all_readers_meet_in_one_machine(tmp_path: Path) -> None:
+    """Every field comes from the tree, the environment, or the arguments."""
+    gpus = [
+        PciDevice("0000:17:00.0", numa_node=0, uuid="GPU-a", minor=0),
+        PciDevice("0000:99:00.0", numa_node=1, uuid="GPU-b", minor=1),
+    ]
+    write_tree(tmp_path, two_nodes(gpus))
+
+    found = inspect(tmp_path, {"CUDA_VISIBLE_DEVICES": "GPU-b"}, CpuSet(range(2, 8)), "node7")
+
+    assert found.host == "node7"
+    assert str(found.allowed) == "2-7"
+    assert [(node.id, str(node.cpus)) for node in found.nodes] == [(0, "0-3"), (1, "4-7")]
+    assert [str(package) for package in found.packages] == ["0-3", "4-7"]
+    assert len(found.cores) == 8
+    assert [(gpu.index, gpu.uuid, gpu.numa_node) for gpu in found.gpus] == [
+        (0, "GPU-a", 0),
+        (1, "GPU-b", 1),
+    ]
+    assert found.visible == found.gpus[1:]
+    assert found.visible_origin == "CUDA_VISIBLE_DEVICES=GPU-b"
+    assert found.cpu_quota is None
+
+
+def test_an_empty_tree_is_a_machine_of_which_nothing_is_known(tmp_path: Path) -> None:
+    """Not even that is an error."""
+    found = inspect(tmp_path, {}, None, "nowhere")
+
+    assert found.allowed == CpuSet()
+    assert (found.nodes, found.packages, found.cores, found.gpus) == ((), (), (), ())
+    assert found.visible_origin == ""
+
+
+def test_this_machine_is_as_the_kernel_says() -> None:
+    """The live root goes through the same readers."""
+    ours = CpuSet(os.sched_getaffinity(0))
+
+    found = inspect(Path("/"), {"CUDA_VISIBLE_DEVICES": ""}, ours, "here")
+
+    assert found.allowed == ours
+    assert ours <= CpuSet.union_of(found.cores)
+    assert found.visible == ()
+
+
+def test_a_large_machine_is_read_in_no_time(tmp_path: Path) -> None:
+    """256 CPUs and 8 GPUs: every start pays for it."""
+    halves = {0: "0-63,128-191", 1: "64-127,192-255"}
+    write_tree(
+        tmp_path,
+        MachineFacts(
+            online="0-255",
+            nodes=halves,
+            cores=[f"{cpu},{cpu + 128}" for cpu in range(128)],
+            packages=list(halves.values()),
+            devices=[
+                PciDevice(f"0000:{16 * index + 1:02x}:00.0", numa_node=index // 4, minor=index)
+                for index in range(8)
+            ],
+        ),
+    )
+    rounds = []
+    for _ in range(5):
+        began = time.perf_counter()
+        found = inspect(tmp_path, {}, None, "large")
+        rounds.append(time.perf_counter() - began)
+
+    assert (len(found.cores), len(found.visible)) == (128, 8)
+    # It takes a few milliseconds; the rest is for a busy machine.
+    assert min(rounds) < 0.1
+
+
+def test_a_machine_with_sub_numa_clusters(tmp_path: Path) -> None:
+    """Two packages with two nodes each, siblings far apart."""
+    facts = MachineFacts(
+        online="0-15",
+        nodes={0: "0-1,8-9", 1: "2-3,10-11", 2: "4-5,12-13", 3: "6-7,14-15"},
+        cores=[f"{cpu},{cpu + 8}" for cpu in range(8)],
+        packages=("0-3,8-11", "4-7,12-15"),
+        devices=[PciDevice("0000:17:00.0", numa_node=1), PciDevice("0000:99:00.0", numa_node=2)],
+    )
+
+    found = inspect(write_tree(tmp_path, facts), {}, None, "snc")
+
+    assert [str(package) for package in found.packages] == ["0-3,8-11", "4-7,12-15"]
+    assert [gpu.numa_node for gpu in found.gpus] == [1, 2]
+    assert found.visible_origin == "sysfs"
+
+
+def test_odd_numbers_in_the_tree_are_left_out(tmp_path: Path) -> None:
+    """A captured tree may have been edited by hand."""
+    write_tree(tmp_path, two_nodes([PciDevice("0000:17:00.0", numa_node=1)]))
+    write_files(
+        tmp_path,
+        {
+            f"{CPUS}/cpu0/topology/thread_siblings_list": "x",
+            f"{CPUS}/cpu1/topology/physical_package_id": "",
+            "sys/bus/pci/devices/0000:17:00.0/numa_node": "one",
+            "proc/self/status": "Cpus_allowed_list:\tmany",
+        },
+    )
+
+    found = inspect(tmp_path, {}, None, "odd")
+
+    assert str(found.allowed) == "0-7"
+    assert str(found.cores[0]) == "0"
+    assert [str(package) for package in found.packages] == ["0,2-3", "4-7"]
+    assert found.gpus[0].numa_node is None

@@ -1,0 +1,125 @@
+"""Which node a GPU is local to, and what told it."""
+
+from pathlib import Path
+
+import pytest
+
+from launcher.machine.locality import Locality, Locator
+from launcher.machine.nodes import read_nodes
+from launcher.machine.processors import read_processors
+from launcher.machine.tree import Tree
+from tests.machine_trees import (
+    MachineFacts,
+    PciDevice,
+    two_nodes,
+    write_files,
+    write_tree,
+)
+
+GPU = "0000:17:00.0"
+
+
+def locate(root: Path, facts: MachineFacts, bdf: str = GPU) -> Locality:
+    """Return the place of a device of a machine with these facts."""
+    tree = Tree(write_tree(root, facts))
+    processors = read_processors(tree, None)
+    return Locator(tree, read_nodes(tree, processors.online), processors).locate(bdf)
+
+
+def test_the_device_says_its_node(tmp_path: Path) -> None:
+    """The first thing to look at."""
+    found = locate(tmp_path, two_nodes([PciDevice(GPU, numa_node=1)]))
+
+    assert found == Locality(1, "sysfs numa_node")
+
+
+def test_devices_are_found_by_the_value_of_their_address(tmp_path: Path) -> None:
+    """A domain of 32 bits has more digits in /sys than another."""
+    found = locate(tmp_path, two_nodes([PciDevice("10000:e1:00.0", numa_node=1)]), "10000:e1:00.0")
+
+    assert found.node == 1
+
+
+@pytest.mark.parametrize("numa_node", [-1, 7, None], ids=["unknown", "not-online", "no-file"])
+def test_local_cpus_tell_where_the_number_does_not(tmp_path: Path, numa_node: int | None) -> None:
+    """Neither -1 nor a node that isn't there is ever node 0."""
+    device = PciDevice(GPU, numa_node=numa_node, local_cpulist="4-7")
+
+    assert locate(tmp_path, two_nodes([device])) == Locality(1, "sysfs local_cpulist")
+
+
+def test_the_list_of_local_cpus_stands_above_the_mask(tmp_path: Path) -> None:
+    """Some virtual machines cut the mask short."""
+    device = PciDevice(GPU, local_cpulist="4-7", local_cpus="0000000f")
+
+    assert locate(tmp_path, two_nodes([device])).node == 1
+
+
+def test_a_mask_of_local_cpus_is_enough(tmp_path: Path) -> None:
+    """Old kernels have no list."""
+    device = PciDevice(GPU, numa_node=None, local_cpus="000000f0")
+
+    assert locate(tmp_path, two_nodes([device])) == Locality(1, "sysfs local_cpus")
+
+
+@pytest.mark.parametrize("local", ["0-7", "", "2-5"], ids=["all", "none", "across-nodes"])
+def test_local_cpus_that_fit_no_node_tell_nothing(tmp_path: Path, local: str) -> None:
+    """All CPUs is what the kernel writes when it doesn't know."""
+    found = locate(tmp_path, two_nodes([PciDevice(GPU, local_cpulist=local)]))
+
+    assert found == Locality(None, "unknown")
+
+
+def test_the_root_port_tells_for_what_is_behind_it(tmp_path: Path) -> None:
+    """Virtual machines and some firmware set the node on the bridge only."""
+    behind = "pci0000:10/0000:10:01.0/0000:11:00.0"
+    write_files(tmp_path, {"sys/devices/pci0000:10/0000:10:01.0/numa_node": "1"})
+
+    found = locate(tmp_path, two_nodes([PciDevice(GPU, behind=behind)]))
+
+    assert found == Locality(1, "sysfs numa_node of 0000:10:01.0")
+
+
+def test_a_node_without_cpus_means_its_nearest_with_cpus(tmp_path: Path) -> None:
+    """Memory of a GPU or of CXL is a node too; of two as near the lower id is taken."""
+    facts = MachineFacts(
+        nodes={0: "0-1", 1: "2-3", 4: "", 5: ""},
+        distances={4: "40 20 10 30", 5: "20 20 15 10"},
+        devices=[PciDevice(GPU, numa_node=4), PciDevice("0000:18:00.0", numa_node=5)],
+    )
+
+    assert locate(tmp_path / "a", facts) == Locality(1, "sysfs numa_node 4, nearest with CPUs")
+    assert locate(tmp_path / "b", facts, "0000:18:00.0").node == 0
+
+
+def test_a_node_without_cpus_and_distances_tells_nothing(tmp_path: Path) -> None:
+    """Then the next source is asked."""
+    facts = MachineFacts(nodes={0: "0-1", 1: "2-3", 4: ""}, devices=[PciDevice(GPU, numa_node=4)])
+
+    assert locate(tmp_path, facts).node is None
+
+
+def test_on_a_single_node_there_is_no_other(tmp_path: Path) -> None:
+    """As in most virtual machines, where every device says -1."""
+    facts = MachineFacts(nodes={0: "0-3"}, devices=[PciDevice(GPU)])
+
+    assert locate(tmp_path, facts) == Locality(0, "single node")
+
+
+def test_a_single_node_of_ours_is_enough(tmp_path: Path) -> None:
+    """What the job may not use can't be its place."""
+    found = locate(tmp_path, two_nodes([PciDevice(GPU)], allowed="5-7"))
+
+    assert found == Locality(1, "single node")
+
+
+def test_cpus_that_no_node_lists_are_not_bound_away(tmp_path: Path) -> None:
+    """Where the node of CPU 0 is offline, half of the CPUs belong to no node."""
+    facts = MachineFacts(nodes={1: "2-3"}, devices=[PciDevice(GPU)])
+
+    assert locate(tmp_path, facts) == Locality(None, "unknown")
+
+
+def test_a_gpu_that_sys_does_not_show_is_unknown(tmp_path: Path) -> None:
+    """Some sandboxes hide the bus."""
+    assert locate(tmp_path, two_nodes(), GPU) == Locality(None, "unknown")

@@ -1,0 +1,107 @@
+"""CPUs, cores and packages."""
+
+from pathlib import Path
+
+from launcher.domain.cpuset import CpuSet
+from launcher.machine.processors import Processors, read_processors
+from launcher.machine.tree import Tree
+from tests.machine_trees import CPUS, MachineFacts, write_files, write_tree
+
+
+def read(root: Path, facts: MachineFacts, allowed: str | None = None) -> Processors:
+    """Return the processors of a machine with these facts."""
+    affinity = None if allowed is None else CpuSet.parse(allowed)
+    return read_processors(Tree(write_tree(root, facts)), affinity)
+
+
+def lists(sets: tuple[CpuSet, ...]) -> list[str]:
+    """Return sets of CPUs as people write them."""
+    return [str(cpus) for cpus in sets]
+
+
+def test_siblings_are_one_core(tmp_path: Path) -> None:
+    """With SMT a core has several CPUs, which need not be neighbours."""
+    found = read(tmp_path, MachineFacts(cores=("0,2", "1,3"), packages=("0-3",)))
+
+    assert lists(found.cores) == ["0,2", "1,3"]
+    assert lists(found.packages) == ["0-3"]
+
+
+def test_newer_kernels_may_have_only_the_new_name(tmp_path: Path) -> None:
+    """core_cpus_list tells the siblings as well."""
+    facts = MachineFacts(online="")
+    files = {f"{CPUS}/cpu{cpu}/topology/core_cpus_list": "0-1" for cpu in (0, 1)}
+    write_files(tmp_path, files)
+
+    found = read(tmp_path, facts)
+
+    assert lists(found.cores) == ["0-1"]
+
+
+def test_a_cpu_without_topology_is_a_core_of_its_own(tmp_path: Path) -> None:
+    """So it is on s390 and for a CPU that comes back online; no package is known then."""
+    write_files(tmp_path, {f"{CPUS}/online": "0-2"})
+
+    found = read_processors(Tree(tmp_path), None)
+
+    assert lists(found.cores) == ["0", "1", "2"]
+    assert found.packages == ()
+
+
+def test_a_package_of_minus_one_is_not_known(tmp_path: Path) -> None:
+    """The firmware of some machines doesn't tell."""
+    found = read(tmp_path, MachineFacts(packages=()))
+
+    assert found.packages == ()
+
+
+def test_offline_siblings_are_left_out(tmp_path: Path) -> None:
+    """A core is what is online of it."""
+    found = read(tmp_path, MachineFacts(online="1-3", cores=("0-1", "2-3")))
+
+    assert lists(found.cores) == ["1", "2-3"]
+
+
+def test_overlapping_siblings_give_each_cpu_one_core(tmp_path: Path) -> None:
+    """Tables of virtual machines contradict themselves."""
+    write_tree(tmp_path, MachineFacts())
+    write_files(
+        tmp_path,
+        {
+            f"{CPUS}/cpu0/topology/thread_siblings_list": "0-1",
+            f"{CPUS}/cpu2/topology/thread_siblings_list": "1-2",
+        },
+    )
+
+    found = read_processors(Tree(tmp_path), None)
+
+    assert lists(found.cores) == ["0-1", "2", "3"]
+
+
+def test_packages_are_ordered_by_their_lowest_cpu(tmp_path: Path) -> None:
+    """Their ids are labels."""
+    found = read(tmp_path, MachineFacts(packages=("2-3", "0-1")))
+
+    assert lists(found.packages) == ["0-1", "2-3"]
+
+
+def test_a_captured_process_tells_its_cpus(tmp_path: Path) -> None:
+    """What it was allowed, cut with what is online."""
+    found = read(tmp_path, MachineFacts(allowed="1-2,9"))
+
+    assert str(found.allowed) == "1-2"
+
+
+def test_without_a_captured_process_all_that_is_online_is_allowed(tmp_path: Path) -> None:
+    """A tree of /sys alone says no more."""
+    found = read(tmp_path, MachineFacts())
+
+    assert str(found.allowed) == "0-3"
+
+
+def test_our_affinity_stands_above_a_rewritten_online(tmp_path: Path) -> None:
+    """Lxcfs numbers a container's CPUs from 0, whichever it has."""
+    found = read(tmp_path, MachineFacts(online="0-1"), allowed="1,6")
+
+    assert str(found.allowed) == "1,6"
+    assert str(found.online) == "0-1,6"

@@ -1,0 +1,79 @@
+"""Reading facts below a root, whatever is missing or odd there."""
+
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from launcher.domain.cpuset import CpuSet
+from launcher.machine.tree import Tree, cpus_of
+from tests.machine_trees import write_files
+
+
+@given(st.sets(st.integers(min_value=0, max_value=4096)))
+def test_cpu_lists_survive_a_round_trip(cpus: set[int]) -> None:
+    """What a set of CPUs prints is what it is read from."""
+    assert cpus_of(str(CpuSet(cpus))) == CpuSet(cpus)
+
+
+@pytest.mark.parametrize(
+    ("mask", "cpus"),
+    [
+        ("f", "0-3"),
+        ("00000000,000aaaa0", "5,7,9,11,13,15,17,19"),
+        ("000000ff,ff000000,00000000", "56-71"),
+        ("1,00000000", "32"),
+        ("0,00000000", ""),
+        ("", ""),
+        ("no mask", ""),
+    ],
+)
+def test_cpu_masks_are_words_of_32_bits(tmp_path: Path, mask: str, cpus: str) -> None:
+    """The highest word stands first; what is no mask has no CPUs."""
+    write_files(tmp_path, {"mask": mask})
+
+    assert str(Tree(tmp_path).cpu_map("mask")) == cpus
+
+
+def test_what_is_missing_is_data(tmp_path: Path) -> None:
+    """No reader raises where there is nothing."""
+    tree = Tree(tmp_path)
+
+    assert tree.text("a/b") == ""
+    assert tree.integer("a/b") is None
+    assert tree.cpu_list("a/b") == CpuSet()
+    assert tree.cpu_map("a/b") == CpuSet()
+    assert tree.names("a/b") == ()
+    assert not tree.exists("a/b")
+    assert not tree.can_open("a/b")
+
+
+def test_what_cannot_be_read_is_as_missing(tmp_path: Path) -> None:
+    """A directory in the place of a file, bytes that are no text, a list that is none."""
+    (tmp_path / "directory").mkdir()
+    (tmp_path / "bytes").write_bytes(b"\xff\xfe")
+    write_files(tmp_path, {"list": "3-1"})
+    tree = Tree(tmp_path)
+
+    assert tree.text("directory") == ""
+    assert tree.integer("bytes") is None
+    assert tree.cpu_list("list") == CpuSet()
+
+
+def test_parents_are_those_of_the_real_place(tmp_path: Path) -> None:
+    """A device in /sys/bus is a link to where it hangs."""
+    (tmp_path / "sys/devices/pci0/port/gpu").mkdir(parents=True)
+    (tmp_path / "sys/bus").mkdir()
+    (tmp_path / "sys/bus/gpu").symlink_to("../devices/pci0/port/gpu")
+
+    found = Tree(tmp_path).parents("sys/bus/gpu")
+
+    assert found == ("sys/devices/pci0/port", "sys/devices/pci0", "sys/devices", "sys")
+
+
+def test_a_link_out_of_the_tree_leads_nowhere(tmp_path: Path) -> None:
+    """A captured tree never tells facts of the machine it is replayed on."""
+    (tmp_path / "gpu").symlink_to("/sys/devices")
+
+    assert Tree(tmp_path).parents("gpu") == ()

@@ -1,0 +1,134 @@
+"""Machines that don't exist: trees of /sys and /proc from a few lines of facts."""
+
+import os
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from launcher.domain.cpuset import CpuSet
+
+CPUS = "sys/devices/system/cpu"
+NODES = "sys/devices/system/node"
+PCI = "sys/bus/pci"
+
+
+@dataclass(frozen=True)
+class PciDevice:
+    """A device as /sys shows it; None: there is no such file."""
+
+    bdf: str
+    numa_node: int | None = -1
+    local_cpulist: str | None = None
+    local_cpus: str | None = None
+    pci_class: str = "0x030200"
+    vendor: str | None = "0x10de"
+    driver: str = "nvidia"
+    """The driver that has it; "" for none."""
+    uuid: str = ""
+    minor: int | None = None
+    """Number of its /dev/nvidiaN; then /proc/driver/nvidia lists it."""
+    behind: str = ""
+    """Where it really is, below sys/devices: ``pci0000:00/0000:00:01.0``."""
+
+
+@dataclass(frozen=True)
+class MachineFacts:
+    """What a machine has; the defaults are two packages of two cores, a NUMA node each."""
+
+    online: str = "0-3"
+    nodes: Mapping[int, str] | None = None
+    """CPUs by node id; None: two halves; {}: a kernel without NUMA."""
+    distances: Mapping[int, str] | None = None
+    """``nodeN/distance`` by node id."""
+    cores: Sequence[str] = ()
+    """Siblings, where a core has more than one CPU."""
+    packages: Sequence[str] = ("0-1", "2-3")
+    devices: Sequence[PciDevice] = ()
+    allowed: str | None = None
+    """Cpus_allowed_list of a captured process."""
+
+
+def two_nodes(devices: Sequence[PciDevice] = (), allowed: str | None = None) -> MachineFacts:
+    """Return two packages with four cores each, all of a package in one NUMA node."""
+    return MachineFacts(
+        online="0-7",
+        nodes={0: "0-3", 1: "4-7"},
+        packages=("0-3", "4-7"),
+        devices=devices,
+        allowed=allowed,
+    )
+
+
+def write_files(root: Path, files: Mapping[str, str]) -> None:
+    """Write files below ``root`` by path, each with a line end as the kernel does."""
+    for path, text in files.items():
+        (root / path).parent.mkdir(parents=True, exist_ok=True)
+        (root / path).write_text(f"{text}\n")
+
+
+def write_tree(root: Path, facts: MachineFacts) -> Path:
+    """Write the tree of a machine and return its ``root``."""
+    nodes = {0: "0-1", 1: "2-3"} if facts.nodes is None else facts.nodes
+    write_files(root, {f"{CPUS}/online": facts.online} | _topology(facts))
+    if nodes:
+        write_files(root, {f"{NODES}/online": str(CpuSet(nodes))})
+    for number, cpus in nodes.items():
+        write_files(root, {f"{NODES}/node{number}/cpulist": cpus})
+    for number, row in (facts.distances or {}).items():
+        write_files(root, {f"{NODES}/node{number}/distance": row})
+    for device in facts.devices:
+        _write_device(root, device)
+    if facts.allowed is not None:
+        write_files(root, {"proc/self/status": f"Name:\tx\nCpus_allowed_list:\t{facts.allowed}"})
+    return root
+
+
+def _topology(facts: MachineFacts) -> dict[str, str]:
+    files = {}
+    cores = [CpuSet.parse(core) for core in facts.cores]
+    packages = [CpuSet.parse(package) for package in facts.packages]
+    for cpu in CpuSet.parse(facts.online):
+        directory = f"{CPUS}/cpu{cpu}/topology"
+        core = next((core for core in cores if cpu in core), CpuSet((cpu,)))
+        files[f"{directory}/thread_siblings_list"] = str(core)
+        package = [number for number, cpus in enumerate(packages) if cpu in cpus]
+        files[f"{directory}/physical_package_id"] = str(package[0] if package else -1)
+    return files
+
+
+def _write_device(root: Path, device: PciDevice) -> None:
+    listed = f"{PCI}/devices/{device.bdf}"
+    if device.behind:
+        real = f"sys/devices/{device.behind}/{device.bdf}"
+        _link(root, listed, real)
+    else:
+        real = listed
+    facts = {
+        "class": device.pci_class,
+        "vendor": device.vendor,
+        "numa_node": None if device.numa_node is None else str(device.numa_node),
+        "local_cpulist": device.local_cpulist,
+        "local_cpus": device.local_cpus,
+    }
+    write_files(root, {f"{real}/{name}": text for name, text in facts.items() if text is not None})
+    if device.driver:
+        _link(root, f"{PCI}/drivers/{device.driver}/{device.bdf}", real)
+    if device.minor is not None:
+        _write_information(root, device)
+
+
+def _write_information(root: Path, device: PciDevice) -> None:
+    lines = (
+        "Model: \t\t NVIDIA H200",
+        f"GPU UUID: \t {device.uuid}",
+        f"Bus Location: \t {device.bdf}",
+        f"Device Minor: \t {device.minor}",
+    )
+    write_files(root, {f"proc/driver/nvidia/gpus/{device.bdf}/information": "\n".join(lines)})
+
+
+def _link(root: Path, path: str, target: str) -> None:
+    link = root / path
+    link.parent.mkdir(parents=True, exist_ok=True)
+    (root / target).mkdir(parents=True, exist_ok=True)
+    link.symlink_to(os.path.relpath(root / target, link.parent))

@@ -1,0 +1,233 @@
+"""Which CPUs a worker may use."""
+
+from collections.abc import Sequence
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from launcher.domain.cpuset import CpuSet
+from launcher.domain.job import NumaBinding
+from launcher.domain.machine import Machine
+from launcher.planning.binding import place
+from tests.plans import machine
+
+NODE, NEAR, NONE = NumaBinding.NODE, NumaBinding.NEAR, NumaBinding.NONE
+TWO = {0: "0-3", 1: "4-7"}
+# A package of four sub-NUMA clusters, of which 1 and 2 have GPUs.
+CLUSTERS = {0: "0-1", 1: "2-3", 2: "4-5", 3: "6-7"}
+
+
+def masks(mode: NumaBinding, here: Machine, workers: int) -> list[str | None]:
+    """Return the CPUs of each worker as people write them."""
+    found = place(mode, here, workers)
+    return [None if placement.cpus is None else str(placement.cpus) for placement in found]
+
+
+def remarks(here: Machine, workers: int) -> list[str]:
+    """Return what is said of each worker."""
+    return [placement.remark for placement in place(NODE, here, workers)]
+
+
+def test_a_worker_is_bound_to_the_node_of_its_gpu() -> None:
+    """In the order of the GPUs, which need not be that of the nodes."""
+    found = place(NODE, machine(TWO, [1, 0]), 2)
+
+    assert [str(placement.cpus) for placement in found] == ["4-7", "0-3"]
+    assert [placement.numa_node for placement in found] == [1, 0]
+    assert [placement.gpu and placement.gpu.index for placement in found] == [0, 1]
+    assert [placement.remark for placement in found] == ["", ""]
+
+
+def test_workers_follow_the_order_of_the_visible_list() -> None:
+    """CUDA_VISIBLE_DEVICES=3,0 gives local rank 0 the last GPU."""
+    here = machine(TWO, [0, 0, 1, 1], visible=[3, 0])
+
+    assert masks(NODE, here, 2) == ["4-7", "0-3"]
+
+
+def test_masks_are_cut_with_what_is_allowed() -> None:
+    """A scheduler's cpuset is never widened."""
+    assert masks(NODE, machine(TWO, [0, 1], allowed="2-5"), 2) == ["2-3", "4-5"]
+
+
+def test_interleaved_cpus_are_sets() -> None:
+    """On many machines even CPUs are on one node and odd ones on the other."""
+    here = machine({0: "0,2,4,6", 1: "1,3,5,7"}, [1])
+
+    assert masks(NODE, here, 1) == ["1,3,5,7"]
+
+
+def test_a_cpuset_without_the_gpus_node_leaves_its_worker_unbound() -> None:
+    """And says so; the other worker is bound."""
+    here = machine({0: "0-15", 1: "16-31"}, [0, 1], allowed="0-15")
+
+    assert masks(NODE, here, 2) == ["0-15", None]
+    assert remarks(here, 2) == [
+        "",
+        "not bound: GPU 1 is local to node 1 but this job may only use 0-15",
+    ]
+
+
+def test_a_gpu_of_unknown_place_leaves_its_worker_unbound() -> None:
+    """Never node 0 for want of a better one."""
+    here = machine(TWO, [None, 1])
+
+    assert masks(NODE, here, 2) == [None, "4-7"]
+    assert remarks(here, 2)[0] == ("not bound: nothing tells which NUMA node its GPU is local to")
+
+
+def test_a_machine_without_numa_binds_nobody_and_says_nothing() -> None:
+    """There is nothing to choose."""
+    here = machine({}, [None], allowed="0-3")
+
+    assert masks(NODE, here, 1) == [None]
+    assert remarks(here, 1) == [""]
+
+
+def test_none_binds_nobody_and_keeps_the_gpus() -> None:
+    """As asked for, so there is nothing to remark."""
+    (only,) = place(NONE, machine(TWO, [1]), 1)
+
+    assert (only.cpus, only.numa_node, only.remark) == (None, None, "")
+    assert only.gpu is not None
+
+
+def test_more_workers_than_gpus_are_not_bound() -> None:
+    """Only the script knows which worker uses which."""
+    found = place(NODE, machine(TWO, [0, 1]), 4)
+
+    assert [placement.cpus for placement in found] == [None] * 4
+    assert [placement.gpu for placement in found] == [None] * 4
+    assert found[0].remark == "not bound: 4 workers for 2 GPUs"
+
+
+def test_fewer_workers_than_gpus_are_bound_where_both_readings_agree() -> None:
+    """One GPU each, or a block each: the first worker is on node 0 either way."""
+    here = machine(TWO, [0, 0, 1, 1])
+
+    assert masks(NODE, here, 2) == ["0-3", None]
+    assert remarks(here, 2)[1] == (
+        "not bound: it may use GPU 1 or, if each worker has 2, GPUs 2-3,"
+        " and they are on different nodes"
+    )
+
+
+def test_a_single_worker_of_many_gpus_may_use_them_all() -> None:
+    """As a script with DataParallel does."""
+    assert masks(NODE, machine(TWO, [0, 0, 1, 1]), 1) == [None]
+    assert masks(NODE, machine(TWO, [1, 1, 1, 1]), 1) == ["4-7"]
+
+
+@pytest.mark.parametrize(
+    ("workers", "expected"),
+    [
+        (1, [None]),
+        (2, ["0-3", "4-7"]),
+        (4, ["0-3", "0-3", "4-7", "4-7"]),
+        (5, ["0-3", "0-3", "0-3", "4-7", "4-7"]),
+    ],
+)
+def test_without_gpus_workers_spread_in_blocks(
+    workers: int, expected: Sequence[str | None]
+) -> None:
+    """From as many as there are nodes; fewer would leave nodes idle."""
+    here = machine(TWO)
+
+    assert masks(NODE, here, workers) == expected
+    assert set(remarks(here, workers)) == {""}
+
+
+def test_without_gpus_only_nodes_with_cpus_of_ours_count() -> None:
+    """Memory is a node too, and a cpuset may hold one node only."""
+    here = machine({0: "0-3", 1: "4-7", 2: ""}, allowed="4-5")
+
+    assert masks(NODE, here, 2) == ["4-5", "4-5"]
+
+
+def test_without_gpus_no_cpu_is_bound_away() -> None:
+    """CPUs that no node lists stay in use: then nobody is bound."""
+    assert masks(NODE, machine({0: "0-3"}, allowed="0-5"), 2) == [None, None]
+
+
+def test_near_shares_out_the_idle_nodes_of_a_package() -> None:
+    """Of nodes as near, the workers with the fewest CPUs gain; node alone leaves them idle."""
+    here = machine(CLUSTERS, [1, 2])
+
+    assert masks(NODE, here, 2) == ["2-3", "4-5"]
+    assert masks(NEAR, here, 2) == ["0-3", "4-7"]
+    assert masks(NumaBinding.AUTO, here, 2) == ["0-3", "4-7"]
+
+
+def test_near_gives_a_node_to_the_nearest() -> None:
+    """By the distances of the idle node."""
+    distances = {0: {0: 10, 1: 12, 2: 11, 3: 12}, 3: {0: 12, 1: 12, 2: 11, 3: 10}}
+    here = machine(CLUSTERS, [1, 2], distances=distances)
+
+    assert masks(NEAR, here, 2) == ["2-3", "0-1,4-7"]
+
+
+def test_near_counts_cpus_by_worker() -> None:
+    """A node with two workers is poorer than one of the same size with one."""
+    here = machine(CLUSTERS, [1, 2, 2])
+
+    assert masks(NEAR, here, 3) == ["2-3,6-7", "0-1,4-5", "0-1,4-5"]
+
+
+def test_near_stays_in_the_package() -> None:
+    """The other socket's memory is far."""
+    here = machine(TWO, [0], packages=["0-3", "4-7"])
+
+    assert masks(NEAR, here, 1) == ["0-3"]
+
+
+def test_near_without_known_packages_is_node() -> None:
+    """Nothing is guessed."""
+    here = machine(CLUSTERS, [1, 2], packages=["9"])
+
+    assert masks(NEAR, here, 2) == ["2-3", "4-5"]
+
+
+def test_nodes_that_are_all_equal_are_shared() -> None:
+    """Broken firmware tables list all CPUs for each node."""
+    here = machine(dict.fromkeys(range(4), "0-7"), [0, 3])
+
+    assert masks(NEAR, here, 2) == ["0-7", "0-7"]
+
+
+@st.composite
+def machines(draw: st.DrawFn) -> Machine:
+    """Return any machine: overlapping, empty and sparse nodes, GPUs anywhere or nowhere."""
+    cpus = st.frozensets(st.integers(0, 15), max_size=16)
+    ids = draw(st.lists(st.integers(0, 255), unique=True, max_size=5))
+    nodes = {number: str(CpuSet(draw(cpus))) for number in sorted(ids)}
+    places: st.SearchStrategy[int | None] = st.none() | st.integers(0, 255)
+    if ids:
+        places = st.none() | st.sampled_from(ids)
+    allowed = CpuSet(draw(st.frozensets(st.integers(0, 15), min_size=1)))
+    packages = [str(CpuSet(draw(cpus))) for _ in range(draw(st.integers(1, 3)))]
+    gpus = draw(st.lists(places, max_size=8))
+    return machine(nodes, gpus, allowed=str(allowed), packages=packages)
+
+
+@given(machines(), st.sampled_from(NumaBinding), st.integers(1, 12))
+def test_masks_are_never_empty_and_never_outside(
+    here: Machine, mode: NumaBinding, workers: int
+) -> None:
+    """Whatever the machine is like, a worker gets CPUs that it may use, or is left alone."""
+    found = place(mode, here, workers)
+
+    assert len(found) == workers
+    assert all(
+        placement.cpus is None or (placement.cpus and placement.cpus <= here.allowed)
+        for placement in found
+    )
+    assert all((placement.cpus is None) == (placement.numa_node is None) for placement in found)
+
+
+@given(machines(), st.integers(1, 12))
+def test_near_never_narrows_node(here: Machine, workers: int) -> None:
+    """The default may only add to what torchrun's mode gives."""
+    pairs = zip(place(NODE, here, workers), place(NEAR, here, workers), strict=True)
+
+    assert all((by_node.cpus or set()) <= (near.cpus or set()) for by_node, near in pairs)

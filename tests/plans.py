@@ -1,0 +1,112 @@
+"""Jobs, machines and worlds for tests that plan: all as usual, but for what a test says."""
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from launcher.domain.cpuset import CpuSet
+from launcher.domain.facts import Fact
+from launcher.domain.job import JobSpec, NumaBinding, Program, ProgramKind, WorkerCount
+from launcher.domain.machine import Gpu, Machine, NumaNode
+from launcher.domain.ranks import GlobalRank, NodeRank
+from launcher.domain.world import World
+
+SCRIPT = Program(ProgramKind.SCRIPT, "train.py", ("--lr", "1"))
+
+
+def job(**values: Any) -> JobSpec:  # noqa: ANN401 - as the fields of JobSpec
+    """Return a job; ``values`` by field name, without their facts, come from "the test"."""
+    usual: dict[str, Any] = {
+        "nnodes": 1,
+        "node_rank": None,
+        "nproc_per_node": WorkerCount.PER_GPU,
+        "tasks": None,
+        "hosts": (),
+        "cluster": "none",
+        "master_addr": None,
+        "master_port": None,
+        "port_candidates": (),
+        "rdzv_endpoint": None,
+        "rdzv_timeout": 600.0,
+        "token": None,
+        "strict_join": False,
+        "run_id": "run",
+        "max_restarts": 0,
+        "shutdown_timeout": 25.0,
+        "contain": False,
+        "exec": False,
+        "numa_binding": NumaBinding.AUTO,
+        "python": "python",
+        "log_dir": None,
+        "program": SCRIPT,
+    }
+    env = {name: Fact(value, "--env") for name, value in values.pop("env", {}).items()}
+    facts = {
+        name: Fact(values.get(name, value), "the test" if name in values else "default")
+        for name, value in usual.items()
+    }
+    return JobSpec(env=env, **facts)
+
+
+def world(size: int, *, attempt: int = 0, master_port: int | None = 29500) -> World:
+    """Return the world of ``size`` workers on one node."""
+    return World(
+        run_id="run",
+        attempt=attempt,
+        node_rank=NodeRank(0),
+        nodes=1,
+        first_rank=GlobalRank(0),
+        local_size=size,
+        size=size,
+        master_addr="127.0.0.1",
+        master_port=master_port,
+    )
+
+
+def machine(
+    nodes: Mapping[int, str],
+    gpus: Sequence[int | None] = (),
+    *,
+    allowed: str | None = None,
+    packages: Sequence[str] | None = None,
+    cores: Sequence[str] = (),
+    distances: Mapping[int, Mapping[int, int]] | None = None,
+    visible: Sequence[int] | None = None,
+    quota: float | None = None,
+) -> Machine:
+    """Return a machine.
+
+    Args:
+        nodes: CPUs by node id.
+        gpus: the node of each GPU; None where it isn't known.
+        allowed: CPUs that the job may use; None: all.
+        packages: CPUs of each; None: one of all CPUs.
+        cores: siblings; () where every CPU is a core.
+        distances: from node to node.
+        visible: indices of the GPUs that are visible; None: all.
+        quota: CPUs' worth of time.
+
+    """
+    everything = CpuSet.union_of(CpuSet.parse(cpus) for cpus in nodes.values())
+    known = tuple(gpu(index, node) for index, node in enumerate(gpus))
+    between = distances or {}
+    return Machine(
+        host="node7",
+        allowed=everything if allowed is None else CpuSet.parse(allowed),
+        nodes=tuple(
+            NumaNode(number, CpuSet.parse(cpus), between.get(number, {}))
+            for number, cpus in nodes.items()
+        ),
+        packages=tuple(CpuSet.parse(text) for text in packages or [str(everything)]),
+        cores=tuple(CpuSet.parse(text) for text in cores or map(str, everything)),
+        gpus=known,
+        visible=known if visible is None else tuple(known[index] for index in visible),
+        visible_origin="NVML",
+        visible_remark="",
+        cpu_quota=quota,
+    )
+
+
+def gpu(index: int, node: int | None) -> Gpu:
+    """Return GPU ``index`` that is local to ``node``."""
+    source = "unknown" if node is None else "sysfs numa_node"
+    return Gpu(index, f"0000:{16 * (index + 1):02x}:00.0", f"GPU-{index}", node, source)

@@ -1,0 +1,43 @@
+"""Machines that exist, as files kept outside this repository tell of them: trees, and good masks."""
+
+import subprocess
+import sys
+from pathlib import Path
+
+MACHINES = Path(__file__).parents[2] / "shared/machines"
+MODES = ("node", "near")
+
+
+def recommended() -> list[tuple[str, str, list[str]]]:
+    """Return machine, mode and the masks of its ranks; () where the machines are not at hand."""
+    table = MACHINES / "recommended-masks.txt"
+    if not table.exists():
+        return []
+    # A row has name, mode, "idle", a share, and the masks with "|" between them.
+    rows = [line.split(None, 4) for line in table.read_text().splitlines()]
+    return [
+        (row[0], row[1], [mask.strip() for mask in row[4].split("|")])
+        for row in rows
+        if len(row) == 5 and row[1] in MODES
+    ]
+
+
+def tree_of(name: str, root: Path) -> Path:
+    """Write the tree of a machine and return its root."""
+    script, facts = MACHINES / "mkmachines.py", MACHINES / f"json/{name}.json"
+    subprocess.run([sys.executable, script, "sysfs", root, facts], timeout=60, check=True)
+    return root
+
+
+def captured() -> list[str]:
+    """Return the names of the trees that were copied from machines."""
+    return sorted(path.name for path in MACHINES.glob("sysfs/*.tar.xz"))
+
+
+def unpacked(name: str, root: Path) -> Path:
+    """Unpack a captured tree below ``root`` and return its own root."""
+    archive = MACHINES / "sysfs" / name
+    # Some entries are links to nowhere, or devices: tar goes on, as they do not matter here.
+    subprocess.run(["tar", "-xJf", archive, "-C", root], timeout=60, check=False)
+    (top,) = root.iterdir()
+    return top

@@ -1,0 +1,122 @@
+"""A relay on outputs that a test reads, and the pipes that its workers would print to."""
+
+import os
+import select
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass
+from pathlib import Path
+
+from launcher.domain.events import OutputEnded
+from launcher.domain.ranks import LocalRank
+from launcher.workers.outlets import Screen, WorkerOutput
+from launcher.workers.relay_client import Relay, RelayEvent
+
+PATIENCE = 10.0
+"""Seconds after which a test gives up waiting."""
+
+
+@dataclass
+class Printer:
+    """What a worker prints to."""
+
+    stdout: int
+    stderr: int
+
+    def close(self) -> None:
+        """Close both, as a worker's end does."""
+        os.close(self.stdout)
+        os.close(self.stderr)
+
+
+class RelayBench:
+    """A relay, driven as the agent drives it."""
+
+    def __init__(self, relay: Relay) -> None:
+        self.relay = relay
+
+    def open(self, rank: int, logs: Path | None = None, error_file: Path | None = None) -> Printer:
+        """Give the relay the pipes of a worker; with ``logs``, files ``rank-R.out`` and ``.err``."""
+        out, err = os.pipe(), os.pipe()
+        self.relay.open(
+            WorkerOutput(
+                local_rank=LocalRank(rank),
+                label=f"rank {rank}",
+                stdout=out[0],
+                stderr=err[0],
+                stdout_log=logs and logs / f"rank-{rank}.out",
+                stderr_log=logs and logs / f"rank-{rank}.err",
+                error_file=error_file,
+            )
+        )
+        os.close(out[0])
+        os.close(err[0])
+        return Printer(out[1], err[1])
+
+    def event(self, seconds: float = PATIENCE) -> RelayEvent:
+        """Return the next event."""
+        assert select.select([self.relay], [], [], seconds)[0], "the relay says nothing"
+        [event] = self.relay.events(now=1.0)
+        return event
+
+    def finish(self, rank: int, seconds: float = PATIENCE) -> OutputEnded:
+        """Have a worker's output ended and return the answer, which comes within ``seconds``."""
+        self.relay.finish(LocalRank(rank))
+        event = self.event(seconds)
+        assert isinstance(event, OutputEnded)
+        return event
+
+
+@contextmanager
+def relay_on(
+    stdout: int,
+    stderr: int,
+    *,
+    prefix: bool = True,
+    colour: bool = False,
+    scratch: Path | None = None,
+) -> Iterator[RelayBench]:
+    """Start a relay that prints to the two descriptors, and end it."""
+    relay = Relay.start(Screen(stdout, stderr, colour=colour, prefix=prefix), scratch)
+    try:
+        yield RelayBench(relay)
+    finally:
+        relay.close(2)
+
+
+def wait_until(condition: Callable[[], object], seconds: float = PATIENCE) -> None:
+    """Wait until ``condition`` holds, for what tells nobody when it does."""
+    deadline = time.monotonic() + seconds
+    while not condition():
+        assert time.monotonic() < deadline, "it never came true"
+        time.sleep(0.01)
+
+
+def fill(descriptor: int) -> int:
+    """Print lines of "y" until the pipe has been full for half a second; return their bytes."""
+    written = 0
+    os.set_blocking(descriptor, False)
+    while select.select([], [descriptor], [], 0.5)[1]:
+        with suppress(BlockingIOError):
+            written += os.write(descriptor, b"y\n" * 500)
+    return written
+
+
+def read_until(descriptor: int, end: bytes, seconds: float = PATIENCE) -> bytes:
+    """Read until what came ends with ``end``."""
+    return read_while(descriptor, lambda text: not text.endswith(end), seconds)
+
+
+def read_while(
+    descriptor: int, incomplete: Callable[[bytes], bool], seconds: float = PATIENCE
+) -> bytes:
+    """Read as long as what came is ``incomplete``."""
+    text = b""
+    deadline = time.monotonic() + seconds
+    while incomplete(text):
+        left = deadline - time.monotonic()
+        assert left > 0, f"only {len(text)} bytes came, at the end {text[-1000:]!r}"
+        if select.select([descriptor], [], [], left)[0]:
+            text += os.read(descriptor, 1 << 16)
+    return text

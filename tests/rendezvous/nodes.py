@@ -1,0 +1,228 @@
+"""Nodes of a job for tests: what they say, and how they meet in one process on loopback."""
+
+import os
+import select
+import socket
+import time
+from collections.abc import Callable, Iterable, Sequence
+from contextlib import suppress
+from pathlib import Path
+from typing import Any, Protocol
+
+from msgspec.structs import replace
+
+from launcher.domain.events import Event
+from launcher.domain.facts import Fact
+from launcher.domain.outcome import Exited, Fate
+from launcher.domain.ranks import GlobalRank, LocalRank
+from launcher.rendezvous.addresses import Interfaces, Resolve, all_addresses
+from launcher.rendezvous.coordinator_state import Terms
+from launcher.rendezvous.invitation import Introduction, Invitation
+from launcher.rendezvous.surroundings import Surroundings
+from launcher.rendezvous.wire import Hello
+
+PATIENCE = 10.0
+"""Seconds that a test waits for what should take milliseconds."""
+
+HELLO = Hello(
+    identity="a",
+    run_id="",
+    user_id=1000,
+    host="n0",
+    pid=10,
+    rank=None,
+    workers=1,
+    must={"nnodes": "2"},
+    should={},
+)
+
+TERMS = Terms(
+    hello=HELLO,
+    nodes=2,
+    run_id="run",
+    place="n0:29500",
+    master_addr="n0",
+    master_port=29500,
+    timeout=600.0,
+    hosts=(),
+    strict=False,
+    open_for_good=False,
+)
+
+
+def hello(number: int, nodes: int = 2, **said: Any) -> Hello:  # noqa: ANN401 - as Hello's fields
+    """Return what the agent on host ``n<number>``, pid ``10 + number``, says."""
+    usual = {
+        "identity": f"agent {number}",
+        "host": f"n{number}",
+        "pid": 10 + number,
+        "must": {"nnodes": str(nodes)},
+    }
+    return replace(HELLO, **{**usual, **said})
+
+
+def terms(nodes: int = 2, **said: Any) -> Terms:  # noqa: ANN401 - as Terms' and Hello's fields
+    """Return what node 0 says of a job of ``nodes``; fields of its hello may stand among them."""
+    of_hello = {name: said.pop(name) for name in tuple(said) if name in Hello.__struct_fields__}
+    if "run_id" in of_hello:
+        said["run_id"] = of_hello["run_id"]
+    return replace(TERMS, hello=hello(0, nodes, **of_hello), nodes=nodes, **said)
+
+
+def fate(rank: int, code: int = 0, **said: Any) -> Fate:  # noqa: ANN401 - as Fate's fields
+    """Return the fate of a worker that ended with exit code ``code``."""
+    usual = Fate(
+        rank=GlobalRank(rank),
+        local_rank=LocalRank(0),
+        host="somewhere",
+        pid=1000 + rank,
+        ending=Exited(code),
+        stopped_by_us=False,
+        clock=0.0,
+        ran_for=1.0,
+        tail="",
+        log="",
+        error="",
+        out_of_memory="",
+    )
+    return replace(usual, **said)
+
+
+def first_failure(fates: Sequence[Fate]) -> Fate | None:
+    """Choose the cause as simply as possible."""
+    return next((fate for fate in fates if not fate.ending.succeeded), None)
+
+
+class QuietInbox:
+    """An inbox that signals are put into by hand."""
+
+    def __init__(self) -> None:
+        self._counter = os.eventfd(0, os.EFD_NONBLOCK)
+        self._events: list[Event] = []
+
+    def __del__(self) -> None:
+        os.close(self._counter)
+
+    def fileno(self) -> int:
+        """Return the descriptor that becomes readable when something was put in."""
+        return self._counter
+
+    def put(self, event: Event) -> None:
+        """Let it have happened."""
+        self._events.append(event)
+        os.eventfd_write(self._counter, 1)
+
+    def events(self, now: float) -> Iterable[Event]:
+        """Return all that was put in."""
+        del now
+        # What another thread puts in from here on rings anew.
+        with suppress(BlockingIOError):
+            os.eventfd_read(self._counter)
+        taken, self._events = self._events, []
+        return taken
+
+
+class Said(list[str]):
+    """The lines that were printed for people."""
+
+    def has(self, text: str) -> bool:
+        """Tell whether some line contains ``text``."""
+        return any(text in line for line in self)
+
+
+def free_port() -> int:
+    """Return a port that nobody uses."""
+    with socket.socket(socket.AF_INET6, socket.SOCK_STREAM) as sock:
+        sock.bind(("", 0))
+        return int(sock.getsockname()[1])
+
+
+def invitation(
+    port: int | Sequence[int],
+    nodes: int = 2,
+    host: str = "127.0.0.1",
+    **said: Any,  # noqa: ANN401 - as Invitation's fields
+) -> Invitation:
+    """Return an invitation to ``nodes`` nodes on this machine."""
+    ports = (port,) if isinstance(port, int) else tuple(port)
+    usual = Invitation(
+        nodes=nodes,
+        host=Fact(host, "--master-addr"),
+        ports=Fact(ports, "--master-port"),
+        open_for_good=False,
+        timeout=PATIENCE,
+        run_id="chosen",
+    )
+    return replace(usual, **said)
+
+
+def introduction(number: int, **said: Any) -> Introduction:  # noqa: ANN401 - as its fields
+    """Return what host ``n<number>``, rank ``number``, says of itself."""
+    usual = Introduction(
+        host=f"n{number}",
+        pid=10 + number,
+        user_id=1000,
+        workers=1,
+        rank=number,
+        run_id="",
+        must={},
+        should={},
+    )
+    return replace(usual, **said)
+
+
+def surroundings(
+    said: list[str] | None = None,
+    inbox: QuietInbox | None = None,
+    *,
+    interfaces: Interfaces | None = None,
+    resolve: Resolve = all_addresses,
+) -> Surroundings:
+    """Return what a node stands in; its notices go to ``said``."""
+    return Surroundings(
+        inbox=inbox or QuietInbox(),
+        notice=(Said() if said is None else said).append,
+        choose_cause=first_failure,
+        clock=time.monotonic,
+        root=Path("/"),
+        interfaces=lambda: {"lo": ("127.0.0.1", "::1")} if interfaces is None else interfaces,
+        resolve=resolve,
+    )
+
+
+class Turnable(Protocol):
+    """Whatever lives in an agent's loop."""
+
+    def fileno(self) -> int:
+        """Return the descriptor to wait on."""
+        ...
+
+    @property
+    def due(self) -> float:
+        """When it wants its turn."""
+        ...
+
+    def turn(self, now: float) -> None:
+        """Do all that can be done now."""
+        ...
+
+
+def take_turns(until: Callable[[], object], *everybody: Turnable) -> None:
+    """Let ``everybody`` do what there is to do until ``until`` holds.
+
+    Raises:
+        TimeoutError: it does not for too long.
+
+    """
+    deadline = time.monotonic() + PATIENCE
+    while not until():
+        if time.monotonic() > deadline:
+            raise TimeoutError
+        with select.epoll() as epoll:
+            for each in everybody:
+                epoll.register(each, select.EPOLLIN)
+            now = time.monotonic()
+            due = min(deadline, *(each.due for each in everybody))
+            epoll.poll(max(0.0, due - now))
+        for each in everybody:
+            each.turn(time.monotonic())

@@ -1,0 +1,176 @@
+"""A coordinator without sockets: what happens is told to it, what it says is kept."""
+
+from collections.abc import Sequence
+from typing import Any
+
+from launcher.domain.outcome import Fate, Reason
+from launcher.domain.world import World
+from launcher.rendezvous.coordinator import decide, due, opened
+from launcher.rendezvous.coordinator_state import (
+    OWN,
+    Called,
+    ChooseCause,
+    CloseDoor,
+    Gone,
+    HangUp,
+    Happening,
+    Heard,
+    HungUp,
+    Introduced,
+    Reply,
+    Say,
+    Send,
+    State,
+    Terms,
+    Ticked,
+)
+from launcher.rendezvous.wire import (
+    AgedFate,
+    Disturbance,
+    Disturbed,
+    Done,
+    Failing,
+    FromCoordinator,
+    Hello,
+    Refused,
+    Stop,
+    Verdict,
+    Waiting,
+    WorldFormed,
+)
+from tests.rendezvous.nodes import first_failure, hello
+
+
+class Replay:
+    """Replays a history; connection n is that of host ``n<n>``, ``OWN`` that of node 0."""
+
+    def __init__(self, terms: Terms, choose_cause: ChooseCause = first_failure) -> None:
+        self.state: State = opened(terms, 0.0)
+        self.now = 0.0
+        self.replies: list[Reply] = []
+        self.newest = OWN
+        self._gone: set[int] = set()
+        self._choose_cause = choose_cause
+
+    def happens(self, happening: Happening) -> tuple[Reply, ...]:
+        """Let something happen; return what the coordinator asks for."""
+        self.state, replies = decide(self.state, happening, self._choose_cause)
+        self.replies += replies
+        for reply in replies:
+            # As the server does.
+            for number in reply.connections if isinstance(reply, HangUp) else ():
+                self.goes(number)
+        return replies
+
+    def calls(self) -> None:
+        """Somebody connects."""
+        self.happens(Called(self.now))
+
+    def hangs_up(self, refused: str = "") -> None:
+        """Somebody unknown goes."""
+        self.happens(HungUp(refused, self.now))
+
+    def joins(self, number: int, **said: Any) -> None:  # noqa: ANN401 - as Hello's fields
+        """A node connects and introduces itself."""
+        self.newest = number
+        self.calls()
+        self.introduces(number, hello(number, self.state.terms.nodes, **said))
+
+    def introduces(self, number: int, said: Hello) -> None:
+        """A caller introduces itself."""
+        self.happens(Introduced(number, f"10.0.0.{number}", said, self.now))
+
+    def waits(self, seconds: float) -> None:
+        """Time passes, and nothing else happens."""
+        until = self.now + seconds
+        while due(self.state) <= until:
+            self.now = max(self.now, due(self.state))
+            self.happens(Ticked(self.now))
+        self.now = until
+
+    def fails(self, number: int, fate: Fate, age: float = 0.0) -> None:
+        """A member's first worker fails."""
+        self._says(number, Failing(fate, age))
+
+    def is_disturbed(self, number: int, disturbance: Disturbance) -> None:
+        """Something ends the job on a member's node."""
+        self._says(number, Disturbed(disturbance))
+
+    def is_done(
+        self,
+        number: int,
+        fates: Sequence[tuple[Fate, float]] = (),
+        disturbance: Disturbance | None = None,
+    ) -> None:
+        """All workers of a member have ended; each fate with its age."""
+        aged = tuple(AgedFate(fate, age) for fate, age in fates)
+        self._says(number, Done(aged, disturbance))
+
+    def goes(self, number: int) -> None:
+        """The connection to a member ends."""
+        if number not in self._gone and number <= self.newest:
+            self._gone.add(number)
+            self.happens(Gone(number, "", self.now))
+
+    def _says(self, number: int, message: Failing | Disturbed | Done) -> None:
+        # The server hears nobody who is gone.
+        if number not in self._gone and number <= self.newest:
+            self.happens(Heard(number, message, self.now))
+
+    @property
+    def notices(self) -> list[str]:
+        """What was printed on node 0, by the coordinator or by its member."""
+        said = [reply.text for reply in self.replies if isinstance(reply, Say)]
+        heard = [message for message in self.heard_by(OWN) if isinstance(message, Waiting)]
+        return said + [message.text for message in heard]
+
+    @property
+    def hung_up_on(self) -> list[int]:
+        """The connections that were closed, in order."""
+        closed = (reply.connections for reply in self.replies if isinstance(reply, HangUp))
+        return [number for numbers in closed for number in numbers]
+
+    @property
+    def worlds(self) -> dict[int, World]:
+        """What each connection was told of the world."""
+        return {
+            number: message.world
+            for number, message in self.sent
+            if isinstance(message, WorldFormed)
+        }
+
+    @property
+    def refusals(self) -> dict[int, Refused]:
+        """What each refused connection was told."""
+        return {number: message for number, message in self.sent if isinstance(message, Refused)}
+
+    @property
+    def verdicts(self) -> dict[int, Reason]:
+        """What each connection was told of the end."""
+        return {
+            number: message.reason for number, message in self.sent if isinstance(message, Verdict)
+        }
+
+    @property
+    def stops(self) -> dict[int, str]:
+        """Who was told to stop, and why."""
+        return {number: message.why for number, message in self.sent if isinstance(message, Stop)}
+
+    @property
+    def sent(self) -> list[tuple[int, FromCoordinator]]:
+        """All that was sent, to whom, in order."""
+        return [
+            (number, reply.message)
+            for reply in self.replies
+            if isinstance(reply, Send)
+            for number in reply.connections
+        ]
+
+    @property
+    def closed_the_door(self) -> bool:
+        """Whether nobody else is let in."""
+        return any(isinstance(reply, CloseDoor) for reply in self.replies)
+
+    def heard_by(self, number: int) -> list[FromCoordinator]:
+        """Return what was sent to a connection, in order."""
+        return [message for to, message in self.sent if to == number]

@@ -1,0 +1,242 @@
+"""A running job ends: one stop for all nodes, and one verdict when all of them are done."""
+
+from collections.abc import Sequence
+
+import pytest
+
+from launcher.domain.outcome import (
+    Fate,
+    HelperFailed,
+    Interrupted,
+    Killed,
+    NodeLost,
+    OutputGone,
+    Succeeded,
+    WorkerFailed,
+)
+from launcher.rendezvous.coordinator_state import Phase
+from launcher.rendezvous.wire import Disturbance, Waiting
+from tests.rendezvous.nodes import fate, terms
+from tests.rendezvous.replay import Replay
+
+STOPPED = Killed(15)
+
+
+def running(nodes: int) -> Replay:
+    """Return a job whose ``nodes`` nodes are all there."""
+    job = Replay(terms(nodes))
+    for number in range(1, nodes):
+        job.joins(number, rank=number)
+    return job
+
+
+def test_success_is_when_every_node_has_said_so() -> None:
+    """The early ones wait for the late ones."""
+    job = running(3)
+    for number in (2, 0):
+        job.is_done(number, [(fate(number), 0.0)])
+    before = dict(job.verdicts)
+    job.is_done(1, [(fate(1), 0.0)])
+
+    assert before == {}
+    assert job.verdicts == dict.fromkeys((0, 1, 2), Succeeded())
+    assert job.stops == {}
+    assert job.state.phase is Phase.OVER
+
+
+def test_the_first_failure_stops_every_node_at_once() -> None:
+    """And later ones nobody any more."""
+    job = running(3)
+    job.fails(1, fate(3, 7))
+    first = dict(job.stops)
+    job.fails(2, fate(4, 1))
+
+    assert first == dict.fromkeys((0, 1, 2), "rank 3 on n1 failed")
+    assert job.stops == first
+
+
+def test_one_cause_for_all_nodes() -> None:
+    """The earliest failure by age, whoever is heard first."""
+    job = running(2)
+    cause, echo = fate(3, 7), fate(0, 1)
+    job.fails(0, echo)
+    job.now = 10.0
+    job.is_done(0, [(echo, 1.0)])
+    job.now = 20.0
+    job.is_done(1, [(fate(2, ending=STOPPED, stopped_by_us=True), 1.0), (cause, 11.5)])
+
+    assert job.verdicts == dict.fromkeys((0, 1), WorkerFailed(cause))
+
+
+def test_who_chooses_the_cause_sees_all_fates_in_the_order_of_their_ends() -> None:
+    """Those of all nodes together."""
+    seen: list[int] = []
+
+    def choose(fates: Sequence[Fate]) -> Fate | None:
+        seen.extend(each.rank for each in fates)
+        return fates[0]
+
+    job = Replay(terms(2), choose)
+    job.joins(1)
+    job.now = 100.0
+    job.is_done(0, [(fate(0, 1), 5.0), (fate(1, 1), 1.0)])
+    job.now = 103.0
+    job.is_done(1, [(fate(2, 1), 9.0), (fate(3, 1), 3.5)])
+
+    assert seen == [2, 0, 1, 3]
+
+
+@pytest.mark.parametrize(
+    ("disturbance", "why", "reason"),
+    [
+        (Interrupted(15), "n1 got SIGTERM", Interrupted(15)),
+        (Interrupted(35), "n1 got signal 35", Interrupted(35)),
+        (OutputGone(), "nobody reads the output of n1 any more", OutputGone()),
+        (
+            HelperFailed("relay", "was killed by SIGKILL", 9),
+            "the relay on n1 was killed by SIGKILL",
+            HelperFailed("relay on n1", "was killed by SIGKILL", 9),
+        ),
+    ],
+)
+def test_what_comes_from_outside_stops_every_node(
+    disturbance: Disturbance, why: str, reason: Disturbance
+) -> None:
+    """And is the reason, whatever workers say that are made to end."""
+    job = running(2)
+    job.is_disturbed(1, disturbance)
+    stopped = dict(job.stops)
+    for number in (0, 1):
+        traceback = fate(number, 1, stopped_by_us=True, tail="Traceback: KeyboardInterrupt")
+        job.is_done(number, [(traceback, 0.0)])
+
+    assert stopped == dict.fromkeys((0, 1), why)
+    assert job.verdicts == dict.fromkeys((0, 1), reason)
+
+
+def test_a_failure_before_a_signal_is_the_cause() -> None:
+    """The scheduler's SIGTERM comes when a rank has failed."""
+    job = running(2)
+    job.fails(0, fate(0, 3))
+    job.is_disturbed(1, Interrupted(15))
+    job.is_done(0, [(fate(0, 3), 1.0)])
+    job.is_done(1, [(fate(1, ending=STOPPED, stopped_by_us=True), 0.5)], Interrupted(15))
+
+    assert job.verdicts[0] == WorkerFailed(fate(0, 3))
+
+
+def test_a_lost_node_stops_the_others_and_is_the_cause() -> None:
+    """What its peers say are echoes."""
+    job = running(3)
+    job.goes(1)
+    stopped = dict(job.stops)
+    for number in (0, 2):
+        job.is_done(number, [(fate(number, 1, tail="connection reset by peer"), 0.0)])
+
+    assert stopped == dict.fromkeys((0, 2), "node 1 (n1) is gone")
+    assert job.verdicts == dict.fromkeys((0, 2), NodeLost(1, "n1"))
+
+
+def test_a_lost_node_is_the_cause_even_if_an_echo_was_heard_first() -> None:
+    """Workers notice a dead peer sooner than its agent's connection ends."""
+    job = running(3)
+    job.fails(0, fate(0, 1))
+    job.goes(1)
+    job.is_done(0, [(fate(0, 1), 1.0)])
+    job.is_done(2, [(fate(2, 1), 0.9)])
+
+    assert set(job.verdicts.values()) == {NodeLost(1, "n1")}
+
+
+def test_the_verdict_does_not_wait_for_the_dead() -> None:
+    """The last node that was waited for is lost."""
+    job = running(2)
+    job.is_done(0, [(fate(0, ending=STOPPED, stopped_by_us=True), 0.0)])
+
+    job.goes(1)
+
+    assert job.verdicts == {0: NodeLost(1, "n1")}
+
+
+def test_nodes_lost_while_an_interrupted_job_ends_are_lost_to_the_signal() -> None:
+    """Scancel sends SIGKILL to those that take too long."""
+    job = running(2)
+    job.is_disturbed(0, Interrupted(15))
+    job.goes(1)
+    job.is_done(0, [], Interrupted(15))
+
+    assert job.verdicts == {0: Interrupted(15)}
+
+
+def test_an_agent_that_goes_when_it_is_done_is_not_lost() -> None:
+    """All that it had to say is said."""
+    job = running(2)
+    job.is_done(1, [(fate(1), 0.0)])
+    job.goes(1)
+    job.is_done(0, [(fate(0), 0.0)])
+
+    assert job.verdicts[0] == Succeeded()
+
+
+def test_a_failure_that_nobody_announced_stops_the_others_all_the_same() -> None:
+    """All workers of a node failed at once."""
+    job = running(2)
+
+    job.is_done(1, [(fate(1, 5), 0.0)])
+
+    assert job.stops == dict.fromkeys((0, 1), "rank 1 on n1 failed")
+
+
+def test_a_disturbance_that_nobody_announced_stops_the_others_all_the_same() -> None:
+    """It is heard of with the report only."""
+    job = running(2)
+
+    job.is_done(1, [], OutputGone())
+
+    assert job.stops == dict.fromkeys((0, 1), "nobody reads the output of n1 any more")
+
+
+def test_what_was_announced_is_no_success_even_if_no_cause_is_found() -> None:
+    """Whoever chooses may know of none."""
+    job = Replay(terms(2), lambda _: None)
+    job.joins(1)
+    job.fails(1, fate(1, 9))
+    job.is_done(0, [(fate(0, ending=STOPPED, stopped_by_us=True), 0.0)])
+    job.is_done(1, [(fate(1, 9), 0.0)])
+
+    assert job.verdicts[0] == WorkerFailed(fate(1, 9))
+
+
+def test_who_has_reported_is_heard_no_more() -> None:
+    """A second report could turn the first into a lie."""
+    job = running(2)
+    job.is_done(1, [(fate(1), 0.0)])
+
+    job.is_done(1, [(fate(1, 3), 0.0)])
+
+    assert job.hung_up_on == [1]
+    assert job.stops == {}
+
+
+def test_a_node_that_is_done_early_is_told_each_minute_for_whom_it_waits() -> None:
+    """Those that still run print their own lines."""
+    job = running(3)
+    job.is_done(1)
+    job.waits(130)
+    job.is_done(2)
+    job.waits(60)
+
+    text = "all workers of this node have ended; still running: {}"
+    both, one = Waiting(text.format("n0, n2")), Waiting(text.format("n0"))
+    assert job.heard_by(1)[1:] == [both, both, one]
+    assert job.heard_by(2)[1:] == [one]
+    assert job.heard_by(0)[1:] == []
+
+
+def test_nobody_is_told_to_stop_for_a_success() -> None:
+    """Nodes may end at different times."""
+    job = running(2)
+
+    job.is_done(1, [(fate(1), 0.0)])
+
+    assert job.stops == {}

@@ -1,0 +1,113 @@
+"""What the coordinator tells people."""
+
+from typing import Any
+
+import pytest
+
+from launcher.rendezvous.notices import (
+    contradiction,
+    disagreement,
+    interrupted_while_waiting,
+    listed,
+    never_came,
+    plain,
+    waiting,
+)
+from tests.rendezvous.nodes import hello, terms
+from tests.rendezvous.replay import Replay
+
+
+def gathered(nodes: int, *, own: dict[str, Any], come: list[dict[str, Any]]) -> Replay:
+    """Return a job for which some nodes have come."""
+    job = Replay(terms(nodes, **own))
+    for number, said in enumerate(come, start=1):
+        job.joins(number, **said)
+    return job
+
+
+@pytest.mark.parametrize(
+    ("own", "come", "text"),
+    [
+        ({}, [], "3 of 4 nodes (joined: n0)"),
+        ({"rank": 0}, [], "3 of 4 nodes: ranks 1-3 (joined: n0)"),
+        ({"rank": 0}, [{"rank": 3}, {"rank": 1}], "1 of 4 nodes: rank 2 (joined: n0, n1, n3)"),
+        ({}, [{}, {}], "1 of 4 nodes (joined: n0, n1, n2)"),
+        (
+            {"rank": 0, "hosts": ("a0", "a1", "a2", "a3")},
+            [{"rank": 2, "host": "a2"}],
+            "2 of 4 nodes: a1, a3 (joined: n0, a2)",
+        ),
+        (
+            {"hosts": ("n0", "n1", "n2", "n3")},
+            [{"host": "n2.cluster.example"}],
+            "2 of 4 nodes: n1, n3 (joined: n0, n2.cluster.example)",
+        ),
+        (
+            {"rank": 0, "hosts": ("n0", "n9")},
+            [{"rank": 1, "host": "n0"}],
+            "2 of 4 nodes: n9 (joined: n0)",
+        ),
+        (
+            {"hosts": ("10.0.0.1", "10.0.0.2"), "host": "10.0.0.1"},
+            [],
+            "3 of 4 nodes: 10.0.0.2 (joined: 10.0.0.1)",
+        ),
+    ],
+)
+def test_who_is_missing_is_named_as_well_as_is_known(
+    own: dict[str, Any], come: list[dict[str, Any]], text: str
+) -> None:
+    """By the scheduler's names, else by rank, else by number."""
+    renamed = [{"host": f"n{said['rank']}", **said} if "rank" in said else said for said in come]
+    job = gathered(4, own=own, come=renamed)
+
+    assert never_came(job.state) == f"waited 600 s for {text}"
+    spent = text[:-1] + "; 30 s of 600 s)"
+    assert waiting(job.state, 30.0) == f"waiting for {spent}"
+
+
+def test_long_lists_are_cut() -> None:
+    """Two thousand names fill no screen."""
+    assert listed(f"n{number}" for number in range(8)) == "n0, n1, n2, n3, n4, n5, n6, n7"
+    assert listed(f"n{number}" for number in range(20)) == (
+        "n0, n1, n2, n3, n4, n5, n6 and 13 more"
+    )
+    assert listed(["n0", "n0", "n1"]) == "n0, n1"
+
+
+def test_what_others_say_is_printed_without_what_a_terminal_obeys() -> None:
+    """And not at any length."""
+    assert plain("a\x1b[31mb\r\nc") == "a?[31mb??c"
+    assert plain("ä" * 80) == "ä" * 80
+    assert plain("x" * 81) == "x" * 77 + "..."
+
+
+def test_long_values_are_shown_from_where_they_differ() -> None:
+    """Two command lines with many arguments."""
+    arguments = " ".join(f"--option-{number} {number}" for number in range(100))
+    one, other = (
+        hello(number, should={"arguments": f"{arguments} --lr {rate}"})
+        for number, rate in enumerate(("0.1", "0.2"))
+    )
+
+    assert disagreement("arguments", one, other) == (
+        "not the same arguments on all nodes: ...option-99 99 --lr 0.1 on n0,"
+        " ...option-99 99 --lr 0.2 on n1"
+    )
+
+
+def test_one_value_may_be_the_beginning_of_the_other() -> None:
+    """Or be missing."""
+    short, long = (hello(number, must={"x": "a" * (30 + number)}) for number in range(2))
+
+    assert contradiction("x", short, long) == (f"n0 says x ...{'a' * 20}, n1 says x ...{'a' * 21}")
+    assert contradiction("x", hello(0, must={}), hello(1, must={"x": "1"})) == (
+        "n0 says x nothing, n1 says x 1"
+    )
+
+
+def test_an_interrupted_node_zero_says_by_what() -> None:
+    """To those who have joined."""
+    assert interrupted_while_waiting("n0", 2) == (
+        "n0 (node 0) got SIGINT while it waited for other nodes"
+    )

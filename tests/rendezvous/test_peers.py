@@ -1,0 +1,293 @@
+"""A running job on loopback: what one node tells, all the others hear."""
+
+import select
+import socket
+import time
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack, closing
+
+import pytest
+
+from launcher.domain.events import CoordinatorLost, Event, StopOrdered, VerdictReached
+from launcher.domain.outcome import (
+    Interrupted,
+    Killed,
+    NodeLost,
+    OutputGone,
+    Reason,
+    Succeeded,
+    WorkerFailed,
+)
+from launcher.errors import RendezvousError
+from launcher.rendezvous.connection import Connection
+from launcher.rendezvous.invitation import Invitation
+from launcher.rendezvous.join import join
+from launcher.rendezvous.peers import SECONDS_FOR_LAST_WORDS, Peers
+from launcher.rendezvous.ports import bound_everywhere
+from launcher.rendezvous.wire import FROM_COORDINATOR, Stop
+from tests.plans import world
+from tests.rendezvous.nodes import (
+    PATIENCE,
+    Said,
+    fate,
+    free_port,
+    introduction,
+    invitation,
+    surroundings,
+)
+
+WORLD = world(2)
+
+
+class Job:
+    """The nodes of one job, each as its agent sees the others."""
+
+    def __init__(self, nodes: int, invited: Invitation | None = None) -> None:
+        invited = invited or invitation(free_port(), nodes)
+        self.said = [Said() for _ in range(nodes)]
+
+        def join_as(number: int) -> Peers:
+            peers = join(invited, introduction(number), surroundings(self.said[number]), b"")
+            assert isinstance(peers, Peers)
+            return peers
+
+        with ThreadPoolExecutor(nodes) as executor:
+            self.nodes = list(executor.map(join_as, range(nodes)))
+        self.heard: list[list[Event]] = [[] for _ in range(nodes)]
+
+    def hears(self, number: int, count: int = 1) -> list[Event]:
+        """Wait until a node has heard of ``count`` events, and return the last one."""
+        deadline = time.monotonic() + PATIENCE
+        while len(self.heard[number]) < count:
+            assert time.monotonic() < deadline, self.heard
+            self.go_on(1.0)
+        return self.heard[number]
+
+    def go_on(self, seconds: float) -> None:
+        """Let all nodes do what there is to do, as their agents would."""
+        living = [peers for peers in self.nodes if not peers.lost]
+        ready, _, _ = select.select(living, [], [], seconds)
+        for peers in ready:
+            events = self.heard[self.nodes.index(peers)]
+            events.extend(peers.events(time.monotonic()))
+
+    def reasons(self) -> list[Reason]:
+        """Wait for the verdict on every node, and return it for each."""
+        for number in range(len(self.nodes)):
+            while not any(isinstance(event, VerdictReached) for event in self.heard[number]):
+                self.hears(number, len(self.heard[number]) + 1)
+        return [event.reason for [*_, event] in self.heard if isinstance(event, VerdictReached)]
+
+    def close(self) -> None:
+        """Let all leave, node 0 last."""
+        for peers in reversed(self.nodes):
+            peers.leave()
+
+
+@pytest.fixture
+def stack() -> Iterator[ExitStack]:
+    """Return what closes everything at the end."""
+    with ExitStack() as made:
+        yield made
+
+
+@pytest.fixture
+def job(stack: ExitStack) -> Job:
+    """Return a job of three nodes."""
+    made = Job(3)
+    stack.callback(made.close)
+    return made
+
+
+def test_success_on_all_nodes(job: Job) -> None:
+    """When the last one is done."""
+    for number in range(3):
+        job.nodes[number].tell_done([fate(number)], 0.0, None)
+
+    assert job.reasons() == [Succeeded()] * 3
+    assert [peers.lost for peers in job.nodes] == [False, True, True]
+
+
+def test_a_failure_on_one_node_stops_all(job: Job) -> None:
+    """And all report the same."""
+    cause = fate(1, 7, tail="ValueError: it", clock=100.0)
+    job.nodes[1].tell_failing(cause, 0.1)
+    orders = [job.hears(number)[0] for number in range(3)]
+    for number in (0, 2):
+        stopped = fate(number, ending=Killed(15), stopped_by_us=True)
+        job.nodes[number].tell_done([stopped], 0.0, None)
+    job.nodes[1].tell_done([cause], 101.0, None)
+
+    assert {order.why for order in orders if isinstance(order, StopOrdered)} == {
+        "rank 1 on n1 failed"
+    }
+    assert job.reasons() == [WorkerFailed(cause)] * 3
+
+
+def test_a_failure_on_node_zero_is_heard_everywhere(job: Job) -> None:
+    """Its agent is a member like any other."""
+    job.nodes[0].tell_failing(fate(0, 1), 0.0)
+
+    assert [type(job.hears(number)[0]) for number in range(3)] == [StopOrdered] * 3
+
+
+def test_a_signal_on_one_node_ends_all(job: Job) -> None:
+    """Ctrl-C, or a scheduler that signals one node first."""
+    job.nodes[2].tell_disturbed(Interrupted(2))
+    (order,) = job.hears(1)
+    for peers in job.nodes:
+        peers.tell_done([], 0.0, None)
+
+    assert isinstance(order, StopOrdered)
+    assert order.why == "n2 got SIGINT"
+    assert job.reasons() == [Interrupted(2)] * 3
+
+
+def test_what_disturbs_one_node_may_be_told_at_its_end(job: Job) -> None:
+    """As the reason of the end."""
+    job.nodes[0].tell_done([], 0.0, OutputGone())
+    assert job.hears(1)
+    for peers in job.nodes[1:]:
+        peers.tell_done([], 0.0, None)
+
+    assert job.reasons() == [OutputGone()] * 3
+
+
+def test_a_node_that_goes_without_a_word_is_lost(job: Job) -> None:
+    """Its agent was killed."""
+    job.nodes[1].leave()
+    (order,) = job.hears(2)
+    for number in (0, 2):
+        job.nodes[number].tell_done([fate(number, 1)], 0.0, None)
+    while not all(len(job.heard[number]) > 1 for number in (0, 2)):
+        job.go_on(1.0)
+
+    assert isinstance(order, StopOrdered)
+    assert order.why == "node 1 (n1) is gone"
+    verdicts = [job.heard[number][1] for number in (0, 2)]
+    assert [event.reason for event in verdicts if isinstance(event, VerdictReached)] == [
+        NodeLost(1, "n1")
+    ] * 2
+
+
+def test_without_node_zero_the_job_is_over(job: Job) -> None:
+    """A part of it must not go on alone."""
+    job.nodes[0].leave()
+    (event,) = job.hears(2)
+
+    assert isinstance(event, CoordinatorLost)
+    assert event.host == "n0"
+    assert job.nodes[2].lost
+    job.nodes[2].tell_done([], 0.0, None)
+    assert list(job.nodes[2].events(0.0)) == []
+
+
+def test_node_zero_waits_until_all_have_heard_the_verdict(job: Job) -> None:
+    """It has nothing else to do, and they have no other way to know."""
+    for number in range(3):
+        job.nodes[number].tell_done([fate(number)], 0.0, None)
+    while not any(isinstance(event, VerdictReached) for event in job.heard[0]):
+        job.nodes[0].events(time.monotonic())
+        job.heard[0].extend(job.nodes[0].events(time.monotonic()))
+
+    with ThreadPoolExecutor(1) as executor:
+        leaving = executor.submit(job.nodes[0].leave)
+        reasons = [event for number in (1, 2) for event in job.hears(number)]
+        before = time.monotonic()
+        leaving.result(PATIENCE)
+
+    assert time.monotonic() - before < SECONDS_FOR_LAST_WORDS / 2
+    assert [event.reason for event in reasons if isinstance(event, VerdictReached)] == [
+        Succeeded()
+    ] * 2
+
+
+def test_a_late_node_is_refused_and_the_job_undisturbed(stack: ExitStack) -> None:
+    """Where the coordinator keeps its endpoint."""
+    invited = invitation(free_port(), 2, open_for_good=True)
+    job = Job(2, invited)
+    stack.callback(job.close)
+
+    with ThreadPoolExecutor(1) as executor:
+        late = executor.submit(join, invited, introduction(1, host="n9"), surroundings(), b"")
+        while not late.done():
+            job.go_on(0.01)
+
+    place = f"127.0.0.1:{invited.ports.value[0]}"
+    with pytest.raises(RendezvousError, match=f"the job at {place} has all its 2 nodes: n0, n1"):
+        late.result()
+    assert job.said[0] == ["refused n9 (pid 11) at 127.0.0.1: all 2 nodes are there"]
+    for number in range(2):
+        job.nodes[number].tell_done([fate(number)], 0.0, None)
+    assert job.reasons() == [Succeeded()] * 2
+
+
+def test_workers_meet_at_another_port_than_their_agents(stack: ExitStack) -> None:
+    """If the coordinator keeps its own."""
+    invited = invitation(free_port(), 2, open_for_good=True)
+    job = Job(2, invited)
+    stack.callback(job.close)
+
+    (port,) = {peers.world(0).master_port for peers in job.nodes}
+
+    assert port not in {None, *invited.ports.value}
+    with closing(bound_everywhere(port or 0)) as store:
+        store.listen()
+    with closing(socket.socket()) as other, pytest.raises(OSError, match="in use"):
+        other.bind(("", port or 0))
+
+
+def test_what_came_with_the_world_is_not_forgotten() -> None:
+    """A job may be stopped as soon as it begins."""
+    ours, theirs = socket.socketpair()
+    peers = Peers(
+        WORLD,
+        "lo",
+        "n0",
+        Connection(ours, FROM_COORDINATOR),
+        early=[Stop("because")],
+        coordination=None,
+        surroundings=surroundings(),
+    )
+
+    ready, _, _ = select.select([peers], [], [], PATIENCE)
+    events = [*peers.events(1.0), *peers.events(2.0)]
+    quiet, _, _ = select.select([peers], [], [], 0.01)
+
+    theirs.close()
+    peers.leave()
+    assert (ready, quiet) == ([peers], [])
+    assert events == [StopOrdered("because", 1.0)]
+
+
+def test_leaving_twice_does_no_harm(job: Job) -> None:
+    """The agent's way out has several doors."""
+    job.nodes[1].leave()
+    job.nodes[1].leave()
+
+    assert job.nodes[1].lost
+
+
+def test_it_is_an_event_source(job: Job) -> None:
+    """With nothing to flush: its own epoll watches what it sends."""
+    (source,) = job.nodes[1].sources
+
+    source.flush()
+
+    assert not source.wants_write
+    assert not source.lost
+    assert list(source.events(time.monotonic())) == []
+
+
+def test_long_last_words_reach_all(job: Job) -> None:
+    """Messages larger than what a socket takes at once."""
+    tail = "x" * (16 << 10)
+    fates = [fate(rank, 1, tail=tail) for rank in range(64)]
+    for peers in job.nodes:
+        peers.tell_done(fates, 0.0, None)
+
+    (first, *others) = job.reasons()
+
+    assert isinstance(first, WorkerFailed)
+    assert others == [first] * 2

@@ -1,0 +1,256 @@
+"""What --dry-run prints, for people and for programs."""
+
+import json
+from textwrap import dedent
+from typing import Any
+
+from msgspec.structs import replace
+
+from launcher.domain.cpuset import CpuSet
+from launcher.domain.facts import Fact
+from launcher.domain.job import JobSpec, NumaBinding, Program, ProgramKind, TaskLayout
+from launcher.domain.plan import NodePlan, WorkerPlan
+from launcher.domain.ranks import GlobalRank, LocalRank, NodeRank
+from launcher.rendezvous.assumed import assumed_world
+from launcher.report.dry_run import as_json, as_text
+from tests.plans import gpu, job, world
+
+JOB = job(env={"LR": "0.1"}, numa_binding=NumaBinding.NODE)
+
+
+def worker(rank: int, cpus: str | None = None, remark: str = "") -> WorkerPlan:
+    """Return a worker with two variables of its own; one without CPUs is not bound."""
+    return WorkerPlan(
+        rank=GlobalRank(rank),
+        local_rank=LocalRank(rank),
+        gpu=gpu(7 - rank, 1),
+        numa_node=None if cpus is None else 1,
+        cpus=None if cpus is None else CpuSet.parse(cpus),
+        env={"RANK": str(rank), "LOCAL_RANK": str(rank)},
+        remark=remark,
+    )
+
+
+def plan(*workers: WorkerPlan, **changes: Any) -> NodePlan:  # noqa: ANN401 - as NodePlan's fields
+    """Return a plan of these workers."""
+    usual: dict[str, Any] = {
+        "world": world(len(workers), master_port=None),
+        "host": "node7",
+        "command": ("python", "-u", "train.py", "--lr", "1"),
+        "signal_group": False,
+        "env": {"OMP_NUM_THREADS": "4", "LR": "0.1"},
+        "unset": (),
+        "workers": workers,
+        "remarks": (),
+        "visible_origin": "CUDA_VISIBLE_DEVICES=7,6",
+    }
+    return NodePlan(**(usual | changes))
+
+
+def decoded(spec: JobSpec, what: NodePlan) -> Any:  # noqa: ANN401 - as JSON is
+    """Return the JSON of a plan, read again."""
+    return json.loads(as_json(spec, what))
+
+
+def test_the_text_to_the_letter() -> None:
+    """Every value with its origin; every worker with its place."""
+    unbound = worker(1, remark="not bound: nothing tells its node")
+    what = plan(worker(0, "0-3,8-11"), unbound, unset=("RANK",), remarks=("few CPUs",))
+
+    assert f"{as_text(JOB, what)}\n" == dedent(
+        """\
+        job
+          script            train.py             default
+          args              --lr 1               default
+          nnodes            1                    default
+          node_rank         none                 default
+          nproc_per_node    per-gpu              default
+          cluster           none                 default
+          master_addr       127.0.0.1            default
+          master_port       chosen at the start  default
+          rdzv_endpoint     none                 default
+          rdzv_timeout      600.0                default
+          token             none                 default
+          strict_join       no                   default
+          run_id            run                  default
+          max_restarts      0                    default
+          shutdown_timeout  25.0                 default
+          contain           no                   default
+          exec              no                   default
+          numa_binding      node                 the test
+          python            python               default
+          env               LR=0.1               --env
+          log_dir           none                 default
+
+        workers of node7, node 0 of 1, GPUs by CUDA_VISIBLE_DEVICES=7,6
+          rank  local  GPU  address       node  CPUs       OMP_NUM_THREADS  told by
+          0     0      7    0000:80:00.0  1     0-3,8-11   4                sysfs numa_node
+          1     1      6    0000:70:00.0  -     not bound  4                sysfs numa_node  not bound: nothing tells its node
+
+        variables of every worker
+          LR               0.1  --env
+          OMP_NUM_THREADS  4    clusterrun
+
+        variables of rank 0
+          LOCAL_RANK   0
+          MASTER_PORT  chosen at the start
+          RANK         0
+
+        variables that no worker inherits
+          RANK
+
+        remarks
+          few CPUs
+
+        command
+          python -u train.py --lr 1
+        """
+    )
+
+
+def test_nothing_is_cut_short() -> None:
+    """A terminal's width is no reason to hide a value."""
+    long = ",".join(str(cpu) for cpu in range(0, 512, 2))
+
+    assert long in as_text(JOB, plan(worker(0, long)))
+
+
+def test_without_gpus_the_table_has_none() -> None:
+    """A CPU job is no special case."""
+    alone = WorkerPlan(GlobalRank(0), LocalRank(0), None, None, None, {}, "")
+
+    text = as_text(JOB, plan(alone, env={}, visible_origin=""))
+
+    assert "workers of node7, node 0 of 1\n" in text
+    assert "  0     0      -    -        -     not bound  inherited        -\n" in text
+
+
+def test_the_json_has_exactly_the_keys_of_the_design() -> None:
+    """Programs rely on them."""
+    found = decoded(JOB, plan(worker(0, "0-3,8-11")))
+
+    assert set(found) == {"job", "workers", "assumed"}
+    assert found["assumed"] is False
+    assert found["workers"] == [
+        {
+            "rank": 0,
+            "local_rank": 0,
+            "gpu": 7,
+            "numa_node": 1,
+            "cpus": "0-3,8-11",
+            "env": {
+                "OMP_NUM_THREADS": "4",
+                "LR": "0.1",
+                "RANK": "0",
+                "LOCAL_RANK": "0",
+                "MASTER_PORT": None,
+            },
+            "remark": "",
+        }
+    ]
+
+
+def test_json_of_a_worker_that_is_not_bound() -> None:
+    """Null, not an empty string."""
+    alone = WorkerPlan(GlobalRank(0), LocalRank(0), None, None, None, {}, "why")
+
+    (found,) = decoded(JOB, plan(alone))["workers"]
+
+    assert (found["gpu"], found["numa_node"], found["cpus"]) == (None, None, None)
+    assert found["remark"] == "why"
+
+
+def test_every_value_of_the_job_has_its_origin() -> None:
+    """By the flag's name in snake_case; enums by their value."""
+    values = decoded(JOB, plan(worker(0)))["job"]
+
+    assert values["numa_binding"] == {"value": "node", "origin": "the test"}
+    assert values["nproc_per_node"] == {"value": "per-gpu", "origin": "default"}
+    assert values["nnodes"] == {"value": 1, "origin": "default"}
+    assert values["shutdown_timeout"] == {"value": 25.0, "origin": "default"}
+    assert values["log_dir"] == {"value": None, "origin": "default"}
+    assert values["master_port"] == {"value": None, "origin": "default"}
+    assert values["env"] == {"value": {"LR": "0.1"}, "origin": "--env"}
+    assert values["script"] == {"value": "train.py", "origin": "default"}
+    assert values["args"] == {"value": ["--lr", "1"], "origin": "default"}
+
+
+def test_modules_and_programs_go_by_their_keys() -> None:
+    """As a job file would say them."""
+    module = job(program=Program(ProgramKind.MODULE, "pkg.train", ()))
+    shell = job(program=Program(ProgramKind.EXECUTABLE, "run.sh", ()))
+
+    of_module = decoded(module, plan(worker(0)))["job"]
+    of_shell = decoded(shell, plan(worker(0)))["job"]
+
+    assert (of_module["module"]["value"], "script" in of_module) == ("pkg.train", False)
+    assert (of_shell["script"]["value"], of_shell["no_python"]["value"]) == ("run.sh", True)
+
+
+def test_env_from_two_places_has_both_origins() -> None:
+    """Each variable's own is in the text."""
+    env = {"A": Fact("1", "job.yaml:3 env"), "B": Fact("2", "--env")}
+    spec = replace(job(), env=env)
+
+    assert decoded(spec, plan(worker(0)))["job"]["env"]["origin"] == "job.yaml:3 env, --env"
+
+
+def test_a_known_port_is_shown() -> None:
+    """As the worker gets it."""
+    fixed = WorkerPlan(GlobalRank(0), LocalRank(0), None, None, None, {"MASTER_PORT": "9"}, "")
+
+    assert decoded(JOB, plan(fixed))["workers"][0]["env"]["MASTER_PORT"] == "9"
+
+
+def test_a_secret_is_not_shown() -> None:
+    """Only that there is one."""
+    word = "hush"
+    spec = job(token=word)
+
+    assert word not in as_text(spec, plan(worker(0)))
+    assert word not in as_json(spec, plan(worker(0)))
+    assert decoded(spec, plan(worker(0)))["job"]["token"]["value"] == "given"
+
+
+def test_an_address_that_nobody_gave_is_the_worlds() -> None:
+    """The one that workers get."""
+    address = decoded(job(), plan(worker(0)))["job"]["master_addr"]
+
+    assert address == {"value": "127.0.0.1", "origin": "default"}
+
+
+def test_several_nodes_are_assumed_to_be_alike() -> None:
+    """A dry run asks no other node."""
+    spec = job(nnodes=2, node_rank=1, master_addr="a")
+
+    found = decoded(spec, plan(worker(0), world=assumed_world(spec, 1)))
+
+    assert found["assumed"] is True
+
+
+def test_what_only_a_cluster_tells() -> None:
+    """In the text where it tells anything, in the JSON always."""
+    layout = TaskLayout(GlobalRank(3), 4, LocalRank(1), 2, NodeRank(1), 2)
+    spec = job(tasks=layout, hosts=("n0", "n1"), port_candidates=(20001, 20002))
+
+    text = [" ".join(line.split()) for line in as_text(spec, plan(worker(0))).splitlines()]
+    values = decoded(spec, plan(worker(0)))["job"]
+
+    assert "tasks 3 of 4, on this node 1 of 2 the test" in text
+    assert "hosts n0 n1 the test" in text
+    assert "port_candidates 20001 20002 the test" in text
+    assert "master_port the first free default" in text
+    assert values["hosts"]["value"] == ["n0", "n1"]
+    assert values["port_candidates"]["value"] == [20001, 20002]
+    assert values["tasks"]["value"]["local_size"] == 2
+    assert decoded(JOB, plan(worker(0)))["job"]["tasks"] == {"value": None, "origin": "default"}
+
+
+def test_local_rank_as_the_worker_gets_it() -> None:
+    """A task's only worker is the first of its clusterrun, and yet not of its node."""
+    third = replace(worker(0), env={"LOCAL_RANK": "2"}, local_rank_reason="why", remark="alas")
+
+    (found,) = decoded(JOB, plan(third))["workers"]
+
+    assert (found["local_rank"], found["remark"]) == (2, "why; alas")
+    assert "  0     2      7 " in as_text(JOB, plan(third))

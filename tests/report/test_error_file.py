@@ -1,0 +1,74 @@
+"""TORCHELASTIC_ERROR_FILE: the forms that torch writes, and anything else."""
+
+import json
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from launcher.report.error_file import decode_error_file
+
+TRACEBACK = 'Traceback (most recent call last):\n  File "t.py", line 1\nValueError: boom\n'
+
+
+def test_what_record_writes_is_its_traceback() -> None:
+    """The traceback ends with the message, which need not be said twice."""
+    written = {
+        "message": {
+            "message": "ValueError: boom",
+            "extraInfo": {"py_callstack": TRACEBACK, "timestamp": "1790000000"},
+        }
+    }
+
+    assert decode_error_file(json.dumps(written)) == TRACEBACK.strip()
+
+
+def test_a_message_that_its_traceback_lacks_comes_first() -> None:
+    """An error handler may say something else than the exception."""
+    written = {"message": {"message": "disk full", "extraInfo": {"py_callstack": TRACEBACK}}}
+
+    assert decode_error_file(json.dumps(written)) == f"disk full\n{TRACEBACK.strip()}"
+
+
+@pytest.mark.parametrize(
+    "written",
+    [
+        {"message": "boom", "timestamp": 1790000000},
+        {"message": {"message": "boom", "errorCode": 3}},
+        {"message": {"message": "boom", "extraInfo": None}},
+    ],
+)
+def test_the_plain_forms_are_their_message(written: object) -> None:
+    """Older torch, and what runs in other languages, write less."""
+    assert decode_error_file(json.dumps(written)) == "boom"
+
+
+@pytest.mark.parametrize("text", ["boom", '{"message": {"mess', "[1, 2]", "7", '{"error": "x"}'])
+def test_what_has_no_known_form_is_shown_as_it_is(text: str) -> None:
+    """A hint of any form is better than none."""
+    assert decode_error_file(f"\n{text}\n") == text
+
+
+@pytest.mark.parametrize("text", ["", "\n"])
+def test_an_empty_file_says_nothing(text: str) -> None:
+    """A worker that was killed left the file as it was."""
+    assert decode_error_file(text) == ""
+
+
+def test_nesting_without_end_is_no_trap() -> None:
+    """The parser's own recursion limit is not the user's problem."""
+    assert decode_error_file("[" * 100_000)
+
+
+@given(
+    st.text()
+    | st.recursive(
+        st.none() | st.text(),
+        lambda inner: st.dictionaries(
+            st.sampled_from(["message", "extraInfo", "py_callstack"]), inner
+        ),
+    ).map(json.dumps)
+)
+def test_rubbish_is_text(text: str) -> None:
+    """Whatever stands in the file, the report gets a string."""
+    assert isinstance(decode_error_file(text), str)

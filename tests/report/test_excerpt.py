@@ -1,0 +1,215 @@
+"""What is cut out of a worker's standard error, on what real interpreters print."""
+
+import subprocess
+import sys
+from pathlib import Path
+from textwrap import dedent
+
+import pytest
+
+from launcher.report.excerpt import exception_line, excerpt, plain_lines
+
+
+def standard_error_of(source: str, folder: Path) -> str:
+    """Return what a script of this source prints to standard error."""
+    script = folder / "train.py"
+    script.write_text(dedent(source))
+    done = subprocess.run(
+        [sys.executable, script.name],
+        cwd=folder,
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
+    )
+    return done.stderr
+
+
+def test_the_last_traceback_is_cut_out(tmp_path: Path) -> None:
+    """What was printed before it doesn't matter."""
+    tail = standard_error_of(
+        """
+        import sys
+        for step in range(100):
+            print("step", step, file=sys.stderr)
+        raise ValueError("boom")
+        """,
+        tmp_path,
+    )
+
+    assert excerpt(tail)[0] == "Traceback (most recent call last):"
+    assert excerpt(tail)[-1] == exception_line(tail) == "ValueError: boom"
+
+
+@pytest.mark.parametrize("chain", ["from error", ""])
+def test_chained_tracebacks_stay_together(chain: str, tmp_path: Path) -> None:
+    """The first of a chain often names the true cause."""
+    tail = standard_error_of(
+        f"""
+        import sys
+        sys.stderr.write("Traceback (most recent call last):\\n  logged, in <module>\\nOldError: long ago\\n")
+        def fail():
+            try:
+                {{}}["key"]
+            except KeyError as error:
+                raise ValueError("second") {chain}
+        try:
+            fail()
+        except ValueError as error:
+            raise RuntimeError("third") {chain}
+        """,
+        tmp_path,
+    )
+
+    shown = excerpt(tail)
+
+    assert exception_line(tail) == "RuntimeError: third"
+    assert shown.count("Traceback (most recent call last):") == 3
+    assert "KeyError: 'key'" in shown
+    assert "OldError: long ago" not in shown
+
+
+def test_a_group_of_exceptions_is_one_traceback(tmp_path: Path) -> None:
+    """The tracebacks inside a group belong to it."""
+    tail = standard_error_of(
+        """
+        def fail():
+            raise ValueError("inner")
+        try:
+            fail()
+        except ValueError as error:
+            raise ExceptionGroup("both", [error])
+        """,
+        tmp_path,
+    )
+
+    assert exception_line(tail) == "ExceptionGroup: both (1 sub-exception)"
+    assert "    | ValueError: inner" in excerpt(tail)
+
+
+def test_an_ignored_exception_after_the_end_is_not_the_cause(tmp_path: Path) -> None:
+    """What ``__del__`` raises at the interpreter's end comes last, and is harmless."""
+    tail = standard_error_of(
+        """
+        class Noisy:
+            def __del__(self):
+                raise OSError("harmless")
+        noisy = Noisy()
+        raise ValueError("boom")
+        """,
+        tmp_path,
+    )
+
+    assert "OSError: harmless" in tail
+    assert exception_line(tail) == "ValueError: boom"
+
+
+def test_a_finalizer_that_fails_at_the_end_is_not_the_cause(tmp_path: Path) -> None:
+    """Weak references print a whole traceback of their own at exit."""
+    tail = standard_error_of(
+        """
+        import atexit, weakref
+        class Library:
+            pass
+        def fail(number):
+            raise OSError(f"harmless {number}")
+        library = Library()
+        weakref.finalize(library, fail, 1)
+        atexit.register(fail, 2)
+        raise ValueError("boom")
+        """,
+        tmp_path,
+    )
+
+    assert tail.count("OSError: harmless") == 2
+    assert exception_line(tail) == "ValueError: boom"
+    assert "OSError: harmless 1" in excerpt(tail)
+
+
+def test_the_last_words_of_a_crash_are_kept(tmp_path: Path) -> None:
+    """Faulthandler tells where in Python a segmentation fault was."""
+    tail = standard_error_of(
+        """
+        import faulthandler, sys
+        for step in range(100):
+            print("step", step, file=sys.stderr)
+        faulthandler.enable()
+        faulthandler._sigsegv()
+        """,
+        tmp_path,
+    )
+
+    assert excerpt(tail)[0] == "Fatal Python error: Segmentation fault"
+    assert exception_line(tail) == ""
+
+
+def test_ranks_that_torch_puts_before_each_line_are_dropped() -> None:
+    """Torch's excepthook prefixes all but empty lines."""
+    tail = dedent("""\
+        [rank3]: Traceback (most recent call last):
+        [rank3]:   File "train.py", line 1, in <module>
+        [rank3]: KeyError: 'a'
+
+        [rank3]: During handling of the above exception, another exception occurred:
+
+        [rank3]: Traceback (most recent call last):
+        [rank3]:   File "train.py", line 3, in <module>
+        [rank3]: RuntimeError: boom
+    """)
+
+    assert len(excerpt(tail)) == 9
+    assert exception_line(tail) == "RuntimeError: boom"
+
+
+def test_without_a_traceback_the_last_lines_are_shown() -> None:
+    """Twenty lines are a screen's worth."""
+    tail = "".join(f"step {step}\n" for step in range(100))
+
+    assert excerpt(tail) == [f"step {step}" for step in range(80, 100)]
+    assert exception_line(tail) == ""
+
+
+def test_a_traceback_that_much_follows_is_not_called_the_cause() -> None:
+    """It was logged and life went on; it is shown, but so is the end."""
+    tail = "Traceback (most recent call last):\n  File\nValueError: retried\n" + "step\n" * 100
+
+    assert exception_line(tail) == ""
+    assert excerpt(tail)[2] == "ValueError: retried"
+    assert "... 81 lines left out ..." in excerpt(tail)
+    assert excerpt(tail)[-1] == "step"
+
+
+def test_a_deep_traceback_is_cut_in_its_middle() -> None:
+    """Both ends of a deep stack matter."""
+    frames = "".join(f"  File {number}\n" for number in range(1000))
+    shown = excerpt(f"Traceback (most recent call last):\n{frames}ValueError: boom\n")
+
+    assert len(shown) == 52
+    assert shown[1] == "  File 0"
+    assert shown[-2:] == ["  File 999", "ValueError: boom"]
+
+
+def test_a_traceback_without_its_end_has_no_exception() -> None:
+    """A worker killed while it printed."""
+    tail = "Traceback (most recent call last):\n  File x\n"
+
+    assert excerpt(tail) == ["Traceback (most recent call last):", "  File x"]
+    assert exception_line(tail) == ""
+
+
+def test_lines_are_told_as_a_terminal_shows_them() -> None:
+    """Colours, control characters and overwritten progress are gone."""
+    text = "\x1b[31mred\x1b[0m\n 10%\r 90%\rdone\r\nbell\x07\x00\ttab\n\n"
+
+    assert plain_lines(text) == ["red", "done", "bell\ttab"]
+
+
+def test_endless_lines_are_cut() -> None:
+    """One line of a megabyte must not scroll the cause away."""
+    assert len(excerpt("x" * 1_000_000)[0]) < 500
+
+
+def test_nothing_said_is_nothing_shown() -> None:
+    """An empty tail has no lines."""
+    assert excerpt("") == []
+    assert excerpt("\n\n") == []

@@ -1,0 +1,368 @@
+"""What people read at the end of a job, to the letter."""
+
+import json
+import signal
+import time
+from textwrap import dedent
+
+import pytest
+from msgspec.structs import replace
+
+from launcher.domain.outcome import (
+    Ending,
+    Exited,
+    Fate,
+    HelperFailed,
+    Interrupted,
+    Killed,
+    NotStarted,
+    Outcome,
+    OutputGone,
+    Reason,
+    Succeeded,
+    WorkerFailed,
+)
+from launcher.domain.ranks import GlobalRank, LocalRank
+from launcher.report.outcome import explain, explain_restart
+
+TRACEBACK = """\
+Traceback (most recent call last):
+  File "train.py", line 3, in <module>
+    main()
+ValueError: boom
+"""
+
+
+def fate(rank: int, ending: Ending, *, by_us: bool = False, tail: str = "") -> Fate:
+    """Return the fate of a worker on host gpu-07 that ended at 14:13:22 UTC."""
+    return Fate(
+        rank=GlobalRank(rank),
+        local_rank=LocalRank(rank % 8),
+        host="gpu-07",
+        pid=4000 + rank,
+        ending=ending,
+        stopped_by_us=by_us,
+        clock=1_790_000_002.0,
+        ran_for=12.34,
+        tail=tail,
+        log="",
+        error="",
+        out_of_memory="",
+    )
+
+
+def outcome(reason: Reason, *fates: Fate, survivors: tuple[str, ...] = ()) -> Outcome:
+    """Return the outcome of a first attempt."""
+    return Outcome(reason, attempt=0, fates=fates, survivors=survivors)
+
+
+def failed(cause: Fate, *others: Fate, survivors: tuple[str, ...] = ()) -> Outcome:
+    """Return an outcome that ``cause`` brought about."""
+    return outcome(WorkerFailed(cause), cause, *others, survivors=survivors)
+
+
+def told(ended: Outcome, *, already_shown: bool = False) -> str:
+    """Return the report in UTC."""
+    return explain(ended, already_shown=already_shown, local_time=time.gmtime)
+
+
+def lines(text: str) -> str:
+    """Return an expected report, written with an indentation of its own."""
+    return dedent(text).strip("\n")
+
+
+def test_a_failed_rank_is_named_with_all_that_is_known() -> None:
+    """The cause comes first, then its words and its log, then the others, then whose code it is."""
+    cause = replace(
+        fate(11, Exited(7), tail=f"loading\n{TRACEBACK}"),
+        log="/logs/r/attempt-0/gpu-07-1/rank-11.err",
+    )
+    stopped = [fate(rank, Killed(signal.SIGTERM), by_us=True) for rank in (8, 9, 10, 13, 14, 15)]
+
+    assert told(failed(cause, *stopped, fate(12, Exited(0)))) == lines("""
+        clusterrun: rank 11 on gpu-07 failed: ValueError: boom
+          exit code 7, local rank 3, pid 4011, at 2026-09-21 14:13:22, 12.3 s after its start
+
+            Traceback (most recent call last):
+              File "train.py", line 3, in <module>
+                main()
+            ValueError: boom
+
+          its log: /logs/r/attempt-0/gpu-07-1/rank-11.err
+          ranks 8-10, 13-15: stopped by clusterrun
+          rank 12: had ended before, exit code 0
+        clusterrun: exit code 7 is rank 11's
+    """)
+
+
+def test_a_single_workers_words_are_not_repeated() -> None:
+    """Where standard error was the worker's own, its traceback stands right above the report."""
+    cause = fate(0, Exited(1), tail=TRACEBACK)
+
+    assert told(failed(cause), already_shown=True) == lines("""
+        clusterrun: rank 0 on gpu-07 failed: ValueError: boom
+          exit code 1, local rank 0, pid 4000, at 2026-09-21 14:13:22, 12.3 s after its start
+        clusterrun: exit code 1 is rank 0's
+    """)
+
+
+def test_a_worker_without_words_is_told_by_its_exit_code() -> None:
+    """No traceback, no tail, no log: the exit code is the message."""
+    assert told(failed(fate(0, Exited(7)))) == lines("""
+        clusterrun: rank 0 on gpu-07 failed: exit code 7
+          local rank 0, pid 4000, at 2026-09-21 14:13:22, 12.3 s after its start
+        clusterrun: exit code 7 is rank 0's
+    """)
+
+
+def test_words_that_are_no_traceback_are_shown() -> None:
+    """``sys.exit("text")`` leaves its text."""
+    cause = fate(0, Exited(1), tail="step 1\nno data in /data\n")
+
+    assert told(failed(cause)) == lines("""
+        clusterrun: rank 0 on gpu-07 failed: exit code 1
+          local rank 0, pid 4000, at 2026-09-21 14:13:22, 12.3 s after its start
+
+            step 1
+            no data in /data
+
+        clusterrun: exit code 1 is rank 0's
+    """)
+
+
+def test_a_segmentation_fault_is_called_that_with_its_usual_cause() -> None:
+    """A signal has a name, a meaning, a usual cause, and the exit code of a shell."""
+    assert told(failed(fate(1, Killed(signal.SIGSEGV)))) == lines("""
+        clusterrun: rank 1 on gpu-07 was killed by SIGSEGV (segmentation fault)
+          local rank 1, pid 4001, at 2026-09-21 14:13:22, 12.3 s after its start
+          a fault in native code, or a stack that overflowed; --env PYTHONFAULTHANDLER=1 shows where in Python it was
+        clusterrun: exit code 139 is rank 1's: 128 + 11 for SIGSEGV
+    """)
+
+
+def test_a_crash_that_tells_where_it_was_needs_no_guess() -> None:
+    """Faulthandler was on: to turn it on is no advice."""
+    tail = "Fatal Python error: Segmentation fault\n\n  File x\n"
+
+    assert "PYTHONFAULTHANDLER" not in told(failed(fate(1, Killed(signal.SIGSEGV), tail=tail)))
+
+
+def test_a_kill_by_the_kernel_is_called_out_of_memory() -> None:
+    """The evidence takes the place of guesses."""
+    cause = replace(
+        fate(2, Killed(signal.SIGKILL)),
+        out_of_memory="the cgroup /job (limit 64 MiB) counts 1 kill",
+    )
+
+    assert told(failed(cause)) == lines("""
+        clusterrun: rank 2 on gpu-07 was killed by SIGKILL: out of memory
+          local rank 2, pid 4002, at 2026-09-21 14:13:22, 12.3 s after its start
+          out of memory: the cgroup /job (limit 64 MiB) counts 1 kill
+        clusterrun: exit code 137 is rank 2's: 128 + 9 for SIGKILL
+    """)
+
+
+def test_a_data_loader_that_ran_out_of_memory_is_evidence_for_its_rank() -> None:
+    """The rank fails of an exception; the kernel's kill is told beside it."""
+    tail = f"{TRACEBACK.replace('ValueError: boom', 'RuntimeError: DataLoader worker died')}"
+    cause = replace(fate(2, Exited(1), tail=tail), out_of_memory="1 kill in the cgroup /job")
+
+    assert told(failed(cause), already_shown=True) == lines("""
+        clusterrun: rank 2 on gpu-07 failed: RuntimeError: DataLoader worker died
+          exit code 1, local rank 2, pid 4002, at 2026-09-21 14:13:22, 12.3 s after its start
+          out of memory: 1 kill in the cgroup /job
+        clusterrun: exit code 1 is rank 2's
+    """)
+
+
+def test_a_worker_that_was_not_started_tells_the_step() -> None:
+    """The failed step of the start is the message; there is no pid and no time to tell."""
+    ending = NotStarted("binding to CPUs 0-3", "Invalid argument")
+    cause = replace(fate(3, ending), pid=0, ran_for=0.0)
+    other = fate(4, NotStarted("", ""), by_us=True)
+
+    assert told(failed(cause, other)) == lines("""
+        clusterrun: rank 3 on gpu-07 was not started: binding to CPUs 0-3: Invalid argument
+          local rank 3, at 2026-09-21 14:13:22
+          rank 4: not started any more
+        clusterrun: exit code 126 is rank 3's: it could not be started
+    """)
+
+
+def test_the_error_file_is_shown_where_standard_error_tells_nothing() -> None:
+    """What ``@record`` wrote is as good as a traceback on standard error."""
+    written = {"message": {"message": "ValueError: boom", "extraInfo": {"py_callstack": TRACEBACK}}}
+    cause = replace(fate(0, Exited(1)), error=json.dumps(written))
+
+    assert told(failed(cause)) == lines("""
+        clusterrun: rank 0 on gpu-07 failed: ValueError: boom
+          exit code 1, local rank 0, pid 4000, at 2026-09-21 14:13:22, 12.3 s after its start
+
+          in its error file:
+            Traceback (most recent call last):
+              File "train.py", line 3, in <module>
+                main()
+            ValueError: boom
+
+        clusterrun: exit code 1 is rank 0's
+    """)
+
+
+def test_the_error_file_is_not_shown_twice() -> None:
+    """Standard error has the same exception already."""
+    cause = replace(fate(0, Exited(1), tail=TRACEBACK), error=TRACEBACK)
+
+    assert told(failed(cause)).count("Traceback") == 1
+
+
+def test_other_ranks_are_grouped_by_how_they_ended() -> None:
+    """Failed too, stopped, stopped with force, stopped while saving: each has its line."""
+    others = [
+        fate(1, Exited(1), tail=TRACEBACK.replace("boom", "1 is gone")),
+        fate(2, Exited(1), tail=TRACEBACK.replace("boom", "2 is gone")),
+        fate(3, Killed(signal.SIGABRT)),
+        fate(4, Killed(signal.SIGKILL), by_us=True),
+        fate(5, Exited(0), by_us=True),
+        fate(6, Exited(3), by_us=True, tail=TRACEBACK),
+        fate(7, NotStarted("exec", "Permission denied")),
+        replace(fate(8, Killed(signal.SIGKILL)), out_of_memory="evidence"),
+    ]
+
+    report = told(failed(fate(0, Exited(7)), *others))
+
+    assert report.splitlines()[2:-1] == [
+        "  ranks 1-2: failed too, exit code 1; rank 1: ValueError: 1 is gone",
+        "  rank 3: failed too, SIGABRT (abort)",
+        "  rank 4: stopped by clusterrun, needed SIGKILL",
+        "  rank 5: stopped by clusterrun, exit code 0",
+        "  rank 6: stopped by clusterrun, exit code 3: ValueError: boom",
+        "  rank 7: not started either, exec: Permission denied",
+        "  rank 8: failed too, out of memory",
+    ]
+
+
+def test_an_interrupted_job_gets_one_line() -> None:
+    """Ctrl-C is no failure: no traceback, no list; its one line was the agent's notice."""
+    fates = [fate(rank, Exited(1), by_us=True, tail=TRACEBACK) for rank in range(8)]
+
+    assert told(outcome(Interrupted(signal.SIGINT), *fates)) == ""
+
+
+def test_an_interrupted_job_says_who_had_to_be_killed() -> None:
+    """A worker that the grace was too short for is worth a line of its own."""
+    fates = [fate(0, Killed(signal.SIGKILL), by_us=True), fate(1, Exited(0), by_us=True)]
+
+    assert told(outcome(Interrupted(signal.SIGINT), *fates)).splitlines() == [
+        "  rank 0 needed SIGKILL; --shutdown-timeout gives workers longer to end",
+    ]
+
+
+def test_a_job_ended_from_outside_names_the_signal() -> None:
+    """Workers that ended in order need no mention."""
+    fates = [fate(0, Killed(signal.SIGTERM), by_us=True), fate(1, Exited(0), by_us=True)]
+
+    assert told(outcome(Interrupted(signal.SIGTERM), *fates)) == (
+        "clusterrun: exit code 143: SIGTERM from outside ended the job"
+    )
+
+
+def test_a_worker_that_failed_while_saving_is_told() -> None:
+    """A handler that raises lost its checkpoint: the user must hear of it."""
+    saving = fate(1, Exited(1), by_us=True, tail=TRACEBACK)
+
+    report = told(outcome(Interrupted(signal.SIGTERM), fate(0, Exited(0), by_us=True), saving))
+
+    assert report.splitlines() == [
+        "  rank 1: stopped by clusterrun, exit code 1: ValueError: boom",
+        "clusterrun: exit code 143: SIGTERM from outside ended the job",
+    ]
+
+
+def test_success_is_silent() -> None:
+    """Nothing to say is said by nothing."""
+    assert told(outcome(Succeeded(), fate(0, Exited(0)))) == ""
+
+
+def test_a_reader_that_went_away_gets_one_line() -> None:
+    """``| head`` ends the job as it ends any program."""
+    assert told(outcome(OutputGone(), fate(0, Killed(signal.SIGTERM), by_us=True))) == (
+        "clusterrun: exit code 141: nobody reads the output any more (SIGPIPE)"
+    )
+
+
+@pytest.mark.parametrize(
+    ("reason", "last_line"),
+    [
+        (
+            HelperFailed("fork server", "was killed by SIGKILL", signal.SIGKILL),
+            "clusterrun: exit code 137 is the fork server's: 128 + 9 for SIGKILL",
+        ),
+        (
+            HelperFailed("relay", "exited with code 1", 0),
+            "clusterrun: exit code 6 is clusterrun's own",
+        ),
+    ],
+)
+def test_a_lost_process_of_ours_is_no_workers_fault(reason: HelperFailed, last_line: str) -> None:
+    """Which of our processes died, and how."""
+    report = told(outcome(reason, fate(0, Killed(signal.SIGKILL), by_us=True)))
+
+    assert report.splitlines() == [
+        f"clusterrun: error: its own {reason.name} {reason.how}; the job was ended",
+        last_line,
+    ]
+
+
+def test_what_could_not_be_killed_is_named() -> None:
+    """A process in state D is named with what it waits in, whatever the reason for the end."""
+    survivors = ("pid 12 (python, state D in nfs_wait)",)
+
+    reports = [
+        told(failed(fate(0, Exited(7)), survivors=survivors)),
+        told(outcome(Succeeded(), survivors=survivors)),
+    ]
+
+    for report in reports:
+        assert "  SIGKILL did not end pid 12 (python, state D in nfs_wait)" in report.splitlines()
+
+
+@pytest.mark.parametrize(
+    ("ran_for", "text"),
+    [
+        (0.004, "0.00 s after"),
+        (9.99, "9.99 s after"),
+        (59.96, "60.0 s after"),
+        (312.2, "5 min 12 s after"),
+        (3 * 3600 + 12 * 60 + 29, "3 h 12 min after"),
+    ],
+)
+def test_durations_are_told_as_people_do(ran_for: float, text: str) -> None:
+    """Seconds, minutes or hours, as precise as matters."""
+    report = told(failed(replace(fate(0, Exited(7)), ran_for=ran_for)))
+
+    assert text in report
+
+
+def test_a_restart_is_told_in_few_lines() -> None:
+    """Between two attempts: who failed, of what, and how many restarts there are."""
+    cause = replace(fate(3, Exited(1), tail=TRACEBACK), log="/logs/rank-3.err")
+    ended = failed(cause, fate(0, Killed(signal.SIGTERM), by_us=True))
+
+    assert explain_restart(ended, 1, 3, local_time=time.gmtime) == lines("""
+        clusterrun: rank 3 on gpu-07 failed: ValueError: boom
+          exit code 1, local rank 3, pid 4003, at 2026-09-21 14:13:22, 12.3 s after its start
+          its log: /logs/rank-3.err
+        clusterrun: restarting all workers (restart 1 of 3)
+    """)
+
+
+def test_a_restart_quotes_the_last_line_where_there_is_no_exception() -> None:
+    """Whatever was said last is the best there is."""
+    ended = failed(fate(3, Exited(1), tail="one\ntwo\n"))
+
+    report = explain_restart(ended, 2, 3, local_time=time.gmtime)
+
+    assert report.splitlines()[2:] == [
+        "  its last line: two",
+        "clusterrun: restarting all workers (restart 2 of 3)",
+    ]

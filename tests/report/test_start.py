@@ -1,0 +1,55 @@
+"""What --verbose says of a start."""
+
+from msgspec.structs import replace
+
+from launcher.domain.cpuset import CpuSet
+from launcher.domain.plan import NodePlan, WorkerPlan
+from launcher.domain.ranks import GlobalRank, LocalRank
+from launcher.report.start import describe_start
+from tests.plans import gpu, world
+
+BOUND = WorkerPlan(
+    rank=GlobalRank(0),
+    local_rank=LocalRank(0),
+    gpu=gpu(3, 1),
+    numa_node=1,
+    cpus=CpuSet.parse("0-3,8"),
+    env={},
+    remark="",
+)
+FREE = replace(
+    BOUND, rank=GlobalRank(1), local_rank=LocalRank(1), gpu=None, numa_node=None, cpus=None
+)
+
+
+def plan(interface: str = "") -> NodePlan:
+    """Return the plan of two workers."""
+    return NodePlan(
+        world=replace(world(2), interface=interface),
+        host="gpu-07",
+        command=("python", "-u", "train.py"),
+        signal_group=False,
+        env={},
+        unset=(),
+        workers=(BOUND, FREE),
+        remarks=(),
+    )
+
+
+def test_the_attempt_and_each_worker_have_a_line() -> None:
+    """Where they meet, and where each of them runs."""
+    first, *others = describe_start(plan())
+
+    assert first == (
+        "run run, attempt 0: 2 of 2 workers on gpu-07, node 0 of 1;"
+        " they meet at 127.0.0.1, port 29500"
+    )
+    assert others == [
+        f"rank 0: GPU 3 ({gpu(3, 1).bdf}), CPUs 0-3,8 of NUMA node 1",
+        "rank 1: no GPU, all CPUs",
+    ]
+
+
+def test_the_interface_is_said_where_libraries_are_told_of_it() -> None:
+    """It is set for the user, who should know."""
+    assert "gloo, NCCL and TensorPipe are told of interface eth0" in describe_start(plan("eth0"))

@@ -1,0 +1,108 @@
+"""Which cluster is asked, and what --cluster changes."""
+
+import subprocess
+import sys
+
+import pytest
+
+from launcher.domain.facts import Fact
+from launcher.sources.clusters.detection import DETECTION, Known
+from launcher.sources.nested import NESTED_WARNING
+from tests.captured import captured
+from tests.described import describe, mistake
+
+pytestmark = pytest.mark.usefixtures("script")
+
+STEP = captured("node.1")
+
+
+@pytest.mark.parametrize("known", DETECTION, ids=[known.cluster for known in DETECTION])
+def test_entries_lead_to_clusters(known: Known) -> None:
+    """They are names until there is a variable that begins as theirs do."""
+    assert known.load().sign({}) == ""
+
+
+def test_a_cluster_that_is_not_there_costs_nothing() -> None:
+    """Not even an import."""
+    program = """
+import sys
+from launcher.domain.facts import Fact
+from launcher.sources.clusters.cluster import Surroundings
+from launcher.sources.clusters.detection import detect
+from launcher.sources.process import ThisProcess
+from launcher.sources.typed import Typed
+process = ThisProcess(host="node7", cpus=8, python="python", run_id="x")
+detect(Fact("", "default"), Surroundings({"HOME": "/root"}, process, Typed({}, ())))
+print(*(name for name in sys.modules if "slurm" in name or "host_lists" in name))
+"""
+
+    done = subprocess.run(
+        [sys.executable, "-c", program], capture_output=True, text=True, timeout=60, check=True
+    )
+
+    assert done.stdout.split() == []
+
+
+def test_nothing_is_detected_where_nothing_is() -> None:
+    """No variables, no cluster."""
+    assert describe("train.py").job.cluster == Fact("none", "default")
+
+
+def test_a_step_of_slurm() -> None:
+    """The origin is the variable that shows it."""
+    assert describe("train.py", environ=STEP).job.cluster == Fact("slurm", "SLURM_STEP_ID")
+
+
+def test_detection_can_be_turned_off() -> None:
+    """Then the job is what flags say, on one node."""
+    job = describe("train.py", flags={"cluster": "none"}, environ=STEP).job
+
+    assert job.cluster == Fact("none", "--cluster")
+    assert job.nnodes == Fact(1, "default")
+    assert job.hosts.value == ()
+    assert job.run_id.value == "chosen"
+
+
+def test_a_cluster_can_be_named() -> None:
+    """Its variables must be there."""
+    job = describe("train.py", environ=STEP | {"CLUSTERRUN_CLUSTER": "slurm"}).job
+
+    assert job.cluster == Fact("slurm", "CLUSTERRUN_CLUSTER")
+    assert job.nnodes == Fact(2, "SLURM_STEP_NUM_NODES")
+
+
+@pytest.mark.parametrize(
+    ("name", "message", "hint"),
+    [
+        (
+            "slurm",
+            "--cluster: no variable of slurm is set here",
+            "pass its variables on to this process, or leave --cluster out",
+        ),
+        ("slrm", "--cluster: 'slrm' is not a cluster that we know", "did you mean slurm?"),
+        ("9", "--cluster: '9' is not a cluster that we know", "give one of slurm, none"),
+    ],
+)
+def test_clusters_that_are_not_there(name: str, message: str, hint: str) -> None:
+    """Nobody gets one node instead of what they named."""
+    assert mistake("train.py", flags={"cluster": name}) == (message, hint)
+
+
+def test_inside_a_worker_nobody_is_asked() -> None:
+    """The step's place is the outer launch's; the inner one is a job on this node."""
+    outer = {"LOCAL_RANK": "0", "TORCHELASTIC_RUN_ID": "26.0", "MASTER_ADDR": "n0", "RANK": "1"}
+
+    resolved = describe("train.py", environ=STEP | outer)
+
+    assert resolved.job.cluster == Fact("none", "inside a worker")
+    assert (resolved.job.nnodes.value, resolved.job.master_addr.value) == (1, None)
+    assert resolved.warnings == (NESTED_WARNING,)
+
+
+def test_inside_a_worker_a_cluster_can_be_named_too() -> None:
+    """Flags say so, as everywhere."""
+    outer = {"LOCAL_RANK": "0", "TORCHELASTIC_RUN_ID": "26.0"}
+
+    job = describe("train.py", flags={"cluster": "slurm"}, environ=STEP | outer).job
+
+    assert job.nnodes.value == 2

@@ -1,0 +1,307 @@
+"""Slurm's steps: the place of each task, from environments as Slurm 22.05 really made them."""
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from launcher.domain.facts import Fact
+from launcher.domain.job import TaskLayout
+from launcher.domain.ranks import GlobalRank, LocalRank, NodeRank
+from launcher.errors import UsageError
+from launcher.sources.clusters.cluster import Place, Surroundings
+from launcher.sources.clusters.slurm import SlurmStep, port_candidates
+from launcher.sources.process import ThisProcess
+from launcher.sources.typed import Typed
+from tests.captured import captured
+
+NOTHING: Fact[None] = Fact(None, "default")
+
+
+def place(environ: dict[str, str], cpus: int = 64) -> Place:
+    """Return the place of a task that may use so many CPUs."""
+    process = ThisProcess(host="n0", cpus=cpus, python="python", run_id="chosen")
+    return SlurmStep().place(Surroundings(environ, process, Typed({}, ("train.py",))))
+
+
+def layout(name: str) -> TaskLayout:
+    """Return the layout of a captured task, which must have one."""
+    found = place(captured(name)).tasks.value
+    assert found is not None
+    return found
+
+
+def test_one_task_on_each_node() -> None:
+    """The task is its node, and each value says which variable told it."""
+    found = place(captured("node.1"))
+
+    assert found == Place(
+        nnodes=Fact(2, "SLURM_STEP_NUM_NODES"),
+        node_rank=Fact(1, "SLURM_NODEID"),
+        hosts=Fact(("n0", "n1"), "SLURM_STEP_NODELIST"),
+        tasks=NOTHING,
+        nproc_per_node=Fact(2, "SLURM_GPUS_ON_NODE"),
+        master_addr=Fact("n0", "SLURM_STEP_NODELIST"),
+        port_candidates=Fact(port_candidates(26, 0), "SLURM_JOB_ID, SLURM_STEP_ID"),
+        run_id=Fact("26.0", "SLURM_JOB_ID, SLURM_STEP_ID"),
+    )
+
+
+def test_one_task_for_each_gpu() -> None:
+    """The clusterrun of such a task has one worker, whatever GPUs the node has."""
+    found = place(captured("task.3"))
+
+    expected = TaskLayout(
+        rank=GlobalRank(3),
+        size=4,
+        local_rank=LocalRank(1),
+        local_size=2,
+        node_rank=NodeRank(1),
+        nodes=2,
+        own_cpus=True,
+    )
+    assert found.tasks == Fact(expected, "SLURM_STEP_TASKS_PER_NODE")
+    assert found.nproc_per_node is None
+    assert found.nnodes.value == 2
+    assert found.master_addr.value == "n0"
+
+
+@pytest.mark.parametrize(
+    ("name", "rank", "local_rank", "local_size", "node_rank"),
+    [("uneven.1", 1, 1, 2, 0), ("uneven.2", 2, 0, 1, 1)],
+)
+def test_nodes_with_different_numbers_of_tasks(
+    name: str, rank: int, local_rank: int, local_size: int, node_rank: int
+) -> None:
+    """Of ``2,1`` the second node's only task knows that the others are tasks, too."""
+    found = layout(name)
+
+    assert (found.rank, found.size, found.nodes) == (rank, 3, 2)
+    assert (found.local_rank, found.local_size, found.node_rank) == (
+        local_rank,
+        local_size,
+        node_rank,
+    )
+
+
+def test_tasks_dealt_to_the_nodes_in_turn() -> None:
+    """With ``-m cyclic`` the second task of node 0 has rank 2."""
+    found = layout("cyclic.2")
+
+    assert (found.rank, found.node_rank, found.local_rank) == (2, 0, 1)
+
+
+def test_tasks_of_one_node_meet_on_the_loopback() -> None:
+    """No other node has to reach them, and the node's name need not resolve."""
+    found = place(captured("shared.1"))
+
+    assert found.nnodes.value == 1
+    assert found.tasks.value is not None
+    assert found.master_addr == Fact("127.0.0.1", "SLURM_STEP_NODELIST")
+
+
+def test_where_tasks_are_placed_by_hand_nobody_knows_rank_0s_node() -> None:
+    """The list of hosts is sorted: here rank 0 is on n2, and n0 stands first."""
+    one_each = place(captured("arbitrary.0"))
+    two_each = captured("arbitrary.0") | {
+        "SLURM_STEP_TASKS_PER_NODE": "2(x2)",
+        "SLURM_DISTRIBUTION": "arbitrary",
+    }
+
+    assert (one_each.node_rank.value, one_each.master_addr.value) == (1, "n0")
+    assert place(two_each).master_addr.value is None
+
+
+def test_a_step_on_part_of_the_allocation() -> None:
+    """The step's variables count, not those of the job with its three nodes."""
+    part, rest = place(captured("part.1")), place(captured("rest.0"))
+
+    assert (part.nnodes.value, part.node_rank.value) == (2, 1)
+    assert part.hosts.value == ("n0", "n1")
+    assert (rest.nnodes.value, rest.node_rank.value) == (1, 0)
+    assert rest.hosts.value == ("n2",)
+
+
+def test_two_steps_of_one_job_at_once() -> None:
+    """They have different names and different ports."""
+    part, rest = place(captured("part.1")), place(captured("rest.0"))
+
+    assert part.run_id is not None
+    assert rest.run_id is not None
+    assert part.run_id.value != rest.run_id.value
+    assert part.port_candidates.value[0] != rest.port_candidates.value[0]
+
+
+def test_variables_of_the_job_where_the_step_has_none() -> None:
+    """As Slurm before 14.11 had it, or a container that lets only some through."""
+    environ = {
+        "SLURM_JOBID": "7",
+        "SLURM_STEPID": "1",
+        "SLURM_NNODES": "2",
+        "SLURM_NODELIST": "gpu[08-09]",
+        "SLURM_NODEID": "1",
+        "SLURM_PROCID": "1",
+    }
+
+    found = place(environ)
+
+    assert found.nnodes == Fact(2, "SLURM_NNODES")
+    assert found.hosts == Fact(("gpu08", "gpu09"), "SLURM_NODELIST")
+    assert found.run_id == Fact("7.1", "SLURM_JOBID, SLURM_STEPID")
+    assert found.tasks.value is None
+
+
+@pytest.mark.parametrize(
+    ("visible", "expected"),
+    [
+        ("0,1", 2),
+        ("GPU-1,GPU-2", 2),
+        (None, 2),
+        ("1", None),
+        ("", None),
+    ],
+)
+def test_slurm_counts_gpus_unless_somebody_has_chosen_others(
+    visible: str | None, expected: int | None
+) -> None:
+    """Where CUDA_VISIBLE_DEVICES has another number of entries, the machine is asked."""
+    environ = {k: v for k, v in captured("node.0").items() if k != "CUDA_VISIBLE_DEVICES"}
+    chosen = {} if visible is None else {"CUDA_VISIBLE_DEVICES": visible}
+
+    found = place(environ | chosen).nproc_per_node
+
+    assert (found and found.value) == expected
+
+
+@pytest.mark.parametrize(
+    ("kind", "masks", "own"),
+    [
+        ("mask_cpu:", "0x1,0x2", True),
+        ("mask_cpu:", "0xF0,0x0F", True),
+        ("mask_cpu:", "0x3,0x3", False),
+        ("mask_cpu:", "0x3,0x2", False),
+        ("none", "", False),
+        ("map_cpu:", "0,1", False),
+        ("mask_cpu:", "0x1", False),
+        ("mask_cpu:", "odd,even", False),
+    ],
+)
+def test_cpus_of_its_own(kind: str, masks: str, own: bool) -> None:  # noqa: FBT001 - a table
+    """A task's mask must be known, and meet none of the others on its node."""
+    environ = captured("task.3") | {"SLURM_CPU_BIND_TYPE": kind, "SLURM_CPU_BIND_LIST": masks}
+
+    found = place(environ).tasks.value
+
+    assert found is not None
+    assert found.own_cpus is own
+
+
+@pytest.mark.parametrize(
+    ("changes", "cpus", "share"),
+    [
+        ({"SLURM_CPUS_ON_NODE": "64"}, 1, 64),
+        ({"SLURM_CPUS_ON_NODE": "64", "SLURM_CPUS_PER_TASK": "64"}, 2, 64),
+        ({"SLURM_CPUS_ON_NODE": "64", "SLURM_STEP_TASKS_PER_NODE": "4(x2)"}, 8, 16),
+        ({"SLURM_CPUS_ON_NODE": "64"}, 64, 0),
+        ({"SLURM_CPUS_ON_NODE": "64", "SLURM_CPUS_PER_TASK": "8"}, 8, 0),
+        ({"SLURM_CPUS_ON_NODE": "64", "SLURM_PROCID": "1"}, 1, 0),
+        ({"SLURM_CPUS_ON_NODE": ""}, 1, 0),
+    ],
+)
+def test_srun_without_its_share_of_cpus(changes: dict[str, str], cpus: int, share: int) -> None:
+    """The first task warns, with the cure; sbatch's own ``-c`` is inherited, but not heeded."""
+    found = place(captured("node.0") | changes, cpus).warnings
+
+    assert [warning.rpartition("srun ")[2] for warning in found] == ([f"-c {share}"] * bool(share))
+
+
+def test_the_warning_to_the_letter() -> None:
+    """What is wrong, who says so, what to type."""
+    found = place(captured("node.0") | {"SLURM_CPUS_ON_NODE": "64"}, cpus=1)
+
+    assert found.warnings == (
+        (
+            "srun bound this task to 1 CPU of the 64 that it could have (SLURM_CPUS_ON_NODE):"
+            " start it by srun -c 64"
+        ),
+    )
+
+
+@pytest.mark.parametrize("name", ["node.0", "task.3", "in_batch.1", "rest.0", "arbitrary.1"])
+def test_what_srun_started_is_a_step(name: str) -> None:
+    """In a batch script as well, whose ENVIRONMENT=BATCH its steps inherit."""
+    assert SlurmStep().sign(captured(name)) == "SLURM_STEP_ID"
+
+
+@pytest.mark.parametrize(
+    "name", ["batch", "batch_of_one", "salloc", "interactive", "batch_from_step"]
+)
+def test_what_srun_did_not_start_is_none(name: str) -> None:
+    """Not even with a step's variables: salloc's own, or left by the step that called sbatch."""
+    assert SlurmStep().sign(captured(name)) == ""
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"SLURM_NODEID": ""}, "SLURM_NODEID is not set"),
+        ({"SLURM_NODEID": "first"}, "SLURM_NODEID: 'first' is not a number"),
+        (
+            {"SLURM_NODEID": "2"},
+            (
+                "SLURM_NODEID is 2, SLURM_STEP_NUM_NODES 2, and SLURM_STEP_TASKS_PER_NODE"
+                " counts tasks on 2"
+            ),
+        ),
+        (
+            {"SLURM_STEP_TASKS_PER_NODE": "2(x3),1"},
+            (
+                "SLURM_NODEID is 1, SLURM_STEP_NUM_NODES 2, and SLURM_STEP_TASKS_PER_NODE"
+                " counts tasks on 4"
+            ),
+        ),
+        (
+            {"SLURM_STEP_TASKS_PER_NODE": "many"},
+            "SLURM_STEP_TASKS_PER_NODE: 'many' is not a list of counts",
+        ),
+        ({"SLURM_STEP_NODELIST": "n[0-"}, "SLURM_STEP_NODELIST: 'n[0-' is not a list of hosts"),
+    ],
+)
+def test_variables_that_are_no_good(changes: dict[str, str], message: str) -> None:
+    """Whoever changed them is told which, and how to do without."""
+    with pytest.raises(UsageError) as caught:
+        place(captured("node.1") | changes)
+
+    assert caught.value.message.startswith(message)
+    assert caught.value.hint
+
+
+def test_a_list_of_other_hosts_is_none() -> None:
+    """Names by rank are only told where there is one for each rank."""
+    found = place(captured("node.1") | {"SLURM_STEP_NODELIST": "n[0-7]"})
+
+    assert found.hosts.value == ()
+    assert found.master_addr.value is None
+
+
+@given(job=st.integers(1, 10**7), step=st.integers(0, 500), others=st.integers(1, 500))
+def test_ports_of_neighbours_differ(job: int, step: int, others: int) -> None:
+    """Steps of one job and of the jobs around it don't begin at the same port."""
+    first = port_candidates(job, step)[0]
+
+    assert first != port_candidates(job, step + others)[0]
+    assert first != port_candidates(job + 1, step)[0]
+    assert first != port_candidates(job + 2, step)[0]
+
+
+@given(job=st.integers(0, 2**40), step=st.integers(0, 2**32))
+def test_ports_are_usable(job: int, step: int) -> None:
+    """Out of reach of the kernel, of Kubernetes' services, of 29500; no port comes twice."""
+    ports = port_candidates(job, step)
+
+    assert len(set(ports)) == len(ports) == 4
+    assert all(20_000 <= port < 29_500 for port in ports)
+
+
+def test_ports_are_the_same_everywhere() -> None:
+    """Nodes compute them apart from each other, with whatever version is installed."""
+    assert port_candidates(4711, 3) == (28640, 20996, 22730, 24460)

@@ -1,0 +1,136 @@
+"""In an allocation without srun: alone where that is clear, refused where it would be a mistake."""
+
+import pytest
+
+from launcher.domain.facts import Fact
+from launcher.sources.process import ThisProcess
+from tests.captured import captured
+from tests.described import describe, mistake
+
+pytestmark = pytest.mark.usefixtures("script")
+
+ON_N1 = ThisProcess(host="n1.cluster", cpus=8, python="/usr/bin/env", run_id="chosen")
+
+
+def test_a_batch_script_of_several_nodes_needs_srun() -> None:
+    """Or node 0 would train alone while the others are paid for; the line to type is whole."""
+    assert mistake(
+        "train.py", "--lr", "1", flags={"nproc_per_node": "2"}, environ=captured("batch")
+    ) == (
+        "this is a batch script, which runs on the first of 2 nodes (SLURM_JOB_NUM_NODES) alone",
+        "put srun before it:\n  srun -c 2 clusterrun --nproc-per-node 2 train.py --lr 1",
+    )
+
+
+@pytest.mark.parametrize(
+    ("changes", "srun"),
+    [
+        ({"SLURM_CPUS_PER_TASK": "16"}, "srun -c 16 "),
+        ({"SLURM_JOB_CPUS_PER_NODE": "72(x2),36"}, "srun -c 36 "),
+        (
+            {
+                "SLURM_JOB_CPUS_PER_NODE": "72(x2)",
+                "SLURM_TASKS_PER_NODE": "8(x2)",
+                "SLURM_NTASKS_PER_NODE": "8",
+            },
+            "srun -c 9 ",
+        ),
+        # As with sbatch --exclusive: nobody has asked for tasks.
+        ({"SLURM_JOB_CPUS_PER_NODE": "72(x2)", "SLURM_TASKS_PER_NODE": "72(x2)"}, "srun -c 72 "),
+        ({"SLURM_JOB_CPUS_PER_NODE": "1(x2)"}, "srun "),
+        ({"SLURM_JOB_CPUS_PER_NODE": ""}, "srun "),
+    ],
+)
+def test_the_line_asks_for_the_cpus_too(changes: dict[str, str], srun: str) -> None:
+    """Since 22.05 srun does not inherit sbatch's ``-c``, and binds each task to one core."""
+    environ = captured("batch") | {"SLURM_CPUS_PER_TASK": ""} | changes
+
+    _, hint = mistake("train.py", environ=environ)
+
+    assert hint == f"put srun before it:\n  {srun}clusterrun train.py"
+
+
+def test_a_batch_script_submitted_from_inside_a_step() -> None:
+    """It has inherited that step's variables, by which it would be a job of one node."""
+    message, _ = mistake("train.py", environ=captured("batch_from_step"))
+
+    assert message.startswith("this is a batch script, which runs on the first of 2 nodes")
+
+
+def test_a_batch_script_of_one_node_needs_nothing() -> None:
+    """It is an ordinary job on one machine, with Slurm's GPUs and a free port."""
+    job = describe("train.py", environ=captured("batch_of_one")).job
+
+    assert job.nnodes == Fact(1, "SLURM_JOB_NUM_NODES")
+    assert job.nproc_per_node == Fact(2, "SLURM_GPUS_ON_NODE")
+    assert job.cluster == Fact("slurm", "SLURM_JOB_ID")
+    assert (job.master_port.value, job.port_candidates.value) == (None, ())
+    assert job.run_id.origin == "default"
+
+
+@pytest.mark.parametrize(
+    "flags",
+    [
+        {"nnodes": "1"},
+        {"nnodes": "2", "node_rank": "0", "master_addr": "n0"},
+        {"nnodes": "2", "node_rank": "1", "rdzv_endpoint": "n0:29500"},
+        {"cluster": "none"},
+    ],
+)
+def test_flags_that_say_it_all_are_believed(flags: dict[str, str]) -> None:
+    """Some start the other nodes themselves, by ssh; some want but this one."""
+    job = describe("train.py", flags=flags, environ=captured("batch")).job
+
+    assert job.nnodes.value == int(flags.get("nnodes", "1"))
+    assert job.node_rank.value == (int(flags["node_rank"]) if "node_rank" in flags else None)
+
+
+def test_flags_that_say_too_little_are_the_same_mistake() -> None:
+    """As in a script for torchrun where srun was forgotten."""
+    flags = {"nnodes": "2", "rdzv_endpoint": "n0:29500"}
+
+    message, hint = mistake("train.py", flags=flags, environ=captured("batch"))
+
+    assert message.startswith("this is a batch script")
+    assert hint.endswith(
+        "srun -c 2 clusterrun --nnodes 2 --rdzv-endpoint n0:29500 train.py",
+    )
+
+
+def test_a_shell_on_the_login_node() -> None:
+    """It has the nodes, but is none of them."""
+    assert mistake("train.py", environ=captured("salloc")) == (
+        "this shell has the nodes n[0-1] (SLURM_JOB_NODELIST), and node7 is none of them",
+        (
+            "put srun before it:\n  srun -c 2 clusterrun train.py\n"
+            "or run it here:\n  clusterrun --cluster none train.py"
+        ),
+    )
+
+
+@pytest.mark.parametrize("name", ["salloc", "interactive"])
+def test_a_shell_on_one_of_the_nodes(name: str) -> None:
+    """It is alone, as in a notebook, and one line says how to have all."""
+    resolved = describe("train.py", environ=captured(name), process=ON_N1)
+
+    assert resolved.job.nnodes == Fact(1, "a shell without srun")
+    assert resolved.job.tasks.value is None
+    (warning,) = resolved.warnings
+    assert warning.startswith("the job runs on this one of 2 nodes (SLURM_JOB_NUM_NODES) alone")
+
+
+def test_a_node_that_slurm_calls_otherwise() -> None:
+    """On a node SLURMD_NODENAME is its name in the list, whatever the host calls itself."""
+    resolved = describe("train.py", environ=captured("interactive"))
+
+    assert resolved.job.nnodes.value == 1
+
+
+def test_two_shells_may_be_two_nodes() -> None:
+    """Flags that speak of several nodes are not compared with a shell's guess."""
+    flags = {"nnodes": "2", "master_addr": "n0"}
+
+    resolved = describe("train.py", flags=flags, environ=captured("salloc"), process=ON_N1)
+
+    assert resolved.job.nnodes == Fact(2, "--nnodes")
+    assert resolved.warnings == ()

@@ -1,0 +1,198 @@
+"""What each kind of value accepts, and the exact words where it does not."""
+
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from launcher.domain.job import NumaBinding, WorkerCount
+from launcher.sources import values
+from launcher.sources.values import UnreadableError
+
+GOOD: list[tuple[Callable[[str], object], str, object]] = [
+    (values.node_count, "1", 1),
+    (values.node_count, "1:1", 1),
+    (values.node_count, "16", 16),
+    (values.node_count, "16:16", 16),
+    (values.node_rank, "0", 0),
+    (values.node_rank, "15", 15),
+    (values.worker_count, "8", 8),
+    (values.worker_count, "010", 10),
+    (values.worker_count, "auto", WorkerCount.AUTO),
+    (values.worker_count, "gpu", WorkerCount.GPU),
+    (values.worker_count, "cpu", WorkerCount.CPU),
+    (values.restart_count, "0", 0),
+    (values.restart_count, " 3\n", 3),
+    (values.port, "29500", 29500),
+    (values.port, "65535", 65535),
+    (values.port, "0", None),
+    (values.seconds, "25", 25.0),
+    (values.seconds, "0", 0.0),
+    (values.seconds, "0.5", 0.5),
+    (values.switch, "1", True),
+    (values.switch, "Yes", True),
+    (values.switch, "true", True),
+    (values.switch, "0", False),
+    (values.switch, "no", False),
+    (values.switch, "FALSE", False),
+    (values.numa_binding, "near", NumaBinding.NEAR),
+    (values.numa_binding, "none", NumaBinding.NONE),
+    (values.address, "node-7.cluster", "node-7.cluster"),
+    (values.address, "10.0.0.1", "10.0.0.1"),
+    (values.address, "fe80::1", "fe80::1"),
+    (values.address, "[fe80::1]", "fe80::1"),
+    (values.endpoint, "node-7", "node-7"),
+    (values.endpoint, "node-7:29500", "node-7:29500"),
+    (values.endpoint, "[::1]:29500", "[::1]:29500"),
+    (values.endpoint, "::1", "::1"),
+    (values.cluster, "slurm", "slurm"),
+    (values.run_id, "digits 7", "digits 7"),
+    (values.path, "runs/a b", "runs/a b"),
+    (values.folder, ".", Path()),
+    (values.setting, "A=1", {"A": "1"}),
+    (values.setting, "A=", {"A": ""}),
+    (values.setting, "A=x=y z", {"A": "x=y z"}),
+    (values.variable_name, "_nccl_2", "_nccl_2"),
+    (values.variable_name, "OMP_NUM_THREADS", "OMP_NUM_THREADS"),
+]
+
+FROM_1 = "give a number from 1, or auto, gpu or cpu"
+NODES = "give a number from 1"
+ENDPOINT = "give HOST, HOST:PORT or [IPV6]:PORT"
+PORTS = "give a number from 1 to 65535, or 0 to have one chosen"
+SECONDS = "give a number of seconds, such as 25 or 0.5"
+WORD = "give a word without a /"
+
+BAD: list[tuple[Callable[[str], object], str, str, str]] = [
+    (values.node_count, "0", "'0' is not a number of nodes", NODES),
+    (values.node_count, "one", "'one' is not a number of nodes", NODES),
+    (values.node_count, "-2", "'-2' is not a number of nodes", NODES),
+    (values.node_count, "4:2", "'4:2' is not a number of nodes", NODES),
+    (values.node_count, "1:2:3", "'1:2:3' is not a number of nodes", NODES),
+    (values.node_count, "", "'' is not a number of nodes", NODES),
+    (
+        values.node_count,
+        "1:4",
+        "'1:4' asks for a world that grows and shrinks, and those come in a later version",
+        "give one number, such as 4",
+    ),
+    (values.node_rank, "-1", "'-1' is not the rank of a node", "give a number from 0"),
+    (values.node_rank, "node0", "'node0' is not the rank of a node", "give a number from 0"),
+    (values.node_rank, "", "'' is not the rank of a node", "give a number from 0"),
+    (values.worker_count, "0", "'0' is not a number of workers", FROM_1),
+    (values.worker_count, "-1", "'-1' is not a number of workers", FROM_1),
+    (values.worker_count, "1.5", "'1.5' is not a number of workers", FROM_1),
+    (values.worker_count, "1_0", "'1_0' is not a number of workers", FROM_1),
+    (values.worker_count, "٣", "'٣' is not a number of workers", FROM_1),
+    (values.worker_count, "9" * 5000, f"'{'9' * 5000}' is not a number of workers", FROM_1),
+    (values.worker_count, "gpus", "'gpus' is not a number of workers", "did you mean gpu?"),
+    (values.restart_count, "-1", "'-1' is not a number of restarts", "give a number from 0"),
+    (values.port, "65536", "'65536' is not a port", PORTS),
+    (values.port, "http", "'http' is not a port", PORTS),
+    (values.seconds, "25s", "'25s' is not a time in seconds", SECONDS),
+    (values.seconds, "1:30:00", "'1:30:00' is not a time in seconds", SECONDS),
+    (values.seconds, "-1", "'-1' is not a time in seconds", SECONDS),
+    (values.seconds, "nan", "'nan' is not a time in seconds", SECONDS),
+    (values.seconds, "inf", "'inf' is not a time in seconds", SECONDS),
+    (values.switch, "maybe", "'maybe' is neither yes nor no", "give 1 or 0, true or false"),
+    (values.numa_binding, "nod", "'nod' is not a NUMA binding", "did you mean node?"),
+    (
+        values.numa_binding,
+        "socket",
+        "'socket' is not a NUMA binding",
+        "give one of auto, node, near, none",
+    ),
+    (
+        values.address,
+        "node0:29500",
+        "'node0:29500' has a port in it",
+        "give node0 here, and --master-port 29500",
+    ),
+    (
+        values.address,
+        "[::1]:29500",
+        "'[::1]:29500' has a port in it",
+        "give ::1 here, and --master-port 29500",
+    ),
+    (values.endpoint, "node0:port", "'node0:port' is not a place to meet", ENDPOINT),
+    (values.endpoint, "node0:", "'node0:' is not a place to meet", ENDPOINT),
+    (values.endpoint, "node0:70000", "'node0:70000' is not a place to meet", ENDPOINT),
+    (values.endpoint, ":29500", "':29500' is not a place to meet", ENDPOINT),
+    (values.endpoint, "[::1", "'[::1' is not a place to meet", ENDPOINT),
+    (values.endpoint, "[::1]29500", "'[::1]29500' is not a place to meet", ENDPOINT),
+    (values.endpoint, "tcp://node0:1", "'tcp://node0:1' is not a place to meet", ENDPOINT),
+    (values.address, "", "'' is not a host", "give a host name or an IP address"),
+    (values.address, "a b", "'a b' is not a host", "give a host name or an IP address"),
+    (values.run_id, "", "'' cannot name a run, and the folder of its logs", WORD),
+    (values.run_id, "..", "'..' cannot name a run, and the folder of its logs", WORD),
+    (values.run_id, "a/b", "'a/b' cannot name a run, and the folder of its logs", WORD),
+    (values.run_id, "a\nb", "'a\\nb' cannot name a run, and the folder of its logs", WORD),
+    (values.path, "", "the path is empty", "give the path of a file or folder"),
+    (
+        values.path,
+        "~/runs",
+        "'~/runs' has a ~, and nothing but a shell expands it",
+        "write the path in full",
+    ),
+    (values.folder, "nowhere", "nowhere is not a folder", "give the path of an existing folder"),
+    (
+        values.setting,
+        "NCCL_DEBUG",
+        "'NCCL_DEBUG' has no = in it",
+        "write NAME=VALUE, such as NCCL_DEBUG=INFO",
+    ),
+    (
+        values.setting,
+        "A-B=1",
+        "'A-B' is not the name of a variable",
+        "give letters, digits and _, such as NCCL_DEBUG",
+    ),
+    (
+        values.setting,
+        "=1",
+        "'' is not the name of a variable",
+        "give letters, digits and _, such as NCCL_DEBUG",
+    ),
+    (
+        values.variable_name,
+        "RANK",
+        "RANK is a variable that clusterrun itself gives to each worker",
+        "leave it out",
+    ),
+    (
+        values.variable_name,
+        "MASTER_PORT",
+        "MASTER_PORT is a variable that clusterrun itself gives to each worker",
+        "use --master-port",
+    ),
+]
+
+
+@pytest.mark.parametrize(("parse", "text", "value"), GOOD)
+def test_reads(parse: Callable[[str], object], text: str, value: object) -> None:
+    """Each spelling says this value."""
+    assert parse(text) == value
+
+
+@pytest.mark.parametrize(("parse", "text", "complaint", "hint"), BAD)
+def test_complains(parse: Callable[[str], object], text: str, complaint: str, hint: str) -> None:
+    """Each mistake has its sentence and what to write instead."""
+    with pytest.raises(UnreadableError) as caught:
+        parse(text)
+
+    assert (caught.value.complaint, caught.value.hint) == (complaint, hint)
+
+
+@given(text=st.text(), parse=st.sampled_from(sorted({row[0] for row in GOOD}, key=repr)))
+def test_no_text_is_too_strange(text: str, parse: Callable[[str], object]) -> None:
+    """Whatever is typed is a value or a mistake with a hint, never a crash."""
+    try:
+        parse(text)
+    except UnreadableError as error:
+        told = bool(error.complaint and error.hint)
+    else:
+        told = True
+
+    assert told

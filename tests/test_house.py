@@ -1,0 +1,134 @@
+"""The rules of the house that no type checker knows."""
+
+import ast
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parent.parent
+SOURCES = sorted((ROOT / "launcher").rglob("*.py"))
+
+TOP_LEVEL = {
+    "CHANGELOG.md",
+    "LICENSE",
+    "README.md",
+    "configs",
+    "launcher",
+    "pyproject.toml",
+    "scripts",
+    "tests",
+}
+SAYS_NOTHING = {"api", "common", "helper", "helpers", "misc", "util", "utils"}
+TOO_SLOW = {"asyncio", "numpy", "pynvml", "rich", "torch", "yaml"}
+LONGEST_FUNCTION = 40
+
+READS_THE_ENVIRONMENT = {"cli", "workers/fork_server.py", "workers/startup"}
+
+
+def relative(path: Path) -> str:
+    """Return a path as people name it: from the root."""
+    return str(path.relative_to(ROOT))
+
+
+def functions(source: Path) -> Iterator[ast.FunctionDef | ast.AsyncFunctionDef]:
+    """Yield all functions and methods of a file."""
+    for node in ast.walk(ast.parse(source.read_text())):
+        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
+            yield node
+
+
+def length(function: ast.FunctionDef | ast.AsyncFunctionDef) -> int:
+    """Return the number of lines of a function's body without its docstring."""
+    described = ast.get_docstring(function) is not None and len(function.body) > 1
+    first = function.body[1 if described else 0]
+    return (function.end_lineno or first.lineno) - first.lineno + 1
+
+
+def test_imports_go_down_only() -> None:
+    """The floors of the house, as pyproject.toml draws them."""
+    linter = Path(sys.executable).with_name("lint-imports")
+
+    done = subprocess.run(
+        [linter], cwd=ROOT, capture_output=True, text=True, timeout=60, check=False
+    )
+
+    assert done.returncode == 0, done.stdout + done.stderr
+
+
+@pytest.mark.needs("git")
+def test_the_top_level_is_what_a_visitor_needs() -> None:
+    """Eight names, and files that begin with a dot."""
+    if not (ROOT / ".git").exists():
+        pytest.skip("not a checkout")
+
+    # The checkout may belong to another user, who is trusted as far as listing goes.
+    done = subprocess.run(
+        ["git", "-c", "safe.directory=*", "ls-files"],
+        cwd=ROOT,
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=True,
+    )
+    names = {line.partition("/")[0] for line in done.stdout.splitlines()}
+
+    assert {name for name in names if not name.startswith(".")} <= TOP_LEVEL
+
+
+def test_file_names_say_what_is_inside() -> None:
+    """A drawer for everything is where nothing is found."""
+    files = [*SOURCES, *(ROOT / "tests").rglob("*.py"), *(ROOT / "scripts").iterdir()]
+
+    assert [relative(file) for file in files if file.stem in SAYS_NOTHING] == []
+
+
+def test_every_module_says_what_it_is() -> None:
+    """The first line of a file is its docstring."""
+    silent = [file for file in SOURCES if not ast.get_docstring(ast.parse(file.read_text()))]
+
+    assert [relative(file) for file in silent] == []
+
+
+def test_functions_are_short() -> None:
+    """A function fits on a screen."""
+    too_long = [
+        f"{relative(file)}: {function.name}"
+        for file in SOURCES
+        for function in functions(file)
+        if length(function) > LONGEST_FUNCTION
+    ]
+
+    assert too_long == []
+
+
+def test_the_environment_is_read_at_the_door() -> None:
+    """Everywhere else it is an argument; the fork server stands in a process of its own."""
+    readers = {
+        file
+        for file in SOURCES
+        for node in ast.walk(ast.parse(file.read_text()))
+        if isinstance(node, ast.Attribute) and node.attr in ("environ", "environb", "getenv")
+    }
+    allowed = tuple(f"launcher/{place}" for place in READS_THE_ENVIRONMENT)
+
+    assert [name for name in map(relative, sorted(readers)) if not name.startswith(allowed)] == []
+
+
+@pytest.mark.parametrize("module", ["launcher.cli.entry", "launcher.launch"])
+def test_the_way_to_the_first_worker_imports_nothing_slow(module: str) -> None:
+    """What takes long to import is imported where it is needed, or never."""
+    code = f"import sys, {module}; print(*sorted({TOO_SLOW!r} & sys.modules.keys()))"
+
+    done = subprocess.run(
+        [sys.executable, "-c", code],
+        cwd=ROOT,
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
+    )
+
+    assert (done.returncode, done.stdout.split(), done.stderr) == (0, [], "")

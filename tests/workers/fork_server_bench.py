@@ -1,0 +1,175 @@
+"""A fork server that a test drives as the agent does, and workers that print to pipes."""
+
+import os
+import select
+import signal
+import sys
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
+from typing import NamedTuple, TypeVar
+
+from launcher.domain.cpuset import CpuSet
+from launcher.domain.events import Event
+from launcher.domain.plan import NodePlan, WorkerPlan
+from launcher.domain.ranks import GlobalRank, LocalRank
+from launcher.workers.fork_server_client import ForkServer
+from tests.plans import world
+
+PATIENCE = 20.0
+"""Seconds after which a test gives up waiting."""
+
+EventT = TypeVar("EventT", bound=Event)
+
+
+class Reader(NamedTuple):
+    """The end from which a test reads what a worker, and whoever inherits from it, prints."""
+
+    descriptor: int
+
+    def line(self) -> str:
+        """Return the next line, without its end; "" if nobody will ever print one."""
+        text = b""
+        while not text.endswith(b"\n") and (byte := self._read(1)):
+            text += byte
+        return text.decode().rstrip("\n")
+
+    def rest(self) -> str:
+        """Return all until the end of file, which comes when every process that could print is gone."""
+        text = b""
+        while chunk := self._read(1 << 16):
+            text += chunk
+        return text.decode()
+
+    def _read(self, most: int) -> bytes:
+        ready, _, _ = select.select([self.descriptor], [], [], PATIENCE)
+        assert ready, "somebody still holds the pipe, and says nothing"
+        return os.read(self.descriptor, most)
+
+
+class Bench:
+    """A fork server and what its workers print."""
+
+    def __init__(self, server: ForkServer) -> None:
+        """Take a server that has just been started."""
+        self.server = server
+        self._heard: list[Event] = []
+        self._pipes: list[int] = []
+
+    def spawn(
+        self,
+        local_rank: int,
+        *command: str,
+        env: Mapping[str, str] | None = None,
+        cpus: CpuSet | None = None,
+        startup: str | None = None,
+    ) -> Reader:
+        """Ask for a worker; return what it prints to standard output and error."""
+        read_end, write_end = os.pipe()
+        self._pipes.append(read_end)
+        devnull = os.open(os.devnull, os.O_RDONLY)
+        self.server.spawn(
+            plan_of(command),
+            worker_of(local_rank, env or {}, cpus),
+            (devnull, write_end, write_end),
+            startup=startup,
+            foreground=False,
+        )
+        os.close(devnull)
+        os.close(write_end)
+        return Reader(read_end)
+
+    def python(self, local_rank: int, code: str, **options: str | None) -> Reader:
+        """Ask for a worker that runs ``code``, with the interpreter of the tests."""
+        return self.spawn(local_rank, sys.executable, "-u", "-c", code, **options)  # type: ignore[arg-type]
+
+    def event(self) -> Event:
+        """Return the next event."""
+        deadline = time.monotonic() + PATIENCE
+        while not self._heard:
+            writable = [self.server] if self.server.wants_write else []
+            left = deadline - time.monotonic()
+            assert left > 0, "the fork server says nothing"
+            readable, ready, _ = select.select([self.server], writable, [], left)
+            if ready:
+                self.server.flush()
+            if readable:
+                self._heard += self.server.events(now=7.0)
+        return self._heard.pop(0)
+
+    def events(self, count: int) -> list[Event]:
+        """Return the next ``count`` events."""
+        return [self.event() for _ in range(count)]
+
+    def expect(self, kind: type[EventT]) -> EventT:
+        """Return the next event, which is of this kind."""
+        event = self.event()
+        assert isinstance(event, kind), event
+        return event
+
+    def close(self) -> None:
+        """Hang up and wait for the server to have ended whatever it started."""
+        self.server.close()
+        if not self.server.lost:
+            with suppress(ChildProcessError):
+                assert end_of(self.server.pid) is not None, "the fork server does not end"
+        for descriptor in self._pipes:
+            os.close(descriptor)
+
+
+def end_of(pid: int) -> int | None:
+    """Return the wait status of our child ``pid``; it is killed, and None returned, if it won't end."""
+    mask = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGCHLD})
+    deadline = time.monotonic() + PATIENCE
+    try:
+        while (left := deadline - time.monotonic()) > 0:
+            ended, status = os.waitpid(pid, os.WNOHANG)
+            if ended:
+                return status
+            signal.sigtimedwait({signal.SIGCHLD}, left)
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, mask)
+    os.kill(pid, signal.SIGKILL)
+    os.waitpid(pid, 0)
+    return None
+
+
+@contextmanager
+def fork_server(
+    python: str = sys.executable, environ: Mapping[str, str] | None = None
+) -> Iterator[Bench]:
+    """Start a fork server with the environment of the tests, and end it and all that it started."""
+    bench = Bench(ForkServer.start(python, {**os.environ, **(environ or {})}))
+    try:
+        yield bench
+    finally:
+        bench.close()
+
+
+def plan_of(command: Sequence[str]) -> NodePlan:
+    """Return the plan of a node whose workers execute ``command``."""
+    return NodePlan(
+        world=world(1),
+        host="node7",
+        command=tuple(command),
+        signal_group=False,
+        env={"OF_THE_JOB": "job", "OF_BOTH": "job"},
+        unset=(),
+        workers=(),
+        remarks=(),
+    )
+
+
+def worker_of(
+    local_rank: int, env: Mapping[str, str] | None = None, cpus: CpuSet | None = None
+) -> WorkerPlan:
+    """Return the plan of one worker, whose global rank is 8 higher."""
+    return WorkerPlan(
+        rank=GlobalRank(8 + local_rank),
+        local_rank=LocalRank(local_rank),
+        gpu=None,
+        numa_node=None,
+        cpus=cpus,
+        env=env or {},
+        remark="",
+    )

@@ -1,0 +1,228 @@
+"""The agent's own layer of containment, in a process of its own that becomes a subreaper."""
+
+import os
+import signal
+import subprocess
+import sys
+from textwrap import dedent
+
+import pytest
+
+from launcher.workers.containment import wait_for
+
+PRELUDE = """
+import os, signal, subprocess, time
+from launcher.workers.containment import Adoptees, wait_for
+
+def is_alive(pid):
+    try:
+        with open(f"/proc/{pid}/stat") as stat:
+            return stat.read().rpartition(")")[2].split()[0] not in "ZX"
+    except OSError:
+        return False
+
+def orphan(command="sleep 1000"):
+    # A process of its own session, whose parent has ended: the nearest subreaper's, that is ours.
+    parent = subprocess.run(
+        ["sh", "-c", f"setsid {command} >/dev/null 2>&1 & echo $!"],
+        stdout=subprocess.PIPE, check=True, timeout=10,
+    )
+    return int(parent.stdout)
+
+def dead_orphan():
+    pid = orphan()
+    os.kill(pid, signal.SIGKILL)
+    os.waitid(os.P_PID, pid, os.WEXITED | os.WNOWAIT)
+    return pid
+
+def child():
+    return subprocess.Popen(["sleep", "1000"])
+
+# Stands for the fork server.
+server = child()
+"""
+
+EPILOGUE = """
+for process in [value for value in globals().values() if isinstance(value, subprocess.Popen)]:
+    process.kill()
+    process.wait()
+"""
+
+
+def run(code: str) -> str:
+    """Return what a process of its own prints; all that it started must be gone by then."""
+    done = subprocess.run(
+        [sys.executable, "-W", "ignore", "-c", PRELUDE + dedent(code) + EPILOGUE],
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
+    )
+    assert (done.returncode, done.stderr) == (0, "")
+    return done.stdout
+
+
+def test_orphans_of_the_job_are_ended() -> None:
+    """Whatever they are, and whatever they leave behind themselves."""
+    told = run("""
+        adoptees = Adoptees()
+        server.kill(); server.wait()
+        left = [orphan(), orphan("sh -c 'setsid sleep 1000 & setsid sleep 1000 & sleep 1000'")]
+        print(adoptees.end({server.pid}, seconds=10.0), [is_alive(pid) for pid in left])
+        print(open(f"/proc/{os.getpid()}/task/{os.getpid()}/children").read())
+    """)
+
+    assert told == "() [False, False]\n\n"
+
+
+def test_children_that_were_here_before_are_spared() -> None:
+    """A shell may have started them, and then become the launcher."""
+    told = run("""
+        before = child()
+        adoptees = Adoptees()
+        server.kill(); server.wait()
+        left = orphan()
+        print(adoptees.end({server.pid}, seconds=10.0), is_alive(left), before.poll())
+    """)
+
+    assert told == "() False None\n"
+
+
+def test_our_own_processes_are_spared() -> None:
+    """The relay prints the report when all others have gone."""
+    told = run("""
+        adoptees = Adoptees()
+        relay = child()
+        server.kill(); server.wait()
+        print(adoptees.end({server.pid, relay.pid}, seconds=10.0), relay.poll())
+    """)
+
+    assert told == "() None\n"
+
+
+def test_orphans_of_strangers_are_spared() -> None:
+    """What becomes our child while the fork server lives is not the job's."""
+    told = run("""
+        adoptees = Adoptees()
+        of_a_stranger = orphan()
+        adoptees.spare_strangers(server.pid)
+        server.kill(); server.wait()
+        of_the_job = orphan()
+        adoptees.spare_strangers(server.pid)
+        print(adoptees.end({server.pid}, seconds=10.0))
+        print(is_alive(of_a_stranger), is_alive(of_the_job))
+        os.kill(of_a_stranger, signal.SIGKILL)
+    """)
+
+    assert told == "()\nTrue False\n"
+
+
+def test_a_fork_server_that_has_not_been_reaped_is_dead() -> None:
+    """Its orphans may be here before we know of its end."""
+    told = run("""
+        adoptees = Adoptees()
+        server.kill()
+        os.waitid(os.P_PID, server.pid, os.WEXITED | os.WNOWAIT)
+        left = orphan()
+        adoptees.spare_strangers(server.pid)
+        print(adoptees.end({server.pid}, seconds=10.0), is_alive(left))
+    """)
+
+    assert told == "() False\n"
+
+
+def test_the_dead_are_reaped_but_for_our_own() -> None:
+    """Somebody waits for those, and wants to know how they ended."""
+    told = run("""
+        adoptees = Adoptees()
+        gone = dead_orphan()
+        adoptees.reap({server.pid})
+        print(os.path.exists(f"/proc/{gone}"))
+        server.kill()
+        os.waitid(os.P_PID, server.pid, os.WEXITED | os.WNOWAIT)
+        adoptees.reap({server.pid})
+        print(server.wait())
+        adoptees.reap(set())
+    """)
+
+    assert told == f"False\n{-signal.SIGKILL}\n"
+
+
+def test_the_dead_are_no_reason_to_stop() -> None:
+    """One that died while we looked has left us its children, which only another look shows."""
+    told = run("""
+        adoptees = Adoptees()
+        server.kill(); server.wait()
+        gone = dead_orphan()
+        print(adoptees.end(set(), seconds=10.0), os.path.exists(f"/proc/{gone}"))
+    """)
+
+    assert told == "() False\n"
+
+
+def test_what_cannot_be_killed_is_named() -> None:
+    """It holds nobody up for longer than it is given."""
+    told = run("""
+        adoptees = Adoptees()
+        server.kill(); server.wait()
+        left = orphan()
+        really = os.kill
+        os.kill = lambda pid, number: None
+        print(adoptees.end(set(), seconds=0.05))
+        really(left, signal.SIGKILL)
+        print(wait_for(left, 10.0))
+    """)
+
+    first, second = told.splitlines()
+    assert first.startswith("('pid ")
+    assert "(sleep, state S in " in first
+    assert second == "True"
+
+
+@pytest.mark.needs("root", "unshare")
+def test_as_init_of_a_container_nobody_is_signalled() -> None:
+    """Everybody's orphans are ours then; they are reaped only."""
+    code = PRELUDE + dedent("""
+        adoptees = Adoptees()
+        server.kill(); server.wait()
+        left = orphan()
+        print(os.getpid(), adoptees.end({server.pid}, seconds=10.0), is_alive(left))
+    """)
+
+    done = subprocess.run(
+        ["unshare", "--pid", "--fork", "--mount-proc", sys.executable, "-c", code],
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
+    )
+
+    assert (done.stdout, done.stderr) == ("1 () True\n", "")
+
+
+def test_waiting_for_a_child() -> None:
+    """It is reaped as soon as it ends."""
+    process = subprocess.Popen(["sleep", "0.05"])
+
+    assert not wait_for(process.pid, 0.0)
+    assert wait_for(process.pid, 10.0)
+    assert process.wait() == 0
+    with pytest.raises(ChildProcessError):
+        os.waitpid(process.pid, 0)
+
+
+def test_waiting_for_one_of_several() -> None:
+    """The end of another child is not what was waited for."""
+    other = subprocess.Popen(["true"])
+    process = subprocess.Popen(["sleep", "1000"])
+
+    assert not wait_for(process.pid, 0.1)
+    assert other.wait(10) == 0
+    process.kill()
+    assert wait_for(process.pid, 10.0)
+    process.wait()
+
+
+def test_waiting_for_nobodys_child() -> None:
+    """Who is no child of ours is gone: its number may be a stranger's by now."""
+    assert wait_for(os.getppid(), 10.0)

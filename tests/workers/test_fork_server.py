@@ -1,0 +1,262 @@
+"""The fork server as a process: workers start, end, and fail to start."""
+
+import os
+import resource
+import signal
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from launcher.domain.cpuset import CpuSet
+from launcher.domain.events import (
+    HelperLost,
+    Swept,
+    WorkerExited,
+    WorkerKilled,
+    WorkerNotStarted,
+    WorkerStarted,
+    WorkerStopped,
+)
+from launcher.domain.ranks import LocalRank
+from launcher.errors import UsageError
+from launcher.workers.fork_server_client import ForkServer
+from tests.workers.fork_server_bench import Bench, fork_server, plan_of, worker_of
+
+FIRST, SECOND = LocalRank(0), LocalRank(1)
+
+OPEN_DESCRIPTORS = """
+import os
+for name in sorted(os.listdir("/proc/self/fd"), key=int):
+    try:
+        os.fstat(int(name))
+    except OSError:
+        continue  # the folder's own
+    print(name, end=" ")
+"""
+
+
+@pytest.fixture
+def bench() -> Iterator[Bench]:
+    """Return a fork server in the tests' own interpreter."""
+    with fork_server() as bench:
+        yield bench
+
+
+@pytest.mark.parametrize("code", [0, 7, 255])
+def test_a_worker_that_exits(bench: Bench, code: int) -> None:
+    """Its start and its end are told, with the process id that it has, and its exit code."""
+    printed = bench.spawn(3, "sh", "-c", f"echo $$; exit {code}")
+
+    start, end = bench.events(2)
+
+    assert start == WorkerStarted(LocalRank(3), int(printed.line()), "", 7.0)
+    assert end == WorkerExited(LocalRank(3), code, 7.0)
+    assert bench.server.pids == {3: start.pid}
+
+
+@pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGTERM, signal.SIGRTMIN + 3])
+def test_a_worker_that_is_killed(bench: Bench, number: int) -> None:
+    """The signal is told."""
+    bench.spawn(0, "sh", "-c", f"kill -{int(number)} $$")
+
+    _, end = bench.events(2)
+
+    assert end == WorkerKilled(FIRST, number, 7.0)
+
+
+def test_a_worker_that_is_stopped(bench: Bench) -> None:
+    """It is told, and the worker goes on when it is continued."""
+    bench.spawn(0, "sh", "-c", "kill -STOP $$; exit 5")
+
+    _, stop = bench.events(2)
+    bench.server.signal([FIRST], signal.SIGCONT, group=True)
+
+    assert stop == WorkerStopped(FIRST, signal.SIGSTOP, 7.0)
+    assert bench.event() == WorkerExited(FIRST, 5, 7.0)
+
+
+def test_the_streams_of_a_worker(bench: Bench) -> None:
+    """Input, output and errors are what the agent has sent, and nothing else is open."""
+    mine, theirs = os.pipe(), os.pipe()
+    errors = bench.spawn(0, "true")
+    os.write(mine[1], b"hello\n")
+
+    bench.server.spawn(
+        plan_of(["sh", "-c", "read text; echo got $text"]),
+        worker_of(1),
+        (mine[0], theirs[1], theirs[1]),
+        startup=None,
+        foreground=False,
+    )
+    bench.events(4)
+
+    assert os.read(theirs[0], 100) == b"got hello\n"
+    assert errors.rest() == ""
+    for descriptor in (*mine, *theirs):
+        os.close(descriptor)
+
+
+def test_workers_inherit_three_descriptors(bench: Bench) -> None:
+    """Even where requests are so long that the next one's descriptors come with the last one's end.
+
+    A rank that held another's pipe would keep that one's output from ending.
+    """
+    long = {f"LONG_{number}": "x" * 100_000 for number in range(3)}
+
+    workers = [
+        bench.spawn(rank, sys.executable, "-c", OPEN_DESCRIPTORS, env=long) for rank in range(4)
+    ]
+    bench.events(8)
+
+    assert [worker.rest() for worker in workers] == ["0 1 2 "] * 4
+
+
+@pytest.mark.parametrize(
+    ("program", "error"),
+    [
+        ("no-such-program", "No such file or directory"),
+        ("/etc/passwd", "Permission denied"),
+        ("/", "Permission denied"),
+    ],
+)
+def test_a_program_that_can_not_be_executed(bench: Bench, program: str, error: str) -> None:
+    """The step that failed is named, and the reason; nothing else is told of it."""
+    bench.spawn(0, program)
+
+    assert bench.event() == WorkerNotStarted(FIRST, f"execute {program}", error, 7.0)
+    bench.server.sweep()
+    assert bench.event() == Swept((), 7.0)
+    assert bench.server.pids == {}
+
+
+def test_a_program_in_no_known_format(bench: Bench, tmp_path: Path) -> None:
+    """A script without a first line that says by what."""
+    script = tmp_path / "script"
+    script.write_text("echo hello\n")
+    script.chmod(0o755)
+
+    bench.spawn(0, str(script))
+
+    assert bench.event() == WorkerNotStarted(FIRST, f"execute {script}", "Exec format error", 7.0)
+
+
+def test_the_folder_is_gone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A program that is named relative to it is not found; others run."""
+    folder = tmp_path / "gone"
+    folder.mkdir()
+    monkeypatch.chdir(folder)
+    with fork_server() as bench:
+        folder.rmdir()
+        bench.spawn(0, "./train")
+        bench.spawn(1, "true")
+
+        told = {type(event): event for event in bench.events(3)}
+
+    assert told[WorkerNotStarted] == WorkerNotStarted(
+        FIRST, "execute ./train", "No such file or directory", 7.0
+    )
+    assert told[WorkerExited] == WorkerExited(SECOND, 0, 7.0)
+
+
+def test_a_long_command(bench: Bench) -> None:
+    """300 KiB of arguments arrive whole."""
+    printed = bench.spawn(0, "sh", "-c", "echo $# ${#3}", "sh", *["x" * 100_000] * 3)
+    bench.expect(WorkerStarted)
+
+    assert printed.line() == "3 100000"
+
+
+def test_a_command_that_is_too_long(bench: Bench) -> None:
+    """The kernel takes 128 KiB for one argument, and says so."""
+    bench.spawn(0, "echo", "x" * 140_000)
+
+    assert bench.event() == WorkerNotStarted(FIRST, "execute echo", "Argument list too long", 7.0)
+
+
+def test_many_workers(bench: Bench) -> None:
+    """64 start and end; every one is told of under its own rank."""
+    printed = [bench.spawn(rank, "sh", "-c", f"echo $$; exit {rank}") for rank in range(64)]
+
+    told = bench.events(128)
+
+    starts = {event.local_rank: event.pid for event in told if isinstance(event, WorkerStarted)}
+    ends = {event.local_rank: event.code for event in told if isinstance(event, WorkerExited)}
+    assert starts == {rank: int(reader.line()) for rank, reader in enumerate(printed)}
+    assert ends == {rank: rank for rank in range(64)}
+
+
+def test_no_descriptors_left(bench: Bench) -> None:
+    """A worker that can't be forked is told of, and the fork server lives on."""
+    bench.spawn(0, "true")
+    bench.events(2)
+    highest = max(int(file.name) for file in Path(f"/proc/{bench.server.pid}/fd").iterdir())
+    limit = resource.prlimit(bench.server.pid, resource.RLIMIT_NOFILE)
+    # Room for its three streams, and for nothing more.
+    resource.prlimit(bench.server.pid, resource.RLIMIT_NOFILE, (highest + 4, limit[1]))
+
+    bench.spawn(0, "true")
+    failure = bench.event()
+    resource.prlimit(bench.server.pid, resource.RLIMIT_NOFILE, limit)
+    bench.spawn(1, "true")
+
+    assert failure == WorkerNotStarted(FIRST, "fork", "Too many open files", 7.0)
+    assert bench.events(2)[1] == WorkerExited(SECOND, 0, 7.0)
+
+
+def test_a_worker_on_its_cpus(bench: Bench) -> None:
+    """Bound before it runs anything."""
+    cpu = max(os.sched_getaffinity(0))
+    code = "import os; print(os.sched_getaffinity(0))"
+
+    printed = bench.spawn(0, sys.executable, "-c", code, cpus=CpuSet({cpu}))
+
+    assert bench.expect(WorkerStarted).remark == ""
+    assert printed.rest() == f"{{{cpu}}}\n"
+
+
+def test_cpus_that_are_not_there(bench: Bench) -> None:
+    """No reason not to train: it runs on all, and a remark says why."""
+    code = "import os; print(sorted(os.sched_getaffinity(0)))"
+
+    printed = bench.spawn(0, sys.executable, "-c", code, cpus=CpuSet({4000}))
+
+    remark = bench.expect(WorkerStarted).remark
+    assert remark.startswith("not bound to CPUs [4000]: ")
+    assert "invalid CPU 4000" in remark
+    assert printed.rest() == f"{sorted(os.sched_getaffinity(0))}\n"
+
+
+def test_cpus_that_are_there_in_part(bench: Bench) -> None:
+    """What the kernel made of it is read back."""
+    cpu = max(os.sched_getaffinity(0))
+
+    bench.spawn(0, "true", cpus=CpuSet({cpu, 1000}))
+
+    assert bench.expect(WorkerStarted).remark == f"asked for CPUs [{cpu}, 1000], got [{cpu}]"
+
+
+def test_an_interpreter_that_is_not_there() -> None:
+    """It is the user's to name another."""
+    with pytest.raises(UsageError) as caught:
+        ForkServer.start("/no/such/python", os.environ)
+
+    assert caught.value.message == "/no/such/python: No such file or directory"
+    assert caught.value.hint == "Name an interpreter with --python."
+
+
+def test_an_interpreter_that_is_none() -> None:
+    """Its end is noticed at once."""
+    with fork_server(python="false") as bench:
+        assert bench.event() == HelperLost("fork server", "exited with code 1", 0, 7.0)
+
+
+def test_a_fork_server_that_is_killed(bench: Bench) -> None:
+    """It is told once, and what is asked of it then is asked in vain."""
+    os.kill(bench.server.pid, signal.SIGKILL)
+
+    assert bench.event() == HelperLost("fork server", "was killed by SIGKILL", 9, 7.0)
+    assert bench.server.lost
+    bench.server.sweep()
+    assert list(bench.server.events(8.0)) == []

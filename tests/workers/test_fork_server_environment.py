@@ -1,0 +1,199 @@
+"""What a worker finds: as if it had been started without a launcher."""
+
+import json
+import os
+import re
+import signal
+import subprocess
+import sys
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from launcher.domain.events import WorkerExited, WorkerKilled, WorkerStarted
+from launcher.domain.ranks import LocalRank
+from launcher.workers.group import STARTUP_FOLDER
+from tests.workers.fork_server_bench import Bench, fork_server, plan_of
+from tests.workers.interpreters import OLDEST, oldest_python
+
+SHOW = """
+import json, os, sys
+shown = {
+    "path": sys.path,
+    "modules": sorted(sys.modules),
+    "importers": sorted(sys.path_importer_cache),
+    "flags": str(sys.flags),
+    "argv": sys.argv,
+    "executable": sys.executable,
+    "environ": dict(os.environ),
+    "folder": os.getcwd(),
+    "umask": os.umask(0),
+    "unbuffered": sys.stdout.write_through,
+}
+print(json.dumps(shown))
+"""
+
+Shown = dict[str, Any]
+
+OF_THE_BENCH = {"OF_THE_JOB": "job", "OF_BOTH": "worker", "OF_THE_WORKER": "worker"}
+
+
+@pytest.fixture
+def script(tmp_path: Path) -> Path:
+    """Return a script that shows what it finds."""
+    script = tmp_path / "train.py"
+    script.write_text(SHOW)
+    return script
+
+
+def shown_to_a_worker(python: str, script: Path, environ: Mapping[str, str]) -> Shown:
+    """Return what the script finds as a worker."""
+    with fork_server(python, environ) as bench:
+        printed = bench.spawn(
+            0,
+            *(python, "-u", str(script), "--lr", "1"),
+            env={"OF_BOTH": "worker", "OF_THE_WORKER": "worker"},
+            startup=str(STARTUP_FOLDER),
+        )
+        bench.expect(WorkerStarted)
+        shown: Shown = json.loads(printed.rest())
+        return shown
+
+
+def shown_without_us(python: str, script: Path, environ: Mapping[str, str]) -> Shown:
+    """Return what the script finds under plain ``python -u``."""
+    done = subprocess.run(
+        [python, "-u", script, "--lr", "1"],
+        env={**os.environ, **environ, **OF_THE_BENCH},
+        capture_output=True,
+        timeout=30,
+        check=True,
+    )
+    shown: Shown = json.loads(done.stdout)
+    return shown
+
+
+@pytest.mark.parametrize(
+    "environ",
+    [
+        {},
+        {"PYTHONPATH": "/of/the/user"},
+        {"PYTHONPATH": "/of/the/user:/and/more"},
+        {"PYTHONPATH": "/of/the/user:"},
+        {"PYTHONFAULTHANDLER": "1", "PYTHONDONTWRITEBYTECODE": "1"},
+    ],
+    ids=str,
+)
+def test_all_is_as_under_plain_python(script: Path, environ: Mapping[str, str]) -> None:
+    """Paths, modules, flags, arguments, variables: a script can't tell."""
+    expected = shown_without_us(sys.executable, script, environ)
+
+    assert shown_to_a_worker(sys.executable, script, environ) == expected
+
+
+def test_an_empty_pythonpath(script: Path) -> None:
+    """It is none to Python; only the variable itself tells, being gone."""
+    expected = shown_without_us(sys.executable, script, {"PYTHONPATH": ""})
+    assert expected["environ"].pop("PYTHONPATH") == ""
+
+    assert shown_to_a_worker(sys.executable, script, {"PYTHONPATH": ""}) == expected
+
+
+def test_the_oldest_python(script: Path) -> None:
+    """Fork server and worker run on it, though the launcher doesn't."""
+    python = oldest_python()
+    if python is None:
+        pytest.skip(f"no Python {OLDEST} here")
+    expected = shown_without_us(python, script, {})
+
+    assert shown_to_a_worker(python, script, {}) == expected
+
+
+def test_the_users_own_sitecustomize(tmp_path: Path, script: Path) -> None:
+    """It is found and imported as ever, by its name."""
+    own = tmp_path / "own"
+    own.mkdir()
+    (own / "sitecustomize.py").write_text("import os; os.environ['CUSTOMIZED'] = __file__\n")
+    environ = {"PYTHONPATH": str(own)}
+    expected = shown_without_us(sys.executable, script, environ)
+
+    shown = shown_to_a_worker(sys.executable, script, environ)
+
+    assert shown == expected
+    assert shown["environ"]["CUSTOMIZED"] == str(own / "sitecustomize.py")
+
+
+def test_a_sitecustomize_that_fails(tmp_path: Path) -> None:
+    """Python's own words, and the worker goes on."""
+    (tmp_path / "sitecustomize.py").write_text("raise ValueError('of the user')\n")
+    with fork_server(environ={"PYTHONPATH": str(tmp_path)}) as bench:
+        printed = bench.spawn(
+            0, sys.executable, "-c", "print('goes on')", startup=str(STARTUP_FOLDER)
+        )
+
+        assert bench.events(2)[1] == WorkerExited(LocalRank(0), 0, 7.0)
+        assert re.fullmatch(
+            r"Error in sitecustomize; .*:\nValueError: of the user\ngoes on\n", printed.rest()
+        )
+
+
+@pytest.fixture
+def bench() -> Iterator[Bench]:
+    """Return a fork server in the tests' own interpreter."""
+    with fork_server() as bench:
+        yield bench
+
+
+def test_variables_of_the_worker_win(bench: Bench) -> None:
+    """Then those of the job, then those that the fork server was started with."""
+    printed = bench.spawn(
+        0,
+        *("sh", "-c", "echo $OF_THE_JOB $OF_BOTH $OF_THE_WORKER"),
+        env={"OF_BOTH": "worker", "OF_THE_WORKER": "worker"},
+    )
+
+    assert printed.rest() == "job worker worker\n"
+    assert plan_of([]).env == {"OF_THE_JOB": "job", "OF_BOTH": "job"}
+
+
+def test_undecodable_variables_and_arguments(bench: Bench) -> None:
+    """Bytes that are no text arrive as they are."""
+    raw = os.fsdecode(b"\xff\xfe")
+
+    printed = bench.spawn(0, "sh", "-c", 'echo "$1$RAW" | od -An -tx1', "sh", raw, env={"RAW": raw})
+
+    assert printed.rest().split() == ["ff", "fe", "ff", "fe", "0a"]
+
+
+def test_sigquit_shows_the_stacks_and_ends_nothing(bench: Bench) -> None:
+    """Of all threads, in a worker that knows nothing of it."""
+    code = """if True:
+        import os, threading
+        reader, writer = os.pipe()
+        threading.Thread(target=os.read, args=(reader, 1), daemon=True).start()
+        def busy():
+            print("ready")
+            os.read(reader, 1)
+        busy()
+    """
+    printed = bench.python(0, code, startup=str(STARTUP_FOLDER))
+    pid = bench.expect(WorkerStarted).pid
+    assert printed.line() == "ready"
+
+    os.kill(pid, signal.SIGQUIT)
+    shown = list(iter(printed.line, '  File "<string>", line 8 in <module>'))
+    bench.server.signal([LocalRank(0)], signal.SIGTERM, group=False)
+
+    assert shown[0].startswith("Thread 0x")
+    assert any(line.startswith("Current thread 0x") for line in shown)
+    assert re.fullmatch(r'  File "<string>", line \d in busy', shown[-1])
+    assert bench.event() == WorkerKilled(LocalRank(0), signal.SIGTERM, 7.0)
+
+
+def test_programs_are_left_alone(bench: Bench) -> None:
+    """What is no Python gets no folder of ours in its variables."""
+    printed = bench.spawn(0, "sh", "-c", "echo ${PYTHONPATH-none}", env={"PYTHONPATH": "own"})
+
+    assert printed.rest() == "own\n"

@@ -1,0 +1,270 @@
+"""Signals: what workers are born with, what reaches them, and what the fork server survives."""
+
+import os
+import re
+import signal
+import subprocess
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+
+import pytest
+
+from launcher.domain.events import (
+    SignalNotHandled,
+    WorkerExited,
+    WorkerKilled,
+    WorkerStarted,
+)
+from launcher.domain.ranks import LocalRank
+from launcher.workers import fork_server as program
+from tests.workers.fork_server_bench import Bench, Reader, end_of, fork_server
+
+FIRST, SECOND, THIRD = LocalRank(0), LocalRank(1), LocalRank(2)
+
+
+@pytest.fixture
+def bench() -> Iterator[Bench]:
+    """Return a fork server in the tests' own interpreter."""
+    with fork_server() as bench:
+        yield bench
+
+
+def set_of_signals(printed: Reader) -> dict[str, set[int]]:
+    """Return the signals that ``cat /proc/self/status`` shows, by the kernel's names of the sets."""
+    sets = dict(re.findall(r"(Sig\w{3}):\s*(\w+)\n", printed.rest()))
+    return {
+        name: {number for number in signal.valid_signals() if int(bits, 16) >> (number - 1) & 1}
+        for name, bits in sets.items()
+    }
+
+
+@contextmanager
+def disposition(number: int, wanted: signal.Handlers) -> Iterator[None]:
+    """Give the tests' process, which stands for the launcher, another disposition."""
+    before = signal.signal(number, wanted)
+    try:
+        yield
+    finally:
+        signal.signal(number, before)
+
+
+def ignored_here() -> set[int]:
+    """Return what the tests themselves were told to ignore: what Python ignores by itself is not."""
+    numbers = {int(number) for number in signal.valid_signals() if is_ignored(number)}
+    return numbers - {signal.SIGPIPE, signal.SIGXFSZ}
+
+
+def is_ignored(number: int) -> bool:
+    """Tell whether the tests' process ignores a signal."""
+    return signal.getsignal(number) is signal.SIG_IGN
+
+
+def test_signals_of_a_worker_are_those_of_a_fresh_process(bench: Bench) -> None:
+    """SIGPIPE is not ignored, though Python does so; nothing is blocked."""
+    printed = bench.spawn(0, "cat", "/proc/self/status")
+
+    assert set_of_signals(printed) == {
+        "SigPnd": set(),
+        "SigBlk": set(),
+        "SigIgn": ignored_here(),
+        "SigCgt": set(),
+    }
+
+
+@pytest.mark.parametrize("number", [signal.SIGHUP, signal.SIGINT, signal.SIGTTOU, signal.SIGRTMIN])
+def test_what_the_launcher_ignores_workers_ignore(number: int) -> None:
+    """nohup, and a shell's "&", are meant for them."""
+    with disposition(number, signal.SIG_IGN), fork_server() as bench:
+        printed = bench.spawn(0, "cat", "/proc/self/status")
+
+        assert set_of_signals(printed)["SigIgn"] == {number, *ignored_here()}
+
+
+def test_what_the_launcher_blocks_workers_block() -> None:
+    """The mask is passed on as it was, although the fork server's own is empty."""
+    mask = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGUSR2})
+    try:
+        with fork_server() as bench:
+            printed = bench.spawn(0, "cat", "/proc/self/status")
+
+            assert set_of_signals(printed)["SigBlk"] == {signal.SIGUSR2}
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, mask)
+
+
+def test_a_worker_leads_its_session_and_group(bench: Bench) -> None:
+    """No terminal reaches it, and a signal to its group reaches nobody else."""
+    bench.spawn(0, "sleep", "100")
+
+    pid = bench.expect(WorkerStarted).pid
+
+    assert (os.getsid(pid), os.getpgid(pid)) == (pid, pid)
+    assert pid not in {os.getpgid(bench.server.pid), os.getpgid(0)}
+
+
+def test_the_fork_server_is_no_part_of_our_group(bench: Bench) -> None:
+    """The terminal's Ctrl-C and Ctrl-Z are for the agent."""
+    bench.spawn(0, "true")
+    bench.events(2)
+
+    assert os.getpgid(bench.server.pid) == bench.server.pid
+
+
+WITH_A_CHILD = """
+trap '$BEFORE_ITS_END; echo worker; exit 3' TERM
+sh -c "trap 'echo child; exit' TERM; echo ready; sleep 100 & wait" &
+wait
+"""
+
+
+@pytest.mark.parametrize(
+    ("group", "before_its_end", "said"),
+    [(False, "true", ["worker"]), (True, "wait", ["child", "worker"])],
+)
+def test_a_signal_to_the_worker_or_to_its_group(
+    bench: Bench, before_its_end: str, said: list[str], *, group: bool
+) -> None:
+    """The worker alone can save its checkpoint with the help of its children."""
+    printed = bench.spawn(0, "sh", "-c", WITH_A_CHILD, env={"BEFORE_ITS_END": before_its_end})
+    assert printed.line() == "ready"
+
+    bench.server.signal([FIRST], signal.SIGTERM, group=group)
+
+    assert bench.events(2)[1] == WorkerExited(FIRST, 3, 7.0)
+    assert printed.rest().split() == said
+
+
+def test_a_signal_to_some(bench: Bench) -> None:
+    """The others don't notice."""
+    for rank in range(3):
+        bench.spawn(rank, "sleep", "100")
+    bench.events(3)
+
+    bench.server.signal([THIRD, FIRST], signal.SIGTERM, group=False)
+    ends = bench.events(2)
+    bench.server.signal([SECOND], signal.SIGKILL, group=True)
+
+    assert {(end.local_rank, end.number) for end in ends if isinstance(end, WorkerKilled)} == {
+        (FIRST, signal.SIGTERM),
+        (THIRD, signal.SIGTERM),
+    }
+    assert bench.event() == WorkerKilled(SECOND, signal.SIGKILL, 7.0)
+
+
+def test_a_signal_to_the_dead(bench: Bench) -> None:
+    """Their numbers may be others' by now: nobody is signalled."""
+    bench.spawn(0, "true")
+    bench.events(2)
+
+    bench.server.signal([FIRST, SECOND], signal.SIGKILL, group=True)
+    bench.spawn(1, "sh", "-c", "exit 4")
+
+    assert bench.events(2)[1] == WorkerExited(SECOND, 4, 7.0)
+
+
+def test_a_signal_is_forwarded_to_those_that_handle_it(bench: Bench) -> None:
+    """Whoever ignores it handles it, too; the others, whom it would kill, are named."""
+    handles = bench.spawn(
+        0, "sh", "-c", "trap 'echo got it; exit 0' USR1; echo ready; sleep 100 & wait"
+    )
+    ignores = bench.spawn(1, "sh", "-c", "trap '' USR1; echo ready; exec sleep 100")
+    dies = bench.spawn(2, "sh", "-c", "echo ready; exec sleep 100")
+    assert [reader.line() for reader in (handles, ignores, dies)] == ["ready"] * 3
+    bench.events(3)
+
+    bench.server.forward(signal.SIGUSR1)
+
+    assert bench.event() == SignalNotHandled(signal.SIGUSR1, (THIRD,), 7.0)
+    assert handles.line() == "got it"
+    assert bench.event() == WorkerExited(FIRST, 0, 7.0)
+
+
+def test_sigquit_is_for_those_that_print_something(bench: Bench) -> None:
+    """Ignoring it prints no stacks."""
+    ignores = bench.spawn(0, "sh", "-c", "trap '' QUIT; echo ready; exec sleep 100")
+    assert ignores.line() == "ready"
+    bench.events(1)
+
+    bench.server.forward(signal.SIGQUIT)
+
+    assert bench.event() == SignalNotHandled(signal.SIGQUIT, (FIRST,), 7.0)
+
+
+def test_the_fork_server_survives_what_is_sent_to_everybody(bench: Bench) -> None:
+    """Schedulers and containers signal every process there is; only the agent is to act on it."""
+    bench.spawn(0, "sh", "-c", "trap 'exit 5' TERM; echo ready; sleep 100 & wait")
+    bench.events(1)
+
+    for number in program.SHIELDED:
+        os.kill(bench.server.pid, number)
+    bench.server.signal([FIRST], signal.SIGTERM, group=False)
+
+    end = bench.event()
+    assert isinstance(end, WorkerExited | WorkerKilled)
+
+
+def test_signals_while_the_fork_server_starts() -> None:
+    """They meet a process that has blocked them."""
+    with fork_server() as bench:
+        for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGUSR1):
+            os.kill(bench.server.pid, number)
+        bench.spawn(0, "true")
+
+        assert bench.events(2)[1] == WorkerExited(FIRST, 0, 7.0)
+
+
+class Caught(program.ForkServer):
+    """A fork server in the middle of a start, with what it tells."""
+
+    def __init__(self, worker: int, *, executed: bool) -> None:
+        """Take a child that stands for a worker."""
+        self.workers = {0: worker}
+        self.whole_groups = set()
+        self.starting = {} if executed else {99: program.StartingWorker(0, worker)}
+        self.told: list[object] = []
+
+    def tell(self, kind: str, **message: object) -> None:
+        """Note the message."""
+        self.told.append((kind, message))
+
+
+Child = Callable[..., "subprocess.Popen[str]"]
+
+
+@pytest.fixture
+def child() -> Iterator[Child]:
+    """Return a starter of a shell that has printed "ready"; it is ended after the test."""
+    started: list[subprocess.Popen[str]] = []
+
+    def start(code: str) -> "subprocess.Popen[str]":
+        process = subprocess.Popen(["sh", "-c", code], stdout=subprocess.PIPE, text=True)
+        started.append(process)
+        assert process.stdout is not None
+        assert process.stdout.readline() == "ready\n"
+        return process
+
+    yield start
+    for process in started:
+        process.kill()
+        process.communicate(timeout=10)
+
+
+@pytest.mark.parametrize(("executed", "deaf"), [(True, []), (False, [0])])
+def test_nothing_is_forwarded_before_the_program_runs(
+    child: Child, deaf: list[int], *, executed: bool
+) -> None:
+    """Until then the fork server's own child ignores what would kill the program."""
+    server = Caught(child("trap '' USR1; echo ready; exec sleep 100").pid, executed=executed)
+
+    server.forward(signal.SIGUSR1)
+
+    assert server.told == [("deaf", {"number": signal.SIGUSR1, "local_ranks": deaf})]
+
+
+def test_a_worker_that_has_formed_no_group_yet(child: Child) -> None:
+    """A signal to its group is a signal to it: else it would be lost, and the grace wasted."""
+    process = child("echo ready; exec sleep 100")
+
+    Caught(process.pid, executed=False).signal_workers([0], signal.SIGTERM, group=True)
+
+    assert os.WTERMSIG(end_of(process.pid) or 0) == signal.SIGTERM

@@ -1,0 +1,190 @@
+"""Nothing is left behind: groups, daemons and all, whoever ends first."""
+
+import os
+import re
+import signal
+import subprocess
+import sys
+from collections.abc import Iterator
+
+import pytest
+
+from launcher.domain.events import HelperLost, Swept, WorkerExited, WorkerStarted
+from launcher.domain.ranks import LocalRank
+from launcher.workers.fork_server import children_of, describe, state_and_parent
+from tests.workers.fork_server_bench import Bench, Reader, fork_server
+
+FIRST = LocalRank(0)
+
+CHILD = "sleep 1000 &"
+"""Stays in the worker's group."""
+
+DAEMON = "setsid sleep 1000 &"
+"""Leaves the group and the session."""
+
+STUBBORN = f"""{sys.executable} -c '
+import os, signal
+if os.fork(): os._exit(0)
+os.setsid()
+if os.fork(): os._exit(0)
+for number in (signal.SIGTERM, signal.SIGHUP, signal.SIGINT): signal.signal(number, signal.SIG_IGN)
+print("here", flush=True)
+signal.pause()
+' &"""
+"""Forks twice, as daemons do, and ignores what it can."""
+
+BREEDING = "setsid sh -c 'while :; do setsid sleep 1000 & sleep 0.01; done' &"
+"""Starts daemons until it is killed itself."""
+
+
+@pytest.fixture
+def bench() -> Iterator[Bench]:
+    """Return a fork server in the tests' own interpreter."""
+    with fork_server() as bench:
+        yield bench
+
+
+@pytest.fixture(autouse=True)
+def bystander() -> Iterator[None]:
+    """Fail if a process in a group of its own, which the tests started themselves, is signalled."""
+    process = subprocess.Popen(["sleep", "1000"], start_new_session=True)
+    yield
+    assert process.poll() is None, "a bystander was signalled"
+    process.kill()
+    process.wait(10)
+
+
+def ended(bench: Bench, *commands: str) -> Reader:
+    """Return the output of a worker that has started these, and has ended; they may live on."""
+    printed = bench.spawn(0, "sh", "-c", "\n".join([*commands, "echo over"]))
+    assert "over" in (printed.line(), printed.line() if STUBBORN in commands else "")
+    assert bench.events(2)[1] == WorkerExited(FIRST, 0, 7.0)
+    return printed
+
+
+def test_a_group_dies_with_its_worker(bench: Bench) -> None:
+    """Data loaders of a rank that has ended hold its GPU's memory."""
+    printed = ended(bench, CHILD, CHILD)
+
+    assert printed.rest() == ""
+
+
+@pytest.mark.parametrize("left", [DAEMON, STUBBORN, BREEDING])
+def test_daemons_are_swept(bench: Bench, left: str) -> None:
+    """They re-parent to the fork server, whatever they do."""
+    printed = ended(bench, left)
+
+    bench.server.sweep()
+
+    assert bench.event() == Swept((), 7.0)
+    assert printed.rest() == ""
+
+
+def test_a_sweep_of_nothing(bench: Bench) -> None:
+    """It is answered at once, as often as it is asked for."""
+    for _ in range(2):
+        bench.server.sweep()
+
+        assert bench.event() == Swept((), 7.0)
+
+
+def test_a_sweep_ends_workers_too(bench: Bench) -> None:
+    """Their ends are told before its own."""
+    printed = bench.spawn(0, "sh", "-c", f"{DAEMON} exec sleep 1000")
+    bench.expect(WorkerStarted)
+
+    bench.server.sweep()
+    end, swept = bench.events(2)
+
+    assert (type(end).__name__, swept) == ("WorkerKilled", Swept((), 7.0))
+    assert printed.rest() == ""
+
+
+def test_workers_start_after_a_sweep(bench: Bench) -> None:
+    """As the next attempt's do, under the same ranks."""
+    bench.spawn(0, "sleep", "1000")
+    bench.server.sweep()
+    bench.events(3)
+
+    bench.spawn(0, "sh", "-c", f"{DAEMON} exit 6")
+    bench.events(2)
+    bench.server.sweep()
+
+    assert bench.event() == Swept((), 7.0)
+
+
+@pytest.mark.parametrize("left", [CHILD, DAEMON, STUBBORN, BREEDING])
+def test_hanging_up_ends_everything(left: str) -> None:
+    """The agent's end of the socket closes with the agent, however it ended."""
+    with fork_server() as bench:
+        printed = bench.spawn(0, "sh", "-c", f"{left} exec sleep 1000")
+        bench.expect(WorkerStarted)
+
+        bench.server.close()
+
+        assert printed.rest() in {"", "here\n"}
+
+
+def test_workers_die_with_the_fork_server(bench: Bench) -> None:
+    """At once, by the kernel's hand; their own children are the agent's business."""
+    printed = bench.spawn(0, "sleep", "1000")
+    bench.expect(WorkerStarted)
+
+    os.kill(bench.server.pid, signal.SIGKILL)
+
+    bench.expect(HelperLost)
+    assert printed.rest() == ""
+
+
+def test_workers_that_start_while_the_fork_server_dies(bench: Bench) -> None:
+    """A worker whose parent died before it could ask to die with it asks who its parent is."""
+    printed = [bench.spawn(rank, "sleep", "1000") for rank in range(16)]
+
+    bench.expect(WorkerStarted)
+    os.kill(bench.server.pid, signal.SIGKILL)
+
+    assert [reader.rest() for reader in printed] == [""] * 16
+    while not isinstance(bench.event(), HelperLost):
+        pass
+
+
+def test_what_is_said_of_a_process() -> None:
+    """Its number, its name, its state and where in the kernel it waits."""
+    mine = describe(os.getpid())
+
+    assert re.fullmatch(rf"pid {os.getpid()} \(\w.*, state R in \w+\)", mine)
+
+
+def test_what_is_said_of_a_process_that_is_gone() -> None:
+    """That nothing can be said."""
+    gone = subprocess.Popen(["true"])
+    gone.wait(10)
+
+    assert state_and_parent(gone.pid) == ("X", 0)
+    assert describe(gone.pid) == f"pid {gone.pid} (?, state X in ?)"
+
+
+def test_children_are_the_living_ones() -> None:
+    """A zombie has nothing to be killed for, whatever it is called."""
+    name = "a) R 1 (b"
+    living = subprocess.Popen([sys.executable, "-c", SLEEPER, name], stdout=subprocess.PIPE)
+    zombie = subprocess.Popen(["true"])
+    assert living.stdout is not None
+    living.stdout.readline()
+    os.waitid(os.P_PID, zombie.pid, os.WEXITED | os.WNOWAIT)
+
+    children = children_of(os.getpid())
+
+    assert living.pid in children
+    assert zombie.pid not in children
+    zombie.wait(10)
+    living.kill()
+    living.communicate(timeout=10)
+
+
+SLEEPER = """
+import signal, sys
+open("/proc/self/comm", "w").write(sys.argv[1])
+print("ready", flush=True)
+signal.pause()
+"""

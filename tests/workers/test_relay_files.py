@@ -1,0 +1,208 @@
+"""The relay's files: logs, the link to the latest run, and a stdout that is a file."""
+
+import os
+import select
+import subprocess
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.relay_bench import RelayBench, fill, read_until, relay_on, wait_until
+
+FULL_DISK = 64 << 10
+
+
+@pytest.fixture
+def screen() -> Iterator[tuple[int, int]]:
+    """Return the pipe that is standard error, the reader's end first."""
+    ends = os.pipe()
+    yield ends
+    for end in ends:
+        os.close(end)
+
+
+@pytest.fixture
+def bench(screen: tuple[int, int]) -> Iterator[RelayBench]:
+    """Return a relay whose standard output nobody sees."""
+    nowhere = os.open(os.devnull, os.O_WRONLY)
+    with relay_on(nowhere, screen[1]) as bench:
+        os.close(nowhere)
+        yield bench
+
+
+@pytest.fixture
+def small_disk(tmp_path: Path) -> Iterator[Path]:
+    """Return a directory on a file system of 64 KiB."""
+    disk = tmp_path / "disk"
+    disk.mkdir()
+    size = f"size={FULL_DISK}"
+    subprocess.run(["mount", "-t", "tmpfs", "-o", size, "none", disk], check=True, timeout=10)
+    yield disk
+    # Lazily: a test that failed may have left a relay there for a moment.
+    subprocess.run(["umount", "--lazy", disk], check=True, timeout=10)
+
+
+def test_logs_hold_what_was_printed_without_prefix(bench: RelayBench, tmp_path: Path) -> None:
+    """Their directories are made, and a bar is its last state there, too."""
+    logs = tmp_path / "run" / "attempt-0" / "node-0"
+    printer = bench.open(0, logs=logs)
+
+    os.write(printer.stdout, b"hello\n\r1%\r2%\nunfinished \xff")
+    os.write(printer.stderr, b"oops\n")
+    printer.close()
+    bench.finish(0)
+    bench.relay.close(seconds=5)
+
+    assert (logs / "rank-0.out").read_bytes() == b"hello\n2%\nunfinished \xff\n"
+    assert (logs / "rank-0.err").read_bytes() == b"oops\n"
+
+
+def test_a_silent_rank_has_files_too(bench: RelayBench, tmp_path: Path) -> None:
+    """Whoever looks for rank 0's file finds it, empty, while it runs."""
+    printer = bench.open(0, logs=tmp_path)
+
+    wait_until((tmp_path / "rank-0.err").exists)
+
+    assert (tmp_path / "rank-0.out").read_bytes() == b""
+    printer.close()
+
+
+def test_files_that_are_there_are_appended_to(bench: RelayBench, tmp_path: Path) -> None:
+    """A run id used twice loses nothing."""
+    (tmp_path / "rank-0.out").write_bytes(b"before\n")
+    printer = bench.open(0, logs=tmp_path)
+
+    os.write(printer.stdout, b"after\n")
+    printer.close()
+    bench.relay.close(seconds=5)
+
+    assert (tmp_path / "rank-0.out").read_bytes() == b"before\nafter\n"
+
+
+def test_latest_points_to_the_run(bench: RelayBench, tmp_path: Path) -> None:
+    """An older link is replaced, and nothing else is left in the directory."""
+    (tmp_path / "latest").symlink_to("old")
+
+    bench.relay.link_latest(tmp_path / "run-1")
+    bench.relay.close(seconds=5)
+
+    assert (tmp_path / "latest").readlink() == Path("run-1")
+    assert [entry.name for entry in tmp_path.iterdir()] == ["latest"]
+
+
+def test_a_link_that_cannot_be_is_reported(
+    bench: RelayBench, screen: tuple[int, int], tmp_path: Path
+) -> None:
+    """A directory that somebody called ``latest`` stays."""
+    (tmp_path / "latest" / "mine").mkdir(parents=True)
+
+    bench.relay.link_latest(tmp_path / "run-1")
+    text = read_until(screen[0], b"\n")
+
+    assert text == f"clusterrun: link {tmp_path}/latest: Is a directory\n".encode()
+    assert (tmp_path / "latest" / "mine").is_dir()
+
+
+def test_a_file_that_cannot_be_opened_is_reported_once(
+    bench: RelayBench, screen: tuple[int, int], tmp_path: Path
+) -> None:
+    """The worker goes on without it, and the other file is written."""
+    (tmp_path / "rank-0.out").mkdir()
+    printer = bench.open(0, logs=tmp_path)
+    path = tmp_path / "rank-0.out"
+    notice = f"clusterrun: log file {path}: Is a directory; rank 0 goes on without it\n"
+
+    seen = read_until(screen[0], b"without it\n")
+    for _ in range(100):
+        os.write(printer.stdout, b"x" * 10_000)
+    os.write(printer.stderr, b"oops\n")
+    printer.close()
+    bench.finish(0)
+    bench.relay.close(seconds=5)
+
+    assert seen == notice.encode()
+    assert os.read(screen[0], 1000) == b"[rank 0] oops\n"
+    assert (tmp_path / "rank-0.err").read_bytes() == b"oops\n"
+
+
+def test_a_hung_file_system_stops_the_worker_not_the_relay(
+    bench: RelayBench, screen: tuple[int, int], tmp_path: Path
+) -> None:
+    """A named pipe that nobody reads hangs in open, as a file on a dead server does."""
+    log = tmp_path / "rank-0.out"
+    os.mkfifo(log)
+    printer = bench.open(0, logs=tmp_path)
+    other = bench.open(1)
+
+    written = fill(printer.stdout)
+    bench.finish(7, seconds=0.5)
+    os.write(other.stderr, b"still alive\n")
+    seen = read_until(screen[0], b"still alive\n")
+    with log.open("rb", buffering=0) as file:
+        printer.close()
+        bench.finish(0)
+        logged = b"".join(iter(lambda: file.read(1 << 16), b""))
+
+    assert seen == b"[rank 1] still alive\n"
+    assert logged == b"y\n" * (written // 2)
+    other.close()
+
+
+@pytest.mark.needs("root", "mount", "umount")
+def test_a_full_disk_stops_the_worker_until_there_is_room(
+    bench: RelayBench, screen: tuple[int, int], small_disk: Path
+) -> None:
+    """It is told once, the agent is answered meanwhile, and not a byte is lost."""
+    log = small_disk / "rank-0.out"
+    notice = f"log file {log}: No space left on device; rank 0 waits until there is room\n"
+    printer = bench.open(0, logs=small_disk)
+
+    written = fill(printer.stdout)
+    seen = read_until(screen[0], b"room\n")
+    bench.finish(7, seconds=0.5)
+    log_when_full = log.stat().st_size
+    subprocess.run(["mount", "-o", "remount,size=4m", small_disk], check=True, timeout=10)
+    os.set_blocking(printer.stdout, True)
+    written += os.write(printer.stdout, b"y\n" * 100_000)
+    printer.close()
+    bench.finish(0)
+    bench.relay.close(seconds=5)
+
+    assert seen == b"clusterrun: " + notice.encode()
+    assert log_when_full == FULL_DISK
+    assert log.read_bytes() == b"y\n" * (written // 2)
+    assert not select.select([screen[0]], [], [], 0)[0], "there was something else to tell"
+
+
+def test_a_job_without_room_still_ends(
+    bench: RelayBench, screen: tuple[int, int], tmp_path: Path
+) -> None:
+    """What can't be written by the end is given up with the relay."""
+    (tmp_path / "rank-0.out").symlink_to("/dev/full")
+    printer = bench.open(0, logs=tmp_path)
+    os.write(printer.stdout, b"hello\n")
+    printer.close()
+    bench.finish(0)
+    started = time.monotonic()
+
+    bench.relay.close(seconds=0.5)
+
+    assert time.monotonic() - started < 1.5
+    assert b"No space left on device" in os.read(screen[0], 1000)
+
+
+def test_a_stdout_that_is_a_file_is_shared_with_others(tmp_path: Path) -> None:
+    """``> file``: what the shell wrote before and writes after stays; the offset is one."""
+    path = tmp_path / "out.txt"
+    with path.open("wb", buffering=0) as file:
+        file.write(b"$ clusterrun train.py\n")
+        with relay_on(file.fileno(), file.fileno()) as bench:
+            printer = bench.open(0)
+            os.write(printer.stdout, b"1%\r2%\rhello\n")
+            printer.close()
+            bench.finish(0)
+        file.write(b"$\n")
+
+    assert path.read_bytes() == b"$ clusterrun train.py\n[rank 0] hello\n$\n"

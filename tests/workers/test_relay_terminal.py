@@ -1,0 +1,150 @@
+"""The relay on a terminal: colours, live lines, and a reader that stops."""
+
+import fcntl
+import os
+import struct
+import termios
+import time
+import tty
+from collections.abc import Iterator
+from contextlib import suppress
+from pathlib import Path
+
+import pytest
+
+from tests.relay_bench import RelayBench, fill, read_until, read_while, relay_on, wait_until
+
+CLEAR = b"\r\x1b[K"
+STOP, GO_ON = b"\x13", b"\x11"
+
+
+@pytest.fixture
+def terminal() -> Iterator[tuple[int, int]]:
+    """Return a terminal of 40 columns: the user's side of it, and the launcher's."""
+    user, ours = os.openpty()
+    tty.setraw(ours)
+    attributes = termios.tcgetattr(ours)
+    attributes[0] |= termios.IXON
+    termios.tcsetattr(ours, termios.TCSANOW, attributes)
+    fcntl.ioctl(ours, termios.TIOCSWINSZ, struct.pack("4H", 24, 40, 0, 0))
+    yield user, ours
+    for descriptor in (user, ours):
+        with suppress(OSError):
+            os.close(descriptor)
+
+
+@pytest.fixture
+def bench(terminal: tuple[int, int]) -> Iterator[RelayBench]:
+    """Return a relay that prints to that terminal."""
+    _, ours = terminal
+    with relay_on(ours, ours, colour=True) as bench:
+        yield bench
+
+
+def test_prefixes_are_coloured(bench: RelayBench, terminal: tuple[int, int]) -> None:
+    """Each rank has its own colour, and the lines keep theirs."""
+    user, _ = terminal
+    printer = bench.open(1)
+
+    os.write(printer.stdout, b"hello\n")
+
+    assert read_until(user, b"\n") == b"\x1b[33m[rank 1]\x1b[0m hello\n"
+    printer.close()
+
+
+def test_the_progress_bar_of_rank_0_is_live(terminal: tuple[int, int]) -> None:
+    """Others' lines go above it, at its end it becomes a line, and nothing stays behind."""
+    user, ours = terminal
+    with relay_on(ours, ours) as bench:
+        first, second = bench.open(0), bench.open(1)
+
+        os.write(second.stderr, b"\r 5%")
+        seen = [read_until(user, b" 5%")]
+        os.write(first.stderr, b"\r10%")
+        seen.append(read_until(user, b"10%"))
+        os.write(second.stdout, b"hello\n")
+        seen.append(read_until(user, b"10%"))
+        os.write(first.stderr, b"\r100%\n")
+        seen.append(read_until(user, b" 5%"))
+        first.close()
+        second.close()
+        bench.finish(0)
+        bench.finish(1)
+        seen.append(read_until(user, b"\n"))
+
+    assert seen == [
+        CLEAR + b"[rank 1]  5%",
+        CLEAR + b"[rank 0] 10%",
+        CLEAR + b"[rank 1] hello\n" + CLEAR + b"[rank 0] 10%",
+        CLEAR + b"[rank 0] 100%\n" + CLEAR + b"[rank 1]  5%",
+        CLEAR + b"[rank 1]  5%\n",
+    ]
+
+
+def test_fast_bars_are_redrawn_ten_times_a_second(terminal: tuple[int, int]) -> None:
+    """A thousand updates in a second cost ten redraws, and the last state is shown."""
+    user, ours = terminal
+    with relay_on(ours, ours) as bench:
+        printer = bench.open(0)
+
+        for step in range(1, 501):
+            os.write(printer.stderr, b"\r%d of 500" % step)
+            time.sleep(0.001)
+        text = read_until(user, b"500 of 500")
+
+        assert 2 <= text.count(CLEAR) <= 10
+        printer.close()
+
+
+@pytest.mark.parametrize("how", ["not read", "Ctrl-S"])
+def test_a_stopped_terminal_stops_the_worker_not_the_relay(
+    bench: RelayBench, terminal: tuple[int, int], how: str
+) -> None:
+    """The worker blocks, the agent is answered, and all arrives once the user goes on."""
+    user, _ = terminal
+    if how == "Ctrl-S":
+        os.write(user, STOP)
+    printer = bench.open(0)
+
+    written = fill(printer.stdout)
+    bench.relay.say("clusterrun: stopping")
+    bench.finish(5, seconds=0.5)
+    os.write(user, GO_ON)
+    text = read_while(user, lambda text: text.count(b"m y\n") < written // 2)
+
+    assert b"\nclusterrun: stopping\n" in text
+    assert text.count(b"[rank 0]\x1b[0m y\n") == written // 2
+    printer.close()
+
+
+def test_a_terminal_that_is_gone_leaves_the_files(
+    bench: RelayBench, terminal: tuple[int, int], tmp_path: Path
+) -> None:
+    """The window was closed under nohup: printing goes on into the log."""
+    user, _ = terminal
+    printer = bench.open(0, logs=tmp_path)
+    log = tmp_path / "rank-0.out"
+    os.write(printer.stdout, b"before\n")
+    read_until(user, b"before\n")
+
+    os.close(user)
+    written = 0
+    for _ in range(100):
+        written += os.write(printer.stdout, b"y\n" * 5000)
+    bench.finish(0)
+
+    wait_until(lambda: log.read_bytes() == b"before\n" + b"y\n" * (written // 2))
+    assert not list(bench.relay.events(now=1.0))
+    printer.close()
+
+
+def test_the_shells_terminal_stays_blocking(bench: RelayBench, terminal: tuple[int, int]) -> None:
+    """Our flags are on a description of our own."""
+    user, ours = terminal
+    printer = bench.open(0)
+
+    os.write(printer.stdout, b"hello\n")
+    read_until(user, b"hello\n")
+
+    assert not fcntl.fcntl(ours, fcntl.F_GETFL) & os.O_NONBLOCK
+    printer.close()

@@ -1,0 +1,175 @@
+"""The terminal that one worker shares with us."""
+
+import os
+
+from launcher.workers.terminal import Terminal
+from tests.workers.on_a_terminal import answer_of
+
+PRELUDE = """
+from launcher.workers.terminal import Terminal
+terminal = Terminal.shared_with_one_worker(0, workers=1)
+us = os.getpgrp()
+
+def child():
+    process = subprocess.Popen(["sleep", "1000"], process_group=0)
+    return process
+
+def end(process):
+    process.kill()
+    process.wait()
+"""
+
+
+def test_one_worker_in_the_foreground_gets_it() -> None:
+    """Several don't, whose input would be torn."""
+    said = answer_of("""
+        from launcher.workers.terminal import Terminal
+        one, two = (Terminal.shared_with_one_worker(0, workers) for workers in (1, 2))
+        answer(one is not None, one.descriptor, two is None)
+    """)
+
+    assert said == [True, 0, True]
+
+
+def test_what_is_no_terminal() -> None:
+    """A pipe, a file, a closed descriptor."""
+    reader, writer = os.pipe()
+
+    assert Terminal.shared_with_one_worker(reader, 1) is None
+    os.close(reader)
+    os.close(writer)
+    assert Terminal.shared_with_one_worker(10_000, 1) is None
+
+
+def test_a_launcher_in_the_background_has_none_to_share() -> None:
+    """The shell, or another job, is the foreground."""
+    said = answer_of("""
+        if os.fork() == 0:
+            os.setpgid(0, 0)
+            from launcher.workers.terminal import Terminal
+            answer(Terminal.shared_with_one_worker(0, 1) is None)
+            os._exit(0)
+        os.wait()
+    """)
+
+    assert said == [True]
+
+
+def test_it_is_given_and_taken_back() -> None:
+    """Without being stopped by the terminal for that."""
+    said = answer_of(
+        PRELUDE
+        + """
+worker = child()
+terminal.give_to(worker.pid)
+given = os.tcgetpgrp(0) == worker.pid
+terminal.take_back_from(worker.pid)
+answer(given, os.tcgetpgrp(0) == us, signal.pthread_sigmask(signal.SIG_BLOCK, []) == set())
+end(worker)
+"""
+    )
+
+    assert said == [True, True, True]
+
+
+def test_it_is_taken_back_from_the_dead() -> None:
+    """Whichever group it was that had it."""
+    said = answer_of(
+        PRELUDE
+        + """
+worker = child()
+terminal.give_to(worker.pid)
+end(worker)
+terminal.take_back_from(0)
+answer(os.tcgetpgrp(0) == us)
+"""
+    )
+
+    assert said == [True]
+
+
+def test_a_shell_that_has_it_by_now_keeps_it() -> None:
+    """Somebody typed bg."""
+    said = answer_of(
+        PRELUDE
+        + """
+worker, shell = child(), child()
+terminal.give_to(shell.pid)
+terminal.take_back_from(worker.pid)
+terminal.give_to(worker.pid)
+answer(os.tcgetpgrp(0) == shell.pid)
+end(worker)
+end(shell)
+"""
+    )
+
+    assert said == [True]
+
+
+def test_a_group_that_is_gone() -> None:
+    """Giving it the terminal changes nothing."""
+    said = answer_of(
+        PRELUDE
+        + """
+worker = child()
+end(worker)
+terminal.give_to(worker.pid)
+terminal.give_to(0)
+answer(os.tcgetpgrp(0) == us)
+"""
+    )
+
+    assert said == [True]
+
+
+def test_a_terminal_that_has_hung_up() -> None:
+    """Nothing is raised at a launcher that has worse to think of."""
+    said = answer_of(
+        PRELUDE
+        + """
+os.dup2(os.open(os.devnull, os.O_RDWR), 0)
+terminal.give_to(us)
+terminal.take_back_from(us)
+answer("goes on")
+"""
+    )
+
+    assert said == ["goes on"]
+
+
+def test_a_worker_in_the_foreground() -> None:
+    """It leads its own group in our session, which is the terminal's foreground before it runs."""
+    said = answer_of(
+        PRELUDE
+        + """
+from tests.workers.fork_server_bench import Bench, plan_of, worker_of
+from launcher.workers.fork_server_client import ForkServer
+bench = Bench(ForkServer.start(sys.executable, os.environ))
+bench.server.spawn(plan_of(["sleep", "1000"]), worker_of(0), (0, 1, 2), startup=None, foreground=True)
+pid = bench.event().pid
+answer(os.getpgid(pid) == pid, os.getsid(pid) == os.getpid(), os.tcgetpgrp(0) == pid)
+bench.close()
+"""
+    )
+
+    assert said == [True, True, True]
+
+
+def test_ctrl_z_is_told() -> None:
+    """It stops the worker, whose group is no orphan to the terminal, and the agent hears of it."""
+    said = answer_of(
+        PRELUDE
+        + """
+from tests.workers.fork_server_bench import Bench, plan_of, worker_of
+from launcher.workers.fork_server_client import ForkServer
+bench = Bench(ForkServer.start(sys.executable, os.environ))
+bench.server.spawn(plan_of(["sleep", "1000"]), worker_of(0), (0, 1, 2), startup=None, foreground=True)
+pid = bench.event().pid
+os.killpg(pid, signal.SIGTSTP)
+stop = bench.event()
+answer(type(stop).__name__, stop.number == signal.SIGTSTP)
+bench.close()
+"""
+    )
+
+    assert said == ["WorkerStopped", True]
