@@ -103,8 +103,11 @@ def _join_as_member(
     formed = _formed(member)
     call = member.take_call()
     member.close()
-    # A worker's library may try the addresses of a name in turn, and wait long for a dead one.
-    only_this_one = call.address != member.addresses[0]
+    # A worker's library tries the addresses of a name in turn, and waits long for a dead one:
+    # also for one behind that of node 0, whose port refuses until rank 0 listens. A second
+    # address of the same family is most often another machine's, or nobody's any more.
+    first, *others = member.addresses
+    only_this_one = call.address != first or any(a.family == first.family for a in others)
     given = candidate.invitation.host.value
     return Peers(
         replace(formed.world, master_addr=call.address.text if only_this_one else given),

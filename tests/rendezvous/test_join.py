@@ -135,12 +135,14 @@ def test_by_a_name(nodes: Nodes) -> None:
     assert {peers(future).world(0).node_rank for future in futures} == {0, 1}
 
 
-def test_workers_are_told_the_address_that_answered(nodes: Nodes) -> None:
-    """If another one of the name comes first and doesn't: libraries may wait long for it."""
+@pytest.mark.parametrize("dead_one_first", [True, False])
+def test_workers_are_told_the_address_that_answered(nodes: Nodes, *, dead_one_first: bool) -> None:
+    """If another one of the name doesn't: libraries may wait long for it, first or second."""
     invited = invitation(free_port(), host="head")
 
     def resolve(_: str) -> tuple[Address, ...]:
-        return NOWHERE, Address(socket.AF_INET, "127.0.0.1", 0)
+        here = Address(socket.AF_INET, "127.0.0.1", 0)
+        return (NOWHERE, here) if dead_one_first else (here, NOWHERE)
 
     futures = [
         nodes.join(invited, introduction(number), surroundings(resolve=resolve))
