@@ -34,8 +34,8 @@ Joined = Peers | Interrupted
 HERE = "0.0.0.0"  # noqa: S104 - nobody binds to it
 """Leads to this machine, and yet is no address that a machine knows as its own."""
 
-NOWHERE = Address(socket.AF_INET6, "fe80::1", 0)
-"""A link-local address without its link: nobody can connect to it."""
+NOWHERE = Address(socket.AF_INET, "240.0.0.1", 0)
+"""A reserved address (RFC 1112, class E): nobody can connect to it."""
 
 OWNER: Interfaces = {"eth0": (HERE,)}
 """The interfaces of a machine that does."""
