@@ -110,7 +110,13 @@ class JobSpec(Struct, frozen=True):
     """The secret itself, which nothing may print."""
     strict_join: Fact[bool]
     run_id: Fact[str]
+    heartbeat_timeout: Fact[float]
+    """Seconds of silence after which a node counts as lost."""
     max_restarts: Fact[int]
+    no_restart_exit_codes: Fact[tuple[int, ...]]
+    """Exit codes of the cause that no restart follows, in order."""
+    no_fail_fast: Fact[bool]
+    """Restart even after the same failure twice at once."""
     shutdown_timeout: Fact[float]
     """Seconds from TERM to KILL."""
     contain: Fact[bool]

@@ -179,6 +179,32 @@ MAX_RESTARTS = Option(
     help="How often all workers are started again after one has failed",
     group=Group.FAILING,
 )
+NO_RESTART_EXIT_CODES: Option[tuple[int, ...]] = Option(
+    "no_restart_exit_codes",
+    parse=values.exit_codes,
+    default=(),
+    metavar="CODES",
+    help="Exit codes after which nothing is started again, such as 3,5-7",
+    group=Group.FAILING,
+    otherwise="none",
+)
+NO_FAIL_FAST = Option(
+    "no_fail_fast",
+    parse=values.switch,
+    default=False,
+    metavar="",
+    help="Start again even if the same rank has just failed twice with the same last line",
+    group=Group.FAILING,
+    kind=Kind.FLAG,
+)
+HEARTBEAT_TIMEOUT = Option(
+    "heartbeat_timeout",
+    parse=values.waiting_time,
+    default=15.0,
+    metavar="SECONDS",
+    help="The time for which a node may be silent before it counts as lost",
+    group=Group.FAILING,
+)
 SHUTDOWN_TIMEOUT = Option(
     "shutdown_timeout",
     parse=values.seconds,
@@ -276,6 +302,9 @@ OPTIONS: tuple[Option[object], ...] = (
     STRICT_JOIN,
     RUN_ID,
     MAX_RESTARTS,
+    NO_RESTART_EXIT_CODES,
+    NO_FAIL_FAST,
+    HEARTBEAT_TIMEOUT,
     SHUTDOWN_TIMEOUT,
     CONTAIN,
     LOG_DIR,

@@ -150,7 +150,10 @@ def _job(
         run_id=settle(
             options.RUN_ID, sources, shape.run_id or Fact(around.process.run_id, "default")
         ),
+        heartbeat_timeout=settle(options.HEARTBEAT_TIMEOUT, sources),
         max_restarts=settle(options.MAX_RESTARTS, sources),
+        no_restart_exit_codes=settle(options.NO_RESTART_EXIT_CODES, sources),
+        no_fail_fast=settle(options.NO_FAIL_FAST, sources),
         shutdown_timeout=settle(options.SHUTDOWN_TIMEOUT, sources),
         contain=settle(options.CONTAIN, sources),
         exec=settle(options.EXEC, sources),

@@ -16,6 +16,10 @@ LONGEST_WAIT = 604_800.0
 """Seconds in a week: no grace is longer, and the kernel's timers take no infinity."""
 
 
+SHORTEST_SILENCE = 0.5
+"""Seconds: the kernel alone may keep a lost packet from being sent again for so long."""
+
+
 class UnreadableError(ValueError):
     """A text that is no value of the option: what is wrong with it, and what to write instead."""
 
@@ -89,6 +93,30 @@ def seconds(text: str) -> float:
             f"{text!r} is not a time in seconds", "give a number of seconds, such as 25 or 0.5"
         )
     return number
+
+
+def waiting_time(text: str) -> float:
+    """Read a number of seconds that leaves some time to wait: from half a second."""
+    number = seconds(text)
+    if number < SHORTEST_SILENCE:
+        raise UnreadableError(
+            f"{text!r} is too short a time to tell a silent node from a busy one",
+            f"give at least {SHORTEST_SILENCE:g}",
+        )
+    return number
+
+
+def exit_codes(text: str) -> tuple[int, ...]:
+    """Read exit codes and ranges of them, ``3,5-7``; in order, each once."""
+    hint = "give numbers from 1 to 255 and ranges of them, such as 3,5-7"
+    codes: set[int] = set()
+    for part in text.split(","):
+        low, dash, high = part.partition("-")
+        first, last = _whole_number(low), _whole_number(high if dash else low)
+        if not first or not last or not first <= last <= 255:
+            raise UnreadableError(f"{part!r} is no exit code of a failure", hint)
+        codes.update(range(first, last + 1))
+    return tuple(sorted(codes))
 
 
 def switch(text: str) -> bool:

@@ -31,6 +31,11 @@ GOOD: list[tuple[Callable[[str], object], str, object]] = [
     (values.seconds, "25", 25.0),
     (values.seconds, "0", 0.0),
     (values.seconds, "0.5", 0.5),
+    (values.waiting_time, "0.5", 0.5),
+    (values.waiting_time, "15", 15.0),
+    (values.exit_codes, "3", (3,)),
+    (values.exit_codes, "5-7, 3,6", (3, 5, 6, 7)),
+    (values.exit_codes, "1-255", tuple(range(1, 256))),
     (values.switch, "1", True),
     (values.switch, "Yes", True),
     (values.switch, "true", True),
@@ -63,6 +68,7 @@ NODES = "give a number from 1"
 ENDPOINT = "give HOST, HOST:PORT or [IPV6]:PORT"
 PORTS = "give a number from 1 to 65535, or 0 to have one chosen"
 SECONDS = "give a number of seconds, such as 25 or 0.5"
+CODES = "give numbers from 1 to 255 and ranges of them, such as 3,5-7"
 WORD = "give a word without a /"
 
 BAD: list[tuple[Callable[[str], object], str, str, str]] = [
@@ -96,6 +102,18 @@ BAD: list[tuple[Callable[[str], object], str, str, str]] = [
     (values.seconds, "-1", "'-1' is not a time in seconds", SECONDS),
     (values.seconds, "nan", "'nan' is not a time in seconds", SECONDS),
     (values.seconds, "inf", "'inf' is not a time in seconds", SECONDS),
+    (
+        values.waiting_time,
+        "0.4",
+        "'0.4' is too short a time to tell a silent node from a busy one",
+        "give at least 0.5",
+    ),
+    (values.waiting_time, "soon", "'soon' is not a time in seconds", SECONDS),
+    (values.exit_codes, "0", "'0' is no exit code of a failure", CODES),
+    (values.exit_codes, "3,", "'' is no exit code of a failure", CODES),
+    (values.exit_codes, "7-5", "'7-5' is no exit code of a failure", CODES),
+    (values.exit_codes, "2-256", "'2-256' is no exit code of a failure", CODES),
+    (values.exit_codes, "SIGTERM", "'SIGTERM' is no exit code of a failure", CODES),
     (values.switch, "maybe", "'maybe' is neither yes nor no", "give 1 or 0, true or false"),
     (values.numa_binding, "nod", "'nod' is not a NUMA binding", "did you mean node?"),
     (
