@@ -41,6 +41,11 @@ def stopping_for_others(why: str, workers: int) -> str:
     return f"{why}: stopping {_workers(workers)} here"
 
 
+def given_up_on() -> str:
+    """Say that the other nodes ended the job without hearing from this one."""
+    return "the other nodes have given this one up"
+
+
 def stacks_follow(workers: int) -> str:
     """Say what SIGQUIT does here."""
     return f"SIGQUIT: the Python stacks of {_workers(workers)} follow; nothing is ended"

@@ -17,6 +17,7 @@ from launcher.agent.actions import (
 )
 from launcher.agent.ladder import Decision, conclude_attempt, kill, may_restart, stop, sweep
 from launcher.agent.notices import (
+    given_up_on,
     not_handled,
     output_closed,
     stacks_follow,
@@ -66,8 +67,8 @@ def from_outside(state: State, event: FromOutside) -> Decision:
             return _ordered_to_stop(state, why)
         case VerdictReached(reason):
             return _judged(state, reason)
-        case CoordinatorLost(host, at):
-            return _cut_off(state, host, at)
+        case CoordinatorLost():
+            return _cut_off(state, event)
         case _:
             assert_never(event)
 
@@ -175,19 +176,26 @@ def _ordered_to_stop(state: State, why: str) -> Decision:
 
 
 def _judged(state: State, reason: Reason) -> Decision:
-    if state.phase is not Phase.WAITING:
-        return state, ()
-    return conclude_attempt(replace(state, verdict=reason))
+    """Report what all nodes report; before we are done, it says that they have given us up."""
+    given_up = state.phase is not Phase.WAITING
+    return _on_our_own(
+        replace(state, verdict=reason, cut_off=state.cut_off or given_up), given_up_on()
+    )
 
 
-def _cut_off(state: State, host: str, at: float) -> Decision:
+def _cut_off(state: State, event: CoordinatorLost) -> Decision:
     """End our own workers: a part of the job must not train on alone."""
-    lost = state.disturbance or NodeLost(0, host)
-    state = replace(state, cut_off=True, disturbance=lost, disturbed_at=at)
+    lost = state.disturbance or NodeLost(0, event.host, event.how)
+    state = replace(state, cut_off=True, disturbance=lost, disturbed_at=event.at)
+    return _on_our_own(state, f"node 0 ({event.host}) {event.how}")
+
+
+def _on_our_own(state: State, why: str) -> Decision:
+    """Come to an end without the other nodes."""
     if state.phase is Phase.WAITING:
         return conclude_attempt(state)
     if state.phase is not Phase.RUNNING:
         return state, ()
-    notice = Say(stopping_for_others(f"node 0 ({host}) is gone", len(state.alive)))
+    notice = Say(stopping_for_others(why, len(state.alive)))
     state, actions = stop(state, signal.SIGTERM)
     return state, (notice, *actions)

@@ -123,9 +123,10 @@ class VerdictReached(Struct, frozen=True):
 
 
 class CoordinatorLost(Struct, frozen=True):
-    """The connection to node 0, ``host``, is gone."""
+    """Node 0, ``host``, "is gone" or "has been silent for 15 s": ``how``."""
 
     host: str
+    how: str
     at: float
 
 

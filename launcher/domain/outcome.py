@@ -96,6 +96,8 @@ class NodeLost(Struct, frozen=True, tag=True):
 
     node_rank: int
     host: str
+    how: str = "is gone"
+    """What is known of it: or "has been silent for 15 s"."""
 
 
 Reason = Succeeded | WorkerFailed | Interrupted | OutputGone | HelperFailed | NodeLost

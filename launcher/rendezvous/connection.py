@@ -1,5 +1,6 @@
 """A connection between two agents: a greeting, then messages; never blocking."""
 
+import errno
 import os
 import socket
 from contextlib import suppress
@@ -17,6 +18,9 @@ from launcher.rendezvous.wire import (
 )
 
 _READ_BYTES = 64 << 10
+_UNREACHABLE = frozenset({errno.ETIMEDOUT, errno.EHOSTUNREACH, errno.ENETUNREACH})
+"""What the kernel says of a host that answers nothing any more, not even "no"."""
+
 _MOST_UNSENT = 8 << 20
 """Bytes that wait for a member who does not read; it is given up then."""
 
@@ -37,6 +41,8 @@ class Connection(Generic[MessageT]):
             sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         self.closed = False
         self.trouble = ""
+        self.unreachable = False
+        """It is closed because the other host answers nothing any more."""
         self.longest = MAXIMUM_FRAME
         """Bytes that a message from the other side may have."""
         self._socket = sock
@@ -71,6 +77,12 @@ class Connection(Generic[MessageT]):
     def wants_write(self) -> bool:
         """Whether something waits for the socket to become writable (then call ``flush``)."""
         return bool(self._outgoing) and not self.closed
+
+    def give_up_after(self, seconds: float) -> None:
+        """Have the kernel close the connection when what we sent is not acknowledged for so long."""
+        if self._socket.family != socket.AF_UNIX:
+            milliseconds = int(seconds * 1000)
+            self._socket.setsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, milliseconds)
 
     @property
     def local_address(self) -> str:
@@ -159,5 +171,6 @@ class Connection(Generic[MessageT]):
 
     def _fail(self, error: OSError | str) -> None:
         self.closed = True
+        self.unreachable = isinstance(error, OSError) and error.errno in _UNREACHABLE
         text = error if isinstance(error, str) else os.strerror(error.errno or 0)
         self.trouble = text[:1].lower() + text[1:]

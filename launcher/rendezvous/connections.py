@@ -36,7 +36,8 @@ class Connections:
 
     def ready(self) -> list[int]:
         """Return those that have something to say or can be sent something, without waiting."""
-        descriptors = (descriptor for descriptor, _ in self.epoll.poll(0))
+        # All of them: whoever is not heard in this turn may count as silent.
+        descriptors = (each for each, _ in self.epoll.poll(0, len(self._connections) + 1))
         return [self._numbers[each] for each in descriptors if each in self._numbers]
 
     def get(self, number: int) -> Connection[FromMember] | None:

@@ -22,6 +22,7 @@ from launcher.rendezvous.coordinator_state import (
     Phase,
     Reply,
     Send,
+    Silent,
     State,
     Terms,
     Ticked,
@@ -72,10 +73,12 @@ def decide(state: State, happening: Happening, choose_cause: ChooseCause) -> Dec
             return state, (HangUp((connection,)),)
         case Heard():
             return ending.heard(state, happening, choose_cause)
-        case Gone(connection, refused, at):
-            state, notes = gathering.note_refusal(state, refused)
-            state, replies = _gone(state, connection, at, choose_cause)
+        case Gone():
+            state, notes = gathering.note_refusal(state, happening.refused)
+            state, replies = _gone(state, happening, choose_cause)
             return state, (*notes, *replies)
+        case Silent():
+            return _silent(state, happening, choose_cause)
         case Ticked(at):
             return _ticked(state, at)
         case Abandoned(why, _, hint):
@@ -84,14 +87,25 @@ def decide(state: State, happening: Happening, choose_cause: ChooseCause) -> Dec
             assert_never(happening)
 
 
-def _gone(state: State, connection: int, at: float, choose_cause: ChooseCause) -> Decision:
+def _gone(state: State, gone: Gone, choose_cause: ChooseCause) -> Decision:
     match state.phase:
-        case Phase.GATHERING if connection in state.members:
-            return gathering.left(state, connection)
-        case Phase.RUNNING if connection in state.ranks:
-            return ending.lost(state, connection, at, choose_cause)
+        case Phase.GATHERING if gone.connection in state.members:
+            return gathering.left(state, gone.connection, "has left again")
+        case Phase.RUNNING if gone.connection in state.ranks:
+            return ending.gone(state, gone, choose_cause)
         case _:
             return state, ()
+
+
+def _silent(state: State, silent: Silent, choose_cause: ChooseCause) -> Decision:
+    match state.phase:
+        case Phase.GATHERING if silent.connection in state.members:
+            state, notes = gathering.left(state, silent.connection, state.terms.rhythm.silence)
+            return state, (*notes, HangUp((silent.connection,)))
+        case Phase.RUNNING if silent.connection in state.ranks:
+            return ending.silent(state, silent, choose_cause)
+        case _:
+            return state, (HangUp((silent.connection,)),)
 
 
 def _ticked(state: State, at: float) -> Decision:

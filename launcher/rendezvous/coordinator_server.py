@@ -28,16 +28,20 @@ from launcher.rendezvous.coordinator_state import (
     Reply,
     Say,
     Send,
+    Silent,
     Terms,
     Ticked,
 )
 from launcher.rendezvous.door import Door
 from launcher.rendezvous.greeting import NONCE_BYTES, GreetingFailed, greet_member
+from launcher.rendezvous.heartbeat import Pulses
 from launcher.rendezvous.surroundings import Surroundings
 from launcher.rendezvous.wire import (
+    ALIVE,
     FROM_MEMBERS,
     LONGEST_HELLO,
     MAXIMUM_FRAME,
+    Alive,
     BadFrame,
     FromMember,
     Hello,
@@ -75,6 +79,7 @@ class CoordinatorServer:
         self._last_number = OWN
         self._callers: dict[int, float] = {}
         self._leaving: dict[int, float] = {}
+        self._pulses = Pulses(terms.rhythm, now)
         self._accept_again = NEVER
 
     def fileno(self) -> int:
@@ -86,7 +91,8 @@ class CoordinatorServer:
         """When ``turn`` is to be called even if nothing happens."""
         first_caller = next(iter(self._callers.values()), NEVER)
         first_leaving = min(self._leaving.values(), default=NEVER)
-        return min(due(self._state), first_caller, first_leaving, self._accept_again)
+        times = (first_caller, first_leaving, self._accept_again, self._pulses.due)
+        return min(due(self._state), *times)
 
     @property
     def has_told_everybody(self) -> bool:
@@ -99,6 +105,9 @@ class CoordinatorServer:
         self._let_callers_in(now)
         for number in self._connections.ready():
             self._serve(number, now)
+        # What has come is heard by now: whoever is silent still, is silent.
+        for number in self._pulses.lost(now):
+            self._happens(Silent(number, now))
         if now >= due(self._state):
             self._happens(Ticked(now))
         self._see_off(now)
@@ -174,26 +183,32 @@ class CoordinatorServer:
             self._lose(number, now)
 
     def _hear(self, number: int, message: FromMember, now: float) -> None:
+        if number not in self._callers and number != OWN:
+            self._pulses.heard(number, now)
         match message:
             case _ if number in self._leaving:
                 return
             case Hello() if number in self._callers:
-                self._now_known(number)
+                self._now_known(number, now)
                 peer = self._connections.peer(number)
                 self._happens(Introduced(number, peer, message, now))
             case Hello():
                 raise BadFrame("introduces itself twice")
             case _ if number in self._callers:
                 raise BadFrame("speaks without having introduced itself")
+            case Alive():
+                self._connections.send((number,), ALIVE)
             case _:
                 self._happens(Heard(number, message, now))
 
-    def _now_known(self, number: int) -> None:
+    def _now_known(self, number: int, now: float) -> None:
         del self._callers[number]
         connection = self._connections.get(number)
         if connection is None:
             return
         connection.longest = MAXIMUM_FRAME
+        connection.give_up_after(self._state.terms.rhythm.timeout)
+        self._pulses.heard(number, now)
         if connection.local_address != self._connections.peer(number):
             self.reached_at = self.reached_at or connection.local_address
 
@@ -224,12 +239,15 @@ class CoordinatorServer:
     def _lose(self, number: int, now: float, refused: str = "") -> None:
         """Take note that a connection is gone."""
         self._leaving.pop(number, None)
-        if not self._connections.drop(number):
+        self._pulses.forget(number)
+        connection = self._connections.get(number)
+        if connection is None:
             return
+        self._connections.drop(number)
         if self._callers.pop(number, None) is not None:
             self._happens(HungUp(refused, now))
         elif number != OWN:
-            self._happens(Gone(number, refused, now))
+            self._happens(Gone(number, refused, now, connection.unreachable))
 
     def _see_off(self, now: float) -> None:
         """Hang up where that is due, and where nobody has said who he is for too long."""

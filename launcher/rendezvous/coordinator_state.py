@@ -6,6 +6,7 @@ from enum import Enum
 from msgspec import Struct, field
 
 from launcher.domain.outcome import Fate, NodeLost
+from launcher.rendezvous.heartbeat import Rhythm
 from launcher.rendezvous.wire import (
     Disturbance,
     Disturbed,
@@ -53,6 +54,8 @@ class Terms(Struct, frozen=True):
     """Names of the nodes by rank; () where nothing tells."""
     strict: bool
     """What should agree must."""
+    rhythm: Rhythm
+    """Of the signs of life."""
     open_for_good: bool
     """Members meet at a port of their own, which stays open; else it goes to the workers."""
 
@@ -92,6 +95,8 @@ class State(Struct, frozen=True):
     """Of the members that are done."""
     lost: Mapping[int, NodeLost] = field(default_factory=dict)
     """Members that went without a report, in that order."""
+    lost_at: float = NEVER
+    """When the first of them showed its last sign of life."""
     told: int = 0
     """How many nodes have been told that the nodes can't be one job."""
     quarrel: tuple[str, str] = ("", "")
@@ -136,6 +141,15 @@ class Gone(Struct, frozen=True):
     refused: str
     """As in ``HungUp``."""
     at: float
+    unreachable: bool = False
+    """Its host answers nothing any more; else it was closed, or its agent has ended."""
+
+
+class Silent(Struct, frozen=True):
+    """A member has said nothing for too long."""
+
+    connection: int
+    at: float
 
 
 class Ticked(Struct, frozen=True):
@@ -152,7 +166,7 @@ class Abandoned(Struct, frozen=True):
     hint: str = ""
 
 
-Happening = Called | HungUp | Introduced | Heard | Gone | Ticked | Abandoned
+Happening = Called | HungUp | Introduced | Heard | Gone | Silent | Ticked | Abandoned
 
 
 class Send(Struct, frozen=True):

@@ -20,12 +20,14 @@ from launcher.rendezvous.coordinator_state import (
     NEVER,
     ChooseCause,
     Decision,
+    Gone,
     HangUp,
     Heard,
     Phase,
     Reply,
     Report,
     Send,
+    Silent,
     State,
 )
 from launcher.rendezvous.wire import Disturbance, Disturbed, Done, Failing, Stop, Verdict
@@ -51,14 +53,39 @@ def heard(state: State, heard: Heard, choose_cause: ChooseCause) -> Decision:
             assert_never(heard.message)
 
 
-def lost(state: State, connection: int, at: float, choose_cause: ChooseCause) -> Decision:
+def gone(state: State, gone: Gone, choose_cause: ChooseCause) -> Decision:
     """Return what becomes of the job when the connection to a member is gone."""
-    if connection in state.reports:
+    if gone.connection in state.reports or gone.connection in state.lost:
         return state, ()
+    if gone.unreachable:
+        return _lost(state, _node(state, gone.connection, silent=True), gone, choose_cause)
+    return _lost(state, _node(state, gone.connection, silent=False), gone, choose_cause)
+
+
+def silent(state: State, silent: Silent, choose_cause: ChooseCause) -> Decision:
+    """Return what becomes of the job when a member is silent for too long.
+
+    It may be frozen, and be continued later: then it finds the order to stop, and its reason.
+    """
+    farewell = HangUp((silent.connection,))
+    if silent.connection in state.reports or silent.connection in state.lost:
+        return state, (farewell,)
+    node = _node(state, silent.connection, silent=True)
+    state, replies = _lost(state, node, silent, choose_cause)
+    last_words = (Stop(_why(node, "")), Verdict(node))
+    told = tuple(Send((silent.connection,), message) for message in last_words)
+    return state, (*replies, *told, farewell)
+
+
+def _node(state: State, connection: int, *, silent: bool) -> NodeLost:
     node = NodeLost(state.ranks[connection], state.members[connection].host)
-    state = replace(state, lost={**state.lost, connection: node})
-    state, stop = _stop(state, connection, node)
-    state, verdict = _judge_when_all_are_known(state, at, choose_cause)
+    return replace(node, how=state.terms.rhythm.silence) if silent else node
+
+
+def _lost(state: State, node: NodeLost, what: Gone | Silent, choose_cause: ChooseCause) -> Decision:
+    state = replace(state, lost={**state.lost, what.connection: node})
+    state, stop = _stop(state, what.connection, node)
+    state, verdict = _judge_when_all_are_known(state, what.at, choose_cause)
     return state, (*stop, *verdict)
 
 
@@ -95,8 +122,8 @@ def _why(cause: Fate | Disturbance | NodeLost, host: str) -> str:
     match cause:
         case Fate():
             return f"rank {cause.rank} on {host} failed"
-        case NodeLost(node_rank, lost_host):
-            return f"node {node_rank} ({lost_host}) is gone"
+        case NodeLost(node_rank, lost_host, how):
+            return f"node {node_rank} ({lost_host}) {how}"
         case _:
             return notices.order_to_stop(host, cause)
 

@@ -79,8 +79,8 @@ def _warn(state: State, newcomer: Hello) -> Decision:
     return replace(state, warned=True), (Say(text),)
 
 
-def left(state: State, connection: int) -> Decision:
-    """Wait for a node again that has been there."""
+def left(state: State, connection: int, how: str) -> Decision:
+    """Wait for a node again that has been there; ``how`` says what became of it."""
     hello = state.members[connection]
     state = replace(
         state,
@@ -88,7 +88,7 @@ def left(state: State, connection: int) -> Decision:
         claims={rank: each for rank, each in state.claims.items() if each != connection},
         complete_at=NEVER,
     )
-    return state, (Say(f"{notices.node(hello)} has left again"),)
+    return state, (Say(f"{notices.node(hello)} {how}"),)
 
 
 def give_up(state: State, quarrel: Quarrel, newcomers: tuple[int, ...]) -> Decision:

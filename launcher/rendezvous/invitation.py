@@ -6,6 +6,7 @@ from msgspec import Struct
 
 from launcher.domain.endpoint import Endpoint
 from launcher.domain.facts import Fact
+from launcher.rendezvous.heartbeat import Rhythm, rhythm_of
 
 
 class Invitation(Struct, frozen=True):
@@ -23,10 +24,17 @@ class Invitation(Struct, frozen=True):
     """Seconds that all nodes have to come."""
     run_id: str
     """What node 0 calls the job where no run id was given."""
+    heartbeat_timeout: float
+    """Seconds of silence after which a node counts as lost."""
     hosts: tuple[str, ...] = ()
     """Names of the nodes by rank, for people; () where nothing tells."""
     strict: bool = False
     """What should agree must (``--strict-join``)."""
+
+    @property
+    def rhythm(self) -> Rhythm:
+        """How often nodes say that they live."""
+        return rhythm_of(self.nodes, self.heartbeat_timeout)
 
     @property
     def place(self) -> str:

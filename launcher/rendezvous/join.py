@@ -82,6 +82,7 @@ def _join_as_node_zero(candidate: Candidate) -> Peers | Interrupted:
         node.connection,
         early=node.early,
         coordination=(node.server, node.workers_port),
+        rhythm=candidate.invitation.rhythm,
         surroundings=surroundings,
     )
 
@@ -116,6 +117,7 @@ def _join_as_member(
         call.connection,
         early=member.early,
         coordination=None,
+        rhythm=candidate.invitation.rhythm,
         surroundings=candidate.surroundings,
     )
 

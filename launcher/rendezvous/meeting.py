@@ -22,6 +22,7 @@ def invitation_of(job: JobSpec) -> Invitation:
         open_for_good=job.rdzv_endpoint.value is not None,
         timeout=job.rdzv_timeout.value,
         run_id=job.run_id.value,
+        heartbeat_timeout=job.heartbeat_timeout.value,
         hosts=job.hosts.value if job.tasks.value is None else (),
         strict=job.strict_join.value,
     )
@@ -46,7 +47,10 @@ def introduction_of(
         workers=workers,
         rank=job.agent_rank,
         run_id="" if job.run_id.origin == "default" else job.run_id.value,
-        must={"max_restarts": str(job.max_restarts.value)},
+        must={
+            "max_restarts": str(job.max_restarts.value),
+            "heartbeat_timeout": f"{job.heartbeat_timeout.value:g}",
+        },
         should={
             "script": job.program.value.name,
             "arguments": " ".join(job.program.value.args),

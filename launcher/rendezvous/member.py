@@ -7,10 +7,13 @@ from launcher.rendezvous.addresses import Address, interface_of
 from launcher.rendezvous.call import Call
 from launcher.rendezvous.candidate import Candidate
 from launcher.rendezvous.dialler import Dialler
+from launcher.rendezvous.heartbeat import Heartbeat
 from launcher.rendezvous.notices import plain
 from launcher.rendezvous.obstacles import HUNG_UP, not_reached, not_reached_yet, silent
 from launcher.rendezvous.patience import Patience
 from launcher.rendezvous.wire import (
+    ALIVE,
+    Alive,
     BadFrame,
     FromCoordinator,
     Refusal,
@@ -41,6 +44,7 @@ class Member:
         self._epoll = select.epoll()
         self._dialler = Dialler(candidate, self._epoll, now)
         self._call: Call | None = None
+        self._heartbeat = Heartbeat(self._invitation.rhythm, now)
         self._latest_end = 0.0
 
     def fileno(self) -> int:
@@ -51,7 +55,7 @@ class Member:
     def due(self) -> float:
         """When ``turn`` is to be called even if nothing happens."""
         if self._call is not None:
-            return self._latest_end
+            return min(self._latest_end, self._heartbeat.due)
         return min(self._dialler.due, self._patience.due)
 
     @property
@@ -106,6 +110,8 @@ class Member:
             return
         self._call = call
         self._latest_end = now + self._patience.timeout + SECONDS_OF_COURTESY
+        self._heartbeat = Heartbeat(self._invitation.rhythm, now)
+        call.connection.give_up_after(self._heartbeat.rhythm.timeout)
         call.connection.send(self._hello)
         # Now, while there is time: later, the workers wait for it.
         self.interface = interface_of(
@@ -114,23 +120,31 @@ class Member:
         self._listen(call, now)
 
     def _listen(self, call: Call, now: float) -> None:
-        trouble = self._hear_all(call)
+        trouble = self._hear_all(call, now)
         if self.finished:
             return
+        if self._heartbeat.wants_sign(now):
+            call.connection.send_frame(ALIVE)
+        if self._heartbeat.is_lost(now):
+            trouble = trouble or f"node 0 {self._invitation.rhythm.silence}"
         if trouble or call.connection.closed:
             self._call = None
             self._dialler.give_back(call, trouble or call.connection.trouble or HUNG_UP, now)
         else:
             self._epoll.modify(call, call.mask)
 
-    def _hear_all(self, call: Call) -> str:
+    def _hear_all(self, call: Call, now: float) -> str:
         """Hear what node 0 says; return why it is not our node 0, "" if it may be."""
         try:
             messages = call.messages()
         except BadFrame as error:
             return f"it {error}"
+        if messages:
+            self._heartbeat.heard(now)
         for index, message in enumerate(messages):
             match message:
+                case Alive():
+                    continue
                 case Waiting(text):
                     self._surroundings.notice(plain(text, 400))
                 case Refused():

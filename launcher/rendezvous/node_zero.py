@@ -131,5 +131,6 @@ def _terms(invitation: Invitation, hello: Hello, master_port: int) -> Terms:
         timeout=invitation.timeout,
         hosts=invitation.hosts,
         strict=invitation.strict,
+        rhythm=invitation.rhythm,
         open_for_good=invitation.open_for_good,
     )

@@ -11,11 +11,13 @@ from launcher.domain.world import World
 from launcher.rendezvous import letters
 from launcher.rendezvous.connection import Connection
 from launcher.rendezvous.coordinator_server import CoordinatorServer
+from launcher.rendezvous.heartbeat import Heartbeat, Rhythm
 from launcher.rendezvous.notices import plain
 from launcher.rendezvous.ports import HeldPort
 from launcher.rendezvous.surroundings import Surroundings
 from launcher.rendezvous.timer import Timer
 from launcher.rendezvous.wire import (
+    ALIVE,
     BadFrame,
     Disturbance,
     Disturbed,
@@ -28,6 +30,8 @@ from launcher.rendezvous.wire import (
 
 SECONDS_FOR_LAST_WORDS = 1.0
 """How long node 0 stays for members that have not heard the verdict."""
+
+NEVER = float("inf")
 
 Coordination = tuple[CoordinatorServer, HeldPort | None]
 """What node 0 has besides: the coordinator, and the workers' port if that is another."""
@@ -48,6 +52,7 @@ class Peers:
         *,
         early: Sequence[FromCoordinator],
         coordination: Coordination | None,
+        rhythm: Rhythm,
         surroundings: Surroundings,
     ) -> None:
         """Take over the connection, and the coordinator on node 0, the host ``node_zero``."""
@@ -60,6 +65,8 @@ class Peers:
         self._coordination = coordination
         self._notice = surroundings.notice
         self._clock = surroundings.clock
+        # Between node 0's own agent and the coordinator in it there is nothing to be cut.
+        self._heartbeat = Heartbeat(rhythm, self._clock()) if coordination is None else None
         self._judged = False
         self._over = False
         self._timer = Timer()
@@ -104,11 +111,13 @@ class Peers:
             return
         if self._coordination is not None:
             self._coordination[0].turn(now)
-        for message in self._messages():
+        for message in self._messages(now):
             yield from self._event(message, now)
-        if self._connection.closed and not self._judged:
+        if how := self._loss(now):
             self._over = True
-            yield CoordinatorLost(self._node_zero, now)
+            # Hung up on, it learns at once of us what it may be about to find out.
+            self._connection.close()
+            yield CoordinatorLost(self._node_zero, how, now)
         self._watch(now)
 
     def tell_failing(self, fate: Fate, age: float) -> None:
@@ -143,22 +152,39 @@ class Peers:
 
     @property
     def _due(self) -> float:
-        return float("inf") if self._coordination is None else self._coordination[0].due
+        if self._coordination is not None:
+            return self._coordination[0].due
+        return NEVER if self._heartbeat is None else self._heartbeat.due
+
+    def _loss(self, now: float) -> str:
+        """Say that we live if it is time to; return what has become of node 0, "" if it lives."""
+        if self._judged:
+            return ""
+        heartbeat, connection = self._heartbeat, self._connection
+        if heartbeat is not None and heartbeat.wants_sign(now):
+            connection.send_frame(ALIVE)
+        silent = heartbeat is not None and (heartbeat.is_lost(now) or connection.unreachable)
+        if heartbeat is not None and silent:
+            return heartbeat.rhythm.silence
+        return "is gone" if connection.closed else ""
 
     def _tell(self, message: FromMember) -> None:
         if not self._over:
             self._connection.send(message)
             self._watch(self._clock())
 
-    def _messages(self) -> list[FromCoordinator]:
+    def _messages(self, now: float) -> list[FromCoordinator]:
         early, self._early = self._early, []
         self._connection.flush()
         try:
-            return [*early, *self._connection.receive()]
+            heard = self._connection.receive()
         except BadFrame:
             # Whoever that is, it is not our coordinator any more.
             self._connection.closed = True
             return early
+        if heard and self._heartbeat is not None:
+            self._heartbeat.heard(now)
+        return [*early, *heard]
 
     def _event(self, message: FromCoordinator, now: float) -> Iterator[Event]:
         match message:

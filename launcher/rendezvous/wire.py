@@ -75,7 +75,11 @@ class Done(Struct, frozen=True, tag=True):
     disturbance: Disturbance | None
 
 
-FromMember = Hello | Failing | Disturbed | Done
+class Alive(Struct, frozen=True, tag=True):
+    """Nothing to say, and here all the same; node 0 answers each with one of its own."""
+
+
+FromMember = Hello | Failing | Disturbed | Done | Alive
 
 
 class Refusal(Enum):
@@ -124,7 +128,7 @@ class Verdict(Struct, frozen=True, tag=True):
     reason: Reason
 
 
-FromCoordinator = Refused | Waiting | WorldFormed | Stop | Verdict
+FromCoordinator = Refused | Waiting | WorldFormed | Stop | Verdict | Alive
 
 MessageT = TypeVar("MessageT")
 
@@ -172,3 +176,7 @@ def framed(message: FromMember | FromCoordinator) -> bytes:
     """Return ``message`` as it travels; who sends it keeps it below ``MAXIMUM_FRAME``."""
     body = msgspec.msgpack.encode(message)
     return len(body).to_bytes(_LENGTH_BYTES, "big") + body
+
+
+ALIVE = framed(Alive())
+"""As it travels, thousands of times."""

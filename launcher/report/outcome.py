@@ -80,8 +80,8 @@ def _reason_lines(outcome: Outcome, *, already_shown: bool, local_time: LocalTim
             return told + group_lines(others)
         case Interrupted(number):
             return _interruption_lines(number, outcome.fates)
-        case NodeLost(node_rank, host):
-            return [f"clusterrun: error: node {node_rank} ({host}) is gone; the job was ended"]
+        case NodeLost(node_rank, host, how):
+            return [f"clusterrun: error: node {node_rank} ({host}) {how}; the job was ended"]
         case HelperFailed(name, how, _):
             return [f"clusterrun: error: its own {name} {how}; the job was ended"]
         case Succeeded() | OutputGone():
@@ -121,7 +121,7 @@ def _last_line(outcome: Outcome) -> list[str]:
             ]
         case OutputGone():
             return [f"clusterrun: exit code {code}: nobody reads the output any more (SIGPIPE)"]
-        case NodeLost(node_rank, _):
+        case NodeLost(node_rank):
             return [f"clusterrun: exit code {code}: node {node_rank} was lost"]
         case HelperFailed(name, _, number):
             whose = f"is the {name}'s{_for_signal(number)}" if number else "is clusterrun's own"

@@ -63,7 +63,7 @@ FINISH = Finish()
 
 TIME_IS_UP = DeadlinePassed(at=100.0)
 READER_GONE = OutputClosed(at=10.0)
-NODE_0_LOST = CoordinatorLost("node0", at=10.0)
+NODE_0_LOST = CoordinatorLost("node0", "is gone", at=10.0)
 FORK_SERVER_LOST = HelperLost("fork server", "was killed by SIGKILL", signal.SIGKILL, at=10.0)
 RELAY_LOST = HelperLost("relay", "exited with code 1", 0, at=10.0)
 

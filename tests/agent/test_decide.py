@@ -7,6 +7,7 @@ import pytest
 from launcher.agent.actions import Say
 from launcher.agent.notices import (
     binding_differs,
+    given_up_on,
     interrupted,
     killing,
     not_handled,
@@ -404,9 +405,16 @@ OTHER_NODES = [
     .when(got(TERM))
     .then(FINISH)
     .because(Interrupted(TERM)),
-    history("a verdict that nobody waits for is none", workers(1, shared=True)).when(
-        started(0), verdict(Succeeded())
-    ),
+    history(
+        "a verdict that comes early says that the others go on without us", workers(1, shared=True)
+    )
+    .when(started(0), ordered(FAILED_ELSEWHERE), verdict(NodeLost(1, "node1", "was silent")))
+    .then(Say(stopping_for_others(FAILED_ELSEWHERE, 1)), ask(0))
+    .when(killed(0, TERM), printed(0), swept())
+    .then(collect(0), SWEEP, FINISH),
+    history("even if that is all that it says", workers(1, shared=True))
+    .when(started(0), verdict(NodeLost(1, "node1", "was silent")))
+    .then(Say(stopping_for_others(given_up_on(), 1)), ask(0)),
 ]
 
 

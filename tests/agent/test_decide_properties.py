@@ -75,7 +75,7 @@ anything = st.one_of(
     st.builds(OutputClosed, times),
     st.builds(StopOrdered, names, times),
     st.builds(VerdictReached, verdicts, times),
-    st.builds(CoordinatorLost, names, times),
+    st.builds(CoordinatorLost, names, names, times),
     st.builds(HelperLost, helpers, names, st.sampled_from([0, 9]), times),
 )
 
@@ -248,7 +248,7 @@ class Attempt(RuleBasedStateMachine):
     def the_coordinator_is_lost(self) -> None:
         """Once."""
         self.alone = True
-        self.happens(CoordinatorLost("node0", self.now))
+        self.happens(CoordinatorLost("node0", "is gone", self.now))
 
     @invariant()
     def somebody_wakes_us(self) -> None:

@@ -17,6 +17,7 @@ from launcher.domain.outcome import Exited, Fate
 from launcher.domain.ranks import GlobalRank, LocalRank
 from launcher.rendezvous.addresses import Interfaces, Resolve, all_addresses
 from launcher.rendezvous.coordinator_state import Terms
+from launcher.rendezvous.heartbeat import Rhythm
 from launcher.rendezvous.invitation import Introduction, Invitation
 from launcher.rendezvous.surroundings import Surroundings
 from launcher.rendezvous.wire import Hello
@@ -46,6 +47,7 @@ TERMS = Terms(
     timeout=600.0,
     hosts=(),
     strict=False,
+    rhythm=Rhythm(1.0, 15.0),
     open_for_good=False,
 )
 
@@ -152,6 +154,7 @@ def invitation(
         open_for_good=False,
         timeout=PATIENCE,
         run_id="chosen",
+        heartbeat_timeout=15.0,
     )
     return replace(usual, **said)
 

@@ -20,6 +20,7 @@ from launcher.rendezvous.coordinator_state import (
     Reply,
     Say,
     Send,
+    Silent,
     State,
     Terms,
     Ticked,
@@ -111,6 +112,10 @@ class Replay:
         if number not in self._gone and number <= self.newest:
             self._gone.add(number)
             self.happens(Gone(number, "", self.now))
+
+    def is_silent(self, number: int) -> None:
+        """Nothing has been heard of a member for too long."""
+        self.happens(Silent(number, self.now))
 
     def _says(self, number: int, message: Failing | Disturbed | Done) -> None:
         # The server hears nobody who is gone.

@@ -14,7 +14,7 @@ from launcher.domain.outcome import (
     Succeeded,
     WorkerFailed,
 )
-from launcher.rendezvous.coordinator_state import Phase
+from launcher.rendezvous.coordinator_state import Gone, Phase
 from launcher.rendezvous.wire import Disturbance, Waiting
 from tests.rendezvous.nodes import fate, terms
 from tests.rendezvous.replay import Replay
@@ -239,4 +239,38 @@ def test_nobody_is_told_to_stop_for_a_success() -> None:
 
     job.is_done(1, [(fate(1), 0.0)])
 
+    assert job.stops == {}
+
+
+def test_a_silent_node_stops_the_others_and_is_told_itself() -> None:
+    """It may be frozen, and be continued when they have gone."""
+    job = running(3)
+    job.is_silent(1)
+    stopped = dict(job.stops)
+    for number in (0, 2):
+        job.is_done(number, [(fate(number, ending=STOPPED, stopped_by_us=True), 0.0)])
+
+    lost = NodeLost(1, "n1", "has been silent for 15 s")
+    assert stopped == dict.fromkeys((0, 1, 2), "node 1 (n1) has been silent for 15 s")
+    assert job.verdicts == dict.fromkeys((0, 1, 2), lost)
+    assert job.hung_up_on == [1]
+
+
+def test_a_host_that_answers_nothing_is_silent() -> None:
+    """The kernel may know it before we do."""
+    job = running(2)
+    job.happens(Gone(1, "", 20.0, unreachable=True))
+
+    assert job.stops == {0: "node 1 (n1) has been silent for 15 s"}
+
+
+def test_a_silent_node_that_is_done_is_missed_by_nobody() -> None:
+    """What it had to say is said; it is not waited for."""
+    job = running(2)
+    job.is_done(1, [(fate(1), 0.0)])
+    job.is_silent(1)
+    job.is_done(0, [(fate(0), 0.0)])
+
+    assert job.hung_up_on == [1]
+    assert job.verdicts[0] == Succeeded()
     assert job.stops == {}

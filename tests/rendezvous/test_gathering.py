@@ -344,3 +344,17 @@ def test_who_speaks_of_workers_before_there_are_any_is_hung_up_on() -> None:
     job.is_done(1)
 
     assert job.hung_up_on == [1]
+
+
+def test_a_node_that_falls_silent_is_waited_for_again() -> None:
+    """Its host may have lost its power; another one may take its place."""
+    job = Replay(terms(2))
+    job.calls()
+    job.joins(1, rank=1)
+    job.is_silent(1)
+    job.hangs_up()
+    job.joins(2, rank=1)
+
+    assert job.notices == ["n1 (pid 11) has been silent for 15 s"]
+    assert job.hung_up_on == [1]
+    assert job.worlds[2].size == 2

@@ -49,10 +49,11 @@ def member(
     nodes: int = 2,
     now: float | None = None,
     timeout: float = 600.0,
+    heartbeat_timeout: float = 15.0,
 ) -> Member:
     """Return a member that looks for node 0, which it knows by name if there is a resolver."""
     host = "127.0.0.1" if resolve is None else "head"
-    invited = invitation(port, host=host, timeout=timeout)
+    invited = invitation(port, host=host, timeout=timeout, heartbeat_timeout=heartbeat_timeout)
     now = time.monotonic() if now is None else now
     where = surroundings(said, resolve=resolve or all_addresses)
     candidate = Candidate(invited, hello(1, nodes), b"", where)
@@ -242,3 +243,23 @@ def test_for_whom_the_job_waits_is_printed_here_as_well(stack: ExitStack, said: 
     take_turns(lambda: said, server, calling)
 
     assert said == ["waiting for 1 of 3 nodes (joined: n0, n1; 5 s of 600 s)"]
+
+
+def test_a_node_zero_that_falls_silent_while_it_waits_is_called_again(
+    stack: ExitStack, said: Said
+) -> None:
+    """Its host may have lost its power, and another one may take its place."""
+    listener = bound_everywhere(0)
+    listener.listen()
+    port = listener.getsockname()[1]
+    server = coordinator(stack, listener, nodes=3)
+    calling = member(stack, said, port, nodes=3, heartbeat_timeout=0.5)
+    take_turns(lambda: calling.is_let_in, server, calling)
+    let_in = time.monotonic()
+    take_turns(lambda: time.monotonic() > let_in + 1.0, server, calling)
+    answered = calling.is_let_in
+
+    take_turns(lambda: not calling.is_let_in, calling)
+
+    assert answered
+    assert calling.failure is None

@@ -21,6 +21,7 @@ from launcher.domain.outcome import (
 )
 from launcher.errors import RendezvousError
 from launcher.rendezvous.connection import Connection
+from launcher.rendezvous.heartbeat import rhythm_of
 from launcher.rendezvous.invitation import Invitation
 from launcher.rendezvous.join import join
 from launcher.rendezvous.peers import SECONDS_FOR_LAST_WORDS, Peers
@@ -248,6 +249,7 @@ def test_what_came_with_the_world_is_not_forgotten() -> None:
         Connection(ours, FROM_COORDINATOR),
         early=[Stop("because")],
         coordination=None,
+        rhythm=rhythm_of(2, 15.0),
         surroundings=surroundings(),
     )
 
