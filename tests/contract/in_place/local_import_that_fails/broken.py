@@ -1,0 +1,5 @@
+"""Imports well, then fails."""
+
+import json
+
+VALUE = json.loads("{")

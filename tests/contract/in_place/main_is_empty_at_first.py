@@ -1,0 +1,2 @@
+before = sorted(globals())
+print(before)

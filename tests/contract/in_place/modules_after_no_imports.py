@@ -1,0 +1,1 @@
+print(*sorted(__import__("sys").modules), sep="\n")

@@ -1,0 +1,5 @@
+"""The user's own sitecustomize runs in each worker."""
+
+import sys
+
+sys.from_sitecustomize = sys.argv[:1]

@@ -1,0 +1,3 @@
+"""Python warns when -m runs what is in sys.modules already."""
+
+from .tool import NAME

@@ -1,0 +1,2 @@
+def name_of_other():
+    return __name__

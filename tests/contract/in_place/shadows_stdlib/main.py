@@ -1,0 +1,12 @@
+"""Local modules win over the standard library's, those too that a fork server imports."""
+
+import array
+import ctypes
+import json
+import pickle
+import select
+import socket
+import struct
+
+for module in (array, ctypes, json, pickle, select, socket, struct):
+    print(module.__name__, module.__file__, getattr(module, "WHO", None))

@@ -1,0 +1,4 @@
+import warnings
+
+warnings.warn("old_module is old", FutureWarning, stacklevel=2)
+VALUE = 5

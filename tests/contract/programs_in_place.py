@@ -1,0 +1,158 @@
+"""Programs in the folder ``in_place``, run by Python alone and by the command: what each leaves."""
+
+import os
+import re
+import shutil
+import subprocess
+import sys
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+from typing import NamedTuple
+
+from tests.contract.launched import MARK, SECONDS_TO_ACT, Ended, Launcher, plain_environment
+
+PROGRAMS = Path(__file__).with_name("in_place")
+
+START_METHODS: dict[str, tuple[str, ...]] = {"spawn": ()}
+"""The options that ask for each way of starting a worker."""
+
+JOB_WIDE = {
+    "OMP_NUM_THREADS": str(len(os.sched_getaffinity(0))),
+    "TORCH_NCCL_ASYNC_ERROR_HANDLING": "1",
+    "TORCHELASTIC_SIGNALS_TO_HANDLE": "SIGTERM,SIGINT,SIGHUP,SIGQUIT",
+    "ROLE_NAME": "default",
+    "TORCHELASTIC_RUN_ID": "in_place",
+    "TORCHELASTIC_MAX_RESTARTS": "0",
+    "TORCHELASTIC_RESTART_COUNT": "0",
+    "TORCHELASTIC_USE_AGENT_STORE": "False",
+    "TORCHELASTIC_ERROR_FILE": "/nowhere/error.json",
+    "GROUP_RANK": "0",
+    "GROUP_WORLD_SIZE": "1",
+    "NODE_RANK": "0",
+    "MASTER_ADDR": "127.0.0.1",
+    "MASTER_PORT": "29500",
+}
+
+ADDRESS = re.compile(r"0x[0-9a-f]{4,}")
+
+# The report that follows a failure: its first line, and all that is indented below.
+REPORT = re.compile(r"^clusterrun: .*\n(?:^  .*\n)*", re.MULTILINE)
+
+
+class Program(NamedTuple):
+    """One way to run one program.
+
+    ``words`` stand where ``python -u`` and ``clusterrun`` expect a script and its arguments;
+    ``{folder}`` in them is where the programs are.
+    """
+
+    words: tuple[str, ...]
+    stdin: str = ""
+    environ: Mapping[str, str] = {}
+
+
+class Left(NamedTuple):
+    """What is to be seen of a program that has ended. ``files`` are those it left in its folder."""
+
+    code: int
+    out: str
+    err: str
+    files: dict[str, bytes]
+
+
+class Folder:
+    """A copy of all programs, in which they run: the same paths for all ways of starting."""
+
+    def __init__(self, path: Path) -> None:
+        """Make the copy."""
+        self.path = path
+        shutil.copytree(PROGRAMS, path)
+        shutil.make_archive(str(path / "zipped"), "zip", path / "zipped")
+        (path / "link.py").symlink_to("on_pythonpath/linked.py")
+        self.known = self._names()
+
+    def alone(self, program: Program, rank: int = 0, ranks: int = 1) -> Left:
+        """Run it as ``python -u WORDS`` with the variables that a worker gets."""
+        with text_to_read(program.stdin) as stdin:
+            done = subprocess.run(
+                [sys.executable, "-u", *self._words(program)],
+                cwd=self.path,
+                env=as_user(program.environ) | worker_variables(rank, ranks) | {MARK: "alone"},
+                stdin=stdin,
+                capture_output=True,
+                timeout=SECONDS_TO_ACT,
+                start_new_session=True,
+                check=False,
+            )
+        # As a shell says it, and so do we.
+        code = done.returncode if done.returncode >= 0 else 128 - done.returncode
+        out, err = (text.decode(errors="replace") for text in (done.stdout, done.stderr))
+        return self._left(Ended(code, out, err))
+
+    def launched(self, program: Program, *options: str, ranks: int = 1) -> Left:
+        """Run it as ``clusterrun OPTIONS WORDS``."""
+        launcher = Launcher(self.path)
+        # Here, as the launcher adds to what it is given.
+        environ = as_user(program.environ)
+        absent = [f"--unset={name}" for name in plain_environment().keys() - environ.keys()]
+        try:
+            with text_to_read(program.stdin) as stdin:
+                job = launcher.command(
+                    *options,
+                    *self._words(program),
+                    workers=ranks,
+                    around=("env", *absent) if absent else (),
+                    environ=environ,
+                    stdin=stdin,
+                )
+            ended = job.ended()
+        finally:
+            launcher.close()
+        return self._left(ended._replace(err=REPORT.sub("", ended.err)))
+
+    def _words(self, program: Program) -> list[str]:
+        return [word.replace("{folder}", str(self.path)) for word in program.words]
+
+    def _left(self, ended: Ended) -> Left:
+        new = [self.path / name for name in sorted(self._names() - self.known)]
+        files = {path.name: path.read_bytes() if path.is_file() else b"a folder" for path in new}
+        for path in new:
+            if path.is_file():
+                path.unlink()
+            else:
+                shutil.rmtree(path)
+        out, err = (ADDRESS.sub("0xADDRESS", text) for text in (ended.out, ended.err))
+        return Left(ended.code, out, err, files)
+
+    def _names(self) -> set[str]:
+        return {path.name for path in self.path.iterdir()} - {"__pycache__"}
+
+
+def as_user(environ: Mapping[str, str]) -> dict[str, str]:
+    """Return the environment of somebody who starts a program, with what it needs on top."""
+    mine = {
+        name: value
+        for name, value in plain_environment().items()
+        if not name.startswith(("PYTHON", "PYTEST_CURRENT"))
+    }
+    return {**mine, **environ}
+
+
+def worker_variables(rank: int, ranks: int) -> dict[str, str]:
+    """Return what a worker of a job on one node gets, as far as a program may look at it."""
+    of_rank = dict.fromkeys(("RANK", "LOCAL_RANK", "ROLE_RANK"), str(rank))
+    sizes = dict.fromkeys(("WORLD_SIZE", "LOCAL_WORLD_SIZE", "ROLE_WORLD_SIZE"), str(ranks))
+    return JOB_WIDE | of_rank | sizes
+
+
+@contextmanager
+def text_to_read(text: str) -> Iterator[int]:
+    """Yield a pipe that holds ``text`` and then its end."""
+    read_end, write_end = os.pipe()
+    try:
+        os.write(write_end, text.encode())
+        os.close(write_end)
+        yield read_end
+    finally:
+        os.close(read_end)

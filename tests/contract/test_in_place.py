@@ -1,0 +1,115 @@
+"""A program can't tell how it was started: ``python -u``, or a worker of ours, in whatever way."""
+
+import functools
+
+import pytest
+
+from tests.contract.programs_in_place import PROGRAMS, START_METHODS, Folder, Left, Program
+
+ON_PYTHONPATH = {"PYTHONPATH": "on_pythonpath"}
+
+IN_ITS_OWN_WAY = {
+    "alone_in_its_folder": Program(("name_is_main.py",)),
+    "arguments": Program(("arguments.py", "--lr", "3", "a b", "", "-m", "-u")),
+    "arguments_before_imports": Program(("arguments_before_imports/main.py", "--lr", "3")),
+    "breakpoint_in_the_script": Program(("breakpoint_in_the_script.py",), "p number\nw\nc\n"),
+    "breakpoint_quit": Program(("breakpoint_in_the_script.py",), "q\n"),
+    "breakpoint_turned_off": Program(
+        ("breakpoint_turned_off.py",), environ={"PYTHONBREAKPOINT": "0"}
+    ),
+    "cookie": Program(("cookie.py",)),
+    "debugger_after_the_end": Program(("debugger_after_the_end.py",), "p number\nw\nup\nl\nq\n"),
+    "dev_mode": Program(("unflushed_file.py",), environ={"PYTHONDEVMODE": "1"}),
+    "folder_program": Program(("folder_program", "--lr")),
+    "help_of_the_script": Program(("usage_error.py", "--help")),
+    "input_of_text": Program(("input_of_text.py",), "one\ntwo\nthree\nfour\n"),
+    "interactive_mode": Program(
+        ("interactive_mode.py",), "print(VALUE)\nexit(3)\n", {"PYTHONINSPECT": "1"}
+    ),
+    "locale_by_environment": Program(
+        ("locale_by_environment.py",), environ={"LC_ALL": "C", "TZ": "Asia/Kolkata"}
+    ),
+    "main_module_of_m": Program(("-m", "main_module_of_m.main", "--lr", "3")),
+    "module_from_pythonpath": Program(("module_from_pythonpath.py",), environ=ON_PYTHONPATH),
+    "module_of_m_is_missing": Program(("-m", "no_such_module_anywhere")),
+    "module_of_m_is_a_package_without_main": Program(("-m", "main_module_of_m")),
+    "no_extension": Program(("no_extension", "-x")),
+    "optimized": Program(("name_is_main.py",), environ={"PYTHONOPTIMIZE": "2"}),
+    "package_that_imports_its_main": Program(("-m", "package_that_imports_its_main.tool")),
+    "package_with_main": Program(("-m", "package_with_main", "--lr", "3")),
+    "path_absolute": Program(("{folder}/main_module.py",)),
+    "path_roundabout": Program(("./reloads/../main_module.py",)),
+    "path_is_a_link": Program(("link.py",), environ={"PYTHONPATH": "on_pythonpath"}),
+    "safe_path": Program(("arguments.py",), environ={"PYTHONSAFEPATH": "1"}),
+    "sitecustomize_is_heard": Program(("sitecustomize_is_heard.py", "-x"), environ=ON_PYTHONPATH),
+    "standard_streams_by_environment": Program(
+        ("standard_streams_by_environment.py",), environ={"PYTHONIOENCODING": "latin-1:replace"}
+    ),
+    "usage_error": Program(("usage_error.py", "--lr", "x")),
+    "utf8_mode": Program(("standard_streams.py",), environ={"PYTHONUTF8": "1", "LC_ALL": "C"}),
+    "verbose_warnings": Program(
+        ("warning_at_module_level.py",), environ={"PYTHONWARNINGS": "always"}
+    ),
+    "warning_options": Program(("warning_options.py",), environ={"PYTHONWARNINGS": "error"}),
+    "zipped": Program(("zipped.zip",)),
+}
+"""What is started otherwise than by the path of a file or of a folder's ``main.py``."""
+
+IN_ITS_OWN_WAY |= {
+    f"m_{name}": Program(("-m", f"package_with_main.{name}"))
+    for name in ("raises", "frames", "imported_twice", "pool")
+}
+IN_ITS_OWN_WAY |= {
+    f"exit_{how.replace('-', 'minus_')}": Program(("exit_codes.py", how))
+    for how in (
+        *("0", "7", "-1", "256", "300", "none", "bare", "true", "float", "huge", "object", "tuple"),
+        *("text", "quit", "subclass", "chained", "finally"),
+    )
+}
+IN_ITS_OWN_WAY |= {
+    f"killed_by_{name}": Program(("killed_by_itself.py", str(number)))
+    for name, number in {"hangup": 1, "kill": 9, "user_1": 10, "term": 15, "realtime": 40}.items()
+}
+NEED_AN_ARGUMENT = {"exit_codes", "killed_by_itself"}
+
+
+def every_program() -> dict[str, Program]:
+    """Return each program with its name; the folder tells of most."""
+    files = {path.stem: (path.name,) for path in PROGRAMS.glob("*.py")}
+    folders = {
+        path.parent.name: (f"{path.parent.name}/main.py",) for path in PROGRAMS.glob("*/main.py")
+    }
+    paths = {name: path for name, path in (files | folders).items() if name not in NEED_AN_ARGUMENT}
+    return {name: Program(words) for name, words in paths.items()} | IN_ITS_OWN_WAY
+
+
+EVERY_PROGRAM = every_program()
+
+
+class Alone:
+    """What each program leaves where Python alone runs it, found out once."""
+
+    def __init__(self, folder: Folder) -> None:
+        """Take the folder with the programs."""
+        self.folder = folder
+        self.left = functools.cache(self._left)
+
+    def _left(self, name: str) -> Left:
+        return self.folder.alone(EVERY_PROGRAM[name])
+
+
+@pytest.fixture(scope="module")
+def alone(tmp_path_factory: pytest.TempPathFactory) -> Alone:
+    """Return what tells how the programs run without us."""
+    return Alone(Folder(tmp_path_factory.mktemp("programs") / "in_place"))
+
+
+@pytest.mark.parametrize("method", START_METHODS)
+@pytest.mark.parametrize("name", sorted(EVERY_PROGRAM))
+def test_the_program_does_what_it_does_alone(alone: Alone, name: str, method: str) -> None:
+    """The same output, errors, exit code and files."""
+    expected = alone.left(name)
+
+    left = alone.folder.launched(EVERY_PROGRAM[name], *START_METHODS[method])
+
+    assert left == expected
