@@ -45,7 +45,7 @@ class Weight(IntEnum):
 def choose_cause(fates: Sequence[Fate]) -> Fate | None:
     """Return the fate that caused the others, or None if no worker failed before we stopped it.
 
-    ``fates`` are in the order in which the workers ended.
+    ``fates`` are in the order in which the workers failed, or ended.
     """
     suspects = [(weight, order) for order, fate in enumerate(fates) for weight in _weights(fate)]
     return fates[min(suspects)[1]] if suspects else None

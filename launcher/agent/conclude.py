@@ -39,7 +39,7 @@ def conclude(
         )
         for local_rank in state.ended
     ]
-    reason = _reason(state, fates)
+    reason = _reason(state, sorted(fates, key=lambda fate: fate.clock))
     by_rank = tuple(sorted(fates, key=lambda fate: fate.rank))
     return Outcome(reason, plan.world.attempt, by_rank, state.survivors)
 
@@ -54,7 +54,7 @@ def _fate(state: State, plan: NodePlan, worker: WorkerPlan, epoch: float) -> Fat
         pid=ended.pid,
         ending=ended.ending,
         stopped_by_us=ended.stopped_by_us,
-        clock=epoch + ended.at,
+        clock=epoch + ended.failed_at,
         ran_for=ended.at - ended.since,
         tail=output.tail,
         log="",

@@ -33,13 +33,20 @@ def decide(state: State, event: Event) -> Decision:
     """Return what ``event`` makes of ``state``, and what is to be done about it."""
     if state.phase is Phase.OVER:
         return state, ()
+    decided, actions = _decide(state, event)
+    if state.phase is Phase.RUNNING and decided.phase is not Phase.RUNNING:
+        decided = replace(decided, stopped_at=event.at)
+    return decided, actions
+
+
+def _decide(state: State, event: Event) -> Decision:
     match event:
         case WorkerStarted():
             return _started(state, event)
         case WorkerNotStarted(local_rank, step, error, at):
             return _ended(state, local_rank, NotStarted(step, error), at)
-        case WorkerExited(local_rank, code, at):
-            return _ended(state, local_rank, Exited(code), at)
+        case WorkerExited(local_rank, code, at, since_failure):
+            return _ended(state, local_rank, Exited(code), at, since_failure)
         case WorkerKilled(local_rank, number, at):
             return _ended(state, local_rank, Killed(number), at)
         case WorkerStopped():
@@ -71,8 +78,10 @@ def _started(state: State, event: WorkerStarted) -> Decision:
     return state, (Say(binding_differs(event.local_rank, event.remark)),)
 
 
-def _ended(state: State, local_rank: LocalRank, ending: Ending, at: float) -> Decision:
-    state = with_ended(state, local_rank, ending, at)
+def _ended(
+    state: State, local_rank: LocalRank, ending: Ending, at: float, since_failure: float = 0.0
+) -> Decision:
+    state = with_ended(state, local_rank, ending, at, since_failure)
     collect = CollectOutput(local_rank)
     if state.phase is Phase.RUNNING and not ending.succeeded:
         if state.rules.foreground and ending == Killed(signal.SIGINT):

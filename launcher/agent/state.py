@@ -57,9 +57,11 @@ class Ended(Struct, frozen=True):
     pid: int
     since: float
     at: float
+    failed_at: float
+    """When its exception left the script, where that is known; else as ``at``."""
     ending: Ending
     stopped_by_us: bool
-    """We had signalled it, or the whole job, before it ended."""
+    """We had signalled it, or the whole job, before it ended, and before it failed."""
 
 
 class Output(Struct, frozen=True):
@@ -96,6 +98,8 @@ class State(Struct, frozen=True):
     disturbance: Disturbance | None = None
     """What ended the job from outside its workers; None where nothing has."""
     disturbed_at: float = 0.0
+    stopped_at: float = float("inf")
+    """When it was no longer left alone: its workers were asked to end, or had all ended."""
     cut_off: bool = False
     """The coordinator is gone: no verdict will come."""
     survivors: tuple[str, ...] = ()
@@ -118,10 +122,16 @@ class State(Struct, frozen=True):
         return any(not ended.ending.succeeded for ended in self.ended.values())
 
 
-def with_ended(state: State, local_rank: LocalRank, ending: Ending, at: float) -> State:
-    """Return ``state`` after the end of one worker, at time ``at``."""
+def with_ended(
+    state: State, local_rank: LocalRank, ending: Ending, at: float, since_failure: float = 0.0
+) -> State:
+    """Return ``state`` after the end of one worker, which failed so many seconds before ``at``."""
     before = state.running.get(local_rank, Running(pid=0, since=at))
-    ended = Ended(before.pid, before.since, at, ending, state.phase is not Phase.RUNNING)
+    failed_at = max(before.since, at - since_failure)
+    by_us = state.phase is not Phase.RUNNING and (
+        since_failure == 0 or failed_at > state.stopped_at
+    )
+    ended = Ended(before.pid, before.since, at, failed_at, ending, by_us)
     return replace(
         state,
         starting=state.starting - {local_rank},

@@ -140,7 +140,7 @@ class Supervisor:
             case TellFailing(local_rank):
                 fates = self._outcome(state, plan).fates
                 fate = next(fate for fate in fates if fate.local_rank == local_rank)
-                self._peers.tell_failing(fate, now - state.ended[local_rank].at)
+                self._peers.tell_failing(fate, now - state.ended[local_rank].failed_at)
             case TellDisturbed(disturbance):
                 self._peers.tell_disturbed(disturbance)
             case TellDone():

@@ -34,6 +34,11 @@ class WorkerExited(Struct, frozen=True):
     local_rank: LocalRank
     code: int
     at: float
+    since_failure: float = 0.0
+    """Seconds before that its exception left the script; 0 where nobody but the exit tells.
+
+    Exit handlers may hold the end back for long, while peers fail for want of this worker.
+    """
 
 
 class WorkerKilled(Struct, frozen=True):

@@ -50,7 +50,10 @@ class Fate(Struct, frozen=True):
     stopped_by_us: bool
     """It ended after we had signalled it: not a cause."""
     clock: float
-    """Wall-clock time of the end, seconds since the epoch."""
+    """When it failed, else when it ended: its own host's wall clock, seconds since the epoch.
+
+    For people; what is earlier is told by ages, since clocks of hosts need not agree.
+    """
     ran_for: float
     """Seconds from its start to its end."""
     tail: str

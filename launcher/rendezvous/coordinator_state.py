@@ -22,7 +22,7 @@ OWN = 0
 NEVER = float("inf")
 
 ChooseCause = Callable[[Sequence[Fate]], Fate | None]
-"""Which of the fates, in the order of their ends, caused the others; None if no worker failed."""
+"""Which of the fates, in the order of their failures, caused the others; None if no worker failed."""
 
 
 class Phase(Enum):
@@ -61,7 +61,7 @@ class Terms(Struct, frozen=True):
 
 
 class Report(Struct, frozen=True):
-    """How the workers of one node ended; ``ends`` are dated by the coordinator's clock."""
+    """How the workers of one node ended, and when, or when they failed before, by our clock."""
 
     fates: tuple[Fate, ...]
     ends: tuple[float, ...]
@@ -91,6 +91,8 @@ class State(Struct, frozen=True):
     """Once running: the node rank of each connection."""
     cause_of_stop: Fate | Disturbance | NodeLost | None = None
     """The first thing that went wrong; None while nothing has."""
+    announced: Mapping[int, tuple[Fate, float]] = field(default_factory=dict)
+    """The first failure of each member that told of one at once, and when it was."""
     reports: Mapping[int, Report] = field(default_factory=dict)
     """Of the members that are done."""
     lost: Mapping[int, NodeLost] = field(default_factory=dict)

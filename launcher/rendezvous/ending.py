@@ -1,6 +1,6 @@
 """The end of a job on all its nodes: one stop, one verdict. Pure."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import assert_never
 
 from msgspec.structs import replace
@@ -35,6 +35,12 @@ from launcher.rendezvous.wire import Disturbance, Disturbed, Done, Failing, Stop
 SECONDS_BETWEEN_NOTICES = 60.0
 """To nodes that are done and wait for others."""
 
+SECONDS_OF_ECHO = 1.0
+"""Workers may notice a dead peer sooner than we do that its node is lost."""
+
+DatedFate = tuple[float, int, Fate]
+"""When by our clock, and whose rank to break a tie by."""
+
 
 def heard(state: State, heard: Heard, choose_cause: ChooseCause) -> Decision:
     """Return what a member's message makes of ``state``, while the job runs."""
@@ -43,7 +49,9 @@ def heard(state: State, heard: Heard, choose_cause: ChooseCause) -> Decision:
         # It has said its last word.
         return state, (HangUp((connection,)),)
     match heard.message:
-        case Failing(fate):
+        case Failing(fate, age):
+            dated = fate, heard.at - max(0.0, age)
+            state = replace(state, announced={**state.announced, connection: dated})
             return _stop(state, connection, fate)
         case Disturbed(disturbance):
             return _stop(state, connection, _at_home(state, connection, disturbance))
@@ -57,9 +65,8 @@ def gone(state: State, gone: Gone, choose_cause: ChooseCause) -> Decision:
     """Return what becomes of the job when the connection to a member is gone."""
     if gone.connection in state.reports or gone.connection in state.lost:
         return state, ()
-    if gone.unreachable:
-        return _lost(state, _node(state, gone.connection, silent=True), gone, choose_cause)
-    return _lost(state, _node(state, gone.connection, silent=False), gone, choose_cause)
+    node = _node(state, gone.connection, silent=gone.unreachable)
+    return _lost(state, node, gone, choose_cause)
 
 
 def silent(state: State, silent: Silent, choose_cause: ChooseCause) -> Decision:
@@ -83,7 +90,12 @@ def _node(state: State, connection: int, *, silent: bool) -> NodeLost:
 
 
 def _lost(state: State, node: NodeLost, what: Gone | Silent, choose_cause: ChooseCause) -> Decision:
-    state = replace(state, lost={**state.lost, what.connection: node})
+    silence = state.terms.rhythm.timeout if node.how == state.terms.rhythm.silence else 0.0
+    state = replace(
+        state,
+        lost={**state.lost, what.connection: node},
+        lost_at=min(state.lost_at, what.at - silence),
+    )
     state, stop = _stop(state, what.connection, node)
     state, verdict = _judge_when_all_are_known(state, what.at, choose_cause)
     return state, (*stop, *verdict)
@@ -156,12 +168,13 @@ def reason(state: State, choose_cause: ChooseCause) -> Reason:
     are lost to it. Then a lost node, since what its peers say are echoes; the failed worker that
     caused the others; and what came from outside later.
     """
-    fates = _fates_in_order(state)
     if isinstance(state.cause_of_stop, Interrupted | OutputGone | HelperFailed):
         return state.cause_of_stop
-    if state.lost:
+    dated = _dated_fates(state)
+    cause = choose_cause([fate for _, _, fate in dated])
+    if state.lost and not (cause and _failed_before_the_loss(state, cause, dated)):
         return next(iter(state.lost.values()))
-    if cause := choose_cause(fates):
+    if cause:
         return WorkerFailed(cause)
     if disturbance := next(_disturbances(state), None):
         return disturbance
@@ -170,14 +183,26 @@ def reason(state: State, choose_cause: ChooseCause) -> Reason:
     return Succeeded()
 
 
+def _failed_before_the_loss(state: State, cause: Fate, dated: Sequence[DatedFate]) -> bool:
+    """Tell whether a worker failed clearly before a node was lost, or on it: that is no echo."""
+    on_lost_nodes = {
+        state.announced[each][0].rank for each in state.lost if each in state.announced
+    }
+    failed_at = next(at for at, _, fate in dated if fate == cause)
+    return cause.rank in on_lost_nodes or failed_at < state.lost_at - SECONDS_OF_ECHO
+
+
 def _disturbances(state: State) -> Iterator[Disturbance]:
     return (report.disturbance for report in state.reports.values() if report.disturbance)
 
 
-def _fates_in_order(state: State) -> list[Fate]:
+def _dated_fates(state: State) -> list[DatedFate]:
+    """Return all fates that are known, in the order of their ends or failures."""
     dated = [
-        (end, fate.rank, fate)
+        (at, fate.rank, fate)
         for report in state.reports.values()
-        for end, fate in zip(report.ends, report.fates, strict=True)
+        for at, fate in zip(report.ends, report.fates, strict=True)
     ]
-    return [fate for _, _, fate in sorted(dated, key=lambda each: each[:2])]
+    announced = [state.announced[each] for each in state.lost if each in state.announced]
+    dated += [(at, fate.rank, fate) for fate, at in announced]
+    return sorted(dated, key=lambda each: each[:2])

@@ -6,7 +6,7 @@ import pytest
 
 from launcher.agent.conclude import conclude
 from launcher.agent.state import State
-from launcher.domain.events import Event
+from launcher.domain.events import Event, WorkerExited
 from launcher.domain.outcome import (
     Exited,
     HelperFailed,
@@ -119,3 +119,28 @@ def test_what_came_from_outside_is_the_reason(event: Event, reason: Reason, exit
     outcome = concluded(state)
 
     assert (outcome.reason, outcome.exit_code) == (reason, exit_code)
+
+
+def test_a_failure_is_dated_by_when_it_left_the_script() -> None:
+    """Exit handlers hold its end back; a peer that fails for want of it has ended before."""
+    echo = WorkerExited(LocalRank(0), 1, at=10.0)
+    held_back = WorkerExited(LocalRank(1), 3, at=12.0, since_failure=2.5)
+    state, _ = answer(workers(2), started(0), started(1), echo, held_back)
+
+    outcome = concluded(state)
+
+    assert [fate.clock - EPOCH for fate in outcome.fates] == [10.0, 9.5]
+    assert [fate.stopped_by_us for fate in outcome.fates] == [False, False]
+    assert outcome.exit_code == 3
+
+
+def test_a_failure_that_we_brought_about_is_none_of_its_own() -> None:
+    """It left the script after we had asked the worker to end."""
+    cause = WorkerExited(LocalRank(0), 1, at=10.0)
+    later = WorkerExited(LocalRank(1), 3, at=12.0, since_failure=1.5)
+    state, _ = answer(workers(2), started(0), started(1), cause, later)
+
+    outcome = concluded(state)
+
+    assert [fate.stopped_by_us for fate in outcome.fates] == [False, True]
+    assert outcome.exit_code == 1

@@ -28,10 +28,11 @@ class Nodes:
         workers: int = 1,
         args: Sequence[str] = (),
         environ: Mapping[str, str] | None = None,
+        before: Sequence[str] = (),
     ) -> Job:
-        """Start the command on the host with this number."""
+        """Start the command on the host with this number, by another one ``before`` it if need be."""
         words = (*options, str(self._script), *args)
-        around = self._hosts[number].around
+        around = (*self._hosts[number].around, *before)
         return self._launcher.command(*words, workers=workers, around=around, environ=environ)
 
     def start_all(

@@ -4,6 +4,7 @@ In each of them a step of training is in flight: every rank waits for the sum of
 """
 
 import os
+import re
 import signal
 import sys
 import time
@@ -11,13 +12,14 @@ from collections.abc import Sequence
 
 import pytest
 
-from tests.contract.launched import Job, Launcher
+from tests.contract.launched import Ended, Job, Launcher
 from tests.hosts.host import Host
 from tests.hosts.nodes import Nodes, codes, ended
 
 STEPS = """
-    import os, socket, time
+    import atexit, os, signal, socket, sys, time
 
+    faults = dict(word.split("=") for word in sys.argv[1:])
     rank, size = int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])
     where = os.environ["MASTER_ADDR"], int(os.environ["MASTER_PORT"])
 
@@ -48,10 +50,28 @@ STEPS = """
         if rank > 0:
             exactly_one(calls[0])
 
+    def strike(fault):
+        if fault == "held back":
+            atexit.register(time.sleep, 2)
+        if fault in ("exit", "held back"):
+            raise ValueError("a bad batch")
+        if fault == "kill":
+            os.kill(os.getpid(), signal.SIGKILL)
+
+    if faults.get(str(rank)) == "deaf":
+        signal.signal(signal.SIGTERM, signal.SIG_IGN)
+
     for step in range(1_000_000):
+        if step == 10 and str(rank) in faults:
+            strike(faults[str(rank)])
         if step % 25 == 5:
             print("step", step, flush=True)
-        all_reduce()
+        try:
+            all_reduce()
+        except OSError:
+            if faults.get(str(rank)) == "deaf":
+                time.sleep(1000)
+            raise
         time.sleep(0.02)
 """
 """What torch does in a step, in so far as faults see it: no rank goes on without the others."""
@@ -202,3 +222,113 @@ def test_all_processors_are_busy(trainers: Trainers) -> None:
     for each in hogs:
         each.kill_all()
     end_in_order(trainers.jobs)
+
+
+def reports(ends: Sequence[Ended]) -> list[str]:
+    """Return what each node tells of the cause, from its first line to whose exit code it is.
+
+    The worker's own words are shown where they were not printed, and other workers only at home.
+    """
+    told = []
+    for end in ends:
+        lines = end.err.splitlines()
+        [first] = [
+            i
+            for i, line in enumerate(lines)
+            if re.match(r"clusterrun: rank \d+ on .*(fail|kill)", line) and "stopping" not in line
+        ]
+        told.append("\n".join([*lines[first : first + 2], lines[-1]]))
+    return told
+
+
+def one_cause(ends: Sequence[Ended], code: int, headline: str) -> None:
+    """Check that all nodes report the same cause, in the same words, and end with its code."""
+    told = reports(ends)
+
+    assert codes(ends) == [code] * len(ends), ends
+    assert told == told[:1] * len(told)
+    rank = re.findall(r"rank (\d+)", headline)[0]
+    first, _, last = told[0].splitlines()
+    assert first == f"clusterrun: {headline}", ends
+    assert last.startswith(f"clusterrun: exit code {code} is rank {rank}'s"), ends
+
+
+WORKER_FAULTS = {
+    "an exception": ("exit", 1, "rank 1 on n1 failed: ValueError: a bad batch"),
+    "an exception whose exit is held back": (
+        "held back",
+        1,
+        "rank 1 on n1 failed: ValueError: a bad batch",
+    ),
+    "SIGKILL": ("kill", 137, "rank 1 on n1 was killed by SIGKILL"),
+}
+
+
+@pytest.mark.parametrize(
+    ("fault", "code", "headline"), WORKER_FAULTS.values(), ids=WORKER_FAULTS.keys()
+)
+def test_a_worker_fails(
+    fault: str, code: int, headline: str, hosts: tuple[Host, ...], clusterrun: Launcher
+) -> None:
+    """While its peers wait for it, who fail in turn: they are its echoes, on every node."""
+    jobs = Nodes(clusterrun, hosts, STEPS).start_all(args=[f"1={fault}"], workers=(1, 1, 1))
+
+    one_cause(ended(jobs), code, headline)
+
+
+def test_two_workers_fail_at_once(hosts: tuple[Host, ...], clusterrun: Launcher) -> None:
+    """On two nodes; which was first nobody may know, but all say the same."""
+    words = ["1=exit", "2=kill"]
+    jobs = Nodes(clusterrun, hosts, STEPS).start_all(args=words, workers=(1, 1, 1))
+
+    ends = ended(jobs)
+
+    # What none of us sent comes first, unless it came when all were being stopped.
+    killed = [end.code == 137 for end in ends]
+    if all(killed):
+        one_cause(ends, 137, "rank 2 on n2 was killed by SIGKILL")
+    else:
+        one_cause(ends, 1, "rank 1 on n1 failed: ValueError: a bad batch")
+
+
+def test_a_worker_is_deaf_to_sigterm(hosts: tuple[Host, ...], clusterrun: Launcher) -> None:
+    """It has its grace, and is killed; that is not what ended the job."""
+    nodes = Nodes(clusterrun, hosts, STEPS)
+    jobs = nodes.start_all(
+        "--shutdown-timeout", "0.5", args=["1=exit", "2=deaf"], workers=(1, 1, 1)
+    )
+
+    ends = ended(jobs)
+
+    one_cause(ends, 1, "rank 1 on n1 failed: ValueError: a bad batch")
+    assert "clusterrun: 1 worker did not end within 0.5 s: sending SIGKILL\n" in ends[2].err
+
+
+SKEWED = """
+import runpy, sys, time
+truth, ahead = time.time, float(sys.argv[1])
+time.time = lambda: truth() + ahead
+sys.argv = sys.argv[2:]
+runpy.run_path(sys.argv[0], run_name="__main__")
+"""
+"""Executes the command that follows with a wall clock of its own."""
+
+
+@pytest.mark.parametrize("ahead", [30, -30])
+def test_clocks_differ(ahead: int, hosts: tuple[Host, ...], clusterrun: Launcher) -> None:
+    """By half a minute, in either direction: the cause is the same, and so is its time."""
+    (clusterrun.folder / "skewed.py").write_text(SKEWED)
+    skewed = (sys.executable, str(clusterrun.folder / "skewed.py"), str(ahead))
+    nodes = Nodes(clusterrun, hosts, STEPS)
+    place = ("--nnodes", "2", "--master-addr", hosts[0].address)
+    jobs = [
+        nodes.start(0, *place, "--node-rank", "0", args=["1=exit"]),
+        nodes.start(1, *place, "--node-rank", "1", args=["1=exit"], before=skewed),
+    ]
+
+    ends = ended(jobs)
+
+    one_cause(ends, 1, "rank 1 on n1 failed: ValueError: a bad batch")
+    [shown] = re.findall(r"at (\S+ \S+),", ends[0].err)
+    at = time.mktime(time.strptime(shown, "%Y-%m-%d %H:%M:%S"))
+    assert abs(at - time.time() - ahead) < 15

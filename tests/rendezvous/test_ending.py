@@ -274,3 +274,53 @@ def test_a_silent_node_that_is_done_is_missed_by_nobody() -> None:
     assert job.hung_up_on == [1]
     assert job.verdicts[0] == Succeeded()
     assert job.stops == {}
+
+
+def test_a_failure_well_before_a_loss_is_the_cause() -> None:
+    """Its node, or another one, is lost while all of them stop."""
+    job = running(3)
+    job.now = 100.0
+    job.fails(2, fate(2, 3), age=0.1)
+    job.now = 105.0
+    job.goes(1)
+    job.is_done(0, [(fate(0, ending=STOPPED, stopped_by_us=True), 1.0)])
+    job.is_done(2, [(fate(2, 3), 5.1)])
+
+    assert set(job.verdicts.values()) == {WorkerFailed(fate(2, 3))}
+
+
+def test_a_silence_is_dated_by_its_beginning() -> None:
+    """Peers of a node that was cut off may fail long before it is known to be lost."""
+    job = running(3)
+    job.now = 100.0
+    job.fails(2, fate(2, 3))
+    job.now = 114.0
+    job.is_silent(1)
+    job.is_done(0, [(fate(0, ending=STOPPED, stopped_by_us=True), 1.0)])
+    job.is_done(2, [(fate(2, 3), 14.0)])
+
+    lost = NodeLost(1, "n1", "has been silent for 15 s")
+    assert set(job.verdicts.values()) == {lost}
+
+
+def test_a_failure_on_the_node_that_is_lost_is_the_cause() -> None:
+    """A scheduler may end a node whose task has failed; nothing fails on a node that is lost."""
+    job = running(2)
+    job.fails(1, fate(1, 3), age=0.1)
+    job.goes(1)
+    job.is_done(0, [(fate(0, 1, tail="connection reset by peer"), 0.0)])
+
+    assert job.verdicts == {0: WorkerFailed(fate(1, 3))}
+
+
+@pytest.mark.parametrize("order", [(0, 1, 2), (2, 1, 0), (1, 2, 0)])
+def test_two_failures_at_once_have_one_cause(order: tuple[int, ...]) -> None:
+    """The earlier one, in whatever order their nodes are heard."""
+    job = running(3)
+    failures = {0: (fate(0, 5), 2.0), 1: (fate(1, 6), 2.001), 2: (fate(2, 7), 1.999)}
+    for number in order:
+        job.fails(number, *failures[number])
+    for number in order:
+        job.is_done(number, [failures[number]])
+
+    assert job.verdicts == dict.fromkeys((0, 1, 2), WorkerFailed(fate(1, 6)))
