@@ -1,0 +1,218 @@
+"""Run launchers side by side: they take turns, so that whatever else the machine does meets all."""
+
+import compileall
+import ctypes
+import math
+import os
+import shlex
+import shutil
+import signal
+import socket
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+from argparse import ArgumentParser
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
+from pathlib import Path
+from typing import IO
+
+import psutil
+
+import launcher
+
+Measured = tuple[float, ...]
+"""What one run shows; ``math.inf`` where it didn't end in time, or not well."""
+
+OURS = "clusterrun"
+THEIRS = "torchrun"
+
+MPIRUN = "mpirun"
+"""Measured too where it is installed."""
+
+SECONDS_TO_END = 300.0
+"""For one run; a busy machine needs a small part of it."""
+
+SHOWN_OF_OUTPUT = 2000
+"""Bytes, of a job that could not be measured."""
+
+PR_SET_CHILD_SUBREAPER = 36
+
+
+def parser(description: str, nproc: int) -> ArgumentParser:
+    """Return a parser of what all benchmarks take, with their usual number of ranks."""
+    arguments = ArgumentParser(description=description)
+    arguments.add_argument("--runs", type=int, default=5, help="of each; the median counts")
+    arguments.add_argument("--nproc", type=int, default=nproc, help="ranks")
+    return arguments
+
+
+def command(name: str, nproc: int, *words: str | Path) -> list[str]:
+    """Return the command with which a launcher runs ``[OPTION...] SCRIPT [ARGUMENT...]``.
+
+    clusterrun and torchrun are those beside this interpreter.
+    """
+    if name == MPIRUN:
+        # It gives its ranks other variables than torch reads, and no address.
+        as_torch = "RANK=$OMPI_COMM_WORLD_RANK WORLD_SIZE=$OMPI_COMM_WORLD_SIZE"
+        address = f"MASTER_ADDR=127.0.0.1 MASTER_PORT={free_port()}"
+        run = ["sh", "-c", f'{as_torch} {address} exec "$@"', "sh", sys.executable]
+        return [
+            MPIRUN,
+            "--allow-run-as-root",
+            "--oversubscribe",
+            "-n",
+            f"{nproc}",
+            *run,
+            *map(str, words),
+        ]
+    # torchrun's own is always the same, and may be taken.
+    port = [] if name == OURS else [f"--master-port={free_port()}"]
+    beside = Path(sys.executable).with_name(name)
+    return [str(beside), f"--nproc-per-node={nproc}", *port, *map(str, words)]
+
+
+def is_installed(name: str) -> bool:
+    """Tell whether this command is there."""
+    return shutil.which(name) is not None
+
+
+def free_port() -> int:
+    """Return a port that nobody listens on."""
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        return int(server.getsockname()[1])
+
+
+def medians(
+    runs: int, measures: Mapping[str, Callable[[], Measured]], *, warm_up: bool = True
+) -> dict[str, Measured]:
+    """Measure each so often, in turn; return the medians of what they show.
+
+    Args:
+        runs: how many runs of each count.
+        measures: functions that do one run.
+        warm_up: whether a first run of each doesn't count: it may have to read from the disk.
+
+    """
+    # pip does so for an installed package; a checkout may lie where Python must not write.
+    compileall.compile_dir(Path(launcher.__file__).parent, quiet=2)
+    shown: dict[str, list[Measured]] = {name: [] for name in measures}
+    for _ in range(runs + warm_up):
+        for name, measure in measures.items():
+            shown[name].append(measure())
+    return {
+        name: tuple(statistics.median(column) for column in zip(*all_runs[warm_up:], strict=True))
+        for name, all_runs in shown.items()
+    }
+
+
+def launch_time(name: str, nproc: int, *words: str | Path) -> Measured:
+    """Return how long a launcher takes, from the command to its end."""
+    return (run_time(command(name, nproc, *words)),)
+
+
+def run_time(words: Sequence[str]) -> float:
+    """Return how long a command takes; ``math.inf`` if it fails or doesn't end in time."""
+    start = time.perf_counter()
+    with started(words) as job:
+        code = job.exit_code(SECONDS_TO_END)
+        taken = time.perf_counter() - start
+        if code == 0:
+            return taken
+        job.say("did not end" if code is None else f"ended with {code}")
+    return math.inf
+
+
+class Job:
+    """A started command, and what it has printed."""
+
+    def __init__(self, process: "subprocess.Popen[bytes]", output: IO[bytes]) -> None:
+        """Take a process and the file that it prints to."""
+        self.process = process
+        self._output = output
+
+    def exit_code(self, within: float) -> int | None:
+        """Wait for its end; return None if it is still running after so many seconds."""
+        try:
+            return self.process.wait(within)
+        except subprocess.TimeoutExpired:
+            return None
+
+    def say(self, what: str) -> None:
+        """Print why it can't be measured, and the end of what it has printed itself."""
+        self._output.seek(max(0, self._output.seek(0, os.SEEK_END) - SHOWN_OF_OUTPUT))
+        printed = self._output.read().decode(errors="replace")
+        print(f"{printed}\n{shlex.join(self.process.args)}: {what}", file=sys.stderr)
+
+
+@contextmanager
+def started(words: Sequence[str]) -> Iterator[Job]:
+    """Start a command; afterwards end it and all that it has started."""
+    adopt_orphans()
+    # Set, so that torchrun has nothing to warn of, and all do the same.
+    environ = {**os.environ, "OMP_NUM_THREADS": "1"}
+    with (
+        tempfile.TemporaryFile() as output,
+        subprocess.Popen(
+            words, env=environ, stdin=subprocess.DEVNULL, stdout=output, stderr=subprocess.STDOUT
+        ) as process,
+    ):
+        try:
+            yield Job(process, output)
+        finally:
+            end_descendants()
+
+
+def adopt_orphans() -> None:
+    """Become the parent of descendants whose own parent ends, so that all can be found."""
+    ctypes.CDLL(None).prctl(PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
+
+
+def end_descendants() -> None:
+    """Kill whatever this process has started, and those that these have, until none is left."""
+    deadline = time.monotonic() + SECONDS_TO_END
+    while (living := psutil.Process().children(recursive=True)) and time.monotonic() < deadline:
+        for process in living:
+            with suppress(psutil.NoSuchProcess):
+                process.send_signal(signal.SIGKILL)
+        psutil.wait_procs(living, timeout=SECONDS_TO_END / 10)
+
+
+def written(folder: Path, pattern: str) -> dict[str, str]:
+    """Return what files of these names hold, those aside that are still empty."""
+    texts = {path.name: path.read_text() for path in folder.glob(pattern)}
+    return {name: text for name, text in texts.items() if text}
+
+
+def written_by_all(
+    folder: Path, pattern: str, nproc: int, within: float, job: Job
+) -> dict[str, str]:
+    """Wait until all ranks have written their file; return what there is when time or job ends."""
+    deadline = time.monotonic() + within
+    while len(written(folder, pattern)) < nproc and time.monotonic() < deadline:
+        if job.exit_code(within=0.05) is not None:
+            break
+    return written(folder, pattern)
+
+
+def proportional_megabytes(process: psutil.Process) -> float:
+    """Return the memory that a process holds, pages shared with others in parts (PSS)."""
+    with suppress(OSError):
+        for line in Path(f"/proc/{process.pid}/smaps_rollup").read_text().splitlines():
+            if line.startswith("Pss:"):
+                return int(line.split()[1]) / 1000
+    return 0.0
+
+
+def row(what: str, ours: float, theirs: float, *, unit: str = "s", digits: int = 2) -> str:
+    """Return two medians, and how many times the second is the first, as a row of a table."""
+    times = f"{theirs / ours:.1f} times" if ours > 0 and math.isfinite(theirs) else "-"
+    cells = [what, shown(ours, unit, digits), shown(theirs, unit, digits), times]
+    return f"| {' | '.join(cells)} |"
+
+
+def shown(value: float, unit: str, digits: int) -> str:
+    """Return a number with its unit."""
+    return f"{value:.{digits}f} {unit}" if math.isfinite(value) else "fails"

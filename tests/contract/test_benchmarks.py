@@ -1,0 +1,86 @@
+"""The benchmarks behind the README's figures, with few runs: ten times what is promised passes.
+
+Enough to notice that something went badly wrong, or that a benchmark measures nothing any more.
+"""
+
+import math
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+SCRIPTS = Path(__file__).parents[2] / "scripts"
+
+pytestmark = [pytest.mark.long, pytest.mark.timeout(900)]
+
+
+def test_eight_ranks_are_ready_sooner_than_torchruns() -> None:
+    """Promised: five times faster, and in the time of one ``import torch`` and a little more."""
+    against_torchrun, *_, against_import = rows("bench_ready.py", "--runs=1")
+
+    assert against_torchrun[2] > 5 / 10
+    assert against_import[0] < 10 * against_import[1]
+
+
+def test_eight_ranks_that_train_hold_no_more_than_torchruns() -> None:
+    """Promised: half of torchrun's; ten times that would be five torchruns."""
+    of_ranks, of_all = rows("bench_memory.py", "--runs=1")
+
+    assert 100 < of_ranks[0] < 10 * 0.5 * of_ranks[1]
+    assert of_ranks[0] < of_all[0] < 10 * 0.5 * of_all[1]
+
+
+def test_an_idle_launcher_is_small_and_sleeps() -> None:
+    """Promised: 35 MB, and no wake-up in ten seconds, of which ten times would still be none."""
+    agent, with_helpers, wakeups = rows("bench_idle.py", "--runs=1")
+
+    assert 0 < agent[0] < with_helpers[0] < 10 * 35
+    assert wakeups[0] == 0
+
+
+def test_a_restart_takes_seconds() -> None:
+    """Promised: one second; torchrun may hang."""
+    [restart] = rows("bench_restart.py", "--runs=1")
+
+    assert 0 < restart[0] < 10
+
+
+def test_all_ranks_hear_of_a_failure_at_once() -> None:
+    """Promised: within 50 ms."""
+    [stop] = rows("bench_stop.py", "--runs=3")
+
+    assert 0 < stop[0] < 10 * 50
+
+
+def test_followers_of_torch_are_all_brought_by_those_that_are_preloaded() -> None:
+    """The action whose followers cost most: none is left to import, nor time to be spent."""
+    done = run("measure_followers.py", "--runs=1", "--only=AdamW")
+
+    constructor, first_step = done.splitlines()[2:]
+
+    assert re.search(
+        r"\| torch\._dynamo \| \d{3,} \| \d{3,} \| .* \| 0 \| \d{1,2} \|$", constructor
+    )
+    assert re.search(r"\| 0 \| \d{1,2} \|$", first_step)
+
+
+def rows(script: str, *options: str) -> list[list[float]]:
+    """Run a benchmark; return clusterrun's number in each row, the other's, and their ratio."""
+    lines = run(script, *options).splitlines()
+    return [[number(cell) for cell in line.strip("|").split("|")[1:]] for line in lines]
+
+
+def number(cell: str) -> float:
+    """Return the number of a cell like ``12.3 ms``; infinity for one that couldn't be measured."""
+    [value, *_] = cell.split()
+    return float(value) if value[0].isdecimal() else math.inf
+
+
+def run(script: str, *options: str) -> str:
+    """Run a script; return what it prints."""
+    command = [sys.executable, str(SCRIPTS / script), *options]
+    done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=850)
+    assert done.returncode == 0, done.stderr
+    return done.stdout
