@@ -90,6 +90,8 @@ def medians(
 ) -> dict[str, Measured]:
     """Measure each so often, in turn; return the medians of what they show.
 
+    Others may fail, clusterrun may not: that ends the benchmark.
+
     Args:
         runs: how many runs of each count.
         measures: functions that do one run.
@@ -102,6 +104,8 @@ def medians(
     for _ in range(runs + warm_up):
         for name, measure in measures.items():
             shown[name].append(measure())
+            if name == OURS and math.inf in shown[name][-1]:
+                sys.exit(f"{OURS} could not be measured")
     return {
         name: tuple(statistics.median(column) for column in zip(*all_runs[warm_up:], strict=True))
         for name, all_runs in shown.items()
