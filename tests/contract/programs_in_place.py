@@ -18,7 +18,6 @@ START_METHODS: dict[str, tuple[str, ...]] = {"spawn": ()}
 """The options that ask for each way of starting a worker."""
 
 JOB_WIDE = {
-    "OMP_NUM_THREADS": str(len(os.sched_getaffinity(0))),
     "TORCH_NCCL_ASYNC_ERROR_HANDLING": "1",
     "TORCHELASTIC_SIGNALS_TO_HANDLE": "SIGTERM,SIGINT,SIGHUP,SIGQUIT",
     "ROLE_NAME": "default",
@@ -143,7 +142,8 @@ def worker_variables(rank: int, ranks: int) -> dict[str, str]:
     """Return what a worker of a job on one node gets, as far as a program may look at it."""
     of_rank = dict.fromkeys(("RANK", "LOCAL_RANK", "ROLE_RANK"), str(rank))
     sizes = dict.fromkeys(("WORLD_SIZE", "LOCAL_WORLD_SIZE", "ROLE_WORLD_SIZE"), str(ranks))
-    return JOB_WIDE | of_rank | sizes
+    threads = {"OMP_NUM_THREADS": str(max(1, len(os.sched_getaffinity(0)) // ranks))}
+    return JOB_WIDE | of_rank | sizes | threads
 
 
 @contextmanager

@@ -1,6 +1,8 @@
 """A program can't tell how it was started: ``python -u``, or a worker of ours, in whatever way."""
 
 import functools
+from collections.abc import Sequence
+from pathlib import Path
 
 import pytest
 
@@ -85,6 +87,12 @@ def every_program() -> dict[str, Program]:
 
 EVERY_PROGRAM = every_program()
 
+TWO_RANKS = sorted(
+    {path.relative_to(PROGRAMS) for path in PROGRAMS.glob("two_ranks/*.py")}
+    | {path.relative_to(PROGRAMS) for path in PROGRAMS.glob("two_ranks/*/main.py")}
+)
+"""Programs that print one fact a line, in the same order on each rank."""
+
 
 class Alone:
     """What each program leaves where Python alone runs it, found out once."""
@@ -93,9 +101,13 @@ class Alone:
         """Take the folder with the programs."""
         self.folder = folder
         self.left = functools.cache(self._left)
+        self.two_ranks = functools.cache(self._two_ranks)
 
     def _left(self, name: str) -> Left:
         return self.folder.alone(EVERY_PROGRAM[name])
+
+    def _two_ranks(self, path: Path) -> list[Left]:
+        return [self.folder.alone(Program((str(path),)), rank, ranks=2) for rank in range(2)]
 
 
 @pytest.fixture(scope="module")
@@ -113,3 +125,35 @@ def test_the_program_does_what_it_does_alone(alone: Alone, name: str, method: st
     left = alone.folder.launched(EVERY_PROGRAM[name], *START_METHODS[method])
 
     assert left == expected
+
+
+@pytest.mark.parametrize("method", START_METHODS)
+@pytest.mark.parametrize("path", TWO_RANKS, ids=str)
+def test_ranks_differ_where_fresh_interpreters_do(alone: Alone, path: Path, method: str) -> None:
+    """And are equal where these are: no rank shares what only a common start could give it."""
+    fresh = alone.two_ranks(path)
+    assert [left.err for left in fresh] == ["", ""]
+
+    left = alone.folder.launched(Program((str(path),)), *START_METHODS[method], ranks=2)
+
+    assert (left.code, left.err) == (0, "")
+    assert compared(*of_each_rank(left.out)) == compared(*(one.out.splitlines() for one in fresh))
+
+
+def of_each_rank(out: str) -> list[list[str]]:
+    """Return the lines of both ranks, without their labels."""
+    labels = [f"[rank {rank}] " for rank in range(2)]
+    lines = out.splitlines()
+    return [[ln.removeprefix(label) for ln in lines if ln.startswith(label)] for label in labels]
+
+
+def compared(first: Sequence[str], second: Sequence[str]) -> list[str]:
+    """Return what is equal on both ranks as it is, and of other facts that they differ.
+
+    Where a fact is about the rank, it is returned in both versions.
+    """
+    pairs = zip(first, second, strict=True)
+    return [
+        one if one == other else f"{one} / {other}" if one.startswith("rank") else "they differ"
+        for one, other in pairs
+    ]

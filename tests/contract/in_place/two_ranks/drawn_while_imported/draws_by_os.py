@@ -1,0 +1,3 @@
+import os
+
+DRAWN = os.urandom(4).hex()

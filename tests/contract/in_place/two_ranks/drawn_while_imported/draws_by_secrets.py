@@ -1,0 +1,3 @@
+import secrets
+
+DRAWN = secrets.token_hex(4)

@@ -1,0 +1,3 @@
+import uuid
+
+DRAWN = uuid.uuid4()

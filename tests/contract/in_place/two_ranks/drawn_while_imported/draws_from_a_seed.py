@@ -1,0 +1,3 @@
+import random
+
+GENERATOR = random.Random(4)

@@ -1,0 +1,3 @@
+import os
+
+DESCRIPTOR = os.open(__file__, os.O_RDONLY)

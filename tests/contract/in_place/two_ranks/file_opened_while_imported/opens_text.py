@@ -1,0 +1,1 @@
+FILE = open(__file__)

@@ -1,0 +1,3 @@
+import numpy
+
+DRAWN = numpy.random.random()

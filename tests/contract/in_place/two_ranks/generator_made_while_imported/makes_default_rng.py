@@ -1,0 +1,3 @@
+from numpy.random import default_rng
+
+GENERATOR = default_rng()

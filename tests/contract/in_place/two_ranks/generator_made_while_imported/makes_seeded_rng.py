@@ -1,0 +1,3 @@
+import numpy
+
+GENERATOR = numpy.random.default_rng(3)

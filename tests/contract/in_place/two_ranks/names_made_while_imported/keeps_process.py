@@ -1,0 +1,4 @@
+import os
+
+PROCESS = os.getpid()
+PARENT = os.getppid()

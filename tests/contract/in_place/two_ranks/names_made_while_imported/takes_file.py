@@ -1,0 +1,3 @@
+import tempfile
+
+FILE = tempfile.NamedTemporaryFile()

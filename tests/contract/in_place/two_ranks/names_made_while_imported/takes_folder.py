@@ -1,0 +1,3 @@
+import tempfile
+
+FOLDER = tempfile.TemporaryDirectory()

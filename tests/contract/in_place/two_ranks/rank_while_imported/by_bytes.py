@@ -1,0 +1,3 @@
+import os
+
+RANK = os.environb.get(b"RANK")

@@ -1,0 +1,3 @@
+import os
+
+RANK = os.environ._data.get(b"RANK")

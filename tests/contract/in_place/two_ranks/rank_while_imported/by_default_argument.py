@@ -1,0 +1,8 @@
+import os
+
+
+def rank(value=int(os.environ.get("RANK", -1))):
+    return value
+
+
+RANK = rank()

@@ -1,0 +1,3 @@
+import os
+
+RANK = dict(os.environ).get("RANK")

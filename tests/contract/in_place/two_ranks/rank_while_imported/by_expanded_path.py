@@ -1,0 +1,3 @@
+import os.path
+
+RANK = os.path.expandvars("$RANK-${LOCAL_RANK}")

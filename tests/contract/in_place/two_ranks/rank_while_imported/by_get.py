@@ -1,0 +1,3 @@
+import os
+
+RANK = os.environ.get("LOCAL_RANK")

@@ -1,0 +1,3 @@
+import os
+
+RANK = os.getenv("RANK", "-1"), os.getenvb(b"LOCAL_RANK")

@@ -1,0 +1,3 @@
+from os import environ, getenv
+
+RANK = getenv("RANK"), environ.get("LOCAL_RANK")

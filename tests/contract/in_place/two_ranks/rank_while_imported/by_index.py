@@ -1,0 +1,3 @@
+import os
+
+RANK = os.environ["RANK"]

@@ -1,0 +1,3 @@
+import os
+
+RANK = sorted(value for name, value in os.environ.items() if name.endswith("RANK"))

@@ -1,0 +1,3 @@
+import os
+
+RANK = "RANK" in os.environ

@@ -1,0 +1,3 @@
+import os
+
+RANK = os.environ.pop("ROLE_RANK", None)

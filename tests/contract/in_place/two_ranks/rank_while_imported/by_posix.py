@@ -1,0 +1,3 @@
+import posix
+
+RANK = posix.environ.get(b"RANK")

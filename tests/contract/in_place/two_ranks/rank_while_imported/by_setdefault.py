@@ -1,0 +1,3 @@
+import os
+
+RANK = os.environ.setdefault("RANK", "default")

@@ -1,0 +1,3 @@
+import os
+
+RANK = os.popen("echo $RANK").read().strip()

@@ -1,0 +1,3 @@
+import os
+
+COUNTER = os.eventfd(1, os.EFD_NONBLOCK)

@@ -1,0 +1,3 @@
+import multiprocessing
+
+LOCK = multiprocessing.Lock()

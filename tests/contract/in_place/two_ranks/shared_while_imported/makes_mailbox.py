@@ -1,0 +1,3 @@
+import multiprocessing
+
+MAILBOX = multiprocessing.SimpleQueue()

@@ -1,0 +1,3 @@
+import mmap
+
+MAP = mmap.mmap(-1, 4096)

@@ -1,0 +1,3 @@
+import os
+
+READ_END, WRITE_END = os.pipe()

@@ -1,0 +1,3 @@
+import multiprocessing
+
+VALUE = multiprocessing.Value("i", 0)
