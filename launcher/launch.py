@@ -7,6 +7,7 @@ import sys
 import time
 from collections.abc import Mapping
 from contextlib import ExitStack, suppress
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -20,8 +21,11 @@ from launcher.domain.job import JobSpec
 from launcher.domain.machine import Machine
 from launcher.domain.outcome import Interrupted, Outcome, Succeeded, WorkerFailed
 from launcher.domain.plan import NodePlan
+from launcher.domain.preparation import Prepared
+from launcher.domain.restarts import rules_of
 from launcher.machine.inspect import inspect
 from launcher.planning.node import plan_node
+from launcher.planning.preparation import preparation_of
 from launcher.planning.ranks import local_size
 from launcher.planning.variables import environment_before
 from launcher.rendezvous.assumed import assumed_world, lone_worker_world
@@ -105,12 +109,14 @@ def launch(
         cleanup.callback(fork_server.close)
         machine = _this_machine(environment_before(job, environ, resolved.unset))
         count = local_size(job, machine)
+        _prepare(resolved, machine, count, fork_server, environ)
         nodes = _meet(job, machine, count, inbox)
         if isinstance(nodes, Interrupted):
             return Outcome(nodes, attempt=0, fates=(), survivors=()), ""
         cleanup.callback(nodes.leave)
         workers = _worker_group(job, nodes.run_id, count, fork_server, environ)
         cleanup.callback(workers.close)
+        fork_server.told = partial(_tell_prepared, workers, verbose=resolved.verbose)
         attempts = JobAttempts(resolved, machine, nodes, workers, environ)
         outcome = Supervisor(attempts, workers, nodes, inbox, time).run(_rules(job, workers))
         _copy_error_file(outcome, environ)
@@ -136,6 +142,36 @@ def _meet(
     if not isinstance(nodes, Interrupted) and leads_to_others(machine.host, time.monotonic):
         nodes.interface = ""
     return nodes
+
+
+def _prepare(
+    resolved: Resolved,
+    machine: Machine,
+    workers: int,
+    fork_server: ForkServer,
+    environ: Mapping[str, str],
+) -> None:
+    """Have the fork server import what the script imports first, while the nodes meet."""
+    job = resolved.job
+    plan = plan_node(
+        job,
+        machine,
+        assumed_world(job, workers),
+        unset=resolved.unset,
+        error_files=None,
+        environ=environ,
+    )
+    preparation = preparation_of(job, plan, environment_before(job, environ, resolved.unset))
+    if preparation is not None:
+        fork_server.prepare(preparation)
+
+
+def _tell_prepared(workers: WorkerGroup, prepared: Prepared, *, verbose: bool) -> None:
+    if verbose or prepared.complaint:
+        from launcher.report.start import describe_prepared  # noqa: PLC0415 - seldom asked for
+
+        for line in describe_prepared(prepared):
+            workers.say(f"clusterrun: {line}")
 
 
 def _notice(text: str) -> None:
@@ -184,8 +220,7 @@ def _has_output_to_itself(job: JobSpec, workers: int) -> bool:
 def _rules(job: JobSpec, workers: WorkerGroup) -> Rules:
     return Rules(
         grace=job.shutdown_timeout.value,
-        # A new attempt of all nodes is not part of this version.
-        restarts_left=job.max_restarts.value if job.agents == 1 else 0,
+        restarts=rules_of(job),
         shared=job.agents > 1,
         foreground=workers.foreground,
     )

@@ -5,7 +5,7 @@ from typing import Any
 
 from launcher.domain.cpuset import CpuSet
 from launcher.domain.facts import Fact
-from launcher.domain.job import JobSpec, NumaBinding, Program, ProgramKind, WorkerCount
+from launcher.domain.job import JobSpec, NumaBinding, Program, ProgramKind, StartMethod, WorkerCount
 from launcher.domain.machine import Gpu, Machine, NumaNode
 from launcher.domain.ranks import GlobalRank, NodeRank
 from launcher.domain.world import World
@@ -38,6 +38,9 @@ def job(**values: Any) -> JobSpec:  # noqa: ANN401 - as the fields of JobSpec
         "contain": False,
         "exec": False,
         "numa_binding": NumaBinding.AUTO,
+        "start_method": StartMethod.AUTO,
+        "preload": "auto",
+        "preload_timeout": 60.0,
         "python": "python",
         "log_dir": None,
         "program": SCRIPT,

@@ -25,7 +25,7 @@ SAYS_NOTHING = {"api", "common", "helper", "helpers", "misc", "util", "utils"}
 TOO_SLOW = {"asyncio", "numpy", "pynvml", "rich", "torch", "yaml"}
 LONGEST_FUNCTION = 40
 
-READS_THE_ENVIRONMENT = {"cli", "workers/fork_server.py", "workers/startup"}
+READS_THE_ENVIRONMENT = {"cli", "workers/fork_server", "workers/startup"}
 
 
 def relative(path: Path) -> str:

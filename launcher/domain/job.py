@@ -62,6 +62,19 @@ class NumaBinding(Enum):
     """No binding: what the launcher may use, the workers may use."""
 
 
+class StartMethod(Enum):
+    """How a worker comes to run its program."""
+
+    AUTO = "auto"
+    """``fork`` where that is safe, else ``spawn``."""
+
+    FORK = "fork"
+    """Forked from a process that has imported what the script imports first, which it then runs."""
+
+    SPAWN = "spawn"
+    """Executed: an interpreter of its own, from the start."""
+
+
 class TaskLayout(Struct, frozen=True):
     """Where a scheduler started one task for each worker: this clusterrun's one worker among all.
 
@@ -124,6 +137,11 @@ class JobSpec(Struct, frozen=True):
     exec: Fact[bool]
     """This process becomes the one worker, and nobody looks after it."""
     numa_binding: Fact[NumaBinding]
+    start_method: Fact[StartMethod]
+    preload: Fact[str | tuple[str, ...]]
+    """``auto``, ``none``, or the modules to import before workers are forked."""
+    preload_timeout: Fact[float]
+    """Seconds for which importing them may stand still."""
     python: Fact[str]
     env: Mapping[str, Fact[str]]
     """Variables for the workers from the job file and ``--env``, by name."""

@@ -10,7 +10,7 @@ from launcher.errors import UsageError
 
 _SIGNALS_OF_TORCHRUN = "SIGTERM,SIGINT,SIGHUP,SIGQUIT"
 _ROLE = "default"
-_INTERFACE_VARIABLES = ("GLOO_SOCKET_IFNAME", "NCCL_SOCKET_IFNAME", "TP_SOCKET_IFNAME")
+INTERFACE_VARIABLES = ("GLOO_SOCKET_IFNAME", "NCCL_SOCKET_IFNAME", "TP_SOCKET_IFNAME")
 """Where gloo, NCCL and TensorPipe are told which interface leads to the other nodes."""
 
 _PER_WORKER = "clusterrun gives each worker its own"
@@ -79,7 +79,7 @@ def job_variables(
         "OMP_NUM_THREADS": str(threads),
         "TORCH_NCCL_ASYNC_ERROR_HANDLING": "1",
         "TORCHELASTIC_SIGNALS_TO_HANDLE": _SIGNALS_OF_TORCHRUN,
-        **(dict.fromkeys(_INTERFACE_VARIABLES, world.interface) if world.interface else {}),
+        **(dict.fromkeys(INTERFACE_VARIABLES, world.interface) if world.interface else {}),
     }
     return {
         **{name: value for name, value in suggested.items() if name not in before},

@@ -3,6 +3,10 @@
 from collections.abc import Iterator
 
 from launcher.domain.plan import NodePlan, WorkerPlan
+from launcher.domain.preparation import Prepared
+
+WORTH_A_WORD = 0.005
+"""Seconds: what was imported more quickly is only counted."""
 
 
 def describe_start(plan: NodePlan) -> Iterator[str]:
@@ -25,3 +29,22 @@ def _place(worker: WorkerPlan) -> str:
     cpus = "all CPUs" if worker.cpus is None else f"CPUs {worker.cpus}"
     node = "" if worker.numa_node is None else f" of NUMA node {worker.numa_node}"
     return f"{gpu}, {cpus}{node}"
+
+
+def describe_prepared(prepared: Prepared) -> Iterator[str]:
+    """Yield how workers start, what was imported before, and what was not and why."""
+    if not prepared.in_place:
+        yield f"each worker starts an interpreter of its own: {prepared.why}"
+        return
+    seconds = dict[str, float]()
+    for name, taken in prepared.loaded:
+        package = name.partition(".")[0]
+        seconds[package] = seconds.get(package, 0.0) + taken
+    loaded = ", ".join(
+        f"{name} ({taken:.2f} s)" for name, taken in seconds.items() if taken >= WORTH_A_WORD
+    )
+    rest = sum(taken < WORTH_A_WORD for taken in seconds.values())
+    others = f"{rest} that took no time" if rest else "nothing"
+    yield f"workers are forked; imported before: {', '.join(filter(None, (loaded, others if rest or not loaded else '')))}"
+    for name, why in prepared.left_out:
+        yield f"left to each worker: {name}, as {why}"

@@ -3,7 +3,7 @@
 from collections.abc import Mapping
 from pathlib import Path
 
-from launcher.domain.job import NumaBinding, WorkerCount
+from launcher.domain.job import NumaBinding, StartMethod, WorkerCount
 from launcher.sources import values
 from launcher.sources.option import Group, Kind, Option
 
@@ -47,6 +47,33 @@ ENV: Option[Mapping[str, str]] = Option(
     kind=Kind.REPEATED,
     otherwise="none but what they inherit",
     everyday=True,
+)
+START_METHOD = Option(
+    "start_method",
+    parse=values.start_method,
+    default=StartMethod.AUTO,
+    metavar="auto|fork|spawn",
+    help=(
+        "Fork workers from a process that has imported what the script imports first, or give each"
+        " an interpreter of its own; auto forks where that is safe"
+    ),
+    group=Group.PROGRAM,
+)
+PRELOAD: Option[str | tuple[str, ...]] = Option(
+    "preload",
+    parse=values.preload,
+    default="auto",
+    metavar="auto|none|MODULE,...",
+    help="What is imported before workers are forked; auto means what the script imports first",
+    group=Group.PROGRAM,
+)
+PRELOAD_TIMEOUT = Option(
+    "preload_timeout",
+    parse=values.seconds,
+    default=60.0,
+    metavar="SECONDS",
+    help="The time for which that may stand still, before each worker does it itself",
+    group=Group.PROGRAM,
 )
 NNODES = Option(
     "nnodes",
@@ -288,6 +315,9 @@ OPTIONS: tuple[Option[object], ...] = (
     NO_PYTHON,
     PYTHON,
     ENV,
+    START_METHOD,
+    PRELOAD,
+    PRELOAD_TIMEOUT,
     NNODES,
     NODE_RANK,
     NPROC_PER_NODE,

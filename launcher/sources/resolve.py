@@ -6,7 +6,7 @@ Flags > CLUSTERRUN_* > PET_* > the job file > what the cluster says > defaults.
 import os
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import TypeVar
+from typing import Any, TypeVar
 
 from msgspec import Struct
 
@@ -20,6 +20,7 @@ from launcher.sources.files import FileKind, kind_of
 from launcher.sources.meeting import settle_meeting
 from launcher.sources.misplaced import misplaced_options
 from launcher.sources.nested import NESTED_WARNING, left_by_outer_launch
+from launcher.sources.option import Option
 from launcher.sources.process import ThisProcess
 from launcher.sources.programs import COMMAND_LINE, find_program
 from launcher.sources.replacing import expect_replaceable
@@ -39,6 +40,23 @@ from launcher.sources.token import find_token
 from launcher.sources.typed import Typed
 
 ValueT = TypeVar("ValueT")
+
+PLAIN: tuple[Option[object], ...] = (
+    options.RDZV_TIMEOUT,
+    options.STRICT_JOIN,
+    options.HEARTBEAT_TIMEOUT,
+    options.MAX_RESTARTS,
+    options.NO_RESTART_EXIT_CODES,
+    options.NO_FAIL_FAST,
+    options.SHUTDOWN_TIMEOUT,
+    options.CONTAIN,
+    options.EXEC,
+    options.NUMA_BINDING,
+    options.START_METHOD,
+    options.PRELOAD,
+    options.PRELOAD_TIMEOUT,
+)
+"""Options that are fields of the job as they stand, whatever else is said."""
 
 
 class Resolved(Struct, frozen=True):
@@ -133,7 +151,9 @@ def _job(
     search_path = env["PATH"].value if "PATH" in env else around.variables.get("PATH", os.defpath)
     interpreter = settle(options.PYTHON, sources, _default_python(around))
     meeting = settle_meeting(sources, around.variables, shape, around.typed)
+    plain: dict[str, Any] = {option.name: settle(option, sources) for option in PLAIN}
     return JobSpec(
+        **plain,
         nnodes=shape.nnodes,
         node_rank=shape.node_rank,
         nproc_per_node=shape.nproc_per_node,
@@ -144,20 +164,10 @@ def _job(
         master_port=meeting.master_port,
         port_candidates=meeting.port_candidates,
         rdzv_endpoint=meeting.rdzv_endpoint,
-        rdzv_timeout=settle(options.RDZV_TIMEOUT, sources),
         token=find_token(sources, around.variables),
-        strict_join=settle(options.STRICT_JOIN, sources),
         run_id=settle(
             options.RUN_ID, sources, shape.run_id or Fact(around.process.run_id, "default")
         ),
-        heartbeat_timeout=settle(options.HEARTBEAT_TIMEOUT, sources),
-        max_restarts=settle(options.MAX_RESTARTS, sources),
-        no_restart_exit_codes=settle(options.NO_RESTART_EXIT_CODES, sources),
-        no_fail_fast=settle(options.NO_FAIL_FAST, sources),
-        shutdown_timeout=settle(options.SHUTDOWN_TIMEOUT, sources),
-        contain=settle(options.CONTAIN, sources),
-        exec=settle(options.EXEC, sources),
-        numa_binding=settle(options.NUMA_BINDING, sources),
         python=find_interpreter(interpreter, search_path),
         env=env,
         log_dir=_expect_folder(settle(options.LOG_DIR, sources)),

@@ -7,7 +7,7 @@ The sentences fit a flag, a variable and a key of a file alike; the caller knows
 from pathlib import Path
 
 from launcher.domain.endpoint import Endpoint
-from launcher.domain.job import NumaBinding, WorkerCount
+from launcher.domain.job import NumaBinding, StartMethod, WorkerCount
 from launcher.sources.files import FileKind, kind_of
 from launcher.sources.nested import WORKER_VARIABLES
 from launcher.sources.suggestions import did_you_mean
@@ -134,6 +134,29 @@ def numa_binding(text: str) -> NumaBinding:
         hint = f"give one of {', '.join(names)}"
         raise UnreadableError(f"{text!r} is not a NUMA binding", did_you_mean(text, names) or hint)
     return NumaBinding(text)
+
+
+def start_method(text: str) -> StartMethod:
+    """Read the name of a way to start workers."""
+    names = [method.value for method in StartMethod]
+    if text not in names:
+        hint = f"give one of {', '.join(names)}"
+        raise UnreadableError(f"{text!r} is not a start method", did_you_mean(text, names) or hint)
+    return StartMethod(text)
+
+
+def preload(text: str) -> str | tuple[str, ...]:
+    """Read ``auto``, ``none`` or the names of modules."""
+    if text in {"auto", "none"}:
+        return text
+    modules = tuple(module.strip() for module in text.split(","))
+    for module in modules:
+        if not all(part.isidentifier() for part in module.split(".")):
+            raise UnreadableError(
+                f"{module!r} is not the name of a module",
+                "give auto, none, or modules such as torch,numpy",
+            )
+    return modules
 
 
 def address(text: str) -> str:

@@ -6,12 +6,11 @@ import time
 from collections.abc import Collection
 from contextlib import suppress
 
-from launcher.workers.fork_server import (
-    PR_SET_CHILD_SUBREAPER,
+from launcher.workers.fork_server.libc import PR_SET_CHILD_SUBREAPER, prctl
+from launcher.workers.fork_server.proc import (
     children_of,
     describe,
     every_child_of,
-    load_libc,
     state_and_parent,
 )
 
@@ -26,7 +25,7 @@ class Adoptees:
 
     def __init__(self) -> None:
         """Become a subreaper; what is our child by now is a stranger."""
-        load_libc().prctl(PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
+        prctl(PR_SET_CHILD_SUBREAPER, 1)
         self._strangers = frozenset(children_of(os.getpid()))
         self._everyone_is_ours = os.getpid() != 1
 

@@ -3,9 +3,11 @@
 import os
 import signal
 import socket
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 from typing import Self
+
+import msgspec
 
 from launcher.domain.events import (
     Event,
@@ -19,13 +21,17 @@ from launcher.domain.events import (
     WorkerStopped,
 )
 from launcher.domain.plan import NodePlan, WorkerPlan
+from launcher.domain.preparation import Preparation, Prepared
 from launcher.domain.ranks import LocalRank
 from launcher.errors import InternalError, MachineError, UsageError
 from launcher.workers.channel import Channel, Message
 from launcher.workers.ended import how_it_ended, signal_of
 
-SERVER_FILE = Path(__file__).with_name("fork_server.py")
+SERVER_FILE = Path(__file__).parent / "fork_server" / "__main__.py"
 AGENT_FD = 3
+
+ENDING = frozenset({signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGKILL})
+"""Signals after which a worker that has not been started need not be."""
 
 
 class ForkServer:
@@ -35,8 +41,13 @@ class ForkServer:
         """Take the channel to it, its process id, and the signals that workers start with blocked."""
         self.pid = pid
         self._channel = channel
-        self._mask = sorted(mask)
+        # Plain numbers: what travels is marshalled.
+        self._mask = sorted(int(number) for number in mask)
         self._lost = False
+        self._held: _Held | None = None
+        self.told: Callable[[Prepared], None] = _tell_nobody
+        """Called once with what came of ``prepare``."""
+        self._started: dict[LocalRank, float] = {}
         self.pids: dict[LocalRank, int] = {}
         """Process ids of the workers that have executed their program, in the last attempt."""
 
@@ -82,6 +93,25 @@ class ForkServer:
         """Send what is queued, as far as it fits."""
         self._channel.flush()
 
+    def prepare(self, preparation: Preparation) -> None:
+        """Have the server make ready to run the workers' script in place; that may take seconds.
+
+        ``told`` hears what came of it. Workers that are asked for before that wait here.
+        """
+        self._held = _Held()
+        self._channel.send(
+            {
+                "kind": "prepare",
+                "argv": list(preparation.command),
+                "preload": preparation.preload,
+                "insist": preparation.insist,
+                "environ": dict(preparation.settled),
+                "unsettled": dict.fromkeys(preparation.unsettled),
+                "cpus": None if preparation.cpus is None else sorted(preparation.cpus),
+                "patience": preparation.patience,
+            }
+        )
+
     def spawn(
         self,
         plan: NodePlan,
@@ -111,18 +141,28 @@ class ForkServer:
             "mask": self._mask,
             "foreground": foreground,
         }
-        self._channel.send(request, streams)
+        if self._held is None:
+            self._channel.send(request, streams)
+        else:
+            self._held.spawn(worker.local_rank, request, streams)
 
     def signal(self, local_ranks: Iterable[LocalRank], number: int, *, group: bool) -> None:
         """Send a signal to workers, or to their groups."""
         ranks = sorted(local_ranks)
-        self._channel.send(
-            {"kind": "signal", "local_ranks": ranks, "number": number, "group": group}
-        )
+        if self._held is None:
+            self._channel.send(
+                {"kind": "signal", "local_ranks": ranks, "number": int(number), "group": group}
+            )
+        elif number in ENDING:
+            self._held.called_off = int(number)
+            self._channel.send({"kind": "call_off"})
 
     def forward(self, number: int) -> None:
         """Send a signal to the workers that handle it; ``SignalNotHandled`` names the others."""
-        self._channel.send({"kind": "forward", "number": number})
+        if self._held is not None:
+            self._held.forwarded.append(int(number))
+            return
+        self._channel.send({"kind": "forward", "number": int(number)})
 
     def sweep(self) -> None:
         """Kill everything that workers left behind; ``Swept`` follows."""
@@ -133,9 +173,17 @@ class ForkServer:
         if self._lost:
             return
         for message, _descriptors in self._channel.receive():
+            if message["kind"] == "prepared":
+                yield from self._let_go(message, now)
+                continue
             event = _event(message, now)
             if isinstance(event, WorkerStarted):
                 self.pids[event.local_rank] = event.pid
+                self._started[event.local_rank] = event.at
+            elif isinstance(event, WorkerExited):
+                # A script may be over before its start is told.
+                begun = self._started.get(event.local_rank, event.at)
+                event = msgspec.structs.replace(event, at=max(event.at, begun))
             yield event
         if self._channel.closed:
             self._lost = True
@@ -147,9 +195,49 @@ class ForkServer:
         """Whether the fork server has ended though nobody asked it to."""
         return self._lost
 
+    def _let_go(self, message: Message, now: float) -> Iterable[Event]:
+        """Send off the workers that waited, unless they were called off meanwhile."""
+        held, self._held = self._held or _Held(), None
+        self.told(msgspec.convert({**message, "kind": None}, Prepared))
+        for number in held.forwarded:
+            yield SignalNotHandled(number, tuple(held.requests), now)
+        for local_rank, (request, streams) in held.requests.items():
+            if held.called_off:
+                yield WorkerKilled(local_rank, held.called_off, now)
+            else:
+                self._channel.send(request, streams)
+        held.close()
+
     def close(self) -> None:
         """Hang up: the server ends whatever it has started, and then itself."""
+        if self._held is not None:
+            self._held.close()
         self._channel.close()
+
+
+class _Held:
+    """Workers that wait until the server is prepared, and what was to be done to them meanwhile."""
+
+    def __init__(self) -> None:
+        self.requests: dict[LocalRank, tuple[Message, tuple[int, ...]]] = {}
+        self.called_off = 0
+        """The signal that was to end them; 0: none."""
+        self.forwarded: list[int] = []
+
+    def spawn(self, local_rank: LocalRank, request: Message, streams: Iterable[int]) -> None:
+        """Keep a request, with streams of our own: the caller closes those that it has."""
+        self.requests[local_rank] = request, tuple(os.dup(stream) for stream in streams)
+
+    def close(self) -> None:
+        """Close the streams."""
+        for _, streams in self.requests.values():
+            for stream in streams:
+                os.close(stream)
+        self.requests = {}
+
+
+def _tell_nobody(_: Prepared) -> None:
+    """Tell nobody how the server is prepared."""
 
 
 def _execute(command: list[str], environment: Mapping[str, str], theirs: int) -> int:
@@ -177,8 +265,9 @@ def _event(message: Message, now: float) -> Event:
             return WorkerStarted(LocalRank(rank), pid, message.get("remark", ""), now)
         case {"kind": "failed", "local_rank": rank, "step": step, "error": error}:
             return WorkerNotStarted(LocalRank(rank), step, error, now)
-        case {"kind": "exited", "local_rank": rank, "code": code}:
-            return WorkerExited(LocalRank(rank), code, now)
+        case {"kind": "exited", "local_rank": rank, "code": code, "left_at": left_at}:
+            # A script that failed is dated by then, however long its end took.
+            return WorkerExited(LocalRank(rank), code, left_at if code and left_at else now)
         case {"kind": "exited", "local_rank": rank, "signal": number}:
             return WorkerKilled(LocalRank(rank), number, now)
         case {"kind": "stopped", "local_rank": rank, "number": number}:

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from typing import NoReturn
 
 from launcher.domain.plan import NodePlan
-from launcher.workers.fork_server import bind
+from launcher.workers.fork_server.worker_start import bind
 
 IGNORED_BY_PYTHON = (signal.SIGPIPE, signal.SIGXFSZ)
 """A program must not inherit this from our interpreter."""

@@ -224,7 +224,7 @@ def plain_environment() -> dict[str, str]:
 
 def fork_server_of(agent: int) -> int:
     """Return the process id of the fork server of a launcher."""
-    return _child(agent, lambda child: "fork_server.py" in " ".join(child.cmdline()))
+    return _child(agent, lambda child: "fork_server" in " ".join(child.cmdline()))
 
 
 def relay_of(agent: int) -> int:

@@ -81,6 +81,9 @@ def test_the_text_to_the_letter() -> None:
           contain                no                   default
           exec                   no                   default
           numa_binding           node                 the test
+          start_method           auto                 default
+          preload                auto                 default
+          preload_timeout        60.0                 default
           python                 python               default
           env                    LR=0.1               --env
           log_dir                none                 default

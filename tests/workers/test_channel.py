@@ -1,5 +1,6 @@
 """Messages with descriptors between two processes of ours."""
 
+import marshal
 import os
 import select
 import socket
@@ -8,7 +9,7 @@ from collections.abc import Iterator
 import pytest
 
 from launcher.errors import InternalError
-from launcher.workers.channel import MAXIMUM_FRAME, Channel, Message
+from launcher.workers.channel import MARSHAL_VERSION, MAXIMUM_FRAME, Channel, Message
 
 Pair = tuple[Channel, Channel]
 
@@ -89,7 +90,8 @@ def test_frames_cut_anywhere_are_put_together() -> None:
     """A frame that arrives byte by byte is one message."""
     raw, sock = socket.socketpair()
     channel = Channel(sock)
-    frame = b"\x00\x00\x00\x07" + b'{"a":1}'
+    body = marshal.dumps({"a": 1}, MARSHAL_VERSION)
+    frame = len(body).to_bytes(4, "big") + body
     received = []
 
     for number in range(len(frame)):
@@ -135,7 +137,7 @@ def test_too_large_a_frame_is_a_bug() -> None:
 
     with pytest.raises(InternalError, match="16777217 bytes"):
         channel.receive()
-    with pytest.raises(InternalError, match="16777227 bytes"):
+    with pytest.raises(InternalError, match="16777232 bytes"):
         channel.send({"text": "x" * MAXIMUM_FRAME})
     raw.close()
     channel.close()

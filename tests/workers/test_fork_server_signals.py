@@ -16,7 +16,8 @@ from launcher.domain.events import (
     WorkerStarted,
 )
 from launcher.domain.ranks import LocalRank
-from launcher.workers import fork_server as program
+from launcher.workers.fork_server import server as program
+from launcher.workers.fork_server.worker_start import SHIELDED
 from tests.workers.fork_server_bench import Bench, Reader, end_of, fork_server
 
 FIRST, SECOND, THIRD = LocalRank(0), LocalRank(1), LocalRank(2)
@@ -195,7 +196,7 @@ def test_the_fork_server_survives_what_is_sent_to_everybody(bench: Bench) -> Non
     bench.spawn(0, "sh", "-c", "trap 'exit 5' TERM; echo ready; sleep 100 & wait")
     bench.events(1)
 
-    for number in program.SHIELDED:
+    for number in SHIELDED:
         os.kill(bench.server.pid, number)
     bench.server.signal([FIRST], signal.SIGTERM, group=False)
 
@@ -222,9 +223,10 @@ class Caught(program.ForkServer):
         self.whole_groups = set()
         self.starting = {} if executed else {99: program.StartingWorker(0, worker)}
         self.told: list[object] = []
+        self.agent = self  # type: ignore[assignment]
 
-    def tell(self, kind: str, **message: object) -> None:
-        """Note the message."""
+    def send(self, kind: str, **message: object) -> None:
+        """Note the message to the agent."""
         self.told.append((kind, message))
 
 

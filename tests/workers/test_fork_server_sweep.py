@@ -11,7 +11,7 @@ import pytest
 
 from launcher.domain.events import HelperLost, Swept, WorkerExited, WorkerStarted
 from launcher.domain.ranks import LocalRank
-from launcher.workers.fork_server import children_of, describe, state_and_parent
+from launcher.workers.fork_server.proc import children_of, describe, state_and_parent
 from tests.workers.fork_server_bench import Bench, Reader, fork_server
 
 FIRST = LocalRank(0)

@@ -23,7 +23,8 @@ from launcher.domain.events import (
 )
 from launcher.domain.plan import NodePlan
 from launcher.domain.ranks import LocalRank
-from launcher.workers.fork_server import PR_SET_CHILD_SUBREAPER, load_libc, state_and_parent
+from launcher.workers.fork_server.libc import PR_SET_CHILD_SUBREAPER, prctl
+from launcher.workers.fork_server.proc import state_and_parent
 from launcher.workers.fork_server_client import ForkServer
 from launcher.workers.group import WorkerGroup
 from launcher.workers.log_layout import LogLayout
@@ -98,7 +99,7 @@ def node(tmp_path: Path) -> Iterator[Node]:
     node = Node(tmp_path)
     yield node
     node.close()
-    load_libc().prctl(PR_SET_CHILD_SUBREAPER, 0, 0, 0, 0)
+    prctl(PR_SET_CHILD_SUBREAPER, 0)
 
 
 def is_alive(pid: int) -> bool:

@@ -1,0 +1,193 @@
+"""What makes it unsafe to fork workers that go on: each reason in words."""
+
+from __future__ import annotations
+
+import os
+import sys
+
+from .libc import flush_all
+from .proc import children_of
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    import signal
+    from collections.abc import Iterator, Mapping
+    from typing import Any
+else:
+    import _signal as signal
+
+DANGEROUS_VARIABLES = {
+    **dict.fromkeys(
+        ("OMP_PROC_BIND", "OMP_PLACES", "KMP_AFFINITY", "GOMP_CPU_AFFINITY"),
+        "libraries bind threads when they are loaded, before the worker is bound",
+    ),
+    **dict.fromkeys(("LD_PRELOAD", "LD_AUDIT"), "a library is injected"),
+    **dict.fromkeys(("COVERAGE_PROCESS_START", "COV_CORE_SOURCE"), "coverage is measured"),
+    **dict.fromkeys(
+        (
+            *("PYTHONINSPECT", "PYTHONPROFILEIMPORTTIME", "PYTHONVERBOSE", "PYTHONDUMPREFS"),
+            *("PYTHONTRACEMALLOC", "PYTHONPERFSUPPORT", "PYTHONMALLOCSTATS"),
+        ),
+        "the interpreter itself is being looked at",
+    ),
+}
+DEBUGGERS = ("pydevd", "_pydevd_bundle", "debugpy", "coverage", "pyinstrument", "scalene")
+DEVICES = ("/dev/nvidia", "/dev/kfd", "/dev/dri/", "/dev/accel", "/dev/xpu")
+QUIET_FILES = ("/dev/null", "/dev/urandom", "/dev/random")
+
+
+def before_preloading(environ: Mapping[str, str], unsettled: Mapping[str, object]) -> str:
+    """Return why this interpreter is none to fork from, whatever it imports; "" if it is one."""
+    for name, why in DANGEROUS_VARIABLES.items():
+        if environ.get(name):
+            return f"{name} is set: {why}"
+    for name in DEBUGGERS:
+        if name in sys.modules:
+            return f"{name} is at work"
+    customize = sys.modules.get("sitecustomize") or sys.modules.get("usercustomize")
+    if customize is not None and _mentions(getattr(customize, "__file__", None), unsettled):
+        return f"{customize.__file__} looks at a variable that each worker gets its own"
+    return _tracer() or _extra_threads().replace("a module", "something")
+
+
+def _mentions(path: object, names: Mapping[str, object]) -> bool:
+    if not isinstance(path, str):
+        return False
+    try:
+        with open(path, encoding="utf-8", errors="replace") as file:
+            text = file.read()
+    except OSError:
+        return True
+    return any(name in text for name in names)
+
+
+def _tracer() -> str:
+    if sys.gettrace() is not None or sys.getprofile() is not None:
+        return "a debugger or a profiler is at work"
+    monitoring = getattr(sys, "monitoring", None)
+    if monitoring is not None:
+        for number in range(6):
+            tool = monitoring.get_tool(number)
+            if tool is not None:
+                return f"{tool} is at work"
+    if _status("TracerPid") not in ("0", ""):
+        return f"process {_status('TracerPid')} traces this one"
+    return ""
+
+
+class State:
+    """What modules must leave as it was."""
+
+    def __init__(self) -> None:
+        """Note how things are now."""
+        self._descriptors = frozenset(_descriptors())
+        self._kept = dict(_kept())
+
+    def changes(self) -> str:
+        """Return what modules that were imported since have done that a fork would break, or ""."""
+        for descriptor, path in _descriptors().items():
+            if descriptor not in self._descriptors and path not in QUIET_FILES:
+                if path.startswith(DEVICES):
+                    return f"a module uses a GPU ({path})"
+                return f"a module left {path} open"
+        device = _mapped_device()
+        if device:
+            return f"a module uses a GPU ({device})"
+        children = children_of(os.getpid())
+        if children:
+            return f"a module started process {children[0]}"
+        for name, value in _kept():
+            if self._kept.get(name) != value:
+                return f"a module changed {name}"
+        return _tracer() or _used_chances() or _extra_threads_after_fork()
+
+
+def _kept() -> Iterator[tuple[str, object]]:
+    yield "the folder that it runs in", os.getcwd()
+    yield "the umask", _status("Umask")
+    yield "its limits", _text("/proc/self/limits")
+    for number in signal.valid_signals():
+        yield f"what signal {int(number)} does", signal.getsignal(number)
+    yield "the signals it catches", (_status("SigCgt"), _status("SigIgn"), _status("SigBlk"))
+    for timer in (signal.ITIMER_REAL, signal.ITIMER_VIRTUAL, signal.ITIMER_PROF):
+        yield "its timers", signal.getitimer(timer) == (0.0, 0.0)
+
+
+def _descriptors() -> dict[str, str]:
+    found = {}
+    for name in os.listdir("/proc/self/fd"):
+        try:
+            found[name] = os.readlink("/proc/self/fd/" + name)
+        except OSError:
+            continue  # the listing's own
+    return found
+
+
+def _mapped_device() -> str:
+    for line in _text("/proc/self/maps").splitlines():
+        path = line[line.find("/") :] if "/" in line else ""
+        if path.startswith(DEVICES):
+            return path
+    return ""
+
+
+def _used_chances() -> str:
+    """Look whether somebody has seeded or used a generator that all ranks would share."""
+    mtrand: Any = sys.modules.get("numpy.random.mtrand")
+    if mtrand is not None:
+        used = mtrand._rand._bit_generator  # noqa: SLF001 - there is no public way to it
+        seeds = getattr(used, "seed_seq", None) or getattr(used, "_seed_seq", None)
+        state, fresh = used.state["state"], type(used)(seeds).state["state"]
+        if state["pos"] != fresh["pos"] or (state["key"] != fresh["key"]).any():
+            return "a module used or seeded numpy.random"
+    chances: Any = sys.modules.get("random")
+    if chances is not None:
+        # Seeded from the system, and nothing drawn: all of the state's words are still to be used.
+        (_, words, gauss_next) = chances._inst.getstate()  # noqa: SLF001 - what all functions use
+        if words[-1] != len(words) - 1 or gauss_next is not None:
+            return "a module used random"
+    return ""
+
+
+def _extra_threads() -> str:
+    count = len(os.listdir("/proc/self/task"))
+    return "" if count == 1 else "a module started a thread"
+
+
+def _extra_threads_after_fork() -> str:
+    """Look for threads, and for libraries that notice a fork, by forking once.
+
+    OpenBLAS and its like end their threads before a fork and start them again when needed.
+    """
+    flush_all()
+    pid = os.fork()
+    if pid == 0:
+        os._exit(1 if _bad_fork() else 0)
+    _, status = os.waitpid(pid, 0)
+    if status != 0:
+        return "a module uses a GPU"
+    return _extra_threads()
+
+
+def _bad_fork() -> bool:
+    """Tell whether torch would refuse a GPU in this child."""
+    for name in ("torch.cuda", "torch.xpu"):
+        asked = getattr(sys.modules.get(name), "_is_in_bad_fork", None)
+        if asked is not None and asked():
+            return True
+    return False
+
+
+def _status(key: str) -> str:
+    for line in _text("/proc/self/status").splitlines():
+        if line.startswith(key + ":"):
+            return line[len(key) + 1 :].strip()
+    return ""
+
+
+def _text(path: str) -> str:
+    try:
+        with open(path) as file:
+            return file.read()
+    except OSError:
+        return ""

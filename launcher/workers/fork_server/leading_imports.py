@@ -1,0 +1,290 @@
+"""What a script imports first, found by reading it.
+
+The leading imports are those before the first statement that could do something else: set a
+variable, read an argument, patch a module. Docstrings, constants, functions and classes may stand
+between them. Modules that are installed are imported whole; the user's own, beside the script or on
+PYTHONPATH, are read by the same rule, and run in the workers only.
+"""
+
+from __future__ import annotations
+
+import _ast
+import os
+import sys
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from typing import Any
+
+_ONLY_AST = 0x400
+"""PyCF_ONLY_AST (Include/cpython/compile.h): ``ast.parse`` without the module ``ast``."""
+
+_LITERALS = (_ast.Tuple, _ast.List, _ast.Set, _ast.Dict, _ast.UnaryOp, _ast.BinOp, _ast.JoinedStr)
+_INSTALLED = ("site-packages", "dist-packages")
+
+
+class Import:
+    """One import of an installed module: ``from NAME import NAMES``, or ``import NAME``."""
+
+    def __init__(self, name: str, names: tuple[str, ...]) -> None:
+        """Take the module's full name, and what is asked of it."""
+        self.name = name
+        self.names = names
+
+
+class LeadingImports:
+    """Reads a script, and the user's own modules that it imports first."""
+
+    def __init__(self) -> None:
+        """Begin with nothing."""
+        self.found: list[Import] = []
+        self.words: set[str] = set()
+        """All names in what was read: they announce what will be imported later."""
+        self.strings: set[str] = set()
+        """All strings in it."""
+        self.stopped_at = ""
+        """The statement that ended the leading part, "" if there is none: "train.py:12"."""
+        self._read: set[str] = set()
+
+    def read_script(self, source: bytes, path: str) -> None:
+        """Read the script itself."""
+        self._read_source(source, path, package="")
+
+    def read_module(self, name: str) -> str:
+        """Read what ``python -m name`` runs, and what is imported for it; return its file, or ""."""
+        package, _, _ = name.rpartition(".")
+        if package and not self._follow(Import(package, ())):
+            return ""
+        origin = _origin(name) or _origin(name + ".__main__")
+        if not origin.endswith(".py"):
+            return ""
+        if os.path.basename(origin) == "__init__.py":
+            if not self._follow(Import(name, ())):
+                return ""
+            origin = os.path.join(os.path.dirname(origin), "__main__.py")
+            package = name
+        try:
+            with open(origin, "rb") as file:
+                source = file.read()
+        except OSError:
+            return ""
+        self._read_source(source, origin, package)
+        return origin
+
+    def _read_source(self, source: bytes, path: str, package: str) -> bool:
+        """Read one file; return whether all of it is leading."""
+        try:
+            tree: Any = compile(source, path, "exec", _ONLY_AST, dont_inherit=True)
+        except (SyntaxError, ValueError):
+            return self._stop(path, 1)
+        self._note_words(tree)
+        for statement in tree.body:
+            if isinstance(statement, (_ast.Import, _ast.ImportFrom)):
+                for wanted in _imports(statement, package):
+                    if not self._follow(wanted):
+                        return self._stop(path, statement.lineno)
+            elif not _is_harmless(statement):
+                # A module's own end is no reason to go on with the script: it has done something.
+                return self._stop(path, statement.lineno)
+        return True
+
+    def _note_words(self, tree: Any) -> None:  # noqa: ANN401 - a node of _ast
+        waiting = [tree]
+        while waiting:
+            node = waiting.pop()
+            for field in ("id", "attr", "name"):
+                word = getattr(node, field, None)
+                if isinstance(word, str):
+                    self.words.add(word.rpartition(".")[2])
+            value = getattr(node, "value", None)
+            if isinstance(node, _ast.Constant) and isinstance(value, str):
+                self.strings.add(value)
+            waiting.extend(_children(node))
+
+    def _stop(self, path: str, line: int) -> bool:
+        self.stopped_at = self.stopped_at or f"{path}:{line}"
+        return False
+
+    def _follow(self, wanted: Import) -> bool:
+        """Note an import, or read what it would run; return whether to go on."""
+        if not wanted.name:
+            return False
+        top = wanted.name.partition(".")[0]
+        if is_builtin_or_installed(top):
+            self.found.append(wanted)
+            return True
+        return self._read_own(wanted)
+
+    def _read_own(self, wanted: Import) -> bool:
+        """Read a module of the user's, its packages first, and submodules that are asked for."""
+        names = wanted.name.split(".")
+        modules = [".".join(names[: n + 1]) for n in range(len(names))]
+        modules += [f"{wanted.name}.{name}" for name in wanted.names if name != "*"]
+        for number, module in enumerate(modules):
+            origin = _origin(module)
+            if number >= len(names) and not origin:
+                continue  # a name in the module, no module
+            if not origin.endswith(".py"):
+                return False
+            if module in self._read:
+                continue
+            self._read.add(module)
+            is_package = os.path.basename(origin) == "__init__.py"
+            package = module if is_package else module.rpartition(".")[0]
+            try:
+                with open(origin, "rb") as file:
+                    source = file.read()
+            except OSError:
+                return False
+            if not self._read_source(source, origin, package):
+                return False
+        return True
+
+
+def is_builtin_or_installed(name: str) -> bool:
+    """Tell whether a top-level module comes with Python or was installed."""
+    if name in sys.builtin_module_names:
+        return True
+    folder = _folder_of(name)
+    if folder is None:
+        return False
+    return folder == "" or is_installed(folder)
+
+
+def is_standard(name: str) -> bool:
+    """Tell whether a top-level module comes with Python."""
+    if name in sys.builtin_module_names:
+        return True
+    folder = _folder_of(name)
+    if folder is None:
+        return False
+    inside = (folder + os.sep).startswith(_library() + os.sep)
+    return folder == "" or (inside and not any(part in folder for part in _INSTALLED))
+
+
+def is_installed(folder: str) -> bool:
+    """Tell whether ``folder`` belongs to Python or to what pip and its like have installed."""
+    parts = folder.split(os.sep)
+    return any(part in parts for part in _INSTALLED) or (folder + os.sep).startswith(
+        _library() + os.sep
+    )
+
+
+def _library() -> str:
+    return os.path.dirname(os.__file__)
+
+
+def _folder_of(name: str) -> str | None:
+    """Return where a top-level module comes from, "" if it is part of Python; None: nowhere."""
+    spec = _spec(name, None)
+    if spec is None:
+        return None
+    if spec.origin in ("built-in", "frozen"):
+        return ""
+    if spec.has_location and spec.origin:
+        return os.path.dirname(os.path.abspath(str(spec.origin)))
+    for location in spec.submodule_search_locations or ():
+        return str(location)
+    return None
+
+
+def _origin(name: str) -> str:
+    """Return the file of a module of the user's; "" if there is none. Imports nothing."""
+    path: Any = None
+    names = name.split(".")
+    for number in range(len(names)):
+        spec = _spec(".".join(names[: number + 1]), path)
+        if spec is None:
+            return ""
+        path = spec.submodule_search_locations
+        if path is None and number < len(names) - 1:
+            return ""
+    return spec.origin if spec.has_location and spec.origin else ""
+
+
+def _spec(name: str, path: Any) -> Any:  # noqa: ANN401 - importlib's own objects
+    for finder in sys.meta_path:
+        find_spec = getattr(finder, "find_spec", None)
+        spec = None if find_spec is None else find_spec(name, path)
+        if spec is not None:
+            return spec
+    return None
+
+
+def _imports(statement: Any, package: str) -> Iterator[Import]:  # noqa: ANN401 - a node of _ast
+    if isinstance(statement, _ast.Import):
+        for alias in statement.names:
+            yield Import(alias.name, ())
+        return
+    if statement.module == "__future__":
+        return
+    names = tuple(alias.name for alias in statement.names)
+    if not statement.level:
+        yield Import(statement.module, names)
+        return
+    base = package.split(".") if package else []
+    base = base[: len(base) - statement.level + 1]
+    # "from . import x" without a package fails in the worker, as it should.
+    whole = ".".join([*base, *([statement.module] if statement.module else [])])
+    yield Import(whole if base else "", names)
+
+
+def _is_harmless(statement: Any) -> bool:  # noqa: ANN401 - a node of _ast
+    """Tell whether a statement only gives a name to a constant, a function or a class."""
+    if isinstance(statement, _ast.Pass):
+        return True
+    if isinstance(statement, _ast.Expr):
+        return _is_constant(statement.value)
+    if isinstance(statement, _ast.Assign):
+        names = all(isinstance(target, _ast.Name) for target in statement.targets)
+        return names and _is_constant(statement.value)
+    if isinstance(statement, _ast.AnnAssign):
+        simple = isinstance(statement.target, _ast.Name)
+        return simple and (statement.value is None or _is_constant(statement.value))
+    if isinstance(statement, (_ast.FunctionDef, _ast.AsyncFunctionDef)):
+        defaults = [*statement.args.defaults, *statement.args.kw_defaults]
+        return _calls_nothing([*statement.decorator_list, *filter(None, defaults)])
+    if isinstance(statement, _ast.ClassDef):
+        heads = [*statement.decorator_list, *statement.bases]
+        return _calls_nothing(heads) and all(_is_harmless(part) for part in statement.body)
+    if isinstance(statement, _ast.If):
+        # What only type checkers see.
+        test = statement.test
+        name = getattr(test, "id", None) or getattr(test, "attr", None)
+        return name == "TYPE_CHECKING" and not statement.orelse
+    return False
+
+
+def _is_constant(node: Any) -> bool:  # noqa: ANN401 - a node of _ast
+    if isinstance(node, _ast.Constant):
+        return True
+    return isinstance(node, _LITERALS) and all(
+        _is_constant(part)
+        for part in _children(node)
+        if not isinstance(part, (_ast.expr_context, _ast.unaryop, _ast.operator))
+    )
+
+
+def _calls_nothing(nodes: list[Any]) -> bool:
+    """Tell whether all of these are constants, or names as ``dataclass`` and ``torch.no_grad``."""
+    return all(
+        isinstance(node, _ast.Name) or _is_dotted(node) or _is_constant(node) for node in nodes
+    )
+
+
+def _is_dotted(node: Any) -> bool:  # noqa: ANN401 - a node of _ast
+    while isinstance(node, _ast.Attribute):
+        node = node.value
+    return isinstance(node, _ast.Name)
+
+
+def _children(node: Any) -> Iterator[Any]:  # noqa: ANN401 - nodes of _ast
+    for field in node._fields or ():
+        value = getattr(node, field, None)
+        if isinstance(value, _ast.AST):
+            yield value
+        elif isinstance(value, list):
+            for part in value:
+                if isinstance(part, _ast.AST):
+                    yield part

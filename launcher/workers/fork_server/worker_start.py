@@ -1,0 +1,181 @@
+"""The way of a forked child to its program, step by step, each with a name."""
+
+from __future__ import annotations
+
+import fcntl
+import os
+
+from .agent_socket import frame
+from .libc import PR_SET_PDEATHSIG, prctl
+from .modules import hidden_imports
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    import signal
+    from collections.abc import Collection
+    from typing import Any
+
+    from .leap import Leap
+    from .script import Script
+    from .server import ForkServer
+else:
+    import _signal as signal
+
+# Sent to a whole step or container by schedulers; they are for the agent, which tells us.
+SHIELDED = (
+    signal.SIGHUP,
+    signal.SIGINT,
+    signal.SIGQUIT,
+    signal.SIGTERM,
+    signal.SIGUSR1,
+    signal.SIGUSR2,
+    signal.SIGALRM,
+    signal.SIGVTALRM,
+    signal.SIGPROF,
+    signal.SIGIO,
+    signal.SIGPWR,
+    signal.SIGXCPU,
+    signal.SIGTSTP,
+    signal.SIGTTIN,
+    signal.SIGTTOU,
+)
+
+
+def become_worker(
+    server: ForkServer,
+    request: dict[str, Any],
+    status: int,
+    script: Script | None,
+) -> Leap:
+    """In the child: take every step of a worker's start, and execute its program or return.
+
+    Tells ``status`` the ``step`` that fails and its ``error``, and with ``remark`` of a binding
+    that did not work, which is no reason not to train; the end of file means that all is done.
+
+    Args:
+        server: whose child this is.
+        request: what the agent asks for.
+        status: a pipe to the server.
+        script: to be run in place; None: the program is executed.
+
+    Returns:
+        What runs the script once it is raised; only where there is one.
+
+    """
+    step = "signals"
+    try:
+        signal.set_wakeup_fd(-1)
+        step = "session"
+        streams = request["descriptors"]
+        enter_session(request["foreground"], streams[0])
+        restore_signals(server.ignored)
+        step = "die with the fork server"
+        die_with_parent(server.pid)
+        step = "binding"
+        pid = int(os.readlink("self", dir_fd=server.host_proc))
+        os.write(status, frame("progress", pid=pid, remark=bind(request["cpus"])))
+        step = "output"
+        status = take_streams(streams, status)
+        if script is not None:
+            step = "run in place " + script.path
+            leap = script.prepare_worker(request, server.departure(request["local_rank"]))
+            close_all_but_streams()
+            signal.pthread_sigmask(signal.SIG_SETMASK, request["mask"])
+            return leap
+        step = "execute " + request["argv"][0]
+        variables = worker_variables(request)
+        signal.pthread_sigmask(signal.SIG_SETMASK, request["mask"])
+        os.execvpe(request["argv"][0], request["argv"], variables)
+    except BaseException as error:  # noqa: BLE001 - whatever it is, the child must not become a server
+        why = getattr(error, "strerror", None) or str(error) or type(error).__name__
+        os.write(status, frame("progress", step=step, error=why))
+        os._exit(127)
+
+
+def enter_session(foreground: bool, terminal: int) -> None:  # noqa: FBT001 - a field of the message
+    """Lead a group of our own: in the terminal's session as its foreground, or in a new one."""
+    if not foreground:
+        os.setsid()
+        return
+    os.setpgid(0, 0)
+    # SIGTTOU is still ignored here, or this call would stop us.
+    os.tcsetpgrp(terminal, os.getpid())
+
+
+def restore_signals(ignored: Collection[int]) -> None:
+    """Give the program the dispositions that the launcher was started with.
+
+    SIGPIPE and SIGXFSZ are ignored by Python itself, not by the user.
+    """
+    for number in (*SHIELDED, signal.SIGCHLD, signal.SIGPIPE, signal.SIGXFSZ):
+        signal.signal(number, signal.SIG_IGN if number in ignored else signal.SIG_DFL)
+
+
+def die_with_parent(parent: int) -> None:
+    """Have the kernel kill us when process ``parent`` ends; it may have ended already."""
+    prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
+    if os.getppid() != parent:
+        os._exit(127)
+
+
+def bind(cpus: list[int] | None) -> str:
+    """Bind to ``cpus`` and read back what the kernel made of it; return a remark or ""."""
+    if cpus is None or not is_to_be_bound(cpus):
+        return ""
+    with hidden_imports():
+        psutil = import_psutil()
+        try:
+            if psutil is not None:
+                psutil.Process().cpu_affinity(cpus)
+            else:
+                os.sched_setaffinity(0, cpus)
+        except (OSError, ValueError) as error:
+            why = getattr(error, "strerror", None) or error
+            return f"not bound to CPUs {cpus}: {why}"
+    bound = sorted(os.sched_getaffinity(0))
+    return "" if bound == sorted(cpus) else f"asked for CPUs {cpus}, got {bound}"
+
+
+def is_to_be_bound(cpus: list[int] | None) -> bool:
+    """Tell whether ``cpus`` are others than those that we may use already."""
+    return cpus is not None and set(cpus) != os.sched_getaffinity(0)
+
+
+def import_psutil() -> Any:  # noqa: ANN401 - a module or None
+    """Return psutil, or None where the job's interpreter has none; what it imports stays ours."""
+    with hidden_imports():
+        try:
+            import psutil  # noqa: PLC0415 - only where somebody is to be bound
+        except ImportError:
+            return None
+        return psutil
+
+
+def take_streams(streams: list[int], status: int) -> int:
+    """Make ``streams`` descriptors 0, 1 and 2; return ``status``, moved out of their way."""
+    status = fcntl.fcntl(status, fcntl.F_DUPFD_CLOEXEC, 10)
+    high = [fcntl.fcntl(descriptor, fcntl.F_DUPFD_CLOEXEC, 10) for descriptor in streams]
+    for target, descriptor in enumerate(high):
+        os.dup2(descriptor, target)
+    return status
+
+
+def close_all_but_streams() -> None:
+    """Close what exec would close: everything but descriptors 0, 1 and 2, the status pipe too."""
+    for name in os.listdir("/proc/self/fd"):
+        if int(name) > 2:
+            try:
+                os.close(int(name))
+            except OSError:
+                pass  # the listing's own
+
+
+def worker_variables(request: dict[str, Any]) -> dict[str, str]:
+    """Return the job's environment, which is ours, with what this worker gets on top."""
+    variables = dict(os.environ)
+    variables.update(request["env"])
+    if request["startup"] is not None:
+        # Python takes an empty one for none; together with ours it would mean this folder.
+        users_own = [variables["PYTHONPATH"]] if variables.get("PYTHONPATH") else []
+        variables["PYTHONPATH"] = os.pathsep.join([request["startup"], *users_own])
+    return variables
