@@ -4,16 +4,14 @@ Both keep log files and print to one file, which must hold every line whole. Bot
 beside this interpreter, and take turns. Prints one row of a Markdown table.
 """
 
-import os
-import subprocess
+import math
 import sys
 import tempfile
-import time
 from collections import Counter
 from functools import partial
 from pathlib import Path
 
-from side_by_side import OURS, SECONDS_TO_END, THEIRS, Measured, command, medians, parser, row
+from side_by_side import OURS, THEIRS, Measured, command, medians, parser, row, run_time
 
 OPTIONS = {OURS: (), THEIRS: ("--tee", "3")}
 PROGRAM = """
@@ -41,13 +39,9 @@ def print_time(name: str, nproc: int, lines: int) -> Measured:
         script, output = Path(folder, "prints.py"), Path(folder, "output.txt")
         script.write_text(PROGRAM)
         words = command(name, nproc, *OPTIONS[name], f"--log-dir={folder}", script, str(lines))
-        # Set, so that torchrun has nothing to warn of.
-        environ = {**os.environ, "OMP_NUM_THREADS": "1"}
-        start = time.perf_counter()
         with output.open("wb") as file:
-            subprocess.run(words, env=environ, stdout=file, check=True, timeout=2 * SECONDS_TO_END)
-        taken = time.perf_counter() - start
-        if name == OURS:
+            taken = run_time(words, file)
+        if name == OURS and math.isfinite(taken):
             check(output, nproc, lines)
     return (taken,)
 

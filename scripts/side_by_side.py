@@ -98,6 +98,7 @@ def medians(
         warm_up: whether a first run of each doesn't count: it may have to read from the disk.
 
     """
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(128 + signal.SIGTERM))
     # pip does so for an installed package; a checkout may lie where Python must not write.
     compileall.compile_dir(Path(launcher.__file__).parent, quiet=2)
     shown: dict[str, list[Measured]] = {name: [] for name in measures}
@@ -117,10 +118,10 @@ def launch_time(name: str, nproc: int, *words: str | Path) -> Measured:
     return (run_time(command(name, nproc, *words)),)
 
 
-def run_time(words: Sequence[str]) -> float:
+def run_time(words: Sequence[str], stdout: IO[bytes] | None = None) -> float:
     """Return how long a command takes; ``math.inf`` if it fails or doesn't end in time."""
     start = time.perf_counter()
-    with started(words) as job:
+    with started(words, stdout) as job:
         code = job.exit_code(SECONDS_TO_END)
         taken = time.perf_counter() - start
         if code == 0:
@@ -152,15 +153,25 @@ class Job:
 
 
 @contextmanager
-def started(words: Sequence[str]) -> Iterator[Job]:
-    """Start a command; afterwards end it and all that it has started."""
+def started(words: Sequence[str], stdout: IO[bytes] | None = None) -> Iterator[Job]:
+    """Start a command; afterwards end it and all that it has started.
+
+    Args:
+        words: the command.
+        stdout: a file for what it prints there, and the caller wants to read.
+
+    """
     adopt_orphans()
     # Set, so that torchrun has nothing to warn of, and all do the same.
     environ = {**os.environ, "OMP_NUM_THREADS": "1"}
     with (
         tempfile.TemporaryFile() as output,
         subprocess.Popen(
-            words, env=environ, stdin=subprocess.DEVNULL, stdout=output, stderr=subprocess.STDOUT
+            words,
+            env=environ,
+            stdin=subprocess.DEVNULL,
+            stdout=stdout or output,
+            stderr=output,
         ) as process,
     ):
         try:
