@@ -53,20 +53,11 @@ class JobAttempts:
             environ=self._environ,
         )
         self._counters = OomCounters.read(ROOT)
-        for remark in self._remarks(plan) if attempt == 0 else ():
+        for remark in remarks_of(plan) if attempt == 0 else ():
             self._workers.say(f"clusterrun: {remark}")
         if self._resolved.verbose:
             self._describe(plan)
         return plan
-
-    def _remarks(self, plan: NodePlan) -> Iterator[str]:
-        yield from remarks_of(plan)
-        job = self._resolved.job
-        if job.agents > 1 and job.max_restarts.value > 0:
-            yield (
-                f"max_restarts is {job.max_restarts}, but this version restarts no job of several"
-                " nodes: the first failure ends it"
-            )
 
     def _describe(self, plan: NodePlan) -> None:
         from launcher.report.start import describe_start  # noqa: PLC0415 - only where it is asked for

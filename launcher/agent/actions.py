@@ -36,6 +36,10 @@ class TellDone(Struct, frozen=True):
     """Let the coordinator know how all workers of this node ended; its verdict follows."""
 
 
+class DeclineRestart(Struct, frozen=True):
+    """Let the coordinator know that we start no worker of the attempt that it has begun, and why."""
+
+
 class CollectOutput(Struct, frozen=True):
     """Have the relay write what is left of an ended worker's output, and tell its tail."""
 
@@ -84,6 +88,7 @@ Action = (
     | TellFailing
     | TellDisturbed
     | TellDone
+    | DeclineRestart
     | CollectOutput
     | Sweep
     | SetDeadline

@@ -41,7 +41,7 @@ def conclude(
     ]
     reason = _reason(state, sorted(fates, key=lambda fate: fate.clock))
     by_rank = tuple(sorted(fates, key=lambda fate: fate.rank))
-    return Outcome(reason, plan.world.attempt, by_rank, state.survivors)
+    return Outcome(reason, plan.world.attempt, by_rank, state.survivors, state.no_restart)
 
 
 def _fate(state: State, plan: NodePlan, worker: WorkerPlan, epoch: float) -> Fate:

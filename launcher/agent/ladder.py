@@ -100,10 +100,11 @@ def conclude_attempt(state: State) -> Decision:
 
 
 def may_restart(state: State) -> bool:
-    """Tell whether the attempt's failure would be followed by another attempt."""
+    """Tell whether the attempt's failure may be followed by another attempt that we begin alone."""
     # A program that can't be executed can't be executed the next time either.
     return (
-        state.rules.restarts_left > 0
+        not state.rules.shared
+        and state.rules.restarts.limit > state.attempt
         and state.disturbance is None
         and state.failed
         and not any(isinstance(ended.ending, NotStarted) for ended in state.ended.values())

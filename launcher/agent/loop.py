@@ -12,6 +12,7 @@ from launcher.domain.events import (
     HelperLost,
     OutputClosed,
     SignalReceived,
+    StopOrdered,
 )
 
 NEVER = float("inf")
@@ -66,10 +67,10 @@ class EventLoop:
         """Have a ``DeadlinePassed`` in so many seconds, instead of the one set before."""
         self._deadline = self._clock.monotonic() + seconds
 
-    def begin_attempt(self) -> None:
+    def begin_attempt(self, attempt: int) -> None:
         """Forget what concerns the attempt before only."""
         self._deadline = NEVER
-        self._events = deque(event for event in self._events if isinstance(event, ENDS_ANY_ATTEMPT))
+        self._events = deque(event for event in self._events if _concerns(event, attempt))
 
     def _wait(self) -> None:
         sources = self._register()
@@ -104,6 +105,12 @@ class EventLoop:
             elif known[descriptor].events != mask:
                 self._selector.modify(descriptor, mask)
         return sources
+
+
+def _concerns(event: Event, attempt: int) -> bool:
+    if isinstance(event, StopOrdered):
+        return event.attempt == attempt
+    return isinstance(event, ENDS_ANY_ATTEMPT)
 
 
 def _mask(source: EventSource) -> int:

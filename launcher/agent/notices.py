@@ -41,6 +41,16 @@ def stopping_for_others(why: str, workers: int) -> str:
     return f"{why}: stopping {_workers(workers)} here"
 
 
+def stopping_others(number: int) -> str:
+    """Say that a signal ends the job on the other nodes: here all workers have ended before."""
+    name = signal_name(number)
+    who, again = ("interrupted", "Ctrl-C") if number == signal.SIGINT else (name, name)
+    return (
+        f"{who}: the other nodes stop their workers ({again} again does not wait for them);"
+        f" exit code {exit_code_of_signal(number)}"
+    )
+
+
 def given_up_on() -> str:
     """Say that the other nodes ended the job without hearing from this one."""
     return "the other nodes have given this one up"

@@ -8,8 +8,10 @@ from msgspec.structs import replace
 from launcher.agent.actions import (
     Action,
     CollectOutput,
+    DeclineRestart,
     ForwardSignal,
     HushInterrupts,
+    Restart,
     Resume,
     Say,
     Suspend,
@@ -23,18 +25,20 @@ from launcher.agent.notices import (
     stacks_follow,
     stopping,
     stopping_for_others,
+    stopping_others,
 )
 from launcher.agent.state import Phase, State, with_ended
 from launcher.domain.events import (
     CoordinatorLost,
     HelperLost,
     OutputClosed,
+    RestartOrdered,
     SignalNotHandled,
     SignalReceived,
     StopOrdered,
     VerdictReached,
 )
-from launcher.domain.outcome import HelperFailed, Interrupted, Killed, NodeLost, OutputGone, Reason
+from launcher.domain.outcome import HelperFailed, Interrupted, Killed, NodeLost, OutputGone
 
 ENDING_SIGNALS = frozenset({signal.SIGTERM, signal.SIGINT, signal.SIGHUP})
 
@@ -48,6 +52,7 @@ FromOutside = (
     | HelperLost
     | StopOrdered
     | VerdictReached
+    | RestartOrdered
     | CoordinatorLost
 )
 
@@ -63,10 +68,12 @@ def from_outside(state: State, event: FromOutside) -> Decision:
             return _disturbed(state, OutputGone(), at, signal.SIGTERM, output_closed())
         case HelperLost():
             return _helper_lost(state, event)
-        case StopOrdered(why):
-            return _ordered_to_stop(state, why)
-        case VerdictReached(reason):
-            return _judged(state, reason)
+        case StopOrdered(why, attempt):
+            return _ordered_to_stop(state, why) if attempt == state.attempt else (state, ())
+        case VerdictReached():
+            return _judged(state, event)
+        case RestartOrdered():
+            return _ordered_to_restart(state, event)
         case CoordinatorLost():
             return _cut_off(state, event)
         case _:
@@ -92,15 +99,30 @@ def _told_to_end(state: State, number: int, at: float) -> Decision:
     if state.phase is Phase.RUNNING:
         return _interrupted(state, number, at)
     if state.phase is Phase.WAITING:
-        # Our own workers are done; whoever asks does not want to wait for those of others.
-        return conclude_attempt(
-            replace(state, disturbance=state.disturbance or reason, verdict=None)
-        )
+        return _told_to_wait_no_longer(state, number, at)
     insists = state.phase is Phase.STOPPING and _insists(state, number, at)
+    tell: tuple[Action, ...] = ()
+    if state.rules.shared and state.disturbance is None:
+        # What it means, when there has been a failure already, is for the coordinator to say.
+        tell = (TellDisturbed(reason),)
+        state = replace(state, disturbance=reason, disturbed_at=at)
     # The attempt has failed, but it is the signal that keeps the next one from starting.
     if may_restart(state) or _has_struck(state, number, at):
         state = replace(state, disturbance=reason, disturbed_at=at)
-    return kill(state) if insists else (state, ())
+    state, actions = kill(state) if insists else (state, ())
+    return state, (*tell, *actions)
+
+
+def _told_to_wait_no_longer(state: State, number: int, at: float) -> Decision:
+    """End the job on the other nodes, too; whoever insists does not want to wait for that either."""
+    was_told = isinstance(state.disturbance, Interrupted)
+    if was_told and (number == signal.SIGINT or at - state.disturbed_at > SECONDS_OF_ECHO):
+        return conclude_attempt(state)
+    if was_told:
+        return state, ()
+    reason = Interrupted(number)
+    state = replace(state, disturbance=reason, disturbed_at=at)
+    return state, (TellDisturbed(reason), Say(stopping_others(number)))
 
 
 def _interrupted(state: State, number: int, at: float) -> Decision:
@@ -148,6 +170,7 @@ def _helper_lost(state: State, event: HelperLost) -> Decision:
     # After a failure it is the loss that keeps the next attempt from starting; where all workers
     # have succeeded, there is nothing left to lose.
     matters = bool(state.alive) if not state.failed else may_restart(state)
+    state = replace(state, unfit=reason)
     if state.disturbance is None and matters:
         state = replace(state, disturbance=reason, disturbed_at=event.at)
     tell = _tell(state, reason) if state.phase is Phase.RUNNING else ()
@@ -175,12 +198,26 @@ def _ordered_to_stop(state: State, why: str) -> Decision:
     return state, (notice, *actions)
 
 
-def _judged(state: State, reason: Reason) -> Decision:
+def _judged(state: State, event: VerdictReached) -> Decision:
     """Report what all nodes report; before we are done, it says that they have given us up."""
     given_up = state.phase is not Phase.WAITING
-    return _on_our_own(
-        replace(state, verdict=reason, cut_off=state.cut_off or given_up), given_up_on()
+    state = replace(
+        state,
+        verdict=event.reason,
+        no_restart=event.no_restart,
+        cut_off=state.cut_off or given_up,
     )
+    return _on_our_own(state, given_up_on())
+
+
+def _ordered_to_restart(state: State, event: RestartOrdered) -> Decision:
+    """Begin anew with all the others, or say at once why that can't be."""
+    if state.phase is not Phase.WAITING:
+        return state, ()
+    obstacle = state.disturbance or state.unfit
+    if obstacle is None:
+        return replace(state, phase=Phase.OVER, verdict=event.reason), (Restart(),)
+    return replace(state, attempt=state.attempt + 1, disturbance=obstacle), (DeclineRestart(),)
 
 
 def _cut_off(state: State, event: CoordinatorLost) -> Decision:

@@ -15,6 +15,7 @@ from launcher.domain.outcome import (
     Reason,
 )
 from launcher.domain.ranks import LocalRank
+from launcher.domain.restarts import RestartRules
 
 Disturbance = Interrupted | OutputGone | HelperFailed | NodeLost
 
@@ -72,11 +73,11 @@ class Output(Struct, frozen=True):
 
 
 class Rules(Struct, frozen=True):
-    """What the job's description says about ending and restarting."""
+    """What the job's description says about ending and restarting, and what we are to it."""
 
     grace: float
     """Seconds from the polite signal to SIGKILL."""
-    restarts_left: int
+    restarts: RestartRules
     shared: bool
     """There are other nodes, and a coordinator that knows how the whole job ended."""
     foreground: bool
@@ -87,6 +88,7 @@ class State(Struct, frozen=True):
     """One attempt, from the request to start its workers to its end."""
 
     rules: Rules
+    attempt: int
     signal_group: bool
     """The polite signal goes to each worker's whole group: it is no Python program."""
     starting: frozenset[LocalRank]
@@ -103,8 +105,12 @@ class State(Struct, frozen=True):
     cut_off: bool = False
     """The coordinator is gone: no verdict will come."""
     survivors: tuple[str, ...] = ()
+    unfit: HelperFailed | None = None
+    """The process of ours that no other attempt can do without; None: all are there."""
     verdict: Reason | None = None
     """What all nodes report; None on a single node, or where it never came."""
+    no_restart: str = ""
+    """Why no other attempt follows though there may be more; "" if there is no more to say."""
 
     @property
     def alive(self) -> frozenset[LocalRank]:

@@ -8,6 +8,7 @@ from msgspec.structs import replace
 from launcher.agent.actions import (
     Action,
     CollectOutput,
+    DeclineRestart,
     Finish,
     ForwardSignal,
     HushInterrupts,
@@ -29,9 +30,10 @@ from launcher.agent.ports import Attempts, Clock, EventSource, Peers, Workers
 from launcher.agent.signals import SignalInbox
 from launcher.agent.state import Phase, Rules, State
 from launcher.domain.events import Event, WorkerExited, WorkerKilled
-from launcher.domain.outcome import Killed, Outcome
+from launcher.domain.outcome import Killed, Outcome, WorkerFailed
 from launcher.domain.plan import NodePlan
 from launcher.domain.ranks import LocalRank
+from launcher.domain.restarts import objection
 
 
 class Supervisor:
@@ -57,20 +59,24 @@ class Supervisor:
 
     def run(self, rules: Rules) -> Outcome:
         """Start the first attempt, supervise until the job is over, and return how it ended."""
-        attempt = 0
+        attempt, previous = 0, None
         while True:
             outcome, again = self._run_attempt(self._attempts.plan(attempt), rules)
+            cause = outcome.reason.cause if isinstance(outcome.reason, WorkerFailed) else None
             if not again:
                 return outcome
+            # Where there are other nodes, the coordinator has thought of that.
+            asked = cause if not rules.shared else None
+            no_restart = "" if asked is None else objection(rules.restarts, asked, previous)
+            if no_restart:
+                return replace(outcome, no_restart=no_restart)
             self._attempts.failed(outcome)
-            attempt += 1
-            rules = replace(rules, restarts_left=rules.restarts_left - 1)
+            attempt, previous = attempt + 1, cause
 
     def _run_attempt(self, plan: NodePlan, rules: Rules) -> tuple[Outcome, bool]:
-        state = State(
-            rules, plan.signal_group, frozenset(worker.local_rank for worker in plan.workers)
-        )
-        self._loop.begin_attempt()
+        attempt, local_ranks = plan.world.attempt, (worker.local_rank for worker in plan.workers)
+        state = State(rules, attempt, plan.signal_group, frozenset(local_ranks))
+        self._loop.begin_attempt(attempt)
         self._evidence.clear()
         self._workers.start(plan)
         while True:
@@ -124,7 +130,7 @@ class Supervisor:
                 self._workers.resume()
             case Say(text):
                 self._workers.say(f"clusterrun: {text}")
-            case TellFailing() | TellDisturbed() | TellDone():
+            case TellFailing() | TellDisturbed() | TellDone() | DeclineRestart():
                 self._tell(action, state, plan)
             case Restart() | Finish():
                 raise AssertionError("ends the attempt, in _run_attempt")
@@ -132,7 +138,10 @@ class Supervisor:
                 assert_never(action)
 
     def _tell(
-        self, action: TellFailing | TellDisturbed | TellDone, state: State, plan: NodePlan
+        self,
+        action: TellFailing | TellDisturbed | TellDone | DeclineRestart,
+        state: State,
+        plan: NodePlan,
     ) -> None:
         """Let the other nodes know."""
         now = self._clock.monotonic()
@@ -146,5 +155,7 @@ class Supervisor:
             case TellDone():
                 fates = self._outcome(state, plan).fates
                 self._peers.tell_done(fates, self._epoch + now, state.disturbance)
+            case DeclineRestart():
+                self._peers.tell_done((), self._epoch + now, state.disturbance)
             case _:
                 assert_never(action)

@@ -114,14 +114,24 @@ class HelperLost(Struct, frozen=True):
 
 
 class StopOrdered(Struct, frozen=True):
-    """Another node has a reason to end the job: ``why`` names it, "rank 3 on gpu-07 failed"."""
+    """Another node has a reason to end an attempt: ``why`` names it, "rank 3 on gpu-07 failed"."""
 
     why: str
+    attempt: int
     at: float
 
 
 class VerdictReached(Struct, frozen=True):
     """All nodes are done: this is the reason for the end that every node reports."""
+
+    reason: Reason
+    no_restart: str
+    """As in ``Outcome``."""
+    at: float
+
+
+class RestartOrdered(Struct, frozen=True):
+    """All nodes have stopped, and begin the next attempt; this is why the last one ended."""
 
     reason: Reason
     at: float
@@ -150,5 +160,6 @@ Event = (
     | HelperLost
     | StopOrdered
     | VerdictReached
+    | RestartOrdered
     | CoordinatorLost
 )

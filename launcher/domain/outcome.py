@@ -115,6 +115,8 @@ class Outcome(Struct, frozen=True):
     """Of all workers that were asked for in this attempt, by rank."""
     survivors: tuple[str, ...]
     """Processes that even SIGKILL did not end: "pid 12 (python, state D in nfs_wait)"."""
+    no_restart: str = ""
+    """Why no other attempt follows though there may be more, in words; "" if there is no more to say."""
 
     @property
     def exit_code(self) -> int:

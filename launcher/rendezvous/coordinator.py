@@ -4,7 +4,7 @@ from typing import assert_never
 
 from msgspec.structs import replace
 
-from launcher.rendezvous import ending, gathering, notices
+from launcher.rendezvous import ending, gathering, notices, restarting
 from launcher.rendezvous.admission import Quarrel
 from launcher.rendezvous.coordinator_state import (
     NEVER,
@@ -20,6 +20,7 @@ from launcher.rendezvous.coordinator_state import (
     HungUp,
     Introduced,
     Phase,
+    PortReady,
     Reply,
     Send,
     Silent,
@@ -71,6 +72,13 @@ def decide(state: State, happening: Happening, choose_cause: ChooseCause) -> Dec
         case Heard(connection) if connection not in state.ranks:
             # It is no member of a running job, and says what only such a one would.
             return state, (HangUp((connection,)),)
+        case Heard(_, message) if state.phase is not Phase.RUNNING or (
+            message.attempt < state.attempt
+        ):
+            # Of an attempt that is over: whatever it was, all have stopped for it already.
+            return state, ()
+        case Heard(connection, message) if message.attempt > state.attempt:
+            return state, (HangUp((connection,)),)
         case Heard():
             return ending.heard(state, happening, choose_cause)
         case Gone():
@@ -81,6 +89,8 @@ def decide(state: State, happening: Happening, choose_cause: ChooseCause) -> Dec
             return _silent(state, happening, choose_cause)
         case Ticked(at):
             return _ticked(state, at)
+        case PortReady(port):
+            return restarting.begin(state, port) if state.phase is Phase.RESTARTING else (state, ())
         case Abandoned(why, _, hint):
             return gathering.give_up(state, Quarrel(why, hint), ())
         case _:

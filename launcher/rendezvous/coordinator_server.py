@@ -25,6 +25,8 @@ from launcher.rendezvous.coordinator_state import (
     HungUp,
     Introduced,
     Phase,
+    PortReady,
+    PreparePort,
     Reply,
     Say,
     Send,
@@ -35,6 +37,7 @@ from launcher.rendezvous.coordinator_state import (
 from launcher.rendezvous.door import Door
 from launcher.rendezvous.greeting import NONCE_BYTES, GreetingFailed, greet_member
 from launcher.rendezvous.heartbeat import Pulses
+from launcher.rendezvous.ports import HeldPort, hold_free_port
 from launcher.rendezvous.surroundings import Surroundings
 from launcher.rendezvous.wire import (
     ALIVE,
@@ -59,16 +62,27 @@ MOST_STRANGERS = 256
 class CoordinatorServer:
     """Runs the coordinator on node 0, in its agent's loop: one descriptor, never blocking."""
 
-    def __init__(
-        self, door: Door, terms: Terms, token: bytes, surroundings: Surroundings, now: float
+    def __init__(  # noqa: PLR0913 - what node 0 has found out
+        self,
+        door: Door,
+        terms: Terms,
+        token: bytes,
+        surroundings: Surroundings,
+        now: float,
+        *,
+        chosen: HeldPort | None = None,
     ) -> None:
-        """Begin to gather the nodes of ``terms``; takes over ``door``."""
+        """Begin to gather the nodes of ``terms``.
+
+        Takes over ``door``, and the port that was ``chosen`` for the workers, if that is another.
+        """
         allow_descriptors(terms.nodes + 2 * MOST_STRANGERS)
         ours, self.own_end = socket.socketpair()
         """The other end is node 0's own, as any member's."""
         self.reached_at = ""
         """The address of ours that the first member from another machine has reached."""
         self._door = door
+        self._chosen = chosen
         self._token = token
         self._choose_cause = surroundings.choose_cause
         self._notice = surroundings.notice
@@ -133,6 +147,8 @@ class CoordinatorServer:
         for number in self._connections.numbers:
             self._connections.drop(number)
         self._door.release()
+        if self._chosen is not None:
+            self._chosen.release()
         self._connections.epoll.close()
 
     def _let_callers_in(self, now: float) -> None:
@@ -227,10 +243,21 @@ class CoordinatorServer:
             case CloseDoor():
                 self._connections.epoll.unregister(self._door)
                 self._door.close()
+            case PreparePort():
+                self._happens(PortReady(self._fresh_port()))
             case Say(text):
                 self._notice(text)
             case _:
                 assert_never(reply)
+
+    def _fresh_port(self) -> int:
+        """Return where the next attempt's workers meet; a given port is ours for the whole job."""
+        if self._chosen is None:
+            return self._state.terms.master_port
+        last, self._chosen = self._chosen, hold_free_port()
+        # Only now, which is how the new one is another.
+        last.release()
+        return self._chosen.number
 
     def _refuse(self, number: int, why: str, now: float) -> None:
         """Close the connection to somebody who does not behave."""

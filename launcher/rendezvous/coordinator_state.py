@@ -5,7 +5,8 @@ from enum import Enum
 
 from msgspec import Struct, field
 
-from launcher.domain.outcome import Fate, NodeLost
+from launcher.domain.outcome import Fate, NodeLost, WorkerFailed
+from launcher.domain.restarts import RestartRules
 from launcher.rendezvous.heartbeat import Rhythm
 from launcher.rendezvous.wire import (
     Disturbance,
@@ -26,16 +27,28 @@ ChooseCause = Callable[[Sequence[Fate]], Fate | None]
 
 
 class Phase(Enum):
-    """The life of a job, as the coordinator sees it; it only moves downwards."""
+    """The life of a job, as the coordinator sees it; ``PHASES_AFTER`` has the ways."""
 
     GATHERING = "gathering"
     """Not all nodes are there."""
 
     RUNNING = "running"
-    """All were there, and have been told their ranks."""
+    """All were there, and have been told their ranks; once for each attempt."""
+
+    RESTARTING = "restarting"
+    """All have stopped, and will be told of the next attempt as soon as its port is known."""
 
     OVER = "over"
     """All has been said: why the nodes can't be one job, or why the job ended."""
+
+
+PHASES_AFTER: Mapping[Phase, frozenset[Phase]] = {
+    Phase.GATHERING: frozenset({Phase.RUNNING, Phase.OVER}),
+    Phase.RUNNING: frozenset({Phase.RESTARTING, Phase.OVER}),
+    Phase.RESTARTING: frozenset({Phase.RUNNING}),
+    Phase.OVER: frozenset(),
+}
+"""Where the job may go from each phase."""
 
 
 class Terms(Struct, frozen=True):
@@ -56,6 +69,7 @@ class Terms(Struct, frozen=True):
     """What should agree must."""
     rhythm: Rhythm
     """Of the signs of life."""
+    restarts: RestartRules
     open_for_good: bool
     """Members meet at a port of their own, which stays open; else it goes to the workers."""
 
@@ -89,12 +103,19 @@ class State(Struct, frozen=True):
     """Who was refused alone and why, the first few; each is said once."""
     ranks: Mapping[int, int] = field(default_factory=dict)
     """Once running: the node rank of each connection."""
+    attempt: int = 0
+    previous: WorkerFailed | None = None
+    """What ended the attempt before; None in the first one."""
     cause_of_stop: Fate | Disturbance | NodeLost | None = None
-    """The first thing that went wrong; None while nothing has."""
+    """The first thing that went wrong in this attempt; None while nothing has."""
+    disturbances: tuple[Disturbance, ...] = ()
+    """What came from outside in this attempt, and was told at once."""
     announced: Mapping[int, tuple[Fate, float]] = field(default_factory=dict)
     """The first failure of each member that told of one at once, and when it was."""
     reports: Mapping[int, Report] = field(default_factory=dict)
-    """Of the members that are done."""
+    """Of the members that are done with this attempt."""
+    left: Mapping[int, NodeLost] = field(default_factory=dict)
+    """Members that went after their report: nobody misses them but another attempt."""
     lost: Mapping[int, NodeLost] = field(default_factory=dict)
     """Members that went without a report, in that order."""
     lost_at: float = NEVER
@@ -160,6 +181,12 @@ class Ticked(Struct, frozen=True):
     at: float
 
 
+class PortReady(Struct, frozen=True):
+    """The next attempt's workers can meet at ``port``: the answer to ``PreparePort``."""
+
+    port: int
+
+
 class Abandoned(Struct, frozen=True):
     """Node 0 itself gives up before all nodes are there: ``why``, in words."""
 
@@ -168,7 +195,7 @@ class Abandoned(Struct, frozen=True):
     hint: str = ""
 
 
-Happening = Called | HungUp | Introduced | Heard | Gone | Silent | Ticked | Abandoned
+Happening = Called | HungUp | Introduced | Heard | Gone | Silent | Ticked | PortReady | Abandoned
 
 
 class Send(Struct, frozen=True):
@@ -188,12 +215,16 @@ class CloseDoor(Struct, frozen=True):
     """Let nobody else in, and keep the port for the workers."""
 
 
+class PreparePort(Struct, frozen=True):
+    """Make the workers' port ready for another attempt: a given one is kept, a chosen one fresh."""
+
+
 class Say(Struct, frozen=True):
     """Print one notice on node 0."""
 
     text: str
 
 
-Reply = Send | HangUp | CloseDoor | Say
+Reply = Send | HangUp | CloseDoor | PreparePort | Say
 
 Decision = tuple[State, tuple[Reply, ...]]

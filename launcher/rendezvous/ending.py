@@ -9,13 +9,14 @@ from launcher.domain.outcome import (
     Fate,
     HelperFailed,
     Interrupted,
+    Killed,
     NodeLost,
     OutputGone,
     Reason,
     Succeeded,
     WorkerFailed,
 )
-from launcher.rendezvous import notices
+from launcher.rendezvous import notices, restarting
 from launcher.rendezvous.coordinator_state import (
     NEVER,
     ChooseCause,
@@ -24,6 +25,7 @@ from launcher.rendezvous.coordinator_state import (
     HangUp,
     Heard,
     Phase,
+    PreparePort,
     Reply,
     Report,
     Send,
@@ -45,16 +47,19 @@ DatedFate = tuple[float, int, Fate]
 def heard(state: State, heard: Heard, choose_cause: ChooseCause) -> Decision:
     """Return what a member's message makes of ``state``, while the job runs."""
     connection = heard.connection
-    if connection in state.reports:
-        # It has said its last word.
-        return state, (HangUp((connection,)),)
     match heard.message:
-        case Failing(fate, age):
+        case Disturbed(_, disturbance):
+            # Also from a node that is done: somebody may not want to wait for the others.
+            disturbance = _at_home(state, connection, disturbance)
+            state = replace(state, disturbances=(*state.disturbances, disturbance))
+            return _stop(state, connection, disturbance)
+        case _ if connection in state.reports:
+            # It has said its last word.
+            return state, (HangUp((connection,)),)
+        case Failing(_, fate, age):
             dated = fate, heard.at - max(0.0, age)
             state = replace(state, announced={**state.announced, connection: dated})
             return _stop(state, connection, fate)
-        case Disturbed(disturbance):
-            return _stop(state, connection, _at_home(state, connection, disturbance))
         case Done():
             return _done(state, heard, heard.message, choose_cause)
         case _:
@@ -63,9 +68,11 @@ def heard(state: State, heard: Heard, choose_cause: ChooseCause) -> Decision:
 
 def gone(state: State, gone: Gone, choose_cause: ChooseCause) -> Decision:
     """Return what becomes of the job when the connection to a member is gone."""
-    if gone.connection in state.reports or gone.connection in state.lost:
-        return state, ()
     node = _node(state, gone.connection, silent=gone.unreachable)
+    if gone.connection in state.lost:
+        return state, ()
+    if gone.connection in state.reports:
+        return replace(state, left={**state.left, gone.connection: node}), ()
     return _lost(state, node, gone, choose_cause)
 
 
@@ -75,11 +82,13 @@ def silent(state: State, silent: Silent, choose_cause: ChooseCause) -> Decision:
     It may be frozen, and be continued later: then it finds the order to stop, and its reason.
     """
     farewell = HangUp((silent.connection,))
-    if silent.connection in state.reports or silent.connection in state.lost:
-        return state, (farewell,)
     node = _node(state, silent.connection, silent=True)
+    if silent.connection in state.lost:
+        return state, (farewell,)
+    if silent.connection in state.reports:
+        return replace(state, left={**state.left, silent.connection: node}), (farewell,)
     state, replies = _lost(state, node, silent, choose_cause)
-    last_words = (Stop(_why(node, "")), Verdict(node))
+    last_words = (Stop(state.attempt, _why(node, "")), Verdict(node, ""))
     told = tuple(Send((silent.connection,), message) for message in last_words)
     return state, (*replies, *told, farewell)
 
@@ -127,7 +136,7 @@ def _stop(state: State, connection: int, cause: Fate | Disturbance | NodeLost) -
         return state, ()
     state = replace(state, cause_of_stop=cause)
     why = _why(cause, state.members[connection].host)
-    return state, (Send(_present(state), Stop(why)),)
+    return state, (Send(_present(state), Stop(state.attempt, why)),)
 
 
 def _why(cause: Fate | Disturbance | NodeLost, host: str) -> str:
@@ -149,15 +158,27 @@ def _at_home(state: State, connection: int, disturbance: Disturbance) -> Disturb
 
 
 def _present(state: State) -> tuple[int, ...]:
-    return tuple(each for each in state.ranks if each not in state.lost)
+    return tuple(each for each in state.ranks if each not in {*state.lost, *state.left})
 
 
 def _judge_when_all_are_known(state: State, at: float, choose_cause: ChooseCause) -> Decision:
     if len(state.reports) + len(state.lost) < len(state.ranks):
         due = min(state.next_notice, at + SECONDS_BETWEEN_NOTICES) if state.reports else NEVER
         return replace(state, next_notice=due), ()
-    verdict = Verdict(reason(state, choose_cause))
-    reply: Reply = Send(_present(state), verdict)
+    why = reason(state, choose_cause)
+    if not isinstance(why, WorkerFailed) or not restarting.might_follow(state, why):
+        return _over(state, why, "")
+    if disturbance := next(_disturbances(state), None):
+        # It came when all were stopping already, and it is what keeps them from going on.
+        return _over(state, disturbance, "")
+    if obstacle := restarting.obstacle(state, why):
+        return _over(state, why, obstacle)
+    state = replace(state, phase=Phase.RESTARTING, previous=why, next_notice=NEVER)
+    return state, (PreparePort(),)
+
+
+def _over(state: State, why: Reason, no_restart: str) -> Decision:
+    reply: Reply = Send(_present(state), Verdict(why, no_restart))
     return replace(state, phase=Phase.OVER, next_notice=NEVER), (reply,)
 
 
@@ -174,7 +195,7 @@ def reason(state: State, choose_cause: ChooseCause) -> Reason:
     cause = choose_cause([fate for _, _, fate in dated])
     if state.lost and not (cause and _failed_before_the_loss(state, cause, dated)):
         return next(iter(state.lost.values()))
-    if cause:
+    if cause and not _is_the_signal_of_all(state, cause):
         return WorkerFailed(cause)
     if disturbance := next(_disturbances(state), None):
         return disturbance
@@ -192,8 +213,15 @@ def _failed_before_the_loss(state: State, cause: Fate, dated: Sequence[DatedFate
     return cause.rank in on_lost_nodes or failed_at < state.lost_at - SECONDS_OF_ECHO
 
 
+def _is_the_signal_of_all(state: State, cause: Fate) -> bool:
+    """Tell whether a worker was ended by a signal that an agent got, too: somebody ends the job."""
+    numbers = {each.number for each in _disturbances(state) if isinstance(each, Interrupted)}
+    return isinstance(cause.ending, Killed) and cause.ending.number in numbers
+
+
 def _disturbances(state: State) -> Iterator[Disturbance]:
-    return (report.disturbance for report in state.reports.values() if report.disturbance)
+    yield from state.disturbances
+    yield from (report.disturbance for report in state.reports.values() if report.disturbance)
 
 
 def _dated_fates(state: State) -> list[DatedFate]:

@@ -129,8 +129,8 @@ def complete(state: State, at: float) -> Decision:
     host = state.terms.hello.host
     # The workers' port must be free before anybody can start a worker.
     door: tuple[Reply, ...] = () if state.terms.open_for_good else (CloseDoor(),)
-    worlds_by_connection = worlds(state.terms, state.members, ranks).items()
+    first = worlds(state.terms, state.members, ranks, state.attempt, state.terms.master_port)
     return state, (
         *door,
-        *(Send((each,), WorldFormed(world, host)) for each, world in worlds_by_connection),
+        *(Send((each,), WorldFormed(world, host)) for each, world in first.items()),
     )

@@ -6,6 +6,7 @@ from msgspec import Struct
 
 from launcher.domain.endpoint import Endpoint
 from launcher.domain.facts import Fact
+from launcher.domain.restarts import RestartRules
 from launcher.rendezvous.heartbeat import Rhythm, rhythm_of
 
 
@@ -26,6 +27,7 @@ class Invitation(Struct, frozen=True):
     """What node 0 calls the job where no run id was given."""
     heartbeat_timeout: float
     """Seconds of silence after which a node counts as lost."""
+    restarts: RestartRules
     hosts: tuple[str, ...] = ()
     """Names of the nodes by rank, for people; () where nothing tells."""
     strict: bool = False

@@ -81,7 +81,7 @@ def _join_as_node_zero(candidate: Candidate) -> Peers | Interrupted:
         formed.host,
         node.connection,
         early=node.early,
-        coordination=(node.server, node.workers_port),
+        coordination=node.server,
         rhythm=candidate.invitation.rhythm,
         surroundings=surroundings,
     )

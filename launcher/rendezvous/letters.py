@@ -14,16 +14,17 @@ _MOST_OF_ONE = 16 << 10
 """Characters of one tail or error file: what a tail has at most, anyway."""
 
 
-def failing(fate: Fate, age: float) -> Failing:
+def failing(attempt: int, fate: Fate, age: float) -> Failing:
     """Return the message that a worker failed ``age`` seconds ago."""
-    return Failing(_shortened(fate, _MOST_OF_ONE), max(0.0, age))
+    return Failing(attempt, _shortened(fate, _MOST_OF_ONE), max(0.0, age))
 
 
-def done(fates: Sequence[Fate], now: float, disturbance: Reason | None) -> Done:
+def done(attempt: int, fates: Sequence[Fate], now: float, disturbance: Reason | None) -> Done:
     """Return the message that all workers ended; ``now`` is the time by the clock of the fates."""
     failures = sum(not fate.ending.succeeded for fate in fates)
     most = min(_MOST_OF_ONE, _SPACE // max(1, 2 * failures))
     return Done(
+        attempt,
         tuple(AgedFate(_shortened(fate, most), max(0.0, now - fate.clock)) for fate in fates),
         _from_outside(disturbance),
     )

@@ -3,9 +3,11 @@
 import os
 from collections.abc import Mapping
 
+from launcher.domain.cpuset import runs
 from launcher.domain.endpoint import Endpoint
 from launcher.domain.facts import Fact
 from launcher.domain.job import JobSpec
+from launcher.domain.restarts import rules_of
 from launcher.rendezvous.invitation import Introduction, Invitation
 
 ENDPOINT_PORT = 29400
@@ -23,6 +25,7 @@ def invitation_of(job: JobSpec) -> Invitation:
         timeout=job.rdzv_timeout.value,
         run_id=job.run_id.value,
         heartbeat_timeout=job.heartbeat_timeout.value,
+        restarts=rules_of(job),
         hosts=job.hosts.value if job.tasks.value is None else (),
         strict=job.strict_join.value,
     )
@@ -49,6 +52,8 @@ def introduction_of(
         run_id="" if job.run_id.origin == "default" else job.run_id.value,
         must={
             "max_restarts": str(job.max_restarts.value),
+            "no_restart_exit_codes": ",".join(runs(job.no_restart_exit_codes.value)) or "none",
+            "no_fail_fast": "yes" if job.no_fail_fast.value else "no",
             "heartbeat_timeout": f"{job.heartbeat_timeout.value:g}",
         },
         should={

@@ -10,7 +10,7 @@ from launcher.rendezvous.coordinator_state import Terms
 from launcher.rendezvous.door import open_door
 from launcher.rendezvous.invitation import Invitation
 from launcher.rendezvous.lookout import Lookout
-from launcher.rendezvous.ports import HeldPort, hold_free_port
+from launcher.rendezvous.ports import hold_free_port
 from launcher.rendezvous.wire import (
     FROM_COORDINATOR,
     FromCoordinator,
@@ -47,10 +47,9 @@ class NodeZero:
         self._refused: RendezvousError | None = None
         self._latest_end = NEVER
         door = open_door(invitation.ports, hello.host, surroundings.root)
-        self.workers_port: HeldPort | None = hold_free_port() if invitation.open_for_good else None
-        port = self.workers_port.number if self.workers_port else door.number
-        terms = _terms(invitation, hello, port)
-        self.server = CoordinatorServer(door, terms, token, surroundings, now)
+        chosen = hold_free_port() if invitation.open_for_good else None
+        terms = _terms(invitation, hello, chosen.number if chosen else door.number)
+        self.server = CoordinatorServer(door, terms, token, surroundings, now, chosen=chosen)
         self.connection: Connection[FromCoordinator] = Connection(
             self.server.own_end, FROM_COORDINATOR
         )
@@ -107,7 +106,7 @@ class NodeZero:
         self.close()
 
     def let_go(self) -> None:
-        """Close all but the server, our connection to it, and the workers' port."""
+        """Close all but the server, and our connection to it."""
         self._lookout.close()
         self._epoll.close()
 
@@ -116,8 +115,6 @@ class NodeZero:
         self.let_go()
         self.connection.close()
         self.server.finish(SECONDS_TO_FINISH, self._surroundings.clock)
-        if self.workers_port is not None:
-            self.workers_port.release()
 
 
 def _terms(invitation: Invitation, hello: Hello, master_port: int) -> Terms:
@@ -132,5 +129,6 @@ def _terms(invitation: Invitation, hello: Hello, master_port: int) -> Terms:
         hosts=invitation.hosts,
         strict=invitation.strict,
         rhythm=invitation.rhythm,
+        restarts=invitation.restarts,
         open_for_good=invitation.open_for_good,
     )

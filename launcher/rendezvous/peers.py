@@ -5,7 +5,13 @@ from collections.abc import Iterator, Sequence
 
 from msgspec.structs import replace
 
-from launcher.domain.events import CoordinatorLost, Event, StopOrdered, VerdictReached
+from launcher.domain.events import (
+    CoordinatorLost,
+    Event,
+    RestartOrdered,
+    StopOrdered,
+    VerdictReached,
+)
 from launcher.domain.outcome import Fate, Reason
 from launcher.domain.world import World
 from launcher.rendezvous import letters
@@ -13,11 +19,11 @@ from launcher.rendezvous.connection import Connection
 from launcher.rendezvous.coordinator_server import CoordinatorServer
 from launcher.rendezvous.heartbeat import Heartbeat, Rhythm
 from launcher.rendezvous.notices import plain
-from launcher.rendezvous.ports import HeldPort
 from launcher.rendezvous.surroundings import Surroundings
 from launcher.rendezvous.timer import Timer
 from launcher.rendezvous.wire import (
     ALIVE,
+    Again,
     BadFrame,
     Disturbance,
     Disturbed,
@@ -32,9 +38,6 @@ SECONDS_FOR_LAST_WORDS = 1.0
 """How long node 0 stays for members that have not heard the verdict."""
 
 NEVER = float("inf")
-
-Coordination = tuple[CoordinatorServer, HeldPort | None]
-"""What node 0 has besides: the coordinator, and the workers' port if that is another."""
 
 
 class Peers:
@@ -51,7 +54,7 @@ class Peers:
         connection: Connection[FromCoordinator],
         *,
         early: Sequence[FromCoordinator],
-        coordination: Coordination | None,
+        coordination: CoordinatorServer | None,
         rhythm: Rhythm,
         surroundings: Surroundings,
     ) -> None:
@@ -75,7 +78,7 @@ class Peers:
         self._epoll.register(connection, self._mask)
         self._epoll.register(self._timer, select.EPOLLIN)
         if coordination is not None:
-            self._epoll.register(coordination[0], select.EPOLLIN)
+            self._epoll.register(coordination, select.EPOLLIN)
         # What is there already must be heard without anything else happening.
         self._timer.set(0.0 if self._early else self._due, self._clock())
 
@@ -85,8 +88,10 @@ class Peers:
         return self._world.run_id
 
     def world(self, attempt: int) -> World:
-        """Return this node's place in the n-th attempt."""
-        return replace(self._world, attempt=attempt, interface=self.interface)
+        """Return this node's place in the n-th attempt, which node 0 has told us of."""
+        if attempt != self._world.attempt:
+            raise AssertionError(f"attempt {attempt}, and node 0 is at {self._world.attempt}")
+        return replace(self._world, interface=self.interface)
 
     @property
     def sources(self) -> "tuple[Peers]":
@@ -110,7 +115,7 @@ class Peers:
         if self._over:
             return
         if self._coordination is not None:
-            self._coordination[0].turn(now)
+            self._coordination.turn(now)
         for message in self._messages(now):
             yield from self._event(message, now)
         if how := self._loss(now):
@@ -122,11 +127,11 @@ class Peers:
 
     def tell_failing(self, fate: Fate, age: float) -> None:
         """Say that a worker failed ``age`` seconds ago: all nodes stop at once."""
-        self._tell(letters.failing(fate, age))
+        self._tell(letters.failing(self._world.attempt, fate, age))
 
     def tell_disturbed(self, disturbance: Disturbance) -> None:
         """Say that something other than a worker ends the job: all nodes stop at once."""
-        self._tell(Disturbed(disturbance))
+        self._tell(Disturbed(self._world.attempt, disturbance))
 
     def tell_done(self, fates: Sequence[Fate], now: float, disturbance: Reason | None) -> None:
         """Say how all workers of this node ended, and what ended them from outside, if anything.
@@ -134,7 +139,7 @@ class Peers:
         ``now`` is the time by the clock that ``Fate.clock`` was read from: only ages travel. The
         answer is ``VerdictReached``, once the other nodes are done.
         """
-        self._tell(letters.done(fates, now, disturbance))
+        self._tell(letters.done(self._world.attempt, fates, now, disturbance))
 
     def leave(self) -> None:
         """Hang up; node 0 first lets the others hear the verdict, for at most a second."""
@@ -145,15 +150,12 @@ class Peers:
         self._epoll.close()
         self._connection.close()
         if self._coordination is not None:
-            server, port = self._coordination
-            server.finish(SECONDS_FOR_LAST_WORDS, self._clock)
-            if port is not None:
-                port.release()
+            self._coordination.finish(SECONDS_FOR_LAST_WORDS, self._clock)
 
     @property
     def _due(self) -> float:
         if self._coordination is not None:
-            return self._coordination[0].due
+            return self._coordination.due
         return NEVER if self._heartbeat is None else self._heartbeat.due
 
     def _loss(self, now: float) -> str:
@@ -188,15 +190,19 @@ class Peers:
 
     def _event(self, message: FromCoordinator, now: float) -> Iterator[Event]:
         match message:
-            case Stop(why):
-                yield StopOrdered(plain(why, 400), now)
-            case Verdict(reason):
+            case Stop(attempt, why):
+                yield StopOrdered(plain(why, 400), attempt, now)
+            case Again(world, reason):
+                # How node 0 is reached from here stays as it was.
+                self._world = replace(world, master_addr=self._world.master_addr)
+                yield RestartOrdered(reason, now)
+            case Verdict(reason, no_restart):
                 self._judged = True
                 if self._coordination is None:
                     # At once: node 0 waits until all have hung up.
                     self._over = True
                     self._connection.close()
-                yield VerdictReached(reason, now)
+                yield VerdictReached(reason, plain(no_restart, 400), now)
             case Waiting(text):
                 self._notice(plain(text, 400))
             case _:

@@ -26,6 +26,7 @@ Disturbance = Interrupted | OutputGone | HelperFailed
 """What ends a job from outside its workers, on a node that lives to tell."""
 
 Name = Annotated[str, Meta(max_length=255)]
+Attempt = Annotated[int, Meta(ge=0)]
 Text = Annotated[str, Meta(max_length=1 << 14)]
 
 
@@ -51,6 +52,7 @@ class Hello(Struct, frozen=True, tag=True):
 class Failing(Struct, frozen=True, tag=True):
     """The first worker of this node failed, ``age`` seconds ago; more may follow in ``Done``."""
 
+    attempt: Attempt
     fate: Fate
     age: float
 
@@ -58,6 +60,7 @@ class Failing(Struct, frozen=True, tag=True):
 class Disturbed(Struct, frozen=True, tag=True):
     """Something other than a worker ends the job on this node."""
 
+    attempt: Attempt
     disturbance: Disturbance
 
 
@@ -71,6 +74,7 @@ class AgedFate(Struct, frozen=True):
 class Done(Struct, frozen=True, tag=True):
     """No worker of this node is left; ``disturbance`` is what ended them from outside."""
 
+    attempt: Attempt
     fates: tuple[AgedFate, ...]
     disturbance: Disturbance | None
 
@@ -117,8 +121,9 @@ class WorldFormed(Struct, frozen=True, tag=True):
 
 
 class Stop(Struct, frozen=True, tag=True):
-    """The job ends: stop your workers."""
+    """The attempt ends: stop your workers."""
 
+    attempt: Attempt
     why: Text
 
 
@@ -126,9 +131,18 @@ class Verdict(Struct, frozen=True, tag=True):
     """All nodes are done: the one reason that all of them report."""
 
     reason: Reason
+    no_restart: Text
+    """As in ``Outcome``."""
 
 
-FromCoordinator = Refused | Waiting | WorldFormed | Stop | Verdict | Alive
+class Again(Struct, frozen=True, tag=True):
+    """All nodes are done, and begin anew: your place, and why the last attempt ended."""
+
+    world: World
+    reason: Reason
+
+
+FromCoordinator = Refused | Waiting | WorldFormed | Stop | Verdict | Again | Alive
 
 MessageT = TypeVar("MessageT")
 

@@ -24,22 +24,22 @@ def node_ranks(members: Mapping[int, Hello], claims: Mapping[int, int]) -> dict[
 
 
 def worlds(
-    terms: Terms, members: Mapping[int, Hello], ranks: Mapping[int, int]
+    terms: Terms, members: Mapping[int, Hello], ranks: Mapping[int, int], attempt: int, port: int
 ) -> dict[int, World]:
-    """Return what each connection is told; ``ranks`` are in order, from 0."""
+    """Return what each connection is told of an attempt; ``ranks`` are in order, from 0."""
     sizes = [members[connection].workers for connection in ranks]
     *firsts, size = accumulate(sizes, initial=0)
     return {
         connection: World(
             run_id=terms.run_id,
-            attempt=0,
+            attempt=attempt,
             node_rank=NodeRank(rank),
             nodes=len(ranks),
             first_rank=GlobalRank(first),
             local_size=local_size,
             size=size,
             master_addr=terms.master_addr,
-            master_port=terms.master_port,
+            master_port=port,
         )
         for (connection, rank), first, local_size in zip(ranks.items(), firsts, sizes, strict=True)
     }

@@ -39,6 +39,7 @@ def explain(
 
     """
     lines = _reason_lines(outcome, already_shown=already_shown, local_time=local_time)
+    lines += [f"  not restarted: {outcome.no_restart}"] if outcome.no_restart else []
     lines += [f"  SIGKILL did not end {survivor}" for survivor in outcome.survivors]
     # The line that says whose exit code it is closes the report.
     return "\n".join([*lines, *_last_line(outcome)])

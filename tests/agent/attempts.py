@@ -8,7 +8,7 @@ from contextlib import suppress
 from msgspec.structs import replace
 
 from launcher.agent.signals import SignalInbox
-from launcher.domain.events import Event, VerdictReached
+from launcher.domain.events import Event, RestartOrdered, StopOrdered, VerdictReached
 from launcher.domain.outcome import (
     Fate,
     HelperFailed,
@@ -221,6 +221,10 @@ class FakePeers:
         self.calls: list[Call] = []
         self.coordinator = FakeSource(clock)
         self.verdict: Reason = Succeeded()
+        self.again = 0
+        """How many attempts are followed by another."""
+        self.stop_again = False
+        """Whether that other one is stopped at once."""
 
     @property
     def sources(self) -> tuple[FakeSource]:
@@ -238,7 +242,12 @@ class FakePeers:
     def tell_done(self, fates: Sequence[Fate], now: float, disturbance: Reason | None) -> None:
         """Note the end, and reach the verdict."""
         self.calls.append(("done", [fate.rank for fate in fates], now, disturbance))
-        self.coordinator.tell(VerdictReached(self.verdict, at=now))
+        if self.again == 0:
+            self.coordinator.tell(VerdictReached(self.verdict, "", at=now))
+            return
+        self.again -= 1
+        stop = [StopOrdered("node9 fails", 1, at=now)] if self.stop_again else []
+        self.coordinator.tell(RestartOrdered(self.verdict, at=now), *stop)
 
 
 class FakeAttempts:

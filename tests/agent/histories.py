@@ -14,6 +14,7 @@ from typing import Self
 from launcher.agent.actions import (
     Action,
     CollectOutput,
+    DeclineRestart,
     Finish,
     ForwardSignal,
     HushInterrupts,
@@ -37,6 +38,7 @@ from launcher.domain.events import (
     HelperLost,
     OutputClosed,
     OutputEnded,
+    RestartOrdered,
     SignalReceived,
     StopOrdered,
     Swept,
@@ -49,12 +51,14 @@ from launcher.domain.events import (
 )
 from launcher.domain.outcome import Interrupted, Reason
 from launcher.domain.ranks import LocalRank
+from launcher.domain.restarts import RestartRules
 
 GRACE = 25.0
 
 SWEEP = (Sweep(), SetDeadline(SECONDS_TO_SWEEP))
 LAST_WORDS = SetDeadline(SECONDS_TO_COLLECT)
 TELL_DONE = TellDone()
+DECLINE = DeclineRestart()
 HUSH = HushInterrupts()
 SUSPEND = Suspend()
 RESUME = Resume()
@@ -77,8 +81,8 @@ def workers(
     signal_group: bool = False,
 ) -> State:
     """Return an attempt whose workers have been asked for."""
-    rules = Rules(grace=GRACE, restarts_left=restarts, shared=shared, foreground=foreground)
-    return State(rules, signal_group, frozenset(map(LocalRank, range(count))))
+    rules = Rules(GRACE, RestartRules(limit=restarts), shared=shared, foreground=foreground)
+    return State(rules, 0, signal_group, frozenset(map(LocalRank, range(count))))
 
 
 def started(local_rank: int, remark: str = "") -> WorkerStarted:
@@ -121,14 +125,19 @@ def printed(local_rank: int, tail: str = "") -> OutputEnded:
     return OutputEnded(LocalRank(local_rank), tail, error_file="", at=10.0)
 
 
-def ordered(why: str) -> StopOrdered:
-    """Another node ends the job."""
-    return StopOrdered(why, at=10.0)
+def ordered(why: str, attempt: int = 0) -> StopOrdered:
+    """Another node ends an attempt."""
+    return StopOrdered(why, attempt, at=10.0)
 
 
 def verdict(reason: Reason) -> VerdictReached:
     """All nodes are done."""
-    return VerdictReached(reason, at=10.0)
+    return VerdictReached(reason, "", at=10.0)
+
+
+def again(reason: Reason) -> RestartOrdered:
+    """All nodes begin anew."""
+    return RestartOrdered(reason, at=10.0)
 
 
 def collect(*local_ranks: int) -> tuple[CollectOutput, ...]:

@@ -15,11 +15,13 @@ from launcher.agent.notices import (
     stacks_follow,
     stopping,
     stopping_for_others,
+    stopping_others,
 )
 from launcher.domain.events import SignalNotHandled
 from launcher.domain.outcome import HelperFailed, Interrupted, NodeLost, OutputGone, Succeeded
 from launcher.domain.ranks import LocalRank
 from tests.agent.histories import (
+    DECLINE,
     FINISH,
     FORK_SERVER_LOST,
     GRACE,
@@ -35,6 +37,7 @@ from tests.agent.histories import (
     TELL_DONE,
     TIME_IS_UP,
     History,
+    again,
     ask,
     collect,
     exited,
@@ -397,14 +400,65 @@ OTHER_NODES = [
     .when(NODE_0_LOST)
     .then(FINISH)
     .because(NodeLost(0, "node0")),
-    history(
-        "whoever signals a node that is done won't wait for the others", workers(1, shared=True)
-    )
+    history("a signal to a node that is done ends the job on the others", workers(1, shared=True))
     .when(started(0), exited(0), printed(0), swept())
     .then(collect(0), SWEEP, TELL_DONE)
     .when(got(TERM))
+    .then(tell_interrupted(TERM), Say(stopping_others(TERM)))
+    .when(got(TERM, at=10.5))
+    .when(verdict(Interrupted(TERM)))
     .then(FINISH)
     .because(Interrupted(TERM)),
+    history("whoever insists does not wait for the others", workers(1, shared=True))
+    .when(started(0), exited(0), printed(0), swept())
+    .then(collect(0), SWEEP, TELL_DONE)
+    .when(got(INT))
+    .then(tell_interrupted(INT), Say(stopping_others(INT)))
+    .when(got(INT))
+    .then(FINISH)
+    .because(Interrupted(INT)),
+    history("a signal while it stops is for the coordinator to judge", workers(2, shared=True))
+    .when(started(0), started(1), exited(1, 3))
+    .then(tell_failing(1), collect(1), ask(0))
+    .when(got(TERM), got(TERM, at=11.5))
+    .then(tell_interrupted(TERM), kill(0))
+    .because(Interrupted(TERM)),
+    history("all nodes begin anew together", workers(2, shared=True, restarts=1))
+    .when(started(0), started(1), exited(1, 3))
+    .then(tell_failing(1), collect(1), ask(0))
+    .when(killed(0, TERM), printed(0), printed(1), swept())
+    .then(collect(0), SWEEP, TELL_DONE)
+    .when(again(Succeeded()))
+    .then(RESTART),
+    history("nobody begins anew by himself", workers(1, shared=True, restarts=1))
+    .when(started(0), exited(0, 3), printed(0), swept())
+    .then(tell_failing(0), collect(0), SWEEP, TELL_DONE)
+    .when(NODE_0_LOST)
+    .then(FINISH)
+    .because(NodeLost(0, "node0")),
+    history("a signal that crosses the order to begin anew", workers(1, shared=True, restarts=1))
+    .when(started(0), exited(0), printed(0), swept())
+    .then(collect(0), SWEEP, TELL_DONE)
+    .when(got(TERM), again(Succeeded()))
+    .then(tell_interrupted(TERM), Say(stopping_others(TERM)), DECLINE)
+    .when(verdict(Interrupted(TERM)))
+    .then(FINISH)
+    .because(Interrupted(TERM)),
+    history("nobody begins anew without a fork server", workers(1, shared=True, restarts=1))
+    .when(started(0), exited(0), printed(0), swept())
+    .then(collect(0), SWEEP, TELL_DONE)
+    .when(FORK_SERVER_LOST)
+    .when(again(Succeeded()))
+    .then(DECLINE)
+    .because(HelperFailed("fork server", "was killed by SIGKILL", signal.SIGKILL)),
+    history("which a node that is done does not need", workers(1, shared=True))
+    .when(started(0), exited(0), printed(0), swept())
+    .then(collect(0), SWEEP, TELL_DONE)
+    .when(FORK_SERVER_LOST, verdict(Succeeded()))
+    .then(FINISH),
+    history("an order of another attempt is none", workers(1, shared=True)).when(
+        started(0), ordered(FAILED_ELSEWHERE, attempt=1)
+    ),
     history(
         "a verdict that comes early says that the others go on without us", workers(1, shared=True)
     )

@@ -26,6 +26,7 @@ from launcher.domain.events import (
     HelperLost,
     OutputClosed,
     OutputEnded,
+    RestartOrdered,
     SignalNotHandled,
     SignalReceived,
     StopOrdered,
@@ -73,8 +74,9 @@ anything = st.one_of(
     st.builds(Swept, st.lists(names).map(tuple), times),
     st.builds(OutputEnded, ranks, names, names, times),
     st.builds(OutputClosed, times),
-    st.builds(StopOrdered, names, times),
-    st.builds(VerdictReached, verdicts, times),
+    st.builds(StopOrdered, names, st.integers(0, 1), times),
+    st.builds(VerdictReached, verdicts, names, times),
+    st.builds(RestartOrdered, verdicts, times),
     st.builds(CoordinatorLost, names, names, times),
     st.builds(HelperLost, helpers, names, st.sampled_from([0, 9]), times),
 )
@@ -235,13 +237,13 @@ class Attempt(RuleBasedStateMachine):
     @rule()
     def another_node_ends_the_job(self) -> None:
         """It may say so any time."""
-        self.happens(StopOrdered("rank 9 on node9 failed", self.now))
+        self.happens(StopOrdered("rank 9 on node9 failed", self.state.attempt, self.now))
 
     @precondition(lambda self: self.state.phase is Phase.WAITING)
     @rule(reason=verdicts)
     def the_verdict_is_reached(self, reason: Reason) -> None:
         """All nodes are done."""
-        self.happens(VerdictReached(reason, self.now))
+        self.happens(VerdictReached(reason, "", self.now))
 
     @precondition(lambda self: self.state.rules.shared and not self.alone)
     @rule()

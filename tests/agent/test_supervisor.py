@@ -5,6 +5,7 @@ from collections.abc import Iterator
 from typing import NamedTuple
 
 import pytest
+from msgspec.structs import replace
 
 from launcher.agent.ladder import SECONDS_TO_DIE, SECONDS_TO_SWEEP
 from launcher.agent.notices import stopping
@@ -21,6 +22,7 @@ from launcher.domain.outcome import (
     WorkerFailed,
 )
 from launcher.domain.ranks import LocalRank
+from launcher.domain.restarts import RestartRules
 from tests.agent.attempts import FakeAttempts, FakeClock, FakeInbox, FakePeers, FakeWorkers
 from tests.agent.histories import (
     FORK_SERVER_LOST,
@@ -321,3 +323,58 @@ def test_other_nodes_are_told_of_signals(agent: Agent) -> None:
         ("disturbed", Interrupted(signal.SIGTERM)),
         ("done", [0, 1], 1050.0, Interrupted(signal.SIGTERM)),
     ]
+
+
+TAIL = "Traceback\nValueError: it\n"
+
+
+def test_a_final_exit_code_is_followed_by_no_restart(agent: Agent) -> None:
+    """--no-restart-exit-codes; the report says so."""
+    played = agent.play(start=[BADLY], signal=[DIES])
+    start = workers(2, restarts=3)
+    rules = replace(start.rules, restarts=RestartRules(3, final_codes=(3,)))
+
+    outcome = agent.run(played, replace(start, rules=rules))
+
+    assert (outcome.exit_code, outcome.attempt, agent.attempts.failures) == (3, 0, [])
+    assert outcome.no_restart == "exit code 3 is one of --no-restart-exit-codes 3"
+
+
+def test_the_same_failure_twice_at_once_is_not_tried_a_third_time(agent: Agent) -> None:
+    """Although there may be more restarts."""
+    played = agent.play(
+        start=[BADLY, BADLY],
+        signal=[DIES, DIES],
+        collect=[[printed(1, TAIL)], [printed(0)]] * 2,
+    )
+
+    outcome = agent.run(played, workers(2, restarts=9))
+
+    assert (outcome.exit_code, outcome.attempt, len(agent.attempts.failures)) == (3, 1, 1)
+    assert outcome.no_restart.startswith("rank 1 failed twice with the same last line")
+
+
+def test_other_nodes_tell_when_to_begin_anew(agent: Agent) -> None:
+    """However many restarts there may be: they know of more than we do."""
+    played = agent.play(start=[BADLY, WELL], signal=[DIES])
+    agent.peers.again = 1
+
+    outcome = agent.run(played, workers(2, shared=True, restarts=0))
+
+    assert outcome.reason == Succeeded()
+    assert outcome.attempt == 1
+    assert [call[0] for call in agent.peers.calls] == ["failing", "done", "done"]
+
+
+def test_an_order_to_stop_may_come_with_the_order_to_begin_anew(agent: Agent) -> None:
+    """It is for the attempt that begins, and must not be forgotten with the one before."""
+    played = agent.play(
+        start=[BADLY, [started(0), started(1)]], signal=[DIES, [exited(0), exited(1)]]
+    )
+    agent.peers.again = 1
+    agent.peers.stop_again = True
+
+    outcome = agent.run(played, workers(2, shared=True))
+
+    assert outcome.attempt == 1
+    assert len(played.called("signal")) == 2

@@ -186,3 +186,49 @@ def test_the_fork_server_dies_in_the_second_attempt(clusterrun: Launcher) -> Non
 
     assert job.ended().code == 128 + signal.SIGKILL
     assert job.err.endswith("is the fork server's: 128 + 9 for SIGKILL\n")
+
+
+FAILS_AT_ONCE = """
+    import os, sys
+    sys.exit("no such file, in attempt " + os.environ["TORCHELASTIC_RESTART_COUNT"] * {differs})
+"""
+
+
+def test_the_same_failure_twice_at_once_ends_the_job(clusterrun: Launcher) -> None:
+    """A third attempt would fail as well."""
+    job = clusterrun.script(FAILS_AT_ONCE.format(differs=0), "--max-restarts", "3", workers=2)
+
+    ended = job.ended()
+
+    assert ended.code == 1
+    assert ended.err.count("restarting all workers") == 1
+    assert re.search(
+        r"\n  not restarted: rank 0 failed twice with the same last line within 10 s of its start"
+        r" \(--no-fail-fast restarts all the same\)\nclusterrun: exit code 1 is rank 0's\n$",
+        ended.err,
+    )
+
+
+def test_other_failures_do_not(clusterrun: Launcher) -> None:
+    """All restarts are used up."""
+    job = clusterrun.script(FAILS_AT_ONCE.format(differs=1), "--max-restarts", "3", workers=1)
+
+    ended = job.ended()
+
+    assert ended.code == 1
+    assert ended.err.count("restarting all workers") == 3
+    assert "not restarted" not in ended.err
+
+
+def test_a_final_exit_code(clusterrun: Launcher) -> None:
+    """--no-restart-exit-codes; the report says why nothing is started again."""
+    words = ("--max-restarts", "3", "--no-restart-exit-codes", "3,9-12")
+    job = clusterrun.script("import sys; sys.exit(10)", *words, workers=1)
+
+    ended = job.ended()
+
+    assert ended.code == 10
+    assert ended.err.endswith(
+        "  not restarted: exit code 10 is one of --no-restart-exit-codes 3,9-12\n"
+        "clusterrun: exit code 10 is rank 0's\n"
+    )

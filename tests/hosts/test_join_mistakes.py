@@ -64,7 +64,13 @@ def answer(call, is_there):
 calls = [Call(numeric_address("10.77.0.2")[0], 29500, b"") for _ in range(2)]
 for call in calls:
     answer(call, lambda _: call.connection.greeted)
-must = {"nnodes": "3", "max_restarts": "0", "heartbeat_timeout": "15"}
+must = {
+    "nnodes": "3",
+    "max_restarts": "0",
+    "no_restart_exit_codes": "none",
+    "no_fail_fast": "no",
+    "heartbeat_timeout": "15",
+}
 for number, call in enumerate(calls, start=2):
     call.connection.send(Hello(f"fake {number}", "", 0, f"n{number}", number, None, 1, must, {}))
 for call in calls:

@@ -15,6 +15,7 @@ from launcher.domain.events import Event
 from launcher.domain.facts import Fact
 from launcher.domain.outcome import Exited, Fate
 from launcher.domain.ranks import GlobalRank, LocalRank
+from launcher.domain.restarts import RestartRules
 from launcher.rendezvous.addresses import Interfaces, Resolve, all_addresses
 from launcher.rendezvous.coordinator_state import Terms
 from launcher.rendezvous.heartbeat import Rhythm
@@ -48,6 +49,7 @@ TERMS = Terms(
     hosts=(),
     strict=False,
     rhythm=Rhythm(1.0, 15.0),
+    restarts=RestartRules(),
     open_for_good=False,
 )
 
@@ -155,6 +157,7 @@ def invitation(
         timeout=PATIENCE,
         run_id="chosen",
         heartbeat_timeout=15.0,
+        restarts=RestartRules(),
     )
     return replace(usual, **said)
 

@@ -8,6 +8,7 @@ from launcher.domain.world import World
 from launcher.rendezvous.coordinator import decide, due, opened
 from launcher.rendezvous.coordinator_state import (
     OWN,
+    PHASES_AFTER,
     Called,
     ChooseCause,
     CloseDoor,
@@ -17,6 +18,8 @@ from launcher.rendezvous.coordinator_state import (
     Heard,
     HungUp,
     Introduced,
+    PortReady,
+    PreparePort,
     Reply,
     Say,
     Send,
@@ -50,17 +53,23 @@ class Replay:
         self.now = 0.0
         self.replies: list[Reply] = []
         self.newest = OWN
+        self.port = terms.master_port
+        """What the workers of the next attempt get."""
         self._gone: set[int] = set()
         self._choose_cause = choose_cause
 
     def happens(self, happening: Happening) -> tuple[Reply, ...]:
         """Let something happen; return what the coordinator asks for."""
+        before = self.state.phase
         self.state, replies = decide(self.state, happening, self._choose_cause)
+        assert self.state.phase in {before, *PHASES_AFTER[before]}
         self.replies += replies
         for reply in replies:
             # As the server does.
             for number in reply.connections if isinstance(reply, HangUp) else ():
                 self.goes(number)
+            if isinstance(reply, PreparePort):
+                self.happens(PortReady(self.port))
         return replies
 
     def calls(self) -> None:
@@ -91,11 +100,11 @@ class Replay:
 
     def fails(self, number: int, fate: Fate, age: float = 0.0) -> None:
         """A member's first worker fails."""
-        self._says(number, Failing(fate, age))
+        self._says(number, Failing(self.state.attempt, fate, age))
 
     def is_disturbed(self, number: int, disturbance: Disturbance) -> None:
         """Something ends the job on a member's node."""
-        self._says(number, Disturbed(disturbance))
+        self._says(number, Disturbed(self.state.attempt, disturbance))
 
     def is_done(
         self,
@@ -105,7 +114,7 @@ class Replay:
     ) -> None:
         """All workers of a member have ended; each fate with its age."""
         aged = tuple(AgedFate(fate, age) for fate, age in fates)
-        self._says(number, Done(aged, disturbance))
+        self._says(number, Done(self.state.attempt, aged, disturbance))
 
     def goes(self, number: int) -> None:
         """The connection to a member ends."""
@@ -155,6 +164,11 @@ class Replay:
         return {
             number: message.reason for number, message in self.sent if isinstance(message, Verdict)
         }
+
+    @property
+    def objections(self) -> list[str]:
+        """What was told with the verdict of why there is no other attempt."""
+        return [message.no_restart for _, message in self.sent if isinstance(message, Verdict)]
 
     @property
     def stops(self) -> dict[int, str]:

@@ -55,11 +55,11 @@ def test_greeting_then_messages(pair: tuple[socket.socket, socket.socket]) -> No
             if select.select([connection], [], [], 0.01)[0]:
                 connection.receive()
     member.send(hello(1))
-    node_zero.send(Stop("because"))
+    node_zero.send(Stop(0, "because"))
     wait_for(member)
     wait_for(node_zero)
 
-    assert (node_zero.receive(), member.receive()) == ([hello(1)], [Stop("because")])
+    assert (node_zero.receive(), member.receive()) == ([hello(1)], [Stop(0, "because")])
 
 
 @pytest.mark.parametrize(
@@ -130,20 +130,20 @@ def test_what_was_said_before_the_end_is_heard_though_we_were_speaking(
 ) -> None:
     """A refusal arrives although what we sent meanwhile finds nobody."""
     connection: Coordinators = Connection(pair[0], FROM_COORDINATOR)
-    pair[1].sendall(framed(Stop("because")))
+    pair[1].sendall(framed(Stop(0, "because")))
     pair[1].close()
     wait_for(connection)
     for _ in range(3):
         connection.send(hello(1))
 
-    assert connection.receive() == [Stop("because")]
+    assert connection.receive() == [Stop(0, "because")]
 
 
 def test_what_does_not_fit_is_sent_later(pair: tuple[socket.socket, socket.socket]) -> None:
     """Nothing blocks, and nothing is lost."""
     pair[0].setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, 4096)
     connection: Coordinators = Connection(pair[0], FROM_COORDINATOR)
-    frame = framed(Stop("x" * 4000))
+    frame = framed(Stop(0, "x" * 4000))
     for _ in range(500):
         connection.send_frame(frame)
     waited = connection.wants_write

@@ -187,8 +187,8 @@ GARBAGE = {
     "a huge message": HAIL + b"\xff\xff\xff\xff",
     "a long hello": HAIL + (LONGEST_HELLO + 1).to_bytes(4, "big"),
     "no message": HAIL + b"\0\0\0\4abcd",
-    "a report of nobody": HAIL + framed(done([], 0.0, None)),
-    "half a report": HAIL + framed(failing(fate(0, 1), 0.0))[:40],
+    "a report of nobody": HAIL + framed(done(0, [], 0.0, None)),
+    "half a report": HAIL + framed(failing(0, fate(0, 1), 0.0))[:40],
     "a wrong hello": HAIL + b"\0\0\0\1\x80" + msgspec.msgpack.encode({"type": "Hello"}),
 }
 
@@ -334,9 +334,9 @@ def test_all_members_hear_of_the_end_before_node_zero_goes(stack: ExitStack) -> 
     job = running(stack, nodes=3)
     members = [caller(stack, job).joins(hello(number, 3)) for number in (1, 2)]
     assert all(isinstance(member.hears(), WorldFormed) for member in members)
-    job.server.own_end.sendall(framed(done([fate(0)], 0.0, None)))
+    job.server.own_end.sendall(framed(done(0, [fate(0)], 0.0, None)))
     for number, member in enumerate(members, start=1):
-        member.tells(done([fate(number)], 0.0, None))
+        member.tells(done(0, [fate(number)], 0.0, None))
     verdicts = [member.hears() for member in members]
     for member in members:
         member.socket.close()
@@ -353,8 +353,8 @@ def test_a_member_that_does_not_hang_up_is_not_waited_for_long(stack: ExitStack)
     job = running(stack)
     member = caller(stack, job).joins(hello(1))
     assert isinstance(member.hears(), WorldFormed)
-    job.server.own_end.sendall(framed(done([], 0.0, None)))
-    member.tells(done([], 0.0, None))
+    job.server.own_end.sendall(framed(done(0, [], 0.0, None)))
+    member.tells(done(0, [], 0.0, None))
     assert isinstance(member.hears(), Verdict)
 
     before = time.monotonic()
@@ -371,7 +371,7 @@ def test_an_agent_that_is_gone_is_noticed_at_once(stack: ExitStack) -> None:
 
     members[1].socket.close()
 
-    assert members[0].hears() == Stop("node 2 (n2) is gone")
+    assert members[0].hears() == Stop(0, "node 2 (n2) is gone")
 
 
 def test_limits_of_open_files_are_raised_as_far_as_they_go() -> None:

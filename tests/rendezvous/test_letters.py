@@ -8,22 +8,22 @@ from tests.rendezvous.nodes import fate
 
 def test_ends_travel_as_ages() -> None:
     """Clocks of nodes need not agree."""
-    letter = done([fate(0, clock=100.0), fate(1, clock=103.5)], 104.0, None)
+    letter = done(0, [fate(0, clock=100.0), fate(1, clock=103.5)], 104.0, None)
 
     assert [each.age for each in letter.fates] == [4.0, 0.5]
 
 
 def test_no_age_is_negative() -> None:
     """Whatever clocks do."""
-    assert done([fate(0, clock=105.0)], 104.0, None).fates[0].age == 0.0
-    assert failing(fate(0, 1), -3.0).age == 0.0
+    assert done(0, [fate(0, clock=105.0)], 104.0, None).fates[0].age == 0.0
+    assert failing(0, fate(0, 1), -3.0).age == 0.0
 
 
 def test_the_last_words_of_failures_travel() -> None:
     """Those of successes interest nobody."""
     good, bad = fate(0, tail="loss 0.1", error="{}"), fate(1, 1, tail="Error: x", error="{}")
 
-    letter = done([good, bad], 0.0, None)
+    letter = done(0, [good, bad], 0.0, None)
 
     assert [(each.fate.tail, each.fate.error) for each in letter.fates] == [
         ("", ""),
@@ -36,15 +36,15 @@ def test_the_longest_of_last_words_fit_into_one_message() -> None:
     tail = "\N{PILE OF POO}" * (16 << 10)
     fates = [fate(rank, 1, tail=tail, error='"' + tail + '"') for rank in range(256)]
 
-    assert len(framed(done(fates, 0.0, None))) < MAXIMUM_FRAME
-    assert len(framed(failing(fates[0], 0.0))) < MAXIMUM_FRAME
+    assert len(framed(done(0, fates, 0.0, None))) < MAXIMUM_FRAME
+    assert len(framed(failing(0, fates[0], 0.0))) < MAXIMUM_FRAME
 
 
 def test_the_end_of_a_tail_is_what_is_kept() -> None:
     """There stands the exception; an error file is kept whole or not at all."""
     long = "x" * (20 << 10)
 
-    letter = failing(fate(0, 1, tail=f"{long}ValueError: it", error=f'"{long}"'), 0.0)
+    letter = failing(0, fate(0, 1, tail=f"{long}ValueError: it", error=f'"{long}"'), 0.0)
 
     assert letter.fate.tail.endswith("ValueError: it")
     assert len(letter.fate.tail) == 16 << 10
@@ -53,14 +53,14 @@ def test_the_end_of_a_tail_is_what_is_kept() -> None:
 
 def test_a_path_that_is_no_text_travels_all_the_same() -> None:
     """File names are bytes."""
-    letter = failing(fate(0, 1, log="/logs/\udcff"), 0.0)
+    letter = failing(0, fate(0, 1, log="/logs/\udcff"), 0.0)
 
     assert b"/logs/?" in framed(letter)
 
 
 def test_only_what_came_from_outside_is_a_disturbance() -> None:
     """Other reasons follow from what the nodes report."""
-    assert done([], 0.0, Interrupted(2)).disturbance == Interrupted(2)
-    assert done([], 0.0, HelperFailed("relay", "exited", 0)).disturbance is not None
-    assert done([], 0.0, NodeLost(0, "n0")).disturbance is None
-    assert done([], 0.0, Succeeded()).disturbance is None
+    assert done(0, [], 0.0, Interrupted(2)).disturbance == Interrupted(2)
+    assert done(0, [], 0.0, HelperFailed("relay", "exited", 0)).disturbance is not None
+    assert done(0, [], 0.0, NodeLost(0, "n0")).disturbance is None
+    assert done(0, [], 0.0, Succeeded()).disturbance is None

@@ -9,7 +9,13 @@ from contextlib import ExitStack, closing
 
 import pytest
 
-from launcher.domain.events import CoordinatorLost, Event, StopOrdered, VerdictReached
+from launcher.domain.events import (
+    CoordinatorLost,
+    Event,
+    RestartOrdered,
+    StopOrdered,
+    VerdictReached,
+)
 from launcher.domain.outcome import (
     Interrupted,
     Killed,
@@ -19,6 +25,7 @@ from launcher.domain.outcome import (
     Succeeded,
     WorkerFailed,
 )
+from launcher.domain.restarts import RestartRules
 from launcher.errors import RendezvousError
 from launcher.rendezvous.connection import Connection
 from launcher.rendezvous.heartbeat import rhythm_of
@@ -247,7 +254,7 @@ def test_what_came_with_the_world_is_not_forgotten() -> None:
         "lo",
         "n0",
         Connection(ours, FROM_COORDINATOR),
-        early=[Stop("because")],
+        early=[Stop(0, "because")],
         coordination=None,
         rhythm=rhythm_of(2, 15.0),
         surroundings=surroundings(),
@@ -260,7 +267,7 @@ def test_what_came_with_the_world_is_not_forgotten() -> None:
     theirs.close()
     peers.leave()
     assert (ready, quiet) == ([peers], [])
-    assert events == [StopOrdered("because", 1.0)]
+    assert events == [StopOrdered("because", 0, 1.0)]
 
 
 def test_leaving_twice_does_no_harm(job: Job) -> None:
@@ -293,3 +300,47 @@ def test_long_last_words_reach_all(job: Job) -> None:
 
     assert isinstance(first, WorkerFailed)
     assert others == [first] * 2
+
+
+def test_all_nodes_begin_anew_together(stack: ExitStack) -> None:
+    """Each with the world of the next attempt: a chosen port is fresh, the address stays."""
+    rules = RestartRules(limit=1)
+    job = Job(2, invitation(free_port(), 2, open_for_good=True, restarts=rules))
+    stack.callback(job.close)
+    before = [peers.world(0) for peers in job.nodes]
+    cause = fate(1, 7, tail="ValueError: it", clock=100.0)
+
+    job.nodes[1].tell_failing(cause, 0.1)
+    job.nodes[0].tell_done([fate(0, ending=Killed(15), stopped_by_us=True)], 0.0, None)
+    job.nodes[1].tell_done([cause], 101.0, None)
+    told = [job.hears(number, 2)[1] for number in (0, 1)]
+    after = [peers.world(1) for peers in job.nodes]
+    for number in (0, 1):
+        job.nodes[number].tell_done([fate(number)], 0.0, None)
+
+    assert [event.reason for event in told if isinstance(event, RestartOrdered)] == [
+        WorkerFailed(cause)
+    ] * 2
+    assert [world.attempt for world in after] == [1, 1]
+    assert len({world.master_port for world in after}) == 1
+    assert {world.master_port for world in after} != {world.master_port for world in before}
+    assert [world.master_addr for world in after] == [world.master_addr for world in before]
+    assert [world.first_rank for world in after] == [0, 1]
+    assert job.reasons() == [Succeeded()] * 2
+
+
+def test_a_given_port_is_kept(stack: ExitStack) -> None:
+    """Whoever said it wants it."""
+    port = free_port()
+    job = Job(2, invitation(port, 2, restarts=RestartRules(limit=1)))
+    stack.callback(job.close)
+
+    job.nodes[1].tell_failing(fate(1, 7), 0.1)
+    for number in (0, 1):
+        job.nodes[number].tell_done([fate(number, 7)], 0.0, None)
+    for number in (0, 1):
+        job.hears(number, 2)
+
+    assert {peers.world(1).master_port for peers in job.nodes} == {port}
+    with pytest.raises(AssertionError, match="attempt 0, and node 0 is at 1"):
+        job.nodes[0].world(0)

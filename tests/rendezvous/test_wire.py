@@ -13,7 +13,9 @@ from launcher.rendezvous.wire import (
     FROM_MEMBERS,
     LONGEST_HELLO,
     MAXIMUM_FRAME,
+    Again,
     AgedFate,
+    Alive,
     BadFrame,
     Disturbed,
     Done,
@@ -45,19 +47,22 @@ KILLED = fate(3, ending=Killed(9), tail="RuntimeError: no", error='{"message": "
 
 OF_MEMBERS: list[FromMember] = [
     hello(1, rank=1, should={"script": "train.py"}),
-    Failing(KILLED, age=0.25),
-    Disturbed(Interrupted(2)),
-    Disturbed(HelperFailed("relay", "was killed by SIGKILL", 9)),
-    Done((AgedFate(KILLED, 1.0), AgedFate(fate(4), 0.5)), None),
-    Done((), Interrupted(15)),
+    Failing(0, KILLED, age=0.25),
+    Disturbed(0, Interrupted(2)),
+    Disturbed(0, HelperFailed("relay", "was killed by SIGKILL", 9)),
+    Done(0, (AgedFate(KILLED, 1.0), AgedFate(fate(4), 0.5)), None),
+    Done(0, (), Interrupted(15)),
+    Alive(),
 ]
 OF_THE_COORDINATOR: list[FromCoordinator] = [
     Refused(Refusal.TRY_ELSEWHERE, "another job", "another port"),
     Waiting("waiting for 1 of 2 nodes"),
     WorldFormed(WORLD, "n0"),
-    Stop("rank 3 on n1 failed"),
-    Verdict(WorkerFailed(KILLED)),
-    Verdict(NodeLost(1, "n1")),
+    Stop(2, "rank 3 on n1 failed"),
+    Alive(),
+    Again(WORLD, WorkerFailed(KILLED)),
+    Verdict(WorkerFailed(KILLED), "exit code 3 is final"),
+    Verdict(NodeLost(1, "n1"), ""),
 ]
 
 
@@ -108,9 +113,9 @@ def test_who_is_not_known_yet_may_say_less() -> None:
 
 def test_the_longest_message_is_heard() -> None:
     """The bound itself is inside."""
-    message = Failing(fate(0, 1, tail=""), 0.0)
+    message = Failing(0, fate(0, 1, tail=""), 0.0)
     room = MAXIMUM_FRAME - len(framed(message)) - 100
-    message = Failing(fate(0, 1, tail="x" * room), 0.0)
+    message = Failing(0, fate(0, 1, tail="x" * room), 0.0)
 
     assert list(FROM_MEMBERS.take(bytearray(framed(message)))) == [message]
 
@@ -150,7 +155,7 @@ def test_nesting_without_end_is_refused() -> None:
 def test_a_member_can_not_speak_as_the_coordinator() -> None:
     """Each direction has its own messages."""
     with pytest.raises(BadFrame):
-        list(FROM_MEMBERS.take(bytearray(framed(Stop("because")))))
+        list(FROM_MEMBERS.take(bytearray(framed(Stop(0, "because")))))
 
 
 @pytest.mark.parametrize(

@@ -12,13 +12,13 @@ def test_different_nodes_have_different_numbers_of_workers() -> None:
     members = {7: hello(0, workers=2), 8: hello(1, workers=3), 9: hello(2, workers=1)}
     said = terms(3, run_id="mine", master_addr="n0", master_port=1234)
 
-    found = worlds(said, members, {7: 0, 8: 1, 9: 2})
+    found = worlds(said, members, {7: 0, 8: 1, 9: 2}, 3, 29501)
 
     assert [world.first_rank for world in found.values()] == [0, 2, 5]
     assert [world.local_size for world in found.values()] == [2, 3, 1]
-    assert {(world.size, world.nodes, world.attempt) for world in found.values()} == {(6, 3, 0)}
+    assert {(world.size, world.nodes, world.attempt) for world in found.values()} == {(6, 3, 3)}
     assert {(world.run_id, world.master_addr, world.master_port) for world in found.values()} == {
-        ("mine", "n0", 1234)
+        ("mine", "n0", 29501)
     }
 
 
@@ -46,7 +46,7 @@ def test_ranks_are_prefix_sums(data: st.DataObject) -> None:
     members = {each: hello(each, workers=workers[each]) for each in order}
 
     ranks = node_ranks(members, {each: each for each in claimed})
-    found = list(worlds(terms(count), members, ranks).values())
+    found = list(worlds(terms(count), members, ranks, 0, 29500).values())
 
     assert [world.node_rank for world in found] == list(range(count))
     assert all(ranks[each] == each for each in claimed)

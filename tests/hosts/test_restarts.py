@@ -1,0 +1,236 @@
+"""--max-restarts on several hosts: all workers of all nodes anew, together, counted once."""
+
+import os
+import re
+import signal
+import time
+
+import pytest
+
+from tests.contract.launched import Job, Launcher, await_end
+from tests.hosts.host import Host
+from tests.hosts.nodes import Nodes, codes, ended
+
+FAILS_ONCE = """
+    import os, signal, sys
+    attempt, rank = os.environ["TORCHELASTIC_RESTART_COUNT"], os.environ["RANK"]
+    print(f"attempt {attempt} port", os.environ["MASTER_PORT"], flush=True)
+    if attempt == "0" and rank == "1":
+        raise ValueError("no luck")
+    if attempt == "0":
+        signal.pause()
+"""
+
+FAILS_AGAIN = """
+    import os, signal, sys
+    if os.environ["RANK"] == "1":
+        print("attempt", os.environ["TORCHELASTIC_RESTART_COUNT"], flush=True)
+        sys.exit(f"no data on {os.uname().nodename}")
+    signal.pause()
+"""
+
+SLOW_TO_STOP = """
+    import os, pathlib, signal, sys, time
+    attempt, rank = os.environ["TORCHELASTIC_RESTART_COUNT"], os.environ["RANK"]
+    print("attempt", attempt, flush=True)
+    if rank == "2":
+        signal.signal(signal.SIGTERM, lambda *_: print("heard", flush=True))
+    if attempt == "0" and rank == "1":
+        while not pathlib.Path("go").exists():
+            time.sleep(0.01)
+        sys.exit("no luck")
+    while True:
+        time.sleep(100)
+"""
+
+TRAINS_AGAIN = """
+    import os, sys
+    import torch
+    import torch.distributed as dist
+
+    dist.init_process_group("gloo")
+    total = torch.ones(1)
+    dist.all_reduce(total)
+    print("attempt", os.environ["TORCHELASTIC_RESTART_COUNT"], "sum", int(total.item()), flush=True)
+    if os.environ["TORCHELASTIC_RESTART_COUNT"] != "2" and dist.get_rank() == 1:
+        raise ValueError("no luck in attempt " + os.environ["TORCHELASTIC_RESTART_COUNT"])
+    dist.all_reduce(total)
+    os._exit(0)
+"""
+
+SOON = "within 10 s of its start"
+
+RESTARTING = "clusterrun: restarting all workers (restart 1 of {})\n"
+
+
+def nothing_is_left(hosts: tuple[Host, ...], jobs: list[Job]) -> None:
+    """Check that no process of the job lives on any host."""
+    assert [job.left() for job in jobs] == [[]] * len(jobs)
+    assert [host.processes() for host in hosts] == [[]] * len(hosts)
+
+
+def test_the_second_attempt_succeeds(hosts: tuple[Host, ...], clusterrun: Launcher) -> None:
+    """Exit code 0 on every node; each of them says why, and that all begin anew. A given port stays."""
+    jobs = Nodes(clusterrun, hosts, FAILS_ONCE).start_all("--max-restarts", "2", workers=(1, 1, 2))
+
+    ends = ended(jobs)
+
+    assert codes(ends) == [0, 0, 0], ends
+    for end, workers in zip(ends, (1, 1, 2), strict=True):
+        assert sorted(re.findall(r"attempt (\d port \d+)", end.out)) == sorted(
+            ["0 port 29500", "1 port 29500"] * workers
+        )
+        assert "clusterrun: rank 1 on n1 failed: ValueError: no luck\n" in end.err
+        assert end.err.endswith(RESTARTING.format(2))
+    nothing_is_left(hosts, jobs)
+
+
+def test_a_chosen_port_is_fresh(hosts: tuple[Host, ...], clusterrun: Launcher) -> None:
+    """Where the agents have a port of their own; it is the same on all nodes."""
+    nodes = Nodes(clusterrun, hosts, FAILS_ONCE)
+    words = ("--nnodes", "2", "--rdzv-endpoint", f"{hosts[0].address}:29400", "--max-restarts", "1")
+
+    ends = ended([nodes.start(number, *words, "--node-rank", str(number)) for number in (0, 1)])
+
+    first, second = (
+        {port for end in ends for port in re.findall(rf"attempt {attempt} port (\d+)", end.out)}
+        for attempt in (0, 1)
+    )
+    assert codes(ends) == [0, 0], ends
+    assert (len(first), len(second), len(first & second)) == (1, 1, 0)
+
+
+@pytest.mark.parametrize(
+    ("words", "attempts", "why"),
+    [
+        (
+            ["--no-restart-exit-codes", "1-3"],
+            1,
+            "exit code 1 is one of --no-restart-exit-codes 1-3",
+        ),
+        (
+            [],
+            2,
+            f"rank 1 failed twice with the same last line {SOON} (--no-fail-fast restarts all the same)",
+        ),
+        (["--no-fail-fast"], 4, ""),
+    ],
+    ids=["a final exit code", "the same failure twice", "the same failure four times"],
+)
+def test_no_restart(
+    words: list[str], attempts: int, why: str, hosts: tuple[Host, ...], clusterrun: Launcher
+) -> None:
+    """Every node says why there is none though there may be more."""
+    nodes = Nodes(clusterrun, hosts, FAILS_AGAIN)
+    jobs = nodes.start_all("--max-restarts", "3", *words)
+
+    ends = ended(jobs)
+
+    last = "clusterrun: exit code 1 is rank 1's\n"
+    assert codes(ends) == [1, 1]
+    assert ends[1].out.count("attempt") == attempts
+    for end in ends:
+        assert end.err.count("restarting all workers") == attempts - 1
+        assert end.err.endswith(f"  not restarted: {why}\n{last}" if why else last)
+
+
+def test_a_signal_while_all_stop(hosts: tuple[Host, ...], clusterrun: Launcher) -> None:
+    """No next attempt is begun, and every node ends with the signal's code."""
+    nodes = Nodes(clusterrun, hosts, SLOW_TO_STOP)
+    jobs = nodes.start_all("--max-restarts", "3", "--shutdown-timeout", "1", workers=(1, 1, 1))
+    for job in jobs:
+        job.wait_for("attempt 0")
+    (clusterrun.folder / "go").touch()
+    jobs[2].wait_for("heard")
+
+    jobs[0].signal(signal.SIGTERM)
+    ends = ended(jobs)
+
+    assert codes(ends) == [143] * 3, ends
+    assert ["restarting" in end.err for end in ends] == [False] * 3
+    nothing_is_left(hosts, jobs)
+
+
+def test_a_node_is_lost_while_all_stop(hosts: tuple[Host, ...], clusterrun: Launcher) -> None:
+    """There are too few for the next attempt; what ended this one is the cause still."""
+    nodes = Nodes(clusterrun, hosts, SLOW_TO_STOP)
+    jobs = nodes.start_all("--max-restarts", "3", workers=(1, 1, 1))
+    for job in jobs:
+        job.wait_for("attempt 0")
+    (clusterrun.folder / "go").touch()
+    jobs[2].wait_for("heard")
+    # A second: sooner, the failure could be an echo of the loss.
+    jobs[0].wait_for("rank 1 on n1 failed: stopping 1 worker here")
+    time.sleep(1.2)
+
+    jobs[2].signal(signal.SIGKILL)
+    ends = ended(jobs[:2])
+
+    assert codes(ends) == [1, 1], ends
+    for end in ends:
+        assert end.err.endswith(
+            "  not restarted: node 2 (n2) is gone\nclusterrun: exit code 1 is rank 1's\n"
+        )
+    nothing_is_left(hosts, jobs[:2])
+
+
+def test_a_fork_server_dies_while_all_stop(hosts: tuple[Host, ...], clusterrun: Launcher) -> None:
+    """Its node, whose worker had ended already, can't begin anew, and says so to all."""
+    nodes = Nodes(clusterrun, hosts, SLOW_TO_STOP)
+    jobs = nodes.start_all("--max-restarts", "3", "--shutdown-timeout", "2", workers=(1, 1, 1))
+    for job in jobs:
+        job.wait_for("attempt 0")
+    server = jobs[0].fork_server
+    (clusterrun.folder / "go").touch()
+    jobs[2].wait_for("heard")
+    jobs[0].wait_for("rank 1 on n1 failed: stopping 1 worker here")
+
+    os.kill(server, signal.SIGKILL)
+    ends = ended(jobs)
+
+    assert codes(ends) == [137] * 3, ends
+    last = "clusterrun: exit code 137 is the fork server on n0's: 128 + 9 for SIGKILL\n"
+    assert [end.err.endswith(last) for end in ends] == [True] * 3
+    nothing_is_left(hosts, jobs)
+
+
+def test_an_agent_is_killed_while_nodes_come(hosts: tuple[Host, ...], clusterrun: Launcher) -> None:
+    """Its scheduler may start it anew, and the job is none the worse for it."""
+    nodes = Nodes(clusterrun, hosts, "print('done')")
+    place = ("--nnodes", "3", "--master-addr", hosts[0].address)
+    jobs = [nodes.start(rank, *place, "--node-rank", str(rank)) for rank in (0, 1)]
+    jobs[0].wait_for(r"waiting for 1 of 3 nodes: rank 2 \(joined: n0, n1")
+
+    jobs[1].signal(signal.SIGKILL)
+    await_end(jobs[1].agent)
+    jobs[0].wait_for(r"n1 \(pid \d+\) has left again")
+    others = [nodes.start(rank, *place, "--node-rank", str(rank)) for rank in (1, 2)]
+
+    assert codes(ended([jobs[0], *others])) == [0, 0, 0]
+
+
+def test_node_zero_is_killed_while_nodes_come(
+    hosts: tuple[Host, ...], clusterrun: Launcher
+) -> None:
+    """The others call it again, until it is back."""
+    nodes = Nodes(clusterrun, hosts, "print('done')")
+    place = ("--nnodes", "3", "--master-addr", hosts[0].address)
+    jobs = [nodes.start(rank, *place, "--node-rank", str(rank)) for rank in (0, 1)]
+    jobs[0].wait_for(r"waiting for 1 of 3 nodes: rank 2 \(joined: n0, n1")
+
+    jobs[0].signal(signal.SIGKILL)
+    await_end(jobs[0].agent)
+    others = [nodes.start(rank, *place, "--node-rank", str(rank)) for rank in (0, 2)]
+
+    assert codes(ended([jobs[1], *others])) == [0, 0, 0]
+
+
+@pytest.mark.long
+def test_torch_meets_again_at_the_same_port(hosts: tuple[Host, ...], clusterrun: Launcher) -> None:
+    """Its store listens where the one of the attempt before did a moment ago."""
+    nodes = Nodes(clusterrun, hosts, TRAINS_AGAIN)
+
+    ends = ended(nodes.start_all("--max-restarts", "2", workers=(1, 1)), 90)
+
+    assert codes(ends) == [0, 0], ends
+    assert re.findall(r"attempt \d sum \d", ends[0].out) == [f"attempt {n} sum 2" for n in range(3)]
