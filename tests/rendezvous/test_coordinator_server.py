@@ -7,141 +7,28 @@ import time
 from collections.abc import Iterator
 from contextlib import ExitStack
 
-import msgspec
 import pytest
 
-from launcher.domain.facts import Fact
 from launcher.rendezvous.connections import allow_descriptors
 from launcher.rendezvous.coordinator_server import (
     MOST_STRANGERS,
     SECONDS_TO_INTRODUCE_ONESELF,
-    CoordinatorServer,
 )
-from launcher.rendezvous.door import open_door
 from launcher.rendezvous.greeting import MAGIC
-from launcher.rendezvous.letters import done, failing
+from launcher.rendezvous.letters import done
 from launcher.rendezvous.wire import (
-    FROM_COORDINATOR,
-    LONGEST_HELLO,
-    FromCoordinator,
-    FromMember,
-    Hello,
     Refused,
     Stop,
     Verdict,
     WorldFormed,
     framed,
 )
+from tests.rendezvous.callers import GARBAGE, HAIL, Running, caller, joined, running
 from tests.rendezvous.nodes import (
     PATIENCE,
-    Said,
     fate,
-    free_port,
     hello,
-    surroundings,
-    take_turns,
-    terms,
 )
-
-HAIL = struct.pack(">12sHcB32s", MAGIC, 1, b"M", 0, b"m" * 32)
-
-
-class Running:
-    """A coordinator, and a clock that can be put forward."""
-
-    def __init__(self, port: int, nodes: int, token: bytes = b"", **said: object) -> None:
-        self.said = Said()
-        self.port = port
-        self.ahead = 0.0
-        door = open_door(Fact((port,), "--master-port"), "n0", surroundings().root)
-        self.server = CoordinatorServer(
-            door, terms(nodes, **said), token, surroundings(self.said), time.monotonic()
-        )
-
-    def fileno(self) -> int:
-        """Return the descriptor to wait on."""
-        return self.server.fileno()
-
-    @property
-    def due(self) -> float:
-        """When it wants its turn, by the tests' clock."""
-        return self.server.due - self.ahead
-
-    def turn(self, now: float) -> None:
-        """Give it its turn."""
-        self.server.turn(now + self.ahead)
-
-    def call(self) -> "Caller":
-        """Connect to it."""
-        return Caller(self)
-
-    def close(self) -> None:
-        """Close all."""
-        self.server.own_end.close()
-        self.server.close()
-
-
-class Caller:
-    """Somebody who connects, with no more sense than a test gives him."""
-
-    def __init__(self, job: Running) -> None:
-        self.socket = socket.create_connection(("127.0.0.1", job.port), timeout=PATIENCE)
-        self.socket.setblocking(False)  # noqa: FBT003 - its own name for it
-        self.heard = bytearray()
-        self.at_end = False
-        self._job = job
-
-    def says(self, data: bytes) -> "Caller":
-        """Send bytes, whatever they are."""
-        self.socket.send(data)
-        return self
-
-    def joins(self, said: Hello) -> "Caller":
-        """Greet and introduce oneself as a member does."""
-        self.says(HAIL)
-        self.reads(len(HAIL))
-        return self.tells(said)
-
-    def tells(self, message: FromMember) -> "Caller":
-        """Send a message."""
-        return self.says(framed(message))
-
-    def reads(self, count: int) -> bytes:
-        """Return the next bytes."""
-        take_turns(lambda: len(self.listen().heard) >= count, self._job)
-        taken = bytes(self.heard[:count])
-        del self.heard[:count]
-        return taken
-
-    def hears(self) -> FromCoordinator:
-        """Return the next message."""
-        messages: list[FromCoordinator] = []
-
-        def heard() -> bool:
-            self.listen()
-            messages.extend(FROM_COORDINATOR.take(self.heard) if not messages else [])
-            return bool(messages)
-
-        take_turns(heard, self._job)
-        (message,) = messages
-        return message
-
-    def is_hung_up_on(self) -> bool:
-        """Wait until the coordinator has closed the connection."""
-        take_turns(lambda: self.listen().at_end, self._job)
-        return self.at_end
-
-    def listen(self) -> "Caller":
-        """Take in what has come, without waiting."""
-        try:
-            data = self.socket.recv(1 << 16)
-        except BlockingIOError:
-            return self
-        except ConnectionResetError:
-            data = b""
-        self.heard += data
-        self.at_end = not data
-        return self
 
 
 @pytest.fixture
@@ -155,42 +42,6 @@ def stack() -> Iterator[ExitStack]:
 def job(stack: ExitStack) -> Running:
     """Return the coordinator of a job of two nodes."""
     return running(stack)
-
-
-def running(stack: ExitStack, nodes: int = 2, token: bytes = b"", **said: object) -> Running:
-    """Return a coordinator that is closed at the end."""
-    made = Running(free_port(), nodes, token, **said)
-    stack.callback(made.close)
-    return made
-
-
-def caller(stack: ExitStack, job: Running) -> Caller:
-    """Return somebody who has connected, and goes at the end."""
-    made = job.call()
-    stack.callback(made.socket.close)
-    return made
-
-
-def joined(stack: ExitStack, job: Running) -> bool:
-    """Let the second node come, and tell whether the job begins with it."""
-    return isinstance(caller(stack, job).joins(hello(1)).hears(), WorldFormed)
-
-
-GARBAGE = {
-    "an HTTP client": b"GET / HTTP/1.1\r\nHost: n0:29500\r\n\r\n",
-    "an ssh client": b"SSH-2.0-OpenSSH_9.2p1\r\n",
-    "a TLS client": bytes.fromhex("1603010200010001fc0303"),
-    "zeros": bytes(5000),
-    "another version": struct.pack(">12sHcB32s", MAGIC, 9, b"M", 0, b"m" * 32),
-    "a coordinator": struct.pack(">12sHcB32s", MAGIC, 1, b"C", 0, b"m" * 32),
-    "one with a token": struct.pack(">12sHcB32s", MAGIC, 1, b"M", 1, b"m" * 32),
-    "a huge message": HAIL + b"\xff\xff\xff\xff",
-    "a long hello": HAIL + (LONGEST_HELLO + 1).to_bytes(4, "big"),
-    "no message": HAIL + b"\0\0\0\4abcd",
-    "a report of nobody": HAIL + framed(done(0, [], 0.0, None)),
-    "half a report": HAIL + framed(failing(0, fate(0, 1), 0.0))[:40],
-    "a wrong hello": HAIL + b"\0\0\0\1\x80" + msgspec.msgpack.encode({"type": "Hello"}),
-}
 
 
 @pytest.mark.parametrize("garbage", GARBAGE.values(), ids=GARBAGE.keys())

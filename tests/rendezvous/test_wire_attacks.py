@@ -1,0 +1,288 @@
+"""The wire under attack while a job runs: strangers are refused, said once, and disturb nobody."""
+
+import random
+import resource
+import socket
+import struct
+import time
+from collections.abc import Iterator
+from contextlib import ExitStack, suppress
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from launcher.domain.outcome import Interrupted, Succeeded
+from launcher.rendezvous.connection import Connection
+from launcher.rendezvous.connections import allow_descriptors
+from launcher.rendezvous.coordinator_server import SECONDS_TO_INTRODUCE_ONESELF
+from launcher.rendezvous.greeting import GreetingFailed, greet_coordinator, greet_member
+from launcher.rendezvous.letters import done, failing
+from launcher.rendezvous.wire import (
+    ALIVE,
+    FROM_COORDINATOR,
+    FROM_MEMBERS,
+    LONGEST_HELLO,
+    MAXIMUM_FRAME,
+    Alive,
+    BadFrame,
+    Disturbed,
+    Stop,
+    Verdict,
+    WorldFormed,
+    framed,
+)
+from tests.rendezvous.callers import GARBAGE, HAIL, Caller, caller, running
+from tests.rendezvous.nodes import fate, hello, take_turns
+
+
+class RunningJob:
+    """A job of two nodes that runs, and whose coordinator still listens; node 1 is a caller."""
+
+    def __init__(self, stack: ExitStack, token: bytes = b"") -> None:
+        self.stack = stack
+        self.node_zero = running(stack, token=token, open_for_good=True)
+        self.member = caller(stack, self.node_zero)
+
+    def begins(self) -> "RunningJob":
+        """Let node 1 join."""
+        assert isinstance(self.member.joins(hello(1)).hears(), WorldFormed)
+        return self
+
+    def calls(self) -> Caller:
+        """Somebody connects."""
+        return caller(self.stack, self.node_zero)
+
+    def lives(self) -> bool:
+        """Tell whether node 1 is answered, within a second, and has heard nothing else."""
+        began = time.monotonic()
+        answer = self.member.says(ALIVE).hears()
+        return isinstance(answer, Alive) and time.monotonic() - began < 1.0
+
+    def succeeds(self) -> bool:
+        """Let both nodes end, and tell whether node 1 hears that all went well."""
+        self.node_zero.server.own_end.sendall(framed(done(0, [fate(0)], 0.0, None)))
+        verdict = self.member.tells(done(0, [fate(1)], 0.0, None)).hears()
+        return verdict == Verdict(Succeeded(), "")
+
+
+@pytest.fixture
+def stack() -> Iterator[ExitStack]:
+    """Return what closes everything at the end."""
+    with ExitStack() as made:
+        yield made
+
+
+@pytest.fixture
+def job(stack: ExitStack) -> RunningJob:
+    """Return a job that runs."""
+    return RunningJob(stack).begins()
+
+
+@pytest.mark.parametrize("garbage", GARBAGE.values(), ids=GARBAGE.keys())
+def test_garbage(garbage: bytes, job: RunningJob) -> None:
+    """From many at once, cut off in the middle or not."""
+    strangers = [job.calls().says(garbage) for _ in range(5)]
+    for stranger in strangers:
+        stranger.socket.shutdown(socket.SHUT_WR)
+        assert stranger.is_hung_up_on()
+
+    assert job.lives()
+    assert len(job.node_zero.said) == 1
+    assert job.node_zero.said[0].startswith("refused 127.0.0.1: it ")
+    assert job.succeeds()
+
+
+def test_a_port_scanner(job: RunningJob) -> None:
+    """It connects and goes, many times: that is not worth a line."""
+    for _ in range(200):
+        job.calls().socket.close()
+
+    assert job.lives()
+    assert job.node_zero.said == []
+    assert job.succeeds()
+
+
+def test_a_thousand_idle_connections(job: RunningJob) -> None:
+    """The oldest make room, and node 1 is answered all the while."""
+    allow_descriptors(3000)
+    if resource.getrlimit(resource.RLIMIT_NOFILE)[0] < 3000:
+        pytest.skip("may not have so many open files")
+    for _ in range(10):
+        for _ in range(100):
+            job.calls()
+        assert job.lives()
+
+    assert job.node_zero.said == ["refused 127.0.0.1: too many connections"]
+    assert job.succeeds()
+
+
+def test_a_slow_writer(job: RunningJob) -> None:
+    """One byte now and then gives nobody more time to say who he is."""
+    slow = job.calls()
+    for byte in HAIL[:20]:
+        slow.says(bytes([byte]))
+        job.node_zero.turn(time.monotonic())
+        job.node_zero.ahead += SECONDS_TO_INTRODUCE_ONESELF / 20 + 0.01
+
+    assert slow.is_hung_up_on()
+    assert job.lives()
+    assert job.node_zero.said == ["refused 127.0.0.1: it said nothing for 10 s"]
+    assert job.succeeds()
+
+
+def test_a_replay_proves_nothing(stack: ExitStack) -> None:
+    """What a member has said is of no use to who has listened: each greeting has its own nonces."""
+    token = b"secret"
+    job = RunningJob(stack, token)
+    said = bytearray()
+    greeting = greet_coordinator(token, b"n" * 32)
+    step = next(greeting)
+    with suppress(StopIteration):
+        while True:
+            said += step.send
+            job.member.says(step.send)
+            step = greeting.send(job.member.reads(step.expect))
+    said += framed(hello(1))
+    job.member.tells(hello(1))
+    assert isinstance(job.member.hears(), WorldFormed)
+    said += framed(Disturbed(0, Interrupted(15)))
+
+    replayed = job.calls().says(bytes(said))
+
+    assert replayed.is_hung_up_on()
+    assert job.node_zero.said == ["refused 127.0.0.1: it has another token"]
+    assert job.lives()
+
+
+def test_a_member_of_another_job_can_end_nothing(job: RunningJob) -> None:
+    """It is told that this one is complete; what it says besides is not heard."""
+    stranger = job.calls().says(HAIL)
+    stranger.reads(len(HAIL))
+    stranger.says(
+        framed(hello(1)) + framed(Disturbed(0, Interrupted(15))) + framed(done(0, [], 0.0, None))
+    )
+
+    assert stranger.is_hung_up_on()
+    assert job.lives()
+    assert job.succeeds()
+
+
+def test_signs_of_life_without_end(job: RunningJob) -> None:
+    """From somebody who has not said who he is."""
+    flood = job.calls().says(HAIL + ALIVE * 200)
+
+    assert flood.is_hung_up_on()
+    assert job.lives()
+    assert job.node_zero.said == ["refused 127.0.0.1: it speaks without having introduced itself"]
+
+
+def test_a_member_that_does_not_read(job: RunningJob) -> None:
+    """Its answers wait within bounds; the others are served."""
+    for _ in range(50):
+        with suppress(BlockingIOError):
+            job.member.says(ALIVE * 500)
+        job.node_zero.turn(time.monotonic())
+
+    stranger = job.calls().says(b"GET / HTTP/1.1\r\n\r\n")
+    assert stranger.is_hung_up_on()
+
+
+def test_a_member_that_raves_ends_the_job(stack: ExitStack) -> None:
+    """Its words can't be trusted any more, and there is no going on without it."""
+    node_zero = running(stack, nodes=3, open_for_good=True)
+    members = [caller(stack, node_zero).joins(hello(number, 3)) for number in (1, 2)]
+    assert all(isinstance(member.hears(), WorldFormed) for member in members)
+
+    members[0].says((MAXIMUM_FRAME + 1).to_bytes(4, "big"))
+
+    assert members[0].is_hung_up_on()
+    assert members[1].hears() == Stop(0, "node 1 (n1) is gone")
+
+
+VALID = [
+    framed(hello(1, rank=1, should={"script": "train.py"})),
+    framed(failing(0, fate(0, 1, tail="ValueError: it"), 0.5)),
+    framed(Disturbed(0, Interrupted(15))),
+    framed(done(0, [fate(0, 1), fate(1)], 2000.0, None)),
+    ALIVE,
+]
+
+positions = st.lists(st.tuples(st.integers(0, 1 << 12), st.integers(0, 255)), max_size=6)
+
+
+def mutated(frame: bytes, changes: list[tuple[int, int]], cut: int) -> bytes:
+    """Return a frame with some bytes changed, and the end cut off."""
+    bytes_of = bytearray(frame)
+    for position, byte in changes:
+        bytes_of[position % len(bytes_of)] = byte
+    return bytes(bytes_of[: len(bytes_of) - cut])
+
+
+def heard(data: bytes, longest: int = MAXIMUM_FRAME) -> int:
+    """Return how many messages a coordinator finds in ``data``; -1 if it hangs up."""
+    try:
+        return len(list(FROM_MEMBERS.take(bytearray(data), longest)))
+    except BadFrame:
+        return -1
+
+
+@given(st.sampled_from(VALID), positions, st.integers(0, 40))
+def test_no_mutation_is_too_strange(frame: bytes, changes: list[tuple[int, int]], cut: int) -> None:
+    """It is a message, or a reason to hang up, or not whole: never anything else."""
+    assert heard(mutated(frame, changes, cut)) in {-1, 0, 1}
+
+
+@given(st.binary(max_size=200))
+def test_no_bytes_are_too_strange(data: bytes) -> None:
+    """On either side, before and after the greeting."""
+    heard(data, LONGEST_HELLO)
+    for steps in (greet_member(b"", b"n" * 32), greet_coordinator(b"token", b"n" * 32)):
+        ours, theirs = socket.socketpair()
+        with ours, theirs:
+            connection = Connection(ours, FROM_COORDINATOR, steps)
+            theirs.sendall(data)
+            theirs.shutdown(socket.SHUT_WR)
+            with suppress(GreetingFailed, BadFrame):
+                connection.receive()
+                assert connection.closed
+
+
+@settings(max_examples=30, deadline=None)
+@given(st.lists(st.tuples(st.sampled_from(VALID), positions, st.integers(0, 9)), max_size=5))
+def test_a_coordinator_survives_whatever_is_said(
+    said: list[tuple[bytes, list[tuple[int, int]], int]],
+) -> None:
+    """And answers its members as before."""
+    with ExitStack() as opened:
+        job = RunningJob(opened).begins()
+        stranger = job.calls().says(HAIL + b"".join(mutated(*each) for each in said))
+        with suppress(OSError):
+            stranger.socket.shutdown(socket.SHUT_WR)
+        take_turns(lambda: stranger.listen().at_end, job.node_zero)
+
+        assert job.lives()
+        assert job.succeeds()
+
+
+@pytest.mark.long
+@pytest.mark.timeout(600)
+def test_a_million_frames_leave_nothing_behind() -> None:
+    """Random and mutated ones: no crash, no hang, no growth."""
+    dice = random.Random(5)  # noqa: S311 - not for secrets
+    slowest, sizes = 0.0, []
+    for number in range(1_000_000):
+        if number % 100_000 == 0:
+            sizes.append(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss)
+        if number % 4 == 0:
+            data = struct.pack(">I", dice.randrange(60)) + dice.randbytes(dice.randrange(60))
+        else:
+            changes = [(dice.randrange(1 << 12), dice.randrange(256)) for _ in range(number % 5)]
+            data = mutated(VALID[number % len(VALID)], changes, 0)
+        began = time.monotonic()
+        heard(data)
+        slowest = max(slowest, time.monotonic() - began)
+
+    assert slowest < 1.0
+    # In KiB: what the first hundred thousand needed is enough for all.
+    assert sizes[-1] - sizes[1] < 4096, sizes
