@@ -14,8 +14,8 @@ from tests.contract.launched import MARK, SECONDS_TO_ACT, Ended, Launcher, plain
 
 PROGRAMS = Path(__file__).with_name("in_place")
 
-START_METHODS: dict[str, tuple[str, ...]] = {"spawn": ()}
-"""The options that ask for each way of starting a worker."""
+START_METHODS = ("fork", "spawn")
+"""Each is asked for by ``--start-method``."""
 
 JOB_WIDE = {
     "TORCH_NCCL_ASYNC_ERROR_HANDLING": "1",
@@ -90,7 +90,12 @@ class Folder:
         return self._left(Ended(code, out, err))
 
     def launched(self, program: Program, *options: str, ranks: int = 1) -> Left:
-        """Run it as ``clusterrun OPTIONS WORDS``."""
+        """Run it as ``clusterrun OPTIONS WORDS``; our own report is no part of what is left."""
+        ended = self.started(program, *options, ranks=ranks)
+        return self._left(ended._replace(err=REPORT.sub("", ended.err)))
+
+    def started(self, program: Program, *options: str, ranks: int = 1) -> Ended:
+        """Run it in this way and return all that is printed."""
         launcher = Launcher(self.path)
         # Here, as the launcher adds to what it is given.
         environ = as_user(program.environ)
@@ -98,6 +103,8 @@ class Folder:
         try:
             with text_to_read(program.stdin) as stdin:
                 job = launcher.command(
+                    "--python",
+                    sys.executable,
                     *options,
                     *self._words(program),
                     workers=ranks,
@@ -105,10 +112,9 @@ class Folder:
                     environ=environ,
                     stdin=stdin,
                 )
-            ended = job.ended()
+            return job.ended()
         finally:
             launcher.close()
-        return self._left(ended._replace(err=REPORT.sub("", ended.err)))
 
     def _words(self, program: Program) -> list[str]:
         return [word.replace("{folder}", str(self.path)) for word in program.words]

@@ -4,11 +4,13 @@ import gc
 
 
 class Thing:
+    def __init__(self):
+        self.itself = self
+
     def __del__(self):
         raise ValueError("in __del__")
 
 
 Thing()
 gc.collect()
-at_the_end = Thing()
 print("goes on")

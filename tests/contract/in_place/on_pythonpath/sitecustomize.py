@@ -2,4 +2,4 @@
 
 import sys
 
-sys.from_sitecustomize = sys.argv[:1]
+sys.from_sitecustomize = "heard"

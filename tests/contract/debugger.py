@@ -1,0 +1,130 @@
+"""The client side of a debugger: as much of the Debug Adapter Protocol as hits a breakpoint."""
+
+import json
+import socket
+import time
+from collections.abc import Callable
+from contextlib import suppress
+from pathlib import Path
+from types import TracebackType
+from typing import Any, Self
+
+from tests.contract.launched import SECONDS_TO_ACT
+
+Message = dict[str, Any]
+
+
+class Debugger:
+    """Attached to one process that waits for it."""
+
+    def __init__(self, port: int) -> None:
+        """Connect, however long the other side takes to listen."""
+        self._socket = connected(port)
+        self._stream = self._socket.makefile("rb")
+        self._sent = 0
+        self._heard: list[Message] = []
+
+    def __enter__(self) -> Self:
+        """Return itself."""
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        """Hang up."""
+        self._stream.close()
+        self._socket.close()
+
+    def attach(self, breakpoints: dict[Path, list[int]]) -> None:
+        """Let the program run until it comes to one of these lines."""
+        self.ask("initialize", adapterID="test", linesStartAt1=True, pathFormat="path")
+        attaching = self._send("attach", {"justMyCode": False})
+        self.event("initialized")
+        for path, lines in breakpoints.items():
+            places = [{"line": line} for line in lines]
+            self.ask("setBreakpoints", source={"path": str(path)}, breakpoints=places)
+        self.ask("configurationDone")
+        self._answer(attaching)
+
+    def stopped(self) -> tuple[int, str, int]:
+        """Wait until a thread has stopped; return its number, its function and its line."""
+        thread: int = self.event("stopped")["body"]["threadId"]
+        frame = self._frame(thread)
+        return thread, frame["name"], frame["line"]
+
+    def value(self, thread: int, expression: str) -> str:
+        """Return what ``expression`` is where the thread has stopped."""
+        frame = self._frame(thread)
+        answer = self.ask("evaluate", expression=expression, frameId=frame["id"], context="watch")
+        text: str = answer["body"]["result"]
+        return text
+
+    def resume(self, thread: int) -> None:
+        """Let a stopped thread go on."""
+        self.ask("continue", threadId=thread)
+
+    def ask(self, command: str, **arguments: object) -> Message:
+        """Send a request; return its answer, which must be good."""
+        return self._answer(self._send(command, arguments))
+
+    def event(self, name: str) -> Message:
+        """Return the next event of this name that has not been returned yet."""
+        return self._next(lambda message: message.get("event") == name, name)
+
+    def _frame(self, thread: int) -> Message:
+        frame: Message = self.ask("stackTrace", threadId=thread)["body"]["stackFrames"][0]
+        return frame
+
+    def _send(self, command: str, arguments: Message) -> int:
+        self._sent += 1
+        message = {"seq": self._sent, "type": "request", "command": command, "arguments": arguments}
+        body = json.dumps(message).encode()
+        self._socket.sendall(b"Content-Length: %d\r\n\r\n" % len(body) + body)
+        return self._sent
+
+    def _answer(self, number: int) -> Message:
+        answer = self._next(lambda message: message.get("request_seq") == number, f"to {number}")
+        assert answer["success"], answer
+        return answer
+
+    def _next(self, wanted: Callable[[Message], bool], name: str) -> Message:
+        for message in [*self._heard]:
+            if wanted(message):
+                self._heard.remove(message)
+                return message
+        deadline = time.monotonic() + SECONDS_TO_ACT
+        while time.monotonic() < deadline:
+            message = self._read()
+            if wanted(message):
+                return message
+            self._heard.append(message)
+        raise AssertionError(f"the debugged program did not say {name}: {self._heard}")
+
+    def _read(self) -> Message:
+        size = 0
+        while line := self._stream.readline().strip():
+            size = int(line.removeprefix(b"Content-Length: "))
+        assert size, "the debugged program hung up"
+        message: Message = json.loads(self._stream.read(size))
+        return message
+
+
+def connected(port: int) -> socket.socket:
+    """Return a connection to a port of this machine, as soon as somebody listens there."""
+    deadline = time.monotonic() + SECONDS_TO_ACT
+    while time.monotonic() < deadline:
+        with suppress(ConnectionRefusedError):
+            return socket.create_connection(("127.0.0.1", port), SECONDS_TO_ACT)
+        # Nobody tells when another process begins to listen.
+        time.sleep(0.02)
+    raise AssertionError(f"nobody listens on port {port}")
+
+
+def free_port() -> int:
+    """Return a port on which nobody listens now."""
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        port: int = server.getsockname()[1]
+        return port

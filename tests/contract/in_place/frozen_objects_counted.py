@@ -1,0 +1,5 @@
+"""No object is kept from the collector."""
+
+import gc
+
+print(gc.get_freeze_count())

@@ -1,0 +1,1 @@
+FILE = open("of_the_module.txt", "w")

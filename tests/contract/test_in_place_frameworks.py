@@ -1,0 +1,148 @@
+"""Frameworks, a training script of one's own and a debugger find in each worker what they expect."""
+
+import re
+from pathlib import Path
+
+import pytest
+
+from tests.contract.debugger import Debugger, free_port
+from tests.contract.launched import Launcher
+from tests.contract.programs_in_place import PROGRAMS, START_METHODS
+from tests.hosts.test_frameworks import (
+    ON_CPUS,
+    TRAIN,
+    accelerates,
+    expect_success,
+    module_of,
+    ranks_of,
+    trained,
+)
+
+DIGITS = Path(__file__).parents[2] / "scripts/train_digits.py"
+
+each_method = pytest.mark.parametrize("method", START_METHODS)
+
+
+@pytest.mark.long
+@each_method
+@accelerates
+def test_accelerate_passes_its_own_tests(clusterrun: Launcher, name: str, method: str) -> None:
+    """With two ranks."""
+    words = ("--start-method", method, *module_of(name))
+
+    expect_success(clusterrun.command(*words, workers=2, environ=ON_CPUS))
+
+
+@pytest.mark.long
+@each_method
+def test_lightning_trains(clusterrun: Launcher, method: str) -> None:
+    """With two ranks, which are those that we gave."""
+    job = clusterrun.script(TRAIN, "--start-method", method, workers=2)
+
+    assert trained(job) == ranks_of(2)
+
+
+@pytest.mark.parametrize("method", ["fork", pytest.param("spawn", marks=pytest.mark.long)])
+def test_frameworks_know_their_rank_when_they_are_imported(
+    clusterrun: Launcher, method: str
+) -> None:
+    """Lightning and torchmetrics read RANK while they are imported: on each of four ranks its own.
+
+    Four ranks that all took themselves for 0 would all write checkpoints.
+    """
+    job = clusterrun.script(
+        """
+        import os
+        import torch
+        from lightning.fabric.utilities import rank_zero_only as of_fabric
+        from lightning.pytorch.utilities import rank_zero_only as of_lightning
+        from torchmetrics.utilities.prints import rank_zero_only as of_torchmetrics
+
+        ranks = [of_fabric.rank, of_lightning.rank, of_torchmetrics.rank]
+        print("ranks", os.environ["RANK"], *ranks, torch.__name__, flush=True)
+        """,
+        "--start-method",
+        method,
+        workers=4,
+    )
+
+    ended = job.ended(100)
+
+    assert ended.code == 0, ended.err
+    said = re.findall(r"^\[rank (\d)\] ranks (.*)$", ended.out, re.MULTILINE)
+    assert sorted(said) == [(str(rank), f"{rank} {rank} {rank} {rank} torch") for rank in range(4)]
+
+
+@pytest.mark.long
+@each_method
+def test_the_digits_are_learned_by_ddp(clusterrun: Launcher, method: str) -> None:
+    """Torch's DistributedDataParallel on gloo, with DataLoader workers."""
+    job = clusterrun.command("--start-method", method, str(DIGITS), workers=2)
+
+    ended = job.ended(100)
+
+    accuracy = re.search(r"test accuracy ([\d.]+) %", ended.out)
+    assert ended.code == 0, ended.err
+    assert accuracy
+    assert float(accuracy[1]) >= 95
+
+
+@pytest.mark.long
+@each_method
+def test_the_digits_are_learned_by_a_ddp_of_ones_own(clusterrun: Launcher, method: str) -> None:
+    """Hooks, a coalesced all_reduce, and a new group in each step; all ranks have one model."""
+    job = clusterrun.command("--start-method", method, str(PROGRAMS / "own_ddp.py"), workers=2)
+
+    ended = job.ended(100)
+
+    accuracies = re.findall(r"^\[rank \d\] accuracy ([\d.]+) same True$", ended.out, re.MULTILINE)
+    assert ended.code == 0, ended.err
+    assert len(accuracies) == 2
+    assert float(accuracies[0]) >= 90
+
+
+@pytest.mark.long
+@each_method
+def test_a_breakpoint_is_hit_where_debugpy_runs_the_script(
+    clusterrun: Launcher, method: str
+) -> None:
+    """As ``clusterrun -m debugpy --listen PORT --wait-for-client SCRIPT``."""
+    script, port = PROGRAMS / "debugged/is_watched.py", free_port()
+    place = script.read_text().splitlines().index("        total += step") + 1
+    words = ("-m", "debugpy", "--listen", f"127.0.0.1:{port}", "--wait-for-client", str(script))
+    job = clusterrun.command("--start-method", method, *words, workers=1)
+
+    with Debugger(port) as debugger:
+        debugger.attach({script: [place]})
+        stops = []
+        for _ in range(4):
+            thread, function, line = debugger.stopped()
+            stops.append((function, line, debugger.value(thread, "(step, total)")))
+            debugger.resume(thread)
+        ended = job.ended()
+
+    assert stops == [("train", place, f"({n}, {sum(range(n))})") for n in range(4)]
+    assert (ended.code, ended.out) == (0, 'total 6 0 "__main__"\n'), ended.err
+
+
+@pytest.mark.long
+@each_method
+def test_a_breakpoint_is_hit_where_the_script_listens(clusterrun: Launcher, method: str) -> None:
+    """At ``debugpy.breakpoint``, and at a line that the debugger has named."""
+    script, port = PROGRAMS / "debugged/listens.py", free_port()
+    lines = script.read_text().splitlines()
+    place = lines.index("        total += step") + 1
+    job = clusterrun.command("--start-method", method, str(script), str(port), workers=1)
+
+    with Debugger(port) as debugger:
+        debugger.attach({script: [place]})
+        thread, function, line = debugger.stopped()
+        assert (function, lines[line - 1].split("(")[0]) == ("<module>", "print")
+        debugger.resume(thread)
+        for step in range(4):
+            thread, function, line = debugger.stopped()
+            assert (function, line, debugger.value(thread, "step")) == ("train", place, str(step))
+            debugger.resume(thread)
+        ended = job.ended()
+
+    assert (ended.code, ended.out) == (0, "total 6 0\n"), ended.err
