@@ -33,6 +33,9 @@ DANGEROUS_VARIABLES = {
 }
 DEBUGGERS = ("pydevd", "_pydevd_bundle", "debugpy", "coverage", "pyinstrument", "scalene")
 DEVICES = ("/dev/nvidia", "/dev/kfd", "/dev/dri/", "/dev/accel", "/dev/xpu")
+_OF_THE_C_LIBRARY = 0b11 << 31
+"""Signals 32 and 33, which threads of the C library speak by (nptl(7))."""
+
 QUIET_FILES = ("/dev/null", "/dev/urandom", "/dev/random")
 
 
@@ -81,7 +84,7 @@ class State:
     def __init__(self) -> None:
         """Note how things are now."""
         self._descriptors = frozenset(_descriptors())
-        self._kept = dict(_kept())
+        self._kept = list(_kept())
 
     def changes(self) -> str:
         """Return what modules that were imported since have done that a fork would break, or ""."""
@@ -96,8 +99,8 @@ class State:
         children = children_of(os.getpid())
         if children:
             return f"a module started process {children[0]}"
-        for name, value in _kept():
-            if self._kept.get(name) != value:
+        for (name, before), (_, now) in zip(self._kept, _kept()):
+            if before != now:
                 return f"a module changed {name}"
         return _tracer() or _used_chances() or _extra_threads_after_fork()
 
@@ -108,7 +111,9 @@ def _kept() -> Iterator[tuple[str, object]]:
     yield "its limits", _text("/proc/self/limits")
     for number in signal.valid_signals():
         yield f"what signal {int(number)} does", signal.getsignal(number)
-    yield "the signals it catches", (_status("SigCgt"), _status("SigIgn"), _status("SigBlk"))
+    for key in ("SigCgt", "SigIgn", "SigBlk"):
+        mask = int(_status(key) or "0", 16)
+        yield "the signals it catches", (key, mask & ~_OF_THE_C_LIBRARY)
     for timer in (signal.ITIMER_REAL, signal.ITIMER_VIRTUAL, signal.ITIMER_PROF):
         yield "its timers", signal.getitimer(timer) == (0.0, 0.0)
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import _functools  # type: ignore[import-not-found]
 import faulthandler
+import io
 import os
 import sys
 
@@ -145,9 +146,9 @@ class Script:
             signal.signal(number, signal.SIG_IGN)
         faulthandler.register(signal.SIGQUIT, file=2, all_threads=True, chain=False)
         make_chances_own()
-        gc_as_at_a_start()
+        make_main_thread_own()
+        open_streams_anew()
         main = sys.modules["__main__"]
-        preloaded = frozenset(sys.modules) - {"__main__"}
         if self.is_module:
             import runpy  # noqa: PLC0415 - as Python does now
 
@@ -155,7 +156,41 @@ class Script:
             run: Any = _functools.partial(as_main, self.name)
         else:
             run = _functools.partial(exec, self._code, main.__dict__)
-        return Leap(run, preloaded, departure)
+        names_to_leave = () if self.is_module else ("__file__", "__cached__")
+        return Leap(run, main.__dict__, names_to_leave, departure)
+
+
+def open_streams_anew() -> None:
+    """Make standard input, output and error as an interpreter finds them (create_stdio, pylifecycle.c).
+
+    Those that the server was started with remember what they were on: another device.
+    """
+    for descriptor, name in enumerate(("stdin", "stdout", "stderr")):
+        old = getattr(sys, f"__{name}__")
+        if old is None or getattr(sys, name) is not old:
+            continue
+        mode = "w" if descriptor else "r"
+        raw: Any = io.FileIO(descriptor, mode, closefd=False)
+        raw.name = f"<{name}>"
+        buffer = raw if descriptor else io.BufferedReader(raw)
+        stream: Any = io.TextIOWrapper(
+            buffer,
+            old.encoding,
+            old.errors,
+            "\n",
+            line_buffering=old.line_buffering,
+            write_through=old.write_through,
+        )
+        stream.mode = mode
+        setattr(sys, name, stream)
+        setattr(sys, f"__{name}__", stream)
+
+
+def make_main_thread_own() -> None:
+    """Have ``threading`` know the process's number: Python corrects all but that after a fork."""
+    threading: Any = sys.modules.get("threading")
+    if threading is not None:
+        threading.main_thread()._set_native_id()  # noqa: SLF001 - there is no public way
 
 
 def make_chances_own() -> None:
@@ -166,14 +201,10 @@ def make_chances_own() -> None:
     mtrand = sys.modules.get("numpy.random.mtrand")
     if mtrand is not None:
         mtrand._rand.__init__()  # noqa: SLF001 - a fresh generator, in the object that all share
+    torch: Any = sys.modules.get("torch")
+    if torch is not None:
+        torch.default_generator.seed()
     process = sys.modules.get("multiprocessing.process")
     if process is not None:
         key = process.AuthenticationString(os.urandom(32))
         process.current_process()._config["authkey"] = key  # noqa: SLF001 - as at its import
-
-
-def gc_as_at_a_start() -> None:
-    """Collect garbage from here on; what there is stays where all workers share it."""
-    import gc  # noqa: PLC0415 - built in
-
-    gc.enable()

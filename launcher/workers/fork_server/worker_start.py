@@ -79,6 +79,7 @@ def become_worker(
         if script is not None:
             step = "run in place " + script.path
             leap = script.prepare_worker(request, server.departure(request["local_rank"]))
+            server.agent.close()
             close_all_but_streams()
             signal.pthread_sigmask(signal.SIG_SETMASK, request["mask"])
             return leap
