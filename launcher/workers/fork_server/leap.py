@@ -75,8 +75,9 @@ class Guarded:
         self.start: Callable[[], None] = self._holder.clear
 
     def forget(self) -> None:
-        """Hold nothing of it any longer."""
+        """Hold nothing of it any longer, nor of what has left it."""
         del self._reference.run
+        self.failed = _ignore
 
 
 class _SysModule(type(sys)):  # type: ignore[misc]
@@ -125,10 +126,9 @@ class Leap(SystemExit):
         self.departure = departure
         self.preloaded = Preloaded()
         self.exit_code = 0
-        self.script = Guarded(script, self.script_failed)
-        self.guarded = [self.script]
+        self.guarded = [Guarded(script, self.script_failed)]
         self.steps: list[Callable[[], object]] = [
-            self.script.start,
+            self.guarded[0].start,
             self.leave_script,
             self.end,
         ]
@@ -192,7 +192,8 @@ class Leap(SystemExit):
     def leave_script(self) -> None:
         """Let go of the script; wait for threads, and call what is registered with ``atexit``."""
         self.departure.note()
-        self.script.forget()
+        for guarded in self.guarded:
+            guarded.forget()
         for name in self.names_to_leave:
             self.namespace.pop(name, None)
         self.namespace = {}
