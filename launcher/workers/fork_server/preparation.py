@@ -28,6 +28,9 @@ READS_RANK = frozenset({"lightning", "pytorch_lightning", "lightning_fabric", "t
 
 MOST_TRIES = 3
 
+_WORDS = ("auto", "none")
+"""What ``--preload`` takes besides modules."""
+
 
 class Preparation:
     """Nothing is prepared at first: then programs are executed."""
@@ -60,7 +63,8 @@ class Preparation:
         try:
             self._prepare(request, server)
         except NotToBeRunInPlace as finding:
-            why, complaint = str(finding), finding.is_complaint
+            # Who names modules is told when they are not imported.
+            why, complaint = str(finding), finding.is_complaint or request["preload"] not in _WORDS
             self._script = None
             self._loaded = []
             if request["insist"]:
@@ -92,10 +96,10 @@ class Preparation:
         self._script = script
 
     def _wanted(
-        self, preload: str | list[str], script: Script, reading: LeadingImports
+        self, preload: str | tuple[str, ...], script: Script, reading: LeadingImports
     ) -> list[Import]:
         """Return what to import, in order."""
-        if isinstance(preload, list):
+        if not isinstance(preload, str):
             return [Import(name, ()) for name in preload]
         if preload == "none":
             return []
