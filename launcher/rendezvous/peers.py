@@ -34,7 +34,7 @@ from launcher.rendezvous.wire import (
     Waiting,
 )
 
-SECONDS_FOR_LAST_WORDS = 1.0
+SECONDS_FOR_LAST_WORDS = 3.0
 """How long node 0 stays for members that have not heard the verdict."""
 
 NEVER = float("inf")
@@ -142,7 +142,7 @@ class Peers:
         self._tell(letters.done(self._world.attempt, fates, now, disturbance))
 
     def leave(self) -> None:
-        """Hang up; node 0 first lets the others hear the verdict, for at most a second."""
+        """Hang up; node 0 first lets the others hear the verdict, for at most some seconds."""
         if self._epoll.closed:
             return
         self._over = True

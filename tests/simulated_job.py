@@ -1,0 +1,367 @@
+"""A whole job without processes, sockets and clocks: the policies of all its nodes, and their words.
+
+Each node's agent is its ``decide``, the coordinator is its own; between them messages lie in
+queues until somebody delivers them, one by one, in any order that TCP allows. Who plays with it
+lets workers end, agents die and time pass, and looks at what becomes of it.
+"""
+
+from collections import deque
+from collections.abc import Iterable
+from enum import Enum
+
+from launcher.agent.actions import (
+    CollectOutput,
+    DeclineRestart,
+    Finish,
+    Restart,
+    SetDeadline,
+    SignalWorkers,
+    Sweep,
+    TellDisturbed,
+    TellDone,
+    TellFailing,
+)
+from launcher.agent.cause import choose_cause
+from launcher.agent.conclude import conclude
+from launcher.agent.decide import decide
+from launcher.agent.state import Rules, State
+from launcher.domain.events import (
+    CoordinatorLost,
+    DeadlinePassed,
+    Event,
+    HelperLost,
+    OutputEnded,
+    RestartOrdered,
+    SignalReceived,
+    StopOrdered,
+    Swept,
+    VerdictReached,
+    WorkerExited,
+    WorkerKilled,
+    WorkerStarted,
+)
+from launcher.domain.outcome import Outcome
+from launcher.domain.ranks import LocalRank
+from launcher.domain.restarts import RestartRules
+from launcher.rendezvous import letters
+from launcher.rendezvous.coordinator import decide as decide_for_all
+from launcher.rendezvous.coordinator import opened
+from launcher.rendezvous.coordinator_state import (
+    PHASES_AFTER,
+    Called,
+    Gone,
+    HangUp,
+    Happening,
+    Heard,
+    Introduced,
+    Phase,
+    PortReady,
+    PreparePort,
+    Send,
+    Silent,
+)
+from launcher.rendezvous.wire import (
+    Again,
+    Disturbed,
+    Done,
+    Failing,
+    FromCoordinator,
+    Stop,
+    Verdict,
+    WorldFormed,
+)
+from tests.agent.attempts import plan_of
+from tests.rendezvous.nodes import hello, terms
+
+GRACE = 25.0
+
+
+class Fate(Enum):
+    """What has become of a node's agent."""
+
+    LIVES = "lives"
+    FROZEN = "frozen"
+    KILLED = "killed"
+    OVER = "over"
+
+
+class Node:
+    """One node: its agent, its workers, and what was said and not heard yet."""
+
+    def __init__(self, number: int, workers: int, rules: Rules) -> None:
+        self.number = number
+        self.size = workers
+        self.fate = Fate.LIVES
+        self.connected = True
+        self.outcome: Outcome | None = None
+        self.up: deque[Failing | Disturbed | Done] = deque()
+        self.down: deque[FromCoordinator] = deque()
+        self.tried: list[int] = []
+        """The attempts that it has started workers of."""
+        self.told_attempt = 0
+        self._rules = rules
+        self.begin(0)
+
+    def begin(self, attempt: int) -> None:
+        """Start all workers of an attempt."""
+        self.attempt = attempt
+        self.tried.append(attempt)
+        self.alive = set(map(LocalRank, range(self.size)))
+        self.codes: dict[LocalRank, int] = {}
+        self.deadline = self.sweeping = False
+        self.silent: set[LocalRank] = set()
+        self.state = State(self._rules, attempt, False, frozenset(self.alive))  # noqa: FBT003
+
+    @property
+    def acts(self) -> bool:
+        """Whether its agent does anything."""
+        return self.fate is Fate.LIVES
+
+
+class SimulatedJob:
+    """All nodes of a job, from the moment at which all have joined."""
+
+    def __init__(self, sizes: Iterable[int], restarts: RestartRules) -> None:
+        """Let nodes with so many workers join, and all workers be asked for."""
+        sizes = tuple(sizes)
+        self.now = 100.0
+        self.limit = restarts.limit
+        count = len(sizes)
+        self.coordinator = opened(terms(count, restarts=restarts, workers=sizes[0]), 0.0)
+        self.nodes: list[Node] = []
+        for number in range(1, count):
+            said = hello(number, count, rank=number, workers=sizes[number])
+            self._happens(Called(self.now))
+            self._happens(Introduced(number, "", said, self.now))
+        rules = Rules(GRACE, restarts, shared=True, foreground=False)
+        self.nodes = [Node(number, size, rules) for number, size in enumerate(sizes)]
+        for node in self.nodes:
+            for local_rank in range(node.size):
+                self.tell(node, WorkerStarted(LocalRank(local_rank), 100, "", self.now))
+
+    # What may happen.
+
+    def worker_ends(self, node: Node, local_rank: LocalRank, code: int) -> None:
+        """A worker ends by itself, or where ``code`` is negative, by a signal."""
+        node.alive.discard(local_rank)
+        node.codes[local_rank] = code
+        if code < 0:
+            self.tell(node, WorkerKilled(local_rank, -code, self.now))
+        else:
+            self.tell(node, WorkerExited(local_rank, code, self.now))
+
+    def time_passes(self, node: Node) -> None:
+        """The deadline of an agent is over."""
+        node.deadline = False
+        self.tell(node, DeadlinePassed(self.now))
+
+    def is_swept(self, node: Node) -> None:
+        """Nothing of the attempt is left there."""
+        node.sweeping = False
+        node.alive.clear()
+        self.tell(node, Swept((), self.now))
+
+    def output_ends(self, node: Node, local_rank: LocalRank) -> None:
+        """The last words of a worker are known."""
+        node.silent.discard(local_rank)
+        self.tell(node, OutputEnded(local_rank, "ValueError: it", "", self.now))
+
+    def is_signalled(self, node: Node, number: int) -> None:
+        """An agent is told to end."""
+        self.tell(node, SignalReceived(number, self.now))
+
+    def loses_fork_server(self, node: Node) -> None:
+        """And all workers with it."""
+        for local_rank in node.alive:
+            node.codes[local_rank] = -9
+        node.alive.clear()
+        self.tell(node, HelperLost("fork server", "was killed by SIGKILL", 9, self.now))
+
+    def is_killed(self, node: Node) -> None:
+        """An agent dies, and all workers with it; what it has said still arrives."""
+        node.fate = Fate.KILLED
+        node.alive.clear()
+
+    def is_frozen(self, node: Node) -> None:
+        """An agent is stopped; its workers are not."""
+        node.fate = Fate.FROZEN
+
+    def is_continued(self, node: Node) -> None:
+        """It finds what it was told meanwhile."""
+        node.fate = Fate.LIVES
+
+    def is_missed(self, node: Node) -> None:
+        """The coordinator has heard nothing of a node for too long."""
+        self._happens(Silent(node.number, self.now))
+
+    def misses_coordinator(self, node: Node) -> None:
+        """A node has heard nothing of the coordinator for too long, and hangs up."""
+        node.connected = False
+        node.down.clear()
+        self.tell(node, CoordinatorLost("n0", "has been silent for 15 s", self.now))
+
+    def is_heard(self, node: Node) -> None:
+        """The coordinator hears the next word of a node, or that there will be none."""
+        if node.up:
+            message = node.up.popleft()
+            before = self.coordinator
+            self._happens(Heard(node.number, message, self.now))
+            if message.attempt < before.attempt:
+                assert self.coordinator == before, "a message of an attempt that is over was heard"
+        elif node.fate in {Fate.KILLED, Fate.OVER} or not node.connected:
+            self._happens(Gone(node.number, "", self.now))
+
+    def hears(self, node: Node) -> None:
+        """A node hears the next word of the coordinator, or that there will be none."""
+        if node.down:
+            self._understood(node, node.down.popleft())
+        elif not node.connected or self.nodes[0].fate in {Fate.KILLED, Fate.OVER}:
+            node.connected = False
+            self.tell(node, CoordinatorLost("n0", "is gone", self.now))
+
+    # What follows from it.
+
+    def tell(self, node: Node, event: Event) -> None:
+        """Let an agent know of something, and do as it says."""
+        self.now += 0.01
+        if not node.acts:
+            return
+        node.state, actions = decide(node.state, event)
+        for action in actions:
+            match action:
+                case SignalWorkers(local_ranks):
+                    assert local_ranks <= node.alive, "signals the dead"
+                case SetDeadline():
+                    node.deadline = True
+                case CollectOutput(local_rank):
+                    node.silent.add(local_rank)
+                case Sweep():
+                    node.sweeping = True
+                case TellFailing() | TellDisturbed() | TellDone() | DeclineRestart():
+                    self._say(node, action)
+                case Restart():
+                    self._begin_again(node)
+                case Finish():
+                    node.outcome = self._outcome(node)
+                    node.fate = Fate.OVER
+
+    def _say(
+        self, node: Node, action: TellFailing | TellDisturbed | TellDone | DeclineRestart
+    ) -> None:
+        attempt, fates = node.told_attempt, self._outcome(node).fates
+        match action:
+            case TellFailing(local_rank):
+                fate = next(fate for fate in fates if fate.local_rank == local_rank)
+                said: Failing | Disturbed | Done = letters.failing(attempt, fate, 0.0)
+            case TellDisturbed(disturbance):
+                said = Disturbed(attempt, disturbance)
+            case TellDone():
+                said = letters.done(attempt, fates, self.now, node.state.disturbance)
+            case DeclineRestart():
+                said = letters.done(attempt, (), self.now, node.state.disturbance)
+        if node.connected:
+            node.up.append(said)
+
+    def _begin_again(self, node: Node) -> None:
+        assert node.told_attempt == node.attempt + 1
+        for other in self.nodes:
+            assert other.attempt > node.attempt or not other.alive, (
+                f"node {node.number} begins before node {other.number} has stopped"
+            )
+        node.begin(node.attempt + 1)
+        for local_rank in range(node.size):
+            self.tell(node, WorkerStarted(LocalRank(local_rank), 100, "", self.now))
+
+    def _outcome(self, node: Node) -> Outcome:
+        first_rank = sum(other.size for other in self.nodes[: node.number])
+        plan = plan_of(node.size, attempt=node.attempt, first_rank=first_rank)
+        return conclude(node.state, plan, {}, {}, 0.0)
+
+    def _understood(self, node: Node, message: FromCoordinator) -> None:
+        # As Peers does.
+        match message:
+            case Stop(attempt, why):
+                self.tell(node, StopOrdered(why, attempt, self.now))
+            case Verdict(reason, no_restart):
+                node.connected = node.number == 0
+                self.tell(node, VerdictReached(reason, no_restart, self.now))
+            case Again(world, reason):
+                node.told_attempt = world.attempt
+                self.tell(node, RestartOrdered(reason, self.now))
+            case _:
+                return
+
+    def _happens(self, happening: Happening) -> None:
+        before = self.coordinator
+        self.coordinator, replies = decide_for_all(before, happening, choose_cause)
+        after = self.coordinator
+        assert after.phase in {before.phase, *PHASES_AFTER[before.phase]}
+        assert after.attempt - before.attempt in {0, 1}
+        for reply in replies:
+            match reply:
+                case Send(numbers, message) if not isinstance(message, WorldFormed):
+                    for number in numbers:
+                        if self.nodes[number].connected:
+                            self.nodes[number].down.append(message)
+                case HangUp(numbers):
+                    for number in numbers:
+                        assert number != 0, "hangs up on itself"
+                        self.nodes[number].connected = False
+                        self.nodes[number].up.clear()
+                case PreparePort():
+                    self._happens(PortReady(29500))
+                case _:
+                    continue
+
+    # What must hold.
+
+    def check(self) -> None:
+        """Check what holds at any time."""
+        ends = {node.number: node.outcome for node in self.nodes if node.outcome is not None}
+        # A node that the others have given up is told so, and hears no more of them.
+        verdicts = {
+            repr(outcome.reason)
+            for number, outcome in ends.items()
+            if self.nodes[number].state.verdict is not None and number not in self.coordinator.lost
+        }
+        assert len(verdicts) <= 1, "two causes"
+        if any(outcome.exit_code == 0 for outcome in ends.values()):
+            self._check_success()
+        assert max(node.attempt for node in self.nodes) <= self.limit
+
+    def _check_success(self) -> None:
+        attempts = {node.attempt for node in self.nodes}
+        codes = [code for node in self.nodes for code in node.codes.values()]
+        assert len(attempts) == 1, "success of different attempts"
+        assert set(codes) == {0}, "a success that is none"
+        assert len(codes) == sum(node.size for node in self.nodes), "a success of a part"
+
+    def go_on(self) -> None:
+        """Let happen what is due on each node: words arrive, what was asked for is done."""
+        for node in self.nodes:
+            self._go_on(node)
+
+    def come_to_an_end(self) -> None:
+        """Let everything happen that is due, and nothing else, until all agents are over."""
+        for _ in range(400):
+            for node in self.nodes:
+                if node.fate is Fate.FROZEN:
+                    self.is_continued(node)
+                for local_rank in sorted(node.alive) if node.acts else ():
+                    self.worker_ends(node, local_rank, 0)
+            self.go_on()
+            if all(node.fate in {Fate.KILLED, Fate.OVER} for node in self.nodes):
+                return
+        raise AssertionError(f"no end: {[(node.fate, node.state.phase) for node in self.nodes]}")
+
+    def _go_on(self, node: Node) -> None:
+        for local_rank in sorted(node.silent) if node.acts else ():
+            self.output_ends(node, local_rank)
+        if node.sweeping and node.acts:
+            self.is_swept(node)
+        if node.deadline and node.acts:
+            self.time_passes(node)
+        if self.nodes[0].acts and self.coordinator.phase is not Phase.OVER:
+            self.is_heard(node)
+        if node.acts:
+            self.hears(node)

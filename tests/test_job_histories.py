@@ -1,0 +1,135 @@
+"""What holds for a job of several nodes whatever happens to it: one cause, one attempt, one end."""
+
+import signal
+
+from hypothesis import settings
+from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
+
+from launcher.agent.state import Phase
+from launcher.domain.restarts import RestartRules
+from launcher.rendezvous.coordinator_state import Phase as JobPhase
+from tests.simulated_job import Fate, Node, SimulatedJob
+
+CODES = [1, 0, 0, 3, -9, -15]
+
+
+class History(RuleBasedStateMachine):
+    """Nodes of a job, to each of which something may happen at any time."""
+
+    job: SimulatedJob
+
+    @initialize(
+        sizes=st.lists(st.integers(1, 2), min_size=2, max_size=3),
+        restarts=st.sampled_from([2, 1, 0]),
+    )
+    def begin(self, sizes: list[int], restarts: int) -> None:
+        """Let all nodes have joined; exit code 3 is final."""
+        self.job = SimulatedJob(sizes, RestartRules(restarts, final_codes=(3,), fail_fast=False))
+
+    def node(self, data: st.DataObject) -> Node:
+        """Choose a node."""
+        return data.draw(st.sampled_from(self.job.nodes))
+
+    def strikes(self, data: st.DataObject, rarely: int) -> bool:
+        """Choose whether something rare happens; a job with many faults sees nothing of its end."""
+        return data.draw(st.integers(1, rarely)) == rarely
+
+    @rule(data=st.data(), code=st.sampled_from(CODES))
+    def a_worker_ends(self, data: st.DataObject, code: int) -> None:
+        """Well as a rule."""
+        node = self.node(data)
+        if node.alive and node.fate is Fate.LIVES:
+            self.job.worker_ends(node, data.draw(st.sampled_from(sorted(node.alive))), code)
+
+    @rule(data=st.data())
+    def a_word_arrives(self, data: st.DataObject) -> None:
+        """At the coordinator."""
+        if self.job.nodes[0].acts:
+            self.job.is_heard(self.node(data))
+
+    @rule(data=st.data())
+    def an_order_arrives(self, data: st.DataObject) -> None:
+        """At a node."""
+        node = self.node(data)
+        if node.acts:
+            self.job.hears(node)
+
+    @rule(data=st.data())
+    def an_agent_goes_on(self, data: st.DataObject) -> None:
+        """What it has asked for is done."""
+        node = self.node(data)
+        if not node.acts:
+            return
+        if node.silent:
+            self.job.output_ends(node, min(node.silent))
+        elif node.sweeping:
+            self.job.is_swept(node)
+        elif node.deadline:
+            self.job.time_passes(node)
+
+    @rule(times=st.integers(1, 4))
+    def a_while_passes(self, times: int) -> None:
+        """In which nothing goes wrong."""
+        for _ in range(times):
+            self.job.go_on()
+
+    @rule(data=st.data(), number=st.sampled_from([signal.SIGTERM, signal.SIGINT]))
+    def an_agent_is_signalled(self, data: st.DataObject, number: int) -> None:
+        """By a scheduler or a person."""
+        if self.strikes(data, 8):
+            self.job.is_signalled(self.node(data), number)
+
+    @rule(data=st.data())
+    def an_agent_is_killed(self, data: st.DataObject) -> None:
+        """And its workers with it."""
+        node = self.node(data)
+        if node.fate is not Fate.OVER and self.strikes(data, 8):
+            self.job.is_killed(node)
+
+    @rule(data=st.data())
+    def an_agent_is_frozen_or_continued(self, data: st.DataObject) -> None:
+        """Its workers go on."""
+        node = self.node(data)
+        if node.fate is Fate.FROZEN:
+            self.job.is_continued(node)
+        elif node.acts and self.strikes(data, 5):
+            self.job.is_frozen(node)
+
+    @rule(data=st.data())
+    def a_node_is_cut_off(self, data: st.DataObject) -> None:
+        """As either side finds out by itself."""
+        node = self.node(data)
+        if node.number == 0 or not self.job.nodes[0].acts or not self.strikes(data, 5):
+            return
+        if self.job.coordinator.phase is not JobPhase.OVER and node.connected:
+            self.job.is_missed(node)
+        elif node.connected and node.acts:
+            self.job.misses_coordinator(node)
+
+    @rule(data=st.data())
+    def a_fork_server_is_lost(self, data: st.DataObject) -> None:
+        """With all its workers."""
+        node = self.node(data)
+        if node.acts and node.state.unfit is None and self.strikes(data, 12):
+            self.job.loses_fork_server(node)
+
+    @invariant()
+    def promises_hold(self) -> None:
+        """One cause, no success that is none, no more attempts than there may be."""
+        if hasattr(self, "job"):
+            self.job.check()
+
+    def teardown(self) -> None:
+        """Whatever has happened, it comes to an end on every node."""
+        if not hasattr(self, "job"):
+            return
+        self.job.come_to_an_end()
+        self.job.check()
+        for node in self.job.nodes:
+            assert not node.alive, "workers that nobody looks after"
+            assert node.fate is Fate.KILLED or node.state.phase is Phase.OVER
+
+
+TestHistory = History.TestCase
+TestHistory.settings = settings(stateful_step_count=50, max_examples=150, deadline=None)
