@@ -24,6 +24,7 @@ IN_ITS_OWN_WAY = {
     "debugger_after_the_end": Program(("debugger_after_the_end.py",), "p number\nw\nup\nl\nq\n"),
     "dev_mode": Program(("unflushed_file.py",), environ={"PYTHONDEVMODE": "1"}),
     "folder_program": Program(("folder_program", "--lr")),
+    "hashes": Program(("hashes.py",), environ={"PYTHONHASHSEED": "3"}),
     "help_of_the_script": Program(("usage_error.py", "--help")),
     "input_of_text": Program(("input_of_text.py",), "one\ntwo\nthree\nfour\n"),
     "interactive_mode": Program(
@@ -33,6 +34,7 @@ IN_ITS_OWN_WAY = {
         ("locale_by_environment.py",), environ={"LC_ALL": "C", "TZ": "Asia/Kolkata"}
     ),
     "main_module_of_m": Program(("-m", "main_module_of_m.main", "--lr", "3")),
+    "memory_traced": Program(("memory_traced.py",), environ={"PYTHONTRACEMALLOC": "5"}),
     "module_from_pythonpath": Program(("module_from_pythonpath.py",), environ=ON_PYTHONPATH),
     "module_of_m_is_missing": Program(("-m", "no_such_module_anywhere")),
     "module_of_m_is_a_package_without_main": Program(("-m", "main_module_of_m")),
@@ -44,6 +46,9 @@ IN_ITS_OWN_WAY = {
     "path_roundabout": Program(("./reloads/../main_module.py",)),
     "path_is_a_link": Program(("link.py",), environ={"PYTHONPATH": "on_pythonpath"}),
     "safe_path": Program(("arguments.py",), environ={"PYTHONSAFEPATH": "1"}),
+    "segfault_by_environment": Program(
+        ("segfault_by_environment.py",), environ={"PYTHONFAULTHANDLER": "1"}
+    ),
     "sitecustomize_is_heard": Program(("sitecustomize_is_heard.py", "-x"), environ=ON_PYTHONPATH),
     "sitecustomize_sees_its_program": Program(
         ("sitecustomize_sees_its_program.py", "-x"), environ={"PYTHONPATH": "looking_sitecustomize"}
@@ -83,6 +88,7 @@ NOT_BY_THEMSELVES = {"exit_codes", "killed_by_itself", "own_ddp"}
 NOT_FORKED = {
     "folder_program": "folder_program is no file with Python source",
     "interactive_mode": "PYTHONINSPECT is set",
+    "memory_traced": "PYTHONTRACEMALLOC is set",
     "sitecustomize_sees_its_program": "sitecustomize.py looks at a variable",
     "syntax_error": "syntax_error.py does not compile",
     "zipped": "zipped.zip ",
@@ -91,20 +97,16 @@ NOT_FORKED = {
 
 FORK_DIFFERS = {
     # By design.
-    "destructor_on_builtins": "sys and builtins are not taken apart at the end",
     "destructor_that_raises_at_the_end": "the source line can still be read",
     "frozen_objects_counted": "what was imported before is kept from the collector",
     "torch_and_its_threads": "threads of libraries are made anew when they are needed",
+    "unflushed_file_of_a_thread": "what a daemon thread holds is written out, too",
     "two_ranks/hashes_of_texts.py": "one process has one seed for hashes",
     # To be mended.
     "dev_mode": "our own line is named where a file is left open",
     "frame_left_behind": "frames of ours lie below the script's",
     "search_path_of_import": "folders of ours have been searched",
-    "torch_and_its_process": "the C library's own signals count as changed by torch",
-    "torch_data": "the C library's own signals count as changed by torch",
-    "torch_training": "the C library's own signals count as changed by torch",
     "tracing_to_the_end": "a trace function sees calls of ours",
-    "two_ranks/random_numbers_of_torch.py": "the C library's own signals count as changed by torch",
     "uncaught_recursion": "frames of ours lie below the script's",
     "unflushed_file_and_a_failure": "a file in a frame of the traceback is not flushed",
 }

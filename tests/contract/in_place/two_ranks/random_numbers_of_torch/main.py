@@ -2,11 +2,14 @@
 
 import random
 
+import draws_by_torch
+import makes_layer
 import numpy
 import torch
 from torch.utils.data import DataLoader, RandomSampler, TensorDataset
 
 data = TensorDataset(torch.arange(20))
+print("drawn while imported", draws_by_torch.DRAWN, makes_layer.LAYER.bias.tolist())
 print("initial seed", torch.initial_seed())
 print("rand", torch.rand(2).tolist())
 print("generator", torch.Generator().initial_seed())

@@ -1,0 +1,3 @@
+import sqlite3
+
+CONNECTION = sqlite3.connect(":memory:")

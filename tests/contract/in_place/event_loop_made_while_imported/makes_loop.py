@@ -1,0 +1,3 @@
+import asyncio
+
+LOOP = asyncio.new_event_loop()

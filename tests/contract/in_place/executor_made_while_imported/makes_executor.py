@@ -1,0 +1,3 @@
+import concurrent.futures
+
+EXECUTOR = concurrent.futures.ThreadPoolExecutor(2)

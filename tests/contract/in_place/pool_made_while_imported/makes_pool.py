@@ -1,0 +1,3 @@
+import multiprocessing
+
+POOL = multiprocessing.get_context("fork").Pool(1)

@@ -1,0 +1,3 @@
+import os
+
+DRAWN = os.getrandom(4).hex()

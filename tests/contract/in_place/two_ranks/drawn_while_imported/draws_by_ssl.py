@@ -1,0 +1,3 @@
+import ssl
+
+DRAWN = ssl.RAND_bytes(4).hex()

@@ -1,0 +1,3 @@
+import torch
+
+DRAWN = torch.rand(2).tolist()

@@ -1,0 +1,3 @@
+from torch import nn
+
+LAYER = nn.Linear(2, 2)

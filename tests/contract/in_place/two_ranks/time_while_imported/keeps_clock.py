@@ -1,0 +1,3 @@
+import datetime
+
+CLOCK = datetime.datetime.now().isoformat()

@@ -1,0 +1,3 @@
+import time
+
+TIME = time.time_ns()
