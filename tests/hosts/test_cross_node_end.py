@@ -2,6 +2,7 @@
 
 import re
 import signal
+import time
 
 import pytest
 
@@ -144,3 +145,83 @@ def test_a_signal_while_others_are_awaited(
         text = "n0 (node 0) got SIGTERM while it waited for other nodes"
         assert ends[1].err == f"clusterrun: error: {text}\n"
     nothing_is_left(hosts, jobs)
+
+
+EARLY = """
+    import os, pathlib, sys, time
+    if os.environ["RANK"] == "0":
+        print("early", flush=True)
+        sys.exit()
+    print("up", flush=True)
+    while not pathlib.Path("go").exists():
+        time.sleep(0.01)
+    sys.exit(int(pathlib.Path("go").read_text()))
+"""
+"""The workers of node 0 have ended long before the other one does."""
+
+
+def one_that_is_done(hosts: tuple[Host, ...], clusterrun: Launcher) -> list[Job]:
+    """Return both nodes of a job, of which node 0 has nothing to do but to wait."""
+    jobs = Nodes(clusterrun, hosts, EARLY).start_all()
+    jobs[0].wait_for("early")
+    jobs[1].wait_for("up")
+    return jobs
+
+
+def test_a_success_that_is_none(hosts: tuple[Host, ...], clusterrun: Launcher) -> None:
+    """A node that is done waits for the others, and reports their failure as they do."""
+    jobs = one_that_is_done(hosts, clusterrun)
+    (clusterrun.folder / "go").write_text("3")
+
+    ends = ended(jobs)
+
+    assert codes(ends) == [3, 3]
+    for end in ends:
+        assert "clusterrun: rank 1 on n1 failed: exit code 3\n" in end.err
+        assert end.err.endswith("clusterrun: exit code 3 is rank 1's\n")
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+def test_a_signal_to_a_node_that_is_done(
+    hosts: tuple[Host, ...], clusterrun: Launcher, number: signal.Signals
+) -> None:
+    """It ends the job on the others, too: nobody trains on for a node that reports a signal."""
+    jobs = one_that_is_done(hosts, clusterrun)
+
+    jobs[0].signal(number)
+    ends = ended(jobs)
+
+    assert codes(ends) == [128 + number] * 2, ends
+    assert ": the other nodes stop their workers (" in ends[0].err
+    assert f"clusterrun: n0 got {number.name}: stopping 1 worker here\n" in ends[1].err
+    nothing_is_left(hosts, jobs)
+
+
+def test_node_zero_goes_when_a_node_is_done(hosts: tuple[Host, ...], clusterrun: Launcher) -> None:
+    """What has become of the job nobody can tell it: that is no success."""
+    nodes = Nodes(clusterrun, hosts, EARLY.replace('== "0"', '== "1"'))
+    jobs = nodes.start_all()
+    jobs[1].wait_for("early")
+    jobs[0].wait_for("up")
+
+    jobs[0].signal(signal.SIGKILL)
+    [end] = ended(jobs[1:])
+
+    assert end.code == 5
+    assert end.err.endswith("clusterrun: exit code 5: node 0 was lost\n")
+
+
+@pytest.mark.long
+@pytest.mark.timeout(200)
+def test_a_node_that_is_done_says_for_whom_it_waits(
+    hosts: tuple[Host, ...], clusterrun: Launcher
+) -> None:
+    """Each minute."""
+    jobs = one_that_is_done(hosts, clusterrun)
+    time.sleep(62)
+    (clusterrun.folder / "go").write_text("0")
+
+    ends = ended(jobs)
+
+    assert codes(ends) == [0, 0]
+    assert ends[0].err == "clusterrun: all workers of this node have ended; still running: n1\n"
