@@ -37,9 +37,11 @@ ENDING = frozenset({signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGKILL
 class ForkServer:
     """The running fork server of this node."""
 
-    def __init__(self, channel: Channel, pid: int, mask: frozenset[int]) -> None:
-        """Take the channel to it, its process id, and the signals that workers start with blocked."""
+    def __init__(self, channel: Channel, pid: int, mask: frozenset[int], python: str) -> None:
+        """Take the channel to it, its process id, the signals that workers block, its interpreter."""
         self.pid = pid
+        self._python = python
+        self._is_python = False
         self._channel = channel
         # Plain numbers: what travels is marshalled.
         self._mask = sorted(int(number) for number in mask)
@@ -73,12 +75,12 @@ class ForkServer:
         except OSError as error:
             ours.close()
             raise UsageError(
-                f"{python}: {error.strerror}", "Name an interpreter with --python."
+                f"{python}: {error.strerror}", "name an interpreter with --python"
             ) from error
         finally:
             signal.pthread_sigmask(signal.SIG_SETMASK, mask)
             theirs.close()
-        return cls(Channel(ours), pid, frozenset(mask))
+        return cls(Channel(ours), pid, frozenset(mask), python)
 
     def fileno(self) -> int:
         """Return the descriptor that becomes readable when there are ``events``."""
@@ -173,6 +175,9 @@ class ForkServer:
         if self._lost:
             return
         for message, _descriptors in self._channel.receive():
+            if message["kind"] == "hello":
+                self._is_python = True
+                continue
             if message["kind"] == "prepared":
                 yield from self._let_go(message, now)
                 continue
@@ -188,6 +193,10 @@ class ForkServer:
         if self._channel.closed:
             self._lost = True
             status = os.waitpid(self.pid, 0)[1]
+            if not self._is_python and os.WIFEXITED(status):
+                raise UsageError(
+                    f"{self._python} is not Python 3.8 or newer", "name an interpreter with --python"
+                )
             yield HelperLost("fork server", how_it_ended(status), signal_of(status), now)
 
     @property

@@ -296,3 +296,16 @@ def test_the_error_file_is_read_and_passed_on(clusterrun: Launcher) -> None:
     assert re.search(rf"rank [01] on {HOST} failed: ValueError: boom\n", report(ended))
     assert "\n  in its error file:\n" in report(ended)
     assert json.loads(parents_file.read_text())["message"]["message"] == "ValueError: boom"
+
+
+@pytest.mark.parametrize("method", ["fork", "spawn"])
+def test_an_interpreter_that_is_none(clusterrun: Launcher, method: str) -> None:
+    """It is found out when it is started, and is a mistake like others."""
+    job = clusterrun.script("", "--python", "/bin/true", "--start-method", method)
+
+    assert job.ended() == (
+        2,
+        "",
+        "clusterrun: error: /bin/true is not Python 3.8 or newer\n"
+        "  name an interpreter with --python\n",
+    )

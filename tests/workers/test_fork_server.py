@@ -243,13 +243,16 @@ def test_an_interpreter_that_is_not_there() -> None:
         ForkServer.start("/no/such/python", os.environ)
 
     assert caught.value.message == "/no/such/python: No such file or directory"
-    assert caught.value.hint == "Name an interpreter with --python."
+    assert caught.value.hint == "name an interpreter with --python"
 
 
 def test_an_interpreter_that_is_none() -> None:
-    """Its end is noticed at once."""
-    with fork_server(python="false") as bench:
-        assert bench.event() == HelperLost("fork server", "exited with code 1", 0, 7.0)
+    """Its end is noticed at once, and it is the user's to name another."""
+    with (
+        fork_server(python="false") as bench,
+        pytest.raises(UsageError, match=r"^false is not Python 3\.8 or newer$"),
+    ):
+        bench.event()
 
 
 def test_a_fork_server_that_is_killed(bench: Bench) -> None:

@@ -15,6 +15,7 @@ big-endian length; descriptors ride on a frame's first byte (``launcher.workers.
 other end).
 
     agent to server                               server to agent
+                                                  hello
     prepare  argv preload insist environ          prepared  in_place why loaded left_out complaint
              unsettled cpus patience              started   local_rank pid remark
     spawn    local_rank argv env cpus mask        failed    local_rank step error pid

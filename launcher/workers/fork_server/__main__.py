@@ -7,6 +7,10 @@ import sys
 
 FOUND_MODULES = frozenset(sys.modules)
 
+if sys.version_info < (3, 8):
+    # The agent hears no "hello", and says what is needed.
+    sys.exit(1)
+
 import gc
 
 # Imports leave no garbage, and looking for it all the while takes a tenth of their time.

@@ -57,6 +57,7 @@ def main(fresh: Mapping[str, object], found: Collection[str]) -> Leap:
         except OSError as error:
             agent.send("uncontained", error=error.strerror)
             os._exit(0)
+    agent.send("hello")
     server = ForkServer(agent, host_proc, Preparation(fresh, found))
     leap = server.serve()
     if leap is not None:
