@@ -195,7 +195,8 @@ class ForkServer:
             status = os.waitpid(self.pid, 0)[1]
             if not self._is_python and os.WIFEXITED(status):
                 raise UsageError(
-                    f"{self._python} is not Python 3.8 or newer", "name an interpreter with --python"
+                    f"{self._python} is not Python 3.8 or newer",
+                    "name an interpreter with --python",
                 )
             yield HelperLost("fork server", how_it_ended(status), signal_of(status), now)
 

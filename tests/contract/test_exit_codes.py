@@ -303,9 +303,5 @@ def test_an_interpreter_that_is_none(clusterrun: Launcher, method: str) -> None:
     """It is found out when it is started, and is a mistake like others."""
     job = clusterrun.script("", "--python", "/bin/true", "--start-method", method)
 
-    assert job.ended() == (
-        2,
-        "",
-        "clusterrun: error: /bin/true is not Python 3.8 or newer\n"
-        "  name an interpreter with --python\n",
-    )
+    said = "/bin/true is not Python 3.8 or newer\n  name an interpreter with --python\n"
+    assert job.ended() == (2, "", f"clusterrun: error: {said}")

@@ -7,7 +7,7 @@ import sys
 
 FOUND_MODULES = frozenset(sys.modules)
 
-if sys.version_info < (3, 8):
+if sys.version_info < (3, 8):  # noqa: UP036 - the job names it, not the launcher
     # The agent hears no "hello", and says what is needed.
     sys.exit(1)
 
