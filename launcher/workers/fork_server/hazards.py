@@ -85,6 +85,7 @@ class State:
         """Note how things are now."""
         self._descriptors = frozenset(_descriptors())
         self._kept = list(_kept())
+        self._chances = _Chances()
 
     def changes(self) -> str:
         """Return what modules that were imported since have done that a fork would break, or ""."""
@@ -102,7 +103,7 @@ class State:
         for (name, before), (_, now) in zip(self._kept, _kept()):
             if before != now:
                 return f"a module changed {name}"
-        return _tracer() or _used_chances() or _extra_threads_after_fork()
+        return _tracer() or self._chances.changes() or _extra_threads_after_fork()
 
 
 def _kept() -> Iterator[tuple[str, object]]:
@@ -136,22 +137,58 @@ def _mapped_device() -> str:
     return ""
 
 
-def _used_chances() -> str:
-    """Look whether somebody has seeded or used a generator that all ranks would share."""
-    mtrand: Any = sys.modules.get("numpy.random.mtrand")
-    if mtrand is not None:
-        used = mtrand._rand._bit_generator  # noqa: SLF001 - there is no public way to it
-        seeds = getattr(used, "seed_seq", None) or getattr(used, "_seed_seq", None)
-        state, fresh = used.state["state"], type(used)(seeds).state["state"]
-        if state["pos"] != fresh["pos"] or (state["key"] != fresh["key"]).any():
-            return "a module used or seeded numpy.random"
-    chances: Any = sys.modules.get("random")
-    if chances is not None:
-        # Seeded from the system, and nothing drawn: all of the state's words are still to be used.
-        (_, words, gauss_next) = chances._inst.getstate()  # noqa: SLF001 - what all functions use
-        if words[-1] != len(words) - 1 or gauss_next is not None:
-            return "a module used random"
-    return ""
+class _Chances:
+    """Generators that all ranks would share, or that forget in a worker what they were seeded with.
+
+    How ``random`` is when it has just been imported is seen by looking on: that it was seeded later
+    does not show in itself.
+    """
+
+    def __init__(self) -> None:
+        self._fresh: object = None
+        if "random" in sys.modules:
+            self._fresh = _state_of_random()
+        else:
+            sys.meta_path.insert(0, self)
+
+    def find_spec(self, name: str, path: Any = None, target: Any = None) -> Any:  # noqa: ANN401, ARG002 - importlib's own
+        """Look on where ``random`` is imported; that is done as ever."""
+        if name != "random":
+            return None
+        sys.meta_path.remove(self)
+        specs = (finder.find_spec(name, path) for finder in sys.meta_path)
+        spec = next((spec for spec in specs if spec is not None), None)
+        loader: Any = spec and spec.loader
+        if hasattr(loader, "__dict__"):
+            execute = loader.exec_module
+
+            def execute_and_look(module: object) -> None:
+                del loader.exec_module
+                execute(module)
+                self._fresh = _state_of_random()
+
+            loader.exec_module = execute_and_look
+        return spec
+
+    def changes(self) -> str:
+        """Return whether one has been seeded or used; "" if none."""
+        if self in sys.meta_path:
+            sys.meta_path.remove(self)
+        mtrand: Any = sys.modules.get("numpy.random.mtrand")
+        if mtrand is not None:
+            used = mtrand._rand._bit_generator  # noqa: SLF001 - there is no public way to it
+            seeds = getattr(used, "seed_seq", None) or getattr(used, "_seed_seq", None)
+            state, fresh = used.state["state"], type(used)(seeds).state["state"]
+            if state["pos"] != fresh["pos"] or (state["key"] != fresh["key"]).any():
+                return "a module used or seeded numpy.random"
+        return "" if _state_of_random() == self._fresh else "a module used or seeded random"
+
+
+def _state_of_random() -> object:
+    """Return the state of what the functions of ``random`` use; None where it has not been imported."""
+    # A user's own module may have that name, too.
+    instance: Any = getattr(sys.modules.get("random"), "_inst", None)
+    return None if instance is None else instance.getstate()
 
 
 def _extra_threads() -> str:

@@ -72,7 +72,7 @@ class Template:
             self._refuse(f"a module printed {_first_line(printed)}", complaint=True)
         trouble = state.changes()
         if _read_all(printed):
-            trouble = f"a fork makes a module print {_first_line(printed)}"
+            self._refuse(f"a fork makes a module print {_first_line(printed)}", complaint=True)
         if trouble:
             self._refuse(trouble)
         os.close(printed)
