@@ -332,3 +332,195 @@ def test_clocks_differ(ahead: int, hosts: tuple[Host, ...], clusterrun: Launcher
     [shown] = re.findall(r"at (\S+ \S+),", ends[0].err)
     at = time.mktime(time.strptime(shown, "%Y-%m-%d %H:%M:%S"))
     assert abs(at - time.time() - ahead) < 15
+
+
+@pytest.mark.parametrize("helper", ["fork server", "relay"])
+def test_a_helper_is_killed(helper: str, hosts: tuple[Host, ...], clusterrun: Launcher) -> None:
+    """A node without it can't go on, and so none can."""
+    jobs = Nodes(clusterrun, hosts, STEPS).start_all(workers=(1, 1, 1))
+    trainers = Trainers(jobs, hosts)
+    server, relay = jobs[1].fork_server, jobs[1].relay
+
+    os.kill(server if helper == "fork server" else relay, signal.SIGKILL)
+    ends = ended(trainers.jobs)
+
+    assert codes(ends) == [137] * 3, ends
+    for end in ends:
+        assert end.err.endswith(
+            f"clusterrun: error: its own {helper} on n1 was killed by SIGKILL; the job was ended\n"
+            f"clusterrun: exit code 137 is the {helper} on n1's: 128 + 9 for SIGKILL\n"
+        ), end.err
+    assert [job.left() for job in jobs] == [[]] * 3
+
+
+def test_the_link_loses_much(hosts: tuple[Host, ...], clusterrun: Launcher) -> None:
+    """A third of the time nothing comes through; it takes longer, and nobody is lost."""
+    jobs = Nodes(clusterrun, hosts, STEPS).start_all("--heartbeat-timeout", "6")
+    trainers = Trainers(jobs, hosts)
+
+    for _ in range(6):
+        trainers.hosts[1].cut()
+        time.sleep(0.25)
+        trainers.hosts[1].join()
+        time.sleep(0.5)
+
+    step_on(jobs, steps=25)
+    end_in_order(jobs)
+
+
+DELAYED = """
+import queue, socket, sys, threading, time
+where, seconds = (sys.argv[1], 29400), float(sys.argv[2])
+
+def carry(one, other):
+    late = queue.SimpleQueue()
+    def deliver():
+        while True:
+            due, data = late.get()
+            time.sleep(max(0.0, due - time.monotonic()))
+            if not data:
+                other.shutdown(socket.SHUT_WR)
+                return
+            other.sendall(data)
+    threading.Thread(target=deliver, daemon=True).start()
+    while data := one.recv(1 << 16):
+        late.put((time.monotonic() + seconds, data))
+    late.put((time.monotonic() + seconds, b""))
+
+server = socket.create_server(("", 29400))
+print("open", flush=True)
+while True:
+    near, _ = server.accept()
+    try:
+        far = socket.create_connection(where)
+    except ConnectionRefusedError:
+        near.close()
+        continue
+    for pair in ((near, far), (far, near)):
+        threading.Thread(target=carry, args=pair, daemon=True).start()
+"""
+"""Passes on what is said to another host, later: this kernel can't delay packets itself."""
+
+FAILS_ON_ORDER = """
+    import os, pathlib, sys, time
+    print("up", flush=True)
+    while os.environ["RANK"] == "0" or not pathlib.Path("go").exists():
+        time.sleep(0.01)
+    sys.exit(7)
+"""
+
+
+def test_the_link_is_slow(hosts: tuple[Host, ...], clusterrun: Launcher) -> None:
+    """Half a second in each direction: nobody is lost, and a failure is heard of a little later."""
+    proxy = hosts[3].start(sys.executable, "-c", DELAYED, hosts[0].address, "0.5")
+    proxy.wait_for("open")
+    nodes = Nodes(clusterrun, hosts, FAILS_ON_ORDER)
+    jobs = [
+        nodes.start(
+            rank,
+            *("--nnodes", "2", "--node-rank", str(rank), "--heartbeat-timeout", str(SILENT)),
+            *("--rdzv-endpoint", f"{(hosts[0], hosts[3])[rank].address}:29400"),
+        )
+        for rank in (0, 1)
+    ]
+    for job in jobs:
+        job.wait_for("up")
+    time.sleep(2.0 * SILENT)
+
+    (clusterrun.folder / "go").touch()
+    began = time.monotonic()
+    ends = ended(jobs)
+
+    one_cause(ends, 7, "rank 1 on n1 failed: exit code 7")
+    assert time.monotonic() - began < 5.0
+
+
+FULL = """
+mount -t tmpfs -o size=64k none "$0"
+exec "$@"
+"""
+
+PRINTS_MUCH = """
+    import os, time
+    for number in range(2000):
+        print("line", number, "x" * 100)
+    print("all is said", flush=True)
+    if os.environ["RANK"] == "1":
+        time.sleep(1)
+"""
+
+
+def test_the_disk_for_logs_is_full(hosts: tuple[Host, ...], clusterrun: Launcher) -> None:
+    """The files are cut short, which is said; nobody is held up, and nobody is lost."""
+    logs = clusterrun.folder / "logs"
+    logs.mkdir()
+    nodes = Nodes(clusterrun, hosts, PRINTS_MUCH)
+    words = ("--nnodes", "2", "--master-addr", hosts[0].address, "--log-dir", str(logs))
+    full = ("sh", "-c", FULL, str(logs))
+    jobs = [
+        nodes.start(rank, *words, "--node-rank", str(rank), before=full if rank else ())
+        for rank in (0, 1)
+    ]
+
+    ends = ended(jobs)
+
+    assert codes(ends) == [0, 0], [end.err for end in ends]
+    assert ["all is said" in end.out for end in ends] == [True, True]
+    assert "No space left on device" in ends[1].err
+
+
+TRAINS = """
+    import os, sys, time
+    import torch
+    import torch.distributed as dist
+    from torch.nn.parallel import DistributedDataParallel
+
+    dist.init_process_group("gloo")
+    model = DistributedDataParallel(torch.nn.Linear(1000, 100))
+    for step in range(100_000):
+        if step == 10:
+            print("step 5", flush=True)
+        if step == 20 and dist.get_rank() == int(sys.argv[1]):
+            raise ValueError("a bad batch")
+        model(torch.ones(1, 1000)).sum().backward()
+"""
+
+
+def test_a_rank_of_torch_fails_inside_a_step(hosts: tuple[Host, ...], clusterrun: Launcher) -> None:
+    """Its peers are in the backward pass, and fail with what gloo says of it."""
+    jobs = Nodes(clusterrun, hosts, TRAINS).start_all(args=["1"], workers=(1, 1))
+
+    ends = ended(jobs, 60)
+
+    one_cause(ends, 1, "rank 1 on n1 failed: ValueError: a bad batch")
+
+
+@pytest.mark.long
+def test_an_agent_is_killed_while_torch_trains(
+    hosts: tuple[Host, ...], clusterrun: Launcher
+) -> None:
+    """All ranks are in a step."""
+    trainers = Trainers(
+        Nodes(clusterrun, hosts, TRAINS).start_all(args=["-1"], workers=(1, 1)), hosts
+    )
+
+    trainers.jobs[1].signal(signal.SIGKILL)
+
+    trainers.said_of(1, "is gone", survivors=(0,))
+
+
+@pytest.mark.long
+@pytest.mark.timeout(600)
+@pytest.mark.parametrize("round_", range(10))
+def test_rounds_of_killed_agents(
+    round_: int, hosts: tuple[Host, ...], clusterrun: Launcher
+) -> None:
+    """Whichever it is, at whatever moment: all others end, and name it."""
+    jobs = Nodes(clusterrun, hosts, STEPS).start_all(workers=(1, 1, 1, 1))
+    trainers = Trainers(jobs, hosts)
+    killed = round_ % 4
+    time.sleep(0.037 * round_)
+
+    jobs[killed].signal(signal.SIGKILL)
+
+    trainers.said_of(killed, "is gone", survivors=tuple({0, 1, 2, 3} - {killed}))
