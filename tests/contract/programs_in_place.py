@@ -10,12 +10,15 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import NamedTuple
 
-from tests.contract.launched import MARK, SECONDS_TO_ACT, Ended, Launcher, plain_environment
+from tests.contract.launched import MARK, Ended, Launcher, plain_environment
 
 PROGRAMS = Path(__file__).with_name("in_place")
 
 START_METHODS = ("fork", "spawn")
 """Each is asked for by ``--start-method``."""
+
+SECONDS_TO_RUN = 100.0
+"""For one program; those with torch need a while on a busy machine."""
 
 JOB_WIDE = {
     "TORCH_NCCL_ASYNC_ERROR_HANDLING": "1",
@@ -80,7 +83,7 @@ class Folder:
                 env=as_user(program.environ) | worker_variables(rank, ranks) | {MARK: "alone"},
                 stdin=stdin,
                 capture_output=True,
-                timeout=SECONDS_TO_ACT,
+                timeout=SECONDS_TO_RUN,
                 start_new_session=True,
                 check=False,
             )
@@ -112,7 +115,7 @@ class Folder:
                     environ=environ,
                     stdin=stdin,
                 )
-            return job.ended()
+            return job.ended(SECONDS_TO_RUN)
         finally:
             launcher.close()
 

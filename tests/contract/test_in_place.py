@@ -7,7 +7,14 @@ from pathlib import Path
 import pytest
 from _pytest.mark.structures import ParameterSet
 
-from tests.contract.programs_in_place import PROGRAMS, START_METHODS, Folder, Left, Program
+from tests.contract.programs_in_place import (
+    PROGRAMS,
+    SECONDS_TO_RUN,
+    START_METHODS,
+    Folder,
+    Left,
+    Program,
+)
 
 ON_PYTHONPATH = {"PYTHONPATH": "on_pythonpath"}
 
@@ -108,7 +115,6 @@ FORK_DIFFERS = {
     "search_path_of_import": "folders of ours have been searched",
     "tracing_to_the_end": "a trace function sees calls of ours",
     "uncaught_recursion": "frames of ours lie below the script's",
-    "unflushed_file_and_a_failure": "a file in a frame of the traceback is not flushed",
 }
 """What a forked worker does otherwise, and why; each is a strict xfail."""
 
@@ -187,6 +193,7 @@ def marks_of(name: str, method: str) -> tuple[pytest.MarkDecorator, ...]:
     return ()
 
 
+@pytest.mark.timeout(2 * SECONDS_TO_RUN + 60)
 @pytest.mark.parametrize(("name", "method"), cases(sorted(EVERY_PROGRAM)))
 def test_the_program_does_what_it_does_alone(alone: Alone, name: str, method: str) -> None:
     """The same output, errors, exit code and files."""
@@ -207,6 +214,7 @@ def test_fork_ends_with_the_reason(alone: Alone, name: str) -> None:
     assert NOT_FORKED[name] in job.err
 
 
+@pytest.mark.timeout(3 * SECONDS_TO_RUN + 60)
 @pytest.mark.parametrize(("path", "method"), cases(TWO_RANKS))
 def test_ranks_differ_where_fresh_interpreters_do(alone: Alone, path: Path, method: str) -> None:
     """And are equal where these are: no rank shares what only a common start could give it."""
