@@ -12,6 +12,7 @@ from .hazards import before_preloading
 from .leading_imports import Import, LeadingImports, is_standard
 from .modules import hide_all_but
 from .namespace import end_like
+from .printed import Printed, import_as_script
 from .proc import work_done
 from .script import NotToBeRunInPlace, Script
 from .template import Template
@@ -112,15 +113,25 @@ class Preparation:
         return reading.found
 
     def _import_here(self, imports: list[Import]) -> None:
-        """Import what comes with Python: that is quick, and does nothing else."""
+        """Import what comes with Python: that is quick, and prints at most.
+
+        Raises:
+            NotToBeRunInPlace: it has printed.
+
+        """
+        printed = Printed()
         for wanted in imports:
             start = time.monotonic()
             try:
-                __import__(wanted.name, {"__name__": "__main__"}, None, wanted.names)
+                import_as_script(wanted.name, wanted.names)
             except Exception as error:  # noqa: BLE001 - the script's own import will say it
                 self._left_out.append((wanted.name, str(error)))
-                return
+                break
             self._loaded.append((wanted.name, time.monotonic() - start))
+        line = printed.first_line()
+        printed.give_back()
+        if line:
+            raise NotToBeRunInPlace(f"a module printed {line}", is_complaint=True)
 
     def _grow_template(
         self,

@@ -13,7 +13,8 @@ import time
 
 from .agent_socket import frame
 from .hazards import State
-from .libc import PR_SET_PDEATHSIG, flush_all, prctl
+from .libc import PR_SET_PDEATHSIG, prctl
+from .printed import Printed, import_as_script
 from .unsettled import ALL, modules_being_imported, stop_watching, watch
 
 TYPE_CHECKING = False
@@ -25,9 +26,6 @@ if TYPE_CHECKING:
     from .leading_imports import Import
 else:
     import _signal as signal
-
-_MOST_PRINTED = 4096
-_OUTPUT = (1, 2)
 
 
 class Template:
@@ -53,8 +51,7 @@ class Template:
         prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
         if os.getppid() != parent:
             os._exit(1)
-        streams = [os.dup(stream) for stream in _OUTPUT]
-        printed = _divert_output()
+        printed = Printed()
         allowed = os.sched_getaffinity(0)
         state = State()
         # Libraries count the CPUs when they are loaded: here, too, they are to find a worker's.
@@ -68,17 +65,14 @@ class Template:
         gc.enable()
         stop_watching()
         _try_to_use(sorted(allowed))
-        if _read_all(printed):
-            self._refuse(f"a module printed {_first_line(printed)}", complaint=True)
+        if printed.first_line():
+            self._refuse(f"a module printed {printed.first_line()}", complaint=True)
         trouble = state.changes()
-        if _read_all(printed):
-            self._refuse(f"a fork makes a module print {_first_line(printed)}", complaint=True)
+        if printed.first_line():
+            self._refuse(f"a fork makes a module print {printed.first_line()}", complaint=True)
         if trouble:
             self._refuse(trouble)
-        os.close(printed)
-        for stream, kept in zip(_OUTPUT, streams):
-            os.dup2(kept, stream)
-            os.close(kept)
+        printed.give_back()
         gc.freeze()
         self._tell("done")
         return self._loaded
@@ -88,7 +82,7 @@ class Template:
         self._tell("importing", name=name)
         start = time.monotonic()
         try:
-            __import__(name, {"__name__": "__main__"}, None, names)
+            import_as_script(name, names)
         except BaseException as error:  # noqa: BLE001 - also SystemExit: none of it is for us
             self._refuse(f"importing {name} raised {type(error).__name__}: {error}")
         self._loaded.append((name, time.monotonic() - start))
@@ -146,23 +140,3 @@ def _try_to_use(cpus: list[int] | None) -> None:
             os.sched_setaffinity(0, cpus)
         except (OSError, ValueError):
             pass  # the worker's own binding tells
-
-
-def _divert_output() -> int:
-    """Have standard output and error collected; return where."""
-    printed = os.memfd_create("printed")
-    for stream in _OUTPUT:
-        os.dup2(printed, stream)
-    return printed
-
-
-def _read_all(printed: int) -> str:
-    for stream in (sys.stdout, sys.stderr):
-        if stream is not None:
-            stream.flush()
-    flush_all()
-    return os.pread(printed, _MOST_PRINTED, 0).decode("utf-8", "replace")
-
-
-def _first_line(printed: int) -> str:
-    return repr(_read_all(printed).splitlines()[0][:200])
