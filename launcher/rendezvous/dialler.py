@@ -16,6 +16,9 @@ from launcher.rendezvous.wire import BadFrame
 SECONDS_TO_ANSWER = 3.0
 """From a call to the greeting of who answers; all addresses of a name are called at once."""
 
+SECONDS_FOR_THE_FIRST = 0.05
+"""For the addresses that come before one that has answered: workers try them in that order, too."""
+
 SECONDS_BETWEEN_LOOKUPS = 5.0
 FIRST_PAUSE = 0.05
 LONGEST_PAUSE = 1.0
@@ -39,6 +42,7 @@ class Dialler:
         self._look_up_again = now + SECONDS_BETWEEN_LOOKUPS
         self._calls: list[Call] = []
         self._hang_up = NEVER
+        self._settled = NEVER
         self._next_port = 0
         self._resume = now
         self._pause = FIRST_PAUSE
@@ -48,7 +52,7 @@ class Dialler:
     def due(self) -> float:
         """When ``turn`` is to be called even if nothing happens."""
         if self._calls:
-            return self._hang_up
+            return min(self._hang_up, self._settled)
         return self._resume if self._lookup.addresses else self._lookup.due
 
     @property
@@ -82,6 +86,7 @@ class Dialler:
     def _call_all(self, now: float) -> None:
         port = self._invitation.ports.value[self._next_port]
         self._hang_up = now + SECONDS_TO_ANSWER
+        self._settled = NEVER
         for address in self._lookup.addresses:
             try:
                 call = Call(address, port, self._token)
@@ -98,7 +103,7 @@ class Dialler:
             trouble = self._progress(call)
             if trouble:
                 self._fail(call, trouble)
-            elif call.connection.greeted:
+            elif call.connection.greeted and self._is_settled(call, now):
                 self._calls.remove(call)
                 self._hang_up_on(self._calls)
                 return call
@@ -108,6 +113,11 @@ class Dialler:
         if not self._calls:
             self._go_to_next_port(now)
         return None
+
+    def _is_settled(self, call: Call, now: float) -> bool:
+        """Tell whether nobody who comes before ``call`` will answer as well, but for a moment."""
+        self._settled = min(self._settled, now + SECONDS_FOR_THE_FIRST)
+        return call is self._calls[0] or now >= self._settled
 
     def _progress(self, call: Call) -> str:
         """Let a call go on; return what is wrong with it, "" if nothing is."""

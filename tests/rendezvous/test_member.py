@@ -263,3 +263,18 @@ def test_a_node_zero_that_falls_silent_while_it_waits_is_called_again(
 
     assert answered
     assert calling.failure is None
+
+
+def test_the_first_of_all_addresses_that_answer_is_taken(stack: ExitStack, said: Said) -> None:
+    """Workers try them in that order: a later one would be another to them than to others."""
+    for _ in range(10):
+        listener = bound_everywhere(0)
+        listener.listen()
+        port = listener.getsockname()[1]
+        server = coordinator(stack, listener, nodes=3)
+        calling = member(stack, said, port, lambda _: (DEAD, ALIVE), nodes=3)
+        take_turns(lambda calling=calling: calling.is_let_in, server, calling)  # type: ignore[misc]
+
+        taken = calling.take_call()
+        taken.connection.close()
+        assert taken.address == DEAD
