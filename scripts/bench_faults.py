@@ -1,0 +1,143 @@
+"""Time how soon a job on four hosts ends on all of them, by what has gone wrong on one.
+
+Hosts are network namespaces of this machine, as the tests make them: run it as root, from the
+repository's root, by ``python -m scripts.bench_faults``. Prints rows of a Markdown table: the
+fault, the median of the seconds until the last agent of those that survive has ended, the slowest
+of them, and the limit. Exits with 1 if a median is above its limit.
+"""
+
+import argparse
+import os
+import select
+import signal
+import statistics
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Sequence
+from pathlib import Path
+
+from tests.contract.launched import Job, Launcher
+from tests.hosts.host import Host
+from tests.hosts.namespaces import run_of
+from tests.hosts.network import network
+
+STRUCK = 1
+"""The host where it happens."""
+
+SECONDS_TO_END = 120.0
+
+PROGRAM = """
+import os, pathlib, signal, sys, time
+print("up", flush=True)
+while os.environ["RANK"] != "1" or not pathlib.Path("fail").exists():
+    time.sleep(0.001)
+pathlib.Path("failed").write_text(str(time.monotonic()))
+os._exit(1)
+"""
+
+Strike = Callable[[Path, Sequence[Host], Sequence[Job]], float]
+"""Lets it happen; returns when it did, and leaves those who are to end among the jobs."""
+
+
+def main() -> None:
+    """Measure, then print the medians."""
+    arguments = argparse.ArgumentParser(description="Time the end of a job on four hosts.")
+    arguments.add_argument("--runs", type=int, default=5)
+    arguments.add_argument("--heartbeat-timeout", type=float, default=15.0, metavar="SECONDS")
+    options = arguments.parse_args()
+    silence = options.heartbeat_timeout
+    faults: list[tuple[str, Strike, tuple[int, ...], float]] = [
+        ("a worker fails", fail_a_worker, (0, 1, 2, 3), 0.5),
+        ("an agent is killed", kill_an_agent, (0, 2, 3), 1.0),
+        (f"a node is cut off, {silence:g} s of silence", cut_a_node, (0, 1, 2, 3), silence + 3),
+        (f"an agent is frozen, {silence:g} s of silence", freeze_an_agent, (0, 2, 3), silence + 3),
+    ]
+    too_slow = False
+    with network(run_of(os.getpid()), "bench", "n0", "n1", "n2", "n3") as made:
+        for name, strike, survivors, limit in faults:
+            taken = [seconds(made.hosts, strike, survivors, silence) for _ in range(options.runs)]
+            made.restore()
+            median = statistics.median(taken)
+            too_slow |= median > limit
+            print(f"| {name} | {median:.2f} s | {max(taken):.2f} s | {limit:g} s |", flush=True)
+    sys.exit(1 if too_slow else 0)
+
+
+def seconds(
+    hosts: Sequence[Host], strike: Strike, survivors: Sequence[int], silence: float
+) -> float:
+    """Return how long after the fault the last agent of the survivors has ended."""
+    with tempfile.TemporaryDirectory() as folder:
+        launcher = Launcher(Path(folder))
+        script = launcher.folder / "waits.py"
+        script.write_text(PROGRAM)
+        place = ("--nnodes", "4", "--master-addr", hosts[0].address)
+        words = (*place, "--heartbeat-timeout", f"{silence:g}")
+        jobs = [
+            launcher.command(
+                *words, "--node-rank", str(rank), str(script), workers=1, around=host.around
+            )
+            for rank, host in enumerate(hosts)
+        ]
+        try:
+            for job in jobs:
+                job.wait_for("up")
+            # A heartbeat's time away from the start, at any moment between two of them.
+            time.sleep(1.0 + time.monotonic() % 1.0)
+            began = strike(launcher.folder, hosts, jobs)
+            ended = last_end([jobs[number].agent for number in survivors])
+        finally:
+            hosts[STRUCK].join()
+            for job in jobs:
+                job.kill_all()
+        return ended - began
+
+
+def fail_a_worker(folder: Path, _hosts: Sequence[Host], _jobs: Sequence[Job]) -> float:
+    """Let rank 1 leave with exit code 1."""
+    (folder / "fail").touch()
+    deadline = time.monotonic() + SECONDS_TO_END
+    while not (failed := folder / "failed").exists() or not failed.read_text():
+        if time.monotonic() > deadline:
+            sys.exit("rank 1 did not fail")
+        time.sleep(0.001)
+    return float(failed.read_text())
+
+
+def kill_an_agent(_folder: Path, _hosts: Sequence[Host], jobs: Sequence[Job]) -> float:
+    """SIGKILL it."""
+    began = time.monotonic()
+    jobs[STRUCK].signal(signal.SIGKILL)
+    return began
+
+
+def cut_a_node(_folder: Path, hosts: Sequence[Host], _jobs: Sequence[Job]) -> float:
+    """Pull its cable."""
+    hosts[STRUCK].cut()
+    return time.monotonic()
+
+
+def freeze_an_agent(_folder: Path, _hosts: Sequence[Host], jobs: Sequence[Job]) -> float:
+    """SIGSTOP it, and leave it so."""
+    began = time.monotonic()
+    jobs[STRUCK].signal(signal.SIGSTOP)
+    return began
+
+
+def last_end(pids: Sequence[int]) -> float:
+    """Wait until all of these processes have ended; return when the last one did."""
+    waiting = {os.pidfd_open(pid) for pid in pids}
+    deadline = time.monotonic() + SECONDS_TO_END
+    while waiting:
+        ready, _, _ = select.select(list(waiting), [], [], max(0.0, deadline - time.monotonic()))
+        if not ready:
+            sys.exit(f"{len(waiting)} agents still run after {SECONDS_TO_END:g} s")
+        for descriptor in ready:
+            os.close(descriptor)
+        waiting -= set(ready)
+    return time.monotonic()
+
+
+if __name__ == "__main__":
+    main()
