@@ -14,7 +14,7 @@ import sys
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterator, Sequence
     from typing import Any
 
 _ONLY_AST = 0x400
@@ -44,7 +44,9 @@ class LeadingImports:
         self.strings: set[str] = set()
         """All strings in it."""
         self.stopped_at = ""
-        """The statement that ended the leading part, "" if there is none: "train.py:12"."""
+        """The statement that ended the leading part, "" if there is none: "/home/me/train.py:12"."""
+        self.imports_follow = False
+        """Whether there are imports behind it."""
         self._read: set[str] = set()
 
     def read_script(self, source: bytes, path: str) -> None:
@@ -77,16 +79,16 @@ class LeadingImports:
         try:
             tree: Any = compile(source, path, "exec", _ONLY_AST, dont_inherit=True)
         except (SyntaxError, ValueError):
-            return self._stop(path, 1)
+            return self._stop(path, 1, ())
         self._note_words(tree)
-        for statement in tree.body:
+        for number, statement in enumerate(tree.body):
             if isinstance(statement, (_ast.Import, _ast.ImportFrom)):
                 for wanted in _imports(statement, package):
                     if not self._follow(wanted):
-                        return self._stop(path, statement.lineno)
+                        return self._stop(path, statement.lineno, tree.body[number + 1 :])
             elif not _is_harmless(statement):
                 # A module's own end is no reason to go on with the script: it has done something.
-                return self._stop(path, statement.lineno)
+                return self._stop(path, statement.lineno, tree.body[number:])
         return True
 
     def _note_words(self, tree: Any) -> None:  # noqa: ANN401 - a node of _ast
@@ -102,8 +104,9 @@ class LeadingImports:
                 self.strings.add(value)
             waiting.extend(_children(node))
 
-    def _stop(self, path: str, line: int) -> bool:
+    def _stop(self, path: str, line: int, rest: Sequence[Any]) -> bool:
         self.stopped_at = self.stopped_at or f"{path}:{line}"
+        self.imports_follow = self.imports_follow or any(map(_imports_something, rest))
         return False
 
     def _follow(self, wanted: Import) -> bool:
@@ -228,6 +231,14 @@ def _imports(statement: Any, package: str) -> Iterator[Import]:  # noqa: ANN401 
     # "from . import x" without a package fails in the worker, as it should.
     whole = ".".join([*base, *([statement.module] if statement.module else [])])
     yield Import(whole if base else "", names)
+
+
+def _imports_something(statement: Any) -> bool:  # noqa: ANN401 - a node of _ast
+    """Tell whether a statement imports, or one within it that runs with it."""
+    if isinstance(statement, (_ast.Import, _ast.ImportFrom)):
+        return True
+    outer = (_ast.If, _ast.Try, _ast.ExceptHandler, _ast.With)
+    return isinstance(statement, outer) and any(map(_imports_something, _children(statement)))
 
 
 def _is_harmless(statement: Any) -> bool:  # noqa: ANN401 - a node of _ast
