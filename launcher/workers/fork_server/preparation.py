@@ -107,7 +107,9 @@ class Preparation:
         script.read_by(reading)
         if reading.imports_follow:
             where = os.path.basename(reading.stopped_at)
-            self._left_out.append((f"what is imported from {where} on", "that line may do anything"))
+            self._left_out.append(
+                (f"what is imported from {where} on", "that line may do anything")
+            )
         for number, wanted in enumerate(reading.found):
             if wanted.name.partition(".")[0] in READS_RANK:
                 why = "looks at RANK when it is imported"
