@@ -1,0 +1,835 @@
+"""What is imported before workers are forked, and programs that are not forked at all."""
+
+import ctypes.util
+import os
+import re
+import shutil
+import signal
+import subprocess
+import time
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from textwrap import dedent
+from typing import NamedTuple
+
+import psutil
+import pytest
+
+from tests.contract.launched import (
+    SECONDS_TO_ACT,
+    SECONDS_TO_VANISH,
+    Ended,
+    Job,
+    Launcher,
+    await_end,
+)
+
+SECONDS_AT_ONCE = 5.0
+"""Much less than an import that hangs may take, and enough for a busy machine."""
+
+SPAWNED = "clusterrun: each worker starts an interpreter of its own: "
+FORKED = "clusterrun: workers are forked; imported before: "
+LEFT = "clusterrun: left to each worker: "
+
+USES_HAZARD = """
+    import hazard
+    print("value", hazard.VALUE)
+"""
+
+FIRST = """
+    import os
+    try:
+        os.close(os.open(__file__ + ".was_here", os.O_CREAT | os.O_EXCL))
+    except FileExistsError:
+        first = False
+    else:
+        first = True
+"""
+"""``first`` is true where the module is preloaded, and false in the worker."""
+
+HANGS = FIRST + "    import time\n    if first: time.sleep(100)\n"
+
+
+class Hazard(NamedTuple):
+    """A module that must not be imported before workers are forked."""
+
+    code: str
+    why: str
+    """What is said of it; ``{folder}`` is where the job runs."""
+    is_told: bool = False
+    """Even where nobody asks."""
+    out: str = ""
+    """What it prints in the worker."""
+    err: str = ""
+    options: tuple[str, ...] = ()
+
+
+HAZARDS = {
+    # Threads.
+    "thread": Hazard(
+        """
+        import threading, time
+        threading.Thread(target=time.sleep, args=(0.5,), daemon=True).start()
+        """,
+        "a module started a thread",
+    ),
+    "thread_pool": Hazard(
+        """
+        from concurrent.futures import ThreadPoolExecutor
+        POOL = ThreadPoolExecutor(2)
+        POOL.submit(int).result()
+        """,
+        "a module started a thread",
+    ),
+    # What would be seen twice, or not where it belongs.
+    "prints": Hazard(
+        "print('a banner', 7)", "a module printed 'a banner 7'", is_told=True, out="a banner 7\n"
+    ),
+    "prints_without_flushing": Hazard(
+        """
+        import os, sys
+        sys.stdout = open(1, "w", closefd=False)
+        print("a banner")
+        """,
+        "a module printed 'a banner'",
+        is_told=True,
+        out="a banner\n",
+    ),
+    "prints_an_error": Hazard(
+        "import sys; print('a warning', file=sys.stderr)",
+        "a module printed 'a warning'",
+        is_told=True,
+        err="a warning\n",
+    ),
+    "prints_by_c": Hazard(
+        "import ctypes; ctypes.CDLL(None).printf(b'of C\\n')",
+        "a module printed 'of C'",
+        is_told=True,
+        out="of C\n",
+    ),
+    "has_a_program_print": Hazard(
+        "import os; os.system('echo of a shell')",
+        "a module printed 'of a shell'",
+        is_told=True,
+        out="of a shell\n",
+    ),
+    "prints_when_forked": Hazard(
+        "import os; os.register_at_fork(before=lambda: print('forking'))",
+        "a fork makes a module print 'forking'",
+        is_told=True,
+    ),
+    "warns_its_importer": Hazard(
+        "import warnings; warnings.warn('too old', DeprecationWarning, stacklevel=2)",
+        "a module printed '<string>:1: DeprecationWarning: too old'",
+        is_told=True,
+        err="{script}:2: DeprecationWarning: too old\n  import hazard\n",
+    ),
+    # Ends before its time.
+    "hangs": Hazard(
+        HANGS,
+        "importing hazard hangs: nothing has happened for 1 s",
+        is_told=True,
+        options=("--preload-timeout", "1"),
+    ),
+    "crashes": Hazard(
+        FIRST + "    import ctypes\n    if first: ctypes.string_at(0)\n",
+        "importing hazard was killed by signal 11",
+        is_told=True,
+    ),
+    "kills_itself": Hazard(
+        FIRST + "    import signal\n    if first: os.kill(os.getpid(), signal.SIGKILL)\n",
+        "importing hazard was killed by signal 9",
+        is_told=True,
+    ),
+    "ends_the_process": Hazard(
+        FIRST + "    if first: os._exit(0)\n",
+        "importing hazard ended the process with code 0",
+        is_told=True,
+    ),
+    "exits": Hazard(
+        FIRST + "    if first: raise SystemExit(3)\n", "importing hazard raised SystemExit: 3"
+    ),
+    "raises": Hazard(
+        FIRST + "    if first: raise ValueError('no license')\n",
+        "importing hazard raised ValueError: no license",
+    ),
+    # The state of the process.
+    "signal_handler": Hazard(
+        "import signal; signal.signal(signal.SIGUSR1, print)",
+        "a module changed what signal 10 does",
+    ),
+    "signal_ignored": Hazard(
+        "import signal; signal.signal(signal.SIGUSR2, signal.SIG_DFL)",
+        "a module changed what signal 12 does",
+    ),
+    "signal_blocked": Hazard(
+        "import signal; signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGUSR1])",
+        "a module changed the signals it catches",
+    ),
+    "faulthandler": Hazard(
+        "import faulthandler; faulthandler.enable()", "a module changed the signals it catches"
+    ),
+    "timer": Hazard(
+        "import signal; signal.setitimer(signal.ITIMER_VIRTUAL, 100)", "a module changed its timers"
+    ),
+    "folder": Hazard("import os; os.chdir('/')", "a module changed the folder that it runs in"),
+    "umask": Hazard("import os; os.umask(0o077)", "a module changed the umask"),
+    "limits": Hazard(
+        "import resource; resource.setrlimit(resource.RLIMIT_CORE, (0, 0))",
+        "a module changed its limits",
+    ),
+    "file": Hazard("FILE = open('log', 'w')", "a module left {folder}/log open"),
+    "pipe": Hazard("import os; os.pipe()", "a module left pipe:["),
+    "socket": Hazard(
+        "import socket; SOCKET = socket.create_server(('127.0.0.1', 0))",
+        "a module left socket:[",
+    ),
+    "child": Hazard(
+        "import subprocess; subprocess.Popen(['sleep', '100'])", "a module started process "
+    ),
+    # What ranks must not share.
+    "random_seeded": Hazard("import random; random.seed(1)", "a module used or seeded random"),
+    "random_used": Hazard("import random; random.random()", "a module used or seeded random"),
+    "random_used_for_a_gauss": Hazard(
+        "import random; random.gauss(0, 1)", "a module used or seeded random"
+    ),
+    "numpy_seeded": Hazard(
+        "import numpy; numpy.random.seed(1)", "a module used or seeded numpy.random"
+    ),
+    "numpy_used": Hazard(
+        "import numpy; numpy.random.rand()", "a module used or seeded numpy.random"
+    ),
+    # Somebody looks on.
+    "tracer": Hazard(
+        "import sys; sys.settrace(lambda *_: None)", "a debugger or a profiler is at work"
+    ),
+    "profiler": Hazard(
+        "import sys; sys.setprofile(lambda *_: None)", "a debugger or a profiler is at work"
+    ),
+}
+
+
+class Installed:
+    """A folder of installed modules, and the jobs that import them."""
+
+    def __init__(self, clusterrun: Launcher) -> None:
+        """Make the folder where ``clusterrun`` runs its jobs."""
+        self.clusterrun = clusterrun
+        self.folder = clusterrun.folder / "site-packages"
+        self.folder.mkdir()
+
+    def add(self, name: str, code: str) -> None:
+        """Install a module; at its end it has a ``VALUE``."""
+        (self.folder / f"{name}.py").write_text(dedent(code) + "\nVALUE = 7\n")
+
+    def started(
+        self,
+        script: str,
+        *options: str,
+        workers: int = 1,
+        environ: Mapping[str, str] | None = None,
+        around: tuple[str, ...] = (),
+    ) -> Job:
+        """Start a script that finds the modules."""
+        return self.clusterrun.script(
+            script,
+            *options,
+            workers=workers,
+            environ={"PYTHONPATH": str(self.folder), **(environ or {})},
+            around=around,
+        )
+
+    def ended(
+        self,
+        script: str,
+        *options: str,
+        workers: int = 1,
+        environ: Mapping[str, str] | None = None,
+        around: tuple[str, ...] = (),
+    ) -> Ended:
+        """Return what comes of such a job."""
+        return self.started(
+            script, *options, workers=workers, environ=environ, around=around
+        ).ended()
+
+
+@pytest.fixture
+def installed(clusterrun: Launcher) -> Installed:
+    """Return an empty folder of installed modules."""
+    return Installed(clusterrun)
+
+
+def served_by(job: Job) -> int:
+    """Return the process that workers are forked from: it preloads, and serves then."""
+    deadline = time.monotonic() + SECONDS_TO_ACT
+    while not (children := psutil.Process(job.fork_server).children()):
+        assert time.monotonic() < deadline, "nothing is preloaded"
+        time.sleep(0.005)
+    return children[0].pid
+
+
+def await_file(path: Path) -> None:
+    """Wait until somebody has made a file."""
+    deadline = time.monotonic() + SECONDS_TO_ACT
+    while not path.exists():
+        assert time.monotonic() < deadline, f"no {path}"
+        time.sleep(0.005)
+
+
+def lines_of_ours(ended: Ended) -> str:
+    """Return what the launcher has said; where it ran on is left to other tests."""
+    lines = ended.err.splitlines(keepends=True)
+    return "".join(ln for ln in lines if ln.startswith("clusterrun: ") and "run 2" not in ln)
+
+
+def assert_refused(ended: Ended, why: str) -> None:
+    """No worker has run, and the report says why."""
+    assert (ended.code, ended.out) == (126, "")
+    assert re.search(
+        rf"clusterrun: rank 0 on \S+ was not started: run in place: {re.escape(why)}", ended.err
+    )
+
+
+@pytest.mark.parametrize("name", HAZARDS)
+def test_a_hazard_is_left_to_the_worker(installed: Installed, name: str) -> None:
+    """The worker runs as ever, in an interpreter of its own; ``-v`` says why."""
+    hazard = HAZARDS[name]
+    installed.add("hazard", hazard.code)
+
+    ended = installed.ended(USES_HAZARD, "-v", *hazard.options)
+
+    assert (ended.code, ended.out) == (0, f"{hazard.out}value 7\n")
+    why = hazard.why.replace("{folder}", str(installed.clusterrun.folder))
+    assert f"\n{SPAWNED}{why}" in ended.err
+    assert FORKED not in ended.err
+
+
+@pytest.mark.parametrize("name", HAZARDS)
+def test_a_hazard_is_refused_by_fork(installed: Installed, name: str) -> None:
+    """Who insists on forking hears why not, and nothing runs."""
+    hazard = HAZARDS[name]
+    installed.add("hazard", hazard.code)
+
+    ended = installed.ended(USES_HAZARD, "--start-method", "fork", *hazard.options)
+
+    assert_refused(ended, hazard.why.replace("{folder}", str(installed.clusterrun.folder)))
+
+
+@pytest.mark.parametrize("name", [*(n for n in HAZARDS if HAZARDS[n].is_told), "raises", "child"])
+def test_what_is_said_without_being_asked(installed: Installed, name: str) -> None:
+    """One message where an import goes wrong in a way that it should not; else none."""
+    hazard = HAZARDS[name]
+    installed.add("hazard", hazard.code)
+
+    ended = installed.ended(USES_HAZARD, *hazard.options)
+
+    assert (ended.code, ended.out) == (0, f"{hazard.out}value 7\n")
+    said = f"{SPAWNED}{hazard.why}\n" if hazard.is_told else ""
+    assert ended.err == said + hazard.err.replace(
+        "{script}", str(next(installed.clusterrun.folder.glob("script*.py")))
+    )
+
+
+def test_what_python_itself_prints_at_an_import(clusterrun: Launcher) -> None:
+    """It belongs to the worker, where a script imports nothing else, too."""
+    ended = clusterrun.script("import this", workers=1).ended()
+
+    assert ended.out.startswith("The Zen of Python")
+    assert ended.err == f"{SPAWNED}a module printed 'The Zen of Python, by Tim Peters'\n"
+
+
+def test_a_device_is_open(installed: Installed, tmp_path: Path) -> None:
+    """A GPU that is in use can't be used in a fork: seen by the file, whatever has opened it."""
+    installed.add("hazard", "DEVICE = open('/dev/nvidiactl')")
+    around = with_device("nvidiactl", tmp_path)
+
+    ended = installed.ended(USES_HAZARD, "-v", around=around)
+    refused = installed.ended(USES_HAZARD, "--start-method", "fork", around=around)
+
+    assert (ended.code, ended.out) == (0, "value 7\n")
+    assert f"\n{SPAWNED}a module uses a GPU (/dev/nvidiactl)\n" in ended.err
+    assert_refused(refused, "a module uses a GPU (/dev/nvidiactl)")
+
+
+def test_a_device_is_mapped(installed: Installed, tmp_path: Path) -> None:
+    """Its file may be closed again."""
+    installed.add(
+        "hazard",
+        """
+        import ctypes
+        c = ctypes.CDLL(None)
+        c.mmap.restype, c.mmap.argtypes = ctypes.c_void_p, [ctypes.c_void_p, *[ctypes.c_long] * 5]
+        with open("/dev/kfd") as file:
+            ADDRESS = c.mmap(None, 4096, 1, 2, file.fileno(), 0)
+        """,
+    )
+
+    ended = installed.ended(USES_HAZARD, "-v", around=with_device("kfd", tmp_path))
+
+    assert (ended.code, ended.out) == (0, "value 7\n")
+    assert f"\n{SPAWNED}a module uses a GPU (/dev/kfd)\n" in ended.err
+
+
+def with_device(name: str, folder: Path) -> tuple[str, ...]:
+    """Return a command that executes another one with a file of this name in /dev, for it alone."""
+    devices = folder / "dev"
+    devices.mkdir()
+    steps = f"""
+        mount --rbind /dev {devices}
+        mount -t tmpfs tmpfs /dev
+        for device in null zero full random urandom tty; do
+            : >/dev/$device
+            mount --bind {devices}/$device /dev/$device
+        done
+        mkdir /dev/shm
+        mount --bind {devices}/shm /dev/shm
+        ln -s /proc/self/fd /dev/fd
+        echo >/dev/{name}
+        exec "$@"
+    """
+    user = () if os.geteuid() == 0 else ("--map-root-user",)
+    around = ("unshare", "--mount", *user, "sh", "-ec", steps, "sh")
+    if subprocess.run([*around, "true"], capture_output=True, timeout=30, check=False).returncode:
+        pytest.skip("no mount namespace is to be had here")
+    return around
+
+
+POOL = """
+    #include <pthread.h>
+    #include <unistd.h>
+    static pthread_t threads[3];
+    static int wanted;
+    static void *work(void *_) { while (wanted) usleep(1000); return 0; }
+    static void begin(void) {
+        wanted = 1;
+        for (int n = 0; n < 3; n++) pthread_create(&threads[n], 0, work, 0);
+    }
+    static void end(void) {
+        wanted = 0;
+        for (int n = 0; n < 3; n++) pthread_join(threads[n], 0);
+    }
+    __attribute__((constructor)) static void load(void) {
+        begin();
+        if (ENDS_BEFORE_A_FORK) pthread_atfork(end, 0, 0);
+    }
+"""
+
+
+def install_pool(installed: Installed, *, ends_before_a_fork: bool) -> None:
+    """Install a library with threads, and ``hazard`` that loads it."""
+    compiler = shutil.which("cc") or shutil.which("gcc")
+    if compiler is None:
+        pytest.skip("no C compiler here")
+    source, library = installed.folder / "pool.c", installed.folder / "libpool.so"
+    source.write_text(POOL)
+    ends = f"-DENDS_BEFORE_A_FORK={int(ends_before_a_fork)}"
+    subprocess.run(
+        [compiler, "-shared", "-fPIC", "-pthread", ends, "-o", library, source],
+        check=True,
+        timeout=SECONDS_TO_ACT,
+    )
+    installed.add("hazard", f"import ctypes; LIBRARY = ctypes.CDLL({str(library)!r})")
+
+
+def test_a_library_with_threads_that_a_fork_breaks(installed: Installed) -> None:
+    """Its threads are missing in a child, and it does not know."""
+    install_pool(installed, ends_before_a_fork=False)
+
+    ended = installed.ended(USES_HAZARD, "-v")
+    refused = installed.ended(USES_HAZARD, "--start-method", "fork")
+
+    assert (ended.code, ended.out) == (0, "value 7\n")
+    assert f"\n{SPAWNED}a module started a thread\n" in ended.err
+    assert_refused(refused, "a module started a thread")
+
+
+def test_a_library_that_minds_forks(installed: Installed) -> None:
+    """As OpenBLAS does: its threads have ended when a worker is forked."""
+    install_pool(installed, ends_before_a_fork=True)
+
+    ended = installed.ended(USES_HAZARD, "-v")
+
+    assert (ended.code, ended.out) == (0, "value 7\n")
+    assert f"\n{FORKED}" in ended.err
+
+
+SURROUNDINGS = {
+    "OMP_PROC_BIND": ("true", "libraries bind threads when they are loaded"),
+    "OMP_PLACES": ("cores", "libraries bind threads when they are loaded"),
+    "KMP_AFFINITY": ("compact", "libraries bind threads when they are loaded"),
+    "GOMP_CPU_AFFINITY": ("0", "libraries bind threads when they are loaded"),
+    "LD_PRELOAD": (ctypes.util.find_library("m") or "", "a library is injected"),
+    "COVERAGE_PROCESS_START": ("setup.cfg", "coverage is measured"),
+    "PYTHONPROFILEIMPORTTIME": ("1", "the interpreter itself is being looked at"),
+    "PYTHONTRACEMALLOC": ("1", "the interpreter itself is being looked at"),
+}
+
+
+@pytest.mark.parametrize("name", SURROUNDINGS)
+def test_a_variable_speaks_against_it(installed: Installed, name: str) -> None:
+    """Whatever is imported."""
+    value, why = SURROUNDINGS[name]
+    installed.add("hazard", "")
+
+    ended = installed.ended(USES_HAZARD, "-v", environ={name: value})
+    refused = installed.ended(USES_HAZARD, "--start-method", "fork", environ={name: value})
+
+    assert (ended.code, ended.out) == (0, "value 7\n")
+    assert f"{SPAWNED}{name} is set: {why}" in ended.err
+    assert_refused(refused, f"{name} is set: {why}")
+
+
+LOOK_ON = {
+    "debugger": ("import pydevd", "pydevd is at work"),
+    "coverage": ("import coverage", "coverage is at work"),
+    "tracer": (
+        "import sys; sys.settrace(lambda *_: None)",
+        "a debugger or a profiler is at work",
+    ),
+    "thread": (
+        "import threading, time; threading.Thread(target=time.sleep, args=(0.5,), daemon=True).start()",
+        "something started a thread",
+    ),
+    "rank": (
+        "import os; print('rank', os.environ['RANK']) if 'RANK' in os.environ else 0",
+        "{folder}/sitecustomize.py looks at a variable that each worker gets its own",
+    ),
+}
+
+
+@pytest.mark.parametrize("name", LOOK_ON)
+def test_the_interpreter_is_not_alone(installed: Installed, name: str) -> None:
+    """What a debugger or somebody's sitecustomize has begun before anything was imported."""
+    code, why = LOOK_ON[name]
+    why = why.replace("{folder}", str(installed.folder))
+    installed.add("hazard", "")
+    installed.add("pydevd", "")
+    installed.add("coverage", "")
+    installed.add("sitecustomize", code)
+
+    ended = installed.ended(USES_HAZARD, "-v")
+    refused = installed.ended(USES_HAZARD, "--start-method", "fork")
+
+    assert ended.code == 0
+    assert ended.out == ("rank 0\n" if name == "rank" else "") + "value 7\n"
+    assert f"\n{SPAWNED}{why}\n" in ended.err
+    assert_refused(refused, why)
+
+
+READERS = {
+    "get": ("os.environ.get('LOCAL_RANK')", "variable LOCAL_RANK"),
+    "item": (
+        "os.environ['LOCAL_RANK'] if 'LOCAL_RANK' in os.environ else None",
+        "variable LOCAL_RANK",
+    ),
+    "getenv": ("os.getenv('LOCAL_RANK')", "variable LOCAL_RANK"),
+    "bytes": ("os.getenvb(b'LOCAL_RANK').decode()", "variable LOCAL_RANK"),
+    "copy": ("os.environ.copy()['LOCAL_RANK']", "all variables"),
+    "dict": ("dict(os.environ)['LOCAL_RANK']", "all variables"),
+    "items": (
+        "[value for name, value in os.environ.items() if name == 'LOCAL_RANK'][0]",
+        "all variables",
+    ),
+    "pop": ("os.environ.pop('LOCAL_RANK', None)", "variable LOCAL_RANK"),
+    "merged": ("({} | os.environ)['LOCAL_RANK']", "all variables"),
+}
+
+
+@pytest.mark.parametrize("how", READERS)
+def test_who_looks_at_the_rank_is_left_to_each_worker(installed: Installed, how: str) -> None:
+    """It and who has imported it; the rest is imported once."""
+    code, what = READERS[how]
+    installed.add("before", "import os; PID = os.getpid()")
+    installed.add("reader", f"import os; RANK = {code}; PID = os.getpid()")
+    installed.add("imports_reader", "import before, reader")
+
+    ended = installed.ended(
+        """
+        import before
+        import imports_reader
+        import os
+        print(before.PID == os.getppid(), imports_reader.reader.PID == os.getpid(),
+              imports_reader.reader.RANK)
+        """,
+        "-v",
+        "--start-method=fork",
+        workers=2,
+    )
+
+    assert ended.code == 0
+    assert sorted(ended.out.splitlines()) == [
+        f"[rank {rank}] True True {rank}" for rank in range(2)
+    ]
+    assert f"\n{LEFT}imports_reader, as reader looks at {what}\n" in ended.err
+
+
+def test_who_sets_a_variable_of_the_worker(installed: Installed) -> None:
+    """It is to be set in the workers, each of which has its own."""
+    installed.add("hazard", "import os; os.environ['RANK'] = '9' + os.environ.get('RANK', '')")
+
+    ended = installed.ended(
+        "import hazard, os; print(os.environ['RANK'])", "-v", "--start-method=fork", workers=2
+    )
+
+    assert sorted(ended.out.splitlines()) == ["[rank 0] 90", "[rank 1] 91"]
+    assert f"\n{LEFT}hazard, as hazard looks at variable RANK\n" in ended.err
+
+
+def test_other_variables_may_be_set(installed: Installed) -> None:
+    """They reach the workers, and what workers execute."""
+    installed.add("hazard", "import os; os.environ['OF_HAZARD'] = 'set'")
+
+    ended = installed.ended(
+        "import hazard, os; os.system('echo $OF_HAZARD $RANK')", "--start-method=fork", workers=2
+    )
+
+    assert sorted(ended.out.splitlines()) == ["[rank 0] set 0", "[rank 1] set 1"]
+
+
+SETTERS = {
+    "script": "import os\nos.environ['WANTED'] = '1'\nimport hazard",
+    "local_module": "import sets_it\nimport hazard",
+    "local_package": "from local.sets_it import NAME\nimport hazard",
+}
+
+
+@pytest.mark.parametrize("where", SETTERS)
+def test_a_variable_is_set_before_the_imports(installed: Installed, where: str) -> None:
+    """What is imported behind that sees it: it is imported in the worker."""
+    installed.add("hazard", "import os; SEEN = os.environ.get('WANTED'); PID = os.getpid()")
+    sets_it = "import os\nos.environ['WANTED'] = '1'\nNAME = 1\n"
+    folder = installed.clusterrun.folder
+    (folder / "sets_it.py").write_text(sets_it)
+    (folder / "local").mkdir()
+    (folder / "local" / "__init__.py").touch()
+    (folder / "local" / "sets_it.py").write_text(sets_it)
+    script = f"{SETTERS[where]}\nprint(hazard.SEEN, hazard.PID == os.getpid())"
+
+    ended = installed.ended(f"import os\n{script}", "-v", "--start-method=fork")
+
+    assert (ended.code, ended.out) == (0, "1 True\n")
+    name = next(folder.glob("script*.py")).name + ":3" if where == "script" else "sets_it.py:2"
+    assert f"\n{LEFT}what is imported from {name} on, as that line may do anything\n" in ended.err
+
+
+WHERE = """
+    import hazard, os
+    print("here" if hazard.PID == os.getpid() else "before", "json" in __import__("sys").modules)
+"""
+
+
+def test_nothing_is_preloaded(installed: Installed) -> None:
+    """``--preload none``: the script runs in place all the same."""
+    installed.add("hazard", "import os; PID = os.getpid()")
+
+    ended = installed.ended(WHERE, "-v", "--preload=none", "--start-method=fork")
+
+    assert (ended.code, ended.out) == (0, "here False\n")
+    assert lines_of_ours(ended).endswith(f"{FORKED}nothing\n")
+
+
+def test_named_modules_are_preloaded(installed: Installed) -> None:
+    """They, and not what the script imports."""
+    installed.add("hazard", "import os; PID = os.getpid()")
+
+    of_python = installed.ended(WHERE, "-v", "--preload=json,decimal", "--start-method=fork")
+    installed_one = installed.ended(WHERE, "-v", "--preload=hazard", "--start-method=fork")
+
+    assert (of_python.code, of_python.out) == (0, "here True\n")
+    assert (installed_one.code, installed_one.out) == (0, "before False\n")
+    assert FORKED in of_python.err
+    assert FORKED in installed_one.err
+
+
+def test_a_named_module_that_is_not_there(installed: Installed) -> None:
+    """Nobody else would tell of the mistake."""
+    installed.add("hazard", "")
+    why = "importing nosuch raised ModuleNotFoundError: No module named 'nosuch'"
+
+    ended = installed.ended(USES_HAZARD, "--preload=json,nosuch")
+    refused = installed.ended(USES_HAZARD, "--preload=json,nosuch", "--start-method=fork")
+
+    assert (ended.code, ended.out, ended.err) == (0, "value 7\n", f"{SPAWNED}{why}\n")
+    assert_refused(refused, why)
+
+
+def test_what_was_preloaded(installed: Installed) -> None:
+    """With ``-v``: what took time by name, and the rest is counted."""
+    installed.add("slow", "import time; time.sleep(0.2)")
+    installed.add("hazard", "")
+
+    ended = installed.ended("import json, slow, hazard", "-v", "--start-method=fork")
+
+    assert ended.code == 0
+    assert re.search(
+        rf"{FORKED}(json \(0.0\d s\), )?slow \(0.\d\d s\), \d that took no time\n", ended.err
+    )
+
+
+def test_spawn_is_asked_for(installed: Installed) -> None:
+    """Nothing is imported in advance, and nothing is said."""
+    installed.add("hazard", "import os; PID = os.getpid()")
+
+    ended = installed.ended(WHERE, "-v", "--start-method=spawn")
+
+    assert (ended.code, ended.out) == (0, "here False\n")
+    assert SPAWNED not in ended.err
+    assert FORKED not in ended.err
+
+
+def test_term_while_the_preload_hangs(installed: Installed) -> None:
+    """There is no worker yet that had to be waited for."""
+    installed.add("hazard", HANGS)
+    job = installed.started(USES_HAZARD)
+    await_file(installed.folder / "hazard.py.was_here")
+    hanging = served_by(job)
+
+    begun = time.monotonic()
+    job.signal(signal.SIGTERM)
+    ended = job.ended()
+
+    assert time.monotonic() - begun < SECONDS_AT_ONCE
+    assert (ended.code, ended.out) == (143, "")
+    await_end(hanging, SECONDS_TO_VANISH)
+
+
+def test_interrupt_while_the_preload_hangs(installed: Installed) -> None:
+    """A terminal's Ctrl-C reaches only the agent, and ends all."""
+    installed.add("hazard", HANGS)
+    job = installed.started(USES_HAZARD)
+    await_file(installed.folder / "hazard.py.was_here")
+
+    begun = time.monotonic()
+    job.signal(signal.SIGINT)
+    ended = job.ended()
+
+    assert time.monotonic() - begun < SECONDS_AT_ONCE
+    assert (ended.code, ended.out) == (130, "")
+
+
+def test_what_preloads_is_killed(installed: Installed) -> None:
+    """By the kernel that has no memory left, for instance: the workers start all the same."""
+    installed.add("hazard", HANGS)
+    job = installed.started(USES_HAZARD)
+    await_file(installed.folder / "hazard.py.was_here")
+
+    os.kill(served_by(job), signal.SIGKILL)
+    ended = job.ended()
+
+    assert (ended.code, ended.out) == (0, "value 7\n")
+    assert ended.err == f"{SPAWNED}importing hazard was killed by signal 9\n"
+
+
+FAMILY = """
+    import hazard, os, subprocess, time
+    subprocess.Popen(["sleep", "100"])
+    subprocess.Popen(["sleep", "100"], start_new_session=True)
+    print("ready", os.getpid(), flush=True)
+    time.sleep(100)
+"""
+
+VICTIMS: dict[str, Callable[[Job], int]] = {
+    "the one that serves": served_by,
+    "the one behind it": lambda job: job.fork_server,
+}
+
+
+@pytest.mark.parametrize("victim", VICTIMS)
+def test_what_workers_are_forked_from_is_killed(installed: Installed, victim: str) -> None:
+    """The job ends, and nothing of it is left."""
+    installed.add("hazard", "")
+    job = installed.started(FAMILY, "--start-method=fork", workers=2)
+    job.numbers("ready", 2)
+
+    os.kill(VICTIMS[victim](job), signal.SIGKILL)
+    ended = job.ended()
+
+    assert ended.code == 137
+    assert "clusterrun: exit code 137 is the fork server's: 128 + 9 for SIGKILL\n" in ended.err
+    assert job.left() == []
+
+
+def test_the_agent_is_killed(installed: Installed) -> None:
+    """While workers run, and while there are none yet."""
+    installed.add("hazard", "")
+    job = installed.started(FAMILY, "--start-method=fork", workers=2)
+    job.numbers("ready", 2)
+
+    job.signal(signal.SIGKILL)
+
+    assert job.left() == []
+
+
+def test_the_agent_is_killed_while_the_preload_hangs(installed: Installed) -> None:
+    """What preloads ends with it."""
+    installed.add("hazard", HANGS)
+    job = installed.started(USES_HAZARD)
+    await_file(installed.folder / "hazard.py.was_here")
+
+    job.signal(signal.SIGKILL)
+
+    assert job.left() == []
+
+
+def test_a_restart_forks_again(installed: Installed) -> None:
+    """Nothing is imported twice."""
+    installed.add("hazard", "import os; PID = os.getpid()")
+    job = installed.started(
+        """
+        import hazard, os
+        print("attempt", os.environ["TORCHELASTIC_RESTART_COUNT"], hazard.PID == os.getppid())
+        print("from", hazard.PID)
+        raise SystemExit(os.environ["TORCHELASTIC_RESTART_COUNT"] == "0")
+        """,
+        "--max-restarts=1",
+        "--start-method=fork",
+        workers=2,
+    )
+
+    ended = job.ended()
+
+    assert ended.code == 0
+    said = [line for line in ended.out.splitlines() if "attempt" in line]
+    assert max(said) == "[rank 1] attempt 1 True"
+    assert all(line.endswith(" True") for line in said)
+    assert len(set(job.numbers("from"))) == 1
+
+
+def test_a_script_that_is_edited_between_attempts(installed: Installed) -> None:
+    """It is the new one that runs, and so does a module of the user's."""
+    installed.add("hazard", "import os; PID = os.getpid()")
+    folder = installed.clusterrun.folder
+    (folder / "local.py").write_text("NUMBER = 1\n")
+
+    ended = installed.ended(
+        """
+        import hazard, local, os, pathlib
+        print("first", local.NUMBER, hazard.PID == os.getppid())
+        path = pathlib.Path(__file__)
+        path.write_text(path.read_text().replace("first", "second attempt").replace("exit(1)", ""))
+        pathlib.Path("local.py").write_text("NUMBER = 2222\\n")
+        exit(1)
+        """,
+        "--max-restarts=1",
+        "--start-method=fork",
+    )
+
+    assert (ended.code, ended.out) == (0, "first 1 True\nsecond attempt 2222 True\n")
+
+
+def test_a_script_that_is_broken_between_attempts(installed: Installed) -> None:
+    """Python says what is wrong with it, as ever."""
+    installed.add("hazard", "")
+
+    ended = installed.ended(
+        """
+        import hazard, pathlib
+        print("first")
+        pathlib.Path(__file__).write_text("def broken(:\\n")
+        exit(1)
+        """,
+        "--max-restarts=1",
+    )
+
+    assert (ended.code, ended.out) == (1, "first\n")
+    assert "SyntaxError" in ended.err
