@@ -20,12 +20,6 @@ from tests.hosts.test_frameworks import (
 
 DIGITS = Path(__file__).parents[2] / "scripts/train_digits.py"
 
-# To be mended: scikit-learn imports rich, whose rich.style draws a number while it is imported.
-SKLEARN_DRAWS = pytest.mark.xfail(reason="refused: a module used or seeded random", strict=True)
-
-each_method_with_sklearn = pytest.mark.parametrize(
-    "method", [pytest.param("fork", marks=SKLEARN_DRAWS), "spawn"]
-)
 each_method = pytest.mark.parametrize("method", START_METHODS)
 
 
@@ -80,7 +74,7 @@ def test_frameworks_know_their_rank_when_they_are_imported(
 
 
 @pytest.mark.long
-@each_method_with_sklearn
+@each_method
 def test_the_digits_are_learned_by_ddp(clusterrun: Launcher, method: str) -> None:
     """Torch's DistributedDataParallel on gloo, with DataLoader workers."""
     job = clusterrun.command("--start-method", method, str(DIGITS), workers=2)
@@ -94,7 +88,7 @@ def test_the_digits_are_learned_by_ddp(clusterrun: Launcher, method: str) -> Non
 
 
 @pytest.mark.long
-@each_method_with_sklearn
+@each_method
 def test_the_digits_are_learned_by_a_ddp_of_ones_own(clusterrun: Launcher, method: str) -> None:
     """Hooks, a coalesced all_reduce, and a new group in each step; all ranks have one model."""
     job = clusterrun.command("--start-method", method, str(PROGRAMS / "own_ddp.py"), workers=2)

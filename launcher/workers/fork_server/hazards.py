@@ -137,6 +137,10 @@ def _mapped_device() -> str:
     return ""
 
 
+DRAW_WHAT_NOBODY_SHARES = frozenset({"rich.style"})
+"""Modules that draw a number when they are imported, which may be the same on all ranks."""
+
+
 class _Chances:
     """Generators that all ranks would share, or that forget in a worker what they were seeded with.
 
@@ -145,18 +149,15 @@ class _Chances:
     """
 
     def __init__(self) -> None:
-        self._fresh: object = None
-        if "random" in sys.modules:
-            self._fresh = _state_of_random()
-        else:
-            sys.meta_path.insert(0, self)
+        self._fresh = _state_of_random()
+        sys.meta_path.insert(0, self)
 
     def find_spec(self, name: str, path: Any = None, target: Any = None) -> Any:  # noqa: ANN401, ARG002 - importlib's own
-        """Look on where ``random`` is imported; that is done as ever."""
-        if name != "random":
+        """Look on where certain modules are imported; that is done as ever."""
+        if name != "random" and name not in DRAW_WHAT_NOBODY_SHARES:
             return None
-        sys.meta_path.remove(self)
-        specs = (finder.find_spec(name, path) for finder in sys.meta_path)
+        finders = [finder for finder in sys.meta_path if finder is not self]
+        specs = (finder.find_spec(name, path) for finder in finders)
         spec = next((spec for spec in specs if spec is not None), None)
         loader: Any = spec and spec.loader
         if hasattr(loader, "__dict__"):
@@ -164,16 +165,19 @@ class _Chances:
 
             def execute_and_look(module: object) -> None:
                 del loader.exec_module
+                before = _state_of_random()
                 execute(module)
-                self._fresh = _state_of_random()
+                if name == "random":
+                    self._fresh = _state_of_random()
+                elif before is not None:
+                    sys.modules["random"].setstate(before)
 
             loader.exec_module = execute_and_look
         return spec
 
     def changes(self) -> str:
         """Return whether one has been seeded or used; "" if none."""
-        if self in sys.meta_path:
-            sys.meta_path.remove(self)
+        sys.meta_path.remove(self)
         mtrand: Any = sys.modules.get("numpy.random.mtrand")
         if mtrand is not None:
             used = mtrand._rand._bit_generator  # noqa: SLF001 - there is no public way to it
