@@ -106,6 +106,8 @@ class Script:
         sys.orig_argv = list(self.command)
         if not getattr(sys.flags, "safe_path", False):
             sys.path.insert(0, self.folder())
+        # Where our own modules were found.
+        sys.path_importer_cache.pop(os.path.dirname(__file__), None)
         sys.modules["__main__"] = self.new_main()
 
     def folder(self) -> str:
