@@ -77,9 +77,9 @@ def test_the_second_attempt_succeeds(hosts: tuple[Host, ...], clusterrun: Launch
 
     assert codes(ends) == [0, 0, 0], ends
     for end, workers in zip(ends, (1, 1, 2), strict=True):
-        assert sorted(re.findall(r"attempt (\d port \d+)", end.out)) == sorted(
-            ["0 port 29500", "1 port 29500"] * workers
-        )
+        # Before the first attempt was stopped, not all need have come so far as to print.
+        assert end.out.count("attempt 1 port 29500\n") == workers
+        assert set(re.findall(r"port (\d+)", end.out)) == {"29500"}
         assert "clusterrun: rank 1 on n1 failed: ValueError: no luck\n" in end.err
         assert end.err.endswith(RESTARTING.format(2))
     nothing_is_left(hosts, jobs)
