@@ -251,13 +251,18 @@ def _is_harmless(statement: Any) -> bool:  # noqa: ANN401 - a node of _ast
         names = all(isinstance(target, _ast.Name) for target in statement.targets)
         return names and _is_constant(statement.value)
     if isinstance(statement, _ast.AnnAssign):
-        simple = isinstance(statement.target, _ast.Name)
+        simple = isinstance(statement.target, _ast.Name) and not _has_calls(statement.annotation)
         return simple and (statement.value is None or _is_constant(statement.value))
     if isinstance(statement, (_ast.FunctionDef, _ast.AsyncFunctionDef)):
         defaults = [*statement.args.defaults, *statement.args.kw_defaults]
-        return _calls_nothing([*statement.decorator_list, *filter(None, defaults)])
+        values = [*statement.decorator_list, *filter(None, defaults)]
+        # What is left of the arguments are names and annotations.
+        return _calls_nothing(values) and not any(
+            map(_has_calls, filter(None, (statement.args, statement.returns)))
+        )
     if isinstance(statement, _ast.ClassDef):
-        heads = [*statement.decorator_list, *statement.bases]
+        keywords = [keyword.value for keyword in statement.keywords]
+        heads = [*statement.decorator_list, *statement.bases, *keywords]
         return _calls_nothing(heads) and all(_is_harmless(part) for part in statement.body)
     if isinstance(statement, _ast.If):
         # What only type checkers see.
@@ -282,6 +287,10 @@ def _calls_nothing(nodes: list[Any]) -> bool:
     return all(
         isinstance(node, _ast.Name) or _is_dotted(node) or _is_constant(node) for node in nodes
     )
+
+
+def _has_calls(node: Any) -> bool:  # noqa: ANN401 - a node of _ast
+    return isinstance(node, _ast.Call) or any(map(_has_calls, _children(node)))
 
 
 def _is_dotted(node: Any) -> bool:  # noqa: ANN401 - a node of _ast
