@@ -17,7 +17,8 @@ from launcher.sources.resolve import Resolved
 from launcher.workers.group import WorkerGroup
 
 if TYPE_CHECKING:
-    # Only jobs on several nodes import what speaks with others.
+    # Only jobs on several nodes import what speaks with others, only some jobs are chronicled.
+    from launcher.agent.chronicle import Chronicle
     from launcher.rendezvous.peers import Peers
 
 ROOT = Path("/")
@@ -40,6 +41,8 @@ class JobAttempts:
         self._nodes = nodes
         self._workers = workers
         self._environ = environ
+        self.chronicle: Chronicle | None = None
+        """Who records what there is to tell, where that is asked for."""
         self._counters = OomCounters.read(ROOT)
 
     def plan(self, attempt: int) -> NodePlan:
@@ -57,6 +60,8 @@ class JobAttempts:
             self._workers.say(f"clusterrun: {remark}")
         if self._resolved.verbose:
             self._describe(plan)
+        if self.chronicle is not None:
+            self.chronicle.begins(plan)
         return plan
 
     def _describe(self, plan: NodePlan) -> None:
@@ -73,6 +78,8 @@ class JobAttempts:
         """Tell of an attempt that is followed by another."""
         from launcher.report.outcome import explain_restart  # noqa: PLC0415 - as in _tell
 
+        if self.chronicle is not None:
+            self.chronicle.restarts(outcome)
         restarts = self._resolved.job.max_restarts.value
         self._workers.say(explain_restart(outcome, outcome.attempt + 1, restarts))
 

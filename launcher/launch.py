@@ -23,6 +23,7 @@ from launcher.domain.outcome import Interrupted, Outcome, Succeeded, WorkerFaile
 from launcher.domain.plan import NodePlan
 from launcher.domain.preparation import Prepared
 from launcher.domain.restarts import rules_of
+from launcher.errors import LauncherError
 from launcher.machine.inspect import inspect
 from launcher.planning.node import plan_node
 from launcher.planning.preparation import preparation_of
@@ -40,7 +41,8 @@ from launcher.workers.scratch import make_scratch
 from launcher.workers.terminal import Terminal
 
 if TYPE_CHECKING:
-    # Only jobs on several nodes import what speaks with others.
+    # Only jobs on several nodes import what speaks with others, only some jobs are chronicled.
+    from launcher.agent.chronicle import Chronicle
     from launcher.rendezvous.peers import Peers
 
 ROOT = Path("/")
@@ -117,8 +119,11 @@ def launch(
         workers = _worker_group(job, nodes.run_id, count, fork_server, environ)
         cleanup.callback(workers.close)
         fork_server.told = partial(_tell_prepared, workers, verbose=resolved.verbose)
+        chronicle = _chronicle(job, workers)
         attempts = JobAttempts(resolved, machine, nodes, workers, environ)
-        outcome = Supervisor(attempts, workers, nodes, inbox, time).run(_rules(job, workers))
+        attempts.chronicle = chronicle
+        supervisor = Supervisor(attempts, workers, nodes, inbox, time)
+        outcome = _supervise(supervisor, _rules(job, workers), chronicle)
         _copy_error_file(outcome, environ)
         return outcome, _tell(outcome, workers, alone=_has_output_to_itself(job, count))
 
@@ -215,6 +220,34 @@ def _worker_group(
 def _has_output_to_itself(job: JobSpec, workers: int) -> bool:
     """Return whether one worker alone prints to our output: a scheduler merges that of all tasks."""
     return workers == 1 and (job.agents == 1 or job.cluster.value == "none")
+
+
+def _chronicle(job: JobSpec, workers: WorkerGroup) -> Chronicle | None:
+    """Return who records what happens, where that is asked for."""
+    if job.events.value is None:
+        return None
+    from launcher.agent.chronicle import Chronicle  # noqa: PLC0415 - seldom asked for
+
+    path = str(Path(job.events.value).absolute())
+
+    def write(node_rank: int, line: str) -> None:
+        workers.record(Path(path.replace("%n", str(node_rank))), line)
+
+    return Chronicle(write, time.monotonic, time.time() - time.monotonic())
+
+
+def _supervise(supervisor: Supervisor, rules: Rules, chronicle: Chronicle | None) -> Outcome:
+    """Return how the job ended, once that is recorded."""
+    if chronicle is None:
+        return supervisor.run(rules)
+    supervisor.note = chronicle.notes
+    try:
+        outcome = supervisor.run(rules)
+    except LauncherError as error:
+        chronicle.breaks_off(error)
+        raise
+    chronicle.ends(outcome)
+    return outcome
 
 
 def _rules(job: JobSpec, workers: WorkerGroup) -> Rules:

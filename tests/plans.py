@@ -43,6 +43,7 @@ def job(**values: Any) -> JobSpec:  # noqa: ANN401 - as the fields of JobSpec
         "preload_timeout": 60.0,
         "python": "python",
         "log_dir": None,
+        "events": None,
         "program": SCRIPT,
     }
     env = {name: Fact(value, "--env") for name, value in values.pop("env", {}).items()}

@@ -1,6 +1,7 @@
 """The agent: asks ``decide`` what to do about each event, and does it."""
 
 import signal
+from collections.abc import Callable
 from typing import assert_never
 
 from msgspec.structs import replace
@@ -35,6 +36,13 @@ from launcher.domain.plan import NodePlan
 from launcher.domain.ranks import LocalRank
 from launcher.domain.restarts import objection
 
+Note = Callable[[State, State, float], None]
+"""Takes the policy's state before an event, that after it, and when that was."""
+
+
+def _unnoted(before: State, after: State, at: float) -> None:
+    """Do nothing: nobody has asked for a record."""
+
 
 class Supervisor:
     """Runs attempts until the job is over."""
@@ -53,6 +61,8 @@ class Supervisor:
         self._peers = peers
         self._inbox = inbox
         self._clock = clock
+        self.note: Note = _unnoted
+        """Called for each event."""
         self._epoch = clock.time() - clock.monotonic()
         self._loop = EventLoop(inbox, self._sources, clock, self._reap)
         self._evidence: dict[LocalRank, str] = {}
@@ -81,7 +91,8 @@ class Supervisor:
         self._workers.start(plan)
         while True:
             event = self._loop.next_event()
-            state, actions = decide(state, event)
+            before, (state, actions) = state, decide(state, event)
+            self.note(before, state, event.at)
             self._note_evidence(event, state)
             for action in actions:
                 if isinstance(action, Restart | Finish):

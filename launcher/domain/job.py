@@ -146,6 +146,8 @@ class JobSpec(Struct, frozen=True):
     env: Mapping[str, Fact[str]]
     """Variables for the workers from the job file and ``--env``, by name."""
     log_dir: Fact[str | None]
+    events: Fact[str | None]
+    """The file that tells machines what happens; ``%n`` in it stands for the node's rank."""
     program: Fact[Program]
 
     @property

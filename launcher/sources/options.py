@@ -259,6 +259,18 @@ LOG_DIR: Option[str | None] = Option(
     otherwise="no files",
     everyday=True,
 )
+EVENTS: Option[str | None] = Option(
+    "events",
+    parse=values.path,
+    default=None,
+    metavar="FILE",
+    help=(
+        "Append a line of JSON to this file for each thing that happens to the job; %n in its name"
+        " stands for the node's rank"
+    ),
+    group=Group.OUTPUT,
+    otherwise="no file",
+)
 VERBOSE = Option(
     "verbose",
     parse=values.switch,
@@ -338,6 +350,7 @@ OPTIONS: tuple[Option[object], ...] = (
     SHUTDOWN_TIMEOUT,
     CONTAIN,
     LOG_DIR,
+    EVENTS,
     VERBOSE,
     CONFIG,
     DRY_RUN,

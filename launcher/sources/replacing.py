@@ -39,3 +39,5 @@ def _needs_agent(job: JobSpec) -> Iterator[tuple[str, Fact[object]]]:
         yield "contain", job.contain
     if job.log_dir.value is not None:
         yield "log_dir", job.log_dir
+    if job.events.value is not None:
+        yield "events", job.events

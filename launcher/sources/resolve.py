@@ -171,6 +171,7 @@ def _job(
         python=find_interpreter(interpreter, search_path),
         env=env,
         log_dir=_expect_folder(settle(options.LOG_DIR, sources)),
+        events=_expect_no_folder(settle(options.EVENTS, sources)),
         program=find_program(
             words,
             settle(options.MODULE, sources),
@@ -203,6 +204,12 @@ def _expect_folder(log_dir: Fact[str | None]) -> Fact[str | None]:
             f"{log_dir.origin}: {log_dir.value} exists and is not a folder", "give another path"
         )
     return log_dir
+
+
+def _expect_no_folder(events: Fact[str | None]) -> Fact[str | None]:
+    if kind_of(events.value or "") is FileKind.FOLDER:
+        raise UsageError(f"{events.origin}: {events.value} is a folder", "give the path of a file")
+    return events
 
 
 def _only_dry(asked: Fact[ValueT], dry_run: Fact[bool]) -> ValueT:

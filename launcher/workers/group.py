@@ -177,6 +177,11 @@ class WorkerGroup:
             self._relay.say(text)
         return not self._relay.lost
 
+    def record(self, path: Path, line: str) -> None:
+        """Append ``line`` to the file ``path``."""
+        if not self._relay.lost:
+            self._relay.record(path, line)
+
     def close(self) -> None:
         """End whatever is left, the fork server and the relay included."""
         if not self._fork_server.lost:

@@ -4,6 +4,7 @@ import errno
 import os
 from collections import deque
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 
 from launcher.workers.file_thread import FileThread
@@ -106,13 +107,18 @@ class FileOutput:
 
 def log_file(thread: FileThread, path: Path, user: str) -> FileOutput:
     """Return an output to ``path``, made with its directories, appended to if it is there."""
+    return FileOutput(thread, partial(_open_to_append, path), f"log file {path}", user)
 
-    def open_file() -> int:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        flags = os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_NOCTTY | os.O_CLOEXEC
-        return os.open(path, flags, 0o666)
 
-    return FileOutput(thread, open_file, f"log file {path}", user)
+def events_file(thread: FileThread, path: Path) -> FileOutput:
+    """Return an output to ``path``, which takes lines of ours, as a log file takes a worker's."""
+    return FileOutput(thread, partial(_open_to_append, path), f"events file {path}", "clusterrun")
+
+
+def _open_to_append(path: Path) -> int:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    flags = os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_NOCTTY | os.O_CLOEXEC
+    return os.open(path, flags, 0o666)
 
 
 class Link:

@@ -100,6 +100,10 @@ class Relay:
         """Make ``latest`` beside the directory ``run`` a link to it."""
         self._channel.send({"kind": "latest", "run": str(run)})
 
+    def record(self, path: Path, line: str) -> None:
+        """Append ``line`` to the file ``path``."""
+        self._channel.send({"kind": "record", "path": str(path), "line": line})
+
     def events(self, now: float) -> Iterator[RelayEvent]:
         """Return what the relay has told since the last call; ``now`` is the agent's clock."""
         for message, _ in self._channel.receive():

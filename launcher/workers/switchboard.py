@@ -8,7 +8,7 @@ from pathlib import Path
 
 from launcher.workers.channel import Message
 from launcher.workers.file_thread import FileThread
-from launcher.workers.log_files import FileOutput, Link, log_file
+from launcher.workers.log_files import FileOutput, Link, events_file, log_file
 from launcher.workers.outlets import Screen
 from launcher.workers.outputs import DescriptorOutput, open_output
 from launcher.workers.screen import Display, Source, prefix_of
@@ -35,6 +35,7 @@ class Switchboard:
         self._wake = wake
         self._threads: list[FileThread] = []
         self._log_thread: FileThread | None = None
+        self._records: dict[str, FileOutput] = {}
         self._workers: dict[int, Worker] = {}
         self._raw_source = Source((0, 0), b"")
         self._reported: set[DescriptorOutput] = set()
@@ -69,6 +70,8 @@ class Switchboard:
             case "interrupted":
                 for stream in self.streams:
                     stream.leave_out_interrupts()
+            case "record":
+                self._record(message["path"], message["line"])
             case "latest":
                 run = Path(message["run"])
                 thread = self._logs()
@@ -126,6 +129,12 @@ class Switchboard:
     def _logs(self) -> FileThread:
         self._log_thread = self._log_thread or self._new_thread()
         return self._log_thread
+
+    def _record(self, path: str, line: str) -> None:
+        """Append a line to a file, which gets a thread of its own: other disks may hang."""
+        if path not in self._records:
+            self._records[path] = events_file(self._new_thread(), Path(path))
+        self._records[path].write(line.encode() + b"\n")
 
     def _open(self, message: Message, fds: Sequence[int]) -> None:
         tail = Tail()

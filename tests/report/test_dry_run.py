@@ -87,6 +87,7 @@ def test_the_text_to_the_letter() -> None:
           python                 python               default
           env                    LR=0.1               --env
           log_dir                none                 default
+          events                 none                 default
 
         workers of node7, node 0 of 1, GPUs by CUDA_VISIBLE_DEVICES=7,6
           rank  local  GPU  address       node  CPUs       OMP_NUM_THREADS  told by

@@ -46,6 +46,11 @@ def test_two_nodes_of_one_worker_each() -> None:
             "leave one of the two out: --exec or --log-dir",
         ),
         (
+            {"events": "events.jsonl"},
+            "--exec: nobody stays to see to events (--events)",
+            "leave one of the two out: --exec or --events",
+        ),
+        (
             TWO | {"node_rank": "0", "rdzv_endpoint": "a:1"},
             "--exec: nobody stays to keep a:1 (--rdzv-endpoint)",
             "give --master-addr and --master-port instead",

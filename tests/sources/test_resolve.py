@@ -200,6 +200,7 @@ def test_warnings_are_data() -> None:
             "--log-dir: train.py exists and is not a folder",
             "give another path",
         ),
+        ({"events": "."}, NONE, "--events: . is a folder", "give the path of a file"),
         (
             {"log_dir": ""},
             NONE,

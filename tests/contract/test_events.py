@@ -1,0 +1,117 @@
+"""``--events FILE``: what happens, as lines of JSON for machines."""
+
+import json
+import os
+import signal
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.contract.launched import Launcher
+
+FAILS_ONCE = """
+    import os, signal, sys
+    if os.environ["TORCHELASTIC_RESTART_COUNT"] == "0":
+        if os.environ["RANK"] == "1":
+            sys.exit(3)
+        signal.pause()
+"""
+
+
+def events_in(path: Path) -> list[dict[str, Any]]:
+    """Return the lines of a file of events, all of which are whole."""
+    text = path.read_text()
+    assert text.endswith("\n")
+    return [json.loads(line) for line in text.splitlines()]
+
+
+def names(events: list[dict[str, Any]]) -> list[tuple[str, int, int | None]]:
+    """Return the name, attempt and rank of each."""
+    return [(event["event"], event["attempt"], event.get("rank")) for event in events]
+
+
+def test_a_job_that_succeeds(clusterrun: Launcher) -> None:
+    """A line for each rank's start and end, between that of the beginning and that of the end."""
+    job = clusterrun.script("pass", "--events=told/%n.jsonl", "--run-id=digits", workers=2)
+
+    assert job.ended() == (0, "", "")
+    events = events_in(clusterrun.folder / "told/0.jsonl")
+    assert names(events[:1]) == [("joined", 0, None)]
+    assert sorted(names(events[1:-1]), key=str) == [
+        ("exited", 0, 0),
+        ("exited", 0, 1),
+        ("started", 0, 0),
+        ("started", 0, 1),
+    ]
+    assert (events[-1]["event"], events[-1]["code"]) == ("ended", 0)
+    here = {("digits", 0, os.uname().nodename)}
+    assert {(event["run_id"], event["node_rank"], event["host"]) for event in events} == here
+    assert events == sorted(events, key=lambda event: float(event["time"]))
+
+
+def test_a_failure_and_a_restart(clusterrun: Launcher) -> None:
+    """Who failed, who was stopped for it, and what became of the job; a second job is appended."""
+    for _ in range(2):
+        job = clusterrun.script(
+            FAILS_ONCE, "--max-restarts=1", environ={"CLUSTERRUN_EVENTS": "events"}, workers=2
+        )
+        assert job.ended().code == 0
+
+    events = events_in(clusterrun.folder / "events")
+    half = len(events) // 2
+    for some in (events[:half], events[half:]):
+        (failed,) = [event for event in some if event["event"] == "failed"]
+        assert (failed["rank"], failed["attempt"], failed["code"]) == (1, 0, 3)
+        (again,) = [event for event in some if event["event"] == "restarted"]
+        assert (again["attempt"], again["cause"]["rank"], again["cause"]["pid"]) == (
+            1,
+            1,
+            failed["pid"],
+        )
+        assert [event["rank"] for event in some if event.get("stopped")] == [0]
+        assert names(some)[-1] == ("ended", 1, None)
+
+
+def test_a_signal_ends_the_job(clusterrun: Launcher) -> None:
+    """The last line says so."""
+    text = "import signal; print('ready', flush=True); signal.pause()"
+    job = clusterrun.script(text, "--events", "events", workers=2)
+    job.wait_for("ready", 2)
+
+    job.signal(signal.SIGTERM)
+
+    assert job.ended().code == 143
+    last = events_in(clusterrun.folder / "events")[-1]
+    assert (last["event"], last["code"], last["reason"]) == ("ended", 143, "interrupted")
+
+
+def test_a_file_that_can_t_be_written(clusterrun: Launcher) -> None:
+    """One line says so; the job goes on."""
+    (clusterrun.folder / "file").touch()
+    job = clusterrun.script("pass", "--events=file/events", workers=2)
+
+    ended = job.ended()
+
+    path = clusterrun.folder / "file/events"
+    assert ended.code == 0
+    assert (
+        ended.err
+        == f"clusterrun: events file {path}: File exists; clusterrun goes on without it\n"
+    )
+
+
+@pytest.mark.parametrize("ending", ["exits", "is signalled"])
+def test_a_file_that_hangs(clusterrun: Launcher, ending: str) -> None:
+    """Nobody reads from the pipe, so opening it hangs: that holds up nobody."""
+    os.mkfifo(clusterrun.folder / "events")
+    text = "import os, signal, sys; print('ready', flush=True); sys.argv[1:] and signal.pause()"
+    args = ["wait"] if ending == "is signalled" else []
+    job = clusterrun.script(text, "--events=events", workers=2, args=args)
+    job.wait_for("ready", 2)
+
+    if args:
+        job.signal(signal.SIGTERM)
+
+    assert job.ended(10).code == (143 if args else 0)
+    assert job.left() == []

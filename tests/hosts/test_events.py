@@ -1,0 +1,45 @@
+"""``--events`` on several hosts: each node tells its own story, and all tell of a node that is lost."""
+
+import json
+import signal
+from pathlib import Path
+from typing import Any
+
+from tests.contract.launched import Launcher
+from tests.hosts.host import Host
+from tests.hosts.nodes import Nodes, codes, ended
+
+WAITS = """
+    import os, signal
+    print("ready", flush=True)
+    signal.pause()
+"""
+
+
+def told(path: Path) -> list[dict[str, Any]]:
+    """Return the events in a file."""
+    return [json.loads(line) for line in path.read_text().splitlines()]
+
+
+def test_a_node_is_lost(hosts: tuple[Host, ...], clusterrun: Launcher) -> None:
+    """Its own file ends in the middle; the others name it, and the code that ended them."""
+    jobs = Nodes(clusterrun, hosts, WAITS).start_all("--events=events-%n", workers=(2, 1, 1))
+    for job in jobs:
+        job.wait_for("ready")
+
+    jobs[2].signal(signal.SIGKILL)
+    ends = ended(jobs)
+
+    assert codes(ends[:2]) == [5, 5]
+    files = [told(clusterrun.folder / f"events-{rank}") for rank in range(3)]
+    assert [[event["host"] for event in file][0] for file in files] == ["n0", "n1", "n2"]
+    assert [event["rank"] for event in files[1] if event["event"] == "started"] == [2]
+    for file in files[:2]:
+        (lost,) = [event for event in file if event["event"] == "lost"]
+        assert (lost["node_rank"], lost["host"], lost["how"]) == (2, "n2", "is gone")
+        assert (file[-1]["event"], file[-1]["code"], file[-1]["reason"]) == (
+            "ended",
+            5,
+            "node lost",
+        )
+    assert {event["event"] for event in files[2]} == {"joined", "started"}
