@@ -45,7 +45,8 @@ CODE_OF_A_FAILED_FLUSH = 120
 """As Py_Exit has it: what was printed could not be written."""
 
 _call = _operator.methodcaller("__call__")
-_exit_functions = atexit._run_exitfuncs  # noqa: SLF001 - what Python itself calls
+_IS_ATEXIT_SHARED = sys.version_info >= (3, 10)
+"""Before, each import of ``atexit`` had functions of its own, and those of the last one were called."""
 
 
 class _Trigger:
@@ -203,12 +204,15 @@ class Leap(SystemExit):
             shutdown = getattr(
                 threading, "_shutdown", _functools.partial(getattr, threading, "_shutdown")
             )
-            wait = Guarded(shutdown, _functools.partial(tell_ignored, threading))
+            when = "on threading shutdown:" if sys.version_info >= (3, 13) else f"in: {threading!r}"
+            wait = Guarded(shutdown, _functools.partial(tell_ignored, when))
             self.guarded.append(wait)
             self.steps.insert(last, wait.start)
             last += 1
         # Before Python 3.10 it raised the last error again, which it had printed.
-        exits = Guarded(_exit_functions, _ignore)
+        ours = atexit._run_exitfuncs  # noqa: SLF001 - what Python itself calls
+        last_import = None if _IS_ATEXIT_SHARED else sys.modules.get("atexit")
+        exits = Guarded(getattr(last_import, "_run_exitfuncs", ours), _ignore)
         self.guarded.append(exits)
         self.steps.insert(last, exits.start)
 
@@ -252,10 +256,10 @@ def exit_code_of(error: SystemExit) -> int:
     return CODE_OF_AN_EXCEPTION
 
 
-def tell_ignored(what: object, error: BaseException) -> None:
+def tell_ignored(when: str, error: BaseException) -> None:
     """Print what Python prints of an exception that nobody can take."""
     if sys.stderr is not None:
-        sys.stderr.write(f"Exception ignored in: {what!r}\n")
+        sys.stderr.write(f"Exception ignored {when}\n")
         sys.__excepthook__(type(error), error, error.__traceback__)
 
 
@@ -274,7 +278,7 @@ def flush_streams() -> bool:
             flushed = False
             if stream is sys.stdout:
                 error.__traceback__ = None
-                tell_ignored(stream, error)
+                tell_ignored(f"in: {stream!r}", error)
     return flushed
 
 

@@ -103,7 +103,8 @@ class Script:
     def enter(self) -> None:
         """Give this process, which workers are forked from, what imports of the script may look at."""
         sys.argv = ["-m", *self.command[4:]] if self.is_module else self.command[2:]
-        sys.orig_argv = list(self.command)
+        if hasattr(sys, "orig_argv"):  # since Python 3.10
+            sys.orig_argv = list(self.command)
         if not getattr(sys.flags, "safe_path", False):
             sys.path.insert(0, self.folder())
         # Where our own modules were found.
