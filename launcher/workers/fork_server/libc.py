@@ -34,6 +34,13 @@ class _LongFunction(_ctypes.CFuncPtr):
     _restype_ = _Long
 
 
+class _Registration(_ctypes.CFuncPtr):
+    # Takes addresses of functions.
+    _flags_ = _ctypes.FUNCFLAG_CDECL
+    _restype_ = _Int
+    _argtypes_ = (_Long, _Long, _Long)
+
+
 class _LastFunction(_ctypes.CFuncPtr):
     # Called with Python's lock held: no daemon thread may run Python code meanwhile.
     _flags_ = _ctypes.FUNCFLAG_CDECL | _ctypes.FUNCFLAG_PYTHONAPI
@@ -66,6 +73,20 @@ def checked(result: int) -> None:
 def flush_all() -> None:
     """Write out what C code has printed."""
     _fflush(None)
+
+
+def end_at_this_handler() -> None:
+    """Have ``exit`` end the process here, with what is printed written out, and call nothing older."""
+    try:
+        at_exit = _Registration(_ctypes.dlsym(_LIBRARY, "__cxa_atexit"))
+        on_exit = _Registration(_ctypes.dlsym(_LIBRARY, "on_exit"))
+        leave = _ctypes.dlsym(_LIBRARY, "_exit")
+        write_out = _ctypes.dlsym(_LIBRARY, "fcloseall")
+    except OSError:
+        return  # another C library than GNU's: then all is called
+    # The later one is called first: what is printed is written, then _exit gets exit's own code.
+    on_exit(leave, 0, 0)
+    at_exit(write_out, 0, 0)
 
 
 def exit_process(code: int) -> None:

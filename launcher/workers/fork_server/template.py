@@ -12,6 +12,7 @@ import sys
 import time
 
 from .agent_socket import frame
+from .exit_handlers import skip_those_of_torch
 from .hazards import State
 from .libc import PR_SET_PDEATHSIG, prctl
 from .printed import Printed, import_as_script
@@ -35,6 +36,7 @@ class Template:
         """Take the pipe to tell the parent by, and the names of variables that may not be used."""
         self._report = report
         self._unsettled = unsettled
+        self._has_torch = False
         self._loaded: list[tuple[str, float]] = []
         self._found = frozenset(sys.modules)
 
@@ -86,6 +88,9 @@ class Template:
         except BaseException as error:  # noqa: BLE001 - also SystemExit: none of it is for us
             self._refuse(f"importing {name} raised {type(error).__name__}: {error}")
         self._loaded.append((name, time.monotonic() - start))
+        if not self._has_torch and "torch" in sys.modules:
+            self._has_torch = True
+            skip_those_of_torch()
 
     def _import_followers(self, names: Sequence[str]) -> None:
         """Import what may be missing, and is nobody's statement: what it sets is taken back."""
