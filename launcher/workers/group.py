@@ -2,6 +2,7 @@
 
 import os
 import signal
+import time
 from collections.abc import Iterable, Mapping
 from pathlib import Path
 
@@ -16,6 +17,11 @@ from launcher.workers.plumbing import Plumbing
 from launcher.workers.relay_client import Relay
 from launcher.workers.scratch import remove_scratch
 from launcher.workers.terminal import Terminal
+
+UNSEEN = (
+    "clusterrun: --hang-timeout: the worker prints to the terminal itself, so nobody sees whether"
+    " it still prints; with --log-dir it is seen"
+)
 
 STARTUP_FOLDER = Path(__file__).with_name("startup")
 
@@ -59,6 +65,9 @@ class WorkerGroup:
         self.error_files = None if scratch is None else str(scratch)
         """Where workers write their TORCHELASTIC_ERROR_FILE; None: nowhere."""
         self._local_ranks: tuple[LocalRank, ...] = ()
+        self._attempt = 0
+        self.hang_timeout = 0.0
+        """Seconds without a move of any worker, after which we want to know; 0: we don't."""
 
     @property
     def sources(self) -> tuple[ForkServer, Relay]:
@@ -73,6 +82,8 @@ class WorkerGroup:
     def start(self, plan: NodePlan) -> None:
         """Ask for all workers of ``plan``; what becomes of each is told by events."""
         self._local_ranks = tuple(worker.local_rank for worker in plan.workers)
+        self._attempt = plan.world.attempt
+        self._watch(self.hang_timeout)
         # Only now: a run that could not start leaves the link on the one before it.
         if self._logs is not None and plan.world.attempt == 0 and plan.world.node_rank == 0:
             self._relay.link_latest(self._logs.run)
@@ -85,6 +96,9 @@ class WorkerGroup:
     def _start(self, plan: NodePlan, worker: WorkerPlan) -> None:
         with Plumbing(worker, self._terminal, keep_logs=self._logs is not None) as plumbing:
             self._relay.open(self._output(plan, worker, plumbing))
+            if self.hang_timeout and None in (plumbing.from_stdout, plumbing.from_stderr):
+                self._watch(0.0)
+                self.say(UNSEEN)
             self._fork_server.spawn(
                 plan,
                 worker,
@@ -113,6 +127,28 @@ class WorkerGroup:
         """Send a signal to the workers that handle it."""
         self._fork_server.forward(number)
 
+    def collect_stacks(self, number: int) -> None:
+        """Have the workers' stacks told, with ``number``."""
+        # The relay first: it must know what comes, and why.
+        self._relay.collect_stacks(number)
+        self._fork_server.forward(signal.SIGQUIT)
+
+    def lack_stacks(self, local_ranks: Iterable[LocalRank]) -> None:
+        """Don't wait for the stacks of workers that no signal was sent to."""
+        self._relay.lack_stacks(local_ranks)
+
+    def show_stacks(self, text: str) -> None:
+        """Print the stacks of all ranks, and keep them with the logs."""
+        self.say(text)
+        if self._logs is not None:
+            when = time.strftime("%Y-%m-%d %H:%M:%S UTC", time.gmtime())
+            path = self._logs.run / f"attempt-{self._attempt}" / "stacks.txt"
+            self.record(path, f"{when}\n{text}")
+
+    def _watch(self, seconds: float) -> None:
+        if self.hang_timeout and not self._relay.lost:
+            self._relay.watch(seconds)
+
     def collect(self, local_rank: LocalRank, now: float) -> Iterable[Event]:
         """Have an ended worker's last output written and told."""
         if self._terminal is not None:
@@ -138,6 +174,7 @@ class WorkerGroup:
 
     def suspend(self) -> None:
         """Stop the workers, then ourselves; returns when we are continued."""
+        self._watch(0.0)
         if self._terminal is not None:
             self._suspend_with_shell(self._terminal)
             return
@@ -155,6 +192,7 @@ class WorkerGroup:
 
     def resume(self) -> None:
         """Continue the workers, the one in the foreground with the terminal."""
+        self._watch(self.hang_timeout)
         if self._terminal is not None:
             self._terminal.give_to(self._fork_server.pids.get(LocalRank(0), 0))
         self.signal(self._local_ranks, signal.SIGCONT, group=True)

@@ -110,9 +110,9 @@ def log_file(thread: FileThread, path: Path, user: str) -> FileOutput:
     return FileOutput(thread, partial(_open_to_append, path), f"log file {path}", user)
 
 
-def events_file(thread: FileThread, path: Path) -> FileOutput:
+def lines_file(thread: FileThread, path: Path) -> FileOutput:
     """Return an output to ``path``, which takes lines of ours, as a log file takes a worker's."""
-    return FileOutput(thread, partial(_open_to_append, path), f"events file {path}", "clusterrun")
+    return FileOutput(thread, partial(_open_to_append, path), f"file {path}", "clusterrun")
 
 
 def _open_to_append(path: Path) -> int:

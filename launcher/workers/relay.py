@@ -7,11 +7,13 @@ pipes whose bytes would go there, and so the worker that prints; nothing else.
 import os
 import select
 import selectors
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from functools import partial
 
-from launcher.workers.channel import Channel
+from launcher.workers.channel import Channel, Message
 from launcher.workers.outlets import Screen
+from launcher.workers.stack_collector import StackCollector
+from launcher.workers.stillness import Stillness
 from launcher.workers.streams import READ_BYTES, Stream
 from launcher.workers.switchboard import Switchboard
 
@@ -37,6 +39,9 @@ class RelayLoop:
         self._watched: dict[int, int] = {}
         self._selector = selectors.DefaultSelector()
         self._wakeup = os.eventfd(0, os.EFD_CLOEXEC | os.EFD_NONBLOCK)
+        self._stacks = StackCollector(channel.send)
+        self._stillness = Stillness(channel.send)
+        self._prefix = screen.prefix
         self._board = Switchboard(screen, channel.send, partial(os.eventfd_write, self._wakeup, 1))
 
     def run(self) -> None:
@@ -53,12 +58,16 @@ class RelayLoop:
             if self._leave_at is not None and (finished() or self._clock() >= self._leave_at):
                 return
             self._gather()
-            for key, _ in self._selector.select(self._timeout()):
+            ready = [key for key, _ in self._selector.select(self._timeout())]
+            # The agent first: what it asks for here may make workers print at once.
+            for key in sorted(ready, key=lambda key: key.fd != self._channel.fileno()):
                 key.data()
 
     def _settle(self) -> None:
         """Write what can be written, and watch exactly what may go on."""
         board = self._board
+        self._stacks.look(self._clock())
+        self._stillness.look(self._clock())
         board.say_notes()
         self._write()
         board.report_failures()
@@ -100,7 +109,11 @@ class RelayLoop:
 
     def _timeout(self) -> float | None:
         due = [display.due for display in self._board.displays]
-        times = [at for at in (*due, self._leave_at) if at is not None]
+        times = [
+            at
+            for at in (*due, self._leave_at, self._stacks.due, self._stillness.due)
+            if at is not None
+        ]
         return max(0.0, min(times) - self._clock()) if times else None
 
     def _gather(self) -> None:
@@ -112,17 +125,34 @@ class RelayLoop:
         self._largest_read = 0
 
     def _pump(self, stream: Stream) -> None:
-        self._largest_read = max(self._largest_read, stream.pump())
+        count = stream.pump()
+        self._largest_read = max(self._largest_read, count)
+        if count and stream.moved:
+            self._stillness.moved(self._clock())
 
     def _listen(self) -> None:
         self._channel.flush()
         for message, fds in self._channel.receive():
-            if message["kind"] == "goodbye":
-                self._leave_within(message["seconds"])
-            else:
-                self._board.handle(message, fds)
+            self._hear(message, fds)
         if self._channel.closed:
             self._leave_within(_ORPHANED_SECONDS)
+
+    def _hear(self, message: Message, fds: Sequence[int]) -> None:
+        match message["kind"]:
+            case "goodbye":
+                self._leave_within(message["seconds"])
+            case "stacks":
+                number, workers = message["number"], self._board.workers
+                self._stacks.begin(number, workers, self._clock(), shown=not self._prefix)
+            case "no stacks":
+                self._stacks.lack(message["keys"])
+            case "watch":
+                self._stillness.watch(message["seconds"], self._clock())
+            case "open" | "finish":
+                self._board.handle(message, fds)
+                self._stillness.moved(self._clock())
+            case _:
+                self._board.handle(message, fds)
 
     def _leave_within(self, seconds: float) -> None:
         latest = self._clock() + seconds

@@ -6,18 +6,27 @@ import signal
 import socket
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import NoReturn
 
-from launcher.domain.events import HelperLost, OutputClosed, OutputEnded
+from launcher.domain.events import (
+    HelperLost,
+    OutputClosed,
+    OutputEnded,
+    StacksCollected,
+    WorkersMove,
+    WorkersStill,
+)
 from launcher.domain.ranks import LocalRank
+from launcher.domain.stacks import StackGroup, grouped
 from launcher.errors import ExitCode
 from launcher.workers.channel import Channel, Message
 from launcher.workers.ended import how_it_ended, signal_of
 from launcher.workers.outlets import Screen, WorkerOutput
 
-RelayEvent = OutputEnded | OutputClosed | HelperLost
+Told = OutputEnded | OutputClosed | StacksCollected | WorkersStill | WorkersMove
+RelayEvent = Told | HelperLost
 
 _MARGIN = 1.0
 """Seconds after its deadline at which a relay that is still there is killed."""
@@ -100,6 +109,18 @@ class Relay:
         """Make ``latest`` beside the directory ``run`` a link to it."""
         self._channel.send({"kind": "latest", "run": str(run)})
 
+    def collect_stacks(self, number: int) -> None:
+        """Take Python's stacks out of what workers print next; ``StacksCollected`` tells them."""
+        self._channel.send({"kind": "stacks", "number": number})
+
+    def lack_stacks(self, local_ranks: Iterable[LocalRank]) -> None:
+        """Don't wait for the stacks of these workers."""
+        self._channel.send({"kind": "no stacks", "keys": list(local_ranks)})
+
+    def watch(self, seconds: float) -> None:
+        """Tell when no worker prints or ends for so long from now on, once; 0: never."""
+        self._channel.send({"kind": "watch", "seconds": seconds})
+
     def record(self, path: Path, line: str) -> None:
         """Append ``line`` to the file ``path``."""
         self._channel.send({"kind": "record", "path": str(path), "line": line})
@@ -157,10 +178,20 @@ def _live_as_relay(control: socket.socket, screen: Screen, scratch: Path | None)
         os._exit(ExitCode.INTERNAL)
 
 
-def _event(message: Message, now: float) -> OutputEnded | OutputClosed:
-    if message["kind"] == "output_closed":
-        return OutputClosed(now)
-    return OutputEnded(LocalRank(message["key"]), message["tail"], message["error_file"], now)
+def _event(message: Message, now: float) -> Told:
+    match message["kind"]:
+        case "output_closed":
+            return OutputClosed(now)
+        case "still":
+            return WorkersStill(message["seconds"], now)
+        case "moving":
+            return WorkersMove(now)
+        case "stacks":
+            stacks = [StackGroup((key,), text, found) for key, text, found in message["stacks"]]
+            return StacksCollected(message["number"], grouped(stacks), message["shown"], now)
+        case _:
+            key, tail, error_file = message["key"], message["tail"], message["error_file"]
+            return OutputEnded(LocalRank(key), tail, error_file, now)
 
 
 def _loss(status: int, now: float) -> HelperLost:

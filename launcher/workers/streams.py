@@ -10,6 +10,7 @@ from launcher.workers.lines import LineBuffer
 from launcher.workers.log_files import FileOutput
 from launcher.workers.outputs import CONGESTED, RELIEVED
 from launcher.workers.screen import Display, Source
+from launcher.workers.stack_dumps import DumpFilter
 from launcher.workers.tail import Tail
 
 READ_BYTES = 64 << 10
@@ -33,6 +34,9 @@ class Stream(Struct, eq=False):
     log: FileOutput | None
     tail: Tail | None
     ended: bool = False
+    moved: bool = False
+    """What was read last has words of the worker's own, not only stacks that were asked for."""
+    dumps: DumpFilter = field(default_factory=DumpFilter)
     _congested: bool = False
     _lines: LineBuffer = field(default_factory=LineBuffer)
     _interrupts: InterruptFilter = field(default_factory=InterruptFilter)
@@ -53,12 +57,25 @@ class Stream(Struct, eq=False):
             return 0
         if not data:
             self.end()
-        elif self.raw:
-            self.display.show(self.source, data)
-            self._keep(self._lines.feed(data))
-        else:
-            self._show_lines(self._lines.feed(data))
+            return 0
+        self._pass_on(data)
         return len(data)
+
+    def _pass_on(self, data: bytes) -> None:
+        lines = self._lines.feed(data)
+        own = self.dumps.feed(lines)
+        self.moved = bool(own) or not self.dumps.armed
+        if self.raw:
+            self.display.show(self.source, data)
+            self._keep(lines, own)
+        else:
+            self._show_lines(lines, own)
+
+    def end_dumps(self) -> None:
+        """Take no stacks out of the worker's lines any more."""
+        rest = self.dumps.disarm()
+        if not self.raw:
+            self.display.show(self.source, rest)
 
     def leave_out_interrupts(self) -> None:
         """Show no more tracebacks that end in KeyboardInterrupt: the user pressed Ctrl-C."""
@@ -77,24 +94,25 @@ class Stream(Struct, eq=False):
             return
         self.ended = True
         rest = self._lines.finish()
+        own = self.dumps.feed(rest)
         if self.raw:
-            self._keep(rest)
+            self._keep(rest, own)
         else:
-            self._show_lines(rest)
+            self._show_lines(rest, own)
             self.display.show(self.source, self._interrupts.finish())
         if self.log:
             self.log.close()
 
-    def _show_lines(self, lines: bytes) -> None:
-        self.display.show(self.source, self._interrupts.feed(lines))
+    def _show_lines(self, lines: bytes, own: bytes) -> None:
+        self.display.show(self.source, self._interrupts.feed(own))
         self.display.update(self.source, self._lines.unfinished)
-        self._keep(lines)
+        self._keep(lines, own)
 
-    def _keep(self, lines: bytes) -> None:
+    def _keep(self, lines: bytes, own: bytes) -> None:
         if self.log:
             self.log.write(lines)
         if self.tail:
-            self.tail.add(lines)
+            self.tail.add(own)
 
 
 class Worker(Struct, eq=False):
@@ -104,6 +122,8 @@ class Worker(Struct, eq=False):
     streams: tuple[Stream, ...]
     tail: Tail
     error_file: Path | None
+    stderr: Stream | None
+    """None where it is the terminal's own."""
 
     def error(self) -> str:
         """Return what it wrote to its TORCHELASTIC_ERROR_FILE, "" if nothing."""

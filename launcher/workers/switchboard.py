@@ -8,7 +8,7 @@ from pathlib import Path
 
 from launcher.workers.channel import Message
 from launcher.workers.file_thread import FileThread
-from launcher.workers.log_files import FileOutput, Link, events_file, log_file
+from launcher.workers.log_files import FileOutput, Link, lines_file, log_file
 from launcher.workers.outlets import Screen
 from launcher.workers.outputs import DescriptorOutput, open_output
 from launcher.workers.screen import Display, Source, prefix_of
@@ -36,7 +36,7 @@ class Switchboard:
         self._threads: list[FileThread] = []
         self._log_thread: FileThread | None = None
         self._records: dict[str, FileOutput] = {}
-        self._workers: dict[int, Worker] = {}
+        self.workers: dict[int, Worker] = {}
         self._raw_source = Source((0, 0), b"")
         self._reported: set[DescriptorOutput] = set()
         self._stdout = self._display(screen.stdout, "standard output")
@@ -133,7 +133,7 @@ class Switchboard:
     def _record(self, path: str, line: str) -> None:
         """Append a line to a file, which gets a thread of its own: other disks may hang."""
         if path not in self._records:
-            self._records[path] = events_file(self._new_thread(), Path(path))
+            self._records[path] = lines_file(self._new_thread(), Path(path))
         self._records[path].write(line.encode() + b"\n")
 
     def _open(self, message: Message, fds: Sequence[int]) -> None:
@@ -143,8 +143,10 @@ class Switchboard:
             for name, descriptor in zip(message["streams"], fds, strict=True)
         )
         error_file = message["error_file"]
-        worker = Worker(message["key"], streams, tail, Path(error_file) if error_file else None)
-        self._workers[worker.key] = worker
+        stderr = dict(zip(message["streams"], streams, strict=True)).get("stderr")
+        path = Path(error_file) if error_file else None
+        worker = Worker(message["key"], streams, tail, path, stderr)
+        self.workers[worker.key] = worker
         self.streams += streams
 
     def _stream(self, message: Message, name: str, descriptor: int, tail: Tail | None) -> Stream:
@@ -169,7 +171,7 @@ class Switchboard:
         return Source((message["key"], int(name == "stdout")), prefix_of(message["label"], colour))
 
     def _finish(self, key: int) -> Message:
-        worker = self._workers.pop(key, None)
+        worker = self.workers.pop(key, None)
         if worker is None:
             return {"kind": "ended", "key": key, "tail": "", "error_file": ""}
         for stream in worker.streams:

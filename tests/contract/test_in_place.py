@@ -109,10 +109,9 @@ FORK_DIFFERS = {
     "torch_and_its_threads": "threads of libraries are made anew when they are needed",
     "unflushed_file_of_a_thread": "what a daemon thread holds is written out, too",
     "two_ranks/hashes_of_texts.py": "one process has one seed for hashes",
-    # To be mended.
+    # What only those can tell who look for it.
     "dev_mode": "our own line is named where a file is left open",
     "frame_left_behind": "frames of ours lie below the script's",
-    "search_path_of_import": "folders of ours have been searched",
     "tracing_to_the_end": "a trace function sees calls of ours",
     "uncaught_recursion": "frames of ours lie below the script's",
 }

@@ -107,8 +107,11 @@ class Script:
             sys.orig_argv = list(self.command)
         if not getattr(sys.flags, "safe_path", False):
             sys.path.insert(0, self.folder())
-        # Where our own modules were found.
+        # Where our own modules were found; and Python asks each script whether it is an archive.
         sys.path_importer_cache.pop(os.path.dirname(__file__), None)
+        asked = sys.path_importer_cache.pop(str(self.fresh["__file__"]), None)
+        if not self.is_module:
+            sys.path_importer_cache[self.path] = asked
         sys.modules["__main__"] = self.new_main()
 
     def folder(self) -> str:
