@@ -193,6 +193,9 @@ HAZARDS = {
     "random_used_for_a_gauss": Hazard(
         "import random; random.gauss(0, 1)", "a module used or seeded random"
     ),
+    "torch_seeded": Hazard(
+        "import torch; torch.manual_seed(1)", "a module used or seeded torch's random numbers"
+    ),
     "numpy_seeded": Hazard(
         "import numpy; numpy.random.seed(1)", "a module used or seeded numpy.random"
     ),

@@ -150,11 +150,12 @@ class _Chances:
 
     def __init__(self) -> None:
         self._fresh = _state_of_random()
+        self._fresh_of_torch: Any = None
         sys.meta_path.insert(0, self)
 
     def find_spec(self, name: str, path: Any = None, target: Any = None) -> Any:  # noqa: ANN401, ARG002 - importlib's own
         """Look on where certain modules are imported; that is done as ever."""
-        if name != "random" and name not in DRAW_WHAT_NOBODY_SHARES:
+        if name not in {"random", "torch"} and name not in DRAW_WHAT_NOBODY_SHARES:
             return None
         finders = [finder for finder in sys.meta_path if finder is not self]
         specs = (finder.find_spec(name, path) for finder in finders)
@@ -169,6 +170,8 @@ class _Chances:
                 execute(module)
                 if name == "random":
                     self._fresh = _state_of_random()
+                elif name == "torch":
+                    self._fresh_of_torch = sys.modules["torch"].get_rng_state()
                 elif before is not None:
                     sys.modules["random"].setstate(before)
 
@@ -185,6 +188,10 @@ class _Chances:
             state, fresh = used.state["state"], type(used)(seeds).state["state"]
             if state["pos"] != fresh["pos"] or (state["key"] != fresh["key"]).any():
                 return "a module used or seeded numpy.random"
+        if self._fresh_of_torch is not None:
+            torch: Any = sys.modules["torch"]
+            if not torch.equal(torch.get_rng_state(), self._fresh_of_torch):
+                return "a module used or seeded torch's random numbers"
         return "" if _state_of_random() == self._fresh else "a module used or seeded random"
 
 
