@@ -66,9 +66,10 @@ class Left(NamedTuple):
 class Folder:
     """A copy of all programs, in which they run: the same paths for all ways of starting."""
 
-    def __init__(self, path: Path) -> None:
-        """Make the copy."""
+    def __init__(self, path: Path, python: str = sys.executable) -> None:
+        """Make the copy, for programs that ``python`` is to run."""
         self.path = path
+        self.python = python
         shutil.copytree(PROGRAMS, path)
         shutil.make_archive(str(path / "zipped"), "zip", path / "zipped")
         (path / "link.py").symlink_to("on_pythonpath/linked.py")
@@ -78,7 +79,7 @@ class Folder:
         """Run it as ``python -u WORDS`` with the variables that a worker gets."""
         with text_to_read(program.stdin) as stdin:
             done = subprocess.run(
-                [sys.executable, "-u", *self._words(program)],
+                [self.python, "-u", *self._words(program)],
                 cwd=self.path,
                 env=as_user(program.environ) | worker_variables(rank, ranks) | {MARK: "alone"},
                 stdin=stdin,
@@ -107,7 +108,7 @@ class Folder:
             with text_to_read(program.stdin) as stdin:
                 job = launcher.command(
                     "--python",
-                    sys.executable,
+                    self.python,
                     *options,
                     *self._words(program),
                     workers=ranks,
