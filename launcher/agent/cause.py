@@ -81,3 +81,14 @@ def _weights_of_stopped(fate: Fate) -> Sequence[Weight]:
 def is_echo(fate: Fate) -> bool:
     """Tell whether the last lines of a failed worker blame a peer that went away."""
     return any(ECHO.search(line) for line in fate.tail.splitlines()[-LAST_LINES:])
+
+
+def ends_in_exception(tail: str) -> bool:
+    """Tell whether an exception that nobody caught is the last that a worker has printed."""
+    _, header, traceback = tail.rpartition("Traceback (most recent call last):\n")
+    # torch's excepthook puts the rank before each line.
+    plain = (re.sub(r"^\[rank\d+\]: ", "", line) for line in traceback.splitlines())
+    lines = [line for line in plain if line.strip()]
+    own = [line for line in lines if not line.startswith(" ")]
+    # Indented lines tell where it was; what a script prints afterwards shows that it lived on.
+    return bool(header) and len(own) == 1 and lines[-1] == own[0]

@@ -1,12 +1,22 @@
 """State and plan at the end of an attempt -> Outcome. Pure."""
 
+import signal
 from collections.abc import Mapping
 
 from msgspec.structs import replace
 
-from launcher.agent.cause import choose_cause
-from launcher.agent.state import Output, State
-from launcher.domain.outcome import Fate, Outcome, Reason, Succeeded, WorkerFailed
+from launcher.agent.cause import choose_cause, ends_in_exception
+from launcher.agent.state import Ended, Output, State
+from launcher.domain.outcome import (
+    Ending,
+    Exited,
+    Fate,
+    Killed,
+    Outcome,
+    Reason,
+    Succeeded,
+    WorkerFailed,
+)
 from launcher.domain.plan import NodePlan, WorkerPlan
 from launcher.domain.ranks import LocalRank
 
@@ -52,7 +62,7 @@ def _fate(state: State, plan: NodePlan, worker: WorkerPlan, epoch: float) -> Fat
         local_rank=worker.local_rank,
         host=plan.host,
         pid=ended.pid,
-        ending=ended.ending,
+        ending=_own_ending(ended, output),
         stopped_by_us=ended.stopped_by_us,
         clock=epoch + ended.failed_at,
         ran_for=ended.at - ended.since,
@@ -61,6 +71,15 @@ def _fate(state: State, plan: NodePlan, worker: WorkerPlan, epoch: float) -> Fat
         error=output.error_file,
         out_of_memory="",
     )
+
+
+def _own_ending(ended: Ended, output: Output) -> Ending:
+    """Return how a worker ended, or was about to end by itself when our signal came.
+
+    Peers of a failed worker may fail, and all be stopped for it, while it takes itself apart.
+    """
+    was_asked = ended.stopped_by_us and ended.ending == Killed(signal.SIGTERM)
+    return Exited(1) if was_asked and ends_in_exception(output.tail) else ended.ending
 
 
 def _reason(state: State, fates: list[Fate]) -> Reason:

@@ -47,8 +47,9 @@ def _decide(state: State, event: Event) -> Decision:
             return _ended(state, local_rank, NotStarted(step, error), at)
         case WorkerExited(local_rank, code, at, since_failure):
             return _ended(state, local_rank, Exited(code), at, since_failure)
-        case WorkerKilled(local_rank, number, at):
-            return _ended(state, local_rank, Killed(number), at)
+        case WorkerKilled(local_rank, number, at, since_failure, code):
+            ending = Exited(code) if code else Killed(number)
+            return _ended(state, local_rank, ending, at, since_failure)
         case WorkerStopped():
             # Only where it has the terminal: elsewhere a stopped worker is somebody's debugger.
             return state, (Suspend(),) if state.rules.foreground else ()

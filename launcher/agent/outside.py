@@ -104,7 +104,8 @@ def _told_to_end(state: State, number: int, at: float) -> Decision:
     tell: tuple[Action, ...] = ()
     if state.rules.shared and state.disturbance is None:
         # What it means, when there has been a failure already, is for the coordinator to say.
-        tell = (TellDisturbed(reason),)
+        told = () if state.alive or state.failed else (Say(stopping_others(number)),)
+        tell = (TellDisturbed(reason), *told)
         state = replace(state, disturbance=reason, disturbed_at=at)
     # The attempt has failed, but it is the signal that keeps the next one from starting.
     if may_restart(state) or _has_struck(state, number, at):

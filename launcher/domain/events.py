@@ -47,6 +47,10 @@ class WorkerKilled(Struct, frozen=True):
     local_rank: LocalRank
     number: int
     at: float
+    since_failure: float = 0.0
+    """As of ``WorkerExited``: it was ending by itself already."""
+    code: int = 0
+    """The exit code that it was ending with then; 0 where nothing tells."""
 
 
 class WorkerStopped(Struct, frozen=True):

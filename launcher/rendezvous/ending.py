@@ -205,12 +205,18 @@ def reason(state: State, choose_cause: ChooseCause) -> Reason:
 
 
 def _failed_before_the_loss(state: State, cause: Fate, dated: Sequence[DatedFate]) -> bool:
-    """Tell whether a worker failed clearly before a node was lost, or on it: that is no echo."""
-    on_lost_nodes = {
-        state.announced[each][0].rank for each in state.lost if each in state.announced
-    }
+    """Tell whether a worker failed clearly before a node was lost: then it is no echo of that.
+
+    Nor is it where all began with it and the one lost node is its own. If more are lost, what a
+    node said before it was lost may be the echo of another's loss.
+    """
+    first = next(
+        (fate for each, (fate, _) in state.announced.items() if [*state.lost] == [each]), None
+    )
+    if first is not None and first == state.cause_of_stop and first.rank == cause.rank:
+        return True
     failed_at = next(at for at, _, fate in dated if fate == cause)
-    return cause.rank in on_lost_nodes or failed_at < state.lost_at - SECONDS_OF_ECHO
+    return failed_at < state.lost_at - SECONDS_OF_ECHO
 
 
 def _is_the_signal_of_all(state: State, cause: Fate) -> bool:

@@ -6,7 +6,7 @@ import pytest
 
 from launcher.agent.conclude import conclude
 from launcher.agent.state import State
-from launcher.domain.events import Event, WorkerExited
+from launcher.domain.events import Event, WorkerExited, WorkerKilled
 from launcher.domain.outcome import (
     Exited,
     HelperFailed,
@@ -17,6 +17,7 @@ from launcher.domain.outcome import (
     Reason,
     Succeeded,
     WorkerFailed,
+    exit_code_of,
 )
 from launcher.domain.ranks import LocalRank
 from tests.agent.attempts import plan_of
@@ -144,3 +145,39 @@ def test_a_failure_that_we_brought_about_is_none_of_its_own() -> None:
 
     assert [fate.stopped_by_us for fate in outcome.fates] == [False, True]
     assert outcome.exit_code == 1
+
+
+TRACEBACK = "Traceback (most recent call last):\n  File x, line 1\nValueError: it\n"
+
+
+@pytest.mark.parametrize(
+    ("tail", "code"),
+    [
+        (TRACEBACK, 1),
+        (f"{TRACEBACK}\n{TRACEBACK}", 1),
+        ("".join(f"[rank1]: {line}\n" for line in TRACEBACK.splitlines()), 1),
+        (f"{TRACEBACK}epoch 2\n", 143),
+        ("", 143),
+    ],
+)
+def test_a_worker_that_took_itself_apart_when_our_signal_came(tail: str, code: int) -> None:
+    """It had failed by itself: its peers, the echoes, were only quicker to end."""
+    echo = "Traceback (most recent call last):\n  File x\nConnectionError: closed by peer\n"
+    events: list[Event] = [started(0), started(1), exited(0, 9), killed(1, signal.SIGTERM)]
+    state, _ = answer(workers(2), *events, printed(0, echo), printed(1, tail))
+
+    outcome = concluded(state)
+
+    assert [exit_code_of(fate.ending) for fate in outcome.fates] == [9, code]
+    assert [fate.stopped_by_us for fate in outcome.fates] == [False, True]
+
+
+def test_a_worker_that_says_what_it_was_ending_with() -> None:
+    """Its own exit code counts, and when it failed, not our signal."""
+    apart = WorkerKilled(LocalRank(1), signal.SIGTERM, at=12.0, since_failure=2.5, code=3)
+    state, _ = answer(workers(2), started(0), started(1), exited(0, 9), apart)
+
+    outcome = concluded(state)
+
+    assert outcome.exit_code == 3
+    assert [fate.stopped_by_us for fate in outcome.fates] == [False, False]

@@ -150,7 +150,7 @@ def test_a_signal_while_others_are_awaited(
 EARLY = """
     import os, pathlib, sys, time
     if os.environ["RANK"] == "0":
-        print("early", flush=True)
+        print("early", os.getpid(), flush=True)
         sys.exit()
     print("up", flush=True)
     while not pathlib.Path("go").exists():
@@ -163,8 +163,9 @@ EARLY = """
 def one_that_is_done(hosts: tuple[Host, ...], clusterrun: Launcher) -> list[Job]:
     """Return both nodes of a job, of which node 0 has nothing to do but to wait."""
     jobs = Nodes(clusterrun, hosts, EARLY).start_all()
-    jobs[0].wait_for("early")
+    [early] = jobs[0].numbers("early")
     jobs[1].wait_for("up")
+    await_end(early)
     return jobs
 
 

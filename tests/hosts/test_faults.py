@@ -155,7 +155,7 @@ def test_node_zero_is_cut_off(trainers: Trainers) -> None:
 
     trainers.said_of(0, SILENCE, survivors=(1, 2))
     [end] = ended([trainers.jobs[0]], WHILE_IT_ENDS)
-    assert end.code == 5
+    assert end.code == 5, end.err
     assert f"{SILENCE}; the job was ended\n" in end.err
 
 
@@ -179,7 +179,7 @@ def test_node_zero_is_frozen(trainers: Trainers) -> None:
     trainers.thaw(0)
 
     [end] = ended([trainers.jobs[0]], WHILE_IT_ENDS)
-    assert end.code == 5
+    assert end.code == 5, end.err
     assert "is gone; the job was ended\n" in end.err
 
 

@@ -324,3 +324,14 @@ def test_two_failures_at_once_have_one_cause(order: tuple[int, ...]) -> None:
         job.is_done(number, [failures[number]])
 
     assert job.verdicts == dict.fromkeys((0, 1, 2), WorkerFailed(fate(1, 6)))
+
+
+def test_what_a_lost_node_said_may_be_the_echo_of_another_loss() -> None:
+    """Node 0 was frozen: it learns only now that one node gave it up, and another failed for that."""
+    job = running(3)
+    job.fails(2, fate(2, 1), age=0.1)
+    job.goes(2)
+    job.goes(1)
+    job.is_done(0, [(fate(0, 1, tail="connection reset by peer"), 0.0)])
+
+    assert job.verdicts == {0: NodeLost(2, "n2")}
