@@ -118,6 +118,7 @@ def launch(
         cleanup.callback(nodes.leave)
         workers = _worker_group(job, nodes.run_id, count, fork_server, environ)
         cleanup.callback(workers.close)
+        workers.hang_timeout = job.hang_timeout.value or 0.0
         fork_server.told = partial(_tell_prepared, workers, verbose=resolved.verbose)
         chronicle = _chronicle(job, workers)
         attempts = JobAttempts(resolved, machine, nodes, workers, environ)

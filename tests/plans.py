@@ -31,6 +31,7 @@ def job(**values: Any) -> JobSpec:  # noqa: ANN401 - as the fields of JobSpec
         "strict_join": False,
         "run_id": "run",
         "heartbeat_timeout": 15.0,
+        "hang_timeout": None,
         "max_restarts": 0,
         "no_restart_exit_codes": (),
         "no_fail_fast": False,

@@ -4,6 +4,7 @@ from msgspec import Struct
 
 from launcher.domain.outcome import HelperFailed, Interrupted, OutputGone
 from launcher.domain.ranks import LocalRank
+from launcher.domain.stacks import StackGroup
 
 
 class SignalWorkers(Struct, frozen=True):
@@ -74,6 +75,41 @@ class Say(Struct, frozen=True):
     text: str
 
 
+class AskForStacks(Struct, frozen=True):
+    """Have the coordinator ask all nodes, this one too, for the stacks of their workers."""
+
+
+class CollectStacks(Struct, frozen=True):
+    """Have all workers of this node tell their stacks: ``StacksCollected``."""
+
+    number: int
+
+
+class LackStacks(Struct, frozen=True):
+    """These workers will tell none: they have no handler."""
+
+    local_ranks: tuple[LocalRank, ...]
+
+
+class TellStacks(Struct, frozen=True):
+    """Answer the coordinator's n-th question with stacks by local rank."""
+
+    number: int
+    groups: tuple[StackGroup, ...]
+
+
+class TellStill(Struct, frozen=True):
+    """Let the coordinator know that nothing has moved here for so long; 0: something does again."""
+
+    seconds: float
+
+
+class ShowStacks(Struct, frozen=True):
+    """Print stacks, and keep them with the logs."""
+
+    text: str
+
+
 class Restart(Struct, frozen=True):
     """The attempt is over: start the next one."""
 
@@ -81,6 +117,8 @@ class Restart(Struct, frozen=True):
 class Finish(Struct, frozen=True):
     """The job is over."""
 
+
+AboutStacks = AskForStacks | CollectStacks | LackStacks | TellStacks | TellStill | ShowStacks
 
 Action = (
     SignalWorkers
@@ -96,6 +134,7 @@ Action = (
     | Suspend
     | Resume
     | Say
+    | AboutStacks
     | Restart
     | Finish
 )

@@ -13,15 +13,21 @@ from launcher.agent.actions import Action, CollectOutput, Say, Suspend, TellFail
 from launcher.agent.ladder import Decision, conclude_if_silent, deadline_passed, stop, sweep, swept
 from launcher.agent.notices import binding_differs, interrupted
 from launcher.agent.outside import from_outside
+from launcher.agent.stacks import about_stacks
 from launcher.agent.state import Output, Phase, Running, State, with_ended
 from launcher.domain.events import (
     DeadlinePassed,
     Event,
     OutputEnded,
+    StacksAsked,
+    StacksCollected,
+    StacksGathered,
     Swept,
     WorkerExited,
     WorkerKilled,
     WorkerNotStarted,
+    WorkersMove,
+    WorkersStill,
     WorkerStarted,
     WorkerStopped,
 )
@@ -59,6 +65,8 @@ def _decide(state: State, event: Event) -> Decision:
             return swept(state, survivors)
         case DeadlinePassed():
             return deadline_passed(state)
+        case WorkersStill() | WorkersMove() | StacksAsked() | StacksCollected() | StacksGathered():
+            return about_stacks(state, event)
         case _:
             return from_outside(state, event)
 

@@ -56,11 +56,6 @@ def given_up_on() -> str:
     return "the other nodes have given this one up"
 
 
-def stacks_follow(workers: int) -> str:
-    """Say what SIGQUIT does here."""
-    return f"SIGQUIT: the Python stacks of {_workers(workers)} follow; nothing is ended"
-
-
 def not_handled(number: int, local_ranks: Iterable[int]) -> str:
     """Say which workers a forwarded signal was kept from, since it would have killed them."""
     ranks = ", ".join(runs(local_ranks))

@@ -11,6 +11,7 @@ from launcher.agent.actions import (
     DeclineRestart,
     ForwardSignal,
     HushInterrupts,
+    LackStacks,
     Restart,
     Resume,
     Say,
@@ -22,11 +23,11 @@ from launcher.agent.notices import (
     given_up_on,
     not_handled,
     output_closed,
-    stacks_follow,
     stopping,
     stopping_for_others,
     stopping_others,
 )
+from launcher.agent.stacks import wanted
 from launcher.agent.state import Phase, State, with_ended
 from launcher.domain.events import (
     CoordinatorLost,
@@ -62,6 +63,8 @@ def from_outside(state: State, event: FromOutside) -> Decision:
     match event:
         case SignalReceived(number, at):
             return _signalled(state, number, at)
+        case SignalNotHandled(signal.SIGQUIT, local_ranks):
+            return state, (LackStacks(local_ranks),)
         case SignalNotHandled(number, local_ranks):
             return state, (Say(not_handled(number, local_ranks)),) if local_ranks else ()
         case OutputClosed(at):
@@ -89,7 +92,7 @@ def _signalled(state: State, number: int, at: float) -> Decision:
         case signal.SIGCONT:
             return state, (Resume(),)
         case signal.SIGQUIT:
-            return state, (Say(stacks_follow(len(state.running))), ForwardSignal(number))
+            return wanted(state)
         case _:
             return state, (ForwardSignal(number),)
 

@@ -7,6 +7,7 @@ from launcher.domain.events import Event
 from launcher.domain.outcome import Fate, HelperFailed, Interrupted, Outcome, OutputGone, Reason
 from launcher.domain.plan import NodePlan
 from launcher.domain.ranks import LocalRank
+from launcher.domain.stacks import StackGroup
 
 
 class Clock(Protocol):
@@ -86,6 +87,18 @@ class Peers(Protocol):
         """
         ...
 
+    def ask_for_stacks(self) -> None:
+        """Have the stacks of all ranks collected, and shown on node 0."""
+        ...
+
+    def tell_stacks(self, number: int, groups: Sequence[StackGroup]) -> None:
+        """Answer the n-th question for the stacks of this node's workers, by global rank."""
+        ...
+
+    def tell_still(self, seconds: float) -> None:
+        """Say that no worker here has printed or ended for so long; 0: one has again."""
+        ...
+
 
 class Workers(Protocol):
     """The workers of this node, and their output.
@@ -108,6 +121,18 @@ class Workers(Protocol):
 
     def forward(self, number: int) -> None:
         """Send a signal to the workers that handle it."""
+        ...
+
+    def collect_stacks(self, number: int) -> None:
+        """Have the workers tell their Python stacks: ``StacksCollected``."""
+        ...
+
+    def lack_stacks(self, local_ranks: Iterable[LocalRank]) -> None:
+        """Don't wait for these."""
+        ...
+
+    def show_stacks(self, text: str) -> None:
+        """Print them, and keep them with the logs."""
         ...
 
     def collect(self, local_rank: LocalRank, now: float) -> Iterable[Event]:

@@ -7,22 +7,29 @@ from typing import assert_never
 from msgspec.structs import replace
 
 from launcher.agent.actions import (
+    AboutStacks,
     Action,
+    AskForStacks,
     CollectOutput,
+    CollectStacks,
     DeclineRestart,
     Finish,
     ForwardSignal,
     HushInterrupts,
+    LackStacks,
     Restart,
     Resume,
     Say,
     SetDeadline,
+    ShowStacks,
     SignalWorkers,
     Suspend,
     Sweep,
     TellDisturbed,
     TellDone,
     TellFailing,
+    TellStacks,
+    TellStill,
 )
 from launcher.agent.conclude import conclude
 from launcher.agent.decide import decide
@@ -35,6 +42,7 @@ from launcher.domain.outcome import Killed, Outcome, WorkerFailed
 from launcher.domain.plan import NodePlan
 from launcher.domain.ranks import LocalRank
 from launcher.domain.restarts import objection
+from launcher.domain.stacks import StackGroup
 
 Note = Callable[[State, State, float], None]
 """Takes the policy's state before an event, that after it, and when that was."""
@@ -146,6 +154,23 @@ class Supervisor:
             case Restart() | Finish():
                 raise AssertionError("ends the attempt, in _run_attempt")
             case _:
+                self._see_to_stacks(action, plan)
+
+    def _see_to_stacks(self, action: AboutStacks, plan: NodePlan) -> None:
+        match action:
+            case AskForStacks():
+                self._peers.ask_for_stacks()
+            case CollectStacks(number):
+                self._workers.collect_stacks(number)
+            case LackStacks(local_ranks):
+                self._workers.lack_stacks(local_ranks)
+            case TellStacks(number, groups):
+                self._peers.tell_stacks(number, [_by_rank(group, plan) for group in groups])
+            case TellStill(seconds):
+                self._peers.tell_still(seconds)
+            case ShowStacks(text):
+                self._workers.show_stacks(text)
+            case _:
                 assert_never(action)
 
     def _tell(
@@ -170,3 +195,10 @@ class Supervisor:
                 self._peers.tell_done((), self._epoch + now, state.disturbance)
             case _:
                 assert_never(action)
+
+
+def _by_rank(group: StackGroup, plan: NodePlan) -> StackGroup:
+    """Return the stacks of workers by their global ranks."""
+    ranks = {worker.local_rank: worker.rank for worker in plan.workers}
+    known = (ranks[rank] for rank in map(LocalRank, group.ranks) if rank in ranks)
+    return replace(group, ranks=tuple(known))

@@ -7,6 +7,7 @@ from msgspec import Struct
 
 from launcher.domain.outcome import Reason
 from launcher.domain.ranks import LocalRank
+from launcher.domain.stacks import StackGroup
 
 
 class WorkerStarted(Struct, frozen=True):
@@ -149,6 +150,53 @@ class CoordinatorLost(Struct, frozen=True):
     at: float
 
 
+class WorkersStill(Struct, frozen=True):
+    """No worker of this node has printed, started or ended for so many seconds."""
+
+    seconds: float
+    at: float
+
+
+class WorkersMove(Struct, frozen=True):
+    """After a ``WorkersStill`` one has."""
+
+    at: float
+
+
+class StacksAsked(Struct, frozen=True):
+    """The coordinator wants the Python stacks of this node's workers: its n-th such wish."""
+
+    number: int
+    still_for: float
+    """Nothing has moved on any node for so long; 0: a user wants to know."""
+    host: str
+    """Where that user asked; "" on node 0."""
+    shown_here: bool
+    """This is node 0, where they are shown."""
+    at: float
+
+
+class StacksCollected(Struct, frozen=True):
+    """The Python stacks of this node's workers, by local rank."""
+
+    number: int
+    groups: tuple[StackGroup, ...]
+    shown: bool
+    """They are on the screen already."""
+    at: float
+
+
+class StacksGathered(Struct, frozen=True):
+    """The Python stacks of all workers of all nodes but those ``missing``, on node 0."""
+
+    groups: tuple[StackGroup, ...]
+    missing: tuple[str, ...]
+    """"node 3 (gpu-07)" of those that did not answer in time."""
+    at: float
+
+
+AboutStacks = WorkersStill | WorkersMove | StacksAsked | StacksCollected | StacksGathered
+
 Event = (
     WorkerStarted
     | WorkerNotStarted
@@ -166,4 +214,5 @@ Event = (
     | VerdictReached
     | RestartOrdered
     | CoordinatorLost
+    | AboutStacks
 )

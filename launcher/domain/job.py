@@ -125,6 +125,8 @@ class JobSpec(Struct, frozen=True):
     run_id: Fact[str]
     heartbeat_timeout: Fact[float]
     """Seconds of silence after which a node counts as lost."""
+    hang_timeout: Fact[float | None]
+    """Seconds without any output or end of a rank, after which all stacks are shown; None: never."""
     max_restarts: Fact[int]
     no_restart_exit_codes: Fact[tuple[int, ...]]
     """Exit codes of the cause that no restart follows, in order."""

@@ -4,7 +4,7 @@ from typing import assert_never
 
 from msgspec.structs import replace
 
-from launcher.rendezvous import ending, gathering, notices, restarting
+from launcher.rendezvous import ending, gathering, notices, restarting, stacks
 from launcher.rendezvous.admission import Quarrel
 from launcher.rendezvous.coordinator_state import (
     NEVER,
@@ -19,6 +19,7 @@ from launcher.rendezvous.coordinator_state import (
     Heard,
     HungUp,
     Introduced,
+    Overheard,
     Phase,
     PortReady,
     Reply,
@@ -50,6 +51,8 @@ def opened(terms: Terms, at: float) -> State:
 
 def due(state: State) -> float:
     """Return when ``Ticked`` is to happen."""
+    if state.phase is Phase.RUNNING:
+        return min(state.next_notice, stacks.due(state))
     if state.phase is not Phase.GATHERING:
         return state.next_notice
     return min(state.next_notice, state.began + state.terms.timeout, gathering.settled_at(state))
@@ -81,6 +84,8 @@ def decide(state: State, happening: Happening, choose_cause: ChooseCause) -> Dec
             return state, (HangUp((connection,)),)
         case Heard():
             return ending.heard(state, happening, choose_cause)
+        case Overheard():
+            return stacks.overheard(state, happening)
         case Gone():
             state, notes = gathering.note_refusal(state, happening.refused)
             state, replies = _gone(state, happening, choose_cause)
@@ -128,6 +133,8 @@ def _ticked(state: State, at: float) -> Decision:
         case Phase.GATHERING if at >= state.next_notice:
             state = replace(state, next_notice=at + SECONDS_BETWEEN_NOTICES)
             return state, _tell(state, tuple(state.members), notices.waiting(state, at))
+        case Phase.RUNNING if at >= stacks.due(state):
+            return stacks.timed_out(state)
         case Phase.RUNNING if at >= state.next_notice:
             state = replace(state, next_notice=at + ending.SECONDS_BETWEEN_NOTICES)
             return state, _tell(state, tuple(state.reports), notices.still_running(state))

@@ -24,6 +24,7 @@ from launcher.rendezvous.coordinator_state import (
     Heard,
     HungUp,
     Introduced,
+    Overheard,
     Phase,
     PortReady,
     PreparePort,
@@ -45,9 +46,12 @@ from launcher.rendezvous.wire import (
     LONGEST_HELLO,
     MAXIMUM_FRAME,
     Alive,
+    AskStacks,
     BadFrame,
     FromMember,
     Hello,
+    Stacks,
+    Still,
     framed,
 )
 
@@ -214,6 +218,8 @@ class CoordinatorServer:
                 raise BadFrame("speaks without having introduced itself")
             case Alive():
                 self._connections.send((number,), ALIVE)
+            case AskStacks() | Stacks() | Still():
+                self._happens(Overheard(number, message, now))
             case _:
                 self._happens(Heard(number, message, now))
 

@@ -7,8 +7,10 @@ from msgspec import Struct, field
 
 from launcher.domain.outcome import Fate, NodeLost, WorkerFailed
 from launcher.domain.restarts import RestartRules
+from launcher.domain.stacks import StackGroup
 from launcher.rendezvous.heartbeat import Rhythm
 from launcher.rendezvous.wire import (
+    AboutStacks,
     Disturbance,
     Disturbed,
     Done,
@@ -82,6 +84,26 @@ class Report(Struct, frozen=True):
     disturbance: Disturbance | None
 
 
+class StackRound(Struct, frozen=True):
+    """The members have been asked for their workers' stacks."""
+
+    number: int
+    deadline: float
+    answered: frozenset[int] = frozenset()
+    groups: tuple[StackGroup, ...] = ()
+
+
+class StackRounds(Struct, frozen=True):
+    """What is known of ranks that may hang."""
+
+    still: frozenset[int] = frozenset()
+    """Members none of whose workers has moved for long."""
+    rounds: int = 0
+    """How often stacks have been collected, in all attempts."""
+    round: StackRound | None = None
+    """The round that is going on."""
+
+
 class State(Struct, frozen=True):
     """All that the coordinator knows. Members are numbered by their connections."""
 
@@ -120,6 +142,7 @@ class State(Struct, frozen=True):
     """Members that went without a report, in that order."""
     lost_at: float = NEVER
     """When the first of them showed its last sign of life."""
+    stacks: StackRounds = StackRounds()
     told: int = 0
     """How many nodes have been told that the nodes can't be one job."""
     quarrel: tuple[str, str] = ("", "")
@@ -154,6 +177,14 @@ class Heard(Struct, frozen=True):
 
     connection: int
     message: Failing | Disturbed | Done
+    at: float
+
+
+class Overheard(Struct, frozen=True):
+    """A member says something that does not matter to the job's end."""
+
+    connection: int
+    message: AboutStacks
     at: float
 
 
@@ -195,7 +226,18 @@ class Abandoned(Struct, frozen=True):
     hint: str = ""
 
 
-Happening = Called | HungUp | Introduced | Heard | Gone | Silent | Ticked | PortReady | Abandoned
+Happening = (
+    Called
+    | HungUp
+    | Introduced
+    | Heard
+    | Overheard
+    | Gone
+    | Silent
+    | Ticked
+    | PortReady
+    | Abandoned
+)
 
 
 class Send(Struct, frozen=True):

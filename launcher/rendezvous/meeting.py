@@ -55,6 +55,7 @@ def introduction_of(
             "no_restart_exit_codes": ",".join(runs(job.no_restart_exit_codes.value)) or "none",
             "no_fail_fast": "yes" if job.no_fail_fast.value else "no",
             "heartbeat_timeout": f"{job.heartbeat_timeout.value:g}",
+            "hang_timeout": f"{job.hang_timeout.value or 0:g}",
         },
         should={
             "script": job.program.value.name,

@@ -9,10 +9,13 @@ from launcher.domain.events import (
     CoordinatorLost,
     Event,
     RestartOrdered,
+    StacksAsked,
+    StacksGathered,
     StopOrdered,
     VerdictReached,
 )
 from launcher.domain.outcome import Fate, Reason
+from launcher.domain.stacks import StackGroup
 from launcher.domain.world import World
 from launcher.rendezvous import letters
 from launcher.rendezvous.connection import Connection
@@ -24,11 +27,16 @@ from launcher.rendezvous.timer import Timer
 from launcher.rendezvous.wire import (
     ALIVE,
     Again,
+    AskStacks,
     BadFrame,
     Disturbance,
     Disturbed,
     FromCoordinator,
     FromMember,
+    GiveStacks,
+    Stacks,
+    StacksOfAll,
+    Still,
     Stop,
     Verdict,
     Waiting,
@@ -141,6 +149,18 @@ class Peers:
         """
         self._tell(letters.done(self._world.attempt, fates, now, disturbance))
 
+    def ask_for_stacks(self) -> None:
+        """Have the stacks of all ranks collected, and shown on node 0."""
+        self._tell(AskStacks(self._world.attempt))
+
+    def tell_stacks(self, number: int, groups: Sequence[StackGroup]) -> None:
+        """Answer the coordinator's question."""
+        self._tell(Stacks(self._world.attempt, number, tuple(groups)))
+
+    def tell_still(self, seconds: float) -> None:
+        """Say that nothing has moved here for so long; 0: something does again."""
+        self._tell(Still(self._world.attempt, seconds))
+
     def leave(self) -> None:
         """Hang up; node 0 first lets the others hear the verdict, for at most some seconds."""
         if self._epoll.closed:
@@ -203,6 +223,12 @@ class Peers:
                     self._over = True
                     self._connection.close()
                 yield VerdictReached(reason, plain(no_restart, 400), now)
+            case GiveStacks(attempt, number, still_for, host):
+                is_first = self._coordination is not None
+                if attempt == self._world.attempt:
+                    yield StacksAsked(number, still_for, plain(host), is_first, now)
+            case StacksOfAll(groups, missing):
+                yield StacksGathered(groups, missing, now)
             case Waiting(text):
                 self._notice(plain(text, 400))
             case _:

@@ -9,6 +9,7 @@ from launcher.rendezvous.coordinator_state import (
     Decision,
     Phase,
     Send,
+    StackRounds,
     State,
 )
 from launcher.rendezvous.wire import Again
@@ -41,6 +42,7 @@ def begin(state: State, port: int) -> Decision:
         disturbances=(),
         announced={},
         reports={},
+        stacks=StackRounds(rounds=state.stacks.rounds),
         next_notice=NEVER,
     )
     places = worlds(state.terms, state.members, state.ranks, state.attempt, port)

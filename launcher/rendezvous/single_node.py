@@ -7,6 +7,7 @@ from msgspec.structs import replace
 from launcher.domain.facts import Fact
 from launcher.domain.job import JobSpec
 from launcher.domain.outcome import Fate, HelperFailed, Interrupted, OutputGone, Reason
+from launcher.domain.stacks import StackGroup
 from launcher.domain.world import World
 from launcher.rendezvous.assumed import assumed_world
 from launcher.rendezvous.ports import HeldPort, hold_free_port, hold_port
@@ -60,6 +61,15 @@ class SingleNode:
         """Do nothing: there is nobody to tell."""
 
     def tell_done(self, fates: Sequence[Fate], now: float, disturbance: Reason | None) -> None:
+        """Do nothing: there is nobody to tell."""
+
+    def ask_for_stacks(self) -> None:
+        """Do nothing: there is nobody to ask."""
+
+    def tell_stacks(self, number: int, groups: Sequence[StackGroup]) -> None:
+        """Do nothing: there is nobody to tell."""
+
+    def tell_still(self, seconds: float) -> None:
         """Do nothing: there is nobody to tell."""
 
     def leave(self) -> None:

@@ -12,6 +12,7 @@ import msgspec
 from msgspec import Meta, Struct
 
 from launcher.domain.outcome import Fate, HelperFailed, Interrupted, OutputGone, Reason
+from launcher.domain.stacks import StackGroup
 from launcher.domain.world import World
 
 MAXIMUM_FRAME = 1 << 20
@@ -83,7 +84,30 @@ class Alive(Struct, frozen=True, tag=True):
     """Nothing to say, and here all the same; node 0 answers each with one of its own."""
 
 
-FromMember = Hello | Failing | Disturbed | Done | Alive
+class AskStacks(Struct, frozen=True, tag=True):
+    """A user of this node wants to know where all ranks of all nodes are."""
+
+    attempt: Attempt
+
+
+class Stacks(Struct, frozen=True, tag=True):
+    """The answer to a ``GiveStacks``, by global rank."""
+
+    attempt: Attempt
+    number: int
+    groups: tuple[StackGroup, ...]
+
+
+class Still(Struct, frozen=True, tag=True):
+    """No worker of this node has printed or ended for so many seconds; 0: one has again."""
+
+    attempt: Attempt
+    seconds: float
+
+
+AboutStacks = AskStacks | Stacks | Still
+
+FromMember = Hello | Failing | Disturbed | Done | Alive | AboutStacks
 
 
 class Refusal(Enum):
@@ -142,7 +166,27 @@ class Again(Struct, frozen=True, tag=True):
     reason: Reason
 
 
-FromCoordinator = Refused | Waiting | WorldFormed | Stop | Verdict | Again | Alive
+class GiveStacks(Struct, frozen=True, tag=True):
+    """Tell the stacks of your workers."""
+
+    attempt: Attempt
+    number: int
+    still_for: float
+    """Nothing has moved anywhere for so many seconds; 0: a user wants to know."""
+    host: Name
+    """Where that user asked; "" on node 0."""
+
+
+class StacksOfAll(Struct, frozen=True, tag=True):
+    """For node 0: the stacks of all ranks, and the nodes that did not tell theirs."""
+
+    groups: tuple[StackGroup, ...]
+    missing: tuple[str, ...]
+
+
+FromCoordinator = (
+    Refused | Waiting | WorldFormed | Stop | Verdict | Again | Alive | GiveStacks | StacksOfAll
+)
 
 MessageT = TypeVar("MessageT")
 

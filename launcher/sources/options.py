@@ -232,6 +232,15 @@ HEARTBEAT_TIMEOUT = Option(
     help="The time for which a node may be silent before it counts as lost",
     group=Group.FAILING,
 )
+HANG_TIMEOUT: Option[float | None] = Option(
+    "hang_timeout",
+    parse=values.seconds,
+    default=None,
+    metavar="SECONDS",
+    help="Print the Python stacks of all ranks when none has printed or exited for so long",
+    group=Group.FAILING,
+    otherwise="nobody watches",
+)
 SHUTDOWN_TIMEOUT = Option(
     "shutdown_timeout",
     parse=values.seconds,
@@ -347,6 +356,7 @@ OPTIONS: tuple[Option[object], ...] = (
     NO_RESTART_EXIT_CODES,
     NO_FAIL_FAST,
     HEARTBEAT_TIMEOUT,
+    HANG_TIMEOUT,
     SHUTDOWN_TIMEOUT,
     CONTAIN,
     LOG_DIR,

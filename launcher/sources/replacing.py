@@ -35,6 +35,8 @@ def expect_replaceable(job: JobSpec) -> None:
 def _needs_agent(job: JobSpec) -> Iterator[tuple[str, Fact[object]]]:
     if job.max_restarts.value:
         yield "max_restarts", job.max_restarts
+    if job.hang_timeout.value:
+        yield "hang_timeout", job.hang_timeout
     if job.contain.value:
         yield "contain", job.contain
     if job.log_dir.value is not None:

@@ -45,6 +45,7 @@ PLAIN: tuple[Option[object], ...] = (
     options.RDZV_TIMEOUT,
     options.STRICT_JOIN,
     options.HEARTBEAT_TIMEOUT,
+    options.HANG_TIMEOUT,
     options.MAX_RESTARTS,
     options.NO_RESTART_EXIT_CODES,
     options.NO_FAIL_FAST,

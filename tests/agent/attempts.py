@@ -20,6 +20,7 @@ from launcher.domain.outcome import (
 )
 from launcher.domain.plan import NodePlan, WorkerPlan
 from launcher.domain.ranks import GlobalRank, LocalRank
+from launcher.domain.stacks import StackGroup
 from tests.agent.histories import printed, swept
 from tests.plans import world
 
@@ -166,6 +167,18 @@ class FakeWorkers:
         """Send a signal to those who handle it."""
         self._called("forward", number)
 
+    def collect_stacks(self, number: int) -> None:
+        """Have stacks told."""
+        self._called("collect_stacks", number)
+
+    def lack_stacks(self, local_ranks: Iterable[LocalRank]) -> None:
+        """Don't wait for these."""
+        self._called("lack_stacks", tuple(local_ranks))
+
+    def show_stacks(self, text: str) -> None:
+        """Print stacks."""
+        self._called("show_stacks", text)
+
     def collect(self, local_rank: LocalRank, now: float) -> Iterable[Event]:  # noqa: ARG002
         """Have the last output told: by the relay, later."""
         self._called("collect", local_rank, usually=printed(local_rank))
@@ -248,6 +261,18 @@ class FakePeers:
         self.again -= 1
         stop = [StopOrdered("node9 fails", 1, at=now)] if self.stop_again else []
         self.coordinator.tell(RestartOrdered(self.verdict, at=now), *stop)
+
+    def ask_for_stacks(self) -> None:
+        """Note the question."""
+        self.calls.append(("ask for stacks",))
+
+    def tell_stacks(self, number: int, groups: Sequence[StackGroup]) -> None:
+        """Note the answer."""
+        self.calls.append(("stacks", number, list(groups)))
+
+    def tell_still(self, seconds: float) -> None:
+        """Note that nothing moves."""
+        self.calls.append(("still", seconds))
 
 
 class FakeAttempts:

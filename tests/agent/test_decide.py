@@ -4,7 +4,7 @@ import signal
 
 import pytest
 
-from launcher.agent.actions import Say
+from launcher.agent.actions import CollectStacks, Say
 from launcher.agent.notices import (
     binding_differs,
     given_up_on,
@@ -12,11 +12,11 @@ from launcher.agent.notices import (
     killing,
     not_handled,
     output_closed,
-    stacks_follow,
     stopping,
     stopping_for_others,
     stopping_others,
 )
+from launcher.agent.stacks import ALONE, stacks_follow
 from launcher.domain.events import SignalNotHandled
 from launcher.domain.outcome import HelperFailed, Interrupted, NodeLost, OutputGone, Succeeded
 from launcher.domain.ranks import LocalRank
@@ -293,7 +293,7 @@ SIGNALS = [
     .then(Say(not_handled(40, [0]))),
     history("SIGQUIT shows the stacks of the running workers, and ends nothing", workers(3))
     .when(started(0), started(1), got(signal.SIGQUIT))
-    .then(Say(stacks_follow(2)), forward(signal.SIGQUIT)),
+    .then(Say(stacks_follow(2)), CollectStacks(ALONE)),
     history("SIGTSTP and SIGCONT stop and continue the workers with us", workers(1))
     .when(started(0), got(signal.SIGTSTP))
     .then(SUSPEND)

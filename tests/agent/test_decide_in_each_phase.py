@@ -5,8 +5,9 @@ from collections.abc import Sequence
 
 import pytest
 
-from launcher.agent.actions import Action, Say
-from launcher.agent.notices import killing, output_closed, stacks_follow, stopping
+from launcher.agent.actions import Action, CollectStacks, Say
+from launcher.agent.notices import killing, output_closed, stopping
+from launcher.agent.stacks import ALONE, stacks_follow
 from launcher.agent.state import Disturbance, Phase, State
 from launcher.domain.events import Event
 from launcher.domain.outcome import HelperFailed, Interrupted, OutputGone
@@ -174,7 +175,7 @@ def test_stacks_of_the_living_only() -> None:
     """During a grace SIGQUIT shows where those hang that are left."""
     _, done = answer(until(STOPPING), got(signal.SIGQUIT))
 
-    assert done == (Say(stacks_follow(1)), forward(signal.SIGQUIT))
+    assert done == (Say(stacks_follow(1)), CollectStacks(ALONE))
 
 
 @pytest.mark.parametrize("phase", [STOPPING, KILLING, SWEEPING, COLLECTING, OVER])

@@ -4,7 +4,7 @@ import signal
 
 import pytest
 
-from launcher.agent import notices
+from launcher.agent import notices, stacks
 
 
 @pytest.mark.parametrize(
@@ -25,7 +25,7 @@ from launcher.agent import notices
         (notices.killing(1, 25.0), "1 worker did not end within 25 s: sending SIGKILL"),
         (notices.output_closed(), "the reader of our standard output has gone: stopping"),
         (
-            notices.stacks_follow(2),
+            stacks.stacks_follow(2),
             "SIGQUIT: the Python stacks of 2 workers follow; nothing is ended",
         ),
         (

@@ -96,7 +96,7 @@ def test_a_file_that_can_t_be_written(clusterrun: Launcher) -> None:
     path = clusterrun.folder / "file/events"
     assert ended.code == 0
     assert (
-        ended.err == f"clusterrun: events file {path}: File exists; clusterrun goes on without it\n"
+        ended.err == f"clusterrun: file {path}: File exists; clusterrun goes on without it\n"
     )
 
 

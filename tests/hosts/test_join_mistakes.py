@@ -70,6 +70,7 @@ must = {
     "no_restart_exit_codes": "none",
     "no_fail_fast": "no",
     "heartbeat_timeout": "15",
+    "hang_timeout": "0",
 }
 for number, call in enumerate(calls, start=2):
     call.connection.send(Hello(f"fake {number}", "", 0, f"n{number}", number, None, 1, must, {}))

@@ -74,6 +74,7 @@ def test_the_text_to_the_letter() -> None:
           strict_join            no                   default
           run_id                 run                  default
           heartbeat_timeout      15.0                 default
+          hang_timeout           none                 default
           max_restarts           0                    default
           no_restart_exit_codes  none                 default
           no_fail_fast           no                   default

@@ -1,0 +1,69 @@
+"""What faulthandler prints on SIGQUIT, told from all else that a worker prints to stderr. Pure."""
+
+import re
+
+from launcher.domain.stacks import LONGEST
+from launcher.workers.tail import plain
+
+_HEADER = re.compile(rb"(Current thread|Thread) 0x[0-9a-f]+( .*)?\(most recent call first\):\s*$")
+_FRAME = re.compile(rb"  (File .*, line (\d+|\?\?\?) in |<|\.\.\.|Garbage-collecting)")
+_ADDRESS = re.compile(r"^((?:Current thread|Thread)) 0x[0-9a-f]+", re.MULTILINE)
+_ALONE = re.compile(r"\A(?:Current thread|Thread)[^\n]*\n")
+
+
+class DumpFilter:
+    """Takes faulthandler's lines out of a stream's, while it is armed.
+
+    Other threads may print in between, so that each line is judged by itself.
+    """
+
+    def __init__(self) -> None:
+        self.armed = False
+        self.lines = 0
+        """How many of faulthandler's have come since it was armed."""
+        self._dump = bytearray()
+        self._blank = b""
+
+    def arm(self) -> None:
+        """Begin to take them out."""
+        self.armed, self.lines = True, 0
+        self._dump.clear()
+
+    def disarm(self) -> bytes:
+        """Take out no more; return what was held back and belongs to the worker's own lines."""
+        self.armed = False
+        blank, self._blank = self._blank, b""
+        return blank
+
+    def feed(self, lines: bytes) -> bytes:
+        """Return those of some whole ``lines`` that are the worker's own."""
+        if not self.armed:
+            return lines
+        return b"".join(self._feed_line(line) for line in lines.splitlines(keepends=True))
+
+    @property
+    def stack(self) -> str:
+        """What has been taken out: the stacks of all threads, without what differs by process."""
+        text = _ADDRESS.sub(r"\1", plain(bytes(self._dump))).rstrip("\n")
+        # The name of the only thread says nothing.
+        return text if text.count(" (most recent call first):") > 1 else _ALONE.sub("", text)
+
+    def _feed_line(self, line: bytes) -> bytes:
+        if _HEADER.match(line):
+            # Between two threads stands an empty line.
+            self._take(self._blank + line)
+            self._blank = b""
+            return b""
+        before, self._blank = self._blank, b""
+        if self.lines and _FRAME.match(line):
+            self._take(line)
+            return before
+        if self.lines and not before and line == b"\n":
+            self._blank = line
+            return b""
+        return before + line
+
+    def _take(self, line: bytes) -> None:
+        self.lines += 1
+        if len(self._dump) + len(line) <= LONGEST // 2:
+            self._dump += line
