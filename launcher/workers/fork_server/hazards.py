@@ -103,6 +103,9 @@ class State:
         for (name, before), (_, now) in zip(self._kept, _kept()):
             if before != now:
                 return f"a module changed {name}"
+        if getattr(sys.modules.get("tempfile"), "_name_sequence", None) is not None:
+            # All ranks would share it, and the first to end removes it.
+            return "a module made a temporary file or folder"
         return _tracer() or self._chances.changes() or _extra_threads_after_fork()
 
 

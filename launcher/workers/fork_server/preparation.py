@@ -112,7 +112,7 @@ class Preparation:
             )
         for number, wanted in enumerate(reading.found):
             if wanted.name.partition(".")[0] in READS_RANK:
-                why = "looks at RANK when it is imported"
+                why = "it looks at RANK when it is imported"
                 self._left_out.append((wanted.name, why))
                 return [*reading.found[:number], Import("torch", ())]
         return reading.found
@@ -157,7 +157,8 @@ class Preparation:
                 self._loaded = verdict["loaded"]
                 return
             tainted = verdict["modules"]
-            self._left_out.append((tainted[-1], f"{tainted[0]} looks at {verdict['what']}"))
+            who = tainted[0] if len(tainted) > 1 else "it"
+            self._left_out.append((tainted[-1], f"{who} looks at {verdict['what']}"))
             imports = [
                 Import(name, ()) for name in verdict["complete"] if _is_free_of(name, tainted)
             ]

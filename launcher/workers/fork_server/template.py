@@ -59,12 +59,15 @@ class Template:
         # Libraries count the CPUs when they are loaded: here, too, they are to find a worker's.
         _try_to_use(cpus)
         watch(self._unsettled, self._touched)
-        gc.disable()
+        # Imports leave no garbage. What a module says of that itself holds in the workers.
+        thresholds = gc.get_threshold()
+        gc.set_threshold(0)
         for wanted in imports:
             self._import(wanted.name, wanted.names)
         if followers and "torch" in sys.modules:
             self._import_followers(followers)
-        gc.enable()
+        if gc.get_threshold()[0] == 0:
+            gc.set_threshold(*thresholds)
         stop_watching()
         _try_to_use(sorted(allowed))
         if printed.first_line():
