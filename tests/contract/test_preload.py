@@ -1,6 +1,7 @@
 """What is imported before workers are forked, and programs that are not forked at all."""
 
 import ctypes.util
+import gc
 import os
 import re
 import shutil
@@ -201,6 +202,10 @@ HAZARDS = {
     ),
     "numpy_used": Hazard(
         "import numpy; numpy.random.rand()", "a module used or seeded numpy.random"
+    ),
+    "temporary_folder": Hazard(
+        "import tempfile; FOLDER = tempfile.TemporaryDirectory()",
+        "a module made a temporary file or folder",
     ),
     # Somebody looks on.
     "tracer": Hazard(
@@ -575,7 +580,7 @@ def test_who_sets_a_variable_of_the_worker(installed: Installed) -> None:
     )
 
     assert sorted(ended.out.splitlines()) == ["[rank 0] 90", "[rank 1] 91"]
-    assert f"\n{LEFT}hazard, as hazard looks at variable RANK\n" in ended.err
+    assert f"\n{LEFT}hazard, as it looks at variable RANK\n" in ended.err
 
 
 def test_other_variables_may_be_set(installed: Installed) -> None:
@@ -587,6 +592,26 @@ def test_other_variables_may_be_set(installed: Installed) -> None:
     )
 
     assert sorted(ended.out.splitlines()) == ["[rank 0] set 0", "[rank 1] set 1"]
+
+
+def test_what_a_module_says_of_garbage(installed: Installed) -> None:
+    """It holds in the workers."""
+    installed.add("quiet", "import gc; gc.disable()")
+    installed.add("seldom", "import gc; gc.set_threshold(50_000, 20, 30)")
+    script = """
+        import gc, {module}
+        print(gc.isenabled(), gc.get_threshold())
+    """
+    usual = ", ".join(map(str, gc.get_threshold()))
+
+    off, seldom, on = (
+        installed.ended(script.format(module=module), "--start-method=fork").out
+        for module in ("quiet", "seldom", "psutil")
+    )
+
+    assert off == f"False ({usual})\n"
+    assert seldom == "True (50000, 20, 30)\n"
+    assert on == f"True ({usual})\n"
 
 
 SETTERS = {
