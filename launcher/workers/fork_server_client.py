@@ -49,7 +49,6 @@ class ForkServer:
         self._held: _Held | None = None
         self.told: Callable[[Prepared], None] = _tell_nobody
         """Called once with what came of ``prepare``."""
-        self._started: dict[LocalRank, float] = {}
         self.pids: dict[LocalRank, int] = {}
         """Process ids of the workers that have executed their program, in the last attempt."""
 
@@ -184,11 +183,6 @@ class ForkServer:
             event = _event(message, now)
             if isinstance(event, WorkerStarted):
                 self.pids[event.local_rank] = event.pid
-                self._started[event.local_rank] = event.at
-            elif isinstance(event, WorkerExited):
-                # A script may be over before its start is told.
-                begun = self._started.get(event.local_rank, event.at)
-                event = msgspec.structs.replace(event, at=max(event.at, begun))
             yield event
         if self._channel.closed:
             self._lost = True
@@ -275,11 +269,10 @@ def _event(message: Message, now: float) -> Event:
             return WorkerStarted(LocalRank(rank), pid, message.get("remark", ""), now)
         case {"kind": "failed", "local_rank": rank, "step": step, "error": error}:
             return WorkerNotStarted(LocalRank(rank), step, error, now)
-        case {"kind": "exited", "local_rank": rank, "code": code, "left_at": left_at}:
-            # A script that failed is dated by then, however long its end took.
-            return WorkerExited(LocalRank(rank), code, left_at if code and left_at else now)
-        case {"kind": "exited", "local_rank": rank, "signal": number}:
-            return WorkerKilled(LocalRank(rank), number, now)
+        case {"kind": "exited", "local_rank": rank, "code": code, "left": left}:
+            return WorkerExited(LocalRank(rank), code, now, _since(left, now) if code else 0.0)
+        case {"kind": "exited", "local_rank": rank, "signal": number, "left": left}:
+            return WorkerKilled(LocalRank(rank), number, now, _since(left, now), left[1])
         case {"kind": "stopped", "local_rank": rank, "number": number}:
             return WorkerStopped(LocalRank(rank), number, now)
         case {"kind": "deaf", "number": number, "local_ranks": ranks}:
@@ -293,3 +286,9 @@ def _event(message: Message, now: float) -> Event:
             )
         case _:
             raise InternalError(f"the fork server said {message}")
+
+
+def _since(left: tuple[float, int], now: float) -> float:
+    """Return the seconds since a script failed; ``left``: when it was over, and its exit code."""
+    left_at, code = left
+    return max(0.0, now - left_at) if code else 0.0

@@ -305,3 +305,24 @@ def test_an_interpreter_that_is_none(clusterrun: Launcher, method: str) -> None:
 
     said = "/bin/true is not Python 3.8 or newer\n  name an interpreter with --python\n"
     assert job.ended() == (2, "", f"clusterrun: error: {said}")
+
+
+def test_a_failure_whose_exit_is_held_back(clusterrun: Launcher) -> None:
+    """It is dated by when the exception left the script: others fail meanwhile for want of it."""
+    job = clusterrun.script(
+        """
+        import atexit, os, sys, time
+        if os.environ["RANK"] == "0":
+            atexit.register(time.sleep, 30)
+            raise ValueError("the cause")
+        time.sleep(1)
+        sys.exit(9)
+        """,
+        workers=2,
+    )
+
+    ended = job.ended()
+
+    assert ended.code == 1
+    assert f"clusterrun: rank 0 on {HOST} failed: ValueError: the cause\n" in ended.err
+    assert "\n  rank 1: failed too, exit code 9\n" in ended.err

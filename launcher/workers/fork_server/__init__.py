@@ -19,7 +19,7 @@ other end).
     prepare  argv preload insist environ          prepared  in_place why loaded left_out complaint
              unsettled cpus patience              started   local_rank pid remark
     spawn    local_rank argv env cpus mask        failed    local_rank step error pid
-             startup foreground, 3 descriptors    exited    local_rank code, or signal; left_at
+             startup foreground, 3 descriptors    exited    local_rank code, or signal, left
     signal   local_ranks number group             stopped   local_rank number
     forward  number                               deaf      number local_ranks
     call_off

@@ -9,32 +9,37 @@ from __future__ import annotations
 import mmap
 import time
 
-_BYTES = 8
-_MOST_WORKERS = 4096 // _BYTES
+_BYTES_OF_TIME = 8
+_BYTES = 16
+_MOST_WORKERS = 256
 """Further ones are dated by their exit."""
 
 
 class Departure:
-    """One worker's note."""
+    """One worker's note: when its script was over, and with which exit code."""
 
     def __init__(self, memory: mmap.mmap, place: int) -> None:
         """Take the memory that is shared, and where this note is in it."""
         self._memory = memory
         self._bytes = slice(place * _BYTES, (place + 1) * _BYTES)
 
-    def note(self) -> None:
+    def note(self, code: int) -> None:
         """Note that the script is over now, unless that is noted already."""
-        if self._bytes.stop <= len(self._memory) and not self.seconds():
-            self._memory[self._bytes] = time.monotonic_ns().to_bytes(_BYTES, "little")
+        if self._bytes.stop <= len(self._memory) and not self.read()[0]:
+            time_noted = time.monotonic_ns().to_bytes(_BYTES_OF_TIME, "little")
+            code_noted = max(0, code).to_bytes(_BYTES - _BYTES_OF_TIME, "little")
+            self._memory[self._bytes] = time_noted + code_noted
 
     def clear(self) -> None:
         """Forget what was noted by the worker of an attempt before."""
         if self._bytes.stop <= len(self._memory):
             self._memory[self._bytes] = bytes(_BYTES)
 
-    def seconds(self) -> float:
-        """Return the time, of the machine's monotonic clock; 0.0 if nothing is noted."""
-        return int.from_bytes(self._memory[self._bytes], "little") / 1e9
+    def read(self) -> tuple[float, int]:
+        """Return the seconds, of the machine's monotonic clock, and the code; 0.0 if none are noted."""
+        noted = self._memory[self._bytes]
+        nanoseconds = int.from_bytes(noted[:_BYTES_OF_TIME], "little")
+        return nanoseconds / 1e9, int.from_bytes(noted[_BYTES_OF_TIME:], "little")
 
 
 class Departures:

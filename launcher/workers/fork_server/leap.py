@@ -163,12 +163,13 @@ class Leap(SystemExit):
 
     def script_failed(self, error: BaseException) -> None:
         """Tell of what has left the script, as Python does (_PyErr_PrintEx, pythonrun.c)."""
-        self.departure.note()
         if isinstance(error, SystemExit):
             self.exit_code = exit_code_of(error)
             return
         interrupted = isinstance(error, KeyboardInterrupt)
         self.exit_code = -signal.SIGINT if interrupted else CODE_OF_AN_EXCEPTION
+        # Before the hook, which may take its time.
+        self.departure.note(self.exit_code)
         sys.last_type, sys.last_value = type(error), error
         sys.last_traceback = error.__traceback__
         if sys.version_info >= (3, 12):
@@ -192,7 +193,7 @@ class Leap(SystemExit):
 
     def leave_script(self) -> None:
         """Let go of the script; wait for threads, and call what is registered with ``atexit``."""
-        self.departure.note()
+        self.departure.note(self.exit_code)
         for guarded in self.guarded:
             guarded.forget()
         for name in self.names_to_leave:

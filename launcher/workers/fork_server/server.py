@@ -266,10 +266,8 @@ class ForkServer:
         if local_rank is not None:
             del self.workers[local_rank]
             how = "code" if dead.si_code == os.CLD_EXITED else "signal"
-            left_at = self.departures.of(local_rank).seconds()
-            self.agent.send(
-                "exited", local_rank=local_rank, left_at=left_at, **{how: dead.si_status}
-            )
+            left = self.departures.of(local_rank).read()
+            self.agent.send("exited", local_rank=local_rank, left=left, **{how: dead.si_status})
 
     def report_stops(self) -> None:
         """Tell the agent of workers that a terminal's Ctrl-Z (or anyone's SIGSTOP) has stopped."""
