@@ -3,6 +3,7 @@
 import ctypes.util
 import gc
 import os
+import random
 import re
 import shutil
 import signal
@@ -188,7 +189,24 @@ HAZARDS = {
     "child": Hazard(
         "import subprocess; subprocess.Popen(['sleep', '100'])", "a module started process "
     ),
+    "daemon": Hazard(
+        """
+        import os, time
+        if os.fork() == 0:
+            os.setsid()
+            if os.fork() == 0:
+                os.closerange(0, 3)
+                time.sleep(100)
+            os._exit(0)
+        os.wait()
+        """,
+        "a module started process ",
+    ),
     # What ranks must not share.
+    "numpy_generator": Hazard(
+        "import numpy; GENERATOR = numpy.random.default_rng()",
+        "a module has a generator of numpy.random's of its own",
+    ),
     "random_seeded": Hazard("import random; random.seed(1)", "a module used or seeded random"),
     "random_used": Hazard("import random; random.random()", "a module used or seeded random"),
     "random_used_for_a_gauss": Hazard(
@@ -592,6 +610,38 @@ def test_other_variables_may_be_set(installed: Installed) -> None:
     )
 
     assert sorted(ended.out.splitlines()) == ["[rank 0] set 0", "[rank 1] set 1"]
+
+
+def test_generators_of_modules(installed: Installed) -> None:
+    """Ranks share none that was seeded by chance; one with a seed is the same on each."""
+    installed.add(
+        "generators",
+        """
+        import random
+        from random import Random
+        BY_CHANCE, FIXED, FIXED_LATER, FREED_LATER = Random(), Random(4), Random(), Random(5)
+        FIXED_LATER.seed(6)
+        FREED_LATER.seed()
+        """,
+    )
+    fixed = [random.Random(seed).random() for seed in (4, 6)]  # noqa: S311 - what is tested
+
+    ended = installed.ended(
+        """
+        import generators, random
+        from generators import *
+        print([FIXED.random(), FIXED_LATER.random()], random.Random.seed.__module__)
+        print("drawn", BY_CHANCE.random(), FREED_LATER.random())
+        """,
+        "--start-method=fork",
+        workers=2,
+    )
+
+    assert ended.code == 0
+    lines = [line.split("] ", 1)[1] for line in ended.out.splitlines()]
+    assert lines.count(f"{fixed} random") == 2
+    drawn = [number for line in lines if "drawn" in line for number in line.split()[1:]]
+    assert (len(drawn), len(set(drawn))) == (4, 4)
 
 
 def test_what_a_module_says_of_garbage(installed: Installed) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import os
 import sys
 
@@ -11,7 +12,7 @@ from .proc import children_of
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     import signal
-    from collections.abc import Iterator, Mapping
+    from collections.abc import Callable, Iterator, Mapping
     from typing import Any
 else:
     import _signal as signal
@@ -154,6 +155,7 @@ class _Chances:
     def __init__(self) -> None:
         self._fresh = _state_of_random()
         self._fresh_of_torch: Any = None
+        self._stop_watching_seeds = watch_seeds()
         sys.meta_path.insert(0, self)
 
     def find_spec(self, name: str, path: Any = None, target: Any = None) -> Any:  # noqa: ANN401, ARG002 - importlib's own
@@ -173,6 +175,7 @@ class _Chances:
                 execute(module)
                 if name == "random":
                     self._fresh = _state_of_random()
+                    self._stop_watching_seeds = watch_seeds()
                 elif name == "torch":
                     self._fresh_of_torch = sys.modules["torch"].get_rng_state()
                 elif before is not None:
@@ -184,6 +187,7 @@ class _Chances:
     def changes(self) -> str:
         """Return whether one has been seeded or used; "" if none."""
         sys.meta_path.remove(self)
+        self._stop_watching_seeds()
         mtrand: Any = sys.modules.get("numpy.random.mtrand")
         if mtrand is not None:
             used = mtrand._rand._bit_generator  # noqa: SLF001 - there is no public way to it
@@ -191,11 +195,41 @@ class _Chances:
             state, fresh = used.state["state"], type(used)(seeds).state["state"]
             if state["pos"] != fresh["pos"] or (state["key"] != fresh["key"]).any():
                 return "a module used or seeded numpy.random"
+            kind = sys.modules["numpy.random.bit_generator"].BitGenerator
+            # Not by isinstance: some objects warn of being asked for their class.
+            kinds = [type(thing) for thing in gc.get_objects()]
+            if sum(issubclass(one, kind) for one in kinds) > 1:
+                return "a module has a generator of numpy.random's of its own"
         if self._fresh_of_torch is not None:
             torch: Any = sys.modules["torch"]
             if not torch.equal(torch.get_rng_state(), self._fresh_of_torch):
                 return "a module used or seeded torch's random numbers"
         return "" if _state_of_random() == self._fresh else "a module used or seeded random"
+
+
+seeded_by_chance: list[Any] = []
+"""Generators of ``random`` that modules have made while they were imported: each rank seeds its own."""
+
+
+def watch_seeds() -> Callable[[], None]:
+    """Note who is seeded by chance from now on; return what ends that."""
+    kind: Any = getattr(sys.modules.get("random"), "Random", None)
+    original = getattr(kind, "seed", None)
+    if original is None:
+        return lambda: None
+
+    def seed(generator: Any, a: object = None, version: int = 2) -> None:  # noqa: ANN401 - random's
+        original(generator, a, version)
+        if any(generator is one for one in seeded_by_chance):
+            seeded_by_chance.remove(generator)
+        if a is None:
+            seeded_by_chance.append(generator)
+
+    def stop() -> None:
+        kind.seed = original
+
+    kind.seed = seed
+    return stop
 
 
 def _state_of_random() -> object:

@@ -13,7 +13,7 @@ from .leading_imports import Import, LeadingImports, is_standard
 from .modules import hide_all_but
 from .namespace import end_like
 from .printed import Printed, import_as_script
-from .proc import work_done
+from .proc import children_of, work_done
 from .script import NotToBeRunInPlace, Script
 from .template import Template
 
@@ -193,6 +193,11 @@ class Preparation:
         try:
             verdict = _hear(report, pid, request["patience"], server)
             if verdict["kind"] == "done":
+                # Daemons are our children as soon as their parents have ended.
+                daemons = [child for child in children_of(server.pid) if child != pid]
+                if daemons:
+                    _end(pid, server)
+                    raise NotToBeRunInPlace(f"a module started process {daemons[0]}")
                 os.write(our_permission, b"!")
                 _keep_watch_over(pid, server)
         finally:

@@ -8,6 +8,7 @@ import io
 import os
 import sys
 
+from .hazards import seeded_by_chance
 from .leap import Leap
 from .process_memory_map import show
 
@@ -204,6 +205,8 @@ def make_chances_own() -> None:
 
     ``random`` sees to itself after a fork; ``tempfile``, ``uuid`` and ``secrets`` do, too.
     """
+    for generator in seeded_by_chance:
+        generator.seed()
     mtrand = sys.modules.get("numpy.random.mtrand")
     if mtrand is not None:
         mtrand._rand.__init__()  # noqa: SLF001 - a fresh generator, in the object that all share
