@@ -7,7 +7,7 @@ from msgspec import Struct
 MOST_GROUPS = 20
 """Different stacks that are told; each rank's own is in its log in any case."""
 
-LONGEST = 16 << 10
+LONGEST = 8 << 10
 """Characters of one stack."""
 
 
@@ -28,7 +28,9 @@ def grouped(groups: Iterable[StackGroup], most: int = MOST_GROUPS) -> tuple[Stac
     ranks: dict[tuple[bool, str], list[int]] = {}
     for group in groups:
         ranks.setdefault((group.found, group.text[:LONGEST]), []).extend(group.ranks)
-    ordered = sorted(ranks.items(), key=lambda item: (not item[0][0], -len(item[1]), min(item[1])))
+    ordered = sorted(
+        ranks.items(), key=lambda item: (not item[0][0], -len(item[1]), min(item[1], default=0))
+    )
     merged = [StackGroup(tuple(sorted(who)), text, found) for (found, text), who in ordered if who]
     if len(merged) <= most:
         return tuple(merged)

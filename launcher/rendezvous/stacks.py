@@ -24,6 +24,9 @@ SECONDS_TO_ANSWER = 4.0
 MOST_KEPT = 200
 """Different stacks while they come in; far fewer are shown."""
 
+MOST_MISSING = 20
+"""Nodes that are named as missing."""
+
 
 def overheard(state: State, happening: Overheard) -> Decision:
     """Return what a member's message makes of ``state``: nothing that matters to the job's end."""
@@ -61,6 +64,8 @@ def timed_out(state: State) -> Decision:
         for each in _present(state)
         if each not in current.answered
     ]
+    if len(missing) > MOST_MISSING:
+        missing[MOST_MISSING:] = [f"{len(missing) - MOST_MISSING} more nodes"]
     gathered = StacksOfAll(grouped(current.groups), tuple(missing))
     state = replace(state, stacks=replace(state.stacks, round=None))
     return state, (Send((OWN,), gathered),)
@@ -88,10 +93,13 @@ def _answered(state: State, connection: int, stacks: Stacks) -> Decision:
     current = state.stacks.round
     if current is None or current.number != stacks.number or connection in current.answered:
         return state, ()
+    # No node has more ranks than workers, whatever it says.
+    workers = state.members[connection].workers
+    told = (replace(group, ranks=group.ranks[:workers]) for group in stacks.groups)
     current = replace(
         current,
         answered=current.answered | {connection},
-        groups=grouped((*current.groups, *stacks.groups), MOST_KEPT),
+        groups=grouped((*current.groups, *told), MOST_KEPT),
     )
     state = replace(state, stacks=replace(state.stacks, round=current))
     return timed_out(state) if current.answered.issuperset(_present(state)) else (state, ())

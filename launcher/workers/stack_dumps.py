@@ -21,6 +21,8 @@ class DumpFilter:
         self.armed = False
         self.lines = 0
         """How many of faulthandler's have come since it was armed."""
+        self.spoke = False
+        """Whether what was fed last had whole lines of the worker's own."""
         self._dump = bytearray()
         self._blank = b""
 
@@ -39,6 +41,7 @@ class DumpFilter:
         """Return those of some whole ``lines`` that are the worker's own."""
         if not self.armed:
             return lines
+        self.spoke = False
         return b"".join(self._feed_line(line) for line in lines.splitlines(keepends=True))
 
     @property
@@ -49,11 +52,11 @@ class DumpFilter:
         return text if text.count(" (most recent call first):") > 1 else _ALONE.sub("", text)
 
     def _feed_line(self, line: bytes) -> bytes:
-        if _HEADER.match(line):
-            # Between two threads stands an empty line.
-            self._take(self._blank + line)
+        if header := _HEADER.search(line):
+            # Between two threads stands an empty line; before the first one may, a progress bar.
+            self._take(self._blank + line[header.start() :])
             self._blank = b""
-            return b""
+            return line[: header.start()] and line[: header.start()] + b"\n"
         before, self._blank = self._blank, b""
         if self.lines and _FRAME.match(line):
             self._take(line)
@@ -61,9 +64,10 @@ class DumpFilter:
         if self.lines and not before and line == b"\n":
             self._blank = line
             return b""
+        self.spoke = True
         return before + line
 
     def _take(self, line: bytes) -> None:
         self.lines += 1
-        if len(self._dump) + len(line) <= LONGEST // 2:
+        if len(self._dump) + len(line) <= LONGEST:
             self._dump += line

@@ -64,7 +64,7 @@ class Stream(Struct, eq=False):
     def _pass_on(self, data: bytes) -> None:
         lines = self._lines.feed(data)
         own = self.dumps.feed(lines)
-        self.moved = bool(own) or not self.dumps.armed
+        self.moved = self.dumps.spoke or not self.dumps.armed
         if self.raw:
             self.display.show(self.source, data)
             self._keep(lines, own)

@@ -29,17 +29,23 @@ from launcher.domain.events import (
     RestartOrdered,
     SignalNotHandled,
     SignalReceived,
+    StacksAsked,
+    StacksCollected,
+    StacksGathered,
     StopOrdered,
     Swept,
     VerdictReached,
     WorkerExited,
     WorkerKilled,
     WorkerNotStarted,
+    WorkersMove,
+    WorkersStill,
     WorkerStarted,
     WorkerStopped,
 )
 from launcher.domain.outcome import Interrupted, NodeLost, Reason, Succeeded
 from launcher.domain.ranks import LocalRank
+from launcher.domain.stacks import StackGroup
 from tests.agent.histories import workers
 
 PHASES = list(Phase)
@@ -62,6 +68,10 @@ helpers = st.sampled_from(["fork server", "relay"])
 names = st.text(max_size=3)
 verdicts = st.sampled_from([Succeeded(), Interrupted(signal.SIGTERM), NodeLost(1, "node1")])
 
+stacks = st.lists(
+    st.builds(StackGroup, st.lists(ranks, min_size=1).map(tuple), names, st.booleans())
+).map(tuple)
+
 anything = st.one_of(
     st.builds(WorkerStarted, ranks, st.integers(1, 9), names, times),
     st.builds(WorkerNotStarted, ranks, names, names, times),
@@ -79,6 +89,11 @@ anything = st.one_of(
     st.builds(RestartOrdered, verdicts, times),
     st.builds(CoordinatorLost, names, names, times),
     st.builds(HelperLost, helpers, names, st.sampled_from([0, 9]), times),
+    st.builds(WorkersStill, times, times),
+    st.builds(WorkersMove, times),
+    st.builds(StacksAsked, st.integers(0, 9), times, names, st.booleans(), times),
+    st.builds(StacksCollected, st.integers(0, 9), stacks, st.booleans(), times),
+    st.builds(StacksGathered, stacks, st.lists(names).map(tuple), times),
 )
 
 

@@ -32,7 +32,7 @@ def test_a_node_is_lost(hosts: tuple[Host, ...], clusterrun: Launcher) -> None:
 
     assert codes(ends[:2]) == [5, 5]
     files = [told(clusterrun.folder / f"events-{rank}") for rank in range(3)]
-    assert [[event["host"] for event in file][0] for file in files] == ["n0", "n1", "n2"]
+    assert [file[0]["host"] for file in files] == ["n0", "n1", "n2"]
     assert [event["rank"] for event in files[1] if event["event"] == "started"] == [2]
     for file in files[:2]:
         (lost,) = [event for event in file if event["event"] == "lost"]

@@ -18,6 +18,7 @@ from launcher.rendezvous.coordinator_state import (
     Heard,
     HungUp,
     Introduced,
+    Overheard,
     PortReady,
     PreparePort,
     Reply,
@@ -29,6 +30,7 @@ from launcher.rendezvous.coordinator_state import (
     Ticked,
 )
 from launcher.rendezvous.wire import (
+    AboutStacks,
     AgedFate,
     Disturbance,
     Disturbed,
@@ -115,6 +117,10 @@ class Replay:
         """All workers of a member have ended; each fate with its age."""
         aged = tuple(AgedFate(fate, age) for fate, age in fates)
         self._says(number, Done(self.state.attempt, aged, disturbance))
+
+    def says_of_stacks(self, number: int, message: AboutStacks) -> tuple[Reply, ...]:
+        """A member says something of its ranks' stacks."""
+        return self.happens(Overheard(number, message, self.now))
 
     def goes(self, number: int) -> None:
         """The connection to a member ends."""

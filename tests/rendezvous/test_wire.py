@@ -7,6 +7,7 @@ from hypothesis import strategies as st
 
 from launcher.domain.outcome import HelperFailed, Interrupted, Killed, NodeLost, WorkerFailed
 from launcher.domain.ranks import GlobalRank, NodeRank
+from launcher.domain.stacks import StackGroup
 from launcher.domain.world import World
 from launcher.rendezvous.wire import (
     FROM_COORDINATOR,
@@ -16,14 +17,19 @@ from launcher.rendezvous.wire import (
     Again,
     AgedFate,
     Alive,
+    AskStacks,
     BadFrame,
     Disturbed,
     Done,
     Failing,
     FromCoordinator,
     FromMember,
+    GiveStacks,
     Refusal,
     Refused,
+    Stacks,
+    StacksOfAll,
+    Still,
     Stop,
     Verdict,
     Waiting,
@@ -53,6 +59,9 @@ OF_MEMBERS: list[FromMember] = [
     Done(0, (AgedFate(KILLED, 1.0), AgedFate(fate(4), 0.5)), None),
     Done(0, (), Interrupted(15)),
     Alive(),
+    AskStacks(0),
+    Stacks(1, 7, (StackGroup((0, 4), "  File f"), StackGroup((5,), "no handler", found=False))),
+    Still(0, 60.0),
 ]
 OF_THE_COORDINATOR: list[FromCoordinator] = [
     Refused(Refusal.TRY_ELSEWHERE, "another job", "another port"),
@@ -60,6 +69,8 @@ OF_THE_COORDINATOR: list[FromCoordinator] = [
     WorldFormed(WORLD, "n0"),
     Stop(2, "rank 3 on n1 failed"),
     Alive(),
+    GiveStacks(0, 7, 60.0, "n1"),
+    StacksOfAll((StackGroup((0, 4), "  File f"),), ("node 3 (n3)",)),
     Again(WORLD, WorkerFailed(KILLED)),
     Verdict(WorkerFailed(KILLED), "exit code 3 is final"),
     Verdict(NodeLost(1, "n1"), ""),

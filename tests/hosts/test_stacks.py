@@ -1,0 +1,106 @@
+"""Where all ranks of all nodes are: on node 0, whoever asks, and when nothing moves anywhere."""
+
+import os
+import re
+import signal
+from collections.abc import Sequence
+
+import psutil
+import pytest
+
+from tests.contract.launched import Job, Launcher, await_status
+from tests.hosts.host import Host
+from tests.hosts.nodes import Nodes, codes, ended
+
+APART = """
+    import os, select, sys
+
+    def waits_here():
+        select.select([], [], [])
+
+    def waits_there():
+        select.select([], [], [])
+
+    print("ready", os.getpid(), flush=True)
+    if os.environ["RANK"] == "1":
+        waits_there()
+    waits_here()
+"""
+
+
+def all_wait(jobs: Sequence[Job]) -> None:
+    """Wait until all ranks do nothing else."""
+    for job in jobs:
+        for pid in job.numbers("ready", 2):
+            await_status(pid, psutil.STATUS_SLEEPING)
+
+
+def end(jobs: Sequence[Job]) -> None:
+    """End the job, which must have lived until now."""
+    jobs[0].signal(signal.SIGTERM)
+    ends = ended(jobs)
+    assert codes(ends) == [143] * len(jobs), ends
+
+
+BOTH_PLACES = (
+    r"  ranks 0, 2-3:\n      File .* in waits_here\n      File .* in <module>\n"
+    r"  rank 1:\n      File .* in waits_there\n      File .* in <module>\n"
+)
+
+
+@pytest.mark.parametrize("asked", [0, 1])
+def test_any_node_may_be_asked(hosts: tuple[Host, ...], clusterrun: Launcher, asked: int) -> None:
+    """Node 0 shows the stacks of all, grouped across nodes, and says who asked."""
+    jobs = Nodes(clusterrun, hosts, APART).start_all("--log-dir=logs", workers=(2, 2))
+    all_wait(jobs)
+
+    jobs[asked].signal(signal.SIGQUIT)
+    jobs[0].wait_for(BOTH_PLACES)
+
+    said = "clusterrun: SIGQUIT: the Python stacks of all ranks follow on node 0"
+    jobs[asked].wait_for(said)
+    assert ("clusterrun: SIGQUIT on n1: the Python stacks" in jobs[0].err) == (asked == 1)
+    end(jobs)
+    assert "waits_here" not in jobs[1].err
+    (kept,) = clusterrun.folder.glob("logs/latest/attempt-0/stacks.txt")
+    assert re.search(BOTH_PLACES, kept.read_text())
+
+
+def test_nothing_moves_on_any_node(hosts: tuple[Host, ...], clusterrun: Launcher) -> None:
+    """As long as one rank of one node prints, it is no hang; then it is one, which is said once."""
+    prints = APART.replace(
+        'print("ready"',
+        """if os.environ["RANK"] == "3":
+        import time
+        for number in range(8):
+            time.sleep(0.25)
+            print("step", number, flush=True)
+        print("last step", flush=True)
+    print("ready\"""",
+    )
+    jobs = Nodes(clusterrun, hosts, prints).start_all("--hang-timeout=1", workers=(2, 2))
+    jobs[1].wait_for("last step")
+    assert "no rank has printed" not in jobs[0].err
+
+    jobs[0].wait_for("clusterrun: no rank has printed or exited for 1 s: the Python stacks of all")
+    jobs[0].wait_for(BOTH_PLACES)
+
+    end(jobs)
+    assert jobs[0].err.count("no rank has printed") == 1
+    assert "no rank has printed" not in jobs[1].err
+
+
+def test_a_node_that_does_not_answer_is_named(
+    hosts: tuple[Host, ...], clusterrun: Launcher
+) -> None:
+    """The others' stacks are shown all the same."""
+    jobs = Nodes(clusterrun, hosts, APART).start_all(workers=(2, 2, 2))
+    all_wait(jobs)
+    os.kill(jobs[2].agent, signal.SIGSTOP)
+
+    jobs[0].signal(signal.SIGQUIT)
+    jobs[0].wait_for(r"  ranks 0, 2-3:\n")
+    jobs[0].wait_for(r"  node 2 \(n2\): no answer\n")
+
+    os.kill(jobs[2].agent, signal.SIGCONT)
+    end(jobs)
