@@ -196,9 +196,10 @@ class _Chances:
             if state["pos"] != fresh["pos"] or (state["key"] != fresh["key"]).any():
                 return "a module used or seeded numpy.random"
             kind = sys.modules["numpy.random.bit_generator"].BitGenerator
-            # Not by isinstance: some objects warn of being asked for their class.
-            kinds = [type(thing) for thing in gc.get_objects()]
-            if sum(issubclass(one, kind) for one in kinds) > 1:
+            # Not by isinstance: some objects warn of being asked for their class. There are 300,000.
+            things = gc.get_objects()
+            kinds = {one for one in set(map(type, things)) if issubclass(one, kind)}
+            if sum(map(kinds.__contains__, map(type, things))) > 1:
                 return "a module has a generator of numpy.random's of its own"
         if self._fresh_of_torch is not None:
             torch: Any = sys.modules["torch"]
