@@ -102,7 +102,10 @@ def describe(groups: Iterable[StackGroup], missing: Iterable[str] = ()) -> str:
     for group in groups:
         who = f"rank{'s' if len(group.ranks) > 1 else ''} {', '.join(runs(group.ranks))}"
         if group.found:
-            lines += [f"  {who}:", *(f"    {_plain(line)}" for line in group.text.split("\n"))]
+            lines += [
+                f"  {who}:",
+                *(f"    {_plain(line)}".rstrip() for line in group.text.split("\n")),
+            ]
         else:
             lines.append(f"  {who}: {_plain(group.text)}")
     lines += [f"  {_plain(node)}: no answer" for node in missing]

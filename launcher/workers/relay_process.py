@@ -13,7 +13,6 @@ from typing import NoReturn
 from launcher.errors import ExitCode
 from launcher.workers.channel import Channel
 from launcher.workers.outlets import Screen
-from launcher.workers.relay import RelayLoop
 from launcher.workers.scratch import remove_scratch
 
 _OUTLIVED = {
@@ -34,6 +33,9 @@ _OUTLIVED = {
 def live(control: socket.socket, screen: Screen, scratch: Path | None) -> NoReturn:
     """Be the relay: called in a process just forked, with all signals blocked; never returns."""
     _detach_from_agent(keep={control.fileno(), screen.stdout, screen.stderr})
+    # Only now: it takes its time, in which Ctrl-C must not reach us as one of the agent's group.
+    from launcher.workers.relay import RelayLoop  # noqa: PLC0415 - see above
+
     RelayLoop(Channel(control), screen, time.monotonic).run()
     if scratch:
         remove_scratch(scratch)

@@ -234,12 +234,16 @@ def relay_of(agent: int) -> int:
 
 
 def _child(parent: int, is_it: Callable[[psutil.Process], bool]) -> int:
-    children = psutil.Process(parent).children()
-    for child in children:
-        with suppress(psutil.ZombieProcess):
-            if is_it(child):
-                return child.pid
-    raise AssertionError(f"not among {[_describe(child) for child in children]}")
+    deadline = time.monotonic() + SECONDS_TO_ACT
+    # A worker may print before the relay has given itself its name.
+    while True:
+        children = psutil.Process(parent).children()
+        for child in children:
+            with suppress(psutil.ZombieProcess, psutil.NoSuchProcess):
+                if is_it(child):
+                    return child.pid
+        assert time.monotonic() < deadline, f"not among {[_describe(each) for each in children]}"
+        time.sleep(0.005)
 
 
 def marked(mark: str) -> list[psutil.Process]:

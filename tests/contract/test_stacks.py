@@ -95,14 +95,16 @@ def test_threads_belong_to_a_stack(clusterrun: Launcher) -> None:
 
 def test_no_program_of_python(clusterrun: Launcher) -> None:
     """One line says which ranks have no handler, at once; a shell that has one tells no stack."""
-    program = 'test $RANK = 1 || trap "echo heard" QUIT; echo ready; sleep 1 & wait; wait'
+    listens = 'test $RANK = 1 || trap "echo heard" QUIT'
+    program = f"{listens}; echo ready; while :; do sleep 0.1; done"
     job = clusterrun.command("--no-python", "sh", "-c", program, workers=3)
     job.wait_for("ready", 3)
 
     job.signal(signal.SIGQUIT)
     job.wait_for(r"  ranks 0, 2: no Python stack within 2 s\n")
+    job.signal(signal.SIGTERM)
 
-    assert job.ended().code == 0
+    assert job.ended().code == 143
     assert "\n  rank 1: no handler for SIGQUIT" in job.err
 
 
@@ -156,3 +158,29 @@ def test_output_is_a_sign_of_life(clusterrun: Launcher) -> None:
     assert job.ended().code == 0
 
     assert job.err.count("no rank has printed or exited for 1 s") == 2
+
+
+def test_time_that_a_job_is_stopped_does_not_count(clusterrun: Launcher) -> None:
+    """Whoever has stopped it knows that nothing moves."""
+    job = clusterrun.script(
+        """
+        import time
+        while True:
+            print("step", flush=True)
+            time.sleep(0.1)
+        """,
+        "--hang-timeout=1",
+        workers=2,
+    )
+    job.wait_for("step", 2)
+
+    job.signal(signal.SIGTSTP)
+    await_status(job.agent, psutil.STATUS_STOPPED)
+    steps = job.out.count("step")
+    time.sleep(1.5)
+    job.signal(signal.SIGCONT)
+    job.wait_for("step", steps + 20)
+    job.signal(signal.SIGTERM)
+
+    assert job.ended().code == 143
+    assert "no rank has printed" not in job.err

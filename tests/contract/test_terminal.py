@@ -217,3 +217,12 @@ def test_the_shell_has_its_terminal_back_after_the_end(shell: Shell, script: str
 
     assert shell.exit_code() == (7 if script else 0)
     shell.await_foreground(shell.pid)
+
+
+def test_nobody_sees_a_worker_print_to_the_terminal(shell: Shell) -> None:
+    """Whoever wants to hear of a hang is told so, and hears of none that is none."""
+    shell.run("import time; time.sleep(1); print('done')", "--hang-timeout", "0.3")
+
+    shell.expect("--hang-timeout: the worker prints to the terminal itself")
+    assert "no rank has printed" not in shell.expect("done").string
+    assert shell.exit_code() == 0

@@ -41,6 +41,11 @@ def test_two_nodes_of_one_worker_each() -> None:
             "leave one of the two out: --exec or --contain",
         ),
         (
+            {"hang_timeout": "60"},
+            "--exec: nobody stays to see to hang_timeout (--hang-timeout)",
+            "leave one of the two out: --exec or --hang-timeout",
+        ),
+        (
             {"log_dir": "logs"},
             "--exec: nobody stays to see to log_dir (--log-dir)",
             "leave one of the two out: --exec or --log-dir",
