@@ -95,9 +95,7 @@ def test_a_file_that_can_t_be_written(clusterrun: Launcher) -> None:
 
     path = clusterrun.folder / "file/events"
     assert ended.code == 0
-    assert (
-        ended.err == f"clusterrun: file {path}: File exists; clusterrun goes on without it\n"
-    )
+    assert ended.err == f"clusterrun: file {path}: File exists; clusterrun goes on without it\n"
 
 
 @pytest.mark.parametrize("ending", ["exits", "is signalled"])

@@ -42,4 +42,5 @@ def test_a_node_is_lost(hosts: tuple[Host, ...], clusterrun: Launcher) -> None:
             5,
             "node lost",
         )
-    assert {event["event"] for event in files[2]} == {"joined", "started"}
+    # It may have been killed before it had heard that its worker runs.
+    assert [event["event"] for event in files[2]] in (["joined"], ["joined", "started"])
