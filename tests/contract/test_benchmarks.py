@@ -4,7 +4,6 @@ Enough to notice that something went badly wrong, or that a benchmark measures n
 """
 
 import math
-import re
 import subprocess
 import sys
 from pathlib import Path
@@ -56,18 +55,6 @@ def test_all_ranks_hear_of_a_failure_at_once() -> None:
     [stop] = rows("bench_stop.py", "--runs=3")
 
     assert 0 < stop[0] < 10 * 50
-
-
-def test_followers_of_torch_are_all_brought_by_those_that_are_preloaded() -> None:
-    """The action whose followers cost most: none is left to import, nor time to be spent."""
-    done = run("measure_followers.py", "--runs=1", "--only=AdamW")
-
-    constructor, first_step = done.splitlines()[2:]
-
-    assert re.search(
-        r"\| torch\._dynamo \| \d{3,} \| \d{3,} \| .* \| 0 \| \d{1,2} \|$", constructor
-    )
-    assert re.search(r"\| 0 \| \d{1,2} \|$", first_step)
 
 
 def rows(script: str, *options: str) -> list[list[float]]:

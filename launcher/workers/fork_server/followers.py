@@ -4,6 +4,11 @@ Measured by ``scripts/measure_followers.py`` with torch 2.13: of all that traini
 and their first step, DistributedDataParallel, DataLoader, schedulers, autocast, collectives), one
 import matters. The first optimizer or DistributedDataParallel imports ``torch._dynamo``: 820 modules,
 1.6 s and 74 MB in each rank, as much again as torch itself.
+
+``torch._dynamo`` itself is left to the workers: imported before DistributedDataParallel is made, it
+lets gloo's process group wait for ever, every second time, when it is destroyed while a DDP module
+lives (torch 2.13; torchrun hangs as often with a script that begins with ``import torch._dynamo``).
+What it needs most is preloaded instead.
 """
 
 from __future__ import annotations
@@ -21,7 +26,7 @@ ANNOUNCING = frozenset(
 )
 """Names in a script of what will make one of these."""
 
-FOLLOWERS = ("torch._dynamo", "torch.profiler._cupti_monitor")
+FOLLOWERS = ("sympy", "torch.fx.experimental.symbolic_shapes")
 
 
 def followers_of_torch(words: Collection[str], strings: Collection[str]) -> tuple[str, ...]:
