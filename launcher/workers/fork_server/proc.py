@@ -48,19 +48,18 @@ def group_of(leader: int) -> list[int]:
 
 def state_and_parent(pid: int) -> tuple[str, int]:
     """Return a process's state letter and parent; ("X", 0) if it is gone."""
-    state, parent, _group = stat_fields(pid)
+    state, parent, *_ = stat_fields(pid)
     return state, int(parent)
 
 
-def stat_fields(pid: int) -> tuple[str, str, str]:
-    """Return a process's state, parent and group (proc(5)); ("X", "0", "0") if it is gone."""
+def stat_fields(pid: int) -> list[str]:
+    """Return what proc(5) numbers from 3 on: state, parent, group ...; X, 0, 0 if it is gone."""
     try:
         with open(f"/proc/{pid}/stat") as stat:
             # The name in parentheses may hold spaces and parentheses of its own.
-            fields = stat.read().rpartition(")")[2].split()
+            return stat.read().rpartition(")")[2].split()
     except OSError:
-        return "X", "0", "0"
-    return fields[0], fields[1], fields[2]
+        return ["X", "0", "0"]
 
 
 def describe(pid: int) -> str:
@@ -79,11 +78,10 @@ def describe(pid: int) -> str:
 
 def work_done(pid: int) -> float:
     """Return a number that changes while a process computes or reads: CPU time and bytes."""
+    fields = stat_fields(pid)
     try:
-        with open(f"/proc/{pid}/stat") as stat:
-            fields = stat.read().rpartition(")")[2].split()
         with open(f"/proc/{pid}/io") as io:
             read = int(io.readline().split()[1])
+        return float(int(fields[11]) + int(fields[12]) + read)
     except (OSError, IndexError):
         return 0.0
-    return float(int(fields[11]) + int(fields[12]) + read)

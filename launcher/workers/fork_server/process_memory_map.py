@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import os
+
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
 from .libc import PR_SET_MM, PR_SET_MM_MAP, keep, prctl, program_break
+from .proc import stat_fields
 
 _NO_FILE = 0xFFFFFFFF
 
@@ -39,9 +42,8 @@ def show(arguments: list[str], environment: Mapping[str, str]) -> bool:
 
 def _memory_map(shown: tuple[int, int, int, int]) -> bytes:
     """Return a ``struct prctl_mm_map`` (linux/prctl.h): as things are, but for ``shown``."""
-    with open("/proc/self/stat") as file:
-        # proc(5): field 3 follows the name in parentheses.
-        fields = ["", "", "", *file.read().rpartition(")")[2].split()]
+    # As proc(5) numbers them.
+    fields = ["", "", "", *stat_fields(os.getpid())]
     start_code, end_code, start_stack = (int(fields[n]) for n in (26, 27, 28))
     start_data, end_data, start_break = (int(fields[n]) for n in (45, 46, 47))
     addresses = (

@@ -22,7 +22,6 @@ if TYPE_CHECKING:
     from collections.abc import Collection, Mapping
     from typing import Any
 
-    from .departures import Departure
     from .leap import Leap
 else:
     import _signal as signal
@@ -204,10 +203,6 @@ class ForkServer:
         self.starting[status] = StartingWorker(local_rank, pid)
         self.poll.register(status, select.POLLIN)
         return None
-
-    def departure(self, local_rank: int) -> Departure:
-        """Return where a worker notes when its script is over."""
-        return self.departures.of(local_rank)
 
     def settle_start(self, status: int) -> None:
         """Read what a starting worker says; the pipe's end of file means that its program runs."""

@@ -78,7 +78,7 @@ def become_worker(
         status = take_streams(streams, status)
         if script is not None:
             step = "run in place " + script.path
-            leap = script.prepare_worker(request, server.departure(request["local_rank"]))
+            leap = script.prepare_worker(request, server.departures.of(request["local_rank"]))
             server.agent.close()
             close_all_but_streams()
             signal.pthread_sigmask(signal.SIG_SETMASK, request["mask"])
