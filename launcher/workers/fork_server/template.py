@@ -82,13 +82,15 @@ class Template:
         self._tell("done")
         return self._loaded
 
-    def _import(self, name: str, names: tuple[str, ...]) -> None:
+    def _import(self, name: str, names: tuple[str, ...], *, may_be_missing: bool = False) -> None:
         """Import as the script's statement does."""
         self._tell("importing", name=name)
         start = time.monotonic()
         try:
             import_as_script(name, names)
         except BaseException as error:  # noqa: BLE001 - also SystemExit: none of it is for us
+            if may_be_missing and isinstance(error, ImportError):
+                return
             self._refuse(f"importing {name} raised {type(error).__name__}: {error}")
         self._loaded.append((name, time.monotonic() - start))
         if not self._has_torch and "torch" in sys.modules:
@@ -103,15 +105,7 @@ class Template:
         tempfile: Any = sys.modules.get("tempfile")
         folder = getattr(tempfile, "tempdir", None)
         for name in names:
-            start = time.monotonic()
-            self._tell("importing", name=name)
-            try:
-                __import__(name)
-            except ImportError:
-                continue
-            except BaseException as error:  # noqa: BLE001 - as above
-                self._refuse(f"importing {name} raised {type(error).__name__}: {error}")
-            self._loaded.append((name, time.monotonic() - start))
+            self._import(name, (), may_be_missing=True)
         stop_watching()
         for key in os.environ.keys() - before:
             del os.environ[key]
