@@ -6,7 +6,7 @@ from typing import Any
 from launcher.domain.cpuset import CpuSet
 from launcher.domain.facts import Fact
 from launcher.domain.job import JobSpec, NumaBinding, Program, ProgramKind, StartMethod, WorkerCount
-from launcher.domain.machine import Gpu, Machine, NumaNode
+from launcher.domain.machine import Gpu, Machine, NumaNode, Site
 from launcher.domain.ranks import GlobalRank, NodeRank
 from launcher.domain.world import World
 
@@ -79,6 +79,10 @@ def machine(
     cores: Sequence[str] = (),
     distances: Mapping[int, Mapping[int, int]] | None = None,
     visible: Sequence[int] | None = None,
+    cores_known: bool = True,
+    caches: Sequence[str] = (),
+    sites: Sequence[int | None] | None = None,
+    without_memory: Sequence[int] = (),
     quota: float | None = None,
 ) -> Machine:
     """Return a machine.
@@ -91,6 +95,10 @@ def machine(
         cores: siblings; () where every CPU is a core.
         distances: from node to node.
         visible: indices of the GPUs that are visible; None: all.
+        cores_known: whether /sys tells which CPUs are one core.
+        caches: CPUs of each last-level cache.
+        sites: the node of each GPU on the bus; None: the GPUs that we may open are all.
+        without_memory: ids of the nodes that have none.
         quota: CPUs' worth of time.
 
     """
@@ -101,12 +109,20 @@ def machine(
         host="node7",
         allowed=everything if allowed is None else CpuSet.parse(allowed),
         nodes=tuple(
-            NumaNode(number, CpuSet.parse(cpus), between.get(number, {}))
+            NumaNode(
+                number, CpuSet.parse(cpus), between.get(number, {}), number not in without_memory
+            )
             for number, cpus in nodes.items()
         ),
         packages=tuple(CpuSet.parse(text) for text in packages or [str(everything)]),
         cores=tuple(CpuSet.parse(text) for text in cores or map(str, everything)),
+        cores_known=cores_known,
+        caches=tuple(CpuSet.parse(text) for text in caches),
         gpus=known,
+        sites=tuple(
+            Site(_address(index), node)
+            for index, node in enumerate(gpus if sites is None else sites)
+        ),
         visible=known if visible is None else tuple(known[index] for index in visible),
         visible_origin="NVML",
         visible_remark="",
@@ -117,4 +133,8 @@ def machine(
 def gpu(index: int, node: int | None) -> Gpu:
     """Return GPU ``index`` that is local to ``node``."""
     source = "unknown" if node is None else "sysfs numa_node"
-    return Gpu(index, f"0000:{16 * (index + 1):02x}:00.0", f"GPU-{index}", node, source)
+    return Gpu(index, _address(index), f"GPU-{index}", node, source, vendor="nvidia")
+
+
+def _address(index: int) -> str:
+    return f"0000:{16 * (index + 1):02x}:00.0"

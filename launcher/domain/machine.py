@@ -14,10 +14,20 @@ class NumaNode(Struct, frozen=True):
     cpus: CpuSet
     distances: Mapping[int, int]
     """Distance to each other node by id, as in ``nodeN/distance`` (10 is local); may be empty."""
+    has_memory: bool = True
+    """Whether memory may be had from it: it has some, and the cpuset (Mems_allowed) lets us."""
+
+
+class Site(Struct, frozen=True):
+    """Where a GPU is that the PCI bus shows, be it ours or hidden from us by a container."""
+
+    bdf: str
+    numa_node: int | None
+    """The node with CPUs that it is local to; None where nothing tells."""
 
 
 class Gpu(Struct, frozen=True):
-    """A GPU of this node, and where it hangs."""
+    """A GPU of this node, and where it hangs; a MIG slice or a partition counts as one."""
 
     index: int
     """Its number in the vendor's order: what CUDA_VISIBLE_DEVICES calls it."""
@@ -29,6 +39,12 @@ class Gpu(Struct, frozen=True):
     """The node with CPUs that it is local to; None where nothing tells."""
     locality: str
     """What told ``numa_node``: ``sysfs numa_node``, ``local_cpulist``, ``single node``, ..."""
+    vendor: str = ""
+    """``nvidia``, ``amd``, ``intel`` or ``huawei``; "" where nothing tells it."""
+    model: str = ""
+    """Its product name; "" where nothing tells it."""
+    parent: str = ""
+    """Of a MIG slice, the UUID of the GPU that it is a part of; "" of a whole GPU."""
 
 
 class Machine(Struct, frozen=True):
@@ -42,8 +58,14 @@ class Machine(Struct, frozen=True):
     """CPUs of each package (socket), by its lowest CPU; empty where /sys doesn't tell."""
     cores: tuple[CpuSet, ...]
     """Logical CPUs of each physical core (SMT siblings together)."""
+    cores_known: bool
+    """Whether /sys tells which CPUs are one core; if not, ``cores`` takes each CPU for one."""
+    caches: tuple[CpuSet, ...]
+    """CPUs that share a last-level (L3) cache, by its lowest CPU; empty where /sys doesn't tell."""
     gpus: tuple[Gpu, ...]
     """All GPUs that this process may open, in the vendor's order."""
+    sites: tuple[Site, ...]
+    """All GPUs of the machine in bus order, those that this process may not open among them."""
     visible: tuple[Gpu, ...]
     """The GPUs that CUDA_VISIBLE_DEVICES leaves, in its order: worker r gets ``visible[r]``."""
     visible_origin: str

@@ -4,7 +4,7 @@ from collections.abc import Mapping
 from pathlib import Path
 
 from launcher.domain.cpuset import CpuSet
-from launcher.domain.machine import Gpu, Machine
+from launcher.domain.machine import Gpu, Machine, Site
 from launcher.machine.cgroup import cpu_quota
 from launcher.machine.gpus import Listing, list_gpus
 from launcher.machine.locality import Locator
@@ -37,7 +37,10 @@ def inspect(root: Path, environ: Mapping[str, str], allowed: CpuSet | None, host
         nodes=nodes,
         packages=processors.packages,
         cores=processors.cores,
+        cores_known=processors.cores_known,
+        caches=processors.caches,
         gpus=gpus,
+        sites=tuple(Site(gpu.bdf, gpu.numa_node) for gpu in gpus),
         visible=visible.gpus,
         visible_origin=visible.origin,
         visible_remark=visible.remark,

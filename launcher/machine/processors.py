@@ -14,7 +14,9 @@ class Processors(NamedTuple):
     online: CpuSet
     allowed: CpuSet
     cores: tuple[CpuSet, ...]
+    cores_known: bool
     packages: tuple[CpuSet, ...]
+    caches: tuple[CpuSet, ...]
 
 
 def read_processors(tree: Tree, allowed: CpuSet | None) -> Processors:
@@ -26,7 +28,9 @@ def read_processors(tree: Tree, allowed: CpuSet | None) -> Processors:
     # machine's view: lxcfs numbers a container's CPUs from 0.
     online = CpuSet(online | allowed)
     cores = _cores(tree, online)
-    return Processors(online, allowed, cores, _packages(tree, cores))
+    known = any(tree.exists(f"{_CPUS}/cpu{min(core)}/topology") for core in cores)
+    packages, caches = _packages(tree, cores), _caches(tree, online)
+    return Processors(online, allowed, cores, known, packages, caches)
 
 
 def _online(tree: Tree) -> CpuSet:
@@ -75,3 +79,15 @@ def _packages(tree: Tree, cores: tuple[CpuSet, ...]) -> tuple[CpuSet, ...]:
         if number is not None and number >= 0:
             packages.setdefault(number, set()).update(core)
     return tuple(sorted((CpuSet(cpus) for cpus in packages.values()), key=min))
+
+
+def _caches(tree: Tree, online: CpuSet) -> tuple[CpuSet, ...]:
+    caches = []
+    left = set(online)
+    for cpu in sorted(online):
+        if cpu in left:
+            shared = CpuSet(tree.cpu_list(f"{_CPUS}/cpu{cpu}/cache/index3/shared_cpu_list") & left)
+            if shared:
+                left -= shared
+                caches.append(shared)
+    return tuple(caches)
