@@ -40,10 +40,10 @@ def list_gpus(tree: Tree) -> Listing:
 
 
 def _by_nvml(tree: Tree) -> tuple[Device, ...]:
-    # NVML asks the running driver: it knows nothing of a captured tree.
-    if not tree.is_live or not (tree.exists(_NVIDIA_PROC) or tree.exists("dev/nvidiactl")):
+    if not (tree.exists(_NVIDIA_PROC) or tree.exists("dev/nvidiactl")):
         return ()
-    named = ((pci.normalised(address), uuid) for address, uuid in nvml.ask_in_child())
+    answer = nvml.devices_in(tree.answer("nvml", nvml.ask_in_child))
+    named = ((pci.normalised(address), uuid) for address, uuid in answer)
     return tuple(Device(bdf, uuid) for bdf, uuid in named if bdf)
 
 

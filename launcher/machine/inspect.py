@@ -6,6 +6,7 @@ from pathlib import Path
 from launcher.domain.cpuset import CpuSet
 from launcher.domain.machine import Gpu, Machine, Site
 from launcher.machine.cgroup import cpu_quota
+from launcher.machine.files import Files
 from launcher.machine.gpus import Listing, list_gpus
 from launcher.machine.locality import Locator
 from launcher.machine.nodes import read_nodes
@@ -14,11 +15,13 @@ from launcher.machine.tree import Tree
 from launcher.machine.visible import select_visible
 
 
-def inspect(root: Path, environ: Mapping[str, str], allowed: CpuSet | None, host: str) -> Machine:
+def inspect(
+    root: Path | Files, environ: Mapping[str, str], allowed: CpuSet | None, host: str
+) -> Machine:
     """Return what the machine below ``root`` has; what it doesn't tell is left open, never guessed.
 
     Args:
-        root: ``/``, or a captured tree with ``sys`` and ``proc``.
+        root: ``/``, or a captured machine with ``sys`` and ``proc``.
         environ: the job's environment, for CUDA_VISIBLE_DEVICES.
         allowed: the CPUs that this process may use; None: what the captured tree says, else all
             that are online there.

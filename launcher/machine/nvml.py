@@ -11,28 +11,39 @@ _END = "end"
 Question = Callable[[], Iterable[tuple[str, str]]]
 
 
-def ask_in_child(
-    question: Question | None = None, timeout: float = 10.0
-) -> tuple[tuple[str, str], ...]:
-    """Return PCI address and UUID of each GPU that NVML lets us use, in NVML's order.
+def ask_in_child(question: Question | None = None, timeout: float = 10.0) -> str:
+    """Return what NVML answers, for ``devices_in`` to read.
 
     Args:
         question: what the child does; None: it asks NVML.
         timeout: seconds, after which the child is killed.
 
     Returns:
-        Nothing where NVML is missing, fails, or does not answer in time.
+        "", or half an answer, where NVML is missing, fails, or does not answer in time.
 
     """
     reading, writing = os.pipe()
     child = _fork(writing, question or _ask_nvml, timeout)
     os.close(writing)
     try:
-        return _decoded(_read_until_end(reading, time.monotonic() + timeout))
+        answer = _read_until_end(reading, time.monotonic() + timeout)
+        return answer.decode(errors="replace")
     finally:
         os.close(reading)
         os.kill(child, signal.SIGKILL)
         _reap(child)
+
+
+def devices_in(answer: str) -> tuple[tuple[str, str], ...]:
+    """Return PCI address and UUID of each GPU that NVML lets us use, in NVML's order.
+
+    Half an answer tells of none.
+    """
+    *lines, last = answer.split("\n")
+    if last != _END:
+        return ()
+    pairs = (line.partition(" ") for line in lines)
+    return tuple((address, uuid) for address, _, uuid in pairs)
 
 
 def _fork(writing: int, question: Question, timeout: float) -> int:
@@ -101,11 +112,3 @@ def _reap(child: int) -> None:
             signal.sigtimedwait({signal.SIGCHLD}, deadline - time.monotonic())
     finally:
         signal.pthread_sigmask(signal.SIG_SETMASK, mask)
-
-
-def _decoded(answer: bytes) -> tuple[tuple[str, str], ...]:
-    *lines, last = answer.decode(errors="replace").split("\n")
-    if last != _END:
-        return ()
-    pairs = (line.partition(" ") for line in lines)
-    return tuple((address, uuid) for address, _, uuid in pairs)

@@ -1,40 +1,35 @@
 """A file-system root to read facts from: this machine's, or a tree captured on another one."""
 
-import os
-from pathlib import Path
+from collections.abc import Callable
+from pathlib import Path, PurePosixPath
 
 from launcher.domain.cpuset import CpuSet
+from launcher.machine.files import Files
+from launcher.machine.folder import Folder
 
 
 class Tree:
     """Files below a root, in which a missing, unreadable or odd file is data and not an error.
 
-    All paths are relative to the root: ``sys/devices/system/cpu/online``.
+    All paths are relative to the root: ``sys/devices/system/cpu/online``. Whatever is asked of the
+    machine goes through here, or else a captured machine could not be replayed.
     """
 
-    def __init__(self, root: Path) -> None:
-        """Take the ``root``: ``/``, or the directory that holds a captured ``sys`` and ``proc``."""
-        self._root = os.path.realpath(root)
-        self._prefix = self._root.rstrip("/") + "/"
+    def __init__(self, files: Files | Path) -> None:
+        """Take the files, or a folder with them: ``/``, or one with a captured ``sys`` and ``proc``."""
+        self._files = Folder(files) if isinstance(files, Path) else files
 
     @property
     def is_live(self) -> bool:
-        """Whether this is the running machine and not a captured tree."""
-        return self._root == "/"
+        """Whether this is the running machine and not a captured one."""
+        return self._files.is_live
 
     def text(self, path: str) -> str:
         """Return what the file says, without white space around it; "" if it can't be read."""
         try:
-            # Hundreds of files of a few bytes each: plain descriptors halve the time of open().
-            descriptor = os.open(self._prefix + path, os.O_RDONLY | os.O_CLOEXEC)
+            return self._files.read(path).decode(errors="replace").strip()
         except OSError:
             return ""
-        try:
-            return _read_all(descriptor).decode(errors="replace").strip()
-        except OSError:
-            return ""
-        finally:
-            os.close(descriptor)
 
     def integer(self, path: str) -> int | None:
         """Return the number in the file, decimal or 0x; None if there is none."""
@@ -57,30 +52,35 @@ class Tree:
     def names(self, path: str) -> tuple[str, ...]:
         """Return the sorted names in a directory; () if there is none."""
         try:
-            with os.scandir(self._prefix + path) as entries:
-                return tuple(sorted(entry.name for entry in entries))
+            return tuple(sorted(self._files.names(path)))
         except OSError:
             return ()
 
     def exists(self, path: str) -> bool:
         """Return whether there is such a file or directory."""
-        return os.access(self._prefix + path, os.F_OK)
+        return self._files.exists(path)
 
     def can_open(self, path: str) -> bool:
         """Return whether the file can be opened: a container's device rules show only then."""
-        try:
-            os.close(os.open(self._prefix + path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK))
-        except OSError:
-            return False
-        return True
+        return self._files.can_open(path)
 
     def parents(self, path: str) -> tuple[str, ...]:
         """Return the directories around the real place of ``path``, innermost first."""
-        real = os.path.realpath(self._prefix + path)
-        if not real.startswith(self._prefix):
+        try:
+            around = PurePosixPath(self._files.real(path)).parents
+        except OSError:
             return ()
-        around = Path(real[len(self._prefix) :]).parents
         return tuple(str(parent) for parent in around)[:-1]
+
+    def answer(self, question: str, ask: Callable[[], str]) -> str:
+        """Return what ``ask`` answers on the running machine, and what it did when captured.
+
+        Args:
+            question: a word that names it, and the file of a capture that keeps the answer.
+            ask: what to do on the running machine; "" stands for no answer.
+
+        """
+        return self._files.answer(question, ask)
 
 
 def cpus_of(text: str) -> CpuSet:
@@ -89,13 +89,6 @@ def cpus_of(text: str) -> CpuSet:
         return CpuSet.parse(text)
     except ValueError:
         return CpuSet()
-
-
-def _read_all(descriptor: int) -> bytes:
-    content = b""
-    while chunk := os.read(descriptor, 65536):
-        content += chunk
-    return content
 
 
 def _from_mask(text: str) -> CpuSet:

@@ -11,7 +11,7 @@ from pathlib import Path
 import psutil
 import pytest
 
-from launcher.machine.nvml import ask_in_child
+from launcher.machine.nvml import Question, ask_in_child, devices_in
 
 TWO = [("00000000:17:00.0", "GPU-a"), ("00000000:99:00.0", "GPU-b")]
 
@@ -29,6 +29,11 @@ def nvmlDeviceGetUUID(handle): return ["GPU-0", "", b"GPU-2"][handle]
 """
 
 
+def asked(question: Question | None = None, timeout: float = 10.0) -> tuple[tuple[str, str], ...]:
+    """Return the GPUs that a child answers with."""
+    return devices_in(ask_in_child(question, timeout))
+
+
 @pytest.fixture(autouse=True)
 def no_child_left() -> Iterator[None]:
     """Every test ends without a child, dead or alive."""
@@ -39,7 +44,7 @@ def no_child_left() -> Iterator[None]:
 
 def test_the_answer_comes_in_order() -> None:
     """Address and UUID of each GPU."""
-    assert ask_in_child(lambda: TWO) == tuple(TWO)
+    assert asked(lambda: TWO) == tuple(TWO)
 
 
 def test_nvml_s_own_words(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -47,19 +52,19 @@ def test_nvml_s_own_words(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> No
     (tmp_path / "pynvml.py").write_text(FAKE_NVML)
     monkeypatch.syspath_prepend(tmp_path)
 
-    assert ask_in_child() == (("0000:17:00.0", "GPU-0"), ("0000:99:00.0", "GPU-2"))
+    assert asked() == (("0000:17:00.0", "GPU-0"), ("0000:99:00.0", "GPU-2"))
 
 
 def test_no_gpu_is_an_answer() -> None:
     """A driver may be there for none of ours."""
-    assert ask_in_child(lambda: ()) == ()
+    assert asked(lambda: ()) == ()
 
 
 def test_a_child_that_hangs_is_killed() -> None:
     """The library hangs on a sick GPU."""
     began = time.monotonic()
 
-    found = ask_in_child(_hang, timeout=0.2)
+    found = asked(_hang, timeout=0.2)
 
     assert found == ()
     assert time.monotonic() - began < 2
@@ -72,7 +77,7 @@ def _hang() -> Iterable[tuple[str, str]]:
 
 def test_a_child_that_raises_is_silent(capfd: pytest.CaptureFixture[str]) -> None:
     """A missing or broken library is no news to the user: the next source is asked."""
-    found = ask_in_child(_raise)
+    found = asked(_raise)
 
     assert found == ()
     assert capfd.readouterr() == ("", "")
@@ -85,7 +90,7 @@ def _raise() -> Iterable[tuple[str, str]]:
 
 def test_a_child_that_crashes_is_no_answer() -> None:
     """A library of another version than the driver may do that."""
-    assert ask_in_child(_crash) == ()
+    assert asked(_crash) == ()
 
 
 def _crash() -> Iterable[tuple[str, str]]:
@@ -95,7 +100,7 @@ def _crash() -> Iterable[tuple[str, str]]:
 
 def test_a_library_that_ends_the_process_ends_only_the_child() -> None:
     """Not even sys.exit comes back as ours."""
-    assert ask_in_child(lambda: sys.exit(3)) == ()
+    assert asked(lambda: sys.exit(3)) == ()
 
 
 def test_a_signal_to_both_is_handled_once(tmp_path: Path) -> None:
@@ -103,7 +108,7 @@ def test_a_signal_to_both_is_handled_once(tmp_path: Path) -> None:
     seen = tmp_path / "seen"
     before = signal.signal(signal.SIGUSR1, lambda *_: _append(seen))
     try:
-        found = ask_in_child(_signal_itself)
+        found = asked(_signal_itself)
         os.kill(os.getpid(), signal.SIGUSR1)
     finally:
         signal.signal(signal.SIGUSR1, before)
@@ -126,7 +131,7 @@ def test_the_child_holds_none_of_our_connections() -> None:
     """The fork server ends when our end closes, whatever NVML does meanwhile."""
     reading, writing = os.pipe()
 
-    found = ask_in_child(lambda: [(str(_is_open(writing)), "")])
+    found = asked(lambda: [(str(_is_open(writing)), "")])
     os.close(reading)
     os.close(writing)
 
@@ -141,7 +146,7 @@ def test_our_own_signal_mask_is_back_afterwards() -> None:
     """It is shut only while the child is made."""
     before = signal.pthread_sigmask(signal.SIG_BLOCK, ())
 
-    ask_in_child(lambda: TWO)
+    asked(lambda: TWO)
 
     assert signal.pthread_sigmask(signal.SIG_BLOCK, ()) == before
 
@@ -153,7 +158,7 @@ def test_a_child_without_us_does_not_hang_for_ever() -> None:
     if middle == 0:
         try:
             os.dup2(telling, 1)
-            ask_in_child(_tell_and_hang, timeout=0.5)
+            asked(_tell_and_hang, timeout=0.5)
         finally:
             os._exit(0)
     os.close(telling)
