@@ -23,7 +23,7 @@ def main() -> int:
 
     gc.freeze()
     gc.enable()
-    code = run(sys.argv[1:], os.environ)
+    code = run(sys.argv[1:], os.environ, sys.argv[0].rpartition("/")[2])
     # All is written. Python would spend 15 ms on taking itself apart.
     os._exit(code)
 

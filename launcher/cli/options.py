@@ -4,16 +4,27 @@ click only splits the words: values stay raw text, so that every conversion and 
 the table's, wherever a value was said.
 """
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from functools import partial
 from typing import NamedTuple
 
 import click
 
 from launcher.cli.mistakes import expect_values, misused_flag, unknown_flag
-from launcher.cli.spelling import full_name
+from launcher.cli.spelling import TORCHRUN_FLAGS, full_name
 from launcher.sources.option import Kind, Option, flag
 from launcher.sources.options import OPTIONS
 from launcher.sources.said import Flags
+
+ALONE = "true"
+"""What a flag says whose value is left out."""
+
+OPTIONAL = {
+    name.replace("_", "-")
+    for option in OPTIONS
+    if option.kind is Kind.OPTIONAL
+    for name in option.names
+}
 
 
 class CommandLine(NamedTuple):
@@ -29,15 +40,18 @@ class Answer(NamedTuple):
     text: str
 
 
-def parse(argv: Sequence[str]) -> CommandLine | Answer:
+def parse(argv: Sequence[str], called: str = "clusterrun") -> CommandLine | Answer:
     """Split ``argv``, without the program's own name, into flags and the words from SCRIPT on.
+
+    As ``torchrun``, abbreviations are torchrun's before they are ours.
 
     Raises:
         UsageError: a flag is unknown, lacks its value, or has one that it does not take.
 
     """
+    full = partial(full_name, preferred=TORCHRUN_FLAGS if called == "torchrun" else ())
     try:
-        context = _command().make_context("clusterrun", list(argv))
+        context = _command(full).make_context("clusterrun", _with_values(argv, full))
     except click.NoSuchOption as error:
         raise unknown_flag(error.option_name, argv) from None
     except click.BadOptionUsage as error:
@@ -46,7 +60,8 @@ def parse(argv: Sequence[str]) -> CommandLine | Answer:
     given = {name: value for name, value in context.params.items() if value or value == ""}
     if "help" in given or "version" in given:
         return _answer(is_help="help" in given)
-    words = given.pop("words", ())
+    # As they were typed: see _with_values.
+    words = tuple(argv[len(argv) - len(given.pop("words", ())) :])
     expect_values(given)
     return CommandLine(given, words)
 
@@ -57,7 +72,19 @@ def _answer(*, is_help: bool) -> Answer:
     return Answer(help_text() if is_help else version_text())
 
 
-def _command() -> click.Command:
+def _with_values(argv: Sequence[str], full: Callable[[str], str]) -> list[str]:
+    """Return as many words, those that may have a value behind ``=`` with one.
+
+    Without it click would take the next word for the value, and that is the script.
+    """
+    return [f"{word}={ALONE}" if _is_alone(word, full) else word for word in argv]
+
+
+def _is_alone(word: str, full: Callable[[str], str]) -> bool:
+    return word.startswith("--") and "=" not in word and full(word[2:]) in OPTIONAL
+
+
+def _command(full: Callable[[str], str]) -> click.Command:
     flags = [_flag(option, name) for option in OPTIONS for name in option.names]
     answers = [
         click.Option(["-h", "--help", "help"], is_flag=True),
@@ -69,7 +96,7 @@ def _command() -> click.Command:
         params=[*flags, *answers, words],
         add_help_option=False,
         # All that follows SCRIPT belongs to the script.
-        context_settings={"token_normalize_func": full_name, "allow_interspersed_args": False},
+        context_settings={"token_normalize_func": full, "allow_interspersed_args": False},
     )
 
 

@@ -14,10 +14,17 @@ from launcher.sources.resolve import Resolved, resolve
 from launcher.workers.fork_server_client import ForkServer
 
 
-def run(argv: Sequence[str], environ: Mapping[str, str]) -> int:
-    """Do what ``argv`` (without the program's name) and ``environ`` ask for; return the exit code."""
+def run(argv: Sequence[str], environ: Mapping[str, str], called: str = "clusterrun") -> int:
+    """Do what a command line and the environment ask for; return the exit code.
+
+    Args:
+        argv: the words behind the program's name.
+        environ: the environment of this process.
+        called: the program's name, without its folder.
+
+    """
     try:
-        return _answer(argv, environ)
+        return _answer(argv, environ, called)
     except LauncherError as error:
         _complain(error.explain())
         return error.exit_code
@@ -30,12 +37,12 @@ def run(argv: Sequence[str], environ: Mapping[str, str]) -> int:
         return ExitCode.INTERNAL
 
 
-def _answer(argv: Sequence[str], environ: Mapping[str, str]) -> int:
-    parsed = parse(argv)
+def _answer(argv: Sequence[str], environ: Mapping[str, str], called: str) -> int:
+    parsed = parse(argv, called)
     if isinstance(parsed, Answer):
         print(parsed.text, flush=True)
         return ExitCode.SUCCESS
-    resolved = resolve(parsed.flags, parsed.words, environ, _this_process())
+    resolved = resolve(parsed.flags, parsed.words, environ, _this_process(called))
     for warning in resolved.warnings:
         _complain(f"clusterrun: {warning}")
     if resolved.dry_run:
@@ -92,12 +99,13 @@ def _complain(text: str) -> None:
             print(text, file=sys.stderr)
 
 
-def _this_process() -> ThisProcess:
+def _this_process(called: str) -> ThisProcess:
     return ThisProcess(
         host=os.uname().nodename,
         cpus=len(os.sched_getaffinity(0)),
         python=sys.executable,
         run_id=_chosen_run_id(),
+        called=called,
     )
 
 

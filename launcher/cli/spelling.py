@@ -1,5 +1,7 @@
 """How flags may be spelled: with - or _, in full, or abbreviated as far as nothing else begins so."""
 
+from collections.abc import Sequence
+
 from launcher.sources.options import OPTIONS
 
 FLAG_NAMES = (
@@ -10,10 +12,28 @@ FLAG_NAMES = (
 """All flags without their dashes."""
 
 
-def full_name(name: str) -> str:
-    """Return the flag that ``name`` means, both without dashes; ``name`` with - if it is unclear."""
+TORCHRUN_FLAGS = (
+    *("nnodes", "nproc-per-node", "rdzv-backend", "rdzv-endpoint", "rdzv-id", "rdzv-conf"),
+    *("standalone", "max-restarts", "monitor-interval", "start-method", "event-log-handler"),
+    *("role", "module", "no-python", "run-path", "log-dir", "redirects", "tee"),
+    *("log-line-prefix-template", "local-ranks-filter", "duplicate-stdout-filters"),
+    *("duplicate-stderr-filters", "node-rank", "master-addr", "master-port", "local-addr"),
+    *("logs-specs", "numa-binding", "signals-to-handle", "shutdown-timeout"),
+    *("virtual-local-rank", "print-completion", "help"),
+)
+"""All that torchrun 2.15 has (torch/distributed/run.py): its abbreviations are told from these."""
+
+
+def full_name(name: str, preferred: Sequence[str] = ()) -> str:
+    """Return the flag that ``name`` means, both without dashes; ``name`` with - if it is unclear.
+
+    An abbreviation of one of the ``preferred`` flags is not one of any other.
+    """
     spelled = name.replace("_", "-")
     meant = meanings(spelled)
+    among = [known for known in meant if known in preferred]
+    if len(among) == 1:
+        return among[0]
     return meant[0] if len(meant) == 1 else spelled
 
 

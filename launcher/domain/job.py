@@ -18,6 +18,9 @@ class ProgramKind(Enum):
     MODULE = "module"
     """A Python module, ``-m``: ``PYTHON -u -m pkg.train ARGS``."""
 
+    RUN_PATH = "run-path"
+    """What ``runpy.run_path`` takes, ``--run-path``: a file, or a folder or archive with __main__.py."""
+
     EXECUTABLE = "executable"
     """Any program, ``--no-python``: ``PROGRAM ARGS``, found on PATH."""
 
@@ -139,6 +142,12 @@ class JobSpec(Struct, frozen=True):
     exec: Fact[bool]
     """This process becomes the one worker, and nobody looks after it."""
     numa_binding: Fact[NumaBinding]
+    role: Fact[str]
+    """ROLE_NAME of the workers."""
+    signals_to_handle: Fact[str]
+    """Names that the workers are told; what clusterrun does about signals is its own affair."""
+    pass_local_rank: Fact[str]
+    """The argument that tells the script its local rank, without dashes; "" for none."""
     start_method: Fact[StartMethod]
     preload: Fact[str | tuple[str, ...]]
     """``auto``, ``none``, or the modules to import before workers are forked."""

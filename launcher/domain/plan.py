@@ -27,6 +27,8 @@ class WorkerPlan(Struct, frozen=True):
     """Why it is not bound, or bound otherwise than its GPU would have it; "" if all is as asked."""
     local_rank_reason: str = ""
     """Why LOCAL_RANK is not the index that one would expect; "" if it is."""
+    own_arguments: tuple[str, ...] = ()
+    """Arguments that only it gets, before all others: ``--local-rank=0``."""
 
 
 class NodePlan(Struct, frozen=True):
@@ -47,6 +49,13 @@ class NodePlan(Struct, frozen=True):
     """Remarks on the whole node: too few CPUs, a list of GPUs cut short, ..."""
     visible_origin: str = ""
     """What gave the workers' GPUs and their order, as ``Machine.visible_origin``."""
+    arguments_at: int = 0
+    """Index in ``command`` from which on the program's arguments stand, a worker's own first."""
+
+    def command_of(self, worker: WorkerPlan) -> tuple[str, ...]:
+        """Return what one worker executes."""
+        at = self.arguments_at
+        return (*self.command[:at], *worker.own_arguments, *self.command[at:])
 
     @property
     def runs_python(self) -> bool:

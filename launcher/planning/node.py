@@ -14,6 +14,9 @@ from launcher.planning.binding import Placement, place
 from launcher.planning.tasks import place_task
 from launcher.planning.threads import threads_per_worker
 
+_RUN_PATH = "import runpy, sys; del sys.argv[0]; runpy.run_path(sys.argv[0], run_name='__main__')"
+"""What torchrun's ``run_script_path`` does, in an interpreter of its own (torch/distributed/run.py)."""
+
 
 def plan_node(  # noqa: PLR0913 - a plan is made of all that is known
     job: JobSpec,
@@ -42,15 +45,17 @@ def plan_node(  # noqa: PLR0913 - a plan is made of all that is known
     variables.check_env(job)
     here = _workers(job, machine, world)
     before = variables.environment_before(job, environ, unset)
+    command = command_of(job.program.value, job.python.value)
     return NodePlan(
         world=world,
         host=machine.host,
-        command=command_of(job.program.value, job.python.value),
+        command=command,
+        arguments_at=len(command) - len(job.program.value.args),
         signal_group=job.program.value.kind is ProgramKind.EXECUTABLE,
         env=variables.job_variables(job, before, here.threads, world),
         unset=tuple(unset),
         workers=tuple(
-            _worker(world, LocalRank(index), placement, error_files, here)
+            _worker(job, world, LocalRank(index), placement, error_files, here)
             for index, placement in enumerate(here.placements)
         ),
         remarks=_remarks(job, machine, here.placements),
@@ -87,28 +92,34 @@ def command_of(program: Program, python: str) -> tuple[str, ...]:
             return (python, "-u", program.name, *program.args)
         case ProgramKind.MODULE:
             return (python, "-u", "-m", program.name, *program.args)
+        case ProgramKind.RUN_PATH:
+            return (python, "-u", "-c", _RUN_PATH, program.name, *program.args)
         case ProgramKind.EXECUTABLE:
             return (program.name, *program.args)
         case _:
             assert_never(program.kind)
 
 
-def _worker(
+def _worker(  # noqa: PLR0913, PLR0917 - as a plan
+    job: JobSpec,
     world: World,
     index: LocalRank,
     placement: Placement,
     error_files: str | None,
     here: _Workers,
 ) -> WorkerPlan:
+    own = {**variables.worker_variables(world, index, error_files), **here.variables}
+    argument = job.pass_local_rank.value
     return WorkerPlan(
         rank=GlobalRank(world.first_rank + index),
         local_rank=index,
         gpu=placement.gpu,
         numa_node=placement.numa_node,
         cpus=placement.cpus,
-        env={**variables.worker_variables(world, index, error_files), **here.variables},
+        env=own,
         remark=placement.remark,
         local_rank_reason=here.reason,
+        own_arguments=(f"--{argument}={own['LOCAL_RANK']}",) if argument else (),
     )
 
 

@@ -8,8 +8,7 @@ from launcher.domain.ranks import LocalRank
 from launcher.domain.world import World
 from launcher.errors import UsageError
 
-_SIGNALS_OF_TORCHRUN = "SIGTERM,SIGINT,SIGHUP,SIGQUIT"
-_ROLE = "default"
+_SIGNALS = "TORCHELASTIC_SIGNALS_TO_HANDLE"
 INTERFACE_VARIABLES = ("GLOO_SOCKET_IFNAME", "NCCL_SOCKET_IFNAME", "TP_SOCKET_IFNAME")
 """Where gloo, NCCL and TensorPipe are told which interface leads to the other nodes."""
 
@@ -24,7 +23,7 @@ _OWNED: Mapping[str, str] = MappingProxyType(
         "TORCHELASTIC_ERROR_FILE": _PER_WORKER,
         "GROUP_RANK": _FIXED,
         "NODE_RANK": _FIXED,
-        "ROLE_NAME": _FIXED,
+        "ROLE_NAME": "use --role",
         "TORCHELASTIC_RESTART_COUNT": _FIXED,
         "TORCHELASTIC_USE_AGENT_STORE": _FIXED,
         "WORLD_SIZE": "use --nproc-per-node and --nnodes",
@@ -78,13 +77,14 @@ def job_variables(
     suggested = {
         "OMP_NUM_THREADS": str(threads),
         "TORCH_NCCL_ASYNC_ERROR_HANDLING": "1",
-        "TORCHELASTIC_SIGNALS_TO_HANDLE": _SIGNALS_OF_TORCHRUN,
+        _SIGNALS: job.signals_to_handle.value,
         **(dict.fromkeys(INTERFACE_VARIABLES, world.interface) if world.interface else {}),
     }
+    asked = {_SIGNALS} if job.signals_to_handle.origin != "default" else set()
     return {
-        **{name: value for name, value in suggested.items() if name not in before},
+        **{name: value for name, value in suggested.items() if name not in before or name in asked},
         **{name: fact.value for name, fact in job.env.items()},
-        "ROLE_NAME": _ROLE,
+        "ROLE_NAME": job.role.value,
         "TORCHELASTIC_RUN_ID": world.run_id,
         "TORCHELASTIC_MAX_RESTARTS": str(job.max_restarts.value),
         # True would make rank 0 wait for a store that nobody serves.

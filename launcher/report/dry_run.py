@@ -15,8 +15,11 @@ from launcher.domain.world import World
 Value = str | int | float | bool | None | list[str] | list[int] | dict[str, str] | dict[str, int]
 Section = tuple[str, Sequence[str]]
 
-TOLD_BY_CLUSTERS = ("tasks", "hosts", "port_candidates")
-"""Rows that are left out where no cluster says anything: nobody else can."""
+SELDOM_TOLD = (
+    *("tasks", "hosts", "port_candidates"),
+    *("role", "signals_to_handle", "pass_local_rank"),
+)
+"""Rows that are left out where nobody says anything, which is nearly always."""
 
 
 def as_text(job: JobSpec, plan: NodePlan) -> str:
@@ -28,7 +31,7 @@ def as_text(job: JobSpec, plan: NodePlan) -> str:
         *_first_worker_section(plan),
         ("variables that no worker inherits", plan.unset),
         ("remarks", plan.remarks),
-        ("command", [join(plan.command)]),
+        _command_section(plan),
     )
     return "\n\n".join(_section(title, lines) for title, lines in sections if lines)
 
@@ -90,6 +93,8 @@ def _program_values(said: Fact[Program]) -> Iterator[tuple[str, Value, str]]:
     yield name, program.name, said.origin
     if program.kind is ProgramKind.EXECUTABLE:
         yield "no_python", True, said.origin
+    if program.kind is ProgramKind.RUN_PATH:
+        yield "run_path", True, said.origin
     yield "args", list(program.args), said.origin
 
 
@@ -115,7 +120,7 @@ def _job_rows(job: JobSpec, world: World) -> Iterator[Sequence[str]]:
     for name, value, origin in _values(job, world):
         if name == "env":
             yield from ((name, f"{key}={fact.value}", fact.origin) for key, fact in job.env.items())
-        elif value or name not in TOLD_BY_CLUSTERS:
+        elif origin != "default" or name not in SELDOM_TOLD:
             yield name, _in_words(name, value, job), origin
 
 
@@ -156,6 +161,12 @@ def _worker_row(plan: NodePlan, worker: WorkerPlan) -> Sequence[str]:
         "-" if gpu is None else gpu.locality,
         _remark(worker),
     )
+
+
+def _command_section(plan: NodePlan) -> Section:
+    first = plan.workers[0]
+    title = f"command of rank {first.rank}" if first.own_arguments else "command"
+    return title, [join(plan.command_of(first))]
 
 
 def _common_rows(job: JobSpec, plan: NodePlan) -> Iterator[Sequence[str]]:

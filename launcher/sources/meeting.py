@@ -37,7 +37,7 @@ def settle_meeting(
     endpoint = settle(options.RDZV_ENDPOINT, sources)
     if shape.agents == 1:
         return Meeting(
-            settle(options.MASTER_ADDR, sources),
+            settle(options.MASTER_ADDR, sources, settle(options.LOCAL_ADDR, sources)),
             settle(options.MASTER_PORT, sources),
             Fact((), "default"),
             endpoint,

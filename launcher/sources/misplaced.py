@@ -38,7 +38,10 @@ def _own_options(args: tuple[str, ...]) -> Iterator[tuple[Option[object], str]]:
 
 def _text(program: Program) -> str | None:
     """Return the script's text; None for what is not a file of Python."""
-    if program.kind is not ProgramKind.SCRIPT or kind_of(program.name) is not FileKind.FILE:
+    if (
+        program.kind not in {ProgramKind.SCRIPT, ProgramKind.RUN_PATH}
+        or kind_of(program.name) is not FileKind.FILE
+    ):
         return None
     return Path(program.name).read_text(encoding="utf-8", errors="replace")
 

@@ -22,6 +22,9 @@ class Kind(Enum):
     FLAG = "flag"
     """``--dry-run``; in a variable or a job file yes or no."""
 
+    OPTIONAL = "optional"
+    """``--pass-local-rank`` or ``--pass-local-rank=local_rank``; alone it says yes."""
+
     REPEATED = "repeated"
     """``--env A=1 --env B=2``; in a variable one on each line."""
 
@@ -34,6 +37,7 @@ class Group(Enum):
     MEETING = "How they find each other"
     FAILING = "When a worker fails"
     OUTPUT = "What is printed and written"
+    TORCHRUN = "What only lines of torchrun's say"
     LAUNCHER = "clusterrun itself"
 
 

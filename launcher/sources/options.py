@@ -4,8 +4,9 @@ from collections.abc import Mapping
 from pathlib import Path
 
 from launcher.domain.job import NumaBinding, StartMethod, WorkerCount
-from launcher.sources import values
+from launcher.sources import torchrun_values, values
 from launcher.sources.option import Group, Kind, Option
+from launcher.sources.torchrun_options import TORCHRUN_OPTIONS
 
 MODULE = Option(
     "module",
@@ -26,6 +27,25 @@ NO_PYTHON = Option(
     help="SCRIPT is a program of any kind, found on PATH and run without Python",
     group=Group.PROGRAM,
     kind=Kind.FLAG,
+)
+RUN_PATH = Option(
+    "run_path",
+    parse=values.switch,
+    default=False,
+    metavar="",
+    help="SCRIPT is a file, folder or archive, run by runpy.run_path in the folder we are in",
+    group=Group.PROGRAM,
+    kind=Kind.FLAG,
+)
+PASS_LOCAL_RANK = Option(
+    "pass_local_rank",
+    parse=torchrun_values.local_rank_argument,
+    default="",
+    metavar="[=local-rank|local_rank]",
+    help="Give the script --local-rank=N too, or --local_rank=N as torch 1 did",
+    group=Group.PROGRAM,
+    kind=Kind.OPTIONAL,
+    otherwise="no",
 )
 PYTHON = Option(
     "python",
@@ -112,6 +132,15 @@ NUMA_BINDING = Option(
     help="The CPUs that a worker may use: those near its GPU, or all",
     group=Group.WORKERS,
 )
+ROLE = Option(
+    "role",
+    parse=torchrun_values.role,
+    default="default",
+    metavar="NAME",
+    help="What the workers are called, their ROLE_NAME",
+    group=Group.WORKERS,
+    everyday=True,
+)
 CLUSTER = Option(
     "cluster",
     parse=values.cluster,
@@ -151,6 +180,15 @@ MASTER_PORT = Option(
     group=Group.MEETING,
     otherwise="on one node a free port, chosen anew for each attempt, else the cluster's, or 29500",
     everyday=True,
+)
+LOCAL_ADDR: Option[str | None] = Option(
+    "local_addr",
+    parse=values.address,
+    default=None,
+    metavar="HOST",
+    help="This node's own address: MASTER_ADDR where it is node 0 and nothing else says",
+    group=Group.MEETING,
+    otherwise="found by itself",
 )
 RDZV_ENDPOINT: Option[str | None] = Option(
     "rdzv_endpoint",
@@ -334,6 +372,8 @@ MACHINE_ROOT: Option[Path | None] = Option(
 OPTIONS: tuple[Option[object], ...] = (
     MODULE,
     NO_PYTHON,
+    RUN_PATH,
+    PASS_LOCAL_RANK,
     PYTHON,
     ENV,
     START_METHOD,
@@ -343,10 +383,12 @@ OPTIONS: tuple[Option[object], ...] = (
     NODE_RANK,
     NPROC_PER_NODE,
     NUMA_BINDING,
+    ROLE,
     CLUSTER,
     EXEC,
     MASTER_ADDR,
     MASTER_PORT,
+    LOCAL_ADDR,
     RDZV_ENDPOINT,
     RDZV_TIMEOUT,
     TOKEN_FILE,
@@ -362,6 +404,7 @@ OPTIONS: tuple[Option[object], ...] = (
     LOG_DIR,
     EVENTS,
     VERBOSE,
+    *TORCHRUN_OPTIONS,
     CONFIG,
     DRY_RUN,
     JSON,

@@ -14,3 +14,5 @@ class ThisProcess(Struct, frozen=True):
     """The interpreter for the workers."""
     run_id: str
     """A name for the run, that no other process of this host has at the same time."""
+    called: str = "clusterrun"
+    """The name of the command; as ``torchrun``, every default is torchrun's."""

@@ -1,5 +1,7 @@
 """What the workers run: a script, a module or any program."""
 
+from msgspec import Struct
+
 from launcher.domain.facts import Fact
 from launcher.domain.job import Program, ProgramKind
 from launcher.errors import UsageError
@@ -7,37 +9,60 @@ from launcher.sources.executables import expect_program
 from launcher.sources.scripts import expect_script
 from launcher.sources.suggestions import command
 
+
+class Manner(Struct, frozen=True):
+    """How the options say that the program is run."""
+
+    module: Fact[bool]
+    no_python: Fact[bool]
+    run_path: Fact[bool]
+    """Beats ``no_python``, as torchrun has it."""
+    pass_local_rank: Fact[str]
+    """The argument for it, "" for none."""
+
+
 COMMAND_LINE = "command line"
 """Origin of a program whose words stand there."""
 
 
-def find_program(
-    words: Fact[tuple[str, ...]], module: Fact[bool], no_python: Fact[bool], search_path: str
-) -> Fact[Program]:
+def find_program(words: Fact[tuple[str, ...]], manner: Manner, search_path: str) -> Fact[Program]:
     """Return what the workers run; ``words`` are its name and its arguments.
 
     Raises:
         UsageError: there is none, or it cannot be run in the way that the options say.
 
     """
-    if module.value and no_python.value:
-        raise UsageError(
-            f"{module.origin} and {no_python.origin} exclude each other", "leave one of them out"
-        )
+    _expect_one(manner)
     if not words.value:
         raise UsageError("there is no script to run", f"for example:\n  {command('train.py')}")
     where = "" if words.origin == COMMAND_LINE else f"{words.origin}: "
     name, *args = words.value
-    if no_python.value:
+    if manner.run_path.value:
+        kind = ProgramKind.RUN_PATH
+        expect_script(words.value, where, search_path)
+    elif manner.no_python.value:
         kind = ProgramKind.EXECUTABLE
         expect_program(name, where, search_path)
-    elif module.value:
+    elif manner.module.value:
         kind = ProgramKind.MODULE
         _expect_module(name, where)
     else:
         kind = ProgramKind.SCRIPT
         expect_script(words.value, where, search_path)
     return Fact(Program(kind, name, tuple(args)), words.origin)
+
+
+def _expect_one(manner: Manner) -> None:
+    other = manner.run_path if manner.run_path.value else manner.no_python
+    if manner.module.value and other.value:
+        raise UsageError(
+            f"{manner.module.origin} and {other.origin} exclude each other", "leave one of them out"
+        )
+    if manner.no_python.value and manner.pass_local_rank.value:
+        raise UsageError(
+            f"{manner.pass_local_rank.origin} is for Python scripts, not for {manner.no_python.origin}",
+            "leave it out: the program finds its local rank in LOCAL_RANK",
+        )
 
 
 def _expect_module(name: str, where: str) -> None:

@@ -13,7 +13,7 @@ from msgspec import Struct
 from launcher.domain.facts import Fact
 from launcher.domain.job import JobSpec
 from launcher.errors import UsageError
-from launcher.sources import options
+from launcher.sources import options, torchrun_options
 from launcher.sources.clusters.cluster import Surroundings
 from launcher.sources.executables import find_interpreter
 from launcher.sources.files import FileKind, kind_of
@@ -22,11 +22,13 @@ from launcher.sources.misplaced import misplaced_options
 from launcher.sources.nested import NESTED_WARNING, left_by_outer_launch
 from launcher.sources.option import Option
 from launcher.sources.process import ThisProcess
-from launcher.sources.programs import COMMAND_LINE, find_program
+from launcher.sources.programs import COMMAND_LINE, Manner, find_program
 from launcher.sources.replacing import expect_replaceable
 from launcher.sources.said import (
     NO_JOB_FILE,
+    PREFIX,
     TOKEN_VARIABLE,
+    TORCHRUN_PREFIX,
     Flags,
     JobFile,
     Said,
@@ -37,6 +39,7 @@ from launcher.sources.said import (
 )
 from launcher.sources.shape import Shape, find_shape
 from launcher.sources.token import find_token
+from launcher.sources.torchrun_lines import translate
 from launcher.sources.typed import Typed
 
 ValueT = TypeVar("ValueT")
@@ -53,6 +56,9 @@ PLAIN: tuple[Option[object], ...] = (
     options.CONTAIN,
     options.EXEC,
     options.NUMA_BINDING,
+    options.ROLE,
+    options.PASS_LOCAL_RANK,
+    torchrun_options.SIGNALS_TO_HANDLE,
     options.START_METHOD,
     options.PRELOAD,
     options.PRELOAD_TIMEOUT,
@@ -93,7 +99,9 @@ def resolve(
     left = left_by_outer_launch(environ)
     inherited = {name: value for name, value in environ.items() if name not in left}
     typed = Typed(flags, tuple(words))
-    sources, program_words = _sources(typed, inherited)
+    told, program_words = _sources(typed, inherited)
+    translated = translate(told, inherited, called=process.called)
+    sources = translated.sources
     env = _env(sources)
     # Which GPUs the workers see is the job's own choice, whatever the cluster has set.
     seen = {name: env[name].value for name in env.keys() & {"CUDA_VISIBLE_DEVICES"}}
@@ -109,6 +117,7 @@ def resolve(
         warnings=(
             *((NESTED_WARNING,) if left else ()),
             *strange_variables(inherited),
+            *translated.warnings,
             *shape.warnings,
             *misplaced_options(job.program.value),
         ),
@@ -125,8 +134,8 @@ def _sources(
     """Return what each source says, the strongest first, and the program with its arguments."""
     said = (
         said_by_flags(typed.flags),
-        said_by_variables(inherited, "CLUSTERRUN_"),
-        said_by_variables(inherited, "PET_"),
+        said_by_variables(inherited, PREFIX),
+        said_by_variables(inherited, TORCHRUN_PREFIX),
     )
     job_file = _job_file(settle(options.CONFIG, said))
     if typed.words:
@@ -175,8 +184,12 @@ def _job(
         events=_expect_no_folder(settle(options.EVENTS, sources)),
         program=find_program(
             words,
-            settle(options.MODULE, sources),
-            settle(options.NO_PYTHON, sources),
+            Manner(
+                module=settle(options.MODULE, sources),
+                no_python=settle(options.NO_PYTHON, sources),
+                run_path=settle(options.RUN_PATH, sources),
+                pass_local_rank=settle(options.PASS_LOCAL_RANK, sources),
+            ),
             search_path,
         ),
     )

@@ -1,6 +1,6 @@
 """What one source says, still as text: by the command line, by variables, by a job file."""
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from typing import TypeVar
 
 from msgspec import Struct
@@ -20,6 +20,8 @@ Flags = Mapping[str, Given]
 """What the command line gives, by name in snake_case."""
 
 PREFIX = "CLUSTERRUN_"
+
+TORCHRUN_PREFIX = "PET_"
 
 TOKEN_VARIABLE = f"{PREFIX}TOKEN"
 """The one variable of ours that is no option."""
@@ -82,13 +84,10 @@ def said_by_exports(environ: Mapping[str, str]) -> Said:
 
 
 def strange_variables(environ: Mapping[str, str]) -> tuple[str, ...]:
-    """Return a warning for each CLUSTERRUN_ variable that no option has."""
+    """Return a warning for each CLUSTERRUN_ or PET_ variable that no option has."""
     known = {name.upper() for option in OPTIONS for name in option.names}
-    known.add(TOKEN_VARIABLE.removeprefix(PREFIX))
-    named = (name.removeprefix(PREFIX) for name in sorted(environ) if name.startswith(PREFIX))
-    return tuple(
-        _strange(name, known) for name in named if name not in known and environ[PREFIX + name]
-    )
+    with_token = {*known, TOKEN_VARIABLE.removeprefix(PREFIX)}
+    return (*_strange(PREFIX, environ, with_token), *_strange(TORCHRUN_PREFIX, environ, known))
 
 
 def settle(
@@ -138,8 +137,11 @@ def _lines(option: Option[object], value: str) -> list[str]:
     return [line for line in lines if line]
 
 
-def _strange(name: str, known: Iterable[str]) -> str:
-    # Compared without what all have in front, which would make any two look alike.
-    nearest = closest(name, known)
-    suggestion = f"; did you mean {PREFIX}{nearest}?" if nearest else ""
-    return f"{PREFIX}{name} is not a variable that clusterrun reads{suggestion}"
+def _strange(prefix: str, environ: Mapping[str, str], known: Collection[str]) -> Iterator[str]:
+    for variable in sorted(environ):
+        # Compared without what all have in front, which would make any two look alike.
+        name = variable.removeprefix(prefix)
+        if variable.startswith(prefix) and environ[variable] and name not in known:
+            nearest = closest(name, known)
+            suggestion = f"; did you mean {prefix}{nearest}?" if nearest else ""
+            yield f"{variable} is not a variable that clusterrun reads{suggestion}"

@@ -8,6 +8,7 @@ from pathlib import Path
 from launcher.errors import UsageError
 from launcher.sources.executables import find_executable
 from launcher.sources.files import FileKind, is_executable, kind_of
+from launcher.sources.other_launchers import expect_no_launcher
 from launcher.sources.suggestions import command, did_you_mean_file
 
 INTERPRETERS = {"python", "pypy"}
@@ -24,6 +25,7 @@ def expect_script(words: Sequence[str], where: str, search_path: str) -> None:
 
     """
     name = words[0]
+    expect_no_launcher(words, where)
     if name.rpartition("/")[2].rstrip("0123456789.") in INTERPRETERS:
         raise UsageError(f"{where}{name} is no script, but what runs one", _without(words))
     kind = kind_of(name)

@@ -23,6 +23,7 @@ from launcher.sources.options import (
     RDZV_ENDPOINT,
 )
 from launcher.sources.said import Said, find, said_by_exports, settle
+from launcher.sources.torchrun_lines import default_workers
 
 Workers = Fact[int | WorkerCount]
 
@@ -35,6 +36,8 @@ class Wish(Struct, frozen=True):
     nproc_per_node: Workers | None
     has_address: bool
     """They say where node 0 is."""
+    otherwise: Workers = Fact(NPROC_PER_NODE.default, "default")
+    """Workers where neither they nor the cluster say anything."""
 
     @property
     def is_whole(self) -> bool:
@@ -87,6 +90,7 @@ def find_shape(sources: Sequence[Said], around: Surroundings, *, is_nested: bool
         node_rank=find(NODE_RANK, sources),
         nproc_per_node=find(NPROC_PER_NODE, sources),
         has_address=bool(find(MASTER_ADDR, said) or find(RDZV_ENDPOINT, said)),
+        otherwise=default_workers(around.process.called),
     )
     return replace(settle_shape(wish, place), cluster=cluster)
 
@@ -120,7 +124,7 @@ def _wished(wish: Wish) -> Shape:
     return Shape(
         nnodes=wish.nnodes or Fact(NNODES.default, "default"),
         node_rank=wish.node_rank or Fact(None, "default"),
-        nproc_per_node=wish.nproc_per_node or Fact(NPROC_PER_NODE.default, "default"),
+        nproc_per_node=wish.nproc_per_node or wish.otherwise,
     )
 
 

@@ -4,8 +4,11 @@ from collections.abc import Iterator, Sequence
 
 from msgspec import Struct
 
-from launcher.sources.option import flag
+from launcher.sources.option import Kind, flag
+from launcher.sources.options import OPTIONS
 from launcher.sources.said import Flags, Given
+
+OPTIONAL = {name for row in OPTIONS if row.kind is Kind.OPTIONAL for name in row.names}
 
 
 class Typed(Struct, frozen=True):
@@ -26,6 +29,8 @@ def _words(name: str, given: Given) -> Iterator[str]:
     match given:
         case bool():
             yield flag(name)
+        case str() if name in OPTIONAL:
+            yield f"{flag(name)}={given}"
         case str():
             yield from (flag(name), given)
         case _:

@@ -135,7 +135,7 @@ class ForkServer:
         request: Message = {
             "kind": "spawn",
             "local_rank": worker.local_rank,
-            "argv": list(plan.command),
+            "argv": list(plan.command_of(worker)),
             "env": {**plan.env, **worker.env},
             "startup": startup,
             "cpus": None if worker.cpus is None else sorted(worker.cpus),

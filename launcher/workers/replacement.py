@@ -32,4 +32,5 @@ def become_worker(plan: NodePlan, environment: Mapping[str, str]) -> NoReturn:
     for number in IGNORED_BY_PYTHON:
         signal.signal(number, signal.SIG_DFL)
     (worker,) = plan.workers
-    os.execvpe(plan.command[0], plan.command, {**environment, **plan.env, **worker.env})
+    command = plan.command_of(worker)
+    os.execvpe(command[0], command, {**environment, **plan.env, **worker.env})

@@ -31,6 +31,13 @@ from launcher.sources.said import Flags, Given
         ("train.py -- --nnodes", {}, "train.py -- --nnodes"),
         ("--json -- --odd.py --json", {"json": True}, "--odd.py --json"),
         ("--nnodes rubbish", {"nnodes": "rubbish"}, ""),
+        (
+            "--pass-local-rank train.py --pass-local-rank",
+            {"pass_local_rank": "true"},
+            "train.py --pass-local-rank",
+        ),
+        ("--pass_local=local_rank train.py", {"pass_local_rank": "local_rank"}, "train.py"),
+        ("--no-python --pass-local-rank", {"no_python": True, "pass_local_rank": "true"}, ""),
     ],
 )
 def test_lines(line: str, flags: Flags, words: str) -> None:
@@ -55,12 +62,17 @@ def test_the_callers_list_is_left_alone() -> None:
 @pytest.mark.parametrize("option", OPTIONS, ids=[option.name for option in OPTIONS])
 def test_every_option_has_its_flag(option: Option[object]) -> None:
     """Each row of the table is a flag, under each of its names."""
-    kinds: dict[Kind, Given] = {Kind.FLAG: True, Kind.VALUE: "x", Kind.REPEATED: ("x",)}
+    kinds: dict[Kind, Given] = {
+        Kind.FLAG: True,
+        Kind.VALUE: "x",
+        Kind.OPTIONAL: "true",
+        Kind.REPEATED: ("x",),
+    }
     given = kinds[option.kind]
 
     for name in option.names:
         spelled = f"--{name}"
-        argv = [spelled] if option.kind is Kind.FLAG else [spelled, "x"]
+        argv = [spelled] if option.kind in {Kind.FLAG, Kind.OPTIONAL} else [spelled, "x"]
         assert parse([*argv, "train.py"]) == CommandLine({name: given}, ("train.py",))
 
 

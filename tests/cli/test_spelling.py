@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from launcher.cli.spelling import FLAG_NAMES, full_name, is_flag, meanings
+from launcher.cli.spelling import FLAG_NAMES, TORCHRUN_FLAGS, full_name, is_flag, meanings
 
 
 @pytest.mark.parametrize(
@@ -58,3 +58,15 @@ def test_a_clear_abbreviation_means_its_flag(name: str, data: st.DataObject) -> 
 def test_words_that_are_flags(word: str, is_one: bool) -> None:  # noqa: FBT001 - a table's column
     """Long flags of ours, with or without a value behind them."""
     assert is_flag(word) is is_one
+
+
+@pytest.mark.parametrize(
+    ("typed", "as_clusterrun", "as_torchrun"),
+    [("ev", "ev", "event-log-handler"), ("st", "st", "st"), ("dry", "dry-run", "dry-run")],
+)
+def test_as_torchrun_its_own_flags_come_first(
+    typed: str, as_clusterrun: str, as_torchrun: str
+) -> None:
+    """What is clear among torchrun's flags is not made unclear by ours."""
+    assert full_name(typed) == as_clusterrun
+    assert full_name(typed, TORCHRUN_FLAGS) == as_torchrun

@@ -152,9 +152,10 @@ class Job:
 class Launcher:
     """Starts the command in a folder of its own, and ends what it has started."""
 
-    def __init__(self, folder: Path) -> None:
-        """Take the folder for scripts, which is also where the command runs."""
+    def __init__(self, folder: Path, program: str = COMMAND) -> None:
+        """Take the folder for scripts, which is also where the ``program`` runs: the command."""
         self.folder = folder
+        self.program = program
         self.jobs: list[Job] = []
         self._numbers = itertools.count()
 
@@ -197,7 +198,7 @@ class Launcher:
         count = () if workers is None else ("--nproc-per-node", str(workers))
         mark = f"{os.getpid()}-{id(self)}-{next(self._numbers)}"
         process = subprocess.Popen(
-            [*around, COMMAND, *count, *words],
+            [*around, self.program, *count, *words],
             cwd=self.folder,
             env={**plain_environment(), MARK: mark, **(environ or {})},
             stdin=stdin,

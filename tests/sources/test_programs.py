@@ -16,6 +16,7 @@ from tests.described import describe, mistake
 NOBODY = 65534
 MODULE = {"module": True}
 NO_PYTHON = {"no_python": True}
+RUN_PATH = {"run_path": True}
 
 
 @pytest.fixture(autouse=True)
@@ -46,6 +47,8 @@ def files(folder: Path) -> None:
         ({}, ("tool",), Program(ProgramKind.SCRIPT, "tool", ())),
         (MODULE, ("pkg.train", "x"), Program(ProgramKind.MODULE, "pkg.train", ("x",))),
         (NO_PYTHON, ("sh", "-c", ":"), Program(ProgramKind.EXECUTABLE, "sh", ("-c", ":"))),
+        (RUN_PATH, ("app", "x"), Program(ProgramKind.RUN_PATH, "app", ("x",))),
+        (RUN_PATH | NO_PYTHON, ("tool",), Program(ProgramKind.RUN_PATH, "tool", ())),
         (NO_PYTHON, ("./tool",), Program(ProgramKind.EXECUTABLE, "./tool", ())),
     ],
 )
@@ -90,6 +93,31 @@ UNFIT = [
             ("python3.11 -u train.py", "train.py"),
             ("/usr/bin/python3 -m pkg.train x", "-m pkg.train x"),
             ("pypy3", "SCRIPT"),
+        ]
+    ),
+    *(
+        (
+            tuple(words.split()),
+            f"{launcher} is a launcher itself",
+            "leave it out, its options are clusterrun's too:\n  clusterrun [OPTIONS] " + line,
+        )
+        for words, launcher, line in [
+            (
+                "python -m torch.distributed.launch --nproc_per_node=2 train.py --lr 1",
+                "torch.distributed.launch",
+                "--pass-local-rank --nproc_per_node=2 train.py --lr 1",
+            ),
+            (
+                "python3.8 -u -m torch.distributed.launch --use_env train.py",
+                "torch.distributed.launch",
+                "--use_env train.py",
+            ),
+            ("python -m torch.distributed.run train.py", "torch.distributed.run", "train.py"),
+            (
+                "/opt/bin/torchrun --standalone train.py",
+                "/opt/bin/torchrun",
+                "--standalone train.py",
+            ),
         ]
     ),
     (("src",), "src is a folder without __main__.py", "did you mean src/main.py?"),

@@ -58,11 +58,13 @@ def test_other_prefixes_are_not_read() -> None:
         ("CLUSTERRUN_NPROC", "; did you mean CLUSTERRUN_NPROC_PER_NODE?"),
         ("CLUSTERRUN_NNODE", "; did you mean CLUSTERRUN_NNODES?"),
         ("CLUSTERRUN_COLOUR_OF_SKY", ""),
+        ("PET_NPROC", "; did you mean PET_NPROC_PER_NODE?"),
+        ("PET_TOKEN", "; did you mean PET_TOKEN_FILE?"),
     ],
 )
 def test_strange_variables_are_warned_of(name: str, nearest: str) -> None:
-    """An unknown CLUSTERRUN_ variable is told with the nearest known one."""
-    environ = {name: "1", "CLUSTERRUN_MASTER_PORT": "1", "PET_STRANGE": "1", "CLUSTERRUN_X": ""}
+    """An unknown CLUSTERRUN_ or PET_ variable is told with the nearest known one."""
+    environ = {name: "1", "CLUSTERRUN_MASTER_PORT": "1", "PET_RDZV_ID": "1", "CLUSTERRUN_X": ""}
 
     assert strange_variables(environ) == (
         f"{name} is not a variable that clusterrun reads{nearest}",

@@ -49,7 +49,7 @@ class Preparation:
     def script_for(self, request: dict[str, Any]) -> Script | None:
         """Return the script if this worker is to run it in place."""
         script = self._script
-        if script is None or script.command != request["argv"]:
+        if script is None or not script.is_run_by(request["argv"]):
             return None
         try:
             script.refresh()

@@ -48,6 +48,10 @@ class Script:
             NotToBeRunInPlace: it is not a file with Python's source that compiles.
 
         """
+        if command[2] == "-c":
+            raise NotToBeRunInPlace(
+                "--run-path asks for runpy, which has an interpreter of its own"
+            )
         self.command = command
         self.fresh = fresh
         self.is_module = command[2] == "-m"
@@ -60,6 +64,11 @@ class Script:
         self._code: CodeType | None = None
         if not self.is_module:
             self.read()
+
+    def is_run_by(self, command: list[str]) -> bool:
+        """Tell whether ``command`` is this script, with whatever arguments."""
+        end = 4 if self.is_module else 3
+        return command[:end] == self.command[:end]
 
     def read(self) -> bytes:
         """Compile the script unless it is as it was; return its source.
@@ -103,9 +112,7 @@ class Script:
 
     def enter(self) -> None:
         """Give this process, which workers are forked from, what imports of the script may look at."""
-        sys.argv = ["-m", *self.command[4:]] if self.is_module else self.command[2:]
-        if hasattr(sys, "orig_argv"):  # since Python 3.10
-            sys.orig_argv = list(self.command)
+        self._set_arguments(self.command)
         if not getattr(sys.flags, "safe_path", False):
             sys.path.insert(0, self.folder())
         # Where our own modules were found; and Python asks each script whether it is an archive.
@@ -114,6 +121,11 @@ class Script:
         if not self.is_module:
             sys.path_importer_cache[self.path] = asked
         sys.modules["__main__"] = self.new_main()
+
+    def _set_arguments(self, command: list[str]) -> None:
+        sys.argv = ["-m", *command[4:]] if self.is_module else command[2:]
+        if hasattr(sys, "orig_argv"):  # since Python 3.10
+            sys.orig_argv = list(command)
 
     def folder(self) -> str:
         """Return the first entry of sys.path."""
@@ -146,7 +158,9 @@ class Script:
         for name, value in request["env"].items():
             os.environ[name] = value
         # Where the kernel can't, tools show the server's arguments: no reason not to train.
-        show(self.command, os.environ)
+        show(request["argv"], os.environ)
+        if request["argv"] != self.command:
+            self._set_arguments(request["argv"])
         if signal.getsignal(signal.SIGINT) == signal.SIG_DFL:
             signal.signal(signal.SIGINT, signal.default_int_handler)
         for number in (signal.SIGPIPE, signal.SIGXFSZ):

@@ -1,0 +1,115 @@
+"""What flags of torchrun's do to the workers, seen from inside of them."""
+
+import zipfile
+
+import pytest
+
+from tests.contract.launched import Launcher
+from tests.workers.interpreters import oldest_python
+
+SHOWS_ARGUMENTS = """
+    import os, sys
+    print("rank", os.environ["LOCAL_RANK"], "saw", *sys.argv[1:])
+"""
+
+SHOWS_PLACE = """
+import __main__, os, sys
+print("ran", __name__, __file__ == sys.argv[0], sys.argv[1:], __main__.__dict__ is globals())
+"""
+
+
+@pytest.mark.parametrize("method", ["fork", "spawn"])
+@pytest.mark.parametrize(
+    ("flag", "name"),
+    [("--pass-local-rank", "--local-rank"), ("--pass-local-rank=local_rank", "--local_rank")],
+)
+def test_the_local_rank_as_an_argument(
+    clusterrun: Launcher, method: str, flag: str, name: str
+) -> None:
+    """It comes first, as from torch.distributed.launch, however workers start."""
+    job = clusterrun.script(
+        SHOWS_ARGUMENTS, f"--start-method={method}", flag, workers=2, args=("--lr", "1")
+    )
+
+    ended = job.ended()
+
+    assert ended.code == 0, ended.err
+    for rank in range(2):
+        assert f"rank {rank} saw {name}={rank} --lr 1\n" in ended.out
+
+
+def test_the_local_rank_of_a_module(clusterrun: Launcher) -> None:
+    """``-m`` has its arguments behind the module's name."""
+    (clusterrun.folder / "pkg").mkdir()
+    (clusterrun.folder / "pkg" / "train.py").write_text("import sys; print('saw', sys.argv[1:])")
+
+    ended = clusterrun.command("--pass-local-rank", "-m", "pkg.train", "x", workers=1).ended()
+
+    assert (ended.code, ended.out) == (0, "saw ['--local-rank=0', 'x']\n")
+
+
+def test_the_local_rank_on_an_old_interpreter(clusterrun: Launcher) -> None:
+    """Scripts for torch 1 come with a Python as old."""
+    python = oldest_python()
+    if python is None:
+        pytest.skip("no Python 3.8 here")
+
+    ended = clusterrun.script(
+        SHOWS_ARGUMENTS, "--python", python, "--pass-local-rank=local_rank", workers=2
+    ).ended()
+
+    assert ended.code == 0, ended.err
+    assert "rank 1 saw --local_rank=1\n" in ended.out
+
+
+@pytest.mark.parametrize("kind", ["file", "folder", "archive"])
+def test_run_path(clusterrun: Launcher, kind: str) -> None:
+    """A file of any name, a folder or an archive with __main__.py, as runpy.run_path has them."""
+    target = clusterrun.folder / kind
+    if kind == "archive":
+        with zipfile.ZipFile(target, "w") as archive:
+            archive.writestr("__main__.py", SHOWS_PLACE)
+    elif kind == "folder":
+        target.mkdir()
+        (target / "__main__.py").write_text(SHOWS_PLACE)
+    else:
+        target.write_text(SHOWS_PLACE)
+
+    ended = clusterrun.command("--run-path", str(target), "x", workers=1).ended()
+
+    own_file = kind == "file"
+    assert (ended.code, ended.out) == (0, f"ran __main__ {own_file} ['x'] True\n"), ended.err
+
+
+def test_role_and_signals(clusterrun: Launcher) -> None:
+    """Workers are told both."""
+    script = """
+        import os
+        print(os.environ["ROLE_NAME"], os.environ["TORCHELASTIC_SIGNALS_TO_HANDLE"])
+    """
+
+    ended = clusterrun.script(
+        script, "--role=trainer", "--signals-to-handle=SIGTERM,SIGUSR1", workers=1
+    ).ended()
+
+    assert (ended.code, ended.out) == (0, "trainer SIGTERM,SIGUSR1\n")
+
+
+def test_called_as_torchrun(torchrun: Launcher) -> None:
+    """One worker that is bound nowhere, in an interpreter of its own, and exit codes are ours."""
+    script = """
+        import os, sys
+        print(os.environ["WORLD_SIZE"], len(os.sched_getaffinity(0)) == len(os.sched_getaffinity(os.getppid())))
+        sys.exit(7)
+    """
+
+    ended = torchrun.script(script).ended()
+
+    assert (ended.code, ended.out) == (7, "1 True\n"), ended.err
+
+
+def test_called_as_torchrun_by_its_abbreviations(torchrun: Launcher) -> None:
+    """``--ev`` is clear there, and here would be ``--events``, too."""
+    ended = torchrun.script("pass", "--ev=null", "--nproc=2").ended()
+
+    assert (ended.code, ended.err) == (0, "")
