@@ -2,7 +2,7 @@
 
 import os
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 
 from launcher.domain.cpuset import CpuSet
@@ -10,6 +10,7 @@ from launcher.domain.cpuset import CpuSet
 CPUS = "sys/devices/system/cpu"
 NODES = "sys/devices/system/node"
 PCI = "sys/bus/pci"
+KFD = "sys/class/kfd/kfd/topology/nodes"
 
 
 @dataclass(frozen=True)
@@ -29,6 +30,32 @@ class PciDevice:
     """Number of its /dev/nvidiaN; then /proc/driver/nvidia lists it."""
     behind: str = ""
     """Where it really is, below sys/devices: ``pci0000:00/0000:00:01.0``."""
+    model: str = "NVIDIA H200"
+    """As the driver names it."""
+    device: str | None = None
+    """Number of the model on the bus."""
+    drm: Sequence[str] = ()
+    """Its graphics nodes: ``card0``, ``renderD128``."""
+    tiles: int = 0
+    """Directories ``tile0``, ... of the xe driver."""
+    virtual: bool = False
+    """It is a virtual function of another device."""
+
+
+@dataclass(frozen=True)
+class KfdNode:
+    """A node of AMD's KFD: a GPU where it has an address, else a CPU."""
+
+    bdf: str = ""
+    partition: int = 0
+    """Number of the part of the GPU that it is."""
+    render: int = 0
+    unique_id: int = 0
+    links: Mapping[int, int] = field(default_factory=dict)
+    """Weight by the number of the node at the other end."""
+    version: int = 90010
+    readable: bool = True
+    """Whether its properties may be read: those of other containers' GPUs are empty."""
 
 
 @dataclass(frozen=True)
@@ -44,6 +71,8 @@ class MachineFacts:
     """Siblings, where a core has more than one CPU."""
     packages: Sequence[str] = ("0-1", "2-3")
     devices: Sequence[PciDevice] = ()
+    kfd: Sequence[KfdNode] = ()
+    """AMD's own topology, by node."""
     allowed: str | None = None
     """Cpus_allowed_list of a captured process."""
 
@@ -78,6 +107,8 @@ def write_tree(root: Path, facts: MachineFacts) -> Path:
         write_files(root, {f"{NODES}/node{number}/distance": row})
     for device in facts.devices:
         _write_device(root, device)
+    for number, node in enumerate(facts.kfd):
+        write_files(root, _kfd_files(f"{KFD}/{number}", number, node))
     if facts.allowed is not None:
         write_files(root, {"proc/self/status": f"Name:\tx\nCpus_allowed_list:\t{facts.allowed}"})
     return root
@@ -106,11 +137,16 @@ def _write_device(root: Path, device: PciDevice) -> None:
     facts = {
         "class": device.pci_class,
         "vendor": device.vendor,
+        "device": device.device,
         "numa_node": None if device.numa_node is None else str(device.numa_node),
         "local_cpulist": device.local_cpulist,
         "local_cpus": device.local_cpus,
     }
     write_files(root, {f"{real}/{name}": text for name, text in facts.items() if text is not None})
+    for name in (*device.drm, *(f"../tile{number}" for number in range(device.tiles))):
+        (root / real / "drm" / name).resolve().mkdir(parents=True)
+    if device.virtual:
+        _link(root, f"{real}/physfn", f"{PCI}/devices")
     if device.driver:
         _link(root, f"{PCI}/drivers/{device.driver}/{device.bdf}", real)
     if device.minor is not None:
@@ -119,12 +155,30 @@ def _write_device(root: Path, device: PciDevice) -> None:
 
 def _write_information(root: Path, device: PciDevice) -> None:
     lines = (
-        "Model: \t\t NVIDIA H200",
+        f"Model: \t\t {device.model}",
         f"GPU UUID: \t {device.uuid}",
         f"Bus Location: \t {device.bdf}",
         f"Device Minor: \t {device.minor}",
     )
     write_files(root, {f"proc/driver/nvidia/gpus/{device.bdf}/information": "\n".join(lines)})
+
+
+def _kfd_files(directory: str, number: int, node: KfdNode) -> dict[str, str]:
+    domain, bus, slot = (int(part, 16) for part in (node.bdf or "0:0:0").split(".")[0].split(":"))
+    facts = {
+        "cpu_cores_count": 0 if node.bdf else 4,
+        "simd_count": 416 if node.bdf else 0,
+        "domain": domain,
+        "location_id": bus << 8 | slot << 3 | node.partition,
+        "drm_render_minor": node.render,
+        "unique_id": node.unique_id,
+        "gfx_target_version": node.version if node.bdf else 0,
+    }
+    text = "\n".join(f"{name} {value}" for name, value in facts.items()) if node.readable else ""
+    return {f"{directory}/properties": text} | {
+        f"{directory}/io_links/{at}/properties": f"node_from {number}\nnode_to {to}\nweight {weight}"
+        for at, (to, weight) in enumerate(node.links.items())
+    }
 
 
 def _link(root: Path, path: str, target: str) -> None:

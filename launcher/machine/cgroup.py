@@ -45,11 +45,10 @@ def _quota_1(tree: Tree, group: str) -> float | None:
 
 
 def _quota_2(tree: Tree, group: str) -> float | None:
+    # "max 100000" is no limit.
     quota, _, period = tree.text(f"{group}/cpu.max").partition(" ")
-    try:
-        return int(quota) / int(period)
-    except (ValueError, ZeroDivisionError):
-        return None
+    given = quota.isdecimal() and period.isdecimal() and int(quota) and int(period)
+    return int(quota) / int(period) if given else None
 
 
 class _Mount(NamedTuple):

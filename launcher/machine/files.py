@@ -28,6 +28,10 @@ class Files(Protocol):
         """Return whether the file can be opened for reading."""
         ...
 
+    def may_use(self, path: str) -> bool:
+        """Return whether the file's mode lets us read and write it, without opening it."""
+        ...
+
     def link(self, path: str) -> str:
         """Return where the link at ``path`` points, as it is written; OSError where it is none."""
         ...

@@ -7,7 +7,8 @@ from pathlib import Path
 ANSWERS = "answers"
 """Folder of a captured machine for what its drivers answered, a file for each question."""
 
-_BY_ANYBODY = 0o444
+_TO_READ, _TO_WRITE = 0o444, 0o200
+"""Modes of a captured file that its own process could read, and write: root can any."""
 
 
 class Folder:
@@ -48,6 +49,12 @@ class Folder:
             return False
         return True
 
+    def may_use(self, path: str) -> bool:
+        """Return whether the file's mode lets us read and write it."""
+        return os.access(self._prefix + path, os.R_OK | os.W_OK) and (
+            self.is_live or bool(Path(self._prefix, path).stat().st_mode & _TO_WRITE)
+        )
+
     def link(self, path: str) -> str:
         """Return where the link at ``path`` points."""
         return str(Path(self._prefix, path).readlink())
@@ -71,8 +78,7 @@ class Folder:
     def _open(self, path: str, flags: int = 0) -> int:
         # Hundreds of files of a few bytes each: plain descriptors halve the time of open().
         descriptor = os.open(self._prefix + path, os.O_RDONLY | os.O_CLOEXEC | flags)
-        # What its own reader could not open is captured as a file for nobody; root opens even that.
-        if not self.is_live and not os.fstat(descriptor).st_mode & _BY_ANYBODY:
+        if not self.is_live and not os.fstat(descriptor).st_mode & _TO_READ:
             os.close(descriptor)
             raise PermissionError(path)
         return descriptor

@@ -1,114 +1,74 @@
-"""The GPUs that this process may open, in the vendor's order, from the best source that answers."""
+"""All GPUs of a machine: those that this process may open by vendor, and those on the bus."""
 
-from collections.abc import Iterable
-from typing import NamedTuple
+from collections.abc import Iterator
+from typing import Protocol
 
-from launcher.machine import nvml, pci
+from launcher.machine import pci
+from launcher.machine.devices import NOTHING, Device, Listing
 from launcher.machine.tree import Tree
 
-_NVIDIA_PROC = "proc/driver/nvidia"
-_NVIDIA_CLASSES = (0x0300, 0x0302)
-_AMD_CLASSES = (0x0300, 0x0302, 0x0380, 0x1200)
 _CLASSES_OF_GPUS_ALONE = (0x0302, 0x0380, 0x1200)
 """What no management controller is: 3D controller, other display, processing accelerator."""
 
 
-class Device(NamedTuple):
-    """A GPU before its place is known: normalised PCI address and UUID ("" where not told)."""
+class Vendor(Protocol):
+    """What the module of each vendor has."""
 
-    bdf: str
-    uuid: str
+    def list_gpus(self, tree: Tree) -> Listing:
+        """Return the GPUs that this process may open."""
 
-
-class Listing(NamedTuple):
-    """GPUs in the vendor's order, as ``source`` lists them; no source has listed none."""
-
-    source: str
-    devices: tuple[Device, ...]
+    def list_sites(self, tree: Tree) -> set[str]:
+        """Return the normalised addresses of all on the bus."""
 
 
-def list_gpus(tree: Tree) -> Listing:
-    """Return the GPUs as the first source lists them that knows any (BINDING.md S1).
+def list_gpus(tree: Tree) -> tuple[Listing, ...]:
+    """Return the GPUs of each vendor that has any; () where there is none (BINDING.md S1)."""
+    listings = tuple(
+        listing for vendor in _vendors(tree) if (listing := vendor.list_gpus(tree)).devices
+    )
+    unnamed = NOTHING if listings else _by_class(tree)
+    return (unnamed,) if unnamed.devices else listings
 
-    KFD, which has the order of AMD GPUs, is not among the sources yet; they come by address.
+
+def list_sites(tree: Tree, listings: tuple[Listing, ...]) -> tuple[str, ...]:
+    """Return the addresses of all GPUs on the bus in its order, hidden ones among them."""
+    ours = {device.bdf for listing in listings for device in listing.devices}
+    on_bus = {address for vendor in _vendors(tree) for address in vendor.list_sites(tree)}
+    return tuple(sorted((ours | on_bus) - {""}, key=pci.in_bus_order))
+
+
+def _vendors(tree: Tree) -> Iterator[Vendor]:
+    """Yield the vendors whose driver there is a sign of.
+
+    Those before others are taken where a machine has several and no variable says which is meant.
     """
-    for source, ask in _SOURCES:
-        devices = ask(tree)
-        if devices:
-            return Listing(source, devices)
-    return Listing("", ())
+    if any(map(tree.exists, ("proc/driver/nvidia", "dev/nvidiactl", f"{pci.DRIVERS}/nvidia"))):
+        from launcher.machine import nvidia  # noqa: PLC0415 - each only where its GPUs are
+
+        yield nvidia
+    if any(map(tree.exists, ("sys/class/kfd", f"{pci.DRIVERS}/amdgpu"))):
+        from launcher.machine import amd  # noqa: PLC0415
+
+        yield amd
+    if any(map(tree.exists, (f"{pci.DRIVERS}/i915", f"{pci.DRIVERS}/xe"))):
+        from launcher.machine import intel  # noqa: PLC0415
+
+        yield intel
+    if tree.exists(f"{pci.DRIVERS}/devdrv_device_driver"):
+        from launcher.machine import ascend  # noqa: PLC0415
+
+        yield ascend
 
 
-def _by_nvml(tree: Tree) -> tuple[Device, ...]:
-    if not (tree.exists(_NVIDIA_PROC) or tree.exists("dev/nvidiactl")):
-        return ()
-    answer = nvml.devices_in(tree.answer("nvml", nvml.ask_in_child))
-    named = ((pci.normalised(address), uuid) for address, uuid in answer)
-    return tuple(Device(bdf, uuid) for bdf, uuid in named if bdf)
-
-
-def _by_nvidia_proc(tree: Tree) -> tuple[Device, ...]:
-    found = []
-    for name in tree.names(f"{_NVIDIA_PROC}/gpus"):
-        facts = _information(tree.text(f"{_NVIDIA_PROC}/gpus/{name}/information"))
-        bdf = pci.normalised(facts.get("Bus Location", "")) or pci.normalised(name)
-        if bdf and _may_open(tree, facts.get("Device Minor", "")):
-            found.append(Device(bdf, facts.get("GPU UUID", "")))
-    return tuple(sorted(found, key=lambda device: pci.in_bus_order(device.bdf)))
-
-
-def _information(text: str) -> dict[str, str]:
-    lines = (line.partition(":") for line in text.splitlines())
-    return {name.strip(): value.strip() for name, _, value in lines}
-
-
-def _may_open(tree: Tree, minor: str) -> bool:
-    # A container sees all GPUs of its host here, but may open only its own.
-    return not minor or not tree.exists("dev") or tree.can_open(f"dev/nvidia{minor}")
-
-
-def _by_nvidia_driver(tree: Tree) -> tuple[Device, ...]:
-    # Where the driver has its directory, that has said already that none may be opened.
-    if tree.exists(_NVIDIA_PROC) or tree.exists("dev"):
-        return ()
-    return _driven(tree, "nvidia", _NVIDIA_CLASSES)
-
-
-def _by_amd_driver(tree: Tree) -> tuple[Device, ...]:
-    # A graphics chip that can't compute is amdgpu's too, but alone it brings no /dev/kfd.
-    if tree.exists("dev") and not tree.exists("dev/kfd"):
-        return ()
-    return _driven(tree, "amdgpu", _AMD_CLASSES)
-
-
-def _driven(tree: Tree, driver: str, classes: tuple[int, ...]) -> tuple[Device, ...]:
-    directories = pci.driven_by(tree, driver)
-    return _by_address(path for path in directories if pci.device_class(tree, path) in classes)
-
-
-def _by_class(tree: Tree) -> tuple[Device, ...]:
+def _by_class(tree: Tree) -> Listing:
     # A kernel always tells the vendor; a captured tree without it has no drivers either.
-    return _by_address(
-        path
-        for path in pci.device_directories(tree).values()
+    if tree.is_live:
+        return NOTHING
+    found = [
+        address
+        for address, path in pci.device_directories(tree).items()
         if not tree.exists(f"{path}/vendor")
         and pci.device_class(tree, path) in _CLASSES_OF_GPUS_ALONE
-    )
-
-
-def _by_address(directories: Iterable[str]) -> tuple[Device, ...]:
-    addresses = {pci.normalised(path.rpartition("/")[2]) for path in directories}
-    known = sorted((address for address in addresses if address), key=pci.in_bus_order)
-    return tuple(Device(address, "") for address in known)
-
-
-_SOURCES = (
-    # NVML alone knows what the driver lets this container use.
-    ("NVML", _by_nvml),
-    # The driver's own list, where NVML is missing, broken or hangs.
-    ("/proc/driver/nvidia", _by_nvidia_proc),
-    # What is left in a tree that was captured without /proc.
-    ("sysfs", _by_nvidia_driver),
-    ("sysfs", _by_amd_driver),
-    ("sysfs", _by_class),
-)
+    ]
+    in_order = sorted(found, key=pci.in_bus_order)
+    return Listing("sysfs", tuple(Device("", index, bdf) for index, bdf in enumerate(in_order)))

@@ -1,18 +1,27 @@
 """Everything that a plan needs to know of this node, read once."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
+
+from msgspec import structs
 
 from launcher.domain.cpuset import CpuSet
 from launcher.domain.machine import Gpu, Machine, Site
+from launcher.machine import gpus
 from launcher.machine.cgroup import cpu_quota
+from launcher.machine.devices import Device, Listing
 from launcher.machine.files import Files
-from launcher.machine.gpus import Listing, list_gpus
 from launcher.machine.locality import Locator
 from launcher.machine.nodes import read_nodes
 from launcher.machine.processors import read_processors
 from launcher.machine.tree import Tree
-from launcher.machine.visible import select_visible
+from launcher.machine.visible import Visible, select_visible
+
+_OTHER_ORDER = "not told: CUDA may number GPUs of several models otherwise"
+_ORDER_REMARK = (
+    "GPUs of several models on several NUMA nodes: CUDA numbers the fastest first, so nothing tells"
+    " which worker's GPU is where; set CUDA_DEVICE_ORDER=PCI_BUS_ID, or name the GPUs by UUID"
+)
 
 
 def inspect(
@@ -31,9 +40,10 @@ def inspect(
     tree = Tree(root)
     processors = read_processors(tree, allowed)
     nodes = read_nodes(tree, processors.online)
-    listing = list_gpus(tree)
-    gpus = _placed(listing, Locator(tree, nodes, processors))
-    visible = select_visible(gpus, environ, listing.source)
+    listings = gpus.list_gpus(tree)
+    locator = Locator(tree, nodes, processors)
+    visible = select_visible(listings, environ)
+    shown, remark = _shown(visible, listings, locator)
     return Machine(
         host=host,
         allowed=processors.allowed,
@@ -42,18 +52,43 @@ def inspect(
         cores=processors.cores,
         cores_known=processors.cores_known,
         caches=processors.caches,
-        gpus=gpus,
-        sites=tuple(Site(gpu.bdf, gpu.numa_node) for gpu in gpus),
-        visible=visible.gpus,
+        gpus=tuple(_placed(one, locator) for listing in listings for one in listing.devices),
+        sites=tuple(
+            Site(bdf, locator.locate_site(bdf).node) for bdf in gpus.list_sites(tree, listings)
+        ),
+        visible=shown,
         visible_origin=visible.origin,
-        visible_remark=visible.remark,
+        visible_remark=remark,
         cpu_quota=cpu_quota(tree),
     )
 
 
-def _placed(listing: Listing, locator: Locator) -> tuple[Gpu, ...]:
-    gpus = []
-    for index, device in enumerate(listing.devices):
-        locality = locator.locate(device.bdf)
-        gpus.append(Gpu(index, device.bdf, device.uuid, locality.node, locality.source))
-    return tuple(gpus)
+def _placed(device: Device, locator: Locator) -> Gpu:
+    node, source = locator.locate(device)
+    return Gpu(
+        device.number,
+        device.bdf,
+        device.uuid,
+        node,
+        source,
+        device.vendor,
+        device.model,
+        device.parent,
+    )
+
+
+def _shown(
+    visible: Visible, listings: Sequence[Listing], locator: Locator
+) -> tuple[tuple[Gpu, ...], str]:
+    """Return the visible GPUs and a remark; of a GPU that may be another it isn't known where."""
+    shown = tuple(_placed(device, locator) for device in visible.devices)
+    candidates = {
+        locator.locate(device).node
+        for listing in listings
+        for device in listing.devices
+        if device.vendor in {gpu.vendor for gpu in shown}
+    }
+    if visible.order_known or len(candidates) <= 1:
+        return shown, visible.remark
+    unplaced = (structs.replace(gpu, numa_node=None, locality=_OTHER_ORDER) for gpu in shown)
+    return tuple(unplaced), "; ".join(filter(None, (visible.remark, _ORDER_REMARK)))

@@ -6,6 +6,7 @@ from typing import NamedTuple
 from launcher.domain.cpuset import CpuSet
 from launcher.domain.machine import NumaNode
 from launcher.machine import pci
+from launcher.machine.devices import Device
 from launcher.machine.processors import Processors
 from launcher.machine.tree import Tree
 
@@ -17,26 +18,37 @@ class Locality(NamedTuple):
     source: str
 
 
-class Locator:
-    """Finds the node of a PCI device by the first source that knows it (BINDING.md S3).
+UNKNOWN = Locality(None, "unknown")
 
-    Not asked yet: a map given by the user, NVML's affinity, and KFD's links.
-    """
+
+class Locator:
+    """Finds the node of a GPU by the first source that knows it (BINDING.md S3.2 to S3.8)."""
 
     def __init__(self, tree: Tree, nodes: Sequence[NumaNode], processors: Processors) -> None:
-        """Take the machine's ``nodes`` and CPUs; devices are looked up in ``tree`` once."""
+        """Take the machine's ``nodes`` and CPUs; GPUs are looked up in ``tree``."""
         self._tree = tree
         self._nodes: Mapping[int, NumaNode] = {node.id: node for node in nodes}
         self._processors = processors
-        self._directories = pci.device_directories(tree)
 
-    def locate(self, bdf: str) -> Locality:
-        """Return the node of the device with the normalised address ``bdf``."""
-        directory = self._directories.get(bdf)
-        found = self._by_device(directory) if directory else None
-        return found or self._by_single_node() or Locality(None, "unknown")
+    def locate(self, device: Device) -> Locality:
+        """Return the node of a GPU."""
+        # NVML has its own view of a machine, KFD one of every machine; ours may be a container.
+        return (
+            self._by_bus(device.bdf)
+            or self._by_nvml(device)
+            or self._by_kfd(device)
+            or self._by_single_node()
+            or UNKNOWN
+        )
 
-    def _by_device(self, directory: str) -> Locality | None:
+    def locate_site(self, bdf: str) -> Locality:
+        """Return the node of a GPU of which no more is known than its normalised address."""
+        return self._by_bus(bdf) or self._by_single_node() or UNKNOWN
+
+    def _by_bus(self, bdf: str) -> Locality | None:
+        directory = pci.directory_of(self._tree, bdf) if bdf else None
+        if directory is None:
+            return None
         return (
             self._by_number(directory, "sysfs numa_node")
             or self._by_local_cpus(directory)
@@ -46,7 +58,10 @@ class Locator:
     def _by_number(self, directory: str, source: str) -> Locality | None:
         # -1 is "not known", and a node that isn't online tells as little: never node 0 instead.
         number = self._tree.integer(f"{directory}/numa_node")
-        node = None if number is None else self._nodes.get(number)
+        return None if number is None else self._at(number, source)
+
+    def _at(self, number: int, source: str) -> Locality | None:
+        node = self._nodes.get(number)
         if node is None:
             return None
         if node.cpus:
@@ -68,14 +83,14 @@ class Locator:
             ("local_cpulist", self._tree.cpu_list),
             ("local_cpus", self._tree.cpu_map),
         ):
-            local = CpuSet(read(f"{directory}/{name}") & self._processors.online)
-            node = self._smallest_around(local)
+            node = self._smallest_around(read(f"{directory}/{name}"))
             if node is not None:
                 return Locality(node.id, f"sysfs {name}")
         return None
 
-    def _smallest_around(self, cpus: CpuSet) -> NumaNode | None:
+    def _smallest_around(self, local: CpuSet) -> NumaNode | None:
         # All CPUs of the machine is what the kernel says of a device whose place it doesn't know.
+        cpus = local & self._processors.online
         if not cpus or cpus == self._processors.online:
             return None
         around = [node for node in self._nodes.values() if cpus <= node.cpus]
@@ -87,6 +102,26 @@ class Locator:
             if found:
                 return found
         return None
+
+    def _by_nvml(self, device: Device) -> Locality | None:
+        node = self._smallest_around(device.cpus)
+        if node is not None:
+            return Locality(node.id, "NVML CPU affinity")
+        # More than one, as of a GPU with memory nodes of its own, tells nothing.
+        (number, *others) = sorted(device.nodes) or (-1,)
+        return None if others else self._at(number, "NVML memory affinity")
+
+    def _by_kfd(self, device: Device) -> Locality | None:
+        if device.kfd_node is None:
+            return None
+        from launcher.machine import amd  # noqa: PLC0415 - only where its GPUs are
+
+        with_cpus = sorted(node.id for node in self._nodes.values() if node.cpus)
+        place = amd.nearest_cpus(self._tree, device.kfd_node)
+        # KFD has no ids of NUMA nodes, only their order; another number of them is another view.
+        if place is None or amd.count_nodes_with_cpus(self._tree) != len(with_cpus):
+            return None
+        return Locality(with_cpus[place], "KFD io_links")
 
     def _by_single_node(self) -> Locality | None:
         allowed = self._processors.allowed

@@ -2,7 +2,7 @@
 
 from launcher.domain.cpuset import CpuSet
 from launcher.domain.machine import NumaNode
-from launcher.machine.tree import Tree
+from launcher.machine.tree import Tree, cpus_of
 
 _NODES = "sys/devices/system/node"
 
@@ -14,8 +14,14 @@ def read_nodes(tree: Tree, online: CpuSet) -> tuple[NumaNode, ...]:
     No node at all is what a kernel without NUMA shows.
     """
     ids = _ids(tree)
+    with_memory = _with_memory(tree, ids)
     return tuple(
-        NumaNode(number, CpuSet(_cpus(tree, number) & online), _distances(tree, number, ids))
+        NumaNode(
+            number,
+            CpuSet(_cpus(tree, number) & online),
+            _distances(tree, number, ids),
+            number in with_memory,
+        )
         for number in ids
     )
 
@@ -39,3 +45,30 @@ def _distances(tree: Tree, number: int, ids: tuple[int, ...]) -> dict[int, int]:
     if len(columns) != len(ids) or not all(column.isdecimal() for column in columns):
         return {}
     return dict(zip(ids, map(int, columns), strict=True))
+
+
+def _with_memory(tree: Tree, ids: tuple[int, ...]) -> frozenset[int]:
+    """Return the nodes that have memory which our cpuset lets us have."""
+    if len(ids) == 1:
+        # The only node has all there is.
+        return frozenset(ids)
+    allowed = _allowed_memory(tree) or CpuSet(ids)
+    listed = tree.cpu_list(f"{_NODES}/has_memory")
+    return frozenset(number for number in allowed if _has_memory(tree, number, listed))
+
+
+def _allowed_memory(tree: Tree) -> CpuSet:
+    for line in tree.text("proc/self/status").splitlines():
+        name, _, value = line.partition(":")
+        if name == "Mems_allowed_list":
+            return cpus_of(value)
+    return CpuSet()
+
+
+def _has_memory(tree: Tree, number: int, listed: CpuSet) -> bool:
+    # The line reads: Node 0 MemTotal: 8386704 kB.
+    for line in tree.text(f"{_NODES}/node{number}/meminfo").splitlines():
+        words = line.split()
+        if len(words) > 3 and words[2] == "MemTotal:" and words[3].isdecimal():
+            return int(words[3]) > 0
+    return number in listed if listed else True

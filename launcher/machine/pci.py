@@ -1,12 +1,13 @@
 """PCI addresses and devices in /sys/bus/pci."""
 
 import re
+from collections.abc import Collection, Iterable
 
 from launcher.machine.tree import Tree
 
 _ADDRESS = r"([0-9a-f]{4,8}):([0-9a-f]{2}):([0-9a-f]{2})\.([0-7])"
 _DEVICES = "sys/bus/pci/devices"
-_DRIVERS = "sys/bus/pci/drivers"
+DRIVERS = "sys/bus/pci/drivers"
 
 
 def normalised(address: str) -> str | None:
@@ -17,12 +18,24 @@ def normalised(address: str) -> str | None:
     found = re.fullmatch(_ADDRESS, address.strip().lower())
     if not found:
         return None
-    return "{:04x}:{:02x}:{:02x}.{:x}".format(*(int(part, 16) for part in found.groups()))
+    return address_of(*(int(part, 16) for part in found.groups()))
+
+
+def address_of(domain: int, bus: int, device: int, function: int) -> str:
+    """Return the normalised address with these parts."""
+    return f"{domain:04x}:{bus:02x}:{device:02x}.{function:x}"
 
 
 def in_bus_order(address: str) -> tuple[int, ...]:
     """Return a key that sorts normalised addresses by value."""
     return tuple(int(part, 16) for part in address.replace(".", ":").split(":"))
+
+
+def directory_of(tree: Tree, address: str) -> str | None:
+    """Return the directory of the device with the normalised ``address``; None if it has none."""
+    usual = f"{_DEVICES}/{address}"
+    # /sys writes addresses as we do, but for trees that were made by others.
+    return usual if tree.exists(usual) else device_directories(tree).get(address)
 
 
 def device_directories(tree: Tree) -> dict[str, str]:
@@ -31,13 +44,37 @@ def device_directories(tree: Tree) -> dict[str, str]:
     return {address: f"{_DEVICES}/{name}" for address, name in named if address}
 
 
-def driven_by(tree: Tree, driver: str) -> tuple[str, ...]:
-    """Return the directories of the devices that ``driver`` has taken."""
-    names = tree.names(f"{_DRIVERS}/{driver}")
-    return tuple(f"{_DRIVERS}/{driver}/{name}" for name in names if normalised(name))
+def driven_by(tree: Tree, driver: str, classes: Collection[int]) -> tuple[str, ...]:
+    """Return the directories of the devices of these ``classes`` that ``driver`` has taken.
+
+    A virtual function is a part of another device, and is left out.
+    """
+    directories = (f"{DRIVERS}/{driver}/{name}" for name in tree.names(f"{DRIVERS}/{driver}"))
+    return tuple(
+        directory
+        for directory in directories
+        if normalised(_name(directory))
+        and device_class(tree, directory) in classes
+        and not tree.exists(f"{directory}/physfn")
+    )
+
+
+def addresses(directories: Iterable[str]) -> tuple[str, ...]:
+    """Return the normalised addresses of devices, in the order of their ``directories``."""
+    return tuple(normalised(_name(directory)) or "" for directory in directories)
 
 
 def device_class(tree: Tree, directory: str) -> int | None:
     """Return class and subclass of a device: 0x0302 for a 3D controller; None if not told."""
     number = tree.integer(f"{directory}/class")
     return None if number is None else number >> 8
+
+
+def model_numbers(tree: Tree, directory: str) -> str:
+    """Return vendor and device id as lspci writes them, ``10de:20b0``; "" if not told."""
+    vendor, device = tree.integer(f"{directory}/vendor"), tree.integer(f"{directory}/device")
+    return "" if vendor is None or device is None else f"{vendor:04x}:{device:04x}"
+
+
+def _name(directory: str) -> str:
+    return directory.rpartition("/")[2]

@@ -27,9 +27,8 @@ def read_processors(tree: Tree, allowed: CpuSet | None) -> Processors:
     # The kernel cuts an affinity with the CPUs that run. What /sys calls online may be another
     # machine's view: lxcfs numbers a container's CPUs from 0.
     online = CpuSet(online | allowed)
-    cores = _cores(tree, online)
-    known = any(tree.exists(f"{_CPUS}/cpu{min(core)}/topology") for core in cores)
-    packages, caches = _packages(tree, cores), _caches(tree, online)
+    cores, known = _cores(tree, online)
+    packages, caches = _packages(tree, cores, online), _caches(tree, online)
     return Processors(online, allowed, cores, known, packages, caches)
 
 
@@ -49,16 +48,20 @@ def _captured_affinity(tree: Tree, online: CpuSet) -> CpuSet:
     return online
 
 
-def _cores(tree: Tree, online: CpuSet) -> tuple[CpuSet, ...]:
+def _cores(tree: Tree, online: CpuSet) -> tuple[tuple[CpuSet, ...], bool]:
+    """Return the CPUs of each core, and whether any CPU told of its core."""
     cores = []
+    known = False
     left = set(online)
     for cpu in sorted(online):
         if cpu in left:
+            siblings = _siblings(tree, cpu)
+            known = known or bool(siblings)
             # Tables of virtual machines may overlap: a CPU belongs to the first core that names it.
-            core = CpuSet((_siblings(tree, cpu) & left) | {cpu})
+            core = CpuSet((siblings & left) | {cpu})
             left -= core
             cores.append(core)
-    return tuple(cores)
+    return tuple(cores), known
 
 
 def _siblings(tree: Tree, cpu: int) -> CpuSet:
@@ -67,17 +70,25 @@ def _siblings(tree: Tree, cpu: int) -> CpuSet:
     return (
         tree.cpu_list(f"{topology}/thread_siblings_list")
         or tree.cpu_list(f"{topology}/core_cpus_list")
-        or CpuSet((cpu,))
+        or tree.cpu_map(f"{topology}/thread_siblings")
     )
 
 
-def _packages(tree: Tree, cores: tuple[CpuSet, ...]) -> tuple[CpuSet, ...]:
+def _packages(tree: Tree, cores: tuple[CpuSet, ...], online: CpuSet) -> tuple[CpuSet, ...]:
     packages: dict[int, set[int]] = {}
+    left = set(online)
     for core in cores:
-        number = tree.integer(f"{_CPUS}/cpu{min(core)}/topology/physical_package_id")
+        first = min(core)
+        if first not in left:
+            continue
+        left -= core
+        number = tree.integer(f"{_CPUS}/cpu{first}/topology/physical_package_id")
         # -1 is the kernel's word for "the firmware doesn't say".
         if number is not None and number >= 0:
-            packages.setdefault(number, set()).update(core)
+            # One CPU tells of its whole package, so that not every core need be asked.
+            around = tree.cpu_list(f"{_CPUS}/cpu{first}/topology/core_siblings_list") & left
+            left -= around
+            packages.setdefault(number, set()).update(core, around)
     return tuple(sorted((CpuSet(cpus) for cpus in packages.values()), key=min))
 
 
@@ -86,7 +97,8 @@ def _caches(tree: Tree, online: CpuSet) -> tuple[CpuSet, ...]:
     left = set(online)
     for cpu in sorted(online):
         if cpu in left:
-            shared = CpuSet(tree.cpu_list(f"{_CPUS}/cpu{cpu}/cache/index3/shared_cpu_list") & left)
+            cache = f"{_CPUS}/cpu{cpu}/cache/index3"
+            shared = CpuSet(tree.cpu_list(f"{cache}/shared_cpu_list") & left)
             if shared:
                 left -= shared
                 caches.append(shared)

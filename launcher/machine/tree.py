@@ -64,6 +64,13 @@ class Tree:
         """Return whether the file can be opened: a container's device rules show only then."""
         return self._files.can_open(path)
 
+    def may_use(self, path: str) -> bool:
+        """Return whether the file's mode lets us read and write it, without opening it.
+
+        Opening the file of a GPU may wake it up, and makes us a user of it.
+        """
+        return self._files.may_use(path)
+
     def parents(self, path: str) -> tuple[str, ...]:
         """Return the directories around the real place of ``path``, innermost first."""
         try:

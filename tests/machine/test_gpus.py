@@ -4,15 +4,28 @@ from pathlib import Path
 
 import pytest
 
-from launcher.machine.gpus import Listing, list_gpus
+from launcher.machine.devices import NOTHING, Listing
+from launcher.machine.gpus import list_gpus, list_sites
 from launcher.machine.pci import in_bus_order, normalised
 from launcher.machine.tree import Tree
 from tests.machine_trees import PCI, MachineFacts, PciDevice, write_files, write_tree
 
 
 def listing(root: Path, *devices: PciDevice) -> Listing:
-    """Return what is found on a machine with these devices."""
-    return list_gpus(Tree(write_tree(root, MachineFacts(devices=devices))))
+    """Return what is found on a machine with these devices, which are of one vendor."""
+    return listed(write_tree(root, MachineFacts(devices=devices)))
+
+
+def listed(root: Path) -> Listing:
+    """Return what is found in a tree of one vendor's GPUs."""
+    found = list_gpus(Tree(root))
+    assert len(found) <= 1
+    return found[0] if found else NOTHING
+
+
+def sites(root: Path) -> tuple[str, ...]:
+    """Return the addresses of all GPUs on the bus."""
+    return list_sites(Tree(root), list_gpus(Tree(root)))
 
 
 def addresses(found: Listing) -> list[str]:
@@ -83,7 +96,7 @@ def test_a_driver_that_tells_no_details_names_addresses(tmp_path: Path) -> None:
     """The directory's name is the address."""
     write_files(tmp_path, {"proc/driver/nvidia/gpus/0004:05:00.0/numa_status": "Node: 255"})
 
-    assert addresses(list_gpus(Tree(tmp_path))) == ["0004:05:00.0"]
+    assert addresses(listed(tmp_path)) == ["0004:05:00.0"]
 
 
 def test_a_tree_of_sys_alone_has_the_driver_s_devices(tmp_path: Path) -> None:
@@ -144,3 +157,119 @@ def test_a_tree_without_vendors_goes_by_class(tmp_path: Path, pci_class: str) ->
     device = PciDevice("0001:00:00.0", pci_class=pci_class, vendor=None, driver="")
 
     assert addresses(listing(tmp_path, device)) == ["0001:00:00.0"]
+
+
+def test_models_come_from_the_driver_or_the_bus(tmp_path: Path) -> None:
+    """The driver has the product's name, the bus its number."""
+    a100 = PciDevice("0000:17:00.0", minor=0, model="NVIDIA A100-SXM4-80GB")
+    bare = PciDevice("0000:17:00.0", device="0x20b2")
+
+    named, numbered = listing(tmp_path / "a", a100), listing(tmp_path / "b", bare)
+
+    assert named.devices[0].model == "NVIDIA A100-SXM4-80GB"
+    assert numbered.devices[0].model == "10de:20b2"
+
+
+def test_gpus_of_several_vendors_are_listed_apart(tmp_path: Path) -> None:
+    """Each vendor counts its own from 0; NVIDIA's come first."""
+    devices = [
+        PciDevice("0000:05:00.0", vendor="0x1002", driver="amdgpu"),
+        PciDevice("0000:17:00.0", minor=0),
+        PciDevice("0000:4d:00.0", vendor="0x8086", driver="xe", pci_class="0x038000"),
+        PciDevice(
+            "0000:81:00.0", vendor="0x19e5", driver="devdrv_device_driver", pci_class="0x120000"
+        ),
+    ]
+
+    found = list_gpus(Tree(write_tree(tmp_path, MachineFacts(devices=devices))))
+
+    assert [
+        (device.vendor, device.number, device.bdf)
+        for listing in found
+        for device in listing.devices
+    ] == [
+        ("nvidia", 0, "0000:17:00.0"),
+        ("amd", 0, "0000:05:00.0"),
+        ("intel", 0, "0000:4d:00.0"),
+        ("huawei", 0, "0000:81:00.0"),
+    ]
+    assert sites(tmp_path) == ("0000:05:00.0", "0000:17:00.0", "0000:4d:00.0", "0000:81:00.0")
+
+
+def test_sites_are_there_for_gpus_that_are_hidden_from_us(tmp_path: Path) -> None:
+    """A container sees its host's bus; parts of a GPU and its audio are no sites."""
+    write_files(tmp_path, {"dev/nvidia1": ""})
+    devices = [
+        PciDevice("0000:99:00.0", minor=0),
+        PciDevice("0000:17:00.0", minor=1),
+        PciDevice("0000:17:00.1", pci_class="0x040300"),
+        PciDevice("0000:17:00.4", virtual=True),
+    ]
+
+    found = listing(tmp_path, *devices)
+
+    assert addresses(found) == ["0000:17:00.0"]
+    assert sites(tmp_path) == ("0000:17:00.0", "0000:99:00.0")
+
+
+def test_intel_s_cards_count_by_tile(tmp_path: Path) -> None:
+    """Level Zero makes each tile a device; built-in graphics don't count."""
+    found = listing(
+        tmp_path,
+        PciDevice("0000:00:02.0", vendor="0x8086", driver="i915", pci_class="0x030000"),
+        PciDevice(
+            "0000:9a:00.0",
+            vendor="0x8086",
+            driver="xe",
+            pci_class="0x038000",
+            device="0x0bd5",
+            tiles=2,
+        ),
+        PciDevice("0000:4d:00.0", vendor="0x8086", driver="xe", pci_class="0x038000"),
+    )
+
+    assert [(device.number, device.bdf) for device in found.devices] == [
+        (0, "0000:4d:00.0"),
+        (1, "0000:9a:00.0"),
+        (2, "0000:9a:00.0"),
+    ]
+    assert found.devices[2].model == "8086:0bd5"
+    assert sites(tmp_path) == ("0000:4d:00.0", "0000:9a:00.0")
+
+
+def test_intel_s_cards_are_ours_by_their_render_node(tmp_path: Path) -> None:
+    """A container has those of its own cards only."""
+    write_files(tmp_path, {"dev/dri/renderD129": ""})
+    cards = [
+        PciDevice(
+            f"0000:{bus}:00.0",
+            vendor="0x8086",
+            driver="i915",
+            pci_class="0x038000",
+            drm=(f"card{number}", f"renderD{128 + number}"),
+        )
+        for number, bus in enumerate(("4d", "9a"))
+    ]
+
+    assert addresses(listing(tmp_path, *cards)) == ["0000:9a:00.0"]
+
+
+def test_npus_are_ours_by_their_number_on_the_bus(tmp_path: Path) -> None:
+    """A container counts its own from 0."""
+    write_files(tmp_path, {"dev/davinci1": "", "dev/davinci3": ""})
+    cards = [
+        PciDevice(
+            f"0000:{bus}:00.0",
+            vendor="0x19e5",
+            driver="devdrv_device_driver",
+            pci_class="0x120000",
+        )
+        for bus in ("01", "02", "81", "82")
+    ]
+
+    found = listing(tmp_path, *cards)
+
+    assert [(device.number, device.bdf) for device in found.devices] == [
+        (0, "0000:02:00.0"),
+        (1, "0000:82:00.0"),
+    ]

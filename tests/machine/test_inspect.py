@@ -4,7 +4,10 @@ import os
 import time
 from pathlib import Path
 
+import pytest
+
 from launcher.domain.cpuset import CpuSet
+from launcher.domain.machine import Machine, Site
 from launcher.machine.inspect import inspect
 from tests.machine_trees import CPUS, MachineFacts, PciDevice, two_nodes, write_files, write_tree
 
@@ -116,3 +119,58 @@ def test_odd_numbers_in_the_tree_are_left_out(tmp_path: Path) -> None:
     assert str(found.cores[0]) == "0"
     assert [str(package) for package in found.packages] == ["0,2-3", "4-7"]
     assert found.gpus[0].numa_node is None
+
+
+def mixed(root: Path, nodes: tuple[int, int], **environ: str) -> Machine:
+    """Return a machine with GPUs of two models on these nodes."""
+    gpus = [
+        PciDevice("0000:17:00.0", numa_node=nodes[0], uuid="GPU-a", minor=0, model="Tesla P4"),
+        PciDevice("0000:99:00.0", numa_node=nodes[1], uuid="GPU-b", minor=1),
+    ]
+    return inspect(write_tree(root, two_nodes(gpus)), environ, None, "mixed")
+
+
+def test_a_gpu_that_may_be_another_is_nowhere(tmp_path: Path) -> None:
+    """CUDA puts the fastest first, and which is that only CUDA knows."""
+    found = mixed(tmp_path, (0, 1))
+
+    assert [gpu.numa_node for gpu in found.gpus] == [0, 1]
+    assert [gpu.numa_node for gpu in found.visible] == [None, None]
+    assert "set CUDA_DEVICE_ORDER=PCI_BUS_ID" in found.visible_remark
+
+
+@pytest.mark.parametrize(
+    "environ",
+    [{"CUDA_DEVICE_ORDER": "PCI_BUS_ID"}, {"CUDA_VISIBLE_DEVICES": "GPU-a,GPU-b"}],
+    ids=["by-the-bus", "by-uuid"],
+)
+def test_a_gpu_of_several_models_that_is_certain_has_its_node(
+    tmp_path: Path, environ: dict[str, str]
+) -> None:
+    """As the user orders them."""
+    found = mixed(tmp_path, (0, 1), **environ)
+
+    assert [gpu.numa_node for gpu in found.visible] == [0, 1]
+    assert found.visible_remark == ""
+
+
+def test_on_one_node_it_does_not_matter_which_is_which(tmp_path: Path) -> None:
+    """Nor is there anything to say."""
+    found = mixed(tmp_path, (1, 1))
+
+    assert [gpu.numa_node for gpu in found.visible] == [1, 1]
+    assert found.visible_remark == ""
+
+
+def test_hidden_gpus_have_their_sites(tmp_path: Path) -> None:
+    """With the node of each, in bus order."""
+    gpus = [
+        PciDevice("0000:99:00.0", numa_node=1, minor=0),
+        PciDevice("0000:17:00.0", numa_node=0, minor=1),
+    ]
+    write_files(tmp_path, {"dev/nvidia0": ""})
+
+    found = inspect(write_tree(tmp_path, two_nodes(gpus)), {}, None, "container")
+
+    assert [gpu.bdf for gpu in found.gpus] == ["0000:99:00.0"]
+    assert found.sites == (Site("0000:17:00.0", 0), Site("0000:99:00.0", 1))

@@ -4,11 +4,15 @@ from pathlib import Path
 
 import pytest
 
+from launcher.domain.cpuset import CpuSet
+from launcher.machine.devices import Device
 from launcher.machine.locality import Locality, Locator
 from launcher.machine.nodes import read_nodes
 from launcher.machine.processors import read_processors
 from launcher.machine.tree import Tree
 from tests.machine_trees import (
+    KFD,
+    KfdNode,
     MachineFacts,
     PciDevice,
     two_nodes,
@@ -21,9 +25,14 @@ GPU = "0000:17:00.0"
 
 def locate(root: Path, facts: MachineFacts, bdf: str = GPU) -> Locality:
     """Return the place of a device of a machine with these facts."""
+    return locate_device(root, facts, Device("nvidia", 0, bdf))
+
+
+def locate_device(root: Path, facts: MachineFacts, device: Device) -> Locality:
+    """Return the place of a device of which its vendor's library has told something."""
     tree = Tree(write_tree(root, facts))
     processors = read_processors(tree, None)
-    return Locator(tree, read_nodes(tree, processors.online), processors).locate(bdf)
+    return Locator(tree, read_nodes(tree, processors.online), processors).locate(device)
 
 
 def test_the_device_says_its_node(tmp_path: Path) -> None:
@@ -123,3 +132,84 @@ def test_cpus_that_no_node_lists_are_not_bound_away(tmp_path: Path) -> None:
 def test_a_gpu_that_sys_does_not_show_is_unknown(tmp_path: Path) -> None:
     """Some sandboxes hide the bus."""
     assert locate(tmp_path, two_nodes(), GPU) == Locality(None, "unknown")
+
+
+def test_nvml_tells_what_sys_does_not(tmp_path: Path) -> None:
+    """Its list of CPUs stands above its list of nodes."""
+    device = Device("nvidia", 0, GPU, cpus=CpuSet(range(4, 8)), nodes=frozenset({0}))
+
+    found = locate_device(tmp_path, two_nodes([PciDevice(GPU)]), device)
+
+    assert found == Locality(1, "NVML CPU affinity")
+
+
+def test_sys_stands_above_nvml(tmp_path: Path) -> None:
+    """It is the kernel's own word."""
+    device = Device("nvidia", 0, GPU, cpus=CpuSet(range(4, 8)))
+
+    assert locate_device(tmp_path, two_nodes([PciDevice(GPU, numa_node=0)]), device).node == 0
+
+
+@pytest.mark.parametrize(
+    ("nodes", "expected"),
+    [
+        ({1}, Locality(1, "NVML memory affinity")),
+        ({0, 1}, Locality(None, "unknown")),
+        ({7}, Locality(None, "unknown")),
+        ((), Locality(None, "unknown")),
+    ],
+    ids=["one", "two", "not-online", "none"],
+)
+def test_nvml_s_nodes_tell_where_its_cpus_are_all(
+    tmp_path: Path, nodes: set[int], expected: Locality
+) -> None:
+    """All CPUs is its word for not knowing, too."""
+    device = Device("nvidia", 0, GPU, cpus=CpuSet(range(8)), nodes=frozenset(nodes))
+
+    assert locate_device(tmp_path, two_nodes([PciDevice(GPU)]), device) == expected
+
+
+def kfd_machine(*links: dict[int, int]) -> MachineFacts:
+    """Return two CPUs, and GPUs with these links to them and to each other."""
+    gpus = [KfdNode(f"0000:{at:02x}:00.0", links=weights) for at, weights in enumerate(links, 1)]
+    return MachineFacts(nodes={0: "0-1", 8: "2-3", 9: ""}, kfd=[KfdNode(), KfdNode(), *gpus])
+
+
+@pytest.mark.parametrize(
+    ("weights", "expected"),
+    [
+        ({0: 41, 1: 20}, Locality(8, "KFD io_links")),
+        ({0: 20}, Locality(0, "KFD io_links")),
+        ({0: 20, 1: 20}, Locality(None, "unknown")),
+        ({3: 15}, Locality(None, "unknown")),
+        ({}, Locality(None, "unknown")),
+    ],
+    ids=["nearer", "only", "as-near", "to-a-gpu", "no-link"],
+)
+def test_kfd_tells_by_the_weight_of_its_links(
+    tmp_path: Path, weights: dict[int, int], expected: Locality
+) -> None:
+    """Its nodes with CPUs are the NUMA nodes with CPUs, in their order."""
+    device = Device("amd", 0, "0000:01:00.0", kfd_node=2)
+
+    assert locate_device(tmp_path, kfd_machine(weights, {}), device) == expected
+
+
+def test_kfd_of_another_number_of_nodes_tells_nothing(tmp_path: Path) -> None:
+    """It has its own view of the machine, ours may be a container's."""
+    facts = MachineFacts(nodes={0: "0", 1: "1", 2: "2-3"}, kfd=kfd_machine({0: 20}).kfd)
+
+    assert locate_device(tmp_path, facts, Device("amd", 0, "", kfd_node=2)).node is None
+
+
+def test_a_processor_with_a_gpu_inside_is_its_own_node(tmp_path: Path) -> None:
+    """KFD has the CPUs and the GPU in one node."""
+    facts = kfd_machine({})
+    tree = write_tree(tmp_path, facts)
+    inside = (tree / KFD / "1/properties").read_text().replace("simd_count 0", "simd_count 8")
+    (tree / KFD / "1/properties").write_text(inside)
+    found = Tree(tree)
+    processors = read_processors(found, None)
+    locator = Locator(found, read_nodes(found, processors.online), processors)
+
+    assert locator.locate(Device("amd", 0, "", kfd_node=1)) == Locality(8, "KFD io_links")

@@ -76,3 +76,39 @@ def test_distances_that_fit_no_node_are_not_known(tmp_path: Path) -> None:
     write_tree(tmp_path, MachineFacts(distances={0: "10 20 20", 1: "ten 10"}))
 
     assert [node.distances for node in read_nodes(Tree(tmp_path), EVERYTHING)] == [{}, {}]
+
+
+def with_memory(root: Path) -> list[int]:
+    """Return the nodes that memory may be had from."""
+    return [node.id for node in read_nodes(Tree(root), EVERYTHING) if node.has_memory]
+
+
+def test_memory_is_what_a_node_says_it_has(tmp_path: Path) -> None:
+    """The sum for the node stands above the list of nodes that have any."""
+    write_tree(tmp_path, MachineFacts(nodes={0: "0-1", 1: "2-3", 2: ""}))
+    meminfo = {0: "Node 0 MemTotal:  8386704 kB\nNode 0 MemFree: 0 kB", 1: "Node 1 MemTotal: 0 kB"}
+    write_files(
+        tmp_path,
+        {f"{NODES}/node{number}/meminfo": text for number, text in meminfo.items()}
+        | {f"{NODES}/has_memory": "0-2"},
+    )
+
+    assert with_memory(tmp_path) == [0, 2]
+
+
+def test_the_list_of_nodes_with_memory_does_without_sums(tmp_path: Path) -> None:
+    """And without both, each is taken to have some."""
+    write_tree(tmp_path, MachineFacts())
+    assert with_memory(tmp_path) == [0, 1]
+
+    write_files(tmp_path, {f"{NODES}/has_memory": "1"})
+
+    assert with_memory(tmp_path) == [1]
+
+
+def test_memory_that_our_cpuset_forbids_is_none_of_ours(tmp_path: Path) -> None:
+    """The kernel refuses a policy for it."""
+    write_tree(tmp_path, MachineFacts())
+    write_files(tmp_path, {"proc/self/status": "Cpus_allowed_list:\t0-3\nMems_allowed_list:\t1"})
+
+    assert with_memory(tmp_path) == [1]

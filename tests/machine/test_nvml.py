@@ -11,27 +11,50 @@ from pathlib import Path
 import psutil
 import pytest
 
-from launcher.machine.nvml import Question, ask_in_child, devices_in
+from launcher.machine.nvidia import from_nvml
+from launcher.machine.nvml import NvmlGpu, Question, ask_in_child, gpus_in
 
-TWO = [("00000000:17:00.0", "GPU-a"), ("00000000:99:00.0", "GPU-b")]
+TWO = [
+    NvmlGpu("00000000:17:00.0", "GPU-a", "NVIDIA H200", cpus="0-3", nodes="0"),
+    NvmlGpu("00000000:99:00.0", "GPU-b"),
+]
 
 FAKE_NVML = """
+NVML_AFFINITY_SCOPE_NODE = 0
 class NVMLError(Exception): pass
 class PciInfo:
     def __init__(self, busId): self.busId = busId
 def nvmlInit(): pass
-def nvmlDeviceGetCount(): return 3
+def nvmlDeviceGetCount(): return 4
 def nvmlDeviceGetHandleByIndex(index):
     if index == 1: raise NVMLError("Insufficient Permissions")
     return index
-def nvmlDeviceGetPciInfo(handle): return PciInfo(["0000:17:00.0", "", b"0000:99:00.0"][handle])
-def nvmlDeviceGetUUID(handle): return ["GPU-0", "", b"GPU-2"][handle]
+def nvmlDeviceGetPciInfo(handle):
+    if handle == 3: raise NVMLError("Not Supported")
+    return PciInfo(["0000:17:00.0", "", b"0000:99:00.0"][handle])
+def nvmlDeviceGetUUID(handle): return {0: "GPU-0", 2: b"GPU-2", 3: "GPU-3", 25: "MIG-5"}[handle]
+def nvmlDeviceGetName(handle): return {25: "NVIDIA A100 MIG 1g.5gb"}.get(handle, b"NVIDIA A100")
+def nvmlDeviceGetCpuAffinityWithinScope(handle, words, scope):
+    assert (words, scope) == (64, 0)
+    return [0xf, 1] + [0] * 62
+def nvmlDeviceGetMemoryAffinity(handle, words, scope):
+    if handle == 3: raise NVMLError("Not Supported")
+    return [2] + [0] * 63
+def nvmlDeviceGetMigMode(handle):
+    if handle == 3: raise NVMLError("Not Supported")
+    return [handle == 2, 0]
+def nvmlDeviceGetMaxMigDeviceCount(handle): return 7
+def nvmlDeviceGetMigDeviceHandleByIndex(handle, place):
+    if place != 5: raise NVMLError("Not Found")
+    return 10 * handle + place
+def nvmlDeviceGetGpuInstanceId(handle): return 9
+def nvmlDeviceGetComputeInstanceId(handle): return 0
 """
 
 
-def asked(question: Question | None = None, timeout: float = 10.0) -> tuple[tuple[str, str], ...]:
+def asked(question: Question | None = None, timeout: float = 10.0) -> tuple[NvmlGpu, ...]:
     """Return the GPUs that a child answers with."""
-    return devices_in(ask_in_child(question, timeout))
+    return gpus_in(ask_in_child(question, timeout))
 
 
 @pytest.fixture(autouse=True)
@@ -52,7 +75,45 @@ def test_nvml_s_own_words(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> No
     (tmp_path / "pynvml.py").write_text(FAKE_NVML)
     monkeypatch.syspath_prepend(tmp_path)
 
-    assert asked() == (("0000:17:00.0", "GPU-0"), ("0000:99:00.0", "GPU-2"))
+    found = asked()
+
+    near = {"cpus": "0-3,64", "nodes": "1"}
+    assert found == (
+        NvmlGpu("0000:17:00.0", "GPU-0", "NVIDIA A100", **near),
+        NvmlGpu("0000:99:00.0", "GPU-2", "NVIDIA A100", **near),
+        NvmlGpu(
+            "0000:99:00.0",
+            "MIG-5",
+            "NVIDIA A100 MIG 1g.5gb",
+            **near,
+            parent="GPU-2",
+            legacy_name="MIG-GPU-2/9/0",
+        ),
+        NvmlGpu("", "GPU-3", "NVIDIA A100", cpus="0-3,64"),
+    )
+
+
+def test_an_answer_that_is_none_tells_of_no_gpu() -> None:
+    """A capture may have been edited."""
+    assert gpus_in("") == ()
+    assert gpus_in("0000:17:00.0 GPU-a\nend") == ()
+
+
+def test_nvml_s_words_become_devices() -> None:
+    """Its order numbers the whole GPUs; slices come after them, by the number of their GPU."""
+    first, second = TWO
+    part = first._replace(uuid="MIG-x", parent="GPU-a", legacy_name="MIG-GPU-a/1/0")
+
+    found = from_nvml((first, part, second))
+
+    assert [(device.number, device.bdf, device.uuid) for device in found] == [
+        (0, "0000:17:00.0", "GPU-a"),
+        (1, "0000:99:00.0", "GPU-b"),
+        (0, "0000:17:00.0", "MIG-x"),
+    ]
+    assert str(found[0].cpus) == "0-3"
+    assert found[0].nodes == {0}
+    assert (found[2].parent, found[2].legacy_name) == ("GPU-a", "MIG-GPU-a/1/0")
 
 
 def test_no_gpu_is_an_answer() -> None:
@@ -70,7 +131,7 @@ def test_a_child_that_hangs_is_killed() -> None:
     assert time.monotonic() - began < 2
 
 
-def _hang() -> Iterable[tuple[str, str]]:
+def _hang() -> Iterable[NvmlGpu]:
     yield TWO[0]
     select.select([], [], [])
 
@@ -83,7 +144,7 @@ def test_a_child_that_raises_is_silent(capfd: pytest.CaptureFixture[str]) -> Non
     assert capfd.readouterr() == ("", "")
 
 
-def _raise() -> Iterable[tuple[str, str]]:
+def _raise() -> Iterable[NvmlGpu]:
     yield TWO[0]
     raise ImportError
 
@@ -93,7 +154,7 @@ def test_a_child_that_crashes_is_no_answer() -> None:
     assert asked(_crash) == ()
 
 
-def _crash() -> Iterable[tuple[str, str]]:
+def _crash() -> Iterable[NvmlGpu]:
     yield TWO[0]
     os.kill(os.getpid(), signal.SIGKILL)
 
@@ -122,7 +183,7 @@ def _append(path: Path) -> None:
         file.write(f"{os.getpid()}\n")
 
 
-def _signal_itself() -> Iterable[tuple[str, str]]:
+def _signal_itself() -> Iterable[NvmlGpu]:
     os.kill(os.getpid(), signal.SIGUSR1)
     return TWO
 
@@ -131,11 +192,11 @@ def test_the_child_holds_none_of_our_connections() -> None:
     """The fork server ends when our end closes, whatever NVML does meanwhile."""
     reading, writing = os.pipe()
 
-    found = asked(lambda: [(str(_is_open(writing)), "")])
+    found = asked(lambda: [NvmlGpu(str(_is_open(writing)), "")])
     os.close(reading)
     os.close(writing)
 
-    assert found == (("False", ""),)
+    assert found == (NvmlGpu("False", ""),)
 
 
 def _is_open(descriptor: int) -> bool:
@@ -146,7 +207,7 @@ def test_our_own_signal_mask_is_back_afterwards() -> None:
     """It is shut only while the child is made."""
     before = signal.pthread_sigmask(signal.SIG_BLOCK, ())
 
-    asked(lambda: TWO)
+    ask_in_child(lambda: TWO)
 
     assert signal.pthread_sigmask(signal.SIG_BLOCK, ()) == before
 
@@ -158,7 +219,7 @@ def test_a_child_without_us_does_not_hang_for_ever() -> None:
     if middle == 0:
         try:
             os.dup2(telling, 1)
-            asked(_tell_and_hang, timeout=0.5)
+            ask_in_child(_tell_and_hang, timeout=0.5)
         finally:
             os._exit(0)
     os.close(telling)
@@ -175,7 +236,7 @@ def test_a_child_without_us_does_not_hang_for_ever() -> None:
     assert left == b""
 
 
-def _tell_and_hang() -> Iterable[tuple[str, str]]:
+def _tell_and_hang() -> Iterable[NvmlGpu]:
     os.write(1, b"hanging")
     select.select([], [], [])
     return TWO

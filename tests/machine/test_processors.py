@@ -105,3 +105,30 @@ def test_our_affinity_stands_above_a_rewritten_online(tmp_path: Path) -> None:
 
     assert str(found.allowed) == "1,6"
     assert str(found.online) == "0-1,6"
+
+
+def test_one_cpu_tells_of_its_whole_package(tmp_path: Path) -> None:
+    """So that not every core need be asked, of hundreds."""
+    write_tree(tmp_path, MachineFacts(packages=("0,2", "1,3")))
+    for cpu in range(2):
+        write_files(
+            tmp_path, {f"{CPUS}/cpu{cpu}/topology/core_siblings_list": f"{cpu},{cpu + 2},{cpu + 4}"}
+        )
+    for cpu in range(2, 4):
+        (tmp_path / f"{CPUS}/cpu{cpu}/topology/physical_package_id").unlink()
+
+    found = read_processors(Tree(tmp_path), None)
+
+    assert lists(found.packages) == ["0,2", "1,3"]
+
+
+def test_cores_are_known_where_any_cpu_tells_of_its_own(tmp_path: Path) -> None:
+    """A directory alone tells nothing; old kernels have masks only."""
+    write_files(tmp_path, {f"{CPUS}/online": "0-3", f"{CPUS}/cpu0/topology/core_id": "0"})
+    unknown = read_processors(Tree(tmp_path), None)
+    write_files(tmp_path, {f"{CPUS}/cpu1/topology/thread_siblings": "0000000a"})
+
+    known = read_processors(Tree(tmp_path), None)
+
+    assert (unknown.cores_known, lists(unknown.cores)) == (False, ["0", "1", "2", "3"])
+    assert (known.cores_known, lists(known.cores)) == (True, ["0", "1,3", "2"])

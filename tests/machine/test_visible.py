@@ -1,119 +1,119 @@
-"""CUDA_VISIBLE_DEVICES, against what torch 2.13 makes of the same strings."""
+"""Which GPUs the workers see: whose they are, and the lists of Intel and Huawei."""
 
 import pytest
 
-from launcher.machine.visible import Entries, choose, parse, select_visible
-from tests.plans import gpu
-
-# Recorded from torch.cuda._parse_visible_devices().
-TORCH: list[tuple[str, list[int] | list[str]]] = [
-    ("", []),
-    ("0", [0]),
-    ("0,1", [0, 1]),
-    ("1,0", [1, 0]),
-    (" 2 , 3 ", [2, 3]),
-    ("0,1,-1,2", [0, 1]),
-    ("-1", []),
-    ("0,0", []),
-    ("0,1,0", []),
-    ("NoDevFiles", []),
-    ("0,x,2", [0]),
-    ("1gpu2,2ampere", [1, 2]),
-    ("+1,2", [1, 2]),
-    ("0,", [0]),
-    ("0,,2", [0]),
-    ("03,3", []),
-    ("99", [99]),
-    ("GPU-aaaa,GPU-bbbb", ["GPU-aaaa", "GPU-bbbb"]),
-    ("GPU-a,GPU-a", []),
-    ("GPU-aaaa,0", ["GPU-aaaa"]),
-    ("0,GPU-aaaa", [0]),
-    ("MIG-x/1/0", ["MIG-x/1/0"]),
-    ("GPU-", ["GPU-"]),
-    ("gpu-aaaa", []),
-    ("all", []),
-    ("none", []),
-    ("void", []),
-]
-UUIDS = ["GPU-aaaa1", "GPU-aaaa2", "GPU-bbbb3"]
-# Recorded from torch.cuda._transform_uuid_to_ordinals().
-TORCH_UUIDS: list[tuple[tuple[str, ...], list[int]]] = [
-    (("GPU-bbbb",), [2]),
-    (("GPU-aaaa",), []),
-    (("GPU-aaaa1", "GPU-bbbb"), [0, 2]),
-    (("GPU-cccc",), []),
-    (("GPU-bbbb", "GPU-cccc", "GPU-aaaa1"), [2]),
-    (("GPU-bbbb", "GPU-bbbb3"), []),
-]
-FOUR = [gpu(index, 0) for index in range(4)]
+from launcher.machine.devices import Device, Listing
+from launcher.machine.visible import select_visible
 
 
-@pytest.mark.parametrize(("text", "expected"), TORCH)
-def test_entries_are_those_of_torch(text: str, expected: list[int] | list[str]) -> None:
-    """Every string gives the list that torch makes of it."""
-    assert list(parse(text).ids) == expected
+def listing(vendor: str, source: str, *bdfs: str) -> Listing:
+    """Return GPUs of a vendor."""
+    return Listing(source, tuple(Device(vendor, at, bdf) for at, bdf in enumerate(bdfs)))
 
 
-@pytest.mark.parametrize(("ids", "expected"), TORCH_UUIDS)
-def test_uuids_mean_what_they_mean_to_torch(ids: tuple[str, ...], expected: list[int]) -> None:
-    """The beginning of a UUID does, if it is of one GPU only."""
-    assert list(choose(Entries(ids, ""), UUIDS).indices) == expected
+NVIDIA = listing("nvidia", "NVML", "0000:17:00.0", "0000:99:00.0")
+AMD = listing("amd", "KFD", "0000:63:00.0", "0000:43:00.0")
+INTEL = listing("intel", "sysfs", "0000:4d:00.0", "0000:4d:00.0", "0000:9a:00.0", "0000:9a:00.0")
+HUAWEI = listing("huawei", "sysfs", "0000:01:00.0", "0000:02:00.0", "0000:81:00.0")
 
 
-def test_without_the_variable_all_are_visible() -> None:
-    """In the vendor's order, and the source that listed them is the origin."""
-    found = select_visible(FOUR, {}, "NVML")
+def test_without_variables_the_source_is_the_origin() -> None:
+    """All of them are visible."""
+    found = select_visible([NVIDIA], {})
 
-    assert found.gpus == tuple(FOUR)
-    assert (found.origin, found.remark) == ("NVML", "")
-
-
-def test_the_order_of_the_list_is_the_order_of_the_workers() -> None:
-    """The first entry is local rank 0's."""
-    found = select_visible(FOUR, {"CUDA_VISIBLE_DEVICES": "3,0"}, "NVML")
-
-    assert [one.index for one in found.gpus] == [3, 0]
-    assert (found.origin, found.remark) == ("CUDA_VISIBLE_DEVICES=3,0", "")
-
-
-@pytest.mark.parametrize(
-    ("text", "indices", "remark"),
-    [
-        ("0,9,1", [0], "CUDA_VISIBLE_DEVICES: 9 is no GPU here; CUDA ends the list there"),
-        ("GPU-7", [], "CUDA_VISIBLE_DEVICES: GPU-7 is no GPU here; CUDA ends the list there"),
-        (
-            "GPU-1,GPU-1",
-            [],
-            "CUDA_VISIBLE_DEVICES=GPU-1,GPU-1: 'GPU-1' is there twice; CUDA then shows none",
-        ),
-        (
-            "1,x",
-            [1],
-            "CUDA_VISIBLE_DEVICES=1,x: 'x' is neither number nor UUID; CUDA ends the list there",
-        ),
-    ],
-)
-def test_a_list_cut_short_says_where(text: str, indices: list[int], remark: str) -> None:
-    """The entry that did it is named."""
-    found = select_visible(FOUR, {"CUDA_VISIBLE_DEVICES": text}, "NVML")
-
-    assert [one.index for one in found.gpus] == indices
-    assert found.remark == remark
+    assert found == (NVIDIA.devices, "NVML", "", True)
 
 
 @pytest.mark.parametrize("text", ["", "-1", "NoDevFiles"])
 def test_hiding_every_gpu_on_purpose_is_nothing_to_remark(text: str) -> None:
     """People and tools write that to get a CPU job."""
-    found = select_visible(FOUR, {"CUDA_VISIBLE_DEVICES": text}, "NVML")
+    found = select_visible([NVIDIA], {"CUDA_VISIBLE_DEVICES": text})
 
-    assert (found.gpus, found.remark) == ((), "")
+    assert (found.devices, found.remark) == ((), "")
 
 
 def test_a_list_without_any_gpu_is_remarked() -> None:
     """Somebody expects GPUs where there are none to open."""
-    found = select_visible((), {"CUDA_VISIBLE_DEVICES": "0,1"}, "sysfs")
+    found = select_visible([], {"CUDA_VISIBLE_DEVICES": "0,1"})
 
-    assert found.gpus == ()
+    assert found.devices == ()
     assert found.remark == (
         "CUDA_VISIBLE_DEVICES=0,1, but there is no GPU that this process may open"
     )
+
+
+@pytest.mark.parametrize(
+    ("environ", "vendor"),
+    [
+        ({}, "nvidia"),
+        ({"CUDA_VISIBLE_DEVICES": "1"}, "nvidia"),
+        ({"HIP_VISIBLE_DEVICES": "1"}, "amd"),
+        ({"ROCR_VISIBLE_DEVICES": "1"}, "amd"),
+        ({"ZE_AFFINITY_MASK": "1"}, "intel"),
+        ({"ASCEND_RT_VISIBLE_DEVICES": "1"}, "huawei"),
+        ({"HIP_VISIBLE_DEVICES": "1", "CUDA_VISIBLE_DEVICES": "1"}, "nvidia"),
+    ],
+)
+def test_of_several_vendors_one_is_meant(environ: dict[str, str], vendor: str) -> None:
+    """The one whose own variable is set, else the first."""
+    found = select_visible([NVIDIA, AMD, INTEL, HUAWEI], environ)
+
+    assert {device.vendor for device in found.devices} == {vendor}
+
+
+def test_vendors_that_were_passed_over_are_named() -> None:
+    """Where the workers' GPUs come from is for the user to see."""
+    assert select_visible([NVIDIA, AMD], {}).origin == "NVML (of nvidia, not of amd)"
+
+
+@pytest.mark.parametrize(
+    ("mask", "hierarchy", "expected"),
+    [
+        ("", "FLAT", [0, 1, 2, 3]),
+        ("3,0", "FLAT", [0, 3]),
+        ("3,0", "", [0, 3]),
+        ("0,9", "FLAT", [0]),
+        ("", "COMPOSITE", [0, 1]),
+        ("1", "COMPOSITE", [1]),
+        ("1.0,1.1", "COMPOSITE", [1]),
+        ("9", "COMPOSITE", []),
+    ],
+)
+def test_intel_s_mask_only_filters(mask: str, hierarchy: str, expected: list[int]) -> None:
+    """The order stays that of the bus; a card is one or as many as it has tiles."""
+    environ = {"ZE_AFFINITY_MASK": mask} | (
+        {"ZE_FLAT_DEVICE_HIERARCHY": hierarchy} if hierarchy else {}
+    )
+
+    found = select_visible([INTEL], environ)
+
+    assert [device.number for device in found.devices] == expected
+
+
+def test_a_mask_that_names_no_card_says_so() -> None:
+    """The rest of it counts."""
+    found = select_visible([INTEL], {"ZE_AFFINITY_MASK": "0,9"})
+
+    assert (found.origin, found.remark) == (
+        "ZE_AFFINITY_MASK=0,9",
+        "ZE_AFFINITY_MASK=0,9: '9' is no GPU here",
+    )
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        ("0,2", [0, 2]),
+        ("1, 2", [1]),
+        ("0,8,1", [0]),
+        ("1,1", [1]),
+        ("x", []),
+        ("", []),
+    ],
+)
+def test_huawei_s_list_ends_at_what_is_no_number(text: str, expected: list[int]) -> None:
+    """A space is enough."""
+    found = select_visible([HUAWEI], {"ASCEND_RT_VISIBLE_DEVICES": text})
+
+    assert [device.number for device in found.devices] == expected
+    assert bool(found.remark) == (len(expected) < len([entry for entry in text.split(",") if text]))
