@@ -58,6 +58,7 @@ def _worker_json(plan: NodePlan, worker: WorkerPlan) -> Mapping[str, object]:
         "numa_node": worker.numa_node,
         "cpus": None if worker.cpus is None else str(worker.cpus),
         "env": {**plan.env, **worker.env, **port},
+        "command": list(plan.command_of(worker)),
         "remark": _remark(worker),
     }
 

@@ -119,7 +119,8 @@ def resolve(
             *strange_variables(inherited),
             *translated.warnings,
             *shape.warnings,
-            *misplaced_options(job.program.value),
+            # Who writes -- behind the script knows whose these are.
+            *(() if _ends_options(typed) else misplaced_options(job.program.value)),
         ),
         dry_run=dry_run.value,
         as_json=_only_dry(settle(options.JSON, sources), dry_run),
@@ -139,8 +140,21 @@ def _sources(
     )
     job_file = _job_file(settle(options.CONFIG, said))
     if typed.words:
-        return (*said, job_file.without_program()), Fact(typed.words, COMMAND_LINE)
+        return (*said, job_file.without_program()), Fact(_program_words(typed), COMMAND_LINE)
     return (*said, job_file.said), job_file.words
+
+
+def _program_words(typed: Typed) -> tuple[str, ...]:
+    """Return the script and its arguments.
+
+    A ``--`` between them is torchrun's to take away (argparse's, of whom it has that), and lines
+    of its users have one.
+    """
+    return (typed.words[0], *typed.words[2:]) if _ends_options(typed) else typed.words
+
+
+def _ends_options(typed: Typed) -> bool:
+    return typed.words[1:2] == ("--",)
 
 
 def _job_file(config: Fact[str]) -> JobFile:

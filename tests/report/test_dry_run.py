@@ -153,6 +153,7 @@ def test_the_json_has_exactly_the_keys_of_the_design() -> None:
                 "LOCAL_RANK": "0",
                 "MASTER_PORT": None,
             },
+            "command": ["python", "-u", "train.py", "--lr", "1"],
             "remark": "",
         }
     ]

@@ -242,3 +242,19 @@ def test_as_torchrun_a_cluster_still_says_who_we_are() -> None:
     job = describe("train.py", environ=captured("node.1"), process=TORCHRUN).job
 
     assert (job.agents, job.agent_rank) == (2, 1)
+
+
+@pytest.mark.parametrize(
+    ("words", "args"),
+    [
+        (("train.py", "--", "--nnodes", "2"), ("--nnodes", "2")),
+        (("train.py", "--", "--", "x"), ("--", "x")),
+        (("train.py", "x", "--", "y"), ("x", "--", "y")),
+    ],
+)
+def test_two_dashes_behind_the_script(words: tuple[str, ...], args: tuple[str, ...]) -> None:
+    """Are taken away as by argparse; what follows is the script's without a doubt."""
+    resolved = describe(*words)
+
+    assert resolved.job.program.value.args == args
+    assert resolved.warnings == ()
