@@ -23,6 +23,7 @@ from launcher.domain.outcome import Interrupted, Outcome, Succeeded, WorkerFaile
 from launcher.domain.plan import NodePlan
 from launcher.domain.preparation import Prepared
 from launcher.domain.restarts import rules_of
+from launcher.domain.streams import Std
 from launcher.errors import LauncherError
 from launcher.machine.inspect import inspect
 from launcher.planning.node import plan_node
@@ -37,6 +38,7 @@ from launcher.workers.group import WorkerGroup
 from launcher.workers.log_layout import LogLayout
 from launcher.workers.outlets import Screen
 from launcher.workers.relay_client import Relay
+from launcher.workers.routes import Routes
 from launcher.workers.scratch import make_scratch
 from launcher.workers.terminal import Terminal
 
@@ -116,7 +118,8 @@ def launch(
         if isinstance(nodes, Interrupted):
             return Outcome(nodes, attempt=0, fates=(), survivors=()), ""
         cleanup.callback(nodes.leave)
-        workers = _worker_group(job, nodes.run_id, count, fork_server, environ)
+        routes = _routes(job, nodes.run_id)
+        workers = _worker_group(routes, nodes.run_id, count, fork_server, environ)
         cleanup.callback(workers.close)
         workers.hang_timeout = job.hang_timeout.value or 0.0
         fork_server.told = partial(_tell_prepared, workers, verbose=resolved.verbose)
@@ -126,7 +129,7 @@ def launch(
         supervisor = Supervisor(attempts, workers, nodes, inbox, time)
         outcome = _supervise(supervisor, _rules(job, workers), chronicle)
         _copy_error_file(outcome, environ)
-        return outcome, _tell(outcome, workers, alone=_has_output_to_itself(job, count))
+        return outcome, _tell(outcome, workers, routes, alone=_has_output_to_itself(job, count))
 
 
 def _meet(
@@ -202,20 +205,23 @@ def _this_machine(environment: Mapping[str, str]) -> Machine:
     return inspect(ROOT, environment, allowed, os.uname().nodename)
 
 
+def _routes(job: JobSpec, run_id: str) -> Routes:
+    if job.log_dir.value is None:
+        return Routes(job, None)
+    return Routes(job, LogLayout(Path(job.log_dir.value).absolute(), run_id, job.workerlog.value))
+
+
 def _worker_group(
-    job: JobSpec, run_id: str, workers: int, fork_server: ForkServer, environ: Mapping[str, str]
+    routes: Routes, run_id: str, workers: int, fork_server: ForkServer, environ: Mapping[str, str]
 ) -> WorkerGroup:
     scratch = make_scratch(environ, run_id)
     colour = not environ.get("NO_COLOR") and environ.get("TERM") != "dumb"
-    screen = Screen(
-        stdout=1, stderr=2, colour=colour, prefix=not _has_output_to_itself(job, workers)
-    )
+    asked = routes.job.log_line_prefix_template.value is not None
+    prefix = asked or not _has_output_to_itself(routes.job, workers)
+    screen = Screen(stdout=1, stderr=2, colour=colour, prefix=prefix)
     relay = Relay.start(screen, scratch)
-    logs = None
-    if job.log_dir.value is not None:
-        logs = LogLayout(Path(job.log_dir.value).absolute(), run_id)
     terminal = Terminal.shared_with_one_worker(0, workers)
-    return WorkerGroup(fork_server, relay, terminal, logs, scratch)
+    return WorkerGroup(fork_server, relay, terminal, routes, scratch)
 
 
 def _has_output_to_itself(job: JobSpec, workers: int) -> bool:
@@ -260,15 +266,23 @@ def _rules(job: JobSpec, workers: WorkerGroup) -> Rules:
     )
 
 
-def _tell(outcome: Outcome, workers: WorkerGroup, *, alone: bool) -> str:
+def _tell(outcome: Outcome, workers: WorkerGroup, routes: Routes, *, alone: bool) -> str:
     """Print the report; return what nobody could print."""
     if isinstance(outcome.reason, Succeeded) and not outcome.survivors:
         return ""
     from launcher.report.outcome import explain  # noqa: PLC0415 - a success needs no words
 
     # What a worker of another node printed went to that node's terminal.
-    report = explain(outcome, already_shown=alone and _is_of_this_node(outcome))
+    alone = alone and _is_of_this_node(outcome) and routes.shows(Std.ERR, 0, 0)
+    report = explain(outcome, already_shown=alone, hidden=_hidden(outcome, routes))
     return "" if workers.say(report) else report
+
+
+def _hidden(outcome: Outcome, routes: Routes) -> str:
+    """Return what kept the lines of the worker that failed off the screen; "" if nothing did."""
+    if not isinstance(outcome.reason, WorkerFailed):
+        return ""
+    return routes.hidden_by(outcome.reason.cause.rank, outcome.reason.cause.local_rank)
 
 
 def _is_of_this_node(outcome: Outcome) -> bool:

@@ -10,7 +10,7 @@ from pathlib import Path
 
 from launcher.domain.events import OutputEnded
 from launcher.domain.ranks import LocalRank
-from launcher.workers.outlets import Screen, WorkerOutput
+from launcher.workers.outlets import Destination, Screen, WorkerOutput
 from launcher.workers.relay_client import Relay, RelayEvent
 
 PATIENCE = 10.0
@@ -36,17 +36,27 @@ class RelayBench:
     def __init__(self, relay: Relay) -> None:
         self.relay = relay
 
-    def open(self, rank: int, logs: Path | None = None, error_file: Path | None = None) -> Printer:
+    def open(
+        self,
+        rank: int,
+        logs: Path | None = None,
+        error_file: Path | None = None,
+        *,
+        prefix: str | None = None,
+        stdout_to: Destination | None = None,
+        stderr_to: Destination | None = None,
+    ) -> Printer:
         """Give the relay the pipes of a worker; with ``logs``, files ``rank-R.out`` and ``.err``."""
         out, err = os.pipe(), os.pipe()
         self.relay.open(
             WorkerOutput(
                 local_rank=LocalRank(rank),
                 label=f"rank {rank}",
+                prefix=f"[rank {rank}] " if prefix is None else prefix,
                 stdout=out[0],
                 stderr=err[0],
-                stdout_log=logs and logs / f"rank-{rank}.out",
-                stderr_log=logs and logs / f"rank-{rank}.err",
+                stdout_to=stdout_to or Destination(logs and logs / f"rank-{rank}.out"),
+                stderr_to=stderr_to or Destination(logs and logs / f"rank-{rank}.err"),
                 error_file=error_file,
             )
         )

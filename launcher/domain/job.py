@@ -6,7 +6,8 @@ from enum import Enum
 from msgspec import Struct
 
 from launcher.domain.facts import Fact
-from launcher.domain.ranks import GlobalRank, LocalRank, NodeRank
+from launcher.domain.ranks import GlobalRank, LocalRank, NodeRank, RankSet
+from launcher.domain.streams import StreamChoice
 
 
 class ProgramKind(Enum):
@@ -157,6 +158,22 @@ class JobSpec(Struct, frozen=True):
     env: Mapping[str, Fact[str]]
     """Variables for the workers from the job file and ``--env``, by name."""
     log_dir: Fact[str | None]
+    """None: no files."""
+    redirects: Fact[StreamChoice | None]
+    """Streams that go to log files only; None: nothing is said."""
+    tee: Fact[StreamChoice | None]
+    """Streams that go to log files and are printed; None, and none redirected: all there are."""
+    local_ranks_filter: Fact[RankSet | None]
+    """Whose lines are printed, by local rank; None: everyone's."""
+    ranks: Fact[RankSet | None]
+    """The same by global rank; both hold."""
+    log_line_prefix_template: Fact[str | None]
+    """What stands before a printed line, with ``${rank}`` and others in it; None: the usual."""
+    duplicate_stdout_filters: Fact[tuple[str, ...]]
+    """Printed lines that contain one of these go to a file of their own, too; (): none do."""
+    duplicate_stderr_filters: Fact[tuple[str, ...]]
+    workerlog: Fact[bool]
+    """Both streams of a worker go to one file, and links lead there by local rank."""
     events: Fact[str | None]
     """The file that tells machines what happens; ``%n`` in it stands for the node's rank."""
     program: Fact[Program]

@@ -24,7 +24,11 @@ from launcher.report.others import group_lines, ranks_of
 
 
 def explain(
-    outcome: Outcome, *, already_shown: bool = False, local_time: LocalTime = time.localtime
+    outcome: Outcome,
+    *,
+    already_shown: bool = False,
+    hidden: str = "",
+    local_time: LocalTime = time.localtime,
 ) -> str:
     """Return what standard error shows of the end of a job, without a trailing newline.
 
@@ -32,13 +36,17 @@ def explain(
         outcome: how the job, or its last attempt, ended.
         already_shown: the worker's standard error just went to ours, unprefixed, being the only
             one: don't repeat it.
+        hidden: the option that kept the lines of the worker that failed off the screen; "" if
+            none did.
         local_time: turns seconds since the epoch into the time to show.
 
     Returns:
         The lines for the user; "" if there is nothing to say.
 
     """
-    lines = _reason_lines(outcome, already_shown=already_shown, local_time=local_time)
+    lines = _reason_lines(
+        outcome, already_shown=already_shown, hidden=hidden, local_time=local_time
+    )
     lines += [f"  not restarted: {outcome.no_restart}"] if outcome.no_restart else []
     lines += [f"  SIGKILL did not end {survivor}" for survivor in outcome.survivors]
     # The line that says whose exit code it is closes the report.
@@ -73,11 +81,14 @@ def explain_restart(
     )
 
 
-def _reason_lines(outcome: Outcome, *, already_shown: bool, local_time: LocalTime) -> list[str]:
+def _reason_lines(
+    outcome: Outcome, *, already_shown: bool, hidden: str, local_time: LocalTime
+) -> list[str]:
     match outcome.reason:
         case WorkerFailed(cause):
             others = [fate for fate in outcome.fates if fate.rank != cause.rank]
             told = cause_lines(cause, already_shown=already_shown, local_time=local_time)
+            told += [f"  its lines were not printed: {hidden}"] if hidden else []
             return told + group_lines(others)
         case Interrupted(number):
             return _interruption_lines(number, outcome.fates)

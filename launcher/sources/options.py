@@ -4,6 +4,8 @@ from collections.abc import Mapping
 from pathlib import Path
 
 from launcher.domain.job import NumaBinding, StartMethod, WorkerCount
+from launcher.domain.ranks import RankSet
+from launcher.domain.streams import StreamChoice
 from launcher.sources import torchrun_values, values
 from launcher.sources.option import Group, Kind, Option
 from launcher.sources.torchrun_options import TORCHRUN_OPTIONS
@@ -303,8 +305,88 @@ LOG_DIR: Option[str | None] = Option(
     metavar="DIR",
     help="Write what each worker prints to files below this folder too",
     group=Group.OUTPUT,
-    otherwise="no files",
+    otherwise="no files, or those that are asked for in clusterrun-logs",
     everyday=True,
+)
+REDIRECTS: Option[StreamChoice | None] = Option(
+    "redirects",
+    parse=values.streams,
+    default=None,
+    metavar="N|LOCALRANK:N,...",
+    help=(
+        "Write standard output (1), standard error (2) or both (3) of all workers or of those named"
+        " to their log files only"
+    ),
+    group=Group.OUTPUT,
+    short="r",
+    otherwise="none",
+)
+TEE: Option[StreamChoice | None] = Option(
+    "tee",
+    parse=values.streams,
+    default=None,
+    metavar="N|LOCALRANK:N,...",
+    help="Write them to log files and print them, too",
+    group=Group.OUTPUT,
+    short="t",
+    otherwise="all, if there is a --log-dir and nothing is redirected",
+)
+LOCAL_RANKS_FILTER: Option[RankSet | None] = Option(
+    "local_ranks_filter",
+    parse=values.ranks,
+    default=None,
+    metavar="RANKS",
+    help="Print only the lines of these local ranks of each node, such as 0,2-3",
+    group=Group.OUTPUT,
+    otherwise="all",
+)
+RANKS: Option[RankSet | None] = Option(
+    "ranks",
+    parse=values.ranks,
+    default=None,
+    metavar="RANKS",
+    help="Print only the lines of these ranks of the whole job, such as 0,8-15",
+    group=Group.OUTPUT,
+    otherwise="all",
+)
+LOG_LINE_PREFIX_TEMPLATE: Option[str | None] = Option(
+    "log_line_prefix_template",
+    parse=values.line_prefix,
+    default=None,
+    metavar="TEXT",
+    help=(
+        "What stands before a worker's lines; ${rank}, ${local_rank}, ${role_name}, ${host} and"
+        " ${node_rank} in it are filled in"
+    ),
+    group=Group.OUTPUT,
+    otherwise="TORCHELASTIC_LOG_LINE_PREFIX_TEMPLATE if that is set, else [rank R]",
+)
+DUPLICATE_STDOUT_FILTERS: Option[tuple[str, ...]] = Option(
+    "duplicate_stdout_filters",
+    parse=values.line_filters,
+    default=(),
+    metavar="TEXT,...",
+    help="Write printed lines of standard output that contain a TEXT to filtered_stdout.log, too",
+    group=Group.OUTPUT,
+    otherwise="none",
+)
+DUPLICATE_STDERR_FILTERS: Option[tuple[str, ...]] = Option(
+    "duplicate_stderr_filters",
+    parse=values.line_filters,
+    default=(),
+    metavar="TEXT,...",
+    help="The same for standard error and filtered_stderr.log",
+    group=Group.OUTPUT,
+    otherwise="none",
+)
+WORKERLOG = Option(
+    "workerlog",
+    parse=values.switch,
+    default=False,
+    metavar="",
+    help="One log file for both streams of a worker, and DIR/workerlog.N is that of local rank N",
+    group=Group.OUTPUT,
+    kind=Kind.FLAG,
 )
 EVENTS: Option[str | None] = Option(
     "events",
@@ -402,6 +484,14 @@ OPTIONS: tuple[Option[object], ...] = (
     SHUTDOWN_TIMEOUT,
     CONTAIN,
     LOG_DIR,
+    REDIRECTS,
+    TEE,
+    LOCAL_RANKS_FILTER,
+    RANKS,
+    LOG_LINE_PREFIX_TEMPLATE,
+    DUPLICATE_STDOUT_FILTERS,
+    DUPLICATE_STDERR_FILTERS,
+    WORKERLOG,
     EVENTS,
     VERBOSE,
     *TORCHRUN_OPTIONS,

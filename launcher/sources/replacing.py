@@ -5,6 +5,13 @@ from collections.abc import Iterator
 from launcher.domain.facts import Fact
 from launcher.domain.job import JobSpec
 from launcher.errors import UsageError
+from launcher.sources.option import Group
+from launcher.sources.options import OPTIONS, VERBOSE
+
+OUTPUT = [
+    option for option in reversed(OPTIONS) if option.group is Group.OUTPUT and option is not VERBOSE
+]
+"""What is done with output, and takes somebody who reads it; the folder follows from the others."""
 
 
 def expect_replaceable(job: JobSpec) -> None:
@@ -39,7 +46,7 @@ def _needs_agent(job: JobSpec) -> Iterator[tuple[str, Fact[object]]]:
         yield "hang_timeout", job.hang_timeout
     if job.contain.value:
         yield "contain", job.contain
-    if job.log_dir.value is not None:
-        yield "log_dir", job.log_dir
-    if job.events.value is not None:
-        yield "events", job.events
+    for option in OUTPUT:
+        said: Fact[object] = getattr(job, option.name)
+        if said.value:
+            yield option.name, said

@@ -17,6 +17,7 @@ from launcher.sources import options, torchrun_options
 from launcher.sources.clusters.cluster import Surroundings
 from launcher.sources.executables import find_interpreter
 from launcher.sources.files import FileKind, kind_of
+from launcher.sources.logs import find_log_dir, find_prefix, where_logs_go
 from launcher.sources.meeting import settle_meeting
 from launcher.sources.misplaced import misplaced_options
 from launcher.sources.nested import NESTED_WARNING, left_by_outer_launch
@@ -62,6 +63,13 @@ PLAIN: tuple[Option[object], ...] = (
     options.START_METHOD,
     options.PRELOAD,
     options.PRELOAD_TIMEOUT,
+    options.REDIRECTS,
+    options.TEE,
+    options.LOCAL_RANKS_FILTER,
+    options.RANKS,
+    options.DUPLICATE_STDOUT_FILTERS,
+    options.DUPLICATE_STDERR_FILTERS,
+    options.WORKERLOG,
 )
 """Options that are fields of the job as they stand, whatever else is said."""
 
@@ -119,6 +127,7 @@ def resolve(
             *strange_variables(inherited),
             *translated.warnings,
             *shape.warnings,
+            *(() if dry_run.value else where_logs_go(job)),
             # Who writes -- behind the script knows whose these are.
             *(() if _ends_options(typed) else misplaced_options(job.program.value)),
         ),
@@ -194,7 +203,8 @@ def _job(
         ),
         python=find_interpreter(interpreter, search_path),
         env=env,
-        log_dir=_expect_folder(settle(options.LOG_DIR, sources)),
+        log_dir=find_log_dir(sources),
+        log_line_prefix_template=find_prefix(sources, around.variables),
         events=_expect_no_folder(settle(options.EVENTS, sources)),
         program=find_program(
             words,
@@ -224,14 +234,6 @@ def _default_python(around: Surroundings) -> Fact[str]:
     if around.variables.get("PYTHON_EXEC"):
         return Fact(around.variables["PYTHON_EXEC"], "PYTHON_EXEC")
     return Fact(around.process.python, "default")
-
-
-def _expect_folder(log_dir: Fact[str | None]) -> Fact[str | None]:
-    if kind_of(log_dir.value or "") not in {FileKind.NOTHING, FileKind.FOLDER}:
-        raise UsageError(
-            f"{log_dir.origin}: {log_dir.value} exists and is not a folder", "give another path"
-        )
-    return log_dir
 
 
 def _expect_no_folder(events: Fact[str | None]) -> Fact[str | None]:

@@ -8,6 +8,8 @@ from pathlib import Path
 
 from launcher.domain.endpoint import Endpoint
 from launcher.domain.job import NumaBinding, StartMethod, WorkerCount
+from launcher.domain.ranks import RankSet
+from launcher.domain.streams import Std, StreamChoice
 from launcher.sources.files import FileKind, kind_of
 from launcher.sources.nested import WORKER_VARIABLES
 from launcher.sources.suggestions import did_you_mean
@@ -117,6 +119,71 @@ def exit_codes(text: str) -> tuple[int, ...]:
             raise UnreadableError(f"{part!r} is no exit code of a failure", hint)
         codes.update(range(first, last + 1))
     return tuple(sorted(codes))
+
+
+def streams(text: str) -> StreamChoice:
+    """Read which streams: ``3`` for everyone, or ``LOCALRANK:N,...`` with any number of digits."""
+    if "," not in text and ":" not in text:
+        return StreamChoice(_std(text, text), {})
+    named: dict[int, Std] = {}
+    for part in text.split(","):
+        rank_text, _, number = part.partition(":")
+        rank = _whole_number(rank_text)
+        if rank is None:
+            raise _no_streams(part)
+        if rank in named:
+            raise UnreadableError(
+                f"{text!r} names local rank {rank} twice", "leave out one of them"
+            )
+        named[rank] = _std(number, part)
+    return StreamChoice(Std.NONE, named)
+
+
+def _std(number: str, text: str) -> Std:
+    streams = _whole_number(number)
+    if streams is None or streams > Std.ALL:
+        raise _no_streams(text)
+    return Std(streams)
+
+
+def _no_streams(text: str) -> UnreadableError:
+    return UnreadableError(
+        f"{text!r} does not say which streams",
+        "give 1 for standard output, 2 for standard error, 3 for both, 0 for none, or that for each"
+        " local rank: 0:3,1:2",
+    )
+
+
+def ranks(text: str) -> RankSet:
+    """Read ranks and ranges of them, ``0,8-15``."""
+    found = []
+    for part in text.split(","):
+        low, dash, high = part.partition("-")
+        first, last = _whole_number(low), _whole_number(high if dash else low)
+        if first is None or last is None or first > last:
+            raise UnreadableError(
+                f"{part!r} is not a rank", "give numbers from 0 and ranges of them, such as 0,8-15"
+            )
+        found.append((first, last))
+    return RankSet(tuple(found))
+
+
+def line_prefix(text: str) -> str | None:
+    """Read the template of what stands before a line; "" is torchrun's way to say: the usual."""
+    if len(text.splitlines()) > 1 or text.endswith(("\n", "\r")):
+        raise UnreadableError(f"{text!r} is more than one line", "leave line breaks out")
+    return text or None
+
+
+def line_filters(text: str) -> tuple[str, ...]:
+    """Read texts to look for in lines, separated by commas; two commas are one of a text's own."""
+    found = tuple(part.replace("\0", ",") for part in text.replace(",,", "\0").split(","))
+    if not all(found) or "\n" in text:
+        raise UnreadableError(
+            f"{text!r} has a text in it that no line or every line contains",
+            "give texts such as error,warning; two commas stand for one that belongs to a text",
+        )
+    return found
 
 
 def switch(text: str) -> bool:

@@ -11,10 +11,10 @@ from launcher.domain.plan import NodePlan, WorkerPlan
 from launcher.domain.ranks import LocalRank
 from launcher.workers.containment import Adoptees, wait_for
 from launcher.workers.fork_server_client import ForkServer
-from launcher.workers.log_layout import LogLayout
 from launcher.workers.outlets import WorkerOutput
 from launcher.workers.plumbing import Plumbing
 from launcher.workers.relay_client import Relay
+from launcher.workers.routes import Routes, label_of
 from launcher.workers.scratch import remove_scratch
 from launcher.workers.terminal import Terminal
 
@@ -43,7 +43,7 @@ class WorkerGroup:
         fork_server: ForkServer,
         relay: Relay,
         terminal: Terminal | None,
-        logs: LogLayout | None,
+        routes: Routes,
         scratch: Path | None,
     ) -> None:
         """Take the processes that the workers need.
@@ -52,7 +52,7 @@ class WorkerGroup:
             fork_server: starts and reaps them.
             relay: owns their output.
             terminal: the one that a single worker gets; None if there is none to give.
-            logs: where their output is kept; None for nowhere.
+            routes: where their output goes.
             scratch: a folder for their error files; None if they get none.
 
         """
@@ -60,7 +60,7 @@ class WorkerGroup:
         self._relay = relay
         self._adoptees = Adoptees()
         self._terminal = terminal
-        self._logs = logs
+        self._routes = routes
         self._scratch = scratch
         self.error_files = None if scratch is None else str(scratch)
         """Where workers write their TORCHELASTIC_ERROR_FILE; None: nowhere."""
@@ -84,9 +84,10 @@ class WorkerGroup:
         self._local_ranks = tuple(worker.local_rank for worker in plan.workers)
         self._attempt = plan.world.attempt
         self._watch(self.hang_timeout)
-        # Only now: a run that could not start leaves the link on the one before it.
-        if self._logs is not None and plan.world.attempt == 0 and plan.world.node_rank == 0:
-            self._relay.link_latest(self._logs.run)
+        for path, target in self._routes.links(plan):
+            self._relay.link(path, target)
+        for remark in self._routes.remarks(plan) if self._attempt == 0 else ():
+            self.say(f"clusterrun: {remark}")
         for worker in plan.workers:
             error_file = _error_file(worker)
             if error_file is not None:
@@ -94,7 +95,8 @@ class WorkerGroup:
             self._start(plan, worker)
 
     def _start(self, plan: NodePlan, worker: WorkerPlan) -> None:
-        with Plumbing(worker, self._terminal, keep_logs=self._logs is not None) as plumbing:
+        relayed = self._routes.relayed(plan, worker)
+        with Plumbing(worker, self._terminal, relayed) as plumbing:
             self._relay.open(self._output(plan, worker, plumbing))
             if self.hang_timeout and None in (plumbing.from_stdout, plumbing.from_stderr):
                 self._watch(0.0)
@@ -108,14 +110,15 @@ class WorkerGroup:
             )
 
     def _output(self, plan: NodePlan, worker: WorkerPlan, plumbing: Plumbing) -> WorkerOutput:
-        out, err = self._logs.files(plan, worker) if self._logs else (None, None)
+        out, err = self._routes.destinations(plan, worker)
         return WorkerOutput(
             local_rank=worker.local_rank,
-            label=_label(plan, worker),
+            label=label_of(plan, worker),
+            prefix=self._routes.prefix(plan, worker),
             stdout=plumbing.from_stdout,
             stderr=plumbing.from_stderr,
-            stdout_log=out,
-            stderr_log=err,
+            stdout_to=out,
+            stderr_to=err,
             error_file=_error_file(worker),
         )
 
@@ -140,9 +143,9 @@ class WorkerGroup:
     def show_stacks(self, text: str) -> None:
         """Print the stacks of all ranks, and keep them with the logs."""
         self.say(text)
-        if self._logs is not None:
+        if (logs := self._routes.logs) is not None:
             when = time.strftime("%Y-%m-%d %H:%M:%S UTC", time.gmtime())
-            path = self._logs.run / f"attempt-{self._attempt}" / "stacks.txt"
+            path = logs.run / f"attempt-{self._attempt}" / "stacks.txt"
             self.record(path, f"{when}\n{text}")
 
     def _watch(self, seconds: float) -> None:
@@ -202,12 +205,12 @@ class WorkerGroup:
         self._relay.interrupted()
 
     def logs(self, plan: NodePlan) -> Mapping[LocalRank, str]:
-        """Return the file of each worker's standard error; empty where none are kept."""
-        if self._logs is None:
-            return {}
-        return {
-            worker.local_rank: str(self._logs.files(plan, worker)[1]) for worker in plan.workers
+        """Return the file of each worker's standard error that is kept in one."""
+        files = {
+            worker.local_rank: self._routes.destinations(plan, worker)[1].log
+            for worker in plan.workers
         }
+        return {local_rank: str(file) for local_rank, file in files.items() if file}
 
     def say(self, text: str) -> bool:
         """Print ``text`` among the workers' lines; return False if nobody is there to print it."""
@@ -235,12 +238,6 @@ class WorkerGroup:
     @property
     def _ours(self) -> frozenset[int]:
         return frozenset({self._fork_server.pid, self._relay.pid})
-
-
-def _label(plan: NodePlan, worker: WorkerPlan) -> str:
-    """Return what stands before a worker's lines, with the host where there are several."""
-    host = f" {plan.host.partition('.')[0]}" if plan.world.nodes > 1 else ""
-    return f"rank {worker.rank}{host}"
 
 
 def _error_file(worker: WorkerPlan) -> Path | None:

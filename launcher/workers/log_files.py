@@ -16,11 +16,18 @@ _NO_ROOM = {errno.ENOSPC, errno.EDQUOT}
 class FileOutput:
     """An output to a file: ``open_file`` is called by the thread, as that may hang too.
 
-    ``name`` and ``user`` are for messages: "log file /tmp/x", "rank 3".
+    ``name`` and ``user`` are for messages: "log file /tmp/x", "rank 3". ``printed_else``: what
+    can't be written there is kept, to be taken back and printed.
     """
 
     def __init__(
-        self, thread: FileThread, open_file: Callable[[], int], name: str, user: str
+        self,
+        thread: FileThread,
+        open_file: Callable[[], int],
+        name: str,
+        user: str,
+        *,
+        printed_else: bool = False,
     ) -> None:
         self.failure: OSError | None = None
         self._thread = thread
@@ -28,6 +35,7 @@ class FileOutput:
         self._descriptor: int | None = None
         self._name = name
         self._user = user
+        self._printed_else = printed_else
         self._chunks: deque[bytes] = deque()
         self._rest = memoryview(b"")
         self._taken = 0
@@ -44,10 +52,18 @@ class FileOutput:
 
     def write(self, data: bytes) -> None:
         """Take ``data``; the thread writes it."""
-        if data and not self.failure:
+        if data and (self._printed_else or not self.failure):
             self._taken += len(data)
             self._chunks.append(data)
             self._submit()
+
+    def take_back(self) -> bytes:
+        """Return what could not be written because of a ``failure``; nothing more is kept."""
+        self._printed_else = False
+        unwritten = bytes(self._rest) + b"".join(self._chunks)
+        self._rest = memoryview(b"")
+        self._chunks.clear()
+        return unwritten
 
     def close(self) -> None:
         """Close the file once all is written."""
@@ -95,19 +111,24 @@ class FileOutput:
     def _complain(self, error: OSError) -> bool:
         no_room = error.errno in _NO_ROOM
         if not no_room:
+            # From here on the relay has what is left, and we don't touch it.
             self.failure = error
-            self._chunks.clear()
         if not (no_room and self._complained):
-            end = "waits until there is room" if no_room else "goes on without it"
+            without = "prints here instead" if self._printed_else else "goes on without it"
+            end = "waits until there is room" if no_room else without
             reason = f"{error.strerror}; {self._user} {end}"
             self._thread.note(f"clusterrun: {self._name}: {reason}")
         self._complained = True
         return not no_room
 
 
-def log_file(thread: FileThread, path: Path, user: str) -> FileOutput:
-    """Return an output to ``path``, made with its directories, appended to if it is there."""
-    return FileOutput(thread, partial(_open_to_append, path), f"log file {path}", user)
+def log_file(thread: FileThread, path: Path, user: str, *, printed_else: bool) -> FileOutput:
+    """Return an output to ``path``, made with its directories, appended to if it is there.
+
+    ``printed_else``: what can't be written there is printed.
+    """
+    open_file = partial(_open_to_append, path)
+    return FileOutput(thread, open_file, f"log file {path}", user, printed_else=printed_else)
 
 
 def lines_file(thread: FileThread, path: Path) -> FileOutput:
@@ -134,6 +155,9 @@ class Link:
         new = self._path.with_name(f".{self._path.name}-{os.getpid()}")
         try:
             self._path.parent.mkdir(parents=True, exist_ok=True)
+            if self._path.is_file() and not self._path.is_symlink():
+                # Somebody's own, which renaming would replace.
+                raise FileExistsError(errno.EEXIST, "there is a file of that name")
             new.unlink(missing_ok=True)
             new.symlink_to(self._target)
             new.replace(self._path)

@@ -1,4 +1,4 @@
-"""Where a job's output is kept: DIR/RUN/attempt-A/HOST-N/rank-R.out and .err."""
+"""Where a job's output is kept: DIR/RUN/attempt-A/HOST-N/rank-R.out and .err, or one rank-R.log."""
 
 from pathlib import Path
 
@@ -12,6 +12,8 @@ class LogLayout(Struct, frozen=True):
 
     directory: Path
     run_id: str
+    one_file: bool = False
+    """Both streams of a worker go to one file, which ``workerlog`` leads to."""
 
     @property
     def run(self) -> Path:
@@ -20,6 +22,19 @@ class LogLayout(Struct, frozen=True):
 
     def files(self, plan: NodePlan, worker: WorkerPlan) -> tuple[Path, Path]:
         """Return a worker's files for standard output and standard error."""
-        host = f"{plan.host}-{plan.world.node_rank}"
-        folder = self.run / f"attempt-{plan.world.attempt}" / host
+        folder = self._folder(plan)
+        if self.one_file:
+            return (folder / f"rank-{worker.rank}.log",) * 2
         return folder / f"rank-{worker.rank}.out", folder / f"rank-{worker.rank}.err"
+
+    def filtered_files(self, plan: NodePlan) -> tuple[Path, Path]:
+        """Return this node's files for lines of standard output and error with certain texts."""
+        folder = self._folder(plan)
+        return folder / "filtered_stdout.log", folder / "filtered_stderr.log"
+
+    def workerlog(self, local_rank: int) -> Path:
+        """Return where Paddle's launcher writes what the worker of one device prints."""
+        return self.directory / f"workerlog.{local_rank}"
+
+    def _folder(self, plan: NodePlan) -> Path:
+        return self.run / f"attempt-{plan.world.attempt}" / f"{plan.host}-{plan.world.node_rank}"

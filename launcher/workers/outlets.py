@@ -18,16 +18,30 @@ class Screen(Struct, frozen=True):
     """False for a job of one worker: its bytes are passed on as they come."""
 
 
+class Destination(Struct, frozen=True):
+    """Where one stream of a worker goes: to the screen, to its log file, or to both."""
+
+    log: Path | None
+    shown: bool = True
+    shown_without_log: bool = False
+    """Not shown, but for what the log file can't take."""
+    filtered: Path | None = None
+    """Lines that are shown go here as well if they contain one of ``filters``."""
+    filters: tuple[str, ...] = ()
+
+
 class WorkerOutput(Struct, frozen=True):
     """Where the output of one worker comes from and goes to."""
 
     local_rank: LocalRank
     label: str
-    """Stands in brackets before its lines, and in messages: "rank 3"."""
+    """Its name in messages: "rank 3"."""
+    prefix: str
+    """Stands before its lines: "[rank 3] "."""
     stdout: int | None
     """The read end of its pipe; None where the stream is the terminal's own."""
     stderr: int | None
-    stdout_log: Path | None
-    stderr_log: Path | None
+    stdout_to: Destination
+    stderr_to: Destination
     error_file: Path | None
     """Its TORCHELASTIC_ERROR_FILE."""

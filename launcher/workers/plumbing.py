@@ -7,6 +7,7 @@ from types import TracebackType
 from typing import Self
 
 from launcher.domain.plan import WorkerPlan
+from launcher.domain.streams import Std
 from launcher.workers.terminal import Terminal
 
 PIPE_BYTES = 256 << 10
@@ -23,13 +24,13 @@ class Plumbing:
     to the terminal itself) to the relay. Standard input goes to global rank 0, /dev/null to others.
     """
 
-    def __init__(self, worker: WorkerPlan, terminal: Terminal | None, *, keep_logs: bool) -> None:
-        """Open what ``worker`` needs; with ``keep_logs`` nothing bypasses the relay."""
+    def __init__(self, worker: WorkerPlan, terminal: Terminal | None, relayed: Std) -> None:
+        """Open what ``worker`` needs; the streams ``relayed`` don't bypass the relay."""
         self._opened: list[int] = []
-        direct = terminal is not None and not keep_logs
+        direct = Std.NONE if terminal is None else ~relayed
         stdin = 0 if worker.rank == 0 else self._own(os.open(os.devnull, os.O_RDONLY))
-        stdout, self.from_stdout = self._stream(1, direct=direct)
-        stderr, self.from_stderr = self._stream(2, direct=direct)
+        stdout, self.from_stdout = self._stream(1, direct=Std.OUT in direct)
+        stderr, self.from_stderr = self._stream(2, direct=Std.ERR in direct)
         self.streams = (stdin, stdout, stderr)
 
     def __enter__(self) -> Self:

@@ -143,7 +143,8 @@ class RelayLoop:
                 self._leave_within(message["seconds"])
             case "stacks":
                 number, workers = message["number"], self._board.workers
-                self._stacks.begin(number, workers, self._clock(), shown=not self._prefix)
+                shown = not self._prefix and all(it.is_shown for it in workers.values())
+                self._stacks.begin(number, workers, self._clock(), shown=shown)
             case "no stacks":
                 self._stacks.lack(message["keys"])
             case "watch":

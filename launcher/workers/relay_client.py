@@ -23,7 +23,7 @@ from launcher.domain.stacks import StackGroup, grouped
 from launcher.errors import ExitCode
 from launcher.workers.channel import Channel, Message
 from launcher.workers.ended import how_it_ended, signal_of
-from launcher.workers.outlets import Screen, WorkerOutput
+from launcher.workers.outlets import Destination, Screen, WorkerOutput
 
 Told = OutputEnded | OutputClosed | StacksCollected | WorkersStill | WorkersMove
 RelayEvent = Told | HelperLost
@@ -87,8 +87,9 @@ class Relay:
             "kind": "open",
             "key": output.local_rank,
             "label": output.label,
+            "prefix": output.prefix,
             "streams": list(given),
-            "logs": {"stdout": _text(output.stdout_log), "stderr": _text(output.stderr_log)},
+            "to": {"stdout": _spell(output.stdout_to), "stderr": _spell(output.stderr_to)},
             "error_file": _text(output.error_file),
         }
         self._channel.send(message, list(given.values()))
@@ -105,9 +106,9 @@ class Relay:
         """Leave the workers' KeyboardInterrupt tracebacks off the screen from now on."""
         self._channel.send({"kind": "interrupted"})
 
-    def link_latest(self, run: Path) -> None:
-        """Make ``latest`` beside the directory ``run`` a link to it."""
-        self._channel.send({"kind": "latest", "run": str(run)})
+    def link(self, path: Path, target: str) -> None:
+        """Make ``path`` a symbolic link to ``target``, in place of another link."""
+        self._channel.send({"kind": "link", "path": str(path), "target": target})
 
     def collect_stacks(self, number: int) -> None:
         """Take Python's stacks out of what workers print next; ``StacksCollected`` tells them."""
@@ -196,6 +197,16 @@ def _event(message: Message, now: float) -> Told:
 
 def _loss(status: int, now: float) -> HelperLost:
     return HelperLost("relay", how_it_ended(status), signal_of(status), now)
+
+
+def _spell(to: Destination) -> Message:
+    return {
+        "log": _text(to.log),
+        "shown": to.shown,
+        "shown_without_log": to.shown_without_log,
+        "filtered": _text(to.filtered),
+        "filters": list(to.filters),
+    }
 
 
 def _text(path: Path | None) -> str | None:

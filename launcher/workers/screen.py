@@ -103,12 +103,15 @@ class Display:
         return source.prefix + _cut(plain(self._live[source]), room).encode()
 
 
-def prefix_of(label: str, colour: int | None) -> bytes:
-    """Return what stands before the lines of ``label``; ``colour`` counts through the palette."""
-    text = f"[{label}]"
-    if colour is None:
-        return f"{text} ".encode()
-    return f"\x1b[{_COLOURS[colour % len(_COLOURS)]}m{text}\x1b[0m ".encode()
+def coloured(prefix: str, colour: int) -> str:
+    """Return ``prefix`` in one of the colours, which ``colour`` counts through.
+
+    Neither the space behind it nor a prefix with colours of its own gets one.
+    """
+    text = prefix.rstrip(" ")
+    if not text or "\x1b" in text:
+        return prefix
+    return f"\x1b[{_COLOURS[colour % len(_COLOURS)]}m{text}\x1b[0m{prefix[len(text) :]}"
 
 
 def _columns(terminal: int) -> int:

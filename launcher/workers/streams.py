@@ -5,6 +5,7 @@ from pathlib import Path
 
 from msgspec import Struct, field
 
+from launcher.workers.filtered_file import FilteredFile
 from launcher.workers.interrupts import InterruptFilter
 from launcher.workers.lines import LineBuffer
 from launcher.workers.log_files import FileOutput
@@ -31,7 +32,12 @@ class Stream(Struct, eq=False):
     source: Source
     display: Display
     raw: bool
+    shown: bool
+    shown_without_log: bool
+    """Not shown, but for what the log can't take."""
     log: FileOutput | None
+    filtered: FilteredFile | None
+    """Where lines that are shown go, too, if they contain certain texts."""
     tail: Tail | None
     ended: bool = False
     moved: bool = False
@@ -43,9 +49,20 @@ class Stream(Struct, eq=False):
 
     def congested(self) -> bool:
         """Return whether so much waits for the screen or the file that nothing should be added."""
-        waiting = max(self.display.output.waiting, self.log.waiting if self.log else 0)
+        waiting = max(
+            self.display.output.waiting if self.shown else 0,
+            self.log.waiting if self.log else 0,
+            self.filtered.output.waiting if self.filtered else 0,
+        )
         self._congested = waiting > (RELIEVED if self._congested else CONGESTED)
         return self._congested
+
+    def show_unwritten(self) -> None:
+        """Show what the log could not take, and all that follows, if it was to be there alone."""
+        if self.log and self.log.failure and self.shown_without_log:
+            unwritten = self.log.take_back()
+            self.shown, self.shown_without_log = True, False
+            self._show(unwritten)
 
     def pump(self) -> int:
         """Pass on what can be read in one go and return its length in bytes."""
@@ -66,7 +83,7 @@ class Stream(Struct, eq=False):
         own = self.dumps.feed(lines)
         self.moved = self.dumps.spoke or not self.dumps.armed
         if self.raw:
-            self.display.show(self.source, data)
+            self._show(data)
             self._keep(lines, own)
         else:
             self._show_lines(lines, own)
@@ -75,7 +92,7 @@ class Stream(Struct, eq=False):
         """Take no stacks out of the worker's lines any more."""
         rest = self.dumps.disarm()
         if not self.raw:
-            self.display.show(self.source, rest)
+            self._show(rest)
 
     def leave_out_interrupts(self) -> None:
         """Show no more tracebacks that end in KeyboardInterrupt: the user pressed Ctrl-C."""
@@ -99,18 +116,27 @@ class Stream(Struct, eq=False):
             self._keep(rest, own)
         else:
             self._show_lines(rest, own)
-            self.display.show(self.source, self._interrupts.finish())
+            self._show(self._interrupts.finish())
         if self.log:
             self.log.close()
+        if self.filtered:
+            self.filtered.output.close()
 
     def _show_lines(self, lines: bytes, own: bytes) -> None:
-        self.display.show(self.source, self._interrupts.feed(own))
-        self.display.update(self.source, self._lines.unfinished)
+        if self.shown:
+            self.display.show(self.source, self._interrupts.feed(own))
+            self.display.update(self.source, self._lines.unfinished)
         self._keep(lines, own)
+
+    def _show(self, text: bytes) -> None:
+        if self.shown:
+            self.display.show(self.source, text)
 
     def _keep(self, lines: bytes, own: bytes) -> None:
         if self.log:
             self.log.write(lines)
+        if self.filtered:
+            self.filtered.add(own)
         if self.tail:
             self.tail.add(own)
 
@@ -124,6 +150,11 @@ class Worker(Struct, eq=False):
     error_file: Path | None
     stderr: Stream | None
     """None where it is the terminal's own."""
+
+    @property
+    def is_shown(self) -> bool:
+        """Whether its standard error is on the screen."""
+        return self.stderr is None or self.stderr.shown
 
     def error(self) -> str:
         """Return what it wrote to its TORCHELASTIC_ERROR_FILE, "" if nothing."""

@@ -8,10 +8,11 @@ from pathlib import Path
 
 from launcher.workers.channel import Message
 from launcher.workers.file_thread import FileThread
+from launcher.workers.filtered_file import FilteredFile
 from launcher.workers.log_files import FileOutput, Link, lines_file, log_file
 from launcher.workers.outlets import Screen
 from launcher.workers.outputs import DescriptorOutput, open_output
-from launcher.workers.screen import Display, Source, prefix_of
+from launcher.workers.screen import Display, Source, coloured
 from launcher.workers.streams import Stream, Worker
 from launcher.workers.tail import Tail
 
@@ -36,6 +37,7 @@ class Switchboard:
         self._threads: list[FileThread] = []
         self._log_thread: FileThread | None = None
         self._records: dict[str, FileOutput] = {}
+        self._only_in_files: dict[tuple[int, str], Stream] = {}
         self.workers: dict[int, Worker] = {}
         self._raw_source = Source((0, 0), b"")
         self._reported: set[DescriptorOutput] = set()
@@ -72,20 +74,21 @@ class Switchboard:
                     stream.leave_out_interrupts()
             case "record":
                 self._record(message["path"], message["line"])
-            case "latest":
-                run = Path(message["run"])
+            case "link":
                 thread = self._logs()
-                thread.submit(Link(thread, run.with_name("latest"), run.name))
+                thread.submit(Link(thread, Path(message["path"]), message["target"]))
 
     def say(self, text: str) -> None:
         """Print lines of the launcher itself to standard error."""
         self._stderr.notice(text.rstrip("\n").encode(errors="surrogateescape") + b"\n")
 
     def say_notes(self) -> None:
-        """Print what the writing threads have to tell."""
+        """Print what the writing threads have to tell, and what they could not write."""
         for thread in self._threads:
             for note in thread.notes():
                 self.say(note)
+                for stream in self._only_in_files.values():
+                    stream.show_unwritten()
 
     def report_failures(self) -> None:
         """Tell the agent or the user, once, that an output takes nothing any more."""
@@ -152,15 +155,34 @@ class Switchboard:
     def _stream(self, message: Message, name: str, descriptor: int, tail: Tail | None) -> Stream:
         os.set_blocking(descriptor, False)
         display = self._stdout if name == "stdout" else self._stderr
-        log = message["logs"][name]
-        return Stream(
+        to = message["to"][name]
+        stream = Stream(
             descriptor,
             source=self._source(message, name, display),
             display=display,
             raw=not self._screen.prefix,
-            log=log_file(self._logs(), Path(log), message["label"]) if log else None,
+            shown=to["shown"],
+            shown_without_log=to["shown_without_log"],
+            log=self._log(to["log"], message["label"], printed_else=to["shown_without_log"]),
+            filtered=self._filtered(message, to),
             tail=tail,
         )
+        if stream.shown_without_log:
+            self._only_in_files[message["key"], name] = stream
+        return stream
+
+    def _log(
+        self, path: str | None, label: str, *, printed_else: bool = False
+    ) -> FileOutput | None:
+        if path is None:
+            return None
+        return log_file(self._logs(), Path(path), label, printed_else=printed_else)
+
+    def _filtered(self, message: Message, to: Message) -> FilteredFile | None:
+        output = self._log(to["filtered"], message["label"])
+        if output is None:
+            return None
+        return FilteredFile(output, message["prefix"].encode(), to["filters"])
 
     def _source(self, message: Message, name: str, display: Display) -> Source:
         if not self._screen.prefix:
@@ -168,7 +190,8 @@ class Switchboard:
             return self._raw_source
         colour = message["key"] if self._screen.colour and display.terminal is not None else None
         # Progress bars go to standard error.
-        return Source((message["key"], int(name == "stdout")), prefix_of(message["label"], colour))
+        prefix = message["prefix"] if colour is None else coloured(message["prefix"], colour)
+        return Source((message["key"], int(name == "stdout")), prefix.encode())
 
     def _finish(self, key: int) -> Message:
         worker = self.workers.pop(key, None)
@@ -197,4 +220,6 @@ class Switchboard:
 
     def _all_logged(self) -> bool:
         """Return whether all that went to standard output is in files as well."""
-        return all(stream.log for stream in self.streams if stream.display is self._stdout)
+        return all(
+            stream.log for stream in self.streams if stream.display is self._stdout and stream.shown
+        )

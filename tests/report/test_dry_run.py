@@ -60,35 +60,43 @@ def test_the_text_to_the_letter() -> None:
     assert f"{as_text(JOB, what)}\n" == dedent(
         """\
         job
-          script                 train.py             default
-          args                   --lr 1               default
-          nnodes                 1                    default
-          node_rank              none                 default
-          nproc_per_node         per-gpu              default
-          cluster                none                 default
-          master_addr            127.0.0.1            default
-          master_port            chosen at the start  default
-          rdzv_endpoint          none                 default
-          rdzv_timeout           600.0                default
-          token                  none                 default
-          strict_join            no                   default
-          run_id                 run                  default
-          heartbeat_timeout      15.0                 default
-          hang_timeout           none                 default
-          max_restarts           0                    default
-          no_restart_exit_codes  none                 default
-          no_fail_fast           no                   default
-          shutdown_timeout       25.0                 default
-          contain                no                   default
-          exec                   no                   default
-          numa_binding           node                 the test
-          start_method           auto                 default
-          preload                auto                 default
-          preload_timeout        60.0                 default
-          python                 python               default
-          env                    LR=0.1               --env
-          log_dir                none                 default
-          events                 none                 default
+          script                    train.py             default
+          args                      --lr 1               default
+          nnodes                    1                    default
+          node_rank                 none                 default
+          nproc_per_node            per-gpu              default
+          cluster                   none                 default
+          master_addr               127.0.0.1            default
+          master_port               chosen at the start  default
+          rdzv_endpoint             none                 default
+          rdzv_timeout              600.0                default
+          token                     none                 default
+          strict_join               no                   default
+          run_id                    run                  default
+          heartbeat_timeout         15.0                 default
+          hang_timeout              none                 default
+          max_restarts              0                    default
+          no_restart_exit_codes     none                 default
+          no_fail_fast              no                   default
+          shutdown_timeout          25.0                 default
+          contain                   no                   default
+          exec                      no                   default
+          numa_binding              node                 the test
+          start_method              auto                 default
+          preload                   auto                 default
+          preload_timeout           60.0                 default
+          python                    python               default
+          env                       LR=0.1               --env
+          log_dir                   none                 default
+          redirects                 none                 default
+          tee                       none                 default
+          local_ranks_filter        none                 default
+          ranks                     none                 default
+          log_line_prefix_template  none                 default
+          duplicate_stdout_filters  none                 default
+          duplicate_stderr_filters  none                 default
+          workerlog                 no                   default
+          events                    none                 default
 
         workers of node7, node 0 of 1, GPUs by CUDA_VISIBLE_DEVICES=7,6
           rank  local  GPU  address       node  CPUs       OMP_NUM_THREADS  told by

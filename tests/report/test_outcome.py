@@ -61,14 +61,30 @@ def failed(cause: Fate, *others: Fate, survivors: tuple[str, ...] = ()) -> Outco
     return outcome(WorkerFailed(cause), cause, *others, survivors=survivors)
 
 
-def told(ended: Outcome, *, already_shown: bool = False) -> str:
+def told(ended: Outcome, *, already_shown: bool = False, hidden: str = "") -> str:
     """Return the report in UTC."""
-    return explain(ended, already_shown=already_shown, local_time=time.gmtime)
+    return explain(ended, already_shown=already_shown, hidden=hidden, local_time=time.gmtime)
 
 
 def lines(text: str) -> str:
     """Return an expected report, written with an indentation of its own."""
     return dedent(text).strip("\n")
+
+
+def test_a_rank_that_nobody_saw_is_explained() -> None:
+    """Its last words are in the report, and why they were not on the screen before."""
+    cause = replace(fate(3, Exited(1), tail=TRACEBACK), log="/logs/rank-3.err")
+
+    text = told(failed(cause, fate(0, Exited(0))), hidden="--ranks 0")
+
+    assert text.endswith(
+        "    ValueError: boom\n\n"
+        "  its log: /logs/rank-3.err\n"
+        "  its lines were not printed: --ranks 0\n"
+        "  rank 0: had ended before, exit code 0\n"
+        "clusterrun: exit code 1 is rank 3's"
+    )
+    assert "not printed" not in told(outcome(Interrupted(signal.SIGTERM)), hidden="--ranks 0")
 
 
 def test_a_failed_rank_is_named_with_all_that_is_known() -> None:

@@ -51,6 +51,21 @@ def test_two_nodes_of_one_worker_each() -> None:
             "leave one of the two out: --exec or --log-dir",
         ),
         (
+            {"redirects": "3"},
+            "--exec: nobody stays to see to redirects (--redirects)",
+            "leave one of the two out: --exec or --redirects",
+        ),
+        (
+            {"local_ranks_filter": "0"},
+            "--exec: nobody stays to see to local_ranks_filter (--local-ranks-filter)",
+            "leave one of the two out: --exec or --local-ranks-filter",
+        ),
+        (
+            {"log_line_prefix_template": "${rank} "},
+            "--exec: nobody stays to see to log_line_prefix_template (--log-line-prefix-template)",
+            "leave one of the two out: --exec or --log-line-prefix-template",
+        ),
+        (
             {"events": "events.jsonl"},
             "--exec: nobody stays to see to events (--events)",
             "leave one of the two out: --exec or --events",

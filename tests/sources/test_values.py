@@ -8,6 +8,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from launcher.domain.job import NumaBinding, WorkerCount
+from launcher.domain.ranks import RankSet
+from launcher.domain.streams import Std, StreamChoice
 from launcher.sources import values
 from launcher.sources.values import UnreadableError
 
@@ -36,6 +38,20 @@ GOOD: list[tuple[Callable[[str], object], str, object]] = [
     (values.exit_codes, "3", (3,)),
     (values.exit_codes, "5-7, 3,6", (3, 5, 6, 7)),
     (values.exit_codes, "1-255", tuple(range(1, 256))),
+    (values.streams, "0", StreamChoice(Std.NONE, {})),
+    (values.streams, "3", StreamChoice(Std.ALL, {})),
+    (
+        values.streams,
+        "0:3,1:0,12:2",
+        StreamChoice(Std.NONE, {0: Std.ALL, 1: Std.NONE, 12: Std.ERR}),
+    ),
+    (values.ranks, "0,2", RankSet(((0, 0), (2, 2)))),
+    (values.ranks, "8-15, 0", RankSet(((8, 15), (0, 0)))),
+    (values.line_prefix, "[${rank}]: ", "[${rank}]: "),
+    (values.line_prefix, "", None),
+    (values.line_filters, "loss", ("loss",)),
+    (values.line_filters, "a,b c", ("a", "b c")),
+    (values.line_filters, "1,,000,2", ("1,000", "2")),
     (values.switch, "1", True),
     (values.switch, "Yes", True),
     (values.switch, "true", True),
@@ -71,8 +87,31 @@ SECONDS = "give a number of seconds, such as 25 or 0.5"
 CODES = "give numbers from 1 to 255 and ranges of them, such as 3,5-7"
 WORD = "give a word without a /"
 
+STREAMS = (
+    "give 1 for standard output, 2 for standard error, 3 for both, 0 for none, or that for each"
+    " local rank: 0:3,1:2"
+)
+RANKS = "give numbers from 0 and ranges of them, such as 0,8-15"
+FILTERS = (
+    "has a text in it that no line or every line contains",
+    "give texts such as error,warning; two commas stand for one that belongs to a text",
+)
+
 BAD: list[tuple[Callable[[str], object], str, str, str]] = [
     (values.node_count, "0", "'0' is not a number of nodes", NODES),
+    (values.streams, "4", "'4' does not say which streams", STREAMS),
+    (values.streams, "", "'' does not say which streams", STREAMS),
+    (values.streams, "out", "'out' does not say which streams", STREAMS),
+    (values.streams, "0:1,2", "'2' does not say which streams", STREAMS),
+    (values.streams, "0:1,1:7", "'1:7' does not say which streams", STREAMS),
+    (values.streams, "0:1,0:2", "'0:1,0:2' names local rank 0 twice", "leave out one of them"),
+    (values.ranks, "", "'' is not a rank", RANKS),
+    (values.ranks, "0,-1", "'-1' is not a rank", RANKS),
+    (values.ranks, "7-3", "'7-3' is not a rank", RANKS),
+    (values.line_prefix, "a\nb", "'a\\nb' is more than one line", "leave line breaks out"),
+    (values.line_filters, "", f"'' {FILTERS[0]}", FILTERS[1]),
+    (values.line_filters, "a,", f"'a,' {FILTERS[0]}", FILTERS[1]),
+    (values.line_filters, "a\n", f"'a\\n' {FILTERS[0]}", FILTERS[1]),
     (values.node_count, "one", "'one' is not a number of nodes", NODES),
     (values.node_count, "-2", "'-2' is not a number of nodes", NODES),
     (values.node_count, "4:2", "'4:2' is not a number of nodes", NODES),

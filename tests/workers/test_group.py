@@ -30,7 +30,9 @@ from launcher.workers.group import WorkerGroup
 from launcher.workers.log_layout import LogLayout
 from launcher.workers.outlets import Screen
 from launcher.workers.relay_client import Relay
+from launcher.workers.routes import Routes
 from launcher.workers.scratch import make_scratch
+from tests.plans import job
 from tests.workers.fork_server_bench import PATIENCE, Reader, end_of, plan_of, worker_of
 
 FIRST, SECOND = LocalRank(0), LocalRank(1)
@@ -50,7 +52,8 @@ class Node:
         self.relay = Relay.start(Screen(screen, screen, colour=False, prefix=True), self.scratch)
         os.close(screen)
         logs = LogLayout(folder / "logs", "run")
-        self.group = WorkerGroup(self.fork_server, self.relay, None, logs, self.scratch)
+        routes = Routes(job(), logs)
+        self.group = WorkerGroup(self.fork_server, self.relay, None, routes, self.scratch)
         self._heard: list[Event] = []
         self._is_open = True
 

@@ -8,6 +8,7 @@ import pytest
 from msgspec.structs import replace
 
 from launcher.domain.ranks import GlobalRank
+from launcher.domain.streams import Std
 from launcher.workers.plumbing import PIPE_BYTES, Plumbing
 from tests.workers.fork_server_bench import worker_of
 from tests.workers.on_a_terminal import answer_of
@@ -15,7 +16,7 @@ from tests.workers.on_a_terminal import answer_of
 
 def test_pipes_to_the_relay() -> None:
     """What is written to standard output and error comes out at their other ends."""
-    with Plumbing(worker_of(0), None, keep_logs=False) as plumbing:
+    with Plumbing(worker_of(0), None, Std.NONE) as plumbing:
         _, stdout, stderr = plumbing.streams
         os.write(stdout, b"out")
         os.write(stderr, b"err")
@@ -28,7 +29,7 @@ def test_pipes_to_the_relay() -> None:
 
 def test_pipes_hold_a_burst() -> None:
     """As far as the kernel grants it to this user."""
-    with Plumbing(worker_of(0), None, keep_logs=False) as plumbing:
+    with Plumbing(worker_of(0), None, Std.NONE) as plumbing:
         size = fcntl.fcntl(plumbing.streams[1], fcntl.F_GETPIPE_SZ)
 
     assert size in {PIPE_BYTES, 64 << 10, 4 << 10}
@@ -37,7 +38,7 @@ def test_pipes_hold_a_burst() -> None:
 def test_nothing_is_left_open() -> None:
     """Nor inherited by what we start meanwhile."""
     before = open_descriptors()
-    with Plumbing(worker_of(1), None, keep_logs=False) as plumbing:
+    with Plumbing(worker_of(1), None, Std.NONE) as plumbing:
         new = open_descriptors() - before
 
         assert len(new) == 5
@@ -52,7 +53,7 @@ def test_nothing_is_left_open_after_a_failure() -> None:
 
     with (
         pytest.raises(RuntimeError),
-        Plumbing(worker_of(1), None, keep_logs=False),
+        Plumbing(worker_of(1), None, Std.NONE),
     ):
         raise RuntimeError
 
@@ -64,7 +65,7 @@ def test_input_is_for_the_first_of_all(rank: int, *, ours: bool) -> None:
     """Global rank 0 gets ours, whichever node it is on; the others find it empty."""
     worker = replace(worker_of(0), rank=GlobalRank(rank))
 
-    with Plumbing(worker, None, keep_logs=False) as plumbing:
+    with Plumbing(worker, None, Std.NONE) as plumbing:
         stdin = plumbing.streams[0]
 
         assert (stdin == 0) == ours
@@ -72,18 +73,20 @@ def test_input_is_for_the_first_of_all(rank: int, *, ours: bool) -> None:
 
 
 @pytest.mark.parametrize(
-    ("keep_logs", "redirected", "expected"),
+    ("relayed", "redirected", "expected"),
     [
-        (False, "", [[0, 1, 2], None, None]),
-        (False, "1", ["piped", "read", None]),
-        (True, "", ["piped", "read", "read"]),
+        (Std.NONE, "", [[0, 1, 2], None, None]),
+        (Std.NONE, "1", ["piped", "read", None]),
+        (Std.ERR, "", ["piped", None, "read"]),
+        (Std.ALL, "", ["piped", "read", "read"]),
     ],
 )
-def test_the_terminal_itself(redirected: str, expected: list[object], *, keep_logs: bool) -> None:
+def test_the_terminal_itself(relayed: Std, redirected: str, expected: list[object]) -> None:
     """One worker writes to it unless something is to be kept; what is no terminal goes by a pipe."""
     said = answer_of(f"""
         from msgspec.structs import replace
         from launcher.domain.ranks import GlobalRank
+        from launcher.domain.streams import Std
         from launcher.workers.plumbing import Plumbing
         from launcher.workers.terminal import Terminal
         from tests.workers.fork_server_bench import worker_of
@@ -91,7 +94,7 @@ def test_the_terminal_itself(redirected: str, expected: list[object], *, keep_lo
         if {redirected!r}:
             os.dup2(os.open(os.devnull, os.O_WRONLY), int({redirected!r}))
         worker = replace(worker_of(0), rank=GlobalRank(0))
-        with Plumbing(worker, terminal, keep_logs={keep_logs}) as plumbing:
+        with Plumbing(worker, terminal, Std({relayed.value})) as plumbing:
             direct = plumbing.streams if plumbing.streams == (0, 1, 2) else "piped"
             ends = [plumbing.from_stdout, plumbing.from_stderr]
             answer(direct, *(end and "read" for end in ends))

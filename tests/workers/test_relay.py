@@ -16,7 +16,7 @@ import pytest
 
 from launcher.domain.events import HelperLost, OutputClosed, OutputEnded
 from launcher.domain.ranks import LocalRank
-from launcher.workers.outlets import Screen
+from launcher.workers.outlets import Destination, Screen
 from launcher.workers.relay_client import Relay
 from tests.relay_bench import RelayBench, fill, read_until, read_while, relay_on, wait_until
 
@@ -97,6 +97,49 @@ def test_a_single_worker_is_passed_through_as_it_prints(reader: Reader) -> None:
         assert prompt == b"name? "
         assert read_until(reader.stdout, b"\x00") == b"\rbar\r\xff\x00"
         printer.close()
+
+
+@pytest.mark.parametrize("prefix", [True, False])
+def test_a_hidden_worker_is_heard_but_not_shown(reader: Reader, *, prefix: bool) -> None:
+    """The report has its last words; the other stream is shown as ever."""
+    nowhere = Destination(None, shown=False)
+    with relay_on(reader.to_stdout, reader.to_stderr, prefix=prefix) as bench:
+        printer = bench.open(1, stderr_to=nowhere)
+        os.write(printer.stderr, b"oops\nunfinished")
+        os.write(printer.stdout, b"hello\n")
+        printer.close()
+
+        ended = bench.finish(1)
+        bench.relay.say("the end")
+
+        assert ended.tail == "oops\nunfinished"
+        assert read_until(reader.stdout, b"hello\n").endswith(b"hello\n")
+        assert read_until(reader.stderr, b"\n") == b"the end\n"
+
+
+def test_a_reader_that_has_stopped_does_not_hold_up_a_hidden_worker(
+    bench: RelayBench, tmp_path: Path
+) -> None:
+    """It has nothing to do with that reader; its file gets all."""
+    log = tmp_path / "rank-1.out"
+    shown, hidden = bench.open(0), bench.open(1, stdout_to=Destination(log, shown=False))
+
+    fill(shown.stdout)
+    for _ in range(20):
+        os.write(hidden.stdout, b"y\n" * 30_000)
+    hidden.close()
+    bench.finish(1)
+    wait_until(lambda: log.stat().st_size == 20 * 60_000)
+    shown.close()
+
+
+def test_a_users_own_prefix(bench: RelayBench, reader: Reader) -> None:
+    """Before each line, as it is."""
+    printer = bench.open(0, prefix="<0>")
+    os.write(printer.stdout, b"a\nb\n")
+
+    assert read_until(reader.stdout, b"b\n") == b"<0>a\n<0>b\n"
+    printer.close()
 
 
 def test_the_end_of_a_worker_tells_its_tail(bench: RelayBench, reader: Reader) -> None:
@@ -384,7 +427,8 @@ from launcher.workers.relay_client import *
 
 relay = Relay.start(Screen(1, 2, False, True), Path(sys.argv[1]))
 (out, to_out), (err, to_err) = os.pipe(), os.pipe()
-relay.open(WorkerOutput(LocalRank(0), "rank 0", out, err, None, None, None))
+to = Destination(None)
+relay.open(WorkerOutput(LocalRank(0), "rank 0", "[rank 0] ", out, err, to, to, None))
 holder = subprocess.Popen(["sleep", "60"], stdout=to_out, stderr=to_err)
 print(relay.pid, flush=True, file=sys.stderr)
 os.write(to_out, b"first words\\n" + b"y\\n" * 30000)

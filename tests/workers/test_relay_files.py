@@ -9,7 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from tests.relay_bench import RelayBench, fill, read_until, relay_on, wait_until
+from launcher.workers.outlets import Destination
+from tests.relay_bench import RelayBench, fill, read_until, read_while, relay_on, wait_until
 
 FULL_DISK = 64 << 10
 
@@ -85,7 +86,7 @@ def test_latest_points_to_the_run(bench: RelayBench, tmp_path: Path) -> None:
     """An older link is replaced, and nothing else is left in the directory."""
     (tmp_path / "latest").symlink_to("old")
 
-    bench.relay.link_latest(tmp_path / "run-1")
+    bench.relay.link(tmp_path / "latest", "run-1")
     bench.relay.close(seconds=5)
 
     assert (tmp_path / "latest").readlink() == Path("run-1")
@@ -98,7 +99,7 @@ def test_a_link_that_cannot_be_is_reported(
     """A directory that somebody called ``latest`` stays."""
     (tmp_path / "latest" / "mine").mkdir(parents=True)
 
-    bench.relay.link_latest(tmp_path / "run-1")
+    bench.relay.link(tmp_path / "latest", "run-1")
     text = read_until(screen[0], b"\n")
 
     assert text == f"clusterrun: link {tmp_path}/latest: Is a directory\n".encode()
@@ -125,6 +126,79 @@ def test_a_file_that_cannot_be_opened_is_reported_once(
     assert seen == notice.encode()
     assert os.read(screen[0], 1000) == b"[rank 0] oops\n"
     assert (tmp_path / "rank-0.err").read_bytes() == b"oops\n"
+
+
+@pytest.mark.parametrize("late", [False, True])
+def test_what_a_redirected_stream_cannot_write_is_printed(
+    bench: RelayBench, screen: tuple[int, int], tmp_path: Path, *, late: bool
+) -> None:
+    """All of it, whether it came before we knew or after; else nobody would ever see it."""
+    log = tmp_path / "rank-0.err"
+    log.mkdir()
+    only_there = Destination(log, shown=False, shown_without_log=True)
+    notice = f"clusterrun: log file {log}: Is a directory; rank 0 prints here instead\n".encode()
+    printer = bench.open(0, stderr_to=only_there)
+
+    seen = read_until(screen[0], notice) if late else b""
+    os.write(printer.stderr, b"oops\n" * 3)
+    printer.close()
+    bench.finish(0)
+    seen += read_while(screen[0], lambda text: text.count(b"oops") < 3)
+
+    assert seen == notice + b"[rank 0] oops\n" * 3
+
+
+def test_a_redirected_stream_is_in_its_file_alone(
+    bench: RelayBench, screen: tuple[int, int], tmp_path: Path
+) -> None:
+    """The report still has its last words."""
+    log = tmp_path / "rank-0.err"
+    printer = bench.open(0, stderr_to=Destination(log, shown=False, shown_without_log=True))
+
+    os.write(printer.stderr, b"oops\n")
+    printer.close()
+    ended = bench.finish(0)
+    bench.relay.close(seconds=5)
+
+    assert ended.tail == "oops"
+    assert log.read_bytes() == b"oops\n"
+    assert not select.select([screen[0]], [], [], 0)[0]
+
+
+def test_lines_with_certain_texts_go_to_a_file_of_their_own(
+    bench: RelayBench, tmp_path: Path
+) -> None:
+    """Of all ranks, each line with its prefix, a progress bar by its last state."""
+    path = tmp_path / "run" / "filtered_stdout.log"
+    to = Destination(None, filtered=path, filters=("loss", "100%"))
+    printers = [bench.open(rank, stdout_to=to) for rank in (0, 1)]
+
+    for printer in printers:
+        os.write(printer.stdout, b"epoch 1\nloss 0.5\nloss 0")
+        os.write(printer.stdout, b".4\n 50% loss\r100%\n")
+        printer.close()
+    for rank in (0, 1):
+        bench.finish(rank)
+    bench.relay.close(seconds=5)
+
+    lines = ["loss 0.5", "loss 0.4", "100%"]
+    assert sorted(path.read_text().splitlines()) == sorted(
+        f"[rank {rank}] {line}" for rank in (0, 1) for line in lines
+    )
+
+
+def test_a_file_in_a_links_place_stays(
+    bench: RelayBench, screen: tuple[int, int], tmp_path: Path
+) -> None:
+    """It may be the log of another launcher."""
+    path = tmp_path / "workerlog.0"
+    path.write_text("mine")
+
+    bench.relay.link(path, "run/rank-0.log")
+    text = read_until(screen[0], b"\n")
+
+    assert text == f"clusterrun: link {path}: there is a file of that name\n".encode()
+    assert path.read_text() == "mine"
 
 
 def test_a_hung_file_system_stops_the_worker_not_the_relay(

@@ -8,7 +8,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from launcher.workers.screen import Display, Source, prefix_of
+from launcher.workers.screen import Display, Source, coloured
 
 CLEAR = b"\r\x1b[K"
 FIRST = Source((0, 0), b"[rank 0] ")
@@ -174,9 +174,14 @@ def test_files_have_no_live_line(paper: Paper) -> None:
 
 
 def test_colours_differ_and_end_with_the_prefix() -> None:
-    """Neighbours are told apart; without colour the prefix is plain."""
-    prefixes = [prefix_of("rank 3", colour) for colour in range(10)]
+    """Neighbours are told apart; the space behind has no colour."""
+    prefixes = [coloured("[rank 3] ", colour) for colour in range(10)]
 
-    assert prefix_of("rank 3", None) == b"[rank 3] "
     assert len(set(prefixes)) == 10
-    assert all(prefix.endswith(b"m[rank 3]\x1b[0m ") for prefix in prefixes)
+    assert all(prefix.endswith("m[rank 3]\x1b[0m ") for prefix in prefixes)
+
+
+@pytest.mark.parametrize("prefix", ["", "  ", "\x1b[7m3\x1b[0m "])
+def test_what_has_its_own_look_keeps_it(prefix: str) -> None:
+    """A user's prefix may be empty, or have its own colours."""
+    assert coloured(prefix, 1) == prefix

@@ -1,0 +1,73 @@
+"""Where log files go, and what stands before printed lines."""
+
+import os
+from collections.abc import Iterator, Mapping, Sequence
+
+from launcher.domain.facts import Fact
+from launcher.domain.job import JobSpec
+from launcher.errors import UsageError
+from launcher.sources import options
+from launcher.sources.files import FileKind, kind_of
+from launcher.sources.option import Option
+from launcher.sources.said import Said, settle
+
+DEFAULT_FOLDER = "clusterrun-logs"
+"""In the current folder, where people look; torchrun makes one in /tmp, and leaves it there."""
+
+PREFIX_VARIABLE = "TORCHELASTIC_LOG_LINE_PREFIX_TEMPLATE"
+"""torchrun's own, before it had a flag for it (run.py of 2.13)."""
+
+WANT_FILES: tuple[Option[object], ...] = (
+    options.REDIRECTS,
+    options.TEE,
+    options.DUPLICATE_STDOUT_FILTERS,
+    options.DUPLICATE_STDERR_FILTERS,
+    options.WORKERLOG,
+)
+"""Options that say what is written to files, but not where."""
+
+
+def find_log_dir(sources: Sequence[Said]) -> Fact[str | None]:
+    """Return the folder for log files; where files are wanted and none is said, one of ours.
+
+    Raises:
+        UsageError: there is something else at its place.
+
+    """
+    log_dir = settle(options.LOG_DIR, sources)
+    wanted = (settle(option, sources) for option in WANT_FILES)
+    origin = next((said.origin for said in wanted if said.value), None)
+    if log_dir.value is None and origin is not None:
+        log_dir = Fact(DEFAULT_FOLDER, origin)
+    if log_dir.value == os.devnull:
+        # torchrun's way to say that no files are wanted.
+        return Fact(None, log_dir.origin)
+    if kind_of(log_dir.value or "") not in {FileKind.NOTHING, FileKind.FOLDER}:
+        raise UsageError(
+            f"{log_dir.origin}: {log_dir.value} exists and is not a folder",
+            "give another path" if origin != log_dir.origin else "say --log-dir DIR",
+        )
+    return log_dir
+
+
+def where_logs_go(job: JobSpec) -> Iterator[str]:
+    """Yield a line that says where log files are, if the user named no place for them."""
+    asked_by = {getattr(job, option.name).origin for option in WANT_FILES} - {"default"}
+    if job.log_dir.value == DEFAULT_FOLDER and job.log_dir.origin in asked_by:
+        yield (
+            f"{job.log_dir.origin} without --log-dir: log files are written below"
+            f" {DEFAULT_FOLDER}; {DEFAULT_FOLDER}/latest is the last run"
+        )
+
+
+def find_prefix(sources: Sequence[Said], variables: Mapping[str, str]) -> Fact[str | None]:
+    """Return the template of what stands before printed lines.
+
+    Raises:
+        UsageError: it is more than one line.
+
+    """
+    # It beats the default alone, as PYTHON_EXEC does.
+    text = Fact(variables.get(PREFIX_VARIABLE, ""), PREFIX_VARIABLE)
+    default = options.LOG_LINE_PREFIX_TEMPLATE.read(text) if text.value else None
+    return settle(options.LOG_LINE_PREFIX_TEMPLATE, sources, default)

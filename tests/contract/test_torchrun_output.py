@@ -1,0 +1,245 @@
+"""torchrun's options for output: the same command line writes and prints the same lines."""
+
+import os
+import re
+import subprocess
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+from typing import NamedTuple
+
+import pytest
+
+from tests.contract.launched import COMMAND, Launcher, plain_environment
+
+TORCHRUN = str(Path(sys.executable).with_name("torchrun"))
+
+PROGRAM = """\
+echo "out of $LOCAL_RANK, loss 1"
+echo "out of $LOCAL_RANK, step 2"
+echo "err of $LOCAL_RANK, loss 1" >&2
+"""
+
+LINE = re.compile(r"(?:.*[\]:] ?)?((?:out|err) of .*)")
+
+
+class Printed(NamedTuple):
+    """What became of the lines of two workers, each line without what stands before it."""
+
+    out: list[str]
+    err: list[str]
+    files: dict[str, str]
+    """By local rank and stream: "0.out"."""
+    filtered: dict[str, list[str]]
+
+
+def workers_lines(text: str) -> list[str]:
+    """Return the workers' lines, in order of the ranks, without what the launchers say."""
+    found = (LINE.fullmatch(line) for line in text.splitlines())
+    return sorted(match[1] for match in found if match)
+
+
+def by_torchrun(folder: Path, script: Path, options: Sequence[str]) -> Printed:
+    """Run it under torchrun."""
+    done = run([TORCHRUN, "--nproc-per-node=2", "--master-port=0", *options, "--no-python", script])
+    files = {
+        f"{path.parent.name}.{path.stem[3:]}": path.read_text() for path in folder.rglob("std*.log")
+    }
+    return printed(folder, done, files)
+
+
+def by_clusterrun(folder: Path, script: Path, options: Sequence[str]) -> Printed:
+    """Run it under clusterrun."""
+    done = run([COMMAND, "--nproc-per-node=2", *options, "--no-python", script])
+    files = {f"{path.stem[5:]}{path.suffix}": path.read_text() for path in folder.rglob("rank-*")}
+    return printed(folder, done, files)
+
+
+def run(command: Sequence[object]) -> "subprocess.CompletedProcess[str]":
+    """Run a command to its end, which must be a success."""
+    done = subprocess.run(
+        list(map(str, command)),
+        env=plain_environment(),
+        capture_output=True,
+        text=True,
+        timeout=100,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
+    return done
+
+
+def printed(
+    folder: Path, done: "subprocess.CompletedProcess[str]", files: dict[str, str]
+) -> Printed:
+    """Return what a launcher printed and wrote below ``folder``."""
+    filtered = {
+        path.name: workers_lines(path.read_text()) for path in folder.rglob("filtered_*.log")
+    }
+    # torchrun leaves some of these empty, clusterrun makes none.
+    filtered = {name: lines for name, lines in filtered.items() if lines}
+    return Printed(workers_lines(done.stdout), workers_lines(done.stderr), files, filtered)
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        ["--redirects", "1"],
+        ["-r", "0:3,1:2"],
+        ["-t", "3", "--local-ranks-filter", "1"],
+        ["-r", "3", "--tee", "0:2", "--duplicate_stderr_filters", "loss"],
+        ["--tee=3", "--local_ranks_filter=0", "--duplicate-stdout-filters=step,nothing"],
+    ],
+    ids=" ".join,
+)
+def test_as_torchrun_has_it(tmp_path: Path, options: list[str]) -> None:
+    """Which streams are printed, which are in files, and which lines in filtered ones."""
+    script, theirs, ours = tmp_path / "program.sh", tmp_path / "theirs", tmp_path / "ours"
+    script.write_text(f"#!/bin/sh\n{PROGRAM}")
+    script.chmod(0o755)
+
+    wanted = by_torchrun(theirs, script, [f"--log-dir={theirs}", *options])
+    found = by_clusterrun(ours, script, [f"--log-dir={ours}", *options])
+
+    assert wanted.files, "torchrun wrote nothing"
+    assert found == wanted
+
+
+def test_the_prefix_is_the_users(clusterrun: Launcher) -> None:
+    """By torchrun's variable or flag; there is one even before a single worker's lines."""
+    text = "print('hello')"
+    template = {"TORCHELASTIC_LOG_LINE_PREFIX_TEMPLATE": "<${role_name} ${rank}> "}
+
+    one = clusterrun.script(text, workers=1, environ=template)
+    two = clusterrun.script(
+        text, "--log-line-prefix-template=${local_rank}|${rnak}|", workers=2, environ=template
+    )
+
+    assert one.ended() == (0, "<default 0> hello\n", "")
+    assert sorted(two.ended().out.splitlines()) == ["0|${rnak}|hello", "1|${rnak}|hello"]
+
+
+def test_local_rank_10_and_above(clusterrun: Launcher) -> None:
+    """Torchrun's own pattern takes one digit and fails."""
+    job = clusterrun.script(
+        "import os; print('rank', os.environ['RANK'])",
+        "--redirects=0:1,10:1",
+        "--local-ranks-filter=0,9-10",
+        "--log-dir=logs",
+        workers=11,
+    )
+
+    ended = job.ended()
+
+    assert (ended.code, ended.out) == (0, "[rank 9] rank 9\n")
+    files = (clusterrun.folder / "logs/latest").rglob("rank-*")
+    assert {path.name: path.read_text() for path in files} == {
+        "rank-0.out": "rank 0\n",
+        "rank-10.out": "rank 10\n",
+    }
+
+
+def test_without_a_folder_there_is_one_that_is_found(clusterrun: Launcher) -> None:
+    """In the current folder, and said; nothing is left in /tmp."""
+    scratch = clusterrun.folder / "tmp"
+    scratch.mkdir()
+    job = clusterrun.script("print('hello')", "-t1", workers=1, environ={"TMPDIR": str(scratch)})
+
+    ended = job.ended()
+
+    written = "log files are written below clusterrun-logs; clusterrun-logs/latest is the last run"
+    assert ended == (0, "hello\n", f"clusterrun: --tee without --log-dir: {written}\n")
+    host = os.uname().nodename
+    log = clusterrun.folder / f"clusterrun-logs/latest/attempt-0/{host}-0/rank-0.out"
+    assert log.read_text() == "hello\n"
+    assert list(scratch.iterdir()) == []
+
+
+@pytest.mark.parametrize(
+    ("option", "why"),
+    [
+        ("--ranks=0", "  its lines were not printed: --ranks 0\n"),
+        ("--local-ranks-filter=0", "  its lines were not printed: --local-ranks-filter 0\n"),
+        ("--redirects=3", ""),
+    ],
+)
+def test_who_fails_unseen_is_explained(clusterrun: Launcher, option: str, why: str) -> None:
+    """The report has its last lines, and says why they were not printed before."""
+    job = clusterrun.script(
+        """
+        import os
+        if os.environ["RANK"] == "1":
+            raise ValueError("boom")
+        """,
+        option,
+        "--log-dir=logs",
+        workers=2,
+    )
+
+    ended = job.ended()
+
+    assert ended.code == 1
+    assert "[rank" not in ended.err
+    assert "failed: ValueError: boom\n" in ended.err
+    assert '    raise ValueError("boom")\n' in ended.err
+    assert "\n  its log: " in ended.err
+    assert why in ended.err
+
+
+def test_a_single_workers_redirected_failure_is_shown_by_the_report(clusterrun: Launcher) -> None:
+    """What the screen has not had before, it has now."""
+    job = clusterrun.script("raise ValueError('boom')", "-r3", "--log-dir=logs", workers=1)
+
+    ended = job.ended()
+
+    assert ended.code == 1
+    assert ended.err.count("raise ValueError('boom')") == 1
+
+
+def test_an_unwritable_folder_loses_nothing(clusterrun: Launcher) -> None:
+    """Each rank says so, and prints what the file was to have."""
+    (clusterrun.folder / "logs").mkdir()
+    (clusterrun.folder / "logs/run").write_text("no folder")
+    job = clusterrun.script("print('hello')", "-r1", "--log-dir=logs", "--run-id=run", workers=2)
+
+    ended = job.ended()
+
+    assert ended.code == 0
+    assert sorted(ended.out.splitlines()) == ["[rank 0] hello", "[rank 1] hello"]
+    assert len(re.findall(r"rank [01] prints here instead\n", ended.err)) == 2
+
+
+def test_ranks_that_there_are_not_are_named(clusterrun: Launcher) -> None:
+    """Else nobody would know why nothing is printed."""
+    ended = clusterrun.script("print('hello')", "--ranks=4-5", workers=2).ended()
+
+    assert ended == (
+        0,
+        "",
+        "clusterrun: --ranks: there is no rank 4-5: no worker's lines are printed\n",
+    )
+
+
+def test_links_by_device(clusterrun: Launcher) -> None:
+    """``workerlog.N`` is both streams of local rank N in the last attempt."""
+    job = clusterrun.script(
+        """
+        import os, sys
+        print("attempt", os.environ["TORCHELASTIC_RESTART_COUNT"], flush=True)
+        if os.environ["TORCHELASTIC_RESTART_COUNT"] == "0":
+            sys.exit("no")
+        """,
+        "--workerlog",
+        "--log-dir=logs",
+        "--max-restarts=1",
+        workers=1,
+    )
+
+    ended = job.ended()
+
+    logs = clusterrun.folder / "logs"
+    assert ended.code == 0
+    assert (logs / "workerlog.0").is_symlink()
+    assert (logs / "workerlog.0").read_text() == "attempt 1\n"
+    [first] = logs.rglob("attempt-0/*/rank-0.log")
+    assert first.read_text() == "attempt 0\nno\n"
