@@ -22,6 +22,8 @@ def job(**values: Any) -> JobSpec:  # noqa: ANN401 - as the fields of JobSpec
         "tasks": None,
         "hosts": (),
         "cluster": "none",
+        "numa_node": None,
+        "unclear": "",
         "master_addr": None,
         "master_port": None,
         "port_candidates": (),

@@ -113,6 +113,11 @@ class JobSpec(Struct, frozen=True):
     """No flag, the cluster's: names of the nodes by rank; () where nothing tells."""
     cluster: Fact[str]
     """Whose variables were read; "none" for nobody's."""
+    numa_node: Fact[int | None]
+    """No flag, the cluster's: the one NUMA node that the job may use; None: all."""
+    unclear: Fact[str]
+    """No flag, the cluster's: what to type where its ranks may count nodes or workers, which are
+    the same with one worker on each node, and only then; "" where it is clear."""
     master_addr: Fact[str | None]
     """Without brackets; None: nothing says, and on one node nothing needs to."""
     master_port: Fact[int | None]

@@ -10,6 +10,7 @@ from launcher.domain.plan import NodePlan, WorkerPlan
 from launcher.domain.ranks import GlobalRank, LocalRank
 from launcher.domain.world import World
 from launcher.planning import variables
+from launcher.planning.assigned_node import assigned_part
 from launcher.planning.binding import Placement, place
 from launcher.planning.tasks import place_task
 from launcher.planning.threads import threads_per_worker
@@ -43,6 +44,7 @@ def plan_node(  # noqa: PLR0913 - a plan is made of all that is known
 
     """
     variables.check_env(job)
+    machine = assigned_part(job, machine)
     here = _workers(job, machine, world)
     before = variables.environment_before(job, environ, unset)
     command = command_of(job.program.value, job.python.value)

@@ -5,6 +5,7 @@ from typing import assert_never
 from launcher.domain.job import JobSpec, WorkerCount
 from launcher.domain.machine import Machine
 from launcher.errors import UsageError
+from launcher.planning.assigned_node import assigned_part
 
 
 def local_size(job: JobSpec, machine: Machine) -> int:
@@ -12,10 +13,17 @@ def local_size(job: JobSpec, machine: Machine) -> int:
 
     Raises:
         UsageError: workers are wanted per GPU, and none is visible; or this process is to become
-            its one worker, and would have several.
+            its one worker, and would have several; or its ranks are clear for one worker only.
 
     """
-    workers = _wanted(job, machine)
+    workers = _wanted(job, assigned_part(job, machine))
+    if job.unclear.value and workers != 1:
+        raise UsageError(
+            f"{job.node_rank.origin} is {job.node_rank.value} and {job.nnodes.origin}"
+            f" {job.nnodes.value}, which may count nodes or processes, and there would be {workers}"
+            f" workers here (nproc_per_node: {job.nproc_per_node.origin})",
+            job.unclear.value,
+        )
     if job.exec.value and workers != 1:
         raise UsageError(
             f"{job.exec.origin}: one process can't become {workers} workers"

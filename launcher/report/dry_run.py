@@ -16,7 +16,7 @@ Value = str | int | float | bool | None | list[str] | list[int] | dict[str, str]
 Section = tuple[str, Sequence[str]]
 
 SELDOM_TOLD = (
-    *("tasks", "hosts", "port_candidates"),
+    *("tasks", "hosts", "port_candidates", "numa_node", "unclear"),
     *("role", "signals_to_handle", "pass_local_rank"),
 )
 """Rows that are left out where nobody says anything, which is nearly always."""

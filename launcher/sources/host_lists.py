@@ -35,6 +35,11 @@ def expand_counts(said: Fact[str]) -> tuple[int, ...]:
     return tuple(number for number, times in pairs for _ in range(times))
 
 
+def short_name(host: str) -> str:
+    """Return ``host`` without its domain: what its own kernel calls it, mostly."""
+    return host.partition(".")[0]
+
+
 def _names(part: str, said: Fact[str]) -> Iterator[str]:
     head, end, rest = part.partition("]")
     prefix, begin, ranges = head.partition("[")

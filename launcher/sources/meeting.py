@@ -46,7 +46,8 @@ def settle_meeting(
         return _at_endpoint(endpoint, sources)
     # Scripts that export them for their workers name the same port in --rdzv-endpoint, where it
     # would be taken: so only here.
-    return _at_address((*sources, said_by_exports(environ)), shape, typed)
+    own = shape.place.own_exports if shape.place else ()
+    return _at_address((*sources, said_by_exports(environ, own)), shape, typed)
 
 
 def _at_endpoint(endpoint: Fact[str | None], sources: Sequence[Said]) -> Meeting:

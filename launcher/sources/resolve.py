@@ -193,6 +193,8 @@ def _job(
         tasks=shape.tasks,
         hosts=shape.hosts,
         cluster=shape.cluster,
+        numa_node=shape.numa_node,
+        unclear=shape.unclear,
         master_addr=meeting.master_addr,
         master_port=meeting.master_port,
         port_candidates=meeting.port_candidates,

@@ -74,12 +74,12 @@ def said_by_variables(environ: Mapping[str, str], prefix: str) -> Said:
     )
 
 
-def said_by_exports(environ: Mapping[str, str]) -> Said:
-    """Return what a job script has exported for any launcher and its workers."""
+def said_by_exports(environ: Mapping[str, str], besides: Collection[str] = ()) -> Said:
+    """Return what a job script has exported for any launcher and its workers, ``besides`` these."""
     return {
         variable.lower(): (Fact(environ[variable], variable),)
         for variable in EXPORTS
-        if environ.get(variable)
+        if environ.get(variable) and variable not in besides
     }
 
 

@@ -38,6 +38,8 @@ class Wish(Struct, frozen=True):
     """They say where node 0 is."""
     otherwise: Workers = Fact(NPROC_PER_NODE.default, "default")
     """Workers where neither they nor the cluster say anything."""
+    meets_anywhere: bool = False
+    """By an endpoint that all nodes know, which gives out the ranks itself."""
 
     @property
     def is_whole(self) -> bool:
@@ -59,6 +61,10 @@ class Shape(Struct, frozen=True):
     """Whose variables were read, whether they hold or not."""
     run_id: Fact[str] | None = None
     """The cluster's, where all nodes have it."""
+    numa_node: Fact[int | None] = Fact(None, "default")
+    """The cluster's, whoever else decides the shape: what is outside of it is another job's."""
+    unclear: Fact[str] = Fact("", "default")
+    """The cluster's, where its ranks hold."""
     warnings: tuple[str, ...] = ()
 
     @property
@@ -83,16 +89,19 @@ def find_shape(sources: Sequence[Said], around: Surroundings, *, is_nested: bool
     asked = settle(CLUSTER, sources)
     if is_nested and not asked.value:
         asked = Fact(NO_CLUSTER, "inside a worker")
+    around = replace(around, nnodes=find(NNODES, sources))
     cluster, place = detect(asked, around)
     said = (*sources, said_by_exports(around.variables))
     wish = Wish(
-        nnodes=find(NNODES, sources),
+        nnodes=around.nnodes,
         node_rank=find(NODE_RANK, sources),
         nproc_per_node=find(NPROC_PER_NODE, sources),
         has_address=bool(find(MASTER_ADDR, said) or find(RDZV_ENDPOINT, said)),
         otherwise=default_workers(around.process.called),
+        meets_anywhere=bool(find(RDZV_ENDPOINT, sources)),
     )
-    return replace(settle_shape(wish, place), cluster=cluster)
+    numa_node = place.numa_node if place else Fact(None, "default")
+    return replace(settle_shape(wish, place), cluster=cluster, numa_node=numa_node)
 
 
 def settle_shape(wish: Wish, place: Place | None) -> Shape:
@@ -102,7 +111,7 @@ def settle_shape(wish: Wish, place: Place | None) -> Shape:
         UsageError: the two can't both be meant, or there is no such rank.
 
     """
-    if place is None or (place.tentative and wish.is_whole):
+    if place is None or _gives_way(place, wish):
         shape = _wished(wish)
     elif place.obstacle is not None:
         raise place.obstacle
@@ -112,6 +121,12 @@ def settle_shape(wish: Wish, place: Place | None) -> Shape:
         shape = _overruled(wish, place)
     _expect_rank(shape)
     return shape
+
+
+def _gives_way(place: Place, wish: Wish) -> bool:
+    # Where nodes meet at an endpoint, they get their ranks there, and RANK is nobody's business.
+    meets = wish.nnodes is not None and wish.meets_anywhere and place.obstacle is None
+    return place.tentative and (wish.is_whole or meets)
 
 
 def _agree(wish: Wish, place: Place) -> bool:
@@ -138,6 +153,7 @@ def _given(wish: Wish, place: Place) -> Shape:
         tasks=place.tasks,
         place=place,
         run_id=place.run_id,
+        unclear=place.unclear,
         warnings=place.warnings,
     )
 

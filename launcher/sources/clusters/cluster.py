@@ -19,6 +19,8 @@ class Surroundings(Struct, frozen=True):
     """The environment without what an outer launch left there."""
     process: ThisProcess
     typed: Typed
+    nnodes: Fact[int] | None = None
+    """What flags, variables and the job file say, for clusters that don't tell; None: nothing."""
 
 
 class Place(Struct, frozen=True):
@@ -37,13 +39,31 @@ class Place(Struct, frozen=True):
     """Workers of this node; None: not the cluster's business."""
     master_addr: Fact[str | None] = Fact(None, "default")
     port_candidates: Fact[tuple[int, ...]] = Fact((), "default")
+    own_exports: tuple[str, ...] = ()
+    """Which of MASTER_ADDR and MASTER_PORT the cluster has set itself, and says better here."""
+    numa_node: Fact[int | None] = Fact(None, "default")
+    """The one NUMA node of its machine that the job may use; None: all."""
     run_id: Fact[str] | None = None
     """The same on all nodes, another for every other job; None: there is none."""
     tentative: bool = False
     """Holds only where nobody says more: the cluster doesn't tell one process from another."""
     obstacle: UsageError | None = None
     """Why this process can't be a node of the job, unless somebody says that it is."""
+    unclear: Fact[str] = Fact("", "default")
+    """What to type where its ranks may count nodes or workers, which are the same with one worker
+    on each node, and only then; "" where it is clear."""
     warnings: tuple[str, ...] = ()
+
+
+def nowhere(obstacle: UsageError) -> Place:
+    """Return the place of a process that can't be told from others: flags have to say it all."""
+    return Place(
+        nnodes=Fact(1, "default"),
+        node_rank=Fact(None, "default"),
+        hosts=Fact((), "default"),
+        tentative=True,
+        obstacle=obstacle,
+    )
 
 
 class Cluster(Protocol):

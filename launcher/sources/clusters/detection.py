@@ -1,6 +1,5 @@
 """Which cluster this process runs under: the first of an ordered list that shows itself."""
 
-from collections.abc import Mapping
 from typing import NamedTuple
 
 from launcher.domain.facts import Fact
@@ -17,12 +16,14 @@ class Known(NamedTuple):
 
     name: str
     """What ``--cluster`` calls it; entries may share one."""
-    prefix: str
-    """How variables of it begin; where there are none, nothing of it is even imported."""
+    word: str
+    """What its variables begin with, up to the first _; where none does, nothing of it is imported."""
     file: str
     """The file beside this one that holds it."""
     cluster: str
     """The class in there."""
+    by_name: bool = False
+    """Only where ``--cluster`` names it: its variables alone don't show it."""
 
     def load(self) -> Cluster:
         """Return the cluster."""
@@ -33,10 +34,43 @@ class Known(NamedTuple):
 
 
 DETECTION = (
-    # srun started this very process, whatever else its environment has inherited.
-    Known("slurm", "SLURM_", "slurm", "SlurmStep"),
+    # What started this very process comes first, whatever it stands in; and among these, jsrun
+    # sets Open MPI's variables as well.
+    Known("lsf", "JSM", "lsf", "JsRun"),
+    # Flux and mpirun come before srun: in an allocation they start their own daemons by srun, and
+    # tasks inherit the daemon's step.
+    Known("flux", "FLUX", "flux", "Flux"),
+    Known("openmpi", "OMPI", "openmpi", "OpenMpi"),
+    Known("mpich", "MPI", "mpich", "Mpich"),
+    Known("mvapich", "MV2", "mvapich", "Mvapich"),
+    Known("slurm", "SLURM", "slurm", "SlurmStep"),
+    # After srun, which sets PALS_ variables itself on Cray machines.
+    Known("pals", "PALS", "pals", "Pals"),
+    # Platforms with variables of their own, before those that show themselves by names that
+    # anybody may export. HFAI's pods have RANK and WORLD_SIZE, too.
+    Known("hfai", "MARSV2", "hfai", "Hfai"),
+    Known("hfai", "HFAI", "hfai", "Hfai"),
+    Known("pai-dlc", "NPROC", "pai_dlc", "PaiDlc"),
+    Known("volcano", "VC", "volcano", "Volcano"),
+    Known("volcano", "VK", "volcano", "Volcano"),
+    Known("skypilot", "SKYPILOT", "skypilot", "SkyPilot"),
+    Known("sagemaker", "SM", "sagemaker", "SageMaker"),
+    # AzureML shows itself by LOCAL_RANK, so after all whose pods may have that from elsewhere.
+    Known("azureml", "LOCAL", "azureml", "AzureMl"),
+    # A file of hosts, and no word of who was started on which.
+    Known("pbs", "PBS", "pbs", "Pbs"),
+    # An index without a size.
+    Known("kubernetes", "JOB", "kubernetes", "IndexedJob"),
+    # Names that are nobody's own: the clear ones first.
+    Known("exports", "NNODES", "exports", "NodeExports"),
+    Known("exports", "RANK", "exports", "BareTriple"),
+    Known("pmix", "PMIX", "pmix", "Pmix"),
     # Last, for it knows least: nothing in an allocation tells one process from another.
-    Known("slurm", "SLURM_", "slurm_allocation", "SlurmAllocation"),
+    Known("slurm", "SLURM", "slurm_allocation", "SlurmAllocation"),
+    # Pods that have but the names which all have.
+    Known("pai-dlc", "WORLD", "pai_dlc", "NodeTriple", by_name=True),
+    Known("aihc", "WORLD", "pai_dlc", "NodeTriple", by_name=True),
+    Known("intel-mpi", "MPI", "mpich", "Mpich", by_name=True),
 )
 """In the order of asking, each with the reason for its place."""
 
@@ -55,8 +89,11 @@ def detect(asked: Fact[str], around: Surroundings) -> tuple[Fact[str], Place | N
     """
     if asked.value == NO_CLUSTER:
         return asked, None
+    words = {name.partition("_")[0] for name in around.variables}
     for known in DETECTION:
-        if asked.value in {"", known.name} and _has_variables(known, around.variables):
+        if known.word in words and (
+            asked.value == known.name or not (asked.value or known.by_name)
+        ):
             cluster = known.load()
             if sign := cluster.sign(around.variables):
                 origin = asked.origin if asked.value else sign
@@ -64,10 +101,6 @@ def detect(asked: Fact[str], around: Surroundings) -> tuple[Fact[str], Place | N
     if asked.value:
         raise _not_here(asked)
     return Fact(NO_CLUSTER, "default"), None
-
-
-def _has_variables(known: Known, environ: Mapping[str, str]) -> bool:
-    return any(name.startswith(known.prefix) for name in environ)
 
 
 def _not_here(asked: Fact[str]) -> UsageError:

@@ -74,13 +74,7 @@ def port_candidates(job_id: int, step_id: int) -> tuple[int, ...]:
 
 def gpus_given(environ: Mapping[str, str]) -> Fact[int] | None:
     """Return the GPUs that Slurm gave to this node, unless CUDA_VISIBLE_DEVICES has others now."""
-    given = Variables(environ).number("SLURM_GPUS_ON_NODE")
-    visible = environ.get("CUDA_VISIBLE_DEVICES")
-    if given is None or not given.value:
-        return None
-    if visible is not None and len(visible.split(",")) != given.value:
-        return None
-    return given
+    return Variables(environ).gpus("SLURM_GPUS_ON_NODE")
 
 
 def _is_of_srun(step: str) -> bool:

@@ -7,7 +7,7 @@ from launcher.errors import UsageError
 from launcher.sources.clusters.cluster import Place, Surroundings
 from launcher.sources.clusters.slurm import gpus_given
 from launcher.sources.clusters.variables import Variables
-from launcher.sources.host_lists import expand_counts, expand_hosts
+from launcher.sources.host_lists import expand_counts, expand_hosts, short_name
 
 
 class SlurmAllocation:
@@ -46,8 +46,11 @@ def _in_batch_script(nodes: Fact[int], around: Surroundings) -> UsageError | Non
 def _off_the_nodes(around: Surroundings) -> UsageError | None:
     """Return why a shell can't run the job where it is; None where it stands on a node of it."""
     said = Variables(around.variables).text("SLURM_JOB_NODELIST", "SLURM_NODELIST")
-    hosts = {_short(host) for host in expand_hosts(said).value} if said else set()
-    here = {_short(around.process.host), _short(around.variables.get("SLURMD_NODENAME", ""))}
+    hosts = {short_name(host) for host in expand_hosts(said).value} if said else set()
+    here = {
+        short_name(around.process.host),
+        short_name(around.variables.get("SLURMD_NODENAME", "")),
+    }
     if said is None or here & hosts:
         return None
     return UsageError(
@@ -55,10 +58,6 @@ def _off_the_nodes(around: Surroundings) -> UsageError | None:
         f"put srun before it:\n  {_under_srun(around)}\n"
         f"or run it here:\n  {around.typed.line('--cluster', 'none')}",
     )
-
-
-def _short(host: str) -> str:
-    return host.partition(".")[0]
 
 
 def _one_of_several(nodes: Fact[int], around: Surroundings) -> str:

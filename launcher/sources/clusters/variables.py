@@ -5,6 +5,25 @@ from collections.abc import Mapping
 from launcher.domain.facts import Fact
 from launcher.errors import UsageError
 
+WITHOUT_CLUSTER = (
+    "leave these variables as the cluster has set them, or ignore it by --cluster none"
+)
+
+
+def expect_rank(rank: Fact[int], count: Fact[int]) -> None:
+    """Return if ``rank`` is one of ``count``.
+
+    Raises:
+        UsageError: it is not.
+
+    """
+    if rank.value >= count.value:
+        raise UsageError(
+            f"{rank.origin} is {rank.value}, and {count.origin} {count.value}:"
+            " they don't fit together",
+            WITHOUT_CLUSTER,
+        )
+
 
 class Variables:
     """Reads the first that is set of several names for the same thing."""
@@ -49,6 +68,21 @@ class Variables:
                 "pass it on to this process, or ignore the cluster with --cluster none",
             )
         return found
+
+    def gpus(self, *names: str) -> Fact[int] | None:
+        """Return a number of GPUs, unless CUDA_VISIBLE_DEVICES has another number of them now.
+
+        Raises:
+            UsageError: it is none.
+
+        """
+        given = self.number(*names)
+        visible = self._environ.get("CUDA_VISIBLE_DEVICES")
+        if given is None or not given.value:
+            return None
+        if visible is not None and len(visible.split(",")) != given.value:
+            return None
+        return given
 
     def differ(self, *names: str) -> bool:
         """Return whether all of these are set, and not to the same."""

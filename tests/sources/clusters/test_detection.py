@@ -80,7 +80,11 @@ def test_a_cluster_can_be_named() -> None:
             "pass its variables on to this process, or leave --cluster out",
         ),
         ("slrm", "--cluster: 'slrm' is not a cluster that we know", "did you mean slurm?"),
-        ("9", "--cluster: '9' is not a cluster that we know", "give one of slurm, none"),
+        (
+            "9",
+            "--cluster: '9' is not a cluster that we know",
+            f"give one of {', '.join(dict.fromkeys(known.name for known in DETECTION))}, none",
+        ),
     ],
 )
 def test_clusters_that_are_not_there(name: str, message: str, hint: str) -> None:

@@ -1,0 +1,28 @@
+"""MVAPICH2's mpirun_rsh (MVAPICH2 user guide, "Running on clusters"; accelerate reads the same)."""
+
+from collections.abc import Mapping
+
+from launcher.sources.clusters.cluster import Place, Surroundings
+from launcher.sources.clusters.tasks import Task, place_of
+from launcher.sources.clusters.variables import Variables
+
+
+class Mvapich:
+    """A task that mpirun_rsh started."""
+
+    def sign(self, environ: Mapping[str, str]) -> str:
+        """Return the name of the variable with the task's rank."""
+        found = Variables(environ).text("MV2_COMM_WORLD_RANK")
+        return found.origin if found else ""
+
+    def place(self, around: Surroundings) -> Place:
+        """Return the node's place, or the task's own where there is one for each GPU."""
+        variables = Variables(around.variables)
+        return place_of(
+            Task(
+                rank=variables.expect("MV2_COMM_WORLD_RANK"),
+                size=variables.expect("MV2_COMM_WORLD_SIZE"),
+                local_rank=variables.expect("MV2_COMM_WORLD_LOCAL_RANK"),
+                local_size=variables.expect("MV2_COMM_WORLD_LOCAL_SIZE"),
+            )
+        )

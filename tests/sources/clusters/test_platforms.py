@@ -1,0 +1,547 @@
+"""Each platform's documented variables: what ``--dry-run --json`` makes of them, and who said it."""
+
+import json
+import os
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import pytest
+
+from launcher.cli.run import run
+from tests.captured import captured
+
+pytestmark = pytest.mark.usefixtures("script")
+
+SEARCH_PATH = os.environ.get("PATH", os.defpath)
+FOR_TASKS = ("rank", "size", "local_rank", "local_size", "node_rank", "nodes")
+
+
+class Case(NamedTuple):
+    """An environment, and what is to be known from it."""
+
+    name: str
+    """Its heading in platforms.txt."""
+    cluster: str
+    expected: Mapping[str, str]
+    """By the names of a job file: "VALUE (ORIGIN)"."""
+    flags: tuple[str, ...] = ()
+    tasks: tuple[int, ...] | None = None
+    """``FOR_TASKS`` where there is a task for each worker."""
+
+
+def variables(name: str) -> dict[str, str]:
+    """Return the environment under a heading of platforms.txt."""
+    found = captured(name, "platforms.txt")
+    return {key: value.replace(r"\n", "\n") for key, value in found.items()}
+
+
+def dry_run(
+    capsys: pytest.CaptureFixture[str], environ: Mapping[str, str], *flags: str
+) -> dict[str, Any]:
+    """Return what ``clusterrun --dry-run --json`` prints in this environment and no other."""
+    argv = [*flags, "--dry-run", "--json", "train.py"]
+    code = run(argv, {"PATH": SEARCH_PATH, **environ})
+    out, err = capsys.readouterr()
+    assert code == 0, err
+    content: dict[str, Any] = json.loads(out)
+    return content
+
+
+def complaint(capsys: pytest.CaptureFixture[str], environ: Mapping[str, str], *flags: str) -> str:
+    """Return what it prints where it ends with exit code 2."""
+    code = run([*flags, "--dry-run", "train.py"], {"PATH": SEARCH_PATH, **environ})
+    out, err = capsys.readouterr()
+    assert (code, out) == (2, ""), err
+    return err
+
+
+KUBEFLOW = {
+    "nnodes": "2 (PET_NNODES)",
+    "nproc_per_node": "8 (PET_NPROC_PER_NODE)",
+    "master_addr": "llama-node-0-0.llama (PET_MASTER_ADDR)",
+    "master_port": "29500 (PET_MASTER_PORT)",
+}
+PYTORCHJOB = {
+    **KUBEFLOW,
+    "master_addr": "bert-master-0 (PET_MASTER_ADDR)",
+    "master_port": "23456 (PET_MASTER_PORT)",
+}
+HFAI = {
+    "nnodes": "2 (WORLD_SIZE)",
+    "nproc_per_node": "per-gpu (default)",
+    "master_addr": "10.2.200.1 (MASTER_IP)",
+    "master_port": "2223 (MASTER_PORT)",
+    "run_id": "55 (MARSV2_TASK_ID)",
+    "numa_node": "None (default)",
+}
+DLC = {
+    "nnodes": "2 (WORLD_SIZE)",
+    "nproc_per_node": "8 (NPROC_PER_NODE)",
+    "master_addr": "dlc18isgeayd0000-master-0 (MASTER_ADDR)",
+    "master_port": "23456 (MASTER_PORT)",
+}
+VOLCANO = {
+    "nnodes": "3 (WORLD_SIZE)",
+    "master_addr": "pytorch-job-master-0.pytorch-job (MASTER_ADDR)",
+    "master_port": "23456 (MASTER_PORT)",
+}
+SKYPILOT = {
+    "nnodes": "2 (SKYPILOT_NUM_NODES)",
+    "nproc_per_node": "8 (SKYPILOT_NUM_GPUS_PER_NODE)",
+    "hosts": "['1.2.3.4', '3.4.5.6'] (SKYPILOT_NODE_IPS)",
+    "master_addr": "1.2.3.4 (SKYPILOT_NODE_IPS)",
+    "master_port": "29500 (default)",
+    "run_id": "sky-2023-07-06-21-18-31-563597_myclus_1 (SKYPILOT_TASK_ID)",
+}
+SAGEMAKER = {
+    "nnodes": "2 (SM_HOSTS)",
+    "nproc_per_node": "8 (SM_NUM_GPUS)",
+    "hosts": "['algo-1', 'algo-2'] (SM_HOSTS)",
+    "master_addr": "algo-1 (SM_HOSTS)",
+}
+AZUREML = {
+    "nnodes": "2 (AZUREML_NODE_COUNT)",
+    "nproc_per_node": "1 (WORLD_SIZE, AZUREML_NODE_COUNT)",
+    "master_addr": "10.0.0.4 (MASTER_ADDR)",
+    "master_port": "6105 (MASTER_PORT)",
+}
+OPENMPI = {
+    "nnodes": "2 (OMPI_COMM_WORLD_SIZE, OMPI_COMM_WORLD_LOCAL_SIZE)",
+    "nproc_per_node": "per-gpu (default)",
+    "master_addr": "10.77.0.1 (OMPI_MCA_orte_hnp_uri)",
+    "run_id": "2537947137 (PMIX_NAMESPACE)",
+}
+ON_N0 = {"master_addr": "n0 (MASTER_ADDR)", "master_port": "29500 (default)"}
+
+CASES = [
+    Case("trainer.0", "kubernetes", {**KUBEFLOW, "node_rank": "0 (PET_NODE_RANK)"}),
+    Case("trainer.1", "kubernetes", {**KUBEFLOW, "node_rank": "1 (PET_NODE_RANK)"}),
+    Case("pytorchjob.0", "exports", {**PYTORCHJOB, "node_rank": "0 (PET_NODE_RANK)"}),
+    Case("pytorchjob.1", "exports", {**PYTORCHJOB, "node_rank": "1 (PET_NODE_RANK)"}),
+    Case(
+        "pytorchjob.old",
+        "exports",
+        {"nnodes": "2 (WORLD_SIZE)", "node_rank": "1 (RANK)", "nproc_per_node": "1 (--nproc-per-node)"},
+        ("--nproc-per-node", "1"),
+    ),
+    Case(
+        "pytorchjob.elastic",
+        "none",
+        {
+            "nnodes": "2 (PET_NNODES)",
+            "node_rank": "None (default)",
+            "rdzv_endpoint": "bert-worker-0:23456 (PET_RDZV_ENDPOINT)",
+            "run_id": "bert (PET_RDZV_ID)",
+            "max_restarts": "3 (PET_MAX_RESTARTS)",
+        },
+    ),
+    Case("hfai.0", "hfai", {**HFAI, "node_rank": "0 (MARSV2_RANK)"}),
+    Case("hfai.1", "hfai", {**HFAI, "node_rank": "1 (MARSV2_RANK)"}),
+    Case(
+        "hfai.half",
+        "hfai",
+        {"nnodes": "1 (WORLD_SIZE)", "numa_node": "1 (MARSV2_ASSIGNED_NUMA)"},
+    ),
+    Case(
+        "hfai.simulated",
+        "hfai",
+        {"nnodes": "1 (WORLD_SIZE)", "node_rank": "0 (RANK)", "master_port": "None (default)"},
+    ),
+    Case("dlc.0", "pai-dlc", {**DLC, "node_rank": "0 (RANK)"}),
+    Case("dlc.1", "pai-dlc", {**DLC, "node_rank": "1 (RANK)"}),
+    Case(
+        "dlc.2024",
+        "pai-dlc",
+        {**DLC, "node_rank": "1 (RANK)", "nproc_per_node": "per-gpu (default)"},
+        ("--cluster", "pai-dlc"),
+    ),
+    Case(
+        "aihc.1",
+        "aihc",
+        {"nnodes": "4 (WORLD_SIZE)", "node_rank": "1 (RANK)"},
+        ("--cluster", "aihc"),
+    ),
+    Case("volcano.0", "volcano", {**VOLCANO, "node_rank": "0 (RANK)"}),
+    Case("volcano.1", "volcano", {**VOLCANO, "node_rank": "1 (RANK)"}),
+    Case(
+        "volcano.svc",
+        "volcano",
+        {
+            "nnodes": "2 (VC_WORKER_HOSTS)",
+            "node_rank": "1 (VC_TASK_INDEX)",
+            "master_addr": "modelarts-worker-0.modelarts (VC_WORKER_HOSTS)",
+        },
+    ),
+    Case("skypilot.0", "skypilot", {**SKYPILOT, "node_rank": "0 (SKYPILOT_NODE_RANK)"}),
+    Case("skypilot.1", "skypilot", {**SKYPILOT, "node_rank": "1 (SKYPILOT_NODE_RANK)"}),
+    Case("sagemaker.0", "sagemaker", {**SAGEMAKER, "node_rank": "0 (SM_CURRENT_HOST)"}),
+    Case("sagemaker.1", "sagemaker", {**SAGEMAKER, "node_rank": "1 (SM_CURRENT_HOST)"}),
+    Case("azureml.0", "azureml", AZUREML, tasks=(1, 8, 1, 4, 0, 2)),
+    Case("azureml.1", "azureml", AZUREML, tasks=(6, 8, 2, 4, 1, 2)),
+    Case(
+        "azureml.one",
+        "azureml",
+        {**AZUREML, "node_rank": "1 (RANK)", "nproc_per_node": "per-gpu (default)"},
+    ),
+    Case(
+        "azureml.mpi",
+        "openmpi",
+        {"master_addr": "10.0.0.6 (AZ_BATCH_MASTER_NODE)"},
+        tasks=(5, 8, 1, 4, 1, 2),
+    ),
+    Case("ray.3", "azureml", {"master_port": "43210 (MASTER_PORT)"}, tasks=(3, 4, 1, 2, 1, 2)),
+    Case("openmpi.0", "openmpi", {**OPENMPI, "node_rank": "0 (OMPI_COMM_WORLD_RANK)"}),
+    Case("openmpi.1", "openmpi", {**OPENMPI, "node_rank": "1 (OMPI_COMM_WORLD_RANK)"}),
+    Case(
+        "openmpi.task",
+        "openmpi",
+        {**OPENMPI, "nproc_per_node": "1 (OMPI_COMM_WORLD_LOCAL_SIZE)"},
+        tasks=(3, 4, 1, 2, 1, 2),
+    ),
+    Case(
+        "openmpi5.1",
+        "openmpi",
+        {
+            "node_rank": "1 (OMPI_COMM_WORLD_RANK)",
+            "master_addr": "gpu-01 (PMIX_NAMESPACE)",
+            "run_id": "prterun-gpu-01-4711@1 (PMIX_NAMESPACE)",
+        },
+    ),
+    Case("mpich.0", "mpich", {**ON_N0, "node_rank": "0 (PMI_RANK)"}),
+    Case("mpich.1", "mpich", {**ON_N0, "node_rank": "1 (PMI_RANK)"}),
+    Case("mpich.task", "mpich", ON_N0, tasks=(2, 4, 0, 2, 1, 2)),
+    Case("mpich.task", "intel-mpi", ON_N0, ("--cluster", "intel-mpi"), (2, 4, 0, 2, 1, 2)),
+    Case("mvapich.1", "mvapich", {**ON_N0, "node_rank": "1 (MV2_COMM_WORLD_RANK)"}),
+    Case(
+        "mvapich.task",
+        "mvapich",
+        {"master_addr": "127.0.0.1 (MV2_COMM_WORLD_SIZE, MV2_COMM_WORLD_LOCAL_SIZE)"},
+        tasks=(1, 2, 1, 2, 0, 1),
+    ),
+    Case(
+        "pals.task",
+        "pals",
+        {"master_addr": "x1000c0s0b0n0 (MASTER_ADDR)", "run_id": "3f9c8b0e (PALS_APID)"},
+        tasks=(5, 8, 1, 4, 1, 2),
+    ),
+    Case(
+        "flux.0",
+        "flux",
+        {"nnodes": "2 (FLUX_JOB_NNODES)", "node_rank": "0 (FLUX_TASK_RANK)", "run_id": "42 (FLUX_JOB_ID)"},
+    ),
+    Case("flux.task", "flux", {"nnodes": "2 (FLUX_JOB_NNODES)"}, tasks=(3, 4, 1, 2, 1, 2)),
+    Case(
+        "lsf.task",
+        "lsf",
+        {"hosts": "['h41n11', 'h41n12'] (LSB_MCPU_HOSTS)", "master_addr": "h41n11 (LSB_MCPU_HOSTS)"},
+        tasks=(7, 12, 1, 6, 1, 2),
+    ),
+    Case(
+        "lsf.1",
+        "lsf",
+        {"node_rank": "1 (JSM_NAMESPACE_RANK)", "run_id": "1234 (LSB_JOBID)"},
+    ),
+    Case(
+        "kubernetes.1",
+        "kubernetes",
+        {"nnodes": "4 (--nnodes)", "node_rank": "1 (JOB_COMPLETION_INDEX)", "master_addr": "job-0.svc (--master-addr)"},
+        ("--nnodes", "4", "--master-addr", "job-0.svc"),
+    ),
+    Case(
+        "exports.1",
+        "exports",
+        {
+            "nnodes": "2 (NNODES)",
+            "node_rank": "1 (NODE_RANK)",
+            "nproc_per_node": "8 (NPROC_PER_NODE)",
+            "master_addr": "gpu-01 (MASTER_ADDR)",
+            "master_port": "6000 (MASTER_PORT)",
+        },
+    ),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("case", CASES, ids=[f"{case.name}-{case.cluster}" for case in CASES])
+def test_documented_variables(case: Case, capsys: pytest.CaptureFixture[str]) -> None:
+    """Every value has the variable that says it as its origin, and the workers' ranks follow."""
+    told = dry_run(capsys, variables(case.name), *case.flags)
+
+    job = told["job"]
+    found = {name: f"{job[name]['value']} ({job[name]['origin']})" for name in case.expected}
+    assert found == dict(case.expected)
+    assert job["cluster"]["value"] == case.cluster
+    tasks = job["tasks"]["value"]
+    assert (tasks and tuple(tasks[name] for name in FOR_TASKS)) == case.tasks
+    first = told["workers"][0]["env"]
+    if case.tasks:
+        assert (int(first["RANK"]), int(first["WORLD_SIZE"])) == case.tasks[:2]
+        assert (int(first["LOCAL_WORLD_SIZE"]), int(first["GROUP_RANK"])) == case.tasks[3:5]
+
+
+BROKEN = [
+    ("pytorchjob.1", {"PET_NODE_RANK": "2"}, "node_rank is 2 (PET_NODE_RANK), but nnodes is 2"),
+    ("trainer.1", {"PET_NNODES": "two"}, "PET_NNODES: 'two' is not a number of nodes"),
+    ("hfai.1", {"MARSV2_RANK": "2"}, "MARSV2_RANK is 2, and WORLD_SIZE 2"),
+    ("hfai.1", {"WORLD_SIZE": ""}, "WORLD_SIZE is not set"),
+    ("hfai.half", {"MARSV2_ASSIGNED_NUMA": "2"}, "MARSV2_ASSIGNED_NUMA: '2' is not the half"),
+    ("hfai.1", {"MASTER_IP": "", "MASTER_ADDR": ""}, "nnodes is 2 (WORLD_SIZE), but nothing says"),
+    ("dlc.1", {"RANK": "2"}, "RANK is 2, and WORLD_SIZE 2"),
+    ("dlc.1", {"RANK": "-1"}, "RANK: '-1' is not a number"),
+    ("volcano.1", {"RANK": "3"}, "RANK is 3, and WORLD_SIZE 3"),
+    ("volcano.1", {"RANK": ""}, "Volcano tells of 2 kinds of tasks (VC_MASTER_HOSTS, VC_WORKER"),
+    ("volcano.svc", {"VC_WORKER_HOSTS": ""}, "Volcano tells of no list of hosts"),
+    ("skypilot.1", {"SKYPILOT_NODE_IPS": "1.2.3.4"}, "SKYPILOT_NUM_NODES is 2, and SKYPILOT_NODE"),
+    ("sagemaker.1", {"SM_CURRENT_HOST": "algo-3"}, "SM_CURRENT_HOST is algo-3, and SM_HOSTS lists"),
+    ("sagemaker.1", {"SM_CURRENT_HOST": ""}, "SM_CURRENT_HOST is not set, and SM_HOSTS lists"),
+    ("sagemaker.1", {"SM_HOSTS": "algo-1"}, "SM_HOSTS: 'algo-1' is not a list in JSON"),
+    ("azureml.0", {"AZUREML_NODE_COUNT": ""}, "WORLD_SIZE is 8 and LOCAL_RANK 1: this is one"),
+    ("azureml.0", {"AZUREML_NODE_COUNT": "3"}, "WORLD_SIZE is 8, and WORLD_SIZE, AZUREML_NODE_C"),
+    ("openmpi.task", {"OMPI_COMM_WORLD_SIZE": "5"}, "OMPI_COMM_WORLD_SIZE is 5, and OMPI_COMM_WO"),
+    ("openmpi.1", {"OMPI_COMM_WORLD_SIZE": "3"}, "OMPI_COMM_WORLD_SIZE is 3, and OMPI_COMM_WORLD"),
+    ("openmpi.1", {"OMPI_COMM_WORLD_SIZE": ""}, "OMPI_COMM_WORLD_SIZE is not set"),
+    ("mpich.1", {"MASTER_ADDR": ""}, "nnodes is 2 (PMI_SIZE, MPI_LOCALNRANKS), but nothing says"),
+    ("mpich.1", {"PMI_SIZE": "1"}, "PMI_RANK is 1, and PMI_SIZE 1"),
+    ("mvapich.1", {"MV2_COMM_WORLD_LOCAL_RANK": "1"}, "MV2_COMM_WORLD_LOCAL_RANK is 1, and MV2"),
+    ("pals.task", {"PALS_NODEID": "2"}, "PALS_NODEID is 2, and PMI_SIZE, PALS_LOCAL_SIZE 2"),
+    ("flux.task", {"FLUX_JOB_SIZE": "5"}, "FLUX_JOB_SIZE is 5, and FLUX_JOB_NNODES 2: nodes have"),
+    ("lsf.task", {"JSM_NAMESPACE_SIZE": "9"}, "JSM_NAMESPACE_SIZE is 9, and JSM_NAMESPACE_LOCAL"),
+    ("kubernetes.1", {"JOB_COMPLETION_INDEX": "one"}, "JOB_COMPLETION_INDEX: 'one' is not a number"),
+    ("exports.1", {"NODE_RANK": "2"}, "NODE_RANK is 2, and NNODES 2: they don't fit together"),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("name", "changes", "message"), BROKEN, ids=[f"{name}-{text[:30]}" for name, _, text in BROKEN]
+)
+def test_variables_that_somebody_has_spoilt(
+    name: str, changes: Mapping[str, str], message: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """The variable and its value are named, and there is always a way out."""
+    told = complaint(capsys, {**variables(name), **changes})
+
+    assert told.startswith(f"clusterrun: error: {message}")
+    assert len(told.splitlines()) > 1
+
+
+def test_the_bare_triple_with_several_workers_is_a_choice_of_two_lines(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    """RANK and WORLD_SIZE may count nodes or processes; nobody guesses."""
+    told = complaint(capsys, variables("dlc.2024"), "--nproc-per-node", "8")
+
+    assert told == (
+        "clusterrun: error: RANK is 1 and WORLD_SIZE 2, which may count nodes or processes, and there"
+        " would be 8 workers here (nproc_per_node: --nproc-per-node)\n"
+        "  if RANK counts nodes:\n"
+        "    clusterrun --nproc-per-node 8 --dry-run --cluster pai-dlc train.py\n"
+        "  if it counts processes, one worker in each:\n"
+        "    clusterrun --nproc-per-node 8 --dry-run --nnodes $WORLD_SIZE --node-rank $RANK"
+        " --nproc-per-node 1 train.py\n"
+    )
+
+
+@pytest.mark.parametrize(
+    "flags", [("--nnodes", "2", "--nproc-per-node", "8"), ("--nproc-per-node", "1")]
+)
+def test_the_bare_triple_where_it_is_clear(
+    flags: tuple[str, ...], capsys: pytest.CaptureFixture[str]
+) -> None:
+    """With one worker per node the levels are the same; who says as many nodes counts nodes."""
+    job = dry_run(capsys, variables("dlc.2024"), *flags)["job"]
+
+    assert (job["nnodes"]["value"], job["node_rank"]["value"]) == (2, 1)
+    assert job["master_addr"] == {"value": "dlc18isgeayd0000-master-0", "origin": "MASTER_ADDR"}
+
+
+def test_ranks_of_pods_that_meet_at_an_endpoint_are_nobodys_business(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    """An elastic PyTorchJob with a master has RANK too; the endpoint is that of a worker."""
+    environ = variables("pytorchjob.old") | variables("pytorchjob.elastic")
+
+    job = dry_run(capsys, environ, "--nproc-per-node", "8")["job"]
+
+    assert job["nnodes"] == {"value": 2, "origin": "PET_NNODES"}
+    assert job["node_rank"] == {"value": None, "origin": "default"}
+
+
+def test_a_world_of_one_is_no_triple(capsys: pytest.CaptureFixture[str]) -> None:
+    """One pod of DLC alone, or a script that always exports these."""
+    triple = variables("dlc.2024") | {"WORLD_SIZE": "1", "RANK": "0"}
+
+    job = dry_run(capsys, triple, "--nproc-per-node", "8")["job"]
+
+    assert (job["cluster"]["value"], job["nnodes"]["value"]) == ("none", 1)
+
+
+def test_processes_in_the_names_of_nodes_are_no_pods_of_dlc(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    """Where NNODES says otherwise, WORLD_SIZE counts processes."""
+    job = dry_run(capsys, variables("exports.1") | {"RANK": "1"})["job"]
+
+    assert job["cluster"]["value"] == "exports"
+    assert job["nnodes"]["value"] == 2
+
+
+def test_an_exported_address_beats_the_clusters(capsys: pytest.CaptureFixture[str]) -> None:
+    """The user's own, with its own origin; the shape stays the cluster's."""
+    exported = {"MASTER_ADDR": "10.9.9.9", "MASTER_PORT": "7000"}
+
+    job = dry_run(capsys, variables("skypilot.1") | exported)["job"]
+
+    assert job["nnodes"]["origin"] == "SKYPILOT_NUM_NODES"
+    assert job["master_addr"] == {"value": "10.9.9.9", "origin": "MASTER_ADDR"}
+    assert job["master_port"] == {"value": 7000, "origin": "MASTER_PORT"}
+
+
+def test_the_address_that_hfais_pods_begin_with_is_not_taken(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    """It is localhost on the first of them."""
+    environ = variables("hfai.0") | {"MASTER_ADDR": "localhost"}
+
+    job = dry_run(capsys, environ)["job"]
+
+    assert job["master_addr"] == {"value": "10.2.200.1", "origin": "MASTER_IP"}
+
+
+def test_flags_beat_the_platform(capsys: pytest.CaptureFixture[str]) -> None:
+    """As the documentation of DLC has it for torchrun; the origins are the flags'."""
+    flags = ("--nnodes", "2", "--node-rank", "1", "--nproc-per-node", "4")
+
+    job = dry_run(capsys, variables("dlc.1"), *flags)["job"]
+
+    assert job["nnodes"] == {"value": 2, "origin": "--nnodes"}
+    assert job["node_rank"] == {"value": 1, "origin": "--node-rank"}
+    assert job["nproc_per_node"] == {"value": 4, "origin": "--nproc-per-node"}
+
+
+def test_gpus_that_somebody_has_hidden_are_not_counted(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    """NPROC_PER_NODE is what the pod has, CUDA_VISIBLE_DEVICES what this launch may use."""
+    environ = variables("dlc.1") | {"CUDA_VISIBLE_DEVICES": "0,1"}
+
+    job = dry_run(capsys, environ)["job"]
+
+    assert job["nproc_per_node"] == {"value": "per-gpu", "origin": "default"}
+
+
+def test_a_pod_of_an_indexed_job_is_alone_unless_told(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    """Most such jobs are of tasks that don't know of each other; one line says so."""
+    code = run(
+        ["--dry-run", "--json", "train.py"],
+        {"PATH": SEARCH_PATH, **variables("kubernetes.1")},
+    )
+
+    out, err = capsys.readouterr()
+    assert code == 0
+    assert json.loads(out)["job"]["nnodes"]["value"] == 1
+    assert err == (
+        "clusterrun: pod 1 of an Indexed Job (JOB_COMPLETION_INDEX) runs alone; N pods as one job:"
+        " clusterrun --dry-run --json --nnodes N --master-addr JOB-0.SERVICE train.py\n"
+    )
+
+
+def test_mpirun_that_runs_elsewhere_than_task_0(capsys: pytest.CaptureFixture[str]) -> None:
+    """As in Kubeflow's MPIJob: the other tasks would look for task 0 where mpirun is."""
+    environ = variables("openmpi.1") | {"OMPI_COMM_WORLD_RANK": "0"}
+
+    told = complaint(capsys, environ)
+    job = dry_run(capsys, environ | {"MASTER_ADDR": "n7"})["job"]
+
+    assert told.startswith("clusterrun: error: mpirun runs on 10.77.0.1 (OMPI_MCA_orte_hnp_uri), ")
+    assert "mpirun -x MASTER_ADDR=" in told
+    assert job["master_addr"]["value"] == "n7"
+
+
+def test_tasks_that_mpirun_deals_out_to_the_nodes_in_turn(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    """--map-by node: task 1 of 4 is the first of the second node."""
+    dealt = {"OMPI_COMM_WORLD_RANK": "2", "OMPI_COMM_WORLD_LOCAL_RANK": "1"}
+
+    job = dry_run(capsys, variables("openmpi.task") | dealt)["job"]
+
+    assert job["tasks"]["value"]["node_rank"] == 0
+
+
+def test_mpirun_in_an_allocation_of_slurms(capsys: pytest.CaptureFixture[str]) -> None:
+    """It starts its daemons by srun: their step is not the tasks', who all would have its rank."""
+    job = dry_run(capsys, captured("node.1") | variables("openmpi.task"))["job"]
+
+    assert job["cluster"]["value"] == "openmpi"
+    assert job["tasks"]["value"]["rank"] == 3
+
+
+def test_srun_on_a_cray_sets_variables_of_pals(capsys: pytest.CaptureFixture[str]) -> None:
+    """Slurm's own hold."""
+    job = dry_run(capsys, variables("pals.task") | captured("node.1"))["job"]
+
+    assert job["cluster"] == {"value": "slurm", "origin": "SLURM_STEP_ID"}
+
+
+def test_pmix_alone_knows_too_little(capsys: pytest.CaptureFixture[str]) -> None:
+    """A rank without a world; flags may say the rest."""
+    environ = {"PMIX_RANK": "1", "PMIX_NAMESPACE": "x"}
+    whole = ("--nnodes", "2", "--node-rank", "1", "--master-addr", "n0")
+
+    told = complaint(capsys, environ)
+    job = dry_run(capsys, environ, *whole)["job"]
+
+    assert told.startswith("clusterrun: error: PMIX_RANK is 1, and nothing tells how many tasks")
+    assert job["node_rank"] == {"value": 1, "origin": "--node-rank"}
+
+
+def test_a_host_finds_itself_in_the_file_of_pbs(
+    folder: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """The file has a line for each slot; names may have domains."""
+    here = os.uname().nodename
+    nodefile = folder / "nodes"
+    nodefile.write_text(f"other-host.cluster\nother-host.cluster\n{here}.cluster\n")
+    environ = {"PBS_JOBID": "314827.pbs", "PBS_NODEFILE": str(nodefile)}
+
+    job = dry_run(capsys, environ)["job"]
+
+    assert job["nnodes"] == {"value": 2, "origin": "PBS_NODEFILE"}
+    assert job["node_rank"] == {"value": 1, "origin": "PBS_NODEFILE"}
+    assert job["master_addr"] == {"value": "other-host.cluster", "origin": "PBS_NODEFILE"}
+    assert job["run_id"] == {"value": "314827.pbs", "origin": "PBS_JOBID"}
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("other-host\n", "PBS_NODEFILE: {file} lists other-host, and {here} is none of them"),
+        ("", "PBS_NODEFILE: {file} is empty"),
+        (None, "PBS_NODEFILE: {file} can't be read: No such file or directory"),
+    ],
+)
+def test_files_of_pbs_that_are_no_good(
+    text: str | None, message: str, folder: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Nobody gets one node instead."""
+    nodefile = folder / "nodes"
+    if text is not None:
+        nodefile.write_text(text)
+
+    told = complaint(capsys, {"PBS_NODEFILE": str(nodefile)})
+
+    expected = message.format(file=nodefile, here=os.uname().nodename)
+    assert told.startswith(f"clusterrun: error: {expected}")
+
+
+def test_pals_takes_its_hosts_from_pbs(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """There is no MASTER_ADDR where users have not exported one."""
+    nodefile = folder / "nodes"
+    nodefile.write_text("x1000\nx1001\n")
+    environ = variables("pals.task") | {"PBS_NODEFILE": str(nodefile), "MASTER_ADDR": ""}
+
+    job = dry_run(capsys, environ)["job"]
+
+    assert job["master_addr"] == {"value": "x1000", "origin": "PBS_NODEFILE"}
