@@ -206,6 +206,9 @@ def numa_binding(text: str) -> NumaBinding:
 def start_method(text: str) -> StartMethod:
     """Read the name of a way to start workers."""
     names = [method.value for method in StartMethod]
+    if text == "forkserver":
+        # torchrun's third word, for what we do where it is safe.
+        return StartMethod.AUTO
     if text not in names:
         hint = f"give one of {', '.join(names)}"
         raise UnreadableError(f"{text!r} is not a start method", did_you_mean(text, names) or hint)

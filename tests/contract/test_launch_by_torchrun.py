@@ -1,0 +1,194 @@
+"""What PyTorch's own tests of torchrun describe (test/distributed/launcher/test_run.py)."""
+
+import os
+import socket
+from collections.abc import Mapping
+from pathlib import Path
+
+import pytest
+
+from tests.contract.launched import Ended, Launcher
+
+TOUCHES = """
+    import os, pathlib, sys
+    pathlib.Path(sys.argv[1], os.environ["RANK"]).touch()
+    if "--fail" in sys.argv:
+        raise RuntimeError("as asked")
+"""
+
+TOUCHES_IN_BASH = """#!/usr/bin/env bash
+echo "creating $1/$RANK"
+touch "$1/$RANK"
+"""
+
+INITIALISES = """
+    import os, sys
+    import torch, torch.distributed as dist
+    rank, size = int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])
+    dist.init_process_group("gloo", init_method=sys.argv[1], rank=rank, world_size=size)
+    total = torch.tensor([1])
+    dist.all_reduce(total)
+    assert total.item() == size
+    print("launched", dist.is_torchelastic_launched())
+    dist.destroy_process_group()
+"""
+
+USUAL = ("--monitor-interval=1", "--start-method=spawn")
+
+
+@pytest.fixture
+def touched(tmp_path: Path) -> Path:
+    """Return the folder where each worker leaves a file with its rank's name."""
+    folder = tmp_path / "touched"
+    folder.mkdir()
+    return folder
+
+
+@pytest.fixture
+def bash_script(tmp_path: Path) -> str:
+    """Return a program of no Python."""
+    script = tmp_path / "touch.sh"
+    script.write_text(TOUCHES_IN_BASH)
+    script.chmod(0o755)
+    return str(script)
+
+
+def free_port() -> int:
+    """Return a port that was free a moment ago."""
+    with socket.create_server(("localhost", 0)) as server:
+        return int(server.getsockname()[1])
+
+
+def ranks(touched: Path) -> set[int]:
+    """Return the ranks that have run."""
+    return {int(file.name) for file in touched.iterdir()}
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        ("--nnodes=1", "--nproc-per-node=4", "--rdzv-id=7"),
+        ("--nnodes=1", "--nproc-per-node=4", "--standalone"),
+        ("--nnodes=1", "--nproc-per-node=4", "--run-path"),
+        ("--nproc-per-node=4", "--master-addr=localhost", "--master-port=0", "--node-rank=0"),
+        ("--nproc-per-node=4", "--rdzv-backend=c10d", "--rdzv-endpoint=localhost:0"),
+    ],
+)
+def test_each_rank_touches_its_file(
+    torchrun: Launcher, touched: Path, options: tuple[str, ...]
+) -> None:
+    """One node of four, in all the ways to say it."""
+    ended = torchrun.script(TOUCHES, *options, *USUAL, args=(str(touched),)).ended()
+
+    assert ended.code == 0, ended.err
+    assert ranks(touched) == {0, 1, 2, 3}
+
+
+@pytest.mark.parametrize("method", ["spawn", "fork", "forkserver"])
+def test_start_methods(torchrun: Launcher, touched: Path, method: str) -> None:
+    """All three of torchrun's words start the workers."""
+    ended = torchrun.script(
+        TOUCHES, "--nproc-per-node=2", f"--start-method={method}", args=(str(touched),)
+    ).ended()
+
+    assert (ended.code, ended.err) == (0, "")
+    assert ranks(touched) == {0, 1}
+
+
+@pytest.mark.parametrize(
+    ("options", "count"),
+    [((), 1), (("--nproc-per-node=4",), 4), (("--nproc-per-node=auto",), None)],
+)
+def test_programs_that_are_not_python(
+    torchrun: Launcher,
+    touched: Path,
+    bash_script: str,
+    options: tuple[str, ...],
+    count: int | None,
+) -> None:
+    """By default one, a number, or as many as there are CPUs where there is no GPU."""
+    ended = torchrun.command(*options, *USUAL, "--no-python", bash_script, str(touched)).ended()
+
+    assert ended.code == 0, ended.err
+    assert len(ranks(touched)) == (count or len(os.sched_getaffinity(0)))
+
+
+@pytest.mark.parametrize(
+    ("options", "complaint"),
+    [
+        (("--no-python", "--module"), "--module and --no-python exclude each other"),
+        (("--nproc-per-node=unknown",), "--nproc-per-node: 'unknown' is not a number of workers"),
+        (("--nnodes=2:20:30",), "--nnodes: '2:20:30' is not a number of nodes"),
+        (("--logs_specs=DOESNOT_EXIST",), "--logs-specs: clusterrun loads no plugins for logs"),
+    ],
+)
+def test_lines_that_are_refused(
+    torchrun: Launcher, bash_script: str, options: tuple[str, ...], complaint: str
+) -> None:
+    """What is a ValueError there is exit code 2 and a sentence here."""
+    ended = torchrun.command(*options, bash_script).ended()
+
+    assert ended.code == 2
+    assert ended.err.startswith(f"clusterrun: error: {complaint}")
+
+
+def by_variables(torchrun: Launcher, script: str, touched: Path, more: Mapping[str, str]) -> Ended:
+    """Return how a launch ended that variables alone describe."""
+    variables = {
+        "PET_NNODES": "1",
+        "PET_NPROC_PER_NODE": "4",
+        "PET_RDZV_ID": "7",
+        "PET_MONITOR_INTERVAL": "1",
+        "PET_START_METHOD": "spawn",
+        "PET_NO_PYTHON": "1",
+    }
+    return torchrun.command(script, str(touched), environ={**variables, **more}).ended()
+
+
+def test_variables_in_place_of_flags(torchrun: Launcher, touched: Path, bash_script: str) -> None:
+    """PET_MODULE=0 says that it is none, PET_MODULE=1 contradicts PET_NO_PYTHON=1."""
+    refused = by_variables(torchrun, bash_script, touched, {"PET_MODULE": "1"})
+    ended = by_variables(torchrun, bash_script, touched, {"PET_MODULE": "0"})
+
+    assert refused.code == 2
+    assert ended.code == 0, ended.err
+    assert ranks(touched) == {0, 1, 2, 3}
+
+
+def test_a_worker_that_raises(torchrun: Launcher, touched: Path) -> None:
+    """The launch fails with it."""
+    ended = torchrun.script(TOUCHES, "--max-restarts=0", args=(str(touched), "--fail")).ended()
+
+    assert ended.code == 1
+    assert "RuntimeError: as asked" in ended.err
+
+
+@pytest.mark.parametrize("method", ["tcp", "env"])
+def test_process_groups(torchrun: Launcher, method: str) -> None:
+    """By ``tcp://`` at the port given, by ``env://``; torch knows who has launched it."""
+    port = free_port()
+    where = f"tcp://localhost:{port}" if method == "tcp" else "env://"
+
+    ended = torchrun.script(
+        INITIALISES,
+        *("--run-path", "--nnodes=1", "--nproc-per-node=2"),
+        *("--master-addr=localhost", f"--master-port={port}"),
+        args=(where,),
+    ).ended()
+
+    assert ended.code == 0, ended.err
+    assert ended.out.count("launched True\n") == 2
+
+
+def test_several_agents_on_one_host(torchrun: Launcher, touched: Path) -> None:
+    """They meet at the endpoint, and each has its own ranks."""
+    options = (
+        *("--nnodes=2", "--nproc-per-node=2", "--rdzv-id=7"),
+        *("--rdzv-backend=c10d", f"--rdzv-endpoint=localhost:{free_port()}"),
+    )
+
+    jobs = [torchrun.script(TOUCHES, *options, args=(str(touched),)) for _ in range(2)]
+    ended = [job.ended() for job in jobs]
+
+    assert [each.code for each in ended] == [0, 0], [each.err for each in ended]
+    assert ranks(touched) == {0, 1, 2, 3}
