@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import sys
 import time
 from collections.abc import Mapping
@@ -16,7 +15,6 @@ from launcher.agent.signals import SignalInbox
 from launcher.agent.state import Rules
 from launcher.agent.supervisor import Supervisor
 from launcher.attempts import JobAttempts
-from launcher.domain.cpuset import CpuSet
 from launcher.domain.job import JobSpec
 from launcher.domain.machine import Machine
 from launcher.domain.outcome import Interrupted, Outcome, Succeeded, WorkerFailed
@@ -25,11 +23,11 @@ from launcher.domain.preparation import Prepared
 from launcher.domain.restarts import rules_of
 from launcher.domain.streams import Std
 from launcher.errors import LauncherError
-from launcher.machine.inspect import inspect
 from launcher.planning.node import plan_node
 from launcher.planning.preparation import preparation_of
 from launcher.planning.ranks import local_size
 from launcher.planning.variables import environment_before
+from launcher.preview import this_machine
 from launcher.rendezvous.assumed import assumed_world, lone_worker_world
 from launcher.rendezvous.single_node import SingleNode
 from launcher.sources.resolve import Resolved
@@ -53,23 +51,6 @@ PARENTS_ERROR_FILE = "TORCHELASTIC_ERROR_FILE"
 """Set for us by a scheduler that wants to know why we failed, as torchrun's parents do."""
 
 
-def plan_only(resolved: Resolved, environ: Mapping[str, str]) -> NodePlan:
-    """Return what ``launch`` would start; starts nothing, and chooses no port.
-
-    Raises:
-        UsageError: the job can't be run here as described.
-
-    """
-    job = resolved.job
-    environment = environment_before(job, environ, resolved.unset)
-    if resolved.machine_root is None:
-        machine = _this_machine(environment)
-    else:
-        machine = inspect(resolved.machine_root, environment, None, os.uname().nodename)
-    world = assumed_world(job, local_size(job, machine))
-    return plan_node(job, machine, world, unset=resolved.unset, error_files=None, environ=environ)
-
-
 def plan_lone_worker(resolved: Resolved, environ: Mapping[str, str]) -> NodePlan:
     """Return the plan of the one worker that this process is to become.
 
@@ -78,7 +59,7 @@ def plan_lone_worker(resolved: Resolved, environ: Mapping[str, str]) -> NodePlan
 
     """
     job = resolved.job
-    machine = _this_machine(environment_before(job, environ, resolved.unset))
+    machine = this_machine(environment_before(job, environ, resolved.unset))
     local_size(job, machine)
     return plan_node(
         job,
@@ -111,7 +92,7 @@ def launch(
     inbox = SignalInbox()
     with ExitStack() as cleanup:
         cleanup.callback(fork_server.close)
-        machine = _this_machine(environment_before(job, environ, resolved.unset))
+        machine = this_machine(environment_before(job, environ, resolved.unset))
         count = local_size(job, machine)
         _prepare(resolved, machine, count, fork_server, environ)
         nodes = _meet(job, machine, count, inbox)
@@ -198,11 +179,6 @@ def _versions(job: JobSpec) -> Mapping[str, str]:
     with suppress(metadata.PackageNotFoundError):
         versions["torch"] = metadata.version("torch")
     return versions
-
-
-def _this_machine(environment: Mapping[str, str]) -> Machine:
-    allowed = CpuSet(os.sched_getaffinity(0))
-    return inspect(ROOT, environment, allowed, os.uname().nodename)
 
 
 def _routes(job: JobSpec, run_id: str) -> Routes:

@@ -3,15 +3,23 @@
 import click
 
 from launcher.sources.option import Group, Option, flag
-from launcher.sources.options import OPTIONS
+from launcher.sources.options import ALLOWED_CPUS, CAPTURE, JSON, MACHINE_ROOT, OPTIONS
 
 ABOUT = """\
 Start SCRIPT once for each GPU of this machine, with the variables that torchrun gives (RANK,
 WORLD_SIZE, LOCAL_RANK and the rest), each on the CPUs near its GPU, and look after them all until
-the job ends.
+the job ends. clusterrun topo draws this machine instead: see clusterrun topo --help.
 
 Each option is a variable too, CLUSTERRUN_NNODES or PET_NNODES for --nnodes, and a key of a job
 file, nnodes. Flags beat CLUSTERRUN_ variables, these PET_ variables, these the job file.
+"""
+
+OF_TOPO = (JSON, MACHINE_ROOT, ALLOWED_CPUS, CAPTURE)
+OF_WORKERS = tuple(row for row in OPTIONS if row.group is Group.WORKERS)
+
+ABOUT_TOPO = """\
+Draw this machine: packages, NUMA nodes, cores and GPUs, and which worker would be bound where. All
+options of a launch count, those of how many workers and where among them; these are topo's own.
 """
 
 ANSWERS = (("-h, --help", "Print this and end"), ("--version", "Print the version and end"))
@@ -27,6 +35,19 @@ def help_text() -> str:
     for group in Group:
         with formatter.section(group.value):
             formatter.write_dl(_rows(group))
+    return formatter.getvalue().rstrip()
+
+
+def topo_help_text() -> str:
+    """Return the text of clusterrun topo --help."""
+    formatter = click.HelpFormatter()
+    formatter.write_usage("clusterrun", "topo [OPTIONS]")
+    with formatter.indentation():
+        formatter.write_paragraph()
+        formatter.write_text(ABOUT_TOPO)
+    for title, rows in (("What is drawn", OF_TOPO), (Group.WORKERS.value, OF_WORKERS)):
+        with formatter.section(title):
+            formatter.write_dl([(_spelling(row), _sentence(row)) for row in rows])
     return formatter.getvalue().rstrip()
 
 

@@ -66,6 +66,13 @@ def parse(argv: Sequence[str], called: str = "clusterrun") -> CommandLine | Answ
     return CommandLine(given, words)
 
 
+def names_topo(line: CommandLine) -> bool:
+    """Return whether it names the command ``topo``, and not a module or program of that name."""
+    return (
+        line.words[:1] == ("topo",) and not {"module", "no_python", "run_path"} & line.flags.keys()
+    )
+
+
 def _answer(*, is_help: bool) -> Answer:
     from launcher.cli.help import help_text, version_text  # noqa: PLC0415 - not on the way to workers
 

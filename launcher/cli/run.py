@@ -6,7 +6,7 @@ import time
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 
-from launcher.cli.options import Answer, parse
+from launcher.cli.options import Answer, CommandLine, names_topo, parse
 from launcher.errors import ExitCode, LauncherError, exit_code_of_signal
 from launcher.planning.variables import environment_before
 from launcher.sources.process import ThisProcess
@@ -42,9 +42,10 @@ def _answer(argv: Sequence[str], environ: Mapping[str, str], called: str) -> int
     if isinstance(parsed, Answer):
         print(parsed.text, flush=True)
         return ExitCode.SUCCESS
+    if called != "torchrun" and names_topo(parsed):
+        return _show_machine(parsed, environ, called)
     resolved = resolve(parsed.flags, parsed.words, environ, _this_process(called))
-    for warning in resolved.warnings:
-        _complain(f"clusterrun: {warning}")
+    _warn(resolved)
     if resolved.dry_run:
         return _show_plan(resolved, environ)
     if resolved.job.exec.value:
@@ -84,12 +85,30 @@ def _become_worker(resolved: Resolved, environ: Mapping[str, str]) -> int:
 
 def _show_plan(resolved: Resolved, environ: Mapping[str, str]) -> int:
     # Neither is on the way to the workers.
-    from launcher.launch import plan_only  # noqa: PLC0415 - see above
+    from launcher.preview import preview  # noqa: PLC0415 - see above
     from launcher.report.dry_run import as_json, as_text  # noqa: PLC0415 - see above
 
-    plan = plan_only(resolved, environ)
+    plan = preview(resolved, environ).plan
     print((as_json if resolved.as_json else as_text)(resolved.job, plan), flush=True)
     return ExitCode.SUCCESS
+
+
+def _show_machine(parsed: CommandLine, environ: Mapping[str, str], called: str) -> int:
+    from launcher.cli.topo import options_of_topo, topo  # noqa: PLC0415 - a command of its own
+
+    asked = options_of_topo(parsed)
+    if isinstance(asked, Answer):
+        print(asked.text, flush=True)
+        return ExitCode.SUCCESS
+    resolved = resolve(asked, (), environ, _this_process(called), for_topo=True)
+    _warn(resolved)
+    print(topo(resolved, environ), flush=True)
+    return ExitCode.SUCCESS
+
+
+def _warn(resolved: Resolved) -> None:
+    for warning in resolved.warnings:
+        _complain(f"clusterrun: {warning}")
 
 
 def _complain(text: str) -> None:

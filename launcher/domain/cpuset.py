@@ -3,6 +3,9 @@
 from collections.abc import Iterable
 from typing import Self
 
+MOST = 2**16
+"""No kernel has CPUs or nodes with such numbers; a list that names them is broken, or a trap."""
+
 
 class CpuSet(frozenset[int]):
     """A set of logical CPU numbers; prints in list form, as in /sys and taskset."""
@@ -23,7 +26,7 @@ class CpuSet(frozenset[int]):
                 continue
             first, _, last = part.partition("-")
             low, high = int(first), int(last or first)
-            if low < 0 or high < low:
+            if low < 0 or high < low or high >= MOST:
                 message = f"{part.strip()!r} is not a range of CPUs"
                 raise ValueError(message)
             cpus.update(range(low, high + 1))

@@ -16,6 +16,8 @@ class NumaNode(Struct, frozen=True):
     """Distance to each other node by id, as in ``nodeN/distance`` (10 is local); may be empty."""
     has_memory: bool = True
     """Whether memory may be had from it: it has some, and the cpuset (Mems_allowed) lets us."""
+    memory: int | None = None
+    """Bytes of memory that it has, ours to use or not; None where nothing tells."""
 
 
 class Site(Struct, frozen=True):

@@ -1,5 +1,7 @@
 """Readers of /sys/devices/system/node: the NUMA nodes."""
 
+from collections.abc import Mapping
+
 from launcher.domain.cpuset import CpuSet
 from launcher.domain.machine import NumaNode
 from launcher.machine.tree import Tree, cpus_of
@@ -14,13 +16,15 @@ def read_nodes(tree: Tree, online: CpuSet) -> tuple[NumaNode, ...]:
     No node at all is what a kernel without NUMA shows.
     """
     ids = _ids(tree)
-    with_memory = _with_memory(tree, ids)
+    memory = {number: _memory(tree, number) for number in ids}
+    with_memory = _with_memory(tree, memory)
     return tuple(
         NumaNode(
             number,
             CpuSet(_cpus(tree, number) & online),
             _distances(tree, number, ids),
             number in with_memory,
+            memory[number],
         )
         for number in ids
     )
@@ -47,14 +51,16 @@ def _distances(tree: Tree, number: int, ids: tuple[int, ...]) -> dict[int, int]:
     return dict(zip(ids, map(int, columns), strict=True))
 
 
-def _with_memory(tree: Tree, ids: tuple[int, ...]) -> frozenset[int]:
+def _with_memory(tree: Tree, memory: Mapping[int, int | None]) -> frozenset[int]:
     """Return the nodes that have memory which our cpuset lets us have."""
-    if len(ids) == 1:
+    if len(memory) == 1:
         # The only node has all there is.
-        return frozenset(ids)
-    allowed = _allowed_memory(tree) or CpuSet(ids)
+        return frozenset(memory)
+    allowed = _allowed_memory(tree) or CpuSet(memory)
     listed = tree.cpu_list(f"{_NODES}/has_memory")
-    return frozenset(number for number in allowed if _has_memory(tree, number, listed))
+    told = {number for number, size in memory.items() if size is not None}
+    others = listed - told if listed else allowed - told
+    return frozenset(number for number in allowed if memory.get(number) or number in others)
 
 
 def _allowed_memory(tree: Tree) -> CpuSet:
@@ -65,10 +71,10 @@ def _allowed_memory(tree: Tree) -> CpuSet:
     return CpuSet()
 
 
-def _has_memory(tree: Tree, number: int, listed: CpuSet) -> bool:
+def _memory(tree: Tree, number: int) -> int | None:
     # The line reads: Node 0 MemTotal: 8386704 kB.
     for line in tree.text(f"{_NODES}/node{number}/meminfo").splitlines():
         words = line.split()
         if len(words) > 3 and words[2] == "MemTotal:" and words[3].isdecimal():
-            return int(words[3]) > 0
-    return number in listed if listed else True
+            return int(words[3]) << 10
+    return None

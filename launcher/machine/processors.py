@@ -21,7 +21,7 @@ class Processors(NamedTuple):
 
 def read_processors(tree: Tree, allowed: CpuSet | None) -> Processors:
     """Read the CPUs; ``allowed`` is our affinity, None where a captured tree has to tell it."""
-    online = _online(tree)
+    online = online_cpus(tree)
     if allowed is None:
         allowed = _captured_affinity(tree, online)
     # The kernel cuts an affinity with the CPUs that run. What /sys calls online may be another
@@ -32,7 +32,8 @@ def read_processors(tree: Tree, allowed: CpuSet | None) -> Processors:
     return Processors(online, allowed, cores, known, packages, caches)
 
 
-def _online(tree: Tree) -> CpuSet:
+def online_cpus(tree: Tree) -> CpuSet:
+    """Return the CPUs that run; none where nothing tells."""
     listed = tree.cpu_list(f"{_CPUS}/online")
     if listed:
         return listed

@@ -26,7 +26,7 @@ def as_text(job: JobSpec, plan: NodePlan) -> str:
     """Return the plan for people: aligned, never cut short, without a trailing newline."""
     sections = (
         ("job", _aligned(_job_rows(job, plan.world))),
-        _workers_section(plan),
+        workers_section(plan),
         ("variables of every worker", _aligned(_common_rows(job, plan))),
         *_first_worker_section(plan),
         ("variables that no worker inherits", plan.unset),
@@ -43,13 +43,14 @@ def as_json(job: JobSpec, plan: NodePlan) -> str:
     }
     content = {
         "job": values,
-        "workers": [_worker_json(plan, worker) for worker in plan.workers],
+        "workers": [worker_json(plan, worker) for worker in plan.workers],
         "assumed": plan.world.nodes > 1,
     }
     return json.dumps(content, indent=2)
 
 
-def _worker_json(plan: NodePlan, worker: WorkerPlan) -> Mapping[str, object]:
+def worker_json(plan: NodePlan, worker: WorkerPlan) -> Mapping[str, object]:
+    """Return one worker for programs."""
     port = {} if "MASTER_PORT" in worker.env else {"MASTER_PORT": None}
     return {
         "rank": worker.rank,
@@ -141,7 +142,8 @@ def _in_words(name: str, value: Value, job: JobSpec) -> str:
             return str(value)
 
 
-def _workers_section(plan: NodePlan) -> Section:
+def workers_section(plan: NodePlan) -> Section:
+    """Return the title and the table of the workers and their places."""
     world = plan.world
     gpus = f", GPUs by {plan.visible_origin}" if plan.visible_origin else ""
     title = f"workers of {plan.host}, node {world.node_rank} of {world.nodes}{gpus}"

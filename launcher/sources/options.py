@@ -3,6 +3,7 @@
 from collections.abc import Mapping
 from pathlib import Path
 
+from launcher.domain.cpuset import CpuSet
 from launcher.domain.job import NumaBinding, StartMethod, WorkerCount
 from launcher.domain.ranks import RankSet
 from launcher.domain.streams import StreamChoice
@@ -437,19 +438,41 @@ JSON = Option(
     parse=values.switch,
     default=False,
     metavar="",
-    help="Print what --dry-run prints as JSON",
+    help="Print what --dry-run or clusterrun topo prints as JSON",
     group=Group.LAUNCHER,
     kind=Kind.FLAG,
     everyday=True,
 )
 MACHINE_ROOT: Option[Path | None] = Option(
     "machine_root",
-    parse=values.folder,
+    parse=values.captured_machine,
     default=None,
-    metavar="DIR",
-    help="Plan for the machine whose /sys and /proc were captured in this folder, with --dry-run",
+    metavar="DIR|FILE",
+    help=(
+        "Plan for, or draw, the machine that was captured in this folder or archive, with --dry-run"
+        " or clusterrun topo"
+    ),
     group=Group.LAUNCHER,
     otherwise="this machine",
+)
+ALLOWED_CPUS: Option[CpuSet | None] = Option(
+    "allowed_cpus",
+    parse=values.cpu_list,
+    default=None,
+    metavar="LIST",
+    help="With --machine-root, the CPUs that a job may use there",
+    group=Group.LAUNCHER,
+    otherwise="those that the captured process might",
+)
+CAPTURE: Option[Path | None] = Option(
+    "capture",
+    parse=values.new_archive,
+    default=None,
+    metavar="FILE",
+    help="Write what was read of this machine to this .tar.xz or .tar.gz, with clusterrun topo",
+    group=Group.LAUNCHER,
+    otherwise="no file",
+    in_file=False,
 )
 OPTIONS: tuple[Option[object], ...] = (
     MODULE,
@@ -499,5 +522,7 @@ OPTIONS: tuple[Option[object], ...] = (
     DRY_RUN,
     JSON,
     MACHINE_ROOT,
+    ALLOWED_CPUS,
+    CAPTURE,
 )
 """The table, in the order of --help."""

@@ -10,8 +10,9 @@ from typing import Any, TypeVar
 
 from msgspec import Struct
 
+from launcher.domain.cpuset import CpuSet
 from launcher.domain.facts import Fact
-from launcher.domain.job import JobSpec
+from launcher.domain.job import JobSpec, Program, ProgramKind
 from launcher.errors import UsageError
 from launcher.sources import options, torchrun_options
 from launcher.sources.clusters.cluster import Surroundings
@@ -74,6 +75,21 @@ PLAIN: tuple[Option[object], ...] = (
 """Options that are fields of the job as they stand, whatever else is said."""
 
 
+TOPO = Fact(value=True, origin="clusterrun topo")
+"""It is a dry run by itself."""
+
+NO_PROGRAM = Fact(Program(ProgramKind.EXECUTABLE, "true", ()), TOPO.origin)
+"""What stands for one where a job is only looked at."""
+
+DRY = ("a dry run or clusterrun topo", "add --dry-run")
+REPLAYED = (
+    "--machine-root",
+    "to leave a job fewer CPUs of this machine:\n  taskset -c LIST clusterrun ...",
+)
+DRAWN = ("clusterrun topo", "type clusterrun topo --capture FILE")
+"""What else must be said, and what to type."""
+
+
 class Resolved(Struct, frozen=True):
     """A job, and what was said about this call of clusterrun."""
 
@@ -84,13 +100,22 @@ class Resolved(Struct, frozen=True):
     """One line each, for whoever prints."""
     dry_run: bool
     as_json: bool
-    machine_root: Path | None
+    machine_root: Fact[Path | None]
     """The captured machine to plan for; None: this one."""
+    allowed_cpus: Fact[CpuSet | None]
+    """The CPUs that a job may use there; None: those that the captured process might."""
+    capture: Fact[Path | None]
+    """The archive to write; None: none."""
     verbose: bool
 
 
 def resolve(
-    flags: Flags, words: Sequence[str], environ: Mapping[str, str], process: ThisProcess
+    flags: Flags,
+    words: Sequence[str],
+    environ: Mapping[str, str],
+    process: ThisProcess,
+    *,
+    for_topo: bool = False,
 ) -> Resolved:
     """Return the job that the command line, ``environ`` and the job file describe.
 
@@ -99,6 +124,7 @@ def resolve(
         words: what stands after the flags: SCRIPT and its arguments.
         environ: the environment of this process.
         process: what else there is to know of it.
+        for_topo: the job is only looked at: it needs no program, and has none.
 
     Raises:
         UsageError: something is impossible; nothing has been started or written.
@@ -115,10 +141,13 @@ def resolve(
     seen = {name: env[name].value for name in env.keys() & {"CUDA_VISIBLE_DEVICES"}}
     around = Surroundings(inherited | seen, process, typed)
     shape = find_shape(sources, around, is_nested=bool(left))
-    job = _job(sources, program_words, env, around, shape)
+    program = NO_PROGRAM if for_topo else _program(program_words, sources, env, around)
+    job = _job(sources, program, env, around, shape)
     if job.exec.value:
         expect_replaceable(job)
-    dry_run = settle(options.DRY_RUN, sources)
+    dry_run = TOPO if for_topo else settle(options.DRY_RUN, sources)
+    machine_root = _only_with(dry_run.value, settle(options.MACHINE_ROOT, sources), *DRY)
+    allowed_cpus = settle(options.ALLOWED_CPUS, sources)
     return Resolved(
         job=job,
         unset=tuple(sorted({*left, *({TOKEN_VARIABLE} & environ.keys())})),
@@ -132,8 +161,10 @@ def resolve(
             *(() if _ends_options(typed) else misplaced_options(job.program.value)),
         ),
         dry_run=dry_run.value,
-        as_json=_only_dry(settle(options.JSON, sources), dry_run),
-        machine_root=_only_dry(settle(options.MACHINE_ROOT, sources), dry_run),
+        as_json=_only_with(dry_run.value, settle(options.JSON, sources), *DRY).value,
+        machine_root=machine_root,
+        allowed_cpus=_only_with(machine_root.value, allowed_cpus, *REPLAYED),
+        capture=_only_with(for_topo, settle(options.CAPTURE, sources), *DRAWN),
         verbose=settle(options.VERBOSE, sources).value,
     )
 
@@ -176,12 +207,11 @@ def _job_file(config: Fact[str]) -> JobFile:
 
 def _job(
     sources: Sequence[Said],
-    words: Fact[tuple[str, ...]],
+    program: Fact[Program],
     env: Mapping[str, Fact[str]],
     around: Surroundings,
     shape: Shape,
 ) -> JobSpec:
-    search_path = env["PATH"].value if "PATH" in env else around.variables.get("PATH", os.defpath)
     interpreter = settle(options.PYTHON, sources, _default_python(around))
     meeting = settle_meeting(sources, around.variables, shape, around.typed)
     plain: dict[str, Any] = {option.name: settle(option, sources) for option in PLAIN}
@@ -203,22 +233,32 @@ def _job(
         run_id=settle(
             options.RUN_ID, sources, shape.run_id or Fact(around.process.run_id, "default")
         ),
-        python=find_interpreter(interpreter, search_path),
+        python=find_interpreter(interpreter, _search_path(env, around)),
         env=env,
         log_dir=find_log_dir(sources),
         log_line_prefix_template=find_prefix(sources, around.variables),
         events=_expect_no_folder(settle(options.EVENTS, sources)),
-        program=find_program(
-            words,
-            Manner(
-                module=settle(options.MODULE, sources),
-                no_python=settle(options.NO_PYTHON, sources),
-                run_path=settle(options.RUN_PATH, sources),
-                pass_local_rank=settle(options.PASS_LOCAL_RANK, sources),
-            ),
-            search_path,
-        ),
+        program=program,
     )
+
+
+def _program(
+    words: Fact[tuple[str, ...]],
+    sources: Sequence[Said],
+    env: Mapping[str, Fact[str]],
+    around: Surroundings,
+) -> Fact[Program]:
+    manner = Manner(
+        module=settle(options.MODULE, sources),
+        no_python=settle(options.NO_PYTHON, sources),
+        run_path=settle(options.RUN_PATH, sources),
+        pass_local_rank=settle(options.PASS_LOCAL_RANK, sources),
+    )
+    return find_program(words, manner, _search_path(env, around))
+
+
+def _search_path(env: Mapping[str, Fact[str]], around: Surroundings) -> str:
+    return env["PATH"].value if "PATH" in env else around.variables.get("PATH", os.defpath)
 
 
 def _env(sources: Sequence[Said]) -> dict[str, Fact[str]]:
@@ -244,7 +284,7 @@ def _expect_no_folder(events: Fact[str | None]) -> Fact[str | None]:
     return events
 
 
-def _only_dry(asked: Fact[ValueT], dry_run: Fact[bool]) -> ValueT:
-    if asked.value and not dry_run.value:
-        raise UsageError(f"{asked.origin}: goes with a dry run only", "add --dry-run")
-    return asked.value
+def _only_with(other: object, asked: Fact[ValueT], what: str, hint: str) -> Fact[ValueT]:
+    if asked.value and not other:
+        raise UsageError(f"{asked.origin}: goes with {what} only", hint)
+    return asked

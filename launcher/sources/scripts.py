@@ -9,7 +9,7 @@ from launcher.errors import UsageError
 from launcher.sources.executables import find_executable
 from launcher.sources.files import FileKind, is_executable, kind_of
 from launcher.sources.other_launchers import expect_no_launcher
-from launcher.sources.suggestions import command, did_you_mean_file
+from launcher.sources.suggestions import command, did_you_mean_command, did_you_mean_file
 
 INTERPRETERS = {"python", "pypy"}
 """Names of interpreters without their versions: ``python3.11``."""
@@ -58,6 +58,8 @@ def _guesses(words: Sequence[str], search_path: str) -> Iterator[str]:
         yield "is a variable of the shell not set?"
         return
     if nearest := did_you_mean_file(name):
+        yield nearest
+    if nearest := did_you_mean_command(name):
         yield nearest
     if find_executable(name, search_path):
         yield f"to run the program of that name:\n  {command('--no-python', *words)}"

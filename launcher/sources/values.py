@@ -6,17 +6,21 @@ The sentences fit a flag, a variable and a key of a file alike; the caller knows
 
 from pathlib import Path
 
+from launcher.domain.cpuset import CpuSet
 from launcher.domain.endpoint import Endpoint
 from launcher.domain.job import NumaBinding, StartMethod, WorkerCount
 from launcher.domain.ranks import RankSet
 from launcher.domain.streams import Std, StreamChoice
 from launcher.sources.files import FileKind, kind_of
 from launcher.sources.nested import WORKER_VARIABLES
-from launcher.sources.suggestions import did_you_mean
+from launcher.sources.suggestions import did_you_mean, did_you_mean_file
 
 LONGEST_WAIT = 604_800.0
 """Seconds in a week: no grace is longer, and the kernel's timers take no infinity."""
 
+
+ARCHIVES = (".tar.xz", ".tar.gz", ".tgz")
+"""How the names of archives end that can be written."""
 
 SHORTEST_SILENCE = 0.5
 """Seconds: the kernel alone may keep a lost packet from being sent again for so long."""
@@ -281,11 +285,39 @@ def path(text: str) -> str:
     return text
 
 
-def folder(text: str) -> Path:
-    """Read the path of a folder that exists."""
-    if kind_of(path(text)) is not FileKind.FOLDER:
-        raise UnreadableError(f"{text} is not a folder", "give the path of an existing folder")
+def captured_machine(text: str) -> Path:
+    """Read the path of a folder or file that exists; what is in it is the business of its reader."""
+    match kind_of(path(text)):
+        case FileKind.FILE | FileKind.FOLDER:
+            return Path(text)
+        case FileKind.OTHER:
+            complaint = f"{text} is neither a folder nor a file"
+        case FileKind.NOTHING:
+            complaint = f"{text} does not exist"
+    hint = did_you_mean_file(text) or "give a captured machine, its folder or its archive"
+    raise UnreadableError(complaint, hint)
+
+
+def new_archive(text: str) -> Path:
+    """Read the path of an archive to write, which need not exist."""
+    if not path(text).endswith(ARCHIVES) or kind_of(text) is FileKind.FOLDER:
+        raise UnreadableError(
+            f"{text!r} is not the name of an archive", "give a name that ends in .tar.xz or .tar.gz"
+        )
     return Path(text)
+
+
+def cpu_list(text: str) -> CpuSet:
+    """Read CPUs as the kernel and taskset write them: ``0-15,64``; at least one."""
+    try:
+        cpus = CpuSet.parse(text)
+    except ValueError:
+        cpus = CpuSet()
+    if not cpus:
+        raise UnreadableError(
+            f"{text!r} is not a list of CPUs", "give numbers and ranges of them, such as 0-15,64-79"
+        )
+    return cpus
 
 
 def setting(text: str) -> dict[str, str]:

@@ -8,11 +8,12 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from launcher.domain.cpuset import CpuSet
 from launcher.domain.facts import Fact
 from launcher.domain.job import NumaBinding, Program, ProgramKind, WorkerCount
-from launcher.sources.resolve import Resolved
+from launcher.sources.resolve import Resolved, resolve
 from launcher.sources.said import Flags
-from tests.described import describe, mistake
+from tests.described import PROCESS, describe, mistake
 
 pytestmark = pytest.mark.usefixtures("script")
 
@@ -45,7 +46,15 @@ def test_defaults() -> None:
     assert job.log_dir == Fact(None, "default")
     assert job.env == {}
     assert resolved == Resolved(
-        job, unset=(), warnings=(), dry_run=False, as_json=False, machine_root=None, verbose=False
+        job,
+        unset=(),
+        warnings=(),
+        dry_run=False,
+        as_json=False,
+        machine_root=Fact(None, "default"),
+        allowed_cpus=Fact(None, "default"),
+        capture=Fact(None, "default"),
+        verbose=False,
     )
 
 
@@ -127,11 +136,27 @@ def test_a_module_of_the_file() -> None:
 
 def test_a_captured_machine_is_planned_for(folder: Path) -> None:
     """What goes with a dry run is handed on as it is."""
-    resolved = describe(
-        "train.py", flags={"dry_run": True, "json": True, "machine_root": str(folder)}
-    )
+    root, cpus = str(folder), "0-3,8"
+    flags: Flags = {"dry_run": True, "json": True, "machine_root": root, "allowed_cpus": cpus}
 
-    assert (resolved.dry_run, resolved.as_json, resolved.machine_root) == (True, True, folder)
+    resolved = describe("train.py", flags=flags)
+
+    assert (resolved.dry_run, resolved.as_json) == (True, True)
+    assert resolved.machine_root == Fact(folder, "--machine-root")
+    assert resolved.allowed_cpus == Fact(CpuSet.parse(cpus), "--allowed-cpus")
+
+
+def test_a_job_that_is_only_looked_at_has_no_program(folder: Path) -> None:
+    """Whatever a job file says of one; the rest of it counts."""
+    (folder / "job.yaml").write_text("script: missing.py\nnproc_per_node: 3\n")
+    flags: Flags = {"config": "job.yaml", "capture": "m.tar.gz", "json": True}
+
+    resolved = resolve(flags, (), {}, PROCESS, for_topo=True)
+
+    assert resolved.job.nproc_per_node == Fact(3, "job.yaml:2 nproc_per_node")
+    assert resolved.job.program.origin == "clusterrun topo"
+    assert resolved.capture == Fact(Path("m.tar.gz"), "--capture")
+    assert (resolved.dry_run, resolved.as_json) == (True, True)
 
 
 def test_warnings_are_data() -> None:
@@ -180,19 +205,41 @@ def test_warnings_are_data() -> None:
             "--env: WORLD_SIZE is a variable that clusterrun itself gives to each worker",
             "leave it out",
         ),
-        ({"json": True}, NONE, "--json: goes with a dry run only", "add --dry-run"),
+        (
+            {"json": True},
+            NONE,
+            "--json: goes with a dry run or clusterrun topo only",
+            "add --dry-run",
+        ),
         (
             {},
             {"CLUSTERRUN_JSON": "1"},
-            "CLUSTERRUN_JSON: goes with a dry run only",
+            "CLUSTERRUN_JSON: goes with a dry run or clusterrun topo only",
             "add --dry-run",
         ),
-        ({"machine_root": "."}, NONE, "--machine-root: goes with a dry run only", "add --dry-run"),
+        (
+            {"machine_root": "."},
+            NONE,
+            "--machine-root: goes with a dry run or clusterrun topo only",
+            "add --dry-run",
+        ),
+        (
+            {"allowed_cpus": "0", "dry_run": True},
+            NONE,
+            "--allowed-cpus: goes with --machine-root only",
+            "to leave a job fewer CPUs of this machine:\n  taskset -c LIST clusterrun ...",
+        ),
+        (
+            {"capture": "m.tar.gz", "dry_run": True},
+            NONE,
+            "--capture: goes with clusterrun topo only",
+            "type clusterrun topo --capture FILE",
+        ),
         (
             {"machine_root": "nowhere", "dry_run": True},
             NONE,
-            "--machine-root: nowhere is not a folder",
-            "give the path of an existing folder",
+            "--machine-root: nowhere does not exist",
+            "give a captured machine, its folder or its archive",
         ),
         (
             {"log_dir": "train.py"},

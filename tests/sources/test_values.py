@@ -7,6 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from launcher.domain.cpuset import CpuSet
 from launcher.domain.job import NumaBinding, WorkerCount
 from launcher.domain.ranks import RankSet
 from launcher.domain.streams import Std, StreamChoice
@@ -71,7 +72,11 @@ GOOD: list[tuple[Callable[[str], object], str, object]] = [
     (values.cluster, "slurm", "slurm"),
     (values.run_id, "digits 7", "digits 7"),
     (values.path, "runs/a b", "runs/a b"),
-    (values.folder, ".", Path()),
+    (values.captured_machine, ".", Path()),
+    (values.captured_machine, __file__, Path(__file__)),
+    (values.new_archive, "m.tar.xz", Path("m.tar.xz")),
+    (values.new_archive, "a/m.tgz", Path("a/m.tgz")),
+    (values.cpu_list, "0-1, 4", CpuSet((0, 1, 4))),
     (values.setting, "A=1", {"A": "1"}),
     (values.setting, "A=", {"A": ""}),
     (values.setting, "A=x=y z", {"A": "x=y z"}),
@@ -86,6 +91,9 @@ PORTS = "give a number from 1 to 65535, or 0 to have one chosen"
 SECONDS = "give a number of seconds, such as 25 or 0.5"
 CODES = "give numbers from 1 to 255 and ranges of them, such as 3,5-7"
 WORD = "give a word without a /"
+CAPTURED = "give a captured machine, its folder or its archive"
+SUFFIX = "give a name that ends in .tar.xz or .tar.gz"
+CPUS = "give numbers and ranges of them, such as 0-15,64-79"
 
 STREAMS = (
     "give 1 for standard output, 2 for standard error, 3 for both, 0 for none, or that for each"
@@ -193,7 +201,14 @@ BAD: list[tuple[Callable[[str], object], str, str, str]] = [
         "'~/runs' has a ~, and nothing but a shell expands it",
         "write the path in full",
     ),
-    (values.folder, "nowhere", "nowhere is not a folder", "give the path of an existing folder"),
+    (values.captured_machine, "nowhere", "nowhere does not exist", CAPTURED),
+    (values.captured_machine, "/dev/null", "/dev/null is neither a folder nor a file", CAPTURED),
+    (values.captured_machine, "", "the path is empty", "give the path of a file or folder"),
+    (values.new_archive, "m.zip", "'m.zip' is not the name of an archive", SUFFIX),
+    (values.cpu_list, "", "'' is not a list of CPUs", CPUS),
+    (values.cpu_list, "3-1", "'3-1' is not a list of CPUs", CPUS),
+    (values.cpu_list, "all", "'all' is not a list of CPUs", CPUS),
+    (values.cpu_list, "0-99999999999", "'0-99999999999' is not a list of CPUs", CPUS),
     (
         values.setting,
         "NCCL_DEBUG",
