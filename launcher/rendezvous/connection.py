@@ -150,6 +150,9 @@ class Connection(Generic[MessageT]):
                 return
             self._incoming += data
             self.closed = not data
+            if len(data) < _READ_BYTES:
+                # That was all, most often; if not, the socket stays readable.
+                return
 
     def _greet(self) -> None:
         while self._greeting is not None:

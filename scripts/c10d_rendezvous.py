@@ -1,0 +1,69 @@
+"""Nodes that meet by torch's c10d rendezvous, as torchrun's agents do; many in one process.
+
+Each is a thread: processes of their own took longer wherever both were tried.
+"""
+
+import os
+import time
+from contextlib import suppress
+from multiprocessing.connection import Connection as Line
+from queue import SimpleQueue
+from threading import Event, Thread
+
+STORE = "127.0.0.1"
+
+OPEN = "open"
+
+
+def store(line: Line, port: int) -> None:
+    """Have the store that they meet at, until the line is closed."""
+    # Only in this process: no other needs torch.
+    from torch.distributed import TCPStore  # noqa: PLC0415 - see above
+
+    held = TCPStore(STORE, port, is_master=True, wait_for_workers=False)
+    with suppress(EOFError):
+        line.send(OPEN)
+        line.recv()
+    del held
+
+
+def crowd(line: Line, count: int, nodes: int, port: int) -> None:
+    """Be ``count`` of the nodes; answers when the last of them knew its rank."""
+    # As above; and once, before the clock starts.
+    from torch.distributed.elastic.rendezvous import registry  # noqa: F401, PLC0415 - see above
+
+    go, ranks = Event(), SimpleQueue[int]()
+    for _ in range(count):
+        Thread(target=_meet, args=(go, nodes, port, ranks), daemon=True).start()
+    with suppress(EOFError):
+        line.send(OPEN)
+        line.recv()
+        go.set()
+        for _ in range(count):
+            ranks.get()
+        line.send(time.monotonic())
+        # The others may need those who know already.
+        line.recv()
+    os._exit(0)
+
+
+def _meet(go: Event, nodes: int, port: int, ranks: "SimpleQueue[int]") -> None:
+    from torch.distributed.elastic.rendezvous import (  # noqa: PLC0415 - see above
+        RendezvousParameters,
+        registry,
+    )
+
+    parameters = RendezvousParameters(
+        backend="c10d",
+        endpoint=f"{STORE}:{port}",
+        run_id="7f3a9c21",
+        min_nodes=nodes,
+        max_nodes=nodes,
+        local_addr=STORE,
+        is_host=False,
+    )
+    go.wait()
+    handler = registry.get_rendezvous_handler(parameters)
+    ranks.put(handler.next_rendezvous().rank)
+    # Its signs of life end with it.
+    Event().wait()
