@@ -14,6 +14,8 @@ _CHAINS = (
 )
 _HARMLESS = ("Exception ignored ", "Error in atexit._run_exitfuncs:")
 _OUTERMOST = ("in <module>", "in _run_module_as_main")
+_SYNTAX = ("SyntaxError: ", "IndentationError: ", "TabError: ")
+_NOT_COMPILED = re.compile(r'  File "(?P<file>.+)", (?P<line>line \d+)')
 _FATAL = ("Fatal Python error: ", "terminate called ")
 _WITHOUT_MARK = 20
 _LIVED_ON = 60
@@ -36,14 +38,23 @@ def excerpt(tail: str) -> list[str]:
 
 
 def exception_line(tail: str) -> str:
-    """Return the first line of the exception that ends ``tail``, "ValueError: boom", or ""."""
+    """Return the first line of the exception that ends ``tail``, "ValueError: boom", or "".
+
+    Where a file could not be compiled, that and the line in it follow, as Python's ``str`` has it.
+    """
     lines = plain_lines(tail)
     header = _last_traceback(lines)
     if header is None:
-        return ""
-    found = lines[_exception_after(lines, header) :]
+        # The script itself has no frames yet, and so no header.
+        is_syntax = bool(lines) and lines[-1].startswith(_SYNTAX)
+        return _cut(lines[-1]) + _place(lines[:-1]) if is_syntax else ""
+    exception = _exception_after(lines, header)
+    found = lines[exception:]
     # A traceback that much was printed after was logged, and life went on.
-    return _cut(found[0].removeprefix("  | ")) if 0 < len(found) <= _LIVED_ON else ""
+    if not 0 < len(found) <= _LIVED_ON:
+        return ""
+    place = _place(lines[:exception]) if found[0].startswith(_SYNTAX) else ""
+    return _cut(found[0].removeprefix("  | ")) + place
 
 
 def exception_of(fate: Fate) -> str:
@@ -85,6 +96,16 @@ def _exception_after(lines: Sequence[str], header: int) -> int:
         if line and not line.startswith(indentation):
             return i
     return len(lines)
+
+
+def _place(before: Sequence[str]) -> str:
+    """Return where Python found a syntax error, by the indented lines right ``before`` it."""
+    for line in reversed(before):
+        if match := _NOT_COMPILED.fullmatch(line):
+            return f" ({match['file'].rpartition('/')[2]}, {match['line']})"
+        if not line.startswith("    "):
+            break
+    return ""
 
 
 def _first_of_chain(lines: Sequence[str], header: int) -> int:

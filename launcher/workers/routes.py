@@ -2,7 +2,6 @@
 
 from collections.abc import Iterator
 from pathlib import Path
-from string import Template
 
 from msgspec import Struct
 
@@ -48,6 +47,9 @@ class Routes(Struct, frozen=True):
         template = self.job.log_line_prefix_template.value
         if template is None:
             return f"[{label_of(plan, worker)}] "
+        # Compiles its pattern when it is imported.
+        from string import Template  # noqa: PLC0415 - few jobs have a prefix of their own
+
         values = {
             "rank": worker.rank,
             "local_rank": self._local_rank(worker),

@@ -2,6 +2,7 @@
 
 import os
 import re
+import socket
 import subprocess
 import sys
 from collections.abc import Sequence
@@ -218,6 +219,34 @@ def test_ranks_that_there_are_not_are_named(clusterrun: Launcher) -> None:
         "",
         "clusterrun: --ranks: there is no rank 4-5: no worker's lines are printed\n",
     )
+
+
+def test_ranks_are_those_of_the_whole_job(clusterrun: Launcher) -> None:
+    """Each node prints its own of them; local ranks are each node's own."""
+    text = "import os; print(os.environ['LOCAL_RANK'])"
+    options = (
+        "--nnodes=2",
+        "--master-addr=127.0.0.1",
+        f"--master-port={free_port()}",
+        "--ranks=2-3",
+    )
+    nodes = [
+        clusterrun.script(
+            text, *options, "--local-ranks-filter=1", f"--node-rank={rank}", workers=2
+        )
+        for rank in (0, 1)
+    ]
+
+    first, second = (node.ended() for node in nodes)
+
+    assert (first.code, first.out) == (0, "")
+    assert (second.code, second.out) == (0, f"[rank 3 {os.uname().nodename}] 1\n")
+
+
+def free_port() -> int:
+    """Return a port that nobody listens at."""
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        return int(server.getsockname()[1])
 
 
 def test_links_by_device(clusterrun: Launcher) -> None:

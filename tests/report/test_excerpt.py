@@ -126,6 +126,33 @@ def test_a_finalizer_that_fails_at_the_end_is_not_the_cause(tmp_path: Path) -> N
     assert "OSError: harmless 1" in excerpt(tail)
 
 
+@pytest.mark.parametrize(
+    ("source", "line"),
+    [
+        ("x = 1\ndef (\n", "SyntaxError: invalid syntax (train.py, line 2)"),
+        ("x = 1\n  y = 2\n", "IndentationError: unexpected indent (train.py, line 2)"),
+        (
+            "import broken\n",
+            "SyntaxError: invalid syntax (broken.py, line 3)",
+        ),
+        ("raise SyntaxError('my own')\n", "SyntaxError: my own"),
+        ("print('SyntaxError: no')\nraise ValueError('boom')\n", "ValueError: boom"),
+    ],
+)
+def test_a_file_that_python_cannot_read_is_named_with_the_line(
+    source: str, line: str, tmp_path: Path
+) -> None:
+    """The script itself has no traceback yet; a module that it imports has."""
+    (tmp_path / "broken.py").write_text("def f():\n    x = 1\n    y = 1 2\n")
+
+    assert exception_line(standard_error_of(source, tmp_path)) == line
+
+
+def test_a_line_that_begins_alike_is_no_syntax_error() -> None:
+    """Only the last one counts where there is no traceback."""
+    assert exception_line("SyntaxError: in the log\nbye\n") == ""
+
+
 def test_the_last_words_of_a_crash_are_kept(tmp_path: Path) -> None:
     """Faulthandler tells where in Python a segmentation fault was."""
     tail = standard_error_of(
