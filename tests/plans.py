@@ -5,7 +5,15 @@ from typing import Any
 
 from launcher.domain.cpuset import CpuSet
 from launcher.domain.facts import Fact
-from launcher.domain.job import JobSpec, NumaBinding, Program, ProgramKind, StartMethod, WorkerCount
+from launcher.domain.job import (
+    JobSpec,
+    NumaBinding,
+    NumaMemory,
+    Program,
+    ProgramKind,
+    StartMethod,
+    WorkerCount,
+)
 from launcher.domain.machine import Gpu, Machine, NumaNode, Site
 from launcher.domain.ranks import GlobalRank, NodeRank
 from launcher.domain.world import World
@@ -41,6 +49,12 @@ def job(**values: Any) -> JobSpec:  # noqa: ANN401 - as the fields of JobSpec
         "contain": False,
         "exec": False,
         "numa_binding": NumaBinding.AUTO,
+        "numa_memory": NumaMemory.NONE,
+        "numa_map": (),
+        "numa_strict": False,
+        "gpus_per_worker": None,
+        "gpu_per_rank": False,
+        "virtual_local_rank": False,
         "role": "default",
         "signals_to_handle": "SIGTERM,SIGINT,SIGHUP,SIGQUIT",
         "pass_local_rank": "",

@@ -5,7 +5,8 @@ import sys
 from pathlib import Path
 
 MACHINES = Path(__file__).parents[2] / "shared/machines"
-MODES = ("node", "near")
+MODES = ("node", "near", "socket", "exclusive")
+"""All of the table but near-exclusive: slices of what ``near`` gives, which is no mode of ours."""
 
 
 def recommended() -> list[tuple[str, str, list[str]]]:
@@ -16,7 +17,8 @@ def recommended() -> list[tuple[str, str, list[str]]]:
     # A row has name, mode, "idle", a share, and the masks with "|" between them.
     rows = [line.split(None, 4) for line in table.read_text().splitlines()]
     return [
-        (row[0], row[1], [mask.strip() for mask in row[4].split("|")])
+        # Some have a remark in parentheses.
+        (row[0], row[1], [mask.partition("(")[0].strip() for mask in row[4].split("|")])
         for row in rows
         if len(row) == 5 and row[1] in MODES
     ]

@@ -5,6 +5,7 @@ from enum import Enum
 
 from msgspec import Struct
 
+from launcher.domain.cpuset import CpuSet
 from launcher.domain.facts import Fact
 from launcher.domain.ranks import GlobalRank, LocalRank, NodeRank, RankSet
 from launcher.domain.streams import StreamChoice
@@ -62,8 +63,48 @@ class NumaBinding(Enum):
     NEAR = "near"
     """As ``node``, plus the nodes of the same package that own no rank's GPU."""
 
+    SOCKET = "socket"
+    """All CPUs of the package that the GPU's node is in."""
+
+    EXCLUSIVE = "exclusive"
+    """Whole cores of the GPU's node that no other rank has."""
+
+    CORE_COMPLEX = "core-complex"
+    """As ``exclusive``, in units of cores that share an L3 cache."""
+
     NONE = "none"
     """No binding: what the launcher may use, the workers may use."""
+
+    @property
+    def divides(self) -> bool:
+        """Whether each worker gets CPUs that no other has."""
+        return self in {NumaBinding.EXCLUSIVE, NumaBinding.CORE_COMPLEX}
+
+
+class NumaMemory(Enum):
+    """Where the memory of a bound worker comes from."""
+
+    NONE = "none"
+    """Wherever it is first used, which is local to a bound worker: the kernel's own way."""
+
+    PREFERRED = "preferred"
+    """The nodes of its GPUs while they have any, then others."""
+
+    BIND = "bind"
+    """The nodes of its GPUs alone: where they have no more, the kernel's OOM killer acts."""
+
+
+class MappedGpu(Struct, frozen=True):
+    """Where the user says that a GPU is, whatever the machine says: an entry of ``--numa-map``."""
+
+    gpu: str
+    """As it was typed: its index, its PCI address, or its UUID."""
+    place: int | CpuSet
+    """The id of a NUMA node, or the CPUs themselves."""
+
+    def __str__(self) -> str:
+        """Return the entry as one would type it: ``0=node 1``."""
+        return f"{self.gpu}={f'node {self.place}' if isinstance(self.place, int) else self.place}"
 
 
 class StartMethod(Enum):
@@ -148,6 +189,17 @@ class JobSpec(Struct, frozen=True):
     exec: Fact[bool]
     """This process becomes the one worker, and nobody looks after it."""
     numa_binding: Fact[NumaBinding]
+    numa_memory: Fact[NumaMemory]
+    numa_map: Fact[tuple[MappedGpu, ...]]
+    """In the order of the user; () where the machine itself is asked."""
+    numa_strict: Fact[bool]
+    """Start nothing where a worker can't be bound as asked."""
+    gpus_per_worker: Fact[int | None]
+    """None: not given, and then it is one."""
+    gpu_per_rank: Fact[bool]
+    """Each worker sees its own GPUs alone."""
+    virtual_local_rank: Fact[bool]
+    """And finds LOCAL_RANK to be 0, as of torchrun's flag of that name."""
     role: Fact[str]
     """ROLE_NAME of the workers."""
     signals_to_handle: Fact[str]

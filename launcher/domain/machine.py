@@ -47,6 +47,8 @@ class Gpu(Struct, frozen=True):
     """Its product name; "" where nothing tells it."""
     parent: str = ""
     """Of a MIG slice, the UUID of the GPU that it is a part of; "" of a whole GPU."""
+    mapped: CpuSet = CpuSet()
+    """The CPUs that the user says are local to it; none: those of its node."""
 
 
 class Machine(Struct, frozen=True):

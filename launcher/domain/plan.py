@@ -5,9 +5,23 @@ from collections.abc import Mapping
 from msgspec import Struct
 
 from launcher.domain.cpuset import CpuSet
+from launcher.domain.job import NumaMemory
 from launcher.domain.machine import Gpu
 from launcher.domain.ranks import GlobalRank, LocalRank
 from launcher.domain.world import World
+
+
+class MemoryPolicy(Struct, frozen=True):
+    """From which NUMA nodes a worker gets its memory."""
+
+    mode: NumaMemory
+    """``PREFERRED`` or ``BIND``."""
+    nodes: tuple[int, ...]
+    """At least one, each with CPUs and with memory that this job may use."""
+
+    def __str__(self) -> str:
+        """Return it for people: ``bind 0,1``."""
+        return f"{self.mode.value} {','.join(map(str, self.nodes))}"
 
 
 class WorkerPlan(Struct, frozen=True):
@@ -16,11 +30,14 @@ class WorkerPlan(Struct, frozen=True):
     rank: GlobalRank
     local_rank: LocalRank
     """Its index among the workers that this clusterrun starts: what LOCAL_RANK says, but in tasks."""
-    gpu: Gpu | None
-    numa_node: int | None
-    """Node of ``cpus``; None where the worker is not bound to one."""
+    gpus: tuple[Gpu, ...]
+    """Those that it is to use, in its own order; () where none is known to be its own."""
+    numa_nodes: tuple[int, ...]
+    """The nodes of its GPUs, by which ``cpus`` were chosen; () where it is not bound to any."""
     cpus: CpuSet | None
     """CPUs to bind to; None: not bound."""
+    memory: MemoryPolicy | None
+    """None: the kernel's own way, which takes it from where it is first used."""
     env: Mapping[str, str]
     """Variables of this worker, beyond those of the whole job."""
     remark: str

@@ -1,92 +1,103 @@
-"""Which GPU a worker has and which CPUs it may use (BINDING.md S4 and S5)."""
+"""Which GPUs a worker has, which CPUs it may use, and whose memory (BINDING.md S4 to S6)."""
 
-from collections.abc import Mapping
-from typing import NamedTuple
+from collections.abc import Sequence
+from typing import NamedTuple, assert_never
 
-from launcher.domain.cpuset import CpuSet, runs
-from launcher.domain.job import NumaBinding
-from launcher.domain.machine import Gpu, Machine, NumaNode
-from launcher.planning.shares import allowed_on, share_out
+from launcher.domain.cpuset import CpuSet
+from launcher.domain.job import NumaBinding, NumaMemory
+from launcher.domain.machine import Gpu, Machine
+from launcher.domain.plan import MemoryPolicy
+from launcher.planning import shares
+from launcher.planning.homes import Home, homes_of
+from launcher.planning.slices import of_slices
 
 
 class Placement(NamedTuple):
     """The place of one worker; ``cpus`` is never empty and never outside of what is allowed."""
 
-    gpu: Gpu | None
-    numa_node: int | None
+    gpus: tuple[Gpu, ...]
+    numa_nodes: tuple[int, ...]
     cpus: CpuSet | None
     """None: not bound."""
+    memory: MemoryPolicy | None
     remark: str
-    """Why it is not bound; "" if it is, or nobody would expect it to be."""
+    """Why it is not bound as asked; "" if it is, or nobody would expect it to be."""
 
 
-def place(mode: NumaBinding, machine: Machine, workers: int) -> tuple[Placement, ...]:
+class Wish(NamedTuple):
+    """What the user wants of binding."""
+
+    mode: NumaBinding
+    """Which CPUs a worker is to have."""
+    memory: NumaMemory = NumaMemory.NONE
+    """Which memory."""
+    gpus_per_worker: int | None = None
+    """None where nobody says."""
+
+
+class _Mask(NamedTuple):
+    cpus: CpuSet
+    """Empty: not to be bound."""
+    remark: str
+
+
+def place(wish: Wish, machine: Machine, workers: int) -> tuple[Placement, ...]:
     """Return the places of this node's ``workers``, by local rank."""
-    gpus = _gpus_of(machine, workers)
-    if mode is NumaBinding.NONE or not machine.nodes:
-        return tuple(Placement(gpu, None, None, "") for gpu in gpus)
-    homes = _homes(machine, workers)
-    shares = share_out(mode, machine, [home.node for home in homes if home.node])
-    return tuple(_placed(gpu, home, shares) for gpu, home in zip(gpus, homes, strict=True))
+    homes = homes_of(machine, workers, wish.gpus_per_worker)
+    masks = _masks(wish.mode, machine, homes)
+    return tuple(
+        _placed(wish, machine, home, mask) for home, mask in zip(homes, masks, strict=True)
+    )
 
 
-class _Home(NamedTuple):
-    """The NUMA node that a worker belongs to, or why it has none."""
-
-    node: NumaNode | None
-    remark: str
-
-
-def _gpus_of(machine: Machine, workers: int) -> tuple[Gpu | None, ...]:
-    # With more workers than GPUs only the script knows which worker uses which.
-    if workers > len(machine.visible):
-        return (None,) * workers
-    return machine.visible[:workers]
-
-
-def _placed(gpu: Gpu | None, home: _Home, shares: Mapping[int, CpuSet]) -> Placement:
-    if home.node is None:
-        return Placement(gpu, None, None, home.remark)
-    return Placement(gpu, home.node.id, shares[home.node.id], "")
+def _masks(mode: NumaBinding, machine: Machine, homes: Sequence[Home]) -> list[_Mask]:
+    match mode:
+        case NumaBinding.NONE:
+            return [_Mask(CpuSet(), "")] * len(homes)
+        case NumaBinding.NODE:
+            return _shared(shares.of_node(machine, homes))
+        case NumaBinding.AUTO | NumaBinding.NEAR:
+            return _shared(shares.of_near(machine, homes))
+        case NumaBinding.SOCKET:
+            return _shared(shares.of_socket(machine, homes))
+        case NumaBinding.EXCLUSIVE | NumaBinding.CORE_COMPLEX:
+            by_cache = mode is NumaBinding.CORE_COMPLEX
+            return [_Mask(*slice_) for slice_ in of_slices(machine, homes, by_cache=by_cache)]
+        case _:
+            assert_never(mode)
 
 
-def _homes(machine: Machine, workers: int) -> tuple[_Home, ...]:
-    visible = len(machine.visible)
-    if not visible:
-        return _homes_without_gpus(machine, workers)
-    if workers > visible:
-        plural = "" if visible == 1 else "s"
-        return (_Home(None, f"not bound: {workers} workers for {visible} GPU{plural}"),) * workers
-    per_worker = visible // workers
-    return tuple(_home_by_gpu(machine, rank, per_worker) for rank in range(workers))
+def _shared(cpus: Sequence[CpuSet]) -> list[_Mask]:
+    return [_Mask(each, "") for each in cpus]
 
 
-def _homes_without_gpus(machine: Machine, workers: int) -> tuple[_Home, ...]:
-    """Spread the workers over the nodes in blocks, where there are enough to use all nodes."""
-    nodes = [node for node in machine.nodes if allowed_on(node, machine)]
-    # Of CPUs that no node lists, binding would make nothing.
-    lost = machine.allowed - CpuSet.union_of(node.cpus for node in nodes)
-    if lost or workers < len(nodes):
-        return (_Home(None, ""),) * workers
-    return tuple(_Home(nodes[rank * len(nodes) // workers], "") for rank in range(workers))
+def _placed(wish: Wish, machine: Machine, home: Home, mask: _Mask) -> Placement:
+    memory = wish.memory
+    policy = _policy(memory, machine, home)
+    is_unbound = wish.mode is NumaBinding.NONE
+    remarks = (
+        # Who wants no binding has not asked where the GPUs are, but for their memory.
+        "" if is_unbound and memory is NumaMemory.NONE else home.remark,
+        mask.remark,
+        "" if policy or memory is NumaMemory.NONE else _why_no_policy(home),
+    )
+    return Placement(
+        gpus=home.gpus,
+        numa_nodes=() if is_unbound else home.nodes,
+        cpus=mask.cpus or None,
+        memory=policy,
+        remark="; ".join(filter(None, remarks)),
+    )
 
 
-def _home_by_gpu(machine: Machine, rank: int, per_worker: int) -> _Home:
-    """Return the home of a worker that uses ``visible[rank]``.
+def _policy(memory: NumaMemory, machine: Machine, home: Home) -> MemoryPolicy | None:
+    has_memory = {node.id for node in machine.nodes if node.cpus and node.has_memory}
+    nodes = tuple(node for node in home.nodes if node in has_memory)
+    return MemoryPolicy(memory, nodes) if nodes and memory is not NumaMemory.NONE else None
 
-    With fewer workers than GPUs it may as well use the block of ``per_worker`` GPUs that is its
-    share (decision 3): it has a home only where both readings agree.
-    """
-    gpu = machine.visible[rank]
-    block = machine.visible[rank * per_worker : (rank + 1) * per_worker]
-    if any(other.numa_node != gpu.numa_node for other in block):
-        indices = ",".join(runs(other.index for other in block))
-        either = f"GPU {gpu.index} or, if each worker has {per_worker}, GPUs {indices}"
-        return _Home(None, f"not bound: it may use {either}, and they are on different nodes")
-    node = next((node for node in machine.nodes if node.id == gpu.numa_node), None)
-    if node is None:
-        return _Home(None, "not bound: nothing tells which NUMA node its GPU is local to")
-    if not allowed_on(node, machine):
-        where = f"GPU {gpu.index} is local to node {node.id}"
-        return _Home(None, f"not bound: {where} but this job may only use {machine.allowed}")
-    return _Home(node, "")
+
+def _why_no_policy(home: Home) -> str:
+    if not home.nodes:
+        return "no memory policy: it belongs to no NUMA node"
+    which = ",".join(map(str, home.nodes))
+    return f"no memory policy: this job may use no memory of node {which}"

@@ -3,15 +3,19 @@
 from collections.abc import Mapping, Sequence
 from typing import NamedTuple, assert_never
 
-from launcher.domain.cpuset import CpuSet
+from launcher.domain.cpuset import CpuSet, runs
 from launcher.domain.job import JobSpec, NumaBinding, Program, ProgramKind
 from launcher.domain.machine import Machine
 from launcher.domain.plan import NodePlan, WorkerPlan
 from launcher.domain.ranks import GlobalRank, LocalRank
 from launcher.domain.world import World
+from launcher.errors import MachineError
 from launcher.planning import variables
 from launcher.planning.assigned_node import assigned_part
-from launcher.planning.binding import Placement, place
+from launcher.planning.binding import Placement, Wish, place
+from launcher.planning.gpu_variables import own_gpus_variables
+from launcher.planning.numa_map import with_map
+from launcher.planning.rivals import hidden_sites
 from launcher.planning.tasks import place_task
 from launcher.planning.threads import threads_per_worker
 
@@ -40,12 +44,16 @@ def plan_node(  # noqa: PLR0913 - a plan is made of all that is known
         environ: the launcher's own environment.
 
     Raises:
-        UsageError: the job's ``env`` sets a variable that clusterrun has to set.
+        UsageError: the job's ``env`` sets a variable that clusterrun has to set, or its options
+            name GPUs, nodes or CPUs that aren't there.
+        MachineError: a worker can't be bound as asked, and the job is strict about it.
 
     """
     variables.check_env(job)
-    machine = assigned_part(job, machine)
+    machine = assigned_part(job, with_map(machine, job.numa_map))
     here = _workers(job, machine, world)
+    if job.numa_strict.value:
+        _expect_no_trouble(job, machine, here.placements)
     before = variables.environment_before(job, environ, unset)
     command = command_of(job.program.value, job.python.value)
     return NodePlan(
@@ -57,10 +65,21 @@ def plan_node(  # noqa: PLR0913 - a plan is made of all that is known
         env=variables.job_variables(job, before, here.threads, world),
         unset=tuple(unset),
         workers=tuple(
-            _worker(job, world, LocalRank(index), placement, error_files, here)
+            _worker(
+                job,
+                world,
+                LocalRank(index),
+                placement,
+                {
+                    **variables.worker_variables(world, LocalRank(index), error_files),
+                    **here.variables,
+                    **own_gpus_variables(job, machine, placement.gpus, index, before),
+                },
+                here.reason or _why_0(job),
+            )
             for index, placement in enumerate(here.placements)
         ),
-        remarks=_remarks(job, machine, here.placements),
+        remarks=_remarks(job, machine, here.placements, before),
         visible_origin=machine.visible_origin,
     )
 
@@ -78,11 +97,12 @@ class _Workers(NamedTuple):
 
 
 def _workers(job: JobSpec, machine: Machine, world: World) -> _Workers:
-    mode, tasks = job.numa_binding.value, job.tasks.value
+    wish = Wish(job.numa_binding.value, job.numa_memory.value, job.gpus_per_worker.value)
+    tasks = job.tasks.value
     if tasks is None:
-        placements = place(mode, machine, world.local_size)
+        placements = place(wish, machine, world.local_size)
         return _Workers(placements, threads_per_worker(machine, placements), {}, "")
-    task = place_task(mode, machine, tasks)
+    task = place_task(wish, machine, tasks)
     changed = variables.task_variables(tasks, task.local_rank)
     return _Workers([task.placement], task.threads, changed, task.reason)
 
@@ -107,25 +127,46 @@ def _worker(  # noqa: PLR0913, PLR0917 - as a plan
     world: World,
     index: LocalRank,
     placement: Placement,
-    error_files: str | None,
-    here: _Workers,
+    env: Mapping[str, str],
+    reason: str,
 ) -> WorkerPlan:
-    own = {**variables.worker_variables(world, index, error_files), **here.variables}
     argument = job.pass_local_rank.value
     return WorkerPlan(
         rank=GlobalRank(world.first_rank + index),
         local_rank=index,
-        gpu=placement.gpu,
-        numa_node=placement.numa_node,
+        gpus=placement.gpus,
+        numa_nodes=placement.numa_nodes,
         cpus=placement.cpus,
-        env=own,
+        memory=placement.memory,
+        env=env,
         remark=placement.remark,
-        local_rank_reason=here.reason,
-        own_arguments=(f"--{argument}={own['LOCAL_RANK']}",) if argument else (),
+        local_rank_reason=reason,
+        own_arguments=(f"--{argument}={env['LOCAL_RANK']}",) if argument else (),
     )
 
 
-def _remarks(job: JobSpec, machine: Machine, placements: Sequence[Placement]) -> tuple[str, ...]:
+def _why_0(job: JobSpec) -> str:
+    asked = job.virtual_local_rank
+    return f"LOCAL_RANK is 0: it sees its own GPUs alone ({asked.origin})" if asked.value else ""
+
+
+def _expect_no_trouble(job: JobSpec, machine: Machine, placements: Sequence[Placement]) -> None:
+    of_workers = [
+        f"local rank {index}: {placement.remark}"
+        for index, placement in enumerate(placements)
+        if placement.remark
+    ]
+    troubles = [*filter(None, [machine.visible_remark]), *of_workers]
+    if troubles:
+        raise MachineError(
+            f"{machine.host} can't bind all workers as asked ({job.numa_strict.origin})",
+            "\n".join(troubles),
+        )
+
+
+def _remarks(
+    job: JobSpec, machine: Machine, placements: Sequence[Placement], before: Mapping[str, str]
+) -> tuple[str, ...]:
     tasks = job.tasks.value
     # What this task leaves idle may be another's.
     shares_cpus = tasks is not None and not tasks.own_cpus
@@ -133,6 +174,8 @@ def _remarks(job: JobSpec, machine: Machine, placements: Sequence[Placement]) ->
         machine.visible_remark,
         _too_few_cpus(machine, len(placements)),
         "" if shares_cpus else _idle_cpus(job.numa_binding.value, machine, placements),
+        _idle_gpus(job, machine, len(placements)),
+        _bound_by_openmp(placements, before),
     )
     return tuple(remark for remark in remarks if remark)
 
@@ -154,6 +197,28 @@ def _idle_cpus(mode: NumaBinding, machine: Machine, placements: Sequence[Placeme
     idle = CpuSet(machine.allowed - CpuSet.union_of(masks))
     if len(masks) < len(placements) or len(idle) * 4 <= len(machine.allowed):
         return ""
-    instead = "near" if mode is NumaBinding.NODE else "none"
+    if mode.divides and hidden_sites(machine):
+        # They were left for jobs that use the other GPUs.
+        return ""
+    instead = "near" if mode is NumaBinding.NODE or mode.divides else "none"
     unused = f"no worker is bound to CPUs {idle}, {len(idle)} of {len(machine.allowed)}"
     return f"{unused}; to use them: --numa-binding {instead}"
+
+
+def _idle_gpus(job: JobSpec, machine: Machine, workers: int) -> str:
+    each = job.gpus_per_worker
+    if each.value is None or job.tasks.value is not None:
+        return ""
+    idle = machine.visible[workers * each.value :]
+    if not idle:
+        return ""
+    plural = "GPUs" if len(idle) > 1 else "GPU"
+    indices = ",".join(runs(gpu.index for gpu in idle))
+    return f"no worker uses {plural} {indices}: {workers} have {each.value} each"
+
+
+def _bound_by_openmp(placements: Sequence[Placement], before: Mapping[str, str]) -> str:
+    affinity = before.get("KMP_AFFINITY")
+    if not affinity or all(placement.cpus is None for placement in placements):
+        return ""
+    return f"KMP_AFFINITY={affinity} is set: Intel's OpenMP binds its threads by that once more"

@@ -12,11 +12,14 @@ def local_size(job: JobSpec, machine: Machine) -> int:
     """Return the number of workers on this node.
 
     Raises:
-        UsageError: workers are wanted per GPU, and none is visible; or this process is to become
-            its one worker, and would have several; or its ranks are clear for one worker only.
+        UsageError: workers are wanted per GPU, and none is visible; or there are too few GPUs for
+            as many as each worker is to have; or this process is to become its one worker, and
+            would have several; or its ranks are clear for one worker only.
 
     """
-    workers = _wanted(job, assigned_part(job, machine))
+    machine = assigned_part(job, machine)
+    workers = _wanted(job, machine)
+    _expect_gpus(job, machine, workers)
     if job.unclear.value and workers != 1:
         raise UsageError(
             f"{job.node_rank.origin} is {job.node_rank.value} and {job.nnodes.origin}"
@@ -37,6 +40,9 @@ def local_size(job: JobSpec, machine: Machine) -> int:
 def _wanted(job: JobSpec, machine: Machine) -> int:
     wanted = job.nproc_per_node.value
     visible = len(machine.visible)
+    if visible:
+        # At least one, for whom there are too few, then.
+        visible = max(1, visible // (job.gpus_per_worker.value or 1))
     match wanted:
         case int():
             return wanted
@@ -50,6 +56,18 @@ def _wanted(job: JobSpec, machine: Machine) -> int:
             return len(machine.allowed)
         case _:
             assert_never(wanted)
+
+
+def _expect_gpus(job: JobSpec, machine: Machine, workers: int) -> None:
+    each, visible = job.gpus_per_worker, len(machine.visible)
+    if each.value is None or workers * each.value <= visible:
+        return
+    needed = "1 worker needs" if workers == 1 else f"{workers} workers need"
+    there = "1 is" if visible == 1 else f"{visible or 'none'} {'are' if visible else 'is'}"
+    raise UsageError(
+        f"gpus_per_worker is {each}: {needed} {workers * each.value} GPUs, but {there} visible",
+        "give fewer workers (--nproc-per-node), or fewer GPUs to each (--gpus-per-worker)",
+    )
 
 
 def _no_gpu(job: JobSpec, machine: Machine) -> int:

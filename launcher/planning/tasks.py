@@ -2,10 +2,12 @@
 
 from typing import NamedTuple
 
+from msgspec.structs import replace
+
 from launcher.domain.job import NumaBinding, TaskLayout
 from launcher.domain.machine import Machine
 from launcher.domain.ranks import LocalRank
-from launcher.planning.binding import Placement, place
+from launcher.planning.binding import Placement, Wish, place
 from launcher.planning.threads import threads_per_worker
 
 
@@ -20,27 +22,31 @@ class TaskPlace(NamedTuple):
     threads: int
 
 
-def place_task(mode: NumaBinding, machine: Machine, tasks: TaskLayout) -> TaskPlace:
+def place_task(wish: Wish, machine: Machine, tasks: TaskLayout) -> TaskPlace:
     """Return the place of the task's worker.
 
     Where every task sees all GPUs of the node, the worker has the one of its local rank. Where the
     task sees fewer than there are tasks, they are its own, numbered from 0: so is LOCAL_RANK.
     """
     visible = len(machine.visible)
-    if visible >= tasks.local_size:
-        places = place(mode, machine, tasks.local_size)
-        own = places[tasks.local_rank]
+    sees_all = visible >= tasks.local_size * (wish.gpus_per_worker or 1)
+    if sees_all or (wish.mode.divides and not visible and not tasks.own_cpus):
+        own = place(wish, machine, tasks.local_size)[tasks.local_rank]
+        if tasks.own_cpus and own.cpus is not None:
+            # The other workers are elsewhere, and divide nothing with this one.
+            own = place(wish, replace(machine, visible=own.gpus), 1)[0]
         return TaskPlace(own, tasks.local_rank, "", _threads(machine, own, tasks))
-    own = place(mode if tasks.own_cpus else _strictly(mode), machine, 1)[0]
+    own = place(wish if tasks.own_cpus else _strictly(wish), machine, 1)[0]
     threads = _threads(machine, own, tasks)
     if not visible:
         return TaskPlace(own, tasks.local_rank, "", threads)
     return TaskPlace(own, LocalRank(0), _why_0(machine, tasks), threads)
 
 
-def _strictly(mode: NumaBinding) -> NumaBinding:
+def _strictly(wish: Wish) -> Wish:
     # A node that has none of our GPUs is not idle: other tasks may have theirs there.
-    return NumaBinding.NONE if mode is NumaBinding.NONE else NumaBinding.NODE
+    is_near = wish.mode in {NumaBinding.AUTO, NumaBinding.NEAR}
+    return wish._replace(mode=NumaBinding.NODE) if is_near else wish
 
 
 def _why_0(machine: Machine, tasks: TaskLayout) -> str:

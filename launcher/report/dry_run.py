@@ -8,15 +8,31 @@ from shlex import join
 from msgspec.structs import asdict, fields
 
 from launcher.domain.facts import Fact
-from launcher.domain.job import JobSpec, Program, ProgramKind, TaskLayout
-from launcher.domain.plan import NodePlan, WorkerPlan
+from launcher.domain.job import JobSpec, MappedGpu, Program, ProgramKind, TaskLayout
+from launcher.domain.machine import Gpu
+from launcher.domain.plan import MemoryPolicy, NodePlan, WorkerPlan
 from launcher.domain.world import World
 
 Value = str | int | float | bool | None | list[str] | list[int] | dict[str, str] | dict[str, int]
 Section = tuple[str, Sequence[str]]
 
+_WORKER_HEADS = (
+    "rank",
+    "local",
+    "GPU",
+    "address",
+    "node",
+    "CPUs",
+    "OMP_NUM_THREADS",
+    "memory",
+    "told by",
+    "",
+)
+
 SELDOM_TOLD = (
     *("tasks", "hosts", "port_candidates", "numa_node", "unclear"),
+    *("numa_memory", "numa_map", "numa_strict"),
+    *("gpus_per_worker", "gpu_per_rank", "virtual_local_rank"),
     *("role", "signals_to_handle", "pass_local_rank"),
 )
 """Rows that are left out where nobody says anything, which is nearly always."""
@@ -55,13 +71,34 @@ def worker_json(plan: NodePlan, worker: WorkerPlan) -> Mapping[str, object]:
     return {
         "rank": worker.rank,
         "local_rank": int(_local_rank(worker)),
-        "gpu": None if worker.gpu is None else worker.gpu.index,
-        "numa_node": worker.numa_node,
+        "gpu": _only([gpu.index for gpu in worker.gpus]),
+        "gpus": [_gpu_json(gpu) for gpu in worker.gpus],
+        "numa_node": _only(worker.numa_nodes),
+        "numa_nodes": worker.numa_nodes,
         "cpus": None if worker.cpus is None else str(worker.cpus),
+        "memory": None if worker.memory is None else _memory_json(worker.memory),
         "env": {**plan.env, **worker.env, **port},
         "command": list(plan.command_of(worker)),
         "remark": _remark(worker),
     }
+
+
+def _only(numbers: Sequence[int]) -> int | None:
+    return numbers[0] if len(numbers) == 1 else None
+
+
+def _gpu_json(gpu: Gpu) -> Mapping[str, object]:
+    return {
+        "index": gpu.index,
+        "address": gpu.bdf,
+        "uuid": gpu.uuid,
+        "numa_node": gpu.numa_node,
+        "told_by": gpu.locality,
+    }
+
+
+def _memory_json(memory: MemoryPolicy) -> Mapping[str, object]:
+    return {"mode": memory.mode.value, "numa_nodes": memory.nodes}
 
 
 def _local_rank(worker: WorkerPlan) -> str:
@@ -108,6 +145,8 @@ def _plain(value: object) -> Value:
     match value:
         case Enum():
             return str(value.value)
+        case tuple() if value and isinstance(value[0], MappedGpu):
+            return [str(entry) for entry in value]
         case tuple():
             return list(value)
         case TaskLayout():
@@ -147,23 +186,30 @@ def workers_section(plan: NodePlan) -> Section:
     world = plan.world
     gpus = f", GPUs by {plan.visible_origin}" if plan.visible_origin else ""
     title = f"workers of {plan.host}, node {world.node_rank} of {world.nodes}{gpus}"
-    heads = ("rank", "local", "GPU", "address", "node", "CPUs", "OMP_NUM_THREADS", "told by", "")
-    return title, _aligned([heads, *(_worker_row(plan, worker) for worker in plan.workers)])
+    rows = [_WORKER_HEADS, *(_worker_row(plan, worker) for worker in plan.workers)]
+    if not any(worker.memory for worker in plan.workers):
+        at = _WORKER_HEADS.index("memory")
+        rows = [(*row[:at], *row[at + 1 :]) for row in rows]
+    return title, _aligned(rows)
 
 
 def _worker_row(plan: NodePlan, worker: WorkerPlan) -> Sequence[str]:
-    gpu = worker.gpu
     return (
         str(worker.rank),
         _local_rank(worker),
-        "-" if gpu is None else str(gpu.index),
-        "-" if gpu is None else gpu.bdf,
-        "-" if worker.numa_node is None else str(worker.numa_node),
+        _listed(gpu.index for gpu in worker.gpus),
+        _listed(gpu.bdf for gpu in worker.gpus),
+        _listed(worker.numa_nodes),
         "not bound" if worker.cpus is None else str(worker.cpus),
         plan.env.get("OMP_NUM_THREADS", "inherited"),
-        "-" if gpu is None else gpu.locality,
+        "-" if worker.memory is None else str(worker.memory),
+        _listed(dict.fromkeys(gpu.locality for gpu in worker.gpus)),
         _remark(worker),
     )
+
+
+def _listed(values: Iterable[object]) -> str:
+    return ",".join(map(str, values)) or "-"
 
 
 def _command_section(plan: NodePlan) -> Section:

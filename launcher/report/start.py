@@ -25,10 +25,12 @@ def describe_start(plan: NodePlan) -> Iterator[str]:
 
 
 def _place(worker: WorkerPlan) -> str:
-    gpu = "no GPU" if worker.gpu is None else f"GPU {worker.gpu.index} ({worker.gpu.bdf})"
+    gpus = ", ".join(f"GPU {gpu.index} ({gpu.bdf})" for gpu in worker.gpus) or "no GPU"
     cpus = "all CPUs" if worker.cpus is None else f"CPUs {worker.cpus}"
-    node = "" if worker.numa_node is None else f" of NUMA node {worker.numa_node}"
-    return f"{gpu}, {cpus}{node}"
+    nodes = ",".join(map(str, worker.numa_nodes))
+    at = f" of NUMA node {nodes}" if nodes else ""
+    memory = "" if worker.memory is None else f", memory: {worker.memory}"
+    return f"{gpus}, {cpus}{at}{memory}"
 
 
 def describe_prepared(prepared: Prepared) -> Iterator[str]:

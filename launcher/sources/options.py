@@ -4,10 +4,11 @@ from collections.abc import Mapping
 from pathlib import Path
 
 from launcher.domain.cpuset import CpuSet
-from launcher.domain.job import NumaBinding, StartMethod, WorkerCount
+from launcher.domain.job import MappedGpu, NumaBinding, NumaMemory, StartMethod, WorkerCount
 from launcher.domain.ranks import RankSet
 from launcher.domain.streams import StreamChoice
 from launcher.sources import torchrun_values, values
+from launcher.sources.numa_map import numa_map
 from launcher.sources.option import Group, Kind, Option
 from launcher.sources.torchrun_options import TORCHRUN_OPTIONS
 
@@ -131,9 +132,71 @@ NUMA_BINDING = Option(
     "numa_binding",
     parse=values.numa_binding,
     default=NumaBinding.AUTO,
-    metavar="auto|node|near|none",
-    help="The CPUs that a worker may use: those near its GPU, or all",
+    metavar="auto|node|near|socket|exclusive|core-complex|none",
+    help=(
+        "The CPUs that a worker may use: those near its GPU (the first four), those near it that no"
+        " other worker has (the next two), or all"
+    ),
     group=Group.WORKERS,
+)
+NUMA_MEMORY = Option(
+    "numa_memory",
+    parse=values.numa_memory,
+    default=NumaMemory.NONE,
+    metavar="none|preferred|bind",
+    help=(
+        "The memory that a worker gets: wherever it is first used, the GPU's NUMA node first, or"
+        " that alone"
+    ),
+    group=Group.WORKERS,
+)
+NUMA_MAP: Option[tuple[MappedGpu, ...]] = Option(
+    "numa_map",
+    parse=numa_map,
+    default=(),
+    metavar="GPU=CPUS,...|FILE",
+    help=(
+        "Where GPUs are, if the machine's own tables are wrong: GPU=CPUS or GPU=node N, a GPU by"
+        " index, PCI address or UUID; or a file of such lines"
+    ),
+    group=Group.WORKERS,
+    otherwise="the machine's own tables",
+)
+NUMA_STRICT = Option(
+    "numa_strict",
+    parse=values.switch,
+    default=False,
+    metavar="",
+    help="Start nothing where a worker can't be bound as asked, instead of a remark",
+    group=Group.WORKERS,
+    kind=Kind.FLAG,
+)
+GPUS_PER_WORKER: Option[int | None] = Option(
+    "gpus_per_worker",
+    parse=values.gpus_per_worker,
+    default=None,
+    metavar="K",
+    help="The number of GPUs of each worker: worker r has the K from number r times K on",
+    group=Group.WORKERS,
+    otherwise="one",
+)
+GPU_PER_RANK = Option(
+    "gpu_per_rank",
+    parse=values.switch,
+    default=False,
+    metavar="",
+    help="Let each worker see its own GPUs alone, by its own CUDA_VISIBLE_DEVICES",
+    group=Group.WORKERS,
+    kind=Kind.FLAG,
+)
+VIRTUAL_LOCAL_RANK = Option(
+    "virtual_local_rank",
+    parse=values.switch,
+    default=False,
+    metavar="",
+    help="The same, with LOCAL_RANK 0 for every worker",
+    group=Group.WORKERS,
+    kind=Kind.FLAG,
 )
 ROLE = Option(
     "role",
@@ -488,6 +551,12 @@ OPTIONS: tuple[Option[object], ...] = (
     NODE_RANK,
     NPROC_PER_NODE,
     NUMA_BINDING,
+    NUMA_MEMORY,
+    NUMA_MAP,
+    NUMA_STRICT,
+    GPUS_PER_WORKER,
+    GPU_PER_RANK,
+    VIRTUAL_LOCAL_RANK,
     ROLE,
     CLUSTER,
     EXEC,

@@ -4,16 +4,20 @@ Each takes what the user typed and raises ``UnreadableError`` where it says noth
 The sentences fit a flag, a variable and a key of a file alike; the caller knows which it was.
 """
 
+from enum import Enum
 from pathlib import Path
+from typing import TypeVar
 
 from launcher.domain.cpuset import CpuSet
 from launcher.domain.endpoint import Endpoint
-from launcher.domain.job import NumaBinding, StartMethod, WorkerCount
+from launcher.domain.job import NumaBinding, NumaMemory, StartMethod, WorkerCount
 from launcher.domain.ranks import RankSet
 from launcher.domain.streams import Std, StreamChoice
 from launcher.sources.files import FileKind, kind_of
 from launcher.sources.nested import WORKER_VARIABLES
 from launcher.sources.suggestions import did_you_mean, did_you_mean_file
+
+NameT = TypeVar("NameT", bound=Enum)
 
 LONGEST_WAIT = 604_800.0
 """Seconds in a week: no grace is longer, and the kernel's timers take no infinity."""
@@ -200,23 +204,36 @@ def switch(text: str) -> bool:
 
 def numa_binding(text: str) -> NumaBinding:
     """Read the name of a binding."""
-    names = [binding.value for binding in NumaBinding]
-    if text not in names:
-        hint = f"give one of {', '.join(names)}"
-        raise UnreadableError(f"{text!r} is not a NUMA binding", did_you_mean(text, names) or hint)
-    return NumaBinding(text)
+    return _one_of(NumaBinding, text, "NUMA binding")
+
+
+def numa_memory(text: str) -> NumaMemory:
+    """Read the name of a memory policy."""
+    return _one_of(NumaMemory, text, "memory policy")
 
 
 def start_method(text: str) -> StartMethod:
     """Read the name of a way to start workers."""
-    names = [method.value for method in StartMethod]
     if text == "forkserver":
         # torchrun's third word, for what we do where it is safe.
         return StartMethod.AUTO
-    if text not in names:
-        hint = f"give one of {', '.join(names)}"
-        raise UnreadableError(f"{text!r} is not a start method", did_you_mean(text, names) or hint)
-    return StartMethod(text)
+    return _one_of(StartMethod, text, "start method")
+
+
+def _one_of(names: type[NameT], text: str, kind: str) -> NameT:
+    known = [name.value for name in names]
+    if text not in known:
+        hint = f"give one of {', '.join(known)}"
+        raise UnreadableError(f"{text!r} is not a {kind}", did_you_mean(text, known) or hint)
+    return names(text)
+
+
+def gpus_per_worker(text: str) -> int:
+    """Read a number of GPUs, from 1."""
+    count = _whole_number(text)
+    if not count:
+        raise UnreadableError(f"{text!r} is not a number of GPUs", "give a number from 1")
+    return count
 
 
 def preload(text: str) -> str | tuple[str, ...]:

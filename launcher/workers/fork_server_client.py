@@ -139,6 +139,7 @@ class ForkServer:
             "env": {**plan.env, **worker.env},
             "startup": startup,
             "cpus": None if worker.cpus is None else sorted(worker.cpus),
+            "memory": memory_of(worker),
             "mask": self._mask,
             "foreground": foreground,
         }
@@ -217,6 +218,12 @@ class ForkServer:
         if self._held is not None:
             self._held.close()
         self._channel.close()
+
+
+def memory_of(worker: WorkerPlan) -> tuple[str, list[int]] | None:
+    """Return a worker's memory policy as the fork server takes it."""
+    policy = worker.memory
+    return None if policy is None else (policy.mode.value, list(policy.nodes))
 
 
 class _Held:

@@ -6,7 +6,8 @@ from collections.abc import Mapping
 from typing import NoReturn
 
 from launcher.domain.plan import NodePlan
-from launcher.workers.fork_server.worker_start import bind
+from launcher.workers.fork_server.worker_start import bind, binding_of, take_memory_of
+from launcher.workers.fork_server_client import memory_of
 
 IGNORED_BY_PYTHON = (signal.SIGPIPE, signal.SIGXFSZ)
 """A program must not inherit this from our interpreter."""
@@ -14,8 +15,10 @@ IGNORED_BY_PYTHON = (signal.SIGPIPE, signal.SIGXFSZ)
 
 def bind_to_worker(plan: NodePlan) -> str:
     """Bind this process as the plan has its worker; return a remark where that did not work."""
-    cpus = plan.workers[0].cpus
-    return bind(None if cpus is None else sorted(cpus))
+    (worker,) = plan.workers
+    cpus = None if worker.cpus is None else sorted(worker.cpus)
+    of_cpus = bind(cpus) or binding_of(os.getpid(), cpus)
+    return "; ".join(filter(None, [of_cpus, take_memory_of(memory_of(worker))]))
 
 
 def become_worker(plan: NodePlan, environment: Mapping[str, str]) -> NoReturn:

@@ -45,9 +45,10 @@ def _worker(first_rank: int, local_rank: int) -> WorkerPlan:
     return WorkerPlan(
         rank=GlobalRank(first_rank + local_rank),
         local_rank=LocalRank(local_rank),
-        gpu=None,
-        numa_node=None,
+        gpus=(),
+        numa_nodes=(),
         cpus=None,
+        memory=None,
         env={},
         remark="",
     )

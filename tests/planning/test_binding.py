@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from launcher.domain.cpuset import CpuSet
 from launcher.domain.job import NumaBinding
 from launcher.domain.machine import Machine
-from launcher.planning.binding import place
+from launcher.planning.binding import Wish, place
 from tests.plans import machine
 
 NODE, NEAR, NONE = NumaBinding.NODE, NumaBinding.NEAR, NumaBinding.NONE
@@ -20,22 +20,22 @@ CLUSTERS = {0: "0-1", 1: "2-3", 2: "4-5", 3: "6-7"}
 
 def masks(mode: NumaBinding, here: Machine, workers: int) -> list[str | None]:
     """Return the CPUs of each worker as people write them."""
-    found = place(mode, here, workers)
+    found = place(Wish(mode), here, workers)
     return [None if placement.cpus is None else str(placement.cpus) for placement in found]
 
 
 def remarks(here: Machine, workers: int) -> list[str]:
     """Return what is said of each worker."""
-    return [placement.remark for placement in place(NODE, here, workers)]
+    return [placement.remark for placement in place(Wish(NODE), here, workers)]
 
 
 def test_a_worker_is_bound_to_the_node_of_its_gpu() -> None:
     """In the order of the GPUs, which need not be that of the nodes."""
-    found = place(NODE, machine(TWO, [1, 0]), 2)
+    found = place(Wish(NODE), machine(TWO, [1, 0]), 2)
 
     assert [str(placement.cpus) for placement in found] == ["4-7", "0-3"]
-    assert [placement.numa_node for placement in found] == [1, 0]
-    assert [placement.gpu and placement.gpu.index for placement in found] == [0, 1]
+    assert [placement.numa_nodes for placement in found] == [(1,), (0,)]
+    assert [gpu.index for placement in found for gpu in placement.gpus] == [0, 1]
     assert [placement.remark for placement in found] == ["", ""]
 
 
@@ -87,18 +87,18 @@ def test_a_machine_without_numa_binds_nobody_and_says_nothing() -> None:
 
 def test_none_binds_nobody_and_keeps_the_gpus() -> None:
     """As asked for, so there is nothing to remark."""
-    (only,) = place(NONE, machine(TWO, [1]), 1)
+    (only,) = place(Wish(NONE), machine(TWO, [1]), 1)
 
-    assert (only.cpus, only.numa_node, only.remark) == (None, None, "")
-    assert only.gpu is not None
+    assert (only.cpus, only.numa_nodes, only.remark) == (None, (), "")
+    assert only.gpus
 
 
 def test_more_workers_than_gpus_are_not_bound() -> None:
     """Only the script knows which worker uses which."""
-    found = place(NODE, machine(TWO, [0, 1]), 4)
+    found = place(Wish(NODE), machine(TWO, [0, 1]), 4)
 
     assert [placement.cpus for placement in found] == [None] * 4
-    assert [placement.gpu for placement in found] == [None] * 4
+    assert [placement.gpus for placement in found] == [()] * 4
     assert found[0].remark == "not bound: 4 workers for 2 GPUs"
 
 
@@ -109,7 +109,7 @@ def test_fewer_workers_than_gpus_are_bound_where_both_readings_agree() -> None:
     assert masks(NODE, here, 2) == ["0-3", None]
     assert remarks(here, 2)[1] == (
         "not bound: it may use GPU 1 or, if each worker has 2, GPUs 2-3,"
-        " and they are on different nodes"
+        " and they are on different nodes; --gpus-per-worker says which"
     )
 
 
@@ -215,19 +215,19 @@ def test_masks_are_never_empty_and_never_outside(
     here: Machine, mode: NumaBinding, workers: int
 ) -> None:
     """Whatever the machine is like, a worker gets CPUs that it may use, or is left alone."""
-    found = place(mode, here, workers)
+    found = place(Wish(mode), here, workers)
 
     assert len(found) == workers
     assert all(
         placement.cpus is None or (placement.cpus and placement.cpus <= here.allowed)
         for placement in found
     )
-    assert all((placement.cpus is None) == (placement.numa_node is None) for placement in found)
+    assert all((placement.cpus is None) == (placement.numa_nodes == ()) for placement in found)
 
 
 @given(machines(), st.integers(1, 12))
 def test_near_never_narrows_node(here: Machine, workers: int) -> None:
     """The default may only add to what torchrun's mode gives."""
-    pairs = zip(place(NODE, here, workers), place(NEAR, here, workers), strict=True)
+    pairs = zip(place(Wish(NODE), here, workers), place(Wish(NEAR), here, workers), strict=True)
 
     assert all((by_node.cpus or set()) <= (near.cpus or set()) for by_node, near in pairs)

@@ -203,8 +203,8 @@ def test_places_reach_the_plan() -> None:
 
     first, second = plan(job(numa_binding=NumaBinding.NODE), here).workers
 
-    assert (first.gpu, first.numa_node, str(first.cpus)) == (here.gpus[0], 1, "4-7")
-    assert (second.gpu, second.numa_node, second.cpus) == (here.gpus[1], None, None)
+    assert (first.gpus, first.numa_nodes, str(first.cpus)) == (here.gpus[:1], (1,), "4-7")
+    assert (second.gpus, second.numa_nodes, second.cpus) == (here.gpus[1:], (), None)
     assert second.remark == "not bound: nothing tells which NUMA node its GPU is local to"
 
 

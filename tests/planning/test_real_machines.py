@@ -7,14 +7,14 @@ import pytest
 from launcher.domain.cpuset import CpuSet
 from launcher.domain.job import NumaBinding
 from launcher.machine.inspect import inspect
-from launcher.planning.binding import place
+from launcher.planning.binding import Wish, place
 from tests.real_machines import captured, recommended, tree_of, unpacked
 
 
 def masks(root: Path, mode: str, environ: dict[str, str]) -> list[str]:
     """Return the CPUs of one worker for each visible GPU."""
     here = inspect(root, environ, None, "replayed")
-    return [str(found.cpus) for found in place(NumaBinding(mode), here, len(here.visible))]
+    return [str(found.cpus) for found in place(Wish(NumaBinding(mode)), here, len(here.visible))]
 
 
 @pytest.mark.parametrize(("name", "mode", "expected"), recommended())
@@ -43,7 +43,7 @@ def test_captured_trees_give_cpus_that_are_there(tmp_path: Path, name: str) -> N
     here = inspect(unpacked(name, tmp_path), {}, None, "replayed")
     online = CpuSet.union_of(here.cores)
 
-    places = place(NumaBinding.NEAR, here, len(here.visible) or 4)
+    places = place(Wish(NumaBinding.NEAR), here, len(here.visible) or 4)
 
     assert here.allowed <= online
     assert all(node.cpus <= online for node in here.nodes)
@@ -56,7 +56,7 @@ def test_a_power9_machine_whose_gpus_have_memory_nodes(tmp_path: Path) -> None:
     root = unpacked("nvidiagpunumanodes.tar.xz", tmp_path)
     here = inspect(root, {}, CpuSet(range(16)), "replayed")
 
-    found = place(NumaBinding.AUTO, here, 6)
+    found = place(Wish(NumaBinding.AUTO), here, 6)
 
     assert [str(place.cpus) for place in found] == ["0-15"] * 3 + ["None"] * 3
     assert found[3].remark == "not bound: GPU 3 is local to node 8 but this job may only use 0-15"

@@ -5,8 +5,8 @@ from typing import Any
 import pytest
 
 from launcher.domain.job import NumaBinding, TaskLayout
-from launcher.domain.machine import Machine
-from launcher.domain.plan import NodePlan
+from launcher.domain.machine import Gpu, Machine
+from launcher.domain.plan import NodePlan, WorkerPlan
 from launcher.domain.ranks import GlobalRank, LocalRank, NodeRank
 from launcher.planning.node import plan_node
 from launcher.rendezvous.assumed import assumed_world
@@ -34,12 +34,16 @@ def plan(tasks: TaskLayout, here: Machine, **values: Any) -> NodePlan:  # noqa: 
     return plan_node(spec, here, assumed_world(spec, 1), unset=(), error_files=None, environ={})
 
 
+def _only_gpu(worker: WorkerPlan) -> Gpu:
+    (only,) = worker.gpus
+    return only
+
+
 def test_a_task_that_sees_all_gpus_uses_its_own() -> None:
     """As the worker of that local rank would under one clusterrun a node."""
     (worker,) = plan(layout(2), machine(NODES, [0, 0, 1, 1])).workers
 
-    assert worker.gpu is not None
-    assert (worker.rank, worker.gpu.index, str(worker.cpus)) == (6, 2, "4-7")
+    assert (worker.rank, _only_gpu(worker).index, str(worker.cpus)) == (6, 2, "4-7")
     assert worker.local_rank_reason == ""
 
 
@@ -65,8 +69,7 @@ def test_a_task_that_sees_one_gpu_calls_it_0() -> None:
     """Scripts use GPU LOCAL_RANK, and such a task's only one is number 0; one line says why."""
     (worker,) = plan(layout(2), machine(NODES, [0, 0, 1, 1], visible=[2])).workers
 
-    assert worker.gpu is not None
-    assert (worker.gpu.index, str(worker.cpus)) == (2, "4-7")
+    assert (_only_gpu(worker).index, str(worker.cpus)) == (2, "4-7")
     assert (worker.env["LOCAL_RANK"], worker.env["LOCAL_WORLD_SIZE"]) == ("0", "4")
     assert worker.local_rank_reason == (
         "LOCAL_RANK is 0: this is task 2 of 4 on its node, and sees 1 GPU"
@@ -77,8 +80,7 @@ def test_a_task_that_sees_some_gpus_begins_at_its_first() -> None:
     """``--gpus-per-task=2``: there is no third for local rank 2."""
     (worker,) = plan(layout(2), machine(NODES, [0, 0, 1, 1], visible=[2, 3])).workers
 
-    assert worker.gpu is not None
-    assert (worker.gpu.index, worker.env["LOCAL_RANK"]) == (2, "0")
+    assert (_only_gpu(worker).index, worker.env["LOCAL_RANK"]) == (2, "0")
 
 
 def test_a_node_with_one_task_needs_no_reason() -> None:
@@ -142,4 +144,4 @@ def test_no_binding_is_no_binding() -> None:
     (worker,) = plan(layout(2), here, numa_binding=NumaBinding.NONE).workers
 
     assert worker.cpus is None
-    assert worker.gpu is not None
+    assert worker.gpus

@@ -6,7 +6,7 @@ from hypothesis import strategies as st
 
 from launcher.domain.job import NumaBinding
 from launcher.domain.machine import Machine
-from launcher.planning.binding import place
+from launcher.planning.binding import Wish, place
 from launcher.planning.threads import threads_per_worker
 from tests.plans import machine
 
@@ -15,7 +15,7 @@ TWO = {0: "0-7", 1: "8-15"}
 
 def threads(here: Machine, workers: int, mode: NumaBinding = NumaBinding.NODE) -> int:
     """Return the threads of each of ``workers``."""
-    return threads_per_worker(here, place(mode, here, workers))
+    return threads_per_worker(here, place(Wish(mode), here, workers))
 
 
 @pytest.mark.parametrize(("gpus", "expected"), [([0, 1], 8), ([0, 0], 4), ([0, 0, 1], 4)])

@@ -8,8 +8,8 @@ from msgspec.structs import replace
 
 from launcher.domain.cpuset import CpuSet
 from launcher.domain.facts import Fact
-from launcher.domain.job import JobSpec, NumaBinding, Program, ProgramKind, TaskLayout
-from launcher.domain.plan import NodePlan, WorkerPlan
+from launcher.domain.job import JobSpec, NumaBinding, NumaMemory, Program, ProgramKind, TaskLayout
+from launcher.domain.plan import MemoryPolicy, NodePlan, WorkerPlan
 from launcher.domain.ranks import GlobalRank, LocalRank, NodeRank
 from launcher.rendezvous.assumed import assumed_world
 from launcher.report.dry_run import as_json, as_text
@@ -23,9 +23,10 @@ def worker(rank: int, cpus: str | None = None, remark: str = "") -> WorkerPlan:
     return WorkerPlan(
         rank=GlobalRank(rank),
         local_rank=LocalRank(rank),
-        gpu=gpu(7 - rank, 1),
-        numa_node=None if cpus is None else 1,
+        gpus=(gpu(7 - rank, 1),),
+        numa_nodes=() if cpus is None else (1,),
         cpus=None if cpus is None else CpuSet.parse(cpus),
+        memory=None,
         env={"RANK": str(rank), "LOCAL_RANK": str(rank)},
         remark=remark,
     )
@@ -133,7 +134,7 @@ def test_nothing_is_cut_short() -> None:
 
 def test_without_gpus_the_table_has_none() -> None:
     """A CPU job is no special case."""
-    alone = WorkerPlan(GlobalRank(0), LocalRank(0), None, None, None, {}, "")
+    alone = WorkerPlan(GlobalRank(0), LocalRank(0), (), (), None, None, {}, "")
 
     text = as_text(JOB, plan(alone, env={}, visible_origin=""))
 
@@ -152,8 +153,19 @@ def test_the_json_has_exactly_the_keys_of_the_design() -> None:
             "rank": 0,
             "local_rank": 0,
             "gpu": 7,
+            "gpus": [
+                {
+                    "index": 7,
+                    "address": "0000:80:00.0",
+                    "uuid": "GPU-7",
+                    "numa_node": 1,
+                    "told_by": "sysfs numa_node",
+                }
+            ],
             "numa_node": 1,
+            "numa_nodes": [1],
             "cpus": "0-3,8-11",
+            "memory": None,
             "env": {
                 "OMP_NUM_THREADS": "4",
                 "LR": "0.1",
@@ -167,9 +179,33 @@ def test_the_json_has_exactly_the_keys_of_the_design() -> None:
     ]
 
 
+def test_several_gpus_and_a_memory_policy() -> None:
+    """Each GPU of a worker is there, and the memory has a column where anybody has a policy."""
+    both = replace(
+        worker(0, "0-7"),
+        gpus=(gpu(0, 0), gpu(1, 1)),
+        numa_nodes=(0, 1),
+        memory=MemoryPolicy(NumaMemory.BIND, (0, 1)),
+    )
+
+    text = as_text(JOB, plan(both, worker(1)))
+    found, other = decoded(JOB, plan(both, worker(1)))["workers"]
+
+    assert (
+        "  rank  local  GPU  address                    node  CPUs       OMP_NUM_THREADS  memory"
+        "    told by\n"
+        "  0     0      0,1  0000:10:00.0,0000:20:00.0  0,1   0-7        4                bind 0,1"
+        "  sysfs numa_node\n"
+    ) in text
+    assert [found["gpu"], found["numa_node"], found["numa_nodes"]] == [None, None, [0, 1]]
+    assert [each["index"] for each in found["gpus"]] == [0, 1]
+    assert found["memory"] == {"mode": "bind", "numa_nodes": [0, 1]}
+    assert other["memory"] is None
+
+
 def test_json_of_a_worker_that_is_not_bound() -> None:
     """Null, not an empty string."""
-    alone = WorkerPlan(GlobalRank(0), LocalRank(0), None, None, None, {}, "why")
+    alone = WorkerPlan(GlobalRank(0), LocalRank(0), (), (), None, None, {}, "why")
 
     (found,) = decoded(JOB, plan(alone))["workers"]
 
@@ -214,7 +250,7 @@ def test_env_from_two_places_has_both_origins() -> None:
 
 def test_a_known_port_is_shown() -> None:
     """As the worker gets it."""
-    fixed = WorkerPlan(GlobalRank(0), LocalRank(0), None, None, None, {"MASTER_PORT": "9"}, "")
+    fixed = WorkerPlan(GlobalRank(0), LocalRank(0), (), (), None, None, {"MASTER_PORT": "9"}, "")
 
     assert decoded(JOB, plan(fixed))["workers"][0]["env"]["MASTER_PORT"] == "9"
 

@@ -11,14 +11,15 @@ from tests.plans import gpu, world
 BOUND = WorkerPlan(
     rank=GlobalRank(0),
     local_rank=LocalRank(0),
-    gpu=gpu(3, 1),
-    numa_node=1,
+    gpus=(gpu(3, 1),),
+    numa_nodes=(1,),
     cpus=CpuSet.parse("0-3,8"),
+    memory=None,
     env={},
     remark="",
 )
 FREE = replace(
-    BOUND, rank=GlobalRank(1), local_rank=LocalRank(1), gpu=None, numa_node=None, cpus=None
+    BOUND, rank=GlobalRank(1), local_rank=LocalRank(1), gpus=(), numa_nodes=(), cpus=None
 )
 
 

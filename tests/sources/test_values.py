@@ -165,9 +165,9 @@ BAD: list[tuple[Callable[[str], object], str, str, str]] = [
     (values.numa_binding, "nod", "'nod' is not a NUMA binding", "did you mean node?"),
     (
         values.numa_binding,
-        "socket",
-        "'socket' is not a NUMA binding",
-        "give one of auto, node, near, none",
+        "package",
+        "'package' is not a NUMA binding",
+        "give one of auto, node, near, socket, exclusive, core-complex, none",
     ),
     (
         values.address,

@@ -11,7 +11,7 @@ from typing import NamedTuple, TypeVar
 
 from launcher.domain.cpuset import CpuSet
 from launcher.domain.events import Event
-from launcher.domain.plan import NodePlan, WorkerPlan
+from launcher.domain.plan import MemoryPolicy, NodePlan, WorkerPlan
 from launcher.domain.ranks import GlobalRank, LocalRank
 from launcher.workers.fork_server_client import ForkServer
 from tests.plans import world
@@ -62,6 +62,7 @@ class Bench:
         *command: str,
         env: Mapping[str, str] | None = None,
         cpus: CpuSet | None = None,
+        memory: MemoryPolicy | None = None,
         startup: str | None = None,
     ) -> Reader:
         """Ask for a worker; return what it prints to standard output and error."""
@@ -70,7 +71,7 @@ class Bench:
         devnull = os.open(os.devnull, os.O_RDONLY)
         self.server.spawn(
             plan_of(command),
-            worker_of(local_rank, env or {}, cpus),
+            worker_of(local_rank, env or {}, cpus, memory),
             (devnull, write_end, write_end),
             startup=startup,
             foreground=False,
@@ -161,15 +162,19 @@ def plan_of(command: Sequence[str]) -> NodePlan:
 
 
 def worker_of(
-    local_rank: int, env: Mapping[str, str] | None = None, cpus: CpuSet | None = None
+    local_rank: int,
+    env: Mapping[str, str] | None = None,
+    cpus: CpuSet | None = None,
+    memory: MemoryPolicy | None = None,
 ) -> WorkerPlan:
     """Return the plan of one worker, whose global rank is 8 higher."""
     return WorkerPlan(
         rank=GlobalRank(8 + local_rank),
         local_rank=LocalRank(local_rank),
-        gpu=None,
-        numa_node=None,
+        gpus=(),
+        numa_nodes=(),
         cpus=cpus,
+        memory=memory,
         env=env or {},
         remark="",
     )

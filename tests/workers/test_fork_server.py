@@ -6,6 +6,7 @@ import signal
 import sys
 from collections.abc import Iterator
 from pathlib import Path
+from textwrap import dedent
 
 import pytest
 
@@ -19,6 +20,8 @@ from launcher.domain.events import (
     WorkerStarted,
     WorkerStopped,
 )
+from launcher.domain.job import NumaMemory
+from launcher.domain.plan import MemoryPolicy
 from launcher.domain.ranks import LocalRank
 from launcher.errors import UsageError
 from launcher.workers.fork_server_client import ForkServer
@@ -223,7 +226,7 @@ def test_cpus_that_are_not_there(bench: Bench) -> None:
     printed = bench.spawn(0, sys.executable, "-c", code, cpus=CpuSet({4000}))
 
     remark = bench.expect(WorkerStarted).remark
-    assert remark.startswith("not bound to CPUs [4000]: ")
+    assert remark.startswith("not bound to CPUs 4000: ")
     assert "invalid CPU 4000" in remark
     assert printed.rest() == f"{sorted(os.sched_getaffinity(0))}\n"
 
@@ -234,7 +237,48 @@ def test_cpus_that_are_there_in_part(bench: Bench) -> None:
 
     bench.spawn(0, "true", cpus=CpuSet({cpu, 1000}))
 
-    assert bench.expect(WorkerStarted).remark == f"asked for CPUs [{cpu}, 1000], got [{cpu}]"
+    assert bench.expect(WorkerStarted).remark == f"asked for CPUs {cpu},1000, got {cpu}"
+
+
+TELLS_POLICY = """
+    import mmap
+    page = mmap.mmap(-1, 4096, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
+    page[0] = 1
+    print({line.split()[1] for line in open("/proc/self/numa_maps")})
+"""
+
+
+@pytest.mark.skipif("not os.path.exists('/proc/self/numa_maps')", reason="a kernel without NUMA")
+@pytest.mark.parametrize(
+    ("mode", "nodes", "shown"),
+    [
+        (NumaMemory.BIND, (0,), "bind:0"),
+        (NumaMemory.PREFERRED, (0,), "prefer:0"),
+    ],
+)
+def test_memory_of_a_node(
+    bench: Bench, mode: NumaMemory, nodes: tuple[int, ...], shown: str
+) -> None:
+    """The kernel's own word for it, of all that the worker has."""
+    policy = MemoryPolicy(mode, nodes)
+
+    printed = bench.spawn(0, sys.executable, "-c", dedent(TELLS_POLICY), memory=policy)
+
+    assert bench.expect(WorkerStarted).remark == ""
+    assert printed.rest() == f"{{{shown!r}}}\n"
+
+
+@pytest.mark.skipif("not os.path.exists('/proc/self/numa_maps')", reason="a kernel without NUMA")
+def test_memory_of_a_node_that_is_not_there(bench: Bench) -> None:
+    """No reason not to train either, and one remark for all workers."""
+    policy = MemoryPolicy(NumaMemory.BIND, (1000,))
+
+    for local_rank in (0, 1):
+        printed = bench.spawn(local_rank, sys.executable, "-c", dedent(TELLS_POLICY), memory=policy)
+        assert printed.rest() == "{'default'}\n"
+
+    remarks = [event.remark for event in bench.events(4) if isinstance(event, WorkerStarted)]
+    assert remarks == ["no memory policy, bind 1000: Invalid argument", ""]
 
 
 def test_an_interpreter_that_is_not_there() -> None:

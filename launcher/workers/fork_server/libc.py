@@ -3,13 +3,30 @@
 from __future__ import annotations
 
 import _ctypes
+import errno
 import os
+import sys
 
 # linux/prctl.h
 PR_SET_PDEATHSIG = 1
 PR_SET_MM = 35
 PR_SET_MM_MAP = 14
 PR_SET_CHILD_SUBREAPER = 36
+
+# linux/mempolicy.h
+MPOL_PREFERRED = 1
+MPOL_BIND = 2
+MPOL_PREFERRED_MANY = 5  # Linux 5.15
+
+# asm/unistd.h: C libraries have no function for it, only libnuma has.
+_SET_MEMPOLICY = {
+    "x86_64": 238,
+    "aarch64": 237,
+    "riscv64": 237,
+    "loongarch64": 237,
+    "ppc64le": 261,
+    "s390x": 270,
+}
 
 
 class _Int(_ctypes._SimpleCData):  # type: ignore[type-arg] # noqa: SLF001 - its public child is ctypes.c_int
@@ -34,6 +51,11 @@ class _LongFunction(_ctypes.CFuncPtr):
     _restype_ = _Long
 
 
+class _SystemCall(_ctypes.CFuncPtr):
+    _flags_ = _ctypes.FUNCFLAG_CDECL | _ctypes.FUNCFLAG_USE_ERRNO
+    _restype_ = _Long
+
+
 class _Registration(_ctypes.CFuncPtr):
     # Takes addresses of functions.
     _flags_ = _ctypes.FUNCFLAG_CDECL
@@ -53,6 +75,7 @@ _prctl = _Function(_ctypes.dlsym(_LIBRARY, "prctl"))
 _exit = _LastFunction(_ctypes.dlsym(_LIBRARY, "exit"))
 _fflush = _Function(_ctypes.dlsym(_LIBRARY, "fflush"))
 _sbrk = _LongFunction(_ctypes.dlsym(_LIBRARY, "sbrk"))
+_syscall = _SystemCall(_ctypes.dlsym(_LIBRARY, "syscall"))
 unshare = _Function(_ctypes.dlsym(_LIBRARY, "unshare"))
 mount = _Function(_ctypes.dlsym(_LIBRARY, "mount"))
 
@@ -61,6 +84,24 @@ def prctl(option: int, *arguments: int) -> int:
     """Ask something of the kernel for this process; return what it answers."""
     padded = (*arguments, 0, 0, 0, 0)[:4]
     return int(_prctl(option, *(_Long(argument) for argument in padded)))
+
+
+def set_memory_policy(policy: int, nodes: list[int]) -> int:
+    """Have this thread, and those it makes, take memory from ``nodes``; return 0 or an errno."""
+    number = _SET_MEMPOLICY.get(os.uname().machine)
+    if number is None or sys.maxsize < 1 << 32:
+        return errno.ENOSYS
+    mask = sum(1 << node for node in set(nodes))
+    words = mask.bit_length() // 64 + 1
+    # An array of unsigned long.
+    low = (1 << 64) - 1
+    data = b"".join((mask >> 64 * at & low).to_bytes(8, sys.byteorder) for at in range(words))
+    address, kept = keep(data)
+    # The kernel drops the last of the bits that it is told of.
+    arguments = (number, policy, address, 64 * words + 1)
+    result = _syscall(*(_Long(argument) for argument in arguments))
+    del kept
+    return 0 if result == 0 else _ctypes.get_errno()
 
 
 def checked(result: int) -> None:

@@ -25,6 +25,16 @@ def survives(pid: int, number: int) -> bool:
     return any(int(line[1], 16) >> (number - 1) & 1 for line in lines if line[0] in keys)
 
 
+def allowed_cpus(pid: int) -> str:
+    """Return the CPUs that ``pid`` may use, "0-3,8"; "" if it is gone."""
+    try:
+        with open(f"/proc/{pid}/status") as status:
+            fields = [line.split() for line in status if line.startswith("Cpus_allowed_list:")]
+    except OSError:
+        return ""
+    return fields[0][1] if fields and len(fields[0]) > 1 else ""
+
+
 def children_of(pid: int) -> list[int]:
     """Return the living processes whose parent is ``pid``."""
     return [child for child in every_child_of(pid) if state_and_parent(child)[0] not in "ZX"]

@@ -14,7 +14,7 @@ from .libc import PR_SET_CHILD_SUBREAPER, prctl
 from .namespace import enter_pid_namespace
 from .preparation import Preparation
 from .proc import children_of, describe, group_of, survives
-from .worker_start import SHIELDED, become_worker, import_psutil, is_to_be_bound
+from .worker_start import SHIELDED, become_worker, binding_of, import_psutil, is_to_be_bound
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -85,6 +85,7 @@ class ForkServer:
         self.workers: dict[int, int] = {}
         self.whole_groups: set[int] = set()
         self.starting: dict[int, StartingWorker] = {}
+        self.memory_remarks: set[str] = set()
         self.sweep_deadline = NEVER
         self.ignored = {n for n in SHIELDED if signal.getsignal(n) == signal.SIG_IGN}
         for number in SHIELDED:
@@ -200,7 +201,7 @@ class ForkServer:
         self.workers[local_rank] = pid
         if request["startup"] is None:
             self.whole_groups.add(local_rank)
-        self.starting[status] = StartingWorker(local_rank, pid)
+        self.starting[status] = StartingWorker(local_rank, pid, request["cpus"])
         self.poll.register(status, select.POLLIN)
         return None
 
@@ -230,8 +231,19 @@ class ForkServer:
                 "started",
                 local_rank=worker.local_rank,
                 pid=said.get("pid", worker.pid),
-                remark=said.get("remark", ""),
+                remark=self.remark_on(worker),
             )
+
+    def remark_on(self, worker: StartingWorker) -> str:
+        """Return how a worker that has just started is bound otherwise than asked, or ""."""
+        said = worker.said
+        remarks = [said.get("remark") or binding_of(worker.pid, worker.cpus)]
+        # What the kernel says of a memory policy it says to all: once is enough.
+        of_memory = said.get("memory_remark", "")
+        if of_memory not in self.memory_remarks:
+            self.memory_remarks.add(of_memory)
+            remarks.append(of_memory)
+        return "; ".join(filter(None, remarks))
 
     def reap(self) -> None:
         """Collect the dead: a worker's group dies with it, before its number can be used again."""
@@ -352,10 +364,11 @@ class ForkServer:
 class StartingWorker:
     """A worker between fork and its program, and what it has said of that on its way."""
 
-    def __init__(self, local_rank: int, pid: int) -> None:
-        """Take the worker's local rank and process id."""
+    def __init__(self, local_rank: int, pid: int, cpus: list[int] | None) -> None:
+        """Take the worker's local rank and process id, and the CPUs that it is to be bound to."""
         self.local_rank = local_rank
         self.pid = pid
+        self.cpus = cpus
         self.frames = Frames()
         self.said: dict[str, Any] = {}
 

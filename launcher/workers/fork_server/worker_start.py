@@ -2,12 +2,21 @@
 
 from __future__ import annotations
 
+import errno
 import fcntl
 import os
 
 from .agent_socket import frame
-from .libc import PR_SET_PDEATHSIG, prctl
+from .libc import (
+    MPOL_BIND,
+    MPOL_PREFERRED,
+    MPOL_PREFERRED_MANY,
+    PR_SET_PDEATHSIG,
+    prctl,
+    set_memory_policy,
+)
 from .modules import hidden_imports
+from .proc import allowed_cpus
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -49,8 +58,9 @@ def become_worker(
 ) -> Leap:
     """In the child: take every step of a worker's start, and execute its program or return.
 
-    Tells ``status`` the ``step`` that fails and its ``error``, and with ``remark`` of a binding
-    that did not work, which is no reason not to train; the end of file means that all is done.
+    Tells ``status`` the ``step`` that fails and its ``error``, and with ``remark`` of a binding, or
+    ``memory_remark`` of a memory policy, that did not work, which is no reason not to train; the end
+    of file means that all is done.
 
     Args:
         server: whose child this is.
@@ -73,7 +83,8 @@ def become_worker(
         die_with_parent(server.pid)
         step = "binding"
         pid = int(os.readlink("self", dir_fd=server.host_proc))
-        os.write(status, frame("progress", pid=pid, remark=bind(request["cpus"])))
+        remark, memory_remark = bind(request["cpus"]), take_memory_of(request["memory"])
+        os.write(status, frame("progress", pid=pid, remark=remark, memory_remark=memory_remark))
         step = "output"
         status = take_streams(streams, status)
         if script is not None:
@@ -120,7 +131,7 @@ def die_with_parent(parent: int) -> None:
 
 
 def bind(cpus: list[int] | None) -> str:
-    """Bind to ``cpus`` and read back what the kernel made of it; return a remark or ""."""
+    """Bind to ``cpus``; return why that did not work, or ""."""
     if cpus is None or not is_to_be_bound(cpus):
         return ""
     with hidden_imports():
@@ -132,9 +143,52 @@ def bind(cpus: list[int] | None) -> str:
                 os.sched_setaffinity(0, cpus)
         except (OSError, ValueError) as error:
             why = getattr(error, "strerror", None) or error
-            return f"not bound to CPUs {cpus}: {why}"
-    bound = sorted(os.sched_getaffinity(0))
-    return "" if bound == sorted(cpus) else f"asked for CPUs {cpus}, got {bound}"
+            return f"not bound to CPUs {listed(cpus)}: {why}"
+    return ""
+
+
+def binding_of(pid: int, cpus: list[int] | None) -> str:
+    """Read back where the kernel has process ``pid``; return a remark if it is not on ``cpus``, or "".
+
+    A kernel cuts a mask with the cpuset without a word, and others may bind the process too.
+    """
+    if cpus is None:
+        return ""
+    wanted = listed(cpus)
+    found = allowed_cpus(pid)
+    if found == wanted:
+        return ""
+    # Once more: a cpuset that is being changed, or a process that is about to end.
+    found = allowed_cpus(pid)
+    return f"asked for CPUs {wanted}, got {found}" if found not in ("", wanted) else ""
+
+
+def listed(numbers: list[int]) -> str:
+    """Return CPUs or nodes as the kernel lists them: "0-3,8"."""
+    runs: list[list[int]] = []
+    for number in sorted(numbers):
+        if runs and number == runs[-1][1] + 1:
+            runs[-1][1] = number
+        else:
+            runs.append([number, number])
+    return ",".join(f"{low}-{high}" if low != high else f"{low}" for low, high in runs)
+
+
+def take_memory_of(policy: tuple[str, list[int]] | None) -> str:
+    """Have the kernel take our memory from the nodes of ``policy``; return why it does not, or ""."""
+    if policy is None:
+        return ""
+    mode, nodes = policy
+    if mode == "bind":
+        failed = set_memory_policy(MPOL_BIND, nodes)
+    elif len(nodes) == 1:
+        failed = set_memory_policy(MPOL_PREFERRED, nodes)
+    else:
+        failed = set_memory_policy(MPOL_PREFERRED_MANY, nodes)
+        if failed == errno.EINVAL:
+            # Linux before 5.15 prefers one node at most.
+            failed = set_memory_policy(MPOL_PREFERRED, nodes[:1])
+    return f"no memory policy, {mode} {listed(nodes)}: {os.strerror(failed)}" if failed else ""
 
 
 def is_to_be_bound(cpus: list[int] | None) -> bool:

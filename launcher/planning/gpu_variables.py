@@ -1,0 +1,102 @@
+"""The variables that show a worker its own GPUs alone (``--gpu-per-rank``)."""
+
+from collections.abc import Mapping, Sequence
+
+from launcher.domain.facts import Fact
+from launcher.domain.job import JobSpec
+from launcher.domain.machine import Gpu, Machine
+from launcher.errors import UsageError
+
+_VARIABLES = {
+    "amd": "HIP_VISIBLE_DEVICES",
+    "intel": "ZE_AFFINITY_MASK",
+    "huawei": "ASCEND_RT_VISIBLE_DEVICES",
+}
+"""By vendor; all others take NVIDIA's, as AMD's do too."""
+
+_COMMON = "CUDA_VISIBLE_DEVICES"
+
+
+def own_gpus_variables(
+    job: JobSpec, machine: Machine, gpus: Sequence[Gpu], index: int, before: Mapping[str, str]
+) -> dict[str, str]:
+    """Return what a worker gets so that it sees its own GPUs alone; nothing where it may see all.
+
+    Args:
+        job: says whether that is wanted.
+        machine: whose GPUs they are.
+        gpus: the worker's own.
+        index: its local rank.
+        before: the environment as the user made it.
+
+    Raises:
+        UsageError: the worker has no GPU of its own.
+
+    """
+    asked = _asked(job)
+    if asked is None:
+        return {}
+    local_rank = {"LOCAL_RANK": "0"} if job.virtual_local_rank.value else {}
+    if gpus:
+        return {**_visible(machine, gpus, before), **local_rank}
+    if machine.visible or not job.virtual_local_rank.value:
+        count = len(machine.visible) or "no"
+        raise UsageError(
+            f"{asked.origin}: local rank {index} has no GPU of its own, as"
+            f" {count} GPU{' is' if count == 1 else 's are'} visible",
+            f"start no more workers than there are GPUs, or leave {asked.origin} out",
+        )
+    return {**_unseen(index, before), **local_rank}
+
+
+def _asked(job: JobSpec) -> Fact[bool] | None:
+    asked = (job.gpu_per_rank, job.virtual_local_rank)
+    return next((fact for fact in asked if fact.value), None)
+
+
+def _visible(machine: Machine, gpus: Sequence[Gpu], before: Mapping[str, str]) -> dict[str, str]:
+    variable = _VARIABLES.get(gpus[0].vendor, _COMMON)
+    if variable == _COMMON:
+        return {variable: ",".join(_name(machine, gpu) for gpu in gpus)}
+    if variable != "HIP_VISIBLE_DEVICES":
+        return {variable: ",".join(str(gpu.index) for gpu in gpus)}
+    roots = before.get("ROCR_VISIBLE_DEVICES")
+    value = ",".join(str(_below(roots, gpu)) for gpu in gpus)
+    # HIP takes the other for an alias of its own: they must not differ.
+    return dict.fromkeys((variable, *({_COMMON} & before.keys())), value)
+
+
+def _name(machine: Machine, gpu: Gpu) -> str:
+    """Return what CUDA knows the GPU by: its index, but where that is no name."""
+    # A slice has none, and among several models their order depends on CUDA_DEVICE_ORDER.
+    models = {other.model for other in machine.gpus}
+    is_by_id = len(models) > 1 or any(other.parent for other in machine.visible)
+    return gpu.uuid if is_by_id and gpu.uuid else str(gpu.index)
+
+
+def _below(roots: str | None, gpu: Gpu) -> int:
+    """Return the number of a GPU among those that ROCR_VISIBLE_DEVICES leaves: HIP counts these."""
+    for position, entry in enumerate((roots or "").split(",")):
+        name = entry.strip().lower()
+        if name and name in {str(gpu.index), gpu.uuid.lower()}:
+            return position
+    return gpu.index
+
+
+def _unseen(index: int, before: Mapping[str, str]) -> dict[str, str]:
+    """Return what torchrun gives, which doesn't look whether there is a GPU.
+
+    Raises:
+        UsageError: the user's list is too short.
+
+    """
+    inherited = before.get(_COMMON)
+    if inherited is None:
+        return {_COMMON: str(index)}
+    entries = inherited.split(",")
+    if index >= len(entries) > 1:
+        raise UsageError(
+            f"{_COMMON}={inherited} has no entry for local rank {index}",
+            f"start no more than {len(entries)} workers",
+        )
+    return {_COMMON: entries[index].strip()} if index < len(entries) else {}

@@ -1,0 +1,119 @@
+"""Which GPUs each worker of a node has, and where they are (BINDING.md S4, decisions 2 and 3)."""
+
+from typing import NamedTuple
+
+from launcher.domain.cpuset import CpuSet, runs
+from launcher.domain.machine import Gpu, Machine, NumaNode
+
+
+class Spot(NamedTuple):
+    """Where a GPU is, or a worker that has none: at a NUMA node, or at CPUs that the user named."""
+
+    nodes: tuple[int, ...]
+    cpus: CpuSet
+    """All of them, those that this job may not use among them."""
+    is_pinned: bool
+    """The user has named the very CPUs: no mode adds to them."""
+
+
+class Home(NamedTuple):
+    """What a worker belongs to."""
+
+    gpus: tuple[Gpu, ...]
+    spots: tuple[Spot, ...]
+    """One for each of its GPUs; one for a worker without GPUs; () where it has no place."""
+    remark: str
+    """Why it has no place; "" if it has, or nobody would expect it to."""
+
+    @property
+    def nodes(self) -> tuple[int, ...]:
+        """The ids of its nodes, in order."""
+        return tuple(sorted({node for spot in self.spots for node in spot.nodes}))
+
+    @property
+    def cpus(self) -> CpuSet:
+        """All CPUs of its spots."""
+        return CpuSet.union_of(spot.cpus for spot in self.spots)
+
+
+def homes_of(machine: Machine, workers: int, gpus_per_worker: int | None) -> tuple[Home, ...]:
+    """Return the homes of this node's ``workers``, by local rank; at each, some CPU is allowed.
+
+    Args:
+        machine: what there is.
+        workers: how many.
+        gpus_per_worker: None where nobody says, and then a worker has one.
+
+    """
+    visible = len(machine.visible)
+    if not visible:
+        return _without_gpus(machine, workers)
+    if workers * (gpus_per_worker or 1) > visible:
+        # Only the script knows which worker uses which.
+        plural = "" if visible == 1 else "s"
+        remark = f"not bound: {workers} workers for {visible} GPU{plural}"
+        return (Home((), (), remark if machine.nodes else ""),) * workers
+    if gpus_per_worker is None:
+        per_worker = visible // workers
+        return tuple(_of_one_gpu(machine, rank, per_worker) for rank in range(workers))
+    blocks = (rank * gpus_per_worker for rank in range(workers))
+    return tuple(_of_gpus(machine, machine.visible[at : at + gpus_per_worker]) for at in blocks)
+
+
+def _without_gpus(machine: Machine, workers: int) -> tuple[Home, ...]:
+    """Spread the workers over the nodes in blocks, where there are enough to use all nodes."""
+    nodes = [node for node in machine.nodes if node.cpus & machine.allowed]
+    # Of CPUs that no node lists, binding would make nothing.
+    lost = machine.allowed - CpuSet.union_of(node.cpus for node in nodes)
+    if not nodes or lost or workers < len(nodes):
+        return (Home((), (), ""),) * workers
+    spread = (nodes[rank * len(nodes) // workers] for rank in range(workers))
+    return tuple(Home((), (_spot_at(node),), "") for node in spread)
+
+
+def _of_one_gpu(machine: Machine, rank: int, per_worker: int) -> Home:
+    """Return the home of a worker that uses ``visible[rank]``.
+
+    With fewer workers than GPUs it may as well use the block of ``per_worker`` GPUs that is its
+    share: it has a home only where both readings agree.
+    """
+    gpu = machine.visible[rank]
+    block = machine.visible[rank * per_worker : (rank + 1) * per_worker]
+    if any(spot_of(machine, other) != spot_of(machine, gpu) for other in block):
+        indices = ",".join(runs(other.index for other in block))
+        either = f"GPU {gpu.index} or, if each worker has {per_worker}, GPUs {indices}"
+        why = f"not bound: it may use {either}, and they are on different nodes"
+        return Home((gpu,), (), f"{why}; --gpus-per-worker says which")
+    return _of_gpus(machine, (gpu,))
+
+
+def _of_gpus(machine: Machine, gpus: tuple[Gpu, ...]) -> Home:
+    spots = [spot_of(machine, gpu) for gpu in gpus]
+    known = tuple(spot for spot in spots if spot is not None)
+    if len(known) < len(gpus):
+        remark = "not bound: nothing tells which NUMA node its GPU is local to"
+        return Home(gpus, (), remark if machine.nodes else "")
+    home = Home(gpus, known, "")
+    if home.cpus & machine.allowed:
+        return home
+    which = ", ".join(_where(gpu, spot) for gpu, spot in zip(gpus, known, strict=True))
+    return Home(gpus, (), f"not bound: {which} but this job may only use {machine.allowed}")
+
+
+def spot_of(machine: Machine, gpu: Gpu) -> Spot | None:
+    """Return where a GPU is; None where nothing tells."""
+    if gpu.mapped:
+        nodes = tuple(node.id for node in machine.nodes if node.cpus & gpu.mapped)
+        return Spot(nodes, gpu.mapped, is_pinned=True)
+    at = (_spot_at(node) for node in machine.nodes if node.id == gpu.numa_node and node.cpus)
+    return next(at, None)
+
+
+def _spot_at(node: NumaNode) -> Spot:
+    return Spot((node.id,), node.cpus, is_pinned=False)
+
+
+def _where(gpu: Gpu, spot: Spot) -> str:
+    if spot.is_pinned:
+        return f"GPU {gpu.index} is mapped to CPUs {spot.cpus}"
+    return f"GPU {gpu.index} is local to node {gpu.numa_node}"
