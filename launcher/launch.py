@@ -258,7 +258,11 @@ def _hidden(outcome: Outcome, routes: Routes) -> str:
     """Return what kept the lines of the worker that failed off the screen; "" if nothing did."""
     if not isinstance(outcome.reason, WorkerFailed):
         return ""
-    return routes.hidden_by(outcome.reason.cause.rank, outcome.reason.cause.local_rank)
+    cause, tasks = outcome.reason.cause, routes.job.tasks.value
+    if tasks is None:
+        return routes.hidden_by(cause.rank, cause.local_rank)
+    # Each clusterrun counts its one worker as 0, and knows no other task's place on its node.
+    return routes.hidden_by(cause.rank, tasks.local_rank if cause.rank == tasks.rank else None)
 
 
 def _is_of_this_node(outcome: Outcome) -> bool:

@@ -63,16 +63,14 @@ class Routes(Struct, frozen=True):
         """Return whether the lines of one stream of a worker are printed."""
         return not (self._only_in_file(stream, local_rank) or self.hidden_by(rank, local_rank))
 
-    def hidden_by(self, rank: int, local_rank: int) -> str:
-        """Return the origin of what keeps a worker's lines off the screen; "" if nothing does."""
-        for said, number in (
-            (self.job.ranks, rank),
-            (self.job.local_ranks_filter, local_rank),
-        ):
-            if said.value is not None and number not in said.value:
-                return (
-                    f"{said.origin} {said.value}" if said.origin.startswith("--") else said.origin
-                )
+    def hidden_by(self, rank: int, local_rank: int | None) -> str:
+        """Return what keeps a worker's lines off the screen, "--ranks 0"; "" if nothing does.
+
+        ``local_rank``: None where it is not known; then nothing is said of it.
+        """
+        for said, number in ((self.job.ranks, rank), (self.job.local_ranks_filter, local_rank)):
+            if said.value is not None and number is not None and number not in said.value:
+                return f"{said.origin} {said.value}"
         return ""
 
     def remarks(self, plan: NodePlan) -> Iterator[str]:

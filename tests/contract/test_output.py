@@ -253,12 +253,16 @@ def expect_to_end_on_term(job: Job, folder: Path) -> None:
 
 
 @pytest.mark.needs("root")
+@pytest.mark.parametrize("options", [(), ("--redirects=1",)], ids=["printed too", "redirected"])
 def test_a_full_disk_holds_up_the_workers_until_there_is_room(
-    clusterrun: Launcher, small_disk: Path
+    clusterrun: Launcher, small_disk: Path, options: tuple[str, ...]
 ) -> None:
     """One line says so, and no byte is lost."""
     job = clusterrun.script(
-        "for number in range(5000): print(number, 'x' * 100)", f"--log-dir={small_disk}", workers=2
+        "for number in range(5000): print(number, 'x' * 100)",
+        f"--log-dir={small_disk}",
+        *options,
+        workers=2,
     )
 
     job.wait_for("No space left on device; rank . waits until there is room", 2)
@@ -272,13 +276,15 @@ def test_a_full_disk_holds_up_the_workers_until_there_is_room(
 
 
 @pytest.mark.needs("root")
-@pytest.mark.parametrize("what", ["log files", "standard output"])
+@pytest.mark.parametrize("what", ["log files", "redirected", "standard output"])
 def test_a_full_disk_keeps_nobody_from_ending_the_job(
     clusterrun: Launcher, small_disk: Path, what: str
 ) -> None:
     """SIGTERM reaches the workers at once, and the launcher ends though it can't write."""
-    if what == "log files":
-        job = clusterrun.script(PRINTS_WITHOUT_END, f"--log-dir={small_disk}", workers=2)
+    if what != "standard output":
+        only_there = ("--redirects=1",) if what == "redirected" else ()
+        to_files = (f"--log-dir={small_disk}", *only_there)
+        job = clusterrun.script(PRINTS_WITHOUT_END, *to_files, workers=2)
     else:
         to_disk = shell(f'exec "$@" >{small_disk}/out')
         job = clusterrun.script(PRINTS_WITHOUT_END, workers=2, around=to_disk)

@@ -121,6 +121,19 @@ def test_one_worker_s_stack_is_shown_once(clusterrun: Launcher) -> None:
     assert job.err.count("in waits_here") == 1
 
 
+def test_a_worker_that_is_not_shown_tells_its_stack_all_the_same(clusterrun: Launcher) -> None:
+    """What it prints goes to its file; who asks where it is sees it on the screen."""
+    job = clusterrun.script(APART, "--redirects=2", "--log-dir=logs", workers=1)
+    all_wait(job, 1)
+
+    job.signal(signal.SIGQUIT)
+    job.wait_for("waits_here")
+    job.signal(signal.SIGUSR1)
+
+    assert job.ended().code == 0
+    assert re.search(place("rank 0", "waits_here"), job.err)
+
+
 def test_a_hang_is_found(clusterrun: Launcher) -> None:
     """Once, however long it lasts; the stacks that it brings about are no sign of life."""
     job = clusterrun.script(APART, "--hang-timeout=1", workers=2)
