@@ -1,41 +1,78 @@
 """What --help and --version answer."""
 
+from collections.abc import Iterable
+
 import click
 
-from launcher.sources.option import Group, Option, flag
-from launcher.sources.options import ALLOWED_CPUS, CAPTURE, JSON, MACHINE_ROOT, OPTIONS
+from launcher.errors import UsageError
+from launcher.sources import options
+from launcher.sources.option import Group, Kind, Option, flag
+from launcher.sources.options import OPTIONS
+from launcher.sources.suggestions import closest
+
+ALL = "all"
+"""The topic of everything."""
+
+OVERVIEW = "overview"
+"""What --help shows when it is asked for nothing more."""
+
+TOPICS = (*(group.topic for group in Group), ALL, OVERVIEW)
 
 ABOUT = """\
-Start SCRIPT once for each GPU of this machine, with the variables that torchrun gives (RANK,
-WORLD_SIZE, LOCAL_RANK and the rest), each on the CPUs near its GPU, and look after them all until
-the job ends. clusterrun topo draws this machine instead: see clusterrun topo --help.
-
-Each option is a variable too, CLUSTERRUN_NNODES or PET_NNODES for --nnodes, and a key of a job
-file, nnodes. Flags beat CLUSTERRUN_ variables, these PET_ variables, these the job file.
+Start SCRIPT once for each GPU of this machine, with the variables that torchrun gives, each on the
+CPUs near its GPU, and look after them all. clusterrun topo draws the machine instead.
 """
-
-OF_TOPO = (JSON, MACHINE_ROOT, ALLOWED_CPUS, CAPTURE)
-OF_WORKERS = tuple(row for row in OPTIONS if row.group is Group.WORKERS)
 
 ABOUT_TOPO = """\
 Draw this machine: packages, NUMA nodes, cores and GPUs, and which worker would be bound where. All
 options of a launch count, those of how many workers and where among them; these are topo's own.
 """
 
-ANSWERS = (("-h, --help", "Print this and end"), ("--version", "Print the version and end"))
+OF_TOPO = (options.JSON, options.MACHINE_ROOT, options.ALLOWED_CPUS, options.CAPTURE)
+
+ELSEWHERE = """\
+Each option is a variable too, CLUSTERRUN_NNODES or PET_NNODES for --nnodes, and a key of a job
+file, nnodes. Flags beat CLUSTERRUN_ variables, these PET_ variables, these the job file.
+"""
+
+EVERYDAY = (
+    (options.NPROC_PER_NODE, "Workers on each node, otherwise one per GPU"),
+    (options.NNODES, "Nodes; the same command on each"),
+    (options.MASTER_ADDR, "The node where all nodes meet"),
+    (options.MODULE, "SCRIPT is a Python module"),
+    (options.MAX_RESTARTS, "How often to start all again after a failure"),
+    (options.LOG_DIR, "Write what workers print to files, too"),
+    (options.CONFIG, "A job file in YAML"),
+    (options.DRY_RUN, "Print the plan, each value with its origin"),
+    (options.VERBOSE, "Say more of what is done and why"),
+)
+"""What most jobs need, in words that fit one line."""
+
+ANSWERS = (
+    ("-h, --help [GROUP|all]", "Print this, one group of options, or all, and end"),
+    ("--version", "Print the version and end"),
+    ("--print-completion SHELL", "Print what completes options in bash, zsh or fish"),
+)
+
+NARROWEST_TEXT = 24
+"""Columns of the first column at most: what is longer has a line of its own."""
 
 
-def help_text() -> str:
-    """Return the text of --help, as wide as the terminal but for very wide ones."""
-    formatter = click.HelpFormatter()
-    formatter.write_usage("clusterrun", "[OPTIONS] SCRIPT [ARGS]...")
-    with formatter.indentation():
-        formatter.write_paragraph()
-        formatter.write_text(ABOUT)
-    for group in Group:
-        with formatter.section(group.value):
-            formatter.write_dl(_rows(group))
-    return formatter.getvalue().rstrip()
+def help_text(topic: str = OVERVIEW) -> str:
+    """Return the text of --help, as wide as the terminal but for very wide ones.
+
+    Args:
+        topic: one of ``TOPICS``; any other word that is near to none of them means the overview,
+            for it may be the script.
+
+    Raises:
+        UsageError: the topic is a misspelled one.
+
+    """
+    if topic not in TOPICS:
+        _expect_no_slip(topic)
+    groups = [group for group in Group if topic in {group.topic, ALL}]
+    return _sections(groups) if groups else _overview()
 
 
 def topo_help_text() -> str:
@@ -45,17 +82,57 @@ def topo_help_text() -> str:
     with formatter.indentation():
         formatter.write_paragraph()
         formatter.write_text(ABOUT_TOPO)
-    for title, rows in (("What is drawn", OF_TOPO), (Group.WORKERS.value, OF_WORKERS)):
-        with formatter.section(title):
-            formatter.write_dl([(_spelling(row), _sentence(row)) for row in rows])
+    with formatter.section("What is drawn"):
+        formatter.write_dl([(_spelling(row), _sentence(row)) for row in OF_TOPO])
+    _write_sections(formatter, (Group.WORKERS, Group.PLACING))
     return formatter.getvalue().rstrip()
 
 
 def version_text() -> str:
-    """Return the text of --version."""
-    from importlib.metadata import version  # noqa: PLC0415 - only --version needs it
+    """Return the text of --version: ours, and of what the workers run on unless --python says more."""
+    import sys  # noqa: PLC0415 - as below
+    from importlib import metadata  # noqa: PLC0415 - only --version needs it
 
-    return f"clusterrun {version('clusterrun')}"
+    versions = [f"clusterrun {metadata.version('clusterrun')}", f"Python {sys.version.split()[0]}"]
+    try:
+        versions.append(f"torch {metadata.version('torch')}")
+    except metadata.PackageNotFoundError:
+        versions.append("no torch")
+    return ", ".join(versions)
+
+
+def _expect_no_slip(topic: str) -> None:
+    nearest = closest(topic, TOPICS)
+    if nearest:
+        raise UsageError(f"there is no help on {topic!r}", f"did you mean --help {nearest}?")
+
+
+def _overview() -> str:
+    formatter = click.HelpFormatter()
+    formatter.write_usage("clusterrun", "[OPTIONS] SCRIPT [ARGS]...")
+    with formatter.indentation():
+        formatter.write_text(ABOUT)
+    formatter.write_paragraph()
+    rows = [(_spelling(option), sentence) for option, sentence in EVERYDAY]
+    formatter.write_dl([*rows, *ANSWERS], col_max=NARROWEST_TEXT)
+    formatter.write_paragraph()
+    formatter.write_text(f"Groups: {', '.join(group.topic for group in Group)}.")
+    return formatter.getvalue().rstrip()
+
+
+def _sections(groups: Iterable[Group]) -> str:
+    formatter = click.HelpFormatter()
+    _write_sections(formatter, groups)
+    return formatter.getvalue().rstrip()
+
+
+def _write_sections(formatter: click.HelpFormatter, groups: Iterable[Group]) -> None:
+    for group in groups:
+        with formatter.section(f"{group.value} (--help {group.topic})"):
+            formatter.write_dl(_rows(group), col_max=NARROWEST_TEXT)
+            if group is Group.LAUNCHER:
+                formatter.write_paragraph()
+                formatter.write_text(ELSEWHERE)
 
 
 def _rows(group: Group) -> list[tuple[str, str]]:
@@ -65,7 +142,9 @@ def _rows(group: Group) -> list[tuple[str, str]]:
 
 def _spelling(option: Option[object]) -> str:
     short = (f"-{option.short}",) if option.short else ()
-    return f"{', '.join((*short, *map(flag, option.names)))} {option.metavar}".rstrip()
+    names = ", ".join((*short, *map(flag, option.names)))
+    # The brackets of a value that may be left out begin right behind the name.
+    return f"{names}{'' if option.kind is Kind.OPTIONAL else ' '}{option.metavar}".rstrip()
 
 
 def _sentence(option: Option[object]) -> str:

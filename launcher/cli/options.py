@@ -4,7 +4,7 @@ click only splits the words: values stay raw text, so that every conversion and 
 the table's, wherever a value was said.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from typing import NamedTuple
 
@@ -40,6 +40,11 @@ class Answer(NamedTuple):
     text: str
 
 
+def instruction_variable(called: str) -> str:
+    """Return the variable by which a shell asks for completions, as click names it."""
+    return f"_{called.upper()}_COMPLETE"
+
+
 def parse(argv: Sequence[str], called: str = "clusterrun") -> CommandLine | Answer:
     """Split ``argv``, without the program's own name, into flags and the words from SCRIPT on.
 
@@ -58,8 +63,8 @@ def parse(argv: Sequence[str], called: str = "clusterrun") -> CommandLine | Answ
         raise misused_flag(error.option_name) from None
     # What was not given is None, False or (), as its kind has it; an empty text was given.
     given = {name: value for name, value in context.params.items() if value or value == ""}
-    if "help" in given or "version" in given:
-        return _answer(is_help="help" in given)
+    if answer := _answer(given, called):
+        return answer
     # As they were typed: see _with_values.
     words = tuple(argv[len(argv) - len(given.pop("words", ())) :])
     expect_values(given)
@@ -73,10 +78,22 @@ def names_topo(line: CommandLine) -> bool:
     )
 
 
-def _answer(*, is_help: bool) -> Answer:
-    from launcher.cli.help import help_text, version_text  # noqa: PLC0415 - not on the way to workers
+def _answer(given: Mapping[str, str], called: str) -> Answer | None:
+    """Return what is asked for in place of a job; None where a job is."""
+    # Nothing of this is on the way to the workers.
+    if "help" in given:
+        from launcher.cli.help import help_text  # noqa: PLC0415 - see above
 
-    return Answer(help_text() if is_help else version_text())
+        return Answer(help_text(given["help"]))
+    if "version" in given:
+        from launcher.cli.help import version_text  # noqa: PLC0415 - see above
+
+        return Answer(version_text())
+    if "print_completion" in given:
+        from launcher.cli.completion import completion_script  # noqa: PLC0415 - see above
+
+        return Answer(completion_script(given["print_completion"], called))
+    return None
 
 
 def _with_values(argv: Sequence[str], full: Callable[[str], str]) -> list[str]:
@@ -94,8 +111,10 @@ def _is_alone(word: str, full: Callable[[str], str]) -> bool:
 def _command(full: Callable[[str], str]) -> click.Command:
     flags = [_flag(option, name) for option in OPTIONS for name in option.names]
     answers = [
-        click.Option(["-h", "--help", "help"], is_flag=True),
+        # The topic may be left out.
+        click.Option(["-h", "--help", "help"], is_flag=False, flag_value="overview"),
         click.Option(["--version", "version"], is_flag=True),
+        click.Option(["--print-completion", "print_completion"], type=click.UNPROCESSED),
     ]
     words = click.Argument(["words"], nargs=-1, type=click.UNPROCESSED)
     return click.Command(

@@ -6,8 +6,14 @@ import time
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 
-from launcher.cli.options import Answer, CommandLine, names_topo, parse
-from launcher.errors import ExitCode, LauncherError, exit_code_of_signal
+from launcher.cli.options import (
+    Answer,
+    CommandLine,
+    instruction_variable,
+    names_topo,
+    parse,
+)
+from launcher.errors import ExitCode, LauncherError, MachineError, exit_code_of_signal
 from launcher.planning.variables import environment_before
 from launcher.sources.process import ThisProcess
 from launcher.sources.resolve import Resolved, resolve
@@ -38,10 +44,13 @@ def run(argv: Sequence[str], environ: Mapping[str, str], called: str = "clusterr
 
 
 def _answer(argv: Sequence[str], environ: Mapping[str, str], called: str) -> int:
+    if instruction := environ.get(instruction_variable(called)):
+        from launcher.cli.completion import completions  # noqa: PLC0415 - only a shell asks for them
+
+        return _print(completions(instruction, called))
     parsed = parse(argv, called)
     if isinstance(parsed, Answer):
-        print(parsed.text, flush=True)
-        return ExitCode.SUCCESS
+        return _print(parsed.text)
     if called != "torchrun" and names_topo(parsed):
         return _show_machine(parsed, environ, called)
     resolved = resolve(parsed.flags, parsed.words, environ, _this_process(called))
@@ -89,8 +98,7 @@ def _show_plan(resolved: Resolved, environ: Mapping[str, str]) -> int:
     from launcher.report.dry_run import as_json, as_text  # noqa: PLC0415 - see above
 
     plan = preview(resolved, environ).plan
-    print((as_json if resolved.as_json else as_text)(resolved.job, plan), flush=True)
-    return ExitCode.SUCCESS
+    return _print((as_json if resolved.as_json else as_text)(resolved.job, plan))
 
 
 def _show_machine(parsed: CommandLine, environ: Mapping[str, str], called: str) -> int:
@@ -98,11 +106,19 @@ def _show_machine(parsed: CommandLine, environ: Mapping[str, str], called: str) 
 
     asked = options_of_topo(parsed)
     if isinstance(asked, Answer):
-        print(asked.text, flush=True)
-        return ExitCode.SUCCESS
+        return _print(asked.text)
     resolved = resolve(asked, (), environ, _this_process(called), for_topo=True)
     _warn(resolved)
-    print(topo(resolved, environ), flush=True)
+    return _print(topo(resolved, environ))
+
+
+def _print(text: str) -> ExitCode:
+    try:
+        print(text, flush=True)
+    except BrokenPipeError:
+        raise
+    except OSError as error:
+        raise MachineError(f"standard output can't be written: {error.strerror}") from None
     return ExitCode.SUCCESS
 
 

@@ -8,6 +8,7 @@ FLAG_NAMES = (
     *(name.replace("_", "-") for option in OPTIONS for name in option.names),
     "help",
     "version",
+    "print-completion",
 )
 """All flags without their dashes."""
 

@@ -30,15 +30,24 @@ class Kind(Enum):
 
 
 class Group(Enum):
-    """The headings of --help and of the reference file, in their order."""
+    """The headings of --help and of the reference file, in their order; each fits a screen."""
 
     PROGRAM = "What the workers run"
+    STARTING = "How workers start"
     WORKERS = "How many workers, and where"
-    MEETING = "How they find each other"
+    PLACING = "Which CPUs and GPUs a worker gets"
+    MEETING = "How nodes find each other"
+    JOINING = "How nodes become one job"
     FAILING = "When a worker fails"
-    OUTPUT = "What is printed and written"
+    OUTPUT = "What is printed"
+    LOGS = "What is written to files"
     TORCHRUN = "What only lines of torchrun's say"
     LAUNCHER = "clusterrun itself"
+
+    @property
+    def topic(self) -> str:
+        """What --help takes to show it alone: ``program``."""
+        return self.name.lower()
 
 
 class Option(Struct, Generic[ValueT_co], frozen=True):

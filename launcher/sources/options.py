@@ -81,7 +81,7 @@ START_METHOD = Option(
         "Fork workers from a process that has imported what the script imports first, or give each"
         " an interpreter of its own; auto forks where that is safe"
     ),
-    group=Group.PROGRAM,
+    group=Group.STARTING,
 )
 PRELOAD: Option[str | tuple[str, ...]] = Option(
     "preload",
@@ -89,7 +89,7 @@ PRELOAD: Option[str | tuple[str, ...]] = Option(
     default="auto",
     metavar="auto|none|MODULE,...",
     help="What is imported before workers are forked; auto means what the script imports first",
-    group=Group.PROGRAM,
+    group=Group.STARTING,
 )
 PRELOAD_TIMEOUT = Option(
     "preload_timeout",
@@ -97,7 +97,7 @@ PRELOAD_TIMEOUT = Option(
     default=60.0,
     metavar="SECONDS",
     help="The time for which that may stand still, before each worker does it itself",
-    group=Group.PROGRAM,
+    group=Group.STARTING,
 )
 NNODES = Option(
     "nnodes",
@@ -137,7 +137,7 @@ NUMA_BINDING = Option(
         "The CPUs that a worker may use: those near its GPU (the first four), those near it that no"
         " other worker has (the next two), or all"
     ),
-    group=Group.WORKERS,
+    group=Group.PLACING,
 )
 NUMA_MEMORY = Option(
     "numa_memory",
@@ -148,7 +148,7 @@ NUMA_MEMORY = Option(
         "The memory that a worker gets: wherever it is first used, the GPU's NUMA node first, or"
         " that alone"
     ),
-    group=Group.WORKERS,
+    group=Group.PLACING,
 )
 NUMA_MAP: Option[tuple[MappedGpu, ...]] = Option(
     "numa_map",
@@ -159,7 +159,7 @@ NUMA_MAP: Option[tuple[MappedGpu, ...]] = Option(
         "Where GPUs are, if the machine's own tables are wrong: GPU=CPUS or GPU=node N, a GPU by"
         " index, PCI address or UUID; or a file of such lines"
     ),
-    group=Group.WORKERS,
+    group=Group.PLACING,
     otherwise="the machine's own tables",
 )
 NUMA_STRICT = Option(
@@ -168,7 +168,7 @@ NUMA_STRICT = Option(
     default=False,
     metavar="",
     help="Start nothing where a worker can't be bound as asked, instead of a remark",
-    group=Group.WORKERS,
+    group=Group.PLACING,
     kind=Kind.FLAG,
 )
 GPUS_PER_WORKER: Option[int | None] = Option(
@@ -177,7 +177,7 @@ GPUS_PER_WORKER: Option[int | None] = Option(
     default=None,
     metavar="K",
     help="The number of GPUs of each worker: worker r has the K from number r times K on",
-    group=Group.WORKERS,
+    group=Group.PLACING,
     otherwise="one",
 )
 GPU_PER_RANK = Option(
@@ -186,7 +186,7 @@ GPU_PER_RANK = Option(
     default=False,
     metavar="",
     help="Let each worker see its own GPUs alone, by its own CUDA_VISIBLE_DEVICES",
-    group=Group.WORKERS,
+    group=Group.PLACING,
     kind=Kind.FLAG,
 )
 VIRTUAL_LOCAL_RANK = Option(
@@ -195,7 +195,7 @@ VIRTUAL_LOCAL_RANK = Option(
     default=False,
     metavar="",
     help="The same, with LOCAL_RANK 0 for every worker",
-    group=Group.WORKERS,
+    group=Group.PLACING,
     kind=Kind.FLAG,
 )
 ROLE = Option(
@@ -223,7 +223,7 @@ EXEC = Option(
     default=False,
     metavar="",
     help="Become the one worker instead of looking after it; for one task per GPU",
-    group=Group.WORKERS,
+    group=Group.STARTING,
     kind=Kind.FLAG,
     everyday=True,
 )
@@ -271,7 +271,7 @@ RDZV_TIMEOUT = Option(
     default=600.0,
     metavar="SECONDS",
     help="The time that all nodes have to come",
-    group=Group.MEETING,
+    group=Group.JOINING,
 )
 TOKEN_FILE = Option(
     "token_file",
@@ -279,7 +279,7 @@ TOKEN_FILE = Option(
     default="",
     metavar="FILE",
     help="A file with a secret that all nodes must hold; CLUSTERRUN_TOKEN holds the secret itself",
-    group=Group.MEETING,
+    group=Group.JOINING,
     otherwise="none",
 )
 STRICT_JOIN = Option(
@@ -288,7 +288,7 @@ STRICT_JOIN = Option(
     default=False,
     metavar="",
     help="Refuse nodes whose script, arguments or versions differ, instead of a warning",
-    group=Group.MEETING,
+    group=Group.JOINING,
     kind=Kind.FLAG,
 )
 RUN_ID = Option(
@@ -297,7 +297,7 @@ RUN_ID = Option(
     default="",
     metavar="ID",
     help="The name of this run, the same on all its nodes",
-    group=Group.MEETING,
+    group=Group.JOINING,
     aliases=("rdzv_id",),
     otherwise="chosen at the start",
     everyday=True,
@@ -368,7 +368,7 @@ LOG_DIR: Option[str | None] = Option(
     default=None,
     metavar="DIR",
     help="Write what each worker prints to files below this folder too",
-    group=Group.OUTPUT,
+    group=Group.LOGS,
     otherwise="no files, or those that are asked for in clusterrun-logs",
     everyday=True,
 )
@@ -381,7 +381,7 @@ REDIRECTS: Option[StreamChoice | None] = Option(
         "Write standard output (1), standard error (2) or both (3) of all workers or of those named"
         " to their log files only"
     ),
-    group=Group.OUTPUT,
+    group=Group.LOGS,
     short="r",
     otherwise="none",
 )
@@ -391,7 +391,7 @@ TEE: Option[StreamChoice | None] = Option(
     default=None,
     metavar="N|LOCALRANK:N,...",
     help="Write them to log files and print them, too",
-    group=Group.OUTPUT,
+    group=Group.LOGS,
     short="t",
     otherwise="all, if there is a --log-dir and nothing is redirected",
 )
@@ -449,7 +449,7 @@ WORKERLOG = Option(
     default=False,
     metavar="",
     help="One log file for both streams of a worker, and DIR/workerlog.N is that of local rank N",
-    group=Group.OUTPUT,
+    group=Group.LOGS,
     kind=Kind.FLAG,
 )
 EVENTS: Option[str | None] = Option(
@@ -461,7 +461,7 @@ EVENTS: Option[str | None] = Option(
         "Append a line of JSON to this file for each thing that happens to the job; %n in its name"
         " stands for the node's rank"
     ),
-    group=Group.OUTPUT,
+    group=Group.LOGS,
     otherwise="no file",
 )
 VERBOSE = Option(
@@ -547,9 +547,12 @@ OPTIONS: tuple[Option[object], ...] = (
     START_METHOD,
     PRELOAD,
     PRELOAD_TIMEOUT,
+    EXEC,
     NNODES,
     NODE_RANK,
     NPROC_PER_NODE,
+    ROLE,
+    CLUSTER,
     NUMA_BINDING,
     NUMA_MEMORY,
     NUMA_MAP,
@@ -557,9 +560,6 @@ OPTIONS: tuple[Option[object], ...] = (
     GPUS_PER_WORKER,
     GPU_PER_RANK,
     VIRTUAL_LOCAL_RANK,
-    ROLE,
-    CLUSTER,
-    EXEC,
     MASTER_ADDR,
     MASTER_PORT,
     LOCAL_ADDR,
@@ -575,17 +575,17 @@ OPTIONS: tuple[Option[object], ...] = (
     HANG_TIMEOUT,
     SHUTDOWN_TIMEOUT,
     CONTAIN,
-    LOG_DIR,
-    REDIRECTS,
-    TEE,
     LOCAL_RANKS_FILTER,
     RANKS,
     LOG_LINE_PREFIX_TEMPLATE,
     DUPLICATE_STDOUT_FILTERS,
     DUPLICATE_STDERR_FILTERS,
+    VERBOSE,
+    LOG_DIR,
+    REDIRECTS,
+    TEE,
     WORKERLOG,
     EVENTS,
-    VERBOSE,
     *TORCHRUN_OPTIONS,
     CONFIG,
     DRY_RUN,

@@ -1,16 +1,21 @@
-"""--help tells of every option, in the groups of the table."""
+"""--help: the everyday options on one screen, each group on one, and every option in its group."""
+
+import sys
 
 import pytest
 
-from launcher.cli.help import help_text, version_text
+from launcher.cli.help import EVERYDAY, TOPICS, help_text, version_text
+from launcher.errors import UsageError
 from launcher.sources.option import Group, Option
 from launcher.sources.options import OPTIONS
+
+LINES_OF_A_SCREEN = 24
 
 
 @pytest.mark.parametrize("option", OPTIONS, ids=[option.name for option in OPTIONS])
 def test_every_option_is_told(option: Option[object]) -> None:
-    """With its flag, its help, and its default where it has one to speak of."""
-    told = " ".join(help_text().split())
+    """With its flag, its help, and its default where it has one to speak of, in its group."""
+    told = " ".join(help_text(option.group.topic).split())
     default = option.otherwise or option.default_text
 
     assert option.flag in told
@@ -18,23 +23,51 @@ def test_every_option_is_told(option: Option[object]) -> None:
     assert default == "false" or f"[default: {default}]" in told
 
 
-def test_groups_stand_in_their_order() -> None:
+def test_all_groups_stand_in_their_order() -> None:
     """Each heading once, as the table has them."""
-    lines = help_text().splitlines()
+    headings = [f"{group.value} (--help {group.topic}):" for group in Group]
 
-    assert [line for line in lines if line.removesuffix(":") in {g.value for g in Group}] == [
-        f"{group.value}:" for group in Group
-    ]
+    lines = help_text("all").splitlines()
 
-
-def test_lines_fit_a_narrow_terminal() -> None:
-    """Click wraps to the terminal's width, 80 at most."""
-    assert max(map(len, help_text().splitlines())) <= 80
+    assert [line for line in lines if line in headings] == headings
 
 
-def test_version_is_the_packages() -> None:
-    """The number stands in pyproject.toml alone."""
-    name, number = version_text().split()
+@pytest.mark.parametrize("topic", ["overview", *(group.topic for group in Group)])
+def test_each_answer_fits_a_small_terminal(topic: str) -> None:
+    """80 columns, which click wraps to, and 24 lines with the prompt: a larger group is to be split."""
+    lines = help_text(topic).splitlines()
 
-    assert name == "clusterrun"
-    assert number[0].isdigit()
+    assert max(map(len, lines)) <= 80
+    assert len(lines) < LINES_OF_A_SCREEN
+
+
+def test_the_overview_names_the_groups() -> None:
+    """Who has not found his option knows where to look."""
+    told = help_text()
+
+    assert all(option.flag in told for option, _ in EVERYDAY)
+    assert all(group.topic in told for group in Group)
+
+
+@pytest.mark.parametrize("word", ["train.py", "/home/me/x.py"])
+def test_the_script_is_no_topic(word: str) -> None:
+    """Asked for help before SCRIPT, the overview is meant."""
+    assert help_text(word) == help_text()
+
+
+@pytest.mark.parametrize("topic", TOPICS)
+def test_a_slip_is_told(topic: str) -> None:
+    """One letter too few still names a group, and which."""
+    with pytest.raises(UsageError) as caught:
+        help_text(topic[:-1])
+
+    assert caught.value.hint.startswith("did you mean --help ")
+
+
+def test_version_has_all_that_a_bug_report_needs() -> None:
+    """Ours stands in pyproject.toml alone; Python's and torch's are those of this environment."""
+    clusterrun, python, torch = version_text().split(", ")
+
+    assert clusterrun.startswith("clusterrun 0.")
+    assert python == f"Python {sys.version.split()[0]}"
+    assert torch == "no torch" or torch.startswith("torch 2.")

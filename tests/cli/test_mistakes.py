@@ -54,7 +54,18 @@ OF_ANY = "an option of the script stands after it:\n  clusterrun [OPTIONS] train
             "type --rdzv-id ID",
         ),
         ("--dry-run=1 train.py", "--dry-run takes no value", "type --dry-run alone"),
-        ("--help=yes", "--help takes no value", "type --help alone"),
+        ("--version=yes", "--version takes no value", "type --version alone"),
+        ("--help wrkers", "there is no help on 'wrkers'", "did you mean --help workers?"),
+        (
+            "--print-completion fsh",
+            "--print-completion: there is none for 'fsh'",
+            "did you mean fish?",
+        ),
+        (
+            "--print-completion tcsh",
+            "--print-completion: there is none for 'tcsh'",
+            "give one of bash, zsh, fish",
+        ),
     ],
 )
 def test_mistakes(line: str, message: str, hint: str) -> None:

@@ -104,6 +104,7 @@ line = parse(["--nproc", "2", "--module", "train"])
 process = ThisProcess(host="node7", cpus=8, python=sys.executable, run_id="x")
 resolve(line.flags, line.words, {}, process)
 late = {"ClusterShell", "difflib", "yaml", "shlex", "importlib.metadata", "launcher.cli.help"}
+late |= {"launcher.cli.completion"}
 print(*sorted(late & set(sys.modules)))
 print(*(name for name in sys.modules if name == "click.shell_completion"))
 """

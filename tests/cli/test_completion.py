@@ -1,0 +1,57 @@
+"""What is offered where: flags, words, files, and nothing of ours behind the script."""
+
+import pytest
+
+from launcher.cli.completion import SHELLS, completion_script, completions
+from launcher.errors import UsageError
+
+
+def offered(line: str, monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """Return what bash is told at the end of ``line``: as click reads it, from two variables."""
+    monkeypatch.setenv("COMP_WORDS", line)
+    monkeypatch.setenv("COMP_CWORD", str(len(line.split()) - (not line.endswith(" "))))
+    return completions("bash_complete", "clusterrun").splitlines()
+
+
+@pytest.mark.parametrize(
+    ("line", "found"),
+    [
+        ("clusterrun --numa-b", ["plain,--numa-binding"]),
+        ("clusterrun --max_r", ["plain,--max-restarts"]),
+        ("clusterrun --dry-run --js", ["plain,--json"]),
+        ("clusterrun --start-method s", ["plain,spawn"]),
+        ("clusterrun --start_method s", ["plain,spawn"]),
+        ("clusterrun --start-method = s", ["plain,spawn"]),
+        ("clusterrun --start-method=s", ["plain,spawn"]),
+        ("clusterrun --nproc g", ["plain,gpu"]),
+        ("clusterrun --cluster slu", ["plain,slurm"]),
+        ("clusterrun --help meet", ["plain,meeting"]),
+        ("clusterrun --print-completion z", ["plain,zsh"]),
+        ("clusterrun --config jo", ["file,jo"]),
+        ("clusterrun --log-dir lo", ["dir,lo"]),
+        ("clusterrun --pass-local-rank tr", ["file,tr"]),
+        ("clusterrun --nnodes 2 tr", ["file,tr"]),
+        ("clusterrun train.py --n", ["file,--n"]),
+        ("clusterrun train.py --lr ", ["file,"]),
+    ],
+)
+def test_what_is_offered(line: str, found: list[str], monkeypatch: pytest.MonkeyPatch) -> None:
+    """Flags in full, the words of a choice, files and folders."""
+    assert offered(line, monkeypatch) == found
+
+
+@pytest.mark.parametrize("shell", SHELLS)
+def test_each_shell_has_its_script(shell: str) -> None:
+    """For the name by which we were called."""
+    script = completion_script(shell, "torchrun")
+
+    assert f"_TORCHRUN_COMPLETE={shell}_complete" in script
+
+
+@pytest.mark.parametrize("instruction", ["1", "bash_source", "tcsh_complete"])
+def test_a_variable_that_no_script_sets(instruction: str) -> None:
+    """Says itself what is wrong."""
+    with pytest.raises(UsageError) as caught:
+        completions(instruction, "clusterrun")
+
+    assert caught.value.hint == "unset _CLUSTERRUN_COMPLETE"

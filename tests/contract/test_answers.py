@@ -1,0 +1,39 @@
+"""What the command answers without a job, and where it cannot be written."""
+
+import subprocess
+from pathlib import Path
+
+import pytest
+
+from tests.contract.launched import COMMAND, Launcher, plain_environment
+
+
+@pytest.mark.parametrize(
+    "words", ["--help", "--help all", "--version", "--print-completion bash", "--dry-run train.py"]
+)
+def test_a_full_device(tmp_path: Path, words: str) -> None:
+    """One line and an exit code, whatever was to be printed."""
+    (tmp_path / "train.py").touch()
+    with Path("/dev/full").open("w") as full:
+        done = subprocess.run(
+            [COMMAND, *words.split()],
+            cwd=tmp_path,
+            env=plain_environment(),
+            stdout=full,
+            stderr=subprocess.PIPE,
+            text=True,
+            timeout=60,
+            check=False,
+        )
+
+    why = "standard output can't be written: No space left on device"
+    assert (done.returncode, done.stderr) == (3, f"clusterrun: error: {why}\n")
+
+
+def test_help_is_one_screen(clusterrun: Launcher) -> None:
+    """On standard output, with code 0."""
+    ended = clusterrun.command("--help").ended()
+
+    assert (ended.code, ended.err) == (0, "")
+    assert ended.out.startswith("Usage: clusterrun [OPTIONS] SCRIPT [ARGS]...\n")
+    assert len(ended.out.splitlines()) < 24
