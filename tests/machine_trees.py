@@ -70,6 +70,16 @@ class MachineFacts:
     cores: Sequence[str] = ()
     """Siblings, where a core has more than one CPU."""
     packages: Sequence[str] = ("0-1", "2-3")
+    caches: Sequence[str] = ()
+    """CPUs that share an L3 cache."""
+    offline: str = ""
+    """CPUs that have a directory, and nothing in it."""
+    memory: Mapping[int, int] = field(default_factory=dict)
+    """``MemTotal`` in kB by node id."""
+    mems_allowed: str | None = None
+    """Mems_allowed_list of a captured process."""
+    cpu_max: str | None = None
+    """The limit on CPU time of control group version 2."""
     devices: Sequence[PciDevice] = ()
     kfd: Sequence[KfdNode] = ()
     """AMD's own topology, by node."""
@@ -109,9 +119,20 @@ def write_tree(root: Path, facts: MachineFacts) -> Path:
         _write_device(root, device)
     for number, node in enumerate(facts.kfd):
         write_files(root, _kfd_files(f"{KFD}/{number}", number, node))
-    if facts.allowed is not None:
-        write_files(root, {"proc/self/status": f"Name:\tx\nCpus_allowed_list:\t{facts.allowed}"})
+    for number, size in facts.memory.items():
+        text = f"Node {number} MemTotal:       {size} kB\nNode {number} MemFree:        0 kB"
+        write_files(root, {f"{NODES}/node{number}/meminfo": text})
+    write_files(root, _of_a_process(facts))
     return root
+
+
+def _of_a_process(facts: MachineFacts) -> dict[str, str]:
+    lists = {"Cpus_allowed_list": facts.allowed, "Mems_allowed_list": facts.mems_allowed}
+    lines = [f"{name}:\t{text}" for name, text in lists.items() if text is not None]
+    files = {"proc/self/status": "\n".join(["Name:\tx", *lines])} if lines else {}
+    if facts.cpu_max is not None:
+        files |= {"proc/self/cgroup": "0::/", "sys/fs/cgroup/cpu.max": facts.cpu_max}
+    return files
 
 
 def _topology(facts: MachineFacts) -> dict[str, str]:
@@ -124,6 +145,13 @@ def _topology(facts: MachineFacts) -> dict[str, str]:
         files[f"{directory}/thread_siblings_list"] = str(core)
         package = [number for number, cpus in enumerate(packages) if cpu in cpus]
         files[f"{directory}/physical_package_id"] = str(package[0] if package else -1)
+        if package:
+            files[f"{directory}/core_siblings_list"] = str(packages[package[0]])
+    caches = [CpuSet.parse(text) for text in facts.caches]
+    for cpu, cache in ((cpu, shared) for shared in caches for cpu in shared):
+        files[f"{CPUS}/cpu{cpu}/cache/index3/shared_cpu_list"] = str(cache)
+    for cpu in CpuSet.parse(facts.offline):
+        files[f"{CPUS}/cpu{cpu}/online"] = "0"
     return files
 
 

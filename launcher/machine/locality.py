@@ -79,13 +79,14 @@ class Locator:
 
     def _by_local_cpus(self, directory: str) -> Locality | None:
         for name, read in (
-            # Where the two differ the list is right.
             ("local_cpulist", self._tree.cpu_list),
             ("local_cpus", self._tree.cpu_map),
         ):
-            node = self._smallest_around(read(f"{directory}/{name}"))
-            if node is not None:
-                return Locality(node.id, f"sysfs {name}")
+            local = read(f"{directory}/{name}")
+            if local:
+                # Where the two differ the list is right, even if it tells nothing.
+                node = self._smallest_around(local)
+                return None if node is None else Locality(node.id, f"sysfs {name}")
         return None
 
     def _smallest_around(self, local: CpuSet) -> NumaNode | None:

@@ -117,7 +117,7 @@ def test_odd_numbers_in_the_tree_are_left_out(tmp_path: Path) -> None:
 
     assert str(found.allowed) == "0-7"
     assert str(found.cores[0]) == "0"
-    assert [str(package) for package in found.packages] == ["0,2-3", "4-7"]
+    assert [str(package) for package in found.packages] == ["0-3", "4-7"]
     assert found.gpus[0].numa_node is None
 
 

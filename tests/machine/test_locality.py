@@ -64,6 +64,13 @@ def test_the_list_of_local_cpus_stands_above_the_mask(tmp_path: Path) -> None:
     assert locate(tmp_path, two_nodes([device])).node == 1
 
 
+def test_a_mask_is_not_asked_where_the_list_says_all(tmp_path: Path) -> None:
+    """A virtual machine whose list is 0-1 and whose mask is 1 was seen."""
+    device = PciDevice(GPU, local_cpulist="0-7", local_cpus="0000000f")
+
+    assert locate(tmp_path, two_nodes([device])) == Locality(None, "unknown")
+
+
 def test_a_mask_of_local_cpus_is_enough(tmp_path: Path) -> None:
     """Old kernels have no list."""
     device = PciDevice(GPU, numa_node=None, local_cpus="000000f0")
