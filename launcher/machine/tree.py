@@ -12,12 +12,16 @@ class Tree:
     """Files below a root, in which a missing, unreadable or odd file is data and not an error.
 
     All paths are relative to the root: ``sys/devices/system/cpu/online``. Whatever is asked of the
-    machine goes through here, or else a captured machine could not be replayed.
+    machine goes through here, or else a captured machine could not be replayed; each file and folder
+    is read once.
     """
 
     def __init__(self, files: Files | Path) -> None:
         """Take the files, or a folder with them: ``/``, or one with a captured ``sys`` and ``proc``."""
         self._files = Folder(files) if isinstance(files, Path) else files
+        # A machine may change while it is read: what was read once is not read otherwise again.
+        self._texts: dict[str, str] = {}
+        self._names: dict[str, tuple[str, ...]] = {}
 
     @property
     def is_live(self) -> bool:
@@ -26,6 +30,12 @@ class Tree:
 
     def text(self, path: str) -> str:
         """Return what the file says, without white space around it; "" if it can't be read."""
+        found = self._texts.get(path)
+        if found is None:
+            found = self._texts[path] = self._text(path)
+        return found
+
+    def _text(self, path: str) -> str:
         try:
             return self._files.read(path).decode(errors="replace").strip()
         except OSError:
@@ -51,6 +61,12 @@ class Tree:
 
     def names(self, path: str) -> tuple[str, ...]:
         """Return the sorted names in a directory; () if there is none."""
+        found = self._names.get(path)
+        if found is None:
+            found = self._names[path] = self._listed(path)
+        return found
+
+    def _listed(self, path: str) -> tuple[str, ...]:
         try:
             return tuple(sorted(self._files.names(path)))
         except OSError:

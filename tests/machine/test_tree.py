@@ -36,6 +36,17 @@ def test_cpu_masks_are_words_of_32_bits(tmp_path: Path, mask: str, cpus: str) ->
     assert str(Tree(tmp_path).cpu_map("mask")) == cpus
 
 
+def test_what_was_read_once_stays_as_it_was(tmp_path: Path) -> None:
+    """A machine that changes while it is read is not told of in two ways."""
+    write_files(tmp_path, {"a/file": "1"})
+    tree = Tree(tmp_path)
+    before = tree.text("a/file"), tree.names("a"), tree.text("a/none")
+
+    write_files(tmp_path, {"a/file": "2", "a/none": "3"})
+
+    assert (tree.text("a/file"), tree.names("a"), tree.text("a/none")) == before
+
+
 def test_what_is_missing_is_data(tmp_path: Path) -> None:
     """No reader raises where there is nothing."""
     tree = Tree(tmp_path)
