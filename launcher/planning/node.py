@@ -214,7 +214,8 @@ def _idle_gpus(job: JobSpec, machine: Machine, workers: int) -> str:
         return ""
     plural = "GPUs" if len(idle) > 1 else "GPU"
     indices = ",".join(runs(gpu.index for gpu in idle))
-    return f"no worker uses {plural} {indices}: {workers} have {each.value} each"
+    have = "worker has" if workers == 1 else "workers have"
+    return f"no worker uses {plural} {indices}: {workers} {have} {each.value} each"
 
 
 def _bound_by_openmp(placements: Sequence[Placement], before: Mapping[str, str]) -> str:

@@ -45,10 +45,11 @@ def _is_named(gpu: Gpu, name: str) -> bool:
 
 def _is_address(name: str, bdf: str) -> bool:
     # NVML and nvidia-smi write eight digits of domain, lspci often none.
-    *domain, bus, device = name.lower().split(":")
-    own_domain, own_bus, own_device = bdf.split(":")
-    same_domain = not domain or domain[0].lstrip("0") == own_domain.lstrip("0")
-    return len(domain) < 2 and same_domain and (bus, device) == (own_bus, own_device)
+    domain, *rest = (
+        name.lower().split(":") if name.count(":") == 2 else ["", *name.lower().split(":")]
+    )
+    own_domain, *own_rest = bdf.split(":")
+    return domain.lstrip("0") == own_domain.lstrip("0") and rest == own_rest
 
 
 def _with_entry(

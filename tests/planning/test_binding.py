@@ -7,8 +7,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from launcher.domain.cpuset import CpuSet
-from launcher.domain.job import NumaBinding
+from launcher.domain.job import NumaBinding, NumaMemory
 from launcher.domain.machine import Machine
+from launcher.domain.plan import MemoryPolicy
 from launcher.planning.binding import Wish, place
 from tests.plans import machine
 
@@ -231,3 +232,67 @@ def test_near_never_narrows_node(here: Machine, workers: int) -> None:
     pairs = zip(place(Wish(NODE), here, workers), place(Wish(NEAR), here, workers), strict=True)
 
     assert all((by_node.cpus or set()) <= (near.cpus or set()) for by_node, near in pairs)
+
+
+def test_socket_is_the_package() -> None:
+    """Of the GPU's node, whatever else hangs there."""
+    here = machine(CLUSTERS, [1, 2], packages=["0-3", "4-7"], allowed="1-7")
+
+    assert masks(NumaBinding.SOCKET, here, 2) == ["1-3", "4-7"]
+
+
+def test_near_leaves_a_node_to_the_gpus_that_are_hidden_there() -> None:
+    """Another job may use them; of a node that a cpuset has cut, the part is ours alone."""
+    hidden = machine(CLUSTERS, [1, 2], visible=[0])
+    cut = machine(CLUSTERS, [1, 2], visible=[0], allowed="0-4,6-7")
+
+    assert masks(NEAR, hidden, 1) == ["0-3,6-7"]
+    assert masks(NEAR, cut, 1) == ["0-4,6-7"]
+
+
+@pytest.mark.parametrize(
+    ("workers", "each", "expected"),
+    [
+        (2, 2, ["0-3", "0-7"]),
+        (1, 4, ["0-7"]),
+        (1, 2, ["0-3"]),
+        (4, 1, ["0-3", "0-3", "0-3", "4-7"]),
+        (2, 1, ["0-3", "0-3"]),
+        (3, 2, [None, None, None]),
+    ],
+)
+def test_workers_of_several_gpus(workers: int, each: int, expected: list[str | None]) -> None:
+    """Blocks of the visible list, bound to the nodes of all its GPUs."""
+    here = machine(TWO, [0, 0, 0, 1])
+
+    found = place(Wish(NODE, gpus_per_worker=each), here, workers)
+
+    assert [None if it.cpus is None else str(it.cpus) for it in found] == expected
+    if expected[0]:
+        indices = [gpu.index for it in found for gpu in it.gpus]
+        assert indices == [*range(workers * each)]
+
+
+def test_memory_is_of_the_node_that_has_some() -> None:
+    """Of the nodes of its GPUs, not of those that near adds."""
+    here = machine(CLUSTERS, [1, 2], without_memory=[2])
+
+    first, second = place(Wish(NEAR, NumaMemory.PREFERRED), here, 2)
+
+    assert (first.memory, first.remark) == (MemoryPolicy(NumaMemory.PREFERRED, (1,)), "")
+    assert second.memory is None
+    assert second.remark == "no memory policy: this job may use no memory of node 2"
+
+
+def test_memory_without_binding() -> None:
+    """Memory may be asked for alone; who asks for nothing hears nothing."""
+    here = machine(TWO, [1, None])
+
+    first, second = place(Wish(NONE, NumaMemory.BIND), here, 2)
+
+    assert (first.cpus, first.memory) == (None, MemoryPolicy(NumaMemory.BIND, (1,)))
+    assert second.remark == (
+        "not bound: nothing tells which NUMA node its GPU is local to;"
+        " no memory policy: it belongs to no NUMA node"
+    )
+    assert [found.remark for found in place(Wish(NONE), here, 2)] == ["", ""]

@@ -10,7 +10,7 @@ from launcher.domain.machine import Machine
 from launcher.domain.plan import NodePlan
 from launcher.domain.ranks import GlobalRank, NodeRank
 from launcher.domain.world import World
-from launcher.errors import UsageError
+from launcher.errors import MachineError, UsageError
 from launcher.planning.node import plan_node
 from launcher.planning.variables import environment_before
 from tests.plans import job, machine, world
@@ -248,3 +248,50 @@ def test_a_worker_that_is_not_bound_leaves_no_cpu_idle() -> None:
     here = machine({0: "0-3", 1: "4-7"}, [0, None], packages=["0-3", "4-7"])
 
     assert plan(job(), here).remarks == ()
+
+
+def test_a_strict_job_starts_nothing_that_is_not_bound_as_asked() -> None:
+    """Exit code 3, with the line of each worker."""
+    here = machine({0: "0-3", 1: "4-7"}, [1, None])
+
+    with pytest.raises(MachineError) as caught:
+        plan(job(numa_strict=True), here)
+
+    assert caught.value.exit_code == 3
+    assert caught.value.message == "node7 can't bind all workers as asked (the test)"
+    assert caught.value.hint == (
+        "local rank 1: not bound: nothing tells which NUMA node its GPU is local to"
+    )
+
+
+def test_a_strict_job_where_all_is_well() -> None:
+    """Idle CPUs are no reason to stay away."""
+    here = machine({0: "0-3", 1: "4-7", 2: "8-11"}, [0, 1])
+
+    assert plan(job(numa_strict=True, numa_binding=NumaBinding.NODE), here).remarks
+
+
+def test_gpus_that_no_worker_uses_are_remarked() -> None:
+    """Three GPUs, two for a worker."""
+    here = machine({0: "0-3"}, [0, 0, 0])
+
+    assert plan(job(gpus_per_worker=2), here, 1).remarks == (
+        "no worker uses GPU 2: 1 worker has 2 each",
+    )
+
+
+def test_openmp_s_own_binding_is_remarked() -> None:
+    """Intel's runtime would bind the threads again; nobody minds where nothing is bound."""
+    told = "KMP_AFFINITY=compact is set: Intel's OpenMP binds its threads by that once more"
+
+    assert plan(job(), environ={"KMP_AFFINITY": "compact"}).remarks == (told,)
+    assert not plan(job(numa_binding=NumaBinding.NONE), environ={"KMP_AFFINITY": "compact"}).remarks
+
+
+def test_exclusive_workers_leave_what_is_others_without_a_word() -> None:
+    """Half of the node is for the GPU that is hidden from us."""
+    here = machine({0: "0-7"}, [0, 0], visible=[0])
+
+    found = plan(job(numa_binding=NumaBinding.EXCLUSIVE), here, 1)
+
+    assert (str(found.workers[0].cpus), found.remarks) == ("0-3", ())

@@ -62,3 +62,40 @@ def test_a_process_becomes_one_worker_or_none() -> None:
         "the test: one process can't become 2 workers (nproc_per_node: default)"
     )
     assert "srun --ntasks-per-node=2" in caught.value.hint
+
+
+@pytest.mark.parametrize(
+    ("nproc", "each", "gpus", "expected"),
+    [
+        (WorkerCount.PER_GPU, 2, 8, 4),
+        (WorkerCount.AUTO, 4, 8, 2),
+        (WorkerCount.GPU, 3, 8, 2),
+        (2, 4, 8, 2),
+        (1, 2, 8, 1),
+    ],
+)
+def test_workers_of_several_gpus(
+    nproc: int | WorkerCount, each: int, gpus: int, expected: int
+) -> None:
+    """As many as there are GPUs for."""
+    here = machine({0: "0-7"}, [0] * gpus)
+
+    assert local_size(job(nproc_per_node=nproc, gpus_per_worker=each), here) == expected
+
+
+@pytest.mark.parametrize(
+    ("nproc", "each", "gpus", "complaint"),
+    [
+        (4, 4, 8, "4 workers need 16 GPUs, but 8 are visible"),
+        (WorkerCount.PER_GPU, 4, 1, "1 worker needs 4 GPUs, but 1 is visible"),
+        (WorkerCount.PER_GPU, 2, 0, "1 worker needs 2 GPUs, but none is visible"),
+    ],
+)
+def test_too_few_gpus(nproc: int | WorkerCount, each: int, gpus: int, complaint: str) -> None:
+    """With the numbers, and what to change."""
+    here = machine({0: "0-7"}, [0] * gpus)
+
+    with pytest.raises(UsageError) as caught:
+        local_size(job(nproc_per_node=nproc, gpus_per_worker=each), here)
+
+    assert caught.value.message == f"gpus_per_worker is {each} (the test): {complaint}"

@@ -145,3 +145,54 @@ def test_no_binding_is_no_binding() -> None:
 
     assert worker.cpus is None
     assert worker.gpus
+
+
+def test_a_task_among_others_divides_with_them() -> None:
+    """Where all see the same GPUs and CPUs, each has its own slice."""
+    here = machine(NODES, [0, 0, 1, 1])
+
+    masks = [
+        str(plan(layout(rank), here, numa_binding=NumaBinding.EXCLUSIVE).workers[0].cpus)
+        for rank in range(4)
+    ]
+
+    assert masks == ["0-1", "2-3", "4-5", "6-7"]
+
+
+def test_a_task_that_sees_its_gpu_alone_leaves_the_others_their_slices() -> None:
+    """The bus shows them, whatever the container hides."""
+    here = machine(NODES, [0, 0, 1, 1], visible=[3])
+
+    (worker,) = plan(layout(3), here, numa_binding=NumaBinding.EXCLUSIVE).workers
+
+    assert str(worker.cpus) == "6-7"
+
+
+@pytest.mark.parametrize("visible", [[0, 1, 2, 3], [2], []])
+def test_a_task_with_cpus_of_its_own_divides_them_with_nobody(visible: list[int]) -> None:
+    """The scheduler has done that."""
+    here = machine(NODES, [0, 0, 1, 1], visible=visible, allowed="4-5")
+
+    (worker,) = plan(layout(2, own_cpus=True), here, numa_binding=NumaBinding.EXCLUSIVE).workers
+
+    assert str(worker.cpus) == "4-5"
+
+
+def test_tasks_without_gpus_divide_what_they_share() -> None:
+    """As the workers of one clusterrun a node would."""
+    (worker,) = plan(layout(2), machine(NODES), numa_binding=NumaBinding.EXCLUSIVE).workers
+
+    assert str(worker.cpus) == "4-5"
+
+
+def test_a_task_of_several_gpus() -> None:
+    """Blocks of what all see, or all of what it sees alone."""
+    here = machine(NODES, [0, 0, 1, 1])
+
+    (of_all,) = plan(layout(1, 2), here, gpus_per_worker=2).workers
+    (alone,) = plan(
+        layout(1, 2), machine(NODES, [0, 0, 1, 1], visible=[2, 3]), gpus_per_worker=2
+    ).workers
+
+    assert [gpu.index for gpu in of_all.gpus] == [gpu.index for gpu in alone.gpus] == [2, 3]
+    assert (of_all.env["LOCAL_RANK"], alone.env["LOCAL_RANK"]) == ("1", "0")

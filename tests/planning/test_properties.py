@@ -1,0 +1,144 @@
+"""What holds of every plan, on machines that hypothesis makes up."""
+
+from collections.abc import Iterable
+from itertools import combinations
+
+import pytest
+from hypothesis import Phase, find, given, settings
+from hypothesis import strategies as st
+
+from launcher.domain.cpuset import CpuSet
+from launcher.domain.job import NumaBinding, NumaMemory
+from launcher.domain.machine import Machine
+from launcher.planning.binding import Placement, Wish, place
+from tests.planning.generated import FEATURES, Generated, machines
+
+DIVIDING = [mode for mode in NumaBinding if mode.divides]
+AT_NODES = [NumaBinding.NODE, *DIVIDING]
+WISHES = st.builds(
+    Wish,
+    st.sampled_from(NumaBinding),
+    st.sampled_from(NumaMemory),
+    st.none() | st.integers(1, 4),
+)
+
+
+@pytest.mark.parametrize("feature", FEATURES)
+def test_each_feature_occurs(feature: str) -> None:
+    """Else what holds here says nothing of it."""
+    quick = settings(max_examples=2000, phases=[Phase.generate], database=None)
+
+    found = find(machines(), lambda made: feature in made.features, settings=quick)
+
+    assert feature in found.features
+
+
+def check_masks(made: Generated, wish: Wish, workers: int) -> None:
+    """Whatever is wished for, a worker gets CPUs and memory that it may use, or is left alone."""
+    here = made.machine
+    found = place(wish, here, workers)
+
+    assert len(found) == workers
+    assert found == place(wish, here, workers)
+    nodes = {node.id: node for node in here.nodes}
+    for each in found:
+        assert each.cpus is None or (each.cpus and each.cpus <= here.allowed)
+        if each.memory is not None:
+            assert each.memory.nodes
+            assert all(nodes[at].has_memory and nodes[at].cpus for at in each.memory.nodes)
+            assert set(each.memory.nodes) <= _known_nodes(each) or not each.gpus
+
+
+def check_nodes(made: Generated, mode: NumaBinding, workers: int, each_has: int | None) -> None:
+    """A worker is bound at the nodes of its GPUs, and not at all where one of them isn't known."""
+    here = made.machine
+    for found in place(Wish(mode, gpus_per_worker=each_has), here, workers):
+        if found.gpus and found.cpus is not None:
+            assert all(gpu.numa_node is not None for gpu in found.gpus)
+            assert found.cpus <= _reach(here, _known_nodes(found))
+            assert set(found.numa_nodes) == _known_nodes(found)
+
+
+def check_division(made: Generated, mode: NumaBinding, workers: int, each_has: int | None) -> None:
+    """What is divided is disjoint and of whole cores; only where cores are short it is shared."""
+    here = made.machine
+    found = place(Wish(mode, gpus_per_worker=each_has), here, workers)
+    own = [each for each in found if each.cpus is not None and "shares its node" not in each.remark]
+
+    for one, other in combinations(own, 2):
+        assert not (one.cpus or CpuSet()) & (other.cpus or CpuSet())
+    for each in own:
+        reach = _reach(here, each.numa_nodes)
+        for core in here.cores:
+            part = core & (each.cpus or CpuSet())
+            assert not part or part == core & here.allowed & reach
+    for each in found:
+        if "shares its node" in each.remark:
+            assert not here.cores_known or _is_short_of_cores(here, found, each)
+
+
+def _known_nodes(found: Placement) -> set[int]:
+    return {gpu.numa_node for gpu in found.gpus if gpu.numa_node is not None}
+
+
+def _reach(here: Machine, ids: Iterable[int]) -> CpuSet:
+    """Return the CPUs of these nodes, and of those that share CPUs with them."""
+    cpus = CpuSet.union_of(node.cpus for node in here.nodes if node.id in set(ids))
+    return CpuSet.union_of([cpus, *(node.cpus for node in here.nodes if node.cpus & cpus)])
+
+
+def _is_short_of_cores(here: Machine, found: Iterable[Placement], shared: Placement) -> bool:
+    """Whether some node of the worker has fewer cores than there are GPUs, or workers, to divide by."""
+    for number in shared.numa_nodes:
+        reach = _reach(here, [number])
+        own = CpuSet.union_of(node.cpus for node in here.nodes if node.id == number)
+        cores = sum(1 for core in here.cores if core & here.allowed & own)
+        ids = {node.id for node in here.nodes if node.cpus & reach}
+        gpus = sum(1 for site in here.sites if site.numa_node in ids)
+        workers = sum(1 for each in found if ids & set(each.numa_nodes))
+        if cores < max(gpus, workers):
+            return True
+    return False
+
+
+PER_WORKER = st.none() | st.integers(1, 4)
+
+
+@given(machines(), WISHES, st.integers(1, 10))
+def test_masks(made: Generated, wish: Wish, workers: int) -> None:
+    """They are never empty, never outside of what is allowed, and always the same."""
+    check_masks(made, wish, workers)
+
+
+@given(machines(), st.sampled_from(AT_NODES), st.integers(1, 10), PER_WORKER)
+def test_nodes(
+    made: Generated, mode: NumaBinding, workers: int, gpus_per_worker: int | None
+) -> None:
+    """No worker is bound to a node that is not its GPUs'."""
+    check_nodes(made, mode, workers, gpus_per_worker)
+
+
+@given(machines(), st.sampled_from(DIVIDING), st.integers(1, 10), PER_WORKER)
+def test_division(
+    made: Generated, mode: NumaBinding, workers: int, gpus_per_worker: int | None
+) -> None:
+    """Exclusive masks are disjoint and hold whole cores."""
+    check_division(made, mode, workers, gpus_per_worker)
+
+
+@pytest.mark.long
+@settings(max_examples=3000, deadline=None)
+@given(
+    machines(),
+    WISHES,
+    st.sampled_from(AT_NODES),
+    st.sampled_from(DIVIDING),
+    st.integers(1, 16),
+)
+def test_all_of_it_for_long(
+    made: Generated, wish: Wish, at: NumaBinding, dividing: NumaBinding, workers: int
+) -> None:
+    """The same, with many more machines."""
+    check_masks(made, wish, workers)
+    check_nodes(made, at, workers, wish.gpus_per_worker)
+    check_division(made, dividing, workers, wish.gpus_per_worker)
