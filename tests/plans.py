@@ -36,6 +36,7 @@ def job(**values: Any) -> JobSpec:  # noqa: ANN401 - as the fields of JobSpec
         "master_port": None,
         "port_candidates": (),
         "rdzv_endpoint": None,
+        "base_port": 6170,
         "rdzv_timeout": 600.0,
         "token": None,
         "strict_join": False,

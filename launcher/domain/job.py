@@ -151,7 +151,7 @@ class JobSpec(Struct, frozen=True):
     tasks: Fact[TaskLayout | None]
     """No flag, the cluster's; None: this clusterrun starts all workers of its node."""
     hosts: Fact[tuple[str, ...]]
-    """No flag, the cluster's: names of the nodes by rank; () where nothing tells."""
+    """Names of the nodes by rank, ``--hosts`` or the cluster's; () where nothing tells."""
     cluster: Fact[str]
     """Whose variables were read; "none" for nobody's."""
     numa_node: Fact[int | None]
@@ -167,6 +167,8 @@ class JobSpec(Struct, frozen=True):
     """No flag, the cluster's: ports to meet at, the first that is free; () where a port is given."""
     rdzv_endpoint: Fact[str | None]
     """Where agents meet for the whole job: ``HOST``, ``HOST:PORT``, ``[::1]:29500``."""
+    base_port: Fact[int]
+    """The first port of each node's workers in Paddle's variables."""
     rdzv_timeout: Fact[float]
     """Seconds that all nodes have to come."""
     token: Fact[str | None]

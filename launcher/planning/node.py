@@ -15,6 +15,7 @@ from launcher.planning.assigned_node import assigned_part
 from launcher.planning.binding import Placement, Wish, place
 from launcher.planning.gpu_variables import own_gpus_variables
 from launcher.planning.numa_map import with_map
+from launcher.planning.paddle_variables import paddle_variables
 from launcher.planning.rivals import hidden_sites
 from launcher.planning.tasks import place_task
 from launcher.planning.threads import threads_per_worker
@@ -74,6 +75,7 @@ def plan_node(  # noqa: PLR0913 - a plan is made of all that is known
                     **variables.worker_variables(world, LocalRank(index), error_files),
                     **here.variables,
                     **own_gpus_variables(job, machine, placement.gpus, index, before),
+                    **paddle_variables(job, world, LocalRank(index)),
                 },
                 here.reason or _why_0(job),
             )

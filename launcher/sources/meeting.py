@@ -8,7 +8,7 @@ from launcher.domain.endpoint import Endpoint
 from launcher.domain.facts import Fact
 from launcher.errors import UsageError
 from launcher.sources import options
-from launcher.sources.said import Said, said_by_exports, settle
+from launcher.sources.said import Said, find, said_by_exports, settle
 from launcher.sources.shape import Shape
 from launcher.sources.typed import Typed
 
@@ -47,6 +47,9 @@ def settle_meeting(
     # Scripts that export them for their workers name the same port in --rdzv-endpoint, where it
     # would be taken: so only here.
     own = shape.place.own_exports if shape.place else ()
+    if shape.first_host.value is not None and find(options.MASTER_ADDR, sources) is None:
+        # Who lists hosts for this job says where it meets; an export is for any launcher.
+        own = (*own, "MASTER_ADDR")
     return _at_address((*sources, said_by_exports(environ, own)), shape, typed)
 
 
@@ -67,10 +70,10 @@ def _at_endpoint(endpoint: Fact[str | None], sources: Sequence[Said]) -> Meeting
 
 
 def _at_address(sources: Sequence[Said], shape: Shape, typed: Typed) -> Meeting:
-    nobody: Fact[str | None] = Fact(None, "default")
-    address = settle(
-        options.MASTER_ADDR, sources, shape.place.master_addr if shape.place else nobody
-    )
+    otherwise = shape.first_host
+    if otherwise.value is None and shape.place:
+        otherwise = shape.place.master_addr
+    address = settle(options.MASTER_ADDR, sources, otherwise)
     if address.value is None:
         raise _nowhere(shape, typed)
     port, candidates = _ports(sources, shape)

@@ -7,7 +7,7 @@ from launcher.domain.cpuset import CpuSet
 from launcher.domain.job import MappedGpu, NumaBinding, NumaMemory, StartMethod, WorkerCount
 from launcher.domain.ranks import RankSet
 from launcher.domain.streams import StreamChoice
-from launcher.sources import torchrun_values, values
+from launcher.sources import host_options, paddle_options, torchrun_values, values
 from launcher.sources.numa_map import numa_map
 from launcher.sources.option import Group, Kind, Option
 from launcher.sources.torchrun_options import TORCHRUN_OPTIONS
@@ -254,6 +254,7 @@ LOCAL_ADDR: Option[str | None] = Option(
     metavar="HOST",
     help="This node's own address: MASTER_ADDR where it is node 0 and nothing else says",
     group=Group.MEETING,
+    aliases=("node_ip",),
     otherwise="found by itself",
 )
 RDZV_ENDPOINT: Option[str | None] = Option(
@@ -551,8 +552,12 @@ OPTIONS: tuple[Option[object], ...] = (
     NNODES,
     NODE_RANK,
     NPROC_PER_NODE,
+    host_options.HOSTS,
+    host_options.HOSTFILE,
     ROLE,
     CLUSTER,
+    paddle_options.USE_PADDLECLOUD,
+    host_options.DEVICES,
     NUMA_BINDING,
     NUMA_MEMORY,
     NUMA_MAP,
@@ -563,6 +568,7 @@ OPTIONS: tuple[Option[object], ...] = (
     MASTER_ADDR,
     MASTER_PORT,
     LOCAL_ADDR,
+    paddle_options.BASE_PORT,
     RDZV_ENDPOINT,
     RDZV_TIMEOUT,
     TOKEN_FILE,

@@ -1,6 +1,15 @@
 """What no source of a job tells, but the process itself."""
 
+from collections.abc import Callable, Collection
+
 from msgspec import Struct
+
+
+def _addresses_of(name: str) -> Collection[str]:
+    # Few jobs ask.
+    from launcher.sources.own_host import addresses_of  # noqa: PLC0415 - see above
+
+    return addresses_of(name)
 
 
 class ThisProcess(Struct, frozen=True):
@@ -16,3 +25,5 @@ class ThisProcess(Struct, frozen=True):
     """A name for the run, that no other process of this host has at the same time."""
     called: str = "clusterrun"
     """The name of the command; as ``torchrun``, every default is torchrun's."""
+    addresses: Callable[[str], Collection[str]] = _addresses_of
+    """The addresses of a host by its name; its own for ""."""

@@ -15,6 +15,7 @@ from launcher.domain.facts import Fact
 from launcher.domain.job import JobSpec, Program, ProgramKind
 from launcher.errors import UsageError
 from launcher.sources import options, torchrun_options
+from launcher.sources.chosen_devices import with_devices
 from launcher.sources.clusters.cluster import Surroundings
 from launcher.sources.executables import find_interpreter
 from launcher.sources.files import FileKind, kind_of
@@ -23,6 +24,8 @@ from launcher.sources.meeting import settle_meeting
 from launcher.sources.misplaced import misplaced_options
 from launcher.sources.nested import NESTED_WARNING, left_by_outer_launch
 from launcher.sources.option import Option
+from launcher.sources.paddle_habits import paddles_own
+from launcher.sources.paddle_options import BASE_PORT
 from launcher.sources.process import ThisProcess
 from launcher.sources.programs import COMMAND_LINE, Manner, find_program
 from launcher.sources.replacing import expect_replaceable
@@ -77,6 +80,7 @@ PLAIN: tuple[Option[object], ...] = (
     options.DUPLICATE_STDOUT_FILTERS,
     options.DUPLICATE_STDERR_FILTERS,
     options.WORKERLOG,
+    BASE_PORT,
 )
 """Options that are fields of the job as they stand, whatever else is said."""
 
@@ -142,7 +146,7 @@ def resolve(
     told, program_words = _sources(typed, inherited)
     translated = translate(told, inherited, called=process.called)
     sources = translated.sources
-    env = _env(sources)
+    env = with_devices(_env(sources), sources, inherited)
     # Which GPUs the workers see is the job's own choice, whatever the cluster has set.
     seen = {name: env[name].value for name in env.keys() & {"CUDA_VISIBLE_DEVICES"}}
     around = Surroundings(inherited | seen, process, typed)
@@ -221,6 +225,7 @@ def _job(
     interpreter = settle(options.PYTHON, sources, _default_python(around))
     meeting = settle_meeting(sources, around.variables, shape, around.typed)
     plain: dict[str, Any] = {option.name: settle(option, sources) for option in PLAIN}
+    plain |= paddles_own(sources, around.variables, shape.cluster)
     return JobSpec(
         **plain,
         nnodes=shape.nnodes,

@@ -14,14 +14,18 @@ from launcher.domain.job import TaskLayout, WorkerCount
 from launcher.errors import UsageError
 from launcher.sources.clusters.cluster import Place, Surroundings
 from launcher.sources.clusters.detection import NO_CLUSTER, detect
+from launcher.sources.host_options import DEVICES, HOSTFILE, HOSTS
 from launcher.sources.options import (
     CLUSTER,
+    GPUS_PER_WORKER,
+    LOCAL_ADDR,
     MASTER_ADDR,
     NNODES,
     NODE_RANK,
     NPROC_PER_NODE,
     RDZV_ENDPOINT,
 )
+from launcher.sources.paddle_options import USE_PADDLECLOUD
 from launcher.sources.said import Said, find, said_by_exports, settle
 from launcher.sources.torchrun_lines import default_workers
 
@@ -61,6 +65,8 @@ class Shape(Struct, frozen=True):
     """Whose variables were read, whether they hold or not."""
     run_id: Fact[str] | None = None
     """The cluster's, where all nodes have it."""
+    first_host: Fact[str | None] = Fact(None, "default")
+    """Of the hosts that the user lists."""
     numa_node: Fact[int | None] = Fact(None, "default")
     """The cluster's, whoever else decides the shape: what is outside of it is another job's."""
     unclear: Fact[str] = Fact("", "default")
@@ -87,21 +93,72 @@ def find_shape(sources: Sequence[Said], around: Surroundings, *, is_nested: bool
 
     """
     asked = settle(CLUSTER, sources)
+    cloud = find(USE_PADDLECLOUD, sources)
+    if cloud and cloud.value and not asked.value:
+        asked = Fact("paddle", cloud.origin)
     if is_nested and not asked.value:
         asked = Fact(NO_CLUSTER, "inside a worker")
-    around = replace(around, nnodes=find(NNODES, sources))
+    listed = _listed(sources, around)
+    around = replace(around, nnodes=listed.nnodes or find(NNODES, sources))
     cluster, place = detect(asked, around)
     said = (*sources, said_by_exports(around.variables))
     wish = Wish(
         nnodes=around.nnodes,
-        node_rank=find(NODE_RANK, sources),
-        nproc_per_node=find(NPROC_PER_NODE, sources),
-        has_address=bool(find(MASTER_ADDR, said) or find(RDZV_ENDPOINT, said)),
+        node_rank=find(NODE_RANK, sources) or listed.node_rank,
+        nproc_per_node=find(NPROC_PER_NODE, sources) or listed.workers,
+        has_address=bool(
+            find(MASTER_ADDR, said) or find(RDZV_ENDPOINT, said) or listed.hosts.value
+        ),
         otherwise=default_workers(around.process.called),
         meets_anywhere=bool(find(RDZV_ENDPOINT, sources)),
     )
     numa_node = place.numa_node if place else Fact(None, "default")
-    return replace(settle_shape(wish, place), cluster=cluster, numa_node=numa_node)
+    shape = replace(settle_shape(wish, place), cluster=cluster, numa_node=numa_node)
+    if not listed.hosts.value:
+        return shape
+    first = Fact(listed.hosts.value[0], listed.hosts.origin)
+    return replace(shape, hosts=listed.hosts, first_host=first)
+
+
+class _Listed(Struct, frozen=True):
+    """What a list of hosts, or of devices, says of the shape."""
+
+    hosts: Fact[tuple[str, ...]] = Fact((), "default")
+    nnodes: Fact[int] | None = None
+    node_rank: Fact[int | None] | None = None
+    workers: Workers | None = None
+
+
+def _listed(sources: Sequence[Said], around: Surroundings) -> _Listed:
+    devices = find(DEVICES, sources)
+    each = find(GPUS_PER_WORKER, sources)
+    per_worker = (each and each.value) or 1
+    workers = Fact(max(1, len(devices.value) // per_worker), devices.origin) if devices else None
+    if not find(HOSTS, sources) and not find(HOSTFILE, sources):
+        return _Listed(workers=workers)
+    from launcher.sources.listed_hosts import find_listed  # noqa: PLC0415 - few jobs list them
+    from launcher.sources.own_host import own_rank  # noqa: PLC0415 - as above
+
+    listed = find_listed(sources)
+    if listed is None:
+        return _Listed(workers=workers)
+    hosts, nnodes = listed.hosts, find(NNODES, sources)
+    if nnodes and nnodes.value != len(hosts.value):
+        raise UsageError(
+            f"nnodes is {nnodes}, and {hosts.origin} lists {len(hosts.value)}",
+            f"leave {nnodes.origin} out",
+        )
+    own_address = find(LOCAL_ADDR, sources)
+    here = (own_address and own_address.value) or around.process.host
+    said = find(NODE_RANK, sources)
+    rank = said or own_rank(hosts, here, around.process.addresses)
+    name = hosts.value[rank.value or 0] if (rank.value or 0) < len(hosts.value) else ""
+    return _Listed(
+        hosts=hosts,
+        nnodes=Fact(len(hosts.value), hosts.origin),
+        node_rank=Fact(rank.value, rank.origin),
+        workers=workers or listed.slots.get(name),
+    )
 
 
 def settle_shape(wish: Wish, place: Place | None) -> Shape:

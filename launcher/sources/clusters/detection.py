@@ -17,7 +17,8 @@ class Known(NamedTuple):
     name: str
     """What ``--cluster`` calls it; entries may share one."""
     word: str
-    """What its variables begin with, up to the first _; where none does, nothing of it is imported."""
+    """What its variables begin with, up to the first _; where none does, nothing of it is imported.
+    "" where none need be there."""
     file: str
     """The file beside this one that holds it."""
     cluster: str
@@ -55,6 +56,7 @@ DETECTION = (
     Known("volcano", "VK", "volcano", "Volcano"),
     Known("skypilot", "SKYPILOT", "skypilot", "SkyPilot"),
     Known("sagemaker", "SM", "sagemaker", "SageMaker"),
+    Known("paddle", "PADDLE", "paddle", "Paddle"),
     # AzureML shows itself by LOCAL_RANK, so after all whose pods may have that from elsewhere.
     Known("azureml", "LOCAL", "azureml", "AzureMl"),
     # A file of hosts, and no word of who was started on which.
@@ -71,6 +73,8 @@ DETECTION = (
     Known("pai-dlc", "WORLD", "pai_dlc", "NodeTriple", by_name=True),
     Known("aihc", "WORLD", "pai_dlc", "NodeTriple", by_name=True),
     Known("intel-mpi", "MPI", "mpich", "Mpich", by_name=True),
+    # A job for Paddle of which flags say all.
+    Known("paddle", "", "paddle", "PaddleByName", by_name=True),
 )
 """In the order of asking, each with the reason for its place."""
 
@@ -89,11 +93,10 @@ def detect(asked: Fact[str], around: Surroundings) -> tuple[Fact[str], Place | N
     """
     if asked.value == NO_CLUSTER:
         return asked, None
-    words = {name.partition("_")[0] for name in around.variables}
+    words = {"", *(name.partition("_")[0] for name in around.variables)}
     for known in DETECTION:
-        if known.word in words and (
-            asked.value == known.name or not (asked.value or known.by_name)
-        ):
+        is_meant = asked.value == known.name or not (asked.value or known.by_name)
+        if is_meant and known.word in words:
             cluster = known.load()
             if sign := cluster.sign(around.variables):
                 origin = asked.origin if asked.value else sign

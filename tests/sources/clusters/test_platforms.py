@@ -112,6 +112,15 @@ OPENMPI = {
     "master_addr": "10.77.0.1 (OMPI_MCA_orte_hnp_uri)",
     "run_id": "2537947137 (PMIX_NAMESPACE)",
 }
+PADDLE = {
+    "nnodes": "2 (PADDLE_TRAINERS)",
+    "hosts": "['10.1.1.1', '10.1.1.2'] (PADDLE_TRAINERS)",
+    "master_addr": "10.1.1.1 (PADDLE_TRAINERS)",
+    "base_port": "6007 (PADDLE_PORT)",
+    "workerlog": "True (PADDLE_TRAINERS)",
+    "log_dir": "logs (--log-dir)",
+}
+PADDLE_FLAGS = ("--log_dir", "logs")
 ON_N0 = {"master_addr": "n0 (MASTER_ADDR)", "master_port": "29500 (default)"}
 
 CASES = [
@@ -248,6 +257,30 @@ CASES = [
         {"nnodes": "4 (--nnodes)", "node_rank": "1 (JOB_COMPLETION_INDEX)", "master_addr": "job-0.svc (--master-addr)"},
         ("--nnodes", "4", "--master-addr", "job-0.svc"),
     ),
+    Case("paddle.0", "paddle", {**PADDLE, "node_rank": "0 (PADDLE_TRAINER_ID)"}, PADDLE_FLAGS),
+    Case("paddle.1", "paddle", {**PADDLE, "node_rank": "1 (PADDLE_TRAINER_ID)"}, PADDLE_FLAGS),
+    Case(
+        "paddle.endpoints",
+        "paddle",
+        {
+            "nnodes": "2 (PADDLE_TRAINER_ENDPOINTS)",
+            "node_rank": "1 (PADDLE_TRAINER_ID)",
+            "master_addr": "bert-worker-0 (PADDLE_TRAINER_ENDPOINTS)",
+            "base_port": "6170 (default)",
+        },
+    ),
+    Case(
+        "paddle.master",
+        "paddle",
+        {
+            "nnodes": "2 (--hosts)",
+            "node_rank": "1 (--node-rank)",
+            "nproc_per_node": "4 (PADDLE_NPROC_PER_NODE)",
+            "port_candidates": "[38714] (PADDLE_MASTER)",
+        },
+        ("--hosts", "10.0.0.1,10.0.0.2", "--node-rank", "1"),
+    ),
+    Case("paddle.worker", "none", {"nnodes": "1 (default)"}),
     Case(
         "exports.1",
         "exports",
@@ -307,6 +340,9 @@ BROKEN = [
     ("flux.task", {"FLUX_JOB_SIZE": "5"}, "FLUX_JOB_SIZE is 5, and FLUX_JOB_NNODES 2: nodes have"),
     ("lsf.task", {"JSM_NAMESPACE_SIZE": "9"}, "JSM_NAMESPACE_SIZE is 9, and JSM_NAMESPACE_LOCAL"),
     ("kubernetes.1", {"JOB_COMPLETION_INDEX": "one"}, "JOB_COMPLETION_INDEX: 'one' is not a number"),
+    ("paddle.1", {"PADDLE_TRAINER_ID": "2"}, "PADDLE_TRAINER_ID is 2, and PADDLE_TRAINERS 2"),
+    ("paddle.master", {"PADDLE_NNODES": "x"}, "PADDLE_NNODES: 'x' is not a number"),
+    ("paddle.master", {}, "PADDLE_TRAINER_ENDPOINTS needs the hosts of all 2 nodes"),
     ("exports.1", {"NODE_RANK": "2"}, "NODE_RANK is 2, and NNODES 2: they don't fit together"),
 ]  # fmt: skip
 
@@ -545,3 +581,46 @@ def test_pals_takes_its_hosts_from_pbs(folder: Path, capsys: pytest.CaptureFixtu
     job = dry_run(capsys, environ)["job"]
 
     assert job["master_addr"] == {"value": "x1000", "origin": "PBS_NODEFILE"}
+
+
+def test_workers_of_a_paddle_job_get_paddles_variables(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    """Ranks, endpoints and a device each, beside torchrun's."""
+    workers = dry_run(capsys, variables("paddle.1"), "--nproc-per-node", "2")["workers"]
+
+    last = workers[1]["env"]
+    assert last["PADDLE_TRAINER_ID"] == last["RANK"] == "3"
+    assert last["PADDLE_TRAINERS_NUM"] == last["WORLD_SIZE"] == "4"
+    assert last["PADDLE_CURRENT_ENDPOINT"] == "10.1.1.2:6008"
+    assert last["PADDLE_TRAINER_ENDPOINTS"] == (
+        "10.1.1.1:6007,10.1.1.1:6008,10.1.1.2:6007,10.1.1.2:6008"
+    )
+    assert last["FLAGS_selected_gpus"] == "1"
+
+
+def test_a_line_of_paddles_launcher(capsys: pytest.CaptureFixture[str]) -> None:
+    """The options of ``python -m paddle.distributed.launch``, on the second of two nodes."""
+    told = dry_run(
+        capsys,
+        {},
+        *("--cluster_node_ips=192.168.0.16,192.168.0.17", "--node_ip=192.168.0.17"),
+        *("--started_port=6200", "--selected_gpus=0,1", "--use_paddlecloud", "--log_dir=mylog"),
+    )
+
+    job, last = told["job"], told["workers"][1]["env"]
+    assert job["node_rank"] == {"value": 1, "origin": "--cluster-node-ips"}
+    assert job["nproc_per_node"] == {"value": 2, "origin": "--selected-gpus"}
+    assert job["master_addr"] == {"value": "192.168.0.16", "origin": "--cluster-node-ips"}
+    assert job["cluster"] == {"value": "paddle", "origin": "--use-paddlecloud"}
+    assert job["workerlog"]["value"] is True
+    assert last["CUDA_VISIBLE_DEVICES"] == "0,1"
+    assert last["PADDLE_CURRENT_ENDPOINT"] == "192.168.0.17:6201"
+
+
+def test_a_job_for_paddle_by_name_alone(capsys: pytest.CaptureFixture[str]) -> None:
+    """On one node nothing needs to be set."""
+    told = dry_run(capsys, {}, "--cluster", "paddle", "--nproc-per-node", "2")
+
+    endpoints = [worker["env"]["PADDLE_CURRENT_ENDPOINT"] for worker in told["workers"]]
+    assert endpoints == ["127.0.0.1:6170", "127.0.0.1:6171"]

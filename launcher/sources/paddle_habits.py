@@ -1,0 +1,24 @@
+"""What a job for Paddle has otherwise than others where nobody says anything."""
+
+from collections.abc import Mapping, Sequence
+
+from launcher.domain.facts import Fact
+from launcher.sources.clusters.variables import Variables
+from launcher.sources.options import LOG_DIR, WORKERLOG
+from launcher.sources.paddle_options import BASE_PORT
+from launcher.sources.said import Said, find
+
+
+def paddles_own(
+    sources: Sequence[Said], environ: Mapping[str, str], cluster: Fact[str]
+) -> dict[str, Fact[object]]:
+    """Return values by the names of their options; none for a job of another kind."""
+    if cluster.value != "paddle":
+        return {}
+    own: dict[str, Fact[object]] = {}
+    port = Variables(environ).number("PADDLE_PORT", "PADDLE_START_PORT")
+    if port and find(BASE_PORT, sources) is None:
+        own[BASE_PORT.name] = Fact(port.value, port.origin)
+    if find(LOG_DIR, sources) and find(WORKERLOG, sources) is None:
+        own[WORKERLOG.name] = Fact(value=True, origin=cluster.origin)
+    return own
