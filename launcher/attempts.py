@@ -11,6 +11,7 @@ from launcher.domain.machine import Machine
 from launcher.domain.outcome import Outcome
 from launcher.domain.plan import NodePlan
 from launcher.machine.memory import OomCounters, struck_between
+from launcher.machine.tree import Tree
 from launcher.planning.node import plan_node
 from launcher.rendezvous.single_node import SingleNode
 from launcher.sources.resolve import Resolved
@@ -67,7 +68,8 @@ class JobAttempts:
     def _describe(self, plan: NodePlan) -> None:
         from launcher.report.start import describe_start  # noqa: PLC0415 - only where it is asked for
 
-        for line in describe_start(plan):
+        balancing = Tree(ROOT).integer("proc/sys/kernel/numa_balancing")
+        for line in describe_start(plan, moves_pages=bool(balancing)):
             self._workers.say(f"clusterrun: {line}")
 
     def out_of_memory(self) -> str:

@@ -23,7 +23,7 @@ from launcher.domain.preparation import Prepared
 from launcher.domain.restarts import rules_of
 from launcher.domain.streams import Std
 from launcher.errors import LauncherError
-from launcher.planning.node import plan_node
+from launcher.planning.node import not_as_asked, plan_node
 from launcher.planning.preparation import preparation_of
 from launcher.planning.ranks import local_size
 from launcher.planning.variables import environment_before
@@ -61,7 +61,7 @@ def plan_lone_worker(resolved: Resolved, environ: Mapping[str, str]) -> NodePlan
     job = resolved.job
     machine = this_machine(environment_before(job, environ, resolved.unset))
     local_size(job, machine)
-    return plan_node(
+    plan = plan_node(
         job,
         machine,
         lone_worker_world(job),
@@ -69,6 +69,9 @@ def plan_lone_worker(resolved: Resolved, environ: Mapping[str, str]) -> NodePlan
         error_files=None,
         environ=environ,
     )
+    if job.numa_strict.value:
+        _try_binding(job, plan)
+    return plan
 
 
 def launch(
@@ -141,7 +144,12 @@ def _prepare(
     fork_server: ForkServer,
     environ: Mapping[str, str],
 ) -> None:
-    """Have the fork server import what the script imports first, while the nodes meet."""
+    """Have the fork server import what the script imports first, while the nodes meet.
+
+    Raises:
+        LauncherError: the job can't be run here as described.
+
+    """
     job = resolved.job
     plan = plan_node(
         job,
@@ -151,9 +159,19 @@ def _prepare(
         error_files=None,
         environ=environ,
     )
+    if job.numa_strict.value:
+        _try_binding(job, plan)
     preparation = preparation_of(job, plan, environment_before(job, environ, resolved.unset))
     if preparation is not None:
         fork_server.prepare(preparation)
+
+
+def _try_binding(job: JobSpec, plan: NodePlan) -> None:
+    from launcher.workers.trial import troubles_of  # noqa: PLC0415 - only strict jobs try
+
+    troubles = troubles_of(plan)
+    if troubles:
+        raise not_as_asked(job, plan.host, troubles)
 
 
 def _tell_prepared(workers: WorkerGroup, prepared: Prepared, *, verbose: bool) -> None:

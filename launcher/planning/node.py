@@ -1,6 +1,6 @@
 """The plan of this node for one attempt, from all that is known before it starts."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import NamedTuple, assert_never
 
 from launcher.domain.cpuset import CpuSet, runs
@@ -160,10 +160,13 @@ def _expect_no_trouble(job: JobSpec, machine: Machine, placements: Sequence[Plac
     ]
     troubles = [*filter(None, [machine.visible_remark]), *of_workers]
     if troubles:
-        raise MachineError(
-            f"{machine.host} can't bind all workers as asked ({job.numa_strict.origin})",
-            "\n".join(troubles),
-        )
+        raise not_as_asked(job, machine.host, troubles)
+
+
+def not_as_asked(job: JobSpec, host: str, troubles: Iterable[str]) -> MachineError:
+    """Return the error of a strict job on ``host`` whose workers can't be bound, a line for each."""
+    message = f"{host} can't bind all workers as asked ({job.numa_strict.origin})"
+    return MachineError(message, "\n".join(troubles))
 
 
 def _remarks(

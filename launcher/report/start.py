@@ -9,8 +9,14 @@ WORTH_A_WORD = 0.005
 """Seconds: what was imported more quickly is only counted."""
 
 
-def describe_start(plan: NodePlan) -> Iterator[str]:
-    """Yield a line on the attempt, and one on each worker."""
+def describe_start(plan: NodePlan, *, moves_pages: bool = False) -> Iterator[str]:
+    """Yield a line on the attempt, and one on each worker.
+
+    Args:
+        plan: what is started.
+        moves_pages: whether the kernel does, to the CPUs that use them.
+
+    """
     world = plan.world
     port = "a port that is chosen" if world.master_port is None else world.master_port
     yield (
@@ -22,6 +28,8 @@ def describe_start(plan: NodePlan) -> Iterator[str]:
         yield f"gloo, NCCL and TensorPipe are told of interface {world.interface}"
     for worker in plan.workers:
         yield f"rank {worker.rank}: {_place(worker)}"
+    if moves_pages and any(worker.cpus for worker in plan.workers):
+        yield "kernel.numa_balancing is on: the kernel moves pages to the CPUs that use them"
 
 
 def _place(worker: WorkerPlan) -> str:

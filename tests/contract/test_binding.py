@@ -119,3 +119,43 @@ def test_a_dry_run_of_the_command_itself(clusterrun: Launcher) -> None:
     ] == [(0, 0, 1, 1, "4-7"), (1, 1, 0, 0, "0-3")]
     assert plan["workers"][1]["env"]["OMP_NUM_THREADS"] == "4"
     assert plan["workers"][1]["env"]["RANK"] == "1"
+
+
+def test_a_strict_job_that_can_t_be_bound(clusterrun: Launcher) -> None:
+    """Nothing is started, and exit code 3 says whose fault it is."""
+    job = clusterrun.script(
+        "print('started')",
+        "--numa-strict",
+        "--numa-memory=bind",
+        workers=1,
+        environ={"CUDA_VISIBLE_DEVICES": "x"},
+        around=("taskset", "-c", str(min(os.sched_getaffinity(0)))),
+    )
+
+    ended = job.ended()
+
+    assert (ended.code, ended.out) == (3, "")
+    assert "can't bind all workers as asked (--numa-strict)" in ended.err
+    assert job.left() == []
+
+
+def test_memory_and_cpus_of_a_node(clusterrun: Launcher) -> None:
+    """As the kernel tells of a worker, in the first attempt and after a restart."""
+    script = """
+        import os, sys
+        [cpus] = [line.split()[1] for line in open("/proc/self/status") if "Cpus_allowed_l" in line]
+        policies = {line.split()[1] for line in open("/proc/self/numa_maps")}
+        print("on", cpus, *policies)
+        sys.exit(os.environ["TORCHELASTIC_RESTART_COUNT"] == "0")
+    """
+    options = ("--numa-memory=bind", "--numa-strict", "--max-restarts=1")
+
+    planned = clusterrun.script(script, *options, "--dry-run", "--json", workers=1).ended()
+    ended = clusterrun.script(script, *options, workers=1).ended()
+
+    (worker,) = json.loads(planned.out)["workers"]
+    if worker["memory"] is None:
+        pytest.skip(f"one worker has no node here: {worker['remark']}")
+    nodes = ",".join(map(str, worker["memory"]["numa_nodes"]))
+    assert ended.code == 0
+    assert ended.out.splitlines() == [f"on {worker['cpus']} bind:{nodes}"] * 2

@@ -51,6 +51,13 @@ def test_the_attempt_and_each_worker_have_a_line() -> None:
     ]
 
 
+def test_a_kernel_that_moves_pages_is_told_of() -> None:
+    """It is worth a line where somebody is bound."""
+    (line,) = set(describe_start(plan(), moves_pages=True)) - set(describe_start(plan()))
+
+    assert line.startswith("kernel.numa_balancing is on")
+
+
 def test_the_interface_is_said_where_libraries_are_told_of_it() -> None:
     """It is set for the user, who should know."""
     assert "gloo, NCCL and TensorPipe are told of interface eth0" in describe_start(plan("eth0"))

@@ -1,0 +1,36 @@
+"""Whether the kernel lets workers be bound as planned, tried before any of them is there."""
+
+import os
+
+from launcher.domain.plan import NodePlan, WorkerPlan
+from launcher.workers.fork_server.worker_start import bind, binding_of, take_memory_of
+from launcher.workers.fork_server_client import memory_of
+
+
+def troubles_of(plan: NodePlan) -> list[str]:
+    """Return why workers could not be bound as ``plan`` has it, a line each; [] if all could.
+
+    It is tried in a child, as this process is not to be bound.
+    """
+    reading, writing = os.pipe()
+    child = os.fork()
+    if child == 0:
+        try:
+            os.write(writing, "\n".join(_tried(plan)).encode())
+        finally:
+            os._exit(0)
+    os.close(writing)
+    with os.fdopen(reading, encoding="utf-8") as said:
+        troubles = said.read().splitlines()
+    os.waitpid(child, 0)
+    return troubles
+
+
+def _tried(plan: NodePlan) -> list[str]:
+    tried = ((worker, _try(worker)) for worker in plan.workers)
+    return [f"local rank {worker.local_rank}: {trouble}" for worker, trouble in tried if trouble]
+
+
+def _try(worker: WorkerPlan) -> str:
+    cpus = None if worker.cpus is None else sorted(worker.cpus)
+    return bind(cpus) or binding_of(os.getpid(), cpus) or take_memory_of(memory_of(worker))
