@@ -14,6 +14,7 @@ from launcher.machine.folder import Folder
 from launcher.machine.inspect import inspect
 from launcher.machine.tree import Tree
 from launcher.planning.node import plan_node
+from launcher.planning.numa_map import with_map
 from launcher.planning.ranks import local_size
 from launcher.planning.variables import environment_before
 from launcher.rendezvous.assumed import assumed_world
@@ -48,7 +49,7 @@ def preview(resolved: Resolved, environ: Mapping[str, str]) -> Preview:
     """
     job = resolved.job
     place = _place(resolved, environ)
-    machine = _inspect(resolved, place)
+    machine = with_map(_inspect(resolved, place), job.numa_map)
     plan = plan_node(
         job,
         machine,

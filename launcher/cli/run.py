@@ -114,12 +114,18 @@ def _show_machine(parsed: CommandLine, environ: Mapping[str, str], called: str) 
 
 def _print(text: str) -> ExitCode:
     try:
-        print(text, flush=True)
+        print(_printable(text), flush=True)
     except BrokenPipeError:
         raise
     except OSError as error:
         raise MachineError(f"standard output can't be written: {error.strerror}") from None
     return ExitCode.SUCCESS
+
+
+def _printable(text: str) -> str:
+    """Return the text with escapes for what standard output has no letters for: a path may have any."""
+    encoding = getattr(sys.stdout, "encoding", None) or "ascii"
+    return text.encode(encoding, "backslashreplace").decode(encoding)
 
 
 def _warn(resolved: Resolved) -> None:

@@ -72,7 +72,7 @@ def worker_json(plan: NodePlan, worker: WorkerPlan) -> Mapping[str, object]:
         "rank": worker.rank,
         "local_rank": int(_local_rank(worker)),
         "gpu": _only([gpu.index for gpu in worker.gpus]),
-        "gpus": [_gpu_json(gpu) for gpu in worker.gpus],
+        "gpus": [gpu_json(gpu) for gpu in worker.gpus],
         "numa_node": _only(worker.numa_nodes),
         "numa_nodes": worker.numa_nodes,
         "cpus": None if worker.cpus is None else str(worker.cpus),
@@ -87,7 +87,8 @@ def _only(numbers: Sequence[int]) -> int | None:
     return numbers[0] if len(numbers) == 1 else None
 
 
-def _gpu_json(gpu: Gpu) -> Mapping[str, object]:
+def gpu_json(gpu: Gpu) -> Mapping[str, object]:
+    """Return one GPU for programs."""
     return {
         "index": gpu.index,
         "address": gpu.bdf,

@@ -3,14 +3,12 @@
 import json
 from collections.abc import Iterator, Mapping, Sequence
 
-from msgspec.structs import asdict
-
 from launcher.domain.cpuset import CpuSet
 from launcher.domain.machine import Gpu, Machine, NumaNode
 from launcher.domain.plan import NodePlan
 from launcher.report.distances import describe_distances
 from launcher.report.drawing import Cell, Ink, Row, Style, draw, in_ink
-from launcher.report.dry_run import worker_json, workers_section
+from launcher.report.dry_run import gpu_json, worker_json, workers_section
 from launcher.report.numbers import siblings, strided
 
 _UNITS = ((2**40, "TiB"), (2**30, "GiB"), (2**20, "MiB"))
@@ -21,9 +19,9 @@ def as_text(name: str, machine: Machine, plan: NodePlan, style: Style) -> str:
     _, table = workers_section(plan)
     told = f", GPUs by {plan.visible_origin}" if plan.visible_origin else ""
     parts = [
-        [f"{in_ink(name, Ink.STRONG, style)}: {_summary(machine)}"],
+        [*draw([Row("head", [Cell(f"{name}: {_summary(machine)}", Ink.STRONG)])], style)],
         [*draw([*_packages(machine, style), *_elsewhere(machine)], style)],
-        [*_notes(machine)],
+        [*draw([Row("note", [Cell(note)]) for note in _notes(machine)], style)],
         [f"{in_ink('workers', Ink.STRONG, style)}{told}", *(f"  {line}" for line in table)],
         [f"remark: {remark}" for remark in plan.remarks],
     ]
@@ -41,8 +39,8 @@ def as_json(machine: Machine, plan: NodePlan) -> str:
         "cores": [str(cpus) for cpus in machine.cores],
         "cores_known": machine.cores_known,
         "caches": [str(cpus) for cpus in machine.caches],
-        "gpus": [{**asdict(gpu), "visible": _identity(gpu) in visible} for gpu in machine.gpus],
-        "sites": [asdict(site) for site in machine.sites],
+        "gpus": [{**_gpu_json(gpu), "visible": _identity(gpu) in visible} for gpu in machine.gpus],
+        "sites": [{"address": site.bdf, "numa_node": site.numa_node} for site in machine.sites],
         "visible": [gpu.uuid or gpu.bdf for gpu in machine.visible],
         "visible_origin": machine.visible_origin,
         "workers": [_without_variables(worker_json(plan, worker)) for worker in plan.workers],
@@ -61,6 +59,10 @@ def _node_json(node: NumaNode) -> Mapping[str, object]:
     }
 
 
+def _gpu_json(gpu: Gpu) -> Mapping[str, object]:
+    return {**gpu_json(gpu), "vendor": gpu.vendor, "model": gpu.model, "parent": gpu.parent}
+
+
 def _without_variables(worker: Mapping[str, object]) -> Mapping[str, object]:
     return {name: value for name, value in worker.items() if name != "env"}
 
@@ -74,12 +76,7 @@ def _summary(machine: Machine) -> str:
         (len(cpus), "CPU"),
         (sum(not gpu.parent for gpu in machine.gpus), "GPU"),
     )
-    told = [_count(number, name) for number, name in counts if number]
-    if machine.allowed != cpus:
-        told.append(f"{len(machine.allowed)} of the CPUs for this process")
-    if machine.cpu_quota is not None:
-        told.append(f"{machine.cpu_quota:g} CPUs' worth of time")
-    return ", ".join(told)
+    return ", ".join(_count(number, name) for number, name in counts if number)
 
 
 def _count(number: int, name: str) -> str:
@@ -211,7 +208,16 @@ def _elsewhere(machine: Machine) -> Iterator[Row]:
 
 
 def _notes(machine: Machine) -> Iterator[str]:
-    if CpuSet.union_of(machine.cores) - machine.allowed:
-        yield "[ ]: CPUs that this process may not use"
-    for line in describe_distances(machine.nodes):
-        yield f"distances of nodes: {line}"
+    cpus = CpuSet.union_of(machine.cores)
+    if closed := cpus - machine.allowed:
+        yield f"[ ]: {len(closed)} of {_count(len(cpus), 'CPU')}, which this process may not use"
+    if machine.cpu_quota is not None:
+        yield f"limit of the control group: {machine.cpu_quota:g} CPUs' worth of time"
+    match describe_distances(machine.nodes):
+        case []:
+            pass
+        case [line]:
+            yield f"distances of nodes: {line}"
+        case lines:
+            yield "distances of nodes:"
+            yield from lines

@@ -1,0 +1,308 @@
+"""clusterrun topo: the real command, on this machine, on real ones and on some that don't exist."""
+
+import json
+import os
+import pty
+import subprocess
+import tarfile
+from collections.abc import Mapping
+from itertools import pairwise
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from launcher.cli.run import run
+from tests.contract.launched import COMMAND, Launcher, plain_environment
+from tests.machine_trees import PciDevice, two_nodes, write_files, write_tree
+from tests.real_machines import captured, recommended, tree_of, unpacked
+
+GPUS = (
+    PciDevice("0000:17:00.0", numa_node=0, uuid="GPU-0", minor=0, behind="pci0000:00/0000:00:01.0"),
+    PciDevice("0000:ca:00.0", numa_node=1, uuid="GPU-1", minor=1),
+)
+MACHINE = two_nodes(GPUS, allowed="1-7")
+
+Capture = pytest.CaptureFixture[str]
+
+
+def said(capsys: Capture, *words: str, environ: Mapping[str, str] | None = None) -> str:
+    """Return what the command prints, which has nothing to complain of."""
+    code = run(words, environ or {})
+
+    out, err = capsys.readouterr()
+    assert (code, err) == (0, "")
+    return out
+
+
+def told(capsys: Capture, *words: str, environ: Mapping[str, str] | None = None) -> Any:  # noqa: ANN401 - as JSON is
+    """Return the JSON of the same."""
+    return json.loads(said(capsys, *words, "--json", environ=environ))
+
+
+def dry(capsys: Capture, *words: str, environ: Mapping[str, str] | None = None) -> Any:  # noqa: ANN401 - as JSON is
+    """Return the JSON of a dry run of this file with these options."""
+    return json.loads(
+        said(capsys, "--dry-run", "--json", "--run-id=x", *words, __file__, environ=environ)
+    )
+
+
+def test_this_machine(clusterrun: Launcher) -> None:
+    """Drawn without a colour where nobody looks at a terminal."""
+    ended = clusterrun.command("topo", workers=2).ended()
+
+    assert (ended.code, ended.err) == (0, "")
+    assert ended.out.startswith(f"{os.uname().nodename}: ")
+    assert "\x1b" not in ended.out
+    assert "\nworkers" in ended.out
+
+
+def test_this_machine_for_programs(clusterrun: Launcher) -> None:
+    """The CPUs that this process may use, by the kernel's own word."""
+    ended = clusterrun.command("topo", "--json", "--nproc-per-node=2").ended()
+
+    found = json.loads(ended.out)
+    allowed = {int(cpu) for core in found["cores"] for cpu in _numbers(core)}
+    assert {*_numbers(found["allowed_cpus"])} == os.sched_getaffinity(0) <= allowed
+    assert [worker["local_rank"] for worker in found["workers"]] == [0, 1]
+
+
+def _numbers(cpus: str) -> list[int]:
+    spans = (part.partition("-") for part in cpus.split(","))
+    return [cpu for low, _, high in spans for cpu in range(int(low), int(high or low) + 1)]
+
+
+@pytest.mark.parametrize("name", ["machine.tar.xz", "machine.tar.gz"])
+def test_a_capture_of_this_machine_says_what_the_machine_does(
+    clusterrun: Launcher, name: str
+) -> None:
+    """A dry run and a drawing of it are those of the machine itself."""
+    dry_run = ("--dry-run", "--json", "--run-id=x", "--nproc-per-node=2", __file__)
+
+    written = clusterrun.command("topo", "--capture", name).ended()
+    here = [clusterrun.command(*words).ended().out for words in (("topo", "--json"), dry_run)]
+    there = [
+        clusterrun.command("--machine-root", name, *words).ended().out
+        for words in (("topo", "--json"), dry_run)
+    ]
+
+    assert (written.code, written.err) == (0, "")
+    assert f"clusterrun topo --machine-root {name}" in written.out
+    assert here == there
+    assert os.uname().nodename.encode() not in (clusterrun.folder / name).read_bytes()
+
+
+def test_nothing_private_is_captured(clusterrun: Launcher) -> None:
+    """Neither the host's name nor variables that are nobody's business, nor who the user is."""
+    secrets = {"SECRET": "open-sesame", "USER": "ada-lovelace", "CUDA_VISIBLE_DEVICES": "1"}
+    clusterrun.command("topo", "--capture", "machine.tar.gz", environ=secrets).ended()
+
+    with tarfile.open(clusterrun.folder / "machine.tar.gz") as archive:
+        contents = {
+            member.name: archive.extractfile(member).read()  # type: ignore[union-attr]
+            for member in archive
+            if member.isreg()
+        }
+
+    everything = b"\n".join(contents.values())
+    assert b"sesame" not in everything
+    assert b"lovelace" not in everything
+    assert f'"{os.uname().nodename}"'.encode() not in everything
+    assert json.loads(contents["machine/capture.json"])["variables"] == {
+        "CUDA_VISIBLE_DEVICES": "1"
+    }
+    assert {name.split("/")[1] for name in contents} <= {"capture.json", "sys", "proc", "dev"}
+
+
+def test_a_capture_is_replayed_with_the_variables_of_its_process(
+    tmp_path: Path, capsys: Capture
+) -> None:
+    """Those for GPUs; ours don't count there, and the job's own do."""
+    root, archive = write_tree(tmp_path / "m", MACHINE), str(tmp_path / "m.tar.xz")
+    reversed_list, none = {"CUDA_VISIBLE_DEVICES": "1,0"}, {"CUDA_VISIBLE_DEVICES": ""}
+
+    said(capsys, "topo", "--machine-root", str(root), "--capture", archive, environ=reversed_list)
+    words = ("--machine-root", archive)
+
+    assert [it["gpu"] for it in dry(capsys, *words, environ=none)["workers"]] == [1, 0]
+    assert [it["gpu"] for it in told(capsys, "topo", *words, environ=none)["workers"]] == [1, 0]
+    own = ("--env", "CUDA_VISIBLE_DEVICES=0", *words)
+    assert [it["gpu"] for it in dry(capsys, *own, environ=none)["workers"]] == [0]
+
+
+def expect_the_same_again(root: Path, folder: Path, capsys: Capture) -> None:
+    """Capture a replayed machine, and the replay of that: all say the same, to the byte."""
+    places = [str(root), str(folder / "once.tar.xz"), str(folder / "twice.tar.xz")]
+    for here, there in pairwise(places):
+        said(capsys, "topo", "--machine-root", here, "--capture", there)
+
+    drawn = [told(capsys, "topo", "--machine-root", place) for place in places]
+    plans = [dry(capsys, "--machine-root", place) for place in places]
+
+    assert drawn[0] == drawn[1] == drawn[2]
+    assert plans[0]["workers"] == plans[1]["workers"] == plans[2]["workers"]
+    assert (folder / "once.tar.xz").read_bytes() == (folder / "twice.tar.xz").read_bytes()
+
+
+def test_a_replayed_machine_is_captured_as_it_was(tmp_path: Path, capsys: Capture) -> None:
+    """With a GPU that its process could see and not open."""
+    root = write_tree(tmp_path / "m", MACHINE)
+    write_files(root, {"dev/nvidia0": "", "dev/nvidia1": ""})
+    (root / "dev/nvidia1").chmod(0)
+
+    expect_the_same_again(root, tmp_path, capsys)
+
+    found = told(capsys, "topo", "--machine-root", str(tmp_path / "twice.tar.xz"))
+    assert found["allowed_cpus"] == "1-7"
+    assert [gpu["address"] for gpu in found["gpus"]] == ["0000:17:00.0"]
+
+
+@pytest.mark.parametrize("name", sorted({name for name, _, _ in recommended()})[:4])
+def test_real_machines_are_captured_as_they_were(
+    tmp_path: Path, capsys: Capture, name: str
+) -> None:
+    """By what their vendors and hwloc know of them."""
+    expect_the_same_again(tree_of(name, tmp_path / "m"), tmp_path, capsys)
+
+
+@pytest.mark.parametrize("name", [name for name in captured() if not name.startswith("kfd")])
+def test_an_archive_of_others_is_as_good_as_its_folder(
+    tmp_path: Path, capsys: Capture, name: str
+) -> None:
+    """As gather-topology of hwloc makes them; their root is a folder inside."""
+    (tmp_path / "m").mkdir()
+    folder = unpacked(name, tmp_path / "m")
+    archive = Path(__file__).parents[3] / "shared/machines/sysfs" / name
+
+    found = [told(capsys, "topo", "--machine-root", str(it)) for it in (folder, archive)]
+
+    assert found[0] == found[1]
+
+
+def test_binding_is_drawn_as_asked(tmp_path: Path, capsys: Capture) -> None:
+    """All options of a launch count, before the word and behind it."""
+    root = str(write_tree(tmp_path, MACHINE))
+
+    near = told(capsys, "topo", "--machine-root", root, "--allowed-cpus", "0-3,6")
+    none = told(capsys, "--numa-binding=none", "topo", "--machine-root", root)
+    four = told(capsys, "--nproc-per-node=4", "topo", "--machine-root", root)
+
+    assert [worker["cpus"] for worker in near["workers"]] == ["0-3", "6"]
+    assert [worker["cpus"] for worker in none["workers"]] == [None, None]
+    assert len(four["workers"]) == 4
+
+
+@pytest.mark.parametrize(
+    ("environ", "ink"),
+    [
+        ({"TERM": "xterm"}, "\x1b["),
+        ({"TERM": "dumb"}, ""),
+        ({"TERM": "xterm", "NO_COLOR": "1"}, ""),
+    ],
+)
+def test_colours_are_for_terminals_that_want_them(
+    tmp_path: Path, environ: Mapping[str, str], ink: str
+) -> None:
+    """And lines are as wide as the terminal at most."""
+    root = write_tree(tmp_path, MACHINE)
+
+    text = on_a_terminal(("topo", "--machine-root", str(root)), {**environ, "COLUMNS": "40"})
+
+    assert ink in text
+    assert ("\x1b" in text) == bool(ink)
+    assert "GPU 1" in text
+    if not ink:
+        tree = [line for line in text.splitlines() if line.startswith(("├", "└", "│", "   "))]
+        assert max(map(len, tree)) <= 40
+
+
+def test_a_locale_without_utf_8(tmp_path: Path) -> None:
+    """Plain ASCII, in a file too."""
+    root = write_tree(tmp_path / "größe", MACHINE)
+
+    done = subprocess.run(
+        [COMMAND, "topo", "--machine-root", root],
+        env={**plain_environment(), "PYTHONIOENCODING": "ascii"},
+        capture_output=True,
+        timeout=60,
+        check=True,
+    )
+
+    assert done.stdout.isascii()
+    assert b"`- node 0" in done.stdout
+    assert rb"gr\xf6\xdfe: 2 packages" in done.stdout
+
+
+def on_a_terminal(words: tuple[str, ...], environ: Mapping[str, str]) -> str:
+    """Return what the command prints to a terminal."""
+    ours, its = pty.openpty()
+    usual = {name: value for name, value in plain_environment().items() if name != "NO_COLOR"}
+    try:
+        process = subprocess.Popen(
+            [COMMAND, *words],
+            env={**usual, "PYTHONIOENCODING": "utf-8", **environ},
+            stdin=subprocess.DEVNULL,
+            stdout=its,
+            stderr=its,
+        )
+    finally:
+        os.close(its)
+    text = b""
+    try:
+        while chunk := _read(ours):
+            text += chunk
+        assert process.wait(60) == 0
+    finally:
+        os.close(ours)
+        process.kill()
+        process.wait(60)
+    return text.decode()
+
+
+def _read(descriptor: int) -> bytes:
+    try:
+        return os.read(descriptor, 65536)
+    except OSError:
+        # What a terminal says when the other end is closed.
+        return b""
+
+
+def test_a_script_called_topo_is_run_by_its_path(clusterrun: Launcher) -> None:
+    """The word alone is the command; a path, a module or a program of that name is none."""
+    (clusterrun.folder / "topo").write_text("print('the script')\n")
+    (clusterrun.folder / "topo.py").write_text("print('the module')\n")
+
+    assert "NUMA" in clusterrun.command("topo").ended().out
+    assert clusterrun.command("./topo").ended().out == "the script\n"
+    assert clusterrun.command("-m", "topo").ended().out == "the module\n"
+
+
+def test_options_of_a_script_called_topo(clusterrun: Launcher) -> None:
+    """The complaint says how to run it."""
+    (clusterrun.folder / "topo").write_text("print('the script')\n")
+
+    ended = clusterrun.command("topo", "--lr", "1").ended()
+
+    assert ended.code == 2
+    assert ended.err.startswith("clusterrun: error: there is no option --lr\n")
+    assert "to run the file topo instead:\n    clusterrun ./topo --lr 1\n" in ended.err
+
+
+def test_help_of_the_command(clusterrun: Launcher) -> None:
+    """Its own, with the options that matter to it."""
+    ended = clusterrun.command("topo", "--help").ended()
+
+    assert ended.code == 0
+    assert ended.out.startswith("Usage: clusterrun topo [OPTIONS]\n")
+    assert "--capture FILE" in ended.out
+    assert "--numa-binding" in ended.out
+
+
+def test_a_gpu_that_is_missing_can_still_be_captured(clusterrun: Launcher) -> None:
+    """It is what a bug report would be about: no plan is made for it."""
+    words = ("--nproc-per-node=gpu", "topo")
+
+    drawn = clusterrun.command(*words).ended()
+    written = clusterrun.command(*words, "--capture", "m.tar.gz").ended()
+
+    assert (drawn.code, written.code) == (2, 0)

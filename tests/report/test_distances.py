@@ -1,0 +1,53 @@
+"""Distances of NUMA nodes: one line where there is a pattern, a table where there is none."""
+
+import pytest
+
+from launcher.domain.cpuset import CpuSet
+from launcher.domain.machine import NumaNode
+from launcher.report.distances import describe_distances
+
+
+def nodes(*rows: str, ids: tuple[int, ...] = ()) -> list[NumaNode]:
+    """Return nodes with these rows of distances."""
+    numbers = ids or tuple(range(len(rows)))
+    return [
+        NumaNode(number, CpuSet(), dict(zip(numbers, map(int, row.split()), strict=False)))
+        for number, row in zip(numbers, rows, strict=True)
+    ]
+
+
+@pytest.mark.parametrize(
+    ("rows", "lines"),
+    [
+        (("10",), []),
+        (("10 21", "21 10"), []),
+        (("10 21 21", "21 10 21", "21 21 10"), []),
+        (("10", "21 10"), []),
+        (
+            ("10 12 32 32", "12 10 32 32", "32 32 10 12", "32 32 12 10"),
+            ["12 within 0-1 and within 2-3; 32 else"],
+        ),
+        (
+            ("10 12 20 32", "12 10 20 32", "20 20 10 32", "32 32 32 10"),
+            ["12 within 0-1; 20 within 0-2; 32 else"],
+        ),
+        (
+            ("10 16 22", "16 10 16", "22 16 10"),
+            ["   0  1  2", "0 10 16 22", "1 16 10 16", "2 22 16 10"],
+        ),
+        (
+            ("10 16 22", "22 10 22", "22 22 10"),
+            ["   0  1  2", "0 10 16 22", "1 22 10 22", "2 22 22 10"],
+        ),
+    ],
+)
+def test_distances_in_few_words(rows: tuple[str, ...], lines: list[str]) -> None:
+    """Nothing where all are alike or some are not told."""
+    assert describe_distances(nodes(*rows)) == lines
+
+
+def test_ids_are_labels() -> None:
+    """As on a POWER9 with GPUs for nodes."""
+    found = nodes("10 40 80", "40 10 80", "80 80 10", ids=(0, 8, 255))
+
+    assert describe_distances(found) == ["40 within 0,8; 80 else"]

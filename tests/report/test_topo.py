@@ -1,0 +1,242 @@
+"""What clusterrun topo prints: machines drawn to the letter, and as JSON."""
+
+import json
+import re
+from pathlib import Path
+from typing import Any
+
+import pytest
+from msgspec.structs import replace
+
+from launcher.domain.cpuset import CpuSet
+from launcher.domain.machine import Gpu, Machine
+from launcher.domain.plan import NodePlan
+from launcher.planning.node import plan_node
+from launcher.report.drawing import Style
+from launcher.report.topo import as_json, as_text
+from tests.plans import job, machine, world
+
+DRAWINGS = Path(__file__).parent / "drawings"
+
+
+def planned(what: Machine, workers: int) -> NodePlan:
+    """Return the plan of so many workers there."""
+    return plan_node(job(), what, world(workers), unset=(), error_files=None, environ={})
+
+
+def drawing(what: Machine, **style: Any) -> str:  # noqa: ANN401 - as Style's fields
+    """Return the drawing of a machine, without the table of who would run where."""
+    text = as_text("node7", what, planned(what, 2), Style(**style))
+    return re.split(r"\n\n(?:\x1b\[1m)?workers", text)[0] + "\n"
+
+
+def of_memory(what: Machine, *gibibytes: int) -> Machine:
+    """Return the machine with so much memory on each node."""
+    nodes = tuple(
+        replace(node, memory=size << 30) for node, size in zip(what.nodes, gibibytes, strict=True)
+    )
+    return replace(what, nodes=nodes)
+
+
+def named(what: Machine, model: str) -> Machine:
+    """Return the machine with GPUs of this model, all of them visible."""
+    gpus = tuple(replace(gpu, model=model) for gpu in what.gpus)
+    return replace(what, gpus=gpus, visible=gpus)
+
+
+def dgx_a100() -> Machine:
+    """Return 256 CPUs in eight nodes, GPUs on every second node and not in their order."""
+    nodes = range(8)
+    found = machine(
+        {
+            node: f"{16 * node}-{16 * node + 15},{128 + 16 * node}-{143 + 16 * node}"
+            for node in nodes
+        },
+        gpus=(3, 3, 1, 1, 7, 7, 5, 5),
+        packages=("0-63,128-191", "64-127,192-255"),
+        cores=[f"{core},{core + 128}" for core in range(128)],
+        caches=[f"{first}-{first + 3},{first + 128}-{first + 131}" for first in range(0, 128, 4)],
+        distances={
+            one: {it: 10 if it == one else 12 if it // 4 == one // 4 else 32 for it in nodes}
+            for one in nodes
+        },
+    )
+    return named(of_memory(found, *[252] * 8), "NVIDIA A100-SXM4-40GB")
+
+
+def snc4() -> Machine:
+    """Return two packages of four nodes; a scheduler left us half of them and two of four GPUs."""
+    found = machine(
+        {node: f"{8 * node}-{8 * node + 7}" for node in range(8)},
+        gpus=(1, 3),
+        packages=("0-31", "32-63"),
+        allowed="2-31",
+        sites=(1, 3, 5, None),
+        visible=(1,),
+        quota=12.5,
+    )
+    return of_memory(found, *[64] * 8)
+
+
+def virtual_machine() -> Machine:
+    """Return a machine whose firmware tells of no core, and of no node of its GPU."""
+    found = machine(
+        {0: "0-7"}, gpus=(0,), packages=[str(cpu) for cpu in range(8)], cores_known=False
+    )
+    (gpu,) = named(of_memory(found, 30), "NVIDIA L4").gpus
+    placed = replace(gpu, locality="single node")
+    return replace(of_memory(found, 30), gpus=(placed,), visible=(placed,))
+
+
+def knights_landing() -> Machine:
+    """Return a package of four nodes with CPUs and four with fast memory alone; four CPUs a core."""
+    cpus = ("0-17", "18-35", "36-51", "52-67")
+    far = {one: {it: 10 if it == one else 31 for it in range(8)} for one in range(8)}
+    for one in range(8):
+        for it in range(4):
+            far[one][it] = 10 if it == one else 21 if one < 4 else 41
+        if one >= 4:
+            far[one][one - 4] = 31
+            far[one - 4][one] = 31
+    found = machine(
+        {
+            node: ",".join(
+                str(CpuSet(cpu + 68 * lane for cpu in CpuSet.parse(cpus[node])))
+                for lane in range(4)
+            )
+            if node < 4
+            else ""
+            for node in range(8)
+        },
+        cores=[f"{core},{core + 68},{core + 136},{core + 204}" for core in range(68)],
+        distances=far,
+    )
+    return of_memory(found, *[24] * 4, *[4] * 4)
+
+
+def without_numa() -> Machine:
+    """Return two packages of a kernel that knows no nodes; siblings stand beside each other."""
+    return machine(
+        {},
+        packages=("0-7", "8-15"),
+        cores=[f"{cpu}-{cpu + 1}" for cpu in range(0, 16, 2)],
+        allowed="0-15",
+    )
+
+
+def sliced() -> Machine:
+    """Return a machine of two GPUs, one of which is cut into two slices."""
+    found = named(
+        machine({0: "0-3", 1: "4-7"}, gpus=(0, 1), packages=("0-3", "4-7")), "NVIDIA H100"
+    )
+    parts = tuple(
+        Gpu(
+            0,
+            found.gpus[0].bdf,
+            f"MIG-{name}",
+            0,
+            "sysfs numa_node",
+            "nvidia",
+            "MIG 3g.40gb",
+            "GPU-0",
+        )
+        for name in "ab"
+    )
+    return replace(found, gpus=(*found.gpus, *parts), visible=parts)
+
+
+MACHINES = {
+    "dgx_a100": dgx_a100(),
+    "snc4": snc4(),
+    "virtual_machine": virtual_machine(),
+    "knights_landing": knights_landing(),
+    "without_numa": without_numa(),
+    "sliced": sliced(),
+}
+
+
+@pytest.mark.parametrize("name", MACHINES)
+def test_machines_to_the_letter(name: str) -> None:
+    """As the files in ``drawings`` have them."""
+    assert drawing(MACHINES[name]) == (DRAWINGS / f"{name}.txt").read_text()
+
+
+def test_a_machine_of_256_cpus_fits_a_screen() -> None:
+    """With who would run where below it."""
+    found = dgx_a100()
+
+    lines = as_text("node7", found, planned(found, 8), Style()).splitlines()
+
+    assert len(lines) <= 40
+    assert max(map(len, lines)) <= 100
+
+
+def test_a_locale_without_box_characters() -> None:
+    """Plain ASCII says the same."""
+    text = drawing(snc4(), unicode=False)
+
+    assert text.isascii()
+    assert "|- node 1  64 GiB  8 cores  8-15\n|  `- GPU 0  0000:10:00.0" in text
+
+
+@pytest.mark.parametrize("width", [20, 40, 60, 80])
+def test_lines_are_no_wider_than_the_terminal(width: int) -> None:
+    """What does not fit goes on below, and nothing is lost."""
+    wide = drawing(dgx_a100())
+
+    narrow = drawing(dgx_a100(), width=width)
+
+    tree = [line for line in narrow.splitlines() if line.startswith(("├", "└", "│", " "))]
+    assert max(map(len, tree)) <= width
+    assert _letters(narrow) == _letters(wide)
+
+
+def _letters(text: str) -> str:
+    return "".join(char for char in text if not char.isspace() and char not in "├└│─")
+
+
+def test_colours_change_no_letter() -> None:
+    """And CPUs that are not ours are dim."""
+    coloured = drawing(snc4(), colour=True)
+
+    assert re.sub(r"\x1b\[\d*m", "", coloured) == drawing(snc4())
+    assert "\x1b[2m[0-1]\x1b[0m" in coloured
+
+
+def test_who_would_run_where_stands_below() -> None:
+    """As a dry run has it, with what the plan remarks."""
+    found = snc4()
+
+    text = as_text("node7", found, planned(found, 2), Style())
+
+    _, _, below = text.partition("\n\nworkers, GPUs by NVML\n")
+    assert below.splitlines()[0].split()[:3] == ["rank", "local", "GPU"]
+    assert "not bound: 2 workers for 1 GPU" in below
+
+
+def test_the_json_has_all_that_is_drawn() -> None:
+    """CPUs as lists in the kernel's form; the keys are those that the README promises."""
+    found = snc4()
+
+    told = json.loads(as_json(found, planned(found, 1)))
+
+    assert set(told) == {
+        *("allowed_cpus", "cpu_quota", "packages", "nodes", "cores", "cores_known", "caches"),
+        *("gpus", "sites", "visible", "visible_origin", "workers", "remarks"),
+    }
+    assert (told["allowed_cpus"], told["cpu_quota"]) == ("2-31", 12.5)
+    assert told["packages"] == ["0-31", "32-63"]
+    assert told["nodes"][1] == {
+        "id": 1,
+        "cpus": "8-15",
+        "memory": 64 << 30,
+        "has_memory": True,
+        "distances": {},
+    }
+    assert [gpu["visible"] for gpu in told["gpus"]] == [False, True]
+    assert told["gpus"][1]["address"] == "0000:20:00.0"
+    assert told["sites"][3] == {"address": "0000:40:00.0", "numa_node": None}
+    assert told["visible"] == ["GPU-1"]
+    (worker,) = told["workers"]
+    assert (worker["local_rank"], worker["gpu"], worker["cpus"]) == (0, 1, "2-7,16-31")
+    assert "env" not in worker
