@@ -98,6 +98,41 @@ def two_nodes(devices: Sequence[PciDevice] = (), allowed: str | None = None) -> 
     )
 
 
+def dgx_a100(cpus: int = 256) -> MachineFacts:
+    """Return two packages with four nodes each, and eight GPUs in the order of that machine."""
+    cores = cpus // 2
+    per_node, per_cache = cores // 8, cores // 16
+
+    def together(first: int, count: int) -> str:
+        return f"{first}-{first + count - 1},{first + cores}-{first + cores + count - 1}"
+
+    nodes = {node: together(node * per_node, per_node) for node in range(8)}
+    return MachineFacts(
+        online=f"0-{cpus - 1}",
+        nodes=nodes,
+        distances={
+            node: " ".join(
+                "10" if other == node else "12" if other // 4 == node // 4 else "32"
+                for other in range(8)
+            )
+            for node in range(8)
+        },
+        cores=[f"{core},{core + cores}" for core in range(cores)],
+        packages=[together(package * cores // 2, cores // 2) for package in range(2)],
+        caches=[together(cache * per_cache, per_cache) for cache in range(16)],
+        memory=dict.fromkeys(range(8), 263784192),
+        devices=[
+            PciDevice(f"0000:{bus:02x}:00.0", numa_node=node, uuid=f"GPU-{minor}", minor=minor)
+            for minor, (bus, node) in enumerate(
+                zip((0x07, 0x0F, 0x47, 0x4E, 0x87, 0x90, 0xB7, 0xBD), _OF_A_DGX, strict=True)
+            )
+        ],
+    )
+
+
+_OF_A_DGX = (3, 3, 1, 1, 7, 7, 5, 5)
+
+
 def write_files(root: Path, files: Mapping[str, str]) -> None:
     """Write files below ``root`` by path, each with a line end as the kernel does."""
     for path, text in files.items():

@@ -1,0 +1,85 @@
+"""Time the reading of a machine and the planning of who runs where, which every start pays for.
+
+The machine is made up: 256 CPUs in eight NUMA nodes, and eight GPUs; run it from the repository's
+root, by ``python -m scripts.bench_machine``. hwloc's lstopo reads the same files, and numactl reads
+the machine that this runs on; each is shown where it is installed, as a process of its own, which
+is what a script has to start that asks them. Prints rows of a Markdown table with medians in
+milliseconds, of this process for ours; exits with 1 if ours is above its limit.
+"""
+
+import argparse
+import os
+import shutil
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Mapping
+from pathlib import Path
+
+from launcher.domain.cpuset import CpuSet
+from launcher.domain.job import NumaBinding
+from launcher.machine.inspect import inspect
+from launcher.planning.binding import Wish, place
+from tests.machine_trees import dgx_a100, write_tree
+
+LIMIT = 30.0
+"""Milliseconds for reading and planning together."""
+
+
+def main() -> None:
+    """Measure, then print the medians."""
+    arguments = argparse.ArgumentParser(description="Time the reading of a machine.")
+    arguments.add_argument("--runs", type=int, default=51)
+    runs = arguments.parse_args().runs
+    with tempfile.TemporaryDirectory() as folder:
+        root = write_tree(Path(folder), dgx_a100())
+        large = inspect(root, {}, None, "large")
+        both = {
+            f"reading it, and planning 8 workers, {mode.value}": lambda mode=mode: place(
+                Wish(mode), inspect(root, {}, None, "large"), 8
+            )
+            for mode in (NumaBinding.NEAR, NumaBinding.EXCLUSIVE, NumaBinding.CORE_COMPLEX)
+        }
+        print("| 256 CPUs, 8 NUMA nodes, 8 GPUs | ms |\n|---|---|")
+        show("reading it", lambda: inspect(root, {}, None, "large"), runs)
+        show("planning 8 workers, near", lambda: place(Wish(NumaBinding.NEAR), large, 8), runs)
+        worst = max(show(name, action, runs) for name, action in both.items())
+        others(["lstopo-no-graphics", "--of", "xml"], runs, {"HWLOC_FSROOT": folder})
+    print("\n| this machine | ms |\n|---|---|")
+    allowed = CpuSet(os.sched_getaffinity(0))
+    show("reading it", lambda: inspect(Path("/"), {}, allowed, "this"), runs)
+    others(["lstopo-no-graphics", "--of", "xml"], runs, {})
+    others(["numactl", "--hardware"], runs, {})
+    sys.exit(worst > LIMIT)
+
+
+def show(name: str, action: Callable[[], object], runs: int) -> float:
+    """Print what an action takes, and return it: the median in milliseconds."""
+    taken = []
+    for _ in range(runs):
+        began = time.perf_counter()
+        action()
+        taken.append(1000 * (time.perf_counter() - began))
+    median = statistics.median(taken)
+    print(f"| {name} | {median:.1f} |")
+    return median
+
+
+def others(command: list[str], runs: int, variables: Mapping[str, str]) -> None:
+    """Print what a program of others takes, if there is such a program."""
+    name = " ".join(command)
+    if shutil.which(command[0]) is None:
+        print(f"| {name} | not installed |")
+        return
+    environment = {**os.environ, **variables}
+
+    def run() -> None:
+        subprocess.run(command, env=environment, stdout=subprocess.DEVNULL, check=True, timeout=60)
+
+    show(name, run, runs)
+
+
+if __name__ == "__main__":
+    main()

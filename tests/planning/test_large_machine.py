@@ -1,0 +1,38 @@
+"""A large machine, read and planned for in no time: every start pays for it."""
+
+import time
+from pathlib import Path
+
+import pytest
+
+from launcher.domain.job import NumaBinding
+from launcher.machine.inspect import inspect
+from launcher.planning.binding import Wish, place
+from tests.machine_trees import dgx_a100, write_tree
+
+LIMIT = 0.3
+"""Seconds: ten times what scripts/bench_machine.py is to show, for a busy machine."""
+
+
+@pytest.fixture(scope="module")
+def large(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Return the tree of a machine with 256 CPUs and 8 GPUs."""
+    return write_tree(tmp_path_factory.mktemp("large"), dgx_a100())
+
+
+@pytest.mark.parametrize(
+    "mode", [NumaBinding.NEAR, NumaBinding.EXCLUSIVE, NumaBinding.CORE_COMPLEX]
+)
+def test_a_large_machine_is_read_and_planned_for_in_no_time(large: Path, mode: NumaBinding) -> None:
+    """Whatever the user wants of binding."""
+    rounds = []
+    for _ in range(5):
+        began = time.perf_counter()
+        found = inspect(large, {}, None, "large")
+        places = place(Wish(mode), found, 8)
+        rounds.append(time.perf_counter() - began)
+
+    assert (len(found.cores), len(found.caches), len(found.nodes)) == (128, 16, 8)
+    assert [gpu.numa_node for gpu in found.visible] == [3, 3, 1, 1, 7, 7, 5, 5]
+    assert [place.remark for place in places] == [""] * 8
+    assert min(rounds) < LIMIT
