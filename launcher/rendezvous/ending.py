@@ -40,6 +40,9 @@ SECONDS_BETWEEN_NOTICES = 60.0
 SECONDS_OF_ECHO = 1.0
 """Workers may notice a dead peer sooner than we do that its node is lost."""
 
+MOST_DISTURBANCES = 16
+"""Different ones that are kept; it is the first that counts, most often."""
+
 DatedFate = tuple[float, int, Fate]
 """When by our clock, and whose rank to break a tie by."""
 
@@ -51,8 +54,7 @@ def heard(state: State, heard: Heard, choose_cause: ChooseCause) -> Decision:
         case Disturbed(_, disturbance):
             # Also from a node that is done: somebody may not want to wait for the others.
             disturbance = _at_home(state, connection, disturbance)
-            state = replace(state, disturbances=(*state.disturbances, disturbance))
-            return _stop(state, connection, disturbance)
+            return _stop(_with_disturbance(state, disturbance), connection, disturbance)
         case _ if connection in state.reports:
             # It has said its last word.
             return state, (HangUp((connection,)),)
@@ -110,6 +112,14 @@ def _lost(state: State, node: NodeLost, what: Gone | Silent, choose_cause: Choos
     return state, (*stop, *verdict)
 
 
+def _with_disturbance(state: State, disturbance: Disturbance) -> State:
+    """Keep what is new: a scheduler signals thousands of nodes at once, and all of them tell."""
+    known = state.disturbances
+    if disturbance in known or len(known) >= MOST_DISTURBANCES:
+        return state
+    return replace(state, disturbances=(*known, disturbance))
+
+
 def _done(state: State, heard: Heard, done: Done, choose_cause: ChooseCause) -> Decision:
     connection = heard.connection
     disturbance = done.disturbance and _at_home(state, connection, done.disturbance)
@@ -158,7 +168,8 @@ def _at_home(state: State, connection: int, disturbance: Disturbance) -> Disturb
 
 
 def _present(state: State) -> tuple[int, ...]:
-    return tuple(each for each in state.ranks if each not in {*state.lost, *state.left})
+    absent = {*state.lost, *state.left}
+    return tuple(each for each in state.ranks if each not in absent)
 
 
 def _judge_when_all_are_known(state: State, at: float, choose_cause: ChooseCause) -> Decision:

@@ -106,4 +106,5 @@ def _answered(state: State, connection: int, stacks: Stacks) -> Decision:
 
 
 def _present(state: State) -> tuple[int, ...]:
-    return tuple(each for each in state.ranks if each not in {*state.lost, *state.left})
+    absent = {*state.lost, *state.left}
+    return tuple(each for each in state.ranks if each not in absent)

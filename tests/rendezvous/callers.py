@@ -115,6 +115,15 @@ class Caller:
         (message,) = messages
         return message
 
+    def hears_at_last(self, kind: type[FromCoordinator]) -> None:
+        """Wait for a message of this kind, whatever comes before it."""
+        take_turns(
+            lambda: any(
+                isinstance(message, kind) for message in FROM_COORDINATOR.take(self.listen().heard)
+            ),
+            self._job,
+        )
+
     def is_hung_up_on(self) -> bool:
         """Wait until the coordinator has closed the connection."""
         take_turns(lambda: self.listen().at_end, self._job)

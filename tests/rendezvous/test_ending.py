@@ -15,6 +15,7 @@ from launcher.domain.outcome import (
     WorkerFailed,
 )
 from launcher.rendezvous.coordinator_state import Gone, Phase
+from launcher.rendezvous.ending import MOST_DISTURBANCES
 from launcher.rendezvous.wire import Disturbance, Waiting
 from tests.rendezvous.nodes import fate, terms
 from tests.rendezvous.replay import Replay
@@ -53,6 +54,19 @@ def test_the_first_failure_stops_every_node_at_once() -> None:
 
     assert first == dict.fromkeys((0, 1, 2), "rank 3 on n1 failed")
     assert job.stops == first
+
+
+def test_a_flood_of_disturbances_is_not_kept() -> None:
+    """A scheduler signals all nodes; a node that has gone mad tells of something new each time."""
+    job = running(3)
+    for number in (0, 1, 2):
+        job.is_disturbed(number, Interrupted(15))
+    told_once = job.state.disturbances
+    for number in range(1000):
+        job.is_disturbed(1, Interrupted(number))
+
+    assert told_once == (Interrupted(15),)
+    assert len(job.state.disturbances) == MOST_DISTURBANCES
 
 
 def test_one_cause_for_all_nodes() -> None:

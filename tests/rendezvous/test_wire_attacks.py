@@ -5,19 +5,26 @@ import resource
 import socket
 import struct
 import time
+from collections import Counter
 from collections.abc import Iterator
-from contextlib import ExitStack, suppress
+from contextlib import ExitStack, closing, suppress
+from itertools import islice
+from pathlib import Path
+from typing import Any
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from launcher.domain.events import CoordinatorLost, VerdictReached
 from launcher.domain.outcome import Interrupted, Succeeded
 from launcher.rendezvous.connection import Connection
 from launcher.rendezvous.connections import allow_descriptors
 from launcher.rendezvous.coordinator_server import SECONDS_TO_INTRODUCE_ONESELF
 from launcher.rendezvous.greeting import GreetingFailed, greet_coordinator, greet_member
-from launcher.rendezvous.letters import done, failing
+from launcher.rendezvous.heartbeat import Rhythm
+from launcher.rendezvous.letters import done
+from launcher.rendezvous.peers import Peers
 from launcher.rendezvous.wire import (
     ALIVE,
     FROM_COORDINATOR,
@@ -26,14 +33,17 @@ from launcher.rendezvous.wire import (
     MAXIMUM_FRAME,
     Alive,
     BadFrame,
+    Codec,
     Disturbed,
     Stop,
     Verdict,
     WorldFormed,
     framed,
 )
+from tests.plans import world
 from tests.rendezvous.callers import GARBAGE, HAIL, Caller, caller, running
-from tests.rendezvous.nodes import fate, hello, take_turns
+from tests.rendezvous.frames import FROM_A_COORDINATOR, FROM_A_MEMBER, heard, mutated, strange
+from tests.rendezvous.nodes import PATIENCE, fate, hello, surroundings, take_turns
 
 
 class RunningJob:
@@ -200,43 +210,25 @@ def test_a_member_that_raves_ends_the_job(stack: ExitStack) -> None:
     assert members[1].hears() == Stop(0, "node 1 (n1) is gone")
 
 
-VALID = [
-    framed(hello(1, rank=1, should={"script": "train.py"})),
-    framed(failing(0, fate(0, 1, tail="ValueError: it"), 0.5)),
-    framed(Disturbed(0, Interrupted(15))),
-    framed(done(0, [fate(0, 1), fate(1)], 2000.0, None)),
-    ALIVE,
-]
-
 positions = st.lists(st.tuples(st.integers(0, 1 << 12), st.integers(0, 255)), max_size=6)
 
 
-def mutated(frame: bytes, changes: list[tuple[int, int]], cut: int) -> bytes:
-    """Return a frame with some bytes changed, and the end cut off."""
-    bytes_of = bytearray(frame)
-    for position, byte in changes:
-        bytes_of[position % len(bytes_of)] = byte
-    return bytes(bytes_of[: len(bytes_of) - cut])
-
-
-def heard(data: bytes, longest: int = MAXIMUM_FRAME) -> int:
-    """Return how many messages a coordinator finds in ``data``; -1 if it hangs up."""
-    try:
-        return len(list(FROM_MEMBERS.take(bytearray(data), longest)))
-    except BadFrame:
-        return -1
-
-
-@given(st.sampled_from(VALID), positions, st.integers(0, 40))
+@given(st.sampled_from(FROM_A_MEMBER), positions, st.integers(0, 40))
 def test_no_mutation_is_too_strange(frame: bytes, changes: list[tuple[int, int]], cut: int) -> None:
     """It is a message, or a reason to hang up, or not whole: never anything else."""
-    assert heard(mutated(frame, changes, cut)) in {-1, 0, 1}
+    assert heard(FROM_MEMBERS, mutated(frame, changes, cut)) in {-1, 0, 1}
+
+
+@given(st.sampled_from(FROM_A_COORDINATOR), positions, st.integers(0, 40))
+def test_nor_to_a_member(frame: bytes, changes: list[tuple[int, int]], cut: int) -> None:
+    """The same in the other direction."""
+    assert heard(FROM_COORDINATOR, mutated(frame, changes, cut)) in {-1, 0, 1}
 
 
 @given(st.binary(max_size=200))
 def test_no_bytes_are_too_strange(data: bytes) -> None:
     """On either side, before and after the greeting."""
-    heard(data, LONGEST_HELLO)
+    heard(FROM_MEMBERS, data, LONGEST_HELLO)
     for steps in (greet_member(b"", b"n" * 32), greet_coordinator(b"token", b"n" * 32)):
         ours, theirs = socket.socketpair()
         with ours, theirs:
@@ -251,7 +243,9 @@ def test_no_bytes_are_too_strange(data: bytes) -> None:
 
 
 @settings(max_examples=30, deadline=None)
-@given(st.lists(st.tuples(st.sampled_from(VALID), positions, st.integers(0, 9)), max_size=5))
+@given(
+    st.lists(st.tuples(st.sampled_from(FROM_A_MEMBER), positions, st.integers(0, 9)), max_size=5)
+)
 def test_a_coordinator_survives_whatever_is_said(
     said: list[tuple[bytes, list[tuple[int, int]], int]],
 ) -> None:
@@ -267,24 +261,122 @@ def test_a_coordinator_survives_whatever_is_said(
         assert job.succeeds()
 
 
-@pytest.mark.long
-@pytest.mark.timeout(600)
-def test_a_million_frames_leave_nothing_behind() -> None:
-    """Random and mutated ones: no crash, no hang, no growth."""
-    dice = random.Random(5)  # noqa: S311 - not for secrets
-    slowest, sizes = 0.0, []
-    for number in range(1_000_000):
-        if number % 100_000 == 0:
-            sizes.append(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss)
-        if number % 4 == 0:
-            data = struct.pack(">I", dice.randrange(60)) + dice.randbytes(dice.randrange(60))
-        else:
-            changes = [(dice.randrange(1 << 12), dice.randrange(256)) for _ in range(number % 5)]
-            data = mutated(VALID[number % len(VALID)], changes, 0)
-        began = time.monotonic()
-        heard(data)
-        slowest = max(slowest, time.monotonic() - began)
+class Watch:
+    """What this process needs and how long it takes, while one does the same again and again."""
 
-    assert slowest < 1.0
-    # In KiB: what the first hundred thousand needed is enough for all.
-    assert sizes[-1] - sizes[1] < 4096, sizes
+    def __init__(self) -> None:
+        self.slowest = 0.0
+        self.descriptors = open_descriptors()
+        self._sizes: list[int] = []
+
+    def bunches(self, count: int, frames: Iterator[bytes], size: int = 1) -> Iterator[bytes]:
+        """Yield so many bunches of frames, and take note of the time that is taken for each."""
+        for number in range(count):
+            if number % (count // 10) == 0:
+                self._sizes.append(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss)
+            bunch = b"".join(islice(frames, size))
+            began = time.monotonic()
+            yield bunch
+            self.slowest = max(self.slowest, time.monotonic() - began)
+
+    def saw_nothing(self) -> bool:
+        """Tell whether nothing took long, and nothing has grown since a fifth of it was done."""
+        # In KiB.
+        growth = self._sizes[-1] - self._sizes[2]
+        assert (growth < 4096, self.slowest < 2.0) == (True, True), (self._sizes, self.slowest)
+        return open_descriptors() == self.descriptors
+
+
+def open_descriptors() -> int:
+    """Return how many files this process has open."""
+    return len(list(Path("/proc/self/fd").iterdir()))
+
+
+@pytest.mark.long
+@pytest.mark.timeout(900)
+@pytest.mark.parametrize(
+    ("codec", "valid"),
+    [(FROM_MEMBERS, FROM_A_MEMBER), (FROM_COORDINATOR, FROM_A_COORDINATOR)],
+    ids=["from members", "from a coordinator"],
+)
+def test_a_million_frames_leave_nothing_behind(codec: Codec[Any], valid: list[bytes]) -> None:
+    """Random and mutated ones, all of them decoded: no crash, no hang, no growth."""
+    dice, watch = random.Random(5), Watch()  # noqa: S311 - not for secrets
+    found = Counter(heard(codec, frame) for frame in watch.bunches(1_000_000, strange(dice, valid)))
+
+    assert found.keys() == {-1, 0, 1}
+    assert min(found[-1], found[1]) > 100_000
+    assert watch.saw_nothing()
+
+
+@pytest.mark.long
+@pytest.mark.timeout(900)
+def test_a_million_frames_of_strangers(stack: ExitStack) -> None:
+    """To a coordinator at its port, fifty on each connection: the job goes on."""
+    job = RunningJob(stack).begins()
+    dice, watch = random.Random(6), Watch()  # noqa: S311 - not for secrets
+    bunches = watch.bunches(20_000, strange(dice, FROM_A_MEMBER), size=50)
+    for number, bunch in enumerate(bunches):
+        with socket.create_connection(("127.0.0.1", job.node_zero.port), PATIENCE) as stranger:
+            stranger.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+            with suppress(OSError):
+                stranger.sendall(HAIL + bunch)
+            job.node_zero.turn(time.monotonic())
+        job.node_zero.turn(time.monotonic())
+        assert number % 100 or job.lives()
+
+    assert watch.saw_nothing()
+    assert job.succeeds()
+
+
+@pytest.mark.long
+@pytest.mark.timeout(900)
+def test_a_hundred_thousand_frames_of_members() -> None:
+    """Whatever a node says that has been let in: it is heard to its first wrong word, at most."""
+    dice, watch = random.Random(7), Watch()  # noqa: S311 - not for secrets
+    understood = (
+        frame for frame in strange(dice, FROM_A_MEMBER) if heard(FROM_MEMBERS, frame) == 1
+    )
+    for bunch in watch.bunches(5_000, understood, size=20):
+        with ExitStack() as opened:
+            node_zero = running(opened, nodes=3)
+            members = [caller(opened, node_zero).joins(hello(each, 3)) for each in (1, 2)]
+            assert all(isinstance(member.hears(), WorldFormed) for member in members)
+            node_zero.server.own_end.sendall(framed(done(0, [fate(0)], 0.0, None)))
+
+            members[0].says(bunch + b"\xff\xff\xff\xff")
+
+            assert members[0].is_hung_up_on()
+            members[1].tells(done(0, [fate(2)], 0.0, None)).hears_at_last(Verdict)
+
+    assert watch.saw_nothing()
+
+
+@pytest.mark.long
+@pytest.mark.timeout(900)
+def test_a_hundred_thousand_frames_of_a_coordinator() -> None:
+    """Whatever node 0 says: a member makes events of it, or has lost node 0."""
+    dice, watch = random.Random(8), Watch()  # noqa: S311 - not for secrets
+    understood = (
+        frame for frame in strange(dice, FROM_A_COORDINATOR) if heard(FROM_COORDINATOR, frame) == 1
+    )
+    for bunch in watch.bunches(5_000, understood, size=20):
+        ours, theirs = socket.socketpair()
+        with closing(theirs):
+            peers = Peers(
+                world(2),
+                "",
+                "n0",
+                Connection(ours, FROM_COORDINATOR),
+                early=(),
+                coordination=None,
+                rhythm=Rhythm(1.0, 15.0),
+                surroundings=surroundings(),
+            )
+            theirs.sendall(bunch + b"\xff\xff\xff\xff")
+            events = [*peers.events(time.monotonic()), *peers.events(time.monotonic())]
+            assert peers.lost
+            assert isinstance(events[-1], CoordinatorLost | VerdictReached), events
+            peers.leave()
+
+    assert watch.saw_nothing()
