@@ -18,7 +18,7 @@ from launcher.errors import UsageError
 from launcher.sources.clusters.detection import DETECTION
 from launcher.sources.option import Kind, Option, flag
 from launcher.sources.options import CLUSTER, OPTIONS
-from launcher.sources.suggestions import did_you_mean
+from launcher.sources.suggestions import COMMANDS, did_you_mean
 
 SHELLS = {"bash": BashComplete, "zsh": ZshComplete, "fish": FishComplete}
 
@@ -29,10 +29,10 @@ Values = Callable[[click.Context, click.Parameter, str], list["CompletionItem[st
 
 
 class _Command(click.Command):
-    """Offers nothing of ours behind SCRIPT, where all is the script's."""
+    """Offers nothing of ours behind SCRIPT, where all is the script's; behind a command of ours, all."""
 
     def shell_complete(self, ctx: click.Context, incomplete: str) -> list["CompletionItem[str]"]:
-        if ctx.params.get("words"):
+        if ctx.params.get("words") and ctx.params["words"][0] not in COMMANDS:
             return [CompletionItem(incomplete, type="file")]
         return super().shell_complete(ctx, _dashed(incomplete))
 
@@ -109,7 +109,7 @@ def _command(called: str) -> click.Command:
             shell_complete=_one_of(tuple(SHELLS)),
         ),
     ]
-    words = click.Argument(["words"], nargs=-1, shell_complete=_one_of((), "file"))
+    words = click.Argument(["words"], nargs=-1, shell_complete=_first_words)
     return _Command(
         called,
         params=[*flags, *answers, words],
@@ -146,6 +146,14 @@ def _kind_of_path(option: Option[object]) -> str:
     if kinds & FILES:
         return "file"
     return "dir" if "DIR" in kinds else ""
+
+
+def _first_words(
+    context: click.Context, parameter: click.Parameter, incomplete: str
+) -> list["CompletionItem[str]"]:
+    """Return what completes to SCRIPT, or to a command of ours in its place."""
+    is_first = not context.params.get("words")
+    return _one_of(COMMANDS if is_first else (), "file")(context, parameter, incomplete)
 
 
 def _one_of(words: tuple[str, ...], path: str = "") -> Values:

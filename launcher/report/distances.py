@@ -5,6 +5,9 @@ from collections.abc import Mapping, Sequence
 from launcher.domain.cpuset import runs
 from launcher.domain.machine import NumaNode
 
+LARGEST_TABLE = 16
+"""Nodes of a table that people look at; machines whose GPUs have nodes of their own have more."""
+
 Distances = Mapping[tuple[int, int], int]
 
 
@@ -19,8 +22,13 @@ def describe_distances(nodes: Sequence[NumaNode]) -> list[str]:
     }
     if len(between) < len(ids) * (len(ids) - 1) or len(set(between.values())) < 2:
         return []
-    nested = _nested(ids, between)
-    return [nested] if nested else _table(nodes)
+    if nested := _nested(ids, between):
+        return [nested]
+    if len(ids) > LARGEST_TABLE:
+        return [
+            f"{min(between.values())} to {max(between.values())}, without a pattern; see --json"
+        ]
+    return _table(nodes)
 
 
 def _nested(ids: Sequence[int], between: Distances) -> str:

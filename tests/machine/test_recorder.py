@@ -7,7 +7,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from launcher.domain.cpuset import CpuSet
@@ -15,15 +15,30 @@ from launcher.machine.archive import Archive, Entry
 from launcher.machine.files import Files
 from launcher.machine.folder import Folder
 from launcher.machine.inspect import inspect
+from launcher.machine.nvml import NvmlGpu, ask_in_child
 from launcher.machine.recorder import READ, SEEN, USED, Recorder
 from launcher.machine.tree import Tree
-from tests.machine_trees import CPUS, NODES, PCI, PciDevice, two_nodes, write_files, write_tree
+from tests.generated_machines import machines
+from tests.machine_trees import (
+    CPUS,
+    NODES,
+    PCI,
+    MachineFacts,
+    PciDevice,
+    two_nodes,
+    write_files,
+    write_tree,
+)
 from tests.real_machines import captured, unpacked
 
 GPUS = (
     PciDevice("0000:17:00.0", numa_node=0, uuid="GPU-a", minor=0, behind="pci0000:00/0000:00:01.0"),
     PciDevice("0000:99:00.0", numa_node=-1, uuid="GPU-b", minor=1, local_cpulist="4-7"),
 )
+
+
+WHOLE = NvmlGpu("00000000:17:00.0", "GPU-a", "NVIDIA H100", "4-7")
+SLICE = WHOLE._replace(uuid="MIG-1", model="MIG 3g.40gb", parent="GPU-a")
 
 
 def recorded(files: Files | Path) -> Archive:
@@ -82,6 +97,38 @@ def test_answers_of_a_driver_are_kept() -> None:
     again = Tree(Archive(*recorder.recorded())).answer("nvml", lambda: "none")
 
     assert answer == again == "two GPUs\nend"
+
+
+class Running(Folder):
+    """A machine that runs, as far as its driver is concerned."""
+
+    @property
+    def is_live(self) -> bool:
+        """Whether drivers can be asked."""
+        return True
+
+    def answer(self, question: str, ask: Callable[[], str]) -> str:
+        """Return what NVML answers, in a child of ours."""
+        assert (question, ask) == ("nvml", ask_in_child)
+        return ask_in_child(lambda: (WHOLE, SLICE))
+
+
+def test_gpus_that_nvml_told_of_are_replayed(tmp_path: Path) -> None:
+    """With their models, MIG slices, and nodes where it alone knows them; twice over."""
+    root = write_tree(tmp_path, two_nodes([PciDevice("0000:17:00.0", uuid="GPU-a", minor=0)]))
+    recorder = Recorder(Running(root))
+    environ = {"CUDA_VISIBLE_DEVICES": SLICE.uuid}
+
+    live = inspect(recorder, environ, CpuSet(range(8)), "node7")
+    archive = Archive(*recorder.recorded())
+    again = recorded(archive)
+
+    (whole, part) = live.gpus
+    assert (whole.model, whole.numa_node, whole.locality) == ("NVIDIA H100", 1, "NVML CPU affinity")
+    assert (part.uuid, part.parent) == ("MIG-1", "GPU-a")
+    assert live.visible == (part,)
+    assert inspect(archive, environ, CpuSet(range(8)), "node7") == live
+    assert inspect(again, environ, CpuSet(range(8)), "node7") == live
 
 
 def test_nothing_of_the_process_is_kept_but_what_it_may_use(tmp_path: Path) -> None:
@@ -213,6 +260,14 @@ def test_whatever_is_missing_odd_or_closed_is_replayed_so(data: st.DataObject) -
         expect_the_same(root)
     finally:
         shutil.rmtree(folder)
+
+
+@settings(max_examples=25, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@given(facts=machines())
+def test_whatever_machine_is_replayed_as_it_was(facts: MachineFacts) -> None:
+    """Any that hypothesis draws."""
+    with tempfile.TemporaryDirectory() as folder:
+        expect_the_same(write_tree(Path(folder), facts))
 
 
 def test_only_what_is_read_is_kept(tmp_path: Path) -> None:

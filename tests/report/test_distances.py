@@ -46,6 +46,14 @@ def test_distances_in_few_words(rows: tuple[str, ...], lines: list[str]) -> None
     assert describe_distances(nodes(*rows)) == lines
 
 
+def test_a_table_that_fits_no_screen_is_left_out() -> None:
+    """36 nodes, as with four GH200."""
+    count = 36
+    rows = [" ".join(str(10 + abs(one - it)) for it in range(count)) for one in range(count)]
+
+    assert describe_distances(nodes(*rows)) == ["11 to 45, without a pattern; see --json"]
+
+
 def test_ids_are_labels() -> None:
     """As on a POWER9 with GPUs for nodes."""
     found = nodes("10 40 80", "40 10 80", "80 80 10", ids=(0, 8, 255))

@@ -6,6 +6,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
 from msgspec.structs import replace
 
 from launcher.domain.cpuset import CpuSet
@@ -14,6 +16,7 @@ from launcher.domain.plan import NodePlan
 from launcher.planning.node import plan_node
 from launcher.report.drawing import Style
 from launcher.report.topo import as_json, as_text
+from tests.planning.generated import Generated, machines
 from tests.plans import job, machine, world
 
 DRAWINGS = Path(__file__).parent / "drawings"
@@ -201,6 +204,25 @@ def test_colours_change_no_letter() -> None:
 
     assert re.sub(r"\x1b\[\d*m", "", coloured) == drawing(snc4())
     assert "\x1b[2m[0-1]\x1b[0m" in coloured
+
+
+@settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@given(drawn=machines(), width=st.none() | st.integers(1, 120))
+def test_any_machine_can_be_drawn(drawn: Generated, width: int | None) -> None:
+    """Every node and GPU of it is there, and no line but of the tables is too wide."""
+    found = drawn.machine
+    plan = planned(found, max(1, len(found.visible)))
+
+    text = as_text("node7", found, plan, Style())
+    told = json.loads(as_json(found, plan))
+
+    for node in found.nodes:
+        assert re.search(rf"\bnode {node.id}\b", text)
+    for gpu in found.gpus:
+        assert re.search(rf"\bGPU {gpu.index}\b.*{re.escape(gpu.bdf)}", text)
+    assert ("[" in text.split("\n\nworkers")[0]) == (found.allowed != CpuSet.union_of(found.cores))
+    assert len(told["cores"]) == len(found.cores)
+    assert _letters(drawing(found, width=width)) == _letters(drawing(found))
 
 
 def test_who_would_run_where_stands_below() -> None:
