@@ -1,0 +1,354 @@
+"""Check on this machine's NVIDIA GPUs what can't be checked without any.
+
+Run it from a checkout, with the Python that has torch: ``python scripts/check_gpus.py``. It compares
+which GPUs clusterrun finds with what nvidia-smi and torch find, for many forms of
+CUDA_VISIBLE_DEVICES, and trains with workers that were forked. What can't be checked here is said,
+and is no failure: without an NVIDIA GPU that is all, and the exit code is 0. It is 1 where a check
+has failed.
+"""
+
+import csv
+import json
+import os
+import shutil
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import NamedTuple
+
+ROOT = Path(__file__).resolve().parent.parent
+sys.path.insert(0, str(ROOT))
+
+try:
+    from launcher.domain.cpuset import CpuSet
+    from launcher.domain.machine import Gpu, Machine
+    from launcher.machine import pci
+    from launcher.machine.inspect import inspect
+    from launcher.machine.nvml import ask_in_child, gpus_in
+except ImportError as error:
+    print(f"{sys.executable} lacks what clusterrun needs ({error}): pip install -e {ROOT}")
+    sys.exit(2)
+
+SECONDS = 300
+"""For any one process; a first import of torch from a slow disk takes most of a minute."""
+
+VARIABLE = "CUDA_VISIBLE_DEVICES"
+
+COUNT = """
+import json, os, sys
+import torch
+for form in json.loads(sys.argv[1]):
+    # As in a forked worker: torch is there, CUDA is not yet.
+    reading, writing = os.pipe()
+    if os.fork() == 0:
+        os.environ.pop("CUDA_VISIBLE_DEVICES", None)
+        if form is not None:
+            os.environ["CUDA_VISIBLE_DEVICES"] = form
+        count = torch.cuda.device_count()
+        try:
+            seen = [torch.cuda.get_device_properties(index) for index in range(count)]
+            uuids = [str(getattr(one, "uuid", "")) for one in seen]
+        except Exception as error:
+            uuids = [f"{type(error).__name__}: {error}".splitlines()[0]]
+        os.write(writing, json.dumps([count, uuids]).encode())
+        os._exit(0)
+    os.close(writing)
+    os.wait()
+    print(os.read(reading, 1 << 16).decode(), flush=True)
+    os.close(reading)
+"""
+"""Prints for each form what torch counts, and the UUIDs of what CUDA then shows."""
+
+TRAIN = """
+import json, os, sys
+import torch
+import torch.distributed as dist
+
+def main(backend, sharing, folder):
+    local = int(os.environ["LOCAL_RANK"])
+    fresh = not torch.cuda.is_initialized()
+    device = torch.device("cuda", 0 if sharing == "shared" else local)
+    torch.cuda.set_device(device)
+    dist.init_process_group(backend)
+    torch.manual_seed(dist.get_rank())
+    data = torch.randn(512, 32, device=device)
+    target = data.sum(1, keepdim=True)
+    model = torch.nn.parallel.DistributedDataParallel(torch.nn.Linear(32, 1).to(device))
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    losses = []
+    for _ in range(60):
+        loss = torch.nn.functional.mse_loss(model(data), target)
+        optimizer.zero_grad()
+        loss.backward()
+        optimizer.step()
+        losses.append(loss.item())
+    weights = torch.stack([one.detach().double().sum() for one in model.parameters()]).sum()
+    lowest, highest = weights.clone(), weights.clone()
+    dist.all_reduce(lowest, dist.ReduceOp.MIN)
+    dist.all_reduce(highest, dist.ReduceOp.MAX)
+    found = {
+        "began_without_cuda": fresh,
+        "shown": torch.cuda.device_count(),
+        "uuid": str(getattr(torch.cuda.get_device_properties(device), "uuid", "")),
+        "cpus": sorted(os.sched_getaffinity(0)),
+        "learnt": losses[-1] < losses[0] / 100,
+        "agree": lowest.item() == highest.item(),
+    }
+    with open(os.path.join(folder, os.environ["RANK"]), "w") as file:
+        json.dump(found, file)
+    dist.destroy_process_group()
+
+main(*sys.argv[1:])
+"""
+"""Trains on a GPU, and writes what it has seen to a file by rank."""
+
+
+class Checks:
+    """What has been checked, one line each, and how many have failed."""
+
+    def __init__(self) -> None:
+        """Begin with none."""
+        self.failed = 0
+
+    def same(self, what: str, ours: object, theirs: object) -> None:
+        """Compare what clusterrun says with what others say."""
+        if ours == theirs:
+            print(f"ok            {what}: {ours}")
+        else:
+            self.failed += 1
+            print(f"FAILED        {what}: clusterrun has {ours}, but it is {theirs}")
+
+    def skip(self, what: str, why: str) -> None:
+        """Say what can't be checked here."""
+        print(f"not checked   {what}: {why}")
+
+
+def main() -> None:
+    """Check what can be checked, and say what can't be."""
+    checks = Checks()
+    began = time.perf_counter()
+    machine = inspect(Path("/"), {}, CpuSet(os.sched_getaffinity(0)), "this")
+    taken = time.perf_counter() - began
+    gpus = [gpu for gpu in machine.gpus if gpu.vendor == "nvidia"]
+    smi = nvidia_smi()
+    if not gpus and not smi:
+        for what in ("discovery", "NVML", VARIABLE, "forked workers with CUDA and NCCL"):
+            checks.skip(what, "there is no NVIDIA GPU here")
+        sys.exit(0)
+    show(machine, taken)
+    check_discovery(checks, gpus, smi)
+    check_nvml(checks, gpus)
+    why_not = torch_without_cuda()
+    if why_not:
+        checks.skip(f"{VARIABLE} against torch", why_not)
+        checks.skip("forked workers with CUDA and NCCL", why_not)
+    else:
+        check_forms(checks, gpus)
+        check_training(checks, machine)
+    print(f"{checks.failed} failed")
+    sys.exit(checks.failed > 0)
+
+
+def show(machine: Machine, taken: float) -> None:
+    """Print what was found, for the reader to judge."""
+    print(f"found in {1000 * taken:.0f} ms, by {machine.visible_origin}:")
+    for gpu in machine.gpus:
+        place = f"NUMA node {gpu.numa_node} ({gpu.locality})"
+        part = f", a slice of {gpu.parent}" if gpu.parent else ""
+        print(f"  {gpu.vendor} {gpu.index}  {gpu.bdf}  {gpu.uuid}  {gpu.model}  {place}{part}")
+    hidden = [
+        site.bdf for site in machine.sites if site.bdf not in {gpu.bdf for gpu in machine.gpus}
+    ]
+    print(f"  on the bus, but not ours: {' '.join(hidden) or 'none'}")
+    if machine.visible_remark:
+        print(f"  {machine.visible_remark}")
+
+
+class Row(NamedTuple):
+    """A GPU as nvidia-smi lists it."""
+
+    bdf: str
+    uuid: str
+    model: str
+
+
+def nvidia_smi() -> list[Row] | None:
+    """Return what nvidia-smi lists; None where there is no such program, or it fails."""
+    if shutil.which("nvidia-smi") is None:
+        return None
+    query = ["--query-gpu=pci.bus_id,uuid,name", "--format=csv,noheader"]
+    done = subprocess.run(
+        ["nvidia-smi", *query], capture_output=True, text=True, timeout=SECONDS, check=False
+    )
+    if done.returncode != 0:
+        return None
+    rows = csv.reader(done.stdout.splitlines(), skipinitialspace=True)
+    return [Row(pci.normalised(bdf) or "", uuid, name) for bdf, uuid, name in rows]
+
+
+def check_discovery(checks: Checks, gpus: Sequence[Gpu], smi: Sequence[Row] | None) -> None:
+    """Compare with nvidia-smi, which asks NVML too, and the kernel's own files."""
+    wholes = [gpu for gpu in gpus if not gpu.parent]
+    if smi is None:
+        checks.skip("discovery against nvidia-smi", "it is not installed, or it fails")
+    else:
+        found = [Row(gpu.bdf, gpu.uuid, gpu.model) for gpu in wholes]
+        checks.same("address, UUID and model of each GPU, as nvidia-smi", found, list(smi))
+    for gpu in wholes:
+        file = Path(f"/sys/bus/pci/devices/{gpu.bdf}/numa_node")
+        told = int(file.read_text()) if file.exists() else -1
+        if told >= 0 and gpu.locality == "sysfs numa_node":
+            checks.same(f"NUMA node of GPU {gpu.index}, as the kernel", gpu.numa_node, told)
+        else:
+            checks.skip(f"NUMA node of GPU {gpu.index}", f"the kernel says {told}")
+
+
+def check_nvml(checks: Checks, gpus: Sequence[Gpu]) -> None:
+    """Ask NVML in a child, as every start does."""
+    began = time.perf_counter()
+    answered = gpus_in(ask_in_child())
+    taken = 1000 * (time.perf_counter() - began)
+    if not answered:
+        checks.skip("NVML", "it does not answer, so others have been asked")
+        return
+    for one in answered:
+        told = f"CPUs {one.cpus or 'none'}, nodes {one.nodes or 'none'}"
+        print(f"  NVML, in {taken:.0f} ms: {one.address}  {one.uuid}  {one.model}  local: {told}")
+    checks.same(
+        "GPUs and slices by NVML", {gpu.uuid for gpu in gpus}, {one.uuid for one in answered}
+    )
+
+
+def torch_without_cuda() -> str:
+    """Return why torch can't be asked; "" if it can."""
+    code = "import torch; print(torch.version.cuda or '')"
+    done = run_python(["-c", code], {})
+    if done.returncode != 0:
+        return f"{sys.executable} has no torch"
+    return "" if done.stdout.strip() else "torch here is built without CUDA"
+
+
+def check_forms(checks: Checks, gpus: Sequence[Gpu]) -> None:
+    """Compare with torch and CUDA which GPUs each form of the variable leaves."""
+    forms = forms_of(gpus)
+    done = run_python(["-c", COUNT, json.dumps(forms)], {"CUDA_DEVICE_ORDER": "PCI_BUS_ID"})
+    answers = [json.loads(line) for line in done.stdout.splitlines()]
+    if done.returncode != 0 or len(answers) != len(forms):
+        checks.same("torch's answers", "expected", f"missing: {done.stderr.strip()[-500:]}")
+        return
+    for form, (count, uuids) in zip(forms, answers, strict=True):
+        environ = {"CUDA_DEVICE_ORDER": "PCI_BUS_ID"} | ({} if form is None else {VARIABLE: form})
+        visible = inspect(Path("/"), environ, None, "this").visible
+        what = f"{VARIABLE} {'unset' if form is None else repr(form)}"
+        if any(gpu.parent for gpu in visible):
+            # CUDA shows a process one slice; for each to have its own is what --gpu-per-rank is for.
+            checks.same(f"{what}, first slice", [bare(visible[0].uuid)], list(map(bare, uuids)))
+        else:
+            checks.same(f"{what}, count", len(visible), count)
+            if all(uuids):
+                ours = [bare(gpu.uuid) for gpu in visible]
+                checks.same(f"{what}, UUIDs", ours, list(map(bare, uuids)))
+
+
+def forms_of(gpus: Sequence[Gpu]) -> list[str | None]:
+    """Return forms of the variable that mean something else on each machine."""
+    wholes = [gpu for gpu in gpus if not gpu.parent]
+    slices = [gpu for gpu in gpus if gpu.parent]
+    last = len(wholes) - 1
+    uuids = [gpu.uuid for gpu in wholes if gpu.uuid]
+    by_uuid = [uuids[0], uuids[0][:12], f"{uuids[0]},{uuids[0]}", ",".join(reversed(uuids))]
+    plain = ["", "-1", "NoDevFiles", "0", "00", f"{last},0", f"0,{last + 1}", "0,x", " 0 ", "0,0"]
+    by_number = ",".join(str(gpu.index) for gpu in reversed(wholes))
+    return [
+        None,
+        *plain,
+        by_number,
+        *(by_uuid if uuids else ()),
+        *(gpu.uuid for gpu in slices),
+        *([",".join(gpu.uuid for gpu in slices)] if len(slices) > 1 else ()),
+    ]
+
+
+def bare(uuid: str) -> str:
+    """Return a UUID as torch writes it, which leaves out what it is of."""
+    return uuid.removeprefix("GPU-").removeprefix("MIG-")
+
+
+def check_training(checks: Checks, machine: Machine) -> None:
+    """Train in forked workers: with NCCL on a GPU each, and with several on one GPU."""
+    count = len(machine.visible)
+    if any(gpu.parent for gpu in machine.visible) or machine.visible_remark:
+        checks.skip("training", "that is for whole GPUs of one model")
+        return
+    if count == 1:
+        checks.skip("NCCL between workers", "there is one GPU, and NCCL refuses two ranks on one")
+    uuids = [bare(gpu.uuid) for gpu in machine.visible]
+    train(checks, f"{count} forked, NCCL", ["nccl", "own"], [], uuids, count)
+    # Each has GPU 0 then, which is its own.
+    own = ["--gpu-per-rank"]
+    train(checks, f"{count} forked, NCCL, --gpu-per-rank", ["nccl", "shared"], own, uuids, 1)
+    # gloo moves what is on a GPU as well.
+    more = max(2, count)
+    train(checks, f"{more} forked, one GPU, gloo", ["gloo", "shared"], [], uuids[:1] * more, count)
+
+
+def train(  # noqa: PLR0913, PLR0917 - a row of a table
+    checks: Checks,
+    what: str,
+    arguments: list[str],
+    options: list[str],
+    uuids: Sequence[str],
+    shown: int,
+) -> None:
+    """Run the training by clusterrun, and compare what each worker has seen."""
+    with tempfile.TemporaryDirectory() as folder:
+        script = Path(folder, "train.py")
+        script.write_text(TRAIN)
+        words = [f"--nproc-per-node={len(uuids)}", "--start-method=fork", *options, str(script)]
+        words += [*arguments, folder]
+        planned = run_python(["-m", "launcher", "--dry-run", "--json", *words], {})
+        done = run_python(["-m", "launcher", *words], {})
+        checks.same(f"{what}, exit code", done.returncode, 0)
+        if done.returncode != 0:
+            print((done.stdout + done.stderr).strip()[-3000:])
+            return
+        seen = [json.loads(Path(folder, str(rank)).read_text()) for rank in range(len(uuids))]
+
+    def each(key: str) -> list[object]:
+        return [one[key] for one in seen]
+
+    everyone = [True] * len(seen)
+    checks.same(f"{what}, CUDA began in the worker", each("began_without_cuda"), everyone)
+    checks.same(f"{what}, all learnt", each("learnt"), everyone)
+    checks.same(f"{what}, all have the same weights", each("agree"), everyone)
+    checks.same(f"{what}, GPUs shown", each("shown"), [shown] * len(seen))
+    if all(each("uuid")):
+        checks.same(f"{what}, GPU of each", list(uuids), [bare(str(uuid)) for uuid in each("uuid")])
+    if planned.returncode == 0:
+        workers = json.loads(planned.stdout)["workers"]
+        allowed = CpuSet(os.sched_getaffinity(0))
+        bound = [str(worker["cpus"] or allowed) for worker in workers]
+        checks.same(f"{what}, CPUs of each", bound, [str(CpuSet(one["cpus"])) for one in seen])
+
+
+def run_python(
+    arguments: Sequence[str], variables: Mapping[str, str]
+) -> "subprocess.CompletedProcess[str]":
+    """Run this Python, with the checkout in its path."""
+    kept = {name: text for name, text in os.environ.items() if name != VARIABLE}
+    paths = os.pathsep.join(filter(None, (str(ROOT), os.environ.get("PYTHONPATH", ""))))
+    return subprocess.run(
+        [sys.executable, *arguments],
+        env={**kept, **variables, "PYTHONPATH": paths},
+        capture_output=True,
+        text=True,
+        timeout=SECONDS,
+        check=False,
+    )
+
+
+if __name__ == "__main__":
+    main()
