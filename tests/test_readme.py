@@ -3,6 +3,7 @@
 import re
 from collections.abc import Iterator
 from pathlib import Path
+from textwrap import indent
 
 from launcher.errors import ExitCode
 from launcher.sources.option import Kind
@@ -33,6 +34,13 @@ def test_every_option_is_explained() -> None:
     assert {(flag, bool(value)) for flag, value in told} == {
         (option.flag, option.kind not in {Kind.FLAG, Kind.OPTIONAL}) for option in OPTIONS
     }
+
+
+def test_the_drawing_is_what_topo_prints() -> None:
+    """Of a machine that the tests of the drawing have to the letter."""
+    drawing = (ROOT / "tests/report/drawings/h100.txt").read_text()
+
+    assert indent(drawing, "    ") in README
 
 
 def test_links_lead_somewhere() -> None:

@@ -5,6 +5,7 @@ import shlex
 import shutil
 import sys
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from pathlib import Path
 
 from launcher.cli.options import Answer, CommandLine, parse
@@ -78,17 +79,14 @@ def _capture(resolved: Resolved, path: Path, environ: Mapping[str, str]) -> str:
     from launcher.machine.packing import compress  # noqa: PLC0415 - only here
 
     content = capture(resolved, environ)
-    unfinished = path.with_name(f".{path.name}.{os.getpid()}")
     try:
         packed = compress(content, path.name)
-        unfinished.write_bytes(packed)
-        unfinished.replace(path)
     except ValueError as error:
-        raise UsageError(
-            f"{resolved.capture.origin}: {error}", "give a name that ends in .tar.gz"
-        ) from None
+        hint = "give a name that ends in .tar.gz"
+        raise UsageError(f"{resolved.capture.origin}: {error}", hint) from None
+    try:
+        _write(path, packed)
     except OSError as error:
-        unfinished.unlink(missing_ok=True)
         raise UsageError(
             f"{resolved.capture.origin}: {path} cannot be written: {error.strerror}",
             "give a path in a folder that you may write to",
@@ -98,6 +96,18 @@ def _capture(resolved: Resolved, path: Path, environ: Mapping[str, str]) -> str:
         " or user and no serial number, but the UUIDs of GPUs and the path of the control group\n"
         f"to draw what is in it:\n  clusterrun topo --machine-root {shlex.quote(str(path))}"
     )
+
+
+def _write(path: Path, content: bytes) -> None:
+    """Write a file that is there as a whole or, as before, not at all."""
+    unfinished = path.with_name(f".{path.name}.{os.getpid()}")
+    try:
+        unfinished.write_bytes(content)
+        unfinished.replace(path)
+    except OSError:
+        with suppress(OSError):
+            unfinished.unlink()
+        raise
 
 
 def _can_encode(text: str) -> bool:

@@ -29,7 +29,7 @@ def planned(what: Machine, workers: int) -> NodePlan:
 
 def drawing(what: Machine, **style: Any) -> str:  # noqa: ANN401 - as Style's fields
     """Return the drawing of a machine, without the table of who would run where."""
-    text = as_text("node7", what, planned(what, 2), Style(**style))
+    text = as_text(what.host, what, planned(what, 2), Style(**style))
     return re.split(r"\n\n(?:\x1b\[1m)?workers", text)[0] + "\n"
 
 
@@ -65,6 +65,23 @@ def dgx_a100() -> Machine:
         },
     )
     return named(of_memory(found, *[252] * 8), "NVIDIA A100-SXM4-40GB")
+
+
+def h100() -> Machine:
+    """Return the box of the README: two nodes, four GPUs on each."""
+    found = machine(
+        {0: "0-55,112-167", 1: "56-111,168-223"},
+        gpus=(0, 0, 0, 0, 1, 1, 1, 1),
+        packages=("0-55,112-167", "56-111,168-223"),
+        cores=[f"{core},{core + 112}" for core in range(112)],
+    )
+    buses = ("1b", "43", "52", "61", "9d", "c3", "d1", "df")
+    gpus = tuple(
+        replace(gpu, bdf=f"0000:{bus}:00.0", model="NVIDIA H100 80GB HBM3")
+        for gpu, bus in zip(found.gpus, buses, strict=True)
+    )
+    placed = replace(found, host="gpu-07", gpus=gpus, visible=gpus, sites=())
+    return of_memory(placed, 1007, 1008)
 
 
 def snc4() -> Machine:
@@ -150,6 +167,7 @@ def sliced() -> Machine:
 
 MACHINES = {
     "dgx_a100": dgx_a100(),
+    "h100": h100(),
     "snc4": snc4(),
     "virtual_machine": virtual_machine(),
     "knights_landing": knights_landing(),
