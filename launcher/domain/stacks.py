@@ -5,7 +5,7 @@ from collections.abc import Iterable
 from msgspec import Struct
 
 MOST_GROUPS = 20
-"""Different stacks that are told; each rank's own is in its log in any case."""
+"""Different stacks that are told; each rank's own is in its log, where that keeps its stderr."""
 
 LONGEST = 8 << 10
 """Characters of one stack."""
