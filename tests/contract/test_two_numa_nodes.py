@@ -1,0 +1,34 @@
+"""A real kernel with two NUMA nodes, under qemu: workers are where their plan has them."""
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+SCRIPT = Path(__file__).parents[2] / "scripts/qemu_numa.py"
+CANNOT = 77
+
+
+@pytest.mark.long
+@pytest.mark.timeout(1000)
+def test_the_kernel_has_the_workers_where_their_plan_has_them(
+    pytestconfig: pytest.Config,
+) -> None:
+    """Affinity and the pages of their memory, after a restart too; what is unpacked is kept."""
+    assert pytestconfig.cache is not None
+    cache = pytestconfig.cache.mkdir("qemu_numa")
+
+    ended = subprocess.run(
+        [sys.executable, SCRIPT, "--cache", cache],
+        timeout=900,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+
+    if ended.returncode == CANNOT:
+        pytest.skip(ended.stdout.strip())
+    assert ended.returncode == 0, ended.stdout + ended.stderr
+    assert "rank 3, attempt 1: CPUs 6-7, memory prefer:1, pages by node {'1': 1024}" in ended.stdout
+    assert ended.stdout.endswith("every worker is where its plan has it\n")
