@@ -78,7 +78,8 @@ def _below(roots: str | None, gpu: Gpu) -> int:
     """Return the number of a GPU among those that ROCR_VISIBLE_DEVICES leaves: HIP counts these."""
     for position, entry in enumerate((roots or "").split(",")):
         name = entry.strip().lower()
-        if name and name in {str(gpu.index), gpu.uuid.lower()}:
+        is_by_id = name.startswith("gpu-") and gpu.uuid.lower().startswith(name)
+        if is_by_id or name == str(gpu.index):
             return position
     return gpu.index
 

@@ -16,6 +16,7 @@ from launcher.planning.binding import Placement, Wish, place
 from launcher.planning.gpu_variables import own_gpus_variables
 from launcher.planning.numa_map import with_map
 from launcher.planning.paddle_variables import paddle_variables
+from launcher.planning.ranks import count_shown
 from launcher.planning.rivals import hidden_sites
 from launcher.planning.tasks import place_task
 from launcher.planning.threads import threads_per_worker
@@ -180,6 +181,7 @@ def _remarks(
         _too_few_cpus(machine, len(placements)),
         "" if shares_cpus else _idle_cpus(job.numa_binding.value, machine, placements),
         _idle_gpus(job, machine, len(placements)),
+        _unseen_slices(job, machine),
         _bound_by_openmp(placements, before),
     )
     return tuple(remark for remark in remarks if remark)
@@ -221,6 +223,13 @@ def _idle_gpus(job: JobSpec, machine: Machine, workers: int) -> str:
     indices = ",".join(runs(gpu.index for gpu in idle))
     have = "worker has" if workers == 1 else "workers have"
     return f"no worker uses {plural} {indices}: {workers} {have} {each.value} each"
+
+
+def _unseen_slices(job: JobSpec, machine: Machine) -> str:
+    count = len(machine.visible)
+    if count == count_shown(job, machine):
+        return ""
+    return f"CUDA shows a process one of the {count} MIG slices; --gpu-per-rank gives each its own"
 
 
 def _bound_by_openmp(placements: Sequence[Placement], before: Mapping[str, str]) -> str:

@@ -37,9 +37,19 @@ def local_size(job: JobSpec, machine: Machine) -> int:
     return workers
 
 
+def count_shown(job: JobSpec, machine: Machine) -> int:
+    """Return how many of the visible GPUs a process can use: of MIG slices CUDA shows it one.
+
+    Where each worker sees its own alone, all of them can be used.
+    """
+    if job.gpu_per_rank.value or job.virtual_local_rank.value:
+        return len(machine.visible)
+    return 1 if any(gpu.parent for gpu in machine.visible) else len(machine.visible)
+
+
 def _wanted(job: JobSpec, machine: Machine) -> int:
     wanted = job.nproc_per_node.value
-    visible = len(machine.visible)
+    visible = count_shown(job, machine)
     if visible:
         # At least one, for whom there are too few, then.
         visible = max(1, visible // (job.gpus_per_worker.value or 1))

@@ -66,6 +66,30 @@ def test_slices_and_mixed_models_go_by_uuid() -> None:
     assert variables(mixed, 2, gpu_per_rank=True)[1][0] == "CUDA_VISIBLE_DEVICES=GPU-1"
 
 
+def test_slices_that_no_worker_can_see_are_remarked() -> None:
+    """Unless each has its own."""
+    slices = with_gpus(FOUR, parent="GPU-x")
+    remark = "CUDA shows a process one of the 4 MIG slices; --gpu-per-rank gives each its own"
+
+    def remarks(**values: bool) -> tuple[str, ...]:
+        return plan_node(
+            job(**values), slices, world(1), unset=(), error_files=None, environ={}
+        ).remarks
+
+    assert remark in remarks()
+    assert remark not in remarks(gpu_per_rank=True)
+
+
+def test_amd_s_count_from_the_beginnings_of_ids() -> None:
+    """ROCR takes a UUID by its beginning, in any case."""
+    amd = with_gpus(FOUR, vendor="amd", uuid="GPU-00aabb0000000001")
+    one = replace(amd, visible=amd.visible[3:])
+
+    found = variables(one, 1, {"ROCR_VISIBLE_DEVICES": "GPU-ff,gpu-00AA"}, gpu_per_rank=True)
+
+    assert found[0][0] == "HIP_VISIBLE_DEVICES=1"
+
+
 def test_amd_s_count_from_what_rocr_leaves() -> None:
     """HIP's numbers are those among ROCR's; its alias, where it is set, says the same."""
     amd = replace(with_gpus(FOUR, vendor="amd"))

@@ -3,6 +3,7 @@
 from collections.abc import Sequence
 
 import pytest
+from msgspec.structs import replace
 
 from launcher.domain.job import WorkerCount
 from launcher.errors import UsageError
@@ -35,6 +36,18 @@ def test_only_visible_gpus_count() -> None:
     here = machine({0: "0-3"}, [0, 0, 0, 0], visible=[3, 1])
 
     assert local_size(job(), here) == 2
+
+
+def test_of_slices_a_process_sees_one() -> None:
+    """As torch counts them; where each worker sees its own alone, all of them count."""
+    here = machine({0: "0-3"}, [0, 0, 0])
+    slices = tuple(replace(gpu, parent="GPU-x") for gpu in here.visible)
+    split = replace(here, visible=slices)
+
+    assert local_size(job(nproc_per_node=WorkerCount.AUTO), split) == 1
+    assert local_size(job(), split) == 1
+    assert local_size(job(gpu_per_rank=True), split) == 3
+    assert local_size(job(virtual_local_rank=True), split) == 3
 
 
 def test_gpus_that_are_wanted_must_be_there() -> None:
