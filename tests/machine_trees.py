@@ -151,7 +151,7 @@ def write_tree(root: Path, facts: MachineFacts) -> Path:
     for number, row in (facts.distances or {}).items():
         write_files(root, {f"{NODES}/node{number}/distance": row})
     for device in facts.devices:
-        _write_device(root, device)
+        write_device(root, device)
     for number, node in enumerate(facts.kfd):
         write_files(root, _kfd_files(f"{KFD}/{number}", number, node))
     for number, size in facts.memory.items():
@@ -190,7 +190,8 @@ def _topology(facts: MachineFacts) -> dict[str, str]:
     return files
 
 
-def _write_device(root: Path, device: PciDevice) -> None:
+def write_device(root: Path, device: PciDevice) -> None:
+    """Write what /sys and /proc say of a device."""
     listed = f"{PCI}/devices/{device.bdf}"
     if device.behind:
         real = f"sys/devices/{device.behind}/{device.bdf}"

@@ -1,5 +1,7 @@
 """Masks on machines that exist, replayed from what their /sys said."""
 
+from collections.abc import Mapping
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -8,7 +10,18 @@ from launcher.domain.cpuset import CpuSet
 from launcher.domain.job import NumaBinding
 from launcher.machine.inspect import inspect
 from launcher.planning.binding import Wish, place
+from tests.machine_trees import PciDevice, write_device, write_files
 from tests.real_machines import captured, recommended, tree_of, unpacked
+
+
+def at_node(number: int) -> PciDevice:
+    """Return a GPU that says its node."""
+    return PciDevice("", numa_node=number)
+
+
+def near(cpus: str, mask: str | None = None) -> PciDevice:
+    """Return a GPU that says its local CPUs alone."""
+    return PciDevice("", local_cpulist=cpus, local_cpus=mask)
 
 
 def masks(root: Path, mode: str, environ: dict[str, str]) -> list[str]:
@@ -60,3 +73,68 @@ def test_a_power9_machine_whose_gpus_have_memory_nodes(tmp_path: Path) -> None:
 
     assert [str(place.cpus) for place in found] == ["0-15"] * 3 + ["None"] * 3
     assert found[3].remark == "not bound: GPU 3 is local to node 8 but this job may only use 0-15"
+
+
+UNTOLD = ("None", "not bound: nothing tells which NUMA node its GPU is local to")
+
+# What /sys says of a GPU that is put there, and what becomes of it: the source, CPUs and remark.
+PUT: list[tuple[str, PciDevice, str, tuple[str, str]]] = [
+    ("16amd64-8n2c-cpusets", at_node(2), "sysfs numa_node", ("5", "")),
+    ("16amd64-8n2c-cpusets", near("4-5"), "sysfs local_cpulist", ("5", "")),
+    ("20s390-2g6s4c", at_node(0), "unknown", ("None", "")),
+    ("2pa-pcidomain32bits", near("0-1", mask="1"), "single node", ("0-1", "")),
+    ("32em64t-2n8c+dax+nvme+mic+dimms", at_node(1), "sysfs numa_node", ("8-15", "")),
+    ("32intel64-2p8co2t+8ve", near("8-15,24-31"), "sysfs local_cpulist", ("8-15,24-31", "")),
+    ("8em64t-2s2ca2c-buggynuma", at_node(5), "sysfs numa_node", ("0-7", "")),
+    ("8em64t-2s2ca2c-buggynuma", near("0-7"), "unknown", UNTOLD),
+    ("fakeheteromemtiers", at_node(4), "sysfs numa_node 4, nearest with CPUs", ("0-1", "")),
+    ("fakeheteromemtiers", at_node(3), "unknown", UNTOLD),
+    ("memorysidecaches", near("0,2,4,6"), "unknown", UNTOLD),
+    (
+        "nvidiagpunumanodes",
+        at_node(255),
+        "sysfs numa_node 255, nearest with CPUs",
+        ("0-15", ""),
+    ),
+    ("nvidiagpunumanodes", near("88-175"), "sysfs local_cpulist", ("88-103", "")),
+    ("offline-cpu0-node0", at_node(0), "unknown", UNTOLD),
+    ("offline-cpu0-node0", at_node(1), "sysfs numa_node", ("5,7,9,11,13,15,17,19", "")),
+    (
+        "offline-cpu0-node0",
+        near("1,3,5,7,9,11,13,15,17,19,21,23"),
+        "sysfs local_cpulist",
+        ("5,7,9,11,13,15,17,19", ""),
+    ),
+]
+
+
+@pytest.fixture(scope="module")
+def trees(tmp_path_factory: pytest.TempPathFactory) -> Mapping[str, Path]:
+    """Return the real trees by name, with all GPUs of PUT on each bus."""
+    roots = {}
+    for name in sorted({name for name, *_ in PUT} & {one.split(".")[0] for one in captured()}):
+        roots[name] = unpacked(f"{name}.tar.xz", tmp_path_factory.mktemp("tree"))
+        for index, (_, device, _, _) in enumerate(PUT):
+            write_device(roots[name], numbered(device, index))
+            write_files(roots[name], {f"dev/nvidia{index}": ""})
+    return roots
+
+
+def numbered(device: PciDevice, index: int) -> PciDevice:
+    """Return the device with an address and an id of its own."""
+    return replace(device, bdf=f"0042:{index:02x}:00.0", uuid=f"GPU-put-{index:02}", minor=index)
+
+
+@pytest.mark.parametrize("index", range(len(PUT)), ids=[f"{name}" for name, *_ in PUT])
+def test_a_gpu_in_a_real_tree_is_where_sys_has_it(trees: Mapping[str, Path], index: int) -> None:
+    """However stale that is; a remark says where nothing does."""
+    name, device, source, expected = PUT[index]
+    if name not in trees:
+        pytest.skip("not at hand")
+    environ = {"CUDA_VISIBLE_DEVICES": numbered(device, index).uuid}
+
+    here = inspect(trees[name], environ, None, "replayed")
+    (found,) = place(Wish(NumaBinding.NODE), here, 1)
+
+    assert [gpu.locality for gpu in here.visible] == [source]
+    assert (str(found.cpus), found.remark) == expected
