@@ -25,6 +25,8 @@ def job(**values: Any) -> JobSpec:  # noqa: ANN401 - as the fields of JobSpec
     """Return a job; ``values`` by field name, without their facts, come from "the test"."""
     usual: dict[str, Any] = {
         "nnodes": 1,
+        "fewest_nodes": values.get("nnodes", 1),
+        "last_call_timeout": 30.0,
         "node_rank": None,
         "nproc_per_node": WorkerCount.PER_GPU,
         "tasks": None,

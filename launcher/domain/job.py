@@ -7,6 +7,7 @@ from msgspec import Struct
 
 from launcher.domain.cpuset import CpuSet
 from launcher.domain.facts import Fact
+from launcher.domain.last_call import LastCall
 from launcher.domain.ranks import GlobalRank, LocalRank, NodeRank, RankSet
 from launcher.domain.streams import StreamChoice
 
@@ -145,6 +146,9 @@ class JobSpec(Struct, frozen=True):
     """
 
     nnodes: Fact[int]
+    """At most; as many come, but for a last call."""
+    fewest_nodes: Fact[int]
+    """No flag, the MIN of ``nnodes``: so many are enough at the last call; else as ``nnodes``."""
     node_rank: Fact[int | None]
     """None: not given."""
     nproc_per_node: Fact[int | WorkerCount]
@@ -170,7 +174,9 @@ class JobSpec(Struct, frozen=True):
     base_port: Fact[int]
     """The first port of each node's workers in Paddle's variables."""
     rdzv_timeout: Fact[float]
-    """Seconds that all nodes have to come."""
+    """Seconds that all nodes have to come, or enough of them."""
+    last_call_timeout: Fact[float]
+    """Seconds that the others have once enough are there."""
     token: Fact[str | None]
     """The secret itself, which nothing may print."""
     strict_join: Fact[bool]
@@ -241,6 +247,14 @@ class JobSpec(Struct, frozen=True):
     def agents(self) -> int:
         """How many clusterruns make up the job: those that must join."""
         return self.nnodes.value if self.tasks.value is None else self.tasks.value.size
+
+    @property
+    def last_call(self) -> LastCall | None:
+        """When the job begins without some of its nodes; None: never."""
+        # A scheduler that starts a task for each worker starts them all.
+        if self.fewest_nodes.value == self.nnodes.value or self.tasks.value is not None:
+            return None
+        return LastCall(self.fewest_nodes.value, self.last_call_timeout.value)
 
     @property
     def agent_rank(self) -> int | None:

@@ -10,6 +10,7 @@ from launcher.rendezvous.wire import Hello, Refusal
 
 SAME_FLAGS = "Start the same command on all nodes, with another --node-rank each."
 RUN_ID_HINT = "Give all nodes the same --run-id, or none."
+TOO_LATE_HINT = "Nobody is let in later; --last-call-timeout makes the job wait longer."
 PLACE_HINT = "Two jobs at once need two ports: give each its own --master-port."
 
 
@@ -54,6 +55,9 @@ def _stranger(state: State, newcomer: Hello) -> TurnedAway | None:
         hint = PLACE_HINT if own.run_id else RUN_ID_HINT
         return _elsewhere(notices.other_run_id(terms, newcomer), hint, noted)
     if state.phase is Phase.RUNNING or (state.phase is Phase.OVER and not state.quarrel[0]):
+        if terms.last_call is not None:
+            noted = "the job has begun"
+            return TurnedAway(Refusal.GIVE_UP, notices.complete(state), TOO_LATE_HINT, noted)
         noted = f"all {terms.nodes} nodes are there"
         return TurnedAway(Refusal.GIVE_UP, notices.complete(state), "", noted)
     if state.phase is Phase.OVER:

@@ -29,7 +29,8 @@ def assumed_world(job: JobSpec, workers: int) -> World:
         local_size=workers,
         size=job.nnodes.value * workers if tasks is None else tasks.size,
         master_addr=_address(job),
-        master_port=job.master_port.value,
+        # Where nodes may come late, they meet there to the end, and workers at another.
+        master_port=None if job.last_call is not None else job.master_port.value,
     )
 
 

@@ -21,8 +21,8 @@ class Candidate(NamedTuple):
     surroundings: Surroundings
 
 
-def hello_of(introduction: Introduction, nodes: int) -> Hello:
-    """Return an introduction as it travels, of a node that has been told of ``nodes`` nodes."""
+def hello_of(introduction: Introduction, nodes: str) -> Hello:
+    """Return an introduction as it travels, of a node that was told of ``nodes`` nodes, or MIN:MAX."""
     return Hello(
         identity=os.urandom(8).hex(),
         run_id=introduction.run_id,
@@ -31,7 +31,7 @@ def hello_of(introduction: Introduction, nodes: int) -> Hello:
         pid=introduction.pid,
         rank=introduction.rank,
         workers=introduction.workers,
-        must=_bounded({"nnodes": str(nodes), **introduction.must}),
+        must=_bounded({"nnodes": nodes, **introduction.must}),
         should=_bounded(introduction.should),
     )
 

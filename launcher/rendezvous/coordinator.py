@@ -38,15 +38,15 @@ FEW_NODES = 8
 
 def opened(terms: Terms, at: float) -> State:
     """Return the coordinator's state at its start: its own agent is there."""
-    return State(
+    state = State(
         terms=terms,
         began=at,
         members={OWN: terms.hello},
         claims={0: OWN},
-        complete_at=at if terms.nodes == 1 else NEVER,
         next_notice=at + SECONDS_TO_FIRST_NOTICE,
         told=1,
     )
+    return gathering.counted(state, at)
 
 
 def due(state: State) -> float:
@@ -55,7 +55,7 @@ def due(state: State) -> float:
         return min(state.next_notice, stacks.due(state))
     if state.phase is not Phase.GATHERING:
         return state.next_notice
-    return min(state.next_notice, state.began + state.terms.timeout, gathering.settled_at(state))
+    return min(state.next_notice, gathering.given_up_at(state), gathering.settled_at(state))
 
 
 def decide(state: State, happening: Happening, choose_cause: ChooseCause) -> Decision:
@@ -105,7 +105,7 @@ def decide(state: State, happening: Happening, choose_cause: ChooseCause) -> Dec
 def _gone(state: State, gone: Gone, choose_cause: ChooseCause) -> Decision:
     match state.phase:
         case Phase.GATHERING if gone.connection in state.members:
-            return gathering.left(state, gone.connection, "has left again")
+            return gathering.left(state, gone.connection, "has left again", gone.at)
         case Phase.RUNNING if gone.connection in state.ranks:
             return ending.gone(state, gone, choose_cause)
         case _:
@@ -115,7 +115,9 @@ def _gone(state: State, gone: Gone, choose_cause: ChooseCause) -> Decision:
 def _silent(state: State, silent: Silent, choose_cause: ChooseCause) -> Decision:
     match state.phase:
         case Phase.GATHERING if silent.connection in state.members:
-            state, notes = gathering.left(state, silent.connection, state.terms.rhythm.silence)
+            state, notes = gathering.left(
+                state, silent.connection, state.terms.rhythm.silence, silent.at
+            )
             return state, (*notes, HangUp((silent.connection,)))
         case Phase.RUNNING if silent.connection in state.ranks:
             return ending.silent(state, silent, choose_cause)
@@ -127,12 +129,12 @@ def _ticked(state: State, at: float) -> Decision:
     match state.phase:
         case Phase.GATHERING if at >= gathering.settled_at(state):
             return gathering.complete(state, at)
-        case Phase.GATHERING if at >= state.began + state.terms.timeout:
+        case Phase.GATHERING if at >= gathering.given_up_at(state):
             quarrel = Quarrel(notices.never_came(state), notices.hint_to_never_came(state))
             return gathering.give_up(state, quarrel, ())
         case Phase.GATHERING if at >= state.next_notice:
             state = replace(state, next_notice=at + SECONDS_BETWEEN_NOTICES)
-            return state, _tell(state, tuple(state.members), notices.waiting(state, at))
+            return state, _tell(state, tuple(state.members), _waiting(state, at))
         case Phase.RUNNING if at >= stacks.due(state):
             return stacks.timed_out(state)
         case Phase.RUNNING if at >= state.next_notice:
@@ -140,6 +142,12 @@ def _ticked(state: State, at: float) -> Decision:
             return state, _tell(state, tuple(state.reports), notices.still_running(state))
         case _:
             return state, ()
+
+
+def _waiting(state: State, at: float) -> str:
+    if state.enough_at == NEVER:
+        return notices.waiting(state, at)
+    return notices.last_call(state, gathering.settled_at(state) - at)
 
 
 def _tell(state: State, audience: tuple[int, ...], text: str) -> tuple[Reply, ...]:

@@ -5,6 +5,7 @@ from enum import Enum
 
 from msgspec import Struct, field
 
+from launcher.domain.last_call import LastCall
 from launcher.domain.outcome import Fate, NodeLost, WorkerFailed
 from launcher.domain.restarts import RestartRules
 from launcher.domain.stacks import StackGroup
@@ -58,6 +59,7 @@ class Terms(Struct, frozen=True):
 
     hello: Hello
     nodes: int
+    """That are to come; once the job runs, that are there."""
     run_id: str
     place: str
     """Where the nodes meet, for people: ``n0:29500``."""
@@ -74,6 +76,8 @@ class Terms(Struct, frozen=True):
     restarts: RestartRules
     open_for_good: bool
     """Members meet at a port of their own, which stays open; else it goes to the workers."""
+    last_call: LastCall | None = None
+    """When the job begins though not all have come; None: never."""
 
 
 class Report(Struct, frozen=True):
@@ -118,6 +122,8 @@ class State(Struct, frozen=True):
     """Who has said which rank: connection by rank."""
     complete_at: float = NEVER
     """Since when there are as many members as nodes."""
+    enough_at: float = NEVER
+    """Since when there are as many as are enough, where fewer than all may be."""
     next_notice: float = NEVER
     warned: bool = False
     """Of what should agree and does not."""

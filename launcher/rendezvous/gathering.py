@@ -64,10 +64,21 @@ def _let_in(state: State, newcomer: Introduced) -> Decision:
     if hello.rank is not None:
         state = replace(state, claims={**state.claims, hello.rank: newcomer.connection})
     state, warnings = _warn(state, hello)
-    if len(state.members) == state.terms.nodes:
-        state = replace(state, complete_at=newcomer.at)
+    state = counted(state, newcomer.at)
     state, replies = complete(state, newcomer.at)
     return state, (*warnings, *replies)
+
+
+def counted(state: State, at: float) -> State:
+    """Note since when all are there, and since when enough; ``at``: when somebody came or went."""
+    there, last_call = len(state.members), state.terms.last_call
+    is_enough = last_call is not None and there >= last_call.fewest
+    return replace(
+        state,
+        complete_at=at if there == state.terms.nodes else NEVER,
+        # As under torchrun, the last call is not made anew for each who follows it.
+        enough_at=min(at, state.enough_at) if is_enough else NEVER,
+    )
 
 
 def _warn(state: State, newcomer: Hello) -> Decision:
@@ -79,16 +90,15 @@ def _warn(state: State, newcomer: Hello) -> Decision:
     return replace(state, warned=True), (Say(text),)
 
 
-def left(state: State, connection: int, how: str) -> Decision:
-    """Wait for a node again that has been there; ``how`` says what became of it."""
+def left(state: State, connection: int, how: str, at: float) -> Decision:
+    """Wait for a node again that was there until ``at``; ``how`` says what became of it."""
     hello = state.members[connection]
     state = replace(
         state,
         members={each: there for each, there in state.members.items() if each != connection},
         claims={rank: each for rank, each in state.claims.items() if each != connection},
-        complete_at=NEVER,
     )
-    return state, (Say(f"{notices.node(hello)} {how}"),)
+    return counted(state, at), (Say(f"{notices.node(hello)} {how}"),)
 
 
 def give_up(state: State, quarrel: Quarrel, newcomers: tuple[int, ...]) -> Decision:
@@ -117,20 +127,35 @@ def note_refusal(state: State, text: str) -> Decision:
 
 def settled_at(state: State) -> float:
     """Return when the world may begin, if nothing happens until then."""
-    return state.complete_at + (SECONDS_TO_SETTLE if state.callers else 0.0)
+    return min(state.complete_at, _last_call_ends(state)) + (
+        SECONDS_TO_SETTLE if state.callers else 0.0
+    )
+
+
+def given_up_at(state: State) -> float:
+    """Return when it is too late for the nodes that are missing; never, if they are not needed."""
+    return state.began + state.terms.timeout if state.enough_at == NEVER else NEVER
+
+
+def _last_call_ends(state: State) -> float:
+    last_call = state.terms.last_call
+    return NEVER if last_call is None else state.enough_at + last_call.patience
 
 
 def complete(state: State, at: float) -> Decision:
-    """Begin, if all nodes are there and nobody else seems to come."""
+    """Begin, if all nodes are there or it is too late for the others, and nobody seems to come."""
     if state.phase is not Phase.GATHERING or at < settled_at(state):
         return state, ()
-    ranks = node_ranks(state.members, state.claims)
-    state = replace(state, phase=Phase.RUNNING, ranks=ranks, next_notice=NEVER)
+    ranks = node_ranks(state.members, state.claims, state.terms.nodes)
+    notes = () if len(ranks) == state.terms.nodes else (Say(notices.begins_without(state)),)
+    terms = replace(state.terms, nodes=len(ranks))
+    state = replace(state, terms=terms, phase=Phase.RUNNING, ranks=ranks, next_notice=NEVER)
     host = state.terms.hello.host
     # The workers' port must be free before anybody can start a worker.
     door: tuple[Reply, ...] = () if state.terms.open_for_good else (CloseDoor(),)
     first = worlds(state.terms, state.members, ranks, state.attempt, state.terms.master_port)
     return state, (
         *door,
+        *notes,
         *(Send((each,), WorldFormed(world, host)) for each, world in first.items()),
     )

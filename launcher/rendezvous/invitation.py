@@ -6,6 +6,7 @@ from msgspec import Struct
 
 from launcher.domain.endpoint import Endpoint
 from launcher.domain.facts import Fact
+from launcher.domain.last_call import LastCall
 from launcher.domain.restarts import RestartRules
 from launcher.rendezvous.heartbeat import Rhythm, rhythm_of
 
@@ -19,8 +20,8 @@ class Invitation(Struct, frozen=True):
     ports: Fact[tuple[int, ...]]
     """Ports of node 0 to meet at: the first one that is free."""
     open_for_good: bool
-    """Nodes meet at a port of their own, which stays open (``--rdzv-endpoint``); else the workers
-    get it once all nodes are there (``--master-port``)."""
+    """Nodes meet at a port of their own, which stays open (``--rdzv-endpoint``, ``MIN:MAX``); else
+    the workers get it once all nodes are there (``--master-port``)."""
     timeout: float
     """Seconds that all nodes have to come."""
     run_id: str
@@ -28,10 +29,17 @@ class Invitation(Struct, frozen=True):
     heartbeat_timeout: float
     """Seconds of silence after which a node counts as lost."""
     restarts: RestartRules
+    last_call: LastCall | None = None
+    """When the job begins though not all have come; None: never."""
     hosts: tuple[str, ...] = ()
     """Names of the nodes by rank, for people; () where nothing tells."""
     strict: bool = False
     """What should agree must (``--strict-join``)."""
+
+    @property
+    def said_nodes(self) -> str:
+        """How many there are to be, as users say it: ``4`` or ``1:4``."""
+        return f"{self.last_call.fewest}:{self.nodes}" if self.last_call else str(self.nodes)
 
     @property
     def rhythm(self) -> Rhythm:

@@ -40,7 +40,7 @@ def join(
         RendezvousError: the nodes contradict each other, or have not come in time.
 
     """
-    hello = hello_of(introduction, invitation.nodes)
+    hello = hello_of(introduction, invitation.said_nodes)
     candidate = Candidate(invitation, hello, token, surroundings)
     patience = Patience(invitation.timeout, surroundings.clock())
     if hello.rank is None:

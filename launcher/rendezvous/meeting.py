@@ -21,11 +21,13 @@ def invitation_of(job: JobSpec) -> Invitation:
         nodes=job.agents,
         host=host,
         ports=ports,
-        open_for_good=job.rdzv_endpoint.value is not None,
+        # Who comes late is to be told, and by nobody's store.
+        open_for_good=job.rdzv_endpoint.value is not None or job.last_call is not None,
         timeout=job.rdzv_timeout.value,
         run_id=job.run_id.value,
         heartbeat_timeout=job.heartbeat_timeout.value,
         restarts=rules_of(job),
+        last_call=job.last_call,
         hosts=job.hosts.value if job.tasks.value is None else (),
         strict=job.strict_join.value,
     )

@@ -131,4 +131,5 @@ def _terms(invitation: Invitation, hello: Hello, master_port: int) -> Terms:
         rhythm=invitation.rhythm,
         restarts=invitation.restarts,
         open_for_good=invitation.open_for_good,
+        last_call=invitation.last_call,
     )

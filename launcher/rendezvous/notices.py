@@ -42,6 +42,17 @@ def waiting(state: State, now: float) -> str:
     return f"waiting for {_missing(state)} ({_joined(state)}; {spent})"
 
 
+def last_call(state: State, seconds: float) -> str:
+    """Return "waiting 20 s more for 2 of 4 nodes: n2, n3; 1 is enough (joined: n0, n1)"."""
+    enough = f"{state.terms.last_call.fewest} would be enough" if state.terms.last_call else ""
+    return f"waiting {seconds:.0f} s more for {_missing(state)}; {enough} ({_joined(state)})"
+
+
+def begins_without(state: State) -> str:
+    """Return what is said when the last call is over."""
+    return f"beginning without {_missing(state)} ({_joined(state)})"
+
+
 def never_came(state: State) -> str:
     """Return the error of a job whose nodes did not all come in time."""
     return f"waited {state.terms.timeout:g} s for {_missing(state)} ({_joined(state)})"
@@ -161,6 +172,9 @@ def other_user(terms: Terms, other: Hello) -> str:
 def complete(state: State) -> str:
     """Return the error of a node that comes when all are there."""
     names = listed(hello.host for hello in state.members.values())
+    if state.terms.last_call is not None:
+        count = f"{state.terms.nodes} node{'' if state.terms.nodes == 1 else 's'}"
+        return f"the job at {state.terms.place} has begun with {count}: {names}"
     return f"the job at {state.terms.place} has all its {state.terms.nodes} nodes: {names}"
 
 

@@ -9,18 +9,21 @@ from launcher.rendezvous.coordinator_state import Terms
 from launcher.rendezvous.wire import Hello
 
 
-def node_ranks(members: Mapping[int, Hello], claims: Mapping[int, int]) -> dict[int, int]:
-    """Return the node rank of each connection, in the order of ranks.
+def node_ranks(
+    members: Mapping[int, Hello], claims: Mapping[int, int], nodes: int
+) -> dict[int, int]:
+    """Return the node rank of each connection, in the order of ranks, without a gap.
 
     Args:
-        members: in the order in which they came; as many as there will be nodes.
+        members: in the order in which they came.
         claims: the connection of each rank that was asked for.
+        nodes: how many might have come; where they have not, those behind them move up.
 
     """
-    free = (rank for rank in range(len(members)) if rank not in claims)
+    free = (rank for rank in range(nodes) if rank not in claims)
     claimed = {connection: rank for rank, connection in claims.items()}
     ranks = {each: claimed[each] if each in claimed else next(free) for each in members}
-    return dict(sorted(ranks.items(), key=lambda item: item[1]))
+    return {each: rank for rank, each in enumerate(sorted(ranks, key=ranks.__getitem__))}
 
 
 def worlds(

@@ -30,6 +30,7 @@ _WORKER_HEADS = (
 )
 
 SELDOM_TOLD = (
+    *("fewest_nodes", "last_call_timeout"),
     *("tasks", "hosts", "port_candidates", "numa_node", "unclear", "base_port"),
     *("numa_memory", "numa_map", "numa_strict"),
     *("gpus_per_worker", "gpu_per_rank", "virtual_local_rank"),
@@ -162,6 +163,8 @@ def _job_rows(job: JobSpec, world: World) -> Iterator[Sequence[str]]:
     for name, value, origin in _values(job, world):
         if name == "env":
             yield from ((name, f"{key}={fact.value}", fact.origin) for key, fact in job.env.items())
+        elif name == "fewest_nodes" and job.last_call is None:
+            continue
         elif origin != "default" or name not in SELDOM_TOLD:
             yield name, _in_words(name, value, job), origin
 

@@ -3,6 +3,8 @@
 from collections.abc import Mapping
 from pathlib import Path
 
+from msgspec.structs import replace
+
 from launcher.domain.cpuset import CpuSet
 from launcher.domain.job import MappedGpu, NumaBinding, NumaMemory, StartMethod, WorkerCount
 from launcher.domain.ranks import RankSet
@@ -103,10 +105,12 @@ NNODES = Option(
     "nnodes",
     parse=values.node_count,
     default=1,
-    metavar="N",
-    help="The number of nodes",
+    metavar="N|MIN:MAX",
+    help="The number of nodes; of MIN:MAX, as many as have come at the last call",
     group=Group.WORKERS,
 )
+FEWEST_NODES = replace(NNODES, parse=values.fewest_nodes)
+"""No row of its own: the other number that the same text says."""
 NODE_RANK: Option[int | None] = Option(
     "node_rank",
     parse=values.node_rank,
@@ -204,7 +208,7 @@ ROLE = Option(
     default="default",
     metavar="NAME",
     help="What the workers are called, their ROLE_NAME",
-    group=Group.WORKERS,
+    group=Group.PROGRAM,
     everyday=True,
 )
 CLUSTER = Option(
@@ -272,6 +276,14 @@ RDZV_TIMEOUT = Option(
     default=600.0,
     metavar="SECONDS",
     help="The time that all nodes have to come",
+    group=Group.JOINING,
+)
+LAST_CALL_TIMEOUT = Option(
+    "last_call_timeout",
+    parse=values.seconds,
+    default=30.0,
+    metavar="SECONDS",
+    help="With --nnodes MIN:MAX, the time that others have to come once MIN nodes are there",
     group=Group.JOINING,
 )
 TOKEN_FILE = Option(
@@ -543,6 +555,7 @@ OPTIONS: tuple[Option[object], ...] = (
     NO_PYTHON,
     RUN_PATH,
     PASS_LOCAL_RANK,
+    ROLE,
     PYTHON,
     ENV,
     START_METHOD,
@@ -554,7 +567,6 @@ OPTIONS: tuple[Option[object], ...] = (
     NPROC_PER_NODE,
     host_options.HOSTS,
     host_options.HOSTFILE,
-    ROLE,
     CLUSTER,
     paddle_options.USE_PADDLECLOUD,
     host_options.DEVICES,
@@ -571,6 +583,7 @@ OPTIONS: tuple[Option[object], ...] = (
     paddle_options.BASE_PORT,
     RDZV_ENDPOINT,
     RDZV_TIMEOUT,
+    LAST_CALL_TIMEOUT,
     TOKEN_FILE,
     STRICT_JOIN,
     RUN_ID,

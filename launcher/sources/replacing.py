@@ -9,7 +9,9 @@ from launcher.sources.option import Group
 from launcher.sources.options import OPTIONS, VERBOSE
 
 OUTPUT = [
-    option for option in reversed(OPTIONS) if option.group is Group.OUTPUT and option is not VERBOSE
+    option
+    for option in reversed(OPTIONS)
+    if option.group in {Group.OUTPUT, Group.LOGS} and option is not VERBOSE
 ]
 """What is done with output, and takes somebody who reads it; the folder follows from the others."""
 
@@ -40,6 +42,8 @@ def expect_replaceable(job: JobSpec) -> None:
 
 
 def _needs_agent(job: JobSpec) -> Iterator[tuple[str, Fact[object]]]:
+    if job.last_call is not None:
+        yield "nnodes", job.nnodes
     if job.max_restarts.value:
         yield "max_restarts", job.max_restarts
     if job.hang_timeout.value:

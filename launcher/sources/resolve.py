@@ -51,6 +51,7 @@ ValueT = TypeVar("ValueT")
 
 PLAIN: tuple[Option[object], ...] = (
     options.RDZV_TIMEOUT,
+    options.LAST_CALL_TIMEOUT,
     options.STRICT_JOIN,
     options.HEARTBEAT_TIMEOUT,
     options.HANG_TIMEOUT,
@@ -229,6 +230,7 @@ def _job(
     return JobSpec(
         **plain,
         nnodes=shape.nnodes,
+        fewest_nodes=_fewest_nodes(sources, shape),
         node_rank=shape.node_rank,
         nproc_per_node=shape.nproc_per_node,
         tasks=shape.tasks,
@@ -280,6 +282,12 @@ def _env(sources: Sequence[Said]) -> dict[str, Fact[str]]:
         for text in texts
         for name, value in options.ENV.read(text).value.items()
     }
+
+
+def _fewest_nodes(sources: Sequence[Said], shape: Shape) -> Fact[int]:
+    """Return how many nodes are enough: the cluster's number, or MIN where that is said."""
+    fewest = settle(options.FEWEST_NODES, sources, shape.nnodes)
+    return fewest if fewest.value <= shape.nnodes.value else shape.nnodes
 
 
 def _default_python(around: Surroundings) -> Fact[str]:

@@ -17,6 +17,7 @@ from launcher.sources.clusters.detection import NO_CLUSTER, detect
 from launcher.sources.host_options import DEVICES, HOSTFILE, HOSTS
 from launcher.sources.options import (
     CLUSTER,
+    FEWEST_NODES,
     GPUS_PER_WORKER,
     LOCAL_ADDR,
     MASTER_ADDR,
@@ -103,7 +104,7 @@ def find_shape(sources: Sequence[Said], around: Surroundings, *, is_nested: bool
     cluster, place = detect(asked, around)
     said = (*sources, said_by_exports(around.variables))
     wish = Wish(
-        nnodes=around.nnodes,
+        nnodes=_narrowed(around.nnodes, find(FEWEST_NODES, sources), place),
         node_rank=find(NODE_RANK, sources) or listed.node_rank,
         nproc_per_node=find(NPROC_PER_NODE, sources) or listed.workers,
         has_address=bool(
@@ -159,6 +160,16 @@ def _listed(sources: Sequence[Said], around: Surroundings) -> _Listed:
         node_rank=Fact(rank.value, rank.origin),
         workers=workers or listed.slots.get(name),
     )
+
+
+def _narrowed(
+    most: Fact[int] | None, fewest: Fact[int] | None, place: Place | None
+) -> Fact[int] | None:
+    """Return how many nodes are wished for: of ``MIN:MAX`` as many as the cluster has."""
+    if most is None or fewest is None or place is None:
+        return most
+    is_within = fewest.value <= place.nnodes.value <= most.value
+    return Fact(place.nnodes.value, most.origin) if is_within else most
 
 
 def settle_shape(wish: Wish, place: Place | None) -> Shape:

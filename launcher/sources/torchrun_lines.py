@@ -32,6 +32,9 @@ SHUTDOWN_VARIABLE = "TORCH_ELASTIC_SHUTDOWN_TIMEOUT"
 TIMEOUTS = ("join_timeout", "timeout")
 """Keys of ``--rdzv-conf`` for ``--rdzv-timeout``; static has the second."""
 
+LAST_CALL = "last_call_timeout"
+"""Its key for the flag of that name."""
+
 INSTEAD: Mapping[str, str] = {
     "is_host": "--node-rank 0 says that a node is the host",
     "rank": "--node-rank says it",
@@ -84,10 +87,13 @@ def said_by_torch(environ: Mapping[str, str]) -> Said:
 
 def _by_conf(sources: Sequence[Said]) -> Said:
     conf = settle(theirs.RDZV_CONF, sources)
-    key = next((key for key in TIMEOUTS if key in conf.value), "")
-    if not key:
-        return {}
-    return {options.RDZV_TIMEOUT.name: (Fact(conf.value[key], f"{conf.origin} {key}"),)}
+    keys = {
+        options.RDZV_TIMEOUT.name: next((key for key in TIMEOUTS if key in conf.value), ""),
+        options.LAST_CALL_TIMEOUT.name: LAST_CALL if LAST_CALL in conf.value else "",
+    }
+    return {
+        name: (Fact(conf.value[key], f"{conf.origin} {key}"),) for name, key in keys.items() if key
+    }
 
 
 def _standalone(said: tuple[Said, ...]) -> tuple[Said, ...]:
@@ -183,7 +189,7 @@ def _notes(said: Sequence[Said]) -> Iterator[str]:
             f"{handler.origin} {handler.value} changes nothing: --events FILE writes what happens"
         )
     conf = settle(theirs.RDZV_CONF, said)
-    for key in conf.value.keys() - {*TIMEOUTS}:
+    for key in conf.value.keys() - {*TIMEOUTS, LAST_CALL}:
         instead = INSTEAD.get(key, "clusterrun has no such setting")
         yield f"{conf.origin} {key}={conf.value[key]} changes nothing: {instead}"
     use_env, passed = settle(theirs.USE_ENV, said), settle(options.PASS_LOCAL_RANK, said)

@@ -4,7 +4,7 @@ from collections.abc import Mapping
 
 from launcher.sources import torchrun_values as values
 from launcher.sources.option import Group, Kind, Option
-from launcher.sources.values import path, seconds, switch
+from launcher.sources.values import seconds, switch
 
 STANDALONE = Option(
     "standalone",
@@ -32,7 +32,7 @@ RDZV_CONF: Option[Mapping[str, str]] = Option(
     parse=values.rendezvous_conf,
     default={},
     metavar="KEY=VALUE,...",
-    help="Of these settings join_timeout and timeout are read, as --rdzv-timeout",
+    help="Of these join_timeout, timeout and last_call_timeout are read",
     group=Group.TORCHRUN,
     otherwise="none",
 )
@@ -63,7 +63,7 @@ MONITOR_INTERVAL = Option(
 )
 EVENT_LOG_HANDLER = Option(
     "event_log_handler",
-    parse=path,
+    parse=values.plugin,
     default="null",
     metavar="NAME",
     help="Changes nothing: --events writes what happens",
@@ -71,7 +71,7 @@ EVENT_LOG_HANDLER = Option(
 )
 LOGS_SPECS = Option(
     "logs_specs",
-    parse=path,
+    parse=values.plugin,
     default="",
     metavar="NAME",
     help="Refused: no plugins are loaded, and --log-dir says where logs go",

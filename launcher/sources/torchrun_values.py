@@ -56,6 +56,13 @@ def signal_names(text: str) -> str:
     return ",".join(names)
 
 
+def plugin(text: str) -> str:
+    """Read the name under which torchrun would look up a plugin."""
+    if not text:
+        raise UnreadableError("the name is empty", "leave it out")
+    return text
+
+
 def role(text: str) -> str:
     """Read what the workers are called, ROLE_NAME."""
     if not text or not text.isprintable():

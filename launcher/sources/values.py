@@ -41,17 +41,23 @@ class UnreadableError(ValueError):
 
 
 def node_count(text: str) -> int:
-    """Read the number of nodes: ``N``, or ``N:N`` as torchrun writes it too."""
+    """Read the number of nodes, ``N``, or the most of ``MIN:MAX``."""
+    return _node_range(text)[1]
+
+
+def fewest_nodes(text: str) -> int:
+    """Read how many nodes are enough: ``N``, or the least of ``MIN:MAX``."""
+    return _node_range(text)[0]
+
+
+def _node_range(text: str) -> tuple[int, int]:
     low, _, high = text.partition(":")
     fewest, most = _whole_number(low), _whole_number(high or low)
     if not fewest or not most or fewest > most:
-        raise UnreadableError(f"{text!r} is not a number of nodes", "give a number from 1")
-    if fewest < most:
         raise UnreadableError(
-            f"{text!r} asks for a world that grows and shrinks, and those come in a later version",
-            f"give one number, such as {most}",
+            f"{text!r} is not a number of nodes", "give a number from 1, or MIN:MAX"
         )
-    return most
+    return fewest, most
 
 
 def node_rank(text: str) -> int:

@@ -234,4 +234,17 @@ LINES = (
         " --rdzv-id=$JOB_ID --rdzv-backend=c10d --rdzv-endpoint=$HOST_NODE_ADDR train.py --arg1",
         "NUM_NODES=2 NUM_TRAINERS=4 JOB_ID=7 HOST_NODE_ADDR=node1.example.com:29400",
     ),
+    Pasted(
+        "pytorch/pytorch torch/distributed/run.py, elastic",
+        "torchrun --nnodes=1:4 --nproc-per-node=$NUM_TRAINERS --max-restarts=3 --rdzv-id=$JOB_ID"
+        " --rdzv-backend=c10d --rdzv-endpoint=$HOST_NODE_ADDR train.py --arg1",
+        "NUM_TRAINERS=4 JOB_ID=7 HOST_NODE_ADDR=node1.example.com:29400",
+    ),
+    Pasted(
+        "pytorch/torchtitan run_train.sh",
+        'torchrun --nproc_per_node=${NGPU} --rdzv_backend c10d --rdzv_endpoint="localhost:0"'
+        " --local-ranks-filter ${LOG_RANK} --role rank --tee 3"
+        ' -m torchtitan.train --module ${MODULE} --config ${CONFIG} "$@"',
+        "NGPU=8; LOG_RANK=0; MODULE=llama3; CONFIG=llama3_debugmodel; set -- --training.steps 10",
+    ),
 )

@@ -192,3 +192,84 @@ def test_several_agents_on_one_host(torchrun: Launcher, touched: Path) -> None:
 
     assert [each.code for each in ended] == [0, 0], [each.err for each in ended]
     assert ranks(touched) == {0, 1, 2, 3}
+
+
+def test_fewer_agents_than_might_come(torchrun: Launcher, touched: Path) -> None:
+    """At the last call, which torchrun's own setting makes short, the job begins with one of two."""
+    job = torchrun.script(
+        TOUCHES,
+        *("--nnodes=1:2", "--nproc-per-node=2", "--rdzv-backend=c10d"),
+        f"--rdzv-endpoint=localhost:{free_port()}",
+        "--rdzv-conf=join_timeout=30,last_call_timeout=1,timeout=30",
+        args=(str(touched),),
+    )
+    ended = job.ended()
+
+    assert ended.code == 0, ended.err
+    assert "beginning without 1 of 2 nodes" in ended.err
+    assert ranks(touched) == {0, 1}
+
+
+def test_an_agent_that_comes_too_late(torchrun: Launcher, touched: Path) -> None:
+    """It is told so, and the job goes on."""
+    options = (
+        *("--nnodes=1:3", "--nproc-per-node=1", "--rdzv-backend=c10d"),
+        *(f"--rdzv-endpoint=localhost:{free_port()}", "--rdzv-conf=last_call_timeout=0.5"),
+    )
+    waits = """
+        import os, pathlib, sys, time
+        print("world of", os.environ["WORLD_SIZE"], os.environ["GROUP_WORLD_SIZE"], flush=True)
+        while not pathlib.Path(sys.argv[1], "end").exists():
+            time.sleep(0.05)
+    """
+    first = torchrun.script(waits, *options, args=(str(touched),))
+    first.wait_for("world of 1 1")
+
+    late = torchrun.script(waits, *options, args=(str(touched),)).ended()
+    (touched / "end").touch()
+    ended = first.ended()
+
+    assert late.code == 4
+    assert "has begun with 1 node: " in late.err
+    assert ended.code == 0, ended.err
+
+
+def test_all_agents_that_might_come(torchrun: Launcher, touched: Path) -> None:
+    """With MAX of them nobody waits for a last call."""
+    options = (
+        *("--nnodes=1:2", "--nproc-per-node=2", "--rdzv-backend=c10d"),
+        *(f"--rdzv-endpoint=localhost:{free_port()}", "--rdzv-conf=last_call_timeout=600"),
+    )
+
+    jobs = [torchrun.script(TOUCHES, *options, args=(str(touched),)) for _ in range(2)]
+    ended = [job.ended() for job in jobs]
+
+    assert [each.code for each in ended] == [0, 0], [each.err for each in ended]
+    assert ranks(touched) == {0, 1, 2, 3}
+
+
+def test_prefixes_of_lines(torchrun: Launcher, touched: Path, bash_script: str) -> None:
+    """By torch's own variable, abbreviations and all."""
+    ended = torchrun.command(
+        *("--nproc-per-node=2", "--rdzv-id=7", "--redirect=3", "--tee=3", "--no-python"),
+        *(bash_script, str(touched)),
+        environ={"TORCHELASTIC_LOG_LINE_PREFIX_TEMPLATE": "[rank${rank}]: "},
+    ).ended()
+
+    assert ended.code == 0, ended.err
+    for rank in range(2):
+        assert f"[rank{rank}]: creating {touched}/{rank}\n" in ended.out
+
+
+def test_virtual_local_ranks(torchrun: Launcher) -> None:
+    """All workers take themselves for the first of their node."""
+    script = """
+        import os
+        print("rank", os.environ["RANK"], "is local rank", os.environ["LOCAL_RANK"])
+    """
+
+    ended = torchrun.script(script, "--nproc-per-node=2", "--virtual-local-rank").ended()
+
+    assert ended.code == 0, ended.err
+    for rank in range(2):
+        assert f"rank {rank} is local rank 0\n" in ended.out

@@ -129,7 +129,7 @@ def test_a_line_means_the_same(
     assert ended.code == 0, ended.err
     ours = json.loads(ended.out)
     job = {name: value["value"] for name, value in ours["job"].items()}
-    assert job["nnodes"] == theirs["nodes"][1]
+    assert [job["fewest_nodes"], job["nnodes"]] == theirs["nodes"]
     assert len(ours["workers"]) == theirs["workers"]
     assert (job["max_restarts"], job["role"]) == (theirs["max_restarts"], theirs["role"])
     assert _run_id(ours["job"]["run_id"]) == _their_run_id(theirs)

@@ -7,14 +7,14 @@ from tests.rendezvous.nodes import introduction
 
 def test_the_number_of_nodes_is_what_all_must_agree_on() -> None:
     """Nobody can forget it."""
-    said = hello_of(introduction(1, must={"max_restarts": "3"}), 4)
+    said = hello_of(introduction(1, must={"max_restarts": "3"}), "1:4")
 
-    assert said.must == {"nnodes": "4", "max_restarts": "3"}
+    assert said.must == {"nnodes": "1:4", "max_restarts": "3"}
 
 
 def test_every_agent_has_an_identity_of_its_own() -> None:
     """Two on one machine, too."""
-    identities = {hello_of(introduction(1), 2).identity for _ in range(100)}
+    identities = {hello_of(introduction(1), "2").identity for _ in range(100)}
 
     assert len(identities) == 100
 
@@ -22,7 +22,7 @@ def test_every_agent_has_an_identity_of_its_own() -> None:
 def test_long_values_stay_different() -> None:
     """Though they travel shortened."""
     one, other = (
-        hello_of(introduction(1, should={"arguments": "x" * 1_000_000 + end}), 2)
+        hello_of(introduction(1, should={"arguments": "x" * 1_000_000 + end}), "2")
         for end in ("0", "1")
     )
 
@@ -33,7 +33,7 @@ def test_long_values_stay_different() -> None:
 def test_arguments_that_are_no_text_travel_all_the_same() -> None:
     """They are bytes, and stay different."""
     said = [
-        hello_of(introduction(1, should={"arguments": text}), 2) for text in ("\udcff", "\udcfe")
+        hello_of(introduction(1, should={"arguments": text}), "2") for text in ("\udcff", "\udcfe")
     ]
     heard = [next(FROM_MEMBERS.take(bytearray(framed(each)))) for each in said]
 

@@ -26,14 +26,21 @@ def test_who_has_said_a_rank_gets_it() -> None:
     """In whatever order they come."""
     members = {0: hello(0), 1: hello(3), 2: hello(1), 3: hello(2)}
 
-    assert node_ranks(members, {0: 0, 3: 1, 1: 2, 2: 3}) == {0: 0, 2: 1, 3: 2, 1: 3}
+    assert node_ranks(members, {0: 0, 3: 1, 1: 2, 2: 3}, 4) == {0: 0, 2: 1, 3: 2, 1: 3}
 
 
 def test_who_has_not_fills_the_free_places_in_order_of_joining() -> None:
     """Ranks 0 and 2 are taken."""
     members = {0: hello(0), 5: hello(1), 3: hello(2), 4: hello(3)}
 
-    assert node_ranks(members, {0: 0, 2: 3}) == {0: 0, 5: 1, 3: 2, 4: 3}
+    assert node_ranks(members, {0: 0, 2: 3}, 4) == {0: 0, 5: 1, 3: 2, 4: 3}
+
+
+def test_ranks_have_no_gap_where_some_have_not_come() -> None:
+    """Of four nodes ranks 0 and 3 were said, and one node said none: it is before the latter."""
+    members = {0: hello(0), 6: hello(1), 5: hello(2)}
+
+    assert node_ranks(members, {0: 0, 3: 6}, 4) == {0: 0, 5: 1, 6: 2}
 
 
 @given(st.data())
@@ -45,7 +52,7 @@ def test_ranks_are_prefix_sums(data: st.DataObject) -> None:
     workers = data.draw(st.lists(st.integers(1, 16), min_size=count, max_size=count))
     members = {each: hello(each, workers=workers[each]) for each in order}
 
-    ranks = node_ranks(members, {each: each for each in claimed})
+    ranks = node_ranks(members, {each: each for each in claimed}, count)
     found = list(worlds(terms(count), members, ranks, 0, 29500).values())
 
     assert [world.node_rank for world in found] == list(range(count))

@@ -173,7 +173,7 @@ def test_warnings_are_data() -> None:
             {},
             {"PET_NNODES": "none"},
             "PET_NNODES: 'none' is not a number of nodes",
-            "give a number from 1",
+            "give a number from 1, or MIN:MAX",
         ),
         (
             {"nproc_per_node": "eight"},

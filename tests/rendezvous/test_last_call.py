@@ -1,0 +1,147 @@
+"""MIN:MAX nodes: the job begins with all of them or, at the last call, with those who are there."""
+
+from typing import Any
+
+from launcher.domain.last_call import LastCall
+from launcher.rendezvous.coordinator_state import OWN, CloseDoor, Phase
+from launcher.rendezvous.wire import Refusal
+from tests.rendezvous.nodes import terms
+from tests.rendezvous.replay import Replay
+
+
+def job_of(fewest: int, most: int, **said: Any) -> Replay:  # noqa: ANN401 - as the fields of Terms
+    """Return a job of so many nodes whose last call takes 30 s."""
+    return Replay(terms(most, last_call=LastCall(fewest, 30.0), open_for_good=True, **said))
+
+
+def test_all_nodes_need_no_last_call() -> None:
+    """As soon as MAX nodes are there, it begins."""
+    job = job_of(1, 3)
+
+    job.joins(1)
+    job.joins(2)
+
+    assert {world.nodes for world in job.worlds.values()} == {3}
+    assert job.now == 0.0
+
+
+def test_enough_nodes_wait_for_the_others() -> None:
+    """Not a moment less than the last call takes, from when there are enough."""
+    job = job_of(2, 4)
+    job.waits(100.0)
+    job.joins(1)
+
+    job.waits(29.9)
+    before = dict(job.worlds)
+    job.waits(0.2)
+
+    assert before == {}
+    assert {number: world.node_rank for number, world in job.worlds.items()} == {OWN: 0, 1: 1}
+    assert {(world.nodes, world.size) for world in job.worlds.values()} == {(2, 2)}
+    assert "beginning without 2 of 4 nodes (joined: n0, n1)" in job.notices
+
+
+def test_who_comes_during_the_last_call_is_in() -> None:
+    """And does not make it longer, as under torchrun."""
+    job = job_of(1, 4)
+    job.waits(20.0)
+    job.joins(1)
+    job.waits(10.0)
+
+    assert job.worlds.keys() == {OWN, 1}
+
+
+def test_too_few_are_given_up() -> None:
+    """When the time for all nodes is over, as without a last call."""
+    job = job_of(3, 4, timeout=60.0)
+    job.joins(1)
+
+    job.waits(60.0)
+
+    assert job.worlds == {}
+    assert job.refusals[1].text == "waited 60 s for 2 of 4 nodes (joined: n0, n1)"
+
+
+def test_enough_are_never_given_up() -> None:
+    """A last call that began late may end after that time."""
+    job = job_of(2, 4, timeout=60.0)
+    job.waits(59.0)
+    job.joins(1)
+
+    job.waits(30.0)
+
+    assert job.worlds.keys() == {OWN, 1}
+
+
+def test_who_leaves_again_is_missed() -> None:
+    """Fewer than enough have no last call, and the next begins anew."""
+    job = job_of(2, 4)
+    job.joins(1)
+    job.waits(20.0)
+    job.goes(1)
+    job.waits(20.0)
+    job.joins(2)
+    job.waits(20.0)
+    before = dict(job.worlds)
+
+    job.waits(10.0)
+
+    assert before == {}
+    assert job.worlds.keys() == {OWN, 2}
+
+
+def test_who_is_just_greeting_is_waited_for() -> None:
+    """A caller that has not said who it is may be one of us."""
+    job = job_of(1, 2)
+    job.waits(29.9)
+    job.calls()
+    job.waits(0.15)
+    before = dict(job.worlds)
+
+    job.waits(0.2)
+
+    assert before == {}
+    assert job.worlds.keys() == {OWN}
+
+
+def test_who_comes_later_is_told() -> None:
+    """The endpoint stays open for that; the job goes on."""
+    job = job_of(1, 3)
+    job.joins(1)
+    job.waits(30.0)
+
+    job.joins(2)
+
+    refused = job.refusals[2]
+    assert refused.refusal is Refusal.GIVE_UP
+    assert refused.text == "the job at n0:29500 has begun with 2 nodes: n0, n1"
+    assert refused.hint == (
+        "Nobody is let in later; --last-call-timeout makes the job wait longer."
+    )
+    assert job.state.phase is Phase.RUNNING
+    assert not any(isinstance(reply, CloseDoor) for reply in job.replies)
+
+
+def test_people_hear_how_long_it_takes() -> None:
+    """First who is missing, then when the job begins without them."""
+    job = job_of(2, 3)
+    job.waits(6.0)
+    job.joins(1)
+    job.waits(29.0)
+
+    assert job.notices[0].startswith("waiting for 2 of 3 nodes (joined: n0; ")
+    assert any(
+        text.startswith("waiting ")
+        and text.endswith(" s more for 1 of 3 nodes; 2 would be enough (joined: n0, n1)")
+        for text in job.notices
+    )
+
+
+def test_ranks_that_were_said_move_up() -> None:
+    """Rank 1 has not come: rank 2 takes its place, so that there is no gap."""
+    job = job_of(2, 3)
+    job.joins(1, rank=2)
+    job.waits(30.0)
+
+    assert {number: world.node_rank for number, world in job.worlds.items()} == {OWN: 0, 1: 1}
+    assert job.worlds[1].first_rank == 1
