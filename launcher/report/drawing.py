@@ -127,5 +127,5 @@ def _pieces(text: str, room: int | None) -> list[str]:
     while room is not None and len(text) > max(room, 1):
         end = max(text.rfind(",", 0, room), text.rfind(" ", 0, room)) + 1 or max(room, 1)
         pieces.append(text[:end].rstrip())
-        text = text[end:]
+        text = text[end:].lstrip()
     return [*pieces, text]

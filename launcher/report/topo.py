@@ -1,13 +1,13 @@
 """What ``clusterrun topo`` prints: the machine by its packages and NUMA nodes, and who runs where."""
 
 import json
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 
 from launcher.domain.cpuset import CpuSet
 from launcher.domain.machine import Gpu, Machine, NumaNode
 from launcher.domain.plan import NodePlan
 from launcher.report.distances import describe_distances
-from launcher.report.drawing import Cell, Ink, Row, Style, draw, in_ink
+from launcher.report.drawing import Cell, Ink, Row, Style, draw
 from launcher.report.dry_run import gpu_json, worker_json, workers_section
 from launcher.report.numbers import siblings, strided
 
@@ -19,13 +19,20 @@ def as_text(name: str, machine: Machine, plan: NodePlan, style: Style) -> str:
     _, table = workers_section(plan)
     told = f", GPUs by {plan.visible_origin}" if plan.visible_origin else ""
     parts = [
-        [*draw([Row("head", [Cell(f"{name}: {_summary(machine)}", Ink.STRONG)])], style)],
+        [*_lines([f"{name}: {_summary(machine)}"], style, Ink.STRONG)],
         [*draw([*_packages(machine, style), *_elsewhere(machine)], style)],
-        [*draw([Row("note", [Cell(note)]) for note in _notes(machine)], style)],
-        [f"{in_ink('workers', Ink.STRONG, style)}{told}", *(f"  {line}" for line in table)],
-        [f"remark: {remark}" for remark in plan.remarks],
+        [*_lines(_notes(machine), style)],
+        [
+            *_lines([f"workers{told}"], style, Ink.STRONG),
+            *_lines((f"  {line}" for line in table), style),
+        ],
+        [*_lines((f"remark: {remark}" for remark in plan.remarks), style)],
     ]
     return "\n\n".join("\n".join(part) for part in parts if part)
+
+
+def _lines(texts: Iterable[str], style: Style, ink: Ink = Ink.PLAIN) -> Iterator[str]:
+    return draw([Row("line", [Cell(text, ink)]) for text in texts], style)
 
 
 def as_json(machine: Machine, plan: NodePlan) -> str:

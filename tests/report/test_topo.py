@@ -203,13 +203,13 @@ def test_a_locale_without_box_characters() -> None:
 @pytest.mark.parametrize("width", [20, 40, 60, 80])
 def test_lines_are_no_wider_than_the_terminal(width: int) -> None:
     """What does not fit goes on below, and nothing is lost."""
-    wide = drawing(dgx_a100())
+    found = dgx_a100()
+    plan = planned(found, 8)
 
-    narrow = drawing(dgx_a100(), width=width)
+    narrow = as_text("node7", found, plan, Style(width=width))
 
-    tree = [line for line in narrow.splitlines() if line.startswith(("├", "└", "│", " "))]
-    assert max(map(len, tree)) <= width
-    assert _letters(narrow) == _letters(wide)
+    assert max(map(len, narrow.splitlines())) <= width
+    assert _letters(narrow) == _letters(as_text("node7", found, plan, Style()))
 
 
 def _letters(text: str) -> str:
@@ -227,7 +227,7 @@ def test_colours_change_no_letter() -> None:
 @settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.too_slow])
 @given(drawn=machines(), width=st.none() | st.integers(1, 120))
 def test_any_machine_can_be_drawn(drawn: Generated, width: int | None) -> None:
-    """Every node and GPU of it is there, and no line but of the tables is too wide."""
+    """Every node and GPU of it is there, however narrow it is drawn."""
     found = drawn.machine
     plan = planned(found, max(1, len(found.visible)))
 
@@ -240,7 +240,7 @@ def test_any_machine_can_be_drawn(drawn: Generated, width: int | None) -> None:
         assert re.search(rf"\bGPU {gpu.index}\b.*{re.escape(gpu.bdf)}", text)
     assert ("[" in text.split("\n\nworkers")[0]) == (found.allowed != CpuSet.union_of(found.cores))
     assert len(told["cores"]) == len(found.cores)
-    assert _letters(drawing(found, width=width)) == _letters(drawing(found))
+    assert _letters(as_text("node7", found, plan, Style(width=width))) == _letters(text)
 
 
 def test_who_would_run_where_stands_below() -> None:
