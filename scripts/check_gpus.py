@@ -26,8 +26,11 @@ try:
     from launcher.domain.cpuset import CpuSet
     from launcher.domain.machine import Gpu, Machine
     from launcher.machine import pci
+    from launcher.machine.archive import Archive
+    from launcher.machine.folder import Folder
     from launcher.machine.inspect import inspect
     from launcher.machine.nvml import ask_in_child, gpus_in
+    from launcher.machine.recorder import Recorder
 except ImportError as error:
     print(f"{sys.executable} lacks what clusterrun needs ({error}): pip install -e {ROOT}")
     sys.exit(2)
@@ -135,12 +138,19 @@ def main() -> None:
     gpus = [gpu for gpu in machine.gpus if gpu.vendor == "nvidia"]
     smi = nvidia_smi()
     if not gpus and not smi:
-        for what in ("discovery", "NVML", VARIABLE, "forked workers with CUDA and NCCL"):
+        for what in (
+            "discovery",
+            "NVML",
+            "a capture",
+            VARIABLE,
+            "forked workers with CUDA and NCCL",
+        ):
             checks.skip(what, "there is no NVIDIA GPU here")
         sys.exit(0)
     show(machine, taken)
     check_discovery(checks, gpus, smi)
     check_nvml(checks, gpus)
+    check_capture(checks)
     why_not = torch_without_cuda()
     if why_not:
         checks.skip(f"{VARIABLE} against torch", why_not)
@@ -220,6 +230,17 @@ def check_nvml(checks: Checks, gpus: Sequence[Gpu]) -> None:
     checks.same(
         "GPUs and slices by NVML", {gpu.uuid for gpu in gpus}, {one.uuid for one in answered}
     )
+
+
+def check_capture(checks: Checks) -> None:
+    """Record what is read of this machine, and read that: NVML is not asked again."""
+    allowed = CpuSet(os.sched_getaffinity(0))
+    recorder = Recorder(Folder(Path("/")))
+    live = inspect(recorder, {}, allowed, "this")
+    replayed = inspect(Archive(*recorder.recorded()), {}, allowed, "this")
+    listed = [(gpu.bdf, gpu.uuid, gpu.numa_node, gpu.locality) for gpu in replayed.gpus]
+    print(f"  replayed from a capture: {listed}")
+    checks.same("a capture is replayed as the machine is", replayed == live, theirs=True)
 
 
 def torch_without_cuda() -> str:
