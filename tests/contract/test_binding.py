@@ -159,3 +159,49 @@ def test_memory_and_cpus_of_a_node(clusterrun: Launcher) -> None:
     nodes = ",".join(map(str, worker["memory"]["numa_nodes"]))
     assert ended.code == 0
     assert ended.out.splitlines() == [f"on {worker['cpus']} bind:{nodes}"] * 2
+
+
+@pytest.mark.parametrize("method", ["fork", "spawn"])
+def test_each_worker_sees_its_own_gpu(clusterrun: Launcher, method: str) -> None:
+    """Torchrun's flag: also where nobody finds a GPU, and whichever way workers start."""
+    script = """
+        import os
+        names = ("RANK", "LOCAL_RANK", "LOCAL_WORLD_SIZE", "CUDA_VISIBLE_DEVICES")
+        print(*(os.environ[name] for name in names))
+    """
+
+    ended = clusterrun.script(
+        script,
+        "--virtual-local-rank",
+        f"--start-method={method}",
+        workers=2,
+        environ={"CUDA_VISIBLE_DEVICES": "6,7"},
+    ).ended()
+
+    assert ended.code == 0
+    assert sorted(ended.out.splitlines()) == ["[rank 0] 0 0 2 6", "[rank 1] 1 0 2 7"]
+
+
+def test_a_dry_run_of_a_machine_that_is_mapped(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Two GPUs for each worker, one of which the tables have at the wrong node."""
+    gpus = tuple(
+        PciDevice(f"0000:{bus}:00.0", numa_node=0, uuid=f"GPU-{bus}", minor=minor)
+        for minor, bus in enumerate(("17", "18", "ca", "cb"))
+    )
+    root = write_tree(tmp_path, two_nodes(gpus))
+    options = [
+        f"--machine-root={root}",
+        "--gpus-per-worker=2",
+        "--numa-map=ca:00.0=node 1,GPU-cb=4-6",
+        "--gpu-per-rank",
+    ]
+
+    first, second = planned(options, {}, capsys)
+
+    assert (first["cpus"], second["cpus"]) == ("0-3", "4-7")
+    assert (first["numa_node"], second["numa_node"]) == (0, 1)
+    assert [gpu["told_by"] for gpu in second["gpus"]] == ["--numa-map"] * 2
+    assert [worker["env"]["CUDA_VISIBLE_DEVICES"] for worker in (first, second)] == ["0,1", "2,3"]
+    assert [worker["env"]["LOCAL_RANK"] for worker in (first, second)] == ["0", "1"]

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from launcher.domain.cpuset import CpuSet
-from launcher.domain.job import NumaBinding
+from launcher.domain.job import NumaBinding, NumaMemory
 from launcher.machine.inspect import inspect
 from launcher.planning.binding import Wish, place
 from tests.machine_trees import PciDevice, write_device, write_files
@@ -56,11 +56,14 @@ def test_captured_trees_give_cpus_that_are_there(tmp_path: Path, name: str) -> N
     here = inspect(unpacked(name, tmp_path), {}, None, "replayed")
     online = CpuSet.union_of(here.cores)
 
-    places = place(Wish(NumaBinding.NEAR), here, len(here.visible) or 4)
-
     assert here.allowed <= online
     assert all(node.cpus <= online for node in here.nodes)
-    assert all(found.cpus is None or found.cpus <= here.allowed for found in places)
+    for mode in NumaBinding:
+        for found in place(Wish(mode, NumaMemory.BIND), here, len(here.visible) or 4):
+            assert found.cpus is None or (found.cpus and found.cpus <= here.allowed)
+            assert set(found.memory.nodes if found.memory else ()) <= {
+                node.id for node in here.nodes if node.cpus and node.has_memory
+            }
 
 
 @pytest.mark.skipif("nvidiagpunumanodes.tar.xz" not in captured(), reason="not at hand")
