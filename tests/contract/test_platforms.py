@@ -1,0 +1,143 @@
+"""Platforms' own variables around real workers: what frameworks find in there is what we say."""
+
+import re
+import socket
+from collections.abc import Mapping
+from typing import NamedTuple
+
+import pytest
+
+from tests.captured import captured
+from tests.contract.launched import Launcher
+
+SECONDS_TO_IMPORT = 120.0
+
+DETECT = """
+    import os
+    import lightning.fabric as fabric
+    from accelerate import PartialState
+
+    strategy = fabric.Fabric(
+        accelerator="cpu",
+        strategy="ddp",
+        devices=int(os.environ["LOCAL_WORLD_SIZE"]),
+        num_nodes=int(os.environ["GROUP_WORLD_SIZE"]),
+    ).strategy
+    found = strategy.cluster_environment
+    told = (found.global_rank(), found.world_size(), found.local_rank(), found.node_rank())
+    print("lightning", type(found).__name__, *told, flush=True)
+    state = PartialState(cpu=True)
+    ranks = (state.process_index, state.num_processes, state.local_process_index)
+    print("accelerate", *ranks, flush=True)
+    state.destroy_process_group()
+"""
+
+
+class Platform(NamedTuple):
+    """Two processes that a platform starts, on two nodes or as two tasks of one."""
+
+    name: str
+    first: Mapping[str, str]
+    second: Mapping[str, str]
+    flags: tuple[str, ...] = ()
+    tasks: bool = False
+
+
+def of_nodes(name: str, *flags: str, **changes: str) -> Platform:
+    """Return the two nodes that platforms.txt has of a platform."""
+    first, second = (captured(f"{name}.{node}", "platforms.txt") | changes for node in "01")
+    return Platform(name, first, second, flags)
+
+
+def of_tasks(name: str, heading: str, **ranks: str) -> Platform:
+    """Return two tasks of one node; of the variables in ``ranks`` some count tasks, some are 0, 1."""
+    said = captured(heading, "platforms.txt")
+    first, second = (
+        said | {key: value.replace("rank", number) for key, value in ranks.items()}
+        for number in "01"
+    )
+    return Platform(name, first, second, tasks=True)
+
+
+def counted(prefix: str, *words: str) -> dict[str, str]:
+    """Return ``words`` behind ``prefix``: those of a size are 2, those of a rank the task's own."""
+    return {f"{prefix}{word}": "2" if "SIZE" in word else "rank" for word in words}
+
+
+MPI = ("RANK", "SIZE", "LOCAL_RANK", "LOCAL_SIZE")
+
+REPRESENTATIVE = [
+    of_nodes("dlc", NPROC_PER_NODE="1"),
+    of_tasks("openmpi", "openmpi.task", **counted("OMPI_COMM_WORLD_", *MPI)),
+]
+OTHERS = [
+    of_nodes("trainer", PET_NPROC_PER_NODE="1", PET_MASTER_ADDR="127.0.0.1"),
+    of_nodes("pytorchjob", PET_NPROC_PER_NODE="1", PET_MASTER_ADDR="127.0.0.1"),
+    of_nodes("hfai", MASTER_IP="127.0.0.1"),
+    of_nodes("volcano", WORLD_SIZE="2"),
+    of_nodes("skypilot", SKYPILOT_NUM_GPUS_PER_NODE="0"),
+    of_nodes("sagemaker", SM_NUM_GPUS="0"),
+    of_nodes("openmpi"),
+    of_nodes("mpich"),
+    of_nodes("paddle", "--nproc-per-node", "1"),
+    of_tasks("azureml", "azureml.0", **counted("", "RANK", "LOCAL_RANK", "WORLD_SIZE"),
+             NODE_RANK="0", AZUREML_NODE_COUNT="1"),
+    of_tasks("mpich", "mpich.task", PMI_RANK="rank", PMI_SIZE="2", MPI_LOCALRANKID="rank",
+             MPI_LOCALNRANKS="2"),
+    of_tasks("mvapich", "mvapich.task", **counted("MV2_COMM_WORLD_", *MPI)),
+    of_tasks("pals", "pals.task", **counted("PALS_", "RANKID", "LOCAL_RANKID", "LOCAL_SIZE"),
+             PMI_SIZE="2", PALS_NODEID="0"),
+    of_tasks("flux", "flux.task", FLUX_TASK_RANK="rank", FLUX_TASK_LOCAL_ID="rank",
+             FLUX_JOB_SIZE="2", FLUX_JOB_NNODES="1", PMI_RANK="rank", PMI_SIZE="2"),
+    of_tasks("lsf", "lsf.task", **counted("JSM_NAMESPACE_", *MPI),
+             **counted("OMPI_COMM_WORLD_", *MPI), LSB_MCPU_HOSTS="batch5 1 h41n11 42"),
+    Platform(
+        "kubernetes",
+        {"JOB_COMPLETION_INDEX": "0"},
+        {"JOB_COMPLETION_INDEX": "1"},
+        ("--nnodes", "2"),
+    ),
+    Platform(
+        "bare triple",
+        {"RANK": "0", "WORLD_SIZE": "2"},
+        {"RANK": "1", "WORLD_SIZE": "2"},
+        ("--nproc-per-node", "1"),
+    ),
+]  # fmt: skip
+
+
+def a_port() -> str:
+    """Return a port that is free just now."""
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        return str(server.getsockname()[1])
+
+
+@pytest.mark.parametrize(
+    "platform",
+    [
+        *REPRESENTATIVE,
+        *(pytest.param(platform, marks=pytest.mark.long) for platform in OTHERS),
+    ],
+    ids=lambda it: f"{it.name}{'-tasks' if it.tasks else ''}",
+)
+def test_frameworks_agree_on_the_ranks(platform: Platform, clusterrun: Launcher) -> None:
+    """Lightning, which knows some platforms itself, and accelerate, which reads MPI's variables."""
+    port = a_port()
+    here = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": port}
+    meeting = {**here, **({"PET_MASTER_PORT": port} if "PET_NNODES" in platform.first else {})}
+
+    jobs = [
+        clusterrun.script(DETECT, *platform.flags, environ={**environ, **meeting})
+        for environ in (platform.first, platform.second)
+    ]
+    ends = [job.ended(SECONDS_TO_IMPORT) for job in jobs]
+
+    assert [end.code for end in ends] == [0, 0], [end.err for end in ends]
+    found = sorted(re.findall(r"(?:lightning|accelerate) .*", "".join(end.out for end in ends)))
+    local, node = (1, 0) if platform.tasks else (0, 1)
+    assert found == [
+        "accelerate 0 2 0",
+        f"accelerate 1 2 {local}",
+        "lightning TorchElasticEnvironment 0 2 0 0",
+        f"lightning TorchElasticEnvironment 1 2 {local} {node}",
+    ]

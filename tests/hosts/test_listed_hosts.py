@@ -1,0 +1,84 @@
+"""``--hosts`` and ``--hostfile``: the same line on all hosts, each of which finds its own rank."""
+
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from tests.contract.launched import Launcher
+from tests.hosts.host import Host
+from tests.hosts.nodes import Nodes, codes, ended
+
+TELL = """
+    import os
+
+    names = ("RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE", "GROUP_RANK", "MASTER_ADDR")
+    print("place", *(os.environ[name] for name in names), os.uname().nodename)
+"""
+
+
+@pytest.mark.parametrize(
+    "list_of",
+    [
+        lambda hosts: f"{hosts[1].name},{hosts[0].name}",
+        lambda _: "n[1,0]",
+        lambda hosts: f"{hosts[1].address},{hosts[0].address}",
+        lambda hosts: f"{hosts[1].address6},{hosts[0].address6}",
+    ],
+    ids=["names", "ranges", "IPv4", "IPv6"],
+)
+def test_each_host_finds_its_rank(
+    list_of: Callable[[tuple[Host, ...]], str], hosts: tuple[Host, ...], clusterrun: Launcher
+) -> None:
+    """The first of the list is node 0, whatever its name."""
+    said = list_of(hosts)
+    nodes = Nodes(clusterrun, hosts, TELL)
+
+    ends = ended([nodes.start(number, "--hosts", said) for number in (0, 1)])
+
+    assert codes(ends) == [0, 0], ends
+    first = {"n[1,0]": "n1"}.get(said, said.partition(",")[0])
+    assert f"place 1 2 0 1 1 {first} n0" in ends[0].out
+    assert f"place 0 2 0 1 0 {first} n1" in ends[1].out
+
+
+def test_names_that_only_the_hosts_file_knows(
+    hosts: tuple[Host, ...], clusterrun: Launcher
+) -> None:
+    """Hosts are called otherwise than they call themselves: their addresses tell."""
+    for host in hosts[:2]:
+        aliases = f"{hosts[0].address} ib-a\n{hosts[1].address} ib-b\n"
+        host.set_hosts_file(f"127.0.0.1 localhost\n{aliases}")
+    nodes = Nodes(clusterrun, hosts, TELL)
+
+    ends = ended([nodes.start(number, "--hosts", "ib-a,ib-b") for number in (0, 1)])
+
+    assert codes(ends) == [0, 0], ends
+    assert "place 1 2 0 1 1 ib-a n1" in ends[1].out
+
+
+def test_slots_are_workers(hosts: tuple[Host, ...], clusterrun: Launcher, tmp_path: Path) -> None:
+    """As many on each as mpirun would start."""
+    file = tmp_path / "hosts.txt"
+    file.write_text("n0 slots=2\nn1:1\n")
+
+    jobs = [
+        clusterrun.script(TELL, "--hostfile", str(file), around=host.around) for host in hosts[:2]
+    ]
+    ends = ended(jobs)
+
+    assert codes(ends) == [0, 0], ends
+    assert "place 1 3 1 2 0 n0 n0" in ends[0].out
+    assert "place 2 3 0 1 1 n0 n1" in ends[1].out
+
+
+def test_a_host_that_is_not_in_the_list(hosts: tuple[Host, ...], clusterrun: Launcher) -> None:
+    """It ends at once, and says what it is."""
+    nodes = Nodes(clusterrun, hosts, TELL)
+
+    end = ended([nodes.start(2, "--hosts", "n0,n1")])[0]
+
+    assert end.code == 2
+    assert end.err.startswith(
+        "clusterrun: error: --hosts lists n0, n1, and this node is none of them: it is n2 (10.77.0."
+    )

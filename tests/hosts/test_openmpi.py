@@ -1,0 +1,130 @@
+"""The command as tasks of a real mpirun on two hosts, in both layouts."""
+
+from pathlib import Path
+
+import pytest
+
+from tests.contract.launched import Launcher
+from tests.hosts.host import Host
+from tests.hosts.openmpi import mpirun
+from tests.hosts.test_slurm import REDUCE, TELL, column, told
+
+pytestmark = pytest.mark.needs("mpirun")
+
+NAMES = ("RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE", "GROUP_RANK", "GROUP_WORLD_SIZE")
+
+FAIL = """
+import os, sys, time
+if os.environ["RANK"] == "1":
+    sys.exit(7)
+time.sleep(1000)
+"""
+
+TWO_EACH = [
+    ("0", "4", "0", "2", "0", "2"),
+    ("1", "4", "1", "2", "0", "2"),
+    ("2", "4", "0", "2", "1", "2"),
+    ("3", "4", "1", "2", "1", "2"),
+]
+
+
+@pytest.mark.parametrize(
+    ("layout", "workers"), [("ppr:1:node", 2), ("ppr:2:node", None)], ids=["per-node", "per-gpu"]
+)
+def test_ranks_and_address_are_mpiruns(
+    layout: str,
+    workers: int | None,
+    hosts: tuple[Host, ...],
+    clusterrun: Launcher,
+    tmp_path: Path,
+) -> None:
+    """One task on each node that starts the workers, or one for each worker: the same world."""
+    around = mpirun(hosts[:2], tmp_path, "--map-by", layout)
+
+    done = clusterrun.script(TELL, around=around, workers=workers).ended()
+
+    assert (done.code, done.err) == (0, "")
+    assert column(told(done.out), *NAMES) == TWO_EACH
+    assert column(told(done.out), "MASTER_ADDR") == [(hosts[0].address,)] * 4
+
+
+def test_tasks_dealt_out_to_the_nodes_in_turn(
+    hosts: tuple[Host, ...], clusterrun: Launcher, tmp_path: Path
+) -> None:
+    """With ``--map-by node`` the second task is the second node's first."""
+    around = mpirun(hosts[:2], tmp_path, "-n", "4", "--map-by", "node")
+
+    done = clusterrun.script(TELL, around=around).ended()
+
+    assert (done.code, done.err) == (0, "")
+    assert column(told(done.out), "RANK", "LOCAL_RANK", "GROUP_RANK") == [
+        ("0", "0", "0"),
+        ("1", "0", "1"),
+        ("2", "1", "0"),
+        ("3", "1", "1"),
+    ]
+
+
+def test_tasks_of_one_host_meet_on_the_loopback(
+    hosts: tuple[Host, ...], clusterrun: Launcher, tmp_path: Path
+) -> None:
+    """Whose name need not resolve."""
+    done = clusterrun.script(TELL, around=mpirun(hosts[:1], tmp_path, "-n", "2")).ended()
+
+    assert (done.code, done.err) == (0, "")
+    assert column(told(done.out), *NAMES[:4], "MASTER_ADDR") == [
+        ("0", "2", "0", "2", "127.0.0.1"),
+        ("1", "2", "1", "2", "127.0.0.1"),
+    ]
+
+
+@pytest.mark.parametrize(
+    ("layout", "workers"), [("ppr:1:node", 2), ("ppr:2:node", None)], ids=["per-node", "per-gpu"]
+)
+def test_torch_reduces_over_all_of_them(
+    layout: str,
+    workers: int | None,
+    hosts: tuple[Host, ...],
+    clusterrun: Launcher,
+    tmp_path: Path,
+) -> None:
+    """A step of DistributedDataParallel and an all_reduce, over gloo."""
+    around = mpirun(hosts[:2], tmp_path, "--map-by", layout)
+
+    done = clusterrun.script(REDUCE, around=around, workers=workers).ended(120)
+
+    assert done.code == 0, done.err
+    for rank in range(4):
+        assert f"rank {rank} sum 10 mean 2.5" in done.out
+
+
+@pytest.mark.parametrize(
+    ("layout", "workers"), [("ppr:1:node", 2), ("ppr:2:node", None)], ids=["per-node", "per-gpu"]
+)
+def test_a_failure_ends_all_and_is_mpiruns_exit_code(
+    layout: str,
+    workers: int | None,
+    hosts: tuple[Host, ...],
+    clusterrun: Launcher,
+    tmp_path: Path,
+) -> None:
+    """Nothing is left on either host."""
+    around = mpirun(hosts[:2], tmp_path, "--map-by", layout)
+
+    job = clusterrun.script(FAIL, around=around, workers=workers)
+
+    assert job.ended().code == 7
+    assert "rank 1 on n0 failed" in job.err
+    assert job.left() == []
+
+
+def test_uneven_tasks_are_refused(
+    hosts: tuple[Host, ...], clusterrun: Launcher, tmp_path: Path
+) -> None:
+    """Nothing tells a task which node it is on; mpirun ends the others."""
+    around = mpirun(hosts[:2], tmp_path, "-n", "3", "--map-by", "node")
+
+    done = clusterrun.script(TELL, around=around).ended()
+
+    assert done.code == 2
+    assert "nodes have different numbers of tasks" in done.err
