@@ -56,6 +56,7 @@ _GAP = "  "
 
 def draw(rows: Sequence[Row], style: Style) -> Iterator[str]:
     """Yield the lines of a tree; ``rows`` themselves stand at its edge."""
+    rows = [_printable(row) for row in rows]
     widths = _widths(rows)
     for row in rows:
         yield from _wrapped(row, widths, "", "", style)
@@ -65,6 +66,14 @@ def draw(rows: Sequence[Row], style: Style) -> Iterator[str]:
 def in_ink(text: str, ink: Ink, style: Style) -> str:
     """Return ``text`` in this ink, where the output has colours."""
     return f"\x1b[{ink.value}m{text}\x1b[0m" if style.colour and ink.value and text else text
+
+
+def _printable(row: Row) -> Row:
+    # What a captured machine calls its GPUs may be meant for the terminal of who looks at it.
+    cells = [
+        Cell("".join(it if it.isprintable() else "?" for it in c.text), c.ink) for c in row.cells
+    ]
+    return Row(row.kind, cells, [_printable(child) for child in row.below])
 
 
 def _below(row: Row, widths: dict[str, list[int]], edge: str, style: Style) -> Iterator[str]:

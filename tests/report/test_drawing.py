@@ -54,6 +54,13 @@ def test_a_width_of_nothing_ends(width: int) -> None:
     assert "".join(draw(TREE, Style(width=width))).count("3") == 1
 
 
+def test_nothing_but_ink_moves_the_cursor() -> None:
+    """A capture that somebody sent may have anything for the name of a GPU."""
+    rows = [Row("box", [Cell("a")], [Row("leaf", [Cell("H100\x1b[2J\n\rH200")])])]
+
+    assert [*draw(rows, Style())] == ["a", "└─ H100?[2J??H200"]
+
+
 def test_ink_is_for_terminals() -> None:
     """An empty text has none at all."""
     colour = Style(colour=True)
