@@ -210,7 +210,7 @@ def _worker_group(
 ) -> WorkerGroup:
     scratch = make_scratch(environ, run_id)
     colour = not environ.get("NO_COLOR") and environ.get("TERM") != "dumb"
-    asked = routes.job.log_line_prefix_template.value is not None
+    asked = bool(routes.job.log_line_prefix_template.value)
     prefix = asked or not _has_output_to_itself(routes.job, workers)
     screen = Screen(stdout=1, stderr=2, colour=colour, prefix=prefix)
     relay = Relay.start(screen, scratch)

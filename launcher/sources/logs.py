@@ -10,6 +10,7 @@ from launcher.sources import options
 from launcher.sources.files import FileKind, kind_of
 from launcher.sources.option import Option
 from launcher.sources.said import Said, settle
+from launcher.sources.torchrun_lines import default_prefix
 
 DEFAULT_FOLDER = "clusterrun-logs"
 """In the current folder, where people look; torchrun makes one in /tmp, and leaves it there."""
@@ -60,8 +61,10 @@ def where_logs_go(job: JobSpec) -> Iterator[str]:
         )
 
 
-def find_prefix(sources: Sequence[Said], variables: Mapping[str, str]) -> Fact[str | None]:
-    """Return the template of what stands before printed lines.
+def find_prefix(
+    sources: Sequence[Said], variables: Mapping[str, str], called: str
+) -> Fact[str | None]:
+    """Return the template of what stands before printed lines; "" for nothing.
 
     Raises:
         UsageError: it is more than one line.
@@ -69,5 +72,8 @@ def find_prefix(sources: Sequence[Said], variables: Mapping[str, str]) -> Fact[s
     """
     # It beats the default alone, as PYTHON_EXEC does.
     text = Fact(variables.get(PREFIX_VARIABLE, ""), PREFIX_VARIABLE)
-    default = options.LOG_LINE_PREFIX_TEMPLATE.read(text) if text.value else None
+    if text.value:
+        default = options.LOG_LINE_PREFIX_TEMPLATE.read(text)
+    else:
+        default = default_prefix(called, is_teed=settle(options.TEE, sources).value is not None)
     return settle(options.LOG_LINE_PREFIX_TEMPLATE, sources, default)

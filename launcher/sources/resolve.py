@@ -249,7 +249,7 @@ def _job(
         python=find_interpreter(interpreter, _search_path(env, around)),
         env=env,
         log_dir=find_log_dir(sources),
-        log_line_prefix_template=find_prefix(sources, around.variables),
+        log_line_prefix_template=find_prefix(sources, around.variables, around.process.called),
         events=_expect_no_folder(settle(options.EVENTS, sources)),
         program=program,
     )

@@ -78,6 +78,17 @@ def default_workers(called: str) -> Fact[int | WorkerCount]:
     return Fact(options.NPROC_PER_NODE.default, "default")
 
 
+def default_prefix(called: str, *, is_teed: bool) -> Fact[str | None]:
+    """Return the template of what stands before printed lines where nobody says; None: ours.
+
+    torchrun puts a prefix before lines that it prints for ``--tee`` alone (run.py of 2.13 and
+    multiprocessing/tail_log.py): others look as workers print them, and programs read them.
+    """
+    if called != TORCHRUN:
+        return Fact(None, "default")
+    return Fact("[${role_name}${local_rank}]:" if is_teed else "", ORIGIN)
+
+
 def said_by_torch(environ: Mapping[str, str]) -> Said:
     """Return what torch's own variable for it says, which is no option of anybody's."""
     if not environ.get(SHUTDOWN_VARIABLE):

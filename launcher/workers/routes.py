@@ -35,7 +35,7 @@ class Routes(Struct, frozen=True):
 
     def relayed(self, plan: NodePlan, worker: WorkerPlan) -> Std:
         """Return the streams that must not bypass the relay where there is a terminal to give."""
-        if self.job.log_line_prefix_template.value is not None:
+        if self.job.log_line_prefix_template.value:
             return Std.ALL
         out, err = self.destinations(plan, worker)
         return (Std.OUT if _is_seen_to(out) else Std.NONE) | (

@@ -113,3 +113,14 @@ def test_called_as_torchrun_by_its_abbreviations(torchrun: Launcher) -> None:
     ended = torchrun.script("pass", "--ev=null", "--nproc=2").ended()
 
     assert (ended.code, ended.err) == (0, "")
+
+
+def test_lines_as_torchrun_prints_them(torchrun: Launcher) -> None:
+    """As they are; those that go to files, too, behind the role and the local rank."""
+    script = "print('step 1')"
+
+    plain = torchrun.script(script, "--nproc=2").ended()
+    teed = torchrun.script(script, "--nproc=2", "--tee=3", "--log-dir=logs").ended()
+
+    assert (plain.code, plain.out) == (0, "step 1\nstep 1\n"), plain.err
+    assert sorted(teed.out.splitlines()) == ["[default0]:step 1", "[default1]:step 1"]

@@ -258,3 +258,56 @@ def test_two_dashes_behind_the_script(words: tuple[str, ...], args: tuple[str, .
 
     assert resolved.job.program.value.args == args
     assert resolved.warnings == ()
+
+
+@pytest.mark.parametrize(
+    ("flags", "environ", "template"),
+    [
+        ({}, {}, Fact("", "torchrun's default")),
+        ({"tee": "3"}, {}, Fact("[${role_name}${local_rank}]:", "torchrun's default")),
+        (
+            {},
+            {"TORCHELASTIC_LOG_LINE_PREFIX_TEMPLATE": "r${rank} "},
+            Fact("r${rank} ", "TORCHELASTIC_LOG_LINE_PREFIX_TEMPLATE"),
+        ),
+    ],
+)
+def test_as_torchrun_lines_have_its_prefixes(
+    flags: Flags, environ: Mapping[str, str], template: Fact[str]
+) -> None:
+    """None but for --tee: programs read what torchrun's workers print."""
+    job = describe("train.py", flags=flags, environ=environ, process=TORCHRUN).job
+
+    assert job.log_line_prefix_template == template
+
+
+@pytest.mark.parametrize(
+    ("flags", "environ", "most", "fewest"),
+    [
+        ({"nnodes": "2:4", "rdzv_endpoint": "n0"}, {}, 4, 2),
+        ({"nnodes": "4", "rdzv_endpoint": "n0"}, {}, 4, 4),
+        ({"nnodes": "1:4"}, captured("node.1"), 2, 1),
+        ({"nnodes": "2:4"}, captured("node.1"), 2, 2),
+        ({}, captured("node.1"), 2, 2),
+        ({}, {}, 1, 1),
+    ],
+)
+def test_of_a_range_a_cluster_has_a_number(
+    flags: Flags, environ: Mapping[str, str], most: int, fewest: int
+) -> None:
+    """MIN:MAX agrees with a cluster of any size between, which is then the most."""
+    job = describe("train.py", flags=flags, environ=environ).job
+
+    assert (job.nnodes.value, job.fewest_nodes.value) == (most, fewest)
+    assert (job.last_call is None) == (most == fewest)
+
+
+def test_the_last_call_of_torchruns_setting() -> None:
+    """Its key is our flag, and weaker than that."""
+    by_conf = describe("train.py", flags={"rdzv_conf": "last_call_timeout=5"}).job
+    by_flag = describe(
+        "train.py", flags={"rdzv_conf": "last_call_timeout=5", "last_call_timeout": "6"}
+    ).job
+
+    assert by_conf.last_call_timeout == Fact(5.0, "--rdzv-conf last_call_timeout")
+    assert by_flag.last_call_timeout == Fact(6.0, "--last-call-timeout")
