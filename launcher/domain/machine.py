@@ -50,6 +50,11 @@ class Gpu(Struct, frozen=True):
     mapped: CpuSet = CpuSet()
     """The CPUs that the user says are local to it; none: those of its node."""
 
+    @property
+    def device(self) -> str:
+        """What tells the physical GPU from others: slices and partitions of one have the same."""
+        return self.bdf or self.parent or self.uuid or f"GPU {self.index}"
+
 
 class Machine(Struct, frozen=True):
     """The CPUs, NUMA nodes and GPUs of this node, read once at the start and kept over restarts."""

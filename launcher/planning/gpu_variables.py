@@ -69,7 +69,7 @@ def _visible(machine: Machine, gpus: Sequence[Gpu], before: Mapping[str, str]) -
 def _name(machine: Machine, gpu: Gpu) -> str:
     """Return what CUDA knows the GPU by: its index, but where that is no name."""
     # A slice has none, and among several models their order depends on CUDA_DEVICE_ORDER.
-    models = {other.model for other in machine.gpus}
+    models = {other.model for other in machine.gpus if other.vendor == gpu.vendor}
     is_by_id = len(models) > 1 or any(other.parent for other in machine.visible)
     return gpu.uuid if is_by_id and gpu.uuid else str(gpu.index)
 

@@ -17,18 +17,18 @@ def with_map(machine: Machine, said: Fact[tuple[MappedGpu, ...]]) -> Machine:
 
     """
     for entry in said.value:
-        addresses = _addresses(machine, entry, said.origin)
-        machine = _with_entry(machine, entry, addresses, said.origin)
+        devices = _devices(machine, entry, said.origin)
+        machine = _with_entry(machine, entry, devices, said.origin)
     return machine
 
 
-def _addresses(machine: Machine, entry: MappedGpu, origin: str) -> frozenset[str]:
-    """Return the PCI address of the GPU that an entry names."""
-    found = {gpu.bdf for gpu in machine.gpus if _is_named(gpu, entry.gpu)}
+def _devices(machine: Machine, entry: MappedGpu, origin: str) -> frozenset[str]:
+    """Return the physical GPU that an entry names."""
+    found = {gpu.device for gpu in machine.gpus if _is_named(gpu, entry.gpu)}
     # A map of the whole machine names GPUs too that a container hides.
     found |= {site.bdf for site in machine.sites if _is_address(entry.gpu, site.bdf)}
     if not found:
-        there = ", ".join(f"{gpu.index} ({gpu.bdf})" for gpu in machine.gpus) or "none"
+        there = ", ".join(f"{gpu.index} ({gpu.device})" for gpu in machine.gpus) or "none"
         raise UsageError(
             f"{origin}: there is no GPU {entry.gpu} here",
             f"name a GPU by index, PCI address or UUID; here are: {there}",
@@ -53,7 +53,7 @@ def _is_address(name: str, bdf: str) -> bool:
 
 
 def _with_entry(
-    machine: Machine, entry: MappedGpu, addresses: frozenset[str], origin: str
+    machine: Machine, entry: MappedGpu, devices: frozenset[str], origin: str
 ) -> Machine:
     place = entry.place
     if isinstance(place, int):
@@ -63,7 +63,7 @@ def _with_entry(
         node, cpus = None, _expect_cpus(machine, entry, place, origin)
 
     def moved(gpu: Gpu) -> Gpu:
-        if gpu.bdf not in addresses:
+        if gpu.device not in devices:
             return gpu
         return replace(gpu, numa_node=node, mapped=cpus, locality=origin)
 
@@ -72,8 +72,7 @@ def _with_entry(
         gpus=tuple(map(moved, machine.gpus)),
         visible=tuple(map(moved, machine.visible)),
         sites=tuple(
-            replace(site, numa_node=node) if site.bdf in addresses else site
-            for site in machine.sites
+            replace(site, numa_node=node) if site.bdf in devices else site for site in machine.sites
         ),
     )
 

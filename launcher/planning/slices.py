@@ -23,7 +23,7 @@ class _Claim(NamedTuple):
 
     worker: int
     seat: str
-    """The PCI address of the GPU; of a worker without GPUs, something of its own."""
+    """The physical GPU; of a worker without GPUs, something of its own."""
     spot: Spot
 
 
@@ -62,7 +62,7 @@ def of_slices(machine: Machine, homes: Sequence[Home], *, by_cache: bool) -> lis
 
 def _pools(machine: Machine, homes: Sequence[Home]) -> list[_Pool]:
     claims = [
-        _Claim(worker, home.gpus[at].bdf if home.gpus else f"worker {worker}", spot)
+        _Claim(worker, home.gpus[at].device if home.gpus else f"worker {worker}", spot)
         for worker, home in enumerate(homes)
         for at, spot in enumerate(home.spots)
         if spot.cpus & machine.allowed

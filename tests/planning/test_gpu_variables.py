@@ -62,6 +62,9 @@ def test_slices_and_mixed_models_go_by_uuid() -> None:
     slices = with_gpus(FOUR, parent="GPU-x")
     mixed = replace(FOUR, gpus=(replace(FOUR.gpus[0], model="H100"), *FOUR.gpus[1:]))
 
+    desktop = replace(FOUR, gpus=(*FOUR.gpus, replace(FOUR.gpus[0], vendor="amd", model="RX")))
+
+    assert variables(desktop, 2, gpu_per_rank=True)[1][0] == "CUDA_VISIBLE_DEVICES=1"
     assert variables(slices, 1, gpu_per_rank=True)[0][0] == "CUDA_VISIBLE_DEVICES=GPU-0"
     assert variables(mixed, 2, gpu_per_rank=True)[1][0] == "CUDA_VISIBLE_DEVICES=GPU-1"
 

@@ -37,6 +37,14 @@ def test_a_gpu_has_many_names(name: str) -> None:
     assert (here.visible[0].locality, here.sites[0].numa_node) == ("sysfs numa_node", 0)
 
 
+def test_a_gpu_that_is_on_no_bus() -> None:
+    """It alone is meant, and not all such."""
+    gpus = tuple(replace(gpu, bdf="", numa_node=0) for gpu in HERE.gpus)
+    here = mapped(MappedGpu("GPU-1", 1), here=replace(HERE, gpus=gpus, visible=gpus, sites=()))
+
+    assert masks(here) == ["0-3", "4-7"]
+
+
 def test_cpus_are_taken_at_the_user_s_word() -> None:
     """No mode adds to them; what is not allowed is still left out."""
     here = mapped(MappedGpu("1", CpuSet.parse("2-5")), here=replace(HERE, allowed=CpuSet(range(5))))

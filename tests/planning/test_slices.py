@@ -79,6 +79,14 @@ def test_slices_of_one_gpu_share_its_part() -> None:
     assert masks(EXCLUSIVE, here, 3) == ["0-1", "2-3", "4-7"]
 
 
+def test_gpus_that_are_on_no_bus_are_still_several() -> None:
+    """Nothing but their UUIDs tells them apart."""
+    here = machine({0: "0-7"}, [0, 0], sites=[])
+    gpus = tuple(replace(gpu, bdf="") for gpu in here.gpus)
+
+    assert masks(EXCLUSIVE, replace(here, gpus=gpus, visible=gpus), 2) == ["0-3", "4-7"]
+
+
 def test_fewer_cores_than_workers() -> None:
     """They share the node, and one line says so."""
     here = machine({0: "0-3"}, [0, 0, 0], cores=["0,2", "1,3"])
