@@ -1,34 +1,34 @@
 """NVIDIA's GPUs: from NVML, else from the driver's directory in /proc, else from the PCI bus."""
 
-from typing import TYPE_CHECKING
+from collections.abc import Callable
 
 from launcher.machine import pci
 from launcher.machine.devices import NOTHING, Device, Listing
+from launcher.machine.nvml import HUNG, NvmlGpu, ask_in_child, gpus_in
 from launcher.machine.tree import Tree, cpus_of
-
-if TYPE_CHECKING:
-    from launcher.machine.nvml import NvmlGpu
 
 VENDOR = "nvidia"
 
 _PROC = "proc/driver/nvidia"
+_SOURCE = "/proc/driver/nvidia"
 _CLASSES = (0x0300, 0x0302)
 
 
 def list_gpus(tree: Tree) -> Listing:
     """Return the GPUs as the first source lists them that knows any (BINDING.md S1)."""
-    for source, ask in (
-        # NVML alone knows what the driver lets this container use.
-        ("NVML", _by_nvml),
-        # The driver's own list, where NVML is missing, broken or hangs.
-        ("/proc/driver/nvidia", _by_proc),
-        # What is left in a tree that was captured without /proc.
-        ("sysfs", _by_driver),
-    ):
-        devices = ask(tree)
-        if devices:
-            return Listing(source, devices)
-    return NOTHING
+    # NVML alone knows what the driver lets this container use.
+    answer = _nvml(tree)
+    devices = from_nvml(gpus_in(answer))
+    if devices:
+        return Listing("NVML", devices)
+    # The driver's own list, where NVML is missing, broken or hangs.
+    hung = answer == HUNG
+    devices = _by_proc(tree, Tree.may_use if hung else Tree.can_open)
+    if devices:
+        return Listing(f"{_SOURCE} (NVML does not answer)" if hung else _SOURCE, devices)
+    # What is left in a tree that was captured without /proc.
+    devices = _by_driver(tree)
+    return Listing("sysfs", devices) if devices else NOTHING
 
 
 def list_sites(tree: Tree) -> set[str]:
@@ -38,15 +38,12 @@ def list_sites(tree: Tree) -> set[str]:
     return {name for name in names if name} | set(driven)
 
 
-def _by_nvml(tree: Tree) -> tuple[Device, ...]:
-    if not (tree.exists(_PROC) or tree.exists("dev/nvidiactl")):
-        return ()
-    from launcher.machine.nvml import ask_in_child, gpus_in  # noqa: PLC0415 - only where needed
-
-    return from_nvml(gpus_in(tree.answer("nvml", ask_in_child)))
+def _nvml(tree: Tree) -> str:
+    known = tree.exists(_PROC) or tree.exists("dev/nvidiactl")
+    return tree.answer("nvml", ask_in_child) if known else ""
 
 
-def from_nvml(gpus: "tuple[NvmlGpu, ...]") -> tuple[Device, ...]:
+def from_nvml(gpus: tuple[NvmlGpu, ...]) -> tuple[Device, ...]:
     """Return the whole GPUs in NVML's order, which numbers them, and after them their slices."""
     number = {gpu.uuid: index for index, gpu in enumerate(_wholes(gpus))}
     devices = [
@@ -62,20 +59,25 @@ def from_nvml(gpus: "tuple[NvmlGpu, ...]") -> tuple[Device, ...]:
             cpus_of(gpu.nodes),
         )
         for gpu in gpus
+        # In an answer that was edited a slice may be of no GPU.
+        if (gpu.parent or gpu.uuid) in number
     ]
     return tuple(sorted(devices, key=lambda device: bool(device.parent)))
 
 
-def _wholes(gpus: "tuple[NvmlGpu, ...]") -> "list[NvmlGpu]":
+def _wholes(gpus: tuple[NvmlGpu, ...]) -> list[NvmlGpu]:
     return [gpu for gpu in gpus if not gpu.parent]
 
 
-def _by_proc(tree: Tree) -> tuple[Device, ...]:
+def _by_proc(tree: Tree, may_open: Callable[[Tree, str], bool]) -> tuple[Device, ...]:
+    # Where NVML hangs, opening a GPU's file may hang too, and no signal would end that.
     found = []
     for name in tree.names(f"{_PROC}/gpus"):
         facts = _information(tree.text(f"{_PROC}/gpus/{name}/information"))
         bdf = pci.normalised(facts.get("Bus Location", "")) or pci.normalised(name)
-        if bdf and _may_open(tree, facts.get("Device Minor", "")):
+        minor = facts.get("Device Minor", "")
+        # A container sees all GPUs of its host here, but may open only its own.
+        if bdf and (not minor or not tree.exists("dev") or may_open(tree, f"dev/nvidia{minor}")):
             found.append(Device(VENDOR, 0, bdf, facts.get("GPU UUID", ""), facts.get("Model", "")))
     return _numbered(found)
 
@@ -83,11 +85,6 @@ def _by_proc(tree: Tree) -> tuple[Device, ...]:
 def _information(text: str) -> dict[str, str]:
     lines = (line.partition(":") for line in text.splitlines())
     return {name.strip(): value.strip() for name, _, value in lines}
-
-
-def _may_open(tree: Tree, minor: str) -> bool:
-    # A container sees all GPUs of its host here, but may open only its own.
-    return not minor or not tree.exists("dev") or tree.can_open(f"dev/nvidia{minor}")
 
 
 def _by_driver(tree: Tree) -> tuple[Device, ...]:

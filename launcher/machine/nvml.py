@@ -13,6 +13,8 @@ if TYPE_CHECKING:
     from types import ModuleType
 
 _END = "end"
+HUNG = "hung"
+"""The answer where none has come in time: perhaps whatever touches a GPU hangs."""
 _WORDS = 64
 """Room for 4096 CPUs or nodes: as many as Linux can have."""
 
@@ -45,7 +47,7 @@ def ask_in_child(question: Question | None = None, timeout: float = 10.0) -> str
         timeout: seconds, after which the child is killed.
 
     Returns:
-        "", or half an answer, where NVML is missing, fails, or does not answer in time.
+        "", or half an answer, where NVML is missing or fails; ``HUNG`` where it takes too long.
 
     """
     reading, writing = os.pipe()
@@ -53,7 +55,7 @@ def ask_in_child(question: Question | None = None, timeout: float = 10.0) -> str
     os.close(writing)
     try:
         answer = _read_until_end(reading, time.monotonic() + timeout)
-        return answer.decode(errors="replace")
+        return HUNG if answer is None else answer.decode(errors="replace")
     finally:
         os.close(reading)
         os.kill(child, signal.SIGKILL)
@@ -184,16 +186,16 @@ def _bits(words: Iterable[int]) -> CpuSet:
     )
 
 
-def _read_until_end(reading: int, deadline: float) -> bytes:
+def _read_until_end(reading: int, deadline: float) -> bytes | None:
     answer = b""
     waiter = select.poll()
     waiter.register(reading, select.POLLIN)
     while waiter.poll(max(0.0, deadline - time.monotonic()) * 1000):
         chunk = os.read(reading, 65536)
         if not chunk:
-            break
+            return answer
         answer += chunk
-    return answer
+    return None
 
 
 def _reap(child: int) -> None:

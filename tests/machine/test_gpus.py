@@ -6,6 +6,7 @@ import pytest
 
 from launcher.machine.devices import NOTHING, Listing
 from launcher.machine.gpus import list_gpus, list_sites
+from launcher.machine.nvml import HUNG
 from launcher.machine.pci import in_bus_order, normalised
 from launcher.machine.tree import Tree
 from tests.machine_trees import PCI, MachineFacts, PciDevice, write_files, write_tree
@@ -80,6 +81,21 @@ def test_a_gpu_that_may_not_be_opened_is_not_ours(tmp_path: Path) -> None:
         tmp_path, PciDevice("0000:17:00.0", minor=0), PciDevice("0000:99:00.0", minor=1)
     )
 
+    assert addresses(found) == ["0000:99:00.0"]
+
+
+def test_where_nvml_hangs_no_gpu_is_opened(tmp_path: Path) -> None:
+    """Opening one might hang us too; the mode of its file has to do."""
+    write_files(tmp_path, {"dev/nvidia0": "", "dev/nvidia1": "", "answers/none": ""})
+    (tmp_path / "answers/nvml").write_text(HUNG)
+    for number, mode in enumerate((0o444, 0o666)):
+        (tmp_path / f"dev/nvidia{number}").chmod(mode)
+
+    found = listing(
+        tmp_path, PciDevice("0000:17:00.0", minor=0), PciDevice("0000:99:00.0", minor=1)
+    )
+
+    assert found.source == "/proc/driver/nvidia (NVML does not answer)"
     assert addresses(found) == ["0000:99:00.0"]
 
 

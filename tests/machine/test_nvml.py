@@ -12,7 +12,7 @@ import psutil
 import pytest
 
 from launcher.machine.nvidia import from_nvml
-from launcher.machine.nvml import NvmlGpu, Question, ask_in_child, gpus_in
+from launcher.machine.nvml import HUNG, NvmlGpu, Question, ask_in_child, gpus_in
 
 TWO = [
     NvmlGpu("00000000:17:00.0", "GPU-a", "NVIDIA H200", cpus="0-3", nodes="0"),
@@ -104,7 +104,7 @@ def test_nvml_s_words_become_devices() -> None:
     first, second = TWO
     part = first._replace(uuid="MIG-x", parent="GPU-a", legacy_name="MIG-GPU-a/1/0")
 
-    found = from_nvml((first, part, second))
+    found = from_nvml((first, part, second, part._replace(uuid="MIG-y", parent="GPU-none")))
 
     assert [(device.number, device.bdf, device.uuid) for device in found] == [
         (0, "0000:17:00.0", "GPU-a"),
@@ -125,9 +125,10 @@ def test_a_child_that_hangs_is_killed() -> None:
     """The library hangs on a sick GPU."""
     began = time.monotonic()
 
-    found = asked(_hang, timeout=0.2)
+    found = ask_in_child(_hang, timeout=0.2)
 
-    assert found == ()
+    assert found == HUNG
+    assert gpus_in(found) == ()
     assert time.monotonic() - began < 2
 
 
