@@ -42,6 +42,8 @@ def inspect(
     nodes = read_nodes(tree, processors.online)
     listings = gpus.list_gpus(tree)
     locator = Locator(tree, nodes, processors)
+    ours = tuple(_placed(one, locator) for listing in listings for one in listing.devices)
+    known = {gpu.bdf: gpu.numa_node for gpu in ours}
     visible = select_visible(listings, environ)
     shown, remark = _shown(visible, listings, locator)
     return Machine(
@@ -52,9 +54,10 @@ def inspect(
         cores=processors.cores,
         cores_known=processors.cores_known,
         caches=processors.caches,
-        gpus=tuple(_placed(one, locator) for listing in listings for one in listing.devices),
+        gpus=ours,
         sites=tuple(
-            Site(bdf, locator.locate_site(bdf).node) for bdf in gpus.list_sites(tree, listings)
+            Site(bdf, known[bdf] if bdf in known else locator.locate_site(bdf).node)
+            for bdf in gpus.list_sites(tree, listings)
         ),
         visible=shown,
         visible_origin=visible.origin,

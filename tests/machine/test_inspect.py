@@ -146,3 +146,37 @@ def test_hidden_gpus_have_their_sites(tmp_path: Path) -> None:
 
     assert [gpu.bdf for gpu in found.gpus] == ["0000:99:00.0"]
     assert found.sites == (Site("0000:17:00.0", 0), Site("0000:99:00.0", 1))
+
+
+NVML = """\
+00000000:17:00.0\tGPU-a\tNVIDIA A100\t\t\t\t
+00000000:17:00.0\tMIG-1\tNVIDIA A100 MIG 1g.5gb\t\t\tGPU-a\tMIG-GPU-a/7/0
+00000000:17:00.0\tMIG-2\tNVIDIA A100 MIG 2g.10gb\t\t\tGPU-a\tMIG-GPU-a/8/0
+00000000:99:00.0\tGPU-b\tNVIDIA A100\t4-7\t\t\t
+end"""
+
+
+@pytest.mark.parametrize("text", ["MIG-2,MIG-1", "MIG-GPU-a/8/0,MIG-GPU-a/7/0"])
+def test_what_nvml_answered_is_replayed_with_slices(tmp_path: Path, text: str) -> None:
+    """They hang where their GPU hangs; whose place only NVML knows is there too."""
+    gpus = [PciDevice("0000:17:00.0", numa_node=0, minor=0), PciDevice("0000:99:00.0", minor=1)]
+    write_files(write_tree(tmp_path, two_nodes(gpus)), {"answers/none": ""})
+    (tmp_path / "answers/nvml").write_text(NVML)
+
+    found = inspect(tmp_path, {"CUDA_VISIBLE_DEVICES": text}, None, "split")
+
+    assert [(gpu.index, gpu.uuid, gpu.numa_node, gpu.locality) for gpu in found.gpus] == [
+        (0, "GPU-a", 0, "sysfs numa_node"),
+        (1, "GPU-b", 1, "NVML CPU affinity"),
+        (0, "MIG-1", 0, "sysfs numa_node"),
+        (0, "MIG-2", 0, "sysfs numa_node"),
+    ]
+    assert [(gpu.uuid, gpu.parent, gpu.numa_node) for gpu in found.visible] == [
+        ("MIG-2", "GPU-a", 0),
+        ("MIG-1", "GPU-a", 0),
+    ]
+    assert [(site.bdf, site.numa_node) for site in found.sites] == [
+        ("0000:17:00.0", 0),
+        ("0000:99:00.0", 1),
+    ]
+    assert found.visible_remark == ""
