@@ -23,5 +23,5 @@ def test_without_a_gpu_it_says_what_it_could_not_check(tmp_path: Path) -> None:
 
     lines = done.stdout.splitlines()
     assert (done.returncode, done.stderr) == (0, "")
-    assert len(lines) == 4
+    assert len(lines) >= 4
     assert all(line.endswith("there is no NVIDIA GPU here") for line in lines)
