@@ -105,6 +105,8 @@ def launch(
         routes = _routes(job, nodes.run_id)
         workers = _worker_group(routes, nodes.run_id, count, fork_server, environ)
         cleanup.callback(workers.close)
+        # A terminal that is stopped stops who prints to it: from here on that is not the agent.
+        nodes.notify_by(lambda text: workers.say(f"clusterrun: {text}"))
         workers.hang_timeout = job.hang_timeout.value or 0.0
         fork_server.told = partial(_tell_prepared, workers, verbose=resolved.verbose)
         chronicle = _chronicle(job, workers)

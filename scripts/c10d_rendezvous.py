@@ -29,6 +29,8 @@ def store(line: Line, port: int) -> None:
 
 def crowd(line: Line, count: int, nodes: int, port: int) -> None:
     """Be ``count`` of the nodes; answers when the last of them knew its rank."""
+    # Of names that it can't look up, and of connections that end with the benchmark.
+    os.environ.setdefault("TORCH_CPP_LOG_LEVEL", "ERROR")
     # As above; and once, before the clock starts.
     from torch.distributed.elastic.rendezvous import registry  # noqa: F401, PLC0415 - see above
 

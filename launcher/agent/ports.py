@@ -99,6 +99,10 @@ class Peers(Protocol):
         """Say that no worker here has printed or ended for so long; 0: one has again."""
         ...
 
+    def tell_suspended(self, *, suspended: bool) -> None:
+        """Say that this agent is about to be stopped, or goes on."""
+        ...
+
 
 class Workers(Protocol):
     """The workers of this node, and their output.

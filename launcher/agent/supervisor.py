@@ -144,7 +144,9 @@ class Supervisor:
             case HushInterrupts():
                 self._workers.interrupted()
             case Suspend():
+                self._peers.tell_suspended(suspended=True)
                 self._workers.suspend()
+                self._peers.tell_suspended(suspended=False)
             case Resume():
                 self._workers.resume()
             case Say(text):

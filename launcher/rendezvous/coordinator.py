@@ -30,7 +30,7 @@ from launcher.rendezvous.coordinator_state import (
     Ticked,
 )
 from launcher.rendezvous.patience import SECONDS_BETWEEN_NOTICES, SECONDS_TO_FIRST_NOTICE
-from launcher.rendezvous.wire import Waiting
+from launcher.rendezvous.wire import Suspension, Waiting
 
 FEW_NODES = 8
 """So many may each print for whom they wait; in larger jobs only node 0 does."""
@@ -85,7 +85,7 @@ def decide(state: State, happening: Happening, choose_cause: ChooseCause) -> Dec
         case Heard():
             return ending.heard(state, happening, choose_cause)
         case Overheard():
-            return stacks.overheard(state, happening)
+            return _overheard(state, happening)
         case Gone():
             state, notes = gathering.note_refusal(state, happening.refused)
             state, replies = _gone(state, happening, choose_cause)
@@ -123,6 +123,29 @@ def _silent(state: State, silent: Silent, choose_cause: ChooseCause) -> Decision
             return ending.silent(state, silent, choose_cause)
         case _:
             return state, (HangUp((silent.connection,)),)
+
+
+def _overheard(state: State, overheard: Overheard) -> Decision:
+    match overheard.message:
+        case Suspension(suspended):
+            return _suspended(state, overheard.connection, suspended=suspended)
+        case about_stacks:
+            return stacks.overheard(state, overheard.connection, about_stacks, overheard.at)
+
+
+def _suspended(state: State, connection: int, *, suspended: bool) -> Decision:
+    """Tell people for whom the job waits, and the members not to wait for a sign of node 0."""
+    if connection not in state.ranks:
+        return state, (HangUp((connection,)),)
+    if state.phase is not Phase.RUNNING or suspended == (connection in state.suspended):
+        return state, ()
+    changed = state.suspended ^ {connection}
+    state = replace(state, suspended=changed)
+    others = tuple(each for each in state.ranks if each != connection)
+    notice = _tell(state, others, notices.suspended(state, connection))
+    if connection != OWN or not others:
+        return state, notice
+    return state, (Send(others, Suspension(suspended)), *notice)
 
 
 def _ticked(state: State, at: float) -> Decision:

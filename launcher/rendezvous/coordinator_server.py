@@ -52,6 +52,7 @@ from launcher.rendezvous.wire import (
     Hello,
     Stacks,
     Still,
+    Suspension,
     framed,
 )
 
@@ -129,6 +130,10 @@ class CoordinatorServer:
         if now >= due(self._state):
             self._happens(Ticked(now))
         self._see_off(now)
+
+    def notify_by(self, notice: Callable[[str], object]) -> None:
+        """Have lines for people printed so from now on."""
+        self._notice = notice
 
     def abandon(self, why: str, now: float, hint: str = "") -> None:
         """Tell all who have come that nothing comes of it."""
@@ -218,6 +223,11 @@ class CoordinatorServer:
                 raise BadFrame("speaks without having introduced itself")
             case Alive():
                 self._connections.send((number,), ALIVE)
+            case Suspension(suspended):
+                if suspended:
+                    # Silent on purpose, until it is heard again.
+                    self._pulses.forget(number)
+                self._happens(Overheard(number, message, now))
             case AskStacks() | Stacks() | Still():
                 self._happens(Overheard(number, message, now))
             case _:

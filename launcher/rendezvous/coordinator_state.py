@@ -18,6 +18,7 @@ from launcher.rendezvous.wire import (
     Failing,
     FromCoordinator,
     Hello,
+    Suspension,
 )
 
 OWN = 0
@@ -149,6 +150,8 @@ class State(Struct, frozen=True):
     lost_at: float = NEVER
     """When the first of them showed its last sign of life."""
     stacks: StackRounds = StackRounds()
+    suspended: frozenset[int] = frozenset()
+    """Members whose users have stopped them."""
     told: int = 0
     """How many nodes have been told that the nodes can't be one job."""
     quarrel: tuple[str, str] = ("", "")
@@ -190,7 +193,7 @@ class Overheard(Struct, frozen=True):
     """A member says something that does not matter to the job's end."""
 
     connection: int
-    message: AboutStacks
+    message: AboutStacks | Suspension
     at: float
 
 

@@ -10,6 +10,8 @@ from msgspec import Struct
 
 SECONDS_BETWEEN = 1.0
 
+NEVER = float("inf")
+
 MOST_PER_SECOND = 500
 """Signs of life that node 0 has to answer; in larger jobs each node gives them more rarely."""
 
@@ -72,6 +74,7 @@ class Heartbeat:
         self._attention = Attention(rhythm, now)
         self._silent_at = rhythm.timeout
         self._next_sign = now + rhythm.interval
+        self._paused = False
 
     @property
     def due(self) -> float:
@@ -80,7 +83,22 @@ class Heartbeat:
 
     def heard(self, now: float) -> None:
         """Take note that the other side said something."""
-        self._silent_at = self._attention.at(now) + self.rhythm.timeout
+        if not self._paused:
+            self._silent_at = self._attention.at(now) + self.rhythm.timeout
+
+    def pause(self) -> None:
+        """Say nothing, and expect nothing: the other side is about to be stopped.
+
+        What nobody reads would fill its buffers, and the kernel take it for dead.
+        """
+        self._paused = True
+        self._silent_at = self._next_sign = NEVER
+
+    def resume(self, now: float) -> None:
+        """Go on: the other side has just said that it does."""
+        self._paused = False
+        self._next_sign = now
+        self.heard(now)
 
     def wants_sign(self, now: float) -> bool:
         """Tell, once, whether it is time to say that we live."""

@@ -72,6 +72,14 @@ def still_running(state: State) -> str:
     return f"all workers of this node have ended; still running: {listed(names)}"
 
 
+def suspended(state: State, connection: int) -> str:
+    """Return who is stopped by its user, or goes on again."""
+    node = f"node {state.ranks[connection]} ({state.members[connection].host})"
+    if connection in state.suspended:
+        return f"{node} is suspended: the job waits until it is continued"
+    return f"{node} goes on"
+
+
 def _missing(state: State) -> str:
     count = state.terms.nodes - len(state.members)
     names = _missing_names(state)

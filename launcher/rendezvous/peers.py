@@ -1,7 +1,7 @@
 """The other nodes of a running job, as the agent's event source: what it tells them, and hears."""
 
 import select
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 
 from msgspec.structs import replace
 
@@ -38,6 +38,7 @@ from launcher.rendezvous.wire import (
     StacksOfAll,
     Still,
     Stop,
+    Suspension,
     Verdict,
     Waiting,
 )
@@ -161,6 +162,19 @@ class Peers:
         """Say that nothing has moved here for so long; 0: something does again."""
         self._tell(Still(self._world.attempt, seconds))
 
+    def tell_suspended(self, *, suspended: bool) -> None:
+        """Say that this agent is about to be stopped, or goes on: nobody counts its silence."""
+        self._tell(Suspension(suspended))
+        if self._coordination is not None and not self._over:
+            # Now: stopped, we can't pass it on.
+            self._coordination.turn(self._clock())
+
+    def notify_by(self, notice: Callable[[str], object]) -> None:
+        """Have lines for people printed so from now on: by the relay, as soon as there is one."""
+        self._notice = notice
+        if self._coordination is not None:
+            self._coordination.notify_by(notice)
+
     def leave(self) -> None:
         """Hang up; node 0 first lets the others hear the verdict, for at most some seconds."""
         if self._epoll.closed:
@@ -231,9 +245,19 @@ class Peers:
                 yield StacksGathered(groups, missing, now)
             case Waiting(text):
                 self._notice(plain(text, 400))
+            case Suspension(suspended):
+                self._wait_for_node_zero(now, suspended=suspended)
             case _:
                 # The gathering's words are of no use any more.
                 return
+
+    def _wait_for_node_zero(self, now: float, *, suspended: bool) -> None:
+        if self._heartbeat is None:
+            return
+        if suspended:
+            self._heartbeat.pause()
+        else:
+            self._heartbeat.resume(now)
 
     def _watch(self, now: float) -> None:
         if self._over:

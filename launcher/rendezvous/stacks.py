@@ -10,13 +10,12 @@ from launcher.rendezvous.coordinator_state import (
     OWN,
     Decision,
     HangUp,
-    Overheard,
     Phase,
     Send,
     StackRound,
     State,
 )
-from launcher.rendezvous.wire import AskStacks, GiveStacks, Stacks, StacksOfAll, Still
+from launcher.rendezvous.wire import AboutStacks, AskStacks, GiveStacks, Stacks, StacksOfAll, Still
 
 SECONDS_TO_ANSWER = 4.0
 """For all nodes: each gives its workers 2 s."""
@@ -28,9 +27,8 @@ MOST_MISSING = 20
 """Nodes that are named as missing."""
 
 
-def overheard(state: State, happening: Overheard) -> Decision:
+def overheard(state: State, connection: int, message: AboutStacks, at: float) -> Decision:
     """Return what a member's message makes of ``state``: nothing that matters to the job's end."""
-    connection, message = happening.connection, happening.message
     if connection not in state.ranks:
         return state, (HangUp((connection,)),)
     if state.phase is not Phase.RUNNING or message.attempt < state.attempt:
@@ -40,9 +38,9 @@ def overheard(state: State, happening: Overheard) -> Decision:
     match message:
         case AskStacks():
             host = "" if connection == OWN else state.members[connection].host
-            return _ask(state, happening.at, 0.0, host)
+            return _ask(state, at, 0.0, host)
         case Still(_, seconds):
-            return _still(state, connection, seconds, happening.at)
+            return _still(state, connection, seconds, at)
         case Stacks():
             return _answered(state, connection, message)
         case _:

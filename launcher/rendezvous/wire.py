@@ -107,7 +107,17 @@ class Still(Struct, frozen=True, tag=True):
 
 AboutStacks = AskStacks | Stacks | Still
 
-FromMember = Hello | Failing | Disturbed | Done | Alive | AboutStacks
+
+class Suspension(Struct, frozen=True, tag=True):
+    """This agent is about to be stopped by its user, and is silent on purpose; or goes on again.
+
+    From the coordinator: node 0's agent.
+    """
+
+    suspended: bool
+
+
+FromMember = Hello | Failing | Disturbed | Done | Alive | AboutStacks | Suspension
 
 
 class Refusal(Enum):
@@ -185,7 +195,16 @@ class StacksOfAll(Struct, frozen=True, tag=True):
 
 
 FromCoordinator = (
-    Refused | Waiting | WorldFormed | Stop | Verdict | Again | Alive | GiveStacks | StacksOfAll
+    Refused
+    | Waiting
+    | WorldFormed
+    | Stop
+    | Verdict
+    | Again
+    | Alive
+    | GiveStacks
+    | StacksOfAll
+    | Suspension
 )
 
 MessageT = TypeVar("MessageT")

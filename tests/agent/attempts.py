@@ -275,6 +275,10 @@ class FakePeers:
         """Note that nothing moves."""
         self.calls.append(("still", seconds))
 
+    def tell_suspended(self, *, suspended: bool) -> None:
+        """Note that this agent is stopped, or goes on."""
+        self.calls.append(("suspended", suspended))
+
 
 class FakeAttempts:
     """Attempts of two workers each."""

@@ -183,6 +183,28 @@ def test_node_zero_is_frozen(trainers: Trainers) -> None:
     assert "is gone; the job was ended\n" in end.err
 
 
+@pytest.mark.parametrize("number", [0, 1])
+def test_a_node_is_suspended(number: int, trainers: Trainers) -> None:
+    """By its user (Ctrl-Z): nobody counts its silence, and the job goes on with it."""
+    jobs = trainers.jobs
+    name = f"clusterrun: node {number} \\(n{number}\\)"
+    jobs[number].signal(signal.SIGTSTP)
+    for job in jobs[:number] + jobs[number + 1 :]:
+        job.wait_for(f"{name} is suspended: the job waits until it is continued\n")
+    time.sleep(2.0 * SILENT)
+
+    jobs[number].signal(signal.SIGCONT)
+
+    for job in jobs[:number] + jobs[number + 1 :]:
+        job.wait_for(f"{name} goes on\n")
+    # Everybody listens again.
+    time.sleep(2.0 * SILENT)
+    step_on(jobs, steps=25)
+    trainers.freeze(number)
+    survivors = tuple({0, 1, 2} - {number})
+    trainers.said_of(number, SILENCE, survivors)
+
+
 def step_on(jobs: Sequence[Job], steps: int = 50) -> None:
     """Wait until all ranks have made so many steps more."""
     for job in jobs:

@@ -32,6 +32,7 @@ from launcher.rendezvous.wire import (
     StacksOfAll,
     Still,
     Stop,
+    Suspension,
     Verdict,
     Waiting,
     WorldFormed,
@@ -54,6 +55,7 @@ FROM_A_MEMBER = [
     framed(AskStacks(0)),
     framed(Stacks(0, 1, (GROUP,))),
     framed(Still(0, 30.0)),
+    framed(Suspension(suspended=True)),
 ]
 
 FROM_A_COORDINATOR = [
@@ -68,6 +70,7 @@ FROM_A_COORDINATOR = [
     ALIVE,
     framed(GiveStacks(0, 1, 0.0, "n1")),
     framed(StacksOfAll((GROUP,), ("node 2 (n2)",))),
+    framed(Suspension(suspended=True)),
 ]
 
 

@@ -40,6 +40,7 @@ from launcher.rendezvous.wire import (
     Hello,
     Refused,
     Stop,
+    Suspension,
     Verdict,
     Waiting,
     WorldFormed,
@@ -121,6 +122,10 @@ class Replay:
     def says_of_stacks(self, number: int, message: AboutStacks) -> tuple[Reply, ...]:
         """A member says something of its ranks' stacks."""
         return self.happens(Overheard(number, message, self.now))
+
+    def is_suspended(self, number: int, *, suspended: bool = True) -> None:
+        """A member's user stops it, or lets it go on."""
+        self.happens(Overheard(number, Suspension(suspended), self.now))
 
     def goes(self, number: int) -> None:
         """The connection to a member ends."""

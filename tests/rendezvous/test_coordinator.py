@@ -1,5 +1,6 @@
 """Whatever happens, in whatever order: what the coordinator promises holds."""
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -14,7 +15,7 @@ from launcher.rendezvous.coordinator_state import (
     Phase,
     Send,
 )
-from launcher.rendezvous.wire import Refused, Stop, Verdict, WorldFormed
+from launcher.rendezvous.wire import Refused, Stop, Suspension, Verdict, Waiting, WorldFormed
 from tests.rendezvous.nodes import fate, terms
 from tests.rendezvous.replay import Replay
 
@@ -194,6 +195,29 @@ def test_a_caller_that_goes_is_no_event_for_a_running_job() -> None:
     assert job.notices == ["refused 10.0.0.9: it does not speak clusterrun's protocol"]
 
 
+@pytest.mark.parametrize("number", [0, 1])
+def test_a_node_is_suspended(number: int) -> None:
+    """All others are told, once; and the members, that node 0's silence means nothing."""
+    job = complete()
+    for suspended in (True, True, False, False):
+        job.is_suspended(number, suspended=suspended)
+
+    others = [each for each in range(NODES) if each != number]
+    orders = [(to, each) for to, each in job.sent if isinstance(each, Suspension)]
+    lines = [(to, each.text) for to, each in job.sent if isinstance(each, Waiting)]
+    name = f"node {number} (n{number})"
+    assert lines == [
+        (each, f"{name} {how}")
+        for how in ("is suspended: the job waits until it is continued", "goes on")
+        for each in others
+    ]
+    assert orders == [
+        (each, Suspension(suspended))
+        for suspended in (True, False)
+        for each in (others if number == 0 else ())
+    ]
+
+
 def test_nothing_is_heard_after_the_verdict() -> None:
     """Whatever still comes."""
     job = complete()
@@ -203,6 +227,7 @@ def test_nothing_is_heard_after_the_verdict() -> None:
 
     job.fails(1, fate(1, 1))
     job.goes(2)
+    job.is_suspended(1)
     job.waits(1000)
 
     assert len(job.sent) == count

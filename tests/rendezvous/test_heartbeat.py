@@ -54,6 +54,19 @@ def test_who_is_silent_is_lost() -> None:
     assert lost == [12, 13]
 
 
+def test_who_is_suspended_is_not_lost() -> None:
+    """Nor told anything that it could not read; what it said just before may be heard later."""
+    heartbeat = Heartbeat(RHYTHM, 100.0)
+    heartbeat.pause()
+    heartbeat.heard(100.1)
+    waits = heartbeat.due, heartbeat.wants_sign(1000.0), heartbeat.is_lost(1000.0)
+    heartbeat.resume(2000.0)
+
+    assert waits == (float("inf"), False, False)
+    assert heartbeat.wants_sign(2000.0)
+    assert [second for second in range(8) if heartbeat.is_lost(2000.0 + second)] == [5, 6, 7]
+
+
 def test_it_wakes_for_a_sign_or_for_the_loss() -> None:
     """Whichever is first."""
     heartbeat = Heartbeat(Rhythm(1.0, 1.5), 100.0)
