@@ -11,17 +11,20 @@ CANNOT = 77
 
 
 @pytest.mark.long
-@pytest.mark.timeout(1000)
+@pytest.mark.timeout(1800)
 def test_the_kernel_has_the_workers_where_their_plan_has_them(
     pytestconfig: pytest.Config,
 ) -> None:
-    """Affinity and the pages of their memory, after a restart too; what is unpacked is kept."""
+    """Affinity and the pages of their memory, after a restart and by the place of GPUs too.
+
+    What is downloaded and unpacked is kept in pytest's own cache.
+    """
     assert pytestconfig.cache is not None
     cache = pytestconfig.cache.mkdir("qemu_numa")
 
     ended = subprocess.run(
         [sys.executable, SCRIPT, "--cache", cache],
-        timeout=900,
+        timeout=1700,
         capture_output=True,
         text=True,
         check=False,
@@ -31,4 +34,5 @@ def test_the_kernel_has_the_workers_where_their_plan_has_them(
         pytest.skip(ended.stdout.strip())
     assert ended.returncode == 0, ended.stdout + ended.stderr
     assert "rank 3, attempt 1: CPUs 6-7, memory prefer:1, pages by node {'1': 1024}" in ended.stdout
+    assert "rank 0, attempt 0: CPUs 4-7, memory bind:1, pages by node {'1': 1024}" in ended.stdout
     assert ended.stdout.endswith("every worker is where its plan has it\n")
