@@ -5,7 +5,7 @@ from typing import NamedTuple
 
 from launcher.machine import pci
 from launcher.machine.devices import NOTHING, Device, Listing
-from launcher.machine.tree import Tree
+from launcher.machine.tree import Tree, number_of
 
 VENDOR = "amd"
 
@@ -124,8 +124,9 @@ def _nodes(tree: Tree) -> Iterator[_Node]:
 
 
 def _properties(tree: Tree, directory: str) -> dict[str, int]:
-    pairs = (line.split() for line in tree.text(f"{directory}/properties").splitlines())
-    return {pair[0]: int(pair[1]) for pair in pairs if len(pair) == 2 and pair[1].isdecimal()}
+    pairs = (line.partition(" ") for line in tree.text(f"{directory}/properties").splitlines())
+    numbers = ((name, number_of(value)) for name, _, value in pairs)
+    return {name: number for name, number in numbers if number is not None}
 
 
 def _by_driver(tree: Tree) -> tuple[Device, ...]:

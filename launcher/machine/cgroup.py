@@ -2,7 +2,7 @@
 
 from typing import NamedTuple
 
-from launcher.machine.tree import Tree
+from launcher.machine.tree import Tree, number_of
 
 
 class Hierarchy(NamedTuple):
@@ -46,9 +46,8 @@ def _quota_1(tree: Tree, group: str) -> float | None:
 
 def _quota_2(tree: Tree, group: str) -> float | None:
     # "max 100000" is no limit.
-    quota, _, period = tree.text(f"{group}/cpu.max").partition(" ")
-    given = quota.isdecimal() and period.isdecimal() and int(quota) and int(period)
-    return int(quota) / int(period) if given else None
+    quota, period = map(number_of, tree.text(f"{group}/cpu.max").partition(" ")[::2])
+    return quota / period if quota and period else None
 
 
 class _Mount(NamedTuple):

@@ -4,7 +4,7 @@ from pathlib import Path
 from typing import NamedTuple, Self
 
 from launcher.machine.cgroup import Hierarchy, hierarchy_of
-from launcher.machine.tree import Tree
+from launcher.machine.tree import Tree, number_of
 
 _NO_LIMIT = 2**60
 """Version 1 writes "no limit" as the largest multiple of a page."""
@@ -71,8 +71,8 @@ def _groups(tree: Tree, hierarchy: Hierarchy) -> tuple[GroupMemory, ...]:
 def _counter(tree: Tree, path: str, name: str) -> int | None:
     for line in tree.text(path).splitlines():
         key, _, value = line.partition(" ")
-        if key == name and value.isdecimal():
-            return int(value)
+        if key == name:
+            return number_of(value)
     return None
 
 

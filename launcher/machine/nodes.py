@@ -4,7 +4,7 @@ from collections.abc import Mapping
 
 from launcher.domain.cpuset import CpuSet
 from launcher.domain.machine import NumaNode
-from launcher.machine.tree import Tree, cpus_of
+from launcher.machine.tree import Tree, cpus_of, number_of
 
 _NODES = "sys/devices/system/node"
 
@@ -44,11 +44,10 @@ def _cpus(tree: Tree, number: int) -> CpuSet:
 
 
 def _distances(tree: Tree, number: int, ids: tuple[int, ...]) -> dict[int, int]:
-    columns = tree.text(f"{_NODES}/node{number}/distance").split()
+    columns = [number_of(column) for column in tree.text(f"{_NODES}/node{number}/distance").split()]
+    known = [column for column in columns if column is not None]
     # One column for each node that is online, by id; with another number they can't be told apart.
-    if len(columns) != len(ids) or not all(column.isdecimal() for column in columns):
-        return {}
-    return dict(zip(ids, map(int, columns), strict=True))
+    return dict(zip(ids, known, strict=True)) if len(ids) == len(columns) == len(known) else {}
 
 
 def _with_memory(tree: Tree, memory: Mapping[int, int | None]) -> frozenset[int]:
@@ -75,6 +74,7 @@ def _memory(tree: Tree, number: int) -> int | None:
     # The line reads: Node 0 MemTotal: 8386704 kB.
     for line in tree.text(f"{_NODES}/node{number}/meminfo").splitlines():
         words = line.split()
-        if len(words) > 3 and words[2] == "MemTotal:" and words[3].isdecimal():
-            return int(words[3]) << 10
+        size = number_of(words[3]) if len(words) > 3 and words[2] == "MemTotal:" else None
+        if size is not None:
+            return size << 10
     return None

@@ -7,6 +7,9 @@ from launcher.domain.cpuset import CpuSet
 from launcher.machine.files import Files
 from launcher.machine.folder import Folder
 
+_DIGITS = 20
+"""Of the largest number of 64 bits; Python refuses thousands of them by an error."""
+
 
 class Tree:
     """Files below a root, in which a missing, unreadable or odd file is data and not an error.
@@ -112,6 +115,11 @@ def cpus_of(text: str) -> CpuSet:
         return CpuSet.parse(text)
     except ValueError:
         return CpuSet()
+
+
+def number_of(text: str) -> int | None:
+    """Return a number that the kernel wrote, none of which is below 0; None if it isn't one."""
+    return int(text) if text.isdecimal() and len(text) <= _DIGITS else None
 
 
 def _from_mask(text: str) -> CpuSet:

@@ -23,7 +23,20 @@ MANY = settings(FEW, max_examples=500)
 IN_MEMORY = Path("/dev/shm")
 """Hundreds of files for each machine: a disk would take most of the time."""
 
-ODD = ("", "-1", "x", "0-", "9-2", "0-99999999999", "4294967295", "\0\0", "é", "0 0 0", "max 0")
+ODD = (
+    "",
+    "-1",
+    "x",
+    "0-",
+    "9-2",
+    "0-99999999999",
+    "4294967295",
+    "\0\0",
+    "é",
+    "0 0 0",
+    "max 0",
+    "9" * 5000,
+)
 
 
 @contextmanager

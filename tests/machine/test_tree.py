@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from launcher.domain.cpuset import CpuSet
-from launcher.machine.tree import Tree, cpus_of
+from launcher.machine.tree import Tree, cpus_of, number_of
 from tests.machine_trees import write_files
 
 
@@ -34,6 +34,15 @@ def test_cpu_masks_are_words_of_32_bits(tmp_path: Path, mask: str, cpus: str) ->
     write_files(tmp_path, {"mask": mask})
 
     assert str(Tree(tmp_path).cpu_map("mask")) == cpus
+
+
+@pytest.mark.parametrize(
+    ("text", "number"), [("0", 0), ("18446744073709551615", 2**64 - 1), ("-1", None), ("", None)]
+)
+def test_numbers_are_those_that_a_kernel_writes(text: str, number: int | None) -> None:
+    """Thousands of digits are an error to Python, and nonsense to us."""
+    assert number_of(text) == number
+    assert number_of("9" * 5000) is None
 
 
 def test_what_was_read_once_stays_as_it_was(tmp_path: Path) -> None:
