@@ -10,4 +10,5 @@ def captured(name: str, file: str = "slurm_22_05.txt") -> dict[str, str]:
     _, _, rest = (CLUSTERS / file).read_text().partition(f"\n# {name}: ")
     lines = rest.partition("\n\n")[0].splitlines()[1:]
     assert lines, f"{name} is not in {file}"
-    return dict(line.split("=", 1) for line in lines)
+    # A value of several lines is written as one.
+    return dict(line.replace(r"\n", "\n").split("=", 1) for line in lines)

@@ -11,12 +11,10 @@ from launcher.domain.ranks import GlobalRank, LocalRank
 from launcher.domain.world import World
 from launcher.errors import MachineError
 from launcher.planning import variables
-from launcher.planning.assigned_node import assigned_part
 from launcher.planning.binding import Placement, Wish, place
 from launcher.planning.gpu_variables import own_gpus_variables
 from launcher.planning.numa_map import with_map
-from launcher.planning.paddle_variables import paddle_variables
-from launcher.planning.ranks import count_shown
+from launcher.planning.ranks import count_shown, part_of
 from launcher.planning.rivals import hidden_sites
 from launcher.planning.tasks import place_task
 from launcher.planning.threads import threads_per_worker
@@ -52,7 +50,7 @@ def plan_node(  # noqa: PLR0913 - a plan is made of all that is known
 
     """
     variables.check_env(job)
-    machine = assigned_part(job, with_map(machine, job.numa_map))
+    machine = part_of(job, with_map(machine, job.numa_map))
     here = _workers(job, machine, world)
     if job.numa_strict.value:
         _expect_no_trouble(job, machine, here.placements)
@@ -76,7 +74,7 @@ def plan_node(  # noqa: PLR0913 - a plan is made of all that is known
                     **variables.worker_variables(world, LocalRank(index), error_files),
                     **here.variables,
                     **own_gpus_variables(job, machine, placement.gpus, index, before),
-                    **paddle_variables(job, world, LocalRank(index)),
+                    **_paddles_own(job, world, LocalRank(index)),
                 },
                 here.reason or _why_0(job),
             )
@@ -108,6 +106,14 @@ def _workers(job: JobSpec, machine: Machine, world: World) -> _Workers:
     task = place_task(wish, machine, tasks)
     changed = variables.task_variables(tasks, task.local_rank)
     return _Workers([task.placement], task.threads, changed, task.reason)
+
+
+def _paddles_own(job: JobSpec, world: World, local_rank: LocalRank) -> Mapping[str, str]:
+    if job.cluster.value != "paddle":
+        return {}
+    from launcher.planning.paddle_variables import paddle_variables  # noqa: PLC0415 - few jobs are
+
+    return paddle_variables(job, world, local_rank)
 
 
 def command_of(program: Program, python: str) -> tuple[str, ...]:

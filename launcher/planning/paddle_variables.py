@@ -5,19 +5,15 @@ from launcher.domain.ranks import LocalRank
 from launcher.domain.world import World
 from launcher.errors import UsageError
 
-CLUSTER = "paddle"
-
 
 def paddle_variables(job: JobSpec, world: World, local_rank: LocalRank) -> dict[str, str]:
-    """Return the variables of one worker; none where the job is not for Paddle.
+    """Return the variables of one worker of a job for Paddle.
 
     Raises:
         UsageError: not all hosts are known, or nodes have different numbers of workers, and every
             worker must have the addresses of all.
 
     """
-    if job.cluster.value != CLUSTER:
-        return {}
     endpoints = _endpoints(job, world)
     rank = world.first_rank + local_rank
     return {

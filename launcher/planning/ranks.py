@@ -5,7 +5,6 @@ from typing import assert_never
 from launcher.domain.job import JobSpec, WorkerCount
 from launcher.domain.machine import Machine
 from launcher.errors import UsageError
-from launcher.planning.assigned_node import assigned_part
 
 
 def local_size(job: JobSpec, machine: Machine) -> int:
@@ -17,7 +16,7 @@ def local_size(job: JobSpec, machine: Machine) -> int:
             would have several; or its ranks are clear for one worker only.
 
     """
-    machine = assigned_part(job, machine)
+    machine = part_of(job, machine)
     workers = _wanted(job, machine)
     _expect_gpus(job, machine, workers)
     if job.unclear.value and workers != 1:
@@ -45,6 +44,15 @@ def count_shown(job: JobSpec, machine: Machine) -> int:
     if job.gpu_per_rank.value or job.virtual_local_rank.value:
         return len(machine.visible)
     return 1 if any(gpu.parent for gpu in machine.visible) else len(machine.visible)
+
+
+def part_of(job: JobSpec, machine: Machine) -> Machine:
+    """Return the part of ``machine`` that the platform has assigned to the job; mostly all of it."""
+    if job.numa_node.value is None:
+        return machine
+    from launcher.planning.assigned_node import assigned_part  # noqa: PLC0415 - few jobs have a part
+
+    return assigned_part(job, machine)
 
 
 def _wanted(job: JobSpec, machine: Machine) -> int:

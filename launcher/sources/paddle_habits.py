@@ -12,9 +12,7 @@ from launcher.sources.said import Said, find
 def paddles_own(
     sources: Sequence[Said], environ: Mapping[str, str], cluster: Fact[str]
 ) -> dict[str, Fact[object]]:
-    """Return values by the names of their options; none for a job of another kind."""
-    if cluster.value != "paddle":
-        return {}
+    """Return values by the names of their options, for a job that ``cluster`` makes one of Paddle's."""
     own: dict[str, Fact[object]] = {}
     port = Variables(environ).number("PADDLE_PORT", "PADDLE_START_PORT")
     if port and find(BASE_PORT, sources) is None:

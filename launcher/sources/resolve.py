@@ -15,16 +15,15 @@ from launcher.domain.facts import Fact
 from launcher.domain.job import JobSpec, Program, ProgramKind
 from launcher.errors import UsageError
 from launcher.sources import options, torchrun_options
-from launcher.sources.chosen_devices import with_devices
 from launcher.sources.clusters.cluster import Surroundings
 from launcher.sources.executables import find_interpreter
 from launcher.sources.files import FileKind, kind_of
+from launcher.sources.host_options import DEVICES
 from launcher.sources.logs import find_log_dir, find_prefix, where_logs_go
 from launcher.sources.meeting import settle_meeting
 from launcher.sources.misplaced import misplaced_options
 from launcher.sources.nested import NESTED_WARNING, left_by_outer_launch
 from launcher.sources.option import Option
-from launcher.sources.paddle_habits import paddles_own
 from launcher.sources.paddle_options import BASE_PORT
 from launcher.sources.process import ThisProcess
 from launcher.sources.programs import COMMAND_LINE, Manner, find_program
@@ -147,7 +146,7 @@ def resolve(
     told, program_words = _sources(typed, inherited)
     translated = translate(told, inherited, called=process.called)
     sources = translated.sources
-    env = with_devices(_env(sources), sources, inherited)
+    env = _env(sources, inherited)
     # Which GPUs the workers see is the job's own choice, whatever the cluster has set.
     seen = {name: env[name].value for name in env.keys() & {"CUDA_VISIBLE_DEVICES"}}
     around = Surroundings(inherited | seen, process, typed)
@@ -226,7 +225,10 @@ def _job(
     interpreter = settle(options.PYTHON, sources, _default_python(around))
     meeting = settle_meeting(sources, around.variables, shape, around.typed)
     plain: dict[str, Any] = {option.name: settle(option, sources) for option in PLAIN}
-    plain |= paddles_own(sources, around.variables, shape.cluster)
+    if shape.cluster.value == "paddle":
+        from launcher.sources.paddle_habits import paddles_own  # noqa: PLC0415 - few jobs are
+
+        plain |= paddles_own(sources, around.variables, shape.cluster)
     return JobSpec(
         **plain,
         nnodes=shape.nnodes,
@@ -274,14 +276,19 @@ def _search_path(env: Mapping[str, Fact[str]], around: Surroundings) -> str:
     return env["PATH"].value if "PATH" in env else around.variables.get("PATH", os.defpath)
 
 
-def _env(sources: Sequence[Said]) -> dict[str, Fact[str]]:
+def _env(sources: Sequence[Said], inherited: Mapping[str, str]) -> dict[str, Fact[str]]:
     """Return the variables that the sources set; the strongest source of each name wins."""
     texts = [text for said in reversed(sources) for text in said.get(options.ENV.name, ())]
-    return {
+    env = {
         name: Fact(value, text.origin)
         for text in texts
         for name, value in options.ENV.read(text).value.items()
     }
+    if any(DEVICES.name in said for said in sources):
+        from launcher.sources.chosen_devices import with_devices  # noqa: PLC0415 - few jobs choose
+
+        return with_devices(env, sources, inherited)
+    return env
 
 
 def _fewest_nodes(sources: Sequence[Said], shape: Shape) -> Fact[int]:

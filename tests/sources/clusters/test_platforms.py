@@ -32,8 +32,7 @@ class Case(NamedTuple):
 
 def variables(name: str) -> dict[str, str]:
     """Return the environment under a heading of platforms.txt."""
-    found = captured(name, "platforms.txt")
-    return {key: value.replace(r"\n", "\n") for key, value in found.items()}
+    return captured(name, "platforms.txt")
 
 
 def dry_run(
