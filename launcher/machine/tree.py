@@ -40,7 +40,8 @@ class Tree:
 
     def _text(self, path: str) -> str:
         try:
-            return self._files.read(path).decode(errors="replace").strip()
+            # Some kernels end their lists of nodes with a zero byte.
+            return self._files.read(path).decode(errors="replace").strip("\0 \t\r\n")
         except OSError:
             return ""
 

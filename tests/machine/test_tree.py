@@ -45,6 +45,13 @@ def test_numbers_are_those_that_a_kernel_writes(text: str, number: int | None) -
     assert number_of("9" * 5000) is None
 
 
+def test_a_zero_byte_at_the_end_is_not_read(tmp_path: Path) -> None:
+    """Some kernels write one after a list of nodes."""
+    write_files(tmp_path, {"online": "0-7\n\0"})
+
+    assert str(Tree(tmp_path).cpu_list("online")) == "0-7"
+
+
 def test_what_was_read_once_stays_as_it_was(tmp_path: Path) -> None:
     """A machine that changes while it is read is not told of in two ways."""
     write_files(tmp_path, {"a/file": "1"})
