@@ -55,7 +55,7 @@ class Simulated:
         self.joined_at = self.stopped_at = self.ended_at = 0.0
         self.failed_at = 0.0
         """When it said that its worker had failed; 0: others were first."""
-        self._hello = framed(hello_of(_introduction(rank), nodes))
+        self._hello = framed(hello_of(_introduction(rank), f"{nodes}"))
         self._failing = framed(failing(0, _fate(rank, Exited(1)), 0.0))
         self._done = framed(done(0, _stopped(rank), time.time(), None))
 
@@ -160,7 +160,7 @@ def crowd(line: Line, ranks: range, nodes: int, port: int) -> None:
 def node_zero(line: Line, nodes: int, port: int) -> None:
     """Be node 0. Says what this process holds as soon as others can call, and when it is asked."""
     candidate = Candidate(
-        invitation(nodes, port), hello_of(_introduction(0), nodes), b"", _surroundings()
+        invitation(nodes, port), hello_of(_introduction(0), f"{nodes}"), b"", _surroundings()
     )
     node = NodeZero(candidate, time.monotonic())
     line.send(bytes_held())
