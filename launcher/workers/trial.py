@@ -3,7 +3,7 @@
 import os
 
 from launcher.domain.plan import NodePlan, WorkerPlan
-from launcher.workers.fork_server.worker_start import bind, binding_of, take_memory_of
+from launcher.workers.fork_server.worker_start import bind, read_back, take_memory_of
 from launcher.workers.fork_server_client import memory_of
 
 
@@ -33,4 +33,4 @@ def _tried(plan: NodePlan) -> list[str]:
 
 def _try(worker: WorkerPlan) -> str:
     cpus = None if worker.cpus is None else sorted(worker.cpus)
-    return bind(cpus) or binding_of(os.getpid(), cpus) or take_memory_of(memory_of(worker))
+    return bind(cpus) or read_back(cpus) or take_memory_of(memory_of(worker))

@@ -205,3 +205,17 @@ def test_a_dry_run_of_a_machine_that_is_mapped(
     assert [gpu["told_by"] for gpu in second["gpus"]] == ["--numa-map"] * 2
     assert [worker["env"]["CUDA_VISIBLE_DEVICES"] for worker in (first, second)] == ["0,1", "2,3"]
     assert [worker["env"]["LOCAL_RANK"] for worker in (first, second)] == ["0", "1"]
+
+
+def test_a_script_that_binds_itself_is_not_remarked_on(clusterrun: Launcher) -> None:
+    """It may; what is read back is what it found."""
+    script = """
+        import os
+        os.sched_setaffinity(0, {max(os.sched_getaffinity(0))})
+        print("bound itself")
+    """
+
+    ended = clusterrun.script(script, "--numa-binding=node", workers=2).ended()
+
+    assert sorted(ended.out.splitlines()) == [f"[rank {rank}] bound itself" for rank in (0, 1)]
+    assert (ended.code, ended.err) == (0, "")

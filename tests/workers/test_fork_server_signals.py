@@ -221,7 +221,7 @@ class Caught(program.ForkServer):
         """Take a child that stands for a worker."""
         self.workers = {0: worker}
         self.whole_groups = set()
-        self.starting = {} if executed else {99: program.StartingWorker(0, worker, None)}
+        self.starting = {} if executed else {99: program.StartingWorker(0, worker)}
         self.told: list[object] = []
         self.agent = self  # type: ignore[assignment]
 

@@ -14,7 +14,7 @@ from .libc import PR_SET_CHILD_SUBREAPER, prctl
 from .namespace import enter_pid_namespace
 from .preparation import Preparation
 from .proc import children_of, describe, group_of, survives
-from .worker_start import SHIELDED, become_worker, binding_of, import_psutil, is_to_be_bound
+from .worker_start import SHIELDED, become_worker, import_psutil, is_to_be_bound
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -201,7 +201,7 @@ class ForkServer:
         self.workers[local_rank] = pid
         if request["startup"] is None:
             self.whole_groups.add(local_rank)
-        self.starting[status] = StartingWorker(local_rank, pid, request["cpus"])
+        self.starting[status] = StartingWorker(local_rank, pid)
         self.poll.register(status, select.POLLIN)
         return None
 
@@ -237,7 +237,7 @@ class ForkServer:
     def remark_on(self, worker: StartingWorker) -> str:
         """Return how a worker that has just started is bound otherwise than asked, or ""."""
         said = worker.said
-        remarks = [said.get("remark") or binding_of(worker.pid, worker.cpus)]
+        remarks = [said.get("remark", "")]
         # What the kernel says of a memory policy it says to all: once is enough.
         of_memory = said.get("memory_remark", "")
         if of_memory not in self.memory_remarks:
@@ -364,11 +364,10 @@ class ForkServer:
 class StartingWorker:
     """A worker between fork and its program, and what it has said of that on its way."""
 
-    def __init__(self, local_rank: int, pid: int, cpus: list[int] | None) -> None:
-        """Take the worker's local rank and process id, and the CPUs that it is to be bound to."""
+    def __init__(self, local_rank: int, pid: int) -> None:
+        """Take the worker's local rank and process id."""
         self.local_rank = local_rank
         self.pid = pid
-        self.cpus = cpus
         self.frames = Frames()
         self.said: dict[str, Any] = {}
 

@@ -83,7 +83,9 @@ def become_worker(
         die_with_parent(server.pid)
         step = "binding"
         pid = int(os.readlink("self", dir_fd=server.host_proc))
-        remark, memory_remark = bind(request["cpus"]), take_memory_of(request["memory"])
+        # Before the program may bind itself, which is its own affair.
+        remark = bind(request["cpus"]) or read_back(request["cpus"])
+        memory_remark = take_memory_of(request["memory"])
         os.write(status, frame("progress", pid=pid, remark=remark, memory_remark=memory_remark))
         step = "output"
         status = take_streams(streams, status)
@@ -147,20 +149,19 @@ def bind(cpus: list[int] | None) -> str:
     return ""
 
 
-def binding_of(pid: int, cpus: list[int] | None) -> str:
-    """Read back where the kernel has process ``pid``; return a remark if it is not on ``cpus``, or "".
+def read_back(cpus: list[int] | None) -> str:
+    """Read where the kernel has this process; return a remark if that is not ``cpus``, or "".
 
-    A kernel cuts a mask with the cpuset without a word, and others may bind the process too.
+    A kernel cuts a mask with the cpuset without a word.
     """
     if cpus is None:
         return ""
     wanted = listed(cpus)
-    found = allowed_cpus(pid)
-    if found == wanted:
-        return ""
-    # Once more: a cpuset that is being changed, or a process that is about to end.
-    found = allowed_cpus(pid)
-    return f"asked for CPUs {wanted}, got {found}" if found not in ("", wanted) else ""
+    # Twice, if need be: a cpuset may be about to change.
+    found = allowed_cpus()
+    if found != wanted:
+        found = allowed_cpus()
+    return "" if found in {"", wanted} else f"asked for CPUs {wanted}, got {found}"
 
 
 def listed(numbers: list[int]) -> str:
