@@ -69,9 +69,12 @@ def node_rank(text: str) -> int:
 
 
 def worker_count(text: str) -> int | WorkerCount:
-    """Read the number of workers per node: a number from 1, ``auto``, ``gpu`` or ``cpu``."""
+    """Read the number of workers per node: a number from 1, ``auto``, ``gpu`` or ``cpu``.
+
+    torchrun's ``xpu`` means Intel's GPUs, which are counted as any other.
+    """
     words = {"auto": WorkerCount.AUTO, "gpu": WorkerCount.GPU, "cpu": WorkerCount.CPU}
-    count = words.get(text) or _whole_number(text)
+    count = (words | {"xpu": WorkerCount.GPU}).get(text) or _whole_number(text)
     if not count:
         hint = "give a number from 1, or auto, gpu or cpu"
         raise UnreadableError(

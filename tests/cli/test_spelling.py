@@ -70,3 +70,8 @@ def test_as_torchrun_its_own_flags_come_first(
     """What is clear among torchrun's flags is not made unclear by ours."""
     assert full_name(typed) == as_clusterrun
     assert full_name(typed, TORCHRUN_FLAGS) == as_torchrun
+
+
+def test_every_flag_of_torchruns_is_known() -> None:
+    """None is left to be taken for a mistake."""
+    assert set(TORCHRUN_FLAGS) <= set(FLAG_NAMES)

@@ -24,6 +24,7 @@ GOOD: list[tuple[Callable[[str], object], str, object]] = [
     (values.fewest_nodes, "16", 16),
     (values.node_rank, "0", 0),
     (values.node_rank, "15", 15),
+    (values.worker_count, "xpu", WorkerCount.GPU),
     (values.worker_count, "8", 8),
     (values.worker_count, "010", 10),
     (values.worker_count, "auto", WorkerCount.AUTO),
