@@ -1,0 +1,34 @@
+"""mpirun in a batch script of Slurm's: it starts its daemons by srun, and their step is not the tasks'."""
+
+import os
+from pathlib import Path
+
+import pytest
+
+from tests.contract.launched import COMMAND
+from tests.hosts.openmpi import AS_ROOT
+from tests.hosts.slurm import Slurm
+from tests.hosts.test_slurm import TELL, column, script, told
+
+pytestmark = pytest.mark.needs("mpirun")
+
+
+def test_tasks_of_mpirun_are_not_taken_for_their_daemons(slurm: Slurm, tmp_path: Path) -> None:
+    """On the second node all have the daemon's SLURM_PROCID, on the first the batch script's."""
+    text = f"""\
+        #!/bin/sh
+        exec mpirun --oversubscribe --bind-to none --map-by ppr:2:node --mca oob_tcp_if_include eth0 \\
+            {COMMAND} {script(tmp_path, TELL)}
+        """
+    environ = {**AS_ROOT, "PATH": os.environ["PATH"], "CUDA_VISIBLE_DEVICES": ""}
+
+    job = slurm.sbatch(text, "-N2", "--ntasks-per-node=1", environ=environ)
+    done = slurm.ended(job)
+
+    assert done.code == 0, done.err
+    assert column(told(done.out), "RANK", "WORLD_SIZE", "LOCAL_RANK", "GROUP_RANK") == [
+        ("0", "4", "0", "0"),
+        ("1", "4", "1", "0"),
+        ("2", "4", "0", "1"),
+        ("3", "4", "1", "1"),
+    ]
