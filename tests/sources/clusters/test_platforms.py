@@ -137,7 +137,8 @@ CASES = [
         "pytorchjob.elastic",
         "none",
         {
-            "nnodes": "2 (PET_NNODES)",
+            "nnodes": "4 (PET_NNODES)",
+            "fewest_nodes": "2 (PET_NNODES)",
             "node_rank": "None (default)",
             "rdzv_endpoint": "bert-worker-0:23456 (PET_RDZV_ENDPOINT)",
             "run_id": "bert (PET_RDZV_ID)",
@@ -397,7 +398,7 @@ def test_ranks_of_pods_that_meet_at_an_endpoint_are_nobodys_business(
 
     job = dry_run(capsys, environ, "--nproc-per-node", "8")["job"]
 
-    assert job["nnodes"] == {"value": 2, "origin": "PET_NNODES"}
+    assert job["nnodes"] == {"value": 4, "origin": "PET_NNODES"}
     assert job["node_rank"] == {"value": None, "origin": "default"}
 
 
