@@ -143,8 +143,8 @@ def _listed(sources: Sequence[Said], around: Surroundings) -> _Listed:
     listed = find_listed(sources)
     if listed is None:
         return _Listed(workers=workers)
-    hosts, nnodes = listed.hosts, find(NNODES, sources)
-    if nnodes and nnodes.value != len(hosts.value):
+    hosts, nnodes, fewest = listed.hosts, find(NNODES, sources), find(FEWEST_NODES, sources)
+    if nnodes and fewest and not fewest.value <= len(hosts.value) <= nnodes.value:
         raise UsageError(
             f"nnodes is {nnodes}, and {hosts.origin} lists {len(hosts.value)}",
             f"leave {nnodes.origin} out",
@@ -166,7 +166,7 @@ def _narrowed(
     most: Fact[int] | None, fewest: Fact[int] | None, place: Place | None
 ) -> Fact[int] | None:
     """Return how many nodes are wished for: of ``MIN:MAX`` as many as the cluster has."""
-    if most is None or fewest is None or place is None:
+    if most is None or fewest is None or place is None or place.unclear.value:
         return most
     is_within = fewest.value <= place.nnodes.value <= most.value
     return Fact(place.nnodes.value, most.origin) if is_within else most

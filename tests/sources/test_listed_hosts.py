@@ -63,6 +63,13 @@ def test_a_rank_that_is_given_needs_no_search() -> None:
     assert job.hosts == Fact(("a", "b", "c"), "--hosts")
 
 
+def test_a_list_may_be_one_of_several_sizes() -> None:
+    """MIN:MAX says how few of its hosts are enough."""
+    job = on_node7(hosts="node6,node7,node8", nnodes="2:4")
+
+    assert (job.nnodes.value, job.fewest_nodes.value) == (3, 2)
+
+
 def test_an_own_address_that_is_given_is_the_one_looked_for() -> None:
     """A node with two cables."""
     assert on_node7(hosts="10.9.0.1,10.9.0.2", local_addr="10.9.0.2").node_rank.value == 1
