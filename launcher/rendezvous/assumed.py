@@ -30,8 +30,12 @@ def assumed_world(job: JobSpec, workers: int) -> World:
         size=job.nnodes.value * workers if tasks is None else tasks.size,
         master_addr=_address(job),
         # Where nodes may come late, they meet there to the end, and workers at another.
-        master_port=None if job.last_call is not None else job.master_port.value,
+        master_port=None if _nodes_keep_port(job) else job.master_port.value,
     )
+
+
+def _nodes_keep_port(job: JobSpec) -> bool:
+    return job.last_call is not None and job.rdzv_endpoint.value is None
 
 
 def lone_worker_world(job: JobSpec) -> World:

@@ -268,7 +268,7 @@ class CoordinatorServer:
 
     def _fresh_port(self) -> int:
         """Return where the next attempt's workers meet; a given port is ours for the whole job."""
-        if self._chosen is None:
+        if self._chosen is None or self._chosen.given:
             return self._state.terms.master_port
         last, self._chosen = self._chosen, hold_free_port()
         # Only now, which is how the new one is another.

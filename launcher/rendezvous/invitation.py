@@ -29,6 +29,8 @@ class Invitation(Struct, frozen=True):
     heartbeat_timeout: float
     """Seconds of silence after which a node counts as lost."""
     restarts: RestartRules
+    workers_port: Fact[int | None] = Fact(None, "default")
+    """Which one that is, where it is ``open_for_good``; None: a free one."""
     last_call: LastCall | None = None
     """When the job begins though not all have come; None: never."""
     hosts: tuple[str, ...] = ()

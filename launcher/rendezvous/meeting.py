@@ -17,12 +17,14 @@ ENDPOINT_PORT = 29400
 def invitation_of(job: JobSpec) -> Invitation:
     """Return where the nodes of ``job``, of which there are several, meet."""
     host, ports = _place(job)
+    at_endpoint = job.rdzv_endpoint.value is not None and job.master_port.value not in ports.value
     return Invitation(
         nodes=job.agents,
         host=host,
         ports=ports,
         # Who comes late is to be told, and by nobody's store.
-        open_for_good=job.rdzv_endpoint.value is not None or job.last_call is not None,
+        open_for_good=at_endpoint or job.last_call is not None,
+        workers_port=job.master_port if at_endpoint else Fact(None, "default"),
         timeout=job.rdzv_timeout.value,
         run_id=job.run_id.value,
         heartbeat_timeout=job.heartbeat_timeout.value,

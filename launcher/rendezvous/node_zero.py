@@ -2,6 +2,7 @@
 
 import select
 
+from launcher.domain.facts import Fact
 from launcher.errors import RendezvousError
 from launcher.rendezvous.candidate import Candidate
 from launcher.rendezvous.connection import Connection
@@ -10,7 +11,7 @@ from launcher.rendezvous.coordinator_state import Terms
 from launcher.rendezvous.door import open_door
 from launcher.rendezvous.invitation import Invitation
 from launcher.rendezvous.lookout import Lookout
-from launcher.rendezvous.ports import hold_free_port
+from launcher.rendezvous.ports import HeldPort, hold_free_port, hold_port
 from launcher.rendezvous.wire import (
     FROM_COORDINATOR,
     FromCoordinator,
@@ -36,6 +37,7 @@ class NodeZero:
 
         Raises:
             PortBusy: no port is free for it.
+            RendezvousError: somebody has the port that was given for the workers.
 
         """
         self.formed: WorldFormed | None = None
@@ -47,7 +49,7 @@ class NodeZero:
         self._refused: RendezvousError | None = None
         self._latest_end = NEVER
         door = open_door(invitation.ports, hello.host, surroundings.root)
-        chosen = hold_free_port() if invitation.open_for_good else None
+        chosen = _port_apart(invitation) if invitation.open_for_good else None
         terms = _terms(invitation, hello, chosen.number if chosen else door.number)
         self.server = CoordinatorServer(door, terms, token, surroundings, now, chosen=chosen)
         self.connection: Connection[FromCoordinator] = Connection(
@@ -115,6 +117,11 @@ class NodeZero:
         self.let_go()
         self.connection.close()
         self.server.finish(SECONDS_TO_FINISH, self._surroundings.clock)
+
+
+def _port_apart(invitation: Invitation) -> HeldPort:
+    given = invitation.workers_port
+    return hold_free_port() if given.value is None else hold_port(Fact(given.value, given.origin))
 
 
 def _terms(invitation: Invitation, hello: Hello, master_port: int) -> Terms:

@@ -20,6 +20,8 @@ class HeldPort(Struct, frozen=True):
 
     number: int
     holder: socket.socket
+    given: bool = False
+    """The user has named it: every attempt's workers meet there."""
 
     def release(self) -> None:
         """Let go of the port."""
@@ -39,13 +41,13 @@ def hold_port(port: Fact[int]) -> HeldPort:
 
     """
     try:
-        return _hold(port.value)
+        return _hold(port.value, given=True)
     except OSError as error:
         raise RendezvousError(
             f"port {port.value} ({port.origin}) can't be used on this machine:"
             f" {_why(port.value, error)}",
             "End the program that listens there, name another port, or leave --master-port out:\n"
-            "on one machine a free port is chosen.",
+            "on one machine, or beside --rdzv-endpoint, a free port is chosen.",
         ) from error
 
 
@@ -58,9 +60,9 @@ def _why(number: int, error: OSError) -> str:
     return f"{owner_of_port(number, Path('/'))} has it"
 
 
-def _hold(number: int) -> HeldPort:
+def _hold(number: int, *, given: bool = False) -> HeldPort:
     holder = bound_everywhere(number)
-    return HeldPort(holder.getsockname()[1], holder)
+    return HeldPort(holder.getsockname()[1], holder, given)
 
 
 def bound_everywhere(number: int) -> socket.socket:

@@ -285,6 +285,14 @@ def await_status(pid: int, *wanted: str) -> None:
         time.sleep(0.005)
 
 
+def await_text(path: Path, text: str, times: int = 1) -> None:
+    """Wait until a file has ``text`` in it so many times."""
+    deadline = time.monotonic() + SECONDS_TO_ACT
+    while not path.exists() or path.read_text().count(text) < times:
+        assert time.monotonic() < deadline, f"{path} has no {times} times {text!r}"
+        time.sleep(0.01)
+
+
 def _await_an_end(pids: Iterable[int], seconds: float) -> bool:
     """Wait until one of these has ended; return False if none has. Their parents may reap them."""
     ends = select.poll()

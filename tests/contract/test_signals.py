@@ -9,7 +9,7 @@ import time
 import psutil
 import pytest
 
-from tests.contract.launched import Launcher, await_end, await_status
+from tests.contract.launched import Launcher, await_end, await_status, await_text
 
 WAITS = """
     import os, time
@@ -178,10 +178,13 @@ def test_quit_prints_all_stacks(clusterrun: Launcher) -> None:
         signal.signal(signal.SIGUSR1, lambda *_: None)
         hang()
         """,
+        *("--events", "events"),
         workers=2,
     )
     for pid in job.numbers("ready", 2):
         await_status(pid, psutil.STATUS_SLEEPING)
+    # On a busy machine a worker waits before its agent has heard that it started.
+    await_text(clusterrun.folder / "events", '"started"', 2)
 
     job.signal(signal.SIGQUIT)
     job.wait_for(r"in <module>")

@@ -6,7 +6,7 @@ import time
 
 import pytest
 
-from tests.contract.launched import SECONDS_TO_ACT, Job, Launcher, await_end
+from tests.contract.launched import Job, Launcher, await_end, await_text
 from tests.hosts.host import Host
 from tests.hosts.nodes import Nodes, codes, ended
 
@@ -165,11 +165,7 @@ def one_that_is_done(hosts: tuple[Host, ...], clusterrun: Launcher) -> list[Job]
     jobs = Nodes(clusterrun, hosts, EARLY).start_all("--events", "events-%n")
     jobs[1].wait_for("up")
     # On a busy machine its agent hears of the end of its worker long after that.
-    events = clusterrun.folder / "events-0"
-    deadline = time.monotonic() + SECONDS_TO_ACT
-    while not events.exists() or '"exited"' not in events.read_text():
-        assert time.monotonic() < deadline, "node 0's worker has not ended"
-        time.sleep(0.01)
+    await_text(clusterrun.folder / "events-0", '"exited"')
     return jobs
 
 

@@ -151,6 +151,25 @@ def test_workers_get_another_port_than_the_endpoint(
     assert ports.isdisjoint({"23456", "29400", "29500"})
 
 
+def test_workers_get_the_port_that_was_given_beside_the_endpoint(
+    hosts: tuple[Host, ...], clusterrun: Launcher
+) -> None:
+    """It is theirs in every attempt."""
+    fails_once = """
+    import sys
+    sys.exit(os.environ["TORCHELASTIC_RESTART_COUNT"] == "0")
+    """
+    nodes = Nodes(clusterrun, hosts, PLACE + ADD_UP + fails_once)
+    words = ("--rdzv-endpoint", "10.77.0.2:23456", "--master-port", "23457", "--max-restarts", "1")
+    jobs = [nodes.start(number, "--nnodes", "2", *words) for number in (0, 1)]
+
+    ends = ended(jobs)
+
+    [first, second] = places([ends[0].out])[0]
+    assert codes(ends) == [0, 0]
+    assert (first.split()[-1], second.split()[-1]) == ("23457", "23457")
+
+
 def test_three_jobs_at_once(hosts: tuple[Host, ...], clusterrun: Launcher) -> None:
     """Jobs on the same hosts need nothing but ports of their own."""
     nodes = Nodes(clusterrun, hosts, ADD_UP)
