@@ -214,7 +214,9 @@ def _worker_group(
     colour = not environ.get("NO_COLOR") and environ.get("TERM") != "dumb"
     asked = bool(routes.job.log_line_prefix_template.value)
     prefix = asked or not _has_output_to_itself(routes.job, workers)
-    screen = Screen(stdout=1, stderr=2, colour=colour, prefix=prefix)
+    # mpirun gives each task a terminal, and merges what they print.
+    merged = routes.job.cluster.value == "openmpi"
+    screen = Screen(stdout=1, stderr=2, colour=colour, prefix=prefix, merged=merged)
     relay = Relay.start(screen, scratch)
     terminal = Terminal.shared_with_one_worker(0, workers)
     return WorkerGroup(fork_server, relay, terminal, routes, scratch)

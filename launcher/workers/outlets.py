@@ -16,6 +16,8 @@ class Screen(Struct, frozen=True):
     """Colour the prefixes, on whichever of the two is a terminal."""
     prefix: bool
     """False for a job of one worker: its bytes are passed on as they come."""
+    merged: bool = False
+    """Others print to the same place: a terminal is none then, with neither colour nor live line."""
 
 
 class Destination(Struct, frozen=True):

@@ -122,7 +122,8 @@ class Switchboard:
             return Display(FileOutput(thread, lambda: descriptor, name, "the job"), None)
         output = open_output(descriptor)
         self.outputs.append(output)
-        return Display(output, descriptor if os.isatty(descriptor) else None)
+        own_terminal = os.isatty(descriptor) and not self._screen.merged
+        return Display(output, descriptor if own_terminal else None)
 
     def _new_thread(self) -> FileThread:
         thread = FileThread(self._wake)

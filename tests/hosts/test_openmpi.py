@@ -68,7 +68,7 @@ def test_tasks_dealt_out_to_the_nodes_in_turn(
 def test_tasks_of_one_host_meet_on_the_loopback(
     hosts: tuple[Host, ...], clusterrun: Launcher, tmp_path: Path
 ) -> None:
-    """Whose name need not resolve."""
+    """Whose name need not resolve. What they print is merged: no line is drawn twice, or coloured."""
     done = clusterrun.script(TELL, around=mpirun(hosts[:1], tmp_path, "-n", "2")).ended()
 
     assert (done.code, done.err) == (0, "")
@@ -76,6 +76,7 @@ def test_tasks_of_one_host_meet_on_the_loopback(
         ("0", "2", "0", "2", "127.0.0.1"),
         ("1", "2", "1", "2", "127.0.0.1"),
     ]
+    assert "\x1b" not in done.out
 
 
 @pytest.mark.parametrize(
