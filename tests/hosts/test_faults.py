@@ -183,7 +183,7 @@ def test_node_zero_is_frozen(trainers: Trainers) -> None:
     assert "is gone; the job was ended\n" in end.err
 
 
-@pytest.mark.parametrize("number", [0, 1])
+@pytest.mark.parametrize("number", [pytest.param(0, marks=pytest.mark.long), 1])
 def test_a_node_is_suspended(number: int, trainers: Trainers) -> None:
     """By its user (Ctrl-Z): nobody counts its silence, and the job goes on with it."""
     jobs = trainers.jobs

@@ -80,7 +80,9 @@ def test_tasks_of_one_host_meet_on_the_loopback(
 
 
 @pytest.mark.parametrize(
-    ("layout", "workers"), [("ppr:1:node", 2), ("ppr:2:node", None)], ids=["per-node", "per-gpu"]
+    ("layout", "workers"),
+    [("ppr:1:node", 2), pytest.param("ppr:2:node", None, marks=pytest.mark.long)],
+    ids=["per-node", "per-gpu"],
 )
 def test_torch_reduces_over_all_of_them(
     layout: str,

@@ -118,7 +118,7 @@ def test_a_stranger_on_a_port_that_was_given(family: socket.AddressFamily, addre
         f"clusterrun: error: port {port} (--master-port) can't be used on this machine:"
         f" {program(os.getpid(), Path('/'))} has it\n"
         "  End the program that listens there, name another port, or leave --master-port out:\n"
-        "  on one machine a free port is chosen."
+        "  on one machine, or beside --rdzv-endpoint, a free port is chosen."
     )
 
 
