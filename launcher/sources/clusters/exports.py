@@ -22,7 +22,7 @@ class NodeExports:
         expect_rank(rank, nodes)
         return Place(
             nnodes=nodes,
-            node_rank=Fact(rank.value, rank.origin),
+            node_rank=rank,
             hosts=Fact((), "default"),
             nproc_per_node=variables.gpus("NPROC_PER_NODE"),
             tentative=True,
@@ -49,7 +49,7 @@ class BareTriple:
         count_nodes = around.nnodes is not None and around.nnodes.value == nodes.value
         return Place(
             nnodes=nodes,
-            node_rank=Fact(rank.value, rank.origin),
+            node_rank=rank,
             hosts=Fact((), "default"),
             unclear=Fact("", "default") if count_nodes else Fact(_choice(around), rank.origin),
             tentative=True,

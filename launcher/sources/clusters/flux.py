@@ -14,8 +14,7 @@ class Flux:
 
     def sign(self, environ: Mapping[str, str]) -> str:
         """Return the name of the variable with the task's rank."""
-        found = Variables(environ).text("FLUX_TASK_RANK")
-        return found.origin if found else ""
+        return Variables(environ).sign("FLUX_TASK_RANK")
 
     def place(self, around: Surroundings) -> Place:
         """Return the node's place, or the task's own where a node has several."""

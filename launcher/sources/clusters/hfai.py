@@ -39,9 +39,9 @@ class Hfai:
         address = variables.text("MASTER_IP")
         return Place(
             nnodes=nodes,
-            node_rank=Fact(rank.value, rank.origin),
+            node_rank=rank,
             hosts=Fact((), "default"),
-            master_addr=Fact(address.value, address.origin) if address else Fact(None, "default"),
+            master_addr=address or Fact(None, "default"),
             own_exports=("MASTER_ADDR",) if address else (),
             numa_node=_half(variables),
             run_id=variables.text("MARSV2_TASK_ID"),

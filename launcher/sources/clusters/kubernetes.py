@@ -17,8 +17,7 @@ class IndexedJob:
 
     def sign(self, environ: Mapping[str, str]) -> str:
         """Return the name of the variable with the pod's index."""
-        found = Variables(environ).text("JOB_COMPLETION_INDEX")
-        return found.origin if found else ""
+        return Variables(environ).sign("JOB_COMPLETION_INDEX")
 
     def place(self, around: Surroundings) -> Place:
         """Return the pod's place among as many as ``--nnodes`` says, else this one pod."""
@@ -34,7 +33,7 @@ class IndexedJob:
             )
         return Place(
             nnodes=nodes,
-            node_rank=Fact(index.value, index.origin),
+            node_rank=index,
             hosts=Fact((), "default"),
             tentative=True,
         )

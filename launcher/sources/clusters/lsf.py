@@ -13,8 +13,7 @@ class JsRun:
 
     def sign(self, environ: Mapping[str, str]) -> str:
         """Return the name of the variable with the task's rank."""
-        found = Variables(environ).text("JSM_NAMESPACE_RANK")
-        return found.origin if found else ""
+        return Variables(environ).sign("JSM_NAMESPACE_RANK")
 
     def place(self, around: Surroundings) -> Place:
         """Return the node's place, or the task's own where a node has several."""

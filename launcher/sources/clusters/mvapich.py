@@ -12,8 +12,7 @@ class Mvapich:
 
     def sign(self, environ: Mapping[str, str]) -> str:
         """Return the name of the variable with the task's rank."""
-        found = Variables(environ).text("MV2_COMM_WORLD_RANK")
-        return found.origin if found else ""
+        return Variables(environ).sign("MV2_COMM_WORLD_RANK")
 
     def place(self, around: Surroundings) -> Place:
         """Return the node's place, or the task's own where there is one for each GPU."""

@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from launcher.domain.facts import Fact
 from launcher.errors import UsageError
 from launcher.sources.clusters.cluster import Place, Surroundings
-from launcher.sources.clusters.tasks import Task, place_of
+from launcher.sources.clusters.tasks import NOWHERE, Task, place_of
 from launcher.sources.clusters.variables import Variables
 
 _OF_AZURE = ("AZ_BATCH_MASTER_NODE", "AZ_BATCHAI_MPI_MASTER_NODE", "AZ_BATCHAI_JOB_MASTER_NODE_IP")
@@ -21,16 +21,13 @@ _OWN_DAEMON = "OMPI_MCA_orte_local_daemon_uri"
 _ADDRESS = re.compile(r"tcp://([0-9.]+)")
 _NAMESPACE = re.compile(r"(?:prterun|prte)-(.+)-[0-9]+@[0-9]+")
 
-_NOWHERE: Fact[str | None] = Fact(None, "default")
-
 
 class OpenMpi:
     """A task that mpirun started."""
 
     def sign(self, environ: Mapping[str, str]) -> str:
         """Return the name of the variable with the task's rank."""
-        found = Variables(environ).text("OMPI_COMM_WORLD_RANK")
-        return found.origin if found else ""
+        return Variables(environ).sign("OMPI_COMM_WORLD_RANK")
 
     def place(self, around: Surroundings) -> Place:
         """Return the node's place, or the task's own where mpirun started one for each GPU."""
@@ -76,4 +73,4 @@ def _head_and_own(environ: Mapping[str, str]) -> tuple[Fact[str | None], str]:
     namespace = _NAMESPACE.fullmatch(environ.get("PMIX_NAMESPACE", ""))
     if namespace and environ.get("PMIX_HOSTNAME"):
         return Fact(namespace[1], "PMIX_NAMESPACE"), environ["PMIX_HOSTNAME"]
-    return _NOWHERE, ""
+    return NOWHERE, ""

@@ -41,7 +41,7 @@ class Paddle:
         first = Fact(hosts.value[0], hosts.origin) if hosts.value else Fact(None, "default")
         return Place(
             nnodes=nodes,
-            node_rank=Fact(rank.value, rank.origin) if rank else Fact(None, "default"),
+            node_rank=rank or Fact(None, "default"),
             hosts=hosts,
             nproc_per_node=variables.gpus("PADDLE_NPROC_PER_NODE"),
             master_addr=Fact(master.value.host, master.origin) if master else first,

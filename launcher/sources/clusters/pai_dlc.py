@@ -16,8 +16,7 @@ class NodeTriple:
 
     def sign(self, environ: Mapping[str, str]) -> str:
         """Return the name of the variable with the number of nodes."""
-        found = Variables(environ).text("WORLD_SIZE")
-        return found.origin if found else ""
+        return Variables(environ).sign("WORLD_SIZE")
 
     def place(self, around: Surroundings) -> Place:
         """Return the node's place; MASTER_ADDR and MASTER_PORT are where every launcher looks."""
@@ -26,7 +25,7 @@ class NodeTriple:
         expect_rank(rank, nodes)
         return Place(
             nnodes=nodes,
-            node_rank=Fact(rank.value, rank.origin),
+            node_rank=rank,
             hosts=Fact((), "default"),
             nproc_per_node=variables.gpus("NPROC_PER_NODE"),
         )

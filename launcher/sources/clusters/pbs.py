@@ -19,8 +19,7 @@ class Pbs:
 
     def sign(self, environ: Mapping[str, str]) -> str:
         """Return the name of the variable with the file of hosts."""
-        found = Variables(environ).text("PBS_NODEFILE")
-        return found.origin if found else ""
+        return Variables(environ).sign("PBS_NODEFILE")
 
     def place(self, around: Surroundings) -> Place:
         """Return the place of this host among those of the job."""

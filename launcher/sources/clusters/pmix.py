@@ -12,8 +12,7 @@ class Pmix:
 
     def sign(self, environ: Mapping[str, str]) -> str:
         """Return the name of the variable with the task's rank."""
-        found = Variables(environ).text("PMIX_RANK")
-        return found.origin if found else ""
+        return Variables(environ).sign("PMIX_RANK")
 
     def place(self, around: Surroundings) -> Place:
         """Return no place: it can't be known."""

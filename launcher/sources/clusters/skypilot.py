@@ -13,8 +13,7 @@ class SkyPilot:
 
     def sign(self, environ: Mapping[str, str]) -> str:
         """Return the name of the variable with the node's rank."""
-        found = Variables(environ).text("SKYPILOT_NODE_RANK")
-        return found.origin if found else ""
+        return Variables(environ).sign("SKYPILOT_NODE_RANK")
 
     def place(self, around: Surroundings) -> Place:
         """Return the node's place; the first address is the head's."""
@@ -33,7 +32,7 @@ class SkyPilot:
             )
         return Place(
             nnodes=nodes,
-            node_rank=Fact(rank.value, rank.origin),
+            node_rank=rank,
             hosts=hosts,
             nproc_per_node=variables.gpus("SKYPILOT_NUM_GPUS_PER_NODE"),
             master_addr=Fact(hosts.value[0], hosts.origin),

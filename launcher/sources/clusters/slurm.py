@@ -51,7 +51,7 @@ class SlurmStep:
         job, step = identity.value
         return Place(
             nnodes=nodes,
-            node_rank=Fact(node.value, node.origin),
+            node_rank=node,
             hosts=hosts,
             tasks=tasks,
             nproc_per_node=gpus_given(around.variables) if tasks.value is None else None,

@@ -15,8 +15,7 @@ class SlurmAllocation:
 
     def sign(self, environ: Mapping[str, str]) -> str:
         """Return the name of the variable with the job's id."""
-        found = Variables(environ).text("SLURM_JOB_ID", "SLURM_JOBID")
-        return found.origin if found else ""
+        return Variables(environ).sign("SLURM_JOB_ID", "SLURM_JOBID")
 
     def place(self, around: Surroundings) -> Place:
         """Return this node as the only one, with an obstacle where that can't be meant."""

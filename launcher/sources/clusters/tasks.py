@@ -65,7 +65,7 @@ def place_of(
     per_node = nodes.value == task.size.value
     return Place(
         nnodes=nodes,
-        node_rank=Fact(task.rank.value, task.rank.origin) if per_node else _node_rank(task, nodes),
+        node_rank=task.rank if per_node else _node_rank(task, nodes),
         hosts=known,
         tasks=Fact(None, "default") if per_node else _layout(task, nodes),
         master_addr=master_addr,
@@ -97,7 +97,7 @@ def _nodes(task: Task) -> Fact[int]:
 def _node_rank(task: Task, nodes: Fact[int]) -> Fact[int | None]:
     if task.node_rank is not None:
         expect_rank(task.node_rank, nodes)
-        return Fact(task.node_rank.value, task.node_rank.origin)
+        return task.node_rank
     rank, local_rank, local_size = task.rank.value, task.local_rank.value, task.local_size.value
     origin = f"{task.rank.origin}, {task.local_size.origin}"
     if rank % local_size == local_rank and rank // local_size < nodes.value:

@@ -37,6 +37,11 @@ class Variables:
         found = (Fact(self._environ[name], name) for name in names if self._environ.get(name))
         return next(found, None)
 
+    def sign(self, *names: str) -> str:
+        """Return the name of the first of these that is set and not empty; "" where none is."""
+        found = self.text(*names)
+        return found.origin if found else ""
+
     def number(self, *names: str) -> Fact[int] | None:
         """Return the same as a number from 0.
 

@@ -39,7 +39,7 @@ class Volcano:
         known = len(hosts) == nodes.value
         return Place(
             nnodes=nodes,
-            node_rank=Fact(rank.value, rank.origin),
+            node_rank=rank,
             hosts=Fact(tuple(hosts), ", ".join(lists)) if known else Fact((), "default"),
         )
 
@@ -70,7 +70,7 @@ def _place_by_index(variables: Variables, lists: Mapping[str, tuple[str, ...]]) 
     expect_rank(rank, nodes)
     return Place(
         nnodes=nodes,
-        node_rank=Fact(rank.value, rank.origin),
+        node_rank=rank,
         hosts=Fact(hosts, origin),
         master_addr=Fact(hosts[0], origin),
     )
