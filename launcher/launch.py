@@ -22,6 +22,7 @@ from launcher.domain.plan import NodePlan
 from launcher.domain.preparation import Prepared
 from launcher.domain.restarts import rules_of
 from launcher.domain.streams import Std
+from launcher.domain.world import World
 from launcher.errors import LauncherError
 from launcher.planning.node import not_as_asked, plan_node
 from launcher.planning.preparation import preparation_of
@@ -61,17 +62,7 @@ def plan_lone_worker(resolved: Resolved, environ: Mapping[str, str]) -> NodePlan
     job = resolved.job
     machine = this_machine(environment_before(job, environ, resolved.unset))
     local_size(job, machine)
-    plan = plan_node(
-        job,
-        machine,
-        lone_worker_world(job),
-        unset=resolved.unset,
-        error_files=None,
-        environ=environ,
-    )
-    if job.numa_strict.value:
-        _try_binding(job, plan)
-    return plan
+    return _plan_ahead(resolved, machine, lone_worker_world(job), environ)
 
 
 def launch(
@@ -153,19 +144,21 @@ def _prepare(
 
     """
     job = resolved.job
-    plan = plan_node(
-        job,
-        machine,
-        assumed_world(job, workers),
-        unset=resolved.unset,
-        error_files=None,
-        environ=environ,
-    )
-    if job.numa_strict.value:
-        _try_binding(job, plan)
+    plan = _plan_ahead(resolved, machine, assumed_world(job, workers), environ)
     preparation = preparation_of(job, plan, environment_before(job, environ, resolved.unset))
     if preparation is not None:
         fork_server.prepare(preparation)
+
+
+def _plan_ahead(
+    resolved: Resolved, machine: Machine, world: World, environ: Mapping[str, str]
+) -> NodePlan:
+    """Return what is planned before any worker starts; a strict job's binding is tried out."""
+    job = resolved.job
+    plan = plan_node(job, machine, world, unset=resolved.unset, error_files=None, environ=environ)
+    if job.numa_strict.value:
+        _try_binding(job, plan)
+    return plan
 
 
 def _try_binding(job: JobSpec, plan: NodePlan) -> None:
