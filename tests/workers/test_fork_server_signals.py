@@ -17,7 +17,7 @@ from launcher.domain.events import (
 )
 from launcher.domain.ranks import LocalRank
 from launcher.workers.fork_server import server as program
-from launcher.workers.fork_server.worker_start import SHIELDED
+from launcher.workers.fork_server.worker_signals import SHIELDED
 from tests.workers.fork_server_bench import Bench, Reader, end_of, fork_server
 
 FIRST, SECOND, THIRD = LocalRank(0), LocalRank(1), LocalRank(2)

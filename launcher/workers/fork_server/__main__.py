@@ -1,4 +1,4 @@
-"""What the agent executes; see the package. Nothing is left of it in a worker that runs in place."""
+"""What the agent executes; see the package. In a forked worker, its last statement runs the script."""
 
 # What Python gives to any script, before we add to it.
 FRESH_NAMESPACE = dict(globals())
@@ -8,7 +8,7 @@ import sys
 FOUND_MODULES = frozenset(sys.modules)
 
 if sys.version_info < (3, 8):  # noqa: UP036 - the job names it, not the launcher
-    # The agent hears no "hello", and says what is needed.
+    # The agent gets no "hello" and prints what is needed.
     sys.exit(1)
 
 import gc
@@ -26,7 +26,16 @@ package = type(sys)("fork_server")
 package.__path__ = [FOLDER]
 sys.modules["fork_server"] = package
 
-start = __import__("fork_server.server", fromlist=["main"]).main(FRESH_NAMESPACE, FOUND_MODULES)
-# In a worker: an exception that Python takes for SystemExit, which runs the script (see ``leap``).
-# All frames of ours are gone by then.
-raise start
+# The server never returns from this; a forked worker does, with the script that it runs.
+run = __import__("fork_server.server", fromlist=["main"]).main(FRESH_NAMESPACE, FOUND_MODULES)
+
+# The only frame of ours beneath the script. Python itself prints what leaves it, waits for threads,
+# and ends the process as it ends any other.
+try:
+    run.begin()
+    exec(run.code, run.namespace)  # noqa: S102 - the script itself
+except BaseException as error:
+    run.note_failure(error)
+    raise
+finally:
+    run.let_python_end()

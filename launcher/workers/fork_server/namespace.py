@@ -54,12 +54,14 @@ def enter_pid_namespace(agent: int) -> None:
 
 def end_like(status: int) -> NoReturn:
     """End this process as another one ended, by its ``wait`` status."""
-    if os.WIFSIGNALED(status):
-        os.kill(os.getpid(), os.WTERMSIG(status))
-    os._exit(os.WEXITSTATUS(status))
+    code = 128 + os.WTERMSIG(status) if os.WIFSIGNALED(status) else os.WEXITSTATUS(status)
+    if code > 128:
+        os.kill(os.getpid(), code - 128)
+    # PID 1 of a namespace does not die of its own signals; its parent takes the code for one.
+    os._exit(code)
 
 
 def write_file(path: str, text: str) -> None:
     """Write ``text`` to a file of the kernel's."""
-    with open(path, "w") as file:
+    with open(path, "w", encoding="utf-8") as file:
         file.write(text)

@@ -7,30 +7,26 @@ import select
 import time
 
 from .agent_socket import Frames
-from .followers import followers_of_torch
-from .hazards import before_preloading
-from .leading_imports import Import, LeadingImports, is_standard
+from .fork_limits import why_no_fork
+from .interpreter_hazards import why_not_to_fork
+from .leading_imports import Import, LeadingImports
 from .modules import hide_all_but
 from .namespace import end_like
-from .printed import Printed, import_as_script
+from .preload_choice import choose
 from .proc import children_of, work_done
+from .remembered_trials import RememberedTrial
 from .script import NotToBeRunInPlace, Script
+from .self_test import try_how_forked_scripts_end
 from .template import Template
+from .worker_start import import_psutil, is_to_be_bound
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Collection, Mapping
     from typing import Any, NoReturn
 
+    from .script_run import ScriptRun
     from .server import ForkServer
-
-READS_RANK = frozenset({"lightning", "pytorch_lightning", "lightning_fabric", "torchmetrics"})
-"""Known to look at RANK when they are imported, and to import torch first: no need to find out."""
-
-MOST_TRIES = 3
-
-_WORDS = ("auto", "none")
-"""What ``--preload`` takes besides modules."""
 
 
 class Preparation:
@@ -58,18 +54,28 @@ class Preparation:
             return None
         return script
 
-    def perform(self, request: dict[str, Any], server: ForkServer) -> None:
-        """Do what the agent asks, and tell it what came of it. Returns in the process that serves."""
+    def perform(self, request: dict[str, Any], server: ForkServer) -> ScriptRun | None:
+        """Do what the agent asks, and tell it what came of it. Returns in the process that serves.
+
+        Returns:
+            In a child that only tries whether forked workers end well, what it has to run; else None.
+
+        """
         why, complaint = "", False
         try:
-            self._prepare(request, server)
+            run = self._prepare(request, server)
+            if run is not None:
+                return run
         except NotToBeRunInPlace as finding:
             # Who names modules is told when they are not imported.
-            why, complaint = str(finding), finding.is_complaint or request["preload"] not in _WORDS
+            asked = request["preload"] != "auto" and not finding.is_end_of_job
+            why, complaint = str(finding), finding.is_complaint or asked
+        except Exception as error:  # noqa: BLE001 - spawning is right whatever is wrong here
+            why, complaint = f"{type(error).__name__}: {error}", True
+        if why:
             self._script = None
             self._loaded = []
-            if request["insist"]:
-                self.refusal = why
+            self.refusal = why if request["insist"] else ""
         server.agent.send(
             "prepared",
             in_place=self._script is not None,
@@ -78,133 +84,109 @@ class Preparation:
             loaded=self._loaded,
             left_out=self._left_out,
         )
+        return None
 
-    def _prepare(self, request: dict[str, Any], server: ForkServer) -> None:
+    def _prepare(self, request: dict[str, Any], server: ForkServer) -> ScriptRun | None:
         os.environ.update(request["environ"])
-        why = before_preloading(os.environ, request["unsettled"])
+        why = why_not_to_fork(os.environ)
         if why:
             raise NotToBeRunInPlace(why)
-        script = Script(request["argv"], self._fresh)
+        if is_to_be_bound(request["cpus"]):
+            # Before the script's folder is searched for modules, which may have names of psutil's.
+            import_psutil()
+        script = Script(request["argv"], self._fresh, request["environ"])
+        reading = LeadingImports()
         hide_all_but(self._found)
         script.enter()
-        reading = LeadingImports()
-        imports = self._wanted(request["preload"], script, reading)
-        if all(is_standard(wanted.name.partition(".")[0]) for wanted in imports):
-            self._import_here(imports)
-        else:
-            followers = followers_of_torch(reading.words, reading.strings)
-            self._grow_template(imports, followers, request, server)
+        if request["preload"] in ("auto", "all"):
+            script.read_by(reading)
+        choice = choose(request["preload"], reading, request["workers"])
+        self._left_out = choice.left_out
+        if choice.why_spawn and not request["insist"]:
+            raise NotToBeRunInPlace(choice.why_spawn)
+        try:
+            run = try_how_forked_scripts_end(server.agent)
+            if run is None and choice.imports:
+                self._grow_template(choice.imports, request, server)
+        except OSError as error:
+            raise NotToBeRunInPlace(why_no_fork(error), is_complaint=True) from error
+        script.imports_are_known = request["preload"] in ("auto", "none")
         self._script = script
-
-    def _wanted(
-        self, preload: str | tuple[str, ...], script: Script, reading: LeadingImports
-    ) -> list[Import]:
-        """Return what to import, in order."""
-        if not isinstance(preload, str):
-            return [Import(name, ()) for name in preload]
-        if preload == "none":
-            return []
-        script.read_by(reading)
-        if reading.imports_follow:
-            where = os.path.basename(reading.stopped_at)
-            self._left_out.append(
-                (f"what is imported from {where} on", "that line may do anything")
-            )
-        for number, wanted in enumerate(reading.found):
-            if wanted.name.partition(".")[0] in READS_RANK:
-                why = "it looks at RANK when it is imported"
-                self._left_out.append((wanted.name, why))
-                return [*reading.found[:number], Import("torch", ())]
-        return reading.found
-
-    def _import_here(self, imports: list[Import]) -> None:
-        """Import what comes with Python: that is quick, and prints at most.
-
-        Raises:
-            NotToBeRunInPlace: it has printed.
-
-        """
-        printed = Printed()
-        for wanted in imports:
-            start = time.monotonic()
-            try:
-                import_as_script(wanted.name, wanted.names)
-            except Exception as error:  # noqa: BLE001 - the script's own import will say it
-                self._left_out.append((wanted.name, str(error)))
-                break
-            self._loaded.append((wanted.name, time.monotonic() - start))
-        line = printed.first_line()
-        printed.give_back()
-        if line:
-            raise NotToBeRunInPlace(f"a module printed {line}", is_complaint=True)
+        return run
 
     def _grow_template(
-        self,
-        imports: list[Import],
-        followers: tuple[str, ...],
-        request: dict[str, Any],
-        server: ForkServer,
+        self, imports: list[Import], request: dict[str, Any], server: ForkServer
     ) -> None:
-        """Import in a child that takes over; returns there, or here if nothing is to be imported.
+        """Import in a child that takes over; returns there, or here if nothing can be imported.
 
         Raises:
             NotToBeRunInPlace: a module did what a fork would break.
 
         """
-        for _ in range(MOST_TRIES):
-            verdict = self._try_template(imports, followers, request, server)
-            if verdict["kind"] == "done":
-                self._loaded = verdict["loaded"]
+        known = RememberedTrial(imports, request["unsettled"], os.environ)
+        seen = None if request["insist"] else known.read()
+        verdict = seen or _try_template(imports, request, server)
+        if seen is None and verdict["kind"] != "done":
+            known.write(verdict)
+        again = f" (seen before; remembered for a week in {known.path})" if seen else ""
+        if verdict["kind"] == "tainted":
+            # What stands before it can be imported again, in the same order.
+            count = verdict["complete"]
+            name = f"{imports[count].name} and what is imported after it"
+            self._left_out.insert(0, (name, verdict["why"] + again))
+            if not count:
                 return
-            tainted = verdict["modules"]
-            who = tainted[0] if len(tainted) > 1 else "it"
-            self._left_out.append((tainted[-1], f"{who} looks at {verdict['what']}"))
-            imports = [
-                Import(name, ()) for name in verdict["complete"] if _is_free_of(name, tainted)
-            ]
-            if not imports:
-                return
-        raise NotToBeRunInPlace("too many modules look at what each worker gets its own")
+            verdict = _try_template(imports[:count], request, server)
+        if verdict["kind"] == "done":
+            self._loaded = verdict["loaded"]
+            return
+        raise NotToBeRunInPlace(verdict["why"] + again, is_complaint=verdict["complaint"])
 
-    def _try_template(
-        self,
-        imports: list[Import],
-        followers: tuple[str, ...],
-        request: dict[str, Any],
-        server: ForkServer,
-    ) -> dict[str, Any]:
-        """Fork a template; return its verdict: ``done`` in itself, ``tainted`` here."""
-        report, childs_report = os.pipe()
-        permission, our_permission = os.pipe()
-        pid = os.fork()
-        if pid == 0:
+
+def _try_template(
+    imports: list[Import], request: dict[str, Any], server: ForkServer
+) -> dict[str, Any]:
+    """Fork a template; return its verdict: ``done`` in itself, ``tainted`` or ``refused`` here.
+
+    Raises:
+        NotToBeRunInPlace: it has not come to a verdict.
+        OSError: it could not be forked.
+
+    """
+    report, childs_report = os.pipe()
+    permission, our_permission = os.pipe()
+    pid = os.fork()
+    if pid == 0:
+        try:
             os.close(report)
             os.close(our_permission)
             template = Template(childs_report, request["unsettled"])
-            loaded = template.preload(imports, followers, request["cpus"])
+            loaded = template.preload(imports, server.ignored, request["cpus"])
             os.close(childs_report)
             if not os.read(permission, 1):
                 os._exit(1)
             os.close(permission)
             server.become_parent()
-            return {"kind": "done", "loaded": loaded}
-        os.close(childs_report)
-        os.close(permission)
-        try:
-            verdict = _hear(report, pid, request["patience"], server)
-            if verdict["kind"] == "done":
-                # Daemons are our children as soon as their parents have ended.
-                daemons = [child for child in children_of(server.pid) if child != pid]
-                if daemons:
-                    _end(pid, server)
-                    raise NotToBeRunInPlace(f"a module started process {daemons[0]}")
-                os.write(our_permission, b"!")
-                _keep_watch_over(pid, server)
-        finally:
-            os.close(report)
-            os.close(our_permission)
-        _end(pid, server)
-        return verdict
+        except BaseException:  # noqa: BLE001 - whatever it is, two servers must not go on
+            os._exit(1)
+        return {"kind": "done", "loaded": loaded}
+    os.close(childs_report)
+    os.close(permission)
+    try:
+        verdict = _hear(report, pid, request["patience"], server)
+        if verdict["kind"] == "done":
+            # Daemons are our children as soon as their parents have ended.
+            daemons = [child for child in children_of(server.pid) if child != pid]
+            if daemons:
+                _end(pid, server)
+                raise NotToBeRunInPlace(f"a module started process {daemons[0]}")
+            os.write(our_permission, b"!")
+            _keep_watch_over(pid, server)
+    finally:
+        os.close(report)
+        os.close(our_permission)
+    _end(pid, server)
+    return verdict
 
 
 def _hear(report: int, pid: int, patience: float, server: ForkServer) -> dict[str, Any]:
@@ -225,7 +207,7 @@ def _hear(report: int, pid: int, patience: float, server: ForkServer) -> dict[st
         if server.agent.fileno() in ready:
             # It has gone, or ends the job: only then it speaks before it has heard from us.
             _end(pid, server)
-            raise NotToBeRunInPlace("the job ends")
+            raise NotToBeRunInPlace("the job ends", is_end_of_job=True)
         if report in ready:
             chunk = os.read(report, 1 << 16)
             if not chunk:
@@ -234,18 +216,14 @@ def _hear(report: int, pid: int, patience: float, server: ForkServer) -> dict[st
             for message in frames.add(chunk):
                 if message["kind"] == "importing":
                     importing = message["name"]
-                elif message["kind"] == "refused":
-                    _end(pid, server)
-                    raise NotToBeRunInPlace(message["why"], is_complaint=message["complaint"])
                 else:
                     return message
         done, now = work_done(pid), time.monotonic()
         if done != work or ready:
             work, last_change = done, now
         elif now - last_change > patience:
-            _end(pid, server)
             why = f"importing {importing} hangs: nothing has happened for {patience:g} s"
-            raise NotToBeRunInPlace(why, is_complaint=True)
+            return {"kind": "refused", "why": why, "complaint": True}
 
 
 def _end(pid: int, server: ForkServer) -> str:
@@ -275,9 +253,3 @@ def _wait(pid: int) -> int:
         dead, status = os.waitpid(-1, 0)
         if dead == pid:
             return status
-
-
-def _is_free_of(name: str, tainted: list[str]) -> bool:
-    """Tell whether neither a module nor one of its packages is among ``tainted``."""
-    parts = name.split(".")
-    return not any(".".join(parts[: n + 1]) in tainted for n in range(len(parts)))

@@ -7,8 +7,17 @@ import os
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     import signal
+    from typing import TextIO
 else:
     import _signal as signal
+
+
+def _opened(path: str) -> TextIO:
+    """Open a file of the kernel's; names of processes may be in any encoding.
+
+    Without one, Python before 3.10 would import a module to find out.
+    """
+    return open(path, encoding="utf-8", errors="replace")
 
 
 def survives(pid: int, number: int) -> bool:
@@ -18,7 +27,7 @@ def survives(pid: int, number: int) -> bool:
     """
     keys = ("SigCgt:",) if number == signal.SIGQUIT else ("SigCgt:", "SigIgn:")
     try:
-        with open(f"/proc/{pid}/status") as status:
+        with _opened(f"/proc/{pid}/status") as status:
             lines = [line.split() for line in status]
     except OSError:
         return False
@@ -28,7 +37,7 @@ def survives(pid: int, number: int) -> bool:
 def allowed_cpus() -> str:
     """Return the CPUs that this process may use, "0-3,8"; "" where the kernel doesn't say."""
     try:
-        with open("/proc/self/status") as status:
+        with _opened("/proc/self/status") as status:
             fields = [line.split() for line in status if line.startswith("Cpus_allowed_list:")]
     except OSError:
         return ""
@@ -43,7 +52,7 @@ def children_of(pid: int) -> list[int]:
 def every_child_of(pid: int) -> list[int]:
     """Return the processes whose parent is ``pid``, those included that wait to be reaped."""
     try:
-        with open(f"/proc/{pid}/task/{pid}/children") as children:
+        with _opened(f"/proc/{pid}/task/{pid}/children") as children:
             candidates = [int(number) for number in children.read().split()]
     except OSError:  # a kernel without CONFIG_PROC_CHILDREN
         candidates = [int(name) for name in os.listdir("/proc") if name.isdigit()]
@@ -65,7 +74,7 @@ def state_and_parent(pid: int) -> tuple[str, int]:
 def stat_fields(pid: int) -> list[str]:
     """Return what proc(5) numbers from 3 on: state, parent, group ...; X, 0, 0 if it is gone."""
     try:
-        with open(f"/proc/{pid}/stat") as stat:
+        with _opened(f"/proc/{pid}/stat") as stat:
             # The name in parentheses may hold spaces and parentheses of its own.
             return stat.read().rpartition(")")[2].split()
     except OSError:
@@ -77,7 +86,7 @@ def describe(pid: int) -> str:
 
     def read(name: str) -> str:
         try:
-            with open(f"/proc/{pid}/{name}") as file:
+            with _opened(f"/proc/{pid}/{name}") as file:
                 return file.read().strip()
         except OSError:
             return "?"
@@ -89,9 +98,28 @@ def describe(pid: int) -> str:
 def work_done(pid: int) -> float:
     """Return a number that changes while a process computes or reads: CPU time and bytes."""
     fields = stat_fields(pid)
-    try:
-        with open(f"/proc/{pid}/io") as io:
-            read = int(io.readline().split()[1])
-        return float(int(fields[11]) + int(fields[12]) + read)
-    except (OSError, IndexError):
+    if len(fields) <= 12:
         return 0.0
+    try:
+        with _opened(f"/proc/{pid}/io") as io:
+            read = int(io.readline().split()[1])
+    except (OSError, IndexError):
+        read = 0  # not ours to see
+    return float(int(fields[11]) + int(fields[12]) + read)
+
+
+def status_of_this_process(key: str) -> str:
+    """Return a line of /proc/self/status without its key; "" where the kernel has none."""
+    for line in text_of("/proc/self/status").splitlines():
+        if line.startswith(key + ":"):
+            return line[len(key) + 1 :].strip()
+    return ""
+
+
+def text_of(path: str) -> str:
+    """Return what is in a file of the kernel's; "" if there is none."""
+    try:
+        with _opened(path) as file:
+            return file.read()
+    except OSError:
+        return ""

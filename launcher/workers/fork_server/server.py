@@ -9,12 +9,14 @@ import sys
 import time
 
 from .agent_socket import AgentSocket, Frames
-from .departures import Departures
+from .fork_limits import why_no_fork
 from .libc import PR_SET_CHILD_SUBREAPER, prctl
 from .namespace import enter_pid_namespace
 from .preparation import Preparation
 from .proc import children_of, describe, group_of, survives
-from .worker_start import SHIELDED, become_worker, import_psutil, is_to_be_bound
+from .script_ends import ScriptEnds
+from .worker_signals import SHIELDED, shield
+from .worker_start import become_worker, import_psutil, is_to_be_bound
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -22,7 +24,7 @@ if TYPE_CHECKING:
     from collections.abc import Collection, Mapping
     from typing import Any
 
-    from .leap import Leap
+    from .script_run import ScriptRun
 else:
     import _signal as signal
 
@@ -33,7 +35,7 @@ SWEEP_SECONDS = 5.0
 NEVER = float("inf")
 
 
-def main(fresh: Mapping[str, object], found: Collection[str]) -> Leap:
+def main(fresh: Mapping[str, object], found: Collection[str]) -> ScriptRun:
     """Serve the agent until it closes its end, then leave nothing behind, and exit.
 
     Args:
@@ -41,7 +43,7 @@ def main(fresh: Mapping[str, object], found: Collection[str]) -> Leap:
         found: the modules that a script finds imported.
 
     Returns:
-        Only in a worker that is to run the script in place: what does that once it is raised.
+        Only in a forked child that is to run a script in place: what it runs.
 
     """
     gc.freeze()
@@ -50,7 +52,7 @@ def main(fresh: Mapping[str, object], found: Collection[str]) -> Leap:
     agent = AgentSocket(AGENT_FD)
     # The pids that the agent and its user know are those of this /proc, whatever is mounted later.
     host_proc = os.open("/proc", os.O_RDONLY | os.O_DIRECTORY)
-    if "--contain" in sys.argv[1:]:
+    if sys.argv[1:2] == ["--contain"]:
         try:
             enter_pid_namespace(AGENT_FD)
         except OSError as error:
@@ -58,9 +60,9 @@ def main(fresh: Mapping[str, object], found: Collection[str]) -> Leap:
             os._exit(0)
     agent.send("hello")
     server = ForkServer(agent, host_proc, Preparation(fresh, found))
-    leap = server.serve()
-    if leap is not None:
-        return leap
+    run = server.serve()
+    if run is not None:
+        return run
     server.sweep_until_done()
     # The agent waits for our end, and Python would spend 7 ms on taking itself apart.
     os._exit(0)
@@ -81,15 +83,14 @@ class ForkServer:
         self.agent = agent
         self.host_proc = host_proc
         self.preparation = preparation
-        self.departures = Departures()
+        self.script_ends = ScriptEnds()
         self.workers: dict[int, int] = {}
         self.whole_groups: set[int] = set()
         self.starting: dict[int, StartingWorker] = {}
         self.memory_remarks: set[str] = set()
         self.sweep_deadline = NEVER
         self.ignored = {n for n in SHIELDED if signal.getsignal(n) == signal.SIG_IGN}
-        for number in SHIELDED:
-            signal.signal(number, signal.SIG_IGN)
+        shield()
         self.wakeup_pipe: tuple[int, ...] = ()
         self.become_parent()
         # The agent blocked all signals over our exec, so that none met us unshielded.
@@ -110,11 +111,11 @@ class ForkServer:
         self.poll.register(self.wakeup, select.POLLIN)
         self.poll.register(self.agent, select.POLLIN)
 
-    def serve(self) -> Leap | None:
+    def serve(self) -> ScriptRun | None:
         """Answer the agent's messages and watch the workers until the agent's end closes.
 
         Returns:
-            In a worker that is to run the script in place, what does that; else None.
+            In a forked child that is to run a script in place, what it runs; else None.
 
         """
         while True:
@@ -128,9 +129,9 @@ class ForkServer:
                     if messages is None:
                         return None
                     for message in messages:
-                        leap = self.perform(message)
-                        if leap is not None:
-                            return leap
+                        run = self.perform(message)
+                        if run is not None:
+                            return run
             self.reap()
 
     def milliseconds_left(self) -> float | None:
@@ -148,14 +149,14 @@ class ForkServer:
         except BlockingIOError:
             pass
 
-    def perform(self, message: dict[str, Any]) -> Leap | None:
+    def perform(self, message: dict[str, Any]) -> ScriptRun | None:
         """Do what one message of the agent asks; return as ``serve`` does."""
         kind = message.pop("kind")
         if kind == "spawn":
             return self.spawn(message)
         if kind == "prepare":
-            self.preparation.perform(message, self)
-        elif kind == "signal":
+            return self.preparation.perform(message, self)
+        if kind == "signal":
             self.signal_workers(**message)
         elif kind == "forward":
             self.forward(**message)
@@ -164,7 +165,7 @@ class ForkServer:
             self.kill_everything()
         return None
 
-    def spawn(self, request: dict[str, Any]) -> Leap | None:
+    def spawn(self, request: dict[str, Any]) -> ScriptRun | None:
         """Start one worker; ``settle_start`` tells the agent how far it came."""
         local_rank = request["local_rank"]
         script = self.preparation.script_for(request)
@@ -178,7 +179,7 @@ class ForkServer:
                 error=self.preparation.refusal,
             )
             return None
-        self.departures.of(local_rank).clear()
+        self.script_ends.of(local_rank).clear()
         if is_to_be_bound(request["cpus"]):
             import_psutil()
         # Blocked, a signal that meets the child before its dispositions are set is not lost.
@@ -189,7 +190,7 @@ class ForkServer:
             pipe = os.pipe()
             pid = os.fork()
         except OSError as error:  # too many processes or open files, as a rule
-            self.agent.send("failed", local_rank=local_rank, step="fork", error=error.strerror)
+            self.agent.send("failed", local_rank=local_rank, step="fork", error=why_no_fork(error))
         if pid == 0:
             return become_worker(self, request, pipe[1], script)
         signal.pthread_sigmask(signal.SIG_SETMASK, mine)
@@ -273,7 +274,7 @@ class ForkServer:
         if local_rank is not None:
             del self.workers[local_rank]
             how = "code" if dead.si_code == os.CLD_EXITED else "signal"
-            left = self.departures.of(local_rank).read()
+            left = self.script_ends.of(local_rank).read()
             self.agent.send("exited", local_rank=local_rank, left=left, **{how: dead.si_status})
 
     def report_stops(self) -> None:

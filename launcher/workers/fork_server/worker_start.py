@@ -6,6 +6,7 @@ import errno
 import fcntl
 import os
 
+from . import worker_signals
 from .agent_socket import frame
 from .libc import (
     MPOL_BIND,
@@ -21,33 +22,13 @@ from .proc import allowed_cpus
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     import signal
-    from collections.abc import Collection
     from typing import Any
 
-    from .leap import Leap
     from .script import Script
+    from .script_run import ScriptRun
     from .server import ForkServer
 else:
     import _signal as signal
-
-# Sent to a whole step or container by schedulers; they are for the agent, which tells us.
-SHIELDED = (
-    signal.SIGHUP,
-    signal.SIGINT,
-    signal.SIGQUIT,
-    signal.SIGTERM,
-    signal.SIGUSR1,
-    signal.SIGUSR2,
-    signal.SIGALRM,
-    signal.SIGVTALRM,
-    signal.SIGPROF,
-    signal.SIGIO,
-    signal.SIGPWR,
-    signal.SIGXCPU,
-    signal.SIGTSTP,
-    signal.SIGTTIN,
-    signal.SIGTTOU,
-)
 
 
 def become_worker(
@@ -55,7 +36,7 @@ def become_worker(
     request: dict[str, Any],
     status: int,
     script: Script | None,
-) -> Leap:
+) -> ScriptRun:
     """In the child: take every step of a worker's start, and execute its program or return.
 
     Tells ``status`` the ``step`` that fails and its ``error``, and with ``remark`` of a binding, or
@@ -69,7 +50,7 @@ def become_worker(
         script: to be run in place; None: the program is executed.
 
     Returns:
-        What runs the script once it is raised; only where there is one.
+        The run of the script; only where there is one.
 
     """
     step = "signals"
@@ -78,7 +59,7 @@ def become_worker(
         step = "session"
         streams = request["descriptors"]
         enter_session(request["foreground"], streams[0])
-        restore_signals(server.ignored)
+        worker_signals.restore(server.ignored)
         step = "die with the fork server"
         die_with_parent(server.pid)
         step = "binding"
@@ -91,19 +72,20 @@ def become_worker(
         status = take_streams(streams, status)
         if script is not None:
             step = "run in place " + script.path
-            leap = script.prepare_worker(request, server.departures.of(request["local_rank"]))
+            run = script.prepare_worker(request, server.script_ends.of(request["local_rank"]))
             server.agent.close()
             close_all_but_streams()
-            signal.pthread_sigmask(signal.SIG_SETMASK, request["mask"])
-            return leap
+            return run
         step = "execute " + request["argv"][0]
         variables = worker_variables(request)
         signal.pthread_sigmask(signal.SIG_SETMASK, request["mask"])
         os.execvpe(request["argv"][0], request["argv"], variables)
     except BaseException as error:  # noqa: BLE001 - whatever it is, the child must not become a server
         why = getattr(error, "strerror", None) or str(error) or type(error).__name__
-        os.write(status, frame("progress", step=step, error=why))
-        os._exit(127)
+        try:
+            os.write(status, frame("progress", step=step, error=why))
+        finally:
+            os._exit(127)
 
 
 def enter_session(foreground: bool, terminal: int) -> None:  # noqa: FBT001 - a field of the message
@@ -114,15 +96,6 @@ def enter_session(foreground: bool, terminal: int) -> None:  # noqa: FBT001 - a 
     os.setpgid(0, 0)
     # SIGTTOU is still ignored here, or this call would stop us.
     os.tcsetpgrp(terminal, os.getpid())
-
-
-def restore_signals(ignored: Collection[int]) -> None:
-    """Give the program the dispositions that the launcher was started with.
-
-    SIGPIPE and SIGXFSZ are ignored by Python itself, not by the user.
-    """
-    for number in (*SHIELDED, signal.SIGCHLD, signal.SIGPIPE, signal.SIGXFSZ):
-        signal.signal(number, signal.SIG_IGN if number in ignored else signal.SIG_DFL)
 
 
 def die_with_parent(parent: int) -> None:
@@ -202,7 +175,7 @@ def import_psutil() -> Any:  # noqa: ANN401 - a module or None
     with hidden_imports():
         try:
             import psutil  # noqa: PLC0415 - only where somebody is to be bound
-        except ImportError:
+        except Exception:  # noqa: BLE001 - a module of the job's by a name that psutil imports
             return None
         return psutil
 

@@ -1,4 +1,4 @@
-"""Who looks at variables that are not settled yet while modules are preloaded."""
+"""``os.environ`` while modules are preloaded: it reports who uses a variable that workers get their own."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ _Environ: Any = type(os.environ)
 
 ALL = "all variables"
 
-LOOK_FOR_THEIR_OWN = frozenset({"tqdm"})
+LOOK_FOR_THEIR_OWN = frozenset({"dask", "donfig", "fsspec", "networkx", "numba", "tqdm"})
 """Packages that go through all variables for those that begin with their name."""
 
 
@@ -76,7 +76,7 @@ def stop_watching() -> None:
 def modules_being_imported() -> list[str]:
     """Return the modules on the stack, the one that is being executed first."""
     names = []
-    frame = sys._getframe(1)  # noqa: SLF001 - the stack is what is asked for
+    frame = sys._getframe(1)  # noqa: SLF001 - documented, though for internal and special purposes
     while frame is not None:
         if frame.f_code.co_name == "<module>":
             names.append(frame.f_globals.get("__name__", "?"))
