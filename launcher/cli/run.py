@@ -65,7 +65,13 @@ def _answer(argv: Sequence[str], environ: Mapping[str, str], called: str) -> int
 def _launch(resolved: Resolved, environ: Mapping[str, str]) -> int:
     job = resolved.job
     environment = environment_before(job, environ, resolved.unset)
-    fork_server = ForkServer.start(job.python.value, environment, contain=job.contain.value)
+    program = job.program.value
+    fork_server = ForkServer.start(
+        job.python.value,
+        environment,
+        contain=job.contain.value,
+        shown=(program.name, *program.args),
+    )
     # Its interpreter starts while most of ours is still to be imported, here.
     from launcher.launch import launch  # noqa: PLC0415 - see above
 

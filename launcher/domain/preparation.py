@@ -13,11 +13,13 @@ class Preparation(Struct, frozen=True):
     command: tuple[str, ...]
     """What a worker would execute."""
     preload: str | tuple[str, ...]
-    """``auto``, ``none`` or modules."""
+    """``auto``, ``all``, ``none`` or modules."""
     insist: bool
     """A worker that can't run in place is not to be started at all."""
     settled: Mapping[str, str]
     """Variables that all workers get alike, and that are known by now."""
+    workers: int
+    """How many there are: one alone has nobody to share its imports with."""
     unsettled: tuple[str, ...]
     """Names of those that each worker gets its own, or that the other nodes decide."""
     cpus: CpuSet | None

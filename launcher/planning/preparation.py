@@ -37,6 +37,7 @@ def preparation_of(
         preload=job.preload.value,
         insist=method is StartMethod.FORK,
         settled=settled,
+        workers=len(assumed.workers),
         unsettled=tuple(sorted(of_clusterrun | per_worker | found_later)),
         cpus=assumed.workers[0].cpus,
         patience=job.preload_timeout.value,

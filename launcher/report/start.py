@@ -44,7 +44,7 @@ def _place(worker: WorkerPlan) -> str:
 def describe_prepared(prepared: Prepared) -> Iterator[str]:
     """Yield how workers start, what was imported before, and what was not and why."""
     if not prepared.in_place:
-        yield f"each worker starts an interpreter of its own: {prepared.why}"
+        yield f"workers are not forked: {prepared.why}"
         return
     seconds = dict[str, float]()
     for name, taken in prepared.loaded:

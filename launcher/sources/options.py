@@ -80,8 +80,8 @@ START_METHOD = Option(
     default=StartMethod.AUTO,
     metavar="auto|fork|spawn",
     help=(
-        "Fork workers from a process that has imported what the script imports first, or give each"
-        " an interpreter of its own; auto forks where that is safe"
+        "Fork workers from a process that has imported torch and the like, or give each"
+        " an interpreter of its own; auto forks where that is safe and faster"
     ),
     group=Group.STARTING,
 )
@@ -89,8 +89,11 @@ PRELOAD: Option[str | tuple[str, ...]] = Option(
     "preload",
     parse=values.preload,
     default="auto",
-    metavar="auto|none|MODULE,...",
-    help="What is imported before workers are forked; auto means what the script imports first",
+    metavar="auto|all|none|MODULE,...",
+    help=(
+        "What is imported before workers are forked, of what the script imports first; auto: torch"
+        " and other packages known to allow it; all: everything"
+    ),
     group=Group.STARTING,
 )
 PRELOAD_TIMEOUT = Option(

@@ -246,15 +246,15 @@ def gpus_per_worker(text: str) -> int:
 
 
 def preload(text: str) -> str | tuple[str, ...]:
-    """Read ``auto``, ``none`` or the names of modules."""
-    if text in {"auto", "none"}:
+    """Read ``auto``, ``all``, ``none`` or the names of modules."""
+    if text in {"auto", "all", "none"}:
         return text
     modules = tuple(module.strip() for module in text.split(","))
     for module in modules:
         if not all(part.isidentifier() for part in module.split(".")):
             raise UnreadableError(
                 f"{module!r} is not the name of a module",
-                "give auto, none, or modules such as torch,numpy",
+                "give auto, all, none, or modules such as torch,numpy",
             )
     return modules
 

@@ -53,10 +53,21 @@ class ForkServer:
         """Process ids of the workers that have executed their program, in the last attempt."""
 
     @classmethod
-    def start(cls, python: str, environment: Mapping[str, str], *, contain: bool = False) -> Self:
-        """Execute the fork server with interpreter ``python`` in the job's ``environment``.
+    def start(
+        cls,
+        python: str,
+        environment: Mapping[str, str],
+        *,
+        contain: bool = False,
+        shown: Iterable[str] = (),
+    ) -> Self:
+        """Execute the fork server.
 
-        With ``contain`` it and all that it starts live in a PID namespace of their own.
+        Args:
+            python: its interpreter.
+            environment: the job's.
+            contain: whether it and all that it starts live in a PID namespace of their own.
+            shown: script and arguments, for ``ps``: forked workers have the server's command line.
 
         Raises:
             UsageError: ``python`` can't be executed.
@@ -67,7 +78,7 @@ class ForkServer:
         mask = signal.pthread_sigmask(signal.SIG_BLOCK, signal.valid_signals())
         try:
             pid = _execute(
-                [python, "-u", str(SERVER_FILE), *(["--contain"] if contain else [])],
+                [python, "-u", str(SERVER_FILE), *(["--contain"] if contain else []), "--", *shown],
                 environment,
                 theirs.fileno(),
             )
@@ -107,6 +118,7 @@ class ForkServer:
                 "preload": preparation.preload,
                 "insist": preparation.insist,
                 "environ": dict(preparation.settled),
+                "workers": preparation.workers,
                 "unsettled": dict.fromkeys(preparation.unsettled),
                 "cpus": None if preparation.cpus is None else sorted(preparation.cpus),
                 "patience": preparation.patience,
@@ -252,7 +264,8 @@ def _tell_nobody(_: Prepared) -> None:
 
 
 def _execute(command: list[str], environment: Mapping[str, str], theirs: int) -> int:
-    devnull = os.open(os.devnull, os.O_RDWR | os.O_CLOEXEC)
+    # Pipes, as workers get: Python's streams remember whether what they were made on can seek.
+    stdin, stdout = os.pipe2(os.O_CLOEXEC)
     try:
         return os.posix_spawnp(
             command[0],
@@ -260,14 +273,15 @@ def _execute(command: list[str], environment: Mapping[str, str], theirs: int) ->
             environment,
             file_actions=[
                 (os.POSIX_SPAWN_DUP2, theirs, AGENT_FD),
-                (os.POSIX_SPAWN_DUP2, devnull, 0),
-                (os.POSIX_SPAWN_DUP2, devnull, 1),
+                (os.POSIX_SPAWN_DUP2, stdin, 0),
+                (os.POSIX_SPAWN_DUP2, stdout, 1),
             ],
             # A group of its own: the terminal's signals are for the agent.
             setpgroup=0,
         )
     finally:
-        os.close(devnull)
+        os.close(stdin)
+        os.close(stdout)
 
 
 def _event(message: Message, now: float) -> Event:

@@ -101,15 +101,11 @@ HARMLESS = {
     "function": "def main(rate=0.1, *, steps=10): installed.run(rate)",
     "coroutine": "async def main(): await installed.run()",
     "class": "class Model:\n    'Doc.'\n    size = 3\n    def forward(self): return installed.run()",
-    "subclass": "class Model(installed.nn.Module): pass",
-    "decorated_function": "@installed.no_grad\ndef evaluate(): pass",
-    "decorated_class": "@dataclass\nclass Config:\n    rate: float = 0.1",
     "for_type_checkers": "if TYPE_CHECKING:\n    import nothing",
     "for_type_checkers_of_typing": "if typing.TYPE_CHECKING:\n    import nothing",
     "lazy_import": "def main():\n    import nothing",
     "template": "NAME = f'a'",
     "annotations": "def main(rate: installed.Rate | None, n: list['x'] = 3) -> installed.T['a b']: pass",
-    "keyword_of_a_class": "class Model(Base, metaclass=installed.Meta, frozen=True): pass",
 }
 
 
@@ -123,6 +119,10 @@ def test_statements_that_may_stand_between(folder: Folder, name: str) -> None:
 
 
 STOPS = {
+    "keyword_of_a_class": "class Model(Base, metaclass=installed.Meta, frozen=True): pass",
+    "decorated_class": "@dataclass\nclass Config:\n    rate: float = 0.1",
+    "decorated_function": "@installed.no_grad\ndef evaluate(): pass",
+    "subclass": "class Model(installed.nn.Module): pass",
     "call": "installed.setup()",
     "assigned_call": "device = installed.device()",
     "variable": "os.environ['NAME'] = '1'",
@@ -333,17 +333,26 @@ def test_an_encoding() -> None:
     )
 
     assert names(reading) == ["other"]
-    assert "\xe4" in reading.strings
 
 
-def test_words_and_strings(folder: Folder) -> None:
-    """All that a script names announces what it will import later."""
-    folder.write("own.py", "import other\ndef step(): other.optim.AdamW('TORCH_LOGS')\n")
+ONLY_PYTHON = {
+    "nothing": ("", True),
+    "of_python": ("import json, os.path\nfrom collections import abc", True),
+    "in_a_function": ("def main():\n    import installed", False),
+    "in_a_condition": ("if 1:\n    pass\nelse:\n    import installed", False),
+    "in_an_attempt": ("try:\n    pass\nexcept Exception:\n    import installed", False),
+    "of_the_user": ("import own", False),
+    "of_its_package": ("from . import own", False),
+}
 
-    reading = folder.read("import own\nfrom package import inner as renamed\nown.run()\nLater()\n")
 
-    assert {"AdamW", "optim", "inner", "Later"} <= reading.words
-    assert "TORCH_LOGS" in reading.strings
+@pytest.mark.parametrize("name", ONLY_PYTHON)
+def test_whether_a_script_needs_only_python(folder: Folder, name: str) -> None:
+    """All that it imports anywhere counts."""
+    script, expected = ONLY_PYTHON[name]
+    folder.write("own.py", "")
+
+    assert folder.read(script).needs_only_python == expected
 
 
 def test_what_is_installed() -> None:

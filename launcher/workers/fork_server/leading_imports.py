@@ -12,6 +12,8 @@ import _ast
 import os
 import sys
 
+from .quiet_compile import compile_quietly
+
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -39,10 +41,8 @@ class LeadingImports:
     def __init__(self) -> None:
         """Begin with nothing."""
         self.found: list[Import] = []
-        self.words: set[str] = set()
-        """All names in what was read: they announce what will be imported later."""
-        self.strings: set[str] = set()
-        """All strings in it."""
+        self.needs_only_python = True
+        """Whether all that the script imports, anywhere in it, comes with Python."""
         self.stopped_at = ""
         """The statement that ended the leading part, "" if there is none: "/home/me/train.py:12"."""
         self.imports_follow = False
@@ -55,6 +55,12 @@ class LeadingImports:
 
     def read_module(self, name: str) -> str:
         """Read what ``python -m name`` runs, and what is imported for it; return its file, or ""."""
+        origin = self._read_module(name)
+        if not origin:
+            self.needs_only_python = False
+        return origin
+
+    def _read_module(self, name: str) -> str:
         package, _, _ = name.rpartition(".")
         if package and not self._follow(Import(package, ())):
             return ""
@@ -77,32 +83,23 @@ class LeadingImports:
     def _read_source(self, source: bytes, path: str, package: str) -> bool:
         """Read one file; return whether all of it is leading."""
         try:
-            tree: Any = compile(source, path, "exec", _ONLY_AST, dont_inherit=True)
-        except (SyntaxError, ValueError):
+            tree, _ = compile_quietly(source, path, _ONLY_AST)
+        except (SyntaxError, ValueError, RecursionError, MemoryError):
+            self.needs_only_python = False
             return self._stop(path, 1, ())
-        self._note_words(tree)
+        if self.needs_only_python:
+            self.needs_only_python = all(
+                is_standard(name.partition(".")[0]) for name in _all_imports(tree)
+            )
         for number, statement in enumerate(tree.body):
             if isinstance(statement, (_ast.Import, _ast.ImportFrom)):
                 for wanted in _imports(statement, package):
                     if not self._follow(wanted):
                         return self._stop(path, statement.lineno, tree.body[number + 1 :])
             elif not _is_harmless(statement):
-                # A module's own end is no reason to go on with the script: it has done something.
+                # What it does may matter to all that the script imports after it.
                 return self._stop(path, statement.lineno, tree.body[number:])
         return True
-
-    def _note_words(self, tree: Any) -> None:  # noqa: ANN401 - a node of _ast
-        waiting = [tree]
-        while waiting:
-            node = waiting.pop()
-            for field in ("id", "attr", "name"):
-                word = getattr(node, field, None)
-                if isinstance(word, str):
-                    self.words.add(word.rpartition(".")[2])
-            value = getattr(node, "value", None)
-            if isinstance(node, _ast.Constant) and isinstance(value, str):
-                self.strings.add(value)
-            waiting.extend(_children(node))
 
     def _stop(self, path: str, line: int, rest: Sequence[Any]) -> bool:
         self.stopped_at = self.stopped_at or f"{path}:{line}"
@@ -157,6 +154,8 @@ def is_builtin_or_installed(name: str) -> bool:
 
 def is_standard(name: str) -> bool:
     """Tell whether a top-level module comes with Python."""
+    if not name:
+        return False
     if name in sys.builtin_module_names:
         return True
     folder = _folder_of(name)
@@ -209,7 +208,10 @@ def _origin(name: str) -> str:
 def _spec(name: str, path: Any) -> Any:  # noqa: ANN401 - importlib's own objects
     for finder in sys.meta_path:
         find_spec = getattr(finder, "find_spec", None)
-        spec = None if find_spec is None else find_spec(name, path)
+        try:
+            spec = None if find_spec is None else find_spec(name, path)
+        except Exception:  # noqa: BLE001 - any finder's; a nested folder without __init__.py: KeyError
+            return None
         if spec is not None:
             return spec
     return None
@@ -233,6 +235,20 @@ def _imports(statement: Any, package: str) -> Iterator[Import]:  # noqa: ANN401 
     yield Import(whole if base else "", names)
 
 
+def _all_imports(tree: Any) -> Iterator[str]:  # noqa: ANN401 - a node of _ast
+    """Yield the modules that any statement of a file imports, "" for one of its own package."""
+    waiting = [tree]
+    while waiting:
+        node = waiting.pop()
+        if isinstance(node, _ast.Import):
+            yield from (alias.name for alias in node.names)
+        elif isinstance(node, _ast.ImportFrom):
+            yield "" if node.level else str(node.module)
+        for field in ("body", "orelse", "finalbody", "handlers", "cases"):
+            parts = getattr(node, field, ())
+            waiting.extend(part for part in parts if isinstance(part, _ast.AST))
+
+
 def _imports_something(statement: Any) -> bool:  # noqa: ANN401 - a node of _ast
     """Tell whether a statement imports, or one within it that runs with it."""
     if isinstance(statement, (_ast.Import, _ast.ImportFrom)):
@@ -254,16 +270,19 @@ def _is_harmless(statement: Any) -> bool:  # noqa: ANN401 - a node of _ast
         simple = isinstance(statement.target, _ast.Name) and not _has_calls(statement.annotation)
         return simple and (statement.value is None or _is_constant(statement.value))
     if isinstance(statement, (_ast.FunctionDef, _ast.AsyncFunctionDef)):
-        defaults = [*statement.args.defaults, *statement.args.kw_defaults]
-        values = [*statement.decorator_list, *filter(None, defaults)]
-        # What is left of the arguments are names and annotations.
-        return _calls_nothing(values) and not any(
-            map(_has_calls, filter(None, (statement.args, statement.returns)))
+        # A decorator is called, and may be anything. What is left of the arguments are names and
+        # annotations.
+        defaults = [*statement.args.defaults, *filter(None, statement.args.kw_defaults)]
+        runs_nothing = all(_is_constant(value) for value in defaults)
+        return (
+            runs_nothing
+            and not statement.decorator_list
+            and not any(map(_has_calls, filter(None, (statement.args, statement.returns))))
         )
     if isinstance(statement, _ast.ClassDef):
-        keywords = [keyword.value for keyword in statement.keywords]
-        heads = [*statement.decorator_list, *statement.bases, *keywords]
-        return _calls_nothing(heads) and all(_is_harmless(part) for part in statement.body)
+        # A base class may have __init_subclass__ or a metaclass.
+        heads = [*statement.decorator_list, *statement.bases, *statement.keywords]
+        return not heads and all(_is_harmless(part) for part in statement.body)
     if isinstance(statement, _ast.If):
         # What only type checkers see.
         test = statement.test
@@ -282,21 +301,8 @@ def _is_constant(node: Any) -> bool:  # noqa: ANN401 - a node of _ast
     )
 
 
-def _calls_nothing(nodes: list[Any]) -> bool:
-    """Tell whether all of these are constants, or names as ``dataclass`` and ``torch.no_grad``."""
-    return all(
-        isinstance(node, _ast.Name) or _is_dotted(node) or _is_constant(node) for node in nodes
-    )
-
-
 def _has_calls(node: Any) -> bool:  # noqa: ANN401 - a node of _ast
     return isinstance(node, _ast.Call) or any(map(_has_calls, _children(node)))
-
-
-def _is_dotted(node: Any) -> bool:  # noqa: ANN401 - a node of _ast
-    while isinstance(node, _ast.Attribute):
-        node = node.value
-    return isinstance(node, _ast.Name)
 
 
 def _children(node: Any) -> Iterator[Any]:  # noqa: ANN401 - nodes of _ast
