@@ -25,6 +25,36 @@ def python_of(version: str) -> str | None:
     return next(map(str, found), None)
 
 
+def environment_without_pth(python: str, folder: Path) -> str:
+    """Make an environment with the packages of ``python``'s, but none of its .pth files.
+
+    These run code before any script: what they import hides what is missing elsewhere, and they may
+    keep workers from being forked.
+
+    Args:
+        python: an interpreter, of a virtual environment or not.
+        folder: where to make the environment.
+
+    Returns:
+        Its interpreter.
+
+    """
+    subprocess.run([python, "-m", "venv", "--without-pip", folder], timeout=100, check=True)
+    ask = "import sysconfig; print(sysconfig.get_path('purelib'))"
+    site_packages = [
+        Path(
+            subprocess.run(
+                [interpreter, "-c", ask], capture_output=True, text=True, timeout=30, check=True
+            ).stdout.strip()
+        )
+        for interpreter in (python, str(folder / "bin/python"))
+    ]
+    for entry in site_packages[0].iterdir():
+        if entry.suffix != ".pth" and not entry.name.startswith(("__editable__", "_distutils")):
+            (site_packages[1] / entry.name).symlink_to(entry)
+    return str(folder / "bin/python")
+
+
 def _on_path(version: str) -> Iterator[Path]:
     found = shutil.which(f"python{version}")
     if found:

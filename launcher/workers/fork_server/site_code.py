@@ -1,0 +1,96 @@
+"""Code that Python runs before any script: .pth files, sitecustomize, and what these import.
+
+It has run in the server, without the variables that each worker gets its own. Where it could have
+looked at them, workers must run it themselves.
+"""
+
+from __future__ import annotations
+
+import os
+import site
+import sys
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+HARMLESS_MODULES = frozenset({"_virtualenv", "_distutils_hack", "apport_python_hook"})
+"""Looked through: virtualenv's and setuptools' own, and Ubuntu's report of crashes."""
+
+HARMLESS_FILES = frozenset({"distutils-precedence.pth"})
+"""Of setuptools; it looks at SETUPTOOLS_USE_DISTUTILS only."""
+
+LOOKS_OUTSIDE = (
+    *("environ", "getenv", "exec(", "eval(", "open(", "compile(", "runpy", "ctypes", "subprocess"),
+    *("__dict__", "getattr(", "os.system", "os.popen", "expandvars", "print(", "stdout"),
+    *(
+        "exec_module",
+        "load_module",
+        "addsitedir",
+        "multiprocessing",
+        "os.exec",
+        "os.spawn",
+        "fork(",
+    ),
+)
+"""Words without which a text of Python can't look at a variable, run another text, or print."""
+
+
+def what_site_code_may_read() -> str:
+    """Return which code could have looked at a variable of a worker; "" if none could."""
+    if not hasattr(site, "getsitepackages"):
+        return "this environment has a site module of its own, as virtualenv made before version 20"
+    for path, line in _lines_of_pth_files():
+        if _looks_outside(line):
+            return f"{path} may look at a variable that each worker gets its own"
+    for name, module in list(sys.modules.items()):
+        path = getattr(module, "__file__", None) or ""
+        if path and name not in ("__main__", "site") and _is_foreign(name, path):
+            try:
+                with open(path, encoding="utf-8", errors="replace") as file:
+                    text = file.read()
+            except OSError as error:
+                return f"{path}, which ran before the script, can't be read: {error.strerror}"
+            if not path.endswith(".py") or _looks_outside(text):
+                return f"{path} may look at a variable that each worker gets its own"
+    return ""
+
+
+def _lines_of_pth_files() -> Iterator[tuple[str, str]]:
+    """Yield the lines of .pth files that Python executes: those that begin with ``import``."""
+    folders = [
+        *site.getsitepackages(),
+        *([site.getusersitepackages()] if site.ENABLE_USER_SITE else []),
+    ]
+    for folder in folders:
+        try:
+            names = [name for name in os.listdir(folder) if name.endswith(".pth")]
+        except OSError:
+            continue
+        for name in sorted(names):
+            if name in HARMLESS_FILES:
+                continue
+            path = os.path.join(folder, name)
+            try:
+                with open(path, encoding="utf-8", errors="replace") as file:
+                    lines = file.read().splitlines()
+            except OSError:
+                continue
+            for line in lines:
+                if line.startswith(("import ", "import\t")):
+                    yield path, line
+
+
+def _is_foreign(name: str, path: str) -> bool:
+    """Tell whether a module that is loaded is neither Python's own nor known to be harmless."""
+    if name.partition(".")[0] in HARMLESS_MODULES or name.startswith("fork_server"):
+        return False
+    if name in ("sitecustomize", "usercustomize"):
+        return True
+    library = os.path.dirname(os.__file__) + os.sep
+    parts = path.split(os.sep)
+    return not path.startswith(library) or "site-packages" in parts or "dist-packages" in parts
+
+
+def _looks_outside(text: str) -> bool:
+    return any(word in text for word in LOOKS_OUTSIDE)
