@@ -12,7 +12,7 @@ from msgspec import Struct
 
 from launcher.domain.cpuset import CpuSet
 from launcher.domain.facts import Fact
-from launcher.domain.job import JobSpec, Program, ProgramKind
+from launcher.domain.job import JobSpec, Program, ProgramKind, StartMethod
 from launcher.errors import UsageError
 from launcher.sources import options, torchrun_options
 from launcher.sources.clusters.cluster import Surroundings
@@ -153,6 +153,7 @@ def resolve(
     shape = find_shape(sources, around, is_nested=bool(left))
     program = NO_PROGRAM if for_topo else _program(program_words, sources, env, around)
     job = _job(sources, program, env, around, shape)
+    _expect_forkable(job)
     if job.exec.value:
         expect_replaceable(job)
     dry_run = TOPO if for_topo else settle(options.DRY_RUN, sources)
@@ -308,6 +309,17 @@ def _expect_no_folder(events: Fact[str | None]) -> Fact[str | None]:
     if kind_of(events.value or "") is FileKind.FOLDER:
         raise UsageError(f"{events.origin}: {events.value} is a folder", "give the path of a file")
     return events
+
+
+def _expect_forkable(job: JobSpec) -> None:
+    """Refuse to fork workers that run a program which is not Python's."""
+    method, program = job.start_method, job.program.value
+    if method.value is StartMethod.FORK and program.kind is ProgramKind.EXECUTABLE:
+        raise UsageError(
+            f"{method.origin}: only Python scripts and modules can be forked, and --no-python runs"
+            f" {program.name}",
+            "leave one of the two out",
+        )
 
 
 def _only_with(other: object, asked: Fact[ValueT], what: str, hint: str) -> Fact[ValueT]:
