@@ -8,6 +8,11 @@ from launcher.workers.tail import plain
 _HEADER = re.compile(rb"(Current thread|Thread) 0x[0-9a-f]+( .*)?\(most recent call first\):\s*$")
 _FRAME = re.compile(rb"  (File .*, line (\d+|\?\?\?) in |<|\.\.\.|Garbage-collecting)")
 _ADDRESS = re.compile(r"^((?:Current thread|Thread)) 0x[0-9a-f]+", re.MULTILINE)
+_BENEATH_THE_SCRIPT = re.compile(
+    r'^  File "(?:.*/fork_server/__main__\.py|<python -m>)", line \d+ in <module>\n?', re.MULTILINE
+)
+"""The launcher's own frames, which every forked worker has."""
+
 _ALONE = re.compile(r"\A(?:Current thread|Thread)[^\n]*\n")
 
 
@@ -47,7 +52,8 @@ class DumpFilter:
     @property
     def stack(self) -> str:
         """What has been taken out: the stacks of all threads, without what differs by process."""
-        text = _ADDRESS.sub(r"\1", plain(bytes(self._dump))).rstrip("\n")
+        text = _BENEATH_THE_SCRIPT.sub("", plain(bytes(self._dump)))
+        text = _ADDRESS.sub(r"\1", text).rstrip("\n")
         # The name of the only thread says nothing.
         return text if text.count(" (most recent call first):") > 1 else _ALONE.sub("", text)
 

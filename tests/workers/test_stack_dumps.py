@@ -30,6 +30,10 @@ Current thread (most recent call first):
   File "/x/train.py", line 12 in step
   File "/x/train.py", line 40 in <module>"""
 
+OURS = b"""\
+  File "/x/clusterrun/workers/fork_server/__main__.py", line 35 in <module>
+"""
+
 TRACEBACK = b"""\
 Traceback (most recent call last):
   File "/x/train.py", line 12, in step
@@ -44,6 +48,15 @@ def armed() -> DumpFilter:
     dumps = DumpFilter()
     dumps.arm()
     return dumps
+
+
+def test_the_frame_beneath_a_script_is_left_out() -> None:
+    """Each forked worker has it, and it says nothing."""
+    dumps = armed()
+
+    kept = dumps.feed(DUMP + OURS)
+
+    assert (kept, dumps.stack) == (b"", STACK)
 
 
 def test_a_dump_is_taken_out() -> None:
