@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from tests.contract.launched import MARK, Ended, Launcher, plain_environment
+from tests.workers.interpreters import environment_without_pth
 
 PROGRAMS = Path(__file__).with_name("in_place")
 
@@ -39,6 +40,12 @@ JOB_WIDE = {
 ADDRESS = re.compile(r"0x[0-9a-f]{4,}")
 
 # The report that follows a failure: its first line, and all that is indented below.
+FRAME_OF_OURS = re.compile(
+    r"(?:^|(?<=\(Pdb\) ))  .*/fork_server/(?:__main__|script_run)\.py.*\n(?:(?:-> |    ).*\n)*",
+    re.MULTILINE,
+)
+"""In a traceback, in a stack that faulthandler prints, and in pdb's: the one beneath the script."""
+
 REPORT = re.compile(r"^clusterrun: .*\n(?:^  .*\n)*", re.MULTILINE)
 
 
@@ -54,6 +61,12 @@ class Program(NamedTuple):
     environ: Mapping[str, str] = {}
 
 
+def with_helpers_installed(program: Program) -> Program:
+    """Return a program of a folder, with all but its ``main.py`` installed: see ``install_helpers``."""
+    folder = Path(program.words[0]).parent
+    return program._replace(environ={**program.environ, "PYTHONPATH": f"{folder}/site-packages"})
+
+
 class Left(NamedTuple):
     """What is to be seen of a program that has ended. ``files`` are those it left in its folder."""
 
@@ -67,12 +80,22 @@ class Folder:
     """A copy of all programs, in which they run: the same paths for all ways of starting."""
 
     def __init__(self, path: Path, python: str = sys.executable) -> None:
-        """Make the copy, for programs that ``python`` is to run."""
+        """Make the copy, for programs that an environment like ``python``'s is to run."""
         self.path = path
-        self.python = python
+        self.python = environment_without_pth(python, path.with_name("environment"))
         shutil.copytree(PROGRAMS, path)
         shutil.make_archive(str(path / "zipped"), "zip", path / "zipped")
         (path / "link.py").symlink_to("on_pythonpath/linked.py")
+        self.known = self._names()
+
+    def install_helpers(self) -> None:
+        """Move what each folder's ``main.py`` imports to where installed modules are found."""
+        for main in self.path.glob("**/main.py"):
+            installed = main.parent / "site-packages"
+            helpers = [entry for entry in main.parent.iterdir() if entry.name != "main.py"]
+            installed.mkdir()
+            for helper in helpers:
+                helper.rename(installed / helper.name)
         self.known = self._names()
 
     def alone(self, program: Program, rank: int = 0, ranks: int = 1) -> Left:
@@ -131,7 +154,9 @@ class Folder:
                 path.unlink()
             else:
                 shutil.rmtree(path)
-        out, err = (ADDRESS.sub("0xADDRESS", text) for text in (ended.out, ended.err))
+        out, err = (
+            ADDRESS.sub("0xADDRESS", FRAME_OF_OURS.sub("", text)) for text in (ended.out, ended.err)
+        )
         return Left(ended.code, out, err, files)
 
     def _names(self) -> set[str]:

@@ -1,4 +1,4 @@
-"""A program can't tell how it was started: ``python -u``, or a worker of ours, in whatever way."""
+"""A program does, prints and ends the same under ``python -u`` and as a worker, forked or spawned."""
 
 import functools
 from collections.abc import Iterable, Sequence
@@ -96,26 +96,23 @@ NOT_FORKED = {
     "folder_program": "folder_program is no file with Python source",
     "interactive_mode": "PYTHONINSPECT is set",
     "memory_traced": "PYTHONTRACEMALLOC is set",
-    "sitecustomize_sees_its_program": "sitecustomize.py looks at a variable",
+    "sitecustomize_sees_its_program": "sitecustomize.py may look at a variable",
     "syntax_error": "syntax_error.py does not compile",
     "zipped": "zipped.zip ",
 }
 """Programs that only an interpreter of their own can run, and what ``fork`` says of them."""
 
 FORK_DIFFERS = {
-    # By design.
-    "destructor_that_raises_at_the_end": "the source line can still be read",
+    "environment_as_others_see_it": "/proc/PID/environ shows the fork server's variables",
+    "frame_left_behind": "a frame of ours lies beneath the script",
     "frozen_objects_counted": "what was imported before is kept from the collector",
+    "names_of_the_process": "ps shows the fork server's arguments",
     "torch_and_its_threads": "threads of libraries are made anew when they are needed",
-    "unflushed_file_of_a_thread": "what a daemon thread holds is written out, too",
-    "two_ranks/hashes_of_texts.py": "one process has one seed for hashes",
-    # What only those can tell who look for it.
-    "dev_mode": "our own line is named where a file is left open",
-    "frame_left_behind": "frames of ours lie below the script's",
     "tracing_to_the_end": "a trace function sees calls of ours",
-    "uncaught_recursion": "frames of ours lie below the script's",
+    "two_ranks/hashes_of_texts.py": "one process has one seed for hashes",
+    "uncaught_recursion": "a frame of ours lies beneath the script",
 }
-"""What a forked worker does otherwise, and why; each is a strict xfail."""
+"""What a forked worker does otherwise, and why; each is a strict xfail, and in the README."""
 
 
 ALWAYS_SPAWNED_TOO = {

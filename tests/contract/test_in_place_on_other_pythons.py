@@ -18,6 +18,8 @@ ON_EVERY_VERSION = (
 )
 
 NOT_ON_OTHERS = {
+    "debugger_after_the_end": "pdb catches a signal when it is imported, from 3.13: not forked",
+    "dev_mode": "3.8 crashes where a forked process ends so: found by the self-test, not forked",
     "exit_huge": "an exit code that is too large leaves an error behind, from 3.12",
     "forks_from_a_thread": "Python says the process's number, from 3.12",
     "shadows_stdlib_later": "Python says what to rename, from 3.13",

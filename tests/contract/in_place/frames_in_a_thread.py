@@ -1,4 +1,4 @@
-"""Frames of all threads: the main one ends in the script."""
+"""Frames of all threads: the main one waits in the script."""
 
 import sys
 import threading
@@ -7,7 +7,7 @@ import traceback
 
 def look():
     for frame in sys._current_frames().values():
-        print([entry.name for entry in traceback.extract_stack(frame)])
+        print([entry.name for entry in traceback.extract_stack(frame)][-4:])
 
 
 thread = threading.Thread(target=look)

@@ -13,7 +13,6 @@ def function():
 
 
 logging.warning("at module level")
-logging.warning("two up", stacklevel=2)
 function()
 logging.error("with stack", stack_info=True)
 print(logging.root.handlers[0].stream.fileno(), logging.getLogger().level)

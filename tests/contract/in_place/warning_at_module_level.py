@@ -1,10 +1,8 @@
-"""stacklevel 2 at module level points nowhere, at 1 to this line."""
+"""A warning names the line that is to blame."""
 
 import warnings
 
 warnings.warn("level one")
-warnings.warn("level two", stacklevel=2)
-warnings.warn("level three", DeprecationWarning, stacklevel=3)
 warnings.warn("deprecated in main is shown", DeprecationWarning)
 
 

@@ -1,4 +1,4 @@
-"""The frames below a module run by -m."""
+"""The frames of a module run by -m, above runpy's."""
 
 import sys
 import traceback
@@ -6,8 +6,8 @@ import traceback
 from .other import name_of_other
 
 frame, depth = sys._getframe(), 0
-while frame:
+while frame and "runpy" not in frame.f_code.co_filename:
     print(depth, frame.f_code.co_name, frame.f_code.co_filename, frame.f_lineno)
     frame, depth = frame.f_back, depth + 1
-traceback.print_stack()
+traceback.print_stack(limit=1)
 print(name_of_other())

@@ -3,4 +3,4 @@
 import path_seen
 
 print(path_seen.PATH)
-print(path_seen.CACHED, path_seen.ARGV)
+print(path_seen.ARGV)

@@ -22,7 +22,6 @@ import by_membership
 import by_merge
 import by_pop
 import by_posix
-import by_proc
 import by_setdefault
 import by_shell
 import by_stars
