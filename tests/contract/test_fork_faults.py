@@ -1,0 +1,617 @@
+"""What forked workers once got wrong: each fault, and that it is gone."""
+
+import os
+import re
+import shutil
+import signal
+import subprocess
+import sys
+import tempfile
+from collections.abc import Sequence
+from pathlib import Path
+from textwrap import dedent
+
+import psutil
+import pytest
+
+from tests.contract.launched import Ended, Launcher
+from tests.workers.interpreters import environment_without_pth
+
+FORKED = "clusterrun: workers are forked; imported before: "
+SPAWNED = "clusterrun: workers are not forked: "
+
+FORK_ALL = ("--start-method=fork", "--preload=all")
+
+
+@pytest.fixture(scope="module")
+def clean_python(tmp_path_factory: pytest.TempPathFactory) -> str:
+    """Return an interpreter without .pth files, in a folder that is called as a package is."""
+    folder = tmp_path_factory.mktemp("clean") / "torch" / "environment"
+    folder.parent.mkdir()
+    return environment_without_pth(sys.executable, folder)
+
+
+def install(clusterrun: Launcher, name: str, code: str) -> dict[str, str]:
+    """Install a module; return the variables that let it be found."""
+    folder = clusterrun.folder / "site-packages"
+    folder.mkdir(exist_ok=True)
+    (folder / f"{name}.py").write_text(dedent(code))
+    return {"PYTHONPATH": str(folder)}
+
+
+def of_ranks(ended: Ended) -> list[str]:
+    """Return the lines that workers have printed, by rank."""
+    return [line.split("] ", 1)[1] for line in sorted(ended.out.splitlines())]
+
+
+FIRST_STATEMENTS = {
+    "variable": "import os; os.environ['TOKENIZERS_PARALLELISM'] = 'false'",
+    "print": "print('begins')",
+    "sys": "import sys",
+    "nothing": "",
+}
+
+
+@pytest.mark.parametrize(
+    "first",
+    [
+        pytest.param(name, marks=() if name == "variable" else pytest.mark.long)
+        for name in FIRST_STATEMENTS
+    ],
+)
+def test_torch_is_imported_after_anything(
+    clusterrun: Launcher, clean_python: str, first: str
+) -> None:
+    """In a clean environment, where nothing has imported ``types`` before."""
+    script = f"{FIRST_STATEMENTS[first]}\nimport torch, sys\nprint(type(sys).__name__, type(torch))"
+
+    ended = clusterrun.script(script, "--python", clean_python, workers=2).ended(100)
+
+    assert ended.code == 0, ended.err
+    assert of_ranks(ended).count("module <class 'module'>") == 2
+
+
+@pytest.mark.parametrize("method", ["fork", pytest.param("spawn", marks=pytest.mark.long)])
+def test_a_signal_handler_raises_while_gloo_waits(clusterrun: Launcher, method: str) -> None:
+    """It runs when the other rank has gone; the rank fails with exit code 1, and is no success."""
+    job = clusterrun.script(
+        """
+        import torch
+        import torch.distributed as dist
+        import os
+        import signal
+        import time
+
+        def handler(number, frame):
+            raise ValueError("of the handler")
+
+        dist.init_process_group("gloo")
+        if dist.get_rank() == 0:
+            signal.signal(signal.SIGALRM, handler)
+            signal.setitimer(signal.ITIMER_REAL, 0.3)
+            dist.barrier()
+        time.sleep(1)
+        """,
+        *("--start-method", method),
+        workers=2,
+    )
+
+    ended = job.ended(100)
+
+    assert ended.code == 1
+    assert "ValueError: of the handler" in ended.err
+    assert "clusterrun: exit code 1 is rank 0's" in ended.err
+
+
+PICKLERS = ("cloudpickle", "dill")
+
+
+@pytest.mark.parametrize("pickler", PICKLERS)
+def test_functions_that_use_sys_can_be_pickled(clusterrun: Launcher, pickler: str) -> None:
+    """As datasets, joblib and vectorized environments do in their own processes."""
+    ended = clusterrun.script(
+        f"""
+        import numpy
+        import sys
+        import {pickler}
+
+        def function():
+            return sys.byteorder
+
+        print({pickler}.loads({pickler}.dumps(function))() == sys.byteorder)
+        """,
+        "--start-method=fork",
+    ).ended()
+
+    assert (ended.code, ended.out) == (0, "True\n"), ended.err
+
+
+def test_deep_exceptions_are_freed(clusterrun: Launcher) -> None:
+    """A hundred that were caught, each of which held 1 MB."""
+    ended = clusterrun.script(
+        """
+        import numpy
+        import resource
+
+        def deep(n, held):
+            if n:
+                return deep(n - 1, held)
+            raise ValueError(held)
+
+        def peak():
+            return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss // 1024
+
+        before = peak()
+        for _ in range(100):
+            try:
+                deep(200, bytearray(1 << 20))
+            except ValueError:
+                pass
+        print("grown by", peak() - before)
+        """,
+        "--start-method=fork",
+    ).ended()
+
+    assert ended.code == 0, ended.err
+    assert int(ended.out.split()[-1]) < 30
+
+
+KEEPS_FILES = """
+    import gzip
+
+    class Keeper:
+        files = []
+
+        def __init__(self, name):
+            self.name, self.files = name, Keeper.files
+
+        def open(self):
+            self.file = gzip.open(self.name, "wt")
+            self.text = open(self.name + ".txt", "w")
+            self.files.append(self)
+
+    KEEPER = Keeper("kept.gz")
+"""
+
+ENDS_WITH_OPEN_FILES = {
+    "installed_module": ("import keeps\nkeeps.KEEPER.open()\n", ""),
+    "main": ("import keeps\nkeeper = keeps.Keeper('kept.gz')\nkeeper.open()\n", ""),
+    "daemon_thread": (
+        "import keeps, threading, time\nkeeper = keeps.Keeper('kept.gz')\nkeeper.open()\n",
+        "threading.Thread(target=time.sleep, args=(60,), daemon=True).start()\n",
+    ),
+    "failure": ("import keeps\nkeeps.KEEPER.open()\n", "raise SystemExit(5)\n"),
+}
+
+
+@pytest.mark.parametrize("how", ENDS_WITH_OPEN_FILES)
+@pytest.mark.parametrize("preload", ["all", "auto"])
+def test_files_left_open_are_complete(clusterrun: Launcher, how: str, preload: str) -> None:
+    """Whoever holds them, a class of a module that was imported before the fork included."""
+    environ = install(clusterrun, "keeps", KEEPS_FILES)
+    opens, ends = ENDS_WITH_OPEN_FILES[how]
+    writes = "for k in keeps.Keeper.files: k.file.write('some text'); k.text.write('a text')\n"
+    script = "import numpy\n" + opens + writes + ends
+
+    ended = clusterrun.script(
+        script, "--start-method=fork", f"--preload={preload}", environ=environ
+    ).ended()
+
+    assert ended.code == (5 if how == "failure" else 0), ended.err
+    unpacked = subprocess.run(
+        ["gzip", "-dc", clusterrun.folder / "kept.gz"],
+        capture_output=True,
+        timeout=30,
+        check=False,
+    )
+    assert (unpacked.returncode, unpacked.stdout) == (0, b"some text")
+    assert (clusterrun.folder / "kept.gz.txt").read_text() == "a text"
+
+
+LIBRARY = """
+    #include <stdio.h>
+    #include <stdlib.h>
+    static void by_atexit(void) { puts("atexit"); }
+    __attribute__((constructor)) static void load(void) { atexit(by_atexit); }
+    __attribute__((destructor)) static void unload(void) { puts("destructor"); }
+"""
+
+
+def test_c_libraries_end_as_ever(clusterrun: Launcher, clean_python: str) -> None:
+    """Exit handlers and destructors of what was loaded after torch, in a folder named torch."""
+    compiler = shutil.which("cc") or shutil.which("gcc")
+    if compiler is None:
+        pytest.skip("no C compiler here")
+    source, library = clusterrun.folder / "ends.c", clusterrun.folder / "libends.so"
+    source.write_text(dedent(LIBRARY))
+    subprocess.run([compiler, "-shared", "-fPIC", "-o", library, source], check=True, timeout=30)
+
+    ended = clusterrun.script(
+        f"import torch, ctypes\nctypes.CDLL({str(library)!r})",
+        *("--start-method=fork", "--python", clean_python),
+    ).ended(100)
+
+    assert (ended.code, sorted(ended.out.split())) == (0, ["atexit", "destructor"]), ended.err
+
+
+def test_a_child_that_exits_is_not_the_worker(clusterrun: Launcher) -> None:
+    """It comes to the end of the script, too; the worker is killed later, and that is what is told."""
+    ended = clusterrun.script(
+        """
+        import numpy
+        import os
+        import signal
+        import sys
+
+        child = os.fork()
+        if child == 0:
+            sys.exit(3)
+        os.waitpid(child, 0)
+        os.kill(os.getpid(), signal.SIGKILL)
+        """,
+        "--start-method=fork",
+        workers=1,
+    ).ended()
+
+    assert ended.code == 128 + signal.SIGKILL
+    assert "SIGKILL" in ended.err
+    assert "exit code 3" not in ended.err
+
+
+@pytest.mark.parametrize("how", ["pth", "sitecustomize", "helper"])
+def test_site_code_sees_the_rank(clusterrun: Launcher, tmp_path: Path, how: str) -> None:
+    """A .pth file, sitecustomize or what it imports may choose a device by LOCAL_RANK."""
+    python = environment_without_pth(sys.executable, tmp_path / "environment")
+    site_packages = next((tmp_path / "environment/lib").glob("python3*")) / "site-packages"
+    code = "import os; os.environ['CUDA_VISIBLE_DEVICES'] = os.environ.get('LOCAL_RANK', 'none')\n"
+    if how == "pth":
+        (site_packages / "devices.pth").write_text(code)
+    elif how == "sitecustomize":
+        (site_packages / "sitecustomize.py").write_text(code)
+    else:
+        (site_packages / "sitecustomize.py").write_text("import devices_by_rank\n")
+        (site_packages / "devices_by_rank.py").write_text(code)
+
+    ended = clusterrun.script(
+        "import numpy, os; print('device', os.environ['CUDA_VISIBLE_DEVICES'])",
+        *("-v", "--python", python),
+        workers=2,
+    ).ended()
+
+    assert of_ranks(ended) == ["device 0", "device 1"]
+    assert SPAWNED in ended.err
+    assert "may look at a variable that each worker gets its own" in ended.err
+
+
+KEEPS_THE_PROCESS = """
+    import multiprocessing, os, posix, random, sys
+    from sys import argv
+
+    LOCK = multiprocessing.Lock()
+    PID, SEED, DATA = os.getpid(), random.getrandbits(64), os.environ._data
+    ARGV, OLD = argv, posix.environ
+"""
+
+
+@pytest.mark.parametrize("package", ["numpy", "unknown"])
+def test_what_a_module_keeps_is_the_worker_s(clusterrun: Launcher, package: str) -> None:
+    """By default, whether it is in the place of a package that is known or not."""
+    environ = install(clusterrun, package, KEEPS_THE_PROCESS)
+    script = f"""
+        import {package} as kept
+        import os, sys
+        print("pid", kept.PID == os.getpid())
+        print("rank", kept.DATA[b"RANK"] == kept.OLD[b"RANK"] == os.environb[b"RANK"])
+        print("arguments", kept.ARGV is sys.argv, sys.argv[-1] == "--local-rank=" + os.environ["RANK"])
+        print("seed", kept.SEED)
+        print("lock", kept.LOCK.acquire(timeout=1))
+    """
+
+    ended = clusterrun.script(script, "--pass-local-rank", workers=2, environ=environ).ended()
+
+    said = of_ranks(ended)
+    seeds = [line for line in said if line.startswith("seed")]
+    assert ended.code == 0, ended.err
+    assert sorted({*said} - {*seeds}) == [
+        "arguments True True",
+        "lock True",
+        "pid True",
+        "rank True",
+    ]
+    assert len(set(seeds)) == 2
+
+
+def test_arguments_are_each_worker_s_after_a_fork(clusterrun: Launcher) -> None:
+    """Also for those who have kept the list, and for those who read the variables of the start."""
+    environ = install(clusterrun, "keeps", "from sys import argv\nfrom posix import environ\n")
+
+    ended = clusterrun.script(
+        """
+        import keeps, os, sys
+        print(keeps.argv is sys.argv, sys.argv[-1], keeps.environ[b"RANK"].decode())
+        """,
+        *(*FORK_ALL, "--pass-local-rank"),
+        workers=2,
+        environ=environ,
+    ).ended()
+
+    assert of_ranks(ended) == [f"True --local-rank={rank} {rank}" for rank in range(2)], ended.err
+
+
+@pytest.mark.parametrize("preload", ["auto", "all"])
+def test_mpi4py_is_never_tried(clusterrun: Launcher, preload: str) -> None:
+    """It uses up the place that mpirun has for it: each worker imports it, nobody else does."""
+    code = "import os; open(f'imported-{os.getpid()}', 'w').close()"
+    environ = install(clusterrun, "mpi4py", code)
+    install(clusterrun, "numpy", "")
+
+    ended = clusterrun.script(
+        "import numpy\nfrom mpi4py import *\n",
+        *("-v", f"--preload={preload}"),
+        workers=2,
+        environ=environ,
+    ).ended()
+
+    assert ended.code == 0, ended.err
+    assert len(list(clusterrun.folder.glob("imported-*"))) == 2
+    assert "as it connects to the outside when it is imported" in ended.err
+
+
+def test_handlers_made_at_an_import_print_where_the_worker_prints(clusterrun: Launcher) -> None:
+    """The stream is the one they were given, and sys.stderr, too."""
+    code = "import logging, sys; HANDLER = logging.StreamHandler(sys.stderr)"
+    environ = install(clusterrun, "handles", code)
+
+    ended = clusterrun.script(
+        """
+        import handles, logging, sys
+        logging.root.addHandler(handles.HANDLER)
+        logging.warning("of %s", handles.HANDLER.stream is sys.stderr)
+        """,
+        *FORK_ALL,
+        environ=environ,
+    ).ended()
+
+    assert (ended.code, ended.err) == (0, "of True\n")
+
+
+def test_imports_find_the_signals_of_a_worker(clusterrun: Launcher) -> None:
+    """TERM ends them, and INT is Python's, as where nobody has launched anything."""
+    code = "import signal; TERM, INT = map(signal.getsignal, (signal.SIGTERM, signal.SIGINT))"
+    environ = install(clusterrun, "looks", code)
+
+    ended = clusterrun.script(
+        """
+        import looks, signal
+        print(looks.TERM == signal.SIG_DFL, looks.INT is signal.default_int_handler)
+        """,
+        *FORK_ALL,
+        environ=environ,
+    ).ended()
+
+    assert (ended.code, ended.out) == (0, "True True\n"), ended.err
+
+
+def test_what_an_import_makes_of_a_variable_holds(clusterrun: Launcher) -> None:
+    """OMP_NUM_THREADS is set before the imports; one of them may know better."""
+    environ = install(clusterrun, "sets", "import os; os.environ['OMP_NUM_THREADS'] = '5'")
+
+    ended = clusterrun.script(
+        "import sets, os; print(os.environ['OMP_NUM_THREADS'])",
+        *FORK_ALL,
+        workers=2,
+        environ=environ,
+    ).ended()
+
+    assert of_ranks(ended) == ["5", "5"], ended.err
+
+
+def test_a_process_that_gives_itself_a_title_shows_it(clusterrun: Launcher) -> None:
+    """By setproctitle, which many frameworks use."""
+    ended = clusterrun.script(
+        """
+        import numpy, setproctitle
+        setproctitle.setproctitle("my training")
+        print(open("/proc/self/cmdline").read().rstrip("\\0"))
+        """,
+        "--start-method=fork",
+    ).ended()
+
+    assert (ended.code, ended.out) == (0, "my training\n"), ended.err
+
+
+STARTS_A_THREAD = """
+    import os, threading, time
+    open(f"imported-{os.getpid()}", "w").close()
+    threading.Thread(target=time.sleep, args=(0.5,), daemon=True).start()
+"""
+
+
+def test_a_trial_that_failed_is_remembered(clusterrun: Launcher, tmp_path: Path) -> None:
+    """The second job does not import in vain; one that insists tries again."""
+    environ = install(clusterrun, "numpy", STARTS_A_THREAD)
+    environ["XDG_CACHE_HOME"] = str(tmp_path / "cache")
+
+    def run(*options: str) -> tuple[Ended, int]:
+        for file in clusterrun.folder.glob("imported-*"):
+            file.unlink()
+        ended = clusterrun.script(
+            "import numpy", "-v", *options, workers=2, environ=environ
+        ).ended()
+        return ended, len(list(clusterrun.folder.glob("imported-*")))
+
+    (first, tried), (second, again), (insists, forced) = run(), run(), run("--start-method=fork")
+
+    assert (first.code, tried) == (0, 3)
+    assert f"{SPAWNED}a module started a thread (python" in first.err
+    assert (second.code, again) == (0, 2)
+    assert re.search(r"a module started a thread \(python\w*\) \(seen before; ", second.err)
+    assert (insists.code, forced) == (126, 1)
+
+
+SYSTEM_PYTHON = "/usr/bin/python3"
+"""Others than root can't read their way to root's own."""
+
+
+def test_a_module_that_looks_at_the_rank_is_remembered(
+    clusterrun: Launcher, tmp_path: Path
+) -> None:
+    """The second job imports only what stands before it, at once."""
+    environ = install(clusterrun, "numpy", "import os; open(f'numpy-{os.getpid()}', 'w').close()")
+    install(clusterrun, "torch", "import os; RANK = os.environ.get('RANK')")
+    environ["XDG_CACHE_HOME"] = str(tmp_path / "cache")
+    imported = []
+
+    for _ in range(2):
+        ended = clusterrun.script(
+            "import numpy, torch; print(torch.RANK)", "-v", workers=2, environ=environ
+        ).ended()
+        imported.append(len(list(clusterrun.folder.glob("numpy-*"))))
+        assert of_ranks(ended) == ["0", "1"]
+        assert "left to each worker: torch and what is imported after it, as torch" in ended.err
+
+    # In vain, and again; then once.
+    assert imported == [2, 3]
+
+
+WITHOUT_RIGHTS = ("setpriv", "--reuid=54321", "--clear-groups")
+READS_ALL = (
+    "--inh-caps=+dac_read_search,+dac_override",
+    "--ambient-caps=+dac_read_search,+dac_override",
+)
+
+
+@pytest.mark.needs("root", "setpriv", "prlimit")
+def test_too_many_processes(clusterrun: Launcher) -> None:
+    """One line names the limit."""
+    around: Sequence[str] = (*WITHOUT_RIGHTS, *READS_ALL, "prlimit", "--nproc=6", "--")
+    with tempfile.TemporaryDirectory() as folder:
+        Path(folder).chmod(0o755)
+        script = Path(folder, "train.py")
+        script.write_text("import time\ntime.sleep(60)\n")
+
+        ended = clusterrun.command(
+            *("--python", SYSTEM_PYTHON, str(script)), workers=8, around=around
+        ).ended()
+
+    assert ended.code == 126
+    assert "too many processes: the user's limit is 6 (ulimit -u)" in ended.err
+
+
+def test_a_python_that_ends_wrongly_is_found_out(clusterrun: Launcher) -> None:
+    """Where a failing script in a forked process would end with 0, none is forked."""
+    environ = install(clusterrun, "numpy", "")
+    install(clusterrun, "sitecustomize", "import atexit, os\natexit.register(os._exit, 0)\n")
+
+    ended = clusterrun.script("import numpy", "-v", workers=2, environ=environ).ended()
+    refused = clusterrun.script("import numpy", "--start-method=fork", environ=environ).ended()
+
+    why = "a forked child that ran 'raise ValueError' ended with wait status 0, not code 1"
+    assert ended.code == 0
+    assert f"{SPAWNED}{why}\n" in ended.err
+    assert refused.code == 126
+    assert why in refused.err
+
+
+SCRIPTS_THAT_ARE_HARD_TO_READ = {
+    "a folder without __init__.py": "from loose.inner.module import VALUE\nimport numpy\n",
+    "a long sum": "import numpy\nVALUE = " + " + ".join(["1"] * 700) + "\n",
+    "a long chain": "import numpy\nif 0: pass\n" + "elif 0: import x\n" * 300,
+}
+
+
+@pytest.mark.parametrize("name", SCRIPTS_THAT_ARE_HARD_TO_READ)
+def test_a_script_that_is_hard_to_read_runs(clusterrun: Launcher, name: str) -> None:
+    """However its imports are found: what can't be read is left to the workers."""
+    inner = clusterrun.folder / "loose/inner"
+    inner.mkdir(parents=True)
+    (inner.parent / "__init__.py").touch()
+    (inner / "module.py").write_text("VALUE = 700\n")
+    script = SCRIPTS_THAT_ARE_HARD_TO_READ[name] + "print(numpy.__name__)\n"
+
+    ended = clusterrun.script(script, workers=2).ended()
+
+    assert ended.code == 0, ended.err
+    assert of_ranks(ended) == ["numpy", "numpy"]
+
+
+def test_the_compiler_s_warnings_are_each_worker_s(clusterrun: Launcher) -> None:
+    """As where each of them compiles the script."""
+    ended = clusterrun.script("import numpy\nprint(1 is 1)\n", workers=2).ended()
+
+    said = [line for line in ended.err.splitlines() if "SyntaxWarning" in line]
+    assert ended.code == 0
+    assert sorted(line[:9] for line in said) == ["[rank 0] ", "[rank 1] "]
+
+
+def test_odd_classes_don_t_change_the_end(clusterrun: Launcher) -> None:
+    """A class that can't be hashed is alive when the worker looks at what is left."""
+    ended = clusterrun.script(
+        """
+        import numpy
+
+        class Kind(type):
+            def __eq__(self, other):
+                raise ValueError
+
+        class Odd(metaclass=Kind):
+            pass
+
+        odd = Odd()
+        odd.itself = odd
+        """,
+        "--start-method=fork",
+    ).ended()
+
+    assert (ended.code, ended.err) == (0, "")
+
+
+def test_a_module_of_psutil_s_name_beside_the_script(clusterrun: Launcher) -> None:
+    """It is the script's, and never run in the fork server that binds workers."""
+    (clusterrun.folder / "resource.py").write_text("raise SystemExit('of the script')\n")
+    cpu = min(os.sched_getaffinity(0))
+
+    ended = clusterrun.script(
+        "import numpy, os; print(sorted(os.sched_getaffinity(0)))",
+        *("--numa-binding", "exclusive", "--start-method=fork"),
+        workers=1,
+        around=("taskset", "-c", f"{cpu}"),
+    ).ended()
+
+    assert (ended.code, ended.out) == (0, f"[{cpu}]\n"), ended.err
+
+
+@pytest.mark.needs("root")
+def test_the_template_is_killed_in_a_namespace(clusterrun: Launcher) -> None:
+    """With --contain, too, the end of the fork server is no success."""
+    job = clusterrun.script(
+        "import numpy, time, os; print('ready', os.getppid(), flush=True); time.sleep(60)",
+        *("--start-method=fork", "--contain"),
+        workers=2,
+    )
+    job.numbers("ready", 2)
+    guard = psutil.Process(job.fork_server).children()[0]
+    template = next(child for child in guard.children() if child.children())
+
+    template.kill()
+    ended = job.ended()
+
+    assert ended.code == 128 + signal.SIGKILL
+
+
+def test_a_program_that_is_not_python_is_not_forked(clusterrun: Launcher) -> None:
+    """Two flags that contradict each other: nothing runs."""
+    ended = clusterrun.command("--start-method", "fork", "--no-python", "true").ended()
+
+    assert (ended.code, ended.out) == (2, "")
+    assert "--start-method: only Python scripts and modules can be forked" in ended.err
+
+
+def test_the_process_ends_as_python_ends(clusterrun: Launcher) -> None:
+    """What the operating system sees: killed by SIGINT after a KeyboardInterrupt, not an exit code."""
+    ended = clusterrun.script(
+        "import numpy\nraise KeyboardInterrupt", "--start-method=fork"
+    ).ended()
+
+    assert ended.code == 128 + signal.SIGINT
+    assert "KeyboardInterrupt" in ended.err
