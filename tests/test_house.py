@@ -16,6 +16,7 @@ TOP_LEVEL = {
     "LICENSE",
     "README.md",
     "configs",
+    "docs",
     "launcher",
     "pyproject.toml",
     "scripts",
@@ -60,7 +61,7 @@ def test_imports_go_down_only() -> None:
 
 @pytest.mark.needs("git")
 def test_the_top_level_is_what_a_visitor_needs() -> None:
-    """Eight names, and files that begin with a dot."""
+    """These names, and files that begin with a dot."""
     if not (ROOT / ".git").exists():
         pytest.skip("not a checkout")
 

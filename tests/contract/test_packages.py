@@ -1,0 +1,231 @@
+"""Popular packages at the top of a script: a program finds the same however its workers start.
+
+The table in docs/packages.md is what these tests find; ``--long`` compares it with today's.
+"""
+
+import functools
+import json
+import os
+import re
+import subprocess
+import sys
+from collections.abc import Mapping
+from pathlib import Path
+from typing import NamedTuple
+
+import pytest
+
+from launcher.workers.fork_server.known_packages import (
+    SAME_AFTER_A_FORK,
+    SAME_IF_IMPORTED_LATER,
+)
+from tests.contract.launched import Launcher, plain_environment
+from tests.contract.programs_in_place import as_user, worker_variables
+
+FOLDER = Path(__file__).with_name("packages")
+ROOT = Path(__file__).parents[2]
+TABLE = ROOT / "docs/packages.md"
+
+SECONDS_TO_INSTALL = 1500.0
+SECONDS_TO_RUN = 100.0
+RANKS = 2
+
+WAYS = {
+    "auto": (),
+    "all": ("--preload", "all"),
+    "spawn": ("--start-method", "spawn"),
+}
+
+OF_NO_CONSEQUENCE = {
+    "value joblib._multiprocessing_helpers.name": "of a semaphore that is removed at once",
+    "value transformers.utils.hub.SESSION_ID": "drawn at the import; in the README",
+}
+"""Facts that a fork may change, and what they are."""
+
+Facts = Mapping[str, str]
+
+
+class Package(NamedTuple):
+    """What a script imports, and what is installed for it."""
+
+    module: str
+    requirement: str
+
+
+def packages() -> list[Package]:
+    """Return those of the list, in its order."""
+    lines = (FOLDER / "requirements.txt").read_text().splitlines()
+    rows = [line.partition("  # import ") for line in lines if line and not line.startswith("#")]
+    return [Package(module, requirement) for requirement, _, module in rows if module]
+
+
+class Environment:
+    """An environment with all packages, kept for the next time."""
+
+    def __init__(self, folder: Path) -> None:
+        """Make it, unless it is there with what is listed now."""
+        self.python = str(folder / "bin/python")
+        wanted = FOLDER / "requirements.txt"
+        stamp = folder / "filled"
+        if stamp.exists() and stamp.read_text() == wanted.read_text():
+            return
+        for command in (
+            [sys.executable, "-m", "venv", "--clear", str(folder)],
+            [self.python, "-m", "pip", "install", "--quiet", "--requirement", str(wanted)],
+        ):
+            subprocess.run(command, check=True, timeout=SECONDS_TO_INSTALL)
+        stamp.write_text(wanted.read_text())
+
+
+@pytest.fixture(scope="module")
+def environment() -> Environment:
+    """Return the environment in this checkout."""
+    given = os.environ.get("CLUSTERRUN_TESTS_PACKAGES")
+    return Environment(Path(given) if given else ROOT / ".venv-packages")
+
+
+class Compared(NamedTuple):
+    """What was found in one way: how workers started and why, and what differs from python alone."""
+
+    chosen: str
+    differences: list[str]
+
+
+class Comparison:
+    """One package in all ways."""
+
+    def __init__(self, package: Package, python: str, folder: Path) -> None:
+        """Write the script."""
+        self.python = python
+        self.folder = folder
+        text = (FOLDER / "probe.py").read_text()
+        (folder / "probe.py").write_text(text.replace("PACKAGE", package.module))
+
+    @functools.cached_property
+    def alone(self) -> list[Facts]:
+        """What each rank finds that python runs, both at once."""
+        jobs = [
+            subprocess.Popen(
+                [self.python, "-u", "probe.py"],
+                cwd=self.folder,
+                env=as_user({}) | worker_variables(rank, RANKS) | self._file("alone"),
+                stdin=subprocess.DEVNULL,
+                stdout=subprocess.PIPE,
+                stderr=subprocess.STDOUT,
+            )
+            for rank in range(RANKS)
+        ]
+        for job in jobs:
+            said, _ = job.communicate(timeout=SECONDS_TO_RUN)
+            assert job.returncode == 0, said.decode()
+        return self._facts("alone")
+
+    def compare(self, way: str) -> Compared:
+        """Run it in one way and compare."""
+        launcher = Launcher(self.folder)
+        absent = [f"--unset={name}" for name in plain_environment().keys() - as_user({}).keys()]
+        try:
+            job = launcher.command(
+                *("-v", "--python", self.python),
+                *WAYS[way],
+                "probe.py",
+                workers=RANKS,
+                around=("env", *absent) if absent else (),
+                environ=as_user({}) | self._file(way),
+            )
+            ended = job.ended(SECONDS_TO_RUN)
+        finally:
+            launcher.close()
+        assert ended.code == 0, ended.err
+        return Compared(_choice(ended.err), differences(self.alone, self._facts(way)))
+
+    def _file(self, way: str) -> dict[str, str]:
+        return {"PROBE_FILE": str(self.folder / way)}
+
+    def _facts(self, way: str) -> list[Facts]:
+        files = [self.folder / f"{way}{rank}" for rank in range(RANKS)]
+        return [json.loads(file.read_text().replace(str(file)[:-1], "FILE")) for file in files]
+
+
+def _choice(err: str) -> str:
+    """Return how workers started, and why so, by what ``-v`` has said."""
+    spawned = re.search(r"workers are not forked: (.*)", err)
+    if spawned:
+        # Behind it stands an address, a file, or the first of several threads.
+        return "spawn: " + re.sub(r" \(.*", "", spawned[1])
+    if "workers are forked" not in err:
+        return "spawn, as asked for"
+    left = re.search(r"left to each worker: (.*)", err)
+    return "fork" + (f"; left to each worker: {left[1]}" if left else "")
+
+
+def differences(alone: list[Facts], launched: list[Facts]) -> list[str]:
+    """Return the facts that differ, with both values; what differs between ranks must do so in both."""
+    found = []
+    for name in dict.fromkeys(name for facts in (*alone, *launched) for name in facts):
+        before = {facts.get(name, "") for facts in alone}
+        now = {facts.get(name, "") for facts in launched}
+        if len(before) > 1 and not name.startswith(("each ", "value ")):
+            # A thread of the package is still importing, for instance: ranks have it otherwise, too.
+            continue
+        if name in OF_NO_CONSEQUENCE or (
+            len(before) == len(now) and (len(now) > 1 or before == now)
+        ):
+            continue
+        found.append(f"{name}: {_shortest(before, now)}")
+    return found
+
+
+def _shortest(before: set[str], now: set[str]) -> str:
+    one, other = min(before), min(now)
+    if len(before) != len(now):
+        return f"{len(before)} values on {RANKS} ranks alone, {len(now)} launched: {one[:80]}"
+    start = next(
+        (n for n, pair in enumerate(zip(one, other, strict=False)) if pair[0] != pair[1]), 0
+    )
+    return f"{one[max(0, start - 30) :][:120]} became {other[max(0, start - 30) :][:120]}"
+
+
+def row(package: Package, found: Mapping[str, Compared]) -> str:
+    """Return a package's row of the table.
+
+    Of what differs, only the names are the same each time; and of several reasons not to fork with
+    all imports, any may be seen first.
+    """
+    names = [difference.partition(": ")[0] for difference in found["all"].differences]
+    differ = ", ".join(names) or "equal"
+    with_all, _, _ = found["all"].chosen.partition(":")
+    cells = [f"`{package.module}`", package.requirement, found["auto"].chosen, with_all, differ]
+    return f"| {' | '.join(cells)} |"
+
+
+@pytest.mark.long
+@pytest.mark.timeout(SECONDS_TO_INSTALL + 5 * SECONDS_TO_RUN)
+@pytest.mark.parametrize("package", packages(), ids=lambda package: package.module)
+def test_a_program_finds_the_same(
+    environment: Environment, package: Package, tmp_path: Path
+) -> None:
+    """Some sixty facts of its process; with ``--preload all``, the table says what differs."""
+    comparison = Comparison(package, environment.python, tmp_path)
+
+    found = {way: comparison.compare(way) for way in WAYS}
+
+    assert found["auto"].differences == found["spawn"].differences == []
+    assert row(package, found) in TABLE.read_text().splitlines()
+
+
+def test_each_package_has_a_row() -> None:
+    """Sixty of them at least, and none that is no longer compared."""
+    names = re.findall(r"^\| `(\S+)` ", TABLE.read_text(), re.MULTILINE)
+
+    assert names == [package.module for package in packages()]
+    assert len(names) >= 60
+
+
+def test_the_verified_list_was_compared() -> None:
+    """A package is on the list only if it is in the table."""
+    compared = {package.module.partition(".")[0] for package in packages()}
+    parts_of_lightning = {"lightning_fabric", "pytorch_lightning"}
+
+    assert compared >= SAME_AFTER_A_FORK
+    assert compared | parts_of_lightning >= SAME_IF_IMPORTED_LATER.keys()
