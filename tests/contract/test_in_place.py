@@ -1,7 +1,7 @@
 """A program does, prints and ends the same under ``python -u`` and as a worker, forked or spawned."""
 
 import functools
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 
 import pytest
@@ -149,17 +149,21 @@ TWO_RANKS = sorted(
 class Alone:
     """What each program leaves where Python alone runs it, found out once."""
 
-    def __init__(self, folder: Folder) -> None:
-        """Take the folder with the programs."""
+    def __init__(
+        self, folder: Folder, as_run: Callable[[Program], Program] = lambda program: program
+    ) -> None:
+        """Take the folder with the programs, and what is done to each before it runs."""
         self.folder = folder
+        self.as_run = as_run
         self.left = functools.cache(self._left)
         self.two_ranks = functools.cache(self._two_ranks)
 
     def _left(self, name: str) -> Left:
-        return self.folder.alone(EVERY_PROGRAM[name])
+        return self.folder.alone(self.as_run(EVERY_PROGRAM[name]))
 
     def _two_ranks(self, path: Path) -> list[Left]:
-        return [self.folder.alone(Program((str(path),)), rank, ranks=2) for rank in range(2)]
+        program = self.as_run(Program((str(path),)))
+        return [self.folder.alone(program, rank, ranks=2) for rank in range(2)]
 
 
 @pytest.fixture(scope="module")

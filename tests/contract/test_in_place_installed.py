@@ -4,7 +4,6 @@ Beside the script they are the user's own, and run in workers only. Installed, t
 workers by default, as nobody knows them, and imported before the fork with ``--preload all``.
 """
 
-import functools
 from pathlib import Path
 
 import pytest
@@ -13,11 +12,10 @@ from tests.contract.programs_in_place import (
     PROGRAMS,
     SECONDS_TO_RUN,
     Folder,
-    Left,
     Program,
     with_helpers_installed,
 )
-from tests.contract.test_in_place import EVERY_PROGRAM, TWO_RANKS, compared, of_each_rank
+from tests.contract.test_in_place import EVERY_PROGRAM, TWO_RANKS, Alone, compared, of_each_rank
 
 WAYS = {
     "list": ("--start-method", "fork"),
@@ -51,29 +49,12 @@ ALL_DIFFERS = {
 """What modules do otherwise that are imported before the fork because all were asked for."""
 
 
-class AloneInstalled:
-    """What each program leaves where Python alone runs it, found out once."""
-
-    def __init__(self, folder: Folder) -> None:
-        """Take the folder with the programs."""
-        self.folder = folder
-        self.left = functools.cache(self._left)
-        self.two_ranks = functools.cache(self._two_ranks)
-
-    def _left(self, name: str) -> Left:
-        return self.folder.alone(with_helpers_installed(EVERY_PROGRAM[name]))
-
-    def _two_ranks(self, path: Path) -> list[Left]:
-        program = with_helpers_installed(Program((str(path),)))
-        return [self.folder.alone(program, rank, ranks=2) for rank in range(2)]
-
-
 @pytest.fixture(scope="module")
-def alone(tmp_path_factory: pytest.TempPathFactory) -> AloneInstalled:
+def alone(tmp_path_factory: pytest.TempPathFactory) -> Alone:
     """Return what tells how the programs run without us."""
     folder = Folder(tmp_path_factory.mktemp("programs") / "in_place")
     folder.install_helpers()
-    return AloneInstalled(folder)
+    return Alone(folder, with_helpers_installed)
 
 
 def marks_of(name: str, way: str) -> tuple[pytest.MarkDecorator, ...]:
@@ -97,7 +78,7 @@ def marks_of(name: str, way: str) -> tuple[pytest.MarkDecorator, ...]:
         for way in WAYS
     ],
 )
-def test_the_program_does_what_it_does_alone(alone: AloneInstalled, name: str, way: str) -> None:
+def test_the_program_does_what_it_does_alone(alone: Alone, name: str, way: str) -> None:
     """The same output, errors, exit code and files."""
     expected = alone.left(name)
 
@@ -115,9 +96,7 @@ def test_the_program_does_what_it_does_alone(alone: AloneInstalled, name: str, w
         for way in WAYS
     ],
 )
-def test_ranks_differ_where_fresh_interpreters_do(
-    alone: AloneInstalled, path: Path, way: str
-) -> None:
+def test_ranks_differ_where_fresh_interpreters_do(alone: Alone, path: Path, way: str) -> None:
     """And are equal where these are."""
     fresh = alone.two_ranks(path)
     program = with_helpers_installed(Program((str(path),)))

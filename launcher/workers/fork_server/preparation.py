@@ -12,7 +12,7 @@ from .interpreter_hazards import why_not_to_fork
 from .leading_imports import Import, LeadingImports
 from .modules import hide_all_but
 from .namespace import end_like
-from .preload_choice import choose
+from .preload_choice import ALL, AUTO, NONE, choose
 from .proc import children_of, work_done
 from .remembered_trials import RememberedTrial
 from .script import NotToBeRunInPlace, Script
@@ -68,7 +68,7 @@ class Preparation:
                 return run
         except NotToBeRunInPlace as finding:
             # Who names modules is told when they are not imported.
-            asked = request["preload"] != "auto" and not finding.is_end_of_job
+            asked = request["preload"] != AUTO and not finding.is_end_of_job
             why, complaint = str(finding), finding.is_complaint or asked
         except Exception as error:  # noqa: BLE001 - spawning is right whatever is wrong here
             why, complaint = f"{type(error).__name__}: {error}", True
@@ -98,7 +98,7 @@ class Preparation:
         reading = LeadingImports()
         hide_all_but(self._found)
         script.enter()
-        if request["preload"] in ("auto", "all"):
+        if request["preload"] in (AUTO, ALL):
             script.read_by(reading)
         choice = choose(request["preload"], reading, request["workers"])
         self._left_out = choice.left_out
@@ -110,7 +110,7 @@ class Preparation:
                 self._grow_template(choice.imports, request, server)
         except OSError as error:
             raise NotToBeRunInPlace(why_no_fork(error), is_complaint=True) from error
-        script.imports_are_known = request["preload"] in ("auto", "none")
+        script.imports_are_known = request["preload"] in (AUTO, NONE)
         self._script = script
         return run
 

@@ -36,12 +36,7 @@ def survives(pid: int, number: int) -> bool:
 
 def allowed_cpus() -> str:
     """Return the CPUs that this process may use, "0-3,8"; "" where the kernel doesn't say."""
-    try:
-        with _opened("/proc/self/status") as status:
-            fields = [line.split() for line in status if line.startswith("Cpus_allowed_list:")]
-    except OSError:
-        return ""
-    return fields[0][1] if fields and len(fields[0]) > 1 else ""
+    return status_of_this_process("Cpus_allowed_list")
 
 
 def children_of(pid: int) -> list[int]:

@@ -126,17 +126,18 @@ class Script:
 
     def enter(self) -> None:
         """Give this process, which workers are forked from, what imports of the script may look at."""
-        sys.argv[:] = self._arguments(self.command)
-        if hasattr(sys, "orig_argv"):  # since Python 3.10
-            sys.orig_argv[:] = self.command
+        self._set_arguments(self.command)
         if not getattr(sys.flags, "safe_path", False):
             sys.path.insert(0, self.folder())
         # Where our own modules were found.
         sys.path_importer_cache.pop(os.path.dirname(__file__), None)
         sys.modules["__main__"] = self.new_main()
 
-    def _arguments(self, command: list[str]) -> list[str]:
-        return ["-m", *command[4:]] if self.is_module else command[2:]
+    def _set_arguments(self, command: list[str]) -> None:
+        # In place: a module may have kept the lists.
+        sys.argv[:] = ["-m", *command[4:]] if self.is_module else command[2:]
+        if hasattr(sys, "orig_argv"):  # since Python 3.10
+            sys.orig_argv[:] = command
 
     def folder(self) -> str:
         """Return the first entry of sys.path."""
@@ -179,10 +180,7 @@ class Script:
 
         """
         set_variables(request["env"], self.settled)
-        # In place: a module may have kept the list.
-        sys.argv[:] = self._arguments(request["argv"])
-        if hasattr(sys, "orig_argv"):
-            sys.orig_argv[:] = request["argv"]
+        self._set_arguments(request["argv"])
         as_python_sets_them()
         faulthandler.register(signal.SIGQUIT, file=2, all_threads=True, chain=False)
         renew_what_python_draws()

@@ -9,9 +9,9 @@ from __future__ import annotations
 import os
 import select
 
-from .libc import PR_SET_PDEATHSIG, prctl
 from .script import NotToBeRunInPlace
 from .script_run import ScriptRun, run_of_text
+from .worker_start import die_with_parent
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -60,26 +60,23 @@ def try_how_forked_scripts_end(agent: AgentSocket) -> ScriptRun | None:
     poll.register(all_ended, select.POLLIN)
     in_time = poll.poll(SECONDS_TO_END * 1000)
     os.close(all_ended)
-    wrong, texts = [], []
+    wrong = []
     for pid, (text, code) in zip(pids, TEXTS_AND_CODES):
         if not in_time:
             os.kill(pid, signal.SIGKILL)
         _, status = os.waitpid(pid, 0)
         if not os.WIFEXITED(status) or os.WEXITSTATUS(status) != code:
-            wrong.append(f"ended with wait status {status}, not code {code}")
-            texts.append(text)
+            ended = f"ended with wait status {status}, not code {code}"
+            how = ended if in_time else f"had not ended after {SECONDS_TO_END:g} s"
+            wrong.append(f"a forked child that ran {text!r} {how}")
     if wrong:
-        how = wrong[0] if in_time else f"had not ended after {SECONDS_TO_END:g} s"
-        why = f"a forked child that ran {texts[0]!r} {how}"
-        raise NotToBeRunInPlace(why, is_complaint=True)
+        raise NotToBeRunInPlace(wrong[0], is_complaint=True)
     return None
 
 
 def _become_silent_child_of(server: int) -> None:
     signal.set_wakeup_fd(-1)
-    prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
-    if os.getppid() != server:
-        os._exit(127)
+    die_with_parent(server)
     devnull = os.open(os.devnull, os.O_RDWR)
     for stream in (0, 1, 2):
         os.dup2(devnull, stream)

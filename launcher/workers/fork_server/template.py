@@ -12,10 +12,10 @@ import time
 
 from . import worker_signals
 from .agent_socket import frame
-from .libc import PR_SET_PDEATHSIG, prctl
 from .printed import Printed, import_as_script
 from .process_state import ProcessState
 from .watched_environ import ALL, modules_being_imported, stop_watching, watch
+from .worker_start import die_with_parent
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -51,10 +51,7 @@ class Template:
             What was imported, and in how many seconds each.
 
         """
-        parent = os.getppid()
-        prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
-        if os.getppid() != parent:
-            os._exit(1)
+        die_with_parent(os.getppid())
         printed = Printed()
         allowed = os.sched_getaffinity(0)
         # Libraries count the CPUs when they are loaded, and look at signals: as in a worker.
