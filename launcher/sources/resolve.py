@@ -36,6 +36,7 @@ from launcher.sources.said import (
     Flags,
     JobFile,
     Said,
+    find,
     said_by_flags,
     said_by_variables,
     settle,
@@ -246,9 +247,7 @@ def _job(
         port_candidates=meeting.port_candidates,
         rdzv_endpoint=meeting.rdzv_endpoint,
         token=find_token(sources, around.variables),
-        run_id=settle(
-            options.RUN_ID, sources, shape.run_id or Fact(around.process.run_id, "default")
-        ),
+        run_id=_run_id(sources, shape, around),
         python=find_interpreter(interpreter, _search_path(env, around)),
         env=env,
         log_dir=find_log_dir(sources),
@@ -296,6 +295,16 @@ def _fewest_nodes(sources: Sequence[Said], shape: Shape) -> Fact[int]:
     """Return how many nodes are enough: the cluster's number, or MIN where that is said."""
     fewest = settle(options.FEWEST_NODES, sources, shape.nnodes)
     return fewest if fewest.value <= shape.nnodes.value else shape.nnodes
+
+
+def _run_id(sources: Sequence[Said], shape: Shape, around: Surroundings) -> Fact[str]:
+    said = find(options.RUN_ID, sources)
+    if said is not None or shape.run_id is None:
+        return said or Fact(around.process.run_id, "default")
+    try:
+        return options.RUN_ID.read(shape.run_id)
+    except UsageError as error:
+        raise UsageError(error.message, "give the run another name: --run-id NAME") from None
 
 
 def _default_python(around: Surroundings) -> Fact[str]:

@@ -26,6 +26,9 @@ LONGEST_WAIT = 604_800.0
 ARCHIVES = (".tar.xz", ".tar.gz", ".tgz")
 """How the names of archives end that can be written."""
 
+LONGEST_RUN_ID = 200
+"""Bytes: file systems allow 255 in a name, and folders are called by the run's name and more."""
+
 SHORTEST_SILENCE = 0.5
 """Seconds: the kernel alone may keep a lost packet from being sent again for so long."""
 
@@ -295,6 +298,11 @@ def run_id(text: str) -> str:
     if not text or text in {".", ".."} or "/" in text or not text.isprintable():
         raise UnreadableError(
             f"{text!r} cannot name a run, and the folder of its logs", "give a word without a /"
+        )
+    if len(text.encode()) > LONGEST_RUN_ID:
+        raise UnreadableError(
+            f"{text[:20]!r}... has {len(text.encode())} bytes, too many to name a folder by",
+            f"give a name of at most {LONGEST_RUN_ID} bytes",
         )
     return text
 

@@ -75,6 +75,7 @@ GOOD: list[tuple[Callable[[str], object], str, object]] = [
     (values.endpoint, "::1", "::1"),
     (values.cluster, "slurm", "slurm"),
     (values.run_id, "digits 7", "digits 7"),
+    (values.run_id, "r" * 200, "r" * 200),
     (values.path, "runs/a b", "runs/a b"),
     (values.captured_machine, ".", Path()),
     (values.captured_machine, __file__, Path(__file__)),
@@ -95,6 +96,7 @@ PORTS = "give a number from 1 to 65535, or 0 to have one chosen"
 SECONDS = "give a number of seconds, such as 25 or 0.5"
 CODES = "give numbers from 1 to 255 and ranges of them, such as 3,5-7"
 WORD = "give a word without a /"
+BYTES = "give a name of at most 200 bytes"
 CAPTURED = "give a captured machine, its folder or its archive"
 SUFFIX = "give a name that ends in .tar.xz or .tar.gz"
 CPUS = "give numbers and ranges of them, such as 0-15,64-79"
@@ -191,6 +193,18 @@ BAD: list[tuple[Callable[[str], object], str, str, str]] = [
     (values.run_id, "", "'' cannot name a run, and the folder of its logs", WORD),
     (values.run_id, "..", "'..' cannot name a run, and the folder of its logs", WORD),
     (values.run_id, "a/b", "'a/b' cannot name a run, and the folder of its logs", WORD),
+    (
+        values.run_id,
+        "r" * 201,
+        f"'{'r' * 20}'... has 201 bytes, too many to name a folder by",
+        BYTES,
+    ),
+    (
+        values.run_id,
+        "é" * 101,
+        f"'{'é' * 20}'... has 202 bytes, too many to name a folder by",
+        BYTES,
+    ),
     (values.run_id, "a\nb", "'a\\nb' cannot name a run, and the folder of its logs", WORD),
     (values.path, "", "the path is empty", "give the path of a file or folder"),
     (
