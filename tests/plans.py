@@ -95,6 +95,8 @@ def world(size: int, *, attempt: int = 0, master_port: int | None = 29500) -> Wo
         first_rank=GlobalRank(0),
         local_size=size,
         size=size,
+        first_role_rank=GlobalRank(0),
+        role_size=size,
         master_addr="127.0.0.1",
         master_port=master_port,
     )

@@ -18,6 +18,10 @@ class World(Struct, frozen=True):
     """Global rank of this node's local rank 0: the sum of the workers of all nodes before."""
     local_size: int
     size: int
+    first_role_rank: GlobalRank
+    """As ``first_rank``, counted among the nodes of this node's role alone."""
+    role_size: int
+    """Workers of this role on all nodes."""
     master_addr: str
     master_port: int | None
     """None only in a dry run, where a free port would be chosen at the start."""

@@ -14,20 +14,24 @@ LOOPBACK = "127.0.0.1"
 
 
 def assumed_world(job: JobSpec, workers: int) -> World:
-    """Return the world where every node has as many ``workers`` as this one.
+    """Return the world where every node has as many ``workers`` as this one, and the same role.
 
     Its port is None where one would be chosen at the start, its node rank 0 where nothing tells.
     """
     tasks = job.tasks.value
     node_rank = NodeRank(job.node_rank.value or 0)
+    first = GlobalRank(node_rank * workers) if tasks is None else tasks.rank
+    size = job.nnodes.value * workers if tasks is None else tasks.size
     return World(
         run_id=job.run_id.value,
         attempt=0,
         node_rank=node_rank,
         nodes=job.nnodes.value,
-        first_rank=GlobalRank(node_rank * workers) if tasks is None else tasks.rank,
+        first_rank=first,
         local_size=workers,
-        size=job.nnodes.value * workers if tasks is None else tasks.size,
+        size=size,
+        first_role_rank=first,
+        role_size=size,
         master_addr=_address(job),
         # Where nodes may come late, they meet there to the end, and workers at another.
         master_port=None if _nodes_keep_port(job) else job.master_port.value,

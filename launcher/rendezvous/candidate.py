@@ -33,6 +33,7 @@ def hello_of(introduction: Introduction, nodes: str) -> Hello:
         workers=introduction.workers,
         must=_bounded({"nnodes": nodes, **introduction.must}),
         should=_bounded(introduction.should),
+        role=introduction.role,
     )
 
 

@@ -69,3 +69,5 @@ class Introduction(Struct, frozen=True):
     """What all nodes must say alike, by name; the number of nodes is added to it."""
     should: Mapping[str, str]
     """What they had better say alike: script, arguments, versions."""
+    role: str = "default"
+    """Of its workers, ``--role``: nodes may have different ones."""

@@ -66,6 +66,7 @@ def introduction_of(
             "arguments": " ".join(job.program.value.args),
             **versions,
         },
+        role=job.role.value,
     )
 
 

@@ -48,6 +48,8 @@ class Hello(Struct, frozen=True, tag=True):
     """What all nodes must say alike, by name."""
     should: dict[Name, Text]
     """What they had better say alike."""
+    role: Name = "default"
+    """Of its workers: ranks are counted within a role, too."""
 
 
 class Failing(Struct, frozen=True, tag=True):

@@ -1,7 +1,7 @@
 """Who gets which ranks: node ranks as said or by order of joining, worker ranks by prefix sums. Pure."""
 
+from collections import Counter
 from collections.abc import Mapping
-from itertools import accumulate
 
 from launcher.domain.ranks import GlobalRank, NodeRank
 from launcher.domain.world import World
@@ -30,19 +30,26 @@ def worlds(
     terms: Terms, members: Mapping[int, Hello], ranks: Mapping[int, int], attempt: int, port: int
 ) -> dict[int, World]:
     """Return what each connection is told of an attempt; ``ranks`` are in order, from 0."""
-    sizes = [members[connection].workers for connection in ranks]
-    *firsts, size = accumulate(sizes, initial=0)
-    return {
-        connection: World(
+    nodes = [members[connection] for connection in ranks]
+    size, of_role = sum(node.workers for node in nodes), Counter[str]()
+    for node in nodes:
+        of_role[node.role] += node.workers
+    found, first, first_of_role = {}, 0, Counter[str]()
+    for connection, rank in ranks.items():
+        node = members[connection]
+        found[connection] = World(
             run_id=terms.run_id,
             attempt=attempt,
             node_rank=NodeRank(rank),
             nodes=len(ranks),
             first_rank=GlobalRank(first),
-            local_size=local_size,
+            local_size=node.workers,
             size=size,
+            first_role_rank=GlobalRank(first_of_role[node.role]),
+            role_size=of_role[node.role],
             master_addr=terms.master_addr,
             master_port=port,
         )
-        for (connection, rank), first, local_size in zip(ranks.items(), firsts, sizes, strict=True)
-    }
+        first += node.workers
+        first_of_role[node.role] += node.workers
+    return found

@@ -10,6 +10,9 @@ BACKENDS = ("static", "c10d")
 
 NEEDS_A_SERVER = ("etcd", "etcd-v2", "etcd_v2")
 
+LONGEST_ROLE = 255
+"""Characters of a name that nodes tell each other."""
+
 NO_HANDLER = (signal.SIGKILL, signal.SIGSTOP)
 """Signals that the kernel gives no program a chance to handle."""
 
@@ -65,8 +68,10 @@ def plugin(text: str) -> str:
 
 def role(text: str) -> str:
     """Read what the workers are called, ROLE_NAME."""
-    if not text or not text.isprintable():
-        raise UnreadableError(f"{text!r} cannot name a role", "give a word, such as trainer")
+    if not text or not text.isprintable() or len(text) > LONGEST_ROLE:
+        raise UnreadableError(
+            f"{text[:LONGEST_ROLE]!r} cannot name a role", "give a word, such as trainer"
+        )
     return text
 
 

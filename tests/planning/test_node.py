@@ -68,6 +68,8 @@ def test_ranks_of_a_later_node_and_attempt() -> None:
         first_rank=GlobalRank(3),
         local_size=2,
         size=5,
+        first_role_rank=GlobalRank(1),
+        role_size=3,
         master_addr="node6",
         master_port=1234,
     )
@@ -79,7 +81,8 @@ def test_ranks_of_a_later_node_and_attempt() -> None:
     expected = {
         "RANK": "4",
         "LOCAL_RANK": "1",
-        "ROLE_RANK": "4",
+        "ROLE_RANK": "2",
+        "ROLE_WORLD_SIZE": "3",
         "NODE_RANK": "1",
         "GROUP_RANK": "1",
         "WORLD_SIZE": "5",

@@ -59,6 +59,8 @@ def test_all_there_is_to_know(node: SingleNode) -> None:
         first_rank=world.first_rank,
         local_size=4,
         size=4,
+        first_role_rank=world.first_rank,
+        role_size=4,
         master_addr="127.0.0.1",
         master_port=world.master_port,
     )

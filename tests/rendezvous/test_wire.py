@@ -46,6 +46,8 @@ WORLD = World(
     first_rank=GlobalRank(4),
     local_size=2,
     size=6,
+    first_role_rank=GlobalRank(1),
+    role_size=3,
     master_addr="n0",
     master_port=29500,
 )

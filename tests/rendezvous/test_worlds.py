@@ -22,6 +22,20 @@ def test_different_nodes_have_different_numbers_of_workers() -> None:
     }
 
 
+def test_workers_of_each_role_are_counted_apart() -> None:
+    """As torchrun does: nodes of one role need not be neighbours."""
+    roles = (("trainer", 2), ("actor", 3), ("trainer", 1), ("actor", 1))
+    members = {
+        each: hello(each, workers=workers, role=role) for each, (role, workers) in enumerate(roles)
+    }
+
+    found = worlds(terms(4), members, {each: each for each in members}, 0, 29500).values()
+
+    assert [world.first_rank for world in found] == [0, 2, 5, 6]
+    assert [world.first_role_rank for world in found] == [0, 0, 2, 3]
+    assert [world.role_size for world in found] == [3, 4, 3, 4]
+
+
 def test_who_has_said_a_rank_gets_it() -> None:
     """In whatever order they come."""
     members = {0: hello(0), 1: hello(3), 2: hello(1), 3: hello(2)}

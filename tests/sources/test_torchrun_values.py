@@ -61,6 +61,12 @@ def test_values(read: Callable[[str], object], text: str, value: object) -> None
         (values.signal_names, "SIGKILL", "no program can handle SIGKILL", "leave it out"),
         (values.role, "", "'' cannot name a role", "give a word, such as trainer"),
         (
+            values.role,
+            "r" * 256,
+            f"'{'r' * 255}' cannot name a role",
+            "give a word, such as trainer",
+        ),
+        (
             values.local_rank_argument,
             "rank",
             "'rank' is not an argument for the local rank",
