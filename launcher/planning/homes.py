@@ -2,7 +2,7 @@
 
 from typing import NamedTuple
 
-from launcher.domain.cpuset import CpuSet, runs
+from launcher.domain.cpuset import CpuSet
 from launcher.domain.machine import Gpu, Machine, NumaNode
 
 
@@ -42,22 +42,20 @@ def homes_of(machine: Machine, workers: int, gpus_per_worker: int | None) -> tup
     Args:
         machine: what there is.
         workers: how many.
-        gpus_per_worker: None where nobody says, and then a worker has one.
+        gpus_per_worker: None if it is not set; a worker then has one, ``visible[rank]``.
 
     """
     visible = len(machine.visible)
     if not visible:
         return _without_gpus(machine, workers)
-    if workers * (gpus_per_worker or 1) > visible:
+    each = gpus_per_worker or 1
+    if workers * each > visible:
         # Only the script knows which worker uses which.
         plural = "" if visible == 1 else "s"
         remark = f"not bound: {workers} workers for {visible} GPU{plural}"
         return (Home((), (), remark if machine.nodes else ""),) * workers
-    if gpus_per_worker is None:
-        per_worker = visible // workers
-        return tuple(_of_one_gpu(machine, rank, per_worker) for rank in range(workers))
-    blocks = (rank * gpus_per_worker for rank in range(workers))
-    return tuple(_of_gpus(machine, machine.visible[at : at + gpus_per_worker]) for at in blocks)
+    blocks = (machine.visible[at : at + each] for at in range(0, workers * each, each))
+    return tuple(_of_gpus(machine, block) for block in blocks)
 
 
 def _without_gpus(machine: Machine, workers: int) -> tuple[Home, ...]:
@@ -69,22 +67,6 @@ def _without_gpus(machine: Machine, workers: int) -> tuple[Home, ...]:
         return (Home((), (), ""),) * workers
     spread = (nodes[rank * len(nodes) // workers] for rank in range(workers))
     return tuple(Home((), (_spot_at(node),), "") for node in spread)
-
-
-def _of_one_gpu(machine: Machine, rank: int, per_worker: int) -> Home:
-    """Return the home of a worker that uses ``visible[rank]``.
-
-    With fewer workers than GPUs it may as well use the block of ``per_worker`` GPUs that is its
-    share: it has a home only where both readings agree.
-    """
-    gpu = machine.visible[rank]
-    block = machine.visible[rank * per_worker : (rank + 1) * per_worker]
-    if any(spot_of(machine, other) != spot_of(machine, gpu) for other in block):
-        indices = ",".join(runs(other.index for other in block))
-        either = f"GPU {gpu.index} or, if each worker has {per_worker}, GPUs {indices}"
-        why = f"not bound: it may use {either}, and they are on different nodes"
-        return Home((gpu,), (), f"{why}; --gpus-per-worker says which")
-    return _of_gpus(machine, (gpu,))
 
 
 def _of_gpus(machine: Machine, gpus: tuple[Gpu, ...]) -> Home:

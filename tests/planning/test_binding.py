@@ -103,21 +103,17 @@ def test_more_workers_than_gpus_are_not_bound() -> None:
     assert found[0].remark == "not bound: 4 workers for 2 GPUs"
 
 
-def test_fewer_workers_than_gpus_are_bound_where_both_readings_agree() -> None:
-    """One GPU each, or a block each: the first worker is on node 0 either way."""
-    here = machine(TWO, [0, 0, 1, 1])
+@pytest.mark.parametrize("workers", range(1, 9))
+def test_fewer_workers_than_gpus_have_the_first_ones(workers: int) -> None:
+    """Rank r uses visible[r], as every script does that calls set_device(LOCAL_RANK)."""
+    here = machine(TWO, [0, 1, 1, 0, 0, 0, 1, 1], visible=[7, 6, 5, 4, 3, 2, 1, 0])
 
-    assert masks(NODE, here, 2) == ["0-3", None]
-    assert remarks(here, 2)[1] == (
-        "not bound: it may use GPU 1 or, if each worker has 2, GPUs 2-3,"
-        " and they are on different nodes; --gpus-per-worker says which"
-    )
+    found = place(Wish(NODE), here, workers)
 
-
-def test_a_single_worker_of_many_gpus_may_use_them_all() -> None:
-    """As a script with DataParallel does."""
-    assert masks(NODE, machine(TWO, [0, 0, 1, 1]), 1) == [None]
-    assert masks(NODE, machine(TWO, [1, 1, 1, 1]), 1) == ["4-7"]
+    assert [gpu.index for each in found for gpu in each.gpus] == [7, 6, 5, 4, 3, 2, 1, 0][:workers]
+    nodes = [1, 1, 0, 0, 0, 1, 1, 0][:workers]
+    assert [str(each.cpus) for each in found] == [TWO[node] for node in nodes]
+    assert {each.remark for each in found} == {""}
 
 
 @pytest.mark.parametrize(
