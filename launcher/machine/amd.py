@@ -51,35 +51,46 @@ def list_sites(tree: Tree) -> set[str]:
     return set(pci.addresses(pci.driven_by(tree, _DRIVER, _CLASSES)))
 
 
-def nearest_cpus(tree: Tree, kfd_node: int) -> int | None:
-    """Return which of the nodes with CPUs is linked to a GPU with the least weight.
+class Topology:
+    """KFD's nodes with CPUs and the links to them; each table is parsed once."""
 
-    Args:
-        tree: where KFD's topology is.
-        kfd_node: the GPU's number there.
+    def __init__(self, tree: Tree) -> None:
+        """Read the nodes below ``tree``."""
+        self._tree = tree
+        self._with_cpus = [node.number for node in _nodes(tree) if node.has_cpus]
 
-    Returns:
-        The place among KFD's nodes with CPUs, which are the NUMA nodes with CPUs by id; None where
-        two are equally near, or none is linked.
+    @property
+    def count_with_cpus(self) -> int:
+        """How many nodes have CPUs."""
+        return len(self._with_cpus)
 
-    """
-    with_cpus = [node.number for node in _nodes(tree) if node.has_cpus]
-    if kfd_node in with_cpus:
-        return with_cpus.index(kfd_node)
-    links = f"{_NODES}/{kfd_node}/io_links"
-    weights: dict[int, int] = {}
-    for name in tree.names(links):
-        facts = _properties(tree, f"{links}/{name}")
-        target, weight = facts.get("node_to"), facts.get("weight")
-        if target in with_cpus and weight is not None:
-            weights[target] = min(weight, weights.get(target, weight))
-    nearest = [target for target, weight in weights.items() if weight == min(weights.values())]
-    return with_cpus.index(nearest[0]) if len(nearest) == 1 else None
+    def nearest_cpus(self, kfd_node: int) -> int | None:
+        """Return which of the nodes with CPUs is linked to a GPU with the least weight.
 
+        Args:
+            kfd_node: the GPU's number among KFD's nodes.
 
-def count_nodes_with_cpus(tree: Tree) -> int:
-    """Return how many nodes with CPUs KFD knows."""
-    return sum(node.has_cpus for node in _nodes(tree))
+        Returns:
+            The place among KFD's nodes with CPUs, which are the NUMA nodes with CPUs by id; None
+            where two are equally near, or none is linked.
+
+        """
+        if kfd_node in self._with_cpus:
+            return self._with_cpus.index(kfd_node)
+        weights = self._weights(kfd_node)
+        nearest = [target for target, weight in weights.items() if weight == min(weights.values())]
+        return self._with_cpus.index(nearest[0]) if len(nearest) == 1 else None
+
+    def _weights(self, kfd_node: int) -> dict[int, int]:
+        """Return the least weight of the links to each node with CPUs."""
+        links = f"{_NODES}/{kfd_node}/io_links"
+        weights: dict[int, int] = {}
+        for name in self._tree.names(links):
+            facts = _properties(self._tree, f"{links}/{name}")
+            target, weight = facts.get("node_to"), facts.get("weight")
+            if target in self._with_cpus and weight is not None:
+                weights[target] = min(weight, weights.get(target, weight))
+        return weights
 
 
 def _by_kfd(tree: Tree) -> tuple[Device, ...]:

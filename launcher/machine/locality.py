@@ -1,7 +1,8 @@
 """Which NUMA node a GPU is local to, and what told it."""
 
 from collections.abc import Mapping, Sequence
-from typing import NamedTuple
+from functools import cached_property
+from typing import TYPE_CHECKING, NamedTuple
 
 from launcher.domain.cpuset import CpuSet
 from launcher.domain.machine import NumaNode
@@ -9,6 +10,9 @@ from launcher.machine import pci
 from launcher.machine.devices import Device
 from launcher.machine.processors import Processors
 from launcher.machine.tree import Tree
+
+if TYPE_CHECKING:
+    from launcher.machine.amd import Topology
 
 
 class Locality(NamedTuple):
@@ -29,9 +33,16 @@ class Locator:
         self._tree = tree
         self._nodes: Mapping[int, NumaNode] = {node.id: node for node in nodes}
         self._processors = processors
+        self._located: dict[Device, Locality] = {}
 
     def locate(self, device: Device) -> Locality:
-        """Return the node of a GPU."""
+        """Return the node of a GPU; each is looked up once."""
+        found = self._located.get(device)
+        if found is None:
+            found = self._located[device] = self._locate(device)
+        return found
+
+    def _locate(self, device: Device) -> Locality:
         # NVML has its own view of a machine, KFD one of every machine; ours may be a container.
         return (
             self._by_bus(device.bdf)
@@ -115,14 +126,18 @@ class Locator:
     def _by_kfd(self, device: Device) -> Locality | None:
         if device.kfd_node is None:
             return None
-        from launcher.machine import amd  # noqa: PLC0415 - only where its GPUs are
-
         with_cpus = sorted(node.id for node in self._nodes.values() if node.cpus)
-        place = amd.nearest_cpus(self._tree, device.kfd_node)
+        place = self._kfd.nearest_cpus(device.kfd_node)
         # KFD has no ids of NUMA nodes, only their order; another number of them is another view.
-        if place is None or amd.count_nodes_with_cpus(self._tree) != len(with_cpus):
+        if place is None or self._kfd.count_with_cpus != len(with_cpus):
             return None
         return Locality(with_cpus[place], "KFD io_links")
+
+    @cached_property
+    def _kfd(self) -> "Topology":
+        from launcher.machine.amd import Topology  # noqa: PLC0415 - only where its GPUs are
+
+        return Topology(self._tree)
 
     def _by_single_node(self) -> Locality | None:
         allowed = self._processors.allowed

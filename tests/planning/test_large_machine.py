@@ -8,7 +8,7 @@ import pytest
 from launcher.domain.job import NumaBinding
 from launcher.machine.inspect import inspect
 from launcher.planning.binding import Wish, place
-from tests.machine_trees import dgx_a100, write_tree
+from tests.machine_trees import KFD, KfdNode, MachineFacts, dgx_a100, write_tree
 
 LIMIT = 0.3
 """Seconds: ten times what scripts/bench_machine.py is to show, for a busy machine."""
@@ -35,4 +35,26 @@ def test_a_large_machine_is_read_and_planned_for_in_no_time(large: Path, mode: N
     assert (len(found.cores), len(found.caches), len(found.nodes)) == (128, 16, 8)
     assert [gpu.numa_node for gpu in found.visible] == [3, 3, 1, 1, 7, 7, 5, 5]
     assert [place.remark for place in places] == [""] * 8
+    assert min(rounds) < LIMIT
+
+
+def test_a_machine_of_64_partitions_is_read_in_no_time(tmp_path: Path) -> None:
+    """KFD's tables are long, and are not parsed for each GPU again."""
+    parts = [
+        KfdNode(f"0000:{gpu:02x}:00.0", partition=part, links={int(gpu > 4): 20})
+        for gpu in range(1, 9)
+        for part in range(8)
+    ]
+    facts = MachineFacts(kfd=(KfdNode(), KfdNode(), *parts))
+    for properties in write_tree(tmp_path, facts).glob(f"{KFD}/*/properties"):
+        with properties.open("a") as file:
+            file.writelines(f"property_{number} {number}\n" for number in range(50))
+    rounds = []
+    for _ in range(3):
+        began = time.perf_counter()
+        found = inspect(tmp_path, {}, None, "large")
+        rounds.append(time.perf_counter() - began)
+
+    assert [gpu.numa_node for gpu in found.visible] == [0] * 32 + [1] * 32
+    assert {gpu.locality for gpu in found.visible} == {"KFD io_links"}
     assert min(rounds) < LIMIT
