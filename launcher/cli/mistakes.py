@@ -14,6 +14,10 @@ def unknown_flag(name: str, argv: Sequence[str]) -> UsageError:
     """Return the error for flag ``name``, normalised as click has it, in ``argv``."""
     place = next((n for n, word in enumerate(argv) if _is_spelling(word, name)), 0)
     typed = argv[place].partition("=")[0]
+    from launcher.cli.habits import of_another_launcher  # noqa: PLC0415 - only a mistake needs it
+
+    if foreign := of_another_launcher(argv[place:]):
+        return foreign
     meant = meanings(name.removeprefix("--"))
     if meant:
         flags = " or ".join(f"--{known}" for known in meant)
@@ -43,6 +47,11 @@ def expect_values(flags: Flags) -> None:
                 raise _needs_value(flag(name), option, f", and {value} is an option")
 
 
+def behind_script(script: str, typed: str) -> str:
+    """Return the hint for an option of the script that was typed before it."""
+    return f"an option of {script} stands after it:\n  {command(script, typed)}"
+
+
 def _is_spelling(word: str, name: str) -> bool:
     if name.startswith("--"):
         head = word.partition("=")[0]
@@ -55,7 +64,7 @@ def _unknown_hint(typed: str, rest: Sequence[str]) -> str:
     hints = [f"did you mean --{nearest}?"] if nearest else []
     script = next((word for word in rest if word.endswith(".py")), "")
     if script:
-        hints.append(f"an option of {script} stands after it:\n  {command(script, typed)}")
+        hints.append(behind_script(script, typed))
     elif not nearest:
         hints.append(f"an option of the script stands after it:\n  {command('train.py', typed)}")
     return "\n".join(hints)

@@ -28,14 +28,15 @@ TORCHRUN_FLAGS = (
 def full_name(name: str, preferred: Sequence[str] = ()) -> str:
     """Return the flag that ``name`` means, both without dashes; ``name`` with - if it is unclear.
 
-    An abbreviation of one of the ``preferred`` flags is not one of any other.
+    An abbreviation of one of the ``preferred`` flags is not one of any other, and an option of
+    another launcher is none of ours.
     """
     spelled = name.replace("_", "-")
     meant = meanings(spelled)
     among = [known for known in meant if known in preferred]
     if len(among) == 1:
         return among[0]
-    return meant[0] if len(meant) == 1 else spelled
+    return meant[0] if len(meant) == 1 and not _is_foreign(spelled) else spelled
 
 
 def meanings(name: str) -> tuple[str, ...]:
@@ -44,6 +45,18 @@ def meanings(name: str) -> tuple[str, ...]:
     if name in FLAG_NAMES or len(name) < 2:
         return (name,) if name in FLAG_NAMES else ()
     return tuple(known for known in FLAG_NAMES if known.startswith(name))
+
+
+def _is_foreign(name: str) -> bool:
+    """Return whether other launchers have an option of just this name, which is never cut short.
+
+    A line of torchrun's means here what it means there, though: its abbreviations come first.
+    """
+    if name in FLAG_NAMES or sum(known.startswith(name) for known in TORCHRUN_FLAGS) == 1:
+        return False
+    from launcher.sources.foreign_options import foreign_option  # noqa: PLC0415 - rarely needed
+
+    return foreign_option(name) is not None
 
 
 def is_flag(word: str) -> bool:

@@ -1,6 +1,6 @@
 """What to type instead: the known word that is nearest to a mistyped one, the whole line."""
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 
 from launcher.sources.files import names_in
 
@@ -31,17 +31,22 @@ def did_you_mean_command(word: str) -> str:
 
 
 def closest(word: str, known: Iterable[str]) -> str:
-    """Return the known name that ``word`` abbreviates or misspells; "" if none is near."""
+    """Return the known name that ``word`` abbreviates or misspells; "" if none is near.
+
+    The same letters in another case are nearest.
+    """
     from difflib import get_close_matches  # noqa: PLC0415 - only a mistake needs it
 
     names = sorted(known)
+    if same := [name for name in names if name.casefold() == word.casefold()]:
+        return same[0]
     abbreviated = [name for name in names if len(word) > 1 and name.startswith(word)]
     found = abbreviated or get_close_matches(word, names, n=1)
     return found[0] if found else ""
 
 
-def command(*words: str) -> str:
+def command(*words: str, before: Sequence[str] = ()) -> str:
     """Return the line to type: ``clusterrun [OPTIONS]`` and ``words``, quoted for a shell."""
     from shlex import join  # noqa: PLC0415 - only a mistake needs it
 
-    return f"clusterrun [OPTIONS] {join(words)}"
+    return f"{join([*before, 'clusterrun'])} [OPTIONS] {join(words)}"

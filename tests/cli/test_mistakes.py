@@ -30,8 +30,8 @@ OF_ANY = "an option of the script stands after it:\n  clusterrun [OPTIONS] train
             "did you mean --version?\n" + OF_SCRIPT.format("train.py", "--versoin"),
         ),
         ("--lr 0.1", "there is no option --lr", OF_ANY.format("--lr")),
-        ("-x train", "there is no option -x", OF_ANY.format("-x")),
-        ("-np 2 train", "there is no option -np", "did you mean --nproc-per-node?"),
+        ("-z train", "there is no option -z", OF_ANY.format("-z")),
+        ("--NNODES 2 train", "there is no option --NNODES", "did you mean --nnodes?"),
         (
             "--nnodes 1 --master here x",
             "--master could mean --master-addr or --master-port",

@@ -15,6 +15,7 @@ FLAGS = ("nnodes", "nproc_per_node", "numa_binding")
         ("nnode", "nnodes"),
         ("nproc", "nproc_per_node"),
         ("numa_bindign", "numa_binding"),
+        ("NNODES", "nnodes"),
         ("lr", ""),
         ("n", ""),
         ("", ""),
@@ -49,6 +50,14 @@ def test_files_beside_a_missing_one(folder: Path, path: str, suggestion: str) ->
     (folder / "jobs/main.py").touch()
 
     assert did_you_mean_file(path) == suggestion
+
+
+def test_a_file_in_another_case(folder: Path) -> None:
+    """The same letters are nearer than any others, however many of these are alike."""
+    for name in ("ok.py", "OD.py", "OK.pyi", "OKs.py"):
+        (folder / name).touch()
+
+    assert did_you_mean_file("OK.py") == "did you mean ok.py?"
 
 
 def test_files_of_the_root_folder() -> None:
