@@ -13,6 +13,8 @@ class SignalWorkers(Struct, frozen=True):
     local_ranks: frozenset[LocalRank]
     number: int
     group: bool
+    spare_failing: bool = False
+    """Leave out workers whose script has failed already: they may still print why."""
 
 
 class ForwardSignal(Struct, frozen=True):

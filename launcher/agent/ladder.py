@@ -31,11 +31,15 @@ SECONDS_TO_COLLECT = 2.0
 """For the last output once all processes are gone: a stopped terminal must not hold the end."""
 
 
-def stop(state: State, number: int) -> Decision:
-    """Ask the workers that are left to end, and give them their grace."""
+def stop(state: State, number: int, *, spare_failing: bool = True) -> Decision:
+    """Ask the workers that are left to end, and give them their grace.
+
+    One whose script has failed ends by itself, and its traceback may be the report: it gets no
+    signal before the grace is over, unless a user or scheduler sent the signal.
+    """
     if not state.alive:
         return sweep(state)
-    ask = SignalWorkers(state.alive, number, state.signal_group)
+    ask = SignalWorkers(state.alive, number, state.signal_group, spare_failing)
     return replace(state, phase=Phase.STOPPING), (ask, SetDeadline(state.rules.grace))
 
 

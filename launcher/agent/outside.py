@@ -161,7 +161,8 @@ def _disturbed(
     """End the job for a reason from outside, if there still is anything to end."""
     if state.phase is not Phase.RUNNING:
         return state, ()
-    state, actions = stop(replace(state, disturbance=reason, disturbed_at=at), polite)
+    state = replace(state, disturbance=reason, disturbed_at=at)
+    state, actions = stop(state, polite, spare_failing=False)
     return state, (*_tell(state, reason), Say(notice), *actions)
 
 

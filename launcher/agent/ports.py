@@ -119,8 +119,15 @@ class Workers(Protocol):
         """Ask for all workers of an attempt."""
         ...
 
-    def signal(self, local_ranks: Iterable[LocalRank], number: int, *, group: bool) -> None:
-        """Send a signal to workers or their groups."""
+    def signal(
+        self,
+        local_ranks: Iterable[LocalRank],
+        number: int,
+        *,
+        group: bool,
+        spare_failing: bool = False,
+    ) -> None:
+        """Send a signal to workers or their groups, or only to those whose script has not failed."""
         ...
 
     def forward(self, number: int) -> None:

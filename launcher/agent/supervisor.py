@@ -131,8 +131,8 @@ class Supervisor:
 
     def _perform(self, action: Action, state: State, plan: NodePlan) -> None:
         match action:
-            case SignalWorkers(local_ranks, number, group):
-                self._workers.signal(local_ranks, number, group=group)
+            case SignalWorkers(local_ranks, number, group, spare_failing):
+                self._workers.signal(local_ranks, number, group=group, spare_failing=spare_failing)
             case ForwardSignal(number):
                 self._workers.forward(number)
             case CollectOutput(local_rank):

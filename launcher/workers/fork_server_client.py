@@ -160,12 +160,24 @@ class ForkServer:
         else:
             self._held.spawn(worker.local_rank, request, streams)
 
-    def signal(self, local_ranks: Iterable[LocalRank], number: int, *, group: bool) -> None:
-        """Send a signal to workers, or to their groups."""
-        ranks = sorted(local_ranks)
+    def signal(
+        self,
+        local_ranks: Iterable[LocalRank],
+        number: int,
+        *,
+        group: bool,
+        spare_failing: bool = False,
+    ) -> None:
+        """Send a signal to workers or their groups, or only to those whose script has not failed."""
         if self._held is None:
             self._channel.send(
-                {"kind": "signal", "local_ranks": ranks, "number": int(number), "group": group}
+                {
+                    "kind": "signal",
+                    "local_ranks": sorted(local_ranks),
+                    "number": int(number),
+                    "group": group,
+                    "spare_failing": spare_failing,
+                }
             )
         elif number in ENDING:
             self._held.called_off = int(number)

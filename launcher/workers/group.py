@@ -122,9 +122,16 @@ class WorkerGroup:
             error_file=_error_file(worker),
         )
 
-    def signal(self, local_ranks: Iterable[LocalRank], number: int, *, group: bool) -> None:
-        """Send a signal to workers, or to their groups."""
-        self._fork_server.signal(local_ranks, number, group=group)
+    def signal(
+        self,
+        local_ranks: Iterable[LocalRank],
+        number: int,
+        *,
+        group: bool,
+        spare_failing: bool = False,
+    ) -> None:
+        """Send a signal to workers or their groups, or only to those whose script has not failed."""
+        self._fork_server.signal(local_ranks, number, group=group, spare_failing=spare_failing)
 
     def forward(self, number: int) -> None:
         """Send a signal to the workers that handle it."""

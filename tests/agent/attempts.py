@@ -160,7 +160,14 @@ class FakeWorkers:
         """Ask for all workers."""
         self._called("start", plan.world.attempt)
 
-    def signal(self, local_ranks: Iterable[LocalRank], number: int, *, group: bool) -> None:
+    def signal(
+        self,
+        local_ranks: Iterable[LocalRank],
+        number: int,
+        *,
+        group: bool,
+        spare_failing: bool = False,  # noqa: ARG002 - as Workers
+    ) -> None:
         """Send a signal to workers."""
         self._called("signal", sorted(local_ranks), number, "group" if group else "worker")
 

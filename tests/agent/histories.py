@@ -145,9 +145,15 @@ def collect(*local_ranks: int) -> tuple[CollectOutput, ...]:
     return tuple(CollectOutput(LocalRank(rank)) for rank in local_ranks)
 
 
-def ask(*local_ranks: int, number: int = signal.SIGTERM, group: bool = False) -> tuple[Action, ...]:
-    """Ask the workers to end, and give them their grace."""
-    return SignalWorkers(_ranks(local_ranks), number, group), SetDeadline(GRACE)
+def ask(*local_ranks: int, group: bool = False) -> tuple[Action, ...]:
+    """Ask the workers to end, those aside that are failing already, and give them their grace."""
+    ranks = _ranks(local_ranks)
+    return SignalWorkers(ranks, signal.SIGTERM, group, spare_failing=True), SetDeadline(GRACE)
+
+
+def hand_on(number: int, *local_ranks: int) -> tuple[Action, ...]:
+    """Send a user's signal to all workers that are left, and give them their grace."""
+    return SignalWorkers(_ranks(local_ranks), number, group=False), SetDeadline(GRACE)
 
 
 def kill(*local_ranks: int) -> tuple[Action, ...]:

@@ -43,6 +43,7 @@ from tests.agent.histories import (
     exited,
     forward,
     got,
+    hand_on,
     history,
     kill,
     killed,
@@ -188,29 +189,29 @@ SIGNALS = [
     history("SIGTERM asks all to end; the job is interrupted, though they end well", workers(2))
     .when(started(0), started(1))
     .when(got(TERM))
-    .then(Say(stopping(TERM, 2, GRACE)), ask(0, 1))
+    .then(Say(stopping(TERM, 2, GRACE)), hand_on(TERM, 0, 1))
     .when(exited(0), exited(1), printed(0), printed(1), swept())
     .then(collect(0), collect(1), SWEEP, FINISH)
     .because(Interrupted(TERM)),
     history("SIGINT is passed on as SIGINT, and its tracebacks are known", workers(2))
     .when(started(0), started(1), got(INT))
-    .then(HUSH, Say(stopping(INT, 2, GRACE)), ask(0, 1, number=INT))
+    .then(HUSH, Say(stopping(INT, 2, GRACE)), hand_on(INT, 0, 1))
     .because(Interrupted(INT)),
     history("SIGHUP ends the job as SIGTERM does", workers(1))
     .when(started(0), got(HUP))
-    .then(Say(stopping(HUP, 1, GRACE)), ask(0))
+    .then(Say(stopping(HUP, 1, GRACE)), hand_on(TERM, 0))
     .because(Interrupted(HUP)),
     history("SIGTERM may come before any worker has started", workers(2))
     .when(got(TERM))
-    .then(Say(stopping(TERM, 2, GRACE)), ask(0, 1))
+    .then(Say(stopping(TERM, 2, GRACE)), hand_on(TERM, 0, 1))
     .because(Interrupted(TERM)),
     history("the grace after a signal ends as any other", workers(1))
     .when(started(0), got(TERM), TIME_IS_UP)
-    .then(Say(stopping(TERM, 1, GRACE)), ask(0), Say(killing(1, GRACE)), kill(0))
+    .then(Say(stopping(TERM, 1, GRACE)), hand_on(TERM, 0), Say(killing(1, GRACE)), kill(0))
     .because(Interrupted(TERM)),
     history("a second Ctrl-C kills at once", workers(2))
     .when(started(0), started(1), got(INT, at=10.0))
-    .then(HUSH, Say(stopping(INT, 2, GRACE)), ask(0, 1, number=INT))
+    .then(HUSH, Say(stopping(INT, 2, GRACE)), hand_on(INT, 0, 1))
     .when(exited(0, 130))
     .then(collect(0))
     .when(got(INT, at=10.3))
@@ -218,23 +219,23 @@ SIGNALS = [
     .because(Interrupted(INT)),
     history("a third one changes nothing", workers(1))
     .when(started(0), got(INT), got(INT))
-    .then(HUSH, Say(stopping(INT, 1, GRACE)), ask(0, number=INT), kill(0))
+    .then(HUSH, Say(stopping(INT, 1, GRACE)), hand_on(INT, 0), kill(0))
     .when(got(INT))
     .because(Interrupted(INT)),
     history("a SIGTERM that comes twice within a second came once", workers(1))
     .when(started(0), got(TERM, at=10.0))
-    .then(Say(stopping(TERM, 1, GRACE)), ask(0))
+    .then(Say(stopping(TERM, 1, GRACE)), hand_on(TERM, 0))
     .when(got(TERM, at=10.9))
     .because(Interrupted(TERM)),
     history("a second SIGTERM that is meant so kills at once", workers(1))
     .when(started(0), got(TERM, at=10.0))
-    .then(Say(stopping(TERM, 1, GRACE)), ask(0))
+    .then(Say(stopping(TERM, 1, GRACE)), hand_on(TERM, 0))
     .when(got(TERM, at=11.1))
     .then(kill(0))
     .because(Interrupted(TERM)),
     history("a hangup at the heels of a Ctrl-C is an echo of it", workers(1))
     .when(started(0), got(INT, at=10.0))
-    .then(HUSH, Say(stopping(INT, 1, GRACE)), ask(0, number=INT))
+    .then(HUSH, Say(stopping(INT, 1, GRACE)), hand_on(INT, 0))
     .when(got(HUP, at=10.1))
     .because(Interrupted(INT)),
     history("a scheduler's SIGTERM does not shorten the grace after a failure", workers(2))
@@ -331,7 +332,7 @@ TERMINAL = [
 DISTURBANCES = [
     history("without a reader of our output the job ends in order", workers(2, restarts=1))
     .when(started(0), started(1), READER_GONE)
-    .then(Say(output_closed()), ask(0, 1))
+    .then(Say(output_closed()), hand_on(TERM, 0, 1))
     .when(killed(0, TERM), killed(1, signal.SIGPIPE), printed(0), printed(1), swept())
     .then(collect(0), collect(1), SWEEP, FINISH)
     .because(OutputGone()),
@@ -375,7 +376,7 @@ OTHER_NODES = [
     .then(collect(0), SWEEP),
     history("the others hear of a signal to end", workers(1, shared=True))
     .when(started(0), got(TERM))
-    .then(tell_interrupted(TERM), Say(stopping(TERM, 1, GRACE)), ask(0))
+    .then(tell_interrupted(TERM), Say(stopping(TERM, 1, GRACE)), hand_on(TERM, 0))
     .because(Interrupted(TERM)),
     history("the end of another node is ours", workers(1, shared=True))
     .when(started(0), ordered(FAILED_ELSEWHERE))

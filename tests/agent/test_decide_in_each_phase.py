@@ -30,6 +30,7 @@ from tests.agent.histories import (
     exited,
     forward,
     got,
+    hand_on,
     kill,
     killed,
     not_started,
@@ -101,9 +102,9 @@ def test_the_deadline_passes(phase: Phase, actions: tuple[Action, ...], then: Ph
 @pytest.mark.parametrize(
     ("phase", "number", "actions", "then"),
     [
-        (RUNNING, TERM, (Say(stopping(TERM, 2, GRACE)), *ask(0, 1)), STOPPING),
-        (RUNNING, HUP, (Say(stopping(HUP, 2, GRACE)), *ask(0, 1)), STOPPING),
-        (RUNNING, INT, (HUSH, Say(stopping(INT, 2, GRACE)), *ask(0, 1, number=INT)), STOPPING),
+        (RUNNING, TERM, (Say(stopping(TERM, 2, GRACE)), *hand_on(TERM, 0, 1)), STOPPING),
+        (RUNNING, HUP, (Say(stopping(HUP, 2, GRACE)), *hand_on(TERM, 0, 1)), STOPPING),
+        (RUNNING, INT, (HUSH, Say(stopping(INT, 2, GRACE)), *hand_on(INT, 0, 1)), STOPPING),
         (STOPPING, TERM, (), STOPPING),
         (STOPPING, HUP, (), STOPPING),
         (STOPPING, INT, kill(0), KILLING),
@@ -190,7 +191,7 @@ def test_a_reader_that_goes() -> None:
     """It ends a running job in order."""
     state, done = answer(until(RUNNING), READER_GONE)
 
-    assert done == (Say(output_closed()), *ask(0, 1))
+    assert done == (Say(output_closed()), *hand_on(TERM, 0, 1))
     assert state.disturbance == OutputGone()
 
 

@@ -318,6 +318,7 @@ def test_a_failure_whose_exit_is_held_back(clusterrun: Launcher) -> None:
         time.sleep(1)
         sys.exit(9)
         """,
+        *("--start-method", "fork", "--shutdown-timeout", "1"),
         workers=2,
     )
 
@@ -326,3 +327,34 @@ def test_a_failure_whose_exit_is_held_back(clusterrun: Launcher) -> None:
     assert ended.code == 1
     assert f"clusterrun: rank 0 on {HOST} failed: ValueError: the cause\n" in ended.err
     assert "\n  rank 1: failed too, exit code 9\n" in ended.err
+
+
+def test_a_failing_rank_prints_its_traceback_to_the_end(clusterrun: Launcher) -> None:
+    """The next rank that fails does not have it stopped, however long its excepthook takes."""
+    job = clusterrun.script(
+        """
+        import os, pathlib, sys, time
+        failing = pathlib.Path("failing")
+
+        def slow_hook(*error):
+            failing.touch()
+            time.sleep(0.5)
+            sys.__excepthook__(*error)
+
+        if os.environ["RANK"] == "0":
+            sys.excepthook = slow_hook
+            raise ValueError("the cause")
+        while not failing.exists():
+            time.sleep(0.01)
+        raise KeyError("a consequence")
+        """,
+        *("--start-method", "fork"),
+        workers=2,
+    )
+
+    ended = job.ended()
+
+    assert ended.code == 1
+    assert f"clusterrun: rank 0 on {HOST} failed: ValueError: the cause\n" in ended.err
+    assert "\n    ValueError: the cause\n" in ended.err
+    assert "\n  rank 1: failed too, exit code 1: KeyError: 'a consequence'\n" in ended.err

@@ -23,6 +23,7 @@ other end).
     spawn    local_rank argv env cpus mask        failed    local_rank step error pid
              startup foreground, 3 descriptors    exited    local_rank code, or signal, left
     signal   local_ranks number group             stopped   local_rank number
+             spare_failing
     forward  number                               deaf      number local_ranks
     call_off
     sweep                                         swept     survivors

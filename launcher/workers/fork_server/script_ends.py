@@ -47,6 +47,11 @@ class ScriptEnd:
         nanoseconds = int.from_bytes(noted[:_BYTES_OF_TIME], "little")
         return nanoseconds / 1e9, int.from_bytes(noted[_BYTES_OF_TIME:], "little")
 
+    @property
+    def is_failure(self) -> bool:
+        """Whether the script is known to have failed."""
+        return self.read()[1] != 0
+
 
 class ScriptEnds:
     """The notes of all workers of this node."""

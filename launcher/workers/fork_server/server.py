@@ -288,12 +288,22 @@ class ForkServer:
             if stopped is not None:
                 self.agent.send("stopped", local_rank=local_rank, number=stopped.si_status)
 
-    def signal_workers(self, local_ranks: list[int], number: int, group: bool) -> None:  # noqa: FBT001 - a field of the message
-        """Send signal ``number`` to workers that have not been reaped, or to their groups."""
+    def signal_workers(
+        self,
+        local_ranks: list[int],
+        number: int,
+        group: bool,  # noqa: FBT001 - a field of the message
+        spare_failing: bool = False,  # noqa: FBT001, FBT002 - as above
+    ) -> None:
+        """Send signal ``number`` to workers that have not been reaped, or to their groups.
+
+        With ``spare_failing`` none is sent to a worker whose script is known to have failed.
+        """
         for local_rank in local_ranks:
             pid = self.workers.get(local_rank)
-            if pid is not None:
-                send_signal(pid, number, group)
+            if pid is None or (spare_failing and self.script_ends.of(local_rank).is_failure):
+                continue
+            send_signal(pid, number, group)
 
     def forward(self, number: int) -> None:
         """Send a signal to the workers that have a handler for it or ignore it, name the others.
