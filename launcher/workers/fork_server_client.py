@@ -132,7 +132,7 @@ class ForkServer:
         streams: tuple[int, int, int],
         *,
         startup: str | None,
-        foreground: bool,
+        foreground: int,
     ) -> None:
         """Ask for one worker.
 
@@ -141,7 +141,8 @@ class ForkServer:
             worker: what only this one gets.
             streams: its stdin, stdout and stderr, which the caller may close at once.
             startup: a folder to put in front of PYTHONPATH; None for programs that aren't Python.
-            foreground: it gets the terminal that ``streams`` begin with.
+            foreground: the process group that hands it the terminal that ``streams`` begin with; 0:
+                it gets no terminal.
 
         """
         request: Message = {

@@ -106,7 +106,7 @@ class WorkerGroup:
                 worker,
                 plumbing.streams,
                 startup=str(STARTUP_FOLDER) if plan.runs_python else None,
-                foreground=self.foreground,
+                foreground=0 if self._terminal is None else self._terminal.our_group,
             )
 
     def _output(self, plan: NodePlan, worker: WorkerPlan, plumbing: Plumbing) -> WorkerOutput:

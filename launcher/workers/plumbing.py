@@ -21,14 +21,16 @@ class Plumbing:
     """Descriptors for one start; all that it opened is closed when the ``with`` block ends.
 
     ``streams`` go to the worker, ``from_stdout`` and ``from_stderr`` (None where the worker writes
-    to the terminal itself) to the relay. Standard input goes to global rank 0, /dev/null to others.
+    to the terminal itself) to the relay. The one worker that has the terminal reads from it, whatever
+    its rank; otherwise global rank 0 gets our standard input, and others /dev/null.
     """
 
     def __init__(self, worker: WorkerPlan, terminal: Terminal | None, relayed: Std) -> None:
         """Open what ``worker`` needs; the streams ``relayed`` don't bypass the relay."""
         self._opened: list[int] = []
         direct = Std.NONE if terminal is None else ~relayed
-        stdin = 0 if worker.rank == 0 else self._own(os.open(os.devnull, os.O_RDONLY))
+        reads = terminal is not None or worker.rank == 0
+        stdin = 0 if reads else self._own(os.open(os.devnull, os.O_RDONLY))
         stdout, self.from_stdout = self._stream(1, direct=Std.OUT in direct)
         stderr, self.from_stderr = self._stream(2, direct=Std.ERR in direct)
         self.streams = (stdin, stdout, stderr)

@@ -13,7 +13,8 @@ class Terminal:
     def __init__(self, descriptor: int) -> None:
         """Take the terminal's descriptor; our own group is the one to come back to."""
         self.descriptor = descriptor
-        self._our_group = os.getpgrp()
+        self.our_group = os.getpgrp()
+        """The foreground before a worker is, and after it."""
 
     @classmethod
     def shared_with_one_worker(cls, stdin: int, workers: int) -> Self | None:
@@ -28,7 +29,7 @@ class Terminal:
     def give_to(self, group: int) -> None:
         """Make ``group`` the foreground, if we are it: Ctrl-C, Ctrl-Z and reading are then its own."""
         with _undisturbed(), suppress(OSError):
-            if os.tcgetpgrp(self.descriptor) == self._our_group:
+            if os.tcgetpgrp(self.descriptor) == self.our_group:
                 os.tcsetpgrp(self.descriptor, group)
 
     def take_back_from(self, group: int) -> None:
@@ -36,7 +37,7 @@ class Terminal:
         with _undisturbed(), suppress(OSError):
             foreground = os.tcgetpgrp(self.descriptor)
             if foreground == group or not _exists(foreground):
-                os.tcsetpgrp(self.descriptor, self._our_group)
+                os.tcsetpgrp(self.descriptor, self.our_group)
 
 
 def _exists(group: int) -> bool:

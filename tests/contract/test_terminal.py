@@ -8,6 +8,7 @@ from pathlib import Path
 import psutil
 import pytest
 
+from tests.contract.debugger import free_port
 from tests.contract.launched import await_status, fork_server_of, relay_of
 from tests.contract.shell import PROMPT, Shell
 
@@ -54,6 +55,27 @@ def test_one_worker_has_the_terminal(shell: Shell) -> None:
 
     shell.expect("answer forty-two")
     assert shell.exit_code() == 0
+
+
+def test_one_worker_on_each_node_has_its_terminal(shell: Shell, tmp_path: Path) -> None:
+    """Whatever its rank: rank 1 reads from the terminal that its own node was started on."""
+    options = ["--nnodes", "2", "--nproc-per-node", "1", "--master-addr", "127.0.0.1"]
+    options += ["--master-port", str(free_port()), "--node-rank"]
+    other = Shell(tmp_path)
+    try:
+        for node_rank, terminal in enumerate((shell, other)):
+            terminal.run(
+                "import os; print(os.environ['RANK'], input('? '))", *options, str(node_rank)
+            )
+        for node_rank, terminal in enumerate((shell, other)):
+            terminal.expect(r"\? ")
+            terminal.type(f"typed at {node_rank}")
+
+        shell.expect("0 typed at 0")
+        other.expect("1 typed at 1")
+        assert (shell.exit_code(), other.exit_code()) == (0, 0)
+    finally:
+        other.close()
 
 
 def test_pdb(shell: Shell) -> None:
@@ -152,6 +174,33 @@ def test_bg(shell: Shell, workers: int) -> None:
     shell.press("Ctrl-C")
 
     assert shell.exit_code() == 130
+
+
+def test_a_restart_in_the_background(shell: Shell) -> None:
+    """The new worker leaves the terminal to the shell, too."""
+    shell.run(
+        """
+        import os, time
+        print("ready", os.getpid(), flush=True)
+        while not os.path.exists("go on"):
+            time.sleep(0.01)
+        attempt = os.environ["TORCHELASTIC_RESTART_COUNT"]
+        print("attempt", attempt, os.tcgetpgrp(0) == os.getpgrp(), flush=True)
+        raise SystemExit(attempt == "0")
+        """,
+        *("--nproc-per-node", "1", "--max-restarts", "1"),
+    )
+    worker = int(shell.expect(r"ready (\d+)").group(1))
+    shell.stop_job()
+    shell.type("bg")
+    await_status(worker, psutil.STATUS_SLEEPING)
+
+    shell.type("touch 'go on'")
+
+    shell.expect("attempt 0 False")
+    shell.expect("attempt 1 False")
+    shell.type("")
+    assert shell.exit_code() == 0
 
 
 def test_started_in_the_background(shell: Shell) -> None:

@@ -76,13 +76,16 @@ def test_input_is_for_the_first_of_all(rank: int, *, ours: bool) -> None:
     ("relayed", "redirected", "expected"),
     [
         (Std.NONE, "", [[0, 1, 2], None, None]),
-        (Std.NONE, "1", ["piped", "read", None]),
-        (Std.ERR, "", ["piped", None, "read"]),
-        (Std.ALL, "", ["piped", "read", "read"]),
+        (Std.NONE, "1", [[0, "pipe", 2], "read", None]),
+        (Std.ERR, "", [[0, 1, "pipe"], None, "read"]),
+        (Std.ALL, "", [[0, "pipe", "pipe"], "read", "read"]),
     ],
 )
 def test_the_terminal_itself(relayed: Std, redirected: str, expected: list[object]) -> None:
-    """One worker writes to it unless something is to be kept; what is no terminal goes by a pipe."""
+    """One worker of any rank reads from it, and writes to it unless something is to be kept.
+
+    What is no terminal goes by a pipe.
+    """
     said = answer_of(f"""
         from msgspec.structs import replace
         from launcher.domain.ranks import GlobalRank
@@ -93,9 +96,9 @@ def test_the_terminal_itself(relayed: Std, redirected: str, expected: list[objec
         terminal = Terminal.shared_with_one_worker(0, 1)
         if {redirected!r}:
             os.dup2(os.open(os.devnull, os.O_WRONLY), int({redirected!r}))
-        worker = replace(worker_of(0), rank=GlobalRank(0))
+        worker = replace(worker_of(0), rank=GlobalRank(8))
         with Plumbing(worker, terminal, Std({relayed.value})) as plumbing:
-            direct = plumbing.streams if plumbing.streams == (0, 1, 2) else "piped"
+            direct = [stream if stream < 3 else "pipe" for stream in plumbing.streams]
             ends = [plumbing.from_stdout, plumbing.from_stderr]
             answer(direct, *(end and "read" for end in ends))
     """)

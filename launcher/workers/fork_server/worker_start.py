@@ -88,14 +88,19 @@ def become_worker(
             os._exit(127)
 
 
-def enter_session(foreground: bool, terminal: int) -> None:  # noqa: FBT001 - a field of the message
-    """Lead a group of our own: in the terminal's session as its foreground, or in a new one."""
+def enter_session(foreground: int, terminal: int) -> None:
+    """Lead a group of our own: in a new session, or as the foreground in place of that group.
+
+    Where a shell (``bg``) or another launcher has the terminal by now, it keeps it.
+    """
     if not foreground:
         os.setsid()
         return
     os.setpgid(0, 0)
-    # SIGTTOU is still ignored here, or this call would stop us.
-    os.tcsetpgrp(terminal, os.getpid())
+    # 0 is a group outside of our PID namespace.
+    if os.tcgetpgrp(terminal) in {foreground, 0}:
+        # SIGTTOU is still ignored here, or this call would stop us.
+        os.tcsetpgrp(terminal, os.getpid())
 
 
 def die_with_parent(parent: int) -> None:
