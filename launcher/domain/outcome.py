@@ -1,10 +1,22 @@
 """How a job ended on this node: the fate of every worker, and the reason for the end."""
 
 import signal
-from typing import ClassVar, assert_never
+from typing import Annotated, ClassVar, assert_never
 
 from msgspec import Struct
 
+from launcher.domain.bounds import (
+    COUNTED,
+    Count,
+    ExitStatus,
+    Line,
+    Name,
+    ProcessId,
+    Seconds,
+    SignalNumber,
+    Text,
+    WallClock,
+)
 from launcher.domain.ranks import GlobalRank, LocalRank
 from launcher.errors import ExitCode, exit_code_of_signal
 
@@ -12,7 +24,7 @@ from launcher.errors import ExitCode, exit_code_of_signal
 class Exited(Struct, frozen=True, tag=True):
     """Ended by itself with exit code ``code``."""
 
-    code: int
+    code: ExitStatus
 
     @property
     def succeeded(self) -> bool:
@@ -23,15 +35,15 @@ class Exited(Struct, frozen=True, tag=True):
 class Killed(Struct, frozen=True, tag=True):
     """Ended by signal ``number``."""
 
-    number: int
+    number: SignalNumber
     succeeded: ClassVar[bool] = False
 
 
 class NotStarted(Struct, frozen=True, tag=True):
     """Never ran the program: the ``step`` of the start that failed, and its ``error``."""
 
-    step: str
-    error: str
+    step: Name
+    error: Line
     succeeded: ClassVar[bool] = False
 
 
@@ -41,28 +53,28 @@ Ending = Exited | Killed | NotStarted
 class Fate(Struct, frozen=True):
     """How one worker of one attempt ended, with all that the report says of it."""
 
-    rank: GlobalRank
-    local_rank: LocalRank
-    host: str
-    pid: int
+    rank: Annotated[GlobalRank, COUNTED]
+    local_rank: Annotated[LocalRank, COUNTED]
+    host: Name
+    pid: ProcessId
     """0 where there never was a process to speak of."""
     ending: Ending
     stopped_by_us: bool
     """It ended after we had signalled it: not a cause."""
-    clock: float
+    clock: WallClock
     """When it failed, else when it ended: its own host's wall clock, seconds since the epoch.
 
     For people; what is earlier is told by ages, since clocks of hosts need not agree.
     """
-    ran_for: float
+    ran_for: Seconds
     """Seconds from its start to its end."""
-    tail: str
+    tail: Text
     """The last lines of its standard error; "" where that was the terminal's own."""
-    log: str
+    log: Line
     """The file that holds its standard error; "" without ``--log-dir``."""
-    error: str
+    error: Text
     """What it wrote to its TORCHELASTIC_ERROR_FILE, undecoded JSON; "" if nothing."""
-    out_of_memory: str
+    out_of_memory: Line
     """Evidence that the kernel's OOM killer struck here, in words; "" if it did not."""
 
 
@@ -79,7 +91,7 @@ class WorkerFailed(Struct, frozen=True, tag=True):
 class Interrupted(Struct, frozen=True, tag=True):
     """Signal ``number`` came from outside and ended the job in order."""
 
-    number: int
+    number: SignalNumber
 
 
 class OutputGone(Struct, frozen=True, tag=True):
@@ -89,17 +101,17 @@ class OutputGone(Struct, frozen=True, tag=True):
 class HelperFailed(Struct, frozen=True, tag=True):
     """A process of ours died: its ``name`` and ``how``; ``signal`` is 0 if it exited by itself."""
 
-    name: str
-    how: str
-    signal: int
+    name: Line
+    how: Line
+    signal: SignalNumber
 
 
 class NodeLost(Struct, frozen=True, tag=True):
     """The agent of node ``node_rank`` on ``host`` is gone, or the network to it."""
 
-    node_rank: int
-    host: str
-    how: str = "is gone"
+    node_rank: Count
+    host: Name
+    how: Line = "is gone"
     """What is known of it: or "has been silent for 15 s"."""
 
 

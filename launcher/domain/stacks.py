@@ -4,6 +4,8 @@ from collections.abc import Iterable
 
 from msgspec import Struct
 
+from launcher.domain.bounds import Count, Text
+
 MOST_GROUPS = 20
 """Different stacks that are told; each rank's own is in its log, where that keeps its stderr."""
 
@@ -14,8 +16,8 @@ LONGEST = 8 << 10
 class StackGroup(Struct, frozen=True):
     """Ranks whose stacks are alike, or that have none for the same reason."""
 
-    ranks: tuple[int, ...]
-    text: str
+    ranks: tuple[Count, ...]
+    text: Text
     """The stack; or why there is none."""
     found: bool = True
 

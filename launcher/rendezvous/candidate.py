@@ -5,6 +5,7 @@ from binascii import crc32
 from collections.abc import Mapping
 from typing import NamedTuple
 
+from launcher.domain.bounds import as_line, as_name
 from launcher.rendezvous.invitation import Introduction, Invitation
 from launcher.rendezvous.surroundings import Surroundings
 from launcher.rendezvous.wire import Hello
@@ -27,7 +28,7 @@ def hello_of(introduction: Introduction, nodes: str) -> Hello:
         identity=os.urandom(8).hex(),
         run_id=introduction.run_id,
         user_id=introduction.user_id,
-        host=introduction.host,
+        host=as_name(introduction.host),
         pid=introduction.pid,
         rank=introduction.rank,
         workers=introduction.workers,
@@ -43,9 +44,9 @@ def _bounded(values: Mapping[str, str]) -> dict[str, str]:
 
 def _bounded_value(value: str) -> str:
     """Make a long value short in such a way that different ones stay different."""
-    # Arguments are bytes, and need not be UTF-8.
+    # A path is bytes, and need not be UTF-8.
     encoded = value.encode(errors="backslashreplace")
-    text = encoded.decode()
+    text = as_line(encoded.decode())
     if len(text) <= LONGEST_VALUE:
         return text
     return f"{text[:LONGEST_VALUE]}... ({len(text)} characters, {crc32(encoded):08x})"

@@ -29,6 +29,7 @@ from launcher.rendezvous.coordinator_state import (
     Terms,
     Ticked,
 )
+from launcher.rendezvous.own_workers import is_about_its_own
 from launcher.rendezvous.patience import SECONDS_BETWEEN_NOTICES, SECONDS_TO_FIRST_NOTICE
 from launcher.rendezvous.wire import Suspension, Waiting
 
@@ -68,10 +69,8 @@ def decide(state: State, happening: Happening, choose_cause: ChooseCause) -> Dec
             state, replies = gathering.complete(replace(state, callers=state.callers - 1), at)
             return state, (*notes, *replies)
         case Introduced():
-            # A terminal obeys what a host name may hold.
-            hello = replace(happening.hello, host=notices.plain(happening.hello.host))
             state = replace(state, callers=state.callers - 1)
-            return gathering.introduced(state, replace(happening, hello=hello))
+            return gathering.introduced(state, happening)
         case Heard(connection) if connection not in state.ranks:
             # It is no member of a running job, and says what only such a one would.
             return state, (HangUp((connection,)),)
@@ -81,6 +80,8 @@ def decide(state: State, happening: Happening, choose_cause: ChooseCause) -> Dec
             # Of an attempt that is over: whatever it was, all have stopped for it already.
             return state, ()
         case Heard(connection, message) if message.attempt > state.attempt:
+            return state, (HangUp((connection,)),)
+        case Heard(connection, message) if not is_about_its_own(state, connection, message):
             return state, (HangUp((connection,)),)
         case Heard():
             return ending.heard(state, happening, choose_cause)

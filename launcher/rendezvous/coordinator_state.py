@@ -132,6 +132,8 @@ class State(Struct, frozen=True):
     """Who was refused alone and why, the first few; each is said once."""
     ranks: Mapping[int, int] = field(default_factory=dict)
     """Once running: the node rank of each connection."""
+    first_ranks: Mapping[int, int] = field(default_factory=dict)
+    """Once running: the rank of the first worker of each connection."""
     attempt: int = 0
     previous: WorkerFailed | None = None
     """What ended the attempt before; None in the first one."""

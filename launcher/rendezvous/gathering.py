@@ -149,11 +149,18 @@ def complete(state: State, at: float) -> Decision:
     ranks = node_ranks(state.members, state.claims, state.terms.nodes)
     notes = () if len(ranks) == state.terms.nodes else (Say(notices.begins_without(state)),)
     terms = replace(state.terms, nodes=len(ranks))
-    state = replace(state, terms=terms, phase=Phase.RUNNING, ranks=ranks, next_notice=NEVER)
-    host = state.terms.hello.host
+    first = worlds(terms, state.members, ranks, state.attempt, terms.master_port)
+    state = replace(
+        state,
+        terms=terms,
+        phase=Phase.RUNNING,
+        ranks=ranks,
+        first_ranks={each: world.first_rank for each, world in first.items()},
+        next_notice=NEVER,
+    )
+    host = terms.hello.host
     # The workers' port must be free before anybody can start a worker.
-    door: tuple[Reply, ...] = () if state.terms.open_for_good else (CloseDoor(),)
-    first = worlds(state.terms, state.members, ranks, state.attempt, state.terms.master_port)
+    door: tuple[Reply, ...] = () if terms.open_for_good else (CloseDoor(),)
     return state, (
         *door,
         *notes,

@@ -1,11 +1,21 @@
-"""What a member says of its workers' fates: all that a report needs, and no more than may travel."""
+"""What a member says of its workers: all that a report needs, and nothing that may not travel."""
 
 from collections.abc import Sequence
 
 from msgspec.structs import replace
 
-from launcher.domain.outcome import Fate, HelperFailed, Interrupted, OutputGone, Reason
-from launcher.rendezvous.wire import MAXIMUM_FRAME, AgedFate, Disturbance, Done, Failing
+from launcher.domain.bounds import as_line, as_name, as_seconds, as_text, as_wall_clock
+from launcher.domain.outcome import (
+    Ending,
+    Fate,
+    HelperFailed,
+    Interrupted,
+    NotStarted,
+    OutputGone,
+    Reason,
+)
+from launcher.domain.stacks import StackGroup
+from launcher.rendezvous.wire import MAXIMUM_FRAME, AgedFate, Disturbance, Done, Failing, Stacks
 
 _SPACE = MAXIMUM_FRAME // 8
 """Characters for all tails and error files of one message; each may take four bytes."""
@@ -16,7 +26,7 @@ _MOST_OF_ONE = 16 << 10
 
 def failing(attempt: int, fate: Fate, age: float) -> Failing:
     """Return the message that a worker failed ``age`` seconds ago."""
-    return Failing(attempt, _shortened(fate, _MOST_OF_ONE), max(0.0, age))
+    return Failing(attempt, _fitted(fate, _MOST_OF_ONE), as_seconds(age))
 
 
 def done(attempt: int, fates: Sequence[Fate], now: float, disturbance: Reason | None) -> Done:
@@ -25,21 +35,40 @@ def done(attempt: int, fates: Sequence[Fate], now: float, disturbance: Reason | 
     most = min(_MOST_OF_ONE, _SPACE // max(1, 2 * failures))
     return Done(
         attempt,
-        tuple(AgedFate(_shortened(fate, most), max(0.0, now - fate.clock)) for fate in fates),
+        tuple(AgedFate(_fitted(fate, most), as_seconds(now - fate.clock)) for fate in fates),
         _from_outside(disturbance),
     )
 
 
-def _shortened(fate: Fate, most: int) -> Fate:
-    # A path is bytes, and need not be UTF-8.
-    fate = replace(fate, log=fate.log.encode(errors="replace").decode())
+def stacks(attempt: int, number: int, groups: Sequence[StackGroup]) -> Stacks:
+    """Return the answer to the coordinator's question with this ``number``."""
+    return Stacks(
+        attempt, number, tuple(replace(group, text=as_text(group.text)) for group in groups)
+    )
+
+
+def _fitted(fate: Fate, most: int) -> Fate:
+    fate = replace(
+        fate,
+        host=as_name(fate.host),
+        ending=_fitted_ending(fate.ending),
+        clock=as_wall_clock(fate.clock),
+        ran_for=as_seconds(fate.ran_for),
+        log=as_line(fate.log),
+        out_of_memory=as_line(fate.out_of_memory),
+    )
     if fate.ending.succeeded:
         # Nobody asks for its last words.
         return replace(fate, tail="", error="")
     # Half a JSON text is none.
-    return replace(
-        fate, tail=fate.tail[-most:], error=fate.error if len(fate.error) <= most else ""
-    )
+    error = fate.error if len(fate.error) <= most else ""
+    return replace(fate, tail=as_text(fate.tail[-most:]), error=as_text(error))
+
+
+def _fitted_ending(ending: Ending) -> Ending:
+    if isinstance(ending, NotStarted):
+        return NotStarted(as_name(ending.step), as_line(ending.error))
+    return ending
 
 
 def _from_outside(disturbance: Reason | None) -> Disturbance | None:

@@ -2,6 +2,7 @@
 
 import select
 
+from launcher.domain.bounds import as_name
 from launcher.domain.facts import Fact
 from launcher.errors import RendezvousError
 from launcher.rendezvous.candidate import Candidate
@@ -133,7 +134,7 @@ def _terms(invitation: Invitation, hello: Hello, master_port: int) -> Terms:
         master_addr=invitation.host.value,
         master_port=master_port,
         timeout=invitation.timeout,
-        hosts=invitation.hosts,
+        hosts=tuple(as_name(host) for host in invitation.hosts),
         strict=invitation.strict,
         rhythm=invitation.rhythm,
         restarts=invitation.restarts,

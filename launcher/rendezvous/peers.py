@@ -34,7 +34,6 @@ from launcher.rendezvous.wire import (
     FromCoordinator,
     FromMember,
     GiveStacks,
-    Stacks,
     StacksOfAll,
     Still,
     Stop,
@@ -156,7 +155,7 @@ class Peers:
 
     def tell_stacks(self, number: int, groups: Sequence[StackGroup]) -> None:
         """Answer the coordinator's question."""
-        self._tell(Stacks(self._world.attempt, number, tuple(groups)))
+        self._tell(letters.stacks(self._world.attempt, number, groups))
 
     def tell_still(self, seconds: float) -> None:
         """Say that nothing has moved here for so long; 0: something does again."""

@@ -15,6 +15,7 @@ from launcher.rendezvous.coordinator_state import (
     StackRound,
     State,
 )
+from launcher.rendezvous.own_workers import is_about_its_own
 from launcher.rendezvous.wire import AboutStacks, AskStacks, GiveStacks, Stacks, StacksOfAll, Still
 
 SECONDS_TO_ANSWER = 4.0
@@ -41,6 +42,8 @@ def overheard(state: State, connection: int, message: AboutStacks, at: float) ->
             return _ask(state, at, 0.0, host)
         case Still(_, seconds):
             return _still(state, connection, seconds, at)
+        case Stacks() if not is_about_its_own(state, connection, message):
+            return state, (HangUp((connection,)),)
         case Stacks():
             return _answered(state, connection, message)
         case _:
@@ -91,13 +94,10 @@ def _answered(state: State, connection: int, stacks: Stacks) -> Decision:
     current = state.stacks.round
     if current is None or current.number != stacks.number or connection in current.answered:
         return state, ()
-    # No node has more ranks than workers, whatever it says.
-    workers = state.members[connection].workers
-    told = (replace(group, ranks=group.ranks[:workers]) for group in stacks.groups)
     current = replace(
         current,
         answered=current.answered | {connection},
-        groups=grouped((*current.groups, *told), MOST_KEPT),
+        groups=grouped((*current.groups, *stacks.groups), MOST_KEPT),
     )
     state = replace(state, stacks=replace(state.stacks, round=current))
     return timed_out(state) if current.answered.issuperset(_present(state)) else (state, ())

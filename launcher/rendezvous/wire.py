@@ -1,7 +1,8 @@
 """What agents say to each other: typed messages in msgpack, in frames of bounded length.
 
 A frame is the length of its body (4 bytes, big-endian) and the body. Times never travel, ages do:
-no two clocks need agree.
+no two clocks need agree. What a value may be is said by its type (``launcher.domain.bounds``); a
+message with any other value is refused, so that nothing behind the codec has to check it again.
 """
 
 from collections.abc import Iterator
@@ -11,6 +12,15 @@ from typing import Annotated, Generic, TypeVar
 import msgspec
 from msgspec import Meta, Struct
 
+from launcher.domain.bounds import (
+    Count,
+    Line,
+    Name,
+    ProcessId,
+    RunId,
+    Seconds,
+    Text,
+)
 from launcher.domain.outcome import Fate, HelperFailed, Interrupted, OutputGone, Reason
 from launcher.domain.stacks import StackGroup
 from launcher.domain.world import World
@@ -26,27 +36,23 @@ _LENGTH_BYTES = 4
 Disturbance = Interrupted | OutputGone | HelperFailed
 """What ends a job from outside its workers, on a node that lives to tell."""
 
-Name = Annotated[str, Meta(max_length=255)]
-Attempt = Annotated[int, Meta(ge=0)]
-Text = Annotated[str, Meta(max_length=1 << 14)]
-
 
 class Hello(Struct, frozen=True, tag=True):
     """A member introduces itself."""
 
     identity: Name
     """Random, one for each agent: tells an agent that has reached itself."""
-    run_id: Name
+    run_id: RunId
     """"" where none was given: then node 0's holds."""
-    user_id: int
+    user_id: Annotated[int, Meta(ge=0, lt=1 << 32)]
     host: Name
-    pid: int
-    rank: Annotated[int, Meta(ge=0)] | None
+    pid: ProcessId
+    rank: Count | None
     """None: any that is free."""
     workers: Annotated[int, Meta(ge=1, le=1 << 20)]
-    must: dict[Name, Text]
+    must: dict[Name, Line]
     """What all nodes must say alike, by name."""
-    should: dict[Name, Text]
+    should: dict[Name, Line]
     """What they had better say alike."""
     role: Name = "default"
     """Of its workers: ranks are counted within a role, too."""
@@ -55,15 +61,15 @@ class Hello(Struct, frozen=True, tag=True):
 class Failing(Struct, frozen=True, tag=True):
     """The first worker of this node failed, ``age`` seconds ago; more may follow in ``Done``."""
 
-    attempt: Attempt
+    attempt: Count
     fate: Fate
-    age: float
+    age: Seconds
 
 
 class Disturbed(Struct, frozen=True, tag=True):
     """Something other than a worker ends the job on this node."""
 
-    attempt: Attempt
+    attempt: Count
     disturbance: Disturbance
 
 
@@ -71,13 +77,13 @@ class AgedFate(Struct, frozen=True):
     """A worker that ended ``age`` seconds ago."""
 
     fate: Fate
-    age: float
+    age: Seconds
 
 
 class Done(Struct, frozen=True, tag=True):
     """No worker of this node is left; ``disturbance`` is what ended them from outside."""
 
-    attempt: Attempt
+    attempt: Count
     fates: tuple[AgedFate, ...]
     disturbance: Disturbance | None
 
@@ -89,22 +95,22 @@ class Alive(Struct, frozen=True, tag=True):
 class AskStacks(Struct, frozen=True, tag=True):
     """A user of this node wants to know where all ranks of all nodes are."""
 
-    attempt: Attempt
+    attempt: Count
 
 
 class Stacks(Struct, frozen=True, tag=True):
     """The answer to a ``GiveStacks``, by global rank."""
 
-    attempt: Attempt
-    number: int
+    attempt: Count
+    number: Count
     groups: tuple[StackGroup, ...]
 
 
 class Still(Struct, frozen=True, tag=True):
     """No worker of this node has printed or ended for so many seconds; 0: one has again."""
 
-    attempt: Attempt
-    seconds: float
+    attempt: Count
+    seconds: Seconds
 
 
 AboutStacks = AskStacks | Stacks | Still
@@ -139,14 +145,14 @@ class Refused(Struct, frozen=True, tag=True):
     """You can't come in: ``text`` says why, ``hint`` what to type."""
 
     refusal: Refusal
-    text: Text
+    text: Line
     hint: Text
 
 
 class Waiting(Struct, frozen=True, tag=True):
     """A line for people: for whom the job waits."""
 
-    text: Text
+    text: Line
 
 
 class WorldFormed(Struct, frozen=True, tag=True):
@@ -159,15 +165,15 @@ class WorldFormed(Struct, frozen=True, tag=True):
 class Stop(Struct, frozen=True, tag=True):
     """The attempt ends: stop your workers."""
 
-    attempt: Attempt
-    why: Text
+    attempt: Count
+    why: Line
 
 
 class Verdict(Struct, frozen=True, tag=True):
     """All nodes are done: the one reason that all of them report."""
 
     reason: Reason
-    no_restart: Text
+    no_restart: Line
     """As in ``Outcome``."""
 
 
@@ -181,9 +187,9 @@ class Again(Struct, frozen=True, tag=True):
 class GiveStacks(Struct, frozen=True, tag=True):
     """Tell the stacks of your workers."""
 
-    attempt: Attempt
-    number: int
-    still_for: float
+    attempt: Count
+    number: Count
+    still_for: Seconds
     """Nothing has moved anywhere for so many seconds; 0: a user wants to know."""
     host: Name
     """Where that user asked; "" on node 0."""
@@ -193,7 +199,7 @@ class StacksOfAll(Struct, frozen=True, tag=True):
     """For node 0: the stacks of all ranks, and the nodes that did not tell theirs."""
 
     groups: tuple[StackGroup, ...]
-    missing: tuple[str, ...]
+    missing: tuple[Line, ...]
 
 
 FromCoordinator = (

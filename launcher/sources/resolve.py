@@ -10,6 +10,7 @@ from typing import Any, TypeVar
 
 from msgspec import Struct
 
+from launcher.domain.bounds import as_run_id
 from launcher.domain.cpuset import CpuSet
 from launcher.domain.facts import Fact
 from launcher.domain.job import JobSpec, Program, ProgramKind, StartMethod
@@ -36,7 +37,6 @@ from launcher.sources.said import (
     Flags,
     JobFile,
     Said,
-    find,
     said_by_flags,
     said_by_variables,
     settle,
@@ -247,7 +247,7 @@ def _job(
         port_candidates=meeting.port_candidates,
         rdzv_endpoint=meeting.rdzv_endpoint,
         token=find_token(sources, around.variables),
-        run_id=_run_id(sources, shape, around),
+        run_id=settle(options.RUN_ID, sources, _run_id_otherwise(shape, around)),
         python=find_interpreter(interpreter, _search_path(env, around)),
         env=env,
         log_dir=find_log_dir(sources),
@@ -297,14 +297,11 @@ def _fewest_nodes(sources: Sequence[Said], shape: Shape) -> Fact[int]:
     return fewest if fewest.value <= shape.nnodes.value else shape.nnodes
 
 
-def _run_id(sources: Sequence[Said], shape: Shape, around: Surroundings) -> Fact[str]:
-    said = find(options.RUN_ID, sources)
-    if said is not None or shape.run_id is None:
-        return said or Fact(around.process.run_id, "default")
-    try:
-        return options.RUN_ID.read(shape.run_id)
-    except UsageError as error:
-        raise UsageError(error.message, "give the run another name: --run-id NAME") from None
+def _run_id_otherwise(shape: Shape, around: Surroundings) -> Fact[str]:
+    if shape.run_id is None:
+        return Fact(around.process.run_id, "default")
+    # What a cluster calls a job need not be the name of a folder.
+    return Fact(as_run_id(shape.run_id.value), shape.run_id.origin)
 
 
 def _default_python(around: Surroundings) -> Fact[str]:

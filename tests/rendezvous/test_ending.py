@@ -48,12 +48,34 @@ def test_success_is_when_every_node_has_said_so() -> None:
 def test_the_first_failure_stops_every_node_at_once() -> None:
     """And later ones nobody any more."""
     job = running(3)
-    job.fails(1, fate(3, 7))
+    job.fails(1, fate(1, 7))
     first = dict(job.stops)
-    job.fails(2, fate(4, 1))
+    job.fails(2, fate(2, 1))
 
-    assert first == dict.fromkeys((0, 1, 2), "rank 3 on n1 failed")
+    assert first == dict.fromkeys((0, 1, 2), "rank 1 on n1 failed")
     assert job.stops == first
+
+
+@pytest.mark.parametrize("rank", [0, 3, 9])
+def test_a_member_that_reports_a_rank_of_another_node_is_lost(rank: int) -> None:
+    """Nobody else knows what became of that worker, and what else it says can't be true either."""
+    job = Replay(terms(3, workers=1))
+    job.joins(1, rank=1, workers=2)
+    job.joins(2, rank=2)
+    job.fails(1, fate(rank, 7))
+    job.is_done(1, [(fate(1), 1.0), (fate(2), 1.0)])
+
+    assert job.hung_up_on == [1]
+    assert job.stops == dict.fromkeys((0, 2), "node 1 (n1) is gone")
+
+
+def test_a_report_of_another_nodes_rank_is_no_report() -> None:
+    """Not even beside the member's own."""
+    job = running(2)
+    job.is_done(1, [(fate(1), 1.0), (fate(0, 3), 1.0)])
+
+    assert job.hung_up_on == [1]
+    assert job.stops == {0: "node 1 (n1) is gone"}
 
 
 def test_a_flood_of_disturbances_is_not_kept() -> None:
@@ -71,7 +93,8 @@ def test_a_flood_of_disturbances_is_not_kept() -> None:
 
 def test_one_cause_for_all_nodes() -> None:
     """The earliest failure by age, whoever is heard first."""
-    job = running(2)
+    job = Replay(terms(2, workers=2))
+    job.joins(1, workers=2)
     cause, echo = fate(3, 7), fate(0, 1)
     job.fails(0, echo)
     job.now = 10.0
@@ -90,8 +113,8 @@ def test_who_chooses_the_cause_sees_all_fates_in_the_order_of_their_ends() -> No
         seen.extend(each.rank for each in fates)
         return fates[0]
 
-    job = Replay(terms(2), choose)
-    job.joins(1)
+    job = Replay(terms(2, workers=2), choose)
+    job.joins(1, workers=2)
     job.now = 100.0
     job.is_done(0, [(fate(0, 1), 5.0), (fate(1, 1), 1.0)])
     job.now = 103.0

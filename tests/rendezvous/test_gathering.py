@@ -327,15 +327,6 @@ def test_strangers_get_a_few_lines_and_no_more() -> None:
     assert len([reply for reply in job.replies if isinstance(reply, Say)]) == 16
 
 
-def test_host_names_can_not_play_with_the_terminal() -> None:
-    """What others say of themselves is printed here."""
-    job = Replay(terms(2))
-
-    job.joins(1, host="\x1b[2Jn1\n", user_id=3)
-
-    assert job.notices[0].startswith("refused ?[2Jn1? (pid 11)")
-
-
 def test_who_speaks_of_workers_before_there_are_any_is_hung_up_on() -> None:
     """It is none of ours."""
     job = Replay(terms(3))

@@ -51,12 +51,13 @@ WORLD = world(2)
 class Job:
     """The nodes of one job, each as its agent sees the others."""
 
-    def __init__(self, nodes: int, invited: Invitation | None = None) -> None:
+    def __init__(self, nodes: int, invited: Invitation | None = None, *, workers: int = 1) -> None:
         invited = invited or invitation(free_port(), nodes)
         self.said = [Said() for _ in range(nodes)]
 
         def join_as(number: int) -> Peers:
-            peers = join(invited, introduction(number), surroundings(self.said[number]), b"")
+            said = introduction(number, workers=workers)
+            peers = join(invited, said, surroundings(self.said[number]), b"")
             assert isinstance(peers, Peers)
             return peers
 
@@ -289,12 +290,14 @@ def test_it_is_an_event_source(job: Job) -> None:
     assert list(source.events(time.monotonic())) == []
 
 
-def test_long_last_words_reach_all(job: Job) -> None:
+def test_long_last_words_reach_all(stack: ExitStack) -> None:
     """Messages larger than what a socket takes at once."""
+    job = Job(3, workers=64)
+    stack.callback(job.close)
     tail = "x" * (16 << 10)
-    fates = [fate(rank, 1, tail=tail) for rank in range(64)]
-    for peers in job.nodes:
-        peers.tell_done(fates, 0.0, None)
+    for number, peers in enumerate(job.nodes):
+        ranks = range(64 * number, 64 * (number + 1))
+        peers.tell_done([fate(rank, 1, tail=tail) for rank in ranks], 0.0, None)
 
     (first, *others) = job.reasons()
 

@@ -149,11 +149,12 @@ def test_strangers_and_the_end() -> None:
 
 
 def test_ranks_that_a_node_can_t_have() -> None:
-    """It has one worker; whatever it makes up is cut short, and an empty group does no harm."""
-    job = running(2)
+    """It has one worker: who makes up others is lost; an empty group does no harm."""
+    job = running(3)
     job.says_of_stacks(0, AskStacks(0))
-    made_up = (StackGroup((), F), StackGroup(tuple(range(100)), G))
-    job.says_of_stacks(1, Stacks(0, 1, made_up))
+    job.says_of_stacks(2, Stacks(0, 1, (StackGroup((), F), StackGroup((2,), G))))
+    job.says_of_stacks(1, Stacks(0, 1, (StackGroup((1, 2), G),)))
     answers(job, 0, F)
 
-    assert shown(job) == [(OWN, StacksOfAll((StackGroup((0,), G), StackGroup((0,), F)), ()))]
+    assert job.hung_up_on == [1]
+    assert shown(job) == [(OWN, StacksOfAll((StackGroup((0,), F), StackGroup((2,), G)), ()))]

@@ -5,10 +5,19 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from launcher.domain.outcome import HelperFailed, Interrupted, Killed, NodeLost, WorkerFailed
+from launcher.domain.outcome import (
+    HelperFailed,
+    Interrupted,
+    Killed,
+    NodeLost,
+    NotStarted,
+    WorkerFailed,
+)
 from launcher.domain.ranks import GlobalRank, NodeRank
 from launcher.domain.stacks import StackGroup
 from launcher.domain.world import World
+from launcher.rendezvous.candidate import hello_of
+from launcher.rendezvous.letters import done, failing, stacks
 from launcher.rendezvous.wire import (
     FROM_COORDINATOR,
     FROM_MEMBERS,
@@ -36,7 +45,7 @@ from launcher.rendezvous.wire import (
     WorldFormed,
     framed,
 )
-from tests.rendezvous.nodes import fate, hello
+from tests.rendezvous.nodes import fate, hello, introduction
 
 WORLD = World(
     run_id="run",
@@ -126,9 +135,9 @@ def test_who_is_not_known_yet_may_say_less() -> None:
 
 def test_the_longest_message_is_heard() -> None:
     """The bound itself is inside."""
-    message = Failing(0, fate(0, 1, tail=""), 0.0)
-    room = MAXIMUM_FRAME - len(framed(message)) - 100
-    message = Failing(0, fate(0, 1, tail="x" * room), 0.0)
+    group = StackGroup((0,), "x" * 8000)
+    count = MAXIMUM_FRAME // len(framed(Stacks(0, 1, (group,))))
+    message = Stacks(0, 1, (group,) * count)
 
     assert list(FROM_MEMBERS.take(bytearray(framed(message)))) == [message]
 
@@ -171,14 +180,113 @@ def test_a_member_can_not_speak_as_the_coordinator() -> None:
         list(FROM_MEMBERS.take(bytearray(framed(Stop(0, "because")))))
 
 
+CLEAR_SCREEN = "\x1b[2J"
+
+
+def of_member(message: FromMember, **wrong: object) -> tuple[FromMember, dict[str, object]]:
+    """Return a message and what is put into its fields, or into those of the fate in it."""
+    return message, wrong
+
+
 @pytest.mark.parametrize(
-    "wrong",
-    [{"rank": -1}, {"workers": 0}, {"host": "h" * 256}, {"pid": "12"}, {"must": {"nnodes": 2}}],
+    ("message", "wrong"),
+    [
+        of_member(hello(1), rank=-1),
+        of_member(hello(1), workers=0),
+        of_member(hello(1), host="h" * 256),
+        of_member(hello(1), host=f"{CLEAR_SCREEN}n1"),
+        of_member(hello(1), host="n1\nclusterrun: error: no"),
+        of_member(hello(1), host="n1\u202e"),
+        of_member(hello(1), pid="12"),
+        of_member(hello(1), must={"nnodes": 2}),
+        of_member(hello(1), must={"nnodes": "2\x9b2J"}),
+        of_member(hello(1), run_id="../../etc"),
+        of_member(hello(1), run_id=".."),
+        of_member(Failing(0, KILLED, 0.0), rank=-1),
+        of_member(Failing(0, KILLED, 0.0), ending={"type": "Exited", "code": 256}),
+        of_member(Failing(0, KILLED, 0.0), ending={"type": "Exited", "code": -1}),
+        of_member(Failing(0, KILLED, 0.0), ending={"type": "Killed", "number": 256}),
+        of_member(Failing(0, KILLED, 0.0), clock=1e30),
+        of_member(Failing(0, KILLED, 0.0), clock=float("nan")),
+        of_member(Failing(0, KILLED, 0.0), ran_for=-1.0),
+        of_member(Failing(0, KILLED, 0.0), log=f"/logs/{CLEAR_SCREEN}"),
+        of_member(Failing(0, KILLED, 0.0), tail=f"Error: {CLEAR_SCREEN}"),
+        of_member(Failing(0, KILLED, 0.0), age=float("inf")),
+        of_member(Disturbed(0, Interrupted(2)), disturbance={"type": "Interrupted", "number": 200}),
+        of_member(Still(0, 60.0), seconds=float("nan")),
+        of_member(AskStacks(0), attempt=1 << 40),
+    ],
 )
-def test_what_can_not_be_is_not_believed(wrong: dict[str, object]) -> None:
-    """A negative rank, no workers, a host name longer than any."""
-    fields = msgspec.to_builtins(hello(1)) | wrong
-    body = msgspec.msgpack.encode(fields)
+def test_members_can_not_say_what_can_not_be(message: FromMember, wrong: dict[str, object]) -> None:
+    """A rank below 0, a time that no calendar has, a name that plays with the terminal."""
+    fields = msgspec.to_builtins(message)
+    inner = fields.get("fate", {})
+    fields |= {name: value for name, value in wrong.items() if name not in inner}
+    inner |= {name: value for name, value in wrong.items() if name in inner}
 
     with pytest.raises(BadFrame):
-        list(FROM_MEMBERS.take(bytearray(len(body).to_bytes(4, "big") + body)))
+        list(FROM_MEMBERS.take(bytearray(as_frame(fields))))
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    [
+        {"run_id": ""},
+        {"run_id": "."},
+        {"run_id": "/tmp/elsewhere"},
+        {"run_id": CLEAR_SCREEN},
+        {"master_addr": "n0\0"},
+        {"master_port": 0},
+        {"first_rank": -1},
+        {"size": 0},
+    ],
+)
+def test_the_coordinator_can_not_make_a_world_that_can_not_be(wrong: dict[str, object]) -> None:
+    """The run id names a folder of logs; an address becomes a variable of the workers."""
+    fields = msgspec.to_builtins(WorldFormed(WORLD, "n0"))
+    fields["world"] |= wrong
+
+    with pytest.raises(BadFrame):
+        list(FROM_COORDINATOR.take(bytearray(as_frame(fields))))
+
+
+@pytest.mark.parametrize(
+    "message",
+    [
+        Refused(Refusal.GIVE_UP, CLEAR_SCREEN, ""),
+        Refused(Refusal.GIVE_UP, "a\nb", ""),
+        Refused(Refusal.GIVE_UP, "", CLEAR_SCREEN),
+        Waiting(CLEAR_SCREEN),
+        Stop(0, CLEAR_SCREEN),
+        Verdict(NodeLost(1, CLEAR_SCREEN), ""),
+        StacksOfAll((StackGroup((0,), CLEAR_SCREEN),), ()),
+    ],
+)
+def test_the_coordinator_can_not_play_with_a_terminal(message: FromCoordinator) -> None:
+    """All that it says for people is printed as it comes."""
+    with pytest.raises(BadFrame):
+        list(FROM_COORDINATOR.take(bytearray(framed(message))))
+
+
+def as_frame(fields: object) -> bytes:
+    """Return a message made by hand as it travels."""
+    body = msgspec.msgpack.encode(fields)
+    return len(body).to_bytes(4, "big") + body
+
+
+anything = st.text(st.characters(exclude_categories=()), max_size=60)
+
+
+@given(anything, anything, st.floats(allow_nan=False))
+def test_whatever_a_node_sees_it_can_tell(text: str, other: str, number: float) -> None:
+    """Its own values are made to fit before they travel."""
+    ended = fate(0, ending=NotStarted(text, other), host=other, tail=text, log=other, error=text)
+    ended = msgspec.structs.replace(ended, out_of_memory=text, clock=number, ran_for=number)
+    said: list[FromMember] = [
+        hello_of(introduction(1, host=text, should={"script": other}), "2"),
+        failing(0, ended, number),
+        done(0, [ended], number, None),
+        stacks(0, 1, [StackGroup((0,), text)]),
+    ]
+
+    assert list(FROM_MEMBERS.take(bytearray(b"".join(framed(each) for each in said)))) == said

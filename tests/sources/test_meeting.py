@@ -116,6 +116,20 @@ def test_a_run_id_can_be_given_under_slurm() -> None:
     assert describe("train.py", flags={"rdzv_id": "7"}, environ=STEP).job.run_id.value == "7"
 
 
+def test_a_clusters_job_id_leads_nowhere() -> None:
+    """It names the folder of the run's logs."""
+    environ = {
+        "SKYPILOT_NODE_RANK": "0",
+        "SKYPILOT_NUM_NODES": "2",
+        "SKYPILOT_NODE_IPS": "10.0.0.1\n10.0.0.2",
+        "SKYPILOT_TASK_ID": "sky/../../7",
+    }
+
+    assert describe("train.py", environ=environ).job.run_id == Fact(
+        "sky_.._.._7", "SKYPILOT_TASK_ID"
+    )
+
+
 def test_settings_of_joining() -> None:
     """Each is an option like any other."""
     flags: Flags = TWO | {"master_addr": "a", "rdzv_timeout": "30", "strict_join": True}

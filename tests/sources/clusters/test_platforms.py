@@ -325,7 +325,6 @@ BROKEN = [
     ("volcano.1", {"RANK": ""}, "Volcano tells of 2 kinds of tasks (VC_MASTER_HOSTS, VC_WORKER"),
     ("volcano.svc", {"VC_WORKER_HOSTS": ""}, "Volcano tells of no list of hosts"),
     ("skypilot.1", {"SKYPILOT_NODE_IPS": "1.2.3.4"}, "SKYPILOT_NUM_NODES is 2, and SKYPILOT_NODE"),
-    ("skypilot.1", {"SKYPILOT_TASK_ID": "t" * 201}, "SKYPILOT_TASK_ID: 'tttttttttttttttttttt'..."),
     ("sagemaker.1", {"SM_CURRENT_HOST": "algo-3"}, "SM_CURRENT_HOST is algo-3, and SM_HOSTS lists"),
     ("sagemaker.1", {"SM_CURRENT_HOST": ""}, "SM_CURRENT_HOST is not set, and SM_HOSTS lists"),
     ("sagemaker.1", {"SM_HOSTS": "algo-1"}, "SM_HOSTS: 'algo-1' is not a list in JSON"),
