@@ -68,6 +68,6 @@ class Introduction(Struct, frozen=True):
     must: Mapping[str, str]
     """What all nodes must say alike, by name; the number of nodes is added to it."""
     should: Mapping[str, str]
-    """What they had better say alike: script, arguments, versions."""
+    """What they had better say alike: script, a digest of its arguments, versions."""
     role: str = "default"
     """Of its workers, ``--role``: nodes may have different ones."""

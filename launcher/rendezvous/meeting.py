@@ -1,7 +1,7 @@
 """How a job's nodes meet: the one node alone, or all by way of node 0."""
 
 import os
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 
 from launcher.domain.cpuset import runs
 from launcher.domain.endpoint import Endpoint
@@ -9,9 +9,13 @@ from launcher.domain.facts import Fact
 from launcher.domain.job import JobSpec
 from launcher.domain.restarts import rules_of
 from launcher.rendezvous.invitation import Introduction, Invitation
+from launcher.rendezvous.wire import ARGUMENTS
 
 ENDPOINT_PORT = 29400
 """Where agents meet if ``--rdzv-endpoint`` names no port: torchrun's c10d port."""
+
+DIGITS = 8
+"""Of a digest: a longer one would confirm a guess at a short secret beyond doubt."""
 
 
 def invitation_of(job: JobSpec) -> Invitation:
@@ -63,11 +67,20 @@ def introduction_of(
         },
         should={
             "script": job.program.value.name,
-            "arguments": " ".join(job.program.value.args),
+            ARGUMENTS: digest_of(job.program.value.args),
             **versions,
         },
         role=job.role.value,
     )
+
+
+def digest_of(arguments: Sequence[str]) -> str:
+    """Return enough to tell different arguments apart, and too little to tell them by."""
+    import hashlib  # noqa: PLC0415 - only jobs on several nodes compare
+
+    # A NUL is in none of them.
+    joined = "\0".join(arguments).encode(errors="surrogateescape")
+    return hashlib.sha256(joined).hexdigest()[:DIGITS]
 
 
 def _place(job: JobSpec) -> tuple[Fact[str], Fact[tuple[int, ...]]]:

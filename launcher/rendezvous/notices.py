@@ -8,7 +8,7 @@ from launcher.domain.cpuset import runs
 from launcher.domain.outcome import HelperFailed, Interrupted, OutputGone
 from launcher.rendezvous.coordinator_state import State, Terms
 from launcher.rendezvous.greeting import VERSION, Fault, GreetingFailed
-from launcher.rendezvous.wire import Disturbance, Hello
+from launcher.rendezvous.wire import ARGUMENTS, Disturbance, Hello
 
 MOST_NAMES = 8
 """A list for people; what is longer is cut."""
@@ -141,6 +141,8 @@ def contradiction(name: str, one: Hello, other: Hello) -> str:
 
 def disagreement(name: str, one: Hello, other: Hello) -> str:
     """Return the warning that two nodes do not run quite the same."""
+    if name == ARGUMENTS:
+        return f"not the same {name} on all nodes: {_who(one, other)} and {_who(other, one)} differ"
     first, second = _two_values(one.should.get(name), other.should.get(name))
     differ = f"{first} on {_who(one, other)}, {second} on {_who(other, one)}"
     return f"not the same {name} on all nodes: {differ}"

@@ -37,6 +37,13 @@ Disturbance = Interrupted | OutputGone | HelperFailed
 """What ends a job from outside its workers, on a node that lives to tell."""
 
 
+ARGUMENTS = "arguments"
+"""The name in ``Hello.should`` whose value is a digest.
+
+Arguments may hold secrets, and whoever answers at node 0's address hears a ``Hello``.
+"""
+
+
 class Hello(Struct, frozen=True, tag=True):
     """A member introduces itself."""
 

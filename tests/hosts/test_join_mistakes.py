@@ -397,7 +397,7 @@ def test_a_name_that_is_127_0_1_1_elsewhere(hosts: tuple[Host, ...], clusterrun:
 
 
 def test_other_arguments_are_a_warning(hosts: tuple[Host, ...], clusterrun: Launcher) -> None:
-    """Arguments that differ per node are ordinary; node 0 tells of the first difference."""
+    """Arguments that differ per node are ordinary; what they are stays on their node."""
     nodes = Nodes(clusterrun, hosts, DONE)
 
     ends = ended(
@@ -406,7 +406,7 @@ def test_other_arguments_are_a_warning(hosts: tuple[Host, ...], clusterrun: Laun
 
     assert codes(ends) == [0, 0]
     assert [end.err for end in ends] == [
-        "clusterrun: warning: not the same arguments on all nodes: --lr 1 on n0, --lr 2 on n1\n",
+        "clusterrun: warning: not the same arguments on all nodes: n0 and n1 differ\n",
         "",
     ]
 
@@ -421,6 +421,6 @@ def test_other_arguments_are_an_error_if_asked(
 
     all_told(
         jobs,
-        "not the same arguments on all nodes: --lr 0 on n0, --lr 1 on n1",
+        "not the same arguments on all nodes: n0 and n1 differ",
         "  --strict-join makes this an error; without it, it is a warning.\n",
     )

@@ -22,7 +22,7 @@ def test_every_agent_has_an_identity_of_its_own() -> None:
 def test_long_values_stay_different() -> None:
     """Though they travel shortened."""
     one, other = (
-        hello_of(introduction(1, should={"arguments": "x" * 1_000_000 + end}), "2")
+        hello_of(introduction(1, should={"script": "x" * 1_000_000 + end}), "2")
         for end in ("0", "1")
     )
 
@@ -30,10 +30,10 @@ def test_long_values_stay_different() -> None:
     assert len(framed(one)) < LONGEST_HELLO
 
 
-def test_arguments_that_are_no_text_travel_all_the_same() -> None:
-    """They are bytes, and stay different."""
+def test_a_path_that_is_no_text_travels_all_the_same() -> None:
+    """It is bytes, and others stay different from it."""
     said = [
-        hello_of(introduction(1, should={"arguments": text}), "2") for text in ("\udcff", "\udcfe")
+        hello_of(introduction(1, should={"script": text}), "2") for text in ("\udcff", "\udcfe")
     ]
     heard = [next(FROM_MEMBERS.take(bytearray(framed(each)))) for each in said]
 

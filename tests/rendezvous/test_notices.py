@@ -83,16 +83,25 @@ def test_what_others_say_is_printed_without_what_a_terminal_obeys() -> None:
 
 
 def test_long_values_are_shown_from_where_they_differ() -> None:
-    """Two command lines with many arguments."""
-    arguments = " ".join(f"--option-{number} {number}" for number in range(100))
+    """Two scripts deep in the same folder."""
+    folder = "/".join(f"folder-{number}" for number in range(100))
     one, other = (
-        hello(number, should={"arguments": f"{arguments} --lr {rate}"})
-        for number, rate in enumerate(("0.1", "0.2"))
+        hello(number, should={"script": f"{folder}/{name}.py"})
+        for number, name in enumerate(("train", "test"))
     )
 
+    assert disagreement("script", one, other) == (
+        "not the same script on all nodes: ...older-98/folder-99/train.py on n0,"
+        " ...older-98/folder-99/test.py on n1"
+    )
+
+
+def test_arguments_that_differ_are_not_shown() -> None:
+    """What travels of them is a digest, which tells people nothing."""
+    one, other = (hello(number, should={"arguments": f"{number}"}) for number in range(2))
+
     assert disagreement("arguments", one, other) == (
-        "not the same arguments on all nodes: ...option-99 99 --lr 0.1 on n0,"
-        " ...option-99 99 --lr 0.2 on n1"
+        "not the same arguments on all nodes: n0 and n1 differ"
     )
 
 
