@@ -33,8 +33,16 @@ class Quarrel(Struct, frozen=True):
 
 
 def objection(state: State, newcomer: Hello) -> TurnedAway | Quarrel | None:
-    """Return what speaks against letting ``newcomer`` in; None if nothing does."""
-    return _stranger(state, newcomer) or _quarrel(state, newcomer)
+    """Return what speaks against letting ``newcomer`` in; None if nothing does.
+
+    Without a token anybody who reaches the port could contradict: that must not end the job.
+    """
+    if stranger := _stranger(state, newcomer):
+        return stranger
+    quarrel = _quarrel(state, newcomer)
+    if quarrel is None or state.terms.has_token:
+        return quarrel
+    return TurnedAway(Refusal.GIVE_UP, quarrel.text, quarrel.hint, quarrel.text)
 
 
 def first_difference(one: Mapping[str, str], other: Mapping[str, str]) -> str:

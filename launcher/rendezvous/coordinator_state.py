@@ -77,6 +77,8 @@ class Terms(Struct, frozen=True):
     restarts: RestartRules
     open_for_good: bool
     """Members meet at a port of their own, which stays open; else it goes to the workers."""
+    has_token: bool = False
+    """Whoever introduces itself has proved that it holds the job's secret."""
     last_call: LastCall | None = None
     """When the job begins though not all have come; None: never."""
 

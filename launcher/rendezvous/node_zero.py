@@ -16,7 +16,6 @@ from launcher.rendezvous.ports import HeldPort, hold_free_port, hold_port
 from launcher.rendezvous.wire import (
     FROM_COORDINATOR,
     FromCoordinator,
-    Hello,
     Refused,
     Waiting,
     WorldFormed,
@@ -51,7 +50,7 @@ class NodeZero:
         self._latest_end = NEVER
         door = open_door(invitation.ports, hello.host, surroundings.root)
         chosen = _port_apart(invitation) if invitation.open_for_good else None
-        terms = _terms(invitation, hello, chosen.number if chosen else door.number)
+        terms = _terms(candidate, chosen.number if chosen else door.number)
         self.server = CoordinatorServer(door, terms, token, surroundings, now, chosen=chosen)
         self.connection: Connection[FromCoordinator] = Connection(
             self.server.own_end, FROM_COORDINATOR
@@ -125,7 +124,8 @@ def _port_apart(invitation: Invitation) -> HeldPort:
     return hold_free_port() if given.value is None else hold_port(Fact(given.value, given.origin))
 
 
-def _terms(invitation: Invitation, hello: Hello, master_port: int) -> Terms:
+def _terms(candidate: Candidate, master_port: int) -> Terms:
+    invitation, hello, token, _ = candidate
     return Terms(
         hello=hello,
         nodes=invitation.nodes,
@@ -139,5 +139,6 @@ def _terms(invitation: Invitation, hello: Hello, master_port: int) -> Terms:
         rhythm=invitation.rhythm,
         restarts=invitation.restarts,
         open_for_good=invitation.open_for_good,
+        has_token=bool(token),
         last_call=invitation.last_call,
     )

@@ -26,6 +26,8 @@ THREE = ("--nnodes", "3", *PLACE)
 
 SOON = ("--rdzv-timeout", "3")
 
+SECRET = {"CLUSTERRUN_TOKEN": "ours"}
+
 ANYBODYS_PYTHON = Path("/usr/bin/python3")
 
 OTHER_VERSION = """
@@ -61,7 +63,7 @@ def answer(call, is_there):
         heard += call.messages()
     return heard
 
-calls = [Call(numeric_address("10.77.0.2")[0], 29500, b"") for _ in range(2)]
+calls = [Call(numeric_address("10.77.0.2")[0], 29500, b"ours") for _ in range(2)]
 for call in calls:
     answer(call, lambda _: call.connection.greeted)
 must = {
@@ -107,6 +109,15 @@ def all_told(jobs: Sequence[Job], text: str, hint: str = "") -> None:
     assert [end.out for end in ends] == [""] * len(jobs)
 
 
+def told_alone(nodes: Nodes, jobs: Sequence[Job], text: str, hint: str) -> None:
+    """Check that node 1 ends alone, with this error, and that the right one is waited for."""
+    first, other = jobs
+    all_told([other], text, hint)
+
+    last = nodes.start(2, *TWO, "--node-rank", "1")
+    refused_and_done(first, last, f"{who(1, other)} at 10.77.0.3: {text}")
+
+
 def refused_and_done(first: Job, last: Job, refusal: str) -> None:
     """Check that the job goes on after node 0 has turned somebody away."""
     ends = ended([first, last])
@@ -116,9 +127,12 @@ def refused_and_done(first: Job, last: Job, refusal: str) -> None:
 
 
 def test_two_nodes_with_one_rank(hosts: tuple[Host, ...], clusterrun: Launcher) -> None:
-    """Both are named; which of them came first nobody knows."""
+    """Both are named on every node, where all have the token; nobody knows which came first."""
     nodes = Nodes(clusterrun, hosts, DONE)
-    jobs = [nodes.start(number, *THREE, "--node-rank", rank) for number, rank in enumerate("011")]
+    jobs = [
+        nodes.start(number, *THREE, "--node-rank", rank, environ=SECRET)
+        for number, rank in enumerate("011")
+    ]
 
     ends = ended(jobs)
 
@@ -136,7 +150,7 @@ def test_two_nodes_zero(hosts: tuple[Host, ...], clusterrun: Launcher) -> None:
     jobs = [nodes.start(number, *TWO, "--node-rank", "0") for number in (0, 1)]
 
     text = f"two nodes say they are rank 0: {who(0, jobs[0])} and {who(1, jobs[1])}"
-    all_told(jobs, text, OWN_RANKS)
+    told_alone(nodes, jobs, text, OWN_RANKS)
 
 
 def test_rank_zero_without_its_address(hosts: tuple[Host, ...], clusterrun: Launcher) -> None:
@@ -145,7 +159,8 @@ def test_rank_zero_without_its_address(hosts: tuple[Host, ...], clusterrun: Laun
     jobs = [nodes.start(0, *TWO), nodes.start(1, *TWO, "--node-rank", "0")]
 
     owner, other = who(0, jobs[0]), who(1, jobs[1])
-    all_told(
+    told_alone(
+        nodes,
         jobs,
         f"{other} says it is rank 0, but 10.77.0.2:29500 is an address of {owner}",
         "  --node-rank 0 belongs to the machine that --master-addr names.\n",
@@ -153,9 +168,12 @@ def test_rank_zero_without_its_address(hosts: tuple[Host, ...], clusterrun: Laun
 
 
 def test_different_numbers_of_nodes(hosts: tuple[Host, ...], clusterrun: Launcher) -> None:
-    """Both hosts and both values are named."""
+    """Both hosts and both values are named, on both where both have the token."""
     nodes = Nodes(clusterrun, hosts, DONE)
-    jobs = [nodes.start(0, *TWO), nodes.start(1, *THREE, "--node-rank", "1")]
+    jobs = [
+        nodes.start(0, *TWO, environ=SECRET),
+        nodes.start(1, *THREE, "--node-rank", "1", environ=SECRET),
+    ]
 
     all_told(jobs, "n0 says nnodes 2, n1 says nnodes 3", SAME_COMMAND)
 
@@ -165,13 +183,13 @@ def test_different_numbers_of_restarts(hosts: tuple[Host, ...], clusterrun: Laun
     nodes = Nodes(clusterrun, hosts, DONE)
     jobs = [nodes.start(0, *TWO), nodes.start(1, *TWO, "--max-restarts", "3")]
 
-    all_told(jobs, "n0 says max_restarts 0, n1 says max_restarts 3", SAME_COMMAND)
+    told_alone(nodes, jobs, "n0 says max_restarts 0, n1 says max_restarts 3", SAME_COMMAND)
 
 
 def test_a_node_too_many(hosts: tuple[Host, ...], clusterrun: Launcher) -> None:
-    """All that have come are named."""
+    """All that have come are named; they have the token, so it is no stranger's doing."""
     nodes = Nodes(clusterrun, hosts, DONE)
-    jobs = [nodes.start(0, *THREE), nodes.start(1, *THREE)]
+    jobs = [nodes.start(number, *THREE, environ=SECRET) for number in (0, 1)]
     jobs[0].wait_for("waiting for 1 of 3 nodes")
 
     told = hosts[2].run(sys.executable, "-c", TWO_AT_ONCE)
@@ -414,12 +432,13 @@ def test_other_arguments_are_a_warning(hosts: tuple[Host, ...], clusterrun: Laun
 def test_other_arguments_are_an_error_if_asked(
     hosts: tuple[Host, ...], clusterrun: Launcher
 ) -> None:
-    """On every node."""
+    """Of the node that differs from node 0, which waits for another."""
     nodes = Nodes(clusterrun, hosts, DONE)
     words = (*TWO, "--strict-join")
-    jobs = [nodes.start(number, *words, args=["--lr", str(number)]) for number in (0, 1)]
+    jobs = [nodes.start(0, *words), nodes.start(1, *words, args=["--lr", "1"])]
 
-    all_told(
+    told_alone(
+        nodes,
         jobs,
         "not the same arguments on all nodes: n0 and n1 differ",
         "  --strict-join makes this an error; without it, it is a warning.\n",

@@ -1,4 +1,4 @@
-"""Nodes come: who is let in, who is sent away alone, and what ends it for all of them."""
+"""Nodes come: who is let in, who is refused alone, and what ends it for all of them."""
 
 from typing import Any
 
@@ -62,44 +62,63 @@ def test_everybody_hears_where_node_zero_is() -> None:
     assert message.host == "head"
 
 
-@pytest.mark.parametrize(
-    ("own", "theirs", "text"),
-    [
-        ({}, {"must": {"nnodes": "3"}}, "n0 says nnodes 2, n1 says nnodes 3"),
-        (
-            {"must": {"nnodes": "2", "max_restarts": "3"}},
-            {"must": {"nnodes": "2", "max_restarts": "0"}},
-            "n0 says max_restarts 3, n1 says max_restarts 0",
-        ),
-        ({}, {"must": {}}, "n0 says nnodes 2, n1 says nnodes nothing"),
-        (
-            {},
-            {"must": {"nnodes": "3"}, "host": "n0"},
-            "n0 (pid 10) says nnodes 2, n0 (pid 11) says nnodes 3",
-        ),
-        (
-            {"rank": 0},
-            {"rank": 0},
-            "two nodes say they are rank 0: n0 (pid 10) and n1 (pid 11)",
-        ),
-        (
-            {},
-            {"rank": 0},
-            "n1 (pid 11) says it is rank 0, but n0:29500 is an address of n0 (pid 10)",
-        ),
-        ({}, {"rank": 2}, "n1 (pid 11) says it is rank 2, but 2 nodes have ranks 0-1"),
-        (
-            {"strict": True, "should": {"script": "train.py"}},
-            {"should": {"script": "other.py"}},
-            "not the same script on all nodes: train.py on n0, other.py on n1",
-        ),
-    ],
-)
-def test_a_contradiction_ends_it_on_every_node(
+CONTRADICTIONS: list[tuple[dict[str, Any], dict[str, Any], str]] = [
+    ({}, {"must": {"nnodes": "3"}}, "n0 says nnodes 2, n1 says nnodes 3"),
+    (
+        {"must": {"nnodes": "2", "max_restarts": "3"}},
+        {"must": {"nnodes": "2", "max_restarts": "0"}},
+        "n0 says max_restarts 3, n1 says max_restarts 0",
+    ),
+    ({}, {"must": {}}, "n0 says nnodes 2, n1 says nnodes nothing"),
+    (
+        {},
+        {"must": {"nnodes": "3"}, "host": "n0"},
+        "n0 (pid 10) says nnodes 2, n0 (pid 11) says nnodes 3",
+    ),
+    (
+        {"rank": 0},
+        {"rank": 0},
+        "two nodes say they are rank 0: n0 (pid 10) and n1 (pid 11)",
+    ),
+    (
+        {},
+        {"rank": 0},
+        "n1 (pid 11) says it is rank 0, but n0:29500 is an address of n0 (pid 10)",
+    ),
+    ({}, {"rank": 2}, "n1 (pid 11) says it is rank 2, but 2 nodes have ranks 0-1"),
+    (
+        {"strict": True, "should": {"script": "train.py"}},
+        {"should": {"script": "other.py"}},
+        "not the same script on all nodes: train.py on n0, other.py on n1",
+    ),
+]
+"""What node 0 says, what node 1 says, and what becomes of it in words."""
+
+
+@pytest.mark.parametrize(("own", "theirs", "text"), CONTRADICTIONS)
+def test_who_contradicts_is_refused_alone(
     own: dict[str, Any], theirs: dict[str, Any], text: str
 ) -> None:
-    """With both hosts and both values."""
+    """With both hosts and both values; the job goes on waiting for its own, and node 0 says why."""
     job = Replay(terms(2, **own))
+    job.joins(1, **theirs)
+    before = job.state.phase
+    job.joins(2, should=own.get("should", {}), must=job.state.terms.hello.must)
+
+    assert {number: refused.text for number, refused in job.refusals.items()} == {1: text}
+    assert job.refusals[1].refusal is Refusal.GIVE_UP
+    assert job.hung_up_on == [1]
+    assert job.notices == [f"refused {theirs.get('host', 'n1')} (pid 11) at 10.0.0.1: {text}"]
+    assert before is Phase.GATHERING
+    assert job.worlds.keys() == {0, 2}
+
+
+@pytest.mark.parametrize(("own", "theirs", "text"), CONTRADICTIONS)
+def test_a_contradiction_among_holders_of_the_token_ends_it_on_every_node(
+    own: dict[str, Any], theirs: dict[str, Any], text: str
+) -> None:
+    """It is no stranger's, and waiting would not help."""
+    job = Replay(terms(2, has_token=True, **own))
 
     job.joins(1, **theirs)
 
@@ -110,8 +129,8 @@ def test_a_contradiction_ends_it_on_every_node(
 
 
 def test_two_nodes_with_one_rank() -> None:
-    """The one that came first hears of it, too."""
-    job = Replay(terms(4))
+    """With a token the one that came first hears of it, too."""
+    job = Replay(terms(4, has_token=True))
     job.joins(1, rank=1, host="hostA", pid=12)
     job.joins(2, rank=2)
     job.joins(3, rank=1, host="hostB", pid=34)
@@ -122,19 +141,21 @@ def test_two_nodes_with_one_rank() -> None:
     )
 
 
-def test_a_node_too_many() -> None:
-    """Three came at once, and two were asked for."""
-    job = Replay(terms(2))
+@pytest.mark.parametrize("has_token", [True, False])
+def test_a_node_too_many(*, has_token: bool) -> None:
+    """Three came at once, and two were asked for: without a token, the first two begin."""
+    job = Replay(terms(2, has_token=has_token))
     job.calls()
     job.calls()
     job.introduces(1, hello(1))
     job.introduces(2, hello(2))
+    job.waits(0.0)
 
     text = "3 nodes have come, and nnodes is 2: n0 (pid 10), n1 (pid 11) and n2 (pid 12)"
     assert {number: refused.text for number, refused in job.refusals.items()} == dict.fromkeys(
-        (0, 1, 2), text
+        (0, 1, 2) if has_token else (2,), text
     )
-    assert job.worlds == {}
+    assert job.worlds.keys() == (set() if has_token else {0, 1})
 
 
 def test_a_silent_caller_delays_the_world_only_for_a_moment() -> None:
@@ -308,7 +329,7 @@ def test_the_longest_refusal_fits_into_its_message() -> None:
 
 def test_who_comes_after_a_contradiction_hears_of_it() -> None:
     """Nodes that start at about the same time all end within a second."""
-    job = Replay(terms(3))
+    job = Replay(terms(3, has_token=True))
     job.joins(1, must={"nnodes": "2"})
     told = job.state.told
     job.joins(2)

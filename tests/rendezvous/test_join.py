@@ -216,14 +216,14 @@ def test_another_token_is_told_on_both_sides(nodes: Nodes) -> None:
     ]
 
 
-def test_a_contradiction_ends_all_within_a_second(nodes: Nodes) -> None:
+def test_with_a_token_a_contradiction_ends_all_within_a_second(nodes: Nodes) -> None:
     """With the same words on every node; those that come a little later hear them, too."""
-    invited = invitation(free_port(), 4)
+    invited, token = invitation(free_port(), 4), b"secret"
     before = time.monotonic()
-    futures = [nodes.join(invited, introduction(number)) for number in (0, 1)]
-    futures.append(nodes.join(invited, introduction(2, rank=1)))
+    futures = [nodes.join(invited, introduction(number), token=token) for number in (0, 1)]
+    futures.append(nodes.join(invited, introduction(2, rank=1), token=token))
     messages = {error(futures[2]).message}
-    futures.append(nodes.join(invited, introduction(3)))
+    futures.append(nodes.join(invited, introduction(3), token=token))
 
     messages |= {error(future).message for future in futures}
 
@@ -235,13 +235,18 @@ def test_a_contradiction_ends_all_within_a_second(nodes: Nodes) -> None:
     assert time.monotonic() - before < 1.0
 
 
-def test_other_nnodes(nodes: Nodes) -> None:
-    """The number of nodes is compared without anybody's doing."""
-    port = free_port()
-    one = nodes.join(invitation(port, 2), introduction(0))
+def test_without_a_token_who_contradicts_is_refused_alone(nodes: Nodes) -> None:
+    """Node 0 says so, and waits for another: here, the same node with the right command."""
+    port, said = free_port(), Said()
+    one = nodes.join(invitation(port, 2), introduction(0), surroundings(said))
     other = nodes.join(invitation(port, 3), introduction(1))
+    refused = error(other)
+    again = nodes.join(invitation(port, 2), introduction(1))
 
-    assert error(one).message == error(other).message == "n0 says nnodes 2, n1 says nnodes 3"
+    assert refused.message == "n0 says nnodes 2, n1 says nnodes 3"
+    assert refused.hint == "Start the same command on all nodes, with another --node-rank each."
+    assert said == [f"refused n1 (pid 11) at 127.0.0.1: {refused.message}"]
+    assert {peers(future).world(0).node_rank for future in (one, again)} == {0, 1}
 
 
 def test_a_node_that_never_comes(nodes: Nodes) -> None:
@@ -352,19 +357,27 @@ def test_a_signal_before_anybody_was_reached(nodes: Nodes) -> None:
     assert future.result(PATIENCE) == Interrupted(15)
 
 
-def test_two_machines_that_are_both_rank_zero(nodes: Nodes) -> None:
-    """The one that has not the address calls it, and both learn of each other."""
-    port = free_port()
-    one = nodes.join(invitation(port, host=HERE), introduction(0), surroundings(interfaces=OWNER))
+@pytest.mark.parametrize("token", [b"", b"secret"])
+def test_two_machines_that_are_both_rank_zero(nodes: Nodes, token: bytes) -> None:
+    """The one that has not the address calls it, and is refused; with a token both end."""
+    port, said = free_port(), Said()
+    owner = surroundings(said, interfaces=OWNER)
+    one = nodes.join(invitation(port, host=HERE), introduction(0), owner, token)
     while not_listening(port):
         time.sleep(0.001)
     # Another machine would have the port for itself.
     invited = invitation((port, free_port()), host=HERE)
-    other = nodes.join(invited, introduction(1, rank=0), surroundings(interfaces={}))
+    second = surroundings(interfaces={})
+    refused = error(nodes.join(invited, introduction(1, rank=0), second, token))
 
-    text = "two nodes say they are rank 0: n0 (pid 10) and n1 (pid 11)"
-    assert error(one).message == error(other).message == text
-    assert error(one).hint == error(other).hint == "Give each node its own --node-rank."
+    assert refused.message == "two nodes say they are rank 0: n0 (pid 10) and n1 (pid 11)"
+    assert refused.hint == "Give each node its own --node-rank."
+    if token:
+        assert (error(one).message, error(one).hint) == (refused.message, refused.hint)
+    else:
+        nodes.join(invitation(port, host=HERE), introduction(1))
+        assert peers(one).world(0).nodes == 2
+        assert said == [f"refused n1 (pid 11) at 127.0.0.1: {refused.message}"]
 
 
 def test_node_zero_behind_a_service_address_reaches_itself(nodes: Nodes) -> None:
