@@ -91,6 +91,15 @@ class Connection(Generic[MessageT]):
             return plain_address(self._socket.getsockname())
         return ""
 
+    def has_hung_up(self) -> bool:
+        """Tell whether the other side has closed it, and has said no more than was received."""
+        try:
+            return self.closed or not self._socket.recv(1, socket.MSG_PEEK)
+        except BlockingIOError:
+            return False
+        except OSError:
+            return True
+
     def send(self, message: FromMember | FromCoordinator) -> None:
         """Send ``message``, or queue what does not fit."""
         self.send_frame(framed(message))

@@ -213,6 +213,9 @@ class CoordinatorServer:
         match message:
             case _ if number in self._leaving:
                 return
+            case Hello() if number in self._callers and self._has_hung_up(number):
+                # It calls anew by now, and is one node.
+                self._leaving[number] = NEVER
             case Hello() if number in self._callers:
                 self._now_known(number, now)
                 peer = self._connections.peer(number)
@@ -232,6 +235,10 @@ class CoordinatorServer:
                 self._happens(Overheard(number, message, now))
             case _:
                 self._happens(Heard(number, message, now))
+
+    def _has_hung_up(self, number: int) -> bool:
+        connection = self._connections.get(number)
+        return connection is None or connection.has_hung_up()
 
     def _now_known(self, number: int, now: float) -> None:
         del self._callers[number]

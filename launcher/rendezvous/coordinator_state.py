@@ -123,6 +123,8 @@ class State(Struct, frozen=True):
     """In the order in which they came."""
     claims: Mapping[int, int] = field(default_factory=dict)
     """Who has said which rank: connection by rank."""
+    agents: Mapping[str, int] = field(default_factory=dict)
+    """The connection of each agent, by the identity that it gave itself."""
     complete_at: float = NEVER
     """Since when there are as many members as nodes."""
     enough_at: float = NEVER

@@ -30,6 +30,18 @@ MOST_REFUSALS_TOLD = 16
 
 def introduced(state: State, newcomer: Introduced) -> Decision:
     """Let a caller in, or refuse it, or end it all because of what it says."""
+    former = state.agents.get(newcomer.hello.identity, OWN)
+    if state.phase is not Phase.GATHERING or former == OWN:
+        return _judged(state, newcomer)
+    if newcomer.connection < former:
+        # An older call of the same agent, whose words were held up on their way.
+        return state, (HangUp((newcomer.connection,)),)
+    state, notes = left(state, former, "calls again", newcomer.at)
+    state, replies = _judged(state, newcomer)
+    return state, (HangUp((former,)), *notes, *replies)
+
+
+def _judged(state: State, newcomer: Introduced) -> Decision:
     match objection(state, newcomer.hello):
         case TurnedAway() as turned_away:
             return _turn_away(state, newcomer, turned_away)
@@ -60,7 +72,11 @@ def _quarrel(state: State, quarrel: Quarrel, newcomers: tuple[int, ...]) -> Deci
 
 def _let_in(state: State, newcomer: Introduced) -> Decision:
     hello = newcomer.hello
-    state = replace(state, members={**state.members, newcomer.connection: hello})
+    state = replace(
+        state,
+        members={**state.members, newcomer.connection: hello},
+        agents={**state.agents, hello.identity: newcomer.connection},
+    )
     if hello.rank is not None:
         state = replace(state, claims={**state.claims, hello.rank: newcomer.connection})
     state, warnings = _warn(state, hello)
@@ -97,6 +113,7 @@ def left(state: State, connection: int, how: str, at: float) -> Decision:
         state,
         members={each: there for each, there in state.members.items() if each != connection},
         claims={rank: each for rank, each in state.claims.items() if each != connection},
+        agents={name: each for name, each in state.agents.items() if each != connection},
     )
     return counted(state, at), (Say(f"{notices.node(hello)} {how}"),)
 

@@ -17,6 +17,7 @@ from launcher.rendezvous.coordinator_server import (
 from launcher.rendezvous.greeting import MAGIC
 from launcher.rendezvous.letters import done
 from launcher.rendezvous.wire import (
+    ALIVE,
     Refused,
     Stop,
     Verdict,
@@ -159,6 +160,17 @@ def test_a_hello_is_said_once(job: Running, stack: ExitStack) -> None:
 
     assert member.is_hung_up_on()
     assert job.said == ["refused 127.0.0.1: it introduces itself twice"]
+
+
+def test_who_has_hung_up_is_not_let_in(job: Running, stack: ExitStack) -> None:
+    """Its words were held up on their way; meanwhile it has given up this call."""
+    early = caller(stack, job)
+    early.says(HAIL).reads(len(HAIL))
+    early.says(framed(hello(1)) + ALIVE).socket.shutdown(socket.SHUT_WR)
+
+    assert early.is_hung_up_on()
+    assert joined(stack, job)
+    assert job.said == []
 
 
 def test_a_refusal_arrives_before_the_connection_ends(job: Running, stack: ExitStack) -> None:

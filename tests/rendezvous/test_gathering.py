@@ -259,6 +259,25 @@ def test_node_zero_that_reaches_itself_says_nothing() -> None:
     assert job.worlds.keys() == {0, 1}
 
 
+@pytest.mark.parametrize("rank", [None, 1])
+@pytest.mark.parametrize("order", [(1, 2), (2, 1)])
+def test_an_agent_that_calls_twice_is_one_node(order: tuple[int, int], rank: int | None) -> None:
+    """What it said first may be held up on its way, and arrive before or after its second call."""
+    job = Replay(terms(3))
+    job.newest = 2
+    for number in order:
+        job.calls()
+        job.introduces(number, hello(1, 3, rank=rank))
+    job.waits(1.0)
+    there = dict(job.worlds)
+    job.joins(3)
+
+    assert there == {}
+    assert job.refusals == {}
+    assert job.hung_up_on == [1]
+    assert {number: world.node_rank for number, world in job.worlds.items()} == {0: 0, 2: 1, 3: 2}
+
+
 def test_what_should_agree_is_warned_of_once() -> None:
     """With the first difference, however many nodes differ."""
     job = Replay(terms(3, should={"torch": "2.13", "python": "3.11"}))
