@@ -91,7 +91,9 @@ def launch(
         _prepare(resolved, machine, count, fork_server, environ)
         nodes = _meet(job, machine, count, inbox)
         if isinstance(nodes, Interrupted):
-            return Outcome(nodes, attempt=0, fates=(), survivors=()), ""
+            from launcher.report.outcome import explain_wait  # noqa: PLC0415 - as in _tell
+
+            return Outcome(nodes, attempt=0, fates=(), survivors=()), explain_wait(nodes)
         cleanup.callback(nodes.leave)
         routes = _routes(job, nodes.run_id)
         workers = _worker_group(routes, nodes.run_id, count, fork_server, environ)

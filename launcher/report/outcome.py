@@ -18,6 +18,7 @@ from launcher.domain.outcome import (
     WorkerFailed,
 )
 from launcher.domain.signals import signal_name
+from launcher.errors import exit_code_of_signal
 from launcher.report.cause import LocalTime, cause_lines, circumstances, headline
 from launcher.report.excerpt import exception_line, excerpt
 from launcher.report.others import group_lines, ranks_of
@@ -51,6 +52,14 @@ def explain(
     lines += [f"  SIGKILL did not end {survivor}" for survivor in outcome.survivors]
     # The line that says whose exit code it is closes the report.
     return "\n".join([*lines, *_last_line(outcome)])
+
+
+def explain_wait(interrupted: Interrupted) -> str:
+    """Return what standard error shows where a signal came before all nodes did."""
+    number = interrupted.number
+    what = "interrupted" if number == signal.SIGINT else signal_name(number)
+    code = exit_code_of_signal(number)
+    return f"clusterrun: {what} while waiting for the other nodes; exit code {code}"
 
 
 def explain_restart(

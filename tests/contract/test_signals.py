@@ -3,13 +3,14 @@
 import os
 import re
 import signal
+import socket
 import sys
 import time
 
 import psutil
 import pytest
 
-from tests.contract.launched import Launcher, await_end, await_status, await_text
+from tests.contract.launched import SECONDS_TO_ACT, Launcher, await_end, await_status, await_text
 
 WAITS = """
     import os, time
@@ -62,6 +63,28 @@ def test_ctrl_c_is_one_line(clusterrun: Launcher) -> None:
         "clusterrun: interrupted: stopping 2 workers (grace 25 s, Ctrl-C again kills at once);"
         " exit code 130\n"
     )
+
+
+@pytest.mark.parametrize(
+    ("number", "line"),
+    [
+        (signal.SIGINT, "interrupted while waiting for the other nodes; exit code 130"),
+        (signal.SIGTERM, "SIGTERM while waiting for the other nodes; exit code 143"),
+    ],
+)
+def test_a_signal_while_nodes_are_awaited_is_one_line(
+    clusterrun: Launcher, number: signal.Signals, line: str
+) -> None:
+    """On the node that gets it, too."""
+    with socket.create_server(("127.0.0.1", 0)) as node_zero:
+        place = ("--master-addr", "127.0.0.1", "--master-port", str(node_zero.getsockname()[1]))
+        job = clusterrun.command("--nnodes", "2", "--node-rank", "1", *place, "--no-python", "true")
+        node_zero.settimeout(SECONDS_TO_ACT)
+        with node_zero.accept()[0]:
+            job.signal(number)
+            ended = job.ended()
+
+    assert (ended.code, ended.err) == (128 + number, f"clusterrun: {line}\n")
 
 
 def test_a_second_ctrl_c_kills_at_once(clusterrun: Launcher) -> None:

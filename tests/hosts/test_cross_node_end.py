@@ -141,6 +141,8 @@ def test_a_signal_while_others_are_awaited(
     ends = ended(jobs)
     expected = [143, 4 if told == 0 else 143]
     assert codes(ends) == expected
+    line = "clusterrun: SIGTERM while waiting for the other nodes; exit code 143\n"
+    assert [end.err.endswith(line) for end in ends] == [code == 143 for code in expected]
     if told == 0:
         text = "n0 (node 0) got SIGTERM while it waited for other nodes"
         assert ends[1].err == f"clusterrun: error: {text}\n"
