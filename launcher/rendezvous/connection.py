@@ -1,6 +1,7 @@
 """A connection between two agents: a greeting, then messages; never blocking."""
 
 import errno
+import math
 import os
 import socket
 from contextlib import suppress
@@ -20,6 +21,9 @@ from launcher.rendezvous.wire import (
 _READ_BYTES = 64 << 10
 _UNREACHABLE = frozenset({errno.ETIMEDOUT, errno.EHOSTUNREACH, errno.ENETUNREACH})
 """What the kernel says of a host that answers nothing any more, not even "no"."""
+
+_LONGEST_BETWEEN_PROBES = 32767
+"""Seconds, the kernel's own limit (MAX_TCP_KEEPIDLE)."""
 
 _MOST_UNSENT = 8 << 20
 """Bytes that wait for a member who does not read; it is given up then."""
@@ -79,10 +83,24 @@ class Connection(Generic[MessageT]):
         return bool(self._outgoing) and not self.closed
 
     def give_up_after(self, seconds: float) -> None:
-        """Have the kernel close the connection when what we sent is not acknowledged for so long."""
-        if self._socket.family != socket.AF_UNIX:
-            milliseconds = int(seconds * 1000)
-            self._socket.setsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, milliseconds)
+        """Have the kernel close the connection when the other host answers nothing for so long.
+
+        The kernel asks for an answer itself where nobody speaks: an agent that is suspended by its
+        user says nothing, and nobody expects it to, but its host may die.
+        """
+        if self._socket.family == socket.AF_UNIX:
+            return
+        # Heartbeats are more frequent: only a connection without any is probed.
+        between = min(max(1, math.ceil(seconds / 3)), _LONGEST_BETWEEN_PROBES)
+        self._socket.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
+        options = {
+            socket.TCP_KEEPIDLE: between,
+            socket.TCP_KEEPINTVL: between,
+            # It also bounds the probes.
+            socket.TCP_USER_TIMEOUT: int(seconds * 1000),
+        }
+        for option, value in options.items():
+            self._socket.setsockopt(socket.IPPROTO_TCP, option, value)
 
     @property
     def local_address(self) -> str:

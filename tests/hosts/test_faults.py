@@ -205,6 +205,21 @@ def test_a_node_is_suspended(number: int, trainers: Trainers) -> None:
     trainers.said_of(number, SILENCE, survivors)
 
 
+@pytest.mark.parametrize("number", [pytest.param(0, marks=pytest.mark.long), 1])
+def test_the_host_of_a_suspended_node_dies(number: int, trainers: Trainers) -> None:
+    """Its agent's silence tells nothing, that of its kernel does."""
+    jobs = trainers.jobs
+    survivors = tuple({0, 1, 2} - {number})
+    jobs[number].signal(signal.SIGTSTP)
+    for each in survivors:
+        jobs[each].wait_for(f"node {number} \\(n{number}\\) is suspended")
+    time.sleep(1.5 * SILENT)
+
+    trainers.hosts[number].cut()
+
+    trainers.said_of(number, SILENCE, survivors)
+
+
 def step_on(jobs: Sequence[Job], steps: int = 50) -> None:
     """Wait until all ranks have made so many steps more."""
     for job in jobs:

@@ -62,6 +62,21 @@ def test_greeting_then_messages(pair: tuple[socket.socket, socket.socket]) -> No
     assert (node_zero.receive(), member.receive()) == ([hello(1)], [Stop(0, "because")])
 
 
+@pytest.mark.parametrize(("seconds", "between"), [(15.0, 5), (0.5, 1), (604_800.0, 32_767)])
+def test_a_host_that_answers_nothing_is_found_out(
+    pair: tuple[socket.socket, socket.socket], seconds: float, between: int
+) -> None:
+    """By the kernel, which asks for an answer itself where no agent has anything to say."""
+    connection: Members = Connection(pair[0], FROM_MEMBERS)
+
+    connection.give_up_after(seconds)
+
+    assert pair[0].getsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE) == 1
+    tcp = (socket.TCP_KEEPIDLE, socket.TCP_KEEPINTVL, socket.TCP_USER_TIMEOUT)
+    found = [pair[0].getsockopt(socket.IPPROTO_TCP, option) for option in tcp]
+    assert found == [between, between, seconds * 1000]
+
+
 @pytest.mark.parametrize(
     "first_words",
     [
