@@ -45,5 +45,17 @@ def left_by_outer_launch(environ: Mapping[str, str]) -> tuple[str, ...]:
     return tuple(sorted(name for name in environ if _belongs_to_launch(name)))
 
 
+def is_new_step(environ: Mapping[str, str]) -> bool:
+    """Tell whether a worker's environment came here by an srun that the worker called.
+
+    Such a step is a job of its own, with as many tasks as it was given. It is another than the
+    one that the outer launch, being Slurm's, has its run id from: ``JOB.STEP``.
+    """
+    job = environ.get("SLURM_JOB_ID") or environ.get("SLURM_JOBID", "")
+    step = environ.get("SLURM_STEP_ID") or environ.get("SLURM_STEPID", "")
+    outer = environ.get("TORCHELASTIC_RUN_ID", "")
+    return outer != f"{job}.{step}" and all(map(str.isdigit, (*outer.partition(".")[::2], step)))
+
+
 def _belongs_to_launch(name: str) -> bool:
     return name in WORKER_VARIABLES or name.startswith(("CLUSTERRUN_", "PET_"))

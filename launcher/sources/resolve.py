@@ -23,7 +23,7 @@ from launcher.sources.host_options import DEVICES
 from launcher.sources.logs import find_log_dir, find_prefix, where_logs_go
 from launcher.sources.meeting import settle_meeting
 from launcher.sources.misplaced import misplaced_options
-from launcher.sources.nested import NESTED_WARNING, left_by_outer_launch
+from launcher.sources.nested import NESTED_WARNING, is_new_step, left_by_outer_launch
 from launcher.sources.option import Option
 from launcher.sources.paddle_options import BASE_PORT
 from launcher.sources.process import ThisProcess
@@ -151,7 +151,8 @@ def resolve(
     # Which GPUs the workers see is the job's own choice, whatever the cluster has set.
     seen = {name: env[name].value for name in env.keys() & {"CUDA_VISIBLE_DEVICES"}}
     around = Surroundings(inherited | seen, process, typed)
-    shape = find_shape(sources, around, is_nested=bool(left))
+    is_nested = bool(left) and not is_new_step(environ)
+    shape = find_shape(sources, around, is_nested=is_nested)
     program = NO_PROGRAM if for_topo else _program(program_words, sources, env, around)
     job = _job(sources, program, env, around, shape)
     _expect_forkable(job)

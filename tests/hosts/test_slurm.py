@@ -118,6 +118,20 @@ def test_one_task_per_node_starts_a_worker_per_gpu(slurm: Slurm, clusterrun: Lau
     ]
 
 
+def test_a_worker_may_call_srun(slurm: Slurm, tmp_path: Path) -> None:
+    """The step that it starts is a job of its own, on all nodes of the step."""
+    inner = f"srun --overlap -N2 -n2 {COMMAND} {script(tmp_path, TELL)}"
+    outer = f"srun --overlap -N1 -n1 {COMMAND} --no-python {inner}"
+
+    done = batch(slurm, f"#!/bin/sh\nexec {outer}\n", "-N2")
+
+    assert done.code == 0, done.err
+    assert column(told(done.out), "RANK", "WORLD_SIZE", "SLURMD_NODENAME") == [
+        ("0", "2", "n0"),
+        ("1", "2", "n1"),
+    ]
+
+
 @pytest.mark.parametrize("gpus", [("--gpus-per-task=1",), ("--gres=gpu:2",), ()], ids=str)
 @pytest.mark.parametrize("how", [(), ("--exec",)], ids=["looked-after", "exec"])
 def test_one_task_per_gpu_has_one_worker_each(

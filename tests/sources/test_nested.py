@@ -7,6 +7,7 @@ import pytest
 from launcher.domain.facts import Fact
 from launcher.domain.job import WorkerCount
 from launcher.sources.nested import NESTED_WARNING, WORKER_VARIABLES, left_by_outer_launch
+from tests.captured import captured
 from tests.described import describe
 
 WORKER = {
@@ -54,6 +55,30 @@ def test_the_outer_launch_is_no_source() -> None:
     assert resolved.job.max_restarts == Fact(0, "default")
     assert resolved.warnings == (NESTED_WARNING,)
     assert "CLUSTERRUN_NPROC_PER_NODE" in resolved.unset
+
+
+@pytest.mark.usefixtures("script")
+@pytest.mark.parametrize(
+    ("run_id", "nodes"),
+    [
+        pytest.param("26.7", 2, id="another step of the job"),
+        pytest.param("7.0", 2, id="a step of another job"),
+        pytest.param("26.0", 1, id="this step"),
+        pytest.param("mine", 1, id="nothing tells which step"),
+        pytest.param("1.x", 1, id="likewise"),
+        pytest.param(".0", 1, id="nor here"),
+    ],
+)
+def test_a_step_that_a_worker_has_started_is_a_job_of_its_own(run_id: str, nodes: int) -> None:
+    """Its tasks, on all nodes, inherit the variables of the worker that called srun."""
+    environ = WORKER | captured("node.1") | {"TORCHELASTIC_RUN_ID": run_id}
+
+    resolved = describe("train.py", environ=environ)
+
+    job = resolved.job
+    assert (job.nnodes.value, job.cluster.value == "slurm") == (nodes, nodes == 2)
+    assert resolved.warnings == (NESTED_WARNING,)
+    assert "RANK" in resolved.unset
 
 
 @pytest.mark.usefixtures("script")
