@@ -7,8 +7,10 @@ from launcher.domain.cpuset import CpuSet
 from launcher.domain.job import NumaBinding, NumaMemory
 from launcher.domain.machine import Gpu, Machine
 from launcher.domain.plan import MemoryPolicy
-from launcher.planning import shares
+from launcher.planning.crowding import crowds
 from launcher.planning.homes import Home, homes_of
+from launcher.planning.near import of_near
+from launcher.planning.shares import of_node, of_socket
 from launcher.planning.slices import of_slices
 
 
@@ -55,11 +57,11 @@ def _masks(mode: NumaBinding, machine: Machine, homes: Sequence[Home]) -> list[_
         case NumaBinding.NONE:
             return [_Mask(CpuSet(), "")] * len(homes)
         case NumaBinding.NODE:
-            return _shared(shares.of_node(machine, homes))
+            return _shared(machine, homes, of_node(machine, homes))
         case NumaBinding.AUTO | NumaBinding.NEAR:
-            return _shared(shares.of_near(machine, homes))
+            return _shared(machine, homes, of_near(machine, homes), only_if_roomy=True)
         case NumaBinding.SOCKET:
-            return _shared(shares.of_socket(machine, homes))
+            return _shared(machine, homes, of_socket(machine, homes))
         case NumaBinding.EXCLUSIVE | NumaBinding.CORE_COMPLEX:
             by_cache = mode is NumaBinding.CORE_COMPLEX
             return [_Mask(*slice_) for slice_ in of_slices(machine, homes, by_cache=by_cache)]
@@ -67,8 +69,25 @@ def _masks(mode: NumaBinding, machine: Machine, homes: Sequence[Home]) -> list[_
             assert_never(mode)
 
 
-def _shared(cpus: Sequence[CpuSet]) -> list[_Mask]:
-    return [_Mask(each, "") for each in cpus]
+def _shared(
+    machine: Machine, homes: Sequence[Home], cpus: Sequence[CpuSet], *, only_if_roomy: bool = False
+) -> list[_Mask]:
+    """Return the masks with remarks on crowded ones; ``only_if_roomy`` binds no worker there.
+
+    Workers without GPUs are spread by cores already, and what the user has mapped is as it is.
+    """
+    crowded = crowds(machine, cpus)
+    masks = []
+    for home, own in zip(homes, cpus, strict=True):
+        crowd = crowded.get(own) if home.gpus else None
+        if crowd is None:
+            masks.append(_Mask(own, ""))
+        elif only_if_roomy and not any(spot.is_pinned for spot in home.spots):
+            remark = f"not bound: {crowd.workers} workers would share {crowd.cores}"
+            masks.append(_Mask(CpuSet(), remark))
+        else:
+            masks.append(_Mask(own, f"{crowd.workers} workers share {crowd.cores}"))
+    return masks
 
 
 def _placed(wish: Wish, machine: Machine, home: Home, mask: _Mask) -> Placement:
@@ -83,7 +102,7 @@ def _placed(wish: Wish, machine: Machine, home: Home, mask: _Mask) -> Placement:
     )
     return Placement(
         gpus=home.gpus,
-        numa_nodes=() if is_unbound else home.nodes,
+        numa_nodes=home.nodes if mask.cpus else (),
         cpus=mask.cpus or None,
         memory=policy,
         remark="; ".join(filter(None, remarks)),

@@ -1,9 +1,13 @@
 """Which GPUs each worker of a node has, and where they are (BINDING.md S4, decisions 2 and 3)."""
 
-from typing import NamedTuple
+from collections.abc import Callable, Sequence
+from typing import NamedTuple, TypeVar
 
 from launcher.domain.cpuset import CpuSet
 from launcher.domain.machine import Gpu, Machine, NumaNode
+from launcher.planning.spread import spread
+
+ValueT = TypeVar("ValueT")
 
 
 class Spot(NamedTuple):
@@ -36,6 +40,15 @@ class Home(NamedTuple):
         return CpuSet.union_of(spot.cpus for spot in self.spots)
 
 
+def for_each(homes: Sequence[Home], value_of: Callable[[Home], ValueT]) -> list[ValueT]:
+    """Return the value of each home, worked out once for all with the same spots."""
+    known: dict[tuple[Spot, ...], ValueT] = {}
+    for home in homes:
+        if home.spots not in known:
+            known[home.spots] = value_of(home)
+    return [known[home.spots] for home in homes]
+
+
 def homes_of(machine: Machine, workers: int, gpus_per_worker: int | None) -> tuple[Home, ...]:
     """Return the homes of this node's ``workers``, by local rank; at each, some CPU is allowed.
 
@@ -59,14 +72,14 @@ def homes_of(machine: Machine, workers: int, gpus_per_worker: int | None) -> tup
 
 
 def _without_gpus(machine: Machine, workers: int) -> tuple[Home, ...]:
-    """Spread the workers over the nodes in blocks, where there are enough to use all nodes."""
+    """Spread the workers over the nodes, where there are at least as many as nodes."""
     nodes = [node for node in machine.nodes if node.cpus & machine.allowed]
     # Of CPUs that no node lists, binding would make nothing.
     lost = machine.allowed - CpuSet.union_of(node.cpus for node in nodes)
     if not nodes or lost or workers < len(nodes):
         return (Home((), (), ""),) * workers
-    spread = (nodes[rank * len(nodes) // workers] for rank in range(workers))
-    return tuple(Home((), (_spot_at(node),), "") for node in spread)
+    at = {node.id: Home((), (_spot_at(node),), "") for node in nodes}
+    return tuple(at[node.id] for node in spread(machine, nodes, workers))
 
 
 def _of_gpus(machine: Machine, gpus: tuple[Gpu, ...]) -> Home:

@@ -1,10 +1,12 @@
 """OMP_NUM_THREADS: how many threads a worker's loops may use (BINDING.md S8)."""
 
-from collections.abc import Iterable, Sequence
+from collections import Counter, defaultdict
+from collections.abc import Iterator, Mapping, Sequence
 
 from launcher.domain.cpuset import CpuSet
 from launcher.domain.machine import Machine
 from launcher.planning.binding import Placement
+from launcher.planning.cores import CoreCounter
 
 
 def threads_per_worker(machine: Machine, placements: Sequence[Placement]) -> int:
@@ -13,24 +15,23 @@ def threads_per_worker(machine: Machine, placements: Sequence[Placement]) -> int
     It is one number for the node, the smallest share: the OpenMP runtime reads it when it is
     loaded, and in a forked worker that was before the fork. A limit on CPU time counts too.
     """
-    shares = [_share(machine, placement, placements) for placement in placements]
+    counter = CoreCounter(machine)
+    masks = Counter(placement.cpus for placement in placements)
+    unbound = masks.pop(None, 0)
+    shares = [counter.count(machine.allowed) // len(placements)] if unbound else []
+    shares += _shares_of({mask: count for mask, count in masks.items() if mask}, counter)
     if machine.cpu_quota is not None:
         shares.append(int(machine.cpu_quota / len(placements)))
     return max(1, min(shares))
 
 
-def _share(machine: Machine, placement: Placement, placements: Sequence[Placement]) -> int:
-    if placement.cpus is None:
-        return _count_cores(machine, machine.allowed) // len(placements)
-    masks = (other.cpus for other in placements if other.cpus is not None)
-    return _count_cores(machine, placement.cpus) // _count_meeting(placement.cpus, masks)
-
-
-def _count_meeting(cpus: CpuSet, masks: Iterable[CpuSet]) -> int:
-    # Firmware tables may let nodes overlap: whoever may run on some of the CPUs has a part of them.
-    return sum(1 for mask in masks if mask & cpus)
-
-
-def _count_cores(machine: Machine, cpus: CpuSet) -> int:
-    known = [core for core in machine.cores if core & cpus]
-    return len(known) + len(cpus - CpuSet.union_of(known))
+def _shares_of(masks: Mapping[CpuSet, int], counter: CoreCounter) -> Iterator[int]:
+    """Yield the cores for each worker of a mask; ``masks`` has the number of workers of each."""
+    on_cpu: dict[int, list[CpuSet]] = defaultdict(list)
+    for mask in masks:
+        for cpu in mask:
+            on_cpu[cpu].append(mask)
+    for mask in masks:
+        # Firmware tables may let nodes overlap: whoever may run on some of the CPUs has a part of them.
+        meeting = {other for cpu in mask for other in on_cpu[cpu]}
+        yield counter.count(mask) // sum(masks[other] for other in meeting)

@@ -1,10 +1,12 @@
 """Which CPUs a worker may use."""
 
+from collections import Counter
 from collections.abc import Sequence
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from msgspec.structs import replace
 
 from launcher.domain.cpuset import CpuSet
 from launcher.domain.job import NumaBinding, NumaMemory
@@ -135,6 +137,90 @@ def test_without_gpus_workers_spread_in_blocks(
     assert set(remarks(here, workers)) == {""}
 
 
+@pytest.mark.parametrize(
+    ("allowed", "workers", "expected"),
+    [
+        # Of two nodes the reserved cores are missing: one worker each all the same.
+        ("1-3,4-7", 2, {"1-3": 1, "4-7": 1}),
+        ("0-3,4", 4, {"0-3": 4}),
+        ("0-3,4", 5, {"0-3": 4, "4": 1}),
+        ("0-2,4", 4, {"0-2": 3, "4": 1}),
+        ("0-3,4-5", 3, {"0-3": 2, "4-5": 1}),
+        ("0-3,4-7", 16, {"0-3": 8, "4-7": 8}),
+    ],
+)
+def test_without_gpus_workers_spread_by_the_cores_that_are_allowed(
+    allowed: str, workers: int, expected: dict[str, int]
+) -> None:
+    """A node with a single CPU for this job is no place for half of its workers."""
+    here = machine(TWO, allowed=allowed)
+
+    assert Counter(masks(NODE, here, workers)) == expected
+    assert set(remarks(here, workers)) == {""}
+
+
+def test_without_gpus_siblings_count_as_one_core() -> None:
+    """Four CPUs of two cores are no more than two CPUs of two cores."""
+    here = machine({0: "0-3", 1: "4-5"}, cores=["0-1", "2-3", "4", "5"])
+
+    assert masks(NODE, here, 2) == ["0-3", "4-5"]
+
+
+ONE_LEFT = machine({0: "0-3", 1: "4-7"}, [0, 1, 1], packages=["0-3", "4-7"], allowed="0-4")
+"""A job that may use one CPU at the node of two of its GPUs."""
+
+
+@pytest.mark.parametrize("mode", [NumaBinding.AUTO, NEAR])
+def test_near_leaves_workers_alone_that_would_share_too_few_cores(mode: NumaBinding) -> None:
+    """Others have cores to spare: binding must not make it worse."""
+    found = place(Wish(mode, NumaMemory.PREFERRED), ONE_LEFT, 3)
+
+    assert [str(each.cpus) for each in found] == ["0-3", "None", "None"]
+    assert [each.numa_nodes for each in found] == [(0,), (), ()]
+    assert {each.remark for each in found[1:]} == {
+        "not bound: 2 workers would share 1 core (CPUs 4) of the 5 that this job may use"
+    }
+    assert found[1].memory == MemoryPolicy(NumaMemory.PREFERRED, (1,))
+
+
+@pytest.mark.parametrize("mode", [NODE, NumaBinding.SOCKET])
+def test_a_mode_that_is_asked_for_binds_and_says_how_few_cores_there_are(mode: NumaBinding) -> None:
+    """The user may know better."""
+    found = place(Wish(mode), ONE_LEFT, 3)
+
+    assert [str(each.cpus) for each in found] == ["0-3", "4", "4"]
+    assert {each.remark for each in found[1:]} == {
+        "2 workers share 1 core (CPUs 4) of the 5 that this job may use"
+    }
+
+
+def test_siblings_of_a_core_are_no_room_for_two() -> None:
+    """Two CPUs of one core for two workers are one core."""
+    cores = ["0", "1", "2", "3", "4-5"]
+    here = machine({0: "0-3", 1: "4-5"}, [0, 1, 1], packages=["0-3", "4-5"], cores=cores)
+
+    assert masks(NEAR, here, 3) == ["0-3", None, None]
+
+
+def test_a_machine_that_is_full_everywhere_is_bound_as_ever() -> None:
+    """No core is freer than others; and one worker more does not count as crowded."""
+    here = machine(TWO, [0] * 8 + [1] * 8, packages=["0-3", "4-7"])
+
+    assert masks(NEAR, here, 16) == ["0-3"] * 8 + ["4-7"] * 8
+    assert {each.remark for each in place(Wish(NEAR), here, 16)} == {""}
+
+
+def test_what_the_user_has_mapped_is_bound_however_crowded() -> None:
+    """With the remark."""
+    gpus = tuple(replace(gpu, mapped=CpuSet((4,))) for gpu in ONE_LEFT.visible)
+    here = replace(ONE_LEFT, visible=gpus)
+
+    found = place(Wish(NEAR), here, 3)
+
+    assert [str(each.cpus) for each in found] == ["4"] * 3
+    assert found[0].remark == "3 workers share 1 core (CPUs 4) of the 5 that this job may use"
+
+
 def test_without_gpus_only_nodes_with_cpus_of_ours_count() -> None:
     """Memory is a node too, and a cpuset may hold one node only."""
     here = machine({0: "0-3", 1: "4-7", 2: ""}, allowed="4-5")
@@ -224,10 +310,12 @@ def test_masks_are_never_empty_and_never_outside(
 
 @given(machines(), st.integers(1, 12))
 def test_near_never_narrows_node(here: Machine, workers: int) -> None:
-    """The default may only add to what torchrun's mode gives."""
+    """The default may only add to what torchrun's mode gives; a worker that is left alone has all."""
     pairs = zip(place(Wish(NODE), here, workers), place(Wish(NEAR), here, workers), strict=True)
 
-    assert all((by_node.cpus or set()) <= (near.cpus or set()) for by_node, near in pairs)
+    assert all(
+        (by_node.cpus or here.allowed) <= (near.cpus or here.allowed) for by_node, near in pairs
+    )
 
 
 def test_socket_is_the_package() -> None:

@@ -1,11 +1,13 @@
 """What holds of every plan, on machines that hypothesis makes up."""
 
+from collections import Counter
 from collections.abc import Iterable
 from itertools import combinations
 
 import pytest
 from hypothesis import Phase, find, given, settings
 from hypothesis import strategies as st
+from msgspec.structs import replace
 
 from launcher.domain.cpuset import CpuSet
 from launcher.domain.job import NumaBinding, NumaMemory
@@ -77,6 +79,38 @@ def check_division(made: Generated, mode: NumaBinding, workers: int, each_has: i
             assert not here.cores_known or _is_short_of_cores(here, found, each)
 
 
+def check_room(made: Generated, workers: int, each_has: int | None) -> None:
+    """The default binds no worker of a GPU to fewer cores than workers while others have more room."""
+    here = made.machine
+    found = place(Wish(NumaBinding.AUTO, gpus_per_worker=each_has), here, workers)
+    allowed = sum(1 for core in here.cores if core & here.allowed)
+    for mask in {each.cpus for each in found if each.gpus and each.cpus}:
+        inside = sum(1 for each in found if each.cpus and each.cpus <= mask)
+        cores = sum(1 for core in here.cores if core & mask)
+        assert inside <= cores or inside * (allowed - cores) <= (workers - inside) * cores
+    for each in found:
+        if "would share" in each.remark:
+            assert each.cpus is None
+
+
+def check_spread(made: Generated, workers: int) -> None:
+    """Workers without GPUs: moving one to another node never leaves the poorest with more cores."""
+    here = replace(made.machine, visible=())
+    found = place(Wish(NumaBinding.NODE), here, workers)
+    if any(each.cpus is None for each in found):
+        return
+    cores = {
+        node.id: sum(1 for core in here.cores if core & node.cpus & here.allowed)
+        for node in here.nodes
+        if node.cpus & here.allowed
+    }
+    placed = Counter(node for each in found for node in each.numa_nodes)
+    poorest = min(cores[node] / count for node, count in placed.items())
+
+    assert [each.numa_nodes for each in found] == sorted(each.numa_nodes for each in found)
+    assert all(cores[node] / (placed[node] + 1) <= poorest for node in cores)
+
+
 def _known_nodes(found: Placement) -> set[int]:
     return {gpu.numa_node for gpu in found.gpus if gpu.numa_node is not None}
 
@@ -126,6 +160,18 @@ def test_division(
     check_division(made, mode, workers, gpus_per_worker)
 
 
+@given(machines(), st.integers(1, 16), PER_WORKER)
+def test_room(made: Generated, workers: int, gpus_per_worker: int | None) -> None:
+    """Binding by default never makes it worse."""
+    check_room(made, workers, gpus_per_worker)
+
+
+@given(machines(), st.integers(1, 40))
+def test_spread(made: Generated, workers: int) -> None:
+    """The worker with the fewest cores has as many as can be."""
+    check_spread(made, workers)
+
+
 @pytest.mark.long
 @settings(max_examples=3000, deadline=None)
 @given(
@@ -142,3 +188,5 @@ def test_all_of_it_for_long(
     check_masks(made, wish, workers)
     check_nodes(made, at, workers, wish.gpus_per_worker)
     check_division(made, dividing, workers, wish.gpus_per_worker)
+    check_room(made, workers, wish.gpus_per_worker)
+    check_spread(made, workers)
