@@ -8,12 +8,14 @@ from launcher.domain.machine import Machine, NumaNode
 from launcher.planning.homes import Home, for_each
 from launcher.planning.rivals import hidden_sites
 from launcher.planning.shares import packages_of
+from launcher.planning.slices import cores_of
 
 
 def of_near(machine: Machine, homes: Sequence[Home]) -> list[CpuSet]:
     """Return for each home the CPUs of its nodes, and of idle nodes of the same package.
 
-    Each idle node is given to the nearest node that has workers.
+    Each idle node is given to the nearest node that has workers. If there are fewer idle nodes than
+    nearest nodes, the cores of the idle nodes are dealt out.
     """
     workers = Counter(node for nodes in for_each(homes, _nodes_of) for node in nodes)
     owners = [node for node in machine.nodes if node.id in workers]
@@ -21,7 +23,12 @@ def of_near(machine: Machine, homes: Sequence[Home]) -> list[CpuSet]:
     idle = _idle_nodes(machine, homes)
     nearest = {node.id: _nearest(node, _neighbours(node, machine, owners)) for node in idle}
     for node in idle:
-        _give(nearest[node.id], node.cpus & machine.allowed, shares, workers)
+        takers = nearest[node.id]
+        together = [other for other in idle if nearest[other.id] == takers]
+        if len(together) >= len(takers):
+            _give(takers, node.cpus & machine.allowed, shares, workers)
+        elif node is together[0]:
+            _deal_out(takers, _cores_of(machine, together), shares, workers)
 
     def share_of(home: Home) -> CpuSet:
         own = home.cpus & machine.allowed
@@ -64,6 +71,11 @@ def _nearest(idle: NumaNode, neighbours: Sequence[int]) -> list[int]:
     return [node for node in neighbours if idle.distances.get(node, 0) == least]
 
 
+def _cores_of(machine: Machine, nodes: Iterable[NumaNode]) -> list[CpuSet]:
+    together = CpuSet.union_of(node.cpus for node in nodes)
+    return cores_of(machine, CpuSet(together & machine.allowed))
+
+
 def _give(
     takers: Sequence[int],
     cpus: Iterable[int],
@@ -74,3 +86,21 @@ def _give(
     if takers:
         poorest = min(takers, key=lambda node: (len(shares[node]) / workers[node], node))
         shares[poorest] = CpuSet(shares[poorest].union(cpus))
+
+
+def _deal_out(
+    takers: Sequence[int],
+    cores: Sequence[CpuSet],
+    shares: dict[int, CpuSet],
+    workers: Mapping[int, int],
+) -> None:
+    """Add cores to the shares so that all workers have as many CPUs each as can be."""
+    sizes = {node: len(shares[node]) for node in takers}
+    turns = []
+    for core in cores:
+        poorest = min(takers, key=lambda node: (sizes[node] / workers[node], node))
+        sizes[poorest] += len(core)
+        turns.append(poorest)
+    # Cores beside each other go to the same taker.
+    for node, core in zip(sorted(turns), cores, strict=True):
+        shares[node] = CpuSet(shares[node] | core)

@@ -91,7 +91,7 @@ def _deal(machine: Machine, pool: _Pool, *, by_cache: bool) -> _Dealt:
     whole = {claim.worker: CpuSet(pool.cpus & machine.allowed) for claim in pool.claims}
     if not machine.cores_known:
         return _Dealt(whole, "shares its node: nothing tells which CPUs are one core")
-    cores = _cores(machine, pool.ours)
+    cores = cores_of(machine, pool.ours)
     caches = _caches(machine, cores) if by_cache else []
     seats = _seats(machine, pool)
     workers = len({claim.worker for claim in pool.claims})
@@ -108,7 +108,7 @@ def _deal(machine: Machine, pool: _Pool, *, by_cache: bool) -> _Dealt:
     return _Dealt(dealt, remark)
 
 
-def _cores(machine: Machine, cpus: CpuSet) -> list[CpuSet]:
+def cores_of(machine: Machine, cpus: CpuSet) -> list[CpuSet]:
     """Return the cores that ``cpus`` are of, cut with them: by cache, then by lowest CPU."""
     known = [CpuSet(core & cpus) for core in machine.cores if core & cpus]
     strays = [CpuSet((cpu,)) for cpu in cpus - CpuSet.union_of(known)]

@@ -257,6 +257,41 @@ def test_near_counts_cpus_by_worker() -> None:
     assert masks(NEAR, here, 3) == ["2-3,6-7", "0-1,4-5", "0-1,4-5"]
 
 
+@pytest.mark.parametrize(
+    ("nodes", "gpus", "expected"),
+    [
+        # A package of three clusters, of which one has no GPU.
+        ({0: "0-3", 1: "4-7", 2: "8-11"}, [0, 1], ["0-3,8-9", "4-7,10-11"]),
+        ({0: "0-3", 1: "4-7", 2: "8-11"}, [2, 1], ["2-3,8-11", "0-1,4-7"]),
+        # Three workers with four CPUs each, for which the first node needs none of the third.
+        ({0: "0-7", 1: "8-9", 2: "10-11"}, [0, 0, 1], ["0-7", "0-7", "8-11"]),
+        ({0: "0-3", 1: "4-7", 2: "8-11"}, [0, 0, 1], ["0-3,8-11", "0-3,8-11", "4-7"]),
+        ({0: "0-1", 1: "2-3", 2: "4-5", 3: "6-8"}, [0, 1, 2], ["0-1,6", "2-3,7", "4-5,8"]),
+        # Five clusters: two idle ones for three.
+        (
+            {0: "0-2", 1: "3-5", 2: "6-8", 3: "9-11", 4: "12-14"},
+            [0, 2, 4],
+            ["0-4", "5-8,9", "10-14"],
+        ),
+    ],
+)
+def test_near_deals_out_the_cores_of_too_few_idle_nodes(
+    nodes: dict[int, str], gpus: list[int], expected: list[str]
+) -> None:
+    """One idle node for two that are as near gives half of its cores to each."""
+    found = masks(NEAR, machine(nodes, gpus), len(gpus))
+
+    assert found == [str(CpuSet.parse(cpus)) for cpus in expected]
+
+
+def test_near_deals_out_whole_cores() -> None:
+    """Siblings stay together."""
+    cores = [f"{cpu},{cpu + 6}" for cpu in range(6)]
+    here = machine({0: "0-1,6-7", 1: "2-3,8-9", 2: "4-5,10-11"}, [0, 1], cores=cores)
+
+    assert masks(NEAR, here, 2) == ["0-1,4,6-7,10", "2-3,5,8-9,11"]
+
+
 def test_near_stays_in_the_package() -> None:
     """The other socket's memory is far."""
     here = machine(TWO, [0], packages=["0-3", "4-7"])
