@@ -24,9 +24,10 @@ from launcher.domain.restarts import rules_of
 from launcher.domain.streams import Std
 from launcher.domain.world import World
 from launcher.errors import LauncherError
-from launcher.planning.node import not_as_asked, plan_node
+from launcher.planning.node import plan_node
 from launcher.planning.preparation import preparation_of
 from launcher.planning.ranks import local_size
+from launcher.planning.strictness import not_as_asked
 from launcher.planning.variables import environment_before
 from launcher.preview import this_machine
 from launcher.rendezvous.assumed import assumed_world, lone_worker_world

@@ -8,9 +8,9 @@ from launcher.domain.job import NumaBinding, NumaMemory
 from launcher.domain.machine import Gpu, Machine
 from launcher.domain.plan import MemoryPolicy
 from launcher.planning.crowding import crowds
-from launcher.planning.homes import Home, homes_of
+from launcher.planning.homes import Home, for_each, homes_of
 from launcher.planning.near import of_near
-from launcher.planning.shares import of_node, of_socket
+from launcher.planning.shares import of_node, of_socket, packages_of
 from launcher.planning.slices import of_slices
 
 
@@ -24,6 +24,8 @@ class Placement(NamedTuple):
     memory: MemoryPolicy | None
     remark: str
     """Why it is not bound as asked; "" if it is, or nobody would expect it to be."""
+    why_unbound: str
+    """Why it is not bound, expected or not; "" if it is, or is not to be."""
 
 
 class Wish(NamedTuple):
@@ -61,7 +63,9 @@ def _masks(mode: NumaBinding, machine: Machine, homes: Sequence[Home]) -> list[_
         case NumaBinding.AUTO | NumaBinding.NEAR:
             return _shared(machine, homes, of_near(machine, homes), only_if_roomy=True)
         case NumaBinding.SOCKET:
-            return _shared(machine, homes, of_socket(machine, homes))
+            return _with_packages(
+                machine, homes, _shared(machine, homes, of_socket(machine, homes))
+            )
         case NumaBinding.EXCLUSIVE | NumaBinding.CORE_COMPLEX:
             by_cache = mode is NumaBinding.CORE_COMPLEX
             return [_Mask(*slice_) for slice_ in of_slices(machine, homes, by_cache=by_cache)]
@@ -90,13 +94,26 @@ def _shared(
     return masks
 
 
+def _with_packages(machine: Machine, homes: Sequence[Home], masks: Sequence[_Mask]) -> list[_Mask]:
+    """Return the masks with a remark on those for which no package is known, unless they have all."""
+    why = "has its node, not its package: nothing tells which CPUs are one package"
+    known = for_each(homes, lambda home: bool(packages_of(machine, home.cpus)))
+    return [
+        mask
+        if is_known or not mask.cpus or mask.cpus == machine.allowed
+        else _Mask(mask.cpus, "; ".join(filter(None, (why, mask.remark))))
+        for mask, is_known in zip(masks, known, strict=True)
+    ]
+
+
 def _placed(wish: Wish, machine: Machine, home: Home, mask: _Mask) -> Placement:
     memory = wish.memory
     policy = _policy(memory, machine, home)
-    is_unbound = wish.mode is NumaBinding.NONE
+    is_to_be_bound = wish.mode is not NumaBinding.NONE
+    why = "" if home.is_usual else home.why_unbound
     remarks = (
         # Who wants no binding has not asked where the GPUs are, but for their memory.
-        "" if is_unbound and memory is NumaMemory.NONE else home.remark,
+        why if is_to_be_bound or memory is not NumaMemory.NONE else "",
         mask.remark,
         "" if policy or memory is NumaMemory.NONE else _why_no_policy(home),
     )
@@ -106,6 +123,7 @@ def _placed(wish: Wish, machine: Machine, home: Home, mask: _Mask) -> Placement:
         cpus=mask.cpus or None,
         memory=policy,
         remark="; ".join(filter(None, remarks)),
+        why_unbound=home.why_unbound if is_to_be_bound else "",
     )
 
 

@@ -26,8 +26,10 @@ class Home(NamedTuple):
     gpus: tuple[Gpu, ...]
     spots: tuple[Spot, ...]
     """One for each of its GPUs; one for a worker without GPUs; () where it has no place."""
-    remark: str
-    """Why it has no place; "" if it has, or nobody would expect it to."""
+    why_unbound: str = ""
+    """Why it has no place; "" if it has."""
+    is_usual: bool = True
+    """Nobody but a strict job expects it to have a place."""
 
     @property
     def nodes(self) -> tuple[int, ...]:
@@ -65,8 +67,8 @@ def homes_of(machine: Machine, workers: int, gpus_per_worker: int | None) -> tup
     if workers * each > visible:
         # Only the script knows which worker uses which.
         plural = "" if visible == 1 else "s"
-        remark = f"not bound: {workers} workers for {visible} GPU{plural}"
-        return (Home((), (), remark if machine.nodes else ""),) * workers
+        why = f"not bound: {workers} workers for {visible} GPU{plural}"
+        return (_unbound((), why, machine),) * workers
     blocks = (machine.visible[at : at + each] for at in range(0, workers * each, each))
     return tuple(_of_gpus(machine, block) for block in blocks)
 
@@ -77,8 +79,12 @@ def _without_gpus(machine: Machine, workers: int) -> tuple[Home, ...]:
     # Of CPUs that no node lists, binding would make nothing.
     lost = machine.allowed - CpuSet.union_of(node.cpus for node in nodes)
     if not nodes or lost or workers < len(nodes):
-        return (Home((), (), ""),) * workers
-    at = {node.id: Home((), (_spot_at(node),), "") for node in nodes}
+        plural = "" if workers == 1 else "s"
+        why = f"not bound: {workers} worker{plural} for {len(nodes)} NUMA nodes"
+        if lost:
+            why = f"not bound: no NUMA node has CPUs {CpuSet(lost)}"
+        return (_unbound((), why, machine, is_usual=True),) * workers
+    at = {node.id: Home((), (_spot_at(node),)) for node in nodes}
     return tuple(at[node.id] for node in spread(machine, nodes, workers))
 
 
@@ -86,13 +92,20 @@ def _of_gpus(machine: Machine, gpus: tuple[Gpu, ...]) -> Home:
     spots = [spot_of(machine, gpu) for gpu in gpus]
     known = tuple(spot for spot in spots if spot is not None)
     if len(known) < len(gpus):
-        remark = "not bound: nothing tells which NUMA node its GPU is local to"
-        return Home(gpus, (), remark if machine.nodes else "")
-    home = Home(gpus, known, "")
+        why = "not bound: nothing tells which NUMA node its GPU is local to"
+        return _unbound(gpus, why, machine)
+    home = Home(gpus, known)
     if home.cpus & machine.allowed:
         return home
     which = ", ".join(_where(gpu, spot) for gpu, spot in zip(gpus, known, strict=True))
-    return Home(gpus, (), f"not bound: {which} but this job may only use {machine.allowed}")
+    why = f"not bound: {which} but this job may only use {machine.allowed}"
+    return _unbound(gpus, why, machine)
+
+
+def _unbound(gpus: tuple[Gpu, ...], why: str, machine: Machine, *, is_usual: bool = False) -> Home:
+    if not machine.nodes:
+        return Home(gpus, (), "not bound: the kernel shows no NUMA nodes")
+    return Home(gpus, (), why, is_usual=is_usual)
 
 
 def spot_of(machine: Machine, gpu: Gpu) -> Spot | None:

@@ -1,6 +1,6 @@
 """The plan of this node for one attempt, from all that is known before it starts."""
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import NamedTuple, assert_never
 
 from launcher.domain.cpuset import CpuSet, runs
@@ -9,13 +9,13 @@ from launcher.domain.machine import Machine
 from launcher.domain.plan import NodePlan, WorkerPlan
 from launcher.domain.ranks import GlobalRank, LocalRank
 from launcher.domain.world import World
-from launcher.errors import MachineError
 from launcher.planning import variables
 from launcher.planning.binding import Placement, Wish, place
 from launcher.planning.gpu_variables import own_gpus_variables
 from launcher.planning.numa_map import with_map
 from launcher.planning.ranks import count_shown, part_of
 from launcher.planning.rivals import hidden_sites
+from launcher.planning.strictness import expect_bound_as_asked
 from launcher.planning.tasks import place_task
 from launcher.planning.threads import threads_per_worker
 
@@ -53,7 +53,7 @@ def plan_node(  # noqa: PLR0913 - a plan is made of all that is known
     machine = part_of(job, with_map(machine, job.numa_map))
     here = _workers(job, machine, world)
     if job.numa_strict.value:
-        _expect_no_trouble(job, machine, here.placements)
+        expect_bound_as_asked(job, machine, here.placements)
     before = variables.environment_before(job, environ, unset)
     command = command_of(job.program.value, job.python.value)
     return NodePlan(
@@ -157,23 +157,6 @@ def _worker(  # noqa: PLR0913, PLR0917 - as a plan
 def _why_0(job: JobSpec) -> str:
     asked = job.virtual_local_rank
     return f"LOCAL_RANK is 0: it sees its own GPUs alone ({asked.origin})" if asked.value else ""
-
-
-def _expect_no_trouble(job: JobSpec, machine: Machine, placements: Sequence[Placement]) -> None:
-    of_workers = [
-        f"local rank {index}: {placement.remark}"
-        for index, placement in enumerate(placements)
-        if placement.remark
-    ]
-    troubles = [*filter(None, [machine.visible_remark]), *of_workers]
-    if troubles:
-        raise not_as_asked(job, machine.host, troubles)
-
-
-def not_as_asked(job: JobSpec, host: str, troubles: Iterable[str]) -> MachineError:
-    """Return the error of a strict job on ``host`` whose workers can't be bound, a line for each."""
-    message = f"{host} can't bind all workers as asked ({job.numa_strict.origin})"
-    return MachineError(message, "\n".join(troubles))
 
 
 def _remarks(
