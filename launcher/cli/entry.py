@@ -6,15 +6,18 @@ import signal
 import sys
 from types import FrameType
 
-TOO_EARLY_TO_PASS_ON = (signal.SIGUSR1, signal.SIGUSR2, signal.SIGQUIT)
-ENDING = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
+ELSEWHERE = {
+    "win32": "Windows: run it in WSL 2 (wsl --install) or in a Linux container",
+    "darwin": "macOS: run it in a Linux container or a virtual machine",
+}
+"""Systems other than Linux, by Python's name for them, and what to do there."""
 
 
 def main() -> int:
     """Run the command line of this process; return its exit code."""
-    _arm_signals()
     if sys.platform != "linux":
-        return _refuse(f"clusterrun runs on Linux, not on {sys.platform}")
+        return _refuse_to_run_on(sys.platform)
+    _arm_signals()
     _open_closed_streams()
     # Imports leave no garbage, and looking for it all the while takes a tenth of their time.
     gc.disable()
@@ -30,11 +33,11 @@ def main() -> int:
 
 def _arm_signals() -> None:
     """Until there are workers, a signal has nothing to end but us, and nobody to be passed on to."""
-    for number in ENDING:
+    for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
         # What nohup or a shell's "&" ignores stays ignored.
         if signal.getsignal(number) is not signal.SIG_IGN:
             signal.signal(number, _leave)
-    for number in TOO_EARLY_TO_PASS_ON:
+    for number in (signal.SIGUSR1, signal.SIGUSR2, signal.SIGQUIT):
         if signal.getsignal(number) is not signal.SIG_IGN:
             signal.signal(number, lambda _number, _frame: None)
 
@@ -52,6 +55,7 @@ def _open_closed_streams() -> None:
     os.close(descriptor)
 
 
-def _refuse(message: str) -> int:
-    sys.stderr.write(f"clusterrun: error: {message}\n")
+def _refuse_to_run_on(platform: str) -> int:
+    where = ELSEWHERE.get(platform, f"{platform}: run it in a Linux container or a virtual machine")
+    sys.stderr.write(f"clusterrun: error: clusterrun runs on Linux, not on {where}\n")
     return 2
