@@ -1,7 +1,7 @@
 """Machines that don't exist: trees of /sys and /proc from a few lines of facts."""
 
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -184,10 +184,18 @@ def _topology(facts: MachineFacts) -> dict[str, str]:
             files[f"{directory}/core_siblings_list"] = str(packages[package[0]])
     caches = [CpuSet.parse(text) for text in facts.caches]
     for cpu, cache in ((cpu, shared) for shared in caches for cpu in shared):
-        files[f"{CPUS}/cpu{cpu}/cache/index3/shared_cpu_list"] = str(cache)
+        files |= cache_files(cpu, 3, cache)
     for cpu in CpuSet.parse(facts.offline):
         files[f"{CPUS}/cpu{cpu}/online"] = "0"
     return files
+
+
+def cache_files(
+    cpu: int, index: int, shared: Iterable[int], level: int = 3, kind: str = "Unified"
+) -> dict[str, str]:
+    """Return what /sys says of a cache of a CPU."""
+    facts = {"level": str(level), "type": kind, "shared_cpu_list": str(CpuSet(shared))}
+    return {f"{CPUS}/cpu{cpu}/cache/index{index}/{name}": text for name, text in facts.items()}
 
 
 def write_device(root: Path, device: PciDevice) -> None:

@@ -30,6 +30,11 @@ def read_nodes(tree: Tree, online: CpuSet) -> tuple[NumaNode, ...]:
     )
 
 
+def cpus_of_nodes(tree: Tree) -> CpuSet:
+    """Return the CPUs that the kernel lists for all nodes that are online."""
+    return CpuSet.union_of(_cpus(tree, number) for number in _ids(tree))
+
+
 def _ids(tree: Tree) -> tuple[int, ...]:
     names = (name.removeprefix("node") for name in tree.names(_NODES) if name.startswith("node"))
     present = {int(number) for number in names if number.isdecimal()}

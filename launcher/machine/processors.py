@@ -3,6 +3,7 @@
 from typing import NamedTuple
 
 from launcher.domain.cpuset import CpuSet
+from launcher.machine.nodes import cpus_of_nodes
 from launcher.machine.tree import Tree, cpus_of
 
 _CPUS = "sys/devices/system/cpu"
@@ -24,8 +25,7 @@ def read_processors(tree: Tree, allowed: CpuSet | None) -> Processors:
     online = online_cpus(tree)
     if allowed is None:
         allowed = _captured_affinity(tree, online)
-    # The kernel cuts an affinity with the CPUs that run. What /sys calls online may be another
-    # machine's view: lxcfs numbers a container's CPUs from 0.
+    # The kernel cuts an affinity with the CPUs that run, whatever a container's /sys calls online.
     online = CpuSet(online | allowed)
     cores, known = _cores(tree, online)
     packages, caches = _packages(tree, cores, online), _caches(tree, online)
@@ -33,12 +33,27 @@ def read_processors(tree: Tree, allowed: CpuSet | None) -> Processors:
 
 
 def online_cpus(tree: Tree) -> CpuSet:
-    """Return the CPUs that run; none where nothing tells."""
+    """Return the CPUs that run, those that a container does not show among them; none if unknown."""
     listed = tree.cpu_list(f"{_CPUS}/online")
     if listed:
-        return listed
+        return CpuSet(listed | _hidden(tree, listed))
     numbers = (name.removeprefix("cpu") for name in tree.names(_CPUS) if name.startswith("cpu"))
     return CpuSet(int(number) for number in numbers if number.isdecimal())
+
+
+def _hidden(tree: Tree, online: CpuSet) -> CpuSet:
+    """Return the CPUs that run though a container's /sys does not call them online.
+
+    Lxcfs (LXC, Proxmox) lists a container's own CPUs there, and leaves the lists of nodes alone.
+    Without the others, a node that other containers use too would seem to be all ours.
+    """
+    listed = CpuSet(cpus_of_nodes(tree) - online)
+    if not listed:
+        return listed
+    # Old kernels, and trees that were edited, list CPUs of a node that are offline or absent.
+    present = tree.cpu_list(f"{_CPUS}/present") or listed
+    there = listed & present - tree.cpu_list(f"{_CPUS}/offline")
+    return CpuSet(cpu for cpu in there if tree.text(f"{_CPUS}/cpu{cpu}/online") != "0")
 
 
 def _captured_affinity(tree: Tree, online: CpuSet) -> CpuSet:
@@ -46,7 +61,8 @@ def _captured_affinity(tree: Tree, online: CpuSet) -> CpuSet:
         name, _, value = line.partition(":")
         if name == "Cpus_allowed_list":
             return CpuSet(cpus_of(value) & online) or online
-    return online
+    # Where a container was captured, what it calls online is what it has.
+    return tree.cpu_list(f"{_CPUS}/online") or online
 
 
 def _cores(tree: Tree, online: CpuSet) -> tuple[tuple[CpuSet, ...], bool]:
@@ -98,9 +114,18 @@ def _caches(tree: Tree, online: CpuSet) -> tuple[CpuSet, ...]:
     left = set(online)
     for cpu in sorted(online):
         if cpu in left:
-            cache = f"{_CPUS}/cpu{cpu}/cache/index3"
-            shared = CpuSet(tree.cpu_list(f"{cache}/shared_cpu_list") & left)
+            shared = CpuSet(_sharing_l3(tree, cpu) & left)
             if shared:
                 left -= shared
                 caches.append(shared)
     return tuple(caches)
+
+
+def _sharing_l3(tree: Tree, cpu: int) -> CpuSet:
+    """Return the CPUs that share the L3 cache of ``cpu``; none if it has none."""
+    # The number of an index is no level: s390 has the instructions of L2 at 3, and L3 at 4.
+    for name in tree.names(f"{_CPUS}/cpu{cpu}/cache"):
+        cache = f"{_CPUS}/cpu{cpu}/cache/{name}"
+        if tree.text(f"{cache}/level") == "3" and tree.text(f"{cache}/type") != "Instruction":
+            return tree.cpu_list(f"{cache}/shared_cpu_list")
+    return CpuSet()

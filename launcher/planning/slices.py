@@ -92,7 +92,7 @@ def _deal(machine: Machine, pool: _Pool, *, by_cache: bool) -> _Dealt:
     if not machine.cores_known:
         return _Dealt(whole, "shares its node: nothing tells which CPUs are one core")
     cores = cores_of(machine, pool.ours)
-    caches = _caches(machine, cores) if by_cache else []
+    caches = _whole_caches(machine, pool, cores) if by_cache else []
     seats = _seats(machine, pool)
     workers = len({claim.worker for claim in pool.claims})
     among = _count(workers, "worker") if workers >= len(seats) else _count(len(seats), "GPU")
@@ -104,7 +104,8 @@ def _deal(machine: Machine, pool: _Pool, *, by_cache: bool) -> _Dealt:
         return _Dealt(whole, f"shares its node: {_count(len(cores), 'core')} for {among}")
     remark = ""
     if by_cache:
-        remark = f"has cores, not caches, of its own: {_count(len(caches), 'L3 cache')} for {among}"
+        have = _count(len(caches), "whole L3 cache")
+        remark = f"has cores, not caches, of its own: {have} for {among}"
     return _Dealt(dealt, remark)
 
 
@@ -120,11 +121,13 @@ def _cache_of(machine: Machine, core: CpuSet) -> int:
     return next((min(cache) for cache in machine.caches if min(core) in cache), min(core))
 
 
-def _caches(machine: Machine, cores: Iterable[CpuSet]) -> list[CpuSet]:
-    """Return the cores that share a cache as one; () where nothing tells of caches."""
+def _whole_caches(machine: Machine, pool: _Pool, cores: Iterable[CpuSet]) -> list[CpuSet]:
+    """Return the cores that share a cache as one; not where some of its CPUs are for other jobs."""
+    cut = CpuSet.union_of(cache for cache in machine.caches if cache & (pool.cpus - pool.ours))
     together: dict[int, set[int]] = {}
     for core in cores if machine.caches else ():
-        together.setdefault(_cache_of(machine, core), set()).update(core)
+        if not core & cut:
+            together.setdefault(_cache_of(machine, core), set()).update(core)
     return [CpuSet(cpus) for cpus in together.values()]
 
 

@@ -160,7 +160,7 @@ def rest_of(path: str, before: Machine) -> Rest:
         (r"sys/devices/system/cpu/online", _all_but_cpus),
         (r"sys/devices/system/cpu/cpu(\d+)/topology/.*", _other_cores),
         (r"sys/devices/system/cpu/cpu(\d+)/cache/.*", _other_caches),
-        (r"sys/devices/system/cpu/cpu(\d+)/online", _everything),
+        (r"sys/devices/system/cpu/cpu(\d+)/online", _all_but_cpus),
         (r"sys/devices/system/node/online", _all_but_places),
         (r"sys/devices/system/node/node(\d+)/(cpulist|distance|meminfo)", _other_nodes),
         (r"sys/bus/pci/devices/([^/]+)/.*", _other_gpus),
@@ -175,12 +175,8 @@ def rest_of(path: str, before: Machine) -> Rest:
     raise AssertionError(path)
 
 
-def _everything(machine: Machine, *_: object) -> object:
-    return machine
-
-
 def _all_but_cpus(machine: Machine, *_: object) -> object:
-    # CPUs that are offline have a directory too, and would count.
+    # CPUs that are offline have a directory too, and nodes may list them: they would count.
     return [gpu.uuid for gpu in machine.gpus], machine.cpu_quota
 
 

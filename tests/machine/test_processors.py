@@ -2,10 +2,12 @@
 
 from pathlib import Path
 
+import pytest
+
 from launcher.domain.cpuset import CpuSet
 from launcher.machine.processors import Processors, read_processors
 from launcher.machine.tree import Tree
-from tests.machine_trees import CPUS, MachineFacts, write_files, write_tree
+from tests.machine_trees import CPUS, MachineFacts, cache_files, write_files, write_tree
 
 
 def read(root: Path, facts: MachineFacts, allowed: str | None = None) -> Processors:
@@ -57,7 +59,7 @@ def test_a_package_of_minus_one_is_not_known(tmp_path: Path) -> None:
 
 def test_offline_siblings_are_left_out(tmp_path: Path) -> None:
     """A core is what is online of it."""
-    found = read(tmp_path, MachineFacts(online="1-3", cores=("0-1", "2-3")))
+    found = read(tmp_path, MachineFacts(online="1-3", cores=("0-1", "2-3"), offline="0"))
 
     assert lists(found.cores) == ["1", "2-3"]
 
@@ -100,11 +102,34 @@ def test_without_a_captured_process_all_that_is_online_is_allowed(tmp_path: Path
 
 
 def test_our_affinity_stands_above_a_rewritten_online(tmp_path: Path) -> None:
-    """Lxcfs numbers a container's CPUs from 0, whichever it has."""
-    found = read(tmp_path, MachineFacts(online="0-1"), allowed="1,6")
+    """Lxcfs may number a container's CPUs from 0, whichever it has."""
+    found = read(tmp_path, MachineFacts(online="0-1", nodes={}), allowed="1,6")
 
     assert str(found.allowed) == "1,6"
     assert str(found.online) == "0-1,6"
+
+
+@pytest.mark.parametrize(
+    ("files", "online"),
+    [
+        ({}, "0-7"),
+        ({"present": "0-7", "offline": "8-63"}, "0-7"),
+        ({"present": "0-7", "offline": "6,8-63"}, "0-5,7"),
+        ({"present": "0-5", "offline": ""}, "0-5"),
+        ({"cpu7/online": "0"}, "0-6"),
+    ],
+    ids=["list of nodes alone", "all online", "one offline", "absent", "offline by its file"],
+)
+def test_cpus_that_a_container_does_not_show_are_online(
+    tmp_path: Path, files: dict[str, str], online: str
+) -> None:
+    """Lxcfs cuts the list of those online; those of nodes are the host's, and may be stale."""
+    write_files(tmp_path, {f"{CPUS}/{name}": text for name, text in files.items()})
+    facts = MachineFacts(online="2-3", nodes={0: "0-3", 1: "4-7"})
+
+    found = read(tmp_path, facts)
+
+    assert (str(found.online), str(found.allowed)) == (online, "2-3")
 
 
 def test_one_cpu_tells_of_its_whole_package(tmp_path: Path) -> None:
@@ -132,3 +157,30 @@ def test_cores_are_known_where_any_cpu_tells_of_its_own(tmp_path: Path) -> None:
 
     assert (unknown.cores_known, lists(unknown.cores)) == (False, ["0", "1", "2", "3"])
     assert (known.cores_known, lists(known.cores)) == (True, ["0", "1,3", "2"])
+
+
+def test_a_cache_is_what_its_level_and_type_say(tmp_path: Path) -> None:
+    """The number of its directory tells neither: s390 has caches of instructions before L3."""
+    write_tree(tmp_path, MachineFacts())
+    for cpu in range(4):
+        half = range(cpu // 2 * 2, cpu // 2 * 2 + 2)
+        write_files(
+            tmp_path,
+            cache_files(cpu, 0, (cpu,), level=1, kind="Data")
+            | cache_files(cpu, 3, (cpu,), level=2, kind="Instruction")
+            | cache_files(cpu, 4, half)
+            | cache_files(cpu, 5, range(4), level=4),
+        )
+
+    found = read_processors(Tree(tmp_path), None)
+
+    assert lists(found.caches) == ["0-1", "2-3"]
+
+
+def test_a_machine_without_l3_has_no_caches(tmp_path: Path) -> None:
+    """An L2 that cores share is none."""
+    write_tree(tmp_path, MachineFacts())
+    for cpu in range(4):
+        write_files(tmp_path, cache_files(cpu, 3, range(4), level=2))
+
+    assert read_processors(Tree(tmp_path), None).caches == ()

@@ -1,11 +1,16 @@
 """CPUs that a worker has to itself."""
 
+from pathlib import Path
+
 import pytest
 from msgspec.structs import replace
 
+from launcher.domain.cpuset import CpuSet
 from launcher.domain.job import NumaBinding
 from launcher.domain.machine import Machine
+from launcher.machine.inspect import inspect
 from launcher.planning.binding import Wish, place
+from tests.machine_trees import MachineFacts, PciDevice, write_tree
 from tests.plans import machine
 
 EXCLUSIVE, CORE_COMPLEX = NumaBinding.EXCLUSIVE, NumaBinding.CORE_COMPLEX
@@ -61,6 +66,18 @@ def test_a_cpuset_of_our_own_is_used_up() -> None:
     assert masks(EXCLUSIVE, here, 2) == ["4-5", "6-7"]
 
 
+def test_a_container_that_sees_its_own_cpus_alone_has_a_cpuset(tmp_path: Path) -> None:
+    """Lxcfs hides the rest of a node, whose CPUs nobody else divides then."""
+    devices = [PciDevice(f"0000:{bus}:00.0", numa_node=0) for bus in (17, 18, 19, 20)]
+    facts = MachineFacts(online="4-7", nodes={0: "0-15"}, packages=(), devices=devices)
+    root = write_tree(tmp_path, facts)
+
+    here = inspect(root, {"CUDA_VISIBLE_DEVICES": "2,3"}, CpuSet(range(4, 8)), "container")
+
+    assert masks(EXCLUSIVE, here, 2) == ["4-5", "6-7"]
+    assert str(here.nodes[0].cpus) == "0-15"
+
+
 def test_gpus_of_another_vendor_have_no_share() -> None:
     """They draw the desktop."""
     here = machine({0: "0-7"}, [0, 0, 0], visible=[1, 2])
@@ -111,12 +128,26 @@ def test_whole_caches() -> None:
     assert remarks(CORE_COMPLEX, here, 2) == {""}
 
 
+def test_a_cache_that_spans_nodes_is_whole_on_each() -> None:
+    """On a processor that is split into nodes, L3 is listed for all of them."""
+    here = machine({0: "0-3", 1: "4-7"}, [0, 1], caches=["0-7"])
+
+    assert masks(CORE_COMPLEX, here, 2) == ["0-3", "4-7"]
+    assert remarks(CORE_COMPLEX, here, 2) == {""}
+
+
 @pytest.mark.parametrize(
-    ("caches", "why"), [(["0-5"], "1 L3 cache for 2 workers"), ([], "0 L3 caches for 2 workers")]
+    ("caches", "why"),
+    [
+        (["0-5"], "1 whole L3 cache for 2 workers"),
+        ([], "0 whole L3 caches for 2 workers"),
+        (["0-2", "3-7"], "1 whole L3 cache for 2 workers"),
+    ],
+    ids=["one", "not known", "one of two is cut"],
 )
 def test_too_few_caches_are_divided(caches: list[str], why: str) -> None:
-    """By cores, and one line says so."""
-    here = machine({0: "0-5"}, [0, 0], caches=caches)
+    """By cores, and one line says so; a cache that other jobs use, too, is nobody's own."""
+    here = machine({0: "0-7"}, [0, 0], caches=caches, allowed="0-5")
 
     assert masks(CORE_COMPLEX, here, 2) == ["0-2", "3-5"]
     assert remarks(CORE_COMPLEX, here, 2) == {f"has cores, not caches, of its own: {why}"}
