@@ -73,7 +73,7 @@ def _files(root: Fact[Path]) -> Files:
     except ValueError as error:
         raise UsageError(
             f"{root.origin}: {root.value} is no archive of a machine: {error}",
-            f"give a .tar.xz, .tar.gz or .tar, or a folder; {_TAKE_ONE}",
+            f"give a .tar.xz, .tar.gz, .tar.bz2 or .tar, or a folder; {_TAKE_ONE}",
         ) from None
 
 

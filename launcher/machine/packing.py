@@ -1,10 +1,11 @@
-"""Captured machines as .tar.xz, .tar.gz or .tar: read with no trust in them, written to the same bytes."""
+"""Captured machines as .tar.xz, .tar.gz, .tar.bz2 or .tar: read with no trust, written to the same bytes."""
 
 import gzip
 import io
 import tarfile
 import zlib
 from collections.abc import Iterable, Mapping
+from importlib import import_module
 from pathlib import Path
 from types import ModuleType
 from typing import Protocol
@@ -16,13 +17,13 @@ LARGEST = 256 * 2**20
 
 MOST_ENTRIES = 500_000
 
-_XZ, _GZIP = b"\xfd7zXZ\x00", b"\x1f\x8b"
+_XZ, _GZIP, _BZIP2 = b"\xfd7zXZ\x00", b"\x1f\x8b", b"BZh"
 _MEMORY = 128 * 2**20
 """What unpacking may take beside the content: xz at its best takes 65 MB."""
 
 
 def read_archive(path: Path, largest: int = LARGEST) -> Archive:
-    """Return the machine in a .tar.xz, .tar.gz or .tar, whose root may be a folder inside.
+    """Return the machine in an archive, whose root may be a folder inside.
 
     Args:
         path: the file, never unpacked to any other.
@@ -46,7 +47,7 @@ def read_archive(path: Path, largest: int = LARGEST) -> Archive:
 
 
 class _Decompressor(Protocol):
-    """What xz and gzip have in common here."""
+    """What the three have in common here."""
 
     @property
     def eof(self) -> bool: ...
@@ -73,40 +74,47 @@ def _unpacked(packed: bytes, largest: int) -> bytes:
 
 def _decompressor(packed: bytes) -> _Decompressor | None:
     if packed.startswith(_XZ):
-        return _Xz(_lzma())
+        lzma = _lzma()
+        return _Checked(lzma.LZMADecompressor(memlimit=_MEMORY), lzma.LZMAError)
+    if packed.startswith(_BZIP2):
+        return _Checked(_module("bz2", ".bz2").BZ2Decompressor(), OSError)
     if packed.startswith(_GZIP):
         return zlib.decompressobj(wbits=31)
     return None
 
 
-class _Xz:
-    """A decompressor of xz whose complaints are a ``ValueError``."""
+class _Checked:
+    """A decompressor whose complaints are a ``ValueError``."""
 
-    def __init__(self, lzma: ModuleType) -> None:
-        self._error = lzma.LZMAError
-        self._decompressor = lzma.LZMADecompressor(memlimit=_MEMORY)
+    def __init__(self, decompressor: _Decompressor, error: type[Exception]) -> None:
+        self._decompressor = decompressor
+        self._error = error
 
     @property
     def eof(self) -> bool:
-        return bool(self._decompressor.eof)
+        return self._decompressor.eof
 
     @property
     def unused_data(self) -> bytes:
-        return bytes(self._decompressor.unused_data)
+        return self._decompressor.unused_data
 
     def decompress(self, data: bytes, max_length: int, /) -> bytes:
         try:
-            return bytes(self._decompressor.decompress(data, max_length))
+            return self._decompressor.decompress(data, max_length)
         except self._error as error:
             raise ValueError(f"{error}") from None
 
 
 def _lzma() -> ModuleType:
+    return _module("lzma", ".xz")
+
+
+def _module(name: str, ending: str) -> ModuleType:
     try:
-        import lzma  # noqa: PLC0415 - a Python that somebody built may be without it
+        return import_module(name)
     except ImportError:
-        raise ValueError("this Python was built without lzma, which .xz needs") from None
-    return lzma
+        # A Python that somebody built may be without it.
+        raise ValueError(f"this Python was built without {name}, which {ending} needs") from None
 
 
 def _entries(archive: tarfile.TarFile, largest: int) -> tuple[dict[str, Entry], set[str]]:

@@ -147,7 +147,7 @@ def test_no_archive_at_all(tmp_path: Path) -> None:
     message, hint = complaint(path)
 
     assert message.startswith(f"--machine-root: {path} is no archive of a machine: ")
-    assert hint.startswith("give a .tar.xz, .tar.gz or .tar, or a folder; take one ")
+    assert hint.startswith("give a .tar.xz, .tar.gz, .tar.bz2 or .tar, or a folder; take one ")
 
 
 def test_an_archive_is_as_good_as_its_folder(tmp_path: Path) -> None:
