@@ -4,6 +4,9 @@ from typing import NamedTuple
 
 from launcher.domain.cpuset import CpuSet
 
+NVIDIA_SIGNS = ("proc/driver/nvidia", "dev/nvidiactl", "dev/dxg")
+"""Where NVML may know of GPUs; the last is Windows' own device, all that WSL 2 shows of any GPU."""
+
 
 class Device(NamedTuple):
     """A GPU, or a part of one that counts as one: a MIG slice, a partition, a tile."""

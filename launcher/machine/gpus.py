@@ -4,7 +4,7 @@ from collections.abc import Iterator
 from typing import Protocol
 
 from launcher.machine import pci
-from launcher.machine.devices import NOTHING, Device, Listing
+from launcher.machine.devices import NOTHING, NVIDIA_SIGNS, Device, Listing
 from launcher.machine.tree import Tree
 
 _CLASSES_OF_GPUS_ALONE = (0x0302, 0x0380, 0x1200)
@@ -42,19 +42,19 @@ def _vendors(tree: Tree) -> Iterator[Vendor]:
 
     Those before others are taken where a machine has several and no variable says which is meant.
     """
-    if any(map(tree.exists, ("proc/driver/nvidia", "dev/nvidiactl", f"{pci.DRIVERS}/nvidia"))):
+    if any(map(tree.exists, NVIDIA_SIGNS)) or pci.has_driver(tree, "nvidia"):
         from launcher.machine import nvidia  # noqa: PLC0415 - each only where its GPUs are
 
         yield nvidia
-    if any(map(tree.exists, ("sys/class/kfd", f"{pci.DRIVERS}/amdgpu"))):
+    if tree.exists("sys/class/kfd") or pci.has_driver(tree, "amdgpu"):
         from launcher.machine import amd  # noqa: PLC0415
 
         yield amd
-    if any(map(tree.exists, (f"{pci.DRIVERS}/i915", f"{pci.DRIVERS}/xe"))):
+    if any(pci.has_driver(tree, driver) for driver in ("i915", "xe")):
         from launcher.machine import intel  # noqa: PLC0415
 
         yield intel
-    if tree.exists(f"{pci.DRIVERS}/devdrv_device_driver"):
+    if pci.has_driver(tree, "devdrv_device_driver"):
         from launcher.machine import ascend  # noqa: PLC0415
 
         yield ascend

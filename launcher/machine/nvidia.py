@@ -3,7 +3,7 @@
 from collections.abc import Callable
 
 from launcher.machine import pci
-from launcher.machine.devices import NOTHING, Device, Listing
+from launcher.machine.devices import NOTHING, NVIDIA_SIGNS, Device, Listing
 from launcher.machine.nvml import HUNG, NvmlGpu, ask_in_child, gpus_in
 from launcher.machine.tree import Tree, cpus_of
 
@@ -39,8 +39,7 @@ def list_sites(tree: Tree) -> set[str]:
 
 
 def _nvml(tree: Tree) -> str:
-    known = tree.exists(_PROC) or tree.exists("dev/nvidiactl")
-    return tree.answer("nvml", ask_in_child) if known else ""
+    return tree.answer("nvml", ask_in_child) if any(map(tree.exists, NVIDIA_SIGNS)) else ""
 
 
 def from_nvml(gpus: tuple[NvmlGpu, ...]) -> tuple[Device, ...]:
@@ -88,8 +87,9 @@ def _information(text: str) -> dict[str, str]:
 
 
 def _by_driver(tree: Tree) -> tuple[Device, ...]:
-    # Where the driver has its directory, that has said already that none may be opened.
-    if tree.exists(_PROC) or tree.exists("dev"):
+    # Where the driver has its directory, that has said already that none may be opened; hwloc keeps
+    # it as an empty file.
+    if tree.names(_PROC) or tree.exists("dev"):
         return ()
     directories = pci.driven_by(tree, VENDOR, _CLASSES)
     return _numbered(

@@ -7,7 +7,7 @@ from launcher.machine.tree import Tree
 
 _ADDRESS = r"([0-9a-f]{4,8}):([0-9a-f]{2}):([0-9a-f]{2})\.([0-7])"
 _DEVICES = "sys/bus/pci/devices"
-DRIVERS = "sys/bus/pci/drivers"
+_DRIVERS = "sys/bus/pci/drivers"
 
 
 def normalised(address: str) -> str | None:
@@ -44,19 +44,34 @@ def device_directories(tree: Tree) -> dict[str, str]:
     return {address: f"{_DEVICES}/{name}" for address, name in named if address}
 
 
+def has_driver(tree: Tree, driver: str) -> bool:
+    """Return whether the kernel has ``driver``."""
+    if tree.exists(_DRIVERS):
+        return tree.exists(f"{_DRIVERS}/{driver}")
+    return any(_taken_by(tree, driver))
+
+
 def driven_by(tree: Tree, driver: str, classes: Collection[int]) -> tuple[str, ...]:
     """Return the directories of the devices of these ``classes`` that ``driver`` has taken.
 
     A virtual function is a part of another device, and is left out.
     """
-    directories = (f"{DRIVERS}/{driver}/{name}" for name in tree.names(f"{DRIVERS}/{driver}"))
     return tuple(
         directory
-        for directory in directories
+        for directory in _taken_by(tree, driver)
         if normalised(_name(directory))
         and device_class(tree, directory) in classes
         and not tree.exists(f"{directory}/physfn")
     )
+
+
+def _taken_by(tree: Tree, driver: str) -> list[str]:
+    folder = f"{_DRIVERS}/{driver}"
+    if tree.exists(_DRIVERS):
+        return [f"{folder}/{name}" for name in tree.names(folder)]
+    # hwloc-gather-topology keeps devices without the folder of drivers that their links lead to.
+    devices = device_directories(tree).values()
+    return [device for device in devices if tree.real(f"{device}/driver") == folder]
 
 
 def addresses(directories: Iterable[str]) -> tuple[str, ...]:

@@ -91,13 +91,16 @@ class Tree:
         """
         return self._files.may_use(path)
 
+    def real(self, path: str) -> str:
+        """Return ``path`` with every link in it followed; "" if one leads out of the root."""
+        try:
+            return self._files.real(path)
+        except OSError:
+            return ""
+
     def parents(self, path: str) -> tuple[str, ...]:
         """Return the directories around the real place of ``path``, innermost first."""
-        try:
-            around = PurePosixPath(self._files.real(path)).parents
-        except OSError:
-            return ()
-        return tuple(str(parent) for parent in around)[:-1]
+        return tuple(str(parent) for parent in PurePosixPath(self.real(path)).parents)[:-1]
 
     def answer(self, question: str, ask: Callable[[], str]) -> str:
         """Return what ``ask`` answers on the running machine, and what it did when captured.

@@ -1,12 +1,17 @@
 """Which GPUs there are, by each source that may tell it."""
 
+import os
+import shutil
+import tarfile
 from pathlib import Path
 
 import pytest
 
 from launcher.machine.devices import NOTHING, Listing
+from launcher.machine.files import Files
 from launcher.machine.gpus import list_gpus, list_sites
 from launcher.machine.nvml import HUNG
+from launcher.machine.packing import read_archive
 from launcher.machine.pci import in_bus_order, normalised
 from launcher.machine.tree import Tree
 from tests.machine_trees import PCI, MachineFacts, PciDevice, write_files, write_tree
@@ -17,9 +22,9 @@ def listing(root: Path, *devices: PciDevice) -> Listing:
     return listed(write_tree(root, MachineFacts(devices=devices)))
 
 
-def listed(root: Path) -> Listing:
+def listed(files: Path | Files) -> Listing:
     """Return what is found in a tree of one vendor's GPUs."""
-    found = list_gpus(Tree(root))
+    found = list_gpus(Tree(files))
     assert len(found) <= 1
     return found[0] if found else NOTHING
 
@@ -106,6 +111,53 @@ def test_a_driver_without_any_gpu_of_ours_is_the_last_word(tmp_path: Path) -> No
     found = listing(tmp_path, PciDevice("0000:17:00.0", minor=0))
 
     assert addresses(found) == []
+
+
+def test_all_that_windows_shows_of_a_gpu_is_its_own_device(tmp_path: Path) -> None:
+    """WSL 2 has neither the driver nor the bus: NVML alone knows of two GPUs, or of none."""
+    write_files(tmp_path, {"dev/dxg": "", "answers/none": ""})
+    assert listed(tmp_path) == NOTHING
+    answer = "".join(f"00000000:0{bus}:00.0\tGPU-{bus}\tRTX 4090\t\t\t\t\n" for bus in (1, 2))
+    (tmp_path / "answers/nvml").write_text(f"{answer}end")
+
+    found = listed(tmp_path)
+
+    assert found.source == "NVML"
+    assert [device.uuid for device in found.devices] == ["GPU-1", "GPU-2"]
+    assert sites(tmp_path) == ("0000:01:00.0", "0000:02:00.0")
+
+
+@pytest.mark.parametrize(
+    ("vendor", "driver"),
+    [("0x1002", "amdgpu"), ("0x10de", "nvidia"), ("0x8086", "xe")],
+)
+def test_hwloc_keeps_no_more_of_drivers_than_links_to_them(
+    tmp_path: Path, vendor: str, driver: str
+) -> None:
+    """Its archives are packed by bzip2, and have neither the folder of drivers nor KFD's."""
+    write_tree(
+        tmp_path / "machine",
+        MachineFacts(
+            devices=[
+                PciDevice(bdf, behind="pci0000:00", vendor=vendor, driver=driver)
+                for bdf in ("0000:63:00.0", "0000:43:00.0")
+            ]
+        ),
+    )
+    drivers = tmp_path / "machine" / PCI / "drivers"
+    for link in drivers.glob("*/*"):
+        device = link.resolve()
+        (device / "driver").symlink_to(os.path.relpath(link.parent, device))
+    shutil.rmtree(drivers)
+    write_files(tmp_path / "machine", {"proc/driver/nvidia": ""})
+    with tarfile.open(tmp_path / "machine.tar.bz2", "w:bz2") as archive:
+        archive.add(tmp_path / "machine", "machine")
+
+    for files in (tmp_path / "machine", read_archive(tmp_path / "machine.tar.bz2")):
+        found = listed(files)
+
+        assert found.source == "sysfs"
+        assert addresses(found) == ["0000:43:00.0", "0000:63:00.0"]
 
 
 def test_a_driver_that_tells_no_details_names_addresses(tmp_path: Path) -> None:
