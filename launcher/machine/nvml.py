@@ -7,6 +7,7 @@ import time
 from collections.abc import Callable, Iterable
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+from launcher.descriptors import close_all_but
 from launcher.domain.cpuset import CpuSet
 
 if TYPE_CHECKING:
@@ -90,8 +91,7 @@ def _fork(writing: int, question: Question, timeout: float) -> int:
 def _answer(writing: int, question: Question, timeout: float) -> None:
     try:
         # Others read from our connections that we have gone: a hung child must not hold them open.
-        os.closerange(3, writing)
-        os.closerange(writing + 1, os.sysconf("SC_OPEN_MAX"))
+        close_all_but({0, 1, 2, writing})
         # Should our parent die meanwhile, nobody else ends a child that hangs.
         signal.signal(signal.SIGALRM, signal.SIG_DFL)
         signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGALRM})

@@ -11,6 +11,7 @@ from typing import NoReturn
 import msgspec
 from msgspec import Struct
 
+from launcher.descriptors import close_all_but
 from launcher.rendezvous.addresses import Address, Resolve, all_addresses, numeric_address
 
 SECONDS_FOR_AN_ANSWER = 15
@@ -133,8 +134,7 @@ def _let_go_of_the_agent(keep: int, parent: int) -> None:
     """Hold nothing of the agent's open, and don't outlive it."""
     # No object of the agent's may be finalized here: its descriptor may be another's by now.
     gc.disable()
-    os.closerange(0, keep)
-    os.closerange(keep + 1, os.sysconf("SC_OPEN_MAX"))
+    close_all_but({keep})
     signal.signal(signal.SIGALRM, signal.SIG_DFL)
     signal.alarm(SECONDS_FOR_AN_ANSWER + 1)
     import ctypes  # noqa: PLC0415 - here it costs the agent nothing

@@ -10,6 +10,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import NoReturn
 
+from launcher.descriptors import close_all_but
 from launcher.errors import ExitCode
 from launcher.workers.channel import Channel
 from launcher.workers.outlets import Screen
@@ -65,9 +66,7 @@ def _take_signals() -> None:
 
 def _take_descriptors(keep: set[int]) -> None:
     os.dup2(os.open(os.devnull, os.O_RDWR), 0, inheritable=False)
-    for descriptor in {int(entry.name) for entry in Path("/proc/self/fd").iterdir()} - keep - {0}:
-        with suppress(OSError):
-            os.close(descriptor)
+    close_all_but({0, *keep})
     # Four for each worker, and the soft limit is often 1024.
     most = resource.getrlimit(resource.RLIMIT_NOFILE)[1]
     resource.setrlimit(resource.RLIMIT_NOFILE, (most, most))
