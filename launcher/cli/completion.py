@@ -20,7 +20,34 @@ from launcher.sources.option import Kind, Option, flag
 from launcher.sources.options import CLUSTER, OPTIONS
 from launcher.sources.suggestions import COMMANDS, did_you_mean
 
-SHELLS = {"bash": BashComplete, "zsh": ZshComplete, "fish": FishComplete}
+
+class _Bash(BashComplete):
+    """Completes to words and files at one place, where click's own script has either."""
+
+    source_template = """\
+%(complete_func)s() {
+    local IFS=$'\\n' response completion type value
+    COMPREPLY=()
+    response=$(env COMP_WORDS="${COMP_WORDS[*]}" COMP_CWORD=$COMP_CWORD \\
+        %(complete_var)s=bash_complete $1)
+    for completion in $response; do
+        IFS=',' read -r type value <<< "$completion"
+        case $type in
+            plain) COMPREPLY+=("$value");;
+            dir) compopt -o filenames; COMPREPLY+=($(compgen -A directory -- "$value"));;
+            file) compopt -o filenames; COMPREPLY+=($(compgen -A file -- "$value"));;
+        esac
+    done
+}
+complete -o nosort -F %(complete_func)s %(prog_name)s
+"""
+
+
+SHELLS: dict[str, type[ShellComplete]] = {
+    "bash": _Bash,
+    "zsh": ZshComplete,
+    "fish": FishComplete,
+}
 
 FILES = {"FILE", "PATH"}
 """What a metavar calls a file; DIR is a folder."""
@@ -135,7 +162,9 @@ def _flag(option: Option[object], name: str) -> click.Option:
 def _choices(option: Option[object]) -> Iterator[str]:
     """Yield the words that a metavar such as ``N|auto|gpu`` spells out, and the clusters' names."""
     yield from (
-        word for word in option.metavar.split("|") if word.isidentifier() and word.islower()
+        word
+        for word in option.metavar.split("|")
+        if word.replace("-", "").isidentifier() and word.islower()
     )
     if option is CLUSTER:
         yield from dict.fromkeys(known.name for known in DETECTION)

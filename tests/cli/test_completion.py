@@ -23,6 +23,7 @@ def offered(line: str, monkeypatch: pytest.MonkeyPatch) -> list[str]:
         ("clusterrun --start_method s", ["plain,spawn"]),
         ("clusterrun --start-method = s", ["plain,spawn"]),
         ("clusterrun --start-method=s", ["plain,spawn"]),
+        ("clusterrun --numa-binding co", ["plain,core-complex"]),
         ("clusterrun --nproc g", ["plain,gpu"]),
         ("clusterrun --cluster slu", ["plain,slurm"]),
         ("clusterrun --help meet", ["plain,meeting"]),

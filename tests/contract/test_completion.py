@@ -4,6 +4,7 @@ import os
 import pty
 import re
 import select
+import subprocess
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -88,3 +89,36 @@ def test_a_whole_line_is_completed(typist: Typist) -> None:
     typist.type("\r")
 
     typist.expect(r"start_method\s+spawn\s+--start-method")
+
+
+ASKS = {
+    "bash": (
+        'eval "$(clusterrun --print-completion bash)"; '
+        "COMP_WORDS=(clusterrun {line}); COMP_CWORD=$((${{#COMP_WORDS[@]}} - 1)); "
+        r'_clusterrun_completion clusterrun 2>&1; printf "%s\n" "${{COMPREPLY[@]}}"'
+    ),
+    "fish": 'clusterrun --print-completion fish | source; complete -C"clusterrun {line}"',
+}
+
+
+@pytest.mark.parametrize("shell", ["bash", pytest.param("fish", marks=pytest.mark.needs("fish"))])
+def test_words_and_files_at_one_place(shell: str, tmp_path: Path) -> None:
+    """A command of ours stands beside the files, and a choice may have a - in it."""
+    for name in ("tool.py", "topics.py", "data.txt"):
+        (tmp_path / name).touch()
+    path = f"{Path(COMMAND).parent}:{os.environ['PATH']}"
+    asked = "; ".join(ASKS[shell].format(line=line) for line in ("to", "--numa-binding co"))
+
+    done = subprocess.run(
+        [shell, "-c", asked],
+        cwd=tmp_path,
+        env={**plain_environment(), "PATH": path, "HOME": str(tmp_path)},
+        stdin=subprocess.DEVNULL,
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=True,
+    )
+
+    offered = [line for line in done.stdout.splitlines() if "compopt" not in line]
+    assert sorted(filter(None, offered)) == ["core-complex", "tool.py", "topics.py", "topo"]
