@@ -63,7 +63,19 @@ def circumstances(cause: Fate, local_time: LocalTime) -> list[str]:
 def _usual(cause: Fate) -> str:
     # Where the worker itself tells what happened, guesses only distract.
     told = exception_of(cause) or "Fatal Python error: " in cause.tail
-    return "" if told else common_cause(cause.ending)
+    return "" if told else _lacks_local_rank(cause.tail) or common_cause(cause.ending)
+
+
+def _lacks_local_rank(tail: str) -> str:
+    """Return what to type for a script made for torch.distributed.launch, by argparse's words."""
+    last = tail.rstrip().rpartition("\n")[2]
+    for name in ("local_rank", "local-rank"):
+        if "the following arguments are required:" in last and f"--{name}" in last:
+            option = "--pass-local-rank" if name == "local-rank" else "--pass-local-rank=local_rank"
+            return f"it wants its local rank as an argument: {option}"
+    if "unrecognized arguments: --local-rank=" in last:
+        return "leave --pass-local-rank out; a script for torch 1 may want --pass-local-rank=local_rank"
+    return ""
 
 
 def _duration(seconds: float) -> str:

@@ -146,6 +146,37 @@ def test_words_that_are_no_traceback_are_shown() -> None:
     """)
 
 
+@pytest.mark.parametrize(
+    ("complaint", "what_to_type"),
+    [
+        (
+            "the following arguments are required: --local_rank",
+            "it wants its local rank as an argument: --pass-local-rank=local_rank",
+        ),
+        (
+            "the following arguments are required: --local-rank/--local_rank, --lr",
+            "it wants its local rank as an argument: --pass-local-rank=local_rank",
+        ),
+        (
+            "the following arguments are required: --local-rank",
+            "it wants its local rank as an argument: --pass-local-rank",
+        ),
+        (
+            "unrecognized arguments: --local-rank=3",
+            (
+                "leave --pass-local-rank out; a script for torch 1 may want"
+                " --pass-local-rank=local_rank"
+            ),
+        ),
+    ],
+)
+def test_a_script_that_wants_its_local_rank(complaint: str, what_to_type: str) -> None:
+    """Argparse's last words show it, and the option is named that gives it."""
+    tail = f"usage: train.py [-h] --local_rank N\ntrain.py: error: {complaint}\n"
+
+    assert f"  {what_to_type}" in told(failed(fate(3, Exited(2), tail=tail))).splitlines()
+
+
 def test_a_segmentation_fault_is_called_that_with_its_usual_cause() -> None:
     """A signal has a name, a meaning, a usual cause, and the exit code of a shell."""
     assert told(failed(fate(1, Killed(signal.SIGSEGV)))) == lines("""
