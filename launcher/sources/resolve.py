@@ -16,6 +16,7 @@ from launcher.domain.facts import Fact
 from launcher.domain.job import JobSpec, Program, ProgramKind, StartMethod
 from launcher.errors import UsageError
 from launcher.sources import options, torchrun_options
+from launcher.sources.active_environment import another_is_active
 from launcher.sources.clusters.cluster import Surroundings
 from launcher.sources.executables import find_interpreter
 from launcher.sources.files import FileKind, kind_of
@@ -169,6 +170,7 @@ def resolve(
             *strange_variables(inherited),
             *translated.warnings,
             *shape.warnings,
+            *_python_warnings(job, around),
             *(() if dry_run.value else where_logs_go(job)),
             # Who writes -- behind the script knows whose these are.
             *(() if _ends_options(typed) else misplaced_options(job.program.value)),
@@ -271,6 +273,12 @@ def _program(
         pass_local_rank=settle(options.PASS_LOCAL_RANK, sources),
     )
     return find_program(words, manner, _search_path(env, around))
+
+
+def _python_warnings(job: JobSpec, around: Surroundings) -> tuple[str, ...]:
+    is_used = job.program.value.kind is not ProgramKind.EXECUTABLE
+    warning = another_is_active(job.python, around.variables) if is_used else ""
+    return (warning,) if warning else ()
 
 
 def _search_path(env: Mapping[str, Fact[str]], around: Surroundings) -> str:

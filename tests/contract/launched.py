@@ -218,8 +218,9 @@ class Launcher:
 
 
 def plain_environment() -> dict[str, str]:
-    """Return our environment without what a launcher around the tests may have set, and GPUs."""
+    """Return our environment without what a launcher or ``activate`` may have set, and GPUs."""
     mine = {name: value for name, value in os.environ.items() if not OUTER_LAUNCH.match(name)}
+    mine.pop("VIRTUAL_ENV", None)
     return {**mine, "CUDA_VISIBLE_DEVICES": ""}
 
 
