@@ -103,6 +103,7 @@ def launch(
         nodes.notify_by(lambda text: workers.say(f"clusterrun: {text}"))
         workers.hang_timeout = job.hang_timeout.value or 0.0
         fork_server.told = partial(_tell_prepared, workers, verbose=resolved.verbose)
+        fork_server.importing = partial(_say_importing, workers)
         chronicle = _chronicle(job, workers)
         attempts = JobAttempts(resolved, machine, nodes, workers, environ)
         attempts.chronicle = chronicle
@@ -178,6 +179,13 @@ def _tell_prepared(workers: WorkerGroup, prepared: Prepared, *, verbose: bool) -
 
         for line in describe_prepared(prepared):
             workers.say(f"clusterrun: {line}")
+
+
+def _say_importing(workers: WorkerGroup, name: str, seconds: float) -> None:
+    workers.say(
+        f"clusterrun: importing {name} before workers are forked, for {seconds:.0f} s now"
+        " (--preload none leaves that to each worker)"
+    )
 
 
 def _notice(text: str) -> None:

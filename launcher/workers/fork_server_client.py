@@ -49,6 +49,8 @@ class ForkServer:
         self._held: _Held | None = None
         self.told: Callable[[Prepared], None] = _tell_nobody
         """Called once with what came of ``prepare``."""
+        self.importing: Callable[[str, float], None] = _say_nothing
+        """Called now and then while that takes long, with the module and the seconds so far."""
         self.pids: dict[LocalRank, int] = {}
         """Process ids of the workers that have executed their program, in the last attempt."""
 
@@ -203,6 +205,9 @@ class ForkServer:
             if message["kind"] == "hello":
                 self._is_python = True
                 continue
+            if message["kind"] == "importing":
+                self.importing(message["name"], message["seconds"])
+                continue
             if message["kind"] == "prepared":
                 yield from self._let_go(message, now)
                 continue
@@ -274,6 +279,10 @@ class _Held:
 
 def _tell_nobody(_: Prepared) -> None:
     """Tell nobody how the server is prepared."""
+
+
+def _say_nothing(_name: str, _seconds: float) -> None:
+    """Say nothing of what takes long."""
 
 
 def _execute(command: list[str], environment: Mapping[str, str], theirs: int) -> int:

@@ -29,6 +29,10 @@ if TYPE_CHECKING:
     from .server import ForkServer
 
 
+SECONDS_TO_FIRST_NOTICE = 10.0
+SECONDS_BETWEEN_NOTICES = 30.0
+
+
 class Preparation:
     """Nothing is prepared at first: then programs are executed."""
 
@@ -202,6 +206,7 @@ def _hear(report: int, pid: int, patience: float, server: ForkServer) -> dict[st
     frames = Frames()
     importing = "what the script imports first"
     work, last_change = 0.0, time.monotonic()
+    notice = Notice(last_change)
     while True:
         ready = [descriptor for descriptor, _ in poll.poll(1000)]
         if server.agent.fileno() in ready:
@@ -219,11 +224,29 @@ def _hear(report: int, pid: int, patience: float, server: ForkServer) -> dict[st
                 else:
                     return message
         done, now = work_done(pid), time.monotonic()
+        if notice.is_due(now):
+            server.agent.send("importing", name=importing, seconds=now - notice.began)
         if done != work or ready:
             work, last_change = done, now
         elif now - last_change > patience:
             why = f"importing {importing} hangs: nothing has happened for {patience:g} s"
             return {"kind": "refused", "why": why, "complaint": True}
+
+
+class Notice:
+    """Due when importing has lasted long enough for a person to wonder, and now and then after."""
+
+    def __init__(self, now: float) -> None:
+        """Begin."""
+        self.began = now
+        self._due = now + SECONDS_TO_FIRST_NOTICE
+
+    def is_due(self, now: float) -> bool:
+        """Tell, once each time, whether it is time."""
+        if now < self._due:
+            return False
+        self._due = now + SECONDS_BETWEEN_NOTICES
+        return True
 
 
 def _end(pid: int, server: ForkServer) -> str:
