@@ -5,6 +5,7 @@ from pathlib import Path
 
 from msgspec import Struct
 
+from launcher.domain.cpuset import runs
 from launcher.domain.job import JobSpec
 from launcher.domain.plan import NodePlan, WorkerPlan
 from launcher.domain.streams import Std, StreamChoice
@@ -83,6 +84,20 @@ class Routes(Struct, frozen=True):
                 f"{local.origin}: there is no local rank {local.value} here: no worker's lines are"
                 " printed"
             )
+
+        yield from self._unknown_local_ranks(plan)
+
+    def _unknown_local_ranks(self, plan: NodePlan) -> Iterator[str]:
+        if self.job.tasks.value is not None:
+            return
+        for said in (self.job.redirects, self.job.tee):
+            named = () if said.value is None else said.value.by_local_rank
+            if missing := [rank for rank in named if rank >= plan.world.local_size]:
+                ranks = ",".join(runs(missing))
+                yield (
+                    f"{said.origin}: there is no local rank {ranks} here, where they go from 0 to"
+                    f" {plan.world.local_size - 1}"
+                )
 
     def links(self, plan: NodePlan) -> Iterator[tuple[Path, str]]:
         """Yield the links to make for this attempt: where, and where they lead to."""

@@ -87,6 +87,32 @@ def test_torchruns_own_variable_for_the_prefix() -> None:
     assert describe("train.py").job.log_line_prefix_template == Fact(None, "default")
 
 
+@pytest.mark.parametrize(
+    ("template", "hint"),
+    [
+        ("${rnk}: ", "did you mean ${rank}?"),
+        ("[$lokal_rank] ", "did you mean ${local_rank}?"),
+        ("${x} ", "there are rank, local_rank, role_name, host, node_rank; $$ stands for a $"),
+    ],
+)
+def test_a_prefix_with_an_unknown_name(template: str, hint: str) -> None:
+    """It would be printed as it stands before each line."""
+    name = template.strip("[]$ :{}")
+
+    assert mistake("train.py", flags={"log_line_prefix_template": template}) == (
+        f"--log-line-prefix-template: nothing is known of ${{{name}}}",
+        hint,
+    )
+
+
+@pytest.mark.parametrize("template", ["$$1 ${rank} ", "US$ $rank ", "100 %: "])
+def test_a_prefix_with_other_dollars(template: str) -> None:
+    """Only what looks like a name is looked up."""
+    flags = {"log_line_prefix_template": template}
+
+    assert describe("train.py", flags=flags).job.log_line_prefix_template.value == template
+
+
 def test_a_prefix_is_one_line() -> None:
     """The variable is named that holds another."""
     assert mistake("train.py", environ={PREFIX: "a\nb"}) == (

@@ -190,6 +190,17 @@ def test_ranks_that_there_are_not() -> None:
     assert list(routes.remarks(plan(size=9, local_size=5))) == []
 
 
+@pytest.mark.parametrize("option", ["redirects", "tee"])
+def test_streams_of_local_ranks_that_there_are_not(option: str) -> None:
+    """Nothing would be written of them, and nobody would know why."""
+    routes = Routes(job(**{option: some(r0=3, r5=3, r6=1)}), LOGS)
+
+    assert list(routes.remarks(plan(size=2, local_size=2))) == [
+        "the test: there is no local rank 5-6 here, where they go from 0 to 1"
+    ]
+    assert list(routes.remarks(plan(size=7, local_size=7))) == []
+
+
 def test_the_link_to_the_last_run_is_node_0s() -> None:
     """Made when its first attempt starts."""
     routes = Routes(job(), LOGS)
