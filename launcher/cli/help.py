@@ -6,6 +6,7 @@ import click
 
 from launcher.errors import UsageError
 from launcher.sources import options
+from launcher.sources.files import FileKind, kind_of
 from launcher.sources.option import Group, Kind, Option, flag
 from launcher.sources.options import OPTIONS
 from launcher.sources.suggestions import closest
@@ -62,15 +63,17 @@ def help_text(topic: str = OVERVIEW) -> str:
     """Return the text of --help, as wide as the terminal but for very wide ones.
 
     Args:
-        topic: one of ``TOPICS``; any other word that is near to none of them means the overview,
-            for it may be the script.
+        topic: one of ``TOPICS``; the overview is meant by the name of a script, too.
 
     Raises:
-        UsageError: the topic is a misspelled one.
+        UsageError: it is neither.
 
     """
-    if topic not in TOPICS:
-        _expect_no_slip(topic)
+    if topic not in TOPICS and not _is_script(topic):
+        raise UsageError(
+            f"there is no help on {topic!r}",
+            _nearest_topic(topic) or f"give one of {', '.join(TOPICS)}",
+        )
     groups = [group for group in Group if topic in {group.topic, ALL}]
     return _sections(groups) if groups else _overview()
 
@@ -101,10 +104,13 @@ def version_text() -> str:
     return ", ".join(versions)
 
 
-def _expect_no_slip(topic: str) -> None:
-    nearest = closest(topic, TOPICS)
-    if nearest:
-        raise UsageError(f"there is no help on {topic!r}", f"did you mean --help {nearest}?")
+def _is_script(word: str) -> bool:
+    return "." in word or "/" in word or kind_of(word) is not FileKind.NOTHING
+
+
+def _nearest_topic(word: str) -> str:
+    nearest = closest(word, TOPICS)
+    return f"did you mean --help {nearest}?" if nearest else ""
 
 
 def _overview() -> str:

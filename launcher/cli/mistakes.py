@@ -33,13 +33,18 @@ def misused_flag(name: str) -> UsageError:
     return _needs_value(name, option)
 
 
-def expect_values(flags: Flags) -> None:
-    """Return if no flag has swallowed the flag behind it.
+def expect_values(flags: Flags, argv: Sequence[str]) -> None:
+    """Return if no flag of the line ``argv`` has swallowed what stands behind its value's place.
 
     Raises:
-        UsageError: one has, because its own value is missing.
+        UsageError: one has taken another flag or the last blank, because its own value is missing.
 
     """
+    # A shell makes a word of the blank in "\\ " and ends the line there.
+    if len(argv) > 1 and argv[-1].isspace() and argv[-1] in flags.values():
+        from launcher.sources.missing_scripts import BLANK_AFTER_BACKSLASH  # noqa: PLC0415 - rare
+
+        raise UsageError(f"{argv[-2]} needs a value, and has a blank", BLANK_AFTER_BACKSLASH)
     for option in OPTIONS:
         for name in option.names:
             value = flags.get(name)

@@ -67,7 +67,7 @@ def parse(argv: Sequence[str], called: str = "clusterrun") -> CommandLine | Answ
         return answer
     # As they were typed: see _with_values.
     words = tuple(argv[len(argv) - len(given.pop("words", ())) :])
-    expect_values(given)
+    expect_values(given, () if words else argv)
     return CommandLine(given, words)
 
 

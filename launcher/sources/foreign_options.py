@@ -49,7 +49,6 @@ _ACCELERATE = {
     "same-network": _NEEDLESS,
     "main-training-function": _NEEDLESS,
     "quiet": _NEEDLESS,
-    "q": _NEEDLESS,
     "tpu": _NO_TPU,
     "no-tpu-cluster": _NO_TPU,
     "vm": _NO_TPU,

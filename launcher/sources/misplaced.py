@@ -9,6 +9,8 @@ from launcher.sources.files import FileKind, kind_of
 from launcher.sources.option import Option
 from launcher.sources.options import OPTIONS
 
+BLANK_ARGUMENT = "the last argument of {} is a blank: if the line was to go on, its \\ must be its last character"
+
 
 def misplaced_options(program: Program) -> tuple[str, ...]:
     """Return a warning for each argument of ``program`` that reads like an option of ours.
@@ -17,10 +19,11 @@ def misplaced_options(program: Program) -> tuple[str, ...]:
     the script's text nowhere has that name.
     """
     found = list(_own_options(program.args))
+    blank = (BLANK_ARGUMENT.format(program.name),) if program.args[-1:] == (" ",) else ()
     if not found:
-        return ()
+        return blank
     text = _text(program)
-    return tuple(
+    return blank + tuple(
         _warning(word, program.name, is_mentioned=text is None or _mentions(text, option))
         for option, word in found
         if not option.everyday or (text is not None and not _mentions(text, option))

@@ -1,18 +1,21 @@
 """Whether what was given as SCRIPT can be one, and what to type where it cannot."""
 
 import os
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from itertools import dropwhile
 from pathlib import Path
 
 from launcher.errors import UsageError
-from launcher.sources.executables import find_executable
 from launcher.sources.files import FileKind, is_executable, kind_of
 from launcher.sources.other_launchers import expect_no_launcher
-from launcher.sources.suggestions import command, did_you_mean_command, did_you_mean_file
+from launcher.sources.suggestions import command, did_you_mean_file
 
 INTERPRETERS = {"python", "pypy"}
 """Names of interpreters without their versions: ``python3.11``."""
+
+
+DATA = {".yaml": "YAML", ".yml": "YAML", ".json": "JSON", ".toml": "TOML", ".ipynb": "a notebook"}
+"""Files that Python may take for a program, and some of which it runs to a good end, doing nothing."""
 
 
 def expect_script(words: Sequence[str], where: str, search_path: str) -> None:
@@ -30,12 +33,15 @@ def expect_script(words: Sequence[str], where: str, search_path: str) -> None:
         raise UsageError(f"{where}{name} is no script, but what runs one", _without(words))
     kind = kind_of(name)
     if kind is FileKind.NOTHING:
-        hint = "\n".join(_guesses(words, search_path))
-        raise UsageError(f"{where}{name or 'the name of the script'} {_missing(name)}", hint)
+        from launcher.sources.missing_scripts import missing_script  # noqa: PLC0415 - a mistake
+
+        raise missing_script(words, where, search_path)
     if not os.access(name, os.R_OK):
         raise UsageError(f"{where}{name} cannot be read", f"see whose it is:\n  ls -ld {name}")
     if kind is FileKind.FOLDER:
         _expect_main(name, where)
+    elif name.endswith(tuple(DATA)):
+        raise _is_data(words, where)
     elif remark := _foreign(name):
         raise UsageError(f"{where}{name} is no Python script: {remark}", _as_program(words))
 
@@ -48,31 +54,29 @@ def _without(words: Sequence[str]) -> str:
     )
 
 
-def _missing(name: str) -> str:
-    return "does not exist" if name else "is empty"
-
-
-def _guesses(words: Sequence[str], search_path: str) -> Iterator[str]:
-    name = words[0]
-    if not name:
-        yield "is a variable of the shell not set?"
-        return
-    if nearest := did_you_mean_file(name):
-        yield nearest
-    if nearest := did_you_mean_command(name):
-        yield nearest
-    if find_executable(name, search_path):
-        yield f"to run the program of that name:\n  {command('--no-python', *words)}"
-    if kind_of(f"{name.replace('.', '/')}.py") is FileKind.FILE:
-        yield f"to run the module of that name:\n  {command('-m', *words)}"
-
-
 def _expect_main(folder: str, where: str) -> None:
     if kind_of(f"{folder}/__main__.py") is not FileKind.FILE:
         raise UsageError(
             f"{where}{folder} is a folder without __main__.py",
             did_you_mean_file(f"{folder.rstrip('/')}/train.py") or "give the script in it",
         )
+
+
+def _is_data(words: Sequence[str], where: str) -> UsageError:
+    name, *args = words
+    stem, dot, ending = name.rpartition(".")
+    message = f"{where}{name} is no Python script: it is {DATA[dot + ending]}"
+    if ending == "ipynb":
+        line = command(f"{stem}.py", *args)
+        return UsageError(
+            message, f"make a script of it:\n  jupyter nbconvert --to script {name}\n  {line}"
+        )
+    if DATA[dot + ending] == "YAML" and not args:
+        return UsageError(
+            message, f"to run the job that it describes:\n  {command('--config', name)}"
+        )
+    line = command("train.py", name, *args)
+    return UsageError(message, f"as an argument it stands after the script:\n  {line}")
 
 
 def _foreign(name: str) -> str:

@@ -2,7 +2,8 @@
 
 import pytest
 
-from launcher.cli.options import parse
+from launcher.cli.help import TOPICS
+from launcher.cli.options import CommandLine, parse
 from launcher.errors import ExitCode, UsageError
 
 OF_SCRIPT = "an option of {0} stands after it:\n  clusterrun [OPTIONS] {0} {1}"
@@ -55,6 +56,11 @@ OF_ANY = "an option of the script stands after it:\n  clusterrun [OPTIONS] train
         ),
         ("--dry-run=1 train.py", "--dry-run takes no value", "type --dry-run alone"),
         ("--version=yes", "--version takes no value", "type --version alone"),
+        (
+            "--help nope",
+            "there is no help on 'nope'",
+            f"give one of {', '.join(TOPICS)}",
+        ),
         ("--help wrkers", "there is no help on 'wrkers'", "did you mean --help workers?"),
         (
             "--print-completion fsh",
@@ -75,3 +81,21 @@ def test_mistakes(line: str, message: str, hint: str) -> None:
 
     assert caught.value.exit_code == ExitCode.USAGE
     assert (caught.value.message, caught.value.hint) == (message, hint)
+
+
+@pytest.mark.parametrize("argv", [["--nproc-per-node", " "], ["-v", "--log-dir", " "]])
+def test_a_blank_behind_a_backslash(argv: list[str]) -> None:
+    """A shell takes it for the value, and ends the line there."""
+    with pytest.raises(UsageError) as caught:
+        parse(argv)
+
+    assert caught.value.message == f"{argv[-2]} needs a value, and has a blank"
+    assert caught.value.hint.startswith("a \\ that continues a line must be its last character")
+
+
+def test_a_blank_that_is_meant() -> None:
+    """Before the script it is a value as any other."""
+    line = parse(["--log-line-prefix-template", " ", "train.py"])
+
+    assert isinstance(line, CommandLine)
+    assert line.flags == {"log_line_prefix_template": " "}

@@ -47,6 +47,16 @@ def test_a_module_or_program_may_know_all_everyday_options() -> None:
         assert warnings(*args, kind=kind) == (UNSURE.format("--nnodes"),)
 
 
+def test_a_blank_at_the_end() -> None:
+    r"""A shell makes an argument of the blank behind a \\, and ends the line there."""
+    assert warnings("--lr", "1", " ") == (
+        (
+            "the last argument of train.py is a blank: if the line was to go on, its \\ must be its"
+            " last character"
+        ),
+    )
+
+
 def test_a_folder_is_not_read() -> None:
     """A folder with __main__.py has no one text."""
     Path("app").mkdir()

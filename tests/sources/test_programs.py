@@ -30,6 +30,8 @@ def files(folder: Path) -> None:
     (folder / "go.sh").write_text("#!/bin/sh\n")
     (folder / "go.sh").chmod(0o755)
     (folder / "binary").write_bytes(b"\x7fELF\x02\x01")
+    (folder / "job.yaml").write_text("script: train.py\n")
+    (folder / "digits.ipynb").write_text('{"cells": []}')
     (folder / "src").mkdir()
     (folder / "src/main.py").touch()
     (folder / "empty").mkdir()
@@ -62,6 +64,54 @@ MISSING = [
     (("",), "the name of the script is empty", "is a variable of the shell not set?"),
     (("trian.py",), "trian.py does not exist", "did you mean train.py?"),
     (("nowhere/x.py",), "nowhere/x.py does not exist", ""),
+    (("TRAIN.py",), "TRAIN.py does not exist", "did you mean train.py?"),
+    (
+        ("~/train.py",),
+        "~/train.py has a ~, and nothing but a shell expands it",
+        "write the path in full",
+    ),
+    (
+        (" ",),
+        "the name of the script is a blank",
+        "a \\ that continues a line must be its last character: remove the blank after it",
+    ),
+    *(
+        (
+            (f"{dash}{name}", "2", "train.py"),
+            f"{dash}{name} begins with {dash} ({code}), which is not the - of options",
+            f"type {option}",
+        )
+        for dash, name, code, option in [
+            ("\u2013", "nproc-per-node", "U+2013", "--nproc-per-node"),
+            ("\u2014", "max-restarts=1", "U+2014", "--max-restarts=1"),
+            ("\u2212", "m", "U+2212", "-m"),
+            ("\u2010", "\u2010log\u2010dir", "U+2010", "--log-dir"),
+        ]
+    ),
+    *(
+        (
+            tuple(words.split()),
+            f"{words.split()[0]} does not exist",
+            f"to ask clusterrun itself:\n  {line}",
+        )
+        for words, line in [
+            ("help", "clusterrun --help"),
+            ("help placing", "clusterrun --help placing"),
+            ("version", "clusterrun --version"),
+        ]
+    ),
+    *(
+        (
+            tuple(words.split()),
+            f"{words.split()[0]} does not exist",
+            "clusterrun starts a job without such a word:\n  clusterrun [OPTIONS] " + rest,
+        )
+        for words, rest in [
+            ("exec train.py --lr 1", "train.py --lr 1"),
+            ("launch train.py", "train.py"),
+            ("start", "train.py"),
+        ]
+    ),
     (
         ("env", "train.py"),
         "env does not exist",
@@ -120,6 +170,60 @@ UNFIT = [
             ),
         ]
     ),
+    *(
+        (
+            tuple(words.split()),
+            f"{words.split()[0]} stands before clusterrun",
+            f"type:\n  {line}",
+        )
+        for words, line in [
+            ("srun train.py", "srun clusterrun [OPTIONS] train.py"),
+            ("srun -N2 train.py --lr 1", "srun -N2 clusterrun [OPTIONS] train.py --lr 1"),
+            ("/bin/srun -m pkg.train", "/bin/srun clusterrun [OPTIONS] -m pkg.train"),
+            ("mpirun -np 2 python train.py", "mpirun -np 2 clusterrun [OPTIONS] train.py"),
+            ("mpiexec -n 2", "mpiexec -n 2 clusterrun [OPTIONS] train.py"),
+        ]
+    ),
+    *(
+        (
+            tuple(words.split()),
+            f"{words.split()[0]} is a launcher itself",
+            f"leave it and its options out:\n  clusterrun [OPTIONS] {line}",
+        )
+        for words, line in [
+            ("accelerate launch --num_processes 2 train.py --lr 1", "train.py --lr 1"),
+            ("deepspeed --num_gpus 2 train.py", "train.py"),
+        ]
+    ),
+    (
+        ("clusterrun", "--nnodes", "1", "train.py"),
+        "clusterrun is a launcher itself",
+        (
+            "leave it out, its options are clusterrun's too:\n"
+            "  clusterrun [OPTIONS] --nnodes 1 train.py"
+        ),
+    ),
+    (
+        ("job.yaml",),
+        "job.yaml is no Python script: it is YAML",
+        "to run the job that it describes:\n  clusterrun [OPTIONS] --config job.yaml",
+    ),
+    (
+        ("job.yaml", "--lr", "1"),
+        "job.yaml is no Python script: it is YAML",
+        (
+            "as an argument it stands after the script:\n"
+            "  clusterrun [OPTIONS] train.py job.yaml --lr 1"
+        ),
+    ),
+    (
+        ("digits.ipynb",),
+        "digits.ipynb is no Python script: it is a notebook",
+        (
+            "make a script of it:\n  jupyter nbconvert --to script digits.ipynb\n"
+            "  clusterrun [OPTIONS] digits.py"
+        ),
+    ),
     (("src",), "src is a folder without __main__.py", "did you mean src/main.py?"),
     (("empty/",), "empty/ is a folder without __main__.py", "give the script in it"),
     (
@@ -149,6 +253,14 @@ UNFIT = [
 def test_scripts_that_cannot_run(words: tuple[str, ...], message: str, hint: str) -> None:
     """What was given as SCRIPT is none."""
     assert mistake(*words) == (message, hint)
+
+
+@pytest.mark.parametrize("name", ["srun", "accelerate", "clusterrun", "run", "help"])
+def test_a_script_with_the_name_of_a_command(folder: Path, name: str) -> None:
+    """What is here by that name is what is meant."""
+    (folder / name).write_text("print(1)\n")
+
+    assert describe(name).job.program.value == Program(ProgramKind.SCRIPT, name, ())
 
 
 def test_a_script_that_is_not_ours_to_read(folder: Path) -> None:
