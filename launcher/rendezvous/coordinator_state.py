@@ -81,6 +81,8 @@ class Terms(Struct, frozen=True):
     """Whoever introduces itself has proved that it holds the job's secret."""
     last_call: LastCall | None = None
     """When the job begins though not all have come; None: never."""
+    exports: str = ""
+    """``Invitation.exports``."""
 
 
 class Report(Struct, frozen=True):

@@ -35,6 +35,9 @@ class Invitation(Struct, frozen=True):
     """When the job begins though not all have come; None: never."""
     hosts: tuple[str, ...] = ()
     """Names of the nodes by rank, for people; () where nothing tells."""
+    exports: str = ""
+    """The variables that made this a job of several nodes, where they may be left over from another
+    launch, and how to ignore them; "" where the user or a scheduler says so."""
     strict: bool = False
     """What should agree must (``--strict-join``)."""
 

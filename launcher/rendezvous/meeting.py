@@ -17,6 +17,9 @@ ENDPOINT_PORT = 29400
 DIGITS = 8
 """Of a digest: a longer one would confirm a guess at a short secret beyond doubt."""
 
+EXPORTED_SIZES = ("NNODES", "WORLD_SIZE")
+"""Variables of no platform's own that say how many nodes there are."""
+
 
 def invitation_of(job: JobSpec) -> Invitation:
     """Return where the nodes of ``job``, of which there are several, meet."""
@@ -35,8 +38,17 @@ def invitation_of(job: JobSpec) -> Invitation:
         restarts=rules_of(job),
         last_call=job.last_call,
         hosts=job.hosts.value if job.tasks.value is None else (),
+        exports=_exports(job),
         strict=job.strict_join.value,
     )
+
+
+def _exports(job: JobSpec) -> str:
+    if job.cluster.value != "exports" or job.nnodes.origin not in EXPORTED_SIZES:
+        return ""
+    names = (job.nnodes.origin, job.node_rank.origin, job.master_addr.origin)
+    set_ones = ", ".join(dict.fromkeys(name for name in names if name.isupper()))
+    return f"{set_ones} are set in the environment: --cluster none ignores them"
 
 
 def introduction_of(

@@ -141,4 +141,5 @@ def _terms(candidate: Candidate, master_port: int) -> Terms:
         open_for_good=invitation.open_for_good,
         has_token=bool(token),
         last_call=invitation.last_call,
+        exports=invitation.exports,
     )

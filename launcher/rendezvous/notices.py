@@ -39,7 +39,8 @@ def listed(names: Iterable[str]) -> str:
 def waiting(state: State, now: float) -> str:
     """Return "waiting for 2 of 4 nodes: n2, n3 (joined: n0, n1; 30 s of 600 s)"."""
     spent = f"{now - state.began:.0f} s of {state.terms.timeout:g} s"
-    return f"waiting for {_missing(state)} ({_joined(state)}; {spent})"
+    exports = f"; {state.terms.exports}" if state.terms.exports else ""
+    return f"waiting for {_missing(state)} ({_joined(state)}; {spent}){exports}"
 
 
 def last_call(state: State, seconds: float) -> str:
@@ -62,7 +63,8 @@ def hint_to_never_came(state: State) -> str:
     """Return what may have kept them away."""
     refused = [f"Refused meanwhile: {text}." for text in state.refused[:MOST_NAMES]]
     place = f"Each node runs the same command and must reach {state.terms.place}."
-    return "\n".join([*refused, place, "--rdzv-timeout gives them longer."])
+    exports = [f"If this is one node: {state.terms.exports}."] if state.terms.exports else []
+    return "\n".join([*refused, *exports, place, "--rdzv-timeout gives them longer."])
 
 
 def still_running(state: State) -> str:

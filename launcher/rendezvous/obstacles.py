@@ -33,9 +33,12 @@ class Obstacle(Struct, frozen=True):
 def not_reached_yet(invitation: Invitation, obstacle: Obstacle, spent: str) -> str:
     """Return the notice of a node that goes on trying; ``spent`` as in "30 s of 600 s"."""
     if not obstacle.addresses:
-        return f"{invitation.host.value} does not resolve yet: {obstacle.name_trouble} ({spent})"
-    where = f"node 0 can't be reached at {invitation.place} yet"
-    return f"{where}: {_troubles(invitation, obstacle)} ({spent})"
+        why = f"{invitation.host.value} does not resolve yet: {obstacle.name_trouble}"
+    else:
+        where = f"node 0 can't be reached at {invitation.place} yet"
+        why = f"{where}: {_troubles(invitation, obstacle)}"
+    exports = f"; {invitation.exports}" if invitation.exports else ""
+    return f"{why} ({spent}){exports}"
 
 
 def not_reached(invitation: Invitation, obstacle: Obstacle, rank: int | None) -> RendezvousError:
@@ -44,13 +47,17 @@ def not_reached(invitation: Invitation, obstacle: Obstacle, rank: int | None) ->
     if not obstacle.addresses:
         return RendezvousError(
             f"{invitation.host} did not resolve on this node {waited}: {obstacle.name_trouble}",
-            "Give a name that all nodes know, or node 0's IP address.",
+            _if_alone(invitation) + "Give a name that all nodes know, or node 0's IP address.",
         )
     place = Fact(invitation.place, invitation.host.origin)
     return RendezvousError(
         f"node 0 could not be reached at {place} {waited}: {_troubles(invitation, obstacle)}",
-        _hint(invitation, obstacle, rank),
+        _if_alone(invitation) + _hint(invitation, obstacle, rank),
     )
+
+
+def _if_alone(invitation: Invitation) -> str:
+    return f"If this is one node: {invitation.exports}.\n" if invitation.exports else ""
 
 
 def silent(invitation: Invitation) -> RendezvousError:

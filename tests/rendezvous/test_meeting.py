@@ -1,15 +1,21 @@
-"""What a node says of itself to whoever answers at node 0's address."""
+"""What a node says of itself to whoever answers at node 0's address, and where nodes meet."""
 
 import re
+from collections.abc import Mapping
 
 import pytest
 
 from launcher.rendezvous.candidate import hello_of
-from launcher.rendezvous.meeting import introduction_of
+from launcher.rendezvous.meeting import introduction_of, invitation_of
 from launcher.rendezvous.wire import Hello, framed
+from launcher.sources.said import Flags
 from tests.described import describe
 
 TWO = {"nnodes": "2", "master_addr": "n0"}
+
+IGNORED = "are set in the environment: --cluster none ignores them"
+TRIPLE = {"WORLD_SIZE": "4", "RANK": "0", "MASTER_ADDR": "localhost"}
+OF_NODES = {"NNODES": "2", "NODE_RANK": "1", "MASTER_ADDR": "n0"}
 
 
 def hello_of_script(*arguments: str) -> Hello:
@@ -35,3 +41,25 @@ def test_other_arguments_have_another_digest(other: tuple[str, ...]) -> None:
 
     assert hello_of_script("--lr", "1").should == own
     assert hello_of_script(*other).should["arguments"] != own["arguments"]
+
+
+@pytest.mark.parametrize(
+    ("environ", "flags", "told"),
+    [
+        (TRIPLE, {}, f"WORLD_SIZE, RANK, MASTER_ADDR {IGNORED}"),
+        (OF_NODES, {}, f"NNODES, NODE_RANK, MASTER_ADDR {IGNORED}"),
+        (OF_NODES, {"master_addr": "n1"}, f"NNODES, NODE_RANK {IGNORED}"),
+        (TRIPLE, {"nnodes": "4"}, ""),
+        (TRIPLE, {"nnodes": "2", "node_rank": "1"}, ""),
+        ({"PET_NNODES": "2", "MASTER_ADDR": "n0"}, {}, ""),
+    ],
+)
+def test_variables_that_may_be_left_over(
+    environ: Mapping[str, str], flags: Flags, told: str
+) -> None:
+    """They are named where nothing but they says that there are other nodes."""
+    given: Flags = {"no_python": True, **flags}
+
+    described = describe("true", flags=given, environ=environ)
+
+    assert invitation_of(described.job).exports == told

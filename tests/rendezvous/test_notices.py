@@ -7,6 +7,7 @@ import pytest
 from launcher.rendezvous.notices import (
     contradiction,
     disagreement,
+    hint_to_never_came,
     interrupted_while_waiting,
     listed,
     never_came,
@@ -119,4 +120,14 @@ def test_an_interrupted_node_zero_says_by_what() -> None:
     """To those who have joined."""
     assert interrupted_while_waiting("n0", 2) == (
         "n0 (node 0) got SIGINT while it waited for other nodes"
+    )
+
+
+def test_variables_that_may_be_left_over_are_told() -> None:
+    """While waiting and at the end of it: nobody else may ever come."""
+    job = gathered(2, own={"exports": "RANK is set: --cluster none ignores it"}, come=[])
+
+    assert waiting(job.state, 5.0).endswith("); RANK is set: --cluster none ignores it")
+    assert hint_to_never_came(job.state).splitlines()[0] == (
+        "If this is one node: RANK is set: --cluster none ignores it."
     )

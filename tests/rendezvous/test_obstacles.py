@@ -1,6 +1,7 @@
 """What a node says that can't reach node 0."""
 
 import pytest
+from msgspec.structs import replace
 
 from launcher.rendezvous.addresses import Address, numeric_address
 from launcher.rendezvous.greeting import Fault, GreetingFailed
@@ -176,3 +177,14 @@ def test_node_zero_that_falls_silent() -> None:
     assert silent(TO_NAME).message == (
         "node 0 at head:29500 says neither that all nodes are there nor not"
     )
+
+
+@pytest.mark.parametrize(
+    "met", [Obstacle((), "name or service not known", {}), obstacle(a10_0_0_1="no answer")]
+)
+def test_variables_that_may_be_left_over_are_told(met: Obstacle) -> None:
+    """While a node calls, and when it gives up."""
+    told = replace(TO_NAME, exports="RANK is set: --cluster none ignores it")
+
+    assert not_reached_yet(told, met, "5 s of 600 s").endswith(f"; {told.exports}")
+    assert not_reached(told, met, 1).hint.startswith(f"If this is one node: {told.exports}.\n")
