@@ -34,7 +34,7 @@ from launcher.rendezvous.assumed import assumed_world, lone_worker_world
 from launcher.rendezvous.single_node import SingleNode
 from launcher.sources.resolve import Resolved
 from launcher.workers.fork_server_client import ForkServer
-from launcher.workers.group import WorkerGroup
+from launcher.workers.group import SECONDS_TO_PRINT, WorkerGroup
 from launcher.workers.log_layout import LogLayout
 from launcher.workers.outlets import Screen
 from launcher.workers.relay_client import Relay
@@ -90,17 +90,21 @@ def launch(
         machine = this_machine(environment_before(job, environ, resolved.unset))
         count = local_size(job, machine)
         _prepare(resolved, machine, count, fork_server, environ)
-        nodes = _meet(job, machine, count, inbox)
+        scratch = make_scratch(environ, job.run_id.value)
+        # A terminal that is stopped stops the process that prints to it: never the agent.
+        relay = Relay.start(_screen(job, count, environ), scratch)
+        cleanup.callback(relay.close, SECONDS_TO_PRINT)
+        nodes = _meet(job, machine, count, inbox, relay)
         if isinstance(nodes, Interrupted):
             from launcher.report.outcome import explain_wait  # noqa: PLC0415 - as in _tell
 
-            return Outcome(nodes, attempt=0, fates=(), survivors=()), explain_wait(nodes)
+            relay.say(explain_wait(nodes))
+            return Outcome(nodes, attempt=0, fates=(), survivors=()), ""
         cleanup.callback(nodes.leave)
         routes = _routes(job, nodes.run_id)
-        workers = _worker_group(routes, nodes.run_id, count, fork_server, environ)
+        terminal = Terminal.shared_with_one_worker(0, count)
+        workers = WorkerGroup(fork_server, relay, terminal, routes, scratch)
         cleanup.callback(workers.close)
-        # A terminal that is stopped stops who prints to it: from here on that is not the agent.
-        nodes.notify_by(lambda text: workers.say(f"clusterrun: {text}"))
         workers.hang_timeout = job.hang_timeout.value or 0.0
         fork_server.told = partial(_tell_prepared, workers, verbose=resolved.verbose)
         fork_server.importing = partial(_say_importing, workers)
@@ -114,7 +118,7 @@ def launch(
 
 
 def _meet(
-    job: JobSpec, machine: Machine, workers: int, inbox: SignalInbox
+    job: JobSpec, machine: Machine, workers: int, inbox: SignalInbox, relay: Relay
 ) -> SingleNode | Peers | Interrupted:
     """Return the other nodes once all are there, or the signal that came first."""
     if job.agents == 1:
@@ -125,7 +129,10 @@ def _meet(
     from launcher.rendezvous.own_name import leads_to_others  # noqa: PLC0415 - see above
     from launcher.rendezvous.surroundings import Surroundings  # noqa: PLC0415 - see above
 
-    surroundings = Surroundings(inbox, _notice, choose_cause, time.monotonic, ROOT)
+    def notice(text: str) -> None:
+        relay.say(f"clusterrun: {text}")
+
+    surroundings = Surroundings(inbox, notice, choose_cause, time.monotonic, ROOT)
     introduction = introduction_of(job, machine.host, workers, _versions(job))
     token = (job.token.value or "").encode()
     nodes = join(invitation_of(job), introduction, surroundings, token)
@@ -188,11 +195,6 @@ def _say_importing(workers: WorkerGroup, name: str, seconds: float) -> None:
     )
 
 
-def _notice(text: str) -> None:
-    sys.stderr.write(f"clusterrun: {text}\n")
-    sys.stderr.flush()
-
-
 def _versions(job: JobSpec) -> Mapping[str, str]:
     """Return what can be known of the workers' versions without starting their interpreter."""
     if job.python.value != sys.executable:
@@ -211,19 +213,13 @@ def _routes(job: JobSpec, run_id: str) -> Routes:
     return Routes(job, LogLayout(Path(job.log_dir.value).absolute(), run_id, job.workerlog.value))
 
 
-def _worker_group(
-    routes: Routes, run_id: str, workers: int, fork_server: ForkServer, environ: Mapping[str, str]
-) -> WorkerGroup:
-    scratch = make_scratch(environ, run_id)
+def _screen(job: JobSpec, workers: int, environ: Mapping[str, str]) -> Screen:
     colour = not environ.get("NO_COLOR") and environ.get("TERM") != "dumb"
-    asked = bool(routes.job.log_line_prefix_template.value)
-    prefix = asked or not _has_output_to_itself(routes.job, workers)
+    asked = bool(job.log_line_prefix_template.value)
+    prefix = asked or not _has_output_to_itself(job, workers)
     # mpirun gives each task a terminal, and merges what they print.
-    merged = routes.job.cluster.value == "openmpi"
-    screen = Screen(stdout=1, stderr=2, colour=colour, prefix=prefix, merged=merged)
-    relay = Relay.start(screen, scratch)
-    terminal = Terminal.shared_with_one_worker(0, workers)
-    return WorkerGroup(fork_server, relay, terminal, routes, scratch)
+    merged = job.cluster.value == "openmpi"
+    return Screen(stdout=1, stderr=2, colour=colour, prefix=prefix, merged=merged)
 
 
 def _has_output_to_itself(job: JobSpec, workers: int) -> bool:

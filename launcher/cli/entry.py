@@ -2,6 +2,7 @@
 
 import gc
 import os
+import select
 import signal
 import sys
 from types import FrameType
@@ -44,7 +45,11 @@ def _arm_signals() -> None:
 
 def _leave(number: int, _frame: FrameType | None) -> None:
     name = signal.Signals(number).name
-    os.write(2, f"clusterrun: {name} before any worker was started\n".encode())
+    standard_error = select.poll()
+    standard_error.register(2, select.POLLOUT)
+    # A terminal that is stopped must not hold up the end.
+    if standard_error.poll(0) == [(2, select.POLLOUT)]:
+        os.write(2, f"clusterrun: {name} before any worker was started\n".encode())
     os._exit(128 + number)
 
 

@@ -18,6 +18,10 @@ from launcher.planning.variables import environment_before
 from launcher.sources.process import ThisProcess
 from launcher.sources.resolve import Resolved, resolve
 from launcher.workers.fork_server_client import ForkServer
+from launcher.workers.outputs import write_within
+
+SECONDS_TO_COMPLAIN = 2.0
+"""For a line of ours where no relay prints it: before the workers, and after the end."""
 
 
 def run(argv: Sequence[str], environ: Mapping[str, str], called: str = "clusterrun") -> int:
@@ -38,8 +42,9 @@ def run(argv: Sequence[str], environ: Mapping[str, str], called: str = "clusterr
         # Whoever read our standard output has seen enough.
         return exit_code_of_signal(13)
     except Exception:  # noqa: BLE001 - the last resort: a bug of ours, and its own exit code
-        sys.excepthook(*sys.exc_info())
-        _complain("clusterrun: error: this is a bug of clusterrun's own")
+        import traceback  # noqa: PLC0415 - only a bug needs it
+
+        _complain(f"{traceback.format_exc()}clusterrun: error: this is a bug of clusterrun's own")
         return ExitCode.INTERNAL
 
 
@@ -140,10 +145,11 @@ def _warn(resolved: Resolved) -> None:
 
 
 def _complain(text: str) -> None:
-    # A standard error that is closed (None, and print would take stdout) or full ends nothing.
-    if sys.stderr is not None:
-        with suppress(OSError):
-            print(text, file=sys.stderr)
+    # A standard error that is full, or a terminal that is stopped, holds up nothing.
+    encoding = getattr(sys.stderr, "encoding", None) or "ascii"
+    line = f"{text}\n".encode(encoding, "backslashreplace")
+    with suppress(OSError):
+        write_within(2, line, SECONDS_TO_COMPLAIN)
 
 
 def _this_process(called: str) -> ThisProcess:

@@ -131,10 +131,6 @@ class CoordinatorServer:
             self._happens(Ticked(now))
         self._see_off(now)
 
-    def notify_by(self, notice: Callable[[str], object]) -> None:
-        """Have lines for people printed so from now on."""
-        self._notice = notice
-
     def abandon(self, why: str, now: float, hint: str = "") -> None:
         """Tell all who have come that nothing comes of it."""
         self._happens(Abandoned(why, now, hint))

@@ -1,7 +1,7 @@
 """The other nodes of a running job, as the agent's event source: what it tells them, and hears."""
 
 import select
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 
 from msgspec.structs import replace
 
@@ -167,12 +167,6 @@ class Peers:
         if self._coordination is not None and not self._over:
             # Now: stopped, we can't pass it on.
             self._coordination.turn(self._clock())
-
-    def notify_by(self, notice: Callable[[str], object]) -> None:
-        """Have lines for people printed so from now on: by the relay, as soon as there is one."""
-        self._notice = notice
-        if self._coordination is not None:
-            self._coordination.notify_by(notice)
 
     def leave(self) -> None:
         """Hang up; node 0 first lets the others hear the verdict, for at most some seconds."""

@@ -1,6 +1,6 @@
 """The world of a job on one machine: nobody to wait for, and a port of its own in every attempt."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 
 from msgspec.structs import replace
 
@@ -74,9 +74,6 @@ class SingleNode:
 
     def tell_suspended(self, *, suspended: bool) -> None:
         """Do nothing: there is nobody to tell."""
-
-    def notify_by(self, notice: Callable[[str], object]) -> None:
-        """Do nothing: there is nothing to say."""
 
     def leave(self) -> None:
         """Let go of the port."""

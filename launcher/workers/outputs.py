@@ -8,6 +8,7 @@ import os
 import select
 import socket
 import stat
+import time
 from collections.abc import Callable
 from functools import partial
 from typing import Protocol
@@ -83,6 +84,23 @@ def open_output(descriptor: int) -> DescriptorOutput:
     if own is None:
         return DescriptorOutput(descriptor, partial(_write_when_ready, descriptor))
     return DescriptorOutput(own, partial(os.write, own))
+
+
+def write_within(descriptor: int, data: bytes, seconds: float) -> None:
+    """Write ``data`` for people; what its reader does not take within ``seconds`` is dropped."""
+    if stat.S_ISREG(os.fstat(descriptor).st_mode):
+        # Opened anew, it would be written from its beginning.
+        output = DescriptorOutput(descriptor, partial(os.write, descriptor))
+    else:
+        output = open_output(descriptor)
+    output.write(data)
+    poll = select.poll()
+    poll.register(output.fileno(), select.POLLOUT)
+    deadline = time.monotonic() + seconds
+    output.flush()
+    while output.waiting and (left := deadline - time.monotonic()) > 0:
+        poll.poll(left * 1000)
+        output.flush()
 
 
 def _open_anew(descriptor: int) -> int | None:

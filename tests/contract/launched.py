@@ -8,6 +8,7 @@ import os
 import re
 import select
 import selectors
+import socket
 import subprocess
 import sys
 import time
@@ -222,6 +223,12 @@ def plain_environment() -> dict[str, str]:
     mine = {name: value for name, value in os.environ.items() if not OUTER_LAUNCH.match(name)}
     mine.pop("VIRTUAL_ENV", None)
     return {**mine, "CUDA_VISIBLE_DEVICES": ""}
+
+
+def free_port() -> int:
+    """Return a port that nobody listens at now."""
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        return int(server.getsockname()[1])
 
 
 def fork_server_of(agent: int) -> int:

@@ -7,11 +7,12 @@ import subprocess
 import time
 from collections import Counter
 from collections.abc import Iterator
+from contextlib import suppress
 from pathlib import Path
 
 import pytest
 
-from tests.contract.launched import Job, Launcher
+from tests.contract.launched import Job, Launcher, free_port
 
 SMALL_DISK = 64 << 10
 
@@ -324,6 +325,38 @@ def test_a_stopped_terminal_keeps_nobody_from_ending_the_job(
 
     # Nobody reads on.
     time.sleep(seconds)
+
+    expect_to_end_on_term(job, clusterrun.folder)
+
+
+def fill(path: str) -> None:
+    """Print to a terminal until it takes no more."""
+    with suppress(BlockingIOError), open(path, "wb", buffering=0, opener=_non_blocking) as terminal:
+        while terminal.write(b"x" * 100):
+            pass
+
+
+def _non_blocking(path: str, flags: int) -> int:
+    return os.open(path, flags | os.O_NONBLOCK | os.O_NOCTTY)
+
+
+def test_a_stopped_terminal_holds_up_no_node_that_waits_for_others(
+    clusterrun: Launcher, terminal: tuple[int, str]
+) -> None:
+    """The last call is over in spite of the line that says so, and SIGTERM ends the job."""
+    _, path = terminal
+    fill(path)
+    job = clusterrun.script(
+        PRINTS_WITHOUT_END,
+        "--nnodes=1:2",
+        "--last-call-timeout=0.2",
+        "--node-rank=0",
+        "--master-addr=127.0.0.1",
+        f"--master-port={free_port()}",
+        workers=2,
+        around=shell(f'exec "$@" 2>{path}'),
+    )
+    job.wait_for("99 x", 2)
 
     expect_to_end_on_term(job, clusterrun.folder)
 

@@ -3,9 +3,8 @@
 import os
 import re
 import signal
-import socket
 
-from tests.contract.launched import Launcher
+from tests.contract.launched import Launcher, free_port
 
 FAILS_ONCE = """
     import os, sys, time
@@ -16,12 +15,6 @@ FAILS_ONCE = """
     if attempt == "0":
         time.sleep(100)
 """
-
-
-def free_port() -> int:
-    """Return a port that nobody listens at now."""
-    with socket.create_server(("127.0.0.1", 0)) as server:
-        return int(server.getsockname()[1])
 
 
 def test_the_second_attempt_succeeds(clusterrun: Launcher) -> None:

@@ -2,10 +2,14 @@
 
 import os
 import re
+import select
 import signal
 import socket
+import subprocess
 import sys
 import time
+from contextlib import suppress
+from pathlib import Path
 
 import psutil
 import pytest
@@ -36,6 +40,15 @@ DEAF = """
 """
 
 
+def await_handler(pid: int, number: int) -> None:
+    """Wait until a process catches a signal."""
+    status = Path(f"/proc/{pid}/status")
+    deadline = time.monotonic() + SECONDS_TO_ACT
+    while not int(status.read_text().partition("SigCgt:")[2].split()[0], 16) >> (number - 1) & 1:
+        assert time.monotonic() < deadline, f"pid {pid} has no handler for signal {number}"
+        time.sleep(0.005)
+
+
 @pytest.mark.parametrize("script", [WAITS, ENDS_WELL], ids=["default", "exit 0"])
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT, signal.SIGHUP])
 def test_ends_the_job(clusterrun: Launcher, number: signal.Signals, script: str) -> None:
@@ -50,6 +63,27 @@ def test_ends_the_job(clusterrun: Launcher, number: signal.Signals, script: str)
     assert f"exit code {128 + number}" in ended.err
     assert "Traceback" not in ended.err
     assert job.left(0) == []
+
+
+def test_before_any_worker_a_full_pipe_holds_up_nothing(clusterrun: Launcher) -> None:
+    """Whoever should read what it prints has stopped."""
+    reader, writer = os.pipe()
+    os.set_blocking(writer, False)
+    with suppress(BlockingIOError):
+        while os.write(writer, b"x" * select.PIPE_BUF):
+            pass
+    os.set_blocking(writer, True)
+    with subprocess.Popen([clusterrun.program, "--help"], stdout=writer, stderr=writer) as process:
+        await_handler(process.pid, signal.SIGTERM)
+
+        process.send_signal(signal.SIGTERM)
+        with suppress(subprocess.TimeoutExpired):
+            process.wait(10)
+        process.kill()
+
+    os.close(reader)
+    os.close(writer)
+    assert process.returncode == 143
 
 
 def test_ctrl_c_is_one_line(clusterrun: Launcher) -> None:

@@ -2,7 +2,6 @@
 
 import os
 import re
-import socket
 import subprocess
 import sys
 from collections.abc import Sequence
@@ -11,7 +10,7 @@ from typing import NamedTuple
 
 import pytest
 
-from tests.contract.launched import COMMAND, Launcher, plain_environment
+from tests.contract.launched import COMMAND, Launcher, free_port, plain_environment
 
 TORCHRUN = str(Path(sys.executable).with_name("torchrun"))
 
@@ -241,12 +240,6 @@ def test_ranks_are_those_of_the_whole_job(clusterrun: Launcher) -> None:
 
     assert (first.code, first.out) == (0, "")
     assert (second.code, second.out) == (0, f"[rank 3 {os.uname().nodename}] 1\n")
-
-
-def free_port() -> int:
-    """Return a port that nobody listens at."""
-    with socket.create_server(("127.0.0.1", 0)) as server:
-        return int(server.getsockname()[1])
 
 
 def test_links_by_device(clusterrun: Launcher) -> None:

@@ -5,12 +5,14 @@ import os
 import pty
 import select
 import socket
+import time
 import tty
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 
-from launcher.workers.outputs import DescriptorOutput, open_output
+from launcher.workers.outputs import DescriptorOutput, open_output, write_within
 
 MUCH = bytes(range(256)) * 4000
 
@@ -149,3 +151,34 @@ def test_what_was_written_in_part_is_not_repeated() -> None:
     output.flush()
 
     assert bytes(received) == b"hello world, hello moon"
+
+
+def test_a_reader_that_has_stopped_is_waited_for_so_long(ends: Ends) -> None:
+    """Then the line is dropped; one that goes on in time gets it whole."""
+    reader, writer = ends
+    full = open_output(writer)
+    full.write(MUCH)
+    # A terminal passes on what it holds a moment later.
+    while select.select([], [full], [], 0.1)[1]:
+        full.flush()
+    before = time.monotonic()
+
+    write_within(writer, b"too late", seconds=0.05)
+    waited = time.monotonic() - before
+    received = read_all(reader, full)
+    write_within(writer, b"in time", seconds=10)
+
+    assert 0.04 < waited < 5
+    assert received == MUCH
+    assert os.read(reader, 100) == b"in time"
+
+
+def test_a_file_is_written_where_its_owner_stands(tmp_path: Path) -> None:
+    """``2> file``: what the shell wrote before and writes after stays."""
+    path = tmp_path / "err.txt"
+    with path.open("wb", buffering=0) as file:
+        file.write(b"before\n")
+        write_within(file.fileno(), b"clusterrun: error\n", seconds=10)
+        file.write(b"after\n")
+
+    assert path.read_text() == "before\nclusterrun: error\nafter\n"
