@@ -44,7 +44,10 @@ from launcher.domain.outcome import HelperFailed, Interrupted, Killed, NodeLost,
 ENDING_SIGNALS = frozenset({signal.SIGTERM, signal.SIGINT, signal.SIGHUP})
 
 SECONDS_OF_ECHO = 1.0
-"""Schedulers deliver one SIGTERM by two ways; so soon after the first it is no second one."""
+"""Within this time after a signal to end, another one counts as the same.
+
+Schedulers send one SIGTERM by two ways; wrappers pass on the SIGINT that the terminal sends to all.
+"""
 
 FromOutside = (
     SignalReceived
@@ -119,11 +122,8 @@ def _told_to_end(state: State, number: int, at: float) -> Decision:
 
 def _told_to_wait_no_longer(state: State, number: int, at: float) -> Decision:
     """End the job on the other nodes, too; whoever insists does not want to wait for that either."""
-    was_told = isinstance(state.disturbance, Interrupted)
-    if was_told and (number == signal.SIGINT or at - state.disturbed_at > SECONDS_OF_ECHO):
-        return conclude_attempt(state)
-    if was_told:
-        return state, ()
+    if isinstance(state.disturbance, Interrupted):
+        return conclude_attempt(state) if _insists(state, number, at) else (state, ())
     reason = Interrupted(number)
     state = replace(state, disturbance=reason, disturbed_at=at)
     return state, (TellDisturbed(reason), Say(stopping_others(number)))
@@ -138,12 +138,12 @@ def _interrupted(state: State, number: int, at: float) -> Decision:
 
 
 def _insists(state: State, number: int, at: float) -> bool:
-    """Tell a person or scheduler that won't wait from an echo of what has been said already."""
-    if number == signal.SIGINT:
-        return True
-    # A failure's grace is the workers' own: a scheduler's SIGTERM, which follows, has its own.
-    was_told = isinstance(state.disturbance, Interrupted)
-    return was_told and at - state.disturbed_at > SECONDS_OF_ECHO
+    """Tell a second request to end from the first one that has arrived twice."""
+    if isinstance(state.disturbance, Interrupted):
+        return at - state.disturbed_at > SECONDS_OF_ECHO
+    # A failure's grace is the workers' own: a scheduler's SIGTERM, which follows, has its own. But
+    # a person who presses Ctrl-C does not want to wait for it.
+    return number == signal.SIGINT
 
 
 def _has_struck(state: State, number: int, at: float) -> bool:

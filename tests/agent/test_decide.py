@@ -214,11 +214,11 @@ SIGNALS = [
     .then(HUSH, Say(stopping(INT, 2, GRACE)), hand_on(INT, 0, 1))
     .when(exited(0, 130))
     .then(collect(0))
-    .when(got(INT, at=10.3))
+    .when(got(INT, at=11.3))
     .then(kill(1))
     .because(Interrupted(INT)),
     history("a third one changes nothing", workers(1))
-    .when(started(0), got(INT), got(INT))
+    .when(started(0), got(INT, at=10.0), got(INT, at=11.1))
     .then(HUSH, Say(stopping(INT, 1, GRACE)), hand_on(INT, 0), kill(0))
     .when(got(INT))
     .because(Interrupted(INT)),
@@ -227,6 +227,11 @@ SIGNALS = [
     .then(Say(stopping(TERM, 1, GRACE)), hand_on(TERM, 0))
     .when(got(TERM, at=10.9))
     .because(Interrupted(TERM)),
+    history("so did a Ctrl-C that a wrapper passes on as well", workers(1))
+    .when(started(0), got(INT, at=10.0))
+    .then(HUSH, Say(stopping(INT, 1, GRACE)), hand_on(INT, 0))
+    .when(got(INT, at=10.0001))
+    .because(Interrupted(INT)),
     history("a second SIGTERM that is meant so kills at once", workers(1))
     .when(started(0), got(TERM, at=10.0))
     .then(Say(stopping(TERM, 1, GRACE)), hand_on(TERM, 0))
@@ -413,9 +418,10 @@ OTHER_NODES = [
     history("whoever insists does not wait for the others", workers(1, shared=True))
     .when(started(0), exited(0), printed(0), swept())
     .then(collect(0), SWEEP, TELL_DONE)
-    .when(got(INT))
+    .when(got(INT, at=10.0))
     .then(tell_interrupted(INT), Say(stopping_others(INT)))
-    .when(got(INT))
+    .when(got(INT, at=10.1))
+    .when(got(INT, at=11.1))
     .then(FINISH)
     .because(Interrupted(INT)),
     history("a signal while it stops is for the coordinator to judge", workers(2, shared=True))
