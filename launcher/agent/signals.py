@@ -31,7 +31,11 @@ OUR_OWN = (
 
 
 class SignalInbox:
-    """An ``EventSource`` of all signals to this process; those ignored at the start stay so."""
+    """An ``EventSource`` of all signals to this process.
+
+    Those ignored at the start stay so, SIGQUIT aside: a shell script's ``&`` ignores it for what it
+    would end, and here it ends nothing.
+    """
 
     lost = False
     wants_write = False
@@ -45,7 +49,7 @@ class SignalInbox:
         signal.signal(signal.SIGCHLD, _only_wake)
         for number in (*OUR_OWN, *FORWARDED):
             # nohup and a shell's "&" ignore for us and for the workers.
-            if signal.getsignal(number) is not signal.SIG_IGN:
+            if number == signal.SIGQUIT or signal.getsignal(number) is not signal.SIG_IGN:
                 signal.signal(number, _only_wake)
 
     def fileno(self) -> int:

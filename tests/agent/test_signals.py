@@ -79,6 +79,18 @@ def test_what_was_ignored_at_the_start_stays_so(number: signal.Signals) -> None:
     assert told == "[] True\n"
 
 
+def test_sigquit_is_heard_though_ignored_at_the_start() -> None:
+    """A shell script's ``&`` ignores it, and nobody could ask for the stacks."""
+    told = run("""
+        signal.signal(signal.SIGQUIT, signal.SIG_IGN)
+        inbox = SignalInbox()
+        os.kill(os.getpid(), signal.SIGQUIT)
+        print([event.number for event in heard(inbox)])
+    """)
+
+    assert told == f"[{int(signal.SIGQUIT)}]\n"
+
+
 def test_ends_of_children_are_heard_though_ignored_at_the_start() -> None:
     """Else the kernel would reap them itself, and nobody could say how they ended."""
     told = run("""
