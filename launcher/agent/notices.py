@@ -8,13 +8,14 @@ from launcher.domain.signals import signal_name
 from launcher.errors import exit_code_of_signal
 
 
-def stopping(number: int, workers: int, grace: float) -> str:
+def stopping(number: int, workers: int, grace: float, *, to_fork_server: bool = False) -> str:
     """Say that a signal ends the job, with which exit code, and how to hurry.
 
     For Ctrl-C this is the only line there is, unless a worker has to be killed.
     """
     name = signal_name(number)
     who, again = ("interrupted", "Ctrl-C") if number == signal.SIGINT else (name, name)
+    who = f"{name} to the workers' parent process" if to_fork_server else who
     return (
         f"{who}: stopping {_workers(workers)} (grace {grace:g} s, {again} again kills at once);"
         f" exit code {exit_code_of_signal(number)}"

@@ -64,8 +64,8 @@ FromOutside = (
 def from_outside(state: State, event: FromOutside) -> Decision:
     """Return what ``event``, which is not of our workers, makes of ``state``, and what to do."""
     match event:
-        case SignalReceived(number, at):
-            return _signalled(state, number, at)
+        case SignalReceived():
+            return _signalled(state, event)
         case SignalNotHandled(signal.SIGQUIT, local_ranks):
             return state, (LackStacks(local_ranks),)
         case SignalNotHandled(number, local_ranks):
@@ -86,9 +86,15 @@ def from_outside(state: State, event: FromOutside) -> Decision:
             assert_never(event)
 
 
-def _signalled(state: State, number: int, at: float) -> Decision:
+def _signalled(state: State, event: SignalReceived) -> Decision:
+    number = event.number
     if number in ENDING_SIGNALS:
-        return _told_to_end(state, number, at)
+        return _told_to_end(state, event)
+    earlier = state.signals.get(number)
+    if earlier is not None and _is_the_same(earlier, event):
+        others = {other: sent for other, sent in state.signals.items() if other != number}
+        return replace(state, signals=others), ()
+    state = replace(state, signals={**state.signals, number: event})
     match number:
         case signal.SIGTSTP:
             return state, (Suspend(),)
@@ -100,10 +106,17 @@ def _signalled(state: State, number: int, at: float) -> Decision:
             return state, (ForwardSignal(number),)
 
 
-def _told_to_end(state: State, number: int, at: float) -> Decision:
+def _is_the_same(one: SignalReceived, other: SignalReceived) -> bool:
+    """Tell whether one signal, sent to all processes of the job, has come to us by two ways."""
+    by_two_ways = one.to_fork_server != other.to_fork_server
+    return by_two_ways and abs(other.at - one.at) <= SECONDS_OF_ECHO
+
+
+def _told_to_end(state: State, event: SignalReceived) -> Decision:
+    number, at = event.number, event.at
     reason = Interrupted(number)
     if state.phase is Phase.RUNNING:
-        return _interrupted(state, number, at)
+        return _interrupted(state, event)
     if state.phase is Phase.WAITING:
         return _told_to_wait_no_longer(state, number, at)
     insists = state.phase is Phase.STOPPING and _insists(state, number, at)
@@ -129,11 +142,14 @@ def _told_to_wait_no_longer(state: State, number: int, at: float) -> Decision:
     return state, (TellDisturbed(reason), Say(stopping_others(number)))
 
 
-def _interrupted(state: State, number: int, at: float) -> Decision:
+def _interrupted(state: State, event: SignalReceived) -> Decision:
+    number = event.number
     hush: tuple[Action, ...] = (HushInterrupts(),) if number == signal.SIGINT else ()
     polite = signal.SIGINT if number == signal.SIGINT else signal.SIGTERM
-    notice = stopping(number, len(state.alive), state.rules.grace)
-    state, actions = _disturbed(state, Interrupted(number), at, polite, notice)
+    notice = stopping(
+        number, len(state.alive), state.rules.grace, to_fork_server=event.to_fork_server
+    )
+    state, actions = _disturbed(state, Interrupted(number), event.at, polite, notice)
     return state, (*hush, *actions)
 
 

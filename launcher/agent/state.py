@@ -6,6 +6,7 @@ from enum import Enum
 from msgspec import Struct, field
 from msgspec.structs import replace
 
+from launcher.domain.events import SignalReceived
 from launcher.domain.outcome import (
     Ending,
     HelperFailed,
@@ -100,6 +101,8 @@ class State(Struct, frozen=True):
     disturbance: Disturbance | None = None
     """What ended the job from outside its workers; None where nothing has."""
     disturbed_at: float = 0.0
+    signals: Mapping[int, SignalReceived] = field(default_factory=dict)
+    """By number, those that end nothing and have come by one of two ways: the other may follow."""
     stopped_at: float = float("inf")
     """When it was no longer left alone: its workers were asked to end, or had all ended."""
     cut_off: bool = False

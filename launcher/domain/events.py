@@ -67,6 +67,8 @@ class SignalReceived(Struct, frozen=True):
 
     number: int
     at: float
+    to_fork_server: bool = False
+    """The fork server got it, as the workers' parent, and hands it on."""
 
 
 class SignalNotHandled(Struct, frozen=True):

@@ -13,6 +13,7 @@ from launcher.domain.events import (
     Event,
     HelperLost,
     SignalNotHandled,
+    SignalReceived,
     Swept,
     WorkerExited,
     WorkerKilled,
@@ -318,6 +319,8 @@ def _event(message: Message, now: float) -> Event:
             return WorkerKilled(LocalRank(rank), number, now, _since(left, now), left[1])
         case {"kind": "stopped", "local_rank": rank, "number": number}:
             return WorkerStopped(LocalRank(rank), number, now)
+        case {"kind": "signalled", "number": number, "at": at}:
+            return SignalReceived(number, at, to_fork_server=True)
         case {"kind": "deaf", "number": number, "local_ranks": ranks}:
             return SignalNotHandled(number, tuple(LocalRank(rank) for rank in ranks), now)
         case {"kind": "swept", "survivors": survivors}:

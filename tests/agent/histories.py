@@ -110,9 +110,9 @@ def stopped(local_rank: int) -> WorkerStopped:
     return WorkerStopped(LocalRank(local_rank), signal.SIGTSTP, at=10.0)
 
 
-def got(number: int, at: float = 10.0) -> SignalReceived:
-    """The agent gets a signal."""
-    return SignalReceived(number, at)
+def got(number: int, at: float = 10.0, *, to_fork_server: bool = False) -> SignalReceived:
+    """The agent gets a signal, or the fork server does."""
+    return SignalReceived(number, at, to_fork_server)
 
 
 def swept(*survivors: str) -> Swept:

@@ -292,6 +292,29 @@ SIGNALS = [
     .when(SignalNotHandled(signal.SIGUSR1, (LocalRank(1),), at=10.0))
     .then(Say(not_handled(signal.SIGUSR1, [1])))
     .when(SignalNotHandled(signal.SIGUSR1, (), at=10.0)),
+    history("a signal to the workers' parent is one to us", workers(2))
+    .when(started(0), started(1), got(signal.SIGUSR1, to_fork_server=True))
+    .then(forward(signal.SIGUSR1))
+    .when(got(TERM, to_fork_server=True))
+    .then(Say(stopping(TERM, 2, GRACE, to_fork_server=True)), hand_on(TERM, 0, 1))
+    .because(Interrupted(TERM)),
+    history("one to all processes of the job comes by two ways, each time", workers(1))
+    .when(started(0), got(signal.SIGUSR1, at=10.0))
+    .then(forward(signal.SIGUSR1))
+    .when(got(signal.SIGUSR1, at=10.1, to_fork_server=True))
+    .when(got(signal.SIGUSR1, at=10.6, to_fork_server=True))
+    .then(forward(signal.SIGUSR1))
+    .when(got(signal.SIGUSR1, at=10.5)),
+    history("two of them within a second are two where they come by one way", workers(1))
+    .when(started(0), got(signal.SIGUSR1, at=10.0), got(signal.SIGUSR1, at=10.1))
+    .then(forward(signal.SIGUSR1), forward(signal.SIGUSR1))
+    .when(got(signal.SIGUSR1, at=11.2, to_fork_server=True))
+    .then(forward(signal.SIGUSR1)),
+    history("a SIGTERM by two ways came once", workers(1))
+    .when(started(0), got(TERM, at=10.0, to_fork_server=True))
+    .then(Say(stopping(TERM, 1, GRACE, to_fork_server=True)), hand_on(TERM, 0))
+    .when(got(TERM, at=10.2))
+    .because(Interrupted(TERM)),
     history("a realtime signal, which has no name, is one to pass on", workers(1))
     .when(started(0), got(40))
     .then(forward(40))

@@ -87,6 +87,28 @@ def test_before_any_worker_a_full_pipe_holds_up_nothing(clusterrun: Launcher) ->
     assert process.returncode == 143
 
 
+@pytest.mark.parametrize("method", ["fork", "spawn"])
+def test_a_worker_signals_its_parent(clusterrun: Launcher, method: str) -> None:
+    """As under torchrun, where the parent is the agent: the job ends in order."""
+    job = clusterrun.script(
+        """
+        import os, signal, sys, time
+        signal.signal(signal.SIGTERM, lambda *_: sys.exit("saved"))
+        print("ready", os.getpid(), flush=True)
+        if os.environ["RANK"] == "1":
+            os.kill(os.getppid(), signal.SIGTERM)
+        time.sleep(100)
+        """,
+        *("--start-method", method),
+        workers=2,
+    )
+
+    ended = job.ended()
+
+    assert ended.code == 143
+    assert "clusterrun: SIGTERM to the workers' parent process: stopping 2 workers (" in ended.err
+
+
 def test_ctrl_c_is_one_line(clusterrun: Launcher) -> None:
     """Whoever has pressed it knows why the job ends."""
     job = clusterrun.script(WAITS, workers=2)

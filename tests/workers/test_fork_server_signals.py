@@ -4,20 +4,22 @@ import os
 import re
 import signal
 import subprocess
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 
 import pytest
 
 from launcher.domain.events import (
+    Event,
     SignalNotHandled,
+    SignalReceived,
     WorkerExited,
     WorkerKilled,
     WorkerStarted,
 )
 from launcher.domain.ranks import LocalRank
 from launcher.workers.fork_server import server as program
-from launcher.workers.fork_server.worker_signals import SHIELDED
+from launcher.workers.fork_server.worker_signals import HANDED_ON, SHIELDED
 from tests.workers.fork_server_bench import Bench, Reader, end_of, fork_server
 
 FIRST, SECOND, THIRD = LocalRank(0), LocalRank(1), LocalRank(2)
@@ -191,6 +193,13 @@ def test_sigquit_is_for_those_that_print_something(bench: Bench) -> None:
     assert bench.event() == SignalNotHandled(signal.SIGQUIT, (FIRST,), 7.0)
 
 
+def handed_on(events: Iterable[Event]) -> set[int]:
+    """Return the signals among ``events`` that the fork server got, and hands on."""
+    signals = [event for event in events if isinstance(event, SignalReceived)]
+    assert all(event.to_fork_server for event in signals)
+    return {event.number for event in signals}
+
+
 def test_the_fork_server_survives_what_is_sent_to_everybody(bench: Bench) -> None:
     """Schedulers and containers signal every process there is; only the agent is to act on it."""
     bench.spawn(0, "sh", "-c", "trap 'exit 5' TERM; echo ready; sleep 100 & wait")
@@ -198,20 +207,34 @@ def test_the_fork_server_survives_what_is_sent_to_everybody(bench: Bench) -> Non
 
     for number in SHIELDED:
         os.kill(bench.server.pid, number)
+    told = bench.events(len(HANDED_ON))
     bench.server.signal([FIRST], signal.SIGTERM, group=False)
 
     end = bench.event()
+    assert handed_on(told) == set(HANDED_ON) - ignored_here()
     assert isinstance(end, WorkerExited | WorkerKilled)
 
 
 def test_signals_while_the_fork_server_starts() -> None:
-    """They meet a process that has blocked them."""
+    """They meet a process that has blocked them; what comes late is handed on."""
     with fork_server() as bench:
         for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGUSR1):
             os.kill(bench.server.pid, number)
         bench.spawn(0, "true")
 
-        assert bench.events(2)[1] == WorkerExited(FIRST, 0, 7.0)
+        while isinstance(event := bench.event(), SignalReceived | WorkerStarted):
+            pass
+
+    assert event == WorkerExited(FIRST, 0, 7.0)
+
+
+def test_what_the_launcher_ignores_is_not_handed_on() -> None:
+    """Under nohup a hangup is no signal to end."""
+    with disposition(signal.SIGHUP, signal.SIG_IGN), fork_server() as bench:
+        bench.spawn(0, "sh", "-c", "kill -HUP $PPID; kill -USR1 $PPID; exec sleep 100")
+        bench.expect(WorkerStarted)
+
+        assert bench.expect(SignalReceived).number == signal.SIGUSR1
 
 
 class Caught(program.ForkServer):

@@ -25,7 +25,7 @@ other end).
     signal   local_ranks number group             stopped   local_rank number
              spare_failing
     forward  number                               deaf      number local_ranks
-    call_off
+    call_off                                      signalled number at
     sweep                                         swept     survivors
                                                   uncontained  error
 

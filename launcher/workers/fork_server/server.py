@@ -15,7 +15,7 @@ from .namespace import enter_pid_namespace
 from .preparation import Preparation
 from .proc import children_of, describe, group_of, survives
 from .script_ends import ScriptEnds
-from .worker_signals import SHIELDED, shield
+from .worker_signals import HANDED_ON, SHIELDED, shield
 from .worker_start import become_worker, import_psutil, is_to_be_bound
 
 TYPE_CHECKING = False
@@ -72,7 +72,7 @@ class ForkServer:
     """The workers of one node: a process and a group each, by local rank."""
 
     def __init__(self, agent: AgentSocket, host_proc: int, preparation: Preparation) -> None:
-        """Become a subreaper, deaf to what is meant for the agent.
+        """Become a subreaper that no signal ends.
 
         Args:
             agent: the socket to the agent.
@@ -90,6 +90,7 @@ class ForkServer:
         self.memory_remarks: set[str] = set()
         self.sweep_deadline = NEVER
         self.ignored = {n for n in SHIELDED if signal.getsignal(n) == signal.SIG_IGN}
+        self.signals: list[tuple[int, float]] = []
         shield()
         self.wakeup_pipe: tuple[int, ...] = ()
         self.become_parent()
@@ -107,6 +108,9 @@ class ForkServer:
             os.set_blocking(end, False)
         signal.set_wakeup_fd(child_ended, warn_on_full_buffer=False)
         signal.signal(signal.SIGCHLD, lambda _number, _frame: None)
+        for number in HANDED_ON:
+            if number not in self.ignored:
+                signal.signal(number, self.note_signal)
         self.poll = select.poll()
         self.poll.register(self.wakeup, select.POLLIN)
         self.poll.register(self.agent, select.POLLIN)
@@ -132,6 +136,7 @@ class ForkServer:
                         run = self.perform(message)
                         if run is not None:
                             return run
+            self.hand_on_signals()
             self.reap()
 
     def milliseconds_left(self) -> float | None:
@@ -148,6 +153,16 @@ class ForkServer:
                 pass
         except BlockingIOError:
             pass
+
+    def note_signal(self, number: int, _frame: object) -> None:
+        """Note that a signal has come, and when."""
+        self.signals.append((number, time.monotonic()))
+
+    def hand_on_signals(self) -> None:
+        """Tell the agent of signals to us: a worker may have sent them to its parent."""
+        while self.signals:
+            number, at = self.signals.pop(0)
+            self.agent.send("signalled", number=number, at=at)
 
     def perform(self, message: dict[str, Any]) -> ScriptRun | None:
         """Do what one message of the agent asks; return as ``serve`` does."""

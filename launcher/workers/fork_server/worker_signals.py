@@ -9,7 +9,7 @@ if TYPE_CHECKING:
 else:
     import _signal as signal
 
-# Sent to a whole step or container by schedulers; they are for the agent, which tells us.
+# Sent to a whole step or container by schedulers; they are for the agent, which tells us what to do.
 SHIELDED = (
     signal.SIGHUP,
     signal.SIGINT,
@@ -26,6 +26,17 @@ SHIELDED = (
     signal.SIGTSTP,
     signal.SIGTTIN,
     signal.SIGTTOU,
+)
+
+# What a worker may send to its parent, which under other launchers is the agent. The rest of the
+# shielded ones are a process's own timers, and the terminal's.
+HANDED_ON = (
+    signal.SIGHUP,
+    signal.SIGINT,
+    signal.SIGQUIT,
+    signal.SIGTERM,
+    signal.SIGUSR1,
+    signal.SIGUSR2,
 )
 
 
