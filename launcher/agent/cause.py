@@ -6,6 +6,12 @@ from collections.abc import Sequence
 from enum import IntEnum
 
 from launcher.domain.outcome import Exited, Fate, Killed
+from launcher.domain.tracebacks import (
+    exception_after,
+    last_traceback,
+    plain_lines,
+    without_ignored,
+)
 
 LAST_LINES = 12
 """How far above the end of its standard error a failure may say that it is an echo."""
@@ -72,7 +78,7 @@ def _weights_of_stopped(fate: Fate) -> Sequence[Weight]:
     match fate.ending:
         case Killed(number) if number not in OUR_SIGNALS and not is_echo(fate):
             return (Weight.SLOW_TO_DIE,)
-        case Exited() if "Traceback" in fate.tail and not is_echo(fate):
+        case Exited() if _has_traceback(fate) and not is_echo(fate):
             return (Weight.SLOW_TO_DIE,)
         case _:
             return ()
@@ -80,15 +86,17 @@ def _weights_of_stopped(fate: Fate) -> Sequence[Weight]:
 
 def is_echo(fate: Fate) -> bool:
     """Tell whether the last lines of a failed worker blame a peer that went away."""
-    return any(ECHO.search(line) for line in fate.tail.splitlines()[-LAST_LINES:])
+    lines = without_ignored(plain_lines(fate.tail))
+    return any(ECHO.search(line) for line in lines[-LAST_LINES:])
 
 
 def ends_in_exception(tail: str) -> bool:
     """Tell whether an exception that nobody caught is the last that a worker has printed."""
-    _, header, traceback = tail.rpartition("Traceback (most recent call last):\n")
-    # torch's excepthook puts the rank before each line.
-    plain = (re.sub(r"^\[rank\d+\]: ", "", line) for line in traceback.splitlines())
-    lines = [line for line in plain if line.strip()]
-    own = [line for line in lines if not line.startswith(" ")]
-    # Indented lines tell where it was; what a script prints afterwards shows that it lived on.
-    return bool(header) and len(own) == 1 and lines[-1] == own[0]
+    lines = [line for line in without_ignored(plain_lines(tail)) if line]
+    header = last_traceback(lines)
+    # What a script prints after a traceback shows that it went on.
+    return header is not None and exception_after(lines, header) == len(lines) - 1
+
+
+def _has_traceback(fate: Fate) -> bool:
+    return last_traceback(plain_lines(fate.tail)) is not None

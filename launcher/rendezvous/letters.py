@@ -15,6 +15,7 @@ from launcher.domain.outcome import (
     Reason,
 )
 from launcher.domain.stacks import StackGroup
+from launcher.domain.tracebacks import plain_lines, with_beginning
 from launcher.rendezvous.wire import MAXIMUM_FRAME, AgedFate, Disturbance, Done, Failing, Stacks
 
 _SPACE = MAXIMUM_FRAME // 8
@@ -62,13 +63,25 @@ def _fitted(fate: Fate, most: int) -> Fate:
         return replace(fate, tail="", error="")
     # Half a JSON text is none.
     error = fate.error if len(fate.error) <= most else ""
-    return replace(fate, tail=as_text(fate.tail[-most:]), error=as_text(error))
+    return replace(fate, tail=as_text(_shortened_tail(fate.tail, most)), error=as_text(error))
 
 
 def _fitted_ending(ending: Ending) -> Ending:
     if isinstance(ending, NotStarted):
         return NotStarted(as_name(ending.step), as_line(ending.error))
     return ending
+
+
+def _shortened_tail(tail: str, most: int) -> str:
+    """Return at most so many characters: the end, and how the traceback begins whose end it is."""
+    if len(tail) <= most:
+        return tail
+    half = tail[-most // 2 :].partition("\n")[2]
+    before, end = plain_lines(tail[: len(tail) - len(half)]), half.split("\n")
+    kept = with_beginning(before, end)
+    shortened = "\n".join(kept)
+    has_beginning = len(kept) > len(end) and len(shortened) <= most
+    return shortened if has_beginning else tail[-most:]
 
 
 def _from_outside(disturbance: Reason | None) -> Disturbance | None:

@@ -6,9 +6,10 @@ from collections.abc import Callable
 from typing import assert_never
 
 from launcher.domain.outcome import Exited, Fate, Killed, NotStarted
+from launcher.domain.tracebacks import plain_lines
 from launcher.report.endings import common_cause, in_words
 from launcher.report.error_file import decode_error_file
-from launcher.report.excerpt import exception_of, excerpt, plain_lines
+from launcher.report.excerpt import exception_of, excerpt
 
 LocalTime = Callable[[float], time.struct_time]
 """Turns seconds since the epoch into the time to show."""

@@ -26,6 +26,12 @@ STORE = (
     " closed. Did the remote server shutdown or crash?"
 )
 OWN = "Traceback (most recent call last):\nValueError: the loss is not a number"
+IGNORED = (
+    "Exception ignored in: <function Store.__del__ at 0x7f>\n"
+    "Traceback (most recent call last):\n"
+    '  File "store.py", line 3, in __del__\n'
+    "ConnectionResetError: [Errno 104] Connection reset by peer\n"
+)
 OUT_OF_MEMORY = "the kernel's OOM killer has struck once"
 
 
@@ -100,6 +106,13 @@ def test_it_was_failing_already(late: Fate) -> None:
     assert choose_cause([ECHO, late]) is late
 
 
+def test_an_ignored_exception_is_no_failure() -> None:
+    """A worker that we stopped printed it while it took itself apart."""
+    stopped = fate(1, Exited(1), IGNORED, by_us=True)
+
+    assert choose_cause([ECHO, stopped]) is ECHO
+
+
 def test_an_echo_that_aborts_is_an_echo() -> None:
     """NCCL's watchdog ends its process with SIGABRT when a peer is gone."""
     watchdog = fate(1, Killed(signal.SIGABRT), NCCL_REMOTE)
@@ -141,6 +154,7 @@ def test_who_blames_a_peer(line: str) -> None:
         "torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 2.00 GiB.",
         "FileNotFoundError: [Errno 2] No such file or directory: 'data'",
         "\n".join([GLOO, *["line"] * LAST_LINES]),
+        f"{OWN}\n{IGNORED}",
     ],
 )
 def test_who_blames_nobody(tail: str) -> None:

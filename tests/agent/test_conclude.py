@@ -156,6 +156,8 @@ TRACEBACK = "Traceback (most recent call last):\n  File x, line 1\nValueError: i
         (TRACEBACK, 1),
         (f"{TRACEBACK}\n{TRACEBACK}", 1),
         ("".join(f"[rank1]: {line}\n" for line in TRACEBACK.splitlines()), 1),
+        (f"{TRACEBACK}Exception ignored in: <Store>\n{TRACEBACK}", 1),
+        (f"Exception ignored in: <Store>\n{TRACEBACK}", 143),
         (f"{TRACEBACK}epoch 2\n", 143),
         ("", 143),
     ],

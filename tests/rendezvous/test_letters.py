@@ -51,6 +51,19 @@ def test_the_end_of_a_tail_is_what_is_kept() -> None:
     assert letter.fate.error == ""
 
 
+def test_a_long_traceback_keeps_both_ends() -> None:
+    """The header stands before the exception, whatever else travels with them."""
+    frames = "".join(f'  File "train.py", line {line}, in step\n' for line in range(500))
+    tail = f"Traceback (most recent call last):\n{frames}ValueError: it"
+
+    letter = failing(0, fate(0, 1, tail=tail), 0.0)
+
+    lines = letter.fate.tail.splitlines()
+    assert lines[:2] == tail.splitlines()[:2]
+    assert lines[-1] == "ValueError: it"
+    assert len(letter.fate.tail) <= 16 << 10
+
+
 def test_a_path_that_is_no_text_travels_all_the_same() -> None:
     """File names are bytes."""
     letter = failing(0, fate(0, 1, log="/logs/\udcff"), 0.0)

@@ -7,7 +7,9 @@ from textwrap import dedent
 
 import pytest
 
-from launcher.report.excerpt import exception_line, excerpt, plain_lines
+from launcher.domain.tracebacks import plain_lines
+from launcher.report.excerpt import exception_line, excerpt
+from launcher.workers.tail import Tail
 
 
 def standard_error_of(source: str, folder: Path) -> str:
@@ -102,6 +104,65 @@ def test_an_ignored_exception_after_the_end_is_not_the_cause(tmp_path: Path) -> 
 
     assert "OSError: harmless" in tail
     assert exception_line(tail) == "ValueError: boom"
+
+
+def test_an_ignored_exception_alone_is_not_the_cause(tmp_path: Path) -> None:
+    """The script has chosen its exit code itself."""
+    tail = standard_error_of(
+        """
+        import sys
+        class Noisy:
+            def __del__(self):
+                raise OSError("harmless")
+        noisy = Noisy()
+        sys.exit(3)
+        """,
+        tmp_path,
+    )
+
+    assert "OSError: harmless" in tail
+    assert exception_line(tail) == ""
+
+
+def test_a_deep_traceback_keeps_both_ends(tmp_path: Path) -> None:
+    """However deep it is, whatever follows it: the header, the first frames, the exception."""
+    tail = Tail()
+    source = """
+        def ping(n):
+            return pong(n)
+        def pong(n):
+            return ping(n)
+        class Noisy:
+            def __del__(self):
+                raise OSError("harmless")
+        noisy = Noisy()
+        ping(0)
+    """
+    for line in standard_error_of(source, tmp_path).splitlines(keepends=True):
+        tail.add(line.encode())
+
+    shown = excerpt(tail.text())
+
+    expected = "RecursionError: maximum recursion depth exceeded"
+    assert exception_line(tail.text()) == expected
+    assert shown[0] == "Traceback (most recent call last):"
+    assert shown[1].endswith("line 10, in <module>")
+    [left_out] = [line for line in shown if line.endswith(" lines left out ...")]
+    assert int(left_out.split()[1]) > 1500
+    assert expected in shown
+
+
+def test_a_long_message_keeps_its_exception() -> None:
+    """A model that does not fit its checkpoint names each of its parameters."""
+    frames = '  File "train.py", line 3, in <module>\n    model.load_state_dict(state)\n'
+    message = "".join(f"\tsize mismatch for layer.{number}\n" for number in range(500))
+    tail = Tail()
+
+    tail.add(f"Traceback (most recent call last):\n{frames}RuntimeError: Error(s)\n".encode())
+    tail.add(message.encode())
+
+    assert exception_line(tail.text()) == "RuntimeError: Error(s)"
+    assert excerpt(tail.text())[-1] == "\tsize mismatch for layer.499"
 
 
 def test_a_finalizer_that_fails_at_the_end_is_not_the_cause(tmp_path: Path) -> None:

@@ -1,5 +1,8 @@
 """What the report quotes of a worker's standard error."""
 
+import pytest
+
+from launcher.domain.tracebacks import FIRST_FRAMES, last_traceback
 from launcher.workers.tail import TAIL_BYTES, TAIL_LINES, Tail, plain
 
 
@@ -44,6 +47,52 @@ def test_the_end_of_one_endless_line_is_kept() -> None:
 
     assert tail.text().endswith("xxthe end")
     assert len(tail.text()) == TAIL_BYTES - 1
+
+
+FRAME = b'  File "train.py", line %d, in step\n'
+HEADER = b"Traceback (most recent call last):\n"
+
+
+@pytest.mark.parametrize("frames", [100, 5_000])
+def test_a_traceback_longer_than_the_tail_keeps_its_beginning(frames: int) -> None:
+    """And says how much of its middle is missing."""
+    tail = Tail()
+
+    tail.add(b"before\n" + HEADER)
+    for number in range(frames):
+        tail.add(FRAME % number)
+    tail.add(b"ValueError: boom\n")
+    lines = tail.text().splitlines()
+
+    left_out = f"  ... {frames - (FIRST_FRAMES - 1) - (TAIL_LINES - 1)} lines left out ..."
+    assert lines[:2] == ["Traceback (most recent call last):", '  File "train.py", line 0, in step']
+    assert [number for number, line in enumerate(lines) if line == left_out] == [FIRST_FRAMES]
+    assert lines[-1] == "ValueError: boom"
+    assert len(lines) == FIRST_FRAMES + 1 + TAIL_LINES
+
+
+@pytest.mark.parametrize("lines", [61, 5_000])
+def test_a_traceback_that_was_logged_long_ago_is_not_kept(lines: int) -> None:
+    """The script went on."""
+    tail = Tail()
+
+    tail.add(HEADER + FRAME % 1 + b"ValueError: retried\n")
+    for number in range(lines):
+        tail.add(b"step %d\n" % number)
+
+    assert len(tail.text().splitlines()) == TAIL_LINES
+    assert "retried" not in tail.text()
+
+
+@pytest.mark.parametrize("more", range(4))
+def test_an_ignored_exception_stays_one(more: int) -> None:
+    """Wherever the tail begins: without its first line it would look like the end of the script."""
+    tail = Tail()
+    ignored = b"Exception ignored in: <Store>\n" + HEADER + FRAME % 1 + b"OSError: harmless\n"
+
+    tail.add(ignored * 5_000 + b"bye\n" * more)
+
+    assert last_traceback(tail.text().splitlines()) is None
 
 
 def test_escape_sequences_and_controls_are_taken_out() -> None:
