@@ -48,8 +48,7 @@ def tracebacks(lines: Sequence[str]) -> list[int]:
 
 def exception_after(lines: Sequence[str], header: int) -> int:
     """Return where the exception stands whose traceback begins at ``header``."""
-    is_group = header >= 0 and lines[header] == GROUP_TRACEBACK
-    indentation = "  |  " if is_group else " "
+    indentation = "  |  " if lines[header] == GROUP_TRACEBACK else " "
     for i, line in enumerate(lines[header + 1 :], header + 1):
         if line and not line.startswith(indentation) and not _LEFT_OUT.fullmatch(line):
             return i

@@ -1,8 +1,11 @@
 """Whether the kernel lets workers be bound as planned, tried before any of them is there."""
 
 import os
+import signal
+from typing import NoReturn
 
 from launcher.domain.plan import NodePlan, WorkerPlan
+from launcher.workers.ended import how_it_ended
 from launcher.workers.fork_server.worker_start import bind, read_back, take_memory_of
 from launcher.workers.fork_server_client import memory_of
 
@@ -13,17 +16,27 @@ def troubles_of(plan: NodePlan) -> list[str]:
     It is tried in a child, as this process is not to be bound.
     """
     reading, writing = os.pipe()
-    child = os.fork()
-    if child == 0:
-        try:
-            os.write(writing, "\n".join(_tried(plan)).encode())
-        finally:
-            os._exit(0)
+    # The child has our handlers and our wake-up descriptor: a signal to it would be one to us.
+    mask = signal.pthread_sigmask(signal.SIG_BLOCK, signal.valid_signals())
+    try:
+        child = os.fork()
+        if child == 0:
+            _try_as_child(plan, writing)
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, mask)
     os.close(writing)
     with os.fdopen(reading, encoding="utf-8") as said:
         troubles = said.read().splitlines()
-    os.waitpid(child, 0)
-    return troubles
+    _, status = os.waitpid(child, 0)
+    return [f"the process that tried it {how_it_ended(status)}"] if status else troubles
+
+
+def _try_as_child(plan: NodePlan, writing: int) -> NoReturn:
+    try:
+        os.write(writing, "\n".join(_tried(plan)).encode())
+        os._exit(0)
+    finally:
+        os._exit(1)
 
 
 def _tried(plan: NodePlan) -> list[str]:
