@@ -40,6 +40,7 @@ from launcher.workers.outlets import Screen
 from launcher.workers.relay_client import Relay
 from launcher.workers.routes import Routes
 from launcher.workers.scratch import make_scratch
+from launcher.workers.standard_input import StandardInput
 from launcher.workers.terminal import Terminal
 
 if TYPE_CHECKING:
@@ -102,8 +103,8 @@ def launch(
             return Outcome(nodes, attempt=0, fates=(), survivors=()), ""
         cleanup.callback(nodes.leave)
         routes = _routes(job, nodes.run_id)
-        terminal = Terminal.shared_with_one_worker(0, count)
-        workers = WorkerGroup(fork_server, relay, terminal, routes, scratch)
+        standard_input = StandardInput(job.stdin_rank, Terminal.in_foreground(0), count)
+        workers = WorkerGroup(fork_server, relay, standard_input, routes, scratch)
         cleanup.callback(workers.close)
         workers.hang_timeout = job.hang_timeout.value or 0.0
         fork_server.told = partial(_tell_prepared, workers, verbose=resolved.verbose)
@@ -272,7 +273,12 @@ def _tell(outcome: Outcome, workers: WorkerGroup, routes: Routes, *, alone: bool
 
     # What a worker of another node printed went to that node's terminal.
     alone = alone and _is_of_this_node(outcome) and routes.shows(Std.ERR, 0, 0)
-    report = explain(outcome, already_shown=alone, hidden=_hidden(outcome, routes))
+    report = explain(
+        outcome,
+        already_shown=alone,
+        hidden=_hidden(outcome, routes),
+        had_input=_had_input(outcome, workers),
+    )
     return "" if workers.say(report) else report
 
 
@@ -285,6 +291,13 @@ def _hidden(outcome: Outcome, routes: Routes) -> str:
         return routes.hidden_by(cause.rank, cause.local_rank)
     # Each clusterrun counts its one worker as 0, and knows no other task's place on its node.
     return routes.hidden_by(cause.rank, tasks.local_rank if cause.rank == tasks.rank else None)
+
+
+def _had_input(outcome: Outcome, workers: WorkerGroup) -> bool:
+    """Return whether the worker that failed could read standard input."""
+    return not isinstance(outcome.reason, WorkerFailed) or workers.standard_input.is_read_by(
+        outcome.reason.cause.rank
+    )
 
 
 def _is_of_this_node(outcome: Outcome) -> bool:

@@ -65,6 +65,7 @@ def job(**values: Any) -> JobSpec:  # noqa: ANN401 - as the fields of JobSpec
         "preload": "auto",
         "preload_timeout": 60.0,
         "python": "python",
+        "stdin_rank": None,
         "log_dir": None,
         "redirects": None,
         "tee": None,

@@ -220,6 +220,8 @@ class JobSpec(Struct, frozen=True):
     preload_timeout: Fact[float]
     """Seconds for which importing them may stand still."""
     python: Fact[str]
+    stdin_rank: Fact[int | None]
+    """Who reads standard input, by global rank; None: 0, and on a terminal any worker."""
     env: Mapping[str, Fact[str]]
     """Variables for the workers from the job file and ``--env``, by name."""
     log_dir: Fact[str | None]

@@ -20,7 +20,7 @@ from launcher.domain.outcome import (
 from launcher.domain.signals import signal_name
 from launcher.errors import exit_code_of_signal
 from launcher.report.cause import LocalTime, cause_lines, circumstances, headline
-from launcher.report.excerpt import exception_line, excerpt
+from launcher.report.excerpt import exception_line, exception_of, excerpt
 from launcher.report.others import group_lines, ranks_of
 
 
@@ -29,6 +29,7 @@ def explain(
     *,
     already_shown: bool = False,
     hidden: str = "",
+    had_input: bool = True,
     local_time: LocalTime = time.localtime,
 ) -> str:
     """Return what standard error shows of the end of a job, without a trailing newline.
@@ -39,6 +40,7 @@ def explain(
             one: don't repeat it.
         hidden: the option that kept the lines of the worker that failed off the screen; "" if
             none did.
+        had_input: the worker that failed could read standard input, which was not /dev/null.
         local_time: turns seconds since the epoch into the time to show.
 
     Returns:
@@ -46,7 +48,11 @@ def explain(
 
     """
     lines = _reason_lines(
-        outcome, already_shown=already_shown, hidden=hidden, local_time=local_time
+        outcome,
+        already_shown=already_shown,
+        hidden=hidden,
+        had_input=had_input,
+        local_time=local_time,
     )
     lines += [f"  not restarted: {outcome.no_restart}"] if outcome.no_restart else []
     lines += [f"  SIGKILL did not end {survivor}" for survivor in outcome.survivors]
@@ -91,13 +97,14 @@ def explain_restart(
 
 
 def _reason_lines(
-    outcome: Outcome, *, already_shown: bool, hidden: str, local_time: LocalTime
+    outcome: Outcome, *, already_shown: bool, hidden: str, had_input: bool, local_time: LocalTime
 ) -> list[str]:
     match outcome.reason:
         case WorkerFailed(cause):
             others = [fate for fate in outcome.fates if fate.rank != cause.rank]
             told = cause_lines(cause, already_shown=already_shown, local_time=local_time)
             told += [f"  its lines were not printed: {hidden}"] if hidden else []
+            told += [] if had_input else _missing_input_lines(cause)
             return told + group_lines(others)
         case Interrupted(number):
             return _interruption_lines(number, outcome.fates)
@@ -109,6 +116,13 @@ def _reason_lines(
             return []
         case _:
             assert_never(outcome.reason)
+
+
+def _missing_input_lines(cause: Fate) -> list[str]:
+    if not exception_of(cause).startswith(("EOFError", "bdb.BdbQuit")):
+        return []
+    option = f"--stdin-rank {cause.rank}"
+    return [f"  its standard input was /dev/null: give it clusterrun's with {option}"]
 
 
 def _interruption_lines(number: int, fates: tuple[Fate, ...]) -> list[str]:

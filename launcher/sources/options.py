@@ -205,6 +205,15 @@ VIRTUAL_LOCAL_RANK = Option(
     group=Group.PLACING,
     kind=Kind.FLAG,
 )
+STDIN_RANK: Option[int | None] = Option(
+    "stdin_rank",
+    parse=values.rank,
+    default=None,
+    metavar="RANK",
+    help="The one worker, by rank, that reads standard input",
+    group=Group.PROGRAM,
+    otherwise="on a terminal any worker may, else rank 0 alone",
+)
 ROLE = Option(
     "role",
     parse=torchrun_values.role,
@@ -558,6 +567,7 @@ OPTIONS: tuple[Option[object], ...] = (
     NO_PYTHON,
     RUN_PATH,
     PASS_LOCAL_RANK,
+    STDIN_RANK,
     ROLE,
     PYTHON,
     ENV,

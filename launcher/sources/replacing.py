@@ -48,6 +48,8 @@ def _needs_agent(job: JobSpec) -> Iterator[tuple[str, Fact[object]]]:
         yield "max_restarts", job.max_restarts
     if job.hang_timeout.value:
         yield "hang_timeout", job.hang_timeout
+    if job.stdin_rank.value is not None:
+        yield "stdin_rank", job.stdin_rank
     if job.contain.value:
         yield "contain", job.contain
     for option in OUTPUT:

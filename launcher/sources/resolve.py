@@ -63,6 +63,7 @@ PLAIN: tuple[Option[object], ...] = (
     options.CONTAIN,
     options.EXEC,
     options.NUMA_BINDING,
+    options.STDIN_RANK,
     options.ROLE,
     options.PASS_LOCAL_RANK,
     torchrun_options.SIGNALS_TO_HANDLE,

@@ -74,6 +74,14 @@ def node_rank(text: str) -> int:
     return rank
 
 
+def rank(text: str) -> int:
+    """Read the rank of a worker in the whole job, from 0."""
+    number = _whole_number(text)
+    if number is None:
+        raise UnreadableError(f"{text!r} is not the rank of a worker", "give a number from 0")
+    return number
+
+
 def worker_count(text: str) -> int | WorkerCount:
     """Read the number of workers per node: a number from 1, ``auto``, ``gpu`` or ``cpu``.
 

@@ -9,6 +9,7 @@ from pathlib import Path
 from launcher.domain.events import Event, OutputEnded, Swept
 from launcher.domain.plan import NodePlan, WorkerPlan
 from launcher.domain.ranks import LocalRank
+from launcher.domain.streams import Std
 from launcher.workers.containment import Adoptees, wait_for
 from launcher.workers.fork_server_client import ForkServer
 from launcher.workers.outlets import WorkerOutput
@@ -16,6 +17,7 @@ from launcher.workers.plumbing import Plumbing
 from launcher.workers.relay_client import Relay
 from launcher.workers.routes import Routes, label_of
 from launcher.workers.scratch import remove_scratch
+from launcher.workers.standard_input import StandardInput
 from launcher.workers.terminal import Terminal
 
 UNSEEN = (
@@ -42,7 +44,7 @@ class WorkerGroup:
         self,
         fork_server: ForkServer,
         relay: Relay,
-        terminal: Terminal | None,
+        standard_input: StandardInput,
         routes: Routes,
         scratch: Path | None,
     ) -> None:
@@ -51,7 +53,7 @@ class WorkerGroup:
         Args:
             fork_server: starts and reaps them.
             relay: owns their output.
-            terminal: the one that a single worker gets; None if there is none to give.
+            standard_input: who reads it.
             routes: where their output goes.
             scratch: a folder for their error files; None if they get none.
 
@@ -59,7 +61,8 @@ class WorkerGroup:
         self._fork_server = fork_server
         self._relay = relay
         self._adoptees = Adoptees()
-        self._terminal = terminal
+        self._terminal = standard_input.shared_terminal
+        self.standard_input = standard_input
         self._routes = routes
         self._scratch = scratch
         self.error_files = None if scratch is None else str(scratch)
@@ -86,8 +89,9 @@ class WorkerGroup:
         self._watch(self.hang_timeout)
         for path, target in self._routes.links(plan):
             self._relay.link(path, target)
-        for remark in self._routes.remarks(plan) if self._attempt == 0 else ():
-            self.say(f"clusterrun: {remark}")
+        if self._attempt == 0:
+            for remark in (*self._routes.remarks(plan), *self.standard_input.remarks(plan)):
+                self.say(f"clusterrun: {remark}")
         for worker in plan.workers:
             error_file = _error_file(worker)
             if error_file is not None:
@@ -95,8 +99,9 @@ class WorkerGroup:
             self._start(plan, worker)
 
     def _start(self, plan: NodePlan, worker: WorkerPlan) -> None:
-        relayed = self._routes.relayed(plan, worker)
-        with Plumbing(worker, self._terminal, relayed) as plumbing:
+        reads = self.standard_input.is_read_by(worker.rank)
+        direct = ~self._routes.relayed(plan, worker) if self.foreground else Std.NONE
+        with Plumbing(reads=reads, direct=direct) as plumbing:
             self._relay.open(self._output(plan, worker, plumbing))
             if self.hang_timeout and None in (plumbing.from_stdout, plumbing.from_stderr):
                 self._watch(0.0)

@@ -6,9 +6,7 @@ from contextlib import suppress
 from types import TracebackType
 from typing import Self
 
-from launcher.domain.plan import WorkerPlan
 from launcher.domain.streams import Std
-from launcher.workers.terminal import Terminal
 
 PIPE_BYTES = 256 << 10
 """So that a burst of printing need not wait for the terminal.
@@ -21,15 +19,18 @@ class Plumbing:
     """Descriptors for one start; all that it opened is closed when the ``with`` block ends.
 
     ``streams`` go to the worker, ``from_stdout`` and ``from_stderr`` (None where the worker writes
-    to the terminal itself) to the relay. The one worker that has the terminal reads from it, whatever
-    its rank; otherwise global rank 0 gets our standard input, and others /dev/null.
+    to the terminal itself) to the relay.
     """
 
-    def __init__(self, worker: WorkerPlan, terminal: Terminal | None, relayed: Std) -> None:
-        """Open what ``worker`` needs; the streams ``relayed`` don't bypass the relay."""
+    def __init__(self, *, reads: bool, direct: Std) -> None:
+        """Open what a worker needs.
+
+        Args:
+            reads: it gets our standard input, not /dev/null.
+            direct: streams that it writes to a terminal itself, where ours are one.
+
+        """
         self._opened: list[int] = []
-        direct = Std.NONE if terminal is None else ~relayed
-        reads = terminal is not None or worker.rank == 0
         stdin = 0 if reads else self._own(os.open(os.devnull, os.O_RDONLY))
         stdout, self.from_stdout = self._stream(1, direct=Std.OUT in direct)
         stderr, self.from_stderr = self._stream(2, direct=Std.ERR in direct)

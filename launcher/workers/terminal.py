@@ -17,9 +17,9 @@ class Terminal:
         """The foreground before a worker is, and after it."""
 
     @classmethod
-    def shared_with_one_worker(cls, stdin: int, workers: int) -> Self | None:
-        """Return the terminal to hand over, or None: several workers, no terminal, or not ours now."""
-        if workers != 1 or not os.isatty(stdin):
+    def in_foreground(cls, stdin: int) -> Self | None:
+        """Return the terminal that ``stdin`` is; None if it is none, or not ours now."""
+        if not os.isatty(stdin):
             return None
         with suppress(OSError):
             if os.tcgetpgrp(stdin) == os.getpgrp():

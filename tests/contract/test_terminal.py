@@ -117,6 +117,66 @@ def test_pdb(shell: Shell) -> None:
     assert shell.exit_code() == 0
 
 
+@pytest.mark.parametrize("options", [(), ("--stdin-rank", "1")])
+def test_one_of_two_workers_reads(shell: Shell, options: tuple[str, ...]) -> None:
+    """What is typed goes to the rank that asks for it, as to pdb in torch.distributed.breakpoint."""
+    shell.run(
+        """
+        import os
+        if os.environ["RANK"] == "1":
+            with open("/dev/stdin") as typed:
+                print("? ", end="")
+                print("read", typed.readline())
+        """,
+        *("--nproc-per-node", "2", *options),
+    )
+    shell.expect(r"\? ")
+
+    shell.type("forty-two")
+
+    shell.expect("read forty-two")
+    assert shell.exit_code() == 0
+
+
+def test_only_the_chosen_worker_reads(shell: Shell) -> None:
+    """Another that asks finds the end of its input, and the report says what gives it some."""
+    shell.run(
+        "import os; print(input() if os.environ['RANK'] == '1' else '')",
+        *("--nproc-per-node", "2", "--stdin-rank", "0"),
+    )
+
+    shell.expect("rank 1 on .* failed: EOFError: EOF when reading a line")
+    shell.expect("its standard input was /dev/null: give it clusterrun's with --stdin-rank 1")
+    assert shell.exit_code() == 1
+
+
+@pytest.mark.long
+def test_a_breakpoint_of_torch_in_any_rank(shell: Shell) -> None:
+    """The rank that it names reads what is typed, and the others wait for it."""
+    shell.run(
+        """
+        import torch.distributed as dist
+        dist.init_process_group("gloo")
+        secret = 41 + dist.get_rank()
+        dist.breakpoint(1)
+        print("rank", dist.get_rank(), "goes on")
+        dist.destroy_process_group()
+        """,
+        *("--nproc-per-node", "2"),
+    )
+    shell.expect(r"\(Pdb\) ")
+    shell.type("up")
+    shell.expect(r"\(Pdb\) ")
+
+    shell.type("p secret")
+    shell.expect("42")
+    shell.type("c")
+
+    for _ in range(2):
+        shell.expect(r"rank \d goes on")
+    assert shell.exit_code() == 0
+
+
 def test_ctrl_c_on_one_worker(shell: Shell) -> None:
     """It ends as Python does, and the shell sees what it sees of any program."""
     start(shell, workers=1)

@@ -61,9 +61,17 @@ def failed(cause: Fate, *others: Fate, survivors: tuple[str, ...] = ()) -> Outco
     return outcome(WorkerFailed(cause), cause, *others, survivors=survivors)
 
 
-def told(ended: Outcome, *, already_shown: bool = False, hidden: str = "") -> str:
+def told(
+    ended: Outcome, *, already_shown: bool = False, hidden: str = "", had_input: bool = True
+) -> str:
     """Return the report in UTC."""
-    return explain(ended, already_shown=already_shown, hidden=hidden, local_time=time.gmtime)
+    return explain(
+        ended,
+        already_shown=already_shown,
+        hidden=hidden,
+        had_input=had_input,
+        local_time=time.gmtime,
+    )
 
 
 def lines(text: str) -> str:
@@ -85,6 +93,17 @@ def test_a_rank_that_nobody_saw_is_explained() -> None:
         "clusterrun: exit code 1 is rank 3's"
     )
     assert "not printed" not in told(outcome(Interrupted(signal.SIGTERM)), hidden="--ranks 0")
+
+
+@pytest.mark.parametrize("exception", ["EOFError: EOF when reading a line", "bdb.BdbQuit"])
+def test_a_rank_without_standard_input_is_explained(exception: str) -> None:
+    """A question or a debugger that met the end of its input names the option to give it some."""
+    ended = failed(fate(1, Exited(1), tail=TRACEBACK.replace("ValueError: boom", exception)))
+    hint = "  its standard input was /dev/null: give it clusterrun's with --stdin-rank 1\n"
+
+    assert hint in told(ended, had_input=False)
+    assert hint not in told(ended)
+    assert hint not in told(failed(fate(1, Exited(1), tail=TRACEBACK)), had_input=False)
 
 
 def test_a_failed_rank_is_named_with_all_that_is_known() -> None:

@@ -36,6 +36,11 @@ def test_two_nodes_of_one_worker_each() -> None:
             "leave one of the two out: --exec or --max-restarts",
         ),
         (
+            {"stdin_rank": "0"},
+            "--exec: nobody stays to see to stdin_rank (--stdin-rank)",
+            "leave one of the two out: --exec or --stdin-rank",
+        ),
+        (
             {"contain": True},
             "--exec: nobody stays to see to contain (--contain)",
             "leave one of the two out: --exec or --contain",

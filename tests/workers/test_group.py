@@ -32,10 +32,13 @@ from launcher.workers.outlets import Screen
 from launcher.workers.relay_client import Relay
 from launcher.workers.routes import Routes
 from launcher.workers.scratch import make_scratch
+from launcher.workers.standard_input import StandardInput
 from tests.plans import job
 from tests.workers.fork_server_bench import PATIENCE, Reader, end_of, plan_of, worker_of
 
 FIRST, SECOND = LocalRank(0), LocalRank(1)
+
+INPUT = StandardInput(job().stdin_rank, terminal=None, workers=2)
 
 ERRORS = "TORCHELASTIC_ERROR_FILE"
 
@@ -53,7 +56,7 @@ class Node:
         os.close(screen)
         logs = LogLayout(folder / "logs", "run")
         routes = Routes(job(), logs)
-        self.group = WorkerGroup(self.fork_server, self.relay, None, routes, self.scratch)
+        self.group = WorkerGroup(self.fork_server, self.relay, INPUT, routes, self.scratch)
         self._heard: list[Event] = []
         self._is_open = True
 

@@ -7,7 +7,7 @@ from tests.workers.on_a_terminal import answer_of
 
 PRELUDE = """
 from launcher.workers.terminal import Terminal
-terminal = Terminal.shared_with_one_worker(0, workers=1)
+terminal = Terminal.in_foreground(0)
 us = os.getpgrp()
 
 def child():
@@ -20,25 +20,21 @@ def end(process):
 """
 
 
-def test_one_worker_in_the_foreground_gets_it() -> None:
-    """Several don't, whose input would be torn."""
-    said = answer_of("""
-        from launcher.workers.terminal import Terminal
-        one, two = (Terminal.shared_with_one_worker(0, workers) for workers in (1, 2))
-        answer(one is not None, one.descriptor, two is None)
-    """)
+def test_a_launcher_in_the_foreground_has_it() -> None:
+    """It is standard input."""
+    said = answer_of(PRELUDE + "answer(terminal.descriptor, terminal.our_group == us)")
 
-    assert said == [True, 0, True]
+    assert said == [0, True]
 
 
 def test_what_is_no_terminal() -> None:
     """A pipe, a file, a closed descriptor."""
     reader, writer = os.pipe()
 
-    assert Terminal.shared_with_one_worker(reader, 1) is None
+    assert Terminal.in_foreground(reader) is None
     os.close(reader)
     os.close(writer)
-    assert Terminal.shared_with_one_worker(10_000, 1) is None
+    assert Terminal.in_foreground(10_000) is None
 
 
 def test_a_launcher_in_the_background_has_none_to_share() -> None:
@@ -47,7 +43,7 @@ def test_a_launcher_in_the_background_has_none_to_share() -> None:
         if os.fork() == 0:
             os.setpgid(0, 0)
             from launcher.workers.terminal import Terminal
-            answer(Terminal.shared_with_one_worker(0, 1) is None)
+            answer(Terminal.in_foreground(0) is None)
             os._exit(0)
         os.wait()
     """)
