@@ -35,6 +35,11 @@ class Program(Struct, frozen=True):
     name: str
     args: tuple[str, ...]
 
+    @property
+    def is_standard_input(self) -> bool:
+        """Whether Python reads the script from there, ``-``: one process can, and once."""
+        return self.kind is ProgramKind.SCRIPT and self.name == "-"
+
 
 class WorkerCount(Enum):
     """Ways to say the number of workers per node other than by a number."""

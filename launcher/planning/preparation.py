@@ -24,8 +24,9 @@ def preparation_of(
         before: the job's environment as the user made it.
 
     """
-    method = job.start_method.value
-    if method is StartMethod.SPAWN or job.program.value.kind is ProgramKind.EXECUTABLE:
+    method, program = job.start_method.value, job.program.value
+    is_spawned = program.kind is ProgramKind.EXECUTABLE or program.is_standard_input
+    if method is StartMethod.SPAWN or is_spawned:
         return None
     settled = {name: value for name, value in assumed.env.items() if name in _SETTLED}
     # The job's own are in the fork server's environment from the start.

@@ -26,6 +26,12 @@ def local_size(job: JobSpec, machine: Machine) -> int:
             f" workers here (nproc_per_node: {job.nproc_per_node.origin})",
             job.unclear.value,
         )
+    if job.program.value.is_standard_input and workers != 1:
+        raise UsageError(
+            "the script is on standard input (-), which one worker can read, and there would be"
+            f" {workers} (nproc_per_node: {job.nproc_per_node.origin})",
+            "save it to a file and give that, or type --nproc-per-node 1",
+        )
     if job.exec.value and workers != 1:
         raise UsageError(
             f"{job.exec.origin}: one process can't become {workers} workers"

@@ -3,7 +3,7 @@
 from msgspec import Struct
 
 from launcher.domain.facts import Fact
-from launcher.domain.job import Program, ProgramKind
+from launcher.domain.job import JobSpec, Program, ProgramKind, StartMethod
 from launcher.errors import UsageError
 from launcher.sources.executables import expect_program
 from launcher.sources.scripts import expect_script
@@ -48,8 +48,34 @@ def find_program(words: Fact[tuple[str, ...]], manner: Manner, search_path: str)
         _expect_module(name, where)
     else:
         kind = ProgramKind.SCRIPT
-        expect_script(words.value, where, search_path)
+        if name != "-":
+            expect_script(words.value, where, search_path)
     return Fact(Program(kind, name, tuple(args)), words.origin)
+
+
+def expect_read_once(job: JobSpec) -> None:
+    """Return if no more than one worker, once, needs a script that is on standard input.
+
+    How many workers a node has is known only once the machine is, and checked then.
+
+    Raises:
+        UsageError: several would read it.
+
+    """
+    if not job.program.value.is_standard_input:
+        return
+    trouble = ""
+    if job.agents > 1:
+        trouble = f"nnodes is {job.nnodes}"
+    elif job.max_restarts.value:
+        trouble = f"max_restarts is {job.max_restarts}"
+    elif job.start_method.value is StartMethod.FORK:
+        trouble = f"start_method is fork ({job.start_method.origin})"
+    if trouble:
+        raise UsageError(
+            f"the script is on standard input (-), which one worker can read, once, and {trouble}",
+            "save it to a file and give that",
+        )
 
 
 def _expect_one(manner: Manner) -> None:

@@ -28,7 +28,7 @@ from launcher.sources.nested import NESTED_WARNING, is_new_step, left_by_outer_l
 from launcher.sources.option import Option
 from launcher.sources.paddle_options import BASE_PORT
 from launcher.sources.process import ThisProcess
-from launcher.sources.programs import COMMAND_LINE, Manner, find_program
+from launcher.sources.programs import COMMAND_LINE, Manner, expect_read_once, find_program
 from launcher.sources.replacing import expect_replaceable
 from launcher.sources.said import (
     NO_JOB_FILE,
@@ -158,6 +158,7 @@ def resolve(
     program = NO_PROGRAM if for_topo else _program(program_words, sources, env, around)
     job = _job(sources, program, env, around, shape)
     _expect_forkable(job)
+    expect_read_once(job)
     if job.exec.value:
         expect_replaceable(job)
     dry_run = TOPO if for_topo else settle(options.DRY_RUN, sources)

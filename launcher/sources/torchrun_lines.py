@@ -186,7 +186,7 @@ def _notes(said: Sequence[Said]) -> Iterator[str]:
 
     """
     specs = settle(theirs.LOGS_SPECS, said)
-    if specs.value:
+    if specs.value not in {"", theirs.DEFAULT_LOGS_SPECS}:
         raise UsageError(
             f"{specs.origin}: clusterrun loads no plugins for logs",
             "--log-dir, --redirects, --tee and --local-ranks-filter say where output goes",

@@ -6,6 +6,9 @@ from launcher.sources import torchrun_values as values
 from launcher.sources.option import Group, Kind, Option
 from launcher.sources.values import seconds, switch
 
+DEFAULT_LOGS_SPECS = "default"
+"""The name under which torch registers its own (``torchrun.logs_specs`` of its entry points)."""
+
 STANDALONE = Option(
     "standalone",
     parse=switch,

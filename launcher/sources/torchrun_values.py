@@ -17,6 +17,9 @@ NO_HANDLER = (signal.SIGKILL, signal.SIGSTOP)
 """Signals that the kernel gives no program a chance to handle."""
 
 
+QUOTES = " \t\n'\""
+
+
 def rendezvous_backend(text: str) -> str:
     """Read the name of a way to meet; the one that keeps no server beside the nodes is c10d."""
     if text in NEEDS_A_SERVER:
@@ -33,15 +36,19 @@ def rendezvous_backend(text: str) -> str:
 
 
 def rendezvous_conf(text: str) -> dict[str, str]:
-    """Read ``KEY=VALUE,KEY=VALUE``, as torchrun splits it; an empty text has none."""
-    pairs = [pair.partition("=") for pair in text.split(",")] if text.strip() else []
+    """Read ``KEY=VALUE,KEY=VALUE``, as torchrun splits it; an empty text has none.
+
+    Quotes that a shell did not take away, around all of it or a value, say nothing.
+    """
+    bare = text.strip(QUOTES)
+    pairs = [pair.partition("=") for pair in bare.split(",")] if bare else []
     for key, equals, value in pairs:
-        if not equals or not key.strip() or not value.strip():
+        if not equals or not key.strip(QUOTES) or not value.strip(QUOTES):
             raise UnreadableError(
                 f"{key + equals + value!r} is no setting",
                 "write KEY=VALUE,KEY=VALUE, such as join_timeout=900",
             )
-    return {key.strip(): value.strip() for key, _, value in pairs}
+    return {key.strip(QUOTES): value.strip(QUOTES) for key, _, value in pairs}
 
 
 def signal_names(text: str) -> str:

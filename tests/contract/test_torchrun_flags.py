@@ -1,5 +1,6 @@
 """What flags of torchrun's do to the workers, seen from inside of them."""
 
+import os
 import zipfile
 
 import pytest
@@ -79,6 +80,18 @@ def test_run_path(clusterrun: Launcher, kind: str) -> None:
 
     own_file = kind == "file"
     assert (ended.code, ended.out) == (0, f"ran __main__ {own_file} ['x'] True\n"), ended.err
+
+
+def test_a_script_from_standard_input(torchrun: Launcher) -> None:
+    """``torchrun -``, as a here-document is given to Python."""
+    script, ours = os.pipe()
+    os.write(ours, b"import sys; print('ran', __name__, sys.argv); sys.exit(3)")
+    os.close(ours)
+
+    ended = torchrun.command("-", "x", stdin=script).ended()
+
+    os.close(script)
+    assert (ended.code, ended.out) == (3, "ran __main__ ['-', 'x']\n")
 
 
 def test_role_and_signals(clusterrun: Launcher) -> None:

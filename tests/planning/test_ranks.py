@@ -5,7 +5,7 @@ from collections.abc import Sequence
 import pytest
 from msgspec.structs import replace
 
-from launcher.domain.job import WorkerCount
+from launcher.domain.job import Program, ProgramKind, WorkerCount
 from launcher.errors import UsageError
 from launcher.planning.ranks import local_size
 from tests.plans import job, machine
@@ -48,6 +48,21 @@ def test_of_slices_a_process_sees_one() -> None:
     assert local_size(job(), split) == 1
     assert local_size(job(gpu_per_rank=True), split) == 3
     assert local_size(job(virtual_local_rank=True), split) == 3
+
+
+def test_a_script_on_standard_input_is_for_one_worker() -> None:
+    """Two would share what is there, and one of them would find nothing."""
+    program = Program(ProgramKind.SCRIPT, "-", ())
+    here = machine({0: "0-3"}, [0, 0])
+
+    with pytest.raises(UsageError) as caught:
+        local_size(job(program=program), here)
+
+    assert caught.value.message == (
+        "the script is on standard input (-), which one worker can read, and there would be 2"
+        " (nproc_per_node: default)"
+    )
+    assert local_size(job(program=program, nproc_per_node=1), here) == 1
 
 
 def test_gpus_that_are_wanted_must_be_there() -> None:

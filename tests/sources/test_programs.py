@@ -49,6 +49,7 @@ def files(folder: Path) -> None:
         ({}, ("tool",), Program(ProgramKind.SCRIPT, "tool", ())),
         (MODULE, ("pkg.train", "x"), Program(ProgramKind.MODULE, "pkg.train", ("x",))),
         (NO_PYTHON, ("sh", "-c", ":"), Program(ProgramKind.EXECUTABLE, "sh", ("-c", ":"))),
+        ({}, ("-", "x"), Program(ProgramKind.SCRIPT, "-", ("x",))),
         (RUN_PATH, ("app", "x"), Program(ProgramKind.RUN_PATH, "app", ("x",))),
         (RUN_PATH | NO_PYTHON, ("tool",), Program(ProgramKind.RUN_PATH, "tool", ())),
         (NO_PYTHON, ("./tool",), Program(ProgramKind.EXECUTABLE, "./tool", ())),
@@ -253,6 +254,22 @@ UNFIT = [
 def test_scripts_that_cannot_run(words: tuple[str, ...], message: str, hint: str) -> None:
     """What was given as SCRIPT is none."""
     assert mistake(*words) == (message, hint)
+
+
+@pytest.mark.parametrize(
+    ("flags", "why"),
+    [
+        ({"nnodes": "2", "master_addr": "n0"}, "nnodes is 2 (--nnodes)"),
+        ({"max_restarts": "1"}, "max_restarts is 1 (--max-restarts)"),
+        ({"start_method": "fork"}, "start_method is fork (--start-method)"),
+    ],
+)
+def test_a_script_that_several_would_read(flags: Mapping[str, str], why: str) -> None:
+    """All but the first would find standard input at its end, and succeed having done nothing."""
+    assert mistake("-", flags=flags) == (
+        f"the script is on standard input (-), which one worker can read, once, and {why}",
+        "save it to a file and give that",
+    )
 
 
 @pytest.mark.parametrize("name", ["srun", "accelerate", "clusterrun", "run", "help"])

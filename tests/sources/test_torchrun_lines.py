@@ -137,7 +137,10 @@ def test_words_that_change_nothing(flags: Flags, line: str) -> None:
     assert describe("train.py", flags=flags).warnings == (line,)
 
 
-@pytest.mark.parametrize("flags", [{"event_log_handler": "null"}, {"use_env": True}, {"role": "x"}])
+@pytest.mark.parametrize(
+    "flags",
+    [{"event_log_handler": "null"}, {"use_env": True}, {"role": "x"}, {"logs_specs": "default"}],
+)
 def test_words_that_need_no_answer(flags: Flags) -> None:
     """What is so anyway, or done, is not spoken of."""
     assert describe("train.py", flags=flags).warnings == ()

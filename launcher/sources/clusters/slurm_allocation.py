@@ -14,8 +14,15 @@ class SlurmAllocation:
     """A process in an allocation that srun did not start: nothing starts it on other nodes."""
 
     def sign(self, environ: Mapping[str, str]) -> str:
-        """Return the name of the variable with the job's id."""
-        return Variables(environ).sign("SLURM_JOB_ID", "SLURM_JOBID")
+        """Return the name of the variable with the job's id, where its nodes are told, too.
+
+        Containers are given the id alone, for programs that only show it.
+        """
+        variables = Variables(environ)
+        nodes = variables.sign(
+            "SLURM_JOB_NUM_NODES", "SLURM_NNODES", "SLURM_JOB_NODELIST", "SLURM_NODELIST"
+        )
+        return variables.sign("SLURM_JOB_ID", "SLURM_JOBID") if nodes else ""
 
     def place(self, around: Surroundings) -> Place:
         """Return this node as the only one, with an obstacle where that can't be meant."""

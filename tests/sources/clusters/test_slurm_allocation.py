@@ -57,6 +57,15 @@ def test_a_batch_script_submitted_from_inside_a_step() -> None:
     assert message.startswith("this is a batch script, which runs on the first of 2 nodes")
 
 
+@pytest.mark.parametrize("name", ["SLURM_JOB_ID", "SLURM_JOBID"])
+def test_a_container_that_has_the_jobs_id_alone(name: str) -> None:
+    """Nothing tells of nodes: it is an ordinary job on one machine."""
+    job = describe("train.py", environ={name: "12", "SLURM_JOB_NAME": "x"}).job
+
+    assert job.nnodes == Fact(1, "default")
+    assert job.cluster.value == "none"
+
+
 def test_a_batch_script_of_one_node_needs_nothing() -> None:
     """It is an ordinary job on one machine, with Slurm's GPUs and a free port."""
     job = describe("train.py", environ=captured("batch_of_one")).job
