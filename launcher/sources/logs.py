@@ -10,6 +10,7 @@ from launcher.sources import options
 from launcher.sources.files import FileKind, kind_of
 from launcher.sources.option import Option
 from launcher.sources.said import Said, settle
+from launcher.sources.suggestions import did_you_mean
 from launcher.sources.torchrun_lines import default_prefix
 
 DEFAULT_FOLDER = "clusterrun-logs"
@@ -17,6 +18,9 @@ DEFAULT_FOLDER = "clusterrun-logs"
 
 PREFIX_VARIABLE = "TORCHELASTIC_LOG_LINE_PREFIX_TEMPLATE"
 """torchrun's own, before it had a flag for it (run.py of 2.13)."""
+
+NAMES_IN_PREFIXES = ("rank", "local_rank", "role_name", "host", "node_rank")
+"""What is filled in where it stands in a template as ``${rank}``."""
 
 WANT_FILES: tuple[Option[object], ...] = (
     options.REDIRECTS,
@@ -77,3 +81,18 @@ def find_prefix(
     else:
         default = default_prefix(called, is_teed=settle(options.TEE, sources).value is not None)
     return settle(options.LOG_LINE_PREFIX_TEMPLATE, sources, default)
+
+
+def unknown_in_prefix(prefix: Fact[str | None]) -> Iterator[str]:
+    """Yield a line for each name in the template of which nothing is known: it is left as it is."""
+    if "$" not in (prefix.value or ""):
+        return
+    # Compiles its pattern when it is imported.
+    from string import Template  # noqa: PLC0415 - few jobs have a prefix of their own
+
+    known = [f"${{{name}}}" for name in NAMES_IN_PREFIXES]
+    for name in Template(prefix.value or "").get_identifiers():
+        if name not in NAMES_IN_PREFIXES:
+            typed = f"${{{name}}}"
+            hint = did_you_mean(typed, known) or f"there are {', '.join(NAMES_IN_PREFIXES)}"
+            yield f"{prefix.origin}: {typed} is not filled in; {hint}"

@@ -21,7 +21,7 @@ from launcher.sources.clusters.cluster import Surroundings
 from launcher.sources.executables import find_interpreter
 from launcher.sources.files import FileKind, kind_of
 from launcher.sources.host_options import DEVICES
-from launcher.sources.logs import find_log_dir, find_prefix, where_logs_go
+from launcher.sources.logs import find_log_dir, find_prefix, unknown_in_prefix, where_logs_go
 from launcher.sources.meeting import settle_meeting
 from launcher.sources.misplaced import misplaced_options
 from launcher.sources.nested import NESTED_WARNING, is_new_step, left_by_outer_launch
@@ -173,6 +173,7 @@ def resolve(
             *translated.warnings,
             *shape.warnings,
             *_python_warnings(job, around),
+            *unknown_in_prefix(job.log_line_prefix_template),
             *(() if dry_run.value else where_logs_go(job)),
             # Who writes -- behind the script knows whose these are.
             *(() if _ends_options(typed) else misplaced_options(job.program.value)),

@@ -29,9 +29,6 @@ ARCHIVES = (".tar.xz", ".tar.gz", ".tgz")
 LONGEST_RUN_ID = 200
 """Bytes: file systems allow 255 in a name, and folders are called by the run's name and more."""
 
-NAMES_IN_PREFIXES = ("rank", "local_rank", "role_name", "host", "node_rank")
-"""What is filled in where it stands in a template as ``${rank}``."""
-
 SHORTEST_SILENCE = 0.5
 """Seconds: the kernel alone may keep a lost packet from being sent again for so long."""
 
@@ -203,22 +200,7 @@ def line_prefix(text: str) -> str | None:
     """Read the template of what stands before a line; "" is torchrun's way to say: the usual."""
     if len(text.splitlines()) > 1 or text.endswith(("\n", "\r")):
         raise UnreadableError(f"{text!r} is more than one line", "leave line breaks out")
-    if "$" in text:
-        _expect_known_names(text)
     return text or None
-
-
-def _expect_known_names(template: str) -> None:
-    # Compiles its pattern when it is imported.
-    from string import Template  # noqa: PLC0415 - few jobs have a prefix of their own
-
-    for name in Template(template).get_identifiers():
-        if name not in NAMES_IN_PREFIXES:
-            nearest = did_you_mean(f"${{{name}}}", [f"${{{known}}}" for known in NAMES_IN_PREFIXES])
-            raise UnreadableError(
-                f"nothing is known of ${{{name}}}",
-                nearest or f"there are {', '.join(NAMES_IN_PREFIXES)}; $$ stands for a $",
-            )
 
 
 def line_filters(text: str) -> tuple[str, ...]:

@@ -59,12 +59,12 @@ def test_options_stand_on_either_side() -> None:
     }
 
 
-def test_torchrun_has_no_such_command(capsys: pytest.CaptureFixture[str]) -> None:
+def test_torchrun_has_no_such_command(capfd: pytest.CaptureFixture[str]) -> None:
     """Called by that name, the word is a script's."""
     code = run(["topo"], {}, "torchrun")
 
     assert code == 2
-    assert "topo does not exist" in capsys.readouterr().err
+    assert "topo does not exist" in capfd.readouterr().err
 
 
 @pytest.mark.parametrize("words", [("topo", "train.py"), ("topo", "--lr=1")])
