@@ -159,6 +159,7 @@ def _this_process(called: str) -> ThisProcess:
         python=sys.executable,
         run_id=_chosen_run_id(),
         called=called,
+        user_id=os.getuid(),
     )
 
 

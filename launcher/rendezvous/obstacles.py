@@ -16,7 +16,10 @@ NOT_CLUSTERRUN = "what answers there is not clusterrun"
 HUNG_UP = "node 0 hung up"
 
 _SAME_VERSION = "Install the same version of clusterrun on all nodes."
-_SAME_PROOF = "Give all nodes the same CLUSTERRUN_TOKEN or --token-file."
+_SAME_PROOF = (
+    "Give all nodes the same CLUSTERRUN_TOKEN or --token-file.\n"
+    "If another job meets there, give each job its own --master-port."
+)
 
 
 class Obstacle(Struct, frozen=True):

@@ -305,7 +305,7 @@ TOKEN_FILE = Option(
     metavar="FILE",
     help="A file with a secret that all nodes must hold; CLUSTERRUN_TOKEN holds the secret itself",
     group=Group.JOINING,
-    otherwise="none",
+    otherwise="of the scheduler's job, else none",
 )
 STRICT_JOIN = Option(
     "strict_join",

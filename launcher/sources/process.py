@@ -25,5 +25,7 @@ class ThisProcess(Struct, frozen=True):
     """A name for the run, that no other process of this host has at the same time."""
     called: str = "clusterrun"
     """The name of the command; as ``torchrun``, every default is torchrun's."""
+    user_id: int = 0
+    """Who runs it."""
     addresses: Callable[[str], Collection[str]] = _addresses_of
     """The addresses of a host by its name; its own for ""."""

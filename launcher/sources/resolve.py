@@ -44,7 +44,7 @@ from launcher.sources.said import (
     strange_variables,
 )
 from launcher.sources.shape import Shape, find_shape
-from launcher.sources.token import find_token
+from launcher.sources.token import find_token, token_of_job
 from launcher.sources.torchrun_lines import translate
 from launcher.sources.typed import Typed
 
@@ -252,7 +252,7 @@ def _job(
         master_port=meeting.master_port,
         port_candidates=meeting.port_candidates,
         rdzv_endpoint=meeting.rdzv_endpoint,
-        token=find_token(sources, around.variables),
+        token=find_token(sources, around.variables, _token_otherwise(shape, around)),
         run_id=settle(options.RUN_ID, sources, _run_id_otherwise(shape, around)),
         python=find_interpreter(interpreter, _search_path(env, around)),
         env=env,
@@ -314,6 +314,14 @@ def _run_id_otherwise(shape: Shape, around: Surroundings) -> Fact[str]:
         return Fact(around.process.run_id, "default")
     # What a cluster calls a job need not be the name of a folder.
     return Fact(as_run_id(shape.run_id.value), shape.run_id.origin)
+
+
+def _token_otherwise(shape: Shape, around: Surroundings) -> Fact[str] | None:
+    # Who starts nodes against the cluster's word may start some where it has set nothing.
+    secret = shape.place.secret if shape.place else None
+    if secret is None or shape.agents == 1:
+        return None
+    return token_of_job(secret, around.process.user_id)
 
 
 def _default_python(around: Surroundings) -> Fact[str]:

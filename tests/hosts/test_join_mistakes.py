@@ -13,7 +13,10 @@ from tests.hosts.nodes import Nodes, codes, ended
 
 SAME_COMMAND = "  Start the same command on all nodes, with another --node-rank each.\n"
 OWN_RANKS = "  Give each node its own --node-rank.\n"
-SAME_PROOF = "  Give all nodes the same CLUSTERRUN_TOKEN or --token-file.\n"
+SAME_PROOF = (
+    "  Give all nodes the same CLUSTERRUN_TOKEN or --token-file.\n"
+    "  If another job meets there, give each job its own --master-port.\n"
+)
 OWN_PORTS = "  Two jobs at once need two ports: give each its own --master-port.\n"
 
 DONE = "print('done')"

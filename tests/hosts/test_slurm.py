@@ -357,6 +357,26 @@ def test_an_exported_address_holds(
     assert where == [(slurm.nodes[0].address, "29777")] * 4
 
 
+def test_tasks_have_a_token_that_strangers_lack(slurm: Slurm, tmp_path: Path) -> None:
+    """So what contradicts is no stranger's, and ends the step at once; a stranger is refused."""
+    stranger = f"{COMMAND} --nnodes 2 --node-rank 1 --master-addr n0 --no-python true"
+    line = f"""
+        if [ "$SLURM_PROCID" = 1 ]; then
+            env -i PATH="$PATH" {stranger} --cluster none --master-port 29500
+            echo stranger $? >&2
+        fi
+        CLUSTERRUN_MAX_RESTARTS=$SLURM_PROCID MASTER_PORT=29500 exec {COMMAND} --no-python true
+    """
+
+    done = slurm.srun("-N2", "--ntasks-per-node=1", "sh", "-c", line, folder=tmp_path)
+
+    contradiction = "clusterrun: error: n0 says max_restarts 0, n1 says max_restarts 1\n"
+    assert done.code == 4, done.err
+    assert done.err.count(contradiction) == 2
+    assert "the job at n0:29500 has a token, and this node has none\n" in done.err
+    assert "stranger 4\n" in done.err
+
+
 def test_a_node_that_never_comes_is_named(slurm: Slurm, tmp_path: Path) -> None:
     """Slurm told its name: nobody has to guess which of many is missing."""
     words = (*COME_LATE, COMMAND, "--rdzv-timeout", "2", script(tmp_path, TELL))

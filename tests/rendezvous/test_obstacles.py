@@ -164,7 +164,7 @@ def test_who_answers_is_not_one_to_talk_to(failure: GreetingFailed, text: str) -
 
     assert error is not None
     assert error.message == text
-    assert error.hint.endswith(("on all nodes.", "--token-file."))
+    assert error.hint.endswith(("on all nodes.", "its own --master-port."))
 
 
 def test_who_is_no_clusterrun_may_make_room_for_one() -> None:

@@ -1,11 +1,16 @@
 """The secret: where it may come from, and that it goes no further."""
 
+import os
 from pathlib import Path
 
 import pytest
+from msgspec.structs import replace
 
 from launcher.domain.facts import Fact
-from tests.described import describe, mistake
+from tests.captured import captured
+from tests.described import PROCESS, describe, mistake
+
+MAKE_ONE = "make one:\n  (umask 077; openssl rand -hex 32 > secret)"
 
 pytestmark = pytest.mark.usefixtures("script")
 
@@ -13,8 +18,9 @@ pytestmark = pytest.mark.usefixtures("script")
 @pytest.fixture(autouse=True)
 def files() -> None:
     """Write two files with secrets, as ``openssl rand -hex`` ends them."""
-    Path("one").write_text("first\n")
-    Path("two").write_text("second\n")
+    for name, text in (("one", "first\n"), ("two", "second\n")):
+        Path(name).write_text(text)
+        Path(name).chmod(0o600)
 
 
 @pytest.mark.parametrize(
@@ -30,7 +36,8 @@ def files() -> None:
             {"CLUSTERRUN_TOKEN": "mine", "CLUSTERRUN_TOKEN_FILE": "two"},
             Fact("mine", "CLUSTERRUN_TOKEN"),
         ),
-        ({}, {"CLUSTERRUN_TOKEN": ""}, Fact(None, "default")),
+        ({}, {"CLUSTERRUN_TOKEN": " mine\n"}, Fact("mine", "CLUSTERRUN_TOKEN")),
+        ({"token_file": "one"}, {"CLUSTERRUN_TOKEN": ""}, Fact("first", "--token-file")),
     ],
 )
 def test_sources(
@@ -52,20 +59,102 @@ def test_workers_do_not_inherit_it() -> None:
     ("content", "message", "hint"),
     [
         (None, "--token-file: secret cannot be read: No such file or directory", ""),
-        (b"\n", "--token-file: secret is empty", "make one:\n  openssl rand -hex 32 > secret"),
-        (
-            b"\xff\xfe",
-            "--token-file: secret is not a text",
-            "make one:\n  openssl rand -hex 32 > secret",
-        ),
+        (b"\n", "--token-file: secret is empty", MAKE_ONE),
+        (b"\xff\xfe", "--token-file: secret is not a text in UTF-8", MAKE_ONE),
     ],
 )
 def test_files_without_a_secret(content: bytes | None, message: str, hint: str) -> None:
     """An empty secret would be none."""
     if content is not None:
         Path("secret").write_bytes(content)
+        Path("secret").chmod(0o600)
 
     assert mistake("train.py", flags={"token_file": "secret"}) == (message, hint)
+
+
+@pytest.mark.parametrize(
+    ("value", "message"),
+    [
+        ("", "CLUSTERRUN_TOKEN is set, and empty"),
+        (" \n", "CLUSTERRUN_TOKEN is set, and empty"),
+        ("\udcff", "CLUSTERRUN_TOKEN is not a text in UTF-8"),
+    ],
+)
+def test_a_variable_without_a_secret(value: str, message: str) -> None:
+    """Whoever sets it wants nodes to be asked for one: ``CLUSTERRUN_TOKEN=$(cat missing)``."""
+    hint = "give a secret, the same on all nodes, or none:\n  unset CLUSTERRUN_TOKEN"
+
+    assert mistake("train.py", environ={"CLUSTERRUN_TOKEN": value}) == (message, hint)
+
+
+@pytest.mark.parametrize("mode", [0o644, 0o604, 0o602])
+def test_a_file_that_is_open_to_all_holds_no_secret(mode: int) -> None:
+    """As ssh has it of its keys."""
+    Path("one").chmod(mode)
+
+    assert mistake("train.py", flags={"token_file": "one"}) == (
+        f"--token-file: one is open to all users (mode {mode:o}), and holds a secret",
+        "keep it from others:\n  chmod o-rwx one",
+    )
+
+
+@pytest.mark.parametrize("mode", [0o400, 0o640])
+def test_a_file_may_be_open_to_a_group(mode: int) -> None:
+    """Kubernetes gives a pod's secrets to one."""
+    Path("one").chmod(mode)
+
+    assert describe("train.py", flags={"token_file": "one"}).job.token.value == "first"
+
+
+def test_a_secret_may_come_out_of_a_pipe() -> None:
+    """``--token-file <(pass show job)``: there it has no mode that counts."""
+    ours, theirs = os.pipe()
+    with os.fdopen(ours), os.fdopen(theirs, "w") as end:
+        end.write("first\n")
+        end.close()
+        flags = {"token_file": f"/dev/fd/{ours}"}
+
+        assert describe("train.py", flags=flags).job.token.value == "first"
+
+
+STEP = captured("node.0") | {"SLURM_STEP_LAUNCHER_PORT": "34589"}
+
+TASKS = {
+    "FLUX_TASK_RANK": "0",
+    "FLUX_TASK_LOCAL_ID": "0",
+    "FLUX_JOB_SIZE": "2",
+    "FLUX_JOB_NNODES": "2",
+    "FLUX_JOB_ID": "f2Nf8x",
+    "MASTER_ADDR": "n0",
+}
+
+
+@pytest.mark.parametrize(
+    ("environ", "expected"),
+    [
+        (
+            STEP,
+            Fact("26.0 34589 of user 7", "SLURM_JOB_ID, SLURM_STEP_ID, SLURM_STEP_LAUNCHER_PORT"),
+        ),
+        (captured("node.0"), Fact("26.0 of user 7", "SLURM_JOB_ID, SLURM_STEP_ID")),
+        (TASKS, Fact("f2Nf8x of user 7", "FLUX_JOB_ID")),
+        (STEP | {"CLUSTERRUN_TOKEN": "mine"}, Fact("mine", "CLUSTERRUN_TOKEN")),
+        (STEP | {"CLUSTERRUN_TOKEN_FILE": "one"}, Fact("first", "CLUSTERRUN_TOKEN_FILE")),
+        (captured("rest.0"), Fact(None, "default")),
+    ],
+)
+def test_a_schedulers_job_has_a_token(environ: dict[str, str], expected: Fact[str | None]) -> None:
+    """Made of what all its tasks know, unless one is given; a job of one agent needs none."""
+    process = replace(PROCESS, user_id=7)
+
+    assert describe("train.py", environ=environ, process=process).job.token == expected
+
+
+def test_nodes_that_are_started_against_the_clusters_word_have_no_token() -> None:
+    """Some may be started where the cluster has set nothing."""
+    flags = {"nnodes": "3", "node_rank": "0", "master_addr": "n0"}
+
+    assert describe("train.py", flags=flags, environ=STEP).job.token == Fact(None, "default")
 
 
 def test_a_token_is_no_key_of_a_job_file() -> None:

@@ -45,6 +45,12 @@ class Place(Struct, frozen=True):
     """The one NUMA node of its machine that the job may use; None: all."""
     run_id: Fact[str] | None = None
     """The same on all nodes, another for every other job; None: there is none."""
+    secret: Fact[str] | None = None
+    """What every process of the job knows, and nobody who does not know of the job; None: nothing.
+
+    Only where the cluster starts all of them itself: one that the user has started elsewhere
+    would not know it.
+    """
     tentative: bool = False
     """Holds only where nobody says more: the cluster doesn't tell one process from another."""
     obstacle: UsageError | None = None

@@ -28,6 +28,7 @@ class Flux:
                 f"start one task on each node:\n  flux run -N{nodes.value} -n{nodes.value}"
                 " clusterrun ...",
             )
+        job = variables.text("FLUX_JOB_ID")
         return place_of(
             Task(
                 rank=variables.expect("FLUX_TASK_RANK"),
@@ -36,5 +37,6 @@ class Flux:
                 local_size=Fact(size.value // nodes.value, f"{size.origin}, {nodes.origin}"),
                 nodes=nodes,
             ),
-            run_id=variables.text("FLUX_JOB_ID"),
+            run_id=job,
+            secret=job,
         )

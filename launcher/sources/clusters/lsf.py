@@ -25,7 +25,8 @@ class JsRun:
             local_size=variables.expect("JSM_NAMESPACE_LOCAL_SIZE", "OMPI_COMM_WORLD_LOCAL_SIZE"),
         )
         nodes = task.size.value // max(1, task.local_size.value)
-        return place_of(task, hosts=_hosts(variables, nodes), run_id=variables.text("LSB_JOBID"))
+        job = variables.text("LSB_JOBID")
+        return place_of(task, hosts=_hosts(variables, nodes), run_id=job, secret=job)
 
 
 def _hosts(variables: Variables, nodes: int) -> Fact[tuple[str, ...]]:

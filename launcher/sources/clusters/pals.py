@@ -28,4 +28,5 @@ class Pals:
         )
         said = variables.text("PBS_NODEFILE")
         hosts = hosts_of_job(said) if said else Fact((), "default")
-        return place_of(task, hosts=hosts, run_id=variables.text("PALS_APID"))
+        application = variables.text("PALS_APID")
+        return place_of(task, hosts=hosts, run_id=application, secret=application)

@@ -58,6 +58,7 @@ class SlurmStep:
             master_addr=_master_addr(around.variables, hosts, tasks.value),
             port_candidates=Fact(port_candidates(job, step), identity.origin),
             run_id=Fact(f"{job}.{step}", identity.origin),
+            secret=_secret(variables, identity),
             warnings=_bound_too_tight(variables, around.process.cpus, counts.value[node.value]),
         )
 
@@ -160,6 +161,15 @@ def _identity(variables: Variables) -> Fact[tuple[int, int]]:
     job = variables.expect("SLURM_JOB_ID", "SLURM_JOBID")
     step = variables.expect("SLURM_STEP_ID", "SLURM_STEPID")
     return Fact((job.value, step.value), f"{job.origin}, {step.origin}")
+
+
+def _secret(variables: Variables, identity: Fact[tuple[int, int]]) -> Fact[str]:
+    """Return the step's ids, which squeue shows to everybody, and srun's port, which it doesn't."""
+    job, step = identity.value
+    port = variables.text("SLURM_STEP_LAUNCHER_PORT")
+    if port is None:
+        return Fact(f"{job}.{step}", identity.origin)
+    return Fact(f"{job}.{step} {port.value}", f"{identity.origin}, {port.origin}")
 
 
 def _bound_too_tight(variables: Variables, cpus: int, tasks: int) -> tuple[str, ...]:

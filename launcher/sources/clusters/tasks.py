@@ -40,6 +40,7 @@ def place_of(
     hosts: Fact[tuple[str, ...]] = NO_HOSTS,
     master_addr: Fact[str | None] = NOWHERE,
     run_id: Fact[str] | None = None,
+    secret: Fact[str] | None = None,
 ) -> Place:
     """Return the place of a node with one task, or of the one task among several of its node.
 
@@ -48,6 +49,7 @@ def place_of(
         hosts: its job's hosts; what has another number of them than there are nodes is no list.
         master_addr: where task 0 is.
         run_id: what all tasks of the job have in common, and no other job.
+        secret: what they know, and nobody who does not know of the job.
 
     Raises:
         UsageError: the numbers can't all be true, or nodes have different numbers of tasks.
@@ -70,6 +72,7 @@ def place_of(
         tasks=Fact(None, "default") if per_node else _layout(task, nodes),
         master_addr=master_addr,
         run_id=run_id,
+        secret=secret,
     )
 
 

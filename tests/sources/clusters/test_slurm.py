@@ -43,6 +43,7 @@ def test_one_task_on_each_node() -> None:
         master_addr=Fact("n0", "SLURM_STEP_NODELIST"),
         port_candidates=Fact(port_candidates(26, 0), "SLURM_JOB_ID, SLURM_STEP_ID"),
         run_id=Fact("26.0", "SLURM_JOB_ID, SLURM_STEP_ID"),
+        secret=Fact("26.0", "SLURM_JOB_ID, SLURM_STEP_ID"),
     )
 
 
