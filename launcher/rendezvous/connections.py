@@ -5,8 +5,12 @@ import select
 from collections.abc import Iterable
 from contextlib import suppress
 
+from launcher.errors import MachineError
 from launcher.rendezvous.connection import Connection
 from launcher.rendezvous.wire import FromMember
+
+OTHER_DESCRIPTORS = 64
+"""Open files that node 0 needs beside its connections."""
 
 
 class Connections:
@@ -83,10 +87,29 @@ class Connections:
         return True
 
 
-def allow_descriptors(count: int) -> None:
-    """Let this process have so many open files, as far as its hard limit goes."""
+def allow_connections(nodes: int, strangers: int) -> None:
+    """Let node 0 have a connection to each of its ``nodes``, and to ``strangers`` if it may.
+
+    Raises:
+        MachineError: it may not even have the former.
+
+    """
+    allowed, needed = allow_descriptors(nodes + strangers), nodes + OTHER_DESCRIPTORS
+    if allowed < needed:
+        raise MachineError(
+            f"node 0 keeps connections to {nodes} nodes and needs {needed} open files,"
+            f" its hard limit is {allowed}",
+            f"raise it on node 0: as root ulimit -n {needed}, for a service LimitNOFILE={needed}",
+        )
+
+
+def allow_descriptors(count: int) -> int:
+    """Let this process have ``count`` open files; return how many of these it may have."""
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     wanted = count if hard == resource.RLIM_INFINITY else min(count, hard)
-    if soft != resource.RLIM_INFINITY and soft < wanted:
-        with suppress(OSError, ValueError):
-            resource.setrlimit(resource.RLIMIT_NOFILE, (wanted, hard))
+    if soft == resource.RLIM_INFINITY or soft >= wanted:
+        return wanted
+    with suppress(OSError, ValueError):
+        resource.setrlimit(resource.RLIMIT_NOFILE, (wanted, hard))
+        return wanted
+    return soft

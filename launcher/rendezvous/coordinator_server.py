@@ -10,7 +10,7 @@ from typing import assert_never
 from launcher.rendezvous import notices
 from launcher.rendezvous.addresses import plain_address
 from launcher.rendezvous.connection import Connection
-from launcher.rendezvous.connections import Connections, allow_descriptors
+from launcher.rendezvous.connections import Connections, allow_connections
 from launcher.rendezvous.coordinator import decide, due, opened
 from launcher.rendezvous.coordinator_state import (
     NEVER,
@@ -80,8 +80,12 @@ class CoordinatorServer:
         """Begin to gather the nodes of ``terms``.
 
         Takes over ``door``, and the port that was ``chosen`` for the workers, if that is another.
+
+        Raises:
+            MachineError: this process may not have a connection to each of them.
+
         """
-        allow_descriptors(terms.nodes + 2 * MOST_STRANGERS)
+        allow_connections(terms.nodes, 2 * MOST_STRANGERS)
         ours, self.own_end = socket.socketpair()
         """The other end is node 0's own, as any member's."""
         self.reached_at = ""

@@ -9,6 +9,7 @@ from textwrap import dedent
 import pytest
 
 from tests.contract.launched import Ended, Launcher, await_end
+from tests.rendezvous.nodes import free_port
 
 HOST = os.uname().nodename
 
@@ -51,6 +52,20 @@ def test_a_worker_exits_with_7(clusterrun: Launcher) -> None:
           local rank 1, pid {pid}, at T, N s after its start
           rank 0: stopped by clusterrun
         clusterrun: exit code 7 is rank 1's
+        """)
+
+
+def test_node_zero_may_not_have_enough_connections(clusterrun: Launcher) -> None:
+    """It raises its soft limit, and does not wait for nodes that it could not let in."""
+    place = ("--node-rank", "0", "--rdzv-endpoint", f"127.0.0.1:{free_port()}")
+    words = ("--nnodes", "100", *place, "--no-python", "true")
+
+    ended = clusterrun.command(*words, around=("prlimit", "--nofile=60:120")).ended()
+
+    assert ended.code == 3
+    assert ended.err == dedent("""\
+        clusterrun: error: node 0 keeps connections to 100 nodes and needs 164 open files, its hard limit is 120
+          raise it on node 0: as root ulimit -n 164, for a service LimitNOFILE=164
         """)
 
 

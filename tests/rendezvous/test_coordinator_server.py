@@ -242,11 +242,11 @@ def test_limits_of_open_files_are_raised_as_far_as_they_go() -> None:
     before = resource.getrlimit(resource.RLIMIT_NOFILE)
     resource.setrlimit(resource.RLIMIT_NOFILE, (500, before[1]))
     try:
-        allow_descriptors(700)
+        allowed = allow_descriptors(700)
         raised = resource.getrlimit(resource.RLIMIT_NOFILE)[0]
         allow_descriptors(600)
         kept = resource.getrlimit(resource.RLIMIT_NOFILE)[0]
     finally:
         resource.setrlimit(resource.RLIMIT_NOFILE, before)
 
-    assert (raised, kept) == (700, 700)
+    assert (allowed, raised, kept) == (700, 700, 700)
