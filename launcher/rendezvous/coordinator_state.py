@@ -155,6 +155,8 @@ class State(Struct, frozen=True):
     """Members that went after their report: nobody misses them but another attempt."""
     lost: Mapping[int, NodeLost] = field(default_factory=dict)
     """Members that went without a report, in that order."""
+    silent: frozenset[int] = frozenset()
+    """Members, lost or left, that were silent for too long: they hear the verdict if they can."""
     lost_at: float = NEVER
     """When the first of them showed its last sign of life."""
     stacks: StackRounds = StackRounds()

@@ -50,6 +50,9 @@ DatedFate = tuple[float, int, Fate]
 def heard(state: State, heard: Heard, choose_cause: ChooseCause) -> Decision:
     """Return what a member's message makes of ``state``, while the job runs."""
     connection = heard.connection
+    if connection in state.lost:
+        # Continued after it was given up: the others end without it.
+        return state, ()
     match heard.message:
         case Disturbed(_, disturbance):
             # Also from a node that is done: somebody may not want to wait for the others.
@@ -81,18 +84,16 @@ def gone(state: State, gone: Gone, choose_cause: ChooseCause) -> Decision:
 def silent(state: State, silent: Silent, choose_cause: ChooseCause) -> Decision:
     """Return what becomes of the job when a member is silent for too long.
 
-    It may be frozen, and be continued later: then it finds the order to stop, and its reason.
+    It may be frozen, and be continued later: then it finds what all the others were told.
     """
-    farewell = HangUp((silent.connection,))
-    node = _node(state, silent.connection, silent=True)
-    if silent.connection in state.lost:
-        return state, (farewell,)
-    if silent.connection in state.reports:
-        return replace(state, left={**state.left, silent.connection: node}), (farewell,)
-    state, replies = _lost(state, node, silent, choose_cause)
-    last_words = (Stop(state.attempt, _why(node, "")), Verdict(node, ""))
-    told = tuple(Send((silent.connection,), message) for message in last_words)
-    return state, (*replies, *told, farewell)
+    connection = silent.connection
+    if connection in state.lost:
+        return state, ()
+    node = _node(state, connection, silent=True)
+    state = replace(state, silent=state.silent | {connection})
+    if connection in state.reports:
+        return replace(state, left={**state.left, connection: node}), ()
+    return _lost(state, node, silent, choose_cause)
 
 
 def _node(state: State, connection: int, *, silent: bool) -> NodeLost:
@@ -146,7 +147,7 @@ def _stop(state: State, connection: int, cause: Fate | Disturbance | NodeLost) -
         return state, ()
     state = replace(state, cause_of_stop=cause)
     why = _why(cause, state.members[connection].host)
-    return state, (Send(_present(state), Stop(state.attempt, why)),)
+    return state, (Send(_audience(state), Stop(state.attempt, why)),)
 
 
 def _why(cause: Fate | Disturbance | NodeLost, host: str) -> str:
@@ -167,9 +168,10 @@ def _at_home(state: State, connection: int, disturbance: Disturbance) -> Disturb
     return disturbance
 
 
-def _present(state: State) -> tuple[int, ...]:
-    absent = {*state.lost, *state.left}
-    return tuple(each for each in state.ranks if each not in absent)
+def _audience(state: State) -> tuple[int, ...]:
+    """Return those whose connections are there."""
+    gone = {*state.lost, *state.left} - state.silent
+    return tuple(each for each in state.ranks if each not in gone)
 
 
 def _judge_when_all_are_known(state: State, at: float, choose_cause: ChooseCause) -> Decision:
@@ -189,8 +191,10 @@ def _judge_when_all_are_known(state: State, at: float, choose_cause: ChooseCause
 
 
 def _over(state: State, why: Reason, no_restart: str) -> Decision:
-    reply: Reply = Send(_present(state), Verdict(why, no_restart))
-    return replace(state, phase=Phase.OVER, next_notice=NEVER), (reply,)
+    verdict = Send(_audience(state), Verdict(why, no_restart))
+    # The others hang up themselves once they have heard it.
+    farewell: tuple[Reply, ...] = (HangUp((*state.silent,)),) if state.silent else ()
+    return replace(state, phase=Phase.OVER, next_notice=NEVER), (verdict, *farewell)
 
 
 def reason(state: State, choose_cause: ChooseCause) -> Reason:

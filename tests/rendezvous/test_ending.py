@@ -309,7 +309,7 @@ def test_a_silent_node_that_is_done_is_missed_by_nobody() -> None:
     job.is_done(0, [(fate(0), 0.0)])
 
     assert job.hung_up_on == [1]
-    assert job.verdicts[0] == Succeeded()
+    assert job.verdicts == dict.fromkeys((0, 1), Succeeded())
     assert job.stops == {}
 
 
@@ -324,6 +324,22 @@ def test_a_failure_well_before_a_loss_is_the_cause() -> None:
     job.is_done(2, [(fate(2, 3), 5.1)])
 
     assert set(job.verdicts.values()) == {WorkerFailed(fate(2, 3))}
+
+
+def test_a_node_that_was_given_up_hears_what_the_others_hear() -> None:
+    """It was frozen while all stopped for the failure of another one."""
+    job = running(3)
+    job.now = 100.0
+    job.fails(2, fate(2, 3))
+    job.now = 120.0
+    job.is_silent(1)
+    job.is_done(0, [(fate(0, ending=STOPPED, stopped_by_us=True), 1.0)])
+    job.is_done(1, [(fate(1, 4), 0.0)])
+    job.is_done(2, [(fate(2, 3), 20.0)])
+
+    assert job.stops[1] == "rank 2 on n2 failed"
+    assert job.verdicts == dict.fromkeys((0, 1, 2), WorkerFailed(fate(2, 3)))
+    assert job.hung_up_on == [1]
 
 
 def test_a_silence_is_dated_by_its_beginning() -> None:
