@@ -280,8 +280,8 @@ class SimulatedJob:
     def _understood(self, node: Node, message: FromCoordinator) -> None:
         # As Peers does.
         match message:
-            case Stop(attempt, why):
-                self.tell(node, StopOrdered(why, attempt, self.now))
+            case Stop(attempt, why, disturbance):
+                self.tell(node, StopOrdered(why, attempt, self.now, disturbance))
             case Verdict(reason, no_restart):
                 node.connected = node.number == 0
                 self.tell(node, VerdictReached(reason, no_restart, self.now))

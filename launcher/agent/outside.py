@@ -74,8 +74,8 @@ def from_outside(state: State, event: FromOutside) -> Decision:
             return _disturbed(state, OutputGone(), at, signal.SIGTERM, output_closed())
         case HelperLost():
             return _helper_lost(state, event)
-        case StopOrdered(why, attempt):
-            return _ordered_to_stop(state, why) if attempt == state.attempt else (state, ())
+        case StopOrdered(_, attempt):
+            return _ordered_to_stop(state, event) if attempt == state.attempt else (state, ())
         case VerdictReached():
             return _judged(state, event)
         case RestartOrdered():
@@ -211,10 +211,11 @@ def _helper_lost(state: State, event: HelperLost) -> Decision:
     return state, (*tell, *collect, *actions)
 
 
-def _ordered_to_stop(state: State, why: str) -> Decision:
+def _ordered_to_stop(state: State, order: StopOrdered) -> Decision:
+    state = replace(state, ended_elsewhere=order.disturbance)
     if state.phase is not Phase.RUNNING:
         return state, ()
-    notice = Say(stopping_for_others(why, len(state.alive)))
+    notice = Say(stopping_for_others(order.why, len(state.alive)))
     state, actions = stop(state, signal.SIGTERM)
     return state, (notice, *actions)
 
@@ -242,8 +243,12 @@ def _ordered_to_restart(state: State, event: RestartOrdered) -> Decision:
 
 
 def _cut_off(state: State, event: CoordinatorLost) -> Decision:
-    """End our own workers: a part of the job must not train on alone."""
-    lost = state.disturbance or NodeLost(0, event.host, event.how)
+    """End our own workers: a part of the job must not train on alone.
+
+    A node that is lost while the job ends for a reason from outside is lost to that: mpirun kills
+    node 0 one second after its SIGTERM.
+    """
+    lost = state.disturbance or state.ended_elsewhere or NodeLost(0, event.host, event.how)
     state = replace(state, cut_off=True, disturbance=lost, disturbed_at=event.at)
     return _on_our_own(state, f"node 0 ({event.host}) {event.how}")
 

@@ -105,6 +105,8 @@ class State(Struct, frozen=True):
     """By number, those that end nothing and have come by one of two ways: the other may follow."""
     stopped_at: float = float("inf")
     """When it was no longer left alone: its workers were asked to end, or had all ended."""
+    ended_elsewhere: Disturbance | None = None
+    """What ended the job from outside on another node, by the order to stop."""
     cut_off: bool = False
     """The coordinator is gone: no verdict will come."""
     survivors: tuple[str, ...] = ()

@@ -5,7 +5,7 @@
 
 from msgspec import Struct
 
-from launcher.domain.outcome import Reason
+from launcher.domain.outcome import HelperFailed, Interrupted, OutputGone, Reason
 from launcher.domain.ranks import LocalRank
 from launcher.domain.stacks import StackGroup
 
@@ -126,6 +126,8 @@ class StopOrdered(Struct, frozen=True):
     why: str
     attempt: int
     at: float
+    disturbance: Interrupted | OutputGone | HelperFailed | None = None
+    """What ends the whole job, if it came from outside its workers."""
 
 
 class VerdictReached(Struct, frozen=True):

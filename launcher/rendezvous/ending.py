@@ -147,7 +147,8 @@ def _stop(state: State, connection: int, cause: Fate | Disturbance | NodeLost) -
         return state, ()
     state = replace(state, cause_of_stop=cause)
     why = _why(cause, state.members[connection].host)
-    return state, (Send(_audience(state), Stop(state.attempt, why)),)
+    disturbance = None if isinstance(cause, Fate | NodeLost) else cause
+    return state, (Send(_audience(state), Stop(state.attempt, why, disturbance)),)
 
 
 def _why(cause: Fate | Disturbance | NodeLost, host: str) -> str:

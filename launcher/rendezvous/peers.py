@@ -217,8 +217,8 @@ class Peers:
 
     def _event(self, message: FromCoordinator, now: float) -> Iterator[Event]:
         match message:
-            case Stop(attempt, why):
-                yield StopOrdered(plain(why, 400), attempt, now)
+            case Stop(attempt, why, disturbance):
+                yield StopOrdered(plain(why, 400), attempt, now, disturbance)
             case Again(world, reason):
                 # How node 0 is reached from here stays as it was.
                 self._world = replace(world, master_addr=self._world.master_addr)

@@ -174,6 +174,8 @@ class Stop(Struct, frozen=True, tag=True):
 
     attempt: Count
     why: Line
+    disturbance: Disturbance | None = None
+    """What ends the whole job, if it came from outside its workers."""
 
 
 class Verdict(Struct, frozen=True, tag=True):

@@ -125,9 +125,9 @@ def printed(local_rank: int, tail: str = "") -> OutputEnded:
     return OutputEnded(LocalRank(local_rank), tail, error_file="", at=10.0)
 
 
-def ordered(why: str, attempt: int = 0) -> StopOrdered:
+def ordered(why: str, attempt: int = 0, disturbance: Interrupted | None = None) -> StopOrdered:
     """Another node ends an attempt."""
-    return StopOrdered(why, attempt, at=10.0)
+    return StopOrdered(why, attempt, at=10.0, disturbance=disturbance)
 
 
 def verdict(reason: Reason) -> VerdictReached:

@@ -423,6 +423,18 @@ OTHER_NODES = [
     .when(killed(0, TERM), printed(0), swept())
     .then(collect(0), SWEEP, FINISH)
     .because(NodeLost(0, "node0")),
+    history("node 0 is lost to the signal that ends the job", workers(1, shared=True))
+    .when(started(0), ordered("n0 got SIGTERM", disturbance=Interrupted(TERM)))
+    .then(Say(stopping_for_others("n0 got SIGTERM", 1)), ask(0))
+    .when(NODE_0_LOST, killed(0, TERM), printed(0), swept())
+    .then(collect(0), SWEEP, FINISH)
+    .because(Interrupted(TERM)),
+    history("also where a worker failed before the order", workers(1, shared=True))
+    .when(started(0), exited(0, 1), ordered("n0 got SIGTERM", disturbance=Interrupted(TERM)))
+    .then(tell_failing(0), collect(0), SWEEP)
+    .when(NODE_0_LOST, printed(0), swept())
+    .then(FINISH)
+    .because(Interrupted(TERM)),
     history("without node 0 there is no verdict to wait for", workers(1, shared=True))
     .when(started(0), exited(0), printed(0), swept())
     .then(collect(0), SWEEP, TELL_DONE)

@@ -16,7 +16,7 @@ from launcher.domain.outcome import (
 )
 from launcher.rendezvous.coordinator_state import Gone, Phase
 from launcher.rendezvous.ending import MOST_DISTURBANCES
-from launcher.rendezvous.wire import Disturbance, Waiting
+from launcher.rendezvous.wire import Disturbance, Stop, Waiting
 from tests.rendezvous.nodes import fate, terms
 from tests.rendezvous.replay import Replay
 
@@ -76,6 +76,15 @@ def test_a_report_of_another_nodes_rank_is_no_report() -> None:
 
     assert job.hung_up_on == [1]
     assert job.stops == {0: "node 1 (n1) is gone"}
+
+
+def test_the_order_to_stop_tells_what_came_from_outside() -> None:
+    """Node 0 may be killed by the same hand before it can give a verdict."""
+    job = running(2)
+
+    job.is_disturbed(0, Interrupted(15))
+
+    assert job.heard_by(1)[1:] == [Stop(0, "n0 got SIGTERM", Interrupted(15))]
 
 
 def test_a_flood_of_disturbances_is_not_kept() -> None:

@@ -255,7 +255,7 @@ def test_what_came_with_the_world_is_not_forgotten() -> None:
         "lo",
         "n0",
         Connection(ours, FROM_COORDINATOR),
-        early=[Stop(0, "because")],
+        early=[Stop(0, "because", Interrupted(15))],
         coordination=None,
         rhythm=rhythm_of(2, 15.0),
         surroundings=surroundings(),
@@ -268,7 +268,7 @@ def test_what_came_with_the_world_is_not_forgotten() -> None:
     theirs.close()
     peers.leave()
     assert (ready, quiet) == ([peers], [])
-    assert events == [StopOrdered("because", 0, 1.0)]
+    assert events == [StopOrdered("because", 0, 1.0, Interrupted(15))]
 
 
 def test_leaving_twice_does_no_harm(job: Job) -> None:

@@ -79,6 +79,7 @@ OF_THE_COORDINATOR: list[FromCoordinator] = [
     Waiting("waiting for 1 of 2 nodes"),
     WorldFormed(WORLD, "n0"),
     Stop(2, "rank 3 on n1 failed"),
+    Stop(2, "n1 got SIGTERM", Interrupted(15)),
     Alive(),
     GiveStacks(0, 7, 60.0, "n1"),
     StacksOfAll((StackGroup((0, 4), "  File f"),), ("node 3 (n3)",)),
