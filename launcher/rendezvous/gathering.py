@@ -17,6 +17,7 @@ from launcher.rendezvous.coordinator_state import (
     Send,
     State,
 )
+from launcher.rendezvous.leftovers import leftover, started_at
 from launcher.rendezvous.wire import Hello, Refusal, Refused, WorldFormed
 from launcher.rendezvous.worlds import node_ranks, worlds
 
@@ -46,9 +47,23 @@ def _judged(state: State, newcomer: Introduced) -> Decision:
         case TurnedAway() as turned_away:
             return _turn_away(state, newcomer, turned_away)
         case Quarrel() as quarrel:
-            return _quarrel(state, quarrel, (newcomer.connection,))
+            left_over = leftover(state, newcomer)
+            if left_over is None:
+                return _quarrel(state, quarrel, (newcomer.connection,))
+            return _without(state, left_over, newcomer)
         case None:
             return _let_in(state, newcomer)
+
+
+def _without(state: State, left_over: int, newcomer: Introduced) -> Decision:
+    """Refuse the one of two agents of a host that is left over from an earlier start."""
+    if left_over == newcomer.connection:
+        why = TurnedAway(Refusal.GIVE_UP, notices.STARTED_AGAIN, "", notices.LEFT_OVER)
+        return _turn_away(state, newcomer, why)
+    refused = Refused(Refusal.GIVE_UP, notices.STARTED_AGAIN, "")
+    state, notes = left(state, left_over, f"is refused: {notices.LEFT_OVER}", newcomer.at)
+    state, replies = _judged(state, newcomer)
+    return state, (Send((left_over,), refused), HangUp((left_over,)), *notes, *replies)
 
 
 def _turn_away(state: State, newcomer: Introduced, why: TurnedAway) -> Decision:
@@ -76,6 +91,7 @@ def _let_in(state: State, newcomer: Introduced) -> Decision:
         state,
         members={**state.members, newcomer.connection: hello},
         agents={**state.agents, hello.identity: newcomer.connection},
+        started={**state.started, newcomer.connection: started_at(newcomer)},
     )
     if hello.rank is not None:
         state = replace(state, claims={**state.claims, hello.rank: newcomer.connection})
@@ -114,6 +130,7 @@ def left(state: State, connection: int, how: str, at: float) -> Decision:
         members={each: there for each, there in state.members.items() if each != connection},
         claims={rank: each for rank, each in state.claims.items() if each != connection},
         agents={name: each for name, each in state.agents.items() if each != connection},
+        started={each: at for each, at in state.started.items() if each != connection},
     )
     return counted(state, at), (Say(f"{notices.node(hello)} {how}"),)
 

@@ -2,6 +2,8 @@
 
 import select
 
+from msgspec.structs import replace
+
 from launcher.errors import RendezvousError
 from launcher.rendezvous.addresses import Address, interface_of
 from launcher.rendezvous.call import Call
@@ -112,7 +114,7 @@ class Member:
         self._latest_end = now + self._patience.timeout + SECONDS_OF_COURTESY
         self._heartbeat = Heartbeat(self._invitation.rhythm, now)
         call.connection.give_up_after(self._heartbeat.rhythm.timeout)
-        call.connection.send(self._hello)
+        call.connection.send(replace(self._hello, waited=self._patience.waited(now)))
         # Now, while there is time: later, the workers wait for it.
         self.interface = interface_of(
             call.connection.local_address, self._surroundings.interfaces()

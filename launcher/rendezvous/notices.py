@@ -16,6 +16,9 @@ MOST_NAMES = 8
 CONTEXT = 20
 """Characters of two long values that are shown before their first difference."""
 
+STARTED_AGAIN = "another clusterrun, started later on this host, has this node's place in the job"
+LEFT_OVER = "another clusterrun, started later on its host, has its place"
+
 
 def node(hello: Hello) -> str:
     """Return "hostA (pid 12)"."""

@@ -28,6 +28,10 @@ class Patience:
         self._next_notice = now + SECONDS_BETWEEN_NOTICES
         return True
 
+    def waited(self, now: float) -> float:
+        """Return the seconds that it has lasted."""
+        return now - self._began
+
     def spent(self, now: float) -> str:
         """Return "30 s of 600 s"."""
-        return f"{now - self._began:.0f} s of {self.timeout:g} s"
+        return f"{self.waited(now):.0f} s of {self.timeout:g} s"

@@ -278,6 +278,62 @@ def test_an_agent_that_calls_twice_is_one_node(order: tuple[int, int], rank: int
     assert {number: world.node_rank for number, world in job.worlds.items()} == {0: 0, 2: 1, 3: 2}
 
 
+@pytest.mark.parametrize("old_one_first", [True, False])
+@pytest.mark.parametrize("said", [{"rank": 1}, {"rank": 1, "must": {"nnodes": "4"}}])
+def test_a_leftover_of_an_earlier_start_is_refused_alone(
+    said: dict[str, Any], *, old_one_first: bool
+) -> None:
+    """It never reached the node 0 of that start; the job goes on with what was started now."""
+    job = Replay(terms(3))
+    job.now = 2.0
+    old = {"host": "n1", "waited": 40.0, "rank": 1} | ({} if old_one_first else said)
+    new = {"host": "n1", "waited": 3.0, "rank": 1}
+    for number, words in ((1, old), (2, new)) if old_one_first else ((2, new), (1, old)):
+        job.newest = 2
+        job.calls()
+        job.introduces(number, hello(number, 3, **words))
+    job.joins(3, rank=2)
+
+    assert {number: refused.text for number, refused in job.refusals.items()} == {
+        1: "another clusterrun, started later on this host, has this node's place in the job"
+    }
+    assert job.hung_up_on == [1]
+    assert job.worlds.keys() == {0, 2, 3}
+    (notice,) = job.notices
+    assert notice.endswith("another clusterrun, started later on its host, has its place")
+
+
+def test_a_leftover_without_a_rank_is_not_one_node_too_many() -> None:
+    """A silent caller holds the complete job up for a moment."""
+    job = Replay(terms(3))
+    job.now = 2.0
+    job.calls()
+    for number, host, waited in ((1, "n1", 40.0), (2, "n2", 1.0), (3, "n1", 1.0)):
+        job.joins(number, host=host, waited=waited)
+    job.waits(1.0)
+
+    assert job.refusals.keys() == {1}
+    assert job.worlds.keys() == {0, 2, 3}
+
+
+@pytest.mark.parametrize(
+    ("one", "other"),
+    [
+        pytest.param({"waited": 4.0}, {"waited": 1.0}, id="of one start"),
+        pytest.param({"waited": 1.5}, {"waited": 1.0}, id="none before node 0"),
+        pytest.param({"waited": 40.0}, {"waited": 1.0, "host": "n2"}, id="on two hosts"),
+    ],
+)
+def test_two_of_one_start_contradict_each_other(one: dict[str, Any], other: dict[str, Any]) -> None:
+    """A mistake ends the job at once."""
+    job = Replay(terms(3))
+    job.now = 2.0
+    job.joins(1, **{"rank": 1, "host": "n1"} | one)
+    job.joins(2, **{"rank": 1, "host": "n1"} | other)
+
+    assert job.refusals.keys() == {0, 1, 2}
+
+
 def test_what_should_agree_is_warned_of_once() -> None:
     """With the first difference, however many nodes differ."""
     job = Replay(terms(3, should={"torch": "2.13", "python": "3.11"}))

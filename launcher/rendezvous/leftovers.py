@@ -1,0 +1,42 @@
+"""Agents that still call from an earlier start of the job, whose node has been started again. Pure.
+
+A member that never reached node 0 knows nothing of its end, and goes on calling until its time is
+over. It would be one node too many in the job that its user starts instead.
+"""
+
+from collections.abc import Iterable
+
+from launcher.rendezvous.coordinator_state import OWN, Introduced, State
+
+SECONDS_BETWEEN_STARTS = 5.0
+"""Agents that began to call within this time may belong to one start."""
+
+
+def leftover(state: State, newcomer: Introduced) -> int | None:
+    """Return the connection of the leftover among ``newcomer`` and those that have its place.
+
+    It runs on the same host, and began to call before this node 0 was there, and well before the
+    other one. None if there is none: then the two contradict each other.
+    """
+    started = started_at(newcomer)
+    for rival in _rivals(state, newcomer):
+        before = min(started, state.started[rival])
+        after = max(started, state.started[rival])
+        if before < state.began and after - before > SECONDS_BETWEEN_STARTS:
+            return rival if before == state.started[rival] else newcomer.connection
+    return None
+
+
+def started_at(newcomer: Introduced) -> float:
+    """Return when a newcomer began to call, by our clock."""
+    return newcomer.at - newcomer.hello.waited
+
+
+def _rivals(state: State, newcomer: Introduced) -> Iterable[int]:
+    hello = newcomer.hello
+    has_place = {state.claims.get(hello.rank)} if hello.rank is not None else state.members.keys()
+    return (
+        each
+        for each, member in state.members.items()
+        if each in has_place and each != OWN and member.host == hello.host
+    )
