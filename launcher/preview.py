@@ -13,6 +13,7 @@ from launcher.machine.files import Files
 from launcher.machine.folder import Folder
 from launcher.machine.inspect import inspect
 from launcher.machine.tree import Tree
+from launcher.planning.devices import with_devices
 from launcher.planning.node import plan_node
 from launcher.planning.numa_map import with_map
 from launcher.planning.ranks import local_size
@@ -49,7 +50,7 @@ def preview(resolved: Resolved, environ: Mapping[str, str]) -> Preview:
     """
     job = resolved.job
     place = _place(resolved, environ)
-    machine = with_map(_inspect(resolved, place), job.numa_map)
+    machine = with_devices(with_map(_inspect(resolved, place), job.numa_map), job.devices)
     plan = plan_node(
         job,
         machine,

@@ -55,6 +55,7 @@ def job(**values: Any) -> JobSpec:  # noqa: ANN401 - as the fields of JobSpec
         "numa_memory": NumaMemory.NONE,
         "numa_map": (),
         "numa_strict": False,
+        "devices": (),
         "gpus_per_worker": None,
         "gpu_per_rank": False,
         "virtual_local_rank": False,

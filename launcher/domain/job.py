@@ -207,8 +207,10 @@ class JobSpec(Struct, frozen=True):
     """In the order of the user; () where the machine itself is asked."""
     numa_strict: Fact[bool]
     """Start nothing where a worker can't be bound as asked."""
+    devices: Fact[tuple[str, ...]]
+    """Indices and UUIDs of the GPUs for the workers, in their order; (): all that are visible."""
     gpus_per_worker: Fact[int | None]
-    """None: not given, and then it is one."""
+    """None: not given, and then it is one; 0: the same, but workers may share GPUs or use none."""
     gpu_per_rank: Fact[bool]
     """Each worker sees its own GPUs alone."""
     virtual_local_rank: Fact[bool]

@@ -1,4 +1,4 @@
-"""The variables that show a worker its own GPUs alone (``--gpu-per-rank``)."""
+"""The variables that choose GPUs, for all workers (``--devices``) or each (``--gpu-per-rank``)."""
 
 from collections.abc import Mapping, Sequence
 
@@ -15,6 +15,35 @@ _VARIABLES = {
 """By vendor; all others take NVIDIA's, as AMD's do too."""
 
 _COMMON = "CUDA_VISIBLE_DEVICES"
+
+NAMES = frozenset({_COMMON, *_VARIABLES.values()})
+
+
+def chosen_gpus_variables(
+    job: JobSpec, machine: Machine, before: Mapping[str, str]
+) -> dict[str, str]:
+    """Return what all workers get so that they see the GPUs of ``--devices``, if that is given.
+
+    Args:
+        job: says whether that is so.
+        machine: of which no other GPUs are visible.
+        before: the environment as the user made it.
+
+    Raises:
+        UsageError: the job's own variables choose others.
+
+    """
+    if not job.devices.value:
+        return {}
+    variables = _visible(machine, machine.visible, before)
+    other = next((name for name in variables if name in job.env), None)
+    if other is not None:
+        raise UsageError(
+            f"{job.devices.origin} and {other}={job.env[other].value} ({job.env[other].origin})"
+            " both choose the GPUs",
+            "leave one of them out",
+        )
+    return variables
 
 
 def own_gpus_variables(
@@ -57,7 +86,8 @@ def _asked(job: JobSpec) -> Fact[bool] | None:
 def _visible(machine: Machine, gpus: Sequence[Gpu], before: Mapping[str, str]) -> dict[str, str]:
     variable = _VARIABLES.get(gpus[0].vendor, _COMMON)
     if variable == _COMMON:
-        return {variable: ",".join(_name(machine, gpu) for gpu in gpus)}
+        by_id = goes_by_id(machine, machine.visible)
+        return {variable: ",".join(gpu.uuid if by_id else str(gpu.index) for gpu in gpus)}
     if variable != "HIP_VISIBLE_DEVICES":
         return {variable: ",".join(str(gpu.index) for gpu in gpus)}
     roots = before.get("ROCR_VISIBLE_DEVICES")
@@ -66,12 +96,13 @@ def _visible(machine: Machine, gpus: Sequence[Gpu], before: Mapping[str, str]) -
     return dict.fromkeys((variable, *({_COMMON} & before.keys())), value)
 
 
-def _name(machine: Machine, gpu: Gpu) -> str:
-    """Return what CUDA knows the GPU by: its index, but where that is no name."""
-    # A slice has none, and among several models their order depends on CUDA_DEVICE_ORDER.
-    models = {other.model for other in machine.gpus if other.vendor == gpu.vendor}
-    is_by_id = len(models) > 1 or any(other.parent for other in machine.visible)
-    return gpu.uuid if is_by_id and gpu.uuid else str(gpu.index)
+def goes_by_id(machine: Machine, gpus: Sequence[Gpu]) -> bool:
+    """Return whether CUDA is to find these GPUs by their UUIDs, and not by their numbers."""
+    if gpus[0].vendor in _VARIABLES:
+        return False
+    # A slice has no number, and among several models the order depends on CUDA_DEVICE_ORDER.
+    models = {other.model for other in machine.gpus if other.vendor == gpus[0].vendor}
+    return (len(models) > 1 or any(gpu.parent for gpu in gpus)) and all(gpu.uuid for gpu in gpus)
 
 
 def _below(roots: str | None, gpu: Gpu) -> int:

@@ -11,7 +11,7 @@ from launcher.domain.ranks import GlobalRank, LocalRank
 from launcher.domain.world import World
 from launcher.planning import variables
 from launcher.planning.binding import Placement, Wish, place
-from launcher.planning.gpu_variables import own_gpus_variables
+from launcher.planning.gpu_variables import chosen_gpus_variables, own_gpus_variables
 from launcher.planning.numa_map import with_map
 from launcher.planning.ranks import count_shown, part_of
 from launcher.planning.rivals import hidden_sites
@@ -62,7 +62,10 @@ def plan_node(  # noqa: PLR0913 - a plan is made of all that is known
         command=command,
         arguments_at=len(command) - len(job.program.value.args),
         signal_group=job.program.value.kind is ProgramKind.EXECUTABLE,
-        env=variables.job_variables(job, before, here.threads, world),
+        env={
+            **variables.job_variables(job, before, here.threads, world),
+            **chosen_gpus_variables(job, machine, before),
+        },
         unset=tuple(unset),
         workers=tuple(
             _worker(
@@ -203,22 +206,25 @@ def _idle_cpus(mode: NumaBinding, machine: Machine, placements: Sequence[Placeme
 
 def _idle_gpus(job: JobSpec, machine: Machine, workers: int) -> str:
     each = job.gpus_per_worker
-    if each.value is None or job.tasks.value is not None:
+    if not each.value or job.tasks.value is not None:
         return ""
     idle = machine.visible[workers * each.value :]
     if not idle:
         return ""
     plural = "GPUs" if len(idle) > 1 else "GPU"
-    indices = ",".join(runs(gpu.index for gpu in idle))
+    # Slices of a GPU have its number.
+    names = [gpu.uuid for gpu in idle] if idle[0].parent else runs(gpu.index for gpu in idle)
     have = "worker has" if workers == 1 else "workers have"
-    return f"no worker uses {plural} {indices}: {workers} {have} {each.value} each"
+    return f"no worker uses {plural} {','.join(names)}: {workers} {have} {each.value} each"
 
 
 def _unseen_slices(job: JobSpec, machine: Machine) -> str:
-    count = len(machine.visible)
-    if count == count_shown(job, machine):
+    if len(machine.visible) == count_shown(job, machine):
         return ""
-    return f"CUDA shows a process one of the {count} MIG slices; --gpu-per-rank gives each its own"
+    return (
+        "CUDA shows a process one MIG slice, and no other GPU;"
+        " --virtual-local-rank gives each worker its own"
+    )
 
 
 def _bound_by_openmp(placements: Sequence[Placement], before: Mapping[str, str]) -> str:

@@ -5,6 +5,7 @@ from collections.abc import Mapping
 from launcher.domain.job import JobSpec, ProgramKind, StartMethod
 from launcher.domain.plan import NodePlan
 from launcher.domain.preparation import Preparation
+from launcher.planning.gpu_variables import NAMES
 from launcher.planning.variables import INTERFACE_VARIABLES
 
 _SETTLED = frozenset({"OMP_NUM_THREADS", "TORCH_NCCL_ASYNC_ERROR_HANDLING"})
@@ -28,7 +29,7 @@ def preparation_of(
     is_spawned = program.kind is ProgramKind.EXECUTABLE or program.is_standard_input
     if method is StartMethod.SPAWN or is_spawned:
         return None
-    settled = {name: value for name, value in assumed.env.items() if name in _SETTLED}
+    settled = {name: value for name, value in assumed.env.items() if name in _SETTLED | NAMES}
     # The job's own are in the fork server's environment from the start.
     of_clusterrun = assumed.env.keys() - settled.keys() - job.env.keys()
     per_worker = {name for worker in assumed.workers for name in worker.env}

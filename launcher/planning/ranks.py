@@ -3,8 +3,9 @@
 from typing import assert_never
 
 from launcher.domain.job import JobSpec, WorkerCount
-from launcher.domain.machine import Machine
+from launcher.domain.machine import Gpu, Machine
 from launcher.errors import UsageError
+from launcher.planning.devices import why_none, with_devices
 
 
 def local_size(job: JobSpec, machine: Machine) -> int:
@@ -12,8 +13,9 @@ def local_size(job: JobSpec, machine: Machine) -> int:
 
     Raises:
         UsageError: workers are wanted per GPU, and none is visible; or there are too few GPUs for
-            as many as each worker is to have; or this process is to become its one worker, and
-            would have several; or its ranks are clear for one worker only.
+            as many as each worker is to have; or this process is to
+            become its one worker, and would have several; or its ranks are clear for one worker
+            only.
 
     """
     machine = part_of(job, machine)
@@ -43,17 +45,31 @@ def local_size(job: JobSpec, machine: Machine) -> int:
 
 
 def count_shown(job: JobSpec, machine: Machine) -> int:
-    """Return how many of the visible GPUs a process can use: of MIG slices CUDA shows it one.
+    """Return how many of the visible GPUs a process can use.
 
-    Where each worker sees its own alone, all of them can be used.
+    A process to which CUDA shows a MIG slice sees no other slice, and no other GPU. Where each worker
+    sees its own alone, all of them can be used.
     """
-    if job.gpu_per_rank.value or job.virtual_local_rank.value:
-        return len(machine.visible)
-    return 1 if any(gpu.parent for gpu in machine.visible) else len(machine.visible)
+    visible = machine.visible
+    if job.gpu_per_rank.value or job.virtual_local_rank.value or not split_gpus(machine):
+        return len(visible)
+    return 1
+
+
+def split_gpus(machine: Machine) -> tuple[Gpu, ...]:
+    """Return those of the visible GPUs that are MIG slices, or are split into some."""
+    parents = {gpu.parent for gpu in machine.gpus} - {""}
+    return tuple(gpu for gpu in machine.visible if gpu.parent or gpu.uuid in parents)
 
 
 def part_of(job: JobSpec, machine: Machine) -> Machine:
-    """Return the part of ``machine`` that the platform has assigned to the job; mostly all of it."""
+    """Return the part of ``machine`` that is the job's, by --devices and the platform; mostly all.
+
+    Raises:
+        UsageError: a GPU that --devices names is not visible.
+
+    """
+    machine = with_devices(machine, job.devices)
     if job.numa_node.value is None:
         return machine
     from launcher.planning.assigned_node import assigned_part  # noqa: PLC0415 - few jobs have a part
@@ -84,7 +100,16 @@ def _wanted(job: JobSpec, machine: Machine) -> int:
 
 def _expect_gpus(job: JobSpec, machine: Machine, workers: int) -> None:
     each, visible = job.gpus_per_worker, len(machine.visible)
-    if each.value is None or workers * each.value <= visible:
+    if each.value is None:
+        _expect_gpu_each(job, machine, workers)
+    if not each.value:
+        return
+    if each.value > 1 and split_gpus(machine):
+        raise UsageError(
+            f"gpus_per_worker is {each}, but CUDA shows a process one MIG slice, and no other GPU",
+            "give each worker one: leave it out, and give --virtual-local-rank",
+        )
+    if workers * each.value <= visible:
         return
     needed = "1 worker needs" if workers == 1 else f"{workers} workers need"
     there = "1 is" if visible == 1 else f"{visible or 'none'} {'are' if visible else 'is'}"
@@ -94,9 +119,28 @@ def _expect_gpus(job: JobSpec, machine: Machine, workers: int) -> None:
     )
 
 
-def _no_gpu(job: JobSpec, machine: Machine) -> int:
-    why = machine.visible_remark or machine.visible_origin or "neither a driver nor /sys shows one"
+def _expect_gpu_each(job: JobSpec, machine: Machine, workers: int) -> None:
+    """Refuse more workers than GPUs, if their number was set; a job may also run without GPUs."""
+    shown = count_shown(job, machine)
+    if not shown or workers <= shown or not isinstance(job.nproc_per_node.value, int):
+        return
+    asked = f"nproc_per_node is {job.nproc_per_node}"
+    shared = "or, if workers share GPUs or use none, add --gpus-per-worker 0"
+    if shown < len(machine.visible):
+        raise UsageError(
+            f"{asked}, but CUDA shows a process one MIG slice, and no other GPU",
+            f"give each worker its own: add --virtual-local-rank\n{shared}",
+        )
+    are = "GPU is" if shown == 1 else "GPUs are"
     raise UsageError(
-        f"nproc_per_node is gpu ({job.nproc_per_node.origin}), but no GPU is visible ({why})",
+        f"{asked}, but {shown} {are} visible ({machine.visible_origin})",
+        f"give --nproc-per-node {shown}\n{shared}",
+    )
+
+
+def _no_gpu(job: JobSpec, machine: Machine) -> int:
+    raise UsageError(
+        f"nproc_per_node is gpu ({job.nproc_per_node.origin}), but no GPU is visible"
+        f" ({why_none(machine)})",
         "give a number, as in --nproc-per-node 2, or --nproc-per-node cpu",
     )

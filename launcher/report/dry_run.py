@@ -33,7 +33,7 @@ SELDOM_TOLD = (
     *("fewest_nodes", "last_call_timeout"),
     *("tasks", "hosts", "port_candidates", "numa_node", "unclear", "base_port"),
     *("numa_memory", "numa_map", "numa_strict"),
-    *("gpus_per_worker", "gpu_per_rank", "virtual_local_rank"),
+    *("devices", "gpus_per_worker", "gpu_per_rank", "virtual_local_rank"),
     *("role", "signals_to_handle", "pass_local_rank", "stdin_rank"),
 )
 """Rows that are left out where nobody says anything, which is nearly always."""
@@ -224,7 +224,14 @@ def _command_section(plan: NodePlan) -> Section:
 
 def _common_rows(job: JobSpec, plan: NodePlan) -> Iterator[Sequence[str]]:
     for name, value in sorted(plan.env.items()):
-        yield name, value, job.env[name].origin if name in job.env else "clusterrun"
+        yield name, value, _origin_of_variable(name, job)
+
+
+def _origin_of_variable(name: str, job: JobSpec) -> str:
+    if name in job.env:
+        return job.env[name].origin
+    is_chosen = job.devices.value and name.endswith(("VISIBLE_DEVICES", "AFFINITY_MASK"))
+    return job.devices.origin if is_chosen else "clusterrun"
 
 
 def _first_worker_section(plan: NodePlan) -> Iterator[Section]:

@@ -4,6 +4,9 @@ from launcher.domain.facts import Fact
 from launcher.errors import UsageError
 from launcher.sources.values import UnreadableError
 
+_MOST_DEVICES = 10_000
+"""A range up to a larger number is a typing error, and would take long to write out."""
+
 
 def hosts(text: str) -> tuple[str, ...]:
     """Read host names and addresses, with ranges: ``a,b[1-3]``."""
@@ -27,7 +30,7 @@ def devices(text: str) -> tuple[str, ...]:
     found: list[str] = []
     for part in text.split(","):
         first, dash, last = part.strip().partition("-")
-        if dash and first.isdecimal() and last.isdecimal():
+        if dash and first.isdecimal() and last.isdecimal() and int(last) < _MOST_DEVICES:
             found += map(str, range(int(first), int(last) + 1))
         elif part.strip().isdecimal() or part.strip().startswith(("GPU-", "MIG-")):
             found.append(part.strip())

@@ -183,7 +183,10 @@ GPUS_PER_WORKER: Option[int | None] = Option(
     parse=values.gpus_per_worker,
     default=None,
     metavar="K",
-    help="The number of GPUs of each worker: worker r has the K from number r times K on",
+    help=(
+        "The number of GPUs of each worker: worker r has the K from number r times K on; 0 if"
+        " workers share GPUs, or use none"
+    ),
     group=Group.PLACING,
     otherwise="one",
 )

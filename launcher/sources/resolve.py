@@ -62,6 +62,7 @@ PLAIN: tuple[Option[object], ...] = (
     options.SHUTDOWN_TIMEOUT,
     options.CONTAIN,
     options.EXEC,
+    DEVICES,
     options.NUMA_BINDING,
     options.STDIN_RANK,
     options.ROLE,
@@ -149,7 +150,7 @@ def resolve(
     told, program_words = _sources(typed, inherited)
     translated = translate(told, inherited, called=process.called)
     sources = translated.sources
-    env = _env(sources, inherited)
+    env = _env(sources)
     # Which GPUs the workers see is the job's own choice, whatever the cluster has set.
     seen = {name: env[name].value for name in env.keys() & {"CUDA_VISIBLE_DEVICES"}}
     around = Surroundings(inherited | seen, process, typed)
@@ -288,19 +289,14 @@ def _search_path(env: Mapping[str, Fact[str]], around: Surroundings) -> str:
     return env["PATH"].value if "PATH" in env else around.variables.get("PATH", os.defpath)
 
 
-def _env(sources: Sequence[Said], inherited: Mapping[str, str]) -> dict[str, Fact[str]]:
+def _env(sources: Sequence[Said]) -> dict[str, Fact[str]]:
     """Return the variables that the sources set; the strongest source of each name wins."""
     texts = [text for said in reversed(sources) for text in said.get(options.ENV.name, ())]
-    env = {
+    return {
         name: Fact(value, text.origin)
         for text in texts
         for name, value in options.ENV.read(text).value.items()
     }
-    if any(DEVICES.name in said for said in sources):
-        from launcher.sources.chosen_devices import with_devices  # noqa: PLC0415 - few jobs choose
-
-        return with_devices(env, sources, inherited)
-    return env
 
 
 def _fewest_nodes(sources: Sequence[Said], shape: Shape) -> Fact[int]:

@@ -20,6 +20,7 @@ DEFAULTS: Said = {
     name: (Fact(text, ORIGIN),)
     for name, text in (
         ("numa_binding", "none"),
+        ("gpus_per_worker", "0"),
         ("start_method", "spawn"),
         ("shutdown_timeout", "30"),
         ("rdzv_backend", "static"),

@@ -249,10 +249,11 @@ def _one_of(names: type[NameT], text: str, kind: str) -> NameT:
 
 
 def gpus_per_worker(text: str) -> int:
-    """Read a number of GPUs, from 1."""
+    """Read a number of GPUs."""
     count = _whole_number(text)
-    if not count:
-        raise UnreadableError(f"{text!r} is not a number of GPUs", "give a number from 1")
+    if count is None:
+        hint = "give a number; 0 if workers share GPUs, or use none"
+        raise UnreadableError(f"{text!r} is not a number of GPUs", hint)
     return count
 
 

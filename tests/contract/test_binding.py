@@ -207,6 +207,29 @@ def test_a_dry_run_of_a_machine_that_is_mapped(
     assert [worker["env"]["LOCAL_RANK"] for worker in (first, second)] == ["0", "1"]
 
 
+def test_a_dry_run_of_chosen_gpus(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """Of a list with blanks; the variable has its origin, and a GPU that is not there is an error."""
+    gpus = (
+        PciDevice(f"0000:{bus}:00.0", numa_node=node, uuid=f"GPU-{bus}", minor=minor)
+        for minor, (bus, node) in enumerate((("17", 0), ("18", 0), ("ca", 1)))
+    )
+    root = write_tree(tmp_path, two_nodes(tuple(gpus)))
+    environ = {"CUDA_VISIBLE_DEVICES": "0, 2"}
+
+    codes = [
+        run([f"--machine-root={root}", f"--devices={one}", "--dry-run", __file__], environ)
+        for one in ("2", "1")
+    ]
+
+    shown = capsys.readouterr()
+    assert codes == [0, 2]
+    assert ["CUDA_VISIBLE_DEVICES", "2", "--devices"] in map(str.split, shown.out.splitlines())
+    assert shown.err == (
+        "clusterrun: error: --devices: GPU 1 is not visible\n"
+        "  choose from 0,2 (CUDA_VISIBLE_DEVICES=0, 2)\n"
+    )
+
+
 def test_a_script_that_binds_itself_is_not_remarked_on(clusterrun: Launcher) -> None:
     """It may; what is read back is what it found."""
     script = """

@@ -185,7 +185,7 @@ def test_binding_is_drawn_as_asked(tmp_path: Path, capsys: Capture) -> None:
 
     near = told(capsys, "topo", "--machine-root", root, "--allowed-cpus", "0-3,6")
     none = told(capsys, "--numa-binding=none", "topo", "--machine-root", root)
-    four = told(capsys, "--nproc-per-node=4", "topo", "--machine-root", root)
+    four = told(capsys, "--nproc-per-node=4", "--gpus-per-worker=0", "topo", "--machine-root", root)
 
     assert [worker["cpus"] for worker in near["workers"]] == ["0-3", "6"]
     assert [worker["cpus"] for worker in none["workers"]] == [None, None]

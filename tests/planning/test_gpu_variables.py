@@ -72,7 +72,10 @@ def test_slices_and_mixed_models_go_by_uuid() -> None:
 def test_slices_that_no_worker_can_see_are_remarked() -> None:
     """Unless each has its own."""
     slices = with_gpus(FOUR, parent="GPU-x")
-    remark = "CUDA shows a process one of the 4 MIG slices; --gpu-per-rank gives each its own"
+    remark = (
+        "CUDA shows a process one MIG slice, and no other GPU;"
+        " --virtual-local-rank gives each worker its own"
+    )
 
     def remarks(**values: bool) -> tuple[str, ...]:
         return plan_node(

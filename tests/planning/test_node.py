@@ -4,6 +4,7 @@ from collections.abc import Mapping
 from typing import Any
 
 import pytest
+from msgspec.structs import replace
 
 from launcher.domain.job import JobSpec, NumaBinding, Program, ProgramKind
 from launcher.domain.machine import Machine
@@ -281,6 +282,16 @@ def test_gpus_that_no_worker_uses_are_remarked() -> None:
     assert plan(job(gpus_per_worker=2), here, 1).remarks == (
         "no worker uses GPU 2: 1 worker has 2 each",
     )
+
+
+def test_slices_that_no_worker_uses_are_named() -> None:
+    """They all have the number of their GPU."""
+    here = machine({0: "0-3"}, [0, 0, 0])
+    slices = (replace(gpu, index=0, uuid=f"MIG-{gpu.index}", parent="GPU") for gpu in here.gpus)
+
+    found = plan(job(gpus_per_worker=1, gpu_per_rank=True), replace(here, visible=tuple(slices)), 1)
+
+    assert found.remarks == ("no worker uses GPUs MIG-1,MIG-2: 1 worker has 1 each",)
 
 
 def test_openmp_s_own_binding_is_remarked() -> None:

@@ -6,6 +6,7 @@ import pytest
 from msgspec.structs import replace
 
 from launcher.domain.job import Program, ProgramKind, WorkerCount
+from launcher.domain.machine import Machine
 from launcher.errors import UsageError
 from launcher.planning.ranks import local_size
 from tests.plans import job, machine
@@ -20,7 +21,8 @@ from tests.plans import job, machine
         (WorkerCount.AUTO, [], 6),
         (WorkerCount.GPU, [0, 1], 2),
         (WorkerCount.CPU, [0, 1], 6),
-        (3, [0, 1], 3),
+        (2, [0, 1], 2),
+        (1, [0, 1], 1),
         (3, [], 3),
     ],
 )
@@ -38,12 +40,21 @@ def test_only_visible_gpus_count() -> None:
     assert local_size(job(), here) == 2
 
 
-def test_of_slices_a_process_sees_one() -> None:
-    """As torch counts them; where each worker sees its own alone, all of them count."""
+def split_by_slices() -> Machine:
+    """Return a machine of whose only GPU three slices are visible."""
     here = machine({0: "0-3"}, [0, 0, 0])
-    slices = tuple(replace(gpu, parent="GPU-x") for gpu in here.visible)
-    split = replace(here, visible=slices)
+    return replace(here, visible=tuple(replace(gpu, parent="GPU-x") for gpu in here.visible))
 
+
+def split_among_others() -> Machine:
+    """Return a machine with three GPUs, of which the second is split."""
+    here = machine({0: "0-3"}, [0, 0, 0])
+    return replace(here, gpus=(*here.gpus, replace(here.gpus[1], uuid="MIG-a", parent="GPU-1")))
+
+
+@pytest.mark.parametrize("split", [split_by_slices(), split_among_others()])
+def test_of_slices_a_process_sees_one(split: Machine) -> None:
+    """And no other GPU, as torch counts; where each worker sees its own alone, all of them count."""
     assert local_size(job(nproc_per_node=WorkerCount.AUTO), split) == 1
     assert local_size(job(), split) == 1
     assert local_size(job(gpu_per_rank=True), split) == 3
@@ -127,3 +138,44 @@ def test_too_few_gpus(nproc: int | WorkerCount, each: int, gpus: int, complaint:
         local_size(job(nproc_per_node=nproc, gpus_per_worker=each), here)
 
     assert caught.value.message == f"gpus_per_worker is {each} (the test): {complaint}"
+
+
+@pytest.mark.parametrize(
+    ("nproc", "gpus", "complaint", "hint"),
+    [
+        (16, 8, "16 (the test), but 8 GPUs are visible (NVML)", "give --nproc-per-node 8"),
+        (2, 1, "2 (the test), but 1 GPU is visible (NVML)", "give --nproc-per-node 1"),
+    ],
+)
+def test_more_workers_than_gpus(nproc: int, gpus: int, complaint: str, hint: str) -> None:
+    """Two of them would use one GPU: that must be meant, and said."""
+    here = machine({0: "0-7"}, [0] * gpus)
+
+    with pytest.raises(UsageError) as caught:
+        local_size(job(nproc_per_node=nproc), here)
+
+    assert caught.value.message == f"nproc_per_node is {complaint}"
+    assert caught.value.hint.splitlines() == [
+        hint,
+        "or, if workers share GPUs or use none, add --gpus-per-worker 0",
+    ]
+    assert local_size(job(nproc_per_node=nproc, gpus_per_worker=0), here) == nproc
+    assert local_size(job(nproc_per_node=WorkerCount.CPU), here) == 8
+
+
+@pytest.mark.parametrize("split", [split_by_slices(), split_among_others()])
+def test_more_workers_than_the_slice_that_a_process_sees(split: Machine) -> None:
+    """Each can have its own, but none can have two."""
+    with pytest.raises(UsageError) as caught:
+        local_size(job(nproc_per_node=2), split)
+    assert caught.value.message == (
+        "nproc_per_node is 2 (the test), but CUDA shows a process one MIG slice, and no other GPU"
+    )
+    assert "add --virtual-local-rank" in caught.value.hint
+
+    with pytest.raises(UsageError) as caught:
+        local_size(job(gpus_per_worker=2, gpu_per_rank=True), split)
+    assert caught.value.message == (
+        "gpus_per_worker is 2 (the test), but CUDA shows a process one MIG slice, and no other GPU"
+    )
+    assert local_size(job(nproc_per_node=3, virtual_local_rank=True), split) == 3

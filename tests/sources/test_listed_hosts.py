@@ -196,46 +196,26 @@ def test_this_machine_has_addresses() -> None:
     ("text", "visible"),
     [("0,2,5-7", "0,2,5,6,7"), ("3,1", "3,1"), ("GPU-a1,MIG-b2", "GPU-a1,MIG-b2"), ("4", "4")],
 )
-def test_devices_narrow_and_order_what_workers_see(text: str, visible: str) -> None:
-    """They are the job's CUDA_VISIBLE_DEVICES, and there are as many workers."""
+def test_devices_are_chosen_in_order(text: str, visible: str) -> None:
+    """Which of them there are only the machine tells; there are as many workers."""
     job = on_node7(devices=text)
 
-    assert job.env["CUDA_VISIBLE_DEVICES"] == Fact(visible, "--devices")
+    assert job.devices == Fact(tuple(visible.split(",")), "--devices")
     assert job.nproc_per_node == Fact(visible.count(",") + 1, "--devices")
 
 
-def test_devices_out_of_those_that_are_visible() -> None:
-    """By the names that they have there."""
-    environ = {"CUDA_VISIBLE_DEVICES": "4,5,6,7"}
-
-    job = describe("train.py", flags={"devices": "6,4"}, environ=environ).job
-
-    assert job.env["CUDA_VISIBLE_DEVICES"].value == "6,4"
-
-
 @pytest.mark.parametrize(
-    ("flags", "environ", "message"),
+    ("text", "message"),
     [
-        ({"devices": "0,0"}, {}, "--devices: '0,0' has a device twice"),
-        ({"devices": "3-1"}, {}, "--devices: '3-1' is not a list of devices"),
-        ({"devices": "all"}, {}, "--devices: 'all' is not a list of devices"),
-        (
-            {"devices": "0,4"},
-            {"CUDA_VISIBLE_DEVICES": "4,5"},
-            "--devices: 0 is not in CUDA_VISIBLE_DEVICES=4,5",
-        ),
-        (
-            {"devices": "0", "env": ("CUDA_VISIBLE_DEVICES=1",)},
-            {},
-            "--devices and CUDA_VISIBLE_DEVICES=1 (--env) both choose the GPUs",
-        ),
+        ("0,0", "--devices: '0,0' has a device twice"),
+        ("3-1", "--devices: '3-1' is not a list of devices"),
+        ("0-999999999999", "--devices: '0-999999999999' is not a list of devices"),
+        ("all", "--devices: 'all' is not a list of devices"),
     ],
 )
-def test_devices_that_can_not_be_meant(
-    flags: dict[str, str | tuple[str, ...]], environ: dict[str, str], message: str
-) -> None:
+def test_devices_that_can_not_be_meant(text: str, message: str) -> None:
     """Nothing is guessed."""
-    assert mistake("train.py", flags=flags, environ=environ)[0] == message
+    assert mistake("train.py", flags={"devices": text})[0] == message
 
 
 def test_devices_and_a_number_of_workers() -> None:

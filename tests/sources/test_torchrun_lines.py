@@ -213,6 +213,7 @@ def test_as_torchrun_defaults_are_torchruns() -> None:
 
     assert job.nproc_per_node == Fact(1, "torchrun's default")
     assert job.numa_binding == Fact(NumaBinding.NONE, "torchrun's default")
+    assert job.gpus_per_worker == Fact(0, "torchrun's default")
     assert job.start_method == Fact(StartMethod.SPAWN, "torchrun's default")
     assert job.shutdown_timeout == Fact(30.0, "torchrun's default")
     assert (job.master_addr.value, job.master_port.value) == ("n0", 1)

@@ -10,6 +10,7 @@ import pytest
 
 from launcher.cli.run import run
 from tests.captured import captured
+from tests.machine_trees import PciDevice, two_nodes, write_tree
 
 pytestmark = pytest.mark.usefixtures("script")
 
@@ -599,11 +600,14 @@ def test_workers_of_a_paddle_job_get_paddles_variables(
     assert last["FLAGS_selected_gpus"] == "1"
 
 
-def test_a_line_of_paddles_launcher(capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_line_of_paddles_launcher(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
     """The options of ``python -m paddle.distributed.launch``, on the second of two nodes."""
+    gpus = (PciDevice(f"0000:1{at}:00.0", uuid=f"GPU-{at}", minor=at) for at in range(3))
+
     told = dry_run(
         capsys,
         {},
+        f"--machine-root={write_tree(tmp_path, two_nodes(tuple(gpus)))}",
         *("--cluster_node_ips=192.168.0.16,192.168.0.17", "--node_ip=192.168.0.17"),
         *("--started_port=6200", "--selected_gpus=0,1", "--use_paddlecloud", "--log_dir=mylog"),
     )

@@ -1,0 +1,175 @@
+"""``--devices``: which GPUs the workers see, whoever made them."""
+
+from collections.abc import Mapping
+from typing import Any
+
+import pytest
+from msgspec.structs import replace
+
+from launcher.domain.facts import Fact
+from launcher.domain.machine import Machine
+from launcher.domain.plan import NodePlan
+from launcher.errors import UsageError
+from launcher.planning.devices import with_devices
+from launcher.planning.node import plan_node
+from launcher.planning.ranks import local_size
+from tests.plans import gpu, job, machine, world
+
+EIGHT = machine({0: "0-3", 1: "4-7"}, [0] * 4 + [1] * 4)
+
+
+def of(vendor: str, here: Machine = EIGHT) -> Machine:
+    """Return the machine with the GPUs of another vendor."""
+    return replace(
+        here,
+        gpus=tuple(replace(one, vendor=vendor) for one in here.gpus),
+        visible=tuple(replace(one, vendor=vendor) for one in here.visible),
+    )
+
+
+def plan(
+    here: Machine,
+    *devices: str,
+    environ: Mapping[str, str] | None = None,
+    **values: Any,  # noqa: ANN401 - as job's
+) -> NodePlan:
+    """Return the plan of a job with a worker for each of ``devices``."""
+    described = job(devices=devices, nproc_per_node=len(devices), **values)
+    size = local_size(described, here)
+    return plan_node(
+        described, here, world(size), unset=(), error_files=None, environ=environ or {}
+    )
+
+
+def variables(found: NodePlan) -> dict[str, str]:
+    """Return what chooses GPUs for all workers of a plan."""
+    return {name: value for name, value in found.env.items() if "VISIBLE" in name or "ZE_" in name}
+
+
+@pytest.mark.parametrize(
+    ("vendor", "environ", "expected"),
+    [
+        ("nvidia", {}, {"CUDA_VISIBLE_DEVICES": "5,0"}),
+        ("", {}, {"CUDA_VISIBLE_DEVICES": "5,0"}),
+        ("huawei", {}, {"ASCEND_RT_VISIBLE_DEVICES": "5,0"}),
+        ("amd", {}, {"HIP_VISIBLE_DEVICES": "5,0"}),
+        ("amd", {"ROCR_VISIBLE_DEVICES": "0,3,5"}, {"HIP_VISIBLE_DEVICES": "2,0"}),
+        (
+            "amd",
+            {"CUDA_VISIBLE_DEVICES": "0,1,5"},
+            {"CUDA_VISIBLE_DEVICES": "5,0", "HIP_VISIBLE_DEVICES": "5,0"},
+        ),
+    ],
+)
+def test_the_variable_is_the_vendor_s(
+    vendor: str, environ: dict[str, str], expected: dict[str, str]
+) -> None:
+    """CUDA_VISIBLE_DEVICES means nothing to others."""
+    found = plan(of(vendor), "5", "0", environ=environ)
+
+    assert variables(found) == expected
+    assert [[gpu.index for gpu in worker.gpus] for worker in found.workers] == [[5], [0]]
+    assert [worker.numa_nodes for worker in found.workers] == [(1,), (0,)]
+
+
+def test_intel_s_runtime_keeps_the_order_of_the_bus() -> None:
+    """Whatever the mask's: worker 0 has the first on the bus."""
+    found = plan(of("intel"), "5", "0")
+
+    assert variables(found) == {"ZE_AFFINITY_MASK": "0,5"}
+    assert [[gpu.index for gpu in worker.gpus] for worker in found.workers] == [[0], [5]]
+
+
+def test_they_narrow_what_is_visible_by_its_names() -> None:
+    """Of 4,5,6,7 one may choose 6,4, or one by its UUID."""
+    here = replace(EIGHT, visible=EIGHT.visible[4:], visible_origin="CUDA_VISIBLE_DEVICES=4,5, 6,7")
+
+    assert variables(plan(here, "6", "4")) == {"CUDA_VISIBLE_DEVICES": "6,4"}
+    assert variables(plan(here, "GPU-7")) == {"CUDA_VISIBLE_DEVICES": "7"}
+    assert plan(here, "6", "4").visible_origin == "the test 6,4"
+    assert with_devices(here, Fact((), "default")) is here
+
+
+def test_several_models_go_by_uuid() -> None:
+    """As nvidia-smi numbers them, and so it is known where they are."""
+    models = tuple(replace(one, model="AB"[one.index % 2]) for one in EIGHT.gpus)
+    unplaced = tuple(replace(one, numa_node=None, locality="not told") for one in models)
+    here = replace(EIGHT, gpus=models, visible=unplaced, visible_remark="CUDA's order is not known")
+
+    found = plan(here, "5", "0")
+
+    assert variables(found) == {"CUDA_VISIBLE_DEVICES": "GPU-5,GPU-0"}
+    assert [worker.numa_nodes for worker in found.workers] == [(1,), (0,)]
+    assert found.remarks == ()
+
+
+NONE_FOUND = (
+    "leave the test out; GPUs that clusterrun does not find go by their own variable, as in\n"
+    "  --env CUDA_VISIBLE_DEVICES=0,1 --nproc-per-node 2"
+)
+
+
+def sliced() -> Machine:
+    """Return a machine whose first GPU is split into two slices."""
+    here = machine({0: "0-3", 1: "4-7"}, [0, 1])
+    slices = (replace(gpu(0, 0), uuid=f"MIG-{name}", parent="GPU-0") for name in "ab")
+    return replace(here, gpus=(*here.gpus, *slices), visible_remark="GPU 0 is split")
+
+
+def test_slices_go_by_their_names() -> None:
+    """CUDA shows none of them by number; each worker sees its own."""
+    found = plan(sliced(), "MIG-b", "MIG-a", virtual_local_rank=True)
+
+    assert variables(found) == {"CUDA_VISIBLE_DEVICES": "MIG-b,MIG-a"}
+    assert [worker.env["CUDA_VISIBLE_DEVICES"] for worker in found.workers] == ["MIG-b", "MIG-a"]
+    assert not any("slice" in remark or "split" in remark for remark in found.remarks)
+
+
+@pytest.mark.parametrize(
+    ("here", "devices", "message", "hint"),
+    [
+        (EIGHT, "0 9", "the test: GPU 9 is not visible", "choose from 0-7 (NVML)"),
+        (
+            replace(EIGHT, visible=EIGHT.visible[:2], visible_origin="CUDA_VISIBLE_DEVICES=0,1"),
+            "1 2",
+            "the test: GPU 2 is not visible",
+            "choose from 0-1 (CUDA_VISIBLE_DEVICES=0,1)",
+        ),
+        (EIGHT, "1 GPU-1", "the test: GPU-1 names a GPU twice", "give each GPU once"),
+        (
+            EIGHT,
+            "GPU-",
+            "the test: GPU- is the beginning of several UUIDs",
+            "choose from 0-7 (NVML)",
+        ),
+        (
+            sliced(),
+            "MIG-c",
+            "the test: MIG-c is not visible",
+            "choose from 0-1,MIG-a,MIG-b (NVML)",
+        ),
+        (
+            replace(EIGHT, visible=(), visible_origin="CUDA_VISIBLE_DEVICES="),
+            "0",
+            "the test: no GPU is visible (CUDA_VISIBLE_DEVICES=)",
+            NONE_FOUND,
+        ),
+    ],
+)
+def test_a_gpu_that_is_not_there(here: Machine, devices: str, message: str, hint: str) -> None:
+    """Nothing starts, and the error names it, and those that are there."""
+    with pytest.raises(UsageError) as caught:
+        plan(here, *devices.split())
+
+    assert (caught.value.message, caught.value.hint) == (message, hint)
+
+
+@pytest.mark.parametrize(
+    ("vendor", "name"), [("nvidia", "CUDA_VISIBLE_DEVICES"), ("intel", "ZE_AFFINITY_MASK")]
+)
+def test_two_choices(vendor: str, name: str) -> None:
+    """The job's own variable chooses others: one of them is a mistake."""
+    with pytest.raises(UsageError) as caught:
+        plan(of(vendor), "0", env={name: "1"})
+
+    assert caught.value.message == f"the test and {name}=1 (--env) both choose the GPUs"
