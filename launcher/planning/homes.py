@@ -45,9 +45,12 @@ class Home(NamedTuple):
 def for_each(homes: Sequence[Home], value_of: Callable[[Home], ValueT]) -> list[ValueT]:
     """Return the value of each home, worked out once for all with the same spots."""
     known: dict[tuple[Spot, ...], ValueT] = {}
+    equal: dict[ValueT, ValueT] = {}
     for home in homes:
         if home.spots not in known:
-            known[home.spots] = value_of(home)
+            value = value_of(home)
+            # Large sets are compared by identity first: equal ones had better be one.
+            known[home.spots] = equal.setdefault(value, value)
     return [known[home.spots] for home in homes]
 
 

@@ -192,9 +192,9 @@ def _too_few_cpus(machine: Machine, workers: int) -> str:
 
 
 def _idle_cpus(mode: NumaBinding, machine: Machine, placements: Sequence[Placement]) -> str:
-    masks = [placement.cpus for placement in placements if placement.cpus is not None]
-    idle = CpuSet(machine.allowed - CpuSet.union_of(masks))
-    if len(masks) < len(placements) or len(idle) * 4 <= len(machine.allowed):
+    masks = {placement.cpus for placement in placements}
+    idle = CpuSet(machine.allowed - CpuSet.union_of(mask or () for mask in masks))
+    if None in masks or len(idle) * 4 <= len(machine.allowed):
         return ""
     if mode.divides and hidden_sites(machine):
         # They were left for jobs that use the other GPUs.

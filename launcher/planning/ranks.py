@@ -7,19 +7,27 @@ from launcher.domain.machine import Gpu, Machine
 from launcher.errors import UsageError
 from launcher.planning.devices import why_none, with_devices
 
+MOST_WORKERS = 10_000
+"""More than any machine has GPUs or CPUs for: a typing error, or a number of something else."""
+
 
 def local_size(job: JobSpec, machine: Machine) -> int:
     """Return the number of workers on this node.
 
     Raises:
         UsageError: workers are wanted per GPU, and none is visible; or there are too few GPUs for
-            as many as each worker is to have; or this process is to
+            as many as each worker is to have, or too many workers at all; or this process is to
             become its one worker, and would have several; or its ranks are clear for one worker
             only.
 
     """
     machine = part_of(job, machine)
     workers = _wanted(job, machine)
+    if workers > MOST_WORKERS:
+        raise UsageError(
+            f"nproc_per_node is {job.nproc_per_node}: a node starts {MOST_WORKERS} workers at most",
+            "give as many as there are GPUs, or CPUs",
+        )
     _expect_gpus(job, machine, workers)
     if job.unclear.value and workers != 1:
         raise UsageError(

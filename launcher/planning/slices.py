@@ -49,35 +49,39 @@ def of_slices(machine: Machine, homes: Sequence[Home], *, by_cache: bool) -> lis
     Where there are too few, or nothing tells what is one core, the workers share their nodes, with
     a remark.
     """
-    cpus: dict[int, set[int]] = defaultdict(set)
+    shares: dict[int, list[CpuSet]] = defaultdict(list)
     remarks: dict[int, list[str]] = defaultdict(list)
     for pool in _pools(machine, homes):
         dealt = _deal(machine, pool, by_cache=by_cache)
         for worker, share in dealt.cpus.items():
-            cpus[worker] |= share
+            shares[worker].append(share)
             if dealt.remark and dealt.remark not in remarks[worker]:
                 remarks[worker].append(dealt.remark)
-    return [Slice(CpuSet(cpus[at]), "; ".join(remarks[at])) for at in range(len(homes))]
+    return [Slice(_union(shares[at]), "; ".join(remarks[at])) for at in range(len(homes))]
+
+
+def _union(shares: Sequence[CpuSet]) -> CpuSet:
+    # Most workers have one share, which may be that of many others, too.
+    return shares[0] if len(shares) == 1 else CpuSet.union_of(shares)
 
 
 def _pools(machine: Machine, homes: Sequence[Home]) -> list[_Pool]:
-    claims = [
-        _Claim(worker, home.gpus[at].device if home.gpus else f"worker {worker}", spot)
-        for worker, home in enumerate(homes)
-        for at, spot in enumerate(home.spots)
-        if spot.cpus & machine.allowed
-    ]
-    named = CpuSet.union_of(claim.spot.cpus for claim in claims if claim.spot.is_pinned)
+    claims_at: dict[Spot, list[_Claim]] = defaultdict(list)
+    for worker, home in enumerate(homes):
+        for at, spot in enumerate(home.spots):
+            seat = home.gpus[at].device if home.gpus else f"worker {worker}"
+            claims_at[spot].append(_Claim(worker, seat, spot))
+    spots = [spot for spot in claims_at if spot.cpus & machine.allowed]
+    named = CpuSet.union_of(spot.cpus for spot in spots if spot.is_pinned)
     pools: list[_Pool] = []
-    for claim in claims:
-        spot = claim.spot
+    for spot in spots:
         # Firmware may let nodes overlap, or list all CPUs for each: then they are one pool.
         met = [pool for pool in pools if _is_one_pool(pool.claims[0].spot, pool.cpus, spot)]
-        joined = [one for pool in met for one in pool.claims]
+        claims = [*claims_at[spot], *(claim for pool in met for claim in pool.claims)]
         cpus = CpuSet.union_of([spot.cpus, *(pool.cpus for pool in met)])
         ours = CpuSet((cpus & machine.allowed) - (frozenset() if spot.is_pinned else named))
         pools = [pool for pool in pools if pool not in met]
-        pools.append(_Pool([*joined, claim], cpus, ours))
+        pools.append(_Pool(sorted(claims, key=lambda claim: claim.worker), cpus, ours))
     return pools
 
 
@@ -88,7 +92,9 @@ def _is_one_pool(first: Spot, cpus: CpuSet, spot: Spot) -> bool:
 
 
 def _deal(machine: Machine, pool: _Pool, *, by_cache: bool) -> _Dealt:
-    whole = {claim.worker: CpuSet(pool.cpus & machine.allowed) for claim in pool.claims}
+    whole = dict.fromkeys(
+        (claim.worker for claim in pool.claims), CpuSet(pool.cpus & machine.allowed)
+    )
     if not machine.cores_known:
         return _Dealt(whole, "shares its node: nothing tells which CPUs are one core")
     cores = cores_of(machine, pool.ours)
@@ -154,10 +160,13 @@ def _share_out(
     units: Sequence[CpuSet], seats: Sequence[str], claims: Sequence[_Claim]
 ) -> dict[int, CpuSet] | None:
     """Return the CPUs of each worker; None where there are not enough units."""
+    claimants: dict[str, set[int]] = defaultdict(set)
+    for claim in claims:
+        claimants[claim.seat].add(claim.worker)
     dealt: dict[int, CpuSet] = {}
     for seat, part in zip(seats, _cut(units, len(seats)), strict=True):
         # Slices of one GPU (MIG), or partitions (CPX), share its part.
-        workers = sorted({claim.worker for claim in claims if claim.seat == seat})
+        workers = sorted(claimants[seat])
         for worker, own in zip(workers, _cut(part, len(workers)), strict=True):
             if not own:
                 return None

@@ -8,10 +8,16 @@ import pytest
 from launcher.domain.job import NumaBinding
 from launcher.machine.inspect import inspect
 from launcher.planning.binding import Wish, place
+from launcher.planning.node import plan_node
+from launcher.planning.ranks import local_size
 from tests.machine_trees import KFD, KfdNode, MachineFacts, dgx_a100, write_tree
+from tests.plans import job, machine, world
 
 LIMIT = 0.3
 """Seconds: ten times what scripts/bench_machine.py is to show, for a busy machine."""
+
+MINUTES_ONCE = 10
+"""Seconds: ten times what 10,000 workers take on a busy machine."""
 
 
 @pytest.fixture(scope="module")
@@ -58,3 +64,20 @@ def test_a_machine_of_64_partitions_is_read_in_no_time(tmp_path: Path) -> None:
     assert [gpu.numa_node for gpu in found.visible] == [0] * 32 + [1] * 32
     assert {gpu.locality for gpu in found.visible} == {"KFD io_links"}
     assert min(rounds) < LIMIT
+
+
+@pytest.mark.parametrize(("mode", "gpus"), [("auto", 0), ("exclusive", 5000)])
+def test_time_grows_with_the_number_of_workers_and_no_faster(mode: str, gpus: int) -> None:
+    """As many as a node may have, on as many cores; it was a matter of minutes."""
+    nodes = {number: f"{number * 1000}-{number * 1000 + 999}" for number in range(5)}
+    here = machine(nodes, [number % 5 for number in range(gpus)])
+    described = job(nproc_per_node=gpus or 10_000, numa_binding=NumaBinding(mode))
+
+    began = time.perf_counter()
+    size = local_size(described, here)
+    found = plan_node(described, here, world(size), unset=(), error_files=None, environ={})
+    taken = time.perf_counter() - began
+
+    assert len(found.workers) == size
+    assert all(worker.cpus for worker in found.workers)
+    assert taken < MINUTES_ONCE

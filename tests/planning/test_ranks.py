@@ -179,3 +179,13 @@ def test_more_workers_than_the_slice_that_a_process_sees(split: Machine) -> None
         "gpus_per_worker is 2 (the test), but CUDA shows a process one MIG slice, and no other GPU"
     )
     assert local_size(job(nproc_per_node=3, virtual_local_rank=True), split) == 3
+
+
+def test_more_workers_than_any_machine_has_cpus_for() -> None:
+    """A clear error instead of minutes of planning."""
+    with pytest.raises(UsageError) as caught:
+        local_size(job(nproc_per_node=100_000), machine({0: "0-7"}))
+
+    assert caught.value.message == (
+        "nproc_per_node is 100000 (the test): a node starts 10000 workers at most"
+    )
