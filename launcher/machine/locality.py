@@ -1,6 +1,6 @@
 """Which NUMA node a GPU is local to, and what told it."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from functools import cached_property
 from typing import TYPE_CHECKING, NamedTuple
 
@@ -25,6 +25,14 @@ class Locality(NamedTuple):
 UNKNOWN = Locality(None, "unknown")
 
 
+class _Answer(NamedTuple):
+    """What one source tells of a GPU's place."""
+
+    nodes: frozenset[int]
+    """Nodes that have CPUs; several where they are as near to it."""
+    source: str
+
+
 class Locator:
     """Finds the node of a GPU by the first source that knows it (BINDING.md S3.2 to S3.8)."""
 
@@ -39,56 +47,61 @@ class Locator:
         """Return the node of a GPU; each is looked up once."""
         found = self._located.get(device)
         if found is None:
-            found = self._located[device] = self._locate(device)
+            found = self._located[device] = self._settled(self._answers(device))
         return found
-
-    def _locate(self, device: Device) -> Locality:
-        # NVML has its own view of a machine, KFD one of every machine; ours may be a container.
-        return (
-            self._by_bus(device.bdf)
-            or self._by_nvml(device)
-            or self._by_kfd(device)
-            or self._by_single_node()
-            or UNKNOWN
-        )
 
     def locate_site(self, bdf: str) -> Locality:
         """Return the node of a GPU of which no more is known than its normalised address."""
-        return self._by_bus(bdf) or self._by_single_node() or UNKNOWN
+        return self._settled(self._by_bus(bdf))
 
-    def _by_bus(self, bdf: str) -> Locality | None:
+    def _settled(self, answers: Iterator[_Answer]) -> Locality:
+        """Return the first answer's node; if it has several, the one that a later answer tells."""
+        first = next(answers, None)
+        if first is None:
+            return self._by_single_node() or UNKNOWN
+        nodes, source = first
+        for other in answers if len(nodes) > 1 else ():
+            if len(nodes & other.nodes) == 1:
+                return Locality(min(nodes & other.nodes), f"{source} by {other.source}")
+        return Locality(min(nodes), source)
+
+    def _answers(self, device: Device) -> Iterator[_Answer]:
+        # NVML has its own view of a machine, KFD one of every machine; ours may be a container.
+        yield from self._by_bus(device.bdf)
+        yield from self._by_nvml(device)
+        yield from self._by_kfd(device)
+
+    def _by_bus(self, bdf: str) -> Iterator[_Answer]:
         directory = pci.directory_of(self._tree, bdf) if bdf else None
-        if directory is None:
-            return None
-        return (
-            self._by_number(directory, "sysfs numa_node")
-            or self._by_local_cpus(directory)
-            or self._by_ancestors(directory)
-        )
+        if directory is not None:
+            yield from self._by_number(directory, "sysfs numa_node")
+            yield from self._by_local_cpus(directory)
+            yield from self._by_ancestors(directory)
 
-    def _by_number(self, directory: str, source: str) -> Locality | None:
+    def _by_number(self, directory: str, source: str) -> Iterator[_Answer]:
         # -1 is "not known", and a node that isn't online tells as little: never node 0 instead.
         number = self._tree.integer(f"{directory}/numa_node")
-        return None if number is None else self._at(number, source)
+        if number is not None:
+            yield from self._at(number, source)
 
-    def _at(self, number: int, source: str) -> Locality | None:
+    def _at(self, number: int, source: str) -> Iterator[_Answer]:
         node = self._nodes.get(number)
-        if node is None:
-            return None
-        if node.cpus:
-            return Locality(node.id, source)
-        nearest = self._nearest_with_cpus(node)
-        if nearest is None:
-            return None
-        return Locality(nearest.id, f"{source} {node.id}, nearest with CPUs")
+        if node is not None and node.cpus:
+            yield _Answer(frozenset({node.id}), source)
+        elif node is not None and (nearest := self._nearest_with_cpus(node)):
+            yield _Answer(nearest, f"{source} {node.id}, nearest with CPUs")
 
-    def _nearest_with_cpus(self, node: NumaNode) -> NumaNode | None:
-        near = [
-            other for other in self._nodes.values() if other.cpus and other.id in node.distances
-        ]
-        return min(near, key=lambda other: (node.distances[other.id], other.id), default=None)
+    def _nearest_with_cpus(self, node: NumaNode) -> frozenset[int]:
+        """Return the nodes with CPUs that are nearest to one without; several may be as near."""
+        near = {
+            other.id: node.distances[other.id]
+            for other in self._nodes.values()
+            if other.cpus and other.id in node.distances
+        }
+        least = min(near.values(), default=0)
+        return frozenset(number for number, distance in near.items() if distance == least)
 
-    def _by_local_cpus(self, directory: str) -> Locality | None:
+    def _by_local_cpus(self, directory: str) -> Iterator[_Answer]:
         for name, read in (
             ("local_cpulist", self._tree.cpu_list),
             ("local_cpus", self._tree.cpu_map),
@@ -96,9 +109,13 @@ class Locator:
             local = read(f"{directory}/{name}")
             if local:
                 # Where the two differ the list is right, even if it tells nothing.
-                node = self._smallest_around(local)
-                return None if node is None else Locality(node.id, f"sysfs {name}")
-        return None
+                yield from self._around(local, f"sysfs {name}")
+                return
+
+    def _around(self, local: CpuSet, source: str) -> Iterator[_Answer]:
+        node = self._smallest_around(local)
+        if node is not None:
+            yield _Answer(frozenset({node.id}), source)
 
     def _smallest_around(self, local: CpuSet) -> NumaNode | None:
         # All CPUs of the machine is what the kernel says of a device whose place it doesn't know.
@@ -108,30 +125,25 @@ class Locator:
         around = [node for node in self._nodes.values() if cpus <= node.cpus]
         return min(around, key=lambda node: (len(node.cpus), node.id), default=None)
 
-    def _by_ancestors(self, directory: str) -> Locality | None:
+    def _by_ancestors(self, directory: str) -> Iterator[_Answer]:
         for parent in self._tree.parents(directory):
-            found = self._by_number(parent, f"sysfs numa_node of {parent.rpartition('/')[2]}")
-            if found:
-                return found
-        return None
+            yield from self._by_number(parent, f"sysfs numa_node of {parent.rpartition('/')[2]}")
 
-    def _by_nvml(self, device: Device) -> Locality | None:
-        node = self._smallest_around(device.cpus)
-        if node is not None:
-            return Locality(node.id, "NVML CPU affinity")
+    def _by_nvml(self, device: Device) -> Iterator[_Answer]:
+        yield from self._around(device.cpus, "NVML CPU affinity")
         # More than one, as of a GPU with memory nodes of its own, tells nothing.
         (number, *others) = sorted(device.nodes) or (-1,)
-        return None if others else self._at(number, "NVML memory affinity")
+        if not others:
+            yield from self._at(number, "NVML memory affinity")
 
-    def _by_kfd(self, device: Device) -> Locality | None:
+    def _by_kfd(self, device: Device) -> Iterator[_Answer]:
         if device.kfd_node is None:
-            return None
+            return
         with_cpus = sorted(node.id for node in self._nodes.values() if node.cpus)
         place = self._kfd.nearest_cpus(device.kfd_node)
         # KFD has no ids of NUMA nodes, only their order; another number of them is another view.
-        if place is None or self._kfd.count_with_cpus != len(with_cpus):
-            return None
-        return Locality(with_cpus[place], "KFD io_links")
+        if place is not None and self._kfd.count_with_cpus == len(with_cpus):
+            yield _Answer(frozenset({with_cpus[place]}), "KFD io_links")
 
     @cached_property
     def _kfd(self) -> "Topology":

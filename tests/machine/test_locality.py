@@ -1,6 +1,8 @@
 """Which node a GPU is local to, and what told it."""
 
+from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -106,6 +108,38 @@ def test_a_node_without_cpus_means_its_nearest_with_cpus(tmp_path: Path) -> None
 
     assert locate(tmp_path / "a", facts) == Locality(1, "sysfs numa_node 4, nearest with CPUs")
     assert locate(tmp_path / "b", facts, "0000:18:00.0").node == 0
+
+
+@pytest.mark.parametrize(
+    ("device", "nvml", "expected"),
+    [
+        (PciDevice(GPU), {}, (0, "")),
+        (PciDevice(GPU, local_cpulist="4-7"), {}, (2, " by sysfs local_cpulist")),
+        (PciDevice(GPU, local_cpulist="2-3"), {}, (0, "")),
+        (PciDevice(GPU, behind="pci0000:10/0000:10:01.0/0000:11:00.0"), {}, (2, " by sysfs numa_node of 0000:10:01.0")),
+        (PciDevice(GPU), {"cpus": CpuSet({4})}, (2, " by NVML CPU affinity")),
+        (PciDevice(GPU), {"nodes": frozenset({2})}, (2, " by NVML memory affinity")),
+        (PciDevice(GPU), {"nodes": frozenset({4})}, (0, "")),
+        (PciDevice(GPU), {"nodes": frozenset({5})}, (2, " by NVML memory affinity 5, nearest with CPUs")),
+        (PciDevice(GPU, local_cpulist="0-1"), {"cpus": CpuSet({4})}, (0, " by sysfs local_cpulist")),
+    ],
+)  # fmt: skip
+def test_of_nodes_as_near_another_source_tells_which(
+    tmp_path: Path, device: PciDevice, nvml: dict[str, Any], expected: tuple[int, str]
+) -> None:
+    """A GPU's own memory is as far from two nodes, of which a source below may name one."""
+    facts = MachineFacts(
+        online="0-7",
+        nodes={0: "0-1", 1: "2-3", 2: "4-7", 4: "", 5: ""},
+        distances={4: "20 40 20 10 40", 5: "30 30 20 40 10"},
+        devices=[replace(device, numa_node=4)],
+    )
+    write_files(tmp_path, {"sys/devices/pci0000:10/0000:10:01.0/numa_node": "2"})
+
+    found = locate_device(tmp_path, facts, Device("nvidia", 0, GPU, **nvml))
+
+    node, by = expected
+    assert found == Locality(node, f"sysfs numa_node 4, nearest with CPUs{by}")
 
 
 def test_a_node_without_cpus_and_distances_tells_nothing(tmp_path: Path) -> None:
