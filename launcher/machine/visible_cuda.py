@@ -131,10 +131,11 @@ def _split(listing: Listing, chosen: Sequence[Device]) -> str:
     slices = [device for device in listing.devices if device.parent and device.parent in uuids]
     if len(slices) <= 1:
         return ""
+    names = [one.uuid for one in slices]
     split = ",".join(sorted({str(device.number) for device in slices}))
     return (
         f"GPU {split} is split into {len(slices)} MIG slices, of which CUDA shows a process one;"
-        f" name those to use: {VARIABLE}={slices[0].uuid},..."
+        f" for a worker on each: --devices {','.join(names)} --virtual-local-rank"
     )
 
 

@@ -222,7 +222,7 @@ def test_slices_that_nobody_named_are_remarked() -> None:
 
     assert remark == (
         "GPU 1 is split into 2 MIG slices, of which CUDA shows a process one;"
-        " name those to use: CUDA_VISIBLE_DEVICES=MIG-a,..."
+        " for a worker on each: --devices MIG-a,MIG-b --virtual-local-rank"
     )
     assert choose(listing, {"CUDA_VISIBLE_DEVICES": "1"}).remark == remark
     assert choose(listing, {"CUDA_VISIBLE_DEVICES": "0"}).remark == ""

@@ -12,6 +12,7 @@ from launcher.domain.plan import NodePlan
 from launcher.errors import UsageError
 from launcher.planning.devices import with_devices
 from launcher.planning.node import plan_node
+from launcher.planning.preparation import preparation_of
 from launcher.planning.ranks import local_size
 from tests.plans import gpu, job, machine, world
 
@@ -70,6 +71,17 @@ def test_the_variable_is_the_vendor_s(
     assert variables(found) == expected
     assert [[gpu.index for gpu in worker.gpus] for worker in found.workers] == [[5], [0]]
     assert [worker.numa_nodes for worker in found.workers] == [(1,), (0,)]
+
+
+def test_the_variable_is_there_before_anything_is_imported() -> None:
+    """Workers are forked from a process that sees the same GPUs."""
+    described = job(devices=("5",), nproc_per_node=1)
+
+    prepared = preparation_of(described, plan(EIGHT, "5"), {})
+
+    assert prepared is not None
+    assert prepared.settled["CUDA_VISIBLE_DEVICES"] == "5"
+    assert "CUDA_VISIBLE_DEVICES" not in prepared.unsettled
 
 
 def test_intel_s_runtime_keeps_the_order_of_the_bus() -> None:

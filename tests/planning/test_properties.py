@@ -93,6 +93,29 @@ def check_room(made: Generated, workers: int, each_has: int | None) -> None:
             assert each.cpus is None
 
 
+def check_near(made: Generated, workers: int, each_has: int | None) -> None:
+    """Idle nodes are given away once and whole, in their package, and leave nobody poorer."""
+    here = made.machine
+    if made.features & {"overlapping nodes", "equal nodes"}:
+        return
+    by_node = place(Wish(NumaBinding.NODE, gpus_per_worker=each_has), here, workers)
+    near = place(Wish(NumaBinding.NEAR, gpus_per_worker=each_has), here, workers)
+    bound = [(node.numa_nodes, found.cpus) for node, found in zip(by_node, near, strict=True)]
+    alone = [(nodes, cpus) for nodes, cpus in bound if cpus and len(nodes) == 1]
+    for (nodes, cpus), (others, their) in combinations(alone, 2):
+        assert nodes == others or not cpus & their
+        assert nodes != others or cpus == their
+    for nodes, cpus in alone:
+        around = CpuSet.union_of(it for it in here.packages if it & _reach(here, nodes))
+        assert cpus <= around
+    used = CpuSet.union_of(found.cpus or () for found in near)
+    owned = {number for found in by_node for number in found.numa_nodes}
+    hidden = len(here.visible) < len(here.sites)
+    for package in here.packages if all(found.cpus for found in near) and not hidden else ():
+        if any(node.id in owned and node.cpus & package for node in here.nodes):
+            assert package & here.allowed <= used
+
+
 def check_spread(made: Generated, workers: int) -> None:
     """Workers without GPUs: moving one to another node never leaves the poorest with more cores."""
     here = replace(made.machine, visible=())
@@ -166,6 +189,12 @@ def test_room(made: Generated, workers: int, gpus_per_worker: int | None) -> Non
     check_room(made, workers, gpus_per_worker)
 
 
+@given(machines(), st.integers(1, 10), PER_WORKER)
+def test_near(made: Generated, workers: int, gpus_per_worker: int | None) -> None:
+    """No core of a package with workers idles, and none is given away twice."""
+    check_near(made, workers, gpus_per_worker)
+
+
 @given(machines(), st.integers(1, 40))
 def test_spread(made: Generated, workers: int) -> None:
     """The worker with the fewest cores has as many as can be."""
@@ -189,4 +218,5 @@ def test_all_of_it_for_long(
     check_nodes(made, at, workers, wish.gpus_per_worker)
     check_division(made, dividing, workers, wish.gpus_per_worker)
     check_room(made, workers, wish.gpus_per_worker)
+    check_near(made, workers, wish.gpus_per_worker)
     check_spread(made, workers)
