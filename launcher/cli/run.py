@@ -41,7 +41,12 @@ def run(argv: Sequence[str], environ: Mapping[str, str], called: str = "clusterr
     except BrokenPipeError:
         # Whoever read our standard output has seen enough.
         return exit_code_of_signal(13)
-    except Exception:  # noqa: BLE001 - the last resort: a bug of ours, and its own exit code
+    except Exception as error:  # noqa: BLE001 - the last resort: a bug of ours, and its own exit code
+        from launcher.cli.limits import limit_behind  # noqa: PLC0415 - only where something fails
+
+        if limit := limit_behind(error):
+            _complain(limit.explain())
+            return limit.exit_code
         import traceback  # noqa: PLC0415 - only a bug needs it
 
         _complain(f"{traceback.format_exc()}clusterrun: error: this is a bug of clusterrun's own")

@@ -48,12 +48,18 @@ def ask_in_child(question: Question | None = None, timeout: float = 10.0) -> str
         timeout: seconds, after which the child is killed.
 
     Returns:
-        "", or half an answer, where NVML is missing or fails; ``HUNG`` where it takes too long.
+        "", or half an answer, where NVML is missing or fails, or no process may be started;
+        ``HUNG`` where it takes too long.
 
     """
     reading, writing = os.pipe()
-    child = _fork(writing, question or _ask_nvml, timeout)
-    os.close(writing)
+    try:
+        child = _fork(writing, question or _ask_nvml, timeout)
+    except OSError:
+        os.close(reading)
+        return ""
+    finally:
+        os.close(writing)
     try:
         answer = _read_until_end(reading, time.monotonic() + timeout)
         return HUNG if answer is None else answer.decode(errors="replace")

@@ -71,7 +71,12 @@ class Lookup:
             self._child = None
 
     def _ask(self, now: float) -> None:
-        self._child = _Child(self.host, self._resolve)
+        try:
+            self._child = _Child(self.host, self._resolve)
+        except OSError as error:
+            # Limits of processes or files, which other jobs may have reached.
+            self._put_off(f"it can't be asked for: {error.strerror}", now)
+            return
         self._epoll.register(self._child.pipe, select.EPOLLIN)
         self.due = now + SECONDS_FOR_AN_ANSWER
 
@@ -83,8 +88,15 @@ class Lookup:
         if answer is None:
             answer = _Answer((), f"no answer within {SECONDS_FOR_AN_ANSWER} s")
         self.addresses = answer.addresses
-        self.trouble = answer.error
-        self.due = float("inf") if self.addresses else now + self._pause
+        if self.addresses:
+            self.trouble, self.due = "", float("inf")
+        else:
+            self._put_off(answer.error, now)
+
+    def _put_off(self, trouble: str, now: float) -> None:
+        """Ask again later, because of ``trouble``."""
+        self.trouble = trouble
+        self.due = now + self._pause
         self._pause = min(2 * self._pause, LONGEST_PAUSE)
 
 
@@ -100,6 +112,9 @@ class _Child:
             self._pid = os.fork()
             if self._pid == 0:
                 _answer_and_exit(host, resolve, write, parent)
+        except OSError:
+            os.close(self.pipe)
+            raise
         finally:
             signal.pthread_sigmask(signal.SIG_SETMASK, mask)
             os.close(write)

@@ -1,5 +1,6 @@
 """The agent's half of the fork server: starts it, asks it for workers, hears what becomes of them."""
 
+import errno
 import os
 import signal
 import socket
@@ -27,6 +28,7 @@ from launcher.domain.ranks import LocalRank
 from launcher.errors import InternalError, MachineError, UsageError
 from launcher.workers.channel import Channel, Message
 from launcher.workers.ended import how_it_ended, signal_of
+from launcher.workers.forking import no_process
 
 SERVER_FILE = Path(__file__).parent / "fork_server" / "__main__.py"
 AGENT_FD = 3
@@ -74,6 +76,7 @@ class ForkServer:
 
         Raises:
             UsageError: ``python`` can't be executed.
+            MachineError: there may be no more processes.
 
         """
         ours, theirs = socket.socketpair()
@@ -87,9 +90,7 @@ class ForkServer:
             )
         except OSError as error:
             ours.close()
-            raise UsageError(
-                f"{python}: {error.strerror}", "name an interpreter with --python"
-            ) from error
+            raise _not_executed(python, error) from error
         finally:
             signal.pthread_sigmask(signal.SIG_SETMASK, mask)
             theirs.close()
@@ -305,6 +306,15 @@ def _execute(command: list[str], environment: Mapping[str, str], theirs: int) ->
     finally:
         os.close(stdin)
         os.close(stdout)
+
+
+def _not_executed(python: str, error: OSError) -> Exception:
+    """Return what ``error`` means: a limit of this machine, or a wrong path."""
+    if error.errno in (errno.EAGAIN, errno.ENOMEM):
+        return no_process(error)
+    if error.errno in (errno.EMFILE, errno.ENFILE):
+        return error
+    return UsageError(f"{python}: {error.strerror}", "name an interpreter with --python")
 
 
 def _event(message: Message, now: float) -> Event:

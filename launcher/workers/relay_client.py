@@ -23,6 +23,7 @@ from launcher.domain.stacks import StackGroup, grouped
 from launcher.errors import ExitCode
 from launcher.workers.channel import Channel, Message
 from launcher.workers.ended import how_it_ended, signal_of
+from launcher.workers.forking import fork
 from launcher.workers.outlets import Destination, Screen, WorkerOutput
 
 Told = OutputEnded | OutputClosed | StacksCollected | WorkersStill | WorkersMove
@@ -47,13 +48,17 @@ class Relay:
         Args:
             screen: where output goes; the descriptors must stay open for this call only.
             scratch: a directory that the relay removes at its own end, however the agent ends.
+
+        Raises:
+            MachineError: there may be no more processes.
+
         """
         ours, theirs = socket.socketpair()
         # A signal between the fork and the relay's own dispositions would run our handlers there,
         # and write to the wakeup descriptor that it shares with us.
         mask = signal.pthread_sigmask(signal.SIG_BLOCK, signal.valid_signals())
         try:
-            pid = os.fork()
+            pid = fork()
             if pid == 0:
                 _live_as_relay(theirs, screen, scratch)
         finally:

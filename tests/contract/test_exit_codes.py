@@ -373,3 +373,22 @@ def test_a_failing_rank_prints_its_traceback_to_the_end(clusterrun: Launcher) ->
     assert f"clusterrun: rank 0 on {HOST} failed: ValueError: the cause\n" in ended.err
     assert "\n    ValueError: the cause\n" in ended.err
     assert "\n  rank 1: failed too, exit code 1: KeyError: 'a consequence'\n" in ended.err
+
+
+@pytest.mark.needs("prlimit")
+def test_a_limit_of_open_files_is_named(clusterrun: Launcher) -> None:
+    """It is no bug of ours, and the worker that was there already is gone."""
+    job = clusterrun.script(
+        "import time; time.sleep(60)", workers=4, around=("prlimit", "--nofile=16")
+    )
+
+    ended = job.ended()
+
+    assert ended.code == 3
+    assert ended.err.endswith(
+        "clusterrun: error: too many open files: this process may have 16 (ulimit -n)\n"
+        "  raise the limit: ulimit -n 4096; Docker has --ulimit nofile=4096,"
+        " systemd LimitNOFILE=4096\n"
+    )
+    assert "Traceback" not in ended.err
+    assert job.left() == []

@@ -482,9 +482,12 @@ READS_ALL = (
 
 
 @pytest.mark.needs("root", "setpriv", "prlimit")
-def test_too_many_processes(clusterrun: Launcher) -> None:
-    """One line names the limit."""
-    around: Sequence[str] = (*WITHOUT_RIGHTS, *READS_ALL, "prlimit", "--nproc=6", "--")
+@pytest.mark.parametrize(
+    ("limit", "code"), [(6, 126), (2, 3), (1, 3)], ids=["worker", "relay", "fork server"]
+)
+def test_too_many_processes(clusterrun: Launcher, limit: int, code: int) -> None:
+    """One line names the limit, whichever process it was that could not be started."""
+    around: Sequence[str] = (*WITHOUT_RIGHTS, *READS_ALL, "prlimit", f"--nproc={limit}", "--")
     with tempfile.TemporaryDirectory() as folder:
         Path(folder).chmod(0o755)
         script = Path(folder, "train.py")
@@ -494,8 +497,9 @@ def test_too_many_processes(clusterrun: Launcher) -> None:
             *("--python", SYSTEM_PYTHON, str(script)), workers=8, around=around
         ).ended()
 
-    assert ended.code == 126
-    assert "too many processes: the user's limit is 6 (ulimit -u)" in ended.err
+    assert ended.code == code
+    assert f"too many processes: the user's limit is {limit} (ulimit -u)" in ended.err
+    assert "Traceback" not in ended.err
 
 
 def test_a_python_that_ends_wrongly_is_found_out(clusterrun: Launcher) -> None:

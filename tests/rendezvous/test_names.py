@@ -2,6 +2,7 @@
 
 import fcntl
 import os
+import resource
 import select
 import socket
 import time
@@ -171,3 +172,21 @@ def test_addresses_that_are_of_no_use_are_asked_for_anew(epoll: select.epoll) ->
     assert lookup.addresses == ()
     assert numeric.addresses != ()
     assert answered(lookup, epoll).addresses == ADDRESSES
+
+
+def test_a_limit_of_open_files_is_a_trouble(epoll: select.epoll) -> None:
+    """It may have been another job's doing: the question is put again."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (3, hard))
+    try:
+        lookup = Lookup("gpu-01", epoll, 0.0, lambda _: ADDRESSES)
+    finally:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
+    trouble, due = lookup.trouble, lookup.due
+    lookup.turn(due)
+    lookup.trouble = ""
+
+    assert trouble == "it can't be asked for: Too many open files"
+    assert due < 1
+    assert answered(lookup, epoll).addresses == ADDRESSES
+    assert children() == []

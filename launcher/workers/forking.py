@@ -1,0 +1,24 @@
+"""Forks of the agent, which the kernel may refuse."""
+
+import os
+
+from launcher.errors import MachineError
+from launcher.workers.fork_server.fork_limits import why_no_fork
+
+
+def fork() -> int:
+    """Return what ``os.fork`` does.
+
+    Raises:
+        MachineError: there may be no more processes; it names the limit.
+
+    """
+    try:
+        return os.fork()
+    except OSError as error:
+        raise no_process(error) from error
+
+
+def no_process(error: OSError) -> MachineError:
+    """Return why ``error`` stands in the way of another process, for the user."""
+    return MachineError(why_no_fork(error), "raise the limit, or end processes that count for it")

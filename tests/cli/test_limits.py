@@ -1,0 +1,36 @@
+"""Limits that ended us."""
+
+import errno
+import resource
+
+import pytest
+
+from launcher.cli.limits import limit_behind
+from launcher.errors import ExitCode, InternalError
+
+
+@pytest.mark.parametrize(
+    ("error", "text"),
+    [
+        (OSError(errno.EMFILE, "Too many open files"), "this process may have {} (ulimit -n)"),
+        (OSError(errno.ENFILE, "Too many open files"), "(sysctl fs.file-max)"),
+        (OSError(errno.ENOMEM, "Cannot allocate memory"), "there is not enough memory"),
+        (MemoryError(), "there is not enough memory"),
+    ],
+)
+def test_a_limit_is_named_with_its_value(error: Exception, text: str) -> None:
+    """Even where another error came of it."""
+    last = InternalError("what came of it")
+    last.__context__ = error
+    soft, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
+
+    for found in (limit_behind(error), limit_behind(last)):
+        assert found is not None
+        assert found.exit_code == ExitCode.MACHINE
+        assert text.format(soft) in found.message
+
+
+def test_what_is_no_limit_is_none() -> None:
+    """A bug of ours stays one."""
+    assert limit_behind(OSError(errno.EBADF, "Bad file descriptor")) is None
+    assert limit_behind(BlockingIOError(errno.EAGAIN, "Resource temporarily unavailable")) is None
