@@ -27,6 +27,11 @@ OPTIONAL = {
 }
 
 
+SHORT_WITH_VALUES = {
+    f"-{option.short}" for option in OPTIONS if option.short and option.kind is Kind.VALUE
+}
+
+
 class CommandLine(NamedTuple):
     """What was typed: flags by name in snake_case, and the words from SCRIPT on."""
 
@@ -99,9 +104,14 @@ def _answer(given: Mapping[str, str], called: str) -> Answer | None:
 def _with_values(argv: Sequence[str], full: Callable[[str], str]) -> list[str]:
     """Return as many words, those that may have a value behind ``=`` with one.
 
-    Without it click would take the next word for the value, and that is the script.
+    Without it click would take the next word for the value, and that is the script. Of ``-t=3`` it
+    would take the ``=`` for a part of the value, which argparse does not.
     """
-    return [f"{word}={ALONE}" if _is_alone(word, full) else word for word in argv]
+    return [f"{word}={ALONE}" if _is_alone(word, full) else _without_equals(word) for word in argv]
+
+
+def _without_equals(word: str) -> str:
+    return word[:2] + word[3:] if word[2:3] == "=" and word[:2] in SHORT_WITH_VALUES else word
 
 
 def _is_alone(word: str, full: Callable[[str], str]) -> bool:

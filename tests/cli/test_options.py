@@ -24,6 +24,7 @@ from launcher.sources.said import Flags, Given
         ("--rdzv_id 7 train.py", {"rdzv_id": "7"}, "train.py"),
         ("--env A=1 --env=B=2 train.py", {"env": ("A=1", "B=2")}, "train.py"),
         ("-m pkg.train --lr 1", {"module": True}, "pkg.train --lr 1"),
+        ("-t=3 -r0:3 train.py -t=3", {"tee": "3", "redirects": "0:3"}, "train.py -t=3"),
         ("-vm pkg.train", {"module": True, "verbose": True}, "pkg.train"),
         ("--no-python ls -l", {"no_python": True}, "ls -l"),
         ("--dry train.py", {"dry_run": True}, "train.py"),
