@@ -78,6 +78,7 @@ def job(**values: Any) -> JobSpec:  # noqa: ANN401 - as the fields of JobSpec
         "workerlog": False,
         "events": None,
         "program": SCRIPT,
+        "as_torchrun": False,
     }
     env = {name: Fact(value, "--env") for name, value in values.pop("env", {}).items()}
     facts = {

@@ -251,6 +251,9 @@ class JobSpec(Struct, frozen=True):
     events: Fact[str | None]
     """The file that tells machines what happens; ``%n`` in it stands for the node's rank."""
     program: Fact[Program]
+    as_torchrun: Fact[bool]
+    """No flag, the name by which clusterrun was called: what no flag says is then as torchrun does
+    it, OMP_NUM_THREADS and the names of log files."""
 
     @property
     def agents(self) -> int:

@@ -70,12 +70,12 @@ def job_variables(
     Args:
         job: the job, whose own ``env`` is part of it.
         before: the environment as the user made it; what is in there stays.
-        threads: OMP_NUM_THREADS.
+        threads: OMP_NUM_THREADS, unless it is torchrun's.
         world: what all nodes call this job, and how they reach each other.
 
     """
     suggested = {
-        "OMP_NUM_THREADS": str(threads),
+        **_threads(job, threads, world),
         "TORCH_NCCL_ASYNC_ERROR_HANDLING": "1",
         _SIGNALS: job.signals_to_handle.value,
         **(dict.fromkeys(INTERFACE_VARIABLES, world.interface) if world.interface else {}),
@@ -90,6 +90,13 @@ def job_variables(
         # True would make rank 0 wait for a store that nobody serves.
         "TORCHELASTIC_USE_AGENT_STORE": "False",
     }
+
+
+def _threads(job: JobSpec, threads: int, world: World) -> dict[str, str]:
+    if not job.as_torchrun.value:
+        return {"OMP_NUM_THREADS": str(threads)}
+    # torchrun leaves a single worker alone (torch/distributed/run.py of 2.13).
+    return {"OMP_NUM_THREADS": "1"} if world.local_size > 1 else {}
 
 
 def worker_variables(

@@ -34,7 +34,7 @@ SELDOM_TOLD = (
     *("tasks", "hosts", "port_candidates", "numa_node", "unclear", "base_port"),
     *("numa_memory", "numa_map", "numa_strict"),
     *("devices", "gpus_per_worker", "gpu_per_rank", "virtual_local_rank"),
-    *("role", "signals_to_handle", "pass_local_rank", "stdin_rank"),
+    *("role", "signals_to_handle", "pass_local_rank", "stdin_rank", "as_torchrun"),
 )
 """Rows that are left out where nobody says anything, which is nearly always."""
 

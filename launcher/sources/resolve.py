@@ -45,7 +45,7 @@ from launcher.sources.said import (
 )
 from launcher.sources.shape import Shape, find_shape
 from launcher.sources.token import find_token, token_of_job
-from launcher.sources.torchrun_lines import translate
+from launcher.sources.torchrun_lines import called_as_torchrun, translate
 from launcher.sources.typed import Typed
 
 ValueT = TypeVar("ValueT")
@@ -261,6 +261,7 @@ def _job(
         log_line_prefix_template=find_prefix(sources, around.variables, around.process.called),
         events=_expect_no_folder(settle(options.EVENTS, sources)),
         program=program,
+        as_torchrun=called_as_torchrun(around.process.called),
     )
 
 

@@ -23,6 +23,7 @@ DEFAULTS: Said = {
         ("gpus_per_worker", "0"),
         ("start_method", "spawn"),
         ("shutdown_timeout", "30"),
+        ("no_fail_fast", "true"),
         ("rdzv_backend", "static"),
     )
 }
@@ -70,6 +71,12 @@ def translate(sources: Sequence[Said], environ: Mapping[str, str], *, called: st
         warnings += _ignored_by_c10d(said)
         said = _c10d(said)
     return Translated((*said, _node_zero_by_address(said)), tuple(warnings))
+
+
+def called_as_torchrun(called: str) -> Fact[bool]:
+    """Return whether ``called`` is its name."""
+    is_so = called == TORCHRUN
+    return Fact(is_so, ORIGIN if is_so else "default")
 
 
 def default_workers(called: str) -> Fact[int | WorkerCount]:

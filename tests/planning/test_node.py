@@ -125,6 +125,19 @@ def test_what_the_user_has_set_stays(name: str) -> None:
     assert plan(job(), environ={name: "7"}, unset=(name,)).env[name] != "7"
 
 
+@pytest.mark.parametrize(
+    ("workers", "environ", "threads"),
+    [(2, {}, "1"), (1, {}, None), (2, {"OMP_NUM_THREADS": "7"}, None)],
+)
+def test_as_torchrun_threads_are_its_own(
+    workers: int, environ: Mapping[str, str], threads: str | None
+) -> None:
+    """One for each of several workers; a single one, and what the user has set, are left alone."""
+    found = plan(job(as_torchrun=True), size=workers, environ=environ)
+
+    assert found.env.get("OMP_NUM_THREADS") == threads
+
+
 def test_env_of_the_job_beats_what_is_inherited() -> None:
     """It is set for all workers and for the fork server."""
     found = plan(job(env={"LR": "1"}), environ={"LR": "2", "OTHER": "3"})

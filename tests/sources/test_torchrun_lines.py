@@ -206,7 +206,7 @@ def test_torchs_own_variable_for_the_grace() -> None:
 
 
 def test_as_torchrun_defaults_are_torchruns() -> None:
-    """One worker, no binding, an interpreter for each, 30 s; an endpoint is the master's."""
+    """One worker, no binding, an interpreter for each, 30 s, each restart; an endpoint is the master's."""
     flags = {"nnodes": "2", "rdzv_endpoint": "n0:1"}
 
     job = describe("train.py", flags=flags, process=TORCHRUN).job
@@ -216,6 +216,9 @@ def test_as_torchrun_defaults_are_torchruns() -> None:
     assert job.gpus_per_worker == Fact(0, "torchrun's default")
     assert job.start_method == Fact(StartMethod.SPAWN, "torchrun's default")
     assert job.shutdown_timeout == Fact(30.0, "torchrun's default")
+    assert job.no_fail_fast == Fact(value=True, origin="torchrun's default")
+    assert job.as_torchrun == Fact(value=True, origin="torchrun's default")
+    assert not describe("train.py").job.as_torchrun.value
     assert (job.master_addr.value, job.master_port.value) == ("n0", 1)
 
 
