@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import sys
 import time
 from collections.abc import Mapping
@@ -211,7 +212,9 @@ def _versions(job: JobSpec) -> Mapping[str, str]:
 def _routes(job: JobSpec, run_id: str) -> Routes:
     if job.log_dir.value is None:
         return Routes(job, None)
-    return Routes(job, LogLayout(Path(job.log_dir.value).absolute(), run_id, job.workerlog.value))
+    folder = Path(job.log_dir.value).absolute()
+    torchrun_folder = f"{run_id}_{os.urandom(4).hex()}" if job.as_torchrun.value else ""
+    return Routes(job, LogLayout(folder, run_id, job.workerlog.value, torchrun_folder))
 
 
 def _screen(job: JobSpec, workers: int, environ: Mapping[str, str]) -> Screen:

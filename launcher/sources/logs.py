@@ -24,12 +24,11 @@ NAMES_IN_PREFIXES = ("rank", "local_rank", "role_name", "host", "node_rank")
 
 WANT_FILES: tuple[Option[object], ...] = (
     options.REDIRECTS,
-    options.TEE,
     options.DUPLICATE_STDOUT_FILTERS,
     options.DUPLICATE_STDERR_FILTERS,
     options.WORKERLOG,
 )
-"""Options that say what is written to files, but not where."""
+"""Options that say what is written to files, but not where. --tee prints all that it has written."""
 
 
 def find_log_dir(sources: Sequence[Said]) -> Fact[str | None]:
@@ -59,9 +58,10 @@ def where_logs_go(job: JobSpec) -> Iterator[str]:
     """Yield a line that says where log files are, if the user named no place for them."""
     asked_by = {getattr(job, option.name).origin for option in WANT_FILES} - {"default"}
     if job.log_dir.value == DEFAULT_FOLDER and job.log_dir.origin in asked_by:
+        latest = "" if job.as_torchrun.value else f"; {DEFAULT_FOLDER}/latest is the last run"
         yield (
             f"{job.log_dir.origin} without --log-dir: log files are written below"
-            f" {DEFAULT_FOLDER}; {DEFAULT_FOLDER}/latest is the last run"
+            f" {DEFAULT_FOLDER}{latest}"
         )
 
 

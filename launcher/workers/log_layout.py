@@ -1,4 +1,7 @@
-"""Where a job's output is kept: DIR/RUN/attempt-A/HOST-N/rank-R.out and .err, or one rank-R.log."""
+"""Where a job's output is kept: DIR/RUN/attempt-A/HOST-N/rank-R.out and .err, or one rank-R.log.
+
+As torchrun has it: DIR/RUN_RANDOM/attempt_A/LOCALRANK/stdout.log and stderr.log.
+"""
 
 from pathlib import Path
 
@@ -14,6 +17,8 @@ class LogLayout(Struct, frozen=True):
     run_id: str
     one_file: bool = False
     """Both streams of a worker go to one file, which ``workerlog`` leads to."""
+    torchrun_folder: str = ""
+    """RUN_RANDOM, another one for each node and run; "" where the layout is ours."""
 
     @property
     def run(self) -> Path:
@@ -23,6 +28,10 @@ class LogLayout(Struct, frozen=True):
     def files(self, plan: NodePlan, worker: WorkerPlan) -> tuple[Path, Path]:
         """Return a worker's files for standard output and standard error."""
         folder = self._folder(plan)
+        if self.torchrun_folder:
+            folder /= str(worker.local_rank)
+            out = folder / "stdout.log"
+            return out, out if self.one_file else folder / "stderr.log"
         if self.one_file:
             return (folder / f"rank-{worker.rank}.log",) * 2
         return folder / f"rank-{worker.rank}.out", folder / f"rank-{worker.rank}.err"
@@ -37,4 +46,6 @@ class LogLayout(Struct, frozen=True):
         return self.directory / f"workerlog.{local_rank}"
 
     def _folder(self, plan: NodePlan) -> Path:
+        if self.torchrun_folder:
+            return self.directory / self.torchrun_folder / f"attempt_{plan.world.attempt}"
         return self.run / f"attempt-{plan.world.attempt}" / f"{plan.host}-{plan.world.node_rank}"

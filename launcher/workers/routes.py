@@ -104,7 +104,9 @@ class Routes(Struct, frozen=True):
         if self.logs is None:
             return
         # Only now: a run that could not start leaves the link on the one before it.
-        if plan.world.attempt == 0 and plan.world.node_rank == 0:
+        first = plan.world.attempt == 0 and plan.world.node_rank == 0
+        # Whoever looks for torchrun's files takes each folder for a run.
+        if first and not self.logs.torchrun_folder:
             yield self.logs.directory / "latest", self.logs.run_id
         for worker in plan.workers if self.logs.one_file else ():
             log, _ = self.logs.files(plan, worker)

@@ -143,16 +143,61 @@ def test_without_a_folder_there_is_one_that_is_found(clusterrun: Launcher) -> No
     """In the current folder, and said; nothing is left in /tmp."""
     scratch = clusterrun.folder / "tmp"
     scratch.mkdir()
-    job = clusterrun.script("print('hello')", "-t1", workers=1, environ={"TMPDIR": str(scratch)})
+    job = clusterrun.script("print('hello')", "-r1", workers=1, environ={"TMPDIR": str(scratch)})
 
     ended = job.ended()
 
     written = "log files are written below clusterrun-logs; clusterrun-logs/latest is the last run"
-    assert ended == (0, "hello\n", f"clusterrun: --tee without --log-dir: {written}\n")
+    assert ended == (0, "", f"clusterrun: --redirects without --log-dir: {written}\n")
     host = os.uname().nodename
     log = clusterrun.folder / f"clusterrun-logs/latest/attempt-0/{host}-0/rank-0.out"
     assert log.read_text() == "hello\n"
     assert list(scratch.iterdir()) == []
+
+
+def test_tee_without_a_folder_prints_and_leaves_nothing(torchrun: Launcher) -> None:
+    """Torchrun writes to a folder in /tmp of which nobody hears, to read the lines from there."""
+    scratch = torchrun.folder / "tmp"
+    scratch.mkdir()
+    before = sorted(torchrun.folder.iterdir())
+    environ = {"TMPDIR": str(scratch)}
+
+    ended = torchrun.script("print('hello')", "--nproc=2", "--tee=3", environ=environ).ended()
+
+    assert (ended.code, sorted(ended.out.splitlines()), ended.err) == (
+        0,
+        ["[default0]:hello", "[default1]:hello"],
+        "",
+    )
+    made = set(torchrun.folder.iterdir()) - set(before)
+    assert {path.suffix for path in made} == {".py"}
+    assert list(scratch.iterdir()) == []
+
+
+def test_as_torchrun_its_files_have_their_names(tmp_path: Path, torchrun: Launcher) -> None:
+    """Programs that read them look for attempt_A/LOCALRANK/stdout.log one folder below."""
+    script, theirs, ours = tmp_path / "program.sh", tmp_path / "theirs", tmp_path / "ours"
+    script.write_text(f"#!/bin/sh\n{PROGRAM}")
+    script.chmod(0o755)
+    options = ("--nproc-per-node=2", "--rdzv-id=7", "--tee=3", "-r=0:3", "--no-python", str(script))
+    filters = "--duplicate-stdout-filters=loss"
+
+    run([TORCHRUN, "--master-port=0", f"--log-dir={theirs}", filters, *options])
+    ended = torchrun.command(f"--log-dir={ours}", filters, *options).ended()
+
+    assert ended.code == 0, ended.err
+    assert files_of(ours, "7_*/attempt_0/*/std*.log") == files_of(
+        theirs, "7_*/attempt_0/*/std*.log"
+    )
+    assert len(files_of(ours, "*/attempt_0/?/std*.log")) == 4
+    (filtered,) = ours.glob("7_*/attempt_0/filtered_stdout.log")
+    assert len(filtered.read_text().splitlines()) == 2
+    assert len(list(ours.iterdir())) == 1
+
+
+def files_of(folder: Path, pattern: str) -> dict[str, str]:
+    """Return the texts of files by the last two parts of their paths."""
+    return {"/".join(path.parts[-2:]): path.read_text() for path in folder.glob(pattern)}
 
 
 @pytest.mark.parametrize(

@@ -21,7 +21,8 @@ PREFIX = "TORCHELASTIC_LOG_LINE_PREFIX_TEMPLATE"
     [
         ({}, None, "default"),
         ({"log_dir": "logs", "tee": "3"}, "logs", "--log-dir"),
-        ({"tee": "3"}, "clusterrun-logs", "--tee"),
+        ({"tee": "3"}, None, "default"),
+        ({"tee": "0:1", "redirects": "3"}, "clusterrun-logs", "--redirects"),
         ({"redirects": "0:1"}, "clusterrun-logs", "--redirects"),
         ({"redirects": "0", "tee": "0:0,1:0"}, None, "default"),
         ({"duplicate_stdout_filters": "loss"}, "clusterrun-logs", "--duplicate-stdout-filters"),
@@ -41,9 +42,9 @@ def test_the_folder_for_log_files(flags: Flags, place: str | None, origin: str) 
 
 def test_a_dry_run_writes_nothing() -> None:
     """The folder stands among the values, with its origin."""
-    resolved = describe("train.py", flags={"dry_run": True}, environ={"PET_TEE": "3"})
+    resolved = describe("train.py", flags={"dry_run": True}, environ={"PET_REDIRECTS": "3"})
 
-    assert resolved.job.log_dir == Fact("clusterrun-logs", "PET_TEE")
+    assert resolved.job.log_dir == Fact("clusterrun-logs", "PET_REDIRECTS")
     assert resolved.warnings == ()
 
 
@@ -51,7 +52,7 @@ def test_the_same_folder_by_ones_own_choice() -> None:
     """Then there is nothing to tell."""
     environ = {"CLUSTERRUN_LOG_DIR": "clusterrun-logs"}
 
-    assert describe("train.py", flags={"tee": "3"}, environ=environ).warnings == ()
+    assert describe("train.py", flags={"redirects": "3"}, environ=environ).warnings == ()
 
 
 @pytest.mark.parametrize(

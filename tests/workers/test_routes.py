@@ -209,6 +209,8 @@ def test_the_link_to_the_last_run_is_node_0s() -> None:
     assert list(routes.links(plan(node_rank=NodeRank(1)))) == []
     assert list(routes.links(plan(node_rank=NodeRank(0), attempt=1))) == []
     assert list(Routes(job(), None).links(plan())) == []
+    as_torchrun = replace(LOGS, torchrun_folder="run-7_00c0ffee")
+    assert list(Routes(job(), as_torchrun).links(plan(node_rank=NodeRank(0)))) == []
 
 
 def test_links_by_device() -> None:
