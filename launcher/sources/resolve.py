@@ -4,7 +4,7 @@ Flags > CLUSTERRUN_* > PET_* > the job file > what the cluster says > defaults.
 """
 
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -173,11 +173,7 @@ def resolve(
             *strange_variables(inherited),
             *translated.warnings,
             *shape.warnings,
-            *_python_warnings(job, around),
-            *unknown_in_prefix(job.log_line_prefix_template),
-            *(() if dry_run.value else where_logs_go(job)),
-            # Who writes -- behind the script knows whose these are.
-            *(() if _ends_options(typed) else misplaced_options(job.program.value)),
+            *_job_warnings(job, around, is_dry=dry_run.value),
         ),
         dry_run=dry_run.value,
         as_json=_only_with(dry_run.value, settle(options.JSON, sources), *DRY).value,
@@ -280,10 +276,15 @@ def _program(
     return find_program(words, manner, _search_path(env, around))
 
 
-def _python_warnings(job: JobSpec, around: Surroundings) -> tuple[str, ...]:
-    is_used = job.program.value.kind is not ProgramKind.EXECUTABLE
-    warning = another_is_active(job.python, around.variables) if is_used else ""
-    return (warning,) if warning else ()
+def _job_warnings(job: JobSpec, around: Surroundings, *, is_dry: bool) -> Iterator[str]:
+    if job.program.value.kind is not ProgramKind.EXECUTABLE:
+        yield from another_is_active(job.python, around.variables)
+    yield from unknown_in_prefix(job.log_line_prefix_template)
+    if not is_dry:
+        yield from where_logs_go(job)
+    # Who writes -- behind the script knows whose these are.
+    if not _ends_options(around.typed):
+        yield from misplaced_options(job.program.value)
 
 
 def _search_path(env: Mapping[str, Fact[str]], around: Surroundings) -> str:
