@@ -1,6 +1,8 @@
 """Programs that the job names: found as the shell finds them, along the job's own PATH."""
 
 import os
+from collections.abc import Iterator, Mapping
+from pathlib import Path
 
 from launcher.domain.facts import Fact
 from launcher.errors import UsageError
@@ -33,6 +35,20 @@ def find_interpreter(python: Fact[str], search_path: str) -> Fact[str]:
     raise UsageError(
         f"{python.origin}: {_why_not_executable(python.value)}", _interpreter_hint(python.value)
     )
+
+
+def another_environment(python: Fact[str], variables: Mapping[str, str]) -> Iterator[str]:
+    """Yield a warning if workers run on clusterrun's ``python`` and not on the active one's."""
+    active = variables.get("VIRTUAL_ENV", "")
+    its_python = f"{active}/bin/python"
+    if not active or python.origin != "default" or not is_executable(its_python):
+        return
+    # bin/python is a link: the folder tells environments apart, not what it leads to.
+    if Path(python.value).parent.parent.resolve() != Path(active).resolve():
+        yield (
+            f"workers run on {python.value}, where clusterrun is installed; the active environment"
+            f" (VIRTUAL_ENV) is {active}: --python {its_python} uses it"
+        )
 
 
 def expect_program(name: str, where: str, search_path: str) -> None:

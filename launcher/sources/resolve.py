@@ -16,9 +16,8 @@ from launcher.domain.facts import Fact
 from launcher.domain.job import JobSpec, Program, ProgramKind, StartMethod
 from launcher.errors import UsageError
 from launcher.sources import options, torchrun_options
-from launcher.sources.active_environment import another_is_active
 from launcher.sources.clusters.cluster import Surroundings
-from launcher.sources.executables import find_interpreter
+from launcher.sources.executables import another_environment, find_interpreter
 from launcher.sources.files import FileKind, kind_of
 from launcher.sources.host_options import DEVICES
 from launcher.sources.logs import find_log_dir, find_prefix, unknown_in_prefix, where_logs_go
@@ -278,7 +277,7 @@ def _program(
 
 def _job_warnings(job: JobSpec, around: Surroundings, *, is_dry: bool) -> Iterator[str]:
     if job.program.value.kind is not ProgramKind.EXECUTABLE:
-        yield from another_is_active(job.python, around.variables)
+        yield from another_environment(job.python, around.variables)
     yield from unknown_in_prefix(job.log_line_prefix_template)
     if not is_dry:
         yield from where_logs_go(job)
