@@ -157,7 +157,7 @@ class WorkerGroup:
         self.say(text)
         if (logs := self._routes.logs) is not None:
             when = time.strftime("%Y-%m-%d %H:%M:%S UTC", time.gmtime())
-            path = logs.run / f"attempt-{self._attempt}" / "stacks.txt"
+            path = logs.attempt(self._attempt) / "stacks.txt"
             self.record(path, f"{when}\n{text}")
 
     def _watch(self, seconds: float) -> None:

@@ -22,8 +22,12 @@ class LogLayout(Struct, frozen=True):
 
     @property
     def run(self) -> Path:
-        """The folder of this run; ``directory/latest`` is a link to it."""
-        return self.directory / self.run_id
+        """The folder of this run; where the layout is ours, ``directory/latest`` is a link to it."""
+        return self.directory / (self.torchrun_folder or self.run_id)
+
+    def attempt(self, number: int) -> Path:
+        """Return the folder of one attempt."""
+        return self.run / f"attempt{'_' if self.torchrun_folder else '-'}{number}"
 
     def files(self, plan: NodePlan, worker: WorkerPlan) -> tuple[Path, Path]:
         """Return a worker's files for standard output and standard error."""
@@ -46,6 +50,6 @@ class LogLayout(Struct, frozen=True):
         return self.directory / f"workerlog.{local_rank}"
 
     def _folder(self, plan: NodePlan) -> Path:
-        if self.torchrun_folder:
-            return self.directory / self.torchrun_folder / f"attempt_{plan.world.attempt}"
-        return self.run / f"attempt-{plan.world.attempt}" / f"{plan.host}-{plan.world.node_rank}"
+        attempt = self.attempt(plan.world.attempt)
+        # torchrun's is this node's own already.
+        return attempt if self.torchrun_folder else attempt / f"{plan.host}-{plan.world.node_rank}"

@@ -106,6 +106,7 @@ process = ThisProcess(host="node7", cpus=8, python=sys.executable, run_id="x")
 resolve(line.flags, line.words, {}, process)
 late = {"ClusterShell", "difflib", "yaml", "shlex", "importlib.metadata", "launcher.cli.help"}
 late |= {"launcher.cli.completion", "launcher.cli.habits", "launcher.sources.foreign_options"}
+late.add("launcher.sources.missing_scripts")
 print(*sorted(late & set(sys.modules)))
 print(*(name for name in sys.modules if name == "click.shell_completion"))
 """

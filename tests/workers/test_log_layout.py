@@ -31,6 +31,7 @@ def test_as_torchrun_names_them() -> None:
     out, err = folder / "1/stdout.log", folder / "1/stderr.log"
     assert layout.files(later, worker_of(1)) == (out, err)
     assert replace(layout, one_file=True).files(later, worker_of(1)) == (out, out)
+    assert layout.attempt(2) == folder
     assert layout.filtered_files(later)[0] == folder / "filtered_stdout.log"
 
 
