@@ -885,3 +885,25 @@ def test_a_script_that_is_broken_between_attempts(installed: Installed) -> None:
 
     assert (ended.code, ended.out) == (1, "first\n")
     assert "SyntaxError" in ended.err
+
+
+@pytest.mark.long
+def test_a_long_import_is_not_silent(clusterrun: Launcher) -> None:
+    """Somebody who sees nothing for ten seconds is told what is done, and what to type."""
+    modules = clusterrun.folder / "modules"
+    modules.mkdir()
+    (modules / "slow.py").write_text("import time; time.sleep(13)\n")
+
+    ended = clusterrun.script(
+        "import slow; print('done')",
+        *("--preload", "slow"),
+        workers=2,
+        environ={"PYTHONPATH": str(modules)},
+    ).ended()
+
+    assert ended.code == 0, ended.err
+    assert re.fullmatch(
+        r"clusterrun: importing slow before workers are forked, for 1\d s now"
+        r" \(--preload none leaves that to each worker\)\n",
+        ended.err,
+    )

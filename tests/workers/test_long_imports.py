@@ -1,10 +1,15 @@
 """Importing before a fork may take long, and is not silent then."""
 
+import select
+import socket
+
+from launcher.workers.channel import Channel
 from launcher.workers.fork_server.preparation import (
     SECONDS_BETWEEN_NOTICES,
     SECONDS_TO_FIRST_NOTICE,
     Notice,
 )
+from launcher.workers.fork_server_client import ForkServer
 
 
 def test_when_people_are_told_what_is_imported() -> None:
@@ -17,3 +22,19 @@ def test_when_people_are_told_what_is_imported() -> None:
     ]
 
     assert due == [False, True, False, True]
+
+
+def test_the_agent_hears_of_it() -> None:
+    """With the module's name and the seconds so far; it is no event of a worker."""
+    ours, theirs = (Channel(sock) for sock in socket.socketpair())
+    fork_server = ForkServer(ours, pid=0, mask=frozenset(), python="python")
+    heard: list[tuple[str, float]] = []
+    fork_server.importing = lambda name, seconds: heard.append((name, seconds))
+
+    theirs.send({"kind": "importing", "name": "transformers", "seconds": 10.5})
+    select.select([fork_server], [], [], 5)
+    events = list(fork_server.events(0.0))
+
+    assert (events, heard) == ([], [("transformers", 10.5)])
+    ours.close()
+    theirs.close()
