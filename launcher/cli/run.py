@@ -150,11 +150,16 @@ def _warn(resolved: Resolved) -> None:
 
 
 def _complain(text: str) -> None:
-    # A standard error that is full, or a terminal that is stopped, holds up nothing.
-    encoding = getattr(sys.stderr, "encoding", None) or "ascii"
-    line = f"{text}\n".encode(encoding, "backslashreplace")
+    # A standard error that is closed or full, or a terminal that is stopped, holds up nothing.
+    if sys.stderr is None:
+        return
+    line = f"{text}\n"
     with suppress(OSError):
-        write_within(2, line, SECONDS_TO_COMPLAIN)
+        if sys.stderr is not sys.__stderr__:
+            # Somebody runs us in his own process and reads what he has put there.
+            sys.stderr.write(line)
+        else:
+            write_within(2, line.encode(errors="backslashreplace"), SECONDS_TO_COMPLAIN)
 
 
 def _this_process(called: str) -> ThisProcess:
