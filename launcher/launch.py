@@ -18,13 +18,13 @@ from launcher.agent.supervisor import Supervisor
 from launcher.attempts import JobAttempts
 from launcher.domain.job import JobSpec
 from launcher.domain.machine import Machine
-from launcher.domain.outcome import Interrupted, Outcome, Succeeded, WorkerFailed
+from launcher.domain.outcome import HelperFailed, Interrupted, Outcome, Succeeded, WorkerFailed
 from launcher.domain.plan import NodePlan
 from launcher.domain.preparation import Prepared
 from launcher.domain.restarts import rules_of
 from launcher.domain.streams import Std
 from launcher.domain.world import World
-from launcher.errors import LauncherError
+from launcher.errors import ExitCode, LauncherError
 from launcher.planning.node import plan_node
 from launcher.planning.preparation import preparation_of
 from launcher.planning.ranks import local_size
@@ -70,7 +70,7 @@ def plan_lone_worker(resolved: Resolved, environ: Mapping[str, str]) -> NodePlan
 
 def launch(
     resolved: Resolved, environ: Mapping[str, str], fork_server: ForkServer
-) -> tuple[Outcome, str]:
+) -> tuple[int, str]:
     """Run the job to its end, and tell the user how it ended.
 
     Args:
@@ -79,7 +79,7 @@ def launch(
         fork_server: started already, in the job's environment; ended here.
 
     Returns:
-        How it ended, and what could not be told because the relay is gone.
+        The exit code, and what is to be printed that the relay could not print.
 
     Raises:
         LauncherError: the job could not be started.
@@ -101,7 +101,7 @@ def launch(
             from launcher.report.outcome import explain_wait  # noqa: PLC0415 - as in _tell
 
             relay.say(explain_wait(nodes))
-            return Outcome(nodes, attempt=0, fates=(), survivors=()), ""
+            return Outcome(nodes, attempt=0, fates=(), survivors=()).exit_code, ""
         cleanup.callback(nodes.leave)
         routes = _routes(job, nodes.run_id)
         standard_input = StandardInput(job.stdin_rank, Terminal.in_foreground(0), count)
@@ -116,7 +116,10 @@ def launch(
         supervisor = Supervisor(attempts, workers, nodes, inbox, time)
         outcome = _supervise(supervisor, _rules(job, workers), chronicle)
         _copy_error_file(outcome, environ)
-        return outcome, _tell(outcome, workers, routes, alone=_has_output_to_itself(job, count))
+        alone = _has_output_to_itself(job, count)
+        report = _report(outcome, routes, standard_input, alone=alone)
+        workers.say(report)
+    return _after_the_relay(outcome, report, relay)
 
 
 def _meet(
@@ -268,21 +271,35 @@ def _rules(job: JobSpec, workers: WorkerGroup) -> Rules:
     )
 
 
-def _tell(outcome: Outcome, workers: WorkerGroup, routes: Routes, *, alone: bool) -> str:
-    """Print the report; return what nobody could print."""
+def _report(outcome: Outcome, routes: Routes, standard_input: StandardInput, *, alone: bool) -> str:
     if isinstance(outcome.reason, Succeeded) and not outcome.survivors:
         return ""
     from launcher.report.outcome import explain  # noqa: PLC0415 - a success needs no words
 
     # What a worker of another node printed went to that node's terminal.
     alone = alone and _is_of_this_node(outcome) and routes.shows(Std.ERR, 0, 0)
-    report = explain(
+    return explain(
         outcome,
         already_shown=alone,
         hidden=_hidden(outcome, routes),
-        had_input=_had_input(outcome, workers),
+        had_input=_had_input(outcome, standard_input),
     )
-    return "" if workers.say(report) else report
+
+
+def _after_the_relay(outcome: Outcome, report: str, relay: Relay) -> tuple[int, str]:
+    """Return the exit code, and what the relay has not printed."""
+    code: int = outcome.exit_code
+    if relay.losses == ():
+        return code, ""
+    from launcher.report.losses import describe_losses, describe_silent_relay  # noqa: PLC0415 - rare
+
+    if relay.losses is None:
+        known = isinstance(outcome.reason, HelperFailed)
+        why = "" if known else f"{describe_silent_relay(relay.how_it_ended)}\n"
+        return code, f"{why}{report}"
+    if code == ExitCode.SUCCESS:
+        return ExitCode.MACHINE, describe_losses(relay.losses, ExitCode.MACHINE)
+    return code, describe_losses(relay.losses, None)
 
 
 def _hidden(outcome: Outcome, routes: Routes) -> str:
@@ -296,11 +313,10 @@ def _hidden(outcome: Outcome, routes: Routes) -> str:
     return routes.hidden_by(cause.rank, tasks.local_rank if cause.rank == tasks.rank else None)
 
 
-def _had_input(outcome: Outcome, workers: WorkerGroup) -> bool:
+def _had_input(outcome: Outcome, standard_input: StandardInput) -> bool:
     """Return whether the worker that failed could read standard input."""
-    return not isinstance(outcome.reason, WorkerFailed) or workers.standard_input.is_read_by(
-        outcome.reason.cause.rank
-    )
+    failed = outcome.reason
+    return not isinstance(failed, WorkerFailed) or standard_input.is_read_by(failed.cause.rank)
 
 
 def _is_of_this_node(outcome: Outcome) -> bool:

@@ -18,6 +18,7 @@ from launcher.planning.variables import environment_before
 from launcher.sources.process import ThisProcess
 from launcher.sources.resolve import Resolved, resolve
 from launcher.workers.fork_server_client import ForkServer
+from launcher.workers.log_folder import make_log_folder
 from launcher.workers.outputs import write_within
 
 SECONDS_TO_COMPLAIN = 2.0
@@ -74,6 +75,7 @@ def _answer(argv: Sequence[str], environ: Mapping[str, str], called: str) -> int
 
 def _launch(resolved: Resolved, environ: Mapping[str, str]) -> int:
     job = resolved.job
+    make_log_folder(job.log_dir)
     environment = environment_before(job, environ, resolved.unset)
     program = job.program.value
     fork_server = ForkServer.start(
@@ -85,10 +87,10 @@ def _launch(resolved: Resolved, environ: Mapping[str, str]) -> int:
     # Its interpreter starts while most of ours is still to be imported, here.
     from launcher.launch import launch  # noqa: PLC0415 - see above
 
-    outcome, untold = launch(resolved, environ, fork_server)
-    if untold:
-        _complain(untold)
-    return outcome.exit_code
+    exit_code, unprinted = launch(resolved, environ, fork_server)
+    if unprinted:
+        _complain(unprinted.rstrip("\n"))
+    return exit_code
 
 
 def _become_worker(resolved: Resolved, environ: Mapping[str, str]) -> int:

@@ -16,7 +16,6 @@ from launcher.workers.outlets import WorkerOutput
 from launcher.workers.plumbing import Plumbing
 from launcher.workers.relay_client import Relay
 from launcher.workers.routes import Routes, label_of
-from launcher.workers.scratch import remove_scratch
 from launcher.workers.standard_input import StandardInput
 from launcher.workers.terminal import Terminal
 
@@ -62,9 +61,8 @@ class WorkerGroup:
         self._relay = relay
         self._adoptees = Adoptees()
         self._terminal = standard_input.shared_terminal
-        self.standard_input = standard_input
+        self._standard_input = standard_input
         self._routes = routes
-        self._scratch = scratch
         self.error_files = None if scratch is None else str(scratch)
         """Where workers write their TORCHELASTIC_ERROR_FILE; None: nowhere."""
         self._local_ranks: tuple[LocalRank, ...] = ()
@@ -90,7 +88,7 @@ class WorkerGroup:
         for path, target in self._routes.links(plan):
             self._relay.link(path, target)
         if self._attempt == 0:
-            for remark in (*self._routes.remarks(plan), *self.standard_input.remarks(plan)):
+            for remark in (*self._routes.remarks(plan), *self._standard_input.remarks(plan)):
                 self.say(f"clusterrun: {remark}")
         for worker in plan.workers:
             error_file = _error_file(worker)
@@ -99,7 +97,7 @@ class WorkerGroup:
             self._start(plan, worker)
 
     def _start(self, plan: NodePlan, worker: WorkerPlan) -> None:
-        reads = self.standard_input.is_read_by(worker.rank)
+        reads = self._standard_input.is_read_by(worker.rank)
         direct = ~self._routes.relayed(plan, worker) if self.foreground else Std.NONE
         with Plumbing(reads=reads, direct=direct) as plumbing:
             self._relay.open(self._output(plan, worker, plumbing))
@@ -244,8 +242,6 @@ class WorkerGroup:
                 os.kill(self._fork_server.pid, signal.SIGKILL)
         self._adoptees.end(self._ours, SECONDS_TO_SWEEP)
         self._relay.close(SECONDS_TO_PRINT)
-        if self._scratch is not None and self._relay.lost:
-            remove_scratch(self._scratch)
 
     @property
     def _ours(self) -> frozenset[int]:

@@ -7,6 +7,7 @@ from collections.abc import Callable
 from functools import partial
 from pathlib import Path
 
+from launcher.domain.losses import Loss
 from launcher.workers.file_thread import FileThread
 from launcher.workers.outputs import RELIEVED
 
@@ -42,7 +43,8 @@ class FileOutput:
         self._written = 0
         self._submitted = False
         self._closing = False
-        self._complained = False
+        self._is_given_up = False
+        self._trouble = ""
         self._submit()
 
     @property
@@ -52,18 +54,26 @@ class FileOutput:
 
     def write(self, data: bytes) -> None:
         """Take ``data``; the thread writes it."""
-        if data and (self._printed_else or not self.failure):
-            self._taken += len(data)
+        if not data or self._is_given_up:
+            return
+        self._taken += len(data)
+        if self._printed_else or not self.failure:
             self._chunks.append(data)
             self._submit()
 
     def take_back(self) -> bytes:
-        """Return what could not be written because of a ``failure``; nothing more is kept."""
-        self._printed_else = False
+        """Return what could not be written because of a ``failure``; nothing more is taken."""
+        self._is_given_up = True
         unwritten = bytes(self._rest) + b"".join(self._chunks)
+        self._taken -= len(unwritten)
         self._rest = memoryview(b"")
         self._chunks.clear()
         return unwritten
+
+    def loss(self) -> Loss | None:
+        """Return what is not written; what comes later may be."""
+        size = self._taken - self._written
+        return Loss(self._name, size, self._trouble) if size else None
 
     def close(self) -> None:
         """Close the file once all is written."""
@@ -113,12 +123,12 @@ class FileOutput:
         if not no_room:
             # From here on the relay has what is left, and we don't touch it.
             self.failure = error
-        if not (no_room and self._complained):
+        if not (no_room and self._trouble):
             without = "prints here instead" if self._printed_else else "goes on without it"
             end = "waits until there is room" if no_room else without
             reason = f"{error.strerror}; {self._user} {end}"
             self._thread.note(f"clusterrun: {self._name}: {reason}")
-        self._complained = True
+        self._trouble = error.strerror or str(error)
         return not no_room
 
 

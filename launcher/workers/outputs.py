@@ -13,6 +13,8 @@ from collections.abc import Callable
 from functools import partial
 from typing import Protocol
 
+from launcher.domain.losses import Loss
+
 CONGESTED = 256 << 10
 """Bytes that wait for an output: from here on nothing more is read from who prints to it."""
 RELIEVED = CONGESTED // 2
@@ -35,6 +37,10 @@ class Output(Protocol):
         """Why everything written to it is dropped; None if it is not."""
         ...
 
+    def loss(self) -> Loss | None:
+        """Return what was written to it and did not get through; None if all did."""
+        ...
+
     def write(self, data: bytes) -> None:
         """Take ``data``."""
         ...
@@ -43,8 +49,10 @@ class Output(Protocol):
 class DescriptorOutput:
     """An output that is flushed when a selector says that ``descriptor`` is writable."""
 
-    def __init__(self, descriptor: int, write_some: WriteSome) -> None:
+    def __init__(self, descriptor: int, write_some: WriteSome, name: str = "") -> None:
         self.failure: OSError | None = None
+        self._name = name
+        self._dropped = 0
         self._descriptor = descriptor
         self._write_some = write_some
         self._waiting = bytearray()
@@ -62,6 +70,14 @@ class DescriptorOutput:
         """Take ``data``; ``flush`` writes it."""
         if self.failure is None:
             self._waiting += data
+        else:
+            self._dropped += len(data)
+
+    def loss(self) -> Loss | None:
+        """Return what was dropped after an error. A reader who has stopped loses nothing by that."""
+        if self.failure is None:
+            return None
+        return Loss(self._name, self._dropped, self.failure.strerror or "")
 
     def flush(self) -> None:
         """Write what fits now; after an error (the reader or the terminal is gone) drop all."""
@@ -72,18 +88,19 @@ class DescriptorOutput:
             return
         except OSError as error:
             self.failure = error
+            self._dropped += len(self._waiting)
             self._waiting.clear()
 
 
-def open_output(descriptor: int) -> DescriptorOutput:
+def open_output(descriptor: int, name: str = "") -> DescriptorOutput:
     """Return an output on the file behind ``descriptor``, which is a terminal, pipe, socket, ..."""
     if stat.S_ISSOCK(os.fstat(descriptor).st_mode):
         # Sockets can't be opened anew, but need not be: the flag goes with each call.
-        return DescriptorOutput(descriptor, partial(_send, descriptor))
+        return DescriptorOutput(descriptor, partial(_send, descriptor), name)
     own = _open_anew(descriptor)
     if own is None:
-        return DescriptorOutput(descriptor, partial(_write_when_ready, descriptor))
-    return DescriptorOutput(own, partial(os.write, own))
+        return DescriptorOutput(descriptor, partial(_write_when_ready, descriptor), name)
+    return DescriptorOutput(own, partial(os.write, own), name)
 
 
 def write_within(descriptor: int, data: bytes, seconds: float) -> None:

@@ -51,6 +51,8 @@ class RelayLoop:
         self._board.end()
         self._leave_at = self._clock() + _LAST_SECONDS
         self._serve(lambda: self._board.idle)
+        losses = [(loss.name, loss.size, loss.why) for loss in self._board.losses()]
+        self._channel.send({"kind": "farewell", "losses": losses})
 
     def _serve(self, finished: Callable[[], bool]) -> None:
         while True:
@@ -72,6 +74,8 @@ class RelayLoop:
         self._write()
         board.report_failures()
         for output in board.outputs:
+            # A failure may just have been reported there, and /dev/null can't be watched.
+            output.flush()
             self._watch(
                 output.fileno(), selectors.EVENT_WRITE if output.waiting else 0, output.flush
             )

@@ -18,6 +18,7 @@ from launcher.domain.events import (
     WorkersMove,
     WorkersStill,
 )
+from launcher.domain.losses import Loss
 from launcher.domain.ranks import LocalRank
 from launcher.domain.stacks import StackGroup, grouped
 from launcher.errors import ExitCode
@@ -25,6 +26,7 @@ from launcher.workers.channel import Channel, Message
 from launcher.workers.ended import how_it_ended, signal_of
 from launcher.workers.forking import fork
 from launcher.workers.outlets import Destination, Screen, WorkerOutput
+from launcher.workers.scratch import remove_scratch
 
 Told = OutputEnded | OutputClosed | StacksCollected | WorkersStill | WorkersMove
 RelayEvent = Told | HelperLost
@@ -36,8 +38,13 @@ _MARGIN = 1.0
 class Relay:
     """The relay process, as the agent sees it. No call but ``close`` ever waits."""
 
-    def __init__(self, channel: Channel, pid: int) -> None:
+    def __init__(self, channel: Channel, pid: int, scratch: Path | None) -> None:
         self.pid = pid
+        self.losses: tuple[Loss, ...] | None = None
+        """What it could not write; None before its end, and if it ended without saying so."""
+        self.how_it_ended = ""
+        """"was killed by SIGKILL"; "" before its end."""
+        self._scratch = scratch
         self._channel = channel
         self._lost = False
 
@@ -64,7 +71,7 @@ class Relay:
         finally:
             signal.pthread_sigmask(signal.SIG_SETMASK, mask)
         theirs.close()
-        return cls(Channel(ours), pid)
+        return cls(Channel(ours), pid, scratch)
 
     def fileno(self) -> int:
         """Return the socket's descriptor, for a selector: readable when there are ``events``."""
@@ -137,17 +144,29 @@ class Relay:
             yield _event(message, now)
         if self._channel.closed and not self._lost:
             self._lost = True
-            yield _loss(self._reap(), now)
+            yield HelperLost("relay", *self._reap(), now)
 
     def close(self, seconds: float) -> None:
-        """Let the relay write what it holds for up to ``seconds``, then end it, by force if need be."""
-        self._channel.send({"kind": "goodbye", "seconds": seconds})
-        if not self._await_end(seconds + _MARGIN):
-            os.kill(self.pid, signal.SIGKILL)
+        """Let the relay write what it holds for up to ``seconds``, then end it, by force if need be.
+
+        Once it has ended, this does nothing.
+        """
+        if not self.how_it_ended:
+            self._channel.send({"kind": "goodbye", "seconds": seconds})
+            self._end_within(seconds + _MARGIN)
+        self._channel.close()
+        if self.losses is None and self._scratch is not None:
+            remove_scratch(self._scratch)
+
+    def _end_within(self, seconds: float) -> None:
+        if self._await_end(seconds):
+            self._reap()
+            return
+        os.kill(self.pid, signal.SIGKILL)
         # Not even SIGKILL ends a process that hangs in a file system; init will reap that one.
         if self._await_end(_MARGIN):
             self._reap()
-        self._channel.close()
+        self.how_it_ended = "stopped responding"
 
     def _await_end(self, seconds: float) -> bool:
         """Wait until the relay has closed its socket, which only its end does."""
@@ -158,15 +177,20 @@ class Relay:
             poll.register(self._channel.fileno(), select.POLLIN | writable)
             poll.poll(left * 1000)
             self._channel.flush()
-            self._channel.receive()
+            for message, _ in self._channel.receive():
+                if message["kind"] == "farewell":
+                    self.losses = tuple(Loss(*loss) for loss in message["losses"])
         return self._channel.closed
 
-    def _reap(self) -> int:
-        """Return the wait status of the relay, which has ended; 0 if somebody else reaped it."""
+    def _reap(self) -> tuple[str, int]:
+        """Return how the relay, which has ended, did so, in words and by which signal."""
         try:
-            return os.waitpid(self.pid, 0)[1]
+            status = os.waitpid(self.pid, 0)[1]
         except ChildProcessError:
-            return 0
+            # Somebody else reaped it.
+            status = 0
+        self.how_it_ended = how_it_ended(status)
+        return self.how_it_ended, signal_of(status)
 
 
 def _live_as_relay(control: socket.socket, screen: Screen, scratch: Path | None) -> NoReturn:
@@ -198,10 +222,6 @@ def _event(message: Message, now: float) -> Told:
         case _:
             key, tail, error_file = message["key"], message["tail"], message["error_file"]
             return OutputEnded(LocalRank(key), tail, error_file, now)
-
-
-def _loss(status: int, now: float) -> HelperLost:
-    return HelperLost("relay", how_it_ended(status), signal_of(status), now)
 
 
 def _spell(to: Destination) -> Message:

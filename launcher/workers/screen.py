@@ -33,6 +33,8 @@ class Display:
     def __init__(self, output: Output, terminal: int | None) -> None:
         self.output = output
         self.terminal = terminal
+        self.is_needed = False
+        """Whether something was shown that no log file has."""
         self._in_line_of: Source | None = None
         self._live: dict[Source, bytes] = {}
         self._drawn = False
@@ -46,13 +48,14 @@ class Display:
             return None
         return self._drawn_at + _REDRAW_SECONDS
 
-    def show(self, source: Source, text: bytes) -> None:
+    def show(self, source: Source, text: bytes, *, is_logged: bool = False) -> None:
         """Print ``text`` of ``source``: whole lines, or a piece of one too long to be held back.
 
         If another source prints before that one is whole, it is broken there.
         """
         if not text:
             return
+        self.is_needed |= not is_logged
         continues = self._in_line_of is source
         self._make_room(breaking=not continues)
         self.output.write(with_prefix(source.prefix, text, continues=continues))

@@ -123,14 +123,14 @@ class Stream(Struct, eq=False):
             self.filtered.output.close()
 
     def _show_lines(self, lines: bytes, own: bytes) -> None:
+        self._show(self._interrupts.feed(own))
         if self.shown:
-            self.display.show(self.source, self._interrupts.feed(own))
             self.display.update(self.source, self._lines.unfinished)
         self._keep(lines, own)
 
     def _show(self, text: bytes) -> None:
         if self.shown:
-            self.display.show(self.source, text)
+            self.display.show(self.source, text, is_logged=self.log is not None)
 
     def _keep(self, lines: bytes, own: bytes) -> None:
         if self.log:

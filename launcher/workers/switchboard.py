@@ -6,6 +6,7 @@ import stat
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
+from launcher.domain.losses import Loss
 from launcher.workers.channel import Message
 from launcher.workers.file_thread import FileThread
 from launcher.workers.filtered_file import FilteredFile
@@ -15,6 +16,9 @@ from launcher.workers.outputs import DescriptorOutput, open_output
 from launcher.workers.screen import Display, Source, coloured
 from launcher.workers.streams import Stream, Worker
 from launcher.workers.tail import Tail
+
+_READER_GONE = {errno.EPIPE, errno.EIO}
+"""EIO is a terminal that is gone, which the agent hears of by SIGHUP."""
 
 
 class Switchboard:
@@ -36,6 +40,7 @@ class Switchboard:
         self._wake = wake
         self._threads: list[FileThread] = []
         self._log_thread: FileThread | None = None
+        self._log_files: list[FileOutput] = []
         self._records: dict[str, FileOutput] = {}
         self._only_in_files: dict[tuple[int, str], Stream] = {}
         self.workers: dict[int, Worker] = {}
@@ -111,6 +116,12 @@ class Switchboard:
         for display in self.displays:
             display.clear()
 
+    def losses(self) -> list[Loss]:
+        """Return what could not be written by now, and is nowhere else."""
+        shown = [display.output for display in self.displays if _must_be_whole(display)]
+        losses = [it.loss() for it in (*shown, *self._log_files, *self._records.values())]
+        return [loss for loss in losses if loss]
+
     def hurry(self) -> None:
         """Have the writing threads wake us whenever ``idle`` may have become true."""
         for thread in self._threads:
@@ -120,7 +131,7 @@ class Switchboard:
         if stat.S_ISREG(os.fstat(descriptor).st_mode):
             thread = self._new_thread()
             return Display(FileOutput(thread, lambda: descriptor, name, "the job"), None)
-        output = open_output(descriptor)
+        output = open_output(descriptor, name)
         self.outputs.append(output)
         own_terminal = os.isatty(descriptor) and not self._screen.merged
         return Display(output, descriptor if own_terminal else None)
@@ -177,7 +188,9 @@ class Switchboard:
     ) -> FileOutput | None:
         if path is None:
             return None
-        return log_file(self._logs(), Path(path), label, printed_else=printed_else)
+        log = log_file(self._logs(), Path(path), label, printed_else=printed_else)
+        self._log_files.append(log)
+        return log
 
     def _filtered(self, message: Message, to: Message) -> FilteredFile | None:
         output = self._log(to["filtered"], message["label"])
@@ -212,8 +225,7 @@ class Switchboard:
         if failure.errno == errno.EPIPE:
             if is_stdout and not self._all_logged():
                 self._answer({"kind": "output_closed"})
-        elif failure.errno != errno.EIO:
-            # EIO is a terminal that is gone, which the agent hears of by SIGHUP.
+        elif failure.errno not in _READER_GONE:
             name = "standard output" if is_stdout else "standard error"
             self.say(
                 f"clusterrun: {name}: {failure.strerror}; what the workers print there is lost"
@@ -224,3 +236,9 @@ class Switchboard:
         return all(
             stream.log for stream in self.streams if stream.display is self._stdout and stream.shown
         )
+
+
+def _must_be_whole(display: Display) -> bool:
+    """Return whether a user misses what was not printed: not where reader or terminal are gone."""
+    failure = display.output.failure
+    return display.is_needed and (failure is None or failure.errno not in _READER_GONE)

@@ -2,6 +2,7 @@
 
 import os
 import pty
+import re
 import signal
 import subprocess
 import time
@@ -199,6 +200,73 @@ def test_streams_may_be_closed_from_the_start(clusterrun: Launcher, redirection:
     assert sorted(ended.out.splitlines()) == lines
     assert sorted(logs_of(clusterrun.folder).values()) == ["err\n", "err\n", "out\n", "out\n"]
     assert len(list(clusterrun.folder.glob("ended*"))) == 2
+
+
+@pytest.mark.parametrize(
+    ("option", "redirection", "last_line"),
+    [
+        pytest.param(
+            "--log-dir=/proc/logs",
+            "",
+            "clusterrun: error: --log-dir: no log files can be written in /proc/logs:"
+            " No such file or directory\n  --log-dir DIR names another folder\n",
+            id="no folder",
+        ),
+        pytest.param(
+            "--log-dir=logs",
+            "",
+            "clusterrun: exit code 3: 6 bytes of log file {log} could not be written:"
+            " Is a directory\n",
+            id="no file",
+        ),
+        pytest.param(
+            "--max-restarts=0",
+            ">/dev/full",
+            "clusterrun: exit code 3: 6 bytes of standard output could not be written:"
+            " No space left on device\n",
+            id="full",
+        ),
+    ],
+)
+def test_no_success_without_the_output(
+    clusterrun: Launcher, option: str, redirection: str, last_line: str
+) -> None:
+    """The last line says what was lost; a folder that can't be made is found before the start."""
+    log = clusterrun.folder / f"logs/x/attempt-0/{os.uname().nodename}-0/rank-0.out"
+    log.mkdir(parents=True)
+    around = shell(f'exec "$@" {redirection}')
+    job = clusterrun.script("print('hello')", option, "--run-id=x", workers=1, around=around)
+
+    ended = job.ended()
+
+    assert ended.code == 3
+    assert ended.err.endswith(last_line.format(log=log))
+
+
+@pytest.mark.long
+def test_a_relay_that_hangs_at_the_end_costs_no_report(clusterrun: Launcher) -> None:
+    """The agent prints what the relay did not, and cleans up in its place."""
+    job = clusterrun.script(
+        """
+        import os, psutil, signal, sys
+        agent = psutil.Process(os.getppid()).parent()
+        for child in agent.children():
+            if child.name().startswith("clusterrun-rela"):
+                child.send_signal(signal.SIGSTOP)
+        sys.exit(7)
+        """,
+        workers=2,
+        environ={"TMPDIR": str(clusterrun.folder)},
+    )
+
+    ended = job.ended()
+
+    assert ended.code == 7
+    assert ended.err.splitlines()[0] == (
+        "clusterrun: its own relay stopped responding: what workers printed last may be missing"
+    )
+    assert re.search(r"clusterrun: rank \d on \S+ failed: exit code 7\n", ended.err)
+    assert not list(clusterrun.folder.glob("clusterrun-*"))
 
 
 @pytest.mark.parametrize("redirection", ["2>/dev/full", "2>&-"])

@@ -386,16 +386,26 @@ def test_goodbye_does_not_wait_for_ever(reader: Reader) -> None:
     printer.close()
 
 
-def test_a_relay_that_hangs_is_killed(reader: Reader) -> None:
-    """The launcher's end waits a second longer than it said, no more."""
-    relay = Relay.start(Screen(reader.to_stdout, reader.to_stderr, False, True), None)  # noqa: FBT003 - two short ones
-    os.kill(relay.pid, signal.SIGSTOP)
+@pytest.mark.parametrize(
+    ("number", "how"),
+    [(signal.SIGSTOP, "stopped responding"), (signal.SIGKILL, "was killed by SIGKILL")],
+)
+def test_a_relay_that_does_not_say_goodbye(
+    reader: Reader, tmp_path: Path, number: int, how: str
+) -> None:
+    """The launcher's end waits a second longer than it said, no more, and sees to the rest."""
+    scratch = tmp_path / "scratch"
+    scratch.mkdir()
+    relay = Relay.start(Screen(reader.to_stdout, reader.to_stderr, False, True), scratch)  # noqa: FBT003 - two short ones
+    os.kill(relay.pid, number)
     started = time.monotonic()
 
     relay.close(seconds=0.1)
 
     assert time.monotonic() - started < 2
     assert not Path(f"/proc/{relay.pid}").exists()
+    assert (relay.losses, relay.how_it_ended) == (None, how)
+    assert not scratch.exists()
 
 
 def test_a_lost_relay_is_an_event(bench: RelayBench) -> None:

@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 
+from launcher.domain.losses import Loss
 from launcher.workers.outlets import Destination
 from tests.relay_bench import RelayBench, fill, read_until, read_while, relay_on, wait_until
 
@@ -126,6 +127,7 @@ def test_a_file_that_cannot_be_opened_is_reported_once(
     assert seen == notice.encode()
     assert os.read(screen[0], 1000) == b"[rank 0] oops\n"
     assert (tmp_path / "rank-0.err").read_bytes() == b"oops\n"
+    assert bench.relay.losses == (Loss(f"log file {path}", 1_000_001, "Is a directory"),)
 
 
 @pytest.mark.parametrize("late", [False, True])
@@ -141,11 +143,15 @@ def test_what_a_redirected_stream_cannot_write_is_printed(
 
     seen = read_until(screen[0], notice) if late else b""
     os.write(printer.stderr, b"oops\n" * 3)
+    seen += read_while(screen[0], lambda text: text.count(b"oops") < 3)
+    os.write(printer.stderr, b"late\n")
     printer.close()
     bench.finish(0)
-    seen += read_while(screen[0], lambda text: text.count(b"oops") < 3)
+    seen += read_while(screen[0], lambda text: b"late" not in text)
+    bench.relay.close(seconds=5)
 
-    assert seen == notice + b"[rank 0] oops\n" * 3
+    assert seen == notice + b"[rank 0] oops\n" * 3 + b"[rank 0] late\n"
+    assert bench.relay.losses == ()
 
 
 def test_a_redirected_stream_is_in_its_file_alone(
@@ -248,13 +254,15 @@ def test_a_full_disk_stops_the_worker_until_there_is_room(
     assert log_when_full == FULL_DISK
     assert log.read_bytes() == b"y\n" * (written // 2)
     assert not select.select([screen[0]], [], [], 0)[0], "there was something else to tell"
+    assert bench.relay.losses == ()
 
 
 def test_a_job_without_room_still_ends(
     bench: RelayBench, screen: tuple[int, int], tmp_path: Path
 ) -> None:
-    """What can't be written by the end is given up with the relay."""
-    (tmp_path / "rank-0.out").symlink_to("/dev/full")
+    """What can't be written by the end is given up with the relay, which says so."""
+    log = tmp_path / "rank-0.out"
+    log.symlink_to("/dev/full")
     printer = bench.open(0, logs=tmp_path)
     os.write(printer.stdout, b"hello\n")
     printer.close()
@@ -265,6 +273,25 @@ def test_a_job_without_room_still_ends(
 
     assert time.monotonic() - started < 1.5
     assert b"No space left on device" in os.read(screen[0], 1000)
+    assert bench.relay.losses == (Loss(f"log file {log}", 6, "No space left on device"),)
+
+
+@pytest.mark.parametrize("in_files_too", [False, True])
+def test_a_standard_output_that_takes_nothing_is_a_loss(
+    tmp_path: Path, *, in_files_too: bool
+) -> None:
+    """Unless log files have the same."""
+    full, nowhere = os.open("/dev/full", os.O_WRONLY), os.open(os.devnull, os.O_WRONLY)
+    with relay_on(full, nowhere) as bench:
+        os.close(full)
+        os.close(nowhere)
+        printer = bench.open(0, logs=tmp_path if in_files_too else None)
+        os.write(printer.stdout, b"hello\n")
+        printer.close()
+        bench.finish(0)
+
+    loss = Loss("standard output", len("[rank 0] hello\n"), "No space left on device")
+    assert bench.relay.losses == (() if in_files_too else (loss,))
 
 
 def test_a_stdout_that_is_a_file_is_shared_with_others(tmp_path: Path) -> None:

@@ -28,6 +28,9 @@ class Paper:
         """Keep ``data``."""
         self.text += data
 
+    def loss(self) -> None:
+        """Lose nothing."""
+
 
 @pytest.fixture
 def paper() -> Paper:
