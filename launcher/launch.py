@@ -304,9 +304,9 @@ def _after_the_relay(outcome: Outcome, report: str, relay: Relay) -> tuple[int, 
 
 def _hidden(outcome: Outcome, routes: Routes) -> str:
     """Return what kept the lines of the worker that failed off the screen; "" if nothing did."""
-    if not isinstance(outcome.reason, WorkerFailed):
+    cause, tasks = outcome.cause, routes.job.tasks.value
+    if cause is None:
         return ""
-    cause, tasks = outcome.reason.cause, routes.job.tasks.value
     if tasks is None:
         return routes.hidden_by(cause.rank, cause.local_rank)
     # Each clusterrun counts its one worker as 0, and knows no other task's place on its node.
@@ -315,15 +315,12 @@ def _hidden(outcome: Outcome, routes: Routes) -> str:
 
 def _had_input(outcome: Outcome, standard_input: StandardInput) -> bool:
     """Return whether the worker that failed could read standard input."""
-    failed = outcome.reason
-    return not isinstance(failed, WorkerFailed) or standard_input.is_read_by(failed.cause.rank)
+    return outcome.cause is None or standard_input.is_read_by(outcome.cause.rank)
 
 
 def _is_of_this_node(outcome: Outcome) -> bool:
-    failed = outcome.reason
-    return isinstance(failed, WorkerFailed) and any(
-        fate.rank == failed.cause.rank for fate in outcome.fates
-    )
+    cause = outcome.cause
+    return cause is not None and any(fate.rank == cause.rank for fate in outcome.fates)
 
 
 def _copy_error_file(outcome: Outcome, environ: Mapping[str, str]) -> None:

@@ -11,6 +11,7 @@ from launcher.domain.outcome import (
     Ending,
     Exited,
     Fate,
+    Interrupted,
     Killed,
     Outcome,
     Reason,
@@ -49,9 +50,11 @@ def conclude(
         )
         for local_rank in state.ended
     ]
-    reason = _reason(state, sorted(fates, key=lambda fate: fate.clock))
+    by_time = sorted(fates, key=lambda fate: fate.clock)
+    reason = _reason(state, by_time)
     by_rank = tuple(sorted(fates, key=lambda fate: fate.rank))
-    return Outcome(reason, plan.world.attempt, by_rank, state.survivors, state.no_restart)
+    failure = _earlier_failure(reason, by_time)
+    return Outcome(reason, plan.world.attempt, by_rank, state.survivors, state.no_restart, failure)
 
 
 def _fate(state: State, plan: NodePlan, worker: WorkerPlan, epoch: float) -> Fate:
@@ -89,3 +92,13 @@ def _reason(state: State, fates: list[Fate]) -> Reason:
         return state.disturbance
     cause = choose_cause(fates)
     return Succeeded() if cause is None else WorkerFailed(cause)
+
+
+def _earlier_failure(reason: Reason, fates: list[Fate]) -> Fate | None:
+    """Return the worker of this node that had failed by itself when a signal ended the job."""
+    match reason:
+        case Interrupted(number):
+            own = (fate for fate in fates if not fate.stopped_by_us)
+            return choose_cause([fate for fate in own if fate.ending != Killed(number)])
+        case _:
+            return None

@@ -22,6 +22,7 @@ from launcher.agent.ladder import Decision, conclude_attempt, kill, may_restart,
 from launcher.agent.notices import (
     given_up_on,
     not_handled,
+    not_restarting,
     output_closed,
     stopping,
     stopping_for_others,
@@ -126,8 +127,11 @@ def _told_to_end(state: State, event: SignalReceived) -> Decision:
         told = () if state.alive or state.failed else (Say(stopping_others(number)),)
         tell = (TellDisturbed(reason), *told)
         state = replace(state, disturbance=reason, disturbed_at=at)
-    # The attempt has failed, but it is the signal that keeps the next one from starting.
-    if may_restart(state) or _has_struck(state, number, at):
+    if may_restart(state):
+        # The attempt has failed, but it is the signal that keeps the next one from starting.
+        tell = (Say(not_restarting(number)),)
+        state = replace(state, disturbance=reason, disturbed_at=at)
+    elif _has_struck(state, number, at):
         state = replace(state, disturbance=reason, disturbed_at=at)
     state, actions = kill(state) if insists else (state, ())
     return state, (*tell, *actions)

@@ -129,6 +129,13 @@ class Outcome(Struct, frozen=True):
     """Processes that even SIGKILL did not end: "pid 12 (python, state D in nfs_wait)"."""
     no_restart: str = ""
     """Why no other attempt follows though there may be more, in words; "" if there is no more to say."""
+    failure: Fate | None = None
+    """The worker that had failed before a signal ended the job; None if none had."""
+
+    @property
+    def cause(self) -> Fate | None:
+        """The worker whose failure is to be explained; None if there is none."""
+        return self.reason.cause if isinstance(self.reason, WorkerFailed) else self.failure
 
     @property
     def exit_code(self) -> int:

@@ -99,20 +99,20 @@ def explain_restart(
 def _reason_lines(
     outcome: Outcome, *, already_shown: bool, hidden: str, had_input: bool, local_time: LocalTime
 ) -> list[str]:
+    if (cause := outcome.cause) is not None:
+        others = [fate for fate in outcome.fates if fate.rank != cause.rank]
+        told = cause_lines(cause, already_shown=already_shown, local_time=local_time)
+        told += [f"  its lines were not printed: {hidden}"] if hidden else []
+        told += [] if had_input else _missing_input_lines(cause)
+        return told + group_lines(others)
     match outcome.reason:
-        case WorkerFailed(cause):
-            others = [fate for fate in outcome.fates if fate.rank != cause.rank]
-            told = cause_lines(cause, already_shown=already_shown, local_time=local_time)
-            told += [f"  its lines were not printed: {hidden}"] if hidden else []
-            told += [] if had_input else _missing_input_lines(cause)
-            return told + group_lines(others)
         case Interrupted(number):
             return _interruption_lines(number, outcome.fates)
         case NodeLost(node_rank, host, how):
             return [f"clusterrun: error: node {node_rank} ({host}) {how}; the job was ended"]
         case HelperFailed(name, how, _):
             return [f"clusterrun: error: its own {name} {how}; the job was ended"]
-        case Succeeded() | OutputGone():
+        case WorkerFailed() | Succeeded() | OutputGone():
             return []
         case _:
             assert_never(outcome.reason)
@@ -147,7 +147,7 @@ def _last_line(outcome: Outcome) -> list[str]:
             return []
         case WorkerFailed(cause):
             return [f"clusterrun: exit code {code} is rank {cause.rank}'s{_origin(cause)}"]
-        case Interrupted(signal.SIGINT):
+        case Interrupted(signal.SIGINT) if outcome.failure is None:
             # Ctrl-C gets one line, and had it at once: "interrupted: stopping ...; exit code 130".
             return []
         case Interrupted(number):

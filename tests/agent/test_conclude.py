@@ -122,6 +122,27 @@ def test_what_came_from_outside_is_the_reason(event: Event, reason: Reason, exit
     assert (outcome.reason, outcome.exit_code) == (reason, exit_code)
 
 
+@pytest.mark.parametrize("ending", [exited(0, 7), killed(0, signal.SIGSEGV)])
+def test_a_failure_before_the_signal_that_ended_the_job(ending: Event) -> None:
+    """The restart was near when Ctrl-C came: the failure is still to be explained."""
+    state, _ = answer(
+        workers(2, restarts=1), started(0), started(1), ending, got(signal.SIGINT), exited(1, 9)
+    )
+
+    outcome = concluded(state)
+
+    assert (outcome.reason, outcome.exit_code) == (Interrupted(signal.SIGINT), 130)
+    assert outcome.failure == outcome.cause == outcome.fates[0]
+
+
+def test_what_the_signal_itself_did_is_no_failure_before_it() -> None:
+    """A scheduler signals all processes at once, a worker first."""
+    events: list[Event] = [killed(0, signal.SIGTERM), got(signal.SIGTERM), exited(1, 1)]
+    state, _ = answer(workers(2, restarts=1), started(0), started(1), *events)
+
+    assert concluded(state).cause is None
+
+
 def test_a_failure_is_dated_by_when_it_left_the_script() -> None:
     """Exit handlers hold its end back; a peer that fails for want of it has ended before."""
     echo = WorkerExited(LocalRank(0), 1, at=10.0)

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 import pytest
 
 from launcher.agent.actions import Action, CollectStacks, Say
-from launcher.agent.notices import killing, output_closed, stopping
+from launcher.agent.notices import killing, not_restarting, output_closed, stopping
 from launcher.agent.stacks import ALONE, stacks_follow
 from launcher.agent.state import Disturbance, Phase, State
 from launcher.domain.events import Event
@@ -131,9 +131,10 @@ def test_a_signal_to_end(
 @pytest.mark.parametrize("phase", [STOPPING, KILLING, SWEEPING, COLLECTING])
 def test_a_signal_to_end_stops_the_restart(phase: Phase, number: int) -> None:
     """Whoever ends the job between two attempts means the job."""
-    state, _ = answer(until(phase, restarts=1), got(number, at=20.0))
+    state, told = answer(until(phase, restarts=1), got(number, at=20.0))
     _, done = let_time_pass(state)
 
+    assert told[0] == Say(not_restarting(number))
     assert state.disturbance == Interrupted(number)
     assert done[-1] == FINISH
 

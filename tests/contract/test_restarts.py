@@ -227,3 +227,32 @@ def test_a_final_exit_code(clusterrun: Launcher) -> None:
         "  not restarted: exit code 10 is one of --no-restart-exit-codes 3,9-12\n"
         "clusterrun: exit code 10 is rank 0's\n"
     )
+
+
+def test_ctrl_c_before_a_restart_leaves_the_failure_explained(clusterrun: Launcher) -> None:
+    """The user sees that no restart follows, and why one was needed."""
+    job = clusterrun.script(
+        """
+        import os, signal, time
+        signal.signal(signal.SIGTERM, lambda *_: print("heard", flush=True))
+        open("ready" + os.environ["RANK"], "w")
+        while not (os.path.exists("ready0") and os.path.exists("ready1")):
+            time.sleep(0.01)
+        if os.environ["RANK"] == "1":
+            raise ValueError("boom")
+        while True:
+            time.sleep(100)
+        """,
+        "--max-restarts=1",
+        workers=2,
+    )
+    job.wait_for("heard")
+
+    job.signal(signal.SIGINT)
+    ended = job.ended()
+
+    assert ended.code == 130
+    notice, report = ended.err.partition("clusterrun: interrupted: no restart; exit code 130\n")[1:]
+    assert notice
+    assert f"clusterrun: rank 1 on {os.uname().nodename} failed: ValueError: boom\n" in report
+    assert report.endswith("clusterrun: exit code 130: SIGINT from outside ended the job\n")

@@ -314,6 +314,20 @@ def test_an_interrupted_job_gets_one_line() -> None:
     assert told(outcome(Interrupted(signal.SIGINT), *fates)) == ""
 
 
+def test_a_failure_before_ctrl_c_is_explained() -> None:
+    """The restart never came, but why one was needed is what the user wants to know."""
+    cause = fate(0, Exited(1), tail=TRACEBACK)
+    ended = outcome(Interrupted(signal.SIGINT), cause, fate(1, Killed(signal.SIGKILL), by_us=True))
+
+    report = told(replace(ended, failure=cause)).splitlines()
+
+    assert report[0] == "clusterrun: rank 0 on gpu-07 failed: ValueError: boom"
+    assert report[-2:] == [
+        "  rank 1: stopped by clusterrun, needed SIGKILL",
+        "clusterrun: exit code 130: SIGINT from outside ended the job",
+    ]
+
+
 def test_an_interrupted_job_says_who_had_to_be_killed() -> None:
     """A worker that the grace was too short for is worth a line of its own."""
     fates = [fate(0, Killed(signal.SIGKILL), by_us=True), fate(1, Exited(0), by_us=True)]
