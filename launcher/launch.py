@@ -226,7 +226,14 @@ def _screen(job: JobSpec, workers: int, environ: Mapping[str, str]) -> Screen:
     prefix = asked or not _has_output_to_itself(job, workers)
     # mpirun gives each task a terminal, and merges what they print.
     merged = job.cluster.value == "openmpi"
-    return Screen(stdout=1, stderr=2, colour=colour, prefix=prefix, merged=merged)
+    return Screen(
+        stdout=1,
+        stderr=2,
+        colour=colour,
+        prefix=prefix,
+        merged=merged,
+        progress_interval=job.progress_interval.value,
+    )
 
 
 def _has_output_to_itself(job: JobSpec, workers: int) -> bool:

@@ -73,6 +73,7 @@ def job(**values: Any) -> JobSpec:  # noqa: ANN401 - as the fields of JobSpec
         "local_ranks_filter": None,
         "ranks": None,
         "log_line_prefix_template": None,
+        "progress_interval": 10.0,
         "duplicate_stdout_filters": (),
         "duplicate_stderr_filters": (),
         "workerlog": False,

@@ -86,9 +86,13 @@ def relay_on(
     prefix: bool = True,
     colour: bool = False,
     scratch: Path | None = None,
+    progress_interval: float = 10.0,
 ) -> Iterator[RelayBench]:
     """Start a relay that prints to the two descriptors, and end it."""
-    relay = Relay.start(Screen(stdout, stderr, colour=colour, prefix=prefix), scratch)
+    screen = Screen(
+        stdout, stderr, colour=colour, prefix=prefix, progress_interval=progress_interval
+    )
+    relay = Relay.start(screen, scratch)
     try:
         yield RelayBench(relay)
     finally:

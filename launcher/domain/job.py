@@ -243,6 +243,8 @@ class JobSpec(Struct, frozen=True):
     """The same by global rank; both hold."""
     log_line_prefix_template: Fact[str | None]
     """What stands before a printed line, with ``${rank}`` and others in it; None: the usual."""
+    progress_interval: Fact[float]
+    """Seconds between lines with a progress bar's state where it is not drawn; 0: only its end."""
     duplicate_stdout_filters: Fact[tuple[str, ...]]
     """Printed lines that contain one of these go to a file of their own, too; (): none do."""
     duplicate_stderr_filters: Fact[tuple[str, ...]]

@@ -453,6 +453,14 @@ LOG_LINE_PREFIX_TEMPLATE: Option[str | None] = Option(
     group=Group.OUTPUT,
     otherwise="TORCHELASTIC_LOG_LINE_PREFIX_TEMPLATE if that is set, else [rank R]",
 )
+PROGRESS_INTERVAL = Option(
+    "progress_interval",
+    parse=values.seconds,
+    default=10.0,
+    metavar="SECONDS",
+    help="How often a progress bar in a pipe or a file is printed; 0: at its end",
+    group=Group.OUTPUT,
+)
 DUPLICATE_STDOUT_FILTERS: Option[tuple[str, ...]] = Option(
     "duplicate_stdout_filters",
     parse=values.line_filters,
@@ -613,6 +621,7 @@ OPTIONS: tuple[Option[object], ...] = (
     LOCAL_RANKS_FILTER,
     RANKS,
     LOG_LINE_PREFIX_TEMPLATE,
+    PROGRESS_INTERVAL,
     DUPLICATE_STDOUT_FILTERS,
     DUPLICATE_STDERR_FILTERS,
     VERBOSE,

@@ -54,5 +54,5 @@ def _needs_agent(job: JobSpec) -> Iterator[tuple[str, Fact[object]]]:
         yield "contain", job.contain
     for option in OUTPUT:
         said: Fact[object] = getattr(job, option.name)
-        if said.value:
+        if said.value and said.value != option.default:
             yield option.name, said

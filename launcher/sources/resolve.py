@@ -55,6 +55,7 @@ PLAIN: tuple[Option[object], ...] = (
     options.STRICT_JOIN,
     options.HEARTBEAT_TIMEOUT,
     options.HANG_TIMEOUT,
+    options.PROGRESS_INTERVAL,
     options.MAX_RESTARTS,
     options.NO_RESTART_EXIT_CODES,
     options.NO_FAIL_FAST,

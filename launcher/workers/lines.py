@@ -20,6 +20,12 @@ class LineBuffer:
         self._longest = longest
         self._pending = b""
         self._passing_on = False
+        self._is_redrawn = False
+
+    @property
+    def bar(self) -> bytes:
+        """The unfinished line if it is a progress bar's, which has been drawn more than once."""
+        return self.unfinished if self._is_redrawn else b""
 
     @property
     def unfinished(self) -> bytes:
@@ -38,7 +44,7 @@ class LineBuffer:
         """Return the unfinished line with the newline it lacks; nothing if there is none."""
         lacking = self._passing_on or self.unfinished
         rest = self.unfinished + b"\n" if lacking else b""
-        self._pending, self._passing_on = b"", False
+        self._pending, self._passing_on, self._is_redrawn = b"", False, False
         return rest
 
     def _feed(self, data: bytes) -> bytes:
@@ -57,7 +63,9 @@ class LineBuffer:
             return self._feed(text)
         end = text.rfind(b"\n") + 1
         lines, self._pending = text[:end], text[end:]
+        self._is_redrawn = self._is_redrawn and not end
         if b"\r" in text:
+            self._is_redrawn = self._is_redrawn or b"\r" in self._pending
             self._pending = _last_state(self._pending)
             return _RETURNS_BEFORE_NEWLINE.sub(b"\n", _OVERWRITTEN.sub(b"", lines))
         return lines

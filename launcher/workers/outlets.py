@@ -18,6 +18,8 @@ class Screen(Struct, frozen=True):
     """False for a job of one worker: its bytes are passed on as they come."""
     merged: bool = False
     """Others print to the same place: a terminal is none then, with neither colour nor live line."""
+    progress_interval: float = 10.0
+    """Seconds between lines that show a progress bar's state, where it is not drawn; 0: none."""
 
 
 class Destination(Struct, frozen=True):

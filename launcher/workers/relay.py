@@ -71,6 +71,8 @@ class RelayLoop:
         self._stacks.look(self._clock())
         self._stillness.look(self._clock())
         board.say_notes()
+        for stream in board.streams:
+            stream.show_progress(self._clock())
         self._write()
         board.report_failures()
         for output in board.outputs:
@@ -113,11 +115,9 @@ class RelayLoop:
 
     def _timeout(self) -> float | None:
         due = [display.due for display in self._board.displays]
-        times = [
-            at
-            for at in (*due, self._leave_at, self._stacks.due, self._stillness.due)
-            if at is not None
-        ]
+        due += [stream.progress.due for stream in self._board.streams]
+        due += [self._leave_at, self._stacks.due, self._stillness.due]
+        times = [at for at in due if at is not None]
         return max(0.0, min(times) - self._clock()) if times else None
 
     def _gather(self) -> None:

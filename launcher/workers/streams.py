@@ -10,6 +10,7 @@ from launcher.workers.interrupts import InterruptFilter
 from launcher.workers.lines import LineBuffer
 from launcher.workers.log_files import FileOutput
 from launcher.workers.outputs import CONGESTED, RELIEVED
+from launcher.workers.progress import Progress
 from launcher.workers.screen import Display, Source
 from launcher.workers.stack_dumps import DumpFilter
 from launcher.workers.tail import Tail
@@ -39,6 +40,7 @@ class Stream(Struct, eq=False):
     filtered: FilteredFile | None
     """Where lines that are shown go, too, if they contain certain texts."""
     tail: Tail | None
+    progress: Progress
     ended: bool = False
     moved: bool = False
     """What was read last has words of the worker's own, not only stacks that were asked for."""
@@ -63,6 +65,18 @@ class Stream(Struct, eq=False):
             unwritten = self.log.take_back()
             self.shown, self.shown_without_log = True, False
             self._show(unwritten)
+
+    def show_progress(self, now: float) -> None:
+        """Write the last state of a progress bar as a line, if that is due."""
+        drawn = self.display.terminal is not None or self.raw
+        if state := self.progress.look(self._lines.bar if self.log or not drawn else b"", now):
+            line = state + b"\n"
+            if self.log:
+                self.log.write(line)
+            if not drawn:
+                self._show(line)
+                if self.filtered:
+                    self.filtered.add(line)
 
     def pump(self) -> int:
         """Pass on what can be read in one go and return its length in bytes."""

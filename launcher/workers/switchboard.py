@@ -13,6 +13,7 @@ from launcher.workers.filtered_file import FilteredFile
 from launcher.workers.log_files import FileOutput, Link, lines_file, log_file
 from launcher.workers.outlets import Screen
 from launcher.workers.outputs import DescriptorOutput, open_output
+from launcher.workers.progress import Progress
 from launcher.workers.screen import Display, Source, coloured
 from launcher.workers.streams import Stream, Worker
 from launcher.workers.tail import Tail
@@ -178,6 +179,7 @@ class Switchboard:
             log=self._log(to["log"], message["label"], printed_else=to["shown_without_log"]),
             filtered=self._filtered(message, to),
             tail=tail,
+            progress=Progress(self._screen.progress_interval),
         )
         if stream.shown_without_log:
             self._only_in_files[message["key"], name] = stream

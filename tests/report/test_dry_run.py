@@ -94,6 +94,7 @@ def test_the_text_to_the_letter() -> None:
           local_ranks_filter        none                 default
           ranks                     none                 default
           log_line_prefix_template  none                 default
+          progress_interval         10.0                 default
           duplicate_stdout_filters  none                 default
           duplicate_stderr_filters  none                 default
           workerlog                 no                   default

@@ -79,6 +79,26 @@ def test_the_unfinished_line_shows_its_last_state() -> None:
     assert seen == [b" 10%", b" 20%", b" 20%", b" 30%", b""]
 
 
+def test_a_bar_is_an_unfinished_line_that_was_drawn_again() -> None:
+    """A prompt is none, nor is what stands behind the line that ended a bar."""
+    buffer = LineBuffer()
+    seen = []
+
+    for chunk in (
+        b"name? ",
+        b"\r 10%",
+        b"\r 20%",
+        b" of 5\r",
+        b"\nprompt> ",
+        b"\n\r1%",
+        b"\r2%\r\n",
+    ):
+        buffer.feed(chunk)
+        seen.append(buffer.bar)
+
+    assert seen == [b"", b" 10%", b" 20%", b" 20% of 5", b"", b"1%", b""]
+
+
 def test_hours_of_progress_take_no_memory() -> None:
     """An endless progress bar holds back one state, not all of them."""
     buffer = LineBuffer()

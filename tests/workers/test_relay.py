@@ -85,6 +85,24 @@ def test_many_writers_tear_and_lose_no_line(bench: RelayBench, reader: Reader) -
     assert Counter(text.decode().splitlines()) == wanted
 
 
+def test_a_progress_bar_in_a_pipe_is_a_line_now_and_then(reader: Reader, tmp_path: Path) -> None:
+    """There and in log files, though it does not end; then its end is one."""
+    with relay_on(reader.to_stdout, reader.to_stderr, progress_interval=0.1) as bench:
+        printer = bench.open(0, logs=tmp_path)
+
+        os.write(printer.stderr, b"\r 1%\r 2%")
+        seen = read_until(reader.stderr, b" 2%\n")
+        os.write(printer.stderr, b"\r 3%")
+        seen += read_until(reader.stderr, b" 3%\n")
+        os.write(printer.stderr, b"\r100%\n")
+        printer.close()
+        bench.finish(0)
+        seen += read_until(reader.stderr, b"100%\n")
+
+    assert seen == b"[rank 0]  2%\n[rank 0]  3%\n[rank 0] 100%\n"
+    assert (tmp_path / "rank-0.err").read_bytes() == b" 2%\n 3%\n100%\n"
+
+
 def test_a_single_worker_is_passed_through_as_it_prints(reader: Reader) -> None:
     """Without prefix a prompt shows at once, and no byte is changed."""
     with relay_on(reader.to_stdout, reader.to_stderr, prefix=False) as bench:
