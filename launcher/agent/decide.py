@@ -11,13 +11,14 @@ from msgspec.structs import replace
 
 from launcher.agent.actions import Action, CollectOutput, Say, Suspend, TellFailing
 from launcher.agent.ladder import Decision, conclude_if_silent, deadline_passed, stop, sweep, swept
-from launcher.agent.notices import binding_differs, interrupted
+from launcher.agent.notices import about_fork_server, binding_differs, interrupted
 from launcher.agent.outside import from_outside
 from launcher.agent.stacks import about_stacks
 from launcher.agent.state import Output, Phase, Running, State, with_ended
 from launcher.domain.events import (
     DeadlinePassed,
     Event,
+    ForkServerReady,
     OutputEnded,
     StacksAsked,
     StacksCollected,
@@ -61,6 +62,8 @@ def _decide(state: State, event: Event) -> Decision:
             return state, (Suspend(),) if state.rules.foreground else ()
         case OutputEnded():
             return _output_ended(state, event)
+        case ForkServerReady(printed, refused):
+            return state, tuple(map(Say, about_fork_server(printed, refused)))
         case Swept(survivors):
             return swept(state, survivors)
         case DeadlinePassed():

@@ -1,7 +1,7 @@
 """The launcher's one-line notices while a job runs; the report at its end is ``launcher.report``'s."""
 
 import signal
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator, Sequence
 
 from launcher.domain.cpuset import runs
 from launcher.domain.signals import signal_name
@@ -68,6 +68,17 @@ def not_handled(number: int, local_ranks: Iterable[int]) -> str:
     ranks = ", ".join(runs(local_ranks))
     name = signal_name(number)
     return f"{name} was not passed on to local rank {ranks}: no handler there, it would have killed"
+
+
+def about_fork_server(printed: str, refused: Sequence[str]) -> Iterator[str]:
+    """Say what is remarkable about the fork server's start."""
+    if printed:
+        yield f"the workers' interpreter printed when it started: {printed}"
+    if refused:
+        yield (
+            f"the kernel refuses {' and '.join(refused)}:"
+            " if clusterrun is killed, processes of the job may live on"
+        )
 
 
 def binding_differs(local_rank: int, remark: str) -> str:

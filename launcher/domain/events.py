@@ -108,6 +108,16 @@ class OutputClosed(Struct, frozen=True):
     at: float
 
 
+class ForkServerReady(Struct, frozen=True):
+    """The fork server has begun to serve, and there is something to say of that."""
+
+    printed: str
+    """What its interpreter printed to standard error when it started."""
+    refused: tuple[str, ...]
+    """Protections that the kernel refuses: "PR_SET_PDEATHSIG (Operation not permitted)"."""
+    at: float
+
+
 class HelperLost(Struct, frozen=True):
     """A process of ours, ``name``, ended though nobody asked it to."""
 
@@ -213,6 +223,7 @@ Event = (
     | Swept
     | OutputEnded
     | OutputClosed
+    | ForkServerReady
     | HelperLost
     | StopOrdered
     | VerdictReached

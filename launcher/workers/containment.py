@@ -25,6 +25,7 @@ class Adoptees:
 
     def __init__(self) -> None:
         """Become a subreaper; what is our child by now is a stranger."""
+        # The fork server says so if the kernel refuses it.
         prctl(PR_SET_CHILD_SUBREAPER, 1)
         self._strangers = frozenset(children_of(os.getpid()))
         self._everyone_is_ours = os.getpid() != 1
@@ -70,23 +71,32 @@ class Adoptees:
 
 def wait_for(pid: int, seconds: float) -> bool:
     """Reap our child ``pid`` within ``seconds``; return whether it is gone."""
+    return status_of(pid, seconds) is not None
+
+
+def status_of(pid: int, seconds: float) -> int | None:
+    """Reap our child ``pid`` within ``seconds``; return its ``wait`` status, None if it has not ended.
+
+    The status is 0 if it was reaped before.
+    """
     deadline = time.monotonic() + seconds
     # Blocked, so that the end cannot come between a look and the wait for it. A pidfd would do,
     # but Linux before 5.3 has none, nor has the Python of conda (python-trio/trio#2855).
     mask = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGCHLD})
     try:
-        while not _reaped(pid):
+        while (status := _status_by_now(pid)) is None:
             left = deadline - time.monotonic()
             if left <= 0:
-                return False
+                return None
             signal.sigtimedwait({signal.SIGCHLD}, left)
     finally:
         signal.pthread_sigmask(signal.SIG_SETMASK, mask)
-    return True
+    return status
 
 
-def _reaped(pid: int) -> bool:
+def _status_by_now(pid: int) -> int | None:
     try:
-        return os.waitpid(pid, os.WNOHANG) != (0, 0)
+        ended, status = os.waitpid(pid, os.WNOHANG)
     except ChildProcessError:
-        return True
+        return 0
+    return status if ended else None

@@ -12,6 +12,7 @@ import msgspec
 
 from launcher.domain.events import (
     Event,
+    ForkServerReady,
     HelperLost,
     SignalNotHandled,
     SignalReceived,
@@ -27,11 +28,10 @@ from launcher.domain.preparation import Preparation, Prepared
 from launcher.domain.ranks import LocalRank
 from launcher.errors import InternalError, MachineError, UsageError
 from launcher.workers.channel import Channel, Message
-from launcher.workers.ended import how_it_ended, signal_of
+from launcher.workers.fork_server_process import ForkServerProcess
 from launcher.workers.forking import no_process
 
 SERVER_FILE = Path(__file__).parent / "fork_server" / "__main__.py"
-AGENT_FD = 3
 
 ENDING = frozenset({signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGKILL})
 """Signals after which a worker that has not been started need not be."""
@@ -40,11 +40,13 @@ ENDING = frozenset({signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGKILL
 class ForkServer:
     """The running fork server of this node."""
 
-    def __init__(self, channel: Channel, pid: int, mask: frozenset[int], python: str) -> None:
-        """Take the channel to it, its process id, the signals that workers block, its interpreter."""
-        self.pid = pid
+    def __init__(
+        self, channel: Channel, process: ForkServerProcess, mask: frozenset[int], python: str
+    ) -> None:
+        """Take the channel to it, its process, the signals that workers block, its interpreter."""
+        self.pid = process.pid
+        self._process = process
         self._python = python
-        self._is_python = False
         self._channel = channel
         # Plain numbers: what travels is marshalled.
         self._mask = sorted(int(number) for number in mask)
@@ -83,7 +85,7 @@ class ForkServer:
         # Blocked until it has shielded itself: a signal to the whole process tree may come any time.
         mask = signal.pthread_sigmask(signal.SIG_BLOCK, signal.valid_signals())
         try:
-            pid = _execute(
+            process = ForkServerProcess.execute(
                 [python, "-u", str(SERVER_FILE), *(["--contain"] if contain else []), "--", *shown],
                 environment,
                 theirs.fileno(),
@@ -94,7 +96,7 @@ class ForkServer:
         finally:
             signal.pthread_sigmask(signal.SIG_SETMASK, mask)
             theirs.close()
-        return cls(Channel(ours), pid, frozenset(mask), python)
+        return cls(Channel(ours), process, frozenset(mask), python)
 
     def fileno(self) -> int:
         """Return the descriptor that becomes readable when there are ``events``."""
@@ -205,7 +207,9 @@ class ForkServer:
             return
         for message, _descriptors in self._channel.receive():
             if message["kind"] == "hello":
-                self._is_python = True
+                printed, refused = self._process.becomes_ready(), tuple(message["refused"])
+                if printed or refused:
+                    yield ForkServerReady(printed, refused, now)
                 continue
             if message["kind"] == "importing":
                 self.importing(message["name"], message["seconds"])
@@ -219,13 +223,12 @@ class ForkServer:
             yield event
         if self._channel.closed:
             self._lost = True
-            status = os.waitpid(self.pid, 0)[1]
-            if not self._is_python and os.WIFEXITED(status):
+            how, number = self._process.end()
+            if not self._process.is_ready and not number:
                 raise UsageError(
-                    f"{self._python} is not Python 3.8 or newer",
-                    "name an interpreter with --python",
+                    f"{self._python} {how}", "name a Python 3.8 or newer with --python"
                 )
-            yield HelperLost("fork server", how_it_ended(status), signal_of(status), now)
+            yield HelperLost("fork server", how, number, now)
 
     @property
     def lost(self) -> bool:
@@ -287,34 +290,13 @@ def _say_nothing(_name: str, _seconds: float) -> None:
     """Say nothing of what takes long."""
 
 
-def _execute(command: list[str], environment: Mapping[str, str], theirs: int) -> int:
-    # Pipes, as workers get: Python's streams remember whether what they were made on can seek.
-    stdin, stdout = os.pipe2(os.O_CLOEXEC)
-    try:
-        return os.posix_spawnp(
-            command[0],
-            command,
-            environment,
-            file_actions=[
-                (os.POSIX_SPAWN_DUP2, theirs, AGENT_FD),
-                (os.POSIX_SPAWN_DUP2, stdin, 0),
-                (os.POSIX_SPAWN_DUP2, stdout, 1),
-            ],
-            # A group of its own: the terminal's signals are for the agent.
-            setpgroup=0,
-        )
-    finally:
-        os.close(stdin)
-        os.close(stdout)
-
-
 def _not_executed(python: str, error: OSError) -> Exception:
     """Return what ``error`` means: a limit of this machine, or a wrong path."""
     if error.errno in (errno.EAGAIN, errno.ENOMEM):
         return no_process(error)
     if error.errno in (errno.EMFILE, errno.ENFILE):
         return error
-    return UsageError(f"{python}: {error.strerror}", "name an interpreter with --python")
+    return UsageError(f"{python}: {error.strerror}", "name a Python 3.8 or newer with --python")
 
 
 def _event(message: Message, now: float) -> Event:

@@ -17,7 +17,7 @@ from launcher.agent.notices import (
     stopping_others,
 )
 from launcher.agent.stacks import ALONE, stacks_follow
-from launcher.domain.events import SignalNotHandled
+from launcher.domain.events import ForkServerReady, SignalNotHandled
 from launcher.domain.outcome import HelperFailed, Interrupted, NodeLost, OutputGone, Succeeded
 from launcher.domain.ranks import LocalRank
 from tests.agent.histories import (
@@ -87,6 +87,15 @@ SUCCESS = [
     .then(collect(0))
     .when(started(1), exited(1))
     .then(collect(1), SWEEP),
+    history("what is remarkable about the fork server is told", workers(1))
+    .when(ForkServerReady("a warning", ("PR_SET_PDEATHSIG (Operation not permitted)",), at=1.0))
+    .then(
+        Say("the workers' interpreter printed when it started: a warning"),
+        Say(
+            "the kernel refuses PR_SET_PDEATHSIG (Operation not permitted):"
+            " if clusterrun is killed, processes of the job may live on"
+        ),
+    ),
     history("a worker that is bound otherwise than planned is told of", workers(1))
     .when(started(0, remark="asked for CPUs [0, 9], got [0]"))
     .then(Say(binding_differs(0, "asked for CPUs [0, 9], got [0]"))),

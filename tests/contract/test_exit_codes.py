@@ -318,8 +318,9 @@ def test_an_interpreter_that_is_none(clusterrun: Launcher, method: str) -> None:
     """It is found out when it is started, and is a mistake like others."""
     job = clusterrun.script("", "--python", "/bin/true", "--start-method", method)
 
-    said = "/bin/true is not Python 3.8 or newer\n  name an interpreter with --python\n"
-    assert job.ended() == (2, "", f"clusterrun: error: {said}")
+    said = "/bin/true exited with code 0 before it was ready to start workers"
+    hint = "name a Python 3.8 or newer with --python"
+    assert job.ended() == (2, "", f"clusterrun: error: {said}\n  {hint}\n")
 
 
 def test_a_failure_whose_exit_is_held_back(clusterrun: Launcher) -> None:

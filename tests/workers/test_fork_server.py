@@ -12,6 +12,7 @@ import pytest
 
 from launcher.domain.cpuset import CpuSet
 from launcher.domain.events import (
+    ForkServerReady,
     HelperLost,
     Swept,
     WorkerExited,
@@ -287,20 +288,103 @@ def test_an_interpreter_that_is_not_there() -> None:
         ForkServer.start("/no/such/python", os.environ)
 
     assert caught.value.message == "/no/such/python: No such file or directory"
-    assert caught.value.hint == "name an interpreter with --python"
+    assert caught.value.hint == "name a Python 3.8 or newer with --python"
 
 
-def test_an_interpreter_that_is_none() -> None:
-    """Its end is noticed at once, and it is the user's to name another."""
-    with (
-        fork_server(python="false") as bench,
-        pytest.raises(UsageError, match=r"^false is not Python 3\.8 or newer$"),
-    ):
+@pytest.mark.parametrize(
+    ("code", "how"),
+    [
+        ("exit 9", "exited with code 9{}"),
+        ("echo libfoo.so is missing >&2; exit 9", "exited with code 9{}: libfoo.so is missing"),
+        ("printf 'one\n\ntwo\n' >&2; exit 9", "exited with code 9{}:\n    one\n    two"),
+        ("exec 3>&-; exec sleep 100", "closed its connection{}"),
+    ],
+)
+def test_an_interpreter_that_is_none(tmp_path: Path, code: str, how: str) -> None:
+    """What has become of it is said, and it is the user's to name another; nobody waits for it."""
+    python = executable(tmp_path / "python", code)
+
+    with fork_server(python) as bench, pytest.raises(UsageError) as caught:
         bench.event()
+
+    before = " before it was ready to start workers"
+    assert caught.value.message == f"{python} {how.format(before)}"
+
+
+def test_an_interpreter_that_is_killed(tmp_path: Path) -> None:
+    """That is not the user's mistake; what it printed may tell why."""
+    python = executable(tmp_path / "python", "echo out of memory >&2; kill -KILL $$")
+
+    with fork_server(python) as bench:
+        how = "was killed by SIGKILL before it was ready to start workers: out of memory"
+        assert bench.event() == HelperLost("fork server", how, signal.SIGKILL, 7.0)
+
+
+def test_an_interpreter_that_prints_when_it_starts(tmp_path: Path) -> None:
+    """Its words are passed on, and workers start all the same."""
+    python = executable(tmp_path / "python", f'echo a warning >&2; exec {sys.executable} "$@"')
+
+    with fork_server(python) as bench:
+        bench.spawn(0, "true")
+
+        assert bench.event() == ForkServerReady("a warning", (), 7.0)
+        assert bench.events(2)[1] == WorkerExited(FIRST, 0, 7.0)
+
+
+@pytest.mark.skipif("os.uname().machine != 'x86_64'", reason="system calls have other numbers")
+def test_a_kernel_that_refuses_protections(tmp_path: Path) -> None:
+    """A sandbox may: it is said once, and workers start all the same."""
+    refuses = tmp_path / "refuses.py"
+    refuses.write_text(dedent(REFUSES_PRCTL))
+    python = executable(tmp_path / "python", f'exec {sys.executable} {refuses} "$@"')
+
+    with fork_server(python) as bench:
+        bench.spawn(0, "true")
+
+        ready = bench.expect(ForkServerReady)
+        assert bench.events(2)[1] == WorkerExited(FIRST, 0, 7.0)
+
+    why = "(Operation not permitted)"
+    assert ready.refused == (f"PR_SET_CHILD_SUBREAPER {why}", f"PR_SET_PDEATHSIG {why}")
+
+
+def executable(path: Path, code: str) -> str:
+    """Write a shell script; return its path."""
+    path.write_text(f"#!/bin/sh\n{code}\n")
+    path.chmod(0o755)
+    return str(path)
+
+
+REFUSES_PRCTL = """
+    import ctypes, os, struct, sys
+
+    LOAD, EQUAL, RETURN = 0x20, 0x15, 0x06  # linux/bpf_common.h
+    ALLOW, REFUSE = 0x7FFF0000, 0x00050001  # linux/seccomp.h: SECCOMP_RET_ALLOW, ..._ERRNO | EPERM
+    PRCTL, NUMBER, FIRST_ARGUMENT = 157, 0, 16
+    steps = [
+        (LOAD, 0, 0, NUMBER),
+        (EQUAL, 0, 3, PRCTL),
+        (LOAD, 0, 0, FIRST_ARGUMENT),
+        (EQUAL, 2, 0, 1),  # PR_SET_PDEATHSIG
+        (EQUAL, 1, 0, 36),  # PR_SET_CHILD_SUBREAPER
+        (RETURN, 0, 0, ALLOW),
+        (RETURN, 0, 0, REFUSE),
+    ]
+    code = b"".join(struct.pack("HBBI", *step) for step in steps)
+    filters = ctypes.create_string_buffer(code)
+    program = struct.pack("HxxxxxxP", len(steps), ctypes.addressof(filters))
+    prctl = ctypes.CDLL(None).prctl
+    prctl.argtypes = [ctypes.c_int, ctypes.c_ulong, ctypes.c_char_p, ctypes.c_ulong, ctypes.c_ulong]
+    assert prctl(38, 1, None, 0, 0) == 0  # PR_SET_NO_NEW_PRIVS
+    assert prctl(22, 2, program, 0, 0) == 0  # PR_SET_SECCOMP, SECCOMP_MODE_FILTER
+    os.execv(sys.executable, [sys.executable, *sys.argv[1:]])
+"""
 
 
 def test_a_fork_server_that_is_killed(bench: Bench) -> None:
     """It is told once, and what is asked of it then is asked in vain."""
+    bench.spawn(0, "true")
+    bench.events(2)
     os.kill(bench.server.pid, signal.SIGKILL)
 
     assert bench.event() == HelperLost("fork server", "was killed by SIGKILL", 9, 7.0)

@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from launcher.domain.events import WorkerExited, WorkerKilled, WorkerStarted
+from launcher.domain.events import ForkServerReady, WorkerExited, WorkerKilled, WorkerStarted
 from launcher.domain.ranks import LocalRank
 from launcher.workers.group import STARTUP_FOLDER
 from tests.workers.fork_server_bench import Bench, fork_server, plan_of
@@ -126,17 +126,17 @@ def test_the_users_own_sitecustomize(tmp_path: Path, script: Path) -> None:
 
 
 def test_a_sitecustomize_that_fails(tmp_path: Path) -> None:
-    """Python's own words, and the worker goes on."""
+    """Python's own words, of the fork server's start too, and the worker goes on."""
     (tmp_path / "sitecustomize.py").write_text("raise ValueError('of the user')\n")
     with fork_server(environ={"PYTHONPATH": str(tmp_path)}) as bench:
         printed = bench.spawn(
             0, sys.executable, "-c", "print('goes on')", startup=str(STARTUP_FOLDER)
         )
 
+        words = r"Error in sitecustomize; .*:\nValueError: of the user"
+        assert re.fullmatch(words, bench.expect(ForkServerReady).printed)
         assert bench.events(2)[1] == WorkerExited(LocalRank(0), 0, 7.0)
-        assert re.fullmatch(
-            r"Error in sitecustomize; .*:\nValueError: of the user\ngoes on\n", printed.rest()
-        )
+        assert re.fullmatch(rf"{words}\ngoes on\n", printed.rest())
 
 
 @pytest.fixture

@@ -17,7 +17,7 @@ big-endian length; descriptors ride on a frame's first byte (``launcher.workers.
 other end).
 
     agent to server                               server to agent
-                                                  hello
+                                                  hello     refused
     prepare  argv preload insist environ          prepared  in_place why loaded left_out complaint
              workers unsettled cpus patience      started   local_rank pid remark
     spawn    local_rank argv env cpus mask        failed    local_rank step error pid

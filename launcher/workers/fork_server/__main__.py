@@ -8,8 +8,8 @@ import sys
 FOUND_MODULES = frozenset(sys.modules)
 
 if sys.version_info < (3, 8):  # noqa: UP036 - the job names it, not the launcher
-    # The agent gets no "hello" and prints what is needed.
-    sys.exit(1)
+    # The agent gets no "hello", and prints this.
+    sys.exit("Python %d.%d is too old" % sys.version_info[:2])  # noqa: UP031 - it is too old
 
 import gc
 

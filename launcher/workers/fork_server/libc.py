@@ -41,6 +41,19 @@ def prctl(option: int, *arguments: int) -> int:
     return int(_LIBRARY.prctl(option, *map(ctypes.c_ulong, padded)))
 
 
+def refused_protections() -> list[str]:
+    """Return what the kernel refuses of that by which nothing is left behind, each with the reason.
+
+    A sandbox may. What is tried changes nothing: there is no process yet to kill or to adopt.
+    """
+    tried = {
+        "PR_SET_CHILD_SUBREAPER": prctl(PR_SET_CHILD_SUBREAPER, 1),
+        "PR_SET_PDEATHSIG": prctl(PR_SET_PDEATHSIG, 0),
+    }
+    why = os.strerror(ctypes.get_errno())
+    return [f"{name} ({why})" for name, result in tried.items() if result != 0]
+
+
 def set_memory_policy(policy: int, nodes: list[int]) -> int:
     """Have this thread, and those it makes, take memory from ``nodes``; return 0 or an errno."""
     number = _SET_MEMPOLICY.get(os.uname().machine)

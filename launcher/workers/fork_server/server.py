@@ -10,7 +10,7 @@ import time
 
 from .agent_socket import AgentSocket, Frames
 from .fork_limits import why_no_fork
-from .libc import PR_SET_CHILD_SUBREAPER, prctl
+from .libc import PR_SET_CHILD_SUBREAPER, prctl, refused_protections
 from .namespace import enter_pid_namespace
 from .preparation import Preparation
 from .proc import children_of, describe, group_of, survives
@@ -29,6 +29,7 @@ else:
     import _signal as signal
 
 AGENT_FD = 3
+STDERR_FD = 4  # the agent's standard error; descriptor 2 is a pipe that tells it of a bad start
 
 # A process that SIGKILL has not ended after this long is in the kernel's hands (state D).
 SWEEP_SECONDS = 5.0
@@ -49,7 +50,10 @@ def main(fresh: Mapping[str, object], found: Collection[str]) -> ScriptRun:
     gc.freeze()
     gc.enable()
     close_inherited_descriptors()
+    os.dup2(STDERR_FD, 2)
+    os.close(STDERR_FD)
     agent = AgentSocket(AGENT_FD)
+    refused = refused_protections()
     # The pids that the agent and its user know are those of this /proc, whatever is mounted later.
     host_proc = os.open("/proc", os.O_RDONLY | os.O_DIRECTORY)
     if sys.argv[1:2] == ["--contain"]:
@@ -58,7 +62,7 @@ def main(fresh: Mapping[str, object], found: Collection[str]) -> ScriptRun:
         except OSError as error:
             agent.send("uncontained", error=error.strerror)
             os._exit(0)
-    agent.send("hello")
+    agent.send("hello", refused=refused)
     server = ForkServer(agent, host_proc, Preparation(fresh, found))
     run = server.serve()
     if run is not None:
@@ -426,7 +430,7 @@ def kill_group(leader: int) -> None:
 def close_inherited_descriptors() -> None:
     """Close what the launcher's own parent left open: workers get descriptors 0, 1 and 2 only."""
     for name in os.listdir("/proc/self/fd"):
-        if int(name) > AGENT_FD:
+        if int(name) > STDERR_FD:
             try:
                 os.close(int(name))
             except OSError:
