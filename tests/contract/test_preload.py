@@ -907,3 +907,43 @@ def test_a_long_import_is_not_silent(clusterrun: Launcher) -> None:
         r" \(--preload none leaves that to each worker\)\n",
         ended.err,
     )
+
+
+def test_an_import_that_nobody_can_end(clusterrun: Launcher, tmp_path: Path) -> None:
+    """Workers start without it; a process that a debugger holds stands for one in state D."""
+    begun, held = tmp_path / "begun", tmp_path / "held"
+    hazard = f"""
+        import os, pathlib, time
+        begun, held = pathlib.Path({str(begun)!r}), pathlib.Path({str(held)!r})
+        if not held.exists():
+            begun.with_suffix(".tmp").write_text(str(os.getpid()))
+            begun.with_suffix(".tmp").rename(begun)
+            while not held.exists():
+                time.sleep(0.01)
+            time.sleep(100)
+    """
+    (clusterrun.folder / "hazard.py").write_text(dedent(hazard))
+    options = ("--preload", "hazard", "--preload-timeout", "1")
+    job = clusterrun.script("import hazard\nprint('runs', 1, flush=True)", *options, workers=2)
+
+    pid = int(text_of(begun))
+    if ctypes.CDLL(None).ptrace(PTRACE_SEIZE, pid, None, None) != 0:
+        pytest.skip("this system does not let us hold a process")
+    held.touch()
+    job.numbers("runs", 2)
+    os.waitpid(pid, 0)
+
+    assert job.ended().code == 0
+    assert "importing hazard hangs: nothing has happened for 1 s" in job.err
+
+
+PTRACE_SEIZE = 0x4206  # sys/ptrace.h
+
+
+def text_of(path: Path) -> str:
+    """Wait until a file is there; return what is in it."""
+    deadline = time.monotonic() + SECONDS_TO_ACT
+    while not path.exists():
+        assert time.monotonic() < deadline, f"{path} is not there"
+        time.sleep(0.01)
+    return path.read_text()

@@ -10,6 +10,7 @@ from launcher.workers.fork_server.preparation import (
     Notice,
 )
 from launcher.workers.fork_server_client import ForkServer
+from launcher.workers.fork_server_process import ForkServerProcess
 
 
 def test_when_people_are_told_what_is_imported() -> None:
@@ -27,7 +28,8 @@ def test_when_people_are_told_what_is_imported() -> None:
 def test_the_agent_hears_of_it() -> None:
     """With the module's name and the seconds so far; it is no event of a worker."""
     ours, theirs = (Channel(sock) for sock in socket.socketpair())
-    fork_server = ForkServer(ours, pid=0, mask=frozenset(), python="python")
+    process = ForkServerProcess(pid=0, printed=-1)
+    fork_server = ForkServer(ours, process, mask=frozenset(), python="python")
     heard: list[tuple[str, float]] = []
     fork_server.importing = lambda name, seconds: heard.append((name, seconds))
 

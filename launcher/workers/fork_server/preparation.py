@@ -13,12 +13,15 @@ from .leading_imports import Import, LeadingImports
 from .modules import hide_all_but
 from .namespace import end_like
 from .preload_choice import ALL, AUTO, NONE, choose
-from .proc import children_of, work_done
+from .proc import children_of, describe, work_done
 from .remembered_trials import RememberedTrial
 from .script import NotToBeRunInPlace, Script
 from .self_test import try_how_forked_scripts_end
 from .template import Template
 from .worker_start import import_psutil, is_to_be_bound
+
+# A process that SIGKILL has not ended after this long is in the kernel's hands (state D).
+SECONDS_TO_DIE = 2.0
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -109,7 +112,7 @@ class Preparation:
         if choice.why_spawn and not request["insist"]:
             raise NotToBeRunInPlace(choice.why_spawn)
         try:
-            run = try_how_forked_scripts_end(server.agent)
+            run = try_how_forked_scripts_end(server)
             if run is None and choice.imports:
                 self._grow_template(choice.imports, request, server)
         except OSError as error:
@@ -252,9 +255,11 @@ class Notice:
 def _end(pid: int, server: ForkServer) -> str:
     """Kill a template, and what it has started; return how it ended if it had ended by itself."""
     server.kill_children()
-    _, status = os.waitpid(pid, 0)
+    status = server.status_within(pid, SECONDS_TO_DIE)
     # What it had started is ours now; the server reaps it.
     server.kill_children()
+    if status is None:
+        return f"can't be ended: {describe(pid)}"
     if os.WIFSIGNALED(status):
         return f"was killed by signal {os.WTERMSIG(status)}"
     return f"ended the process with code {os.WEXITSTATUS(status)}"

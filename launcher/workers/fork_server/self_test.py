@@ -17,20 +17,21 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     import signal
 
-    from .agent_socket import AgentSocket
+    from .server import ForkServer
 else:
     import _signal as signal
 
 TEXTS_AND_CODES = (("raise ValueError", 1), ("import sys; sys.exit(3)", 3))
 
 SECONDS_TO_END = 20.0
+SECONDS_TO_DIE = 2.0
 
 
-def try_how_forked_scripts_end(agent: AgentSocket) -> ScriptRun | None:
+def try_how_forked_scripts_end(server: ForkServer) -> ScriptRun | None:
     """Fork the children and wait for them.
 
     Args:
-        agent: the socket to the agent, which a child must not hold.
+        server: whose socket to the agent a child must not hold.
 
     Returns:
         In a child, what it has to run; None in the server.
@@ -40,16 +41,15 @@ def try_how_forked_scripts_end(agent: AgentSocket) -> ScriptRun | None:
         OSError: no process can be forked.
 
     """
-    server = os.getpid()
     all_ended, held_open = os.pipe()
     pids = []
     for text, _ in TEXTS_AND_CODES:
         pid = os.fork()
         if pid == 0:
             try:
-                agent.close()
+                server.agent.close()
                 os.close(all_ended)
-                _become_silent_child_of(server)
+                _become_silent_child_of(server.pid)
             except BaseException:  # noqa: BLE001 - whatever it is, the child must not become a server
                 os._exit(127)
             return run_of_text(text)
@@ -64,8 +64,8 @@ def try_how_forked_scripts_end(agent: AgentSocket) -> ScriptRun | None:
     for pid, (text, code) in zip(pids, TEXTS_AND_CODES):
         if not in_time:
             os.kill(pid, signal.SIGKILL)
-        _, status = os.waitpid(pid, 0)
-        if not os.WIFEXITED(status) or os.WEXITSTATUS(status) != code:
+        status = server.status_within(pid, SECONDS_TO_DIE)
+        if status is None or not os.WIFEXITED(status) or os.WEXITSTATUS(status) != code:
             ended = f"ended with wait status {status}, not code {code}"
             how = ended if in_time else f"had not ended after {SECONDS_TO_END:g} s"
             wrong.append(f"a forked child that ran {text!r} {how}")

@@ -280,6 +280,19 @@ class ForkServer:
         if self.sweep_deadline != NEVER:
             self.continue_sweep(childless)
 
+    def status_within(self, pid: int, seconds: float) -> int | None:
+        """Reap a child that is about to end; return its ``wait`` status, None if it has not ended."""
+        deadline = time.monotonic() + seconds
+        woken = select.poll()
+        woken.register(self.wakeup, select.POLLIN)
+        while True:
+            ended, status = os.waitpid(pid, os.WNOHANG)
+            left = deadline - time.monotonic()
+            if ended or left <= 0:
+                return status if ended else None
+            woken.poll(left * 1000)
+            self.drain_wakeup()
+
     def bury(self, dead: os.waitid_result) -> None:
         """Kill the group of ``dead`` if it is a worker, reap it, and tell the agent."""
         # A start that is over must be reported before its end.
