@@ -78,7 +78,7 @@ def _weights_of_stopped(fate: Fate) -> Sequence[Weight]:
     match fate.ending:
         case Killed(number) if number not in OUR_SIGNALS and not is_echo(fate):
             return (Weight.SLOW_TO_DIE,)
-        case Exited() if _has_traceback(fate) and not is_echo(fate):
+        case Exited() if _tells_why(fate) and not is_echo(fate):
             return (Weight.SLOW_TO_DIE,)
         case _:
             return ()
@@ -86,8 +86,12 @@ def _weights_of_stopped(fate: Fate) -> Sequence[Weight]:
 
 def is_echo(fate: Fate) -> bool:
     """Tell whether the last lines of a failed worker blame a peer that went away."""
-    lines = without_ignored(plain_lines(fate.tail))
+    lines = without_ignored(fate.tail.splitlines())
     return any(ECHO.search(line) for line in lines[-LAST_LINES:])
+
+
+def _tells_why(fate: Fate) -> bool:
+    return any("Traceback" in line for line in without_ignored(fate.tail.splitlines()))
 
 
 def ends_in_exception(tail: str) -> bool:
@@ -96,7 +100,3 @@ def ends_in_exception(tail: str) -> bool:
     header = last_traceback(lines)
     # What a script prints after a traceback shows that it went on.
     return header is not None and exception_after(lines, header) == len(lines) - 1
-
-
-def _has_traceback(fate: Fate) -> bool:
-    return last_traceback(plain_lines(fate.tail)) is not None
