@@ -65,6 +65,15 @@ def _addresses(
     return tuple(dict.fromkeys(addresses))
 
 
+def loopback_address(host: str) -> tuple[Address, ...]:
+    """Return the loopback address that ``host`` is, as text; () if it is another, or a name.
+
+    Not for ``localhost``: Kubeflow's operators have told that to node 0, and its name to the
+    others, which are elsewhere.
+    """
+    return tuple(address for address in numeric_address(host) if address.is_loopback)
+
+
 def plain_address(where: object) -> str:
     """Return the address of a socket's name without scope, IPv4 as IPv4; "" for other sockets."""
     if not isinstance(where, tuple):

@@ -2,16 +2,18 @@
 
 import errno
 import os
+import select
 import socket
 import struct
-from collections.abc import Iterator
-from contextlib import suppress
+from collections.abc import Iterator, Sequence
+from contextlib import ExitStack, suppress
 from pathlib import Path
 
 from launcher.domain.facts import Fact
 from launcher.errors import RendezvousError
+from launcher.rendezvous.addresses import Address
 from launcher.rendezvous.port_owner import owner_of_port, program
-from launcher.rendezvous.ports import bound_everywhere
+from launcher.rendezvous.ports import HeldPort, bound_at, bound_everywhere
 
 _BACKLOG = 4096
 _CREDENTIALS = struct.Struct("iII")
@@ -24,16 +26,25 @@ class PortBusy(RendezvousError):  # noqa: N818 - what happened, as its siblings 
 class Door:
     """A listening port, claimed among all clusterruns of this machine."""
 
-    def __init__(self, number: int, listener: socket.socket, claim: socket.socket | None) -> None:
+    def __init__(
+        self,
+        holder: HeldPort,
+        listeners: Sequence[socket.socket],
+        claim: socket.socket | None,
+    ) -> None:
         """Take over the sockets."""
-        self.number = number
+        self.number = holder.number
         self.is_open = True
-        self._listener = listener
+        self._holder = holder
+        self._listeners = listeners
         self._claim = claim
+        self._epoll = select.epoll()
+        for listener in listeners:
+            self._epoll.register(listener, select.EPOLLIN)
 
     def fileno(self) -> int:
         """Return the descriptor that becomes readable when somebody knocks."""
-        return self._listener.fileno()
+        return self._epoll.fileno()
 
     def callers(self) -> Iterator[tuple[socket.socket, object]]:
         """Yield all who have knocked, with their addresses.
@@ -42,42 +53,51 @@ class Door:
             OSError: there are too many open files.
 
         """
-        while self.is_open:
-            with suppress(ConnectionAbortedError):
-                try:
-                    yield self._listener.accept()
-                except BlockingIOError:
-                    return
+        for listener in self._listeners:
+            while self.is_open:
+                with suppress(ConnectionAbortedError):
+                    try:
+                        yield listener.accept()
+                    except BlockingIOError:
+                        break
 
     def close(self) -> None:
-        """Let nobody else in, but keep the port: the workers' store can listen there now.
-
-        A socket that listened on a port it had asked for keeps it when it is shut down
-        (``tcp_disconnect`` in the kernel's net/ipv4/tcp.c), and is a holder as in ``ports``.
-        """
+        """Let nobody else in, but keep the port: the workers' store can listen there now."""
         if self.is_open:
             self.is_open = False
-            self._listener.shutdown(socket.SHUT_RDWR)
+            self._epoll.close()
+            for listener in self._listeners:
+                # A child that looks a name up may have a copy of it.
+                listener.shutdown(socket.SHUT_RDWR)
+                listener.close()
 
     def release(self) -> None:
         """Let go of the port."""
-        self.is_open = False
-        self._listener.close()
+        self.close()
+        self._holder.release()
         if self._claim is not None:
             self._claim.close()
 
 
-def open_door(ports: Fact[tuple[int, ...]], host: str, root: Path) -> Door:
+def open_door(
+    ports: Fact[tuple[int, ...]], host: str, root: Path, only_at: Sequence[Address] = ()
+) -> Door:
     """Return the first of ``ports`` that is free, listening.
 
+    Args:
+        ports: where, in this order.
+        host: this machine's name, for people.
+        root: of the tree with /proc.
+        only_at: the addresses to listen at; () for all that this machine has.
+
     Raises:
-        PortBusy: all of them are in use on this machine, ``host``.
+        PortBusy: all of the ports are in use on this machine.
 
     """
     troubles = []
     for port in ports.value:
         try:
-            return _open(port, root)
+            return _open(port, root, only_at)
         except _InUse as error:
             troubles.append(f"port {port} ({ports.origin}) is in use on {host}: {error}")
         except OSError as error:
@@ -92,29 +112,35 @@ class _InUse(Exception):  # noqa: N818 - as PortBusy
     """By whom, in words."""
 
 
-def _open(port: int, root: Path) -> Door:
+def _open(port: int, root: Path, only_at: Sequence[Address]) -> Door:
     claim = _claim(port, root)
-    try:
-        listener = _listener(port)
-    except OSError as error:
+    with ExitStack() as undo:
         if claim is not None:
-            claim.close()
-        if error.errno == errno.EADDRINUSE:
-            raise _InUse(f"{owner_of_port(port, root)} has it") from error
-        raise
-    return Door(port, listener, claim)
+            undo.callback(claim.close)
+        try:
+            # At every address, since that is where the workers' store will listen.
+            holder = undo.enter_context(bound_everywhere(port))
+            listeners = [undo.enter_context(each) for each in _bound(port, only_at)]
+            for listener in listeners:
+                listener.settimeout(0)
+                # Two may have bound it, as both allow it; only one can listen.
+                listener.listen(_BACKLOG)
+        except OSError as error:
+            if error.errno == errno.EADDRINUSE:
+                raise _InUse(f"{owner_of_port(port, root)} has it") from error
+            raise
+        undo.pop_all()
+    return Door(HeldPort(port, holder), listeners, claim)
 
 
-def _listener(port: int) -> socket.socket:
-    listener = bound_everywhere(port)
-    try:
-        listener.settimeout(0)
-        # Two may have bound it, as both allow it; only one can listen.
-        listener.listen(_BACKLOG)
-    except OSError:
-        listener.close()
-        raise
-    return listener
+def _bound(port: int, only_at: Sequence[Address]) -> Iterator[socket.socket]:
+    if not only_at:
+        yield bound_everywhere(port)
+    for address in only_at:
+        listener = bound_at(address.family, address.at(port))
+        if listener is None:
+            raise OSError(errno.EADDRNOTAVAIL, f"this machine has no address {address.text}")
+        yield listener
 
 
 def _claim(port: int, root: Path) -> socket.socket | None:

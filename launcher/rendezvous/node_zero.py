@@ -5,6 +5,7 @@ import select
 from launcher.domain.bounds import as_name
 from launcher.domain.facts import Fact
 from launcher.errors import RendezvousError
+from launcher.rendezvous.addresses import loopback_address
 from launcher.rendezvous.candidate import Candidate
 from launcher.rendezvous.connection import Connection
 from launcher.rendezvous.coordinator_server import CoordinatorServer
@@ -48,7 +49,9 @@ class NodeZero:
         self._surroundings = surroundings
         self._refused: RendezvousError | None = None
         self._latest_end = NEVER
-        door = open_door(invitation.ports, hello.host, surroundings.root)
+        # Nobody reaches it from elsewhere: all nodes are on this machine.
+        only_at = loopback_address(invitation.host.value)
+        door = open_door(invitation.ports, hello.host, surroundings.root, only_at)
         chosen = _port_apart(invitation) if invitation.open_for_good else None
         terms = _terms(candidate, chosen.number if chosen else door.number)
         self.server = CoordinatorServer(door, terms, token, surroundings, now, chosen=chosen)

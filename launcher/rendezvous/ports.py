@@ -73,14 +73,22 @@ def bound_everywhere(number: int) -> socket.socket:
 
     """
     # What listens on the wildcard of either family needs the number in both.
-    holder = _bound(socket.AF_INET6, number) or _bound(socket.AF_INET, number)
+    everywhere = ("", number)
+    holder = bound_at(socket.AF_INET6, everywhere) or bound_at(socket.AF_INET, everywhere)
     if holder is None:
         raise OSError(errno.EADDRNOTAVAIL, "no address to bind to")
     return holder
 
 
-def _bound(family: int, number: int) -> socket.socket | None:
-    """Return a socket on the wildcard address of ``family``; None where there is no such family."""
+def bound_at(
+    family: int, where: tuple[str, int] | tuple[str, int, int, int]
+) -> socket.socket | None:
+    """Return a socket at an address, with SO_REUSEADDR; None where there is no such address.
+
+    Raises:
+        OSError: somebody listens there, or it is not for us.
+
+    """
     try:
         holder = socket.socket(family, socket.SOCK_STREAM)
     except OSError:
@@ -90,7 +98,7 @@ def _bound(family: int, number: int) -> socket.socket | None:
         if family == socket.AF_INET6:
             # Both families at once, as torch's store listens.
             holder.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, 0)
-        holder.bind(("", number))
+        holder.bind(where)
     except OSError as error:
         holder.close()
         if error.errno == errno.EADDRNOTAVAIL:

@@ -6,12 +6,13 @@ import socket
 import subprocess
 import sys
 from collections.abc import Iterator
-from contextlib import closing
+from contextlib import closing, contextmanager
 from pathlib import Path
 
 import pytest
 
 from launcher.domain.facts import Fact
+from launcher.rendezvous.addresses import Address, loopback_address
 from launcher.rendezvous.door import Door, PortBusy, open_door
 from launcher.rendezvous.ports import bound_everywhere
 from tests.rendezvous.nodes import free_port
@@ -25,11 +26,13 @@ from pathlib import Path
 from torch.distributed import TCPStore
 
 from launcher.domain.facts import Fact
+from launcher.rendezvous.addresses import loopback_address
 from launcher.rendezvous.door import open_door
 from launcher.rendezvous.greeting import MAGIC
 
-for backend, port in (("libuv", int(sys.argv[1])), ("tcp", int(sys.argv[2]))):
-    door = open_door(Fact((port,), "--master-port"), "n0", Path("/"))
+here = loopback_address("127.0.0.1")
+for backend, port, at in (("libuv", int(sys.argv[1]), ()), ("tcp", int(sys.argv[2]), here)):
+    door = open_door(Fact((port,), "--master-port"), "n0", Path("/"), at)
     member = socket.create_connection(("127.0.0.1", port), timeout=10)
     ((connection, _),) = door.callers()
     door.close()
@@ -58,9 +61,17 @@ def door(port: int) -> Iterator[Door]:
     made.release()
 
 
-def opened(*ports: int) -> Door:
-    """Open a door at the first of ``ports`` that is free."""
-    return open_door(Fact(ports, "--master-port"), "n0", ROOT)
+def opened(*ports: int, at: str = "") -> Door:
+    """Open a door at the first of ``ports`` that is free, at one address or at all."""
+    only_at = loopback_address(at) if at else ()
+    return open_door(Fact(ports, "--master-port"), "n0", ROOT, only_at)
+
+
+@contextmanager
+def closing_door(door: Door) -> Iterator[Door]:
+    """Let go of its port at the end."""
+    yield door
+    door.release()
 
 
 def call(port: int, host: str = "127.0.0.1") -> socket.socket:
@@ -80,8 +91,36 @@ def test_members_of_both_families_come_in(door: Door, port: int) -> None:
     assert list(door.callers()) == []
 
 
-def test_a_closed_door_lets_nobody_in_and_keeps_the_port(door: Door, port: int) -> None:
+@pytest.mark.parametrize(("at", "elsewhere"), [("127.0.0.1", "127.0.0.2"), ("::1", "127.0.0.1")])
+def test_on_one_host_it_listens_at_one_address_alone(port: int, at: str, elsewhere: str) -> None:
+    """Nobody comes in from elsewhere; the port is ours at every address all the same."""
+    with closing_door(opened(port, at=at)) as door, call(port, at):
+        callers = list(door.callers())
+
+        with pytest.raises(ConnectionRefusedError):
+            call(port, elsewhere)
+        with pytest.raises(PortBusy, match="has it for another job"):
+            opened(port)
+        with closing(socket.socket()) as other, pytest.raises(OSError, match="in use"):
+            other.bind((elsewhere, port) if "." in elsewhere else ("", port))
+    for sock, _ in callers:
+        sock.close()
+    assert len(callers) == 1
+
+
+def test_an_address_that_this_machine_lacks_is_said() -> None:
+    """Waiting there would be in vain."""
+    nowhere = Address(socket.AF_INET, "192.0.2.1", 0)
+    number = free_port()
+
+    with pytest.raises(PortBusy, match="can't be used on n0: this machine has no address"):
+        open_door(Fact((number,), "--master-port"), "n0", ROOT, [nowhere])
+
+
+@pytest.mark.parametrize("at", ["", "127.0.0.1"])
+def test_a_closed_door_lets_nobody_in_and_keeps_the_port(port: int, at: str) -> None:
     """Nobody gets it by chance, and who asks for it as a store does may listen there."""
+    door = opened(port, at=at)
     door.close()
 
     with pytest.raises(ConnectionRefusedError):
@@ -92,6 +131,7 @@ def test_a_closed_door_lets_nobody_in_and_keeps_the_port(door: Door, port: int) 
     with closing(bound_everywhere(port)) as store:
         store.listen()
         call(port).close()
+    door.release()
 
 
 def test_connections_outlive_the_door(door: Door, port: int) -> None:

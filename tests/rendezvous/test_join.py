@@ -311,10 +311,23 @@ def test_members_try_the_ports_in_order(nodes: Nodes) -> None:
     assert peers(other).world(0).master_port == second
 
 
-def not_listening(port: int) -> bool:
+def test_nodes_of_one_host_let_nobody_in_from_elsewhere(nodes: Nodes) -> None:
+    """Where they meet at the loopback address, it is the only one that node 0 listens at."""
+    port = free_port()
+    futures = [nodes.join(invitation(port), introduction(0))]
+    while not_listening(port):
+        time.sleep(0.001)
+    closed = not_listening(port, "127.0.0.2")
+    futures.append(nodes.join(invitation(port), introduction(1)))
+
+    assert closed
+    assert {peers(future).world(0).node_rank for future in futures} == {0, 1}
+
+
+def not_listening(port: int, host: str = "127.0.0.1") -> bool:
     """Tell whether nobody listens at ``port`` yet."""
     with socket.socket() as sock:
-        return sock.connect_ex(("127.0.0.1", port)) != 0
+        return sock.connect_ex((host, port)) != 0
 
 
 @pytest.mark.parametrize("number", [2, 15, 1])

@@ -13,7 +13,7 @@ from launcher.rendezvous.coordinator_server import CoordinatorServer
 from launcher.rendezvous.door import Door
 from launcher.rendezvous.member import Member
 from launcher.rendezvous.patience import Patience
-from launcher.rendezvous.ports import bound_everywhere
+from launcher.rendezvous.ports import HeldPort, bound_everywhere
 from tests.rendezvous.nodes import (
     Said,
     free_port,
@@ -65,7 +65,8 @@ def member(
 def coordinator(stack: ExitStack, listener: socket.socket, nodes: int = 2) -> CoordinatorServer:
     """Return a coordinator that lets members in at ``listener``."""
     listener.settimeout(0)
-    door = Door(listener.getsockname()[1], listener, None)
+    holder = HeldPort(listener.getsockname()[1], socket.socket())
+    door = Door(holder, [listener], None)
     server = CoordinatorServer(door, terms(nodes), b"", surroundings(), time.monotonic())
     stack.callback(server.own_end.close)
     stack.callback(server.close)
