@@ -245,8 +245,8 @@ def test_without_a_token_who_contradicts_is_refused_alone(nodes: Nodes) -> None:
 
     assert refused.message == "n0 says nnodes 2, n1 says nnodes 3"
     assert refused.hint == "Start the same command on all nodes, with another --node-rank each."
-    assert said == [f"refused n1 (pid 11) at 127.0.0.1: {refused.message}"]
     assert {peers(future).world(0).node_rank for future in (one, again)} == {0, 1}
+    assert said == [f"refused n1 (pid 11) at 127.0.0.1: {refused.message}"]
 
 
 def test_a_node_that_never_comes(nodes: Nodes) -> None:
