@@ -31,18 +31,15 @@ class Quarrel(Struct, frozen=True):
     text: str
     hint: str
 
+    @property
+    def refusal(self) -> TurnedAway:
+        """The refusal of the newcomer alone."""
+        return TurnedAway(Refusal.GIVE_UP, self.text, self.hint, self.text)
+
 
 def objection(state: State, newcomer: Hello) -> TurnedAway | Quarrel | None:
-    """Return what speaks against letting ``newcomer`` in; None if nothing does.
-
-    Without a token anybody who reaches the port could contradict: that must not end the job.
-    """
-    if stranger := _stranger(state, newcomer):
-        return stranger
-    quarrel = _quarrel(state, newcomer)
-    if quarrel is None or state.terms.has_token:
-        return quarrel
-    return TurnedAway(Refusal.GIVE_UP, quarrel.text, quarrel.hint, quarrel.text)
+    """Return what speaks against letting ``newcomer`` in; None if nothing does."""
+    return _stranger(state, newcomer) or _quarrel(state, newcomer)
 
 
 def first_difference(one: Mapping[str, str], other: Mapping[str, str]) -> str:

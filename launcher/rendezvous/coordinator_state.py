@@ -127,6 +127,8 @@ class State(Struct, frozen=True):
     """Who has said which rank: connection by rank."""
     agents: Mapping[str, int] = field(default_factory=dict)
     """The connection of each agent, by the identity that it gave itself."""
+    peers: Mapping[int, str] = field(default_factory=dict)
+    """While gathering: the address of each member, apart from node 0's own."""
     started: Mapping[int, float] = field(default_factory=dict)
     """When each member began to call; not node 0's own."""
     complete_at: float = NEVER

@@ -48,9 +48,12 @@ def _judged(state: State, newcomer: Introduced) -> Decision:
             return _turn_away(state, newcomer, turned_away)
         case Quarrel() as quarrel:
             left_over = leftover(state, newcomer)
-            if left_over is None:
+            if left_over is not None:
+                return _without(state, left_over, newcomer)
+            if state.terms.has_token:
                 return _quarrel(state, quarrel, (newcomer.connection,))
-            return _without(state, left_over, newcomer)
+            # Anybody who reaches the port could contradict: that must not end the job.
+            return _turn_away(state, newcomer, quarrel.refusal)
         case None:
             return _let_in(state, newcomer)
 
@@ -91,6 +94,7 @@ def _let_in(state: State, newcomer: Introduced) -> Decision:
         state,
         members={**state.members, newcomer.connection: hello},
         agents={**state.agents, hello.identity: newcomer.connection},
+        peers={**state.peers, newcomer.connection: newcomer.peer},
         started={**state.started, newcomer.connection: started_at(newcomer)},
     )
     if hello.rank is not None:
@@ -130,6 +134,7 @@ def left(state: State, connection: int, how: str, at: float) -> Decision:
         members={each: there for each, there in state.members.items() if each != connection},
         claims={rank: each for rank, each in state.claims.items() if each != connection},
         agents={name: each for name, each in state.agents.items() if each != connection},
+        peers={each: peer for each, peer in state.peers.items() if each != connection},
         started={each: at for each, at in state.started.items() if each != connection},
     )
     return counted(state, at), (Say(f"{notices.node(hello)} {how}"),)

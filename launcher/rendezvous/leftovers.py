@@ -15,7 +15,7 @@ SECONDS_BETWEEN_STARTS = 5.0
 def leftover(state: State, newcomer: Introduced) -> int | None:
     """Return the connection of the leftover among ``newcomer`` and those that have its place.
 
-    It runs on the same host, and began to call before this node 0 was there, and well before the
+    It runs on the same host, as the kernel and both of them say, and began to call before this node 0 was there, and well before the
     other one. None if there is none: then the two contradict each other.
     """
     started = started_at(newcomer)
@@ -38,5 +38,8 @@ def _rivals(state: State, newcomer: Introduced) -> Iterable[int]:
     return (
         each
         for each, member in state.members.items()
-        if each in has_place and each != OWN and member.host == hello.host
+        if each in has_place
+        and each != OWN
+        # Anybody can say any name of a host.
+        and (state.peers[each], member.host) == (newcomer.peer, hello.host)
     )

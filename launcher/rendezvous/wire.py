@@ -61,7 +61,7 @@ class Hello(Struct, frozen=True, tag=True):
     """What all nodes must say alike, by name."""
     should: dict[Name, Line]
     """What they had better say alike."""
-    waited: Annotated[float, Meta(ge=0)] = 0.0
+    waited: Seconds = 0.0
     """Seconds since it began to call node 0."""
     role: Name = "default"
     """Of its workers: ranks are counted within a role, too."""

@@ -90,8 +90,10 @@ class Replay:
         self.introduces(number, hello(number, self.state.terms.nodes, **said))
 
     def introduces(self, number: int, said: Hello) -> None:
-        """A caller introduces itself."""
-        self.happens(Introduced(number, f"10.0.0.{number}", said, self.now))
+        """A caller introduces itself, whose address has the number of its host if that has one."""
+        digits = said.host.removeprefix("n")
+        peer = f"10.0.0.{digits if digits.isdigit() else number}"
+        self.happens(Introduced(number, peer, said, self.now))
 
     def waits(self, seconds: float) -> None:
         """Time passes, and nothing else happens."""

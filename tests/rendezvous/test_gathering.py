@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 
-from launcher.rendezvous.coordinator_state import OWN, CloseDoor, Phase, Say, Send
+from launcher.rendezvous.coordinator_state import OWN, CloseDoor, Introduced, Phase, Say, Send
 from launcher.rendezvous.wire import FROM_COORDINATOR, Refusal, Waiting, WorldFormed, framed
 from tests.rendezvous.nodes import hello, terms
 from tests.rendezvous.replay import Replay
@@ -108,7 +108,8 @@ def test_who_contradicts_is_refused_alone(
     assert {number: refused.text for number, refused in job.refusals.items()} == {1: text}
     assert job.refusals[1].refusal is Refusal.GIVE_UP
     assert job.hung_up_on == [1]
-    assert job.notices == [f"refused {theirs.get('host', 'n1')} (pid 11) at 10.0.0.1: {text}"]
+    host = theirs.get("host", "n1")
+    assert job.notices == [f"refused {host} (pid 11) at 10.0.0.{host[1:]}: {text}"]
     assert before is Phase.GATHERING
     assert job.worlds.keys() == {0, 2}
 
@@ -278,13 +279,14 @@ def test_an_agent_that_calls_twice_is_one_node(order: tuple[int, int], rank: int
     assert {number: world.node_rank for number, world in job.worlds.items()} == {0: 0, 2: 1, 3: 2}
 
 
+@pytest.mark.parametrize("has_token", [True, False])
 @pytest.mark.parametrize("old_one_first", [True, False])
 @pytest.mark.parametrize("said", [{"rank": 1}, {"rank": 1, "must": {"nnodes": "4"}}])
 def test_a_leftover_of_an_earlier_start_is_refused_alone(
-    said: dict[str, Any], *, old_one_first: bool
+    said: dict[str, Any], *, old_one_first: bool, has_token: bool
 ) -> None:
     """It never reached the node 0 of that start; the job goes on with what was started now."""
-    job = Replay(terms(3))
+    job = Replay(terms(3, has_token=has_token))
     job.now = 2.0
     old = {"host": "n1", "waited": 40.0, "rank": 1} | ({} if old_one_first else said)
     new = {"host": "n1", "waited": 3.0, "rank": 1}
@@ -325,8 +327,8 @@ def test_a_leftover_without_a_rank_is_not_one_node_too_many() -> None:
     ],
 )
 def test_two_of_one_start_contradict_each_other(one: dict[str, Any], other: dict[str, Any]) -> None:
-    """A mistake ends the job at once."""
-    job = Replay(terms(3))
+    """Among holders of the token a mistake ends the job at once."""
+    job = Replay(terms(3, has_token=True))
     job.now = 2.0
     job.joins(1, **{"rank": 1, "host": "n1"} | one)
     job.joins(2, **{"rank": 1, "host": "n1"} | other)
@@ -342,6 +344,20 @@ def test_what_should_agree_is_warned_of_once() -> None:
 
     assert job.notices == ["warning: not the same torch on all nodes: 2.13 on n0, 2.12 on n1"]
     assert len(job.worlds) == 3
+
+
+def test_nobody_can_say_of_another_host_that_its_node_is_left_over() -> None:
+    """Whoever knows a host's name and rank could take its place."""
+    job = Replay(terms(3))
+    job.now = 2.0
+    job.joins(1, rank=1, waited=40.0)
+    job.newest = 2
+    job.calls()
+    job.happens(Introduced(2, "10.0.0.66", hello(2, 3, host="n1", rank=1), job.now))
+    job.joins(3, rank=2)
+
+    assert job.refusals.keys() == {2}
+    assert job.worlds.keys() == {0, 1, 3}
 
 
 def test_a_node_that_leaves_again_is_waited_for_again() -> None:
