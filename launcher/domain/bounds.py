@@ -57,7 +57,9 @@ ProcessId = Annotated[int, Meta(ge=0, lt=1 << 31)]
 
 ExitStatus = Annotated[int, Meta(ge=0, le=255)]
 
-SignalNumber = Annotated[int, Meta(ge=0, le=64)]
+SignalNumber = Annotated[int, Meta(ge=1, le=64)]
+
+NoSignalOrNumber = Annotated[int, Meta(ge=0, le=64)]
 """0 where it was none."""
 
 Port = Annotated[int, Meta(ge=1, le=65535)]

@@ -11,6 +11,7 @@ from launcher.domain.bounds import (
     ExitStatus,
     Line,
     Name,
+    NoSignalOrNumber,
     ProcessId,
     Seconds,
     SignalNumber,
@@ -103,7 +104,7 @@ class HelperFailed(Struct, frozen=True, tag=True):
 
     name: Line
     how: Line
-    signal: SignalNumber
+    signal: NoSignalOrNumber
 
 
 class NodeLost(Struct, frozen=True, tag=True):

@@ -207,6 +207,7 @@ def of_member(message: FromMember, **wrong: object) -> tuple[FromMember, dict[st
         of_member(Failing(0, KILLED, 0.0), ending={"type": "Exited", "code": 256}),
         of_member(Failing(0, KILLED, 0.0), ending={"type": "Exited", "code": -1}),
         of_member(Failing(0, KILLED, 0.0), ending={"type": "Killed", "number": 256}),
+        of_member(Failing(0, KILLED, 0.0), ending={"type": "Killed", "number": 0}),
         of_member(Failing(0, KILLED, 0.0), clock=1e30),
         of_member(Failing(0, KILLED, 0.0), clock=float("nan")),
         of_member(Failing(0, KILLED, 0.0), ran_for=-1.0),
