@@ -1,9 +1,13 @@
 """Messages in frames: what was sent is heard, and nothing else is believed."""
 
+from collections.abc import Iterator
+from typing import get_args
+
 import msgspec
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from msgspec import inspect
 
 from launcher.domain.outcome import (
     HelperFailed,
@@ -274,6 +278,52 @@ def as_frame(fields: object) -> bytes:
     """Return a message made by hand as it travels."""
     body = msgspec.msgpack.encode(fields)
     return len(body).to_bytes(4, "big") + body
+
+
+def loose_fields(message: type) -> Iterator[str]:
+    """Yield each field of a message, and of what is in it, that would take any value."""
+    left, known = [inspect.type_info(message)], set()
+    while left:
+        kind = left.pop()
+        if isinstance(kind, inspect.StructType) and kind.cls not in known:
+            known.add(kind.cls)
+            for field in kind.fields:
+                parts = [*parts_of(field.type)]
+                left += parts
+                if any(is_loose(part) for part in parts):
+                    yield f"{kind.cls.__name__}.{field.name}"
+
+
+def parts_of(kind: inspect.Type) -> Iterator[inspect.Type]:
+    """Yield the types of what a field may hold."""
+    match kind:
+        case inspect.UnionType(types):
+            yield from (part for each in types for part in parts_of(each))
+        case inspect.VarTupleType(item_type):
+            yield from parts_of(item_type)
+        case inspect.DictType(key_type, value_type):
+            yield from (*parts_of(key_type), *parts_of(value_type))
+        case _:
+            yield kind
+
+
+def is_loose(kind: inspect.Type) -> bool:
+    """Tell whether a type takes any text or number, or is one that nobody has thought of here."""
+    match kind:
+        case inspect.StrType(_, longest, pattern):
+            return longest is None or pattern is None
+        case inspect.IntType() | inspect.FloatType():
+            return kind.ge is None or (kind.lt is None and kind.le is None)
+        case inspect.BoolType() | inspect.NoneType() | inspect.EnumType() | inspect.StructType():
+            return False
+        case _:
+            return True
+
+
+@pytest.mark.parametrize("message", [*get_args(FromMember), *get_args(FromCoordinator)])
+def test_every_value_has_bounds(message: type) -> None:
+    """A field that is added later, too."""
+    assert list(loose_fields(message)) == []
 
 
 anything = st.text(st.characters(exclude_categories=()), max_size=60)
