@@ -56,7 +56,7 @@ def _stranger(state: State, newcomer: Hello) -> TurnedAway | None:
         noted = f"it is user {newcomer.user_id}'s, and this job is user {own.user_id}'s"
         return _elsewhere(notices.other_user(terms, newcomer), PLACE_HINT, noted)
     if newcomer.run_id not in {"", terms.run_id}:
-        noted = f'it belongs to another job, run id "{notices.plain(newcomer.run_id)}"'
+        noted = f'it belongs to another job, run id "{notices.shortened(newcomer.run_id)}"'
         hint = PLACE_HINT if own.run_id else RUN_ID_HINT
         return _elsewhere(notices.other_run_id(terms, newcomer), hint, noted)
     if state.phase is Phase.RUNNING or (state.phase is Phase.OVER and not state.quarrel[0]):

@@ -10,7 +10,6 @@ from launcher.rendezvous.call import Call
 from launcher.rendezvous.candidate import Candidate
 from launcher.rendezvous.dialler import Dialler
 from launcher.rendezvous.heartbeat import Heartbeat
-from launcher.rendezvous.notices import plain
 from launcher.rendezvous.obstacles import HUNG_UP, not_reached, not_reached_yet, silent
 from launcher.rendezvous.patience import Patience
 from launcher.rendezvous.wire import (
@@ -148,7 +147,7 @@ class Member:
                 case Alive():
                     continue
                 case Waiting(text):
-                    self._surroundings.notice(plain(text, 400))
+                    self._surroundings.notice(text)
                 case Refused():
                     return self._refused(message)
                 case WorldFormed():

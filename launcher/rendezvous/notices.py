@@ -25,10 +25,9 @@ def node(hello: Hello) -> str:
     return f"{hello.host} (pid {hello.pid})"
 
 
-def plain(text: str, most: int = 80) -> str:
-    """Return what somebody else said, without what a terminal would obey, and not too long."""
-    printable = "".join(sign if sign.isprintable() else "?" for sign in text[: most + 1])
-    return printable if len(text) <= most else f"{printable[: most - 3]}..."
+def shortened(text: str, most: int = 80) -> str:
+    """Return a text that is not too long."""
+    return text if len(text) <= most else f"{text[: most - 3]}..."
 
 
 def listed(names: Iterable[str]) -> str:
@@ -160,19 +159,19 @@ def _who(one: Hello, other: Hello) -> str:
 def _two_values(one: str | None, other: str | None) -> tuple[str, str]:
     """Return two values for people, long ones from shortly before their first difference."""
     if one is None or other is None:
-        return plain(one or "nothing"), plain(other or "nothing")
+        return shortened(one or "nothing"), shortened(other or "nothing")
     pairs = enumerate(zip(one, other, strict=False))
     differ_at = next((index for index, (a, b) in pairs if a != b), min(len(one), len(other)))
     start = max(0, differ_at - CONTEXT)
     dots = "..." if start else ""
-    return dots + plain(one[start:]), dots + plain(other[start:])
+    return dots + shortened(one[start:]), dots + shortened(other[start:])
 
 
 def other_run_id(terms: Terms, other: Hello) -> str:
     """Return the error of a node that belongs to another job."""
     return (
-        f'{terms.place} is where another job meets: its run id is "{plain(terms.run_id)}",'
-        f' that of {node(other)} is "{plain(other.run_id)}"'
+        f'{terms.place} is where another job meets: its run id is "{shortened(terms.run_id)}",'
+        f' that of {node(other)} is "{shortened(other.run_id)}"'
     )
 
 
@@ -220,7 +219,7 @@ def order_to_stop(host: str, cause: Disturbance) -> str:
         case OutputGone():
             return f"nobody reads the output of {host} any more"
         case HelperFailed(name, how, _):
-            return f"the {plain(name)} {plain(how)}"
+            return f"the {shortened(name)} {shortened(how)}"
         case _:
             assert_never(cause)
 

@@ -21,7 +21,6 @@ from launcher.rendezvous import letters
 from launcher.rendezvous.connection import Connection
 from launcher.rendezvous.coordinator_server import CoordinatorServer
 from launcher.rendezvous.heartbeat import Heartbeat, Rhythm
-from launcher.rendezvous.notices import plain
 from launcher.rendezvous.surroundings import Surroundings
 from launcher.rendezvous.timer import Timer
 from launcher.rendezvous.wire import (
@@ -218,7 +217,7 @@ class Peers:
     def _event(self, message: FromCoordinator, now: float) -> Iterator[Event]:
         match message:
             case Stop(attempt, why, disturbance):
-                yield StopOrdered(plain(why, 400), attempt, now, disturbance)
+                yield StopOrdered(why, attempt, now, disturbance)
             case Again(world, reason):
                 # How node 0 is reached from here stays as it was.
                 self._world = replace(world, master_addr=self._world.master_addr)
@@ -229,15 +228,15 @@ class Peers:
                     # At once: node 0 waits until all have hung up.
                     self._over = True
                     self._connection.close()
-                yield VerdictReached(reason, plain(no_restart, 400), now)
+                yield VerdictReached(reason, no_restart, now)
             case GiveStacks(attempt, number, still_for, host):
                 is_first = self._coordination is not None
                 if attempt == self._world.attempt:
-                    yield StacksAsked(number, still_for, plain(host), is_first, now)
+                    yield StacksAsked(number, still_for, host, is_first, now)
             case StacksOfAll(groups, missing):
                 yield StacksGathered(groups, missing, now)
             case Waiting(text):
-                self._notice(plain(text, 400))
+                self._notice(text)
             case Suspension(suspended):
                 self._wait_for_node_zero(now, suspended=suspended)
             case _:
