@@ -15,8 +15,9 @@ SECONDS_BETWEEN_STARTS = 5.0
 def leftover(state: State, newcomer: Introduced) -> int | None:
     """Return the connection of the leftover among ``newcomer`` and those that have its place.
 
-    It runs on the same host, as the kernel and both of them say, and began to call before this node 0 was there, and well before the
-    other one. None if there is none: then the two contradict each other.
+    It runs on the same host, by its name and by the address that it calls from, and began to call
+    before this node 0 was there, and well before the other one. None if there is none: then the
+    two contradict each other.
     """
     started = started_at(newcomer)
     for rival in _rivals(state, newcomer):
@@ -40,6 +41,6 @@ def _rivals(state: State, newcomer: Introduced) -> Iterable[int]:
         for each, member in state.members.items()
         if each in has_place
         and each != OWN
-        # Anybody can say any name of a host.
+        # A stranger can say any name.
         and (state.peers[each], member.host) == (newcomer.peer, hello.host)
     )
