@@ -44,7 +44,6 @@ def opened(terms: Terms, at: float) -> State:
         began=at,
         members={OWN: terms.hello},
         claims={0: OWN},
-        agents={terms.hello.identity: OWN},
         next_notice=at + SECONDS_TO_FIRST_NOTICE,
         told=1,
     )

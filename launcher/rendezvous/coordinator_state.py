@@ -125,12 +125,10 @@ class State(Struct, frozen=True):
     """In the order in which they came."""
     claims: Mapping[int, int] = field(default_factory=dict)
     """Who has said which rank: connection by rank."""
-    agents: Mapping[str, int] = field(default_factory=dict)
-    """The connection of each agent, by the identity that it gave itself."""
     peers: Mapping[int, str] = field(default_factory=dict)
     """While gathering: the address of each member, apart from node 0's own."""
-    started: Mapping[int, float] = field(default_factory=dict)
-    """When each member began to call; not node 0's own."""
+    early: Mapping[int, float] = field(default_factory=dict)
+    """When those members began to call that did well before this node 0 was there."""
     complete_at: float = NEVER
     """Since when there are as many members as nodes."""
     enough_at: float = NEVER

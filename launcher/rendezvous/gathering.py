@@ -17,7 +17,7 @@ from launcher.rendezvous.coordinator_state import (
     Send,
     State,
 )
-from launcher.rendezvous.leftovers import leftover, started_at
+from launcher.rendezvous.leftovers import is_early, leftover, started_at
 from launcher.rendezvous.wire import Hello, Refusal, Refused, WorldFormed
 from launcher.rendezvous.worlds import node_ranks, worlds
 
@@ -31,8 +31,8 @@ MOST_REFUSALS_TOLD = 16
 
 def introduced(state: State, newcomer: Introduced) -> Decision:
     """Let a caller in, or refuse it, or end it all because of what it says."""
-    former = state.agents.get(newcomer.hello.identity, OWN)
-    if state.phase is not Phase.GATHERING or former == OWN:
+    former = _former_call(state, newcomer.hello)
+    if state.phase is not Phase.GATHERING or former is None:
         return _judged(state, newcomer)
     if newcomer.connection < former:
         # An older call of the same agent, whose words were held up on their way.
@@ -40,6 +40,14 @@ def introduced(state: State, newcomer: Introduced) -> Decision:
     state, notes = left(state, former, "calls again", newcomer.at)
     state, replies = _judged(state, newcomer)
     return state, (HangUp((former,)), *notes, *replies)
+
+
+def _former_call(state: State, hello: Hello) -> int | None:
+    """Return the connection of the member that is the same agent; None if it is not there."""
+    # Most have a rank, which finds it at once in a large job.
+    same_rank = (state.claims.get(hello.rank),) if hello.rank is not None else state.members
+    others = (each for each in same_rank if each is not None and each != OWN)
+    return next((each for each in others if state.members[each].identity == hello.identity), None)
 
 
 def _judged(state: State, newcomer: Introduced) -> Decision:
@@ -93,10 +101,10 @@ def _let_in(state: State, newcomer: Introduced) -> Decision:
     state = replace(
         state,
         members={**state.members, newcomer.connection: hello},
-        agents={**state.agents, hello.identity: newcomer.connection},
         peers={**state.peers, newcomer.connection: newcomer.peer},
-        started={**state.started, newcomer.connection: started_at(newcomer)},
     )
+    if is_early(state, started_at(newcomer)):
+        state = replace(state, early={**state.early, newcomer.connection: started_at(newcomer)})
     if hello.rank is not None:
         state = replace(state, claims={**state.claims, hello.rank: newcomer.connection})
     state, warnings = _warn(state, hello)
@@ -133,9 +141,8 @@ def left(state: State, connection: int, how: str, at: float) -> Decision:
         state,
         members={each: there for each, there in state.members.items() if each != connection},
         claims={rank: each for rank, each in state.claims.items() if each != connection},
-        agents={name: each for name, each in state.agents.items() if each != connection},
         peers={each: peer for each, peer in state.peers.items() if each != connection},
-        started={each: at for each, at in state.started.items() if each != connection},
+        early={each: at for each, at in state.early.items() if each != connection},
     )
     return counted(state, at), (Say(f"{notices.node(hello)} {how}"),)
 

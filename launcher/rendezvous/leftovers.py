@@ -16,16 +16,21 @@ def leftover(state: State, newcomer: Introduced) -> int | None:
     """Return the connection of the leftover among ``newcomer`` and those that have its place.
 
     It runs on the same host, by its name and by the address that it calls from, and began to call
-    before this node 0 was there, and well before the other one. None if there is none: then the
-    two contradict each other.
+    well before this node 0 was there, and well before the other one. None if there is none: then
+    the two contradict each other.
     """
-    started = started_at(newcomer)
+    # Who is not early may have begun with node 0.
+    started = min(started_at(newcomer), state.began)
     for rival in _rivals(state, newcomer):
-        before = min(started, state.started[rival])
-        after = max(started, state.started[rival])
-        if before < state.began and after - before > SECONDS_BETWEEN_STARTS:
-            return rival if before == state.started[rival] else newcomer.connection
+        ahead = started - state.early.get(rival, state.began)
+        if abs(ahead) > SECONDS_BETWEEN_STARTS:
+            return rival if ahead > 0 else newcomer.connection
     return None
+
+
+def is_early(state: State, started: float) -> bool:
+    """Tell whether an agent that ``started`` then did so well before this node 0."""
+    return started < state.began - SECONDS_BETWEEN_STARTS
 
 
 def started_at(newcomer: Introduced) -> float:
