@@ -1,5 +1,6 @@
 """A launch inside a worker of another launch: what it must not take over from there."""
 
+import re
 from collections.abc import Mapping
 
 WORKER_VARIABLES = (
@@ -29,6 +30,12 @@ Not OMP_NUM_THREADS and TORCH_NCCL_ASYNC_ERROR_HANDLING: the user may have set t
 tells whose they are. Not CUDA_VISIBLE_DEVICES: the outer worker's limits hold for all inside it.
 """
 
+STEP_VARIABLE = "CLUSTERRUN_SLURM_STEP"
+"""Tells a launch inside a worker which step of Slurm that lives in, where the run id does not."""
+
+_STEP = re.compile(r"\d+\.\d+", re.ASCII)
+_STEP_OR_JOB = re.compile(r"\d+\.\d*", re.ASCII)
+
 NESTED_WARNING = (
     "started inside a worker of another launch (LOCAL_RANK and TORCHELASTIC_RUN_ID are set):"
     " its worker variables, CLUSTERRUN_* and PET_* are neither read nor passed on"
@@ -45,16 +52,22 @@ def left_by_outer_launch(environ: Mapping[str, str]) -> tuple[str, ...]:
     return tuple(sorted(name for name in environ if _belongs_to_launch(name)))
 
 
+def slurm_step(environ: Mapping[str, str]) -> str:
+    """Return ``JOB.STEP`` of a process in Slurm, ``JOB.`` where srun did not start it, else ""."""
+    job = environ.get("SLURM_JOB_ID") or environ.get("SLURM_JOBID", "")
+    step = environ.get("SLURM_STEP_ID") or environ.get("SLURM_STEPID", "")
+    return f"{job}.{step}" if job else ""
+
+
 def is_new_step(environ: Mapping[str, str]) -> bool:
     """Tell whether a worker's environment came here by an srun that the worker called.
 
-    Such a step is a job of its own, with as many tasks as it was given. It is another than the
-    one that the outer launch, being Slurm's, has its run id from: ``JOB.STEP``.
+    Such a step is a job of its own, with as many tasks as it was given. The step of the outer
+    launch is its run id or, where that is another, in ``STEP_VARIABLE``.
     """
-    job = environ.get("SLURM_JOB_ID") or environ.get("SLURM_JOBID", "")
-    step = environ.get("SLURM_STEP_ID") or environ.get("SLURM_STEPID", "")
-    outer = environ.get("TORCHELASTIC_RUN_ID", "")
-    return outer != f"{job}.{step}" and all(map(str.isdigit, (*outer.partition(".")[::2], step)))
+    here = slurm_step(environ)
+    outer = environ.get(STEP_VARIABLE) or environ["TORCHELASTIC_RUN_ID"]
+    return here != outer and bool(_STEP.fullmatch(here) and _STEP_OR_JOB.fullmatch(outer))
 
 
 def _belongs_to_launch(name: str) -> bool:

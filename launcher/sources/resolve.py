@@ -23,7 +23,13 @@ from launcher.sources.host_options import DEVICES
 from launcher.sources.logs import find_log_dir, find_prefix, unknown_in_prefix, where_logs_go
 from launcher.sources.meeting import settle_meeting
 from launcher.sources.misplaced import misplaced_options
-from launcher.sources.nested import NESTED_WARNING, is_new_step, left_by_outer_launch
+from launcher.sources.nested import (
+    NESTED_WARNING,
+    STEP_VARIABLE,
+    is_new_step,
+    left_by_outer_launch,
+    slurm_step,
+)
 from launcher.sources.option import Option
 from launcher.sources.paddle_options import BASE_PORT
 from launcher.sources.process import ThisProcess
@@ -229,6 +235,7 @@ def _job(
 ) -> JobSpec:
     interpreter = settle(options.PYTHON, sources, _default_python(around))
     meeting = settle_meeting(sources, around.variables, shape, around.typed)
+    run_id = settle(options.RUN_ID, sources, _run_id_otherwise(shape, around))
     plain: dict[str, Any] = {option.name: settle(option, sources) for option in PLAIN}
     if shape.cluster.value == "paddle":
         from launcher.sources.paddle_habits import paddles_own  # noqa: PLC0415 - few jobs are
@@ -250,9 +257,9 @@ def _job(
         port_candidates=meeting.port_candidates,
         rdzv_endpoint=meeting.rdzv_endpoint,
         token=find_token(sources, around.variables, _token_otherwise(shape, around)),
-        run_id=settle(options.RUN_ID, sources, _run_id_otherwise(shape, around)),
+        run_id=run_id,
         python=find_interpreter(interpreter, _search_path(env, around)),
-        env=env,
+        env={**env, **_own_step(run_id.value, around.variables)},
         log_dir=find_log_dir(sources),
         log_line_prefix_template=find_prefix(sources, around.variables, around.process.called),
         events=_expect_no_folder(settle(options.EVENTS, sources)),
@@ -320,6 +327,12 @@ def _token_otherwise(shape: Shape, around: Surroundings) -> Fact[str] | None:
     if secret is None or shape.agents == 1:
         return None
     return token_of_job(secret, around.process.user_id)
+
+
+def _own_step(run_id: str, environ: Mapping[str, str]) -> dict[str, Fact[str]]:
+    """Return what tells a launch inside a worker our step, where the run id does not."""
+    step = slurm_step(environ)
+    return {STEP_VARIABLE: Fact(step, "Slurm")} if step and step != run_id else {}
 
 
 def _default_python(around: Surroundings) -> Fact[str]:

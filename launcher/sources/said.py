@@ -6,6 +6,7 @@ from typing import TypeVar
 from msgspec import Struct
 
 from launcher.domain.facts import Fact
+from launcher.sources.nested import STEP_VARIABLE
 from launcher.sources.option import Kind, Option, flag
 from launcher.sources.options import OPTIONS
 from launcher.sources.suggestions import closest
@@ -86,8 +87,8 @@ def said_by_exports(environ: Mapping[str, str], besides: Collection[str] = ()) -
 def strange_variables(environ: Mapping[str, str]) -> tuple[str, ...]:
     """Return a warning for each CLUSTERRUN_ or PET_ variable that no option has."""
     known = {name.upper() for option in OPTIONS for name in option.names}
-    with_token = {*known, TOKEN_VARIABLE.removeprefix(PREFIX)}
-    return (*_strange(PREFIX, environ, with_token), *_strange(TORCHRUN_PREFIX, environ, known))
+    ours = {*known, *(each.removeprefix(PREFIX) for each in (TOKEN_VARIABLE, STEP_VARIABLE))}
+    return (*_strange(PREFIX, environ, ours), *_strange(TORCHRUN_PREFIX, environ, known))
 
 
 def settle(

@@ -118,10 +118,11 @@ def test_one_task_per_node_starts_a_worker_per_gpu(slurm: Slurm, clusterrun: Lau
     ]
 
 
-def test_a_worker_may_call_srun(slurm: Slurm, tmp_path: Path) -> None:
+@pytest.mark.parametrize("option", ["", pytest.param("--run-id=mine", marks=pytest.mark.long)])
+def test_a_worker_may_call_srun(slurm: Slurm, tmp_path: Path, option: str) -> None:
     """The step that it starts is a job of its own, on all nodes of the step."""
     inner = f"srun --overlap -N2 -n2 {COMMAND} {script(tmp_path, TELL)}"
-    outer = f"srun --overlap -N1 -n1 {COMMAND} --no-python {inner}"
+    outer = f"srun --overlap -N1 -n1 {COMMAND} {option} --no-python {inner}"
 
     done = batch(slurm, f"#!/bin/sh\nexec {outer}\n", "-N2")
 

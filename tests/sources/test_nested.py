@@ -6,7 +6,13 @@ import pytest
 
 from launcher.domain.facts import Fact
 from launcher.domain.job import WorkerCount
-from launcher.sources.nested import NESTED_WARNING, WORKER_VARIABLES, left_by_outer_launch
+from launcher.sources.nested import (
+    NESTED_WARNING,
+    STEP_VARIABLE,
+    WORKER_VARIABLES,
+    left_by_outer_launch,
+)
+from launcher.sources.said import Flags
 from tests.captured import captured
 from tests.described import describe
 
@@ -59,19 +65,25 @@ def test_the_outer_launch_is_no_source() -> None:
 
 @pytest.mark.usefixtures("script")
 @pytest.mark.parametrize(
-    ("run_id", "nodes"),
+    ("run_id", "step", "nodes"),
     [
-        pytest.param("26.7", 2, id="another step of the job"),
-        pytest.param("7.0", 2, id="a step of another job"),
-        pytest.param("26.0", 1, id="this step"),
-        pytest.param("mine", 1, id="nothing tells which step"),
-        pytest.param("1.x", 1, id="likewise"),
-        pytest.param(".0", 1, id="nor here"),
+        pytest.param("26.7", "", 2, id="another step of the job"),
+        pytest.param("7.0", "", 2, id="a step of another job"),
+        pytest.param("26.0", "", 1, id="this step"),
+        pytest.param("mine", "26.7", 2, id="another step, by its own variable"),
+        pytest.param("mine", "26.", 2, id="a batch script"),
+        pytest.param("mine", "26.0", 1, id="this step, by its own variable"),
+        pytest.param("mine", "", 1, id="nothing tells which step"),
+        pytest.param("1.x", "", 1, id="likewise"),
+        pytest.param(".0", "", 1, id="nor here"),
     ],
 )
-def test_a_step_that_a_worker_has_started_is_a_job_of_its_own(run_id: str, nodes: int) -> None:
+def test_a_step_that_a_worker_has_started_is_a_job_of_its_own(
+    run_id: str, step: str, nodes: int
+) -> None:
     """Its tasks, on all nodes, inherit the variables of the worker that called srun."""
-    environ = WORKER | captured("node.1") | {"TORCHELASTIC_RUN_ID": run_id}
+    of_outer = {"TORCHELASTIC_RUN_ID": run_id, STEP_VARIABLE: step}
+    environ = WORKER | captured("node.1") | of_outer
 
     resolved = describe("train.py", environ=environ)
 
@@ -79,6 +91,24 @@ def test_a_step_that_a_worker_has_started_is_a_job_of_its_own(run_id: str, nodes
     assert (job.nnodes.value, job.cluster.value == "slurm") == (nodes, nodes == 2)
     assert resolved.warnings == (NESTED_WARNING,)
     assert "RANK" in resolved.unset
+
+
+@pytest.mark.usefixtures("script")
+@pytest.mark.parametrize(
+    ("name", "flags", "step"),
+    [
+        ("node.1", {}, None),
+        ("node.1", {"run_id": "mine"}, Fact("26.0", "Slurm")),
+        ("batch_of_one", {}, Fact("32.", "Slurm")),
+    ],
+)
+def test_workers_know_their_step(name: str, flags: Flags, step: Fact[str] | None) -> None:
+    """By the run id, if that is the step's, else by a variable of its own."""
+    environ = captured(name)
+
+    job = describe("train.py", flags=flags, environ=environ).job
+
+    assert job.env.get(STEP_VARIABLE) == step
 
 
 @pytest.mark.usefixtures("script")
