@@ -149,6 +149,15 @@ def _threads(count: int) -> Callable[[MachineFacts], bool]:
     return lambda facts: any(len(CpuSet.parse(core)) == count for core in facts.cores)
 
 
+def _is_between(facts: MachineFacts, number: int | None) -> bool:
+    nodes, row = facts.nodes or {}, (facts.distances or {}).get(-1 if number is None else number)
+    if row is None or nodes.get(number or 0):
+        return False
+    columns = zip(nodes, map(int, row.split()), strict=True)
+    near = sorted(distance for other, distance in columns if nodes[other])
+    return len(near) > 1 and near[0] == near[1]
+
+
 OCCUR: Mapping[str, Callable[[MachineFacts], bool]] = {
     "sparse ids": lambda facts: max(facts.nodes or {0: ""}) >= len(facts.nodes or {}),
     "memory-only nodes": lambda facts: any(
@@ -171,6 +180,9 @@ OCCUR: Mapping[str, Callable[[MachineFacts], bool]] = {
     "a GPU on a node without CPUs": lambda facts: any(
         (facts.nodes or {}).get(device.numa_node if device.numa_node is not None else -1) == ""
         for device in facts.devices
+    ),
+    "a GPU as near to two nodes with CPUs": lambda facts: any(
+        _is_between(facts, device.numa_node) for device in facts.devices
     ),
     "SMT 1": _threads(1),
     "SMT 2": _threads(2),

@@ -97,12 +97,15 @@ def _shared(
 def _with_packages(machine: Machine, homes: Sequence[Home], masks: Sequence[_Mask]) -> list[_Mask]:
     """Return the masks with a remark on those for which no package is known, unless they have all."""
     why = "has its node, not its package: nothing tells which CPUs are one package"
-    known = for_each(homes, lambda home: bool(packages_of(machine, home.cpus)))
+
+    def is_known(home: Home) -> bool:
+        return all(spot.is_pinned or packages_of(machine, spot.cpus) for spot in home.spots)
+
     return [
         mask
-        if is_known or not mask.cpus or mask.cpus == machine.allowed
+        if has_package or not mask.cpus or mask.cpus == machine.allowed
         else _Mask(mask.cpus, "; ".join(filter(None, (why, mask.remark))))
-        for mask, is_known in zip(masks, known, strict=True)
+        for mask, has_package in zip(masks, for_each(homes, is_known), strict=True)
     ]
 
 

@@ -15,6 +15,9 @@ SOCKETS = (CpuSet.parse("0-3"), CpuSet.parse("4-7"))
 SHARE = "3 workers share 1 core (CPUs 3) of the 5 that this job may use"
 NO_NUMA = machine({}, [None, None], allowed="0-7", packages=["0-7"])
 """A kernel without NUMA: the machine is one node."""
+MAPPED = machine(TWO, [0, 1])
+MAPPED = replace(MAPPED, visible=tuple(replace(one, mapped=SOCKETS[0]) for one in MAPPED.visible))
+"""The user has named the CPUs of each GPU."""
 NOTHING_OF_NUMA = "not bound: the kernel shows no NUMA nodes"
 
 
@@ -55,6 +58,7 @@ def troubles(here: Machine, mode: NumaBinding, workers: int) -> list[str]:
             "has its node, not its package: nothing tells which CPUs are one package",
         ),
         (replace(machine({0: "0-3"}, [0, 0]), packages=()), "socket", 2, ""),
+        (replace(MAPPED, packages=()), "socket", 2, ""),
         (replace(machine(TWO, [0, 1]), packages=()), "auto", 2, ""),
         (machine(TWO, [0, 0, 0, 1], allowed="3-7"), "node", 4, SHARE),
     ],
