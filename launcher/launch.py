@@ -36,11 +36,12 @@ from launcher.rendezvous.single_node import SingleNode
 from launcher.sources.resolve import Resolved
 from launcher.workers.fork_server_client import ForkServer
 from launcher.workers.group import SECONDS_TO_PRINT, WorkerGroup
+from launcher.workers.leftovers import own_folder
 from launcher.workers.log_layout import LogLayout
 from launcher.workers.outlets import Screen
 from launcher.workers.relay_client import Relay
 from launcher.workers.routes import Routes
-from launcher.workers.scratch import make_scratch
+from launcher.workers.scratch import Scratch
 from launcher.workers.standard_input import StandardInput
 from launcher.workers.terminal import Terminal
 
@@ -92,9 +93,9 @@ def launch(
         machine = this_machine(environment_before(job, environ, resolved.unset))
         count = local_size(job, machine)
         _prepare(resolved, machine, count, fork_server, environ)
-        scratch = make_scratch(environ, job.run_id.value)
+        scratch = Scratch(own_folder(environ))
         # A terminal that is stopped stops the process that prints to it: never the agent.
-        relay = Relay.start(_screen(job, count, environ), scratch)
+        relay = Relay.start(_screen(job, count, environ), scratch.path)
         cleanup.callback(relay.close, SECONDS_TO_PRINT)
         nodes = _meet(job, machine, count, inbox, relay)
         if isinstance(nodes, Interrupted):

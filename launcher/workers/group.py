@@ -16,6 +16,7 @@ from launcher.workers.outlets import WorkerOutput
 from launcher.workers.plumbing import Plumbing
 from launcher.workers.relay_client import Relay
 from launcher.workers.routes import Routes, label_of
+from launcher.workers.scratch import Scratch
 from launcher.workers.standard_input import StandardInput
 from launcher.workers.terminal import Terminal
 
@@ -45,7 +46,7 @@ class WorkerGroup:
         relay: Relay,
         standard_input: StandardInput,
         routes: Routes,
-        scratch: Path | None,
+        scratch: Scratch,
     ) -> None:
         """Take the processes that the workers need.
 
@@ -54,7 +55,7 @@ class WorkerGroup:
             relay: owns their output.
             standard_input: who reads it.
             routes: where their output goes.
-            scratch: a folder for their error files; None if they get none.
+            scratch: a folder for their error files.
 
         """
         self._fork_server = fork_server
@@ -63,8 +64,7 @@ class WorkerGroup:
         self._terminal = standard_input.shared_terminal
         self._standard_input = standard_input
         self._routes = routes
-        self.error_files = None if scratch is None else str(scratch)
-        """Where workers write their TORCHELASTIC_ERROR_FILE; None: nowhere."""
+        self._scratch = scratch
         self._local_ranks: tuple[LocalRank, ...] = ()
         self._attempt = 0
         self.hang_timeout = 0.0
@@ -74,6 +74,11 @@ class WorkerGroup:
     def sources(self) -> tuple[ForkServer, Relay]:
         """Where news of the workers comes from."""
         return self._fork_server, self._relay
+
+    @property
+    def error_files(self) -> str | None:
+        """Where workers write their TORCHELASTIC_ERROR_FILE; None where there is no room for any."""
+        return str(self._scratch.path) if self._scratch.make() else None
 
     @property
     def foreground(self) -> bool:
@@ -90,10 +95,9 @@ class WorkerGroup:
         if self._attempt == 0:
             for remark in (*self._routes.remarks(plan), *self._standard_input.remarks(plan)):
                 self.say(f"clusterrun: {remark}")
+        error_files = filter(None, map(_error_file, plan.workers))
+        self._scratch.make(error_file.parent for error_file in error_files)
         for worker in plan.workers:
-            error_file = _error_file(worker)
-            if error_file is not None:
-                error_file.parent.mkdir(parents=True, exist_ok=True)
             self._start(plan, worker)
 
     def _start(self, plan: NodePlan, worker: WorkerPlan) -> None:

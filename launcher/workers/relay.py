@@ -10,6 +10,7 @@ import selectors
 from collections.abc import Callable, Sequence
 from functools import partial
 
+from launcher.workers.bounded import Bounded
 from launcher.workers.channel import Channel, Message
 from launcher.workers.outlets import Screen
 from launcher.workers.stack_collector import StackCollector
@@ -28,10 +29,12 @@ _GATHERING_MILLISECONDS = 2
 class RelayLoop:
     """Serves the agent at the other end of ``channel`` until that says goodbye or dies.
 
-    ``clock`` gives monotonic seconds.
+    ``clock`` gives monotonic seconds; ``files`` reads what workers have left in their error files.
     """
 
-    def __init__(self, channel: Channel, screen: Screen, clock: Callable[[], float]) -> None:
+    def __init__(
+        self, channel: Channel, screen: Screen, clock: Callable[[], float], files: Bounded
+    ) -> None:
         self._channel = channel
         self._clock = clock
         self._leave_at: float | None = None
@@ -42,7 +45,8 @@ class RelayLoop:
         self._stacks = StackCollector(channel.send)
         self._stillness = Stillness(channel.send)
         self._prefix = screen.prefix
-        self._board = Switchboard(screen, channel.send, partial(os.eventfd_write, self._wakeup, 1))
+        wake = partial(os.eventfd_write, self._wakeup, 1)
+        self._board = Switchboard(screen, channel.send, wake, files)
 
     def run(self) -> None:
         """Serve until the agent is gone and all is written, or its time is over."""

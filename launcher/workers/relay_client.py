@@ -26,7 +26,7 @@ from launcher.workers.channel import Channel, Message
 from launcher.workers.ended import how_it_ended, signal_of
 from launcher.workers.forking import fork
 from launcher.workers.outlets import Destination, Screen, WorkerOutput
-from launcher.workers.scratch import remove_scratch
+from launcher.workers.scratch import Scratch
 
 Told = OutputEnded | OutputClosed | StacksCollected | WorkersStill | WorkersMove
 RelayEvent = Told | HelperLost
@@ -156,7 +156,7 @@ class Relay:
             self._end_within(seconds + _MARGIN)
         self._channel.close()
         if self.losses is None and self._scratch is not None:
-            remove_scratch(self._scratch)
+            Scratch(self._scratch).remove()
 
     def _end_within(self, seconds: float) -> None:
         if self._await_end(seconds):

@@ -7,14 +7,17 @@ import signal
 import socket
 import time
 from contextlib import suppress
+from functools import partial
 from pathlib import Path
 from typing import NoReturn
 
 from launcher.descriptors import close_all_but
 from launcher.errors import ExitCode
+from launcher.workers.bounded import Bounded, start_thread
 from launcher.workers.channel import Channel
+from launcher.workers.leftovers import remove_leftovers
 from launcher.workers.outlets import Screen
-from launcher.workers.scratch import remove_scratch
+from launcher.workers.scratch import SECONDS_TO_ANSWER, remove_scratch
 
 _OUTLIVED = {
     signal.SIGTERM,
@@ -34,12 +37,19 @@ _OUTLIVED = {
 def live(control: socket.socket, screen: Screen, scratch: Path | None) -> NoReturn:
     """Be the relay: called in a process just forked, with all signals blocked; never returns."""
     _detach_from_agent(keep={control.fileno(), screen.stdout, screen.stderr})
+    # In a thread: a large folder, or a slow one, delays nobody.
+    sweeper = start_thread(partial(remove_leftovers, scratch.parent)) if scratch else None
     # Only now: it takes its time, in which Ctrl-C must not reach us as one of the agent's group.
     from launcher.workers.relay import RelayLoop  # noqa: PLC0415 - see above
 
-    RelayLoop(Channel(control), screen, time.monotonic).run()
-    if scratch:
-        remove_scratch(scratch)
+    files = Bounded(SECONDS_TO_ANSWER)
+    RelayLoop(Channel(control), screen, time.monotonic, files).run()
+    if sweeper:
+        sweeper.join(SECONDS_TO_ANSWER)
+    # A second thread that hangs in the same folder waits for the first, and then not even SIGKILL
+    # ends this process. The next launch removes what is left.
+    if scratch and not (sweeper and sweeper.is_alive()):
+        files.run(partial(remove_scratch, scratch))
     os._exit(ExitCode.SUCCESS)
 
 

@@ -7,6 +7,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from launcher.domain.losses import Loss
+from launcher.workers.bounded import Bounded
 from launcher.workers.channel import Message
 from launcher.workers.file_thread import FileThread
 from launcher.workers.filtered_file import FilteredFile
@@ -29,10 +30,15 @@ class Switchboard:
         screen: where lines go and how they look.
         answer: sends a message to the agent.
         wake: called by other threads; then ``notes`` may be there or more may be read.
+        files: reads error files.
     """
 
     def __init__(
-        self, screen: Screen, answer: Callable[[Message], None], wake: Callable[[], None]
+        self,
+        screen: Screen,
+        answer: Callable[[Message], None],
+        wake: Callable[[], None],
+        files: Bounded,
     ) -> None:
         self.streams: list[Stream] = []
         self.outputs: list[DescriptorOutput] = []
@@ -47,6 +53,7 @@ class Switchboard:
         self.workers: dict[int, Worker] = {}
         self._raw_source = Source((0, 0), b"")
         self._reported: set[DescriptorOutput] = set()
+        self._files = files
         self._stdout = self._display(screen.stdout, "standard output")
         shared = os.path.sameopenfile(screen.stdout, screen.stderr)
         self._stderr = self._stdout if shared else self._display(screen.stderr, "standard error")
@@ -219,7 +226,7 @@ class Switchboard:
             "kind": "ended",
             "key": key,
             "tail": worker.tail.text(),
-            "error_file": worker.error(),
+            "error_file": self._files.run(worker.error) or "",
         }
 
     def _report(self, output: DescriptorOutput, failure: OSError) -> None:

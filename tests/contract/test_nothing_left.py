@@ -169,6 +169,23 @@ def test_agent_and_fork_server_at_once(clusterrun: Launcher) -> None:
         await_end(pid, SECONDS_TO_VANISH)
 
 
+def test_the_next_launch_removes_what_a_killed_one_has_left(clusterrun: Launcher) -> None:
+    """Slurm kills all processes of a step at once; a job that lives beside it keeps its folder."""
+    scratch = clusterrun.folder / "tmp"
+    scratch.mkdir()
+    environ = {"TMPDIR": str(scratch)}
+    script = 'import os, time; print("of", os.environ["TORCHELASTIC_ERROR_FILE"]); time.sleep(60)'
+    killed, living = (clusterrun.script(script, workers=1, environ=environ) for _ in range(2))
+    (left,), (kept,) = (job.wait_for(rf"of {scratch}/(\S+?)/") for job in (killed, living))
+    killed.kill_all()
+    before = {folder.name for folder in scratch.iterdir()}
+
+    clusterrun.script("", workers=1, environ=environ).ended()
+
+    assert before == {left, kept}
+    assert [folder.name for folder in scratch.iterdir()] == [kept]
+
+
 @pytest.mark.needs("root")
 @pytest.mark.parametrize("victims", [("agent",), ("fork server",), ("agent", "fork server")])
 def test_contained(clusterrun: Launcher, victims: tuple[str, ...]) -> None:

@@ -4,6 +4,8 @@ import os
 import re
 import signal
 
+import pytest
+
 from tests.contract.launched import Launcher, free_port
 
 FAILS_ONCE = """
@@ -28,6 +30,43 @@ def test_the_second_attempt_succeeds(clusterrun: Launcher) -> None:
     assert (len(first), len(second), len(first & second)) == (1, 1, 0)
     assert re.search(r"clusterrun: rank 1 on \S+ failed: exit code 7\n", ended.err)
     assert ended.err.endswith("clusterrun: restarting all workers (restart 1 of 1)\n")
+
+
+LOSES_ITS_FOLDER = """
+    import os, shutil, sys
+    from pathlib import Path
+    error_file = os.environ.get("TORCHELASTIC_ERROR_FILE")
+    if os.environ["TORCHELASTIC_RESTART_COUNT"] == "0":
+        {harm}
+        sys.exit(7)
+    print("mode", error_file and oct(Path(error_file).parents[2].stat().st_mode)[-3:])
+"""
+
+
+@pytest.mark.parametrize(
+    ("harm", "mode"),
+    [
+        ("shutil.rmtree(Path(error_file).parents[2])", "700"),
+        ('shutil.rmtree(os.environ["TMPDIR"])', "None"),
+    ],
+    ids=["by a cleaner of temporary files", "with all of TMPDIR"],
+)
+def test_a_restart_does_without_the_folder_that_is_gone(
+    clusterrun: Launcher, harm: str, mode: str
+) -> None:
+    """It is made again, closed to others as before, or else workers have no error file."""
+    (clusterrun.folder / "tmp").mkdir()
+    job = clusterrun.script(
+        LOSES_ITS_FOLDER.replace("{harm}", harm),
+        "--max-restarts",
+        "1",
+        workers=1,
+        environ={"TMPDIR": str(clusterrun.folder / "tmp")},
+    )
+
+    ended = job.ended()
+
+    assert (ended.code, job.wait_for(r"mode (\w+)")) == (0, [mode])
 
 
 def test_a_given_port_is_kept(clusterrun: Launcher) -> None:

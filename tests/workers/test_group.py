@@ -31,7 +31,7 @@ from launcher.workers.log_layout import LogLayout
 from launcher.workers.outlets import Screen
 from launcher.workers.relay_client import Relay
 from launcher.workers.routes import Routes
-from launcher.workers.scratch import make_scratch
+from launcher.workers.scratch import Scratch
 from launcher.workers.standard_input import StandardInput
 from tests.plans import job
 from tests.workers.fork_server_bench import PATIENCE, Reader, end_of, plan_of, worker_of
@@ -50,9 +50,11 @@ class Node:
         """Start a fork server and a relay that prints to a pipe."""
         reader, screen = os.pipe()
         self.printed = Reader(reader)
-        self.scratch = make_scratch({"TMPDIR": str(folder)}, "run")
+        self.scratch = Scratch(folder / "scratch")
         self.fork_server = ForkServer.start(sys.executable, os.environ)
-        self.relay = Relay.start(Screen(screen, screen, colour=False, prefix=True), self.scratch)
+        self.relay = Relay.start(
+            Screen(screen, screen, colour=False, prefix=True), self.scratch.path
+        )
         os.close(screen)
         logs = LogLayout(folder / "logs", "run")
         routes = Routes(job(), logs)
@@ -156,8 +158,7 @@ def test_closing_leaves_nothing(node: Node) -> None:
 
     pids = [daemon, started.pid, node.fork_server.pid, node.relay.pid]
     assert not [pid for pid in pids if is_alive(pid)]
-    assert node.scratch is not None
-    assert not node.scratch.exists()
+    assert not node.scratch.path.exists()
 
 
 def test_notices_are_printed_among_the_lines(node: Node) -> None:
@@ -208,8 +209,7 @@ def test_without_a_relay_output_ends_at_once(node: Node) -> None:
     assert node.group.collect(FIRST, now=8.0) == [OutputEnded(FIRST, "", "", 8.0)]
     assert not node.group.say("unheard")
     assert node.close() == ""
-    assert node.scratch is not None
-    assert not node.scratch.exists()
+    assert not node.scratch.path.exists()
 
 
 def test_a_lost_fork_server_is_not_waited_for(node: Node) -> None:

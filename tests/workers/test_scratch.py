@@ -1,40 +1,59 @@
-"""The folder for error files: our own, and gone with us."""
+"""The folder for error files: closed to others, removed at the end, never waited for."""
 
-import os
 import stat
+import subprocess
+import sys
+import threading
+import time
 from pathlib import Path
 
-from launcher.workers.scratch import make_scratch, remove_scratch
+import pytest
+
+from launcher.workers.bounded import Bounded
+from launcher.workers.scratch import Scratch, remove_scratch
 
 
-def test_a_folder_of_our_own(tmp_path: Path) -> None:
-    """Below TMPDIR, named after the run and this process, closed to others."""
-    folder = make_scratch({"TMPDIR": str(tmp_path)}, "run-7")
-
-    assert folder == tmp_path / f"clusterrun-run-7-{os.getpid()}"
-    assert stat.S_IMODE(folder.stat().st_mode) == 0o700
+def mode_of(path: Path) -> int:
+    """Return who may do what with a folder."""
+    return stat.S_IMODE(path.stat().st_mode)
 
 
-def test_the_usual_folder() -> None:
-    """Without TMPDIR, or with an empty one, /tmp."""
-    folders = [make_scratch(environ, "of-a-test") for environ in ({}, {"TMPDIR": ""})]
+def test_a_folder_that_is_closed_to_others(tmp_path: Path) -> None:
+    """With those in it that workers need; nothing is there before it is asked for."""
+    scratch = Scratch(tmp_path / "scratch")
+    assert not scratch.path.exists()
 
-    assert folders == [Path(f"/tmp/clusterrun-of-a-test-{os.getpid()}"), None]
-    remove_scratch(Path(f"/tmp/clusterrun-of-a-test-{os.getpid()}"))
+    assert scratch.make([scratch.path / "attempt-0" / "rank-0"])
+
+    assert mode_of(scratch.path) == 0o700
+    assert (scratch.path / "attempt-0" / "rank-0").is_dir()
+    scratch.remove()
+    assert list(tmp_path.iterdir()) == []
 
 
-def test_no_folder_to_be_had(tmp_path: Path) -> None:
+def test_after_a_cleaner_it_is_as_closed_as_before(tmp_path: Path) -> None:
+    """Temporary files that are days old may be removed under a job."""
+    scratch = Scratch(tmp_path / "scratch")
+    scratch.make()
+    remove_scratch(scratch.path)
+
+    assert scratch.make([scratch.path / "attempt-1" / "rank-0"])
+
+    assert mode_of(scratch.path) == 0o700
+
+
+@pytest.mark.parametrize("place", ["gone/scratch", "file/scratch", "link", "folder"])
+def test_no_folder_to_be_had(tmp_path: Path, place: str) -> None:
     """Neither where there is nothing to write to, nor where somebody was first."""
-    taken = tmp_path / f"clusterrun-run-7-{os.getpid()}"
-    taken.symlink_to(tmp_path)
+    (tmp_path / "file").touch()
+    (tmp_path / "link").symlink_to(tmp_path)
+    (tmp_path / "folder").mkdir()
 
-    assert make_scratch({"TMPDIR": str(tmp_path / "absent")}, "run-7") is None
-    assert make_scratch({"TMPDIR": str(tmp_path)}, "run-7") is None
-    assert make_scratch({"TMPDIR": str(tmp_path)}, "run/7") is None
+    assert not Scratch(tmp_path / place).make()
 
 
 def test_it_is_removed_with_all_in_it(tmp_path: Path) -> None:
-    """But for what its links lead to."""
+    """But for what links lead to, it may itself be one by now."""
     outside = tmp_path / "outside"
     (outside / "kept").mkdir(parents=True)
     folder = tmp_path / "scratch"
@@ -42,8 +61,11 @@ def test_it_is_removed_with_all_in_it(tmp_path: Path) -> None:
     (folder / "attempt-0" / "0" / "error.json").write_text("{}")
     (folder / "link").symlink_to(outside)
     (folder / "broken").symlink_to(tmp_path / "absent")
+    link = tmp_path / "link"
+    link.symlink_to(outside)
 
     remove_scratch(folder)
+    remove_scratch(link)
 
     assert not folder.exists()
     assert (outside / "kept").is_dir()
@@ -54,3 +76,35 @@ def test_a_folder_that_is_gone_already(tmp_path: Path) -> None:
     remove_scratch(tmp_path / "absent")
 
     assert list(tmp_path.iterdir()) == []
+
+
+def test_what_hangs_is_waited_for_once() -> None:
+    """A file server that is gone holds up a job for a moment, and is asked nothing more."""
+    released = threading.Event()
+    bounded = Bounded(0.1)
+    began = time.monotonic()
+
+    assert bounded.run(lambda: "first") == "first"
+    assert bounded.run(lambda: released.wait(60)) is None
+    assert bounded.run(lambda: "later") is None
+    released.set()
+
+    assert time.monotonic() - began < 10
+
+
+@pytest.mark.needs("root", "setpriv", "prlimit")
+def test_where_there_may_be_no_thread_nothing_is_done() -> None:
+    """A limit of processes counts threads, too; a job that reaches it goes on."""
+    code = "from launcher.workers.bounded import Bounded; print(Bounded(1).run(lambda: 1))"
+    caps = "+dac_read_search,+dac_override"
+    user = ("--reuid=54321", "--clear-groups", f"--inh-caps={caps}", f"--ambient-caps={caps}")
+
+    done = subprocess.run(
+        ["setpriv", *user, "prlimit", "--nproc=1", sys.executable, "-c", code],
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
+    )
+
+    assert (done.stdout, done.stderr) == ("None\n", "")

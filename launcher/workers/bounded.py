@@ -1,0 +1,39 @@
+"""Work on files that may hang: it is given up after some seconds."""
+
+import threading
+from collections.abc import Callable
+from typing import TypeVar
+
+_Result = TypeVar("_Result")
+
+
+class Bounded:
+    """Runs one piece of work after the other; after one that hangs, none any more."""
+
+    def __init__(self, seconds: float) -> None:
+        """Take how long each may last."""
+        self._seconds = seconds
+        self._hangs = False
+
+    def run(self, work: Callable[[], _Result]) -> _Result | None:
+        """Return what ``work`` returns, which raises nothing; None if it is not done in time."""
+        if self._hangs:
+            return None
+        results: list[_Result] = []
+        # No signal ends a system call that waits for a file server; a thread can be left behind.
+        thread = start_thread(lambda: results.append(work()))
+        if thread is None:
+            return None
+        thread.join(self._seconds)
+        self._hangs = thread.is_alive()
+        return results[0] if results else None
+
+
+def start_thread(work: Callable[[], object]) -> threading.Thread | None:
+    """Return the thread that does ``work``; None where a limit of processes allows no thread."""
+    thread = threading.Thread(target=work, daemon=True)
+    try:
+        thread.start()
+    except RuntimeError:
+        return None
+    return thread
