@@ -81,6 +81,14 @@ def printed(
     return Printed(workers_lines(done.stdout), workers_lines(done.stderr), files, filtered)
 
 
+def named(folder: Path) -> dict[str, str]:
+    """Return the texts of log files by the names that programs look for, below the run's folder."""
+    return {
+        str(path.relative_to(path.parents[2])): path.read_text()
+        for path in folder.glob("*/attempt_0/*/std*.log")
+    }
+
+
 @pytest.mark.parametrize(
     "options",
     [
@@ -92,8 +100,11 @@ def printed(
     ],
     ids=" ".join,
 )
-def test_as_torchrun_has_it(tmp_path: Path, options: list[str]) -> None:
-    """Which streams are printed, which are in files, and which lines in filtered ones."""
+def test_as_torchrun_has_it(tmp_path: Path, torchrun: Launcher, options: list[str]) -> None:
+    """Which streams are printed, which are in files, and which lines in filtered ones.
+
+    Called as torchrun, the files have the same names, in the one folder of the run.
+    """
     script, theirs, ours = tmp_path / "program.sh", tmp_path / "theirs", tmp_path / "ours"
     script.write_text(f"#!/bin/sh\n{PROGRAM}")
     script.chmod(0o755)
@@ -103,6 +114,14 @@ def test_as_torchrun_has_it(tmp_path: Path, options: list[str]) -> None:
 
     assert wanted.files, "torchrun wrote nothing"
     assert found == wanted
+
+    linked = tmp_path / "linked"
+    run([torchrun.program, "--nproc=2", f"--log-dir={linked}", *options, "--no-python", script])
+
+    assert named(linked) == named(theirs)
+    (of_run,) = linked.iterdir()
+    filtered = {path.name for path in of_run.glob("attempt_0/filtered_*.log")}
+    assert filtered == wanted.filtered.keys()
 
 
 def test_the_prefix_is_the_users(clusterrun: Launcher) -> None:
@@ -172,32 +191,6 @@ def test_tee_without_a_folder_prints_and_leaves_nothing(torchrun: Launcher) -> N
     made = set(torchrun.folder.iterdir()) - set(before)
     assert {path.suffix for path in made} == {".py"}
     assert list(scratch.iterdir()) == []
-
-
-def test_as_torchrun_its_files_have_their_names(tmp_path: Path, torchrun: Launcher) -> None:
-    """Programs that read them look for attempt_A/LOCALRANK/stdout.log one folder below."""
-    script, theirs, ours = tmp_path / "program.sh", tmp_path / "theirs", tmp_path / "ours"
-    script.write_text(f"#!/bin/sh\n{PROGRAM}")
-    script.chmod(0o755)
-    options = ("--nproc-per-node=2", "--rdzv-id=7", "--tee=3", "-r=0:3", "--no-python", str(script))
-    filters = "--duplicate-stdout-filters=loss"
-
-    run([TORCHRUN, "--master-port=0", f"--log-dir={theirs}", filters, *options])
-    ended = torchrun.command(f"--log-dir={ours}", filters, *options).ended()
-
-    assert ended.code == 0, ended.err
-    assert files_of(ours, "7_*/attempt_0/*/std*.log") == files_of(
-        theirs, "7_*/attempt_0/*/std*.log"
-    )
-    assert len(files_of(ours, "*/attempt_0/?/std*.log")) == 4
-    (filtered,) = ours.glob("7_*/attempt_0/filtered_stdout.log")
-    assert len(filtered.read_text().splitlines()) == 2
-    assert len(list(ours.iterdir())) == 1
-
-
-def files_of(folder: Path, pattern: str) -> dict[str, str]:
-    """Return the texts of files by the last two parts of their paths."""
-    return {"/".join(path.parts[-2:]): path.read_text() for path in folder.glob(pattern)}
 
 
 @pytest.mark.parametrize(
