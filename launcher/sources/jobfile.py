@@ -11,6 +11,12 @@ from launcher.sources.yaml_nodes import Entry, is_empty, mapping, read_entries, 
 
 PROGRAM_KEYS = ("script", "module", "args")
 
+ACCELERATES = (
+    *("compute_environment", "distributed_type"),
+    *("machine_rank", "num_machines", "num_processes"),
+)
+"""Keys of what ``accelerate config`` writes, the first two of which stand at its beginning."""
+
 PLAIN_KEYS = {
     name: option.name
     for option in OPTIONS
@@ -41,6 +47,12 @@ def read_job_file(config: Fact[str]) -> JobFile:
 def _expect_known(entry: Entry) -> None:
     if entry.key == CONFIG.name:
         raise UsageError(f"{entry.origin}: a job file cannot name another", "remove the line")
+    if entry.key in ACCELERATES:
+        raise UsageError(
+            f"{entry.origin}: there is no such key; accelerate's own files have it",
+            "type what the file says as options, or write a job file:"
+            " configs/reference.yaml has every key",
+        )
     if entry.key not in KEYS:
         raise UsageError(
             f"{entry.origin}: there is no such key",

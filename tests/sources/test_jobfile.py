@@ -76,6 +76,14 @@ def test_keys_without_a_value_say_nothing() -> None:
             "job.yaml:1 slurm: there is no such key",
             "configs/reference.yaml has every key",
         ),
+        (
+            "compute_environment: LOCAL_MACHINE\nnum_processes: 8\n",
+            "job.yaml:1 compute_environment: there is no such key; accelerate's own files have it",
+            (
+                "type what the file says as options, or write a job file:"
+                " configs/reference.yaml has every key"
+            ),
+        ),
         ("<<: {}\n", "job.yaml:1 <<: there is no such key", "configs/reference.yaml has every key"),
         (
             "config: other.yaml\n",
