@@ -29,7 +29,8 @@ def _hints(typed: str, foreign: Foreign, words: Sequence[str]) -> Iterator[str]:
     yield from _instead(typed, foreign)
     script = next((word for word in words[1:] if word.endswith(".py")), "")
     if starters := [launcher for launcher in foreign if launcher in STARTERS]:
-        has_value = words[0] == typed and words[1:2] != [script]
+        # What follows is its value, unless that is attached, or another flag or the script follows.
+        has_value = words[0] == typed and not "".join(words[1:2]).startswith(("-", script or "-"))
         line = command(script or "train.py", before=(starters[-1], *words[: 1 + has_value]))
         yield f"an option of {' or '.join(starters)} stands before clusterrun:\n  {line}"
     if script and _mentions(script, typed):

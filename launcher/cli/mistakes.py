@@ -40,7 +40,7 @@ def expect_values(flags: Flags, argv: Sequence[str]) -> None:
         UsageError: one has taken another flag or the last blank, because its own value is missing.
 
     """
-    # A shell makes a word of the blank in "\\ " and ends the line there.
+    # A shell makes a word of the blank in "\ " and ends the line there.
     if len(argv) > 1 and argv[-1].isspace() and argv[-1] in flags.values():
         from launcher.sources.missing_scripts import BLANK_AFTER_BACKSLASH  # noqa: PLC0415 - rare
 

@@ -27,6 +27,9 @@ OPTIONAL = {
 }
 
 
+LIKE_HELP = {"-host", "-hosts", "-hostfile"}
+"""Options of mpirun that click takes for -h with a topic behind it."""
+
 SHORT_WITH_VALUES = {
     f"-{option.short}" for option in OPTIONS if option.short and option.kind is Kind.VALUE
 }
@@ -68,6 +71,8 @@ def parse(argv: Sequence[str], called: str = "clusterrun") -> CommandLine | Answ
         raise misused_flag(error.option_name) from None
     # What was not given is None, False or (), as its kind has it; an empty text was given.
     given = {name: value for name, value in context.params.items() if value or value == ""}
+    if f"-h{given.get('help')}" in {*argv} & LIKE_HELP:
+        raise unknown_flag("-h", argv)
     if answer := _answer(given, called):
         return answer
     # As they were typed: see _with_values.

@@ -28,7 +28,7 @@ WANT_FILES: tuple[Option[object], ...] = (
     options.DUPLICATE_STDERR_FILTERS,
     options.WORKERLOG,
 )
-"""Options that say what is written to files, but not where. --tee prints all that it has written."""
+"""Options that say what is written to files, but not where; not --tee, all of which is printed."""
 
 
 def find_log_dir(sources: Sequence[Said]) -> Fact[str | None]:

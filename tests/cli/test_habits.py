@@ -68,7 +68,13 @@ def before(starters: str, line: str) -> str:
             + before("mpirun", "mpirun --host n0 clusterrun [OPTIONS] train.py"),
         ),
         (
-            "--oversubscribe train.py",
+            "-hostfile hosts train.py",
+            "mpirun has",
+            "type --hostfile FILE"
+            + before("mpirun", "mpirun -hostfile hosts clusterrun [OPTIONS] train.py"),
+        ),
+        (
+            "--oversubscribe -v train.py",
             "mpirun has",
             NEEDLESS + before("mpirun", "mpirun --oversubscribe clusterrun [OPTIONS] train.py"),
         ),
