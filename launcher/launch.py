@@ -25,6 +25,7 @@ from launcher.domain.restarts import rules_of
 from launcher.domain.streams import Std
 from launcher.domain.world import World
 from launcher.errors import ExitCode, LauncherError
+from launcher.planning.colours import has_output_to_itself
 from launcher.planning.node import plan_node
 from launcher.planning.preparation import preparation_of
 from launcher.planning.ranks import local_size
@@ -33,6 +34,7 @@ from launcher.planning.variables import environment_before
 from launcher.preview import this_machine
 from launcher.rendezvous.assumed import assumed_world, lone_worker_world
 from launcher.rendezvous.single_node import SingleNode
+from launcher.sources.colours import shows_colours
 from launcher.sources.resolve import Resolved
 from launcher.workers.fork_server_client import ForkServer
 from launcher.workers.group import SECONDS_TO_PRINT, WorkerGroup
@@ -117,7 +119,7 @@ def launch(
         supervisor = Supervisor(attempts, workers, nodes, inbox, time)
         outcome = _supervise(supervisor, _rules(job, workers), chronicle)
         _copy_error_file(outcome, environ)
-        alone = _has_output_to_itself(job, count)
+        alone = has_output_to_itself(job, count)
         report = _report(outcome, routes, standard_input, alone=alone)
         workers.say(report)
     return _after_the_relay(outcome, report, relay)
@@ -222,9 +224,9 @@ def _routes(job: JobSpec, run_id: str) -> Routes:
 
 
 def _screen(job: JobSpec, workers: int, environ: Mapping[str, str]) -> Screen:
-    colour = not environ.get("NO_COLOR") and environ.get("TERM") != "dumb"
+    colour = shows_colours(environ)
     asked = bool(job.log_line_prefix_template.value)
-    prefix = asked or not _has_output_to_itself(job, workers)
+    prefix = asked or not has_output_to_itself(job, workers)
     # mpirun gives each task a terminal, and merges what they print.
     merged = job.cluster.value == "openmpi"
     return Screen(
@@ -235,11 +237,6 @@ def _screen(job: JobSpec, workers: int, environ: Mapping[str, str]) -> Screen:
         merged=merged,
         progress_interval=job.progress_interval.value,
     )
-
-
-def _has_output_to_itself(job: JobSpec, workers: int) -> bool:
-    """Return whether one worker alone prints to our output: a scheduler merges that of all tasks."""
-    return workers == 1 and (job.agents == 1 or job.cluster.value == "none")
 
 
 def _chronicle(job: JobSpec, workers: WorkerGroup) -> Chronicle | None:

@@ -74,6 +74,7 @@ def job(**values: Any) -> JobSpec:  # noqa: ANN401 - as the fields of JobSpec
         "ranks": None,
         "log_line_prefix_template": None,
         "progress_interval": 10.0,
+        "coloured": False,
         "duplicate_stdout_filters": (),
         "duplicate_stderr_filters": (),
         "workerlog": False,

@@ -170,6 +170,7 @@ def _this_process(called: str) -> ThisProcess:
         cpus=len(os.sched_getaffinity(0)),
         python=sys.executable,
         run_id=_chosen_run_id(),
+        has_terminal=os.isatty(1) and os.isatty(2),
         called=called,
         user_id=os.getuid(),
     )

@@ -248,6 +248,8 @@ class JobSpec(Struct, frozen=True):
     duplicate_stdout_filters: Fact[tuple[str, ...]]
     """Printed lines that contain one of these go to a file of their own, too; (): none do."""
     duplicate_stderr_filters: Fact[tuple[str, ...]]
+    coloured: Fact[bool]
+    """No flag, the terminal's: whoever reads what is printed sees colours, and no file gets them."""
     workerlog: Fact[bool]
     """Both streams of a worker go to one file, and links lead there by local rank."""
     events: Fact[str | None]

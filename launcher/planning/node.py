@@ -63,7 +63,7 @@ def plan_node(  # noqa: PLR0913 - a plan is made of all that is known
         arguments_at=len(command) - len(job.program.value.args),
         signal_group=job.program.value.kind is ProgramKind.EXECUTABLE,
         env={
-            **variables.job_variables(job, before, here.threads, world),
+            **variables.job_variables(job, before, here.threads, world, len(here.placements)),
             **chosen_gpus_variables(job, machine, before),
         },
         unset=tuple(unset),

@@ -7,6 +7,7 @@ from launcher.domain.job import JobSpec, TaskLayout
 from launcher.domain.ranks import LocalRank
 from launcher.domain.world import World
 from launcher.errors import UsageError
+from launcher.planning.colours import colour_variables
 
 _SIGNALS = "TORCHELASTIC_SIGNALS_TO_HANDLE"
 INTERFACE_VARIABLES = ("GLOO_SOCKET_IFNAME", "NCCL_SOCKET_IFNAME", "TP_SOCKET_IFNAME")
@@ -63,7 +64,7 @@ def check_env(job: JobSpec) -> None:
 
 
 def job_variables(
-    job: JobSpec, before: Mapping[str, str], threads: int, world: World
+    job: JobSpec, before: Mapping[str, str], threads: int, world: World, workers: int
 ) -> dict[str, str]:
     """Return what clusterrun sets for the whole job, the same in every attempt.
 
@@ -72,6 +73,7 @@ def job_variables(
         before: the environment as the user made it; what is in there stays.
         threads: OMP_NUM_THREADS, unless it is torchrun's.
         world: what all nodes call this job, and how they reach each other.
+        workers: how many print to our output.
 
     """
     suggested = {
@@ -79,6 +81,7 @@ def job_variables(
         "TORCH_NCCL_ASYNC_ERROR_HANDLING": "1",
         _SIGNALS: job.signals_to_handle.value,
         **(dict.fromkeys(INTERFACE_VARIABLES, world.interface) if world.interface else {}),
+        **colour_variables(job, workers, before),
     }
     asked = {_SIGNALS} if job.signals_to_handle.origin != "default" else set()
     return {

@@ -31,7 +31,7 @@ _WORKER_HEADS = (
 
 SELDOM_TOLD = (
     *("fewest_nodes", "last_call_timeout"),
-    *("tasks", "hosts", "port_candidates", "numa_node", "unclear", "base_port"),
+    *("tasks", "hosts", "port_candidates", "numa_node", "unclear", "base_port", "coloured"),
     *("numa_memory", "numa_map", "numa_strict"),
     *("devices", "gpus_per_worker", "gpu_per_rank", "virtual_local_rank"),
     *("role", "signals_to_handle", "pass_local_rank", "stdin_rank", "as_torchrun"),

@@ -23,6 +23,8 @@ class ThisProcess(Struct, frozen=True):
     """The interpreter for the workers."""
     run_id: str
     """A name for the run, that no other process of this host has at the same time."""
+    has_terminal: bool = False
+    """What it prints goes to a terminal, on standard output and standard error."""
     called: str = "clusterrun"
     """The name of the command; as ``torchrun``, every default is torchrun's."""
     user_id: int = 0

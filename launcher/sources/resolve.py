@@ -17,6 +17,7 @@ from launcher.domain.job import JobSpec, Program, ProgramKind, StartMethod
 from launcher.errors import UsageError
 from launcher.sources import options, torchrun_options
 from launcher.sources.clusters.cluster import Surroundings
+from launcher.sources.colours import find_coloured
 from launcher.sources.executables import another_environment, find_interpreter
 from launcher.sources.files import FileKind, kind_of
 from launcher.sources.host_options import DEVICES
@@ -241,6 +242,7 @@ def _job(
         from launcher.sources.paddle_habits import paddles_own  # noqa: PLC0415 - few jobs are
 
         plain |= paddles_own(sources, around.variables, shape.cluster)
+    log_dir = find_log_dir(sources)
     return JobSpec(
         **plain,
         nnodes=shape.nnodes,
@@ -260,7 +262,8 @@ def _job(
         run_id=run_id,
         python=find_interpreter(interpreter, _search_path(env, around)),
         env={**env, **_own_step(run_id.value, around.variables)},
-        log_dir=find_log_dir(sources),
+        log_dir=log_dir,
+        coloured=find_coloured(around.process, around.variables, shape.cluster, log_dir),
         log_line_prefix_template=find_prefix(sources, around.variables, around.process.called),
         events=_expect_no_folder(settle(options.EVENTS, sources)),
         program=program,

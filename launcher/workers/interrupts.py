@@ -1,5 +1,7 @@
 """After Ctrl-C every Python worker prints where it was; eight of those say nothing. Pure."""
 
+from launcher.workers.redraws import COLOURS
+
 LONGEST_TRACEBACK = 64 << 10
 """Bytes that are held back while a traceback might still end in KeyboardInterrupt."""
 
@@ -29,12 +31,14 @@ class InterruptFilter:
         return held
 
     def _feed_line(self, line: bytes) -> bytes:
-        if not self._held and not line.startswith(BEGIN):
+        # Python 3.13 and later colour their tracebacks.
+        text = COLOURS.sub(b"", line)
+        if not self._held and not text.startswith(BEGIN):
             return line
         self._held.append(line)
-        if line.startswith(INTERRUPT):
+        if text.startswith(INTERRUPT):
             self._held.clear()
             return b""
         # The frames are indented; the first line that isn't says what the exception was.
-        goes_on = line.startswith((b" ", BEGIN)) and sum(map(len, self._held)) < LONGEST_TRACEBACK
+        goes_on = text.startswith((b" ", BEGIN)) and sum(map(len, self._held)) < LONGEST_TRACEBACK
         return b"" if goes_on else self.finish()

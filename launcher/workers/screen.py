@@ -3,14 +3,17 @@
 import math
 import os
 import unicodedata
+from itertools import zip_longest
 
 from msgspec import Struct
 
 from launcher.workers.lines import with_prefix
 from launcher.workers.outputs import Output
+from launcher.workers.redraws import COLOURS
 from launcher.workers.tail import plain
 
 _CLEAR_LINE = b"\r\x1b[K"
+_NO_COLOUR = b"\x1b[0m"
 _REDRAW_SECONDS = 0.1
 _DEFAULT_COLUMNS = 80
 _COLOURS = (36, 33, 32, 35, 34, 96, 93, 92, 95, 94)
@@ -103,7 +106,7 @@ class Display:
             return b""
         source = min(self._live, key=lambda source: source.order)
         room = _columns(self.terminal) - 1 - len(plain(source.prefix))
-        return source.prefix + _cut(plain(self._live[source]), room).encode()
+        return source.prefix + _cut_coloured(self._live[source], room)
 
 
 def coloured(prefix: str, colour: int) -> str:
@@ -122,6 +125,17 @@ def _columns(terminal: int) -> int:
         return os.get_terminal_size(terminal).columns or _DEFAULT_COLUMNS
     except OSError:
         return _DEFAULT_COLUMNS
+
+
+def _cut_coloured(line: bytes, columns: int) -> bytes:
+    """Return what of a line fits into ``columns``, with its colours and no other sequences."""
+    parts, colours = COLOURS.split(line), COLOURS.findall(line)
+    kept = b""
+    for part, colour in zip_longest(parts, colours, fillvalue=b""):
+        text = _cut(plain(part), columns)
+        columns -= sum(map(_width, text))
+        kept += text.encode() + colour
+    return kept + _NO_COLOUR if colours else kept
 
 
 def _cut(text: str, columns: int) -> str:

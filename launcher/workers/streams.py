@@ -11,6 +11,7 @@ from launcher.workers.lines import LineBuffer
 from launcher.workers.log_files import FileOutput
 from launcher.workers.outputs import CONGESTED, RELIEVED
 from launcher.workers.progress import Progress
+from launcher.workers.redraws import RedrawFilter, without_movements
 from launcher.workers.screen import Display, Source
 from launcher.workers.stack_dumps import DumpFilter
 from launcher.workers.tail import Tail
@@ -48,6 +49,7 @@ class Stream(Struct, eq=False):
     _congested: bool = False
     _lines: LineBuffer = field(default_factory=LineBuffer)
     _interrupts: InterruptFilter = field(default_factory=InterruptFilter)
+    _redraws: RedrawFilter = field(default_factory=RedrawFilter)
 
     def congested(self) -> bool:
         """Return whether so much waits for the screen or the file that nothing should be added."""
@@ -130,16 +132,17 @@ class Stream(Struct, eq=False):
             self._keep(rest, own)
         else:
             self._show_lines(rest, own)
-            self._show(self._interrupts.finish())
+            self._show(self._redraws.finish() + self._interrupts.finish())
         if self.log:
             self.log.close()
         if self.filtered:
             self.filtered.output.close()
 
     def _show_lines(self, lines: bytes, own: bytes) -> None:
-        self._show(self._interrupts.feed(own))
+        shown = self._interrupts.feed(own)
+        self._show(shown if self.display.terminal is None else self._redraws.feed(shown))
         if self.shown:
-            self.display.update(self.source, self._lines.unfinished)
+            self.display.update(self.source, without_movements(self._lines.unfinished))
         self._keep(lines, own)
 
     def _show(self, text: bytes) -> None:

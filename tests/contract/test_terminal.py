@@ -9,7 +9,7 @@ import psutil
 import pytest
 
 from tests.contract.debugger import free_port
-from tests.contract.launched import await_status, fork_server_of, relay_of
+from tests.contract.launched import COMMAND, await_status, fork_server_of, relay_of
 from tests.contract.shell import PROMPT, Shell
 
 pytestmark = pytest.mark.needs("bash")
@@ -76,6 +76,17 @@ def test_one_worker_on_each_node_has_its_terminal(shell: Shell, tmp_path: Path) 
         assert (shell.exit_code(), other.exit_code()) == (0, 0)
     finally:
         other.close()
+
+
+def test_several_workers_print_in_colour(shell: Shell) -> None:
+    """To pipes, and are told that these end at a terminal."""
+    words = "--nproc-per-node 2 --no-python sh -c 'echo colours $FORCE_COLOR; test ! -t 1'"
+
+    shell.type(f"TERM=xterm {COMMAND} {words}")
+
+    for _ in range(2):
+        shell.expect(r"rank [01]\]\x1b\[0m colours 1\r")
+    assert shell.exit_code() == 0
 
 
 def test_pdb(shell: Shell) -> None:

@@ -138,6 +138,28 @@ def test_as_torchrun_threads_are_its_own(
     assert found.env.get("OMP_NUM_THREADS") == threads
 
 
+@pytest.mark.parametrize(
+    ("what", "environ", "workers", "told"),
+    [
+        ({"coloured": True}, {}, 2, True),
+        ({"coloured": True}, {"FORCE_COLOR": "0"}, 2, False),
+        ({"coloured": True, "env": {"NO_COLOR": "1"}}, {}, 2, False),
+        ({"coloured": True}, {}, 1, False),
+        ({"coloured": False}, {}, 2, False),
+    ],
+    ids=["terminal", "user's own", "no colour", "one worker", "no terminal"],
+)
+def test_colours_of_several_workers(
+    what: Mapping[str, Any], environ: Mapping[str, str], workers: int, *, told: bool
+) -> None:
+    """They print to pipes that end at a terminal; a single one has the terminal itself."""
+    planned = plan_node(
+        job(**what), TWO, world(workers), unset=(), error_files=None, environ=environ
+    )
+
+    assert ("FORCE_COLOR" in planned.env) is told
+
+
 def test_env_of_the_job_beats_what_is_inherited() -> None:
     """It is set for all workers and for the fork server."""
     found = plan(job(env={"LR": "1"}), environ={"LR": "2", "OTHER": "3"})

@@ -13,11 +13,11 @@ ids = [option.name for option in OPTIONS]
 
 
 def test_every_field_of_a_job_is_an_option() -> None:
-    """All but what only a cluster can tell; the program has its words, the token is in a file."""
+    """All but what only a cluster or a terminal can tell; the program has its words, the token is in a file."""
     names = {option.name for option in OPTIONS}
     by_cluster = {"fewest_nodes", "tasks", "port_candidates", "numa_node", "unclear"}
 
-    assert set(JobSpec.__annotations__) - names == {"program", "token", *by_cluster}
+    assert set(JobSpec.__annotations__) - names == {"program", "token", "coloured", *by_cluster}
 
 
 def test_names_are_unique() -> None:

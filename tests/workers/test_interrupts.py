@@ -9,6 +9,15 @@ TRACEBACK = (
 )
 
 
+COLOURED = (
+    b"Traceback (most recent call last):\n"
+    b'  File \x1b[35m"train.py"\x1b[0m, line \x1b[35m3\x1b[0m, in \x1b[35m<module>\x1b[0m\n'
+    b"    time.\x1b[31msleep\x1b[0m(1)\n"
+    b"\x1b[1;35mKeyboardInterrupt\x1b[0m\n"
+)
+"""As Python 3.13 prints it with FORCE_COLOR."""
+
+
 def armed() -> InterruptFilter:
     """Return a filter as it is after Ctrl-C."""
     interrupts = InterruptFilter()
@@ -53,3 +62,8 @@ def test_no_more_than_a_bounded_part_is_held_back() -> None:
     lines = TRACEBACK + line * (LONGEST_TRACEBACK // len(line) + 1)
 
     assert armed().feed(lines)
+
+
+def test_a_coloured_traceback_of_the_interrupt_is_left_out() -> None:
+    """Colours are no words of its own."""
+    assert armed().feed(COLOURED + b"\x1b[1msaved\x1b[0m\n") == b"\x1b[1msaved\x1b[0m\n"

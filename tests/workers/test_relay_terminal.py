@@ -88,15 +88,16 @@ def test_a_bar_that_is_drawn_becomes_lines_in_its_log(
     user, ours = terminal
     with relay_on(ours, ours, progress_interval=0.1) as bench:
         printer = bench.open(0, logs=tmp_path)
+        log = tmp_path / "rank-0.err"
 
         os.write(printer.stderr, b"\r10%\r20%")
-        wait_until(lambda: (tmp_path / "rank-0.err").read_bytes() == b"20%\n")
+        wait_until(lambda: log.exists() and log.read_bytes() == b"20%\n")
         printer.close()
         bench.finish(0)
         seen = read_until(user, b"\n")
 
     assert seen == CLEAR + b"[rank 0] 20%" + CLEAR + b"[rank 0] 20%\n"
-    assert (tmp_path / "rank-0.err").read_bytes() == b"20%\n20%\n"
+    assert log.read_bytes() == b"20%\n20%\n"
 
 
 def test_fast_bars_are_redrawn_ten_times_a_second(terminal: tuple[int, int]) -> None:

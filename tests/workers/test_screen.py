@@ -144,13 +144,13 @@ def test_a_stopped_terminal_gets_no_redraws(paper: Paper, terminal: int) -> None
 
 
 def test_the_live_line_is_cut_to_the_width(paper: Paper, terminal: int) -> None:
-    """A wrapped line could not be cleared; wide characters count twice, escapes are left out."""
+    """A wrapped line could not be cleared; wide characters count twice, colours not at all."""
     display = Display(paper, terminal)
 
-    display.update(FIRST, b"\x1b[32m" + "\u5b57".encode() * 20)
+    display.update(FIRST, b"\x1b[K\x1b[32m" + "\u5b57".encode() * 20)
     display.redraw(1.0)
 
-    assert paper.text.decode() == f"{CLEAR.decode()}[rank 0] " + "\u5b57" * 10
+    assert paper.text.decode() == f"{CLEAR.decode()}[rank 0] \x1b[32m{chr(0x5B57) * 10}\x1b[0m"
 
 
 def test_the_end_leaves_no_live_line(paper: Paper, terminal: int) -> None:
