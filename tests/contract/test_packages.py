@@ -5,10 +5,7 @@ The table in docs/packages.md is what these tests find; ``--long`` compares it w
 
 import functools
 import json
-import os
 import re
-import subprocess
-import sys
 from collections.abc import Mapping
 from pathlib import Path
 from typing import NamedTuple
@@ -19,16 +16,19 @@ from launcher.workers.fork_server.known_packages import (
     SAME_AFTER_A_FORK,
     SAME_IF_IMPORTED_LATER,
 )
-from tests.contract.launched import Launcher, plain_environment
-from tests.contract.programs_in_place import as_user, worker_variables
+from tests.contract.package_environment import (
+    FOLDER,
+    RANKS,
+    REQUIREMENTS,
+    ROOT,
+    SECONDS_TO_INSTALL,
+    SECONDS_TO_RUN,
+    python_with_packages,
+    run_alone,
+    run_launched,
+)
 
-FOLDER = Path(__file__).with_name("packages")
-ROOT = Path(__file__).parents[2]
 TABLE = ROOT / "docs/packages.md"
-
-SECONDS_TO_INSTALL = 1500.0
-SECONDS_TO_RUN = 100.0
-RANKS = 2
 
 WAYS = {
     "auto": (),
@@ -54,34 +54,15 @@ class Package(NamedTuple):
 
 def packages() -> list[Package]:
     """Return those of the list, in its order."""
-    lines = (FOLDER / "requirements.txt").read_text().splitlines()
+    lines = REQUIREMENTS.read_text().splitlines()
     rows = [line.partition("  # import ") for line in lines if line and not line.startswith("#")]
     return [Package(module, requirement) for requirement, _, module in rows if module]
 
 
-class Environment:
-    """An environment with all packages, kept for the next time."""
-
-    def __init__(self, folder: Path) -> None:
-        """Make it, unless it is there with what is listed now."""
-        self.python = str(folder / "bin/python")
-        wanted = FOLDER / "requirements.txt"
-        stamp = folder / "filled"
-        if stamp.exists() and stamp.read_text() == wanted.read_text():
-            return
-        for command in (
-            [sys.executable, "-m", "venv", "--clear", str(folder)],
-            [self.python, "-m", "pip", "install", "--quiet", "--requirement", str(wanted)],
-        ):
-            subprocess.run(command, check=True, timeout=SECONDS_TO_INSTALL)
-        stamp.write_text(wanted.read_text())
-
-
 @pytest.fixture(scope="module")
-def environment() -> Environment:
-    """Return the environment in this checkout."""
-    given = os.environ.get("CLUSTERRUN_TESTS_PACKAGES")
-    return Environment(Path(given) if given else ROOT / ".venv-packages")
+def python() -> str:
+    """Return an interpreter with all packages."""
+    return python_with_packages()
 
 
 class Compared(NamedTuple):
@@ -104,39 +85,13 @@ class Comparison:
     @functools.cached_property
     def alone(self) -> list[Facts]:
         """What each rank finds that python runs, both at once."""
-        jobs = [
-            subprocess.Popen(
-                [self.python, "-u", "probe.py"],
-                cwd=self.folder,
-                env=as_user({}) | worker_variables(rank, RANKS) | self._file("alone"),
-                stdin=subprocess.DEVNULL,
-                stdout=subprocess.PIPE,
-                stderr=subprocess.STDOUT,
-            )
-            for rank in range(RANKS)
-        ]
-        for job in jobs:
-            said, _ = job.communicate(timeout=SECONDS_TO_RUN)
-            assert job.returncode == 0, said.decode()
+        run_alone(self.python, ["probe.py"], self.folder, self._file("alone"))
         return self._facts("alone")
 
     def compare(self, way: str) -> Compared:
         """Run it in one way and compare."""
-        launcher = Launcher(self.folder)
-        absent = [f"--unset={name}" for name in plain_environment().keys() - as_user({}).keys()]
-        try:
-            job = launcher.command(
-                *("-v", "--python", self.python),
-                *WAYS[way],
-                "probe.py",
-                workers=RANKS,
-                around=("env", *absent) if absent else (),
-                environ=as_user({}) | self._file(way),
-            )
-            ended = job.ended(SECONDS_TO_RUN)
-        finally:
-            launcher.close()
-        assert ended.code == 0, ended.err
+        words = [*WAYS[way], "probe.py"]
+        ended = run_launched(self.python, words, self.folder, self._file(way))
         return Compared(_choice(ended.err), differences(self.alone, self._facts(way)))
 
     def _file(self, way: str) -> dict[str, str]:
@@ -202,11 +157,9 @@ def row(package: Package, found: Mapping[str, Compared]) -> str:
 @pytest.mark.long
 @pytest.mark.timeout(SECONDS_TO_INSTALL + 5 * SECONDS_TO_RUN)
 @pytest.mark.parametrize("package", packages(), ids=lambda package: package.module)
-def test_a_program_finds_the_same(
-    environment: Environment, package: Package, tmp_path: Path
-) -> None:
+def test_a_program_finds_the_same(python: str, package: Package, tmp_path: Path) -> None:
     """Some sixty facts of its process; with ``--preload all``, the table says what differs."""
-    comparison = Comparison(package, environment.python, tmp_path)
+    comparison = Comparison(package, python, tmp_path)
 
     found = {way: comparison.compare(way) for way in WAYS}
 

@@ -1,0 +1,61 @@
+"""Programs that hand functions of the script to other processes, as popular packages do it."""
+
+import re
+import shutil
+from pathlib import Path
+
+import pytest
+
+from tests.contract.package_environment import (
+    FOLDER,
+    SECONDS_TO_INSTALL,
+    SECONDS_TO_RUN,
+    python_with_packages,
+    run_alone,
+    run_launched,
+)
+from tests.workers.interpreters import environment_without_pth
+
+pytestmark = [
+    pytest.mark.long,
+    pytest.mark.timeout(SECONDS_TO_INSTALL + 3 * SECONDS_TO_RUN),
+]
+
+PROGRAMS = sorted((FOLDER / "programs").glob("*.py"))
+
+ACCELERATES_OWN = ("-m", "accelerate.test_utils.scripts.test_script")
+
+OFFLINE = {"HF_HUB_OFFLINE": "1", "RAY_AUTH_MODE": "disabled", "ACCELERATE_USE_CPU": "true"}
+"""The last: without it each rank would be a job of one process, where there is no GPU."""
+
+
+@pytest.fixture(scope="module")
+def python(tmp_path_factory: pytest.TempPathFactory) -> str:
+    """Return an interpreter with all packages, in whose environment nothing runs before a script."""
+    return environment_without_pth(
+        python_with_packages(), tmp_path_factory.mktemp("without_pth") / "environment"
+    )
+
+
+@pytest.mark.parametrize("program", PROGRAMS, ids=lambda path: path.stem)
+def test_a_program_finds_what_it_finds_alone(python: str, program: Path, tmp_path: Path) -> None:
+    """By default, which forks its ranks: results, and the fingerprints of what it computed."""
+    shutil.copy(program, tmp_path)
+
+    by_python = run_alone(python, [program.name], tmp_path, OFFLINE)
+    by_us = run_launched(python, [program.name], tmp_path, OFFLINE)
+
+    assert "workers are forked" in by_us.err
+    assert sorted(found(by_us.out)) == sorted(line for said in by_python for line in found(said))
+
+
+def test_accelerate_passes_its_own_tests(python: str, tmp_path: Path) -> None:
+    """All of its script, with two ranks."""
+    run_launched(python, ACCELERATES_OWN, tmp_path, OFFLINE)
+
+
+def found(printed: str) -> list[str]:
+    """Return what a program says that it has found, without the rank in front."""
+    lines: list[str] = re.findall(r"found .*", printed)
+    assert lines, printed
+    return lines
