@@ -1,4 +1,4 @@
-"""Limits of open files and memory that ended us: the machine's, and no bug of ours."""
+"""Limits of open files and memory that stop the launcher: no bug of its own."""
 
 import errno
 import resource

@@ -1,4 +1,4 @@
-"""Forks of the agent, which the kernel may refuse."""
+"""Forks the agent; where the kernel refuses, the limit is named."""
 
 import os
 

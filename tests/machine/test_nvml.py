@@ -3,6 +3,7 @@
 import os
 import select
 import signal
+import subprocess
 import sys
 import time
 from collections.abc import Iterable, Iterator
@@ -163,6 +164,24 @@ def _crash() -> Iterable[NvmlGpu]:
 def test_a_library_that_ends_the_process_ends_only_the_child() -> None:
     """Not even sys.exit comes back as ours."""
     assert asked(lambda: sys.exit(3)) == ()
+
+
+@pytest.mark.needs("root", "setpriv", "prlimit")
+def test_where_there_may_be_no_child_there_is_no_answer() -> None:
+    """What else needs a process will name the limit."""
+    code = "from launcher.machine.nvml import ask_in_child; print([ask_in_child(lambda: ())])"
+    caps = "+dac_read_search,+dac_override"
+    user = ("--reuid=54321", "--clear-groups", f"--inh-caps={caps}", f"--ambient-caps={caps}")
+
+    done = subprocess.run(
+        ["setpriv", *user, "prlimit", "--nproc=1", sys.executable, "-c", code],
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
+    )
+
+    assert (done.stdout, done.stderr) == ("['']\n", "")
 
 
 def test_a_signal_to_both_is_handled_once(tmp_path: Path) -> None:
