@@ -14,11 +14,11 @@ LIBC = ctypes.CDLL(None, use_errno=True)
 MNT_DETACH = 2
 
 WAITS_FOR_A_LINE = """
-    import os, sys
+    import os, sys, time
     if os.environ["TORCHELASTIC_RESTART_COUNT"] == "0":
         print("ready", flush=True)
         while not os.path.exists("go"):
-            pass
+            time.sleep(0.01)
         sys.exit(7)
     print("error file", os.environ.get("TORCHELASTIC_ERROR_FILE"))
 """
@@ -65,6 +65,7 @@ def test_a_restart_does_without_a_folder_that_hangs(clusterrun: Launcher, folder
     assert job.left() == []
 
 
+@pytest.mark.long
 @pytest.mark.needs("root")
 def test_a_job_starts_where_the_folder_hangs(clusterrun: Launcher, folder: Path) -> None:
     """As above, from its first line on."""

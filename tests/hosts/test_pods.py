@@ -86,6 +86,7 @@ def test_the_digits_are_learnt_in_pods_of_hfai(
     assert float(re.findall(r"test accuracy ([0-9.]+) %", ends[0].out)[0]) > 85
 
 
+@pytest.mark.long
 def test_a_script_that_counts_its_ranks_itself_runs_in_pods_of_hfai(
     hosts: tuple[Host, ...], clusterrun: Launcher, tmp_path: Path
 ) -> None:
@@ -101,12 +102,9 @@ def test_a_script_that_counts_its_ranks_itself_runs_in_pods_of_hfai(
     assert lines == [f"rank {rank} of 4 sum 10" for rank in range(4)]
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
-    "script",
-    [
-        pytest.param("scripts/train_digits.py", marks=pytest.mark.long),
-        "tests/contract/in_place/own_ddp.py",
-    ],
+    "script", ["scripts/train_digits.py", "tests/contract/in_place/own_ddp.py"]
 )
 def test_the_digits_are_learnt_in_pods_of_dlc(
     script: str, hosts: tuple[Host, ...], clusterrun: Launcher
