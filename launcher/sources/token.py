@@ -73,7 +73,8 @@ def _read(file: Fact[str]) -> str:
         raise UsageError(
             f"{file.origin}: {file.value} is open to all users (mode {mode & 0o777:o}),"
             " and holds a secret",
-            f"keep it from others:\n  chmod o-rwx {file.value}",
+            f"keep it from others:\n  chmod o-rwx {file.value}\n"
+            "or, where a Kubernetes secret is mounted there, give its volume defaultMode: 0400",
         )
     if not token:
         raise _no_secret(file, "empty")
