@@ -1,4 +1,4 @@
-"""The folder for log files, made before anything else of a job is: days later is too late."""
+"""The folder for log files, made before any worker starts: days later is too late."""
 
 import errno
 import os
