@@ -94,8 +94,10 @@ def test_a_file_that_is_open_to_all_holds_no_secret(mode: int) -> None:
 
     assert mistake("train.py", flags={"token_file": "one"}) == (
         f"--token-file: one is open to all users (mode {mode:o}), and holds a secret",
-        "keep it from others:\n  chmod o-rwx one\n"
-        "or, where a Kubernetes secret is mounted there, give its volume defaultMode: 0400",
+        (
+            "keep it from others:\n  chmod o-rwx one\n"
+            "or, where a Kubernetes secret is mounted there, give its volume defaultMode: 0400"
+        ),
     )
 
 
