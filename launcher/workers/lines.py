@@ -8,6 +8,9 @@ import re
 LONGEST_LINE = 64 << 10
 """Bytes of an unfinished line that are held back. A longer one is passed on piece by piece, as it is."""
 
+_UP_AND_DOWN = re.compile(rb"(?:\x1b\[A){3}\n{3}|(?:\x1b\[A){2}\n{2}|\x1b\[A\n")
+"""Back to the beginning of the same line, as a return: so does tqdm draw a bar below another."""
+
 _FIRST_STATE = re.compile(rb"[^\r\n]*")
 _OVERWRITTEN = re.compile(rb"^[^\n]*\r(?=[^\r\n])", re.MULTILINE)
 _RETURNS_BEFORE_NEWLINE = re.compile(rb"\r+\n")
@@ -58,6 +61,8 @@ class LineBuffer:
 
     def _whole_lines(self, data: bytes) -> bytes:
         text = self._pending + data
+        if b"\x1b[A" in text:
+            text = _UP_AND_DOWN.sub(b"\r", text)
         if len(text) > self._longest and self._begins_too_long(text):
             self._pending, self._passing_on = b"", True
             return self._feed(text)

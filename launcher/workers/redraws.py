@@ -6,7 +6,9 @@ COLOURS = re.compile(rb"\x1b\[[0-9;:]*m")
 """Sequences that set colours and the like, and move nothing."""
 
 _MOVEMENTS = re.compile(rb"\x1b\[[0-?]*[ -/]*[@-ln-~]")
-_UP = re.compile(rb"\x1b\[([0-9]*)[AF]")
+_UP = re.compile(rb"\x1b\[([0-9]{0,4})[AF]")
+_HIGHEST_BLOCK = 100
+"""Lines: whoever moves up further clears a screen."""
 
 
 def without_movements(text: bytes) -> bytes:
@@ -31,13 +33,14 @@ class RedrawFilter:
         return b"".join(self._feed_line(line) for line in lines.splitlines(keepends=True))
 
     def finish(self) -> bytes:
-        """Return what is still held back: the stream has ended."""
+        """Return what is still held back: the block has no last line to draw, or the stream ended."""
         held, self._held, self._coming = b"".join(self._held), [], 0
         return held
 
     def _feed_line(self, line: bytes) -> bytes:
         text = without_movements(line)
-        if up := sum(int(count or 1) for count in _UP.findall(line)):
+        up = sum(int(count or 1) for count in _UP.findall(line))
+        if 0 < up <= _HIGHEST_BLOCK:
             # What was drawn before is overdrawn.
             self._held, self._coming = [text], up - 1
             return b""

@@ -140,7 +140,10 @@ class Stream(Struct, eq=False):
 
     def _show_lines(self, lines: bytes, own: bytes) -> None:
         shown = self._interrupts.feed(own)
-        self._show(shown if self.display.terminal is None else self._redraws.feed(shown))
+        if self.display.terminal is not None:
+            shown = self._redraws.feed(shown)
+            shown += b"" if self._lines.unfinished else self._redraws.finish()
+        self._show(shown)
         if self.shown:
             self.display.update(self.source, without_movements(self._lines.unfinished))
         self._keep(lines, own)

@@ -67,6 +67,18 @@ def test_a_progress_bar_becomes_its_last_state() -> None:
     assert collect([b"start\n", bar, b"\r\nnext\r\n"]) == b"start\n100%\nnext\n"
 
 
+def test_a_bar_below_another_is_a_bar() -> None:
+    """One line down to draw it and up again, two for a third, as tqdm: each drawing is no line."""
+    buffer = LineBuffer()
+    up = b"\x1b[A"
+    drawn = [b"\router 0%", b"\n\rinner 0%" + up, b"\n\rinner 50%" + up]
+    drawn += [b"\n\n\rdeep 10%" + up * 2, b"\n\n\rdeep 20%" + up * 2, b"\n\rinner 99%" + up]
+
+    lines = b"".join(buffer.feed(chunk) for chunk in [*drawn, b"\router 50%", b"\n"])
+
+    assert lines == b"outer 0%\ninner 50%\nouter 50%\n"
+
+
 def test_the_unfinished_line_shows_its_last_state() -> None:
     """That is what a live line displays, before and after the carriage return."""
     buffer = LineBuffer()

@@ -34,6 +34,11 @@ def test_a_bar_of_several_lines_is_shown_at_its_end(height: int) -> None:
     assert drawn == [begin, b"", b"", end + b"last\n", b"next\n"]
 
 
+def test_a_screen_that_is_cleared_is_no_bar() -> None:
+    """What comes after is shown at once."""
+    assert RedrawFilter().feed(b"\x1b[999A\x1b[Jone\ntwo\n") == b"one\ntwo\n"
+
+
 def test_nothing_is_held_back_for_good() -> None:
     """The stream may end in the middle of a drawing."""
     redraws = RedrawFilter()
