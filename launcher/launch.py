@@ -39,7 +39,6 @@ from launcher.sources.resolve import Resolved
 from launcher.workers.fork_server_client import ForkServer
 from launcher.workers.group import SECONDS_TO_PRINT, WorkerGroup
 from launcher.workers.leftovers import own_folder
-from launcher.workers.log_folder import make_log_folder
 from launcher.workers.log_layout import LogLayout
 from launcher.workers.outlets import Screen
 from launcher.workers.relay_client import Relay
@@ -96,7 +95,6 @@ def launch(
         machine = this_machine(environment_before(job, environ, resolved.unset))
         count = local_size(job, machine)
         _prepare(resolved, machine, count, fork_server, environ)
-        make_log_folder(job.log_dir)
         scratch = Scratch(own_folder(environ))
         # A terminal that is stopped stops the process that prints to it: never the agent.
         relay = Relay.start(_screen(job, count, environ), scratch.path)

@@ -18,6 +18,7 @@ from launcher.planning.variables import environment_before
 from launcher.sources.process import ThisProcess
 from launcher.sources.resolve import Resolved, resolve
 from launcher.workers.fork_server_client import ForkServer
+from launcher.workers.log_folder import expect_log_folder
 from launcher.workers.outputs import write_within
 
 SECONDS_TO_COMPLAIN = 2.0
@@ -74,6 +75,7 @@ def _answer(argv: Sequence[str], environ: Mapping[str, str], called: str) -> int
 
 def _launch(resolved: Resolved, environ: Mapping[str, str]) -> int:
     job = resolved.job
+    expect_log_folder(job.log_dir)
     environment = environment_before(job, environ, resolved.unset)
     program = job.program.value
     fork_server = ForkServer.start(

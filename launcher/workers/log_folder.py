@@ -1,4 +1,4 @@
-"""The folder for log files, made before any worker starts: days later is too late."""
+"""The folder for log files, looked at before anything else of a job: days later is too late."""
 
 import errno
 import os
@@ -8,8 +8,10 @@ from launcher.domain.facts import Fact
 from launcher.errors import MachineError
 
 
-def make_log_folder(log_dir: Fact[str | None]) -> None:
-    """Make the folder, if one is wanted and it does not exist.
+def expect_log_folder(log_dir: Fact[str | None]) -> None:
+    """Return if log files are not wanted, or the folder for them is there or may be made.
+
+    It is made with the first file: a job that can't start leaves nothing.
 
     Raises:
         MachineError: it can't be made, or nothing can be written in it.
@@ -17,13 +19,18 @@ def make_log_folder(log_dir: Fact[str | None]) -> None:
     """
     if log_dir.value is None:
         return
-    folder = Path(log_dir.value)
-    try:
-        folder.mkdir(parents=True, exist_ok=True)
-        if not os.access(folder, os.W_OK | os.X_OK):
-            raise PermissionError(errno.EACCES, os.strerror(errno.EACCES))
-    except OSError as error:
+    folder = Path(log_dir.value).absolute()
+    there = next(parent for parent in (folder, *folder.parents) if os.path.lexists(parent))
+    if trouble := _trouble(there):
         raise MachineError(
-            f"{log_dir.origin}: no log files can be written in {folder}: {error.strerror}",
+            f"{log_dir.origin}: no log files can be written in {log_dir.value}: {there}:"
+            f" {os.strerror(trouble)}",
             "--log-dir DIR names another folder",
-        ) from None
+        )
+
+
+def _trouble(folder: Path) -> int:
+    """Return the error that making a file in ``folder`` would meet; 0 if none is known."""
+    if not folder.is_dir():
+        return errno.ENOTDIR
+    return 0 if os.access(folder, os.W_OK | os.X_OK) else errno.EACCES

@@ -118,6 +118,8 @@ def write_within(descriptor: int, data: bytes, seconds: float) -> None:
     while output.waiting and (left := deadline - time.monotonic()) > 0:
         poll.poll(left * 1000)
         output.flush()
+    if output.fileno() != descriptor:
+        os.close(output.fileno())
 
 
 def _open_anew(descriptor: int) -> int | None:

@@ -125,9 +125,9 @@ class Switchboard:
             display.clear()
 
     def losses(self) -> list[Loss]:
-        """Return what could not be written by now, and is nowhere else."""
+        """Return what workers have printed that could not be written by now, and is nowhere else."""
         shown = [display.output for display in self.displays if _must_be_whole(display)]
-        losses = [it.loss() for it in (*shown, *self._log_files, *self._records.values())]
+        losses = [it.loss() for it in (*shown, *self._log_files)]
         return [loss for loss in losses if loss]
 
     def hurry(self) -> None:
