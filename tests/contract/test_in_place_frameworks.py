@@ -42,7 +42,8 @@ def test_lightning_trains(clusterrun: Launcher, method: str) -> None:
     assert trained(job) == ranks_of(2)
 
 
-@pytest.mark.parametrize("method", ["fork", pytest.param("spawn", marks=pytest.mark.long)])
+@pytest.mark.long
+@each_method
 def test_frameworks_know_their_rank_when_they_are_imported(
     clusterrun: Launcher, method: str
 ) -> None:

@@ -163,7 +163,7 @@ def test_a_worker_that_raises(torchrun: Launcher, touched: Path) -> None:
     assert "RuntimeError: as asked" in ended.err
 
 
-@pytest.mark.parametrize("method", ["tcp", "env"])
+@pytest.mark.parametrize("method", [pytest.param("tcp", marks=pytest.mark.long), "env"])
 def test_process_groups(torchrun: Launcher, method: str) -> None:
     """By ``tcp://`` at the port given, by ``env://``; torch knows who has launched it."""
     port = free_port()

@@ -32,6 +32,7 @@ def test_a_job_imports_nothing_slow_in_the_launcher(clusterrun: Launcher) -> Non
     assert SLOW & {name.partition(".")[0] for name in imported} == set()
 
 
+@pytest.mark.long
 def test_one_launch_is_faster_than_torchruns() -> None:
     """Ten times what is allowed: enough to notice that something went badly wrong."""
     assert times_faster_than_torchrun(runs=1) > 1

@@ -102,7 +102,9 @@ def test_torch_reduces_over_all_of_them(
 
 
 @pytest.mark.parametrize(
-    ("layout", "workers"), [("ppr:1:node", 2), ("ppr:2:node", None)], ids=["per-node", "per-gpu"]
+    ("layout", "workers"),
+    [("ppr:1:node", 2), pytest.param("ppr:2:node", None, marks=pytest.mark.long)],
+    ids=["per-node", "per-gpu"],
 )
 def test_a_failure_ends_all_and_is_mpiruns_exit_code(
     layout: str,

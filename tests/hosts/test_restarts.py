@@ -194,6 +194,7 @@ def test_a_fork_server_dies_while_all_stop(hosts: tuple[Host, ...], clusterrun: 
     nothing_is_left(hosts, jobs)
 
 
+@pytest.mark.long
 def test_an_agent_is_killed_while_nodes_come(hosts: tuple[Host, ...], clusterrun: Launcher) -> None:
     """Its scheduler may start it anew, and the job is none the worse for it."""
     nodes = Nodes(clusterrun, hosts, "print('done')")
