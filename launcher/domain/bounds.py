@@ -21,9 +21,10 @@ _LATEST = 1e11
 _OBEYED = r"\x00-\x08\x0b-\x1f\x7f-\x9f\u2028-\u202e\u2066-\u2069"
 """Characters that a terminal obeys instead of showing them, apart from tab and line feed."""
 
-_NOT_IN_A_LINE = re.compile(rf"[\n\ud800-\udfff{_OBEYED}]")
-_NOT_IN_A_TEXT = re.compile(rf"[\ud800-\udfff{_OBEYED}]")
-_NOT_IN_A_RUN_ID = re.compile(rf"[/\t\n\ud800-\udfff{_OBEYED}]")
+# Strings: compiled where they are first used, which is not on the way to the first worker.
+_NOT_IN_A_LINE = rf"[\n\ud800-\udfff{_OBEYED}]"
+_NOT_IN_A_TEXT = rf"[\ud800-\udfff{_OBEYED}]"
+_NOT_IN_A_RUN_ID = rf"[/\t\n\ud800-\udfff{_OBEYED}]"
 
 Name = Annotated[str, Meta(max_length=LONGEST_NAME, pattern=rf"\A[^\n{_OBEYED}]*\Z")]
 """A short line: of a host, an option, a step."""
@@ -72,17 +73,17 @@ def as_name(text: str) -> str:
 
 def as_line(text: str) -> str:
     """Return ``text`` as a ``Line``."""
-    return _NOT_IN_A_LINE.sub("?", text[:LONGEST_LINE])
+    return re.sub(_NOT_IN_A_LINE, "?", text[:LONGEST_LINE])
 
 
 def as_text(text: str) -> str:
     """Return the end of ``text`` as a ``Text``."""
-    return _NOT_IN_A_TEXT.sub("?", text[-LONGEST_TEXT:])
+    return re.sub(_NOT_IN_A_TEXT, "?", text[-LONGEST_TEXT:])
 
 
 def as_run_id(text: str) -> str:
     """Return what some scheduler calls a job as a ``RunId``."""
-    name = _NOT_IN_A_RUN_ID.sub("_", text[:LONGEST_NAME])
+    name = re.sub(_NOT_IN_A_RUN_ID, "_", text[:LONGEST_NAME])
     return name.replace(".", "_") if name in {".", ".."} else name
 
 
