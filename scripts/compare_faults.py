@@ -183,8 +183,9 @@ def outcome(launcher: str, fault: Fault, hosts: Sequence[Host], *, verbose: bool
             fault.strike(Trial(starter.folder, hosts, jobs))
             survivors = [job for rank, job in enumerate(jobs) if rank != fault.killed]
             seconds = last_end([job.agent for job in survivors]) - began
-            running = [job for job in survivors if job.process.poll() is None]
-            left = sum(len(job.left(SECONDS_TO_VANISH)) for job in jobs if job not in running)
+            over = [job for job in jobs if job.process.poll() is not None]
+            running = len(set(survivors) - set(over))
+            left = sum(len(job.left(SECONDS_TO_VANISH)) for job in over)
         finally:
             for host in hosts:
                 host.join()
@@ -195,7 +196,7 @@ def outcome(launcher: str, fault: Fault, hosts: Sequence[Host], *, verbose: bool
             job.kill_all()
     if verbose:
         print(*(f"--- {launcher}, node {i}:\n{end.err}" for i, end in enumerate(ends)))
-    return summary(seconds, [ends[jobs.index(job)] for job in survivors], len(running), left)
+    return summary(seconds, [ends[jobs.index(job)] for job in survivors], running, left)
 
 
 def commands(launcher: str, nodes: int, address: str) -> list[str]:
