@@ -16,7 +16,15 @@ from launcher.domain.outcome import (
 )
 from launcher.domain.stacks import StackGroup
 from launcher.domain.tracebacks import plain_lines, with_beginning
-from launcher.rendezvous.wire import MAXIMUM_FRAME, AgedFate, Disturbance, Done, Failing, Stacks
+from launcher.rendezvous.wire import (
+    MAXIMUM_FRAME,
+    AgedFate,
+    Disturbance,
+    Disturbed,
+    Done,
+    Failing,
+    Stacks,
+)
 
 _SPACE = MAXIMUM_FRAME // 8
 """Characters for all tails and error files of one message; each may take four bytes."""
@@ -28,6 +36,11 @@ _MOST_OF_ONE = 16 << 10
 def failing(attempt: int, fate: Fate, age: float) -> Failing:
     """Return the message that a worker failed ``age`` seconds ago."""
     return Failing(attempt, _fitted(fate, _MOST_OF_ONE), as_seconds(age))
+
+
+def disturbed(attempt: int, disturbance: Disturbance) -> Disturbed:
+    """Return the message that something other than a worker ends the job."""
+    return Disturbed(attempt, _fitted_disturbance(disturbance))
 
 
 def done(attempt: int, fates: Sequence[Fate], now: float, disturbance: Reason | None) -> Done:
@@ -84,5 +97,15 @@ def _shortened_tail(tail: str, most: int) -> str:
     return shortened if has_beginning else tail[-most:]
 
 
-def _from_outside(disturbance: Reason | None) -> Disturbance | None:
-    return disturbance if isinstance(disturbance, Interrupted | OutputGone | HelperFailed) else None
+def _from_outside(reason: Reason | None) -> Disturbance | None:
+    if isinstance(reason, Interrupted | OutputGone | HelperFailed):
+        return _fitted_disturbance(reason)
+    return None
+
+
+def _fitted_disturbance(disturbance: Disturbance) -> Disturbance:
+    if isinstance(disturbance, HelperFailed):
+        # What its interpreter printed last may be several lines.
+        how = as_line(" ".join(disturbance.how.split()))
+        return HelperFailed(as_line(disturbance.name), how, disturbance.signal)
+    return disturbance

@@ -29,7 +29,6 @@ from launcher.rendezvous.wire import (
     AskStacks,
     BadFrame,
     Disturbance,
-    Disturbed,
     FromCoordinator,
     FromMember,
     GiveStacks,
@@ -138,7 +137,7 @@ class Peers:
 
     def tell_disturbed(self, disturbance: Disturbance) -> None:
         """Say that something other than a worker ends the job: all nodes stop at once."""
-        self._tell(Disturbed(self._world.attempt, disturbance))
+        self._tell(letters.disturbed(self._world.attempt, disturbance))
 
     def tell_done(self, fates: Sequence[Fate], now: float, disturbance: Reason | None) -> None:
         """Say how all workers of this node ended, and what ended them from outside, if anything.

@@ -1,8 +1,8 @@
 """What travels of fates: what a report needs, in any case little enough for one message."""
 
 from launcher.domain.outcome import HelperFailed, Interrupted, NodeLost, Succeeded
-from launcher.rendezvous.letters import done, failing
-from launcher.rendezvous.wire import MAXIMUM_FRAME, framed
+from launcher.rendezvous.letters import disturbed, done, failing
+from launcher.rendezvous.wire import FROM_MEMBERS, MAXIMUM_FRAME, Disturbed, Done, framed
 from tests.rendezvous.nodes import fate
 
 
@@ -77,3 +77,16 @@ def test_only_what_came_from_outside_is_a_disturbance() -> None:
     assert done(0, [], 0.0, HelperFailed("relay", "exited", 0)).disturbance is not None
     assert done(0, [], 0.0, NodeLost(0, "n0")).disturbance is None
     assert done(0, [], 0.0, Succeeded()).disturbance is None
+
+
+def test_the_end_of_a_helper_travels_in_one_line() -> None:
+    """An interpreter that crashes as it starts prints several."""
+    crash = "was killed by SIGSEGV:\n    Fatal Python error\x1b[0m\n    no frame"
+    reason = HelperFailed("fork server", crash, 11)
+
+    sent = framed(disturbed(0, reason)) + framed(done(0, [], 0.0, reason))
+
+    how = "was killed by SIGSEGV: Fatal Python error?[0m no frame"
+    travels = HelperFailed("fork server", how, 11)
+    heard = list(FROM_MEMBERS.take(bytearray(sent)))
+    assert heard == [Disturbed(0, travels), Done(0, (), travels)]
