@@ -8,18 +8,23 @@ from launcher.domain.plan import NodePlan, WorkerPlan
 from launcher.workers.ended import how_it_ended
 from launcher.workers.fork_server.worker_start import bind, read_back, take_memory_of
 from launcher.workers.fork_server_client import memory_of
+from launcher.workers.forking import fork
 
 
 def troubles_of(plan: NodePlan) -> list[str]:
     """Return why workers could not be bound as ``plan`` has it, a line each; [] if all could.
 
     It is tried in a child, as this process is not to be bound.
+
+    Raises:
+        MachineError: there may be no more processes.
+
     """
     reading, writing = os.pipe()
     # The child has our handlers and our wake-up descriptor: a signal to it would be one to us.
     mask = signal.pthread_sigmask(signal.SIG_BLOCK, signal.valid_signals())
     try:
-        child = os.fork()
+        child = fork()
         if child == 0:
             _try_as_child(plan, writing)
     finally:

@@ -483,9 +483,13 @@ READS_ALL = (
 
 @pytest.mark.needs("root", "setpriv", "prlimit")
 @pytest.mark.parametrize(
-    ("limit", "code"), [(6, 126), (2, 3), (1, 3)], ids=["worker", "relay", "fork server"]
+    ("limit", "options", "code"),
+    [(6, (), 126), (2, (), 3), (2, ("--numa-strict",), 3), (1, (), 3)],
+    ids=["worker", "relay", "trial of a binding", "fork server"],
 )
-def test_too_many_processes(clusterrun: Launcher, limit: int, code: int) -> None:
+def test_too_many_processes(
+    clusterrun: Launcher, limit: int, options: Sequence[str], code: int
+) -> None:
     """One line names the limit, whichever process it was that could not be started."""
     around: Sequence[str] = (*WITHOUT_RIGHTS, *READS_ALL, "prlimit", f"--nproc={limit}", "--")
     with tempfile.TemporaryDirectory() as folder:
@@ -494,7 +498,7 @@ def test_too_many_processes(clusterrun: Launcher, limit: int, code: int) -> None
         script.write_text("import time\ntime.sleep(60)\n")
 
         ended = clusterrun.command(
-            *("--python", SYSTEM_PYTHON, str(script)), workers=8, around=around
+            *(*options, "--python", SYSTEM_PYTHON, str(script)), workers=8, around=around
         ).ended()
 
     assert ended.code == code
