@@ -17,7 +17,6 @@ from launcher.domain.outcome import (
 from launcher.domain.stacks import StackGroup
 from launcher.domain.tracebacks import plain_lines, with_beginning
 from launcher.rendezvous.wire import (
-    MAXIMUM_FRAME,
     AgedFate,
     Disturbance,
     Disturbed,
@@ -26,7 +25,7 @@ from launcher.rendezvous.wire import (
     Stacks,
 )
 
-_SPACE = MAXIMUM_FRAME // 8
+_SPACE = 1 << 17
 """Characters for all tails and error files of one message; each may take four bytes."""
 
 _MOST_OF_ONE = 16 << 10

@@ -25,8 +25,8 @@ from launcher.domain.outcome import Fate, HelperFailed, Interrupted, OutputGone,
 from launcher.domain.stacks import StackGroup
 from launcher.domain.world import World
 
-MAXIMUM_FRAME = 1 << 20
-"""Bytes of one message: far above any of ours, far below what harms an agent."""
+MAXIMUM_FRAME = 1 << 22
+"""Bytes of one message: above any of ours, of which one tells how 10,000 workers ended."""
 
 LONGEST_HELLO = 1 << 16
 """Bytes of the first message of somebody who may be anybody."""

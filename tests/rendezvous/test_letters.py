@@ -1,6 +1,7 @@
 """What travels of fates: what a report needs, in any case little enough for one message."""
 
 from launcher.domain.outcome import HelperFailed, Interrupted, NodeLost, Succeeded
+from launcher.planning.ranks import MOST_WORKERS
 from launcher.rendezvous.letters import disturbed, done, failing
 from launcher.rendezvous.wire import FROM_MEMBERS, MAXIMUM_FRAME, Disturbed, Done, framed
 from tests.rendezvous.nodes import fate
@@ -38,6 +39,18 @@ def test_the_longest_of_last_words_fit_into_one_message() -> None:
 
     assert len(framed(done(0, fates, 0.0, None))) < MAXIMUM_FRAME
     assert len(framed(failing(0, fates[0], 0.0))) < MAXIMUM_FRAME
+
+
+def test_the_ends_of_the_most_workers_fit_into_one_message() -> None:
+    """Each has the name of its log file and of its host."""
+    name = "gpu-node-0123.cluster.example.com"
+    log = "/home/user/experiments/logs/20261122-121900-12345/attempt-0/gpu-node-0123-0/rank-{}.err"
+    fates = [
+        fate(rank, rank % 2, host=name, log=log.format(rank), tail="Error\n" * 60, error="{}")
+        for rank in range(MOST_WORKERS)
+    ]
+
+    assert len(framed(done(0, fates, 0.0, None))) < MAXIMUM_FRAME
 
 
 def test_the_end_of_a_tail_is_what_is_kept() -> None:
