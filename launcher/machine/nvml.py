@@ -9,9 +9,13 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from launcher.descriptors import close_all_but
 from launcher.domain.cpuset import CpuSet
+from launcher.reaping import status_of
 
 if TYPE_CHECKING:
     from types import ModuleType
+
+SECONDS_TO_DIE = 1.0
+"""After SIGKILL."""
 
 _END = "end"
 HUNG = "hung"
@@ -66,7 +70,8 @@ def ask_in_child(question: Question | None = None, timeout: float = 10.0) -> str
     finally:
         os.close(reading)
         os.kill(child, signal.SIGKILL)
-        _reap(child)
+        # One that is stuck in the driver outlives even that.
+        status_of(child, SECONDS_TO_DIE)
 
 
 def gpus_in(answer: str) -> tuple[NvmlGpu, ...]:
@@ -202,15 +207,3 @@ def _read_until_end(reading: int, deadline: float) -> bytes | None:
             return answer
         answer += chunk
     return None
-
-
-def _reap(child: int) -> None:
-    # A child stuck in the driver outlives even SIGKILL: waiting for it for good would hang us too.
-    # A pidfd would do, but Linux before 5.3 has none, nor has the Python of conda.
-    deadline = time.monotonic() + 1
-    mask = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGCHLD})
-    try:
-        while os.waitpid(child, os.WNOHANG) == (0, 0) and time.monotonic() < deadline:
-            signal.sigtimedwait({signal.SIGCHLD}, deadline - time.monotonic())
-    finally:
-        signal.pthread_sigmask(signal.SIG_SETMASK, mask)

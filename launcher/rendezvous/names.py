@@ -12,10 +12,14 @@ import msgspec
 from msgspec import Struct
 
 from launcher.descriptors import close_all_but
+from launcher.reaping import status_of
 from launcher.rendezvous.addresses import Address, Resolve, all_addresses, numeric_address
 
 SECONDS_FOR_AN_ANSWER = 15
 """Then the child is given up, and another asks anew: pods get their names late."""
+
+SECONDS_TO_DIE = 1.0
+"""After SIGKILL."""
 
 FIRST_PAUSE = 0.1
 LONGEST_PAUSE = 2.0
@@ -132,9 +136,10 @@ class _Child:
     def end(self) -> None:
         """End and reap it."""
         os.close(self.pipe)
-        with suppress(ProcessLookupError, ChildProcessError):
+        with suppress(ProcessLookupError):
             os.kill(self._pid, signal.SIGKILL)
-            os.waitpid(self._pid, 0)
+        # A file of the resolver's may be on a file system that hangs.
+        status_of(self._pid, SECONDS_TO_DIE)
 
 
 def _answer_and_exit(host: str, resolve: Resolve, write: int, parent: int) -> NoReturn:

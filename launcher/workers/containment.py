@@ -6,6 +6,7 @@ import time
 from collections.abc import Collection
 from contextlib import suppress
 
+from launcher.reaping import status_of
 from launcher.workers.fork_server.libc import PR_SET_CHILD_SUBREAPER, prctl
 from launcher.workers.fork_server.proc import (
     children_of,
@@ -72,31 +73,3 @@ class Adoptees:
 def wait_for(pid: int, seconds: float) -> bool:
     """Reap our child ``pid`` within ``seconds``; return whether it is gone."""
     return status_of(pid, seconds) is not None
-
-
-def status_of(pid: int, seconds: float) -> int | None:
-    """Reap our child ``pid`` within ``seconds``; return its ``wait`` status, None if it has not ended.
-
-    The status is 0 if it was reaped before.
-    """
-    deadline = time.monotonic() + seconds
-    # Blocked, so that the end cannot come between a look and the wait for it. A pidfd would do,
-    # but Linux before 5.3 has none, nor has the Python of conda (python-trio/trio#2855).
-    mask = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGCHLD})
-    try:
-        while (status := _status_by_now(pid)) is None:
-            left = deadline - time.monotonic()
-            if left <= 0:
-                return None
-            signal.sigtimedwait({signal.SIGCHLD}, left)
-    finally:
-        signal.pthread_sigmask(signal.SIG_SETMASK, mask)
-    return status
-
-
-def _status_by_now(pid: int) -> int | None:
-    try:
-        ended, status = os.waitpid(pid, os.WNOHANG)
-    except ChildProcessError:
-        return 0
-    return status if ended else None

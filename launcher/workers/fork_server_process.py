@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from contextlib import suppress
 from typing import Self
 
-from launcher.workers.containment import status_of
+from launcher.reaping import status_of
 from launcher.workers.ended import how_it_ended, signal_of
 from launcher.workers.fork_server.proc import describe
 from launcher.workers.tail import plain

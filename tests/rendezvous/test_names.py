@@ -5,9 +5,12 @@ import os
 import resource
 import select
 import socket
+import subprocess
+import sys
 import time
 from collections.abc import Iterator
 from pathlib import Path
+from typing import IO, cast
 
 import psutil
 import pytest
@@ -128,6 +131,41 @@ def test_a_silent_name_server_is_not_waited_for(epoll: select.epoll) -> None:
     assert waiting == asking
     assert lookup.trouble == "no answer within 15 s"
     assert children() == []
+
+
+HOLD = (
+    "import ctypes, signal, sys\n"
+    "signal.alarm(10)\n"
+    "seized = ctypes.CDLL(None).ptrace(0x4206, int(sys.argv[1]), None, None)\n"  # PTRACE_SEIZE
+    "print(seized, flush=True)\n"
+    "sys.stdin.read()"
+)
+
+
+def test_a_child_that_nobody_can_end_is_not_waited_for(epoll: select.epoll) -> None:
+    """One that a debugger holds stands for one in state D: it can be killed, and not reaped."""
+
+    def keep_silent(_: str) -> tuple[Address, ...]:
+        time.sleep(PATIENCE)
+        return ()
+
+    lookup = Lookup("n0", epoll, 0.0, keep_silent)
+    (pid,) = children()
+    with subprocess.Popen(
+        [sys.executable, "-c", HOLD, str(pid)], stdin=subprocess.PIPE, stdout=subprocess.PIPE
+    ) as debugger:
+        seized = cast("IO[bytes]", debugger.stdout).readline() == b"0\n"
+        begun = time.monotonic()
+        lookup.close()
+        spent = time.monotonic() - begun
+        left = pid in children()
+        debugger.communicate(timeout=PATIENCE)
+    if not seized:
+        pytest.skip("this system does not let us hold a process")
+
+    assert left
+    assert spent < PATIENCE
+    os.waitpid(pid, 0)
 
 
 def test_a_child_that_dies_is_a_resolver_that_gave_up(epoll: select.epoll) -> None:
