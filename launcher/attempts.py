@@ -78,7 +78,7 @@ class JobAttempts:
 
     def failed(self, outcome: Outcome) -> None:
         """Tell of an attempt that is followed by another."""
-        from launcher.report.outcome import explain_restart  # noqa: PLC0415 - as in _tell
+        from launcher.report.outcome import explain_restart  # noqa: PLC0415 - seldom asked for
 
         if self.chronicle is not None:
             self.chronicle.restarts(outcome)

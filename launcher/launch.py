@@ -101,7 +101,7 @@ def launch(
         cleanup.callback(relay.close, SECONDS_TO_PRINT)
         nodes = _meet(job, machine, count, inbox, relay)
         if isinstance(nodes, Interrupted):
-            from launcher.report.outcome import explain_wait  # noqa: PLC0415 - as in _tell
+            from launcher.report.outcome import explain_wait  # noqa: PLC0415 - seldom asked for
 
             relay.say(explain_wait(nodes))
             return Outcome(nodes, attempt=0, fates=(), survivors=()).exit_code, ""
