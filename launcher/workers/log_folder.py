@@ -33,4 +33,4 @@ def _trouble(folder: Path) -> int:
     """Return the error that making a file in ``folder`` would meet; 0 if none is known."""
     if not folder.is_dir():
         return errno.ENOTDIR
-    return 0 if os.access(folder, os.W_OK | os.X_OK) else errno.EACCES
+    return 0 if os.access(folder, os.W_OK | os.X_OK, effective_ids=True) else errno.EACCES
