@@ -4,12 +4,16 @@ The relay's thread and the writing thread share no lock. Each number has one wri
 ``SimpleQueue`` and ``deque``, and what one side must notice is announced after it has happened.
 """
 
-import threading
+import errno
+import os
 import time
 from collections.abc import Callable, Iterator
 from contextlib import suppress
 from queue import Empty, SimpleQueue
 from typing import Protocol
+
+from launcher.workers.bounded import start_thread
+from launcher.workers.forking import no_process
 
 _RETRY_SECONDS = 1.0
 
@@ -23,7 +27,12 @@ class Work(Protocol):
 
 
 class FileThread:
-    """Does one work after the other; ``wake`` is called when the relay should look again."""
+    """Does one work after the other; ``wake`` is called when the relay should look again.
+
+    Raises:
+        MachineError: a limit of processes allows no thread.
+
+    """
 
     def __init__(self, wake: Callable[[], None]) -> None:
         self.wake = wake
@@ -33,7 +42,9 @@ class FileThread:
         self._submitted = 0
         self._done = 0
         self._leaving = False
-        threading.Thread(target=self._run, daemon=True).start()
+        if start_thread(self._run) is None:
+            # A thread counts as a process.
+            raise no_process(BlockingIOError(errno.EAGAIN, os.strerror(errno.EAGAIN)))
 
     @property
     def idle(self) -> bool:

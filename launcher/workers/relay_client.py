@@ -21,7 +21,7 @@ from launcher.domain.events import (
 from launcher.domain.losses import Loss
 from launcher.domain.ranks import LocalRank
 from launcher.domain.stacks import StackGroup, grouped
-from launcher.errors import ExitCode
+from launcher.errors import ExitCode, LauncherError
 from launcher.workers.channel import Channel, Message
 from launcher.workers.ended import how_it_ended, signal_of
 from launcher.workers.forking import fork
@@ -199,10 +199,13 @@ def _live_as_relay(control: socket.socket, screen: Screen, scratch: Path | None)
         from launcher.workers.relay_process import live  # noqa: PLC0415 - see above
 
         live(control, screen, scratch)
-    except BaseException:  # noqa: BLE001 - a bug; the user must see it before we are gone
+    except BaseException as error:  # noqa: BLE001 - the user must see it before we are gone
         # The terminal may be stopped, and the agent waits for our end.
         signal.alarm(1)
-        sys.excepthook(*sys.exc_info())
+        if isinstance(error, LauncherError):
+            os.write(2, f"{error.explain()}\n".encode(errors="backslashreplace"))
+        else:
+            sys.excepthook(*sys.exc_info())
     finally:
         # Not one step back into the agent's own code.
         os._exit(ExitCode.INTERNAL)

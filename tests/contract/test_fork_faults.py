@@ -506,6 +506,20 @@ def test_too_many_processes(
     assert "Traceback" not in ended.err
 
 
+@pytest.mark.needs("root", "setpriv", "prlimit")
+def test_too_few_processes_for_log_files(clusterrun: Launcher) -> None:
+    """One line names the limit: the relay writes them in a thread, which counts as a process."""
+    around: Sequence[str] = (*WITHOUT_RIGHTS, *READS_ALL, "prlimit", "--nproc=3", "--")
+
+    ended = clusterrun.command(
+        *("--log-dir", "logs", "--python", SYSTEM_PYTHON, "-m", "this"), workers=1, around=around
+    ).ended()
+
+    assert ended.code != 0
+    assert "clusterrun: error: too many processes: the user's limit is 3 (ulimit -u)" in ended.err
+    assert "Traceback" not in ended.err
+
+
 def test_a_python_that_ends_wrongly_is_found_out(clusterrun: Launcher) -> None:
     """Where a failing script in a forked process would end with 0, none is forked."""
     environ = install(clusterrun, "numpy", "")
