@@ -5,6 +5,7 @@ from typing import assert_never
 
 from msgspec.structs import replace
 
+from launcher.domain.bounds import as_line
 from launcher.domain.outcome import (
     Fate,
     HelperFailed,
@@ -165,7 +166,8 @@ def _at_home(state: State, connection: int, disturbance: Disturbance) -> Disturb
     """Add the host to what would read as the reader's own."""
     if isinstance(disturbance, HelperFailed):
         host = state.members[connection].host
-        return replace(disturbance, name=f"{disturbance.name} on {host}")
+        # A member's name of it may be as long as a line already.
+        return replace(disturbance, name=as_line(f"{disturbance.name} on {host}"))
     return disturbance
 
 

@@ -4,6 +4,7 @@ from collections.abc import Sequence
 
 import pytest
 
+from launcher.domain.bounds import LONGEST_LINE
 from launcher.domain.outcome import (
     Fate,
     HelperFailed,
@@ -16,7 +17,14 @@ from launcher.domain.outcome import (
 )
 from launcher.rendezvous.coordinator_state import Gone, Phase
 from launcher.rendezvous.ending import MOST_DISTURBANCES
-from launcher.rendezvous.wire import Disturbance, Stop, Waiting
+from launcher.rendezvous.wire import (
+    FROM_COORDINATOR,
+    Disturbance,
+    Stop,
+    Verdict,
+    Waiting,
+    framed,
+)
 from tests.rendezvous.nodes import fate, terms
 from tests.rendezvous.replay import Replay
 
@@ -158,6 +166,17 @@ def test_what_comes_from_outside_stops_every_node(
 
     assert stopped == dict.fromkeys((0, 1), why)
     assert job.verdicts == dict.fromkeys((0, 1), reason)
+
+
+def test_the_longest_name_of_a_helper_travels_on() -> None:
+    """What one member may say, the others may be told: they do not lose node 0 by it."""
+    job = running(2)
+    job.is_disturbed(1, HelperFailed("x" * LONGEST_LINE, "exited", 0))
+    for number in (0, 1):
+        job.is_done(number, [(fate(number, 1, stopped_by_us=True), 0.0)])
+
+    verdict = Verdict(job.verdicts[0], "")
+    assert list(FROM_COORDINATOR.take(bytearray(framed(verdict)))) == [verdict]
 
 
 def test_a_failure_before_a_signal_is_the_cause() -> None:
