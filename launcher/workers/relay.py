@@ -22,6 +22,8 @@ _ORPHANED_SECONDS = 0.4
 """How long pipes are read on when the agent has died: its workers are being killed meanwhile."""
 _LAST_SECONDS = 0.1
 """How long outputs may take for what was read last."""
+_FAREWELL_SECONDS = 0.5
+"""How long the agent may take to hear what was lost: less than it waits for the relay's end."""
 _GATHERING_MILLISECONDS = 2
 """A pause after a short read: workers print line by line, and a wakeup for each line costs more."""
 
@@ -57,6 +59,9 @@ class RelayLoop:
         self._serve(lambda: self._board.idle)
         losses = [(loss.name, loss.size, loss.why) for loss in self._board.losses()]
         self._channel.send({"kind": "farewell", "losses": losses})
+        # Names of many files are more than a socket takes at once.
+        self._leave_at = self._clock() + _FAREWELL_SECONDS
+        self._serve(lambda: not self._channel.wants_write)
 
     def _serve(self, finished: Callable[[], bool]) -> None:
         while True:

@@ -130,6 +130,22 @@ def test_a_file_that_cannot_be_opened_is_reported_once(
     assert bench.relay.losses == (Loss(f"log file {path}", 1_000_001, "Is a directory"),)
 
 
+def test_however_much_was_lost_is_told(bench: RelayBench, tmp_path: Path) -> None:
+    """A full disk of many ranks: their files' names are more than a socket takes at once."""
+    folder = Path(tmp_path, *["d" * 200] * 18)
+    ranks = range(100)
+    for rank in ranks:
+        path = folder / f"{'x' * 256}{rank}"
+        printer = bench.open(rank, stdout_to=Destination(log=path, shown=False))
+        os.write(printer.stdout, b"lost\n")
+        printer.close()
+        bench.finish(rank)
+    bench.relay.close(seconds=1)
+
+    assert bench.relay.losses is not None
+    assert [loss.size for loss in bench.relay.losses] == [5 for _ in ranks]
+
+
 @pytest.mark.parametrize("late", [False, True])
 def test_what_a_redirected_stream_cannot_write_is_printed(
     bench: RelayBench, screen: tuple[int, int], tmp_path: Path, *, late: bool
