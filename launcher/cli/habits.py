@@ -9,6 +9,9 @@ from launcher.errors import UsageError
 from launcher.sources.foreign_options import STARTERS, Foreign, foreign_option
 from launcher.sources.suggestions import command
 
+_PAIRS = frozenset({"mca", "pmixmca", "prtemca", "genv"})
+"""Options of mpirun that take a name and a value as two words."""
+
 
 def of_another_launcher(words: Sequence[str]) -> UsageError | None:
     """Return the error for the option with which ``words`` begin; None if no launcher has it."""
@@ -31,7 +34,10 @@ def _hints(typed: str, foreign: Foreign, words: Sequence[str]) -> Iterator[str]:
     if starters := [launcher for launcher in foreign if launcher in STARTERS]:
         # What follows is its value, unless that is attached, or another flag or the script follows.
         has_value = words[0] == typed and not "".join(words[1:2]).startswith(("-", script or "-"))
-        line = command(script or "train.py", before=(starters[-1], *words[: 1 + has_value]))
+        values = 2 if typed.lstrip("-") in _PAIRS else 1
+        line = command(
+            script or "train.py", before=(starters[-1], *words[: 1 + has_value * values])
+        )
         yield f"an option of {' or '.join(starters)} stands before clusterrun:\n  {line}"
     if script and _mentions(script, typed):
         yield behind_script(script, typed)

@@ -79,6 +79,12 @@ def before(starters: str, line: str) -> str:
             NEEDLESS + before("mpirun", "mpirun --oversubscribe clusterrun [OPTIONS] train.py"),
         ),
         (
+            "--mca btl tcp train.py",
+            "mpirun has",
+            "leave it out: nothing here is connected by MPI"
+            + before("mpirun", "mpirun --mca btl tcp clusterrun [OPTIONS] train.py"),
+        ),
+        (
             "-x LD_LIBRARY_PATH train.py",
             "mpirun and srun have",
             f"mpirun's -x: type --env NAME=VALUE\nsrun's -x: {SLURMS}"
