@@ -20,7 +20,7 @@ def leads_to_others(host: str, clock: Callable[[], float]) -> bool:
         lookup = Lookup(host, epoll, clock())
         try:
             while not lookup.addresses and not lookup.trouble and clock() < deadline:
-                epoll.poll(deadline - clock())
+                epoll.poll(max(0.0, deadline - clock()))
                 lookup.turn(clock())
         finally:
             lookup.close()

@@ -27,7 +27,7 @@ def program(pid: int, root: Path) -> str:
     """Return "python (pid 12)"."""
     name = ""
     with suppress(OSError):
-        name = (root / f"proc/{pid}/comm").read_text().strip()
+        name = (root / f"proc/{pid}/comm").read_text(errors="replace").strip()
     return f"{name or 'a program'} (pid {pid})"
 
 

@@ -92,7 +92,8 @@ class ForkServer:
             )
         except OSError as error:
             ours.close()
-            raise _not_executed(python, error) from error
+            _explain_not_executed(python, error)
+            raise
         finally:
             signal.pthread_sigmask(signal.SIG_SETMASK, mask)
             theirs.close()
@@ -290,13 +291,14 @@ def _say_nothing(_name: str, _seconds: float) -> None:
     """Say nothing of what takes long."""
 
 
-def _not_executed(python: str, error: OSError) -> Exception:
-    """Return what ``error`` means: a limit of this machine, or a wrong path."""
+def _explain_not_executed(python: str, error: OSError) -> None:
+    """Raise what ``error`` means: a limit of processes, or a wrong path; nothing for open files."""
     if error.errno in (errno.EAGAIN, errno.ENOMEM):
-        return no_process(error)
-    if error.errno in (errno.EMFILE, errno.ENFILE):
-        return error
-    return UsageError(f"{python}: {error.strerror}", "name a Python 3.8 or newer with --python")
+        raise no_process(error) from error
+    if error.errno not in (errno.EMFILE, errno.ENFILE):
+        raise UsageError(
+            f"{python}: {error.strerror}", "name a Python 3.8 or newer with --python"
+        ) from error
 
 
 def _event(message: Message, now: float) -> Event:
