@@ -115,6 +115,9 @@ FORK_DIFFERS = {
 """What a forked worker does otherwise, and why; each is a strict xfail, and in the README."""
 
 
+SLOW = {"torch_and_c_at_exit", "torch_and_its_process", "torch_training"}
+"""Programs with torch for the second tier: others do the same without it, or train."""
+
 ALWAYS_SPAWNED_TOO = {
     *("arguments", "environment", "environment_for_children", "executes_itself", "exit_7"),
     *("input_of_text", "killed_by_term", "main_module_of_m", "module_from_pythonpath"),
@@ -188,7 +191,7 @@ def marks_of(name: str, method: str) -> tuple[pytest.MarkDecorator, ...]:
     """
     if method == "fork" and name in FORK_DIFFERS:
         return (pytest.mark.xfail(reason=FORK_DIFFERS[name], strict=True),)
-    if method == "spawn" and name not in ALWAYS_SPAWNED_TOO:
+    if name in SLOW or (method == "spawn" and name not in ALWAYS_SPAWNED_TOO):
         return (pytest.mark.long,)
     return ()
 

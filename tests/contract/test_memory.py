@@ -96,6 +96,7 @@ def test_a_rank_that_takes_too_much_is_called_out_of_memory(
     )
 
 
+@pytest.mark.long
 def test_a_data_loader_that_takes_too_much_counts_too(
     clusterrun: Launcher, memory_group: MemoryGroup
 ) -> None:

@@ -66,11 +66,9 @@ def counted(prefix: str, *words: str) -> dict[str, str]:
 
 MPI = ("RANK", "SIZE", "LOCAL_RANK", "LOCAL_SIZE")
 
-REPRESENTATIVE = [
-    of_nodes("dlc", NPROC_PER_NODE="1"),
-    of_tasks("openmpi", "openmpi.task", **counted("OMPI_COMM_WORLD_", *MPI)),
-]
+REPRESENTATIVE = of_nodes("dlc", NPROC_PER_NODE="1")
 OTHERS = [
+    of_tasks("openmpi", "openmpi.task", **counted("OMPI_COMM_WORLD_", *MPI)),
     of_nodes("trainer", PET_NPROC_PER_NODE="1", PET_MASTER_ADDR="127.0.0.1"),
     of_nodes("pytorchjob", PET_NPROC_PER_NODE="1", PET_MASTER_ADDR="127.0.0.1"),
     of_nodes("hfai", MASTER_IP="127.0.0.1"),
@@ -115,7 +113,7 @@ def a_port() -> str:
 @pytest.mark.parametrize(
     "platform",
     [
-        *REPRESENTATIVE,
+        REPRESENTATIVE,
         *(pytest.param(platform, marks=pytest.mark.long) for platform in OTHERS),
     ],
     ids=lambda it: f"{it.name}{'-tasks' if it.tasks else ''}",

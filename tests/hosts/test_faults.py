@@ -448,6 +448,7 @@ FAILS_ON_ORDER = """
 """
 
 
+@pytest.mark.long
 def test_the_link_is_slow(hosts: tuple[Host, ...], clusterrun: Launcher) -> None:
     """Half a second in each direction: nobody is lost, and a failure is heard of a little later."""
     proxy = hosts[3].start(sys.executable, "-c", DELAYED, hosts[0].address, "0.5")

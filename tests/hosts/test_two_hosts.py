@@ -193,10 +193,8 @@ def test_a_job_file_for_both_nodes(hosts: tuple[Host, ...], clusterrun: Launcher
     assert places([end.out for end in ends]) == [["0 2 0 1 0 2 n0 29500"], ["1 2 0 1 1 2 n0 29500"]]
 
 
-@pytest.mark.parametrize(
-    "init_method",
-    ["env://", pytest.param("tcp://10.77.0.2:29500", marks=pytest.mark.long)],
-)
+@pytest.mark.long
+@pytest.mark.parametrize("init_method", ["env://", "tcp://10.77.0.2:29500"])
 def test_the_page_that_many_follow(
     hosts: tuple[Host, ...], clusterrun: Launcher, init_method: str
 ) -> None:
