@@ -132,6 +132,7 @@ _OPTIONS_OF: Mapping[str, Mapping[str, str]] = {
     "mpirun": _MPIRUN,
     "srun": _SRUN,
     "python": _PYTHON,
+    "torch.multiprocessing.spawn": {"nprocs": _WORKERS},
 }
 """What to type instead, by launcher and option; one letter is a short option."""
 

@@ -49,6 +49,7 @@ def before(starters: str, line: str) -> str:
             "leave it out: one worker for each visible GPU is the default",
         ),
         ("--use_fsdp train.py", "accelerate has", IN_ACCELERATOR),
+        ("--nprocs 2 train.py", "torch.multiprocessing.spawn has", PER_NODE),
         ("--dynamo_backend no train.py", "accelerate has", IN_ACCELERATOR),
         (
             "-np 2 train.py",
