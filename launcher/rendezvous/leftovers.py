@@ -40,12 +40,13 @@ def started_at(newcomer: Introduced) -> float:
 
 def _rivals(state: State, newcomer: Introduced) -> Iterable[int]:
     hello = newcomer.hello
-    has_place = {state.claims.get(hello.rank)} if hello.rank is not None else state.members.keys()
+    # Most have a rank, which finds its holder at once in a large job.
+    has_place = (state.claims.get(hello.rank),) if hello.rank is not None else state.members
     return (
         each
-        for each, member in state.members.items()
-        if each in has_place
+        for each in has_place
+        if each is not None
         and each != OWN
         # A stranger can say any name.
-        and (state.peers[each], member.host) == (newcomer.peer, hello.host)
+        and (state.peers[each], state.members[each].host) == (newcomer.peer, hello.host)
     )
