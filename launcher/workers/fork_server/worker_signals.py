@@ -9,25 +9,6 @@ if TYPE_CHECKING:
 else:
     import _signal as signal
 
-# Sent to a whole step or container by schedulers; they are for the agent, which tells us what to do.
-SHIELDED = (
-    signal.SIGHUP,
-    signal.SIGINT,
-    signal.SIGQUIT,
-    signal.SIGTERM,
-    signal.SIGUSR1,
-    signal.SIGUSR2,
-    signal.SIGALRM,
-    signal.SIGVTALRM,
-    signal.SIGPROF,
-    signal.SIGIO,
-    signal.SIGPWR,
-    signal.SIGXCPU,
-    signal.SIGTSTP,
-    signal.SIGTTIN,
-    signal.SIGTTOU,
-)
-
 # What a worker may send to its parent, which under other launchers is the agent. The rest of the
 # shielded ones are a process's own timers, and the terminal's.
 HANDED_ON = (
@@ -37,6 +18,20 @@ HANDED_ON = (
     signal.SIGTERM,
     signal.SIGUSR1,
     signal.SIGUSR2,
+)
+
+# Sent to a whole step or container by schedulers; they are for the agent, which tells us what to do.
+SHIELDED = (
+    *HANDED_ON,
+    signal.SIGALRM,
+    signal.SIGVTALRM,
+    signal.SIGPROF,
+    signal.SIGIO,
+    signal.SIGPWR,
+    signal.SIGXCPU,
+    signal.SIGTSTP,
+    signal.SIGTTIN,
+    signal.SIGTTOU,
 )
 
 
