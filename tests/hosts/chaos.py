@@ -16,34 +16,14 @@ import psutil
 
 from tests.contract.launched import Ended, Job, kill_marked
 from tests.hosts.host import Host
+from tests.hosts.meeting_ranks import RANKS_MEET
 from tests.hosts.nodes import Nodes, ended
 
-STEPS_TOGETHER = """
-    import os, signal, socket, sys, time
-
-    faults = dict(word.split("=") for word in sys.argv[1:])
-    rank, size = int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])
+STEPS_TOGETHER = (
+    RANKS_MEET
+    + """
     attempt = os.environ["TORCHELASTIC_RESTART_COUNT"]
-    where = os.environ["MASTER_ADDR"], int(os.environ["MASTER_PORT"])
     fault = faults.get(str(rank)) if attempt == "0" else None
-
-    def exactly_one(call):
-        data = call.recv(1)
-        if not data:
-            raise ConnectionError("connection closed by peer")
-        return data
-
-    if rank == 0:
-        server = socket.create_server(("", where[1]))
-        calls = [server.accept()[0] for _ in range(size - 1)]
-    else:
-        while True:
-            try:
-                calls = [socket.create_connection(where, timeout=20)]
-                break
-            except ConnectionRefusedError:
-                time.sleep(0.01)
-        calls[0].settimeout(None)
     if fault == "deaf":
         signal.signal(signal.SIGTERM, signal.SIG_IGN)
 
@@ -65,6 +45,7 @@ STEPS_TOGETHER = """
         time.sleep(0.02)
     print(f"rank {rank} is done", flush=True)
 """
+)
 """No rank goes on without the others; each says so when it has made all of its steps."""
 
 SILENT = 2

@@ -14,33 +14,10 @@ import pytest
 
 from tests.contract.launched import Ended, Job, Launcher
 from tests.hosts.host import Host
+from tests.hosts.meeting_ranks import RANKS_MEET
 from tests.hosts.nodes import Nodes, codes, ended
 
-STEPS = """
-    import atexit, os, signal, socket, sys, time
-
-    faults = dict(word.split("=") for word in sys.argv[1:])
-    rank, size = int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])
-    where = os.environ["MASTER_ADDR"], int(os.environ["MASTER_PORT"])
-
-    def exactly_one(call):
-        data = call.recv(1)
-        if not data:
-            raise ConnectionError("connection closed by peer")
-        return data
-
-    if rank == 0:
-        server = socket.create_server(("", where[1]))
-        calls = [server.accept()[0] for _ in range(size - 1)]
-    else:
-        while True:
-            try:
-                calls = [socket.create_connection(where, timeout=20)]
-                break
-            except ConnectionRefusedError:
-                time.sleep(0.01)
-        calls[0].settimeout(None)
-
+STEPS = f"""{RANKS_MEET}
     def all_reduce():
         # Rank 0 adds up, and tells the others.
         if rank == 0:
