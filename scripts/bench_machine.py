@@ -18,10 +18,11 @@ import time
 from collections.abc import Callable, Mapping
 from pathlib import Path
 
-from launcher.domain.cpuset import CpuSet
-from launcher.domain.job import NumaBinding
-from launcher.machine.inspect import inspect
-from launcher.planning.binding import Wish, place
+from clusterrun.domain.cpuset import CpuSet
+from clusterrun.domain.job import NumaBinding
+from clusterrun.machine.inspect import inspect
+from clusterrun.planning.binding.node_binding import Wish, place
+
 from tests.machine_trees import dgx_a100, write_tree
 
 LIMIT = 30.0

@@ -23,14 +23,14 @@ ROOT = Path(__file__).resolve().parent.parent
 sys.path.insert(0, str(ROOT))
 
 try:
-    from launcher.domain.cpuset import CpuSet
-    from launcher.domain.machine import Gpu, Machine
-    from launcher.machine import pci
-    from launcher.machine.archive import Archive
-    from launcher.machine.folder import Folder
-    from launcher.machine.inspect import inspect
-    from launcher.machine.nvml import ask_in_child, gpus_in
-    from launcher.machine.recorder import Recorder
+    from clusterrun.domain.cpuset import CpuSet
+    from clusterrun.domain.machine import Gpu, Machine
+    from clusterrun.machine.captures.archive import Archive
+    from clusterrun.machine.captures.folder import Folder
+    from clusterrun.machine.captures.recorder import Recorder
+    from clusterrun.machine.gpus import pci
+    from clusterrun.machine.gpus.nvml import ask_in_child, gpus_in
+    from clusterrun.machine.inspect import inspect
 except ImportError as error:
     print(f"{sys.executable} lacks what clusterrun needs ({error}): pip install -e {ROOT}")
     sys.exit(2)
@@ -330,8 +330,8 @@ def train(  # noqa: PLR0913, PLR0917 - a row of a table
         script.write_text(TRAIN)
         words = [f"--nproc-per-node={len(uuids)}", "--start-method=fork", *options, str(script)]
         words += [*arguments, folder]
-        planned = run_python(["-m", "launcher", "--dry-run", "--json", *words], {})
-        done = run_python(["-m", "launcher", *words], {})
+        planned = run_python(["-m", "clusterrun", "--dry-run", "--json", *words], {})
+        done = run_python(["-m", "clusterrun", *words], {})
         checks.same(f"{what}, exit code", done.returncode, 0)
         if done.returncode != 0:
             print((done.stdout + done.stderr).strip()[-3000:])

@@ -288,8 +288,8 @@ def _job_image(cache: Path) -> Path:
     shutil.rmtree(job, ignore_errors=True)
     shutil.copytree(python, job / "python")
     shutil.copytree(
-        REPOSITORY / "launcher",
-        job / "python/launcher",
+        REPOSITORY / "launcher" / "clusterrun",
+        job / "python/clusterrun",
         ignore=shutil.ignore_patterns("__pycache__"),
     )
     (job / "worker.py").write_text(WORKER)
@@ -303,7 +303,7 @@ def _guest_lines() -> Iterator[str]:
     yield "export PYTHONPATH=/mnt/python PYTHONDONTWRITEBYTECODE=1 PATH=/usr/bin:/bin HOME=/tmp NO_COLOR=1"
     yield "cd /tmp"
     for number, run in enumerate(RUNS):
-        call = f"{run.around} python3 -m launcher {' '.join(run.options)}"
+        call = f"{run.around} python3 -m clusterrun {' '.join(run.options)}"
         yield run.before
         yield f"echo @@RUN {number}; echo @@PLAN"
         yield f"{call} --dry-run --json /mnt/worker.py"

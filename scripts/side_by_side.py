@@ -19,9 +19,8 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import IO
 
+import clusterrun
 import psutil
-
-import launcher
 
 Measured = tuple[float, ...]
 """What one run shows; ``math.inf`` where it didn't end in time, or not well."""
@@ -100,7 +99,7 @@ def medians(
     """
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(128 + signal.SIGTERM))
     # pip does so for an installed package; a checkout may lie where Python must not write.
-    compileall.compile_dir(Path(launcher.__file__).parent, quiet=2)
+    compileall.compile_dir(Path(clusterrun.__file__).parent, quiet=2)
     shown: dict[str, list[Measured]] = {name: [] for name in measures}
     for _ in range(runs + warm_up):
         for name, measure in measures.items():

@@ -12,24 +12,24 @@ from contextlib import suppress
 from multiprocessing.connection import Connection as Line
 from pathlib import Path
 
-from launcher.agent.cause import choose_cause
-from launcher.domain.events import Event, StopOrdered, VerdictReached
-from launcher.domain.facts import Fact
-from launcher.domain.outcome import Ending, Exited, Fate, Killed
-from launcher.domain.ranks import GlobalRank, LocalRank
-from launcher.domain.restarts import RestartRules
-from launcher.rendezvous.addresses import numeric_address
-from launcher.rendezvous.call import Call
-from launcher.rendezvous.candidate import Candidate, hello_of
-from launcher.rendezvous.connections import allow_descriptors
-from launcher.rendezvous.invitation import Introduction, Invitation
-from launcher.rendezvous.join import LOOPBACK
-from launcher.rendezvous.letters import done, failing
-from launcher.rendezvous.node_zero import NodeZero
-from launcher.rendezvous.peers import Peers
-from launcher.rendezvous.surroundings import Surroundings
-from launcher.rendezvous.waiting_room import wait_for
-from launcher.rendezvous.wire import ALIVE, Stop, Verdict, WorldFormed, framed
+from clusterrun.coordination.bounded_messages import done, failing
+from clusterrun.coordination.cause import choose_cause
+from clusterrun.coordination.messages import ALIVE, Stop, Verdict, WorldFormed, framed
+from clusterrun.coordination.restart_policy import RestartRules
+from clusterrun.domain.events import Event, StopOrdered, VerdictReached
+from clusterrun.domain.facts import Fact
+from clusterrun.domain.outcome import Ending, Exited, Fate, Killed
+from clusterrun.domain.ranks import GlobalRank, LocalRank
+from clusterrun.rendezvous.joining.agent_hooks import Surroundings
+from clusterrun.rendezvous.joining.call import Call
+from clusterrun.rendezvous.joining.interruptible_wait import wait_for
+from clusterrun.rendezvous.joining.join import LOOPBACK
+from clusterrun.rendezvous.joining.join_terms import Introduction, Invitation
+from clusterrun.rendezvous.joining.joining_node import Candidate, hello_of
+from clusterrun.rendezvous.joining.node_zero import NodeZero
+from clusterrun.rendezvous.names.addresses import numeric_address
+from clusterrun.rendezvous.peers import Peers
+from clusterrun.rendezvous.wire.connections import allow_descriptors
 
 OPEN, GO, WEIGH, FAIL = "open", "go", "weigh", "fail"
 """What is said on the lines between the processes of the benchmark."""

@@ -5,11 +5,10 @@ import sys
 from collections.abc import Mapping
 
 import pytest
-
-from launcher.errors import ExitCode, UsageError
-from launcher.sources.process import ThisProcess
-from launcher.sources.resolve import Resolved, resolve
-from launcher.sources.said import Flags
+from clusterrun.errors import ExitCode, UsageError
+from clusterrun.sources.resolve import Resolved, resolve
+from clusterrun.sources.settings import Flags
+from clusterrun.sources.this_process import ThisProcess
 
 PROCESS = ThisProcess(host="node7", cpus=8, python=sys.executable, run_id="chosen")
 SEARCH_PATH = os.environ.get("PATH", os.defpath)

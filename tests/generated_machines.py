@@ -3,9 +3,9 @@
 from collections.abc import Callable, Mapping, Sequence
 from typing import NamedTuple
 
+from clusterrun.domain.cpuset import CpuSet
 from hypothesis import strategies as st
 
-from launcher.domain.cpuset import CpuSet
 from tests.machine_trees import KfdNode, MachineFacts, PciDevice
 
 

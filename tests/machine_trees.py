@@ -5,7 +5,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from launcher.domain.cpuset import CpuSet
+from clusterrun.domain.cpuset import CpuSet
 
 CPUS = "sys/devices/system/cpu"
 NODES = "sys/devices/system/node"

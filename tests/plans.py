@@ -3,9 +3,9 @@
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from launcher.domain.cpuset import CpuSet
-from launcher.domain.facts import Fact
-from launcher.domain.job import (
+from clusterrun.domain.cpuset import CpuSet
+from clusterrun.domain.facts import Fact
+from clusterrun.domain.job import (
     JobSpec,
     NumaBinding,
     NumaMemory,
@@ -14,9 +14,9 @@ from launcher.domain.job import (
     StartMethod,
     WorkerCount,
 )
-from launcher.domain.machine import Gpu, Machine, NumaNode, Site
-from launcher.domain.ranks import GlobalRank, NodeRank
-from launcher.domain.world import World
+from clusterrun.domain.machine import Gpu, Machine, NumaNode, Site
+from clusterrun.domain.ranks import GlobalRank, NodeRank
+from clusterrun.domain.world import World
 
 SCRIPT = Program(ProgramKind.SCRIPT, "train.py", ("--lr", "1"))
 

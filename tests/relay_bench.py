@@ -8,10 +8,10 @@ from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 
-from launcher.domain.events import OutputEnded
-from launcher.domain.ranks import LocalRank
-from launcher.workers.outlets import Destination, Screen, WorkerOutput
-from launcher.workers.relay_client import Relay, RelayEvent
+from clusterrun.domain.events import OutputEnded
+from clusterrun.domain.ranks import LocalRank
+from clusterrun.workers.relay.destinations import Destination, Screen, WorkerOutput
+from clusterrun.workers.relay.relay_client import Relay, RelayEvent
 
 PATIENCE = 10.0
 """Seconds after which a test gives up waiting."""

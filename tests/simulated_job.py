@@ -9,7 +9,7 @@ from collections import deque
 from collections.abc import Iterable
 from enum import Enum
 
-from launcher.agent.actions import (
+from clusterrun.agent.actions import (
     CollectOutput,
     DeclineRestart,
     Finish,
@@ -21,11 +21,39 @@ from launcher.agent.actions import (
     TellDone,
     TellFailing,
 )
-from launcher.agent.cause import choose_cause
-from launcher.agent.conclude import conclude
-from launcher.agent.decide import decide
-from launcher.agent.state import Rules, State
-from launcher.domain.events import (
+from clusterrun.agent.conclusion import conclude
+from clusterrun.agent.decide import decide
+from clusterrun.agent.state import Rules, State
+from clusterrun.coordination import bounded_messages
+from clusterrun.coordination.cause import choose_cause
+from clusterrun.coordination.coordinator import decide as decide_for_all
+from clusterrun.coordination.coordinator import opened
+from clusterrun.coordination.messages import (
+    Again,
+    Disturbed,
+    Done,
+    Failing,
+    FromCoordinator,
+    Stop,
+    Verdict,
+    WorldFormed,
+)
+from clusterrun.coordination.restart_policy import RestartRules
+from clusterrun.coordination.state import (
+    PHASES_AFTER,
+    Called,
+    Gone,
+    HangUp,
+    Happening,
+    Heard,
+    Introduced,
+    Phase,
+    PortReady,
+    PreparePort,
+    Send,
+    Silent,
+)
+from clusterrun.domain.events import (
     CoordinatorLost,
     DeadlinePassed,
     Event,
@@ -40,36 +68,9 @@ from launcher.domain.events import (
     WorkerKilled,
     WorkerStarted,
 )
-from launcher.domain.outcome import Outcome
-from launcher.domain.ranks import LocalRank
-from launcher.domain.restarts import RestartRules
-from launcher.rendezvous import letters
-from launcher.rendezvous.coordinator import decide as decide_for_all
-from launcher.rendezvous.coordinator import opened
-from launcher.rendezvous.coordinator_state import (
-    PHASES_AFTER,
-    Called,
-    Gone,
-    HangUp,
-    Happening,
-    Heard,
-    Introduced,
-    Phase,
-    PortReady,
-    PreparePort,
-    Send,
-    Silent,
-)
-from launcher.rendezvous.wire import (
-    Again,
-    Disturbed,
-    Done,
-    Failing,
-    FromCoordinator,
-    Stop,
-    Verdict,
-    WorldFormed,
-)
+from clusterrun.domain.outcome import Outcome
+from clusterrun.domain.ranks import LocalRank
+
 from tests.agent.attempts import plan_of
 from tests.rendezvous.nodes import hello, terms
 
@@ -252,13 +253,13 @@ class SimulatedJob:
         match action:
             case TellFailing(local_rank):
                 fate = next(fate for fate in fates if fate.local_rank == local_rank)
-                said: Failing | Disturbed | Done = letters.failing(attempt, fate, 0.0)
+                said: Failing | Disturbed | Done = bounded_messages.failing(attempt, fate, 0.0)
             case TellDisturbed(disturbance):
                 said = Disturbed(attempt, disturbance)
             case TellDone():
-                said = letters.done(attempt, fates, self.now, node.state.disturbance)
+                said = bounded_messages.done(attempt, fates, self.now, node.state.disturbance)
             case DeclineRestart():
-                said = letters.done(attempt, (), self.now, node.state.disturbance)
+                said = bounded_messages.done(attempt, (), self.now, node.state.disturbance)
         if node.connected:
             node.up.append(said)
 

@@ -113,7 +113,7 @@ def test_the_environment_is_read_at_the_door() -> None:
         for node in ast.walk(ast.parse(file.read_text()))
         if isinstance(node, ast.Attribute) and node.attr in ("environ", "environb", "getenv")
     }
-    allowed = tuple(f"launcher/{place}" for place in READS_THE_ENVIRONMENT)
+    allowed = tuple(f"launcher/clusterrun/{place}" for place in READS_THE_ENVIRONMENT)
 
     assert [name for name in map(relative, sorted(readers)) if not name.startswith(allowed)] == []
 
@@ -125,7 +125,7 @@ def test_descriptors_are_not_closed_by_number() -> None:
     assert [relative(file) for file in closers] == []
 
 
-@pytest.mark.parametrize("module", ["launcher.cli.entry", "launcher.launch"])
+@pytest.mark.parametrize("module", ["clusterrun.cli.entry", "clusterrun.run.launch"])
 def test_the_way_to_the_first_worker_imports_nothing_slow(module: str) -> None:
     """What takes long to import is imported where it is needed, or never."""
     code = f"import sys, {module}; print(*sorted({TOO_SLOW!r} & sys.modules.keys()))"

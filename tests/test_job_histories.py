@@ -2,13 +2,13 @@
 
 import signal
 
+from clusterrun.agent.state import Phase
+from clusterrun.coordination.restart_policy import RestartRules
+from clusterrun.coordination.state import Phase as JobPhase
 from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
 
-from launcher.agent.state import Phase
-from launcher.domain.restarts import RestartRules
-from launcher.rendezvous.coordinator_state import Phase as JobPhase
 from tests.simulated_job import Fate, Node, SimulatedJob
 
 CODES = [1, 0, 0, 3, -9, -15]

@@ -5,9 +5,9 @@ from collections.abc import Iterator
 from pathlib import Path
 from textwrap import indent
 
-from launcher.errors import ExitCode
-from launcher.sources.option import Kind
-from launcher.sources.options import OPTIONS
+from clusterrun.errors import ExitCode
+from clusterrun.sources.options.option import Kind
+from clusterrun.sources.options.table import OPTIONS
 
 ROOT = Path(__file__).parent.parent
 README = (ROOT / "README.md").read_text()

@@ -5,11 +5,9 @@ from collections import deque
 from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
 
-from msgspec.structs import replace
-
-from launcher.agent.signals import SignalInbox
-from launcher.domain.events import Event, RestartOrdered, StopOrdered, VerdictReached
-from launcher.domain.outcome import (
+from clusterrun.agent.signal_inbox import SignalInbox
+from clusterrun.domain.events import Event, RestartOrdered, StopOrdered, VerdictReached
+from clusterrun.domain.outcome import (
     Fate,
     HelperFailed,
     Interrupted,
@@ -18,9 +16,11 @@ from launcher.domain.outcome import (
     Reason,
     Succeeded,
 )
-from launcher.domain.plan import NodePlan, WorkerPlan
-from launcher.domain.ranks import GlobalRank, LocalRank
-from launcher.domain.stacks import StackGroup
+from clusterrun.domain.plan import NodePlan, WorkerPlan
+from clusterrun.domain.ranks import GlobalRank, LocalRank
+from clusterrun.domain.stacks import StackGroup
+from msgspec.structs import replace
+
 from tests.agent.histories import printed, swept
 from tests.plans import world
 

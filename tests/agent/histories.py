@@ -11,7 +11,7 @@ import signal
 from collections.abc import Iterable
 from typing import Self
 
-from launcher.agent.actions import (
+from clusterrun.agent.actions import (
     Action,
     CollectOutput,
     DeclineRestart,
@@ -28,10 +28,11 @@ from launcher.agent.actions import (
     TellDone,
     TellFailing,
 )
-from launcher.agent.decide import decide
-from launcher.agent.ladder import SECONDS_TO_COLLECT, SECONDS_TO_DIE, SECONDS_TO_SWEEP
-from launcher.agent.state import Disturbance, Rules, State
-from launcher.domain.events import (
+from clusterrun.agent.decide import decide
+from clusterrun.agent.state import Disturbance, Rules, State
+from clusterrun.agent.stop_sequence import SECONDS_TO_COLLECT, SECONDS_TO_DIE, SECONDS_TO_SWEEP
+from clusterrun.coordination.restart_policy import RestartRules
+from clusterrun.domain.events import (
     CoordinatorLost,
     DeadlinePassed,
     Event,
@@ -49,9 +50,8 @@ from launcher.domain.events import (
     WorkerStarted,
     WorkerStopped,
 )
-from launcher.domain.outcome import Interrupted, Reason
-from launcher.domain.ranks import LocalRank
-from launcher.domain.restarts import RestartRules
+from clusterrun.domain.outcome import Interrupted, Reason
+from clusterrun.domain.ranks import LocalRank
 
 GRACE = 25.0
 

@@ -3,9 +3,8 @@
 import signal
 
 import pytest
-
-from launcher.agent.actions import CollectStacks, Say
-from launcher.agent.notices import (
+from clusterrun.agent.actions import CollectStacks, Say
+from clusterrun.agent.notices import (
     binding_differs,
     given_up_on,
     interrupted,
@@ -16,10 +15,11 @@ from launcher.agent.notices import (
     stopping_for_others,
     stopping_others,
 )
-from launcher.agent.stacks import ALONE, stacks_follow
-from launcher.domain.events import ForkServerReady, SignalNotHandled
-from launcher.domain.outcome import HelperFailed, Interrupted, NodeLost, OutputGone, Succeeded
-from launcher.domain.ranks import LocalRank
+from clusterrun.agent.stack_requests import ALONE, stacks_follow
+from clusterrun.domain.events import ForkServerReady, SignalNotHandled
+from clusterrun.domain.outcome import HelperFailed, Interrupted, NodeLost, OutputGone, Succeeded
+from clusterrun.domain.ranks import LocalRank
+
 from tests.agent.histories import (
     DECLINE,
     FINISH,

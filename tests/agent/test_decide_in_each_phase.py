@@ -4,14 +4,14 @@ import signal
 from collections.abc import Sequence
 
 import pytest
+from clusterrun.agent.actions import Action, CollectStacks, Say
+from clusterrun.agent.notices import killing, not_restarting, output_closed, stopping
+from clusterrun.agent.stack_requests import ALONE, stacks_follow
+from clusterrun.agent.state import Disturbance, Phase, State
+from clusterrun.domain.events import Event
+from clusterrun.domain.outcome import HelperFailed, Interrupted, OutputGone
 from msgspec.structs import replace
 
-from launcher.agent.actions import Action, CollectStacks, Say
-from launcher.agent.notices import killing, not_restarting, output_closed, stopping
-from launcher.agent.stacks import ALONE, stacks_follow
-from launcher.agent.state import Disturbance, Phase, State
-from launcher.domain.events import Event
-from launcher.domain.outcome import HelperFailed, Interrupted, OutputGone
 from tests.agent.histories import (
     FINISH,
     FORK_SERVER_LOST,

@@ -4,11 +4,7 @@ import signal
 from collections.abc import Callable
 from functools import partial
 
-from hypothesis import given, settings
-from hypothesis import strategies as st
-from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
-
-from launcher.agent.actions import (
+from clusterrun.agent.actions import (
     CollectOutput,
     Finish,
     Restart,
@@ -16,10 +12,10 @@ from launcher.agent.actions import (
     SignalWorkers,
     Sweep,
 )
-from launcher.agent.decide import decide
-from launcher.agent.signals import FORWARDED, OUR_OWN
-from launcher.agent.state import Phase, State
-from launcher.domain.events import (
+from clusterrun.agent.decide import decide
+from clusterrun.agent.signal_inbox import FORWARDED, OUR_OWN
+from clusterrun.agent.state import Phase, State
+from clusterrun.domain.events import (
     CoordinatorLost,
     DeadlinePassed,
     Event,
@@ -43,9 +39,13 @@ from launcher.domain.events import (
     WorkerStarted,
     WorkerStopped,
 )
-from launcher.domain.outcome import Interrupted, NodeLost, Reason, Succeeded
-from launcher.domain.ranks import LocalRank
-from launcher.domain.stacks import StackGroup
+from clusterrun.domain.outcome import Interrupted, NodeLost, Reason, Succeeded
+from clusterrun.domain.ranks import LocalRank
+from clusterrun.domain.stacks import StackGroup
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
+
 from tests.agent.histories import workers
 
 PHASES = list(Phase)

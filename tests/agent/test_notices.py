@@ -3,8 +3,7 @@
 import signal
 
 import pytest
-
-from launcher.agent import notices, stacks
+from clusterrun.agent import notices, stack_requests
 
 
 @pytest.mark.parametrize(
@@ -27,7 +26,7 @@ from launcher.agent import notices, stacks
         (notices.killing(1, 25.0), "1 worker did not end within 25 s: sending SIGKILL"),
         (notices.output_closed(), "the reader of our standard output has gone: stopping"),
         (
-            stacks.stacks_follow(2),
+            stack_requests.stacks_follow(2),
             "SIGQUIT: the Python stacks of 2 workers follow; nothing is ended",
         ),
         (

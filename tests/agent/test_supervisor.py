@@ -5,14 +5,13 @@ from collections.abc import Iterator
 from typing import NamedTuple
 
 import pytest
-from msgspec.structs import replace
-
-from launcher.agent.ladder import SECONDS_TO_DIE, SECONDS_TO_SWEEP
-from launcher.agent.notices import stopping
-from launcher.agent.state import State
-from launcher.agent.supervisor import Supervisor
-from launcher.domain.events import Event, SignalReceived, WorkerKilled
-from launcher.domain.outcome import (
+from clusterrun.agent.notices import stopping
+from clusterrun.agent.state import State
+from clusterrun.agent.stop_sequence import SECONDS_TO_DIE, SECONDS_TO_SWEEP
+from clusterrun.agent.supervisor import Supervisor
+from clusterrun.coordination.restart_policy import RestartRules
+from clusterrun.domain.events import Event, SignalReceived, WorkerKilled
+from clusterrun.domain.outcome import (
     Exited,
     HelperFailed,
     Interrupted,
@@ -21,8 +20,9 @@ from launcher.domain.outcome import (
     Succeeded,
     WorkerFailed,
 )
-from launcher.domain.ranks import LocalRank
-from launcher.domain.restarts import RestartRules
+from clusterrun.domain.ranks import LocalRank
+from msgspec.structs import replace
+
 from tests.agent.attempts import FakeAttempts, FakeClock, FakeInbox, FakePeers, FakeWorkers
 from tests.agent.histories import (
     FORK_SERVER_LOST,

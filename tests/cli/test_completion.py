@@ -1,9 +1,8 @@
 """What is offered where: flags, words, files, and nothing of ours behind the script."""
 
 import pytest
-
-from launcher.cli.completion import SHELLS, completion_script, completions
-from launcher.errors import UsageError
+from clusterrun.cli.completion import SHELLS, completion_script, completions
+from clusterrun.errors import UsageError
 
 
 def offered(line: str, monkeypatch: pytest.MonkeyPatch) -> list[str]:

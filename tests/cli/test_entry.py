@@ -12,7 +12,7 @@ for name in dir(signal):
     # What Windows has not.
     if name in ("SIGHUP", "SIGQUIT", "SIGUSR1", "SIGUSR2", "pthread_sigmask", "set_wakeup_fd"):
         delattr(signal, name)
-from launcher.cli.entry import main
+from clusterrun.cli.entry import main
 sys.exit(main())
 """
 

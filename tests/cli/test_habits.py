@@ -3,11 +3,10 @@
 from pathlib import Path
 
 import pytest
-
-from launcher.cli.options import parse
-from launcher.cli.spelling import TORCHRUN_FLAGS, full_name
-from launcher.errors import ExitCode, UsageError
-from launcher.sources.foreign_options import foreign_option
+from clusterrun.cli.options import parse
+from clusterrun.cli.spelling import TORCHRUN_FLAGS, full_name
+from clusterrun.errors import ExitCode, UsageError
+from clusterrun.sources.other_launchers.foreign_options import foreign_option
 
 PER_NODE = "type --nproc-per-node N: the number of workers on each node"
 SLURMS = "it is for Slurm alone"

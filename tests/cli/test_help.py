@@ -3,11 +3,10 @@
 import sys
 
 import pytest
-
-from launcher.cli.help import EVERYDAY, TOPICS, help_text, version_text
-from launcher.errors import UsageError
-from launcher.sources.option import Group, Option
-from launcher.sources.options import OPTIONS
+from clusterrun.cli.help import EVERYDAY, TOPICS, help_text, version_text
+from clusterrun.errors import UsageError
+from clusterrun.sources.options.option import Group, Option
+from clusterrun.sources.options.table import OPTIONS
 
 LINES_OF_A_SCREEN = 24
 

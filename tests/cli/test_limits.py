@@ -4,9 +4,8 @@ import errno
 import resource
 
 import pytest
-
-from launcher.cli.limits import limit_behind
-from launcher.errors import ExitCode, InternalError
+from clusterrun.cli.limits import limit_behind
+from clusterrun.errors import ExitCode, InternalError
 
 
 @pytest.mark.parametrize(

@@ -1,10 +1,9 @@
 """Command lines that cannot be split: exit code 2, what is wrong, what to type."""
 
 import pytest
-
-from launcher.cli.help import TOPICS
-from launcher.cli.options import CommandLine, parse
-from launcher.errors import ExitCode, UsageError
+from clusterrun.cli.help import TOPICS
+from clusterrun.cli.options import CommandLine, parse
+from clusterrun.errors import ExitCode, UsageError
 
 OF_SCRIPT = "an option of {0} stands after it:\n  clusterrun [OPTIONS] {0} {1}"
 

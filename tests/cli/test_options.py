@@ -4,11 +4,10 @@ import subprocess
 import sys
 
 import pytest
-
-from launcher.cli.options import Answer, CommandLine, parse
-from launcher.sources.option import Kind, Option
-from launcher.sources.options import OPTIONS
-from launcher.sources.said import Flags, Given
+from clusterrun.cli.options import Answer, CommandLine, parse
+from clusterrun.sources.options.option import Kind, Option
+from clusterrun.sources.options.table import OPTIONS
+from clusterrun.sources.settings import Flags, Given
 
 
 @pytest.mark.parametrize(
@@ -98,15 +97,15 @@ def test_a_right_line_loads_only_what_it_needs() -> None:
     """What mistakes, help and job files need is not imported on the way to the workers."""
     program = """
 import sys
-from launcher.cli.options import parse
-from launcher.sources.process import ThisProcess
-from launcher.sources.resolve import resolve
+from clusterrun.cli.options import parse
+from clusterrun.sources.this_process import ThisProcess
+from clusterrun.sources.resolve import resolve
 line = parse(["--nproc", "2", "--module", "train"])
 process = ThisProcess(host="node7", cpus=8, python=sys.executable, run_id="x")
 resolve(line.flags, line.words, {}, process)
-late = {"ClusterShell", "difflib", "yaml", "shlex", "importlib.metadata", "launcher.cli.help"}
-late |= {"launcher.cli.completion", "launcher.cli.habits", "launcher.sources.foreign_options"}
-late.add("launcher.sources.missing_scripts")
+late = {"ClusterShell", "difflib", "yaml", "shlex", "importlib.metadata", "clusterrun.cli.help"}
+late |= {"clusterrun.cli.completion", "clusterrun.cli.habits", "clusterrun.sources.other_launchers.foreign_options"}
+late.add("clusterrun.sources.programs.missing_scripts")
 print(*sorted(late & set(sys.modules)))
 print(*(name for name in sys.modules if name == "click.shell_completion"))
 """

@@ -3,12 +3,11 @@
 from pathlib import Path
 
 import pytest
-
-from launcher.cli.options import Answer, CommandLine, names_topo, parse
-from launcher.cli.run import run
-from launcher.cli.topo import options_of_topo
-from launcher.errors import UsageError
-from launcher.sources.said import Flags
+from clusterrun.cli.options import Answer, CommandLine, names_topo, parse
+from clusterrun.cli.run import run
+from clusterrun.cli.topo import options_of_topo
+from clusterrun.errors import UsageError
+from clusterrun.sources.settings import Flags
 
 
 def line(*words: str) -> CommandLine:

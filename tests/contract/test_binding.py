@@ -8,8 +8,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from clusterrun.cli.run import run
 
-from launcher.cli.run import run
 from tests.contract.launched import Launcher
 from tests.machine_trees import PciDevice, two_nodes, write_tree
 from tests.real_machines import recommended, tree_of

@@ -13,8 +13,8 @@ from textwrap import dedent
 from typing import Any
 
 import pytest
+from clusterrun.rendezvous.ports.port_owner import program
 
-from launcher.rendezvous.port_owner import program
 from tests.contract.launched import COMMAND, MARK, Launcher, plain_environment
 
 PLAIN_LOCALE = {"LC_ALL": "C.UTF-8"}
@@ -241,8 +241,8 @@ def test_any_program_runs_without_python(clusterrun: Launcher) -> None:
 
 
 def test_the_launcher_is_a_module_too(clusterrun: Launcher) -> None:
-    """``python -m launcher`` for those whose PATH lacks the command."""
-    through_python = ("sh", "-c", f'shift; exec {sys.executable} -m launcher "$@"', "sh")
+    """``python -m clusterrun`` for those whose PATH lacks the command."""
+    through_python = ("sh", "-c", f'shift; exec {sys.executable} -m clusterrun "$@"', "sh")
     ended = clusterrun.script("print('hello')", workers=1, around=through_python).ended()
 
     assert ended == (0, "hello\n", "")

@@ -8,9 +8,9 @@ import subprocess
 from pathlib import Path
 
 import pytest
+from clusterrun.sources.options.option import Kind
+from clusterrun.sources.options.table import OPTIONS
 
-from launcher.sources.option import Kind
-from launcher.sources.options import OPTIONS
 from tests.contract.launched import COMMAND, plain_environment
 
 TRANSCRIPTS = [path.read_text() for path in sorted(Path(__file__).parent.glob("mistakes/*.txt"))]

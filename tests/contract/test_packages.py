@@ -11,11 +11,11 @@ from pathlib import Path
 from typing import NamedTuple
 
 import pytest
-
-from launcher.workers.fork_server.known_packages import (
+from clusterrun.workers.fork_server.preloading.known_packages import (
     SAME_AFTER_A_FORK,
     SAME_IF_IMPORTED_LATER,
 )
+
 from tests.contract.package_environment import (
     FOLDER,
     RANKS,

@@ -13,8 +13,8 @@ from pathlib import Path
 
 import psutil
 import pytest
+from clusterrun.agent.external_events import SECONDS_OF_ECHO
 
-from launcher.agent.outside import SECONDS_OF_ECHO
 from tests.contract.launched import SECONDS_TO_ACT, Launcher, await_end, await_status, await_text
 
 WAITS = """

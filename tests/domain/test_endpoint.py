@@ -1,8 +1,7 @@
 """Hosts with and without ports."""
 
 import pytest
-
-from launcher.domain.endpoint import Endpoint
+from clusterrun.domain.endpoint import Endpoint
 
 
 @pytest.mark.parametrize(

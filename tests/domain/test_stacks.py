@@ -1,6 +1,6 @@
 """Equal stacks are told once."""
 
-from launcher.domain.stacks import LEFT_OUT, LONGEST, StackGroup, grouped
+from clusterrun.domain.stacks import LEFT_OUT, LONGEST, StackGroup, grouped
 
 
 def test_the_most_common_first() -> None:

@@ -55,9 +55,9 @@ print("heard", len(call.recv(100)))
 
 TWO_AT_ONCE = """
 import select
-from launcher.rendezvous.addresses import numeric_address
-from launcher.rendezvous.call import Call
-from launcher.rendezvous.wire import Hello
+from clusterrun.rendezvous.names.addresses import numeric_address
+from clusterrun.rendezvous.joining.call import Call
+from clusterrun.coordination.messages import Hello
 
 def answer(call, is_there):
     heard = []

@@ -8,12 +8,12 @@ from pathlib import Path
 from random import Random
 
 import pytest
+from clusterrun.domain.cpuset import CpuSet
+from clusterrun.domain.machine import Gpu, Machine
+from clusterrun.machine.inspect import inspect
 from hypothesis import HealthCheck, Phase, find, given, settings
 from hypothesis import strategies as st
 
-from launcher.domain.cpuset import CpuSet
-from launcher.domain.machine import Gpu, Machine
-from launcher.machine.inspect import inspect
 from tests.generated_machines import OCCUR, machines
 from tests.machine_trees import MachineFacts, write_tree
 

@@ -4,9 +4,9 @@ from collections.abc import Mapping
 from pathlib import Path
 
 import pytest
+from clusterrun.machine.cgroup import Hierarchy, cpu_quota, hierarchy_of
+from clusterrun.machine.tree import Tree
 
-from launcher.machine.cgroup import Hierarchy, cpu_quota, hierarchy_of
-from launcher.machine.tree import Tree
 from tests.machine_trees import write_files
 
 CGROUP = "proc/self/cgroup"

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-MACHINE = Path(__file__).parents[2] / "launcher/machine"
+MACHINE = Path(__file__).parents[2] / "launcher/clusterrun/machine"
 OTHERS = {
     # In the child that asks NVML; the library's own error for a GPU that is not ours.
     "nvml": {"pynvml.NVMLError", "self._pynvml.NVMLError"},

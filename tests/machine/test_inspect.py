@@ -4,10 +4,10 @@ import os
 from pathlib import Path
 
 import pytest
+from clusterrun.domain.cpuset import CpuSet
+from clusterrun.domain.machine import Machine, Site
+from clusterrun.machine.inspect import inspect
 
-from launcher.domain.cpuset import CpuSet
-from launcher.domain.machine import Machine, Site
-from launcher.machine.inspect import inspect
 from tests.machine_trees import CPUS, MachineFacts, PciDevice, two_nodes, write_files, write_tree
 
 

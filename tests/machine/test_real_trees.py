@@ -3,15 +3,15 @@
 from pathlib import Path
 
 import pytest
+from clusterrun.domain.cpuset import CpuSet
+from clusterrun.domain.machine import Machine
+from clusterrun.machine.gpus import pci
+from clusterrun.machine.gpus.locality import Locator
+from clusterrun.machine.inspect import inspect
+from clusterrun.machine.numa_nodes import read_nodes
+from clusterrun.machine.processors import read_processors
+from clusterrun.machine.tree import Tree
 
-from launcher.domain.cpuset import CpuSet
-from launcher.domain.machine import Machine
-from launcher.machine import pci
-from launcher.machine.inspect import inspect
-from launcher.machine.locality import Locator
-from launcher.machine.nodes import read_nodes
-from launcher.machine.processors import read_processors
-from launcher.machine.tree import Tree
 from tests.machine_trees import KFD, MachineFacts, write_files, write_tree
 from tests.real_machines import captured, unpacked
 

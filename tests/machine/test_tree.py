@@ -3,11 +3,11 @@
 from pathlib import Path
 
 import pytest
+from clusterrun.domain.cpuset import CpuSet
+from clusterrun.machine.tree import Tree, cpus_of, number_of
 from hypothesis import given
 from hypothesis import strategies as st
 
-from launcher.domain.cpuset import CpuSet
-from launcher.machine.tree import Tree, cpus_of, number_of
 from tests.machine_trees import write_files
 
 

@@ -3,10 +3,10 @@
 from collections.abc import Sequence
 from typing import NamedTuple
 
+from clusterrun.domain.cpuset import CpuSet
+from clusterrun.domain.machine import Machine
 from hypothesis import strategies as st
 
-from launcher.domain.cpuset import CpuSet
-from launcher.domain.machine import Machine
 from tests.plans import machine
 
 FEATURES = (

@@ -4,16 +4,16 @@ from collections.abc import Mapping
 from typing import Any
 
 import pytest
+from clusterrun.domain.facts import Fact
+from clusterrun.domain.machine import Machine
+from clusterrun.domain.plan import NodePlan
+from clusterrun.errors import UsageError
+from clusterrun.planning.devices import with_devices
+from clusterrun.planning.node_plan import plan_node
+from clusterrun.planning.preparation import preparation_of
+from clusterrun.planning.worker_count import local_size
 from msgspec.structs import replace
 
-from launcher.domain.facts import Fact
-from launcher.domain.machine import Machine
-from launcher.domain.plan import NodePlan
-from launcher.errors import UsageError
-from launcher.planning.devices import with_devices
-from launcher.planning.node import plan_node
-from launcher.planning.preparation import preparation_of
-from launcher.planning.ranks import local_size
 from tests.plans import gpu, job, machine, world
 
 EIGHT = machine({0: "0-3", 1: "4-7"}, [0] * 4 + [1] * 4)

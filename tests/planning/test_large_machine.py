@@ -4,12 +4,12 @@ import time
 from pathlib import Path
 
 import pytest
+from clusterrun.domain.job import NumaBinding
+from clusterrun.machine.inspect import inspect
+from clusterrun.planning.binding.node_binding import Wish, place
+from clusterrun.planning.node_plan import plan_node
+from clusterrun.planning.worker_count import local_size
 
-from launcher.domain.job import NumaBinding
-from launcher.machine.inspect import inspect
-from launcher.planning.binding import Wish, place
-from launcher.planning.node import plan_node
-from launcher.planning.ranks import local_size
 from tests.machine_trees import KFD, KfdNode, MachineFacts, dgx_a100, write_tree
 from tests.plans import job, machine, world
 

@@ -5,11 +5,11 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from clusterrun.domain.cpuset import CpuSet
+from clusterrun.domain.job import NumaBinding, NumaMemory
+from clusterrun.machine.inspect import inspect
+from clusterrun.planning.binding.node_binding import Wish, place
 
-from launcher.domain.cpuset import CpuSet
-from launcher.domain.job import NumaBinding, NumaMemory
-from launcher.machine.inspect import inspect
-from launcher.planning.binding import Wish, place
 from tests.machine_trees import PciDevice, write_device, write_files
 from tests.real_machines import captured, recommended, tree_of, unpacked
 

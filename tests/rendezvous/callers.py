@@ -6,13 +6,8 @@ import time
 from contextlib import ExitStack
 
 import msgspec
-
-from launcher.domain.facts import Fact
-from launcher.rendezvous.coordinator_server import CoordinatorServer
-from launcher.rendezvous.door import open_door
-from launcher.rendezvous.greeting import MAGIC
-from launcher.rendezvous.letters import done, failing
-from launcher.rendezvous.wire import (
+from clusterrun.coordination.bounded_messages import done, failing
+from clusterrun.coordination.messages import (
     FROM_COORDINATOR,
     LONGEST_HELLO,
     FromCoordinator,
@@ -21,6 +16,11 @@ from launcher.rendezvous.wire import (
     WorldFormed,
     framed,
 )
+from clusterrun.domain.facts import Fact
+from clusterrun.rendezvous.coordinator_server import CoordinatorServer
+from clusterrun.rendezvous.ports.joining_port import open_door
+from clusterrun.rendezvous.wire.handshake import MAGIC
+
 from tests.rendezvous.nodes import (
     PATIENCE,
     Said,

@@ -4,19 +4,8 @@ import struct
 from collections.abc import Iterator, Sequence
 from random import Random
 
-from launcher.domain.outcome import (
-    HelperFailed,
-    Interrupted,
-    Killed,
-    NodeLost,
-    NotStarted,
-    OutputGone,
-    Succeeded,
-    WorkerFailed,
-)
-from launcher.domain.stacks import StackGroup
-from launcher.rendezvous.letters import done, failing
-from launcher.rendezvous.wire import (
+from clusterrun.coordination.bounded_messages import done, failing
+from clusterrun.coordination.messages import (
     ALIVE,
     MAXIMUM_FRAME,
     Again,
@@ -38,6 +27,18 @@ from launcher.rendezvous.wire import (
     WorldFormed,
     framed,
 )
+from clusterrun.domain.outcome import (
+    HelperFailed,
+    Interrupted,
+    Killed,
+    NodeLost,
+    NotStarted,
+    OutputGone,
+    Succeeded,
+    WorkerFailed,
+)
+from clusterrun.domain.stacks import StackGroup
+
 from tests.plans import world
 from tests.rendezvous.nodes import fate, hello
 

@@ -9,19 +9,18 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any, Protocol
 
+from clusterrun.coordination.heartbeat import Rhythm
+from clusterrun.coordination.messages import Hello
+from clusterrun.coordination.restart_policy import RestartRules
+from clusterrun.coordination.state import Terms
+from clusterrun.domain.events import Event
+from clusterrun.domain.facts import Fact
+from clusterrun.domain.outcome import Exited, Fate
+from clusterrun.domain.ranks import GlobalRank, LocalRank
+from clusterrun.rendezvous.joining.agent_hooks import Surroundings
+from clusterrun.rendezvous.joining.join_terms import Introduction, Invitation
+from clusterrun.rendezvous.names.addresses import Interfaces, Resolve, all_addresses
 from msgspec.structs import replace
-
-from launcher.domain.events import Event
-from launcher.domain.facts import Fact
-from launcher.domain.outcome import Exited, Fate
-from launcher.domain.ranks import GlobalRank, LocalRank
-from launcher.domain.restarts import RestartRules
-from launcher.rendezvous.addresses import Interfaces, Resolve, all_addresses
-from launcher.rendezvous.coordinator_state import Terms
-from launcher.rendezvous.heartbeat import Rhythm
-from launcher.rendezvous.invitation import Introduction, Invitation
-from launcher.rendezvous.surroundings import Surroundings
-from launcher.rendezvous.wire import Hello
 
 PATIENCE = 10.0
 """Seconds that a test waits for what should take milliseconds."""

@@ -3,10 +3,24 @@
 from collections.abc import Sequence
 from typing import Any
 
-from launcher.domain.outcome import Fate, Reason
-from launcher.domain.world import World
-from launcher.rendezvous.coordinator import decide, due, opened
-from launcher.rendezvous.coordinator_state import (
+from clusterrun.coordination.coordinator import decide, due, opened
+from clusterrun.coordination.messages import (
+    AboutStacks,
+    AgedFate,
+    Disturbance,
+    Disturbed,
+    Done,
+    Failing,
+    FromCoordinator,
+    Hello,
+    Refused,
+    Stop,
+    Suspension,
+    Verdict,
+    Waiting,
+    WorldFormed,
+)
+from clusterrun.coordination.state import (
     OWN,
     PHASES_AFTER,
     Called,
@@ -29,22 +43,9 @@ from launcher.rendezvous.coordinator_state import (
     Terms,
     Ticked,
 )
-from launcher.rendezvous.wire import (
-    AboutStacks,
-    AgedFate,
-    Disturbance,
-    Disturbed,
-    Done,
-    Failing,
-    FromCoordinator,
-    Hello,
-    Refused,
-    Stop,
-    Suspension,
-    Verdict,
-    Waiting,
-    WorldFormed,
-)
+from clusterrun.domain.outcome import Fate, Reason
+from clusterrun.domain.world import World
+
 from tests.rendezvous.nodes import first_failure, hello
 
 

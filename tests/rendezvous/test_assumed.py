@@ -3,11 +3,11 @@
 import socket
 
 import pytest
+from clusterrun.domain.job import TaskLayout
+from clusterrun.domain.ranks import GlobalRank, LocalRank, NodeRank
+from clusterrun.errors import RendezvousError
+from clusterrun.rendezvous.assumed import assumed_world, lone_worker_world
 
-from launcher.domain.job import TaskLayout
-from launcher.domain.ranks import GlobalRank, LocalRank, NodeRank
-from launcher.errors import RendezvousError
-from launcher.rendezvous.assumed import assumed_world, lone_worker_world
 from tests.plans import job
 
 TASK = TaskLayout(

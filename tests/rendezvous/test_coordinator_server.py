@@ -8,15 +8,8 @@ from collections.abc import Iterator
 from contextlib import ExitStack
 
 import pytest
-
-from launcher.rendezvous.connections import allow_descriptors
-from launcher.rendezvous.coordinator_server import (
-    MOST_STRANGERS,
-    SECONDS_TO_INTRODUCE_ONESELF,
-)
-from launcher.rendezvous.greeting import MAGIC
-from launcher.rendezvous.letters import done
-from launcher.rendezvous.wire import (
+from clusterrun.coordination.bounded_messages import done
+from clusterrun.coordination.messages import (
     ALIVE,
     Refused,
     Stop,
@@ -24,6 +17,13 @@ from launcher.rendezvous.wire import (
     WorldFormed,
     framed,
 )
+from clusterrun.rendezvous.coordinator_server import (
+    MOST_STRANGERS,
+    SECONDS_TO_INTRODUCE_ONESELF,
+)
+from clusterrun.rendezvous.wire.connections import allow_descriptors
+from clusterrun.rendezvous.wire.handshake import MAGIC
+
 from tests.rendezvous.callers import GARBAGE, HAIL, Running, caller, joined, running
 from tests.rendezvous.nodes import (
     PATIENCE,

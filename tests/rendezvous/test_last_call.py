@@ -2,9 +2,10 @@
 
 from typing import Any
 
-from launcher.domain.last_call import LastCall
-from launcher.rendezvous.coordinator_state import OWN, CloseDoor, Phase
-from launcher.rendezvous.wire import Refusal
+from clusterrun.coordination.messages import Refusal
+from clusterrun.coordination.state import OWN, CloseDoor, Phase
+from clusterrun.domain.last_call import LastCall
+
 from tests.rendezvous.nodes import terms
 from tests.rendezvous.replay import Replay
 

@@ -8,15 +8,17 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, closing
 
 import pytest
-
-from launcher.domain.events import (
+from clusterrun.coordination.heartbeat import rhythm_of
+from clusterrun.coordination.messages import FROM_COORDINATOR, Stop
+from clusterrun.coordination.restart_policy import RestartRules
+from clusterrun.domain.events import (
     CoordinatorLost,
     Event,
     RestartOrdered,
     StopOrdered,
     VerdictReached,
 )
-from launcher.domain.outcome import (
+from clusterrun.domain.outcome import (
     Interrupted,
     Killed,
     NodeLost,
@@ -25,15 +27,13 @@ from launcher.domain.outcome import (
     Succeeded,
     WorkerFailed,
 )
-from launcher.domain.restarts import RestartRules
-from launcher.errors import RendezvousError
-from launcher.rendezvous.connection import Connection
-from launcher.rendezvous.heartbeat import rhythm_of
-from launcher.rendezvous.invitation import Invitation
-from launcher.rendezvous.join import join
-from launcher.rendezvous.peers import SECONDS_FOR_LAST_WORDS, Peers
-from launcher.rendezvous.ports import bound_everywhere
-from launcher.rendezvous.wire import FROM_COORDINATOR, Stop
+from clusterrun.errors import RendezvousError
+from clusterrun.rendezvous.joining.join import join
+from clusterrun.rendezvous.joining.join_terms import Invitation
+from clusterrun.rendezvous.peers import SECONDS_FOR_LAST_WORDS, Peers
+from clusterrun.rendezvous.ports.held_port import bound_everywhere
+from clusterrun.rendezvous.wire.connection import Connection
+
 from tests.plans import world
 from tests.rendezvous.nodes import (
     PATIENCE,

@@ -5,13 +5,13 @@ from collections.abc import Iterator
 from itertools import pairwise
 
 import pytest
+from clusterrun.domain.job import JobSpec
+from clusterrun.domain.outcome import OutputGone
+from clusterrun.domain.world import World
+from clusterrun.errors import RendezvousError
+from clusterrun.rendezvous.ports.held_port import hold_free_port
+from clusterrun.rendezvous.single_node import SingleNode
 
-from launcher.domain.job import JobSpec
-from launcher.domain.outcome import OutputGone
-from launcher.domain.world import World
-from launcher.errors import RendezvousError
-from launcher.rendezvous.ports import hold_free_port
-from launcher.rendezvous.single_node import SingleNode
 from tests.plans import job
 
 

@@ -13,19 +13,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from hypothesis import given, settings
-from hypothesis import strategies as st
-
-from launcher.domain.events import CoordinatorLost, VerdictReached
-from launcher.domain.outcome import Interrupted, Succeeded
-from launcher.rendezvous.connection import Connection
-from launcher.rendezvous.connections import allow_descriptors
-from launcher.rendezvous.coordinator_server import SECONDS_TO_INTRODUCE_ONESELF
-from launcher.rendezvous.greeting import GreetingFailed, greet_coordinator, greet_member
-from launcher.rendezvous.heartbeat import Rhythm
-from launcher.rendezvous.letters import done
-from launcher.rendezvous.peers import Peers
-from launcher.rendezvous.wire import (
+from clusterrun.coordination.bounded_messages import done
+from clusterrun.coordination.handshake_faults import HandshakeFailed
+from clusterrun.coordination.heartbeat import Rhythm
+from clusterrun.coordination.messages import (
     ALIVE,
     FROM_COORDINATOR,
     FROM_MEMBERS,
@@ -40,6 +31,16 @@ from launcher.rendezvous.wire import (
     WorldFormed,
     framed,
 )
+from clusterrun.domain.events import CoordinatorLost, VerdictReached
+from clusterrun.domain.outcome import Interrupted, Succeeded
+from clusterrun.rendezvous.coordinator_server import SECONDS_TO_INTRODUCE_ONESELF
+from clusterrun.rendezvous.peers import Peers
+from clusterrun.rendezvous.wire.connection import Connection
+from clusterrun.rendezvous.wire.connections import allow_descriptors
+from clusterrun.rendezvous.wire.handshake import greet_coordinator, greet_member
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
 from tests.plans import world
 from tests.rendezvous.callers import GARBAGE, HAIL, Caller, caller, running
 from tests.rendezvous.frames import FROM_A_COORDINATOR, FROM_A_MEMBER, heard, mutated, strange
@@ -235,7 +236,7 @@ def test_no_bytes_are_too_strange(data: bytes) -> None:
             connection = Connection(ours, FROM_COORDINATOR, steps)
             theirs.sendall(data)
             theirs.shutdown(socket.SHUT_WR)
-            with suppress(GreetingFailed, BadFrame):
+            with suppress(HandshakeFailed, BadFrame):
                 # What has come, and then that it was all.
                 for _ in range(2):
                     connection.receive()

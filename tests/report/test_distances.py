@@ -1,10 +1,9 @@
 """Distances of NUMA nodes: one line where there is a pattern, a table where there is none."""
 
 import pytest
-
-from launcher.domain.cpuset import CpuSet
-from launcher.domain.machine import NumaNode
-from launcher.report.distances import describe_distances
+from clusterrun.domain.cpuset import CpuSet
+from clusterrun.domain.machine import NumaNode
+from clusterrun.report.distances import describe_distances
 
 
 def nodes(*rows: str, ids: tuple[int, ...] = ()) -> list[NumaNode]:

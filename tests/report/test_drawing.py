@@ -1,8 +1,7 @@
 """Trees of rows, whatever the output can show."""
 
 import pytest
-
-from launcher.report.drawing import Cell, Ink, Row, Style, draw, in_ink
+from clusterrun.report.drawing import Cell, Ink, Row, Style, draw, in_ink
 
 TREE = [
     Row(

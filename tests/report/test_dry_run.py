@@ -4,15 +4,15 @@ import json
 from textwrap import dedent
 from typing import Any
 
+from clusterrun.domain.cpuset import CpuSet
+from clusterrun.domain.facts import Fact
+from clusterrun.domain.job import JobSpec, NumaBinding, NumaMemory, Program, ProgramKind, TaskLayout
+from clusterrun.domain.plan import MemoryPolicy, NodePlan, WorkerPlan
+from clusterrun.domain.ranks import GlobalRank, LocalRank, NodeRank
+from clusterrun.rendezvous.assumed import assumed_world
+from clusterrun.report.dry_run import as_json, as_text
 from msgspec.structs import replace
 
-from launcher.domain.cpuset import CpuSet
-from launcher.domain.facts import Fact
-from launcher.domain.job import JobSpec, NumaBinding, NumaMemory, Program, ProgramKind, TaskLayout
-from launcher.domain.plan import MemoryPolicy, NodePlan, WorkerPlan
-from launcher.domain.ranks import GlobalRank, LocalRank, NodeRank
-from launcher.rendezvous.assumed import assumed_world
-from launcher.report.dry_run import as_json, as_text
 from tests.plans import gpu, job, world
 
 JOB = job(env={"LR": "0.1"}, numa_binding=NumaBinding.NODE)

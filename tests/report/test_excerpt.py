@@ -6,10 +6,9 @@ from pathlib import Path
 from textwrap import dedent
 
 import pytest
-
-from launcher.domain.tracebacks import plain_lines
-from launcher.report.excerpt import exception_line, excerpt
-from launcher.workers.tail import Tail
+from clusterrun.domain.tracebacks import plain_lines
+from clusterrun.report.excerpt import exception_line, excerpt
+from clusterrun.workers.relay.tail import Tail
 
 
 def standard_error_of(source: str, folder: Path) -> str:

@@ -6,9 +6,7 @@ import time
 from textwrap import dedent
 
 import pytest
-from msgspec.structs import replace
-
-from launcher.domain.outcome import (
+from clusterrun.domain.outcome import (
     Ending,
     Exited,
     Fate,
@@ -22,8 +20,9 @@ from launcher.domain.outcome import (
     Succeeded,
     WorkerFailed,
 )
-from launcher.domain.ranks import GlobalRank, LocalRank
-from launcher.report.outcome import explain, explain_restart
+from clusterrun.domain.ranks import GlobalRank, LocalRank
+from clusterrun.report.outcome import explain, explain_restart
+from msgspec.structs import replace
 
 TRACEBACK = """\
 Traceback (most recent call last):

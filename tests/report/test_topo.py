@@ -6,16 +6,16 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from clusterrun.domain.cpuset import CpuSet
+from clusterrun.domain.machine import Gpu, Machine
+from clusterrun.domain.plan import NodePlan
+from clusterrun.planning.node_plan import plan_node
+from clusterrun.report.drawing import Style
+from clusterrun.report.topo import as_json, as_text
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from msgspec.structs import replace
 
-from launcher.domain.cpuset import CpuSet
-from launcher.domain.machine import Gpu, Machine
-from launcher.domain.plan import NodePlan
-from launcher.planning.node import plan_node
-from launcher.report.drawing import Style
-from launcher.report.topo import as_json, as_text
 from tests.planning.generated import Generated, machines
 from tests.plans import job, machine, world
 

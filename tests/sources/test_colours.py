@@ -3,9 +3,9 @@
 from collections.abc import Mapping
 
 import pytest
+from clusterrun.sources.settings import Flags
 from msgspec.structs import replace
 
-from launcher.sources.said import Flags
 from tests.described import PROCESS, describe
 
 pytestmark = pytest.mark.usefixtures("script")

@@ -5,14 +5,14 @@ from pathlib import Path
 from types import MappingProxyType
 
 import pytest
+from clusterrun.domain.cpuset import CpuSet
+from clusterrun.domain.facts import Fact
+from clusterrun.domain.job import NumaBinding, Program, ProgramKind, WorkerCount
+from clusterrun.sources.resolve import Resolved, resolve
+from clusterrun.sources.settings import Flags
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from launcher.domain.cpuset import CpuSet
-from launcher.domain.facts import Fact
-from launcher.domain.job import NumaBinding, Program, ProgramKind, WorkerCount
-from launcher.sources.resolve import Resolved, resolve
-from launcher.sources.said import Flags
 from tests.described import PROCESS, describe, mistake
 
 pytestmark = pytest.mark.usefixtures("script")

@@ -4,9 +4,9 @@ import os
 from pathlib import Path
 
 import pytest
+from clusterrun.domain.facts import Fact
 from msgspec.structs import replace
 
-from launcher.domain.facts import Fact
 from tests.captured import captured
 from tests.described import PROCESS, describe, mistake
 

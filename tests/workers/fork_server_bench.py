@@ -9,11 +9,12 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from typing import NamedTuple, TypeVar
 
-from launcher.domain.cpuset import CpuSet
-from launcher.domain.events import Event
-from launcher.domain.plan import MemoryPolicy, NodePlan, WorkerPlan
-from launcher.domain.ranks import GlobalRank, LocalRank
-from launcher.workers.fork_server_client import ForkServer
+from clusterrun.domain.cpuset import CpuSet
+from clusterrun.domain.events import Event
+from clusterrun.domain.plan import MemoryPolicy, NodePlan, WorkerPlan
+from clusterrun.domain.ranks import GlobalRank, LocalRank
+from clusterrun.workers.fork_server_client import ForkServer
+
 from tests.plans import world
 
 PATIENCE = 20.0

@@ -7,9 +7,8 @@ import socket
 from collections.abc import Iterator
 
 import pytest
-
-from launcher.errors import InternalError
-from launcher.workers.channel import MARSHAL_VERSION, MAXIMUM_FRAME, Channel, Message
+from clusterrun.errors import InternalError
+from clusterrun.workers.channel import MARSHAL_VERSION, MAXIMUM_FRAME, Channel, Message
 
 Pair = tuple[Channel, Channel]
 

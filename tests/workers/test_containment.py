@@ -7,12 +7,11 @@ import sys
 from textwrap import dedent
 
 import pytest
-
-from launcher.workers.containment import wait_for
+from clusterrun.workers.containment import wait_for
 
 PRELUDE = """
 import os, signal, subprocess, time
-from launcher.workers.containment import Adoptees, wait_for
+from clusterrun.workers.containment import Adoptees, wait_for
 
 def is_alive(pid):
     try:

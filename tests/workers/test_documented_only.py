@@ -4,11 +4,10 @@ import ast
 from collections.abc import Iterator
 from pathlib import Path
 
+import clusterrun.workers.fork_server
 import pytest
 
-import launcher.workers.fork_server
-
-FOLDER = Path(launcher.workers.fork_server.__file__).parent
+FOLDER = Path(clusterrun.workers.fork_server.__file__).parent
 SOURCES = sorted(FOLDER.glob("*.py"))
 
 ALLOWED = {

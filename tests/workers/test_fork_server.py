@@ -9,9 +9,8 @@ from pathlib import Path
 from textwrap import dedent
 
 import pytest
-
-from launcher.domain.cpuset import CpuSet
-from launcher.domain.events import (
+from clusterrun.domain.cpuset import CpuSet
+from clusterrun.domain.events import (
     ForkServerReady,
     HelperLost,
     Swept,
@@ -21,11 +20,12 @@ from launcher.domain.events import (
     WorkerStarted,
     WorkerStopped,
 )
-from launcher.domain.job import NumaMemory
-from launcher.domain.plan import MemoryPolicy
-from launcher.domain.ranks import LocalRank
-from launcher.errors import UsageError
-from launcher.workers.fork_server_client import ForkServer
+from clusterrun.domain.job import NumaMemory
+from clusterrun.domain.plan import MemoryPolicy
+from clusterrun.domain.ranks import LocalRank
+from clusterrun.errors import UsageError
+from clusterrun.workers.fork_server_client import ForkServer
+
 from tests.workers.fork_server_bench import Bench, fork_server, plan_of, worker_of
 
 FIRST, SECOND = LocalRank(0), LocalRank(1)

@@ -8,8 +8,7 @@ from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 
 import pytest
-
-from launcher.domain.events import (
+from clusterrun.domain.events import (
     Event,
     SignalNotHandled,
     SignalReceived,
@@ -17,9 +16,10 @@ from launcher.domain.events import (
     WorkerKilled,
     WorkerStarted,
 )
-from launcher.domain.ranks import LocalRank
-from launcher.workers.fork_server import server as program
-from launcher.workers.fork_server.worker_signals import HANDED_ON, SHIELDED
+from clusterrun.domain.ranks import LocalRank
+from clusterrun.workers.fork_server import server as program
+from clusterrun.workers.fork_server.worker_signals import HANDED_ON, SHIELDED
+
 from tests.workers.fork_server_bench import Bench, Reader, end_of, fork_server
 
 FIRST, SECOND, THIRD = LocalRank(0), LocalRank(1), LocalRank(2)

@@ -8,10 +8,14 @@ import sys
 from collections.abc import Iterator
 
 import pytest
+from clusterrun.domain.events import HelperLost, Swept, WorkerExited, WorkerStarted
+from clusterrun.domain.ranks import LocalRank
+from clusterrun.workers.fork_server.system.other_processes import (
+    children_of,
+    describe,
+    state_and_parent,
+)
 
-from launcher.domain.events import HelperLost, Swept, WorkerExited, WorkerStarted
-from launcher.domain.ranks import LocalRank
-from launcher.workers.fork_server.proc import children_of, describe, state_and_parent
 from tests.workers.fork_server_bench import Bench, Reader, fork_server
 
 FIRST = LocalRank(0)

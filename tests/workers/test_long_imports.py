@@ -3,14 +3,14 @@
 import select
 import socket
 
-from launcher.workers.channel import Channel
-from launcher.workers.fork_server.preparation import (
+from clusterrun.workers.channel import Channel
+from clusterrun.workers.fork_server.preloading.preparation import (
     SECONDS_BETWEEN_NOTICES,
     SECONDS_TO_FIRST_NOTICE,
     Notice,
 )
-from launcher.workers.fork_server_client import ForkServer
-from launcher.workers.fork_server_process import ForkServerProcess
+from clusterrun.workers.fork_server_client import ForkServer
+from clusterrun.workers.fork_server_process import ForkServerProcess
 
 
 def test_when_people_are_told_what_is_imported() -> None:

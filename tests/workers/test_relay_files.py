@@ -8,9 +8,9 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from clusterrun.domain.lost_output import Loss
+from clusterrun.workers.relay.destinations import Destination
 
-from launcher.domain.losses import Loss
-from launcher.workers.outlets import Destination
 from tests.relay_bench import RelayBench, fill, read_until, read_while, relay_on, wait_until
 
 FULL_DISK = 64 << 10

@@ -8,9 +8,8 @@ import time
 from pathlib import Path
 
 import pytest
-
-from launcher.workers.bounded import Bounded
-from launcher.workers.scratch import Scratch, remove_scratch
+from clusterrun.workers.scratch import Scratch, remove_scratch
+from clusterrun.workers.time_limited import Bounded
 
 
 def mode_of(path: Path) -> int:
@@ -95,7 +94,7 @@ def test_what_hangs_is_waited_for_once() -> None:
 @pytest.mark.needs("root", "setpriv", "prlimit")
 def test_where_there_may_be_no_thread_nothing_is_done() -> None:
     """A limit of processes counts threads, too; a job that reaches it goes on."""
-    code = "from launcher.workers.bounded import Bounded; print(Bounded(1).run(lambda: 1))"
+    code = "from clusterrun.workers.time_limited import Bounded; print(Bounded(1).run(lambda: 1))"
     caps = "+dac_read_search,+dac_override"
     user = ("--reuid=54321", "--clear-groups", f"--inh-caps={caps}", f"--ambient-caps={caps}")
 

@@ -1,11 +1,11 @@
 """Which workers read standard input."""
 
 import pytest
+from clusterrun.domain.facts import Fact
+from clusterrun.workers.standard_input import StandardInput
+from clusterrun.workers.terminal import Terminal
 from msgspec.structs import replace
 
-from launcher.domain.facts import Fact
-from launcher.workers.standard_input import StandardInput
-from launcher.workers.terminal import Terminal
 from tests.workers.fork_server_bench import plan_of
 
 

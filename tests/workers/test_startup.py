@@ -7,8 +7,7 @@ import sys
 from pathlib import Path
 
 import pytest
-
-from launcher.workers.group import STARTUP_FOLDER
+from clusterrun.workers.worker_group import STARTUP_FOLDER
 
 SHOW = "import json, os, sys; print(json.dumps([sys.path, os.environ.get('PYTHONPATH')]))"
 

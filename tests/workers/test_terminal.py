@@ -2,11 +2,12 @@
 
 import os
 
-from launcher.workers.terminal import Terminal
+from clusterrun.workers.terminal import Terminal
+
 from tests.workers.on_a_terminal import answer_of
 
 PRELUDE = """
-from launcher.workers.terminal import Terminal
+from clusterrun.workers.terminal import Terminal
 terminal = Terminal.in_foreground(0)
 us = os.getpgrp()
 
@@ -42,7 +43,7 @@ def test_a_launcher_in_the_background_has_none_to_share() -> None:
     said = answer_of("""
         if os.fork() == 0:
             os.setpgid(0, 0)
-            from launcher.workers.terminal import Terminal
+            from clusterrun.workers.terminal import Terminal
             answer(Terminal.in_foreground(0) is None)
             os._exit(0)
         os.wait()
@@ -139,7 +140,7 @@ def test_a_worker_in_the_foreground() -> None:
         PRELUDE
         + """
 from tests.workers.fork_server_bench import Bench, plan_of, worker_of
-from launcher.workers.fork_server_client import ForkServer
+from clusterrun.workers.fork_server_client import ForkServer
 bench = Bench(ForkServer.start(sys.executable, os.environ))
 bench.server.spawn(plan_of(["sleep", "1000"]), worker_of(0), (0, 1, 2), startup=None, foreground=us)
 pid = bench.event().pid
@@ -157,7 +158,7 @@ def test_ctrl_z_is_told() -> None:
         PRELUDE
         + """
 from tests.workers.fork_server_bench import Bench, plan_of, worker_of
-from launcher.workers.fork_server_client import ForkServer
+from clusterrun.workers.fork_server_client import ForkServer
 bench = Bench(ForkServer.start(sys.executable, os.environ))
 bench.server.spawn(plan_of(["sleep", "1000"]), worker_of(0), (0, 1, 2), startup=None, foreground=us)
 pid = bench.event().pid

@@ -16,7 +16,7 @@ print(
         if file and not file.startswith((site_packages, standard))
     ]
 )
-ours = {"launcher", "msgspec", "click", "psutil", "ClusterShell", "yaml", "pynvml"}
+ours = {"clusterrun", "msgspec", "click", "psutil", "ClusterShell", "yaml", "pynvml"}
 print([name for name in files if name.partition(".")[0] in ours])
 listing = os.open("/proc/self/fd", os.O_RDONLY)
 print(sorted(os.listdir(listing), key=int))

@@ -4,10 +4,10 @@ import subprocess
 import sys
 
 import pytest
+from clusterrun.domain.facts import Fact
+from clusterrun.sources.clusters.detection import DETECTION, Known
+from clusterrun.sources.other_launchers.nested_launches import NESTED_WARNING
 
-from launcher.domain.facts import Fact
-from launcher.sources.clusters.detection import DETECTION, Known
-from launcher.sources.nested import NESTED_WARNING
 from tests.captured import captured
 from tests.described import describe, mistake
 
@@ -26,11 +26,11 @@ def test_a_cluster_that_is_not_there_costs_nothing() -> None:
     """Not even an import."""
     program = """
 import sys
-from launcher.domain.facts import Fact
-from launcher.sources.clusters.cluster import Surroundings
-from launcher.sources.clusters.detection import detect
-from launcher.sources.process import ThisProcess
-from launcher.sources.typed import Typed
+from clusterrun.domain.facts import Fact
+from clusterrun.sources.clusters.cluster import Surroundings
+from clusterrun.sources.clusters.detection import detect
+from clusterrun.sources.this_process import ThisProcess
+from clusterrun.sources.typed_command import Typed
 process = ThisProcess(host="node7", cpus=8, python="python", run_id="x")
 detect(Fact("", "default"), Surroundings({"HOME": "/root"}, process, Typed({}, ())))
 print(*(name for name in sys.modules if "slurm" in name or "host_lists" in name))

@@ -7,8 +7,8 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import pytest
+from clusterrun.cli.run import run
 
-from launcher.cli.run import run
 from tests.captured import captured
 from tests.machine_trees import PciDevice, two_nodes, write_tree
 

@@ -1,17 +1,17 @@
 """Slurm's steps: the place of each task, from environments as Slurm 22.05 really made them."""
 
 import pytest
+from clusterrun.domain.facts import Fact
+from clusterrun.domain.job import TaskLayout
+from clusterrun.domain.ranks import GlobalRank, LocalRank, NodeRank
+from clusterrun.errors import UsageError
+from clusterrun.sources.clusters.cluster import Place, Surroundings
+from clusterrun.sources.clusters.slurm import SlurmStep, port_candidates
+from clusterrun.sources.this_process import ThisProcess
+from clusterrun.sources.typed_command import Typed
 from hypothesis import given
 from hypothesis import strategies as st
 
-from launcher.domain.facts import Fact
-from launcher.domain.job import TaskLayout
-from launcher.domain.ranks import GlobalRank, LocalRank, NodeRank
-from launcher.errors import UsageError
-from launcher.sources.clusters.cluster import Place, Surroundings
-from launcher.sources.clusters.slurm import SlurmStep, port_candidates
-from launcher.sources.process import ThisProcess
-from launcher.sources.typed import Typed
 from tests.captured import captured
 
 NOTHING: Fact[None] = Fact(None, "default")

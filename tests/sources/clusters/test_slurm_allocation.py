@@ -1,9 +1,9 @@
 """In an allocation without srun: alone where that is clear, refused where it would be a mistake."""
 
 import pytest
+from clusterrun.domain.facts import Fact
+from clusterrun.sources.this_process import ThisProcess
 
-from launcher.domain.facts import Fact
-from launcher.sources.process import ThisProcess
 from tests.captured import captured
 from tests.described import describe, mistake
 

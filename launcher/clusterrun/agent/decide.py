@@ -1,0 +1,119 @@
+"""The whole policy of supervision: what to do when something happens. Pure.
+
+The first failing worker ends the attempt: a polite signal to the others, their grace, SIGKILL, a
+sweep for what they left, their last words (``ladder``). Then the next attempt, or the end. What
+comes from elsewhere than the workers is in ``outside``.
+"""
+
+import signal
+
+from msgspec.structs import replace
+
+from clusterrun.agent.actions import Action, CollectOutput, Say, Suspend, TellFailing
+from clusterrun.agent.external_events import from_outside
+from clusterrun.agent.notices import about_fork_server, binding_differs, interrupted
+from clusterrun.agent.stack_requests import about_stacks
+from clusterrun.agent.state import Output, Phase, Running, State, with_ended
+from clusterrun.agent.stop_sequence import (
+    Decision,
+    conclude_if_silent,
+    deadline_passed,
+    stop,
+    sweep,
+    swept,
+)
+from clusterrun.domain.events import (
+    DeadlinePassed,
+    Event,
+    ForkServerReady,
+    OutputEnded,
+    StacksAsked,
+    StacksCollected,
+    StacksGathered,
+    Swept,
+    WorkerExited,
+    WorkerKilled,
+    WorkerNotStarted,
+    WorkersMove,
+    WorkersStill,
+    WorkerStarted,
+    WorkerStopped,
+)
+from clusterrun.domain.outcome import Ending, Exited, Interrupted, Killed, NotStarted
+from clusterrun.domain.ranks import LocalRank
+
+
+def decide(state: State, event: Event) -> Decision:
+    """Return what ``event`` makes of ``state``, and what is to be done about it."""
+    if state.phase is Phase.OVER:
+        return state, ()
+    decided, actions = _decide(state, event)
+    if state.phase is Phase.RUNNING and decided.phase is not Phase.RUNNING:
+        decided = replace(decided, stopped_at=event.at)
+    return decided, actions
+
+
+def _decide(state: State, event: Event) -> Decision:
+    match event:
+        case WorkerStarted():
+            return _started(state, event)
+        case WorkerNotStarted(local_rank, step, error, at):
+            return _ended(state, local_rank, NotStarted(step, error), at)
+        case WorkerExited(local_rank, code, at, since_failure):
+            return _ended(state, local_rank, Exited(code), at, since_failure)
+        case WorkerKilled(local_rank, number, at, since_failure, code):
+            ending = Exited(code) if code else Killed(number)
+            return _ended(state, local_rank, ending, at, since_failure)
+        case WorkerStopped():
+            # Only where it has the terminal: elsewhere a stopped worker is somebody's debugger.
+            return state, (Suspend(),) if state.rules.foreground else ()
+        case OutputEnded():
+            return _output_ended(state, event)
+        case ForkServerReady(printed, refused):
+            return state, tuple(map(Say, about_fork_server(printed, refused)))
+        case Swept(survivors):
+            return swept(state, survivors)
+        case DeadlinePassed():
+            return deadline_passed(state)
+        case WorkersStill() | WorkersMove() | StacksAsked() | StacksCollected() | StacksGathered():
+            return about_stacks(state, event)
+        case _:
+            return from_outside(state, event)
+
+
+def _output_ended(state: State, event: OutputEnded) -> Decision:
+    if event.local_rank not in state.ended:
+        # Too late: it belongs to the attempt before.
+        return state, ()
+    output = Output(event.tail, event.error_file)
+    return conclude_if_silent(replace(state, outputs={**state.outputs, event.local_rank: output}))
+
+
+def _started(state: State, event: WorkerStarted) -> Decision:
+    running = {**state.running, event.local_rank: Running(event.pid, event.at)}
+    state = replace(state, starting=state.starting - {event.local_rank}, running=running)
+    if not event.remark:
+        return state, ()
+    return state, (Say(binding_differs(event.local_rank, event.remark)),)
+
+
+def _ended(
+    state: State, local_rank: LocalRank, ending: Ending, at: float, since_failure: float = 0.0
+) -> Decision:
+    state = with_ended(state, local_rank, ending, at, since_failure)
+    collect = CollectOutput(local_rank)
+    if state.phase is Phase.RUNNING and not ending.succeeded:
+        if state.rules.foreground and ending == Killed(signal.SIGINT):
+            # Ctrl-C went from the terminal straight to the worker.
+            state = replace(state, disturbance=Interrupted(signal.SIGINT))
+            notice: tuple[Action, ...] = (Say(interrupted()),)
+        else:
+            notice = ()
+        # The others first: they need not wait for what we have to do here.
+        tell = (TellFailing(local_rank),) if state.rules.shared else ()
+        state, actions = stop(state, signal.SIGTERM)
+        return state, (*tell, collect, *notice, *actions)
+    if not state.alive and state.phase in {Phase.RUNNING, Phase.STOPPING, Phase.KILLING}:
+        state, actions = sweep(state)
+        return state, (collect, *actions)
+    return state, (collect,)

@@ -1,0 +1,275 @@
+"""What ends or disturbs a job other than its workers: signals, readers, other nodes. Pure."""
+
+import signal
+from typing import assert_never
+
+from msgspec.structs import replace
+
+from clusterrun.agent.actions import (
+    Action,
+    CollectOutput,
+    DeclineRestart,
+    ForwardSignal,
+    HushInterrupts,
+    LackStacks,
+    Restart,
+    Resume,
+    Say,
+    Suspend,
+    TellDisturbed,
+)
+from clusterrun.agent.notices import (
+    given_up_on,
+    not_handled,
+    not_restarting,
+    output_closed,
+    stopping,
+    stopping_for_others,
+    stopping_others,
+)
+from clusterrun.agent.stack_requests import wanted
+from clusterrun.agent.state import Phase, State, with_ended
+from clusterrun.agent.stop_sequence import (
+    Decision,
+    conclude_attempt,
+    kill,
+    may_restart,
+    stop,
+    sweep,
+)
+from clusterrun.domain.events import (
+    CoordinatorLost,
+    HelperLost,
+    OutputClosed,
+    RestartOrdered,
+    SignalNotHandled,
+    SignalReceived,
+    StopOrdered,
+    VerdictReached,
+)
+from clusterrun.domain.outcome import HelperFailed, Interrupted, Killed, NodeLost, OutputGone
+
+ENDING_SIGNALS = frozenset({signal.SIGTERM, signal.SIGINT, signal.SIGHUP})
+
+SECONDS_OF_ECHO = 1.0
+"""Within this time after a signal to end, another one counts as the same.
+
+Schedulers send one SIGTERM by two ways; wrappers pass on the SIGINT that the terminal sends to all.
+"""
+
+FromOutside = (
+    SignalReceived
+    | SignalNotHandled
+    | OutputClosed
+    | HelperLost
+    | StopOrdered
+    | VerdictReached
+    | RestartOrdered
+    | CoordinatorLost
+)
+
+
+def from_outside(state: State, event: FromOutside) -> Decision:
+    """Return what ``event``, which is not of our workers, makes of ``state``, and what to do."""
+    match event:
+        case SignalReceived():
+            return _signalled(state, event)
+        case SignalNotHandled(signal.SIGQUIT, local_ranks):
+            return state, (LackStacks(local_ranks),)
+        case SignalNotHandled(number, local_ranks):
+            return state, (Say(not_handled(number, local_ranks)),) if local_ranks else ()
+        case OutputClosed(at):
+            return _disturbed(state, OutputGone(), at, signal.SIGTERM, output_closed())
+        case HelperLost():
+            return _helper_lost(state, event)
+        case StopOrdered(_, attempt):
+            return _ordered_to_stop(state, event) if attempt == state.attempt else (state, ())
+        case VerdictReached():
+            return _judged(state, event)
+        case RestartOrdered():
+            return _ordered_to_restart(state, event)
+        case CoordinatorLost():
+            return _cut_off(state, event)
+        case _:
+            assert_never(event)
+
+
+def _signalled(state: State, event: SignalReceived) -> Decision:
+    number = event.number
+    if number in ENDING_SIGNALS:
+        return _told_to_end(state, event)
+    earlier = state.signals.get(number)
+    if earlier is not None and _is_the_same(earlier, event):
+        others = {other: sent for other, sent in state.signals.items() if other != number}
+        return replace(state, signals=others), ()
+    state = replace(state, signals={**state.signals, number: event})
+    match number:
+        case signal.SIGTSTP:
+            return state, (Suspend(),)
+        case signal.SIGCONT:
+            return state, (Resume(),)
+        case signal.SIGQUIT:
+            return wanted(state)
+        case _:
+            return state, (ForwardSignal(number),)
+
+
+def _is_the_same(one: SignalReceived, other: SignalReceived) -> bool:
+    """Tell whether one signal, sent to all processes of the job, has come to us by two ways."""
+    by_two_ways = one.to_fork_server != other.to_fork_server
+    return by_two_ways and abs(other.at - one.at) <= SECONDS_OF_ECHO
+
+
+def _told_to_end(state: State, event: SignalReceived) -> Decision:
+    number, at = event.number, event.at
+    reason = Interrupted(number)
+    if state.phase is Phase.RUNNING:
+        return _interrupted(state, event)
+    if state.phase is Phase.WAITING:
+        return _told_to_wait_no_longer(state, number, at)
+    insists = state.phase is Phase.STOPPING and _insists(state, number, at)
+    tell: tuple[Action, ...] = ()
+    if state.rules.shared and state.disturbance is None:
+        # What it means, when there has been a failure already, is for the coordinator to say.
+        told = () if state.alive or state.failed else (Say(stopping_others(number)),)
+        tell = (TellDisturbed(reason), *told)
+        state = replace(state, disturbance=reason, disturbed_at=at)
+    if may_restart(state):
+        # The attempt has failed, but it is the signal that keeps the next one from starting.
+        tell = (Say(not_restarting(number)),)
+        state = replace(state, disturbance=reason, disturbed_at=at)
+    elif _has_struck(state, number, at):
+        state = replace(state, disturbance=reason, disturbed_at=at)
+    state, actions = kill(state) if insists else (state, ())
+    return state, (*tell, *actions)
+
+
+def _told_to_wait_no_longer(state: State, number: int, at: float) -> Decision:
+    """End the job on the other nodes, too; whoever insists does not want to wait for that either."""
+    if isinstance(state.disturbance, Interrupted):
+        return conclude_attempt(state) if _insists(state, number, at) else (state, ())
+    reason = Interrupted(number)
+    state = replace(state, disturbance=reason, disturbed_at=at)
+    return state, (TellDisturbed(reason), Say(stopping_others(number)))
+
+
+def _interrupted(state: State, event: SignalReceived) -> Decision:
+    number = event.number
+    hush: tuple[Action, ...] = (HushInterrupts(),) if number == signal.SIGINT else ()
+    polite = signal.SIGINT if number == signal.SIGINT else signal.SIGTERM
+    notice = stopping(
+        number, len(state.alive), state.rules.grace, to_fork_server=event.to_fork_server
+    )
+    state, actions = _disturbed(state, Interrupted(number), event.at, polite, notice)
+    return state, (*hush, *actions)
+
+
+def _insists(state: State, number: int, at: float) -> bool:
+    """Tell a second request to end from the first one that has arrived twice."""
+    if isinstance(state.disturbance, Interrupted):
+        return at - state.disturbed_at > SECONDS_OF_ECHO
+    # A failure's grace is the workers' own: a scheduler's SIGTERM, which follows, has its own. But
+    # a person who presses Ctrl-C does not want to wait for it.
+    return number == signal.SIGINT
+
+
+def _has_struck(state: State, number: int, at: float) -> bool:
+    """Tell whether the same signal has just ended workers: somebody signals the whole job."""
+    failed = [end for end in state.ended.values() if not end.ending.succeeded]
+    struck = [
+        end for end in failed if end.ending == Killed(number) and at - end.at <= SECONDS_OF_ECHO
+    ]
+    return state.disturbance is None and struck != [] and struck == failed
+
+
+def _disturbed(
+    state: State, reason: Interrupted | OutputGone, at: float, polite: int, notice: str
+) -> Decision:
+    """End the job for a reason from outside, if there still is anything to end."""
+    if state.phase is not Phase.RUNNING:
+        return state, ()
+    state = replace(state, disturbance=reason, disturbed_at=at)
+    state, actions = stop(state, polite, spare_failing=False)
+    return state, (*_tell(state, reason), Say(notice), *actions)
+
+
+def _tell(state: State, reason: Interrupted | OutputGone | HelperFailed) -> tuple[Action, ...]:
+    return (TellDisturbed(reason),) if state.rules.shared else ()
+
+
+def _helper_lost(state: State, event: HelperLost) -> Decision:
+    reason = HelperFailed(event.name, event.how, event.signal)
+    # After a failure it is the loss that keeps the next attempt from starting; where all workers
+    # have succeeded, there is nothing left to lose.
+    matters = bool(state.alive) if not state.failed else may_restart(state)
+    state = replace(state, unfit=reason)
+    if state.disturbance is None and matters:
+        state = replace(state, disturbance=reason, disturbed_at=event.at)
+    tell = _tell(state, reason) if state.phase is Phase.RUNNING else ()
+    if event.name == "relay":
+        if state.phase is not Phase.RUNNING:
+            return state, ()
+        state, actions = stop(state, signal.SIGTERM)
+        return state, (*tell, *actions)
+    if state.phase in {Phase.COLLECTING, Phase.WAITING}:
+        return state, ()
+    # The kernel has killed the workers together with the fork server.
+    collect = tuple(CollectOutput(local_rank) for local_rank in sorted(state.alive))
+    state = replace(state, phase=Phase.STOPPING if state.alive else state.phase)
+    for local_rank in sorted(state.alive):
+        state = with_ended(state, local_rank, Killed(signal.SIGKILL), event.at)
+    state, actions = sweep(state)
+    return state, (*tell, *collect, *actions)
+
+
+def _ordered_to_stop(state: State, order: StopOrdered) -> Decision:
+    state = replace(state, ended_elsewhere=order.disturbance)
+    if state.phase is not Phase.RUNNING:
+        return state, ()
+    notice = Say(stopping_for_others(order.why, len(state.alive)))
+    state, actions = stop(state, signal.SIGTERM)
+    return state, (notice, *actions)
+
+
+def _judged(state: State, event: VerdictReached) -> Decision:
+    """Report what all nodes report; before we are done, it says that they have given us up."""
+    given_up = state.phase is not Phase.WAITING
+    state = replace(
+        state,
+        verdict=event.reason,
+        no_restart=event.no_restart,
+        cut_off=state.cut_off or given_up,
+    )
+    return _on_our_own(state, given_up_on())
+
+
+def _ordered_to_restart(state: State, event: RestartOrdered) -> Decision:
+    """Begin anew with all the others, or say at once why that can't be."""
+    if state.phase is not Phase.WAITING:
+        return state, ()
+    obstacle = state.disturbance or state.unfit
+    if obstacle is None:
+        return replace(state, phase=Phase.OVER, verdict=event.reason), (Restart(),)
+    return replace(state, attempt=state.attempt + 1, disturbance=obstacle), (DeclineRestart(),)
+
+
+def _cut_off(state: State, event: CoordinatorLost) -> Decision:
+    """End our own workers: a part of the job must not train on alone.
+
+    A node that is lost while the job ends for a reason from outside is lost to that: mpirun kills
+    node 0 one second after its SIGTERM.
+    """
+    lost = state.disturbance or state.ended_elsewhere or NodeLost(0, event.host, event.how)
+    state = replace(state, cut_off=True, disturbance=lost, disturbed_at=event.at)
+    return _on_our_own(state, f"node 0 ({event.host}) {event.how}")
+
+
+def _on_our_own(state: State, why: str) -> Decision:
+    """Come to an end without the other nodes."""
+    if state.phase is Phase.WAITING:
+        return conclude_attempt(state)
+    if state.phase is not Phase.RUNNING:
+        return state, ()
+    notice = Say(stopping_for_others(why, len(state.alive)))
+    state, actions = stop(state, signal.SIGTERM)
+    return state, (notice, *actions)

@@ -1,0 +1,117 @@
+"""The one place where the agent waits: for any source, or for a deadline."""
+
+import selectors
+from collections import deque
+from collections.abc import Callable, Iterable, Sequence
+
+from clusterrun.agent.ports import Clock, EventSource
+from clusterrun.domain.events import (
+    CoordinatorLost,
+    DeadlinePassed,
+    Event,
+    HelperLost,
+    OutputClosed,
+    SignalReceived,
+    StopOrdered,
+)
+
+NEVER = float("inf")
+
+ENDS_ANY_ATTEMPT = (SignalReceived, OutputClosed, HelperLost, CoordinatorLost)
+"""Events that are told once, and mean as much to the attempt that begins as to the one before."""
+
+
+class EventLoop:
+    """Turns ready sources and passed deadlines into events, one at a time, in order."""
+
+    def __init__(
+        self,
+        inbox: EventSource,
+        sources: Callable[[], Sequence[EventSource]],
+        clock: Clock,
+        after_waiting: Callable[[], None],
+    ) -> None:
+        """Take what tells and does all that there is to wait for.
+
+        Args:
+            inbox: tells of signals, first of all.
+            sources: gives the other sources that are there now.
+            clock: the time.
+            after_waiting: called at each wake.
+
+        """
+        self._inbox = inbox
+        self._sources = sources
+        self._clock = clock
+        self._after_waiting = after_waiting
+        self._selector = selectors.DefaultSelector()
+        self._deadline = NEVER
+        self._events: deque[Event] = deque()
+
+    def next_event(self) -> Event:
+        """Return the next event; wait for it if there is none."""
+        while not self._events:
+            now = self._clock.monotonic()
+            # Only now: what has been decided since the last look may have set another deadline.
+            if now >= self._deadline:
+                self._deadline = NEVER
+                return DeadlinePassed(now)
+            self._wait()
+        return self._events.popleft()
+
+    def add(self, events: Iterable[Event]) -> None:
+        """Queue events that were found out without waiting."""
+        self._events.extend(events)
+
+    def set_deadline(self, seconds: float) -> None:
+        """Have a ``DeadlinePassed`` in so many seconds, instead of the one set before."""
+        self._deadline = self._clock.monotonic() + seconds
+
+    def begin_attempt(self, attempt: int) -> None:
+        """Forget what concerns the attempt before only."""
+        self._deadline = NEVER
+        self._events = deque(event for event in self._events if _concerns(event, attempt))
+
+    def _wait(self) -> None:
+        sources = self._register()
+        ready = {key.fd: mask for key, mask in self._selector.select(self._seconds_left())}
+        now = self._clock.monotonic()
+        # Ready or not: where a whole job is signalled, select may return with a worker's end, and
+        # the byte of our own signal, which came before, be written on its way back.
+        self.add(self._inbox.events(now))
+        for source in sources:
+            mask = ready.get(source.fileno(), 0)
+            if mask & selectors.EVENT_WRITE:
+                source.flush()
+            if mask & selectors.EVENT_READ:
+                self.add(source.events(now))
+        self._after_waiting()
+
+    def _seconds_left(self) -> float | None:
+        if self._deadline == NEVER:
+            return None
+        return max(0.0, self._deadline - self._clock.monotonic())
+
+    def _register(self) -> list[EventSource]:
+        """Watch every source that still has something to say, for what it wants."""
+        sources = [source for source in self._sources() if not source.lost]
+        wanted = {source.fileno(): _mask(source) for source in (self._inbox, *sources)}
+        known = dict(self._selector.get_map())
+        for descriptor in known.keys() - wanted.keys():
+            self._selector.unregister(descriptor)
+        for descriptor, mask in wanted.items():
+            if descriptor not in known:
+                self._selector.register(descriptor, mask)
+            elif known[descriptor].events != mask:
+                self._selector.modify(descriptor, mask)
+        return sources
+
+
+def _concerns(event: Event, attempt: int) -> bool:
+    if isinstance(event, StopOrdered):
+        return event.attempt == attempt
+    return isinstance(event, ENDS_ANY_ATTEMPT)
+
+
+def _mask(source: EventSource) -> int:
+    return selectors.EVENT_READ | (selectors.EVENT_WRITE if source.wants_write else 0)

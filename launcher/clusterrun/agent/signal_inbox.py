@@ -1,0 +1,76 @@
+"""Signals to the agent, as events: a handler only writes a byte, the loop reads it."""
+
+import os
+import signal
+from collections.abc import Iterable
+from types import FrameType
+
+from clusterrun.domain.events import Event, SignalReceived
+
+FORWARDED = (
+    signal.SIGUSR1,
+    signal.SIGUSR2,
+    signal.SIGALRM,
+    signal.SIGVTALRM,
+    signal.SIGPROF,
+    signal.SIGIO,
+    signal.SIGPWR,
+    signal.SIGXCPU,
+    *range(signal.SIGRTMIN, signal.SIGRTMAX + 1),
+)
+"""Passed on to workers that handle them; none of them ends the job."""
+
+OUR_OWN = (
+    signal.SIGTERM,
+    signal.SIGINT,
+    signal.SIGHUP,
+    signal.SIGQUIT,
+    signal.SIGTSTP,
+    signal.SIGCONT,
+)
+
+
+class SignalInbox:
+    """An ``EventSource`` of all signals to this process.
+
+    Those ignored at the start stay so, SIGQUIT aside: a shell script's ``&`` ignores it for what it
+    would end, and here it ends nothing.
+    """
+
+    lost = False
+    wants_write = False
+
+    def __init__(self) -> None:
+        """Arm the handlers; from here on no signal of ``OUR_OWN`` or ``FORWARDED`` ends us."""
+        self.child_ended = False
+        self._inbox, wakeup = os.pipe2(os.O_CLOEXEC | os.O_NONBLOCK)
+        signal.set_wakeup_fd(wakeup, warn_on_full_buffer=False)
+        # Even if ignored so far: the kernel would reap our children, and not say how they ended.
+        signal.signal(signal.SIGCHLD, _only_wake)
+        for number in (*OUR_OWN, *FORWARDED):
+            # nohup and a shell's "&" ignore for us and for the workers.
+            if number == signal.SIGQUIT or signal.getsignal(number) is not signal.SIG_IGN:
+                signal.signal(number, _only_wake)
+
+    def fileno(self) -> int:
+        """Return the descriptor that becomes readable when a signal has come."""
+        return self._inbox
+
+    def flush(self) -> None:
+        """Do nothing: nothing is ever sent."""
+
+    def events(self, now: float) -> Iterable[Event]:
+        """Return a ``SignalReceived`` for each signal since; SIGCHLD only sets ``child_ended``."""
+        try:
+            numbers = os.read(self._inbox, 4096)
+        except BlockingIOError:
+            return
+        for number in numbers:
+            if number == signal.SIGCHLD:
+                self.child_ended = True
+            else:
+                yield SignalReceived(number, now)
+
+
+def _only_wake(_number: int, _frame: FrameType | None) -> None:
+    """Do nothing: the byte is written by Python itself, to the wakeup descriptor."""

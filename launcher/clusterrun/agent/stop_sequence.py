@@ -1,0 +1,115 @@
+"""The way down of an attempt: ask, grace, SIGKILL, sweep, last words, the end. Pure."""
+
+import signal
+from typing import assert_never
+
+from msgspec.structs import replace
+
+from clusterrun.agent.actions import (
+    Action,
+    Finish,
+    Restart,
+    Say,
+    SetDeadline,
+    SignalWorkers,
+    Sweep,
+    TellDone,
+)
+from clusterrun.agent.notices import killing
+from clusterrun.agent.state import Phase, State
+from clusterrun.domain.outcome import NotStarted
+
+Decision = tuple[State, tuple[Action, ...]]
+
+SECONDS_TO_DIE = 5.0
+"""From SIGKILL until a worker counts as one that can't be killed."""
+
+SECONDS_TO_SWEEP = 7.0
+"""For the fork server's answer to a sweep, which itself takes 5 s at most."""
+
+SECONDS_TO_COLLECT = 2.0
+"""For the last output once all processes are gone: a stopped terminal must not hold the end."""
+
+
+def stop(state: State, number: int, *, spare_failing: bool = True) -> Decision:
+    """Ask the workers that are left to end, and give them their grace.
+
+    One whose script has failed ends by itself, and its traceback may be the report: it gets no
+    signal before the grace is over, unless a user or scheduler sent the signal.
+    """
+    if not state.alive:
+        return sweep(state)
+    ask = SignalWorkers(state.alive, number, state.signal_group, spare_failing)
+    return replace(state, phase=Phase.STOPPING), (ask, SetDeadline(state.rules.grace))
+
+
+def kill(state: State) -> Decision:
+    """End by force the workers that are left."""
+    by_force = SignalWorkers(state.alive, signal.SIGKILL, group=True)
+    return replace(state, phase=Phase.KILLING), (by_force, SetDeadline(SECONDS_TO_DIE))
+
+
+def sweep(state: State) -> Decision:
+    """No worker is left: kill what they have left behind."""
+    return replace(state, phase=Phase.SWEEPING), (Sweep(), SetDeadline(SECONDS_TO_SWEEP))
+
+
+def deadline_passed(state: State) -> Decision:
+    """Go one step further down: what was given time has had it."""
+    match state.phase:
+        case Phase.STOPPING:
+            notice = Say(killing(len(state.alive), state.rules.grace))
+            state, actions = kill(state)
+            return state, (notice, *actions)
+        case Phase.KILLING:
+            return sweep(state)
+        case Phase.SWEEPING:
+            return swept(state, ())
+        case Phase.COLLECTING:
+            return done(state)
+        case Phase.RUNNING | Phase.WAITING | Phase.OVER:
+            return state, ()
+        case _:
+            assert_never(state.phase)
+
+
+def swept(state: State, survivors: tuple[str, ...]) -> Decision:
+    """Wait for the last output, now that no process is left but ``survivors``."""
+    if state.phase is not Phase.SWEEPING:
+        return state, ()
+    state = replace(state, phase=Phase.COLLECTING, survivors=survivors)
+    if state.silent:
+        return done(state)
+    return state, (SetDeadline(SECONDS_TO_COLLECT),)
+
+
+def conclude_if_silent(state: State) -> Decision:
+    """End the attempt if only output was missing, and all of it is here."""
+    if state.phase is Phase.COLLECTING and state.silent:
+        return done(state)
+    return state, ()
+
+
+def done(state: State) -> Decision:
+    """End the attempt here, or where there are other nodes, hear how it ended for all."""
+    if state.rules.shared and not state.cut_off:
+        return replace(state, phase=Phase.WAITING), (TellDone(),)
+    return conclude_attempt(state)
+
+
+def conclude_attempt(state: State) -> Decision:
+    """End the attempt: with the next one, or for good."""
+    state = replace(state, phase=Phase.OVER)
+    return state, (Restart() if may_restart(state) else Finish(),)
+
+
+def may_restart(state: State) -> bool:
+    """Tell whether the attempt's failure may be followed by another attempt that we begin alone."""
+    # A program that can't be executed can't be executed the next time either.
+    return (
+        not state.rules.shared
+        and state.rules.restarts.limit > state.attempt
+        and state.disturbance is None
+        and state.failed
+        and not any(isinstance(ended.ending, NotStarted) for ended in state.ended.values())
+    )

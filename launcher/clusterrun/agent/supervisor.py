@@ -1,0 +1,206 @@
+"""The agent: asks ``decide`` what to do about each event, and does it."""
+
+import signal
+from collections.abc import Callable
+from typing import assert_never
+
+from msgspec.structs import replace
+
+from clusterrun.agent.actions import (
+    AboutStacks,
+    Action,
+    AskForStacks,
+    CollectOutput,
+    CollectStacks,
+    DeclineRestart,
+    Finish,
+    ForwardSignal,
+    HushInterrupts,
+    LackStacks,
+    Restart,
+    Resume,
+    Say,
+    SetDeadline,
+    ShowStacks,
+    SignalWorkers,
+    Suspend,
+    Sweep,
+    TellDisturbed,
+    TellDone,
+    TellFailing,
+    TellStacks,
+    TellStill,
+)
+from clusterrun.agent.conclusion import conclude
+from clusterrun.agent.decide import decide
+from clusterrun.agent.loop import EventLoop
+from clusterrun.agent.ports import Attempts, Clock, EventSource, Peers, Workers
+from clusterrun.agent.signal_inbox import SignalInbox
+from clusterrun.agent.state import Phase, Rules, State
+from clusterrun.coordination.restart_policy import objection
+from clusterrun.domain.events import Event, WorkerExited, WorkerKilled
+from clusterrun.domain.outcome import Killed, Outcome, WorkerFailed
+from clusterrun.domain.plan import NodePlan
+from clusterrun.domain.ranks import LocalRank
+from clusterrun.domain.stacks import StackGroup
+
+Note = Callable[[State, State, float], None]
+"""Takes the policy's state before an event, that after it, and when that was."""
+
+
+def _unnoted(before: State, after: State, at: float) -> None:
+    """Do nothing: nobody has asked for a record."""
+
+
+class Supervisor:
+    """Runs attempts until the job is over."""
+
+    def __init__(
+        self,
+        attempts: Attempts,
+        workers: Workers,
+        peers: Peers,
+        inbox: SignalInbox,
+        clock: Clock,
+    ) -> None:
+        """Take what each attempt is, who runs it, the other nodes, our signals, and the time."""
+        self._attempts = attempts
+        self._workers = workers
+        self._peers = peers
+        self._inbox = inbox
+        self._clock = clock
+        self.note: Note = _unnoted
+        """Called for each event."""
+        self._epoch = clock.time() - clock.monotonic()
+        self._loop = EventLoop(inbox, self._sources, clock, self._reap)
+        self._evidence: dict[LocalRank, str] = {}
+
+    def run(self, rules: Rules) -> Outcome:
+        """Start the first attempt, supervise until the job is over, and return how it ended."""
+        attempt, previous = 0, None
+        while True:
+            outcome, again = self._run_attempt(self._attempts.plan(attempt), rules)
+            cause = outcome.reason.cause if isinstance(outcome.reason, WorkerFailed) else None
+            if not again:
+                return outcome
+            # Where there are other nodes, the coordinator has thought of that.
+            asked = cause if not rules.shared else None
+            no_restart = "" if asked is None else objection(rules.restarts, asked, previous)
+            if no_restart:
+                return replace(outcome, no_restart=no_restart)
+            self._attempts.failed(outcome)
+            attempt, previous = attempt + 1, cause
+
+    def _run_attempt(self, plan: NodePlan, rules: Rules) -> tuple[Outcome, bool]:
+        attempt, local_ranks = plan.world.attempt, (worker.local_rank for worker in plan.workers)
+        state = State(rules, attempt, plan.signal_group, frozenset(local_ranks))
+        self._loop.begin_attempt(attempt)
+        self._evidence.clear()
+        self._workers.start(plan)
+        while True:
+            event = self._loop.next_event()
+            before, (state, actions) = state, decide(state, event)
+            self.note(before, state, event.at)
+            self._note_evidence(event, state)
+            for action in actions:
+                if isinstance(action, Restart | Finish):
+                    return self._outcome(state, plan), isinstance(action, Restart)
+                self._perform(action, state, plan)
+
+    def _sources(self) -> list[EventSource]:
+        return [*self._workers.sources, *self._peers.sources]
+
+    def _reap(self) -> None:
+        if self._inbox.child_ended:
+            self._inbox.child_ended = False
+            self._workers.reap()
+
+    def _note_evidence(self, event: Event, state: State) -> None:
+        """Read the OOM killer's counters at each failure that may be a cause, or hide one."""
+        if not isinstance(event, WorkerExited | WorkerKilled):
+            return
+        ended = state.ended[event.local_rank]
+        by_none_of_us = not ended.stopped_by_us or (
+            ended.ending == Killed(signal.SIGKILL) and state.phase is Phase.STOPPING
+        )
+        if by_none_of_us and not ended.ending.succeeded:
+            self._evidence[event.local_rank] = self._attempts.out_of_memory()
+
+    def _outcome(self, state: State, plan: NodePlan) -> Outcome:
+        return conclude(state, plan, self._evidence, self._workers.logs(plan), self._epoch)
+
+    def _perform(self, action: Action, state: State, plan: NodePlan) -> None:
+        match action:
+            case SignalWorkers(local_ranks, number, group, spare_failing):
+                self._workers.signal(local_ranks, number, group=group, spare_failing=spare_failing)
+            case ForwardSignal(number):
+                self._workers.forward(number)
+            case CollectOutput(local_rank):
+                self._loop.add(self._workers.collect(local_rank, self._clock.monotonic()))
+            case Sweep():
+                self._loop.add(self._workers.sweep(self._clock.monotonic()))
+            case SetDeadline(seconds):
+                self._loop.set_deadline(seconds)
+            case HushInterrupts():
+                self._workers.interrupted()
+            case Suspend():
+                self._peers.tell_suspended(suspended=True)
+                self._workers.suspend()
+                self._peers.tell_suspended(suspended=False)
+            case Resume():
+                self._workers.resume()
+            case Say(text):
+                self._workers.say(f"clusterrun: {text}")
+            case TellFailing() | TellDisturbed() | TellDone() | DeclineRestart():
+                self._tell(action, state, plan)
+            case Restart() | Finish():
+                raise AssertionError("ends the attempt, in _run_attempt")
+            case _:
+                self._see_to_stacks(action, plan)
+
+    def _see_to_stacks(self, action: AboutStacks, plan: NodePlan) -> None:
+        match action:
+            case AskForStacks():
+                self._peers.ask_for_stacks()
+            case CollectStacks(number):
+                self._workers.collect_stacks(number)
+            case LackStacks(local_ranks):
+                self._workers.lack_stacks(local_ranks)
+            case TellStacks(number, groups):
+                self._peers.tell_stacks(number, [_by_rank(group, plan) for group in groups])
+            case TellStill(seconds):
+                self._peers.tell_still(seconds)
+            case ShowStacks(text):
+                self._workers.show_stacks(text)
+            case _:
+                assert_never(action)
+
+    def _tell(
+        self,
+        action: TellFailing | TellDisturbed | TellDone | DeclineRestart,
+        state: State,
+        plan: NodePlan,
+    ) -> None:
+        """Let the other nodes know."""
+        now = self._clock.monotonic()
+        match action:
+            case TellFailing(local_rank):
+                fates = self._outcome(state, plan).fates
+                fate = next(fate for fate in fates if fate.local_rank == local_rank)
+                self._peers.tell_failing(fate, now - state.ended[local_rank].failed_at)
+            case TellDisturbed(disturbance):
+                self._peers.tell_disturbed(disturbance)
+            case TellDone():
+                fates = self._outcome(state, plan).fates
+                self._peers.tell_done(fates, self._epoch + now, state.disturbance)
+            case DeclineRestart():
+                self._peers.tell_done((), self._epoch + now, state.disturbance)
+            case _:
+                assert_never(action)
+
+
+def _by_rank(group: StackGroup, plan: NodePlan) -> StackGroup:
+    """Return the stacks of workers by their global ranks."""
+    ranks = {worker.local_rank: worker.rank for worker in plan.workers}
+    known = (ranks[rank] for rank in map(LocalRank, group.ranks) if rank in ranks)
+    return replace(group, ranks=tuple(known))

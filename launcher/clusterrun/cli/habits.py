@@ -1,0 +1,57 @@
+"""What to say of an option that another launcher has."""
+
+from collections.abc import Iterator, Sequence
+from contextlib import suppress
+from pathlib import Path
+
+from clusterrun.cli.mistakes import behind_script
+from clusterrun.errors import UsageError
+from clusterrun.sources.options.suggestions import command
+from clusterrun.sources.other_launchers.foreign_options import STARTERS, Foreign, foreign_option
+
+_PAIRS = frozenset({"mca", "pmixmca", "prtemca", "genv"})
+"""Options of mpirun that take a name and a value as two words."""
+
+
+def of_another_launcher(words: Sequence[str]) -> UsageError | None:
+    """Return the error for the option with which ``words`` begin; None if no launcher has it."""
+    typed = words[0].partition("=")[0]
+    # A short option may have its value right behind it: -N2.
+    for spelled in (typed,) if typed.startswith("--") else (typed, typed[:2]):
+        if found := foreign_option(spelled.lstrip("-").replace("_", "-")):
+            return UsageError(_message(spelled, found), "\n".join(_hints(spelled, found, words)))
+    return None
+
+
+def _message(typed: str, foreign: Foreign) -> str:
+    have = "have" if len(foreign) > 1 else "has"
+    return f"there is no option {typed}; {' and '.join(foreign)} {have} one"
+
+
+def _hints(typed: str, foreign: Foreign, words: Sequence[str]) -> Iterator[str]:
+    yield from _instead(typed, foreign)
+    script = next((word for word in words[1:] if word.endswith(".py")), "")
+    if starters := [launcher for launcher in foreign if launcher in STARTERS]:
+        # What follows is its value, unless that is attached, or another flag or the script follows.
+        has_value = words[0] == typed and not "".join(words[1:2]).startswith(("-", script or "-"))
+        values = 2 if typed.lstrip("-") in _PAIRS else 1
+        line = command(
+            script or "train.py", before=(starters[-1], *words[: 1 + has_value * values])
+        )
+        yield f"an option of {' or '.join(starters)} stands before clusterrun:\n  {line}"
+    if script and _mentions(script, typed):
+        yield behind_script(script, typed)
+
+
+def _instead(typed: str, foreign: Foreign) -> Iterator[str]:
+    if len(set(foreign.values())) == 1:
+        yield next(iter(foreign.values()))
+        return
+    yield from (f"{launcher}'s {typed}: {instead}" for launcher, instead in foreign.items())
+
+
+def _mentions(script: str, typed: str) -> bool:
+    with suppress(OSError):
+        text = Path(script).read_text(encoding="utf-8", errors="replace")
+        return any(typed.replace("_", "-") in line.replace("_", "-") for line in text.splitlines())
+    return False

@@ -1,0 +1,79 @@
+"""What to say of a command line that cannot be split into flags, values and a script."""
+
+from collections.abc import Sequence
+
+from clusterrun.cli.spelling import FLAG_NAMES, full_name, is_flag, meanings
+from clusterrun.errors import UsageError
+from clusterrun.sources.options.option import Kind, Option, flag
+from clusterrun.sources.options.suggestions import closest, command
+from clusterrun.sources.options.table import OPTIONS
+from clusterrun.sources.settings import Flags
+
+
+def unknown_flag(name: str, argv: Sequence[str]) -> UsageError:
+    """Return the error for flag ``name``, normalised as click has it, in ``argv``."""
+    place = next((n for n, word in enumerate(argv) if _is_spelling(word, name)), 0)
+    typed = argv[place].partition("=")[0]
+    from clusterrun.cli.habits import of_another_launcher  # noqa: PLC0415 - only a mistake needs it
+
+    if foreign := of_another_launcher(argv[place:]):
+        return foreign
+    meant = meanings(name.removeprefix("--"))
+    if meant:
+        flags = " or ".join(f"--{known}" for known in meant)
+        return UsageError(f"{typed} could mean {flags}", "type one of them in full")
+    return UsageError(f"there is no option {typed}", _unknown_hint(typed, argv[place + 1 :]))
+
+
+def misused_flag(name: str) -> UsageError:
+    """Return the error for flag ``name`` that lacks a value, or has one that it does not take."""
+    option = next((row for row in OPTIONS if name in map(flag, row.names)), None)
+    if option is None or option.kind is Kind.FLAG:
+        return UsageError(f"{name} takes no value", f"type {name} alone")
+    return _needs_value(name, option)
+
+
+def expect_values(flags: Flags, argv: Sequence[str]) -> None:
+    """Return if no flag of the line ``argv`` has swallowed what stands behind its value's place.
+
+    Raises:
+        UsageError: one has taken another flag or the last blank, because its own value is missing.
+
+    """
+    # A shell makes a word of the blank in "\ " and ends the line there.
+    if len(argv) > 1 and argv[-1].isspace() and argv[-1] in flags.values():
+        from clusterrun.sources.programs.missing_scripts import BLANK_AFTER_BACKSLASH  # noqa: PLC0415 - rare
+
+        raise UsageError(f"{argv[-2]} needs a value, and has a blank", BLANK_AFTER_BACKSLASH)
+    for option in OPTIONS:
+        for name in option.names:
+            value = flags.get(name)
+            if isinstance(value, str) and is_flag(value):
+                raise _needs_value(flag(name), option, f", and {value} is an option")
+
+
+def behind_script(script: str, typed: str) -> str:
+    """Return the hint for an option of the script that was typed before it."""
+    return f"an option of {script} stands after it:\n  {command(script, typed)}"
+
+
+def _is_spelling(word: str, name: str) -> bool:
+    if name.startswith("--"):
+        head = word.partition("=")[0]
+        return head.startswith("--") and f"--{full_name(head[2:])}" == name
+    return word.startswith("-") and not word.startswith("--") and name[1:] in word
+
+
+def _unknown_hint(typed: str, rest: Sequence[str]) -> str:
+    nearest = closest(typed.lstrip("-").replace("_", "-"), FLAG_NAMES)
+    hints = [f"did you mean --{nearest}?"] if nearest else []
+    script = next((word for word in rest if word.endswith(".py")), "")
+    if script:
+        hints.append(behind_script(script, typed))
+    elif not nearest:
+        hints.append(f"an option of the script stands after it:\n  {command('train.py', typed)}")
+    return "\n".join(hints)
+
+
+def _needs_value(name: str, option: Option[object], but: str = "") -> UsageError:
+    return UsageError(f"{name} needs a value{but}", f"type {name} {option.metavar}")

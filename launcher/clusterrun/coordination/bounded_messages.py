@@ -1,0 +1,110 @@
+"""What a member says of its workers: all that a report needs, and nothing that may not travel."""
+
+from collections.abc import Sequence
+
+from msgspec.structs import replace
+
+from clusterrun.coordination.messages import (
+    AgedFate,
+    Disturbance,
+    Disturbed,
+    Done,
+    Failing,
+    Stacks,
+)
+from clusterrun.domain.bounds import as_line, as_name, as_seconds, as_text, as_wall_clock
+from clusterrun.domain.outcome import (
+    Ending,
+    Fate,
+    HelperFailed,
+    Interrupted,
+    NotStarted,
+    OutputGone,
+    Reason,
+)
+from clusterrun.domain.stacks import StackGroup
+from clusterrun.domain.tracebacks import plain_lines, with_beginning
+
+_SPACE = 1 << 17
+"""Characters for all tails and error files of one message; each may take four bytes."""
+
+_MOST_OF_ONE = 16 << 10
+"""Characters of one tail or error file: what a tail has at most, anyway."""
+
+
+def failing(attempt: int, fate: Fate, age: float) -> Failing:
+    """Return the message that a worker failed ``age`` seconds ago."""
+    return Failing(attempt, _fitted(fate, _MOST_OF_ONE), as_seconds(age))
+
+
+def disturbed(attempt: int, disturbance: Disturbance) -> Disturbed:
+    """Return the message that something other than a worker ends the job."""
+    return Disturbed(attempt, _fitted_disturbance(disturbance))
+
+
+def done(attempt: int, fates: Sequence[Fate], now: float, disturbance: Reason | None) -> Done:
+    """Return the message that all workers ended; ``now`` is the time by the clock of the fates."""
+    failures = sum(not fate.ending.succeeded for fate in fates)
+    most = min(_MOST_OF_ONE, _SPACE // max(1, 2 * failures))
+    return Done(
+        attempt,
+        tuple(AgedFate(_fitted(fate, most), as_seconds(now - fate.clock)) for fate in fates),
+        _from_outside(disturbance),
+    )
+
+
+def stacks(attempt: int, number: int, groups: Sequence[StackGroup]) -> Stacks:
+    """Return the answer to the coordinator's question with this ``number``."""
+    return Stacks(
+        attempt, number, tuple(replace(group, text=as_text(group.text)) for group in groups)
+    )
+
+
+def _fitted(fate: Fate, most: int) -> Fate:
+    fate = replace(
+        fate,
+        host=as_name(fate.host),
+        ending=_fitted_ending(fate.ending),
+        clock=as_wall_clock(fate.clock),
+        ran_for=as_seconds(fate.ran_for),
+        log=as_line(fate.log),
+        out_of_memory=as_line(fate.out_of_memory),
+    )
+    if fate.ending.succeeded:
+        # Nobody asks for its last words.
+        return replace(fate, tail="", error="")
+    # Half a JSON text is none.
+    error = fate.error if len(fate.error) <= most else ""
+    return replace(fate, tail=as_text(_shortened_tail(fate.tail, most)), error=as_text(error))
+
+
+def _fitted_ending(ending: Ending) -> Ending:
+    if isinstance(ending, NotStarted):
+        return NotStarted(as_name(ending.step), as_line(ending.error))
+    return ending
+
+
+def _shortened_tail(tail: str, most: int) -> str:
+    """Return at most so many characters: the end, and how the traceback begins whose end it is."""
+    if len(tail) <= most:
+        return tail
+    half = tail[-most // 2 :].partition("\n")[2]
+    before, end = plain_lines(tail[: len(tail) - len(half)]), half.split("\n")
+    kept = with_beginning(before, end)
+    shortened = "\n".join(kept)
+    has_beginning = len(kept) > len(end) and len(shortened) <= most
+    return shortened if has_beginning else tail[-most:]
+
+
+def _from_outside(reason: Reason | None) -> Disturbance | None:
+    if isinstance(reason, Interrupted | OutputGone | HelperFailed):
+        return _fitted_disturbance(reason)
+    return None
+
+
+def _fitted_disturbance(disturbance: Disturbance) -> Disturbance:
+    if isinstance(disturbance, HelperFailed):
+        # What its interpreter printed last may be several lines.
+        how = as_line(" ".join(disturbance.how.split()))
+        return HelperFailed(as_line(disturbance.name), how, disturbance.signal)
+    return disturbance

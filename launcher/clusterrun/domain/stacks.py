@@ -1,0 +1,40 @@
+"""Python stacks of many ranks: those that are alike are told once."""
+
+from collections.abc import Iterable
+
+from msgspec import Struct
+
+from clusterrun.domain.bounds import Count, Text
+
+MOST_GROUPS = 20
+"""Different stacks that are told; each rank's own is in its log, where that keeps its stderr."""
+
+LONGEST = 8 << 10
+"""Characters of one stack."""
+
+
+class StackGroup(Struct, frozen=True):
+    """Ranks whose stacks are alike, or that have none for the same reason."""
+
+    ranks: tuple[Count, ...]
+    text: Text
+    """The stack; or why there is none."""
+    found: bool = True
+
+
+LEFT_OUT = "other stacks, left out here"
+
+
+def grouped(groups: Iterable[StackGroup], most: int = MOST_GROUPS) -> tuple[StackGroup, ...]:
+    """Return equal ones as one, the most common first, and those without a stack last."""
+    ranks: dict[tuple[bool, str], list[int]] = {}
+    for group in groups:
+        ranks.setdefault((group.found, group.text[:LONGEST]), []).extend(group.ranks)
+    ordered = sorted(
+        ranks.items(), key=lambda item: (not item[0][0], -len(item[1]), min(item[1], default=0))
+    )
+    merged = [StackGroup(tuple(sorted(who)), text, found) for (found, text), who in ordered if who]
+    if len(merged) <= most:
+        return tuple(merged)
+    rest = sorted(rank for group in merged[most:] for rank in group.ranks)
+    return (*merged[:most], StackGroup(tuple(rest), LEFT_OUT, found=False))

@@ -1,0 +1,32 @@
+"""The world of one attempt: which ranks this node has and where all meet."""
+
+from typing import Annotated
+
+from msgspec import Meta, Struct
+
+from clusterrun.domain.bounds import COUNTED, Count, Line, Name, Port, RunId, Size
+from clusterrun.domain.ranks import GlobalRank, NodeRank
+
+
+class World(Struct, frozen=True):
+    """What one node knows of the whole job for one attempt."""
+
+    run_id: Annotated[RunId, Meta(min_length=1)]
+    """Node 0's name for the job, the same on all nodes: TORCHELASTIC_RUN_ID."""
+    attempt: Count
+    """The n-th start of the whole group, from 0: TORCHELASTIC_RESTART_COUNT."""
+    node_rank: Annotated[NodeRank, COUNTED]
+    nodes: Size
+    first_rank: Annotated[GlobalRank, COUNTED]
+    """Global rank of this node's local rank 0: the sum of the workers of all nodes before."""
+    local_size: Size
+    size: Size
+    first_role_rank: Annotated[GlobalRank, COUNTED]
+    """As ``first_rank``, counted among the nodes of this node's role alone."""
+    role_size: Size
+    """Workers of this role on all nodes."""
+    master_addr: Line
+    master_port: Port | None
+    """None only in a dry run, where a free port would be chosen at the start."""
+    interface: Name = ""
+    """The network interface to tell libraries of; "" where they find it themselves."""

@@ -1,0 +1,1 @@
+"""Machines captured elsewhere: recorded, packed and read again."""

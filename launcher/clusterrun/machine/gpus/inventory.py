@@ -1,0 +1,74 @@
+"""All GPUs of a machine: those that this process may open by vendor, and those on the bus."""
+
+from collections.abc import Iterator
+from typing import Protocol
+
+from clusterrun.machine.gpus import pci
+from clusterrun.machine.gpus.devices import NOTHING, NVIDIA_SIGNS, Device, Listing
+from clusterrun.machine.tree import Tree
+
+_CLASSES_OF_GPUS_ALONE = (0x0302, 0x0380, 0x1200)
+"""What no management controller is: 3D controller, other display, processing accelerator."""
+
+
+class Vendor(Protocol):
+    """What the module of each vendor has."""
+
+    def list_gpus(self, tree: Tree) -> Listing:
+        """Return the GPUs that this process may open."""
+
+    def list_sites(self, tree: Tree) -> set[str]:
+        """Return the normalised addresses of all on the bus."""
+
+
+def list_gpus(tree: Tree) -> tuple[Listing, ...]:
+    """Return the GPUs of each vendor that has any; () where there is none (BINDING.md S1)."""
+    listings = tuple(
+        listing for vendor in _vendors(tree) if (listing := vendor.list_gpus(tree)).devices
+    )
+    unnamed = NOTHING if listings else _by_class(tree)
+    return (unnamed,) if unnamed.devices else listings
+
+
+def list_sites(tree: Tree, listings: tuple[Listing, ...]) -> tuple[str, ...]:
+    """Return the addresses of all GPUs on the bus in its order, hidden ones among them."""
+    ours = {device.bdf for listing in listings for device in listing.devices}
+    on_bus = {address for vendor in _vendors(tree) for address in vendor.list_sites(tree)}
+    return tuple(sorted((ours | on_bus) - {""}, key=pci.in_bus_order))
+
+
+def _vendors(tree: Tree) -> Iterator[Vendor]:
+    """Yield the vendors whose driver there is a sign of.
+
+    Those before others are taken where a machine has several and no variable says which is meant.
+    """
+    if any(map(tree.exists, NVIDIA_SIGNS)) or pci.has_driver(tree, "nvidia"):
+        from clusterrun.machine.gpus import nvidia  # noqa: PLC0415 - each only where its GPUs are
+
+        yield nvidia
+    if tree.exists("sys/class/kfd") or pci.has_driver(tree, "amdgpu"):
+        from clusterrun.machine.gpus import amd  # noqa: PLC0415
+
+        yield amd
+    if any(pci.has_driver(tree, driver) for driver in ("i915", "xe")):
+        from clusterrun.machine.gpus import intel  # noqa: PLC0415
+
+        yield intel
+    if pci.has_driver(tree, "devdrv_device_driver"):
+        from clusterrun.machine.gpus import ascend  # noqa: PLC0415
+
+        yield ascend
+
+
+def _by_class(tree: Tree) -> Listing:
+    # A kernel always tells the vendor; a captured tree without it has no drivers either.
+    if tree.is_live:
+        return NOTHING
+    found = [
+        address
+        for address, path in pci.device_directories(tree).items()
+        if not tree.exists(f"{path}/vendor")
+        and pci.device_class(tree, path) in _CLASSES_OF_GPUS_ALONE
+    ]
+    in_order = sorted(found, key=pci.in_bus_order)
+    return Listing("sysfs", tuple(Device("", index, bdf) for index, bdf in enumerate(in_order)))

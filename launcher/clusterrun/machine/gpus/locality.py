@@ -1,0 +1,160 @@
+"""Which NUMA node a GPU is local to, and what told it."""
+
+from collections.abc import Iterator, Mapping, Sequence
+from functools import cached_property
+from typing import TYPE_CHECKING, NamedTuple
+
+from clusterrun.domain.cpuset import CpuSet
+from clusterrun.domain.machine import NumaNode
+from clusterrun.machine.gpus import pci
+from clusterrun.machine.gpus.devices import Device
+from clusterrun.machine.processors import Processors
+from clusterrun.machine.tree import Tree
+
+if TYPE_CHECKING:
+    from clusterrun.machine.gpus.amd import Topology
+
+
+class Locality(NamedTuple):
+    """A node that has CPUs, or None, and what told it."""
+
+    node: int | None
+    source: str
+
+
+UNKNOWN = Locality(None, "unknown")
+
+
+class _Answer(NamedTuple):
+    """What one source tells of a GPU's place."""
+
+    nodes: frozenset[int]
+    """Nodes that have CPUs; several where they are as near to it."""
+    source: str
+
+
+class Locator:
+    """Finds the node of a GPU by the first source that knows it (BINDING.md S3.2 to S3.8)."""
+
+    def __init__(self, tree: Tree, nodes: Sequence[NumaNode], processors: Processors) -> None:
+        """Take the machine's ``nodes`` and CPUs; GPUs are looked up in ``tree``."""
+        self._tree = tree
+        self._nodes: Mapping[int, NumaNode] = {node.id: node for node in nodes}
+        self._processors = processors
+        self._located: dict[Device, Locality] = {}
+
+    def locate(self, device: Device) -> Locality:
+        """Return the node of a GPU; each is looked up once."""
+        found = self._located.get(device)
+        if found is None:
+            found = self._located[device] = self._settled(self._answers(device))
+        return found
+
+    def locate_site(self, bdf: str) -> Locality:
+        """Return the node of a GPU of which no more is known than its normalised address."""
+        return self._settled(self._by_bus(bdf))
+
+    def _settled(self, answers: Iterator[_Answer]) -> Locality:
+        """Return the first answer's node; if it has several, the one that a later answer tells."""
+        first = next(answers, None)
+        if first is None:
+            return self._by_single_node() or UNKNOWN
+        nodes, source = first
+        for other in answers if len(nodes) > 1 else ():
+            if len(nodes & other.nodes) == 1:
+                return Locality(min(nodes & other.nodes), f"{source} by {other.source}")
+        return Locality(min(nodes), source)
+
+    def _answers(self, device: Device) -> Iterator[_Answer]:
+        # NVML has its own view of a machine, KFD one of every machine; ours may be a container.
+        yield from self._by_bus(device.bdf)
+        yield from self._by_nvml(device)
+        yield from self._by_kfd(device)
+
+    def _by_bus(self, bdf: str) -> Iterator[_Answer]:
+        directory = pci.directory_of(self._tree, bdf) if bdf else None
+        if directory is not None:
+            yield from self._by_number(directory, "sysfs numa_node")
+            yield from self._by_local_cpus(directory)
+            yield from self._by_ancestors(directory)
+
+    def _by_number(self, directory: str, source: str) -> Iterator[_Answer]:
+        # -1 is "not known", and a node that isn't online tells as little: never node 0 instead.
+        number = self._tree.integer(f"{directory}/numa_node")
+        if number is not None:
+            yield from self._at(number, source)
+
+    def _at(self, number: int, source: str) -> Iterator[_Answer]:
+        node = self._nodes.get(number)
+        if node is not None and node.cpus:
+            yield _Answer(frozenset({node.id}), source)
+        elif node is not None and (nearest := self._nearest_with_cpus(node)):
+            yield _Answer(nearest, f"{source} {node.id}, nearest with CPUs")
+
+    def _nearest_with_cpus(self, node: NumaNode) -> frozenset[int]:
+        """Return the nodes with CPUs that are nearest to one without; several may be as near."""
+        near = {
+            other.id: node.distances[other.id]
+            for other in self._nodes.values()
+            if other.cpus and other.id in node.distances
+        }
+        least = min(near.values(), default=0)
+        return frozenset(number for number, distance in near.items() if distance == least)
+
+    def _by_local_cpus(self, directory: str) -> Iterator[_Answer]:
+        for name, read in (
+            ("local_cpulist", self._tree.cpu_list),
+            ("local_cpus", self._tree.cpu_map),
+        ):
+            local = read(f"{directory}/{name}")
+            if local:
+                # Where the two differ the list is right, even if it tells nothing.
+                yield from self._around(local, f"sysfs {name}")
+                return
+
+    def _around(self, local: CpuSet, source: str) -> Iterator[_Answer]:
+        node = self._smallest_around(local)
+        if node is not None:
+            yield _Answer(frozenset({node.id}), source)
+
+    def _smallest_around(self, local: CpuSet) -> NumaNode | None:
+        # All CPUs of the machine is what the kernel says of a device whose place it doesn't know.
+        cpus = local & self._processors.online
+        if not cpus or cpus == self._processors.online:
+            return None
+        around = [node for node in self._nodes.values() if cpus <= node.cpus]
+        return min(around, key=lambda node: (len(node.cpus), node.id), default=None)
+
+    def _by_ancestors(self, directory: str) -> Iterator[_Answer]:
+        for parent in self._tree.parents(directory):
+            yield from self._by_number(parent, f"sysfs numa_node of {parent.rpartition('/')[2]}")
+
+    def _by_nvml(self, device: Device) -> Iterator[_Answer]:
+        yield from self._around(device.cpus, "NVML CPU affinity")
+        # More than one, as of a GPU with memory nodes of its own, tells nothing.
+        (number, *others) = sorted(device.nodes) or (-1,)
+        if not others:
+            yield from self._at(number, "NVML memory affinity")
+
+    def _by_kfd(self, device: Device) -> Iterator[_Answer]:
+        if device.kfd_node is None:
+            return
+        with_cpus = sorted(node.id for node in self._nodes.values() if node.cpus)
+        place = self._kfd.nearest_cpus(device.kfd_node)
+        # KFD has no ids of NUMA nodes, only their order; another number of them is another view.
+        if place is not None and self._kfd.count_with_cpus == len(with_cpus):
+            yield _Answer(frozenset({with_cpus[place]}), "KFD io_links")
+
+    @cached_property
+    def _kfd(self) -> "Topology":
+        from clusterrun.machine.gpus.amd import Topology  # noqa: PLC0415 - only where its GPUs are
+
+        return Topology(self._tree)
+
+    def _by_single_node(self) -> Locality | None:
+        allowed = self._processors.allowed
+        usable = [node for node in self._nodes.values() if node.cpus & allowed]
+        # CPUs that no node lists would be lost by binding to the one that there is.
+        if len(usable) == 1 and allowed <= usable[0].cpus:
+            return Locality(usable[0].id, "single node")
+        return None

@@ -1,0 +1,105 @@
+"""NVIDIA's GPUs: from NVML, else from the driver's directory in /proc, else from the PCI bus."""
+
+from collections.abc import Callable
+
+from clusterrun.machine.gpus import pci
+from clusterrun.machine.gpus.devices import NOTHING, NVIDIA_SIGNS, Device, Listing
+from clusterrun.machine.gpus.nvml import HUNG, NvmlGpu, ask_in_child, gpus_in
+from clusterrun.machine.tree import Tree, cpus_of
+
+VENDOR = "nvidia"
+
+_PROC = "proc/driver/nvidia"
+_SOURCE = "/proc/driver/nvidia"
+_CLASSES = (0x0300, 0x0302)
+
+
+def list_gpus(tree: Tree) -> Listing:
+    """Return the GPUs as the first source lists them that knows any (BINDING.md S1)."""
+    # NVML alone knows what the driver lets this container use.
+    answer = _nvml(tree)
+    devices = from_nvml(gpus_in(answer))
+    if devices:
+        return Listing("NVML", devices)
+    # The driver's own list, where NVML is missing, broken or hangs.
+    hung = answer == HUNG
+    devices = _by_proc(tree, Tree.may_use if hung else Tree.can_open)
+    if devices:
+        return Listing(f"{_SOURCE} (NVML does not answer)" if hung else _SOURCE, devices)
+    # What is left in a tree that was captured without /proc.
+    devices = _by_driver(tree)
+    return Listing("sysfs", devices) if devices else NOTHING
+
+
+def list_sites(tree: Tree) -> set[str]:
+    """Return the addresses of all GPUs that the driver has, of those too that we may not open."""
+    names = map(pci.normalised, tree.names(f"{_PROC}/gpus"))
+    driven = pci.addresses(pci.driven_by(tree, VENDOR, _CLASSES))
+    return {name for name in names if name} | set(driven)
+
+
+def _nvml(tree: Tree) -> str:
+    return tree.answer("nvml", ask_in_child) if any(map(tree.exists, NVIDIA_SIGNS)) else ""
+
+
+def from_nvml(gpus: tuple[NvmlGpu, ...]) -> tuple[Device, ...]:
+    """Return the whole GPUs in NVML's order, which numbers them, and after them their slices."""
+    number = {gpu.uuid: index for index, gpu in enumerate(_wholes(gpus))}
+    devices = [
+        Device(
+            VENDOR,
+            number[gpu.parent or gpu.uuid],
+            pci.normalised(gpu.address) or "",
+            gpu.uuid,
+            gpu.model,
+            gpu.parent,
+            gpu.legacy_name,
+            cpus_of(gpu.cpus),
+            cpus_of(gpu.nodes),
+        )
+        for gpu in gpus
+        # In an answer that was edited a slice may be of no GPU.
+        if (gpu.parent or gpu.uuid) in number
+    ]
+    return tuple(sorted(devices, key=lambda device: bool(device.parent)))
+
+
+def _wholes(gpus: tuple[NvmlGpu, ...]) -> list[NvmlGpu]:
+    return [gpu for gpu in gpus if not gpu.parent]
+
+
+def _by_proc(tree: Tree, may_open: Callable[[Tree, str], bool]) -> tuple[Device, ...]:
+    # Where NVML hangs, opening a GPU's file may hang too, and no signal would end that.
+    found = []
+    for name in tree.names(f"{_PROC}/gpus"):
+        facts = _information(tree.text(f"{_PROC}/gpus/{name}/information"))
+        bdf = pci.normalised(facts.get("Bus Location", "")) or pci.normalised(name)
+        minor = facts.get("Device Minor", "")
+        # A container sees all GPUs of its host here, but may open only its own.
+        if bdf and (not minor or not tree.exists("dev") or may_open(tree, f"dev/nvidia{minor}")):
+            found.append(Device(VENDOR, 0, bdf, facts.get("GPU UUID", ""), facts.get("Model", "")))
+    return _numbered(found)
+
+
+def _information(text: str) -> dict[str, str]:
+    lines = (line.partition(":") for line in text.splitlines())
+    return {name.strip(): value.strip() for name, _, value in lines}
+
+
+def _by_driver(tree: Tree) -> tuple[Device, ...]:
+    # Where the driver has its directory, that has said already that none may be opened; hwloc keeps
+    # it as an empty file.
+    if tree.names(_PROC) or tree.exists("dev"):
+        return ()
+    directories = pci.driven_by(tree, VENDOR, _CLASSES)
+    return _numbered(
+        [
+            Device(VENDOR, 0, bdf, model=pci.model_numbers(tree, directory))
+            for bdf, directory in zip(pci.addresses(directories), directories, strict=True)
+        ]
+    )
+
+
+def _numbered(devices: list[Device]) -> tuple[Device, ...]:
+    in_order = sorted(devices, key=lambda device: pci.in_bus_order(device.bdf))
+    return tuple(device._replace(number=number) for number, device in enumerate(in_order))

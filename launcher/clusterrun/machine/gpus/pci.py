@@ -1,0 +1,95 @@
+"""PCI addresses and devices in /sys/bus/pci."""
+
+import re
+from collections.abc import Collection, Iterable
+
+from clusterrun.machine.tree import Tree
+
+_ADDRESS = r"([0-9a-f]{4,8}):([0-9a-f]{2}):([0-9a-f]{2})\.([0-7])"
+_DEVICES = "sys/bus/pci/devices"
+_DRIVERS = "sys/bus/pci/drivers"
+
+
+def normalised(address: str) -> str | None:
+    """Return a PCI address in one form, ``0000:17:00.0``; None if it isn't one.
+
+    Addresses match by value: NVML writes eight digits of domain, /sys four or more.
+    """
+    found = re.fullmatch(_ADDRESS, address.strip().lower())
+    if not found:
+        return None
+    return address_of(*(int(part, 16) for part in found.groups()))
+
+
+def address_of(domain: int, bus: int, device: int, function: int) -> str:
+    """Return the normalised address with these parts."""
+    return f"{domain:04x}:{bus:02x}:{device:02x}.{function:x}"
+
+
+def in_bus_order(address: str) -> tuple[int, ...]:
+    """Return a key that sorts normalised addresses by value."""
+    return tuple(int(part, 16) for part in address.replace(".", ":").split(":"))
+
+
+def directory_of(tree: Tree, address: str) -> str | None:
+    """Return the directory of the device with the normalised ``address``; None if it has none."""
+    usual = f"{_DEVICES}/{address}"
+    # /sys writes addresses as we do, but for trees that were made by others.
+    return usual if tree.exists(usual) else device_directories(tree).get(address)
+
+
+def device_directories(tree: Tree) -> dict[str, str]:
+    """Return the directory of each PCI device, by normalised address."""
+    named = ((normalised(name), name) for name in tree.names(_DEVICES))
+    return {address: f"{_DEVICES}/{name}" for address, name in named if address}
+
+
+def has_driver(tree: Tree, driver: str) -> bool:
+    """Return whether the kernel has ``driver``."""
+    if tree.exists(_DRIVERS):
+        return tree.exists(f"{_DRIVERS}/{driver}")
+    return any(_taken_by(tree, driver))
+
+
+def driven_by(tree: Tree, driver: str, classes: Collection[int]) -> tuple[str, ...]:
+    """Return the directories of the devices of these ``classes`` that ``driver`` has taken.
+
+    A virtual function is a part of another device, and is left out.
+    """
+    return tuple(
+        directory
+        for directory in _taken_by(tree, driver)
+        if normalised(_name(directory))
+        and device_class(tree, directory) in classes
+        and not tree.exists(f"{directory}/physfn")
+    )
+
+
+def _taken_by(tree: Tree, driver: str) -> list[str]:
+    folder = f"{_DRIVERS}/{driver}"
+    if tree.exists(_DRIVERS):
+        return [f"{folder}/{name}" for name in tree.names(folder)]
+    # hwloc-gather-topology keeps devices without the folder of drivers that their links lead to.
+    devices = device_directories(tree).values()
+    return [device for device in devices if tree.real(f"{device}/driver") == folder]
+
+
+def addresses(directories: Iterable[str]) -> tuple[str, ...]:
+    """Return the normalised addresses of devices, in the order of their ``directories``."""
+    return tuple(normalised(_name(directory)) or "" for directory in directories)
+
+
+def device_class(tree: Tree, directory: str) -> int | None:
+    """Return class and subclass of a device: 0x0302 for a 3D controller; None if not told."""
+    number = tree.integer(f"{directory}/class")
+    return None if number is None else number >> 8
+
+
+def model_numbers(tree: Tree, directory: str) -> str:
+    """Return vendor and device id as lspci writes them, ``10de:20b0``; "" if not told."""
+    vendor, device = tree.integer(f"{directory}/vendor"), tree.integer(f"{directory}/device")
+    return "" if vendor is None or device is None else f"{vendor:04x}:{device:04x}"
+
+
+def _name(directory: str) -> str:
+    return directory.rpartition("/")[2]

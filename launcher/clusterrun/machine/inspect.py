@@ -1,0 +1,97 @@
+"""Everything that a plan needs to know of this node, read once."""
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+from msgspec import structs
+
+from clusterrun.domain.cpuset import CpuSet
+from clusterrun.domain.machine import Gpu, Machine, Site
+from clusterrun.machine.captures.machine_files import Files
+from clusterrun.machine.cgroup import cpu_quota
+from clusterrun.machine.gpus import inventory
+from clusterrun.machine.gpus.devices import Device, Listing
+from clusterrun.machine.gpus.locality import Locator
+from clusterrun.machine.gpus.visible import Visible, select_visible
+from clusterrun.machine.numa_nodes import read_nodes
+from clusterrun.machine.processors import read_processors
+from clusterrun.machine.tree import Tree
+
+_OTHER_ORDER = "not told: CUDA may number GPUs of several models otherwise"
+_ORDER_REMARK = (
+    "GPUs of several models on several NUMA nodes: CUDA numbers the fastest first, so nothing tells"
+    " which worker's GPU is where; set CUDA_DEVICE_ORDER=PCI_BUS_ID, or name the GPUs by UUID"
+)
+
+
+def inspect(
+    root: Path | Files, environ: Mapping[str, str], allowed: CpuSet | None, host: str
+) -> Machine:
+    """Return what the machine below ``root`` has; what it doesn't tell is left open, never guessed.
+
+    Args:
+        root: ``/``, or a captured machine with ``sys`` and ``proc``.
+        environ: the job's environment, for CUDA_VISIBLE_DEVICES.
+        allowed: the CPUs that this process may use; None: what the captured tree says, else all
+            that are online there.
+        host: this node's name.
+
+    """
+    tree = Tree(root)
+    processors = read_processors(tree, allowed)
+    nodes = read_nodes(tree, processors.online)
+    listings = inventory.list_gpus(tree)
+    locator = Locator(tree, nodes, processors)
+    ours = tuple(_placed(one, locator) for listing in listings for one in listing.devices)
+    known = {gpu.bdf: gpu.numa_node for gpu in ours}
+    visible = select_visible(listings, environ)
+    shown, remark = _shown(visible, listings, locator)
+    return Machine(
+        host=host,
+        allowed=processors.allowed,
+        nodes=nodes,
+        packages=processors.packages,
+        cores=processors.cores,
+        cores_known=processors.cores_known,
+        caches=processors.caches,
+        gpus=ours,
+        sites=tuple(
+            Site(bdf, known[bdf] if bdf in known else locator.locate_site(bdf).node)
+            for bdf in inventory.list_sites(tree, listings)
+        ),
+        visible=shown,
+        visible_origin=visible.origin,
+        visible_remark=remark,
+        cpu_quota=cpu_quota(tree),
+    )
+
+
+def _placed(device: Device, locator: Locator) -> Gpu:
+    node, source = locator.locate(device)
+    return Gpu(
+        device.number,
+        device.bdf,
+        device.uuid,
+        node,
+        source,
+        device.vendor,
+        device.model,
+        device.parent,
+    )
+
+
+def _shown(
+    visible: Visible, listings: Sequence[Listing], locator: Locator
+) -> tuple[tuple[Gpu, ...], str]:
+    """Return the visible GPUs and a remark; of a GPU that may be another it isn't known where."""
+    shown = tuple(_placed(device, locator) for device in visible.devices)
+    candidates = {
+        locator.locate(device).node
+        for listing in listings
+        for device in listing.devices
+        if device.vendor in {gpu.vendor for gpu in shown}
+    }
+    if visible.order_known or len(candidates) <= 1:
+        return shown, visible.remark
+    unplaced = (structs.replace(gpu, numa_node=None, locality=_OTHER_ORDER) for gpu in shown)
+    return tuple(unplaced), "; ".join(filter(None, (visible.remark, _ORDER_REMARK)))

@@ -1,0 +1,85 @@
+"""Readers of /sys/devices/system/node: the NUMA nodes."""
+
+from collections.abc import Mapping
+
+from clusterrun.domain.cpuset import CpuSet
+from clusterrun.domain.machine import NumaNode
+from clusterrun.machine.tree import Tree, cpus_of, number_of
+
+_NODES = "sys/devices/system/node"
+
+
+def read_nodes(tree: Tree, online: CpuSet) -> tuple[NumaNode, ...]:
+    """Return the NUMA nodes that are online, by id, with those of their CPUs that are ``online``.
+
+    Node ids are labels: they may be sparse, and ``possible`` may name nodes that do not exist.
+    No node at all is what a kernel without NUMA shows.
+    """
+    ids = _ids(tree)
+    memory = {number: _memory(tree, number) for number in ids}
+    with_memory = _with_memory(tree, memory)
+    return tuple(
+        NumaNode(
+            number,
+            CpuSet(_cpus(tree, number) & online),
+            _distances(tree, number, ids),
+            number in with_memory,
+            memory[number],
+        )
+        for number in ids
+    )
+
+
+def cpus_of_nodes(tree: Tree) -> CpuSet:
+    """Return the CPUs that the kernel lists for all nodes that are online."""
+    return CpuSet.union_of(_cpus(tree, number) for number in _ids(tree))
+
+
+def _ids(tree: Tree) -> tuple[int, ...]:
+    names = (name.removeprefix("node") for name in tree.names(_NODES) if name.startswith("node"))
+    present = {int(number) for number in names if number.isdecimal()}
+    # Node lists have the form of CPU lists.
+    listed = tree.cpu_list(f"{_NODES}/online")
+    return tuple(sorted(present & listed if listed else present))
+
+
+def _cpus(tree: Tree, number: int) -> CpuSet:
+    directory = f"{_NODES}/node{number}"
+    return tree.cpu_list(f"{directory}/cpulist") or tree.cpu_map(f"{directory}/cpumap")
+
+
+def _distances(tree: Tree, number: int, ids: tuple[int, ...]) -> dict[int, int]:
+    columns = [number_of(column) for column in tree.text(f"{_NODES}/node{number}/distance").split()]
+    known = [column for column in columns if column is not None]
+    # One column for each node that is online, by id; with another number they can't be told apart.
+    return dict(zip(ids, known, strict=True)) if len(ids) == len(columns) == len(known) else {}
+
+
+def _with_memory(tree: Tree, memory: Mapping[int, int | None]) -> frozenset[int]:
+    """Return the nodes that have memory which our cpuset lets us have."""
+    if len(memory) == 1:
+        # The only node has all there is.
+        return frozenset(memory)
+    allowed = _allowed_memory(tree) or CpuSet(memory)
+    listed = tree.cpu_list(f"{_NODES}/has_memory")
+    told = {number for number, size in memory.items() if size is not None}
+    others = listed - told if listed else allowed - told
+    return frozenset(number for number in allowed if memory.get(number) or number in others)
+
+
+def _allowed_memory(tree: Tree) -> CpuSet:
+    for line in tree.text("proc/self/status").splitlines():
+        name, _, value = line.partition(":")
+        if name == "Mems_allowed_list":
+            return cpus_of(value)
+    return CpuSet()
+
+
+def _memory(tree: Tree, number: int) -> int | None:
+    # The line reads: Node 0 MemTotal: 8386704 kB.
+    for line in tree.text(f"{_NODES}/node{number}/meminfo").splitlines():
+        words = line.split()
+        size = number_of(words[3]) if len(words) > 3 and words[2] == "MemTotal:" else None
+        if size is not None:
+            return size << 10
+    return None

@@ -1,0 +1,96 @@
+"""Evidence that the kernel's OOM killer struck: its counters, read before and after."""
+
+from pathlib import Path
+from typing import NamedTuple, Self
+
+from clusterrun.machine.cgroup import Hierarchy, hierarchy_of
+from clusterrun.machine.tree import Tree, number_of
+
+_NO_LIMIT = 2**60
+"""Version 1 writes "no limit" as the largest multiple of a page."""
+
+
+class GroupMemory(NamedTuple):
+    """One control group: how many processes the OOM killer ended in it, and what it may use."""
+
+    directory: str
+    """``/sys/fs/cgroup/memory/job``."""
+    kills: int
+    limit: int | None
+    """Bytes; None: no limit of its own."""
+
+
+class OomCounters(NamedTuple):
+    """What the kernel has counted so far."""
+
+    groups: tuple[GroupMemory, ...]
+    """Our own group first, then those around it.
+
+    Version 1 counts a kill in the victim's own group only, version 2 in those around it too.
+    """
+    machine_kills: int
+    """On the whole machine, since it started; 0 where the kernel doesn't count (before 4.13)."""
+
+    @classmethod
+    def read(cls, root: Path) -> Self:
+        """Return the counters of this process and machine; what can't be read is left out."""
+        tree = Tree(root)
+        hierarchy = hierarchy_of(tree, "memory")
+        groups = _groups(tree, hierarchy) if hierarchy else ()
+        return cls(groups, _counter(tree, "proc/vmstat", "oom_kill") or 0)
+
+
+def struck_between(before: OomCounters, after: OomCounters) -> str:
+    """Return one sentence of evidence that the OOM killer struck in between; "" if it did not."""
+    earlier = {group.directory: group.kills for group in before.groups}
+    for position, group in enumerate(after.groups):
+        kills = group.kills - earlier.get(group.directory, group.kills)
+        if kills > 0:
+            whose = "this cgroup" if position == 0 else "the cgroup around this one"
+            return f"{_ended(kills)} of {whose} ({_limit_of(after.groups[position:])})"
+    kills = after.machine_kills - before.machine_kills
+    return f"{_ended(kills)} on this machine, perhaps not of this job" if kills > 0 else ""
+
+
+def _groups(tree: Tree, hierarchy: Hierarchy) -> tuple[GroupMemory, ...]:
+    counters, maximum = (
+        ("memory.oom_control", "memory.limit_in_bytes")
+        if hierarchy.version == 1
+        else ("memory.events", "memory.max")
+    )
+    groups = []
+    for directory in hierarchy.groups:
+        kills = _counter(tree, f"{directory}/{counters}", "oom_kill")
+        if kills is not None:
+            limit = tree.integer(f"{directory}/{maximum}")
+            limited = limit is not None and limit < _NO_LIMIT
+            groups.append(GroupMemory(f"/{directory}", kills, limit if limited else None))
+    return tuple(groups)
+
+
+def _counter(tree: Tree, path: str, name: str) -> int | None:
+    for line in tree.text(path).splitlines():
+        key, _, value = line.partition(" ")
+        if key == name:
+            return number_of(value)
+    return None
+
+
+def _ended(kills: int) -> str:
+    return f"the kernel's OOM killer ended {kills} process{'' if kills == 1 else 'es'}"
+
+
+def _limit_of(groups: tuple[GroupMemory, ...]) -> str:
+    """Return the tightest limit of the group and those around it, with the group that sets it."""
+    limits = [(group.limit, group.directory) for group in groups if group.limit is not None]
+    if not limits:
+        return f"no limit, {groups[0].directory}"
+    limit, directory = min(limits)
+    return f"limit {_size(limit)}, {directory}"
+
+
+def _size(count: int) -> str:
+    for unit, name in ((2**30, "GiB"), (2**20, "MiB"), (2**10, "KiB")):
+        if count >= unit and count % unit == 0:
+            return f"{count // unit} {name}"
+    return f"{count} bytes"

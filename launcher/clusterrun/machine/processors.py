@@ -1,0 +1,131 @@
+"""Readers of /sys/devices/system/cpu: which CPUs there are, and which of them are one core."""
+
+from typing import NamedTuple
+
+from clusterrun.domain.cpuset import CpuSet
+from clusterrun.machine.numa_nodes import cpus_of_nodes
+from clusterrun.machine.tree import Tree, cpus_of
+
+_CPUS = "sys/devices/system/cpu"
+
+
+class Processors(NamedTuple):
+    """The logical CPUs of a machine, grouped as its ``domain.machine.Machine`` has them."""
+
+    online: CpuSet
+    allowed: CpuSet
+    cores: tuple[CpuSet, ...]
+    cores_known: bool
+    packages: tuple[CpuSet, ...]
+    caches: tuple[CpuSet, ...]
+
+
+def read_processors(tree: Tree, allowed: CpuSet | None) -> Processors:
+    """Read the CPUs; ``allowed`` is our affinity, None where a captured tree has to tell it."""
+    online = online_cpus(tree)
+    if allowed is None:
+        allowed = _captured_affinity(tree, online)
+    # The kernel cuts an affinity with the CPUs that run, whatever a container's /sys calls online.
+    online = CpuSet(online | allowed)
+    cores, known = _cores(tree, online)
+    packages, caches = _packages(tree, cores, online), _caches(tree, online)
+    return Processors(online, allowed, cores, known, packages, caches)
+
+
+def online_cpus(tree: Tree) -> CpuSet:
+    """Return the CPUs that run, those that a container does not show among them; none if unknown."""
+    listed = tree.cpu_list(f"{_CPUS}/online")
+    if listed:
+        return CpuSet(listed | _hidden(tree, listed))
+    numbers = (name.removeprefix("cpu") for name in tree.names(_CPUS) if name.startswith("cpu"))
+    return CpuSet(int(number) for number in numbers if number.isdecimal())
+
+
+def _hidden(tree: Tree, online: CpuSet) -> CpuSet:
+    """Return the CPUs that run though a container's /sys does not call them online.
+
+    Lxcfs (LXC, Proxmox) lists a container's own CPUs there, and leaves the lists of nodes alone.
+    Without the others, a node that other containers use too would seem to be all ours.
+    """
+    listed = CpuSet(cpus_of_nodes(tree) - online)
+    if not listed:
+        return listed
+    # Old kernels, and trees that were edited, list CPUs of a node that are offline or absent.
+    present = tree.cpu_list(f"{_CPUS}/present") or listed
+    there = listed & present - tree.cpu_list(f"{_CPUS}/offline")
+    return CpuSet(cpu for cpu in there if tree.text(f"{_CPUS}/cpu{cpu}/online") != "0")
+
+
+def _captured_affinity(tree: Tree, online: CpuSet) -> CpuSet:
+    for line in tree.text("proc/self/status").splitlines():
+        name, _, value = line.partition(":")
+        if name == "Cpus_allowed_list":
+            return CpuSet(cpus_of(value) & online) or online
+    # Where a container was captured, what it calls online is what it has.
+    return tree.cpu_list(f"{_CPUS}/online") or online
+
+
+def _cores(tree: Tree, online: CpuSet) -> tuple[tuple[CpuSet, ...], bool]:
+    """Return the CPUs of each core, and whether any CPU told of its core."""
+    cores = []
+    known = False
+    left = set(online)
+    for cpu in sorted(online):
+        if cpu in left:
+            siblings = _siblings(tree, cpu)
+            known = known or bool(siblings)
+            # Tables of virtual machines may overlap: a CPU belongs to the first core that names it.
+            core = CpuSet((siblings & left) | {cpu})
+            left -= core
+            cores.append(core)
+    return tuple(cores), known
+
+
+def _siblings(tree: Tree, cpu: int) -> CpuSet:
+    topology = f"{_CPUS}/cpu{cpu}/topology"
+    # thread_siblings_list is the name before Linux 5.3, and still there.
+    return (
+        tree.cpu_list(f"{topology}/thread_siblings_list")
+        or tree.cpu_list(f"{topology}/core_cpus_list")
+        or tree.cpu_map(f"{topology}/thread_siblings")
+    )
+
+
+def _packages(tree: Tree, cores: tuple[CpuSet, ...], online: CpuSet) -> tuple[CpuSet, ...]:
+    packages: dict[int, set[int]] = {}
+    left = set(online)
+    for core in cores:
+        first = min(core)
+        if first not in left:
+            continue
+        left -= core
+        number = tree.integer(f"{_CPUS}/cpu{first}/topology/physical_package_id")
+        # -1 is the kernel's word for "the firmware doesn't say".
+        if number is not None and number >= 0:
+            # One CPU tells of its whole package, so that not every core need be asked.
+            around = tree.cpu_list(f"{_CPUS}/cpu{first}/topology/core_siblings_list") & left
+            left -= around
+            packages.setdefault(number, set()).update(core, around)
+    return tuple(sorted((CpuSet(cpus) for cpus in packages.values()), key=min))
+
+
+def _caches(tree: Tree, online: CpuSet) -> tuple[CpuSet, ...]:
+    caches = []
+    left = set(online)
+    for cpu in sorted(online):
+        if cpu in left:
+            shared = CpuSet(_sharing_l3(tree, cpu) & left)
+            if shared:
+                left -= shared
+                caches.append(shared)
+    return tuple(caches)
+
+
+def _sharing_l3(tree: Tree, cpu: int) -> CpuSet:
+    """Return the CPUs that share the L3 cache of ``cpu``; none if it has none."""
+    # The number of an index is no level: s390 has the instructions of L2 at 3, and L3 at 4.
+    for name in tree.names(f"{_CPUS}/cpu{cpu}/cache"):
+        cache = f"{_CPUS}/cpu{cpu}/cache/{name}"
+        if tree.text(f"{cache}/level") == "3" and tree.text(f"{cache}/type") != "Instruction":
+            return tree.cpu_list(f"{cache}/shared_cpu_list")
+    return CpuSet()

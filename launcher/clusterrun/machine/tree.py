@@ -1,0 +1,134 @@
+"""A file-system root to read facts from: this machine's, or a tree captured on another one."""
+
+from collections.abc import Callable
+from pathlib import Path, PurePosixPath
+
+from clusterrun.domain.cpuset import CpuSet
+from clusterrun.machine.captures.folder import Folder
+from clusterrun.machine.captures.machine_files import Files
+
+_DIGITS = 20
+"""Of the largest number of 64 bits; Python refuses thousands of them by an error."""
+
+
+class Tree:
+    """Files below a root, in which a missing, unreadable or odd file is data and not an error.
+
+    All paths are relative to the root: ``sys/devices/system/cpu/online``. Whatever is asked of the
+    machine goes through here, or else a captured machine could not be replayed; each file and folder
+    is read once.
+    """
+
+    def __init__(self, files: Files | Path) -> None:
+        """Take the files, or a folder with them: ``/``, or one with a captured ``sys`` and ``proc``."""
+        self._files = Folder(files) if isinstance(files, Path) else files
+        # A machine may change while it is read: what was read once is not read otherwise again.
+        self._texts: dict[str, str] = {}
+        self._names: dict[str, tuple[str, ...]] = {}
+
+    @property
+    def is_live(self) -> bool:
+        """Whether this is the running machine and not a captured one."""
+        return self._files.is_live
+
+    def text(self, path: str) -> str:
+        """Return what the file says, without white space around it; "" if it can't be read."""
+        found = self._texts.get(path)
+        if found is None:
+            found = self._texts[path] = self._text(path)
+        return found
+
+    def _text(self, path: str) -> str:
+        try:
+            # Some kernels end their lists of nodes with a zero byte.
+            return self._files.read(path).decode(errors="replace").strip("\0 \t\r\n")
+        except OSError:
+            return ""
+
+    def integer(self, path: str) -> int | None:
+        """Return the number in the file, decimal or 0x; None if there is none."""
+        try:
+            return int(self.text(path), 0)
+        except ValueError:
+            return None
+
+    def cpu_list(self, path: str) -> CpuSet:
+        """Return the CPUs of a file in list form, "0-3,8"; none if it isn't there or isn't one."""
+        return cpus_of(self.text(path))
+
+    def cpu_map(self, path: str) -> CpuSet:
+        """Return the CPUs of a file in mask form, "000000ff,00000000"; none as in ``cpu_list``."""
+        try:
+            return _from_mask(self.text(path))
+        except ValueError:
+            return CpuSet()
+
+    def names(self, path: str) -> tuple[str, ...]:
+        """Return the sorted names in a directory; () if there is none."""
+        found = self._names.get(path)
+        if found is None:
+            found = self._names[path] = self._listed(path)
+        return found
+
+    def _listed(self, path: str) -> tuple[str, ...]:
+        try:
+            return tuple(sorted(self._files.names(path)))
+        except OSError:
+            return ()
+
+    def exists(self, path: str) -> bool:
+        """Return whether there is such a file or directory."""
+        return self._files.exists(path)
+
+    def can_open(self, path: str) -> bool:
+        """Return whether the file can be opened: a container's device rules show only then."""
+        return self._files.can_open(path)
+
+    def may_use(self, path: str) -> bool:
+        """Return whether the file's mode lets us read and write it, without opening it.
+
+        Opening the file of a GPU may wake it up, and makes us a user of it.
+        """
+        return self._files.may_use(path)
+
+    def real(self, path: str) -> str:
+        """Return ``path`` with every link in it followed; "" if one leads out of the root."""
+        try:
+            return self._files.real(path)
+        except OSError:
+            return ""
+
+    def parents(self, path: str) -> tuple[str, ...]:
+        """Return the directories around the real place of ``path``, innermost first."""
+        return tuple(str(parent) for parent in PurePosixPath(self.real(path)).parents)[:-1]
+
+    def answer(self, question: str, ask: Callable[[], str]) -> str:
+        """Return what ``ask`` answers on the running machine, and what it did when captured.
+
+        Args:
+            question: a word that names it, and the file of a capture that keeps the answer.
+            ask: what to do on the running machine; "" stands for no answer.
+
+        """
+        return self._files.answer(question, ask)
+
+
+def cpus_of(text: str) -> CpuSet:
+    """Return the CPUs of a list that the kernel wrote; none if it isn't one."""
+    try:
+        return CpuSet.parse(text)
+    except ValueError:
+        return CpuSet()
+
+
+def number_of(text: str) -> int | None:
+    """Return a number that the kernel wrote, none of which is below 0; None if it isn't one."""
+    return int(text) if text.isdecimal() and len(text) <= _DIGITS else None
+
+
+def _from_mask(text: str) -> CpuSet:
+    value = 0
+    for group in text.split(","):
+        # The kernel writes words of 32 bits, the highest first.
+        value = value << 32 | int(group, 16)
+    return CpuSet(bit for bit in range(value.bit_length()) if value >> bit & 1)

@@ -1,0 +1,1 @@
+"""Which GPUs and CPUs each worker of a node gets (BINDING.md), by pure functions."""

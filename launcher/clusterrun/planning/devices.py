@@ -1,0 +1,79 @@
+"""``--devices``: which of the visible GPUs the workers see, and in which order."""
+
+from collections.abc import Sequence
+
+from msgspec.structs import replace
+
+from clusterrun.domain.cpuset import runs
+from clusterrun.domain.facts import Fact
+from clusterrun.domain.machine import Gpu, Machine
+from clusterrun.errors import UsageError
+from clusterrun.planning.variables.gpu_variables import goes_by_id
+
+
+def with_devices(machine: Machine, chosen: Fact[tuple[str, ...]]) -> Machine:
+    """Return the machine of which only the chosen GPUs are visible; all that were if none is.
+
+    They go by the names that they had: of 4,5,6,7 one may choose 6,4. Intel's runtime keeps the
+    order of the bus.
+
+    Raises:
+        UsageError: one of them is not visible, or is named twice.
+
+    """
+    if not chosen.value:
+        return machine
+    gpus = [_named(machine, name, chosen.origin) for name in chosen.value]
+    for at, name in enumerate(chosen.value):
+        if gpus[at] in gpus[:at]:
+            raise UsageError(f"{chosen.origin}: {name} names a GPU twice", "give each GPU once")
+    if gpus[0].vendor == "intel":
+        gpus.sort(key=lambda gpu: gpu.index)
+    visible_remark = machine.visible_remark
+    if goes_by_id(machine, gpus):
+        # Named so, they are these, in whichever order the runtime would number them.
+        known = {gpu.uuid: gpu for gpu in machine.gpus}
+        gpus, visible_remark = [known.get(gpu.uuid, gpu) for gpu in gpus], ""
+    origin = f"{chosen.origin} {','.join(chosen.value)}"
+    return replace(
+        machine, visible=tuple(gpus), visible_origin=origin, visible_remark=visible_remark
+    )
+
+
+def _named(machine: Machine, name: str, origin: str) -> Gpu:
+    visible = machine.visible
+    if not visible:
+        raise UsageError(
+            f"{origin}: no GPU is visible ({why_none(machine)})",
+            f"leave {origin} out; GPUs that clusterrun does not find go by their own variable, as in\n"
+            "  --env CUDA_VISIBLE_DEVICES=0,1 --nproc-per-node 2",
+        )
+    ids = {gpu.uuid for gpu in visible}
+    # CUDA shows a whole GPU by its number, and finds its slices by their names.
+    slices = [gpu for gpu in machine.gpus if gpu.parent in ids - {""}]
+    choice = [*visible, *slices]
+    found = [gpu for gpu in choice if gpu.uuid == name] or [gpu for gpu in choice if _is(gpu, name)]
+    if len(found) == 1:
+        return found[0]
+    wrong = "is the beginning of several UUIDs" if found else "is not visible"
+    kind = "GPU " if name.isdecimal() else ""
+    raise UsageError(
+        f"{origin}: {kind}{name} {wrong}",
+        f"choose from {_names(choice)} ({machine.visible_origin})",
+    )
+
+
+def _is(gpu: Gpu, name: str) -> bool:
+    if name.isdecimal():
+        return not gpu.parent and gpu.index == int(name)
+    return gpu.uuid.lower().startswith(name.lower())
+
+
+def _names(gpus: Sequence[Gpu]) -> str:
+    numbers = runs(gpu.index for gpu in gpus if not gpu.parent)
+    return ",".join([*numbers, *(gpu.uuid for gpu in gpus if gpu.parent)])
+
+
+def why_none(machine: Machine) -> str:
+    """Return why no GPU is visible."""
+    return machine.visible_remark or machine.visible_origin or "neither a driver nor /sys shows one"

@@ -1,0 +1,134 @@
+"""The variables that choose GPUs, for all workers (``--devices``) or each (``--gpu-per-rank``)."""
+
+from collections.abc import Mapping, Sequence
+
+from clusterrun.domain.facts import Fact
+from clusterrun.domain.job import JobSpec
+from clusterrun.domain.machine import Gpu, Machine
+from clusterrun.errors import UsageError
+
+_VARIABLES = {
+    "amd": "HIP_VISIBLE_DEVICES",
+    "intel": "ZE_AFFINITY_MASK",
+    "huawei": "ASCEND_RT_VISIBLE_DEVICES",
+}
+"""By vendor; all others take NVIDIA's, as AMD's do too."""
+
+_COMMON = "CUDA_VISIBLE_DEVICES"
+
+NAMES = frozenset({_COMMON, *_VARIABLES.values()})
+
+
+def chosen_gpus_variables(
+    job: JobSpec, machine: Machine, before: Mapping[str, str]
+) -> dict[str, str]:
+    """Return what all workers get so that they see the GPUs of ``--devices``, if that is given.
+
+    Args:
+        job: says whether that is so.
+        machine: of which no other GPUs are visible.
+        before: the environment as the user made it.
+
+    Raises:
+        UsageError: the job's own variables choose others.
+
+    """
+    if not job.devices.value:
+        return {}
+    variables = _visible(machine, machine.visible, before)
+    other = next((name for name in variables if name in job.env), None)
+    if other is not None:
+        raise UsageError(
+            f"{job.devices.origin} and {other}={job.env[other].value} ({job.env[other].origin})"
+            " both choose the GPUs",
+            "leave one of them out",
+        )
+    return variables
+
+
+def own_gpus_variables(
+    job: JobSpec, machine: Machine, gpus: Sequence[Gpu], index: int, before: Mapping[str, str]
+) -> dict[str, str]:
+    """Return what a worker gets so that it sees its own GPUs alone; nothing where it may see all.
+
+    Args:
+        job: says whether that is wanted.
+        machine: whose GPUs they are.
+        gpus: the worker's own.
+        index: its local rank.
+        before: the environment as the user made it.
+
+    Raises:
+        UsageError: the worker has no GPU of its own.
+
+    """
+    asked = _asked(job)
+    if asked is None:
+        return {}
+    local_rank = {"LOCAL_RANK": "0"} if job.virtual_local_rank.value else {}
+    if gpus:
+        return {**_visible(machine, gpus, before), **local_rank}
+    if machine.visible or not job.virtual_local_rank.value:
+        count = len(machine.visible) or "no"
+        raise UsageError(
+            f"{asked.origin}: local rank {index} has no GPU of its own, as"
+            f" {count} GPU{' is' if count == 1 else 's are'} visible",
+            f"start no more workers than there are GPUs, or leave {asked.origin} out",
+        )
+    return {**_unseen(index, before), **local_rank}
+
+
+def _asked(job: JobSpec) -> Fact[bool] | None:
+    asked = (job.gpu_per_rank, job.virtual_local_rank)
+    return next((fact for fact in asked if fact.value), None)
+
+
+def _visible(machine: Machine, gpus: Sequence[Gpu], before: Mapping[str, str]) -> dict[str, str]:
+    variable = _VARIABLES.get(gpus[0].vendor, _COMMON)
+    if variable == _COMMON:
+        by_id = goes_by_id(machine, machine.visible)
+        return {variable: ",".join(gpu.uuid if by_id else str(gpu.index) for gpu in gpus)}
+    if variable != "HIP_VISIBLE_DEVICES":
+        return {variable: ",".join(str(gpu.index) for gpu in gpus)}
+    roots = before.get("ROCR_VISIBLE_DEVICES")
+    value = ",".join(str(_below(roots, gpu)) for gpu in gpus)
+    # HIP takes the other for an alias of its own: they must not differ.
+    return dict.fromkeys((variable, *({_COMMON} & before.keys())), value)
+
+
+def goes_by_id(machine: Machine, gpus: Sequence[Gpu]) -> bool:
+    """Return whether CUDA is to find these GPUs by their UUIDs, and not by their numbers."""
+    if gpus[0].vendor in _VARIABLES:
+        return False
+    # A slice has no number, and among several models the order depends on CUDA_DEVICE_ORDER.
+    models = {other.model for other in machine.gpus if other.vendor == gpus[0].vendor}
+    return (len(models) > 1 or any(gpu.parent for gpu in gpus)) and all(gpu.uuid for gpu in gpus)
+
+
+def _below(roots: str | None, gpu: Gpu) -> int:
+    """Return the number of a GPU among those that ROCR_VISIBLE_DEVICES leaves: HIP counts these."""
+    for position, entry in enumerate((roots or "").split(",")):
+        name = entry.strip().lower()
+        is_by_id = name.startswith("gpu-") and gpu.uuid.lower().startswith(name)
+        if is_by_id or name == str(gpu.index):
+            return position
+    return gpu.index
+
+
+def _unseen(index: int, before: Mapping[str, str]) -> dict[str, str]:
+    """Return what torchrun gives, which doesn't look whether there is a GPU.
+
+    Raises:
+        UsageError: the user's list is too short.
+
+    """
+    inherited = before.get(_COMMON)
+    if inherited is None:
+        return {_COMMON: str(index)}
+    entries = inherited.split(",")
+    if index >= len(entries) > 1:
+        raise UsageError(
+            f"{_COMMON}={inherited} has no entry for local rank {index}",
+            f"start no more than {len(entries)} workers",
+        )
+    return {_COMMON: entries[index].strip()} if index < len(entries) else {}

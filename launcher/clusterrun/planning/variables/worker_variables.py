@@ -1,0 +1,139 @@
+"""The variables of torchrun's contract (CONTRACT.md 3.3), and who may set them."""
+
+from collections.abc import Collection, Mapping
+from types import MappingProxyType
+
+from clusterrun.domain.job import JobSpec, TaskLayout
+from clusterrun.domain.ranks import LocalRank
+from clusterrun.domain.world import World
+from clusterrun.errors import UsageError
+from clusterrun.planning.variables.colours import colour_variables
+
+_SIGNALS = "TORCHELASTIC_SIGNALS_TO_HANDLE"
+INTERFACE_VARIABLES = ("GLOO_SOCKET_IFNAME", "NCCL_SOCKET_IFNAME", "TP_SOCKET_IFNAME")
+"""Where gloo, NCCL and TensorPipe are told which interface leads to the other nodes."""
+
+_PER_WORKER = "clusterrun gives each worker its own"
+_FIXED = "clusterrun's workers need its own value"
+
+_OWNED: Mapping[str, str] = MappingProxyType(
+    {
+        "RANK": _PER_WORKER,
+        "LOCAL_RANK": _PER_WORKER,
+        "ROLE_RANK": _PER_WORKER,
+        "TORCHELASTIC_ERROR_FILE": _PER_WORKER,
+        "GROUP_RANK": _FIXED,
+        "NODE_RANK": _FIXED,
+        "ROLE_NAME": "use --role",
+        "TORCHELASTIC_RESTART_COUNT": _FIXED,
+        "TORCHELASTIC_USE_AGENT_STORE": _FIXED,
+        "WORLD_SIZE": "use --nproc-per-node and --nnodes",
+        "ROLE_WORLD_SIZE": "use --nproc-per-node and --nnodes",
+        "LOCAL_WORLD_SIZE": "use --nproc-per-node",
+        "GROUP_WORLD_SIZE": "use --nnodes",
+        "MASTER_ADDR": "use --master-addr",
+        "MASTER_PORT": "use --master-port",
+        "TORCHELASTIC_RUN_ID": "use --run-id",
+        "TORCHELASTIC_MAX_RESTARTS": "use --max-restarts",
+    }
+)
+"""What only clusterrun can set, and what to do instead."""
+
+
+def environment_before(
+    job: JobSpec, environ: Mapping[str, str], unset: Collection[str]
+) -> dict[str, str]:
+    """Return the job's environment as its user made it: inherited, then the job's own ``env``.
+
+    This is where CUDA_VISIBLE_DEVICES, OMP_NUM_THREADS and the like are to be looked up.
+    """
+    inherited = {name: value for name, value in environ.items() if name not in unset}
+    return inherited | {name: fact.value for name, fact in job.env.items()}
+
+
+def check_env(job: JobSpec) -> None:
+    """Refuse variables that would break the ranks.
+
+    Raises:
+        UsageError: the job's ``env`` sets a variable that clusterrun has to set.
+
+    """
+    for name, fact in job.env.items():
+        if name in _OWNED:
+            raise UsageError(f"{name}={fact.value} ({fact.origin}) can't be set", _OWNED[name])
+
+
+def job_variables(
+    job: JobSpec, before: Mapping[str, str], threads: int, world: World, workers: int
+) -> dict[str, str]:
+    """Return what clusterrun sets for the whole job, the same in every attempt.
+
+    Args:
+        job: the job, whose own ``env`` is part of it.
+        before: the environment as the user made it; what is in there stays.
+        threads: OMP_NUM_THREADS, unless it is torchrun's.
+        world: what all nodes call this job, and how they reach each other.
+        workers: how many print to our output.
+
+    """
+    suggested = {
+        **_threads(job, threads, world),
+        "TORCH_NCCL_ASYNC_ERROR_HANDLING": "1",
+        _SIGNALS: job.signals_to_handle.value,
+        **(dict.fromkeys(INTERFACE_VARIABLES, world.interface) if world.interface else {}),
+        **colour_variables(job, workers, before),
+    }
+    asked = {_SIGNALS} if job.signals_to_handle.origin != "default" else set()
+    return {
+        **{name: value for name, value in suggested.items() if name not in before or name in asked},
+        **{name: fact.value for name, fact in job.env.items()},
+        "ROLE_NAME": job.role.value,
+        "TORCHELASTIC_RUN_ID": world.run_id,
+        "TORCHELASTIC_MAX_RESTARTS": str(job.max_restarts.value),
+        # True would make rank 0 wait for a store that nobody serves.
+        "TORCHELASTIC_USE_AGENT_STORE": "False",
+    }
+
+
+def _threads(job: JobSpec, threads: int, world: World) -> dict[str, str]:
+    if not job.as_torchrun.value:
+        return {"OMP_NUM_THREADS": str(threads)}
+    # torchrun leaves a single worker alone (torch/distributed/run.py of 2.13).
+    return {"OMP_NUM_THREADS": "1"} if world.local_size > 1 else {}
+
+
+def worker_variables(
+    world: World, local_rank: LocalRank, error_files: str | None
+) -> dict[str, str]:
+    """Return what one worker gets in one attempt; MASTER_PORT only once it is known."""
+    rank = world.first_rank + local_rank
+    variables = {
+        "RANK": str(rank),
+        "LOCAL_RANK": str(local_rank),
+        "ROLE_RANK": str(world.first_role_rank + local_rank),
+        "GROUP_RANK": str(world.node_rank),
+        "NODE_RANK": str(world.node_rank),
+        "WORLD_SIZE": str(world.size),
+        "LOCAL_WORLD_SIZE": str(world.local_size),
+        "ROLE_WORLD_SIZE": str(world.role_size),
+        "GROUP_WORLD_SIZE": str(world.nodes),
+        "MASTER_ADDR": world.master_addr,
+        "TORCHELASTIC_RESTART_COUNT": str(world.attempt),
+    }
+    if world.master_port is not None:
+        variables["MASTER_PORT"] = str(world.master_port)
+    if error_files is not None:
+        path = f"{error_files}/attempt-{world.attempt}/rank-{rank}/error.json"
+        variables["TORCHELASTIC_ERROR_FILE"] = path
+    return variables
+
+
+def task_variables(tasks: TaskLayout, local_rank: LocalRank) -> dict[str, str]:
+    """Return what the worker of a task gets instead: its place among the other tasks of its node."""
+    return {
+        "LOCAL_RANK": str(local_rank),
+        "LOCAL_WORLD_SIZE": str(tasks.local_size),
+        "GROUP_RANK": str(tasks.node_rank),
+        "NODE_RANK": str(tasks.node_rank),
+        "GROUP_WORLD_SIZE": str(tasks.nodes),
+    }

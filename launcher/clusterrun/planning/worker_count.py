@@ -1,0 +1,154 @@
+"""How many workers this node gets."""
+
+from typing import assert_never
+
+from clusterrun.domain.job import JobSpec, WorkerCount
+from clusterrun.domain.machine import Gpu, Machine
+from clusterrun.errors import UsageError
+from clusterrun.planning.devices import why_none, with_devices
+
+MOST_WORKERS = 10_000
+"""More than any machine has GPUs or CPUs for: a typing error, or a number of something else."""
+
+
+def local_size(job: JobSpec, machine: Machine) -> int:
+    """Return the number of workers on this node.
+
+    Raises:
+        UsageError: workers are wanted per GPU, and none is visible; or there are too few GPUs for
+            as many as each worker is to have, or too many workers at all; or this process is to
+            become its one worker, and would have several; or its ranks are clear for one worker
+            only.
+
+    """
+    machine = part_of(job, machine)
+    workers = _wanted(job, machine)
+    if workers > MOST_WORKERS:
+        raise UsageError(
+            f"nproc_per_node is {job.nproc_per_node}: a node starts {MOST_WORKERS} workers at most",
+            "give as many as there are GPUs, or CPUs",
+        )
+    _expect_gpus(job, machine, workers)
+    if job.unclear.value and workers != 1:
+        raise UsageError(
+            f"{job.node_rank.origin} is {job.node_rank.value} and {job.nnodes.origin}"
+            f" {job.nnodes.value}, which may count nodes or processes, and there would be {workers}"
+            f" workers here (nproc_per_node: {job.nproc_per_node.origin})",
+            job.unclear.value,
+        )
+    if job.program.value.is_standard_input and workers != 1:
+        raise UsageError(
+            "the script is on standard input (-), which one worker can read, and there would be"
+            f" {workers} (nproc_per_node: {job.nproc_per_node.origin})",
+            "save it to a file and give that, or type --nproc-per-node 1",
+        )
+    if job.exec.value and workers != 1:
+        raise UsageError(
+            f"{job.exec.origin}: one process can't become {workers} workers"
+            f" (nproc_per_node: {job.nproc_per_node.origin})",
+            "give --nproc-per-node 1, or have one task for each worker:\n"
+            f"  srun --ntasks-per-node={workers} clusterrun {job.exec.origin} ...",
+        )
+    return workers
+
+
+def count_shown(job: JobSpec, machine: Machine) -> int:
+    """Return how many of the visible GPUs a process can use.
+
+    A process to which CUDA shows a MIG slice sees no other slice, and no other GPU. Where each worker
+    sees its own alone, all of them can be used.
+    """
+    visible = machine.visible
+    if job.gpu_per_rank.value or job.virtual_local_rank.value or not split_gpus(machine):
+        return len(visible)
+    return 1
+
+
+def split_gpus(machine: Machine) -> tuple[Gpu, ...]:
+    """Return those of the visible GPUs that are MIG slices, or are split into some."""
+    parents = {gpu.parent for gpu in machine.gpus} - {""}
+    return tuple(gpu for gpu in machine.visible if gpu.parent or gpu.uuid in parents)
+
+
+def part_of(job: JobSpec, machine: Machine) -> Machine:
+    """Return the part of ``machine`` that is the job's, by --devices and the platform; mostly all.
+
+    Raises:
+        UsageError: a GPU that --devices names is not visible.
+
+    """
+    machine = with_devices(machine, job.devices)
+    if job.numa_node.value is None:
+        return machine
+    from clusterrun.planning.binding.assigned_node import assigned_part  # noqa: PLC0415 - few jobs have a part
+
+    return assigned_part(job, machine)
+
+
+def _wanted(job: JobSpec, machine: Machine) -> int:
+    wanted = job.nproc_per_node.value
+    visible = count_shown(job, machine)
+    if visible:
+        # At least one, for whom there are too few, then.
+        visible = max(1, visible // (job.gpus_per_worker.value or 1))
+    match wanted:
+        case int():
+            return wanted
+        case WorkerCount.PER_GPU:
+            return visible or 1
+        case WorkerCount.AUTO:
+            return visible or len(machine.allowed)
+        case WorkerCount.GPU:
+            return visible or _no_gpu(job, machine)
+        case WorkerCount.CPU:
+            return len(machine.allowed)
+        case _:
+            assert_never(wanted)
+
+
+def _expect_gpus(job: JobSpec, machine: Machine, workers: int) -> None:
+    each, visible = job.gpus_per_worker, len(machine.visible)
+    if each.value is None:
+        _expect_gpu_each(job, machine, workers)
+    if not each.value:
+        return
+    if each.value > 1 and split_gpus(machine):
+        raise UsageError(
+            f"gpus_per_worker is {each}, but CUDA shows a process one MIG slice, and no other GPU",
+            "give each worker one: leave it out, and give --virtual-local-rank",
+        )
+    if workers * each.value <= visible:
+        return
+    needed = "1 worker needs" if workers == 1 else f"{workers} workers need"
+    there = "1 is" if visible == 1 else f"{visible or 'none'} {'are' if visible else 'is'}"
+    raise UsageError(
+        f"gpus_per_worker is {each}: {needed} {workers * each.value} GPUs, but {there} visible",
+        "give fewer workers (--nproc-per-node), or fewer GPUs to each (--gpus-per-worker)",
+    )
+
+
+def _expect_gpu_each(job: JobSpec, machine: Machine, workers: int) -> None:
+    """Refuse more workers than GPUs, if their number was set; a job may also run without GPUs."""
+    shown = count_shown(job, machine)
+    if not shown or workers <= shown or not isinstance(job.nproc_per_node.value, int):
+        return
+    asked = f"nproc_per_node is {job.nproc_per_node}"
+    shared = "or, if workers share GPUs or use none, add --gpus-per-worker 0"
+    if shown < len(machine.visible):
+        raise UsageError(
+            f"{asked}, but CUDA shows a process one MIG slice, and no other GPU",
+            f"give each worker its own: add --virtual-local-rank\n{shared}",
+        )
+    are = "GPU is" if shown == 1 else "GPUs are"
+    raise UsageError(
+        f"{asked}, but {shown} {are} visible ({machine.visible_origin})",
+        f"give --nproc-per-node {shown}\n{shared}",
+    )
+
+
+def _no_gpu(job: JobSpec, machine: Machine) -> int:
+    raise UsageError(
+        f"nproc_per_node is gpu ({job.nproc_per_node.origin}), but no GPU is visible"
+        f" ({why_none(machine)})",
+        "give a number, as in --nproc-per-node 2, or --nproc-per-node cpu",
+    )

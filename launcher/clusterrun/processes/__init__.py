@@ -1,0 +1,1 @@
+"""What every process of the launcher does with its descriptors and its children."""

@@ -1,0 +1,68 @@
+"""The world before anybody has joined: for a dry run, and for a worker that nobody looks after."""
+
+from msgspec.structs import replace
+
+from clusterrun.domain.endpoint import Endpoint
+from clusterrun.domain.facts import Fact
+from clusterrun.domain.job import JobSpec
+from clusterrun.domain.ranks import GlobalRank, NodeRank
+from clusterrun.domain.world import World
+from clusterrun.rendezvous.ports.held_port import hold_free_port, hold_port
+
+LOOPBACK = "127.0.0.1"
+"""MASTER_ADDR where nobody else must reach it."""
+
+
+def assumed_world(job: JobSpec, workers: int) -> World:
+    """Return the world where every node has as many ``workers`` as this one, and the same role.
+
+    Its port is None where one would be chosen at the start, its node rank 0 where nothing tells.
+    """
+    tasks = job.tasks.value
+    node_rank = NodeRank(job.node_rank.value or 0)
+    first = GlobalRank(node_rank * workers) if tasks is None else tasks.rank
+    size = job.nnodes.value * workers if tasks is None else tasks.size
+    return World(
+        run_id=job.run_id.value,
+        attempt=0,
+        node_rank=node_rank,
+        nodes=job.nnodes.value,
+        first_rank=first,
+        local_size=workers,
+        size=size,
+        first_role_rank=first,
+        role_size=size,
+        master_addr=_address(job),
+        # Where nodes may come late, they meet there to the end, and workers at another.
+        master_port=None if _nodes_keep_port(job) else job.master_port.value,
+    )
+
+
+def _nodes_keep_port(job: JobSpec) -> bool:
+    return job.last_call is not None and job.rdzv_endpoint.value is None
+
+
+def lone_worker_world(job: JobSpec) -> World:
+    """Return the world of a process that becomes its one worker: nobody negotiates anything.
+
+    Raises:
+        RendezvousError: rank 0's port is in use on this machine, which is rank 0's.
+
+    """
+    world = assumed_world(job, 1)
+    if job.agents == 1 and world.master_port is None:
+        free = hold_free_port()
+        free.release()
+        return replace(world, master_port=free.number)
+    said = job.master_port if world.master_port else job.port_candidates
+    port = world.master_port or job.port_candidates.value[0]
+    if world.first_rank == 0:
+        hold_port(Fact(port, said.origin)).release()
+    return replace(world, master_port=port)
+
+
+def _address(job: JobSpec) -> str:
+    if job.master_addr.value is not None:
+        return job.master_addr.value
+    endpoint = job.rdzv_endpoint.value if job.agents > 1 else None
+    return LOOPBACK if endpoint is None else Endpoint.parse(endpoint).host

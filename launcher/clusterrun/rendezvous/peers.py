@@ -1,0 +1,260 @@
+"""The other nodes of a running job, as the agent's event source: what it tells them, and hears."""
+
+import select
+from collections.abc import Iterator, Sequence
+
+from msgspec.structs import replace
+
+from clusterrun.coordination import bounded_messages
+from clusterrun.coordination.heartbeat import Heartbeat, Rhythm
+from clusterrun.coordination.messages import (
+    ALIVE,
+    Again,
+    AskStacks,
+    BadFrame,
+    Disturbance,
+    FromCoordinator,
+    FromMember,
+    GiveStacks,
+    StacksOfAll,
+    Still,
+    Stop,
+    Suspension,
+    Verdict,
+    Waiting,
+)
+from clusterrun.domain.events import (
+    CoordinatorLost,
+    Event,
+    RestartOrdered,
+    StacksAsked,
+    StacksGathered,
+    StopOrdered,
+    VerdictReached,
+)
+from clusterrun.domain.outcome import Fate, Reason
+from clusterrun.domain.stacks import StackGroup
+from clusterrun.domain.world import World
+from clusterrun.rendezvous.coordinator_server import CoordinatorServer
+from clusterrun.rendezvous.joining.agent_hooks import Surroundings
+from clusterrun.rendezvous.wire.connection import Connection
+from clusterrun.rendezvous.wire.timer import Timer
+
+SECONDS_FOR_LAST_WORDS = 3.0
+"""How long node 0 stays for members that have not heard the verdict."""
+
+NEVER = float("inf")
+
+
+class Peers:
+    """A member's connection to the coordinator; on node 0 the coordinator, too."""
+
+    wants_write = False
+    """Never: what waits to be sent is watched behind ``fileno``."""
+
+    def __init__(  # noqa: PLR0913 - what joining has found out
+        self,
+        world: World,
+        interface: str,
+        node_zero: str,
+        connection: Connection[FromCoordinator],
+        *,
+        early: Sequence[FromCoordinator],
+        coordination: CoordinatorServer | None,
+        rhythm: Rhythm,
+        surroundings: Surroundings,
+    ) -> None:
+        """Take over the connection, and the coordinator on node 0, the host ``node_zero``."""
+        self._world = world
+        self.interface = interface
+        """The network interface that leads to the other nodes; "" if none is known, or to be told."""
+        self._node_zero = node_zero
+        self._connection = connection
+        self._early = list(early)
+        self._coordination = coordination
+        self._notice = surroundings.notice
+        self._clock = surroundings.clock
+        # Between node 0's own agent and the coordinator in it there is nothing to be cut.
+        self._heartbeat = Heartbeat(rhythm, self._clock()) if coordination is None else None
+        self._judged = False
+        self._over = False
+        self._timer = Timer()
+        self._epoll = select.epoll()
+        self._mask = select.EPOLLIN
+        self._epoll.register(connection, self._mask)
+        self._epoll.register(self._timer, select.EPOLLIN)
+        if coordination is not None:
+            self._epoll.register(coordination, select.EPOLLIN)
+        # What is there already must be heard without anything else happening.
+        self._timer.set(0.0 if self._early else self._due, self._clock())
+
+    @property
+    def run_id(self) -> str:
+        """What all nodes call this job."""
+        return self._world.run_id
+
+    def world(self, attempt: int) -> World:
+        """Return this node's place in the n-th attempt, which node 0 has told us of."""
+        if attempt != self._world.attempt:
+            raise AssertionError(f"attempt {attempt}, and node 0 is at {self._world.attempt}")
+        return replace(self._world, interface=self.interface)
+
+    @property
+    def sources(self) -> "tuple[Peers]":
+        """Where news of the other nodes comes from."""
+        return (self,)
+
+    def fileno(self) -> int:
+        """Return the descriptor that becomes readable when there may be ``events``."""
+        return self._epoll.fileno()
+
+    @property
+    def lost(self) -> bool:
+        """Whether nothing more will come: the verdict has, or node 0 is gone."""
+        return self._over
+
+    def flush(self) -> None:
+        """Do nothing: ``events`` sends, too."""
+
+    def events(self, now: float) -> Iterator[Event]:
+        """Return what the other nodes made happen; on node 0, serve them."""
+        if self._over:
+            return
+        if self._coordination is not None:
+            self._coordination.turn(now)
+        for message in self._messages(now):
+            yield from self._event(message, now)
+        if how := self._loss(now):
+            self._over = True
+            # Hung up on, it learns at once of us what it may be about to find out.
+            self._connection.close()
+            yield CoordinatorLost(self._node_zero, how, now)
+        self._watch(now)
+
+    def tell_failing(self, fate: Fate, age: float) -> None:
+        """Say that a worker failed ``age`` seconds ago: all nodes stop at once."""
+        self._tell(bounded_messages.failing(self._world.attempt, fate, age))
+
+    def tell_disturbed(self, disturbance: Disturbance) -> None:
+        """Say that something other than a worker ends the job: all nodes stop at once."""
+        self._tell(bounded_messages.disturbed(self._world.attempt, disturbance))
+
+    def tell_done(self, fates: Sequence[Fate], now: float, disturbance: Reason | None) -> None:
+        """Say how all workers of this node ended, and what ended them from outside, if anything.
+
+        ``now`` is the time by the clock that ``Fate.clock`` was read from: only ages travel. The
+        answer is ``VerdictReached``, once the other nodes are done.
+        """
+        self._tell(bounded_messages.done(self._world.attempt, fates, now, disturbance))
+
+    def ask_for_stacks(self) -> None:
+        """Have the stacks of all ranks collected, and shown on node 0."""
+        self._tell(AskStacks(self._world.attempt))
+
+    def tell_stacks(self, number: int, groups: Sequence[StackGroup]) -> None:
+        """Answer the coordinator's question."""
+        self._tell(bounded_messages.stacks(self._world.attempt, number, groups))
+
+    def tell_still(self, seconds: float) -> None:
+        """Say that nothing has moved here for so long; 0: something does again."""
+        self._tell(Still(self._world.attempt, seconds))
+
+    def tell_suspended(self, *, suspended: bool) -> None:
+        """Say that this agent is about to be stopped, or goes on: nobody counts its silence."""
+        self._tell(Suspension(suspended))
+        if self._coordination is not None and not self._over:
+            # Now: stopped, we can't pass it on.
+            self._coordination.turn(self._clock())
+
+    def leave(self) -> None:
+        """Hang up; node 0 first lets the others hear the verdict, for at most some seconds."""
+        if self._epoll.closed:
+            return
+        self._over = True
+        self._timer.close()
+        self._epoll.close()
+        self._connection.close()
+        if self._coordination is not None:
+            self._coordination.finish(SECONDS_FOR_LAST_WORDS, self._clock)
+
+    @property
+    def _due(self) -> float:
+        if self._coordination is not None:
+            return self._coordination.due
+        return NEVER if self._heartbeat is None else self._heartbeat.due
+
+    def _loss(self, now: float) -> str:
+        """Say that we live if it is time to; return what has become of node 0, "" if it lives."""
+        if self._judged:
+            return ""
+        heartbeat, connection = self._heartbeat, self._connection
+        if heartbeat is not None and heartbeat.wants_sign(now):
+            connection.send_frame(ALIVE)
+        silent = heartbeat is not None and (heartbeat.is_lost(now) or connection.unreachable)
+        if heartbeat is not None and silent:
+            return heartbeat.rhythm.silence
+        return "is gone" if connection.closed else ""
+
+    def _tell(self, message: FromMember) -> None:
+        if not self._over:
+            self._connection.send(message)
+            self._watch(self._clock())
+
+    def _messages(self, now: float) -> list[FromCoordinator]:
+        early, self._early = self._early, []
+        self._connection.flush()
+        try:
+            heard = self._connection.receive()
+        except BadFrame:
+            # Whoever that is, it is not our coordinator any more.
+            self._connection.closed = True
+            return early
+        if heard and self._heartbeat is not None:
+            self._heartbeat.heard(now)
+        return [*early, *heard]
+
+    def _event(self, message: FromCoordinator, now: float) -> Iterator[Event]:
+        match message:
+            case Stop(attempt, why, disturbance):
+                yield StopOrdered(why, attempt, now, disturbance)
+            case Again(world, reason):
+                # How node 0 is reached from here stays as it was.
+                self._world = replace(world, master_addr=self._world.master_addr)
+                yield RestartOrdered(reason, now)
+            case Verdict(reason, no_restart):
+                self._judged = True
+                if self._coordination is None:
+                    # At once: node 0 waits until all have hung up.
+                    self._over = True
+                    self._connection.close()
+                yield VerdictReached(reason, no_restart, now)
+            case GiveStacks(attempt, number, still_for, host):
+                is_first = self._coordination is not None
+                if attempt == self._world.attempt:
+                    yield StacksAsked(number, still_for, host, is_first, now)
+            case StacksOfAll(groups, missing):
+                yield StacksGathered(groups, missing, now)
+            case Waiting(text):
+                self._notice(text)
+            case Suspension(suspended):
+                self._wait_for_node_zero(now, suspended=suspended)
+            case _:
+                # The gathering's words are of no use any more.
+                return
+
+    def _wait_for_node_zero(self, now: float, *, suspended: bool) -> None:
+        if self._heartbeat is None:
+            return
+        if suspended:
+            self._heartbeat.pause()
+        else:
+            self._heartbeat.resume(now)
+
+    def _watch(self, now: float) -> None:
+        if self._over:
+            return
+        mask = select.EPOLLIN | (select.EPOLLOUT if self._connection.wants_write else 0)
+        if mask != self._mask:
+            self._mask = mask
+            self._epoll.modify(self._connection, mask)
+        self._timer.set(self._due, now)

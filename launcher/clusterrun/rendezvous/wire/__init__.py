@@ -1,0 +1,1 @@
+"""Connections between agents: the handshake, frames and timers."""

@@ -1,0 +1,60 @@
+"""What ``--verbose`` says when an attempt starts."""
+
+from collections.abc import Iterator
+
+from clusterrun.domain.plan import NodePlan, WorkerPlan
+from clusterrun.domain.preparation import Prepared
+
+WORTH_A_WORD = 0.005
+"""Seconds: what was imported more quickly is only counted."""
+
+
+def describe_start(plan: NodePlan, *, moves_pages: bool = False) -> Iterator[str]:
+    """Yield a line on the attempt, and one on each worker.
+
+    Args:
+        plan: what is started.
+        moves_pages: whether the kernel does, to the CPUs that use them.
+
+    """
+    world = plan.world
+    port = "a port that is chosen" if world.master_port is None else world.master_port
+    yield (
+        f"run {world.run_id}, attempt {world.attempt}: {len(plan.workers)} of {world.size} workers"
+        f" on {plan.host}, node {world.node_rank} of {world.nodes};"
+        f" they meet at {world.master_addr}, port {port}"
+    )
+    if world.interface:
+        yield f"gloo, NCCL and TensorPipe are told of interface {world.interface}"
+    for worker in plan.workers:
+        yield f"rank {worker.rank}: {_place(worker)}"
+    if moves_pages and any(worker.cpus for worker in plan.workers):
+        yield "kernel.numa_balancing is on: the kernel moves pages to the CPUs that use them"
+
+
+def _place(worker: WorkerPlan) -> str:
+    gpus = ", ".join(f"GPU {gpu.index} ({gpu.bdf})" for gpu in worker.gpus) or "no GPU"
+    cpus = "all CPUs" if worker.cpus is None else f"CPUs {worker.cpus}"
+    nodes = ",".join(map(str, worker.numa_nodes))
+    at = f" of NUMA node {nodes}" if nodes else ""
+    memory = "" if worker.memory is None else f", memory: {worker.memory}"
+    return f"{gpus}, {cpus}{at}{memory}"
+
+
+def describe_prepared(prepared: Prepared) -> Iterator[str]:
+    """Yield how workers start, what was imported before, and what was not and why."""
+    if not prepared.in_place:
+        yield f"workers are not forked: {prepared.why}"
+        return
+    seconds = dict[str, float]()
+    for name, taken in prepared.loaded:
+        package = name.partition(".")[0]
+        seconds[package] = seconds.get(package, 0.0) + taken
+    loaded = ", ".join(
+        f"{name} ({taken:.2f} s)" for name, taken in seconds.items() if taken >= WORTH_A_WORD
+    )
+    rest = sum(taken < WORTH_A_WORD for taken in seconds.values())
+    others = f"{rest} that took no time" if rest else "nothing"
+    yield f"workers are forked; imported before: {', '.join(filter(None, (loaded, others if rest or not loaded else '')))}"
+    for name, why in prepared.left_out:
+        yield f"left to each worker: {name}, as {why}"

@@ -1,0 +1,89 @@
+"""The part of a worker's standard error that says why it failed."""
+
+import re
+from collections.abc import Sequence
+
+from clusterrun.domain.outcome import Fate
+from clusterrun.domain.tracebacks import (
+    CHAINS,
+    exception_after,
+    last_traceback,
+    lived_on,
+    plain_lines,
+    shortened,
+    tracebacks,
+)
+from clusterrun.report.error_file import decode_error_file
+
+_SYNTAX = ("SyntaxError: ", "IndentationError: ", "TabError: ")
+_NOT_COMPILED = re.compile(r'  File "(?P<file>.+)", (?P<line>line \d+)')
+_FATAL = ("Fatal Python error: ", "terminate called ")
+_WITHOUT_MARK = 20
+_WIDEST = 400
+
+
+def excerpt(tail: str) -> list[str]:
+    """Return the lines that matter of ``tail``.
+
+    That is the last traceback with those it is chained to and what was printed after it, or
+    else the interpreter's last words, or else the last 20 lines. Long stretches are cut out.
+    """
+    lines = plain_lines(tail)
+    header = last_traceback(lines)
+    if header is None:
+        return [_cut(line) for line in lines[_last_words(lines) :]]
+    exception = exception_after(lines, header)
+    story = shortened(lines[_first_of_chain(lines, header) : exception], 10, 40)
+    return [_cut(line) for line in story + shortened(lines[exception:], 8, 12)]
+
+
+def exception_line(tail: str) -> str:
+    """Return the first line of the exception that ends ``tail``, "ValueError: boom", or "".
+
+    Where a file could not be compiled, that and the line in it follow, as Python's ``str`` has it.
+    """
+    lines = plain_lines(tail)
+    header = last_traceback(lines)
+    if header is None:
+        # The script itself has no frames yet, and so no header.
+        is_syntax = bool(lines) and lines[-1].startswith(_SYNTAX)
+        return _cut(lines[-1]) + _place(lines[:-1]) if is_syntax else ""
+    exception = exception_after(lines, header)
+    found = lines[exception:]
+    if not found or lived_on(found):
+        return ""
+    place = _place(lines[:exception]) if found[0].startswith(_SYNTAX) else ""
+    return _cut(found[0].removeprefix("  | ")) + place
+
+
+def exception_of(fate: Fate) -> str:
+    """Return the exception that ended the worker, by its standard error or its error file."""
+    return exception_line(fate.tail) or exception_line(decode_error_file(fate.error))
+
+
+def _place(before: Sequence[str]) -> str:
+    """Return where Python found a syntax error, by the indented lines right ``before`` it."""
+    for line in reversed(before):
+        if match := _NOT_COMPILED.fullmatch(line):
+            return f" ({match['file'].rpartition('/')[2]}, {match['line']})"
+        if not line.startswith("    "):
+            break
+    return ""
+
+
+def _first_of_chain(lines: Sequence[str], header: int) -> int:
+    before = [line for line in lines[:header] if line]
+    if not before or before[-1] not in CHAINS:
+        return header
+    link = max(i for i in range(header) if lines[i] in CHAINS)
+    earlier = tracebacks(lines[:link])
+    return _first_of_chain(lines, earlier[-1]) if earlier else 0
+
+
+def _last_words(lines: Sequence[str]) -> int:
+    words = [i for i, line in enumerate(lines) if line.startswith(_FATAL)]
+    return max(words[-1] if words else 0, len(lines) - (60 if words else _WITHOUT_MARK), 0)
+
+
+def _cut(line: str) -> str:
+    return line if len(line) <= _WIDEST else f"{line[:_WIDEST]} ..."

@@ -1,0 +1,27 @@
+"""What a job's output has lost, in words."""
+
+from collections.abc import Sequence
+
+from clusterrun.domain.lost_output import Loss
+
+
+def describe_losses(losses: Sequence[Loss], exit_code: int | None) -> str:
+    """Return the line that closes a report: what was lost, and the exit code if that is why."""
+    first = losses[0]
+    what = f"{_bytes(sum(loss.size for loss in losses))} of {first.name}"
+    if len(losses) > 1:
+        what += f" and {len(losses) - 1} other{'s' if len(losses) > 2 else ''}"
+    why = first.why or "there was not enough time at the end"
+    code = "" if exit_code is None else f"exit code {exit_code}: "
+    return f"clusterrun: {code}{what} could not be written: {why}"
+
+
+def describe_silent_relay(how: str) -> str:
+    """Return the line that says why the workers' last lines may be missing."""
+    return f"clusterrun: its own relay {how}: what workers printed last may be missing"
+
+
+def _bytes(count: int) -> str:
+    if count < 1000:
+        return f"{count} byte{'s' if count > 1 else ''}"
+    return f"{count / 1000:.0f} kB" if count < 1_000_000 else f"{count / 1_000_000:.1f} MB"

@@ -1,0 +1,1 @@
+"""The table of contents of a launch: resolve, inspect, join, plan, supervise, report."""

@@ -1,0 +1,1 @@
+"""Lists of hosts, and which of them this host is."""

@@ -1,0 +1,75 @@
+"""Host lists such as ``gpu[01-03,07],login`` and counts per host such as ``2(x3),1``."""
+
+import re
+from collections.abc import Iterator
+
+from clusterrun.domain.facts import Fact
+from clusterrun.errors import UsageError
+
+_COMMA_OUTSIDE_OF_BRACKETS = re.compile(r",(?![^\[]*\])")
+_COUNT = re.compile(r"([0-9]+)(?:\(x([0-9]+)\))?")
+
+
+def expand_hosts(said: Fact[str]) -> Fact[tuple[str, ...]]:
+    """Return the names of a host list in its own order, which is the order of the ranks.
+
+    Raises:
+        UsageError: it is no host list.
+
+    """
+    parts = _COMMA_OUTSIDE_OF_BRACKETS.split(said.value) if said.value else ()
+    return Fact(tuple(name for part in parts for name in _names(part, said)), said.origin)
+
+
+def expand_counts(said: Fact[str]) -> tuple[int, ...]:
+    """Return the count of each host: ``2(x3),1`` is 2, 2, 2, 1.
+
+    Raises:
+        UsageError: it is no list of counts.
+
+    """
+    found = [_COUNT.fullmatch(part) for part in said.value.split(",")]
+    if None in found:
+        raise UsageError(f"{said.origin}: {said.value!r} is not a list of counts", "unset it")
+    pairs = [(int(count[1]), int(count[2] or 1)) for count in found if count]
+    return tuple(number for number, times in pairs for _ in range(times))
+
+
+def short_name(host: str) -> str:
+    """Return ``host`` without its domain: what its own kernel calls it, mostly."""
+    return host.partition(".")[0]
+
+
+def _names(part: str, said: Fact[str]) -> Iterator[str]:
+    head, end, rest = part.partition("]")
+    prefix, begin, ranges = head.partition("[")
+    if not begin and not end:
+        yield part
+        return
+    if not begin or not end:
+        raise _no_list(said)
+    # A NodeSet is a set, and sorts: n[3,1] has to stay in its order, so each range is one of its own.
+    for single in ranges.split(","):
+        for name in _node_set(f"{prefix}[{single}]", said):
+            yield from _names(name + rest, said)
+
+
+def _node_set(text: str, said: Fact[str]) -> list[str]:
+    # Some 25 ms, and most jobs have no list with ranges.
+    from ClusterShell.NodeSet import (  # noqa: PLC0415 - see above
+        RESOLVER_NOGROUP,
+        NodeSet,
+        NodeSetException,
+    )
+
+    try:
+        return list(NodeSet(text, resolver=RESOLVER_NOGROUP))
+    except NodeSetException:
+        raise _no_list(said) from None
+
+
+def _no_list(said: Fact[str]) -> UsageError:
+    return UsageError(
+        f"{said.origin}: {said.value!r} is not a list of hosts",
+        "write it as in gpu[01-04,7],login",
+    )

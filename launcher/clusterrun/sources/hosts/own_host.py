@@ -1,0 +1,84 @@
+"""Which of several hosts this one is: by its name, else by its addresses."""
+
+import socket
+from collections.abc import Callable, Collection
+from contextlib import suppress
+
+from clusterrun.domain.facts import Fact
+from clusterrun.errors import UsageError
+from clusterrun.sources.hosts.host_lists import short_name
+
+Addresses = Callable[[str], Collection[str]]
+"""The addresses of a host by its name; of this machine for ""."""
+
+
+def own_rank(hosts: Fact[tuple[str, ...]], here: str, addresses: Addresses) -> Fact[int]:
+    """Return the place of this host among ``hosts``.
+
+    Args:
+        hosts: names and addresses by rank.
+        here: this host's own name, or the address that it is said to have.
+        addresses: asked only where names don't tell; may take as long as a name server does.
+
+    Raises:
+        UsageError: it is none of them, or more than one.
+
+    """
+    found = _by_name(hosts.value, here) or _by_address(hosts.value, here, addresses)
+    if not found:
+        raise UsageError(
+            f"{hosts.origin} lists {_some(hosts.value)}, and this node is none of them:"
+            f" it is {here} ({', '.join(sorted(addresses('')))})",
+            "add it to the list, or say which of them it is: --node-rank",
+        )
+    if len(found) > 1:
+        names = " and ".join(hosts.value[rank] for rank in found)
+        raise UsageError(
+            f"{hosts.origin} lists {names}, which are both this node, {here}",
+            "give each node once",
+        )
+    return Fact(found[0], hosts.origin)
+
+
+def addresses_of(name: str) -> Collection[str]:
+    """Return the addresses of a host as the resolver has them; this machine's own for ""."""
+    if not name:
+        import psutil  # noqa: PLC0415 - few jobs list their hosts
+
+        kinds = {socket.AF_INET, socket.AF_INET6}
+        entries = (entry for each in psutil.net_if_addrs().values() for entry in each)
+        return {entry.address.partition("%")[0] for entry in entries if entry.family in kinds}
+    # A name that nobody knows may be another node's, which we need not reach yet.
+    with suppress(OSError, UnicodeError):
+        return {str(found[4][0]).partition("%")[0] for found in socket.getaddrinfo(name, None)}
+    return ()
+
+
+def _by_name(hosts: Collection[str], here: str) -> list[int]:
+    exactly = [rank for rank, host in enumerate(hosts) if host == here]
+    if exactly or _is_address(here):
+        return exactly
+    names = [(rank, host) for rank, host in enumerate(hosts) if not _is_address(host)]
+    return [rank for rank, host in names if short_name(host) == short_name(here)]
+
+
+def _by_address(hosts: Collection[str], here: str, addresses: Addresses) -> list[int]:
+    own = {here} if _is_address(here) else set(addresses(""))
+    plain = [rank for rank, host in enumerate(hosts) if _is_address(host) and host in own]
+    if plain:
+        return plain
+    names = [(rank, host) for rank, host in enumerate(hosts) if not _is_address(host)]
+    return [rank for rank, host in names if not own.isdisjoint(addresses(host))]
+
+
+def _is_address(host: str) -> bool:
+    for family in (socket.AF_INET, socket.AF_INET6):
+        with suppress(OSError):
+            socket.inet_pton(family, host)
+            return True
+    return False
+
+
+def _some(hosts: Collection[str]) -> str:
+    names = list(hosts)
+    return ", ".join(names if len(names) < 10 else [*names[:8], f"... and {len(names) - 8} more"])

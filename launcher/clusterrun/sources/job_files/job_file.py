@@ -1,0 +1,108 @@
+"""A job described in a YAML file, under the options' own names."""
+
+from collections.abc import Mapping
+
+from clusterrun.domain.facts import Fact
+from clusterrun.errors import UsageError
+from clusterrun.sources.job_files.yaml_nodes import (
+    Entry,
+    is_empty,
+    mapping,
+    read_entries,
+    scalar,
+    sequence,
+)
+from clusterrun.sources.options.suggestions import did_you_mean
+from clusterrun.sources.options.table import CONFIG, ENV, MODULE, OPTIONS
+from clusterrun.sources.settings import JobFile, Said
+
+PROGRAM_KEYS = ("script", "module", "args")
+
+ACCELERATES = (
+    *("compute_environment", "distributed_type"),
+    *("machine_rank", "num_machines", "num_processes"),
+)
+"""Keys of what ``accelerate config`` writes, the first two of which stand at its beginning."""
+
+PLAIN_KEYS = {
+    name: option.name
+    for option in OPTIONS
+    if option.in_file and option not in (ENV, MODULE)
+    for name in option.names
+}
+"""Keys that hold one value each, with the name of their option."""
+
+KEYS = (*PROGRAM_KEYS, ENV.name, *PLAIN_KEYS)
+
+
+def read_job_file(config: Fact[str]) -> JobFile:
+    """Return what the file at the path ``config`` says; a key without a value says nothing.
+
+    Raises:
+        UsageError: it cannot be read, is not YAML, or has a key or a shape that it must not have;
+            the message begins with file, line and key.
+
+    """
+    entries = read_entries(config)
+    for entry in entries.values():
+        _expect_known(entry)
+    given = {key: entry for key, entry in entries.items() if not is_empty(entry)}
+    said = {**_plain(given), **_env(config.value, given), **_module(given)}
+    return JobFile(said, _words(given))
+
+
+def _expect_known(entry: Entry) -> None:
+    if entry.key == CONFIG.name:
+        raise UsageError(f"{entry.origin}: a job file cannot name another", "remove the line")
+    if entry.key in ACCELERATES:
+        raise UsageError(
+            f"{entry.origin}: there is no such key; accelerate's own files have it",
+            "type what the file says as options, or write a job file:"
+            " configs/reference.yaml has every key",
+        )
+    if entry.key not in KEYS:
+        raise UsageError(
+            f"{entry.origin}: there is no such key",
+            did_you_mean(entry.key, KEYS) or "configs/reference.yaml has every key",
+        )
+
+
+def _plain(entries: Mapping[str, Entry]) -> Said:
+    return {
+        name: (Fact(scalar(entries[key]), entries[key].origin),)
+        for key, name in PLAIN_KEYS.items()
+        if key in entries
+    }
+
+
+def _env(path: str, entries: Mapping[str, Entry]) -> Said:
+    if ENV.name not in entries:
+        return {}
+    variables = mapping(path, entries[ENV.name]).values()
+    return {ENV.name: tuple(_setting(variable) for variable in variables)}
+
+
+def _setting(variable: Entry) -> Fact[str]:
+    name = variable.key.removeprefix(f"{ENV.name}.")
+    if "=" in name:
+        raise UsageError(f"{variable.origin}: a name with = in it", "write NAME: VALUE")
+    return Fact(f"{name}={scalar(variable)}", variable.origin)
+
+
+def _module(entries: Mapping[str, Entry]) -> Said:
+    # The key holds the module's name, where the flag only says that SCRIPT is one.
+    if MODULE.name not in entries:
+        return {}
+    return {MODULE.name: (Fact("true", entries[MODULE.name].origin),)}
+
+
+def _words(entries: Mapping[str, Entry]) -> Fact[tuple[str, ...]]:
+    named = [entries[key] for key in ("script", "module") if key in entries]
+    if not named:
+        return Fact((), "default")
+    if len(named) == 2:
+        raise UsageError(
+            f"{named[0].origin} and {named[1].origin}: two programs", "remove one of the two lines"
+        )
+    args = sequence(entries["args"]) if "args" in entries else ()
+    return Fact((scalar(named[0]), *args), named[0].origin)

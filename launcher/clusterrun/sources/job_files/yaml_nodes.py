@@ -1,0 +1,168 @@
+"""YAML read as nodes: keys with their lines, and every scalar the text that it looks like.
+
+A file is composed and never constructed into Python values, so nothing of YAML 1.1 turns ``010``
+into 8, ``1:30:00`` into 5400 or ``no`` into False, and no tag can run code.
+"""
+
+from pathlib import Path
+
+import yaml
+from msgspec import Struct
+
+from clusterrun.domain.facts import Fact
+from clusterrun.errors import UsageError
+from clusterrun.sources.options.suggestions import did_you_mean_file
+
+
+class Entry(Struct, frozen=True):
+    """One ``KEY: VALUE`` of a mapping; ``where`` is "job.yaml:7"."""
+
+    where: str
+    key: str
+    value: yaml.Node
+
+    @property
+    def origin(self) -> str:
+        """Where a value of it was said: "job.yaml:7 nnodes"."""
+        return f"{self.where} {self.key}"
+
+
+def read_entries(config: Fact[str]) -> dict[str, Entry]:
+    """Return the entries of the file at the path ``config`` by key; an empty file has none.
+
+    Raises:
+        UsageError: it cannot be read, is not YAML, or is not a mapping from keys to values.
+
+    """
+    root = _compose(config.value, _text(config))
+    if root is None:
+        return {}
+    if not isinstance(root, yaml.MappingNode):
+        raise UsageError(
+            f"{_where(config.value, root)}: {_shape(root)}, where lines of KEY: VALUE belong",
+            "write, for example,\n  script: train.py",
+        )
+    return _entries(config.value, root)
+
+
+def mapping(path: str, entry: Entry) -> dict[str, Entry]:
+    """Return the entries of a mapping below ``entry``, each key with ``entry``'s in front.
+
+    Raises:
+        UsageError: it is no mapping, or has a key twice.
+
+    """
+    if not isinstance(entry.value, yaml.MappingNode):
+        raise UsageError(
+            f"{entry.origin}: {_shape(entry.value)}, where lines of NAME: VALUE belong",
+            f"write, for example,\n  {entry.key}:\n    NCCL_DEBUG: INFO",
+        )
+    return _entries(path, entry.value, f"{entry.key}.")
+
+
+def sequence(entry: Entry) -> tuple[str, ...]:
+    """Return the texts of a list.
+
+    Raises:
+        UsageError: it is no list, or an item of it is more than one text.
+
+    """
+    if not isinstance(entry.value, yaml.SequenceNode):
+        raise UsageError(
+            f"{entry.origin}: {_shape(entry.value)}, where a list belongs",
+            f"write, for example,\n  {entry.key}: [--epochs, 3]",
+        )
+    return tuple(_text_of(item, entry.origin) for item in entry.value.value)
+
+
+def scalar(entry: Entry) -> str:
+    """Return the text of a single value, as it stands in the file but for quotes and escapes.
+
+    Raises:
+        UsageError: it is a list or a mapping.
+
+    """
+    return _text_of(entry.value, entry.origin)
+
+
+def is_empty(entry: Entry) -> bool:
+    """Return whether nothing stands behind the key."""
+    return isinstance(entry.value, yaml.ScalarNode) and not entry.value.value
+
+
+def _text(config: Fact[str]) -> str:
+    try:
+        data = Path(config.value).read_bytes()
+    except OSError as error:
+        raise UsageError(
+            f"{config.origin}: {config.value} cannot be read: {error.strerror}",
+            did_you_mean_file(config.value),
+        ) from None
+    try:
+        return data.decode("utf-8-sig")
+    except UnicodeDecodeError as error:
+        line = data.count(b"\n", 0, error.start) + 1
+        raise UsageError(
+            f"{config.value}:{line}: byte {data[error.start]:#04x} is not UTF-8",
+            "save the file as UTF-8",
+        ) from None
+
+
+def _compose(path: str, text: str) -> yaml.Node | None:
+    try:
+        return yaml.compose(text, Loader=yaml.SafeLoader)
+    except yaml.MarkedYAMLError as error:
+        raise _not_yaml(path, error) from None
+    except yaml.reader.ReaderError as error:
+        line = text.count("\n", 0, error.position) + 1
+        raise UsageError(
+            f"{path}:{line}: character {error.character:#04x} does not belong in a text file",
+            "remove it, or write it as an escape in double quotes",
+        ) from None
+    except RecursionError:
+        raise UsageError(f"{path}: nested too deeply for a job file") from None
+
+
+def _not_yaml(path: str, error: yaml.MarkedYAMLError) -> UsageError:
+    mark = error.problem_mark or error.context_mark
+    where = f"{path}:{mark.line + 1}" if mark else path
+    if "'\\t'" in str(error.problem):
+        return UsageError(f"{where}: a tab, and YAML takes none there", "indent with spaces")
+    if error.context and error.context.startswith("while") and error.context_mark:
+        began = f" {error.context} that begins in line {error.context_mark.line + 1}"
+        return UsageError(f"{where}: {error.problem}{began}")
+    return UsageError(f"{where}: {', '.join(filter(None, (error.context, error.problem)))}")
+
+
+def _entries(path: str, node: yaml.MappingNode, prefix: str = "") -> dict[str, Entry]:
+    entries: dict[str, Entry] = {}
+    for key_node, value in node.value:
+        where = _where(path, key_node)
+        key = prefix + _text_of(key_node, where)
+        if key in entries:
+            raise UsageError(
+                f"{where} {key}: stands at {entries[key].where} already", "remove one of the two"
+            )
+        entries[key] = Entry(where, key, value)
+    return entries
+
+
+def _text_of(node: yaml.Node, origin: str) -> str:
+    if not isinstance(node, yaml.ScalarNode):
+        raise UsageError(
+            f"{origin}: {_shape(node)}, where a single value belongs",
+            "put quotes around it if it is meant as text",
+        )
+    if "\0" in node.value:
+        raise UsageError(f"{origin}: has a NUL character in it", "remove it")
+    return str(node.value)
+
+
+def _where(path: str, node: yaml.Node) -> str:
+    return f"{path}:{node.start_mark.line + 1}"
+
+
+def _shape(node: yaml.Node) -> str:
+    if isinstance(node, yaml.ScalarNode):
+        return "a single value"
+    return "a list" if isinstance(node, yaml.SequenceNode) else "a mapping"

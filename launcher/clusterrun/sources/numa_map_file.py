@@ -1,0 +1,67 @@
+"""The text of ``--numa-map``: entries, or a file of them."""
+
+import re
+from pathlib import Path
+
+from clusterrun.domain.cpuset import CpuSet
+from clusterrun.domain.job import MappedGpu
+from clusterrun.sources.options.values import UnreadableError, path
+
+_HINT = "write GPU=CPUS or GPU=node N, such as 0=node 1,1=0-3,8 or 0000:17:00.0=node 0, or a file"
+_NODE = re.compile(r"node ?([0-9]{1,5})")
+
+
+def numa_map(text: str) -> tuple[MappedGpu, ...]:
+    """Read where GPUs are: ``GPU=CPUS``, ``GPU=node N``, several with commas, or a file of them.
+
+    A file has one entry a line, or several with commas; what follows a ``#`` is left out.
+    """
+    if "=" not in text:
+        return _entries(_content(path(text)), f"in {text}: ")
+    return _entries(text, "")
+
+
+def _content(name: str) -> str:
+    try:
+        lines = Path(name).read_text(encoding="utf-8").splitlines()
+    except (OSError, ValueError) as error:
+        why = error.strerror if isinstance(error, OSError) else "it is not text"
+        raise UnreadableError(f"{name!r} can't be read: {why}", _HINT) from None
+    return ",".join(line.partition("#")[0].strip() for line in lines)
+
+
+def _entries(text: str, where: str) -> tuple[MappedGpu, ...]:
+    parts: list[list[str]] = []
+    for piece in filter(None, (piece.strip() for piece in re.split(r"[,\n]", text))):
+        if "=" in piece:
+            parts.append([piece])
+        elif parts:
+            # A list of CPUs has commas too.
+            parts[-1].append(piece)
+        else:
+            raise UnreadableError(f"{where}{piece!r} has no GPU in front of it", _HINT)
+    if not parts:
+        raise UnreadableError(f"{where}there is no entry", _HINT)
+    found: dict[str, MappedGpu] = {}
+    for pieces in parts:
+        entry = _entry(",".join(pieces), where)
+        if entry.gpu in found:
+            raise UnreadableError(f"{where}GPU {entry.gpu} is there twice", "leave one out")
+        found[entry.gpu] = entry
+    return tuple(found.values())
+
+
+def _entry(text: str, where: str) -> MappedGpu:
+    gpu, _, place = (part.strip() for part in text.partition("="))
+    if not gpu:
+        raise UnreadableError(f"{where}{text!r} has no GPU in front of the =", _HINT)
+    node = _NODE.fullmatch(place)
+    if node:
+        return MappedGpu(gpu, int(node[1]))
+    try:
+        cpus = CpuSet.parse(place)
+    except ValueError:
+        cpus = CpuSet()
+    if not cpus:
+        raise UnreadableError(f"{where}{place!r} is neither a list of CPUs nor a node", _HINT)
+    return MappedGpu(gpu, cpus)

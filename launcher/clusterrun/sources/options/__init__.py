@@ -1,0 +1,1 @@
+"""The table of options, and the conversion of their text to values."""

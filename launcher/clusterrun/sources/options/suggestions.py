@@ -1,0 +1,52 @@
+"""What to type instead: the known word that is nearest to a mistyped one, the whole line."""
+
+from collections.abc import Iterable, Sequence
+
+from clusterrun.sources.programs.file_kinds import names_in
+
+COMMANDS = ("topo",)
+"""Words that are no script's name but ask clusterrun itself for something."""
+
+LARGEST_FOLDER = 2000
+"""Entries of a folder that are looked at: enough for people, quick on a shared file system."""
+
+
+def did_you_mean(word: str, known: Iterable[str]) -> str:
+    """Return "did you mean NAME?" for the known name nearest to ``word``; "" if none is near."""
+    nearest = closest(word, known)
+    return f"did you mean {nearest}?" if nearest else ""
+
+
+def did_you_mean_file(path: str) -> str:
+    """Return "did you mean PATH?" for the file beside a missing ``path`` that is nearest to it."""
+    folder, slash, name = path.rpartition("/")
+    nearest = closest(name, names_in(folder or slash or ".", LARGEST_FOLDER))
+    return f"did you mean {folder}{slash}{nearest}?" if nearest else ""
+
+
+def did_you_mean_command(word: str) -> str:
+    """Return "did you mean clusterrun NAME?" for the command nearest to ``word``; "" if none is."""
+    nearest = closest(word, COMMANDS) if word else ""
+    return f"did you mean clusterrun {nearest}?" if nearest else ""
+
+
+def closest(word: str, known: Iterable[str]) -> str:
+    """Return the known name that ``word`` abbreviates or misspells; "" if none is near.
+
+    The same letters in another case are nearest.
+    """
+    from difflib import get_close_matches  # noqa: PLC0415 - only a mistake needs it
+
+    names = sorted(known)
+    if same := [name for name in names if name.casefold() == word.casefold()]:
+        return same[0]
+    abbreviated = [name for name in names if len(word) > 1 and name.startswith(word)]
+    found = abbreviated or get_close_matches(word, names, n=1)
+    return found[0] if found else ""
+
+
+def command(*words: str, before: Sequence[str] = ()) -> str:
+    """Return the line to type: ``clusterrun [OPTIONS]`` and ``words``, quoted for a shell."""
+    from shlex import join  # noqa: PLC0415 - only a mistake needs it
+
+    return f"{join([*before, 'clusterrun'])} [OPTIONS] {join(words)}"

@@ -1,0 +1,95 @@
+"""From text to value, for options that are torchrun's own words."""
+
+import signal
+
+from clusterrun.sources.options.suggestions import did_you_mean
+from clusterrun.sources.options.values import UnreadableError, switch
+
+BACKENDS = ("static", "c10d")
+"""Of torchrun's rendezvous, those that need no server beside the nodes."""
+
+NEEDS_A_SERVER = ("etcd", "etcd-v2", "etcd_v2")
+
+LONGEST_ROLE = 255
+"""Characters of a name that nodes tell each other."""
+
+NO_HANDLER = (signal.SIGKILL, signal.SIGSTOP)
+"""Signals that the kernel gives no program a chance to handle."""
+
+
+QUOTES = " \t\n'\""
+
+
+def rendezvous_backend(text: str) -> str:
+    """Read the name of a way to meet; the one that keeps no server beside the nodes is c10d."""
+    if text in NEEDS_A_SERVER:
+        raise UnreadableError(
+            f"{text} is a server of its own, and clusterrun needs none",
+            "meet at one of the job's own nodes:\n  --rdzv-backend c10d --rdzv-endpoint HOST:PORT",
+        )
+    if text not in BACKENDS:
+        raise UnreadableError(
+            f"{text!r} is not a way to meet",
+            did_you_mean(text, BACKENDS) or f"give {' or '.join(BACKENDS)}",
+        )
+    return text
+
+
+def rendezvous_conf(text: str) -> dict[str, str]:
+    """Read ``KEY=VALUE,KEY=VALUE``, as torchrun splits it; an empty text has none.
+
+    Quotes that a shell did not take away, around all of it or a value, say nothing.
+    """
+    bare = text.strip(QUOTES)
+    pairs = [pair.partition("=") for pair in bare.split(",")] if bare else []
+    for key, equals, value in pairs:
+        if not equals or not key.strip(QUOTES) or not value.strip(QUOTES):
+            raise UnreadableError(
+                f"{key + equals + value!r} is no setting",
+                "write KEY=VALUE,KEY=VALUE, such as join_timeout=900",
+            )
+    return {key.strip(QUOTES): value.strip(QUOTES) for key, _, value in pairs}
+
+
+def signal_names(text: str) -> str:
+    """Read names of signals, ``SIGTERM,SIGUSR1``; returned as torchrun tells them to workers."""
+    names = [name.strip() for name in text.split(",") if name.strip()]
+    known = signal.Signals.__members__
+    for name in names:
+        if name not in known:
+            raise UnreadableError(
+                f"{name!r} is not the name of a signal",
+                did_you_mean(name, known) or "give names such as SIGTERM,SIGUSR1",
+            )
+        if known[name] in NO_HANDLER:
+            raise UnreadableError(f"no program can handle {name}", "leave it out")
+    return ",".join(names)
+
+
+def plugin(text: str) -> str:
+    """Read the name under which torchrun would look up a plugin."""
+    if not text:
+        raise UnreadableError("the name is empty", "leave it out")
+    return text
+
+
+def role(text: str) -> str:
+    """Read what the workers are called, ROLE_NAME."""
+    if not text or not text.isprintable() or len(text) > LONGEST_ROLE:
+        raise UnreadableError(
+            f"{text[:LONGEST_ROLE]!r} cannot name a role", "give a word, such as trainer"
+        )
+    return text
+
+
+def local_rank_argument(text: str) -> str:
+    """Read which argument tells a script its local rank, without dashes; "" for none."""
+    if text in {"local-rank", "local_rank"}:
+        return text
+    try:
+        return "local-rank" if switch(text) else ""
+    except UnreadableError:
+        raise UnreadableError(
+            f"{text!r} is not an argument for the local rank",
+            "give local-rank, which torch 2 passes, or local_rank, which torch 1 passed",
+        ) from None

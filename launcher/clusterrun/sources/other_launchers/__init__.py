@@ -1,0 +1,1 @@
+"""Lines written for other launchers: torchrun, Paddle, mpirun, deepspeed and their kin."""

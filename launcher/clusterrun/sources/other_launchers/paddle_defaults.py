@@ -1,0 +1,22 @@
+"""What a job for Paddle has otherwise than others where nobody says anything."""
+
+from collections.abc import Mapping, Sequence
+
+from clusterrun.domain.facts import Fact
+from clusterrun.sources.clusters.variables import Variables
+from clusterrun.sources.options.paddle_rows import BASE_PORT
+from clusterrun.sources.options.table import LOG_DIR, WORKERLOG
+from clusterrun.sources.settings import Said, find
+
+
+def paddles_own(
+    sources: Sequence[Said], environ: Mapping[str, str], cluster: Fact[str]
+) -> dict[str, Fact[object]]:
+    """Return values by the names of their options, for a job that ``cluster`` makes one of Paddle's."""
+    own: dict[str, Fact[object]] = {}
+    port = Variables(environ).number("PADDLE_PORT", "PADDLE_START_PORT")
+    if port and find(BASE_PORT, sources) is None:
+        own[BASE_PORT.name] = Fact(port.value, port.origin)
+    if find(LOG_DIR, sources) and find(WORKERLOG, sources) is None:
+        own[WORKERLOG.name] = Fact(value=True, origin=cluster.origin)
+    return own

@@ -1,0 +1,102 @@
+"""Whether what was given as SCRIPT can be one, and what to type where it cannot."""
+
+import os
+from collections.abc import Sequence
+from itertools import dropwhile
+from pathlib import Path
+
+from clusterrun.errors import UsageError
+from clusterrun.sources.options.suggestions import command, did_you_mean_file
+from clusterrun.sources.other_launchers.pasted_lines import expect_no_launcher
+from clusterrun.sources.programs.file_kinds import FileKind, is_executable, kind_of
+
+INTERPRETERS = {"python", "pypy"}
+"""Names of interpreters without their versions: ``python3.11``."""
+
+
+DATA = {".yaml": "YAML", ".yml": "YAML", ".json": "JSON", ".toml": "TOML", ".ipynb": "a notebook"}
+"""Files that Python may take for a program, and some of which it runs to a good end, doing nothing."""
+
+
+def expect_script(words: Sequence[str], where: str, search_path: str) -> None:
+    """Return if ``words`` begin with a Python script, or a folder or archive that runs as one.
+
+    ``where`` stands before a complaint.
+
+    Raises:
+        UsageError: they begin with something else.
+
+    """
+    name = words[0]
+    expect_no_launcher(words, where)
+    if name.rpartition("/")[2].rstrip("0123456789.") in INTERPRETERS:
+        raise UsageError(f"{where}{name} is no script, but what runs one", _without(words))
+    kind = kind_of(name)
+    if kind is FileKind.NOTHING:
+        from clusterrun.sources.programs.missing_scripts import missing_script  # noqa: PLC0415 - a mistake
+
+        raise missing_script(words, where, search_path)
+    if not os.access(name, os.R_OK):
+        raise UsageError(f"{where}{name} cannot be read", f"see whose it is:\n  ls -ld {name}")
+    if kind is FileKind.FOLDER:
+        _expect_main(name, where)
+    elif name.endswith(tuple(DATA)):
+        raise _is_data(words, where)
+    elif remark := _foreign(name):
+        raise UsageError(f"{where}{name} is no Python script: {remark}", _as_program(words))
+
+
+def _without(words: Sequence[str]) -> str:
+    script = list(dropwhile(lambda word: word.startswith("-") and word != "-m", words[1:]))
+    return (
+        f"leave it out, --python says which one runs the workers:\n  {command(*(script or ('SCRIPT',)))}\n"
+        f"or run it as a program like any other:\n  {command('--no-python', *words)}"
+    )
+
+
+def _expect_main(folder: str, where: str) -> None:
+    if kind_of(f"{folder}/__main__.py") is not FileKind.FILE:
+        raise UsageError(
+            f"{where}{folder} is a folder without __main__.py",
+            did_you_mean_file(f"{folder.rstrip('/')}/train.py") or "give the script in it",
+        )
+
+
+def _is_data(words: Sequence[str], where: str) -> UsageError:
+    name, *args = words
+    stem, dot, ending = name.rpartition(".")
+    message = f"{where}{name} is no Python script: it is {DATA[dot + ending]}"
+    if ending == "ipynb":
+        line = command(f"{stem}.py", *args)
+        return UsageError(
+            message, f"make a script of it:\n  jupyter nbconvert --to script {name}\n  {line}"
+        )
+    if DATA[dot + ending] == "YAML" and not args:
+        return UsageError(
+            message, f"to run the job that it describes:\n  {command('--config', name)}"
+        )
+    line = command("train.py", name, *args)
+    return UsageError(message, f"as an argument it stands after the script:\n  {line}")
+
+
+def _foreign(name: str) -> str:
+    """Return why the file cannot be Python; "" where it can, pipes included: they read but once."""
+    if name.endswith(".py") or kind_of(name) is not FileKind.FILE:
+        return ""
+    with Path(name).open("rb") as file:
+        first = file.readline(200).rstrip().decode(errors="replace")
+    if first.startswith("\x7fELF"):
+        return "it is a compiled program"
+    if first.startswith("#!") and "python" not in first:
+        return f"it begins with {first}"
+    return "it is a shell script" if name.endswith((".sh", ".bash")) else ""
+
+
+def _as_program(words: Sequence[str]) -> str:
+    name, *args = words
+    path = name if "/" in name else f"./{name}"
+    if is_executable(name):
+        return f"run it as a program:\n  {command('--no-python', path, *args)}"
+    if name.endswith((".sh", ".bash")):
+        return f"run it as a program:\n  {command('--no-python', 'bash', *words)}"
+    return f"run it as a program:\n  chmod +x {name}\n  {command('--no-python', path, *args)}"

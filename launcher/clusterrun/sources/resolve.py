@@ -1,0 +1,378 @@
+"""From what the sources say to a JobSpec.
+
+Flags > CLUSTERRUN_* > PET_* > the job file > what the cluster says > defaults.
+"""
+
+import os
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any, TypeVar
+
+from msgspec import Struct
+
+from clusterrun.domain.bounds import as_run_id
+from clusterrun.domain.cpuset import CpuSet
+from clusterrun.domain.facts import Fact
+from clusterrun.domain.job import JobSpec, Program, ProgramKind, StartMethod
+from clusterrun.errors import UsageError
+from clusterrun.sources.clusters.cluster import Surroundings
+from clusterrun.sources.colours import find_coloured
+from clusterrun.sources.log_options import (
+    find_log_dir,
+    find_prefix,
+    unknown_in_prefix,
+    where_logs_go,
+)
+from clusterrun.sources.meeting_point import settle_meeting
+from clusterrun.sources.options import table, torchrun_rows
+from clusterrun.sources.options.host_rows import DEVICES
+from clusterrun.sources.options.option import Option
+from clusterrun.sources.options.paddle_rows import BASE_PORT
+from clusterrun.sources.other_launchers.nested_launches import (
+    NESTED_WARNING,
+    STEP_VARIABLE,
+    is_new_step,
+    left_by_outer_launch,
+    slurm_step,
+)
+from clusterrun.sources.other_launchers.torchrun_lines import called_as_torchrun, translate
+from clusterrun.sources.programs.exec_requirements import expect_replaceable
+from clusterrun.sources.programs.executables import another_environment, find_interpreter
+from clusterrun.sources.programs.file_kinds import FileKind, kind_of
+from clusterrun.sources.programs.misplaced_options import misplaced_options
+from clusterrun.sources.programs.programs import (
+    COMMAND_LINE,
+    Manner,
+    expect_read_once,
+    find_program,
+)
+from clusterrun.sources.settings import (
+    NO_JOB_FILE,
+    PREFIX,
+    TOKEN_VARIABLE,
+    TORCHRUN_PREFIX,
+    Flags,
+    JobFile,
+    Said,
+    said_by_flags,
+    said_by_variables,
+    settle,
+    strange_variables,
+)
+from clusterrun.sources.this_process import ThisProcess
+from clusterrun.sources.token import find_token, token_of_job
+from clusterrun.sources.typed_command import Typed
+from clusterrun.sources.world_shape import Shape, find_shape
+
+ValueT = TypeVar("ValueT")
+
+PLAIN: tuple[Option[object], ...] = (
+    table.RDZV_TIMEOUT,
+    table.LAST_CALL_TIMEOUT,
+    table.STRICT_JOIN,
+    table.HEARTBEAT_TIMEOUT,
+    table.HANG_TIMEOUT,
+    table.PROGRESS_INTERVAL,
+    table.MAX_RESTARTS,
+    table.NO_RESTART_EXIT_CODES,
+    table.NO_FAIL_FAST,
+    table.SHUTDOWN_TIMEOUT,
+    table.CONTAIN,
+    table.EXEC,
+    DEVICES,
+    table.NUMA_BINDING,
+    table.STDIN_RANK,
+    table.ROLE,
+    table.PASS_LOCAL_RANK,
+    torchrun_rows.SIGNALS_TO_HANDLE,
+    table.NUMA_MEMORY,
+    table.NUMA_MAP,
+    table.NUMA_STRICT,
+    table.GPUS_PER_WORKER,
+    table.GPU_PER_RANK,
+    table.VIRTUAL_LOCAL_RANK,
+    table.START_METHOD,
+    table.PRELOAD,
+    table.PRELOAD_TIMEOUT,
+    table.REDIRECTS,
+    table.TEE,
+    table.LOCAL_RANKS_FILTER,
+    table.RANKS,
+    table.DUPLICATE_STDOUT_FILTERS,
+    table.DUPLICATE_STDERR_FILTERS,
+    table.WORKERLOG,
+    BASE_PORT,
+)
+"""Options that are fields of the job as they stand, whatever else is said."""
+
+
+TOPO = Fact(value=True, origin="clusterrun topo")
+"""It is a dry run by itself."""
+
+NO_PROGRAM = Fact(Program(ProgramKind.EXECUTABLE, "true", ()), TOPO.origin)
+"""What stands for one where a job is only looked at."""
+
+DRY = ("a dry run or clusterrun topo", "add --dry-run")
+REPLAYED = (
+    "--machine-root",
+    "to leave a job fewer CPUs of this machine:\n  taskset -c LIST clusterrun ...",
+)
+DRAWN = ("clusterrun topo", "type clusterrun topo --capture FILE")
+"""What else must be said, and what to type."""
+
+
+class Resolved(Struct, frozen=True):
+    """A job, and what was said about this call of clusterrun."""
+
+    job: JobSpec
+    unset: tuple[str, ...]
+    """Variables of an outer launch and our secret, to be removed from the job's environment."""
+    warnings: tuple[str, ...]
+    """One line each, for whoever prints."""
+    dry_run: bool
+    as_json: bool
+    machine_root: Fact[Path | None]
+    """The captured machine to plan for; None: this one."""
+    allowed_cpus: Fact[CpuSet | None]
+    """The CPUs that a job may use there; None: those that the captured process might."""
+    capture: Fact[Path | None]
+    """The archive to write; None: none."""
+    verbose: bool
+
+
+def resolve(
+    flags: Flags,
+    words: Sequence[str],
+    environ: Mapping[str, str],
+    process: ThisProcess,
+    *,
+    for_topo: bool = False,
+) -> Resolved:
+    """Return the job that the command line, ``environ`` and the job file describe.
+
+    Args:
+        flags: the raw text of each flag given, by its name in snake_case.
+        words: what stands after the flags: SCRIPT and its arguments.
+        environ: the environment of this process.
+        process: what else there is to know of it.
+        for_topo: the job is only looked at: it needs no program, and has none.
+
+    Raises:
+        UsageError: something is impossible; nothing has been started or written.
+
+    """
+    left = left_by_outer_launch(environ)
+    inherited = {name: value for name, value in environ.items() if name not in left}
+    typed = Typed(flags, tuple(words))
+    told, program_words = _sources(typed, inherited)
+    translated = translate(told, inherited, called=process.called)
+    sources = translated.sources
+    env = _env(sources)
+    # Which GPUs the workers see is the job's own choice, whatever the cluster has set.
+    seen = {name: env[name].value for name in env.keys() & {"CUDA_VISIBLE_DEVICES"}}
+    around = Surroundings(inherited | seen, process, typed)
+    is_nested = bool(left) and not is_new_step(environ)
+    shape = find_shape(sources, around, is_nested=is_nested)
+    program = NO_PROGRAM if for_topo else _program(program_words, sources, env, around)
+    job = _job(sources, program, env, around, shape)
+    _expect_forkable(job)
+    expect_read_once(job)
+    if job.exec.value:
+        expect_replaceable(job)
+    dry_run = TOPO if for_topo else settle(table.DRY_RUN, sources)
+    machine_root = _only_with(dry_run.value, settle(table.MACHINE_ROOT, sources), *DRY)
+    allowed_cpus = settle(table.ALLOWED_CPUS, sources)
+    return Resolved(
+        job=job,
+        unset=tuple(sorted({*left, *({TOKEN_VARIABLE} & environ.keys())})),
+        warnings=(
+            *((NESTED_WARNING,) if left else ()),
+            *strange_variables(inherited),
+            *translated.warnings,
+            *shape.warnings,
+            *_job_warnings(job, around, is_dry=dry_run.value),
+        ),
+        dry_run=dry_run.value,
+        as_json=_only_with(dry_run.value, settle(table.JSON, sources), *DRY).value,
+        machine_root=machine_root,
+        allowed_cpus=_only_with(machine_root.value, allowed_cpus, *REPLAYED),
+        capture=_only_with(for_topo, settle(table.CAPTURE, sources), *DRAWN),
+        verbose=settle(table.VERBOSE, sources).value,
+    )
+
+
+def _sources(
+    typed: Typed, inherited: Mapping[str, str]
+) -> tuple[tuple[Said, ...], Fact[tuple[str, ...]]]:
+    """Return what each source says, the strongest first, and the program with its arguments."""
+    said = (
+        said_by_flags(typed.flags),
+        said_by_variables(inherited, PREFIX),
+        said_by_variables(inherited, TORCHRUN_PREFIX),
+    )
+    job_file = _job_file(settle(table.CONFIG, said))
+    if typed.words:
+        return (*said, job_file.without_program()), Fact(_program_words(typed), COMMAND_LINE)
+    return (*said, job_file.said), job_file.words
+
+
+def _program_words(typed: Typed) -> tuple[str, ...]:
+    """Return the script and its arguments.
+
+    A ``--`` between them is torchrun's to take away (argparse's, of whom it has that), and lines
+    of its users have one.
+    """
+    return (typed.words[0], *typed.words[2:]) if _ends_options(typed) else typed.words
+
+
+def _ends_options(typed: Typed) -> bool:
+    return typed.words[1:2] == ("--",)
+
+
+def _job_file(config: Fact[str]) -> JobFile:
+    if not config.value:
+        return NO_JOB_FILE
+    from clusterrun.sources.job_files.job_file import read_job_file  # noqa: PLC0415 - PyYAML takes its time
+
+    return read_job_file(config)
+
+
+def _job(
+    sources: Sequence[Said],
+    program: Fact[Program],
+    env: Mapping[str, Fact[str]],
+    around: Surroundings,
+    shape: Shape,
+) -> JobSpec:
+    interpreter = settle(table.PYTHON, sources, _default_python(around))
+    meeting = settle_meeting(sources, around.variables, shape, around.typed)
+    run_id = settle(table.RUN_ID, sources, _run_id_otherwise(shape, around))
+    plain: dict[str, Any] = {option.name: settle(option, sources) for option in PLAIN}
+    if shape.cluster.value == "paddle":
+        from clusterrun.sources.other_launchers.paddle_defaults import paddles_own  # noqa: PLC0415 - few jobs are
+
+        plain |= paddles_own(sources, around.variables, shape.cluster)
+    log_dir = find_log_dir(sources)
+    return JobSpec(
+        **plain,
+        nnodes=shape.nnodes,
+        fewest_nodes=_fewest_nodes(sources, shape),
+        node_rank=shape.node_rank,
+        nproc_per_node=shape.nproc_per_node,
+        tasks=shape.tasks,
+        hosts=shape.hosts,
+        cluster=shape.cluster,
+        numa_node=shape.numa_node,
+        unclear=shape.unclear,
+        master_addr=meeting.master_addr,
+        master_port=meeting.master_port,
+        port_candidates=meeting.port_candidates,
+        rdzv_endpoint=meeting.rdzv_endpoint,
+        token=find_token(sources, around.variables, _token_otherwise(shape, around)),
+        run_id=run_id,
+        python=find_interpreter(interpreter, _search_path(env, around)),
+        env={**env, **_own_step(run_id.value, around.variables)},
+        log_dir=log_dir,
+        coloured=find_coloured(around.process, around.variables, shape.cluster, log_dir),
+        log_line_prefix_template=find_prefix(sources, around.variables, around.process.called),
+        events=_expect_no_folder(settle(table.EVENTS, sources)),
+        program=program,
+        as_torchrun=called_as_torchrun(around.process.called),
+    )
+
+
+def _program(
+    words: Fact[tuple[str, ...]],
+    sources: Sequence[Said],
+    env: Mapping[str, Fact[str]],
+    around: Surroundings,
+) -> Fact[Program]:
+    manner = Manner(
+        module=settle(table.MODULE, sources),
+        no_python=settle(table.NO_PYTHON, sources),
+        run_path=settle(table.RUN_PATH, sources),
+        pass_local_rank=settle(table.PASS_LOCAL_RANK, sources),
+    )
+    return find_program(words, manner, _search_path(env, around))
+
+
+def _job_warnings(job: JobSpec, around: Surroundings, *, is_dry: bool) -> Iterator[str]:
+    if job.program.value.kind is not ProgramKind.EXECUTABLE:
+        yield from another_environment(job.python, around.variables)
+    yield from unknown_in_prefix(job.log_line_prefix_template)
+    if not is_dry:
+        yield from where_logs_go(job)
+    # Who writes -- behind the script knows whose these are.
+    if not _ends_options(around.typed):
+        yield from misplaced_options(job.program.value)
+
+
+def _search_path(env: Mapping[str, Fact[str]], around: Surroundings) -> str:
+    return env["PATH"].value if "PATH" in env else around.variables.get("PATH", os.defpath)
+
+
+def _env(sources: Sequence[Said]) -> dict[str, Fact[str]]:
+    """Return the variables that the sources set; the strongest source of each name wins."""
+    texts = [text for said in reversed(sources) for text in said.get(table.ENV.name, ())]
+    return {
+        name: Fact(value, text.origin)
+        for text in texts
+        for name, value in table.ENV.read(text).value.items()
+    }
+
+
+def _fewest_nodes(sources: Sequence[Said], shape: Shape) -> Fact[int]:
+    """Return how many nodes are enough: the cluster's number, or MIN where that is said."""
+    fewest = settle(table.FEWEST_NODES, sources, shape.nnodes)
+    return fewest if fewest.value <= shape.nnodes.value else shape.nnodes
+
+
+def _run_id_otherwise(shape: Shape, around: Surroundings) -> Fact[str]:
+    if shape.run_id is None:
+        return Fact(around.process.run_id, "default")
+    # What a cluster calls a job need not be the name of a folder.
+    return Fact(as_run_id(shape.run_id.value), shape.run_id.origin)
+
+
+def _token_otherwise(shape: Shape, around: Surroundings) -> Fact[str] | None:
+    # Who starts nodes against the cluster's word may start some where it has set nothing.
+    secret = shape.place.secret if shape.place else None
+    if secret is None or shape.agents == 1:
+        return None
+    return token_of_job(secret, around.process.user_id)
+
+
+def _own_step(run_id: str, environ: Mapping[str, str]) -> dict[str, Fact[str]]:
+    """Return what tells a launch inside a worker our step, where the run id does not."""
+    step = slurm_step(environ)
+    return {STEP_VARIABLE: Fact(step, "Slurm")} if step and step != run_id else {}
+
+
+def _default_python(around: Surroundings) -> Fact[str]:
+    # torchrun's own variable for it; it beats the default alone.
+    if around.variables.get("PYTHON_EXEC"):
+        return Fact(around.variables["PYTHON_EXEC"], "PYTHON_EXEC")
+    return Fact(around.process.python, "default")
+
+
+def _expect_no_folder(events: Fact[str | None]) -> Fact[str | None]:
+    if kind_of(events.value or "") is FileKind.FOLDER:
+        raise UsageError(f"{events.origin}: {events.value} is a folder", "give the path of a file")
+    return events
+
+
+def _expect_forkable(job: JobSpec) -> None:
+    """Refuse to fork workers that run a program which is not Python's."""
+    method, program = job.start_method, job.program.value
+    if method.value is StartMethod.FORK and program.kind is ProgramKind.EXECUTABLE:
+        raise UsageError(
+            f"{method.origin}: only Python scripts and modules can be forked, and --no-python runs"
+            f" {program.name}",
+            "leave one of the two out",
+        )
+
+
+def _only_with(other: object, asked: Fact[ValueT], what: str, hint: str) -> Fact[ValueT]:
+    if asked.value and not other:
+        raise UsageError(f"{asked.origin}: goes with {what} only", hint)
+    return asked

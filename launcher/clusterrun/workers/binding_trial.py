@@ -1,0 +1,54 @@
+"""Whether the kernel lets workers be bound as planned, tried before any of them is there."""
+
+import os
+import signal
+from typing import NoReturn
+
+from clusterrun.domain.plan import NodePlan, WorkerPlan
+from clusterrun.workers.agent_fork import fork
+from clusterrun.workers.exit_descriptions import how_it_ended
+from clusterrun.workers.fork_server.worker_start import bind, read_back, take_memory_of
+from clusterrun.workers.fork_server_client import memory_of
+
+
+def troubles_of(plan: NodePlan) -> list[str]:
+    """Return why workers could not be bound as ``plan`` has it, a line each; [] if all could.
+
+    It is tried in a child, as this process is not to be bound.
+
+    Raises:
+        MachineError: there may be no more processes.
+
+    """
+    reading, writing = os.pipe()
+    # The child has our handlers and our wake-up descriptor: a signal to it would be one to us.
+    mask = signal.pthread_sigmask(signal.SIG_BLOCK, signal.valid_signals())
+    try:
+        child = fork()
+        if child == 0:
+            _try_as_child(plan, writing)
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, mask)
+    os.close(writing)
+    with os.fdopen(reading, encoding="utf-8") as said:
+        troubles = said.read().splitlines()
+    _, status = os.waitpid(child, 0)
+    return [f"the process that tried it {how_it_ended(status)}"] if status else troubles
+
+
+def _try_as_child(plan: NodePlan, writing: int) -> NoReturn:
+    try:
+        os.write(writing, "\n".join(_tried(plan)).encode())
+        os._exit(0)
+    finally:
+        os._exit(1)
+
+
+def _tried(plan: NodePlan) -> list[str]:
+    tried = ((worker, _try(worker)) for worker in plan.workers)
+    return [f"local rank {worker.local_rank}: {trouble}" for worker, trouble in tried if trouble]
+
+
+def _try(worker: WorkerPlan) -> str:
+    cpus = None if worker.cpus is None else sorted(worker.cpus)
+    return bind(cpus) or read_back(cpus) or take_memory_of(memory_of(worker))

@@ -1,0 +1,183 @@
+"""Messages with file descriptors over a Unix stream socket between our own processes, never blocking.
+
+A frame is its length (4 bytes, big-endian) and a marshalled dictionary: ``json`` would cost each
+start of the fork server 10 ms. Where descriptors travel,
+its key ``descriptors`` says how many; they are attached (SCM_RIGHTS) to the frame's first
+byte, so all of them have arrived by the time the frame is whole. Frames take them in order.
+"""
+
+import marshal
+import os
+import socket
+import struct
+from collections import deque
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+from clusterrun.errors import InternalError
+
+Message = dict[str, Any]
+"""What a frame holds; ``descriptors`` is the channel's own key."""
+
+MAXIMUM_FRAME = 16 << 20
+"""Bytes of one dictionary: far above any message of ours, far below what harms the agent."""
+
+MARSHAL_VERSION = 2
+"""Which every Python from 3.8 on reads and writes alike: workers have an interpreter of their own."""
+
+_LENGTH_BYTES = 4
+_READ_BYTES = 256 << 10
+_DESCRIPTOR_BYTES = struct.calcsize("i")
+_MOST_DESCRIPTORS = 253
+"""SCM_MAX_FD of the kernel: what one sendmsg can carry."""
+
+
+class Channel:
+    """One end of a socket pair that carries messages both ways.
+
+    Takes over ``sock`` and makes it non-blocking. Errors of the peer's death are no errors here:
+    they set ``closed``, and what is sent from then on is dropped.
+    """
+
+    def __init__(self, sock: socket.socket) -> None:
+        sock.settimeout(0)
+        self.closed = False
+        self._socket = sock
+        self._outgoing: deque[tuple[memoryview, tuple[int, ...]]] = deque()
+        self._incoming = bytearray()
+        self._descriptors: deque[int] = deque()
+
+    def fileno(self) -> int:
+        """Return the socket's descriptor, for a selector."""
+        return self._socket.fileno()
+
+    @property
+    def wants_write(self) -> bool:
+        """Whether something waits for the socket to become writable (then call ``flush``)."""
+        return bool(self._outgoing)
+
+    def send(self, message: Message, fds: Sequence[int] = ()) -> None:
+        """Send ``message`` with copies of ``fds``, or queue what does not fit; never blocks.
+
+        The caller keeps its descriptors and may close them at once.
+
+        Raises:
+            InternalError: the message is larger than ``MAXIMUM_FRAME``.
+        """
+        if self.closed:
+            return
+        # Duplicates, because the frame may wait here longer than the caller's own live.
+        copies = tuple(os.dup(fd) for fd in fds)
+        self._outgoing.append((memoryview(_encode(message, len(fds))), copies))
+        self.flush()
+
+    def flush(self) -> None:
+        """Send as much of what is queued as the socket takes now."""
+        while self._outgoing and self._send_some(*self._outgoing[0]):
+            pass
+
+    def receive(self) -> list[tuple[Message, tuple[int, ...]]]:
+        """Return all messages that are whole now, each with its descriptors, which are the caller's.
+
+        Sets ``closed`` once the peer has closed or died; what it sent before is still returned.
+
+        Raises:
+            InternalError: a frame is too large, or descriptors got lost (too many open files).
+        """
+        while self._receive_some():
+            pass
+        return list(self._whole_messages())
+
+    def close(self) -> None:
+        """Close the socket, and the descriptors that nobody took; what is queued is dropped."""
+        self.closed = True
+        for _, copies in self._outgoing:
+            _close_all(copies)
+        _close_all(self._descriptors)
+        self._outgoing.clear()
+        self._descriptors.clear()
+        self._socket.close()
+
+    def _send_some(self, data: memoryview, copies: tuple[int, ...]) -> bool:
+        try:
+            sent = self._socket.sendmsg([data], _ancillary(copies), socket.MSG_NOSIGNAL)
+        except BlockingIOError:
+            return False
+        except (BrokenPipeError, ConnectionResetError):
+            self._drop_outgoing()
+            return False
+        _close_all(copies)
+        if sent < len(data):
+            self._outgoing[0] = (data[sent:], ())
+        else:
+            self._outgoing.popleft()
+        return True
+
+    def _drop_outgoing(self) -> None:
+        """Forget what can no longer be sent; ``closed`` is left to ``receive``, which reads on."""
+        for _, copies in self._outgoing:
+            _close_all(copies)
+        self._outgoing.clear()
+
+    def _receive_some(self) -> bool:
+        if self.closed:
+            return False
+        try:
+            data, ancillary, flags, _ = self._socket.recvmsg(
+                _READ_BYTES,
+                socket.CMSG_SPACE(_MOST_DESCRIPTORS * _DESCRIPTOR_BYTES),
+                socket.MSG_CMSG_CLOEXEC,
+            )
+        except BlockingIOError:
+            return False
+        except ConnectionResetError:
+            data, ancillary, flags = b"", [], 0
+        self._descriptors.extend(_descriptors_in(ancillary))
+        if flags & socket.MSG_CTRUNC:
+            raise InternalError("descriptors got lost on the way: too many open files")
+        self._incoming += data
+        self.closed = not data
+        return not self.closed
+
+    def _whole_messages(self) -> Iterator[tuple[Message, tuple[int, ...]]]:
+        position = 0
+        while (end := self._end_of_frame(position)) <= len(self._incoming):
+            # From a process of ours, which nobody else can write to.
+            message = marshal.loads(self._incoming[position + _LENGTH_BYTES : end])  # noqa: S302 - see above
+            count = message.pop("descriptors", 0)
+            yield message, tuple(self._descriptors.popleft() for _ in range(count))
+            position = end
+        del self._incoming[:position]
+
+    def _end_of_frame(self, start: int) -> int:
+        body = start + _LENGTH_BYTES
+        length = int.from_bytes(self._incoming[start:body], "big")
+        if length > MAXIMUM_FRAME:
+            raise InternalError(f"a message of {length} bytes between the launcher's processes")
+        return body + length
+
+
+def _encode(message: Message, count: int) -> bytes:
+    fields = {**message, "descriptors": count} if count else message
+    body = marshal.dumps(fields, MARSHAL_VERSION)
+    if len(body) > MAXIMUM_FRAME:
+        raise InternalError(f"a message of {len(body)} bytes between the launcher's processes")
+    return len(body).to_bytes(_LENGTH_BYTES, "big") + body
+
+
+def _ancillary(copies: tuple[int, ...]) -> list[tuple[int, int, bytes]]:
+    if not copies:
+        return []
+    return [(socket.SOL_SOCKET, socket.SCM_RIGHTS, struct.pack(f"{len(copies)}i", *copies))]
+
+
+def _descriptors_in(ancillary: Sequence[tuple[int, int, bytes]]) -> Iterator[int]:
+    for level, kind, data in ancillary:
+        if (level, kind) == (socket.SOL_SOCKET, socket.SCM_RIGHTS):
+            count = len(data) // _DESCRIPTOR_BYTES
+            yield from struct.unpack_from(f"{count}i", data)
+
+
+def _close_all(descriptors: Sequence[int] | deque[int]) -> None:
+    for descriptor in descriptors:
+        os.close(descriptor)

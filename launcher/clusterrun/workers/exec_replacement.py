@@ -1,0 +1,39 @@
+"""``--exec``: this process becomes its one worker."""
+
+import os
+import signal
+from collections.abc import Mapping
+from typing import NoReturn
+
+from clusterrun.domain.plan import NodePlan
+from clusterrun.workers.fork_server.worker_start import bind, read_back, take_memory_of
+from clusterrun.workers.fork_server_client import memory_of
+
+IGNORED_BY_PYTHON = (signal.SIGPIPE, signal.SIGXFSZ)
+"""A program must not inherit this from our interpreter."""
+
+
+def bind_to_worker(plan: NodePlan) -> str:
+    """Bind this process as the plan has its worker; return a remark where that did not work."""
+    (worker,) = plan.workers
+    cpus = None if worker.cpus is None else sorted(worker.cpus)
+    of_cpus = bind(cpus) or read_back(cpus)
+    return "; ".join(filter(None, [of_cpus, take_memory_of(memory_of(worker))]))
+
+
+def become_worker(plan: NodePlan, environment: Mapping[str, str]) -> NoReturn:
+    """Execute the plan's one worker in place of this process.
+
+    Args:
+        plan: of one worker.
+        environment: the job's, without what clusterrun sets.
+
+    Raises:
+        OSError: the program can't be executed.
+
+    """
+    for number in IGNORED_BY_PYTHON:
+        signal.signal(number, signal.SIG_DFL)
+    (worker,) = plan.workers
+    command = plan.command_of(worker)
+    os.execvpe(command[0], command, {**environment, **plan.env, **worker.env})

@@ -1,0 +1,1 @@
+"""What is imported before workers are forked, and why not more."""

@@ -1,0 +1,82 @@
+"""Forks two children that end badly, and looks whether their exit codes say so.
+
+A failing script that ended with 0 would be taken for a success. How Python ends a forked process
+depends on its version and build, so each server tries its own.
+"""
+
+from __future__ import annotations
+
+import os
+import select
+
+from ..scripts.script import NotToBeRunInPlace
+from ..scripts.script_run import ScriptRun, run_of_text
+from ..worker_start import die_with_parent
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    import signal
+
+    from ..server import ForkServer
+else:
+    import _signal as signal
+
+TEXTS_AND_CODES = (("raise ValueError", 1), ("import sys; sys.exit(3)", 3))
+
+SECONDS_TO_END = 20.0
+SECONDS_TO_DIE = 2.0
+
+
+def try_how_forked_scripts_end(server: ForkServer) -> ScriptRun | None:
+    """Fork the children and wait for them.
+
+    Args:
+        server: whose socket to the agent a child must not hold.
+
+    Returns:
+        In a child, what it has to run; None in the server.
+
+    Raises:
+        NotToBeRunInPlace: one of them has not ended as it should.
+        OSError: no process can be forked.
+
+    """
+    all_ended, held_open = os.pipe()
+    pids = []
+    for text, _ in TEXTS_AND_CODES:
+        pid = os.fork()
+        if pid == 0:
+            try:
+                server.agent.close()
+                os.close(all_ended)
+                _become_silent_child_of(server.pid)
+            except BaseException:  # noqa: BLE001 - whatever it is, the child must not become a server
+                os._exit(127)
+            return run_of_text(text)
+        pids.append(pid)
+    os.close(held_open)
+    poll = select.poll()
+    # The end of file comes when the last child has ended.
+    poll.register(all_ended, select.POLLIN)
+    in_time = poll.poll(SECONDS_TO_END * 1000)
+    os.close(all_ended)
+    wrong = []
+    for pid, (text, code) in zip(pids, TEXTS_AND_CODES):
+        if not in_time:
+            os.kill(pid, signal.SIGKILL)
+        status = server.status_within(pid, SECONDS_TO_DIE)
+        if status is None or not os.WIFEXITED(status) or os.WEXITSTATUS(status) != code:
+            ended = f"ended with wait status {status}, not code {code}"
+            how = ended if in_time else f"had not ended after {SECONDS_TO_END:g} s"
+            wrong.append(f"a forked child that ran {text!r} {how}")
+    if wrong:
+        raise NotToBeRunInPlace(wrong[0], is_complaint=True)
+    return None
+
+
+def _become_silent_child_of(server: int) -> None:
+    signal.set_wakeup_fd(-1)
+    die_with_parent(server)
+    devnull = os.open(os.devnull, os.O_RDWR)
+    for stream in (0, 1, 2):
+        os.dup2(devnull, stream)

@@ -1,0 +1,1 @@
+"""The user's script in a forked worker: read, run, and how it ended."""

@@ -1,0 +1,1 @@
+"""The C library, /proc, namespaces and limits."""

@@ -1,0 +1,1 @@
+"""The relay: it owns the workers' pipes, the terminal and the log files."""

@@ -1,0 +1,93 @@
+"""Files can only be written by waiting: a thread does that, so that a hung disk stops nobody else.
+
+The relay's thread and the writing thread share no lock. Each number has one writer, queues are
+``SimpleQueue`` and ``deque``, and what one side must notice is announced after it has happened.
+"""
+
+import errno
+import os
+import time
+from collections.abc import Callable, Iterator
+from contextlib import suppress
+from queue import Empty, SimpleQueue
+from typing import Protocol
+
+from clusterrun.workers.agent_fork import no_process
+from clusterrun.workers.time_limited import start_thread
+
+_RETRY_SECONDS = 1.0
+
+
+class Work(Protocol):
+    """Something that may take long."""
+
+    def work(self) -> bool:
+        """Do it; False: there is no room now, ask again in a second."""
+        ...
+
+
+class FileThread:
+    """Does one work after the other; ``wake`` is called when the relay should look again.
+
+    Raises:
+        MachineError: a limit of processes allows no thread.
+
+    """
+
+    def __init__(self, wake: Callable[[], None]) -> None:
+        self.wake = wake
+        self._works: SimpleQueue[Work] = SimpleQueue()
+        self._stuck: dict[Work, None] = {}
+        self._notes: SimpleQueue[str] = SimpleQueue()
+        self._submitted = 0
+        self._done = 0
+        self._leaving = False
+        if start_thread(self._run) is None:
+            # A thread counts as a process.
+            raise no_process(BlockingIOError(errno.EAGAIN, os.strerror(errno.EAGAIN)))
+
+    @property
+    def idle(self) -> bool:
+        """Whether all that was submitted is done, and all notes on that are taken."""
+        done = self._done == self._submitted and not self._stuck
+        return done and self._notes.empty()
+
+    def submit(self, work: Work) -> None:
+        """Have ``work`` done after all that was submitted before."""
+        self._submitted += 1
+        self._works.put(work)
+
+    def hurry(self) -> None:
+        """Wake the relay after each work from now on: it waits for ``idle``."""
+        self._leaving = True
+        self.wake()
+
+    def note(self, text: str) -> None:
+        """Have the relay tell the user ``text``."""
+        self._notes.put(text)
+        self.wake()
+
+    def notes(self) -> Iterator[str]:
+        """Return what the user should be told, each once."""
+        with suppress(Empty):
+            while True:
+                yield self._notes.get_nowait()
+
+    def _run(self) -> None:
+        retry_at = 0.0
+        while True:
+            with suppress(Empty):
+                self._attempt(self._works.get(timeout=_RETRY_SECONDS if self._stuck else None))
+                self._done += 1
+            if self._stuck and time.monotonic() >= retry_at:
+                for work in list(self._stuck):
+                    self._attempt(work)
+                retry_at = time.monotonic() + _RETRY_SECONDS
+            if self._leaving:
+                self.wake()
+
+    def _attempt(self, work: Work) -> None:
+        if work.work():
+            self._stuck.pop(work, None)
+        else:
+            self._stuck[work] = None

@@ -1,0 +1,176 @@
+"""The log files, and a standard output that is a file: what a ``FileThread`` writes."""
+
+import errno
+import os
+from collections import deque
+from collections.abc import Callable
+from functools import partial
+from pathlib import Path
+
+from clusterrun.domain.lost_output import Loss
+from clusterrun.workers.relay.file_thread import FileThread
+from clusterrun.workers.relay.outputs import RELIEVED
+
+_NO_ROOM = {errno.ENOSPC, errno.EDQUOT}
+
+
+class FileOutput:
+    """An output to a file: ``open_file`` is called by the thread, as that may hang too.
+
+    ``name`` and ``user`` are for messages: "log file /tmp/x", "rank 3". ``printed_else``: what
+    can't be written there is kept, to be taken back and printed.
+    """
+
+    def __init__(
+        self,
+        thread: FileThread,
+        open_file: Callable[[], int],
+        name: str,
+        user: str,
+        *,
+        printed_else: bool = False,
+    ) -> None:
+        self.failure: OSError | None = None
+        self._thread = thread
+        self._open_file = open_file
+        self._descriptor: int | None = None
+        self._name = name
+        self._user = user
+        self._printed_else = printed_else
+        self._chunks: deque[bytes] = deque()
+        self._rest = memoryview(b"")
+        self._taken = 0
+        self._written = 0
+        self._submitted = False
+        self._closing = False
+        self._is_given_up = False
+        self._trouble = ""
+        self._submit()
+
+    @property
+    def waiting(self) -> int:
+        """Bytes that are not written yet."""
+        return 0 if self.failure else self._taken - self._written
+
+    def write(self, data: bytes) -> None:
+        """Take ``data``; the thread writes it."""
+        if not data or self._is_given_up:
+            return
+        self._taken += len(data)
+        if self._printed_else or not self.failure:
+            self._chunks.append(data)
+            self._submit()
+
+    def take_back(self) -> bytes:
+        """Return what could not be written because of a ``failure``; nothing more is taken."""
+        self._is_given_up = True
+        unwritten = bytes(self._rest) + b"".join(self._chunks)
+        self._taken -= len(unwritten)
+        self._rest = memoryview(b"")
+        self._chunks.clear()
+        return unwritten
+
+    def loss(self) -> Loss | None:
+        """Return what is not written; what comes later may be."""
+        size = self._taken - self._written
+        return Loss(self._name, size, self._trouble) if size else None
+
+    def close(self) -> None:
+        """Close the file once all is written."""
+        self._closing = True
+        self._submit()
+
+    def work(self) -> bool:
+        """Write all that was taken (called by the thread)."""
+        # First this, then a look at the queue: what comes in between submits once more.
+        self._submitted = False
+        try:
+            self._write_all()
+        except OSError as error:
+            return self._complain(error)
+        if self._closing and self._descriptor is not None:
+            os.close(self._descriptor)
+            self._descriptor, self.failure = None, OSError(errno.EBADF, "closed")
+        return True
+
+    def _submit(self) -> None:
+        if not self._submitted:
+            self._submitted = True
+            self._thread.submit(self)
+
+    def _write_all(self) -> None:
+        if self.failure:
+            return
+        if self._descriptor is None:
+            self._descriptor = self._open_file()
+        while self._rest or self._chunks:
+            self._rest = self._rest or memoryview(self._next_chunks())
+            count = os.write(self._descriptor, self._rest)
+            self._rest = self._rest[count:]
+            self._count_written(count)
+
+    def _next_chunks(self) -> bytes:
+        return b"".join(self._chunks.popleft() for _ in range(len(self._chunks)))
+
+    def _count_written(self, count: int) -> None:
+        before = self.waiting
+        self._written += count
+        if before > RELIEVED >= before - count:
+            self._thread.wake()
+
+    def _complain(self, error: OSError) -> bool:
+        no_room = error.errno in _NO_ROOM
+        if not no_room:
+            # From here on the relay has what is left, and we don't touch it.
+            self.failure = error
+        if not (no_room and self._trouble):
+            without = "prints here instead" if self._printed_else else "goes on without it"
+            end = "waits until there is room" if no_room else without
+            reason = f"{error.strerror}; {self._user} {end}"
+            self._thread.note(f"clusterrun: {self._name}: {reason}")
+        self._trouble = error.strerror or str(error)
+        return not no_room
+
+
+def log_file(thread: FileThread, path: Path, user: str, *, printed_else: bool) -> FileOutput:
+    """Return an output to ``path``, made with its directories, appended to if it is there.
+
+    ``printed_else``: what can't be written there is printed.
+    """
+    open_file = partial(_open_to_append, path)
+    return FileOutput(thread, open_file, f"log file {path}", user, printed_else=printed_else)
+
+
+def lines_file(thread: FileThread, path: Path) -> FileOutput:
+    """Return an output to ``path``, which takes lines of ours, as a log file takes a worker's."""
+    return FileOutput(thread, partial(_open_to_append, path), f"file {path}", "clusterrun")
+
+
+def _open_to_append(path: Path) -> int:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    flags = os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_NOCTTY | os.O_CLOEXEC
+    return os.open(path, flags, 0o666)
+
+
+class Link:
+    """The symbolic link ``path`` to ``target``, put in place in one step."""
+
+    def __init__(self, thread: FileThread, path: Path, target: str) -> None:
+        self._thread = thread
+        self._path = path
+        self._target = target
+
+    def work(self) -> bool:
+        """Make the link under another name and rename it."""
+        new = self._path.with_name(f".{self._path.name}-{os.getpid()}")
+        try:
+            self._path.parent.mkdir(parents=True, exist_ok=True)
+            if self._path.is_file() and not self._path.is_symlink():
+                # Somebody's own, which renaming would replace.
+                raise FileExistsError(errno.EEXIST, "there is a file of that name")
+            new.unlink(missing_ok=True)
+            new.symlink_to(self._target)
+            new.replace(self._path)
+        except OSError as error:
+            self._thread.note(f"clusterrun: link {self._path}: {error.strerror}")
+        return True

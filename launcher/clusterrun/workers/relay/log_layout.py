@@ -1,0 +1,55 @@
+"""Where a job's output is kept: DIR/RUN/attempt-A/HOST-N/rank-R.out and .err, or one rank-R.log.
+
+As torchrun has it: DIR/RUN_RANDOM/attempt_A/LOCALRANK/stdout.log and stderr.log.
+"""
+
+from pathlib import Path
+
+from msgspec import Struct
+
+from clusterrun.domain.plan import NodePlan, WorkerPlan
+
+
+class LogLayout(Struct, frozen=True):
+    """The folder of one run, below ``--log-dir``."""
+
+    directory: Path
+    run_id: str
+    one_file: bool = False
+    """Both streams of a worker go to one file, which ``workerlog`` leads to."""
+    torchrun_folder: str = ""
+    """RUN_RANDOM, another one for each node and run; "" where the layout is ours."""
+
+    @property
+    def run(self) -> Path:
+        """The folder of this run; where the layout is ours, ``directory/latest`` is a link to it."""
+        return self.directory / (self.torchrun_folder or self.run_id)
+
+    def attempt(self, number: int) -> Path:
+        """Return the folder of one attempt."""
+        return self.run / f"attempt{'_' if self.torchrun_folder else '-'}{number}"
+
+    def files(self, plan: NodePlan, worker: WorkerPlan) -> tuple[Path, Path]:
+        """Return a worker's files for standard output and standard error."""
+        folder = self._folder(plan)
+        if self.torchrun_folder:
+            folder /= str(worker.local_rank)
+            out = folder / "stdout.log"
+            return out, out if self.one_file else folder / "stderr.log"
+        if self.one_file:
+            return (folder / f"rank-{worker.rank}.log",) * 2
+        return folder / f"rank-{worker.rank}.out", folder / f"rank-{worker.rank}.err"
+
+    def filtered_files(self, plan: NodePlan) -> tuple[Path, Path]:
+        """Return this node's files for lines of standard output and error with certain texts."""
+        folder = self._folder(plan)
+        return folder / "filtered_stdout.log", folder / "filtered_stderr.log"
+
+    def workerlog(self, local_rank: int) -> Path:
+        """Return where Paddle's launcher writes what the worker of one device prints."""
+        return self.directory / f"workerlog.{local_rank}"
+
+    def _folder(self, plan: NodePlan) -> Path:
+        attempt = self.attempt(plan.world.attempt)
+        # torchrun's is this node's own already.
+        return attempt if self.torchrun_folder else attempt / f"{plan.host}-{plan.world.node_rank}"

@@ -1,0 +1,163 @@
+"""Writing to terminals, pipes and sockets that are not ours, without ever waiting for their readers.
+
+The user's shell and other programs share the open file descriptions of our stdout and stderr, so
+O_NONBLOCK must not be set on those: it would make *their* writes fail.
+"""
+
+import os
+import select
+import socket
+import stat
+import time
+from collections.abc import Callable
+from functools import partial
+from typing import Protocol
+
+from clusterrun.domain.lost_output import Loss
+
+CONGESTED = 256 << 10
+"""Bytes that wait for an output: from here on nothing more is read from who prints to it."""
+RELIEVED = CONGESTED // 2
+"""Bytes that wait: from here down, reading goes on."""
+
+WriteSome = Callable[[bytearray], int]
+"""Writes a part and returns its length; BlockingIOError if there is room for nothing."""
+
+
+class Output(Protocol):
+    """Takes all that is written to it and passes it on when it can."""
+
+    @property
+    def waiting(self) -> int:
+        """Bytes that are not passed on yet."""
+        ...
+
+    @property
+    def failure(self) -> OSError | None:
+        """Why everything written to it is dropped; None if it is not."""
+        ...
+
+    def loss(self) -> Loss | None:
+        """Return what was written to it and did not get through; None if all did."""
+        ...
+
+    def write(self, data: bytes) -> None:
+        """Take ``data``."""
+        ...
+
+
+class DescriptorOutput:
+    """An output that is flushed when a selector says that ``descriptor`` is writable."""
+
+    def __init__(self, descriptor: int, write_some: WriteSome, name: str = "") -> None:
+        self.failure: OSError | None = None
+        self._name = name
+        self._dropped = 0
+        self._descriptor = descriptor
+        self._write_some = write_some
+        self._waiting = bytearray()
+
+    def fileno(self) -> int:
+        """Return the descriptor, for a selector."""
+        return self._descriptor
+
+    @property
+    def waiting(self) -> int:
+        """Bytes that are not written yet."""
+        return len(self._waiting)
+
+    def write(self, data: bytes) -> None:
+        """Take ``data``; ``flush`` writes it."""
+        if self.failure is None:
+            self._waiting += data
+        else:
+            self._dropped += len(data)
+
+    def loss(self) -> Loss | None:
+        """Return what was dropped after an error. A reader who has stopped loses nothing by that."""
+        if self.failure is None:
+            return None
+        return Loss(self._name, self._dropped, self.failure.strerror or "")
+
+    def flush(self) -> None:
+        """Write what fits now; after an error (the reader or the terminal is gone) drop all."""
+        try:
+            while self._waiting:
+                del self._waiting[: self._write_some(self._waiting)]
+        except BlockingIOError:
+            return
+        except OSError as error:
+            self.failure = error
+            self._dropped += len(self._waiting)
+            self._waiting.clear()
+
+
+def open_output(descriptor: int, name: str = "") -> DescriptorOutput:
+    """Return an output on the file behind ``descriptor``, which is a terminal, pipe, socket, ..."""
+    if stat.S_ISSOCK(os.fstat(descriptor).st_mode):
+        # Sockets can't be opened anew, but need not be: the flag goes with each call.
+        return DescriptorOutput(descriptor, partial(_send, descriptor), name)
+    own = _open_anew(descriptor)
+    if own is None:
+        return DescriptorOutput(descriptor, partial(_write_when_ready, descriptor), name)
+    return DescriptorOutput(own, partial(os.write, own), name)
+
+
+def write_within(descriptor: int, data: bytes, seconds: float) -> None:
+    """Write ``data`` for people; what its reader does not take within ``seconds`` is dropped."""
+    if stat.S_ISREG(os.fstat(descriptor).st_mode):
+        # Opened anew, it would be written from its beginning.
+        output = DescriptorOutput(descriptor, partial(os.write, descriptor))
+    else:
+        output = open_output(descriptor)
+    output.write(data)
+    poll = select.poll()
+    poll.register(output.fileno(), select.POLLOUT)
+    deadline = time.monotonic() + seconds
+    output.flush()
+    while output.waiting and (left := deadline - time.monotonic()) > 0:
+        poll.poll(left * 1000)
+        output.flush()
+    if output.fileno() != descriptor:
+        os.close(output.fileno())
+
+
+def _open_anew(descriptor: int) -> int | None:
+    """Open the same file again, non-blocking; None where that is not allowed.
+
+    It is not for the terminal or pipe of another user (su, sudo): their inodes are private.
+    /dev/tty can be opened by anyone whose terminal it is.
+    """
+    flags = os.O_WRONLY | os.O_NONBLOCK | os.O_NOCTTY | os.O_CLOEXEC
+    for path in (f"/proc/self/fd/{descriptor}", *_terminal_of(descriptor)):
+        try:
+            return os.open(path, flags)
+        except OSError:
+            continue
+    return None
+
+
+def _terminal_of(descriptor: int) -> tuple[str, ...]:
+    try:
+        os.tcgetpgrp(descriptor)
+    except OSError:
+        # Not a terminal, or not the one that controls our session.
+        return ()
+    return ("/dev/tty",)
+
+
+def _send(descriptor: int, data: bytearray) -> int:
+    sock = socket.socket(fileno=descriptor)
+    try:
+        return sock.send(data, socket.MSG_DONTWAIT | socket.MSG_NOSIGNAL)
+    finally:
+        sock.detach()
+
+
+def _write_when_ready(descriptor: int, data: bytearray) -> int:
+    """Write no more than a pipe surely takes when it is writable at all (``man 7 pipe``)."""
+    poll = select.poll()
+    poll.register(descriptor, select.POLLOUT)
+    if not poll.poll(0):
+        raise BlockingIOError
+    return os.write(descriptor, data[: select.PIPE_BUF])

@@ -1,0 +1,241 @@
+"""The agent's half of the relay: starts it, tells it what to read, hears tails and ends of file."""
+
+import os
+import select
+import signal
+import socket
+import sys
+import time
+from collections.abc import Iterable, Iterator
+from pathlib import Path
+from typing import NoReturn
+
+from clusterrun.domain.events import (
+    HelperLost,
+    OutputClosed,
+    OutputEnded,
+    StacksCollected,
+    WorkersMove,
+    WorkersStill,
+)
+from clusterrun.domain.lost_output import Loss
+from clusterrun.domain.ranks import LocalRank
+from clusterrun.domain.stacks import StackGroup, grouped
+from clusterrun.errors import ExitCode, LauncherError
+from clusterrun.workers.agent_fork import fork
+from clusterrun.workers.channel import Channel, Message
+from clusterrun.workers.exit_descriptions import how_it_ended, signal_of
+from clusterrun.workers.relay.destinations import Destination, Screen, WorkerOutput
+from clusterrun.workers.scratch import Scratch
+
+Told = OutputEnded | OutputClosed | StacksCollected | WorkersStill | WorkersMove
+RelayEvent = Told | HelperLost
+
+_MARGIN = 1.0
+"""Seconds after its deadline at which a relay that is still there is killed."""
+
+
+class Relay:
+    """The relay process, as the agent sees it. No call but ``close`` ever waits."""
+
+    def __init__(self, channel: Channel, pid: int, scratch: Path | None) -> None:
+        self.pid = pid
+        self.losses: tuple[Loss, ...] | None = None
+        """What it could not write; None before its end, and if it ended without saying so."""
+        self.how_it_ended = ""
+        """"was killed by SIGKILL"; "" before its end."""
+        self._scratch = scratch
+        self._channel = channel
+        self._lost = False
+
+    @classmethod
+    def start(cls, screen: Screen, scratch: Path | None) -> "Relay":
+        """Fork the relay (the process must have one thread).
+
+        Args:
+            screen: where output goes; the descriptors must stay open for this call only.
+            scratch: a directory that the relay removes at its own end, however the agent ends.
+
+        Raises:
+            MachineError: there may be no more processes.
+
+        """
+        ours, theirs = socket.socketpair()
+        # A signal between the fork and the relay's own dispositions would run our handlers there,
+        # and write to the wakeup descriptor that it shares with us.
+        mask = signal.pthread_sigmask(signal.SIG_BLOCK, signal.valid_signals())
+        try:
+            pid = fork()
+            if pid == 0:
+                _live_as_relay(theirs, screen, scratch)
+        finally:
+            signal.pthread_sigmask(signal.SIG_SETMASK, mask)
+        theirs.close()
+        return cls(Channel(ours), pid, scratch)
+
+    def fileno(self) -> int:
+        """Return the socket's descriptor, for a selector: readable when there are ``events``."""
+        return self._channel.fileno()
+
+    @property
+    def wants_write(self) -> bool:
+        """Whether to call ``flush`` when the socket is writable."""
+        return self._channel.wants_write
+
+    @property
+    def lost(self) -> bool:
+        """Whether the relay has ended though nobody asked it to."""
+        return self._lost
+
+    def flush(self) -> None:
+        """Send what had to wait."""
+        self._channel.flush()
+
+    def open(self, output: WorkerOutput) -> None:
+        """Have the relay read a worker's pipes. The caller still has to close its descriptors."""
+        pipes = {"stdout": output.stdout, "stderr": output.stderr}
+        given = {name: pipe for name, pipe in pipes.items() if pipe is not None}
+        message: Message = {
+            "kind": "open",
+            "key": output.local_rank,
+            "label": output.label,
+            "prefix": output.prefix,
+            "streams": list(given),
+            "to": {"stdout": _spell(output.stdout_to), "stderr": _spell(output.stderr_to)},
+            "error_file": _text(output.error_file),
+        }
+        self._channel.send(message, list(given.values()))
+
+    def finish(self, local_rank: LocalRank) -> None:
+        """Have the worker's output read to its end; an ``OutputEnded`` answers."""
+        self._channel.send({"kind": "finish", "key": local_rank})
+
+    def say(self, text: str) -> None:
+        """Print ``text`` to stderr, between the workers' lines."""
+        self._channel.send({"kind": "say", "text": text})
+
+    def interrupted(self) -> None:
+        """Leave the workers' KeyboardInterrupt tracebacks off the screen from now on."""
+        self._channel.send({"kind": "interrupted"})
+
+    def link(self, path: Path, target: str) -> None:
+        """Make ``path`` a symbolic link to ``target``, in place of another link."""
+        self._channel.send({"kind": "link", "path": str(path), "target": target})
+
+    def collect_stacks(self, number: int) -> None:
+        """Take Python's stacks out of what workers print next; ``StacksCollected`` tells them."""
+        self._channel.send({"kind": "stacks", "number": number})
+
+    def lack_stacks(self, local_ranks: Iterable[LocalRank]) -> None:
+        """Don't wait for the stacks of these workers."""
+        self._channel.send({"kind": "no stacks", "keys": list(local_ranks)})
+
+    def watch(self, seconds: float) -> None:
+        """Tell when no worker prints or ends for so long from now on, once; 0: never."""
+        self._channel.send({"kind": "watch", "seconds": seconds})
+
+    def record(self, path: Path, line: str) -> None:
+        """Append ``line`` to the file ``path``."""
+        self._channel.send({"kind": "record", "path": str(path), "line": line})
+
+    def events(self, now: float) -> Iterator[RelayEvent]:
+        """Return what the relay has told since the last call; ``now`` is the agent's clock."""
+        for message, _ in self._channel.receive():
+            yield _event(message, now)
+        if self._channel.closed and not self._lost:
+            self._lost = True
+            yield HelperLost("relay", *self._reap(), now)
+
+    def close(self, seconds: float) -> None:
+        """Let the relay write what it holds for up to ``seconds``, then end it, by force if need be.
+
+        Once it has ended, this does nothing.
+        """
+        if not self.how_it_ended:
+            self._channel.send({"kind": "goodbye", "seconds": seconds})
+            self._end_within(seconds + _MARGIN)
+        self._channel.close()
+        if self.losses is None and self._scratch is not None:
+            Scratch(self._scratch).remove()
+
+    def _end_within(self, seconds: float) -> None:
+        if self._await_end(seconds):
+            self._reap()
+            return
+        os.kill(self.pid, signal.SIGKILL)
+        # Not even SIGKILL ends a process that hangs in a file system; init will reap that one.
+        if self._await_end(_MARGIN):
+            self._reap()
+        self.how_it_ended = "stopped responding"
+
+    def _await_end(self, seconds: float) -> bool:
+        """Wait until the relay has closed its socket, which only its end does."""
+        deadline = time.monotonic() + seconds
+        while not self._channel.closed and (left := deadline - time.monotonic()) > 0:
+            poll = select.poll()
+            writable = select.POLLOUT if self._channel.wants_write else 0
+            poll.register(self._channel.fileno(), select.POLLIN | writable)
+            poll.poll(left * 1000)
+            self._channel.flush()
+            for message, _ in self._channel.receive():
+                if message["kind"] == "farewell":
+                    self.losses = tuple(Loss(*loss) for loss in message["losses"])
+        return self._channel.closed
+
+    def _reap(self) -> tuple[str, int]:
+        """Return how the relay, which has ended, did so, in words and by which signal."""
+        try:
+            status = os.waitpid(self.pid, 0)[1]
+        except ChildProcessError:
+            # Somebody else reaped it.
+            status = 0
+        self.how_it_ended = how_it_ended(status)
+        return self.how_it_ended, signal_of(status)
+
+
+def _live_as_relay(control: socket.socket, screen: Screen, scratch: Path | None) -> NoReturn:
+    try:
+        # Read while the agent goes on; the agent itself never needs it.
+        from clusterrun.workers.relay.relay_process import live  # noqa: PLC0415 - see above
+
+        live(control, screen, scratch)
+    except BaseException as error:  # noqa: BLE001 - the user must see it before we are gone
+        # The terminal may be stopped, and the agent waits for our end.
+        signal.alarm(1)
+        if isinstance(error, LauncherError):
+            os.write(2, f"{error.explain()}\n".encode(errors="backslashreplace"))
+        else:
+            sys.excepthook(*sys.exc_info())
+    finally:
+        # Not one step back into the agent's own code.
+        os._exit(ExitCode.INTERNAL)
+
+
+def _event(message: Message, now: float) -> Told:
+    match message["kind"]:
+        case "output_closed":
+            return OutputClosed(now)
+        case "still":
+            return WorkersStill(message["seconds"], now)
+        case "moving":
+            return WorkersMove(now)
+        case "stacks":
+            stacks = [StackGroup((key,), text, found) for key, text, found in message["stacks"]]
+            return StacksCollected(message["number"], grouped(stacks), message["shown"], now)
+        case _:
+            key, tail, error_file = message["key"], message["tail"], message["error_file"]
+            return OutputEnded(LocalRank(key), tail, error_file, now)
+
+
+def _spell(to: Destination) -> Message:
+    return {
+        "log": _text(to.log),
+        "shown": to.shown,
+        "shown_without_log": to.shown_without_log,
+        "filtered": _text(to.filtered),
+        "filters": list(to.filters),
+    }
+
+
+def _text(path: Path | None) -> str | None:
+    return None if path is None else str(path)

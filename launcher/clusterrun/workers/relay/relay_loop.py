@@ -1,0 +1,174 @@
+"""The relay's loop: woken only by what happens, and never kept from answering the agent.
+
+What may wait for a reader or a disk waits in an output. Too much of that stops the reading of the
+pipes whose bytes would go there, and so the worker that prints; nothing else.
+"""
+
+import os
+import select
+import selectors
+from collections.abc import Callable, Sequence
+from functools import partial
+
+from clusterrun.workers.channel import Channel, Message
+from clusterrun.workers.relay.destinations import Screen
+from clusterrun.workers.relay.streams import READ_BYTES, Stream
+from clusterrun.workers.relay.switchboard import Switchboard
+from clusterrun.workers.stacks.activity import Stillness
+from clusterrun.workers.stacks.stack_collector import StackCollector
+from clusterrun.workers.time_limited import Bounded
+
+_ORPHANED_SECONDS = 0.4
+"""How long pipes are read on when the agent has died: its workers are being killed meanwhile."""
+_LAST_SECONDS = 0.1
+"""How long outputs may take for what was read last."""
+_FAREWELL_SECONDS = 0.5
+"""How long the agent may take to hear what was lost: less than it waits for the relay's end."""
+_GATHERING_MILLISECONDS = 2
+"""A pause after a short read: workers print line by line, and a wakeup for each line costs more."""
+
+
+class RelayLoop:
+    """Serves the agent at the other end of ``channel`` until that says goodbye or dies.
+
+    ``clock`` gives monotonic seconds; ``files`` reads what workers have left in their error files.
+    """
+
+    def __init__(
+        self, channel: Channel, screen: Screen, clock: Callable[[], float], files: Bounded
+    ) -> None:
+        self._channel = channel
+        self._clock = clock
+        self._leave_at: float | None = None
+        self._largest_read = 0
+        self._watched: dict[int, int] = {}
+        self._selector = selectors.DefaultSelector()
+        self._wakeup = os.eventfd(0, os.EFD_CLOEXEC | os.EFD_NONBLOCK)
+        self._stacks = StackCollector(channel.send)
+        self._stillness = Stillness(channel.send)
+        self._prefix = screen.prefix
+        wake = partial(os.eventfd_write, self._wakeup, 1)
+        self._board = Switchboard(screen, channel.send, wake, files)
+
+    def run(self) -> None:
+        """Serve until the agent is gone and all is written, or its time is over."""
+        self._watch(self._wakeup, selectors.EVENT_READ, partial(os.eventfd_read, self._wakeup))
+        self._serve(lambda: not self._board.streams and self._board.idle)
+        self._board.end()
+        self._leave_at = self._clock() + _LAST_SECONDS
+        self._serve(lambda: self._board.idle)
+        losses = [(loss.name, loss.size, loss.why) for loss in self._board.losses()]
+        self._channel.send({"kind": "farewell", "losses": losses})
+        # Names of many files are more than a socket takes at once.
+        self._leave_at = self._clock() + _FAREWELL_SECONDS
+        self._serve(lambda: not self._channel.wants_write)
+
+    def _serve(self, finished: Callable[[], bool]) -> None:
+        while True:
+            self._settle()
+            if self._leave_at is not None and (finished() or self._clock() >= self._leave_at):
+                return
+            self._gather()
+            ready = [key for key, _ in self._selector.select(self._timeout())]
+            # The agent first: what it asks for here may make workers print at once.
+            for key in sorted(ready, key=lambda key: key.fd != self._channel.fileno()):
+                key.data()
+
+    def _settle(self) -> None:
+        """Write what can be written, and watch exactly what may go on."""
+        board = self._board
+        self._stacks.look(self._clock())
+        self._stillness.look(self._clock())
+        board.say_notes()
+        for stream in board.streams:
+            stream.show_progress(self._clock())
+        self._write()
+        board.report_failures()
+        for output in board.outputs:
+            # A failure may just have been reported there, and /dev/null can't be watched.
+            output.flush()
+            self._watch(
+                output.fileno(), selectors.EVENT_WRITE if output.waiting else 0, output.flush
+            )
+        for stream in board.streams:
+            paused = stream.ended or stream.congested()
+            events = 0 if paused else selectors.EVENT_READ
+            self._watch(stream.descriptor, events, partial(self._pump, stream))
+        board.close_ended()
+        self._watch_channel()
+
+    def _write(self) -> None:
+        """Write the lines, then the live line below them."""
+        for output in self._board.outputs:
+            output.flush()
+        for display in self._board.displays:
+            display.redraw(self._clock())
+        for output in self._board.outputs:
+            output.flush()
+
+    def _watch_channel(self) -> None:
+        events = selectors.EVENT_READ | (selectors.EVENT_WRITE if self._channel.wants_write else 0)
+        self._watch(self._channel.fileno(), 0 if self._channel.closed else events, self._listen)
+
+    def _watch(self, descriptor: int, events: int, callback: Callable[[], object]) -> None:
+        watched = self._watched.get(descriptor, 0)
+        if events == watched:
+            return
+        if not watched:
+            self._selector.register(descriptor, events, callback)
+        elif events:
+            self._selector.modify(descriptor, events, callback)
+        else:
+            self._selector.unregister(descriptor)
+        self._watched[descriptor] = events
+
+    def _timeout(self) -> float | None:
+        due = [display.due for display in self._board.displays]
+        due += [stream.progress.due for stream in self._board.streams]
+        due += [self._leave_at, self._stacks.due, self._stillness.due]
+        times = [at for at in due if at is not None]
+        return max(0.0, min(times) - self._clock()) if times else None
+
+    def _gather(self) -> None:
+        """Let the workers print more before it is read, unless much came or something waits."""
+        if 0 < self._largest_read < READ_BYTES // 2 and not self._board.screen_waits:
+            poll = select.poll()
+            poll.register(self._channel.fileno(), select.POLLIN)
+            poll.poll(_GATHERING_MILLISECONDS)
+        self._largest_read = 0
+
+    def _pump(self, stream: Stream) -> None:
+        count = stream.pump()
+        self._largest_read = max(self._largest_read, count)
+        if count and stream.moved:
+            self._stillness.moved(self._clock())
+
+    def _listen(self) -> None:
+        self._channel.flush()
+        for message, fds in self._channel.receive():
+            self._hear(message, fds)
+        if self._channel.closed:
+            self._leave_within(_ORPHANED_SECONDS)
+
+    def _hear(self, message: Message, fds: Sequence[int]) -> None:
+        match message["kind"]:
+            case "goodbye":
+                self._leave_within(message["seconds"])
+            case "stacks":
+                number, workers = message["number"], self._board.workers
+                shown = not self._prefix and all(it.is_shown for it in workers.values())
+                self._stacks.begin(number, workers, self._clock(), shown=shown)
+            case "no stacks":
+                self._stacks.lack(message["keys"])
+            case "watch":
+                self._stillness.watch(message["seconds"], self._clock())
+            case "open" | "finish":
+                self._board.handle(message, fds)
+                self._stillness.moved(self._clock())
+            case _:
+                self._board.handle(message, fds)
+
+    def _leave_within(self, seconds: float) -> None:
+        latest = self._clock() + seconds
+        self._leave_at = latest if self._leave_at is None else min(latest, self._leave_at)
+        self._board.hurry()

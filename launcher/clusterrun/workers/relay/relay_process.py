@@ -1,0 +1,82 @@
+"""The relay's life as a process: it takes its place apart from the agent, works, and cleans up."""
+
+import gc
+import os
+import resource
+import signal
+import socket
+import time
+from contextlib import suppress
+from functools import partial
+from pathlib import Path
+from typing import NoReturn
+
+from clusterrun.errors import ExitCode
+from clusterrun.processes.descriptors import close_all_but
+from clusterrun.workers.channel import Channel
+from clusterrun.workers.relay.destinations import Screen
+from clusterrun.workers.scratch import SECONDS_TO_ANSWER, remove_scratch
+from clusterrun.workers.stale_scratch import remove_leftovers
+from clusterrun.workers.time_limited import Bounded, start_thread
+
+_OUTLIVED = {
+    signal.SIGTERM,
+    signal.SIGINT,
+    signal.SIGHUP,
+    signal.SIGQUIT,
+    signal.SIGTSTP,
+    signal.SIGTTOU,
+    signal.SIGTTIN,
+    signal.SIGUSR1,
+    signal.SIGUSR2,
+    signal.SIGPIPE,
+}
+"""Whatever ends or stops the others, the relay lives until the agent has closed its socket."""
+
+
+def live(control: socket.socket, screen: Screen, scratch: Path | None) -> NoReturn:
+    """Be the relay: called in a process just forked, with all signals blocked; never returns."""
+    _detach_from_agent(keep={control.fileno(), screen.stdout, screen.stderr})
+    # In a thread: a large folder, or a slow one, delays nobody.
+    sweeper = start_thread(partial(remove_leftovers, scratch.parent)) if scratch else None
+    # Only now: it takes its time, in which Ctrl-C must not reach us as one of the agent's group.
+    from clusterrun.workers.relay.relay_loop import RelayLoop  # noqa: PLC0415 - see above
+
+    files = Bounded(SECONDS_TO_ANSWER)
+    RelayLoop(Channel(control), screen, time.monotonic, files).run()
+    if sweeper:
+        sweeper.join(SECONDS_TO_ANSWER)
+    # A second thread that hangs in the same folder waits for the first, and then not even SIGKILL
+    # ends this process. The next launch removes what is left.
+    if scratch and not (sweeper and sweeper.is_alive()):
+        files.run(partial(remove_scratch, scratch))
+    os._exit(ExitCode.SUCCESS)
+
+
+def _detach_from_agent(keep: set[int]) -> None:
+    # Nothing of the agent's may be finalized here: descriptors are closed below under its objects.
+    gc.freeze()
+    _take_signals()
+    # Not in the foreground group: Ctrl-C and Ctrl-Z are for the agent.
+    os.setpgid(0, 0)
+    _take_descriptors(keep)
+    with suppress(OSError):
+        Path("/proc/self/comm").write_text("clusterrun-relay", encoding="ascii")
+
+
+def _take_signals() -> None:
+    signal.set_wakeup_fd(-1)
+    for number in signal.valid_signals():
+        if number in _OUTLIVED:
+            signal.signal(number, signal.SIG_IGN)
+        elif callable(signal.getsignal(number)):
+            signal.signal(number, signal.SIG_DFL)
+    signal.pthread_sigmask(signal.SIG_SETMASK, ())
+
+
+def _take_descriptors(keep: set[int]) -> None:
+    os.dup2(os.open(os.devnull, os.O_RDWR), 0, inheritable=False)
+    close_all_but({0, *keep})
+    # Four for each worker, and the soft limit is often 1024.
+    most = resource.getrlimit(resource.RLIMIT_NOFILE)[1]
+    resource.setrlimit(resource.RLIMIT_NOFILE, (most, most))

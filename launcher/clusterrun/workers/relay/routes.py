@@ -1,0 +1,161 @@
+"""Where what each worker prints goes, and what stands before it: decided from the job alone. Pure."""
+
+from collections.abc import Iterator
+from pathlib import Path
+
+from msgspec import Struct
+
+from clusterrun.domain.cpuset import runs
+from clusterrun.domain.job import JobSpec
+from clusterrun.domain.plan import NodePlan, WorkerPlan
+from clusterrun.domain.streams import Std, StreamChoice
+from clusterrun.workers.relay.destinations import Destination
+from clusterrun.workers.relay.log_layout import LogLayout
+
+NOBODY = StreamChoice(Std.NONE, {})
+EVERYTHING = StreamChoice(Std.ALL, {})
+
+
+class Routes(Struct, frozen=True):
+    """The ways of a job's output. ``logs`` is where files are kept; None for nowhere."""
+
+    job: JobSpec
+    logs: LogLayout | None
+
+    def destinations(self, plan: NodePlan, worker: WorkerPlan) -> tuple[Destination, Destination]:
+        """Return where standard output and standard error of ``worker`` go."""
+        filters = (
+            self.job.duplicate_stdout_filters.value,
+            self.job.duplicate_stderr_filters.value,
+        )
+        files = self.logs.files(plan, worker) if self.logs else (None, None)
+        filtered = self.logs.filtered_files(plan) if self.logs else (None, None)
+        ways = zip((Std.OUT, Std.ERR), files, filtered, filters, strict=True)
+        out, err = (self._destination(worker, *way) for way in ways)
+        return out, err
+
+    def relayed(self, plan: NodePlan, worker: WorkerPlan) -> Std:
+        """Return the streams that must not bypass the relay where there is a terminal to give."""
+        if self.job.log_line_prefix_template.value:
+            return Std.ALL
+        out, err = self.destinations(plan, worker)
+        return (Std.OUT if _is_seen_to(out) else Std.NONE) | (
+            Std.ERR if _is_seen_to(err) else Std.NONE
+        )
+
+    def prefix(self, plan: NodePlan, worker: WorkerPlan) -> str:
+        """Return what stands before the lines of ``worker``, by the user's template or by ours."""
+        template = self.job.log_line_prefix_template.value
+        if template is None:
+            return f"[{label_of(plan, worker)}] "
+        # Compiles its pattern when it is imported.
+        from string import Template  # noqa: PLC0415 - few jobs have a prefix of their own
+
+        values = {
+            "rank": worker.rank,
+            "local_rank": self._local_rank(worker),
+            "role_name": plan.env.get("ROLE_NAME", ""),
+            "host": plan.host.partition(".")[0],
+            "node_rank": plan.world.node_rank,
+        }
+        return Template(template).safe_substitute(values)
+
+    def shows(self, stream: Std, rank: int, local_rank: int) -> bool:
+        """Return whether the lines of one stream of a worker are printed."""
+        return not (self._only_in_file(stream, local_rank) or self.hidden_by(rank, local_rank))
+
+    def hidden_by(self, rank: int, local_rank: int | None) -> str:
+        """Return what keeps a worker's lines off the screen, "--ranks 0"; "" if nothing does.
+
+        ``local_rank``: None where it is not known; then nothing is said of it.
+        """
+        for said, number in ((self.job.ranks, rank), (self.job.local_ranks_filter, local_rank)):
+            if said.value is not None and number is not None and number not in said.value:
+                return f"{said.origin} {said.value}"
+        return ""
+
+    def remarks(self, plan: NodePlan) -> Iterator[str]:
+        """Yield what is strange about the ranks whose lines are to be printed."""
+        world, ranks, local = plan.world, self.job.ranks, self.job.local_ranks_filter
+        if ranks.value is not None and ranks.value.lowest >= world.size:
+            yield f"{ranks.origin}: there is no rank {ranks.value}: no worker's lines are printed"
+        if local.value is not None and local.value.lowest >= world.local_size:
+            yield (
+                f"{local.origin}: there is no local rank {local.value} here: no worker's lines are"
+                " printed"
+            )
+
+        yield from self._unknown_local_ranks(plan)
+
+    def _unknown_local_ranks(self, plan: NodePlan) -> Iterator[str]:
+        if self.job.tasks.value is not None:
+            return
+        for said in (self.job.redirects, self.job.tee):
+            named = () if said.value is None else said.value.by_local_rank
+            if missing := [rank for rank in named if rank >= plan.world.local_size]:
+                ranks = ",".join(runs(missing))
+                yield (
+                    f"{said.origin}: there is no local rank {ranks} here, where they go from 0 to"
+                    f" {plan.world.local_size - 1}"
+                )
+
+    def links(self, plan: NodePlan) -> Iterator[tuple[Path, str]]:
+        """Yield the links to make for this attempt: where, and where they lead to."""
+        if self.logs is None:
+            return
+        # Only now: a run that could not start leaves the link on the one before it.
+        first = plan.world.attempt == 0 and plan.world.node_rank == 0
+        # Whoever looks for torchrun's files takes each folder for a run.
+        if first and not self.logs.torchrun_folder:
+            yield self.logs.directory / "latest", self.logs.run_id
+        for worker in plan.workers if self.logs.one_file else ():
+            log, _ = self.logs.files(plan, worker)
+            link = self.logs.workerlog(self._local_rank(worker))
+            yield link, str(log.relative_to(self.logs.directory))
+
+    def _destination(
+        self,
+        worker: WorkerPlan,
+        stream: Std,
+        file: Path | None,
+        filtered: Path | None,
+        filters: tuple[str, ...],
+    ) -> Destination:
+        local_rank = self._local_rank(worker)
+        only_in_file = self._only_in_file(stream, local_rank)
+        tees = stream in self._choices()[1].of(local_rank)
+        hidden = self.hidden_by(worker.rank, local_rank) != ""
+        return Destination(
+            log=file if tees or only_in_file else None,
+            shown=not hidden and not only_in_file,
+            shown_without_log=not hidden and only_in_file,
+            filtered=filtered if filters and tees and not hidden else None,
+            filters=filters,
+        )
+
+    def _only_in_file(self, stream: Std, local_rank: int) -> bool:
+        redirects, tee = self._choices()
+        redirected = stream in redirects.of(local_rank) and stream not in tee.of(local_rank)
+        return self.logs is not None and redirected
+
+    def _choices(self) -> tuple[StreamChoice, StreamChoice]:
+        """Return what goes to files only and what goes there too; where nothing is said, all."""
+        redirects, tee = self.job.redirects.value, self.job.tee.value
+        if redirects is None and tee is None:
+            return NOBODY, EVERYTHING
+        return redirects or NOBODY, tee or NOBODY
+
+    def _local_rank(self, worker: WorkerPlan) -> int:
+        # LOCAL_RANK itself may be 0 in every task, where each sees one GPU.
+        tasks = self.job.tasks.value
+        return worker.local_rank if tasks is None else tasks.local_rank
+
+
+def label_of(plan: NodePlan, worker: WorkerPlan) -> str:
+    """Return the name of a worker, with the host where there are several."""
+    host = f" {plan.host.partition('.')[0]}" if plan.world.nodes > 1 else ""
+    return f"rank {worker.rank}{host}"
+
+
+def _is_seen_to(to: Destination) -> bool:
+    return to.log is not None or not to.shown or to.filtered is not None

@@ -1,0 +1,189 @@
+"""What comes out of a worker: from its pipes to the screen, its log files and its tail."""
+
+import os
+from pathlib import Path
+
+from msgspec import Struct, field
+
+from clusterrun.workers.keyboard_interrupts import InterruptFilter
+from clusterrun.workers.relay.cursor_moves import RedrawFilter, without_movements
+from clusterrun.workers.relay.filtered_file import FilteredFile
+from clusterrun.workers.relay.lines import LineBuffer
+from clusterrun.workers.relay.log_files import FileOutput
+from clusterrun.workers.relay.outputs import CONGESTED, RELIEVED
+from clusterrun.workers.relay.progress_lines import Progress
+from clusterrun.workers.relay.screen import Display, Source
+from clusterrun.workers.relay.tail import Tail
+from clusterrun.workers.stacks.stack_dumps import DumpFilter
+
+READ_BYTES = 64 << 10
+"""What is read in one go: all that a pipe holds unless somebody made it larger."""
+
+_DRAINED_BYTES = 2 << 20
+"""What is read at the end: all that the largest pipe holds, but no endless printing."""
+_ERROR_FILE_BYTES = 256 << 10
+
+
+class Stream(Struct, eq=False):
+    """The standard output or error of one worker.
+
+    ``raw``: the screen gets the bytes as they come, not only whole lines.
+    """
+
+    descriptor: int
+    source: Source
+    display: Display
+    raw: bool
+    shown: bool
+    shown_without_log: bool
+    """Not shown, but for what the log can't take."""
+    log: FileOutput | None
+    filtered: FilteredFile | None
+    """Where lines that are shown go, too, if they contain certain texts."""
+    tail: Tail | None
+    progress: Progress
+    ended: bool = False
+    moved: bool = False
+    """What was read last has words of the worker's own, not only stacks that were asked for."""
+    dumps: DumpFilter = field(default_factory=DumpFilter)
+    _congested: bool = False
+    _lines: LineBuffer = field(default_factory=LineBuffer)
+    _interrupts: InterruptFilter = field(default_factory=InterruptFilter)
+    _redraws: RedrawFilter = field(default_factory=RedrawFilter)
+
+    def congested(self) -> bool:
+        """Return whether so much waits for the screen or the file that nothing should be added."""
+        waiting = max(
+            self.display.output.waiting if self.shown else 0,
+            self.log.waiting if self.log else 0,
+            self.filtered.output.waiting if self.filtered else 0,
+        )
+        self._congested = waiting > (RELIEVED if self._congested else CONGESTED)
+        return self._congested
+
+    def show_unwritten(self) -> None:
+        """Show what the log could not take, and all that follows, if it was to be there alone."""
+        if self.log and self.log.failure and self.shown_without_log:
+            unwritten = self.log.take_back()
+            self.shown, self.shown_without_log = True, False
+            self._show(unwritten)
+
+    def show_progress(self, now: float) -> None:
+        """Write the last state of a progress bar as a line, if that is due."""
+        drawn = self.display.terminal is not None or self.raw
+        if state := self.progress.look(self._lines.bar if self.log or not drawn else b"", now):
+            line = state + b"\n"
+            if self.log:
+                self.log.write(line)
+            if not drawn:
+                self._show(line)
+                if self.filtered:
+                    self.filtered.add(line)
+
+    def pump(self) -> int:
+        """Pass on what can be read in one go and return its length in bytes."""
+        if self.ended:
+            return 0
+        try:
+            data = os.read(self.descriptor, READ_BYTES)
+        except BlockingIOError:
+            return 0
+        if not data:
+            self.end()
+            return 0
+        self._pass_on(data)
+        return len(data)
+
+    def _pass_on(self, data: bytes) -> None:
+        lines = self._lines.feed(data)
+        own = self.dumps.feed(lines)
+        self.moved = self.dumps.spoke or not self.dumps.armed
+        if self.raw:
+            self._show(data)
+            self._keep(lines, own)
+        else:
+            self._show_lines(lines, own)
+
+    def end_dumps(self) -> None:
+        """Take no stacks out of the worker's lines any more."""
+        rest = self.dumps.disarm()
+        if not self.raw:
+            self._show(rest)
+
+    def leave_out_interrupts(self) -> None:
+        """Show no more tracebacks that end in KeyboardInterrupt: the user pressed Ctrl-C."""
+        self._interrupts.armed = True
+
+    def drain(self) -> None:
+        """Pass on what can be read now, then end, even if somebody else still holds the pipe."""
+        total = 0
+        while total < _DRAINED_BYTES and (count := self.pump()):
+            total += count
+        self.end()
+
+    def end(self) -> None:
+        """Write the unfinished last line; nothing comes after it."""
+        if self.ended:
+            return
+        self.ended = True
+        rest = self._lines.finish()
+        own = self.dumps.feed(rest)
+        if self.raw:
+            self._keep(rest, own)
+        else:
+            self._show_lines(rest, own)
+            self._show(self._redraws.finish() + self._interrupts.finish())
+        if self.log:
+            self.log.close()
+        if self.filtered:
+            self.filtered.output.close()
+
+    def _show_lines(self, lines: bytes, own: bytes) -> None:
+        shown = self._interrupts.feed(own)
+        if self.display.terminal is not None:
+            shown = self._redraws.feed(shown)
+            shown += b"" if self._lines.unfinished else self._redraws.finish()
+        self._show(shown)
+        if self.shown:
+            self.display.update(self.source, without_movements(self._lines.unfinished))
+        self._keep(lines, own)
+
+    def _show(self, text: bytes) -> None:
+        if self.shown:
+            self.display.show(self.source, text, is_logged=self.log is not None)
+
+    def _keep(self, lines: bytes, own: bytes) -> None:
+        if self.log:
+            self.log.write(lines)
+        if self.filtered:
+            self.filtered.add(own)
+        if self.tail:
+            self.tail.add(own)
+
+
+class Worker(Struct, eq=False):
+    """The streams of one worker, and what is left of it at its end."""
+
+    key: int
+    streams: tuple[Stream, ...]
+    tail: Tail
+    error_file: Path | None
+    stderr: Stream | None
+    """None where it is the terminal's own."""
+
+    @property
+    def is_shown(self) -> bool:
+        """Whether its standard error is on the screen."""
+        return self.stderr is None or self.stderr.shown
+
+    def error(self) -> str:
+        """Return what it wrote to its TORCHELASTIC_ERROR_FILE, "" if nothing."""
+        if self.error_file is None:
+            return ""
+        try:
+            # A worker may put anything there; what blocks is not read.
+            descriptor = os.open(self.error_file, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
+            with os.fdopen(descriptor, "rb") as file:
+                return (file.read(_ERROR_FILE_BYTES) or b"").decode(errors="replace")
+        except OSError:
+            return ""

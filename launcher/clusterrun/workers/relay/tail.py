@@ -1,0 +1,91 @@
+"""The last lines of a worker's standard error, for the report, and how a longer traceback begins."""
+
+import re
+
+from clusterrun.domain.tracebacks import (
+    HARMLESS,
+    TRACEBACK,
+    beginning_of_traceback,
+    plain_lines,
+    with_beginning,
+)
+
+TAIL_BYTES = 16 << 10
+TAIL_LINES = 60
+
+_LONGEST_LINE = 400
+"""Characters of a line at a traceback's beginning."""
+_HEADER = TRACEBACK.encode()
+_HARMLESS = tuple(line.encode() for line in HARMLESS)
+
+_ESCAPES = re.compile(
+    r"\x1b\[[0-?]*[ -/]*[@-~]"  # colours, cursor movements
+    r"|\x1b\][^\x07\x1b]*(?:\x07|\x1b\\)?"  # titles, links
+    r"|\x1b[ -/]*[0-~]"  # the short ones
+)
+_CONTROLS = {code: None for code in [*range(0x20), *range(0x7F, 0xA0)] if chr(code) not in "\n\t"}
+
+
+class Tail:
+    """Keeps the end of a stream, in bounded memory."""
+
+    def __init__(self) -> None:
+        self._kept = bytearray()
+        self._is_cut = False
+        """Whether the first line of ``_kept`` has lost its beginning."""
+        self._beginning: list[str] = []
+        """Of the last traceback, if it began before ``_kept``."""
+
+    def add(self, lines: bytes) -> None:
+        """Take whole lines, or the next piece of a long one."""
+        self._kept += lines
+        if len(self._kept) > 4 * TAIL_BYTES:
+            self._shorten()
+
+    def text(self) -> str:
+        """Return at most ``TAIL_LINES`` lines and about ``TAIL_BYTES``, without escape sequences.
+
+        Where they are the end of a traceback, its beginning stands before them.
+        """
+        self._shorten()
+        lines = bytes(self._kept).splitlines()
+        if self._is_cut and len(lines) > 1:
+            del lines[0]
+        first = max(0, len(lines) - TAIL_LINES)
+        if first and _is_harmless(lines[first - 1]):
+            first -= 1
+        before = self._beginning_within(lines[:first])
+        end = plain(b"\n".join(lines[first:])).split("\n")
+        return "\n".join(with_beginning(before, end))
+
+    def _shorten(self) -> None:
+        surplus = len(self._kept) - TAIL_BYTES
+        if surplus <= 0:
+            return
+        end = self._kept.find(b"\n", surplus - 1) + 1
+        # Better half a line than none.
+        self._is_cut = end in (0, len(self._kept))
+        end = surplus if self._is_cut else end
+        last_line = self._kept.rfind(b"\n", 0, end - 1) + 1
+        if _is_harmless(self._kept[last_line:end]):
+            end = last_line
+        self._beginning = self._beginning_within(bytes(self._kept[:end]).splitlines())
+        del self._kept[:end]
+
+    def _beginning_within(self, dropped: list[bytes]) -> list[str]:
+        """Return how the last traceback begins, if that is before what is still kept."""
+        text = b"\n".join(dropped)
+        if not self._beginning and _HEADER not in text:
+            return []
+        lines = [*self._beginning, *plain_lines(plain(text))]
+        return [line[:_LONGEST_LINE] for line in beginning_of_traceback(lines)]
+
+
+def _is_harmless(line: bytes | bytearray) -> bool:
+    """Tell whether the traceback after ``line`` ends nothing: the two must stay together."""
+    return line.startswith(_HARMLESS)
+
+
+def plain(text: bytes) -> str:
+    """Return ``text`` decoded, undecodable bytes replaced, control characters and escapes removed."""
+    return _ESCAPES.sub("", text.decode(errors="replace")).translate(_CONTROLS)

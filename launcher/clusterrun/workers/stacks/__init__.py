@@ -1,0 +1,1 @@
+"""Python stacks of running workers, and whether the workers are active."""

@@ -1,0 +1,79 @@
+"""What faulthandler prints on SIGQUIT, told from all else that a worker prints to stderr. Pure."""
+
+import re
+
+from clusterrun.domain.stacks import LONGEST
+from clusterrun.workers.relay.tail import plain
+
+_HEADER = re.compile(rb"(Current thread|Thread) 0x[0-9a-f]+( .*)?\(most recent call first\):\s*$")
+_FRAME = re.compile(rb"  (File .*, line (\d+|\?\?\?) in |<|\.\.\.|Garbage-collecting)")
+_ADDRESS = re.compile(r"^((?:Current thread|Thread)) 0x[0-9a-f]+", re.MULTILINE)
+_BENEATH_THE_SCRIPT = re.compile(
+    r'^  File "(?:.*/fork_server/__main__\.py|<python -m>)", line \d+ in <module>\n?', re.MULTILINE
+)
+"""The launcher's own frames, which every forked worker has."""
+
+_ALONE = re.compile(r"\A(?:Current thread|Thread)[^\n]*\n")
+
+
+class DumpFilter:
+    """Takes faulthandler's lines out of a stream's, while it is armed.
+
+    Other threads may print in between, so that each line is judged by itself.
+    """
+
+    def __init__(self) -> None:
+        self.armed = False
+        self.lines = 0
+        """How many of faulthandler's have come since it was armed."""
+        self.spoke = False
+        """Whether what was fed last had whole lines of the worker's own."""
+        self._dump = bytearray()
+        self._blank = b""
+
+    def arm(self) -> None:
+        """Begin to take them out."""
+        self.armed, self.lines = True, 0
+        self._dump.clear()
+
+    def disarm(self) -> bytes:
+        """Take out no more; return what was held back and belongs to the worker's own lines."""
+        self.armed = False
+        blank, self._blank = self._blank, b""
+        return blank
+
+    def feed(self, lines: bytes) -> bytes:
+        """Return those of some whole ``lines`` that are the worker's own."""
+        if not self.armed:
+            return lines
+        self.spoke = False
+        return b"".join(self._feed_line(line) for line in lines.splitlines(keepends=True))
+
+    @property
+    def stack(self) -> str:
+        """What has been taken out: the stacks of all threads, without what differs by process."""
+        text = _BENEATH_THE_SCRIPT.sub("", plain(bytes(self._dump)))
+        text = _ADDRESS.sub(r"\1", text).rstrip("\n")
+        # The name of the only thread says nothing.
+        return text if text.count(" (most recent call first):") > 1 else _ALONE.sub("", text)
+
+    def _feed_line(self, line: bytes) -> bytes:
+        if header := _HEADER.search(line):
+            # Between two threads stands an empty line; before the first one may, a progress bar.
+            self._take(self._blank + line[header.start() :])
+            self._blank = b""
+            return line[: header.start()] and line[: header.start()] + b"\n"
+        before, self._blank = self._blank, b""
+        if self.lines and _FRAME.match(line):
+            self._take(line)
+            return before
+        if self.lines and not before and line == b"\n":
+            self._blank = line
+            return b""
+        self.spoke = True
+        return before + line
+
+    def _take(self, line: bytes) -> None:
+        self.lines += 1
+        if len(self._dump) + len(line) <= LONGEST:
+            self._dump += line

@@ -1,0 +1,38 @@
+"""Which workers of this node read the launcher's standard input."""
+
+from collections.abc import Iterator
+
+from msgspec import Struct
+
+from clusterrun.domain.facts import Fact
+from clusterrun.domain.plan import NodePlan
+from clusterrun.workers.terminal import Terminal
+
+
+class StandardInput(Struct, frozen=True):
+    """A terminal is read by any worker that asks, anything else by one rank of the job."""
+
+    stdin_rank: Fact[int | None]
+    """The option of that name."""
+    terminal: Terminal | None
+    """The terminal that it is; None: it is none, or the launcher is not in its foreground."""
+    workers: int
+    """How many there are on this node."""
+
+    @property
+    def shared_terminal(self) -> Terminal | None:
+        """The terminal that the one worker becomes the foreground of; None: several can't all be."""
+        return self.terminal if self.workers == 1 else None
+
+    def is_read_by(self, rank: int) -> bool:
+        """Return whether the worker of this rank gets it; all others get /dev/null."""
+        chosen = self.stdin_rank.value
+        if self.terminal is not None and (chosen is None or self.workers == 1):
+            return True
+        return rank == (chosen or 0)
+
+    def remarks(self, plan: NodePlan) -> Iterator[str]:
+        """Yield what is wrong with the option."""
+        rank = self.stdin_rank
+        if rank.value is not None and rank.value >= plan.world.size:
+            yield f"{rank.origin}: there is no rank {rank.value}: no worker reads standard input"

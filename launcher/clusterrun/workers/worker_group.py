@@ -1,0 +1,257 @@
+"""The workers of this node: fork server, relay, terminal and containment behind one door."""
+
+import os
+import signal
+import time
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+
+from clusterrun.domain.events import Event, OutputEnded, Swept
+from clusterrun.domain.plan import NodePlan, WorkerPlan
+from clusterrun.domain.ranks import LocalRank
+from clusterrun.domain.streams import Std
+from clusterrun.workers.containment import Adoptees, wait_for
+from clusterrun.workers.fork_server_client import ForkServer
+from clusterrun.workers.relay.destinations import WorkerOutput
+from clusterrun.workers.relay.relay_client import Relay
+from clusterrun.workers.relay.routes import Routes, label_of
+from clusterrun.workers.scratch import Scratch
+from clusterrun.workers.standard_descriptors import Plumbing
+from clusterrun.workers.standard_input import StandardInput
+from clusterrun.workers.terminal import Terminal
+
+UNSEEN = (
+    "clusterrun: --hang-timeout: the worker prints to the terminal itself, so nobody sees whether"
+    " it still prints; with --log-dir it is seen"
+)
+
+STARTUP_FOLDER = Path(__file__).with_name("startup")
+
+SECONDS_TO_LEAVE = 7.0
+"""For the fork server's own sweep after we hung up (5 s at most), and its exit."""
+
+SECONDS_TO_SWEEP = 5.0
+"""For killing what outlived the fork server."""
+
+SECONDS_TO_PRINT = 2.0
+"""For the relay's last lines: a terminal that has been stopped must not hold our exit."""
+
+
+class WorkerGroup:
+    """Starts, signals and ends the workers of this node, attempt after attempt."""
+
+    def __init__(
+        self,
+        fork_server: ForkServer,
+        relay: Relay,
+        standard_input: StandardInput,
+        routes: Routes,
+        scratch: Scratch,
+    ) -> None:
+        """Take the processes that the workers need.
+
+        Args:
+            fork_server: starts and reaps them.
+            relay: owns their output.
+            standard_input: who reads it.
+            routes: where their output goes.
+            scratch: a folder for their error files.
+
+        """
+        self._fork_server = fork_server
+        self._relay = relay
+        self._adoptees = Adoptees()
+        self._terminal = standard_input.shared_terminal
+        self._standard_input = standard_input
+        self._routes = routes
+        self._scratch = scratch
+        self._local_ranks: tuple[LocalRank, ...] = ()
+        self._attempt = 0
+        self.hang_timeout = 0.0
+        """Seconds without a move of any worker, after which we want to know; 0: we don't."""
+
+    @property
+    def sources(self) -> tuple[ForkServer, Relay]:
+        """Where news of the workers comes from."""
+        return self._fork_server, self._relay
+
+    @property
+    def error_files(self) -> str | None:
+        """Where workers write their TORCHELASTIC_ERROR_FILE; None where there is no room for any."""
+        return str(self._scratch.path) if self._scratch.make() else None
+
+    @property
+    def foreground(self) -> bool:
+        """Whether the one worker has the terminal."""
+        return self._terminal is not None
+
+    def start(self, plan: NodePlan) -> None:
+        """Ask for all workers of ``plan``; what becomes of each is told by events."""
+        self._local_ranks = tuple(worker.local_rank for worker in plan.workers)
+        self._attempt = plan.world.attempt
+        self._watch(self.hang_timeout)
+        for path, target in self._routes.links(plan):
+            self._relay.link(path, target)
+        if self._attempt == 0:
+            for remark in (*self._routes.remarks(plan), *self._standard_input.remarks(plan)):
+                self.say(f"clusterrun: {remark}")
+        error_files = filter(None, map(_error_file, plan.workers))
+        self._scratch.make(error_file.parent for error_file in error_files)
+        for worker in plan.workers:
+            self._start(plan, worker)
+
+    def _start(self, plan: NodePlan, worker: WorkerPlan) -> None:
+        reads = self._standard_input.is_read_by(worker.rank)
+        direct = ~self._routes.relayed(plan, worker) if self.foreground else Std.NONE
+        with Plumbing(reads=reads, direct=direct) as plumbing:
+            self._relay.open(self._output(plan, worker, plumbing))
+            if self.hang_timeout and None in (plumbing.from_stdout, plumbing.from_stderr):
+                self._watch(0.0)
+                self.say(UNSEEN)
+            self._fork_server.spawn(
+                plan,
+                worker,
+                plumbing.streams,
+                startup=str(STARTUP_FOLDER) if plan.runs_python else None,
+                foreground=0 if self._terminal is None else self._terminal.our_group,
+            )
+
+    def _output(self, plan: NodePlan, worker: WorkerPlan, plumbing: Plumbing) -> WorkerOutput:
+        out, err = self._routes.destinations(plan, worker)
+        return WorkerOutput(
+            local_rank=worker.local_rank,
+            label=label_of(plan, worker),
+            prefix=self._routes.prefix(plan, worker),
+            stdout=plumbing.from_stdout,
+            stderr=plumbing.from_stderr,
+            stdout_to=out,
+            stderr_to=err,
+            error_file=_error_file(worker),
+        )
+
+    def signal(
+        self,
+        local_ranks: Iterable[LocalRank],
+        number: int,
+        *,
+        group: bool,
+        spare_failing: bool = False,
+    ) -> None:
+        """Send a signal to workers or their groups, or only to those whose script has not failed."""
+        self._fork_server.signal(local_ranks, number, group=group, spare_failing=spare_failing)
+
+    def forward(self, number: int) -> None:
+        """Send a signal to the workers that handle it."""
+        self._fork_server.forward(number)
+
+    def collect_stacks(self, number: int) -> None:
+        """Have the workers' stacks told, with ``number``."""
+        # The relay first: it must know what comes, and why.
+        self._relay.collect_stacks(number)
+        self._fork_server.forward(signal.SIGQUIT)
+
+    def lack_stacks(self, local_ranks: Iterable[LocalRank]) -> None:
+        """Don't wait for the stacks of workers that no signal was sent to."""
+        self._relay.lack_stacks(local_ranks)
+
+    def show_stacks(self, text: str) -> None:
+        """Print the stacks of all ranks, and keep them with the logs."""
+        self.say(text)
+        if (logs := self._routes.logs) is not None:
+            when = time.strftime("%Y-%m-%d %H:%M:%S UTC", time.gmtime())
+            path = logs.attempt(self._attempt) / "stacks.txt"
+            self.record(path, f"{when}\n{text}")
+
+    def _watch(self, seconds: float) -> None:
+        if self.hang_timeout and not self._relay.lost:
+            self._relay.watch(seconds)
+
+    def collect(self, local_rank: LocalRank, now: float) -> Iterable[Event]:
+        """Have an ended worker's last output written and told."""
+        if self._terminal is not None:
+            self._terminal.take_back_from(self._fork_server.pids.get(local_rank, 0))
+        if self._relay.lost:
+            return [OutputEnded(local_rank, tail="", error_file="", at=now)]
+        self._relay.finish(local_rank)
+        return []
+
+    def sweep(self, now: float) -> Iterable[Event]:
+        """Kill all that workers left behind."""
+        if not self._fork_server.lost:
+            self._fork_server.sweep()
+            return []
+        survivors = self._adoptees.end(self._ours, SECONDS_TO_SWEEP)
+        return [Swept(survivors, now)]
+
+    def reap(self) -> None:
+        """Collect adopted children that have ended."""
+        # One that ended may have left us its own children.
+        self._adoptees.spare_strangers(self._fork_server.pid)
+        self._adoptees.reap(self._ours)
+
+    def suspend(self) -> None:
+        """Stop the workers, then ourselves; returns when we are continued."""
+        self._watch(0.0)
+        if self._terminal is not None:
+            self._suspend_with_shell(self._terminal)
+            return
+        self.signal(self._local_ranks, signal.SIGSTOP, group=True)
+        os.kill(os.getpid(), signal.SIGSTOP)
+
+    def _suspend_with_shell(self, terminal: Terminal) -> None:
+        """Do as Ctrl-Z does: stop our whole group, so that the shell sees its whole job stopped."""
+        terminal.take_back_from(self._fork_server.pids.get(LocalRank(0), 0))
+        ours = signal.signal(signal.SIGTSTP, signal.SIG_DFL)
+        os.killpg(os.getpgrp(), signal.SIGTSTP)
+        signal.signal(signal.SIGTSTP, ours)
+        # We run again: continued, or never stopped, where no shell is there to continue us.
+        self.resume()
+
+    def resume(self) -> None:
+        """Continue the workers, the one in the foreground with the terminal."""
+        self._watch(self.hang_timeout)
+        if self._terminal is not None:
+            self._terminal.give_to(self._fork_server.pids.get(LocalRank(0), 0))
+        self.signal(self._local_ranks, signal.SIGCONT, group=True)
+
+    def interrupted(self) -> None:
+        """Leave the workers' KeyboardInterrupt tracebacks off the screen from now on."""
+        self._relay.interrupted()
+
+    def logs(self, plan: NodePlan) -> Mapping[LocalRank, str]:
+        """Return the file of each worker's standard error that is kept in one."""
+        files = {
+            worker.local_rank: self._routes.destinations(plan, worker)[1].log
+            for worker in plan.workers
+        }
+        return {local_rank: str(file) for local_rank, file in files.items() if file}
+
+    def say(self, text: str) -> bool:
+        """Print ``text`` among the workers' lines; return False if nobody is there to print it."""
+        if text and not self._relay.lost:
+            self._relay.say(text)
+        return not self._relay.lost
+
+    def record(self, path: Path, line: str) -> None:
+        """Append ``line`` to the file ``path``."""
+        if not self._relay.lost:
+            self._relay.record(path, line)
+
+    def close(self) -> None:
+        """End whatever is left, the fork server and the relay included."""
+        if not self._fork_server.lost:
+            self._adoptees.spare_strangers(self._fork_server.pid)
+            self._fork_server.close()
+            if not wait_for(self._fork_server.pid, SECONDS_TO_LEAVE):
+                os.kill(self._fork_server.pid, signal.SIGKILL)
+        self._adoptees.end(self._ours, SECONDS_TO_SWEEP)
+        self._relay.close(SECONDS_TO_PRINT)
+
+    @property
+    def _ours(self) -> frozenset[int]:
+        return frozenset({self._fork_server.pid, self._relay.pid})
+
+
+def _error_file(worker: WorkerPlan) -> Path | None:
+    path = worker.env.get("TORCHELASTIC_ERROR_FILE")
+    return None if path is None else Path(path)

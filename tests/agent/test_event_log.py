@@ -1,0 +1,167 @@
+"""The lines of ``--events``: each says what has become of the policy's state, once."""
+
+import json
+import signal
+from typing import Any
+
+from clusterrun.agent.decide import decide
+from clusterrun.agent.event_log import Chronicle, records
+from clusterrun.agent.state import State
+from clusterrun.domain.events import Event, WorkerExited, WorkerNotStarted
+from clusterrun.domain.outcome import NodeLost, Outcome, Succeeded, WorkerFailed
+from clusterrun.domain.ranks import LocalRank
+from clusterrun.errors import RendezvousError
+
+from tests.agent.attempts import plan_of
+from tests.agent.histories import (
+    FORK_SERVER_LOST,
+    NODE_0_LOST,
+    exited,
+    got,
+    killed,
+    printed,
+    started,
+    swept,
+    verdict,
+    workers,
+)
+from tests.rendezvous.nodes import fate
+
+PLAN = plan_of(2, first_rank=4)
+OF_THIS_NODE = {"run_id": "run", "attempt": 0, "node_rank": 0, "host": "node7"}
+
+
+class Lines:
+    """What a chronicle writes."""
+
+    def __init__(self) -> None:
+        """Begin with none, 50 s after the start of a machine that started at 1000."""
+        self.told: list[dict[str, Any]] = []
+        self.chronicle = Chronicle(self._take, lambda: 50.0, 1000.0)
+
+    def _take(self, node_rank: int, line: str) -> None:
+        assert "\n" not in line
+        self.told.append({"to": node_rank, **json.loads(line)})
+
+
+def told(state: State, *events: Event) -> list[dict[str, object]]:
+    """Return what is new after each of these, without what all lines say of this node."""
+    new = []
+    for event in events:
+        before, (state, _) = state, decide(state, event)
+        for record in records(before, state, PLAN, event.at):
+            fields = {name: getattr(record, name) for name in record.__struct_fields__}
+            defaults = dict(
+                zip(record.__struct_fields__[6:], record.__struct_defaults__, strict=True)
+            )
+            kept = {**OF_THIS_NODE, "time": 0.0, **defaults}
+            new.append({name: it for name, it in fields.items() if it != kept.get(name, ...)})
+    return new
+
+
+def test_workers_that_end_well() -> None:
+    """Each starts and exits, by its global rank."""
+    assert told(workers(2), started(0), started(1), exited(1), exited(0), swept()) == [
+        {"event": "started", "rank": 4, "local_rank": 0, "pid": 100},
+        {"event": "started", "rank": 5, "local_rank": 1, "pid": 101},
+        {"event": "exited", "rank": 5, "local_rank": 1, "pid": 101, "code": 0, "ran_for": 9.0},
+        {"event": "exited", "rank": 4, "local_rank": 0, "pid": 100, "code": 0, "ran_for": 9.0},
+    ]
+
+
+def test_a_failure_and_who_is_stopped_for_it() -> None:
+    """The first has failed, some time before it was gone; the other has been told to end."""
+    fails = WorkerExited(LocalRank(0), 3, at=10.0, since_failure=2.5)
+
+    assert told(workers(2), started(0), started(1), fails, killed(1, signal.SIGTERM))[2:] == [
+        {
+            "event": "failed",
+            "rank": 4,
+            "local_rank": 0,
+            "pid": 100,
+            "code": 3,
+            "age": 2.5,
+            "ran_for": 9.0,
+        },
+        {
+            "event": "exited",
+            "rank": 5,
+            "local_rank": 1,
+            "pid": 101,
+            "signal": 15,
+            "stopped": True,
+            "ran_for": 9.0,
+        },
+    ]
+
+
+def test_a_worker_that_never_ran() -> None:
+    """The step says why; a path in it may be no text."""
+    broken = WorkerNotStarted(LocalRank(0), "execute \udcff", "Permission denied", at=1.0)
+
+    assert told(workers(1), broken) == [
+        {
+            "event": "failed",
+            "rank": 4,
+            "local_rank": 0,
+            "step": "execute ?",
+            "error": "Permission denied",
+        }
+    ]
+
+
+def test_a_lost_fork_server_ends_its_workers() -> None:
+    """It is told once, and so is each of them."""
+    assert told(workers(1), started(0), FORK_SERVER_LOST, printed(0))[1:] == [
+        {"event": "lost", "what": "fork server", "how": "was killed by SIGKILL"},
+        {
+            "event": "exited",
+            "rank": 4,
+            "local_rank": 0,
+            "pid": 100,
+            "signal": 9,
+            "stopped": True,
+            "ran_for": 9.0,
+        },
+    ]
+
+
+def test_a_lost_node_is_named_once() -> None:
+    """By the verdict, or by whoever finds node 0 gone."""
+    lost = NodeLost(3, "node9", "has been silent for 15 s")
+    of_another = {"event": "lost", "what": "node", "node_rank": 3, "host": "node9", "how": lost.how}
+    of_node_0 = {"event": "lost", "what": "node", "host": "node0", "how": "is gone"}
+
+    assert told(workers(1, shared=True), started(0), verdict(lost), got(2))[1:] == [of_another]
+    assert told(workers(1, shared=True), started(0), NODE_0_LOST, got(2))[1:] == [of_node_0]
+
+
+def test_from_joining_to_the_end() -> None:
+    """What all nodes have in common has the reason and its cause."""
+    lines = Lines()
+    cause = fate(1, 3, host="node9", pid=77)
+    failed = WorkerFailed(cause)
+    lines.chronicle.begins(PLAN)
+    lines.chronicle.restarts(Outcome(failed, 0, (), ()))
+    lines.chronicle.begins(plan_of(2, attempt=1))
+    lines.chronicle.ends(Outcome(Succeeded(), 1, (), ()))
+
+    why = {"reason": "worker failed", "cause": {"rank": 1, "host": "node9", "pid": 77, "code": 3}}
+    everywhere = {"to": 0, "time": 1050.0, **OF_THIS_NODE}
+    assert lines.told == [
+        {**everywhere, "event": "joined", "nodes": 1, "workers": 2},
+        {**everywhere, "event": "restarted", "attempt": 1, **why},
+        {**everywhere, "event": "ended", "attempt": 1, "code": 0, "reason": "succeeded"},
+    ]
+
+
+def test_a_launcher_that_can_t_go_on() -> None:
+    """Its own error is an end, too; before anything has begun there is nobody to write."""
+    lines = Lines()
+    lines.chronicle.breaks_off(RendezvousError("port 1 is in use"))
+    lines.chronicle.begins(PLAN)
+    lines.chronicle.breaks_off(RendezvousError("port 1 is in use"))
+
+    last = lines.told[-1]
+    assert len(lines.told) == 2
+    assert (last["code"], last["reason"], last["error"]) == (4, "error", "port 1 is in use")

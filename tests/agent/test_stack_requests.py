@@ -1,0 +1,102 @@
+"""Stacks that are asked for, or shown since nothing moves: what an agent does about them."""
+
+import signal
+
+import pytest
+from clusterrun.agent.actions import (
+    Action,
+    AskForStacks,
+    CollectStacks,
+    LackStacks,
+    Say,
+    ShowStacks,
+    TellStacks,
+    TellStill,
+)
+from clusterrun.agent.stack_requests import ALONE, describe, nothing_moves, stacks_of_all
+from clusterrun.domain.events import (
+    Event,
+    SignalNotHandled,
+    StacksAsked,
+    StacksCollected,
+    StacksGathered,
+    WorkersMove,
+    WorkersStill,
+)
+from clusterrun.domain.ranks import LocalRank
+from clusterrun.domain.stacks import StackGroup
+
+from tests.agent.histories import NODE_0_LOST, answer, exited, got, started, workers
+
+IN_F = StackGroup((0, 1, 2, 5), "  File f\n  File g")
+NONE = StackGroup((3,), "no handler", found=False)
+SHOWN = "  ranks 0-2, 5:\n      File f\n      File g\n  rank 3: no handler"
+
+STILL, MOVES = WorkersStill(60.0, 10.0), WorkersMove(10.0)
+COLLECTED = StacksCollected(7, (IN_F, NONE), shown=False, at=10.0)
+COLLECT, LACK = CollectStacks(ALONE), LackStacks((LocalRank(1),))
+GATHERED = StacksGathered((IN_F, NONE), ("node 3 (gpu-07\x1b[2J)",), 10.0)
+
+
+def asked(still_for: float = 0.0, host: str = "", *, here: bool = True) -> StacksAsked:
+    """The coordinator wants stacks."""
+    return StacksAsked(7, still_for, host, here, 10.0)
+
+
+@pytest.mark.parametrize(
+    ("event", "actions"),
+    [
+        (SignalNotHandled(signal.SIGQUIT, (LocalRank(1),), 10.0), (LACK,)),
+        (STILL, (Say(nothing_moves(60.0)), COLLECT)),
+        (MOVES, ()),
+        (COLLECTED, (ShowStacks(SHOWN),)),
+        (StacksCollected(0, (IN_F,), shown=True, at=10.0), ()),
+    ],
+)
+def test_on_one_node(event: Event, actions: tuple[Action, ...]) -> None:
+    """The agent itself shows what it collects."""
+    assert answer(workers(2), started(0), started(1), event)[1] == actions
+
+
+@pytest.mark.parametrize(
+    ("event", "actions"),
+    [
+        (got(signal.SIGQUIT), (Say(stacks_of_all()), AskForStacks())),
+        (STILL, (TellStill(60.0),)),
+        (MOVES, (TellStill(0.0),)),
+        (asked(), (CollectStacks(7),)),
+        (asked(60.0), (Say(nothing_moves(60.0)), CollectStacks(7))),
+        (
+            asked(host="n2"),
+            (
+                Say("SIGQUIT on n2: the Python stacks of all ranks follow; nothing is ended"),
+                CollectStacks(7),
+            ),
+        ),
+        (asked(60.0, here=False), (CollectStacks(7),)),
+        (COLLECTED, (TellStacks(7, (IN_F, NONE)),)),
+        (GATHERED, (ShowStacks(f"{SHOWN}\n  node 3 (gpu-07[2J): no answer"),)),
+    ],
+)
+def test_on_one_of_several(event: Event, actions: tuple[Action, ...]) -> None:
+    """The coordinator is told, and node 0 shows what all have."""
+    assert answer(workers(2, shared=True), started(0), started(1), event)[1] == actions
+
+
+def test_a_node_without_a_coordinator_is_on_its_own() -> None:
+    """While its workers end, a user may want to know why they don't."""
+    done = answer(workers(1, shared=True), started(0), NODE_0_LOST, got(signal.SIGQUIT))[1]
+
+    assert done[-1] == COLLECT
+
+
+def test_nothing_moves_while_workers_end() -> None:
+    """They have been told to; their grace is for that."""
+    done = answer(workers(2), started(0), started(1), exited(0, 1), STILL)[1]
+
+    assert COLLECT not in done
+
+
+def test_no_rank_runs() -> None:
+    """There is something to say all the same."""
+    assert describe(()) == "  no rank is running"

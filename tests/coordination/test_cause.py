@@ -1,0 +1,161 @@
+"""Which failure is the cause, and which are its echoes."""
+
+import signal
+from collections.abc import Sequence
+
+import pytest
+from clusterrun.coordination.cause import LAST_LINES, choose_cause, is_echo
+from clusterrun.domain.outcome import Ending, Exited, Fate, Killed, NotStarted
+from clusterrun.domain.ranks import GlobalRank, LocalRank
+
+GLOO = (
+    "RuntimeError: [third_party/gloo/gloo/transport/tcp/pair.cc:537] Read error"
+    " [127.0.0.1]:27826: Connection reset by peer. This is typically caused by a remote worker"
+    " hanging or bugs in the application."
+)
+GLOO_CLOSED = "RuntimeError: [gloo/transport/tcp/pair.cc:534] Connection closed by peer [::1]:41"
+GLOO_JOINING = "RuntimeError: Gloo connectFullMesh failed with [pair.cc:144] no error"
+NCCL = (
+    "torch.distributed.DistBackendError: NCCL error in: ProcessGroupNCCL.cpp:1691, remote process"
+    " exited or there was a network error, NCCL version 2.21.5"
+)
+NCCL_REMOTE = "ncclRemoteError: A call failed possibly due to a network error"
+STORE = (
+    "torch.distributed.DistNetworkError: Failed to recv, got 0 bytes. Connection was likely"
+    " closed. Did the remote server shutdown or crash?"
+)
+OWN = "Traceback (most recent call last):\nValueError: the loss is not a number"
+IGNORED = (
+    "Exception ignored in: <function Store.__del__ at 0x7f>\n"
+    "Traceback (most recent call last):\n"
+    '  File "store.py", line 3, in __del__\n'
+    "ConnectionResetError: [Errno 104] Connection reset by peer\n"
+)
+OUT_OF_MEMORY = "the kernel's OOM killer has struck once"
+
+
+def fate(
+    rank: int, ending: Ending, tail: str = "", *, by_us: bool = False, out_of_memory: str = ""
+) -> Fate:
+    """Return the fate of a worker."""
+    return Fate(
+        rank=GlobalRank(rank),
+        local_rank=LocalRank(rank),
+        host="node7",
+        pid=100 + rank,
+        ending=ending,
+        stopped_by_us=by_us,
+        clock=0.0,
+        ran_for=1.0,
+        tail=tail,
+        log="",
+        error="",
+        out_of_memory=out_of_memory,
+    )
+
+
+FAILED = fate(0, Exited(1), OWN)
+STRUCK = fate(1, Killed(signal.SIGSEGV))
+STARVED = fate(2, Killed(signal.SIGKILL), out_of_memory=OUT_OF_MEMORY)
+ECHO = fate(3, Exited(1), GLOO)
+SLOW = fate(4, Exited(1), OWN, by_us=True)
+STOPPED = fate(5, Killed(signal.SIGTERM), by_us=True)
+WELL = fate(6, Exited(0))
+
+
+@pytest.mark.parametrize(
+    ("fates", "cause"),
+    [
+        ([WELL, FAILED], FAILED),
+        ([FAILED, fate(1, Exited(2), OWN)], FAILED),
+        ([ECHO, FAILED], FAILED),
+        ([FAILED, STRUCK], STRUCK),
+        ([STRUCK, STARVED], STARVED),
+        ([ECHO, SLOW], SLOW),
+        ([ECHO, STOPPED], ECHO),
+        ([SLOW, FAILED], FAILED),
+        ([ECHO, fate(1, Exited(1), NCCL)], ECHO),
+    ],
+)
+def test_the_cause(fates: Sequence[Fate], cause: Fate) -> None:
+    """Memory first, then a signal from outside, then an own reason; then who was first."""
+    assert choose_cause(fates) is cause
+
+
+@pytest.mark.parametrize("fates", [[], [WELL], [WELL, STOPPED]])
+def test_nobody_failed(fates: Sequence[Fate]) -> None:
+    """A success is no failure, and neither is an end at our request."""
+    assert choose_cause(fates) is None
+
+
+@pytest.mark.parametrize(
+    "ending", [Exited(1), Exited(143), Killed(signal.SIGKILL), NotStarted("session", "no")]
+)
+def test_what_we_stopped_is_no_cause(ending: Ending) -> None:
+    """Whatever it made of our signal."""
+    assert choose_cause([fate(0, ending, by_us=True)]) is None
+
+
+@pytest.mark.parametrize(
+    "late",
+    [fate(0, Exited(1), OWN, by_us=True), fate(0, Killed(signal.SIGSEGV), by_us=True)],
+)
+def test_it_was_failing_already(late: Fate) -> None:
+    """Our signal met a worker that was dying for a reason of its own, as its peer's echo tells."""
+    assert choose_cause([ECHO, late]) is late
+
+
+def test_an_ignored_exception_is_no_failure() -> None:
+    """A worker that we stopped printed it while it took itself apart."""
+    stopped = fate(1, Exited(1), IGNORED, by_us=True)
+
+    assert choose_cause([ECHO, stopped]) is ECHO
+
+
+def test_an_echo_that_aborts_is_an_echo() -> None:
+    """NCCL's watchdog ends its process with SIGABRT when a peer is gone."""
+    watchdog = fate(1, Killed(signal.SIGABRT), NCCL_REMOTE)
+
+    assert choose_cause([watchdog, FAILED]) is FAILED
+
+
+def test_a_program_that_can_not_be_executed() -> None:
+    """It has failed by itself."""
+    absent = fate(0, NotStarted("execute train", "No such file or directory"))
+
+    assert choose_cause([absent, STOPPED]) is absent
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        GLOO,
+        GLOO_CLOSED,
+        GLOO_JOINING,
+        NCCL,
+        NCCL_REMOTE,
+        STORE,
+        "BrokenPipeError: [Errno 32] Broken pipe",
+        "ConnectionRefusedError: [Errno 111] Connection refused",
+        "torch.distributed.DistStoreError: wait timeout after 300000ms",
+    ],
+)
+def test_who_blames_a_peer(line: str) -> None:
+    """The libraries' own words, somewhere in the last lines."""
+    assert is_echo(fate(0, Exited(1), f"Traceback (most recent call last):\n{line}\n  more\n"))
+
+
+@pytest.mark.parametrize(
+    "tail",
+    [
+        "",
+        OWN,
+        "torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 2.00 GiB.",
+        "FileNotFoundError: [Errno 2] No such file or directory: 'data'",
+        "\n".join([GLOO, *["line"] * LAST_LINES]),
+        f"{OWN}\n{IGNORED}",
+    ],
+)
+def test_who_blames_nobody(tail: str) -> None:
+    """An own reason, or a warning long ago that has been overcome."""
+    assert not is_echo(fate(0, Exited(1), tail))

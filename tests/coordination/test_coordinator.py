@@ -1,0 +1,240 @@
+"""Whatever happens, in whatever order: what the coordinator promises holds."""
+
+import pytest
+from clusterrun.coordination.coordinator import due
+from clusterrun.coordination.messages import (
+    Refused,
+    Stop,
+    Suspension,
+    Verdict,
+    Waiting,
+    WorldFormed,
+)
+from clusterrun.coordination.state import (
+    NEVER,
+    OWN,
+    Abandoned,
+    CloseDoor,
+    HungUp,
+    Phase,
+    Send,
+)
+from clusterrun.domain.outcome import Interrupted, Succeeded
+from hypothesis import given
+from hypothesis import strategies as st
+
+from tests.rendezvous.nodes import fate, terms
+from tests.rendezvous.replay import Replay
+
+NODES = 3
+
+Step = tuple[object, ...]
+
+numbers = st.integers(0, NODES + 2)
+codes = st.sampled_from([0, 0, 1, 7])
+ages = st.floats(0, 10)
+ranks = st.none() | st.integers(0, NODES)
+said_nodes = st.sampled_from([NODES] * 9 + [NODES + 1])
+
+running = st.one_of(
+    st.tuples(st.just("is done"), numbers, codes, ages),
+    st.tuples(st.just("fails"), numbers, ages),
+    st.tuples(st.just("is disturbed"), numbers),
+    st.tuples(st.just("goes"), st.integers(1, NODES + 2)),
+    st.tuples(st.just("waits"), st.floats(0, 100)),
+)
+gathering = st.one_of(
+    st.tuples(st.just("joins"), ranks, said_nodes),
+    st.tuples(st.just("calls")),
+    st.tuples(st.just("hangs up")),
+)
+
+
+def take(job: Replay, step: Step) -> None:
+    """Let one step happen."""
+    match step:
+        case ("joins", rank, nodes):
+            job.joins(job.newest + 1, rank=rank, must={"nnodes": str(nodes)})
+        case ("calls",):
+            job.calls()
+        case ("hangs up",) if job.state.callers:
+            job.hangs_up()
+        case ("is done", int(number), int(code), float(age)):
+            job.is_done(number, [(fate(number, code), age)])
+        case ("fails", int(number), float(age)):
+            job.fails(number, fate(number, 1), age)
+        case ("is disturbed", int(number)):
+            job.is_disturbed(number, Interrupted(15))
+        case ("goes", int(number)):
+            job.goes(number)
+        case ("waits", float(seconds)):
+            job.waits(seconds)
+
+
+def replayed(steps: list[Step]) -> Replay:
+    """Let steps happen to a job that begins."""
+    job = Replay(terms(NODES))
+    for step in steps:
+        take(job, step)
+    return job
+
+
+histories = st.lists(gathering | running, max_size=40)
+joined_histories = st.lists(running, max_size=30)
+
+
+def complete() -> Replay:
+    """Return a job whose nodes are all there."""
+    job = Replay(terms(NODES))
+    for number in range(1, NODES):
+        job.joins(number)
+    return job
+
+
+@given(histories)
+def test_no_world_before_all_are_there(steps: list[Step]) -> None:
+    """And then one world, of exactly as many nodes as were asked for, each with its own rank."""
+    job = replayed(steps)
+
+    ranks = sorted(world.node_rank for world in job.worlds.values())
+    assert ranks in ([], list(range(NODES)))
+    assert len([message for _, message in job.sent if isinstance(message, WorldFormed)]) in {
+        0,
+        NODES,
+    }
+    assert job.closed_the_door == bool(ranks)
+
+
+@given(histories)
+def test_the_door_closes_before_the_first_world_is_told(steps: list[Step]) -> None:
+    """A store that finds the port busy ends the job."""
+    kinds = [
+        type(reply.message) if isinstance(reply, Send) else type(reply)
+        for reply in replayed(steps).replies
+    ]
+
+    if WorldFormed in kinds:
+        assert kinds.index(CloseDoor) < kinds.index(WorldFormed)
+
+
+@given(histories)
+def test_one_verdict_and_one_stop_for_all(steps: list[Step]) -> None:
+    """Nobody hears of two."""
+    job = replayed(steps)
+
+    for kind in (Verdict, Stop):
+        told = [(to, message) for to, message in job.sent if isinstance(message, kind)]
+        assert len({to for to, _ in told}) == len(told)
+        assert len({str(message) for _, message in told}) <= 1
+
+
+@given(joined_histories)
+def test_nobody_reports_success_that_is_none(steps: list[Step]) -> None:
+    """Success needs a good report of every node, and no word of anything else."""
+    job = complete()
+    for step in steps:
+        take(job, step)
+
+    if Succeeded() in job.verdicts.values():
+        assert job.state.reports.keys() == job.state.ranks.keys()
+        fates = [each for report in job.state.reports.values() for each in report.fates]
+        assert all(each.ending.succeeded for each in fates)
+        assert job.stops == {}
+
+
+@given(joined_histories)
+def test_every_history_has_an_end(steps: list[Step]) -> None:
+    """When the last node has reported or gone, all that are left hear the verdict."""
+    job = complete()
+    for step in steps:
+        take(job, step)
+    for number in range(NODES):
+        if number not in job.state.lost:
+            job.is_done(number, [(fate(number), 0.0)])
+
+    assert job.state.phase is Phase.OVER
+    assert job.verdicts.keys() == {OWN, 1, 2} - job.state.lost.keys() - job.state.left.keys()
+    assert due(job.state) == NEVER
+
+
+@given(histories)
+def test_who_is_refused_hears_why_and_nothing_else(steps: list[Step]) -> None:
+    """In a job that goes on without it; and no member of a running job is ever refused."""
+    job = replayed(steps)
+
+    for number in job.refusals if job.worlds else ():
+        assert {type(message) for message in job.heard_by(number)} == {Refused}
+        assert number not in job.state.ranks
+
+
+@given(histories, st.floats(0, 1000))
+def test_gathering_ends_in_time(steps: list[Step], seconds: float) -> None:
+    """After the timeout it is over or it runs."""
+    job = replayed(steps)
+    job.waits(600.0 + seconds)
+
+    assert job.state.phase is not Phase.GATHERING
+
+
+@given(st.lists(gathering, max_size=20))
+def test_node_zero_can_give_up_while_it_waits(steps: list[Step]) -> None:
+    """Those who have come hear of it."""
+    job = replayed(steps)
+    waiting = job.state.phase is Phase.GATHERING
+    members = job.state.members
+
+    job.happens(Abandoned("n0 (node 0) got SIGINT while it waited for other nodes", 1.0))
+
+    if waiting:
+        assert job.refusals.keys() >= members.keys()
+    assert job.state.phase is not Phase.GATHERING
+
+
+def test_a_caller_that_goes_is_no_event_for_a_running_job() -> None:
+    """But it is noted if it did not behave."""
+    job = complete()
+    before = job.state.phase
+
+    job.calls()
+    job.happens(HungUp("10.0.0.9: it does not speak clusterrun's protocol", 1.0))
+
+    assert job.state.phase is before
+    assert job.notices == ["refused 10.0.0.9: it does not speak clusterrun's protocol"]
+
+
+@pytest.mark.parametrize("number", [0, 1])
+def test_a_node_is_suspended(number: int) -> None:
+    """All others are told, once; and the members, that node 0's silence means nothing."""
+    job = complete()
+    for suspended in (True, True, False, False):
+        job.is_suspended(number, suspended=suspended)
+
+    others = [each for each in range(NODES) if each != number]
+    orders = [(to, each) for to, each in job.sent if isinstance(each, Suspension)]
+    lines = [(to, each.text) for to, each in job.sent if isinstance(each, Waiting)]
+    name = f"node {number} (n{number})"
+    assert lines == [
+        (each, f"{name} {how}")
+        for how in ("is suspended: the job waits until it is continued", "goes on")
+        for each in others
+    ]
+    assert orders == [
+        (each, Suspension(suspended))
+        for suspended in (True, False)
+        for each in (others if number == 0 else ())
+    ]
+
+
+def test_nothing_is_heard_after_the_verdict() -> None:
+    """Whatever still comes."""
+    job = complete()
+    for number in range(NODES):
+        job.is_done(number)
+    count = len(job.sent)
+
+    job.fails(1, fate(1, 1))
+    job.goes(2)
+    job.is_suspended(1)
+    job.waits(1000)
+
+    assert len(job.sent) == count

@@ -1,0 +1,463 @@
+"""Nodes come: who is let in, who is refused alone, and what ends it for all of them."""
+
+from typing import Any
+
+import pytest
+from clusterrun.coordination.messages import FROM_COORDINATOR, Refusal, Waiting, WorldFormed, framed
+from clusterrun.coordination.state import OWN, CloseDoor, Introduced, Phase, Say, Send
+
+from tests.rendezvous.nodes import hello, terms
+from tests.rendezvous.replay import Replay
+
+
+def test_the_world_begins_when_the_last_node_has_come() -> None:
+    """Not before, and with no more delay than that."""
+    job = Replay(terms(3))
+    job.joins(1)
+    before = dict(job.worlds)
+    job.joins(2)
+
+    assert before == {}
+    assert {number: world.node_rank for number, world in job.worlds.items()} == {0: 0, 1: 1, 2: 2}
+    assert job.state.phase is Phase.RUNNING
+
+
+def test_the_door_is_closed_before_anybody_could_start_a_worker() -> None:
+    """A worker's store listens on that very port."""
+    job = Replay(terms(2))
+
+    job.joins(1)
+
+    assert isinstance(job.replies[0], CloseDoor)
+    assert all(isinstance(reply, Send) for reply in job.replies[1:])
+
+
+def test_an_endpoint_of_its_own_stays_open() -> None:
+    """--rdzv-endpoint is the coordinator's for the whole job."""
+    job = Replay(terms(2, open_for_good=True))
+
+    job.joins(1)
+
+    assert not job.closed_the_door
+    assert len(job.worlds) == 2
+
+
+def test_a_job_of_one_node_waits_for_nobody() -> None:
+    """The world is complete from the start."""
+    job = Replay(terms(1))
+
+    job.waits(0.0)
+
+    assert job.worlds.keys() == {OWN}
+
+
+def test_everybody_hears_where_node_zero_is() -> None:
+    """For the day when it is gone."""
+    job = Replay(terms(2, host="head"))
+
+    job.joins(1)
+
+    (message,) = job.heard_by(1)
+    assert isinstance(message, WorldFormed)
+    assert message.host == "head"
+
+
+CONTRADICTIONS: list[tuple[dict[str, Any], dict[str, Any], str]] = [
+    ({}, {"must": {"nnodes": "3"}}, "n0 says nnodes 2, n1 says nnodes 3"),
+    (
+        {"must": {"nnodes": "2", "max_restarts": "3"}},
+        {"must": {"nnodes": "2", "max_restarts": "0"}},
+        "n0 says max_restarts 3, n1 says max_restarts 0",
+    ),
+    ({}, {"must": {}}, "n0 says nnodes 2, n1 says nnodes nothing"),
+    (
+        {},
+        {"must": {"nnodes": "3"}, "host": "n0"},
+        "n0 (pid 10) says nnodes 2, n0 (pid 11) says nnodes 3",
+    ),
+    (
+        {"rank": 0},
+        {"rank": 0},
+        "two nodes say they are rank 0: n0 (pid 10) and n1 (pid 11)",
+    ),
+    (
+        {},
+        {"rank": 0},
+        "n1 (pid 11) says it is rank 0, but n0:29500 is an address of n0 (pid 10)",
+    ),
+    ({}, {"rank": 2}, "n1 (pid 11) says it is rank 2, but 2 nodes have ranks 0-1"),
+    (
+        {"strict": True, "should": {"script": "train.py"}},
+        {"should": {"script": "other.py"}},
+        "not the same script on all nodes: train.py on n0, other.py on n1",
+    ),
+]
+"""What node 0 says, what node 1 says, and what becomes of it in words."""
+
+
+@pytest.mark.parametrize(("own", "theirs", "text"), CONTRADICTIONS)
+def test_who_contradicts_is_refused_alone(
+    own: dict[str, Any], theirs: dict[str, Any], text: str
+) -> None:
+    """With both hosts and both values; the job goes on waiting for its own, and node 0 says why."""
+    job = Replay(terms(2, **own))
+    job.joins(1, **theirs)
+    before = job.state.phase
+    job.joins(2, should=own.get("should", {}), must=job.state.terms.hello.must)
+
+    assert {number: refused.text for number, refused in job.refusals.items()} == {1: text}
+    assert job.refusals[1].refusal is Refusal.GIVE_UP
+    assert job.hung_up_on == [1]
+    host = theirs.get("host", "n1")
+    assert job.notices == [f"refused {host} (pid 11) at 10.0.0.{host[1:]}: {text}"]
+    assert before is Phase.GATHERING
+    assert job.worlds.keys() == {0, 2}
+
+
+@pytest.mark.parametrize(("own", "theirs", "text"), CONTRADICTIONS)
+def test_a_contradiction_among_holders_of_the_token_ends_it_on_every_node(
+    own: dict[str, Any], theirs: dict[str, Any], text: str
+) -> None:
+    """It is no stranger's, and waiting would not help."""
+    job = Replay(terms(2, has_token=True, **own))
+
+    job.joins(1, **theirs)
+
+    assert {number: refused.text for number, refused in job.refusals.items()} == {0: text, 1: text}
+    assert {refused.refusal for refused in job.refusals.values()} == {Refusal.GIVE_UP}
+    assert job.hung_up_on == [1]
+    assert job.state.phase is Phase.OVER
+
+
+def test_two_nodes_with_one_rank() -> None:
+    """With a token the one that came first hears of it, too."""
+    job = Replay(terms(4, has_token=True))
+    job.joins(1, rank=1, host="hostA", pid=12)
+    job.joins(2, rank=2)
+    job.joins(3, rank=1, host="hostB", pid=34)
+
+    text = "two nodes say they are rank 1: hostA (pid 12) and hostB (pid 34)"
+    assert {number: refused.text for number, refused in job.refusals.items()} == dict.fromkeys(
+        (0, 1, 2, 3), text
+    )
+
+
+@pytest.mark.parametrize("has_token", [True, False])
+def test_a_node_too_many(*, has_token: bool) -> None:
+    """Three came at once, and two were asked for: without a token, the first two begin."""
+    job = Replay(terms(2, has_token=has_token))
+    job.calls()
+    job.calls()
+    job.introduces(1, hello(1))
+    job.introduces(2, hello(2))
+    job.waits(0.0)
+
+    text = "3 nodes have come, and nnodes is 2: n0 (pid 10), n1 (pid 11) and n2 (pid 12)"
+    assert {number: refused.text for number, refused in job.refusals.items()} == dict.fromkeys(
+        (0, 1, 2) if has_token else (2,), text
+    )
+    assert job.worlds.keys() == (set() if has_token else {0, 1})
+
+
+def test_a_silent_caller_delays_the_world_only_for_a_moment() -> None:
+    """It may be one node too many, or a port scanner."""
+    job = Replay(terms(2))
+    job.calls()
+    job.joins(1)
+    at_once = dict(job.worlds)
+    job.waits(0.2)
+
+    assert at_once == {}
+    assert len(job.worlds) == 2
+
+
+def test_callers_that_come_again_and_again_do_not_delay_it_any_longer() -> None:
+    """The moment is counted from the last node that came."""
+    job = Replay(terms(2))
+    job.calls()
+    job.joins(1)
+    job.waits(0.15)
+    job.calls()
+    job.waits(0.06)
+
+    assert len(job.worlds) == 2
+
+
+def test_the_world_begins_when_the_last_stranger_has_gone() -> None:
+    """There is nobody left to wait for."""
+    job = Replay(terms(2))
+    job.calls()
+    job.joins(1)
+    job.hangs_up()
+
+    assert len(job.worlds) == 2
+
+
+def test_who_comes_later_is_refused_alone() -> None:
+    """The job goes on."""
+    job = Replay(terms(2, open_for_good=True))
+    job.joins(1)
+    job.joins(2)
+
+    assert job.refusals[2].text == "the job at n0:29500 has all its 2 nodes: n0, n1"
+    assert job.refusals.keys() == {2}
+    assert job.notices == ["refused n2 (pid 12) at 10.0.0.2: all 2 nodes are there"]
+    assert job.state.phase is Phase.RUNNING
+
+
+@pytest.mark.parametrize(
+    ("own", "theirs", "text", "noted"),
+    [
+        (
+            {"run_id": "mine"},
+            {"run_id": "yours"},
+            (
+                'n0:29500 is where another job meets: its run id is "mine",'
+                ' that of n1 (pid 11) is "yours"'
+            ),
+            'it belongs to another job, run id "yours"',
+        ),
+        (
+            {},
+            {"user_id": 1001},
+            "n0:29500 is where a job of user 1000 meets, n1 (pid 11) is user 1001's",
+            "it is user 1001's, and this job is user 1000's",
+        ),
+    ],
+)
+def test_a_node_of_another_job_is_refused_alone(
+    own: dict[str, Any], theirs: dict[str, Any], text: str, noted: str
+) -> None:
+    """This one waits for its own nodes as before, and says so once."""
+    job = Replay(terms(2, **own))
+    job.joins(1, **theirs)
+    job.joins(1, **theirs)
+    job.joins(2)
+
+    assert job.refusals[1].text == text
+    assert job.refusals[1].refusal is Refusal.TRY_ELSEWHERE
+    assert job.notices == [f"refused n1 (pid 11) at 10.0.0.1: {noted}"]
+    assert job.worlds.keys() == {0, 2}
+
+
+def test_without_a_run_id_that_of_node_zero_holds() -> None:
+    """Said on node 0 alone, or nowhere."""
+    job = Replay(terms(2, run_id="mine"))
+
+    job.joins(1)
+
+    assert {world.run_id for world in job.worlds.values()} == {"mine"}
+
+
+def test_node_zero_that_reaches_itself_says_nothing() -> None:
+    """By way of a service's address."""
+    job = Replay(terms(2))
+    job.joins(5, identity="agent 0", rank=0)
+    job.joins(1)
+
+    assert job.refusals[5].refusal is Refusal.IT_IS_YOU
+    assert job.notices == []
+    assert job.worlds.keys() == {0, 1}
+
+
+@pytest.mark.parametrize("rank", [None, 1])
+@pytest.mark.parametrize("order", [(1, 2), (2, 1)])
+def test_an_agent_that_calls_twice_is_one_node(order: tuple[int, int], rank: int | None) -> None:
+    """What it said first may be held up on its way, and arrive before or after its second call."""
+    job = Replay(terms(3))
+    job.newest = 2
+    for number in order:
+        job.calls()
+        job.introduces(number, hello(1, 3, rank=rank))
+    job.waits(1.0)
+    there = dict(job.worlds)
+    job.joins(3)
+
+    assert there == {}
+    assert job.refusals == {}
+    assert job.hung_up_on == [1]
+    assert {number: world.node_rank for number, world in job.worlds.items()} == {0: 0, 2: 1, 3: 2}
+
+
+@pytest.mark.parametrize("has_token", [True, False])
+@pytest.mark.parametrize("old_one_first", [True, False])
+@pytest.mark.parametrize("said", [{"rank": 1}, {"rank": 1, "must": {"nnodes": "4"}}])
+def test_a_leftover_of_an_earlier_start_is_refused_alone(
+    said: dict[str, Any], *, old_one_first: bool, has_token: bool
+) -> None:
+    """It never reached the node 0 of that start; the job goes on with what was started now."""
+    job = Replay(terms(3, has_token=has_token))
+    job.now = 2.0
+    old = {"host": "n1", "waited": 40.0, "rank": 1} | ({} if old_one_first else said)
+    new = {"host": "n1", "waited": 3.0, "rank": 1}
+    for number, words in ((1, old), (2, new)) if old_one_first else ((2, new), (1, old)):
+        job.newest = 2
+        job.calls()
+        job.introduces(number, hello(number, 3, **words))
+    job.joins(3, rank=2)
+
+    assert {number: refused.text for number, refused in job.refusals.items()} == {
+        1: "another clusterrun, started later on this host, has this node's place in the job"
+    }
+    assert job.hung_up_on == [1]
+    assert job.worlds.keys() == {0, 2, 3}
+    (notice,) = job.notices
+    assert notice.endswith("another clusterrun, started later on its host, has its place")
+
+
+def test_a_leftover_without_a_rank_is_not_one_node_too_many() -> None:
+    """A silent caller holds the complete job up for a moment."""
+    job = Replay(terms(3))
+    job.now = 2.0
+    job.calls()
+    for number, host, waited in ((1, "n1", 40.0), (2, "n2", 1.0), (3, "n1", 1.0)):
+        job.joins(number, host=host, waited=waited)
+    job.waits(1.0)
+
+    assert job.refusals.keys() == {1}
+    assert job.worlds.keys() == {0, 2, 3}
+
+
+@pytest.mark.parametrize(
+    ("one", "other"),
+    [
+        pytest.param({"waited": 4.0}, {"waited": 1.0}, id="of one start"),
+        pytest.param({"waited": 1.5}, {"waited": 1.0}, id="none before node 0"),
+        pytest.param({"waited": 40.0}, {"waited": 1.0, "host": "n2"}, id="on two hosts"),
+    ],
+)
+def test_two_of_one_start_contradict_each_other(one: dict[str, Any], other: dict[str, Any]) -> None:
+    """Among holders of the token a mistake ends the job at once."""
+    job = Replay(terms(3, has_token=True))
+    job.now = 2.0
+    job.joins(1, **{"rank": 1, "host": "n1"} | one)
+    job.joins(2, **{"rank": 1, "host": "n1"} | other)
+
+    assert job.refusals.keys() == {0, 1, 2}
+
+
+def test_what_should_agree_is_warned_of_once() -> None:
+    """With the first difference, however many nodes differ."""
+    job = Replay(terms(3, should={"torch": "2.13", "python": "3.11"}))
+    job.joins(1, should={"torch": "2.12", "python": "3.10"})
+    job.joins(2, should={"torch": "2.11", "python": "3.10"})
+
+    assert job.notices == ["warning: not the same torch on all nodes: 2.13 on n0, 2.12 on n1"]
+    assert len(job.worlds) == 3
+
+
+def test_nobody_can_say_of_another_host_that_its_node_is_left_over() -> None:
+    """Whoever knows a host's name and rank could take its place."""
+    job = Replay(terms(3))
+    job.now = 2.0
+    job.joins(1, rank=1, waited=40.0)
+    job.newest = 2
+    job.calls()
+    job.happens(Introduced(2, "10.0.0.66", hello(2, 3, host="n1", rank=1), job.now))
+    job.joins(3, rank=2)
+
+    assert job.refusals.keys() == {2}
+    assert job.worlds.keys() == {0, 1, 3}
+
+
+def test_a_node_that_leaves_again_is_waited_for_again() -> None:
+    """Its scheduler may start it anew."""
+    job = Replay(terms(2))
+    job.calls()
+    job.joins(1, rank=1)
+    job.goes(1)
+    job.hangs_up()
+    without = dict(job.worlds)
+    job.joins(2, rank=1)
+
+    assert without == {}
+    assert job.notices == ["n1 (pid 11) has left again"]
+    assert {number: world.node_rank for number, world in job.worlds.items()} == {0: 0, 2: 1}
+
+
+def test_waiting_is_visible() -> None:
+    """First after 5 s, then each 30 s, on all nodes that are there."""
+    job = Replay(terms(4, hosts=("n0", "n1", "n2", "n3"), rank=0))
+    job.joins(1, rank=1)
+    job.waits(70)
+
+    text = "waiting for 2 of 4 nodes: n2, n3 (joined: n0, n1; {} s of 600 s)"
+    expected = [Waiting(text.format(seconds)) for seconds in (5, 35, 65)]
+    assert job.heard_by(0) == job.heard_by(1) == expected
+
+
+def test_in_a_large_job_only_node_zero_prints_for_whom_it_waits() -> None:
+    """A thousand equal lines help nobody."""
+    job = Replay(terms(9))
+    job.joins(1)
+    job.waits(6)
+
+    assert (len(job.heard_by(0)), job.heard_by(1)) == (1, [])
+
+
+def test_a_node_that_never_comes_ends_it_for_those_who_have() -> None:
+    """By its name, where the scheduler has told it."""
+    job = Replay(terms(3, hosts=("n0", "n1", "n2"), rank=0, timeout=60.0))
+    job.joins(1, rank=1)
+    job.hangs_up("10.0.0.9: it has another token")
+    job.waits(60)
+
+    text = "waited 60 s for 1 of 3 nodes: n2 (joined: n0, n1)"
+    assert {number: refused.text for number, refused in job.refusals.items()} == {0: text, 1: text}
+    assert "Refused meanwhile: 10.0.0.9: it has another token." in job.refusals[1].hint
+
+
+def test_the_longest_refusal_fits_into_its_message() -> None:
+    """Whatever others call themselves."""
+    job = Replay(terms(400, hosts=tuple(f"{number:0>250}" for number in range(400))))
+    for number in range(1, 300):
+        job.joins(number, host=f"{number:1>250}", user_id=7 if number < 50 else 1000)
+    job.waits(600)
+
+    refused = job.refusals[299]
+    assert list(FROM_COORDINATOR.take(bytearray(framed(refused)))) == [refused]
+
+
+def test_who_comes_after_a_contradiction_hears_of_it() -> None:
+    """Nodes that start at about the same time all end within a second."""
+    job = Replay(terms(3, has_token=True))
+    job.joins(1, must={"nnodes": "2"})
+    told = job.state.told
+    job.joins(2)
+
+    assert job.refusals[2] == job.refusals[1]
+    assert (told, job.state.told) == (2, 3)
+
+
+def test_strangers_get_a_few_lines_and_no_more() -> None:
+    """However many there are."""
+    job = Replay(terms(2))
+    for number in range(100):
+        job.calls()
+        job.hangs_up(f"10.0.1.{number}: it does not speak clusterrun's protocol")
+
+    assert len([reply for reply in job.replies if isinstance(reply, Say)]) == 16
+
+
+def test_who_speaks_of_workers_before_there_are_any_is_hung_up_on() -> None:
+    """It is none of ours."""
+    job = Replay(terms(3))
+    job.joins(1)
+
+    job.is_done(1)
+
+    assert job.hung_up_on == [1]
+
+
+def test_a_node_that_falls_silent_is_waited_for_again() -> None:
+    """Its host may have lost its power; another one may take its place."""
+    job = Replay(terms(2))
+    job.calls()
+    job.joins(1, rank=1)
+    job.is_silent(1)
+    job.hangs_up()
+    job.joins(2, rank=1)
+
+    assert job.notices == ["n1 (pid 11) has been silent for 15 s"]
+    assert job.hung_up_on == [1]
+    assert job.worlds[2].size == 2

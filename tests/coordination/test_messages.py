@@ -1,0 +1,344 @@
+"""Messages in frames: what was sent is heard, and nothing else is believed."""
+
+from collections.abc import Iterator
+from typing import get_args
+
+import msgspec
+import pytest
+from clusterrun.coordination.bounded_messages import done, failing, stacks
+from clusterrun.coordination.messages import (
+    FROM_COORDINATOR,
+    FROM_MEMBERS,
+    LONGEST_HELLO,
+    MAXIMUM_FRAME,
+    Again,
+    AgedFate,
+    Alive,
+    AskStacks,
+    BadFrame,
+    Disturbed,
+    Done,
+    Failing,
+    FromCoordinator,
+    FromMember,
+    GiveStacks,
+    Refusal,
+    Refused,
+    Stacks,
+    StacksOfAll,
+    Still,
+    Stop,
+    Verdict,
+    Waiting,
+    WorldFormed,
+    framed,
+)
+from clusterrun.domain.outcome import (
+    HelperFailed,
+    Interrupted,
+    Killed,
+    NodeLost,
+    NotStarted,
+    WorkerFailed,
+)
+from clusterrun.domain.ranks import GlobalRank, NodeRank
+from clusterrun.domain.stacks import StackGroup
+from clusterrun.domain.world import World
+from clusterrun.rendezvous.joining.joining_node import hello_of
+from hypothesis import given
+from hypothesis import strategies as st
+from msgspec import inspect
+
+from tests.rendezvous.nodes import fate, hello, introduction
+
+WORLD = World(
+    run_id="run",
+    attempt=0,
+    node_rank=NodeRank(1),
+    nodes=2,
+    first_rank=GlobalRank(4),
+    local_size=2,
+    size=6,
+    first_role_rank=GlobalRank(1),
+    role_size=3,
+    master_addr="n0",
+    master_port=29500,
+)
+KILLED = fate(3, ending=Killed(9), tail="RuntimeError: no", error='{"message": "no"}')
+
+OF_MEMBERS: list[FromMember] = [
+    hello(1, rank=1, should={"script": "train.py"}),
+    Failing(0, KILLED, age=0.25),
+    Disturbed(0, Interrupted(2)),
+    Disturbed(0, HelperFailed("relay", "was killed by SIGKILL", 9)),
+    Done(0, (AgedFate(KILLED, 1.0), AgedFate(fate(4), 0.5)), None),
+    Done(0, (), Interrupted(15)),
+    Alive(),
+    AskStacks(0),
+    Stacks(1, 7, (StackGroup((0, 4), "  File f"), StackGroup((5,), "no handler", found=False))),
+    Still(0, 60.0),
+]
+OF_THE_COORDINATOR: list[FromCoordinator] = [
+    Refused(Refusal.TRY_ELSEWHERE, "another job", "another port"),
+    Waiting("waiting for 1 of 2 nodes"),
+    WorldFormed(WORLD, "n0"),
+    Stop(2, "rank 3 on n1 failed"),
+    Stop(2, "n1 got SIGTERM", Interrupted(15)),
+    Alive(),
+    GiveStacks(0, 7, 60.0, "n1"),
+    StacksOfAll((StackGroup((0, 4), "  File f"),), ("node 3 (n3)",)),
+    Again(WORLD, WorkerFailed(KILLED)),
+    Verdict(WorkerFailed(KILLED), "exit code 3 is final"),
+    Verdict(NodeLost(1, "n1"), ""),
+]
+
+
+@pytest.mark.parametrize("message", OF_MEMBERS)
+def test_what_members_say_arrives_as_it_was(message: FromMember) -> None:
+    """Every field, through msgpack and back."""
+    buffer = bytearray(framed(message))
+
+    assert list(FROM_MEMBERS.take(buffer)) == [message]
+    assert not buffer
+
+
+@pytest.mark.parametrize("message", OF_THE_COORDINATOR)
+def test_what_the_coordinator_says_arrives_as_it_was(message: FromCoordinator) -> None:
+    """The other way, too."""
+    assert list(FROM_COORDINATOR.take(bytearray(framed(message)))) == [message]
+
+
+@given(st.lists(st.integers(1, 60), max_size=30))
+def test_frames_may_come_in_any_pieces(sizes: list[int]) -> None:
+    """TCP keeps the order of bytes, and nothing else."""
+    stream = b"".join(framed(message) for message in OF_MEMBERS)
+    buffer, heard = bytearray(), []
+
+    for size in [*sizes, len(stream)]:
+        buffer += stream[:size]
+        stream = stream[size:]
+        heard += list(FROM_MEMBERS.take(buffer))
+
+    assert heard == OF_MEMBERS
+
+
+@pytest.mark.parametrize("length", [MAXIMUM_FRAME + 1, 0x7FFFFFFF, 0xFFFFFFFF])
+def test_a_length_beyond_the_bound_is_refused_before_it_has_come(length: int) -> None:
+    """Nobody makes an agent set a gigabyte aside."""
+    with pytest.raises(BadFrame, match=f"sent a message of {length} bytes"):
+        list(FROM_MEMBERS.take(bytearray(length.to_bytes(4, "big"))))
+
+
+def test_who_is_not_known_yet_may_say_less() -> None:
+    """The bound of a first message is tighter than that of a report."""
+    frame = bytearray((LONGEST_HELLO + 1).to_bytes(4, "big"))
+
+    assert list(FROM_MEMBERS.take(frame)) == []
+    with pytest.raises(BadFrame):
+        list(FROM_MEMBERS.take(frame, LONGEST_HELLO))
+
+
+def test_the_longest_message_is_heard() -> None:
+    """The bound itself is inside."""
+    group = StackGroup((0,), "x" * 8000)
+    count = MAXIMUM_FRAME // len(framed(Stacks(0, 1, (group,))))
+    message = Stacks(0, 1, (group,) * count)
+
+    assert list(FROM_MEMBERS.take(bytearray(framed(message)))) == [message]
+
+
+@given(st.binary(max_size=200))
+def test_garbage_is_refused_or_waited_for(garbage: bytes) -> None:
+    """Whatever comes: messages, none, or a refusal; never another error."""
+    buffer = bytearray(len(garbage).to_bytes(4, "big") + garbage)
+
+    with pytest.raises(BadFrame, match="no message of clusterrun's"):
+        list(FROM_MEMBERS.take(buffer))
+
+
+@given(st.data())
+def test_a_damaged_message_is_refused_or_another_message(data: st.DataObject) -> None:
+    """One byte is changed on the way."""
+    frame = bytearray(framed(data.draw(st.sampled_from(OF_MEMBERS))))
+    place = data.draw(st.integers(4, len(frame) - 1))
+    frame[place] = data.draw(st.integers(0, 255))
+
+    try:
+        heard = list(FROM_MEMBERS.take(frame))
+    except BadFrame:
+        heard = []
+
+    assert len(heard) <= 1
+
+
+def test_nesting_without_end_is_refused() -> None:
+    """A deep value must not exhaust the stack of the decoder."""
+    body = b"\x82\xa4type\xa5Hello\xa1x" + b"\x91" * 60_000
+
+    with pytest.raises(BadFrame):
+        list(FROM_MEMBERS.take(bytearray(len(body).to_bytes(4, "big") + body)))
+
+
+def test_a_member_can_not_speak_as_the_coordinator() -> None:
+    """Each direction has its own messages."""
+    with pytest.raises(BadFrame):
+        list(FROM_MEMBERS.take(bytearray(framed(Stop(0, "because")))))
+
+
+CLEAR_SCREEN = "\x1b[2J"
+
+
+def of_member(message: FromMember, **wrong: object) -> tuple[FromMember, dict[str, object]]:
+    """Return a message and what is put into its fields, or into those of the fate in it."""
+    return message, wrong
+
+
+@pytest.mark.parametrize(
+    ("message", "wrong"),
+    [
+        of_member(hello(1), rank=-1),
+        of_member(hello(1), workers=0),
+        of_member(hello(1), host="h" * 256),
+        of_member(hello(1), host=f"{CLEAR_SCREEN}n1"),
+        of_member(hello(1), host="n1\nclusterrun: error: no"),
+        of_member(hello(1), host="n1\u202e"),
+        of_member(hello(1), pid="12"),
+        of_member(hello(1), must={"nnodes": 2}),
+        of_member(hello(1), must={"nnodes": "2\x9b2J"}),
+        of_member(hello(1), run_id="../../etc"),
+        of_member(hello(1), run_id=".."),
+        of_member(Failing(0, KILLED, 0.0), rank=-1),
+        of_member(Failing(0, KILLED, 0.0), ending={"type": "Exited", "code": 256}),
+        of_member(Failing(0, KILLED, 0.0), ending={"type": "Exited", "code": -1}),
+        of_member(Failing(0, KILLED, 0.0), ending={"type": "Killed", "number": 256}),
+        of_member(Failing(0, KILLED, 0.0), ending={"type": "Killed", "number": 0}),
+        of_member(Failing(0, KILLED, 0.0), clock=1e30),
+        of_member(Failing(0, KILLED, 0.0), clock=float("nan")),
+        of_member(Failing(0, KILLED, 0.0), ran_for=-1.0),
+        of_member(Failing(0, KILLED, 0.0), log=f"/logs/{CLEAR_SCREEN}"),
+        of_member(Failing(0, KILLED, 0.0), tail=f"Error: {CLEAR_SCREEN}"),
+        of_member(Failing(0, KILLED, 0.0), age=float("inf")),
+        of_member(Disturbed(0, Interrupted(2)), disturbance={"type": "Interrupted", "number": 200}),
+        of_member(Still(0, 60.0), seconds=float("nan")),
+        of_member(AskStacks(0), attempt=1 << 40),
+    ],
+)
+def test_members_can_not_say_what_can_not_be(message: FromMember, wrong: dict[str, object]) -> None:
+    """A rank below 0, a time that no calendar has, a name that plays with the terminal."""
+    fields = msgspec.to_builtins(message)
+    inner = fields.get("fate", {})
+    fields |= {name: value for name, value in wrong.items() if name not in inner}
+    inner |= {name: value for name, value in wrong.items() if name in inner}
+
+    with pytest.raises(BadFrame):
+        list(FROM_MEMBERS.take(bytearray(as_frame(fields))))
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    [
+        {"run_id": ""},
+        {"run_id": "."},
+        {"run_id": "/tmp/elsewhere"},
+        {"run_id": CLEAR_SCREEN},
+        {"master_addr": "n0\0"},
+        {"master_port": 0},
+        {"first_rank": -1},
+        {"size": 0},
+    ],
+)
+def test_the_coordinator_can_not_make_a_world_that_can_not_be(wrong: dict[str, object]) -> None:
+    """The run id names a folder of logs; an address becomes a variable of the workers."""
+    fields = msgspec.to_builtins(WorldFormed(WORLD, "n0"))
+    fields["world"] |= wrong
+
+    with pytest.raises(BadFrame):
+        list(FROM_COORDINATOR.take(bytearray(as_frame(fields))))
+
+
+@pytest.mark.parametrize(
+    "message",
+    [
+        Refused(Refusal.GIVE_UP, CLEAR_SCREEN, ""),
+        Refused(Refusal.GIVE_UP, "a\nb", ""),
+        Refused(Refusal.GIVE_UP, "", CLEAR_SCREEN),
+        Waiting(CLEAR_SCREEN),
+        Stop(0, CLEAR_SCREEN),
+        Verdict(NodeLost(1, CLEAR_SCREEN), ""),
+        StacksOfAll((StackGroup((0,), CLEAR_SCREEN),), ()),
+    ],
+)
+def test_the_coordinator_can_not_play_with_a_terminal(message: FromCoordinator) -> None:
+    """All that it says for people is printed as it comes."""
+    with pytest.raises(BadFrame):
+        list(FROM_COORDINATOR.take(bytearray(framed(message))))
+
+
+def as_frame(fields: object) -> bytes:
+    """Return a message made by hand as it travels."""
+    body = msgspec.msgpack.encode(fields)
+    return len(body).to_bytes(4, "big") + body
+
+
+def loose_fields(message: type) -> Iterator[str]:
+    """Yield each field of a message, and of what is in it, that would take any value."""
+    left, known = [inspect.type_info(message)], set()
+    while left:
+        kind = left.pop()
+        if isinstance(kind, inspect.StructType) and kind.cls not in known:
+            known.add(kind.cls)
+            for field in kind.fields:
+                parts = [*parts_of(field.type)]
+                left += parts
+                if any(is_loose(part) for part in parts):
+                    yield f"{kind.cls.__name__}.{field.name}"
+
+
+def parts_of(kind: inspect.Type) -> Iterator[inspect.Type]:
+    """Yield the types of what a field may hold."""
+    match kind:
+        case inspect.UnionType(types):
+            yield from (part for each in types for part in parts_of(each))
+        case inspect.VarTupleType(item_type):
+            yield from parts_of(item_type)
+        case inspect.DictType(key_type, value_type):
+            yield from (*parts_of(key_type), *parts_of(value_type))
+        case _:
+            yield kind
+
+
+def is_loose(kind: inspect.Type) -> bool:
+    """Tell whether a type takes any text or number, or is one that nobody has thought of here."""
+    match kind:
+        case inspect.StrType(_, longest, pattern):
+            return longest is None or pattern is None
+        case inspect.IntType() | inspect.FloatType():
+            return kind.ge is None or (kind.lt is None and kind.le is None)
+        case inspect.BoolType() | inspect.NoneType() | inspect.EnumType() | inspect.StructType():
+            return False
+        case _:
+            return True
+
+
+@pytest.mark.parametrize("message", [*get_args(FromMember), *get_args(FromCoordinator)])
+def test_every_value_has_bounds(message: type) -> None:
+    """A field that is added later, too."""
+    assert list(loose_fields(message)) == []
+
+
+anything = st.text(st.characters(exclude_categories=()), max_size=60)
+
+
+@given(anything, anything, st.floats(allow_nan=False))
+def test_whatever_a_node_sees_it_can_tell(text: str, other: str, number: float) -> None:
+    """Its own values are made to fit before they travel."""
+    ended = fate(0, ending=NotStarted(text, other), host=other, tail=text, log=other, error=text)
+    ended = msgspec.structs.replace(ended, out_of_memory=text, clock=number, ran_for=number)
+    said: list[FromMember] = [
+        hello_of(introduction(1, host=text, should={"script": other}), "2"),
+        failing(0, ended, number),
+        done(0, [ended], number, None),
+        stacks(0, 1, [StackGroup((0,), text)]),
+    ]
+
+    assert list(FROM_MEMBERS.take(bytearray(b"".join(framed(each) for each in said)))) == said

@@ -1,0 +1,132 @@
+"""What the coordinator tells people."""
+
+from typing import Any
+
+import pytest
+from clusterrun.coordination.notices import (
+    contradiction,
+    disagreement,
+    hint_to_never_came,
+    interrupted_while_waiting,
+    listed,
+    never_came,
+    shortened,
+    waiting,
+)
+
+from tests.rendezvous.nodes import hello, terms
+from tests.rendezvous.replay import Replay
+
+
+def gathered(nodes: int, *, own: dict[str, Any], come: list[dict[str, Any]]) -> Replay:
+    """Return a job for which some nodes have come."""
+    job = Replay(terms(nodes, **own))
+    for number, said in enumerate(come, start=1):
+        job.joins(number, **said)
+    return job
+
+
+@pytest.mark.parametrize(
+    ("own", "come", "text"),
+    [
+        ({}, [], "3 of 4 nodes (joined: n0)"),
+        ({"rank": 0}, [], "3 of 4 nodes: ranks 1-3 (joined: n0)"),
+        ({"rank": 0}, [{"rank": 3}, {"rank": 1}], "1 of 4 nodes: rank 2 (joined: n0, n1, n3)"),
+        ({}, [{}, {}], "1 of 4 nodes (joined: n0, n1, n2)"),
+        (
+            {"rank": 0, "hosts": ("a0", "a1", "a2", "a3")},
+            [{"rank": 2, "host": "a2"}],
+            "2 of 4 nodes: a1, a3 (joined: n0, a2)",
+        ),
+        (
+            {"hosts": ("n0", "n1", "n2", "n3")},
+            [{"host": "n2.cluster.example"}],
+            "2 of 4 nodes: n1, n3 (joined: n0, n2.cluster.example)",
+        ),
+        (
+            {"rank": 0, "hosts": ("n0", "n9")},
+            [{"rank": 1, "host": "n0"}],
+            "2 of 4 nodes: n9 (joined: n0)",
+        ),
+        (
+            {"hosts": ("10.0.0.1", "10.0.0.2"), "host": "10.0.0.1"},
+            [],
+            "3 of 4 nodes: 10.0.0.2 (joined: 10.0.0.1)",
+        ),
+    ],
+)
+def test_who_is_missing_is_named_as_well_as_is_known(
+    own: dict[str, Any], come: list[dict[str, Any]], text: str
+) -> None:
+    """By the scheduler's names, else by rank, else by number."""
+    renamed = [{"host": f"n{said['rank']}", **said} if "rank" in said else said for said in come]
+    job = gathered(4, own=own, come=renamed)
+
+    assert never_came(job.state) == f"waited 600 s for {text}"
+    spent = text[:-1] + "; 30 s of 600 s)"
+    assert waiting(job.state, 30.0) == f"waiting for {spent}"
+
+
+def test_long_lists_are_cut() -> None:
+    """Two thousand names fill no screen."""
+    assert listed(f"n{number}" for number in range(8)) == "n0, n1, n2, n3, n4, n5, n6, n7"
+    assert listed(f"n{number}" for number in range(20)) == (
+        "n0, n1, n2, n3, n4, n5, n6 and 13 more"
+    )
+    assert listed(["n0", "n0", "n1"]) == "n0, n1"
+
+
+def test_long_texts_are_cut() -> None:
+    """What a terminal would obey is in none of them any more."""
+    assert shortened("ä" * 80) == "ä" * 80
+    assert shortened("x" * 81) == "x" * 77 + "..."
+
+
+def test_long_values_are_shown_from_where_they_differ() -> None:
+    """Two scripts deep in the same folder."""
+    folder = "/".join(f"folder-{number}" for number in range(100))
+    one, other = (
+        hello(number, should={"script": f"{folder}/{name}.py"})
+        for number, name in enumerate(("train", "test"))
+    )
+
+    assert disagreement("script", one, other) == (
+        "not the same script on all nodes: ...older-98/folder-99/train.py on n0,"
+        " ...older-98/folder-99/test.py on n1"
+    )
+
+
+def test_arguments_that_differ_are_not_shown() -> None:
+    """What travels of them is a digest, which tells people nothing."""
+    one, other = (hello(number, should={"arguments": f"{number}"}) for number in range(2))
+
+    assert disagreement("arguments", one, other) == (
+        "not the same arguments on all nodes: n0 and n1 differ"
+    )
+
+
+def test_one_value_may_be_the_beginning_of_the_other() -> None:
+    """Or be missing."""
+    short, long = (hello(number, must={"x": "a" * (30 + number)}) for number in range(2))
+
+    assert contradiction("x", short, long) == (f"n0 says x ...{'a' * 20}, n1 says x ...{'a' * 21}")
+    assert contradiction("x", hello(0, must={}), hello(1, must={"x": "1"})) == (
+        "n0 says x nothing, n1 says x 1"
+    )
+
+
+def test_an_interrupted_node_zero_says_by_what() -> None:
+    """To those who have joined."""
+    assert interrupted_while_waiting("n0", 2) == (
+        "n0 (node 0) got SIGINT while it waited for other nodes"
+    )
+
+
+def test_variables_that_may_be_left_over_are_told() -> None:
+    """While waiting and at the end of it: nobody else may ever come."""
+    job = gathered(2, own={"exports": "RANK is set: --cluster none ignores it"}, come=[])
+
+    assert waiting(job.state, 5.0).endswith("); RANK is set: --cluster none ignores it")
+    assert hint_to_never_came(job.state).splitlines()[0] == (
+        "If this is one node: RANK is set: --cluster none ignores it."
+    )

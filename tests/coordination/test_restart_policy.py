@@ -1,0 +1,69 @@
+"""What speaks against another attempt."""
+
+import pytest
+from clusterrun.coordination.restart_policy import RestartRules, objection, rules_of
+from clusterrun.domain.outcome import Exited, Fate, Killed, NotStarted
+
+from tests.plans import job
+from tests.rendezvous.nodes import fate
+
+RULES = RestartRules(limit=9)
+EARLY = fate(3, 1, tail="Traceback\n  File x\nValueError: no such file\n\n", ran_for=4.0)
+
+
+def test_nothing_speaks_against_it_as_a_rule() -> None:
+    """The first failure, whatever it is."""
+    assert objection(RULES, EARLY, None) == ""
+    assert objection(RULES, fate(0, ending=Killed(9)), EARLY) == ""
+
+
+@pytest.mark.parametrize(
+    ("ending", "code"), [(Exited(3), 3), (Exited(7), 7), (Killed(9), 137)], ids=str
+)
+def test_final_codes(ending: Exited | Killed, code: int) -> None:
+    """The cause's, as the launcher would end with it."""
+    rules = RestartRules(limit=9, final_codes=(3, 5, 6, 7, 137))
+
+    assert objection(rules, fate(0, ending=ending), None) == (
+        f"exit code {code} is one of --no-restart-exit-codes 3,5-7,137"
+    )
+    assert objection(rules, fate(0, 4), None) == ""
+
+
+def test_a_program_that_can_not_be_executed() -> None:
+    """Can't be the next time either."""
+    assert objection(RULES, fate(0, ending=NotStarted("execute", "no such file")), None) != ""
+
+
+@pytest.mark.parametrize(
+    ("other", "same"),
+    [
+        (EARLY, True),
+        (fate(3, 1, tail="another traceback\nValueError: no such file", ran_for=9.9), True),
+        (fate(3, 1, tail=EARLY.tail, ran_for=10.1), False),
+        (fate(2, 1, tail=EARLY.tail, ran_for=4.0), False),
+        (fate(3, 2, tail=EARLY.tail, ran_for=4.0), False),
+        (fate(3, 1, tail="ValueError: another file", ran_for=4.0), False),
+    ],
+)
+def test_the_same_failure_twice_at_once(other: Fate, *, same: bool) -> None:
+    """The same rank, with the same last line, soon after its start."""
+    twice = objection(RULES, EARLY, other)
+
+    assert (twice != "") is same
+    assert objection(RestartRules(limit=9, fail_fast=False), EARLY, other) == ""
+
+
+def test_who_says_nothing_may_have_failed_for_any_reason() -> None:
+    """Two silent ends are not the same."""
+    silent = fate(3, 1, tail=" \n\n", ran_for=0.1)
+
+    assert objection(RULES, silent, silent) == ""
+
+
+def test_rules_are_the_jobs() -> None:
+    """By its flags."""
+    described = job(max_restarts=2, no_restart_exit_codes=(3,), no_fail_fast=True)
+
+    assert rules_of(job()) == RestartRules()
+    assert rules_of(described) == RestartRules(2, (3,), fail_fast=False)

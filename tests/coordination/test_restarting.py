@@ -1,0 +1,245 @@
+"""A job begins anew on all its nodes: when all have stopped, and only if nothing speaks against it."""
+
+from clusterrun.coordination.messages import Again, Disturbed, Failing, Waiting
+from clusterrun.coordination.restart_policy import RestartRules
+from clusterrun.coordination.state import OWN, Heard, Phase, PortReady, PreparePort
+from clusterrun.domain.outcome import HelperFailed, Interrupted, Killed, NodeLost, WorkerFailed
+
+from tests.rendezvous.nodes import fate, terms
+from tests.rendezvous.replay import Replay
+
+STOPPED = Killed(15)
+SOON = "within 10 s of its start"
+CAUSE = fate(1, 7, tail="ValueError: it", ran_for=100.0)
+
+
+def running(nodes: int = 2, restarts: int = 1, **rules: object) -> Replay:
+    """Return a job whose ``nodes`` nodes are all there."""
+    job = Replay(terms(nodes, restarts=RestartRules(limit=restarts, **rules)))  # type: ignore[arg-type]
+    for number in range(1, nodes):
+        job.joins(number, rank=number)
+    return job
+
+
+def fails(job: Replay, cause: object = CAUSE) -> None:
+    """Let the worker of node 1 fail, and all nodes stop for it."""
+    job.fails(1, cause)  # type: ignore[arg-type]
+    job.is_done(0, [(fate(0, ending=STOPPED, stopped_by_us=True), 0.0)])
+    job.is_done(1, [(cause, 0.5)])  # type: ignore[list-item]
+
+
+def again(job: Replay) -> dict[int, Again]:
+    """Return what each connection was told of the next attempt, the last one if there are more."""
+    return {number: message for number, message in job.sent if isinstance(message, Again)}
+
+
+def test_the_next_attempt_begins_when_all_have_stopped() -> None:
+    """Each is told its place in it, and why the last one has ended."""
+    job = running(3)
+    job.fails(1, CAUSE)
+    job.is_done(1, [(CAUSE, 1.0)])
+    job.is_done(0, [(fate(0, ending=STOPPED, stopped_by_us=True), 0.0)])
+    before = again(job)
+    job.is_done(2, [(fate(2, ending=STOPPED, stopped_by_us=True), 0.0)])
+
+    told = again(job)
+    assert before == {}
+    assert {number: message.world.node_rank for number, message in told.items()} == {
+        0: 0,
+        1: 1,
+        2: 2,
+    }
+    assert {message.world.attempt for message in told.values()} == {1}
+    assert {message.reason for message in told.values()} == {WorkerFailed(CAUSE)}
+    assert job.verdicts == {}
+    assert job.state.phase is Phase.RUNNING
+
+
+def test_the_port_is_made_ready_before_anybody_is_told() -> None:
+    """A chosen one is another in each attempt."""
+    job = running()
+    job.port = 31000
+    fails(job)
+
+    (at,) = (i for i, reply in enumerate(job.replies) if isinstance(reply, PreparePort))
+    assert not any(isinstance(getattr(reply, "message", None), Again) for reply in job.replies[:at])
+    assert {message.world.master_port for message in again(job).values()} == {31000}
+
+
+def test_restarts_are_counted_once_for_the_job() -> None:
+    """Whichever nodes fail."""
+    job = running(restarts=2)
+    for _ in range(3):
+        fails(job)
+
+    assert again(job)[0].world.attempt == 2
+    assert job.verdicts == dict.fromkeys((0, 1), WorkerFailed(CAUSE))
+    assert set(job.objections) == {""}
+
+
+def test_a_second_failure_counts_in_its_own_attempt() -> None:
+    """Nothing of the attempt before is left."""
+    job = running(2, restarts=1)
+    fails(job)
+    job.is_done(1, [(fate(1), 0.0)])
+    job.is_done(0, [(fate(0), 0.0)])
+
+    assert len(job.stops) == 2
+    assert job.verdicts[0].__class__.__name__ == "Succeeded"
+
+
+def test_a_message_of_the_attempt_before_is_not_heard() -> None:
+    """It was on its way when the next one began; all have stopped for it already."""
+    job = running()
+    fails(job)
+    state = job.state
+    job.happens(Heard(1, Failing(0, CAUSE, 0.0), 1.0))
+    job.happens(Heard(1, Disturbed(0, Interrupted(2)), 1.0))
+
+    assert job.state == state
+
+
+def test_a_message_of_an_attempt_to_come_is_a_lie() -> None:
+    """Who says such things is not one to talk to."""
+    job = running()
+
+    job.happens(Heard(1, Failing(5, CAUSE, 0.0), 1.0))
+
+    assert job.hung_up_on == [1]
+
+
+def test_a_final_exit_code_ends_the_job() -> None:
+    """--no-restart-exit-codes: the user knows that it would fail again."""
+    job = running(final_codes=(3, 5, 6, 7))
+    fails(job)
+
+    assert job.verdicts == dict.fromkeys((0, 1), WorkerFailed(CAUSE))
+    assert set(job.objections) == {"exit code 7 is one of --no-restart-exit-codes 3,5-7"}
+
+
+def test_the_same_failure_twice_at_once_ends_the_job() -> None:
+    """Although there may be more restarts."""
+    early = fate(1, 7, tail="Traceback\nValueError: it\n", ran_for=2.0)
+    job = running(restarts=5)
+    fails(job, early)
+    once = again(job)
+    fails(job, early)
+
+    assert len(once) == 2
+    assert job.verdicts[0] == WorkerFailed(early)
+    assert set(job.objections) == {
+        f"rank 1 failed twice with the same last line {SOON} (--no-fail-fast restarts all the same)"
+    }
+
+
+def test_unless_that_is_wanted() -> None:
+    """--no-fail-fast."""
+    early = fate(1, 7, tail="ValueError: it\n", ran_for=2.0)
+    job = running(restarts=5, fail_fast=False)
+    for _ in range(5):
+        fails(job, early)
+
+    assert job.verdicts == {}
+
+
+def test_a_node_that_is_gone_when_it_is_done_is_missed() -> None:
+    """There are not enough nodes for another attempt; what ended this one is the cause still."""
+    job = running(3)
+    job.fails(1, CAUSE)
+    job.is_done(2, [(fate(2, ending=STOPPED, stopped_by_us=True), 0.0)])
+    job.goes(2)
+    job.is_done(0, [(fate(0, ending=STOPPED, stopped_by_us=True), 0.0)])
+    job.is_done(1, [(CAUSE, 1.0)])
+
+    assert again(job) == {}
+    assert job.verdicts == dict.fromkeys((0, 1), WorkerFailed(CAUSE))
+    assert set(job.objections) == {"node 2 (n2) is gone"}
+
+
+def test_a_lost_node_is_no_reason_to_restart() -> None:
+    """A world of fixed size can't do without it."""
+    job = running(restarts=5)
+    job.goes(1)
+    job.is_done(0, [(fate(0, 1), 0.0)])
+
+    assert job.verdicts == {0: NodeLost(1, "n1")}
+
+
+def test_a_signal_while_all_stop_keeps_the_next_attempt_from_starting() -> None:
+    """Whoever ends the job between two attempts means the job."""
+    job = running(restarts=5)
+    job.fails(1, CAUSE)
+    job.is_done(0, [(fate(0, ending=STOPPED, stopped_by_us=True), 0.0)])
+    job.is_disturbed(0, Interrupted(15))
+    job.is_done(1, [(CAUSE, 1.0)])
+
+    assert job.verdicts == dict.fromkeys((0, 1), Interrupted(15))
+
+
+def test_a_signal_after_the_last_failure_is_not_its_cause() -> None:
+    """No other attempt would have followed."""
+    job = running(restarts=0)
+    job.fails(1, CAUSE)
+    job.is_disturbed(0, Interrupted(15))
+    job.is_done(0, [], Interrupted(15))
+    job.is_done(1, [(CAUSE, 1.0)])
+
+    assert job.verdicts == dict.fromkeys((0, 1), WorkerFailed(CAUSE))
+
+
+def test_a_node_that_is_done_may_end_the_job() -> None:
+    """Somebody does not want to wait for the others."""
+    job = running(3)
+    job.is_done(2, [(fate(2), 0.0)])
+    job.is_disturbed(2, Interrupted(15))
+    stopped = dict(job.stops)
+    for number in (0, 1):
+        job.is_done(number, [(fate(number, ending=STOPPED, stopped_by_us=True), 0.0)])
+
+    assert stopped == dict.fromkeys((0, 1, 2), "n2 got SIGTERM")
+    assert job.verdicts == dict.fromkeys((0, 1, 2), Interrupted(15))
+
+
+def test_a_signal_that_ended_a_worker_first_is_the_signal_that_ended_the_job() -> None:
+    """A scheduler signals all processes at once, and agents hear of it last."""
+    job = running()
+    struck = fate(1, ending=Killed(15))
+    job.fails(1, struck)
+    job.is_done(1, [(struck, 0.0)], Interrupted(15))
+    job.is_done(0, [(fate(0, ending=STOPPED, stopped_by_us=True), 0.0)], Interrupted(15))
+
+    assert job.verdicts == dict.fromkeys((0, 1), Interrupted(15))
+
+
+def test_a_node_that_can_not_begin_anew_says_so() -> None:
+    """Its fork server is gone: it declines, and all stop."""
+    job = running()
+    fails(job)
+    unfit = HelperFailed("fork server", "was killed by SIGKILL", 9)
+    job.is_done(1, [], unfit)
+    job.is_done(0, [(fate(0, ending=STOPPED, stopped_by_us=True), 0.0)])
+
+    assert job.verdicts[0] == HelperFailed("fork server on n1", "was killed by SIGKILL", 9)
+
+
+def test_a_port_that_nobody_waits_for_begins_nothing() -> None:
+    """Only an attempt that has ended is followed by another."""
+    job = running()
+    state = job.state
+
+    job.happens(PortReady(31000))
+
+    assert job.state == state
+
+
+def test_who_is_done_early_hears_of_the_others_in_each_attempt_anew() -> None:
+    """A minute after it is done."""
+    job = running()
+    fails(job)
+    job.waits(100)
+    job.is_done(1, [(fate(1), 0.0)])
+    job.waits(60)
+
+    heard = [message for message in job.heard_by(1) if isinstance(message, Waiting)]
+    assert heard == [Waiting("all workers of this node have ended; still running: n0")]
+    assert not [message for message in job.heard_by(OWN) if isinstance(message, Waiting)]

@@ -1,0 +1,161 @@
+"""Rounds of collecting stacks: who is asked, when, and what node 0 is told in the end."""
+
+from clusterrun.coordination.messages import AskStacks, GiveStacks, Stacks, StacksOfAll, Still
+from clusterrun.coordination.restart_policy import RestartRules
+from clusterrun.coordination.stack_rounds import MOST_MISSING, SECONDS_TO_ANSWER
+from clusterrun.coordination.state import OWN, HangUp
+from clusterrun.domain.outcome import Interrupted
+from clusterrun.domain.stacks import StackGroup
+
+from tests.rendezvous.nodes import fate, terms
+from tests.rendezvous.replay import Replay
+
+F, G = "  File f", "  File g"
+
+
+def running(nodes: int, restarts: int = 0) -> Replay:
+    """Return a job whose nodes, of one worker each, are all there."""
+    job = Replay(terms(nodes, restarts=RestartRules(limit=restarts)))
+    for number in range(1, nodes):
+        job.joins(number, rank=number)
+    return job
+
+
+def asked(job: Replay) -> list[tuple[int, GiveStacks]]:
+    """Return who was asked for stacks."""
+    return [(number, message) for number, message in job.sent if isinstance(message, GiveStacks)]
+
+
+def shown(job: Replay) -> list[tuple[int, StacksOfAll]]:
+    """Return who was told the stacks of all."""
+    return [(number, message) for number, message in job.sent if isinstance(message, StacksOfAll)]
+
+
+def answers(job: Replay, number: int, text: str, *, round_: int = 1) -> None:
+    """A node tells the stack of its worker."""
+    group = StackGroup((number,), text)
+    job.says_of_stacks(number, Stacks(job.state.attempt, round_, (group,)))
+
+
+def test_all_are_asked_and_node_0_is_told() -> None:
+    """As soon as the last has answered."""
+    job = running(3)
+    job.says_of_stacks(2, AskStacks(0))
+    for number, text in ((0, F), (2, G)):
+        answers(job, number, text)
+    before = shown(job)
+    answers(job, 1, F)
+
+    assert asked(job) == [(number, GiveStacks(0, 1, 0.0, "n2")) for number in range(3)]
+    assert before == []
+    assert shown(job) == [(OWN, StacksOfAll((StackGroup((0, 1), F), StackGroup((2,), G)), ()))]
+
+
+def test_one_round_at_a_time() -> None:
+    """Whoever asks meanwhile gets the same answer; afterwards there is another round."""
+    job = running(2)
+    job.says_of_stacks(0, AskStacks(0))
+    job.says_of_stacks(1, AskStacks(0))
+    for number in (0, 1, 1):
+        answers(job, number, F)
+    job.says_of_stacks(0, AskStacks(0))
+    # Of the round before: too late.
+    answers(job, 0, G)
+
+    assert [message.number for _, message in asked(job)] == [1, 1, 2, 2]
+    assert {message.host for _, message in asked(job)} == {""}
+    assert len(shown(job)) == 1
+
+
+def test_who_does_not_answer_is_named() -> None:
+    """In time; no more than a screen of them."""
+    job = running(MOST_MISSING + 4)
+    job.says_of_stacks(0, AskStacks(0))
+    answers(job, 0, F)
+    job.waits(SECONDS_TO_ANSWER - 0.1)
+    before = shown(job)
+    job.waits(0.2)
+
+    [(_, gathered)] = shown(job)
+    assert before == []
+    assert gathered.missing[0] == "node 1 (n1)"
+    assert gathered.missing[-1] == "3 more nodes"
+    assert len(gathered.missing) == MOST_MISSING + 1
+
+
+def test_nothing_moves() -> None:
+    """Only where that is so on all nodes; and again only after something has."""
+    job = running(2)
+    job.says_of_stacks(0, Still(0, 60.0))
+    assert asked(job) == []
+    job.says_of_stacks(0, Still(0, 0.0))
+    job.says_of_stacks(1, Still(0, 60.0))
+    assert asked(job) == []
+    job.says_of_stacks(0, Still(0, 60.0))
+    assert asked(job) == [(number, GiveStacks(0, 1, 60.0, "")) for number in range(2)]
+    for number in range(2):
+        answers(job, number, F)
+    job.waits(1000)
+    assert len(asked(job)) == 2
+
+    job.says_of_stacks(1, Still(0, 0.0))
+    job.says_of_stacks(1, Still(0, 60.0))
+    assert len(asked(job)) == 4
+
+
+def test_a_node_that_is_done_and_gone_is_not_missed() -> None:
+    """Nor is one that is lost."""
+    job = running(3)
+    job.is_done(1, [(fate(1), 0.0)])
+    job.goes(1)
+    job.says_of_stacks(2, Still(0, 60.0))
+    job.says_of_stacks(0, Still(0, 60.0))
+    for number in (0, 2):
+        answers(job, number, F)
+
+    assert [number for number, _ in asked(job)] == [0, 2]
+    assert shown(job) == [(OWN, StacksOfAll((StackGroup((0, 2), F),), ()))]
+
+
+def test_the_next_attempt_knows_nothing_of_it() -> None:
+    """But no number is used twice, and no message of the last attempt is heard."""
+    job = running(2, restarts=1)
+    job.says_of_stacks(0, Still(0, 60.0))
+    job.says_of_stacks(0, AskStacks(0))
+    job.is_done(0, [(fate(0, 1), 0.0)])
+    job.is_done(1, [(fate(1), 0.0)])
+    assert job.state.attempt == 1
+    job.waits(SECONDS_TO_ANSWER)
+    job.says_of_stacks(1, Still(0, 60.0))
+    job.says_of_stacks(1, Still(1, 60.0))
+    assert len(asked(job)) == 2
+
+    job.says_of_stacks(1, AskStacks(1))
+    assert asked(job)[-1] == (1, GiveStacks(1, 2, 0.0, "n1"))
+    assert shown(job) == []
+
+
+def test_strangers_and_the_end() -> None:
+    """Who is no member is hung up on; a job that is over asks nobody."""
+    job = running(2)
+    assert job.says_of_stacks(9, AskStacks(0)) == (HangUp((9,)),)
+    assert job.says_of_stacks(1, AskStacks(5)) == (HangUp((1,)),)
+
+    over = running(2)
+    over.is_disturbed(0, Interrupted(15))
+    for number in (0, 1):
+        over.is_done(number)
+    over.says_of_stacks(0, AskStacks(0))
+    assert asked(over) == []
+
+
+def test_ranks_that_a_node_can_t_have() -> None:
+    """It has one worker: who makes up others is lost; an empty group does no harm."""
+    job = running(3)
+    job.says_of_stacks(0, AskStacks(0))
+    job.says_of_stacks(2, Stacks(0, 1, (StackGroup((), F), StackGroup((2,), G))))
+    job.says_of_stacks(1, Stacks(0, 1, (StackGroup((1, 2), G),)))
+    answers(job, 0, F)
+
+    assert job.hung_up_on == [1]
+    assert shown(job) == [(OWN, StacksOfAll((StackGroup((0,), F), StackGroup((2,), G)), ()))]

@@ -1,0 +1,161 @@
+"""Captured machines: what says who may use what there, and what is no machine at all."""
+
+import json
+from pathlib import Path
+
+import pytest
+from clusterrun.domain.cpuset import CpuSet
+from clusterrun.domain.facts import Fact
+from clusterrun.errors import UsageError
+from clusterrun.machine.captures.archive import Entry
+from clusterrun.machine.captures.captured import Captured, open_captured
+from clusterrun.machine.captures.notes import FILE, read_notes, take_notes, write_notes
+from clusterrun.machine.captures.packing import compress, pack
+from clusterrun.machine.tree import Tree
+
+from tests.machine_trees import CPUS, two_nodes, write_files, write_tree
+
+ANY = Fact[CpuSet | None](None, "default")
+
+
+def opened(root: Path, allowed: Fact[CpuSet | None] = ANY) -> Captured:
+    """Return the machine captured in ``root``."""
+    return open_captured(Fact(root, "--machine-root"), allowed)
+
+
+def complaint(root: Path, allowed: Fact[CpuSet | None] = ANY) -> tuple[str, str]:
+    """Return message and hint of what is wrong with it."""
+    with pytest.raises(UsageError) as caught:
+        opened(root, allowed)
+    return caught.value.message, caught.value.hint
+
+
+def noted(root: Path, environ: dict[str, str], allowed: str) -> Path:
+    """Write the tree of a machine that clusterrun itself captured, for a process like this."""
+    write_tree(root, two_nodes())
+    notes = take_notes(Tree(root), environ, CpuSet.parse(allowed))
+    (root / FILE).write_bytes(write_notes(notes))
+    return root
+
+
+def test_a_tree_of_others_says_nothing_of_a_process(tmp_path: Path) -> None:
+    """Then /proc in it tells the CPUs, and this process's variables the GPUs."""
+    found = opened(write_tree(tmp_path, two_nodes()))
+
+    assert (found.notes, found.allowed) == (None, None)
+    assert found.environment({"CUDA_VISIBLE_DEVICES": "1"}) == {"CUDA_VISIBLE_DEVICES": "1"}
+
+
+def test_a_capture_is_replayed_with_its_own_variables(tmp_path: Path) -> None:
+    """Those of its process for GPUs, whatever ours are; no other is in it."""
+    mine = {"CUDA_VISIBLE_DEVICES": "7", "CUDA_DEVICE_ORDER": "PCI_BUS_ID", "HOME": "/root"}
+
+    found = opened(noted(tmp_path, {"CUDA_VISIBLE_DEVICES": "1,0", "TOKEN": "x"}, "0-3"))
+
+    assert str(found.allowed) == "0-3"
+    assert found.environment(mine) == {"CUDA_VISIBLE_DEVICES": "1,0", "HOME": "/root"}
+    assert "TOKEN" not in (tmp_path / FILE).read_text()
+
+
+def test_other_cpus_than_the_captured_process_had(tmp_path: Path) -> None:
+    """--allowed-cpus tries what a scheduler might leave."""
+    found = opened(noted(tmp_path, {}, "0-3"), Fact(CpuSet.parse("5-6"), "--allowed-cpus"))
+
+    assert str(found.allowed) == "5-6"
+
+
+def test_cpus_that_are_not_there_are_refused(tmp_path: Path) -> None:
+    """With those that are."""
+    root = write_tree(tmp_path, two_nodes())
+
+    assert complaint(root, Fact(CpuSet.parse("6-9"), "CLUSTERRUN_ALLOWED_CPUS")) == (
+        "CLUSTERRUN_ALLOWED_CPUS: that machine has no CPUs 8-9",
+        "give some of its own: 0-7",
+    )
+
+
+def test_notes_survive_being_captured_again(tmp_path: Path) -> None:
+    """They tell of the machine, not of who looks at it."""
+    tree = Tree(noted(tmp_path, {}, "0-3"))
+    first = read_notes(tree)
+
+    assert first is not None
+    assert take_notes(tree, {}, CpuSet.parse("0-3")) == first
+
+
+def test_notes_on_this_machine() -> None:
+    """Its kernel and architecture, and the CPUs of the process."""
+    notes = take_notes(Tree(Path("/")), {}, CpuSet((0,)))
+
+    assert notes.kernel
+    assert notes.architecture
+    assert notes.allowed_cpus == "0"
+
+
+@pytest.mark.parametrize(
+    ("text", "why"),
+    [
+        ("{", "truncated"),
+        ("[]", "Expected `object`"),
+        (json.dumps({"clusterrun": "9.0"}), "missing required field"),
+    ],
+)
+def test_notes_that_are_none(tmp_path: Path, text: str, why: str) -> None:
+    """Edited by hand, say."""
+    write_tree(tmp_path, two_nodes())
+    write_files(tmp_path, {FILE: text})
+
+    message, hint = complaint(tmp_path)
+
+    assert message.startswith(f"--machine-root: {FILE} in {tmp_path} can't be understood: ")
+    assert why in message
+    assert "clusterrun topo --capture machine.tar.xz" in hint
+
+
+def test_notes_of_another_version(tmp_path: Path) -> None:
+    """It says which one."""
+    noted(tmp_path, {}, "0-3")
+    known = json.loads((tmp_path / FILE).read_text())
+    (tmp_path / FILE).write_text(json.dumps(known | {"format": 2, "clusterrun": "9.0"}))
+
+    assert "it is of clusterrun 9.0" in complaint(tmp_path)[0]
+
+
+def test_a_folder_without_a_machine(tmp_path: Path) -> None:
+    """The wrong folder, most likely."""
+    message, hint = complaint(tmp_path)
+
+    assert message == (
+        f"--machine-root: no machine is captured in {tmp_path}: it has neither sys nor proc"
+    )
+    assert "clusterrun topo --capture machine.tar.xz" in hint
+
+
+def test_an_archive_without_a_machine(tmp_path: Path) -> None:
+    """An archive of something else."""
+    path = tmp_path / "m.tar.gz"
+    path.write_bytes(compress(pack("machine", {}, {"home"}), path.name))
+
+    assert complaint(path)[0].startswith("--machine-root: no machine is captured in ")
+
+
+def test_no_archive_at_all(tmp_path: Path) -> None:
+    """What is wrong with it, and what would be right."""
+    path = tmp_path / "m.tar.xz"
+    path.write_text("hello")
+
+    message, hint = complaint(path)
+
+    assert message.startswith(f"--machine-root: {path} is no archive of a machine: ")
+    assert hint.startswith("give a .tar.xz, .tar.gz, .tar.bz2 or .tar, or a folder; take one ")
+
+
+def test_an_archive_is_as_good_as_its_folder(tmp_path: Path) -> None:
+    """Compressed or not."""
+    path = tmp_path / "m.tar.xz"
+    files = {f"{CPUS}/online": "0-3"}
+    write_files(tmp_path, files)
+    entries = {name: (tmp_path / name).read_bytes() for name in files}
+    path.write_bytes(compress(pack("m", {k: Entry(v) for k, v in entries.items()}, ()), path.name))
+
+    assert Tree(opened(path).files).text(f"{CPUS}/online") == "0-3"

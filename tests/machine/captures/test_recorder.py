@@ -1,0 +1,286 @@
+"""What is read of a machine, kept so that it says the same again."""
+
+import os
+import shutil
+import tempfile
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from clusterrun.domain.cpuset import CpuSet
+from clusterrun.machine.captures.archive import Archive, Entry
+from clusterrun.machine.captures.folder import Folder
+from clusterrun.machine.captures.machine_files import Files
+from clusterrun.machine.captures.recorder import READ, SEEN, USED, Recorder
+from clusterrun.machine.gpus.nvml import NvmlGpu, ask_in_child
+from clusterrun.machine.inspect import inspect
+from clusterrun.machine.tree import Tree
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from tests.generated_machines import machines
+from tests.machine_trees import (
+    CPUS,
+    NODES,
+    PCI,
+    MachineFacts,
+    PciDevice,
+    two_nodes,
+    write_files,
+    write_tree,
+)
+from tests.real_machines import captured, unpacked
+
+GPUS = (
+    PciDevice("0000:17:00.0", numa_node=0, uuid="GPU-a", minor=0, behind="pci0000:00/0000:00:01.0"),
+    PciDevice("0000:99:00.0", numa_node=-1, uuid="GPU-b", minor=1, local_cpulist="4-7"),
+)
+
+
+WHOLE = NvmlGpu("00000000:17:00.0", "GPU-a", "NVIDIA H100", "4-7")
+SLICE = WHOLE._replace(uuid="MIG-1", model="MIG 3g.40gb", parent="GPU-a")
+
+
+def recorded(files: Files | Path) -> Archive:
+    """Return what ``inspect`` reads of a machine."""
+    recorder = Recorder(Folder(files) if isinstance(files, Path) else files)
+    inspect(recorder, {}, None, "node7")
+    return Archive(*recorder.recorded())
+
+
+def expect_the_same(files: Files | Path) -> Archive:
+    """Record a machine, and what was recorded; both must be as the machine itself."""
+    once = recorded(files)
+    again = recorded(once)
+    machine = inspect(files, {}, None, "node7")
+
+    assert inspect(once, {}, None, "node7") == machine
+    assert Recorder(once).recorded() == Recorder(again).recorded()
+    assert inspect(again, {}, None, "node7") == machine
+    return once
+
+
+def test_a_machine_is_replayed_as_it_was(tmp_path: Path) -> None:
+    """Links, GPUs by the driver's word, and which of them may be opened."""
+    root = write_tree(tmp_path, two_nodes(GPUS, allowed="0-5"))
+    write_files(tmp_path, {"dev/nvidia0": "", "dev/nvidia1": ""})
+    (tmp_path / "dev/nvidia1").chmod(0)
+
+    files = expect_the_same(root)
+
+    machine = inspect(files, {}, None, "node7")
+    assert [(gpu.uuid, gpu.numa_node) for gpu in machine.gpus] == [("GPU-a", 0)]
+    assert str(machine.allowed) == "0-5"
+
+
+@pytest.mark.parametrize("name", captured())
+def test_real_machines_are_replayed_as_they_were(tmp_path: Path, name: str) -> None:
+    """Those that were edited to be hostile too."""
+    expect_the_same(unpacked(name, tmp_path))
+
+
+def test_this_machine_is_replayed_as_it_is() -> None:
+    """From the running kernel's own files."""
+    recorder = Recorder(Folder(Path("/")))
+    allowed = CpuSet(os.sched_getaffinity(0))
+
+    machine = inspect(recorder, {}, allowed, "node7")
+
+    assert inspect(Archive(*recorder.recorded()), {}, allowed, "node7") == machine
+
+
+def test_answers_of_a_driver_are_kept() -> None:
+    """NVML is not there to be asked again."""
+    recorder = Recorder(Folder(Path("/")))
+
+    answer = Tree(recorder).answer("nvml", lambda: "two GPUs\nend")
+    again = Tree(Archive(*recorder.recorded())).answer("nvml", lambda: "none")
+
+    assert answer == again == "two GPUs\nend"
+
+
+class Running(Folder):
+    """A machine that runs, as far as its driver is concerned."""
+
+    @property
+    def is_live(self) -> bool:
+        """Whether drivers can be asked."""
+        return True
+
+    def answer(self, question: str, ask: Callable[[], str]) -> str:
+        """Return what NVML answers, in a child of ours."""
+        assert (question, ask) == ("nvml", ask_in_child)
+        return ask_in_child(lambda: (WHOLE, SLICE))
+
+
+def test_gpus_that_nvml_told_of_are_replayed(tmp_path: Path) -> None:
+    """With their models, MIG slices, and nodes where it alone knows them; twice over."""
+    root = write_tree(tmp_path, two_nodes([PciDevice("0000:17:00.0", uuid="GPU-a", minor=0)]))
+    recorder = Recorder(Running(root))
+    environ = {"CUDA_VISIBLE_DEVICES": SLICE.uuid}
+
+    live = inspect(recorder, environ, CpuSet(range(8)), "node7")
+    archive = Archive(*recorder.recorded())
+    again = recorded(archive)
+
+    (whole, part) = live.gpus
+    assert (whole.model, whole.numa_node, whole.locality) == ("NVIDIA H100", 1, "NVML CPU affinity")
+    assert (part.uuid, part.parent) == ("MIG-1", "GPU-a")
+    assert live.visible == (part,)
+    assert inspect(archive, environ, CpuSet(range(8)), "node7") == live
+    assert inspect(again, environ, CpuSet(range(8)), "node7") == live
+
+
+def test_nothing_of_the_process_is_kept_but_what_it_may_use(tmp_path: Path) -> None:
+    """Neither ids nor what else is mounted, from which server."""
+    group = "32 31 0:29 / /sys/fs/cgroup/cpu rw - cgroup cgroup rw,cpu"
+    write_files(
+        tmp_path,
+        {
+            "proc/self/status": "Name:\tx\nUid:\t1000\nCpus_allowed_list:\t0-1\nMems_allowed_list:\t0",
+            "proc/self/mountinfo": f"40 1 0:50 / /home/ada rw - nfs4 files:/ada rw\n{group}",
+        },
+    )
+    recorder = Recorder(Folder(tmp_path))
+    tree = Tree(recorder)
+
+    tree.text("proc/self/status")
+    tree.text("proc/self/mountinfo")
+
+    entries, _ = recorder.recorded()
+    assert entries == {
+        "proc/self/status": Entry(b"Cpus_allowed_list:\t0-1\nMems_allowed_list:\t0\n", READ),
+        "proc/self/mountinfo": Entry(f"{group}\n".encode(), READ),
+    }
+
+
+def test_what_a_process_may_do_with_a_file_is_kept(tmp_path: Path) -> None:
+    """To see it, to read it, to use it."""
+    write_files(tmp_path, {"dev/seen": "", "dev/read": "", "dev/used": ""})
+    (tmp_path / "dev/seen").chmod(SEEN)
+    (tmp_path / "dev/read").chmod(READ)
+    recorder = Recorder(Folder(tmp_path))
+
+    for name in ("seen", "read", "used", "missing"):
+        recorder.exists(f"dev/{name}")
+        recorder.can_open(f"dev/{name}")
+        recorder.may_use(f"dev/{name}")
+
+    entries, _ = recorder.recorded()
+    assert {path: entry.mode for path, entry in entries.items()} == {
+        "dev/seen": SEEN,
+        "dev/read": READ,
+        "dev/used": USED,
+    }
+
+
+class Vanishing(Folder):
+    """A folder of which everything goes away after so many looks at it."""
+
+    def __init__(self, root: Path, looks: int) -> None:
+        """Take how often something is found."""
+        super().__init__(root)
+        self._looks = looks
+
+    def _open(self, path: str, flags: int = 0) -> int:
+        self._look(path)
+        return super()._open(path, flags)
+
+    def names(self, path: str) -> list[str]:
+        """Return the names in a directory, as long as it is there."""
+        self._look(path)
+        return super().names(path)
+
+    def _look(self, path: str) -> None:
+        self._looks -= 1
+        if self._looks < 0:
+            raise FileNotFoundError(path)
+
+
+@pytest.mark.parametrize("looks", range(0, 60, 7))
+def test_files_that_vanish_end_no_recording(tmp_path: Path, looks: int) -> None:
+    """CPUs are switched off and GPUs reset at any time."""
+    root = write_tree(tmp_path, two_nodes(GPUS))
+    recorder = Recorder(Vanishing(root, looks))
+
+    machine = inspect(recorder, {}, None, "node7")
+
+    assert inspect(Archive(*recorder.recorded()), {}, None, "node7") == machine
+
+
+def _empty(path: Path) -> None:
+    path.write_bytes(b"")
+
+
+def _fill(path: Path) -> None:
+    path.write_bytes(b"\xff\xfe rubbish")
+
+
+def _close(path: Path) -> None:
+    path.chmod(0)
+
+
+def _make_folder(path: Path) -> None:
+    path.unlink()
+    path.mkdir()
+
+
+def _link_nowhere(path: Path) -> None:
+    path.unlink()
+    path.symlink_to("nowhere")
+
+
+def _link_to_itself(path: Path) -> None:
+    path.unlink()
+    path.symlink_to(path.name)
+
+
+SPOILERS: tuple[Callable[[Path], None], ...] = (
+    Path.unlink,
+    _empty,
+    _fill,
+    _close,
+    _make_folder,
+    _link_nowhere,
+    _link_to_itself,
+)
+
+
+@settings(max_examples=40, deadline=None)
+@given(data=st.data())
+def test_whatever_is_missing_odd_or_closed_is_replayed_so(data: st.DataObject) -> None:
+    """Files removed, closed, emptied, or replaced by folders or by links to nowhere."""
+    folder = Path(tempfile.mkdtemp())
+    try:
+        root = write_tree(folder, two_nodes(GPUS, allowed="0-5"))
+        files = sorted(path for path in root.rglob("*") if path.is_file())
+        for path in data.draw(st.sets(st.sampled_from(files), max_size=12)):
+            data.draw(st.sampled_from(SPOILERS))(path)
+
+        expect_the_same(root)
+    finally:
+        shutil.rmtree(folder)
+
+
+@settings(max_examples=25, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@given(facts=machines())
+def test_whatever_machine_is_replayed_as_it_was(facts: MachineFacts) -> None:
+    """Any that hypothesis draws."""
+    with tempfile.TemporaryDirectory() as folder:
+        expect_the_same(write_tree(Path(folder), facts))
+
+
+def test_only_what_is_read_is_kept(tmp_path: Path) -> None:
+    """A person's files beside the machine's are not."""
+    root = write_tree(tmp_path, two_nodes(GPUS))
+    write_files(tmp_path, {"home/ada/secret": "x", f"{PCI}/devices/0000:17:00.0/serial": "1234"})
+    recorder = Recorder(Folder(root))
+
+    inspect(recorder, {}, None, "node7")
+
+    entries, _ = recorder.recorded()
+    tops = {path.partition("/")[0] for path in entries}
+    assert tops <= {"sys", "proc", "dev"}
+    assert not any("serial" in path for path in entries)
+    assert f"{CPUS}/online" in entries
+    assert f"{NODES}/node0/cpulist" in entries

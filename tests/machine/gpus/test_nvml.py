@@ -1,0 +1,263 @@
+"""NVML in a child: whatever happens there, the launcher goes on in time."""
+
+import os
+import select
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Iterable, Iterator
+from pathlib import Path
+
+import psutil
+import pytest
+from clusterrun.machine.gpus.nvidia import from_nvml
+from clusterrun.machine.gpus.nvml import HUNG, NvmlGpu, Question, ask_in_child, gpus_in
+
+TWO = [
+    NvmlGpu("00000000:17:00.0", "GPU-a", "NVIDIA H200", cpus="0-3", nodes="0"),
+    NvmlGpu("00000000:99:00.0", "GPU-b"),
+]
+
+FAKE_NVML = """
+NVML_AFFINITY_SCOPE_NODE = 0
+class NVMLError(Exception): pass
+class PciInfo:
+    def __init__(self, busId): self.busId = busId
+def nvmlInit(): pass
+def nvmlDeviceGetCount(): return 4
+def nvmlDeviceGetHandleByIndex(index):
+    if index == 1: raise NVMLError("Insufficient Permissions")
+    return index
+def nvmlDeviceGetPciInfo(handle):
+    if handle == 3: raise NVMLError("Not Supported")
+    return PciInfo(["0000:17:00.0", "", b"0000:99:00.0"][handle])
+def nvmlDeviceGetUUID(handle): return {0: "GPU-0", 2: b"GPU-2", 3: "GPU-3", 25: "MIG-5"}[handle]
+def nvmlDeviceGetName(handle): return {25: "NVIDIA A100 MIG 1g.5gb"}.get(handle, b"NVIDIA A100")
+def nvmlDeviceGetCpuAffinityWithinScope(handle, words, scope):
+    assert (words, scope) == (64, 0)
+    return [0xf, 1] + [0] * 62
+def nvmlDeviceGetMemoryAffinity(handle, words, scope):
+    if handle == 3: raise NVMLError("Not Supported")
+    return [2] + [0] * 63
+def nvmlDeviceGetMigMode(handle):
+    if handle == 3: raise NVMLError("Not Supported")
+    return [handle == 2, 0]
+def nvmlDeviceGetMaxMigDeviceCount(handle): return 7
+def nvmlDeviceGetMigDeviceHandleByIndex(handle, place):
+    if place != 5: raise NVMLError("Not Found")
+    return 10 * handle + place
+def nvmlDeviceGetGpuInstanceId(handle): return 9
+def nvmlDeviceGetComputeInstanceId(handle): return 0
+"""
+
+
+def asked(question: Question | None = None, timeout: float = 10.0) -> tuple[NvmlGpu, ...]:
+    """Return the GPUs that a child answers with."""
+    return gpus_in(ask_in_child(question, timeout))
+
+
+@pytest.fixture(autouse=True)
+def no_child_left() -> Iterator[None]:
+    """Every test ends without a child, dead or alive."""
+    before = set(psutil.Process().children())
+    yield
+    assert set(psutil.Process().children()) <= before
+
+
+def test_the_answer_comes_in_order() -> None:
+    """Address and UUID of each GPU."""
+    assert asked(lambda: TWO) == tuple(TWO)
+
+
+def test_nvml_s_own_words(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A GPU that it lets us not use is left out; old versions answer in bytes."""
+    (tmp_path / "pynvml.py").write_text(FAKE_NVML)
+    monkeypatch.syspath_prepend(tmp_path)
+
+    found = asked()
+
+    near = {"cpus": "0-3,64", "nodes": "1"}
+    assert found == (
+        NvmlGpu("0000:17:00.0", "GPU-0", "NVIDIA A100", **near),
+        NvmlGpu("0000:99:00.0", "GPU-2", "NVIDIA A100", **near),
+        NvmlGpu(
+            "0000:99:00.0",
+            "MIG-5",
+            "NVIDIA A100 MIG 1g.5gb",
+            **near,
+            parent="GPU-2",
+            legacy_name="MIG-GPU-2/9/0",
+        ),
+        NvmlGpu("", "GPU-3", "NVIDIA A100", cpus="0-3,64"),
+    )
+
+
+def test_an_answer_that_is_none_tells_of_no_gpu() -> None:
+    """A capture may have been edited."""
+    assert gpus_in("") == ()
+    assert gpus_in("0000:17:00.0 GPU-a\nend") == ()
+
+
+def test_nvml_s_words_become_devices() -> None:
+    """Its order numbers the whole GPUs; slices come after them, by the number of their GPU."""
+    first, second = TWO
+    part = first._replace(uuid="MIG-x", parent="GPU-a", legacy_name="MIG-GPU-a/1/0")
+
+    found = from_nvml((first, part, second, part._replace(uuid="MIG-y", parent="GPU-none")))
+
+    assert [(device.number, device.bdf, device.uuid) for device in found] == [
+        (0, "0000:17:00.0", "GPU-a"),
+        (1, "0000:99:00.0", "GPU-b"),
+        (0, "0000:17:00.0", "MIG-x"),
+    ]
+    assert str(found[0].cpus) == "0-3"
+    assert found[0].nodes == {0}
+    assert (found[2].parent, found[2].legacy_name) == ("GPU-a", "MIG-GPU-a/1/0")
+
+
+def test_no_gpu_is_an_answer() -> None:
+    """A driver may be there for none of ours."""
+    assert asked(lambda: ()) == ()
+
+
+def test_a_child_that_hangs_is_killed() -> None:
+    """The library hangs on a sick GPU."""
+    began = time.monotonic()
+
+    found = ask_in_child(_hang, timeout=0.2)
+
+    assert found == HUNG
+    assert gpus_in(found) == ()
+    assert time.monotonic() - began < 2
+
+
+def _hang() -> Iterable[NvmlGpu]:
+    yield TWO[0]
+    select.select([], [], [])
+
+
+def test_a_child_that_raises_is_silent(capfd: pytest.CaptureFixture[str]) -> None:
+    """A missing or broken library is no news to the user: the next source is asked."""
+    found = asked(_raise)
+
+    assert found == ()
+    assert capfd.readouterr() == ("", "")
+
+
+def _raise() -> Iterable[NvmlGpu]:
+    yield TWO[0]
+    raise ImportError
+
+
+def test_a_child_that_crashes_is_no_answer() -> None:
+    """A library of another version than the driver may do that."""
+    assert asked(_crash) == ()
+
+
+def _crash() -> Iterable[NvmlGpu]:
+    yield TWO[0]
+    os.kill(os.getpid(), signal.SIGKILL)
+
+
+def test_a_library_that_ends_the_process_ends_only_the_child() -> None:
+    """Not even sys.exit comes back as ours."""
+    assert asked(lambda: sys.exit(3)) == ()
+
+
+@pytest.mark.needs("root", "setpriv", "prlimit")
+def test_where_there_may_be_no_child_there_is_no_answer() -> None:
+    """What else needs a process will name the limit."""
+    code = (
+        "from clusterrun.machine.gpus.nvml import ask_in_child; print([ask_in_child(lambda: ())])"
+    )
+    caps = "+dac_read_search,+dac_override"
+    user = ("--reuid=54321", "--clear-groups", f"--inh-caps={caps}", f"--ambient-caps={caps}")
+
+    done = subprocess.run(
+        ["setpriv", *user, "prlimit", "--nproc=1", sys.executable, "-c", code],
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
+    )
+
+    assert (done.stdout, done.stderr) == ("['']\n", "")
+
+
+def test_a_signal_to_both_is_handled_once(tmp_path: Path) -> None:
+    """Ctrl-C goes to the child too, which has our handlers and must not run them."""
+    seen = tmp_path / "seen"
+    before = signal.signal(signal.SIGUSR1, lambda *_: _append(seen))
+    try:
+        found = asked(_signal_itself)
+        os.kill(os.getpid(), signal.SIGUSR1)
+    finally:
+        signal.signal(signal.SIGUSR1, before)
+
+    assert found == tuple(TWO)
+    assert seen.read_text() == f"{os.getpid()}\n"
+
+
+def _append(path: Path) -> None:
+    with path.open("a") as file:
+        file.write(f"{os.getpid()}\n")
+
+
+def _signal_itself() -> Iterable[NvmlGpu]:
+    os.kill(os.getpid(), signal.SIGUSR1)
+    return TWO
+
+
+def test_the_child_holds_none_of_our_connections() -> None:
+    """The fork server ends when our end closes, whatever NVML does meanwhile."""
+    reading, writing = os.pipe()
+
+    found = asked(lambda: [NvmlGpu(str(_is_open(writing)), "")])
+    os.close(reading)
+    os.close(writing)
+
+    assert found == (NvmlGpu("False", ""),)
+
+
+def _is_open(descriptor: int) -> bool:
+    return Path(f"/proc/self/fd/{descriptor}").exists()
+
+
+def test_our_own_signal_mask_is_back_afterwards() -> None:
+    """It is shut only while the child is made."""
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, ())
+
+    ask_in_child(lambda: TWO)
+
+    assert signal.pthread_sigmask(signal.SIG_BLOCK, ()) == before
+
+
+def test_a_child_without_us_does_not_hang_for_ever() -> None:
+    """Were we killed meanwhile, its own alarm ends it."""
+    told, telling = os.pipe()
+    middle = os.fork()
+    if middle == 0:
+        try:
+            os.dup2(telling, 1)
+            ask_in_child(_tell_and_hang, timeout=0.5)
+        finally:
+            os._exit(0)
+    os.close(telling)
+    hanging = os.read(told, 20)
+    os.kill(middle, signal.SIGKILL)
+    os.waitpid(middle, 0)
+
+    # The child's standard output is the other end: it closes when the child has gone.
+    ready, _, _ = select.select([told], [], [], 10)
+    left = os.read(told, 1) if ready else None
+    os.close(told)
+
+    assert hanging == b"hanging"
+    assert left == b""
+
+
+def _tell_and_hang() -> Iterable[NvmlGpu]:
+    os.write(1, b"hanging")
+    select.select([], [], [])
+    return TWO

@@ -1,0 +1,160 @@
+"""Evidence of the OOM killer, recorded and real."""
+
+import os
+import signal
+import subprocess
+import sys
+import textwrap
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from clusterrun.machine.oom_kills import GroupMemory, OomCounters, struck_between
+
+from tests.machine_trees import write_files
+
+MEMORY = Path("/sys/fs/cgroup/memory")
+MOUNT_1 = "35 31 0:32 / /sys/fs/cgroup/memory rw - cgroup cgroup rw,memory"
+MOUNT_2 = "30 23 0:26 / /sys/fs/cgroup rw - cgroup2 cgroup2 rw"
+MIB = 2**20
+
+
+def version_1(root: Path, kills: int, limit: int) -> OomCounters:
+    """Return what is read in group /job of version 1, below a parent that limits it."""
+    write_files(
+        root,
+        {
+            "proc/self/cgroup": "4:memory:/batch/job",
+            "proc/self/mountinfo": MOUNT_1,
+            "proc/vmstat": f"nr_free_pages 1\noom_kill {kills}",
+            "sys/fs/cgroup/memory/batch/job/memory.oom_control": (
+                f"oom_kill_disable 0\nunder_oom 0\noom_kill {kills}"
+            ),
+            "sys/fs/cgroup/memory/batch/job/memory.limit_in_bytes": "9223372036854771712",
+            "sys/fs/cgroup/memory/batch/memory.oom_control": "oom_kill 0",
+            "sys/fs/cgroup/memory/batch/memory.limit_in_bytes": str(limit),
+        },
+    )
+    return OomCounters.read(root)
+
+
+def version_2(root: Path, kills: int) -> OomCounters:
+    """Return what is read in group /job of version 2."""
+    write_files(
+        root,
+        {
+            "proc/self/cgroup": "0::/job",
+            "proc/self/mountinfo": MOUNT_2,
+            "sys/fs/cgroup/job/memory.events": f"low 0\noom {kills}\noom_kill {kills}",
+            "sys/fs/cgroup/job/memory.max": str(3 * 2**30),
+        },
+    )
+    return OomCounters.read(root)
+
+
+def counters(*groups: GroupMemory, machine: int = 0) -> OomCounters:
+    """Return counters by hand."""
+    return OomCounters(groups, machine)
+
+
+def test_version_1_names_the_group_that_has_the_limit(tmp_path: Path) -> None:
+    """A kill is counted where the victim was, the limit may be further out."""
+    before = version_1(tmp_path, 0, 256 * MIB)
+    after = version_1(tmp_path, 2, 256 * MIB)
+
+    assert struck_between(before, after) == (
+        "the kernel's OOM killer ended 2 processes of this cgroup"
+        " (limit 256 MiB, /sys/fs/cgroup/memory/batch)"
+    )
+
+
+def test_version_2_counts_in_memory_events(tmp_path: Path) -> None:
+    """And has its limit in memory.max."""
+    before = version_2(tmp_path, 4)
+    after = version_2(tmp_path, 5)
+
+    assert struck_between(before, after) == (
+        "the kernel's OOM killer ended 1 process of this cgroup (limit 3 GiB, /sys/fs/cgroup/job)"
+    )
+
+
+def test_nothing_struck_is_no_evidence(tmp_path: Path) -> None:
+    """Kills of the past are not counted again."""
+    counted = version_2(tmp_path, 4)
+
+    assert struck_between(counted, counted) == ""
+
+
+def test_the_whole_machine_is_weaker_evidence() -> None:
+    """A worker may have been in a group of its own; so may somebody else's process."""
+    own = GroupMemory("/sys/fs/cgroup/memory", 0, None)
+
+    found = struck_between(counters(own, machine=7), counters(own, machine=8))
+
+    assert found == (
+        "the kernel's OOM killer ended 1 process on this machine, perhaps not of this job"
+    )
+
+
+def test_a_group_around_ours_is_said_to_be_that() -> None:
+    """In version 2 it counts for all groups inside."""
+    own = GroupMemory("/sys/fs/cgroup/pod/box", 0, None)
+    before = GroupMemory("/sys/fs/cgroup/pod", 1, MIB)
+    after = GroupMemory("/sys/fs/cgroup/pod", 2, MIB)
+
+    assert struck_between(counters(own, before), counters(own, after)) == (
+        "the kernel's OOM killer ended 1 process of the cgroup around this one"
+        " (limit 1 MiB, /sys/fs/cgroup/pod)"
+    )
+
+
+def test_without_a_limit_the_machine_itself_was_full() -> None:
+    """A limit that isn't there is not made up."""
+    before = GroupMemory("/sys/fs/cgroup/job", 0, None)
+    after = GroupMemory("/sys/fs/cgroup/job", 1, None)
+
+    assert struck_between(counters(before), counters(after)) == (
+        "the kernel's OOM killer ended 1 process of this cgroup (no limit, /sys/fs/cgroup/job)"
+    )
+
+
+def test_a_machine_that_counts_nothing_has_no_evidence(tmp_path: Path) -> None:
+    """Nothing to read is no error."""
+    assert OomCounters.read(tmp_path) == OomCounters((), 0)
+
+
+@pytest.fixture
+def small_group() -> Iterator[Path]:
+    """Return a real memory group of version 1 with 64 MiB."""
+    group = MEMORY / f"test-{os.getpid()}"
+    try:
+        group.mkdir()
+    except OSError as error:
+        pytest.skip(f"no memory group of version 1 can be made: {error}")
+    (group / "memory.limit_in_bytes").write_text(str(64 * MIB))
+    yield group
+    group.rmdir()
+
+
+def test_a_real_kill_is_seen_by_a_process_of_the_same_group(small_group: Path) -> None:
+    """As the agent sees it, which is in its workers' group."""
+    script = textwrap.dedent(
+        f"""
+        import os, subprocess, sys
+        from pathlib import Path
+        from clusterrun.machine.oom_kills import OomCounters, struck_between
+        Path({str(small_group / "cgroup.procs")!r}).write_text(str(os.getpid()))
+        before = OomCounters.read(Path("/"))
+        hungry = subprocess.run([sys.executable, "-c", "bytearray(300 << 20)"], timeout=60)
+        print(hungry.returncode, struck_between(before, OomCounters.read(Path("/"))))
+        """
+    )
+
+    done = subprocess.run(
+        [sys.executable, "-c", script], capture_output=True, text=True, timeout=60, check=True
+    )
+
+    assert done.stdout.strip() == (
+        f"{-signal.SIGKILL} the kernel's OOM killer ended 1 process of this cgroup"
+        f" (limit 64 MiB, {small_group})"
+    )

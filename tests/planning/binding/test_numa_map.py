@@ -1,0 +1,107 @@
+"""Where the user says that GPUs are."""
+
+import pytest
+from clusterrun.domain.cpuset import CpuSet
+from clusterrun.domain.facts import Fact
+from clusterrun.domain.job import MappedGpu, NumaBinding
+from clusterrun.domain.machine import Machine
+from clusterrun.errors import UsageError
+from clusterrun.planning.binding.node_binding import Wish, place
+from clusterrun.planning.binding.numa_map import with_map
+from msgspec.structs import replace
+
+from tests.plans import machine
+
+HERE = machine({0: "0-3", 1: "4-7", 2: ""}, [0, None])
+
+
+def mapped(*entries: MappedGpu, here: Machine = HERE) -> Machine:
+    """Return the machine with these entries."""
+    return with_map(here, Fact(entries, "--numa-map"))
+
+
+def masks(here: Machine, mode: NumaBinding = NumaBinding.NODE) -> list[str]:
+    """Return the CPUs of a worker for each GPU."""
+    return [str(found.cpus) for found in place(Wish(mode), here, len(here.visible))]
+
+
+@pytest.mark.parametrize(
+    "name", ["1", "0000:20:00.0", "20:00.0", "00000000:20:00.0", "GPU-1", "gpu-1"]
+)
+def test_a_gpu_has_many_names(name: str) -> None:
+    """Index, PCI address with any domain, UUID."""
+    here = mapped(MappedGpu(name, 1))
+
+    assert masks(here) == ["0-3", "4-7"]
+    assert (here.visible[1].locality, here.sites[1].numa_node) == ("--numa-map", 1)
+    assert (here.visible[0].locality, here.sites[0].numa_node) == ("sysfs numa_node", 0)
+
+
+def test_a_gpu_that_is_on_no_bus() -> None:
+    """It alone is meant, and not all such."""
+    gpus = tuple(replace(gpu, bdf="", numa_node=0) for gpu in HERE.gpus)
+    here = mapped(MappedGpu("GPU-1", 1), here=replace(HERE, gpus=gpus, visible=gpus, sites=()))
+
+    assert masks(here) == ["0-3", "4-7"]
+
+
+def test_cpus_are_taken_at_the_user_s_word() -> None:
+    """No mode adds to them; what is not allowed is still left out."""
+    here = mapped(MappedGpu("1", CpuSet.parse("2-5")), here=replace(HERE, allowed=CpuSet(range(5))))
+
+    assert masks(here) == ["0-3", "2-4"]
+    assert masks(here, NumaBinding.NEAR) == ["0-3", "2-4"]
+    assert masks(here, NumaBinding.SOCKET) == ["0-4", "2-4"]
+    assert masks(here, NumaBinding.EXCLUSIVE) == ["0-1", "2-4"]
+    assert place(Wish(NumaBinding.NODE), here, 2)[1].numa_nodes == (0, 1)
+
+
+def test_gpus_at_the_same_cpus_divide_them() -> None:
+    """As those of a node do."""
+    cpus = CpuSet.parse("2-5")
+    here = mapped(MappedGpu("0", cpus), MappedGpu("1", cpus))
+
+    assert masks(here, NumaBinding.EXCLUSIVE) == ["2-3", "4-5"]
+
+
+def test_a_machine_without_numa_can_be_mapped() -> None:
+    """Then there are CPUs, and no nodes."""
+    here = mapped(MappedGpu("0", CpuSet((1,))), here=machine({}, [None], allowed="0-3"))
+
+    assert masks(here) == ["1"]
+
+
+def test_a_hidden_gpu_may_be_in_the_map() -> None:
+    """One file serves all jobs of a machine."""
+    here = replace(HERE, gpus=HERE.gpus[:1], visible=HERE.visible[:1])
+
+    assert mapped(MappedGpu("20:00.0", 1), here=here).sites[1].numa_node == 1
+
+
+def test_cpus_that_this_job_may_not_use() -> None:
+    """The worker is left alone, with a line."""
+    here = mapped(MappedGpu("0", CpuSet((6, 7))), here=replace(HERE, allowed=CpuSet(range(4))))
+
+    (first, _) = place(Wish(NumaBinding.NODE), here, 2)
+
+    assert first.cpus is None
+    assert first.remark == "not bound: GPU 0 is mapped to CPUs 6-7 but this job may only use 0-3"
+
+
+@pytest.mark.parametrize(
+    ("entry", "complaint"),
+    [
+        (MappedGpu("2", 1), "there is no GPU 2 here"),
+        (MappedGpu("GPU-x", 1), "there is no GPU GPU-x here"),
+        (MappedGpu("0", 7), "0=node 7, but there is no node 7 with CPUs here"),
+        (MappedGpu("0", 2), "0=node 2, but there is no node 2 with CPUs here"),
+        (MappedGpu("0", CpuSet((7, 8))), "0=7-8, but there are no CPUs 8 here"),
+    ],
+)
+def test_what_is_not_there(entry: MappedGpu, complaint: str) -> None:
+    """Each mistake has its sentence, with where it was said."""
+    with pytest.raises(UsageError) as caught:
+        mapped(entry)
+
+    assert caught.value.message == f"--numa-map: {complaint}"
+    assert caught.value.hint

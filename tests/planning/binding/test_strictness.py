@@ -1,0 +1,72 @@
+"""What ``--numa-strict`` refuses beyond what others get as a remark."""
+
+import pytest
+from clusterrun.domain.cpuset import CpuSet
+from clusterrun.domain.job import NumaBinding
+from clusterrun.domain.machine import Machine
+from clusterrun.errors import MachineError
+from clusterrun.planning.node_plan import plan_node
+from msgspec.structs import replace
+
+from tests.plans import job, machine, world
+
+TWO = {0: "0-3", 1: "4-7"}
+SOCKETS = (CpuSet.parse("0-3"), CpuSet.parse("4-7"))
+SHARE = "3 workers share 1 core (CPUs 3) of the 5 that this job may use"
+NO_NUMA = machine({}, [None, None], allowed="0-7", packages=["0-7"])
+"""A kernel without NUMA: the machine is one node."""
+MAPPED = machine(TWO, [0, 1])
+MAPPED = replace(MAPPED, visible=tuple(replace(one, mapped=SOCKETS[0]) for one in MAPPED.visible))
+"""The user has named the CPUs of each GPU."""
+NOTHING_OF_NUMA = "not bound: the kernel shows no NUMA nodes"
+
+
+def troubles(here: Machine, mode: NumaBinding, workers: int) -> list[str]:
+    """Return what a strict job complains of; [] where it starts."""
+    asked = job(numa_strict=True, numa_binding=mode)
+    try:
+        plan_node(asked, here, world(workers), unset=(), error_files=None, environ={})
+    except MachineError as error:
+        return error.hint.splitlines()
+    return []
+
+
+@pytest.mark.parametrize(
+    ("here", "mode", "workers", "why"),
+    [
+        (NO_NUMA, "auto", 2, ""),
+        (NO_NUMA, "socket", 2, ""),
+        (NO_NUMA, "exclusive", 2, NOTHING_OF_NUMA),
+        (NO_NUMA, "exclusive", 1, ""),
+        (NO_NUMA, "core-complex", 2, NOTHING_OF_NUMA),
+        (replace(NO_NUMA, packages=()), "auto", 2, NOTHING_OF_NUMA),
+        (replace(NO_NUMA, packages=SOCKETS), "node", 2, NOTHING_OF_NUMA),
+        (replace(NO_NUMA, packages=SOCKETS, visible=()), "near", 2, NOTHING_OF_NUMA),
+        (replace(NO_NUMA, packages=SOCKETS, allowed=SOCKETS[1]), "near", 2, ""),
+        (replace(NO_NUMA, packages=SOCKETS), "none", 2, ""),
+        (machine(TWO), "exclusive", 1, "not bound: 1 worker for 2 NUMA nodes"),
+        (machine(TWO), "auto", 1, "not bound: 1 worker for 2 NUMA nodes"),
+        (machine(TWO, allowed="0-2"), "auto", 1, ""),
+        (machine(TWO, allowed="0-2"), "exclusive", 1, ""),
+        (machine(TWO), "auto", 2, ""),
+        (machine(TWO), "none", 1, ""),
+        (machine({0: "0-3"}, allowed="0-5"), "auto", 2, "not bound: no NUMA node has CPUs 4-5"),
+        (
+            replace(machine(TWO, [0, 1]), packages=()),
+            "socket",
+            2,
+            "has its node, not its package: nothing tells which CPUs are one package",
+        ),
+        (replace(machine({0: "0-3"}, [0, 0]), packages=()), "socket", 2, ""),
+        (replace(MAPPED, packages=()), "socket", 2, ""),
+        (replace(machine(TWO, [0, 1]), packages=()), "auto", 2, ""),
+        (machine(TWO, [0, 0, 0, 1], allowed="3-7"), "node", 4, SHARE),
+    ],
+)
+def test_a_strict_job_starts_no_worker_that_is_not_bound_though_it_matters(
+    here: Machine, mode: str, workers: int, why: str
+) -> None:
+    """Where a machine is a single node, or nothing is to be divided, all CPUs are what was asked."""
+    assert troubles(here, NumaBinding(mode), workers)[:1] == (
+        [f"local rank 0: {why}"] if why else []
+    )

@@ -1,0 +1,346 @@
+"""The plan of a node: who runs what, with which variables."""
+
+from collections.abc import Mapping
+from typing import Any
+
+import pytest
+from clusterrun.domain.job import JobSpec, NumaBinding, Program, ProgramKind
+from clusterrun.domain.machine import Machine
+from clusterrun.domain.plan import NodePlan
+from clusterrun.domain.ranks import GlobalRank, NodeRank
+from clusterrun.domain.world import World
+from clusterrun.errors import MachineError, UsageError
+from clusterrun.planning.node_plan import plan_node
+from clusterrun.planning.variables.worker_variables import environment_before
+from msgspec.structs import replace
+
+from tests.plans import job, machine, world
+
+TWO = machine({0: "0-3", 1: "4-7"}, [0, 1])
+
+
+def plan(
+    spec: JobSpec,
+    here: Machine = TWO,
+    size: int = 2,
+    environ: Mapping[str, str] | None = None,
+    **arguments: Any,  # noqa: ANN401 - as the arguments of plan_node
+) -> NodePlan:
+    """Return the plan of a job on one node."""
+    known = {"unset": (), "error_files": None} | arguments
+    return plan_node(spec, here, world(size), environ=environ or {}, **known)
+
+
+def test_every_variable_of_the_contract_is_there() -> None:
+    """What torchrun sets, and NODE_RANK."""
+    found = plan(job(max_restarts=3), error_files="/run/errors")
+
+    assert dict(found.env) | dict(found.workers[1].env) == {
+        "RANK": "1",
+        "LOCAL_RANK": "1",
+        "ROLE_RANK": "1",
+        "GROUP_RANK": "0",
+        "NODE_RANK": "0",
+        "ROLE_NAME": "default",
+        "WORLD_SIZE": "2",
+        "LOCAL_WORLD_SIZE": "2",
+        "ROLE_WORLD_SIZE": "2",
+        "GROUP_WORLD_SIZE": "1",
+        "MASTER_ADDR": "127.0.0.1",
+        "MASTER_PORT": "29500",
+        "TORCHELASTIC_RESTART_COUNT": "0",
+        "TORCHELASTIC_MAX_RESTARTS": "3",
+        "TORCHELASTIC_RUN_ID": "run",
+        "TORCHELASTIC_USE_AGENT_STORE": "False",
+        "TORCHELASTIC_ERROR_FILE": "/run/errors/attempt-0/rank-1/error.json",
+        "TORCHELASTIC_SIGNALS_TO_HANDLE": "SIGTERM,SIGINT,SIGHUP,SIGQUIT",
+        "TORCH_NCCL_ASYNC_ERROR_HANDLING": "1",
+        "OMP_NUM_THREADS": "4",
+    }
+
+
+def test_ranks_of_a_later_node_and_attempt() -> None:
+    """Global ranks begin where the nodes before end."""
+    second = World(
+        run_id="of node 0",
+        attempt=2,
+        node_rank=NodeRank(1),
+        nodes=2,
+        first_rank=GlobalRank(3),
+        local_size=2,
+        size=5,
+        first_role_rank=GlobalRank(1),
+        role_size=3,
+        master_addr="node6",
+        master_port=1234,
+    )
+
+    found = plan_node(job(), TWO, second, unset=(), error_files="/e", environ={})
+
+    assert [(worker.rank, worker.local_rank) for worker in found.workers] == [(3, 0), (4, 1)]
+    variables = found.workers[1].env
+    expected = {
+        "RANK": "4",
+        "LOCAL_RANK": "1",
+        "ROLE_RANK": "2",
+        "ROLE_WORLD_SIZE": "3",
+        "NODE_RANK": "1",
+        "GROUP_RANK": "1",
+        "WORLD_SIZE": "5",
+        "LOCAL_WORLD_SIZE": "2",
+        "GROUP_WORLD_SIZE": "2",
+        "TORCHELASTIC_RESTART_COUNT": "2",
+        "TORCHELASTIC_ERROR_FILE": "/e/attempt-2/rank-4/error.json",
+    }
+    assert {name: variables[name] for name in expected} == expected
+
+
+def test_what_is_the_same_in_every_attempt_belongs_to_the_job() -> None:
+    """The fork server has it, so a module that reads it while preloading reads it right."""
+    first = plan(job())
+    second = plan_node(job(), TWO, world(2, attempt=1), unset=(), error_files=None, environ={})
+
+    assert first.env == second.env
+    assert first.workers[0].env != second.workers[0].env
+
+
+def test_a_port_that_is_not_chosen_yet_is_no_variable() -> None:
+    """As in a dry run."""
+    found = plan_node(
+        job(), TWO, world(2, master_port=None), unset=(), error_files=None, environ={}
+    )
+
+    assert "MASTER_PORT" not in found.workers[0].env
+    assert "TORCHELASTIC_ERROR_FILE" not in found.workers[0].env
+
+
+@pytest.mark.parametrize(
+    "name",
+    ["OMP_NUM_THREADS", "TORCH_NCCL_ASYNC_ERROR_HANDLING", "TORCHELASTIC_SIGNALS_TO_HANDLE"],
+)
+def test_what_the_user_has_set_stays(name: str) -> None:
+    """Inherited, or in the job's env; what an outer launch left doesn't count."""
+    assert name not in plan(job(), environ={name: "7"}).env
+    assert plan(job(env={name: "8"}), environ={name: "7"}).env[name] == "8"
+    assert plan(job(), environ={name: "7"}, unset=(name,)).env[name] != "7"
+
+
+@pytest.mark.parametrize(
+    ("workers", "environ", "threads"),
+    [(2, {}, "1"), (1, {}, None), (2, {"OMP_NUM_THREADS": "7"}, None)],
+)
+def test_as_torchrun_threads_are_its_own(
+    workers: int, environ: Mapping[str, str], threads: str | None
+) -> None:
+    """One for each of several workers; a single one, and what the user has set, are left alone."""
+    found = plan(job(as_torchrun=True), size=workers, environ=environ)
+
+    assert found.env.get("OMP_NUM_THREADS") == threads
+
+
+@pytest.mark.parametrize(
+    ("what", "environ", "workers", "told"),
+    [
+        ({"coloured": True}, {}, 2, True),
+        ({"coloured": True}, {"FORCE_COLOR": "0"}, 2, False),
+        ({"coloured": True, "env": {"NO_COLOR": "1"}}, {}, 2, False),
+        ({"coloured": True}, {}, 1, False),
+        ({"coloured": False}, {}, 2, False),
+    ],
+    ids=["terminal", "user's own", "no colour", "one worker", "no terminal"],
+)
+def test_colours_of_several_workers(
+    what: Mapping[str, Any], environ: Mapping[str, str], workers: int, *, told: bool
+) -> None:
+    """They print to pipes that end at a terminal; a single one has the terminal itself."""
+    planned = plan_node(
+        job(**what), TWO, world(workers), unset=(), error_files=None, environ=environ
+    )
+
+    assert ("FORCE_COLOR" in planned.env) is told
+
+
+def test_env_of_the_job_beats_what_is_inherited() -> None:
+    """It is set for all workers and for the fork server."""
+    found = plan(job(env={"LR": "1"}), environ={"LR": "2", "OTHER": "3"})
+
+    assert found.env["LR"] == "1"
+    assert "OTHER" not in found.env
+
+
+def test_the_environment_before_ours() -> None:
+    """Inherited, less what an outer launch left, and the job's own above it."""
+    environ = {"CUDA_VISIBLE_DEVICES": "0", "RANK": "3", "HOME": "/"}
+
+    found = environment_before(job(env={"CUDA_VISIBLE_DEVICES": "1"}), environ, ["RANK"])
+
+    assert found == {"CUDA_VISIBLE_DEVICES": "1", "HOME": "/"}
+
+
+@pytest.mark.parametrize(
+    ("name", "hint"),
+    [
+        ("RANK", "clusterrun gives each worker its own"),
+        ("LOCAL_RANK", "clusterrun gives each worker its own"),
+        ("WORLD_SIZE", "use --nproc-per-node and --nnodes"),
+        ("MASTER_ADDR", "use --master-addr"),
+        ("MASTER_PORT", "use --master-port"),
+        ("TORCHELASTIC_RUN_ID", "use --run-id"),
+        ("TORCHELASTIC_MAX_RESTARTS", "use --max-restarts"),
+        ("TORCHELASTIC_USE_AGENT_STORE", "clusterrun's workers need its own value"),
+    ],
+)
+def test_variables_that_are_ours_cannot_be_set(name: str, hint: str) -> None:
+    """The error says where it was, and which flag to use."""
+    with pytest.raises(UsageError) as caught:
+        plan(job(env={name: "5"}))
+
+    assert caught.value.message == f"{name}=5 (--env) can't be set"
+    assert caught.value.hint == hint
+
+
+def test_no_variable_of_the_contract_can_be_set_but_those_of_the_user() -> None:
+    """The list of what is refused is complete."""
+    found = plan(job(), error_files="/e")
+    theirs = {
+        "OMP_NUM_THREADS",
+        "TORCH_NCCL_ASYNC_ERROR_HANDLING",
+        "TORCHELASTIC_SIGNALS_TO_HANDLE",
+    }
+
+    for name in {*found.env, *found.workers[0].env} - theirs:
+        with pytest.raises(UsageError):
+            plan(job(env={name: "5"}))
+
+
+@pytest.mark.parametrize(
+    ("program", "command"),
+    [
+        (Program(ProgramKind.SCRIPT, "a.py", ("-x", "1")), ("py", "-u", "a.py", "-x", "1")),
+        (Program(ProgramKind.MODULE, "p.train", ("-x",)), ("py", "-u", "-m", "p.train", "-x")),
+        (Program(ProgramKind.EXECUTABLE, "run.sh", ("-x",)), ("run.sh", "-x")),
+    ],
+)
+def test_what_is_run(program: Program, command: tuple[str, ...]) -> None:
+    """With the job's interpreter, unbuffered, or without one."""
+    found = plan(job(program=program, python="py"))
+
+    assert found.command == command
+
+
+def test_a_shell_script_s_group_gets_the_signals() -> None:
+    """A shell doesn't pass them on; a Python script handles them itself."""
+    shell = Program(ProgramKind.EXECUTABLE, "run.sh", ())
+
+    assert plan(job(program=shell)).signal_group
+    assert not plan(job()).signal_group
+
+
+def test_places_reach_the_plan() -> None:
+    """With GPU, node, CPUs and remark."""
+    here = machine({0: "0-3", 1: "4-7"}, [1, None])
+
+    first, second = plan(job(numa_binding=NumaBinding.NODE), here).workers
+
+    assert (first.gpus, first.numa_nodes, str(first.cpus)) == (here.gpus[:1], (1,), "4-7")
+    assert (second.gpus, second.numa_nodes, second.cpus) == (here.gpus[1:], (), None)
+    assert second.remark == "not bound: nothing tells which NUMA node its GPU is local to"
+
+
+def test_too_few_cpus_are_remarked_with_the_cure() -> None:
+    """A task of srun without -c has one core."""
+    found = plan(job(), machine({0: "0-7"}, [0, 0], allowed="3"))
+
+    (remark,) = found.remarks
+    assert remark == (
+        "2 workers share 1 CPU (3): clusterrun itself may use no more;"
+        " under srun give -c, under mpirun --bind-to none"
+    )
+
+
+def test_a_small_machine_is_not_blamed_on_a_scheduler() -> None:
+    """It has no more CPUs."""
+    assert plan(job(), machine({0: "0-1"}), size=4).remarks == ("4 workers share 2 CPUs (0-1)",)
+
+
+def test_idle_cpus_are_remarked_with_the_cure() -> None:
+    """Where more than a quarter of what is allowed is used by nobody."""
+    here = machine({0: "0-3", 1: "4-7", 2: "8-11"}, [0, 1])
+
+    assert plan(job(numa_binding=NumaBinding.NODE), here).remarks == (
+        "no worker is bound to CPUs 8-11, 4 of 12; to use them: --numa-binding near",
+    )
+    assert plan(job(), here).remarks == ()
+
+
+def test_idle_cpus_of_another_package_have_another_cure() -> None:
+    """Near doesn't leave the package."""
+    here = machine({0: "0-3", 1: "4-7"}, [0, 0], packages=["0-3", "4-7"])
+
+    assert plan(job(), here).remarks == (
+        "no worker is bound to CPUs 4-7, 4 of 8; to use them: --numa-binding none",
+    )
+
+
+def test_a_worker_that_is_not_bound_leaves_no_cpu_idle() -> None:
+    """It may run on any."""
+    here = machine({0: "0-3", 1: "4-7"}, [0, None], packages=["0-3", "4-7"])
+
+    assert plan(job(), here).remarks == ()
+
+
+def test_a_strict_job_starts_nothing_that_is_not_bound_as_asked() -> None:
+    """Exit code 3, with the line of each worker."""
+    here = machine({0: "0-3", 1: "4-7"}, [1, None])
+
+    with pytest.raises(MachineError) as caught:
+        plan(job(numa_strict=True), here)
+
+    assert caught.value.exit_code == 3
+    assert caught.value.message == "node7 can't bind all workers as asked (the test)"
+    assert caught.value.hint == (
+        "local rank 1: not bound: nothing tells which NUMA node its GPU is local to"
+    )
+
+
+def test_a_strict_job_where_all_is_well() -> None:
+    """Idle CPUs are no reason to stay away."""
+    here = machine({0: "0-3", 1: "4-7", 2: "8-11"}, [0, 1])
+
+    assert plan(job(numa_strict=True, numa_binding=NumaBinding.NODE), here).remarks
+
+
+def test_gpus_that_no_worker_uses_are_remarked() -> None:
+    """Three GPUs, two for a worker."""
+    here = machine({0: "0-3"}, [0, 0, 0])
+
+    assert plan(job(gpus_per_worker=2), here, 1).remarks == (
+        "no worker uses GPU 2: 1 worker has 2 each",
+    )
+
+
+def test_slices_that_no_worker_uses_are_named() -> None:
+    """They all have the number of their GPU."""
+    here = machine({0: "0-3"}, [0, 0, 0])
+    slices = (replace(gpu, index=0, uuid=f"MIG-{gpu.index}", parent="GPU") for gpu in here.gpus)
+
+    found = plan(job(gpus_per_worker=1, gpu_per_rank=True), replace(here, visible=tuple(slices)), 1)
+
+    assert found.remarks == ("no worker uses GPUs MIG-1,MIG-2: 1 worker has 1 each",)
+
+
+def test_openmp_s_own_binding_is_remarked() -> None:
+    """Intel's runtime would bind the threads again; nobody minds where nothing is bound."""
+    told = "KMP_AFFINITY=compact is set: Intel's OpenMP binds its threads by that once more"
+
+    assert plan(job(), environ={"KMP_AFFINITY": "compact"}).remarks == (told,)
+    assert not plan(job(numa_binding=NumaBinding.NONE), environ={"KMP_AFFINITY": "compact"}).remarks
+
+
+def test_exclusive_workers_leave_what_is_others_without_a_word() -> None:
+    """Half of the node is for the GPU that is hidden from us."""
+    here = machine({0: "0-7"}, [0, 0], visible=[0])
+
+    found = plan(job(numa_binding=NumaBinding.EXCLUSIVE), here, 1)
+
+    assert (str(found.workers[0].cpus), found.remarks) == ("0-3", ())

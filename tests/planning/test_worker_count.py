@@ -1,0 +1,191 @@
+"""How many workers a node gets."""
+
+from collections.abc import Sequence
+
+import pytest
+from clusterrun.domain.job import Program, ProgramKind, WorkerCount
+from clusterrun.domain.machine import Machine
+from clusterrun.errors import UsageError
+from clusterrun.planning.worker_count import local_size
+from msgspec.structs import replace
+
+from tests.plans import job, machine
+
+
+@pytest.mark.parametrize(
+    ("wanted", "gpus", "expected"),
+    [
+        (WorkerCount.PER_GPU, [0, 1], 2),
+        (WorkerCount.PER_GPU, [], 1),
+        (WorkerCount.AUTO, [0, 1], 2),
+        (WorkerCount.AUTO, [], 6),
+        (WorkerCount.GPU, [0, 1], 2),
+        (WorkerCount.CPU, [0, 1], 6),
+        (2, [0, 1], 2),
+        (1, [0, 1], 1),
+        (3, [], 3),
+    ],
+)
+def test_each_way_to_say_it(wanted: int | WorkerCount, gpus: Sequence[int], expected: int) -> None:
+    """CPUs are those that the job may use."""
+    here = machine({0: "0-3", 1: "4-7"}, gpus, allowed="0-5")
+
+    assert local_size(job(nproc_per_node=wanted), here) == expected
+
+
+def test_only_visible_gpus_count() -> None:
+    """What CUDA_VISIBLE_DEVICES hides gets no worker."""
+    here = machine({0: "0-3"}, [0, 0, 0, 0], visible=[3, 1])
+
+    assert local_size(job(), here) == 2
+
+
+def split_by_slices() -> Machine:
+    """Return a machine of whose only GPU three slices are visible."""
+    here = machine({0: "0-3"}, [0, 0, 0])
+    return replace(here, visible=tuple(replace(gpu, parent="GPU-x") for gpu in here.visible))
+
+
+def split_among_others() -> Machine:
+    """Return a machine with three GPUs, of which the second is split."""
+    here = machine({0: "0-3"}, [0, 0, 0])
+    return replace(here, gpus=(*here.gpus, replace(here.gpus[1], uuid="MIG-a", parent="GPU-1")))
+
+
+@pytest.mark.parametrize("split", [split_by_slices(), split_among_others()])
+def test_of_slices_a_process_sees_one(split: Machine) -> None:
+    """And no other GPU, as torch counts; where each worker sees its own alone, all of them count."""
+    assert local_size(job(nproc_per_node=WorkerCount.AUTO), split) == 1
+    assert local_size(job(), split) == 1
+    assert local_size(job(gpu_per_rank=True), split) == 3
+    assert local_size(job(virtual_local_rank=True), split) == 3
+
+
+def test_a_script_on_standard_input_is_for_one_worker() -> None:
+    """Two would share what is there, and one of them would find nothing."""
+    program = Program(ProgramKind.SCRIPT, "-", ())
+    here = machine({0: "0-3"}, [0, 0])
+
+    with pytest.raises(UsageError) as caught:
+        local_size(job(program=program), here)
+
+    assert caught.value.message == (
+        "the script is on standard input (-), which one worker can read, and there would be 2"
+        " (nproc_per_node: default)"
+    )
+    assert local_size(job(program=program, nproc_per_node=1), here) == 1
+
+
+def test_gpus_that_are_wanted_must_be_there() -> None:
+    """The error says where it was asked for and what to type."""
+    here = machine({0: "0-3"})
+
+    with pytest.raises(UsageError) as caught:
+        local_size(job(nproc_per_node=WorkerCount.GPU), here)
+
+    assert caught.value.message == (
+        "nproc_per_node is gpu (the test), but no GPU is visible (NVML)"
+    )
+    assert "--nproc-per-node cpu" in caught.value.hint
+
+
+def test_a_process_becomes_one_worker_or_none() -> None:
+    """``--exec`` on a machine with two GPUs needs to be told, or to be a task for each."""
+    here = machine({0: "0-3"}, [0, 0])
+
+    with pytest.raises(UsageError) as caught:
+        local_size(job(exec=True), here)
+
+    assert local_size(job(exec=True, nproc_per_node=1), here) == 1
+    assert caught.value.message == (
+        "the test: one process can't become 2 workers (nproc_per_node: default)"
+    )
+    assert "srun --ntasks-per-node=2" in caught.value.hint
+
+
+@pytest.mark.parametrize(
+    ("nproc", "each", "gpus", "expected"),
+    [
+        (WorkerCount.PER_GPU, 2, 8, 4),
+        (WorkerCount.AUTO, 4, 8, 2),
+        (WorkerCount.GPU, 3, 8, 2),
+        (2, 4, 8, 2),
+        (1, 2, 8, 1),
+    ],
+)
+def test_workers_of_several_gpus(
+    nproc: int | WorkerCount, each: int, gpus: int, expected: int
+) -> None:
+    """As many as there are GPUs for."""
+    here = machine({0: "0-7"}, [0] * gpus)
+
+    assert local_size(job(nproc_per_node=nproc, gpus_per_worker=each), here) == expected
+
+
+@pytest.mark.parametrize(
+    ("nproc", "each", "gpus", "complaint"),
+    [
+        (4, 4, 8, "4 workers need 16 GPUs, but 8 are visible"),
+        (WorkerCount.PER_GPU, 4, 1, "1 worker needs 4 GPUs, but 1 is visible"),
+        (WorkerCount.PER_GPU, 2, 0, "1 worker needs 2 GPUs, but none is visible"),
+    ],
+)
+def test_too_few_gpus(nproc: int | WorkerCount, each: int, gpus: int, complaint: str) -> None:
+    """With the numbers, and what to change."""
+    here = machine({0: "0-7"}, [0] * gpus)
+
+    with pytest.raises(UsageError) as caught:
+        local_size(job(nproc_per_node=nproc, gpus_per_worker=each), here)
+
+    assert caught.value.message == f"gpus_per_worker is {each} (the test): {complaint}"
+
+
+@pytest.mark.parametrize(
+    ("nproc", "gpus", "complaint", "hint"),
+    [
+        (16, 8, "16 (the test), but 8 GPUs are visible (NVML)", "give --nproc-per-node 8"),
+        (2, 1, "2 (the test), but 1 GPU is visible (NVML)", "give --nproc-per-node 1"),
+    ],
+)
+def test_more_workers_than_gpus(nproc: int, gpus: int, complaint: str, hint: str) -> None:
+    """Two of them would use one GPU: that must be meant, and said."""
+    here = machine({0: "0-7"}, [0] * gpus)
+
+    with pytest.raises(UsageError) as caught:
+        local_size(job(nproc_per_node=nproc), here)
+
+    assert caught.value.message == f"nproc_per_node is {complaint}"
+    assert caught.value.hint.splitlines() == [
+        hint,
+        "or, if workers share GPUs or use none, add --gpus-per-worker 0",
+    ]
+    assert local_size(job(nproc_per_node=nproc, gpus_per_worker=0), here) == nproc
+    assert local_size(job(nproc_per_node=WorkerCount.CPU), here) == 8
+
+
+@pytest.mark.parametrize("split", [split_by_slices(), split_among_others()])
+def test_more_workers_than_the_slice_that_a_process_sees(split: Machine) -> None:
+    """Each can have its own, but none can have two."""
+    with pytest.raises(UsageError) as caught:
+        local_size(job(nproc_per_node=2), split)
+    assert caught.value.message == (
+        "nproc_per_node is 2 (the test), but CUDA shows a process one MIG slice, and no other GPU"
+    )
+    assert "add --virtual-local-rank" in caught.value.hint
+
+    with pytest.raises(UsageError) as caught:
+        local_size(job(gpus_per_worker=2, gpu_per_rank=True), split)
+    assert caught.value.message == (
+        "gpus_per_worker is 2 (the test), but CUDA shows a process one MIG slice, and no other GPU"
+    )
+    assert local_size(job(nproc_per_node=3, virtual_local_rank=True), split) == 3
+
+
+def test_more_workers_than_any_machine_has_cpus_for() -> None:
+    """A clear error instead of minutes of planning."""
+    with pytest.raises(UsageError) as caught:
+        local_size(job(nproc_per_node=100_000), machine({0: "0-7"}))
+
+    assert caught.value.message == (
+        "nproc_per_node is 100000 (the test): a node starts 10000 workers at most"
+    )

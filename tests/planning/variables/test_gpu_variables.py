@@ -1,0 +1,144 @@
+"""The variables by which a worker sees its own GPUs alone."""
+
+from collections.abc import Mapping
+from typing import Any
+
+import pytest
+from clusterrun.domain.machine import Machine
+from clusterrun.errors import UsageError
+from clusterrun.planning.node_plan import plan_node
+from msgspec.structs import replace
+
+from tests.plans import job, machine, world
+
+FOUR = machine({0: "0-3", 1: "4-7"}, [0, 0, 1, 1])
+NAMES = ("CUDA_VISIBLE_DEVICES", "HIP_VISIBLE_DEVICES", "ZE_AFFINITY_MASK", "LOCAL_RANK")
+
+
+def variables(
+    here: Machine,
+    workers: int,
+    environ: Mapping[str, str] | None = None,
+    **values: Any,  # noqa: ANN401 - as job's
+) -> list[list[str]]:
+    """Return what each worker gets of ``NAMES``."""
+    plan = plan_node(
+        job(**values), here, world(workers), unset=(), error_files=None, environ=environ or {}
+    )
+    return [[f"{name}={w.env[name]}" for name in NAMES if name in w.env] for w in plan.workers]
+
+
+def with_gpus(here: Machine, **changes: str) -> Machine:
+    """Return the machine with these fields for all of its GPUs."""
+    gpus = tuple(replace(gpu, **changes) for gpu in here.visible)
+    return replace(here, gpus=gpus, visible=gpus)
+
+
+def test_all_are_seen_unless_asked() -> None:
+    """As torchrun leaves it."""
+    assert variables(FOUR, 2) == [["LOCAL_RANK=0"], ["LOCAL_RANK=1"]]
+
+
+def test_own_gpus_by_index() -> None:
+    """Blocks of the visible ones, in their order."""
+    here = replace(FOUR, visible=FOUR.visible[::-1])
+
+    assert variables(here, 2, gpu_per_rank=True, gpus_per_worker=2) == [
+        ["CUDA_VISIBLE_DEVICES=3,2", "LOCAL_RANK=0"],
+        ["CUDA_VISIBLE_DEVICES=1,0", "LOCAL_RANK=1"],
+    ]
+
+
+def test_virtual_local_ranks_are_all_0() -> None:
+    """The worker's only GPU is number 0 there."""
+    assert variables(FOUR, 2, virtual_local_rank=True) == [
+        ["CUDA_VISIBLE_DEVICES=0", "LOCAL_RANK=0"],
+        ["CUDA_VISIBLE_DEVICES=1", "LOCAL_RANK=0"],
+    ]
+
+
+def test_slices_and_mixed_models_go_by_uuid() -> None:
+    """They have no index, or none that holds whatever CUDA_DEVICE_ORDER says."""
+    slices = with_gpus(FOUR, parent="GPU-x")
+    mixed = replace(FOUR, gpus=(replace(FOUR.gpus[0], model="H100"), *FOUR.gpus[1:]))
+
+    desktop = replace(FOUR, gpus=(*FOUR.gpus, replace(FOUR.gpus[0], vendor="amd", model="RX")))
+
+    assert variables(desktop, 2, gpu_per_rank=True)[1][0] == "CUDA_VISIBLE_DEVICES=1"
+    assert variables(slices, 1, gpu_per_rank=True)[0][0] == "CUDA_VISIBLE_DEVICES=GPU-0"
+    assert variables(mixed, 2, gpu_per_rank=True)[1][0] == "CUDA_VISIBLE_DEVICES=GPU-1"
+
+
+def test_slices_that_no_worker_can_see_are_remarked() -> None:
+    """Unless each has its own."""
+    slices = with_gpus(FOUR, parent="GPU-x")
+    remark = (
+        "CUDA shows a process one MIG slice, and no other GPU;"
+        " --virtual-local-rank gives each worker its own"
+    )
+
+    def remarks(**values: bool) -> tuple[str, ...]:
+        return plan_node(
+            job(**values), slices, world(1), unset=(), error_files=None, environ={}
+        ).remarks
+
+    assert remark in remarks()
+    assert remark not in remarks(gpu_per_rank=True)
+
+
+def test_amd_s_count_from_the_beginnings_of_ids() -> None:
+    """ROCR takes a UUID by its beginning, in any case."""
+    amd = with_gpus(FOUR, vendor="amd", uuid="GPU-00aabb0000000001")
+    one = replace(amd, visible=amd.visible[3:])
+
+    found = variables(one, 1, {"ROCR_VISIBLE_DEVICES": "GPU-ff,gpu-00AA"}, gpu_per_rank=True)
+
+    assert found[0][0] == "HIP_VISIBLE_DEVICES=1"
+
+
+def test_amd_s_count_from_what_rocr_leaves() -> None:
+    """HIP's numbers are those among ROCR's; its alias, where it is set, says the same."""
+    amd = replace(with_gpus(FOUR, vendor="amd"))
+    below = replace(amd, visible=amd.visible[2:])
+
+    assert variables(amd, 2, gpu_per_rank=True)[1][0] == "HIP_VISIBLE_DEVICES=1"
+    found = variables(
+        below,
+        2,
+        {"ROCR_VISIBLE_DEVICES": "2,GPU-3", "CUDA_VISIBLE_DEVICES": "0,1"},
+        gpu_per_rank=True,
+    )
+    assert found[1][:2] == ["CUDA_VISIBLE_DEVICES=1", "HIP_VISIBLE_DEVICES=1"]
+
+
+def test_intel_s_mask() -> None:
+    """By index."""
+    intel = with_gpus(FOUR, vendor="intel")
+
+    assert variables(intel, 2, gpu_per_rank=True)[1][0] == "ZE_AFFINITY_MASK=1"
+
+
+def test_more_workers_than_gpus() -> None:
+    """None would have a GPU of its own."""
+    with pytest.raises(UsageError) as caught:
+        variables(FOUR, 8, gpu_per_rank=True)
+
+    assert caught.value.message == (
+        "the test: local rank 0 has no GPU of its own, as 4 GPUs are visible"
+    )
+
+
+def test_no_gpu_at_all() -> None:
+    """An error; torchrun's own flag does there what it does under torchrun."""
+    none = machine({0: "0-3"})
+
+    with pytest.raises(UsageError, match="as no GPUs are visible"):
+        variables(none, 1, gpu_per_rank=True)
+    assert variables(none, 2, virtual_local_rank=True)[1] == [
+        "CUDA_VISIBLE_DEVICES=1",
+        "LOCAL_RANK=0",
+    ]
+    listed = {"CUDA_VISIBLE_DEVICES": "6, 7"}
+    assert variables(none, 2, listed, virtual_local_rank=True)[1][0] == "CUDA_VISIBLE_DEVICES=7"
+    with pytest.raises(UsageError, match="no entry for local rank 2"):
+        variables(none, 3, listed, virtual_local_rank=True)

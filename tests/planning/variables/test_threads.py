@@ -1,0 +1,72 @@
+"""OMP_NUM_THREADS: a share that nobody exceeds."""
+
+import pytest
+from clusterrun.domain.job import NumaBinding
+from clusterrun.domain.machine import Machine
+from clusterrun.planning.binding.node_binding import Wish, place
+from clusterrun.planning.variables.threads import threads_per_worker
+from hypothesis import given
+from hypothesis import strategies as st
+
+from tests.plans import machine
+
+TWO = {0: "0-7", 1: "8-15"}
+
+
+def threads(here: Machine, workers: int, mode: NumaBinding = NumaBinding.NODE) -> int:
+    """Return the threads of each of ``workers``."""
+    return threads_per_worker(here, place(Wish(mode), here, workers))
+
+
+@pytest.mark.parametrize(("gpus", "expected"), [([0, 1], 8), ([0, 0], 4), ([0, 0, 1], 4)])
+def test_workers_share_the_cores_of_their_node(gpus: list[int], expected: int) -> None:
+    """The smallest share of the node holds for all: a forked worker can't have its own."""
+    assert threads(machine(TWO, gpus), len(gpus)) == expected
+
+
+def test_siblings_count_once() -> None:
+    """Two threads on one core gain little."""
+    here = machine({0: "0-7"}, [0], cores=["0,4", "1,5", "2,6", "3,7"])
+
+    assert threads(here, 1) == 4
+
+
+def test_a_core_of_which_one_sibling_is_allowed_counts() -> None:
+    """It is all there is."""
+    here = machine({0: "0-7"}, [0], cores=["0,4", "1,5", "2,6", "3,7"], allowed="0-1")
+
+    assert threads(here, 1) == 2
+
+
+def test_unbound_workers_share_all_that_is_allowed() -> None:
+    """Each could run anywhere."""
+    here = machine(TWO, [0, 1], allowed="0-11")
+
+    assert threads(here, 4, NumaBinding.NONE) == 3
+
+
+def test_one_unbound_worker_lowers_the_share_of_all() -> None:
+    """It is one number for the node."""
+    assert threads(machine(TWO, [0, None, None, None, None]), 5) == 3
+
+
+def test_overlapping_masks_share() -> None:
+    """Equal nodes of broken tables are one pool."""
+    assert threads(machine({0: "0-7", 1: "0-7"}, [0, 1]), 2) == 4
+
+
+@pytest.mark.parametrize(("quota", "expected"), [(6.0, 3), (1.5, 1), (100.0, 8), (None, 8)])
+def test_a_quota_on_time_counts(quota: float | None, expected: int) -> None:
+    """More threads than the cgroup has time for only throttle each other."""
+    assert threads(machine(TWO, [0, 1], quota=quota), 2) == expected
+
+
+def test_there_is_always_one() -> None:
+    """Even with more workers than CPUs."""
+    assert threads(machine({0: "0-1"}), 8) == 1
+
+
+@given(st.integers(1, 16), st.sampled_from(NumaBinding))
+def test_all_workers_together_never_exceed_the_cores(workers: int, mode: NumaBinding) -> None:
+    """As long as there is a core for each."""
+    assert threads(machine(TWO), workers, mode) * workers <= 16

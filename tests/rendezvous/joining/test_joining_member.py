@@ -1,0 +1,281 @@
+"""A member on its way to node 0: names that come late, addresses that are dead, other programs."""
+
+import socket
+import time
+from collections.abc import Iterator
+from contextlib import ExitStack, closing
+
+import pytest
+from clusterrun.coordination.wait_limits import Patience
+from clusterrun.rendezvous.coordinator_server import CoordinatorServer
+from clusterrun.rendezvous.joining.joining_member import Member
+from clusterrun.rendezvous.joining.joining_node import Candidate
+from clusterrun.rendezvous.names.addresses import Address, Resolve, all_addresses
+from clusterrun.rendezvous.ports.held_port import HeldPort, bound_everywhere
+from clusterrun.rendezvous.ports.joining_port import Door
+
+from tests.rendezvous.nodes import (
+    Said,
+    free_port,
+    hello,
+    invitation,
+    surroundings,
+    take_turns,
+    terms,
+)
+
+DEAD, ALIVE = Address(socket.AF_INET, "127.0.0.2", 0), Address(socket.AF_INET, "127.0.0.1", 0)
+
+
+@pytest.fixture
+def stack() -> Iterator[ExitStack]:
+    """Return what closes everything at the end."""
+    with ExitStack() as made:
+        yield made
+
+
+@pytest.fixture
+def said() -> Said:
+    """Return the lines that the member prints."""
+    return Said()
+
+
+def member(
+    stack: ExitStack,
+    said: Said,
+    port: int | tuple[int, ...],
+    resolve: Resolve | None = None,
+    *,
+    nodes: int = 2,
+    now: float | None = None,
+    timeout: float = 600.0,
+    heartbeat_timeout: float = 15.0,
+) -> Member:
+    """Return a member that looks for node 0, which it knows by name if there is a resolver."""
+    host = "127.0.0.1" if resolve is None else "head"
+    invited = invitation(port, host=host, timeout=timeout, heartbeat_timeout=heartbeat_timeout)
+    now = time.monotonic() if now is None else now
+    where = surroundings(said, resolve=resolve or all_addresses)
+    candidate = Candidate(invited, hello(1, nodes), b"", where)
+    made = Member(candidate, Patience(timeout, now), now)
+    stack.callback(made.close)
+    return made
+
+
+def coordinator(stack: ExitStack, listener: socket.socket, nodes: int = 2) -> CoordinatorServer:
+    """Return a coordinator that lets members in at ``listener``."""
+    listener.settimeout(0)
+    holder = HeldPort(listener.getsockname()[1], socket.socket())
+    door = Door(holder, [listener], None)
+    server = CoordinatorServer(door, terms(nodes), b"", surroundings(), time.monotonic())
+    stack.callback(server.own_end.close)
+    stack.callback(server.close)
+    return server
+
+
+def deaf(stack: ExitStack, host: str, port: int) -> None:
+    """Let ``host`` drop what comes for ``port``: its queue of connections is full."""
+    listener = stack.enter_context(closing(socket.socket()))
+    listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+    listener.bind((host, port))
+    listener.listen(0)
+    for _ in range(3):
+        waiting = stack.enter_context(closing(socket.socket()))
+        waiting.settimeout(0)
+        waiting.connect_ex((host, port))
+
+
+def test_all_addresses_of_a_name_are_called_at_once(stack: ExitStack, said: Said) -> None:
+    """A dead one costs no time, and workers are told of the other only."""
+    listener = socket.create_server(("127.0.0.1", 0))
+    port = listener.getsockname()[1]
+    deaf(stack, "127.0.0.2", port)
+    server = coordinator(stack, listener)
+    before = time.monotonic()
+    calling = member(stack, said, port, lambda _: (DEAD, ALIVE))
+
+    take_turns(lambda: calling.finished, server, calling)
+
+    assert calling.formed is not None
+    assert time.monotonic() - before < 2.0
+    call = calling.take_call()
+    assert call.address == ALIVE != calling.addresses[0]
+    call.connection.close()
+
+
+def test_an_address_that_does_not_answer_is_given_up(stack: ExitStack, said: Said) -> None:
+    """After three seconds; then all are called again."""
+    port = free_port()
+    deaf(stack, "127.0.0.1", port)
+    calling = member(stack, said, port, now=0.0, timeout=10.0)
+    calling.turn(0.0)
+    calling.turn(2.9)
+    calling.turn(3.0)
+    calling.turn(10.0)
+
+    assert calling.failure is not None
+    assert calling.failure.message.endswith("for 10 s: no answer within 3 s")
+
+
+def test_who_waits_says_so(stack: ExitStack, said: Said) -> None:
+    """First after 5 s, then each 30 s."""
+    calling = member(stack, said, port := free_port(), now=0.0)
+    for second in range(70):
+        calling.turn(float(second))
+
+    text = f"node 0 can't be reached at 127.0.0.1:{port} yet: connection refused"
+    assert said == [f"{text} ({seconds} s of 600 s)" for seconds in (5, 35, 65)]
+
+
+def test_a_name_that_comes_late(stack: ExitStack, said: Said) -> None:
+    """Pods get theirs when they run."""
+    listener = bound_everywhere(0)
+    listener.listen()
+    port = listener.getsockname()[1]
+    server = coordinator(stack, listener)
+    known_at = time.monotonic() + 0.3
+
+    def resolve(_: str) -> tuple[Address, ...]:
+        if time.monotonic() < known_at:
+            raise socket.gaierror(socket.EAI_NONAME, "Name or service not known")
+        return (ALIVE,)
+
+    calling = member(stack, said, port, resolve)
+    take_turns(lambda: calling.finished, server, calling)
+
+    assert calling.formed is not None
+    assert calling.formed.world.node_rank == 1
+    calling.take_call().connection.close()
+
+
+def test_a_name_that_nobody_knows(stack: ExitStack, said: Said) -> None:
+    """It is said after 5 s, and the end after the timeout."""
+
+    def resolve(_: str) -> tuple[Address, ...]:
+        raise socket.gaierror(socket.EAI_NONAME, "Name or service not known")
+
+    calling = member(stack, said, free_port(), resolve, timeout=0.5)
+    take_turns(lambda: calling.finished, calling)
+
+    assert calling.failure is not None
+    assert calling.failure.message == (
+        "head (--master-addr) did not resolve on this node for 0.5 s: name or service not known"
+    )
+
+
+@pytest.mark.parametrize("first_words", [b"", b"HTTP/1.1 400 Bad Request\r\n\r\n"])
+def test_another_program_answers(stack: ExitStack, said: Said, first_words: bytes) -> None:
+    """It is not believed, and called again: it may be a job that is about to end."""
+    server = stack.enter_context(socket.create_server(("127.0.0.1", 0)))
+    calling = member(stack, said, server.getsockname()[1], now=0.0)
+    calling.turn(0.0)
+    theirs, _ = server.accept()
+    with theirs:
+        theirs.sendall(first_words)
+        theirs.shutdown(socket.SHUT_WR)
+        take_turns(lambda: calling.due > 0.0, calling)
+        calling.turn(5.0)
+
+    assert said.has("what answers there is not clusterrun")
+    assert not calling.finished
+
+
+def test_a_program_that_keeps_silent_is_no_clusterrun(stack: ExitStack, said: Said) -> None:
+    """Torch's store waits for the rest of what it takes for a query."""
+    server = stack.enter_context(socket.create_server(("127.0.0.1", 0)))
+    calling = member(stack, said, server.getsockname()[1], now=0.0)
+    calling.turn(0.0)
+    theirs, _ = server.accept()
+    calling.turn(0.1)
+    calling.turn(3.0)
+    calling.turn(5.0)
+
+    assert said.has("what answers there is not clusterrun")
+    theirs.close()
+
+
+def test_node_zero_that_goes_while_it_waits_is_called_again(stack: ExitStack, said: Said) -> None:
+    """Its scheduler may start it anew."""
+    listener = bound_everywhere(0)
+    listener.listen()
+    port = listener.getsockname()[1]
+    first = coordinator(stack, listener, nodes=3)
+    calling = member(stack, said, port, nodes=3)
+    take_turns(lambda: calling.is_let_in, first, calling)
+    take_turns(lambda: len(first._state.members) == 2, first, calling)  # noqa: SLF001 - to be sure
+    first.close()
+    again = bound_everywhere(port)
+    again.listen()
+    second = coordinator(stack, again, nodes=3)
+    take_turns(lambda: len(second._state.members) == 2, second, calling)  # noqa: SLF001 - as above
+
+    assert calling.is_let_in
+    assert said == []
+
+
+def test_a_frozen_node_zero_is_not_waited_for_for_ever(stack: ExitStack, said: Said) -> None:
+    """It should have ended the waiting itself; a little later the member does."""
+    listener = bound_everywhere(0)
+    listener.listen()
+    port = listener.getsockname()[1]
+    server = coordinator(stack, listener, nodes=3)
+    calling = member(stack, said, port, nodes=3)
+    take_turns(lambda: calling.is_let_in, server, calling)
+    let_in = time.monotonic()
+    calling.turn(let_in + 600.0)
+    before = calling.failure
+    calling.turn(let_in + 605.0)
+
+    assert before is None
+    assert calling.failure is not None
+    assert "says neither that all nodes are there nor not" in calling.failure.message
+
+
+def test_for_whom_the_job_waits_is_printed_here_as_well(stack: ExitStack, said: Said) -> None:
+    """As node 0 tells it."""
+    listener = bound_everywhere(0)
+    listener.listen()
+    port = listener.getsockname()[1]
+    server = coordinator(stack, listener, nodes=3)
+    calling = member(stack, said, port, nodes=3)
+    take_turns(lambda: calling.is_let_in, server, calling)
+    take_turns(lambda: len(server._state.members) == 2, server, calling)  # noqa: SLF001 - to be sure
+    server.turn(time.monotonic() + 5.0)
+    take_turns(lambda: said, server, calling)
+
+    assert said == ["waiting for 1 of 3 nodes (joined: n0, n1; 5 s of 600 s)"]
+
+
+def test_a_node_zero_that_falls_silent_while_it_waits_is_called_again(
+    stack: ExitStack, said: Said
+) -> None:
+    """Its host may have lost its power, and another one may take its place."""
+    listener = bound_everywhere(0)
+    listener.listen()
+    port = listener.getsockname()[1]
+    server = coordinator(stack, listener, nodes=3)
+    calling = member(stack, said, port, nodes=3, heartbeat_timeout=0.5)
+    take_turns(lambda: calling.is_let_in, server, calling)
+    let_in = time.monotonic()
+    take_turns(lambda: time.monotonic() > let_in + 1.0, server, calling)
+    answered = calling.is_let_in
+
+    take_turns(lambda: not calling.is_let_in, calling)
+
+    assert answered
+    assert calling.failure is None
+
+
+def test_the_first_of_all_addresses_that_answer_is_taken(stack: ExitStack, said: Said) -> None:
+    """Workers try them in that order: a later one would be another to them than to others."""
+    for _ in range(10):
+        listener = bound_everywhere(0)
+        listener.listen()
+        port = listener.getsockname()[1]
+        server = coordinator(stack, listener, nodes=3)
+        calling = member(stack, said, port, lambda _: (DEAD, ALIVE), nodes=3)
+        take_turns(lambda calling=calling: calling.is_let_in, server, calling)  # type: ignore[misc]
+
+        taken = calling.take_call()
+        taken.connection.close()
+        assert taken.address == DEAD

@@ -1,0 +1,84 @@
+"""A node without a rank: it is node 0 if it has the address."""
+
+import socket
+import time
+from collections.abc import Iterator
+from contextlib import ExitStack
+
+import pytest
+from clusterrun.coordination.wait_limits import Patience
+from clusterrun.rendezvous.joining.rankless_node import Seeker
+from clusterrun.rendezvous.names.addresses import Address, Resolve, all_addresses
+
+from tests.rendezvous.nodes import Said, invitation, surroundings, take_turns
+
+INTERFACES = {"eth0": ("10.0.0.1", "fd00::1")}
+
+
+@pytest.fixture
+def stack() -> Iterator[ExitStack]:
+    """Return what closes everything at the end."""
+    with ExitStack() as made:
+        yield made
+
+
+def seeker(
+    stack: ExitStack, host: str, resolve: Resolve = all_addresses, said: Said | None = None
+) -> Seeker:
+    """Return a node that looks for node 0 at ``host``."""
+    where = surroundings(said, interfaces=INTERFACES, resolve=resolve)
+    now = time.monotonic()
+    made = Seeker(invitation(29500, host=host, timeout=60.0), where, Patience(60.0, now), now)
+    stack.callback(made.close)
+    return made
+
+
+@pytest.mark.parametrize(
+    ("host", "own"),
+    [
+        ("10.0.0.1", True),
+        ("fd00::1", True),
+        ("10.0.0.2", False),
+        ("127.0.0.1", True),
+        ("127.0.1.1", True),
+    ],
+)
+def test_the_owner_of_the_address_is_node_zero(
+    stack: ExitStack,
+    host: str,
+    own: bool,  # noqa: FBT001 - a row
+) -> None:
+    """Asked of the interfaces, not of a name."""
+    node = seeker(stack, host)
+
+    node.turn(time.monotonic())
+
+    assert node.finished
+    assert node.is_node_zero is own
+
+
+def test_one_of_several_addresses_is_enough(stack: ExitStack) -> None:
+    """A name may stand for all interfaces of a machine."""
+    addresses = [Address(socket.AF_INET, f"10.0.0.{number}", 0) for number in (9, 1)]
+    node = seeker(stack, "head", lambda _: tuple(addresses))
+
+    take_turns(lambda: node.finished, node)
+
+    assert node.is_node_zero is True
+
+
+def test_a_name_that_nobody_knows_is_no_address_of_anybody(stack: ExitStack) -> None:
+    """Waiting is visible, and has an end."""
+
+    def resolve(_: str) -> tuple[Address, ...]:
+        raise socket.gaierror(socket.EAI_NONAME, "Name or service not known")
+
+    said = Said()
+    node = seeker(stack, "head", resolve, said)
+    take_turns(lambda: node._lookup.trouble, node)  # noqa: SLF001 - to be sure
+    node.turn(time.monotonic() + 5.0)
+    node.turn(time.monotonic() + 60.0)
+
+    assert said[0].startswith("head does not resolve yet: name or service not known")
+    assert node.failure is not None
+    assert node.failure.message.startswith("head (--master-addr) did not resolve on this node")

@@ -1,0 +1,82 @@
+"""Addresses: as sockets tell them, and whose they are."""
+
+import socket
+
+import pytest
+from clusterrun.rendezvous.names.addresses import (
+    Address,
+    interface_of,
+    is_own,
+    numeric_address,
+    own_interfaces,
+    plain_address,
+)
+
+INTERFACES = {"lo": ("127.0.0.1", "::1"), "eth0": ("10.0.0.1", "10.0.0.2", "fe80::1")}
+
+
+@pytest.mark.parametrize(
+    ("host", "family", "text"),
+    [
+        ("10.0.0.1", socket.AF_INET, "10.0.0.1"),
+        ("::1", socket.AF_INET6, "::1"),
+        ("2001:DB8::0:1", socket.AF_INET6, "2001:db8::1"),
+    ],
+)
+def test_an_address_needs_no_name_server(
+    host: str, family: socket.AddressFamily, text: str
+) -> None:
+    """It is read where it stands."""
+    (address,) = numeric_address(host)
+
+    assert (address.family, address.text, address.scope) == (family, text, 0)
+
+
+@pytest.mark.parametrize("host", ["n0", "10.0.0.1.example", "localhost", "x" * 300, "a..b"])
+def test_a_name_is_no_address(host: str) -> None:
+    """It has to be asked for."""
+    assert numeric_address(host) == ()
+
+
+def test_what_connect_takes() -> None:
+    """An IPv6 address has a scope besides."""
+    assert Address(socket.AF_INET, "10.0.0.1", 0).at(80) == ("10.0.0.1", 80)
+    assert Address(socket.AF_INET6, "fe80::1", 2).at(80) == ("fe80::1", 80, 0, 2)
+
+
+@pytest.mark.parametrize(
+    ("where", "text"),
+    [
+        (("10.0.0.1", 80), "10.0.0.1"),
+        (("::ffff:10.0.0.1", 80, 0, 0), "10.0.0.1"),
+        (("fe80::1%eth0", 80, 0, 2), "fe80::1"),
+        (("::1", 80, 0, 0), "::1"),
+        ("", ""),
+    ],
+)
+def test_names_of_sockets_become_plain(where: object, text: str) -> None:
+    """IPv4 callers reach a socket of both families."""
+    assert plain_address(where) == text
+
+
+@pytest.mark.parametrize(
+    ("text", "interface", "own"),
+    [
+        ("10.0.0.2", "eth0", True),
+        ("fe80::1", "eth0", True),
+        ("127.0.0.1", "lo", True),
+        ("127.0.1.1", "", True),
+        ("10.0.0.3", "", False),
+    ],
+)
+def test_whose_an_address_is(text: str, interface: str, own: bool) -> None:  # noqa: FBT001 - a row
+    """Loopback is everybody's own, whatever interfaces say."""
+    (address,) = numeric_address(text)
+
+    assert interface_of(text, INTERFACES) == interface
+    assert is_own(address, INTERFACES) is own
+
+
+def test_this_machine_has_a_loopback_interface() -> None:
+    """Asked of the kernel."""
+    assert interface_of("127.0.0.1", own_interfaces()) == "lo"

@@ -1,0 +1,230 @@
+"""Names: asked for in a child, again and again, and never for longer than we like."""
+
+import fcntl
+import os
+import resource
+import select
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import IO, cast
+
+import psutil
+import pytest
+from clusterrun.rendezvous.names.addresses import Address
+from clusterrun.rendezvous.names.resolver import SECONDS_FOR_AN_ANSWER, Lookup
+
+from tests.rendezvous.nodes import PATIENCE
+
+ADDRESSES = (Address(socket.AF_INET, "10.0.0.1", 0), Address(socket.AF_INET6, "fe80::1", 3))
+
+
+OTHERS: list[int] = []
+
+
+@pytest.fixture
+def epoll() -> Iterator[select.epoll]:
+    """Return an epoll for the lookup to be watched by."""
+    with select.epoll() as made:
+        yield made
+
+
+@pytest.fixture(autouse=True)
+def others() -> Iterator[None]:
+    """Know the children that other tests' fixtures have, which are none of ours."""
+    OTHERS[:] = [child.pid for child in psutil.Process().children()]
+    yield
+    OTHERS.clear()
+
+
+def children() -> list[int]:
+    """Return the processes that a test has started and not reaped."""
+    return [child.pid for child in psutil.Process().children() if child.pid not in OTHERS]
+
+
+def answered(lookup: Lookup, epoll: select.epoll) -> Lookup:
+    """Wait for the answer, good or bad."""
+    deadline = time.monotonic() + PATIENCE
+    while not (lookup.addresses or lookup.trouble):
+        assert time.monotonic() < deadline
+        epoll.poll(1)
+        lookup.turn(time.monotonic())
+    return lookup
+
+
+def test_an_address_is_its_own_answer(epoll: select.epoll) -> None:
+    """No child is needed."""
+    before = children()
+
+    lookup = Lookup("10.0.0.1", epoll, 0.0)
+
+    assert [address.text for address in lookup.addresses] == ["10.0.0.1"]
+    assert children() == before
+
+
+def test_a_name_that_is_known_here(epoll: select.epoll) -> None:
+    """By the machine's own resolver."""
+    lookup = answered(Lookup("localhost", epoll, time.monotonic()), epoll)
+
+    assert all(address.is_loopback for address in lookup.addresses)
+
+
+def test_all_addresses_of_a_name(epoll: select.epoll) -> None:
+    """In the resolver's order, with their scopes."""
+    lookup = answered(Lookup("n0", epoll, time.monotonic(), lambda _: ADDRESSES), epoll)
+
+    assert lookup.addresses == ADDRESSES
+    assert lookup.due == float("inf")
+
+
+def refuse(_: str) -> tuple[Address, ...]:
+    """Know no such name."""
+    raise socket.gaierror(socket.EAI_NONAME, "Name or service not known")
+
+
+def test_an_unknown_name_is_asked_for_again(epoll: select.epoll) -> None:
+    """Pods get theirs late."""
+    lookup = answered(Lookup("n0", epoll, 0.0, refuse), epoll)
+    first = lookup.due
+    lookup.turn(first)
+    asking = children()
+    lookup.close()
+
+    assert lookup.trouble == "name or service not known"
+    assert len(asking) == 1
+    assert children() == []
+
+
+def test_a_name_that_comes_late(epoll: select.epoll, tmp_path: Path) -> None:
+    """The first answer that there is ends the asking."""
+    known = tmp_path / "known"
+
+    def resolve(host: str) -> tuple[Address, ...]:
+        return ADDRESSES if known.exists() else refuse(host)
+
+    lookup = answered(Lookup("n0", epoll, time.monotonic(), resolve), epoll)
+    known.touch()
+    lookup.trouble = ""
+    lookup.turn(lookup.due)
+    answered(lookup, epoll)
+
+    assert lookup.addresses == ADDRESSES
+
+
+def test_a_silent_name_server_is_not_waited_for(epoll: select.epoll) -> None:
+    """The child that asks it is killed."""
+
+    def keep_silent(_: str) -> tuple[Address, ...]:
+        time.sleep(PATIENCE)
+        return ()
+
+    lookup = Lookup("n0", epoll, 0.0, keep_silent)
+    asking = children()
+    lookup.turn(SECONDS_FOR_AN_ANSWER - 1.0)
+    waiting = children()
+    lookup.turn(float(SECONDS_FOR_AN_ANSWER))
+
+    assert len(asking) == 1
+    assert waiting == asking
+    assert lookup.trouble == "no answer within 15 s"
+    assert children() == []
+
+
+HOLD = (
+    "import ctypes, signal, sys\n"
+    "signal.alarm(10)\n"
+    "seized = ctypes.CDLL(None).ptrace(0x4206, int(sys.argv[1]), None, None)\n"  # PTRACE_SEIZE
+    "print(seized, flush=True)\n"
+    "sys.stdin.read()"
+)
+
+
+def test_a_child_that_nobody_can_end_is_not_waited_for(epoll: select.epoll) -> None:
+    """One that a debugger holds stands for one in state D: it can be killed, and not reaped."""
+
+    def keep_silent(_: str) -> tuple[Address, ...]:
+        time.sleep(PATIENCE)
+        return ()
+
+    lookup = Lookup("n0", epoll, 0.0, keep_silent)
+    (pid,) = children()
+    with subprocess.Popen(
+        [sys.executable, "-c", HOLD, str(pid)], stdin=subprocess.PIPE, stdout=subprocess.PIPE
+    ) as debugger:
+        seized = cast("IO[bytes]", debugger.stdout).readline() == b"0\n"
+        begun = time.monotonic()
+        lookup.close()
+        spent = time.monotonic() - begun
+        left = pid in children()
+        debugger.communicate(timeout=PATIENCE)
+    if not seized:
+        pytest.skip("this system does not let us hold a process")
+
+    assert left
+    assert spent < PATIENCE
+    os.waitpid(pid, 0)
+
+
+def test_a_child_that_dies_is_a_resolver_that_gave_up(epoll: select.epoll) -> None:
+    """Whatever may be wrong with it."""
+
+    def die(_: str) -> tuple[Address, ...]:
+        os._exit(1)
+
+    lookup = answered(Lookup("n0", epoll, time.monotonic(), die), epoll)
+    lookup.close()
+
+    assert lookup.trouble == "the resolver gave up"
+
+
+def test_the_child_holds_nothing_of_ours(epoll: select.epoll, tmp_path: Path) -> None:
+    """A connection of the agent must end when the agent does."""
+    seen = tmp_path / "seen"
+
+    def look(_: str) -> tuple[Address, ...]:
+        links = [str(link.readlink()) for link in Path("/proc/self/fd").iterdir() if link.exists()]
+        seen.write_text("\n".join(links))
+        return ADDRESSES
+
+    ours, theirs = socket.socketpair()
+    high = fcntl.fcntl(ours, fcntl.F_DUPFD_CLOEXEC, 100)
+    with ours, theirs, os.fdopen(high):
+        answered(Lookup("n0", epoll, time.monotonic(), look), epoll)
+
+    held = seen.read_text().splitlines()
+    assert [link for link in held if not link.startswith(("/proc", "pipe:"))] == []
+    assert len([link for link in held if link.startswith("pipe:")]) == 1
+
+
+def test_addresses_that_are_of_no_use_are_asked_for_anew(epoll: select.epoll) -> None:
+    """A name may move; an address stays."""
+    lookup = answered(Lookup("n0", epoll, time.monotonic(), lambda _: ADDRESSES), epoll)
+    numeric = Lookup("10.0.0.1", epoll, 0.0)
+
+    lookup.again(time.monotonic())
+    numeric.again(0.0)
+
+    assert lookup.addresses == ()
+    assert numeric.addresses != ()
+    assert answered(lookup, epoll).addresses == ADDRESSES
+
+
+def test_a_limit_of_open_files_is_a_trouble(epoll: select.epoll) -> None:
+    """It may have been another job's doing: the question is put again."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (3, hard))
+    try:
+        lookup = Lookup("gpu-01", epoll, 0.0, lambda _: ADDRESSES)
+    finally:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
+    trouble, due = lookup.trouble, lookup.due
+    lookup.turn(due)
+    lookup.trouble = ""
+
+    assert trouble == "it can't be asked for: Too many open files"
+    assert due < 1
+    assert answered(lookup, epoll).addresses == ADDRESSES
+    assert children() == []

@@ -1,0 +1,174 @@
+"""The port where workers meet: held, but for those who are to listen there."""
+
+import errno
+import os
+import socket
+import struct
+import subprocess
+import sys
+from collections.abc import Iterator
+from contextlib import closing, suppress
+from datetime import timedelta
+from pathlib import Path
+
+import pytest
+from clusterrun.domain.facts import Fact
+from clusterrun.errors import RendezvousError
+from clusterrun.rendezvous.ports.held_port import HeldPort, hold_free_port, hold_port
+from clusterrun.rendezvous.ports.port_owner import program
+
+IP_LOCAL_PORT_RANGE = 51
+"""linux/in.h: from where the kernel chooses a port for this socket; Linux 6.3 or newer."""
+
+FAMILIES = [socket.AF_INET, socket.AF_INET6]
+
+
+@pytest.fixture
+def held() -> Iterator[HeldPort]:
+    """Return a port that is held."""
+    held = hold_free_port()
+    yield held
+    held.release()
+
+
+def socket_that_can_only_get(port: int, family: socket.AddressFamily) -> socket.socket:
+    """Return a socket for which the kernel has no other port to choose."""
+    choosing = socket.socket(family, socket.SOCK_STREAM)
+    try:
+        only = struct.pack("HH", port, port)
+        choosing.setsockopt(socket.IPPROTO_IP, IP_LOCAL_PORT_RANGE, only)
+    except OSError:
+        choosing.close()
+        pytest.skip("this kernel knows no range of ports for one socket")
+    return choosing
+
+
+@pytest.mark.parametrize("reuse", [0, 1])
+@pytest.mark.parametrize("family", FAMILIES)
+def test_nobody_gets_it_by_chance(held: HeldPort, family: socket.AddressFamily, reuse: int) -> None:
+    """Not even who is content with a port that somebody used before."""
+    with closing(socket_that_can_only_get(held.number, family)) as choosing:
+        choosing.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, reuse)
+        with pytest.raises(OSError, match="in use") as caught:
+            choosing.bind(("", 0))
+        held.release()
+        choosing.bind(("", 0))
+
+        assert caught.value.errno == errno.EADDRINUSE
+        assert choosing.getsockname()[1] == held.number
+
+
+def test_no_connection_goes_out_from_it(held: HeldPort) -> None:
+    """Ports of connections are chosen from the same range."""
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        connecting = socket_that_can_only_get(held.number, socket.AF_INET)
+        with closing(connecting), pytest.raises(OSError, match="assign") as caught:
+            connecting.connect(server.getsockname())
+
+        assert caught.value.errno == errno.EADDRNOTAVAIL
+
+
+@pytest.mark.parametrize("use_libuv", [True, False])
+def test_the_store_of_torch_listens_there(held: HeldPort, *, use_libuv: bool) -> None:
+    """With both its back ends; members reach it."""
+    distributed = pytest.importorskip("torch.distributed")
+    patience = timedelta(seconds=20)
+
+    store = distributed.TCPStore(
+        "127.0.0.1", held.number, is_master=True, use_libuv=use_libuv, timeout=patience
+    )
+    member = distributed.TCPStore("127.0.0.1", held.number, timeout=patience)
+    store.set("key", "value")
+
+    assert member.get("key") == b"value"
+
+
+@pytest.mark.parametrize("address", ["", "127.0.0.1"])
+def test_whoever_reuses_addresses_listens_there(held: HeldPort, address: str) -> None:
+    """As servers do; others are told that it is in use."""
+    with socket.create_server((address, held.number)) as server:
+        with socket.create_connection(("127.0.0.1", held.number), timeout=10) as client:
+            accepted, _ = server.accept()
+
+            assert client.getpeername()[1] == held.number
+        accepted.close()
+    with socket.socket() as other, pytest.raises(OSError, match="in use"):
+        other.bind((address, held.number))
+
+
+@pytest.mark.parametrize(
+    ("family", "address"),
+    [
+        (socket.AF_INET, "0.0.0.0"),  # noqa: S104 - what servers usually bind to
+        (socket.AF_INET, "127.0.0.1"),
+        (socket.AF_INET6, "::"),
+        (socket.AF_INET6, "::1"),
+    ],
+)
+def test_a_stranger_on_a_port_that_was_given(family: socket.AddressFamily, address: str) -> None:
+    """An error, wherever he listens; it says whose wish the port was and what to do."""
+    with socket.create_server((address, 0), family=family) as stranger:
+        port = stranger.getsockname()[1]
+        with pytest.raises(RendezvousError) as caught:
+            hold_port(Fact(port, "--master-port"))
+
+    assert caught.value.exit_code == 4
+    assert caught.value.explain() == (
+        f"clusterrun: error: port {port} (--master-port) can't be used on this machine:"
+        f" {program(os.getpid(), Path('/'))} has it\n"
+        "  End the program that listens there, name another port, or leave --master-port out:\n"
+        "  on one machine, or beside --rdzv-endpoint, a free port is chosen."
+    )
+
+
+def test_a_port_that_was_given() -> None:
+    """It is held as a chosen one, as soon as it is free."""
+    first = hold_free_port()
+    first.release()
+
+    again = hold_port(Fact(first.number, "--master-port"))
+
+    assert again.number == first.number
+    again.release()
+
+
+def test_connections_of_the_last_job_are_no_obstacle(held: HeldPort) -> None:
+    """They keep the port for a minute in TIME_WAIT, which is nobody's concern."""
+    with socket.create_server(("127.0.0.1", held.number)) as server:
+        client = socket.create_connection(("127.0.0.1", held.number), timeout=10)
+        accepted, _ = server.accept()
+        accepted.close()
+        with suppress(OSError):
+            client.recv(1)
+        client.close()
+    held.release()
+
+    hold_port(Fact(held.number, "--master-port")).release()
+
+
+HOLD = """
+import sys
+from clusterrun.rendezvous.ports.held_port import hold_free_port
+held = hold_free_port()
+print(held.number, flush=True)
+sys.stdin.read()
+"""
+
+
+def test_any_number_of_jobs_at_once() -> None:
+    """Each gets a port of its own, as long as it runs."""
+    jobs = [
+        subprocess.Popen(
+            [sys.executable, "-c", HOLD],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            text=True,
+        )
+        for _ in range(10)
+    ]
+
+    ports = {job.stdout.readline() for job in jobs if job.stdout}
+    for job in jobs:
+        job.communicate(timeout=30)
+
+    assert len(ports - {""}) == len(jobs)

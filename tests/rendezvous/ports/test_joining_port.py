@@ -1,0 +1,213 @@
+"""The coordinator's port: one listener, then the workers', never a stranger's."""
+
+import errno
+import os
+import socket
+import subprocess
+import sys
+from collections.abc import Iterator
+from contextlib import closing, contextmanager
+from pathlib import Path
+
+import pytest
+from clusterrun.domain.facts import Fact
+from clusterrun.rendezvous.names.addresses import Address, loopback_address
+from clusterrun.rendezvous.ports.held_port import bound_everywhere
+from clusterrun.rendezvous.ports.joining_port import Door, PortBusy, open_door
+
+from tests.rendezvous.nodes import free_port
+
+ROOT = Path("/")
+
+STORE = """
+import socket, sys
+from pathlib import Path
+
+from torch.distributed import TCPStore
+
+from clusterrun.domain.facts import Fact
+from clusterrun.rendezvous.names.addresses import loopback_address
+from clusterrun.rendezvous.ports.joining_port import open_door
+from clusterrun.rendezvous.wire.handshake import MAGIC
+
+here = loopback_address("127.0.0.1")
+for backend, port, at in (("libuv", int(sys.argv[1]), ()), ("tcp", int(sys.argv[2]), here)):
+    door = open_door(Fact((port,), "--master-port"), "n0", Path("/"), at)
+    member = socket.create_connection(("127.0.0.1", port), timeout=10)
+    ((connection, _),) = door.callers()
+    door.close()
+    store = TCPStore(
+        "127.0.0.1", port, 2, True, wait_for_workers=False, use_libuv=backend == "libuv"
+    )
+    late = socket.create_connection(("127.0.0.1", port), timeout=10)
+    late.sendall(MAGIC + bytes(36))
+    store.set("key", "value")
+    member.sendall(b"still here")
+    print(backend, store.get("key").decode(), connection.recv(100).decode())
+"""
+
+
+@pytest.fixture
+def port() -> int:
+    """Return a port that nobody uses."""
+    return free_port()
+
+
+@pytest.fixture
+def door(port: int) -> Iterator[Door]:
+    """Return an open door."""
+    made = opened(port)
+    yield made
+    made.release()
+
+
+def opened(*ports: int, at: str = "") -> Door:
+    """Open a door at the first of ``ports`` that is free, at one address or at all."""
+    only_at = loopback_address(at) if at else ()
+    return open_door(Fact(ports, "--master-port"), "n0", ROOT, only_at)
+
+
+@contextmanager
+def closing_door(door: Door) -> Iterator[Door]:
+    """Let go of its port at the end."""
+    yield door
+    door.release()
+
+
+def call(port: int, host: str = "127.0.0.1") -> socket.socket:
+    """Connect to a port of this machine."""
+    return socket.create_connection((host, port), timeout=5)
+
+
+def test_members_of_both_families_come_in(door: Door, port: int) -> None:
+    """The wildcard of IPv6 takes in IPv4."""
+    with call(port), call(port, "::1"):
+        callers = list(door.callers())
+
+    for sock, _ in callers:
+        sock.close()
+    assert [str(address) for _, address in callers] != []
+    assert len(callers) == 2
+    assert list(door.callers()) == []
+
+
+@pytest.mark.parametrize(("at", "elsewhere"), [("127.0.0.1", "127.0.0.2"), ("::1", "127.0.0.1")])
+def test_on_one_host_it_listens_at_one_address_alone(port: int, at: str, elsewhere: str) -> None:
+    """Nobody comes in from elsewhere; the port is ours at every address all the same."""
+    with closing_door(opened(port, at=at)) as door, call(port, at):
+        callers = list(door.callers())
+
+        with pytest.raises(ConnectionRefusedError):
+            call(port, elsewhere)
+        with pytest.raises(PortBusy, match="has it for another job"):
+            opened(port)
+        with closing(socket.socket()) as other, pytest.raises(OSError, match="in use"):
+            other.bind((elsewhere, port) if "." in elsewhere else ("", port))
+    for sock, _ in callers:
+        sock.close()
+    assert len(callers) == 1
+
+
+def test_an_address_that_this_machine_lacks_is_said() -> None:
+    """Waiting there would be in vain."""
+    nowhere = Address(socket.AF_INET, "192.0.2.1", 0)
+    number = free_port()
+
+    with pytest.raises(PortBusy, match="can't be used on n0: this machine has no address"):
+        open_door(Fact((number,), "--master-port"), "n0", ROOT, [nowhere])
+
+
+@pytest.mark.parametrize("at", ["", "127.0.0.1"])
+def test_a_closed_door_lets_nobody_in_and_keeps_the_port(port: int, at: str) -> None:
+    """Nobody gets it by chance, and who asks for it as a store does may listen there."""
+    door = opened(port, at=at)
+    door.close()
+
+    with pytest.raises(ConnectionRefusedError):
+        call(port)
+    with closing(socket.socket()) as other, pytest.raises(OSError, match="in use") as caught:
+        other.bind(("", port))
+    assert caught.value.errno == errno.EADDRINUSE
+    with closing(bound_everywhere(port)) as store:
+        store.listen()
+        call(port).close()
+    door.release()
+
+
+def test_connections_outlive_the_door(door: Door, port: int) -> None:
+    """They are the job's for all its life."""
+    with call(port) as member:
+        ((ours, _),) = door.callers()
+        door.close()
+        member.sendall(b"hello")
+        with ours:
+            ours.settimeout(5)
+            heard = ours.recv(100)
+
+    assert heard == b"hello"
+
+
+def test_the_workers_store_listens_where_we_did(port: int) -> None:
+    """Torch's own, while our connections live on; and a node that comes late does it no harm."""
+    pytest.importorskip("torch")
+
+    done = subprocess.run(
+        [sys.executable, "-c", STORE, str(port), str(free_port())],
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
+    )
+
+    told = done.stdout.splitlines()
+    assert told == ["libuv value still here", "tcp value still here"], done.stderr
+
+
+def test_a_port_is_free_again_when_it_is_released(port: int) -> None:
+    """For the next job."""
+    opened(port).release()
+
+    opened(port).release()
+
+
+def test_a_busy_port_names_the_program_that_has_it(port: int) -> None:
+    """So that one knows what to end."""
+    with socket.create_server(("", port)), pytest.raises(PortBusy) as caught:
+        opened(port)
+
+    message = f"port {port} (--master-port) is in use on n0: "
+    assert caught.value.message.startswith(message)
+    assert caught.value.message.endswith(f"(pid {os.getpid()}) has it")
+    assert "--master-port" in caught.value.hint
+
+
+def test_a_port_that_a_job_keeps_for_its_workers_is_no_other_job_s(door: Door, port: int) -> None:
+    """Between the coordinator and the store nobody listens there."""
+    door.close()
+
+    with pytest.raises(PortBusy, match="has it for another job"):
+        opened(port)
+
+
+def test_the_first_port_that_is_free_is_taken(door: Door, port: int) -> None:
+    """Of a list that all nodes have."""
+    other = free_port()
+
+    taken = opened(port, other)
+
+    assert (door.number, taken.number) == (port, other)
+    taken.release()
+
+
+def test_if_none_is_free_all_are_named(port: int) -> None:
+    """Each with the program that has it."""
+    other = free_port()
+    with (
+        socket.create_server(("", port)),
+        socket.create_server(("", other)),
+        pytest.raises(PortBusy) as caught,
+    ):
+        opened(port, other)
+
+    assert [str(number) in caught.value.message for number in (port, other)] == [True, True]
+    assert caught.value.message.count("; ") == 1

@@ -1,0 +1,179 @@
+"""The first words: two that belong together find out, and nobody else gets any further."""
+
+import socket
+import struct
+from dataclasses import dataclass, field
+
+import pytest
+from clusterrun.coordination.handshake_faults import VERSION, Fault, HandshakeFailed
+from clusterrun.rendezvous.wire.handshake import MAGIC, Step, Steps, greet_coordinator, greet_member
+from hypothesis import given
+from hypothesis import strategies as st
+
+NONCES = (b"m" * 32, b"c" * 32)
+
+
+@dataclass
+class Speaker:
+    """One side of a greeting, with all that it has heard and not taken up yet."""
+
+    steps: Steps
+    heard: bytes = b""
+    fault: Fault | None = None
+    done: bool = False
+    said: list[bytes] = field(default_factory=list)
+
+    def __post_init__(self) -> None:
+        self._note(next(self.steps))
+
+    def hear(self, data: bytes) -> None:
+        """Take what the other side says as far as it goes."""
+        self.heard += data
+        while not self.done and len(self.heard) >= self.step.expect:
+            taken, self.heard = self.heard[: self.step.expect], self.heard[self.step.expect :]
+            try:
+                self._note(self.steps.send(taken))
+            except StopIteration:
+                self.done = True
+            except HandshakeFailed as failure:
+                self.done, self.fault = True, failure.fault
+
+    def _note(self, step: Step) -> None:
+        self.step = step
+        if step.send:
+            self.said.append(step.send)
+
+
+def greet(
+    of_member: bytes, of_coordinator: bytes, nonces: tuple[bytes, bytes] = NONCES
+) -> tuple[Speaker, Speaker]:
+    """Let a member and a coordinator, with their tokens, greet each other until both are silent."""
+    member = Speaker(greet_coordinator(of_member, nonces[0]))
+    coordinator = Speaker(greet_member(of_coordinator, nonces[1]))
+    while member.said or coordinator.said:
+        to_coordinator, member.said = member.said, []
+        coordinator.hear(b"".join(to_coordinator))
+        to_member, coordinator.said = coordinator.said, []
+        member.hear(b"".join(to_member))
+    return member, coordinator
+
+
+@pytest.mark.parametrize("token", [b"", b"secret", b"\x00", b"x" * 10_000])
+def test_the_same_token_or_none_is_well(token: bytes) -> None:
+    """Both sides go on, and nothing is left over."""
+    member, coordinator = greet(token, token)
+
+    assert (member.done, member.fault, member.heard) == (True, None, b"")
+    assert (coordinator.done, coordinator.fault, coordinator.heard) == (True, None, b"")
+
+
+@pytest.mark.parametrize(
+    ("tokens", "of_member", "of_coordinator"),
+    [
+        ((b"one", b"other"), Fault.WRONG_TOKEN, Fault.WRONG_TOKEN),
+        ((b"one", b""), Fault.HAS_NO_TOKEN, Fault.HAS_A_TOKEN),
+        ((b"", b"other"), Fault.HAS_A_TOKEN, Fault.HAS_NO_TOKEN),
+    ],
+)
+def test_both_sides_know_that_they_differ(
+    tokens: tuple[bytes, bytes], of_member: Fault, of_coordinator: Fault
+) -> None:
+    """So both can say so."""
+    member, coordinator = greet(*tokens)
+
+    assert (member.fault, coordinator.fault) == (of_member, of_coordinator)
+
+
+@given(st.binary(min_size=1, max_size=40), st.binary(min_size=1, max_size=40))
+def test_only_the_token_opens(one: bytes, other: bytes) -> None:
+    """Any two tokens."""
+    member, coordinator = greet(one, other)
+
+    assert (coordinator.fault is None) == (member.fault is None) == (one == other)
+
+
+def test_the_token_itself_never_travels() -> None:
+    """Nor does anything that is the same the next time."""
+    said = []
+    for nonces in ((b"1" * 32, b"2" * 32), (b"3" * 32, b"4" * 32)):
+        member = Speaker(greet_coordinator(b"secret", nonces[0]))
+        coordinator = Speaker(greet_member(b"secret", nonces[1]))
+        coordinator.hear(member.said.pop())
+        member.hear(coordinator.said.pop())
+        said.append(member.said.pop())
+
+    assert said[0] != said[1]
+    assert all(b"secret" not in proof for proof in said)
+
+
+def test_a_recorded_greeting_opens_nothing() -> None:
+    """The coordinator asks for a proof over its own fresh nonce."""
+    member = Speaker(greet_coordinator(b"secret", b"m" * 32))
+    first = Speaker(greet_member(b"secret", b"1" * 32))
+    recorded = [*member.said]
+    first.hear(member.said.pop())
+    member.hear(first.said.pop())
+    recorded += member.said
+
+    second = Speaker(greet_member(b"secret", b"2" * 32))
+    second.hear(b"".join(recorded))
+
+    assert second.fault is Fault.WRONG_TOKEN
+
+
+def test_a_coordinator_that_only_nods_is_not_believed() -> None:
+    """The member wants a proof, too, and its own one is none."""
+    member = Speaker(greet_coordinator(b"secret", b"m" * 32))
+    member.said.clear()
+    member.hear(struct.pack(">12sHcB32s", MAGIC, VERSION, b"C", 1, b"c" * 32))
+    (proof,) = member.said
+
+    member.hear(b"\x01" + proof)
+
+    assert member.fault is Fault.WRONG_TOKEN
+
+
+def test_another_version_is_told_to_both() -> None:
+    """The hail has the same form in all versions; node 0 answers it, so that both can tell."""
+    newer = struct.pack(">12sHcB32s", MAGIC, VERSION + 1, b"M", 0, b"m" * 32)
+    coordinator = Speaker(greet_member(b"", b"c" * 32))
+
+    coordinator.hear(newer)
+    (answer,) = coordinator.said
+
+    assert coordinator.fault is Fault.OTHER_VERSION
+    assert answer.startswith(MAGIC + VERSION.to_bytes(2, "big"))
+
+
+def test_the_version_of_the_other_side_is_known() -> None:
+    """For the message."""
+    steps = greet_coordinator(b"", b"m" * 32)
+    next(steps)
+
+    with pytest.raises(HandshakeFailed) as caught:
+        steps.send(struct.pack(">12sHcB32s", MAGIC, 7, b"C", 0, b"c" * 32))
+
+    assert caught.value.version == 7
+
+
+def test_who_reaches_himself_finds_no_clusterrun() -> None:
+    """The kernel connects a socket to itself when the port happens to be its own."""
+    member = Speaker(greet_coordinator(b"", b"m" * 32))
+
+    member.hear(member.said[0])
+
+    assert member.fault is Fault.NO_CLUSTERRUN
+
+
+def test_the_coordinator_is_silent_until_it_is_hailed() -> None:
+    """A port scanner hears nothing."""
+    coordinator = Speaker(greet_member(b"", b"c" * 32))
+
+    assert coordinator.said == []
+    assert coordinator.step.begins == MAGIC
+
+
+def test_the_magic_is_no_word_of_a_store() -> None:
+    """Torch's store reads a number of a query first: ours is far from all of them."""
+    assert MAGIC[0] > 0x80
+    assert socket.ntohl(int.from_bytes(MAGIC[:4], "little")) > 1 << 20

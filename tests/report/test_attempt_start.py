@@ -1,0 +1,63 @@
+"""What --verbose says of a start."""
+
+from clusterrun.domain.cpuset import CpuSet
+from clusterrun.domain.plan import NodePlan, WorkerPlan
+from clusterrun.domain.ranks import GlobalRank, LocalRank
+from clusterrun.report.attempt_start import describe_start
+from msgspec.structs import replace
+
+from tests.plans import gpu, world
+
+BOUND = WorkerPlan(
+    rank=GlobalRank(0),
+    local_rank=LocalRank(0),
+    gpus=(gpu(3, 1),),
+    numa_nodes=(1,),
+    cpus=CpuSet.parse("0-3,8"),
+    memory=None,
+    env={},
+    remark="",
+)
+FREE = replace(
+    BOUND, rank=GlobalRank(1), local_rank=LocalRank(1), gpus=(), numa_nodes=(), cpus=None
+)
+
+
+def plan(interface: str = "") -> NodePlan:
+    """Return the plan of two workers."""
+    return NodePlan(
+        world=replace(world(2), interface=interface),
+        host="gpu-07",
+        command=("python", "-u", "train.py"),
+        signal_group=False,
+        env={},
+        unset=(),
+        workers=(BOUND, FREE),
+        remarks=(),
+    )
+
+
+def test_the_attempt_and_each_worker_have_a_line() -> None:
+    """Where they meet, and where each of them runs."""
+    first, *others = describe_start(plan())
+
+    assert first == (
+        "run run, attempt 0: 2 of 2 workers on gpu-07, node 0 of 1;"
+        " they meet at 127.0.0.1, port 29500"
+    )
+    assert others == [
+        f"rank 0: GPU 3 ({gpu(3, 1).bdf}), CPUs 0-3,8 of NUMA node 1",
+        "rank 1: no GPU, all CPUs",
+    ]
+
+
+def test_a_kernel_that_moves_pages_is_told_of() -> None:
+    """It is worth a line where somebody is bound."""
+    (line,) = set(describe_start(plan(), moves_pages=True)) - set(describe_start(plan()))
+
+    assert line.startswith("kernel.numa_balancing is on")
+
+
+def test_the_interface_is_said_where_libraries_are_told_of_it() -> None:
+    """It is set for the user, who should know."""
+    assert "gloo, NCCL and TensorPipe are told of interface eth0" in describe_start(plan("eth0"))

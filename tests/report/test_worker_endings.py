@@ -1,0 +1,54 @@
+"""Endings in words."""
+
+import signal
+
+import pytest
+from clusterrun.domain.outcome import Ending, Exited, Killed, NotStarted
+from clusterrun.domain.signal_names import signal_name
+from clusterrun.report.worker_endings import common_cause, in_words
+
+
+@pytest.mark.parametrize(
+    ("ending", "words"),
+    [
+        (Exited(7), "exit code 7"),
+        (Killed(signal.SIGKILL), "SIGKILL"),
+        (Killed(signal.SIGSEGV), "SIGSEGV (segmentation fault)"),
+        (Killed(signal.SIGBUS), "SIGBUS (bus error)"),
+        (Killed(signal.SIGRTMIN + 3), f"signal {signal.SIGRTMIN + 3}"),
+        (NotStarted("exec", "No such file or directory"), "exec: No such file or directory"),
+    ],
+)
+def test_every_ending_has_words(ending: Ending, words: str) -> None:
+    """Codes and signals as people call them."""
+    assert in_words(ending) == words
+
+
+@pytest.mark.parametrize(
+    ("ending", "hint"),
+    [
+        (Killed(signal.SIGKILL), "memory"),
+        (Killed(signal.SIGBUS), "/dev/shm"),
+        (Killed(signal.SIGABRT), "NCCL"),
+        (Killed(signal.SIGTERM), "clusterrun did not send it"),
+        (Exited(137), "a shell says so of a program that was ended by SIGKILL"),
+        (Exited(127), "cannot find"),
+        (Exited(126), "may not execute"),
+    ],
+)
+def test_common_causes_are_told(ending: Ending, hint: str) -> None:
+    """Users don't know that SIGBUS means a full /dev/shm."""
+    assert hint in common_cause(ending)
+
+
+@pytest.mark.parametrize(
+    "ending", [Exited(0), Exited(1), Exited(128), Exited(255), Killed(50), NotStarted("", "")]
+)
+def test_no_cause_is_guessed_where_none_is_common(ending: Ending) -> None:
+    """A code of the script's own means what the script says."""
+    assert common_cause(ending) == ""
+
+
+def test_every_signal_that_ends_a_process_has_a_name() -> None:
+    """No number is beyond us, named by Python or not."""
+    assert all(signal_name(number) for number in range(1, signal.NSIG))

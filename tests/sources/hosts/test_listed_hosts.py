@@ -1,0 +1,223 @@
+"""Hosts that the user lists: each node finds its own rank, or hears why it has none."""
+
+from collections.abc import Collection, Mapping
+from pathlib import Path
+
+import pytest
+from clusterrun.domain.facts import Fact
+from clusterrun.domain.job import JobSpec, WorkerCount
+from clusterrun.sources.hosts.own_host import addresses_of
+from clusterrun.sources.this_process import ThisProcess
+
+from tests.captured import captured
+from tests.described import describe, mistake
+
+pytestmark = pytest.mark.usefixtures("script")
+
+KNOWN: Mapping[str, Collection[str]] = {
+    "": ("127.0.0.1", "10.0.0.7", "fd77::7"),
+    "seven": ("10.0.0.7",),
+    "eight": ("10.0.0.8",),
+}
+
+
+def on_node7(**flags: str) -> JobSpec:
+    """Return the job of a line on a host called node7, which others call seven."""
+    process = ThisProcess(
+        host="node7",
+        cpus=8,
+        python="/usr/bin/python3",
+        run_id="chosen",
+        addresses=lambda name: KNOWN.get(name, ()),
+    )
+    return describe("train.py", flags={"python": "/bin/sh", **flags}, process=process).job
+
+
+@pytest.mark.parametrize(
+    ("hosts", "rank"),
+    [
+        ("node6,node7", 1),
+        ("node[6-8]", 1),
+        ("node7.cluster,node8.cluster", 0),
+        ("10.0.0.6,10.0.0.7", 1),
+        ("fd77::6,fd77::7", 1),
+        ("eight,nine,seven", 2),
+        # The same first name in two racks: addresses tell.
+        ("seven,node7", 1),
+    ],
+)
+def test_a_node_finds_its_rank(hosts: str, rank: int) -> None:
+    """By its name, an address, or a name that leads to one."""
+    job = on_node7(hosts=hosts)
+
+    assert job.node_rank == Fact(rank, "--hosts")
+    assert job.nnodes == Fact(len(job.hosts.value), "--hosts")
+    assert job.master_addr == Fact(job.hosts.value[0], "--hosts")
+
+
+def test_a_rank_that_is_given_needs_no_search() -> None:
+    """Where a list has names that lead nowhere from here."""
+    job = on_node7(hosts="a,b,c", node_rank="2")
+
+    assert job.node_rank == Fact(2, "--node-rank")
+    assert job.hosts == Fact(("a", "b", "c"), "--hosts")
+
+
+def test_a_list_may_be_one_of_several_sizes() -> None:
+    """MIN:MAX says how few of its hosts are enough."""
+    job = on_node7(hosts="node6,node7,node8", nnodes="2:4")
+
+    assert (job.nnodes.value, job.fewest_nodes.value) == (3, 2)
+
+
+def test_an_own_address_that_is_given_is_the_one_looked_for() -> None:
+    """A node with two cables."""
+    assert on_node7(hosts="10.9.0.1,10.9.0.2", local_addr="10.9.0.2").node_rank.value == 1
+
+
+@pytest.mark.parametrize(
+    ("flags", "message", "hint"),
+    [
+        (
+            {"hosts": "a,b"},
+            (
+                "--hosts lists a, b, and this node is none of them: it is node7"
+                " (10.0.0.7, 127.0.0.1, fd77::7)"
+            ),
+            "add it to the list, or say which of them it is: --node-rank",
+        ),
+        (
+            {"hosts": "10.0.0.7,fd77::7"},
+            "--hosts lists 10.0.0.7 and fd77::7, which are both this node, node7",
+            "give each node once",
+        ),
+        ({"hosts": "a,b,a"}, "--hosts: 'a,b,a' has a twice", "give each host once"),
+        (
+            {"hosts": "a[1-"},
+            "--hosts: 'a[1-' is not a list of hosts",
+            "write it as in gpu[01-04,7],login",
+        ),
+        (
+            {"hosts": "node7,b", "nnodes": "3"},
+            "nnodes is 3 (--nnodes), and --hosts lists 2",
+            "leave --nnodes out",
+        ),
+        (
+            {"hosts": "node7,b", "node_rank": "2"},
+            "node_rank is 2 (--node-rank), but nnodes is 2 (--hosts)",
+            "give a rank from 0 to 1",
+        ),
+        (
+            {"hosts": "node7", "hostfile": "hosts"},
+            "--hosts and --hostfile both list the hosts",
+            "leave one of them out",
+        ),
+        (
+            {"hostfile": "nothing"},
+            "--hostfile: nothing can't be read: No such file or directory",
+            "give another path",
+        ),
+    ],
+)
+def test_lists_in_which_a_node_does_not_find_itself_once(
+    flags: dict[str, str], message: str, hint: str
+) -> None:
+    """What is wrong with which list, and the cure."""
+    from clusterrun.errors import UsageError  # noqa: PLC0415 - as mistake() has it
+
+    with pytest.raises(UsageError) as caught:
+        on_node7(**flags)
+
+    assert (caught.value.message, caught.value.hint) == (message, hint)
+
+
+def test_a_list_beats_an_exported_address_and_a_cluster() -> None:
+    """Who lists hosts has said it all."""
+    environ = captured("node.1") | {"MASTER_ADDR": "elsewhere"}
+
+    resolved = describe("train.py", flags={"hosts": "a,node7,b"}, environ=environ)
+
+    assert resolved.job.node_rank.value == 1
+    assert resolved.job.master_addr == Fact("a", "--hosts")
+    assert resolved.warnings == (
+        "nnodes is 3 (--hosts) and 2 (SLURM_STEP_NUM_NODES): the former holds",
+    )
+
+
+@pytest.mark.parametrize(
+    ("text", "hosts", "workers"),
+    [
+        ("node6\nnode7\n", ("node6", "node7"), None),
+        ("# the rack\nnode6 slots=2\nnode7 slots=4 max_slots=8\n", ("node6", "node7"), 4),
+        ("node7:2\n\nnode8:3 # spare\n", ("node7", "node8"), 2),
+        ("fd77::7\nfd77::8\n", ("fd77::7", "fd77::8"), None),
+        ("node[6-8] slots = 2\n", ("node6", "node7", "node8"), 2),
+    ],
+)
+def test_files_of_hosts(
+    text: str, hosts: tuple[str, ...], workers: int | None, folder: Path
+) -> None:
+    """Plain, as Open MPI has them, as MPICH has them; slots are this node's workers."""
+    (folder / "hosts").write_text(text)
+
+    job = on_node7(hostfile="hosts")
+
+    assert job.hosts == Fact(hosts, "--hostfile hosts")
+    assert job.nproc_per_node.value == (workers or WorkerCount.PER_GPU)
+    assert workers is None or job.nproc_per_node.origin.startswith("hosts:")
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("", "--hostfile: hosts lists no host"),
+        ("node7\nnode8\nnode7\n", "hosts:3: node7 is listed twice"),
+        ("node7 slots=many\n", "hosts:1: 'node7 slots=many' is not a host with its slots"),
+        ("node7 slots=0\n", "hosts:1: 'node7 slots=0' is not a host with its slots"),
+        ("node7 gpu\n", "hosts:1: 'node7 gpu' is not a host with its slots"),
+        ("node[7\n", "hosts:1: 'node[7' is not a list of hosts"),
+    ],
+)
+def test_files_that_are_no_lists(text: str, message: str, folder: Path) -> None:
+    """The line is named."""
+    (folder / "hosts").write_text(text)
+
+    assert mistake("train.py", flags={"hostfile": "hosts"})[0] == message
+
+
+def test_this_machine_has_addresses() -> None:
+    """Really; a name that nobody knows has none."""
+    assert "127.0.0.1" in addresses_of("")
+    assert "127.0.0.1" in addresses_of("localhost")
+    assert not addresses_of("no-such-host.invalid")
+
+
+@pytest.mark.parametrize(
+    ("text", "visible"),
+    [("0,2,5-7", "0,2,5,6,7"), ("3,1", "3,1"), ("GPU-a1,MIG-b2", "GPU-a1,MIG-b2"), ("4", "4")],
+)
+def test_devices_are_chosen_in_order(text: str, visible: str) -> None:
+    """Which of them there are only the machine tells; there are as many workers."""
+    job = on_node7(devices=text)
+
+    assert job.devices == Fact(tuple(visible.split(",")), "--devices")
+    assert job.nproc_per_node == Fact(visible.count(",") + 1, "--devices")
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("0,0", "--devices: '0,0' has a device twice"),
+        ("3-1", "--devices: '3-1' is not a list of devices"),
+        ("0-999999999999", "--devices: '0-999999999999' is not a list of devices"),
+        ("all", "--devices: 'all' is not a list of devices"),
+    ],
+)
+def test_devices_that_can_not_be_meant(text: str, message: str) -> None:
+    """Nothing is guessed."""
+    assert mistake("train.py", flags={"devices": text})[0] == message
+
+
+def test_devices_and_a_number_of_workers() -> None:
+    """The number holds: several GPUs for each, or several workers for one."""
+    assert on_node7(devices="0-3", nproc_per_node="2").nproc_per_node.value == 2

@@ -1,0 +1,141 @@
+"""Job files: keys become options, words and variables; every mistake has file, line and key."""
+
+from pathlib import Path
+
+import pytest
+from clusterrun.domain.facts import Fact
+from clusterrun.errors import ExitCode, UsageError
+from clusterrun.sources.job_files.job_file import read_job_file
+from clusterrun.sources.settings import JobFile
+
+
+def read(text: str) -> JobFile:
+    """Return what a file called job.yaml says."""
+    Path("job.yaml").write_text(text)
+    return read_job_file(Fact("job.yaml", "--config"))
+
+
+def test_keys_are_options() -> None:
+    """A key says the option of its name, or of its alias, with file, line and key as origin."""
+    said = read("nproc_per_node: auto\nrdzv_id: 007\nno_python: yes\n").said
+
+    assert said == {
+        "nproc_per_node": (Fact("auto", "job.yaml:1 nproc_per_node"),),
+        "run_id": (Fact("007", "job.yaml:2 rdzv_id"),),
+        "no_python": (Fact("yes", "job.yaml:3 no_python"),),
+    }
+
+
+def test_script_and_args_are_words() -> None:
+    """A script and its arguments read as on a command line, each text as it looks."""
+    words = read("args: [--lr, 1e-3, 010, no, '']\nscript: train.py\n").words
+
+    assert words == Fact(("train.py", "--lr", "1e-3", "010", "no", ""), "job.yaml:2 script")
+
+
+def test_a_module_is_words_and_says_so() -> None:
+    """The key holds the name, so it stands for the flag as well."""
+    job_file = read("module: pkg.train\nargs:\n  - --fast\n")
+
+    assert job_file.words == Fact(("pkg.train", "--fast"), "job.yaml:1 module")
+    assert job_file.said == {"module": (Fact("true", "job.yaml:1 module"),)}
+
+
+def test_env_is_a_mapping_of_texts() -> None:
+    """Each variable has its own line as origin; an empty value sets an empty variable."""
+    said = read("env:\n  A: no\n  B:\n  C: x=y\n").said
+
+    assert said == {
+        "env": (
+            Fact("A=no", "job.yaml:2 env.A"),
+            Fact("B=", "job.yaml:3 env.B"),
+            Fact("C=x=y", "job.yaml:4 env.C"),
+        )
+    }
+
+
+def test_keys_without_a_value_say_nothing() -> None:
+    """A skeleton of empty keys is an empty file."""
+    job_file = read("script:\nmodule:\nargs:\nenv:\nnnodes:\nrun_id: ''\n")
+
+    assert job_file == JobFile({}, Fact((), "default"))
+
+
+@pytest.mark.parametrize(
+    ("text", "message", "hint"),
+    [
+        ("nnode: 1\n", "job.yaml:1 nnode: there is no such key", "did you mean nnodes?"),
+        (
+            "\nnproc-per-node: 1\n",
+            "job.yaml:2 nproc-per-node: there is no such key",
+            "did you mean nproc_per_node?",
+        ),
+        (
+            "slurm: {}\n",
+            "job.yaml:1 slurm: there is no such key",
+            "configs/reference.yaml has every key",
+        ),
+        (
+            "compute_environment: LOCAL_MACHINE\nnum_processes: 8\n",
+            "job.yaml:1 compute_environment: there is no such key; accelerate's own files have it",
+            (
+                "type what the file says as options, or write a job file:"
+                " configs/reference.yaml has every key"
+            ),
+        ),
+        ("<<: {}\n", "job.yaml:1 <<: there is no such key", "configs/reference.yaml has every key"),
+        (
+            "config: other.yaml\n",
+            "job.yaml:1 config: a job file cannot name another",
+            "remove the line",
+        ),
+        (
+            "script: a.py\nmodule: b\n",
+            "job.yaml:1 script and job.yaml:2 module: two programs",
+            "remove one of the two lines",
+        ),
+        (
+            "script: a.py\nargs: --lr 1\n",
+            "job.yaml:2 args: a single value, where a list belongs",
+            "write, for example,\n  args: [--epochs, 3]",
+        ),
+        (
+            "script: a.py\nargs: [[1]]\n",
+            "job.yaml:2 args: a list, where a single value belongs",
+            "put quotes around it if it is meant as text",
+        ),
+        (
+            "script: [a.py]\n",
+            "job.yaml:1 script: a list, where a single value belongs",
+            "put quotes around it if it is meant as text",
+        ),
+        (
+            "nnodes: [1]\n",
+            "job.yaml:1 nnodes: a list, where a single value belongs",
+            "put quotes around it if it is meant as text",
+        ),
+        (
+            "env: [A=1]\n",
+            "job.yaml:1 env: a list, where lines of NAME: VALUE belong",
+            "write, for example,\n  env:\n    NCCL_DEBUG: INFO",
+        ),
+        (
+            "env:\n  A: 1\n  A: 2\n",
+            "job.yaml:3 env.A: stands at job.yaml:2 already",
+            "remove one of the two",
+        ),
+        ("env:\n  A=B: 1\n", "job.yaml:2 env.A=B: a name with = in it", "write NAME: VALUE"),
+        (
+            "env:\n  A: [1]\n",
+            "job.yaml:2 env.A: a list, where a single value belongs",
+            "put quotes around it if it is meant as text",
+        ),
+    ],
+)
+def test_mistakes(text: str, message: str, hint: str) -> None:
+    """What a job file must not have."""
+    with pytest.raises(UsageError) as caught:
+        read(text)
+
+    assert caught.value.exit_code == ExitCode.USAGE
+    assert (caught.value.message, caught.value.hint) == (message, hint)

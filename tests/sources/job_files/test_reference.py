@@ -1,0 +1,65 @@
+"""configs/reference.yaml is the table, and says exactly the defaults."""
+
+from pathlib import Path
+
+import pytest
+from clusterrun.domain.facts import Fact
+from clusterrun.sources.job_files.job_file import KEYS, read_job_file
+from clusterrun.sources.job_files.reference import render_reference
+from clusterrun.sources.job_files.yaml_nodes import read_entries
+from clusterrun.sources.options.table import OPTIONS
+from clusterrun.sources.settings import settle
+
+from tests.captured import captured
+from tests.described import describe
+
+CONFIGS = Path(__file__).parents[2] / "configs"
+REFERENCE = str(CONFIGS / "reference.yaml")
+
+
+def test_the_file_is_the_table() -> None:
+    """After a change of the table: write ``render_reference()`` to the file."""
+    assert Path(REFERENCE).read_text() == render_reference()
+
+
+def test_every_key_is_there_once() -> None:
+    """All keys that a job file may have, but for other spellings of the same."""
+    aliases = {alias for option in OPTIONS for alias in option.aliases}
+
+    assert set(read_entries(Fact(REFERENCE, "--config"))) == set(KEYS) - aliases
+
+
+@pytest.mark.parametrize("option", OPTIONS, ids=[option.name for option in OPTIONS])
+def test_it_says_the_defaults(option: object) -> None:
+    """Given as a job file as it stands, it changes no value."""
+    said = read_job_file(Fact(REFERENCE, "--config")).said
+    row = next(row for row in OPTIONS if row is option)
+
+    assert settle(row, (said,)).value == row.default
+
+
+def test_lines_are_short() -> None:
+    """Comments are wrapped to the width of the code."""
+    assert max(map(len, render_reference().splitlines())) <= 100
+
+
+@pytest.mark.parametrize("name", ["one_node", "two_nodes"])
+def test_the_small_jobs_name_a_script_of_ours(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The examples run from the repository's root."""
+    monkeypatch.chdir(CONFIGS.parent)
+
+    words = read_job_file(Fact(f"configs/{name}.yaml", "--config")).words
+
+    assert Path(words.value[0]).is_file()
+
+
+def test_the_job_of_two_nodes(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The same line on both; under Slurm its first host is node 0, whatever the file says."""
+    monkeypatch.chdir(CONFIGS.parent)
+    flags = {"config": "configs/two_nodes.yaml"}
+
+    by_hand = describe(flags=flags).job
+    by_slurm = describe(flags=flags | {"master_addr": "n0"}, environ=captured("node.1")).job
+
+    assert (by_hand.agents, by_hand.agent_rank, by_hand.master_addr.value) == (2, None, "node0")
+    assert (by_slurm.agents, by_slurm.agent_rank, by_slurm.master_addr.value) == (2, 1, "n0")

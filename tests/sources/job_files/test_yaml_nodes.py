@@ -1,0 +1,205 @@
+"""YAML as text with lines; its surprises are off, and its mistakes have a place."""
+
+from pathlib import Path
+
+import pytest
+import yaml
+from clusterrun.domain.facts import Fact
+from clusterrun.errors import ExitCode, UsageError
+from clusterrun.sources.job_files.yaml_nodes import read_entries, scalar, sequence
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+SURPRISING = [
+    "010",
+    "0x1F",
+    "0b11",
+    "1_000",
+    "1:30:00",
+    "1e3",
+    ".5",
+    ".inf",
+    "no",
+    "Yes",
+    "on",
+    "off",
+    "y",
+    "null",
+    "~",
+    "2024-01-31",
+    "3.10",
+    "+12",
+    "=",
+    "<<",
+]
+
+
+def read(text: str | bytes) -> dict[str, str]:
+    """Return key and text of each entry of a file called job.yaml."""
+    Path("job.yaml").write_bytes(text.encode() if isinstance(text, str) else text)
+    return {key: scalar(entry) for key, entry in read_entries(Fact("job.yaml", "--config")).items()}
+
+
+def mistake(text: str | bytes) -> tuple[str, str]:
+    """Return message and hint for a file that is wrong."""
+    with pytest.raises(UsageError) as caught:
+        read(text)
+    assert caught.value.exit_code == ExitCode.USAGE
+    return caught.value.message, caught.value.hint
+
+
+@pytest.mark.parametrize("text", SURPRISING)
+def test_scalars_stay_what_they_look_like(text: str) -> None:
+    """Nothing becomes a number, a truth, a date or a time of day in base 60."""
+    assert read(f"key: {text}\n") == {"key": text}
+
+
+@given(
+    text=st.text(st.characters(exclude_categories=["Cs", "Cc"]), min_size=1).filter(str.isprintable)
+)
+@settings(suppress_health_check=[HealthCheck.function_scoped_fixture], deadline=None)
+def test_any_text_survives_quotes(text: str) -> None:
+    """What is written in single quotes arrives as it was."""
+    quoted = text.replace("'", "''")
+
+    assert read(f"key: '{quoted}'\n") == {"key": text}
+
+
+@given(text=st.from_regex(r"[A-Za-z0-9_.:+~-]*[A-Za-z0-9_.+]", fullmatch=True))
+@settings(suppress_health_check=[HealthCheck.function_scoped_fixture], deadline=None)
+def test_any_plain_word_survives(text: str) -> None:
+    """A plain word is that word, whatever YAML 1.1 would make of it, or no plain word at all."""
+    try:
+        found = yaml.compose(f"key: {text}", Loader=yaml.BaseLoader)
+    except yaml.YAMLError:
+        found = None
+
+    if isinstance(found, yaml.MappingNode) and isinstance(found.value[0][1], yaml.ScalarNode):
+        assert read(f"key: {text}\n") == {"key": text}
+
+
+def test_an_entry_knows_its_line() -> None:
+    """Comments and empty lines count, and a byte order mark does not harm."""
+    Path("job.yaml").write_bytes(b"\xef\xbb\xbf# jobs\n\nkey: 1\n")
+
+    entries = read_entries(Fact("job.yaml", "--config"))
+
+    assert entries["key"].origin == "job.yaml:3 key"
+
+
+def test_anchors_work() -> None:
+    """A value may be given once and used twice."""
+    assert read("one: &same 7\nother: *same\n") == {"one": "7", "other": "7"}
+
+
+def test_an_empty_file_has_no_entries() -> None:
+    """A reference of which all is commented out says nothing."""
+    assert read("# nnodes: 1\n") == {}
+
+
+@pytest.mark.parametrize(
+    ("text", "message", "hint"),
+    [
+        (
+            "a: 1\nb: 2\na: 3\n",
+            "job.yaml:3 a: stands at job.yaml:1 already",
+            "remove one of the two",
+        ),
+        (
+            "- a\n",
+            "job.yaml:1: a list, where lines of KEY: VALUE belong",
+            "write, for example,\n  script: train.py",
+        ),
+        (
+            "\ntrain.py\n",
+            "job.yaml:2: a single value, where lines of KEY: VALUE belong",
+            "write, for example,\n  script: train.py",
+        ),
+        (
+            "a:\n  - 1\n",
+            "job.yaml:1 a: a list, where a single value belongs",
+            "put quotes around it if it is meant as text",
+        ),
+        (
+            "a: {b: c}\n",
+            "job.yaml:1 a: a mapping, where a single value belongs",
+            "put quotes around it if it is meant as text",
+        ),
+        (
+            "? [a]\n: 1\n",
+            "job.yaml:1: a list, where a single value belongs",
+            "put quotes around it if it is meant as text",
+        ),
+        ("a:\n\tb: 1\n", "job.yaml:2: a tab, and YAML takes none there", "indent with spaces"),
+        ("a: b: c\n", "job.yaml:1: mapping values are not allowed here", ""),
+        (
+            "a: 1\nb: 'x\nc: 2\n",
+            (
+                "job.yaml:4: found unexpected end of stream while scanning a quoted scalar"
+                " that begins in line 2"
+            ),
+            "",
+        ),
+        (
+            "a: @b\n",
+            "job.yaml:1: while scanning for the next token, found character '@' that cannot start any token",
+            "",
+        ),
+        ("a: *b\n", "job.yaml:1: found undefined alias 'b'", ""),
+        (
+            "a: 1\n---\nb: 2\n",
+            "job.yaml:2: expected a single document in the stream, but found another document",
+            "",
+        ),
+        (
+            b"a: 1\nb: \xff\n",
+            "job.yaml:2: byte 0xff is not UTF-8",
+            "save the file as UTF-8",
+        ),
+        (
+            "a: 1\nb: \x07\n",
+            "job.yaml:2: character 0x07 does not belong in a text file",
+            "remove it, or write it as an escape in double quotes",
+        ),
+        ('a: "\\0"\n', "job.yaml:1 a: has a NUL character in it", "remove it"),
+        ("[" * 5000, "job.yaml: nested too deeply for a job file", ""),
+    ],
+)
+def test_mistakes_have_a_place(text: str | bytes, message: str, hint: str) -> None:
+    """Each begins with file and line, and says what is wrong there."""
+    assert mistake(text) == (message, hint)
+
+
+@pytest.mark.parametrize(
+    ("path", "message", "hint"),
+    [
+        (
+            "jbo.yaml",
+            "--config: jbo.yaml cannot be read: No such file or directory",
+            "did you mean job.yaml?",
+        ),
+        (".", "--config: . cannot be read: Is a directory", ""),
+    ],
+)
+def test_files_that_cannot_be_read(path: str, message: str, hint: str) -> None:
+    """The complaint names who named the file."""
+    Path("job.yaml").touch()
+
+    with pytest.raises(UsageError) as caught:
+        read_entries(Fact(path, "--config"))
+
+    assert (caught.value.message, caught.value.hint) == (message, hint)
+
+
+def test_no_tag_runs_code() -> None:
+    """Tags are not even looked at."""
+    assert read("a: !!python/name:os.system x\n") == {"a": "x"}
+
+
+def test_a_list_of_itself_is_a_mistake() -> None:
+    """An alias to what it stands in cannot send us round in circles."""
+    Path("job.yaml").write_text("args: &me [*me]\n")
+    entries = read_entries(Fact("job.yaml", "--config"))
+
+    with pytest.raises(UsageError, match="a list, where a single value belongs"):
+        sequence(entries["args"])

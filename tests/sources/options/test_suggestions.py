@@ -1,0 +1,69 @@
+"""What is suggested for a mistyped word, and for a missing file."""
+
+from pathlib import Path
+
+import pytest
+from clusterrun.sources.options.suggestions import closest, command, did_you_mean, did_you_mean_file
+
+FLAGS = ("nnodes", "nproc_per_node", "numa_binding")
+
+
+@pytest.mark.parametrize(
+    ("word", "nearest"),
+    [
+        ("nnode", "nnodes"),
+        ("nproc", "nproc_per_node"),
+        ("numa_bindign", "numa_binding"),
+        ("NNODES", "nnodes"),
+        ("lr", ""),
+        ("n", ""),
+        ("", ""),
+    ],
+)
+def test_closest(word: str, nearest: str) -> None:
+    """Abbreviations and misspellings find their word, others none."""
+    assert closest(word, FLAGS) == nearest
+
+
+def test_nothing_near_suggests_nothing() -> None:
+    """The sentence is there only with a name in it."""
+    assert did_you_mean("nnode", FLAGS) == "did you mean nnodes?"
+    assert not did_you_mean("lr", FLAGS)
+
+
+@pytest.mark.parametrize(
+    ("path", "suggestion"),
+    [
+        ("trian.py", "did you mean train.py?"),
+        ("./trian.py", "did you mean ./train.py?"),
+        ("jobs/mian.py", "did you mean jobs/main.py?"),
+        ("jobs", ""),
+        ("nowhere/train.py", ""),
+        ("zzz", ""),
+    ],
+)
+def test_files_beside_a_missing_one(folder: Path, path: str, suggestion: str) -> None:
+    """The nearest file of the same folder, spelled as the path was; folders are not suggested."""
+    (folder / "train.py").touch()
+    (folder / "jobs").mkdir()
+    (folder / "jobs/main.py").touch()
+
+    assert did_you_mean_file(path) == suggestion
+
+
+def test_a_file_in_another_case(folder: Path) -> None:
+    """The same letters are nearer than any others, however many of these are alike."""
+    for name in ("ok.py", "OD.py", "OK.pyi", "OKs.py"):
+        (folder / name).touch()
+
+    assert did_you_mean_file("OK.py") == "did you mean ok.py?"
+
+
+def test_files_of_the_root_folder() -> None:
+    """A path at the root is looked up there, not in the current folder."""
+    assert not did_you_mean_file("/no-such-file-anywhere")
+
+
+def test_command_is_quoted_for_a_shell() -> None:
+    """What is to be typed can be typed."""
+    assert command("train.py", "a b") == "clusterrun [OPTIONS] train.py 'a b'"

@@ -1,0 +1,85 @@
+"""Words of torchrun's own: what they mean, and what is no word of it."""
+
+from collections.abc import Callable
+
+import pytest
+from clusterrun.sources.options import torchrun_values as values
+from clusterrun.sources.options.values import UnreadableError
+
+
+@pytest.mark.parametrize(
+    ("read", "text", "value"),
+    [
+        (values.rendezvous_backend, "static", "static"),
+        (values.rendezvous_backend, "c10d", "c10d"),
+        (values.rendezvous_conf, "", {}),
+        (values.rendezvous_conf, " a=1 , b = 2=3", {"a": "1", "b": "2=3"}),
+        (values.rendezvous_conf, "'a=1,b=2'", {"a": "1", "b": "2"}),
+        (values.rendezvous_conf, '"a=1"', {"a": "1"}),
+        (values.rendezvous_conf, "a='1', b=\"2\"", {"a": "1", "b": "2"}),
+        (values.rendezvous_conf, "''", {}),
+        (values.signal_names, "SIGTERM, SIGUSR1", "SIGTERM,SIGUSR1"),
+        (values.signal_names, "", ""),
+        (values.role, "trainer", "trainer"),
+        (values.local_rank_argument, "local_rank", "local_rank"),
+        (values.local_rank_argument, "local-rank", "local-rank"),
+        (values.local_rank_argument, "1", "local-rank"),
+        (values.local_rank_argument, "no", ""),
+    ],
+)
+def test_values(read: Callable[[str], object], text: str, value: object) -> None:
+    """Each kind of word, as torchrun's users write it."""
+    assert read(text) == value
+
+
+@pytest.mark.parametrize(
+    ("read", "text", "complaint", "hint"),
+    [
+        (
+            values.rendezvous_backend,
+            "etcd-v2",
+            "etcd-v2 is a server of its own, and clusterrun needs none",
+            "meet at one of the job's own nodes:\n  --rdzv-backend c10d --rdzv-endpoint HOST:PORT",
+        ),
+        (values.rendezvous_backend, "c10", "'c10' is not a way to meet", "did you mean c10d?"),
+        (values.rendezvous_backend, "zeus", "'zeus' is not a way to meet", "give static or c10d"),
+        (
+            values.rendezvous_conf,
+            "timeout",
+            "'timeout' is no setting",
+            "write KEY=VALUE,KEY=VALUE, such as join_timeout=900",
+        ),
+        (
+            values.rendezvous_conf,
+            "a=1,b=",
+            "'b=' is no setting",
+            "write KEY=VALUE,KEY=VALUE, such as join_timeout=900",
+        ),
+        (
+            values.signal_names,
+            "SIGTERM,SIGUSR",
+            "'SIGUSR' is not the name of a signal",
+            "did you mean SIGUSR1?",
+        ),
+        (values.signal_names, "SIGKILL", "no program can handle SIGKILL", "leave it out"),
+        (values.role, "", "'' cannot name a role", "give a word, such as trainer"),
+        (
+            values.role,
+            "r" * 256,
+            f"'{'r' * 255}' cannot name a role",
+            "give a word, such as trainer",
+        ),
+        (
+            values.local_rank_argument,
+            "rank",
+            "'rank' is not an argument for the local rank",
+            "give local-rank, which torch 2 passes, or local_rank, which torch 1 passed",
+        ),
+    ],
+)
+def test_complaints(read: Callable[[str], object], text: str, complaint: str, hint: str) -> None:
+    """What is wrong, and what to write instead."""
+    with pytest.raises(UnreadableError) as caught:
+        read(text)
+
+    assert (caught.value.complaint, caught.value.hint) == (complaint, hint)

@@ -1,0 +1,281 @@
+"""What each kind of value accepts, and the exact words where it does not."""
+
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from clusterrun.domain.cpuset import CpuSet
+from clusterrun.domain.job import NumaBinding, WorkerCount
+from clusterrun.domain.ranks import RankSet
+from clusterrun.domain.streams import Std, StreamChoice
+from clusterrun.sources.options import values
+from clusterrun.sources.options.values import UnreadableError
+from hypothesis import given
+from hypothesis import strategies as st
+
+GOOD: list[tuple[Callable[[str], object], str, object]] = [
+    (values.node_count, "1", 1),
+    (values.node_count, "1:1", 1),
+    (values.node_count, "16", 16),
+    (values.node_count, "16:16", 16),
+    (values.node_count, "2:16", 16),
+    (values.fewest_nodes, "2:16", 2),
+    (values.fewest_nodes, "16", 16),
+    (values.node_rank, "0", 0),
+    (values.node_rank, "15", 15),
+    (values.worker_count, "xpu", WorkerCount.GPU),
+    (values.worker_count, "8", 8),
+    (values.worker_count, "010", 10),
+    (values.worker_count, "auto", WorkerCount.AUTO),
+    (values.worker_count, "gpu", WorkerCount.GPU),
+    (values.worker_count, "cpu", WorkerCount.CPU),
+    (values.restart_count, "0", 0),
+    (values.restart_count, " 3\n", 3),
+    (values.port, "29500", 29500),
+    (values.port, "65535", 65535),
+    (values.port, "0", None),
+    (values.seconds, "25", 25.0),
+    (values.seconds, "0", 0.0),
+    (values.seconds, "0.5", 0.5),
+    (values.waiting_time, "0.5", 0.5),
+    (values.waiting_time, "15", 15.0),
+    (values.exit_codes, "3", (3,)),
+    (values.exit_codes, "5-7, 3,6", (3, 5, 6, 7)),
+    (values.exit_codes, "1-255", tuple(range(1, 256))),
+    (values.streams, "0", StreamChoice(Std.NONE, {})),
+    (values.streams, "3", StreamChoice(Std.ALL, {})),
+    (
+        values.streams,
+        "0:3,1:0,12:2",
+        StreamChoice(Std.NONE, {0: Std.ALL, 1: Std.NONE, 12: Std.ERR}),
+    ),
+    (values.ranks, "0,2", RankSet(((0, 0), (2, 2)))),
+    (values.ranks, "8-15, 0", RankSet(((8, 15), (0, 0)))),
+    (values.line_prefix, "[${rank}]: ", "[${rank}]: "),
+    (values.line_prefix, "", None),
+    (values.line_filters, "loss", ("loss",)),
+    (values.line_filters, "a,b c", ("a", "b c")),
+    (values.line_filters, "1,,000,2", ("1,000", "2")),
+    (values.switch, "1", True),
+    (values.switch, "Yes", True),
+    (values.switch, "true", True),
+    (values.switch, "0", False),
+    (values.switch, "no", False),
+    (values.switch, "FALSE", False),
+    (values.numa_binding, "near", NumaBinding.NEAR),
+    (values.numa_binding, "none", NumaBinding.NONE),
+    (values.address, "node-7.cluster", "node-7.cluster"),
+    (values.address, "10.0.0.1", "10.0.0.1"),
+    (values.address, "fe80::1", "fe80::1"),
+    (values.address, "[fe80::1]", "fe80::1"),
+    (values.endpoint, "node-7", "node-7"),
+    (values.endpoint, "node-7:29500", "node-7:29500"),
+    (values.endpoint, "[::1]:29500", "[::1]:29500"),
+    (values.endpoint, "::1", "::1"),
+    (values.cluster, "slurm", "slurm"),
+    (values.run_id, "digits 7", "digits 7"),
+    (values.run_id, "r" * 200, "r" * 200),
+    (values.path, "runs/a b", "runs/a b"),
+    (values.captured_machine, ".", Path()),
+    (values.captured_machine, __file__, Path(__file__)),
+    (values.new_archive, "m.tar.xz", Path("m.tar.xz")),
+    (values.new_archive, "a/m.tgz", Path("a/m.tgz")),
+    (values.cpu_list, "0-1, 4", CpuSet((0, 1, 4))),
+    (values.setting, "A=1", {"A": "1"}),
+    (values.setting, "A=", {"A": ""}),
+    (values.setting, "A=x=y z", {"A": "x=y z"}),
+    (values.variable_name, "_nccl_2", "_nccl_2"),
+    (values.variable_name, "OMP_NUM_THREADS", "OMP_NUM_THREADS"),
+]
+
+FROM_1 = "give a number from 1, or auto, gpu or cpu"
+NODES = "give a number from 1, or MIN:MAX"
+ENDPOINT = "give HOST, HOST:PORT or [IPV6]:PORT"
+PORTS = "give a number from 1 to 65535, or 0 to have one chosen"
+SECONDS = "give a number of seconds, such as 25 or 0.5"
+CODES = "give numbers from 1 to 255 and ranges of them, such as 3,5-7"
+WORD = "give a word without a /"
+BYTES = "give a name of at most 200 bytes"
+CAPTURED = "give a captured machine, its folder or its archive"
+SUFFIX = "give a name that ends in .tar.xz or .tar.gz"
+CPUS = "give numbers and ranges of them, such as 0-15,64-79"
+
+STREAMS = (
+    "give 1 for standard output, 2 for standard error, 3 for both, 0 for none, or that for each"
+    " local rank: 0:3,1:2"
+)
+RANKS = "give numbers from 0 and ranges of them, such as 0,8-15"
+FILTERS = (
+    "has a text in it that no line or every line contains",
+    "give texts such as error,warning; two commas stand for one that belongs to a text",
+)
+
+BAD: list[tuple[Callable[[str], object], str, str, str]] = [
+    (values.node_count, "0", "'0' is not a number of nodes", NODES),
+    (values.streams, "4", "'4' does not say which streams", STREAMS),
+    (values.streams, "", "'' does not say which streams", STREAMS),
+    (values.streams, "out", "'out' does not say which streams", STREAMS),
+    (values.streams, "0:1,2", "'2' does not say which streams", STREAMS),
+    (values.streams, "0:1,1:7", "'1:7' does not say which streams", STREAMS),
+    (values.streams, "0:1,0:2", "'0:1,0:2' names local rank 0 twice", "leave out one of them"),
+    (values.ranks, "", "'' is not a rank", RANKS),
+    (values.ranks, "0,-1", "'-1' is not a rank", RANKS),
+    (values.ranks, "7-3", "'7-3' is not a rank", RANKS),
+    (values.line_prefix, "a\nb", "'a\\nb' is more than one line", "leave line breaks out"),
+    (values.line_filters, "", f"'' {FILTERS[0]}", FILTERS[1]),
+    (values.line_filters, "a,", f"'a,' {FILTERS[0]}", FILTERS[1]),
+    (values.line_filters, "a\n", f"'a\\n' {FILTERS[0]}", FILTERS[1]),
+    (values.node_count, "one", "'one' is not a number of nodes", NODES),
+    (values.node_count, "-2", "'-2' is not a number of nodes", NODES),
+    (values.node_count, "4:2", "'4:2' is not a number of nodes", NODES),
+    (values.node_count, "1:2:3", "'1:2:3' is not a number of nodes", NODES),
+    (values.node_count, "", "'' is not a number of nodes", NODES),
+    (values.node_rank, "-1", "'-1' is not the rank of a node", "give a number from 0"),
+    (values.node_rank, "node0", "'node0' is not the rank of a node", "give a number from 0"),
+    (values.node_rank, "", "'' is not the rank of a node", "give a number from 0"),
+    (values.worker_count, "0", "'0' is not a number of workers", FROM_1),
+    (values.worker_count, "-1", "'-1' is not a number of workers", FROM_1),
+    (values.worker_count, "1.5", "'1.5' is not a number of workers", FROM_1),
+    (values.worker_count, "1_0", "'1_0' is not a number of workers", FROM_1),
+    (values.worker_count, "٣", "'٣' is not a number of workers", FROM_1),
+    (values.worker_count, "9" * 5000, f"'{'9' * 5000}' is not a number of workers", FROM_1),
+    (values.worker_count, "gpus", "'gpus' is not a number of workers", "did you mean gpu?"),
+    (values.restart_count, "-1", "'-1' is not a number of restarts", "give a number from 0"),
+    (values.port, "65536", "'65536' is not a port", PORTS),
+    (values.port, "http", "'http' is not a port", PORTS),
+    (values.seconds, "25s", "'25s' is not a time in seconds", SECONDS),
+    (values.seconds, "1:30:00", "'1:30:00' is not a time in seconds", SECONDS),
+    (values.seconds, "-1", "'-1' is not a time in seconds", SECONDS),
+    (values.seconds, "nan", "'nan' is not a time in seconds", SECONDS),
+    (values.seconds, "inf", "'inf' is not a time in seconds", SECONDS),
+    (
+        values.waiting_time,
+        "0.4",
+        "'0.4' is too short a time to tell a silent node from a busy one",
+        "give at least 0.5",
+    ),
+    (values.waiting_time, "soon", "'soon' is not a time in seconds", SECONDS),
+    (values.exit_codes, "0", "'0' is no exit code of a failure", CODES),
+    (values.exit_codes, "3,", "'' is no exit code of a failure", CODES),
+    (values.exit_codes, "7-5", "'7-5' is no exit code of a failure", CODES),
+    (values.exit_codes, "2-256", "'2-256' is no exit code of a failure", CODES),
+    (values.exit_codes, "SIGTERM", "'SIGTERM' is no exit code of a failure", CODES),
+    (values.switch, "maybe", "'maybe' is neither yes nor no", "give 1 or 0, true or false"),
+    (values.numa_binding, "nod", "'nod' is not a NUMA binding", "did you mean node?"),
+    (
+        values.numa_binding,
+        "package",
+        "'package' is not a NUMA binding",
+        "give one of auto, node, near, socket, exclusive, core-complex, none",
+    ),
+    (
+        values.address,
+        "node0:29500",
+        "'node0:29500' has a port in it",
+        "give node0 here, and --master-port 29500",
+    ),
+    (
+        values.address,
+        "[::1]:29500",
+        "'[::1]:29500' has a port in it",
+        "give ::1 here, and --master-port 29500",
+    ),
+    (values.endpoint, "node0:port", "'node0:port' is not a place to meet", ENDPOINT),
+    (values.endpoint, "node0:", "'node0:' is not a place to meet", ENDPOINT),
+    (values.endpoint, "node0:70000", "'node0:70000' is not a place to meet", ENDPOINT),
+    (values.endpoint, ":29500", "':29500' is not a place to meet", ENDPOINT),
+    (values.endpoint, "[::1", "'[::1' is not a place to meet", ENDPOINT),
+    (values.endpoint, "[::1]29500", "'[::1]29500' is not a place to meet", ENDPOINT),
+    (values.endpoint, "tcp://node0:1", "'tcp://node0:1' is not a place to meet", ENDPOINT),
+    (values.address, "", "'' is not a host", "give a host name or an IP address"),
+    (values.address, "a b", "'a b' is not a host", "give a host name or an IP address"),
+    (values.run_id, "", "'' cannot name a run, and the folder of its logs", WORD),
+    (values.run_id, "..", "'..' cannot name a run, and the folder of its logs", WORD),
+    (values.run_id, "a/b", "'a/b' cannot name a run, and the folder of its logs", WORD),
+    (
+        values.run_id,
+        "r" * 201,
+        f"'{'r' * 20}'... has 201 bytes, too many to name a folder by",
+        BYTES,
+    ),
+    (
+        values.run_id,
+        "é" * 101,
+        f"'{'é' * 20}'... has 202 bytes, too many to name a folder by",
+        BYTES,
+    ),
+    (values.run_id, "a\nb", "'a\\nb' cannot name a run, and the folder of its logs", WORD),
+    (values.path, "", "the path is empty", "give the path of a file or folder"),
+    (
+        values.path,
+        "~/runs",
+        "'~/runs' has a ~, and nothing but a shell expands it",
+        "write the path in full",
+    ),
+    (values.captured_machine, "nowhere", "nowhere does not exist", CAPTURED),
+    (values.captured_machine, "/dev/null", "/dev/null is neither a folder nor a file", CAPTURED),
+    (values.captured_machine, "", "the path is empty", "give the path of a file or folder"),
+    (values.new_archive, "m.zip", "'m.zip' is not the name of an archive", SUFFIX),
+    (values.cpu_list, "", "'' is not a list of CPUs", CPUS),
+    (values.cpu_list, "3-1", "'3-1' is not a list of CPUs", CPUS),
+    (values.cpu_list, "all", "'all' is not a list of CPUs", CPUS),
+    (values.cpu_list, "0-99999999999", "'0-99999999999' is not a list of CPUs", CPUS),
+    (
+        values.setting,
+        "NCCL_DEBUG",
+        "'NCCL_DEBUG' has no = in it",
+        "write NAME=VALUE, such as NCCL_DEBUG=INFO",
+    ),
+    (
+        values.setting,
+        "A-B=1",
+        "'A-B' is not the name of a variable",
+        "give letters, digits and _, such as NCCL_DEBUG",
+    ),
+    (
+        values.setting,
+        "=1",
+        "'' is not the name of a variable",
+        "give letters, digits and _, such as NCCL_DEBUG",
+    ),
+    (
+        values.variable_name,
+        "RANK",
+        "RANK is a variable that clusterrun itself gives to each worker",
+        "leave it out",
+    ),
+    (
+        values.variable_name,
+        "MASTER_PORT",
+        "MASTER_PORT is a variable that clusterrun itself gives to each worker",
+        "use --master-port",
+    ),
+]
+
+
+@pytest.mark.parametrize(("parse", "text", "value"), GOOD)
+def test_reads(parse: Callable[[str], object], text: str, value: object) -> None:
+    """Each spelling says this value."""
+    assert parse(text) == value
+
+
+@pytest.mark.parametrize(("parse", "text", "complaint", "hint"), BAD)
+def test_complains(parse: Callable[[str], object], text: str, complaint: str, hint: str) -> None:
+    """Each mistake has its sentence and what to write instead."""
+    with pytest.raises(UnreadableError) as caught:
+        parse(text)
+
+    assert (caught.value.complaint, caught.value.hint) == (complaint, hint)
+
+
+@given(text=st.text(), parse=st.sampled_from(sorted({row[0] for row in GOOD}, key=repr)))
+def test_no_text_is_too_strange(text: str, parse: Callable[[str], object]) -> None:
+    """Whatever is typed is a value or a mistake with a hint, never a crash."""
+    try:
+        parse(text)
+    except UnreadableError as error:
+        told = bool(error.complaint and error.hint)
+    else:
+        told = True
+
+    assert told

@@ -1,0 +1,124 @@
+"""A launch inside a worker takes over nothing of the outer launch."""
+
+from pathlib import Path
+
+import pytest
+from clusterrun.domain.facts import Fact
+from clusterrun.domain.job import WorkerCount
+from clusterrun.sources.other_launchers.nested_launches import (
+    NESTED_WARNING,
+    STEP_VARIABLE,
+    WORKER_VARIABLES,
+    left_by_outer_launch,
+)
+from clusterrun.sources.settings import Flags
+
+from tests.captured import captured
+from tests.described import describe
+
+WORKER = {
+    **dict.fromkeys(WORKER_VARIABLES, "1"),
+    "OMP_NUM_THREADS": "1",
+    "CUDA_VISIBLE_DEVICES": "3",
+    "TORCH_NCCL_ASYNC_ERROR_HANDLING": "1",
+    "CLUSTERRUN_NPROC_PER_NODE": "8",
+    "CLUSTERRUN_NONSENSE": "1",
+    "PET_MAX_RESTARTS": "3",
+}
+
+
+def test_all_worker_variables_go() -> None:
+    """What places a worker in the outer job, and every option of ours, is to be unset."""
+    names = left_by_outer_launch(WORKER)
+
+    assert set(names) == {
+        *WORKER_VARIABLES,
+        "CLUSTERRUN_NPROC_PER_NODE",
+        "CLUSTERRUN_NONSENSE",
+        "PET_MAX_RESTARTS",
+    }
+
+
+def test_only_what_is_there_goes() -> None:
+    """Names that the environment lacks need no unsetting; the order is the alphabet's."""
+    environ = {"TORCHELASTIC_RUN_ID": "", "LOCAL_RANK": "0", "HOME": "/root"}
+
+    assert left_by_outer_launch(environ) == ("LOCAL_RANK", "TORCHELASTIC_RUN_ID")
+
+
+@pytest.mark.parametrize("name", ["LOCAL_RANK", "TORCHELASTIC_RUN_ID"])
+def test_one_mark_alone_is_no_worker(name: str) -> None:
+    """AzureML sets LOCAL_RANK on its own, and that is no outer launch."""
+    assert left_by_outer_launch({name: "0", "RANK": "0", "CLUSTERRUN_NNODES": "1"}) == ()
+
+
+@pytest.mark.usefixtures("script")
+def test_the_outer_launch_is_no_source() -> None:
+    """Its variables are not read, its unknown ones not complained of, and one line says so."""
+    resolved = describe("train.py", environ=WORKER)
+
+    assert resolved.job.nproc_per_node == Fact(WorkerCount.PER_GPU, "default")
+    assert resolved.job.max_restarts == Fact(0, "default")
+    assert resolved.warnings == (NESTED_WARNING,)
+    assert "CLUSTERRUN_NPROC_PER_NODE" in resolved.unset
+
+
+@pytest.mark.usefixtures("script")
+@pytest.mark.parametrize(
+    ("run_id", "step", "nodes"),
+    [
+        pytest.param("26.7", "", 2, id="another step of the job"),
+        pytest.param("7.0", "", 2, id="a step of another job"),
+        pytest.param("26.0", "", 1, id="this step"),
+        pytest.param("mine", "26.7", 2, id="another step, by its own variable"),
+        pytest.param("mine", "26.", 2, id="a batch script"),
+        pytest.param("mine", "26.0", 1, id="this step, by its own variable"),
+        pytest.param("mine", "", 1, id="nothing tells which step"),
+        pytest.param("1.x", "", 1, id="likewise"),
+        pytest.param(".0", "", 1, id="nor here"),
+    ],
+)
+def test_a_step_that_a_worker_has_started_is_a_job_of_its_own(
+    run_id: str, step: str, nodes: int
+) -> None:
+    """Its tasks, on all nodes, inherit the variables of the worker that called srun."""
+    of_outer = {"TORCHELASTIC_RUN_ID": run_id, STEP_VARIABLE: step}
+    environ = WORKER | captured("node.1") | of_outer
+
+    resolved = describe("train.py", environ=environ)
+
+    job = resolved.job
+    assert (job.nnodes.value, job.cluster.value == "slurm") == (nodes, nodes == 2)
+    assert resolved.warnings == (NESTED_WARNING,)
+    assert "RANK" in resolved.unset
+
+
+@pytest.mark.usefixtures("script")
+@pytest.mark.parametrize(
+    ("name", "flags", "step"),
+    [
+        ("node.1", {}, None),
+        ("node.1", {"run_id": "mine"}, Fact("26.0", "Slurm")),
+        ("batch_of_one", {}, Fact("32.", "Slurm")),
+    ],
+)
+def test_workers_know_their_step(name: str, flags: Flags, step: Fact[str] | None) -> None:
+    """By the run id, if that is the step's, else by a variable of its own."""
+    environ = captured(name)
+
+    job = describe("train.py", flags=flags, environ=environ).job
+
+    assert job.env.get(STEP_VARIABLE) == step
+
+
+@pytest.mark.usefixtures("script")
+def test_flags_and_job_file_still_hold(folder: Path) -> None:
+    """What was said to this launch itself counts as ever."""
+    (folder / "job.yaml").write_text("max_restarts: 2\n")
+
+    job = describe(
+        "train.py", flags={"nproc_per_node": "3", "config": "job.yaml"}, environ=WORKER
+    ).job
+
+    assert job.nproc_per_node == Fact(3, "--nproc-per-node")
+    assert job.max_restarts == Fact(2, "job.yaml:1 max_restarts")

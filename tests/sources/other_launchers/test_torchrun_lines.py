@@ -1,0 +1,320 @@
+"""Lines of torchrun's: the same job, each word in effect, refused, or answered by a line."""
+
+from collections.abc import Mapping
+from types import MappingProxyType
+
+import pytest
+from clusterrun.domain.facts import Fact
+from clusterrun.domain.job import NumaBinding, StartMethod, WorkerCount
+from clusterrun.sources.settings import Flags
+from msgspec.structs import replace
+
+from tests.captured import captured
+from tests.described import PROCESS, describe, mistake
+
+pytestmark = pytest.mark.usefixtures("script")
+
+TORCHRUN = replace(PROCESS, called="torchrun")
+TWO: Flags = MappingProxyType({"nnodes": "2", "rdzv_endpoint": "n0:29400"})
+
+
+def test_static_means_the_masters_place() -> None:
+    """Its endpoint is MASTER_ADDR and MASTER_PORT, and beats flags for these, as there."""
+    flags = {**TWO, "rdzv_backend": "static", "node_rank": "1", "master_addr": "elsewhere"}
+
+    job = describe("train.py", flags=flags).job
+
+    assert job.master_addr == Fact("n0", "--rdzv-endpoint")
+    assert job.master_port == Fact(29400, "--rdzv-endpoint")
+    assert job.rdzv_endpoint == Fact(None, "default")
+    assert job.node_rank == Fact(1, "--node-rank")
+
+
+def test_static_without_a_port() -> None:
+    """What is not in the endpoint is said elsewhere, or is 29500."""
+    flags = {**TWO, "rdzv_backend": "static", "rdzv_endpoint": "[::1]"}
+
+    job = describe("train.py", flags=flags).job
+
+    assert (job.master_addr.value, job.master_port.value) == ("::1", 29500)
+
+
+def test_c10d_meets_at_the_endpoint_for_good() -> None:
+    """Node ranks go by joining; that a rank was said is told."""
+    resolved = describe("train.py", flags={**TWO, "rdzv_backend": "c10d", "node_rank": "1"})
+
+    assert resolved.job.rdzv_endpoint == Fact("n0:29400", "--rdzv-endpoint")
+    assert resolved.job.node_rank == Fact(None, "default")
+    assert resolved.warnings == (
+        (
+            "--node-rank 1 changes nothing with --rdzv-backend c10d, nor does it under torchrun:"
+            " node 0 is the one at the endpoint, the others by order of joining"
+        ),
+    )
+
+
+def test_c10d_without_an_endpoint_falls_back() -> None:
+    """The master's address is as good a place."""
+    flags = {"nnodes": "2", "rdzv_backend": "c10d", "master_addr": "n0"}
+
+    job = describe("train.py", flags=flags).job
+
+    assert (job.master_addr.value, job.master_port.value) == ("n0", 29500)
+
+
+def test_c10d_and_its_port_as_master_port() -> None:
+    """Many scripts name one port for both; it is the agents'."""
+    resolved = describe("train.py", flags={**TWO, "rdzv_backend": "c10d", "master_port": "29400"})
+
+    assert resolved.job.master_port == Fact(None, "default")
+    assert resolved.warnings == (
+        (
+            "--master-port 29400 is the endpoint's port too, where the nodes meet for the whole"
+            " job: MASTER_PORT is another"
+        ),
+    )
+
+
+def test_standalone_is_one_node() -> None:
+    """Whatever the cluster, an endpoint or a rank says."""
+    flags: Flags = {"standalone": True, "rdzv_endpoint": "n0:1", "node_rank": "3"}
+
+    job = describe("train.py", flags=flags, environ=captured("node.1")).job
+
+    assert job.nnodes == Fact(1, "--standalone")
+    assert job.cluster == Fact("none", "--standalone")
+    assert (job.agents, job.node_rank.value, job.rdzv_endpoint.value) == (1, None, None)
+
+
+def test_standalone_and_several_nodes() -> None:
+    """Each would wait for itself."""
+    assert mistake("train.py", flags={"standalone": True, "nnodes": "2"}) == (
+        "--standalone is for one node, but nnodes is 2 (--nnodes)",
+        (
+            "leave --standalone out, and say where the nodes meet:\n"
+            "  --rdzv-backend c10d --rdzv-endpoint HOST:PORT"
+        ),
+    )
+
+
+@pytest.mark.parametrize(
+    ("flags", "timeout"),
+    [
+        ({"rdzv_conf": "join_timeout=900"}, Fact(900.0, "--rdzv-conf join_timeout")),
+        ({"rdzv_conf": "timeout=7,join_timeout=9"}, Fact(9.0, "--rdzv-conf join_timeout")),
+        ({"rdzv_conf": "timeout=7"}, Fact(7.0, "--rdzv-conf timeout")),
+        ({"rdzv_conf": "timeout=7", "rdzv_timeout": "8"}, Fact(8.0, "--rdzv-timeout")),
+    ],
+)
+def test_rdzv_conf_has_the_timeout(flags: Flags, timeout: Fact[float]) -> None:
+    """Of torchrun's settings it is the one that there is here, too; our own flag beats it."""
+    assert describe("train.py", flags=flags).job.rdzv_timeout == timeout
+
+
+@pytest.mark.parametrize(
+    ("flags", "line"),
+    [
+        (
+            {"rdzv_conf": "is_host=1"},
+            "--rdzv-conf is_host=1 changes nothing: --node-rank 0 says that a node is the host",
+        ),
+        (
+            {"rdzv_conf": "read_timeout=9"},
+            "--rdzv-conf read_timeout=9 changes nothing: clusterrun has no such setting",
+        ),
+        (
+            {"monitor_interval": "5"},
+            "--monitor-interval changes nothing: clusterrun hears of each worker's end at once",
+        ),
+        (
+            {"event_log_handler": "console"},
+            "--event-log-handler console changes nothing: --events FILE writes what happens",
+        ),
+    ],
+)
+def test_words_that_change_nothing(flags: Flags, line: str) -> None:
+    """Are answered by one line with what replaces them."""
+    assert describe("train.py", flags=flags).warnings == (line,)
+
+
+@pytest.mark.parametrize(
+    "flags",
+    [{"event_log_handler": "null"}, {"use_env": True}, {"role": "x"}, {"logs_specs": "default"}],
+)
+def test_words_that_need_no_answer(flags: Flags) -> None:
+    """What is so anyway, or done, is not spoken of."""
+    assert describe("train.py", flags=flags).warnings == ()
+
+
+@pytest.mark.parametrize(
+    ("flags", "message", "hint"),
+    [
+        (
+            {"logs_specs": "mine"},
+            "--logs-specs: clusterrun loads no plugins for logs",
+            "--log-dir, --redirects, --tee and --local-ranks-filter say where output goes",
+        ),
+        (
+            {"use_env": True, "pass_local_rank": "true"},
+            "--use-env and --pass-local-rank exclude each other",
+            "leave one of them out",
+        ),
+        (
+            {"rdzv_backend": "etcd", "rdzv_endpoint": "n0"},
+            "--rdzv-backend: etcd is a server of its own, and clusterrun needs none",
+            "meet at one of the job's own nodes:\n  --rdzv-backend c10d --rdzv-endpoint HOST:PORT",
+        ),
+    ],
+)
+def test_words_that_are_refused(flags: Flags, message: str, hint: str) -> None:
+    """With one line that says what to use."""
+    assert mistake("train.py", flags=flags) == (message, hint)
+
+
+@pytest.mark.parametrize(
+    ("own", "flags", "rank"),
+    [
+        ("n0", {"master_addr": "n0"}, 0),
+        ("n0", {"rdzv_endpoint": "n0:29400"}, 0),
+        ("n1", {"master_addr": "n0"}, None),
+        ("n0", {"master_addr": "n0", "node_rank": "1"}, 1),
+    ],
+)
+def test_local_addr_tells_node_zero(own: str, flags: Flags, rank: int | None) -> None:
+    """Where a node's own address is the one to meet at, it need not look for it."""
+    job = describe("train.py", flags={"nnodes": "2", "local_addr": own, **flags}).job
+
+    assert job.node_rank.value == rank
+
+
+def test_local_addr_on_one_node() -> None:
+    """It is where the workers meet, unless that is said."""
+    alone = describe("train.py", flags={"local_addr": "127.0.0.2"}).job
+
+    assert alone.master_addr == Fact("127.0.0.2", "--local-addr")
+
+
+def test_torchs_own_variable_for_the_grace() -> None:
+    """It beats the default alone."""
+    environ = {"TORCH_ELASTIC_SHUTDOWN_TIMEOUT": "60"}
+
+    by_variable = describe("train.py", environ=environ).job.shutdown_timeout
+    by_flag = describe("train.py", flags={"shutdown_timeout": "5"}, environ=environ).job
+
+    assert by_variable == Fact(60.0, "TORCH_ELASTIC_SHUTDOWN_TIMEOUT")
+    assert by_flag.shutdown_timeout == Fact(5.0, "--shutdown-timeout")
+
+
+def test_as_torchrun_defaults_are_torchruns() -> None:
+    """One worker, no binding, an interpreter for each, 30 s, each restart; an endpoint is the master's."""
+    flags = {"nnodes": "2", "rdzv_endpoint": "n0:1"}
+
+    job = describe("train.py", flags=flags, process=TORCHRUN).job
+
+    assert job.nproc_per_node == Fact(1, "torchrun's default")
+    assert job.numa_binding == Fact(NumaBinding.NONE, "torchrun's default")
+    assert job.gpus_per_worker == Fact(0, "torchrun's default")
+    assert job.start_method == Fact(StartMethod.SPAWN, "torchrun's default")
+    assert job.shutdown_timeout == Fact(30.0, "torchrun's default")
+    assert job.no_fail_fast == Fact(value=True, origin="torchrun's default")
+    assert job.as_torchrun == Fact(value=True, origin="torchrun's default")
+    assert not describe("train.py").job.as_torchrun.value
+    assert (job.master_addr.value, job.master_port.value) == ("n0", 1)
+
+
+@pytest.mark.parametrize(
+    ("flags", "environ"),
+    [
+        ({"nproc_per_node": "gpu", "numa_binding": "node", "start_method": "fork"}, {}),
+        (
+            {},
+            {
+                "PET_NPROC_PER_NODE": "gpu",
+                "CLUSTERRUN_NUMA_BINDING": "node",
+                "PET_START_METHOD": "fork",
+            },
+        ),
+    ],
+)
+def test_as_torchrun_what_is_said_holds(flags: Flags, environ: Mapping[str, str]) -> None:
+    """Defaults are the weakest of all."""
+    job = describe("train.py", flags=flags, environ=environ, process=TORCHRUN).job
+
+    assert job.nproc_per_node.value is WorkerCount.GPU
+    assert (job.numa_binding.value, job.start_method.value) == (NumaBinding.NODE, StartMethod.FORK)
+
+
+def test_as_torchrun_a_cluster_still_says_who_we_are() -> None:
+    """N nodes that each train alone are the worst outcome."""
+    job = describe("train.py", environ=captured("node.1"), process=TORCHRUN).job
+
+    assert (job.agents, job.agent_rank) == (2, 1)
+
+
+@pytest.mark.parametrize(
+    ("words", "args"),
+    [
+        (("train.py", "--", "--nnodes", "2"), ("--nnodes", "2")),
+        (("train.py", "--", "--", "x"), ("--", "x")),
+        (("train.py", "x", "--", "y"), ("x", "--", "y")),
+    ],
+)
+def test_two_dashes_behind_the_script(words: tuple[str, ...], args: tuple[str, ...]) -> None:
+    """Are taken away as by argparse; what follows is the script's without a doubt."""
+    resolved = describe(*words)
+
+    assert resolved.job.program.value.args == args
+    assert resolved.warnings == ()
+
+
+@pytest.mark.parametrize(
+    ("flags", "environ", "template"),
+    [
+        ({}, {}, Fact("", "torchrun's default")),
+        ({"tee": "3"}, {}, Fact("[${role_name}${local_rank}]:", "torchrun's default")),
+        (
+            {},
+            {"TORCHELASTIC_LOG_LINE_PREFIX_TEMPLATE": "r${rank} "},
+            Fact("r${rank} ", "TORCHELASTIC_LOG_LINE_PREFIX_TEMPLATE"),
+        ),
+    ],
+)
+def test_as_torchrun_lines_have_its_prefixes(
+    flags: Flags, environ: Mapping[str, str], template: Fact[str]
+) -> None:
+    """None but for --tee: programs read what torchrun's workers print."""
+    job = describe("train.py", flags=flags, environ=environ, process=TORCHRUN).job
+
+    assert job.log_line_prefix_template == template
+
+
+@pytest.mark.parametrize(
+    ("flags", "environ", "most", "fewest"),
+    [
+        ({"nnodes": "2:4", "rdzv_endpoint": "n0"}, {}, 4, 2),
+        ({"nnodes": "4", "rdzv_endpoint": "n0"}, {}, 4, 4),
+        ({"nnodes": "1:4"}, captured("node.1"), 2, 1),
+        ({"nnodes": "2:4"}, captured("node.1"), 2, 2),
+        ({}, captured("node.1"), 2, 2),
+        ({}, {}, 1, 1),
+    ],
+)
+def test_of_a_range_a_cluster_has_a_number(
+    flags: Flags, environ: Mapping[str, str], most: int, fewest: int
+) -> None:
+    """MIN:MAX agrees with a cluster of any size between, which is then the most."""
+    job = describe("train.py", flags=flags, environ=environ).job
+
+    assert (job.nnodes.value, job.fewest_nodes.value) == (most, fewest)
+    assert (job.last_call is None) == (most == fewest)
+
+
+def test_the_last_call_of_torchruns_setting() -> None:
+    """Its key is our flag, and weaker than that."""
+    by_conf = describe("train.py", flags={"rdzv_conf": "last_call_timeout=5"}).job
+    by_flag = describe(
+        "train.py", flags={"rdzv_conf": "last_call_timeout=5", "last_call_timeout": "6"}
+    ).job
+
+    assert by_conf.last_call_timeout == Fact(5.0, "--rdzv-conf last_call_timeout")
+    assert by_flag.last_call_timeout == Fact(6.0, "--last-call-timeout")

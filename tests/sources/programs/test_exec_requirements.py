@@ -1,0 +1,92 @@
+"""--exec: what can't be had without an agent."""
+
+import pytest
+from clusterrun.domain.facts import Fact
+from clusterrun.sources.settings import Flags
+
+from tests.captured import captured
+from tests.described import describe, mistake
+
+pytestmark = pytest.mark.usefixtures("script")
+
+TWO = {"nnodes": "2", "nproc_per_node": "1"}
+
+
+@pytest.mark.parametrize("name", ["task.3", "shared.1", "node.0"])
+def test_under_slurm_all_is_known(name: str) -> None:
+    """Ranks, address and port are the step's."""
+    job = describe("train.py", flags={"exec": True}, environ=captured(name)).job
+
+    assert job.exec == Fact(value=True, origin="--exec")
+
+
+def test_two_nodes_of_one_worker_each() -> None:
+    """With a rank and an address, nobody needs to join."""
+    job = describe("train.py", flags=TWO | {"exec": True, "node_rank": "1", "master_addr": "a"}).job
+
+    assert job.agent_rank == 1
+
+
+@pytest.mark.parametrize(
+    ("flags", "message", "hint"),
+    [
+        (
+            {"max_restarts": "1"},
+            "--exec: nobody stays to see to max_restarts (--max-restarts)",
+            "leave one of the two out: --exec or --max-restarts",
+        ),
+        (
+            {"stdin_rank": "0"},
+            "--exec: nobody stays to see to stdin_rank (--stdin-rank)",
+            "leave one of the two out: --exec or --stdin-rank",
+        ),
+        (
+            {"contain": True},
+            "--exec: nobody stays to see to contain (--contain)",
+            "leave one of the two out: --exec or --contain",
+        ),
+        (
+            {"hang_timeout": "60"},
+            "--exec: nobody stays to see to hang_timeout (--hang-timeout)",
+            "leave one of the two out: --exec or --hang-timeout",
+        ),
+        (
+            {"log_dir": "logs"},
+            "--exec: nobody stays to see to log_dir (--log-dir)",
+            "leave one of the two out: --exec or --log-dir",
+        ),
+        (
+            {"redirects": "3"},
+            "--exec: nobody stays to see to redirects (--redirects)",
+            "leave one of the two out: --exec or --redirects",
+        ),
+        (
+            {"local_ranks_filter": "0"},
+            "--exec: nobody stays to see to local_ranks_filter (--local-ranks-filter)",
+            "leave one of the two out: --exec or --local-ranks-filter",
+        ),
+        (
+            {"log_line_prefix_template": "${rank} "},
+            "--exec: nobody stays to see to log_line_prefix_template (--log-line-prefix-template)",
+            "leave one of the two out: --exec or --log-line-prefix-template",
+        ),
+        (
+            {"events": "events.jsonl"},
+            "--exec: nobody stays to see to events (--events)",
+            "leave one of the two out: --exec or --events",
+        ),
+        (
+            TWO | {"node_rank": "0", "rdzv_endpoint": "a:1"},
+            "--exec: nobody stays to keep a:1 (--rdzv-endpoint)",
+            "give --master-addr and --master-port instead",
+        ),
+        (
+            TWO | {"master_addr": "a"},
+            "--exec: nobody joins the others to learn a rank",
+            "give --node-rank",
+        ),
+    ],
+)
+def test_what_takes_an_agent(flags: Flags, message: str, hint: str) -> None:
+    """Both sides of the contradiction are named."""
+    assert mistake("train.py", flags={**flags, "exec": True}) == (message, hint)

@@ -1,0 +1,50 @@
+"""What a path leads to."""
+
+import os
+from pathlib import Path
+
+import pytest
+from clusterrun.sources.programs.file_kinds import FileKind, is_executable, kind_of, names_in
+
+
+def test_kinds(folder: Path) -> None:
+    """Files, folders and pipes are told apart, links followed, and what is not there is nothing."""
+    (folder / "file").touch()
+    (folder / "link").symlink_to("file")
+    (folder / "dangling").symlink_to("gone")
+    os.mkfifo(folder / "pipe")
+
+    assert kind_of("file") is FileKind.FILE
+    assert kind_of("link") is FileKind.FILE
+    assert kind_of(".") is FileKind.FOLDER
+    assert kind_of("pipe") is FileKind.OTHER
+    assert kind_of("dangling") is FileKind.NOTHING
+
+
+@pytest.mark.parametrize("path", ["", "a\0b", "x" * 5000, "file/below", "\udcff"])
+def test_strange_paths_are_nothing(folder: Path, path: str) -> None:
+    """No text is a path that makes the question fail."""
+    (folder / "file").touch()
+
+    assert kind_of(path) is FileKind.NOTHING
+
+
+def test_executables_are_files_with_the_right(folder: Path) -> None:
+    """A folder may be entered, but not run."""
+    (folder / "plain").touch()
+    (folder / "program").touch(mode=0o755)
+
+    assert is_executable("program")
+    assert not is_executable("plain")
+    assert not is_executable(".")
+
+
+def test_names_are_those_of_files_and_bounded(folder: Path) -> None:
+    """Folders are left out, and so is what lies beyond the first entries."""
+    (folder / "sub").mkdir()
+    for number in range(5):
+        (folder / f"file{number}").touch()
+
+    assert sorted(names_in(".", 100)) == [f"file{number}" for number in range(5)]
+    assert len(names_in(".", 3)) <= 3
+    assert names_in("nowhere", 100) == []

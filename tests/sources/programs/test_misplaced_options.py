@@ -1,0 +1,78 @@
+"""Our options after SCRIPT are the script's; a warning says so where that is hardly meant."""
+
+from pathlib import Path
+
+import pytest
+from clusterrun.domain.job import Program, ProgramKind
+from clusterrun.sources.programs.misplaced_options import misplaced_options
+
+
+def warnings(*args: str, text: str = "", kind: ProgramKind = ProgramKind.SCRIPT) -> tuple[str, ...]:
+    """Return the warnings for a script with this text and these arguments."""
+    Path("train.py").write_text(text)
+    return misplaced_options(Program(kind, "train.py", args))
+
+
+SURE = (
+    "{0} after train.py goes to train.py, which nowhere mentions it, and changes nothing in"
+    " clusterrun: type it before train.py"
+)
+UNSURE = "{0} after train.py goes to train.py; clusterrun's own {0} belongs before it"
+
+
+@pytest.mark.parametrize("word", ["--nnodes", "--nproc-per-node", "--nproc_per_node", "--log-dir"])
+def test_a_script_that_knows_no_such_option(word: str) -> None:
+    """The script's text nowhere has the name: this is a mistake."""
+    assert warnings("x", word, "2", text="import torch\n") == (SURE.format(word),)
+
+
+def test_a_script_that_may_know_it() -> None:
+    """A launcher's option that the script's text has somewhere, in either spelling."""
+    text = "# start with torchrun --nproc-per-node 8\n"
+
+    assert warnings("--nproc_per_node=8", text=text) == (UNSURE.format("--nproc_per_node"),)
+
+
+def test_an_everyday_option_that_the_script_knows() -> None:
+    """``--config`` of a script that reads one needs no warning at each start."""
+    assert warnings("--config", "c.json", text="parser.add_argument('--config')\n") == ()
+
+
+def test_a_module_or_program_may_know_all_everyday_options() -> None:
+    """Their text is not at hand, so only what nobody else would have is told."""
+    args = ("--config", "c.json", "--nnodes=2")
+
+    for kind in (ProgramKind.MODULE, ProgramKind.EXECUTABLE):
+        assert warnings(*args, kind=kind) == (UNSURE.format("--nnodes"),)
+
+
+def test_a_blank_at_the_end() -> None:
+    r"""A shell makes an argument of the blank behind a \\, and ends the line there."""
+    assert warnings("--lr", "1", " ") == (
+        (
+            "the last argument of train.py is a blank: if the line was to go on, its \\ must be its"
+            " last character"
+        ),
+    )
+
+
+def test_a_folder_is_not_read() -> None:
+    """A folder with __main__.py has no one text."""
+    Path("app").mkdir()
+
+    assert misplaced_options(Program(ProgramKind.SCRIPT, "app", ("--config", "x"))) == ()
+
+
+@pytest.mark.parametrize("args", [(), ("--lr", "1"), ("-v",), ("nnodes",), ("--", "--nnodes", "2")])
+def test_other_arguments_are_nobodys_business(args: tuple[str, ...]) -> None:
+    """Neither the script's own options, nor words, nor what stands behind its own ``--``."""
+    assert warnings(*args) == ()
+
+
+def test_a_script_in_another_encoding() -> None:
+    """Bytes that are not UTF-8 do not matter to names that are."""
+    Path("train.py").write_bytes(b"# \xe4\xf6\n")
+
+    program = Program(ProgramKind.SCRIPT, "train.py", ("--nnodes", "2"))
+
+    assert misplaced_options(program) == (SURE.format("--nnodes"),)

@@ -1,0 +1,451 @@
+"""Which program the words mean, and the commonest ways to get it wrong: message and what to type."""
+
+import os
+import sys
+from collections.abc import Mapping
+from pathlib import Path
+
+import pytest
+from clusterrun.domain.facts import Fact
+from clusterrun.domain.job import Program, ProgramKind
+from clusterrun.errors import UsageError
+from clusterrun.sources.programs.scripts import expect_script
+
+from tests.described import describe, mistake
+
+NOBODY = 65534
+MODULE = {"module": True}
+NO_PYTHON = {"no_python": True}
+RUN_PATH = {"run_path": True}
+
+
+@pytest.fixture(autouse=True)
+def files(folder: Path) -> None:
+    """Fill the folder with what people have in theirs."""
+    (folder / "train.py").write_text("print(1)\n")
+    (folder / "run.sh").write_text("#!/bin/bash\n")
+    (folder / "plain.sh").write_text("echo 1\n")
+    (folder / "tool").write_text("#!/usr/bin/env python3\n")
+    (folder / "tool").chmod(0o755)
+    (folder / "go.sh").write_text("#!/bin/sh\n")
+    (folder / "go.sh").chmod(0o755)
+    (folder / "binary").write_bytes(b"\x7fELF\x02\x01")
+    (folder / "job.yaml").write_text("script: train.py\n")
+    (folder / "digits.ipynb").write_text('{"cells": []}')
+    (folder / "src").mkdir()
+    (folder / "src/main.py").touch()
+    (folder / "empty").mkdir()
+    (folder / "app").mkdir()
+    (folder / "app/__main__.py").touch()
+    (folder / "venv/bin").mkdir(parents=True)
+    (folder / "venv/bin/python").touch(mode=0o755)
+
+
+@pytest.mark.parametrize(
+    ("flags", "words", "program"),
+    [
+        ({}, ("train.py", "--lr", "1"), Program(ProgramKind.SCRIPT, "train.py", ("--lr", "1"))),
+        ({}, ("app",), Program(ProgramKind.SCRIPT, "app", ())),
+        ({}, ("tool",), Program(ProgramKind.SCRIPT, "tool", ())),
+        (MODULE, ("pkg.train", "x"), Program(ProgramKind.MODULE, "pkg.train", ("x",))),
+        (NO_PYTHON, ("sh", "-c", ":"), Program(ProgramKind.EXECUTABLE, "sh", ("-c", ":"))),
+        ({}, ("-", "x"), Program(ProgramKind.SCRIPT, "-", ("x",))),
+        (RUN_PATH, ("app", "x"), Program(ProgramKind.RUN_PATH, "app", ("x",))),
+        (RUN_PATH | NO_PYTHON, ("tool",), Program(ProgramKind.RUN_PATH, "tool", ())),
+        (NO_PYTHON, ("./tool",), Program(ProgramKind.EXECUTABLE, "./tool", ())),
+    ],
+)
+def test_programs(flags: Mapping[str, bool], words: tuple[str, ...], program: Program) -> None:
+    """Scripts, folders that run, modules, and programs by name and by path."""
+    assert describe(*words, flags=flags).job.program == Fact(program, "command line")
+
+
+MISSING = [
+    ((), "there is no script to run", "for example:\n  clusterrun [OPTIONS] train.py"),
+    (("",), "the name of the script is empty", "is a variable of the shell not set?"),
+    (("trian.py",), "trian.py does not exist", "did you mean train.py?"),
+    (("nowhere/x.py",), "nowhere/x.py does not exist", ""),
+    (("TRAIN.py",), "TRAIN.py does not exist", "did you mean train.py?"),
+    (
+        ("~/train.py",),
+        "~/train.py has a ~, and nothing but a shell expands it",
+        "write the path in full",
+    ),
+    (
+        (" ",),
+        "the name of the script is a blank",
+        "a \\ that continues a line must be its last character: remove the blank after it",
+    ),
+    *(
+        (
+            (f"{dash}{name}", "2", "train.py"),
+            f"{dash}{name} begins with {dash} ({code}), which is not the - of options",
+            f"type {option}",
+        )
+        for dash, name, code, option in [
+            ("\u2013", "nproc-per-node", "U+2013", "--nproc-per-node"),
+            ("\u2014", "max-restarts=1", "U+2014", "--max-restarts=1"),
+            ("\u2212", "m", "U+2212", "-m"),
+            ("\u2010", "\u2010log\u2010dir", "U+2010", "--log-dir"),
+        ]
+    ),
+    *(
+        (
+            tuple(words.split()),
+            f"{words.split()[0]} does not exist",
+            f"to ask clusterrun itself:\n  {line}",
+        )
+        for words, line in [
+            ("help", "clusterrun --help"),
+            ("help placing", "clusterrun --help placing"),
+            ("version", "clusterrun --version"),
+        ]
+    ),
+    *(
+        (
+            tuple(words.split()),
+            f"{words.split()[0]} does not exist",
+            "clusterrun starts a job without such a word:\n  clusterrun [OPTIONS] " + rest,
+        )
+        for words, rest in [
+            ("exec train.py --lr 1", "train.py --lr 1"),
+            ("launch train.py", "train.py"),
+            ("start", "train.py"),
+        ]
+    ),
+    (
+        ("env", "train.py"),
+        "env does not exist",
+        "to run the program of that name:\n  clusterrun [OPTIONS] --no-python env train.py",
+    ),
+    (
+        ("src.main", "x"),
+        "src.main does not exist",
+        "to run the module of that name:\n  clusterrun [OPTIONS] -m src.main x",
+    ),
+]
+
+PYTHON_FIRST = (
+    "leave it out, --python says which one runs the workers:\n"
+    "  clusterrun [OPTIONS] {without}\n"
+    "or run it as a program like any other:\n"
+    "  clusterrun [OPTIONS] --no-python {words}"
+)
+
+UNFIT = [
+    *(
+        (
+            tuple(words.split()),
+            f"{words.split()[0]} is no script, but what runs one",
+            PYTHON_FIRST.format(without=without, words=words),
+        )
+        for words, without in [
+            ("python train.py --lr 1", "train.py --lr 1"),
+            ("python3.11 -u train.py", "train.py"),
+            ("/usr/bin/python3 -m pkg.train x", "-m pkg.train x"),
+            ("pypy3", "SCRIPT"),
+        ]
+    ),
+    *(
+        (
+            tuple(words.split()),
+            f"{launcher} is a launcher itself",
+            "leave it out, its options are clusterrun's too:\n  clusterrun [OPTIONS] " + line,
+        )
+        for words, launcher, line in [
+            (
+                "python -m torch.distributed.launch --nproc_per_node=2 train.py --lr 1",
+                "torch.distributed.launch",
+                "--pass-local-rank --nproc_per_node=2 train.py --lr 1",
+            ),
+            (
+                "python3.8 -u -m torch.distributed.launch --use_env train.py",
+                "torch.distributed.launch",
+                "--use_env train.py",
+            ),
+            ("python -m torch.distributed.run train.py", "torch.distributed.run", "train.py"),
+            (
+                "/opt/bin/torchrun --standalone train.py",
+                "/opt/bin/torchrun",
+                "--standalone train.py",
+            ),
+        ]
+    ),
+    *(
+        (
+            tuple(words.split()),
+            f"{words.split()[0]} stands before clusterrun",
+            f"type:\n  {line}",
+        )
+        for words, line in [
+            ("srun train.py", "srun clusterrun [OPTIONS] train.py"),
+            ("srun -N2 train.py --lr 1", "srun -N2 clusterrun [OPTIONS] train.py --lr 1"),
+            ("/bin/srun -m pkg.train", "/bin/srun clusterrun [OPTIONS] -m pkg.train"),
+            ("mpirun -np 2 python train.py", "mpirun -np 2 clusterrun [OPTIONS] train.py"),
+            ("mpiexec -n 2", "mpiexec -n 2 clusterrun [OPTIONS] train.py"),
+        ]
+    ),
+    *(
+        (
+            tuple(words.split()),
+            f"{words.split()[0]} is a launcher itself",
+            f"leave it and its options out:\n  clusterrun [OPTIONS] {line}",
+        )
+        for words, line in [
+            ("accelerate launch --num_processes 2 train.py --lr 1", "train.py --lr 1"),
+            ("deepspeed --num_gpus 2 train.py", "train.py"),
+        ]
+    ),
+    (
+        ("clusterrun", "--nnodes", "1", "train.py"),
+        "clusterrun is a launcher itself",
+        (
+            "leave it out, its options are clusterrun's too:\n"
+            "  clusterrun [OPTIONS] --nnodes 1 train.py"
+        ),
+    ),
+    (
+        ("job.yaml",),
+        "job.yaml is no Python script: it is YAML",
+        "to run the job that it describes:\n  clusterrun [OPTIONS] --config job.yaml",
+    ),
+    (
+        ("job.yaml", "--lr", "1"),
+        "job.yaml is no Python script: it is YAML",
+        (
+            "as an argument it stands after the script:\n"
+            "  clusterrun [OPTIONS] train.py job.yaml --lr 1"
+        ),
+    ),
+    (
+        ("digits.ipynb",),
+        "digits.ipynb is no Python script: it is a notebook",
+        (
+            "make a script of it:\n  jupyter nbconvert --to script digits.ipynb\n"
+            "  clusterrun [OPTIONS] digits.py"
+        ),
+    ),
+    (("src",), "src is a folder without __main__.py", "did you mean src/main.py?"),
+    (("empty/",), "empty/ is a folder without __main__.py", "give the script in it"),
+    (
+        ("run.sh", "1"),
+        "run.sh is no Python script: it begins with #!/bin/bash",
+        "run it as a program:\n  clusterrun [OPTIONS] --no-python bash run.sh 1",
+    ),
+    (
+        ("plain.sh",),
+        "plain.sh is no Python script: it is a shell script",
+        "run it as a program:\n  clusterrun [OPTIONS] --no-python bash plain.sh",
+    ),
+    (
+        ("go.sh",),
+        "go.sh is no Python script: it begins with #!/bin/sh",
+        "run it as a program:\n  clusterrun [OPTIONS] --no-python ./go.sh",
+    ),
+    (
+        ("./binary",),
+        "./binary is no Python script: it is a compiled program",
+        "run it as a program:\n  chmod +x ./binary\n  clusterrun [OPTIONS] --no-python ./binary",
+    ),
+]
+
+
+@pytest.mark.parametrize(("words", "message", "hint"), [*MISSING, *UNFIT])
+def test_scripts_that_cannot_run(words: tuple[str, ...], message: str, hint: str) -> None:
+    """What was given as SCRIPT is none."""
+    assert mistake(*words) == (message, hint)
+
+
+@pytest.mark.parametrize(
+    ("flags", "why"),
+    [
+        ({"nnodes": "2", "master_addr": "n0"}, "nnodes is 2 (--nnodes)"),
+        ({"max_restarts": "1"}, "max_restarts is 1 (--max-restarts)"),
+        ({"start_method": "fork"}, "start_method is fork (--start-method)"),
+    ],
+)
+def test_a_script_that_several_would_read(flags: Mapping[str, str], why: str) -> None:
+    """All but the first would find standard input at its end, and succeed having done nothing."""
+    assert mistake("-", flags=flags) == (
+        f"the script is on standard input (-), which one worker can read, once, and {why}",
+        "save it to a file and give that",
+    )
+
+
+@pytest.mark.parametrize("name", ["srun", "accelerate", "clusterrun", "run", "help"])
+def test_a_script_with_the_name_of_a_command(folder: Path, name: str) -> None:
+    """What is here by that name is what is meant."""
+    (folder / name).write_text("print(1)\n")
+
+    assert describe(name).job.program.value == Program(ProgramKind.SCRIPT, name, ())
+
+
+def test_a_script_that_is_not_ours_to_read(folder: Path) -> None:
+    """What counts is whether the user who starts the job may read it; root may read anything."""
+    folder.chmod(0o755)
+    (folder / "train.py").chmod(0)
+    child = os.fork()
+    if not child:
+        os._exit(complaint_to_nobody() != "train.py cannot be read")
+
+    _, status = os.waitpid(child, 0)
+
+    assert status == 0
+
+
+def complaint_to_nobody() -> str:
+    """Return what is said of train.py to a user without rights, who this process becomes."""
+    if os.geteuid() == 0:
+        os.setuid(NOBODY)
+    try:
+        expect_script(["train.py"], "", "")
+    except UsageError as error:
+        return error.message
+    return ""
+
+
+@pytest.mark.parametrize(
+    ("name", "dotted"),
+    [("train.py", "train"), ("./src/main.py", "src.main"), ("src/main", "src.main")],
+)
+def test_module_given_as_a_path(name: str, dotted: str) -> None:
+    """Both ways out are there to copy."""
+    assert mistake(name, flags=MODULE) == (
+        f"{name} is a path, and -m takes the name of a module",
+        (
+            f"for the module:\n  clusterrun [OPTIONS] -m {dotted}\n"
+            f"for the script:\n  clusterrun [OPTIONS] {name}"
+        ),
+    )
+
+
+def test_module_without_a_name() -> None:
+    """``-m "$MODULE"`` with nothing in the variable."""
+    assert mistake("", flags=MODULE) == (
+        "the name of the module is empty",
+        "give one, as for python -m",
+    )
+
+
+def test_module_and_no_python_exclude_each_other() -> None:
+    """Both origins are named, wherever they are."""
+    assert mistake("x", flags=MODULE, environ={"PET_NO_PYTHON": "1"}) == (
+        "--module and PET_NO_PYTHON exclude each other",
+        "leave one of them out",
+    )
+
+
+@pytest.mark.parametrize(
+    ("name", "message", "hint"),
+    [
+        ("", "the program's name is empty", "give the path of a program"),
+        (
+            "no-such-thing",
+            "there is no program no-such-thing on PATH",
+            "give the path of a program",
+        ),
+        ("./nowhere", "./nowhere does not exist", "give the path of a program"),
+        ("./tol", "./tol does not exist", "did you mean ./tool?"),
+        ("./src", "./src is a folder", "give the path of a program"),
+        (
+            "train.py",
+            "there is no program train.py on PATH",
+            "for a Python script leave out --no-python:\n  clusterrun [OPTIONS] train.py",
+        ),
+        (
+            "./train.py",
+            "./train.py is not executable",
+            "for a Python script leave out --no-python:\n  clusterrun [OPTIONS] ./train.py",
+        ),
+        (
+            "tool",
+            "there is no program tool on PATH",
+            "run it by its path:\n  clusterrun [OPTIONS] --no-python ./tool",
+        ),
+        (
+            "./run.sh",
+            "./run.sh is not executable",
+            (
+                "make it executable:\n  chmod +x ./run.sh\n"
+                "run it by its path:\n  clusterrun [OPTIONS] --no-python ./run.sh"
+            ),
+        ),
+    ],
+)
+def test_programs_that_cannot_run(name: str, message: str, hint: str) -> None:
+    """What was given after ``--no-python`` is no program."""
+    assert mistake(name, flags=NO_PYTHON) == (message, hint)
+
+
+def test_a_program_is_found_on_the_jobs_path(folder: Path) -> None:
+    """``--env PATH`` holds for the search too; an empty part of it is the current folder."""
+    named = describe("tool", flags={**NO_PYTHON, "env": (f"PATH={folder}",)})
+    current = describe("tool", flags=NO_PYTHON, environ={"PATH": ":/nowhere"})
+
+    assert named.job.program.value.name == current.job.program.value.name == "tool"
+
+
+def test_mistakes_of_a_job_file_have_their_line(folder: Path) -> None:
+    """The same complaints, with file, line and key in front."""
+    (folder / "job.yaml").write_text("nnodes: 1\nscript: trian.py\n")
+
+    assert mistake(flags={"config": "job.yaml"}) == (
+        "job.yaml:2 script: trian.py does not exist",
+        "did you mean train.py?",
+    )
+
+
+@pytest.mark.parametrize(
+    ("name", "message", "hint"),
+    [
+        (
+            "/no/python",
+            "--python: /no/python does not exist",
+            "give the path of a Python, such as /usr/bin/python3",
+        ),
+        (
+            "python9.9",
+            "--python: there is no program python9.9 on PATH",
+            "give the path of a Python, such as /usr/bin/python3",
+        ),
+        (
+            "./venv",
+            "--python: ./venv is a folder",
+            "the interpreter in that environment is ./venv/bin/python",
+        ),
+        (
+            "./run.sh",
+            "--python: ./run.sh is not executable",
+            "give the path of a Python, such as /usr/bin/python3",
+        ),
+        (
+            "./venv/bin/pyton",
+            "--python: ./venv/bin/pyton does not exist",
+            "did you mean ./venv/bin/python?",
+        ),
+    ],
+)
+def test_interpreters_that_cannot_run(name: str, message: str, hint: str) -> None:
+    """What was given to ``--python`` is no program."""
+    assert mistake("train.py", flags={"python": name}) == (message, hint)
+
+
+def test_interpreter_by_name(folder: Path) -> None:
+    """A name is looked up on PATH, and the path that was found is what counts."""
+    job = describe("train.py", flags={"python": "python"}, environ={"PATH": f"{folder}/venv/bin"})
+
+    assert job.job.python == Fact(f"{folder}/venv/bin/python", "--python")
+
+
+def test_interpreter_by_default() -> None:
+    """PYTHON_EXEC beats our own, an empty one does not, and a flag beats both."""
+    here, there = sys.executable, "venv/bin/python"
+
+    assert describe("train.py").job.python == Fact(here, "default")
+    assert describe("train.py", environ={"PYTHON_EXEC": ""}).job.python == Fact(here, "default")
+    assert describe("train.py", environ={"PYTHON_EXEC": there}).job.python == Fact(
+        there, "PYTHON_EXEC"
+    )
+    assert describe(
+        "train.py", flags={"python": here}, environ={"PYTHON_EXEC": there}
+    ).job.python == Fact(here, "--python")

@@ -1,0 +1,118 @@
+"""Where log files go, and what stands before printed lines."""
+
+import pytest
+from clusterrun.domain.facts import Fact
+from clusterrun.sources.settings import Flags
+
+from tests.described import describe, mistake
+
+pytestmark = pytest.mark.usefixtures("script")
+
+WRITTEN = "log files are written below clusterrun-logs; clusterrun-logs/latest is the last run"
+STREAMS = (
+    "give 1 for standard output, 2 for standard error, 3 for both, 0 for none, or that for each"
+    " local rank: 0:3,1:2"
+)
+PREFIX = "TORCHELASTIC_LOG_LINE_PREFIX_TEMPLATE"
+
+
+@pytest.mark.parametrize(
+    ("flags", "place", "origin"),
+    [
+        ({}, None, "default"),
+        ({"log_dir": "logs", "tee": "3"}, "logs", "--log-dir"),
+        ({"tee": "3"}, None, "default"),
+        ({"tee": "0:1", "redirects": "3"}, "clusterrun-logs", "--redirects"),
+        ({"redirects": "0:1"}, "clusterrun-logs", "--redirects"),
+        ({"redirects": "0", "tee": "0:0,1:0"}, None, "default"),
+        ({"duplicate_stdout_filters": "loss"}, "clusterrun-logs", "--duplicate-stdout-filters"),
+        ({"workerlog": True}, "clusterrun-logs", "--workerlog"),
+        ({"local_ranks_filter": "0", "ranks": "0"}, None, "default"),
+        ({"log_dir": "/dev/null", "tee": "3"}, None, "--log-dir"),
+    ],
+)
+def test_the_folder_for_log_files(flags: Flags, place: str | None, origin: str) -> None:
+    """The user's; else, where something is to be written, one that people find."""
+    resolved = describe("train.py", flags=flags)
+
+    assert resolved.job.log_dir == Fact(place, origin)
+    line = f"{origin} without --log-dir: {WRITTEN}"
+    assert list(resolved.warnings) == ([line] if place == "clusterrun-logs" else [])
+
+
+def test_a_dry_run_writes_nothing() -> None:
+    """The folder stands among the values, with its origin."""
+    resolved = describe("train.py", flags={"dry_run": True}, environ={"PET_REDIRECTS": "3"})
+
+    assert resolved.job.log_dir == Fact("clusterrun-logs", "PET_REDIRECTS")
+    assert resolved.warnings == ()
+
+
+def test_the_same_folder_by_ones_own_choice() -> None:
+    """Then there is nothing to tell."""
+    environ = {"CLUSTERRUN_LOG_DIR": "clusterrun-logs"}
+
+    assert describe("train.py", flags={"redirects": "3"}, environ=environ).warnings == ()
+
+
+@pytest.mark.parametrize(
+    ("flags", "message", "hint"),
+    [
+        (
+            {"log_dir": "train.py"},
+            "--log-dir: train.py exists and is not a folder",
+            "give another path",
+        ),
+        (
+            {"tee": "5"},
+            "--tee: '5' does not say which streams",
+            STREAMS,
+        ),
+    ],
+)
+def test_mistakes(flags: Flags, message: str, hint: str) -> None:
+    """Each names where it was said."""
+    assert mistake("train.py", flags=flags) == (message, hint)
+
+
+def test_torchruns_own_variable_for_the_prefix() -> None:
+    """Its only way up to 2.14; whatever names clusterrun beats it."""
+    environ = {PREFIX: "[${rank}]: "}
+    flags = {"log_line_prefix_template": "${host} "}
+
+    by_variable = describe("train.py", environ=environ).job.log_line_prefix_template
+    by_flag = describe("train.py", flags=flags, environ=environ).job.log_line_prefix_template
+
+    assert by_variable == Fact("[${rank}]: ", PREFIX)
+    assert by_flag == Fact("${host} ", "--log-line-prefix-template")
+    assert describe("train.py").job.log_line_prefix_template == Fact(None, "default")
+
+
+@pytest.mark.parametrize(
+    ("template", "told"),
+    [
+        ("${rnk}: ", "${rnk} is not filled in; did you mean ${rank}?"),
+        ("[$lokal_rank] ", "${lokal_rank} is not filled in; did you mean ${local_rank}?"),
+        (
+            "${x} ",
+            "${x} is not filled in; there are rank, local_rank, role_name, host, node_rank",
+        ),
+        ("$$1 ${rank} ", ""),
+        ("US$ $rank ", ""),
+        ("100 %: ", ""),
+    ],
+)
+def test_a_prefix_with_an_unknown_name(template: str, told: str) -> None:
+    """It is left as it is, as torchrun has it, and a line says so."""
+    resolved = describe("train.py", flags={"log_line_prefix_template": template})
+
+    assert resolved.job.log_line_prefix_template.value == template
+    assert resolved.warnings == ((f"--log-line-prefix-template: {told}",) if told else ())
+
+
+def test_a_prefix_is_one_line() -> None:
+    """The variable is named that holds another."""
+    assert mistake("train.py", environ={PREFIX: "a\nb"}) == (
+        f"{PREFIX}: 'a\\nb' is more than one line",
+        "leave line breaks out",
+    )

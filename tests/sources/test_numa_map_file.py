@@ -1,0 +1,66 @@
+"""How --numa-map is typed."""
+
+from pathlib import Path
+
+import pytest
+from clusterrun.domain.cpuset import CpuSet
+from clusterrun.domain.job import MappedGpu
+from clusterrun.sources.numa_map_file import numa_map
+from clusterrun.sources.options.values import UnreadableError
+
+
+@pytest.mark.parametrize(
+    ("text", "entries"),
+    [
+        ("0=node 1", [MappedGpu("0", 1)]),
+        ("0=node1, 1=0-3,8", [MappedGpu("0", 1), MappedGpu("1", CpuSet.parse("0-3,8"))]),
+        (
+            "0000:17:00.0=4,GPU-a=5",
+            [MappedGpu("0000:17:00.0", CpuSet((4,))), MappedGpu("GPU-a", CpuSet((5,)))],
+        ),
+    ],
+)
+def test_entries(text: str, entries: list[MappedGpu]) -> None:
+    """A GPU, and a node or a list of CPUs, which has commas of its own."""
+    assert list(numa_map(text)) == entries
+
+
+def test_a_file(tmp_path: Path) -> None:
+    """A line for each, with comments."""
+    path = tmp_path / "gpus"
+    path.write_text("# wrong in the BIOS\n0=node 1  # the first\n\n1=0-3,8\n")
+
+    assert numa_map(str(path)) == numa_map("0=node 1,1=0-3,8")
+
+
+@pytest.mark.parametrize(
+    ("text", "complaint"),
+    [
+        ("0=", "'' is neither a list of CPUs nor a node"),
+        ("0=3-1", "'3-1' is neither a list of CPUs nor a node"),
+        ("0=node x", "'node x' is neither a list of CPUs nor a node"),
+        ("=1", "'=1' has no GPU in front of the ="),
+        ("3,0=1", "'3' has no GPU in front of it"),
+        ("0=1,0=2", "GPU 0 is there twice"),
+        ("/no/such/file", "'/no/such/file' can't be read: No such file or directory"),
+        ("", "the path is empty"),
+    ],
+)
+def test_mistakes(text: str, complaint: str) -> None:
+    """Each has its sentence and what to write instead."""
+    with pytest.raises(UnreadableError) as caught:
+        numa_map(text)
+
+    assert caught.value.complaint == complaint
+    assert caught.value.hint
+
+
+def test_a_mistake_in_a_file_says_so(tmp_path: Path) -> None:
+    """And an empty one is no map."""
+    path = tmp_path / "gpus"
+    path.write_text("0=x\n")
+    with pytest.raises(UnreadableError, match=f"in {path}: 'x' is neither"):
+        numa_map(str(path))
+    path.write_text("# nothing\n")
+    with pytest.raises(UnreadableError, match="there is no entry"):
+        numa_map(str(path))

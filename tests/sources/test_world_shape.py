@@ -1,0 +1,206 @@
+"""Who decides the shape of the world, and what can't be meant."""
+
+import pytest
+from clusterrun.domain.facts import Fact
+from clusterrun.domain.job import WorkerCount
+from clusterrun.sources.settings import Flags
+
+from tests.captured import captured
+from tests.described import describe, mistake
+
+pytestmark = pytest.mark.usefixtures("script")
+
+STEP = captured("node.1")
+TASK = captured("task.3")
+
+
+def test_without_a_cluster_flags_decide() -> None:
+    """As on two machines by hand."""
+    job = describe("train.py", flags={"nnodes": "2", "node_rank": "1", "master_addr": "node0"}).job
+
+    assert job.nnodes == Fact(2, "--nnodes")
+    assert job.node_rank == Fact(1, "--node-rank")
+    assert job.nproc_per_node == Fact(WorkerCount.PER_GPU, "default")
+    assert (job.agents, job.agent_rank) == (2, 1)
+
+
+def test_without_a_rank_the_owner_of_the_address_will_be_node_0() -> None:
+    """The same line on every node is enough; joining finds the ranks."""
+    job = describe("train.py", flags={"nnodes": "3", "rdzv_endpoint": "node0:29500"}).job
+
+    assert job.node_rank == Fact(None, "default")
+    assert job.agent_rank is None
+
+
+def test_a_cluster_decides_it_all() -> None:
+    """``srun clusterrun train.py`` with no other flag."""
+    job = describe("train.py", environ=STEP).job
+
+    assert job.nnodes == Fact(2, "SLURM_STEP_NUM_NODES")
+    assert job.node_rank == Fact(1, "SLURM_NODEID")
+    assert job.nproc_per_node == Fact(2, "SLURM_GPUS_ON_NODE")
+    assert job.hosts == Fact(("n0", "n1"), "SLURM_STEP_NODELIST")
+    assert (job.agents, job.agent_rank) == (2, 1)
+
+
+def test_flags_may_repeat_what_the_cluster_says() -> None:
+    """As scripts for torchrun do; each value has the origin that holds, and the hosts remain."""
+    flags = {"nnodes": "2", "node_rank": "1", "nproc_per_node": "4", "master_addr": "n0"}
+
+    resolved = describe("train.py", flags=flags, environ=STEP)
+
+    job = resolved.job
+    assert job.nnodes == Fact(2, "--nnodes")
+    assert job.node_rank == Fact(1, "--node-rank")
+    assert job.nproc_per_node == Fact(4, "--nproc-per-node")
+    assert job.hosts.value == ("n0", "n1")
+    assert job.run_id.value == "26.0"
+    assert resolved.warnings == ()
+
+
+def test_a_node_of_a_step_may_be_alone_on_purpose() -> None:
+    """As in a sweep: each node its own job. Nothing of the cluster's shape is left, one line says so."""
+    resolved = describe("train.py", flags={"nnodes": "1"}, environ=STEP)
+
+    job = resolved.job
+    assert (job.nnodes.value, job.node_rank.value, job.hosts.value) == (1, None, ())
+    assert job.nproc_per_node == Fact(WorkerCount.PER_GPU, "default")
+    assert (job.master_addr.value, job.port_candidates.value) == (None, ())
+    assert job.run_id.value == "chosen"
+    assert resolved.warnings == (
+        "nnodes is 1 (--nnodes) and 2 (SLURM_STEP_NUM_NODES): the former holds",
+    )
+
+
+def test_a_shape_of_ones_own_inside_a_step() -> None:
+    """Two steps that join into one world; all is said, so nothing is taken from the cluster."""
+    flags = {"nnodes": "4", "node_rank": "3", "master_addr": "n0"}
+
+    resolved = describe("train.py", flags=flags, environ=STEP)
+
+    job = resolved.job
+    assert (job.nnodes.value, job.node_rank.value, job.hosts.value) == (4, 3, ())
+    assert job.master_port == Fact(29500, "default")
+    assert resolved.warnings == (
+        "nnodes is 4 (--nnodes) and 2 (SLURM_STEP_NUM_NODES): the former holds",
+        "node_rank is 3 (--node-rank) and 1 (SLURM_NODEID): the former holds",
+    )
+
+
+def test_the_exported_address_is_said_as_well() -> None:
+    """``export MASTER_ADDR`` in the job script, and ranks of one's own."""
+    environ = STEP | {"MASTER_ADDR": "n1"}
+
+    job = describe("train.py", flags={"node_rank": "0"}, environ=environ).job
+
+    assert job.node_rank == Fact(0, "--node-rank")
+    assert job.nnodes == Fact(2, "SLURM_STEP_NUM_NODES")
+    assert job.master_addr == Fact("n1", "MASTER_ADDR")
+
+
+HINT = "out, or say it all: --nnodes, --node-rank, --master-addr"
+
+
+@pytest.mark.parametrize(
+    ("flags", "message", "hint"),
+    [
+        (
+            {"nnodes": "4"},
+            "nnodes is 4 (--nnodes) and 2 (SLURM_STEP_NUM_NODES)",
+            f"leave --nnodes {HINT}",
+        ),
+        (
+            {"nnodes": "4", "master_addr": "n0"},
+            "nnodes is 4 (--nnodes) and 2 (SLURM_STEP_NUM_NODES)",
+            f"leave --nnodes {HINT}",
+        ),
+        (
+            {"node_rank": "0"},
+            "node_rank is 0 (--node-rank) and 1 (SLURM_NODEID)",
+            f"leave --node-rank {HINT}",
+        ),
+        (
+            {"nnodes": "4", "node_rank": "0"},
+            (
+                "nnodes is 4 (--nnodes) and 2 (SLURM_STEP_NUM_NODES);"
+                " node_rank is 0 (--node-rank) and 1 (SLURM_NODEID)"
+            ),
+            f"leave --nnodes and --node-rank {HINT}",
+        ),
+        (
+            {"nnodes": "2", "node_rank": "2", "master_addr": "n0"},
+            "node_rank is 2 (--node-rank), but nnodes is 2 (--nnodes)",
+            "give a rank from 0 to 1",
+        ),
+    ],
+)
+def test_half_a_shape_against_the_cluster_can_not_be_meant(
+    flags: Flags, message: str, hint: str
+) -> None:
+    """Both origins are named."""
+    assert mistake("train.py", flags=flags, environ=STEP) == (message, hint)
+
+
+def test_a_task_has_one_worker() -> None:
+    """Where srun has started one task for each, nobody starts them again."""
+    job = describe("train.py", environ=TASK).job
+
+    assert job.nproc_per_node == Fact(1, "SLURM_STEP_TASKS_PER_NODE")
+    assert (job.nnodes.value, job.agents, job.agent_rank) == (2, 4, 3)
+
+
+@pytest.mark.parametrize("nproc", ["1", "2", "auto", "gpu"])
+def test_a_task_may_be_told_of_all_tasks(nproc: str) -> None:
+    """``--nproc-per-node`` counts its node's workers, which are there already, or its own."""
+    flags = {"nnodes": "2", "node_rank": "1", "nproc_per_node": nproc, "master_addr": "n0"}
+
+    job = describe("train.py", flags=flags, environ=TASK).job
+
+    assert job.nproc_per_node.value == 1
+    assert job.tasks.value is not None
+
+
+@pytest.mark.parametrize(
+    "flags",
+    [
+        {"nproc_per_node": "8"},
+        {"nnodes": "2", "node_rank": "0", "master_addr": "n0", "nproc_per_node": "2"},
+        {"nnodes": "4", "node_rank": "3", "master_addr": "n0", "nproc_per_node": "2"},
+        {"nnodes": "1", "nproc_per_node": "2"},
+    ],
+)
+def test_tasks_that_would_each_start_workers(flags: Flags) -> None:
+    """SLURM_PROCID given as a node's rank is the usual way to get eight times eight workers."""
+    nproc = flags["nproc_per_node"]
+
+    message, hint = mistake("train.py", flags=flags, environ=TASK)
+
+    assert message == (
+        f"nproc_per_node is {nproc} (--nproc-per-node), but this is one of 2 tasks on its node"
+        " (SLURM_STEP_TASKS_PER_NODE), each of which would start as many"
+    )
+    assert "srun --ntasks-per-node=1 clusterrun" in hint
+
+
+def test_tasks_that_would_each_start_one_worker_per_gpu() -> None:
+    """The default is more than one, too."""
+    message, _ = mistake("train.py", flags={"nnodes": "1"}, environ=TASK)
+
+    assert message.startswith("nproc_per_node is per-gpu (default)")
+
+
+def test_each_task_may_be_a_node_of_its_own() -> None:
+    """All is said, and each starts one worker."""
+    flags = {"nnodes": "4", "node_rank": "3", "master_addr": "n0", "nproc_per_node": "1"}
+
+    job = describe("train.py", flags=flags, environ=TASK).job
+
+    assert job.tasks.value is None
+    assert (job.agents, job.agent_rank) == (4, 3)
+
+
+def test_the_jobs_own_choice_of_gpus_counts() -> None:
+    """``--env CUDA_VISIBLE_DEVICES=0`` leaves fewer than Slurm has given."""
+    job = describe("train.py", flags={"env": ("CUDA_VISIBLE_DEVICES=0",)}, environ=STEP).job
+
+    assert job.nproc_per_node == Fact(WorkerCount.PER_GPU, "default")

@@ -1,0 +1,107 @@
+"""What is imported before a fork is what is known to allow it, in the script's order."""
+
+import pytest
+from clusterrun.workers.fork_server.preloading.known_packages import (
+    NEVER_TRIED,
+    PATCHES_OTHERS,
+    SAME_AFTER_A_FORK,
+    SAME_IF_IMPORTED_LATER,
+)
+from clusterrun.workers.fork_server.preloading.leading_imports import Import, LeadingImports
+from clusterrun.workers.fork_server.preloading.preload_choice import choose
+
+LATER = min(SAME_IF_IMPORTED_LATER)
+
+
+def reading(*names: str, needs_only_python: bool = False) -> LeadingImports:
+    """Return what was read in a script with these leading imports."""
+    found = LeadingImports()
+    found.found = [Import(name, ()) for name in names]
+    found.needs_only_python = needs_only_python
+    return found
+
+
+def chosen(preload: str | tuple[str, ...], *names: str) -> tuple[list[str], str]:
+    """Return the names of what is imported before eight workers are forked, and why they are not."""
+    choice = choose(preload, reading(*names), workers=8)
+    return [wanted.name for wanted in choice.imports], choice.why_spawn
+
+
+def test_known_packages_in_their_order() -> None:
+    """With what comes with Python, and parts of packages."""
+    names = ["os", "numpy", "json", "torch.nn"]
+
+    assert chosen("auto", *names) == (names, "")
+
+
+def test_what_is_left_to_the_workers_stops_nothing() -> None:
+    """It is known to be the same when torch has been imported before it."""
+    assert chosen("auto", LATER, "torch") == (["torch"], "")
+
+
+@pytest.mark.parametrize("package", ["unknown", "ddtrace", "mpi4py"])
+def test_an_unknown_package_ends_it(package: str) -> None:
+    """What stands behind it may depend on what it does."""
+    names, why = chosen("auto", "numpy", package, "torch")
+    nothing, why_nothing = chosen("auto", "os", package, "torch")
+
+    assert (names, why) == (["numpy"], "")
+    assert nothing == ["os"]
+    assert why_nothing.startswith(f"nothing that takes time is imported before {package}: it ")
+
+
+def test_an_unknown_package_ends_it_for_a_reason() -> None:
+    """A known patcher is called one."""
+    choice = choose("auto", reading("ddtrace", "torch"), workers=8)
+
+    assert choice.left_out == [
+        ("ddtrace and what is imported after it", "it changes packages that are imported after it")
+    ]
+
+
+def test_all_are_taken_but_what_is_never_tried() -> None:
+    """As was asked for."""
+    assert chosen("all", "unknown", "ddtrace", "torch") == (["unknown", "ddtrace", "torch"], "")
+    assert chosen("all", "torch", "mpi4py", "numpy") == (["torch"], "")
+
+
+def test_named_modules_and_none() -> None:
+    """Whatever the script imports."""
+    assert chosen(("torch", "mine"), "numpy") == (["torch", "mine"], "")
+    assert chosen("none", "numpy") == ([], "")
+
+
+def test_what_is_quick_to_import_is_no_reason_to_fork() -> None:
+    """Each worker does that itself in no time."""
+    assert chosen("auto", "yaml", "tqdm")[1] == (
+        "nothing that takes time is among what the script imports first"
+    )
+    assert chosen("auto", "yaml", "torch") == (["yaml", "torch"], "")
+
+
+def test_one_worker_has_an_interpreter_of_its_own() -> None:
+    """It would wait for a process that nobody else needs."""
+    choice = choose("auto", reading("torch"), workers=1)
+
+    assert choice.why_spawn == "a single worker has nobody to share its imports with"
+
+
+def test_a_script_that_needs_only_python() -> None:
+    """It is forked, with nothing imported before: that is faster than an interpreter for each."""
+    choice = choose("auto", reading("os", "json", needs_only_python=True), workers=8)
+
+    assert (choice.imports, choice.why_spawn) == ([], "")
+
+
+def test_a_script_whose_imports_come_later() -> None:
+    """Nothing that takes time would be shared."""
+    assert chosen("auto", "os")[1] == (
+        "nothing that takes time is among what the script imports first"
+    )
+
+
+def test_the_tables_do_not_contradict_each_other() -> None:
+    """A package is in one of them."""
+    tables = [SAME_AFTER_A_FORK, SAME_IF_IMPORTED_LATER, PATCHES_OTHERS, NEVER_TRIED]
+
+    assert sum(map(len, tables)) == len({name for table in tables for name in table})

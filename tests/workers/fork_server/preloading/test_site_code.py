@@ -1,0 +1,86 @@
+"""Code that runs before any script: what it may look at is read from its text."""
+
+import subprocess
+import sys
+from pathlib import Path
+
+import clusterrun.workers.fork_server
+import pytest
+
+from tests.workers.interpreters import environment_without_pth
+
+FOLDER = Path(clusterrun.workers.fork_server.__file__).parents[1]
+
+ASK = f"""
+import sys
+package = type(sys)("fork_server")
+package.__path__ = [{str(FOLDER / "fork_server")!r}]
+sys.modules["fork_server"] = package
+from fork_server.site_code import what_site_code_may_read
+print(what_site_code_may_read())
+"""
+
+
+@pytest.fixture(scope="module")
+def clean(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Return an environment without site code."""
+    folder = tmp_path_factory.mktemp("clean") / "environment"
+    environment_without_pth(sys.executable, folder)
+    return folder
+
+
+def asked(environment: Path, files: dict[str, str]) -> str:
+    """Return what is found where these files are in site-packages; they are removed again."""
+    site_packages = next((environment / "lib").glob("python3*")) / "site-packages"
+    for name, text in files.items():
+        (site_packages / name).write_text(text)
+    try:
+        done = subprocess.run(
+            [environment / "bin/python", "-c", ASK],
+            capture_output=True,
+            text=True,
+            timeout=60,
+            check=True,
+        )
+    finally:
+        for name in files:
+            (site_packages / name).unlink()
+    return done.stdout.strip()
+
+
+HARMLESS = {
+    "nothing": {},
+    "a path": {"paths.pth": "/somewhere/else\n"},
+    "an import": {"imports.pth": "import sys; sys.path.append('/x')\n"},
+    "setuptools": {"distutils-precedence.pth": "import os; os.environ.get('SETUPTOOLS')\n"},
+    "virtualenv": {
+        "_virtualenv.pth": "import _virtualenv",
+        "_virtualenv.py": "import os; os.environ",
+    },
+    "a hook": {"hook.pth": "import a_finder", "a_finder.py": "import sys\nMAPPING = {}\n"},
+}
+
+SUSPICIOUS = {
+    "a line": {"reads.pth": "import os; os.environ.get('LOCAL_RANK')\n"},
+    "sitecustomize": {"sitecustomize.py": "import os; os.getenv('X')\n"},
+    "what it imports": {
+        "sitecustomize.py": "import further\n",
+        "further.py": "from os import environ\n",
+    },
+    "what it executes": {"sitecustomize.py": "exec(bytes([112, 97, 115, 115]))\n"},
+    "what a line imports": {"helps.pth": "import helps\n", "helps.py": "import os; os.environb\n"},
+}
+
+
+@pytest.mark.parametrize("name", HARMLESS)
+def test_what_can_not_look(clean: Path, name: str) -> None:
+    """Paths, and code without a word for it, and what is known."""
+    assert asked(clean, HARMLESS[name]) == ""
+
+
+@pytest.mark.parametrize("name", SUSPICIOUS)
+def test_what_could_look(clean: Path, name: str) -> None:
+    """Whatever it looks at: nobody can tell from the text."""
+    assert asked(clean, SUSPICIOUS[name]).endswith(
+        "may look at a variable that each worker gets its own"
+    )

@@ -1,0 +1,90 @@
+"""What is noted of a script's end in place, and how it ends where our own code is wrong."""
+
+import errno
+import sys
+
+import pytest
+from clusterrun.workers.fork_server.scripts.script_ends import ScriptEnds
+from clusterrun.workers.fork_server.scripts.script_run import ScriptRun, exit_code_of, run_of_text
+from clusterrun.workers.fork_server.system.fork_limits import why_no_fork
+
+
+@pytest.mark.parametrize(
+    ("error", "code"),
+    [
+        (ValueError(), 1),
+        (SystemExit(), 0),
+        (SystemExit(None), 0),
+        (SystemExit(7), 7),
+        (SystemExit(-1), 255),
+        (SystemExit(300), 44),
+        (SystemExit("a text"), 1),
+        (KeyboardInterrupt(), 1),
+    ],
+)
+def test_the_exit_code_of_what_leaves_a_script(error: BaseException, code: int) -> None:
+    """As Python has it."""
+    assert exit_code_of(error) == code
+
+
+def test_only_the_worker_notes_its_end() -> None:
+    """Neither a child of it nor anybody before it was told."""
+    end = ScriptEnds().of(3)
+
+    end.note(5)
+    before = end.read()
+    end.belong_to_this_process()
+    end.note(5)
+    noted = end.read()
+    end.clear()
+
+    assert before == (0.0, 0)
+    assert noted[0] > 0
+    assert noted[1] == 5
+    assert end.read() == (0.0, 0)
+
+
+def test_further_workers_are_dated_by_their_exit() -> None:
+    """There is no place for them."""
+    end = ScriptEnds().of(1000)
+
+    end.belong_to_this_process()
+    end.note(5)
+
+    assert end.read() == (0.0, 0)
+
+
+def test_a_hook_is_put_back_before_it_is_called(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The script's own finds itself in place, and a traceback that begins with the script."""
+    seen = []
+
+    def own_hook(_kind: object, error: BaseException, traceback: object) -> None:
+        seen.append((sys.excepthook is own_hook, error.__traceback__ is traceback is None))
+
+    monkeypatch.setattr(sys, "excepthook", own_hook)
+    run = ScriptRun(compile("1", "<test>", "exec"), {}, frames=1)
+    error = ValueError()
+
+    run.note_failure(error)
+    sys.excepthook(ValueError, error, None)
+
+    assert seen == [(True, True)]
+    assert sys.excepthook is own_hook
+
+
+def test_a_text_runs_as_main() -> None:
+    """What the server tries itself with."""
+    run = run_of_text("name = __name__")
+
+    exec(run.code, run.namespace)  # noqa: S102 - as the server does
+
+    assert run.namespace["name"] == "__main__"
+
+
+def test_why_there_are_no_more_processes() -> None:
+    """A limit is named; what has none is said as the system says it."""
+    assert why_no_fork(OSError(errno.EAGAIN, "")).startswith("too many processes: ")
+    assert why_no_fork(OSError(errno.ENOMEM, "")).startswith(
+        "not enough memory for another process"
+    )
+    assert why_no_fork(OSError(errno.ENOSYS, "no such call")).endswith("no such call")

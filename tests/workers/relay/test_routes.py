@@ -1,0 +1,227 @@
+"""Where what each worker prints goes, and what stands before it."""
+
+from pathlib import Path
+
+import pytest
+from clusterrun.domain.job import TaskLayout
+from clusterrun.domain.plan import NodePlan, WorkerPlan
+from clusterrun.domain.ranks import GlobalRank, LocalRank, NodeRank, RankSet
+from clusterrun.domain.streams import Std, StreamChoice
+from clusterrun.workers.relay.destinations import Destination
+from clusterrun.workers.relay.log_layout import LogLayout
+from clusterrun.workers.relay.routes import Routes
+from msgspec.structs import replace
+
+from tests.plans import job
+from tests.workers.fork_server_bench import plan_of, worker_of
+
+LOGS = LogLayout(Path("/logs"), "run-7")
+EVERYWHERE = "both"
+SCREEN = "screen"
+FILE = "file"
+NOWHERE = "nowhere"
+
+
+def all_of(number: int) -> StreamChoice:
+    """Return the streams ``number`` of everyone."""
+    return StreamChoice(Std(number), {})
+
+
+def some(**named: int) -> StreamChoice:
+    """Return the streams of local ranks: ``some(r0=3, r12=1)``."""
+    return StreamChoice(Std.NONE, {int(name[1:]): Std(value) for name, value in named.items()})
+
+
+def ranks(*numbers: int) -> RankSet:
+    """Return these ranks."""
+    return RankSet(tuple((number, number) for number in numbers))
+
+
+def worker(local_rank: int, rank: int | None = None) -> WorkerPlan:
+    """Return a worker of a node; the global rank is the local one unless given."""
+    number = local_rank if rank is None else rank
+    return replace(worker_of(local_rank), rank=GlobalRank(number))
+
+
+def plan(**world: object) -> NodePlan:
+    """Return a node's plan, with some of its world otherwise."""
+    usual = plan_of(["true"])
+    return replace(usual, world=replace(usual.world, **world))
+
+
+def ways(routes: Routes, worker: WorkerPlan) -> list[str]:
+    """Return in a word where standard output and error go."""
+    return [_word(to) for to in routes.destinations(plan(), worker)]
+
+
+def _word(to: Destination) -> str:
+    if to.log is None:
+        return SCREEN if to.shown else NOWHERE
+    return EVERYWHERE if to.shown else FILE
+
+
+@pytest.mark.parametrize(
+    ("said", "of_rank_0", "of_rank_12"),
+    [
+        ({}, [EVERYWHERE, EVERYWHERE], [EVERYWHERE, EVERYWHERE]),
+        ({"tee": all_of(0)}, [SCREEN, SCREEN], [SCREEN, SCREEN]),
+        ({"tee": all_of(1)}, [EVERYWHERE, SCREEN], [EVERYWHERE, SCREEN]),
+        ({"tee": all_of(3)}, [EVERYWHERE, EVERYWHERE], [EVERYWHERE, EVERYWHERE]),
+        ({"redirects": all_of(2)}, [SCREEN, FILE], [SCREEN, FILE]),
+        ({"redirects": all_of(3)}, [FILE, FILE], [FILE, FILE]),
+        ({"redirects": some(r12=1)}, [SCREEN, SCREEN], [FILE, SCREEN]),
+        ({"redirects": all_of(3), "tee": some(r0=3)}, [EVERYWHERE, EVERYWHERE], [FILE, FILE]),
+        ({"redirects": all_of(1), "tee": all_of(2)}, [FILE, EVERYWHERE], [FILE, EVERYWHERE]),
+        ({"local_ranks_filter": ranks(0)}, [EVERYWHERE, EVERYWHERE], [FILE, FILE]),
+        ({"ranks": ranks(12)}, [FILE, FILE], [EVERYWHERE, EVERYWHERE]),
+        ({"tee": all_of(1), "ranks": ranks(0)}, [EVERYWHERE, SCREEN], [FILE, NOWHERE]),
+        ({"ranks": ranks(0), "local_ranks_filter": ranks(12)}, [FILE, FILE], [FILE, FILE]),
+    ],
+)
+def test_streams_go_where_torchrun_has_them_go(
+    said: dict[str, object], of_rank_0: list[str], of_rank_12: list[str]
+) -> None:
+    """Redirected: to the file only; teed: printed as well; hidden: not printed, whatever else."""
+    routes = Routes(job(**said), LOGS)
+
+    assert ways(routes, worker(0)) == of_rank_0
+    assert ways(routes, worker(12)) == of_rank_12
+
+
+@pytest.mark.parametrize("said", [{}, {"redirects": all_of(3)}, {"tee": all_of(3)}])
+def test_without_a_folder_everything_is_printed(said: dict[str, object]) -> None:
+    """``--log-dir /dev/null``: there is no file to redirect to."""
+    assert ways(Routes(job(**said), None), worker(0)) == [SCREEN, SCREEN]
+
+
+def test_what_a_log_cannot_take_is_printed_where_it_may_be() -> None:
+    """Where the file is the only place, unless the rank is hidden."""
+    routes = Routes(job(redirects=all_of(1), ranks=ranks(0)), LOGS)
+
+    shown = [routes.destinations(plan(), worker(rank))[0].shown_without_log for rank in (0, 1)]
+
+    assert shown == [True, False]
+    assert not routes.destinations(plan(), worker(0))[1].shown_without_log
+
+
+def test_files_of_lines_with_certain_texts() -> None:
+    """Of printed streams that are teed; torchrun has one on each node for all of its ranks."""
+    said = {"duplicate_stdout_filters": ("loss",), "tee": some(r0=3, r1=2), "ranks": ranks(0, 1)}
+    routes = Routes(job(**said), LOGS)
+    node = plan(attempt=2, node_rank=NodeRank(3))
+
+    filtered = [routes.destinations(node, worker(rank))[0].filtered for rank in range(3)]
+
+    assert filtered == [Path("/logs/run-7/attempt-2/node7-3/filtered_stdout.log"), None, None]
+    assert routes.destinations(node, worker(0))[1].filtered is None
+
+
+@pytest.mark.parametrize(
+    ("said", "relayed"),
+    [
+        ({}, Std.NONE),
+        ({"ranks": ranks(1)}, Std.ALL),
+        ({"log_line_prefix_template": "${rank}: "}, Std.ALL),
+    ],
+)
+def test_what_must_not_bypass_the_relay(said: dict[str, object], relayed: Std) -> None:
+    """A single worker's streams on a terminal are the terminal's own unless something is asked."""
+    assert Routes(job(**said), None).relayed(plan(), worker(0)) == relayed
+
+
+@pytest.mark.parametrize("number", range(4))
+def test_only_what_is_redirected_is_kept_off_the_terminal(number: int) -> None:
+    """The other stream of a single worker still is the terminal's own."""
+    routes = Routes(job(redirects=all_of(number)), LOGS)
+
+    assert routes.relayed(plan(), worker(0)) == Std(number)
+
+
+@pytest.mark.parametrize(
+    ("template", "nodes", "prefix"),
+    [
+        (None, 1, "[rank 9] "),
+        (None, 2, "[rank 9 node7] "),
+        ("[${role_name} ${rank}/$local_rank]:", 1, "[trainer 9/1]:"),
+        ("${host}-${node_rank} ", 2, "node7-0 "),
+        ("$5 ${nothing} $", 1, "$5 ${nothing} $"),
+    ],
+)
+def test_what_stands_before_a_line(template: str | None, nodes: int, prefix: str) -> None:
+    """By default the rank, with the host where there are several; else torchrun's template."""
+    node = replace(plan(nodes=nodes, node_rank=NodeRank(0)), env={"ROLE_NAME": "trainer"})
+
+    routes = Routes(job(log_line_prefix_template=template), None)
+
+    assert routes.prefix(node, worker(1, rank=9)) == prefix
+
+
+def test_in_tasks_the_local_rank_is_that_among_the_tasks_of_the_node() -> None:
+    """Though each clusterrun has but one worker, and LOCAL_RANK may be 0 in all."""
+    tasks = TaskLayout(GlobalRank(5), 8, LocalRank(1), 4, NodeRank(1), 2)
+    said = {"tasks": tasks, "log_line_prefix_template": "${local_rank}"}
+
+    routes = Routes(job(local_ranks_filter=ranks(1), **said), LOGS)
+
+    assert ways(routes, worker(0, rank=5)) == [EVERYWHERE, EVERYWHERE]
+    assert routes.prefix(plan(), worker(0, rank=5)) == "1"
+
+
+def test_who_is_hidden_by_what() -> None:
+    """For the report on a worker whose lines nobody saw."""
+    routes = Routes(job(ranks=ranks(0, 9), local_ranks_filter=RankSet(((0, 1),))), None)
+
+    assert routes.hidden_by(0, 0) == routes.hidden_by(9, 1) == ""
+    assert routes.hidden_by(9, 2) == "the test 0-1"
+    assert routes.hidden_by(8, 0) == "the test 0,9"
+    assert routes.hidden_by(9, None) == ""
+    assert routes.shows(Std.ERR, 0, 0)
+    assert not routes.shows(Std.ERR, 8, 0)
+
+
+def test_ranks_that_there_are_not() -> None:
+    """Nothing would be printed, and nobody would know why."""
+    routes = Routes(job(ranks=ranks(8), local_ranks_filter=ranks(4, 5)), None)
+
+    assert list(routes.remarks(plan(size=8, local_size=4))) == [
+        "the test: there is no rank 8: no worker's lines are printed",
+        "the test: there is no local rank 4,5 here: no worker's lines are printed",
+    ]
+    assert list(routes.remarks(plan(size=9, local_size=5))) == []
+
+
+@pytest.mark.parametrize("option", ["redirects", "tee"])
+def test_streams_of_local_ranks_that_there_are_not(option: str) -> None:
+    """Nothing would be written of them, and nobody would know why."""
+    routes = Routes(job(**{option: some(r0=3, r5=3, r6=1)}), LOGS)
+
+    assert list(routes.remarks(plan(size=2, local_size=2))) == [
+        "the test: there is no local rank 5-6 here, where they go from 0 to 1"
+    ]
+    assert list(routes.remarks(plan(size=7, local_size=7))) == []
+
+
+def test_the_link_to_the_last_run_is_node_0s() -> None:
+    """Made when its first attempt starts."""
+    routes = Routes(job(), LOGS)
+
+    assert list(routes.links(plan(node_rank=NodeRank(0)))) == [(Path("/logs/latest"), "run-7")]
+    assert list(routes.links(plan(node_rank=NodeRank(1)))) == []
+    assert list(routes.links(plan(node_rank=NodeRank(0), attempt=1))) == []
+    assert list(Routes(job(), None).links(plan())) == []
+    as_torchrun = replace(LOGS, torchrun_folder="run-7_00c0ffee")
+    assert list(Routes(job(), as_torchrun).links(plan(node_rank=NodeRank(0)))) == []
+
+
+def test_links_by_device() -> None:
+    """``workerlog.N`` leads to the one file of local rank N in this attempt."""
+    routes = Routes(job(workerlog=True), replace(LOGS, one_file=True))
+    node = replace(plan(node_rank=NodeRank(1), attempt=2), workers=(worker(0, 8), worker(1, 9)))
+
+    assert list(routes.links(node)) == [
+        (Path("/logs/workerlog.0"), "run-7/attempt-2/node7-1/rank-8.log"),
+        (Path("/logs/workerlog.1"), "run-7/attempt-2/node7-1/rank-9.log"),
+    ]
+    assert [to.log for to in routes.destinations(node, worker(0, 8))] == [
+        Path("/logs/run-7/attempt-2/node7-1/rank-8.log")
+    ] * 2

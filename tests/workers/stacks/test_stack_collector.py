@@ -1,0 +1,149 @@
+"""Stacks and stillness, as a relay tells them of what is printed to its pipes."""
+
+import os
+from collections.abc import Iterator
+
+import pytest
+from clusterrun.domain.events import StacksCollected, WorkersMove, WorkersStill
+from clusterrun.domain.ranks import LocalRank
+from clusterrun.domain.stacks import StackGroup
+from clusterrun.workers.channel import Message
+from clusterrun.workers.stacks.activity import Stillness
+from clusterrun.workers.stacks.stack_collector import NOT_HANDLED, NOTHING_TOLD
+
+from tests.relay_bench import RelayBench, read_until, relay_on
+
+FRAME = '  File "t.py", line 1 in f'
+
+
+def dump(process: int) -> bytes:
+    """Return what faulthandler prints, with addresses that differ by process."""
+    return f"Current thread 0x{process:016x} (most recent call first):\n{FRAME}\n".encode()
+
+
+@pytest.fixture
+def printed() -> Iterator[tuple[int, int]]:
+    """Return a pipe, reader first: what stands for the launcher's standard error."""
+    reader, writer = os.pipe()
+    yield reader, writer
+    os.close(reader)
+    os.close(writer)
+
+
+@pytest.fixture
+def bench(printed: tuple[int, int]) -> Iterator[RelayBench]:
+    """Return a relay for several workers that prints there."""
+    with relay_on(printed[1], printed[1]) as bench:
+        yield bench
+
+
+def test_equal_stacks_are_one(bench: RelayBench, printed: tuple[int, int]) -> None:
+    """None of it is shown; what else is printed meanwhile is."""
+    first, second, third = bench.open(0), bench.open(1), bench.open(2)
+    bench.relay.collect_stacks(7)
+    os.write(third.stderr, dump(3).replace(b" in f", b" in g") + b"loss 0.5\n")
+    os.write(first.stderr, dump(1))
+    os.write(second.stderr, dump(2))
+
+    assert bench.event() == StacksCollected(
+        7,
+        (StackGroup((0, 1), FRAME), StackGroup((2,), '  File "t.py", line 1 in g')),
+        shown=False,
+        at=1.0,
+    )
+    os.write(first.stderr, b"on\n")
+    assert read_until(printed[0], b"on\n") == b"[rank 2] loss 0.5\n[rank 0] on\n"
+
+
+def test_those_without_a_stack(bench: RelayBench) -> None:
+    """One has no handler, one does not listen, and one ends meanwhile."""
+    printers = [bench.open(rank) for rank in range(3)]
+    bench.relay.collect_stacks(1)
+    bench.relay.lack_stacks([LocalRank(0)])
+    os.write(printers[2].stderr, dump(2))
+    bench.finish(2)
+
+    assert bench.event() == StacksCollected(
+        1,
+        (
+            StackGroup((2,), FRAME),
+            StackGroup((0,), NOT_HANDLED, found=False),
+            StackGroup((1,), NOTHING_TOLD, found=False),
+        ),
+        shown=False,
+        at=1.0,
+    )
+
+
+def test_nobody_is_there(bench: RelayBench) -> None:
+    """The answer comes at once."""
+    bench.relay.collect_stacks(1)
+
+    assert bench.event(1.0) == StacksCollected(1, (), shown=False, at=1.0)
+
+
+def test_a_worker_with_the_output_to_itself(printed: tuple[int, int]) -> None:
+    """Its bytes are passed on as they come; its stack is told, too, as one that is shown."""
+    with relay_on(printed[1], printed[1], prefix=False) as bench:
+        printer = bench.open(0)
+        bench.relay.collect_stacks(1)
+        os.write(printer.stderr, dump(1))
+
+        assert bench.event() == StacksCollected(1, (StackGroup((0,), FRAME),), shown=True, at=1.0)
+        assert read_until(printed[0], b"in f\n") == dump(1)
+
+
+def test_a_relay_tells_of_stillness_once(bench: RelayBench) -> None:
+    """Until something moves; a stack that was asked for is no move."""
+    printer = bench.open(0)
+    bench.relay.watch(0.3)
+
+    assert bench.event() == WorkersStill(0.3, 1.0)
+    bench.relay.collect_stacks(1)
+    os.write(printer.stderr, dump(1))
+    assert isinstance(bench.event(), StacksCollected)
+    os.write(printer.stdout, b"x")
+    assert bench.event() == WorkersMove(1.0)
+    assert bench.event() == WorkersStill(0.3, 1.0)
+
+
+class TestStillness:
+    """By a clock that a test turns."""
+
+    def setup_method(self) -> None:
+        """Watch for 10 s, from 100 s on."""
+        self.told: list[Message] = []
+        self.stillness = Stillness(self.told.append)
+        self.stillness.watch(10.0, 100.0)
+
+    def test_time_passes(self) -> None:
+        """It is told when it is due, and not again."""
+        assert self.stillness.due == 110.0
+        self.stillness.look(109.9)
+        assert self.told == []
+        self.stillness.look(110.0)
+        self.stillness.look(200.0)
+        assert self.told == [{"kind": "still", "seconds": 10.0}]
+        assert self.stillness.due is None
+
+    def test_something_moves(self) -> None:
+        """Nothing is told; the time begins anew."""
+        self.stillness.moved(105.0)
+        self.stillness.look(114.9)
+        assert self.told == []
+        assert self.stillness.due == 115.0
+
+    def test_something_moves_again(self) -> None:
+        """That is told once."""
+        self.stillness.look(110.0)
+        self.stillness.moved(120.0)
+        self.stillness.moved(121.0)
+        assert self.told[1:] == [{"kind": "moving"}]
+        assert self.stillness.due == 131.0
+
+    def test_nobody_watches(self) -> None:
+        """Nothing is ever due."""
+        self.stillness.watch(0.0, 101.0)
+        assert self.stillness.due is None
+        self.stillness.look(1000.0)
+        assert self.told == []

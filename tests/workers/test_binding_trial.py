@@ -1,0 +1,87 @@
+"""Trying a plan's binding before anything is started."""
+
+import os
+import signal
+from typing import Any
+
+from clusterrun.domain.cpuset import CpuSet
+from clusterrun.domain.job import NumaMemory
+from clusterrun.domain.plan import MemoryPolicy, NodePlan
+from clusterrun.workers.binding_trial import troubles_of
+from msgspec.structs import replace
+
+from tests.workers.fork_server_bench import plan_of, worker_of
+
+
+def test_what_works_and_what_does_not() -> None:
+    """A line for each worker that can't be bound; we ourselves stay where we are."""
+    before = os.sched_getaffinity(0)
+    last = max(before)
+    plan = replace(
+        plan_of(["true"]),
+        workers=(
+            worker_of(0, cpus=CpuSet({last})),
+            worker_of(1, cpus=CpuSet({last, 1000})),
+            worker_of(2, memory=MemoryPolicy(NumaMemory.BIND, (1000,))),
+            worker_of(3, cpus=CpuSet(before)),
+        ),
+    )
+
+    first, second = troubles_of(plan)
+
+    assert first == f"local rank 1: asked for CPUs {CpuSet({last, 1000})}, got {last}"
+    assert second.startswith("local rank 2: no memory policy, bind 1000: ")
+    assert os.sched_getaffinity(0) == before
+
+
+def test_nothing_to_complain_of() -> None:
+    """Workers that are not bound are no trouble here."""
+    assert troubles_of(replace(plan_of(["true"]), workers=(worker_of(0),))) == []
+
+
+class Strikes:
+    """A worker in whose trial a signal comes."""
+
+    local_rank = 0
+    cpus = None
+
+    def __init__(self, number: int) -> None:
+        """Take the signal."""
+        self.number = number
+
+    @property
+    def memory(self) -> None:
+        """Its memory policy: none."""
+        os.kill(os.getpid(), self.number)
+
+
+def plan_with_signal(number: int) -> NodePlan:
+    """Return the plan of a worker in whose trial a signal comes."""
+    strikes: Any = Strikes(number)
+    return replace(plan_of(["true"]), workers=(strikes,))
+
+
+def test_a_signal_to_the_trial_is_none_to_us() -> None:
+    """The process that tries has our handlers, and the descriptor that they write to."""
+    inbox, wakeup = os.pipe2(os.O_NONBLOCK)
+    handler = signal.signal(signal.SIGUSR1, lambda *_: None)
+    before = signal.set_wakeup_fd(wakeup)
+    try:
+        troubles = troubles_of(plan_with_signal(signal.SIGUSR1))
+        signal.raise_signal(signal.SIGUSR1)
+    finally:
+        signal.set_wakeup_fd(before)
+        signal.signal(signal.SIGUSR1, handler)
+    heard = os.read(inbox, 100)
+    for descriptor in (inbox, wakeup):
+        os.close(descriptor)
+
+    assert troubles == []
+    assert [number for number in heard if number == signal.SIGUSR1] == [signal.SIGUSR1]
+
+
+def test_a_trial_that_is_killed_is_no_success() -> None:
+    """Nobody knows what would have become of it."""
+    troubles = troubles_of(plan_with_signal(signal.SIGKILL))
+
+    assert troubles == ["the process that tried it was killed by SIGKILL"]

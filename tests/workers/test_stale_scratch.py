@@ -1,0 +1,129 @@
+"""What killed jobs have left in TMPDIR: removed, and nothing else."""
+
+import os
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from clusterrun.workers.fork_server.system.other_processes import stat_fields
+from clusterrun.workers.stale_scratch import own_folder, remove_leftovers
+
+
+def name_for(pid: int, started: str) -> str:
+    """Return the name of the folder of a process of this host and its namespaces."""
+    own = own_folder({}).name
+    return f"{own.removesuffix(own_id())}{pid}-{started}"
+
+
+def own_id() -> str:
+    """Return how the name of our own folder ends."""
+    return f"{os.getpid()}-{stat_fields(os.getpid())[19]}"
+
+
+@pytest.fixture
+def dead() -> str:
+    """Return the name of the folder of a process that has ended."""
+    with subprocess.Popen(["true"]) as ended:
+        started = stat_fields(ended.pid)[19]
+    return name_for(ended.pid, started)
+
+
+@pytest.fixture
+def living() -> Iterator[int]:
+    """Return a process that lives."""
+    with subprocess.Popen(["sleep", "60"]) as process:
+        yield process.pid
+        process.kill()
+
+
+def test_the_usual_folder() -> None:
+    """Below TMPDIR; without it, or with an empty one, below /tmp."""
+    parents = [own_folder(environ).parent for environ in ({"TMPDIR": "/x"}, {"TMPDIR": ""}, {})]
+
+    assert parents == [Path("/x"), Path("/tmp"), Path("/tmp")]
+    assert own_folder({}).name.startswith(f"clusterrun-{os.uname().nodename}-")
+    assert own_folder({}).name.endswith(own_id())
+
+
+def test_what_belongs_to_no_living_process_is_removed(tmp_path: Path, dead: str) -> None:
+    """With all that is in it."""
+    (tmp_path / dead / "attempt-0" / "rank-0").mkdir(parents=True)
+    (tmp_path / dead / "attempt-0" / "rank-0" / "error.json").write_text("{}")
+
+    remove_leftovers(tmp_path)
+
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_process_that_has_the_number_of_another_is_not_it(tmp_path: Path, living: int) -> None:
+    """Numbers of processes are used again; this one started later than the folder says."""
+    (tmp_path / name_for(living, "1")).mkdir()
+    (tmp_path / name_for(living, stat_fields(living)[19])).mkdir()
+    own_folder({"TMPDIR": str(tmp_path)}).mkdir()
+
+    remove_leftovers(tmp_path)
+
+    left = {path.name for path in tmp_path.iterdir()}
+    assert left == {name_for(living, stat_fields(living)[19]), own_folder({}).name}
+
+
+def test_what_others_may_use_stays(tmp_path: Path, dead: str) -> None:
+    """Other hosts and containers that share TMPDIR: their processes can't be seen from here."""
+    host = os.uname().nodename
+    *parts, namespace, time, pid, started = dead.removeprefix(f"clusterrun-{host}-").split("-")
+    boot = "-".join(parts)
+    others = {
+        f"clusterrun-other-{boot}-{namespace}-{time}-{pid}-{started}",
+        f"clusterrun-{host}-{boot[::-1]}-{namespace}-{time}-{pid}-{started}",
+        f"clusterrun-{host}-{boot}-{namespace}1-{time}-{pid}-{started}",
+        f"clusterrun-{host}-{boot}-{namespace}-{time}1-{pid}-{started}",
+        f"clusterrun-{host}-{boot}-{namespace}-{time}-{pid}-",
+        f"clusterrun-{host}-{boot}-{namespace}-{time}-{pid}-{started}-x",
+        f"clusterrun-{host}-{boot}-{namespace}-{time}-{2**63}-{started}",
+        f"clusterrun-20261122-104542-{pid}-{pid}",
+        "clusterrun-logs",
+        "somebody-s-own",
+    }
+    for name in others:
+        (tmp_path / name).mkdir()
+    target = tmp_path / "somebody-s-own" / "data"
+    target.touch()
+    (tmp_path / dead).symlink_to(target.parent)
+
+    remove_leftovers(tmp_path)
+
+    assert {path.name for path in tmp_path.iterdir()} == {*others, dead}
+    assert target.exists()
+
+
+@pytest.mark.needs("root")
+def test_what_another_user_has_left_stays(tmp_path: Path, dead: str) -> None:
+    """It is that user's next launch that removes it."""
+    (tmp_path / dead).mkdir()
+    os.chown(tmp_path / dead, 54321, 54321)
+
+    remove_leftovers(tmp_path)
+
+    assert (tmp_path / dead).exists()
+
+
+def test_a_folder_that_is_not_there_is_no_error(tmp_path: Path) -> None:
+    """TMPDIR may be wrong."""
+    remove_leftovers(tmp_path / "absent")
+
+
+@pytest.mark.needs("root", "unshare")
+def test_in_another_pid_namespace_nothing_is_removed(tmp_path: Path, dead: str) -> None:
+    """Neither with its own /proc nor with ours: a living process might not be seen there."""
+    (tmp_path / dead).mkdir()
+    code = (
+        f"from clusterrun.workers.stale_scratch import *; remove_leftovers(Path({str(tmp_path)!r}))"
+    )
+
+    for options in (["--mount-proc"], []):
+        command = ["unshare", "--pid", "--fork", *options, sys.executable, "-c", code]
+        subprocess.run(command, timeout=60, check=True)
+
+    assert (tmp_path / dead).exists()

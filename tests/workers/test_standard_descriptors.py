@@ -1,0 +1,98 @@
+"""The standard descriptors of a worker."""
+
+import fcntl
+import os
+from pathlib import Path
+
+import pytest
+from clusterrun.domain.streams import Std
+from clusterrun.workers.standard_descriptors import PIPE_BYTES, Plumbing
+
+from tests.workers.on_a_terminal import answer_of
+
+
+def test_pipes_to_the_relay() -> None:
+    """What is written to standard output and error comes out at their other ends."""
+    with Plumbing(reads=True, direct=Std.NONE) as plumbing:
+        _, stdout, stderr = plumbing.streams
+        os.write(stdout, b"out")
+        os.write(stderr, b"err")
+
+        assert plumbing.from_stdout is not None
+        assert plumbing.from_stderr is not None
+        assert os.read(plumbing.from_stdout, 9) == b"out"
+        assert os.read(plumbing.from_stderr, 9) == b"err"
+
+
+def test_pipes_hold_a_burst() -> None:
+    """As far as the kernel grants it to this user."""
+    with Plumbing(reads=True, direct=Std.NONE) as plumbing:
+        size = fcntl.fcntl(plumbing.streams[1], fcntl.F_GETPIPE_SZ)
+
+    assert size in {PIPE_BYTES, 64 << 10, 4 << 10}
+
+
+def test_nothing_is_left_open() -> None:
+    """Nor inherited by what we start meanwhile."""
+    before = open_descriptors()
+    with Plumbing(reads=False, direct=Std.NONE) as plumbing:
+        new = open_descriptors() - before
+
+        assert len(new) == 5
+        assert not any(os.get_inheritable(descriptor) for descriptor in new)
+        assert {*plumbing.streams, plumbing.from_stdout, plumbing.from_stderr} == new
+    assert open_descriptors() == before
+
+
+def test_nothing_is_left_open_after_a_failure() -> None:
+    """Of whatever kind."""
+    before = open_descriptors()
+
+    with (
+        pytest.raises(RuntimeError),
+        Plumbing(reads=False, direct=Std.NONE),
+    ):
+        raise RuntimeError
+
+    assert open_descriptors() == before
+
+
+@pytest.mark.parametrize("reads", [True, False])
+def test_input(*, reads: bool) -> None:
+    """One worker gets ours; the others find it empty."""
+    with Plumbing(reads=reads, direct=Std.NONE) as plumbing:
+        stdin = plumbing.streams[0]
+
+        assert (stdin == 0) == reads
+        assert reads or os.read(stdin, 1) == b""
+
+
+@pytest.mark.parametrize(
+    ("direct", "redirected", "expected"),
+    [
+        (Std.ALL, "", [[0, 1, 2], None, None]),
+        (Std.ALL, "1", [[0, "pipe", 2], "read", None]),
+        (Std.OUT, "", [[0, 1, "pipe"], None, "read"]),
+        (Std.NONE, "", [[0, "pipe", "pipe"], "read", "read"]),
+    ],
+)
+def test_the_terminal_itself(direct: Std, redirected: str, expected: list[object]) -> None:
+    """One worker writes to it unless something is to be kept; what is no terminal goes by a pipe."""
+    said = answer_of(f"""
+        from clusterrun.domain.streams import Std
+        from clusterrun.workers.standard_descriptors import Plumbing
+        if {redirected!r}:
+            os.dup2(os.open(os.devnull, os.O_WRONLY), int({redirected!r}))
+        with Plumbing(reads=True, direct=Std({direct.value})) as plumbing:
+            direct = [stream if stream < 3 else "pipe" for stream in plumbing.streams]
+            ends = [plumbing.from_stdout, plumbing.from_stderr]
+            answer(direct, *(end and "read" for end in ends))
+    """)
+
+    assert said == expected
+
+
+def open_descriptors() -> set[int]:
+    """Return all descriptors of this process."""
+    names = {int(entry.name) for entry in Path("/proc/self/fd").iterdir()}
+    return {name for name in names if Path(f"/proc/self/fd/{name}").exists()}

@@ -1,0 +1,237 @@
+"""All that runs for the workers of a node, behind one door."""
+
+import os
+import select
+import signal
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from clusterrun.domain.events import (
+    Event,
+    HelperLost,
+    OutputEnded,
+    SignalNotHandled,
+    Swept,
+    WorkerExited,
+    WorkerStarted,
+    WorkerStopped,
+)
+from clusterrun.domain.plan import NodePlan
+from clusterrun.domain.ranks import LocalRank
+from clusterrun.workers.fork_server.system.libc import PR_SET_CHILD_SUBREAPER, prctl
+from clusterrun.workers.fork_server.system.other_processes import state_and_parent
+from clusterrun.workers.fork_server_client import ForkServer
+from clusterrun.workers.relay.destinations import Screen
+from clusterrun.workers.relay.log_layout import LogLayout
+from clusterrun.workers.relay.relay_client import Relay
+from clusterrun.workers.relay.routes import Routes
+from clusterrun.workers.scratch import Scratch
+from clusterrun.workers.standard_input import StandardInput
+from clusterrun.workers.worker_group import WorkerGroup
+from msgspec.structs import replace
+
+from tests.plans import job
+from tests.workers.fork_server_bench import PATIENCE, Reader, end_of, plan_of, worker_of
+
+FIRST, SECOND = LocalRank(0), LocalRank(1)
+
+INPUT = StandardInput(job().stdin_rank, terminal=None, workers=2)
+
+ERRORS = "TORCHELASTIC_ERROR_FILE"
+
+
+class Node:
+    """A worker group with all that it needs, and what it prints to."""
+
+    def __init__(self, folder: Path) -> None:
+        """Start a fork server and a relay that prints to a pipe."""
+        reader, screen = os.pipe()
+        self.printed = Reader(reader)
+        self.scratch = Scratch(folder / "scratch")
+        self.fork_server = ForkServer.start(sys.executable, os.environ)
+        self.relay = Relay.start(
+            Screen(screen, screen, colour=False, prefix=True), self.scratch.path
+        )
+        os.close(screen)
+        logs = LogLayout(folder / "logs", "run")
+        routes = Routes(job(), logs)
+        self.group = WorkerGroup(self.fork_server, self.relay, INPUT, routes, self.scratch)
+        self._heard: list[Event] = []
+        self._is_open = True
+
+    def start(self, *scripts: str) -> NodePlan:
+        """Start a worker for each script of the shell."""
+        workers = tuple(
+            worker_of(
+                rank, {"SCRIPT": script, ERRORS: f"{self.group.error_files}/0/{rank}/error.json"}
+            )
+            for rank, script in enumerate(scripts)
+        )
+        plan = replace(plan_of(["sh", "-c", 'eval "$SCRIPT"']), signal_group=True, workers=workers)
+        self.group.start(plan)
+        return plan
+
+    def event(self) -> Event:
+        """Return the next event of either source."""
+        deadline = time.monotonic() + PATIENCE
+        while not self._heard:
+            sources = [source for source in self.group.sources if not source.lost]
+            ready, _, _ = select.select(sources, [], [], deadline - time.monotonic())
+            for source in ready:
+                self._heard += source.events(now=7.0)
+        return self._heard.pop(0)
+
+    def expect(self, *events: Event) -> None:
+        """Hear these events next, in any order."""
+        told = [self.event() for _ in events]
+        assert all(event in told for event in events), told
+
+    def close(self) -> str:
+        """End it, once; return what has been printed and not been read."""
+        if not self._is_open:
+            return ""
+        self._is_open = False
+        self.group.close()
+        self.fork_server.close()
+        printed = self.printed.rest()
+        os.close(self.printed.descriptor)
+        return printed
+
+
+@pytest.fixture
+def node(tmp_path: Path) -> Iterator[Node]:
+    """Return a node; the tests' process is no subreaper afterwards."""
+    node = Node(tmp_path)
+    yield node
+    node.close()
+    prctl(PR_SET_CHILD_SUBREAPER, 0)
+
+
+def is_alive(pid: int) -> bool:
+    """Tell whether a process runs."""
+    return state_and_parent(pid)[0] not in "ZX"
+
+
+def test_from_start_to_end(node: Node) -> None:
+    """Workers start, print, write their error files, end, and are heard to the end."""
+    plan = node.start("echo hello; echo oops >&2; exit 3", f"printf '{{}}' > ${ERRORS}")
+    starts = [
+        event for event in (node.event() for _ in range(4)) if isinstance(event, WorkerStarted)
+    ]
+
+    for rank in (FIRST, SECOND):
+        assert node.group.collect(rank, now=8.0) == []
+    node.expect(OutputEnded(FIRST, "oops", "", 7.0), OutputEnded(SECOND, "", "{}", 7.0))
+    assert node.group.sweep(now=8.0) == []
+    node.expect(Swept((), 7.0))
+
+    assert {start.local_rank for start in starts} == {FIRST, SECOND}
+    assert sorted(node.close().splitlines()) == ["[rank 8] hello", "[rank 8] oops"]
+    [out, err] = [
+        Path(node.group.logs(plan)[FIRST]).with_suffix(suffix) for suffix in (".out", ".err")
+    ]
+    assert (out.read_text(), err.read_text()) == ("hello\n", "oops\n")
+
+
+def test_where_output_is_kept(node: Node, tmp_path: Path) -> None:
+    """The report names the file of standard error."""
+    plan = node.start("true", "true")
+
+    folder = tmp_path / "logs" / "run" / "attempt-0" / "node7-0"
+    assert node.group.logs(plan) == {
+        FIRST: str(folder / "rank-8.err"),
+        SECOND: str(folder / "rank-9.err"),
+    }
+
+
+def test_closing_leaves_nothing(node: Node) -> None:
+    """No worker, no daemon of a worker, no process of ours, no folder."""
+    node.start("setsid sleep 1000 & echo daemon $!; exec sleep 1000")
+    started = node.event()
+    assert isinstance(started, WorkerStarted)
+    daemon = int(node.printed.line().split()[-1])
+
+    node.close()
+
+    pids = [daemon, started.pid, node.fork_server.pid, node.relay.pid]
+    assert not [pid for pid in pids if is_alive(pid)]
+    assert not node.scratch.path.exists()
+
+
+def test_notices_are_printed_among_the_lines(node: Node) -> None:
+    """By whoever owns the screen."""
+    assert node.group.say("clusterrun: something")
+    assert node.group.say("")
+
+    assert node.close() == "clusterrun: something\n"
+
+
+def test_signals_reach_workers(node: Node) -> None:
+    """One, or whoever handles it."""
+    node.start(
+        "trap 'exit 4' TERM; trap 'echo got it' USR1; echo ready; while :; do sleep 1000 & wait; done"
+    )
+    node.event()
+    assert node.printed.line() == "[rank 8] ready"
+
+    node.group.forward(signal.SIGUSR1)
+    told = node.event()
+    assert node.printed.line() == "[rank 8] got it"
+    node.group.signal([FIRST], signal.SIGTERM, group=False)
+
+    assert told == SignalNotHandled(signal.SIGUSR1, (), 7.0)
+    node.expect(WorkerExited(FIRST, 4, 7.0))
+
+
+def test_without_a_fork_server_the_sweep_is_ours(node: Node) -> None:
+    """What outlives it comes to us, and ends here."""
+    node.start("setsid sleep 1000 & echo daemon $!; exec sleep 1000")
+    node.event()
+    daemon = int(node.printed.line().split()[-1])
+
+    os.kill(node.fork_server.pid, signal.SIGKILL)
+    lost = node.event()
+    told = node.group.sweep(now=8.0)
+
+    assert lost == HelperLost("fork server", "was killed by SIGKILL", 9, 7.0)
+    assert told == [Swept((), 8.0)]
+    assert not is_alive(daemon)
+
+
+def test_without_a_relay_output_ends_at_once(node: Node) -> None:
+    """Nobody is left who knows how it ended, or who would print; the folder is removed by us."""
+    os.kill(node.relay.pid, signal.SIGKILL)
+
+    assert node.event() == HelperLost("relay", "was killed by SIGKILL", 9, 7.0)
+    assert node.group.collect(FIRST, now=8.0) == [OutputEnded(FIRST, "", "", 8.0)]
+    assert not node.group.say("unheard")
+    assert node.close() == ""
+    assert not node.scratch.path.exists()
+
+
+def test_a_lost_fork_server_is_not_waited_for(node: Node) -> None:
+    """Its number may belong to a stranger by now."""
+    os.kill(node.fork_server.pid, signal.SIGKILL)
+    node.event()
+    stranger = os.posix_spawnp("sleep", ["sleep", "1000"], os.environ)
+    node.fork_server.pid = stranger
+
+    node.close()
+
+    assert is_alive(stranger)
+    os.kill(stranger, signal.SIGKILL)
+    assert end_of(stranger) == signal.SIGKILL
+
+
+def test_workers_are_continued(node: Node) -> None:
+    """Their whole groups, as they were stopped."""
+    node.start("kill -STOP $$; exit 5")
+    node.event()
+    node.expect(WorkerStopped(FIRST, signal.SIGSTOP, 7.0))
+
+    node.group.resume()
+
+    node.expect(WorkerExited(FIRST, 5, 7.0))
