@@ -18,7 +18,7 @@ OPEN = "open"
 def store(line: Line, port: int) -> None:
     """Have the store that they meet at, until the line is closed."""
     # Only in this process: no other needs torch.
-    from torch.distributed import TCPStore  # noqa: PLC0415 - see above
+    from torch.distributed import TCPStore
 
     held = TCPStore(STORE, port, is_master=True, wait_for_workers=False)
     with suppress(EOFError):
@@ -32,7 +32,7 @@ def crowd(line: Line, count: int, nodes: int, port: int) -> None:
     # Of names that it can't look up, and of connections that end with the benchmark.
     os.environ.setdefault("TORCH_CPP_LOG_LEVEL", "ERROR")
     # As above; and once, before the clock starts.
-    from torch.distributed.elastic.rendezvous import registry  # noqa: F401, PLC0415 - see above
+    from torch.distributed.elastic.rendezvous import registry  # noqa: F401 - see above
 
     go, ranks = Event(), SimpleQueue[int]()
     for _ in range(count):
@@ -50,7 +50,7 @@ def crowd(line: Line, count: int, nodes: int, port: int) -> None:
 
 
 def _meet(go: Event, nodes: int, port: int, ranks: "SimpleQueue[int]") -> None:
-    from torch.distributed.elastic.rendezvous import (  # noqa: PLC0415 - see above
+    from torch.distributed.elastic.rendezvous import (
         RendezvousParameters,
         registry,
     )

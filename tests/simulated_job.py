@@ -111,7 +111,7 @@ class Node:
         self.codes: dict[LocalRank, int] = {}
         self.deadline = self.sweeping = False
         self.silent: set[LocalRank] = set()
-        self.state = State(self._rules, attempt, False, frozenset(self.alive))  # noqa: FBT003
+        self.state = State(self._rules, attempt, False, frozenset(self.alive))
 
     @property
     def acts(self) -> bool:

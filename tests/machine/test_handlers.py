@@ -21,7 +21,7 @@ OTHERS = {
     },
 }
 """By file, what else it may catch: as narrow, but of libraries."""
-FILES = sorted(MACHINE.glob("*.py"))
+FILES = sorted(MACHINE.rglob("*.py"))
 
 
 def caught(file: Path) -> list[str]:

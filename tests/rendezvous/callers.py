@@ -75,7 +75,7 @@ class Caller:
 
     def __init__(self, job: Running) -> None:
         self.socket = socket.create_connection(("127.0.0.1", job.port), timeout=PATIENCE)
-        self.socket.setblocking(False)  # noqa: FBT003 - its own name for it
+        self.socket.setblocking(False)
         self.heard = bytearray()
         self.at_end = False
         self._job = job

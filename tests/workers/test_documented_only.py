@@ -8,7 +8,7 @@ import clusterrun.workers.fork_server
 import pytest
 
 FOLDER = Path(clusterrun.workers.fork_server.__file__).parent
-SOURCES = sorted(FOLDER.glob("*.py"))
+SOURCES = sorted(FOLDER.rglob("*.py"))
 
 ALLOWED = {
     "_ast": "what ``ast`` is made of; that costs each start 3 ms",

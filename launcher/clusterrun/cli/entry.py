@@ -23,7 +23,7 @@ def main() -> int:
     # Imports leave no garbage, and looking for it all the while takes a tenth of their time.
     gc.disable()
     # Imported only now: from here on a signal ends us in order.
-    from clusterrun.cli.run import run  # noqa: PLC0415 - see above
+    from clusterrun.cli.run import run
 
     gc.freeze()
     gc.enable()
@@ -56,7 +56,7 @@ def _leave(number: int, _frame: FrameType | None) -> None:
 def _open_closed_streams() -> None:
     """Give descriptors 0, 1 and 2 a meaning, or the next file opened would become one of them."""
     while (descriptor := os.open(os.devnull, os.O_RDWR)) <= 2:
-        os.set_inheritable(descriptor, True)  # noqa: FBT003 - os takes it by position only
+        os.set_inheritable(descriptor, True)
     os.close(descriptor)
 
 

@@ -93,8 +93,8 @@ def topo_help_text() -> str:
 
 def version_text() -> str:
     """Return the text of --version: ours, and of what the workers run on unless --python says more."""
-    import sys  # noqa: PLC0415 - as below
-    from importlib import metadata  # noqa: PLC0415 - only --version needs it
+    import sys
+    from importlib import metadata
 
     versions = [f"clusterrun {metadata.version('clusterrun')}", f"Python {sys.version.split()[0]}"]
     try:

@@ -14,7 +14,7 @@ def unknown_flag(name: str, argv: Sequence[str]) -> UsageError:
     """Return the error for flag ``name``, normalised as click has it, in ``argv``."""
     place = next((n for n, word in enumerate(argv) if _is_spelling(word, name)), 0)
     typed = argv[place].partition("=")[0]
-    from clusterrun.cli.habits import of_another_launcher  # noqa: PLC0415 - only a mistake needs it
+    from clusterrun.cli.habits import of_another_launcher
 
     if foreign := of_another_launcher(argv[place:]):
         return foreign
@@ -42,7 +42,7 @@ def expect_values(flags: Flags, argv: Sequence[str]) -> None:
     """
     # A shell makes a word of the blank in "\ " and ends the line there.
     if len(argv) > 1 and argv[-1].isspace() and argv[-1] in flags.values():
-        from clusterrun.sources.programs.missing_scripts import BLANK_AFTER_BACKSLASH  # noqa: PLC0415 - rare
+        from clusterrun.sources.programs.missing_scripts import BLANK_AFTER_BACKSLASH
 
         raise UsageError(f"{argv[-2]} needs a value, and has a blank", BLANK_AFTER_BACKSLASH)
     for option in OPTIONS:

@@ -92,15 +92,15 @@ def _answer(given: Mapping[str, str], called: str) -> Answer | None:
     """Return what is asked for in place of a job; None where a job is."""
     # Nothing of this is on the way to the workers.
     if "help" in given:
-        from clusterrun.cli.help import help_text  # noqa: PLC0415 - see above
+        from clusterrun.cli.help import help_text
 
         return Answer(help_text(given["help"]))
     if "version" in given:
-        from clusterrun.cli.help import version_text  # noqa: PLC0415 - see above
+        from clusterrun.cli.help import version_text
 
         return Answer(version_text())
     if "print_completion" in given:
-        from clusterrun.cli.completion import completion_script  # noqa: PLC0415 - see above
+        from clusterrun.cli.completion import completion_script
 
         return Answer(completion_script(given["print_completion"], called))
     return None

@@ -43,12 +43,12 @@ def run(argv: Sequence[str], environ: Mapping[str, str], called: str = "clusterr
         # Whoever read our standard output has seen enough.
         return exit_code_of_signal(13)
     except Exception as error:  # noqa: BLE001 - the last resort: a bug of ours, and its own exit code
-        from clusterrun.cli.limits import limit_behind  # noqa: PLC0415 - only where something fails
+        from clusterrun.cli.limits import limit_behind
 
         if limit := limit_behind(error):
             _complain(limit.explain())
             return limit.exit_code
-        import traceback  # noqa: PLC0415 - only a bug needs it
+        import traceback
 
         _complain(f"{traceback.format_exc()}clusterrun: error: this is a bug of clusterrun's own")
         return ExitCode.INTERNAL
@@ -56,7 +56,7 @@ def run(argv: Sequence[str], environ: Mapping[str, str], called: str = "clusterr
 
 def _answer(argv: Sequence[str], environ: Mapping[str, str], called: str) -> int:
     if instruction := environ.get(instruction_variable(called)):
-        from clusterrun.cli.completion import completions  # noqa: PLC0415 - only a shell asks for them
+        from clusterrun.cli.completion import completions
 
         return _print(completions(instruction, called))
     parsed = parse(argv, called)
@@ -85,7 +85,7 @@ def _launch(resolved: Resolved, environ: Mapping[str, str]) -> int:
         shown=(program.name, *program.args),
     )
     # Its interpreter starts while most of ours is still to be imported, here.
-    from clusterrun.run.launch import launch  # noqa: PLC0415 - see above
+    from clusterrun.run.launch import launch
 
     exit_code, unprinted = launch(resolved, environ, fork_server)
     if unprinted:
@@ -95,9 +95,9 @@ def _launch(resolved: Resolved, environ: Mapping[str, str]) -> int:
 
 def _become_worker(resolved: Resolved, environ: Mapping[str, str]) -> int:
     # Only here is there no fork server to wait for.
-    from clusterrun.run.attempts import remarks_of  # noqa: PLC0415 - see above
-    from clusterrun.run.launch import plan_lone_worker  # noqa: PLC0415 - see above
-    from clusterrun.workers.exec_replacement import become_worker, bind_to_worker  # noqa: PLC0415 - as above
+    from clusterrun.run.attempts import remarks_of
+    from clusterrun.run.launch import plan_lone_worker
+    from clusterrun.workers.exec_replacement import become_worker, bind_to_worker
 
     plan = plan_lone_worker(resolved, environ)
     for remark in (*remarks_of(plan), bind_to_worker(plan)):
@@ -112,15 +112,15 @@ def _become_worker(resolved: Resolved, environ: Mapping[str, str]) -> int:
 
 def _show_plan(resolved: Resolved, environ: Mapping[str, str]) -> int:
     # Neither is on the way to the workers.
-    from clusterrun.report.dry_run import as_json, as_text  # noqa: PLC0415 - see above
-    from clusterrun.run.preview import preview  # noqa: PLC0415 - see above
+    from clusterrun.report.dry_run import as_json, as_text
+    from clusterrun.run.preview import preview
 
     plan = preview(resolved, environ).plan
     return _print((as_json if resolved.as_json else as_text)(resolved.job, plan))
 
 
 def _show_machine(parsed: CommandLine, environ: Mapping[str, str], called: str) -> int:
-    from clusterrun.cli.topo import options_of_topo, topo  # noqa: PLC0415 - a command of its own
+    from clusterrun.cli.topo import options_of_topo, topo
 
     asked = options_of_topo(parsed)
     if isinstance(asked, Answer):

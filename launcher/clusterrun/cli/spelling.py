@@ -54,7 +54,7 @@ def _is_foreign(name: str) -> bool:
     """
     if name in FLAG_NAMES or sum(known.startswith(name) for known in TORCHRUN_FLAGS) == 1:
         return False
-    from clusterrun.sources.other_launchers.foreign_options import foreign_option  # noqa: PLC0415 - rarely needed
+    from clusterrun.sources.other_launchers.foreign_options import foreign_option
 
     return foreign_option(name) is not None
 

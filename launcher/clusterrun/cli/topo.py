@@ -25,7 +25,7 @@ def options_of_topo(line: CommandLine) -> Flags | Answer:
     """
     words = line.words[1:]
     if {"-h", "--help"} & set(words):
-        from clusterrun.cli.help import topo_help_text  # noqa: PLC0415 - seldom asked for
+        from clusterrun.cli.help import topo_help_text
 
         return Answer(topo_help_text())
     try:
@@ -59,8 +59,8 @@ def topo(resolved: Resolved, environ: Mapping[str, str]) -> str:
     if resolved.capture.value is not None:
         return _capture(resolved, resolved.capture.value, environ)
     # Nothing else draws.
-    from clusterrun.report.drawing import Style  # noqa: PLC0415 - see above
-    from clusterrun.report.topo import as_json, as_text  # noqa: PLC0415 - see above
+    from clusterrun.report.drawing import Style
+    from clusterrun.report.topo import as_json, as_text
 
     machine, plan = preview(resolved, environ)
     if resolved.as_json:
@@ -76,7 +76,7 @@ def topo(resolved: Resolved, environ: Mapping[str, str]) -> str:
 
 
 def _capture(resolved: Resolved, path: Path, environ: Mapping[str, str]) -> str:
-    from clusterrun.machine.captures.packing import compress  # noqa: PLC0415 - only here
+    from clusterrun.machine.captures.packing import compress
 
     content = capture(resolved, environ)
     try:

@@ -18,7 +18,7 @@ class Fault(Enum):
     WRONG_TOKEN = auto()
 
 
-class HandshakeFailed(Exception):  # noqa: N818 - what it is, not that it is one
+class HandshakeFailed(Exception):
     """The other side is not one to talk to."""
 
     def __init__(self, fault: Fault, version: int = VERSION) -> None:

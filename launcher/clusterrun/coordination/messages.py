@@ -229,7 +229,7 @@ FromCoordinator = (
 MessageT = TypeVar("MessageT")
 
 
-class BadFrame(Exception):  # noqa: N818 - what it is, not that it is one
+class BadFrame(Exception):
     """The other side says what no clusterrun would."""
 
 

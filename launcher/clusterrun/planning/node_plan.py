@@ -116,7 +116,7 @@ def _workers(job: JobSpec, machine: Machine, world: World) -> _Workers:
 def _paddles_own(job: JobSpec, world: World, local_rank: LocalRank) -> Mapping[str, str]:
     if job.cluster.value != "paddle":
         return {}
-    from clusterrun.planning.variables.paddle_variables import paddle_variables  # noqa: PLC0415 - few jobs are
+    from clusterrun.planning.variables.paddle_variables import paddle_variables
 
     return paddle_variables(job, world, local_rank)
 

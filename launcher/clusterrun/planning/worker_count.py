@@ -80,7 +80,7 @@ def part_of(job: JobSpec, machine: Machine) -> Machine:
     machine = with_devices(machine, job.devices)
     if job.numa_node.value is None:
         return machine
-    from clusterrun.planning.binding.assigned_node import assigned_part  # noqa: PLC0415 - few jobs have a part
+    from clusterrun.planning.binding.assigned_node import assigned_part
 
     return assigned_part(job, machine)
 

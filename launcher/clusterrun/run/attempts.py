@@ -66,7 +66,7 @@ class JobAttempts:
         return plan
 
     def _describe(self, plan: NodePlan) -> None:
-        from clusterrun.report.attempt_start import describe_start  # noqa: PLC0415 - only where it is asked for
+        from clusterrun.report.attempt_start import describe_start
 
         balancing = Tree(ROOT).integer("proc/sys/kernel/numa_balancing")
         for line in describe_start(plan, moves_pages=bool(balancing)):
@@ -78,7 +78,7 @@ class JobAttempts:
 
     def failed(self, outcome: Outcome) -> None:
         """Tell of an attempt that is followed by another."""
-        from clusterrun.report.outcome import explain_restart  # noqa: PLC0415 - seldom asked for
+        from clusterrun.report.outcome import explain_restart
 
         if self.chronicle is not None:
             self.chronicle.restarts(outcome)

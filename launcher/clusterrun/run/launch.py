@@ -101,7 +101,7 @@ def launch(
         cleanup.callback(relay.close, SECONDS_TO_PRINT)
         nodes = _meet(job, machine, count, inbox, relay)
         if isinstance(nodes, Interrupted):
-            from clusterrun.report.outcome import explain_wait  # noqa: PLC0415 - seldom asked for
+            from clusterrun.report.outcome import explain_wait
 
             relay.say(explain_wait(nodes))
             return Outcome(nodes, attempt=0, fates=(), survivors=()).exit_code, ""
@@ -132,10 +132,10 @@ def _meet(
     if job.agents == 1:
         return SingleNode(job, workers)
     # What only jobs on several nodes need, while the fork server's interpreter starts.
-    from clusterrun.rendezvous.joining.agent_hooks import Surroundings  # noqa: PLC0415 - see above
-    from clusterrun.rendezvous.joining.introductions import introduction_of, invitation_of  # noqa: PLC0415 - see above
-    from clusterrun.rendezvous.joining.join import join  # noqa: PLC0415 - see above
-    from clusterrun.rendezvous.names.own_host_name import leads_to_others  # noqa: PLC0415 - see above
+    from clusterrun.rendezvous.joining.agent_hooks import Surroundings
+    from clusterrun.rendezvous.joining.introductions import introduction_of, invitation_of
+    from clusterrun.rendezvous.joining.join import join
+    from clusterrun.rendezvous.names.own_host_name import leads_to_others
 
     def notice(text: str) -> None:
         relay.say(f"clusterrun: {text}")
@@ -181,7 +181,7 @@ def _plan_ahead(
 
 
 def _try_binding(job: JobSpec, plan: NodePlan) -> None:
-    from clusterrun.workers.binding_trial import troubles_of  # noqa: PLC0415 - only strict jobs try
+    from clusterrun.workers.binding_trial import troubles_of
 
     troubles = troubles_of(plan)
     if troubles:
@@ -190,7 +190,7 @@ def _try_binding(job: JobSpec, plan: NodePlan) -> None:
 
 def _tell_prepared(workers: WorkerGroup, prepared: Prepared, *, verbose: bool) -> None:
     if verbose or prepared.complaint:
-        from clusterrun.report.attempt_start import describe_prepared  # noqa: PLC0415 - seldom asked for
+        from clusterrun.report.attempt_start import describe_prepared
 
         for line in describe_prepared(prepared):
             workers.say(f"clusterrun: {line}")
@@ -207,7 +207,7 @@ def _versions(job: JobSpec) -> Mapping[str, str]:
     """Return what can be known of the workers' versions without starting their interpreter."""
     if job.python.value != sys.executable:
         return {}
-    from importlib import metadata  # noqa: PLC0415 - only jobs on several nodes compare
+    from importlib import metadata
 
     versions = {"python": sys.version.split()[0]}
     with suppress(metadata.PackageNotFoundError):
@@ -243,7 +243,7 @@ def _chronicle(job: JobSpec, workers: WorkerGroup) -> Chronicle | None:
     """Return who records what happens, where that is asked for."""
     if job.events.value is None:
         return None
-    from clusterrun.agent.event_log import Chronicle  # noqa: PLC0415 - seldom asked for
+    from clusterrun.agent.event_log import Chronicle
 
     path = str(Path(job.events.value).absolute())
 
@@ -279,7 +279,7 @@ def _rules(job: JobSpec, workers: WorkerGroup) -> Rules:
 def _report(outcome: Outcome, routes: Routes, standard_input: StandardInput, *, alone: bool) -> str:
     if isinstance(outcome.reason, Succeeded) and not outcome.survivors:
         return ""
-    from clusterrun.report.outcome import explain  # noqa: PLC0415 - a success needs no words
+    from clusterrun.report.outcome import explain
 
     # What a worker of another node printed went to that node's terminal.
     alone = alone and _is_of_this_node(outcome) and routes.shows(Std.ERR, 0, 0)
@@ -296,7 +296,7 @@ def _after_the_relay(outcome: Outcome, report: str, relay: Relay) -> tuple[int, 
     code: int = outcome.exit_code
     if relay.losses == ():
         return code, ""
-    from clusterrun.report.lost_output import describe_losses, describe_silent_relay  # noqa: PLC0415 - rare
+    from clusterrun.report.lost_output import describe_losses, describe_silent_relay
 
     if relay.losses is None:
         known = isinstance(outcome.reason, HelperFailed)

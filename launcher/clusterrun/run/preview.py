@@ -70,10 +70,10 @@ def capture(resolved: Resolved, environ: Mapping[str, str]) -> bytes:
 
     """
     # Only this packs anything.
-    from clusterrun.machine.captures.archive import Entry  # noqa: PLC0415 - see above
-    from clusterrun.machine.captures.notes import FILE, take_notes, write_notes  # noqa: PLC0415 - see above
-    from clusterrun.machine.captures.packing import pack  # noqa: PLC0415 - see above
-    from clusterrun.machine.captures.recorder import Recorder  # noqa: PLC0415 - see above
+    from clusterrun.machine.captures.archive import Entry
+    from clusterrun.machine.captures.notes import FILE, take_notes, write_notes
+    from clusterrun.machine.captures.packing import pack
+    from clusterrun.machine.captures.recorder import Recorder
 
     place = _place(resolved, environ)
     recorder = Recorder(place.files)
@@ -94,7 +94,7 @@ def _place(resolved: Resolved, environ: Mapping[str, str]) -> Place:
     if root.value is None:
         return Place(Folder(ROOT), _affinity(), environ)
     # Most jobs run on the machine that there is.
-    from clusterrun.machine.captures.captured import open_captured  # noqa: PLC0415 - see above
+    from clusterrun.machine.captures.captured import open_captured
 
     captured = open_captured(Fact(root.value, root.origin), resolved.allowed_cpus)
     return Place(captured.files, captured.allowed, captured.environment(environ))

@@ -88,7 +88,7 @@ def unknown_in_prefix(prefix: Fact[str | None]) -> Iterator[str]:
     if "$" not in (prefix.value or ""):
         return
     # Compiles its pattern when it is imported.
-    from string import Template  # noqa: PLC0415 - few jobs have a prefix of their own
+    from string import Template
 
     known = [f"${{{name}}}" for name in NAMES_IN_PREFIXES]
     for name in Template(prefix.value or "").get_identifiers():

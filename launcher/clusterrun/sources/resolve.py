@@ -232,7 +232,7 @@ def _ends_options(typed: Typed) -> bool:
 def _job_file(config: Fact[str]) -> JobFile:
     if not config.value:
         return NO_JOB_FILE
-    from clusterrun.sources.job_files.job_file import read_job_file  # noqa: PLC0415 - PyYAML takes its time
+    from clusterrun.sources.job_files.job_file import read_job_file
 
     return read_job_file(config)
 
@@ -249,7 +249,7 @@ def _job(
     run_id = settle(table.RUN_ID, sources, _run_id_otherwise(shape, around))
     plain: dict[str, Any] = {option.name: settle(option, sources) for option in PLAIN}
     if shape.cluster.value == "paddle":
-        from clusterrun.sources.other_launchers.paddle_defaults import paddles_own  # noqa: PLC0415 - few jobs are
+        from clusterrun.sources.other_launchers.paddle_defaults import paddles_own
 
         plain |= paddles_own(sources, around.variables, shape.cluster)
     log_dir = find_log_dir(sources)

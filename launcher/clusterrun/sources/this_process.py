@@ -7,7 +7,7 @@ from msgspec import Struct
 
 def _addresses_of(name: str) -> Collection[str]:
     # Few jobs ask.
-    from clusterrun.sources.hosts.own_host import addresses_of  # noqa: PLC0415 - see above
+    from clusterrun.sources.hosts.own_host import addresses_of
 
     return addresses_of(name)
 

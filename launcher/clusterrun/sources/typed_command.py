@@ -19,7 +19,7 @@ class Typed(Struct, frozen=True):
 
     def line(self, *more: str, before: Sequence[str] = ()) -> str:
         """Return the line, quoted for a shell, with ``more`` flags and words ``before`` it."""
-        from shlex import join  # noqa: PLC0415 - only a mistake needs it
+        from shlex import join
 
         flags = [word for name, given in self.flags.items() for word in _words(name, given)]
         return join([*before, "clusterrun", *flags, *more, *self.words])

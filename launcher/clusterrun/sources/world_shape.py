@@ -137,8 +137,8 @@ def _listed(sources: Sequence[Said], around: Surroundings) -> _Listed:
     workers = Fact(max(1, len(devices.value) // per_worker), devices.origin) if devices else None
     if not find(HOSTS, sources) and not find(HOSTFILE, sources):
         return _Listed(workers=workers)
-    from clusterrun.sources.hosts.listed_hosts import find_listed  # noqa: PLC0415 - few jobs list them
-    from clusterrun.sources.hosts.own_host import own_rank  # noqa: PLC0415 - as above
+    from clusterrun.sources.hosts.listed_hosts import find_listed
+    from clusterrun.sources.hosts.own_host import own_rank
 
     listed = find_listed(sources)
     if listed is None:

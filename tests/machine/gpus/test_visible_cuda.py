@@ -7,7 +7,7 @@ import pytest
 from clusterrun.machine.gpus.devices import Device, Listing
 from clusterrun.machine.gpus.visible_cuda import choose, is_order_known, parse
 
-ORACLE = Path(__file__).parents[3] / "shared/machines/torch-2.13-cuda-visible-devices.txt"
+ORACLE = Path(__file__).parents[4] / "shared/machines/torch-2.13-cuda-visible-devices.txt"
 
 # Recorded from torch.cuda._parse_visible_devices().
 TORCH: list[tuple[str, list[int] | list[str]]] = [

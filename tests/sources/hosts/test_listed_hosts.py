@@ -123,7 +123,7 @@ def test_lists_in_which_a_node_does_not_find_itself_once(
     flags: dict[str, str], message: str, hint: str
 ) -> None:
     """What is wrong with which list, and the cure."""
-    from clusterrun.errors import UsageError  # noqa: PLC0415 - as mistake() has it
+    from clusterrun.errors import UsageError
 
     with pytest.raises(UsageError) as caught:
         on_node7(**flags)

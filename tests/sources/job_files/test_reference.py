@@ -13,7 +13,7 @@ from clusterrun.sources.settings import settle
 from tests.captured import captured
 from tests.described import describe
 
-CONFIGS = Path(__file__).parents[2] / "configs"
+CONFIGS = Path(__file__).parents[3] / "configs"
 REFERENCE = str(CONFIGS / "reference.yaml")
 
 

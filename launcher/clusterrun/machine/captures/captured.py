@@ -64,7 +64,7 @@ def _files(root: Fact[Path]) -> Files:
     if root.value.is_dir():
         return Folder(root.value)
     # Unpacking takes modules that nothing else needs.
-    from clusterrun.machine.captures.packing import read_archive  # noqa: PLC0415 - see above
+    from clusterrun.machine.captures.packing import read_archive
 
     try:
         return read_archive(root.value)

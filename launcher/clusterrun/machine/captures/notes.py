@@ -87,7 +87,7 @@ def write_notes(notes: Notes) -> bytes:
 def _notes_on(tree: Tree) -> Notes:
     if not tree.is_live and (known := read_notes(tree)):
         return known
-    from importlib.metadata import version  # noqa: PLC0415 - nobody else needs it
+    from importlib.metadata import version
 
     kernel = os.uname() if tree.is_live else None
     return Notes(

@@ -31,7 +31,7 @@ class _Node(NamedTuple):
 
 
 def list_gpus(tree: Tree) -> Listing:
-    """Return the GPUs, each partition of one as a GPU of its own (BINDING.md S1)."""
+    """Return the GPUs, each partition of one as a GPU of its own (docs/binding.md S1)."""
     # A graphics chip that can't compute is amdgpu's too, but alone it brings no /dev/kfd.
     if tree.exists("dev") and not tree.exists("dev/kfd"):
         return NOTHING

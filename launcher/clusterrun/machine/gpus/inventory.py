@@ -22,7 +22,7 @@ class Vendor(Protocol):
 
 
 def list_gpus(tree: Tree) -> tuple[Listing, ...]:
-    """Return the GPUs of each vendor that has any; () where there is none (BINDING.md S1)."""
+    """Return the GPUs of each vendor that has any; () where there is none (docs/binding.md S1)."""
     listings = tuple(
         listing for vendor in _vendors(tree) if (listing := vendor.list_gpus(tree)).devices
     )
@@ -43,19 +43,19 @@ def _vendors(tree: Tree) -> Iterator[Vendor]:
     Those before others are taken where a machine has several and no variable says which is meant.
     """
     if any(map(tree.exists, NVIDIA_SIGNS)) or pci.has_driver(tree, "nvidia"):
-        from clusterrun.machine.gpus import nvidia  # noqa: PLC0415 - each only where its GPUs are
+        from clusterrun.machine.gpus import nvidia
 
         yield nvidia
     if tree.exists("sys/class/kfd") or pci.has_driver(tree, "amdgpu"):
-        from clusterrun.machine.gpus import amd  # noqa: PLC0415
+        from clusterrun.machine.gpus import amd
 
         yield amd
     if any(pci.has_driver(tree, driver) for driver in ("i915", "xe")):
-        from clusterrun.machine.gpus import intel  # noqa: PLC0415
+        from clusterrun.machine.gpus import intel
 
         yield intel
     if pci.has_driver(tree, "devdrv_device_driver"):
-        from clusterrun.machine.gpus import ascend  # noqa: PLC0415
+        from clusterrun.machine.gpus import ascend
 
         yield ascend
 

@@ -34,7 +34,7 @@ class _Answer(NamedTuple):
 
 
 class Locator:
-    """Finds the node of a GPU by the first source that knows it (BINDING.md S3.2 to S3.8)."""
+    """Finds the node of a GPU by the first source that knows it (docs/binding.md S3.2 to S3.8)."""
 
     def __init__(self, tree: Tree, nodes: Sequence[NumaNode], processors: Processors) -> None:
         """Take the machine's ``nodes`` and CPUs; GPUs are looked up in ``tree``."""
@@ -147,7 +147,7 @@ class Locator:
 
     @cached_property
     def _kfd(self) -> "Topology":
-        from clusterrun.machine.gpus.amd import Topology  # noqa: PLC0415 - only where its GPUs are
+        from clusterrun.machine.gpus.amd import Topology
 
         return Topology(self._tree)
 

@@ -15,7 +15,7 @@ _CLASSES = (0x0300, 0x0302)
 
 
 def list_gpus(tree: Tree) -> Listing:
-    """Return the GPUs as the first source lists them that knows any (BINDING.md S1)."""
+    """Return the GPUs as the first source lists them that knows any (docs/binding.md S1)."""
     # NVML alone knows what the driver lets this container use.
     answer = _nvml(tree)
     devices = from_nvml(gpus_in(answer))

@@ -115,7 +115,7 @@ def _answer(writing: int, question: Question, timeout: float) -> None:
 
 
 def _ask_nvml() -> Iterable[NvmlGpu]:
-    import pynvml  # noqa: PLC0415 - only here, in the child, and only where the driver is
+    import pynvml
 
     pynvml.nvmlInit()
     for index in range(pynvml.nvmlDeviceGetCount()):

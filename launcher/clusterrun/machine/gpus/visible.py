@@ -66,18 +66,18 @@ def _meant(listings: Sequence[Listing], environ: Mapping[str, str]) -> Listing:
 def _reader(vendor: str) -> Reader:
     match vendor:
         case "amd":
-            from clusterrun.machine.gpus.visible_rocm import choose  # noqa: PLC0415 - only where needed
+            from clusterrun.machine.gpus.visible_rocm import choose
         case "intel":
-            from clusterrun.machine.gpus.visible_xpu import choose  # noqa: PLC0415
+            from clusterrun.machine.gpus.visible_xpu import choose
         case "huawei":
-            from clusterrun.machine.gpus.visible_npu import choose  # noqa: PLC0415
+            from clusterrun.machine.gpus.visible_npu import choose
         case _:
-            from clusterrun.machine.gpus.visible_cuda import choose  # noqa: PLC0415
+            from clusterrun.machine.gpus.visible_cuda import choose
     return choose
 
 
 def _is_order_known(listing: Listing, environ: Mapping[str, str]) -> bool:
-    from clusterrun.machine.gpus.visible_cuda import is_order_known  # noqa: PLC0415 - as above
+    from clusterrun.machine.gpus.visible_cuda import is_order_known
 
     return is_order_known(listing, environ)
 

@@ -1,1 +1,1 @@
-"""Which GPUs and CPUs each worker of a node gets (BINDING.md), by pure functions."""
+"""Which GPUs and CPUs each worker of a node gets (docs/binding.md), by pure functions."""

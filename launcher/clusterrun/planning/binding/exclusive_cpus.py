@@ -1,4 +1,4 @@
-"""CPUs that a worker has to itself (BINDING.md S5: exclusive, core-complex)."""
+"""CPUs that a worker has to itself (docs/binding.md S5: exclusive, core-complex)."""
 
 from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence

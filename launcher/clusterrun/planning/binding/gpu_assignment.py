@@ -1,4 +1,4 @@
-"""Which GPUs each worker of a node has, and where they are (BINDING.md S4, decisions 2 and 3)."""
+"""Which GPUs each worker of a node has, and where they are (docs/binding.md S4, decisions 2 and 3)."""
 
 from collections.abc import Callable, Sequence
 from typing import NamedTuple, TypeVar

@@ -1,4 +1,4 @@
-"""CPUs of a worker's own nodes, and of idle nodes of the same package (BINDING.md S5: near)."""
+"""CPUs of a worker's own nodes, and of idle nodes of the same package (docs/binding.md S5: near)."""
 
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence

@@ -1,4 +1,4 @@
-"""Which GPUs a worker has, which CPUs it may use, and whose memory (BINDING.md S4 to S6)."""
+"""Which GPUs a worker has, which CPUs it may use, and whose memory (docs/binding.md S4 to S6)."""
 
 from collections.abc import Sequence
 from typing import NamedTuple, assert_never

@@ -1,4 +1,4 @@
-"""``--numa-map``: where the user says that GPUs are, before any table of the machine (BINDING.md S3.1)."""
+"""``--numa-map``: where the user says that GPUs are, before any table of the machine (docs/binding.md S3.1)."""
 
 from msgspec.structs import replace
 

@@ -1,4 +1,4 @@
-"""CPUs that the workers of a place share with each other (BINDING.md S5: node, socket)."""
+"""CPUs that the workers of a place share with each other (docs/binding.md S5: node, socket)."""
 
 from collections.abc import Sequence
 

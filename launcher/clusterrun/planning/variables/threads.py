@@ -1,4 +1,4 @@
-"""OMP_NUM_THREADS: how many threads a worker's loops may use (BINDING.md S8)."""
+"""OMP_NUM_THREADS: how many threads a worker's loops may use (docs/binding.md S8)."""
 
 from collections import Counter, defaultdict
 from collections.abc import Iterator, Mapping, Sequence

@@ -1,4 +1,4 @@
-"""The variables of torchrun's contract (CONTRACT.md 3.3), and who may set them."""
+"""The variables of torchrun's contract (docs/contract.md 3.3), and who may set them."""
 
 from collections.abc import Collection, Mapping
 from types import MappingProxyType

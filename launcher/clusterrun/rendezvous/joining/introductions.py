@@ -88,7 +88,7 @@ def introduction_of(
 
 def digest_of(arguments: Sequence[str]) -> str:
     """Return enough to tell different arguments apart, and too little to tell them by."""
-    import hashlib  # noqa: PLC0415 - only jobs on several nodes compare
+    import hashlib
 
     # A NUL is in none of them.
     joined = "\0".join(arguments).encode(errors="surrogateescape")

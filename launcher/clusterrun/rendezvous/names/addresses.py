@@ -84,7 +84,7 @@ def plain_address(where: object) -> str:
 
 def own_interfaces() -> Interfaces:
     """Return the addresses that this machine has now."""
-    import psutil  # noqa: PLC0415 - only jobs on several nodes ask
+    import psutil
 
     families = {socket.AF_INET, socket.AF_INET6}
     return {

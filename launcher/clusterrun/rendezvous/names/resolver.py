@@ -157,7 +157,7 @@ def _let_go_of_the_agent(keep: int, parent: int) -> None:
     close_all_but({keep})
     signal.signal(signal.SIGALRM, signal.SIG_DFL)
     signal.alarm(SECONDS_FOR_AN_ANSWER + 1)
-    import ctypes  # noqa: PLC0415 - here it costs the agent nothing
+    import ctypes
 
     ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
     if os.getppid() != parent:

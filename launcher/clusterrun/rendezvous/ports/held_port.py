@@ -55,7 +55,7 @@ def _why(number: int, error: OSError) -> str:
     if error.errno != errno.EADDRINUSE:
         return error.strerror or str(error)
     # Only where there is somebody to name.
-    from clusterrun.rendezvous.ports.port_owner import owner_of_port  # noqa: PLC0415 - see above
+    from clusterrun.rendezvous.ports.port_owner import owner_of_port
 
     return f"{owner_of_port(number, Path('/'))} has it"
 

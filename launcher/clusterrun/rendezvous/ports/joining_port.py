@@ -19,7 +19,7 @@ _BACKLOG = 4096
 _CREDENTIALS = struct.Struct("iII")
 
 
-class PortBusy(RendezvousError):  # noqa: N818 - what happened, as its siblings say it
+class PortBusy(RendezvousError):
     """None of the ports that the coordinator may use is free."""
 
 
@@ -108,7 +108,7 @@ def open_door(
     )
 
 
-class _InUse(Exception):  # noqa: N818 - as PortBusy
+class _InUse(Exception):
     """By whom, in words."""
 
 

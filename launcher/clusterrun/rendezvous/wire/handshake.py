@@ -100,12 +100,12 @@ def _check(theirs: _Hail, expected: Side, token: bytes) -> None:
 
 
 def _proof(token: bytes, side: Side, of_member: bytes, of_coordinator: bytes) -> bytes:
-    import hmac  # noqa: PLC0415 - only jobs with a token pay for it
+    import hmac
 
     return hmac.digest(token, side.value + of_member + of_coordinator, "sha256")
 
 
 def _same(one: bytes, other: bytes) -> bool:
-    import hmac  # noqa: PLC0415 - as above
+    import hmac
 
     return hmac.compare_digest(one, other)

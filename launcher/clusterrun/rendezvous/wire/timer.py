@@ -18,7 +18,7 @@ class Timer:
 
         """
         # os.timerfd_create comes with Python 3.13.
-        import ctypes  # noqa: PLC0415 - only jobs on several nodes pay for it
+        import ctypes
 
         self._libc = ctypes.CDLL(None, use_errno=True)
         self._times = ctypes.c_long * 4

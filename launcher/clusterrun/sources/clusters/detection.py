@@ -28,7 +28,7 @@ class Known(NamedTuple):
 
     def load(self) -> Cluster:
         """Return the cluster."""
-        from importlib import import_module  # noqa: PLC0415 - not on the way to most jobs
+        from importlib import import_module
 
         found: Cluster = getattr(import_module(f"{__package__}.{self.file}"), self.cluster)()
         return found

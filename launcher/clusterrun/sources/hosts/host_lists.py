@@ -56,7 +56,7 @@ def _names(part: str, said: Fact[str]) -> Iterator[str]:
 
 def _node_set(text: str, said: Fact[str]) -> list[str]:
     # Some 25 ms, and most jobs have no list with ranges.
-    from ClusterShell.NodeSet import (  # noqa: PLC0415 - see above
+    from ClusterShell.NodeSet import (
         RESOLVER_NOGROUP,
         NodeSet,
         NodeSetException,

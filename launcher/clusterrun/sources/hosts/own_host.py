@@ -43,7 +43,7 @@ def own_rank(hosts: Fact[tuple[str, ...]], here: str, addresses: Addresses) -> F
 def addresses_of(name: str) -> Collection[str]:
     """Return the addresses of a host as the resolver has them; this machine's own for ""."""
     if not name:
-        import psutil  # noqa: PLC0415 - few jobs list their hosts
+        import psutil
 
         kinds = {socket.AF_INET, socket.AF_INET6}
         entries = (entry for each in psutil.net_if_addrs().values() for entry in each)

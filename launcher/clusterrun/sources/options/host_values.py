@@ -10,7 +10,7 @@ _MOST_DEVICES = 10_000
 
 def hosts(text: str) -> tuple[str, ...]:
     """Read host names and addresses, with ranges: ``a,b[1-3]``."""
-    from clusterrun.sources.hosts.host_lists import expand_hosts  # noqa: PLC0415 - few jobs have a list
+    from clusterrun.sources.hosts.host_lists import expand_hosts
 
     hint = "write it as in gpu[01-04,7],login"
     try:

@@ -35,7 +35,7 @@ def closest(word: str, known: Iterable[str]) -> str:
 
     The same letters in another case are nearest.
     """
-    from difflib import get_close_matches  # noqa: PLC0415 - only a mistake needs it
+    from difflib import get_close_matches
 
     names = sorted(known)
     if same := [name for name in names if name.casefold() == word.casefold()]:
@@ -47,6 +47,6 @@ def closest(word: str, known: Iterable[str]) -> str:
 
 def command(*words: str, before: Sequence[str] = ()) -> str:
     """Return the line to type: ``clusterrun [OPTIONS]`` and ``words``, quoted for a shell."""
-    from shlex import join  # noqa: PLC0415 - only a mistake needs it
+    from shlex import join
 
     return f"{join([*before, 'clusterrun'])} [OPTIONS] {join(words)}"

@@ -33,7 +33,7 @@ def expect_script(words: Sequence[str], where: str, search_path: str) -> None:
         raise UsageError(f"{where}{name} is no script, but what runs one", _without(words))
     kind = kind_of(name)
     if kind is FileKind.NOTHING:
-        from clusterrun.sources.programs.missing_scripts import missing_script  # noqa: PLC0415 - a mistake
+        from clusterrun.sources.programs.missing_scripts import missing_script
 
         raise missing_script(words, where, search_path)
     if not os.access(name, os.R_OK):

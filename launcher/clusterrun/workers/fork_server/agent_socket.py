@@ -51,7 +51,7 @@ class AgentSocket:
         """Take the socket that the agent has left open in this process."""
         self._socket = socket.socket(fileno=descriptor)
         # A worker's daemon that held it would hide our end from the agent.
-        os.set_inheritable(descriptor, False)  # noqa: FBT003 - os takes it by position only
+        os.set_inheritable(descriptor, False)
         self._frames = Frames()
         self._descriptors: list[int] = []
 

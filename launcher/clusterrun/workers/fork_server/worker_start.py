@@ -179,7 +179,7 @@ def import_psutil() -> Any:  # noqa: ANN401 - a module or None
     """Return psutil, or None where the job's interpreter has none; what it imports stays ours."""
     with hidden_imports():
         try:
-            import psutil  # noqa: PLC0415 - only where somebody is to be bound
+            import psutil
         except Exception:  # noqa: BLE001 - a module of the job's by a name that psutil imports
             return None
         return psutil

@@ -196,7 +196,7 @@ class Relay:
 def _live_as_relay(control: socket.socket, screen: Screen, scratch: Path | None) -> NoReturn:
     try:
         # Read while the agent goes on; the agent itself never needs it.
-        from clusterrun.workers.relay.relay_process import live  # noqa: PLC0415 - see above
+        from clusterrun.workers.relay.relay_process import live
 
         live(control, screen, scratch)
     except BaseException as error:  # noqa: BLE001 - the user must see it before we are gone

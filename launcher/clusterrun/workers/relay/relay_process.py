@@ -40,7 +40,7 @@ def live(control: socket.socket, screen: Screen, scratch: Path | None) -> NoRetu
     # In a thread: a large folder, or a slow one, delays nobody.
     sweeper = start_thread(partial(remove_leftovers, scratch.parent)) if scratch else None
     # Only now: it takes its time, in which Ctrl-C must not reach us as one of the agent's group.
-    from clusterrun.workers.relay.relay_loop import RelayLoop  # noqa: PLC0415 - see above
+    from clusterrun.workers.relay.relay_loop import RelayLoop
 
     files = Bounded(SECONDS_TO_ANSWER)
     RelayLoop(Channel(control), screen, time.monotonic, files).run()

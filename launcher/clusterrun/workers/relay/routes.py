@@ -49,7 +49,7 @@ class Routes(Struct, frozen=True):
         if template is None:
             return f"[{label_of(plan, worker)}] "
         # Compiles its pattern when it is imported.
-        from string import Template  # noqa: PLC0415 - few jobs have a prefix of their own
+        from string import Template
 
         values = {
             "rank": worker.rank,

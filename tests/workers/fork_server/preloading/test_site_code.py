@@ -16,7 +16,7 @@ import sys
 package = type(sys)("fork_server")
 package.__path__ = [{str(FOLDER / "fork_server")!r}]
 sys.modules["fork_server"] = package
-from fork_server.site_code import what_site_code_may_read
+from fork_server.preloading.site_code import what_site_code_may_read
 print(what_site_code_may_read())
 """
 

@@ -29,7 +29,7 @@ def compile_quietly(source: bytes, path: str, flags: int = 0) -> tuple[Any, list
 
     """
     with hidden_imports():
-        import warnings  # noqa: PLC0415 - hidden from the script
+        import warnings
 
         with warnings.catch_warnings(record=True) as said:
             warnings.simplefilter("always")

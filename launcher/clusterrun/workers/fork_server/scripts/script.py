@@ -28,7 +28,7 @@ _RUN_MODULE = "import runpy\nrunpy._run_module_as_main(name)\n"
 threads and exit handlers may still need it."""
 
 
-class NotToBeRunInPlace(Exception):  # noqa: N818 - a finding, not a mistake
+class NotToBeRunInPlace(Exception):
     """This program has to be executed: the text says why."""
 
     def __init__(
@@ -129,8 +129,10 @@ class Script:
         self._set_arguments(self.command)
         if not getattr(sys.flags, "safe_path", False):
             sys.path.insert(0, self.folder())
-        # Where our own modules were found.
-        sys.path_importer_cache.pop(os.path.dirname(__file__), None)
+        # The folders of the fork server's own modules.
+        own = os.path.dirname(os.path.dirname(__file__))
+        for path in [path for path in sys.path_importer_cache if path.startswith(own)]:
+            del sys.path_importer_cache[path]
         sys.modules["__main__"] = self.new_main()
 
     def _set_arguments(self, command: list[str]) -> None:

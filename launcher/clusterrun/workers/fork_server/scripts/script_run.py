@@ -61,7 +61,7 @@ class ScriptRun:
         """
         signal.pthread_sigmask(signal.SIG_SETMASK, self._blocked)
         if self._said:
-            import warnings  # noqa: PLC0415 - seldom needed, and the script's from then on
+            import warnings
 
             for one in self._said:
                 warnings.warn_explicit(one.message, one.category, one.filename, one.lineno)
