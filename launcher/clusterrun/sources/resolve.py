@@ -15,7 +15,7 @@ from clusterrun.domain.cpuset import CpuSet
 from clusterrun.domain.facts import Fact
 from clusterrun.domain.job import JobSpec, Program, ProgramKind, StartMethod
 from clusterrun.errors import UsageError
-from clusterrun.sources.clusters.cluster import Surroundings
+from clusterrun.sources.clusters.cluster import Inputs
 from clusterrun.sources.colours import find_coloured
 from clusterrun.sources.log_options import (
     find_log_dir,
@@ -170,11 +170,11 @@ def resolve(
     env = _env(sources)
     # Which GPUs the workers see is the job's own choice, whatever the cluster has set.
     seen = {name: env[name].value for name in env.keys() & {"CUDA_VISIBLE_DEVICES"}}
-    around = Surroundings(inherited | seen, process, typed)
+    inputs = Inputs(inherited | seen, process, typed)
     is_nested = bool(left) and not is_new_step(environ)
-    shape = find_shape(sources, around, is_nested=is_nested)
-    program = NO_PROGRAM if for_topo else _program(program_words, sources, env, around)
-    job = _job(sources, program, env, around, shape)
+    shape = find_shape(sources, inputs, is_nested=is_nested)
+    program = NO_PROGRAM if for_topo else _program(program_words, sources, env, inputs)
+    job = _job(sources, program, env, inputs, shape)
     _expect_forkable(job)
     expect_read_once(job)
     if job.exec.value:
@@ -190,7 +190,7 @@ def resolve(
             *strange_variables(inherited),
             *translated.warnings,
             *shape.warnings,
-            *_job_warnings(job, around, is_dry=dry_run.value),
+            *_job_warnings(job, inputs, is_dry=dry_run.value),
         ),
         dry_run=dry_run.value,
         as_json=_only_with(dry_run.value, settle(table.JSON, sources), *DRY).value,
@@ -241,17 +241,17 @@ def _job(
     sources: Sequence[Said],
     program: Fact[Program],
     env: Mapping[str, Fact[str]],
-    around: Surroundings,
+    inputs: Inputs,
     shape: Shape,
 ) -> JobSpec:
-    interpreter = settle(table.PYTHON, sources, _default_python(around))
-    meeting = settle_meeting(sources, around.variables, shape, around.typed)
-    run_id = settle(table.RUN_ID, sources, _run_id_otherwise(shape, around))
+    interpreter = settle(table.PYTHON, sources, _default_python(inputs))
+    meeting = settle_meeting(sources, inputs.variables, shape, inputs.typed)
+    run_id = settle(table.RUN_ID, sources, _run_id_otherwise(shape, inputs))
     plain: dict[str, Any] = {option.name: settle(option, sources) for option in PLAIN}
     if shape.cluster.value == "paddle":
         from clusterrun.sources.other_launchers.paddle_defaults import paddles_own
 
-        plain |= paddles_own(sources, around.variables, shape.cluster)
+        plain |= paddles_own(sources, inputs.variables, shape.cluster)
     log_dir = find_log_dir(sources)
     return JobSpec(
         **plain,
@@ -268,16 +268,16 @@ def _job(
         master_port=meeting.master_port,
         port_candidates=meeting.port_candidates,
         rdzv_endpoint=meeting.rdzv_endpoint,
-        token=find_token(sources, around.variables, _token_otherwise(shape, around)),
+        token=find_token(sources, inputs.variables, _token_otherwise(shape, inputs)),
         run_id=run_id,
-        python=find_interpreter(interpreter, _search_path(env, around)),
-        env={**env, **_own_step(run_id.value, around.variables)},
+        python=find_interpreter(interpreter, _search_path(env, inputs)),
+        env={**env, **_own_step(run_id.value, inputs.variables)},
         log_dir=log_dir,
-        coloured=find_coloured(around.process, around.variables, shape.cluster, log_dir),
-        log_line_prefix_template=find_prefix(sources, around.variables, around.process.called),
+        coloured=find_coloured(inputs.process, inputs.variables, shape.cluster, log_dir),
+        log_line_prefix_template=find_prefix(sources, inputs.variables, inputs.process.called),
         events=_expect_no_folder(settle(table.EVENTS, sources)),
         program=program,
-        as_torchrun=called_as_torchrun(around.process.called),
+        as_torchrun=called_as_torchrun(inputs.process.called),
     )
 
 
@@ -285,7 +285,7 @@ def _program(
     words: Fact[tuple[str, ...]],
     sources: Sequence[Said],
     env: Mapping[str, Fact[str]],
-    around: Surroundings,
+    inputs: Inputs,
 ) -> Fact[Program]:
     manner = Manner(
         module=settle(table.MODULE, sources),
@@ -293,22 +293,22 @@ def _program(
         run_path=settle(table.RUN_PATH, sources),
         pass_local_rank=settle(table.PASS_LOCAL_RANK, sources),
     )
-    return find_program(words, manner, _search_path(env, around))
+    return find_program(words, manner, _search_path(env, inputs))
 
 
-def _job_warnings(job: JobSpec, around: Surroundings, *, is_dry: bool) -> Iterator[str]:
+def _job_warnings(job: JobSpec, inputs: Inputs, *, is_dry: bool) -> Iterator[str]:
     if job.program.value.kind is not ProgramKind.EXECUTABLE:
-        yield from another_environment(job.python, around.variables)
+        yield from another_environment(job.python, inputs.variables)
     yield from unknown_in_prefix(job.log_line_prefix_template)
     if not is_dry:
         yield from where_logs_go(job)
     # Who writes -- behind the script knows whose these are.
-    if not _ends_options(around.typed):
+    if not _ends_options(inputs.typed):
         yield from misplaced_options(job.program.value)
 
 
-def _search_path(env: Mapping[str, Fact[str]], around: Surroundings) -> str:
-    return env["PATH"].value if "PATH" in env else around.variables.get("PATH", os.defpath)
+def _search_path(env: Mapping[str, Fact[str]], inputs: Inputs) -> str:
+    return env["PATH"].value if "PATH" in env else inputs.variables.get("PATH", os.defpath)
 
 
 def _env(sources: Sequence[Said]) -> dict[str, Fact[str]]:
@@ -327,19 +327,19 @@ def _fewest_nodes(sources: Sequence[Said], shape: Shape) -> Fact[int]:
     return fewest if fewest.value <= shape.nnodes.value else shape.nnodes
 
 
-def _run_id_otherwise(shape: Shape, around: Surroundings) -> Fact[str]:
+def _run_id_otherwise(shape: Shape, inputs: Inputs) -> Fact[str]:
     if shape.run_id is None:
-        return Fact(around.process.run_id, "default")
+        return Fact(inputs.process.run_id, "default")
     # What a cluster calls a job need not be the name of a folder.
     return Fact(as_run_id(shape.run_id.value), shape.run_id.origin)
 
 
-def _token_otherwise(shape: Shape, around: Surroundings) -> Fact[str] | None:
+def _token_otherwise(shape: Shape, inputs: Inputs) -> Fact[str] | None:
     # Who starts nodes against the cluster's word may start some where it has set nothing.
     secret = shape.place.secret if shape.place else None
     if secret is None or shape.agents == 1:
         return None
-    return token_of_job(secret, around.process.user_id)
+    return token_of_job(secret, inputs.process.user_id)
 
 
 def _own_step(run_id: str, environ: Mapping[str, str]) -> dict[str, Fact[str]]:
@@ -348,11 +348,11 @@ def _own_step(run_id: str, environ: Mapping[str, str]) -> dict[str, Fact[str]]:
     return {STEP_VARIABLE: Fact(step, "Slurm")} if step and step != run_id else {}
 
 
-def _default_python(around: Surroundings) -> Fact[str]:
+def _default_python(inputs: Inputs) -> Fact[str]:
     # torchrun's own variable for it; it beats the default alone.
-    if around.variables.get("PYTHON_EXEC"):
-        return Fact(around.variables["PYTHON_EXEC"], "PYTHON_EXEC")
-    return Fact(around.process.python, "default")
+    if inputs.variables.get("PYTHON_EXEC"):
+        return Fact(inputs.variables["PYTHON_EXEC"], "PYTHON_EXEC")
+    return Fact(inputs.process.python, "default")
 
 
 def _expect_no_folder(events: Fact[str | None]) -> Fact[str | None]:

@@ -12,7 +12,7 @@ from msgspec.structs import replace
 from clusterrun.domain.facts import Fact
 from clusterrun.domain.job import TaskLayout, WorkerCount
 from clusterrun.errors import UsageError
-from clusterrun.sources.clusters.cluster import Place, Surroundings
+from clusterrun.sources.clusters.cluster import Inputs, Place
 from clusterrun.sources.clusters.detection import NO_CLUSTER, detect
 from clusterrun.sources.options.host_rows import DEVICES, HOSTFILE, HOSTS
 from clusterrun.sources.options.paddle_rows import USE_PADDLECLOUD
@@ -80,12 +80,12 @@ class Shape(Struct, frozen=True):
         return self.nnodes.value if self.tasks.value is None else self.tasks.value.size
 
 
-def find_shape(sources: Sequence[Said], around: Surroundings, *, is_nested: bool) -> Shape:
+def find_shape(sources: Sequence[Said], inputs: Inputs, *, is_nested: bool) -> Shape:
     """Return the shape by all that is said.
 
     Args:
         sources: what flags, variables and the job file say.
-        around: where to look for a cluster.
+        inputs: where to look for a cluster.
         is_nested: we are inside a worker, whose place in the cluster is not ours: nobody is
             listened to unless ``--cluster`` says so.
 
@@ -99,18 +99,18 @@ def find_shape(sources: Sequence[Said], around: Surroundings, *, is_nested: bool
         asked = Fact("paddle", cloud.origin)
     if is_nested and not asked.value:
         asked = Fact(NO_CLUSTER, "inside a worker")
-    listed = _listed(sources, around)
-    around = replace(around, nnodes=listed.nnodes or find(NNODES, sources))
-    cluster, place = detect(asked, around)
-    said = (*sources, said_by_exports(around.variables))
+    listed = _listed(sources, inputs)
+    inputs = replace(inputs, nnodes=listed.nnodes or find(NNODES, sources))
+    cluster, place = detect(asked, inputs)
+    said = (*sources, said_by_exports(inputs.variables))
     wish = Wish(
-        nnodes=_narrowed(around.nnodes, find(FEWEST_NODES, sources), place),
+        nnodes=_narrowed(inputs.nnodes, find(FEWEST_NODES, sources), place),
         node_rank=find(NODE_RANK, sources) or listed.node_rank,
         nproc_per_node=find(NPROC_PER_NODE, sources) or listed.workers,
         has_address=bool(
             find(MASTER_ADDR, said) or find(RDZV_ENDPOINT, said) or listed.hosts.value
         ),
-        otherwise=default_workers(around.process.called),
+        otherwise=default_workers(inputs.process.called),
         meets_anywhere=bool(find(RDZV_ENDPOINT, sources)),
     )
     numa_node = place.numa_node if place else Fact(None, "default")
@@ -130,7 +130,7 @@ class _Listed(Struct, frozen=True):
     workers: Workers | None = None
 
 
-def _listed(sources: Sequence[Said], around: Surroundings) -> _Listed:
+def _listed(sources: Sequence[Said], inputs: Inputs) -> _Listed:
     devices = find(DEVICES, sources)
     each = find(GPUS_PER_WORKER, sources)
     per_worker = (each and each.value) or 1
@@ -150,9 +150,9 @@ def _listed(sources: Sequence[Said], around: Surroundings) -> _Listed:
             f"leave {nnodes.origin} out",
         )
     own_address = find(LOCAL_ADDR, sources)
-    here = (own_address and own_address.value) or around.process.host
+    here = (own_address and own_address.value) or inputs.process.host
     said = find(NODE_RANK, sources)
-    rank = said or own_rank(hosts, here, around.process.addresses)
+    rank = said or own_rank(hosts, here, inputs.process.addresses)
     name = hosts.value[rank.value or 0] if (rank.value or 0) < len(hosts.value) else ""
     return _Listed(
         hosts=hosts,

@@ -27,12 +27,12 @@ def test_a_cluster_that_is_not_there_costs_nothing() -> None:
     program = """
 import sys
 from clusterrun.domain.facts import Fact
-from clusterrun.sources.clusters.cluster import Surroundings
+from clusterrun.sources.clusters.cluster import Inputs
 from clusterrun.sources.clusters.detection import detect
 from clusterrun.sources.this_process import ThisProcess
 from clusterrun.sources.typed_command import Typed
 process = ThisProcess(host="node7", cpus=8, python="python", run_id="x")
-detect(Fact("", "default"), Surroundings({"HOME": "/root"}, process, Typed({}, ())))
+detect(Fact("", "default"), Inputs({"HOME": "/root"}, process, Typed({}, ())))
 print(*(name for name in sys.modules if "slurm" in name or "host_lists" in name))
 """
 

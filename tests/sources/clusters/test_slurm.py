@@ -5,7 +5,7 @@ from clusterrun.domain.facts import Fact
 from clusterrun.domain.job import TaskLayout
 from clusterrun.domain.ranks import GlobalRank, LocalRank, NodeRank
 from clusterrun.errors import UsageError
-from clusterrun.sources.clusters.cluster import Place, Surroundings
+from clusterrun.sources.clusters.cluster import Inputs, Place
 from clusterrun.sources.clusters.slurm import SlurmStep, port_candidates
 from clusterrun.sources.this_process import ThisProcess
 from clusterrun.sources.typed_command import Typed
@@ -20,7 +20,7 @@ NOTHING: Fact[None] = Fact(None, "default")
 def place(environ: dict[str, str], cpus: int = 64) -> Place:
     """Return the place of a task that may use so many CPUs."""
     process = ThisProcess(host="n0", cpus=cpus, python="python", run_id="chosen")
-    return SlurmStep().place(Surroundings(environ, process, Typed({}, ("train.py",))))
+    return SlurmStep().place(Inputs(environ, process, Typed({}, ("train.py",))))
 
 
 def layout(name: str) -> TaskLayout:

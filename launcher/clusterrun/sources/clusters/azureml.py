@@ -9,7 +9,7 @@ from collections.abc import Mapping
 
 from clusterrun.domain.facts import Fact
 from clusterrun.errors import UsageError
-from clusterrun.sources.clusters.cluster import Place, Surroundings, nowhere
+from clusterrun.sources.clusters.cluster import Inputs, Place, nowhere
 from clusterrun.sources.clusters.tasks import Task, place_of
 from clusterrun.sources.clusters.variables import Variables
 
@@ -24,12 +24,12 @@ class AzureMl:
         is_complete = all(environ.get(name) for name in _ALL)
         return _ALL[0] if is_complete and environ["WORLD_SIZE"] != "1" else ""
 
-    def place(self, around: Surroundings) -> Place:
+    def place(self, inputs: Inputs) -> Place:
         """Return the task's own place, or its node's where each has one."""
-        variables = Variables(around.variables)
+        variables = Variables(inputs.variables)
         size, rank = variables.expect("WORLD_SIZE"), variables.expect("RANK")
         local_rank, node_rank = variables.expect("LOCAL_RANK"), variables.number("NODE_RANK")
-        nodes = variables.number("AZUREML_NODE_COUNT") or around.nnodes
+        nodes = variables.number("AZUREML_NODE_COUNT") or inputs.nnodes
         local_size = _local_size(variables, nodes, size)
         if local_size is None and node_rank and node_rank.value:
             per_node = max(1, (rank.value - local_rank.value) // node_rank.value)
@@ -39,9 +39,9 @@ class AzureMl:
                 f"{size.origin} is {size.value} and {local_rank.origin} {local_rank.value}: this is"
                 " one of several processes, and nothing tells how many of them a node has",
                 "give the number of nodes:\n"
-                f"  {around.typed.line('--nnodes', 'N')}\n"
+                f"  {inputs.typed.line('--nnodes', 'N')}\n"
                 "or, for a job of its own in each process, ignore these variables:\n"
-                f"  {around.typed.line('--cluster', 'none')}",
+                f"  {inputs.typed.line('--cluster', 'none')}",
             )
             return nowhere(error)
         return place_of(Task(rank, size, local_rank, local_size, nodes, node_rank))

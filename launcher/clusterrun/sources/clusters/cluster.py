@@ -12,7 +12,7 @@ from clusterrun.sources.this_process import ThisProcess
 from clusterrun.sources.typed_command import Typed
 
 
-class Surroundings(Struct, frozen=True):
+class Inputs(Struct, frozen=True):
     """What a cluster's answers are made from."""
 
     variables: Mapping[str, str]
@@ -79,6 +79,6 @@ class Cluster(Protocol):
         """Return the variable that shows that we run under it; "" where none does."""
         ...
 
-    def place(self, around: Surroundings) -> Place:
+    def place(self, inputs: Inputs) -> Place:
         """Return the place of this process; a variable that is no good is a ``UsageError``."""
         ...

@@ -4,7 +4,7 @@ from typing import NamedTuple
 
 from clusterrun.domain.facts import Fact
 from clusterrun.errors import UsageError
-from clusterrun.sources.clusters.cluster import Cluster, Place, Surroundings
+from clusterrun.sources.clusters.cluster import Cluster, Inputs, Place
 from clusterrun.sources.options.suggestions import did_you_mean
 
 NO_CLUSTER = "none"
@@ -79,12 +79,12 @@ DETECTION = (
 """In the order of asking, each with the reason for its place."""
 
 
-def detect(asked: Fact[str], around: Surroundings) -> tuple[Fact[str], Place | None]:
+def detect(asked: Fact[str], inputs: Inputs) -> tuple[Fact[str], Place | None]:
     """Return the name of the cluster, and this process's place as that tells it.
 
     Args:
         asked: ``--cluster``; its value is "" where that was not given.
-        around: where to look.
+        inputs: where to look.
 
     Raises:
         UsageError: the cluster asked for is unknown or shows no sign of itself, or one of its
@@ -93,14 +93,14 @@ def detect(asked: Fact[str], around: Surroundings) -> tuple[Fact[str], Place | N
     """
     if asked.value == NO_CLUSTER:
         return asked, None
-    words = {"", *(name.partition("_")[0] for name in around.variables)}
+    words = {"", *(name.partition("_")[0] for name in inputs.variables)}
     for known in DETECTION:
         is_meant = asked.value == known.name or not (asked.value or known.by_name)
         if is_meant and known.word in words:
             cluster = known.load()
-            if sign := cluster.sign(around.variables):
+            if sign := cluster.sign(inputs.variables):
                 origin = asked.origin if asked.value else sign
-                return Fact(known.name, origin), cluster.place(around)
+                return Fact(known.name, origin), cluster.place(inputs)
     if asked.value:
         raise _not_here(asked)
     return Fact(NO_CLUSTER, "default"), None

@@ -3,7 +3,7 @@
 from collections.abc import Mapping
 
 from clusterrun.domain.facts import Fact
-from clusterrun.sources.clusters.cluster import Place, Surroundings
+from clusterrun.sources.clusters.cluster import Inputs, Place
 from clusterrun.sources.clusters.variables import Variables, expect_rank
 
 
@@ -15,9 +15,9 @@ class NodeExports:
         expected = ("NODE_RANK", "NNODES", "MASTER_ADDR")
         return expected[0] if all(environ.get(name) for name in expected) else ""
 
-    def place(self, around: Surroundings) -> Place:
+    def place(self, inputs: Inputs) -> Place:
         """Return the node's place; flags may say otherwise."""
-        variables = Variables(around.variables)
+        variables = Variables(inputs.variables)
         nodes, rank = variables.expect("NNODES"), variables.expect("NODE_RANK")
         expect_rank(rank, nodes)
         return Place(
@@ -41,28 +41,28 @@ class BareTriple:
         is_alone = environ.get("WORLD_SIZE", "") in {"", "0", "1"}
         return "RANK" if is_complete and not is_alone and not environ.get("LOCAL_RANK") else ""
 
-    def place(self, around: Surroundings) -> Place:
+    def place(self, inputs: Inputs) -> Place:
         """Return the place that is right for one worker on each node, or where flags agree."""
-        variables = Variables(around.variables)
+        variables = Variables(inputs.variables)
         nodes, rank = variables.expect("WORLD_SIZE"), variables.expect("RANK")
         expect_rank(rank, nodes)
-        count_nodes = around.nnodes is not None and around.nnodes.value == nodes.value
+        count_nodes = inputs.nnodes is not None and inputs.nnodes.value == nodes.value
         return Place(
             nnodes=nodes,
             node_rank=rank,
             hosts=Fact((), "default"),
-            unclear=Fact("", "default") if count_nodes else Fact(_choice(around), rank.origin),
+            unclear=Fact("", "default") if count_nodes else Fact(_choice(inputs), rank.origin),
             tentative=True,
         )
 
 
-def _choice(around: Surroundings) -> str:
+def _choice(inputs: Inputs) -> str:
     by_hand = ("--nnodes", "$WORLD_SIZE", "--node-rank", "$RANK", "--nproc-per-node", "1")
-    processes = around.typed.line(*by_hand)
+    processes = inputs.typed.line(*by_hand)
     # For the shell to fill in, so that one line is right in all of them.
     for variable in ("$WORLD_SIZE", "$RANK"):
         processes = processes.replace(f"'{variable}'", variable)
     return (
-        f"if RANK counts nodes:\n  {around.typed.line('--cluster', 'pai-dlc')}\n"
+        f"if RANK counts nodes:\n  {inputs.typed.line('--cluster', 'pai-dlc')}\n"
         f"if it counts processes, one worker in each:\n  {processes}"
     )

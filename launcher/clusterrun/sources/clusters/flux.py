@@ -4,7 +4,7 @@ from collections.abc import Mapping
 
 from clusterrun.domain.facts import Fact
 from clusterrun.errors import UsageError
-from clusterrun.sources.clusters.cluster import Place, Surroundings
+from clusterrun.sources.clusters.cluster import Inputs, Place
 from clusterrun.sources.clusters.tasks import Task, place_of
 from clusterrun.sources.clusters.variables import Variables
 
@@ -16,9 +16,9 @@ class Flux:
         """Return the name of the variable with the task's rank."""
         return Variables(environ).sign("FLUX_TASK_RANK")
 
-    def place(self, around: Surroundings) -> Place:
+    def place(self, inputs: Inputs) -> Place:
         """Return the node's place, or the task's own where a node has several."""
-        variables = Variables(around.variables)
+        variables = Variables(inputs.variables)
         size = variables.expect("FLUX_JOB_SIZE")
         nodes = variables.expect("FLUX_JOB_NNODES")
         if not nodes.value or size.value % nodes.value:

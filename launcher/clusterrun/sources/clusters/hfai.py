@@ -9,7 +9,7 @@ from collections.abc import Mapping
 
 from clusterrun.domain.facts import Fact
 from clusterrun.errors import UsageError
-from clusterrun.sources.clusters.cluster import Place, Surroundings
+from clusterrun.sources.clusters.cluster import Inputs, Place
 from clusterrun.sources.clusters.variables import Variables, expect_rank
 
 _SIMULATED = "HFAI_SIMULATE"
@@ -30,9 +30,9 @@ class Hfai:
             return ""
         return found.origin
 
-    def place(self, around: Surroundings) -> Place:
+    def place(self, inputs: Inputs) -> Place:
         """Return the place of this machine among those of the task."""
-        variables = Variables(around.variables)
+        variables = Variables(inputs.variables)
         nodes = variables.expect("WORLD_SIZE")
         rank = variables.expect("MARSV2_RANK", "RANK")
         expect_rank(rank, nodes)

@@ -8,7 +8,7 @@ Kubeflow's Trainer v2 build on it; the latter says the rest by PET_ variables.
 from collections.abc import Mapping
 
 from clusterrun.domain.facts import Fact
-from clusterrun.sources.clusters.cluster import Place, Surroundings
+from clusterrun.sources.clusters.cluster import Inputs, Place
 from clusterrun.sources.clusters.variables import Variables
 
 
@@ -19,17 +19,17 @@ class IndexedJob:
         """Return the name of the variable with the pod's index."""
         return Variables(environ).sign("JOB_COMPLETION_INDEX")
 
-    def place(self, around: Surroundings) -> Place:
+    def place(self, inputs: Inputs) -> Place:
         """Return the pod's place among as many as ``--nnodes`` says, else this one pod."""
-        index = Variables(around.variables).expect("JOB_COMPLETION_INDEX")
-        nodes = around.nnodes
+        index = Variables(inputs.variables).expect("JOB_COMPLETION_INDEX")
+        nodes = inputs.nnodes
         if nodes is None or nodes.value == 1:
             return Place(
                 nnodes=Fact(1, "default"),
                 node_rank=Fact(None, "default"),
                 hosts=Fact((), "default"),
                 tentative=True,
-                warnings=() if nodes else (_alone(index, around),),
+                warnings=() if nodes else (_alone(index, inputs),),
             )
         return Place(
             nnodes=nodes,
@@ -39,6 +39,6 @@ class IndexedJob:
         )
 
 
-def _alone(index: Fact[int], around: Surroundings) -> str:
-    line = around.typed.line("--nnodes", "N", "--master-addr", "JOB-0.SERVICE")
+def _alone(index: Fact[int], inputs: Inputs) -> str:
+    line = inputs.typed.line("--nnodes", "N", "--master-addr", "JOB-0.SERVICE")
     return f"pod {index.value} of an Indexed Job ({index.origin}) runs alone; N pods as one job: {line}"

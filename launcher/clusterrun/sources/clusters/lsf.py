@@ -3,7 +3,7 @@
 from collections.abc import Mapping
 
 from clusterrun.domain.facts import Fact
-from clusterrun.sources.clusters.cluster import Place, Surroundings
+from clusterrun.sources.clusters.cluster import Inputs, Place
 from clusterrun.sources.clusters.tasks import Task, place_of
 from clusterrun.sources.clusters.variables import Variables
 
@@ -15,9 +15,9 @@ class JsRun:
         """Return the name of the variable with the task's rank."""
         return Variables(environ).sign("JSM_NAMESPACE_RANK")
 
-    def place(self, around: Surroundings) -> Place:
+    def place(self, inputs: Inputs) -> Place:
         """Return the node's place, or the task's own where a node has several."""
-        variables = Variables(around.variables)
+        variables = Variables(inputs.variables)
         task = Task(
             rank=variables.expect("JSM_NAMESPACE_RANK"),
             size=variables.expect("JSM_NAMESPACE_SIZE"),

@@ -5,7 +5,7 @@ Nothing tells where task 0 is: on several nodes MASTER_ADDR has to.
 
 from collections.abc import Mapping
 
-from clusterrun.sources.clusters.cluster import Place, Surroundings
+from clusterrun.sources.clusters.cluster import Inputs, Place
 from clusterrun.sources.clusters.tasks import Task, place_of
 from clusterrun.sources.clusters.variables import Variables
 
@@ -22,9 +22,9 @@ class Mpich:
         found = variables.text("PMI_RANK")
         return found.origin if found and variables.text("MPI_LOCALNRANKS") else ""
 
-    def place(self, around: Surroundings) -> Place:
+    def place(self, inputs: Inputs) -> Place:
         """Return the node's place, or the task's own where mpiexec started one for each GPU."""
-        variables = Variables(around.variables)
+        variables = Variables(inputs.variables)
         return place_of(
             Task(
                 rank=variables.expect("PMI_RANK"),

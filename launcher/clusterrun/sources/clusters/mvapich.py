@@ -2,7 +2,7 @@
 
 from collections.abc import Mapping
 
-from clusterrun.sources.clusters.cluster import Place, Surroundings
+from clusterrun.sources.clusters.cluster import Inputs, Place
 from clusterrun.sources.clusters.tasks import Task, place_of
 from clusterrun.sources.clusters.variables import Variables
 
@@ -14,9 +14,9 @@ class Mvapich:
         """Return the name of the variable with the task's rank."""
         return Variables(environ).sign("MV2_COMM_WORLD_RANK")
 
-    def place(self, around: Surroundings) -> Place:
+    def place(self, inputs: Inputs) -> Place:
         """Return the node's place, or the task's own where there is one for each GPU."""
-        variables = Variables(around.variables)
+        variables = Variables(inputs.variables)
         return place_of(
             Task(
                 rank=variables.expect("MV2_COMM_WORLD_RANK"),

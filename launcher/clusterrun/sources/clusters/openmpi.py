@@ -9,7 +9,7 @@ from collections.abc import Mapping
 
 from clusterrun.domain.facts import Fact
 from clusterrun.errors import UsageError
-from clusterrun.sources.clusters.cluster import Place, Surroundings
+from clusterrun.sources.clusters.cluster import Inputs, Place
 from clusterrun.sources.clusters.tasks import NOWHERE, Task, place_of
 from clusterrun.sources.clusters.variables import Variables
 
@@ -29,9 +29,9 @@ class OpenMpi:
         """Return the name of the variable with the task's rank."""
         return Variables(environ).sign("OMPI_COMM_WORLD_RANK")
 
-    def place(self, around: Surroundings) -> Place:
+    def place(self, inputs: Inputs) -> Place:
         """Return the node's place, or the task's own where mpirun started one for each GPU."""
-        variables = Variables(around.variables)
+        variables = Variables(inputs.variables)
         task = Task(
             rank=variables.expect("OMPI_COMM_WORLD_RANK"),
             size=variables.expect("OMPI_COMM_WORLD_SIZE"),
@@ -41,7 +41,7 @@ class OpenMpi:
         )
         return place_of(
             task,
-            master_addr=_of_azure(variables) or _head(around, task),
+            master_addr=_of_azure(variables) or _head(inputs, task),
             run_id=variables.text("PMIX_NAMESPACE", "OMPI_MCA_ess_base_jobid"),
         )
 
@@ -51,16 +51,16 @@ def _of_azure(variables: Variables) -> Fact[str | None] | None:
     return found and Fact(found.value.partition(":")[0], found.origin)
 
 
-def _head(around: Surroundings, task: Task) -> Fact[str | None]:
+def _head(inputs: Inputs, task: Task) -> Fact[str | None]:
     """Return where mpirun runs, if that is where task 0 is: on that node one can know."""
-    head, own = _head_and_own(around.variables)
+    head, own = _head_and_own(inputs.variables)
     is_elsewhere = task.rank.value == 0 and head.value is not None and head.value != own
     several = task.local_size.value < task.size.value
-    if is_elsewhere and several and not around.variables.get("MASTER_ADDR"):
+    if is_elsewhere and several and not inputs.variables.get("MASTER_ADDR"):
         raise UsageError(
-            f"mpirun runs on {head}, and task 0 on {around.process.host}: the other tasks can't"
+            f"mpirun runs on {head}, and task 0 on {inputs.process.host}: the other tasks can't"
             " know that",
-            f"tell them:\n  mpirun -x MASTER_ADDR={around.process.host} ... clusterrun ...",
+            f"tell them:\n  mpirun -x MASTER_ADDR={inputs.process.host} ... clusterrun ...",
         )
     return head
 

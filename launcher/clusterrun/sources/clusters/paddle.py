@@ -11,7 +11,7 @@ from collections.abc import Mapping
 from clusterrun.domain.endpoint import Endpoint
 from clusterrun.domain.facts import Fact
 from clusterrun.errors import UsageError
-from clusterrun.sources.clusters.cluster import Place, Surroundings
+from clusterrun.sources.clusters.cluster import Inputs, Place
 from clusterrun.sources.clusters.variables import WITHOUT_CLUSTER, Variables, expect_rank
 
 _LISTS = ("PADDLE_TRAINERS", "PADDLE_TRAINER_ENDPOINTS")
@@ -27,9 +27,9 @@ class Paddle:
         found = variables.text(*_LISTS, "PADDLE_NNODES")
         return found.origin if found and not variables.text(*_OF_WORKERS) else ""
 
-    def place(self, around: Surroundings) -> Place:
+    def place(self, inputs: Inputs) -> Place:
         """Return the pod's place."""
-        variables = Variables(around.variables)
+        variables = Variables(inputs.variables)
         hosts = _hosts(variables)
         nodes = Fact(len(hosts.value), hosts.origin)
         if not hosts.value:
@@ -59,7 +59,7 @@ class PaddleByName:
         """Return that it has been named."""
         return "--cluster"
 
-    def place(self, around: Surroundings) -> Place:  # noqa: ARG002 - as above
+    def place(self, inputs: Inputs) -> Place:  # noqa: ARG002 - as above
         """Return one node, unless flags say more."""
         return Place(
             nnodes=Fact(1, "default"),

@@ -7,7 +7,7 @@ of 2024, so an older pod has none). AIHC: cloud.baidu.com/doc/AIHC/s/mm346i20k.
 from collections.abc import Mapping
 
 from clusterrun.domain.facts import Fact
-from clusterrun.sources.clusters.cluster import Place, Surroundings
+from clusterrun.sources.clusters.cluster import Inputs, Place
 from clusterrun.sources.clusters.variables import Variables, expect_rank
 
 
@@ -18,9 +18,9 @@ class NodeTriple:
         """Return the name of the variable with the number of nodes."""
         return Variables(environ).sign("WORLD_SIZE")
 
-    def place(self, around: Surroundings) -> Place:
+    def place(self, inputs: Inputs) -> Place:
         """Return the node's place; MASTER_ADDR and MASTER_PORT are where every launcher looks."""
-        variables = Variables(around.variables)
+        variables = Variables(inputs.variables)
         nodes, rank = variables.expect("WORLD_SIZE"), variables.expect("RANK")
         expect_rank(rank, nodes)
         return Place(

@@ -3,7 +3,7 @@
 from collections.abc import Mapping
 
 from clusterrun.domain.facts import Fact
-from clusterrun.sources.clusters.cluster import Place, Surroundings
+from clusterrun.sources.clusters.cluster import Inputs, Place
 from clusterrun.sources.clusters.pbs import hosts_of_job
 from clusterrun.sources.clusters.tasks import Task, place_of
 from clusterrun.sources.clusters.variables import Variables
@@ -16,9 +16,9 @@ class Pals:
         """Return the name of the variable with the task's rank."""
         return Variables(environ).sign("PALS_RANKID")
 
-    def place(self, around: Surroundings) -> Place:
+    def place(self, inputs: Inputs) -> Place:
         """Return the node's place, or the task's own where a node has several."""
-        variables = Variables(around.variables)
+        variables = Variables(inputs.variables)
         task = Task(
             rank=variables.expect("PALS_RANKID"),
             size=variables.expect("PMI_SIZE"),

@@ -9,7 +9,7 @@ from pathlib import Path
 
 from clusterrun.domain.facts import Fact
 from clusterrun.errors import UsageError
-from clusterrun.sources.clusters.cluster import Place, Surroundings, nowhere
+from clusterrun.sources.clusters.cluster import Inputs, Place, nowhere
 from clusterrun.sources.clusters.variables import Variables
 from clusterrun.sources.hosts.host_lists import short_name
 
@@ -21,17 +21,17 @@ class Pbs:
         """Return the name of the variable with the file of hosts."""
         return Variables(environ).sign("PBS_NODEFILE")
 
-    def place(self, around: Surroundings) -> Place:
+    def place(self, inputs: Inputs) -> Place:
         """Return the place of this host among those of the job."""
-        variables = Variables(around.variables)
+        variables = Variables(inputs.variables)
         said = variables.text("PBS_NODEFILE") or Fact("", "PBS_NODEFILE")
         hosts = hosts_of_job(said)
         names = [short_name(host) for host in hosts.value]
-        here = short_name(around.process.host)
+        here = short_name(inputs.process.host)
         if here not in names:
             error = UsageError(
                 f"{said.origin}: {said.value} lists {', '.join(hosts.value)}, and"
-                f" {around.process.host} is none of them",
+                f" {inputs.process.host} is none of them",
                 "say which node this is: --nnodes, --node-rank, --master-addr;"
                 " or run it here alone: --cluster none",
             )

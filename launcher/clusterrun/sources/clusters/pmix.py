@@ -3,7 +3,7 @@
 from collections.abc import Mapping
 
 from clusterrun.errors import UsageError
-from clusterrun.sources.clusters.cluster import Place, Surroundings, nowhere
+from clusterrun.sources.clusters.cluster import Inputs, Place, nowhere
 from clusterrun.sources.clusters.variables import Variables
 
 
@@ -14,9 +14,9 @@ class Pmix:
         """Return the name of the variable with the task's rank."""
         return Variables(environ).sign("PMIX_RANK")
 
-    def place(self, around: Surroundings) -> Place:
+    def place(self, inputs: Inputs) -> Place:
         """Return no place: it can't be known."""
-        rank = Variables(around.variables).expect("PMIX_RANK")
+        rank = Variables(inputs.variables).expect("PMIX_RANK")
         error = UsageError(
             f"{rank.origin} is {rank.value}, and nothing tells how many tasks there are",
             "start it by Open MPI's mpirun or by srun, or say it all:\n"

@@ -6,7 +6,7 @@ import msgspec
 
 from clusterrun.domain.facts import Fact
 from clusterrun.errors import UsageError
-from clusterrun.sources.clusters.cluster import Place, Surroundings
+from clusterrun.sources.clusters.cluster import Inputs, Place
 from clusterrun.sources.clusters.variables import WITHOUT_CLUSTER, Variables
 
 
@@ -17,10 +17,10 @@ class SageMaker:
         """Return the name of the variable with the list of hosts."""
         return Variables(environ).sign("SM_HOSTS")
 
-    def place(self, around: Surroundings) -> Place:
+    def place(self, inputs: Inputs) -> Place:
         """Return the place of this host in the list, by which the toolkit's own torchrun goes too."""
-        variables = Variables(around.variables)
-        hosts = _hosts(around.variables.get("SM_HOSTS", ""))
+        variables = Variables(inputs.variables)
+        hosts = _hosts(inputs.variables.get("SM_HOSTS", ""))
         here = variables.text("SM_CURRENT_HOST")
         if here is None or here.value not in hosts.value:
             said = f"{here.origin} is {here.value}" if here else "SM_CURRENT_HOST is not set"

@@ -4,7 +4,7 @@ from collections.abc import Mapping
 
 from clusterrun.domain.facts import Fact
 from clusterrun.errors import UsageError
-from clusterrun.sources.clusters.cluster import Place, Surroundings
+from clusterrun.sources.clusters.cluster import Inputs, Place
 from clusterrun.sources.clusters.variables import WITHOUT_CLUSTER, Variables, expect_rank
 
 
@@ -15,9 +15,9 @@ class SkyPilot:
         """Return the name of the variable with the node's rank."""
         return Variables(environ).sign("SKYPILOT_NODE_RANK")
 
-    def place(self, around: Surroundings) -> Place:
+    def place(self, inputs: Inputs) -> Place:
         """Return the node's place; the first address is the head's."""
-        variables = Variables(around.variables)
+        variables = Variables(inputs.variables)
         said = variables.text("SKYPILOT_NODE_IPS")
         hosts = Fact(tuple(said.value.split()) if said else (), "SKYPILOT_NODE_IPS")
         # Older versions tell the number by the list alone.

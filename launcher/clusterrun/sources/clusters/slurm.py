@@ -10,7 +10,7 @@ from clusterrun.domain.facts import Fact
 from clusterrun.domain.job import TaskLayout
 from clusterrun.domain.ranks import GlobalRank, LocalRank, NodeRank
 from clusterrun.errors import UsageError
-from clusterrun.sources.clusters.cluster import Place, Surroundings
+from clusterrun.sources.clusters.cluster import Inputs, Place
 from clusterrun.sources.clusters.variables import Variables
 from clusterrun.sources.hosts.host_lists import expand_counts, expand_hosts
 
@@ -39,9 +39,9 @@ class SlurmStep:
             return ""
         return step.origin
 
-    def place(self, around: Surroundings) -> Place:
+    def place(self, inputs: Inputs) -> Place:
         """Return the node's place, or the task's own where a node of the step has several."""
-        variables = Variables(around.variables)
+        variables = Variables(inputs.variables)
         nodes = variables.expect("SLURM_STEP_NUM_NODES", "SLURM_JOB_NUM_NODES", "SLURM_NNODES")
         node = variables.expect("SLURM_NODEID")
         counts = _tasks_by_node(variables, nodes, node)
@@ -54,12 +54,12 @@ class SlurmStep:
             node_rank=node,
             hosts=hosts,
             tasks=tasks,
-            nproc_per_node=gpus_given(around.variables) if tasks.value is None else None,
-            master_addr=_master_addr(around.variables, hosts, tasks.value),
+            nproc_per_node=gpus_given(inputs.variables) if tasks.value is None else None,
+            master_addr=_master_addr(inputs.variables, hosts, tasks.value),
             port_candidates=Fact(port_candidates(job, step), identity.origin),
             run_id=Fact(f"{job}.{step}", identity.origin),
             secret=_secret(variables, identity),
-            warnings=_bound_too_tight(variables, around.process.cpus, counts.value[node.value]),
+            warnings=_bound_too_tight(variables, inputs.process.cpus, counts.value[node.value]),
         )
 
 

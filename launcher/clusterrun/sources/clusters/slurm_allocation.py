@@ -4,7 +4,7 @@ from collections.abc import Mapping
 
 from clusterrun.domain.facts import Fact
 from clusterrun.errors import UsageError
-from clusterrun.sources.clusters.cluster import Place, Surroundings
+from clusterrun.sources.clusters.cluster import Inputs, Place
 from clusterrun.sources.clusters.slurm import gpus_given
 from clusterrun.sources.clusters.variables import Variables
 from clusterrun.sources.hosts.host_lists import expand_counts, expand_hosts, short_name
@@ -24,61 +24,61 @@ class SlurmAllocation:
         )
         return variables.sign("SLURM_JOB_ID", "SLURM_JOBID") if nodes else ""
 
-    def place(self, around: Surroundings) -> Place:
+    def place(self, inputs: Inputs) -> Place:
         """Return this node as the only one, with an obstacle where that can't be meant."""
-        nodes = Variables(around.variables).expect("SLURM_JOB_NUM_NODES", "SLURM_NNODES")
-        batch = around.variables.get("ENVIRONMENT") == "BATCH"
+        nodes = Variables(inputs.variables).expect("SLURM_JOB_NUM_NODES", "SLURM_NNODES")
+        batch = inputs.variables.get("ENVIRONMENT") == "BATCH"
         return Place(
             nnodes=Fact(1, nodes.origin if nodes.value == 1 else "a shell without srun"),
             node_rank=Fact(None, "default"),
             hosts=Fact((), "default"),
-            nproc_per_node=gpus_given(around.variables),
+            nproc_per_node=gpus_given(inputs.variables),
             tentative=True,
-            obstacle=_in_batch_script(nodes, around) if batch else _off_the_nodes(around),
-            warnings=() if batch or nodes.value == 1 else (_one_of_several(nodes, around),),
+            obstacle=_in_batch_script(nodes, inputs) if batch else _off_the_nodes(inputs),
+            warnings=() if batch or nodes.value == 1 else (_one_of_several(nodes, inputs),),
         )
 
 
-def _in_batch_script(nodes: Fact[int], around: Surroundings) -> UsageError | None:
+def _in_batch_script(nodes: Fact[int], inputs: Inputs) -> UsageError | None:
     if nodes.value == 1:
         return None
     return UsageError(
         f"this is a batch script, which runs on the first of {nodes.value} nodes"
         f" ({nodes.origin}) alone",
-        f"put srun before it:\n  {_under_srun(around)}",
+        f"put srun before it:\n  {_under_srun(inputs)}",
     )
 
 
-def _off_the_nodes(around: Surroundings) -> UsageError | None:
+def _off_the_nodes(inputs: Inputs) -> UsageError | None:
     """Return why a shell can't run the job where it is; None where it stands on a node of it."""
-    said = Variables(around.variables).text("SLURM_JOB_NODELIST", "SLURM_NODELIST")
+    said = Variables(inputs.variables).text("SLURM_JOB_NODELIST", "SLURM_NODELIST")
     hosts = {short_name(host) for host in expand_hosts(said).value} if said else set()
     here = {
-        short_name(around.process.host),
-        short_name(around.variables.get("SLURMD_NODENAME", "")),
+        short_name(inputs.process.host),
+        short_name(inputs.variables.get("SLURMD_NODENAME", "")),
     }
     if said is None or here & hosts:
         return None
     return UsageError(
-        f"this shell has the nodes {said.value} ({said.origin}), and {around.process.host} is none of them",
-        f"put srun before it:\n  {_under_srun(around)}\n"
-        f"or run it here:\n  {around.typed.line('--cluster', 'none')}",
+        f"this shell has the nodes {said.value} ({said.origin}), and {inputs.process.host} is none of them",
+        f"put srun before it:\n  {_under_srun(inputs)}\n"
+        f"or run it here:\n  {inputs.typed.line('--cluster', 'none')}",
     )
 
 
-def _one_of_several(nodes: Fact[int], around: Surroundings) -> str:
+def _one_of_several(nodes: Fact[int], inputs: Inputs) -> str:
     return (
         f"the job runs on this one of {nodes.value} nodes ({nodes.origin}) alone;"
-        f" on all of them: {_under_srun(around)}"
+        f" on all of them: {_under_srun(inputs)}"
     )
 
 
-def _under_srun(around: Surroundings) -> str:
+def _under_srun(inputs: Inputs) -> str:
     """Return the line to type. It asks for CPUs, for srun alone may bind each task to one core."""
-    variables = Variables(around.variables)
+    variables = Variables(inputs.variables)
     asked = variables.number("SLURM_CPUS_PER_TASK")
     share = asked.value if asked else _smallest_share(variables)
-    return around.typed.line(before=("srun", *(("-c", str(share)) if share > 1 else ())))
+    return inputs.typed.line(before=("srun", *(("-c", str(share)) if share > 1 else ())))
 
 
 def _smallest_share(variables: Variables) -> int:

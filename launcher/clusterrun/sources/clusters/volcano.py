@@ -10,7 +10,7 @@ from collections.abc import Mapping
 
 from clusterrun.domain.facts import Fact
 from clusterrun.errors import UsageError
-from clusterrun.sources.clusters.cluster import Place, Surroundings, nowhere
+from clusterrun.sources.clusters.cluster import Inputs, Place, nowhere
 from clusterrun.sources.clusters.variables import Variables, expect_rank
 
 _HOSTS = re.compile(r"VC_(.+)_HOSTS")
@@ -27,10 +27,10 @@ class Volcano:
         lists = _lists(environ)
         return found.origin if found else next(iter(lists), "")
 
-    def place(self, around: Surroundings) -> Place:
+    def place(self, inputs: Inputs) -> Place:
         """Return the pod's place among the master and the workers."""
-        variables = Variables(around.variables)
-        nodes, lists = variables.number("WORLD_SIZE"), _lists(around.variables)
+        variables = Variables(inputs.variables)
+        nodes, lists = variables.number("WORLD_SIZE"), _lists(inputs.variables)
         if nodes is None or variables.text("RANK") is None:
             return _place_by_index(variables, lists)
         rank = variables.expect("RANK")
