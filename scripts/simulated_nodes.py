@@ -13,7 +13,6 @@ from multiprocessing.connection import Connection as Line
 from pathlib import Path
 
 from clusterrun.coordination.bounded_messages import done, failing
-from clusterrun.coordination.cause import choose_cause
 from clusterrun.coordination.messages import ALIVE, Stop, Verdict, WorldFormed, framed
 from clusterrun.coordination.restart_policy import RestartRules
 from clusterrun.domain.events import Event, StopOrdered, VerdictReached
@@ -281,4 +280,4 @@ class _NoSignals:
 
 
 def _surroundings() -> Surroundings:
-    return Surroundings(_NoSignals(), sys.stderr.write, choose_cause, time.monotonic, Path("/"))
+    return Surroundings(_NoSignals(), sys.stderr.write, time.monotonic, Path("/"))

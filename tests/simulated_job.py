@@ -25,7 +25,6 @@ from clusterrun.agent.conclusion import conclude
 from clusterrun.agent.decide import decide
 from clusterrun.agent.state import Rules, State
 from clusterrun.coordination import bounded_messages
-from clusterrun.coordination.cause import choose_cause
 from clusterrun.coordination.coordinator import decide as decide_for_all
 from clusterrun.coordination.coordinator import opened
 from clusterrun.coordination.messages import (
@@ -294,7 +293,7 @@ class SimulatedJob:
 
     def _happens(self, happening: Happening) -> None:
         before = self.coordinator
-        self.coordinator, replies = decide_for_all(before, happening, choose_cause)
+        self.coordinator, replies = decide_for_all(before, happening)
         after = self.coordinator
         assert after.phase in {before.phase, *PHASES_AFTER[before.phase]}
         assert after.attempt - before.attempt in {0, 1}

@@ -1,9 +1,7 @@
 """A running job ends: one stop for all nodes, and one verdict when all of them are done."""
 
-from collections.abc import Sequence
-
 import pytest
-from clusterrun.coordination.ending import MOST_DISTURBANCES
+from clusterrun.coordination.ending import MOST_DISTURBANCES, dated_fates
 from clusterrun.coordination.messages import (
     FROM_COORDINATOR,
     Disturbance,
@@ -15,7 +13,6 @@ from clusterrun.coordination.messages import (
 from clusterrun.coordination.state import Gone, Phase
 from clusterrun.domain.bounds import LONGEST_LINE
 from clusterrun.domain.outcome import (
-    Fate,
     HelperFailed,
     Interrupted,
     Killed,
@@ -122,22 +119,16 @@ def test_one_cause_for_all_nodes() -> None:
     assert job.verdicts == dict.fromkeys((0, 1), WorkerFailed(cause))
 
 
-def test_who_chooses_the_cause_sees_all_fates_in_the_order_of_their_ends() -> None:
+def test_the_cause_is_chosen_among_all_fates_in_the_order_of_their_ends() -> None:
     """Those of all nodes together."""
-    seen: list[int] = []
-
-    def choose(fates: Sequence[Fate]) -> Fate | None:
-        seen.extend(each.rank for each in fates)
-        return fates[0]
-
-    job = Replay(terms(2, workers=2), choose)
+    job = Replay(terms(2, workers=2))
     job.joins(1, workers=2)
     job.now = 100.0
     job.is_done(0, [(fate(0, 1), 5.0), (fate(1, 1), 1.0)])
     job.now = 103.0
     job.is_done(1, [(fate(2, 1), 9.0), (fate(3, 1), 3.5)])
 
-    assert seen == [2, 0, 1, 3]
+    assert [each.rank for _, _, each in dated_fates(job.state)] == [2, 0, 1, 3]
 
 
 @pytest.mark.parametrize(
@@ -262,12 +253,11 @@ def test_a_disturbance_that_nobody_announced_stops_the_others_all_the_same() -> 
 
 
 def test_what_was_announced_is_no_success_even_if_no_cause_is_found() -> None:
-    """Whoever chooses may know of none."""
-    job = Replay(terms(2), lambda _: None)
-    job.joins(1)
+    """The reports may name workers alone that were stopped."""
+    job = running(2)
     job.fails(1, fate(1, 9))
     job.is_done(0, [(fate(0, ending=STOPPED, stopped_by_us=True), 0.0)])
-    job.is_done(1, [(fate(1, 9), 0.0)])
+    job.is_done(1, [(fate(1, ending=STOPPED, stopped_by_us=True), 0.0)])
 
     assert job.verdicts[0] == WorkerFailed(fate(1, 9))
 

@@ -91,11 +91,6 @@ def fate(rank: int, code: int = 0, **said: Any) -> Fate:  # noqa: ANN401 - as Fa
     return replace(usual, **said)
 
 
-def first_failure(fates: Sequence[Fate]) -> Fate | None:
-    """Choose the cause as simply as possible."""
-    return next((fate for fate in fates if not fate.ending.succeeded), None)
-
-
 class QuietInbox:
     """An inbox that signals are put into by hand."""
 
@@ -187,7 +182,6 @@ def surroundings(
     return Surroundings(
         inbox=inbox or QuietInbox(),
         notice=(Said() if said is None else said).append,
-        choose_cause=first_failure,
         clock=time.monotonic,
         root=Path("/"),
         interfaces=lambda: {"lo": ("127.0.0.1", "::1")} if interfaces is None else interfaces,

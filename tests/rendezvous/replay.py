@@ -24,7 +24,6 @@ from clusterrun.coordination.state import (
     OWN,
     PHASES_AFTER,
     Called,
-    ChooseCause,
     CloseDoor,
     Gone,
     HangUp,
@@ -46,13 +45,13 @@ from clusterrun.coordination.state import (
 from clusterrun.domain.outcome import Fate, Reason
 from clusterrun.domain.world import World
 
-from tests.rendezvous.nodes import first_failure, hello
+from tests.rendezvous.nodes import hello
 
 
 class Replay:
     """Replays a history; connection n is that of host ``n<n>``, ``OWN`` that of node 0."""
 
-    def __init__(self, terms: Terms, choose_cause: ChooseCause = first_failure) -> None:
+    def __init__(self, terms: Terms) -> None:
         self.state: State = opened(terms, 0.0)
         self.now = 0.0
         self.replies: list[Reply] = []
@@ -60,12 +59,11 @@ class Replay:
         self.port = terms.master_port
         """What the workers of the next attempt get."""
         self._gone: set[int] = set()
-        self._choose_cause = choose_cause
 
     def happens(self, happening: Happening) -> tuple[Reply, ...]:
         """Let something happen; return what the coordinator asks for."""
         before = self.state.phase
-        self.state, replies = decide(self.state, happening, self._choose_cause)
+        self.state, replies = decide(self.state, happening)
         assert self.state.phase in {before, *PHASES_AFTER[before]}
         self.replies += replies
         for reply in replies:

@@ -13,7 +13,6 @@ from clusterrun.coordination.state import (
     OWN,
     Abandoned,
     Called,
-    ChooseCause,
     Decision,
     Gone,
     HangUp,
@@ -59,7 +58,7 @@ def due(state: State) -> float:
     return min(state.next_notice, gathering.given_up_at(state), gathering.settled_at(state))
 
 
-def decide(state: State, happening: Happening, choose_cause: ChooseCause) -> Decision:
+def decide(state: State, happening: Happening) -> Decision:
     """Return what ``happening`` makes of ``state``, and what is to be done about it."""
     match happening:
         case Called():
@@ -84,15 +83,15 @@ def decide(state: State, happening: Happening, choose_cause: ChooseCause) -> Dec
         case Heard(connection, message) if not is_about_its_own(state, connection, message):
             return state, (HangUp((connection,)),)
         case Heard():
-            return ending.heard(state, happening, choose_cause)
+            return ending.heard(state, happening)
         case Overheard():
             return _overheard(state, happening)
         case Gone():
             state, notes = gathering.note_refusal(state, happening.refused)
-            state, replies = _gone(state, happening, choose_cause)
+            state, replies = _gone(state, happening)
             return state, (*notes, *replies)
         case Silent():
-            return _silent(state, happening, choose_cause)
+            return _silent(state, happening)
         case Ticked(at):
             return _ticked(state, at)
         case PortReady(port):
@@ -103,17 +102,17 @@ def decide(state: State, happening: Happening, choose_cause: ChooseCause) -> Dec
             assert_never(happening)
 
 
-def _gone(state: State, gone: Gone, choose_cause: ChooseCause) -> Decision:
+def _gone(state: State, gone: Gone) -> Decision:
     match state.phase:
         case Phase.GATHERING if gone.connection in state.members:
             return gathering.left(state, gone.connection, "has left again", gone.at)
         case Phase.RUNNING if gone.connection in state.ranks:
-            return ending.gone(state, gone, choose_cause)
+            return ending.gone(state, gone)
         case _:
             return state, ()
 
 
-def _silent(state: State, silent: Silent, choose_cause: ChooseCause) -> Decision:
+def _silent(state: State, silent: Silent) -> Decision:
     match state.phase:
         case Phase.GATHERING if silent.connection in state.members:
             state, notes = gathering.left(
@@ -121,7 +120,7 @@ def _silent(state: State, silent: Silent, choose_cause: ChooseCause) -> Decision
             )
             return state, (*notes, HangUp((silent.connection,)))
         case Phase.RUNNING if silent.connection in state.ranks:
-            return ending.silent(state, silent, choose_cause)
+            return ending.silent(state, silent)
         case _:
             return state, (HangUp((silent.connection,)),)
 

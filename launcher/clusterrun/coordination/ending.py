@@ -6,10 +6,10 @@ from typing import assert_never
 from msgspec.structs import replace
 
 from clusterrun.coordination import notices, restarting
+from clusterrun.coordination.cause import choose_cause
 from clusterrun.coordination.messages import Disturbance, Disturbed, Done, Failing, Stop, Verdict
 from clusterrun.coordination.state import (
     NEVER,
-    ChooseCause,
     Decision,
     Gone,
     HangUp,
@@ -48,7 +48,7 @@ DatedFate = tuple[float, int, Fate]
 """When by our clock, and whose rank to break a tie by."""
 
 
-def heard(state: State, heard: Heard, choose_cause: ChooseCause) -> Decision:
+def heard(state: State, heard: Heard) -> Decision:
     """Return what a member's message makes of ``state``, while the job runs."""
     connection = heard.connection
     if connection in state.lost:
@@ -67,22 +67,22 @@ def heard(state: State, heard: Heard, choose_cause: ChooseCause) -> Decision:
             state = replace(state, announced={**state.announced, connection: dated})
             return _stop(state, connection, fate)
         case Done():
-            return _done(state, heard, heard.message, choose_cause)
+            return _done(state, heard, heard.message)
         case _:
             assert_never(heard.message)
 
 
-def gone(state: State, gone: Gone, choose_cause: ChooseCause) -> Decision:
+def gone(state: State, gone: Gone) -> Decision:
     """Return what becomes of the job when the connection to a member is gone."""
     node = _node(state, gone.connection, silent=gone.unreachable)
     if gone.connection in state.lost:
         return state, ()
     if gone.connection in state.reports:
         return replace(state, left={**state.left, gone.connection: node}), ()
-    return _lost(state, node, gone, choose_cause)
+    return _lost(state, node, gone)
 
 
-def silent(state: State, silent: Silent, choose_cause: ChooseCause) -> Decision:
+def silent(state: State, silent: Silent) -> Decision:
     """Return what becomes of the job when a member is silent for too long.
 
     It may be frozen, and be continued later: then it finds what all the others were told.
@@ -94,7 +94,7 @@ def silent(state: State, silent: Silent, choose_cause: ChooseCause) -> Decision:
     state = replace(state, silent=state.silent | {connection})
     if connection in state.reports:
         return replace(state, left={**state.left, connection: node}), ()
-    return _lost(state, node, silent, choose_cause)
+    return _lost(state, node, silent)
 
 
 def _node(state: State, connection: int, *, silent: bool) -> NodeLost:
@@ -102,7 +102,7 @@ def _node(state: State, connection: int, *, silent: bool) -> NodeLost:
     return replace(node, how=state.terms.rhythm.silence) if silent else node
 
 
-def _lost(state: State, node: NodeLost, what: Gone | Silent, choose_cause: ChooseCause) -> Decision:
+def _lost(state: State, node: NodeLost, what: Gone | Silent) -> Decision:
     silence = state.terms.rhythm.timeout if node.how == state.terms.rhythm.silence else 0.0
     state = replace(
         state,
@@ -110,7 +110,7 @@ def _lost(state: State, node: NodeLost, what: Gone | Silent, choose_cause: Choos
         lost_at=min(state.lost_at, what.at - silence),
     )
     state, stop = _stop(state, what.connection, node)
-    state, verdict = _judge_when_all_are_known(state, what.at, choose_cause)
+    state, verdict = _judge_when_all_are_known(state, what.at)
     return state, (*stop, *verdict)
 
 
@@ -122,7 +122,7 @@ def _with_disturbance(state: State, disturbance: Disturbance) -> State:
     return replace(state, disturbances=(*known, disturbance))
 
 
-def _done(state: State, heard: Heard, done: Done, choose_cause: ChooseCause) -> Decision:
+def _done(state: State, heard: Heard, done: Done) -> Decision:
     connection = heard.connection
     disturbance = done.disturbance and _at_home(state, connection, done.disturbance)
     report = Report(
@@ -132,7 +132,7 @@ def _done(state: State, heard: Heard, done: Done, choose_cause: ChooseCause) -> 
     )
     state = replace(state, reports={**state.reports, connection: report})
     state, stop = _stop_for(state, connection, report)
-    state, verdict = _judge_when_all_are_known(state, heard.at, choose_cause)
+    state, verdict = _judge_when_all_are_known(state, heard.at)
     return state, (*stop, *verdict)
 
 
@@ -177,11 +177,11 @@ def _audience(state: State) -> tuple[int, ...]:
     return tuple(each for each in state.ranks if each not in gone)
 
 
-def _judge_when_all_are_known(state: State, at: float, choose_cause: ChooseCause) -> Decision:
+def _judge_when_all_are_known(state: State, at: float) -> Decision:
     if len(state.reports) + len(state.lost) < len(state.ranks):
         due = min(state.next_notice, at + SECONDS_BETWEEN_NOTICES) if state.reports else NEVER
         return replace(state, next_notice=due), ()
-    why = reason(state, choose_cause)
+    why = reason(state)
     if not isinstance(why, WorkerFailed) or not restarting.might_follow(state, why):
         return _over(state, why, "")
     if disturbance := next(_disturbances(state), None):
@@ -200,7 +200,7 @@ def _over(state: State, why: Reason, no_restart: str) -> Decision:
     return replace(state, phase=Phase.OVER, next_notice=NEVER), (verdict, *farewell)
 
 
-def reason(state: State, choose_cause: ChooseCause) -> Reason:
+def reason(state: State) -> Reason:
     """Return why the job ended, once every node has reported or is lost.
 
     What came from outside before anything failed comes first: nodes that are lost while they end
@@ -209,7 +209,7 @@ def reason(state: State, choose_cause: ChooseCause) -> Reason:
     """
     if isinstance(state.cause_of_stop, Interrupted | OutputGone | HelperFailed):
         return state.cause_of_stop
-    dated = _dated_fates(state)
+    dated = dated_fates(state)
     cause = choose_cause([fate for _, _, fate in dated])
     if state.lost and not (cause and _failed_before_the_loss(state, cause, dated)):
         return next(iter(state.lost.values()))
@@ -248,7 +248,7 @@ def _disturbances(state: State) -> Iterator[Disturbance]:
     yield from (report.disturbance for report in state.reports.values() if report.disturbance)
 
 
-def _dated_fates(state: State) -> list[DatedFate]:
+def dated_fates(state: State) -> list[DatedFate]:
     """Return all fates that are known, in the order of their ends or failures."""
     dated = [
         (at, fate.rank, fate)

@@ -1,6 +1,5 @@
 """What the coordinator tells people: lines, errors and hints, all in one place. Pure."""
 
-import signal
 from collections.abc import Iterable, Sequence
 from typing import assert_never
 
@@ -9,6 +8,7 @@ from clusterrun.coordination.messages import ARGUMENTS, Disturbance, Hello
 from clusterrun.coordination.state import State, Terms
 from clusterrun.domain.cpuset import runs
 from clusterrun.domain.outcome import HelperFailed, Interrupted, OutputGone
+from clusterrun.domain.signal_names import signal_name
 
 MOST_NAMES = 8
 """A list for people; what is longer is cut."""
@@ -215,7 +215,7 @@ def order_to_stop(host: str, cause: Disturbance) -> str:
     """Return why all nodes are to stop, if not for a worker."""
     match cause:
         case Interrupted(number):
-            return f"{host} got {_signal_name(number)}"
+            return f"{host} got {signal_name(number)}"
         case OutputGone():
             return f"nobody reads the output of {host} any more"
         case HelperFailed(name, how, _):
@@ -226,11 +226,4 @@ def order_to_stop(host: str, cause: Disturbance) -> str:
 
 def interrupted_while_waiting(host: str, number: int) -> str:
     """Return why nothing comes of it, for those who have joined."""
-    return f"{host} (node 0) got {_signal_name(number)} while it waited for other nodes"
-
-
-def _signal_name(number: int) -> str:
-    try:
-        return signal.Signals(number).name
-    except ValueError:
-        return f"signal {number}"
+    return f"{host} (node 0) got {signal_name(number)} while it waited for other nodes"

@@ -1,6 +1,6 @@
 """What the coordinator knows, what can happen to it, and what it can ask for."""
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping
 from enum import Enum
 
 from msgspec import Struct, field
@@ -25,9 +25,6 @@ OWN = 0
 """The connection of node 0's own agent."""
 
 NEVER = float("inf")
-
-ChooseCause = Callable[[Sequence[Fate]], Fate | None]
-"""Which of the fates, in the order of their failures, caused the others; None if no worker failed."""
 
 
 class Phase(Enum):

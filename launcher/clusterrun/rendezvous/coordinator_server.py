@@ -94,7 +94,6 @@ class CoordinatorServer:
         self._door = door
         self._chosen = chosen
         self._token = token
-        self._choose_cause = surroundings.choose_cause
         self._notice = surroundings.notice
         self._state = opened(terms, now)
         self._connections = Connections()
@@ -253,7 +252,7 @@ class CoordinatorServer:
             self.reached_at = self.reached_at or connection.local_address
 
     def _happens(self, happening: Happening) -> None:
-        self._state, replies = decide(self._state, happening, self._choose_cause)
+        self._state, replies = decide(self._state, happening)
         for reply in replies:
             self._perform(reply)
 

@@ -14,7 +14,6 @@ from typing import TYPE_CHECKING
 from clusterrun.agent.signal_inbox import SignalInbox
 from clusterrun.agent.state import Rules
 from clusterrun.agent.supervisor import Supervisor
-from clusterrun.coordination.cause import choose_cause
 from clusterrun.coordination.restart_policy import rules_of
 from clusterrun.domain.job import JobSpec
 from clusterrun.domain.machine import Machine
@@ -140,7 +139,7 @@ def _meet(
     def notice(text: str) -> None:
         relay.say(f"clusterrun: {text}")
 
-    surroundings = Surroundings(inbox, notice, choose_cause, time.monotonic, ROOT)
+    surroundings = Surroundings(inbox, notice, time.monotonic, ROOT)
     introduction = introduction_of(job, machine.host, workers, _versions(job))
     token = (job.token.value or "").encode()
     nodes = join(invitation_of(job), introduction, surroundings, token)

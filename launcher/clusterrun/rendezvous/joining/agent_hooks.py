@@ -4,7 +4,6 @@ from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import NamedTuple, Protocol
 
-from clusterrun.coordination.state import ChooseCause
 from clusterrun.domain.events import Event
 from clusterrun.rendezvous.names.addresses import Interfaces, Resolve, all_addresses, own_interfaces
 
@@ -22,12 +21,11 @@ class Inbox(Protocol):
 
 
 class Surroundings(NamedTuple):
-    """Signals, people, time and files; and who knows how to tell a cause from its echoes."""
+    """Signals, people, time and files."""
 
     inbox: Inbox
     notice: Callable[[str], object]
     """Prints a line for people; it has no prefix yet."""
-    choose_cause: ChooseCause
     clock: Callable[[], float]
     """Seconds that never jump."""
     root: Path
