@@ -280,4 +280,4 @@ class _NoSignals:
 
 
 def _surroundings() -> Surroundings:
-    return Surroundings(_NoSignals(), sys.stderr.write, time.monotonic, Path("/"))
+    return Surroundings(_NoSignals(), sys.stderr.write, time.monotonic)

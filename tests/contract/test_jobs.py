@@ -85,7 +85,7 @@ def test_a_port_that_is_taken_is_refused(clusterrun: Launcher) -> None:
 
     said = (
         f"clusterrun: error: port {port} (--master-port) can't be used on this machine:"
-        f" {program(os.getpid(), Path('/'))} has it\n"
+        f" {program(os.getpid())} has it\n"
         "  End the program that listens there, name another port, or leave --master-port out:\n"
         "  on one machine, or beside --rdzv-endpoint, a free port is chosen.\n"
     )

@@ -42,7 +42,7 @@ class Running:
         self.said = Said()
         self.port = port
         self.ahead = 0.0
-        door = open_door(Fact((port,), "--master-port"), "n0", surroundings().root)
+        door = open_door(Fact((port,), "--master-port"), "n0")
         self.server = CoordinatorServer(
             door, terms(nodes, **said), token, surroundings(self.said), time.monotonic()
         )

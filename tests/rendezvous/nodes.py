@@ -6,7 +6,6 @@ import socket
 import time
 from collections.abc import Callable, Iterable, Sequence
 from contextlib import suppress
-from pathlib import Path
 from typing import Any, Protocol
 
 from clusterrun.coordination.heartbeat import Rhythm
@@ -183,7 +182,6 @@ def surroundings(
         inbox=inbox or QuietInbox(),
         notice=(Said() if said is None else said).append,
         clock=time.monotonic,
-        root=Path("/"),
         interfaces=lambda: {"lo": ("127.0.0.1", "::1")} if interfaces is None else interfaces,
         resolve=resolve,
     )

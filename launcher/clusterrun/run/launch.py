@@ -51,8 +51,6 @@ if TYPE_CHECKING:
     from clusterrun.agent.event_log import Chronicle
     from clusterrun.rendezvous.peers import Peers
 
-ROOT = Path("/")
-
 PARENTS_ERROR_FILE = "TORCHELASTIC_ERROR_FILE"
 """Set for us by a scheduler that wants to know why we failed, as torchrun's parents do."""
 
@@ -139,7 +137,7 @@ def _meet(
     def notice(text: str) -> None:
         relay.say(f"clusterrun: {text}")
 
-    surroundings = Surroundings(inbox, notice, time.monotonic, ROOT)
+    surroundings = Surroundings(inbox, notice, time.monotonic)
     introduction = introduction_of(job, machine.host, workers, _versions(job))
     token = (job.token.value or "").encode()
     nodes = join(invitation_of(job), introduction, surroundings, token)

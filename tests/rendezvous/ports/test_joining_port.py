@@ -7,7 +7,6 @@ import subprocess
 import sys
 from collections.abc import Iterator
 from contextlib import closing, contextmanager
-from pathlib import Path
 
 import pytest
 from clusterrun.domain.facts import Fact
@@ -17,11 +16,8 @@ from clusterrun.rendezvous.ports.joining_port import Door, PortBusy, open_door
 
 from tests.rendezvous.nodes import free_port
 
-ROOT = Path("/")
-
 STORE = """
 import socket, sys
-from pathlib import Path
 
 from torch.distributed import TCPStore
 
@@ -32,7 +28,7 @@ from clusterrun.rendezvous.wire.handshake import MAGIC
 
 here = loopback_address("127.0.0.1")
 for backend, port, at in (("libuv", int(sys.argv[1]), ()), ("tcp", int(sys.argv[2]), here)):
-    door = open_door(Fact((port,), "--master-port"), "n0", Path("/"), at)
+    door = open_door(Fact((port,), "--master-port"), "n0", at)
     member = socket.create_connection(("127.0.0.1", port), timeout=10)
     ((connection, _),) = door.callers()
     door.close()
@@ -64,7 +60,7 @@ def door(port: int) -> Iterator[Door]:
 def opened(*ports: int, at: str = "") -> Door:
     """Open a door at the first of ``ports`` that is free, at one address or at all."""
     only_at = loopback_address(at) if at else ()
-    return open_door(Fact(ports, "--master-port"), "n0", ROOT, only_at)
+    return open_door(Fact(ports, "--master-port"), "n0", only_at)
 
 
 @contextmanager
@@ -114,7 +110,7 @@ def test_an_address_that_this_machine_lacks_is_said() -> None:
     number = free_port()
 
     with pytest.raises(PortBusy, match="can't be used on n0: this machine has no address"):
-        open_door(Fact((number,), "--master-port"), "n0", ROOT, [nowhere])
+        open_door(Fact((number,), "--master-port"), "n0", [nowhere])
 
 
 @pytest.mark.parametrize("at", ["", "127.0.0.1"])

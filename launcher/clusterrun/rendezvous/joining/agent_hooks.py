@@ -1,7 +1,6 @@
 """What the rendezvous needs of the agent that it joins the nodes for, in its own words."""
 
 from collections.abc import Callable, Iterable
-from pathlib import Path
 from typing import NamedTuple, Protocol
 
 from clusterrun.domain.events import Event
@@ -28,8 +27,6 @@ class Surroundings(NamedTuple):
     """Prints a line for people; it has no prefix yet."""
     clock: Callable[[], float]
     """Seconds that never jump."""
-    root: Path
-    """Of the tree with /proc."""
     interfaces: Callable[[], Interfaces] = own_interfaces
     """The network interfaces of this machine."""
     resolve: Resolve = all_addresses

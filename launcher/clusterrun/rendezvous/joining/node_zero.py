@@ -51,7 +51,7 @@ class NodeZero:
         self._latest_end = NEVER
         # Nobody reaches it from elsewhere: all nodes are on this machine.
         only_at = loopback_address(invitation.host.value)
-        door = open_door(invitation.ports, hello.host, surroundings.root, only_at)
+        door = open_door(invitation.ports, hello.host, only_at)
         chosen = _port_apart(invitation) if invitation.open_for_good else None
         terms = _terms(candidate, chosen.number if chosen else door.number)
         self.server = CoordinatorServer(door, terms, token, surroundings, now, chosen=chosen)

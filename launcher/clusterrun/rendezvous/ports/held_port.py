@@ -2,12 +2,12 @@
 
 import errno
 import socket
-from pathlib import Path
 
 from msgspec import Struct
 
 from clusterrun.domain.facts import Fact
 from clusterrun.errors import RendezvousError
+from clusterrun.rendezvous.ports.port_owner import owner_of_port
 
 
 class HeldPort(Struct, frozen=True):
@@ -54,10 +54,7 @@ def hold_port(port: Fact[int]) -> HeldPort:
 def _why(number: int, error: OSError) -> str:
     if error.errno != errno.EADDRINUSE:
         return error.strerror or str(error)
-    # Only where there is somebody to name.
-    from clusterrun.rendezvous.ports.port_owner import owner_of_port
-
-    return f"{owner_of_port(number, Path('/'))} has it"
+    return f"{owner_of_port(number)} has it"
 
 
 def _hold(number: int, *, given: bool = False) -> HeldPort:

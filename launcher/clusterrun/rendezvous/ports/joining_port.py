@@ -7,7 +7,6 @@ import socket
 import struct
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, suppress
-from pathlib import Path
 
 from clusterrun.domain.facts import Fact
 from clusterrun.errors import RendezvousError
@@ -79,15 +78,12 @@ class Door:
             self._claim.close()
 
 
-def open_door(
-    ports: Fact[tuple[int, ...]], host: str, root: Path, only_at: Sequence[Address] = ()
-) -> Door:
+def open_door(ports: Fact[tuple[int, ...]], host: str, only_at: Sequence[Address] = ()) -> Door:
     """Return the first of ``ports`` that is free, listening.
 
     Args:
         ports: where, in this order.
         host: this machine's name, for people.
-        root: of the tree with /proc.
         only_at: the addresses to listen at; () for all that this machine has.
 
     Raises:
@@ -97,7 +93,7 @@ def open_door(
     troubles = []
     for port in ports.value:
         try:
-            return _open(port, root, only_at)
+            return _open(port, only_at)
         except _InUse as error:
             troubles.append(f"port {port} ({ports.origin}) is in use on {host}: {error}")
         except OSError as error:
@@ -112,8 +108,8 @@ class _InUse(Exception):
     """By whom, in words."""
 
 
-def _open(port: int, root: Path, only_at: Sequence[Address]) -> Door:
-    claim = _claim(port, root)
+def _open(port: int, only_at: Sequence[Address]) -> Door:
+    claim = _claim(port)
     with ExitStack() as undo:
         if claim is not None:
             undo.callback(claim.close)
@@ -127,7 +123,7 @@ def _open(port: int, root: Path, only_at: Sequence[Address]) -> Door:
                 listener.listen(_BACKLOG)
         except OSError as error:
             if error.errno == errno.EADDRINUSE:
-                raise _InUse(f"{owner_of_port(port, root)} has it") from error
+                raise _InUse(f"{owner_of_port(port)} has it") from error
             raise
         undo.pop_all()
     return Door(HeldPort(port, holder), listeners, claim)
@@ -143,7 +139,7 @@ def _bound(port: int, only_at: Sequence[Address]) -> Iterator[socket.socket]:
         yield listener
 
 
-def _claim(port: int, root: Path) -> socket.socket | None:
+def _claim(port: int) -> socket.socket | None:
     """Return what shows other clusterruns that a port is taken though nobody listens there yet.
 
     Abstract names belong to the network namespace, as ports do, and end with their process. None
@@ -162,11 +158,11 @@ def _claim(port: int, root: Path) -> socket.socket | None:
         claim.close()
         if error.errno != errno.EADDRINUSE:
             return None
-        raise _InUse(f"{_claimant(name, root)} has it for another job") from error
+        raise _InUse(f"{_claimant(name)} has it for another job") from error
     return claim
 
 
-def _claimant(name: str, root: Path) -> str:
+def _claimant(name: str) -> str:
     with suppress(OSError), socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as caller:
         caller.settimeout(0)
         caller.connect(name)
@@ -174,5 +170,5 @@ def _claimant(name: str, root: Path) -> str:
         pid, _, _ = _CREDENTIALS.unpack(credentials)
         # 0 is a process of another container.
         if pid and pid != os.getpid():
-            return program(pid, root)
+            return program(pid)
     return "another clusterrun"
