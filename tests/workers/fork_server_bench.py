@@ -14,6 +14,7 @@ from clusterrun.domain.events import Event
 from clusterrun.domain.plan import MemoryPolicy, NodePlan, WorkerPlan
 from clusterrun.domain.ranks import GlobalRank, LocalRank
 from clusterrun.workers.fork_server_client import ForkServer
+from clusterrun.workers.fork_server_process import ForkServerProcess
 
 from tests.plans import world
 
@@ -51,9 +52,9 @@ class Reader(NamedTuple):
 class Bench:
     """A fork server and what its workers print."""
 
-    def __init__(self, server: ForkServer) -> None:
+    def __init__(self, process: ForkServerProcess) -> None:
         """Take a server that has just been started."""
-        self.server = server
+        self.server = client_of(process)
         self._heard: list[Event] = []
         self._pipes: list[int] = []
 
@@ -119,6 +120,11 @@ class Bench:
             os.close(descriptor)
 
 
+def client_of(process: ForkServerProcess) -> ForkServer:
+    """Return a client that prints nothing of what is prepared."""
+    return ForkServer(process, lambda _prepared: None, lambda _module, _seconds: None)
+
+
 def end_of(pid: int) -> int | None:
     """Return the wait status of our child ``pid``; it is killed, and None returned, if it won't end."""
     mask = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGCHLD})
@@ -141,7 +147,7 @@ def fork_server(
     python: str = sys.executable, environ: Mapping[str, str] | None = None
 ) -> Iterator[Bench]:
     """Start a fork server with the environment of the tests, and end it and all that it started."""
-    bench = Bench(ForkServer.start(python, {**os.environ, **(environ or {})}))
+    bench = Bench(ForkServerProcess.start(python, {**os.environ, **(environ or {})}))
     try:
         yield bench
     finally:

@@ -24,7 +24,7 @@ from clusterrun.domain.job import NumaMemory
 from clusterrun.domain.plan import MemoryPolicy
 from clusterrun.domain.ranks import LocalRank
 from clusterrun.errors import UsageError
-from clusterrun.workers.fork_server_client import ForkServer
+from clusterrun.workers.fork_server_process import ForkServerProcess
 
 from tests.workers.fork_server_bench import Bench, fork_server, plan_of, worker_of
 
@@ -285,7 +285,7 @@ def test_memory_of_a_node_that_is_not_there(bench: Bench) -> None:
 def test_an_interpreter_that_is_not_there() -> None:
     """It is the user's to name another."""
     with pytest.raises(UsageError) as caught:
-        ForkServer.start("/no/such/python", os.environ)
+        ForkServerProcess.start("/no/such/python", os.environ)
 
     assert caught.value.message == "/no/such/python: No such file or directory"
     assert caught.value.hint == "name a Python 3.8 or newer with --python"

@@ -28,10 +28,11 @@ def test_when_people_are_told_what_is_imported() -> None:
 def test_the_agent_hears_of_it() -> None:
     """With the module's name and the seconds so far; it is no event of a worker."""
     ours, theirs = (Channel(sock) for sock in socket.socketpair())
-    process = ForkServerProcess(pid=0, printed=-1)
-    fork_server = ForkServer(ours, process, mask=frozenset(), python="python")
+    process = ForkServerProcess(0, ours, printed=-1, python="python", mask=())
     heard: list[tuple[str, float]] = []
-    fork_server.importing = lambda name, seconds: heard.append((name, seconds))
+    fork_server = ForkServer(
+        process, lambda _prepared: None, lambda name, seconds: heard.append((name, seconds))
+    )
 
     theirs.send({"kind": "importing", "name": "transformers", "seconds": 10.5})
     select.select([fork_server], [], [], 5)

@@ -23,7 +23,7 @@ from clusterrun.domain.plan import NodePlan
 from clusterrun.domain.ranks import LocalRank
 from clusterrun.workers.fork_server.system.libc import PR_SET_CHILD_SUBREAPER, prctl
 from clusterrun.workers.fork_server.system.other_processes import state_and_parent
-from clusterrun.workers.fork_server_client import ForkServer
+from clusterrun.workers.fork_server_process import ForkServerProcess
 from clusterrun.workers.relay.destinations import Screen
 from clusterrun.workers.relay.log_layout import LogLayout
 from clusterrun.workers.relay.relay_client import Relay
@@ -34,7 +34,7 @@ from clusterrun.workers.worker_group import WorkerGroup
 from msgspec.structs import replace
 
 from tests.plans import job
-from tests.workers.fork_server_bench import PATIENCE, Reader, end_of, plan_of, worker_of
+from tests.workers.fork_server_bench import PATIENCE, Reader, client_of, end_of, plan_of, worker_of
 
 FIRST, SECOND = LocalRank(0), LocalRank(1)
 
@@ -51,7 +51,7 @@ class Node:
         reader, screen = os.pipe()
         self.printed = Reader(reader)
         self.scratch = Scratch(folder / "scratch")
-        self.fork_server = ForkServer.start(sys.executable, os.environ)
+        self.fork_server = client_of(ForkServerProcess.start(sys.executable, os.environ))
         self.relay = Relay.start(
             Screen(screen, screen, colour=False, prefix=True), self.scratch.path
         )

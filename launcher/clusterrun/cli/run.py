@@ -17,7 +17,7 @@ from clusterrun.errors import ExitCode, LauncherError, MachineError, exit_code_o
 from clusterrun.planning.variables.worker_variables import environment_before
 from clusterrun.sources.resolve import Resolved, resolve
 from clusterrun.sources.this_process import ThisProcess
-from clusterrun.workers.fork_server_client import ForkServer
+from clusterrun.workers.fork_server_process import ForkServerProcess
 from clusterrun.workers.relay.log_folder import expect_log_folder
 from clusterrun.workers.relay.outputs import write_within
 
@@ -78,7 +78,7 @@ def _launch(resolved: Resolved, environ: Mapping[str, str]) -> int:
     expect_log_folder(job.log_dir)
     environment = environment_before(job, environ, resolved.unset)
     program = job.program.value
-    fork_server = ForkServer.start(
+    fork_server = ForkServerProcess.start(
         job.python.value,
         environment,
         contain=job.contain.value,

@@ -19,7 +19,7 @@ from clusterrun.domain.job import JobSpec
 from clusterrun.domain.machine import Machine
 from clusterrun.domain.outcome import HelperFailed, Interrupted, Outcome, Succeeded, WorkerFailed
 from clusterrun.domain.plan import NodePlan
-from clusterrun.domain.preparation import Prepared
+from clusterrun.domain.preparation import Preparation, Prepared
 from clusterrun.domain.streams import Std
 from clusterrun.domain.world import World
 from clusterrun.errors import ExitCode, LauncherError
@@ -36,6 +36,7 @@ from clusterrun.run.preview import this_machine
 from clusterrun.sources.colours import shows_colours
 from clusterrun.sources.resolve import Resolved
 from clusterrun.workers.fork_server_client import ForkServer
+from clusterrun.workers.fork_server_process import ForkServerProcess
 from clusterrun.workers.relay.destinations import Screen
 from clusterrun.workers.relay.log_layout import LogLayout
 from clusterrun.workers.relay.relay_client import Relay
@@ -69,14 +70,14 @@ def plan_lone_worker(resolved: Resolved, environ: Mapping[str, str]) -> NodePlan
 
 
 def launch(
-    resolved: Resolved, environ: Mapping[str, str], fork_server: ForkServer
+    resolved: Resolved, environ: Mapping[str, str], process: ForkServerProcess
 ) -> tuple[int, str]:
     """Run the job to its end, and tell the user how it ended.
 
     Args:
         resolved: the job, and what was said about this call of clusterrun.
         environ: the environment of this process.
-        fork_server: started already, in the job's environment; ended here.
+        process: the fork server's, started in the job's environment; ended here.
 
     Returns:
         The exit code, and what is to be printed that the relay could not print.
@@ -88,14 +89,21 @@ def launch(
     job = resolved.job
     inbox = SignalInbox()
     with ExitStack() as cleanup:
-        cleanup.callback(fork_server.close)
+        cleanup.callback(process.close)
         machine = this_machine(environment_before(job, environ, resolved.unset))
         count = local_size(job, machine)
-        _prepare(resolved, machine, count, fork_server, environ)
+        preparation = _preparation(resolved, machine, count, environ)
         scratch = Scratch(own_folder(environ))
         # A terminal that is stopped stops the process that prints to it: never the agent.
         relay = Relay.start(_screen(job, count, environ), scratch.path)
         cleanup.callback(relay.close, SECONDS_TO_PRINT)
+        fork_server = ForkServer(
+            process,
+            on_prepared=partial(_print_prepared, relay, verbose=resolved.verbose),
+            on_slow_import=partial(_print_slow_import, relay),
+        )
+        if preparation is not None:
+            fork_server.prepare(preparation)
         nodes = _meet(job, machine, count, inbox, relay)
         if isinstance(nodes, Interrupted):
             from clusterrun.report.outcome import explain_wait
@@ -107,9 +115,6 @@ def launch(
         standard_input = StandardInput(job.stdin_rank, Terminal.in_foreground(0), count)
         workers = WorkerGroup(fork_server, relay, standard_input, routes, scratch)
         cleanup.callback(workers.close)
-        workers.hang_timeout = job.hang_timeout.value or 0.0
-        fork_server.told = partial(_tell_prepared, workers, verbose=resolved.verbose)
-        fork_server.importing = partial(_say_importing, workers)
         chronicle = _chronicle(job, workers)
         attempts = JobAttempts(resolved, machine, nodes, workers, environ)
         attempts.chronicle = chronicle
@@ -146,14 +151,10 @@ def _meet(
     return nodes
 
 
-def _prepare(
-    resolved: Resolved,
-    machine: Machine,
-    workers: int,
-    fork_server: ForkServer,
-    environ: Mapping[str, str],
-) -> None:
-    """Have the fork server import what the script imports first, while the nodes meet.
+def _preparation(
+    resolved: Resolved, machine: Machine, workers: int, environ: Mapping[str, str]
+) -> Preparation | None:
+    """Return what the fork server prepares while the nodes meet; None if the job spawns.
 
     Raises:
         LauncherError: the job can't be run here as described.
@@ -161,9 +162,7 @@ def _prepare(
     """
     job = resolved.job
     plan = _plan_ahead(resolved, machine, assumed_world(job, workers), environ)
-    preparation = preparation_of(job, plan, environment_before(job, environ, resolved.unset))
-    if preparation is not None:
-        fork_server.prepare(preparation)
+    return preparation_of(job, plan, environment_before(job, environ, resolved.unset))
 
 
 def _plan_ahead(
@@ -185,16 +184,16 @@ def _try_binding(job: JobSpec, plan: NodePlan) -> None:
         raise not_as_asked(job, plan.host, troubles)
 
 
-def _tell_prepared(workers: WorkerGroup, prepared: Prepared, *, verbose: bool) -> None:
+def _print_prepared(relay: Relay, prepared: Prepared, *, verbose: bool) -> None:
     if verbose or prepared.complaint:
         from clusterrun.report.attempt_start import describe_prepared
 
         for line in describe_prepared(prepared):
-            workers.say(f"clusterrun: {line}")
+            relay.say(f"clusterrun: {line}")
 
 
-def _say_importing(workers: WorkerGroup, name: str, seconds: float) -> None:
-    workers.say(
+def _print_slow_import(relay: Relay, name: str, seconds: float) -> None:
+    relay.say(
         f"clusterrun: importing {name} before workers are forked, for {seconds:.0f} s now"
         " (--preload none leaves that to each worker)"
     )

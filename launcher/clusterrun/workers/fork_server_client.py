@@ -1,12 +1,8 @@
 """The agent's half of the fork server: starts it, asks it for workers, hears what becomes of them."""
 
-import errno
 import os
 import signal
-import socket
-from collections.abc import Callable, Iterable, Mapping
-from pathlib import Path
-from typing import Self
+from collections.abc import Callable, Iterable
 
 import msgspec
 
@@ -27,11 +23,8 @@ from clusterrun.domain.plan import NodePlan, WorkerPlan
 from clusterrun.domain.preparation import Preparation, Prepared
 from clusterrun.domain.ranks import LocalRank
 from clusterrun.errors import InternalError, MachineError, UsageError
-from clusterrun.workers.agent_fork import no_process
-from clusterrun.workers.channel import Channel, Message
+from clusterrun.workers.channel import Message
 from clusterrun.workers.fork_server_process import ForkServerProcess
-
-SERVER_FILE = Path(__file__).parent / "fork_server" / "__main__.py"
 
 ENDING = frozenset({signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGKILL})
 """Signals after which a worker that has not been started need not be."""
@@ -41,63 +34,29 @@ class ForkServer:
     """The running fork server of this node."""
 
     def __init__(
-        self, channel: Channel, process: ForkServerProcess, mask: frozenset[int], python: str
+        self,
+        process: ForkServerProcess,
+        on_prepared: Callable[[Prepared], None],
+        on_slow_import: Callable[[str, float], None],
     ) -> None:
-        """Take the channel to it, its process, the signals that workers block, its interpreter."""
-        self.pid = process.pid
-        self._process = process
-        self._python = python
-        self._channel = channel
-        # Plain numbers: what travels is marshalled.
-        self._mask = sorted(int(number) for number in mask)
-        self._lost = False
-        self._held: _Held | None = None
-        self.told: Callable[[Prepared], None] = _tell_nobody
-        """Called once with what came of ``prepare``."""
-        self.importing: Callable[[str, float], None] = _say_nothing
-        """Called now and then while that takes long, with the module and the seconds so far."""
-        self.pids: dict[LocalRank, int] = {}
-        """Process ids of the workers that have executed their program, in the last attempt."""
-
-    @classmethod
-    def start(
-        cls,
-        python: str,
-        environment: Mapping[str, str],
-        *,
-        contain: bool = False,
-        shown: Iterable[str] = (),
-    ) -> Self:
-        """Execute the fork server.
+        """Take the process that has been started.
 
         Args:
-            python: its interpreter.
-            environment: the job's.
-            contain: whether it and all that it starts live in a PID namespace of their own.
-            shown: script and arguments, for ``ps``: forked workers have the server's command line.
-
-        Raises:
-            UsageError: ``python`` can't be executed.
-            MachineError: there may be no more processes.
+            process: the server's.
+            on_prepared: called once after ``prepare``, with the result.
+            on_slow_import: called now and then while that takes long, with the module that is being
+                imported, and the seconds so far.
 
         """
-        ours, theirs = socket.socketpair()
-        # Blocked until it has shielded itself: a signal to the whole process tree may come any time.
-        mask = signal.pthread_sigmask(signal.SIG_BLOCK, signal.valid_signals())
-        try:
-            process = ForkServerProcess.execute(
-                [python, "-u", str(SERVER_FILE), *(["--contain"] if contain else []), "--", *shown],
-                environment,
-                theirs.fileno(),
-            )
-        except OSError as error:
-            ours.close()
-            _explain_not_executed(python, error)
-            raise
-        finally:
-            signal.pthread_sigmask(signal.SIG_SETMASK, mask)
-            theirs.close()
-        return cls(Channel(ours), process, frozenset(mask), python)
+        self.pid = process.pid
+        self._process = process
+        self._channel = process.channel
+        self._on_prepared = on_prepared
+        self._on_slow_import = on_slow_import
+        self._lost = False
+        self._held: _Held | None = None
+        self.pids: dict[LocalRank, int] = {}
+        """Process ids of the workers that have executed their program, in the last attempt."""
 
     def fileno(self) -> int:
         """Return the descriptor that becomes readable when there are ``events``."""
@@ -115,7 +74,7 @@ class ForkServer:
     def prepare(self, preparation: Preparation) -> None:
         """Have the server make ready to run the workers' script in place; that may take seconds.
 
-        ``told`` hears what came of it. Workers that are asked for before that wait here.
+        ``on_prepared`` gets the result. Workers that are asked for before that wait here.
         """
         self._held = _Held()
         self._channel.send(
@@ -160,7 +119,7 @@ class ForkServer:
             "startup": startup,
             "cpus": None if worker.cpus is None else sorted(worker.cpus),
             "memory": memory_of(worker),
-            "mask": self._mask,
+            "mask": self._process.mask,
             "foreground": foreground,
         }
         if self._held is None:
@@ -213,7 +172,7 @@ class ForkServer:
                     yield ForkServerReady(printed, refused, now)
                 continue
             if message["kind"] == "importing":
-                self.importing(message["name"], message["seconds"])
+                self._on_slow_import(message["name"], message["seconds"])
                 continue
             if message["kind"] == "prepared":
                 yield from self._let_go(message, now)
@@ -227,7 +186,7 @@ class ForkServer:
             how, number = self._process.end()
             if not self._process.is_ready and not number:
                 raise UsageError(
-                    f"{self._python} {how}", "name a Python 3.8 or newer with --python"
+                    f"{self._process.python} {how}", "name a Python 3.8 or newer with --python"
                 )
             yield HelperLost("fork server", how, number, now)
 
@@ -239,7 +198,7 @@ class ForkServer:
     def _let_go(self, message: Message, now: float) -> Iterable[Event]:
         """Send off the workers that waited, unless they were called off meanwhile."""
         held, self._held = self._held or _Held(), None
-        self.told(msgspec.convert({**message, "kind": None}, Prepared))
+        self._on_prepared(msgspec.convert({**message, "kind": None}, Prepared))
         for number in held.forwarded:
             yield SignalNotHandled(number, tuple(held.requests), now)
         for local_rank, (request, streams) in held.requests.items():
@@ -281,24 +240,6 @@ class _Held:
             for stream in streams:
                 os.close(stream)
         self.requests = {}
-
-
-def _tell_nobody(_: Prepared) -> None:
-    """Tell nobody how the server is prepared."""
-
-
-def _say_nothing(_name: str, _seconds: float) -> None:
-    """Say nothing of what takes long."""
-
-
-def _explain_not_executed(python: str, error: OSError) -> None:
-    """Raise what ``error`` means: a limit of processes, or a wrong path; nothing for open files."""
-    if error.errno in (errno.EAGAIN, errno.ENOMEM):
-        raise no_process(error) from error
-    if error.errno not in (errno.EMFILE, errno.ENFILE):
-        raise UsageError(
-            f"{python}: {error.strerror}", "name a Python 3.8 or newer with --python"
-        ) from error
 
 
 def _event(message: Message, now: float) -> Event:

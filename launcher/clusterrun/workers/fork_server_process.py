@@ -1,19 +1,27 @@
-"""The process of the fork server: how it is executed, what it prints first, how it ended."""
+"""The fork server's process: how it is executed, what it prints before it is ready, how it ended."""
 
+import errno
 import os
 import signal
-from collections.abc import Mapping
+import socket
+from collections.abc import Iterable, Mapping
 from contextlib import suppress
+from pathlib import Path
 from typing import Self
 
+from clusterrun.errors import UsageError
 from clusterrun.processes.reaping import status_of
+from clusterrun.workers.agent_fork import no_process
+from clusterrun.workers.channel import Channel
 from clusterrun.workers.exit_descriptions import how_it_ended, signal_of
 from clusterrun.workers.fork_server.system.other_processes import describe
 from clusterrun.workers.relay.tail import plain
 
+SERVER_FILE = Path(__file__).parent / "fork_server" / "__main__.py"
+
 AGENT_FD = 3
 STDERR_FD = 4
-"""Where the server finds our standard error; its own is a pipe to us until it is ready."""
+"""The agent's standard error in the server; the server's own is a pipe to the agent until it is ready."""
 
 SECONDS_TO_EXIT = 1.0
 """From the end of the connection to the end of the process, and once more after SIGKILL."""
@@ -23,49 +31,62 @@ _MOST_LINES = 20
 
 
 class ForkServerProcess:
-    """A child of ours, until it has been reaped."""
+    """A child of the agent, until it has been reaped.
 
-    def __init__(self, pid: int, printed: int) -> None:
-        """Take its process id, and the end of the pipe that it prints its first errors to."""
+    ``channel`` is the connection to it, ``printed`` the pipe that it prints its first errors to,
+    ``mask`` the signals that the launcher was started with as blocked.
+    """
+
+    def __init__(
+        self, pid: int, channel: Channel, printed: int, python: str, mask: Iterable[int]
+    ) -> None:
         self.pid = pid
+        self.channel = channel
+        self.python = python
+        self.mask = sorted(int(number) for number in mask)
         self.is_ready = False
         self._printed = printed
 
     @classmethod
-    def execute(cls, command: list[str], environment: Mapping[str, str], socket: int) -> Self:
-        """Start it, with its end of the connection to us.
+    def start(
+        cls,
+        python: str,
+        environment: Mapping[str, str],
+        *,
+        contain: bool = False,
+        shown: Iterable[str] = (),
+    ) -> Self:
+        """Execute the fork server.
+
+        Args:
+            python: its interpreter.
+            environment: the job's.
+            contain: whether it and all that it starts live in a PID namespace of their own.
+            shown: script and arguments, for ``ps``: forked workers have the server's command line.
 
         Raises:
-            OSError: the interpreter can't be executed.
+            UsageError: ``python`` can't be executed.
+            MachineError: a limit allows no more processes.
 
         """
-        # Pipes, as workers get: Python's streams remember whether what they were made on can seek.
-        stdin, stdout = os.pipe2(os.O_CLOEXEC)
-        # Nobody reads the errors before it is ready: an interpreter that prints more must not wait.
-        printed, stderr = os.pipe2(os.O_CLOEXEC | os.O_NONBLOCK)
+        ours, theirs = socket.socketpair()
+        command = [python, "-u", str(SERVER_FILE), *(["--contain"] if contain else []), "--"]
+        # Until the server ignores them: a signal to the whole process tree may come at any time.
+        mask = signal.pthread_sigmask(signal.SIG_BLOCK, signal.valid_signals())
         try:
-            pid = os.posix_spawnp(
-                command[0],
-                command,
-                environment,
-                # In this order: the socket was made first, so that no pipe has its numbers.
-                file_actions=[
-                    (os.POSIX_SPAWN_DUP2, socket, AGENT_FD),
-                    (os.POSIX_SPAWN_DUP2, stdin, 0),
-                    (os.POSIX_SPAWN_DUP2, stdout, 1),
-                    (os.POSIX_SPAWN_DUP2, 2, STDERR_FD),
-                    (os.POSIX_SPAWN_DUP2, stderr, 2),
-                ],
-                # A group of its own: the terminal's signals are for the agent.
-                setpgroup=0,
-            )
-        except OSError:
-            os.close(printed)
+            pid, printed = _execute([*command, *shown], environment, theirs.fileno())
+        except OSError as error:
+            ours.close()
+            _explain_not_executed(python, error)
             raise
         finally:
-            for descriptor in (stdin, stdout, stderr):
-                os.close(descriptor)
-        return cls(pid, printed)
+            signal.pthread_sigmask(signal.SIG_SETMASK, mask)
+            theirs.close()
+        return cls(pid, Channel(ours), printed, python, mask)
+
+    def close(self) -> None:
+        """Close the connection: the server ends whatever it has started, and then itself."""
+        self.channel.close()
 
     def becomes_ready(self) -> str:
         """Note that it has begun to serve; return what its interpreter has printed until then."""
@@ -100,6 +121,54 @@ class ForkServerProcess:
             text = b""
         os.close(self._printed)
         return [line for line in plain(text).splitlines() if line.strip()]
+
+
+def _execute(
+    command: list[str], environment: Mapping[str, str], connection: int
+) -> tuple[int, int]:
+    """Return the process id, and the end of the pipe that it prints its first errors to.
+
+    Raises:
+        OSError: the interpreter can't be executed.
+
+    """
+    # Pipes, as workers get: Python's streams remember whether what they were made on can seek.
+    stdin, stdout = os.pipe2(os.O_CLOEXEC)
+    # Not read before the server is ready: an interpreter that prints more must not wait.
+    printed, stderr = os.pipe2(os.O_CLOEXEC | os.O_NONBLOCK)
+    try:
+        pid = os.posix_spawnp(
+            command[0],
+            command,
+            environment,
+            # In this order: the connection was made first, so that no pipe has its numbers.
+            file_actions=[
+                (os.POSIX_SPAWN_DUP2, connection, AGENT_FD),
+                (os.POSIX_SPAWN_DUP2, stdin, 0),
+                (os.POSIX_SPAWN_DUP2, stdout, 1),
+                (os.POSIX_SPAWN_DUP2, 2, STDERR_FD),
+                (os.POSIX_SPAWN_DUP2, stderr, 2),
+            ],
+            # A group of its own: the terminal's signals are for the agent.
+            setpgroup=0,
+        )
+    except OSError:
+        os.close(printed)
+        raise
+    finally:
+        for descriptor in (stdin, stdout, stderr):
+            os.close(descriptor)
+    return pid, printed
+
+
+def _explain_not_executed(python: str, error: OSError) -> None:
+    """Raise what ``error`` means: a limit of processes, or a wrong path; nothing for open files."""
+    if error.errno in (errno.EAGAIN, errno.ENOMEM):
+        raise no_process(error) from error
+    if error.errno not in (errno.EMFILE, errno.ENFILE):
+        raise UsageError(
+            f"{python}: {error.strerror}", "name a Python 3.8 or newer with --python"
+        ) from error
 
 
 def _quoted(lines: list[str]) -> str:

@@ -54,7 +54,7 @@ class WorkerGroup:
             fork_server: starts and reaps them.
             relay: owns their output.
             standard_input: who reads it.
-            routes: where their output goes.
+            routes: where their output goes, and the job.
             scratch: a folder for their error files.
 
         """
@@ -67,8 +67,7 @@ class WorkerGroup:
         self._scratch = scratch
         self._local_ranks: tuple[LocalRank, ...] = ()
         self._attempt = 0
-        self.hang_timeout = 0.0
-        """Seconds without a move of any worker, after which we want to know; 0: we don't."""
+        self._hang_timeout = routes.job.hang_timeout.value or 0.0
 
     @property
     def sources(self) -> tuple[ForkServer, Relay]:
@@ -89,7 +88,7 @@ class WorkerGroup:
         """Ask for all workers of ``plan``; what becomes of each is told by events."""
         self._local_ranks = tuple(worker.local_rank for worker in plan.workers)
         self._attempt = plan.world.attempt
-        self._watch(self.hang_timeout)
+        self._watch(self._hang_timeout)
         for path, target in self._routes.links(plan):
             self._relay.link(path, target)
         if self._attempt == 0:
@@ -105,7 +104,7 @@ class WorkerGroup:
         direct = ~self._routes.relayed(plan, worker) if self.foreground else Std.NONE
         with Plumbing(reads=reads, direct=direct) as plumbing:
             self._relay.open(self._output(plan, worker, plumbing))
-            if self.hang_timeout and None in (plumbing.from_stdout, plumbing.from_stderr):
+            if self._hang_timeout and None in (plumbing.from_stdout, plumbing.from_stderr):
                 self._watch(0.0)
                 self.say(UNSEEN)
             self._fork_server.spawn(
@@ -163,7 +162,7 @@ class WorkerGroup:
             self.record(path, f"{when}\n{text}")
 
     def _watch(self, seconds: float) -> None:
-        if self.hang_timeout and not self._relay.lost:
+        if self._hang_timeout and not self._relay.lost:
             self._relay.watch(seconds)
 
     def collect(self, local_rank: LocalRank, now: float) -> Iterable[Event]:
@@ -209,7 +208,7 @@ class WorkerGroup:
 
     def resume(self) -> None:
         """Continue the workers, the one in the foreground with the terminal."""
-        self._watch(self.hang_timeout)
+        self._watch(self._hang_timeout)
         if self._terminal is not None:
             self._terminal.give_to(self._fork_server.pids.get(LocalRank(0), 0))
         self.signal(self._local_ranks, signal.SIGCONT, group=True)
