@@ -6,17 +6,17 @@ from clusterrun.errors import UsageError
 from clusterrun.sources.options.table import DRY_RUN, ENV, MAX_RESTARTS, RUN_ID
 from clusterrun.sources.settings import (
     JobFile,
-    Said,
-    said_by_flags,
-    said_by_variables,
-    settle,
-    strange_variables,
+    Settings,
+    settings_from_flags,
+    settings_from_variables,
+    unknown_variables,
+    value_of,
 )
 
 
 def test_flags_of_each_kind() -> None:
     """A value, a switch and a repeated option become texts whose origin is the flag."""
-    said = said_by_flags({"max_restarts": "3", "dry_run": True, "env": ("A=1", "B=2")})
+    said = settings_from_flags({"max_restarts": "3", "dry_run": True, "env": ("A=1", "B=2")})
 
     assert said == {
         "max_restarts": (Fact("3", "--max-restarts"),),
@@ -27,8 +27,8 @@ def test_flags_of_each_kind() -> None:
 
 def test_an_alias_says_the_same_option() -> None:
     """Torchrun's spelling lands in our name, and the origin is what was typed."""
-    flags = said_by_flags({"rdzv_id": "7"})
-    variables = said_by_variables({"PET_RDZV_ID": "8"}, "PET_")
+    flags = settings_from_flags({"rdzv_id": "7"})
+    variables = settings_from_variables({"PET_RDZV_ID": "8"}, "PET_")
 
     assert flags == {"run_id": (Fact("7", "--rdzv-id"),)}
     assert variables == {"run_id": (Fact("8", "PET_RDZV_ID"),)}
@@ -36,19 +36,22 @@ def test_an_alias_says_the_same_option() -> None:
 
 def test_empty_variables_say_nothing() -> None:
     """``CLUSTERRUN_NNODES= clusterrun ...`` is how a shell says no."""
-    assert said_by_variables({"CLUSTERRUN_NNODES": "", "CLUSTERRUN_ENV": "\n"}, "CLUSTERRUN_") == {}
+    assert (
+        settings_from_variables({"CLUSTERRUN_NNODES": "", "CLUSTERRUN_ENV": "\n"}, "CLUSTERRUN_")
+        == {}
+    )
 
 
 def test_a_repeated_option_has_a_line_each() -> None:
     """Values may hold spaces and commas, so lines divide them."""
-    said = said_by_variables({"CLUSTERRUN_ENV": "A=1,2\nB=x y\n"}, "CLUSTERRUN_")
+    said = settings_from_variables({"CLUSTERRUN_ENV": "A=1,2\nB=x y\n"}, "CLUSTERRUN_")
 
     assert said == {"env": (Fact("A=1,2", "CLUSTERRUN_ENV"), Fact("B=x y", "CLUSTERRUN_ENV"))}
 
 
 def test_other_prefixes_are_not_read() -> None:
     """Each prefix is a source of its own."""
-    assert said_by_variables({"PET_NNODES": "1", "NNODES": "1"}, "CLUSTERRUN_") == {}
+    assert settings_from_variables({"PET_NNODES": "1", "NNODES": "1"}, "CLUSTERRUN_") == {}
 
 
 @pytest.mark.parametrize(
@@ -65,32 +68,32 @@ def test_strange_variables_are_warned_of(name: str, nearest: str) -> None:
     """An unknown CLUSTERRUN_ or PET_ variable is told with the nearest known one."""
     environ = {name: "1", "CLUSTERRUN_MASTER_PORT": "1", "PET_RDZV_ID": "1", "CLUSTERRUN_X": ""}
 
-    assert strange_variables(environ) == (
+    assert unknown_variables(environ) == (
         f"{name} is not a variable that clusterrun reads{nearest}",
     )
 
 
 def test_the_first_source_that_speaks_wins() -> None:
     """Later sources are not even read."""
-    sources: tuple[Said, ...] = (
+    sources: tuple[Settings, ...] = (
         {},
         {"max_restarts": (Fact("1", "--max-restarts"), Fact("2", "--max-restarts"))},
         {"max_restarts": (Fact("rubbish", "PET_MAX_RESTARTS"),)},
     )
 
-    assert settle(MAX_RESTARTS, sources) == Fact(2, "--max-restarts")
+    assert value_of(MAX_RESTARTS, sources) == Fact(2, "--max-restarts")
 
 
 def test_defaults() -> None:
     """The caller's default beats the table's, and both are called that."""
-    assert settle(DRY_RUN, ()) == Fact(value=False, origin="default")
-    assert settle(RUN_ID, (), Fact("chosen", "default")) == Fact("chosen", "default")
+    assert value_of(DRY_RUN, ()) == Fact(value=False, origin="default")
+    assert value_of(RUN_ID, (), Fact("chosen", "default")) == Fact("chosen", "default")
 
 
 def test_complaints_name_the_source() -> None:
     """The text that wins must be a value."""
     with pytest.raises(UsageError, match=r"^--env: 'A' has no = in it$"):
-        settle(ENV, ({"env": (Fact("A", "--env"),)},))
+        value_of(ENV, ({"env": (Fact("A", "--env"),)},))
 
 
 def test_a_file_without_its_program() -> None:

@@ -11,7 +11,7 @@ from clusterrun.sources.options.option import Option
 from clusterrun.sources.options.suggestions import did_you_mean
 from clusterrun.sources.other_launchers.torchrun_lines import default_prefix
 from clusterrun.sources.programs.file_kinds import FileKind, kind_of
-from clusterrun.sources.settings import Said, settle
+from clusterrun.sources.settings import Settings, value_of
 
 DEFAULT_FOLDER = "clusterrun-logs"
 """In the current folder, where people look; torchrun makes one in /tmp, and leaves it there."""
@@ -31,15 +31,15 @@ WANT_FILES: tuple[Option[object], ...] = (
 """Options that say what is written to files, but not where; not --tee, all of which is printed."""
 
 
-def find_log_dir(sources: Sequence[Said]) -> Fact[str | None]:
+def find_log_dir(sources: Sequence[Settings]) -> Fact[str | None]:
     """Return the folder for log files; where files are wanted and none is said, one of ours.
 
     Raises:
         UsageError: there is something else at its place.
 
     """
-    log_dir = settle(table.LOG_DIR, sources)
-    wanted = (settle(option, sources) for option in WANT_FILES)
+    log_dir = value_of(table.LOG_DIR, sources)
+    wanted = (value_of(option, sources) for option in WANT_FILES)
     origin = next((said.origin for said in wanted if said.value), None)
     if log_dir.value is None and origin is not None:
         log_dir = Fact(DEFAULT_FOLDER, origin)
@@ -66,7 +66,7 @@ def where_logs_go(job: JobSpec) -> Iterator[str]:
 
 
 def find_prefix(
-    sources: Sequence[Said], variables: Mapping[str, str], called: str
+    sources: Sequence[Settings], variables: Mapping[str, str], called: str
 ) -> Fact[str | None]:
     """Return the template of what stands before printed lines; "" for nothing.
 
@@ -79,8 +79,8 @@ def find_prefix(
     if text.value:
         default = table.LOG_LINE_PREFIX_TEMPLATE.read(text)
     else:
-        default = default_prefix(called, is_teed=settle(table.TEE, sources).value is not None)
-    return settle(table.LOG_LINE_PREFIX_TEMPLATE, sources, default)
+        default = default_prefix(called, is_teed=value_of(table.TEE, sources).value is not None)
+    return value_of(table.LOG_LINE_PREFIX_TEMPLATE, sources, default)
 
 
 def unknown_in_prefix(prefix: Fact[str | None]) -> Iterator[str]:

@@ -7,9 +7,9 @@ from msgspec import Struct
 from clusterrun.domain.endpoint import Endpoint
 from clusterrun.domain.facts import Fact
 from clusterrun.errors import UsageError
+from clusterrun.sources.command_line import CommandLine
 from clusterrun.sources.options import table
-from clusterrun.sources.settings import Said, find, said_by_exports, settle
-from clusterrun.sources.typed_command import Typed
+from clusterrun.sources.settings import Settings, find, settings_from_exports, value_of
 from clusterrun.sources.world_shape import Shape
 
 USUAL_PORT = 29500
@@ -26,7 +26,7 @@ class Meeting(Struct, frozen=True):
 
 
 def settle_meeting(
-    sources: Sequence[Said], environ: Mapping[str, str], shape: Shape, typed: Typed
+    sources: Sequence[Settings], environ: Mapping[str, str], shape: Shape, typed: CommandLine
 ) -> Meeting:
     """Return where to meet; where there is but one agent, nobody has to.
 
@@ -34,11 +34,11 @@ def settle_meeting(
         UsageError: several agents would not find each other.
 
     """
-    endpoint = settle(table.RDZV_ENDPOINT, sources)
+    endpoint = value_of(table.RDZV_ENDPOINT, sources)
     if shape.agents == 1:
         return Meeting(
-            settle(table.MASTER_ADDR, sources, settle(table.LOCAL_ADDR, sources)),
-            settle(table.MASTER_PORT, sources),
+            value_of(table.MASTER_ADDR, sources, value_of(table.LOCAL_ADDR, sources)),
+            value_of(table.MASTER_PORT, sources),
             Fact((), "default"),
             endpoint,
         )
@@ -50,11 +50,11 @@ def settle_meeting(
     if shape.first_host.value is not None and find(table.MASTER_ADDR, sources) is None:
         # Who lists hosts for this job says where it meets; an export is for any launcher.
         own = (*own, "MASTER_ADDR")
-    return _at_address((*sources, said_by_exports(environ, own)), shape, typed)
+    return _at_address((*sources, settings_from_exports(environ, own)), shape, typed)
 
 
-def _at_endpoint(endpoint: Fact[str | None], sources: Sequence[Said]) -> Meeting:
-    port = settle(table.MASTER_PORT, sources)
+def _at_endpoint(endpoint: Fact[str | None], sources: Sequence[Settings]) -> Meeting:
+    port = value_of(table.MASTER_PORT, sources)
     taken = Endpoint.parse(endpoint.value or "").port
     if taken == 0:
         raise UsageError(
@@ -66,26 +66,28 @@ def _at_endpoint(endpoint: Fact[str | None], sources: Sequence[Said]) -> Meeting
             f"rdzv_endpoint is {endpoint} and master_port {port}: one port for two purposes",
             f"leave {port.origin} out: a free port is chosen for the workers",
         )
-    return Meeting(settle(table.MASTER_ADDR, sources), port, Fact((), "default"), endpoint)
+    return Meeting(value_of(table.MASTER_ADDR, sources), port, Fact((), "default"), endpoint)
 
 
-def _at_address(sources: Sequence[Said], shape: Shape, typed: Typed) -> Meeting:
+def _at_address(sources: Sequence[Settings], shape: Shape, typed: CommandLine) -> Meeting:
     otherwise = shape.first_host
     if otherwise.value is None and shape.place:
         otherwise = shape.place.master_addr
-    address = settle(table.MASTER_ADDR, sources, otherwise)
+    address = value_of(table.MASTER_ADDR, sources, otherwise)
     if address.value is None:
         raise _nowhere(shape, typed)
     port, candidates = _ports(sources, shape)
     return Meeting(address, port, candidates, Fact(None, "default"))
 
 
-def _ports(sources: Sequence[Said], shape: Shape) -> tuple[Fact[int | None], Fact[tuple[int, ...]]]:
+def _ports(
+    sources: Sequence[Settings], shape: Shape
+) -> tuple[Fact[int | None], Fact[tuple[int, ...]]]:
     candidates: Fact[tuple[int, ...]] = Fact((), "default")
     said = any(table.MASTER_PORT.name in it for it in sources)
     if not said and shape.place and shape.place.port_candidates.value:
         return Fact(None, "default"), shape.place.port_candidates
-    port = settle(table.MASTER_PORT, sources, Fact(USUAL_PORT, "default"))
+    port = value_of(table.MASTER_PORT, sources, Fact(USUAL_PORT, "default"))
     if port.value is None:
         raise UsageError(
             f"{port.origin}: no node would know at which port to meet",
@@ -94,7 +96,7 @@ def _ports(sources: Sequence[Said], shape: Shape) -> tuple[Fact[int | None], Fac
     return port, candidates
 
 
-def _nowhere(shape: Shape, typed: Typed) -> UsageError:
+def _nowhere(shape: Shape, typed: CommandLine) -> UsageError:
     several = f"nnodes is {shape.nnodes}"
     if shape.node_rank.value is not None:
         return UsageError(

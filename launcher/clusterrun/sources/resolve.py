@@ -17,6 +17,7 @@ from clusterrun.domain.job import JobSpec, Program, ProgramKind, StartMethod
 from clusterrun.errors import UsageError
 from clusterrun.sources.clusters.cluster import Inputs
 from clusterrun.sources.colours import find_coloured
+from clusterrun.sources.command_line import CommandLine
 from clusterrun.sources.log_options import (
     find_log_dir,
     find_prefix,
@@ -53,15 +54,14 @@ from clusterrun.sources.settings import (
     TORCHRUN_PREFIX,
     Flags,
     JobFile,
-    Said,
-    said_by_flags,
-    said_by_variables,
-    settle,
-    strange_variables,
+    Settings,
+    settings_from_flags,
+    settings_from_variables,
+    unknown_variables,
+    value_of,
 )
 from clusterrun.sources.this_process import ThisProcess
 from clusterrun.sources.token import find_token, token_of_job
-from clusterrun.sources.typed_command import Typed
 from clusterrun.sources.world_shape import Shape, find_shape
 
 ValueT = TypeVar("ValueT")
@@ -163,7 +163,7 @@ def resolve(
     """
     left = left_by_outer_launch(environ)
     inherited = {name: value for name, value in environ.items() if name not in left}
-    typed = Typed(flags, tuple(words))
+    typed = CommandLine(flags, tuple(words))
     told, program_words = _sources(typed, inherited)
     translated = translate(told, inherited, called=process.called)
     sources = translated.sources
@@ -179,44 +179,44 @@ def resolve(
     expect_read_once(job)
     if job.exec.value:
         expect_replaceable(job)
-    dry_run = TOPO if for_topo else settle(table.DRY_RUN, sources)
-    machine_root = _only_with(dry_run.value, settle(table.MACHINE_ROOT, sources), *DRY)
-    allowed_cpus = settle(table.ALLOWED_CPUS, sources)
+    dry_run = TOPO if for_topo else value_of(table.DRY_RUN, sources)
+    machine_root = _only_with(dry_run.value, value_of(table.MACHINE_ROOT, sources), *DRY)
+    allowed_cpus = value_of(table.ALLOWED_CPUS, sources)
     return Resolved(
         job=job,
         unset=tuple(sorted({*left, *({TOKEN_VARIABLE} & environ.keys())})),
         warnings=(
             *((NESTED_WARNING,) if left else ()),
-            *strange_variables(inherited),
+            *unknown_variables(inherited),
             *translated.warnings,
             *shape.warnings,
             *_job_warnings(job, inputs, is_dry=dry_run.value),
         ),
         dry_run=dry_run.value,
-        as_json=_only_with(dry_run.value, settle(table.JSON, sources), *DRY).value,
+        as_json=_only_with(dry_run.value, value_of(table.JSON, sources), *DRY).value,
         machine_root=machine_root,
         allowed_cpus=_only_with(machine_root.value, allowed_cpus, *REPLAYED),
-        capture=_only_with(for_topo, settle(table.CAPTURE, sources), *DRAWN),
-        verbose=settle(table.VERBOSE, sources).value,
+        capture=_only_with(for_topo, value_of(table.CAPTURE, sources), *DRAWN),
+        verbose=value_of(table.VERBOSE, sources).value,
     )
 
 
 def _sources(
-    typed: Typed, inherited: Mapping[str, str]
-) -> tuple[tuple[Said, ...], Fact[tuple[str, ...]]]:
+    typed: CommandLine, inherited: Mapping[str, str]
+) -> tuple[tuple[Settings, ...], Fact[tuple[str, ...]]]:
     """Return what each source says, the strongest first, and the program with its arguments."""
     said = (
-        said_by_flags(typed.flags),
-        said_by_variables(inherited, PREFIX),
-        said_by_variables(inherited, TORCHRUN_PREFIX),
+        settings_from_flags(typed.flags),
+        settings_from_variables(inherited, PREFIX),
+        settings_from_variables(inherited, TORCHRUN_PREFIX),
     )
-    job_file = _job_file(settle(table.CONFIG, said))
+    job_file = _job_file(value_of(table.CONFIG, said))
     if typed.words:
         return (*said, job_file.without_program()), Fact(_program_words(typed), COMMAND_LINE)
-    return (*said, job_file.said), job_file.words
+    return (*said, job_file.settings), job_file.words
 
 
-def _program_words(typed: Typed) -> tuple[str, ...]:
+def _program_words(typed: CommandLine) -> tuple[str, ...]:
     """Return the script and its arguments.
 
     A ``--`` between them is torchrun's to take away (argparse's, of whom it has that), and lines
@@ -225,7 +225,7 @@ def _program_words(typed: Typed) -> tuple[str, ...]:
     return (typed.words[0], *typed.words[2:]) if _ends_options(typed) else typed.words
 
 
-def _ends_options(typed: Typed) -> bool:
+def _ends_options(typed: CommandLine) -> bool:
     return typed.words[1:2] == ("--",)
 
 
@@ -238,16 +238,16 @@ def _job_file(config: Fact[str]) -> JobFile:
 
 
 def _job(
-    sources: Sequence[Said],
+    sources: Sequence[Settings],
     program: Fact[Program],
     env: Mapping[str, Fact[str]],
     inputs: Inputs,
     shape: Shape,
 ) -> JobSpec:
-    interpreter = settle(table.PYTHON, sources, _default_python(inputs))
+    interpreter = value_of(table.PYTHON, sources, _default_python(inputs))
     meeting = settle_meeting(sources, inputs.variables, shape, inputs.typed)
-    run_id = settle(table.RUN_ID, sources, _run_id_otherwise(shape, inputs))
-    plain: dict[str, Any] = {option.name: settle(option, sources) for option in PLAIN}
+    run_id = value_of(table.RUN_ID, sources, _run_id_otherwise(shape, inputs))
+    plain: dict[str, Any] = {option.name: value_of(option, sources) for option in PLAIN}
     if shape.cluster.value == "paddle":
         from clusterrun.sources.other_launchers.paddle_defaults import paddles_own
 
@@ -275,7 +275,7 @@ def _job(
         log_dir=log_dir,
         coloured=find_coloured(inputs.process, inputs.variables, shape.cluster, log_dir),
         log_line_prefix_template=find_prefix(sources, inputs.variables, inputs.process.called),
-        events=_expect_no_folder(settle(table.EVENTS, sources)),
+        events=_expect_no_folder(value_of(table.EVENTS, sources)),
         program=program,
         as_torchrun=called_as_torchrun(inputs.process.called),
     )
@@ -283,15 +283,15 @@ def _job(
 
 def _program(
     words: Fact[tuple[str, ...]],
-    sources: Sequence[Said],
+    sources: Sequence[Settings],
     env: Mapping[str, Fact[str]],
     inputs: Inputs,
 ) -> Fact[Program]:
     manner = Manner(
-        module=settle(table.MODULE, sources),
-        no_python=settle(table.NO_PYTHON, sources),
-        run_path=settle(table.RUN_PATH, sources),
-        pass_local_rank=settle(table.PASS_LOCAL_RANK, sources),
+        module=value_of(table.MODULE, sources),
+        no_python=value_of(table.NO_PYTHON, sources),
+        run_path=value_of(table.RUN_PATH, sources),
+        pass_local_rank=value_of(table.PASS_LOCAL_RANK, sources),
     )
     return find_program(words, manner, _search_path(env, inputs))
 
@@ -311,7 +311,7 @@ def _search_path(env: Mapping[str, Fact[str]], inputs: Inputs) -> str:
     return env["PATH"].value if "PATH" in env else inputs.variables.get("PATH", os.defpath)
 
 
-def _env(sources: Sequence[Said]) -> dict[str, Fact[str]]:
+def _env(sources: Sequence[Settings]) -> dict[str, Fact[str]]:
     """Return the variables that the sources set; the strongest source of each name wins."""
     texts = [text for said in reversed(sources) for text in said.get(table.ENV.name, ())]
     return {
@@ -321,9 +321,9 @@ def _env(sources: Sequence[Said]) -> dict[str, Fact[str]]:
     }
 
 
-def _fewest_nodes(sources: Sequence[Said], shape: Shape) -> Fact[int]:
+def _fewest_nodes(sources: Sequence[Settings], shape: Shape) -> Fact[int]:
     """Return how many nodes are enough: the cluster's number, or MIN where that is said."""
-    fewest = settle(table.FEWEST_NODES, sources, shape.nnodes)
+    fewest = value_of(table.FEWEST_NODES, sources, shape.nnodes)
     return fewest if fewest.value <= shape.nnodes.value else shape.nnodes
 
 

@@ -11,7 +11,7 @@ from clusterrun.sources.options.suggestions import closest
 from clusterrun.sources.options.table import OPTIONS
 from clusterrun.sources.other_launchers.nested_launches import STEP_VARIABLE
 
-Said = Mapping[str, tuple[Fact[str], ...]]
+Settings = Mapping[str, tuple[Fact[str], ...]]
 """Texts by option name, each with its origin; the last of several holds, all of a repeated one."""
 
 Given = str | bool | tuple[str, ...]
@@ -36,16 +36,16 @@ ValueT = TypeVar("ValueT")
 class JobFile(Struct, frozen=True):
     """What a job file says."""
 
-    said: Said
+    settings: Settings
     """Texts of its options; where it names a module, ``module`` is true."""
     words: Fact[tuple[str, ...]]
     """The script or module and its arguments, as on a command line; () if it names none."""
 
-    def without_program(self) -> Said:
+    def without_program(self) -> Settings:
         """Return what is left when the command line names another program."""
         if not self.words.value:
-            return self.said
-        return {name: said for name, said in self.said.items() if name not in PROGRAM_KINDS}
+            return self.settings
+        return {name: said for name, said in self.settings.items() if name not in PROGRAM_KINDS}
 
 
 PROGRAM_KINDS = ("module", "no_python")
@@ -54,7 +54,7 @@ PROGRAM_KINDS = ("module", "no_python")
 NO_JOB_FILE = JobFile({}, Fact((), "default"))
 
 
-def said_by_flags(flags: Flags) -> Said:
+def settings_from_flags(flags: Flags) -> Settings:
     """Return what ``flags`` say, under the options' own names."""
     return _collect(
         (option, Fact(text, flag(name)))
@@ -65,7 +65,7 @@ def said_by_flags(flags: Flags) -> Said:
     )
 
 
-def said_by_variables(environ: Mapping[str, str], prefix: str) -> Said:
+def settings_from_variables(environ: Mapping[str, str], prefix: str) -> Settings:
     """Return what variables that begin with ``prefix`` say; an empty one says nothing."""
     return _collect(
         (option, Fact(text, variable))
@@ -75,7 +75,7 @@ def said_by_variables(environ: Mapping[str, str], prefix: str) -> Said:
     )
 
 
-def said_by_exports(environ: Mapping[str, str], besides: Collection[str] = ()) -> Said:
+def settings_from_exports(environ: Mapping[str, str], besides: Collection[str] = ()) -> Settings:
     """Return what a job script has exported for any launcher and its workers, ``besides`` these."""
     return {
         variable.lower(): (Fact(environ[variable], variable),)
@@ -84,15 +84,15 @@ def said_by_exports(environ: Mapping[str, str], besides: Collection[str] = ()) -
     }
 
 
-def strange_variables(environ: Mapping[str, str]) -> tuple[str, ...]:
+def unknown_variables(environ: Mapping[str, str]) -> tuple[str, ...]:
     """Return a warning for each CLUSTERRUN_ or PET_ variable that no option has."""
     known = {name.upper() for option in OPTIONS for name in option.names}
     ours = {*known, *(each.removeprefix(PREFIX) for each in (TOKEN_VARIABLE, STEP_VARIABLE))}
     return (*_strange(PREFIX, environ, ours), *_strange(TORCHRUN_PREFIX, environ, known))
 
 
-def settle(
-    option: Option[ValueT], sources: Sequence[Said], default: Fact[ValueT] | None = None
+def value_of(
+    option: Option[ValueT], sources: Sequence[Settings], default: Fact[ValueT] | None = None
 ) -> Fact[ValueT]:
     """Return the value of the first of ``sources`` that has one, else ``default``, else the table's.
 
@@ -103,7 +103,7 @@ def settle(
     return find(option, sources) or default or Fact(option.default, "default")
 
 
-def find(option: Option[ValueT], sources: Sequence[Said]) -> Fact[ValueT] | None:
+def find(option: Option[ValueT], sources: Sequence[Settings]) -> Fact[ValueT] | None:
     """Return the value of the first of ``sources`` that has one; None where none has.
 
     Raises:
@@ -116,7 +116,7 @@ def find(option: Option[ValueT], sources: Sequence[Said]) -> Fact[ValueT] | None
     return None
 
 
-def _collect(found: Iterable[tuple[Option[object], Fact[str]]]) -> Said:
+def _collect(found: Iterable[tuple[Option[object], Fact[str]]]) -> Settings:
     said: dict[str, tuple[Fact[str], ...]] = {}
     for option, text in found:
         said[option.name] = (*said.get(option.name, ()), text)

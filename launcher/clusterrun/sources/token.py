@@ -9,14 +9,14 @@ from clusterrun.domain.facts import Fact
 from clusterrun.errors import UsageError
 from clusterrun.sources.options.suggestions import did_you_mean_file
 from clusterrun.sources.options.table import TOKEN_FILE
-from clusterrun.sources.settings import TOKEN_VARIABLE, Said, settle
+from clusterrun.sources.settings import TOKEN_VARIABLE, Settings, value_of
 
 OPEN_TO_ALL = S_IROTH | S_IWOTH
 """A file's mode that lets every user of the machine read the secret, or choose it."""
 
 
 def find_token(
-    sources: Sequence[Said], environ: Mapping[str, str], otherwise: Fact[str] | None
+    sources: Sequence[Settings], environ: Mapping[str, str], otherwise: Fact[str] | None
 ) -> Fact[str | None]:
     """Return the secret, by the flag for its file, else CLUSTERRUN_TOKEN, else another's file.
 
@@ -32,10 +32,10 @@ def find_token(
             in the variable.
 
     """
-    by_flag = settle(TOKEN_FILE, sources[:1])
+    by_flag = value_of(TOKEN_FILE, sources[:1])
     if not by_flag.value and TOKEN_VARIABLE in environ:
         return Fact(_checked(environ[TOKEN_VARIABLE]), TOKEN_VARIABLE)
-    file = settle(TOKEN_FILE, sources)
+    file = value_of(TOKEN_FILE, sources)
     if file.value:
         return Fact(_read(file), file.origin)
     return Fact(None, "default") if otherwise is None else Fact(otherwise.value, otherwise.origin)

@@ -28,7 +28,7 @@ from clusterrun.sources.options.table import (
     RDZV_ENDPOINT,
 )
 from clusterrun.sources.other_launchers.torchrun_lines import default_workers
-from clusterrun.sources.settings import Said, find, said_by_exports, settle
+from clusterrun.sources.settings import Settings, find, settings_from_exports, value_of
 
 Workers = Fact[int | WorkerCount]
 
@@ -80,7 +80,7 @@ class Shape(Struct, frozen=True):
         return self.nnodes.value if self.tasks.value is None else self.tasks.value.size
 
 
-def find_shape(sources: Sequence[Said], inputs: Inputs, *, is_nested: bool) -> Shape:
+def find_shape(sources: Sequence[Settings], inputs: Inputs, *, is_nested: bool) -> Shape:
     """Return the shape by all that is said.
 
     Args:
@@ -93,7 +93,7 @@ def find_shape(sources: Sequence[Said], inputs: Inputs, *, is_nested: bool) -> S
         UsageError: what is said can't all be meant, or there is no such rank.
 
     """
-    asked = settle(CLUSTER, sources)
+    asked = value_of(CLUSTER, sources)
     cloud = find(USE_PADDLECLOUD, sources)
     if cloud and cloud.value and not asked.value:
         asked = Fact("paddle", cloud.origin)
@@ -102,7 +102,7 @@ def find_shape(sources: Sequence[Said], inputs: Inputs, *, is_nested: bool) -> S
     listed = _listed(sources, inputs)
     inputs = replace(inputs, nnodes=listed.nnodes or find(NNODES, sources))
     cluster, place = detect(asked, inputs)
-    said = (*sources, said_by_exports(inputs.variables))
+    said = (*sources, settings_from_exports(inputs.variables))
     wish = Wish(
         nnodes=_narrowed(inputs.nnodes, find(FEWEST_NODES, sources), place),
         node_rank=find(NODE_RANK, sources) or listed.node_rank,
@@ -130,7 +130,7 @@ class _Listed(Struct, frozen=True):
     workers: Workers | None = None
 
 
-def _listed(sources: Sequence[Said], inputs: Inputs) -> _Listed:
+def _listed(sources: Sequence[Settings], inputs: Inputs) -> _Listed:
     devices = find(DEVICES, sources)
     each = find(GPUS_PER_WORKER, sources)
     per_worker = (each and each.value) or 1

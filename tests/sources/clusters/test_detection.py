@@ -30,9 +30,9 @@ from clusterrun.domain.facts import Fact
 from clusterrun.sources.clusters.cluster import Inputs
 from clusterrun.sources.clusters.detection import detect
 from clusterrun.sources.this_process import ThisProcess
-from clusterrun.sources.typed_command import Typed
+from clusterrun.sources.command_line import CommandLine
 process = ThisProcess(host="node7", cpus=8, python="python", run_id="x")
-detect(Fact("", "default"), Inputs({"HOME": "/root"}, process, Typed({}, ())))
+detect(Fact("", "default"), Inputs({"HOME": "/root"}, process, CommandLine({}, ())))
 print(*(name for name in sys.modules if "slurm" in name or "host_lists" in name))
 """
 

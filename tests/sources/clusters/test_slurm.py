@@ -7,8 +7,8 @@ from clusterrun.domain.ranks import GlobalRank, LocalRank, NodeRank
 from clusterrun.errors import UsageError
 from clusterrun.sources.clusters.cluster import Inputs, Place
 from clusterrun.sources.clusters.slurm import SlurmStep, port_candidates
+from clusterrun.sources.command_line import CommandLine
 from clusterrun.sources.this_process import ThisProcess
-from clusterrun.sources.typed_command import Typed
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -20,7 +20,7 @@ NOTHING: Fact[None] = Fact(None, "default")
 def place(environ: dict[str, str], cpus: int = 64) -> Place:
     """Return the place of a task that may use so many CPUs."""
     process = ThisProcess(host="n0", cpus=cpus, python="python", run_id="chosen")
-    return SlurmStep().place(Inputs(environ, process, Typed({}, ("train.py",))))
+    return SlurmStep().place(Inputs(environ, process, CommandLine({}, ("train.py",))))
 
 
 def layout(name: str) -> TaskLayout:

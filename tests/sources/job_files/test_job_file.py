@@ -17,7 +17,7 @@ def read(text: str) -> JobFile:
 
 def test_keys_are_options() -> None:
     """A key says the option of its name, or of its alias, with file, line and key as origin."""
-    said = read("nproc_per_node: auto\nrdzv_id: 007\nno_python: yes\n").said
+    said = read("nproc_per_node: auto\nrdzv_id: 007\nno_python: yes\n").settings
 
     assert said == {
         "nproc_per_node": (Fact("auto", "job.yaml:1 nproc_per_node"),),
@@ -38,12 +38,12 @@ def test_a_module_is_words_and_says_so() -> None:
     job_file = read("module: pkg.train\nargs:\n  - --fast\n")
 
     assert job_file.words == Fact(("pkg.train", "--fast"), "job.yaml:1 module")
-    assert job_file.said == {"module": (Fact("true", "job.yaml:1 module"),)}
+    assert job_file.settings == {"module": (Fact("true", "job.yaml:1 module"),)}
 
 
 def test_env_is_a_mapping_of_texts() -> None:
     """Each variable has its own line as origin; an empty value sets an empty variable."""
-    said = read("env:\n  A: no\n  B:\n  C: x=y\n").said
+    said = read("env:\n  A: no\n  B:\n  C: x=y\n").settings
 
     assert said == {
         "env": (

@@ -8,7 +8,7 @@ from clusterrun.sources.job_files.job_file import KEYS, read_job_file
 from clusterrun.sources.job_files.reference import render_reference
 from clusterrun.sources.job_files.yaml_nodes import read_entries
 from clusterrun.sources.options.table import OPTIONS
-from clusterrun.sources.settings import settle
+from clusterrun.sources.settings import value_of
 
 from tests.captured import captured
 from tests.described import describe
@@ -32,10 +32,10 @@ def test_every_key_is_there_once() -> None:
 @pytest.mark.parametrize("option", OPTIONS, ids=[option.name for option in OPTIONS])
 def test_it_says_the_defaults(option: object) -> None:
     """Given as a job file as it stands, it changes no value."""
-    said = read_job_file(Fact(REFERENCE, "--config")).said
+    said = read_job_file(Fact(REFERENCE, "--config")).settings
     row = next(row for row in OPTIONS if row is option)
 
-    assert settle(row, (said,)).value == row.default
+    assert value_of(row, (said,)).value == row.default
 
 
 def test_lines_are_short() -> None:

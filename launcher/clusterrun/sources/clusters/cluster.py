@@ -8,8 +8,8 @@ from msgspec import Struct
 from clusterrun.domain.facts import Fact
 from clusterrun.domain.job import TaskLayout
 from clusterrun.errors import UsageError
+from clusterrun.sources.command_line import CommandLine
 from clusterrun.sources.this_process import ThisProcess
-from clusterrun.sources.typed_command import Typed
 
 
 class Inputs(Struct, frozen=True):
@@ -18,7 +18,7 @@ class Inputs(Struct, frozen=True):
     variables: Mapping[str, str]
     """The environment without what an outer launch left there."""
     process: ThisProcess
-    typed: Typed
+    typed: CommandLine
     nnodes: Fact[int] | None = None
     """What flags, variables and the job file say, for clusters that don't tell; None: nothing."""
 

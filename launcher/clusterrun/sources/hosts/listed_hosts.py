@@ -10,7 +10,7 @@ from clusterrun.domain.facts import Fact
 from clusterrun.errors import UsageError
 from clusterrun.sources.hosts.host_lists import expand_hosts
 from clusterrun.sources.options.host_rows import HOSTFILE, HOSTS
-from clusterrun.sources.settings import Said, find
+from clusterrun.sources.settings import Settings, find
 
 _SLOTS = re.compile(r"slots *= *([0-9]+)")
 _OTHER_WORDS = re.compile(r"max[_-]slots *= *[0-9]+")
@@ -25,7 +25,7 @@ class Listed(Struct, frozen=True):
     """Workers of the hosts for which the file says a number."""
 
 
-def find_listed(sources: Sequence[Said]) -> Listed | None:
+def find_listed(sources: Sequence[Settings]) -> Listed | None:
     """Return the hosts that are listed; None where none are.
 
     Raises:

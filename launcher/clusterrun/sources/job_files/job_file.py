@@ -14,7 +14,7 @@ from clusterrun.sources.job_files.yaml_nodes import (
 )
 from clusterrun.sources.options.suggestions import did_you_mean
 from clusterrun.sources.options.table import CONFIG, ENV, MODULE, OPTIONS
-from clusterrun.sources.settings import JobFile, Said
+from clusterrun.sources.settings import JobFile, Settings
 
 PROGRAM_KEYS = ("script", "module", "args")
 
@@ -67,7 +67,7 @@ def _expect_known(entry: Entry) -> None:
         )
 
 
-def _plain(entries: Mapping[str, Entry]) -> Said:
+def _plain(entries: Mapping[str, Entry]) -> Settings:
     return {
         name: (Fact(scalar(entries[key]), entries[key].origin),)
         for key, name in PLAIN_KEYS.items()
@@ -75,7 +75,7 @@ def _plain(entries: Mapping[str, Entry]) -> Said:
     }
 
 
-def _env(path: str, entries: Mapping[str, Entry]) -> Said:
+def _env(path: str, entries: Mapping[str, Entry]) -> Settings:
     if ENV.name not in entries:
         return {}
     variables = mapping(path, entries[ENV.name]).values()
@@ -89,7 +89,7 @@ def _setting(variable: Entry) -> Fact[str]:
     return Fact(f"{name}={scalar(variable)}", variable.origin)
 
 
-def _module(entries: Mapping[str, Entry]) -> Said:
+def _module(entries: Mapping[str, Entry]) -> Settings:
     # The key holds the module's name, where the flag only says that SCRIPT is one.
     if MODULE.name not in entries:
         return {}

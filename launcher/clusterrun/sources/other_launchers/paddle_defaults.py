@@ -6,11 +6,11 @@ from clusterrun.domain.facts import Fact
 from clusterrun.sources.clusters.variables import Variables
 from clusterrun.sources.options.paddle_rows import BASE_PORT
 from clusterrun.sources.options.table import LOG_DIR, WORKERLOG
-from clusterrun.sources.settings import Said, find
+from clusterrun.sources.settings import Settings, find
 
 
 def paddles_own(
-    sources: Sequence[Said], environ: Mapping[str, str], cluster: Fact[str]
+    sources: Sequence[Settings], environ: Mapping[str, str], cluster: Fact[str]
 ) -> dict[str, Fact[object]]:
     """Return values by the names of their options, for a job that ``cluster`` makes one of Paddle's."""
     own: dict[str, Fact[object]] = {}

@@ -10,13 +10,13 @@ from clusterrun.domain.job import WorkerCount
 from clusterrun.errors import UsageError
 from clusterrun.sources.options import table
 from clusterrun.sources.options import torchrun_rows as theirs
-from clusterrun.sources.settings import Said, find, settle
+from clusterrun.sources.settings import Settings, find, value_of
 
 TORCHRUN = "torchrun"
 
 ORIGIN = "torchrun's default"
 
-DEFAULTS: Said = {
+DEFAULTS: Settings = {
     name: (Fact(text, ORIGIN),)
     for name, text in (
         ("numa_binding", "none"),
@@ -49,25 +49,27 @@ INSTEAD: Mapping[str, str] = {
 class Translated(Struct, frozen=True):
     """What the sources say, the strongest first, without words that are torchrun's own."""
 
-    sources: tuple[Said, ...]
+    sources: tuple[Settings, ...]
     warnings: tuple[str, ...]
 
 
-def translate(sources: Sequence[Said], environ: Mapping[str, str], *, called: str) -> Translated:
+def translate(
+    sources: Sequence[Settings], environ: Mapping[str, str], *, called: str
+) -> Translated:
     """Return what ``sources`` say to a clusterrun that is ``called`` so.
 
     Raises:
         UsageError: they contradict each other, or ask for what does not exist here.
 
     """
-    weakest = (said_by_torch(environ), DEFAULTS if called == TORCHRUN else {})
+    weakest = (settings_from_torch(environ), DEFAULTS if called == TORCHRUN else {})
     said = (*sources, _by_conf(sources), *weakest)
     warnings = [*_notes(said)]
-    if settle(theirs.STANDALONE, said).value:
+    if value_of(theirs.STANDALONE, said).value:
         said = _standalone(said)
-    elif settle(theirs.RDZV_BACKEND, said).value == "static":
+    elif value_of(theirs.RDZV_BACKEND, said).value == "static":
         said = _static(said)
-    elif settle(theirs.RDZV_BACKEND, said).value == "c10d":
+    elif value_of(theirs.RDZV_BACKEND, said).value == "c10d":
         warnings += _ignored_by_c10d(said)
         said = _c10d(said)
     return Translated((*said, _node_zero_by_address(said)), tuple(warnings))
@@ -97,15 +99,15 @@ def default_prefix(called: str, *, is_teed: bool) -> Fact[str | None]:
     return Fact("[${role_name}${local_rank}]:" if is_teed else "", ORIGIN)
 
 
-def said_by_torch(environ: Mapping[str, str]) -> Said:
+def settings_from_torch(environ: Mapping[str, str]) -> Settings:
     """Return what torch's own variable for it says, which is no option of anybody's."""
     if not environ.get(SHUTDOWN_VARIABLE):
         return {}
     return {table.SHUTDOWN_TIMEOUT.name: (Fact(environ[SHUTDOWN_VARIABLE], SHUTDOWN_VARIABLE),)}
 
 
-def _by_conf(sources: Sequence[Said]) -> Said:
-    conf = settle(theirs.RDZV_CONF, sources)
+def _by_conf(sources: Sequence[Settings]) -> Settings:
+    conf = value_of(theirs.RDZV_CONF, sources)
     keys = {
         table.RDZV_TIMEOUT.name: next((key for key in TIMEOUTS if key in conf.value), ""),
         table.LAST_CALL_TIMEOUT.name: LAST_CALL if LAST_CALL in conf.value else "",
@@ -115,8 +117,8 @@ def _by_conf(sources: Sequence[Said]) -> Said:
     }
 
 
-def _standalone(said: tuple[Said, ...]) -> tuple[Said, ...]:
-    asked = settle(theirs.STANDALONE, said)
+def _standalone(said: tuple[Settings, ...]) -> tuple[Settings, ...]:
+    asked = value_of(theirs.STANDALONE, said)
     nnodes = find(table.NNODES, said)
     if nnodes is not None and nnodes.value != 1:
         raise UsageError(
@@ -124,13 +126,16 @@ def _standalone(said: tuple[Said, ...]) -> tuple[Said, ...]:
             f"leave {asked.origin} out, and say where the nodes meet:\n"
             "  --rdzv-backend c10d --rdzv-endpoint HOST:PORT",
         )
-    alone: Said = {"nnodes": (Fact("1", asked.origin),), "cluster": (Fact("none", asked.origin),)}
+    alone: Settings = {
+        "nnodes": (Fact("1", asked.origin),),
+        "cluster": (Fact("none", asked.origin),),
+    }
     return (alone, *_without(said, "node_rank", "rdzv_endpoint"))
 
 
-def _static(said: tuple[Said, ...]) -> tuple[Said, ...]:
+def _static(said: tuple[Settings, ...]) -> tuple[Settings, ...]:
     """Rank 0 listens at the endpoint, and the nodes meet there before."""
-    endpoint = settle(table.RDZV_ENDPOINT, said)
+    endpoint = value_of(table.RDZV_ENDPOINT, said)
     if endpoint.value is None:
         return said
     where = Endpoint.parse(endpoint.value)
@@ -141,59 +146,59 @@ def _static(said: tuple[Said, ...]) -> tuple[Said, ...]:
     return (at_endpoint, *_without(said, "rdzv_endpoint"))
 
 
-def _c10d(said: tuple[Said, ...]) -> tuple[Said, ...]:
+def _c10d(said: tuple[Settings, ...]) -> tuple[Settings, ...]:
     """Ranks go by joining, as there, and a port named twice is the agents' alone."""
     left = _without(said, "node_rank")
     return _without(left, "master_port") if _names_port_twice(said) else left
 
 
-def _ignored_by_c10d(said: Sequence[Said]) -> Iterator[str]:
+def _ignored_by_c10d(said: Sequence[Settings]) -> Iterator[str]:
     nnodes, rank = find(table.NNODES, said), find(table.NODE_RANK, said)
-    backend = settle(theirs.RDZV_BACKEND, said)
+    backend = value_of(theirs.RDZV_BACKEND, said)
     if rank is not None and nnodes is not None and nnodes.value > 1:
         yield (
             f"{rank.origin} {rank.value} changes nothing with {backend.origin} c10d, nor does it"
             " under torchrun: node 0 is the one at the endpoint, the others by order of joining"
         )
     if _names_port_twice(said):
-        port = settle(table.MASTER_PORT, said)
+        port = value_of(table.MASTER_PORT, said)
         yield (
             f"{port.origin} {port.value} is the endpoint's port too, where the nodes meet for the"
             " whole job: MASTER_PORT is another"
         )
 
 
-def _names_port_twice(said: Sequence[Said]) -> bool:
-    endpoint, port = settle(table.RDZV_ENDPOINT, said), settle(table.MASTER_PORT, said)
+def _names_port_twice(said: Sequence[Settings]) -> bool:
+    endpoint, port = value_of(table.RDZV_ENDPOINT, said), value_of(table.MASTER_PORT, said)
     if endpoint.value is None or port.value is None:
         return False
     return Endpoint.parse(endpoint.value).port == port.value
 
 
-def _node_zero_by_address(said: Sequence[Said]) -> Said:
+def _node_zero_by_address(said: Sequence[Settings]) -> Settings:
     """Return that this is node 0, where its own address is the one that all nodes are told."""
-    own = settle(table.LOCAL_ADDR, said)
-    endpoint, master = settle(table.RDZV_ENDPOINT, said), settle(table.MASTER_ADDR, said)
+    own = value_of(table.LOCAL_ADDR, said)
+    endpoint, master = value_of(table.RDZV_ENDPOINT, said), value_of(table.MASTER_ADDR, said)
     meeting = Endpoint.parse(endpoint.value).host if endpoint.value else master.value
     if own.value is None or own.value != meeting or find(table.NODE_RANK, said) is not None:
         return {}
     return {table.NODE_RANK.name: (Fact("0", own.origin),)}
 
 
-def _without(said: Sequence[Said], *names: str) -> tuple[Said, ...]:
+def _without(said: Sequence[Settings], *names: str) -> tuple[Settings, ...]:
     return tuple(
         {name: texts for name, texts in source.items() if name not in names} for source in said
     )
 
 
-def _notes(said: Sequence[Said]) -> Iterator[str]:
+def _notes(said: Sequence[Settings]) -> Iterator[str]:
     """Yield a line for each word that changes nothing here, with what replaces it.
 
     Raises:
         UsageError: it asks for what does not exist here.
 
     """
-    specs = settle(theirs.LOGS_SPECS, said)
+    specs = value_of(theirs.LOGS_SPECS, said)
     if specs.value not in {"", theirs.DEFAULT_LOGS_SPECS}:
         raise UsageError(
             f"{specs.origin}: clusterrun loads no plugins for logs",
@@ -202,16 +207,16 @@ def _notes(said: Sequence[Said]) -> Iterator[str]:
     interval = find(theirs.MONITOR_INTERVAL, said)
     if interval is not None:
         yield f"{interval.origin} changes nothing: clusterrun hears of each worker's end at once"
-    handler = settle(theirs.EVENT_LOG_HANDLER, said)
+    handler = value_of(theirs.EVENT_LOG_HANDLER, said)
     if handler.value != theirs.EVENT_LOG_HANDLER.default:
         yield (
             f"{handler.origin} {handler.value} changes nothing: --events FILE writes what happens"
         )
-    conf = settle(theirs.RDZV_CONF, said)
+    conf = value_of(theirs.RDZV_CONF, said)
     for key in conf.value.keys() - {*TIMEOUTS, LAST_CALL}:
         instead = INSTEAD.get(key, "clusterrun has no such setting")
         yield f"{conf.origin} {key}={conf.value[key]} changes nothing: {instead}"
-    use_env, passed = settle(theirs.USE_ENV, said), settle(table.PASS_LOCAL_RANK, said)
+    use_env, passed = value_of(theirs.USE_ENV, said), value_of(table.PASS_LOCAL_RANK, said)
     if use_env.value and passed.value:
         raise UsageError(
             f"{use_env.origin} and {passed.origin} exclude each other", "leave one of them out"

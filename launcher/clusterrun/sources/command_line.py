@@ -11,7 +11,7 @@ from clusterrun.sources.settings import Flags, Given
 OPTIONAL = {name for row in OPTIONS if row.kind is Kind.OPTIONAL for name in row.names}
 
 
-class Typed(Struct, frozen=True):
+class CommandLine(Struct, frozen=True):
     """What stood on the command line."""
 
     flags: Flags
