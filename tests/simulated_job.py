@@ -17,8 +17,8 @@ from clusterrun.agent.actions import (
     SetDeadline,
     SignalWorkers,
     Sweep,
-    TellDisturbed,
     TellDone,
+    TellExternalCause,
     TellFailing,
 )
 from clusterrun.agent.conclusion import conclude
@@ -29,8 +29,8 @@ from clusterrun.coordination.coordinator import decide as decide_for_all
 from clusterrun.coordination.coordinator import opened
 from clusterrun.coordination.messages import (
     Again,
-    Disturbed,
     Done,
+    EndedExternally,
     Failing,
     FromCoordinator,
     Stop,
@@ -94,7 +94,7 @@ class Node:
         self.fate = Fate.LIVES
         self.connected = True
         self.outcome: Outcome | None = None
-        self.up: deque[Failing | Disturbed | Done] = deque()
+        self.up: deque[Failing | EndedExternally | Done] = deque()
         self.down: deque[FromCoordinator] = deque()
         self.tried: list[int] = []
         """The attempts that it has started workers of."""
@@ -237,7 +237,7 @@ class SimulatedJob:
                     node.silent.add(local_rank)
                 case Sweep():
                     node.sweeping = True
-                case TellFailing() | TellDisturbed() | TellDone() | DeclineRestart():
+                case TellFailing() | TellExternalCause() | TellDone() | DeclineRestart():
                     self._say(node, action)
                 case Restart():
                     self._begin_again(node)
@@ -246,19 +246,21 @@ class SimulatedJob:
                     node.fate = Fate.OVER
 
     def _say(
-        self, node: Node, action: TellFailing | TellDisturbed | TellDone | DeclineRestart
+        self, node: Node, action: TellFailing | TellExternalCause | TellDone | DeclineRestart
     ) -> None:
         attempt, fates = node.told_attempt, self._outcome(node).fates
         match action:
             case TellFailing(local_rank):
                 fate = next(fate for fate in fates if fate.local_rank == local_rank)
-                said: Failing | Disturbed | Done = bounded_messages.failing(attempt, fate, 0.0)
-            case TellDisturbed(disturbance):
-                said = Disturbed(attempt, disturbance)
+                said: Failing | EndedExternally | Done = bounded_messages.failing(
+                    attempt, fate, 0.0
+                )
+            case TellExternalCause(external_cause):
+                said = EndedExternally(attempt, external_cause)
             case TellDone():
-                said = bounded_messages.done(attempt, fates, self.now, node.state.disturbance)
+                said = bounded_messages.done(attempt, fates, self.now, node.state.external_cause)
             case DeclineRestart():
-                said = bounded_messages.done(attempt, (), self.now, node.state.disturbance)
+                said = bounded_messages.done(attempt, (), self.now, node.state.external_cause)
         if node.connected:
             node.up.append(said)
 
@@ -280,8 +282,8 @@ class SimulatedJob:
     def _understood(self, node: Node, message: FromCoordinator) -> None:
         # As Peers does.
         match message:
-            case Stop(attempt, why, disturbance):
-                self.tell(node, StopOrdered(why, attempt, self.now, disturbance))
+            case Stop(attempt, why, external_cause):
+                self.tell(node, StopOrdered(why, attempt, self.now, external_cause))
             case Verdict(reason, no_restart):
                 node.connected = node.number == 0
                 self.tell(node, VerdictReached(reason, no_restart, self.now))

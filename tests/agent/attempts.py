@@ -8,11 +8,9 @@ from contextlib import suppress
 from clusterrun.agent.signal_inbox import SignalInbox
 from clusterrun.domain.events import Event, RestartOrdered, StopOrdered, VerdictReached
 from clusterrun.domain.outcome import (
+    ExternalCause,
     Fate,
-    HelperFailed,
-    Interrupted,
     Outcome,
-    OutputGone,
     Reason,
     Succeeded,
 )
@@ -256,13 +254,13 @@ class FakePeers:
         """Note the failure."""
         self.calls.append(("failing", fate.rank, fate.ending, age))
 
-    def tell_disturbed(self, disturbance: Interrupted | OutputGone | HelperFailed) -> None:
+    def tell_external_cause(self, external_cause: ExternalCause) -> None:
         """Note what ends the job."""
-        self.calls.append(("disturbed", disturbance))
+        self.calls.append(("ended_externally", external_cause))
 
-    def tell_done(self, fates: Sequence[Fate], now: float, disturbance: Reason | None) -> None:
+    def tell_done(self, fates: Sequence[Fate], now: float, external_cause: Reason | None) -> None:
         """Note the end, and reach the verdict."""
-        self.calls.append(("done", [fate.rank for fate in fates], now, disturbance))
+        self.calls.append(("done", [fate.rank for fate in fates], now, external_cause))
         if self.again == 0:
             self.coordinator.tell(VerdictReached(self.verdict, "", at=now))
             return

@@ -24,12 +24,15 @@ from clusterrun.agent.actions import (
     SignalWorkers,
     Suspend,
     Sweep,
-    TellDisturbed,
     TellDone,
+    TellExternalCause,
     TellFailing,
 )
 from clusterrun.agent.decide import decide
-from clusterrun.agent.state import Disturbance, Rules, State
+from clusterrun.agent.state import (
+    Rules,
+    State,
+)
 from clusterrun.agent.stop_sequence import SECONDS_TO_COLLECT, SECONDS_TO_DIE, SECONDS_TO_SWEEP
 from clusterrun.coordination.restart_policy import RestartRules
 from clusterrun.domain.events import (
@@ -50,7 +53,12 @@ from clusterrun.domain.events import (
     WorkerStarted,
     WorkerStopped,
 )
-from clusterrun.domain.outcome import Interrupted, Reason
+from clusterrun.domain.outcome import (
+    ExternalCause,
+    Interrupted,
+    NodeLost,
+    Reason,
+)
 from clusterrun.domain.ranks import LocalRank
 
 GRACE = 25.0
@@ -125,9 +133,9 @@ def printed(local_rank: int, tail: str = "") -> OutputEnded:
     return OutputEnded(LocalRank(local_rank), tail, error_file="", at=10.0)
 
 
-def ordered(why: str, attempt: int = 0, disturbance: Interrupted | None = None) -> StopOrdered:
+def ordered(why: str, attempt: int = 0, external_cause: Interrupted | None = None) -> StopOrdered:
     """Another node ends an attempt."""
-    return StopOrdered(why, attempt, at=10.0, disturbance=disturbance)
+    return StopOrdered(why, attempt, at=10.0, external_cause=external_cause)
 
 
 def verdict(reason: Reason) -> VerdictReached:
@@ -169,9 +177,9 @@ def tell_failing(local_rank: int) -> TellFailing:
     return TellFailing(LocalRank(local_rank))
 
 
-def tell_interrupted(number: int) -> TellDisturbed:
+def tell_interrupted(number: int) -> TellExternalCause:
     """Let the other nodes know of the signal."""
-    return TellDisturbed(Interrupted(number))
+    return TellExternalCause(Interrupted(number))
 
 
 def forward(number: int) -> ForwardSignal:
@@ -194,7 +202,7 @@ class History:
         self.title = title
         self.start = start
         self.steps: list[Step] = []
-        self.disturbance: Disturbance | None = None
+        self.external_cause: ExternalCause | NodeLost | None = None
 
     def __str__(self) -> str:
         """Return the title, which names the test."""
@@ -212,9 +220,9 @@ class History:
         self.steps[-1] = events, tuple(action for some in told for action in some)
         return self
 
-    def because(self, disturbance: Disturbance) -> Self:
+    def because(self, external_cause: ExternalCause | NodeLost) -> Self:
         """Tell what, other than a worker, ended the job; nothing did unless this is said."""
-        self.disturbance = disturbance
+        self.external_cause = external_cause
         return self
 
     def as_decided(self) -> list[Step]:

@@ -366,7 +366,7 @@ TERMINAL = [
     ),
 ]
 
-DISTURBANCES = [
+EXTERNAL_CAUSES = [
     history("without a reader of our output the job ends in order", workers(2, restarts=1))
     .when(started(0), started(1), READER_GONE)
     .then(Say(output_closed()), hand_on(TERM, 0, 1))
@@ -433,13 +433,13 @@ OTHER_NODES = [
     .then(collect(0), SWEEP, FINISH)
     .because(NodeLost(0, "node0")),
     history("node 0 is lost to the signal that ends the job", workers(1, shared=True))
-    .when(started(0), ordered("n0 got SIGTERM", disturbance=Interrupted(TERM)))
+    .when(started(0), ordered("n0 got SIGTERM", external_cause=Interrupted(TERM)))
     .then(Say(stopping_for_others("n0 got SIGTERM", 1)), ask(0))
     .when(NODE_0_LOST, killed(0, TERM), printed(0), swept())
     .then(collect(0), SWEEP, FINISH)
     .because(Interrupted(TERM)),
     history("also where a worker failed before the order", workers(1, shared=True))
-    .when(started(0), exited(0, 1), ordered("n0 got SIGTERM", disturbance=Interrupted(TERM)))
+    .when(started(0), exited(0, 1), ordered("n0 got SIGTERM", external_cause=Interrupted(TERM)))
     .then(tell_failing(0), collect(0), SWEEP)
     .when(NODE_0_LOST, printed(0), swept())
     .then(FINISH)
@@ -525,10 +525,10 @@ OTHER_NODES = [
 
 @pytest.mark.parametrize(
     "told",
-    [*SUCCESS, *FAILURE, *RESTARTS, *SIGNALS, *TERMINAL, *DISTURBANCES, *OTHER_NODES],
+    [*SUCCESS, *FAILURE, *RESTARTS, *SIGNALS, *TERMINAL, *EXTERNAL_CAUSES, *OTHER_NODES],
     ids=str,
 )
 def test_history(told: History) -> None:
     """What happens is answered as the history tells, and blamed on whom it tells."""
     assert told.as_decided() == told.steps
-    assert told.last_state().disturbance == told.disturbance
+    assert told.last_state().external_cause == told.external_cause

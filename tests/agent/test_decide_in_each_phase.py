@@ -7,9 +7,17 @@ import pytest
 from clusterrun.agent.actions import Action, CollectStacks, Say
 from clusterrun.agent.notices import killing, not_restarting, output_closed, stopping
 from clusterrun.agent.stack_requests import ALONE, stacks_follow
-from clusterrun.agent.state import Disturbance, Phase, State
+from clusterrun.agent.state import (
+    Phase,
+    State,
+)
 from clusterrun.domain.events import Event
-from clusterrun.domain.outcome import HelperFailed, Interrupted, OutputGone
+from clusterrun.domain.outcome import (
+    ExternalCause,
+    HelperFailed,
+    Interrupted,
+    OutputGone,
+)
 from msgspec.structs import replace
 
 from tests.agent.histories import (
@@ -136,7 +144,7 @@ def test_a_signal_to_end_stops_the_restart(phase: Phase, number: int) -> None:
     _, done = let_time_pass(state)
 
     assert told[0] == Say(not_restarting(number))
-    assert state.disturbance == Interrupted(number)
+    assert state.external_cause == Interrupted(number)
     assert done[-1] == FINISH
 
 
@@ -145,7 +153,7 @@ def test_a_signal_after_the_last_failure_is_not_its_cause(phase: Phase) -> None:
     """Without a restart to stop, the failing worker stays the reason."""
     state, _ = answer(until(phase), got(TERM, at=20.0))
 
-    assert state.disturbance is None
+    assert state.external_cause is None
 
 
 @pytest.mark.parametrize("phase", [SWEEPING, COLLECTING])
@@ -153,7 +161,7 @@ def test_a_signal_after_a_success_changes_nothing(phase: Phase) -> None:
     """All workers have ended with exit code 0: so does the job."""
     state, done = answer(until(phase, SUCCEEDING, restarts=1), got(TERM, at=20.0))
 
-    assert (state.phase, state.disturbance, done) == (phase, None, ())
+    assert (state.phase, state.external_cause, done) == (phase, None, ())
 
 
 @pytest.mark.parametrize(
@@ -194,7 +202,7 @@ def test_a_reader_that_goes() -> None:
     state, done = answer(until(RUNNING), READER_GONE)
 
     assert done == (Say(output_closed()), *hand_on(TERM, 0, 1))
-    assert state.disturbance == OutputGone()
+    assert state.external_cause == OutputGone()
 
 
 @pytest.mark.parametrize(
@@ -238,12 +246,12 @@ def test_the_relay_is_lost(phase: Phase, actions: tuple[Action, ...], then: Phas
     ("event", "loss"), [(FORK_SERVER_LOST, HELPER_LOST), (RELAY_LOST, RELAY_FAILED)]
 )
 @pytest.mark.parametrize("phase", [STOPPING, KILLING, SWEEPING, COLLECTING])
-def test_no_restart_without_helpers(phase: Phase, event: Event, loss: Disturbance) -> None:
+def test_no_restart_without_helpers(phase: Phase, event: Event, loss: ExternalCause) -> None:
     """The next attempt would wait for ever for workers that nobody starts, or that nobody hears."""
     state, _ = answer(until(phase, restarts=1), event)
     _, done = let_time_pass(state)
 
-    assert state.disturbance == loss
+    assert state.external_cause == loss
     assert done[-1] == FINISH
 
 
@@ -253,7 +261,7 @@ def test_a_helper_lost_after_the_last_failure_is_not_its_cause(phase: Phase, eve
     """The failing worker stays the reason."""
     state, _ = answer(until(phase), event)
 
-    assert state.disturbance is None
+    assert state.external_cause is None
 
 
 @pytest.mark.parametrize("event", [FORK_SERVER_LOST, RELAY_LOST])
@@ -261,7 +269,7 @@ def test_a_helper_lost_after_a_signal_is_not_the_cause(event: Event) -> None:
     """The signal came first."""
     state, _ = answer(workers(1), started(0), got(TERM), event)
 
-    assert state.disturbance == Interrupted(TERM)
+    assert state.external_cause == Interrupted(TERM)
 
 
 @pytest.mark.parametrize(

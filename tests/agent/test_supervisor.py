@@ -313,14 +313,14 @@ def test_other_nodes_are_told(agent: Agent) -> None:
 
 
 def test_other_nodes_are_told_of_signals(agent: Agent) -> None:
-    """With what has disturbed us."""
+    """With what has ended_externally us."""
     played = agent.play(start=[[started(0), started(1)]], signal=[[exited(0), exited(1)]])
     agent.inbox.source.tell(got(signal.SIGTERM))
 
     agent.run(played, workers(2, shared=True))
 
     assert agent.peers.calls == [
-        ("disturbed", Interrupted(signal.SIGTERM)),
+        ("ended_externally", Interrupted(signal.SIGTERM)),
         ("done", [0, 1], 1050.0, Interrupted(signal.SIGTERM)),
     ]
 

@@ -1,7 +1,13 @@
 """What travels of fates: what a report needs, in any case little enough for one message."""
 
-from clusterrun.coordination.bounded_messages import disturbed, done, failing
-from clusterrun.coordination.messages import FROM_MEMBERS, MAXIMUM_FRAME, Disturbed, Done, framed
+from clusterrun.coordination.bounded_messages import done, ended_externally, failing
+from clusterrun.coordination.messages import (
+    FROM_MEMBERS,
+    MAXIMUM_FRAME,
+    Done,
+    EndedExternally,
+    framed,
+)
 from clusterrun.domain.outcome import HelperFailed, Interrupted, NodeLost, Succeeded
 from clusterrun.planning.worker_count import MOST_WORKERS
 
@@ -85,12 +91,12 @@ def test_a_path_that_is_no_text_travels_all_the_same() -> None:
     assert b"/logs/?" in framed(letter)
 
 
-def test_only_what_came_from_outside_is_a_disturbance() -> None:
+def test_only_what_came_from_outside_is_an_external_cause() -> None:
     """Other reasons follow from what the nodes report."""
-    assert done(0, [], 0.0, Interrupted(2)).disturbance == Interrupted(2)
-    assert done(0, [], 0.0, HelperFailed("relay", "exited", 0)).disturbance is not None
-    assert done(0, [], 0.0, NodeLost(0, "n0")).disturbance is None
-    assert done(0, [], 0.0, Succeeded()).disturbance is None
+    assert done(0, [], 0.0, Interrupted(2)).external_cause == Interrupted(2)
+    assert done(0, [], 0.0, HelperFailed("relay", "exited", 0)).external_cause is not None
+    assert done(0, [], 0.0, NodeLost(0, "n0")).external_cause is None
+    assert done(0, [], 0.0, Succeeded()).external_cause is None
 
 
 def test_the_end_of_a_helper_travels_in_one_line() -> None:
@@ -98,9 +104,9 @@ def test_the_end_of_a_helper_travels_in_one_line() -> None:
     crash = "was killed by SIGSEGV:\n    Fatal Python error\x1b[0m\n    no frame"
     reason = HelperFailed("fork server", crash, 11)
 
-    sent = framed(disturbed(0, reason)) + framed(done(0, [], 0.0, reason))
+    sent = framed(ended_externally(0, reason)) + framed(done(0, [], 0.0, reason))
 
     how = "was killed by SIGSEGV: Fatal Python error?[0m no frame"
     travels = HelperFailed("fork server", how, 11)
     heard = list(FROM_MEMBERS.take(bytearray(sent)))
-    assert heard == [Disturbed(0, travels), Done(0, (), travels)]
+    assert heard == [EndedExternally(0, travels), Done(0, (), travels)]

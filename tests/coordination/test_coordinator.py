@@ -39,7 +39,7 @@ said_nodes = st.sampled_from([NODES] * 9 + [NODES + 1])
 running = st.one_of(
     st.tuples(st.just("is done"), numbers, codes, ages),
     st.tuples(st.just("fails"), numbers, ages),
-    st.tuples(st.just("is disturbed"), numbers),
+    st.tuples(st.just("is ended_externally"), numbers),
     st.tuples(st.just("goes"), st.integers(1, NODES + 2)),
     st.tuples(st.just("waits"), st.floats(0, 100)),
 )
@@ -63,8 +63,8 @@ def take(job: Replay, step: Step) -> None:
             job.is_done(number, [(fate(number, code), age)])
         case ("fails", int(number), float(age)):
             job.fails(number, fate(number, 1), age)
-        case ("is disturbed", int(number)):
-            job.is_disturbed(number, Interrupted(15))
+        case ("is ended_externally", int(number)):
+            job.is_ended_externally(number, Interrupted(15))
         case ("goes", int(number)):
             job.goes(number)
         case ("waits", float(seconds)):

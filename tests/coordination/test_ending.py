@@ -1,10 +1,9 @@
 """A running job ends: one stop for all nodes, and one verdict when all of them are done."""
 
 import pytest
-from clusterrun.coordination.ending import MOST_DISTURBANCES, dated_fates
+from clusterrun.coordination.ending import MOST_EXTERNAL_CAUSES, dated_fates
 from clusterrun.coordination.messages import (
     FROM_COORDINATOR,
-    Disturbance,
     Stop,
     Verdict,
     Waiting,
@@ -13,6 +12,7 @@ from clusterrun.coordination.messages import (
 from clusterrun.coordination.state import Gone, Phase
 from clusterrun.domain.bounds import LONGEST_LINE
 from clusterrun.domain.outcome import (
+    ExternalCause,
     HelperFailed,
     Interrupted,
     Killed,
@@ -87,22 +87,22 @@ def test_the_order_to_stop_tells_what_came_from_outside() -> None:
     """Node 0 may be killed by the same hand before it can give a verdict."""
     job = running(2)
 
-    job.is_disturbed(0, Interrupted(15))
+    job.is_ended_externally(0, Interrupted(15))
 
     assert job.heard_by(1)[1:] == [Stop(0, "n0 got SIGTERM", Interrupted(15))]
 
 
-def test_a_flood_of_disturbances_is_not_kept() -> None:
+def test_a_flood_of_external_causes_is_not_kept() -> None:
     """A scheduler signals all nodes; a node that has gone mad tells of something new each time."""
     job = running(3)
     for number in (0, 1, 2):
-        job.is_disturbed(number, Interrupted(15))
-    told_once = job.state.disturbances
+        job.is_ended_externally(number, Interrupted(15))
+    told_once = job.state.external_causes
     for number in range(1000):
-        job.is_disturbed(1, Interrupted(number))
+        job.is_ended_externally(1, Interrupted(number))
 
     assert told_once == (Interrupted(15),)
-    assert len(job.state.disturbances) == MOST_DISTURBANCES
+    assert len(job.state.external_causes) == MOST_EXTERNAL_CAUSES
 
 
 def test_one_cause_for_all_nodes() -> None:
@@ -132,7 +132,7 @@ def test_the_cause_is_chosen_among_all_fates_in_the_order_of_their_ends() -> Non
 
 
 @pytest.mark.parametrize(
-    ("disturbance", "why", "reason"),
+    ("external_cause", "why", "reason"),
     [
         (Interrupted(15), "n1 got SIGTERM", Interrupted(15)),
         (Interrupted(35), "n1 got signal 35", Interrupted(35)),
@@ -145,11 +145,11 @@ def test_the_cause_is_chosen_among_all_fates_in_the_order_of_their_ends() -> Non
     ],
 )
 def test_what_comes_from_outside_stops_every_node(
-    disturbance: Disturbance, why: str, reason: Disturbance
+    external_cause: ExternalCause, why: str, reason: ExternalCause
 ) -> None:
     """And is the reason, whatever workers say that are made to end."""
     job = running(2)
-    job.is_disturbed(1, disturbance)
+    job.is_ended_externally(1, external_cause)
     stopped = dict(job.stops)
     for number in (0, 1):
         traceback = fate(number, 1, stopped_by_us=True, tail="Traceback: KeyboardInterrupt")
@@ -162,7 +162,7 @@ def test_what_comes_from_outside_stops_every_node(
 def test_the_longest_name_of_a_helper_travels_on() -> None:
     """What one member may say, the others may be told: they do not lose node 0 by it."""
     job = running(2)
-    job.is_disturbed(1, HelperFailed("x" * LONGEST_LINE, "exited", 0))
+    job.is_ended_externally(1, HelperFailed("x" * LONGEST_LINE, "exited", 0))
     for number in (0, 1):
         job.is_done(number, [(fate(number, 1, stopped_by_us=True), 0.0)])
 
@@ -174,7 +174,7 @@ def test_a_failure_before_a_signal_is_the_cause() -> None:
     """The scheduler's SIGTERM comes when a rank has failed."""
     job = running(2)
     job.fails(0, fate(0, 3))
-    job.is_disturbed(1, Interrupted(15))
+    job.is_ended_externally(1, Interrupted(15))
     job.is_done(0, [(fate(0, 3), 1.0)])
     job.is_done(1, [(fate(1, ending=STOPPED, stopped_by_us=True), 0.5)], Interrupted(15))
 
@@ -217,7 +217,7 @@ def test_the_verdict_does_not_wait_for_the_dead() -> None:
 def test_nodes_lost_while_an_interrupted_job_ends_are_lost_to_the_signal() -> None:
     """Scancel sends SIGKILL to those that take too long."""
     job = running(2)
-    job.is_disturbed(0, Interrupted(15))
+    job.is_ended_externally(0, Interrupted(15))
     job.goes(1)
     job.is_done(0, [], Interrupted(15))
 
@@ -243,7 +243,7 @@ def test_a_failure_that_nobody_announced_stops_the_others_all_the_same() -> None
     assert job.stops == dict.fromkeys((0, 1), "rank 1 on n1 failed")
 
 
-def test_a_disturbance_that_nobody_announced_stops_the_others_all_the_same() -> None:
+def test_an_external_cause_that_was_not_announced_stops_the_others_all_the_same() -> None:
     """It is heard of with the report only."""
     job = running(2)
 

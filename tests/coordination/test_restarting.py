@@ -1,6 +1,6 @@
 """A job begins anew on all its nodes: when all have stopped, and only if nothing speaks against it."""
 
-from clusterrun.coordination.messages import Again, Disturbed, Failing, Waiting
+from clusterrun.coordination.messages import Again, EndedExternally, Failing, Waiting
 from clusterrun.coordination.restart_policy import RestartRules
 from clusterrun.coordination.state import OWN, Heard, Phase, PortReady, PreparePort
 from clusterrun.domain.outcome import HelperFailed, Interrupted, Killed, NodeLost, WorkerFailed
@@ -94,7 +94,7 @@ def test_a_message_of_the_attempt_before_is_not_heard() -> None:
     fails(job)
     state = job.state
     job.happens(Heard(1, Failing(0, CAUSE, 0.0), 1.0))
-    job.happens(Heard(1, Disturbed(0, Interrupted(2)), 1.0))
+    job.happens(Heard(1, EndedExternally(0, Interrupted(2)), 1.0))
 
     assert job.state == state
 
@@ -170,7 +170,7 @@ def test_a_signal_while_all_stop_keeps_the_next_attempt_from_starting() -> None:
     job = running(restarts=5)
     job.fails(1, CAUSE)
     job.is_done(0, [(fate(0, ending=STOPPED, stopped_by_us=True), 0.0)])
-    job.is_disturbed(0, Interrupted(15))
+    job.is_ended_externally(0, Interrupted(15))
     job.is_done(1, [(CAUSE, 1.0)])
 
     assert job.verdicts == dict.fromkeys((0, 1), Interrupted(15))
@@ -180,7 +180,7 @@ def test_a_signal_after_the_last_failure_is_not_its_cause() -> None:
     """No other attempt would have followed."""
     job = running(restarts=0)
     job.fails(1, CAUSE)
-    job.is_disturbed(0, Interrupted(15))
+    job.is_ended_externally(0, Interrupted(15))
     job.is_done(0, [], Interrupted(15))
     job.is_done(1, [(CAUSE, 1.0)])
 
@@ -191,7 +191,7 @@ def test_a_node_that_is_done_may_end_the_job() -> None:
     """Somebody does not want to wait for the others."""
     job = running(3)
     job.is_done(2, [(fate(2), 0.0)])
-    job.is_disturbed(2, Interrupted(15))
+    job.is_ended_externally(2, Interrupted(15))
     stopped = dict(job.stops)
     for number in (0, 1):
         job.is_done(number, [(fate(number, ending=STOPPED, stopped_by_us=True), 0.0)])

@@ -142,7 +142,7 @@ def test_strangers_and_the_end() -> None:
     assert job.says_of_stacks(1, AskStacks(5)) == (HangUp((1,)),)
 
     over = running(2)
-    over.is_disturbed(0, Interrupted(15))
+    over.is_ended_externally(0, Interrupted(15))
     for number in (0, 1):
         over.is_done(number)
     over.says_of_stacks(0, AskStacks(0))

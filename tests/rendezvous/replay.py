@@ -7,9 +7,8 @@ from clusterrun.coordination.coordinator import decide, due, opened
 from clusterrun.coordination.messages import (
     AboutStacks,
     AgedFate,
-    Disturbance,
-    Disturbed,
     Done,
+    EndedExternally,
     Failing,
     FromCoordinator,
     Hello,
@@ -42,7 +41,11 @@ from clusterrun.coordination.state import (
     Terms,
     Ticked,
 )
-from clusterrun.domain.outcome import Fate, Reason
+from clusterrun.domain.outcome import (
+    ExternalCause,
+    Fate,
+    Reason,
+)
 from clusterrun.domain.world import World
 
 from tests.rendezvous.nodes import hello
@@ -106,19 +109,19 @@ class Replay:
         """A member's first worker fails."""
         self._says(number, Failing(self.state.attempt, fate, age))
 
-    def is_disturbed(self, number: int, disturbance: Disturbance) -> None:
+    def is_ended_externally(self, number: int, external_cause: ExternalCause) -> None:
         """Something ends the job on a member's node."""
-        self._says(number, Disturbed(self.state.attempt, disturbance))
+        self._says(number, EndedExternally(self.state.attempt, external_cause))
 
     def is_done(
         self,
         number: int,
         fates: Sequence[tuple[Fate, float]] = (),
-        disturbance: Disturbance | None = None,
+        external_cause: ExternalCause | None = None,
     ) -> None:
         """All workers of a member have ended; each fate with its age."""
         aged = tuple(AgedFate(fate, age) for fate, age in fates)
-        self._says(number, Done(self.state.attempt, aged, disturbance))
+        self._says(number, Done(self.state.attempt, aged, external_cause))
 
     def says_of_stacks(self, number: int, message: AboutStacks) -> tuple[Reply, ...]:
         """A member says something of its ranks' stacks."""
@@ -138,7 +141,7 @@ class Replay:
         """Nothing has been heard of a member for too long."""
         self.happens(Silent(number, self.now))
 
-    def _says(self, number: int, message: Failing | Disturbed | Done) -> None:
+    def _says(self, number: int, message: Failing | EndedExternally | Done) -> None:
         # The server hears nobody who is gone.
         if number not in self._gone and number <= self.newest:
             self.happens(Heard(number, message, self.now))

@@ -143,7 +143,7 @@ def test_a_failure_on_node_zero_is_heard_everywhere(job: Job) -> None:
 
 def test_a_signal_on_one_node_ends_all(job: Job) -> None:
     """Ctrl-C, or a scheduler that signals one node first."""
-    job.nodes[2].tell_disturbed(Interrupted(2))
+    job.nodes[2].tell_external_cause(Interrupted(2))
     (order,) = job.hears(1)
     for peers in job.nodes:
         peers.tell_done([], 0.0, None)
@@ -153,7 +153,7 @@ def test_a_signal_on_one_node_ends_all(job: Job) -> None:
     assert job.reasons() == [Interrupted(2)] * 3
 
 
-def test_what_disturbs_one_node_may_be_told_at_its_end(job: Job) -> None:
+def test_an_external_cause_on_one_node_may_be_reported_at_its_end(job: Job) -> None:
     """As the reason of the end."""
     job.nodes[0].tell_done([], 0.0, OutputGone())
     assert job.hears(1)

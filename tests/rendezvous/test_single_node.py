@@ -102,7 +102,7 @@ def test_leaving(node: SingleNode) -> None:
 
 def test_there_is_nobody_else(node: SingleNode) -> None:
     """Nobody has news, and nobody is told any."""
-    node.tell_disturbed(OutputGone())
-    node.tell_done([], now=1.0, disturbance=None)
+    node.tell_external_cause(OutputGone())
+    node.tell_done([], now=1.0, external_cause=None)
 
     assert node.sources == ()

@@ -25,7 +25,7 @@ from clusterrun.coordination.messages import (
     Alive,
     BadFrame,
     Codec,
-    Disturbed,
+    EndedExternally,
     Stop,
     Verdict,
     WorldFormed,
@@ -157,7 +157,7 @@ def test_a_replay_proves_nothing(stack: ExitStack) -> None:
     said += framed(hello(1))
     job.member.tells(hello(1))
     assert isinstance(job.member.hears(), WorldFormed)
-    said += framed(Disturbed(0, Interrupted(15)))
+    said += framed(EndedExternally(0, Interrupted(15)))
 
     replayed = job.calls().says(bytes(said))
 
@@ -171,7 +171,9 @@ def test_a_member_of_another_job_can_end_nothing(job: RunningJob) -> None:
     stranger = job.calls().says(HAIL)
     stranger.reads(len(HAIL))
     stranger.says(
-        framed(hello(1)) + framed(Disturbed(0, Interrupted(15))) + framed(done(0, [], 0.0, None))
+        framed(hello(1))
+        + framed(EndedExternally(0, Interrupted(15)))
+        + framed(done(0, [], 0.0, None))
     )
 
     assert stranger.is_hung_up_on()

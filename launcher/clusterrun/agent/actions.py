@@ -2,7 +2,9 @@
 
 from msgspec import Struct
 
-from clusterrun.domain.outcome import HelperFailed, Interrupted, OutputGone
+from clusterrun.domain.outcome import (
+    ExternalCause,
+)
 from clusterrun.domain.ranks import LocalRank
 from clusterrun.domain.stacks import StackGroup
 
@@ -29,10 +31,10 @@ class TellFailing(Struct, frozen=True):
     local_rank: LocalRank
 
 
-class TellDisturbed(Struct, frozen=True):
+class TellExternalCause(Struct, frozen=True):
     """Let the other nodes know at once what, other than a worker, ends the job."""
 
-    disturbance: Interrupted | OutputGone | HelperFailed
+    external_cause: ExternalCause
 
 
 class TellDone(Struct, frozen=True):
@@ -126,7 +128,7 @@ Action = (
     SignalWorkers
     | ForwardSignal
     | TellFailing
-    | TellDisturbed
+    | TellExternalCause
     | TellDone
     | DeclineRestart
     | CollectOutput

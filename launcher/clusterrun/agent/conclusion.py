@@ -88,8 +88,8 @@ def _own_ending(ended: Ended, output: Output) -> Ending:
 def _reason(state: State, fates: list[Fate]) -> Reason:
     if state.verdict is not None:
         return state.verdict
-    if state.disturbance is not None:
-        return state.disturbance
+    if state.external_cause is not None:
+        return state.external_cause
     cause = choose_cause(fates)
     return Succeeded() if cause is None else WorkerFailed(cause)
 

@@ -105,7 +105,7 @@ def _ended(
     if state.phase is Phase.RUNNING and not ending.succeeded:
         if state.rules.foreground and ending == Killed(signal.SIGINT):
             # Ctrl-C went from the terminal straight to the worker.
-            state = replace(state, disturbance=Interrupted(signal.SIGINT))
+            state = replace(state, external_cause=Interrupted(signal.SIGINT))
             notice: tuple[Action, ...] = (Say(interrupted()),)
         else:
             notice = ()

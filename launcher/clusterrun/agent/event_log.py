@@ -179,7 +179,7 @@ def records(before: State, after: State, plan: NodePlan, at: float) -> Iterator[
 
 
 def _lost_node(state: State) -> NodeLost | None:
-    said = (state.verdict, state.disturbance)
+    said = (state.verdict, state.external_cause)
     return next((reason for reason in said if isinstance(reason, NodeLost)), None)
 
 

@@ -1,4 +1,4 @@
-"""What ends or disturbs a job other than its workers: signals, readers, other nodes. Pure."""
+"""External causes and what other nodes report: signals, a closed output, a lost helper. Pure."""
 
 import signal
 from typing import assert_never
@@ -16,7 +16,7 @@ from clusterrun.agent.actions import (
     Resume,
     Say,
     Suspend,
-    TellDisturbed,
+    TellExternalCause,
 )
 from clusterrun.agent.notices import (
     given_up_on,
@@ -47,7 +47,14 @@ from clusterrun.domain.events import (
     StopOrdered,
     VerdictReached,
 )
-from clusterrun.domain.outcome import HelperFailed, Interrupted, Killed, NodeLost, OutputGone
+from clusterrun.domain.outcome import (
+    ExternalCause,
+    HelperFailed,
+    Interrupted,
+    Killed,
+    NodeLost,
+    OutputGone,
+)
 
 ENDING_SIGNALS = frozenset({signal.SIGTERM, signal.SIGINT, signal.SIGHUP})
 
@@ -79,7 +86,7 @@ def from_outside(state: State, event: FromOutside) -> Decision:
         case SignalNotHandled(number, local_ranks):
             return state, (Say(not_handled(number, local_ranks)),) if local_ranks else ()
         case OutputClosed(at):
-            return _disturbed(state, OutputGone(), at, signal.SIGTERM, output_closed())
+            return _ended_externally(state, OutputGone(), at, signal.SIGTERM, output_closed())
         case HelperLost():
             return _helper_lost(state, event)
         case StopOrdered(_, attempt):
@@ -129,28 +136,28 @@ def _told_to_end(state: State, event: SignalReceived) -> Decision:
         return _told_to_wait_no_longer(state, number, at)
     insists = state.phase is Phase.STOPPING and _insists(state, number, at)
     tell: tuple[Action, ...] = ()
-    if state.rules.shared and state.disturbance is None:
+    if state.rules.shared and state.external_cause is None:
         # What it means, when there has been a failure already, is for the coordinator to say.
         told = () if state.alive or state.failed else (Say(stopping_others(number)),)
-        tell = (TellDisturbed(reason), *told)
-        state = replace(state, disturbance=reason, disturbed_at=at)
+        tell = (TellExternalCause(reason), *told)
+        state = replace(state, external_cause=reason, external_cause_at=at)
     if may_restart(state):
         # The attempt has failed, but it is the signal that keeps the next one from starting.
         tell = (Say(not_restarting(number)),)
-        state = replace(state, disturbance=reason, disturbed_at=at)
+        state = replace(state, external_cause=reason, external_cause_at=at)
     elif _has_struck(state, number, at):
-        state = replace(state, disturbance=reason, disturbed_at=at)
+        state = replace(state, external_cause=reason, external_cause_at=at)
     state, actions = kill(state) if insists else (state, ())
     return state, (*tell, *actions)
 
 
 def _told_to_wait_no_longer(state: State, number: int, at: float) -> Decision:
     """End the job on the other nodes, too; whoever insists does not want to wait for that either."""
-    if isinstance(state.disturbance, Interrupted):
+    if isinstance(state.external_cause, Interrupted):
         return conclude_attempt(state) if _insists(state, number, at) else (state, ())
     reason = Interrupted(number)
-    state = replace(state, disturbance=reason, disturbed_at=at)
-    return state, (TellDisturbed(reason), Say(stopping_others(number)))
+    state = replace(state, external_cause=reason, external_cause_at=at)
+    return state, (TellExternalCause(reason), Say(stopping_others(number)))
 
 
 def _interrupted(state: State, event: SignalReceived) -> Decision:
@@ -160,14 +167,14 @@ def _interrupted(state: State, event: SignalReceived) -> Decision:
     notice = stopping(
         number, len(state.alive), state.rules.grace, to_fork_server=event.to_fork_server
     )
-    state, actions = _disturbed(state, Interrupted(number), event.at, polite, notice)
+    state, actions = _ended_externally(state, Interrupted(number), event.at, polite, notice)
     return state, (*hush, *actions)
 
 
 def _insists(state: State, number: int, at: float) -> bool:
     """Tell a second request to end from the first one that has arrived twice."""
-    if isinstance(state.disturbance, Interrupted):
-        return at - state.disturbed_at > SECONDS_OF_ECHO
+    if isinstance(state.external_cause, Interrupted):
+        return at - state.external_cause_at > SECONDS_OF_ECHO
     # A failure's grace is the workers' own: a scheduler's SIGTERM, which follows, has its own. But
     # a person who presses Ctrl-C does not want to wait for it.
     return number == signal.SIGINT
@@ -179,22 +186,22 @@ def _has_struck(state: State, number: int, at: float) -> bool:
     struck = [
         end for end in failed if end.ending == Killed(number) and at - end.at <= SECONDS_OF_ECHO
     ]
-    return state.disturbance is None and struck != [] and struck == failed
+    return state.external_cause is None and struck != [] and struck == failed
 
 
-def _disturbed(
+def _ended_externally(
     state: State, reason: Interrupted | OutputGone, at: float, polite: int, notice: str
 ) -> Decision:
     """End the job for a reason from outside, if there still is anything to end."""
     if state.phase is not Phase.RUNNING:
         return state, ()
-    state = replace(state, disturbance=reason, disturbed_at=at)
+    state = replace(state, external_cause=reason, external_cause_at=at)
     state, actions = stop(state, polite, spare_failing=False)
     return state, (*_tell(state, reason), Say(notice), *actions)
 
 
-def _tell(state: State, reason: Interrupted | OutputGone | HelperFailed) -> tuple[Action, ...]:
-    return (TellDisturbed(reason),) if state.rules.shared else ()
+def _tell(state: State, reason: ExternalCause) -> tuple[Action, ...]:
+    return (TellExternalCause(reason),) if state.rules.shared else ()
 
 
 def _helper_lost(state: State, event: HelperLost) -> Decision:
@@ -203,8 +210,8 @@ def _helper_lost(state: State, event: HelperLost) -> Decision:
     # have succeeded, there is nothing left to lose.
     matters = bool(state.alive) if not state.failed else may_restart(state)
     state = replace(state, unfit=reason)
-    if state.disturbance is None and matters:
-        state = replace(state, disturbance=reason, disturbed_at=event.at)
+    if state.external_cause is None and matters:
+        state = replace(state, external_cause=reason, external_cause_at=event.at)
     tell = _tell(state, reason) if state.phase is Phase.RUNNING else ()
     if event.name == "relay":
         if state.phase is not Phase.RUNNING:
@@ -223,7 +230,7 @@ def _helper_lost(state: State, event: HelperLost) -> Decision:
 
 
 def _ordered_to_stop(state: State, order: StopOrdered) -> Decision:
-    state = replace(state, ended_elsewhere=order.disturbance)
+    state = replace(state, ended_elsewhere=order.external_cause)
     if state.phase is not Phase.RUNNING:
         return state, ()
     notice = Say(stopping_for_others(order.why, len(state.alive)))
@@ -247,10 +254,10 @@ def _ordered_to_restart(state: State, event: RestartOrdered) -> Decision:
     """Begin anew with all the others, or say at once why that can't be."""
     if state.phase is not Phase.WAITING:
         return state, ()
-    obstacle = state.disturbance or state.unfit
+    obstacle = state.external_cause or state.unfit
     if obstacle is None:
         return replace(state, phase=Phase.OVER, verdict=event.reason), (Restart(),)
-    return replace(state, attempt=state.attempt + 1, disturbance=obstacle), (DeclineRestart(),)
+    return replace(state, attempt=state.attempt + 1, external_cause=obstacle), (DeclineRestart(),)
 
 
 def _cut_off(state: State, event: CoordinatorLost) -> Decision:
@@ -259,8 +266,8 @@ def _cut_off(state: State, event: CoordinatorLost) -> Decision:
     A node that is lost while the job ends for a reason from outside is lost to that: mpirun kills
     node 0 one second after its SIGTERM.
     """
-    lost = state.disturbance or state.ended_elsewhere or NodeLost(0, event.host, event.how)
-    state = replace(state, cut_off=True, disturbance=lost, disturbed_at=event.at)
+    lost = state.external_cause or state.ended_elsewhere or NodeLost(0, event.host, event.how)
+    state = replace(state, cut_off=True, external_cause=lost, external_cause_at=event.at)
     return _on_our_own(state, f"node 0 ({event.host}) {event.how}")
 
 

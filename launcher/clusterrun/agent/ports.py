@@ -4,7 +4,12 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Protocol
 
 from clusterrun.domain.events import Event
-from clusterrun.domain.outcome import Fate, HelperFailed, Interrupted, Outcome, OutputGone, Reason
+from clusterrun.domain.outcome import (
+    ExternalCause,
+    Fate,
+    Outcome,
+    Reason,
+)
 from clusterrun.domain.plan import NodePlan
 from clusterrun.domain.ranks import LocalRank
 from clusterrun.domain.stacks import StackGroup
@@ -76,11 +81,11 @@ class Peers(Protocol):
         """Say that a worker failed ``age`` seconds ago, and how, as far as is known."""
         ...
 
-    def tell_disturbed(self, disturbance: Interrupted | OutputGone | HelperFailed) -> None:
+    def tell_external_cause(self, external_cause: ExternalCause) -> None:
         """Say that something other than a worker ends the job."""
         ...
 
-    def tell_done(self, fates: Sequence[Fate], now: float, disturbance: Reason | None) -> None:
+    def tell_done(self, fates: Sequence[Fate], now: float, external_cause: Reason | None) -> None:
         """Say how all workers of this node ended, and what from outside ended them.
 
         ``now`` is in seconds since the epoch, as the fates' clocks are: only ages travel.

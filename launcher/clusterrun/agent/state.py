@@ -10,15 +10,12 @@ from clusterrun.coordination.restart_policy import RestartRules
 from clusterrun.domain.events import SignalReceived
 from clusterrun.domain.outcome import (
     Ending,
+    ExternalCause,
     HelperFailed,
-    Interrupted,
     NodeLost,
-    OutputGone,
     Reason,
 )
 from clusterrun.domain.ranks import LocalRank
-
-Disturbance = Interrupted | OutputGone | HelperFailed | NodeLost
 
 
 class Phase(Enum):
@@ -98,14 +95,14 @@ class State(Struct, frozen=True):
     ended: Mapping[LocalRank, Ended] = field(default_factory=dict)
     """In the order in which they ended."""
     outputs: Mapping[LocalRank, Output] = field(default_factory=dict)
-    disturbance: Disturbance | None = None
+    external_cause: ExternalCause | NodeLost | None = None
     """What ended the job from outside its workers; None where nothing has."""
-    disturbed_at: float = 0.0
+    external_cause_at: float = 0.0
     signals: Mapping[int, SignalReceived] = field(default_factory=dict)
     """By number, those that end nothing and have come by one of two ways: the other may follow."""
     stopped_at: float = float("inf")
     """When it was no longer left alone: its workers were asked to end, or had all ended."""
-    ended_elsewhere: Disturbance | None = None
+    ended_elsewhere: ExternalCause | NodeLost | None = None
     """What ended the job from outside on another node, by the order to stop."""
     cut_off: bool = False
     """The coordinator is gone: no verdict will come."""

@@ -109,7 +109,7 @@ def may_restart(state: State) -> bool:
     return (
         not state.rules.shared
         and state.rules.restarts.limit > state.attempt
-        and state.disturbance is None
+        and state.external_cause is None
         and state.failed
         and not any(isinstance(ended.ending, NotStarted) for ended in state.ended.values())
     )

@@ -25,8 +25,8 @@ from clusterrun.agent.actions import (
     SignalWorkers,
     Suspend,
     Sweep,
-    TellDisturbed,
     TellDone,
+    TellExternalCause,
     TellFailing,
     TellStacks,
     TellStill,
@@ -151,7 +151,7 @@ class Supervisor:
                 self._workers.resume()
             case Say(text):
                 self._workers.say(f"clusterrun: {text}")
-            case TellFailing() | TellDisturbed() | TellDone() | DeclineRestart():
+            case TellFailing() | TellExternalCause() | TellDone() | DeclineRestart():
                 self._tell(action, state, plan)
             case Restart() | Finish():
                 raise AssertionError("ends the attempt, in _run_attempt")
@@ -177,7 +177,7 @@ class Supervisor:
 
     def _tell(
         self,
-        action: TellFailing | TellDisturbed | TellDone | DeclineRestart,
+        action: TellFailing | TellExternalCause | TellDone | DeclineRestart,
         state: State,
         plan: NodePlan,
     ) -> None:
@@ -188,13 +188,13 @@ class Supervisor:
                 fates = self._outcome(state, plan).fates
                 fate = next(fate for fate in fates if fate.local_rank == local_rank)
                 self._peers.tell_failing(fate, now - state.ended[local_rank].failed_at)
-            case TellDisturbed(disturbance):
-                self._peers.tell_disturbed(disturbance)
+            case TellExternalCause(external_cause):
+                self._peers.tell_external_cause(external_cause)
             case TellDone():
                 fates = self._outcome(state, plan).fates
-                self._peers.tell_done(fates, self._epoch + now, state.disturbance)
+                self._peers.tell_done(fates, self._epoch + now, state.external_cause)
             case DeclineRestart():
-                self._peers.tell_done((), self._epoch + now, state.disturbance)
+                self._peers.tell_done((), self._epoch + now, state.external_cause)
             case _:
                 assert_never(action)
 

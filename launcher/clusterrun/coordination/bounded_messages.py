@@ -6,20 +6,18 @@ from msgspec.structs import replace
 
 from clusterrun.coordination.messages import (
     AgedFate,
-    Disturbance,
-    Disturbed,
     Done,
+    EndedExternally,
     Failing,
     Stacks,
 )
 from clusterrun.domain.bounds import as_line, as_name, as_seconds, as_text, as_wall_clock
 from clusterrun.domain.outcome import (
     Ending,
+    ExternalCause,
     Fate,
     HelperFailed,
-    Interrupted,
     NotStarted,
-    OutputGone,
     Reason,
 )
 from clusterrun.domain.stacks import StackGroup
@@ -37,19 +35,19 @@ def failing(attempt: int, fate: Fate, age: float) -> Failing:
     return Failing(attempt, _fitted(fate, _MOST_OF_ONE), as_seconds(age))
 
 
-def disturbed(attempt: int, disturbance: Disturbance) -> Disturbed:
+def ended_externally(attempt: int, external_cause: ExternalCause) -> EndedExternally:
     """Return the message that something other than a worker ends the job."""
-    return Disturbed(attempt, _fitted_disturbance(disturbance))
+    return EndedExternally(attempt, _fitted_external_cause(external_cause))
 
 
-def done(attempt: int, fates: Sequence[Fate], now: float, disturbance: Reason | None) -> Done:
+def done(attempt: int, fates: Sequence[Fate], now: float, external_cause: Reason | None) -> Done:
     """Return the message that all workers ended; ``now`` is the time by the clock of the fates."""
     failures = sum(not fate.ending.succeeded for fate in fates)
     most = min(_MOST_OF_ONE, _SPACE // max(1, 2 * failures))
     return Done(
         attempt,
         tuple(AgedFate(_fitted(fate, most), as_seconds(now - fate.clock)) for fate in fates),
-        _from_outside(disturbance),
+        _from_outside(external_cause),
     )
 
 
@@ -96,15 +94,15 @@ def _shortened_tail(tail: str, most: int) -> str:
     return shortened if has_beginning else tail[-most:]
 
 
-def _from_outside(reason: Reason | None) -> Disturbance | None:
-    if isinstance(reason, Interrupted | OutputGone | HelperFailed):
-        return _fitted_disturbance(reason)
+def _from_outside(reason: Reason | None) -> ExternalCause | None:
+    if isinstance(reason, ExternalCause):
+        return _fitted_external_cause(reason)
     return None
 
 
-def _fitted_disturbance(disturbance: Disturbance) -> Disturbance:
-    if isinstance(disturbance, HelperFailed):
+def _fitted_external_cause(external_cause: ExternalCause) -> ExternalCause:
+    if isinstance(external_cause, HelperFailed):
         # What its interpreter printed last may be several lines.
-        how = as_line(" ".join(disturbance.how.split()))
-        return HelperFailed(as_line(disturbance.name), how, disturbance.signal)
-    return disturbance
+        how = as_line(" ".join(external_cause.how.split()))
+        return HelperFailed(as_line(external_cause.name), how, external_cause.signal)
+    return external_cause

@@ -7,7 +7,13 @@ from msgspec.structs import replace
 
 from clusterrun.coordination import notices, restarting
 from clusterrun.coordination.cause import choose_cause
-from clusterrun.coordination.messages import Disturbance, Disturbed, Done, Failing, Stop, Verdict
+from clusterrun.coordination.messages import (
+    Done,
+    EndedExternally,
+    Failing,
+    Stop,
+    Verdict,
+)
 from clusterrun.coordination.state import (
     NEVER,
     Decision,
@@ -24,12 +30,12 @@ from clusterrun.coordination.state import (
 )
 from clusterrun.domain.bounds import as_line
 from clusterrun.domain.outcome import (
+    ExternalCause,
     Fate,
     HelperFailed,
     Interrupted,
     Killed,
     NodeLost,
-    OutputGone,
     Reason,
     Succeeded,
     WorkerFailed,
@@ -41,7 +47,7 @@ SECONDS_BETWEEN_NOTICES = 60.0
 SECONDS_OF_ECHO = 1.0
 """Workers may notice a dead peer sooner than we do that its node is lost."""
 
-MOST_DISTURBANCES = 16
+MOST_EXTERNAL_CAUSES = 16
 """Different ones that are kept; it is the first that counts, most often."""
 
 DatedFate = tuple[float, int, Fate]
@@ -55,10 +61,10 @@ def heard(state: State, heard: Heard) -> Decision:
         # Continued after it was given up: the others end without it.
         return state, ()
     match heard.message:
-        case Disturbed(_, disturbance):
+        case EndedExternally(_, external_cause):
             # Also from a node that is done: somebody may not want to wait for the others.
-            disturbance = _at_home(state, connection, disturbance)
-            return _stop(_with_disturbance(state, disturbance), connection, disturbance)
+            external_cause = _at_home(state, connection, external_cause)
+            return _stop(_with_external_cause(state, external_cause), connection, external_cause)
         case _ if connection in state.reports:
             # It has said its last word.
             return state, (HangUp((connection,)),)
@@ -114,21 +120,21 @@ def _lost(state: State, node: NodeLost, what: Gone | Silent) -> Decision:
     return state, (*stop, *verdict)
 
 
-def _with_disturbance(state: State, disturbance: Disturbance) -> State:
+def _with_external_cause(state: State, external_cause: ExternalCause) -> State:
     """Keep what is new: a scheduler signals thousands of nodes at once, and all of them tell."""
-    known = state.disturbances
-    if disturbance in known or len(known) >= MOST_DISTURBANCES:
+    known = state.external_causes
+    if external_cause in known or len(known) >= MOST_EXTERNAL_CAUSES:
         return state
-    return replace(state, disturbances=(*known, disturbance))
+    return replace(state, external_causes=(*known, external_cause))
 
 
 def _done(state: State, heard: Heard, done: Done) -> Decision:
     connection = heard.connection
-    disturbance = done.disturbance and _at_home(state, connection, done.disturbance)
+    external_cause = done.external_cause and _at_home(state, connection, done.external_cause)
     report = Report(
         fates=tuple(each.fate for each in done.fates),
         ends=tuple(heard.at - max(0.0, each.age) for each in done.fates),
-        disturbance=disturbance,
+        external_cause=external_cause,
     )
     state = replace(state, reports={**state.reports, connection: report})
     state, stop = _stop_for(state, connection, report)
@@ -139,20 +145,20 @@ def _done(state: State, heard: Heard, done: Done) -> Decision:
 def _stop_for(state: State, connection: int, report: Report) -> Decision:
     """Make sure that a node that did not succeed has stopped the others."""
     failed = next((fate for fate in report.fates if not fate.ending.succeeded), None)
-    cause = report.disturbance or failed
+    cause = report.external_cause or failed
     return _stop(state, connection, cause) if cause else (state, ())
 
 
-def _stop(state: State, connection: int, cause: Fate | Disturbance | NodeLost) -> Decision:
+def _stop(state: State, connection: int, cause: Fate | ExternalCause | NodeLost) -> Decision:
     if state.cause_of_stop is not None:
         return state, ()
     state = replace(state, cause_of_stop=cause)
     why = _why(cause, state.members[connection].host)
-    disturbance = None if isinstance(cause, Fate | NodeLost) else cause
-    return state, (Send(_audience(state), Stop(state.attempt, why, disturbance)),)
+    external_cause = None if isinstance(cause, Fate | NodeLost) else cause
+    return state, (Send(_audience(state), Stop(state.attempt, why, external_cause)),)
 
 
-def _why(cause: Fate | Disturbance | NodeLost, host: str) -> str:
+def _why(cause: Fate | ExternalCause | NodeLost, host: str) -> str:
     match cause:
         case Fate():
             return f"rank {cause.rank} on {host} failed"
@@ -162,13 +168,13 @@ def _why(cause: Fate | Disturbance | NodeLost, host: str) -> str:
             return notices.order_to_stop(host, cause)
 
 
-def _at_home(state: State, connection: int, disturbance: Disturbance) -> Disturbance:
+def _at_home(state: State, connection: int, external_cause: ExternalCause) -> ExternalCause:
     """Add the host to what would read as the reader's own."""
-    if isinstance(disturbance, HelperFailed):
+    if isinstance(external_cause, HelperFailed):
         host = state.members[connection].host
         # A member's name of it may be as long as a line already.
-        return replace(disturbance, name=as_line(f"{disturbance.name} on {host}"))
-    return disturbance
+        return replace(external_cause, name=as_line(f"{external_cause.name} on {host}"))
+    return external_cause
 
 
 def _audience(state: State) -> tuple[int, ...]:
@@ -184,9 +190,9 @@ def _judge_when_all_are_known(state: State, at: float) -> Decision:
     why = reason(state)
     if not isinstance(why, WorkerFailed) or not restarting.might_follow(state, why):
         return _over(state, why, "")
-    if disturbance := next(_disturbances(state), None):
+    if external_cause := next(_external_causes(state), None):
         # It came when all were stopping already, and it is what keeps them from going on.
-        return _over(state, disturbance, "")
+        return _over(state, external_cause, "")
     if obstacle := restarting.obstacle(state, why):
         return _over(state, why, obstacle)
     state = replace(state, phase=Phase.RESTARTING, previous=why, next_notice=NEVER)
@@ -207,7 +213,7 @@ def reason(state: State) -> Reason:
     are lost to it. Then a lost node, since what its peers say are echoes; the failed worker that
     caused the others; and what came from outside later.
     """
-    if isinstance(state.cause_of_stop, Interrupted | OutputGone | HelperFailed):
+    if isinstance(state.cause_of_stop, ExternalCause):
         return state.cause_of_stop
     dated = dated_fates(state)
     cause = choose_cause([fate for _, _, fate in dated])
@@ -215,8 +221,8 @@ def reason(state: State) -> Reason:
         return next(iter(state.lost.values()))
     if cause and not _is_the_signal_of_all(state, cause):
         return WorkerFailed(cause)
-    if disturbance := next(_disturbances(state), None):
-        return disturbance
+    if external_cause := next(_external_causes(state), None):
+        return external_cause
     if isinstance(state.cause_of_stop, Fate):
         return WorkerFailed(state.cause_of_stop)
     return Succeeded()
@@ -239,13 +245,13 @@ def _failed_before_the_loss(state: State, cause: Fate, dated: Sequence[DatedFate
 
 def _is_the_signal_of_all(state: State, cause: Fate) -> bool:
     """Tell whether a worker was ended by a signal that an agent got, too: somebody ends the job."""
-    numbers = {each.number for each in _disturbances(state) if isinstance(each, Interrupted)}
+    numbers = {each.number for each in _external_causes(state) if isinstance(each, Interrupted)}
     return isinstance(cause.ending, Killed) and cause.ending.number in numbers
 
 
-def _disturbances(state: State) -> Iterator[Disturbance]:
-    yield from state.disturbances
-    yield from (report.disturbance for report in state.reports.values() if report.disturbance)
+def _external_causes(state: State) -> Iterator[ExternalCause]:
+    yield from state.external_causes
+    yield from (report.external_cause for report in state.reports.values() if report.external_cause)
 
 
 def dated_fates(state: State) -> list[DatedFate]:

@@ -21,7 +21,11 @@ from clusterrun.domain.bounds import (
     Seconds,
     Text,
 )
-from clusterrun.domain.outcome import Fate, HelperFailed, Interrupted, OutputGone, Reason
+from clusterrun.domain.outcome import (
+    ExternalCause,
+    Fate,
+    Reason,
+)
 from clusterrun.domain.stacks import StackGroup
 from clusterrun.domain.world import World
 
@@ -32,9 +36,6 @@ LONGEST_HELLO = 1 << 16
 """Bytes of the first message of somebody who may be anybody."""
 
 _LENGTH_BYTES = 4
-
-Disturbance = Interrupted | OutputGone | HelperFailed
-"""What ends a job from outside its workers, on a node that lives to tell."""
 
 
 ARGUMENTS = "arguments"
@@ -75,11 +76,11 @@ class Failing(Struct, frozen=True, tag=True):
     age: Seconds
 
 
-class Disturbed(Struct, frozen=True, tag=True):
+class EndedExternally(Struct, frozen=True, tag=True):
     """Something other than a worker ends the job on this node."""
 
     attempt: Count
-    disturbance: Disturbance
+    external_cause: ExternalCause
 
 
 class AgedFate(Struct, frozen=True):
@@ -90,11 +91,11 @@ class AgedFate(Struct, frozen=True):
 
 
 class Done(Struct, frozen=True, tag=True):
-    """No worker of this node is left; ``disturbance`` is what ended them from outside."""
+    """No worker of this node is left; ``external_cause`` is what ended them, if no worker did."""
 
     attempt: Count
     fates: tuple[AgedFate, ...]
-    disturbance: Disturbance | None
+    external_cause: ExternalCause | None
 
 
 class Alive(Struct, frozen=True, tag=True):
@@ -134,7 +135,7 @@ class Suspension(Struct, frozen=True, tag=True):
     suspended: bool
 
 
-FromMember = Hello | Failing | Disturbed | Done | Alive | AboutStacks | Suspension
+FromMember = Hello | Failing | EndedExternally | Done | Alive | AboutStacks | Suspension
 
 
 class Refusal(Enum):
@@ -176,7 +177,7 @@ class Stop(Struct, frozen=True, tag=True):
 
     attempt: Count
     why: Line
-    disturbance: Disturbance | None = None
+    external_cause: ExternalCause | None = None
     """What ends the whole job, if it came from outside its workers."""
 
 

@@ -4,10 +4,18 @@ from collections.abc import Iterable, Sequence
 from typing import assert_never
 
 from clusterrun.coordination.handshake_faults import VERSION, Fault, HandshakeFailed
-from clusterrun.coordination.messages import ARGUMENTS, Disturbance, Hello
+from clusterrun.coordination.messages import (
+    ARGUMENTS,
+    Hello,
+)
 from clusterrun.coordination.state import State, Terms
 from clusterrun.domain.cpuset import runs
-from clusterrun.domain.outcome import HelperFailed, Interrupted, OutputGone
+from clusterrun.domain.outcome import (
+    ExternalCause,
+    HelperFailed,
+    Interrupted,
+    OutputGone,
+)
 from clusterrun.domain.signal_names import signal_name
 
 MOST_NAMES = 8
@@ -211,7 +219,7 @@ def fault_of_caller(failure: HandshakeFailed) -> str:
             assert_never(failure.fault)
 
 
-def order_to_stop(host: str, cause: Disturbance) -> str:
+def order_to_stop(host: str, cause: ExternalCause) -> str:
     """Return why all nodes are to stop, if not for a worker."""
     match cause:
         case Interrupted(number):

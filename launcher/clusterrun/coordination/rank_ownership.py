@@ -2,12 +2,12 @@
 
 from typing import assert_never
 
-from clusterrun.coordination.messages import Disturbed, Done, Failing, Stacks
+from clusterrun.coordination.messages import Done, EndedExternally, Failing, Stacks
 from clusterrun.coordination.state import State
 
 
 def is_about_its_own(
-    state: State, connection: int, message: Failing | Disturbed | Done | Stacks
+    state: State, connection: int, message: Failing | EndedExternally | Done | Stacks
 ) -> bool:
     """Return whether each rank that a member of a running job names is one of its workers."""
     first = state.first_ranks[connection]
@@ -15,7 +15,7 @@ def is_about_its_own(
     return all(rank in own for rank in _ranks(message))
 
 
-def _ranks(message: Failing | Disturbed | Done | Stacks) -> tuple[int, ...]:
+def _ranks(message: Failing | EndedExternally | Done | Stacks) -> tuple[int, ...]:
     match message:
         case Failing(_, fate):
             return (fate.rank,)
@@ -23,7 +23,7 @@ def _ranks(message: Failing | Disturbed | Done | Stacks) -> tuple[int, ...]:
             return tuple(each.fate.rank for each in fates)
         case Stacks(_, _, groups):
             return tuple(rank for group in groups for rank in group.ranks)
-        case Disturbed():
+        case EndedExternally():
             return ()
         case _:
             assert_never(message)

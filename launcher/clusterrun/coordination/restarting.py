@@ -39,7 +39,7 @@ def begin(state: State, port: int) -> Decision:
         phase=Phase.RUNNING,
         attempt=state.attempt + 1,
         cause_of_stop=None,
-        disturbances=(),
+        external_causes=(),
         announced={},
         reports={},
         stacks=StackRounds(rounds=state.stacks.rounds),

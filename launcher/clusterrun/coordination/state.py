@@ -8,9 +8,8 @@ from msgspec import Struct, field
 from clusterrun.coordination.heartbeat import Rhythm
 from clusterrun.coordination.messages import (
     AboutStacks,
-    Disturbance,
-    Disturbed,
     Done,
+    EndedExternally,
     Failing,
     FromCoordinator,
     Hello,
@@ -18,7 +17,12 @@ from clusterrun.coordination.messages import (
 )
 from clusterrun.coordination.restart_policy import RestartRules
 from clusterrun.domain.last_call import LastCall
-from clusterrun.domain.outcome import Fate, NodeLost, WorkerFailed
+from clusterrun.domain.outcome import (
+    ExternalCause,
+    Fate,
+    NodeLost,
+    WorkerFailed,
+)
 from clusterrun.domain.stacks import StackGroup
 
 OWN = 0
@@ -87,7 +91,7 @@ class Report(Struct, frozen=True):
 
     fates: tuple[Fate, ...]
     ends: tuple[float, ...]
-    disturbance: Disturbance | None
+    external_cause: ExternalCause | None
 
 
 class StackRound(Struct, frozen=True):
@@ -142,9 +146,9 @@ class State(Struct, frozen=True):
     attempt: int = 0
     previous: WorkerFailed | None = None
     """What ended the attempt before; None in the first one."""
-    cause_of_stop: Fate | Disturbance | NodeLost | None = None
+    cause_of_stop: Fate | ExternalCause | NodeLost | None = None
     """The first thing that went wrong in this attempt; None while nothing has."""
-    disturbances: tuple[Disturbance, ...] = ()
+    external_causes: tuple[ExternalCause, ...] = ()
     """What came from outside in this attempt, and was told at once."""
     announced: Mapping[int, tuple[Fate, float]] = field(default_factory=dict)
     """The first failure of each member that told of one at once, and when it was."""
@@ -194,7 +198,7 @@ class Heard(Struct, frozen=True):
     """A member says something."""
 
     connection: int
-    message: Failing | Disturbed | Done
+    message: Failing | EndedExternally | Done
     at: float
 
 

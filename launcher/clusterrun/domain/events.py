@@ -5,7 +5,10 @@
 
 from msgspec import Struct
 
-from clusterrun.domain.outcome import HelperFailed, Interrupted, OutputGone, Reason
+from clusterrun.domain.outcome import (
+    ExternalCause,
+    Reason,
+)
 from clusterrun.domain.ranks import LocalRank
 from clusterrun.domain.stacks import StackGroup
 
@@ -136,7 +139,7 @@ class StopOrdered(Struct, frozen=True):
     why: str
     attempt: int
     at: float
-    disturbance: Interrupted | OutputGone | HelperFailed | None = None
+    external_cause: ExternalCause | None = None
     """What ends the whole job, if it came from outside its workers."""
 
 

@@ -116,6 +116,9 @@ class NodeLost(Struct, frozen=True, tag=True):
     """What is known of it: or "has been silent for 15 s"."""
 
 
+ExternalCause = Interrupted | OutputGone | HelperFailed
+"""What ends a job from outside its workers, on a node whose agent can still report it."""
+
 Reason = Succeeded | WorkerFailed | Interrupted | OutputGone | HelperFailed | NodeLost
 
 

@@ -12,7 +12,6 @@ from clusterrun.coordination.messages import (
     Again,
     AskStacks,
     BadFrame,
-    Disturbance,
     FromCoordinator,
     FromMember,
     GiveStacks,
@@ -32,7 +31,11 @@ from clusterrun.domain.events import (
     StopOrdered,
     VerdictReached,
 )
-from clusterrun.domain.outcome import Fate, Reason
+from clusterrun.domain.outcome import (
+    ExternalCause,
+    Fate,
+    Reason,
+)
 from clusterrun.domain.stacks import StackGroup
 from clusterrun.domain.world import World
 from clusterrun.rendezvous.coordinator_server import CoordinatorServer
@@ -135,17 +138,17 @@ class Peers:
         """Say that a worker failed ``age`` seconds ago: all nodes stop at once."""
         self._tell(bounded_messages.failing(self._world.attempt, fate, age))
 
-    def tell_disturbed(self, disturbance: Disturbance) -> None:
+    def tell_external_cause(self, external_cause: ExternalCause) -> None:
         """Say that something other than a worker ends the job: all nodes stop at once."""
-        self._tell(bounded_messages.disturbed(self._world.attempt, disturbance))
+        self._tell(bounded_messages.ended_externally(self._world.attempt, external_cause))
 
-    def tell_done(self, fates: Sequence[Fate], now: float, disturbance: Reason | None) -> None:
+    def tell_done(self, fates: Sequence[Fate], now: float, external_cause: Reason | None) -> None:
         """Say how all workers of this node ended, and what ended them from outside, if anything.
 
         ``now`` is the time by the clock that ``Fate.clock`` was read from: only ages travel. The
         answer is ``VerdictReached``, once the other nodes are done.
         """
-        self._tell(bounded_messages.done(self._world.attempt, fates, now, disturbance))
+        self._tell(bounded_messages.done(self._world.attempt, fates, now, external_cause))
 
     def ask_for_stacks(self) -> None:
         """Have the stacks of all ranks collected, and shown on node 0."""
@@ -215,8 +218,8 @@ class Peers:
 
     def _event(self, message: FromCoordinator, now: float) -> Iterator[Event]:
         match message:
-            case Stop(attempt, why, disturbance):
-                yield StopOrdered(why, attempt, now, disturbance)
+            case Stop(attempt, why, external_cause):
+                yield StopOrdered(why, attempt, now, external_cause)
             case Again(world, reason):
                 # How node 0 is reached from here stays as it was.
                 self._world = replace(world, master_addr=self._world.master_addr)

@@ -6,7 +6,11 @@ from msgspec.structs import replace
 
 from clusterrun.domain.facts import Fact
 from clusterrun.domain.job import JobSpec
-from clusterrun.domain.outcome import Fate, HelperFailed, Interrupted, OutputGone, Reason
+from clusterrun.domain.outcome import (
+    ExternalCause,
+    Fate,
+    Reason,
+)
 from clusterrun.domain.stacks import StackGroup
 from clusterrun.domain.world import World
 from clusterrun.rendezvous.assumed import assumed_world
@@ -57,10 +61,10 @@ class SingleNode:
     def tell_failing(self, fate: Fate, age: float) -> None:
         """Do nothing: there is nobody to tell."""
 
-    def tell_disturbed(self, disturbance: Interrupted | OutputGone | HelperFailed) -> None:
+    def tell_external_cause(self, external_cause: ExternalCause) -> None:
         """Do nothing: there is nobody to tell."""
 
-    def tell_done(self, fates: Sequence[Fate], now: float, disturbance: Reason | None) -> None:
+    def tell_done(self, fates: Sequence[Fate], now: float, external_cause: Reason | None) -> None:
         """Do nothing: there is nobody to tell."""
 
     def ask_for_stacks(self) -> None:
