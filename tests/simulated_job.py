@@ -53,6 +53,7 @@ from clusterrun.coordination.state import (
     Silent,
 )
 from clusterrun.domain.events import (
+    CleanedUp,
     CoordinatorLost,
     DeadlinePassed,
     Event,
@@ -61,7 +62,6 @@ from clusterrun.domain.events import (
     RestartOrdered,
     SignalReceived,
     StopOrdered,
-    Swept,
     VerdictReached,
     WorkerExited,
     WorkerKilled,
@@ -159,7 +159,7 @@ class SimulatedJob:
         """Nothing of the attempt is left there."""
         node.sweeping = False
         node.alive.clear()
-        self.tell(node, Swept((), self.now))
+        self.tell(node, CleanedUp((), self.now))
 
     def output_ends(self, node: Node, local_rank: LocalRank) -> None:
         """The last words of a worker are known."""

@@ -36,6 +36,7 @@ from clusterrun.agent.state import (
 from clusterrun.agent.stop_sequence import SECONDS_TO_COLLECT, SECONDS_TO_DIE, SECONDS_TO_SWEEP
 from clusterrun.coordination.restart_policy import RestartRules
 from clusterrun.domain.events import (
+    CleanedUp,
     CoordinatorLost,
     DeadlinePassed,
     Event,
@@ -45,7 +46,6 @@ from clusterrun.domain.events import (
     RestartOrdered,
     SignalReceived,
     StopOrdered,
-    Swept,
     VerdictReached,
     WorkerExited,
     WorkerKilled,
@@ -123,9 +123,9 @@ def got(number: int, at: float = 10.0, *, to_fork_server: bool = False) -> Signa
     return SignalReceived(number, at, to_fork_server)
 
 
-def swept(*survivors: str) -> Swept:
+def swept(*survivors: str) -> CleanedUp:
     """Nothing is left but the survivors."""
-    return Swept(survivors, at=10.0)
+    return CleanedUp(survivors, at=10.0)
 
 
 def printed(local_rank: int, tail: str = "") -> OutputEnded:

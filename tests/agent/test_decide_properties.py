@@ -16,6 +16,7 @@ from clusterrun.agent.decide import decide
 from clusterrun.agent.signal_inbox import FORWARDED, OUR_OWN
 from clusterrun.agent.state import Phase, State
 from clusterrun.domain.events import (
+    CleanedUp,
     CoordinatorLost,
     DeadlinePassed,
     Event,
@@ -25,17 +26,16 @@ from clusterrun.domain.events import (
     RestartOrdered,
     SignalNotHandled,
     SignalReceived,
-    StacksAsked,
     StacksCollected,
     StacksGathered,
+    StacksRequested,
     StopOrdered,
-    Swept,
     VerdictReached,
     WorkerExited,
     WorkerKilled,
     WorkerNotStarted,
-    WorkersMove,
-    WorkersStill,
+    WorkersActive,
+    WorkersIdle,
     WorkerStarted,
     WorkerStopped,
 )
@@ -81,7 +81,7 @@ anything = st.one_of(
     st.builds(SignalReceived, received, times),
     st.builds(SignalNotHandled, received, st.lists(ranks).map(tuple), times),
     st.builds(DeadlinePassed, times),
-    st.builds(Swept, st.lists(names).map(tuple), times),
+    st.builds(CleanedUp, st.lists(names).map(tuple), times),
     st.builds(OutputEnded, ranks, names, names, times),
     st.builds(OutputClosed, times),
     st.builds(StopOrdered, names, st.integers(0, 1), times),
@@ -89,9 +89,9 @@ anything = st.one_of(
     st.builds(RestartOrdered, verdicts, times),
     st.builds(CoordinatorLost, names, names, times),
     st.builds(HelperLost, helpers, names, st.sampled_from([0, 9]), times),
-    st.builds(WorkersStill, times, times),
-    st.builds(WorkersMove, times),
-    st.builds(StacksAsked, st.integers(0, 9), times, names, st.booleans(), times),
+    st.builds(WorkersIdle, times, times),
+    st.builds(WorkersActive, times),
+    st.builds(StacksRequested, st.integers(0, 9), times, names, st.booleans(), times),
     st.builds(StacksCollected, st.integers(0, 9), stacks, st.booleans(), times),
     st.builds(StacksGathered, stacks, st.lists(names).map(tuple), times),
 )
@@ -216,7 +216,7 @@ class Attempt(RuleBasedStateMachine):
     def all_is_swept(self, survivors: tuple[str, ...]) -> None:
         """The answer to a sweep."""
         self.sweeping = False
-        self.happens(Swept(survivors, self.now))
+        self.happens(CleanedUp(survivors, self.now))
 
     @precondition(lambda self: self.collecting)
     @rule(data=st.data())

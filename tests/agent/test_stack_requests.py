@@ -17,11 +17,11 @@ from clusterrun.agent.stack_requests import ALONE, describe, nothing_moves, stac
 from clusterrun.domain.events import (
     Event,
     SignalNotHandled,
-    StacksAsked,
     StacksCollected,
     StacksGathered,
-    WorkersMove,
-    WorkersStill,
+    StacksRequested,
+    WorkersActive,
+    WorkersIdle,
 )
 from clusterrun.domain.ranks import LocalRank
 from clusterrun.domain.stacks import StackGroup
@@ -32,15 +32,15 @@ IN_F = StackGroup((0, 1, 2, 5), "  File f\n  File g")
 NONE = StackGroup((3,), "no handler", found=False)
 SHOWN = "  ranks 0-2, 5:\n      File f\n      File g\n  rank 3: no handler"
 
-STILL, MOVES = WorkersStill(60.0, 10.0), WorkersMove(10.0)
+STILL, MOVES = WorkersIdle(60.0, 10.0), WorkersActive(10.0)
 COLLECTED = StacksCollected(7, (IN_F, NONE), shown=False, at=10.0)
 COLLECT, LACK = CollectStacks(ALONE), LackStacks((LocalRank(1),))
 GATHERED = StacksGathered((IN_F, NONE), ("node 3 (gpu-07\x1b[2J)",), 10.0)
 
 
-def asked(still_for: float = 0.0, host: str = "", *, here: bool = True) -> StacksAsked:
+def asked(still_for: float = 0.0, host: str = "", *, here: bool = True) -> StacksRequested:
     """The coordinator wants stacks."""
-    return StacksAsked(7, still_for, host, here, 10.0)
+    return StacksRequested(7, still_for, host, here, 10.0)
 
 
 @pytest.mark.parametrize(

@@ -1,7 +1,7 @@
 """What a job's output has lost, in words."""
 
 import pytest
-from clusterrun.domain.lost_output import Loss
+from clusterrun.domain.lost_output import LostOutput
 from clusterrun.report.lost_output import describe_losses
 
 NO_ROOM = "No space left on device"
@@ -12,22 +12,22 @@ NO_TIME = "there was not enough time at the end"
     ("losses", "exit_code", "line"),
     [
         (
-            [Loss("log file a", 1, NO_ROOM)],
+            [LostOutput("log file a", 1, NO_ROOM)],
             3,
             f"exit code 3: 1 byte of log file a could not be written: {NO_ROOM}",
         ),
         (
-            [Loss("log file a", 999_000, NO_ROOM), Loss("log file b", 1_000, "")],
+            [LostOutput("log file a", 999_000, NO_ROOM), LostOutput("log file b", 1_000, "")],
             None,
             f"1.0 MB of log file a and 1 other could not be written: {NO_ROOM}",
         ),
         (
-            [Loss("log file a", 3_000, ""), *[Loss("log file b", 1_000, "")] * 2],
+            [LostOutput("log file a", 3_000, ""), *[LostOutput("log file b", 1_000, "")] * 2],
             3,
             f"exit code 3: 5 kB of log file a and 2 others could not be written: {NO_TIME}",
         ),
     ],
 )
-def test_losses(losses: list[Loss], exit_code: int | None, line: str) -> None:
+def test_losses(losses: list[LostOutput], exit_code: int | None, line: str) -> None:
     """How much in all, of which files, why, and the exit code that follows from it."""
     assert describe_losses(losses, exit_code) == f"clusterrun: {line}"

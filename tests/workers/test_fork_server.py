@@ -11,9 +11,9 @@ from textwrap import dedent
 import pytest
 from clusterrun.domain.cpuset import CpuSet
 from clusterrun.domain.events import (
+    CleanedUp,
     ForkServerReady,
     HelperLost,
-    Swept,
     WorkerExited,
     WorkerKilled,
     WorkerNotStarted,
@@ -131,7 +131,7 @@ def test_a_program_that_can_not_be_executed(bench: Bench, program: str, error: s
 
     assert bench.event() == WorkerNotStarted(FIRST, f"execute {program}", error, 7.0)
     bench.server.sweep()
-    assert bench.event() == Swept((), 7.0)
+    assert bench.event() == CleanedUp((), 7.0)
     assert bench.server.pids == {}
 
 

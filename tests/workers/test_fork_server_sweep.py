@@ -8,7 +8,7 @@ import sys
 from collections.abc import Iterator
 
 import pytest
-from clusterrun.domain.events import HelperLost, Swept, WorkerExited, WorkerStarted
+from clusterrun.domain.events import CleanedUp, HelperLost, WorkerExited, WorkerStarted
 from clusterrun.domain.ranks import LocalRank
 from clusterrun.workers.fork_server.system.other_processes import (
     children_of,
@@ -80,7 +80,7 @@ def test_daemons_are_swept(bench: Bench, left: str) -> None:
 
     bench.server.sweep()
 
-    assert bench.event() == Swept((), 7.0)
+    assert bench.event() == CleanedUp((), 7.0)
     assert printed.rest() == ""
 
 
@@ -89,7 +89,7 @@ def test_a_sweep_of_nothing(bench: Bench) -> None:
     for _ in range(2):
         bench.server.sweep()
 
-        assert bench.event() == Swept((), 7.0)
+        assert bench.event() == CleanedUp((), 7.0)
 
 
 def test_a_sweep_ends_workers_too(bench: Bench) -> None:
@@ -100,7 +100,7 @@ def test_a_sweep_ends_workers_too(bench: Bench) -> None:
     bench.server.sweep()
     end, swept = bench.events(2)
 
-    assert (type(end).__name__, swept) == ("WorkerKilled", Swept((), 7.0))
+    assert (type(end).__name__, swept) == ("WorkerKilled", CleanedUp((), 7.0))
     assert printed.rest() == ""
 
 
@@ -114,7 +114,7 @@ def test_workers_start_after_a_sweep(bench: Bench) -> None:
     bench.events(2)
     bench.server.sweep()
 
-    assert bench.event() == Swept((), 7.0)
+    assert bench.event() == CleanedUp((), 7.0)
 
 
 @pytest.mark.parametrize("left", [CHILD, DAEMON, STUBBORN, BREEDING])

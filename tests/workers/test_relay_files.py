@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from clusterrun.domain.lost_output import Loss
+from clusterrun.domain.lost_output import LostOutput
 from clusterrun.workers.relay.destinations import Destination
 
 from tests.relay_bench import RelayBench, fill, read_until, read_while, relay_on, wait_until
@@ -127,7 +127,7 @@ def test_a_file_that_cannot_be_opened_is_reported_once(
     assert seen == notice.encode()
     assert os.read(screen[0], 1000) == b"[rank 0] oops\n"
     assert (tmp_path / "rank-0.err").read_bytes() == b"oops\n"
-    assert bench.relay.losses == (Loss(f"log file {path}", 1_000_001, "Is a directory"),)
+    assert bench.relay.losses == (LostOutput(f"log file {path}", 1_000_001, "Is a directory"),)
 
 
 def test_however_much_was_lost_is_told(bench: RelayBench, tmp_path: Path) -> None:
@@ -289,7 +289,7 @@ def test_a_job_without_room_still_ends(
 
     assert time.monotonic() - started < 1.5
     assert b"No space left on device" in os.read(screen[0], 1000)
-    assert bench.relay.losses == (Loss(f"log file {log}", 6, "No space left on device"),)
+    assert bench.relay.losses == (LostOutput(f"log file {log}", 6, "No space left on device"),)
 
 
 @pytest.mark.parametrize("in_files_too", [False, True])
@@ -306,7 +306,7 @@ def test_a_standard_output_that_takes_nothing_is_a_loss(
         printer.close()
         bench.finish(0)
 
-    loss = Loss("standard output", len("[rank 0] hello\n"), "No space left on device")
+    loss = LostOutput("standard output", len("[rank 0] hello\n"), "No space left on device")
     assert bench.relay.losses == (() if in_files_too else (loss,))
 
 

@@ -10,11 +10,11 @@ from pathlib import Path
 
 import pytest
 from clusterrun.domain.events import (
+    CleanedUp,
     Event,
     HelperLost,
     OutputEnded,
     SignalNotHandled,
-    Swept,
     WorkerExited,
     WorkerStarted,
     WorkerStopped,
@@ -126,7 +126,7 @@ def test_from_start_to_end(node: Node) -> None:
         assert node.group.collect(rank, now=8.0) == []
     node.expect(OutputEnded(FIRST, "oops", "", 7.0), OutputEnded(SECOND, "", "{}", 7.0))
     assert node.group.sweep(now=8.0) == []
-    node.expect(Swept((), 7.0))
+    node.expect(CleanedUp((), 7.0))
 
     assert {start.local_rank for start in starts} == {FIRST, SECOND}
     assert sorted(node.close().splitlines()) == ["[rank 8] hello", "[rank 8] oops"]
@@ -197,7 +197,7 @@ def test_without_a_fork_server_the_sweep_is_ours(node: Node) -> None:
     told = node.group.sweep(now=8.0)
 
     assert lost == HelperLost("fork server", "was killed by SIGKILL", 9, 7.0)
-    assert told == [Swept((), 8.0)]
+    assert told == [CleanedUp((), 8.0)]
     assert not is_alive(daemon)
 
 

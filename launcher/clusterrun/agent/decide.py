@@ -23,19 +23,19 @@ from clusterrun.agent.stop_sequence import (
     swept,
 )
 from clusterrun.domain.events import (
+    CleanedUp,
     DeadlinePassed,
     Event,
     ForkServerReady,
     OutputEnded,
-    StacksAsked,
     StacksCollected,
     StacksGathered,
-    Swept,
+    StacksRequested,
     WorkerExited,
     WorkerKilled,
     WorkerNotStarted,
-    WorkersMove,
-    WorkersStill,
+    WorkersActive,
+    WorkersIdle,
     WorkerStarted,
     WorkerStopped,
 )
@@ -71,11 +71,17 @@ def _decide(state: State, event: Event) -> Decision:
             return _output_ended(state, event)
         case ForkServerReady(printed, refused):
             return state, tuple(map(Say, about_fork_server(printed, refused)))
-        case Swept(survivors):
+        case CleanedUp(survivors):
             return swept(state, survivors)
         case DeadlinePassed():
             return deadline_passed(state)
-        case WorkersStill() | WorkersMove() | StacksAsked() | StacksCollected() | StacksGathered():
+        case (
+            WorkersIdle()
+            | WorkersActive()
+            | StacksRequested()
+            | StacksCollected()
+            | StacksGathered()
+        ):
             return about_stacks(state, event)
         case _:
             return from_outside(state, event)

@@ -156,7 +156,7 @@ class Workers(Protocol):
         ...
 
     def sweep(self, now: float) -> Iterable[Event]:
-        """Kill all that workers left behind: ``Swept``."""
+        """Kill all that workers left behind: ``CleanedUp``."""
         ...
 
     def reap(self) -> None:

@@ -16,11 +16,11 @@ from clusterrun.agent.stop_sequence import Decision
 from clusterrun.domain.cpuset import runs
 from clusterrun.domain.events import (
     AboutStacks,
-    StacksAsked,
     StacksCollected,
     StacksGathered,
-    WorkersMove,
-    WorkersStill,
+    StacksRequested,
+    WorkersActive,
+    WorkersIdle,
 )
 from clusterrun.domain.stacks import StackGroup
 
@@ -38,11 +38,11 @@ def wanted(state: State) -> Decision:
 def about_stacks(state: State, event: AboutStacks) -> Decision:
     """Return what is to be done about ``event``; it never ends anything."""
     match event:
-        case WorkersStill():
+        case WorkersIdle():
             return _still(state, event)
-        case WorkersMove():
+        case WorkersActive():
             return state, (TellStill(0.0),) if _shared(state) else ()
-        case StacksAsked():
+        case StacksRequested():
             say = (
                 (Say(_why(event)),) if event.shown_here and (event.still_for or event.host) else ()
             )
@@ -57,7 +57,7 @@ def about_stacks(state: State, event: AboutStacks) -> Decision:
             assert_never(event)
 
 
-def _still(state: State, event: WorkersStill) -> Decision:
+def _still(state: State, event: WorkersIdle) -> Decision:
     if _shared(state):
         # One that is done moves as little as any.
         tell = state.phase in {Phase.RUNNING, Phase.WAITING}
@@ -90,7 +90,7 @@ def nothing_moves(seconds: float) -> str:
     )
 
 
-def _why(asked: StacksAsked) -> str:
+def _why(asked: StacksRequested) -> str:
     if asked.still_for:
         return nothing_moves(asked.still_for)
     return f"SIGQUIT on {asked.host}: the Python stacks of all ranks follow; nothing is ended"

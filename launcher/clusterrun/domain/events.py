@@ -88,7 +88,7 @@ class DeadlinePassed(Struct, frozen=True):
     at: float
 
 
-class Swept(Struct, frozen=True):
+class CleanedUp(Struct, frozen=True):
     """Nothing of the attempt is left, but for ``survivors``: "pid 12 (python, state D in nfs_wait)"."""
 
     survivors: tuple[str, ...]
@@ -167,20 +167,20 @@ class CoordinatorLost(Struct, frozen=True):
     at: float
 
 
-class WorkersStill(Struct, frozen=True):
+class WorkersIdle(Struct, frozen=True):
     """No worker of this node has printed, started or ended for so many seconds."""
 
     seconds: float
     at: float
 
 
-class WorkersMove(Struct, frozen=True):
-    """After a ``WorkersStill`` one has."""
+class WorkersActive(Struct, frozen=True):
+    """After a ``WorkersIdle`` one has."""
 
     at: float
 
 
-class StacksAsked(Struct, frozen=True):
+class StacksRequested(Struct, frozen=True):
     """The coordinator wants the Python stacks of this node's workers: its n-th such wish."""
 
     number: int
@@ -212,7 +212,7 @@ class StacksGathered(Struct, frozen=True):
     at: float
 
 
-AboutStacks = WorkersStill | WorkersMove | StacksAsked | StacksCollected | StacksGathered
+AboutStacks = WorkersIdle | WorkersActive | StacksRequested | StacksCollected | StacksGathered
 
 Event = (
     WorkerStarted
@@ -223,7 +223,7 @@ Event = (
     | SignalReceived
     | SignalNotHandled
     | DeadlinePassed
-    | Swept
+    | CleanedUp
     | OutputEnded
     | OutputClosed
     | ForkServerReady

@@ -3,7 +3,7 @@
 from msgspec import Struct
 
 
-class Loss(Struct, frozen=True):
+class LostOutput(Struct, frozen=True):
     """So many bytes that were to be written to ``name`` and were not."""
 
     name: str

@@ -26,8 +26,8 @@ from clusterrun.domain.events import (
     CoordinatorLost,
     Event,
     RestartOrdered,
-    StacksAsked,
     StacksGathered,
+    StacksRequested,
     StopOrdered,
     VerdictReached,
 )
@@ -234,7 +234,7 @@ class Peers:
             case GiveStacks(attempt, number, still_for, host):
                 is_first = self._coordination is not None
                 if attempt == self._world.attempt:
-                    yield StacksAsked(number, still_for, host, is_first, now)
+                    yield StacksRequested(number, still_for, host, is_first, now)
             case StacksOfAll(groups, missing):
                 yield StacksGathered(groups, missing, now)
             case Waiting(text):

@@ -2,10 +2,10 @@
 
 from collections.abc import Sequence
 
-from clusterrun.domain.lost_output import Loss
+from clusterrun.domain.lost_output import LostOutput
 
 
-def describe_losses(losses: Sequence[Loss], exit_code: int | None) -> str:
+def describe_losses(losses: Sequence[LostOutput], exit_code: int | None) -> str:
     """Return the line that closes a report: what was lost, and the exit code if that is why."""
     first = losses[0]
     what = f"{_bytes(sum(loss.size for loss in losses))} of {first.name}"

@@ -7,12 +7,12 @@ from collections.abc import Callable, Iterable
 import msgspec
 
 from clusterrun.domain.events import (
+    CleanedUp,
     Event,
     ForkServerReady,
     HelperLost,
     SignalNotHandled,
     SignalReceived,
-    Swept,
     WorkerExited,
     WorkerKilled,
     WorkerNotStarted,
@@ -158,7 +158,7 @@ class ForkServer:
         self._channel.send({"kind": "forward", "number": int(number)})
 
     def sweep(self) -> None:
-        """Kill everything that workers left behind; ``Swept`` follows."""
+        """Kill everything that workers left behind; ``CleanedUp`` follows."""
         self._channel.send({"kind": "sweep"})
 
     def events(self, now: float) -> Iterable[Event]:
@@ -259,7 +259,7 @@ def _event(message: Message, now: float) -> Event:
         case {"kind": "deaf", "number": number, "local_ranks": ranks}:
             return SignalNotHandled(number, tuple(LocalRank(rank) for rank in ranks), now)
         case {"kind": "swept", "survivors": survivors}:
-            return Swept(tuple(survivors), now)
+            return CleanedUp(tuple(survivors), now)
         case {"kind": "uncontained", "error": error}:
             raise MachineError(
                 f"--contain can't have a PID namespace on this machine: {error}",

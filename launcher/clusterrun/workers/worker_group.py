@@ -6,7 +6,7 @@ import time
 from collections.abc import Iterable, Mapping
 from pathlib import Path
 
-from clusterrun.domain.events import Event, OutputEnded, Swept
+from clusterrun.domain.events import CleanedUp, Event, OutputEnded
 from clusterrun.domain.plan import NodePlan, WorkerPlan
 from clusterrun.domain.ranks import LocalRank
 from clusterrun.domain.streams import Std
@@ -180,7 +180,7 @@ class WorkerGroup:
             self._fork_server.sweep()
             return []
         survivors = self._adoptees.end(self._ours, SECONDS_TO_SWEEP)
-        return [Swept(survivors, now)]
+        return [CleanedUp(survivors, now)]
 
     def reap(self) -> None:
         """Collect adopted children that have ended."""

@@ -4,7 +4,7 @@ import os
 from collections.abc import Iterator
 
 import pytest
-from clusterrun.domain.events import StacksCollected, WorkersMove, WorkersStill
+from clusterrun.domain.events import StacksCollected, WorkersActive, WorkersIdle
 from clusterrun.domain.ranks import LocalRank
 from clusterrun.domain.stacks import StackGroup
 from clusterrun.workers.channel import Message
@@ -98,13 +98,13 @@ def test_a_relay_tells_of_stillness_once(bench: RelayBench) -> None:
     printer = bench.open(0)
     bench.relay.watch(0.3)
 
-    assert bench.event() == WorkersStill(0.3, 1.0)
+    assert bench.event() == WorkersIdle(0.3, 1.0)
     bench.relay.collect_stacks(1)
     os.write(printer.stderr, dump(1))
     assert isinstance(bench.event(), StacksCollected)
     os.write(printer.stdout, b"x")
-    assert bench.event() == WorkersMove(1.0)
-    assert bench.event() == WorkersStill(0.3, 1.0)
+    assert bench.event() == WorkersActive(1.0)
+    assert bench.event() == WorkersIdle(0.3, 1.0)
 
 
 class TestStillness:

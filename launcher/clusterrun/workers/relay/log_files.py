@@ -7,7 +7,7 @@ from collections.abc import Callable
 from functools import partial
 from pathlib import Path
 
-from clusterrun.domain.lost_output import Loss
+from clusterrun.domain.lost_output import LostOutput
 from clusterrun.workers.relay.file_thread import FileThread
 from clusterrun.workers.relay.outputs import RELIEVED
 
@@ -70,10 +70,10 @@ class FileOutput:
         self._chunks.clear()
         return unwritten
 
-    def loss(self) -> Loss | None:
+    def loss(self) -> LostOutput | None:
         """Return what is not written; what comes later may be."""
         size = self._taken - self._written
-        return Loss(self._name, size, self._trouble) if size else None
+        return LostOutput(self._name, size, self._trouble) if size else None
 
     def close(self) -> None:
         """Close the file once all is written."""

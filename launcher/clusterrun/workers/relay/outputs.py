@@ -13,7 +13,7 @@ from collections.abc import Callable
 from functools import partial
 from typing import Protocol
 
-from clusterrun.domain.lost_output import Loss
+from clusterrun.domain.lost_output import LostOutput
 
 CONGESTED = 256 << 10
 """Bytes that wait for an output: from here on nothing more is read from who prints to it."""
@@ -37,7 +37,7 @@ class Output(Protocol):
         """Why everything written to it is dropped; None if it is not."""
         ...
 
-    def loss(self) -> Loss | None:
+    def loss(self) -> LostOutput | None:
         """Return what was written to it and did not get through; None if all did."""
         ...
 
@@ -73,11 +73,11 @@ class DescriptorOutput:
         else:
             self._dropped += len(data)
 
-    def loss(self) -> Loss | None:
+    def loss(self) -> LostOutput | None:
         """Return what was dropped after an error. A reader who has stopped loses nothing by that."""
         if self.failure is None:
             return None
-        return Loss(self._name, self._dropped, self.failure.strerror or "")
+        return LostOutput(self._name, self._dropped, self.failure.strerror or "")
 
     def flush(self) -> None:
         """Write what fits now; after an error (the reader or the terminal is gone) drop all."""

@@ -15,10 +15,10 @@ from clusterrun.domain.events import (
     OutputClosed,
     OutputEnded,
     StacksCollected,
-    WorkersMove,
-    WorkersStill,
+    WorkersActive,
+    WorkersIdle,
 )
-from clusterrun.domain.lost_output import Loss
+from clusterrun.domain.lost_output import LostOutput
 from clusterrun.domain.ranks import LocalRank
 from clusterrun.domain.stacks import StackGroup, grouped
 from clusterrun.errors import ExitCode, LauncherError
@@ -28,7 +28,7 @@ from clusterrun.workers.exit_descriptions import how_it_ended, signal_of
 from clusterrun.workers.relay.destinations import Destination, Screen, WorkerOutput
 from clusterrun.workers.scratch import Scratch
 
-Told = OutputEnded | OutputClosed | StacksCollected | WorkersStill | WorkersMove
+Told = OutputEnded | OutputClosed | StacksCollected | WorkersIdle | WorkersActive
 RelayEvent = Told | HelperLost
 
 _MARGIN = 1.0
@@ -40,7 +40,7 @@ class Relay:
 
     def __init__(self, channel: Channel, pid: int, scratch: Path | None) -> None:
         self.pid = pid
-        self.losses: tuple[Loss, ...] | None = None
+        self.losses: tuple[LostOutput, ...] | None = None
         """What it could not write; None before its end, and if it ended without saying so."""
         self.how_it_ended = ""
         """"was killed by SIGKILL"; "" before its end."""
@@ -179,7 +179,7 @@ class Relay:
             self._channel.flush()
             for message, _ in self._channel.receive():
                 if message["kind"] == "farewell":
-                    self.losses = tuple(Loss(*loss) for loss in message["losses"])
+                    self.losses = tuple(LostOutput(*loss) for loss in message["losses"])
         return self._channel.closed
 
     def _reap(self) -> tuple[str, int]:
@@ -216,9 +216,9 @@ def _event(message: Message, now: float) -> Told:
         case "output_closed":
             return OutputClosed(now)
         case "still":
-            return WorkersStill(message["seconds"], now)
+            return WorkersIdle(message["seconds"], now)
         case "moving":
-            return WorkersMove(now)
+            return WorkersActive(now)
         case "stacks":
             stacks = [StackGroup((key,), text, found) for key, text, found in message["stacks"]]
             return StacksCollected(message["number"], grouped(stacks), message["shown"], now)

@@ -6,7 +6,7 @@ import stat
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
-from clusterrun.domain.lost_output import Loss
+from clusterrun.domain.lost_output import LostOutput
 from clusterrun.workers.channel import Message
 from clusterrun.workers.relay.destinations import Screen
 from clusterrun.workers.relay.file_thread import FileThread
@@ -124,7 +124,7 @@ class Switchboard:
         for display in self.displays:
             display.clear()
 
-    def losses(self) -> list[Loss]:
+    def losses(self) -> list[LostOutput]:
         """Return what workers have printed that could not be written by now, and is nowhere else."""
         shown = [display.output for display in self.displays if _must_be_whole(display)]
         losses = [it.loss() for it in (*shown, *self._log_files)]
