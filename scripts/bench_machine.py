@@ -1,7 +1,7 @@
 """Time the reading of a machine and the planning of who runs where, which every start pays for.
 
 The machine is made up: 256 CPUs in eight NUMA nodes, and eight GPUs; run it from the repository's
-root, by ``python -m scripts.bench_machine``. hwloc's lstopo reads the same files, and numactl reads
+root, by ``PYTHONPATH=. python scripts/bench_machine.py``. hwloc's lstopo reads the same files, and numactl reads
 the machine that this runs on; each is shown where it is installed, as a process of its own, which
 is what a script has to start that asks them. Prints rows of a Markdown table with medians in
 milliseconds, of this process for ours; exits with 1 if ours is above its limit.

@@ -18,7 +18,7 @@ OPEN = "open"
 def store(line: Line, port: int) -> None:
     """Have the store that they meet at, until the line is closed."""
     # Only in this process: no other needs torch.
-    from torch.distributed import TCPStore
+    from torch.distributed import TCPStore  # type: ignore[attr-defined]  # made at run time
 
     held = TCPStore(STORE, port, is_master=True, wait_for_workers=False)
     with suppress(EOFError):

@@ -1,7 +1,7 @@
 """Compare what clusterrun and torchrun make of the same faults, on one host and on three.
 
 Hosts are network namespaces of this machine, as the tests make them: run it as root, from the
-repository's root, by ``python -m scripts.compare_faults``. Prints rows of a Markdown table: the
+repository's root, by ``PYTHONPATH=. python scripts/compare_faults.py``. Prints rows of a Markdown table: the
 fault, then for each launcher how long the last of the agents that survive took to end, the exit
 code of each, whom each named as the cause, and how many processes of the job were left. The rows are
 those of docs/faults.md.
@@ -20,7 +20,8 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
-from scripts.side_by_side import OURS, THEIRS
+from side_by_side import OURS, THEIRS
+
 from tests.contract.launched import Ended, Job, Launcher, kill_marked
 from tests.hosts.host import Host
 from tests.hosts.namespaces import run_of

@@ -132,9 +132,12 @@ def run_time(words: Sequence[str], stdout: IO[bytes] | None = None) -> float:
 class Job:
     """A started command, and what it has printed."""
 
-    def __init__(self, process: "subprocess.Popen[bytes]", output: IO[bytes]) -> None:
-        """Take a process and the file that it prints to."""
+    def __init__(
+        self, process: "subprocess.Popen[bytes]", words: Sequence[str], output: IO[bytes]
+    ) -> None:
+        """Take a process, its command, and the file that it prints to."""
         self.process = process
+        self._words = words
         self._output = output
 
     def exit_code(self, within: float) -> int | None:
@@ -148,7 +151,7 @@ class Job:
         """Print why it can't be measured, and the end of what it has printed itself."""
         self._output.seek(max(0, self._output.seek(0, os.SEEK_END) - SHOWN_OF_OUTPUT))
         printed = self._output.read().decode(errors="replace")
-        print(f"{printed}\n{shlex.join(self.process.args)}: {what}", file=sys.stderr)
+        print(f"{printed}\n{shlex.join(self._words)}: {what}", file=sys.stderr)
 
 
 @contextmanager
@@ -174,7 +177,7 @@ def started(words: Sequence[str], stdout: IO[bytes] | None = None) -> Iterator[J
         ) as process,
     ):
         try:
-            yield Job(process, output)
+            yield Job(process, words, output)
         finally:
             end_descendants()
 

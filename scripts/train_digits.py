@@ -16,6 +16,8 @@ from torch.nn.parallel import DistributedDataParallel
 from torch.utils.data import DataLoader, Subset, TensorDataset
 from torch.utils.data.distributed import DistributedSampler
 
+Batches = DataLoader[tuple[torch.Tensor, ...]]
+
 
 def main() -> None:
     """Train, then say how many of the unseen digits are read rightly."""
@@ -81,9 +83,11 @@ def network() -> nn.Module:
     )
 
 
-def training_loader(train: TensorDataset, options: argparse.Namespace) -> DataLoader:
+def training_loader(train: TensorDataset, options: argparse.Namespace) -> Batches:
     """Return this rank's share; the batch of all ranks together has always the same size."""
-    sampler = DistributedSampler(train, seed=options.seed)
+    sampler: DistributedSampler[tuple[torch.Tensor, ...]] = DistributedSampler(
+        train, seed=options.seed
+    )
     return DataLoader(
         train,
         batch_size=max(1, options.batch_size // dist.get_world_size()),
@@ -95,13 +99,14 @@ def training_loader(train: TensorDataset, options: argparse.Namespace) -> DataLo
 
 def train_epoch(
     model: nn.Module,
-    loader: DataLoader,
+    loader: Batches,
     optimizer: torch.optim.Optimizer,
     epoch: int,
     device: torch.device,
 ) -> float:
     """Go through the data once; return the mean loss over all ranks."""
-    loader.sampler.set_epoch(epoch)
+    if isinstance(loader.sampler, DistributedSampler):
+        loader.sampler.set_epoch(epoch)
     total = torch.zeros(2, device=device)
     for images, labels in loader:
         loss = nn.functional.cross_entropy(model(images.to(device)), labels.to(device))
