@@ -19,13 +19,13 @@ from clusterrun.domain.events import Event, StopOrdered, VerdictReached
 from clusterrun.domain.facts import Fact
 from clusterrun.domain.outcome import Ending, Exited, Fate, Killed
 from clusterrun.domain.ranks import GlobalRank, LocalRank
-from clusterrun.rendezvous.joining.agent_hooks import Surroundings
+from clusterrun.rendezvous.joining.agent_hooks import AgentHooks
 from clusterrun.rendezvous.joining.call import Call
 from clusterrun.rendezvous.joining.interruptible_wait import wait_for
 from clusterrun.rendezvous.joining.join import LOOPBACK
-from clusterrun.rendezvous.joining.join_terms import Introduction, Invitation
 from clusterrun.rendezvous.joining.joining_node import Candidate, hello_of
 from clusterrun.rendezvous.joining.node_zero import NodeZero
+from clusterrun.rendezvous.joining.settings import Introduction, RendezvousSettings
 from clusterrun.rendezvous.names.addresses import numeric_address
 from clusterrun.rendezvous.peers import Peers
 from clusterrun.rendezvous.wire.connections import allow_descriptors
@@ -97,7 +97,7 @@ class Crowd:
         self.members = [Simulated(rank, nodes) for rank in ranks]
         self.epoll = select.epoll()
         self._port = port
-        self._interval = invitation(nodes, port).rhythm.interval
+        self._interval = rendezvous_settings(nodes, port).rhythm.interval
         self._by_descriptor: dict[int, Simulated] = {}
 
     def join(self) -> None:
@@ -159,7 +159,7 @@ def crowd(line: Line, ranks: range, nodes: int, port: int) -> None:
 def node_zero(line: Line, nodes: int, port: int) -> None:
     """Be node 0. Says what this process holds as soon as others can call, and when it is asked."""
     candidate = Candidate(
-        invitation(nodes, port), hello_of(_introduction(0), f"{nodes}"), b"", _surroundings()
+        rendezvous_settings(nodes, port), hello_of(_introduction(0), f"{nodes}"), b"", _hooks()
     )
     node = NodeZero(candidate, time.monotonic())
     line.send(bytes_held())
@@ -177,8 +177,8 @@ def node_zero(line: Line, nodes: int, port: int) -> None:
                 node.connection,
                 early=node.early,
                 coordination=node.server,
-                rhythm=candidate.invitation.rhythm,
-                surroundings=candidate.surroundings,
+                rhythm=candidate.settings.rhythm,
+                hooks=candidate.hooks,
             ),
             line,
         )
@@ -211,9 +211,9 @@ def bytes_held() -> int:
     return next(1024 * int(line.split()[1]) for line in lines if line.startswith("RssAnon:"))
 
 
-def invitation(nodes: int, port: int) -> Invitation:
+def rendezvous_settings(nodes: int, port: int) -> RendezvousSettings:
     """Return what ``clusterrun --nnodes NODES --master-addr 127.0.0.1`` makes of its options."""
-    return Invitation(
+    return RendezvousSettings(
         nodes=nodes,
         host=Fact(LOOPBACK, "--master-addr"),
         ports=Fact((port,), "--master-port"),
@@ -279,5 +279,5 @@ class _NoSignals:
         return ()
 
 
-def _surroundings() -> Surroundings:
-    return Surroundings(_NoSignals(), sys.stderr.write, time.monotonic)
+def _hooks() -> AgentHooks:
+    return AgentHooks(_NoSignals(), sys.stderr.write, time.monotonic)

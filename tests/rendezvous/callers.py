@@ -18,7 +18,7 @@ from clusterrun.coordination.messages import (
 )
 from clusterrun.domain.facts import Fact
 from clusterrun.rendezvous.coordinator_server import CoordinatorServer
-from clusterrun.rendezvous.ports.joining_port import open_door
+from clusterrun.rendezvous.ports.joining_port import open_joining_port
 from clusterrun.rendezvous.wire.handshake import MAGIC
 
 from tests.rendezvous.nodes import (
@@ -27,7 +27,7 @@ from tests.rendezvous.nodes import (
     fate,
     free_port,
     hello,
-    surroundings,
+    hooks,
     take_turns,
     terms,
 )
@@ -42,9 +42,9 @@ class Running:
         self.said = Said()
         self.port = port
         self.ahead = 0.0
-        door = open_door(Fact((port,), "--master-port"), "n0")
+        door = open_joining_port(Fact((port,), "--master-port"), "n0")
         self.server = CoordinatorServer(
-            door, terms(nodes, **said), token, surroundings(self.said), time.monotonic()
+            door, terms(nodes, **said), token, hooks(self.said), time.monotonic()
         )
 
     def fileno(self) -> int:

@@ -16,8 +16,8 @@ from clusterrun.domain.events import Event
 from clusterrun.domain.facts import Fact
 from clusterrun.domain.outcome import Exited, Fate
 from clusterrun.domain.ranks import GlobalRank, LocalRank
-from clusterrun.rendezvous.joining.agent_hooks import Surroundings
-from clusterrun.rendezvous.joining.join_terms import Introduction, Invitation
+from clusterrun.rendezvous.joining.agent_hooks import AgentHooks
+from clusterrun.rendezvous.joining.settings import Introduction, RendezvousSettings
 from clusterrun.rendezvous.names.addresses import Interfaces, Resolve, all_addresses
 from msgspec.structs import replace
 
@@ -134,15 +134,15 @@ def free_port() -> int:
         return int(sock.getsockname()[1])
 
 
-def invitation(
+def rendezvous_settings(
     port: int | Sequence[int],
     nodes: int = 2,
     host: str = "127.0.0.1",
-    **said: Any,  # noqa: ANN401 - as Invitation's fields
-) -> Invitation:
-    """Return an invitation to ``nodes`` nodes on this machine."""
+    **said: Any,  # noqa: ANN401 - as RendezvousSettings's fields
+) -> RendezvousSettings:
+    """Return an rendezvous_settings to ``nodes`` nodes on this machine."""
     ports = (port,) if isinstance(port, int) else tuple(port)
-    usual = Invitation(
+    usual = RendezvousSettings(
         nodes=nodes,
         host=Fact(host, "--master-addr"),
         ports=Fact(ports, "--master-port"),
@@ -170,15 +170,15 @@ def introduction(number: int, **said: Any) -> Introduction:  # noqa: ANN401 - as
     return replace(usual, **said)
 
 
-def surroundings(
+def hooks(
     said: list[str] | None = None,
     inbox: QuietInbox | None = None,
     *,
     interfaces: Interfaces | None = None,
     resolve: Resolve = all_addresses,
-) -> Surroundings:
+) -> AgentHooks:
     """Return what a node stands in; its notices go to ``said``."""
-    return Surroundings(
+    return AgentHooks(
         inbox=inbox or QuietInbox(),
         notice=(Said() if said is None else said).append,
         clock=time.monotonic,

@@ -29,7 +29,7 @@ from clusterrun.domain.outcome import (
 )
 from clusterrun.errors import RendezvousError
 from clusterrun.rendezvous.joining.join import join
-from clusterrun.rendezvous.joining.join_terms import Invitation
+from clusterrun.rendezvous.joining.settings import RendezvousSettings
 from clusterrun.rendezvous.peers import SECONDS_FOR_LAST_WORDS, Peers
 from clusterrun.rendezvous.ports.held_port import bound_everywhere
 from clusterrun.rendezvous.wire.connection import Connection
@@ -40,9 +40,9 @@ from tests.rendezvous.nodes import (
     Said,
     fate,
     free_port,
+    hooks,
     introduction,
-    invitation,
-    surroundings,
+    rendezvous_settings,
 )
 
 WORLD = world(2)
@@ -51,13 +51,15 @@ WORLD = world(2)
 class Job:
     """The nodes of one job, each as its agent sees the others."""
 
-    def __init__(self, nodes: int, invited: Invitation | None = None, *, workers: int = 1) -> None:
-        invited = invited or invitation(free_port(), nodes)
+    def __init__(
+        self, nodes: int, settings: RendezvousSettings | None = None, *, workers: int = 1
+    ) -> None:
+        settings = settings or rendezvous_settings(free_port(), nodes)
         self.said = [Said() for _ in range(nodes)]
 
         def join_as(number: int) -> Peers:
             said = introduction(number, workers=workers)
-            peers = join(invited, said, surroundings(self.said[number]), b"")
+            peers = join(settings, said, hooks(self.said[number]), b"")
             assert isinstance(peers, Peers)
             return peers
 
@@ -214,16 +216,16 @@ def test_node_zero_waits_until_all_have_heard_the_verdict(job: Job) -> None:
 
 def test_a_late_node_is_refused_and_the_job_undisturbed(stack: ExitStack) -> None:
     """Where the coordinator keeps its endpoint."""
-    invited = invitation(free_port(), 2, open_for_good=True)
-    job = Job(2, invited)
+    settings = rendezvous_settings(free_port(), 2, open_for_good=True)
+    job = Job(2, settings)
     stack.callback(job.close)
 
     with ThreadPoolExecutor(1) as executor:
-        late = executor.submit(join, invited, introduction(1, host="n9"), surroundings(), b"")
+        late = executor.submit(join, settings, introduction(1, host="n9"), hooks(), b"")
         while not late.done():
             job.go_on(0.01)
 
-    place = f"127.0.0.1:{invited.ports.value[0]}"
+    place = f"127.0.0.1:{settings.ports.value[0]}"
     with pytest.raises(RendezvousError, match=f"the job at {place} has all its 2 nodes: n0, n1"):
         late.result()
     assert job.said[0] == ["refused n9 (pid 11) at 127.0.0.1: all 2 nodes are there"]
@@ -234,13 +236,13 @@ def test_a_late_node_is_refused_and_the_job_undisturbed(stack: ExitStack) -> Non
 
 def test_workers_meet_at_another_port_than_their_agents(stack: ExitStack) -> None:
     """If the coordinator keeps its own."""
-    invited = invitation(free_port(), 2, open_for_good=True)
-    job = Job(2, invited)
+    settings = rendezvous_settings(free_port(), 2, open_for_good=True)
+    job = Job(2, settings)
     stack.callback(job.close)
 
     (port,) = {peers.world(0).master_port for peers in job.nodes}
 
-    assert port not in {None, *invited.ports.value}
+    assert port not in {None, *settings.ports.value}
     with closing(bound_everywhere(port or 0)) as store:
         store.listen()
     with closing(socket.socket()) as other, pytest.raises(OSError, match="in use"):
@@ -258,7 +260,7 @@ def test_what_came_with_the_world_is_not_forgotten() -> None:
         early=[Stop(0, "because", Interrupted(15))],
         coordination=None,
         rhythm=rhythm_of(2, 15.0),
-        surroundings=surroundings(),
+        hooks=hooks(),
     )
 
     ready, _, _ = select.select([peers], [], [], PATIENCE)
@@ -308,7 +310,7 @@ def test_long_last_words_reach_all(stack: ExitStack) -> None:
 def test_all_nodes_begin_anew_together(stack: ExitStack) -> None:
     """Each with the world of the next attempt: a chosen port is fresh, the address stays."""
     rules = RestartRules(limit=1)
-    job = Job(2, invitation(free_port(), 2, open_for_good=True, restarts=rules))
+    job = Job(2, rendezvous_settings(free_port(), 2, open_for_good=True, restarts=rules))
     stack.callback(job.close)
     before = [peers.world(0) for peers in job.nodes]
     cause = fate(1, 7, tail="ValueError: it", clock=100.0)
@@ -335,7 +337,7 @@ def test_all_nodes_begin_anew_together(stack: ExitStack) -> None:
 def test_a_given_port_is_kept(stack: ExitStack) -> None:
     """Whoever said it wants it."""
     port = free_port()
-    job = Job(2, invitation(port, 2, restarts=RestartRules(limit=1)))
+    job = Job(2, rendezvous_settings(port, 2, restarts=RestartRules(limit=1)))
     stack.callback(job.close)
 
     job.nodes[1].tell_failing(fate(1, 7), 0.1)

@@ -44,7 +44,7 @@ from hypothesis import strategies as st
 from tests.plans import world
 from tests.rendezvous.callers import GARBAGE, HAIL, Caller, caller, running
 from tests.rendezvous.frames import FROM_A_COORDINATOR, FROM_A_MEMBER, heard, mutated, strange
-from tests.rendezvous.nodes import PATIENCE, fate, hello, surroundings, take_turns
+from tests.rendezvous.nodes import PATIENCE, fate, hello, hooks, take_turns
 
 
 class RunningJob:
@@ -374,7 +374,7 @@ def test_a_hundred_thousand_frames_of_a_coordinator() -> None:
                 early=(),
                 coordination=None,
                 rhythm=Rhythm(1.0, 15.0),
-                surroundings=surroundings(),
+                hooks=hooks(),
             )
             theirs.sendall(bunch + b"\xff\xff\xff\xff")
             events = [*peers.events(time.monotonic()), *peers.events(time.monotonic())]

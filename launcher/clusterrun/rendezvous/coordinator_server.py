@@ -49,10 +49,10 @@ from clusterrun.coordination.state import (
     Terms,
     Ticked,
 )
-from clusterrun.rendezvous.joining.agent_hooks import Surroundings
+from clusterrun.rendezvous.joining.agent_hooks import AgentHooks
 from clusterrun.rendezvous.names.addresses import plain_address
 from clusterrun.rendezvous.ports.held_port import HeldPort, hold_free_port
-from clusterrun.rendezvous.ports.joining_port import Door
+from clusterrun.rendezvous.ports.joining_port import JoiningPort
 from clusterrun.rendezvous.wire.connection import Connection
 from clusterrun.rendezvous.wire.connections import Connections, allow_connections
 from clusterrun.rendezvous.wire.handshake import NONCE_BYTES, greet_member
@@ -70,10 +70,10 @@ class CoordinatorServer:
 
     def __init__(  # noqa: PLR0913 - what node 0 has found out
         self,
-        door: Door,
+        door: JoiningPort,
         terms: Terms,
         token: bytes,
-        surroundings: Surroundings,
+        hooks: AgentHooks,
         now: float,
         *,
         chosen: HeldPort | None = None,
@@ -94,7 +94,7 @@ class CoordinatorServer:
         self._door = door
         self._chosen = chosen
         self._token = token
-        self._notice = surroundings.notice
+        self._notice = hooks.notice
         self._state = opened(terms, now)
         self._connections = Connections()
         self._connections.epoll.register(door, select.EPOLLIN)

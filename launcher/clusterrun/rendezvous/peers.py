@@ -39,7 +39,7 @@ from clusterrun.domain.outcome import (
 from clusterrun.domain.stacks import StackGroup
 from clusterrun.domain.world import World
 from clusterrun.rendezvous.coordinator_server import CoordinatorServer
-from clusterrun.rendezvous.joining.agent_hooks import Surroundings
+from clusterrun.rendezvous.joining.agent_hooks import AgentHooks
 from clusterrun.rendezvous.wire.connection import Connection
 from clusterrun.rendezvous.wire.timer import Timer
 
@@ -65,7 +65,7 @@ class Peers:
         early: Sequence[FromCoordinator],
         coordination: CoordinatorServer | None,
         rhythm: Rhythm,
-        surroundings: Surroundings,
+        hooks: AgentHooks,
     ) -> None:
         """Take over the connection, and the coordinator on node 0, the host ``node_zero``."""
         self._world = world
@@ -75,8 +75,8 @@ class Peers:
         self._connection = connection
         self._early = list(early)
         self._coordination = coordination
-        self._notice = surroundings.notice
-        self._clock = surroundings.clock
+        self._notice = hooks.notice
+        self._clock = hooks.clock
         # Between node 0's own agent and the coordinator in it there is nothing to be cut.
         self._heartbeat = Heartbeat(rhythm, self._clock()) if coordination is None else None
         self._judged = False

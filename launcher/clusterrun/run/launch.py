@@ -134,19 +134,19 @@ def _meet(
     if job.agents == 1:
         return SingleNode(job, workers)
     # What only jobs on several nodes need, while the fork server's interpreter starts.
-    from clusterrun.rendezvous.joining.agent_hooks import Surroundings
-    from clusterrun.rendezvous.joining.introductions import introduction_of, invitation_of
+    from clusterrun.rendezvous.joining.agent_hooks import AgentHooks
+    from clusterrun.rendezvous.joining.introductions import introduction_of, settings_of
     from clusterrun.rendezvous.joining.join import join
-    from clusterrun.rendezvous.names.own_host_name import leads_to_others
+    from clusterrun.rendezvous.names.own_host_name import resolves_for_others
 
     def notice(text: str) -> None:
         relay.say(f"clusterrun: {text}")
 
-    surroundings = Surroundings(inbox, notice, time.monotonic)
+    hooks = AgentHooks(inbox, notice, time.monotonic)
     introduction = introduction_of(job, machine.host, workers, _versions(job))
     token = (job.token.value or "").encode()
-    nodes = join(invitation_of(job), introduction, surroundings, token)
-    if not isinstance(nodes, Interrupted) and leads_to_others(machine.host, time.monotonic):
+    nodes = join(settings_of(job), introduction, hooks, token)
+    if not isinstance(nodes, Interrupted) and resolves_for_others(machine.host, time.monotonic):
         nodes.interface = ""
     return nodes
 

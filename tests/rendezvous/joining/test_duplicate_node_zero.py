@@ -9,7 +9,7 @@ from clusterrun.rendezvous.joining.duplicate_node_zero import Lookout
 from clusterrun.rendezvous.joining.joining_node import Candidate
 from clusterrun.rendezvous.names.addresses import Address
 
-from tests.rendezvous.nodes import Said, free_port, hello, invitation, surroundings, take_turns
+from tests.rendezvous.nodes import Said, free_port, hello, hooks, rendezvous_settings, take_turns
 
 HERE, THERE = (Address(socket.AF_INET, f"192.0.2.{number}", 0) for number in (1, 2))
 INTERFACES = {"eth0": (HERE.text,)}
@@ -39,9 +39,9 @@ class Outlooks:
 
     def to(self, *addresses: Address) -> Lookout:
         """Return one that has looked the name up."""
-        where = surroundings(self._said, interfaces=INTERFACES, resolve=lambda _: addresses)
-        invited = invitation(free_port(), host="head")
-        lookout = Lookout(Candidate(invited, hello(0, rank=0), b"", where), time.monotonic())
+        where = hooks(self._said, interfaces=INTERFACES, resolve=lambda _: addresses)
+        settings = rendezvous_settings(free_port(), host="head")
+        lookout = Lookout(Candidate(settings, hello(0, rank=0), b"", where), time.monotonic())
         self.all.append(lookout)
         take_turns(lambda: lookout._lookup is None, lookout)  # noqa: SLF001 - to be sure
         return lookout

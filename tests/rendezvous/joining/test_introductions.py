@@ -5,7 +5,7 @@ from collections.abc import Mapping
 
 import pytest
 from clusterrun.coordination.messages import Hello, framed
-from clusterrun.rendezvous.joining.introductions import introduction_of, invitation_of
+from clusterrun.rendezvous.joining.introductions import introduction_of, settings_of
 from clusterrun.rendezvous.joining.joining_node import hello_of
 from clusterrun.sources.settings import Flags
 
@@ -62,4 +62,4 @@ def test_variables_that_may_be_left_over(
 
     described = describe("true", flags=given, environ=environ)
 
-    assert invitation_of(described.job).exports == told
+    assert settings_of(described.job).exports == told

@@ -10,9 +10,9 @@ import pytest
 from clusterrun.domain.events import SignalReceived
 from clusterrun.domain.outcome import Interrupted
 from clusterrun.errors import RendezvousError
-from clusterrun.rendezvous.joining.agent_hooks import Surroundings
+from clusterrun.rendezvous.joining.agent_hooks import AgentHooks
 from clusterrun.rendezvous.joining.join import join
-from clusterrun.rendezvous.joining.join_terms import Introduction, Invitation
+from clusterrun.rendezvous.joining.settings import Introduction, RendezvousSettings
 from clusterrun.rendezvous.names.addresses import Address, Interfaces
 from clusterrun.rendezvous.peers import Peers
 
@@ -21,9 +21,9 @@ from tests.rendezvous.nodes import (
     QuietInbox,
     Said,
     free_port,
+    hooks,
     introduction,
-    invitation,
-    surroundings,
+    rendezvous_settings,
 )
 
 # Agents have one thread; here each node is a thread, and a name is looked up in a fork.
@@ -50,13 +50,13 @@ class Nodes:
 
     def join(
         self,
-        invited: Invitation,
+        settings: RendezvousSettings,
         said: Introduction,
-        where: Surroundings | None = None,
+        where: AgentHooks | None = None,
         token: bytes = b"",
     ) -> Future[Joined]:
         """Let one node join."""
-        future = self._executor.submit(join, invited, said, where or surroundings(), token)
+        future = self._executor.submit(join, settings, said, where or hooks(), token)
         self._all.append(future)
         return future
 
@@ -94,9 +94,9 @@ def error(future: Future[Joined]) -> RendezvousError:
 
 def test_nodes_of_different_sizes(nodes: Nodes) -> None:
     """2 + 3 + 1, in any order of coming."""
-    invited = invitation(free_port(), 3)
+    settings = rendezvous_settings(free_port(), 3)
     futures = {
-        number: nodes.join(invited, introduction(number, workers=workers))
+        number: nodes.join(settings, introduction(number, workers=workers))
         for number, workers in ((2, 1), (0, 2), (1, 3))
     }
 
@@ -105,14 +105,14 @@ def test_nodes_of_different_sizes(nodes: Nodes) -> None:
     assert [(world.node_rank, world.first_rank) for world in worlds] == [(0, 0), (1, 2), (2, 5)]
     assert {(world.size, world.nodes, world.run_id) for world in worlds} == {(6, 3, "chosen")}
     assert {(world.master_addr, world.master_port) for world in worlds} == {
-        ("127.0.0.1", invited.ports.value[0])
+        ("127.0.0.1", settings.ports.value[0])
     }
 
 
 def test_without_ranks_the_owner_of_the_address_is_node_zero(nodes: Nodes) -> None:
     """Several agents on one machine all own it: the first one that gets the port."""
-    invited = invitation(free_port(), 4)
-    futures = [nodes.join(invited, introduction(number, rank=None)) for number in range(4)]
+    settings = rendezvous_settings(free_port(), 4)
+    futures = [nodes.join(settings, introduction(number, rank=None)) for number in range(4)]
 
     worlds = [peers(future).world(0) for future in futures]
 
@@ -121,16 +121,16 @@ def test_without_ranks_the_owner_of_the_address_is_node_zero(nodes: Nodes) -> No
 
 def test_by_ipv6(nodes: Nodes) -> None:
     """MASTER_ADDR has no brackets."""
-    invited = invitation(free_port(), host="::1")
-    futures = [nodes.join(invited, introduction(number)) for number in range(2)]
+    settings = rendezvous_settings(free_port(), host="::1")
+    futures = [nodes.join(settings, introduction(number)) for number in range(2)]
 
     assert [peers(future).world(0).master_addr for future in futures] == ["::1", "::1"]
 
 
 def test_by_a_name(nodes: Nodes) -> None:
     """Whose first address may be the wrong one: node 0 listens on all."""
-    invited = invitation(free_port(), host="localhost")
-    futures = [nodes.join(invited, introduction(number)) for number in range(2)]
+    settings = rendezvous_settings(free_port(), host="localhost")
+    futures = [nodes.join(settings, introduction(number)) for number in range(2)]
 
     assert {peers(future).world(0).node_rank for future in futures} == {0, 1}
 
@@ -138,15 +138,14 @@ def test_by_a_name(nodes: Nodes) -> None:
 @pytest.mark.parametrize("dead_one_first", [True, False])
 def test_workers_are_told_the_address_that_answered(nodes: Nodes, *, dead_one_first: bool) -> None:
     """If another one of the name doesn't: libraries may wait long for it, first or second."""
-    invited = invitation(free_port(), host="head")
+    settings = rendezvous_settings(free_port(), host="head")
 
     def resolve(_: str) -> tuple[Address, ...]:
         here = Address(socket.AF_INET, "127.0.0.1", 0)
         return (NOWHERE, here) if dead_one_first else (here, NOWHERE)
 
     futures = [
-        nodes.join(invited, introduction(number), surroundings(resolve=resolve))
-        for number in range(2)
+        nodes.join(settings, introduction(number), hooks(resolve=resolve)) for number in range(2)
     ]
 
     # What node 0 tells its own workers is the lookout's: the answer may be too late for it.
@@ -155,14 +154,13 @@ def test_workers_are_told_the_address_that_answered(nodes: Nodes, *, dead_one_fi
 
 def test_a_name_with_one_address_is_what_workers_are_told(nodes: Nodes) -> None:
     """As the user has given it."""
-    invited = invitation(free_port(), host="head")
+    settings = rendezvous_settings(free_port(), host="head")
 
     def resolve(_: str) -> tuple[Address, ...]:
         return (Address(socket.AF_INET, "127.0.0.1", 0),)
 
     futures = [
-        nodes.join(invited, introduction(number), surroundings(resolve=resolve))
-        for number in range(2)
+        nodes.join(settings, introduction(number), hooks(resolve=resolve)) for number in range(2)
     ]
 
     assert [peers(future).world(0).master_addr for future in futures] == ["head"] * 2
@@ -170,20 +168,20 @@ def test_a_name_with_one_address_is_what_workers_are_told(nodes: Nodes) -> None:
 
 def test_the_interface_that_leads_to_the_others(nodes: Nodes) -> None:
     """On one machine it is the loopback one."""
-    invited = invitation(free_port())
-    futures = [nodes.join(invited, introduction(number)) for number in range(2)]
+    settings = rendezvous_settings(free_port())
+    futures = [nodes.join(settings, introduction(number)) for number in range(2)]
 
     assert [peers(future).interface for future in futures] == ["lo", "lo"]
 
 
 def test_node_zero_may_come_last(nodes: Nodes) -> None:
     """The others call until it answers."""
-    invited = invitation(free_port())
+    settings = rendezvous_settings(free_port())
     said = Said()
-    first = nodes.join(invited, introduction(1), surroundings(said))
+    first = nodes.join(settings, introduction(1), hooks(said))
     with pytest.raises(TimeoutError):
         first.result(0.3)
-    nodes.join(invited, introduction(0))
+    nodes.join(settings, introduction(0))
 
     assert peers(first).world(0).node_rank == 1
     assert said == []
@@ -192,22 +190,22 @@ def test_node_zero_may_come_last(nodes: Nodes) -> None:
 @pytest.mark.parametrize("token", [b"", b"secret"])
 def test_with_and_without_a_token(nodes: Nodes, token: bytes) -> None:
     """Both sides have the same."""
-    invited = invitation(free_port())
-    futures = [nodes.join(invited, introduction(number), token=token) for number in range(2)]
+    settings = rendezvous_settings(free_port())
+    futures = [nodes.join(settings, introduction(number), token=token) for number in range(2)]
 
     assert [peers(future).world(0).node_rank for future in futures] == [0, 1]
 
 
 def test_another_token_is_told_on_both_sides(nodes: Nodes) -> None:
     """The node with the wrong one ends at once; the job goes on waiting for the right one."""
-    invited = invitation(free_port())
-    place = f"127.0.0.1:{invited.ports.value[0]}"
+    settings = rendezvous_settings(free_port())
+    place = f"127.0.0.1:{settings.ports.value[0]}"
     said = Said()
-    first = nodes.join(invited, introduction(0), surroundings(said), b"right")
+    first = nodes.join(settings, introduction(0), hooks(said), b"right")
     for token, why in ((b"wrong", "another token"), (b"", "a token")):
-        refused = error(nodes.join(invited, introduction(1), token=token))
+        refused = error(nodes.join(settings, introduction(1), token=token))
         assert refused.message.startswith(f"the job at {place} has {why}")
-    nodes.join(invited, introduction(1), token=b"right")
+    nodes.join(settings, introduction(1), token=b"right")
 
     assert peers(first).world(0).nodes == 2
     assert said == [
@@ -218,12 +216,12 @@ def test_another_token_is_told_on_both_sides(nodes: Nodes) -> None:
 
 def test_with_a_token_a_contradiction_ends_all_within_a_second(nodes: Nodes) -> None:
     """With the same words on every node; those that come a little later hear them, too."""
-    invited, token = invitation(free_port(), 4), b"secret"
+    settings, token = rendezvous_settings(free_port(), 4), b"secret"
     before = time.monotonic()
-    futures = [nodes.join(invited, introduction(number), token=token) for number in (0, 1)]
-    futures.append(nodes.join(invited, introduction(2, rank=1), token=token))
+    futures = [nodes.join(settings, introduction(number), token=token) for number in (0, 1)]
+    futures.append(nodes.join(settings, introduction(2, rank=1), token=token))
     messages = {error(futures[2]).message}
-    futures.append(nodes.join(invited, introduction(3), token=token))
+    futures.append(nodes.join(settings, introduction(3), token=token))
 
     messages |= {error(future).message for future in futures}
 
@@ -238,10 +236,10 @@ def test_with_a_token_a_contradiction_ends_all_within_a_second(nodes: Nodes) -> 
 def test_without_a_token_who_contradicts_is_refused_alone(nodes: Nodes) -> None:
     """Node 0 says so, and waits for another: here, the same node with the right command."""
     port, said = free_port(), Said()
-    one = nodes.join(invitation(port, 2), introduction(0), surroundings(said))
-    other = nodes.join(invitation(port, 3), introduction(1))
+    one = nodes.join(rendezvous_settings(port, 2), introduction(0), hooks(said))
+    other = nodes.join(rendezvous_settings(port, 3), introduction(1))
     refused = error(other)
-    again = nodes.join(invitation(port, 2), introduction(1))
+    again = nodes.join(rendezvous_settings(port, 2), introduction(1))
 
     assert refused.message == "n0 says nnodes 2, n1 says nnodes 3"
     assert refused.hint == "Start the same command on all nodes, with another --node-rank each."
@@ -251,8 +249,8 @@ def test_without_a_token_who_contradicts_is_refused_alone(nodes: Nodes) -> None:
 
 def test_a_node_that_never_comes(nodes: Nodes) -> None:
     """Those that are there end with its name."""
-    invited = invitation(free_port(), 3, timeout=0.5, hosts=("n0", "n1", "n2"))
-    futures = [nodes.join(invited, introduction(number)) for number in (0, 1)]
+    settings = rendezvous_settings(free_port(), 3, timeout=0.5, hosts=("n0", "n1", "n2"))
+    futures = [nodes.join(settings, introduction(number)) for number in (0, 1)]
 
     for future in futures:
         assert error(future).message == "waited 0.5 s for 1 of 3 nodes: n2 (joined: n0, n1)"
@@ -260,10 +258,10 @@ def test_a_node_that_never_comes(nodes: Nodes) -> None:
 
 def test_node_zero_never_comes(nodes: Nodes) -> None:
     """The others say what they tried."""
-    invited = invitation(free_port(), timeout=0.3)
-    place = f"127.0.0.1:{invited.ports.value[0]}"
+    settings = rendezvous_settings(free_port(), timeout=0.3)
+    place = f"127.0.0.1:{settings.ports.value[0]}"
 
-    assert error(nodes.join(invited, introduction(1))).message == (
+    assert error(nodes.join(settings, introduction(1))).message == (
         f"node 0 could not be reached at {place} (--master-addr) for 0.3 s: connection refused"
     )
 
@@ -272,8 +270,8 @@ def test_another_program_at_the_port(nodes: Nodes) -> None:
     """Node 0 says who it is, a member that it is none of ours."""
     with socket.create_server(("127.0.0.1", 0)) as server:
         port = server.getsockname()[1]
-        of_zero = error(nodes.join(invitation(port), introduction(0)))
-        of_member = nodes.join(invitation(port, timeout=0.4), introduction(1))
+        of_zero = error(nodes.join(rendezvous_settings(port), introduction(0)))
+        of_member = nodes.join(rendezvous_settings(port, timeout=0.4), introduction(1))
         while not of_member.done():
             server.settimeout(1)
             try:
@@ -289,7 +287,9 @@ def test_another_program_at_the_port(nodes: Nodes) -> None:
 def test_without_a_rank_a_busy_port_is_an_error_as_well(nodes: Nodes) -> None:
     """After a moment in which it might have been another agent of this machine."""
     with socket.create_server(("127.0.0.1", 0)) as server:
-        busy = error(nodes.join(invitation(server.getsockname()[1]), introduction(0, rank=None)))
+        busy = error(
+            nodes.join(rendezvous_settings(server.getsockname()[1]), introduction(0, rank=None))
+        )
 
     assert busy.message.endswith(f"(pid {os.getpid()}) has it")
 
@@ -298,14 +298,14 @@ def test_members_try_the_ports_in_order(nodes: Nodes) -> None:
     """The first is another program's, the second another job's, the third is ours."""
     with socket.create_server(("127.0.0.1", 0)) as server:
         first, second, third = server.getsockname()[1], free_port(), free_port()
-        other = nodes.join(invitation(second), introduction(0, run_id="other"))
+        other = nodes.join(rendezvous_settings(second), introduction(0, run_id="other"))
         while not_listening(second):
             time.sleep(0.001)
-        invited = invitation((first, second, third))
-        futures = [nodes.join(invited, introduction(n, run_id="mine")) for n in (0, 1)]
+        settings = rendezvous_settings((first, second, third))
+        futures = [nodes.join(settings, introduction(n, run_id="mine")) for n in (0, 1)]
 
         worlds = [peers(future).world(0) for future in futures]
-        nodes.join(invitation(second), introduction(1, run_id="other"))
+        nodes.join(rendezvous_settings(second), introduction(1, run_id="other"))
 
     assert {world.master_port for world in worlds} == {third}
     assert peers(other).world(0).master_port == second
@@ -314,11 +314,11 @@ def test_members_try_the_ports_in_order(nodes: Nodes) -> None:
 def test_nodes_of_one_host_let_nobody_in_from_elsewhere(nodes: Nodes) -> None:
     """Where they meet at the loopback address, it is the only one that node 0 listens at."""
     port = free_port()
-    futures = [nodes.join(invitation(port), introduction(0))]
+    futures = [nodes.join(rendezvous_settings(port), introduction(0))]
     while not_listening(port):
         time.sleep(0.001)
     closed = not_listening(port, "127.0.0.2")
-    futures.append(nodes.join(invitation(port), introduction(1)))
+    futures.append(nodes.join(rendezvous_settings(port), introduction(1)))
 
     assert closed
     assert {peers(future).world(0).node_rank for future in futures} == {0, 1}
@@ -334,24 +334,24 @@ def not_listening(port: int, host: str = "127.0.0.1") -> bool:
 def test_a_signal_ends_the_waiting(nodes: Nodes, number: int) -> None:
     """On a member alone; the others go on waiting."""
     inbox, said = QuietInbox(), Said()
-    invited = invitation(free_port(), 3)
-    first = nodes.join(invited, introduction(0), surroundings(said))
-    second = nodes.join(invited, introduction(1), surroundings(inbox=inbox))
+    settings = rendezvous_settings(free_port(), 3)
+    first = nodes.join(settings, introduction(0), hooks(said))
+    second = nodes.join(settings, introduction(1), hooks(inbox=inbox))
     inbox.put(SignalReceived(10, 0.0))
     inbox.put(SignalReceived(number, 0.0))
 
     assert second.result(PATIENCE) == Interrupted(number)
     for other in (1, 2):
-        nodes.join(invited, introduction(other))
+        nodes.join(settings, introduction(other))
     assert peers(first).world(0).nodes == 3
 
 
 def test_a_signal_to_node_zero_ends_the_waiting_of_all(nodes: Nodes) -> None:
     """Without it nothing comes of the job."""
     inbox = QuietInbox()
-    invited = invitation(free_port(), 3)
-    second = nodes.join(invited, introduction(1))
-    first = nodes.join(invited, introduction(0), surroundings(inbox=inbox))
+    settings = rendezvous_settings(free_port(), 3)
+    second = nodes.join(settings, introduction(1))
+    first = nodes.join(settings, introduction(0), hooks(inbox=inbox))
     with pytest.raises(TimeoutError):
         second.result(0.3)
     inbox.put(SignalReceived(2, 0.0))
@@ -363,8 +363,8 @@ def test_a_signal_to_node_zero_ends_the_waiting_of_all(nodes: Nodes) -> None:
 def test_a_signal_before_anybody_was_reached(nodes: Nodes) -> None:
     """Whatever the node waits for."""
     inbox = QuietInbox()
-    invited = invitation(free_port())
-    future = nodes.join(invited, introduction(1), surroundings(inbox=inbox))
+    settings = rendezvous_settings(free_port())
+    future = nodes.join(settings, introduction(1), hooks(inbox=inbox))
     inbox.put(SignalReceived(15, 0.0))
 
     assert future.result(PATIENCE) == Interrupted(15)
@@ -374,32 +374,32 @@ def test_a_signal_before_anybody_was_reached(nodes: Nodes) -> None:
 def test_two_machines_that_are_both_rank_zero(nodes: Nodes, token: bytes) -> None:
     """The one that has not the address calls it, and is refused; with a token both end."""
     port, said = free_port(), Said()
-    owner = surroundings(said, interfaces=OWNER)
-    one = nodes.join(invitation(port, host=HERE), introduction(0), owner, token)
+    owner = hooks(said, interfaces=OWNER)
+    one = nodes.join(rendezvous_settings(port, host=HERE), introduction(0), owner, token)
     while not_listening(port):
         time.sleep(0.001)
     # Another machine would have the port for itself.
-    invited = invitation((port, free_port()), host=HERE)
-    second = surroundings(interfaces={})
-    refused = error(nodes.join(invited, introduction(1, rank=0), second, token))
+    settings = rendezvous_settings((port, free_port()), host=HERE)
+    second = hooks(interfaces={})
+    refused = error(nodes.join(settings, introduction(1, rank=0), second, token))
 
     assert refused.message == "two nodes say they are rank 0: n0 (pid 10) and n1 (pid 11)"
     assert refused.hint == "Give each node its own --node-rank."
     if token:
         assert (error(one).message, error(one).hint) == (refused.message, refused.hint)
     else:
-        nodes.join(invitation(port, host=HERE), introduction(1))
+        nodes.join(rendezvous_settings(port, host=HERE), introduction(1))
         assert peers(one).world(0).nodes == 2
         assert said == [f"refused n1 (pid 11) at 127.0.0.1: {refused.message}"]
 
 
 def test_node_zero_behind_a_service_address_reaches_itself(nodes: Nodes) -> None:
     """And takes no notice of it."""
-    invited, said = invitation(free_port(), host=HERE), Said()
-    first = nodes.join(invited, introduction(0), surroundings(said, interfaces={}))
+    settings, said = rendezvous_settings(free_port(), host=HERE), Said()
+    first = nodes.join(settings, introduction(0), hooks(said, interfaces={}))
     with pytest.raises(TimeoutError):
         first.result(0.3)
-    second = nodes.join(invited, introduction(1))
+    second = nodes.join(settings, introduction(1))
 
     assert {peers(future).world(0).node_rank for future in (first, second)} == {0, 1}
     assert said == []
@@ -409,13 +409,13 @@ def test_node_zero_of_another_job_is_no_second_node_zero(nodes: Nodes) -> None:
     """Whoever has the address now, has another run id."""
     port, said = free_port(), Said()
     other = introduction(1, run_id="other")
-    first = nodes.join(invitation(port, host=HERE), introduction(0, run_id="one"))
+    first = nodes.join(rendezvous_settings(port, host=HERE), introduction(0, run_id="one"))
     while not_listening(port):
         time.sleep(0.001)
-    invited = invitation((port, free_port()), host=HERE)
+    settings = rendezvous_settings((port, free_port()), host=HERE)
     zero = introduction(0, run_id="other", host="n2")
-    second = nodes.join(invited, zero, surroundings(said, interfaces={}))
-    nodes.join(invited, other)
-    nodes.join(invitation(port, host=HERE), introduction(1, run_id="one"))
+    second = nodes.join(settings, zero, hooks(said, interfaces={}))
+    nodes.join(settings, other)
+    nodes.join(rendezvous_settings(port, host=HERE), introduction(1, run_id="one"))
 
     assert {peers(future).world(0).run_id for future in (first, second)} == {"one", "other"}

@@ -13,9 +13,9 @@ from clusterrun.rendezvous.joining.join_failures import (
 from clusterrun.rendezvous.names.addresses import Address, numeric_address
 from msgspec.structs import replace
 
-from tests.rendezvous.nodes import invitation
+from tests.rendezvous.nodes import rendezvous_settings
 
-TO_NAME = invitation(29500, host="head", timeout=600.0)
+TO_NAME = rendezvous_settings(29500, host="head", timeout=600.0)
 FIREWALL = (
     "Start the same command on node 0, {}: it may not have started,\n"
     "a firewall may keep its port from this node, or its job has all its nodes already."
@@ -72,7 +72,7 @@ def test_while_it_goes_on_trying(met: Obstacle, text: str) -> None:
 
 def test_an_address_is_not_repeated() -> None:
     """It was given as such."""
-    by_address = invitation(29500, host="10.0.0.1")
+    by_address = rendezvous_settings(29500, host="10.0.0.1")
 
     text = not_reached_yet(by_address, obstacle(a10_0_0_1="connection refused"), "5 s of 10 s")
 
@@ -86,7 +86,7 @@ def test_of_several_ports_each_has_its_own_trouble() -> None:
     (address,) = numeric_address("fd00::1")
     met = Obstacle((address,), "", {(address, 1): "connection refused", (address, 2): "no answer"})
 
-    text = not_reached_yet(invitation((1, 2), host="fd00::1"), met, "5 s of 10 s")
+    text = not_reached_yet(rendezvous_settings((1, 2), host="fd00::1"), met, "5 s of 10 s")
 
     assert text == (
         "node 0 can't be reached at [fd00::1]:1 yet:"

@@ -12,14 +12,14 @@ from clusterrun.rendezvous.joining.joining_member import Member
 from clusterrun.rendezvous.joining.joining_node import Candidate
 from clusterrun.rendezvous.names.addresses import Address, Resolve, all_addresses
 from clusterrun.rendezvous.ports.held_port import HeldPort, bound_everywhere
-from clusterrun.rendezvous.ports.joining_port import Door
+from clusterrun.rendezvous.ports.joining_port import JoiningPort
 
 from tests.rendezvous.nodes import (
     Said,
     free_port,
     hello,
-    invitation,
-    surroundings,
+    hooks,
+    rendezvous_settings,
     take_turns,
     terms,
 )
@@ -53,10 +53,12 @@ def member(
 ) -> Member:
     """Return a member that looks for node 0, which it knows by name if there is a resolver."""
     host = "127.0.0.1" if resolve is None else "head"
-    invited = invitation(port, host=host, timeout=timeout, heartbeat_timeout=heartbeat_timeout)
+    settings = rendezvous_settings(
+        port, host=host, timeout=timeout, heartbeat_timeout=heartbeat_timeout
+    )
     now = time.monotonic() if now is None else now
-    where = surroundings(said, resolve=resolve or all_addresses)
-    candidate = Candidate(invited, hello(1, nodes), b"", where)
+    where = hooks(said, resolve=resolve or all_addresses)
+    candidate = Candidate(settings, hello(1, nodes), b"", where)
     made = Member(candidate, Patience(timeout, now), now)
     stack.callback(made.close)
     return made
@@ -66,8 +68,8 @@ def coordinator(stack: ExitStack, listener: socket.socket, nodes: int = 2) -> Co
     """Return a coordinator that lets members in at ``listener``."""
     listener.settimeout(0)
     holder = HeldPort(listener.getsockname()[1], socket.socket())
-    door = Door(holder, [listener], None)
-    server = CoordinatorServer(door, terms(nodes), b"", surroundings(), time.monotonic())
+    door = JoiningPort(holder, [listener], None)
+    server = CoordinatorServer(door, terms(nodes), b"", hooks(), time.monotonic())
     stack.callback(server.own_end.close)
     stack.callback(server.close)
     return server

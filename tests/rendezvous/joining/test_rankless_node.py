@@ -10,7 +10,7 @@ from clusterrun.coordination.wait_limits import Patience
 from clusterrun.rendezvous.joining.rankless_node import Seeker
 from clusterrun.rendezvous.names.addresses import Address, Resolve, all_addresses
 
-from tests.rendezvous.nodes import Said, invitation, surroundings, take_turns
+from tests.rendezvous.nodes import Said, hooks, rendezvous_settings, take_turns
 
 INTERFACES = {"eth0": ("10.0.0.1", "fd00::1")}
 
@@ -26,9 +26,11 @@ def seeker(
     stack: ExitStack, host: str, resolve: Resolve = all_addresses, said: Said | None = None
 ) -> Seeker:
     """Return a node that looks for node 0 at ``host``."""
-    where = surroundings(said, interfaces=INTERFACES, resolve=resolve)
+    where = hooks(said, interfaces=INTERFACES, resolve=resolve)
     now = time.monotonic()
-    made = Seeker(invitation(29500, host=host, timeout=60.0), where, Patience(60.0, now), now)
+    made = Seeker(
+        rendezvous_settings(29500, host=host, timeout=60.0), where, Patience(60.0, now), now
+    )
     stack.callback(made.close)
     return made
 

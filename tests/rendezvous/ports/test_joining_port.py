@@ -12,7 +12,7 @@ import pytest
 from clusterrun.domain.facts import Fact
 from clusterrun.rendezvous.names.addresses import Address, loopback_address
 from clusterrun.rendezvous.ports.held_port import bound_everywhere
-from clusterrun.rendezvous.ports.joining_port import Door, PortBusy, open_door
+from clusterrun.rendezvous.ports.joining_port import JoiningPort, PortBusy, open_joining_port
 
 from tests.rendezvous.nodes import free_port
 
@@ -23,12 +23,12 @@ from torch.distributed import TCPStore
 
 from clusterrun.domain.facts import Fact
 from clusterrun.rendezvous.names.addresses import loopback_address
-from clusterrun.rendezvous.ports.joining_port import open_door
+from clusterrun.rendezvous.ports.joining_port import open_joining_port
 from clusterrun.rendezvous.wire.handshake import MAGIC
 
 here = loopback_address("127.0.0.1")
 for backend, port, at in (("libuv", int(sys.argv[1]), ()), ("tcp", int(sys.argv[2]), here)):
-    door = open_door(Fact((port,), "--master-port"), "n0", at)
+    door = open_joining_port(Fact((port,), "--master-port"), "n0", at)
     member = socket.create_connection(("127.0.0.1", port), timeout=10)
     ((connection, _),) = door.callers()
     door.close()
@@ -50,21 +50,21 @@ def port() -> int:
 
 
 @pytest.fixture
-def door(port: int) -> Iterator[Door]:
+def door(port: int) -> Iterator[JoiningPort]:
     """Return an open door."""
     made = opened(port)
     yield made
     made.release()
 
 
-def opened(*ports: int, at: str = "") -> Door:
+def opened(*ports: int, at: str = "") -> JoiningPort:
     """Open a door at the first of ``ports`` that is free, at one address or at all."""
     only_at = loopback_address(at) if at else ()
-    return open_door(Fact(ports, "--master-port"), "n0", only_at)
+    return open_joining_port(Fact(ports, "--master-port"), "n0", only_at)
 
 
 @contextmanager
-def closing_door(door: Door) -> Iterator[Door]:
+def closing_door(door: JoiningPort) -> Iterator[JoiningPort]:
     """Let go of its port at the end."""
     yield door
     door.release()
@@ -75,7 +75,7 @@ def call(port: int, host: str = "127.0.0.1") -> socket.socket:
     return socket.create_connection((host, port), timeout=5)
 
 
-def test_members_of_both_families_come_in(door: Door, port: int) -> None:
+def test_members_of_both_families_come_in(door: JoiningPort, port: int) -> None:
     """The wildcard of IPv6 takes in IPv4."""
     with call(port), call(port, "::1"):
         callers = list(door.callers())
@@ -110,7 +110,7 @@ def test_an_address_that_this_machine_lacks_is_said() -> None:
     number = free_port()
 
     with pytest.raises(PortBusy, match="can't be used on n0: this machine has no address"):
-        open_door(Fact((number,), "--master-port"), "n0", [nowhere])
+        open_joining_port(Fact((number,), "--master-port"), "n0", [nowhere])
 
 
 @pytest.mark.parametrize("at", ["", "127.0.0.1"])
@@ -130,7 +130,7 @@ def test_a_closed_door_lets_nobody_in_and_keeps_the_port(port: int, at: str) -> 
     door.release()
 
 
-def test_connections_outlive_the_door(door: Door, port: int) -> None:
+def test_connections_outlive_the_door(door: JoiningPort, port: int) -> None:
     """They are the job's for all its life."""
     with call(port) as member:
         ((ours, _),) = door.callers()
@@ -177,7 +177,9 @@ def test_a_busy_port_names_the_program_that_has_it(port: int) -> None:
     assert "--master-port" in caught.value.hint
 
 
-def test_a_port_that_a_job_keeps_for_its_workers_is_no_other_job_s(door: Door, port: int) -> None:
+def test_a_port_that_a_job_keeps_for_its_workers_is_no_other_job_s(
+    door: JoiningPort, port: int
+) -> None:
     """Between the coordinator and the store nobody listens there."""
     door.close()
 
@@ -185,7 +187,7 @@ def test_a_port_that_a_job_keeps_for_its_workers_is_no_other_job_s(door: Door, p
         opened(port)
 
 
-def test_the_first_port_that_is_free_is_taken(door: Door, port: int) -> None:
+def test_the_first_port_that_is_free_is_taken(door: JoiningPort, port: int) -> None:
     """Of a list that all nodes have."""
     other = free_port()
 

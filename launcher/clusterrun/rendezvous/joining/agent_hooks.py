@@ -19,7 +19,7 @@ class Inbox(Protocol):
         ...
 
 
-class Surroundings(NamedTuple):
+class AgentHooks(NamedTuple):
     """Signals, people, time and files."""
 
     inbox: Inbox

@@ -37,12 +37,10 @@ class Dialler:
         """Begin with the name; ``epoll`` watches for what happens."""
         self.failure: RendezvousError | None = None
         """Why it is of no use to go on: the only one that answers is not one to talk to."""
-        self._invitation = candidate.invitation
+        self._settings = candidate.settings
         self._token = candidate.token
         self._epoll = epoll
-        self._lookup = Lookup(
-            self._invitation.host.value, epoll, now, candidate.surroundings.resolve
-        )
+        self._lookup = Lookup(self._settings.host.value, epoll, now, candidate.hooks.resolve)
         self._look_up_again = now + SECONDS_BETWEEN_LOOKUPS
         self._calls: list[Call] = []
         self._hang_up = NEVER
@@ -88,7 +86,7 @@ class Dialler:
         self._hang_up_on(self._calls)
 
     def _call_all(self, now: float) -> None:
-        port = self._invitation.ports.value[self._next_port]
+        port = self._settings.ports.value[self._next_port]
         self._hang_up = now + SECONDS_TO_ANSWER
         self._settled = NEVER
         for address in self._lookup.addresses:
@@ -137,10 +135,10 @@ class Dialler:
         return ""
 
     def _not_one_to_talk_to(self, failure: HandshakeFailed) -> str:
-        error = fault_of_coordinator(self._invitation.place, failure)
+        error = fault_of_coordinator(self._settings.place, failure)
         if error is None:
             return NOT_CLUSTERRUN
-        if len(self._invitation.ports.value) == 1:
+        if len(self._settings.ports.value) == 1:
             self.failure = error
         return error.message
 
@@ -158,7 +156,7 @@ class Dialler:
             self._calls = []
 
     def _go_to_next_port(self, now: float) -> None:
-        self._next_port = (self._next_port + 1) % len(self._invitation.ports.value)
+        self._next_port = (self._next_port + 1) % len(self._settings.ports.value)
         if self._next_port > 0:
             self._resume = now
             return

@@ -22,7 +22,7 @@ class Lookout:
 
     def __init__(self, candidate: Candidate, now: float) -> None:
         """Begin with the name of node 0."""
-        host = candidate.invitation.host.value
+        host = candidate.settings.host.value
         self.failure: RendezvousError | None = None
         self.master_addr = host
         """What the workers are to be told: the name, or an address of ours if it has others, too."""
@@ -30,7 +30,7 @@ class Lookout:
         self._remark = ""
         self._remark_due = now + SECONDS_TO_FIRST_NOTICE
         self._epoll = select.epoll()
-        self._lookup: Lookup | None = Lookup(host, self._epoll, now, candidate.surroundings.resolve)
+        self._lookup: Lookup | None = Lookup(host, self._epoll, now, candidate.hooks.resolve)
         self._member: Member | None = None
 
     def fileno(self) -> int:
@@ -58,7 +58,7 @@ class Lookout:
                 self._hear(self._member)
             elif self._remark and now >= self._remark_due:
                 # Not at once: a service's address is none of ours either, and leads to us.
-                self._candidate.surroundings.notice(self._remark)
+                self._candidate.hooks.notice(self._remark)
                 self._remark = ""
 
     def close(self) -> None:
@@ -73,18 +73,16 @@ class Lookout:
         """Call the address if it is not ours."""
         lookup.close()
         self._lookup = None
-        interfaces = self._candidate.surroundings.interfaces()
+        interfaces = self._candidate.hooks.interfaces()
         own = [address for address in lookup.addresses if is_own(address, interfaces)]
         if own and len(own) < len(lookup.addresses):
             self.master_addr = own[0].text
         if own:
             return
-        where = f"{self._candidate.invitation.host} is {lookup.addresses[0].text}"
+        where = f"{self._candidate.settings.host} is {lookup.addresses[0].text}"
         self._remark = f"this is node 0, but {where}, no address of {self._candidate.hello.host}"
-        deaf = self._candidate.surroundings._replace(notice=lambda _: None)
-        self._member = Member(
-            self._candidate._replace(surroundings=deaf), Patience(NEVER, now), now
-        )
+        deaf = self._candidate.hooks._replace(notice=lambda _: None)
+        self._member = Member(self._candidate._replace(hooks=deaf), Patience(NEVER, now), now)
         self._epoll.register(self._member, select.EPOLLIN)
 
     def _hear(self, member: Member) -> None:

@@ -9,7 +9,7 @@ from clusterrun.coordination.notices import interrupted_while_waiting
 from clusterrun.domain.events import SignalReceived
 from clusterrun.domain.outcome import Interrupted
 from clusterrun.errors import RendezvousError
-from clusterrun.rendezvous.joining.agent_hooks import Surroundings
+from clusterrun.rendezvous.joining.agent_hooks import AgentHooks
 from clusterrun.rendezvous.joining.joining_node import Candidate
 
 ENDING_SIGNALS = frozenset({signal.SIGTERM, signal.SIGINT, signal.SIGHUP})
@@ -51,25 +51,25 @@ class Party(Protocol):
 
 def wait_for(party: Party, candidate: Candidate, until: float = NEVER) -> Interrupted | None:
     """Wait until ``party`` has finished; return the signal that ended it before, if one did."""
-    surroundings = candidate.surroundings
+    hooks = candidate.hooks
     with select.epoll() as epoll:
-        epoll.register(surroundings.inbox, select.EPOLLIN)
+        epoll.register(hooks.inbox, select.EPOLLIN)
         epoll.register(party, select.EPOLLIN)
-        now = surroundings.clock()
+        now = hooks.clock()
         while not party.finished and now < until:
             due = min(party.due, until)
             epoll.poll(None if due == NEVER else max(0.0, due - now))
-            now = surroundings.clock()
-            if number := _ending_signal(surroundings, now):
+            now = hooks.clock()
+            if number := _ending_signal(hooks, now):
                 party.abandon(interrupted_while_waiting(candidate.hello.host, number), now)
                 return Interrupted(number)
             party.turn(now)
     return None
 
 
-def _ending_signal(surroundings: Surroundings, now: float) -> int:
+def _ending_signal(hooks: AgentHooks, now: float) -> int:
     """Return the signal that has come and ends the job; 0 if none has."""
-    for event in surroundings.inbox.events(now):
+    for event in hooks.inbox.events(now):
         match event:
             case SignalReceived(number) if number in ENDING_SIGNALS:
                 return number

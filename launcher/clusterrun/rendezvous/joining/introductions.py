@@ -9,7 +9,7 @@ from clusterrun.domain.cpuset import runs
 from clusterrun.domain.endpoint import Endpoint
 from clusterrun.domain.facts import Fact
 from clusterrun.domain.job import JobSpec
-from clusterrun.rendezvous.joining.join_terms import Introduction, Invitation
+from clusterrun.rendezvous.joining.settings import Introduction, RendezvousSettings
 
 ENDPOINT_PORT = 29400
 """Where agents meet if ``--rdzv-endpoint`` names no port: torchrun's c10d port."""
@@ -21,11 +21,11 @@ EXPORTED_SIZES = ("NNODES", "WORLD_SIZE")
 """Variables of no platform's own that say how many nodes there are."""
 
 
-def invitation_of(job: JobSpec) -> Invitation:
+def settings_of(job: JobSpec) -> RendezvousSettings:
     """Return where the nodes of ``job``, of which there are several, meet."""
     host, ports = _place(job)
     at_endpoint = job.rdzv_endpoint.value is not None and job.master_port.value not in ports.value
-    return Invitation(
+    return RendezvousSettings(
         nodes=job.agents,
         host=host,
         ports=ports,

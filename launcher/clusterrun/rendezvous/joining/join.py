@@ -5,13 +5,13 @@ from msgspec.structs import replace
 from clusterrun.coordination.messages import WorldFormed
 from clusterrun.coordination.wait_limits import Patience
 from clusterrun.domain.outcome import Interrupted
-from clusterrun.rendezvous.joining.agent_hooks import Surroundings
+from clusterrun.rendezvous.joining.agent_hooks import AgentHooks
 from clusterrun.rendezvous.joining.interruptible_wait import wait_for
-from clusterrun.rendezvous.joining.join_terms import Introduction, Invitation
 from clusterrun.rendezvous.joining.joining_member import Member
 from clusterrun.rendezvous.joining.joining_node import Candidate, hello_of
 from clusterrun.rendezvous.joining.node_zero import NodeZero
 from clusterrun.rendezvous.joining.rankless_node import Seeker
+from clusterrun.rendezvous.joining.settings import Introduction, RendezvousSettings
 from clusterrun.rendezvous.names.addresses import interface_of
 from clusterrun.rendezvous.peers import Peers
 from clusterrun.rendezvous.ports.joining_port import PortBusy
@@ -23,14 +23,14 @@ SECONDS_TO_FIND_NODE_ZERO_HERE = 1.0
 
 
 def join(
-    invitation: Invitation, introduction: Introduction, surroundings: Surroundings, token: bytes
+    settings: RendezvousSettings, introduction: Introduction, hooks: AgentHooks, token: bytes
 ) -> Peers | Interrupted:
     """Join the other nodes, and wait until all are there.
 
     Args:
-        invitation: where and when they meet.
+        settings: where and when they meet.
         introduction: what this node says of itself.
-        surroundings: signals, people and time.
+        hooks: signals, people and time.
         token: what proves that a node belongs to the job; b"" for no proof.
 
     Returns:
@@ -40,9 +40,9 @@ def join(
         RendezvousError: the nodes contradict each other, or have not come in time.
 
     """
-    hello = hello_of(introduction, invitation.said_nodes)
-    candidate = Candidate(invitation, hello, token, surroundings)
-    patience = Patience(invitation.timeout, surroundings.clock())
+    hello = hello_of(introduction, settings.said_nodes)
+    candidate = Candidate(settings, hello, token, hooks)
+    patience = Patience(settings.timeout, hooks.clock())
     if hello.rank is None:
         return _join_without_rank(candidate, patience)
     if hello.rank == 0:
@@ -52,8 +52,8 @@ def join(
 
 def _join_without_rank(candidate: Candidate, patience: Patience) -> Peers | Interrupted:
     """Be node 0, if node 0's address is ours and no other agent of this machine is."""
-    surroundings = candidate.surroundings
-    seeker = Seeker(candidate.invitation, surroundings, patience, surroundings.clock())
+    hooks = candidate.hooks
+    seeker = Seeker(candidate.settings, hooks, patience, hooks.clock())
     if interrupted := wait_for(seeker, candidate):
         return interrupted
     seeker.close()
@@ -68,8 +68,8 @@ def _join_without_rank(candidate: Candidate, patience: Patience) -> Peers | Inte
 
 
 def _join_as_node_zero(candidate: Candidate) -> Peers | Interrupted:
-    surroundings = candidate.surroundings
-    node = NodeZero(candidate, surroundings.clock())
+    hooks = candidate.hooks
+    node = NodeZero(candidate, hooks.clock())
     if interrupted := wait_for(node, candidate):
         return interrupted
     formed = _formed(node)
@@ -77,13 +77,13 @@ def _join_as_node_zero(candidate: Candidate) -> Peers | Interrupted:
     return Peers(
         replace(formed.world, master_addr=node.master_addr),
         # Where nobody came from elsewhere, all nodes are on this machine.
-        interface_of(node.server.reached_at or LOOPBACK, surroundings.interfaces()),
+        interface_of(node.server.reached_at or LOOPBACK, hooks.interfaces()),
         formed.host,
         node.connection,
         early=node.early,
         coordination=node.server,
-        rhythm=candidate.invitation.rhythm,
-        surroundings=surroundings,
+        rhythm=candidate.settings.rhythm,
+        hooks=hooks,
     )
 
 
@@ -91,7 +91,7 @@ def _join_as_member(
     candidate: Candidate, patience: Patience, busy: PortBusy | None = None
 ) -> Peers | Interrupted:
     """Call node 0; ``busy`` is the error to raise if it should be on this machine and is not."""
-    now = candidate.surroundings.clock()
+    now = candidate.hooks.clock()
     member = Member(candidate, patience, now)
     if busy is not None:
         if interrupted := wait_for(member, candidate, now + SECONDS_TO_FIND_NODE_ZERO_HERE):
@@ -109,7 +109,7 @@ def _join_as_member(
     # address of the same family is most often another machine's, or nobody's any more.
     first, *others = member.addresses
     only_this_one = call.address != first or any(a.family == first.family for a in others)
-    given = candidate.invitation.host.value
+    given = candidate.settings.host.value
     return Peers(
         replace(formed.world, master_addr=call.address.text if only_this_one else given),
         member.interface,
@@ -117,8 +117,8 @@ def _join_as_member(
         call.connection,
         early=member.early,
         coordination=None,
-        rhythm=candidate.invitation.rhythm,
-        surroundings=candidate.surroundings,
+        rhythm=candidate.settings.rhythm,
+        hooks=candidate.hooks,
     )
 
 

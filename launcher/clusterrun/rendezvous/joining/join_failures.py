@@ -9,7 +9,7 @@ from clusterrun.coordination.handshake_faults import VERSION, Fault, HandshakeFa
 from clusterrun.domain.endpoint import Endpoint
 from clusterrun.domain.facts import Fact
 from clusterrun.errors import RendezvousError
-from clusterrun.rendezvous.joining.join_terms import Invitation
+from clusterrun.rendezvous.joining.settings import RendezvousSettings
 from clusterrun.rendezvous.names.addresses import Address
 
 NOT_CLUSTERRUN = "what answers there is not clusterrun"
@@ -33,50 +33,52 @@ class Obstacle(Struct, frozen=True):
     """What is wrong with each address and port."""
 
 
-def not_reached_yet(invitation: Invitation, obstacle: Obstacle, spent: str) -> str:
+def not_reached_yet(settings: RendezvousSettings, obstacle: Obstacle, spent: str) -> str:
     """Return the notice of a node that goes on trying; ``spent`` as in "30 s of 600 s"."""
     if not obstacle.addresses:
-        why = f"{invitation.host.value} does not resolve yet: {obstacle.name_trouble}"
+        why = f"{settings.host.value} does not resolve yet: {obstacle.name_trouble}"
     else:
-        where = f"node 0 can't be reached at {invitation.place} yet"
-        why = f"{where}: {_troubles(invitation, obstacle)}"
-    exports = f"; {invitation.exports}" if invitation.exports else ""
+        where = f"node 0 can't be reached at {settings.place} yet"
+        why = f"{where}: {_troubles(settings, obstacle)}"
+    exports = f"; {settings.exports}" if settings.exports else ""
     return f"{why} ({spent}){exports}"
 
 
-def not_reached(invitation: Invitation, obstacle: Obstacle, rank: int | None) -> RendezvousError:
+def not_reached(
+    settings: RendezvousSettings, obstacle: Obstacle, rank: int | None
+) -> RendezvousError:
     """Return the error of a node that has tried long enough; ``rank`` is its own, if it has one."""
-    waited = f"for {invitation.timeout:g} s"
+    waited = f"for {settings.timeout:g} s"
     if not obstacle.addresses:
         return RendezvousError(
-            f"{invitation.host} did not resolve on this node {waited}: {obstacle.name_trouble}",
-            _if_alone(invitation) + "Give a name that all nodes know, or node 0's IP address.",
+            f"{settings.host} did not resolve on this node {waited}: {obstacle.name_trouble}",
+            _if_alone(settings) + "Give a name that all nodes know, or node 0's IP address.",
         )
-    place = Fact(invitation.place, invitation.host.origin)
+    place = Fact(settings.place, settings.host.origin)
     return RendezvousError(
-        f"node 0 could not be reached at {place} {waited}: {_troubles(invitation, obstacle)}",
-        _if_alone(invitation) + _hint(invitation, obstacle, rank),
+        f"node 0 could not be reached at {place} {waited}: {_troubles(settings, obstacle)}",
+        _if_alone(settings) + _hint(settings, obstacle, rank),
     )
 
 
-def _if_alone(invitation: Invitation) -> str:
-    return f"If this is one node: {invitation.exports}.\n" if invitation.exports else ""
+def _if_alone(settings: RendezvousSettings) -> str:
+    return f"If this is one node: {settings.exports}.\n" if settings.exports else ""
 
 
-def silent(invitation: Invitation) -> RendezvousError:
+def silent(settings: RendezvousSettings) -> RendezvousError:
     """Return the error of a node that was let in, and then heard nothing any more."""
     return RendezvousError(
-        f"node 0 at {invitation.place} says neither that all nodes are there nor not"
+        f"node 0 at {settings.place} says neither that all nodes are there nor not"
     )
 
 
-def _troubles(invitation: Invitation, obstacle: Obstacle) -> str:
+def _troubles(settings: RendezvousSettings, obstacle: Obstacle) -> str:
     if not obstacle.troubles:
         return "no answer yet"
-    one_port = len(invitation.ports.value) == 1
+    one_port = len(settings.ports.value) == 1
     return ", ".join(
         trouble
-        if one_port and address.text == invitation.host.value
+        if one_port and address.text == settings.host.value
         else f"{_where(address, None if one_port else port)}: {trouble}"
         for (address, port), trouble in obstacle.troubles.items()
     )
@@ -87,8 +89,8 @@ def _where(address: Address, port: int | None) -> str:
     return f"{where} (this machine itself)" if address.is_loopback else where
 
 
-def _hint(invitation: Invitation, obstacle: Obstacle, rank: int | None) -> str:
-    host, origin = invitation.host.value, invitation.host.origin
+def _hint(settings: RendezvousSettings, obstacle: Obstacle, rank: int | None) -> str:
+    host, origin = settings.host.value, settings.host.origin
     if all(address.is_loopback for address in obstacle.addresses):
         return (
             f"{host} is {obstacle.addresses[0].text} on this node, which is not node 0:\n"

@@ -45,12 +45,12 @@ class Member:
         """What node 0 said after ``formed`` and we have heard already."""
         self.interface = ""
         """The network interface by which we have reached node 0."""
-        self._invitation, self._hello, _, self._surroundings = candidate
+        self._settings, self._hello, _, self._hooks = candidate
         self._patience = patience
         self._epoll = select.epoll()
         self._dialler = Dialler(candidate, self._epoll, now)
         self._call: Call | None = None
-        self._heartbeat = Heartbeat(self._invitation.rhythm, now)
+        self._heartbeat = Heartbeat(self._settings.rhythm, now)
         self._latest_end = 0.0
 
     def fileno(self) -> int:
@@ -116,13 +116,11 @@ class Member:
             return
         self._call = call
         self._latest_end = now + self._patience.timeout + SECONDS_OF_COURTESY
-        self._heartbeat = Heartbeat(self._invitation.rhythm, now)
+        self._heartbeat = Heartbeat(self._settings.rhythm, now)
         call.connection.give_up_after(self._heartbeat.rhythm.timeout)
         call.connection.send(replace(self._hello, waited=self._patience.waited(now)))
         # Now, while there is time: later, the workers wait for it.
-        self.interface = interface_of(
-            call.connection.local_address, self._surroundings.interfaces()
-        )
+        self.interface = interface_of(call.connection.local_address, self._hooks.interfaces())
         self._listen(call, now)
 
     def _listen(self, call: Call, now: float) -> None:
@@ -132,7 +130,7 @@ class Member:
         if self._heartbeat.wants_sign(now):
             call.connection.send_frame(ALIVE)
         if self._heartbeat.is_lost(now):
-            trouble = trouble or f"node 0 {self._invitation.rhythm.silence}"
+            trouble = trouble or f"node 0 {self._settings.rhythm.silence}"
         if trouble or call.connection.closed:
             self._call = None
             self._dialler.give_back(call, trouble or call.connection.trouble or HUNG_UP, now)
@@ -152,7 +150,7 @@ class Member:
                 case Alive():
                     continue
                 case Waiting(text):
-                    self._surroundings.notice(text)
+                    self._hooks.notice(text)
                 case Refused():
                     return self._refused(message)
                 case WorldFormed():
@@ -164,7 +162,7 @@ class Member:
         return ""
 
     def _refused(self, refused: Refused) -> str:
-        if refused.refusal is Refusal.TRY_ELSEWHERE and len(self._invitation.ports.value) > 1:
+        if refused.refusal is Refusal.TRY_ELSEWHERE and len(self._settings.ports.value) > 1:
             return refused.text
         self.refusal = refused.refusal
         self.failure = RendezvousError(refused.text, refused.hint)
@@ -173,12 +171,10 @@ class Member:
     def _be_patient(self, now: float) -> None:
         if self._call is not None:
             if now >= self._latest_end:
-                self.failure = silent(self._invitation)
+                self.failure = silent(self._settings)
         elif self._patience.is_over(now):
             obstacle = self._dialler.obstacle
-            self.failure = not_reached(self._invitation, obstacle, self._hello.rank)
+            self.failure = not_reached(self._settings, obstacle, self._hello.rank)
         elif self._patience.wants_notice(now):
             spent = self._patience.spent(now)
-            self._surroundings.notice(
-                not_reached_yet(self._invitation, self._dialler.obstacle, spent)
-            )
+            self._hooks.notice(not_reached_yet(self._settings, self._dialler.obstacle, spent))

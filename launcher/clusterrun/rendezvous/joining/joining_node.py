@@ -7,8 +7,8 @@ from typing import NamedTuple
 
 from clusterrun.coordination.messages import Hello
 from clusterrun.domain.bounds import as_line, as_name
-from clusterrun.rendezvous.joining.agent_hooks import Surroundings
-from clusterrun.rendezvous.joining.join_terms import Introduction, Invitation
+from clusterrun.rendezvous.joining.agent_hooks import AgentHooks
+from clusterrun.rendezvous.joining.settings import Introduction, RendezvousSettings
 
 LONGEST_VALUE = 2000
 
@@ -16,10 +16,10 @@ LONGEST_VALUE = 2000
 class Candidate(NamedTuple):
     """What it was told, what it says, how it proves that it belongs, and where it stands."""
 
-    invitation: Invitation
+    settings: RendezvousSettings
     hello: Hello
     token: bytes
-    surroundings: Surroundings
+    hooks: AgentHooks
 
 
 def hello_of(introduction: Introduction, nodes: str) -> Hello:

@@ -15,11 +15,11 @@ from clusterrun.domain.facts import Fact
 from clusterrun.errors import RendezvousError
 from clusterrun.rendezvous.coordinator_server import CoordinatorServer
 from clusterrun.rendezvous.joining.duplicate_node_zero import Lookout
-from clusterrun.rendezvous.joining.join_terms import Invitation
 from clusterrun.rendezvous.joining.joining_node import Candidate
+from clusterrun.rendezvous.joining.settings import RendezvousSettings
 from clusterrun.rendezvous.names.addresses import loopback_address
 from clusterrun.rendezvous.ports.held_port import HeldPort, hold_free_port, hold_port
-from clusterrun.rendezvous.ports.joining_port import open_door
+from clusterrun.rendezvous.ports.joining_port import open_joining_port
 from clusterrun.rendezvous.wire.connection import Connection
 
 SECONDS_TO_TELL_LATECOMERS = 0.7
@@ -45,16 +45,16 @@ class NodeZero:
         self.failure: RendezvousError | None = None
         self.early: list[FromCoordinator] = []
         """What the coordinator said after ``formed`` and we have heard already."""
-        invitation, hello, token, surroundings = candidate
-        self._surroundings = surroundings
+        settings, hello, token, hooks = candidate
+        self._hooks = hooks
         self._refused: RendezvousError | None = None
         self._latest_end = NEVER
         # Nobody reaches it from elsewhere: all nodes are on this machine.
-        only_at = loopback_address(invitation.host.value)
-        door = open_door(invitation.ports, hello.host, only_at)
-        chosen = _port_apart(invitation) if invitation.open_for_good else None
+        only_at = loopback_address(settings.host.value)
+        door = open_joining_port(settings.ports, hello.host, only_at)
+        chosen = _port_apart(settings) if settings.open_for_good else None
         terms = _terms(candidate, chosen.number if chosen else door.number)
-        self.server = CoordinatorServer(door, terms, token, surroundings, now, chosen=chosen)
+        self.server = CoordinatorServer(door, terms, token, hooks, now, chosen=chosen)
         self.connection: Connection[FromCoordinator] = Connection(
             self.server.own_end, FROM_COORDINATOR
         )
@@ -92,7 +92,7 @@ class NodeZero:
         for index, message in enumerate(messages):
             match message:
                 case Waiting(text):
-                    self._surroundings.notice(text)
+                    self._hooks.notice(text)
                 case Refused(_, text, hint):
                     self._refused = RendezvousError(text, hint)
                     self._latest_end = now + SECONDS_TO_TELL_LATECOMERS
@@ -119,30 +119,30 @@ class NodeZero:
         """Close everything."""
         self.let_go()
         self.connection.close()
-        self.server.finish(SECONDS_TO_FINISH, self._surroundings.clock)
+        self.server.finish(SECONDS_TO_FINISH, self._hooks.clock)
 
 
-def _port_apart(invitation: Invitation) -> HeldPort:
-    given = invitation.workers_port
+def _port_apart(settings: RendezvousSettings) -> HeldPort:
+    given = settings.workers_port
     return hold_free_port() if given.value is None else hold_port(Fact(given.value, given.origin))
 
 
 def _terms(candidate: Candidate, master_port: int) -> Terms:
-    invitation, hello, token, _ = candidate
+    settings, hello, token, _ = candidate
     return Terms(
         hello=hello,
-        nodes=invitation.nodes,
-        run_id=hello.run_id or invitation.run_id,
-        place=invitation.place,
-        master_addr=invitation.host.value,
+        nodes=settings.nodes,
+        run_id=hello.run_id or settings.run_id,
+        place=settings.place,
+        master_addr=settings.host.value,
         master_port=master_port,
-        timeout=invitation.timeout,
-        hosts=tuple(as_name(host) for host in invitation.hosts),
-        strict=invitation.strict,
-        rhythm=invitation.rhythm,
-        restarts=invitation.restarts,
-        open_for_good=invitation.open_for_good,
+        timeout=settings.timeout,
+        hosts=tuple(as_name(host) for host in settings.hosts),
+        strict=settings.strict,
+        rhythm=settings.rhythm,
+        restarts=settings.restarts,
+        open_for_good=settings.open_for_good,
         has_token=bool(token),
-        last_call=invitation.last_call,
-        exports=invitation.exports,
+        last_call=settings.last_call,
+        exports=settings.exports,
     )

@@ -4,9 +4,9 @@ import select
 
 from clusterrun.coordination.wait_limits import Patience
 from clusterrun.errors import RendezvousError
-from clusterrun.rendezvous.joining.agent_hooks import Surroundings
+from clusterrun.rendezvous.joining.agent_hooks import AgentHooks
 from clusterrun.rendezvous.joining.join_failures import Obstacle, not_reached, not_reached_yet
-from clusterrun.rendezvous.joining.join_terms import Invitation
+from clusterrun.rendezvous.joining.settings import RendezvousSettings
 from clusterrun.rendezvous.names.addresses import is_own
 from clusterrun.rendezvous.names.resolver import Lookup
 
@@ -16,19 +16,19 @@ class Seeker:
 
     def __init__(
         self,
-        invitation: Invitation,
-        surroundings: Surroundings,
+        settings: RendezvousSettings,
+        hooks: AgentHooks,
         patience: Patience,
         now: float,
     ) -> None:
         """Begin to look the address up."""
         self.is_node_zero: bool | None = None
         self.failure: RendezvousError | None = None
-        self._invitation = invitation
-        self._surroundings = surroundings
+        self._settings = settings
+        self._hooks = hooks
         self._patience = patience
         self._epoll = select.epoll()
-        self._lookup = Lookup(invitation.host.value, self._epoll, now, surroundings.resolve)
+        self._lookup = Lookup(settings.host.value, self._epoll, now, hooks.resolve)
 
     def fileno(self) -> int:
         """Return the descriptor that becomes readable when ``turn`` has something to do."""
@@ -50,14 +50,12 @@ class Seeker:
         addresses = self._lookup.addresses
         obstacle = Obstacle(addresses, self._lookup.trouble or "no answer yet", {})
         if addresses:
-            interfaces = self._surroundings.interfaces()
+            interfaces = self._hooks.interfaces()
             self.is_node_zero = any(is_own(address, interfaces) for address in addresses)
         elif self._patience.is_over(now):
-            self.failure = not_reached(self._invitation, obstacle, None)
+            self.failure = not_reached(self._settings, obstacle, None)
         elif self._patience.wants_notice(now):
-            self._surroundings.notice(
-                not_reached_yet(self._invitation, obstacle, self._patience.spent(now))
-            )
+            self._hooks.notice(not_reached_yet(self._settings, obstacle, self._patience.spent(now)))
 
     def abandon(self, why: str, now: float) -> None:
         """Leave without a word: nobody knows us yet."""

@@ -9,7 +9,7 @@ SECONDS_TO_ASK = 2.0
 """A resolver that takes longer would hold up every rank's library as well."""
 
 
-def leads_to_others(host: str, clock: Callable[[], float]) -> bool:
+def resolves_for_others(host: str, clock: Callable[[], float]) -> bool:
     """Tell whether ``host``, our own name, has an address that other nodes could reach.
 
     Where it has none (127.0.1.1 on Debian, or nobody knows it), gloo and NCCL must be told which

@@ -22,7 +22,7 @@ class PortBusy(RendezvousError):
     """None of the ports that the coordinator may use is free."""
 
 
-class Door:
+class JoiningPort:
     """A listening port, claimed among all clusterruns of this machine."""
 
     def __init__(
@@ -78,7 +78,9 @@ class Door:
             self._claim.close()
 
 
-def open_door(ports: Fact[tuple[int, ...]], host: str, only_at: Sequence[Address] = ()) -> Door:
+def open_joining_port(
+    ports: Fact[tuple[int, ...]], host: str, only_at: Sequence[Address] = ()
+) -> JoiningPort:
     """Return the first of ``ports`` that is free, listening.
 
     Args:
@@ -108,7 +110,7 @@ class _InUse(Exception):
     """By whom, in words."""
 
 
-def _open(port: int, only_at: Sequence[Address]) -> Door:
+def _open(port: int, only_at: Sequence[Address]) -> JoiningPort:
     claim = _claim(port)
     with ExitStack() as undo:
         if claim is not None:
@@ -126,7 +128,7 @@ def _open(port: int, only_at: Sequence[Address]) -> Door:
                 raise _InUse(f"{owner_of_port(port)} has it") from error
             raise
         undo.pop_all()
-    return Door(HeldPort(port, holder), listeners, claim)
+    return JoiningPort(HeldPort(port, holder), listeners, claim)
 
 
 def _bound(port: int, only_at: Sequence[Address]) -> Iterator[socket.socket]:

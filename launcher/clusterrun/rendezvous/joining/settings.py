@@ -11,7 +11,7 @@ from clusterrun.domain.facts import Fact
 from clusterrun.domain.last_call import LastCall
 
 
-class Invitation(Struct, frozen=True):
+class RendezvousSettings(Struct, frozen=True):
     """Where and when the nodes of a job meet."""
 
     nodes: int
@@ -65,7 +65,7 @@ class Introduction(Struct, frozen=True):
     user_id: int
     workers: int
     rank: int | None
-    """None: node 0 if it has the address of ``Invitation.host``, else any that is free."""
+    """None: node 0 if it has the address of ``RendezvousSettings.host``, else any that is free."""
     run_id: str
     """"" where none was given: then node 0's holds."""
     must: Mapping[str, str]
