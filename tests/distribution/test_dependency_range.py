@@ -1,0 +1,54 @@
+"""The oldest and the newest version of each dependency that pyproject.toml allows."""
+
+import tomllib
+from pathlib import Path
+
+import pytest
+
+from tests.contract.launched import plain_environment
+from tests.distribution.environments import ROOT, SECONDS_TO_INSTALL, build, environment, run
+
+SECONDS_TO_TEST = 900.0
+
+ROOMS = ("agent", "cli", "coordination", "domain", "machine", "planning", "report", "sources")
+"""Rooms whose tests need nothing but clusterrun; they use every dependency."""
+
+CONTRACTS = ("test_jobs.py", "test_binding.py", "test_answers.py")
+"""Real jobs, with workers."""
+
+
+@pytest.mark.long
+@pytest.mark.timeout(SECONDS_TO_INSTALL + SECONDS_TO_TEST)
+@pytest.mark.parametrize("versions", ["oldest", "newest"])
+def test_rooms_and_jobs_work(versions: str, tmp_path: Path) -> None:
+    """Tests of the installed wheel, beside no other package of ours."""
+    (wheel,) = build(tmp_path).glob("*.whl")
+    pins = oldest() if versions == "oldest" else dependencies()
+    tools = ["pytest>=8.3", "pytest-timeout>=2.3", "hypothesis>=6.100"]
+    binaries = environment(tmp_path / "environment", [str(wheel), *pins, *tools])
+    tests = [f"tests/{room}" for room in ROOMS]
+    tests += [f"tests/contract/{name}" for name in CONTRACTS]
+
+    # With the checkout's own sources on the path the wheel would not be tested.
+    run(
+        [str(binaries / "python"), "-m", "pytest", "-q", "-m", "not long and not hosts", *tests],
+        ROOT,
+        SECONDS_TO_TEST,
+        {**plain_environment(), "PATH": f"{binaries}:{plain_environment()['PATH']}"},
+    )
+
+
+def dependencies() -> list[str]:
+    """Return what pyproject.toml asks for, with lower bounds."""
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+    return list(project["dependencies"])
+
+
+def oldest() -> list[str]:
+    """Return each dependency at its lower bound."""
+    return [dependency.replace(">=", "==") for dependency in dependencies()]
+
+
+def test_every_dependency_has_a_lower_bound() -> None:
+    """A range that is not stated can't be tested."""
+    assert [name for name in dependencies() if ">=" not in name] == []

@@ -1,0 +1,89 @@
+"""What ``pip install clusterrun`` brings: one package, one command, and no torch."""
+
+import tarfile
+import zipfile
+from pathlib import Path
+
+import pytest
+
+from tests.contract.launched import plain_environment
+from tests.distribution.environments import SECONDS_TO_RUN, build, environment, run
+
+pytestmark = pytest.mark.timeout(600)
+
+
+@pytest.fixture(scope="module")
+def distributions(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Return the folder with the wheel and the source distribution."""
+    return build(tmp_path_factory.mktemp("build"))
+
+
+@pytest.fixture(scope="module")
+def installed(distributions: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Return the ``bin`` of an environment that has the wheel and its dependencies alone."""
+    (wheel,) = distributions.glob("*.whl")
+    return environment(tmp_path_factory.mktemp("installed") / "environment", [str(wheel)])
+
+
+def test_the_wheel_has_one_package_at_its_top(distributions: Path) -> None:
+    """And the metadata; nothing called ``launcher`` or ``tests``."""
+    (wheel,) = distributions.glob("*.whl")
+
+    tops = {name.partition("/")[0] for name in zipfile.ZipFile(wheel).namelist()}
+
+    assert {top for top in tops if not top.endswith(".dist-info")} == {"clusterrun"}
+
+
+def test_the_wheel_has_every_file_of_the_package(distributions: Path) -> None:
+    """The fork server's own modules, the startup folder and py.typed among them."""
+    (wheel,) = distributions.glob("*.whl")
+    (source,) = distributions.glob("*.tar.gz")
+    with tarfile.open(source) as archive:
+        sources = {
+            name.partition("/launcher/")[2]
+            for name in archive.getnames()
+            if name.endswith((".py", "py.typed"))
+        }
+
+    in_wheel = set(zipfile.ZipFile(wheel).namelist())
+
+    assert sources - {""} <= in_wheel
+    assert "clusterrun/py.typed" in in_wheel
+
+
+def test_programs_run_without_torch(installed: Path, tmp_path: Path) -> None:
+    """Two workers of any program, and of a Python script."""
+    script = tmp_path / "ranks.py"
+    script.write_text(
+        "import os; print('rank', os.environ['RANK'], 'of', os.environ['WORLD_SIZE'])"
+    )
+    command = [str(installed / "clusterrun"), "--nproc-per-node", "2"]
+
+    program = run([*command, "--no-python", "echo", "here"], tmp_path, SECONDS_TO_RUN, environ())
+    ranks = run([*command, str(script)], tmp_path, SECONDS_TO_RUN, environ())
+
+    assert sorted(program.splitlines()) == ["[rank 0] here", "[rank 1] here"]
+    assert sorted(ranks.splitlines()) == ["[rank 0] rank 0 of 2", "[rank 1] rank 1 of 2"]
+    packages = run([str(installed / "python"), "-m", "pip", "list", "--format=freeze"])
+    assert "torch" not in packages
+
+
+def test_topo_runs_without_torch(installed: Path, tmp_path: Path) -> None:
+    """It draws this machine."""
+    drawing = run([str(installed / "clusterrun"), "topo"], tmp_path, SECONDS_TO_RUN, environ())
+
+    assert "NUMA node 0" in drawing or "package 0" in drawing
+
+
+def test_the_module_is_the_command(installed: Path, tmp_path: Path) -> None:
+    """``python -m clusterrun`` for those whose PATH lacks the command."""
+    by_module = run(
+        [str(installed / "python"), "-m", "clusterrun", "--version"], tmp_path, SECONDS_TO_RUN
+    )
+
+    assert by_module == run([str(installed / "clusterrun"), "--version"], tmp_path, SECONDS_TO_RUN)
+
+
+def environ() -> dict[str, str]:
+    """Return our environment without GPUs and other launchers' variables."""
+    return dict(plain_environment())
