@@ -9,6 +9,7 @@ from clusterrun.domain.machine import Machine
 from clusterrun.domain.plan import NodePlan
 from clusterrun.errors import UsageError
 from clusterrun.planning.devices import with_devices
+from clusterrun.planning.job_machine import machine_for
 from clusterrun.planning.node_plan import plan_node
 from clusterrun.planning.preparation import preparation_of
 from clusterrun.planning.worker_count import local_size
@@ -36,9 +37,10 @@ def plan(
 ) -> NodePlan:
     """Return the plan of a job with a worker for each of ``devices``."""
     described = job(devices=devices, nproc_per_node=len(devices), **values)
-    size = local_size(described, here)
+    there = machine_for(described, here)
+    size = local_size(described, there)
     return plan_node(
-        described, here, world(size), unset=(), error_files=None, environ=environ or {}
+        described, there, world(size), unset=(), error_files=None, environ=environ or {}
     )
 
 

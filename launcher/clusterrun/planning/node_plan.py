@@ -10,14 +10,13 @@ from clusterrun.domain.plan import NodePlan, WorkerPlan
 from clusterrun.domain.ranks import GlobalRank, LocalRank
 from clusterrun.domain.world import World
 from clusterrun.planning.binding.node_binding import Placement, Wish, place
-from clusterrun.planning.binding.numa_map import with_map
 from clusterrun.planning.binding.other_jobs import hidden_sites
 from clusterrun.planning.binding.strictness import expect_bound_as_asked
 from clusterrun.planning.scheduler_task import place_task
 from clusterrun.planning.variables import worker_variables
 from clusterrun.planning.variables.gpu_variables import chosen_gpus_variables, own_gpus_variables
 from clusterrun.planning.variables.threads import threads_per_worker
-from clusterrun.planning.worker_count import count_shown, part_of
+from clusterrun.planning.worker_count import count_shown
 
 _RUN_PATH = "import runpy, sys; del sys.argv[0]; runpy.run_path(sys.argv[0], run_name='__main__')"
 """What torchrun's ``run_script_path`` does, in an interpreter of its own (torch/distributed/run.py)."""
@@ -36,7 +35,7 @@ def plan_node(  # noqa: PLR0913 - a plan is made of all that is known
 
     Args:
         job: what to run.
-        machine: this node, read once and kept over the attempts.
+        machine: this node, as the job may use it; read once and kept over the attempts.
         world: the ranks of this node in this attempt.
         unset: variables that the workers must not inherit.
         error_files: directory for what the workers write to TORCHELASTIC_ERROR_FILE; whoever
@@ -44,13 +43,11 @@ def plan_node(  # noqa: PLR0913 - a plan is made of all that is known
         environ: the launcher's own environment.
 
     Raises:
-        UsageError: the job's ``env`` sets a variable that clusterrun has to set, or its options
-            name GPUs, nodes or CPUs that aren't there.
+        UsageError: the job's ``env`` sets a variable that clusterrun has to set.
         MachineError: a worker can't be bound as asked, and the job is strict about it.
 
     """
     worker_variables.check_env(job)
-    machine = part_of(job, with_map(machine, job.numa_map))
     here = _workers(job, machine, world)
     if job.numa_strict.value:
         expect_bound_as_asked(job, machine, here.placements)

@@ -5,7 +5,7 @@ from typing import assert_never
 from clusterrun.domain.job import JobSpec, WorkerCount
 from clusterrun.domain.machine import Gpu, Machine
 from clusterrun.errors import UsageError
-from clusterrun.planning.devices import why_none, with_devices
+from clusterrun.planning.devices import why_none
 
 MOST_WORKERS = 10_000
 """More than any machine has GPUs or CPUs for: a typing error, or a number of something else."""
@@ -14,6 +14,10 @@ MOST_WORKERS = 10_000
 def local_size(job: JobSpec, machine: Machine) -> int:
     """Return the number of workers on this node.
 
+    Args:
+        job: what to run.
+        machine: this node, as the job may use it.
+
     Raises:
         UsageError: workers are wanted per GPU, and none is visible; or there are too few GPUs for
             as many as each worker is to have, or too many workers at all; or this process is to
@@ -21,7 +25,6 @@ def local_size(job: JobSpec, machine: Machine) -> int:
             only.
 
     """
-    machine = part_of(job, machine)
     workers = _wanted(job, machine)
     if workers > MOST_WORKERS:
         raise UsageError(
@@ -68,21 +71,6 @@ def split_gpus(machine: Machine) -> tuple[Gpu, ...]:
     """Return those of the visible GPUs that are MIG slices, or are split into some."""
     parents = {gpu.parent for gpu in machine.gpus} - {""}
     return tuple(gpu for gpu in machine.visible if gpu.parent or gpu.uuid in parents)
-
-
-def part_of(job: JobSpec, machine: Machine) -> Machine:
-    """Return the part of ``machine`` that is the job's, by --devices and the platform; mostly all.
-
-    Raises:
-        UsageError: a GPU that --devices names is not visible.
-
-    """
-    machine = with_devices(machine, job.devices)
-    if job.numa_node.value is None:
-        return machine
-    from clusterrun.planning.binding.assigned_node import assigned_part
-
-    return assigned_part(job, machine)
 
 
 def _wanted(job: JobSpec, machine: Machine) -> int:

@@ -32,7 +32,7 @@ from clusterrun.planning.worker_count import local_size
 from clusterrun.rendezvous.assumed import assumed_world, lone_worker_world
 from clusterrun.rendezvous.single_node import SingleNode
 from clusterrun.run.attempts import JobAttempts
-from clusterrun.run.preview import this_machine
+from clusterrun.run.job_machine import job_machine, source_of
 from clusterrun.sources.colours import shows_colours
 from clusterrun.sources.resolve import Resolved
 from clusterrun.workers.fork_server_client import ForkServer
@@ -64,7 +64,7 @@ def plan_lone_worker(resolved: Resolved, environ: Mapping[str, str]) -> NodePlan
 
     """
     job = resolved.job
-    machine = this_machine(environment_before(job, environ, resolved.unset))
+    machine = job_machine(resolved, source_of(resolved, environ))
     local_size(job, machine)
     return _plan_ahead(resolved, machine, lone_worker_world(job), environ)
 
@@ -90,7 +90,7 @@ def launch(
     inbox = SignalInbox()
     with ExitStack() as cleanup:
         cleanup.callback(process.close)
-        machine = this_machine(environment_before(job, environ, resolved.unset))
+        machine = job_machine(resolved, source_of(resolved, environ))
         count = local_size(job, machine)
         preparation = _preparation(resolved, machine, count, environ)
         scratch = Scratch(own_folder(environ))

@@ -1,6 +1,7 @@
 """Half a machine: where a platform gives each of its two NUMA nodes to another job."""
 
 from clusterrun.domain.job import NumaBinding, WorkerCount
+from clusterrun.planning.job_machine import machine_for
 from clusterrun.planning.node_plan import plan_node
 from clusterrun.planning.worker_count import local_size
 
@@ -11,9 +12,10 @@ NODES = {0: "0-7", 1: "8-15"}
 
 def cpus_of_workers(*gpus: int | None, workers: int, allowed: str = "0-15") -> list[str]:
     """Return the CPUs of each worker of a job that has node 1."""
+    assigned = job(numa_node=1)
     plan = plan_node(
-        job(numa_node=1),
-        machine(NODES, gpus, allowed=allowed),
+        assigned,
+        machine_for(assigned, machine(NODES, gpus, allowed=allowed)),
         world(workers),
         unset=(),
         error_files=None,
@@ -44,9 +46,10 @@ def test_a_node_that_is_not_ours_assigns_nothing() -> None:
 
 def test_nobody_is_bound_where_binding_is_off() -> None:
     """``--numa-binding none`` is the user's, as everywhere."""
+    assigned = job(numa_node=1, numa_binding=NumaBinding.NONE)
     plan = plan_node(
-        job(numa_node=1, numa_binding=NumaBinding.NONE),
-        machine(NODES),
+        assigned,
+        machine_for(assigned, machine(NODES)),
         world(1),
         unset=(),
         error_files=None,
@@ -58,4 +61,6 @@ def test_nobody_is_bound_where_binding_is_off() -> None:
 
 def test_one_worker_per_cpu_counts_the_assigned_ones() -> None:
     """``--nproc-per-node cpu``."""
-    assert local_size(job(numa_node=1, nproc_per_node=WorkerCount.CPU), machine(NODES)) == 8
+    assigned = job(numa_node=1, nproc_per_node=WorkerCount.CPU)
+
+    assert local_size(assigned, machine_for(assigned, machine(NODES))) == 8

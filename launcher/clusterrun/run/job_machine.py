@@ -1,0 +1,61 @@
+"""Reading the machine that a job runs on, once: this one, or a captured one for a preview."""
+
+import os
+from collections.abc import Mapping
+from pathlib import Path
+from typing import NamedTuple
+
+from clusterrun.domain.cpuset import CpuSet
+from clusterrun.domain.facts import Fact
+from clusterrun.domain.machine import Machine
+from clusterrun.machine.captures.folder import Folder
+from clusterrun.machine.captures.machine_files import Files
+from clusterrun.machine.inspect import inspect
+from clusterrun.planning.job_machine import machine_for
+from clusterrun.planning.variables.worker_variables import environment_before
+from clusterrun.sources.resolve import Resolved
+
+ROOT = Path("/")
+
+
+class Source(NamedTuple):
+    """What a machine is read from: this machine, or a captured one as its own process saw it."""
+
+    files: Files
+    allowed: CpuSet | None
+    """The CPUs that the process may use; None: as the captured files say."""
+    variables: Mapping[str, str]
+    """The process's environment."""
+
+
+def source_of(resolved: Resolved, environ: Mapping[str, str]) -> Source:
+    """Return what to read the job's machine from.
+
+    Raises:
+        UsageError: --machine-root is given, and is no captured machine.
+
+    """
+    root = resolved.machine_root
+    if root.value is None:
+        return Source(Folder(ROOT), CpuSet(os.sched_getaffinity(0)), environ)
+    # Only a preview reads a captured machine.
+    from clusterrun.machine.captures.captured import open_captured
+
+    captured = open_captured(Fact(root.value, root.origin), resolved.allowed_cpus)
+    return Source(captured.files, captured.allowed, captured.environment(environ))
+
+
+def inspect_source(resolved: Resolved, source: Source) -> Machine:
+    """Return the whole machine, whatever the job may use of it."""
+    environment = environment_before(resolved.job, source.variables, resolved.unset)
+    return inspect(source.files, environment, source.allowed, os.uname().nodename)
+
+
+def job_machine(resolved: Resolved, source: Source) -> Machine:
+    """Return the machine as the job may use it: all that planning and reports look at.
+
+    Raises:
+        UsageError: the job's options name a GPU, a node or a CPU that is not on the machine.
+
+    """
+    return machine_for(resolved.job, inspect_source(resolved, source))
