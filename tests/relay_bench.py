@@ -11,7 +11,7 @@ from pathlib import Path
 from clusterrun.domain.events import OutputEnded
 from clusterrun.domain.ranks import LocalRank
 from clusterrun.workers.relay.destinations import Destination, Screen, WorkerOutput
-from clusterrun.workers.relay.relay_client import Relay, RelayEvent
+from clusterrun.workers.relay.relay_client import RelayClient, RelayEvent
 
 PATIENCE = 10.0
 """Seconds after which a test gives up waiting."""
@@ -33,7 +33,7 @@ class Printer:
 class RelayBench:
     """A relay, driven as the agent drives it."""
 
-    def __init__(self, relay: Relay) -> None:
+    def __init__(self, relay: RelayClient) -> None:
         self.relay = relay
 
     def open(
@@ -92,7 +92,7 @@ def relay_on(
     screen = Screen(
         stdout, stderr, colour=colour, prefix=prefix, progress_interval=progress_interval
     )
-    relay = Relay.start(screen, scratch)
+    relay = RelayClient.start(screen, scratch)
     try:
         yield RelayBench(relay)
     finally:

@@ -13,7 +13,7 @@ from clusterrun.domain.cpuset import CpuSet
 from clusterrun.domain.events import Event
 from clusterrun.domain.plan import MemoryPolicy, NodePlan, WorkerPlan
 from clusterrun.domain.ranks import GlobalRank, LocalRank
-from clusterrun.workers.fork_server_client import ForkServer
+from clusterrun.workers.fork_server_client import ForkServerClient
 from clusterrun.workers.fork_server_process import ForkServerProcess
 
 from tests.plans import world
@@ -120,9 +120,9 @@ class Bench:
             os.close(descriptor)
 
 
-def client_of(process: ForkServerProcess) -> ForkServer:
+def client_of(process: ForkServerProcess) -> ForkServerClient:
     """Return a client that prints nothing of what is prepared."""
-    return ForkServer(process, lambda _prepared: None, lambda _module, _seconds: None)
+    return ForkServerClient(process, lambda _prepared: None, lambda _module, _seconds: None)
 
 
 def end_of(pid: int) -> int | None:

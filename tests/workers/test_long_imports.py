@@ -9,7 +9,7 @@ from clusterrun.workers.fork_server.preloading.preparation import (
     SECONDS_TO_FIRST_NOTICE,
     Notice,
 )
-from clusterrun.workers.fork_server_client import ForkServer
+from clusterrun.workers.fork_server_client import ForkServerClient
 from clusterrun.workers.fork_server_process import ForkServerProcess
 
 
@@ -30,7 +30,7 @@ def test_the_agent_hears_of_it() -> None:
     ours, theirs = (Channel(sock) for sock in socket.socketpair())
     process = ForkServerProcess(0, ours, printed=-1, python="python", mask=())
     heard: list[tuple[str, float]] = []
-    fork_server = ForkServer(
+    fork_server = ForkServerClient(
         process, lambda _prepared: None, lambda name, seconds: heard.append((name, seconds))
     )
 

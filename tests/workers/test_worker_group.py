@@ -26,7 +26,7 @@ from clusterrun.workers.fork_server.system.other_processes import state_and_pare
 from clusterrun.workers.fork_server_process import ForkServerProcess
 from clusterrun.workers.relay.destinations import Screen
 from clusterrun.workers.relay.log_layout import LogLayout
-from clusterrun.workers.relay.relay_client import Relay
+from clusterrun.workers.relay.relay_client import RelayClient
 from clusterrun.workers.relay.routes import Routes
 from clusterrun.workers.scratch import Scratch
 from clusterrun.workers.standard_input import StandardInput
@@ -52,7 +52,7 @@ class Node:
         self.printed = Reader(reader)
         self.scratch = Scratch(folder / "scratch")
         self.fork_server = client_of(ForkServerProcess.start(sys.executable, os.environ))
-        self.relay = Relay.start(
+        self.relay = RelayClient.start(
             Screen(screen, screen, colour=False, prefix=True), self.scratch.path
         )
         os.close(screen)

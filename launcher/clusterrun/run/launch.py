@@ -35,11 +35,11 @@ from clusterrun.run.attempts import JobAttempts
 from clusterrun.run.job_machine import job_machine, source_of
 from clusterrun.sources.colours import shows_colours
 from clusterrun.sources.resolve import Resolved
-from clusterrun.workers.fork_server_client import ForkServer
+from clusterrun.workers.fork_server_client import ForkServerClient
 from clusterrun.workers.fork_server_process import ForkServerProcess
 from clusterrun.workers.relay.destinations import Screen
 from clusterrun.workers.relay.log_layout import LogLayout
-from clusterrun.workers.relay.relay_client import Relay
+from clusterrun.workers.relay.relay_client import RelayClient
 from clusterrun.workers.relay.routes import Routes
 from clusterrun.workers.scratch import Scratch
 from clusterrun.workers.stale_scratch import own_folder
@@ -95,9 +95,9 @@ def launch(
         preparation = _preparation(resolved, machine, count, environ)
         scratch = Scratch(own_folder(environ))
         # A terminal that is stopped stops the process that prints to it: never the agent.
-        relay = Relay.start(_screen(job, count, environ), scratch.path)
+        relay = RelayClient.start(_screen(job, count, environ), scratch.path)
         cleanup.callback(relay.close, SECONDS_TO_PRINT)
-        fork_server = ForkServer(
+        fork_server = ForkServerClient(
             process,
             on_prepared=partial(_print_prepared, relay, verbose=resolved.verbose),
             on_slow_import=partial(_print_slow_import, relay),
@@ -128,7 +128,7 @@ def launch(
 
 
 def _meet(
-    job: JobSpec, machine: Machine, workers: int, inbox: SignalInbox, relay: Relay
+    job: JobSpec, machine: Machine, workers: int, inbox: SignalInbox, relay: RelayClient
 ) -> SingleNode | Peers | Interrupted:
     """Return the other nodes once all are there, or the signal that came first."""
     if job.agents == 1:
@@ -184,7 +184,7 @@ def _try_binding(job: JobSpec, plan: NodePlan) -> None:
         raise not_as_asked(job, plan.host, troubles)
 
 
-def _print_prepared(relay: Relay, prepared: Prepared, *, verbose: bool) -> None:
+def _print_prepared(relay: RelayClient, prepared: Prepared, *, verbose: bool) -> None:
     if verbose or prepared.complaint:
         from clusterrun.report.attempt_start import describe_prepared
 
@@ -192,7 +192,7 @@ def _print_prepared(relay: Relay, prepared: Prepared, *, verbose: bool) -> None:
             relay.say(f"clusterrun: {line}")
 
 
-def _print_slow_import(relay: Relay, name: str, seconds: float) -> None:
+def _print_slow_import(relay: RelayClient, name: str, seconds: float) -> None:
     relay.say(
         f"clusterrun: importing {name} before workers are forked, for {seconds:.0f} s now"
         " (--preload none leaves that to each worker)"
@@ -287,7 +287,7 @@ def _report(outcome: Outcome, routes: Routes, standard_input: StandardInput, *, 
     )
 
 
-def _after_the_relay(outcome: Outcome, report: str, relay: Relay) -> tuple[int, str]:
+def _after_the_relay(outcome: Outcome, report: str, relay: RelayClient) -> tuple[int, str]:
     """Return the exit code, and what the relay has not printed."""
     code: int = outcome.exit_code
     if relay.losses == ():

@@ -30,7 +30,7 @@ ENDING = frozenset({signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGKILL
 """Signals after which a worker that has not been started need not be."""
 
 
-class ForkServer:
+class ForkServerClient:
     """The running fork server of this node."""
 
     def __init__(

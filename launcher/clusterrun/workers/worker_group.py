@@ -11,9 +11,9 @@ from clusterrun.domain.plan import NodePlan, WorkerPlan
 from clusterrun.domain.ranks import LocalRank
 from clusterrun.domain.streams import Std
 from clusterrun.workers.containment import Adoptees, wait_for
-from clusterrun.workers.fork_server_client import ForkServer
+from clusterrun.workers.fork_server_client import ForkServerClient
 from clusterrun.workers.relay.destinations import WorkerOutput
-from clusterrun.workers.relay.relay_client import Relay
+from clusterrun.workers.relay.relay_client import RelayClient
 from clusterrun.workers.relay.routes import Routes, label_of
 from clusterrun.workers.scratch import Scratch
 from clusterrun.workers.standard_descriptors import Plumbing
@@ -42,8 +42,8 @@ class WorkerGroup:
 
     def __init__(
         self,
-        fork_server: ForkServer,
-        relay: Relay,
+        fork_server: ForkServerClient,
+        relay: RelayClient,
         standard_input: StandardInput,
         routes: Routes,
         scratch: Scratch,
@@ -70,7 +70,7 @@ class WorkerGroup:
         self._hang_timeout = routes.job.hang_timeout.value or 0.0
 
     @property
-    def sources(self) -> tuple[ForkServer, Relay]:
+    def sources(self) -> tuple[ForkServerClient, RelayClient]:
         """Where news of the workers comes from."""
         return self._fork_server, self._relay
 

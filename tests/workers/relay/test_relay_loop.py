@@ -16,7 +16,7 @@ import pytest
 from clusterrun.domain.events import HelperLost, OutputClosed, OutputEnded
 from clusterrun.domain.ranks import LocalRank
 from clusterrun.workers.relay.destinations import Destination, Screen
-from clusterrun.workers.relay.relay_client import Relay
+from clusterrun.workers.relay.relay_client import RelayClient
 
 from tests.relay_bench import RelayBench, fill, read_until, read_while, relay_on, wait_until
 
@@ -377,7 +377,7 @@ def test_goodbye_writes_all_and_takes_the_scratch_directory_along(
     (target / "precious").touch()
     (scratch / "attempt-0" / "error.json").touch()
     (scratch / "link").symlink_to(target)
-    relay = Relay.start(Screen(reader.to_stdout, reader.to_stderr, False, True), scratch)
+    relay = RelayClient.start(Screen(reader.to_stdout, reader.to_stderr, False, True), scratch)
     printer = RelayBench(relay).open(0)
     os.write(printer.stdout, b"last")
     printer.close()
@@ -392,7 +392,7 @@ def test_goodbye_writes_all_and_takes_the_scratch_directory_along(
 
 def test_goodbye_does_not_wait_for_ever(reader: Reader) -> None:
     """A reader that has stopped holds up the end for the time that was given."""
-    relay = Relay.start(Screen(reader.to_stdout, reader.to_stderr, False, True), None)
+    relay = RelayClient.start(Screen(reader.to_stdout, reader.to_stderr, False, True), None)
     printer = RelayBench(relay).open(0)
     fill(printer.stdout)
     started = time.monotonic()
@@ -414,7 +414,7 @@ def test_a_relay_that_does_not_say_goodbye(
     """The launcher's end waits a second longer than it said, no more, and sees to the rest."""
     scratch = tmp_path / "scratch"
     scratch.mkdir()
-    relay = Relay.start(Screen(reader.to_stdout, reader.to_stderr, False, True), scratch)
+    relay = RelayClient.start(Screen(reader.to_stdout, reader.to_stderr, False, True), scratch)
     os.kill(relay.pid, number)
     started = time.monotonic()
 
@@ -453,7 +453,7 @@ KILLED_AGENT = """
 import os, subprocess, sys, time
 from clusterrun.workers.relay.relay_client import *
 
-relay = Relay.start(Screen(1, 2, False, True), Path(sys.argv[1]))
+relay = RelayClient.start(Screen(1, 2, False, True), Path(sys.argv[1]))
 (out, to_out), (err, to_err) = os.pipe(), os.pipe()
 to = Destination(None)
 relay.open(WorkerOutput(LocalRank(0), "rank 0", "[rank 0] ", out, err, to, to, None))

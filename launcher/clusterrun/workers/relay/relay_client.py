@@ -35,7 +35,7 @@ _MARGIN = 1.0
 """Seconds after its deadline at which a relay that is still there is killed."""
 
 
-class Relay:
+class RelayClient:
     """The relay process, as the agent sees it. No call but ``close`` ever waits."""
 
     def __init__(self, channel: Channel, pid: int, scratch: Path | None) -> None:
@@ -49,7 +49,7 @@ class Relay:
         self._lost = False
 
     @classmethod
-    def start(cls, screen: Screen, scratch: Path | None) -> "Relay":
+    def start(cls, screen: Screen, scratch: Path | None) -> "RelayClient":
         """Fork the relay (the process must have one thread).
 
         Args:
