@@ -13,7 +13,11 @@ from multiprocessing.connection import Connection as Line
 from pathlib import Path
 
 from clusterrun.coordination.bounded_messages import done, failing
-from clusterrun.coordination.messages import ALIVE, Stop, Verdict, WorldFormed, framed
+from clusterrun.coordination.messages import (
+    Stop,
+    Verdict,
+    WorldFormed,
+)
 from clusterrun.coordination.restart_policy import RestartRules
 from clusterrun.domain.events import Event, StopOrdered, VerdictReached
 from clusterrun.domain.facts import Fact
@@ -29,6 +33,10 @@ from clusterrun.rendezvous.joining.settings import Introduction, RendezvousSetti
 from clusterrun.rendezvous.names.addresses import numeric_address
 from clusterrun.rendezvous.peers import Peers
 from clusterrun.rendezvous.wire.connections import allow_descriptors
+from clusterrun.rendezvous.wire.frames import (
+    ALIVE,
+    framed,
+)
 
 OPEN, GO, WEIGH, FAIL = "open", "go", "weigh", "fail"
 """What is said on the lines between the processes of the benchmark."""

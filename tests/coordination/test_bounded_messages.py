@@ -2,14 +2,16 @@
 
 from clusterrun.coordination.bounded_messages import done, ended_externally, failing
 from clusterrun.coordination.messages import (
-    FROM_MEMBERS,
-    MAXIMUM_FRAME,
     Done,
     EndedExternally,
-    framed,
 )
 from clusterrun.domain.outcome import HelperFailed, Interrupted, NodeLost, Succeeded
 from clusterrun.planning.worker_count import MOST_WORKERS
+from clusterrun.rendezvous.wire.frames import (
+    FROM_MEMBERS,
+    MAXIMUM_FRAME,
+    framed,
+)
 
 from tests.rendezvous.nodes import fate
 

@@ -3,11 +3,9 @@
 import pytest
 from clusterrun.coordination.ending import MOST_EXTERNAL_CAUSES, dated_fates
 from clusterrun.coordination.messages import (
-    FROM_COORDINATOR,
     Stop,
     Verdict,
     Waiting,
-    framed,
 )
 from clusterrun.coordination.state import Gone, Phase
 from clusterrun.domain.bounds import LONGEST_LINE
@@ -20,6 +18,10 @@ from clusterrun.domain.outcome import (
     OutputGone,
     Succeeded,
     WorkerFailed,
+)
+from clusterrun.rendezvous.wire.frames import (
+    FROM_COORDINATOR,
+    framed,
 )
 
 from tests.rendezvous.nodes import fate, terms

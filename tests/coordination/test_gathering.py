@@ -3,8 +3,16 @@
 from typing import Any
 
 import pytest
-from clusterrun.coordination.messages import FROM_COORDINATOR, Refusal, Waiting, WorldFormed, framed
+from clusterrun.coordination.messages import (
+    Refusal,
+    Waiting,
+    WorldFormed,
+)
 from clusterrun.coordination.state import OWN, CloseDoor, Introduced, Phase, Say, Send
+from clusterrun.rendezvous.wire.frames import (
+    FROM_COORDINATOR,
+    framed,
+)
 
 from tests.rendezvous.nodes import hello, terms
 from tests.rendezvous.replay import Replay

@@ -6,15 +6,10 @@ from random import Random
 
 from clusterrun.coordination.bounded_messages import done, failing
 from clusterrun.coordination.messages import (
-    ALIVE,
-    MAXIMUM_FRAME,
     Again,
     AskStacks,
-    BadFrame,
-    Codec,
     EndedExternally,
     GiveStacks,
-    MessageT,
     Refusal,
     Refused,
     Stacks,
@@ -25,7 +20,6 @@ from clusterrun.coordination.messages import (
     Verdict,
     Waiting,
     WorldFormed,
-    framed,
 )
 from clusterrun.domain.outcome import (
     HelperFailed,
@@ -38,6 +32,14 @@ from clusterrun.domain.outcome import (
     WorkerFailed,
 )
 from clusterrun.domain.stacks import StackGroup
+from clusterrun.rendezvous.wire.frames import (
+    ALIVE,
+    MAXIMUM_FRAME,
+    BadFrame,
+    Codec,
+    MessageT,
+    framed,
+)
 
 from tests.plans import world
 from tests.rendezvous.nodes import fate, hello

@@ -10,18 +10,20 @@ from contextlib import ExitStack
 import pytest
 from clusterrun.coordination.bounded_messages import done
 from clusterrun.coordination.messages import (
-    ALIVE,
     Refused,
     Stop,
     Verdict,
     WorldFormed,
-    framed,
 )
 from clusterrun.rendezvous.coordinator_server import (
     MOST_STRANGERS,
     SECONDS_TO_INTRODUCE_ONESELF,
 )
 from clusterrun.rendezvous.wire.connections import allow_descriptors
+from clusterrun.rendezvous.wire.frames import (
+    ALIVE,
+    framed,
+)
 from clusterrun.rendezvous.wire.handshake import MAGIC
 
 from tests.rendezvous.callers import GARBAGE, HAIL, Running, caller, joined, running

@@ -9,7 +9,9 @@ from contextlib import ExitStack, closing
 
 import pytest
 from clusterrun.coordination.heartbeat import rhythm_of
-from clusterrun.coordination.messages import FROM_COORDINATOR, Stop
+from clusterrun.coordination.messages import (
+    Stop,
+)
 from clusterrun.coordination.restart_policy import RestartRules
 from clusterrun.domain.events import (
     CoordinatorLost,
@@ -33,6 +35,9 @@ from clusterrun.rendezvous.joining.settings import RendezvousSettings
 from clusterrun.rendezvous.peers import SECONDS_FOR_LAST_WORDS, Peers
 from clusterrun.rendezvous.ports.held_port import bound_everywhere
 from clusterrun.rendezvous.wire.connection import Connection
+from clusterrun.rendezvous.wire.frames import (
+    FROM_COORDINATOR,
+)
 
 from tests.plans import world
 from tests.rendezvous.nodes import (

@@ -14,22 +14,13 @@ from typing import Any
 
 import pytest
 from clusterrun.coordination.bounded_messages import done
-from clusterrun.coordination.handshake_faults import HandshakeFailed
 from clusterrun.coordination.heartbeat import Rhythm
 from clusterrun.coordination.messages import (
-    ALIVE,
-    FROM_COORDINATOR,
-    FROM_MEMBERS,
-    LONGEST_HELLO,
-    MAXIMUM_FRAME,
     Alive,
-    BadFrame,
-    Codec,
     EndedExternally,
     Stop,
     Verdict,
     WorldFormed,
-    framed,
 )
 from clusterrun.domain.events import CoordinatorLost, VerdictReached
 from clusterrun.domain.outcome import Interrupted, Succeeded
@@ -37,7 +28,21 @@ from clusterrun.rendezvous.coordinator_server import SECONDS_TO_INTRODUCE_ONESEL
 from clusterrun.rendezvous.peers import Peers
 from clusterrun.rendezvous.wire.connection import Connection
 from clusterrun.rendezvous.wire.connections import allow_descriptors
-from clusterrun.rendezvous.wire.handshake import greet_coordinator, greet_member
+from clusterrun.rendezvous.wire.frames import (
+    ALIVE,
+    FROM_COORDINATOR,
+    FROM_MEMBERS,
+    LONGEST_HELLO,
+    MAXIMUM_FRAME,
+    BadFrame,
+    Codec,
+    framed,
+)
+from clusterrun.rendezvous.wire.handshake import (
+    HandshakeFailed,
+    greet_coordinator,
+    greet_member,
+)
 from hypothesis import given, settings
 from hypothesis import strategies as st
 

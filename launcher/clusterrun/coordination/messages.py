@@ -1,15 +1,12 @@
-"""What agents say to each other: typed messages in msgpack, in frames of bounded length.
+"""The messages between members and the coordinator.
 
-A frame is the length of its body (4 bytes, big-endian) and the body. Times never travel, ages do:
-no two clocks need agree. What a value may be is said by its type (``clusterrun.domain.bounds``); a
-message with any other value is refused, so that nothing behind the codec has to check it again.
+A message carries ages, never times: no two clocks need to agree. The types bound each value
+(``clusterrun.domain.bounds``); a message with any other value is refused when it is decoded.
 """
 
-from collections.abc import Iterator
 from enum import Enum
-from typing import Annotated, Generic, TypeVar
+from typing import Annotated
 
-import msgspec
 from msgspec import Meta, Struct
 
 from clusterrun.domain.bounds import (
@@ -28,15 +25,6 @@ from clusterrun.domain.outcome import (
 )
 from clusterrun.domain.stacks import StackGroup
 from clusterrun.domain.world import World
-
-MAXIMUM_FRAME = 1 << 22
-"""Bytes of one message: above any of ours, of which one tells how 10,000 workers ended."""
-
-LONGEST_HELLO = 1 << 16
-"""Bytes of the first message of somebody who may be anybody."""
-
-_LENGTH_BYTES = 4
-
 
 ARGUMENTS = "arguments"
 """The name in ``Hello.should`` whose value is a digest.
@@ -226,54 +214,3 @@ FromCoordinator = (
     | StacksOfAll
     | Suspension
 )
-
-MessageT = TypeVar("MessageT")
-
-
-class BadFrame(Exception):
-    """The other side says what no clusterrun would."""
-
-
-class Codec(Generic[MessageT]):
-    """Takes messages of one direction out of the bytes that have come."""
-
-    def __init__(self, messages: object) -> None:
-        """Take the union of the messages that may come."""
-        self._decoder: msgspec.msgpack.Decoder[MessageT] = msgspec.msgpack.Decoder(messages)
-
-    def take(self, buffer: bytearray, longest: int = MAXIMUM_FRAME) -> Iterator[MessageT]:
-        """Yield, and cut off from ``buffer``, every message that is whole.
-
-        Raises:
-            BadFrame: it is of more than ``longest`` bytes, or no message.
-
-        """
-        while len(buffer) >= _LENGTH_BYTES:
-            end = _LENGTH_BYTES + int.from_bytes(buffer[:_LENGTH_BYTES], "big")
-            if end - _LENGTH_BYTES > longest:
-                raise BadFrame(f"sent a message of {end - _LENGTH_BYTES} bytes")
-            if len(buffer) < end:
-                return
-            body = bytes(buffer[_LENGTH_BYTES:end])
-            del buffer[:end]
-            yield self._decode(body)
-
-    def _decode(self, body: bytes) -> MessageT:
-        try:
-            return self._decoder.decode(body)
-        except (msgspec.MsgspecError, ValueError, RecursionError) as error:
-            raise BadFrame("sent what is no message of clusterrun's") from error
-
-
-FROM_MEMBERS: Codec[FromMember] = Codec(FromMember)
-FROM_COORDINATOR: Codec[FromCoordinator] = Codec(FromCoordinator)
-
-
-def framed(message: FromMember | FromCoordinator) -> bytes:
-    """Return ``message`` as it travels; who sends it keeps it below ``MAXIMUM_FRAME``."""
-    body = msgspec.msgpack.encode(message)
-    return len(body).to_bytes(_LENGTH_BYTES, "big") + body
-
-
-ALIVE = framed(Alive())
-"""As it travels, thousands of times."""

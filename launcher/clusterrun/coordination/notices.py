@@ -3,7 +3,6 @@
 from collections.abc import Iterable, Sequence
 from typing import assert_never
 
-from clusterrun.coordination.handshake_faults import VERSION, Fault, HandshakeFailed
 from clusterrun.coordination.messages import (
     ARGUMENTS,
     Hello,
@@ -198,25 +197,6 @@ def complete(state: State) -> str:
         count = f"{state.terms.nodes} node{'' if state.terms.nodes == 1 else 's'}"
         return f"the job at {state.terms.place} has begun with {count}: {names}"
     return f"the job at {state.terms.place} has all its {state.terms.nodes} nodes: {names}"
-
-
-def fault_of_caller(failure: HandshakeFailed) -> str:
-    """Return what is wrong with somebody who connected, for node 0."""
-    match failure.fault:
-        case Fault.NO_CLUSTERRUN:
-            return "it does not speak clusterrun's protocol"
-        case Fault.OTHER_VERSION:
-            return (
-                f"it speaks version {failure.version} of clusterrun's protocol, this is {VERSION}"
-            )
-        case Fault.HAS_A_TOKEN:
-            return "it has a token, and this job has none"
-        case Fault.HAS_NO_TOKEN:
-            return "it has no token, and this job has one"
-        case Fault.WRONG_TOKEN:
-            return "it has another token"
-        case _:
-            assert_never(failure.fault)
 
 
 def order_to_stop(host: str, cause: ExternalCause) -> str:

@@ -7,24 +7,16 @@ import socket
 from collections.abc import Callable
 from typing import assert_never
 
-from clusterrun.coordination import notices
 from clusterrun.coordination.coordinator import decide, due, opened
-from clusterrun.coordination.handshake_faults import HandshakeFailed
 from clusterrun.coordination.heartbeat import Pulses
 from clusterrun.coordination.messages import (
-    ALIVE,
-    FROM_MEMBERS,
-    LONGEST_HELLO,
-    MAXIMUM_FRAME,
     Alive,
     AskStacks,
-    BadFrame,
     FromMember,
     Hello,
     Stacks,
     Still,
     Suspension,
-    framed,
 )
 from clusterrun.coordination.state import (
     NEVER,
@@ -55,7 +47,20 @@ from clusterrun.rendezvous.ports.held_port import HeldPort, hold_free_port
 from clusterrun.rendezvous.ports.joining_port import JoiningPort
 from clusterrun.rendezvous.wire.connection import Connection
 from clusterrun.rendezvous.wire.connections import Connections, allow_connections
-from clusterrun.rendezvous.wire.handshake import NONCE_BYTES, greet_member
+from clusterrun.rendezvous.wire.frames import (
+    ALIVE,
+    FROM_MEMBERS,
+    LONGEST_HELLO,
+    MAXIMUM_FRAME,
+    BadFrame,
+    framed,
+)
+from clusterrun.rendezvous.wire.handshake import (
+    NONCE_BYTES,
+    HandshakeFailed,
+    fault_of_caller,
+    greet_member,
+)
 
 SECONDS_TO_INTRODUCE_ONESELF = 10.0
 SECONDS_TO_HEAR_A_REFUSAL = 2.0
@@ -193,7 +198,7 @@ class CoordinatorServer:
             for message in connection.receive():
                 self._hear(number, message, now)
         except HandshakeFailed as failure:
-            self._refuse(number, notices.fault_of_caller(failure), now)
+            self._refuse(number, fault_of_caller(failure), now)
         except BadFrame as error:
             self._refuse(number, f"it {error}", now)
         else:

@@ -8,10 +8,8 @@ from msgspec.structs import replace
 from clusterrun.coordination import bounded_messages
 from clusterrun.coordination.heartbeat import Heartbeat, Rhythm
 from clusterrun.coordination.messages import (
-    ALIVE,
     Again,
     AskStacks,
-    BadFrame,
     FromCoordinator,
     FromMember,
     GiveStacks,
@@ -41,6 +39,10 @@ from clusterrun.domain.world import World
 from clusterrun.rendezvous.coordinator_server import CoordinatorServer
 from clusterrun.rendezvous.joining.agent_hooks import AgentHooks
 from clusterrun.rendezvous.wire.connection import Connection
+from clusterrun.rendezvous.wire.frames import (
+    ALIVE,
+    BadFrame,
+)
 from clusterrun.rendezvous.wire.timer import Timer
 
 SECONDS_FOR_LAST_WORDS = 3.0

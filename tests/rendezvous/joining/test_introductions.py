@@ -4,9 +4,14 @@ import re
 from collections.abc import Mapping
 
 import pytest
-from clusterrun.coordination.messages import Hello, framed
+from clusterrun.coordination.messages import (
+    Hello,
+)
 from clusterrun.rendezvous.joining.introductions import introduction_of, settings_of
 from clusterrun.rendezvous.joining.joining_node import hello_of
+from clusterrun.rendezvous.wire.frames import (
+    framed,
+)
 from clusterrun.sources.settings import Flags
 
 from tests.described import describe

@@ -1,7 +1,6 @@
 """What a node says that can't reach node 0."""
 
 import pytest
-from clusterrun.coordination.handshake_faults import Fault, HandshakeFailed
 from clusterrun.rendezvous.joining.join_failures import (
     NOT_CLUSTERRUN,
     Obstacle,
@@ -11,6 +10,10 @@ from clusterrun.rendezvous.joining.join_failures import (
     silent,
 )
 from clusterrun.rendezvous.names.addresses import Address, numeric_address
+from clusterrun.rendezvous.wire.handshake import (
+    Fault,
+    HandshakeFailed,
+)
 from msgspec.structs import replace
 
 from tests.rendezvous.nodes import rendezvous_settings

@@ -1,7 +1,11 @@
 """What a node says of itself travels, whatever it is."""
 
-from clusterrun.coordination.messages import FROM_MEMBERS, LONGEST_HELLO, framed
 from clusterrun.rendezvous.joining.joining_node import hello_of
+from clusterrun.rendezvous.wire.frames import (
+    FROM_MEMBERS,
+    LONGEST_HELLO,
+    framed,
+)
 
 from tests.rendezvous.nodes import introduction
 

@@ -6,18 +6,25 @@ import struct
 from collections.abc import Iterator
 
 import pytest
-from clusterrun.coordination.handshake_faults import Fault, HandshakeFailed
 from clusterrun.coordination.messages import (
-    FROM_COORDINATOR,
-    FROM_MEMBERS,
-    BadFrame,
     FromCoordinator,
     FromMember,
     Stop,
-    framed,
 )
 from clusterrun.rendezvous.wire.connection import Connection
-from clusterrun.rendezvous.wire.handshake import MAGIC, greet_coordinator, greet_member
+from clusterrun.rendezvous.wire.frames import (
+    FROM_COORDINATOR,
+    FROM_MEMBERS,
+    BadFrame,
+    framed,
+)
+from clusterrun.rendezvous.wire.handshake import (
+    MAGIC,
+    Fault,
+    HandshakeFailed,
+    greet_coordinator,
+    greet_member,
+)
 
 from tests.rendezvous.nodes import hello
 

@@ -5,9 +5,12 @@ import socket
 from collections.abc import Iterator
 
 import pytest
-from clusterrun.coordination.messages import FROM_MEMBERS, framed
 from clusterrun.rendezvous.wire.connection import Connection
 from clusterrun.rendezvous.wire.connections import Connections
+from clusterrun.rendezvous.wire.frames import (
+    FROM_MEMBERS,
+    framed,
+)
 
 from tests.rendezvous.nodes import hello
 

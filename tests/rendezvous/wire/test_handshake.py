@@ -5,8 +5,16 @@ import struct
 from dataclasses import dataclass, field
 
 import pytest
-from clusterrun.coordination.handshake_faults import VERSION, Fault, HandshakeFailed
-from clusterrun.rendezvous.wire.handshake import MAGIC, Step, Steps, greet_coordinator, greet_member
+from clusterrun.rendezvous.wire.handshake import (
+    MAGIC,
+    VERSION,
+    Fault,
+    HandshakeFailed,
+    Step,
+    Steps,
+    greet_coordinator,
+    greet_member,
+)
 from hypothesis import given
 from hypothesis import strategies as st
 

@@ -5,9 +5,14 @@ import select
 import socket
 from contextlib import suppress
 
-from clusterrun.coordination.messages import FROM_COORDINATOR, FromCoordinator
+from clusterrun.coordination.messages import (
+    FromCoordinator,
+)
 from clusterrun.rendezvous.names.addresses import Address
 from clusterrun.rendezvous.wire.connection import Connection
+from clusterrun.rendezvous.wire.frames import (
+    FROM_COORDINATOR,
+)
 from clusterrun.rendezvous.wire.handshake import NONCE_BYTES, greet_coordinator
 
 

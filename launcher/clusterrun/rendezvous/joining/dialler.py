@@ -4,8 +4,6 @@ import os
 import select
 from collections.abc import Iterable
 
-from clusterrun.coordination.handshake_faults import HandshakeFailed
-from clusterrun.coordination.messages import BadFrame
 from clusterrun.errors import RendezvousError
 from clusterrun.rendezvous.joining.call import Call
 from clusterrun.rendezvous.joining.join_failures import (
@@ -16,6 +14,12 @@ from clusterrun.rendezvous.joining.join_failures import (
 from clusterrun.rendezvous.joining.joining_node import Candidate
 from clusterrun.rendezvous.names.addresses import Address
 from clusterrun.rendezvous.names.resolver import Lookup
+from clusterrun.rendezvous.wire.frames import (
+    BadFrame,
+)
+from clusterrun.rendezvous.wire.handshake import (
+    HandshakeFailed,
+)
 
 SECONDS_TO_ANSWER = 3.0
 """From a call to the greeting of who answers; all addresses of a name are called at once."""

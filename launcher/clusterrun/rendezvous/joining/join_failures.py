@@ -5,12 +5,16 @@ from typing import assert_never
 
 from msgspec import Struct
 
-from clusterrun.coordination.handshake_faults import VERSION, Fault, HandshakeFailed
 from clusterrun.domain.endpoint import Endpoint
 from clusterrun.domain.facts import Fact
 from clusterrun.errors import RendezvousError
 from clusterrun.rendezvous.joining.settings import RendezvousSettings
 from clusterrun.rendezvous.names.addresses import Address
+from clusterrun.rendezvous.wire.handshake import (
+    VERSION,
+    Fault,
+    HandshakeFailed,
+)
 
 NOT_CLUSTERRUN = "what answers there is not clusterrun"
 HUNG_UP = "node 0 hung up"

@@ -6,9 +6,7 @@ from msgspec.structs import replace
 
 from clusterrun.coordination.heartbeat import Heartbeat
 from clusterrun.coordination.messages import (
-    ALIVE,
     Alive,
-    BadFrame,
     FromCoordinator,
     Refusal,
     Refused,
@@ -27,6 +25,10 @@ from clusterrun.rendezvous.joining.join_failures import (
 )
 from clusterrun.rendezvous.joining.joining_node import Candidate
 from clusterrun.rendezvous.names.addresses import Address, interface_of
+from clusterrun.rendezvous.wire.frames import (
+    ALIVE,
+    BadFrame,
+)
 
 SECONDS_OF_COURTESY = 5.0
 """Node 0 tells whose time is over; this much later a member does not wait for it any more."""

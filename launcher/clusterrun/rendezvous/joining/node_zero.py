@@ -3,7 +3,6 @@
 import select
 
 from clusterrun.coordination.messages import (
-    FROM_COORDINATOR,
     FromCoordinator,
     Refused,
     Waiting,
@@ -21,6 +20,9 @@ from clusterrun.rendezvous.names.addresses import loopback_address
 from clusterrun.rendezvous.ports.held_port import HeldPort, hold_free_port, hold_port
 from clusterrun.rendezvous.ports.joining_port import open_joining_port
 from clusterrun.rendezvous.wire.connection import Connection
+from clusterrun.rendezvous.wire.frames import (
+    FROM_COORDINATOR,
+)
 
 SECONDS_TO_TELL_LATECOMERS = 0.7
 """Nodes that start at about the same time should all hear why nothing comes of it."""

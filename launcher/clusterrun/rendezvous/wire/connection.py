@@ -7,17 +7,23 @@ import socket
 from contextlib import suppress
 from typing import Generic
 
-from clusterrun.coordination.handshake_faults import Fault, HandshakeFailed
 from clusterrun.coordination.messages import (
-    MAXIMUM_FRAME,
-    Codec,
     FromCoordinator,
     FromMember,
+)
+from clusterrun.rendezvous.names.addresses import plain_address
+from clusterrun.rendezvous.wire.frames import (
+    MAXIMUM_FRAME,
+    Codec,
     MessageT,
     framed,
 )
-from clusterrun.rendezvous.names.addresses import plain_address
-from clusterrun.rendezvous.wire.handshake import Step, Steps
+from clusterrun.rendezvous.wire.handshake import (
+    Fault,
+    HandshakeFailed,
+    Step,
+    Steps,
+)
 
 _READ_BYTES = 64 << 10
 _UNREACHABLE = frozenset({errno.ETIMEDOUT, errno.EHOSTUNREACH, errno.ENETUNREACH})

@@ -11,10 +11,11 @@ with 0x01 and its own proof, or with 0x00 and zeros. Nothing else is read before
 
 import struct
 from collections.abc import Generator
-from enum import Enum
-from typing import NamedTuple
+from enum import Enum, auto
+from typing import NamedTuple, assert_never
 
-from clusterrun.coordination.handshake_faults import VERSION, Fault, HandshakeFailed
+VERSION = 1
+"""The version of the protocol that this clusterrun speaks."""
 
 MAGIC = b"\x93clusterrun\n"
 NONCE_BYTES = 32
@@ -23,6 +24,28 @@ _HAIL = struct.Struct(f">{len(MAGIC)}sHcB{NONCE_BYTES}s")
 _PROOF_BYTES = 32
 _GRANTED = b"\x01"
 _DENIED = bytes(1 + _PROOF_BYTES)
+
+
+class Fault(Enum):
+    """What may be wrong with the other side."""
+
+    NO_CLUSTERRUN = auto()
+    OTHER_VERSION = auto()
+    HAS_A_TOKEN = auto()
+    """And we have none."""
+    HAS_NO_TOKEN = auto()
+    """And we have one."""
+    WRONG_TOKEN = auto()
+
+
+class HandshakeFailed(Exception):
+    """The other side is not one to talk to."""
+
+    def __init__(self, fault: Fault, version: int = VERSION) -> None:
+        """Take what is wrong, and the ``version`` that the other side speaks."""
+        super().__init__(fault.name)
+        self.fault = fault
+        self.version = version
 
 
 class Side(Enum):
@@ -109,3 +132,22 @@ def _same(one: bytes, other: bytes) -> bool:
     import hmac
 
     return hmac.compare_digest(one, other)
+
+
+def fault_of_caller(failure: HandshakeFailed) -> str:
+    """Return what is wrong with somebody who connected, for node 0."""
+    match failure.fault:
+        case Fault.NO_CLUSTERRUN:
+            return "it does not speak clusterrun's protocol"
+        case Fault.OTHER_VERSION:
+            return (
+                f"it speaks version {failure.version} of clusterrun's protocol, this is {VERSION}"
+            )
+        case Fault.HAS_A_TOKEN:
+            return "it has a token, and this job has none"
+        case Fault.HAS_NO_TOKEN:
+            return "it has no token, and this job has one"
+        case Fault.WRONG_TOKEN:
+            return "it has another token"
+        case _:
+            assert_never(failure.fault)

@@ -7,15 +7,10 @@ import msgspec
 import pytest
 from clusterrun.coordination.bounded_messages import done, failing, stacks
 from clusterrun.coordination.messages import (
-    FROM_COORDINATOR,
-    FROM_MEMBERS,
-    LONGEST_HELLO,
-    MAXIMUM_FRAME,
     Again,
     AgedFate,
     Alive,
     AskStacks,
-    BadFrame,
     Done,
     EndedExternally,
     Failing,
@@ -31,7 +26,6 @@ from clusterrun.coordination.messages import (
     Verdict,
     Waiting,
     WorldFormed,
-    framed,
 )
 from clusterrun.domain.outcome import (
     HelperFailed,
@@ -45,6 +39,14 @@ from clusterrun.domain.ranks import GlobalRank, NodeRank
 from clusterrun.domain.stacks import StackGroup
 from clusterrun.domain.world import World
 from clusterrun.rendezvous.joining.joining_node import hello_of
+from clusterrun.rendezvous.wire.frames import (
+    FROM_COORDINATOR,
+    FROM_MEMBERS,
+    LONGEST_HELLO,
+    MAXIMUM_FRAME,
+    BadFrame,
+    framed,
+)
 from hypothesis import given
 from hypothesis import strategies as st
 from msgspec import inspect

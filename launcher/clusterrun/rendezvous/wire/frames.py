@@ -1,0 +1,67 @@
+"""Messages as bytes: a frame is the length of its body (4 bytes, big-endian) and the body, msgpack."""
+
+from collections.abc import Iterator
+from typing import Generic, TypeVar
+
+import msgspec
+
+from clusterrun.coordination.messages import Alive, FromCoordinator, FromMember
+
+MAXIMUM_FRAME = 1 << 22
+"""Bytes of one message: above the longest of ours, a report of 10,000 workers."""
+
+LONGEST_HELLO = 1 << 16
+"""Bytes of the first message on a connection, which may come from anywhere."""
+
+_LENGTH_BYTES = 4
+
+MessageT = TypeVar("MessageT")
+
+
+class BadFrame(Exception):
+    """The other side says what no clusterrun would."""
+
+
+class Codec(Generic[MessageT]):
+    """Takes messages of one direction out of the bytes that have come."""
+
+    def __init__(self, messages: object) -> None:
+        """Take the union of the messages that may come."""
+        self._decoder: msgspec.msgpack.Decoder[MessageT] = msgspec.msgpack.Decoder(messages)
+
+    def take(self, buffer: bytearray, longest: int = MAXIMUM_FRAME) -> Iterator[MessageT]:
+        """Yield, and cut off from ``buffer``, every message that is whole.
+
+        Raises:
+            BadFrame: it is of more than ``longest`` bytes, or no message.
+
+        """
+        while len(buffer) >= _LENGTH_BYTES:
+            end = _LENGTH_BYTES + int.from_bytes(buffer[:_LENGTH_BYTES], "big")
+            if end - _LENGTH_BYTES > longest:
+                raise BadFrame(f"sent a message of {end - _LENGTH_BYTES} bytes")
+            if len(buffer) < end:
+                return
+            body = bytes(buffer[_LENGTH_BYTES:end])
+            del buffer[:end]
+            yield self._decode(body)
+
+    def _decode(self, body: bytes) -> MessageT:
+        try:
+            return self._decoder.decode(body)
+        except (msgspec.MsgspecError, ValueError, RecursionError) as error:
+            raise BadFrame("sent what is no message of clusterrun's") from error
+
+
+FROM_MEMBERS: Codec[FromMember] = Codec(FromMember)
+FROM_COORDINATOR: Codec[FromCoordinator] = Codec(FromCoordinator)
+
+
+def framed(message: FromMember | FromCoordinator) -> bytes:
+    """Return ``message`` as it travels; who sends it keeps it below ``MAXIMUM_FRAME``."""
+    body = msgspec.msgpack.encode(message)
+    return len(body).to_bytes(_LENGTH_BYTES, "big") + body
+
+
+ALIVE = framed(Alive())
+"""As it travels, thousands of times."""
