@@ -15,7 +15,7 @@ LINES_OF_A_SCREEN = 24
 def test_every_option_is_told(option: Option[object]) -> None:
     """With its flag, its help, and its default where it has one to speak of, in its group."""
     told = " ".join(help_text(option.group.topic).split())
-    default = option.otherwise or option.default_text
+    default = option.default_words or option.default_text
 
     assert option.flag in told
     assert option.help in told

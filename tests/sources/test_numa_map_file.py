@@ -6,7 +6,7 @@ import pytest
 from clusterrun.domain.cpuset import CpuSet
 from clusterrun.domain.job import MappedGpu
 from clusterrun.sources.numa_map_file import numa_map
-from clusterrun.sources.options.values import UnreadableError
+from clusterrun.sources.options.values.unreadable import UnreadableError
 
 
 @pytest.mark.parametrize(

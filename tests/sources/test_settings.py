@@ -3,7 +3,10 @@
 import pytest
 from clusterrun.domain.facts import Fact
 from clusterrun.errors import UsageError
-from clusterrun.sources.options.table import DRY_RUN, ENV, MAX_RESTARTS, RUN_ID
+from clusterrun.sources.options.rows.failing import MAX_RESTARTS
+from clusterrun.sources.options.rows.joining import RUN_ID
+from clusterrun.sources.options.rows.launcher import DRY_RUN
+from clusterrun.sources.options.rows.program import ENV
 from clusterrun.sources.settings import (
     JobFile,
     Settings,

@@ -17,8 +17,9 @@ from clusterrun.cli.spelling import full_name
 from clusterrun.errors import UsageError
 from clusterrun.sources.clusters.detection import DETECTION
 from clusterrun.sources.options.option import Kind, Option, flag
+from clusterrun.sources.options.rows.workers import CLUSTER
 from clusterrun.sources.options.suggestions import COMMANDS, did_you_mean
-from clusterrun.sources.options.table import CLUSTER, OPTIONS
+from clusterrun.sources.options.table import OPTIONS
 
 
 class _Bash(BashComplete):

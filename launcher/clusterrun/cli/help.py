@@ -5,8 +5,21 @@ from collections.abc import Iterable
 import click
 
 from clusterrun.errors import UsageError
-from clusterrun.sources.options import table
 from clusterrun.sources.options.option import Group, Kind, Option, flag
+from clusterrun.sources.options.rows.failing import MAX_RESTARTS
+from clusterrun.sources.options.rows.launcher import (
+    ALLOWED_CPUS,
+    CAPTURE,
+    CONFIG,
+    DRY_RUN,
+    JSON,
+    MACHINE_ROOT,
+)
+from clusterrun.sources.options.rows.logs import LOG_DIR
+from clusterrun.sources.options.rows.meeting import MASTER_ADDR
+from clusterrun.sources.options.rows.output import VERBOSE
+from clusterrun.sources.options.rows.program import MODULE
+from clusterrun.sources.options.rows.workers import NNODES, NPROC_PER_NODE
 from clusterrun.sources.options.suggestions import closest
 from clusterrun.sources.options.table import OPTIONS
 from clusterrun.sources.programs.file_kinds import FileKind, kind_of
@@ -29,7 +42,7 @@ Draw this machine: packages, NUMA nodes, cores and GPUs, and which worker would 
 options of a launch count, those of how many workers and where among them; these are topo's own.
 """
 
-OF_TOPO = (table.JSON, table.MACHINE_ROOT, table.ALLOWED_CPUS, table.CAPTURE)
+OF_TOPO = (JSON, MACHINE_ROOT, ALLOWED_CPUS, CAPTURE)
 
 ELSEWHERE = """\
 Each option is a variable too, CLUSTERRUN_NNODES or PET_NNODES for --nnodes, and a key of a job
@@ -37,15 +50,15 @@ file, nnodes. Flags beat CLUSTERRUN_ variables, these PET_ variables, these the 
 """
 
 EVERYDAY = (
-    (table.NPROC_PER_NODE, "Workers on each node, otherwise one per GPU"),
-    (table.NNODES, "Nodes; the same command on each"),
-    (table.MASTER_ADDR, "The node where all nodes meet"),
-    (table.MODULE, "SCRIPT is a Python module"),
-    (table.MAX_RESTARTS, "How often to start all again after a failure"),
-    (table.LOG_DIR, "Write what workers print to files, too"),
-    (table.CONFIG, "A job file in YAML"),
-    (table.DRY_RUN, "Print the plan, each value with its origin"),
-    (table.VERBOSE, "Say more of what is done and why"),
+    (NPROC_PER_NODE, "Workers on each node, otherwise one per GPU"),
+    (NNODES, "Nodes; the same command on each"),
+    (MASTER_ADDR, "The node where all nodes meet"),
+    (MODULE, "SCRIPT is a Python module"),
+    (MAX_RESTARTS, "How often to start all again after a failure"),
+    (LOG_DIR, "Write what workers print to files, too"),
+    (CONFIG, "A job file in YAML"),
+    (DRY_RUN, "Print the plan, each value with its origin"),
+    (VERBOSE, "Say more of what is done and why"),
 )
 """What most jobs need, in words that fit one line."""
 
@@ -154,5 +167,5 @@ def _spelling(option: Option[object]) -> str:
 
 
 def _sentence(option: Option[object]) -> str:
-    default = option.otherwise or option.default_text
+    default = option.default_words or option.default_text
     return option.help if default == "false" else f"{option.help} [default: {default}]"

@@ -6,8 +6,13 @@ from collections.abc import Iterator, Mapping, Sequence
 from clusterrun.domain.facts import Fact
 from clusterrun.domain.job import JobSpec
 from clusterrun.errors import UsageError
-from clusterrun.sources.options import table
 from clusterrun.sources.options.option import Option
+from clusterrun.sources.options.rows.logs import LOG_DIR, REDIRECTS, TEE, WORKERLOG
+from clusterrun.sources.options.rows.output import (
+    DUPLICATE_STDERR_FILTERS,
+    DUPLICATE_STDOUT_FILTERS,
+    LOG_LINE_PREFIX_TEMPLATE,
+)
 from clusterrun.sources.options.suggestions import did_you_mean
 from clusterrun.sources.other_launchers.torchrun_lines import default_prefix
 from clusterrun.sources.programs.file_kinds import FileKind, kind_of
@@ -23,10 +28,10 @@ NAMES_IN_PREFIXES = ("rank", "local_rank", "role_name", "host", "node_rank")
 """What is filled in where it stands in a template as ``${rank}``."""
 
 WANT_FILES: tuple[Option[object], ...] = (
-    table.REDIRECTS,
-    table.DUPLICATE_STDOUT_FILTERS,
-    table.DUPLICATE_STDERR_FILTERS,
-    table.WORKERLOG,
+    REDIRECTS,
+    DUPLICATE_STDOUT_FILTERS,
+    DUPLICATE_STDERR_FILTERS,
+    WORKERLOG,
 )
 """Options that say what is written to files, but not where; not --tee, all of which is printed."""
 
@@ -38,7 +43,7 @@ def find_log_dir(sources: Sequence[Settings]) -> Fact[str | None]:
         UsageError: there is something else at its place.
 
     """
-    log_dir = value_of(table.LOG_DIR, sources)
+    log_dir = value_of(LOG_DIR, sources)
     wanted = (value_of(option, sources) for option in WANT_FILES)
     origin = next((said.origin for said in wanted if said.value), None)
     if log_dir.value is None and origin is not None:
@@ -77,10 +82,10 @@ def find_prefix(
     # It beats the default alone, as PYTHON_EXEC does.
     text = Fact(variables.get(PREFIX_VARIABLE, ""), PREFIX_VARIABLE)
     if text.value:
-        default = table.LOG_LINE_PREFIX_TEMPLATE.read(text)
+        default = LOG_LINE_PREFIX_TEMPLATE.read(text)
     else:
-        default = default_prefix(called, is_teed=value_of(table.TEE, sources).value is not None)
-    return value_of(table.LOG_LINE_PREFIX_TEMPLATE, sources, default)
+        default = default_prefix(called, is_teed=value_of(TEE, sources).value is not None)
+    return value_of(LOG_LINE_PREFIX_TEMPLATE, sources, default)
 
 
 def unknown_in_prefix(prefix: Fact[str | None]) -> Iterator[str]:

@@ -8,7 +8,12 @@ from clusterrun.domain.endpoint import Endpoint
 from clusterrun.domain.facts import Fact
 from clusterrun.errors import UsageError
 from clusterrun.sources.command_line import CommandLine
-from clusterrun.sources.options import table
+from clusterrun.sources.options.rows.meeting import (
+    LOCAL_ADDR,
+    MASTER_ADDR,
+    MASTER_PORT,
+    RDZV_ENDPOINT,
+)
 from clusterrun.sources.settings import Settings, find, settings_from_exports, value_of
 from clusterrun.sources.world_shape import Shape
 
@@ -34,11 +39,11 @@ def settle_meeting(
         UsageError: several agents would not find each other.
 
     """
-    endpoint = value_of(table.RDZV_ENDPOINT, sources)
+    endpoint = value_of(RDZV_ENDPOINT, sources)
     if shape.agents == 1:
         return Meeting(
-            value_of(table.MASTER_ADDR, sources, value_of(table.LOCAL_ADDR, sources)),
-            value_of(table.MASTER_PORT, sources),
+            value_of(MASTER_ADDR, sources, value_of(LOCAL_ADDR, sources)),
+            value_of(MASTER_PORT, sources),
             Fact((), "default"),
             endpoint,
         )
@@ -47,14 +52,14 @@ def settle_meeting(
     # Scripts that export them for their workers name the same port in --rdzv-endpoint, where it
     # would be taken: so only here.
     own = shape.place.own_exports if shape.place else ()
-    if shape.first_host.value is not None and find(table.MASTER_ADDR, sources) is None:
+    if shape.first_host.value is not None and find(MASTER_ADDR, sources) is None:
         # Who lists hosts for this job says where it meets; an export is for any launcher.
         own = (*own, "MASTER_ADDR")
     return _at_address((*sources, settings_from_exports(environ, own)), shape, typed)
 
 
 def _at_endpoint(endpoint: Fact[str | None], sources: Sequence[Settings]) -> Meeting:
-    port = value_of(table.MASTER_PORT, sources)
+    port = value_of(MASTER_PORT, sources)
     taken = Endpoint.parse(endpoint.value or "").port
     if taken == 0:
         raise UsageError(
@@ -66,14 +71,14 @@ def _at_endpoint(endpoint: Fact[str | None], sources: Sequence[Settings]) -> Mee
             f"rdzv_endpoint is {endpoint} and master_port {port}: one port for two purposes",
             f"leave {port.origin} out: a free port is chosen for the workers",
         )
-    return Meeting(value_of(table.MASTER_ADDR, sources), port, Fact((), "default"), endpoint)
+    return Meeting(value_of(MASTER_ADDR, sources), port, Fact((), "default"), endpoint)
 
 
 def _at_address(sources: Sequence[Settings], shape: Shape, typed: CommandLine) -> Meeting:
     otherwise = shape.first_host
     if otherwise.value is None and shape.place:
         otherwise = shape.place.master_addr
-    address = value_of(table.MASTER_ADDR, sources, otherwise)
+    address = value_of(MASTER_ADDR, sources, otherwise)
     if address.value is None:
         raise _nowhere(shape, typed)
     port, candidates = _ports(sources, shape)
@@ -84,10 +89,10 @@ def _ports(
     sources: Sequence[Settings], shape: Shape
 ) -> tuple[Fact[int | None], Fact[tuple[int, ...]]]:
     candidates: Fact[tuple[int, ...]] = Fact((), "default")
-    said = any(table.MASTER_PORT.name in it for it in sources)
+    said = any(MASTER_PORT.name in it for it in sources)
     if not said and shape.place and shape.place.port_candidates.value:
         return Fact(None, "default"), shape.place.port_candidates
-    port = value_of(table.MASTER_PORT, sources, Fact(USUAL_PORT, "default"))
+    port = value_of(MASTER_PORT, sources, Fact(USUAL_PORT, "default"))
     if port.value is None:
         raise UsageError(
             f"{port.origin}: no node would know at which port to meet",

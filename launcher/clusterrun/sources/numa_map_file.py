@@ -5,7 +5,8 @@ from pathlib import Path
 
 from clusterrun.domain.cpuset import CpuSet
 from clusterrun.domain.job import MappedGpu
-from clusterrun.sources.options.values import UnreadableError, path
+from clusterrun.sources.options.values.paths import path
+from clusterrun.sources.options.values.unreadable import UnreadableError
 
 _HINT = "write GPU=CPUS or GPU=node N, such as 0=node 1,1=0-3,8 or 0000:17:00.0=node 0, or a file"
 _NODE = re.compile(r"node ?([0-9]{1,5})")

@@ -25,10 +25,63 @@ from clusterrun.sources.log_options import (
     where_logs_go,
 )
 from clusterrun.sources.meeting_point import settle_meeting
-from clusterrun.sources.options import table, torchrun_rows
-from clusterrun.sources.options.host_rows import DEVICES
 from clusterrun.sources.options.option import Option
-from clusterrun.sources.options.paddle_rows import BASE_PORT
+from clusterrun.sources.options.rows.failing import (
+    CONTAIN,
+    HANG_TIMEOUT,
+    HEARTBEAT_TIMEOUT,
+    MAX_RESTARTS,
+    NO_FAIL_FAST,
+    NO_RESTART_EXIT_CODES,
+    SHUTDOWN_TIMEOUT,
+)
+from clusterrun.sources.options.rows.joining import (
+    LAST_CALL_TIMEOUT,
+    RDZV_TIMEOUT,
+    RUN_ID,
+    STRICT_JOIN,
+)
+from clusterrun.sources.options.rows.launcher import (
+    ALLOWED_CPUS,
+    CAPTURE,
+    CONFIG,
+    DRY_RUN,
+    JSON,
+    MACHINE_ROOT,
+)
+from clusterrun.sources.options.rows.logs import EVENTS, REDIRECTS, TEE, WORKERLOG
+from clusterrun.sources.options.rows.meeting import BASE_PORT
+from clusterrun.sources.options.rows.output import (
+    DUPLICATE_STDERR_FILTERS,
+    DUPLICATE_STDOUT_FILTERS,
+    LOCAL_RANKS_FILTER,
+    PROGRESS_INTERVAL,
+    RANKS,
+    VERBOSE,
+)
+from clusterrun.sources.options.rows.placing import (
+    GPU_PER_RANK,
+    GPUS_PER_WORKER,
+    NUMA_BINDING,
+    NUMA_MAP,
+    NUMA_MEMORY,
+    NUMA_STRICT,
+    VIRTUAL_LOCAL_RANK,
+)
+from clusterrun.sources.options.rows.program import (
+    ENV,
+    MODULE,
+    NO_PYTHON,
+    PASS_LOCAL_RANK,
+    PYTHON,
+    ROLE,
+    RUN_PATH,
+    STDIN_RANK,
+)
+from clusterrun.sources.options.rows.starting import EXEC, PRELOAD, PRELOAD_TIMEOUT, START_METHOD
+from clusterrun.sources.options.rows.torchrun import SIGNALS_TO_HANDLE
+from clusterrun.sources.options.rows.workers import DEVICES
+from clusterrun.sources.options.table import FEWEST_NODES
 from clusterrun.sources.other_launchers.nested_launches import (
     NESTED_WARNING,
     STEP_VARIABLE,
@@ -67,40 +120,40 @@ from clusterrun.sources.world_shape import Shape, find_shape
 ValueT = TypeVar("ValueT")
 
 PLAIN: tuple[Option[object], ...] = (
-    table.RDZV_TIMEOUT,
-    table.LAST_CALL_TIMEOUT,
-    table.STRICT_JOIN,
-    table.HEARTBEAT_TIMEOUT,
-    table.HANG_TIMEOUT,
-    table.PROGRESS_INTERVAL,
-    table.MAX_RESTARTS,
-    table.NO_RESTART_EXIT_CODES,
-    table.NO_FAIL_FAST,
-    table.SHUTDOWN_TIMEOUT,
-    table.CONTAIN,
-    table.EXEC,
+    RDZV_TIMEOUT,
+    LAST_CALL_TIMEOUT,
+    STRICT_JOIN,
+    HEARTBEAT_TIMEOUT,
+    HANG_TIMEOUT,
+    PROGRESS_INTERVAL,
+    MAX_RESTARTS,
+    NO_RESTART_EXIT_CODES,
+    NO_FAIL_FAST,
+    SHUTDOWN_TIMEOUT,
+    CONTAIN,
+    EXEC,
     DEVICES,
-    table.NUMA_BINDING,
-    table.STDIN_RANK,
-    table.ROLE,
-    table.PASS_LOCAL_RANK,
-    torchrun_rows.SIGNALS_TO_HANDLE,
-    table.NUMA_MEMORY,
-    table.NUMA_MAP,
-    table.NUMA_STRICT,
-    table.GPUS_PER_WORKER,
-    table.GPU_PER_RANK,
-    table.VIRTUAL_LOCAL_RANK,
-    table.START_METHOD,
-    table.PRELOAD,
-    table.PRELOAD_TIMEOUT,
-    table.REDIRECTS,
-    table.TEE,
-    table.LOCAL_RANKS_FILTER,
-    table.RANKS,
-    table.DUPLICATE_STDOUT_FILTERS,
-    table.DUPLICATE_STDERR_FILTERS,
-    table.WORKERLOG,
+    NUMA_BINDING,
+    STDIN_RANK,
+    ROLE,
+    PASS_LOCAL_RANK,
+    SIGNALS_TO_HANDLE,
+    NUMA_MEMORY,
+    NUMA_MAP,
+    NUMA_STRICT,
+    GPUS_PER_WORKER,
+    GPU_PER_RANK,
+    VIRTUAL_LOCAL_RANK,
+    START_METHOD,
+    PRELOAD,
+    PRELOAD_TIMEOUT,
+    REDIRECTS,
+    TEE,
+    LOCAL_RANKS_FILTER,
+    RANKS,
+    DUPLICATE_STDOUT_FILTERS,
+    DUPLICATE_STDERR_FILTERS,
+    WORKERLOG,
     BASE_PORT,
 )
 """Options that are fields of the job as they stand, whatever else is said."""
@@ -179,9 +232,9 @@ def resolve(
     expect_read_once(job)
     if job.exec.value:
         expect_replaceable(job)
-    dry_run = TOPO if for_topo else value_of(table.DRY_RUN, sources)
-    machine_root = _only_with(dry_run.value, value_of(table.MACHINE_ROOT, sources), *DRY)
-    allowed_cpus = value_of(table.ALLOWED_CPUS, sources)
+    dry_run = TOPO if for_topo else value_of(DRY_RUN, sources)
+    machine_root = _only_with(dry_run.value, value_of(MACHINE_ROOT, sources), *DRY)
+    allowed_cpus = value_of(ALLOWED_CPUS, sources)
     return Resolved(
         job=job,
         unset=tuple(sorted({*left, *({TOKEN_VARIABLE} & environ.keys())})),
@@ -193,11 +246,11 @@ def resolve(
             *_job_warnings(job, inputs, is_dry=dry_run.value),
         ),
         dry_run=dry_run.value,
-        as_json=_only_with(dry_run.value, value_of(table.JSON, sources), *DRY).value,
+        as_json=_only_with(dry_run.value, value_of(JSON, sources), *DRY).value,
         machine_root=machine_root,
         allowed_cpus=_only_with(machine_root.value, allowed_cpus, *REPLAYED),
-        capture=_only_with(for_topo, value_of(table.CAPTURE, sources), *DRAWN),
-        verbose=value_of(table.VERBOSE, sources).value,
+        capture=_only_with(for_topo, value_of(CAPTURE, sources), *DRAWN),
+        verbose=value_of(VERBOSE, sources).value,
     )
 
 
@@ -210,7 +263,7 @@ def _sources(
         settings_from_variables(inherited, PREFIX),
         settings_from_variables(inherited, TORCHRUN_PREFIX),
     )
-    job_file = _job_file(value_of(table.CONFIG, said))
+    job_file = _job_file(value_of(CONFIG, said))
     if typed.words:
         return (*said, job_file.without_program()), Fact(_program_words(typed), COMMAND_LINE)
     return (*said, job_file.settings), job_file.words
@@ -244,9 +297,9 @@ def _job(
     inputs: Inputs,
     shape: Shape,
 ) -> JobSpec:
-    interpreter = value_of(table.PYTHON, sources, _default_python(inputs))
+    interpreter = value_of(PYTHON, sources, _default_python(inputs))
     meeting = settle_meeting(sources, inputs.variables, shape, inputs.typed)
-    run_id = value_of(table.RUN_ID, sources, _run_id_otherwise(shape, inputs))
+    run_id = value_of(RUN_ID, sources, _run_id_otherwise(shape, inputs))
     plain: dict[str, Any] = {option.name: value_of(option, sources) for option in PLAIN}
     if shape.cluster.value == "paddle":
         from clusterrun.sources.other_launchers.paddle_defaults import paddles_own
@@ -275,7 +328,7 @@ def _job(
         log_dir=log_dir,
         coloured=find_coloured(inputs.process, inputs.variables, shape.cluster, log_dir),
         log_line_prefix_template=find_prefix(sources, inputs.variables, inputs.process.called),
-        events=_expect_no_folder(value_of(table.EVENTS, sources)),
+        events=_expect_no_folder(value_of(EVENTS, sources)),
         program=program,
         as_torchrun=called_as_torchrun(inputs.process.called),
     )
@@ -288,10 +341,10 @@ def _program(
     inputs: Inputs,
 ) -> Fact[Program]:
     manner = Manner(
-        module=value_of(table.MODULE, sources),
-        no_python=value_of(table.NO_PYTHON, sources),
-        run_path=value_of(table.RUN_PATH, sources),
-        pass_local_rank=value_of(table.PASS_LOCAL_RANK, sources),
+        module=value_of(MODULE, sources),
+        no_python=value_of(NO_PYTHON, sources),
+        run_path=value_of(RUN_PATH, sources),
+        pass_local_rank=value_of(PASS_LOCAL_RANK, sources),
     )
     return find_program(words, manner, _search_path(env, inputs))
 
@@ -313,17 +366,17 @@ def _search_path(env: Mapping[str, Fact[str]], inputs: Inputs) -> str:
 
 def _env(sources: Sequence[Settings]) -> dict[str, Fact[str]]:
     """Return the variables that the sources set; the strongest source of each name wins."""
-    texts = [text for said in reversed(sources) for text in said.get(table.ENV.name, ())]
+    texts = [text for said in reversed(sources) for text in said.get(ENV.name, ())]
     return {
         name: Fact(value, text.origin)
         for text in texts
-        for name, value in table.ENV.read(text).value.items()
+        for name, value in ENV.read(text).value.items()
     }
 
 
 def _fewest_nodes(sources: Sequence[Settings], shape: Shape) -> Fact[int]:
     """Return how many nodes are enough: the cluster's number, or MIN where that is said."""
-    fewest = value_of(table.FEWEST_NODES, sources, shape.nnodes)
+    fewest = value_of(FEWEST_NODES, sources, shape.nnodes)
     return fewest if fewest.value <= shape.nnodes.value else shape.nnodes
 
 

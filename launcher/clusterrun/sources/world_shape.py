@@ -14,19 +14,19 @@ from clusterrun.domain.job import TaskLayout, WorkerCount
 from clusterrun.errors import UsageError
 from clusterrun.sources.clusters.cluster import Inputs, Place
 from clusterrun.sources.clusters.detection import NO_CLUSTER, detect
-from clusterrun.sources.options.host_rows import DEVICES, HOSTFILE, HOSTS
-from clusterrun.sources.options.paddle_rows import USE_PADDLECLOUD
-from clusterrun.sources.options.table import (
+from clusterrun.sources.options.rows.meeting import LOCAL_ADDR, MASTER_ADDR, RDZV_ENDPOINT
+from clusterrun.sources.options.rows.placing import GPUS_PER_WORKER
+from clusterrun.sources.options.rows.workers import (
     CLUSTER,
-    FEWEST_NODES,
-    GPUS_PER_WORKER,
-    LOCAL_ADDR,
-    MASTER_ADDR,
+    DEVICES,
+    HOSTFILE,
+    HOSTS,
     NNODES,
     NODE_RANK,
     NPROC_PER_NODE,
-    RDZV_ENDPOINT,
+    USE_PADDLECLOUD,
 )
+from clusterrun.sources.options.table import FEWEST_NODES
 from clusterrun.sources.other_launchers.torchrun_lines import default_workers
 from clusterrun.sources.settings import Settings, find, settings_from_exports, value_of
 

@@ -6,7 +6,7 @@ import pytest
 from clusterrun.domain.facts import Fact
 from clusterrun.errors import UsageError
 from clusterrun.sources.options.option import Group, Option, flag, spell
-from clusterrun.sources.options.values import restart_count
+from clusterrun.sources.options.values.numbers import restart_count
 
 
 class Colour(Enum):

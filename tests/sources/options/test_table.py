@@ -33,7 +33,7 @@ def test_defaults_can_be_typed(option: Option[object]) -> None:
     """A default that is shown as text is what the text says, and any other is told in words."""
     text = option.default_text
 
-    assert option.otherwise if not text else option.parse(text) == option.default
+    assert option.default_words if not text else option.parse(text) == option.default
 
 
 @pytest.mark.parametrize("option", OPTIONS, ids=ids)

@@ -3,28 +3,28 @@
 from collections.abc import Callable
 
 import pytest
-from clusterrun.sources.options import torchrun_values as values
-from clusterrun.sources.options.values import UnreadableError
+from clusterrun.sources.options.values import names, torchrun
+from clusterrun.sources.options.values.unreadable import UnreadableError
 
 
 @pytest.mark.parametrize(
     ("read", "text", "value"),
     [
-        (values.rendezvous_backend, "static", "static"),
-        (values.rendezvous_backend, "c10d", "c10d"),
-        (values.rendezvous_conf, "", {}),
-        (values.rendezvous_conf, " a=1 , b = 2=3", {"a": "1", "b": "2=3"}),
-        (values.rendezvous_conf, "'a=1,b=2'", {"a": "1", "b": "2"}),
-        (values.rendezvous_conf, '"a=1"', {"a": "1"}),
-        (values.rendezvous_conf, "a='1', b=\"2\"", {"a": "1", "b": "2"}),
-        (values.rendezvous_conf, "''", {}),
-        (values.signal_names, "SIGTERM, SIGUSR1", "SIGTERM,SIGUSR1"),
-        (values.signal_names, "", ""),
-        (values.role, "trainer", "trainer"),
-        (values.local_rank_argument, "local_rank", "local_rank"),
-        (values.local_rank_argument, "local-rank", "local-rank"),
-        (values.local_rank_argument, "1", "local-rank"),
-        (values.local_rank_argument, "no", ""),
+        (torchrun.rendezvous_backend, "static", "static"),
+        (torchrun.rendezvous_backend, "c10d", "c10d"),
+        (torchrun.rendezvous_conf, "", {}),
+        (torchrun.rendezvous_conf, " a=1 , b = 2=3", {"a": "1", "b": "2=3"}),
+        (torchrun.rendezvous_conf, "'a=1,b=2'", {"a": "1", "b": "2"}),
+        (torchrun.rendezvous_conf, '"a=1"', {"a": "1"}),
+        (torchrun.rendezvous_conf, "a='1', b=\"2\"", {"a": "1", "b": "2"}),
+        (torchrun.rendezvous_conf, "''", {}),
+        (torchrun.signal_names, "SIGTERM, SIGUSR1", "SIGTERM,SIGUSR1"),
+        (torchrun.signal_names, "", ""),
+        (names.role, "trainer", "trainer"),
+        (torchrun.local_rank_argument, "local_rank", "local_rank"),
+        (torchrun.local_rank_argument, "local-rank", "local-rank"),
+        (torchrun.local_rank_argument, "1", "local-rank"),
+        (torchrun.local_rank_argument, "no", ""),
     ],
 )
 def test_values(read: Callable[[str], object], text: str, value: object) -> None:
@@ -36,41 +36,41 @@ def test_values(read: Callable[[str], object], text: str, value: object) -> None
     ("read", "text", "complaint", "hint"),
     [
         (
-            values.rendezvous_backend,
+            torchrun.rendezvous_backend,
             "etcd-v2",
             "etcd-v2 is a server of its own, and clusterrun needs none",
             "meet at one of the job's own nodes:\n  --rdzv-backend c10d --rdzv-endpoint HOST:PORT",
         ),
-        (values.rendezvous_backend, "c10", "'c10' is not a way to meet", "did you mean c10d?"),
-        (values.rendezvous_backend, "zeus", "'zeus' is not a way to meet", "give static or c10d"),
+        (torchrun.rendezvous_backend, "c10", "'c10' is not a way to meet", "did you mean c10d?"),
+        (torchrun.rendezvous_backend, "zeus", "'zeus' is not a way to meet", "give static or c10d"),
         (
-            values.rendezvous_conf,
+            torchrun.rendezvous_conf,
             "timeout",
             "'timeout' is no setting",
             "write KEY=VALUE,KEY=VALUE, such as join_timeout=900",
         ),
         (
-            values.rendezvous_conf,
+            torchrun.rendezvous_conf,
             "a=1,b=",
             "'b=' is no setting",
             "write KEY=VALUE,KEY=VALUE, such as join_timeout=900",
         ),
         (
-            values.signal_names,
+            torchrun.signal_names,
             "SIGTERM,SIGUSR",
             "'SIGUSR' is not the name of a signal",
             "did you mean SIGUSR1?",
         ),
-        (values.signal_names, "SIGKILL", "no program can handle SIGKILL", "leave it out"),
-        (values.role, "", "'' cannot name a role", "give a word, such as trainer"),
+        (torchrun.signal_names, "SIGKILL", "no program can handle SIGKILL", "leave it out"),
+        (names.role, "", "'' cannot name a role", "give a word, such as trainer"),
         (
-            values.role,
+            names.role,
             "r" * 256,
             f"'{'r' * 255}' cannot name a role",
             "give a word, such as trainer",
         ),
         (
-            values.local_rank_argument,
+            torchrun.local_rank_argument,
             "rank",
             "'rank' is not an argument for the local rank",
             "give local-rank, which torch 2 passes, or local_rank, which torch 1 passed",

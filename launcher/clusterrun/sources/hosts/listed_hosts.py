@@ -9,7 +9,7 @@ from msgspec import Struct
 from clusterrun.domain.facts import Fact
 from clusterrun.errors import UsageError
 from clusterrun.sources.hosts.host_lists import expand_hosts
-from clusterrun.sources.options.host_rows import HOSTFILE, HOSTS
+from clusterrun.sources.options.rows.workers import HOSTFILE, HOSTS
 from clusterrun.sources.settings import Settings, find
 
 _SLOTS = re.compile(r"slots *= *([0-9]+)")

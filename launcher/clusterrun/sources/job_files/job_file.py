@@ -12,8 +12,10 @@ from clusterrun.sources.job_files.yaml_nodes import (
     scalar,
     sequence,
 )
+from clusterrun.sources.options.rows.launcher import CONFIG
+from clusterrun.sources.options.rows.program import ENV, MODULE
 from clusterrun.sources.options.suggestions import did_you_mean
-from clusterrun.sources.options.table import CONFIG, ENV, MODULE, OPTIONS
+from clusterrun.sources.options.table import OPTIONS
 from clusterrun.sources.settings import JobFile, Settings
 
 PROGRAM_KEYS = ("script", "module", "args")

@@ -3,7 +3,8 @@
 from textwrap import wrap
 
 from clusterrun.sources.options.option import Group, Option
-from clusterrun.sources.options.table import MODULE, OPTIONS
+from clusterrun.sources.options.rows.program import MODULE
+from clusterrun.sources.options.table import OPTIONS
 
 HEAD = """\
 # Every key of a job file with its default; clusterrun --config FILE reads one.
@@ -37,7 +38,7 @@ def _section(group: Group) -> str:
 
 
 def _entry(option: Option[object]) -> str:
-    default = f" Default: {option.otherwise}." if option.otherwise else ""
+    default = f" Default: {option.default_words}." if option.default_words else ""
     comment = wrap(f"{option.help}.{default}", width=98, break_on_hyphens=False)
     return "\n".join([*(f"# {line}" for line in comment), _line(option)])
 

@@ -1,4 +1,4 @@
-"""What there is to know of one option."""
+"""What the table holds of each option."""
 
 from collections.abc import Callable
 from enum import Enum
@@ -8,7 +8,8 @@ from msgspec import Struct
 
 from clusterrun.domain.facts import Fact
 from clusterrun.errors import UsageError
-from clusterrun.sources.options.values import UnreadableError
+from clusterrun.sources.options.values.choices import switch
+from clusterrun.sources.options.values.unreadable import UnreadableError
 
 ValueT_co = TypeVar("ValueT_co", covariant=True)
 
@@ -17,20 +18,20 @@ class Kind(Enum):
     """How an option is given on the command line."""
 
     VALUE = "value"
-    """``--nnodes 1``; the last one holds."""
+    """``--nnodes 1``; the last one counts."""
 
     FLAG = "flag"
-    """``--dry-run``; in a variable or a job file yes or no."""
+    """``--dry-run``; yes or no in a variable or a job file."""
 
     OPTIONAL = "optional"
-    """``--pass-local-rank`` or ``--pass-local-rank=local_rank``; alone it says yes."""
+    """``--pass-local-rank`` or ``--pass-local-rank=local_rank``; without a value it means yes."""
 
     REPEATED = "repeated"
-    """``--env A=1 --env B=2``; in a variable one on each line."""
+    """``--env A=1 --env B=2``; one on each line of a variable."""
 
 
 class Group(Enum):
-    """The headings of --help and of the reference file, in their order; each fits a screen."""
+    """The headings of --help and of the reference, in their order; each fits a screen."""
 
     PROGRAM = "What the workers run"
     STARTING = "How workers start"
@@ -41,12 +42,12 @@ class Group(Enum):
     FAILING = "When a worker fails"
     OUTPUT = "What is printed"
     LOGS = "What is written to files"
-    TORCHRUN = "What only lines of torchrun's say"
+    TORCHRUN = "Options for torchrun's command lines"
     LAUNCHER = "clusterrun itself"
 
     @property
     def topic(self) -> str:
-        """What --help takes to show it alone: ``program``."""
+        """The word that shows it alone: ``--help program``."""
         return self.name.lower()
 
 
@@ -67,12 +68,14 @@ class Option(Struct, Generic[ValueT_co], frozen=True):
     """Other names, torchrun's, in snake_case."""
     short: str = ""
     """One letter: ``m`` for ``-m``."""
-    otherwise: str = ""
-    """The default in words, where no text that ``parse`` takes would spell it."""
-    everyday: bool = False
+    default_words: str = ""
+    """The default in words, where no text that ``parse`` reads would give it."""
+    common_in_scripts: bool = False
     """Scripts often have an option of that name themselves."""
     in_file: bool = True
     """It is a key of a job file too."""
+    is_derived: bool = False
+    """The job's field of that name follows from other values too: ``sources.resolve`` has code for it."""
 
     @property
     def names(self) -> tuple[str, ...]:
@@ -86,20 +89,42 @@ class Option(Struct, Generic[ValueT_co], frozen=True):
 
     @property
     def default_text(self) -> str:
-        """The default as a user would type it; "" where ``otherwise`` tells it."""
-        return "" if self.otherwise else spell(self.default)
+        """The default as a user would type it; "" if ``default_words`` describe it."""
+        return "" if self.default_words else spell(self.default)
 
     def read(self, text: Fact[str]) -> Fact[ValueT_co]:
         """Return the value of ``text``.
 
         Raises:
-            UsageError: it is none; says where the text stands.
+            UsageError: ``text`` is no value of this option; the message begins with its origin.
 
         """
         try:
             return Fact(self.parse(text.value), text.origin)
         except UnreadableError as error:
             raise UsageError(f"{text.origin}: {error.complaint}", error.hint) from None
+
+
+def switch_option(
+    name: str,
+    *,
+    help: str,  # noqa: A002 - the field's name
+    group: Group,
+    short: str = "",
+    common_in_scripts: bool = False,
+) -> Option[bool]:
+    """Return the row of an option that takes no value and is off by default."""
+    return Option(
+        name,
+        parse=switch,
+        default=False,
+        metavar="",
+        help=help,
+        group=group,
+        kind=Kind.FLAG,
+        short=short,
+        common_in_scripts=common_in_scripts,
+    )
 
 
 def flag(name: str) -> str:

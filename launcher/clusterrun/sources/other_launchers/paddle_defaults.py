@@ -4,8 +4,8 @@ from collections.abc import Mapping, Sequence
 
 from clusterrun.domain.facts import Fact
 from clusterrun.sources.clusters.variables import Variables
-from clusterrun.sources.options.paddle_rows import BASE_PORT
-from clusterrun.sources.options.table import LOG_DIR, WORKERLOG
+from clusterrun.sources.options.rows.logs import LOG_DIR, WORKERLOG
+from clusterrun.sources.options.rows.meeting import BASE_PORT
 from clusterrun.sources.settings import Settings, find
 
 

@@ -8,8 +8,26 @@ from clusterrun.domain.endpoint import Endpoint
 from clusterrun.domain.facts import Fact
 from clusterrun.domain.job import WorkerCount
 from clusterrun.errors import UsageError
-from clusterrun.sources.options import table
-from clusterrun.sources.options import torchrun_rows as theirs
+from clusterrun.sources.options.rows.failing import SHUTDOWN_TIMEOUT
+from clusterrun.sources.options.rows.joining import LAST_CALL_TIMEOUT, RDZV_TIMEOUT
+from clusterrun.sources.options.rows.meeting import (
+    LOCAL_ADDR,
+    MASTER_ADDR,
+    MASTER_PORT,
+    RDZV_ENDPOINT,
+)
+from clusterrun.sources.options.rows.program import PASS_LOCAL_RANK
+from clusterrun.sources.options.rows.torchrun import (
+    DEFAULT_LOGS_SPECS,
+    EVENT_LOG_HANDLER,
+    LOGS_SPECS,
+    MONITOR_INTERVAL,
+    RDZV_BACKEND,
+    RDZV_CONF,
+    STANDALONE,
+    USE_ENV,
+)
+from clusterrun.sources.options.rows.workers import NNODES, NODE_RANK, NPROC_PER_NODE
 from clusterrun.sources.settings import Settings, find, value_of
 
 TORCHRUN = "torchrun"
@@ -65,11 +83,11 @@ def translate(
     weakest = (settings_from_torch(environ), DEFAULTS if called == TORCHRUN else {})
     said = (*sources, _by_conf(sources), *weakest)
     warnings = [*_notes(said)]
-    if value_of(theirs.STANDALONE, said).value:
+    if value_of(STANDALONE, said).value:
         said = _standalone(said)
-    elif value_of(theirs.RDZV_BACKEND, said).value == "static":
+    elif value_of(RDZV_BACKEND, said).value == "static":
         said = _static(said)
-    elif value_of(theirs.RDZV_BACKEND, said).value == "c10d":
+    elif value_of(RDZV_BACKEND, said).value == "c10d":
         warnings += _ignored_by_c10d(said)
         said = _c10d(said)
     return Translated((*said, _node_zero_by_address(said)), tuple(warnings))
@@ -85,7 +103,7 @@ def default_workers(called: str) -> Fact[int | WorkerCount]:
     """Return how many workers a node has where neither a user nor a cluster says."""
     if called == TORCHRUN:
         return Fact(1, ORIGIN)
-    return Fact(table.NPROC_PER_NODE.default, "default")
+    return Fact(NPROC_PER_NODE.default, "default")
 
 
 def default_prefix(called: str, *, is_teed: bool) -> Fact[str | None]:
@@ -103,14 +121,14 @@ def settings_from_torch(environ: Mapping[str, str]) -> Settings:
     """Return what torch's own variable for it says, which is no option of anybody's."""
     if not environ.get(SHUTDOWN_VARIABLE):
         return {}
-    return {table.SHUTDOWN_TIMEOUT.name: (Fact(environ[SHUTDOWN_VARIABLE], SHUTDOWN_VARIABLE),)}
+    return {SHUTDOWN_TIMEOUT.name: (Fact(environ[SHUTDOWN_VARIABLE], SHUTDOWN_VARIABLE),)}
 
 
 def _by_conf(sources: Sequence[Settings]) -> Settings:
-    conf = value_of(theirs.RDZV_CONF, sources)
+    conf = value_of(RDZV_CONF, sources)
     keys = {
-        table.RDZV_TIMEOUT.name: next((key for key in TIMEOUTS if key in conf.value), ""),
-        table.LAST_CALL_TIMEOUT.name: LAST_CALL if LAST_CALL in conf.value else "",
+        RDZV_TIMEOUT.name: next((key for key in TIMEOUTS if key in conf.value), ""),
+        LAST_CALL_TIMEOUT.name: LAST_CALL if LAST_CALL in conf.value else "",
     }
     return {
         name: (Fact(conf.value[key], f"{conf.origin} {key}"),) for name, key in keys.items() if key
@@ -118,8 +136,8 @@ def _by_conf(sources: Sequence[Settings]) -> Settings:
 
 
 def _standalone(said: tuple[Settings, ...]) -> tuple[Settings, ...]:
-    asked = value_of(theirs.STANDALONE, said)
-    nnodes = find(table.NNODES, said)
+    asked = value_of(STANDALONE, said)
+    nnodes = find(NNODES, said)
     if nnodes is not None and nnodes.value != 1:
         raise UsageError(
             f"{asked.origin} is for one node, but nnodes is {nnodes}",
@@ -135,7 +153,7 @@ def _standalone(said: tuple[Settings, ...]) -> tuple[Settings, ...]:
 
 def _static(said: tuple[Settings, ...]) -> tuple[Settings, ...]:
     """Rank 0 listens at the endpoint, and the nodes meet there before."""
-    endpoint = value_of(table.RDZV_ENDPOINT, said)
+    endpoint = value_of(RDZV_ENDPOINT, said)
     if endpoint.value is None:
         return said
     where = Endpoint.parse(endpoint.value)
@@ -153,15 +171,15 @@ def _c10d(said: tuple[Settings, ...]) -> tuple[Settings, ...]:
 
 
 def _ignored_by_c10d(said: Sequence[Settings]) -> Iterator[str]:
-    nnodes, rank = find(table.NNODES, said), find(table.NODE_RANK, said)
-    backend = value_of(theirs.RDZV_BACKEND, said)
+    nnodes, rank = find(NNODES, said), find(NODE_RANK, said)
+    backend = value_of(RDZV_BACKEND, said)
     if rank is not None and nnodes is not None and nnodes.value > 1:
         yield (
             f"{rank.origin} {rank.value} changes nothing with {backend.origin} c10d, nor does it"
             " under torchrun: node 0 is the one at the endpoint, the others by order of joining"
         )
     if _names_port_twice(said):
-        port = value_of(table.MASTER_PORT, said)
+        port = value_of(MASTER_PORT, said)
         yield (
             f"{port.origin} {port.value} is the endpoint's port too, where the nodes meet for the"
             " whole job: MASTER_PORT is another"
@@ -169,7 +187,7 @@ def _ignored_by_c10d(said: Sequence[Settings]) -> Iterator[str]:
 
 
 def _names_port_twice(said: Sequence[Settings]) -> bool:
-    endpoint, port = value_of(table.RDZV_ENDPOINT, said), value_of(table.MASTER_PORT, said)
+    endpoint, port = value_of(RDZV_ENDPOINT, said), value_of(MASTER_PORT, said)
     if endpoint.value is None or port.value is None:
         return False
     return Endpoint.parse(endpoint.value).port == port.value
@@ -177,12 +195,12 @@ def _names_port_twice(said: Sequence[Settings]) -> bool:
 
 def _node_zero_by_address(said: Sequence[Settings]) -> Settings:
     """Return that this is node 0, where its own address is the one that all nodes are told."""
-    own = value_of(table.LOCAL_ADDR, said)
-    endpoint, master = value_of(table.RDZV_ENDPOINT, said), value_of(table.MASTER_ADDR, said)
+    own = value_of(LOCAL_ADDR, said)
+    endpoint, master = value_of(RDZV_ENDPOINT, said), value_of(MASTER_ADDR, said)
     meeting = Endpoint.parse(endpoint.value).host if endpoint.value else master.value
-    if own.value is None or own.value != meeting or find(table.NODE_RANK, said) is not None:
+    if own.value is None or own.value != meeting or find(NODE_RANK, said) is not None:
         return {}
-    return {table.NODE_RANK.name: (Fact("0", own.origin),)}
+    return {NODE_RANK.name: (Fact("0", own.origin),)}
 
 
 def _without(said: Sequence[Settings], *names: str) -> tuple[Settings, ...]:
@@ -198,25 +216,25 @@ def _notes(said: Sequence[Settings]) -> Iterator[str]:
         UsageError: it asks for what does not exist here.
 
     """
-    specs = value_of(theirs.LOGS_SPECS, said)
-    if specs.value not in {"", theirs.DEFAULT_LOGS_SPECS}:
+    specs = value_of(LOGS_SPECS, said)
+    if specs.value not in {"", DEFAULT_LOGS_SPECS}:
         raise UsageError(
             f"{specs.origin}: clusterrun loads no plugins for logs",
             "--log-dir, --redirects, --tee and --local-ranks-filter say where output goes",
         )
-    interval = find(theirs.MONITOR_INTERVAL, said)
+    interval = find(MONITOR_INTERVAL, said)
     if interval is not None:
         yield f"{interval.origin} changes nothing: clusterrun hears of each worker's end at once"
-    handler = value_of(theirs.EVENT_LOG_HANDLER, said)
-    if handler.value != theirs.EVENT_LOG_HANDLER.default:
+    handler = value_of(EVENT_LOG_HANDLER, said)
+    if handler.value != EVENT_LOG_HANDLER.default:
         yield (
             f"{handler.origin} {handler.value} changes nothing: --events FILE writes what happens"
         )
-    conf = value_of(theirs.RDZV_CONF, said)
+    conf = value_of(RDZV_CONF, said)
     for key in conf.value.keys() - {*TIMEOUTS, LAST_CALL}:
         instead = INSTEAD.get(key, "clusterrun has no such setting")
         yield f"{conf.origin} {key}={conf.value[key]} changes nothing: {instead}"
-    use_env, passed = value_of(theirs.USE_ENV, said), value_of(table.PASS_LOCAL_RANK, said)
+    use_env, passed = value_of(USE_ENV, said), value_of(PASS_LOCAL_RANK, said)
     if use_env.value and passed.value:
         raise UsageError(
             f"{use_env.origin} and {passed.origin} exclude each other", "leave one of them out"

@@ -6,7 +6,8 @@ from clusterrun.domain.facts import Fact
 from clusterrun.domain.job import JobSpec
 from clusterrun.errors import UsageError
 from clusterrun.sources.options.option import Group
-from clusterrun.sources.options.table import OPTIONS, VERBOSE
+from clusterrun.sources.options.rows.output import VERBOSE
+from clusterrun.sources.options.table import OPTIONS
 
 OUTPUT = [
     option

@@ -26,7 +26,7 @@ def misplaced_options(program: Program) -> tuple[str, ...]:
     return blank + tuple(
         _warning(word, program.name, is_mentioned=text is None or _mentions(text, option))
         for option, word in found
-        if not option.everyday or (text is not None and not _mentions(text, option))
+        if not option.common_in_scripts or (text is not None and not _mentions(text, option))
     )
 
 

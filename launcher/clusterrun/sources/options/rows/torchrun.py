@@ -1,26 +1,21 @@
-"""Rows of the table of options for what only lines of torchrun's say."""
+"""Options: what only lines of torchrun's say."""
 
 from collections.abc import Mapping
 
-from clusterrun.sources.options import torchrun_values as values
-from clusterrun.sources.options.option import Group, Kind, Option
-from clusterrun.sources.options.values import seconds, switch
+from clusterrun.sources.options.option import Group, Option, switch_option
+from clusterrun.sources.options.values import numbers, torchrun
 
 DEFAULT_LOGS_SPECS = "default"
 """The name under which torch registers its own (``torchrun.logs_specs`` of its entry points)."""
 
-STANDALONE = Option(
+STANDALONE = switch_option(
     "standalone",
-    parse=switch,
-    default=False,
-    metavar="",
     help="One node, whatever the cluster or an endpoint says",
     group=Group.TORCHRUN,
-    kind=Kind.FLAG,
 )
 RDZV_BACKEND = Option(
     "rdzv_backend",
-    parse=values.rendezvous_backend,
+    parse=torchrun.rendezvous_backend,
     default="",
     metavar="static|c10d",
     help=(
@@ -28,37 +23,33 @@ RDZV_BACKEND = Option(
         " in the order of joining"
     ),
     group=Group.TORCHRUN,
-    otherwise="neither",
+    default_words="neither",
 )
 RDZV_CONF: Option[Mapping[str, str]] = Option(
     "rdzv_conf",
-    parse=values.rendezvous_conf,
+    parse=torchrun.rendezvous_conf,
     default={},
     metavar="KEY=VALUE,...",
     help="Of these join_timeout, timeout and last_call_timeout are read",
     group=Group.TORCHRUN,
-    otherwise="none",
+    default_words="none",
 )
 SIGNALS_TO_HANDLE = Option(
     "signals_to_handle",
-    parse=values.signal_names,
+    parse=torchrun.signal_names,
     default="SIGTERM,SIGINT,SIGHUP,SIGQUIT",
     metavar="NAMES",
     help="What workers are told in TORCHELASTIC_SIGNALS_TO_HANDLE; clusterrun handles all signals",
     group=Group.TORCHRUN,
 )
-USE_ENV = Option(
+USE_ENV = switch_option(
     "use_env",
-    parse=switch,
-    default=False,
-    metavar="",
     help="Tell the local rank by LOCAL_RANK alone, which is so without --pass-local-rank",
     group=Group.TORCHRUN,
-    kind=Kind.FLAG,
 )
 MONITOR_INTERVAL = Option(
     "monitor_interval",
-    parse=seconds,
+    parse=numbers.seconds,
     default=0.1,
     metavar="SECONDS",
     help="Changes nothing: clusterrun hears of each end at once",
@@ -66,7 +57,7 @@ MONITOR_INTERVAL = Option(
 )
 EVENT_LOG_HANDLER = Option(
     "event_log_handler",
-    parse=values.plugin,
+    parse=torchrun.plugin,
     default="null",
     metavar="NAME",
     help="Changes nothing: --events writes what happens",
@@ -74,22 +65,10 @@ EVENT_LOG_HANDLER = Option(
 )
 LOGS_SPECS = Option(
     "logs_specs",
-    parse=values.plugin,
+    parse=torchrun.plugin,
     default="",
     metavar="NAME",
     help="Refused: no plugins are loaded, and --log-dir says where logs go",
     group=Group.TORCHRUN,
-    otherwise="none",
+    default_words="none",
 )
-
-TORCHRUN_OPTIONS: tuple[Option[object], ...] = (
-    STANDALONE,
-    RDZV_BACKEND,
-    RDZV_CONF,
-    SIGNALS_TO_HANDLE,
-    USE_ENV,
-    MONITOR_INTERVAL,
-    EVENT_LOG_HANDLER,
-    LOGS_SPECS,
-)
-"""In the order of --help."""

@@ -1,17 +1,17 @@
-"""From text to value, for options that are torchrun's own words."""
+"""Read the values of torchrun's own options."""
 
 import signal
 
 from clusterrun.sources.options.suggestions import did_you_mean
-from clusterrun.sources.options.values import UnreadableError, switch
+from clusterrun.sources.options.values.choices import switch
+from clusterrun.sources.options.values.unreadable import UnreadableError
 
 BACKENDS = ("static", "c10d")
 """Of torchrun's rendezvous, those that need no server beside the nodes."""
 
+
 NEEDS_A_SERVER = ("etcd", "etcd-v2", "etcd_v2")
 
-LONGEST_ROLE = 255
-"""Characters of a name that nodes tell each other."""
 
 NO_HANDLER = (signal.SIGKILL, signal.SIGSTOP)
 """Signals that the kernel gives no program a chance to handle."""
@@ -70,15 +70,6 @@ def plugin(text: str) -> str:
     """Read the name under which torchrun would look up a plugin."""
     if not text:
         raise UnreadableError("the name is empty", "leave it out")
-    return text
-
-
-def role(text: str) -> str:
-    """Read what the workers are called, ROLE_NAME."""
-    if not text or not text.isprintable() or len(text) > LONGEST_ROLE:
-        raise UnreadableError(
-            f"{text[:LONGEST_ROLE]!r} cannot name a role", "give a word, such as trainer"
-        )
     return text
 
 

@@ -1,0 +1,62 @@
+"""Options: clusterrun itself."""
+
+from pathlib import Path
+
+from clusterrun.domain.cpuset import CpuSet
+from clusterrun.sources.options.option import Group, Option, switch_option
+from clusterrun.sources.options.values import numbers, paths
+
+CONFIG = Option(
+    "config",
+    parse=paths.path,
+    default="",
+    metavar="FILE",
+    help="A job file in YAML; flags and variables beat what it says",
+    group=Group.LAUNCHER,
+    default_words="none",
+    common_in_scripts=True,
+    in_file=False,
+)
+DRY_RUN = switch_option(
+    "dry_run",
+    help="Print each value with its origin and each worker with its place, and start nothing",
+    group=Group.LAUNCHER,
+    common_in_scripts=True,
+)
+JSON = switch_option(
+    "json",
+    help="Print what --dry-run or clusterrun topo prints as JSON",
+    group=Group.LAUNCHER,
+    common_in_scripts=True,
+)
+MACHINE_ROOT: Option[Path | None] = Option(
+    "machine_root",
+    parse=paths.captured_machine,
+    default=None,
+    metavar="DIR|FILE",
+    help=(
+        "Plan for, or draw, the machine that was captured in this folder or archive, with --dry-run"
+        " or clusterrun topo"
+    ),
+    group=Group.LAUNCHER,
+    default_words="this machine",
+)
+ALLOWED_CPUS: Option[CpuSet | None] = Option(
+    "allowed_cpus",
+    parse=numbers.cpu_list,
+    default=None,
+    metavar="LIST",
+    help="With --machine-root, the CPUs that a job may use there",
+    group=Group.LAUNCHER,
+    default_words="those that the captured process might",
+)
+CAPTURE: Option[Path | None] = Option(
+    "capture",
+    parse=paths.new_archive,
+    default=None,
+    metavar="FILE",
+    help="Write what was read of this machine to this .tar.xz or .tar.gz, with clusterrun topo",
+    group=Group.LAUNCHER,
+    default_words="no file",
+    in_file=False,
+)

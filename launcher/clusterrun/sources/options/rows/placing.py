@@ -1,0 +1,68 @@
+"""Options: which CPUs and GPUs a worker gets."""
+
+from clusterrun.domain.job import MappedGpu, NumaBinding, NumaMemory
+from clusterrun.sources.numa_map_file import numa_map
+from clusterrun.sources.options.option import Group, Option, switch_option
+from clusterrun.sources.options.values import choices, numbers
+
+NUMA_BINDING = Option(
+    "numa_binding",
+    parse=choices.numa_binding,
+    default=NumaBinding.AUTO,
+    metavar="auto|node|near|socket|exclusive|core-complex|none",
+    help=(
+        "The CPUs that a worker may use: those near its GPU (the first four), those near it that no"
+        " other worker has (the next two), or all"
+    ),
+    group=Group.PLACING,
+)
+NUMA_MEMORY = Option(
+    "numa_memory",
+    parse=choices.numa_memory,
+    default=NumaMemory.NONE,
+    metavar="none|preferred|bind",
+    help=(
+        "The memory that a worker gets: wherever it is first used, the GPU's NUMA node first, or"
+        " that alone"
+    ),
+    group=Group.PLACING,
+)
+NUMA_MAP: Option[tuple[MappedGpu, ...]] = Option(
+    "numa_map",
+    parse=numa_map,
+    default=(),
+    metavar="GPU=CPUS,...|FILE",
+    help=(
+        "Where GPUs are, if the machine's own tables are wrong: GPU=CPUS or GPU=node N, a GPU by"
+        " index, PCI address or UUID; or a file of such lines"
+    ),
+    group=Group.PLACING,
+    default_words="the machine's own tables",
+)
+NUMA_STRICT = switch_option(
+    "numa_strict",
+    help="Start nothing where a worker can't be bound as asked, instead of a remark",
+    group=Group.PLACING,
+)
+GPUS_PER_WORKER: Option[int | None] = Option(
+    "gpus_per_worker",
+    parse=numbers.gpus_per_worker,
+    default=None,
+    metavar="K",
+    help=(
+        "The number of GPUs of each worker: worker r has the K from number r times K on; 0 if"
+        " workers share GPUs, or use none"
+    ),
+    group=Group.PLACING,
+    default_words="one",
+)
+GPU_PER_RANK = switch_option(
+    "gpu_per_rank",
+    help="Let each worker see its own GPUs alone, by its own CUDA_VISIBLE_DEVICES",
+    group=Group.PLACING,
+)
+VIRTUAL_LOCAL_RANK = switch_option(
+    "virtual_local_rank",
+    help="The same, with LOCAL_RANK 0 for every worker",
+    group=Group.PLACING,
+)

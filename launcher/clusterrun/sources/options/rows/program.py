@@ -1,0 +1,73 @@
+"""Options: what the workers run."""
+
+from collections.abc import Mapping
+
+from clusterrun.sources.options.option import Group, Kind, Option, switch_option
+from clusterrun.sources.options.values import names, numbers, paths, torchrun
+
+MODULE = switch_option(
+    "module",
+    help="SCRIPT is the name of a Python module, run as by python -m",
+    group=Group.PROGRAM,
+    short="m",
+    common_in_scripts=True,
+)
+NO_PYTHON = switch_option(
+    "no_python",
+    help="SCRIPT is a program of any kind, found on PATH and run without Python",
+    group=Group.PROGRAM,
+)
+RUN_PATH = switch_option(
+    "run_path",
+    help="SCRIPT is a file, folder or archive, run by runpy.run_path in the folder we are in",
+    group=Group.PROGRAM,
+)
+PASS_LOCAL_RANK = Option(
+    "pass_local_rank",
+    parse=torchrun.local_rank_argument,
+    default="",
+    metavar="[=local-rank|local_rank]",
+    help="Give the script --local-rank=N too, or --local_rank=N as torch 1 did",
+    group=Group.PROGRAM,
+    kind=Kind.OPTIONAL,
+    default_words="no",
+)
+STDIN_RANK: Option[int | None] = Option(
+    "stdin_rank",
+    parse=numbers.rank,
+    default=None,
+    metavar="RANK",
+    help="The one worker, by rank, that reads standard input",
+    group=Group.PROGRAM,
+    default_words="on a terminal any worker may, else rank 0 alone",
+)
+ROLE = Option(
+    "role",
+    parse=names.role,
+    default="default",
+    metavar="NAME",
+    help="What the workers are called, their ROLE_NAME",
+    group=Group.PROGRAM,
+    common_in_scripts=True,
+)
+PYTHON = Option(
+    "python",
+    parse=paths.path,
+    default="",
+    metavar="PATH",
+    help="The interpreter that the workers run on",
+    group=Group.PROGRAM,
+    default_words="PYTHON_EXEC if that is set, else the one that runs clusterrun",
+    common_in_scripts=True,
+)
+ENV: Option[Mapping[str, str]] = Option(
+    "env",
+    parse=names.setting,
+    default={},
+    metavar="NAME=VALUE",
+    help="Set a variable for the workers",
+    group=Group.PROGRAM,
+    kind=Kind.REPEATED,
+    default_words="none but what they inherit",
+    common_in_scripts=True,
+)

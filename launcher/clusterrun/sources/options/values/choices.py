@@ -1,0 +1,63 @@
+"""Read a word of a fixed choice."""
+
+from enum import Enum
+from typing import TypeVar
+
+from clusterrun.domain.job import NumaBinding, NumaMemory, StartMethod
+from clusterrun.sources.options.suggestions import did_you_mean
+from clusterrun.sources.options.values.unreadable import UnreadableError
+
+NameT = TypeVar("NameT", bound=Enum)
+
+
+def switch(text: str) -> bool:
+    """Read yes or no in the three usual spellings."""
+    words = {"1": True, "true": True, "yes": True, "0": False, "false": False, "no": False}
+    if text.lower() not in words:
+        raise UnreadableError(f"{text!r} is neither yes nor no", "give 1 or 0, true or false")
+    return words[text.lower()]
+
+
+def numa_binding(text: str) -> NumaBinding:
+    """Read the name of a binding."""
+    return _one_of(NumaBinding, text, "NUMA binding")
+
+
+def numa_memory(text: str) -> NumaMemory:
+    """Read the name of a memory policy."""
+    return _one_of(NumaMemory, text, "memory policy")
+
+
+def start_method(text: str) -> StartMethod:
+    """Read the name of a way to start workers."""
+    if text == "forkserver":
+        # torchrun's third word, for what we do where it is safe.
+        return StartMethod.AUTO
+    return _one_of(StartMethod, text, "start method")
+
+
+def _one_of(names: type[NameT], text: str, kind: str) -> NameT:
+    known = [name.value for name in names]
+    if text not in known:
+        hint = f"give one of {', '.join(known)}"
+        raise UnreadableError(f"{text!r} is not a {kind}", did_you_mean(text, known) or hint)
+    return names(text)
+
+
+def preload(text: str) -> str | tuple[str, ...]:
+    """Read ``auto``, ``all``, ``none`` or the names of modules."""
+    if text in {"auto", "all", "none"}:
+        return text
+    modules = tuple(module.strip() for module in text.split(","))
+    for module in modules:
+        if not all(part.isidentifier() for part in module.split(".")):
+            raise UnreadableError(
+                f"{module!r} is not the name of a module",
+                "give auto, all, none, or modules such as torch,numpy",
+            )
+    return modules
+
+
+def cluster(text: str) -> str:
+    """Read the name of a cluster or ``none``; which there are is the business of detection."""
+    return text

@@ -1,0 +1,44 @@
+"""Read paths of files and folders."""
+
+from pathlib import Path
+
+from clusterrun.sources.options.suggestions import did_you_mean_file
+from clusterrun.sources.options.values.unreadable import UnreadableError
+from clusterrun.sources.programs.file_kinds import FileKind, kind_of
+
+ARCHIVES = (".tar.xz", ".tar.gz", ".tgz")
+"""How the names of archives end that can be written."""
+
+
+def path(text: str) -> str:
+    """Read the path of a file or folder, which need not exist."""
+    if not text:
+        raise UnreadableError("the path is empty", "give the path of a file or folder")
+    if text.startswith("~"):
+        # Made as it stands, a folder called "~" invites its owner to rm -r it.
+        raise UnreadableError(
+            f"{text!r} has a ~, and nothing but a shell expands it", "write the path in full"
+        )
+    return text
+
+
+def captured_machine(text: str) -> Path:
+    """Read the path of a folder or file that exists; what is in it is the business of its reader."""
+    match kind_of(path(text)):
+        case FileKind.FILE | FileKind.FOLDER:
+            return Path(text)
+        case FileKind.OTHER:
+            complaint = f"{text} is neither a folder nor a file"
+        case FileKind.NOTHING:
+            complaint = f"{text} does not exist"
+    hint = did_you_mean_file(text) or "give a captured machine, its folder or its archive"
+    raise UnreadableError(complaint, hint)
+
+
+def new_archive(text: str) -> Path:
+    """Read the path of an archive to write, which need not exist."""
+    if not path(text).endswith(ARCHIVES) or kind_of(text) is FileKind.FOLDER:
+        raise UnreadableError(
+            f"{text!r} is not the name of an archive", "give a name that ends in .tar.xz or .tar.gz"
+        )
+    return Path(text)

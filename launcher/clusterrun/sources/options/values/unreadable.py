@@ -1,0 +1,11 @@
+"""The error for a text that is no value of an option."""
+
+
+class UnreadableError(ValueError):
+    """A text that is no value of the option: what is wrong with it, and what to write instead."""
+
+    def __init__(self, complaint: str, hint: str) -> None:
+        """Take the ``complaint`` ("'x' is not a port") and the ``hint`` ("give a number ...")."""
+        super().__init__(complaint)
+        self.complaint = complaint
+        self.hint = hint
