@@ -1,9 +1,9 @@
-"""Time how soon a job on four hosts ends on all of them, by what has gone wrong on one.
+"""Time the end of a job on four hosts after a fault on one of them.
 
-Hosts are network namespaces of this machine, as the tests make them: run it as root, from the
-repository's root, by ``python -m scripts.bench_faults``. Prints rows of a Markdown table: the
-fault, the median of the seconds until the last agent of those that survive has ended, the slowest
-of them, and the limit. Exits with 1 if a median is above its limit.
+Hosts are network namespaces of this machine, made by the tests' code. Run it as root from the
+repository's root: ``PYTHONPATH=. python scripts/bench_faults.py``. Prints rows of a Markdown table:
+the fault, the seconds until the last surviving agent ended (median, slowest run), and the limit.
+Exits with 1 if a median is above its limit.
 """
 
 import argparse
@@ -23,7 +23,7 @@ from tests.hosts.namespaces import run_of
 from tests.hosts.network import network
 
 STRUCK = 1
-"""The host where it happens."""
+"""The host with the fault."""
 
 SECONDS_TO_END = 120.0
 
@@ -37,7 +37,7 @@ os._exit(1)
 """
 
 Strike = Callable[[Path, Sequence[Host], Sequence[Job]], float]
-"""Lets it happen; returns when it did, and leaves those who are to end among the jobs."""
+"""Causes the fault; returns when it happened, by the monotonic clock in seconds."""
 
 
 def main() -> None:
@@ -67,7 +67,7 @@ def main() -> None:
 def seconds(
     hosts: Sequence[Host], strike: Strike, survivors: Sequence[int], silence: float
 ) -> float:
-    """Return how long after the fault the last agent of the survivors has ended."""
+    """Return the seconds from the fault to the end of the last surviving agent."""
     with tempfile.TemporaryDirectory() as folder:
         launcher = Launcher(Path(folder))
         script = launcher.folder / "waits.py"
@@ -83,7 +83,7 @@ def seconds(
         try:
             for job in jobs:
                 job.wait_for("up")
-            # A heartbeat's time away from the start, at any moment between two of them.
+            # At any moment between two heartbeats, at least one heartbeat after the start.
             time.sleep(1.0 + time.monotonic() % 1.0)
             began = strike(launcher.folder, hosts, jobs)
             ended = last_end([jobs[number].agent for number in survivors])
@@ -95,7 +95,7 @@ def seconds(
 
 
 def fail_a_worker(folder: Path, _hosts: Sequence[Host], _jobs: Sequence[Job]) -> float:
-    """Let rank 1 leave with exit code 1."""
+    """Rank 1 exits with code 1."""
     (folder / "fail").touch()
     deadline = time.monotonic() + SECONDS_TO_END
     while not (failed := folder / "failed").exists() or not failed.read_text():
@@ -106,27 +106,27 @@ def fail_a_worker(folder: Path, _hosts: Sequence[Host], _jobs: Sequence[Job]) ->
 
 
 def kill_an_agent(_folder: Path, _hosts: Sequence[Host], jobs: Sequence[Job]) -> float:
-    """SIGKILL it."""
+    """The agent gets SIGKILL."""
     began = time.monotonic()
     jobs[STRUCK].signal(signal.SIGKILL)
     return began
 
 
 def cut_a_node(_folder: Path, hosts: Sequence[Host], _jobs: Sequence[Job]) -> float:
-    """Pull its cable."""
+    """The host loses its network."""
     hosts[STRUCK].cut()
     return time.monotonic()
 
 
 def freeze_an_agent(_folder: Path, _hosts: Sequence[Host], jobs: Sequence[Job]) -> float:
-    """SIGSTOP it, and leave it so."""
+    """The agent gets SIGSTOP and stays stopped."""
     began = time.monotonic()
     jobs[STRUCK].signal(signal.SIGSTOP)
     return began
 
 
 def last_end(pids: Sequence[int]) -> float:
-    """Wait until all of these processes have ended; return when the last one did."""
+    """Wait for the end of all these processes; return the time of the last one."""
     waiting = {os.pidfd_open(pid) for pid in pids}
     deadline = time.monotonic() + SECONDS_TO_END
     while waiting:

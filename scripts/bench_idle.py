@@ -1,7 +1,7 @@
-"""Weigh a launcher that has nothing to do, and count how often it wakes up, next to torchrun's.
+"""Measure the memory and the wake-ups of an idle launcher, beside torchrun's.
 
-Two workers sleep. Memory is PSS: of a page that several processes share, each holds its part. A
-wake-up is a time that one of the launcher's threads had waited (voluntary_ctxt_switches).
+Two workers sleep. Memory is PSS: a page shared by n processes counts 1/n. Wake-ups are the
+voluntary context switches of the launcher's threads (voluntary_ctxt_switches).
 """
 
 import math
@@ -38,7 +38,7 @@ time.sleep(600)
 """
 
 SECONDS_TO_SETTLE = 2.0
-"""What a launcher does right after its start is done by then."""
+"""Seconds after which a launcher has nothing left to do for its start."""
 
 SECONDS_WATCHED = 10.0
 
@@ -79,7 +79,7 @@ def idle(name: str, nproc: int) -> Measured:
         with started(command(name, nproc, script, folder)) as job:
             asleep = written_by_all(Path(folder), "*.sleeps", nproc, SECONDS_TO_END, job)
             if len(asleep) < nproc:
-                job.say(f"{len(asleep)} of {nproc} ranks started")
+                job.complain(f"{len(asleep)} of {nproc} ranks started")
                 return 6 * (math.inf,)
             time.sleep(SECONDS_TO_SETTLE)
             ranks = {int(text) for text in asleep.values()}

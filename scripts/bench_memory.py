@@ -1,8 +1,8 @@
-"""Weigh ranks that have trained a little, side by side: clusterrun, torchrun, and the ratio.
+"""Measure the memory of ranks that train, side by side: clusterrun, torchrun, and the ratio.
 
-Memory is PSS: of a page that several processes share, each holds its part. All ranks wait after
-three steps of DistributedDataParallel with AdamW; then their memory is added up, once of the ranks
-with their children, once of all processes of the job, the launcher's among them.
+Memory is PSS: a page shared by n processes counts 1/n. All ranks wait after three steps of
+DistributedDataParallel with AdamW. Then their memory is added up: of the ranks with their children,
+and of all processes of the job, the launcher's included.
 """
 
 import math
@@ -62,21 +62,21 @@ def main() -> None:
 
 
 def megabytes(name: str, nproc: int) -> Measured:
-    """Return what the ranks of one job hold, and what all its processes hold."""
+    """Return the memory of the ranks of one job, and of all its processes, in MB."""
     with tempfile.TemporaryDirectory() as folder:
         script = Path(folder, "trains.py")
         script.write_text(PROGRAM)
         with started(command(name, nproc, script, folder)) as job:
             trained = written_by_all(Path(folder), "*.trained", nproc, SECONDS_TO_END, job)
             if len(trained) < nproc:
-                job.say(f"{len(trained)} of {nproc} ranks trained")
+                job.complain(f"{len(trained)} of {nproc} ranks trained")
                 return math.inf, math.inf
             ranks = [psutil.Process(int(text)) for text in trained.values()]
             return weight(ranks), weight([psutil.Process(job.process.pid)])
 
 
 def weight(processes: list[psutil.Process]) -> float:
-    """Return what these processes and all their descendants hold."""
+    """Return the memory of these processes and all their descendants in MB."""
     counted = {*processes, *(child for it in processes for child in it.children(recursive=True))}
     return sum(map(proportional_megabytes, counted))
 

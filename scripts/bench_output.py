@@ -1,7 +1,7 @@
 """Time a job that prints much, side by side: clusterrun, torchrun --tee 3, and the ratio.
 
-Both keep log files and print to one file, which must hold every line whole. Both commands are those
-beside this interpreter, and take turns. Prints one row of a Markdown table.
+Both write log files and print to one file, which must hold every line whole. Prints one row of a
+Markdown table.
 """
 
 import math

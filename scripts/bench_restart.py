@@ -1,7 +1,7 @@
-"""Time a restart side by side: from a rank's failure to the next attempt's first all_reduce.
+"""Time a restart, side by side: from a rank's failure to the next attempt's first all_reduce.
 
-The clock starts when the failing rank leaves, while the others are training, and stops when the
-last rank of the next attempt has an all_reduce behind it.
+The clock starts when a rank exits while the others train, and stops when the last rank of the next
+attempt has finished an all_reduce.
 """
 
 import math
@@ -66,7 +66,7 @@ def seconds_down(name: str, nproc: int) -> Measured:
         with started(words) as job:
             at_work = written_by_all(Path(folder), "1.*.reduced", nproc, SECONDS_TO_RESTART, job)
             if len(at_work) < nproc:
-                job.say(f"{len(at_work)} of {nproc} ranks work in the second attempt")
+                job.complain(f"{len(at_work)} of {nproc} ranks work in the second attempt")
                 return (math.inf,)
         failed = float(Path(folder, "failed").read_text())
         return (max(map(float, at_work.values())) - failed,)

@@ -1,8 +1,8 @@
-"""Time and weigh what people import: five stacks, forked, spawned and under torchrun.
+"""Measure five popular stacks of packages: forked, spawned, and under torchrun.
 
-Each rank imports the stack and does one all_reduce: then it is ready. Once all are, their memory is
-added up (PSS: of a page that several processes share, each holds its part), they are let go, and
-end. Processor time is that of all processes of the job.
+A rank is ready when it has imported the stack and done one all_reduce. When all are ready, their
+memory is added up (PSS: a page shared by n processes counts 1/n), and they exit. Processor time is
+that of all processes of the job.
 
     scripts/bench_stacks.py --python ENVIRONMENT/bin/python
 
@@ -99,14 +99,14 @@ def measured(launch: Sequence[str], nproc: int, imports: str) -> Measured:
         with started([*launch, str(script), name]) as job:
             ready = written_by_all(folder, "*.ready", nproc, SECONDS_TO_END, job)
             if len(ready) < nproc:
-                job.say(f"{len(ready)} of {nproc} ranks were ready")
+                job.complain(f"{len(ready)} of {nproc} ranks were ready")
                 return fails
             pids, times = zip(*(text.split() for text in ready.values()), strict=True)
             memory = sum(proportional_megabytes(psutil.Process(int(pid))) for pid in pids)
             let_go = time.monotonic()
             (folder / "go").touch()
             if job.exit_code(SECONDS_TO_END) != 0:
-                job.say("did not end well")
+                job.complain("did not end well")
                 return fails
             ended = time.monotonic()
         seconds_ready = max(map(float, times)) - start

@@ -1,4 +1,4 @@
-"""Time how soon the others hear of a failure, side by side: until the last rank has got SIGTERM."""
+"""Time from a rank's failure to the SIGTERM of the last other rank, side by side."""
 
 import math
 import tempfile
@@ -38,7 +38,7 @@ signal.signal(signal.SIGTERM, note_the_time)
 if rank == 0:
     while len(list(folder.glob("*.ready"))) < world_size:
         time.sleep(0.01)
-    # At a moment of its own in each run: a launcher that looks now and then may do so just then.
+    # At another moment in each run: a launcher may poll.
     time.sleep(random.uniform(0.5, 1.0))
     (folder / "failed").write_text(f"{time.monotonic()}")
     os._exit(1)
@@ -64,7 +64,7 @@ def milliseconds(name: str, nproc: int) -> Measured:
             job.exit_code(SECONDS_TO_END)
             told = written(Path(folder), "*.term")
             if len(told) < nproc - 1:
-                job.say(f"{len(told)} of {nproc - 1} ranks got SIGTERM")
+                job.complain(f"{len(told)} of {nproc - 1} ranks got SIGTERM")
                 return (math.inf,)
         failed = float(Path(folder, "failed").read_text())
         return (1000 * (max(map(float, told.values())) - failed),)

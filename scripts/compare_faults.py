@@ -1,10 +1,9 @@
-"""Compare what clusterrun and torchrun make of the same faults, on one host and on three.
+"""Compare clusterrun and torchrun under the same faults, on one host and on three.
 
-Hosts are network namespaces of this machine, as the tests make them: run it as root, from the
-repository's root, by ``PYTHONPATH=. python scripts/compare_faults.py``. Prints rows of a Markdown table: the
-fault, then for each launcher how long the last of the agents that survive took to end, the exit
-code of each, whom each named as the cause, and how many processes of the job were left. The rows are
-those of docs/faults.md.
+Hosts are network namespaces of this machine, made by the tests' code. Run it as root from the
+repository's root: ``PYTHONPATH=. python scripts/compare_faults.py``. Prints the table of
+docs/faults.md in Markdown: the fault, then for each launcher the seconds until the last surviving
+agent ended, the exit codes, the cause that each agent named, and the number of processes left.
 """
 
 import argparse
@@ -77,7 +76,7 @@ for step in range(1_000_000):
 
 
 class Trial(NamedTuple):
-    """One launcher's job, about to be struck."""
+    """One launcher's job before the fault."""
 
     folder: Path
     hosts: Sequence[Host]
@@ -147,7 +146,7 @@ LAUNCHERS = ("clusterrun", "torchrun", "torchrun, c10d")
 
 
 def main() -> None:
-    """Let each launcher meet each fault once, in turn."""
+    """Run each fault once under each launcher."""
     arguments = argparse.ArgumentParser(description="Compare launchers by what faults do to jobs.")
     arguments.add_argument("--only", default="", metavar="TEXT", help="faults with it in the name")
     arguments.add_argument("--verbose", action="store_true", help="show what the launchers say")
@@ -258,7 +257,7 @@ def summary(seconds: float, ends: Sequence[Ended], running: int, left: int) -> s
 
 
 def cause(err: str) -> str:
-    """Return whom a launcher's last words, in ``err``, name as the cause of the job's end."""
+    """Return the cause that a launcher's report in ``err`` names."""
     found = [
         re.sub(" *: ", " ", each.group(1)) for pattern in CAUSES for each in pattern.finditer(err)
     ]

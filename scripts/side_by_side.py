@@ -1,4 +1,4 @@
-"""Run launchers side by side: they take turns, so that whatever else the machine does meets all."""
+"""Run launchers in turn, so that other load on the machine affects all of them alike."""
 
 import compileall
 import ctypes
@@ -23,25 +23,25 @@ import clusterrun
 import psutil
 
 Measured = tuple[float, ...]
-"""What one run shows; ``math.inf`` where it didn't end in time, or not well."""
+"""The figures of one run; ``math.inf`` if it failed or did not end in time."""
 
 OURS = "clusterrun"
 THEIRS = "torchrun"
 
 MPIRUN = "mpirun"
-"""Measured too where it is installed."""
+"""Measured only if it is installed."""
 
 SECONDS_TO_END = 300.0
-"""For one run; a busy machine needs a small part of it."""
+"""The limit of one run; a busy machine needs a small part of it."""
 
 SHOWN_OF_OUTPUT = 2000
-"""Bytes, of a job that could not be measured."""
+"""Bytes of a job's output that are shown if it could not be measured."""
 
 PR_SET_CHILD_SUBREAPER = 36
 
 
 def parser(description: str, nproc: int) -> ArgumentParser:
-    """Return a parser of what all benchmarks take, with their usual number of ranks."""
+    """Return a parser with the options of all benchmarks; ``nproc`` is the default of --nproc."""
     arguments = ArgumentParser(description=description)
     arguments.add_argument("--runs", type=int, default=5, help="of each; the median counts")
     arguments.add_argument("--nproc", type=int, default=nproc, help="ranks")
@@ -51,10 +51,10 @@ def parser(description: str, nproc: int) -> ArgumentParser:
 def command(name: str, nproc: int, *words: str | Path) -> list[str]:
     """Return the command with which a launcher runs ``[OPTION...] SCRIPT [ARGUMENT...]``.
 
-    clusterrun and torchrun are those beside this interpreter.
+    clusterrun and torchrun are taken from the folder of this interpreter.
     """
     if name == MPIRUN:
-        # It gives its ranks other variables than torch reads, and no address.
+        # mpirun sets other variables than torch reads, and no address.
         as_torch = "RANK=$OMPI_COMM_WORLD_RANK WORLD_SIZE=$OMPI_COMM_WORLD_SIZE"
         address = f"MASTER_ADDR=127.0.0.1 MASTER_PORT={free_port()}"
         run = ["sh", "-c", f'{as_torch} {address} exec "$@"', "sh", sys.executable]
@@ -67,19 +67,19 @@ def command(name: str, nproc: int, *words: str | Path) -> list[str]:
             *run,
             *map(str, words),
         ]
-    # torchrun's own is always the same, and may be taken.
+    # torchrun always uses 29500, which may be in use.
     port = [] if name == OURS else [f"--master-port={free_port()}"]
     beside = Path(sys.executable).with_name(name)
     return [str(beside), f"--nproc-per-node={nproc}", *port, *map(str, words)]
 
 
 def is_installed(name: str) -> bool:
-    """Tell whether this command is there."""
+    """Return whether this command is on PATH."""
     return shutil.which(name) is not None
 
 
 def free_port() -> int:
-    """Return a port that nobody listens on."""
+    """Return a TCP port of 127.0.0.1 that is free now."""
     with socket.create_server(("127.0.0.1", 0)) as server:
         return int(server.getsockname()[1])
 
@@ -87,18 +87,18 @@ def free_port() -> int:
 def medians(
     runs: int, measures: Mapping[str, Callable[[], Measured]], *, warm_up: bool = True
 ) -> dict[str, Measured]:
-    """Measure each so often, in turn; return the medians of what they show.
+    """Call each of ``measures`` ``runs`` times, in turn; return the medians of their figures.
 
-    Others may fail, clusterrun may not: that ends the benchmark.
+    If clusterrun fails, the benchmark ends; other launchers may fail.
 
     Args:
-        runs: how many runs of each count.
+        runs: the number of runs of each that count.
         measures: functions that do one run.
-        warm_up: whether a first run of each doesn't count: it may have to read from the disk.
+        warm_up: do one more run of each first, which may read from the disk and does not count.
 
     """
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(128 + signal.SIGTERM))
-    # pip does so for an installed package; a checkout may lie where Python must not write.
+    # pip compiles an installed package; here Python may not be allowed to write.
     compileall.compile_dir(Path(clusterrun.__file__).parent, quiet=2)
     shown: dict[str, list[Measured]] = {name: [] for name in measures}
     for _ in range(runs + warm_up):
@@ -113,42 +113,42 @@ def medians(
 
 
 def launch_time(name: str, nproc: int, *words: str | Path) -> Measured:
-    """Return how long a launcher takes, from the command to its end."""
+    """Return the seconds from the start of a launcher to its end."""
     return (run_time(command(name, nproc, *words)),)
 
 
 def run_time(words: Sequence[str], stdout: IO[bytes] | None = None) -> float:
-    """Return how long a command takes; ``math.inf`` if it fails or doesn't end in time."""
+    """Return the seconds that a command takes; ``math.inf`` if it fails or does not end in time."""
     start = time.perf_counter()
     with started(words, stdout) as job:
         code = job.exit_code(SECONDS_TO_END)
         taken = time.perf_counter() - start
         if code == 0:
             return taken
-        job.say("did not end" if code is None else f"ended with {code}")
+        job.complain("did not end" if code is None else f"ended with {code}")
     return math.inf
 
 
 class Job:
-    """A started command, and what it has printed."""
+    """A running command and its output."""
 
     def __init__(
         self, process: "subprocess.Popen[bytes]", words: Sequence[str], output: IO[bytes]
     ) -> None:
-        """Take a process, its command, and the file that it prints to."""
+        """Take a process, its command line, and the file with its output."""
         self.process = process
         self._words = words
         self._output = output
 
     def exit_code(self, within: float) -> int | None:
-        """Wait for its end; return None if it is still running after so many seconds."""
+        """Return its exit code; None if it still runs after ``within`` seconds."""
         try:
             return self.process.wait(within)
         except subprocess.TimeoutExpired:
             return None
 
-    def say(self, what: str) -> None:
-        """Print why it can't be measured, and the end of what it has printed itself."""
+    def complain(self, what: str) -> None:
+        """Print why it can't be measured, and the end of its output."""
         self._output.seek(max(0, self._output.seek(0, os.SEEK_END) - SHOWN_OF_OUTPUT))
         printed = self._output.read().decode(errors="replace")
         print(f"{printed}\n{shlex.join(self._words)}: {what}", file=sys.stderr)
@@ -156,15 +156,15 @@ class Job:
 
 @contextmanager
 def started(words: Sequence[str], stdout: IO[bytes] | None = None) -> Iterator[Job]:
-    """Start a command; afterwards end it and all that it has started.
+    """Start a command; at the end kill it and all its descendants.
 
     Args:
         words: the command.
-        stdout: a file for what it prints there, and the caller wants to read.
+        stdout: a file for its standard output, if the caller reads that.
 
     """
     adopt_orphans()
-    # Set, so that torchrun has nothing to warn of, and all do the same.
+    # torchrun sets it to 1 with a warning; so all launchers have the same.
     environ = {**os.environ, "OMP_NUM_THREADS": "1"}
     with (
         tempfile.TemporaryFile() as output,
@@ -183,12 +183,12 @@ def started(words: Sequence[str], stdout: IO[bytes] | None = None) -> Iterator[J
 
 
 def adopt_orphans() -> None:
-    """Become the parent of descendants whose own parent ends, so that all can be found."""
+    """Become the parent of descendants whose own parent ends, so that all of them can be found."""
     ctypes.CDLL(None).prctl(PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
 
 
 def end_descendants() -> None:
-    """Kill whatever this process has started, and those that these have, until none is left."""
+    """Kill all descendants of this process until none is left."""
     deadline = time.monotonic() + SECONDS_TO_END
     while (living := psutil.Process().children(recursive=True)) and time.monotonic() < deadline:
         for process in living:
@@ -198,7 +198,7 @@ def end_descendants() -> None:
 
 
 def written(folder: Path, pattern: str) -> dict[str, str]:
-    """Return what files of these names hold, those aside that are still empty."""
+    """Return the texts of the files that match ``pattern``, by name, without empty ones."""
     texts = {path.name: path.read_text() for path in folder.glob(pattern)}
     return {name: text for name, text in texts.items() if text}
 
@@ -206,7 +206,7 @@ def written(folder: Path, pattern: str) -> dict[str, str]:
 def written_by_all(
     folder: Path, pattern: str, nproc: int, within: float, job: Job
 ) -> dict[str, str]:
-    """Wait until all ranks have written their file; return what there is when time or job ends."""
+    """Wait until ``nproc`` files match ``pattern``, or time or the job ends; return their texts."""
     deadline = time.monotonic() + within
     while len(written(folder, pattern)) < nproc and time.monotonic() < deadline:
         if job.exit_code(within=0.05) is not None:
@@ -215,7 +215,7 @@ def written_by_all(
 
 
 def proportional_megabytes(process: psutil.Process) -> float:
-    """Return the memory that a process holds, pages shared with others in parts (PSS)."""
+    """Return a process's memory in MB; a page shared by n processes counts 1/n (PSS)."""
     with suppress(OSError):
         for line in Path(f"/proc/{process.pid}/smaps_rollup").read_text().splitlines():
             if line.startswith("Pss:"):
@@ -224,7 +224,7 @@ def proportional_megabytes(process: psutil.Process) -> float:
 
 
 def row(what: str, ours: float, theirs: float, *, unit: str = "s", digits: int = 2) -> str:
-    """Return two medians, and how many times the second is the first, as a row of a table."""
+    """Return a row of a Markdown table: two medians, and the second divided by the first."""
     times = f"{theirs / ours:.1f} times" if ours > 0 and math.isfinite(theirs) else "-"
     cells = [what, shown(ours, unit, digits), shown(theirs, unit, digits), times]
     return f"| {' | '.join(cells)} |"
