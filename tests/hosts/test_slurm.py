@@ -407,7 +407,7 @@ def test_fewer_cpus_than_the_node_has_are_warned_of_once(slurm: Slurm, tmp_path:
 
     assert done.code == 0, done.err
     assert [len(worker["cpus"]) for worker in told(done.out)] == [1, 1]
-    assert done.err.count("start it by srun -c 2") == 1
+    assert done.err.count("type srun -c 2") == 1
 
 
 def test_more_workers_than_cpus_are_warned_of(slurm: Slurm, clusterrun: Launcher) -> None:

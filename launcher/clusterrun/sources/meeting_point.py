@@ -51,7 +51,7 @@ def settle_meeting(
         return _at_endpoint(endpoint, sources)
     # Scripts that export them for their workers name the same port in --rdzv-endpoint, where it
     # would be taken: so only here.
-    own = shape.place.own_exports if shape.place else ()
+    own = shape.place.ignored_exports if shape.place else ()
     if shape.first_host.value is not None and find(MASTER_ADDR, sources) is None:
         # Who lists hosts for this job says where it meets; an export is for any launcher.
         own = (*own, "MASTER_ADDR")

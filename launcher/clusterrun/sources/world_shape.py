@@ -166,7 +166,7 @@ def _narrowed(
     most: Fact[int] | None, fewest: Fact[int] | None, place: Place | None
 ) -> Fact[int] | None:
     """Return how many nodes are wished for: of ``MIN:MAX`` as many as the cluster has."""
-    if most is None or fewest is None or place is None or place.unclear.value:
+    if most is None or fewest is None or place is None or place.ambiguous_rank_hint.value:
         return most
     is_within = fewest.value <= place.nnodes.value <= most.value
     return Fact(place.nnodes.value, most.origin) if is_within else most
@@ -194,7 +194,7 @@ def settle_shape(wish: Wish, place: Place | None) -> Shape:
 def _gives_way(place: Place, wish: Wish) -> bool:
     # Where nodes meet at an endpoint, they get their ranks there, and RANK is nobody's business.
     meets = wish.nnodes is not None and wish.meets_anywhere and place.obstacle is None
-    return place.tentative and (wish.is_whole or meets)
+    return place.yields_to_options and (wish.is_whole or meets)
 
 
 def _agree(wish: Wish, place: Place) -> bool:
@@ -221,7 +221,7 @@ def _given(wish: Wish, place: Place) -> Shape:
         tasks=place.tasks,
         place=place,
         run_id=place.run_id,
-        unclear=place.unclear,
+        unclear=place.ambiguous_rank_hint,
         warnings=place.warnings,
     )
 
@@ -238,7 +238,7 @@ def _workers_of_place(wish: Wish, place: Place) -> Workers | None:
 def _overruled(wish: Wish, place: Place) -> Shape:
     """Return the shape that is wished for against the cluster's."""
     differences = tuple(_differences(wish, place))
-    if not (place.tentative or _is_clear(wish)):
+    if not (place.yields_to_options or _is_clear(wish)):
         said = [fact.origin for fact in (wish.nnodes, wish.node_rank) if fact]
         raise UsageError(
             "; ".join(differences),
@@ -252,7 +252,9 @@ def _overruled(wish: Wish, place: Place) -> Shape:
         shape,
         nnodes=nnodes,
         run_id=place.run_id if nnodes.value > 1 else None,
-        warnings=() if place.tentative else tuple(f"{it}: the former holds" for it in differences),
+        warnings=()
+        if place.yields_to_options
+        else tuple(f"{it}: the former holds" for it in differences),
     )
 
 

@@ -5,7 +5,7 @@ import sys
 
 import pytest
 from clusterrun.domain.facts import Fact
-from clusterrun.sources.clusters.detection import DETECTION, Known
+from clusterrun.sources.clusters.detection import DETECTION, Entry
 from clusterrun.sources.other_launchers.nested_launches import NESTED_WARNING
 
 from tests.captured import captured
@@ -16,10 +16,10 @@ pytestmark = pytest.mark.usefixtures("script")
 STEP = captured("node.1")
 
 
-@pytest.mark.parametrize("known", DETECTION, ids=[known.cluster for known in DETECTION])
-def test_entries_lead_to_clusters(known: Known) -> None:
+@pytest.mark.parametrize("entry", DETECTION, ids=[entry.cluster for entry in DETECTION])
+def test_entries_lead_to_clusters(entry: Entry) -> None:
     """They are names until there is a variable that begins as theirs do, or until they are named."""
-    assert bool(known.load().sign({})) is not bool(known.word)
+    assert bool(entry.load().detect({})) is not bool(entry.prefix)
 
 
 def test_a_cluster_that_is_not_there_costs_nothing() -> None:
@@ -76,14 +76,14 @@ def test_a_cluster_can_be_named() -> None:
     [
         (
             "slurm",
-            "--cluster: no variable of slurm is set here",
-            "pass its variables on to this process, or leave --cluster out",
+            "--cluster is slurm, but none of its variables are set",
+            "pass them on to this process, or leave --cluster out",
         ),
-        ("slrm", "--cluster: 'slrm' is not a cluster that we know", "did you mean slurm?"),
+        ("slrm", "--cluster: unknown cluster 'slrm'", "did you mean slurm?"),
         (
             "9",
-            "--cluster: '9' is not a cluster that we know",
-            f"give one of {', '.join(dict.fromkeys(known.name for known in DETECTION))}, none",
+            "--cluster: unknown cluster '9'",
+            f"give one of {', '.join(dict.fromkeys(entry.name for entry in DETECTION))}, none",
         ),
     ],
 )

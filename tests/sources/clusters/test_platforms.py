@@ -316,35 +316,35 @@ def test_documented_variables(case: Case, capsys: pytest.CaptureFixture[str]) ->
 BROKEN = [
     ("pytorchjob.1", {"PET_NODE_RANK": "2"}, "node_rank is 2 (PET_NODE_RANK), but nnodes is 2"),
     ("trainer.1", {"PET_NNODES": "two"}, "PET_NNODES: 'two' is not a number of nodes"),
-    ("hfai.1", {"MARSV2_RANK": "2"}, "MARSV2_RANK is 2, and WORLD_SIZE 2"),
+    ("hfai.1", {"MARSV2_RANK": "2"}, "MARSV2_RANK is 2, but must be less than WORLD_SIZE, which is 2"),
     ("hfai.1", {"WORLD_SIZE": ""}, "WORLD_SIZE is not set"),
-    ("hfai.half", {"MARSV2_ASSIGNED_NUMA": "2"}, "MARSV2_ASSIGNED_NUMA: '2' is not the half"),
+    ("hfai.half", {"MARSV2_ASSIGNED_NUMA": "2"}, "MARSV2_ASSIGNED_NUMA: '2' is not half"),
     ("hfai.1", {"MASTER_IP": "", "MASTER_ADDR": ""}, "nnodes is 2 (WORLD_SIZE), but nothing says"),
-    ("dlc.1", {"RANK": "2"}, "RANK is 2, and WORLD_SIZE 2"),
+    ("dlc.1", {"RANK": "2"}, "RANK is 2, but must be less than WORLD_SIZE, which is 2"),
     ("dlc.1", {"RANK": "-1"}, "RANK: '-1' is not a number"),
-    ("volcano.1", {"RANK": "3"}, "RANK is 3, and WORLD_SIZE 3"),
-    ("volcano.1", {"RANK": ""}, "Volcano tells of 2 kinds of tasks (VC_MASTER_HOSTS, VC_WORKER"),
-    ("volcano.svc", {"VC_WORKER_HOSTS": ""}, "Volcano tells of no list of hosts"),
-    ("skypilot.1", {"SKYPILOT_NODE_IPS": "1.2.3.4"}, "SKYPILOT_NUM_NODES is 2, and SKYPILOT_NODE"),
-    ("sagemaker.1", {"SM_CURRENT_HOST": "algo-3"}, "SM_CURRENT_HOST is algo-3, and SM_HOSTS lists"),
-    ("sagemaker.1", {"SM_CURRENT_HOST": ""}, "SM_CURRENT_HOST is not set, and SM_HOSTS lists"),
+    ("volcano.1", {"RANK": "3"}, "RANK is 3, but must be less than WORLD_SIZE, which is 3"),
+    ("volcano.1", {"RANK": ""}, "Volcano has set 2 kinds of tasks (VC_MASTER_HOSTS, VC_WORKER"),
+    ("volcano.svc", {"VC_WORKER_HOSTS": ""}, "Volcano has set no list of hosts, but"),
+    ("skypilot.1", {"SKYPILOT_NODE_IPS": "1.2.3.4"}, "SKYPILOT_NUM_NODES is 2, but SKYPILOT_NODE_IPS lists 1"),
+    ("sagemaker.1", {"SM_CURRENT_HOST": "algo-3"}, "SM_CURRENT_HOST is algo-3, but SM_HOSTS lists"),
+    ("sagemaker.1", {"SM_CURRENT_HOST": ""}, "SM_CURRENT_HOST is not set, but SM_HOSTS lists"),
     ("sagemaker.1", {"SM_HOSTS": "algo-1"}, "SM_HOSTS: 'algo-1' is not a list in JSON"),
-    ("azureml.0", {"AZUREML_NODE_COUNT": ""}, "WORLD_SIZE is 8 and LOCAL_RANK 1: this is one"),
-    ("azureml.0", {"AZUREML_NODE_COUNT": "3"}, "WORLD_SIZE is 8, and WORLD_SIZE, AZUREML_NODE_C"),
-    ("openmpi.task", {"OMPI_COMM_WORLD_SIZE": "5"}, "OMPI_COMM_WORLD_SIZE is 5, and OMPI_COMM_WO"),
-    ("openmpi.1", {"OMPI_COMM_WORLD_SIZE": "3"}, "OMPI_COMM_WORLD_SIZE is 3, and OMPI_COMM_WORLD"),
+    ("azureml.0", {"AZUREML_NODE_COUNT": ""}, "WORLD_SIZE is 8 and LOCAL_RANK is 1: this is one"),
+    ("azureml.0", {"AZUREML_NODE_COUNT": "3"}, "WORLD_SIZE is 8 and WORLD_SIZE, AZUREML_NODE_COUNT is"),
+    ("openmpi.task", {"OMPI_COMM_WORLD_SIZE": "5"}, "OMPI_COMM_WORLD_SIZE is 5 and OMPI_COMM_WORLD_LOCAL_SIZE is"),
+    ("openmpi.1", {"OMPI_COMM_WORLD_SIZE": "3"}, "OMPI_COMM_WORLD_SIZE is 3 and OMPI_COMM_WORLD_LOCAL_SIZE is"),
     ("openmpi.1", {"OMPI_COMM_WORLD_SIZE": ""}, "OMPI_COMM_WORLD_SIZE is not set"),
     ("mpich.1", {"MASTER_ADDR": ""}, "nnodes is 2 (PMI_SIZE, MPI_LOCALNRANKS), but nothing says"),
-    ("mpich.1", {"PMI_SIZE": "1"}, "PMI_RANK is 1, and PMI_SIZE 1"),
-    ("mvapich.1", {"MV2_COMM_WORLD_LOCAL_RANK": "1"}, "MV2_COMM_WORLD_LOCAL_RANK is 1, and MV2"),
-    ("pals.task", {"PALS_NODEID": "2"}, "PALS_NODEID is 2, and PMI_SIZE, PALS_LOCAL_SIZE 2"),
-    ("flux.task", {"FLUX_JOB_SIZE": "5"}, "FLUX_JOB_SIZE is 5, and FLUX_JOB_NNODES 2: nodes have"),
-    ("lsf.task", {"JSM_NAMESPACE_SIZE": "9"}, "JSM_NAMESPACE_SIZE is 9, and JSM_NAMESPACE_LOCAL"),
+    ("mpich.1", {"PMI_SIZE": "1"}, "PMI_RANK is 1, but must be less than PMI_SIZE, which is 1"),
+    ("mvapich.1", {"MV2_COMM_WORLD_LOCAL_RANK": "1"}, "MV2_COMM_WORLD_LOCAL_RANK is 1, but must be less than MV2_COMM_WORLD_LOCAL_SIZE"),
+    ("pals.task", {"PALS_NODEID": "2"}, "PALS_NODEID is 2, but must be less than PMI_SIZE, PALS_LOCAL_SIZE, which is 2"),
+    ("flux.task", {"FLUX_JOB_SIZE": "5"}, "FLUX_JOB_SIZE is 5 and FLUX_JOB_NNODES is 2: nodes have different"),
+    ("lsf.task", {"JSM_NAMESPACE_SIZE": "9"}, "JSM_NAMESPACE_SIZE is 9 and JSM_NAMESPACE_LOCAL_SIZE is"),
     ("kubernetes.1", {"JOB_COMPLETION_INDEX": "one"}, "JOB_COMPLETION_INDEX: 'one' is not a number"),
-    ("paddle.1", {"PADDLE_TRAINER_ID": "2"}, "PADDLE_TRAINER_ID is 2, and PADDLE_TRAINERS 2"),
+    ("paddle.1", {"PADDLE_TRAINER_ID": "2"}, "PADDLE_TRAINER_ID is 2, but must be less than PADDLE_TRAINERS, which is 2"),
     ("paddle.master", {"PADDLE_NNODES": "x"}, "PADDLE_NNODES: 'x' is not a number"),
     ("paddle.master", {}, "PADDLE_TRAINER_ENDPOINTS needs the hosts of all 2 nodes"),
-    ("exports.1", {"NODE_RANK": "2"}, "NODE_RANK is 2, and NNODES 2: they don't fit together"),
+    ("exports.1", {"NODE_RANK": "2"}, "NODE_RANK is 2, but must be less than NNODES, which is 2"),
 ]  # fmt: skip
 
 
@@ -372,7 +372,7 @@ def test_the_bare_triple_with_several_workers_is_a_choice_of_two_lines(
         " would be 8 workers here (nproc_per_node: --nproc-per-node)\n"
         "  if RANK counts nodes:\n"
         "    clusterrun --nproc-per-node 8 --dry-run --cluster pai-dlc train.py\n"
-        "  if it counts processes, one worker in each:\n"
+        "  if it counts processes, each with one worker:\n"
         "    clusterrun --nproc-per-node 8 --dry-run --nnodes $WORLD_SIZE --node-rank $RANK"
         " --nproc-per-node 1 train.py\n"
     )
@@ -479,7 +479,7 @@ def test_a_pod_of_an_indexed_job_is_alone_unless_told(
     assert code == 0
     assert json.loads(out)["job"]["nnodes"]["value"] == 1
     assert err == (
-        "clusterrun: pod 1 of an Indexed Job (JOB_COMPLETION_INDEX) runs alone; N pods as one job:"
+        "clusterrun: pod 1 of an Indexed Job (JOB_COMPLETION_INDEX) runs alone; for one job on N pods, type:"
         " clusterrun --dry-run --json --nnodes N --master-addr JOB-0.SERVICE train.py\n"
     )
 
@@ -530,7 +530,7 @@ def test_pmix_alone_knows_too_little(capsys: pytest.CaptureFixture[str]) -> None
     told = complaint(capsys, environ)
     job = dry_run(capsys, environ, *whole)["job"]
 
-    assert told.startswith("clusterrun: error: PMIX_RANK is 1, and nothing tells how many tasks")
+    assert told.startswith("clusterrun: error: PMIX_RANK is 1, but the number of tasks is unknown")
     assert job["node_rank"] == {"value": 1, "origin": "--node-rank"}
 
 
@@ -554,9 +554,9 @@ def test_a_host_finds_itself_in_the_file_of_pbs(
 @pytest.mark.parametrize(
     ("text", "message"),
     [
-        ("other-host\n", "PBS_NODEFILE: {file} lists other-host, and {here} is none of them"),
+        ("other-host\n", "PBS_NODEFILE: {file} lists other-host, but not this host, {here}"),
         ("", "PBS_NODEFILE: {file} is empty"),
-        (None, "PBS_NODEFILE: {file} can't be read: No such file or directory"),
+        (None, "PBS_NODEFILE: cannot read {file}: No such file or directory"),
     ],
 )
 def test_files_of_pbs_that_are_no_good(

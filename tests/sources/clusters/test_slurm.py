@@ -221,8 +221,8 @@ def test_the_warning_to_the_letter() -> None:
 
     assert found.warnings == (
         (
-            "srun bound this task to 1 CPU of the 64 that it could have (SLURM_CPUS_ON_NODE):"
-            " start it by srun -c 64"
+            "srun bound this task to 1 of the 64 CPUs that it could have (SLURM_CPUS_ON_NODE):"
+            " type srun -c 64"
         ),
     )
 
@@ -230,7 +230,7 @@ def test_the_warning_to_the_letter() -> None:
 @pytest.mark.parametrize("name", ["node.0", "task.3", "in_batch.1", "rest.0", "arbitrary.1"])
 def test_what_srun_started_is_a_step(name: str) -> None:
     """In a batch script as well, whose ENVIRONMENT=BATCH its steps inherit."""
-    assert SlurmStep().sign(captured(name)) == "SLURM_STEP_ID"
+    assert SlurmStep().detect(captured(name)) == "SLURM_STEP_ID"
 
 
 @pytest.mark.parametrize(
@@ -238,7 +238,7 @@ def test_what_srun_started_is_a_step(name: str) -> None:
 )
 def test_what_srun_did_not_start_is_none(name: str) -> None:
     """Not even with a step's variables: salloc's own, or left by the step that called sbatch."""
-    assert SlurmStep().sign(captured(name)) == ""
+    assert SlurmStep().detect(captured(name)) == ""
 
 
 @pytest.mark.parametrize(
@@ -249,15 +249,15 @@ def test_what_srun_did_not_start_is_none(name: str) -> None:
         (
             {"SLURM_NODEID": "2"},
             (
-                "SLURM_NODEID is 2, SLURM_STEP_NUM_NODES 2, and SLURM_STEP_TASKS_PER_NODE"
-                " counts tasks on 2"
+                "SLURM_NODEID is 2, SLURM_STEP_NUM_NODES is 2 and SLURM_STEP_TASKS_PER_NODE"
+                " has 2 entries"
             ),
         ),
         (
             {"SLURM_STEP_TASKS_PER_NODE": "2(x3),1"},
             (
-                "SLURM_NODEID is 1, SLURM_STEP_NUM_NODES 2, and SLURM_STEP_TASKS_PER_NODE"
-                " counts tasks on 4"
+                "SLURM_NODEID is 1, SLURM_STEP_NUM_NODES is 2 and SLURM_STEP_TASKS_PER_NODE"
+                " has 4 entries"
             ),
         ),
         (

@@ -17,8 +17,8 @@ def test_a_batch_script_of_several_nodes_needs_srun() -> None:
     assert mistake(
         "train.py", "--lr", "1", flags={"nproc_per_node": "2"}, environ=captured("batch")
     ) == (
-        "this is a batch script, which runs on the first of 2 nodes (SLURM_JOB_NUM_NODES) alone",
-        "put srun before it:\n  srun -c 2 clusterrun --nproc-per-node 2 train.py --lr 1",
+        "a batch script runs on the first node only, but the job has 2 nodes (SLURM_JOB_NUM_NODES)",
+        "put srun before clusterrun:\n  srun -c 2 clusterrun --nproc-per-node 2 train.py --lr 1",
     )
 
 
@@ -47,14 +47,14 @@ def test_the_line_asks_for_the_cpus_too(changes: dict[str, str], srun: str) -> N
 
     _, hint = mistake("train.py", environ=environ)
 
-    assert hint == f"put srun before it:\n  {srun}clusterrun train.py"
+    assert hint == f"put srun before clusterrun:\n  {srun}clusterrun train.py"
 
 
 def test_a_batch_script_submitted_from_inside_a_step() -> None:
     """It has inherited that step's variables, by which it would be a job of one node."""
     message, _ = mistake("train.py", environ=captured("batch_from_step"))
 
-    assert message.startswith("this is a batch script, which runs on the first of 2 nodes")
+    assert message.startswith("a batch script runs on the first node only, but the job has 2 nodes")
 
 
 @pytest.mark.parametrize("name", ["SLURM_JOB_ID", "SLURM_JOBID"])
@@ -100,7 +100,7 @@ def test_flags_that_say_too_little_are_the_same_mistake() -> None:
 
     message, hint = mistake("train.py", flags=flags, environ=captured("batch"))
 
-    assert message.startswith("this is a batch script")
+    assert message.startswith("a batch script runs")
     assert hint.endswith(
         "srun -c 2 clusterrun --nnodes 2 --rdzv-endpoint n0:29500 train.py",
     )
@@ -109,10 +109,10 @@ def test_flags_that_say_too_little_are_the_same_mistake() -> None:
 def test_a_shell_on_the_login_node() -> None:
     """It has the nodes, but is none of them."""
     assert mistake("train.py", environ=captured("salloc")) == (
-        "this shell has the nodes n[0-1] (SLURM_JOB_NODELIST), and node7 is none of them",
+        "the job's nodes are n[0-1] (SLURM_JOB_NODELIST), but this shell runs on node7",
         (
-            "put srun before it:\n  srun -c 2 clusterrun train.py\n"
-            "or run it here:\n  clusterrun --cluster none train.py"
+            "put srun before clusterrun:\n  srun -c 2 clusterrun train.py\n"
+            "or run the job on this host:\n  clusterrun --cluster none train.py"
         ),
     )
 
@@ -125,7 +125,9 @@ def test_a_shell_on_one_of_the_nodes(name: str) -> None:
     assert resolved.job.nnodes == Fact(1, "a shell without srun")
     assert resolved.job.tasks.value is None
     (warning,) = resolved.warnings
-    assert warning.startswith("the job runs on this one of 2 nodes (SLURM_JOB_NUM_NODES) alone")
+    assert warning.startswith(
+        "the job runs on this node only, though 2 are allocated (SLURM_JOB_NUM_NODES)"
+    )
 
 
 def test_a_node_that_slurm_calls_otherwise() -> None:

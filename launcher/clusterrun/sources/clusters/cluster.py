@@ -1,84 +1,91 @@
-"""What a cluster is asked, and what it answers."""
+"""What every cluster answers: whether this process runs under it, and its place in the job.
 
+To add a cluster, write one file beside this one with a subclass of ``Cluster`` (``skypilot.py`` is
+a short example), and add one line to ``DETECTION`` in ``detection.py``.
+"""
+
+from abc import ABC, abstractmethod
 from collections.abc import Mapping
-from typing import Protocol
 
 from msgspec import Struct
 
 from clusterrun.domain.facts import Fact
 from clusterrun.domain.job import TaskLayout
 from clusterrun.errors import UsageError
+from clusterrun.sources.clusters.variables import Variables
 from clusterrun.sources.command_line import CommandLine
 from clusterrun.sources.this_process import ThisProcess
 
+LOOPBACK = "127.0.0.1"
+"""Where the workers of a single node meet: the name of its host need not resolve."""
+
 
 class Inputs(Struct, frozen=True):
-    """What a cluster's answers are made from."""
+    """What a cluster's answer is made from."""
 
     variables: Mapping[str, str]
-    """The environment without what an outer launch left there."""
+    """The environment, without variables of an outer launch."""
     process: ThisProcess
     typed: CommandLine
     nnodes: Fact[int] | None = None
-    """What flags, variables and the job file say, for clusters that don't tell; None: nothing."""
+    """As set by an option, for clusters that do not set it; None: not set."""
 
 
 class Place(Struct, frozen=True):
-    """The place of this process in the job, as one cluster tells it.
+    """The place of this process in the job, as one cluster sets it.
 
     The shape of a job (nodes, ranks, hosts, workers) is taken from here as a whole, or not at all.
     """
 
-    nnodes: Fact[int]
-    node_rank: Fact[int | None]
-    hosts: Fact[tuple[str, ...]]
-    """Names of the nodes by rank; () where nothing tells."""
+    nnodes: Fact[int] = Fact(1, "default")
+    node_rank: Fact[int | None] = Fact(None, "default")
+    hosts: Fact[tuple[str, ...]] = Fact((), "default")
+    """Names of the nodes by rank; () if unknown."""
     tasks: Fact[TaskLayout | None] = Fact(None, "default")
-    """This one task among all, where each worker has a task."""
+    """The rank of this task among all, if the cluster starts one task per worker."""
     nproc_per_node: Fact[int] | None = None
-    """Workers of this node; None: not the cluster's business."""
+    """Workers on this node; None: the cluster does not set it."""
     master_addr: Fact[str | None] = Fact(None, "default")
     port_candidates: Fact[tuple[int, ...]] = Fact((), "default")
-    own_exports: tuple[str, ...] = ()
-    """Which of MASTER_ADDR and MASTER_PORT the cluster has set itself, and says better here."""
+    ignored_exports: tuple[str, ...] = ()
+    """Which of MASTER_ADDR and MASTER_PORT to ignore, as this place has better values."""
     numa_node: Fact[int | None] = Fact(None, "default")
     """The one NUMA node of its machine that the job may use; None: all."""
     run_id: Fact[str] | None = None
-    """The same on all nodes, another for every other job; None: there is none."""
+    """The same on all nodes, and different for every other job; None: unknown."""
     secret: Fact[str] | None = None
-    """What every process of the job knows, and nobody who does not know of the job; None: nothing.
+    """A text that every process of the job knows and no other process; None: there is none.
 
-    Only where the cluster starts all of them itself: one that the user has started elsewhere
-    would not know it.
+    Only from a cluster that starts all processes itself: one that the user starts elsewhere would
+    not know the secret.
     """
-    tentative: bool = False
-    """Holds only where nobody says more: the cluster doesn't tell one process from another."""
+    yields_to_options: bool = False
+    """Options replace this place without a warning: all processes have the same variables."""
     obstacle: UsageError | None = None
-    """Why this process can't be a node of the job, unless somebody says that it is."""
-    unclear: Fact[str] = Fact("", "default")
-    """What to type where its ranks may count nodes or workers, which are the same with one worker
-    on each node, and only then; "" where it is clear."""
+    """Why this process cannot be a node of the job, unless options set its place."""
+    ambiguous_rank_hint: Fact[str] = Fact("", "default")
+    """What to type if the ranks may count nodes or workers; "" if they count nodes.
+
+    Both counts are equal as long as every node has one worker.
+    """
     warnings: tuple[str, ...] = ()
 
 
-def nowhere(obstacle: UsageError) -> Place:
-    """Return the place of a process that can't be told from others: flags have to say it all."""
-    return Place(
-        nnodes=Fact(1, "default"),
-        node_rank=Fact(None, "default"),
-        hosts=Fact((), "default"),
-        tentative=True,
-        obstacle=obstacle,
-    )
+def no_place(message: str, hint: str) -> Place:
+    """Return the place of a process that only options can place."""
+    return Place(yields_to_options=True, obstacle=UsageError(message, hint))
 
 
-class Cluster(Protocol):
-    """A scheduler or a platform."""
+class Cluster(ABC):
+    """A scheduler or a platform, such as Slurm or SageMaker."""
 
-    def sign(self, environ: Mapping[str, str]) -> str:
-        """Return the variable that shows that we run under it; "" where none does."""
-        ...
+    markers: tuple[str, ...] = ()
+    """Variables that only processes of this cluster have, the best known first."""
 
+    def detect(self, environ: Mapping[str, str]) -> str:
+        """Return the variable that shows that this process runs under it; "" if none does."""
+        return Variables(environ).first_set(*self.markers)
+
+    @abstractmethod
     def place(self, inputs: Inputs) -> Place:
-        """Return the place of this process; a variable that is no good is a ``UsageError``."""
-        ...
+        """Return the place of this process; a variable with a wrong value is a ``UsageError``."""

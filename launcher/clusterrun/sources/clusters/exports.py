@@ -1,68 +1,57 @@
-"""Variables that scripts for torchrun export under the names of its flags, on no platform known."""
+"""Variables that scripts for torchrun export under the names of its flags, on an unknown platform."""
 
 from collections.abc import Mapping
 
 from clusterrun.domain.facts import Fact
-from clusterrun.sources.clusters.cluster import Inputs, Place
-from clusterrun.sources.clusters.variables import Variables, expect_rank
+from clusterrun.sources.clusters.cluster import Cluster, Inputs, Place
+from clusterrun.sources.clusters.variables import Variables
 
 
-class NodeExports:
-    """A node with NODE_RANK, NNODES and MASTER_ADDR, which nobody takes for a process's."""
+class NodeExports(Cluster):
+    """A node with NODE_RANK, NNODES and MASTER_ADDR, which can only count nodes."""
 
-    def sign(self, environ: Mapping[str, str]) -> str:
-        """Return the name of the variable with the node's rank, where all three are set."""
-        expected = ("NODE_RANK", "NNODES", "MASTER_ADDR")
-        return expected[0] if all(environ.get(name) for name in expected) else ""
+    def detect(self, environ: Mapping[str, str]) -> str:
+        names = ("NODE_RANK", "NNODES", "MASTER_ADDR")
+        return names[0] if Variables(environ).has_all(*names) else ""
 
     def place(self, inputs: Inputs) -> Place:
-        """Return the node's place; flags may say otherwise."""
         variables = Variables(inputs.variables)
-        nodes, rank = variables.expect("NNODES"), variables.expect("NODE_RANK")
-        expect_rank(rank, nodes)
+        nodes, rank = variables.nodes_and_rank("NNODES", "NODE_RANK")
         return Place(
             nnodes=nodes,
             node_rank=rank,
-            hosts=Fact((), "default"),
             nproc_per_node=variables.gpus("NPROC_PER_NODE"),
-            tentative=True,
+            yields_to_options=True,
         )
 
 
-class BareTriple:
-    """RANK, WORLD_SIZE and MASTER_ADDR, which count nodes here and processes there.
+class BareTriple(Cluster):
+    """RANK, WORLD_SIZE and MASTER_ADDR, which count nodes on some platforms, processes on others.
 
-    Never taken for one node: pods of which each trains alone and reports success are the worst end.
+    Never taken for a job on one node: then each pod would train alone and report success.
     """
 
-    def sign(self, environ: Mapping[str, str]) -> str:
-        """Return the name of the variable with the rank, where there is a world of several."""
-        is_complete = environ.get("RANK") and environ.get("MASTER_ADDR")
+    def detect(self, environ: Mapping[str, str]) -> str:
+        """Return RANK if the world has several members and no LOCAL_RANK places this process."""
         is_alone = environ.get("WORLD_SIZE", "") in {"", "0", "1"}
+        is_complete = Variables(environ).has_all("RANK", "MASTER_ADDR")
         return "RANK" if is_complete and not is_alone and not environ.get("LOCAL_RANK") else ""
 
     def place(self, inputs: Inputs) -> Place:
-        """Return the place that is right for one worker on each node, or where flags agree."""
-        variables = Variables(inputs.variables)
-        nodes, rank = variables.expect("WORLD_SIZE"), variables.expect("RANK")
-        expect_rank(rank, nodes)
-        count_nodes = inputs.nnodes is not None and inputs.nnodes.value == nodes.value
-        return Place(
-            nnodes=nodes,
-            node_rank=rank,
-            hosts=Fact((), "default"),
-            unclear=Fact("", "default") if count_nodes else Fact(_choice(inputs), rank.origin),
-            tentative=True,
-        )
+        """Return a place that is right with one worker per node, or if --nnodes is WORLD_SIZE."""
+        nodes, rank = Variables(inputs.variables).nodes_and_rank("WORLD_SIZE", "RANK")
+        counts_nodes = inputs.nnodes is not None and inputs.nnodes.value == nodes.value
+        hint = Fact("", "default") if counts_nodes else Fact(_both_lines(inputs), rank.origin)
+        return Place(nnodes=nodes, node_rank=rank, ambiguous_rank_hint=hint, yields_to_options=True)
 
 
-def _choice(inputs: Inputs) -> str:
+def _both_lines(inputs: Inputs) -> str:
     by_hand = ("--nnodes", "$WORLD_SIZE", "--node-rank", "$RANK", "--nproc-per-node", "1")
     processes = inputs.typed.line(*by_hand)
-    # For the shell to fill in, so that one line is right in all of them.
+    # The shell fills them in, so that the same line is right for every process.
     for variable in ("$WORLD_SIZE", "$RANK"):
         processes = processes.replace(f"'{variable}'", variable)
     return (
         f"if RANK counts nodes:\n  {inputs.typed.line('--cluster', 'pai-dlc')}\n"
-        f"if it counts processes, one worker in each:\n  {processes}"
+        f"if it counts processes, each with one worker:\n  {processes}"
     )

@@ -9,52 +9,44 @@ from collections.abc import Mapping
 
 from clusterrun.domain.facts import Fact
 from clusterrun.errors import UsageError
-from clusterrun.sources.clusters.cluster import Inputs, Place
-from clusterrun.sources.clusters.variables import Variables, expect_rank
-
-_SIMULATED = "HFAI_SIMULATE"
-"""1 under ``hfai python``, which plays a task of one machine."""
+from clusterrun.sources.clusters.cluster import Cluster, Inputs, Place
+from clusterrun.sources.clusters.variables import Variables
 
 _HALVES = ("0", "1")
-"""What MARSV2_ASSIGNED_NUMA may be: the task shares its machines, and has this half of each."""
+"""Values of MARSV2_ASSIGNED_NUMA: the task shares its machines, and has this half of each."""
 
 
-class Hfai:
+class Hfai(Cluster):
     """A pod of a task."""
 
-    def sign(self, environ: Mapping[str, str]) -> str:
-        """Return the name of the variable with the machine's rank, or of another of the platform's."""
-        variables = Variables(environ)
-        found = variables.text("MARSV2_RANK", "MARSV2_TASK_ID", "MARSV2_NODE_NAME", _SIMULATED)
-        if found is None or (found.origin == _SIMULATED and found.value != "1"):
-            return ""
-        return found.origin
+    markers = ("MARSV2_RANK", "MARSV2_TASK_ID", "MARSV2_NODE_NAME")
+
+    def detect(self, environ: Mapping[str, str]) -> str:
+        """Return a variable of a pod's, or HFAI_SIMULATE: 1 under ``hfai python``, on one machine."""
+        is_simulated = environ.get("HFAI_SIMULATE") == "1"
+        return super().detect(environ) or ("HFAI_SIMULATE" if is_simulated else "")
 
     def place(self, inputs: Inputs) -> Place:
-        """Return the place of this machine among those of the task."""
         variables = Variables(inputs.variables)
-        nodes = variables.expect("WORLD_SIZE")
-        rank = variables.expect("MARSV2_RANK", "RANK")
-        expect_rank(rank, nodes)
+        nodes, rank = variables.nodes_and_rank("WORLD_SIZE", "MARSV2_RANK", "RANK")
         address = variables.text("MASTER_IP")
         return Place(
             nnodes=nodes,
             node_rank=rank,
-            hosts=Fact((), "default"),
             master_addr=address or Fact(None, "default"),
-            own_exports=("MASTER_ADDR",) if address else (),
+            ignored_exports=("MASTER_ADDR",) if address else (),
             numa_node=_half(variables),
             run_id=variables.text("MARSV2_TASK_ID"),
         )
 
 
 def _half(variables: Variables) -> Fact[int | None]:
-    said = variables.text("MARSV2_ASSIGNED_NUMA")
-    if said is None:
+    half = variables.text("MARSV2_ASSIGNED_NUMA")
+    if half is None:
         return Fact(None, "default")
-    if said.value not in _HALVES:
+    if half.value not in _HALVES:
         raise UsageError(
-            f"{said.origin}: {said.value!r} is not the half of a machine",
+            f"{half.origin}: {half.value!r} is not half of a machine",
             f"set it to {' or '.join(_HALVES)}, or unset it",
         )
-    return Fact(int(said.value), said.origin)
+    return Fact(int(half.value), half.origin)

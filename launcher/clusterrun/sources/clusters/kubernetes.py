@@ -1,44 +1,34 @@
-"""A Kubernetes Indexed Job: a pod knows its index, and nothing how many there are.
+"""A Kubernetes Indexed Job: a pod knows its index, but not the number of pods.
 
-kubernetes.io/docs/concepts/workloads/controllers/job, "Completion mode": many such jobs are a
-hundred tasks of which none needs another, so several nodes have to be asked for. JobSet and
-Kubeflow's Trainer v2 build on it; the latter says the rest by PET_ variables.
+kubernetes.io/docs/concepts/workloads/controllers/job, "Completion mode". Many such jobs are a
+hundred independent tasks, so several nodes must be asked for. JobSet and Kubeflow's Trainer v2
+build on it; the latter sets the rest by PET_ variables.
 """
 
-from collections.abc import Mapping
-
 from clusterrun.domain.facts import Fact
-from clusterrun.sources.clusters.cluster import Inputs, Place
+from clusterrun.sources.clusters.cluster import Cluster, Inputs, Place
 from clusterrun.sources.clusters.variables import Variables
 
 
-class IndexedJob:
+class IndexedJob(Cluster):
     """A pod of an Indexed Job."""
 
-    def sign(self, environ: Mapping[str, str]) -> str:
-        """Return the name of the variable with the pod's index."""
-        return Variables(environ).sign("JOB_COMPLETION_INDEX")
+    markers = ("JOB_COMPLETION_INDEX",)
 
     def place(self, inputs: Inputs) -> Place:
-        """Return the pod's place among as many as ``--nnodes`` says, else this one pod."""
-        index = Variables(inputs.variables).expect("JOB_COMPLETION_INDEX")
+        """Return the pod's place among ``--nnodes`` pods; without it, the pod is a job of its own."""
+        index = Variables(inputs.variables).require("JOB_COMPLETION_INDEX")
         nodes = inputs.nnodes
-        if nodes is None or nodes.value == 1:
-            return Place(
-                nnodes=Fact(1, "default"),
-                node_rank=Fact(None, "default"),
-                hosts=Fact((), "default"),
-                tentative=True,
-                warnings=() if nodes else (_alone(index, inputs),),
-            )
-        return Place(
-            nnodes=nodes,
-            node_rank=index,
-            hosts=Fact((), "default"),
-            tentative=True,
-        )
+        if nodes is None:
+            return Place(yields_to_options=True, warnings=(_runs_alone(index, inputs),))
+        if nodes.value == 1:
+            return Place(yields_to_options=True)
+        return Place(nnodes=nodes, node_rank=index, yields_to_options=True)
 
 
-def _alone(index: Fact[int], inputs: Inputs) -> str:
+def _runs_alone(index: Fact[int], inputs: Inputs) -> str:
     line = inputs.typed.line("--nnodes", "N", "--master-addr", "JOB-0.SERVICE")
-    return f"pod {index.value} of an Indexed Job ({index.origin}) runs alone; N pods as one job: {line}"
+    return (
+        f"pod {index.value} of an Indexed Job ({index.origin}) runs alone;"
+        f" for one job on N pods, type: {line}"
+    )

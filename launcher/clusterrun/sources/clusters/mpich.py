@@ -1,35 +1,23 @@
-"""MPICH and Intel MPI, whose mpiexec is Hydra: what its proxy tells each process.
+"""MPICH and Intel MPI, whose mpiexec is Hydra: what its proxy sets for each process.
 
-Nothing tells where task 0 is: on several nodes MASTER_ADDR has to.
+No variable has the host of task 0: on several nodes MASTER_ADDR has to be set.
 """
 
 from collections.abc import Mapping
 
-from clusterrun.sources.clusters.cluster import Inputs, Place
-from clusterrun.sources.clusters.tasks import Task, place_of
+from clusterrun.sources.clusters.tasks import TaskLauncher
 from clusterrun.sources.clusters.variables import Variables
 
 
-class Mpich:
-    """A task that mpiexec started."""
+class Mpich(TaskLauncher):
+    """A task of mpiexec."""
 
-    def sign(self, environ: Mapping[str, str]) -> str:
-        """Return the name of the variable with the task's rank.
+    rank = "PMI_RANK"
+    size = "PMI_SIZE"
+    local_rank = "MPI_LOCALRANKID"
+    local_size = ("MPI_LOCALNRANKS",)
 
-        Whoever else speaks PMI (Slurm, Flux, PALS) sets PMI_RANK, but not the tasks of the node.
-        """
-        variables = Variables(environ)
-        found = variables.text("PMI_RANK")
-        return found.origin if found and variables.text("MPI_LOCALNRANKS") else ""
-
-    def place(self, inputs: Inputs) -> Place:
-        """Return the node's place, or the task's own where mpiexec started one for each GPU."""
-        variables = Variables(inputs.variables)
-        return place_of(
-            Task(
-                rank=variables.expect("PMI_RANK"),
-                size=variables.expect("PMI_SIZE"),
-                local_rank=variables.expect("MPI_LOCALRANKID"),
-                local_size=variables.expect("MPI_LOCALNRANKS"),
-            )
-        )
+    def detect(self, environ: Mapping[str, str]) -> str:
+        """Return PMI_RANK, which Slurm, Flux and PALS set as well, but without MPI_LOCALNRANKS."""
+        has_both = Variables(environ).has_all("PMI_RANK", "MPI_LOCALNRANKS")
+        return "PMI_RANK" if has_both else ""

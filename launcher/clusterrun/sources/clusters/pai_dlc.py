@@ -6,43 +6,32 @@ of 2024, so an older pod has none). AIHC: cloud.baidu.com/doc/AIHC/s/mm346i20k.
 
 from collections.abc import Mapping
 
-from clusterrun.domain.facts import Fact
-from clusterrun.sources.clusters.cluster import Inputs, Place
-from clusterrun.sources.clusters.variables import Variables, expect_rank
+from clusterrun.sources.clusters.cluster import Cluster, Inputs, Place
+from clusterrun.sources.clusters.variables import Variables
 
 
-class NodeTriple:
-    """A pod that is said to be of such a platform, with the three variables that all have."""
+class NodeTriple(Cluster):
+    """A pod that only ``--cluster`` identifies: it has the three variables that all platforms set."""
 
-    def sign(self, environ: Mapping[str, str]) -> str:
-        """Return the name of the variable with the number of nodes."""
-        return Variables(environ).sign("WORLD_SIZE")
+    markers = ("WORLD_SIZE",)
 
     def place(self, inputs: Inputs) -> Place:
-        """Return the node's place; MASTER_ADDR and MASTER_PORT are where every launcher looks."""
         variables = Variables(inputs.variables)
-        nodes, rank = variables.expect("WORLD_SIZE"), variables.expect("RANK")
-        expect_rank(rank, nodes)
-        return Place(
-            nnodes=nodes,
-            node_rank=rank,
-            hosts=Fact((), "default"),
-            nproc_per_node=variables.gpus("NPROC_PER_NODE"),
-        )
+        nodes, rank = variables.nodes_and_rank("WORLD_SIZE", "RANK")
+        return Place(nnodes=nodes, node_rank=rank, nproc_per_node=variables.gpus("NPROC_PER_NODE"))
 
 
 class PaiDlc(NodeTriple):
-    """A pod that shows itself by a fourth variable."""
+    """A pod that a fourth variable identifies."""
 
-    def sign(self, environ: Mapping[str, str]) -> str:
-        """Return that variable's name.
+    def detect(self, environ: Mapping[str, str]) -> str:
+        """Return NPROC_PER_NODE, if the other variables count nodes.
 
-        Whoever has LOCAL_RANK as well is one process of several; and scripts of many users export
-        these names on their own machines, where WORLD_SIZE counts processes: NNODES tells.
+        A process with LOCAL_RANK is one of several on its node. On other machines many users export
+        the same names, and there WORLD_SIZE counts processes: then it differs from NNODES.
         """
         variables = Variables(environ)
-        expected = ("NPROC_PER_NODE", "WORLD_SIZE", "RANK", "MASTER_ADDR")
-        is_complete = all(variables.text(name) for name in expected)
-        if not is_complete or variables.text("LOCAL_RANK"):
-            return ""
-        return "" if variables.differ("NNODES", "WORLD_SIZE") else expected[0]
+        names = ("NPROC_PER_NODE", "WORLD_SIZE", "RANK", "MASTER_ADDR")
+        counts_processes = variables.differ("NNODES", "WORLD_SIZE")
+        is_pod = variables.has_all(*names) and not variables.text("LOCAL_RANK")
+        return names[0] if is_pod and not counts_processes else ""

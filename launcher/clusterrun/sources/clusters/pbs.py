@@ -1,67 +1,62 @@
 """PBS and Torque: a file with the job's hosts, in which a process finds its own.
 
-PBS starts a job's script on the first of its hosts alone; pbsdsh, ssh or an mpiexec has to start it
-on the others, and PBS tells no process that it did.
+PBS starts a job's script on the first of its hosts; pbsdsh, ssh or an mpiexec has to start it on
+the others, and no variable of PBS shows that it did.
 """
 
-from collections.abc import Mapping
 from pathlib import Path
 
 from clusterrun.domain.facts import Fact
 from clusterrun.errors import UsageError
-from clusterrun.sources.clusters.cluster import Inputs, Place, nowhere
+from clusterrun.sources.clusters.cluster import Cluster, Inputs, Place, no_place
 from clusterrun.sources.clusters.variables import Variables
 from clusterrun.sources.hosts.host_lists import short_name
 
 
-class Pbs:
+class Pbs(Cluster):
     """A process of a PBS job."""
 
-    def sign(self, environ: Mapping[str, str]) -> str:
-        """Return the name of the variable with the file of hosts."""
-        return Variables(environ).sign("PBS_NODEFILE")
+    markers = ("PBS_NODEFILE",)
 
     def place(self, inputs: Inputs) -> Place:
-        """Return the place of this host among those of the job."""
         variables = Variables(inputs.variables)
-        said = variables.text("PBS_NODEFILE") or Fact("", "PBS_NODEFILE")
-        hosts = hosts_of_job(said)
+        file = Fact(inputs.variables["PBS_NODEFILE"], "PBS_NODEFILE")
+        hosts = read_nodefile(file)
         names = [short_name(host) for host in hosts.value]
-        here = short_name(inputs.process.host)
-        if here not in names:
-            error = UsageError(
-                f"{said.origin}: {said.value} lists {', '.join(hosts.value)}, and"
-                f" {inputs.process.host} is none of them",
-                "say which node this is: --nnodes, --node-rank, --master-addr;"
-                " or run it here alone: --cluster none",
+        own = short_name(inputs.process.host)
+        if own not in names:
+            return no_place(
+                f"{file.origin}: {file.value} lists {', '.join(hosts.value)}, but not this host,"
+                f" {inputs.process.host}",
+                "set the place of this node: --nnodes, --node-rank, --master-addr;"
+                " or run the job on this host alone: --cluster none",
             )
-            return nowhere(error)
         return Place(
-            nnodes=Fact(len(names), said.origin),
-            node_rank=Fact(names.index(here), said.origin),
+            nnodes=Fact(len(names), file.origin),
+            node_rank=Fact(names.index(own), file.origin),
             hosts=hosts,
-            master_addr=Fact(hosts.value[0], said.origin),
+            master_addr=Fact(hosts.value[0], file.origin),
             run_id=variables.text("PBS_JOBID"),
-            tentative=True,
+            yields_to_options=True,
         )
 
 
-def hosts_of_job(said: Fact[str]) -> Fact[tuple[str, ...]]:
-    """Return the hosts that the file has, each once, in its order; it has a line for each slot.
+def read_nodefile(file: Fact[str]) -> Fact[tuple[str, ...]]:
+    """Return the hosts of the file, each once, in its order; it has a line for each slot.
 
     Raises:
-        UsageError: it can't be read, or is empty.
+        UsageError: the file cannot be read, or is empty.
 
     """
     try:
-        lines = Path(said.value).read_text(encoding="utf-8", errors="replace").split()
+        lines = Path(file.value).read_text(encoding="utf-8", errors="replace").split()
     except OSError as error:
         raise UsageError(
-            f"{said.origin}: {said.value} can't be read: {error.strerror}",
+            f"{file.origin}: cannot read {file.value}: {error.strerror}",
             "make it readable here, or ignore the cluster with --cluster none",
         ) from None
     if not lines:
         raise UsageError(
-            f"{said.origin}: {said.value} is empty", "ignore the cluster with --cluster none"
+            f"{file.origin}: {file.value} is empty", "ignore the cluster with --cluster none"
         )
-    return Fact(tuple(dict.fromkeys(lines)), said.origin)
+    return Fact(tuple(dict.fromkeys(lines)), file.origin)

@@ -1,25 +1,18 @@
-"""PMIx alone: a task knows its rank, and asks its server for the rest, which we don't speak with."""
+"""PMIx alone: a task knows its rank, and would have to ask its PMIx server for the rest."""
 
-from collections.abc import Mapping
-
-from clusterrun.errors import UsageError
-from clusterrun.sources.clusters.cluster import Inputs, Place, nowhere
+from clusterrun.sources.clusters.cluster import Cluster, Inputs, Place, no_place
 from clusterrun.sources.clusters.variables import Variables
 
 
-class Pmix:
-    """A task that a launcher of PMIx's started, and that Open MPI's variables say nothing of."""
+class Pmix(Cluster):
+    """A task of a PMIx launcher, without variables of Open MPI."""
 
-    def sign(self, environ: Mapping[str, str]) -> str:
-        """Return the name of the variable with the task's rank."""
-        return Variables(environ).sign("PMIX_RANK")
+    markers = ("PMIX_RANK",)
 
     def place(self, inputs: Inputs) -> Place:
-        """Return no place: it can't be known."""
-        rank = Variables(inputs.variables).expect("PMIX_RANK")
-        error = UsageError(
-            f"{rank.origin} is {rank.value}, and nothing tells how many tasks there are",
-            "start it by Open MPI's mpirun or by srun, or say it all:\n"
+        rank = Variables(inputs.variables).require("PMIX_RANK")
+        return no_place(
+            f"{rank.origin} is {rank.value}, but the number of tasks is unknown",
+            "start clusterrun by Open MPI's mpirun or by srun, or set its place:\n"
             "  clusterrun --nnodes N --node-rank $PMIX_RANK --master-addr HOST ...",
         )
-        return nowhere(error)

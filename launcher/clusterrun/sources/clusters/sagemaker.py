@@ -1,35 +1,32 @@
 """Amazon SageMaker: containers of a training job (aws/sagemaker-training-toolkit, ENVIRONMENT_VARIABLES.md)."""
 
-from collections.abc import Mapping
-
 import msgspec
 
 from clusterrun.domain.facts import Fact
 from clusterrun.errors import UsageError
-from clusterrun.sources.clusters.cluster import Inputs, Place
+from clusterrun.sources.clusters.cluster import Cluster, Inputs, Place
 from clusterrun.sources.clusters.variables import WITHOUT_CLUSTER, Variables
 
 
-class SageMaker:
+class SageMaker(Cluster):
     """A container of the job."""
 
-    def sign(self, environ: Mapping[str, str]) -> str:
-        """Return the name of the variable with the list of hosts."""
-        return Variables(environ).sign("SM_HOSTS")
+    markers = ("SM_HOSTS",)
 
     def place(self, inputs: Inputs) -> Place:
-        """Return the place of this host in the list, by which the toolkit's own torchrun goes too."""
+        """Return the place of this host in the list; the toolkit counts its nodes the same way."""
         variables = Variables(inputs.variables)
-        hosts = _hosts(inputs.variables.get("SM_HOSTS", ""))
-        here = variables.text("SM_CURRENT_HOST")
-        if here is None or here.value not in hosts.value:
-            said = f"{here.origin} is {here.value}" if here else "SM_CURRENT_HOST is not set"
+        hosts = _hosts(inputs.variables["SM_HOSTS"])
+        own = variables.text("SM_CURRENT_HOST")
+        if own is None or own.value not in hosts.value:
+            own_host = f"is {own.value}" if own else "is not set"
             raise UsageError(
-                f"{said}, and {hosts.origin} lists {', '.join(hosts.value)}", WITHOUT_CLUSTER
+                f"SM_CURRENT_HOST {own_host}, but {hosts.origin} lists {', '.join(hosts.value)}",
+                WITHOUT_CLUSTER,
             )
         return Place(
             nnodes=Fact(len(hosts.value), hosts.origin),
-            node_rank=Fact(hosts.value.index(here.value), here.origin),
+            node_rank=Fact(hosts.value.index(own.value), own.origin),
             hosts=hosts,
             nproc_per_node=variables.gpus("SM_NUM_GPUS"),
             master_addr=Fact(hosts.value[0], hosts.origin),

@@ -1,33 +1,28 @@
 """SkyPilot: one process per node (docs.skypilot.co, "SkyPilot environment variables")."""
 
-from collections.abc import Mapping
-
 from clusterrun.domain.facts import Fact
 from clusterrun.errors import UsageError
-from clusterrun.sources.clusters.cluster import Inputs, Place
-from clusterrun.sources.clusters.variables import WITHOUT_CLUSTER, Variables, expect_rank
+from clusterrun.sources.clusters.cluster import Cluster, Inputs, Place
+from clusterrun.sources.clusters.variables import WITHOUT_CLUSTER, Variables, check_rank
 
 
-class SkyPilot:
+class SkyPilot(Cluster):
     """A node that runs the task's ``run`` commands."""
 
-    def sign(self, environ: Mapping[str, str]) -> str:
-        """Return the name of the variable with the node's rank."""
-        return Variables(environ).sign("SKYPILOT_NODE_RANK")
+    markers = ("SKYPILOT_NODE_RANK",)
 
     def place(self, inputs: Inputs) -> Place:
-        """Return the node's place; the first address is the head's."""
         variables = Variables(inputs.variables)
-        said = variables.text("SKYPILOT_NODE_IPS")
-        hosts = Fact(tuple(said.value.split()) if said else (), "SKYPILOT_NODE_IPS")
-        # Older versions tell the number by the list alone.
+        hosts = Fact(
+            tuple(inputs.variables.get("SKYPILOT_NODE_IPS", "").split()), "SKYPILOT_NODE_IPS"
+        )
+        # Older versions set the list alone.
         nodes = variables.number("SKYPILOT_NUM_NODES") or Fact(len(hosts.value), hosts.origin)
-        rank = variables.expect("SKYPILOT_NODE_RANK")
-        expect_rank(rank, nodes)
+        rank = variables.require("SKYPILOT_NODE_RANK")
+        check_rank(rank, nodes)
         if len(hosts.value) != nodes.value:
             raise UsageError(
-                f"{nodes.origin} is {nodes.value}, and {hosts.origin} lists {len(hosts.value)}:"
-                " they don't fit together",
+                f"{nodes.origin} is {nodes.value}, but {hosts.origin} lists {len(hosts.value)}",
                 WITHOUT_CLUSTER,
             )
         return Place(

@@ -1,7 +1,7 @@
 """Slurm: tasks that srun started.
 
-Variables of the step come before those of the job, which are wrong where a step has but a part of
-the allocation (srun(1), "OUTPUT ENVIRONMENT VARIABLES"; all seen with 22.05).
+Variables of the step come before those of the job, which are wrong if a step has only a part of the
+allocation (srun(1), "OUTPUT ENVIRONMENT VARIABLES"; all seen with 22.05).
 """
 
 from collections.abc import Mapping
@@ -10,40 +10,37 @@ from clusterrun.domain.facts import Fact
 from clusterrun.domain.job import TaskLayout
 from clusterrun.domain.ranks import GlobalRank, LocalRank, NodeRank
 from clusterrun.errors import UsageError
-from clusterrun.sources.clusters.cluster import Inputs, Place
-from clusterrun.sources.clusters.variables import Variables
+from clusterrun.sources.clusters.cluster import LOOPBACK, Cluster, Inputs, Place
+from clusterrun.sources.clusters.variables import WITHOUT_CLUSTER, Variables
 from clusterrun.sources.hosts.host_lists import expand_counts, expand_hosts
 
 _RESERVED = 0xFFFF_FFF0
-"""Step ids from here on are not srun's: the batch script's, that of salloc's shell (slurm.h)."""
+"""Step ids from here on are not srun's but, for example, the batch script's (slurm.h)."""
 
 _FIRST_PORT = 20_000
 _PORTS = 9_377
-"""How many ports jobs get; a prime, so that no two strides meet.
+"""Number of ports for jobs; a prime, so that no two strides meet.
 
-They end below 29500, which every other launcher takes, and below what kernels give to connections
-(ip_local_port_range, from 32768 unless changed) and Kubernetes to services (from 30000).
+The last is below 29500, the port of other launchers, and below the ports that kernels give to
+connections (ip_local_port_range, from 32768 unless changed) and Kubernetes to services (from 30000).
 """
 
-_NOTHING: Fact[None] = Fact(None, "default")
 
+class SlurmStep(Cluster):
+    """A task of srun."""
 
-class SlurmStep:
-    """A task that srun started."""
-
-    def sign(self, environ: Mapping[str, str]) -> str:
-        """Return the name of the variable with the step's id."""
+    def detect(self, environ: Mapping[str, str]) -> str:
         variables = Variables(environ)
         step = variables.text("SLURM_STEP_ID", "SLURM_STEPID")
-        if step is None or not _is_of_srun(step.value) or _is_left_behind(variables):
+        if step is None or not _is_of_srun(step.value) or _is_of_older_step(variables):
             return ""
         return step.origin
 
     def place(self, inputs: Inputs) -> Place:
-        """Return the node's place, or the task's own where a node of the step has several."""
+        """Return the place of the node, or of the task if a node of the step has several."""
         variables = Variables(inputs.variables)
-        nodes = variables.expect("SLURM_STEP_NUM_NODES", "SLURM_JOB_NUM_NODES", "SLURM_NNODES")
-        node = variables.expect("SLURM_NODEID")
+        nodes = variables.require("SLURM_STEP_NUM_NODES", "SLURM_JOB_NUM_NODES", "SLURM_NNODES")
+        node = variables.require("SLURM_NODEID")
         counts = _tasks_by_node(variables, nodes, node)
         tasks = _task_layout(variables, counts, node.value)
         hosts = _hosts(variables, nodes)
@@ -54,37 +51,37 @@ class SlurmStep:
             node_rank=node,
             hosts=hosts,
             tasks=tasks,
-            nproc_per_node=gpus_given(inputs.variables) if tasks.value is None else None,
+            nproc_per_node=gpus_on_node(variables) if tasks.value is None else None,
             master_addr=_master_addr(inputs.variables, hosts, tasks.value),
             port_candidates=Fact(port_candidates(job, step), identity.origin),
             run_id=Fact(f"{job}.{step}", identity.origin),
             secret=_secret(variables, identity),
-            warnings=_bound_too_tight(variables, inputs.process.cpus, counts.value[node.value]),
+            warnings=_too_few_cpus(variables, inputs.process.cpus, counts.value[node.value]),
         )
 
 
 def port_candidates(job_id: int, step_id: int) -> tuple[int, ...]:
     """Return the ports of a step, in the order to try them; the same on all of its nodes.
 
-    The first is another than that of any other step of the job, and of the jobs just before and
+    The first differs from that of any other step of the job, and of the jobs just before and
     after it, which may run on the same nodes at the same time.
     """
     first = job_id * 1_009 + step_id
     return tuple(_FIRST_PORT + (first + stride) % _PORTS for stride in (0, 1_733, 3_467, 5_197))
 
 
-def gpus_given(environ: Mapping[str, str]) -> Fact[int] | None:
-    """Return the GPUs that Slurm gave to this node, unless CUDA_VISIBLE_DEVICES has others now."""
-    return Variables(environ).gpus("SLURM_GPUS_ON_NODE")
+def gpus_on_node(variables: Variables) -> Fact[int] | None:
+    """Return the number of GPUs that Slurm gave to the job on this node."""
+    return variables.gpus("SLURM_GPUS_ON_NODE")
 
 
 def _is_of_srun(step: str) -> bool:
     return step.isdigit() and int(step) < _RESERVED
 
 
-def _is_left_behind(variables: Variables) -> bool:
-    # A batch script submitted from inside a step inherits all that Slurm doesn't set in it anew:
-    # the step's id and sizes are the old step's, while these two are the new job's.
+def _is_of_older_step(variables: Variables) -> bool:
+    # A batch script submitted from inside a step inherits the step's id and sizes, which Slurm does
+    # not set again, while the job's two sizes are new.
     pairs = (
         ("SLURM_NNODES", "SLURM_STEP_NUM_NODES"),
         ("SLURM_TASKS_PER_NODE", "SLURM_STEP_TASKS_PER_NODE"),
@@ -95,14 +92,14 @@ def _is_left_behind(variables: Variables) -> bool:
 def _tasks_by_node(
     variables: Variables, nodes: Fact[int], node: Fact[int]
 ) -> Fact[tuple[int, ...]]:
-    said = variables.text("SLURM_STEP_TASKS_PER_NODE", "SLURM_TASKS_PER_NODE")
-    counts = expand_counts(said) if said else (1,) * nodes.value
-    origin = said.origin if said else nodes.origin
+    listed = variables.text("SLURM_STEP_TASKS_PER_NODE", "SLURM_TASKS_PER_NODE")
+    counts = expand_counts(listed) if listed else (1,) * nodes.value
+    origin = listed.origin if listed else nodes.origin
     if not node.value < len(counts) == nodes.value:
         raise UsageError(
-            f"{node.origin} is {node.value}, {nodes.origin} {nodes.value}, and {origin}"
-            f" counts tasks on {len(counts)}: they don't fit together",
-            "leave these variables as srun has set them, or ignore them with --cluster none",
+            f"{node.origin} is {node.value}, {nodes.origin} is {nodes.value} and {origin} has"
+            f" {len(counts)} entries: they contradict each other",
+            WITHOUT_CLUSTER,
         )
     return Fact(counts, origin)
 
@@ -111,10 +108,10 @@ def _task_layout(
     variables: Variables, counts: Fact[tuple[int, ...]], node: int
 ) -> Fact[TaskLayout | None]:
     if max(counts.value) == 1:
-        return _NOTHING
-    local_rank = variables.expect("SLURM_LOCALID").value
+        return Fact(None, "default")
+    local_rank = variables.require("SLURM_LOCALID").value
     layout = TaskLayout(
-        rank=GlobalRank(variables.expect("SLURM_PROCID").value),
+        rank=GlobalRank(variables.require("SLURM_PROCID").value),
         size=sum(counts.value),
         local_rank=LocalRank(local_rank),
         local_size=counts.value[node],
@@ -126,7 +123,7 @@ def _task_layout(
 
 
 def _has_own_cpus(variables: Variables, local_rank: int) -> bool:
-    """Return whether the task's mask, of all masks on this node, meets no other's."""
+    """Return whether no other task on this node has a CPU of this task's mask."""
     kind = variables.text("SLURM_CPU_BIND_TYPE")
     listed = variables.text("SLURM_CPU_BIND_LIST")
     if kind is None or listed is None or not kind.value.startswith("mask_cpu"):
@@ -140,8 +137,8 @@ def _has_own_cpus(variables: Variables, local_rank: int) -> bool:
 
 
 def _hosts(variables: Variables, nodes: Fact[int]) -> Fact[tuple[str, ...]]:
-    said = variables.text("SLURM_STEP_NODELIST", "SLURM_JOB_NODELIST", "SLURM_NODELIST")
-    hosts = expand_hosts(said) if said else Fact((), "default")
+    listed = variables.text("SLURM_STEP_NODELIST", "SLURM_JOB_NODELIST", "SLURM_NODELIST")
+    hosts = expand_hosts(listed) if listed else Fact((), "default")
     return hosts if len(hosts.value) == nodes.value else Fact((), "default")
 
 
@@ -149,22 +146,21 @@ def _master_addr(
     environ: Mapping[str, str], hosts: Fact[tuple[str, ...]], tasks: TaskLayout | None
 ) -> Fact[str | None]:
     if len(hosts.value) == 1:
-        # Tasks of one node, whose name need not resolve.
-        return Fact("127.0.0.1", hosts.origin)
+        return Fact(LOOPBACK, hosts.origin)
     if not hosts.value or (tasks and environ.get("SLURM_DISTRIBUTION") == "arbitrary"):
-        # Then task 0 may be anywhere: the list of hosts is sorted, whatever order srun was given.
-        return _NOTHING
+        # Then task 0 may be anywhere: the list of hosts is sorted, whatever its order for srun was.
+        return Fact(None, "default")
     return Fact(hosts.value[0], hosts.origin)
 
 
 def _identity(variables: Variables) -> Fact[tuple[int, int]]:
-    job = variables.expect("SLURM_JOB_ID", "SLURM_JOBID")
-    step = variables.expect("SLURM_STEP_ID", "SLURM_STEPID")
+    job = variables.require("SLURM_JOB_ID", "SLURM_JOBID")
+    step = variables.require("SLURM_STEP_ID", "SLURM_STEPID")
     return Fact((job.value, step.value), f"{job.origin}, {step.origin}")
 
 
 def _secret(variables: Variables, identity: Fact[tuple[int, int]]) -> Fact[str]:
-    """Return the step's ids, which squeue shows to everybody, and srun's port, which it doesn't."""
+    """Return the step's ids, which squeue shows to all users, and srun's port, which it does not."""
     job, step = identity.value
     port = variables.text("SLURM_STEP_LAUNCHER_PORT")
     if port is None:
@@ -172,13 +168,13 @@ def _secret(variables: Variables, identity: Fact[tuple[int, int]]) -> Fact[str]:
     return Fact(f"{job}.{step} {port.value}", f"{identity.origin}, {port.origin}")
 
 
-def _bound_too_tight(variables: Variables, cpus: int, tasks: int) -> tuple[str, ...]:
-    """Return a warning, of the first task alone, where srun gave it fewer CPUs than its share."""
+def _too_few_cpus(variables: Variables, cpus: int, tasks: int) -> tuple[str, ...]:
+    """Return a warning from the first task if srun gave it fewer CPUs than its share."""
     on_node = variables.number("SLURM_CPUS_ON_NODE")
     asked = variables.number("SLURM_CPUS_PER_TASK")
-    first = variables.expect("SLURM_PROCID").value == 0
+    first = variables.require("SLURM_PROCID").value == 0
     share = on_node.value // tasks if on_node else 0
     if on_node is None or not first or cpus >= share or (asked and asked.value <= cpus):
         return ()
-    few = f"{cpus} CPU{'' if cpus == 1 else 's'} of the {share} that it could have"
-    return (f"srun bound this task to {few} ({on_node.origin}): start it by srun -c {share}",)
+    few = f"{cpus} of the {share} CPUs that it could have"
+    return (f"srun bound this task to {few} ({on_node.origin}): type srun -c {share}",)

@@ -1,7 +1,9 @@
-"""Launchers that start tasks themselves, mpirun and its kin: which layout they were asked for.
+"""Launchers that start tasks themselves (mpirun and others), and the place of such a task.
 
-They tell each task its place among all and among those of its node, and nothing of the nodes.
+They set for each task its rank among all tasks and among those of its node, but not its node's.
 """
+
+from collections.abc import Mapping
 
 from msgspec import Struct
 
@@ -9,17 +11,15 @@ from clusterrun.domain.facts import Fact
 from clusterrun.domain.job import TaskLayout
 from clusterrun.domain.ranks import GlobalRank, LocalRank, NodeRank
 from clusterrun.errors import UsageError
-from clusterrun.sources.clusters.cluster import Place
-from clusterrun.sources.clusters.variables import WITHOUT_CLUSTER, expect_rank
-
-LOOPBACK = "127.0.0.1"
+from clusterrun.sources.clusters.cluster import LOOPBACK, Cluster, Inputs, Place
+from clusterrun.sources.clusters.variables import Variables, check_rank
 
 NO_HOSTS: Fact[tuple[str, ...]] = Fact((), "default")
-NOWHERE: Fact[str | None] = Fact(None, "default")
+NO_ADDRESS: Fact[str | None] = Fact(None, "default")
 
 
 class Task(Struct, frozen=True):
-    """What a task knows of itself."""
+    """The numbers that a task has from its launcher."""
 
     rank: Fact[int]
     size: Fact[int]
@@ -27,62 +27,96 @@ class Task(Struct, frozen=True):
     local_size: Fact[int]
     """Tasks on its own node."""
     nodes: Fact[int] | None = None
-    """How many there are, where something tells."""
     node_rank: Fact[int] | None = None
-    """Which of them it is on, where something tells."""
     most_nodes: Fact[int] | None = None
-    """More there are not; some may have no task."""
+    """The nodes of the allocation, some of which may have no task."""
 
 
-def place_of(
+class TaskLauncher(Cluster):
+    """A launcher of tasks, by the names of its variables; several names: the first that is set."""
+
+    rank: str
+    size: str
+    local_rank: str
+    local_size: tuple[str, ...]
+    node_rank: tuple[str, ...] = ()
+    most_nodes: tuple[str, ...] = ()
+    run_id: tuple[str, ...] = ()
+    secret: tuple[str, ...] = ()
+
+    def detect(self, environ: Mapping[str, str]) -> str:
+        return Variables(environ).first_set(self.rank)
+
+    def place(self, inputs: Inputs) -> Place:
+        """Return the place of the node, or of the task if its node has several."""
+        variables = Variables(inputs.variables)
+        return place_of_task(
+            self.task(variables),
+            run_id=variables.text(*self.run_id),
+            secret=variables.text(*self.secret),
+        )
+
+    def task(self, variables: Variables) -> Task:
+        return Task(
+            rank=variables.require(self.rank),
+            size=variables.require(self.size),
+            local_rank=variables.require(self.local_rank),
+            local_size=variables.require(*self.local_size),
+            node_rank=variables.number(*self.node_rank),
+            most_nodes=variables.number(*self.most_nodes),
+        )
+
+
+def place_of_task(
     task: Task,
     *,
     hosts: Fact[tuple[str, ...]] = NO_HOSTS,
-    master_addr: Fact[str | None] = NOWHERE,
+    master_addr: Fact[str | None] = NO_ADDRESS,
     run_id: Fact[str] | None = None,
     secret: Fact[str] | None = None,
 ) -> Place:
-    """Return the place of a node with one task, or of the one task among several of its node.
+    """Return the place of a node with one task, or of one task among several of its node.
 
     Args:
-        task: what it knows of itself.
-        hosts: its job's hosts; what has another number of them than there are nodes is no list.
+        task: the numbers that it has from its launcher.
+        hosts: the job's hosts; a list of another length than the nodes is ignored.
         master_addr: where task 0 is.
-        run_id: what all tasks of the job have in common, and no other job.
-        secret: what they know, and nobody who does not know of the job.
+        run_id: see ``Place``.
+        secret: see ``Place``.
 
     Raises:
-        UsageError: the numbers can't all be true, or nodes have different numbers of tasks.
+        UsageError: the numbers contradict each other, or nodes have different numbers of tasks.
 
     """
-    expect_rank(task.rank, task.size)
-    expect_rank(task.local_rank, task.local_size)
+    check_rank(task.rank, task.size)
+    check_rank(task.local_rank, task.local_size)
     nodes = _nodes(task)
-    known = hosts if len(hosts.value) == nodes.value else NO_HOSTS
+    node_rank = _node_rank(task, nodes)
+    if len(hosts.value) != nodes.value:
+        hosts = NO_HOSTS
     if nodes.value == 1:
-        # Whose name need not resolve.
         master_addr = Fact(LOOPBACK, nodes.origin)
-    elif master_addr.value is None and known.value:
-        master_addr = Fact(known.value[0], known.origin)
-    per_node = nodes.value == task.size.value
+    elif master_addr.value is None and hosts.value:
+        master_addr = Fact(hosts.value[0], hosts.origin)
+    is_one_per_node = nodes.value == task.size.value
     return Place(
         nnodes=nodes,
-        node_rank=task.rank if per_node else _node_rank(task, nodes),
-        hosts=known,
-        tasks=Fact(None, "default") if per_node else _layout(task, nodes),
+        node_rank=task.rank if is_one_per_node else node_rank,
+        hosts=hosts,
+        tasks=Fact(None, "default") if is_one_per_node else _layout(task, nodes, node_rank),
         master_addr=master_addr,
         run_id=run_id,
         secret=secret,
     )
 
 
-def _layout(task: Task, nodes: Fact[int]) -> Fact[TaskLayout | None]:
+def _layout(task: Task, nodes: Fact[int], node_rank: Fact[int]) -> Fact[TaskLayout | None]:
     layout = TaskLayout(
         rank=GlobalRank(task.rank.value),
         size=task.size.value,
         local_rank=LocalRank(task.local_rank.value),
         local_size=task.local_size.value,
-        node_rank=NodeRank(_node_rank(task, nodes).value or 0),
+        node_rank=NodeRank(node_rank.value),
         nodes=nodes.value,
     )
     return Fact(layout, task.local_size.origin)
@@ -97,25 +131,26 @@ def _nodes(task: Task) -> Fact[int]:
     return task.nodes or Fact(nodes, f"{size.origin}, {local_size.origin}")
 
 
-def _node_rank(task: Task, nodes: Fact[int]) -> Fact[int | None]:
+def _node_rank(task: Task, nodes: Fact[int]) -> Fact[int]:
     if task.node_rank is not None:
-        expect_rank(task.node_rank, nodes)
+        check_rank(task.node_rank, nodes)
         return task.node_rank
     rank, local_rank, local_size = task.rank.value, task.local_rank.value, task.local_size.value
     origin = f"{task.rank.origin}, {task.local_size.origin}"
     if rank % local_size == local_rank and rank // local_size < nodes.value:
         return Fact(rank // local_size, origin)
-    # Dealt out to the nodes in turn.
-    if rank // nodes.value == local_rank:
+    is_round_robin = rank // nodes.value == local_rank
+    if is_round_robin:
         return Fact(rank % nodes.value, origin)
     raise _uneven(task)
 
 
 def _uneven(task: Task) -> UsageError:
     return UsageError(
-        f"{task.size.origin} is {task.size.value}, and {task.local_size.origin}"
-        f" {task.local_size.value}: nodes have different numbers of tasks, and nothing tells"
-        " which node this is",
-        "start as many tasks on each node, or one on each, which starts a worker for each GPU:\n"
-        "  mpirun --map-by ppr:1:node clusterrun ...\n" + WITHOUT_CLUSTER,
+        f"{task.size.origin} is {task.size.value} and {task.local_size.origin} is"
+        f" {task.local_size.value}: nodes have different numbers of tasks, so the rank of this"
+        " node is unknown",
+        "start one task on each node, which starts one worker per GPU:\n"
+        "  mpirun --map-by ppr:1:node clusterrun ...\n"
+        "or the same number of tasks on each node, or ignore the cluster with --cluster none",
     )

@@ -1,86 +1,68 @@
-"""A cluster's variables, typed and with their names as origin."""
+"""A cluster's variables: their values with types, and their names as origin."""
 
 from collections.abc import Mapping
 
 from clusterrun.domain.facts import Fact
 from clusterrun.errors import UsageError
 
-WITHOUT_CLUSTER = (
-    "leave these variables as the cluster has set them, or ignore it by --cluster none"
-)
+WITHOUT_CLUSTER = "correct the variables, or ignore the cluster with --cluster none"
 
 
-def expect_rank(rank: Fact[int], count: Fact[int]) -> None:
-    """Return if ``rank`` is one of ``count``.
-
-    Raises:
-        UsageError: it is not.
-
-    """
+def check_rank(rank: Fact[int], count: Fact[int]) -> None:
+    """Raise a ``UsageError`` unless ``rank`` is one of ``count``."""
     if rank.value >= count.value:
         raise UsageError(
-            f"{rank.origin} is {rank.value}, and {count.origin} {count.value}:"
-            " they don't fit together",
+            f"{rank.origin} is {rank.value}, but must be less than {count.origin},"
+            f" which is {count.value}",
             WITHOUT_CLUSTER,
         )
 
 
 class Variables:
-    """Reads the first that is set of several names for the same thing."""
+    """The environment. Methods that take several names read the first that is set and not empty."""
 
     def __init__(self, environ: Mapping[str, str]) -> None:
-        """Take the environment."""
         self._environ = environ
 
     def text(self, *names: str) -> Fact[str] | None:
-        """Return the first of these that is set and not empty; None where none is."""
         found = (Fact(self._environ[name], name) for name in names if self._environ.get(name))
         return next(found, None)
 
-    def sign(self, *names: str) -> str:
-        """Return the name of the first of these that is set and not empty; "" where none is."""
+    def first_set(self, *names: str) -> str:
+        """Return the name of the first of these that is set and not empty; "" if none is."""
         found = self.text(*names)
         return found.origin if found else ""
 
+    def has_all(self, *names: str) -> bool:
+        return all(self._environ.get(name) for name in names)
+
     def number(self, *names: str) -> Fact[int] | None:
-        """Return the same as a number from 0.
-
-        Raises:
-            UsageError: it is none.
-
-        """
+        """Return a number from 0; another text is a ``UsageError``."""
         found = self.text(*names)
         if found is None:
             return None
         if not (found.value.isascii() and found.value.isdigit()):
-            raise UsageError(
-                f"{found.origin}: {found.value!r} is not a number",
-                "correct it, or ignore the cluster with --cluster none",
-            )
+            raise UsageError(f"{found.origin}: {found.value!r} is not a number", WITHOUT_CLUSTER)
         return Fact(int(found.value), found.origin)
 
-    def expect(self, *names: str) -> Fact[int]:
-        """Return the same, which has to be there.
-
-        Raises:
-            UsageError: none is set, or it is no number.
-
-        """
+    def require(self, *names: str) -> Fact[int]:
+        """Return a number from 0; if none of these is set, that is a ``UsageError``."""
         found = self.number(*names)
         if found is None:
             raise UsageError(
-                f"{names[0]} is not set, and what else the cluster has set says too little",
+                f"{names[0]} is not set, but other variables of its cluster are",
                 "pass it on to this process, or ignore the cluster with --cluster none",
             )
         return found
 
+    def nodes_and_rank(self, nodes: str, *ranks: str) -> tuple[Fact[int], Fact[int]]:
+        """Return the number of nodes and the rank of this one, which must be less."""
+        count, rank = self.require(nodes), self.require(*ranks)
+        check_rank(rank, count)
+        return count, rank
+
     def gpus(self, *names: str) -> Fact[int] | None:
-        """Return a number of GPUs, unless CUDA_VISIBLE_DEVICES has another number of them now.
-
-        Raises:
-            UsageError: it is none.
-
-        """
+        """Return a number of GPUs; None if it is 0 or CUDA_VISIBLE_DEVICES has another number."""
         given = self.number(*names)
         visible = self._environ.get("CUDA_VISIBLE_DEVICES")
         if given is None or not given.value:
@@ -91,5 +73,4 @@ class Variables:
 
     def differ(self, *names: str) -> bool:
         """Return whether all of these are set, and not to the same."""
-        values = [self._environ.get(name, "") for name in names]
-        return all(values) and len(set(values)) > 1
+        return self.has_all(*names) and len({self._environ[name] for name in names}) > 1
