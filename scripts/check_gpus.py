@@ -166,11 +166,11 @@ def show(machine: Machine, taken: float) -> None:
     """Print what was found, for the reader to judge."""
     print(f"found in {1000 * taken:.0f} ms, by {machine.visible_origin}:")
     for gpu in machine.gpus:
-        place = f"NUMA node {gpu.numa_node} ({gpu.locality})"
+        place = f"NUMA node {gpu.numa_node} ({gpu.node_source})"
         part = f", a slice of {gpu.parent}" if gpu.parent else ""
         print(f"  {gpu.vendor} {gpu.index}  {gpu.bdf}  {gpu.uuid}  {gpu.model}  {place}{part}")
     hidden = [
-        site.bdf for site in machine.sites if site.bdf not in {gpu.bdf for gpu in machine.gpus}
+        gpu.bdf for gpu in machine.pci_gpus if gpu.bdf not in {gpu.bdf for gpu in machine.gpus}
     ]
     print(f"  on the bus, but not ours: {' '.join(hidden) or 'none'}")
     if machine.visible_remark:
@@ -210,7 +210,7 @@ def check_discovery(checks: Checks, gpus: Sequence[Gpu], smi: Sequence[Row] | No
     for gpu in wholes:
         file = Path(f"/sys/bus/pci/devices/{gpu.bdf}/numa_node")
         told = int(file.read_text()) if file.exists() else -1
-        if told >= 0 and gpu.locality == "sysfs numa_node":
+        if told >= 0 and gpu.node_source == "sysfs numa_node":
             checks.same(f"NUMA node of GPU {gpu.index}, as the kernel", gpu.numa_node, told)
         else:
             checks.skip(f"NUMA node of GPU {gpu.index}", f"the kernel says {told}")
@@ -238,7 +238,7 @@ def check_capture(checks: Checks) -> None:
     recorder = Recorder(Folder(Path("/")))
     live = inspect(recorder, {}, allowed, "this")
     replayed = inspect(Archive(*recorder.recorded()), {}, allowed, "this")
-    listed = [(gpu.bdf, gpu.uuid, gpu.numa_node, gpu.locality) for gpu in replayed.gpus]
+    listed = [(gpu.bdf, gpu.uuid, gpu.numa_node, gpu.node_source) for gpu in replayed.gpus]
     print(f"  replayed from a capture: {listed}")
     checks.same("a capture is replayed as the machine is", replayed == live, theirs=True)
 

@@ -14,7 +14,7 @@ from clusterrun.domain.job import (
     StartMethod,
     WorkerCount,
 )
-from clusterrun.domain.machine import Gpu, Machine, NumaNode, Site
+from clusterrun.domain.machine import Gpu, Machine, NumaNode, PciGpu
 from clusterrun.domain.ranks import GlobalRank, NodeRank
 from clusterrun.domain.world import World
 
@@ -118,7 +118,7 @@ def machine(
     visible: Sequence[int] | None = None,
     cores_known: bool = True,
     caches: Sequence[str] = (),
-    sites: Sequence[int | None] | None = None,
+    pci_gpus: Sequence[int | None] | None = None,
     without_memory: Sequence[int] = (),
     quota: float | None = None,
 ) -> Machine:
@@ -134,7 +134,7 @@ def machine(
         visible: indices of the GPUs that are visible; None: all.
         cores_known: whether /sys tells which CPUs are one core.
         caches: CPUs of each last-level cache.
-        sites: the node of each GPU on the bus; None: the GPUs that we may open are all.
+        pci_gpus: the node of each GPU on the bus; None: the GPUs that we may open are all.
         without_memory: ids of the nodes that have none.
         quota: CPUs' worth of time.
 
@@ -156,9 +156,9 @@ def machine(
         cores_known=cores_known,
         caches=tuple(CpuSet.parse(text) for text in caches),
         gpus=known,
-        sites=tuple(
-            Site(_address(index), node)
-            for index, node in enumerate(gpus if sites is None else sites)
+        pci_gpus=tuple(
+            PciGpu(_address(index), node)
+            for index, node in enumerate(gpus if pci_gpus is None else pci_gpus)
         ),
         visible=known if visible is None else tuple(known[index] for index in visible),
         visible_origin="NVML",

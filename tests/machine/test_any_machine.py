@@ -80,8 +80,8 @@ def check_reading(facts: MachineFacts) -> None:
     assert sorted(cpu for core in found.cores for cpu in core) == sorted(online)
     assert all(node.cpus <= online for node in found.nodes)
     assert all(gpu.numa_node is None or gpu.numa_node in ids for gpu in found.gpus)
-    assert all(site.numa_node is None or site.numa_node in ids for site in found.sites)
-    assert {gpu.bdf for gpu in found.gpus} <= {site.bdf for site in found.sites}
+    assert all(gpu.numa_node is None or gpu.numa_node in ids for gpu in found.pci_gpus)
+    assert {gpu.bdf for gpu in found.gpus} <= {gpu.bdf for gpu in found.pci_gpus}
     assert len({gpu.vendor for gpu in found.visible}) <= 1
 
 
@@ -191,7 +191,7 @@ def _other_cores(machine: Machine, before: Machine, number: str) -> object:
             machine.nodes,
             machine.caches,
             machine.gpus,
-            machine.sites,
+            machine.pci_gpus,
             machine.visible,
             machine.cpu_quota,
         ],
@@ -221,7 +221,7 @@ def _other_nodes(machine: Machine, before: Machine, number: str, name: str) -> o
     elsewhere = [
         gpu.uuid
         for gpu in before.gpus
-        if gpu.locality == "sysfs numa_node" and gpu.numa_node != int(number)
+        if gpu.node_source == "sysfs numa_node" and gpu.numa_node != int(number)
     ]
     placed = [(gpu.uuid, gpu.numa_node) for gpu in machine.gpus if gpu.uuid in elsewhere]
     return others, _known(machine), placed, machine.cores
@@ -229,10 +229,12 @@ def _other_nodes(machine: Machine, before: Machine, number: str, name: str) -> o
 
 def _other_gpus(machine: Machine, _before: Machine, bdf: str) -> object:
     others = [
-        (gpu.uuid, gpu.bdf, gpu.numa_node, gpu.locality) for gpu in machine.gpus if gpu.bdf != bdf
+        (gpu.uuid, gpu.bdf, gpu.numa_node, gpu.node_source)
+        for gpu in machine.gpus
+        if gpu.bdf != bdf
     ]
-    sites = [site for site in machine.sites if site.bdf != bdf]
-    return others, sites, machine.nodes, machine.cores, machine.packages, machine.allowed
+    pci_gpus = [gpu for gpu in machine.pci_gpus if gpu.bdf != bdf]
+    return others, pci_gpus, machine.nodes, machine.cores, machine.packages, machine.allowed
 
 
 def _all_but_amd(machine: Machine, *_: object) -> object:
@@ -247,7 +249,7 @@ def _all_but_limits(machine: Machine, *_: object) -> object:
 
 
 def _all_but_quota(machine: Machine, *_: object) -> object:
-    return machine.nodes, machine.cores, machine.gpus, machine.sites, machine.allowed
+    return machine.nodes, machine.cores, machine.gpus, machine.pci_gpus, machine.allowed
 
 
 def _known(machine: Machine) -> list[tuple[str, str, str]]:

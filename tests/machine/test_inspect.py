@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 from clusterrun.domain.cpuset import CpuSet
-from clusterrun.domain.machine import Machine, Site
+from clusterrun.domain.machine import Machine, PciGpu
 from clusterrun.machine.inspect import inspect
 
 from tests.machine_trees import CPUS, MachineFacts, PciDevice, two_nodes, write_files, write_tree
@@ -145,7 +145,7 @@ def test_hidden_gpus_have_their_sites(tmp_path: Path) -> None:
     found = inspect(write_tree(tmp_path, two_nodes(gpus)), {}, None, "container")
 
     assert [gpu.bdf for gpu in found.gpus] == ["0000:99:00.0"]
-    assert found.sites == (Site("0000:17:00.0", 0), Site("0000:99:00.0", 1))
+    assert found.pci_gpus == (PciGpu("0000:17:00.0", 0), PciGpu("0000:99:00.0", 1))
 
 
 NVML = """\
@@ -165,7 +165,7 @@ def test_what_nvml_answered_is_replayed_with_slices(tmp_path: Path, text: str) -
 
     found = inspect(tmp_path, {"CUDA_VISIBLE_DEVICES": text}, None, "split")
 
-    assert [(gpu.index, gpu.uuid, gpu.numa_node, gpu.locality) for gpu in found.gpus] == [
+    assert [(gpu.index, gpu.uuid, gpu.numa_node, gpu.node_source) for gpu in found.gpus] == [
         (0, "GPU-a", 0, "sysfs numa_node"),
         (1, "GPU-b", 1, "NVML CPU affinity"),
         (0, "MIG-1", 0, "sysfs numa_node"),
@@ -175,7 +175,7 @@ def test_what_nvml_answered_is_replayed_with_slices(tmp_path: Path, text: str) -
         ("MIG-2", "GPU-a", 0),
         ("MIG-1", "GPU-a", 0),
     ]
-    assert [(site.bdf, site.numa_node) for site in found.sites] == [
+    assert [(gpu.bdf, gpu.numa_node) for gpu in found.pci_gpus] == [
         ("0000:17:00.0", 0),
         ("0000:99:00.0", 1),
     ]

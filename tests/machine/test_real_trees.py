@@ -144,7 +144,7 @@ def placed_devices(root: Path) -> dict[str, int]:
     locator = Locator(tree, read_nodes(tree, processors.online), processors)
     count: dict[str, int] = {}
     for bdf in pci.device_directories(tree):
-        source = locator.locate_site(bdf).source
+        source = locator.locate_address(bdf).source
         count[source] = count.get(source, 0) + 1
     return count
 
@@ -200,11 +200,11 @@ def test_eight_gpus_in_the_order_of_kfd(tmp_path: Path) -> None:
         (6, "0000:83:00.0", 1),
         (7, "0000:a3:00.0", 1),
     ]
-    assert {(gpu.vendor, gpu.model, gpu.locality) for gpu in found.gpus} == {
+    assert {(gpu.vendor, gpu.model, gpu.node_source) for gpu in found.gpus} == {
         ("amd", "gfx90a", "KFD io_links")
     }
     assert found.gpus[0].uuid == "GPU-1901ead3a2ecd4a6"
-    assert [site.bdf for site in found.sites] == sorted(gpu.bdf for gpu in found.gpus)
+    assert [gpu.bdf for gpu in found.pci_gpus] == sorted(gpu.bdf for gpu in found.gpus)
     assert found.visible == found.gpus[:1]
     assert found.visible_origin == "ROCR_VISIBLE_DEVICES=7,0 HIP_VISIBLE_DEVICES=1"
 

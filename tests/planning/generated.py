@@ -67,10 +67,10 @@ def machines(draw: st.DrawFn) -> Generated:
     features |= {"partial cpuset"} if allowed != everything else set()
     with_cpus = [number for number, cpus in zip(ids, cpus_of, strict=True) if cpus]
     places: st.SearchStrategy[int | None] = st.sampled_from(with_cpus)
-    sites = draw(st.lists(places | places | places | st.none(), max_size=8))
-    features |= {"locality unknown"} if None in sites else set()
-    shown = draw(st.permutations(range(len(sites))))[: draw(st.integers(0, len(sites)))]
-    features |= {"hidden GPUs"} if 0 < len(shown) < len(sites) else set()
+    pci_gpus = draw(st.lists(places | places | places | st.none(), max_size=8))
+    features |= {"locality unknown"} if None in pci_gpus else set()
+    shown = draw(st.permutations(range(len(pci_gpus))))[: draw(st.integers(0, len(pci_gpus)))]
+    features |= {"hidden GPUs"} if 0 < len(shown) < len(pci_gpus) else set()
     features |= {"permuted GPUs"} if list(shown) != sorted(shown) else set()
     known = draw(st.sampled_from([True, True, True, False]))
     features |= set() if known else {"cores not known"}
@@ -79,7 +79,7 @@ def machines(draw: st.DrawFn) -> Generated:
     features |= {"caches"} if size else set()
     made = machine(
         dict(zip(ids, map(str, cpus_of), strict=True)),
-        sites,
+        pci_gpus,
         allowed=str(CpuSet(allowed)),
         packages=[str(cpus) for cpus in _packages(cpus_of, draw(st.integers(1, 2)))],
         cores=[str(core) for core in cores] if known else (),

@@ -82,8 +82,8 @@ def test_the_variable_is_there_before_anything_is_imported() -> None:
     prepared = preparation_of(described, plan(EIGHT, "5"), {})
 
     assert prepared is not None
-    assert prepared.settled["CUDA_VISIBLE_DEVICES"] == "5"
-    assert "CUDA_VISIBLE_DEVICES" not in prepared.unsettled
+    assert prepared.known_variables["CUDA_VISIBLE_DEVICES"] == "5"
+    assert "CUDA_VISIBLE_DEVICES" not in prepared.later_variables
 
 
 def test_intel_s_runtime_keeps_the_order_of_the_bus() -> None:
@@ -107,7 +107,7 @@ def test_they_narrow_what_is_visible_by_its_names() -> None:
 def test_several_models_go_by_uuid() -> None:
     """As nvidia-smi numbers them, and so it is known where they are."""
     models = tuple(replace(one, model="AB"[one.index % 2]) for one in EIGHT.gpus)
-    unplaced = tuple(replace(one, numa_node=None, locality="not told") for one in models)
+    unplaced = tuple(replace(one, numa_node=None, node_source="not told") for one in models)
     here = replace(EIGHT, gpus=models, visible=unplaced, visible_remark="CUDA's order is not known")
 
     found = plan(here, "5", "0")

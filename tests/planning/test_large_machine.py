@@ -62,7 +62,7 @@ def test_a_machine_of_64_partitions_is_read_in_no_time(tmp_path: Path) -> None:
         rounds.append(time.perf_counter() - began)
 
     assert [gpu.numa_node for gpu in found.visible] == [0] * 32 + [1] * 32
-    assert {gpu.locality for gpu in found.visible} == {"KFD io_links"}
+    assert {gpu.node_source for gpu in found.visible} == {"KFD io_links"}
     assert min(rounds) < LIMIT
 
 

@@ -110,7 +110,7 @@ def check_near(made: Generated, workers: int, each_has: int | None) -> None:
         assert cpus <= around
     used = CpuSet.union_of(found.cpus or () for found in near)
     owned = {number for found in by_node for number in found.numa_nodes}
-    hidden = len(here.visible) < len(here.sites)
+    hidden = len(here.visible) < len(here.pci_gpus)
     for package in here.packages if all(found.cpus for found in near) and not hidden else ():
         if any(node.id in owned and node.cpus & package for node in here.nodes):
             assert package & here.allowed <= used
@@ -151,7 +151,7 @@ def _is_short_of_cores(here: Machine, found: Iterable[Placement], shared: Placem
         own = CpuSet.union_of(node.cpus for node in here.nodes if node.id == number)
         cores = sum(1 for core in here.cores if core & here.allowed & own)
         ids = {node.id for node in here.nodes if node.cpus & reach}
-        gpus = sum(1 for site in here.sites if site.numa_node in ids)
+        gpus = sum(1 for gpu in here.pci_gpus if gpu.numa_node in ids)
         workers = sum(1 for each in found if ids & set(each.numa_nodes))
         if cores < max(gpus, workers):
             return True

@@ -139,5 +139,5 @@ def test_a_gpu_in_a_real_tree_is_where_sys_has_it(trees: Mapping[str, Path], ind
     here = inspect(trees[name], environ, None, "replayed")
     (found,) = place(Wish(NumaBinding.NODE), here, 1)
 
-    assert [gpu.locality for gpu in here.visible] == [source]
+    assert [gpu.node_source for gpu in here.visible] == [source]
     assert (str(found.cpus), found.remark) == expected

@@ -80,7 +80,7 @@ def h100() -> Machine:
         replace(gpu, bdf=f"0000:{bus}:00.0", model="NVIDIA H100 80GB HBM3")
         for gpu, bus in zip(found.gpus, buses, strict=True)
     )
-    placed = replace(found, host="gpu-07", gpus=gpus, visible=gpus, sites=())
+    placed = replace(found, host="gpu-07", gpus=gpus, visible=gpus, pci_gpus=())
     return of_memory(placed, 1007, 1008)
 
 
@@ -91,7 +91,7 @@ def snc4() -> Machine:
         gpus=(1, 3),
         packages=("0-31", "32-63"),
         allowed="2-31",
-        sites=(1, 3, 5, None),
+        pci_gpus=(1, 3, 5, None),
         visible=(1,),
         quota=12.5,
     )
@@ -104,7 +104,7 @@ def virtual_machine() -> Machine:
         {0: "0-7"}, gpus=(0,), packages=[str(cpu) for cpu in range(8)], cores_known=False
     )
     (gpu,) = named(of_memory(found, 30), "NVIDIA L4").gpus
-    placed = replace(gpu, locality="single node")
+    placed = replace(gpu, node_source="single node")
     return replace(of_memory(found, 30), gpus=(placed,), visible=(placed,))
 
 

@@ -3,8 +3,8 @@
 from collections.abc import Iterable
 from typing import Self
 
-MOST = 2**16
-"""No kernel has CPUs or nodes with such numbers; a list that names them is broken, or a trap."""
+MAX_CPUS = 2**16
+"""No kernel has CPUs or nodes with such numbers: a list with one is damaged, or an attack."""
 
 
 class CpuSet(frozenset[int]):
@@ -26,7 +26,7 @@ class CpuSet(frozenset[int]):
                 continue
             first, _, last = part.partition("-")
             low, high = int(first), int(last or first)
-            if low < 0 or high < low or high >= MOST:
+            if low < 0 or high < low or high >= MAX_CPUS:
                 message = f"{part.strip()!r} is not a range of CPUs"
                 raise ValueError(message)
             cpus.update(range(low, high + 1))
@@ -34,15 +34,12 @@ class CpuSet(frozenset[int]):
 
     @classmethod
     def union_of(cls, sets: Iterable[Iterable[int]]) -> Self:
-        """Return all CPUs of ``sets``."""
         return cls(cpu for cpus in sets for cpu in cpus)
 
     def __str__(self) -> str:
-        """Return the list form, shortest: "0-3,8"."""
         return ",".join(runs(self))
 
     def __repr__(self) -> str:
-        """Return the class and the list form."""
         return f"CpuSet({str(self)!r})"
 
 

@@ -1,4 +1,4 @@
-"""What one node has."""
+"""The CPUs, NUMA nodes and GPUs of one node of the job."""
 
 from collections.abc import Mapping
 
@@ -8,78 +8,79 @@ from clusterrun.domain.cpuset import CpuSet
 
 
 class NumaNode(Struct, frozen=True):
-    """A NUMA node as /sys/devices/system/node shows it. ``cpus`` may be empty (memory only)."""
+    """A NUMA node as /sys/devices/system/node shows it."""
 
     id: int
     cpus: CpuSet
+    """Empty if the node has memory only."""
     distances: Mapping[int, int]
     """Distance to each other node by id, as in ``nodeN/distance`` (10 is local); may be empty."""
     has_memory: bool = True
-    """Whether memory may be had from it: it has some, and the cpuset (Mems_allowed) lets us."""
+    """Whether the node has memory that the cpuset (Mems_allowed) lets this process use."""
     memory: int | None = None
-    """Bytes of memory that it has, ours to use or not; None where nothing tells."""
+    """Bytes of memory of the node, whether this process may use it or not; None if unknown."""
 
 
-class Site(Struct, frozen=True):
-    """Where a GPU is that the PCI bus shows, be it ours or hidden from us by a container."""
+class PciGpu(Struct, frozen=True):
+    """A GPU on the PCI bus, which a container may hide from this process."""
 
     bdf: str
     numa_node: int | None
-    """The node with CPUs that it is local to; None where nothing tells."""
+    """The node with CPUs that it is local to; None if unknown."""
 
 
 class Gpu(Struct, frozen=True):
-    """A GPU of this node, and where it hangs; a MIG slice or a partition counts as one."""
+    """A GPU that this process may open; a MIG slice or a partition counts as one."""
 
     index: int
-    """Its number in the vendor's order: what CUDA_VISIBLE_DEVICES calls it."""
+    """Its number in the vendor's order, as CUDA_VISIBLE_DEVICES counts."""
     bdf: str
     """PCI address, normalised: ``0000:17:00.0``."""
     uuid: str
-    """``GPU-...``; "" where nothing tells it."""
+    """``GPU-...``; "" if unknown."""
     numa_node: int | None
-    """The node with CPUs that it is local to; None where nothing tells."""
-    locality: str
-    """What told ``numa_node``: ``sysfs numa_node``, ``local_cpulist``, ``single node``, ..."""
+    """The node with CPUs that it is local to; None if unknown."""
+    node_source: str
+    """Where ``numa_node`` is from: ``sysfs numa_node``, ``local_cpulist``, ``single node``, ..."""
     vendor: str = ""
-    """``nvidia``, ``amd``, ``intel`` or ``huawei``; "" where nothing tells it."""
+    """``nvidia``, ``amd``, ``intel`` or ``huawei``; "" if unknown."""
     model: str = ""
-    """Its product name; "" where nothing tells it."""
+    """Its product name; "" if unknown."""
     parent: str = ""
-    """Of a MIG slice, the UUID of the GPU that it is a part of; "" of a whole GPU."""
-    mapped: CpuSet = CpuSet()
-    """The CPUs that the user says are local to it; none: those of its node."""
+    """UUID of the GPU that a MIG slice is a part of; "" of a whole GPU."""
+    mapped_cpus: CpuSet = CpuSet()
+    """The local CPUs that --numa-map gives it; empty: those of its node."""
 
     @property
     def device(self) -> str:
-        """What tells the physical GPU from others: slices and partitions of one have the same."""
+        """An identifier of the physical GPU, which its slices and partitions share."""
         return self.bdf or self.parent or self.uuid or f"GPU {self.index}"
 
 
 class Machine(Struct, frozen=True):
-    """The CPUs, NUMA nodes and GPUs of this node, read once at the start and kept over restarts."""
+    """The hardware of this node, read once at the start and kept over restarts."""
 
     host: str
     allowed: CpuSet
-    """CPUs that the launcher itself may use (its affinity), and that are online."""
+    """Online CPUs that the launcher itself may use (its affinity)."""
     nodes: tuple[NumaNode, ...]
     packages: tuple[CpuSet, ...]
-    """CPUs of each package (socket), by its lowest CPU; empty where /sys doesn't tell."""
+    """CPUs of each package (socket), by its lowest CPU; empty if unknown."""
     cores: tuple[CpuSet, ...]
     """Logical CPUs of each physical core (SMT siblings together)."""
     cores_known: bool
-    """Whether /sys tells which CPUs are one core; if not, ``cores`` takes each CPU for one."""
+    """Whether /sys shows which CPUs form a core; if not, each CPU counts as a core."""
     caches: tuple[CpuSet, ...]
-    """CPUs that share a last-level (L3) cache, by its lowest CPU; empty where /sys doesn't tell."""
+    """CPUs that share a last-level (L3) cache, by its lowest CPU; empty if unknown."""
     gpus: tuple[Gpu, ...]
     """All GPUs that this process may open, in the vendor's order."""
-    sites: tuple[Site, ...]
-    """All GPUs of the machine in bus order, those that this process may not open among them."""
+    pci_gpus: tuple[PciGpu, ...]
+    """All GPUs of the machine in bus order, including those that this process may not open."""
     visible: tuple[Gpu, ...]
     """The GPUs that CUDA_VISIBLE_DEVICES leaves, in its order: worker r gets ``visible[r]``."""
     visible_origin: str
-    """``CUDA_VISIBLE_DEVICES`` with its value, or what listed them (``NVML``, ``/proc/driver/nvidia``, ``sysfs``)."""
+    """``CUDA_VISIBLE_DEVICES=0,1``, or the source of the list (``NVML``, ``/proc/driver/nvidia``, ``sysfs``)."""
     visible_remark: str
-    """Which entry cut the list short or why nothing is visible; "" if there is nothing to say."""
+    """Which entry cut the list short or why no GPU is visible; "" if there is no remark."""
     cpu_quota: float | None
-    """CPUs' worth of time that the cgroup allows (cpu.max, cfs_quota); None: no limit."""
+    """Limit of the cgroup in CPUs (cpu.max, cfs_quota); None: no limit."""

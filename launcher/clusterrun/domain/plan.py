@@ -1,4 +1,4 @@
-"""Who runs where on this node in one attempt: what ``--dry-run`` prints and the workers get."""
+"""The plan of one node for one attempt: what ``--dry-run`` prints and the workers get."""
 
 from collections.abc import Mapping
 
@@ -12,15 +12,14 @@ from clusterrun.domain.world import World
 
 
 class MemoryPolicy(Struct, frozen=True):
-    """From which NUMA nodes a worker gets its memory."""
+    """The NUMA nodes that a worker's memory comes from."""
 
     mode: NumaMemory
     """``PREFERRED`` or ``BIND``."""
     nodes: tuple[int, ...]
-    """At least one, each with CPUs and with memory that this job may use."""
+    """At least one; each has CPUs, and memory that this job may use."""
 
     def __str__(self) -> str:
-        """Return it for people: ``bind 0,1``."""
         return f"{self.mode.value} {','.join(map(str, self.nodes))}"
 
 
@@ -29,21 +28,21 @@ class WorkerPlan(Struct, frozen=True):
 
     rank: GlobalRank
     local_rank: LocalRank
-    """Its index among the workers that this clusterrun starts: what LOCAL_RANK says, but in tasks."""
+    """Its index among the workers that this agent starts; LOCAL_RANK differs only in a scheduler's tasks."""
     gpus: tuple[Gpu, ...]
-    """Those that it is to use, in its own order; () where none is known to be its own."""
+    """The GPUs that it uses, in its own order; () if it has none of its own."""
     numa_nodes: tuple[int, ...]
-    """The nodes of its GPUs, by which ``cpus`` were chosen; () where it is not bound to any."""
+    """The nodes of its GPUs, by which ``cpus`` were chosen; () if it is not bound to a node."""
     cpus: CpuSet | None
     """CPUs to bind to; None: not bound."""
     memory: MemoryPolicy | None
-    """None: the kernel's own way, which takes it from where it is first used."""
+    """None: the kernel's default, memory is local to the CPU that first uses it."""
     env: Mapping[str, str]
     """Variables of this worker, beyond those of the whole job."""
     remark: str
-    """Why it is not bound, or bound otherwise than its GPU would have it; "" if all is as asked."""
+    """Why it is not bound, or bound in another way than asked; "" if there is no remark."""
     local_rank_reason: str = ""
-    """Why LOCAL_RANK is not the index that one would expect; "" if it is."""
+    """Why LOCAL_RANK is not the expected index; "" if it is."""
     own_arguments: tuple[str, ...] = ()
     """Arguments that only it gets, before all others: ``--local-rank=0``."""
 
@@ -65,16 +64,14 @@ class NodePlan(Struct, frozen=True):
     remarks: tuple[str, ...]
     """Remarks on the whole node: too few CPUs, a list of GPUs cut short, ..."""
     visible_origin: str = ""
-    """What gave the workers' GPUs and their order, as ``Machine.visible_origin``."""
+    """``Machine.visible_origin``."""
     arguments_at: int = 0
-    """Index in ``command`` from which on the program's arguments stand, a worker's own first."""
+    """Index in ``command`` of the program's first argument; a worker's own arguments go before it."""
 
     def command_of(self, worker: WorkerPlan) -> tuple[str, ...]:
-        """Return what one worker executes."""
         at = self.arguments_at
         return (*self.command[:at], *worker.own_arguments, *self.command[at:])
 
     @property
     def runs_python(self) -> bool:
-        """Whether the workers are Python programs, which we know more of than of others."""
         return not self.signal_group

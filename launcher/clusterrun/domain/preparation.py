@@ -1,4 +1,4 @@
-"""Getting ready for workers before it is known who they are, and what came of it."""
+"""What a fork server prepares before the other nodes have joined, and the result."""
 
 from collections.abc import Mapping
 
@@ -8,36 +8,36 @@ from clusterrun.domain.cpuset import CpuSet
 
 
 class Preparation(Struct, frozen=True):
-    """What a fork server needs to make ready to run the workers' script in place."""
+    """What a fork server needs to get ready to run the workers' script in forked processes."""
 
     command: tuple[str, ...]
     """What a worker would execute."""
     preload: str | tuple[str, ...]
     """``auto``, ``all``, ``none`` or modules."""
-    insist: bool
-    """A worker that can't run in place is not to be started at all."""
-    settled: Mapping[str, str]
-    """Variables that all workers get alike, and that are known by now."""
+    must_fork: bool
+    """A worker that can't be forked is not started at all."""
+    known_variables: Mapping[str, str]
+    """Variables that are equal for all workers, and known already."""
+    later_variables: tuple[str, ...]
+    """Names of the variables that differ per worker, or that the other nodes decide."""
     workers: int
-    """How many there are: one alone has nobody to share its imports with."""
-    unsettled: tuple[str, ...]
-    """Names of those that each worker gets its own, or that the other nodes decide."""
+    """Number of workers; a single one has no other to share its imports with."""
     cpus: CpuSet | None
-    """Those of a worker: libraries count them when they are loaded. None: it is not bound."""
-    patience: float
-    """Seconds for which an import may stand still."""
+    """The CPUs of a worker: libraries count them when they are loaded. None: it is not bound."""
+    import_timeout: float
+    """Seconds that one import may take."""
 
 
 class Prepared(Struct, frozen=True):
-    """What came of it."""
+    """The result, with the field names of the fork server's message."""
 
     in_place: bool
     """Whether workers are forked and run the script in place; else they are executed."""
     why: str
     """Why they are executed; "" if they are not."""
     complaint: bool
-    """Importing went wrong: the user should hear of it."""
+    """An import failed, which the user has to know."""
     loaded: tuple[tuple[str, float], ...]
-    """Modules that were imported, each with the seconds that this took."""
+    """Imported modules, each with the seconds that the import took."""
     left_out: tuple[tuple[str, str], ...]
-    """Modules that are left to the workers, each with the reason."""
+    """Modules that each worker imports itself, each with the reason."""

@@ -1,4 +1,4 @@
-"""Ids that are all ``int`` and must not be mixed up, and the ranks that a user names."""
+"""Ranks: integers of three kinds that must not be mixed up, and sets of ranks."""
 
 from typing import NewType
 
@@ -15,22 +15,19 @@ NodeRank = NewType("NodeRank", int)
 
 
 class RankSet(Struct, frozen=True):
-    """Ranks as a user names them, ``0,8-15``; there need not be such workers."""
+    """Ranks as a user lists them, ``0,8-15``; workers of these ranks need not exist."""
 
     ranges: tuple[tuple[int, int], ...]
-    """First and last of each."""
+    """First and last rank of each range."""
 
     @property
     def lowest(self) -> int:
-        """The lowest of them."""
         return min(first for first, _ in self.ranges)
 
     def __contains__(self, rank: int) -> bool:
-        """Return whether ``rank`` is one of them."""
         return any(first <= rank <= last for first, last in self.ranges)
 
     def __str__(self) -> str:
-        """Return them as a user would type them."""
         return ",".join(
             f"{first}" if first == last else f"{first}-{last}" for first, last in self.ranges
         )

@@ -1,4 +1,4 @@
-"""Which of the workers' streams something is said about, in torchrun's words: ``3``, ``0:3,1:2``."""
+"""Which of the workers' output streams an option is about, in torchrun's form: ``3``, ``0:3,1:2``."""
 
 from collections.abc import Mapping
 from enum import IntFlag
@@ -16,21 +16,19 @@ class Std(IntFlag):
 
 
 class StreamChoice(Struct, frozen=True):
-    """Streams of all workers of a node, or of those that are named by their local ranks."""
+    """Streams of all workers of a node, or of some of them by local rank."""
 
-    everyone: Std
+    default: Std
+    """Streams of the workers that ``by_local_rank`` does not list."""
     by_local_rank: Mapping[int, Std]
-    """Where anyone is named, nothing is said of those who are not."""
 
     def of(self, local_rank: int) -> Std:
-        """Return the streams of one worker."""
-        return self.by_local_rank.get(local_rank, self.everyone)
+        return self.by_local_rank.get(local_rank, self.default)
 
     def __bool__(self) -> bool:
-        """Return whether it names any stream at all."""
-        return any((self.everyone, *self.by_local_rank.values()))
+        return any((self.default, *self.by_local_rank.values()))
 
     def __str__(self) -> str:
-        """Return it as a user would type it."""
-        named = [f"{rank}:{streams.value}" for rank, streams in self.by_local_rank.items()]
-        return ",".join(named) or str(self.everyone.value)
+        """Return the form that a user types."""
+        listed = [f"{rank}:{streams.value}" for rank, streams in self.by_local_rank.items()]
+        return ",".join(listed) or str(self.default.value)

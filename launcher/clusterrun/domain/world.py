@@ -1,4 +1,4 @@
-"""The world of one attempt: which ranks this node has and where all meet."""
+"""The world of one attempt: the ranks of this node, and the address where all workers meet."""
 
 from typing import Annotated
 
@@ -9,12 +9,12 @@ from clusterrun.domain.ranks import GlobalRank, NodeRank
 
 
 class World(Struct, frozen=True):
-    """What one node knows of the whole job for one attempt."""
+    """One node's view of the whole job in one attempt."""
 
     run_id: Annotated[RunId, Meta(min_length=1)]
     """Node 0's name for the job, the same on all nodes: TORCHELASTIC_RUN_ID."""
     attempt: Count
-    """The n-th start of the whole group, from 0: TORCHELASTIC_RESTART_COUNT."""
+    """Number of the attempt, from 0: TORCHELASTIC_RESTART_COUNT."""
     node_rank: Annotated[NodeRank, COUNTED]
     nodes: Size
     first_rank: Annotated[GlobalRank, COUNTED]
@@ -27,6 +27,6 @@ class World(Struct, frozen=True):
     """Workers of this role on all nodes."""
     master_addr: Line
     master_port: Port | None
-    """None only in a dry run, where a free port would be chosen at the start."""
+    """None only in a dry run, if a free port would be chosen at the start."""
     interface: Name = ""
-    """The network interface to tell libraries of; "" where they find it themselves."""
+    """The network interface that libraries are to use; "" if they find it themselves."""

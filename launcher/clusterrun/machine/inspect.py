@@ -6,7 +6,7 @@ from pathlib import Path
 from msgspec import structs
 
 from clusterrun.domain.cpuset import CpuSet
-from clusterrun.domain.machine import Gpu, Machine, Site
+from clusterrun.domain.machine import Gpu, Machine, PciGpu
 from clusterrun.machine.captures.machine_files import Files
 from clusterrun.machine.cgroup import cpu_quota
 from clusterrun.machine.gpus import inventory
@@ -55,9 +55,9 @@ def inspect(
         cores_known=processors.cores_known,
         caches=processors.caches,
         gpus=ours,
-        sites=tuple(
-            Site(bdf, known[bdf] if bdf in known else locator.locate_site(bdf).node)
-            for bdf in inventory.list_sites(tree, listings)
+        pci_gpus=tuple(
+            PciGpu(bdf, known[bdf] if bdf in known else locator.locate_address(bdf).node)
+            for bdf in inventory.list_addresses(tree, listings)
         ),
         visible=shown,
         visible_origin=visible.origin,
@@ -93,5 +93,5 @@ def _shown(
     }
     if visible.order_known or len(candidates) <= 1:
         return shown, visible.remark
-    unplaced = (structs.replace(gpu, numa_node=None, locality=_OTHER_ORDER) for gpu in shown)
+    unplaced = (structs.replace(gpu, numa_node=None, node_source=_OTHER_ORDER) for gpu in shown)
     return tuple(unplaced), "; ".join(filter(None, (visible.remark, _ORDER_REMARK)))

@@ -10,7 +10,7 @@ from clusterrun.domain.plan import NodePlan, WorkerPlan
 from clusterrun.domain.ranks import GlobalRank, LocalRank
 from clusterrun.domain.world import World
 from clusterrun.planning.binding.node_binding import Placement, Wish, place
-from clusterrun.planning.binding.other_jobs import hidden_sites
+from clusterrun.planning.binding.other_jobs import hidden_gpus
 from clusterrun.planning.binding.strictness import expect_bound_as_asked
 from clusterrun.planning.scheduler_task import place_task
 from clusterrun.planning.variables import worker_variables
@@ -195,7 +195,7 @@ def _idle_cpus(mode: NumaBinding, machine: Machine, placements: Sequence[Placeme
     idle = CpuSet(machine.allowed - CpuSet.union_of(mask or () for mask in masks))
     if None in masks or len(idle) * 4 <= len(machine.allowed):
         return ""
-    if mode.divides and hidden_sites(machine):
+    if mode.divides and hidden_gpus(machine):
         # They were left for jobs that use the other GPUs.
         return ""
     instead = "near" if mode is NumaBinding.NODE or mode.divides else "none"

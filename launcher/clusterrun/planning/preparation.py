@@ -1,4 +1,4 @@
-"""What can be made ready for the workers before the other nodes are there."""
+"""What the fork server can prepare for the workers before the other nodes have joined."""
 
 from collections.abc import Mapping
 
@@ -8,8 +8,8 @@ from clusterrun.domain.preparation import Preparation
 from clusterrun.planning.variables.gpu_variables import NAMES
 from clusterrun.planning.variables.worker_variables import INTERFACE_VARIABLES
 
-_SETTLED = frozenset({"OMP_NUM_THREADS", "TORCH_NCCL_ASYNC_ERROR_HANDLING"})
-"""Set by clusterrun, the same for every worker of a node, and known from the machine alone."""
+_KNOWN_EARLY = frozenset({"OMP_NUM_THREADS", "TORCH_NCCL_ASYNC_ERROR_HANDLING"}) | NAMES
+"""Set by clusterrun, equal for all workers of a node, and known from the machine alone."""
 
 _KNOWN_LATER = frozenset({"MASTER_ADDR", "MASTER_PORT", "TORCHELASTIC_ERROR_FILE"})
 
@@ -17,11 +17,11 @@ _KNOWN_LATER = frozenset({"MASTER_ADDR", "MASTER_PORT", "TORCHELASTIC_ERROR_FILE
 def preparation_of(
     job: JobSpec, assumed: NodePlan, before: Mapping[str, str]
 ) -> Preparation | None:
-    """Return what the fork server is to prepare; None: workers are to be executed.
+    """Return what the fork server is to prepare; None: workers are executed.
 
     Args:
-        job: says whether, and what to import.
-        assumed: the plan of this node, as far as it can be made by now.
+        job: the start method, and what to import.
+        assumed: the plan of this node, as far as it is known.
         before: the job's environment as the user made it.
 
     """
@@ -29,18 +29,18 @@ def preparation_of(
     is_spawned = program.kind is ProgramKind.EXECUTABLE or program.is_standard_input
     if method is StartMethod.SPAWN or is_spawned:
         return None
-    settled = {name: value for name, value in assumed.env.items() if name in _SETTLED | NAMES}
+    known = {name: value for name, value in assumed.env.items() if name in _KNOWN_EARLY}
     # The job's own are in the fork server's environment from the start.
-    of_clusterrun = assumed.env.keys() - settled.keys() - job.env.keys()
+    of_clusterrun = assumed.env.keys() - known.keys() - job.env.keys()
     per_worker = {name for worker in assumed.workers for name in worker.env}
     found_later = _KNOWN_LATER | (set(INTERFACE_VARIABLES) - before.keys())
     return Preparation(
         command=assumed.command,
         preload=job.preload.value,
-        insist=method is StartMethod.FORK,
-        settled=settled,
+        must_fork=method is StartMethod.FORK,
+        known_variables=known,
+        later_variables=tuple(sorted(of_clusterrun | per_worker | found_later)),
         workers=len(assumed.workers),
-        unsettled=tuple(sorted(of_clusterrun | per_worker | found_later)),
         cpus=assumed.workers[0].cpus,
-        patience=job.preload_timeout.value,
+        import_timeout=job.preload_timeout.value,
     )

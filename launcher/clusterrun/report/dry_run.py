@@ -95,7 +95,7 @@ def gpu_json(gpu: Gpu) -> Mapping[str, object]:
         "address": gpu.bdf,
         "uuid": gpu.uuid,
         "numa_node": gpu.numa_node,
-        "told_by": gpu.locality,
+        "told_by": gpu.node_source,
     }
 
 
@@ -207,7 +207,7 @@ def _worker_row(plan: NodePlan, worker: WorkerPlan) -> Sequence[str]:
         "not bound" if worker.cpus is None else str(worker.cpus),
         plan.env.get("OMP_NUM_THREADS", "inherited"),
         "-" if worker.memory is None else str(worker.memory),
-        _listed(dict.fromkeys(gpu.locality for gpu in worker.gpus)),
+        _listed(dict.fromkeys(gpu.node_source for gpu in worker.gpus)),
         _remark(worker),
     )
 

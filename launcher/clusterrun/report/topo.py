@@ -47,7 +47,7 @@ def as_json(machine: Machine, plan: NodePlan) -> str:
         "cores_known": machine.cores_known,
         "caches": [str(cpus) for cpus in machine.caches],
         "gpus": [{**_gpu_json(gpu), "visible": _identity(gpu) in visible} for gpu in machine.gpus],
-        "sites": [{"address": site.bdf, "numa_node": site.numa_node} for site in machine.sites],
+        "sites": [{"address": gpu.bdf, "numa_node": gpu.numa_node} for gpu in machine.pci_gpus],
         "visible": [gpu.uuid or gpu.bdf for gpu in machine.visible],
         "visible_origin": machine.visible_origin,
         "workers": [_without_variables(worker_json(plan, worker)) for worker in plan.workers],
@@ -187,7 +187,7 @@ def _gpu(gpu: Gpu, machine: Machine, slices: Sequence[Gpu]) -> Row:
         Cell(name, Ink.GOOD if is_visible else Ink.DIM),
         Cell(gpu.uuid if gpu.parent else gpu.bdf),
         Cell(gpu.model or gpu.vendor),
-        Cell("" if gpu.numa_node is None else f"by {gpu.locality}", Ink.DIM),
+        Cell("" if gpu.numa_node is None else f"by {gpu.node_source}", Ink.DIM),
     ]
     if not is_visible and not slices:
         cells.append(Cell("not visible"))
@@ -201,10 +201,10 @@ def _identity(gpu: Gpu) -> tuple[str, int, str, str]:
 def _hidden(node: int | None, machine: Machine) -> Iterator[Row]:
     """Yield the GPUs on the bus that this process may not open."""
     ours = {gpu.bdf for gpu in machine.gpus}
-    for site in machine.sites:
-        if site.numa_node == node and site.bdf not in ours:
+    for gpu in machine.pci_gpus:
+        if gpu.numa_node == node and gpu.bdf not in ours:
             yield Row(
-                "gpu", [Cell("GPU", Ink.DIM), Cell(site.bdf), Cell("hidden from this process")]
+                "gpu", [Cell("GPU", Ink.DIM), Cell(gpu.bdf), Cell("hidden from this process")]
             )
 
 

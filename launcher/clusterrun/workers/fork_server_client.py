@@ -82,12 +82,12 @@ class ForkServerClient:
                 "kind": "prepare",
                 "argv": list(preparation.command),
                 "preload": preparation.preload,
-                "insist": preparation.insist,
-                "environ": dict(preparation.settled),
+                "insist": preparation.must_fork,
+                "environ": dict(preparation.known_variables),
                 "workers": preparation.workers,
-                "unsettled": dict.fromkeys(preparation.unsettled),
+                "unsettled": dict.fromkeys(preparation.later_variables),
                 "cpus": None if preparation.cpus is None else sorted(preparation.cpus),
-                "patience": preparation.patience,
+                "patience": preparation.import_timeout,
             }
         )
 

@@ -124,7 +124,11 @@ def test_gpus_that_nvml_told_of_are_replayed(tmp_path: Path) -> None:
     again = recorded(archive)
 
     (whole, part) = live.gpus
-    assert (whole.model, whole.numa_node, whole.locality) == ("NVIDIA H100", 1, "NVML CPU affinity")
+    assert (whole.model, whole.numa_node, whole.node_source) == (
+        "NVIDIA H100",
+        1,
+        "NVML CPU affinity",
+    )
     assert (part.uuid, part.parent) == ("MIG-1", "GPU-a")
     assert live.visible == (part,)
     assert inspect(archive, environ, CpuSet(range(8)), "node7") == live

@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 from pathlib import Path
 
-from clusterrun.machine.gpus.amd import list_gpus, list_sites
+from clusterrun.machine.gpus.amd import list_addresses, list_gpus
 from clusterrun.machine.gpus.devices import Device
 from clusterrun.machine.tree import Tree
 
@@ -27,7 +27,7 @@ def test_the_order_is_that_of_kfd(tmp_path: Path) -> None:
         (0, "0000:63:00.0", "GPU-1902070f10d7a9c6"),
         (1, "0001:43:02.0", ""),
     ]
-    assert list_sites(Tree(tmp_path)) == {"0000:63:00.0", "0001:43:02.0"}
+    assert list_addresses(Tree(tmp_path)) == {"0000:63:00.0", "0001:43:02.0"}
 
 
 def test_nodes_sort_by_number(tmp_path: Path) -> None:
@@ -47,7 +47,7 @@ def test_partitions_are_gpus_of_one_address(tmp_path: Path) -> None:
 
     assert [device.number for device in found] == [0, 1, 2, 3, 4, 5]
     assert {device.bdf for device in found} == {"0000:05:00.0"}
-    assert list_sites(Tree(tmp_path)) == {"0000:05:00.0"}
+    assert list_addresses(Tree(tmp_path)) == {"0000:05:00.0"}
 
 
 def test_gpus_of_other_containers_are_not_ours(tmp_path: Path) -> None:
@@ -71,7 +71,7 @@ def test_gpus_of_other_containers_are_not_ours(tmp_path: Path) -> None:
     found = devices(tmp_path, gpus)
 
     assert [(device.number, device.bdf) for device in found] == [(0, "0000:06:00.0")]
-    assert list_sites(Tree(tmp_path)) == {f"0000:{bus}:00.0" for bus in buses}
+    assert list_addresses(Tree(tmp_path)) == {f"0000:{bus}:00.0" for bus in buses}
 
 
 def test_graphics_without_compute_are_none(tmp_path: Path) -> None:
@@ -82,7 +82,7 @@ def test_graphics_without_compute_are_none(tmp_path: Path) -> None:
     )
 
     assert devices(tmp_path, ()) == ()
-    assert list_sites(Tree(tmp_path)) == set()
+    assert list_addresses(Tree(tmp_path)) == set()
 
 
 def test_without_the_device_file_there_are_none(tmp_path: Path) -> None:

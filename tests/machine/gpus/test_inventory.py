@@ -9,7 +9,7 @@ import pytest
 from clusterrun.machine.captures.machine_files import Files
 from clusterrun.machine.captures.packing import read_archive
 from clusterrun.machine.gpus.devices import NOTHING, Listing
-from clusterrun.machine.gpus.inventory import list_gpus, list_sites
+from clusterrun.machine.gpus.inventory import list_addresses, list_gpus
 from clusterrun.machine.gpus.nvml import HUNG
 from clusterrun.machine.gpus.pci import in_bus_order, normalised
 from clusterrun.machine.tree import Tree
@@ -29,9 +29,9 @@ def listed(files: Path | Files) -> Listing:
     return found[0] if found else NOTHING
 
 
-def sites(root: Path) -> tuple[str, ...]:
+def pci_gpus(root: Path) -> tuple[str, ...]:
     """Return the addresses of all GPUs on the bus."""
-    return list_sites(Tree(root), list_gpus(Tree(root)))
+    return list_addresses(Tree(root), list_gpus(Tree(root)))
 
 
 def addresses(found: Listing) -> list[str]:
@@ -124,7 +124,7 @@ def test_all_that_windows_shows_of_a_gpu_is_its_own_device(tmp_path: Path) -> No
 
     assert found.source == "NVML"
     assert [device.uuid for device in found.devices] == ["GPU-1", "GPU-2"]
-    assert sites(tmp_path) == ("0000:01:00.0", "0000:02:00.0")
+    assert pci_gpus(tmp_path) == ("0000:01:00.0", "0000:02:00.0")
 
 
 @pytest.mark.parametrize(
@@ -261,11 +261,11 @@ def test_gpus_of_several_vendors_are_listed_apart(tmp_path: Path) -> None:
         ("intel", 0, "0000:4d:00.0"),
         ("huawei", 0, "0000:81:00.0"),
     ]
-    assert sites(tmp_path) == ("0000:05:00.0", "0000:17:00.0", "0000:4d:00.0", "0000:81:00.0")
+    assert pci_gpus(tmp_path) == ("0000:05:00.0", "0000:17:00.0", "0000:4d:00.0", "0000:81:00.0")
 
 
 def test_sites_are_there_for_gpus_that_are_hidden_from_us(tmp_path: Path) -> None:
-    """A container sees its host's bus; parts of a GPU and its audio are no sites."""
+    """A container sees its host's bus; parts of a GPU and its audio are no GPUs."""
     write_files(tmp_path, {"dev/nvidia1": ""})
     devices = [
         PciDevice("0000:99:00.0", minor=0),
@@ -277,7 +277,7 @@ def test_sites_are_there_for_gpus_that_are_hidden_from_us(tmp_path: Path) -> Non
     found = listing(tmp_path, *devices)
 
     assert addresses(found) == ["0000:17:00.0"]
-    assert sites(tmp_path) == ("0000:17:00.0", "0000:99:00.0")
+    assert pci_gpus(tmp_path) == ("0000:17:00.0", "0000:99:00.0")
 
 
 def test_intel_s_cards_count_by_tile(tmp_path: Path) -> None:
@@ -302,7 +302,7 @@ def test_intel_s_cards_count_by_tile(tmp_path: Path) -> None:
         (2, "0000:9a:00.0"),
     ]
     assert found.devices[2].model == "8086:0bd5"
-    assert sites(tmp_path) == ("0000:4d:00.0", "0000:9a:00.0")
+    assert pci_gpus(tmp_path) == ("0000:4d:00.0", "0000:9a:00.0")
 
 
 def test_intel_s_cards_are_ours_by_their_render_node(tmp_path: Path) -> None:

@@ -91,14 +91,14 @@ def test_slices_of_one_gpu_share_its_part() -> None:
     here = machine({0: "0-7"}, [0, 0, 0])
     first, second, third = here.gpus
     sliced = (first, replace(second, bdf=first.bdf), third)
-    here = replace(here, gpus=sliced, visible=sliced, sites=(here.sites[0], here.sites[2]))
+    here = replace(here, gpus=sliced, visible=sliced, pci_gpus=(here.pci_gpus[0], here.pci_gpus[2]))
 
     assert masks(EXCLUSIVE, here, 3) == ["0-1", "2-3", "4-7"]
 
 
 def test_gpus_that_are_on_no_bus_are_still_several() -> None:
     """Nothing but their UUIDs tells them apart."""
-    here = machine({0: "0-7"}, [0, 0], sites=[])
+    here = machine({0: "0-7"}, [0, 0], pci_gpus=[])
     gpus = tuple(replace(gpu, bdf="") for gpu in here.gpus)
 
     assert masks(EXCLUSIVE, replace(here, gpus=gpus, visible=gpus), 2) == ["0-3", "4-7"]

@@ -212,7 +212,7 @@ def test_a_machine_that_is_full_everywhere_is_bound_as_ever() -> None:
 
 def test_what_the_user_has_mapped_is_bound_however_crowded() -> None:
     """With the remark."""
-    gpus = tuple(replace(gpu, mapped=CpuSet((4,))) for gpu in ONE_LEFT.visible)
+    gpus = tuple(replace(gpu, mapped_cpus=CpuSet((4,))) for gpu in ONE_LEFT.visible)
     here = replace(ONE_LEFT, visible=gpus)
 
     found = place(Wish(NEAR), here, 3)

@@ -33,14 +33,14 @@ def test_a_gpu_has_many_names(name: str) -> None:
     here = mapped(MappedGpu(name, 1))
 
     assert masks(here) == ["0-3", "4-7"]
-    assert (here.visible[1].locality, here.sites[1].numa_node) == ("--numa-map", 1)
-    assert (here.visible[0].locality, here.sites[0].numa_node) == ("sysfs numa_node", 0)
+    assert (here.visible[1].node_source, here.pci_gpus[1].numa_node) == ("--numa-map", 1)
+    assert (here.visible[0].node_source, here.pci_gpus[0].numa_node) == ("sysfs numa_node", 0)
 
 
 def test_a_gpu_that_is_on_no_bus() -> None:
     """It alone is meant, and not all such."""
     gpus = tuple(replace(gpu, bdf="", numa_node=0) for gpu in HERE.gpus)
-    here = mapped(MappedGpu("GPU-1", 1), here=replace(HERE, gpus=gpus, visible=gpus, sites=()))
+    here = mapped(MappedGpu("GPU-1", 1), here=replace(HERE, gpus=gpus, visible=gpus, pci_gpus=()))
 
     assert masks(here) == ["0-3", "4-7"]
 
@@ -75,7 +75,7 @@ def test_a_hidden_gpu_may_be_in_the_map() -> None:
     """One file serves all jobs of a machine."""
     here = replace(HERE, gpus=HERE.gpus[:1], visible=HERE.visible[:1])
 
-    assert mapped(MappedGpu("20:00.0", 1), here=here).sites[1].numa_node == 1
+    assert mapped(MappedGpu("20:00.0", 1), here=here).pci_gpus[1].numa_node == 1
 
 
 def test_cpus_that_this_job_may_not_use() -> None:

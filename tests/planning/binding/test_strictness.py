@@ -16,7 +16,9 @@ SHARE = "3 workers share 1 core (CPUs 3) of the 5 that this job may use"
 NO_NUMA = machine({}, [None, None], allowed="0-7", packages=["0-7"])
 """A kernel without NUMA: the machine is one node."""
 MAPPED = machine(TWO, [0, 1])
-MAPPED = replace(MAPPED, visible=tuple(replace(one, mapped=SOCKETS[0]) for one in MAPPED.visible))
+MAPPED = replace(
+    MAPPED, visible=tuple(replace(one, mapped_cpus=SOCKETS[0]) for one in MAPPED.visible)
+)
 """The user has named the CPUs of each GPU."""
 NOTHING_OF_NUMA = "not bound: the kernel shows no NUMA nodes"
 

@@ -41,7 +41,7 @@ def list_gpus(tree: Tree) -> Listing:
     return Listing("KFD" if known else "sysfs", devices) if devices else NOTHING
 
 
-def list_sites(tree: Tree) -> set[str]:
+def list_addresses(tree: Tree) -> set[str]:
     """Return the addresses of all GPUs that can compute, of those too that we may not open."""
     nodes = list(_nodes(tree))
     if nodes and all(node.properties for node in nodes):

@@ -27,7 +27,7 @@ def list_gpus(tree: Tree) -> Listing:
     return Listing("sysfs", devices) if devices else NOTHING
 
 
-def list_sites(tree: Tree) -> set[str]:
+def list_addresses(tree: Tree) -> set[str]:
     """Return the addresses of all NPUs, of those too that we may not open."""
     return {bdf for bdf, _ in _by_address(tree)}
 

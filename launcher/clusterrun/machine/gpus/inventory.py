@@ -17,7 +17,7 @@ class Vendor(Protocol):
     def list_gpus(self, tree: Tree) -> Listing:
         """Return the GPUs that this process may open."""
 
-    def list_sites(self, tree: Tree) -> set[str]:
+    def list_addresses(self, tree: Tree) -> set[str]:
         """Return the normalised addresses of all on the bus."""
 
 
@@ -30,10 +30,10 @@ def list_gpus(tree: Tree) -> tuple[Listing, ...]:
     return (unnamed,) if unnamed.devices else listings
 
 
-def list_sites(tree: Tree, listings: tuple[Listing, ...]) -> tuple[str, ...]:
+def list_addresses(tree: Tree, listings: tuple[Listing, ...]) -> tuple[str, ...]:
     """Return the addresses of all GPUs on the bus in its order, hidden ones among them."""
     ours = {device.bdf for listing in listings for device in listing.devices}
-    on_bus = {address for vendor in _vendors(tree) for address in vendor.list_sites(tree)}
+    on_bus = {address for vendor in _vendors(tree) for address in vendor.list_addresses(tree)}
     return tuple(sorted((ours | on_bus) - {""}, key=pci.in_bus_order))
 
 

@@ -50,7 +50,7 @@ class Locator:
             found = self._located[device] = self._settled(self._answers(device))
         return found
 
-    def locate_site(self, bdf: str) -> Locality:
+    def locate_address(self, bdf: str) -> Locality:
         """Return the node of a GPU of which no more is known than its normalised address."""
         return self._settled(self._by_bus(bdf))
 

@@ -31,7 +31,7 @@ def list_gpus(tree: Tree) -> Listing:
     return Listing("sysfs", devices) if devices else NOTHING
 
 
-def list_sites(tree: Tree) -> set[str]:
+def list_addresses(tree: Tree) -> set[str]:
     """Return the addresses of all GPUs that the driver has, of those too that we may not open."""
     names = map(pci.normalised, tree.names(f"{_PROC}/gpus"))
     driven = pci.addresses(pci.driven_by(tree, VENDOR, _CLASSES))

@@ -8,7 +8,7 @@ from typing import NamedTuple
 from clusterrun.domain.cpuset import CpuSet
 from clusterrun.domain.machine import Machine
 from clusterrun.planning.binding.gpu_assignment import Home, Spot, spot_of
-from clusterrun.planning.binding.other_jobs import sites_of_jobs
+from clusterrun.planning.binding.other_jobs import gpus_of_jobs
 
 
 class Slice(NamedTuple):
@@ -144,13 +144,13 @@ def _seats(machine: Machine, pool: _Pool) -> list[str]:
     both find the same parts. A cpuset that holds but a part has been divided already.
     """
     own = list(dict.fromkeys(claim.seat for claim in pool.claims))
-    order = {site.bdf: at for at, site in enumerate(machine.sites)}
+    order = {gpu.bdf: at for at, gpu in enumerate(machine.pci_gpus)}
     own.sort(key=lambda seat: order.get(seat, len(order)))
     spots = {claim.spot for claim in pool.claims}
     if any(spot.is_pinned for spot in spots):
         return own
     nodes = {node.id for node in machine.nodes if node.cpus & pool.cpus}
-    there = [site.bdf for site in sites_of_jobs(machine) if site.numa_node in nodes]
+    there = [gpu.bdf for gpu in gpus_of_jobs(machine) if gpu.numa_node in nodes]
     ours = {gpu.bdf for gpu in machine.visible if spot_of(machine, gpu) in spots}
     is_whole = len(pool.ours) * len(there) > len(pool.cpus) * len(ours)
     return there if len(there) > len(ours) and is_whole and set(own) <= set(there) else own

@@ -113,9 +113,9 @@ def _unbound(gpus: tuple[Gpu, ...], why: str, machine: Machine, *, is_usual: boo
 
 def spot_of(machine: Machine, gpu: Gpu) -> Spot | None:
     """Return where a GPU is; None where nothing tells."""
-    if gpu.mapped:
-        nodes = tuple(node.id for node in machine.nodes if node.cpus & gpu.mapped)
-        return Spot(nodes, gpu.mapped, is_pinned=True)
+    if gpu.mapped_cpus:
+        nodes = tuple(node.id for node in machine.nodes if node.cpus & gpu.mapped_cpus)
+        return Spot(nodes, gpu.mapped_cpus, is_pinned=True)
     at = (_spot_at(node) for node in machine.nodes if node.id == gpu.numa_node and node.cpus)
     return next(at, None)
 

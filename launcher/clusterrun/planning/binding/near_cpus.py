@@ -7,7 +7,7 @@ from clusterrun.domain.cpuset import CpuSet
 from clusterrun.domain.machine import Machine, NumaNode
 from clusterrun.planning.binding.exclusive_cpus import cores_of
 from clusterrun.planning.binding.gpu_assignment import Home, for_each
-from clusterrun.planning.binding.other_jobs import hidden_sites
+from clusterrun.planning.binding.other_jobs import hidden_gpus
 from clusterrun.planning.binding.shared_cpus import packages_of
 
 
@@ -57,7 +57,7 @@ def _is_for_others(idle: NumaNode, machine: Machine) -> bool:
     """Return whether a GPU that is hidden from this job hangs there, and nothing else keeps us away."""
     # Of a node that is not all ours, the part that is belongs to nobody else.
     is_whole = idle.cpus <= machine.allowed
-    return is_whole and any(site.numa_node == idle.id for site in hidden_sites(machine))
+    return is_whole and any(gpu.numa_node == idle.id for gpu in hidden_gpus(machine))
 
 
 def _neighbours(idle: NumaNode, machine: Machine, owners: Iterable[NumaNode]) -> list[int]:

@@ -26,7 +26,7 @@ def _devices(machine: Machine, entry: MappedGpu, origin: str) -> frozenset[str]:
     """Return the physical GPU that an entry names."""
     found = {gpu.device for gpu in machine.gpus if _is_named(gpu, entry.gpu)}
     # A map of the whole machine names GPUs too that a container hides.
-    found |= {site.bdf for site in machine.sites if _is_address(entry.gpu, site.bdf)}
+    found |= {gpu.bdf for gpu in machine.pci_gpus if _is_address(entry.gpu, gpu.bdf)}
     if not found:
         there = ", ".join(f"{gpu.index} ({gpu.device})" for gpu in machine.gpus) or "none"
         raise UsageError(
@@ -65,14 +65,14 @@ def _with_entry(
     def moved(gpu: Gpu) -> Gpu:
         if gpu.device not in devices:
             return gpu
-        return replace(gpu, numa_node=node, mapped=cpus, locality=origin)
+        return replace(gpu, numa_node=node, mapped_cpus=cpus, node_source=origin)
 
     return replace(
         machine,
         gpus=tuple(map(moved, machine.gpus)),
         visible=tuple(map(moved, machine.visible)),
-        sites=tuple(
-            replace(site, numa_node=node) if site.bdf in devices else site for site in machine.sites
+        pci_gpus=tuple(
+            replace(gpu, numa_node=node) if gpu.bdf in devices else gpu for gpu in machine.pci_gpus
         ),
     )
 
