@@ -6,6 +6,7 @@ from collections.abc import Mapping
 
 import pytest
 from clusterrun.errors import ExitCode, UsageError
+from clusterrun.sources.command_line import CommandLine
 from clusterrun.sources.resolve import Resolved, resolve
 from clusterrun.sources.settings import Flags
 from clusterrun.sources.this_process import ThisProcess
@@ -22,8 +23,7 @@ def describe(
 ) -> Resolved:
     """Return what these words, flags and variables describe; PATH is always set."""
     return resolve(
-        flags or {},
-        words,
+        CommandLine(flags or {}, words),
         {"PATH": SEARCH_PATH, **(environ or {})},
         process,
     )

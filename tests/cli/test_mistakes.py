@@ -2,8 +2,9 @@
 
 import pytest
 from clusterrun.cli.help import TOPICS
-from clusterrun.cli.options import CommandLine, parse
+from clusterrun.cli.options import parse
 from clusterrun.errors import ExitCode, UsageError
+from clusterrun.sources.command_line import CommandLine
 
 OF_SCRIPT = "an option of {0} stands after it:\n  clusterrun [OPTIONS] {0} {1}"
 

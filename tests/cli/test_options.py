@@ -4,7 +4,8 @@ import subprocess
 import sys
 
 import pytest
-from clusterrun.cli.options import Answer, CommandLine, parse
+from clusterrun.cli.options import Answer, parse
+from clusterrun.sources.command_line import CommandLine
 from clusterrun.sources.options.option import Kind, Option
 from clusterrun.sources.options.table import OPTIONS
 from clusterrun.sources.settings import Flags, Given
@@ -102,7 +103,7 @@ from clusterrun.sources.this_process import ThisProcess
 from clusterrun.sources.resolve import resolve
 line = parse(["--nproc", "2", "--module", "train"])
 process = ThisProcess(host="node7", cpus=8, python=sys.executable, run_id="x")
-resolve(line.flags, line.words, {}, process)
+resolve(line, {}, process)
 late = {"ClusterShell", "difflib", "yaml", "shlex", "importlib.metadata", "clusterrun.cli.help"}
 late |= {"clusterrun.cli.completion", "clusterrun.cli.habits", "clusterrun.sources.other_launchers.foreign_options"}
 late.add("clusterrun.sources.programs.missing_scripts")

@@ -3,10 +3,11 @@
 from pathlib import Path
 
 import pytest
-from clusterrun.cli.options import Answer, CommandLine, names_topo, parse
+from clusterrun.cli.options import Answer, names_topo, parse
 from clusterrun.cli.run import run
 from clusterrun.cli.topo import options_of_topo
 from clusterrun.errors import UsageError
+from clusterrun.sources.command_line import CommandLine
 from clusterrun.sources.settings import Flags
 
 

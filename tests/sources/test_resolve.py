@@ -8,6 +8,7 @@ import pytest
 from clusterrun.domain.cpuset import CpuSet
 from clusterrun.domain.facts import Fact
 from clusterrun.domain.job import NumaBinding, Program, ProgramKind, WorkerCount
+from clusterrun.sources.command_line import CommandLine
 from clusterrun.sources.resolve import Resolved, resolve
 from clusterrun.sources.settings import Flags
 from hypothesis import HealthCheck, given, settings
@@ -151,7 +152,7 @@ def test_a_job_that_is_only_looked_at_has_no_program(folder: Path) -> None:
     (folder / "job.yaml").write_text("script: missing.py\nnproc_per_node: 3\n")
     flags: Flags = {"config": "job.yaml", "capture": "m.tar.gz", "json": True}
 
-    resolved = resolve(flags, (), {}, PROCESS, for_topo=True)
+    resolved = resolve(CommandLine(flags, ()), {}, PROCESS, for_topo=True)
 
     assert resolved.job.nproc_per_node == Fact(3, "job.yaml:2 nproc_per_node")
     assert resolved.job.program.origin == "clusterrun topo"

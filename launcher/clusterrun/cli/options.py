@@ -12,9 +12,9 @@ import click
 
 from clusterrun.cli.mistakes import expect_values, misused_flag, unknown_flag
 from clusterrun.cli.spelling import TORCHRUN_FLAGS, full_name
+from clusterrun.sources.command_line import CommandLine
 from clusterrun.sources.options.option import Kind, Option, flag
 from clusterrun.sources.options.table import OPTIONS
-from clusterrun.sources.settings import Flags
 
 ALONE = "true"
 """What a flag says whose value is left out."""
@@ -33,13 +33,6 @@ LIKE_HELP = {"-host", "-hosts", "-hostfile"}
 SHORT_WITH_VALUES = {
     f"-{option.short}" for option in OPTIONS if option.short and option.kind is Kind.VALUE
 }
-
-
-class CommandLine(NamedTuple):
-    """What was typed: flags by name in snake_case, and the words from SCRIPT on."""
-
-    flags: Flags
-    words: tuple[str, ...]
 
 
 class Answer(NamedTuple):

@@ -8,13 +8,13 @@ from contextlib import suppress
 
 from clusterrun.cli.options import (
     Answer,
-    CommandLine,
     instruction_variable,
     names_topo,
     parse,
 )
 from clusterrun.errors import ExitCode, LauncherError, MachineError, exit_code_of_signal
 from clusterrun.planning.variables.worker_variables import environment_before
+from clusterrun.sources.command_line import CommandLine
 from clusterrun.sources.resolve import Resolved, resolve
 from clusterrun.sources.this_process import ThisProcess
 from clusterrun.workers.fork_server_process import ForkServerProcess
@@ -64,7 +64,7 @@ def _answer(argv: Sequence[str], environ: Mapping[str, str], called: str) -> int
         return _print(parsed.text)
     if called != "torchrun" and names_topo(parsed):
         return _show_machine(parsed, environ, called)
-    resolved = resolve(parsed.flags, parsed.words, environ, _this_process(called))
+    resolved = resolve(parsed, environ, _this_process(called))
     _warn(resolved)
     if resolved.dry_run:
         return _show_plan(resolved, environ)
@@ -125,7 +125,7 @@ def _show_machine(parsed: CommandLine, environ: Mapping[str, str], called: str) 
     asked = options_of_topo(parsed)
     if isinstance(asked, Answer):
         return _print(asked.text)
-    resolved = resolve(asked, (), environ, _this_process(called), for_topo=True)
+    resolved = resolve(CommandLine(asked, ()), environ, _this_process(called), for_topo=True)
     _warn(resolved)
     return _print(topo(resolved, environ))
 

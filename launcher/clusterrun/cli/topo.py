@@ -8,9 +8,10 @@ from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
 
-from clusterrun.cli.options import Answer, CommandLine, parse
+from clusterrun.cli.options import Answer, parse
 from clusterrun.errors import UsageError
 from clusterrun.run.preview import capture, preview
+from clusterrun.sources.command_line import CommandLine
 from clusterrun.sources.programs.file_kinds import FileKind, kind_of
 from clusterrun.sources.resolve import Resolved
 from clusterrun.sources.settings import Flags

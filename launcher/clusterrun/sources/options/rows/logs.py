@@ -13,6 +13,7 @@ LOG_DIR: Option[str | None] = Option(
     group=Group.LOGS,
     default_words="no files, or those that are asked for in clusterrun-logs",
     common_in_scripts=True,
+    is_derived=True,
 )
 REDIRECTS: Option[StreamChoice | None] = Option(
     "redirects",
@@ -44,7 +45,7 @@ WORKERLOG = switch_option(
 )
 EVENTS: Option[str | None] = Option(
     "events",
-    parse=paths.path,
+    parse=paths.file_path,
     default=None,
     metavar="FILE",
     help=(

@@ -15,6 +15,7 @@ MASTER_ADDR: Option[str | None] = Option(
     group=Group.MEETING,
     default_words="127.0.0.1 on one node, else what the cluster says",
     common_in_scripts=True,
+    is_derived=True,
 )
 MASTER_PORT = Option(
     "master_port",
@@ -25,6 +26,7 @@ MASTER_PORT = Option(
     group=Group.MEETING,
     default_words="on one node a free port, chosen anew for each attempt, else the cluster's, or 29500",
     common_in_scripts=True,
+    is_derived=True,
 )
 LOCAL_ADDR: Option[str | None] = Option(
     "local_addr",
@@ -53,4 +55,5 @@ RDZV_ENDPOINT: Option[str | None] = Option(
     help="Where the nodes meet for the whole job; rank 0 then listens at another port",
     group=Group.MEETING,
     default_words="at --master-addr and --master-port",
+    is_derived=True,
 )

@@ -33,6 +33,7 @@ LOG_LINE_PREFIX_TEMPLATE: Option[str | None] = Option(
     ),
     group=Group.OUTPUT,
     default_words="TORCHELASTIC_LOG_LINE_PREFIX_TEMPLATE if that is set, else [rank R]",
+    is_derived=True,
 )
 PROGRESS_INTERVAL = Option(
     "progress_interval",

@@ -59,6 +59,7 @@ PYTHON = Option(
     group=Group.PROGRAM,
     default_words="PYTHON_EXEC if that is set, else the one that runs clusterrun",
     common_in_scripts=True,
+    is_derived=True,
 )
 ENV: Option[Mapping[str, str]] = Option(
     "env",
@@ -70,4 +71,5 @@ ENV: Option[Mapping[str, str]] = Option(
     kind=Kind.REPEATED,
     default_words="none but what they inherit",
     common_in_scripts=True,
+    is_derived=True,
 )

@@ -11,6 +11,7 @@ NNODES = Option(
     metavar="N|MIN:MAX",
     help="The number of nodes; of MIN:MAX, as many as have come at the last call",
     group=Group.WORKERS,
+    is_derived=True,
 )
 NODE_RANK: Option[int | None] = Option(
     "node_rank",
@@ -23,6 +24,7 @@ NODE_RANK: Option[int | None] = Option(
         "what the cluster says, else 0 for the node that has the address given, the others by order"
         " of joining"
     ),
+    is_derived=True,
 )
 NPROC_PER_NODE: Option[int | WorkerCount] = Option(
     "nproc_per_node",
@@ -32,6 +34,7 @@ NPROC_PER_NODE: Option[int | WorkerCount] = Option(
     help="The number of workers on each node; auto means one per GPU, else one per CPU",
     group=Group.WORKERS,
     default_words="one per visible GPU, else one",
+    is_derived=True,
 )
 HOSTS: Option[tuple[str, ...]] = Option(
     "hosts",
@@ -42,6 +45,7 @@ HOSTS: Option[tuple[str, ...]] = Option(
     group=Group.WORKERS,
     aliases=("cluster_node_ips",),
     default_words="the cluster's",
+    is_derived=True,
 )
 HOSTFILE = Option(
     "hostfile",
@@ -61,6 +65,7 @@ CLUSTER = Option(
     group=Group.WORKERS,
     default_words="the one whose variables are there",
     common_in_scripts=True,
+    is_derived=True,
 )
 USE_PADDLECLOUD = switch_option(
     "use_paddlecloud",

@@ -22,6 +22,13 @@ def path(text: str) -> str:
     return text
 
 
+def file_path(text: str) -> str:
+    """Read the path of a file, which need not exist."""
+    if kind_of(path(text)) is FileKind.FOLDER:
+        raise UnreadableError(f"{text} is a folder", "give the path of a file")
+    return text
+
+
 def captured_machine(text: str) -> Path:
     """Read the path of a folder or file that exists; what is in it is the business of its reader."""
     match kind_of(path(text)):
