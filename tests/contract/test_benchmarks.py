@@ -1,4 +1,4 @@
-"""The benchmarks behind the README's figures, with few runs: ten times what is promised passes.
+"""The benchmarks behind the figures of docs/benchmarks.md, with few runs: ten times what is promised passes.
 
 Enough to notice that something went badly wrong, or that a benchmark measures nothing any more.
 """

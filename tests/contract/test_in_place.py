@@ -112,7 +112,7 @@ FORK_DIFFERS = {
     "two_ranks/hashes_of_texts.py": "one process has one seed for hashes",
     "uncaught_recursion": "a frame of ours lies beneath the script",
 }
-"""What a forked worker does otherwise, and why; each is a strict xfail, and in the README."""
+"""What a forked worker does otherwise, and why; each is a strict xfail, and in docs/workers.md."""
 
 
 SLOW = {"torch_and_c_at_exit", "torch_and_its_process", "torch_training"}

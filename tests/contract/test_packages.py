@@ -38,7 +38,7 @@ WAYS = {
 
 OF_NO_CONSEQUENCE = {
     "value joblib._multiprocessing_helpers.name": "of a semaphore that is removed at once",
-    "value transformers.utils.hub.SESSION_ID": "drawn at the import; in the README",
+    "value transformers.utils.hub.SESSION_ID": "drawn at the import; in docs/workers.md",
 }
 """Facts that a fork may change, and what they are."""
 

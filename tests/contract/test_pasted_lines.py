@@ -56,7 +56,7 @@ class Words(NamedTuple):
 
     @property
     def for_us(self) -> list[str]:
-        """What to type behind the link: as the README says."""
+        """What to type behind the link: as docs/coming_from.md says."""
         if self.name == "launch" and "--use_env" not in self.words:
             return ["--pass-local-rank", *self.words]
         return self.words

@@ -1,0 +1,123 @@
+"""The pages in docs say what the code does."""
+
+import ast
+import re
+from collections.abc import Iterator
+from pathlib import Path
+from textwrap import indent
+from typing import get_args
+
+import pytest
+from clusterrun.coordination.messages import FromCoordinator, FromMember
+from clusterrun.errors import ExitCode
+from clusterrun.sources.clusters.detection import DETECTION
+from clusterrun.sources.options.option import Kind
+from clusterrun.sources.options.table import OPTIONS
+
+ROOT = Path(__file__).parent.parent
+DOCS = ROOT / "docs"
+PAGES = sorted(DOCS.rglob("*.md"))
+
+FILES = re.compile(r"`((?:launcher|tests|scripts|configs|docs)/[\w./-]+)`")
+"""Files and folders of the repository that a page names; no link leads out of docs."""
+
+VARIABLE = re.compile(r"\b[A-Z][A-Z0-9]*(?:_[A-Za-z0-9]+)+\b")
+
+
+def first_cells(page: str, heading: str) -> Iterator[str]:
+    """Yield the first cell of each row of the table whose first column has this heading."""
+    table = (DOCS / page).read_text().partition(f"| {heading} |")[2].partition("\n\n")[0]
+    for row in table.splitlines()[2:]:
+        yield row.strip("| ").partition(" |")[0]
+
+
+def anchors(page: Path) -> set[str]:
+    """Return what the headings of a page are called in links."""
+    headings = re.findall(r"(?m)^#+ (.+)$", page.read_text())
+    plain = (re.sub(r"[^\w\s-]", "", heading).strip().lower() for heading in headings)
+    return {re.sub(r"[\s-]+", "-", heading) for heading in plain}
+
+
+def test_every_page_is_in_the_navigation() -> None:
+    """And the navigation has no page that does not exist."""
+    listed = re.findall(r": ([\w/]+\.md)$", (ROOT / ".mkdocs.yml").read_text(), re.MULTILINE)
+
+    assert sorted(listed) == sorted(str(page.relative_to(DOCS)) for page in PAGES)
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.stem)
+def test_links_lead_somewhere(page: Path) -> None:
+    """To a page of docs, and to a heading that it has."""
+    links = re.findall(r"\]\(([^)#:]*)(?:#([^):]+))?\)", page.read_text())
+    targets = [((page.parent / name).resolve() if name else page, part) for name, part in links]
+
+    missing = [str(target) for target, _ in targets if target not in PAGES]
+    astray = [f"{target.name}#{part}" for target, part in targets if part not in anchors(target)]
+    assert missing == []
+    assert [name for name in astray if not name.endswith("#")] == []
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.stem)
+def test_files_that_a_page_names_exist(page: Path) -> None:
+    """A file that was renamed is renamed here, too."""
+    named = FILES.findall(page.read_text())
+
+    assert [name for name in named if not (ROOT / name).exists()] == []
+
+
+def test_every_exit_code_is_explained() -> None:
+    """No code of ours is missing, and none is there that we never give."""
+    told = {int(cell) for cell in first_cells("failures.md", "exit code") if cell.isdigit()}
+
+    assert told == set(ExitCode)
+
+
+def test_every_option_is_explained() -> None:
+    """The table of options is that of the code, and only those that take a value show one."""
+    cells = first_cells("reference/options.md", "option")
+    told = {cell.strip("`").partition(" ")[::2] for cell in cells}
+
+    assert {(flag, bool(value)) for flag, value in told} == {
+        (option.flag, option.kind not in {Kind.FLAG, Kind.OPTIONAL}) for option in OPTIONS
+    }
+
+
+def test_the_drawing_is_what_topo_prints() -> None:
+    """Of a machine that the tests of the drawing have to the letter."""
+    drawing = (ROOT / "tests/report/drawings/h100.txt").read_text()
+
+    assert indent(drawing, "    ") in (DOCS / "machine.md").read_text()
+
+
+def test_every_cluster_has_a_section() -> None:
+    """By the name that --cluster takes."""
+    page = (DOCS / "platforms.md").read_text().replace("--cluster ", "")
+
+    assert [known.name for known in DETECTION if f"`{known.name}`" not in page] == []
+
+
+def test_every_variable_of_a_cluster_is_listed() -> None:
+    """All names of variables that the files of clusters hold."""
+    page = (DOCS / "platforms.md").read_text()
+    files = (ROOT / "launcher/clusterrun/sources/clusters").glob("*.py")
+    constants = [
+        node.value
+        for file in files
+        for node in ast.walk(ast.parse(file.read_text()))
+        if isinstance(node, ast.Constant) and isinstance(node.value, str)
+    ]
+
+    names = {text for text in constants if VARIABLE.fullmatch(text)}
+    assert sorted(names - {*VARIABLE.findall(page)}) == []
+
+
+def test_every_message_between_agents_is_described() -> None:
+    """The tables of the protocol have the messages of the code, in both directions."""
+    page = (DOCS / "protocol.md").read_text()
+    _, _, messages = page.partition("### Messages")
+    members, _, coordinator = messages.partition("From the coordinator to a member")
+    coordinator, _, _ = coordinator.partition("## ")
+
+    for text, union in ((members, FromMember), (coordinator, FromCoordinator)):
+        described = re.findall(r"(?m)^\| `(\w+)` \|", text)
+        assert sorted(described) == sorted(message.__name__ for message in get_args(union))
