@@ -16,6 +16,9 @@ ROOMS = ("agent", "cli", "coordination", "domain", "machine", "planning", "repor
 CONTRACTS = ("test_jobs.py", "test_binding.py", "test_answers.py")
 """Real jobs, with workers."""
 
+CHOSEN = ("-m", "not long and not hosts", "-k", "not torchrun_gives")
+"""Without the tests that compare with torchrun, which is not installed there."""
+
 
 @pytest.mark.long
 @pytest.mark.timeout(SECONDS_TO_INSTALL + SECONDS_TO_TEST)
@@ -31,7 +34,7 @@ def test_rooms_and_jobs_work(versions: str, tmp_path: Path) -> None:
 
     # With the checkout's own sources on the path the wheel would not be tested.
     run(
-        [str(binaries / "python"), "-m", "pytest", "-q", "-m", "not long and not hosts", *tests],
+        [str(binaries / "python"), "-m", "pytest", "-q", *CHOSEN, *tests],
         ROOT,
         SECONDS_TO_TEST,
         {**plain_environment(), "PATH": f"{binaries}:{plain_environment()['PATH']}"},
