@@ -25,6 +25,7 @@ TOP_LEVEL = {
 SAYS_NOTHING = {"api", "common", "helper", "helpers", "misc", "util", "utils"}
 TOO_SLOW = {"asyncio", "numpy", "pynvml", "rich", "torch", "yaml"}
 LONGEST_FUNCTION = 40
+MOST_FILES_OF_A_FOLDER = 24
 
 READS_THE_ENVIRONMENT = {"cli", "workers/fork_server", "workers/startup"}
 
@@ -84,6 +85,16 @@ def test_file_names_say_what_is_inside() -> None:
     files = [*SOURCES, *(ROOT / "tests").rglob("*.py"), *(ROOT / "scripts").iterdir()]
 
     assert [relative(file) for file in files if file.stem in SAYS_NOTHING] == []
+
+
+def test_folders_fit_on_a_screen() -> None:
+    """A folder with more modules gets rooms."""
+    folders = {file.parent for file in SOURCES}
+    modules = {folder: len(list(folder.glob("*.py"))) for folder in folders}
+
+    crowded = [folder for folder, number in modules.items() if number > MOST_FILES_OF_A_FOLDER]
+
+    assert [relative(folder) for folder in crowded] == []
 
 
 def test_every_module_says_what_it_is() -> None:
