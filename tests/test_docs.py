@@ -14,6 +14,8 @@ from clusterrun.sources.clusters.detection import DETECTION
 from clusterrun.sources.options.option import Kind
 from clusterrun.sources.options.table import OPTIONS
 
+from tests.transcripts import Transcript, run, transcripts, without_accidents
+
 ROOT = Path(__file__).parent.parent
 DOCS = ROOT / "docs"
 PAGES = sorted(DOCS.rglob("*.md"))
@@ -121,3 +123,15 @@ def test_every_message_between_agents_is_described() -> None:
     for text, union in ((members, FromMember), (coordinator, FromCoordinator)):
         described = re.findall(r"(?m)^\| `(\w+)` \|", text)
         assert sorted(described) == sorted(message.__name__ for message in get_args(union))
+
+
+@pytest.mark.parametrize(
+    "transcript",
+    [transcript for page in PAGES for transcript in transcripts(page)],
+    ids=lambda shown: shown.command,
+)
+def test_transcripts_are_real(transcript: Transcript, tmp_path: Path) -> None:
+    """They differ from a real job in host, folder, pid and times only."""
+    done = run(transcript.command, folder=tmp_path)
+
+    assert without_accidents(transcript.shown) in without_accidents(done.stderr)

@@ -1,0 +1,71 @@
+"""What documents show of a terminal: blocks, commands, and what a run of them prints."""
+
+import re
+import shlex
+import shutil
+import subprocess
+from pathlib import Path
+from typing import NamedTuple
+
+from tests.contract.launched import COMMAND, plain_environment
+
+PROGRAMS = Path(__file__).parent / "shown_in_docs"
+PROMPT = "$ clusterrun "
+
+
+class Transcript(NamedTuple):
+    """A command, and what it prints."""
+
+    command: str
+    shown: str
+
+
+def blocks(page: Path) -> list[str]:
+    """Return the indented blocks of a page, without their indent."""
+    found = re.findall(r"(?m)(?:^    .*\n|^\n(?=    ))+", page.read_text())
+    return [re.sub(r"(?m)^    ", "", block).strip("\n") for block in found]
+
+
+def commands(page: Path) -> list[str]:
+    """Return the lines that begin with clusterrun, without their comments."""
+    lines = [line for block in blocks(page) for line in block.splitlines()]
+    return [line.partition(" #")[0].strip() for line in lines if line.startswith("clusterrun ")]
+
+
+def transcripts(page: Path) -> list[Transcript]:
+    """Return the blocks that begin with a prompt."""
+    shown = [block.partition("\n") for block in blocks(page) if block.startswith(PROMPT)]
+    return [Transcript(command.removeprefix("$ "), text) for command, _, text in shown]
+
+
+def run(command: str, *options: str, folder: Path) -> "subprocess.CompletedProcess[str]":
+    """Run a command beside the programs that documents name.
+
+    Args:
+        command: it begins with ``clusterrun``.
+        options: more of them, before its own.
+        folder: where to run it.
+
+    """
+    shutil.copytree(PROGRAMS, folder, dirs_exist_ok=True)
+    _, *words = shlex.split(command)
+    # The machine that a test replays has GPUs.
+    environment = plain_environment()
+    del environment["CUDA_VISIBLE_DEVICES"]
+    return subprocess.run(
+        [COMMAND, *options, *words],
+        cwd=folder,
+        env=environment,
+        stdin=subprocess.DEVNULL,
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
+    )
+
+
+def without_accidents(text: str) -> str:
+    """Return text without what differs from run to run: host, folder, pid, times."""
+    text = re.sub(r" on \S+ (failed|was killed)", r" on HOST \1", text)
+    text = re.sub(r'"/[^"]*/(\w+\.py)"', r'"\1"', text)
+    return re.sub(r"pid \d+, at \S+ \S+, \S+ s", "pid N, at TIME, N s", text).strip()
