@@ -104,7 +104,7 @@ def test_a_script_that_counts_its_ranks_itself_runs_in_pods_of_hfai(
 
 @pytest.mark.long
 @pytest.mark.parametrize(
-    "script", ["scripts/train_digits.py", "tests/contract/in_place/own_ddp.py"]
+    "script", ["scripts/train_digits.py", "tests/contract/in_place/programs/own_ddp.py"]
 )
 def test_the_digits_are_learnt_in_pods_of_dlc(
     script: str, hosts: tuple[Host, ...], clusterrun: Launcher

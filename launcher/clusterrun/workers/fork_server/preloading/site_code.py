@@ -17,8 +17,8 @@ if TYPE_CHECKING:
 HARMLESS_MODULES = frozenset({"_virtualenv", "_distutils_hack", "apport_python_hook"})
 """Looked through: virtualenv's and setuptools' own, and Ubuntu's report of crashes."""
 
-HARMLESS_FILES = frozenset({"distutils-precedence.pth"})
-"""Of setuptools; it looks at SETUPTOOLS_USE_DISTUTILS only."""
+HARMLESS_FILES = frozenset({"a1_coverage.pth", "distutils-precedence.pth"})
+"""Of coverage and setuptools; they read COVERAGE_PROCESS_* and SETUPTOOLS_USE_DISTUTILS only."""
 
 LOOKS_OUTSIDE = (
     *("environ", "getenv", "exec(", "eval(", "open(", "compile(", "runpy", "ctypes", "subprocess"),

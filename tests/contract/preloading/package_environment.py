@@ -7,11 +7,11 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from tests.contract.debugger import free_port
+from tests.contract.in_place.programs_in_place import as_user, worker_variables
 from tests.contract.launched import Ended, Launcher, plain_environment
-from tests.contract.programs_in_place import as_user, worker_variables
 
 FOLDER = Path(__file__).with_name("packages")
-ROOT = Path(__file__).parents[2]
+ROOT = Path(__file__).parents[3]
 REQUIREMENTS = FOLDER / "requirements.txt"
 
 SECONDS_TO_INSTALL = 1500.0

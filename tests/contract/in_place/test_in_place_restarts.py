@@ -5,8 +5,8 @@ import re
 
 import pytest
 
+from tests.contract.in_place.programs_in_place import START_METHODS
 from tests.contract.launched import Launcher
-from tests.contract.programs_in_place import START_METHODS
 
 each_method = pytest.mark.parametrize("method", START_METHODS)
 

@@ -13,7 +13,7 @@ from typing import NamedTuple
 from tests.contract.launched import MARK, Ended, Launcher, plain_environment
 from tests.workers.interpreters import environment_without_pth
 
-PROGRAMS = Path(__file__).with_name("in_place")
+PROGRAMS = Path(__file__).with_name("programs")
 
 START_METHODS = ("fork", "spawn")
 """Each is asked for by ``--start-method``."""

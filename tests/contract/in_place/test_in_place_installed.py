@@ -8,14 +8,20 @@ from pathlib import Path
 
 import pytest
 
-from tests.contract.programs_in_place import (
+from tests.contract.in_place.programs_in_place import (
     PROGRAMS,
     SECONDS_TO_RUN,
     Folder,
     Program,
     with_helpers_installed,
 )
-from tests.contract.test_in_place import EVERY_PROGRAM, TWO_RANKS, Alone, compared, of_each_rank
+from tests.contract.in_place.test_in_place import (
+    EVERY_PROGRAM,
+    TWO_RANKS,
+    Alone,
+    compared,
+    of_each_rank,
+)
 
 WAYS = {
     "list": ("--start-method", "fork"),

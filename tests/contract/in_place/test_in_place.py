@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 from _pytest.mark.structures import ParameterSet
 
-from tests.contract.programs_in_place import (
+from tests.contract.in_place.programs_in_place import (
     PROGRAMS,
     SECONDS_TO_RUN,
     START_METHODS,

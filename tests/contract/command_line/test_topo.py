@@ -171,7 +171,7 @@ def test_an_archive_of_others_is_as_good_as_its_folder(
     """As gather-topology of hwloc makes them; their root is a folder inside."""
     (tmp_path / "m").mkdir()
     folder = unpacked(name, tmp_path / "m")
-    archive = Path(__file__).parents[3] / "shared/machines/sysfs" / name
+    archive = Path(__file__).parents[4] / "shared/machines/sysfs" / name
 
     found = [told(capsys, "topo", "--machine-root", str(it)) for it in (folder, archive)]
 

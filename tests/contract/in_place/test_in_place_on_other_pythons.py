@@ -6,8 +6,8 @@ import sys
 
 import pytest
 
-from tests.contract.programs_in_place import PROGRAMS, Folder, Program
-from tests.contract.test_in_place import EVERY_PROGRAM, FORK_DIFFERS, NOT_FORKED
+from tests.contract.in_place.programs_in_place import PROGRAMS, Folder, Program
+from tests.contract.in_place.test_in_place import EVERY_PROGRAM, FORK_DIFFERS, NOT_FORKED
 from tests.workers.interpreters import VERSIONS, python_of
 
 THIS_VERSION = "{}.{}".format(*sys.version_info)

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.contract.package_environment import (
+from tests.contract.preloading.package_environment import (
     FOLDER,
     SECONDS_TO_INSTALL,
     SECONDS_TO_RUN,

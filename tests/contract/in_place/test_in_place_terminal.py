@@ -6,8 +6,8 @@ from textwrap import dedent
 
 import pytest
 
+from tests.contract.in_place.programs_in_place import START_METHODS
 from tests.contract.launched import COMMAND
-from tests.contract.programs_in_place import START_METHODS
 from tests.contract.shell import Shell
 
 PROGRAM = """

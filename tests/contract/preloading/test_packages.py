@@ -16,7 +16,7 @@ from clusterrun.workers.fork_server.preloading.known_packages import (
     SAME_IF_IMPORTED_LATER,
 )
 
-from tests.contract.package_environment import (
+from tests.contract.preloading.package_environment import (
     FOLDER,
     RANKS,
     REQUIREMENTS,

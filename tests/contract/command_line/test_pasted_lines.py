@@ -9,8 +9,8 @@ from typing import Any, NamedTuple
 
 import pytest
 
+from tests.contract.command_line.pasted_lines import LINES, Pasted
 from tests.contract.launched import Launcher, plain_environment
-from tests.contract.pasted_lines import LINES, Pasted
 
 TORCH_ITSELF = """
 import json, sys

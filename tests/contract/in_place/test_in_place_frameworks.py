@@ -6,8 +6,8 @@ from pathlib import Path
 import pytest
 
 from tests.contract.debugger import Debugger, free_port
+from tests.contract.in_place.programs_in_place import PROGRAMS, START_METHODS
 from tests.contract.launched import Launcher
-from tests.contract.programs_in_place import PROGRAMS, START_METHODS
 from tests.hosts.test_frameworks import (
     ON_CPUS,
     TRAIN,
@@ -18,7 +18,7 @@ from tests.hosts.test_frameworks import (
     trained,
 )
 
-DIGITS = Path(__file__).parents[2] / "scripts/train_digits.py"
+DIGITS = Path(__file__).parents[3] / "scripts/train_digits.py"
 
 each_method = pytest.mark.parametrize("method", START_METHODS)
 
