@@ -53,6 +53,7 @@ HARMLESS = {
     "a path": {"paths.pth": "/somewhere/else\n"},
     "an import": {"imports.pth": "import sys; sys.path.append('/x')\n"},
     "setuptools": {"distutils-precedence.pth": "import os; os.environ.get('SETUPTOOLS')\n"},
+    "coverage": {"a1_coverage.pth": "import os; os.getenv('COVERAGE_PROCESS_START')\n"},
     "virtualenv": {
         "_virtualenv.pth": "import _virtualenv",
         "_virtualenv.py": "import os; os.environ",
