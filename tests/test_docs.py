@@ -13,6 +13,7 @@ from clusterrun.errors import ExitCode
 from clusterrun.sources.clusters.detection import DETECTION
 from clusterrun.sources.options.option import Kind
 from clusterrun.sources.options.table import OPTIONS
+from clusterrun.sources.other_launchers.foreign_options import foreign_option
 
 from tests.transcripts import Transcript, run, transcripts, without_accidents
 
@@ -22,6 +23,14 @@ PAGES = sorted(DOCS.rglob("*.md"))
 
 FILES = re.compile(r"`((?:launcher|tests|scripts|configs|docs)/[\w./-]+)`")
 """Files and folders of the repository that a page names; no link leads out of docs."""
+
+OF_OTHERS = {
+    *("--lr", "--local-rank", "--local_rank"),  # of a script
+    *("--batch", "--gpus-per-node", "--gpus-per-task", "--nodes", "--ntasks-per-node", "--signal"),
+    *("--cluster_node_ips", "--node_ip", "--selected_gpus", "--started_port"),  # of Paddle
+    *("--hosts", "--long", "--map-by", "--strict"),  # of scripts/check, mpirun and mkdocs
+}
+"""Options in the pages that are not clusterrun's."""
 
 VARIABLE = re.compile(r"\b[A-Z][A-Z0-9]*(?:_[A-Za-z0-9]+)+\b")
 
@@ -82,6 +91,27 @@ def test_every_option_is_explained() -> None:
     assert {(flag, bool(value)) for flag, value in told} == {
         (option.flag, option.kind not in {Kind.FLAG, Kind.OPTIONAL}) for option in OPTIONS
     }
+
+
+def test_options_of_other_launchers_are_known() -> None:
+    """Who types one gets the advice of the page."""
+    _, _, page = (DOCS / "coming_from.md").read_text().partition("## accelerate")
+    cells = re.findall(r"(?m)^\| (`-.+?) \| ", page)
+    named = [word for cell in cells for word in re.findall(r"`-+([\w-]+)", cell)]
+    ours = {option.flag.removeprefix("--") for option in OPTIONS}
+
+    names = {name.replace("_", "-") for name in named} - ours
+    assert sorted(name for name in names if foreign_option(name) is None) == []
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.stem)
+def test_options_that_a_page_names_exist(page: Path) -> None:
+    """Those of other programs have a page of their own, or are named below."""
+    ours = {option.flag for option in OPTIONS} | {"--help", "--version", "--print-completion"}
+    named = {f"--{name}" for name in re.findall(r"(?<![\w-])--([a-z][\w-]+)", page.read_text())}
+
+    unknown = {flag for flag in named - OF_OTHERS if flag.replace("_", "-") not in ours}
+    assert page.name == "coming_from.md" or sorted(unknown) == []
 
 
 def test_the_drawing_is_what_topo_prints() -> None:
