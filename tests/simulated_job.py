@@ -7,6 +7,7 @@ lets workers end, agents die and time pass, and looks at what becomes of it.
 
 from collections import deque
 from collections.abc import Iterable
+from copy import deepcopy
 from enum import Enum
 
 from clusterrun.agent.actions import (
@@ -25,8 +26,22 @@ from clusterrun.agent.conclusion import conclude
 from clusterrun.agent.decide import decide
 from clusterrun.agent.state import Rules, State
 from clusterrun.coordination import bounded_messages
+from clusterrun.coordination.actions import (
+    Disconnect,
+    PreparePort,
+    Send,
+)
 from clusterrun.coordination.coordinator import decide as decide_for_all
 from clusterrun.coordination.coordinator import opened
+from clusterrun.coordination.events import (
+    CallerConnected,
+    HelloReceived,
+    MemberGone,
+    MemberSilent,
+    MessageReceived,
+    PortReady,
+)
+from clusterrun.coordination.events import Event as CoordinatorEvent
 from clusterrun.coordination.messages import (
     Again,
     Done,
@@ -40,17 +55,7 @@ from clusterrun.coordination.messages import (
 from clusterrun.coordination.restart_policy import RestartRules
 from clusterrun.coordination.state import (
     PHASES_AFTER,
-    Called,
-    Gone,
-    HangUp,
-    Happening,
-    Heard,
-    Introduced,
     Phase,
-    PortReady,
-    PreparePort,
-    Send,
-    Silent,
 )
 from clusterrun.domain.events import (
     CleanedUp,
@@ -131,8 +136,8 @@ class SimulatedJob:
         self.nodes: list[Node] = []
         for number in range(1, count):
             said = hello(number, count, rank=number, workers=sizes[number])
-            self._happens(Called(self.now))
-            self._happens(Introduced(number, "", said, self.now))
+            self._happens(CallerConnected(self.now))
+            self._happens(HelloReceived(number, "", said, self.now))
         rules = Rules(GRACE, restarts, shared=True, foreground=False)
         self.nodes = [Node(number, size, rules) for number, size in enumerate(sizes)]
         for node in self.nodes:
@@ -192,7 +197,7 @@ class SimulatedJob:
 
     def is_missed(self, node: Node) -> None:
         """The coordinator has heard nothing of a node for too long."""
-        self._happens(Silent(node.number, self.now))
+        self._happens(MemberSilent(node.number, self.now))
 
     def misses_coordinator(self, node: Node) -> None:
         """A node has heard nothing of the coordinator for too long, and hangs up."""
@@ -204,12 +209,13 @@ class SimulatedJob:
         """The coordinator hears the next word of a node, or that there will be none."""
         if node.up:
             message = node.up.popleft()
-            before = self.coordinator
-            self._happens(Heard(node.number, message, self.now))
-            if message.attempt < before.attempt:
+            is_late = message.attempt < self.coordinator.attempt.number
+            before = deepcopy(self.coordinator) if is_late else None
+            self._happens(MessageReceived(node.number, message, self.now))
+            if before is not None:
                 assert self.coordinator == before, "a message of an attempt that is over was heard"
         elif node.fate in {Fate.KILLED, Fate.OVER} or not node.connected:
-            self._happens(Gone(node.number, "", self.now))
+            self._happens(MemberGone(node.number, "", self.now))
 
     def hears(self, node: Node) -> None:
         """A node hears the next word of the coordinator, or that there will be none."""
@@ -293,19 +299,18 @@ class SimulatedJob:
             case _:
                 return
 
-    def _happens(self, happening: Happening) -> None:
-        before = self.coordinator
-        self.coordinator, replies = decide_for_all(before, happening)
-        after = self.coordinator
-        assert after.phase in {before.phase, *PHASES_AFTER[before.phase]}
-        assert after.attempt - before.attempt in {0, 1}
+    def _happens(self, event: CoordinatorEvent) -> None:
+        phase, attempt = self.coordinator.phase, self.coordinator.attempt.number
+        replies = decide_for_all(self.coordinator, event)
+        assert self.coordinator.phase in {phase, *PHASES_AFTER[phase]}
+        assert self.coordinator.attempt.number - attempt in {0, 1}
         for reply in replies:
             match reply:
                 case Send(numbers, message) if not isinstance(message, WorldFormed):
                     for number in numbers:
                         if self.nodes[number].connected:
                             self.nodes[number].down.append(message)
-                case HangUp(numbers):
+                case Disconnect(numbers):
                     for number in numbers:
                         assert number != 0, "hangs up on itself"
                         self.nodes[number].connected = False

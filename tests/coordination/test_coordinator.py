@@ -1,23 +1,29 @@
 """Whatever happens, in whatever order: what the coordinator promises holds."""
 
 import pytest
+from clusterrun.coordination.actions import (
+    Send,
+    StopListening,
+)
 from clusterrun.coordination.coordinator import due
+from clusterrun.coordination.events import (
+    Abandoned,
+    CallerGone,
+)
+from clusterrun.coordination.members import (
+    OWN,
+)
 from clusterrun.coordination.messages import (
+    Notice,
     Refused,
     Stop,
     Suspension,
     Verdict,
-    Waiting,
     WorldFormed,
 )
 from clusterrun.coordination.state import (
     NEVER,
-    OWN,
-    Abandoned,
-    CloseDoor,
-    HungUp,
     Phase,
-    Send,
 )
 from clusterrun.domain.outcome import Interrupted, Succeeded
 from hypothesis import given
@@ -114,7 +120,7 @@ def test_the_door_closes_before_the_first_world_is_told(steps: list[Step]) -> No
     ]
 
     if WorldFormed in kinds:
-        assert kinds.index(CloseDoor) < kinds.index(WorldFormed)
+        assert kinds.index(StopListening) < kinds.index(WorldFormed)
 
 
 @given(histories)
@@ -136,8 +142,8 @@ def test_nobody_reports_success_that_is_none(steps: list[Step]) -> None:
         take(job, step)
 
     if Succeeded() in job.verdicts.values():
-        assert job.state.reports.keys() == job.state.ranks.keys()
-        fates = [each for report in job.state.reports.values() for each in report.fates]
+        assert job.state.attempt.reports.keys() == job.state.ranks.keys()
+        fates = [each for report in job.state.attempt.reports.values() for each in report.fates]
         assert all(each.ending.succeeded for each in fates)
         assert job.stops == {}
 
@@ -181,12 +187,12 @@ def test_node_zero_can_give_up_while_it_waits(steps: list[Step]) -> None:
     """Those who have come hear of it."""
     job = replayed(steps)
     waiting = job.state.phase is Phase.GATHERING
-    members = job.state.members
+    members = set(job.state.members.hellos)
 
     job.happens(Abandoned("n0 (node 0) got SIGINT while it waited for other nodes", 1.0))
 
     if waiting:
-        assert job.refusals.keys() >= members.keys()
+        assert job.refusals.keys() >= members
     assert job.state.phase is not Phase.GATHERING
 
 
@@ -196,7 +202,7 @@ def test_a_caller_that_goes_is_no_event_for_a_running_job() -> None:
     before = job.state.phase
 
     job.calls()
-    job.happens(HungUp("10.0.0.9: it does not speak clusterrun's protocol", 1.0))
+    job.happens(CallerGone("10.0.0.9: it does not speak clusterrun's protocol", 1.0))
 
     assert job.state.phase is before
     assert job.notices == ["refused 10.0.0.9: it does not speak clusterrun's protocol"]
@@ -211,11 +217,11 @@ def test_a_node_is_suspended(number: int) -> None:
 
     others = [each for each in range(NODES) if each != number]
     orders = [(to, each) for to, each in job.sent if isinstance(each, Suspension)]
-    lines = [(to, each.text) for to, each in job.sent if isinstance(each, Waiting)]
+    lines = [(to, each.text) for to, each in job.sent if isinstance(each, Notice)]
     name = f"node {number} (n{number})"
     assert lines == [
         (each, f"{name} {how}")
-        for how in ("is suspended: the job waits until it is continued", "goes on")
+        for how in ("is suspended: the job waits until it is continued", "continues")
         for each in others
     ]
     assert orders == [

@@ -1,13 +1,19 @@
 """A running job ends: one stop for all nodes, and one verdict when all of them are done."""
 
 import pytest
-from clusterrun.coordination.ending import MOST_EXTERNAL_CAUSES, dated_fates
+from clusterrun.coordination.ending import MOST_EXTERNAL_CAUSES
+from clusterrun.coordination.events import (
+    MemberGone,
+)
 from clusterrun.coordination.messages import (
+    Notice,
     Stop,
     Verdict,
-    Waiting,
 )
-from clusterrun.coordination.state import Gone, Phase
+from clusterrun.coordination.state import (
+    Phase,
+)
+from clusterrun.coordination.verdict import dated_fates
 from clusterrun.domain.bounds import LONGEST_LINE
 from clusterrun.domain.outcome import (
     ExternalCause,
@@ -99,12 +105,12 @@ def test_a_flood_of_external_causes_is_not_kept() -> None:
     job = running(3)
     for number in (0, 1, 2):
         job.is_ended_externally(number, Interrupted(15))
-    told_once = job.state.external_causes
+    told_once = job.state.attempt.external_causes
     for number in range(1000):
         job.is_ended_externally(1, Interrupted(number))
 
     assert told_once == (Interrupted(15),)
-    assert len(job.state.external_causes) == MOST_EXTERNAL_CAUSES
+    assert len(job.state.attempt.external_causes) == MOST_EXTERNAL_CAUSES
 
 
 def test_one_cause_for_all_nodes() -> None:
@@ -138,7 +144,7 @@ def test_the_cause_is_chosen_among_all_fates_in_the_order_of_their_ends() -> Non
     [
         (Interrupted(15), "n1 got SIGTERM", Interrupted(15)),
         (Interrupted(35), "n1 got signal 35", Interrupted(35)),
-        (OutputGone(), "nobody reads the output of n1 any more", OutputGone()),
+        (OutputGone(), "the output of n1 is closed", OutputGone()),
         (
             HelperFailed("relay", "was killed by SIGKILL", 9),
             "the relay on n1 was killed by SIGKILL",
@@ -251,7 +257,7 @@ def test_an_external_cause_that_was_not_announced_stops_the_others_all_the_same(
 
     job.is_done(1, [], OutputGone())
 
-    assert job.stops == dict.fromkeys((0, 1), "nobody reads the output of n1 any more")
+    assert job.stops == dict.fromkeys((0, 1), "the output of n1 is closed")
 
 
 def test_what_was_announced_is_no_success_even_if_no_cause_is_found() -> None:
@@ -283,8 +289,8 @@ def test_a_node_that_is_done_early_is_told_each_minute_for_whom_it_waits() -> No
     job.is_done(2)
     job.waits(60)
 
-    text = "all workers of this node have ended; still running: {}"
-    both, one = Waiting(text.format("n0, n2")), Waiting(text.format("n0"))
+    text = "all workers of this node have exited; still running: {}"
+    both, one = Notice(text.format("n0, n2")), Notice(text.format("n0"))
     assert job.heard_by(1)[1:] == [both, both, one]
     assert job.heard_by(2)[1:] == [one]
     assert job.heard_by(0)[1:] == []
@@ -316,7 +322,7 @@ def test_a_silent_node_stops_the_others_and_is_told_itself() -> None:
 def test_a_host_that_answers_nothing_is_silent() -> None:
     """The kernel may know it before we do."""
     job = running(2)
-    job.happens(Gone(1, "", 20.0, unreachable=True))
+    job.happens(MemberGone(1, "", 20.0, unreachable=True))
 
     assert job.stops == {0: "node 1 (n1) has been silent for 15 s"}
 

@@ -3,12 +3,25 @@
 from typing import Any
 
 import pytest
+from clusterrun.coordination.actions import (
+    PrintNotice,
+    Send,
+    StopListening,
+)
+from clusterrun.coordination.events import (
+    HelloReceived,
+)
+from clusterrun.coordination.members import (
+    OWN,
+)
 from clusterrun.coordination.messages import (
+    Notice,
     Refusal,
-    Waiting,
     WorldFormed,
 )
-from clusterrun.coordination.state import OWN, CloseDoor, Introduced, Phase, Say, Send
+from clusterrun.coordination.state import (
+    Phase,
+)
 from clusterrun.rendezvous.wire.frames import (
     FROM_COORDINATOR,
     framed,
@@ -36,7 +49,7 @@ def test_the_door_is_closed_before_anybody_could_start_a_worker() -> None:
 
     job.joins(1)
 
-    assert isinstance(job.replies[0], CloseDoor)
+    assert isinstance(job.replies[0], StopListening)
     assert all(isinstance(reply, Send) for reply in job.replies[1:])
 
 
@@ -71,29 +84,29 @@ def test_everybody_hears_where_node_zero_is() -> None:
 
 
 CONTRADICTIONS: list[tuple[dict[str, Any], dict[str, Any], str]] = [
-    ({}, {"must": {"nnodes": "3"}}, "n0 says nnodes 2, n1 says nnodes 3"),
+    ({}, {"must": {"nnodes": "3"}}, "nnodes is 2 on n0, 3 on n1"),
     (
         {"must": {"nnodes": "2", "max_restarts": "3"}},
         {"must": {"nnodes": "2", "max_restarts": "0"}},
-        "n0 says max_restarts 3, n1 says max_restarts 0",
+        "max_restarts is 3 on n0, 0 on n1",
     ),
-    ({}, {"must": {}}, "n0 says nnodes 2, n1 says nnodes nothing"),
+    ({}, {"must": {}}, "nnodes is 2 on n0, not set on n1"),
     (
         {},
         {"must": {"nnodes": "3"}, "host": "n0"},
-        "n0 (pid 10) says nnodes 2, n0 (pid 11) says nnodes 3",
+        "nnodes is 2 on n0 (pid 10), 3 on n0 (pid 11)",
     ),
     (
         {"rank": 0},
         {"rank": 0},
-        "two nodes say they are rank 0: n0 (pid 10) and n1 (pid 11)",
+        "two nodes have node rank 0: n0 (pid 10) and n1 (pid 11)",
     ),
     (
         {},
         {"rank": 0},
-        "n1 (pid 11) says it is rank 0, but n0:29500 is an address of n0 (pid 10)",
+        "n1 (pid 11) has node rank 0, but n0:29500 is an address of n0 (pid 10)",
     ),
-    ({}, {"rank": 2}, "n1 (pid 11) says it is rank 2, but 2 nodes have ranks 0-1"),
+    ({}, {"rank": 2}, "n1 (pid 11) has node rank 2, but the ranks of 2 nodes are 0-1"),
     (
         {"strict": True, "should": {"script": "train.py"}},
         {"should": {"script": "other.py"}},
@@ -144,7 +157,7 @@ def test_two_nodes_with_one_rank() -> None:
     job.joins(2, rank=2)
     job.joins(3, rank=1, host="hostB", pid=34)
 
-    text = "two nodes say they are rank 1: hostA (pid 12) and hostB (pid 34)"
+    text = "two nodes have node rank 1: hostA (pid 12) and hostB (pid 34)"
     assert {number: refused.text for number, refused in job.refusals.items()} == dict.fromkeys(
         (0, 1, 2, 3), text
     )
@@ -160,7 +173,7 @@ def test_a_node_too_many(*, has_token: bool) -> None:
     job.introduces(2, hello(2))
     job.waits(0.0)
 
-    text = "3 nodes have come, and nnodes is 2: n0 (pid 10), n1 (pid 11) and n2 (pid 12)"
+    text = "nnodes is 2, but 3 nodes have called: n0 (pid 10), n1 (pid 11) and n2 (pid 12)"
     assert {number: refused.text for number, refused in job.refusals.items()} == dict.fromkeys(
         (0, 1, 2) if has_token else (2,), text
     )
@@ -209,7 +222,7 @@ def test_who_comes_later_is_refused_alone() -> None:
 
     assert job.refusals[2].text == "the job at n0:29500 has all its 2 nodes: n0, n1"
     assert job.refusals.keys() == {2}
-    assert job.notices == ["refused n2 (pid 12) at 10.0.0.2: all 2 nodes are there"]
+    assert job.notices == ["refused n2 (pid 12) at 10.0.0.2: all 2 nodes have joined"]
     assert job.state.phase is Phase.RUNNING
 
 
@@ -220,7 +233,7 @@ def test_who_comes_later_is_refused_alone() -> None:
             {"run_id": "mine"},
             {"run_id": "yours"},
             (
-                'n0:29500 is where another job meets: its run id is "mine",'
+                'n0:29500 belongs to another job: its run id is "mine",'
                 ' that of n1 (pid 11) is "yours"'
             ),
             'it belongs to another job, run id "yours"',
@@ -228,8 +241,8 @@ def test_who_comes_later_is_refused_alone() -> None:
         (
             {},
             {"user_id": 1001},
-            "n0:29500 is where a job of user 1000 meets, n1 (pid 11) is user 1001's",
-            "it is user 1001's, and this job is user 1000's",
+            "n0:29500 belongs to a job of user 1000, n1 (pid 11) runs as user 1001",
+            "it runs as user 1001, this job as user 1000",
         ),
     ],
 )
@@ -361,7 +374,7 @@ def test_nobody_can_say_of_another_host_that_its_node_is_left_over() -> None:
     job.joins(1, rank=1, waited=40.0)
     job.newest = 2
     job.calls()
-    job.happens(Introduced(2, "10.0.0.66", hello(2, 3, host="n1", rank=1), job.now))
+    job.happens(HelloReceived(2, "10.0.0.66", hello(2, 3, host="n1", rank=1), job.now))
     job.joins(3, rank=2)
 
     assert job.refusals.keys() == {2}
@@ -379,7 +392,7 @@ def test_a_node_that_leaves_again_is_waited_for_again() -> None:
     job.joins(2, rank=1)
 
     assert without == {}
-    assert job.notices == ["n1 (pid 11) has left again"]
+    assert job.notices == ["n1 (pid 11) has disconnected"]
     assert {number: world.node_rank for number, world in job.worlds.items()} == {0: 0, 2: 1}
 
 
@@ -390,7 +403,7 @@ def test_waiting_is_visible() -> None:
     job.waits(70)
 
     text = "waiting for 2 of 4 nodes: n2, n3 (joined: n0, n1; {} s of 600 s)"
-    expected = [Waiting(text.format(seconds)) for seconds in (5, 35, 65)]
+    expected = [Notice(text.format(seconds)) for seconds in (5, 35, 65)]
     assert job.heard_by(0) == job.heard_by(1) == expected
 
 
@@ -430,11 +443,11 @@ def test_who_comes_after_a_contradiction_hears_of_it() -> None:
     """Nodes that start at about the same time all end within a second."""
     job = Replay(terms(3, has_token=True))
     job.joins(1, must={"nnodes": "2"})
-    told = job.state.told
+    told = job.state.informed
     job.joins(2)
 
     assert job.refusals[2] == job.refusals[1]
-    assert (told, job.state.told) == (2, 3)
+    assert (told, job.state.informed) == (2, 3)
 
 
 def test_strangers_get_a_few_lines_and_no_more() -> None:
@@ -444,7 +457,7 @@ def test_strangers_get_a_few_lines_and_no_more() -> None:
         job.calls()
         job.hangs_up(f"10.0.1.{number}: it does not speak clusterrun's protocol")
 
-    assert len([reply for reply in job.replies if isinstance(reply, Say)]) == 16
+    assert len([reply for reply in job.replies if isinstance(reply, PrintNotice)]) == 16
 
 
 def test_who_speaks_of_workers_before_there_are_any_is_hung_up_on() -> None:

@@ -4,13 +4,13 @@ from typing import Any
 
 import pytest
 from clusterrun.coordination.notices import (
-    contradiction,
     disagreement,
-    hint_to_never_came,
+    hint_to_nodes_missing,
     interrupted_while_waiting,
     listed,
-    never_came,
+    nodes_missing,
     shortened,
+    two_values,
     waiting,
 )
 
@@ -62,7 +62,7 @@ def test_who_is_missing_is_named_as_well_as_is_known(
     renamed = [{"host": f"n{said['rank']}", **said} if "rank" in said else said for said in come]
     job = gathered(4, own=own, come=renamed)
 
-    assert never_came(job.state) == f"waited 600 s for {text}"
+    assert nodes_missing(job.state) == f"waited 600 s for {text}"
     spent = text[:-1] + "; 30 s of 600 s)"
     assert waiting(job.state, 30.0) == f"waiting for {spent}"
 
@@ -109,9 +109,9 @@ def test_one_value_may_be_the_beginning_of_the_other() -> None:
     """Or be missing."""
     short, long = (hello(number, must={"x": "a" * (30 + number)}) for number in range(2))
 
-    assert contradiction("x", short, long) == (f"n0 says x ...{'a' * 20}, n1 says x ...{'a' * 21}")
-    assert contradiction("x", hello(0, must={}), hello(1, must={"x": "1"})) == (
-        "n0 says x nothing, n1 says x 1"
+    assert two_values("x", short, long) == (f"x is ...{'a' * 20} on n0, ...{'a' * 21} on n1")
+    assert two_values("x", hello(0, must={}), hello(1, must={"x": "1"})) == (
+        "x is not set on n0, 1 on n1"
     )
 
 
@@ -127,6 +127,6 @@ def test_variables_that_may_be_left_over_are_told() -> None:
     job = gathered(2, own={"exports": "RANK is set: --cluster none ignores it"}, come=[])
 
     assert waiting(job.state, 5.0).endswith("); RANK is set: --cluster none ignores it")
-    assert hint_to_never_came(job.state).splitlines()[0] == (
+    assert hint_to_nodes_missing(job.state).splitlines()[0] == (
         "If this is one node: RANK is set: --cluster none ignores it."
     )

@@ -1,8 +1,25 @@
 """A job begins anew on all its nodes: when all have stopped, and only if nothing speaks against it."""
 
-from clusterrun.coordination.messages import Again, EndedExternally, Failing, Waiting
+from clusterrun.coordination.actions import (
+    PreparePort,
+)
+from clusterrun.coordination.events import (
+    MessageReceived,
+    PortReady,
+)
+from clusterrun.coordination.members import (
+    OWN,
+)
+from clusterrun.coordination.messages import (
+    Again,
+    EndedExternally,
+    Failing,
+    Notice,
+)
 from clusterrun.coordination.restart_policy import RestartRules
-from clusterrun.coordination.state import OWN, Heard, Phase, PortReady, PreparePort
+from clusterrun.coordination.state import (
+    Phase,
+)
 from clusterrun.domain.outcome import HelperFailed, Interrupted, Killed, NodeLost, WorkerFailed
 
 from tests.rendezvous.nodes import fate, terms
@@ -93,8 +110,8 @@ def test_a_message_of_the_attempt_before_is_not_heard() -> None:
     job = running()
     fails(job)
     state = job.state
-    job.happens(Heard(1, Failing(0, CAUSE, 0.0), 1.0))
-    job.happens(Heard(1, EndedExternally(0, Interrupted(2)), 1.0))
+    job.happens(MessageReceived(1, Failing(0, CAUSE, 0.0), 1.0))
+    job.happens(MessageReceived(1, EndedExternally(0, Interrupted(2)), 1.0))
 
     assert job.state == state
 
@@ -103,7 +120,7 @@ def test_a_message_of_an_attempt_to_come_is_a_lie() -> None:
     """Who says such things is not one to talk to."""
     job = running()
 
-    job.happens(Heard(1, Failing(5, CAUSE, 0.0), 1.0))
+    job.happens(MessageReceived(1, Failing(5, CAUSE, 0.0), 1.0))
 
     assert job.hung_up_on == [1]
 
@@ -240,6 +257,6 @@ def test_who_is_done_early_hears_of_the_others_in_each_attempt_anew() -> None:
     job.is_done(1, [(fate(1), 0.0)])
     job.waits(60)
 
-    heard = [message for message in job.heard_by(1) if isinstance(message, Waiting)]
-    assert heard == [Waiting("all workers of this node have ended; still running: n0")]
-    assert not [message for message in job.heard_by(OWN) if isinstance(message, Waiting)]
+    heard = [message for message in job.heard_by(1) if isinstance(message, Notice)]
+    assert heard == [Notice("all workers of this node have exited; still running: n0")]
+    assert not [message for message in job.heard_by(OWN) if isinstance(message, Notice)]

@@ -1,9 +1,14 @@
 """Rounds of collecting stacks: who is asked, when, and what node 0 is told in the end."""
 
+from clusterrun.coordination.actions import (
+    Disconnect,
+)
+from clusterrun.coordination.members import (
+    OWN,
+)
 from clusterrun.coordination.messages import AskStacks, GiveStacks, Stacks, StacksOfAll, Still
 from clusterrun.coordination.restart_policy import RestartRules
 from clusterrun.coordination.stack_rounds import MOST_MISSING, SECONDS_TO_ANSWER
-from clusterrun.coordination.state import OWN, HangUp
 from clusterrun.domain.outcome import Interrupted
 from clusterrun.domain.stacks import StackGroup
 
@@ -34,7 +39,7 @@ def shown(job: Replay) -> list[tuple[int, StacksOfAll]]:
 def answers(job: Replay, number: int, text: str, *, round_: int = 1) -> None:
     """A node tells the stack of its worker."""
     group = StackGroup((number,), text)
-    job.says_of_stacks(number, Stacks(job.state.attempt, round_, (group,)))
+    job.says_of_stacks(number, Stacks(job.state.attempt.number, round_, (group,)))
 
 
 def test_all_are_asked_and_node_0_is_told() -> None:
@@ -124,7 +129,7 @@ def test_the_next_attempt_knows_nothing_of_it() -> None:
     job.says_of_stacks(0, AskStacks(0))
     job.is_done(0, [(fate(0, 1), 0.0)])
     job.is_done(1, [(fate(1), 0.0)])
-    assert job.state.attempt == 1
+    assert job.state.attempt.number == 1
     job.waits(SECONDS_TO_ANSWER)
     job.says_of_stacks(1, Still(0, 60.0))
     job.says_of_stacks(1, Still(1, 60.0))
@@ -138,8 +143,8 @@ def test_the_next_attempt_knows_nothing_of_it() -> None:
 def test_strangers_and_the_end() -> None:
     """Who is no member is hung up on; a job that is over asks nobody."""
     job = running(2)
-    assert job.says_of_stacks(9, AskStacks(0)) == (HangUp((9,)),)
-    assert job.says_of_stacks(1, AskStacks(5)) == (HangUp((1,)),)
+    assert job.says_of_stacks(9, AskStacks(0)) == (Disconnect((9,)),)
+    assert job.says_of_stacks(1, AskStacks(5)) == (Disconnect((1,)),)
 
     over = running(2)
     over.is_ended_externally(0, Interrupted(15))

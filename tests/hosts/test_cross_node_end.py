@@ -136,7 +136,7 @@ def test_a_signal_while_others_are_awaited(
 
     await_end(jobs[told].agent)
     if told == 1:
-        jobs[0].wait_for(r"n1 \(pid \d+\) has left again")
+        jobs[0].wait_for(r"n1 \(pid \d+\) has disconnected")
         jobs[0].signal(signal.SIGTERM)
     ends = ended(jobs)
     expected = [143, 4 if told == 0 else 143]
@@ -227,4 +227,4 @@ def test_a_node_that_is_done_says_for_whom_it_waits(
     ends = ended(jobs)
 
     assert codes(ends) == [0, 0]
-    assert ends[0].err == "clusterrun: all workers of this node have ended; still running: n1\n"
+    assert ends[0].err == "clusterrun: all workers of this node have exited; still running: n1\n"

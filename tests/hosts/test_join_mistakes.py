@@ -11,7 +11,7 @@ from tests.contract.launched import Job, Launcher
 from tests.hosts.host import Host
 from tests.hosts.nodes import Nodes, codes, ended
 
-SAME_COMMAND = "  Start the same command on all nodes, with another --node-rank each.\n"
+SAME_COMMAND = "  Run the same command on every node, each with its own --node-rank.\n"
 OWN_RANKS = "  Give each node its own --node-rank.\n"
 SAME_PROOF = (
     "  Give all nodes the same CLUSTERRUN_TOKEN or --token-file.\n"
@@ -140,7 +140,7 @@ def test_two_nodes_with_one_rank(hosts: tuple[Host, ...], clusterrun: Launcher) 
     ends = ended(jobs)
 
     one, other = who(1, jobs[1]), who(2, jobs[2])
-    text = "two nodes say they are rank 1: {} and {}"
+    text = "two nodes have node rank 1: {} and {}"
     possible = [error(text.format(*pair), OWN_RANKS) for pair in ((one, other), (other, one))]
     assert len({end.err for end in ends}) == 1
     assert ends[0].err in possible
@@ -152,7 +152,7 @@ def test_two_nodes_zero(hosts: tuple[Host, ...], clusterrun: Launcher) -> None:
     nodes = Nodes(clusterrun, hosts, DONE)
     jobs = [nodes.start(number, *TWO, "--node-rank", "0") for number in (0, 1)]
 
-    text = f"two nodes say they are rank 0: {who(0, jobs[0])} and {who(1, jobs[1])}"
+    text = f"two nodes have node rank 0: {who(0, jobs[0])} and {who(1, jobs[1])}"
     told_alone(nodes, jobs, text, OWN_RANKS)
 
 
@@ -165,7 +165,7 @@ def test_rank_zero_without_its_address(hosts: tuple[Host, ...], clusterrun: Laun
     told_alone(
         nodes,
         jobs,
-        f"{other} says it is rank 0, but 10.77.0.2:29500 is an address of {owner}",
+        f"{other} has node rank 0, but 10.77.0.2:29500 is an address of {owner}",
         "  --node-rank 0 belongs to the machine that --master-addr names.\n",
     )
 
@@ -178,7 +178,7 @@ def test_different_numbers_of_nodes(hosts: tuple[Host, ...], clusterrun: Launche
         nodes.start(1, *THREE, "--node-rank", "1", environ=SECRET),
     ]
 
-    all_told(jobs, "n0 says nnodes 2, n1 says nnodes 3", SAME_COMMAND)
+    all_told(jobs, "nnodes is 2 on n0, 3 on n1", SAME_COMMAND)
 
 
 def test_different_numbers_of_restarts(hosts: tuple[Host, ...], clusterrun: Launcher) -> None:
@@ -186,7 +186,7 @@ def test_different_numbers_of_restarts(hosts: tuple[Host, ...], clusterrun: Laun
     nodes = Nodes(clusterrun, hosts, DONE)
     jobs = [nodes.start(0, *TWO), nodes.start(1, *TWO, "--max-restarts", "3")]
 
-    told_alone(nodes, jobs, "n0 says max_restarts 0, n1 says max_restarts 3", SAME_COMMAND)
+    told_alone(nodes, jobs, "max_restarts is 0 on n0, 3 on n1", SAME_COMMAND)
 
 
 def test_a_node_too_many(hosts: tuple[Host, ...], clusterrun: Launcher) -> None:
@@ -198,7 +198,7 @@ def test_a_node_too_many(hosts: tuple[Host, ...], clusterrun: Launcher) -> None:
     told = hosts[2].run(sys.executable, "-c", TWO_AT_ONCE)
 
     here = f"{who(0, jobs[0])}, {who(1, jobs[1])}, n2 (pid 2)"
-    text = f"4 nodes have come, and nnodes is 3: {here} and n3 (pid 3)"
+    text = f"nnodes is 3, but 4 nodes have called: {here} and n3 (pid 3)"
     assert told.out == f"{text}\n{text}\n", told.err
     ends = ended(jobs)
     # The fakes say nothing of their script, and node 0 warns of that.
@@ -217,7 +217,7 @@ def test_a_node_too_many_that_comes_later(hosts: tuple[Host, ...], clusterrun: L
     late = nodes.start(2, *place)
 
     all_told([late], "the job at 10.77.0.2:29400 has all its 2 nodes: n0, n1")
-    jobs[0].wait_for(rf"refused n2 \(pid {late.agent}\) at 10.77.0.4: all 2 nodes are there\n")
+    jobs[0].wait_for(rf"refused n2 \(pid {late.agent}\) at 10.77.0.4: all 2 nodes have joined\n")
 
 
 def test_another_jobs_node(hosts: tuple[Host, ...], clusterrun: Launcher) -> None:
@@ -228,7 +228,7 @@ def test_another_jobs_node(hosts: tuple[Host, ...], clusterrun: Launcher) -> Non
     other = nodes.start(2, *TWO, "--run-id", "two")
 
     text = (
-        '10.77.0.2:29500 is where another job meets: its run id is "one",'
+        '10.77.0.2:29500 belongs to another job: its run id is "one",'
         f' that of {who(2, other)} is "two"'
     )
     all_told([other], text, OWN_PORTS)
@@ -250,9 +250,9 @@ def test_another_users_node(hosts: tuple[Host, ...], clusterrun: Launcher) -> No
     program = ("--python", str(ANYBODYS_PYTHON), "--no-python", "true")
     other = clusterrun.command(*TWO, *program, workers=1, around=(*hosts[2].around, *as_nobody))
 
-    text = f"10.77.0.2:29500 is where a job of user 0 meets, {who(2, other)} is user 65534's"
+    text = f"10.77.0.2:29500 belongs to a job of user 0, {who(2, other)} runs as user 65534"
     all_told([other], text, OWN_PORTS)
-    refusal = f"{who(2, other)} at 10.77.0.4: it is user 65534's, and this job is user 0's"
+    refusal = f"{who(2, other)} at 10.77.0.4: it runs as user 65534, this job as user 0"
     refused_and_done(first, nodes.start(1, *TWO), refusal)
 
 
@@ -326,8 +326,8 @@ def test_a_node_that_never_comes(hosts: tuple[Host, ...], clusterrun: Launcher) 
     all_told(
         jobs,
         "waited 3 s for 1 of 3 nodes: rank 1 (joined: n0, n2)",
-        "  Each node runs the same command and must reach 10.77.0.2:29500.\n"
-        "  --rdzv-timeout gives them longer.\n",
+        "  Run the same command on every node; each must reach 10.77.0.2:29500.\n"
+        "  --rdzv-timeout makes the job wait longer.\n",
     )
 
 
@@ -405,8 +405,8 @@ def test_a_name_that_is_127_0_1_1_elsewhere(hosts: tuple[Host, ...], clusterrun:
     assert [end.err for end in ends] == [
         error(
             "waited 3 s for 1 of 2 nodes: rank 1 (joined: n0)",
-            "  Each node runs the same command and must reach n0:29500.\n"
-            "  --rdzv-timeout gives them longer.\n",
+            "  Run the same command on every node; each must reach n0:29500.\n"
+            "  --rdzv-timeout makes the job wait longer.\n",
         ),
         error(
             "node 0 could not be reached at n0:29500 (--master-addr) for 3 s:"

@@ -45,14 +45,14 @@ def test_a_world_of_those_who_are_there(hosts: tuple[Host, ...], clusterrun: Lau
 
     assert late.code == 4
     assert late.err == (
-        "clusterrun: error: the job at 10.77.0.2:29500 has begun with 2 nodes: n0, n1\n"
-        "  Nobody is let in later; --last-call-timeout makes the job wait longer.\n"
+        "clusterrun: error: the job at 10.77.0.2:29500 has started with 2 nodes: n0, n1\n"
+        "  No node can join once the job has started; --last-call-timeout makes the job wait longer.\n"
     )
     assert codes(ends) == [143, 143]
     told = "".join(end.out for end in ends)
     for line in ("0 3 0 2 mine", "1 3 0 2 mine", "2 3 1 2 mine"):
         assert f"place {line}\n" in told
-    assert "beginning without 2 of 4 nodes (joined: n0, n1)" in ends[0].err
+    assert "starting without 2 of 4 nodes (joined: n0, n1)" in ends[0].err
 
 
 def test_too_few_have_come(hosts: tuple[Host, ...], clusterrun: Launcher) -> None:

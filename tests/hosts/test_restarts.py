@@ -204,7 +204,7 @@ def test_an_agent_is_killed_while_nodes_come(hosts: tuple[Host, ...], clusterrun
 
     jobs[1].signal(signal.SIGKILL)
     await_end(jobs[1].agent)
-    jobs[0].wait_for(r"n1 \(pid \d+\) has left again")
+    jobs[0].wait_for(r"n1 \(pid \d+\) has disconnected")
     others = [nodes.start(rank, *place, "--node-rank", str(rank)) for rank in (1, 2)]
 
     assert codes(ended([jobs[0], *others])) == [0, 0, 0]

@@ -371,7 +371,7 @@ def test_tasks_have_a_token_that_strangers_lack(slurm: Slurm, tmp_path: Path) ->
 
     done = slurm.srun("-N2", "--ntasks-per-node=1", "sh", "-c", line, folder=tmp_path)
 
-    contradiction = "clusterrun: error: n0 says max_restarts 0, n1 says max_restarts 1\n"
+    contradiction = "clusterrun: error: max_restarts is 0 on n0, 1 on n1\n"
     assert done.code == 4, done.err
     assert done.err.count(contradiction) == 2
     assert "the job at n0:29500 has a token, and this node has none\n" in done.err

@@ -10,6 +10,7 @@ from clusterrun.coordination.messages import (
     AskStacks,
     EndedExternally,
     GiveStacks,
+    Notice,
     Refusal,
     Refused,
     Stacks,
@@ -18,7 +19,6 @@ from clusterrun.coordination.messages import (
     Stop,
     Suspension,
     Verdict,
-    Waiting,
     WorldFormed,
 )
 from clusterrun.domain.outcome import (
@@ -62,8 +62,8 @@ FROM_A_MEMBER = [
 ]
 
 FROM_A_COORDINATOR = [
-    framed(Refused(Refusal.GIVE_UP, "two nodes say they are rank 1", "Give each its own.")),
-    framed(Waiting("still running: n1")),
+    framed(Refused(Refusal.GIVE_UP, "two nodes have node rank 1", "Give each its own.")),
+    framed(Notice("still running: n1")),
     framed(WorldFormed(world(2), "n0")),
     framed(Stop(0, "rank 1 on n1 failed")),
     framed(Verdict(WorkerFailed(FAILED), "")),

@@ -3,7 +3,29 @@
 from collections.abc import Sequence
 from typing import Any
 
+from clusterrun.coordination.actions import (
+    Action,
+    Disconnect,
+    PreparePort,
+    PrintNotice,
+    Send,
+    StopListening,
+)
 from clusterrun.coordination.coordinator import decide, due, opened
+from clusterrun.coordination.events import (
+    CallerConnected,
+    CallerGone,
+    Event,
+    HelloReceived,
+    MemberGone,
+    MemberSilent,
+    MessageReceived,
+    PortReady,
+    TimePassed,
+)
+from clusterrun.coordination.members import (
+    OWN,
+)
 from clusterrun.coordination.messages import (
     AboutStacks,
     AgedFate,
@@ -12,34 +34,17 @@ from clusterrun.coordination.messages import (
     Failing,
     FromCoordinator,
     Hello,
+    Notice,
     Refused,
     Stop,
     Suspension,
     Verdict,
-    Waiting,
     WorldFormed,
 )
 from clusterrun.coordination.state import (
-    OWN,
     PHASES_AFTER,
-    Called,
-    CloseDoor,
-    Gone,
-    HangUp,
-    Happening,
-    Heard,
-    HungUp,
-    Introduced,
-    Overheard,
-    PortReady,
-    PreparePort,
-    Reply,
-    Say,
-    Send,
-    Silent,
     State,
     Terms,
-    Ticked,
 )
 from clusterrun.domain.outcome import (
     ExternalCause,
@@ -57,21 +62,21 @@ class Replay:
     def __init__(self, terms: Terms) -> None:
         self.state: State = opened(terms, 0.0)
         self.now = 0.0
-        self.replies: list[Reply] = []
+        self.replies: list[Action] = []
         self.newest = OWN
         self.port = terms.master_port
         """What the workers of the next attempt get."""
         self._gone: set[int] = set()
 
-    def happens(self, happening: Happening) -> tuple[Reply, ...]:
+    def happens(self, happening: Event) -> tuple[Action, ...]:
         """Let something happen; return what the coordinator asks for."""
         before = self.state.phase
-        self.state, replies = decide(self.state, happening)
+        replies = decide(self.state, happening)
         assert self.state.phase in {before, *PHASES_AFTER[before]}
         self.replies += replies
         for reply in replies:
             # As the server does.
-            for number in reply.connections if isinstance(reply, HangUp) else ():
+            for number in reply.connections if isinstance(reply, Disconnect) else ():
                 self.goes(number)
             if isinstance(reply, PreparePort):
                 self.happens(PortReady(self.port))
@@ -79,11 +84,11 @@ class Replay:
 
     def calls(self) -> None:
         """Somebody connects."""
-        self.happens(Called(self.now))
+        self.happens(CallerConnected(self.now))
 
     def hangs_up(self, refused: str = "") -> None:
         """Somebody unknown goes."""
-        self.happens(HungUp(refused, self.now))
+        self.happens(CallerGone(refused, self.now))
 
     def joins(self, number: int, **said: Any) -> None:  # noqa: ANN401 - as Hello's fields
         """A node connects and introduces itself."""
@@ -95,23 +100,23 @@ class Replay:
         """A caller introduces itself, whose address has the number of its host if that has one."""
         digits = said.host.removeprefix("n")
         peer = f"10.0.0.{digits if digits.isdigit() else number}"
-        self.happens(Introduced(number, peer, said, self.now))
+        self.happens(HelloReceived(number, peer, said, self.now))
 
     def waits(self, seconds: float) -> None:
         """Time passes, and nothing else happens."""
         until = self.now + seconds
         while due(self.state) <= until:
             self.now = max(self.now, due(self.state))
-            self.happens(Ticked(self.now))
+            self.happens(TimePassed(self.now))
         self.now = until
 
     def fails(self, number: int, fate: Fate, age: float = 0.0) -> None:
         """A member's first worker fails."""
-        self._says(number, Failing(self.state.attempt, fate, age))
+        self._says(number, Failing(self.state.attempt.number, fate, age))
 
     def is_ended_externally(self, number: int, external_cause: ExternalCause) -> None:
         """Something ends the job on a member's node."""
-        self._says(number, EndedExternally(self.state.attempt, external_cause))
+        self._says(number, EndedExternally(self.state.attempt.number, external_cause))
 
     def is_done(
         self,
@@ -121,42 +126,42 @@ class Replay:
     ) -> None:
         """All workers of a member have ended; each fate with its age."""
         aged = tuple(AgedFate(fate, age) for fate, age in fates)
-        self._says(number, Done(self.state.attempt, aged, external_cause))
+        self._says(number, Done(self.state.attempt.number, aged, external_cause))
 
-    def says_of_stacks(self, number: int, message: AboutStacks) -> tuple[Reply, ...]:
+    def says_of_stacks(self, number: int, message: AboutStacks) -> tuple[Action, ...]:
         """A member says something of its ranks' stacks."""
-        return self.happens(Overheard(number, message, self.now))
+        return self.happens(MessageReceived(number, message, self.now))
 
     def is_suspended(self, number: int, *, suspended: bool = True) -> None:
         """A member's user stops it, or lets it go on."""
-        self.happens(Overheard(number, Suspension(suspended), self.now))
+        self.happens(MessageReceived(number, Suspension(suspended), self.now))
 
     def goes(self, number: int) -> None:
         """The connection to a member ends."""
         if number not in self._gone and number <= self.newest:
             self._gone.add(number)
-            self.happens(Gone(number, "", self.now))
+            self.happens(MemberGone(number, "", self.now))
 
     def is_silent(self, number: int) -> None:
         """Nothing has been heard of a member for too long."""
-        self.happens(Silent(number, self.now))
+        self.happens(MemberSilent(number, self.now))
 
     def _says(self, number: int, message: Failing | EndedExternally | Done) -> None:
         # The server hears nobody who is gone.
         if number not in self._gone and number <= self.newest:
-            self.happens(Heard(number, message, self.now))
+            self.happens(MessageReceived(number, message, self.now))
 
     @property
     def notices(self) -> list[str]:
         """What was printed on node 0, by the coordinator or by its member."""
-        said = [reply.text for reply in self.replies if isinstance(reply, Say)]
-        heard = [message for message in self.heard_by(OWN) if isinstance(message, Waiting)]
+        said = [reply.text for reply in self.replies if isinstance(reply, PrintNotice)]
+        heard = [message for message in self.heard_by(OWN) if isinstance(message, Notice)]
         return said + [message.text for message in heard]
 
     @property
     def hung_up_on(self) -> list[int]:
         """The connections that were closed, in order."""
-        closed = (reply.connections for reply in self.replies if isinstance(reply, HangUp))
+        closed = (reply.connections for reply in self.replies if isinstance(reply, Disconnect))
         return [number for numbers in closed for number in numbers]
 
     @property
@@ -203,7 +208,7 @@ class Replay:
     @property
     def closed_the_door(self) -> bool:
         """Whether nobody else is let in."""
-        return any(isinstance(reply, CloseDoor) for reply in self.replies)
+        return any(isinstance(reply, StopListening) for reply in self.replies)
 
     def heard_by(self, number: int) -> list[FromCoordinator]:
         """Return what was sent to a connection, in order."""

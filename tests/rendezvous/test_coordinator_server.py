@@ -68,9 +68,9 @@ def test_strangers_do_no_harm(garbage: bytes, job: Running, stack: ExitStack) ->
         ("one with a token", "it has a token, and this job has none"),
         ("a huge message", "it sent a message of 4294967295 bytes"),
         ("a long hello", "it sent a message of 65537 bytes"),
-        ("no message", "it sent what is no message of clusterrun's"),
-        ("a report of nobody", "it speaks without having introduced itself"),
-        ("half a report", "it hung up in the middle of a message"),
+        ("no message", "it sent bytes that are no message of clusterrun's"),
+        ("a report of nobody", "it sent another message before its Hello"),
+        ("half a report", "it closed the connection in the middle of a message"),
     ],
 )
 def test_what_is_said_of_a_stranger(garbage: str, why: str, job: Running, stack: ExitStack) -> None:
@@ -108,7 +108,7 @@ def test_who_keeps_silent_is_sent_away(job: Running, stack: ExitStack) -> None:
 
     assert silent.is_hung_up_on()
     assert half.is_hung_up_on()
-    assert job.said == ["refused 127.0.0.1: it said nothing for 10 s"]
+    assert job.said == ["refused 127.0.0.1: it sent nothing for 10 s"]
 
 
 def test_a_thousand_idle_connections_do_no_harm(job: Running, stack: ExitStack) -> None:
@@ -161,7 +161,7 @@ def test_a_hello_is_said_once(job: Running, stack: ExitStack) -> None:
     member.tells(hello(2))
 
     assert member.is_hung_up_on()
-    assert job.said == ["refused 127.0.0.1: it introduces itself twice"]
+    assert job.said == ["refused 127.0.0.1: it sent a second Hello"]
 
 
 def test_who_has_hung_up_is_not_let_in(job: Running, stack: ExitStack) -> None:
@@ -182,7 +182,7 @@ def test_a_refusal_arrives_before_the_connection_ends(job: Running, stack: ExitS
     message = member.hears()
 
     assert isinstance(message, Refused)
-    assert message.text == "n0 says nnodes 2, n1 says nnodes 3"
+    assert message.text == "nnodes is 2 on n0, 3 on n1"
     assert member.is_hung_up_on()
 
 

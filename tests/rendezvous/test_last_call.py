@@ -2,8 +2,16 @@
 
 from typing import Any
 
+from clusterrun.coordination.actions import (
+    StopListening,
+)
+from clusterrun.coordination.members import (
+    OWN,
+)
 from clusterrun.coordination.messages import Refusal
-from clusterrun.coordination.state import OWN, CloseDoor, Phase
+from clusterrun.coordination.state import (
+    Phase,
+)
 from clusterrun.domain.last_call import LastCall
 
 from tests.rendezvous.nodes import terms
@@ -39,7 +47,7 @@ def test_enough_nodes_wait_for_the_others() -> None:
     assert before == {}
     assert {number: world.node_rank for number, world in job.worlds.items()} == {OWN: 0, 1: 1}
     assert {(world.nodes, world.size) for world in job.worlds.values()} == {(2, 2)}
-    assert "beginning without 2 of 4 nodes (joined: n0, n1)" in job.notices
+    assert "starting without 2 of 4 nodes (joined: n0, n1)" in job.notices
 
 
 def test_who_comes_during_the_last_call_is_in() -> None:
@@ -115,12 +123,12 @@ def test_who_comes_later_is_told() -> None:
 
     refused = job.refusals[2]
     assert refused.refusal is Refusal.GIVE_UP
-    assert refused.text == "the job at n0:29500 has begun with 2 nodes: n0, n1"
+    assert refused.text == "the job at n0:29500 has started with 2 nodes: n0, n1"
     assert refused.hint == (
-        "Nobody is let in later; --last-call-timeout makes the job wait longer."
+        "No node can join once the job has started; --last-call-timeout makes the job wait longer."
     )
     assert job.state.phase is Phase.RUNNING
-    assert not any(isinstance(reply, CloseDoor) for reply in job.replies)
+    assert not any(isinstance(reply, StopListening) for reply in job.replies)
 
 
 def test_people_hear_how_long_it_takes() -> None:

@@ -233,7 +233,7 @@ def test_a_late_node_is_refused_and_the_job_undisturbed(stack: ExitStack) -> Non
     place = f"127.0.0.1:{settings.ports.value[0]}"
     with pytest.raises(RendezvousError, match=f"the job at {place} has all its 2 nodes: n0, n1"):
         late.result()
-    assert job.said[0] == ["refused n9 (pid 11) at 127.0.0.1: all 2 nodes are there"]
+    assert job.said[0] == ["refused n9 (pid 11) at 127.0.0.1: all 2 nodes have joined"]
     for number in range(2):
         job.nodes[number].tell_done([fate(number)], 0.0, None)
     assert job.reasons() == [Succeeded()] * 2

@@ -143,7 +143,7 @@ def test_a_slow_writer(job: RunningJob) -> None:
 
     assert slow.is_hung_up_on()
     assert job.lives()
-    assert job.node_zero.said == ["refused 127.0.0.1: it said nothing for 10 s"]
+    assert job.node_zero.said == ["refused 127.0.0.1: it sent nothing for 10 s"]
     assert job.succeeds()
 
 
@@ -192,7 +192,7 @@ def test_signs_of_life_without_end(job: RunningJob) -> None:
 
     assert flood.is_hung_up_on()
     assert job.lives()
-    assert job.node_zero.said == ["refused 127.0.0.1: it speaks without having introduced itself"]
+    assert job.node_zero.said == ["refused 127.0.0.1: it sent another message before its Hello"]
 
 
 def test_a_member_that_does_not_read(job: RunningJob) -> None:

@@ -1,56 +1,48 @@
-"""The coordinator's whole policy: who is let in, when the world is complete, how it ends. Pure."""
+"""The coordinator's whole policy, without input or output: which action follows which event."""
 
 from typing import assert_never
 
-from msgspec.structs import replace
-
 from clusterrun.coordination import ending, gathering, notices, restarting, stack_rounds
-from clusterrun.coordination.admission import Quarrel
-from clusterrun.coordination.messages import Suspension, Waiting
-from clusterrun.coordination.rank_ownership import is_about_its_own
-from clusterrun.coordination.state import (
-    NEVER,
-    OWN,
+from clusterrun.coordination.actions import Action, Disconnect, Send
+from clusterrun.coordination.admission import Contradiction
+from clusterrun.coordination.events import (
     Abandoned,
-    Called,
-    Decision,
-    Gone,
-    HangUp,
-    Happening,
-    Heard,
-    HungUp,
-    Introduced,
-    Overheard,
-    Phase,
+    CallerConnected,
+    CallerGone,
+    Event,
+    HelloReceived,
+    MemberGone,
+    MemberSilent,
+    MessageReceived,
     PortReady,
-    Reply,
-    Send,
-    Silent,
-    State,
-    Terms,
-    Ticked,
+    TimePassed,
 )
+from clusterrun.coordination.members import OWN, members_at_start
+from clusterrun.coordination.messages import AskStacks, Notice, Stacks, Still, Suspension
+from clusterrun.coordination.state import NEVER, Attempt, Phase, State, Terms
 from clusterrun.coordination.wait_limits import SECONDS_BETWEEN_NOTICES, SECONDS_TO_FIRST_NOTICE
+from clusterrun.coordination.worlds import names_own_workers_only
 
 FEW_NODES = 8
-"""So many may each print for whom they wait; in larger jobs only node 0 does."""
+"""In jobs of at most so many, each node prints what the job waits for; in larger ones only node 0."""
 
 
 def opened(terms: Terms, at: float) -> State:
-    """Return the coordinator's state at its start: its own agent is there."""
+    """Return the coordinator's state at its start: only its own agent has joined."""
     state = State(
         terms=terms,
         began=at,
-        members={OWN: terms.hello},
-        claims={0: OWN},
+        members=members_at_start(terms.hello),
+        attempt=Attempt(0),
         next_notice=at + SECONDS_TO_FIRST_NOTICE,
-        told=1,
+        informed=1,
     )
-    return gathering.counted(state, at)
+    gathering.note_count(state, at)
+    return state
 
 
 def due(state: State) -> float:
-    """Return when ``Ticked`` is to happen."""
+    """Return when ``TimePassed`` is to happen."""
     if state.phase is Phase.RUNNING:
         return min(state.next_notice, stack_rounds.due(state))
     if state.phase is not Phase.GATHERING:
@@ -58,113 +50,115 @@ def due(state: State) -> float:
     return min(state.next_notice, gathering.given_up_at(state), gathering.settled_at(state))
 
 
-def decide(state: State, happening: Happening) -> Decision:
-    """Return what ``happening`` makes of ``state``, and what is to be done about it."""
-    match happening:
-        case Called():
-            return replace(state, callers=state.callers + 1), ()
-        case HungUp(refused, at):
-            state, notes = gathering.note_refusal(state, refused)
-            state, replies = gathering.complete(replace(state, callers=state.callers - 1), at)
-            return state, (*notes, *replies)
-        case Introduced():
-            state = replace(state, callers=state.callers - 1)
-            return gathering.introduced(state, happening)
-        case Heard(connection) if connection not in state.ranks:
-            # It is no member of a running job, and says what only such a one would.
-            return state, (HangUp((connection,)),)
-        case Heard(_, message) if state.phase is not Phase.RUNNING or (
-            message.attempt < state.attempt
-        ):
-            # Of an attempt that is over: whatever it was, all have stopped for it already.
-            return state, ()
-        case Heard(connection, message) if message.attempt > state.attempt:
-            return state, (HangUp((connection,)),)
-        case Heard(connection, message) if not is_about_its_own(state, connection, message):
-            return state, (HangUp((connection,)),)
-        case Heard():
-            return ending.heard(state, happening)
-        case Overheard():
-            return _overheard(state, happening)
-        case Gone():
-            state, notes = gathering.note_refusal(state, happening.refused)
-            state, replies = _gone(state, happening)
-            return state, (*notes, *replies)
-        case Silent():
-            return _silent(state, happening)
-        case Ticked(at):
-            return _ticked(state, at)
+def decide(state: State, event: Event) -> tuple[Action, ...]:
+    """Bring ``state`` up to date with ``event``; return what is to be done about it, in order."""
+    match event:
+        case CallerConnected():
+            state.callers += 1
+            return ()
+        case CallerGone(refused, at):
+            state.callers -= 1
+            notes = gathering.note_refusal(state, refused)
+            return (*notes, *gathering.begin_if_complete(state, at))
+        case HelloReceived():
+            state.callers -= 1
+            return gathering.hello_received(state, event)
+        case MessageReceived():
+            return _message_received(state, event)
+        case MemberGone():
+            notes = gathering.note_refusal(state, event.refused)
+            return (*notes, *_member_gone(state, event))
+        case MemberSilent():
+            return _member_silent(state, event)
+        case TimePassed(at):
+            return _time_passed(state, at)
         case PortReady(port):
-            return restarting.begin(state, port) if state.phase is Phase.RESTARTING else (state, ())
+            return restarting.begin(state, port) if state.phase is Phase.RESTARTING else ()
         case Abandoned(why, _, hint):
-            return gathering.give_up(state, Quarrel(why, hint), ())
+            return gathering.give_up(state, Contradiction(why, hint))
         case _:
-            assert_never(happening)
+            assert_never(event)
 
 
-def _gone(state: State, gone: Gone) -> Decision:
-    match state.phase:
-        case Phase.GATHERING if gone.connection in state.members:
-            return gathering.left(state, gone.connection, "has left again", gone.at)
-        case Phase.RUNNING if gone.connection in state.ranks:
-            return ending.gone(state, gone)
-        case _:
-            return state, ()
-
-
-def _silent(state: State, silent: Silent) -> Decision:
-    match state.phase:
-        case Phase.GATHERING if silent.connection in state.members:
-            state, notes = gathering.left(
-                state, silent.connection, state.terms.rhythm.silence, silent.at
-            )
-            return state, (*notes, HangUp((silent.connection,)))
-        case Phase.RUNNING if silent.connection in state.ranks:
-            return ending.silent(state, silent)
-        case _:
-            return state, (HangUp((silent.connection,)),)
-
-
-def _overheard(state: State, overheard: Overheard) -> Decision:
-    match overheard.message:
-        case Suspension(suspended):
-            return _suspended(state, overheard.connection, suspended=suspended)
-        case about_stacks:
-            return stack_rounds.overheard(state, overheard.connection, about_stacks, overheard.at)
-
-
-def _suspended(state: State, connection: int, *, suspended: bool) -> Decision:
-    """Tell people for whom the job waits, and the members not to wait for a sign of node 0."""
+def _message_received(state: State, event: MessageReceived) -> tuple[Action, ...]:
+    connection, message = event.connection, event.message
     if connection not in state.ranks:
-        return state, (HangUp((connection,)),)
-    if state.phase is not Phase.RUNNING or suspended == (connection in state.suspended):
-        return state, ()
-    changed = state.suspended ^ {connection}
-    state = replace(state, suspended=changed)
+        # Only members of a running job send such messages.
+        return (Disconnect((connection,)),)
+    if state.phase is not Phase.RUNNING:
+        return ()
+    if isinstance(message, Suspension):
+        return _suspended(state, connection, suspended=message.suspended)
+    if message.attempt < state.attempt.number:
+        # That attempt is over on all nodes already.
+        return ()
+    if message.attempt > state.attempt.number:
+        return (Disconnect((connection,)),)
+    first, workers = state.first_ranks[connection], state.members.hellos[connection].workers
+    if not names_own_workers_only(message, range(first, first + workers)):
+        return (Disconnect((connection,)),)
+    if isinstance(message, AskStacks | Stacks | Still):
+        return stack_rounds.message_received(state, connection, message, event.at)
+    return ending.message_received(state, connection, message, event.at)
+
+
+def _member_gone(state: State, gone: MemberGone) -> tuple[Action, ...]:
+    connection = gone.connection
+    match state.phase:
+        case Phase.GATHERING if state.members.has_joined(connection):
+            return (gathering.remove(state, connection, "has disconnected", gone.at),)
+        case Phase.RUNNING if connection in state.ranks:
+            return ending.member_gone(state, connection, gone.at, unreachable=gone.unreachable)
+        case _:
+            return ()
+
+
+def _member_silent(state: State, silent: MemberSilent) -> tuple[Action, ...]:
+    connection = silent.connection
+    match state.phase:
+        case Phase.GATHERING if state.members.has_joined(connection):
+            notice = gathering.remove(state, connection, state.terms.rhythm.silence, silent.at)
+            return (notice, Disconnect((connection,)))
+        case Phase.RUNNING if connection in state.ranks:
+            return ending.member_silent(state, connection, silent.at)
+        case _:
+            return (Disconnect((connection,)),)
+
+
+def _suspended(state: State, connection: int, *, suspended: bool) -> tuple[Action, ...]:
+    """Print which node the job waits for; members must not wait for a suspended node 0."""
+    if suspended == (connection in state.suspended):
+        return ()
+    if suspended:
+        state.suspended.add(connection)
+    else:
+        state.suspended.discard(connection)
+    text = notices.suspended(state, connection)
+    if connection != OWN and _is_large(state):
+        # Without a look at each member: a scheduler may suspend all nodes at once.
+        return (Send((OWN,), Notice(text)),)
     others = tuple(each for each in state.ranks if each != connection)
-    notice = _tell(state, others, notices.suspended(state, connection))
-    if connection != OWN or not others:
-        return state, notice
-    return state, (Send(others, Suspension(suspended)), *notice)
+    order = (Send(others, Suspension(suspended)),) if connection == OWN and others else ()
+    return (*order, *_notify(state, others, text))
 
 
-def _ticked(state: State, at: float) -> Decision:
+def _time_passed(state: State, at: float) -> tuple[Action, ...]:
     match state.phase:
         case Phase.GATHERING if at >= gathering.settled_at(state):
-            return gathering.complete(state, at)
+            return gathering.begin_if_complete(state, at)
         case Phase.GATHERING if at >= gathering.given_up_at(state):
-            quarrel = Quarrel(notices.never_came(state), notices.hint_to_never_came(state))
-            return gathering.give_up(state, quarrel, ())
+            why = Contradiction(notices.nodes_missing(state), notices.hint_to_nodes_missing(state))
+            return gathering.give_up(state, why)
         case Phase.GATHERING if at >= state.next_notice:
-            state = replace(state, next_notice=at + SECONDS_BETWEEN_NOTICES)
-            return state, _tell(state, tuple(state.members), _waiting(state, at))
+            state.next_notice = at + SECONDS_BETWEEN_NOTICES
+            return _notify(state, tuple(state.members.hellos), _waiting(state, at))
         case Phase.RUNNING if at >= stack_rounds.due(state):
-            return stack_rounds.timed_out(state)
+            return stack_rounds.finish(state)
         case Phase.RUNNING if at >= state.next_notice:
-            state = replace(state, next_notice=at + ending.SECONDS_BETWEEN_NOTICES)
-            return state, _tell(state, tuple(state.reports), notices.still_running(state))
+            state.next_notice = at + ending.SECONDS_BETWEEN_NOTICES
+            return _notify(state, tuple(state.attempt.reports), notices.still_running(state))
         case _:
-            return state, ()
+            return ()
 
 
 def _waiting(state: State, at: float) -> str:
@@ -173,7 +167,11 @@ def _waiting(state: State, at: float) -> str:
     return notices.last_call(state, gathering.settled_at(state) - at)
 
 
-def _tell(state: State, audience: tuple[int, ...], text: str) -> tuple[Reply, ...]:
-    if state.terms.nodes > FEW_NODES:
-        audience = tuple(each for each in audience if each == OWN)
-    return (Send(audience, Waiting(text)),) if audience else ()
+def _notify(state: State, connections: tuple[int, ...], text: str) -> tuple[Action, ...]:
+    if _is_large(state):
+        connections = tuple(each for each in connections if each == OWN)
+    return (Send(connections, Notice(text)),) if connections else ()
+
+
+def _is_large(state: State) -> bool:
+    return state.terms.nodes > FEW_NODES

@@ -147,8 +147,8 @@ class Refused(Struct, frozen=True, tag=True):
     hint: Text
 
 
-class Waiting(Struct, frozen=True, tag=True):
-    """A line for people: for whom the job waits."""
+class Notice(Struct, frozen=True, tag=True):
+    """A line to print on this node."""
 
     text: Line
 
@@ -204,7 +204,7 @@ class StacksOfAll(Struct, frozen=True, tag=True):
 
 FromCoordinator = (
     Refused
-    | Waiting
+    | Notice
     | WorldFormed
     | Stop
     | Verdict

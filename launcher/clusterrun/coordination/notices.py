@@ -1,30 +1,28 @@
-"""What the coordinator tells people: lines, errors and hints, all in one place. Pure."""
+"""The coordinator's messages to users: notices, errors and hints."""
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Iterable
 from typing import assert_never
 
-from clusterrun.coordination.messages import (
-    ARGUMENTS,
-    Hello,
-)
+from clusterrun.coordination.messages import ARGUMENTS, Hello
 from clusterrun.coordination.state import State, Terms
 from clusterrun.domain.cpuset import runs
 from clusterrun.domain.outcome import (
     ExternalCause,
     HelperFailed,
     Interrupted,
+    NodeLost,
     OutputGone,
 )
 from clusterrun.domain.signal_names import signal_name
 
 MOST_NAMES = 8
-"""A list for people; what is longer is cut."""
+"""A longer list is cut."""
 
 CONTEXT = 20
 """Characters of two long values that are shown before their first difference."""
 
-STARTED_AGAIN = "another clusterrun, started later on this host, has this node's place in the job"
-LEFT_OVER = "another clusterrun, started later on its host, has its place"
+REPLACED = "another clusterrun, started later on this host, has this node's place in the job"
+IS_REPLACED = "another clusterrun, started later on its host, has its place"
 
 
 def node(hello: Hello) -> str:
@@ -32,8 +30,12 @@ def node(hello: Hello) -> str:
     return f"{hello.host} (pid {hello.pid})"
 
 
+def lost(node: NodeLost) -> str:
+    """Return "node 1 (n1) is gone"."""
+    return f"node {node.node_rank} ({node.host}) {node.how}"
+
+
 def shortened(text: str, most: int = 80) -> str:
-    """Return a text that is not too long."""
     return text if len(text) <= most else f"{text[: most - 3]}..."
 
 
@@ -53,42 +55,42 @@ def waiting(state: State, now: float) -> str:
 
 
 def last_call(state: State, seconds: float) -> str:
-    """Return "waiting 20 s more for 2 of 4 nodes: n2, n3; 1 is enough (joined: n0, n1)"."""
+    """Return "waiting 20 s more for 2 of 4 nodes: n2, n3; 1 would be enough (joined: n0, n1)"."""
     enough = f"{state.terms.last_call.fewest} would be enough" if state.terms.last_call else ""
     return f"waiting {seconds:.0f} s more for {_missing(state)}; {enough} ({_joined(state)})"
 
 
 def begins_without(state: State) -> str:
-    """Return what is said when the last call is over."""
-    return f"beginning without {_missing(state)} ({_joined(state)})"
+    """Return the notice at the end of the last call."""
+    return f"starting without {_missing(state)} ({_joined(state)})"
 
 
-def never_came(state: State) -> str:
-    """Return the error of a job whose nodes did not all come in time."""
+def nodes_missing(state: State) -> str:
+    """Return the error of a job whose nodes did not all join in time."""
     return f"waited {state.terms.timeout:g} s for {_missing(state)} ({_joined(state)})"
 
 
-def hint_to_never_came(state: State) -> str:
-    """Return what may have kept them away."""
+def hint_to_nodes_missing(state: State) -> str:
+    """Return what may have kept them away, and what to try."""
     refused = [f"Refused meanwhile: {text}." for text in state.refused[:MOST_NAMES]]
-    place = f"Each node runs the same command and must reach {state.terms.place}."
+    place = f"Run the same command on every node; each must reach {state.terms.place}."
     exports = [f"If this is one node: {state.terms.exports}."] if state.terms.exports else []
-    return "\n".join([*refused, *exports, place, "--rdzv-timeout gives them longer."])
+    return "\n".join([*refused, *exports, place, "--rdzv-timeout makes the job wait longer."])
 
 
 def still_running(state: State) -> str:
-    """Return what a node that is done early is told."""
-    busy = [connection for connection in state.ranks if connection not in state.reports]
-    names = (state.members[each].host for each in busy if each not in state.lost)
-    return f"all workers of this node have ended; still running: {listed(names)}"
+    """Return the notice on a node whose workers have all exited, while others run."""
+    busy = (each for each in state.ranks if each not in state.attempt.reports)
+    names = (state.members.hellos[each].host for each in busy if each not in state.lost)
+    return f"all workers of this node have exited; still running: {listed(names)}"
 
 
 def suspended(state: State, connection: int) -> str:
-    """Return who is stopped by its user, or goes on again."""
-    node = f"node {state.ranks[connection]} ({state.members[connection].host})"
+    """Return the notice that a user suspended a node, or let it continue."""
+    node = f"node {state.ranks[connection]} ({state.members.hellos[connection].host})"
     if connection in state.suspended:
         return f"{node} is suspended: the job waits until it is continued"
-    return f"{node} goes on"
+    return f"{node} continues"
 
 
 def _missing(state: State) -> str:
@@ -98,16 +100,16 @@ def _missing(state: State) -> str:
 
 
 def _missing_names(state: State) -> str:
-    """Return who has not come; "" where nothing tells."""
-    hosts, nodes = state.terms.hosts, state.terms.nodes
-    missing = [rank for rank in range(nodes) if rank not in state.claims]
-    all_claim = len(state.claims) == len(state.members)
-    if all_claim and len(hosts) == nodes:
+    """Return which nodes have not joined; "" if that is not known."""
+    hosts, nodes, members = state.terms.hosts, state.terms.nodes, state.members
+    missing = [rank for rank in range(nodes) if rank not in members.by_rank]
+    all_have_ranks = len(members.by_rank) == len(members)
+    if all_have_ranks and len(hosts) == nodes:
         return listed(hosts[rank] for rank in missing)
     if hosts:
-        there = {_short(hello.host) for hello in state.members.values()}
-        return listed(host for host in hosts if _short(host) not in there)
-    if all(hello.rank is not None for hello in state.members.values()):
+        joined = {_short(hello.host) for hello in members.hellos.values()}
+        return listed(host for host in hosts if _short(host) not in joined)
+    if all(hello.rank is not None for hello in members.hellos.values()):
         return f"rank{'s' if len(missing) > 1 else ''} {', '.join(runs(missing))}"
     return ""
 
@@ -117,56 +119,58 @@ def _short(host: str) -> str:
 
 
 def _joined(state: State) -> str:
-    by_connection = {connection: rank for rank, connection in state.claims.items()}
-    # Those without a rank after the others, as they came.
-    order = sorted(state.members, key=lambda each: by_connection.get(each, state.terms.nodes))
-    return f"joined: {listed(state.members[each].host for each in order)}"
+    by_connection = {connection: rank for rank, connection in state.members.by_rank.items()}
+    hellos = state.members.hellos
+    # Members without a rank after the others, in the order of joining.
+    order = sorted(hellos, key=lambda each: by_connection.get(each, state.terms.nodes))
+    return f"joined: {listed(hellos[each].host for each in order)}"
 
 
 def same_rank(rank: int, one: Hello, other: Hello) -> str:
-    """Return the error of two nodes that say the same of themselves."""
-    return f"two nodes say they are rank {rank}: {node(one)} and {node(other)}"
+    """Return the error of two nodes with one rank."""
+    return f"two nodes have node rank {rank}: {node(one)} and {node(other)}"
 
 
 def rank_of_owner(place: str, owner: Hello, other: Hello) -> str:
-    """Return the error of a node that says it is node 0, and hasn't the address of node 0."""
-    return f"{node(other)} says it is rank 0, but {place} is an address of {node(owner)}"
+    """Return the error of a node that has rank 0, but not node 0's address."""
+    return f"{node(other)} has node rank 0, but {place} is an address of {node(owner)}"
 
 
 def no_such_rank(hello: Hello, nodes: int) -> str:
-    """Return the error of a rank that can't be."""
-    return f"{node(hello)} says it is rank {hello.rank}, but {nodes} nodes have ranks 0-{nodes - 1}"
+    """Return the error of a rank that is too high."""
+    ranks = f"the ranks of {nodes} nodes are 0-{nodes - 1}"
+    return f"{node(hello)} has node rank {hello.rank}, but {ranks}"
 
 
-def too_many(nodes: int, there: Sequence[Hello], newcomer: Hello) -> str:
-    """Return the error of a node too many."""
-    names = listed(node(hello) for hello in there)
-    return f"{nodes + 1} nodes have come, and nnodes is {nodes}: {names} and {node(newcomer)}"
+def too_many(nodes: int, joined: Collection[Hello], newcomer: Hello) -> str:
+    """Return the error of one node too many."""
+    names = listed(node(hello) for hello in joined)
+    return f"nnodes is {nodes}, but {nodes + 1} nodes have called: {names} and {node(newcomer)}"
 
 
-def contradiction(name: str, one: Hello, other: Hello) -> str:
-    """Return "hostA says nnodes 2, hostB says nnodes 3"."""
+def two_values(name: str, one: Hello, other: Hello) -> str:
+    """Return "nnodes is 2 on hostA, 3 on hostB"."""
     first, second = _two_values(one.must.get(name), other.must.get(name))
-    return f"{_who(one, other)} says {name} {first}, {_who(other, one)} says {name} {second}"
+    return f"{name} is {first} on {_place(one, other)}, {second} on {_place(other, one)}"
 
 
 def disagreement(name: str, one: Hello, other: Hello) -> str:
     """Return the warning that two nodes do not run quite the same."""
+    here, there = _place(one, other), _place(other, one)
     if name == ARGUMENTS:
-        return f"not the same {name} on all nodes: {_who(one, other)} and {_who(other, one)} differ"
+        return f"not the same {name} on all nodes: {here} and {there} differ"
     first, second = _two_values(one.should.get(name), other.should.get(name))
-    differ = f"{first} on {_who(one, other)}, {second} on {_who(other, one)}"
-    return f"not the same {name} on all nodes: {differ}"
+    return f"not the same {name} on all nodes: {first} on {here}, {second} on {there}"
 
 
-def _who(one: Hello, other: Hello) -> str:
+def _place(one: Hello, other: Hello) -> str:
     return node(one) if one.host == other.host else one.host
 
 
 def _two_values(one: str | None, other: str | None) -> tuple[str, str]:
-    """Return two values for people, long ones from shortly before their first difference."""
+    """Return two values, long ones from shortly before their first difference."""
     if one is None or other is None:
-        return shortened(one or "nothing"), shortened(other or "nothing")
+        return shortened(one or "not set"), shortened(other or "not set")
     pairs = enumerate(zip(one, other, strict=False))
     differ_at = next((index for index, (a, b) in pairs if a != b), min(len(one), len(other)))
     start = max(0, differ_at - CONTEXT)
@@ -177,35 +181,34 @@ def _two_values(one: str | None, other: str | None) -> tuple[str, str]:
 def other_run_id(terms: Terms, other: Hello) -> str:
     """Return the error of a node that belongs to another job."""
     return (
-        f'{terms.place} is where another job meets: its run id is "{shortened(terms.run_id)}",'
+        f'{terms.place} belongs to another job: its run id is "{shortened(terms.run_id)}",'
         f' that of {node(other)} is "{shortened(other.run_id)}"'
     )
 
 
 def other_user(terms: Terms, other: Hello) -> str:
-    """Return the error of a node of somebody else."""
+    """Return the error of another user's node."""
     return (
-        f"{terms.place} is where a job of user {terms.hello.user_id} meets,"
-        f" {node(other)} is user {other.user_id}'s"
+        f"{terms.place} belongs to a job of user {terms.hello.user_id},"
+        f" {node(other)} runs as user {other.user_id}"
     )
 
 
-def complete(state: State) -> str:
-    """Return the error of a node that comes when all are there."""
-    names = listed(hello.host for hello in state.members.values())
+def has_started(state: State) -> str:
+    """Return the error of a node that calls when the job has started."""
     if state.terms.last_call is not None:
         count = f"{state.terms.nodes} node{'' if state.terms.nodes == 1 else 's'}"
-        return f"the job at {state.terms.place} has begun with {count}: {names}"
-    return f"the job at {state.terms.place} has all its {state.terms.nodes} nodes: {names}"
+        return f"the job at {state.terms.place} has started with {count}: {state.hosts}"
+    return f"the job at {state.terms.place} has all its {state.terms.nodes} nodes: {state.hosts}"
 
 
-def order_to_stop(host: str, cause: ExternalCause) -> str:
-    """Return why all nodes are to stop, if not for a worker."""
+def external_cause(host: str, cause: ExternalCause) -> str:
+    """Return what ends the job from outside its workers, and on which host."""
     match cause:
         case Interrupted(number):
             return f"{host} got {signal_name(number)}"
         case OutputGone():
-            return f"nobody reads the output of {host} any more"
+            return f"the output of {host} is closed"
         case HelperFailed(name, how, _):
             return f"the {shortened(name)} {shortened(how)}"
         case _:
@@ -213,5 +216,5 @@ def order_to_stop(host: str, cause: ExternalCause) -> str:
 
 
 def interrupted_while_waiting(host: str, number: int) -> str:
-    """Return why nothing comes of it, for those who have joined."""
+    """Return the error of members whose node 0 ended before the job began."""
     return f"{host} (node 0) got {signal_name(number)} while it waited for other nodes"

@@ -1,49 +1,34 @@
-"""The next attempt of a job on all its nodes: whether there is one, and how it begins. Pure."""
+"""The next attempt of a job on all its nodes: whether there is one, and how it begins."""
 
-from msgspec.structs import replace
-
+from clusterrun.coordination import notices
+from clusterrun.coordination.actions import Action, Send
 from clusterrun.coordination.messages import Again
 from clusterrun.coordination.restart_policy import objection
-from clusterrun.coordination.state import (
-    NEVER,
-    Decision,
-    Phase,
-    Send,
-    StackRounds,
-    State,
-)
+from clusterrun.coordination.state import NEVER, Attempt, Phase, State
 from clusterrun.coordination.worlds import worlds
-from clusterrun.domain.outcome import Reason, WorkerFailed
+from clusterrun.domain.outcome import WorkerFailed
 
 
-def might_follow(state: State, reason: Reason) -> bool:
-    """Tell whether an attempt that ended so may have a successor, if nothing speaks against it."""
-    return isinstance(reason, WorkerFailed) and state.attempt < state.terms.restarts.limit
+def is_possible(state: State) -> bool:
+    """Return whether the limit of restarts allows another attempt."""
+    return state.attempt.number < state.terms.restarts.limit
 
 
 def obstacle(state: State, failed: WorkerFailed) -> str:
-    """Return what speaks against the next attempt, for people; "" if nothing does."""
+    """Return why there is no next attempt, for messages; "" if there is one."""
     for node in (*state.lost.values(), *state.left.values()):
-        return f"node {node.node_rank} ({node.host}) {node.how}"
+        return notices.lost(node)
     previous = None if state.previous is None else state.previous.cause
     return objection(state.terms.restarts, failed.cause, previous)
 
 
-def begin(state: State, port: int) -> Decision:
-    """Tell all nodes of the next attempt, whose workers meet at ``port``."""
+def begin(state: State, port: int) -> tuple[Action, ...]:
+    """Begin the next attempt on all nodes; its workers meet at ``port``."""
     failed = state.previous
     if failed is None:
         raise AssertionError("an attempt follows one that has failed")
-    state = replace(
-        state,
-        phase=Phase.RUNNING,
-        attempt=state.attempt + 1,
-        cause_of_stop=None,
-        external_causes=(),
-        announced={},
-        reports={},
-        stacks=StackRounds(rounds=state.stacks.rounds),
-        next_notice=NEVER,
-    )
-    places = worlds(state.terms, state.members, state.ranks, state.attempt, port)
-    return state, tuple(Send((each,), Again(world, failed)) for each, world in places.items())
+    state.phase = Phase.RUNNING
+    state.attempt = Attempt(state.attempt.number + 1)
+    state.next_notice = NEVER
+    places = worlds(state.terms, state.members.hellos, state.ranks, state.attempt.number, port)
+    return tuple(Send((each,), Again(world, failed)) for each, world in places.items())

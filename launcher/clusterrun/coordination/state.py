@@ -1,4 +1,4 @@
-"""What the coordinator knows, what can happen to it, and what it can ask for."""
+"""What the coordinator knows."""
 
 from collections.abc import Mapping
 from enum import Enum
@@ -6,45 +6,30 @@ from enum import Enum
 from msgspec import Struct, field
 
 from clusterrun.coordination.heartbeat import Rhythm
-from clusterrun.coordination.messages import (
-    AboutStacks,
-    Done,
-    EndedExternally,
-    Failing,
-    FromCoordinator,
-    Hello,
-    Suspension,
-)
+from clusterrun.coordination.members import Members
+from clusterrun.coordination.messages import Hello
 from clusterrun.coordination.restart_policy import RestartRules
 from clusterrun.domain.last_call import LastCall
-from clusterrun.domain.outcome import (
-    ExternalCause,
-    Fate,
-    NodeLost,
-    WorkerFailed,
-)
-from clusterrun.domain.stacks import StackGroup
-
-OWN = 0
-"""The connection of node 0's own agent."""
+from clusterrun.domain.outcome import ExternalCause, Fate, NodeLost, WorkerFailed
+from clusterrun.domain.stacks import GroupedStacks
 
 NEVER = float("inf")
 
 
 class Phase(Enum):
-    """The life of a job, as the coordinator sees it; ``PHASES_AFTER`` has the ways."""
+    """The life of a job, as the coordinator sees it; ``PHASES_AFTER`` lists the transitions."""
 
     GATHERING = "gathering"
-    """Not all nodes are there."""
+    """Nodes join."""
 
     RUNNING = "running"
-    """All were there, and have been told their ranks; once for each attempt."""
+    """All nodes have their ranks; entered once for each attempt."""
 
     RESTARTING = "restarting"
-    """All have stopped, and will be told of the next attempt as soon as its port is known."""
+    """All workers have stopped; the next attempt begins as soon as its port is known."""
 
     OVER = "over"
-    """All has been said: why the nodes can't be one job, or why the job ended."""
+    """All nodes know how the job ended, or why it cannot begin."""
 
 
 PHASES_AFTER: Mapping[Phase, frozenset[Phase]] = {
@@ -53,242 +38,131 @@ PHASES_AFTER: Mapping[Phase, frozenset[Phase]] = {
     Phase.RESTARTING: frozenset({Phase.RUNNING}),
     Phase.OVER: frozenset(),
 }
-"""Where the job may go from each phase."""
 
 
 class Terms(Struct, frozen=True):
-    """What node 0 says of the job; the other nodes are held against it."""
+    """What node 0 knows of the job before other nodes join; newcomers are compared with it."""
 
     hello: Hello
     nodes: int
-    """That are to come; once the job runs, that are there."""
+    """How many nodes are expected; once the job runs, how many there are."""
     run_id: str
     place: str
-    """Where the nodes meet, for people: ``n0:29500``."""
+    """Where the nodes meet, for messages: ``n0:29500``."""
     master_addr: str
     master_port: int
     timeout: float
-    """Seconds that all nodes have to come."""
+    """Seconds in which all nodes must join."""
     hosts: tuple[str, ...]
-    """Names of the nodes by rank; () where nothing tells."""
+    """Host names by node rank; () if they are not known."""
     strict: bool
-    """What should agree must."""
+    """What should agree must agree."""
     rhythm: Rhythm
-    """Of the signs of life."""
     restarts: RestartRules
     open_for_good: bool
-    """Members meet at a port of their own, which stays open; else it goes to the workers."""
+    """Members meet at a port of their own, which stays open; otherwise workers get the port."""
     has_token: bool = False
-    """Whoever introduces itself has proved that it holds the job's secret."""
+    """Callers have proved that they hold the job's token."""
     last_call: LastCall | None = None
-    """When the job begins though not all have come; None: never."""
+    """When the job begins without some of its nodes; None: never."""
     exports: str = ""
-    """``Invitation.exports``."""
+    """``RendezvousSettings.exports``."""
 
 
 class Report(Struct, frozen=True):
-    """How the workers of one node ended, and when, or when they failed before, by our clock."""
+    """How the workers of one node ended, and when each ended or failed, by the coordinator's clock."""
 
     fates: tuple[Fate, ...]
     ends: tuple[float, ...]
     external_cause: ExternalCause | None
 
 
-class StackRound(Struct, frozen=True):
-    """The members have been asked for their workers' stacks."""
+class StackRound(Struct):
+    """The members were asked for their workers' stacks."""
 
     number: int
     deadline: float
-    answered: frozenset[int] = frozenset()
-    groups: tuple[StackGroup, ...] = ()
+    awaited: set[int]
+    """Members that have not answered."""
+    groups: GroupedStacks = field(default_factory=GroupedStacks)
 
 
-class StackRounds(Struct, frozen=True):
-    """What is known of ranks that may hang."""
+class Attempt(Struct):
+    """What is known of the attempt that runs."""
 
-    still: frozenset[int] = frozenset()
-    """Members none of whose workers has moved for long."""
-    rounds: int = 0
-    """How often stacks have been collected, in all attempts."""
-    round: StackRound | None = None
-    """The round that is going on."""
+    number: int
+    cause_of_stop: Fate | ExternalCause | NodeLost | None = None
+    """The first thing that went wrong; None while nothing has."""
+    external_causes: tuple[ExternalCause, ...] = ()
+    """Those that members reported at once, without duplicates."""
+    announced: dict[int, tuple[Fate, float]] = field(default_factory=dict)
+    """The first failure of each member that reported one at once, and when it was."""
+    reports: dict[int, Report] = field(default_factory=dict)
+    """Of the members whose workers have all ended."""
+    still: set[int] = field(default_factory=set)
+    """Members none of whose workers has printed or ended for long; absent ones excluded."""
+    stack_round: StackRound | None = None
 
 
-class State(Struct, frozen=True):
-    """All that the coordinator knows. Members are numbered by their connections."""
+class State(Struct):
+    """All that the coordinator knows; only ``decide`` and what it calls change it.
+
+    Members are numbered by their connections. Each event changes what it must and copies nothing:
+    its cost does not grow with the number of members, unless it sends something to all of them.
+    """
 
     terms: Terms
     began: float
+    members: Members
+    attempt: Attempt
+    next_notice: float
     phase: Phase = Phase.GATHERING
     callers: int = 0
-    """Connections that have not introduced themselves yet."""
-    members: Mapping[int, Hello] = field(default_factory=dict)
-    """In the order in which they came."""
-    claims: Mapping[int, int] = field(default_factory=dict)
-    """Who has said which rank: connection by rank."""
-    peers: Mapping[int, str] = field(default_factory=dict)
-    """While gathering: the address of each member, apart from node 0's own."""
-    early: Mapping[int, float] = field(default_factory=dict)
-    """When those members began to call that did well before this node 0 was there."""
+    """Connections without a ``Hello`` yet."""
+    early: dict[int, float] = field(default_factory=dict)
+    """While gathering: when those members began to call that did so well before node 0 began."""
     complete_at: float = NEVER
     """Since when there are as many members as nodes."""
     enough_at: float = NEVER
-    """Since when there are as many as are enough, where fewer than all may be."""
-    next_notice: float = NEVER
+    """Since when there are enough members, if fewer than all may begin."""
     warned: bool = False
-    """Of what should agree and does not."""
+    """A warning was printed of what should agree and does not."""
     refused: tuple[str, ...] = ()
-    """Who was refused alone and why, the first few; each is said once."""
+    """The first few refused callers with the reasons; each is printed once."""
     ranks: Mapping[int, int] = field(default_factory=dict)
-    """Once running: the node rank of each connection."""
+    """Once running: node rank by connection."""
     first_ranks: Mapping[int, int] = field(default_factory=dict)
-    """Once running: the rank of the first worker of each connection."""
-    attempt: int = 0
+    """Once running: the rank of the first worker, by connection."""
+    hosts: str = ""
+    """Once running: the members' hosts, for messages."""
     previous: WorkerFailed | None = None
     """What ended the attempt before; None in the first one."""
-    cause_of_stop: Fate | ExternalCause | NodeLost | None = None
-    """The first thing that went wrong in this attempt; None while nothing has."""
-    external_causes: tuple[ExternalCause, ...] = ()
-    """What came from outside in this attempt, and was told at once."""
-    announced: Mapping[int, tuple[Fate, float]] = field(default_factory=dict)
-    """The first failure of each member that told of one at once, and when it was."""
-    reports: Mapping[int, Report] = field(default_factory=dict)
-    """Of the members that are done with this attempt."""
-    left: Mapping[int, NodeLost] = field(default_factory=dict)
-    """Members that went after their report: nobody misses them but another attempt."""
-    lost: Mapping[int, NodeLost] = field(default_factory=dict)
-    """Members that went without a report, in that order."""
-    silent: frozenset[int] = frozenset()
-    """Members, lost or left, that were silent for too long: they hear the verdict if they can."""
+    left: dict[int, NodeLost] = field(default_factory=dict)
+    """Members that disconnected after their report: only another attempt would need them."""
+    lost: dict[int, NodeLost] = field(default_factory=dict)
+    """Members that disconnected without a report, in that order."""
+    silent: set[int] = field(default_factory=set)
+    """Members, lost or left, that were silent for too long: the verdict is sent to them, too."""
     lost_at: float = NEVER
-    """When the first of them showed its last sign of life."""
-    stacks: StackRounds = StackRounds()
-    suspended: frozenset[int] = frozenset()
-    """Members whose users have stopped them."""
-    told: int = 0
-    """How many nodes have been told that the nodes can't be one job."""
-    quarrel: tuple[str, str] = ("", "")
-    """Why they can't, and a hint."""
+    """When the first lost member was last heard from."""
+    suspended: set[int] = field(default_factory=set)
+    """Members whose users have suspended them."""
+    stack_rounds: int = 0
+    """How often stacks were collected, in all attempts."""
+    informed: int = 0
+    """How many nodes know that the job cannot begin."""
+    contradiction: tuple[str, str] = ("", "")
+    """Why it cannot, and a hint."""
 
+    def is_absent(self, connection: int) -> bool:
+        return connection in self.lost or connection in self.left
 
-class Called(Struct, frozen=True):
-    """Somebody has connected."""
+    def present(self) -> tuple[int, ...]:
+        """Return all members that are neither lost nor have left."""
+        return tuple(each for each in self.ranks if not self.is_absent(each))
 
-    at: float
-
-
-class HungUp(Struct, frozen=True):
-    """Somebody who had not introduced himself is gone."""
-
-    refused: str
-    """Who was sent away and why: "10.0.0.2: it has another token"; "" if nobody was."""
-    at: float
-
-
-class Introduced(Struct, frozen=True):
-    """A caller, at address ``peer``, has said who it is."""
-
-    connection: int
-    peer: str
-    hello: Hello
-    at: float
-
-
-class Heard(Struct, frozen=True):
-    """A member says something."""
-
-    connection: int
-    message: Failing | EndedExternally | Done
-    at: float
-
-
-class Overheard(Struct, frozen=True):
-    """A member says something that does not matter to the job's end."""
-
-    connection: int
-    message: AboutStacks | Suspension
-    at: float
-
-
-class Gone(Struct, frozen=True):
-    """The connection to a member is gone."""
-
-    connection: int
-    refused: str
-    """As in ``HungUp``."""
-    at: float
-    unreachable: bool = False
-    """Its host answers nothing any more; else it was closed, or its agent has ended."""
-
-
-class Silent(Struct, frozen=True):
-    """A member has said nothing for too long."""
-
-    connection: int
-    at: float
-
-
-class Ticked(Struct, frozen=True):
-    """Time has passed."""
-
-    at: float
-
-
-class PortReady(Struct, frozen=True):
-    """The next attempt's workers can meet at ``port``: the answer to ``PreparePort``."""
-
-    port: int
-
-
-class Abandoned(Struct, frozen=True):
-    """Node 0 itself gives up before all nodes are there: ``why``, in words."""
-
-    why: str
-    at: float
-    hint: str = ""
-
-
-Happening = (
-    Called
-    | HungUp
-    | Introduced
-    | Heard
-    | Overheard
-    | Gone
-    | Silent
-    | Ticked
-    | PortReady
-    | Abandoned
-)
-
-
-class Send(Struct, frozen=True):
-    """Send one message to these connections, as far as they still are there."""
-
-    connections: tuple[int, ...]
-    message: FromCoordinator
-
-
-class HangUp(Struct, frozen=True):
-    """Close these connections once all that was sent to them is on its way."""
-
-    connections: tuple[int, ...]
-
-
-class CloseDoor(Struct, frozen=True):
-    """Let nobody else in, and keep the port for the workers."""
-
-
-class PreparePort(Struct, frozen=True):
-    """Make the workers' port ready for another attempt: a given one is kept, a chosen one fresh."""
-
-
-class Say(Struct, frozen=True):
-    """Print one notice on node 0."""
-
-    text: str
-
-
-Reply = Send | HangUp | CloseDoor | PreparePort | Say
-
-Decision = tuple[State, tuple[Reply, ...]]
+    def mark_absent(self, connection: int) -> None:
+        """Expect no stacks from a member any more."""
+        self.attempt.still.discard(connection)
+        if self.attempt.stack_round is not None:
+            self.attempt.stack_round.awaited.discard(connection)

@@ -1,35 +1,43 @@
-"""Who gets which ranks: node ranks as said or by order of joining, worker ranks by prefix sums. Pure."""
+"""Which ranks each node gets, and whether a member names only those."""
 
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 
-from clusterrun.coordination.messages import Hello
+from clusterrun.coordination.messages import (
+    AskStacks,
+    Done,
+    EndedExternally,
+    Failing,
+    Hello,
+    Stacks,
+    Still,
+)
 from clusterrun.coordination.state import Terms
 from clusterrun.domain.ranks import GlobalRank, NodeRank
 from clusterrun.domain.world import World
 
 
 def node_ranks(
-    members: Mapping[int, Hello], claims: Mapping[int, int], nodes: int
+    members: Mapping[int, Hello], by_rank: Mapping[int, int], nodes: int
 ) -> dict[int, int]:
     """Return the node rank of each connection, in the order of ranks, without a gap.
 
     Args:
-        members: in the order in which they came.
-        claims: the connection of each rank that was asked for.
-        nodes: how many might have come; where they have not, those behind them move up.
+        members: in the order of joining.
+        by_rank: the connections of the members that were started with a node rank.
+        nodes: how many were expected; if one has not joined, those after it move up.
 
     """
-    free = (rank for rank in range(nodes) if rank not in claims)
-    claimed = {connection: rank for rank, connection in claims.items()}
-    ranks = {each: claimed[each] if each in claimed else next(free) for each in members}
+    free = (rank for rank in range(nodes) if rank not in by_rank)
+    given = {connection: rank for rank, connection in by_rank.items()}
+    ranks = {each: given[each] if each in given else next(free) for each in members}
     return {each: rank for rank, each in enumerate(sorted(ranks, key=ranks.__getitem__))}
 
 
 def worlds(
     terms: Terms, members: Mapping[int, Hello], ranks: Mapping[int, int], attempt: int, port: int
 ) -> dict[int, World]:
-    """Return what each connection is told of an attempt; ``ranks`` are in order, from 0."""
+    """Return each connection's part in an attempt; ``ranks`` are in order, from 0."""
     nodes = [members[connection] for connection in ranks]
     size, of_role = sum(node.workers for node in nodes), Counter[str]()
     for node in nodes:
@@ -53,3 +61,24 @@ def worlds(
         first += node.workers
         first_of_role[node.role] += node.workers
     return found
+
+
+def names_own_workers_only(
+    message: Failing | EndedExternally | Done | AskStacks | Stacks | Still, own: range
+) -> bool:
+    """Return whether each rank in a member's message is one of its own."""
+    return all(rank in own for rank in _ranks(message))
+
+
+def _ranks(
+    message: Failing | EndedExternally | Done | AskStacks | Stacks | Still,
+) -> Iterable[int]:
+    match message:
+        case Failing(_, fate):
+            return (fate.rank,)
+        case Done(_, fates):
+            return (each.fate.rank for each in fates)
+        case Stacks(_, _, groups):
+            return (rank for group in groups for rank in group.ranks)
+        case _:
+            return ()

@@ -7,40 +7,36 @@ import socket
 from collections.abc import Callable
 from typing import assert_never
 
+from clusterrun.coordination.actions import (
+    Action,
+    Disconnect,
+    PreparePort,
+    PrintNotice,
+    Send,
+    StopListening,
+)
 from clusterrun.coordination.coordinator import decide, due, opened
+from clusterrun.coordination.events import (
+    Abandoned,
+    CallerConnected,
+    CallerGone,
+    Event,
+    HelloReceived,
+    MemberGone,
+    MemberSilent,
+    MessageReceived,
+    PortReady,
+    TimePassed,
+)
 from clusterrun.coordination.heartbeat import Pulses
+from clusterrun.coordination.members import OWN
 from clusterrun.coordination.messages import (
     Alive,
-    AskStacks,
     FromMember,
     Hello,
-    Stacks,
-    Still,
     Suspension,
 )
-from clusterrun.coordination.state import (
-    NEVER,
-    OWN,
-    Abandoned,
-    Called,
-    CloseDoor,
-    Gone,
-    HangUp,
-    Happening,
-    Heard,
-    HungUp,
-    Introduced,
-    Overheard,
-    Phase,
-    PortReady,
-    PreparePort,
-    Reply,
-    Say,
-    Send,
-    Silent,
-    Terms,
-    Ticked,
-)
+from clusterrun.coordination.state import NEVER, Phase, Terms
 from clusterrun.rendezvous.joining.agent_hooks import AgentHooks
 from clusterrun.rendezvous.names.addresses import plain_address
 from clusterrun.rendezvous.ports.held_port import HeldPort, hold_free_port
@@ -125,7 +121,7 @@ class CoordinatorServer:
     @property
     def has_told_everybody(self) -> bool:
         """Whether all nodes that there should be know that they can't be one job."""
-        return self._state.told >= self._state.terms.nodes and self._connections.is_silent
+        return self._state.informed >= self._state.terms.nodes and self._connections.is_silent
 
     def turn(self, now: float) -> None:
         """Do all that can be done now."""
@@ -135,9 +131,9 @@ class CoordinatorServer:
             self._serve(number, now)
         # What has come is heard by now: whoever is silent still, is silent.
         for number in self._pulses.lost(now):
-            self._happens(Silent(number, now))
+            self._happens(MemberSilent(number, now))
         if now >= due(self._state):
-            self._happens(Ticked(now))
+            self._happens(TimePassed(now))
         self._see_off(now)
 
     def abandon(self, why: str, now: float, hint: str = "") -> None:
@@ -186,7 +182,7 @@ class CoordinatorServer:
         connection.longest = LONGEST_HELLO
         self._connections.add(self._last_number, connection, peer)
         self._callers[self._last_number] = now + SECONDS_TO_INTRODUCE_ONESELF
-        self._happens(Called(now))
+        self._happens(CallerConnected(now))
 
     def _serve(self, number: int, now: float) -> None:
         """Send what waits for a connection, and hear what it has to say."""
@@ -208,7 +204,7 @@ class CoordinatorServer:
         if not connection.closed:
             self._connections.watch(number)
         elif connection.said_something and number in self._callers:
-            self._refuse(number, "it hung up in the middle of a message", now)
+            self._refuse(number, "it closed the connection in the middle of a message", now)
         else:
             self._lose(number, now)
 
@@ -224,22 +220,20 @@ class CoordinatorServer:
             case Hello() if number in self._callers:
                 self._now_known(number, now)
                 peer = self._connections.peer(number)
-                self._happens(Introduced(number, peer, message, now))
+                self._happens(HelloReceived(number, peer, message, now))
             case Hello():
-                raise BadFrame("introduces itself twice")
+                raise BadFrame("sent a second Hello")
             case _ if number in self._callers:
-                raise BadFrame("speaks without having introduced itself")
+                raise BadFrame("sent another message before its Hello")
             case Alive():
                 self._connections.send((number,), ALIVE)
             case Suspension(suspended):
                 if suspended:
                     # Silent on purpose, until it is heard again.
                     self._pulses.forget(number)
-                self._happens(Overheard(number, message, now))
-            case AskStacks() | Stacks() | Still():
-                self._happens(Overheard(number, message, now))
+                self._happens(MessageReceived(number, message, now))
             case _:
-                self._happens(Heard(number, message, now))
+                self._happens(MessageReceived(number, message, now))
 
     def _has_hung_up(self, number: int) -> bool:
         connection = self._connections.get(number)
@@ -256,27 +250,26 @@ class CoordinatorServer:
         if connection.local_address != self._connections.peer(number):
             self.reached_at = self.reached_at or connection.local_address
 
-    def _happens(self, happening: Happening) -> None:
-        self._state, replies = decide(self._state, happening)
-        for reply in replies:
-            self._perform(reply)
+    def _happens(self, event: Event) -> None:
+        for action in decide(self._state, event):
+            self._perform(action)
 
-    def _perform(self, reply: Reply) -> None:
-        match reply:
+    def _perform(self, action: Action) -> None:
+        match action:
             case Send(numbers, message):
                 self._connections.send(numbers, framed(message))
-            case HangUp(numbers):
+            case Disconnect(numbers):
                 # As soon as what was sent is on its way: in ``_see_off``.
                 self._leaving.update(dict.fromkeys(numbers, NEVER))
-            case CloseDoor():
+            case StopListening():
                 self._connections.epoll.unregister(self._door)
                 self._door.close()
             case PreparePort():
                 self._happens(PortReady(self._fresh_port()))
-            case Say(text):
+            case PrintNotice(text):
                 self._notice(text)
             case _:
-                assert_never(reply)
+                assert_never(action)
 
     def _fresh_port(self) -> int:
         """Return where the next attempt's workers meet; a given port is ours for the whole job."""
@@ -300,9 +293,9 @@ class CoordinatorServer:
             return
         self._connections.drop(number)
         if self._callers.pop(number, None) is not None:
-            self._happens(HungUp(refused, now))
+            self._happens(CallerGone(refused, now))
         elif number != OWN:
-            self._happens(Gone(number, refused, now, connection.unreachable))
+            self._happens(MemberGone(number, refused, now, connection.unreachable))
 
     def _see_off(self, now: float) -> None:
         """Hang up where that is due, and where nobody has said who he is for too long."""
@@ -313,7 +306,7 @@ class CoordinatorServer:
             elif deadline == NEVER:
                 self._leaving[number] = now + SECONDS_TO_HEAR_A_REFUSAL
         while self._callers and next(iter(self._callers.values())) <= now:
-            why = f"it said nothing for {SECONDS_TO_INTRODUCE_ONESELF:g} s"
+            why = f"it sent nothing for {SECONDS_TO_INTRODUCE_ONESELF:g} s"
             self._send_first_caller_away(why, now)
 
     def _send_first_caller_away(self, why: str, now: float) -> None:

@@ -13,12 +13,12 @@ from clusterrun.coordination.messages import (
     FromCoordinator,
     FromMember,
     GiveStacks,
+    Notice,
     StacksOfAll,
     Still,
     Stop,
     Suspension,
     Verdict,
-    Waiting,
 )
 from clusterrun.domain.events import (
     CoordinatorLost,
@@ -239,7 +239,7 @@ class Peers:
                     yield StacksRequested(number, still_for, host, is_first, now)
             case StacksOfAll(groups, missing):
                 yield StacksGathered(groups, missing, now)
-            case Waiting(text):
+            case Notice(text):
                 self._notice(text)
             case Suspension(suspended):
                 self._wait_for_node_zero(now, suspended=suspended)

@@ -206,7 +206,7 @@ def test_fewer_agents_than_might_come(torchrun: Launcher, touched: Path) -> None
     ended = job.ended()
 
     assert ended.code == 0, ended.err
-    assert "beginning without 1 of 2 nodes" in ended.err
+    assert "starting without 1 of 2 nodes" in ended.err
     assert ranks(touched) == {0, 1}
 
 
@@ -230,7 +230,7 @@ def test_an_agent_that_comes_too_late(torchrun: Launcher, touched: Path) -> None
     ended = first.ended()
 
     assert late.code == 4
-    assert "has begun with 1 node: " in late.err
+    assert "has started with 1 node: " in late.err
     assert ended.code == 0, ended.err
 
 

@@ -227,7 +227,7 @@ def test_with_a_token_a_contradiction_ends_all_within_a_second(nodes: Nodes) -> 
 
     assert len(messages) == 1
     assert messages.pop() in {
-        f"two nodes say they are rank 1: n{one} (pid 1{one}) and n{other} (pid 1{other})"
+        f"two nodes have node rank 1: n{one} (pid 1{one}) and n{other} (pid 1{other})"
         for one, other in ((1, 2), (2, 1))
     }
     assert time.monotonic() - before < 1.0
@@ -241,8 +241,8 @@ def test_without_a_token_who_contradicts_is_refused_alone(nodes: Nodes) -> None:
     refused = error(other)
     again = nodes.join(rendezvous_settings(port, 2), introduction(1))
 
-    assert refused.message == "n0 says nnodes 2, n1 says nnodes 3"
-    assert refused.hint == "Start the same command on all nodes, with another --node-rank each."
+    assert refused.message == "nnodes is 2 on n0, 3 on n1"
+    assert refused.hint == "Run the same command on every node, each with its own --node-rank."
     assert {peers(future).world(0).node_rank for future in (one, again)} == {0, 1}
     assert said == [f"refused n1 (pid 11) at 127.0.0.1: {refused.message}"]
 
@@ -383,7 +383,7 @@ def test_two_machines_that_are_both_rank_zero(nodes: Nodes, token: bytes) -> Non
     second = hooks(interfaces={})
     refused = error(nodes.join(settings, introduction(1, rank=0), second, token))
 
-    assert refused.message == "two nodes say they are rank 0: n0 (pid 10) and n1 (pid 11)"
+    assert refused.message == "two nodes have node rank 0: n0 (pid 10) and n1 (pid 11)"
     assert refused.hint == "Give each node its own --node-rank."
     if token:
         assert (error(one).message, error(one).hint) == (refused.message, refused.hint)

@@ -17,6 +17,7 @@ from clusterrun.coordination.messages import (
     FromCoordinator,
     FromMember,
     GiveStacks,
+    Notice,
     Refusal,
     Refused,
     Stacks,
@@ -24,7 +25,6 @@ from clusterrun.coordination.messages import (
     Still,
     Stop,
     Verdict,
-    Waiting,
     WorldFormed,
 )
 from clusterrun.domain.outcome import (
@@ -82,7 +82,7 @@ OF_MEMBERS: list[FromMember] = [
 ]
 OF_THE_COORDINATOR: list[FromCoordinator] = [
     Refused(Refusal.TRY_ELSEWHERE, "another job", "another port"),
-    Waiting("waiting for 1 of 2 nodes"),
+    Notice("waiting for 1 of 2 nodes"),
     WorldFormed(WORLD, "n0"),
     Stop(2, "rank 3 on n1 failed"),
     Stop(2, "n1 got SIGTERM", Interrupted(15)),
@@ -267,7 +267,7 @@ def test_the_coordinator_can_not_make_a_world_that_can_not_be(wrong: dict[str, o
         Refused(Refusal.GIVE_UP, CLEAR_SCREEN, ""),
         Refused(Refusal.GIVE_UP, "a\nb", ""),
         Refused(Refusal.GIVE_UP, "", CLEAR_SCREEN),
-        Waiting(CLEAR_SCREEN),
+        Notice(CLEAR_SCREEN),
         Stop(0, CLEAR_SCREEN),
         Verdict(NodeLost(1, CLEAR_SCREEN), ""),
         StacksOfAll((StackGroup((0,), CLEAR_SCREEN),), ()),

@@ -8,9 +8,9 @@ from clusterrun.coordination.heartbeat import Heartbeat
 from clusterrun.coordination.messages import (
     Alive,
     FromCoordinator,
+    Notice,
     Refusal,
     Refused,
-    Waiting,
     WorldFormed,
 )
 from clusterrun.coordination.wait_limits import Patience
@@ -151,7 +151,7 @@ class Member:
             match message:
                 case Alive():
                     continue
-                case Waiting(text):
+                case Notice(text):
                     self._hooks.notice(text)
                 case Refused():
                     return self._refused(message)

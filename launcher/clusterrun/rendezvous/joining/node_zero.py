@@ -4,8 +4,8 @@ import select
 
 from clusterrun.coordination.messages import (
     FromCoordinator,
+    Notice,
     Refused,
-    Waiting,
     WorldFormed,
 )
 from clusterrun.coordination.state import Terms
@@ -93,7 +93,7 @@ class NodeZero:
         messages = self.connection.receive()
         for index, message in enumerate(messages):
             match message:
-                case Waiting(text):
+                case Notice(text):
                     self._hooks.notice(text)
                 case Refused(_, text, hint):
                     self._refused = RendezvousError(text, hint)

@@ -50,7 +50,7 @@ class Codec(Generic[MessageT]):
         try:
             return self._decoder.decode(body)
         except (msgspec.MsgspecError, ValueError, RecursionError) as error:
-            raise BadFrame("sent what is no message of clusterrun's") from error
+            raise BadFrame("sent bytes that are no message of clusterrun's") from error
 
 
 FROM_MEMBERS: Codec[FromMember] = Codec(FromMember)

@@ -1,0 +1,88 @@
+"""Why an attempt ended, once every node has reported or is lost."""
+
+from collections.abc import Iterator, Sequence
+
+from clusterrun.coordination.cause import choose_cause
+from clusterrun.coordination.state import State
+from clusterrun.domain.outcome import (
+    ExternalCause,
+    Fate,
+    Interrupted,
+    Killed,
+    Reason,
+    Succeeded,
+    WorkerFailed,
+)
+
+SECONDS_OF_ECHO = 1.0
+"""Workers may notice a dead peer sooner than the coordinator notices that its node is lost."""
+
+DatedFate = tuple[float, int, Fate]
+"""When a worker ended or failed, by the coordinator's clock; its rank, to break ties; its fate."""
+
+
+def reached_reason(state: State) -> Reason:
+    """Return why the attempt ended.
+
+    An external cause that came before anything failed is first: nodes that are lost while they end
+    are lost because of it. Then a lost node, since the failures of its peers are consequences; the
+    failed worker that caused the others; and an external cause that came later.
+    """
+    first = state.attempt.cause_of_stop
+    if isinstance(first, ExternalCause):
+        return first
+    dated = dated_fates(state)
+    cause = choose_cause([fate for _, _, fate in dated])
+    if state.lost and not (cause and _failed_before_the_loss(state, cause, dated)):
+        return next(iter(state.lost.values()))
+    if cause and not _was_sent_to_an_agent_too(state, cause):
+        return WorkerFailed(cause)
+    if external_cause := next(reported_external_causes(state), None):
+        return external_cause
+    return WorkerFailed(first) if isinstance(first, Fate) else Succeeded()
+
+
+def _failed_before_the_loss(state: State, cause: Fate, dated: Sequence[DatedFate]) -> bool:
+    """Return whether a worker failed clearly before a node was lost, or was the reason for it.
+
+    The latter is so if the stop began with this failure, and the one lost node is its own. If more
+    nodes are lost, a failure reported by one of them may be a consequence of another's loss.
+    """
+    if len(state.lost) == 1:
+        [lost] = state.lost
+        first, _ = state.attempt.announced.get(lost, (None, 0.0))
+        began_with_it = first is not None and first == state.attempt.cause_of_stop
+        if first is not None and began_with_it and first.rank == cause.rank:
+            return True
+    failed_at = next(at for at, _, fate in dated if fate == cause)
+    return failed_at < state.lost_at - SECONDS_OF_ECHO
+
+
+def _was_sent_to_an_agent_too(state: State, cause: Fate) -> bool:
+    """Return whether a signal that ended a worker was sent to an agent, too: it ends the job."""
+    if not isinstance(cause.ending, Killed):
+        return False
+    numbers = (
+        each.number for each in reported_external_causes(state) if isinstance(each, Interrupted)
+    )
+    return cause.ending.number in numbers
+
+
+def reported_external_causes(state: State) -> Iterator[ExternalCause]:
+    """Yield those that members reported at once, then those in their final reports."""
+    attempt = state.attempt
+    yield from attempt.external_causes
+    yield from (each.external_cause for each in attempt.reports.values() if each.external_cause)
+
+
+def dated_fates(state: State) -> list[DatedFate]:
+    """Return all fates that are known, in the order of their ends or failures."""
+    attempt = state.attempt
+    dated = [
+        (at, fate.rank, fate)
+        for report in attempt.reports.values()
+        for at, fate in zip(report.ends, report.fates, strict=True)
+    ]
+    announced = [attempt.announced[each] for each in state.lost if each in attempt.announced]
+    dated += [(at, fate.rank, fate) for fate, at in announced]
+    return sorted(dated, key=lambda each: each[:2])
