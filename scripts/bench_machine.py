@@ -21,7 +21,7 @@ from pathlib import Path
 from clusterrun.domain.cpuset import CpuSet
 from clusterrun.domain.job import NumaBinding
 from clusterrun.machine.inspect import inspect
-from clusterrun.planning.binding.node_binding import Wish, place
+from clusterrun.planning.binding.node_binding import BindingOptions, place
 
 from tests.machine_trees import dgx_a100, write_tree
 
@@ -39,13 +39,17 @@ def main() -> None:
         large = inspect(root, {}, None, "large")
         both = {
             f"reading it, and planning 8 workers, {mode.value}": lambda mode=mode: place(
-                Wish(mode), inspect(root, {}, None, "large"), 8
+                BindingOptions(mode), inspect(root, {}, None, "large"), 8
             )
             for mode in (NumaBinding.NEAR, NumaBinding.EXCLUSIVE, NumaBinding.CORE_COMPLEX)
         }
         print("| 256 CPUs, 8 NUMA nodes, 8 GPUs | ms |\n|---|---|")
         show("reading it", lambda: inspect(root, {}, None, "large"), runs)
-        show("planning 8 workers, near", lambda: place(Wish(NumaBinding.NEAR), large, 8), runs)
+        show(
+            "planning 8 workers, near",
+            lambda: place(BindingOptions(NumaBinding.NEAR), large, 8),
+            runs,
+        )
         worst = max(show(name, action, runs) for name, action in both.items())
         others(["lstopo-no-graphics", "--of", "xml"], runs, {"HWLOC_FSROOT": folder})
     print("\n| this machine | ms |\n|---|---|")

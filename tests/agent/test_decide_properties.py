@@ -49,18 +49,18 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, pr
 from tests.agent.histories import workers
 
 PHASES = list(Phase)
-MOST_WORKERS = 3
+MAX_WORKERS = 3
 ENDING = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
 
 attempts = st.builds(
     workers,
-    st.integers(1, MOST_WORKERS),
+    st.integers(1, MAX_WORKERS),
     restarts=st.integers(0, 1),
     shared=st.booleans(),
     foreground=st.booleans(),
     signal_group=st.booleans(),
 )
-ranks = st.integers(0, MOST_WORKERS - 1).map(LocalRank)
+ranks = st.integers(0, MAX_WORKERS - 1).map(LocalRank)
 times = st.floats(0, 100)
 deadly = st.sampled_from([signal.SIGTERM, signal.SIGINT, signal.SIGKILL, signal.SIGSEGV])
 received = st.sampled_from([*OUR_OWN, *FORWARDED])

@@ -6,7 +6,7 @@ from clusterrun.coordination.messages import (
     EndedExternally,
 )
 from clusterrun.domain.outcome import HelperFailed, Interrupted, NodeLost, Succeeded
-from clusterrun.planning.worker_count import MOST_WORKERS
+from clusterrun.planning.worker_count import MAX_WORKERS
 from clusterrun.rendezvous.wire.frames import (
     FROM_MEMBERS,
     MAXIMUM_FRAME,
@@ -56,7 +56,7 @@ def test_the_ends_of_the_most_workers_fit_into_one_message() -> None:
     log = "/home/user/experiments/logs/20261122-121900-12345/attempt-0/gpu-node-0123-0/rank-{}.err"
     fates = [
         fate(rank, rank % 2, host=name, log=log.format(rank), tail="Error\n" * 60, error="{}")
-        for rank in range(MOST_WORKERS)
+        for rank in range(MAX_WORKERS)
     ]
 
     assert len(framed(done(0, fates, 0.0, None))) < MAXIMUM_FRAME

@@ -419,7 +419,7 @@ def test_more_workers_than_cpus_are_warned_of(slurm: Slurm, clusterrun: Launcher
     (cpu,), (same,) = (worker["cpus"] for worker in told(done.out))
     assert cpu == same, done.err
     assert f"2 workers share 1 CPU ({cpu})" in done.err
-    assert "under srun give -c" in done.err
+    assert "add -c to srun" in done.err
 
 
 def test_workers_have_the_cpus_that_slurm_gave_to_their_task(

@@ -118,7 +118,7 @@ def test_several_models_go_by_uuid() -> None:
 
 
 NONE_FOUND = (
-    "leave the test out; GPUs that clusterrun does not find go by their own variable, as in\n"
+    "leave the test out; to choose GPUs that clusterrun does not find, set their variable:\n"
     "  --env CUDA_VISIBLE_DEVICES=0,1 --nproc-per-node 2"
 )
 

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 from clusterrun.domain.job import NumaBinding
 from clusterrun.machine.inspect import inspect
-from clusterrun.planning.binding.node_binding import Wish, place
+from clusterrun.planning.binding.node_binding import BindingOptions, place
 from clusterrun.planning.node_plan import plan_node
 from clusterrun.planning.worker_count import local_size
 
@@ -35,7 +35,7 @@ def test_a_large_machine_is_read_and_planned_for_in_no_time(large: Path, mode: N
     for _ in range(5):
         began = time.perf_counter()
         found = inspect(large, {}, None, "large")
-        places = place(Wish(mode), found, 8)
+        places = place(BindingOptions(mode), found, 8)
         rounds.append(time.perf_counter() - began)
 
     assert (len(found.cores), len(found.caches), len(found.nodes)) == (128, 16, 8)

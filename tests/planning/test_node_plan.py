@@ -244,7 +244,9 @@ def test_places_reach_the_plan() -> None:
 
     assert (first.gpus, first.numa_nodes, str(first.cpus)) == (here.gpus[:1], (1,), "4-7")
     assert (second.gpus, second.numa_nodes, second.cpus) == (here.gpus[1:], (), None)
-    assert second.remark == "not bound: nothing tells which NUMA node its GPU is local to"
+    assert (
+        second.remark == "not bound: the NUMA node of its GPU is unknown; give it with --numa-map"
+    )
 
 
 def test_too_few_cpus_are_remarked_with_the_cure() -> None:
@@ -253,8 +255,8 @@ def test_too_few_cpus_are_remarked_with_the_cure() -> None:
 
     (remark,) = found.remarks
     assert remark == (
-        "2 workers share 1 CPU (3): clusterrun itself may use no more;"
-        " under srun give -c, under mpirun --bind-to none"
+        "2 workers share 1 CPU (3): clusterrun itself may use no others;"
+        " add -c to srun, or --bind-to none to mpirun"
     )
 
 
@@ -299,7 +301,7 @@ def test_a_strict_job_starts_nothing_that_is_not_bound_as_asked() -> None:
     assert caught.value.exit_code == 3
     assert caught.value.message == "node7 can't bind all workers as asked (the test)"
     assert caught.value.hint == (
-        "local rank 1: not bound: nothing tells which NUMA node its GPU is local to"
+        "local rank 1: not bound: the NUMA node of its GPU is unknown; give it with --numa-map"
     )
 
 
@@ -331,7 +333,7 @@ def test_slices_that_no_worker_uses_are_named() -> None:
 
 def test_openmp_s_own_binding_is_remarked() -> None:
     """Intel's runtime would bind the threads again; nobody minds where nothing is bound."""
-    told = "KMP_AFFINITY=compact is set: Intel's OpenMP binds its threads by that once more"
+    told = "KMP_AFFINITY=compact is set: Intel's OpenMP binds its threads by it once more"
 
     assert plan(job(), environ={"KMP_AFFINITY": "compact"}).remarks == (told,)
     assert not plan(job(numa_binding=NumaBinding.NONE), environ={"KMP_AFFINITY": "compact"}).remarks

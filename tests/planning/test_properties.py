@@ -8,7 +8,7 @@ import pytest
 from clusterrun.domain.cpuset import CpuSet
 from clusterrun.domain.job import NumaBinding, NumaMemory
 from clusterrun.domain.machine import Machine
-from clusterrun.planning.binding.node_binding import Placement, Wish, place
+from clusterrun.planning.binding.node_binding import BindingOptions, Placement, place
 from hypothesis import Phase, find, given, settings
 from hypothesis import strategies as st
 from msgspec.structs import replace
@@ -17,8 +17,8 @@ from tests.planning.generated import FEATURES, Generated, machines
 
 DIVIDING = [mode for mode in NumaBinding if mode.divides]
 AT_NODES = [NumaBinding.NODE, *DIVIDING]
-WISHES = st.builds(
-    Wish,
+OPTIONS = st.builds(
+    BindingOptions,
     st.sampled_from(NumaBinding),
     st.sampled_from(NumaMemory),
     st.none() | st.integers(1, 4),
@@ -35,7 +35,7 @@ def test_each_feature_occurs(feature: str) -> None:
     assert feature in found.features
 
 
-def check_masks(made: Generated, wish: Wish, workers: int) -> None:
+def check_masks(made: Generated, wish: BindingOptions, workers: int) -> None:
     """Whatever is wished for, a worker gets CPUs and memory that it may use, or is left alone."""
     here = made.machine
     found = place(wish, here, workers)
@@ -54,7 +54,7 @@ def check_masks(made: Generated, wish: Wish, workers: int) -> None:
 def check_nodes(made: Generated, mode: NumaBinding, workers: int, each_has: int | None) -> None:
     """A worker is bound at the nodes of its GPUs, and not at all where one of them isn't known."""
     here = made.machine
-    for found in place(Wish(mode, gpus_per_worker=each_has), here, workers):
+    for found in place(BindingOptions(mode, gpus_per_worker=each_has), here, workers):
         if found.gpus and found.cpus is not None:
             assert all(gpu.numa_node is not None for gpu in found.gpus)
             assert found.cpus <= _reach(here, _known_nodes(found))
@@ -64,7 +64,7 @@ def check_nodes(made: Generated, mode: NumaBinding, workers: int, each_has: int 
 def check_division(made: Generated, mode: NumaBinding, workers: int, each_has: int | None) -> None:
     """What is divided is disjoint and of whole cores; only where cores are short it is shared."""
     here = made.machine
-    found = place(Wish(mode, gpus_per_worker=each_has), here, workers)
+    found = place(BindingOptions(mode, gpus_per_worker=each_has), here, workers)
     own = [each for each in found if each.cpus is not None and "shares its node" not in each.remark]
 
     for one, other in combinations(own, 2):
@@ -82,7 +82,7 @@ def check_division(made: Generated, mode: NumaBinding, workers: int, each_has: i
 def check_room(made: Generated, workers: int, each_has: int | None) -> None:
     """The default binds no worker of a GPU to fewer cores than workers while others have more room."""
     here = made.machine
-    found = place(Wish(NumaBinding.AUTO, gpus_per_worker=each_has), here, workers)
+    found = place(BindingOptions(NumaBinding.AUTO, gpus_per_worker=each_has), here, workers)
     allowed = sum(1 for core in here.cores if core & here.allowed)
     for mask in {each.cpus for each in found if each.gpus and each.cpus}:
         inside = sum(1 for each in found if each.cpus and each.cpus <= mask)
@@ -98,8 +98,8 @@ def check_near(made: Generated, workers: int, each_has: int | None) -> None:
     here = made.machine
     if made.features & {"overlapping nodes", "equal nodes"}:
         return
-    by_node = place(Wish(NumaBinding.NODE, gpus_per_worker=each_has), here, workers)
-    near = place(Wish(NumaBinding.NEAR, gpus_per_worker=each_has), here, workers)
+    by_node = place(BindingOptions(NumaBinding.NODE, gpus_per_worker=each_has), here, workers)
+    near = place(BindingOptions(NumaBinding.NEAR, gpus_per_worker=each_has), here, workers)
     bound = [(node.numa_nodes, found.cpus) for node, found in zip(by_node, near, strict=True)]
     alone = [(nodes, cpus) for nodes, cpus in bound if cpus and len(nodes) == 1]
     for (nodes, cpus), (others, their) in combinations(alone, 2):
@@ -119,7 +119,7 @@ def check_near(made: Generated, workers: int, each_has: int | None) -> None:
 def check_spread(made: Generated, workers: int) -> None:
     """Workers without GPUs: moving one to another node never leaves the poorest with more cores."""
     here = replace(made.machine, visible=())
-    found = place(Wish(NumaBinding.NODE), here, workers)
+    found = place(BindingOptions(NumaBinding.NODE), here, workers)
     if any(each.cpus is None for each in found):
         return
     cores = {
@@ -161,8 +161,8 @@ def _is_short_of_cores(here: Machine, found: Iterable[Placement], shared: Placem
 PER_WORKER = st.none() | st.integers(1, 4)
 
 
-@given(machines(), WISHES, st.integers(1, 10))
-def test_masks(made: Generated, wish: Wish, workers: int) -> None:
+@given(machines(), OPTIONS, st.integers(1, 10))
+def test_masks(made: Generated, wish: BindingOptions, workers: int) -> None:
     """They are never empty, never outside of what is allowed, and always the same."""
     check_masks(made, wish, workers)
 
@@ -205,13 +205,13 @@ def test_spread(made: Generated, workers: int) -> None:
 @settings(max_examples=3000, deadline=None)
 @given(
     machines(),
-    WISHES,
+    OPTIONS,
     st.sampled_from(AT_NODES),
     st.sampled_from(DIVIDING),
     st.integers(1, 16),
 )
 def test_all_of_it_for_long(
-    made: Generated, wish: Wish, at: NumaBinding, dividing: NumaBinding, workers: int
+    made: Generated, wish: BindingOptions, at: NumaBinding, dividing: NumaBinding, workers: int
 ) -> None:
     """The same, with many more machines."""
     check_masks(made, wish, workers)

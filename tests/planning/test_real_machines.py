@@ -8,7 +8,7 @@ import pytest
 from clusterrun.domain.cpuset import CpuSet
 from clusterrun.domain.job import NumaBinding, NumaMemory
 from clusterrun.machine.inspect import inspect
-from clusterrun.planning.binding.node_binding import Wish, place
+from clusterrun.planning.binding.node_binding import BindingOptions, place
 
 from tests.machine_trees import PciDevice, write_device, write_files
 from tests.real_machines import captured, recommended, tree_of, unpacked
@@ -27,7 +27,10 @@ def near(cpus: str, mask: str | None = None) -> PciDevice:
 def masks(root: Path, mode: str, environ: dict[str, str]) -> list[str]:
     """Return the CPUs of one worker for each visible GPU."""
     here = inspect(root, environ, None, "replayed")
-    return [str(found.cpus) for found in place(Wish(NumaBinding(mode)), here, len(here.visible))]
+    return [
+        str(found.cpus)
+        for found in place(BindingOptions(NumaBinding(mode)), here, len(here.visible))
+    ]
 
 
 @pytest.mark.parametrize(("name", "mode", "expected"), recommended())
@@ -59,7 +62,7 @@ def test_captured_trees_give_cpus_that_are_there(tmp_path: Path, name: str) -> N
     assert here.allowed <= online
     assert all(node.cpus <= online for node in here.nodes)
     for mode in NumaBinding:
-        for found in place(Wish(mode, NumaMemory.BIND), here, len(here.visible) or 4):
+        for found in place(BindingOptions(mode, NumaMemory.BIND), here, len(here.visible) or 4):
             assert found.cpus is None or (found.cpus and found.cpus <= here.allowed)
             assert set(found.memory.nodes if found.memory else ()) <= {
                 node.id for node in here.nodes if node.cpus and node.has_memory
@@ -72,13 +75,16 @@ def test_a_power9_machine_whose_gpus_have_memory_nodes(tmp_path: Path) -> None:
     root = unpacked("nvidiagpunumanodes.tar.xz", tmp_path)
     here = inspect(root, {}, CpuSet(range(16)), "replayed")
 
-    found = place(Wish(NumaBinding.AUTO), here, 6)
+    found = place(BindingOptions(NumaBinding.AUTO), here, 6)
 
     assert [str(place.cpus) for place in found] == ["0-15"] * 3 + ["None"] * 3
-    assert found[3].remark == "not bound: GPU 3 is local to node 8 but this job may only use 0-15"
+    assert (
+        found[3].remark
+        == "not bound: GPU 3 is local to node 8, but this job may use CPUs 0-15 only"
+    )
 
 
-UNTOLD = ("None", "not bound: nothing tells which NUMA node its GPU is local to")
+UNTOLD = ("None", "not bound: the NUMA node of its GPU is unknown; give it with --numa-map")
 
 # What /sys says of a GPU that is put there, and what becomes of it: the source, CPUs and remark.
 PUT: list[tuple[str, PciDevice, str, tuple[str, str]]] = [
@@ -137,7 +143,7 @@ def test_a_gpu_in_a_real_tree_is_where_sys_has_it(trees: Mapping[str, Path], ind
     environ = {"CUDA_VISIBLE_DEVICES": numbered(device, index).uuid}
 
     here = inspect(trees[name], environ, None, "replayed")
-    (found,) = place(Wish(NumaBinding.NODE), here, 1)
+    (found,) = place(BindingOptions(NumaBinding.NODE), here, 1)
 
     assert [gpu.node_source for gpu in here.visible] == [source]
     assert (str(found.cpus), found.remark) == expected

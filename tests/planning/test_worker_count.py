@@ -70,7 +70,7 @@ def test_a_script_on_standard_input_is_for_one_worker() -> None:
         local_size(job(program=program), here)
 
     assert caught.value.message == (
-        "the script is on standard input (-), which one worker can read, and there would be 2"
+        "the script is read from standard input (-), which only one worker can do, and there would be 2"
         " (nproc_per_node: default)"
     )
     assert local_size(job(program=program, nproc_per_node=1), here) == 1

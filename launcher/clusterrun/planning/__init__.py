@@ -1,1 +1,1 @@
-"""Who runs where: ranks, binding and variables, by pure functions."""
+"""The plan of a node: ranks, binding and variables, by pure functions."""

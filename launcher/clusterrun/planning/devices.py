@@ -1,4 +1,4 @@
-"""``--devices``: which of the visible GPUs the workers see, and in which order."""
+"""``--devices``: which of the visible GPUs the workers see, and in which order (docs/binding.md S2)."""
 
 from collections.abc import Sequence
 
@@ -12,13 +12,12 @@ from clusterrun.planning.variables.gpu_variables import goes_by_id
 
 
 def with_devices(machine: Machine, chosen: Fact[tuple[str, ...]]) -> Machine:
-    """Return the machine of which only the chosen GPUs are visible; all that were if none is.
+    """Return the machine with only the chosen GPUs visible; unchanged if none is chosen.
 
-    They go by the names that they had: of 4,5,6,7 one may choose 6,4. Intel's runtime keeps the
-    order of the bus.
+    GPUs keep their names: of 4,5,6,7 one may choose 6,4. Intel's runtime keeps the bus order.
 
     Raises:
-        UsageError: one of them is not visible, or is named twice.
+        UsageError: one of them is not visible, or is listed twice.
 
     """
     if not chosen.value:
@@ -31,7 +30,7 @@ def with_devices(machine: Machine, chosen: Fact[tuple[str, ...]]) -> Machine:
         gpus.sort(key=lambda gpu: gpu.index)
     visible_remark = machine.visible_remark
     if goes_by_id(machine, gpus):
-        # Named so, they are these, in whichever order the runtime would number them.
+        # The runtime finds them by UUID, in whichever order it would number them.
         known = {gpu.uuid: gpu for gpu in machine.gpus}
         gpus, visible_remark = [known.get(gpu.uuid, gpu) for gpu in gpus], ""
     origin = f"{chosen.origin} {','.join(chosen.value)}"
@@ -45,7 +44,7 @@ def _named(machine: Machine, name: str, origin: str) -> Gpu:
     if not visible:
         raise UsageError(
             f"{origin}: no GPU is visible ({why_none(machine)})",
-            f"leave {origin} out; GPUs that clusterrun does not find go by their own variable, as in\n"
+            f"leave {origin} out; to choose GPUs that clusterrun does not find, set their variable:\n"
             "  --env CUDA_VISIBLE_DEVICES=0,1 --nproc-per-node 2",
         )
     ids = {gpu.uuid for gpu in visible}
@@ -76,4 +75,8 @@ def _names(gpus: Sequence[Gpu]) -> str:
 
 def why_none(machine: Machine) -> str:
     """Return why no GPU is visible."""
-    return machine.visible_remark or machine.visible_origin or "neither a driver nor /sys shows one"
+    return (
+        machine.visible_remark
+        or machine.visible_origin
+        or "no driver and no file in /sys shows one"
+    )

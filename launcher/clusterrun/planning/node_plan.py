@@ -3,20 +3,18 @@
 from collections.abc import Mapping, Sequence
 from typing import NamedTuple, assert_never
 
-from clusterrun.domain.cpuset import CpuSet, runs
-from clusterrun.domain.job import JobSpec, NumaBinding, Program, ProgramKind
+from clusterrun.domain.job import JobSpec, Program, ProgramKind
 from clusterrun.domain.machine import Machine
 from clusterrun.domain.plan import NodePlan, WorkerPlan
 from clusterrun.domain.ranks import GlobalRank, LocalRank
 from clusterrun.domain.world import World
-from clusterrun.planning.binding.node_binding import Placement, Wish, place
-from clusterrun.planning.binding.other_jobs import hidden_gpus
-from clusterrun.planning.binding.strictness import expect_bound_as_asked
+from clusterrun.planning.binding.node_binding import BindingOptions, Placement, place
+from clusterrun.planning.binding.strict_binding import require_binding
+from clusterrun.planning.remarks import remarks_on
 from clusterrun.planning.scheduler_task import place_task
 from clusterrun.planning.variables import worker_variables
 from clusterrun.planning.variables.gpu_variables import chosen_gpus_variables, own_gpus_variables
 from clusterrun.planning.variables.threads import threads_per_worker
-from clusterrun.planning.worker_count import count_shown
 
 _RUN_PATH = "import runpy, sys; del sys.argv[0]; runpy.run_path(sys.argv[0], run_name='__main__')"
 """What torchrun's ``run_script_path`` does, in an interpreter of its own (torch/distributed/run.py)."""
@@ -31,15 +29,15 @@ def plan_node(  # noqa: PLR0913 - a plan is made of all that is known
     error_files: str | None,
     environ: Mapping[str, str],
 ) -> NodePlan:
-    """Return who runs where on this node.
+    """Return the plan of this node.
 
     Args:
         job: what to run.
         machine: this node, as the job may use it; read once and kept over the attempts.
         world: the ranks of this node in this attempt.
         unset: variables that the workers must not inherit.
-        error_files: directory for what the workers write to TORCHELASTIC_ERROR_FILE; whoever
-            starts a worker makes the directory of its file. None in a dry run.
+        error_files: folder of the files that TORCHELASTIC_ERROR_FILE names, whose own folders are
+            made when a worker starts. None in a dry run.
         environ: the launcher's own environment.
 
     Raises:
@@ -48,11 +46,23 @@ def plan_node(  # noqa: PLR0913 - a plan is made of all that is known
 
     """
     worker_variables.check_env(job)
-    here = _workers(job, machine, world)
+    places = _places(job, machine, world)
     if job.numa_strict.value:
-        expect_bound_as_asked(job, machine, here.placements)
+        require_binding(job, machine, places.placements)
     before = worker_variables.environment_before(job, environ, unset)
     command = command_of(job.program.value, job.python.value)
+    count = len(places.placements)
+
+    def plan_worker(index: int, placement: Placement) -> WorkerPlan:
+        local_rank = LocalRank(index)
+        variables = {
+            **worker_variables.worker_variables(world, local_rank, error_files),
+            **places.variables,
+            **own_gpus_variables(job, machine, placement.gpus, index, before),
+            **_paddle_variables(job, world, local_rank),
+        }
+        return _worker(job, world, local_rank, placement, variables, places.reason)
+
     return NodePlan(
         world=world,
         host=machine.host,
@@ -60,57 +70,45 @@ def plan_node(  # noqa: PLR0913 - a plan is made of all that is known
         arguments_at=len(command) - len(job.program.value.args),
         signal_group=job.program.value.kind is ProgramKind.EXECUTABLE,
         env={
-            **worker_variables.job_variables(
-                job, before, here.threads, world, len(here.placements)
-            ),
+            **worker_variables.job_variables(job, before, places.threads, world, count),
             **chosen_gpus_variables(job, machine, before),
         },
         unset=tuple(unset),
-        workers=tuple(
-            _worker(
-                job,
-                world,
-                LocalRank(index),
-                placement,
-                {
-                    **worker_variables.worker_variables(world, LocalRank(index), error_files),
-                    **here.variables,
-                    **own_gpus_variables(job, machine, placement.gpus, index, before),
-                    **_paddles_own(job, world, LocalRank(index)),
-                },
-                here.reason or _why_0(job),
-            )
-            for index, placement in enumerate(here.placements)
-        ),
-        remarks=_remarks(job, machine, here.placements, before),
+        workers=tuple(plan_worker(index, each) for index, each in enumerate(places.placements)),
+        remarks=remarks_on(job, machine, places.placements, before),
         visible_origin=machine.visible_origin,
     )
 
 
-class _Workers(NamedTuple):
-    """The workers that this clusterrun starts."""
+class _Places(NamedTuple):
+    """The places of the workers that this agent starts."""
 
     placements: Sequence[Placement]
     threads: int
     """OMP_NUM_THREADS of each."""
     variables: Mapping[str, str]
-    """What they get otherwise than the world says, because other tasks share their node."""
+    """Variables that differ from the world's, because other tasks share the node."""
     reason: str
-    """Why LOCAL_RANK is among these, and not what one would expect."""
+    """Why LOCAL_RANK is not the worker's index; "" if it is."""
 
 
-def _workers(job: JobSpec, machine: Machine, world: World) -> _Workers:
-    wish = Wish(job.numa_binding.value, job.numa_memory.value, job.gpus_per_worker.value)
+def _places(job: JobSpec, machine: Machine, world: World) -> _Places:
+    options = BindingOptions(
+        job.numa_binding.value, job.numa_memory.value, job.gpus_per_worker.value
+    )
+    virtual = job.virtual_local_rank
+    reason = "LOCAL_RANK is 0: the worker sees its own GPUs only" if virtual.value else ""
+    reason = f"{reason} ({virtual.origin})" if reason else ""
     tasks = job.tasks.value
     if tasks is None:
-        placements = place(wish, machine, world.local_size)
-        return _Workers(placements, threads_per_worker(machine, placements), {}, "")
-    task = place_task(wish, machine, tasks)
+        placements = place(options, machine, world.local_size)
+        return _Places(placements, threads_per_worker(machine, placements), {}, reason)
+    task = place_task(options, machine, tasks)
     changed = worker_variables.task_variables(tasks, task.local_rank)
-    return _Workers([task.placement], task.threads, changed, task.reason)
+    return _Places([task.placement], task.threads, changed, task.reason or reason)
 
 
-def _paddles_own(job: JobSpec, world: World, local_rank: LocalRank) -> Mapping[str, str]:
+def _paddle_variables(job: JobSpec, world: World, local_rank: LocalRank) -> Mapping[str, str]:
     if job.cluster.value != "paddle":
         return {}
     from clusterrun.planning.variables.paddle_variables import paddle_variables
@@ -136,98 +134,21 @@ def command_of(program: Program, python: str) -> tuple[str, ...]:
 def _worker(  # noqa: PLR0913, PLR0917 - as a plan
     job: JobSpec,
     world: World,
-    index: LocalRank,
+    local_rank: LocalRank,
     placement: Placement,
-    env: Mapping[str, str],
+    variables: Mapping[str, str],
     reason: str,
 ) -> WorkerPlan:
     argument = job.pass_local_rank.value
     return WorkerPlan(
-        rank=GlobalRank(world.first_rank + index),
-        local_rank=index,
+        rank=GlobalRank(world.first_rank + local_rank),
+        local_rank=local_rank,
         gpus=placement.gpus,
         numa_nodes=placement.numa_nodes,
         cpus=placement.cpus,
         memory=placement.memory,
-        env=env,
+        env=variables,
         remark=placement.remark,
         local_rank_reason=reason,
-        own_arguments=(f"--{argument}={env['LOCAL_RANK']}",) if argument else (),
+        own_arguments=(f"--{argument}={variables['LOCAL_RANK']}",) if argument else (),
     )
-
-
-def _why_0(job: JobSpec) -> str:
-    asked = job.virtual_local_rank
-    return f"LOCAL_RANK is 0: it sees its own GPUs alone ({asked.origin})" if asked.value else ""
-
-
-def _remarks(
-    job: JobSpec, machine: Machine, placements: Sequence[Placement], before: Mapping[str, str]
-) -> tuple[str, ...]:
-    tasks = job.tasks.value
-    # What this task leaves idle may be another's.
-    shares_cpus = tasks is not None and not tasks.own_cpus
-    remarks = (
-        machine.visible_remark,
-        _too_few_cpus(machine, len(placements)),
-        "" if shares_cpus else _idle_cpus(job.numa_binding.value, machine, placements),
-        _idle_gpus(job, machine, len(placements)),
-        _unseen_slices(job, machine),
-        _bound_by_openmp(placements, before),
-    )
-    return tuple(remark for remark in remarks if remark)
-
-
-def _too_few_cpus(machine: Machine, workers: int) -> str:
-    count = len(machine.allowed)
-    if count >= workers:
-        return ""
-    few = f"{workers} workers share {count} CPU{'' if count == 1 else 's'} ({machine.allowed})"
-    if CpuSet.union_of(machine.cores) <= machine.allowed:
-        return few
-    return (
-        f"{few}: clusterrun itself may use no more; under srun give -c, under mpirun --bind-to none"
-    )
-
-
-def _idle_cpus(mode: NumaBinding, machine: Machine, placements: Sequence[Placement]) -> str:
-    masks = {placement.cpus for placement in placements}
-    idle = CpuSet(machine.allowed - CpuSet.union_of(mask or () for mask in masks))
-    if None in masks or len(idle) * 4 <= len(machine.allowed):
-        return ""
-    if mode.divides and hidden_gpus(machine):
-        # They were left for jobs that use the other GPUs.
-        return ""
-    instead = "near" if mode is NumaBinding.NODE or mode.divides else "none"
-    unused = f"no worker is bound to CPUs {idle}, {len(idle)} of {len(machine.allowed)}"
-    return f"{unused}; to use them: --numa-binding {instead}"
-
-
-def _idle_gpus(job: JobSpec, machine: Machine, workers: int) -> str:
-    each = job.gpus_per_worker
-    if not each.value or job.tasks.value is not None:
-        return ""
-    idle = machine.visible[workers * each.value :]
-    if not idle:
-        return ""
-    plural = "GPUs" if len(idle) > 1 else "GPU"
-    # Slices of a GPU have its number.
-    names = [gpu.uuid for gpu in idle] if idle[0].parent else runs(gpu.index for gpu in idle)
-    have = "worker has" if workers == 1 else "workers have"
-    return f"no worker uses {plural} {','.join(names)}: {workers} {have} {each.value} each"
-
-
-def _unseen_slices(job: JobSpec, machine: Machine) -> str:
-    if len(machine.visible) == count_shown(job, machine):
-        return ""
-    return (
-        "CUDA shows a process one MIG slice, and no other GPU;"
-        " --virtual-local-rank gives each worker its own"
-    )
-
-
-def _bound_by_openmp(placements: Sequence[Placement], before: Mapping[str, str]) -> str:
-    affinity = before.get("KMP_AFFINITY")
-    if not affinity or all(placement.cpus is None for placement in placements):
-        return ""
-    return f"KMP_AFFINITY={affinity} is set: Intel's OpenMP binds its threads by that once more"

@@ -1,4 +1,4 @@
-"""The one worker of a task, where a scheduler has started one task for each worker."""
+"""The worker of a scheduler's task, if the scheduler has started one task for each worker."""
 
 from typing import NamedTuple
 
@@ -7,7 +7,7 @@ from msgspec.structs import replace
 from clusterrun.domain.job import NumaBinding, TaskLayout
 from clusterrun.domain.machine import Machine
 from clusterrun.domain.ranks import LocalRank
-from clusterrun.planning.binding.node_binding import Placement, Wish, place
+from clusterrun.planning.binding.node_binding import BindingOptions, Placement, place
 from clusterrun.planning.variables.threads import threads_per_worker
 
 
@@ -16,37 +16,37 @@ class TaskPlace(NamedTuple):
 
     placement: Placement
     local_rank: LocalRank
-    """What LOCAL_RANK says, by which scripts choose a GPU."""
+    """LOCAL_RANK, by which scripts choose a GPU."""
     reason: str
     """Why that is not the task's index on its node; "" if it is."""
     threads: int
 
 
-def place_task(wish: Wish, machine: Machine, tasks: TaskLayout) -> TaskPlace:
+def place_task(options: BindingOptions, machine: Machine, tasks: TaskLayout) -> TaskPlace:
     """Return the place of the task's worker.
 
-    Where every task sees all GPUs of the node, the worker has the one of its local rank. Where the
-    task sees fewer than there are tasks, they are its own, numbered from 0: so is LOCAL_RANK.
+    If every task sees all GPUs of the node, the worker has the one of its local rank. If the task
+    sees fewer GPUs than there are tasks, they are its own, numbered from 0, as LOCAL_RANK is.
     """
     visible = len(machine.visible)
-    sees_all = visible >= tasks.local_size * (wish.gpus_per_worker or 1)
-    if sees_all or (wish.mode.divides and not visible and not tasks.own_cpus):
-        own = place(wish, machine, tasks.local_size)[tasks.local_rank]
+    sees_all = visible >= tasks.local_size * (options.gpus_per_worker or 1)
+    if sees_all or (options.mode.divides and not visible and not tasks.own_cpus):
+        own = place(options, machine, tasks.local_size)[tasks.local_rank]
         if tasks.own_cpus and own.cpus is not None:
-            # The other workers are elsewhere, and divide nothing with this one.
-            own = place(wish, replace(machine, visible=own.gpus), 1)[0]
+            # The other workers have CPUs of their own, and divide none with this one.
+            own = place(options, replace(machine, visible=own.gpus), 1)[0]
         return TaskPlace(own, tasks.local_rank, "", _threads(machine, own, tasks))
-    own = place(wish if tasks.own_cpus else _strictly(wish), machine, 1)[0]
+    own = place(options if tasks.own_cpus else _without_idle_nodes(options), machine, 1)[0]
     threads = _threads(machine, own, tasks)
     if not visible:
         return TaskPlace(own, tasks.local_rank, "", threads)
     return TaskPlace(own, LocalRank(0), _why_0(machine, tasks), threads)
 
 
-def _strictly(wish: Wish) -> Wish:
-    # A node that has none of our GPUs is not idle: other tasks may have theirs there.
-    is_near = wish.mode in {NumaBinding.AUTO, NumaBinding.NEAR}
-    return wish._replace(mode=NumaBinding.NODE) if is_near else wish
+def _without_idle_nodes(options: BindingOptions) -> BindingOptions:
+    # A node without a GPU of this task is not idle: other tasks may have theirs there.
+    is_near = options.mode in {NumaBinding.AUTO, NumaBinding.NEAR}
+    return options._replace(mode=NumaBinding.NODE) if is_near else options
 
 
 def _why_0(machine: Machine, tasks: TaskLayout) -> str:
@@ -61,6 +61,6 @@ def _threads(machine: Machine, own: Placement, tasks: TaskLayout) -> int:
     alone = threads_per_worker(machine, [own])
     if tasks.own_cpus:
         return alone
-    # Nobody knows where the others are bound, only that they use the same CPUs.
+    # Where the other tasks are bound is unknown; they use the same CPUs.
     unbound = own._replace(cpus=None)
     return min(alone, threads_per_worker(machine, [unbound] * tasks.local_size))

@@ -7,8 +7,8 @@ from clusterrun.domain.machine import Gpu, Machine
 from clusterrun.errors import UsageError
 from clusterrun.planning.devices import why_none
 
-MOST_WORKERS = 10_000
-"""More than any machine has GPUs or CPUs for: a typing error, or a number of something else."""
+MAX_WORKERS = 10_000
+"""More than any machine has GPUs or CPUs for: a larger number is a typing error."""
 
 
 def local_size(job: JobSpec, machine: Machine) -> int:
@@ -19,30 +19,29 @@ def local_size(job: JobSpec, machine: Machine) -> int:
         machine: this node, as the job may use it.
 
     Raises:
-        UsageError: workers are wanted per GPU, and none is visible; or there are too few GPUs for
-            as many as each worker is to have, or too many workers at all; or this process is to
-            become its one worker, and would have several; or its ranks are clear for one worker
-            only.
+        UsageError: the number depends on GPUs and none is visible; there are too few GPUs for the
+            workers, or too many workers; or the job allows one worker only (``--exec``, a script on
+            standard input, unclear ranks), and there would be several.
 
     """
     workers = _wanted(job, machine)
-    if workers > MOST_WORKERS:
+    if workers > MAX_WORKERS:
         raise UsageError(
-            f"nproc_per_node is {job.nproc_per_node}: a node starts {MOST_WORKERS} workers at most",
+            f"nproc_per_node is {job.nproc_per_node}: a node starts {MAX_WORKERS} workers at most",
             "give as many as there are GPUs, or CPUs",
         )
     _expect_gpus(job, machine, workers)
     if job.unclear.value and workers != 1:
         raise UsageError(
             f"{job.node_rank.origin} is {job.node_rank.value} and {job.nnodes.origin}"
-            f" {job.nnodes.value}, which may count nodes or processes, and there would be {workers}"
+            f" {job.nnodes.value}: these may count nodes or processes, and there would be {workers}"
             f" workers here (nproc_per_node: {job.nproc_per_node.origin})",
             job.unclear.value,
         )
     if job.program.value.is_standard_input and workers != 1:
         raise UsageError(
-            "the script is on standard input (-), which one worker can read, and there would be"
-            f" {workers} (nproc_per_node: {job.nproc_per_node.origin})",
+            "the script is read from standard input (-), which only one worker can do, and there"
+            f" would be {workers} (nproc_per_node: {job.nproc_per_node.origin})",
             "save it to a file and give that, or type --nproc-per-node 1",
         )
     if job.exec.value and workers != 1:
@@ -58,8 +57,8 @@ def local_size(job: JobSpec, machine: Machine) -> int:
 def count_shown(job: JobSpec, machine: Machine) -> int:
     """Return how many of the visible GPUs a process can use.
 
-    A process to which CUDA shows a MIG slice sees no other slice, and no other GPU. Where each worker
-    sees its own alone, all of them can be used.
+    A process to which CUDA shows a MIG slice sees no other slice, and no other GPU (docs/binding.md,
+    decision 3). If each worker sees only its own, all of them can be used.
     """
     visible = machine.visible
     if job.gpu_per_rank.value or job.virtual_local_rank.value or not split_gpus(machine):
@@ -77,7 +76,7 @@ def _wanted(job: JobSpec, machine: Machine) -> int:
     wanted = job.nproc_per_node.value
     visible = count_shown(job, machine)
     if visible:
-        # At least one, for whom there are too few, then.
+        # At least one: ``_expect_gpus`` then refuses it.
         visible = max(1, visible // (job.gpus_per_worker.value or 1))
     match wanted:
         case int():
@@ -116,7 +115,7 @@ def _expect_gpus(job: JobSpec, machine: Machine, workers: int) -> None:
 
 
 def _expect_gpu_each(job: JobSpec, machine: Machine, workers: int) -> None:
-    """Refuse more workers than GPUs, if their number was set; a job may also run without GPUs."""
+    """Refuse more workers than GPUs if the number of workers was set (docs/binding.md, decision 3)."""
     shown = count_shown(job, machine)
     if not shown or workers <= shown or not isinstance(job.nproc_per_node.value, int):
         return

@@ -23,7 +23,7 @@ from clusterrun.domain.preparation import Preparation, Prepared
 from clusterrun.domain.streams import Std
 from clusterrun.domain.world import World
 from clusterrun.errors import ExitCode, LauncherError
-from clusterrun.planning.binding.strictness import not_as_asked
+from clusterrun.planning.binding.strict_binding import strict_error
 from clusterrun.planning.node_plan import plan_node
 from clusterrun.planning.preparation import preparation_of
 from clusterrun.planning.variables.colours import has_output_to_itself
@@ -181,7 +181,7 @@ def _try_binding(job: JobSpec, plan: NodePlan) -> None:
 
     troubles = troubles_of(plan)
     if troubles:
-        raise not_as_asked(job, plan.host, troubles)
+        raise strict_error(job, plan.host, troubles)
 
 
 def _print_prepared(relay: RelayClient, prepared: Prepared, *, verbose: bool) -> None:

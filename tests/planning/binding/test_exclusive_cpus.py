@@ -7,7 +7,7 @@ from clusterrun.domain.cpuset import CpuSet
 from clusterrun.domain.job import NumaBinding
 from clusterrun.domain.machine import Machine
 from clusterrun.machine.inspect import inspect
-from clusterrun.planning.binding.node_binding import Wish, place
+from clusterrun.planning.binding.node_binding import BindingOptions, place
 from msgspec.structs import replace
 
 from tests.machine_trees import MachineFacts, PciDevice, write_tree
@@ -20,12 +20,12 @@ TWO = {0: "0-3,8-11", 1: "4-7,12-15"}
 
 def masks(mode: NumaBinding, here: Machine, workers: int) -> list[str]:
     """Return the CPUs of each worker as people write them."""
-    return [str(found.cpus) for found in place(Wish(mode), here, workers)]
+    return [str(found.cpus) for found in place(BindingOptions(mode), here, workers)]
 
 
 def remarks(mode: NumaBinding, here: Machine, workers: int) -> set[str]:
     """Return what is said of the workers."""
-    return {found.remark for found in place(Wish(mode), here, workers)}
+    return {found.remark for found in place(BindingOptions(mode), here, workers)}
 
 
 def test_cores_are_whole_and_the_rest_goes_to_the_first() -> None:
@@ -117,7 +117,7 @@ def test_cores_that_are_not_known() -> None:
     here = machine(TWO, [0, 1], cores_known=False)
 
     assert masks(EXCLUSIVE, here, 2) == ["0-3,8-11", "4-7,12-15"]
-    assert remarks(EXCLUSIVE, here, 2) == {"shares its node: nothing tells which CPUs are one core"}
+    assert remarks(EXCLUSIVE, here, 2) == {"shares its node: the machine's cores are unknown"}
 
 
 def test_whole_caches() -> None:
@@ -150,7 +150,7 @@ def test_too_few_caches_are_divided(caches: list[str], why: str) -> None:
     here = machine({0: "0-7"}, [0, 0], caches=caches, allowed="0-5")
 
     assert masks(CORE_COMPLEX, here, 2) == ["0-2", "3-5"]
-    assert remarks(CORE_COMPLEX, here, 2) == {f"has cores, not caches, of its own: {why}"}
+    assert remarks(CORE_COMPLEX, here, 2) == {f"has cores of its own, but no L3 cache: {why}"}
 
 
 def test_nodes_that_are_all_equal_are_one_pool() -> None:
@@ -174,7 +174,7 @@ def test_a_worker_of_several_gpus_has_the_parts_of_all() -> None:
     """Two GPUs each, of which the second worker's are at different nodes."""
     here = machine(TWO, [0, 0, 0, 1], cores=SMT)
 
-    found = place(Wish(EXCLUSIVE, gpus_per_worker=2), here, 2)
+    found = place(BindingOptions(EXCLUSIVE, gpus_per_worker=2), here, 2)
 
     assert [str(each.cpus) for each in found] == ["0-2,8-10", "3-7,11-15"]
     assert [each.numa_nodes for each in found] == [(0,), (0, 1)]

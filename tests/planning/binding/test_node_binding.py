@@ -8,7 +8,7 @@ from clusterrun.domain.cpuset import CpuSet
 from clusterrun.domain.job import NumaBinding, NumaMemory
 from clusterrun.domain.machine import Machine
 from clusterrun.domain.plan import MemoryPolicy
-from clusterrun.planning.binding.node_binding import Wish, place
+from clusterrun.planning.binding.node_binding import BindingOptions, place
 from hypothesis import given
 from hypothesis import strategies as st
 from msgspec.structs import replace
@@ -23,18 +23,18 @@ CLUSTERS = {0: "0-1", 1: "2-3", 2: "4-5", 3: "6-7"}
 
 def masks(mode: NumaBinding, here: Machine, workers: int) -> list[str | None]:
     """Return the CPUs of each worker as people write them."""
-    found = place(Wish(mode), here, workers)
+    found = place(BindingOptions(mode), here, workers)
     return [None if placement.cpus is None else str(placement.cpus) for placement in found]
 
 
 def remarks(here: Machine, workers: int) -> list[str]:
     """Return what is said of each worker."""
-    return [placement.remark for placement in place(Wish(NODE), here, workers)]
+    return [placement.remark for placement in place(BindingOptions(NODE), here, workers)]
 
 
 def test_a_worker_is_bound_to_the_node_of_its_gpu() -> None:
     """In the order of the GPUs, which need not be that of the nodes."""
-    found = place(Wish(NODE), machine(TWO, [1, 0]), 2)
+    found = place(BindingOptions(NODE), machine(TWO, [1, 0]), 2)
 
     assert [str(placement.cpus) for placement in found] == ["4-7", "0-3"]
     assert [placement.numa_nodes for placement in found] == [(1,), (0,)]
@@ -68,7 +68,7 @@ def test_a_cpuset_without_the_gpus_node_leaves_its_worker_unbound() -> None:
     assert masks(NODE, here, 2) == ["0-15", None]
     assert remarks(here, 2) == [
         "",
-        "not bound: GPU 1 is local to node 1 but this job may only use 0-15",
+        "not bound: GPU 1 is local to node 1, but this job may use CPUs 0-15 only",
     ]
 
 
@@ -77,7 +77,9 @@ def test_a_gpu_of_unknown_place_leaves_its_worker_unbound() -> None:
     here = machine(TWO, [None, 1])
 
     assert masks(NODE, here, 2) == [None, "4-7"]
-    assert remarks(here, 2)[0] == ("not bound: nothing tells which NUMA node its GPU is local to")
+    assert remarks(here, 2)[0] == (
+        "not bound: the NUMA node of its GPU is unknown; give it with --numa-map"
+    )
 
 
 def test_a_machine_without_numa_binds_nobody_and_says_nothing() -> None:
@@ -90,7 +92,7 @@ def test_a_machine_without_numa_binds_nobody_and_says_nothing() -> None:
 
 def test_none_binds_nobody_and_keeps_the_gpus() -> None:
     """As asked for, so there is nothing to remark."""
-    (only,) = place(Wish(NONE), machine(TWO, [1]), 1)
+    (only,) = place(BindingOptions(NONE), machine(TWO, [1]), 1)
 
     assert (only.cpus, only.numa_nodes, only.remark) == (None, (), "")
     assert only.gpus
@@ -98,7 +100,7 @@ def test_none_binds_nobody_and_keeps_the_gpus() -> None:
 
 def test_more_workers_than_gpus_are_not_bound() -> None:
     """Only the script knows which worker uses which."""
-    found = place(Wish(NODE), machine(TWO, [0, 1]), 4)
+    found = place(BindingOptions(NODE), machine(TWO, [0, 1]), 4)
 
     assert [placement.cpus for placement in found] == [None] * 4
     assert [placement.gpus for placement in found] == [()] * 4
@@ -110,7 +112,7 @@ def test_fewer_workers_than_gpus_have_the_first_ones(workers: int) -> None:
     """Rank r uses visible[r], as every script does that calls set_device(LOCAL_RANK)."""
     here = machine(TWO, [0, 1, 1, 0, 0, 0, 1, 1], visible=[7, 6, 5, 4, 3, 2, 1, 0])
 
-    found = place(Wish(NODE), here, workers)
+    found = place(BindingOptions(NODE), here, workers)
 
     assert [gpu.index for each in found for gpu in each.gpus] == [7, 6, 5, 4, 3, 2, 1, 0][:workers]
     nodes = [1, 1, 0, 0, 0, 1, 1, 0][:workers]
@@ -173,7 +175,7 @@ ONE_LEFT = machine({0: "0-3", 1: "4-7"}, [0, 1, 1], packages=["0-3", "4-7"], all
 @pytest.mark.parametrize("mode", [NumaBinding.AUTO, NEAR])
 def test_near_leaves_workers_alone_that_would_share_too_few_cores(mode: NumaBinding) -> None:
     """Others have cores to spare: binding must not make it worse."""
-    found = place(Wish(mode, NumaMemory.PREFERRED), ONE_LEFT, 3)
+    found = place(BindingOptions(mode, NumaMemory.PREFERRED), ONE_LEFT, 3)
 
     assert [str(each.cpus) for each in found] == ["0-3", "None", "None"]
     assert [each.numa_nodes for each in found] == [(0,), (), ()]
@@ -186,7 +188,7 @@ def test_near_leaves_workers_alone_that_would_share_too_few_cores(mode: NumaBind
 @pytest.mark.parametrize("mode", [NODE, NumaBinding.SOCKET])
 def test_a_mode_that_is_asked_for_binds_and_says_how_few_cores_there_are(mode: NumaBinding) -> None:
     """The user may know better."""
-    found = place(Wish(mode), ONE_LEFT, 3)
+    found = place(BindingOptions(mode), ONE_LEFT, 3)
 
     assert [str(each.cpus) for each in found] == ["0-3", "4", "4"]
     assert {each.remark for each in found[1:]} == {
@@ -207,7 +209,7 @@ def test_a_machine_that_is_full_everywhere_is_bound_as_ever() -> None:
     here = machine(TWO, [0] * 8 + [1] * 8, packages=["0-3", "4-7"])
 
     assert masks(NEAR, here, 16) == ["0-3"] * 8 + ["4-7"] * 8
-    assert {each.remark for each in place(Wish(NEAR), here, 16)} == {""}
+    assert {each.remark for each in place(BindingOptions(NEAR), here, 16)} == {""}
 
 
 def test_what_the_user_has_mapped_is_bound_however_crowded() -> None:
@@ -215,7 +217,7 @@ def test_what_the_user_has_mapped_is_bound_however_crowded() -> None:
     gpus = tuple(replace(gpu, mapped_cpus=CpuSet((4,))) for gpu in ONE_LEFT.visible)
     here = replace(ONE_LEFT, visible=gpus)
 
-    found = place(Wish(NEAR), here, 3)
+    found = place(BindingOptions(NEAR), here, 3)
 
     assert [str(each.cpus) for each in found] == ["4"] * 3
     assert found[0].remark == "3 workers share 1 core (CPUs 4) of the 5 that this job may use"
@@ -333,7 +335,7 @@ def test_masks_are_never_empty_and_never_outside(
     here: Machine, mode: NumaBinding, workers: int
 ) -> None:
     """Whatever the machine is like, a worker gets CPUs that it may use, or is left alone."""
-    found = place(Wish(mode), here, workers)
+    found = place(BindingOptions(mode), here, workers)
 
     assert len(found) == workers
     assert all(
@@ -346,7 +348,11 @@ def test_masks_are_never_empty_and_never_outside(
 @given(machines(), st.integers(1, 12))
 def test_near_never_narrows_node(here: Machine, workers: int) -> None:
     """The default may only add to what torchrun's mode gives; a worker that is left alone has all."""
-    pairs = zip(place(Wish(NODE), here, workers), place(Wish(NEAR), here, workers), strict=True)
+    pairs = zip(
+        place(BindingOptions(NODE), here, workers),
+        place(BindingOptions(NEAR), here, workers),
+        strict=True,
+    )
 
     assert all(
         (by_node.cpus or here.allowed) <= (near.cpus or here.allowed) for by_node, near in pairs
@@ -384,7 +390,7 @@ def test_workers_of_several_gpus(workers: int, each: int, expected: list[str | N
     """Blocks of the visible list, bound to the nodes of all its GPUs."""
     here = machine(TWO, [0, 0, 0, 1])
 
-    found = place(Wish(NODE, gpus_per_worker=each), here, workers)
+    found = place(BindingOptions(NODE, gpus_per_worker=each), here, workers)
 
     assert [None if it.cpus is None else str(it.cpus) for it in found] == expected
     if expected[0]:
@@ -396,22 +402,22 @@ def test_memory_is_of_the_node_that_has_some() -> None:
     """Of the nodes of its GPUs, not of those that near adds."""
     here = machine(CLUSTERS, [1, 2], without_memory=[2])
 
-    first, second = place(Wish(NEAR, NumaMemory.PREFERRED), here, 2)
+    first, second = place(BindingOptions(NEAR, NumaMemory.PREFERRED), here, 2)
 
     assert (first.memory, first.remark) == (MemoryPolicy(NumaMemory.PREFERRED, (1,)), "")
     assert second.memory is None
-    assert second.remark == "no memory policy: this job may use no memory of node 2"
+    assert second.remark == "no memory policy: this job may not use the memory of node 2"
 
 
 def test_memory_without_binding() -> None:
     """Memory may be asked for alone; who asks for nothing hears nothing."""
     here = machine(TWO, [1, None])
 
-    first, second = place(Wish(NONE, NumaMemory.BIND), here, 2)
+    first, second = place(BindingOptions(NONE, NumaMemory.BIND), here, 2)
 
     assert (first.cpus, first.memory) == (None, MemoryPolicy(NumaMemory.BIND, (1,)))
     assert second.remark == (
-        "not bound: nothing tells which NUMA node its GPU is local to;"
-        " no memory policy: it belongs to no NUMA node"
+        "not bound: the NUMA node of its GPU is unknown; give it with --numa-map;"
+        " no memory policy: it has no NUMA node"
     )
-    assert [found.remark for found in place(Wish(NONE), here, 2)] == ["", ""]
+    assert [found.remark for found in place(BindingOptions(NONE), here, 2)] == ["", ""]

@@ -6,7 +6,7 @@ from clusterrun.domain.facts import Fact
 from clusterrun.domain.job import MappedGpu, NumaBinding
 from clusterrun.domain.machine import Machine
 from clusterrun.errors import UsageError
-from clusterrun.planning.binding.node_binding import Wish, place
+from clusterrun.planning.binding.node_binding import BindingOptions, place
 from clusterrun.planning.binding.numa_map import with_map
 from msgspec.structs import replace
 
@@ -22,7 +22,7 @@ def mapped(*entries: MappedGpu, here: Machine = HERE) -> Machine:
 
 def masks(here: Machine, mode: NumaBinding = NumaBinding.NODE) -> list[str]:
     """Return the CPUs of a worker for each GPU."""
-    return [str(found.cpus) for found in place(Wish(mode), here, len(here.visible))]
+    return [str(found.cpus) for found in place(BindingOptions(mode), here, len(here.visible))]
 
 
 @pytest.mark.parametrize(
@@ -53,7 +53,7 @@ def test_cpus_are_taken_at_the_user_s_word() -> None:
     assert masks(here, NumaBinding.NEAR) == ["0-3", "2-4"]
     assert masks(here, NumaBinding.SOCKET) == ["0-4", "2-4"]
     assert masks(here, NumaBinding.EXCLUSIVE) == ["0-1", "2-4"]
-    assert place(Wish(NumaBinding.NODE), here, 2)[1].numa_nodes == (0, 1)
+    assert place(BindingOptions(NumaBinding.NODE), here, 2)[1].numa_nodes == (0, 1)
 
 
 def test_gpus_at_the_same_cpus_divide_them() -> None:
@@ -82,20 +82,22 @@ def test_cpus_that_this_job_may_not_use() -> None:
     """The worker is left alone, with a line."""
     here = mapped(MappedGpu("0", CpuSet((6, 7))), here=replace(HERE, allowed=CpuSet(range(4))))
 
-    (first, _) = place(Wish(NumaBinding.NODE), here, 2)
+    (first, _) = place(BindingOptions(NumaBinding.NODE), here, 2)
 
     assert first.cpus is None
-    assert first.remark == "not bound: GPU 0 is mapped to CPUs 6-7 but this job may only use 0-3"
+    assert (
+        first.remark == "not bound: GPU 0 is mapped to CPUs 6-7, but this job may use CPUs 0-3 only"
+    )
 
 
 @pytest.mark.parametrize(
     ("entry", "complaint"),
     [
-        (MappedGpu("2", 1), "there is no GPU 2 here"),
-        (MappedGpu("GPU-x", 1), "there is no GPU GPU-x here"),
-        (MappedGpu("0", 7), "0=node 7, but there is no node 7 with CPUs here"),
-        (MappedGpu("0", 2), "0=node 2, but there is no node 2 with CPUs here"),
-        (MappedGpu("0", CpuSet((7, 8))), "0=7-8, but there are no CPUs 8 here"),
+        (MappedGpu("2", 1), "this machine has no GPU 2"),
+        (MappedGpu("GPU-x", 1), "this machine has no GPU GPU-x"),
+        (MappedGpu("0", 7), "0=node 7, but this machine has no node 7 with CPUs"),
+        (MappedGpu("0", 2), "0=node 2, but this machine has no node 2 with CPUs"),
+        (MappedGpu("0", CpuSet((7, 8))), "0=7-8, but this machine has no CPUs 8"),
     ],
 )
 def test_what_is_not_there(entry: MappedGpu, complaint: str) -> None:

@@ -124,7 +124,7 @@ def test_more_workers_than_gpus() -> None:
         variables(FOUR, 8, gpu_per_rank=True)
 
     assert caught.value.message == (
-        "the test: local rank 0 has no GPU of its own, as 4 GPUs are visible"
+        "the test: local rank 0 has no GPU of its own: 4 GPUs are visible"
     )
 
 
@@ -132,7 +132,7 @@ def test_no_gpu_at_all() -> None:
     """An error; torchrun's own flag does there what it does under torchrun."""
     none = machine({0: "0-3"})
 
-    with pytest.raises(UsageError, match="as no GPUs are visible"):
+    with pytest.raises(UsageError, match=": no GPUs are visible"):
         variables(none, 1, gpu_per_rank=True)
     assert variables(none, 2, virtual_local_rank=True)[1] == [
         "CUDA_VISIBLE_DEVICES=1",

@@ -3,7 +3,7 @@
 import pytest
 from clusterrun.domain.job import NumaBinding
 from clusterrun.domain.machine import Machine
-from clusterrun.planning.binding.node_binding import Wish, place
+from clusterrun.planning.binding.node_binding import BindingOptions, place
 from clusterrun.planning.variables.threads import threads_per_worker
 from hypothesis import given
 from hypothesis import strategies as st
@@ -15,7 +15,7 @@ TWO = {0: "0-7", 1: "8-15"}
 
 def threads(here: Machine, workers: int, mode: NumaBinding = NumaBinding.NODE) -> int:
     """Return the threads of each of ``workers``."""
-    return threads_per_worker(here, place(Wish(mode), here, workers))
+    return threads_per_worker(here, place(BindingOptions(mode), here, workers))
 
 
 @pytest.mark.parametrize(("gpus", "expected"), [([0, 1], 8), ([0, 0], 4), ([0, 0, 1], 4)])

@@ -1,181 +1,167 @@
-"""CPUs that a worker has to itself (docs/binding.md S5: exclusive, core-complex)."""
+"""CPUs that only one worker may use (docs/binding.md S5: exclusive, core-complex)."""
 
 from collections import defaultdict
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from itertools import pairwise
 from typing import NamedTuple
 
 from clusterrun.domain.cpuset import CpuSet
 from clusterrun.domain.machine import Machine
-from clusterrun.planning.binding.gpu_assignment import Home, Spot, spot_of
+from clusterrun.planning.binding.cores import cores_of, first_of_cache
+from clusterrun.planning.binding.gpu_assignment import Assignment, LocalCpus, Mask, local_cpus_of
 from clusterrun.planning.binding.other_jobs import gpus_of_jobs
 
 
-class Slice(NamedTuple):
-    """The CPUs of one worker, and why they are not what was asked for, if they are not."""
-
-    cpus: CpuSet
-    remark: str
-
-
 class _Claim(NamedTuple):
-    """One GPU of one worker, or a worker without GPUs, that is to have CPUs of a pool."""
+    """One GPU of one worker, or a worker without GPUs, that gets a part of a pool."""
 
     worker: int
-    seat: str
-    """The physical GPU; of a worker without GPUs, something of its own."""
-    spot: Spot
+    device: str
+    """The physical GPU; a name of its own for a worker without GPUs."""
+    local: LocalCpus
 
 
 class _Pool(NamedTuple):
-    """CPUs that are divided among claims: a node, nodes that overlap, or CPUs that the user named."""
+    """CPUs that are divided among claims: of one node, of nodes that overlap, or of --numa-map."""
 
     claims: list[_Claim]
     cpus: CpuSet
-    """All of its nodes."""
-    ours: CpuSet
-    """Those that this job may use."""
+    allowed: CpuSet
+
+    @property
+    def is_mapped(self) -> bool:
+        return self.claims[0].local.is_mapped
 
 
-class _Dealt(NamedTuple):
-    cpus: Mapping[int, CpuSet]
-    """By worker."""
-    remark: str
+def of_exclusive(
+    machine: Machine, assignments: Sequence[Assignment], *, by_cache: bool
+) -> list[Mask]:
+    """Return for each worker CPUs that no other has: whole cores, or the cores of whole L3 caches.
 
-
-def of_slices(machine: Machine, homes: Sequence[Home], *, by_cache: bool) -> list[Slice]:
-    """Return for each home CPUs that are no other's: whole cores, or whole L3 caches of them.
-
-    Where there are too few, or nothing tells what is one core, the workers share their nodes, with
-    a remark.
+    If there are too few, or the cores are unknown, the workers share their nodes, with a remark.
     """
-    shares: dict[int, list[CpuSet]] = defaultdict(list)
-    remarks: dict[int, list[str]] = defaultdict(list)
-    for pool in _pools(machine, homes):
-        dealt = _deal(machine, pool, by_cache=by_cache)
-        for worker, share in dealt.cpus.items():
-            shares[worker].append(share)
-            if dealt.remark and dealt.remark not in remarks[worker]:
-                remarks[worker].append(dealt.remark)
-    return [Slice(_union(shares[at]), "; ".join(remarks[at])) for at in range(len(homes))]
+    parts: dict[int, list[CpuSet]] = defaultdict(list)
+    remarks: dict[int, dict[str, None]] = defaultdict(dict)
+    for pool in _pools(machine, assignments):
+        cpus, remark = _divide(machine, pool, by_cache=by_cache)
+        for worker, part in cpus.items():
+            parts[worker].append(part)
+            if remark:
+                remarks[worker][remark] = None
+    return [Mask(_union(parts[at]), "; ".join(remarks[at])) for at in range(len(assignments))]
 
 
-def _union(shares: Sequence[CpuSet]) -> CpuSet:
-    # Most workers have one share, which may be that of many others, too.
-    return shares[0] if len(shares) == 1 else CpuSet.union_of(shares)
+def _union(parts: Sequence[CpuSet]) -> CpuSet:
+    # Most workers have one part, and with a remark that is an object many workers share.
+    return parts[0] if len(parts) == 1 else CpuSet.union_of(parts)
 
 
-def _pools(machine: Machine, homes: Sequence[Home]) -> list[_Pool]:
-    claims_at: dict[Spot, list[_Claim]] = defaultdict(list)
-    for worker, home in enumerate(homes):
-        for at, spot in enumerate(home.spots):
-            seat = home.gpus[at].device if home.gpus else f"worker {worker}"
-            claims_at[spot].append(_Claim(worker, seat, spot))
-    spots = [spot for spot in claims_at if spot.cpus & machine.allowed]
-    named = CpuSet.union_of(spot.cpus for spot in spots if spot.is_pinned)
+def _pools(machine: Machine, assignments: Sequence[Assignment]) -> list[_Pool]:
+    claims_of: dict[LocalCpus, list[_Claim]] = defaultdict(list)
+    for worker, assignment in enumerate(assignments):
+        for at, local in enumerate(assignment.local):
+            device = assignment.gpus[at].device if assignment.gpus else f"worker {worker}"
+            claims_of[local].append(_Claim(worker, device, local))
+    found = [local for local in claims_of if local.cpus & machine.allowed]
+    mapped = CpuSet.union_of(local.cpus for local in found if local.is_mapped)
     pools: list[_Pool] = []
-    for spot in spots:
-        # Firmware may let nodes overlap, or list all CPUs for each: then they are one pool.
-        met = [pool for pool in pools if _is_one_pool(pool.claims[0].spot, pool.cpus, spot)]
-        claims = [*claims_at[spot], *(claim for pool in met for claim in pool.claims)]
-        cpus = CpuSet.union_of([spot.cpus, *(pool.cpus for pool in met)])
-        ours = CpuSet((cpus & machine.allowed) - (frozenset() if spot.is_pinned else named))
-        pools = [pool for pool in pools if pool not in met]
-        pools.append(_Pool(sorted(claims, key=lambda claim: claim.worker), cpus, ours))
+    for local in found:
+        # Firmware tables may let nodes overlap, or list all CPUs for each: these are one pool.
+        overlapping = [pool for pool in pools if _overlaps(pool, local)]
+        claims = [*claims_of[local], *(claim for pool in overlapping for claim in pool.claims)]
+        cpus = CpuSet.union_of([local.cpus, *(pool.cpus for pool in overlapping)])
+        allowed = CpuSet((cpus & machine.allowed) - (frozenset() if local.is_mapped else mapped))
+        pools = [pool for pool in pools if pool not in overlapping]
+        pools.append(_Pool(sorted(claims, key=lambda claim: claim.worker), cpus, allowed))
     return pools
 
 
-def _is_one_pool(first: Spot, cpus: CpuSet, spot: Spot) -> bool:
-    if first.is_pinned or spot.is_pinned:
-        return first.is_pinned and spot.is_pinned and cpus == spot.cpus
-    return bool(cpus & spot.cpus)
+def _overlaps(pool: _Pool, local: LocalCpus) -> bool:
+    if pool.is_mapped or local.is_mapped:
+        return pool.is_mapped and local.is_mapped and pool.cpus == local.cpus
+    return bool(pool.cpus & local.cpus)
 
 
-def _deal(machine: Machine, pool: _Pool, *, by_cache: bool) -> _Dealt:
-    whole = dict.fromkeys(
-        (claim.worker for claim in pool.claims), CpuSet(pool.cpus & machine.allowed)
-    )
+def _divide(machine: Machine, pool: _Pool, *, by_cache: bool) -> tuple[Mapping[int, CpuSet], str]:
+    """Return the CPUs of each worker of a pool, and a remark if they are not as asked."""
+    workers = {claim.worker for claim in pool.claims}
+    shared = dict.fromkeys(workers, CpuSet(pool.cpus & machine.allowed))
     if not machine.cores_known:
-        return _Dealt(whole, "shares its node: nothing tells which CPUs are one core")
-    cores = cores_of(machine, pool.ours)
-    caches = _whole_caches(machine, pool, cores) if by_cache else []
-    seats = _seats(machine, pool)
-    workers = len({claim.worker for claim in pool.claims})
-    among = _count(workers, "worker") if workers >= len(seats) else _count(len(seats), "GPU")
-    dealt = _share_out(caches, seats, pool.claims)
-    if dealt is not None:
-        return _Dealt(dealt, "")
-    dealt = _share_out(cores, seats, pool.claims)
-    if dealt is None:
-        return _Dealt(whole, f"shares its node: {_count(len(cores), 'core')} for {among}")
+        return shared, "shares its node: the machine's cores are unknown"
+    cores = cores_of(machine, pool.allowed)
+    devices = _devices(machine, pool)
+    among = (
+        _count(len(workers), "worker")
+        if len(workers) >= len(devices)
+        else _count(len(devices), "GPU")
+    )
     remark = ""
     if by_cache:
+        caches = _whole_caches(machine, pool, cores)
+        divided = _among_workers(caches, devices, pool.claims)
+        if divided is not None:
+            return divided, ""
         have = _count(len(caches), "whole L3 cache")
-        remark = f"has cores, not caches, of its own: {have} for {among}"
-    return _Dealt(dealt, remark)
+        remark = f"has cores of its own, but no L3 cache: {have} for {among}"
+    divided = _among_workers(cores, devices, pool.claims)
+    if divided is None:
+        return shared, f"shares its node: {_count(len(cores), 'core')} for {among}"
+    return divided, remark
 
 
-def cores_of(machine: Machine, cpus: CpuSet) -> list[CpuSet]:
-    """Return the cores that ``cpus`` are of, cut with them: by cache, then by lowest CPU."""
-    known = [CpuSet(core & cpus) for core in machine.cores if core & cpus]
-    strays = [CpuSet((cpu,)) for cpu in cpus - CpuSet.union_of(known)]
-    return sorted((*known, *strays), key=lambda core: (_cache_of(machine, core), min(core)))
-
-
-def _cache_of(machine: Machine, core: CpuSet) -> int:
-    """Return a number that sorts caches: the lowest CPU that shares the core's."""
-    return next((min(cache) for cache in machine.caches if min(core) in cache), min(core))
-
-
-def _whole_caches(machine: Machine, pool: _Pool, cores: Iterable[CpuSet]) -> list[CpuSet]:
-    """Return the cores that share a cache as one; not where some of its CPUs are for other jobs."""
-    cut = CpuSet.union_of(cache for cache in machine.caches if cache & (pool.cpus - pool.ours))
-    together: dict[int, set[int]] = {}
-    for core in cores if machine.caches else ():
+def _whole_caches(machine: Machine, pool: _Pool, cores: Sequence[CpuSet]) -> list[CpuSet]:
+    """Return the CPUs of each L3 cache; not of one that has CPUs of other jobs, too."""
+    if not machine.caches:
+        return []
+    others = pool.cpus - pool.allowed
+    cut = CpuSet.union_of(cache for cache in machine.caches if cache & others)
+    whole: dict[int, set[int]] = defaultdict(set)
+    for core in cores:
         if not core & cut:
-            together.setdefault(_cache_of(machine, core), set()).update(core)
-    return [CpuSet(cpus) for cpus in together.values()]
+            whole[first_of_cache(machine, core)].update(core)
+    return [CpuSet(cpus) for cpus in whole.values()]
 
 
-def _seats(machine: Machine, pool: _Pool) -> list[str]:
-    """Return whose parts of the pool there are, in order; those of GPUs that others use, too.
+def _devices(machine: Machine, pool: _Pool) -> list[str]:
+    """Return the GPUs that the pool is divided among, in bus order; those of other jobs, too.
 
-    Where the whole node is ours to use, but not all of its GPUs, another job may be at the others:
-    both find the same parts. A cpuset that holds but a part has been divided already.
+    If the job may use the whole node, but not all of its GPUs, another job may use the others: both
+    compute the same parts. A cpuset with a part of the node has been divided already.
     """
-    own = list(dict.fromkeys(claim.seat for claim in pool.claims))
+    own = list(dict.fromkeys(claim.device for claim in pool.claims))
     order = {gpu.bdf: at for at, gpu in enumerate(machine.pci_gpus)}
-    own.sort(key=lambda seat: order.get(seat, len(order)))
-    spots = {claim.spot for claim in pool.claims}
-    if any(spot.is_pinned for spot in spots):
+    own.sort(key=lambda device: order.get(device, len(order)))
+    if pool.is_mapped:
         return own
     nodes = {node.id for node in machine.nodes if node.cpus & pool.cpus}
-    there = [gpu.bdf for gpu in gpus_of_jobs(machine) if gpu.numa_node in nodes]
-    ours = {gpu.bdf for gpu in machine.visible if spot_of(machine, gpu) in spots}
-    is_whole = len(pool.ours) * len(there) > len(pool.cpus) * len(ours)
-    return there if len(there) > len(ours) and is_whole and set(own) <= set(there) else own
+    local = {claim.local for claim in pool.claims}
+    all_gpus = [gpu.bdf for gpu in gpus_of_jobs(machine) if gpu.numa_node in nodes]
+    visible = {gpu.bdf for gpu in machine.visible if local_cpus_of(machine, gpu) in local}
+    is_whole = len(pool.allowed) * len(all_gpus) > len(pool.cpus) * len(visible)
+    shares = len(all_gpus) > len(visible) and is_whole and set(own) <= set(all_gpus)
+    return all_gpus if shares else own
 
 
-def _share_out(
-    units: Sequence[CpuSet], seats: Sequence[str], claims: Sequence[_Claim]
+def _among_workers(
+    units: Sequence[CpuSet], devices: Sequence[str], claims: Sequence[_Claim]
 ) -> dict[int, CpuSet] | None:
-    """Return the CPUs of each worker; None where there are not enough units."""
-    claimants: dict[str, set[int]] = defaultdict(set)
+    """Return the CPUs of each worker; None if there are too few units."""
+    workers_of: dict[str, set[int]] = defaultdict(set)
     for claim in claims:
-        claimants[claim.seat].add(claim.worker)
-    dealt: dict[int, CpuSet] = {}
-    for seat, part in zip(seats, _cut(units, len(seats)), strict=True):
-        # Slices of one GPU (MIG), or partitions (CPX), share its part.
-        workers = sorted(claimants[seat])
+        workers_of[claim.device].add(claim.worker)
+    divided: dict[int, CpuSet] = {}
+    for device, part in zip(devices, _cut(units, len(devices)), strict=True):
+        # Slices of one GPU (MIG), or partitions (CPX), divide its part.
+        workers = sorted(workers_of[device])
         for worker, own in zip(workers, _cut(part, len(workers)), strict=True):
             if not own:
                 return None
-            dealt[worker] = CpuSet.union_of([dealt.get(worker, ()), *own])
-    return dealt
+            divided[worker] = CpuSet.union_of([divided.get(worker, ()), *own])
+    return divided
 
 
 def _cut(units: Sequence[CpuSet], parts: int) -> list[Sequence[CpuSet]]:
-    """Return ``units`` in contiguous parts, the first ones longer by one if it doesn't divide."""
+    """Return ``units`` in contiguous parts; the first ones are longer by one if needed."""
     if not parts:
         return []
     length, longer = divmod(len(units), parts)

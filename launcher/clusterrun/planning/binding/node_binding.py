@@ -1,4 +1,4 @@
-"""Which GPUs a worker has, which CPUs it may use, and whose memory (docs/binding.md S4 to S6)."""
+"""The GPUs, the CPUs and the memory of each worker of a node (docs/binding.md S4 to S6)."""
 
 from collections.abc import Sequence
 from typing import NamedTuple, assert_never
@@ -7,15 +7,24 @@ from clusterrun.domain.cpuset import CpuSet
 from clusterrun.domain.job import NumaBinding, NumaMemory
 from clusterrun.domain.machine import Gpu, Machine
 from clusterrun.domain.plan import MemoryPolicy
-from clusterrun.planning.binding.crowded_cores import crowds
-from clusterrun.planning.binding.exclusive_cpus import of_slices
-from clusterrun.planning.binding.gpu_assignment import Home, for_each, homes_of
+from clusterrun.planning.binding.core_shortage import shortages
+from clusterrun.planning.binding.exclusive_cpus import of_exclusive
+from clusterrun.planning.binding.gpu_assignment import Assignment, Mask, assign_gpus, for_each
 from clusterrun.planning.binding.near_cpus import of_near
 from clusterrun.planning.binding.shared_cpus import of_node, of_socket, packages_of
 
 
+class BindingOptions(NamedTuple):
+    """The job's options for binding."""
+
+    mode: NumaBinding
+    memory: NumaMemory = NumaMemory.NONE
+    gpus_per_worker: int | None = None
+    """None if it is not set."""
+
+
 class Placement(NamedTuple):
-    """The place of one worker; ``cpus`` is never empty and never outside of what is allowed."""
+    """The place of one worker; ``cpus`` is never empty and has only CPUs that are allowed."""
 
     gpus: tuple[Gpu, ...]
     numa_nodes: tuple[int, ...]
@@ -23,121 +32,112 @@ class Placement(NamedTuple):
     """None: not bound."""
     memory: MemoryPolicy | None
     remark: str
-    """Why it is not bound as asked; "" if it is, or nobody would expect it to be."""
+    """Why it is not bound as asked; "" if it is, or if that is usual."""
     why_unbound: str
-    """Why it is not bound, expected or not; "" if it is, or is not to be."""
+    """Why it is not bound, usual or not; "" if it is, or if the mode is none."""
 
 
-class Wish(NamedTuple):
-    """What the user wants of binding."""
-
-    mode: NumaBinding
-    """Which CPUs a worker is to have."""
-    memory: NumaMemory = NumaMemory.NONE
-    """Which memory."""
-    gpus_per_worker: int | None = None
-    """None where nobody says."""
-
-
-class _Mask(NamedTuple):
-    cpus: CpuSet
-    """Empty: not to be bound."""
-    remark: str
-
-
-def place(wish: Wish, machine: Machine, workers: int) -> tuple[Placement, ...]:
+def place(options: BindingOptions, machine: Machine, workers: int) -> tuple[Placement, ...]:
     """Return the places of this node's ``workers``, by local rank."""
-    homes = homes_of(machine, workers, wish.gpus_per_worker)
-    masks = _masks(wish.mode, machine, homes)
+    assignments = assign_gpus(machine, workers, options.gpus_per_worker)
+    masks = _masks(options.mode, machine, assignments)
     return tuple(
-        _placed(wish, machine, home, mask) for home, mask in zip(homes, masks, strict=True)
+        _placement(options, machine, assignment, mask)
+        for assignment, mask in zip(assignments, masks, strict=True)
     )
 
 
-def _masks(mode: NumaBinding, machine: Machine, homes: Sequence[Home]) -> list[_Mask]:
+def _masks(mode: NumaBinding, machine: Machine, assignments: Sequence[Assignment]) -> list[Mask]:
     match mode:
         case NumaBinding.NONE:
-            return [_Mask(CpuSet(), "")] * len(homes)
+            return [Mask(CpuSet(), "")] * len(assignments)
         case NumaBinding.NODE:
-            return _shared(machine, homes, of_node(machine, homes))
+            return _shared(machine, assignments, of_node(machine, assignments))
         case NumaBinding.AUTO | NumaBinding.NEAR:
-            return _shared(machine, homes, of_near(machine, homes), only_if_roomy=True)
+            cpus = of_near(machine, assignments)
+            return _shared(machine, assignments, cpus, unbind_if_short=True)
         case NumaBinding.SOCKET:
-            return _with_packages(
-                machine, homes, _shared(machine, homes, of_socket(machine, homes))
-            )
+            masks = _shared(machine, assignments, of_socket(machine, assignments))
+            return _remark_packages(machine, assignments, masks)
         case NumaBinding.EXCLUSIVE | NumaBinding.CORE_COMPLEX:
             by_cache = mode is NumaBinding.CORE_COMPLEX
-            return [_Mask(*slice_) for slice_ in of_slices(machine, homes, by_cache=by_cache)]
+            return of_exclusive(machine, assignments, by_cache=by_cache)
         case _:
             assert_never(mode)
 
 
 def _shared(
-    machine: Machine, homes: Sequence[Home], cpus: Sequence[CpuSet], *, only_if_roomy: bool = False
-) -> list[_Mask]:
-    """Return the masks with remarks on crowded ones; ``only_if_roomy`` binds no worker there.
+    machine: Machine,
+    assignments: Sequence[Assignment],
+    cpus: Sequence[CpuSet],
+    *,
+    unbind_if_short: bool = False,
+) -> list[Mask]:
+    """Return the masks, with a remark on those with too few cores; ``unbind_if_short`` unbinds these.
 
-    Workers without GPUs are spread by cores already, and what the user has mapped is as it is.
+    Workers without GPUs are spread by cores already, and CPUs from --numa-map stay as they are.
     """
-    crowded = crowds(machine, cpus)
+    short = shortages(machine, cpus)
     masks = []
-    for home, own in zip(homes, cpus, strict=True):
-        crowd = crowded.get(own) if home.gpus else None
-        if crowd is None:
-            masks.append(_Mask(own, ""))
-        elif only_if_roomy and not any(spot.is_pinned for spot in home.spots):
-            remark = f"not bound: {crowd.workers} workers would share {crowd.cores}"
-            masks.append(_Mask(CpuSet(), remark))
+    for worker, own in zip(assignments, cpus, strict=True):
+        shortage = short.get(own) if worker.gpus else None
+        if shortage is None:
+            masks.append(Mask(own, ""))
+        elif unbind_if_short and not any(local.is_mapped for local in worker.local):
+            remark = f"not bound: {shortage.workers} workers would share {shortage.cores}"
+            masks.append(Mask(CpuSet(), remark))
         else:
-            masks.append(_Mask(own, f"{crowd.workers} workers share {crowd.cores}"))
+            masks.append(Mask(own, f"{shortage.workers} workers share {shortage.cores}"))
     return masks
 
 
-def _with_packages(machine: Machine, homes: Sequence[Home], masks: Sequence[_Mask]) -> list[_Mask]:
-    """Return the masks with a remark on those for which no package is known, unless they have all."""
-    why = "has its node, not its package: nothing tells which CPUs are one package"
+def _remark_packages(
+    machine: Machine, assignments: Sequence[Assignment], masks: Sequence[Mask]
+) -> list[Mask]:
+    """Return the masks with a remark on those whose package is unknown, unless they have all CPUs."""
+    why = "bound to its node, not its package: the machine's packages are unknown"
 
-    def is_known(home: Home) -> bool:
-        return all(spot.is_pinned or packages_of(machine, spot.cpus) for spot in home.spots)
+    def is_known(worker: Assignment) -> bool:
+        return all(local.is_mapped or packages_of(machine, local.cpus) for local in worker.local)
 
     return [
         mask
         if has_package or not mask.cpus or mask.cpus == machine.allowed
-        else _Mask(mask.cpus, "; ".join(filter(None, (why, mask.remark))))
-        for mask, has_package in zip(masks, for_each(homes, is_known), strict=True)
+        else Mask(mask.cpus, _joined(why, mask.remark))
+        for mask, has_package in zip(masks, for_each(assignments, is_known), strict=True)
     ]
 
 
-def _placed(wish: Wish, machine: Machine, home: Home, mask: _Mask) -> Placement:
-    memory = wish.memory
-    policy = _policy(memory, machine, home)
-    is_to_be_bound = wish.mode is not NumaBinding.NONE
-    why = "" if home.is_usual else home.why_unbound
-    remarks = (
-        # Who wants no binding has not asked where the GPUs are, but for their memory.
-        why if is_to_be_bound or memory is not NumaMemory.NONE else "",
-        mask.remark,
-        "" if policy or memory is NumaMemory.NONE else _why_no_policy(home),
-    )
+def _placement(
+    options: BindingOptions, machine: Machine, assignment: Assignment, mask: Mask
+) -> Placement:
+    binds, has_policy = options.mode is not NumaBinding.NONE, options.memory is not NumaMemory.NONE
+    policy = _policy(options.memory, machine, assignment) if has_policy else None
+    # Without binding, the place of the GPUs matters for a memory policy only.
+    why = assignment.why_unbound if assignment.is_remarkable and (binds or has_policy) else ""
+    no_policy = _why_no_policy(assignment) if has_policy and policy is None else ""
     return Placement(
-        gpus=home.gpus,
-        numa_nodes=home.nodes if mask.cpus else (),
+        gpus=assignment.gpus,
+        numa_nodes=assignment.nodes if mask.cpus else (),
         cpus=mask.cpus or None,
         memory=policy,
-        remark="; ".join(filter(None, remarks)),
-        why_unbound=home.why_unbound if is_to_be_bound else "",
+        remark=_joined(why, mask.remark, no_policy),
+        why_unbound=assignment.why_unbound if binds else "",
     )
 
 
-def _policy(memory: NumaMemory, machine: Machine, home: Home) -> MemoryPolicy | None:
+def _policy(mode: NumaMemory, machine: Machine, assignment: Assignment) -> MemoryPolicy | None:
     has_memory = {node.id for node in machine.nodes if node.cpus and node.has_memory}
-    nodes = tuple(node for node in home.nodes if node in has_memory)
-    return MemoryPolicy(memory, nodes) if nodes and memory is not NumaMemory.NONE else None
+    nodes = tuple(node for node in assignment.nodes if node in has_memory)
+    return MemoryPolicy(mode, nodes) if nodes else None
 
 
-def _why_no_policy(home: Home) -> str:
-    if not home.nodes:
-        return "no memory policy: it belongs to no NUMA node"
-    which = ",".join(map(str, home.nodes))
-    return f"no memory policy: this job may use no memory of node {which}"
+def _why_no_policy(assignment: Assignment) -> str:
+    if not assignment.nodes:
+        return "no memory policy: it has no NUMA node"
+    nodes = ",".join(map(str, assignment.nodes))
+    return f"no memory policy: this job may not use the memory of node {nodes}"
+
+
+def _joined(*remarks: str) -> str:
+    return "; ".join(filter(None, remarks))

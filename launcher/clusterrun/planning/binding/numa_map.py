@@ -1,4 +1,4 @@
-"""``--numa-map``: where the user says that GPUs are, before any table of the machine (docs/binding.md S3.1)."""
+"""``--numa-map``: the user's own places of GPUs, which beat the machine's tables (docs/binding.md S3.1)."""
 
 from msgspec.structs import replace
 
@@ -9,29 +9,29 @@ from clusterrun.domain.machine import Gpu, Machine
 from clusterrun.errors import UsageError
 
 
-def with_map(machine: Machine, said: Fact[tuple[MappedGpu, ...]]) -> Machine:
-    """Return the machine as the user's map has it.
+def with_map(machine: Machine, numa_map: Fact[tuple[MappedGpu, ...]]) -> Machine:
+    """Return the machine with its GPUs placed as the user's map has them.
 
     Raises:
-        UsageError: the map names a GPU, a node or a CPU that isn't there.
+        UsageError: the map names a GPU, a node or a CPU that is not on the machine.
 
     """
-    for entry in said.value:
-        devices = _devices(machine, entry, said.origin)
-        machine = _with_entry(machine, entry, devices, said.origin)
+    for entry in numa_map.value:
+        devices = _devices(machine, entry, numa_map.origin)
+        machine = _with_entry(machine, entry, devices, numa_map.origin)
     return machine
 
 
 def _devices(machine: Machine, entry: MappedGpu, origin: str) -> frozenset[str]:
     """Return the physical GPU that an entry names."""
     found = {gpu.device for gpu in machine.gpus if _is_named(gpu, entry.gpu)}
-    # A map of the whole machine names GPUs too that a container hides.
+    # A map of the whole machine may also name GPUs that a container hides.
     found |= {gpu.bdf for gpu in machine.pci_gpus if _is_address(entry.gpu, gpu.bdf)}
     if not found:
-        there = ", ".join(f"{gpu.index} ({gpu.device})" for gpu in machine.gpus) or "none"
+        known = ", ".join(f"{gpu.index} ({gpu.device})" for gpu in machine.gpus) or "none"
         raise UsageError(
-            f"{origin}: there is no GPU {entry.gpu} here",
-            f"name a GPU by index, PCI address or UUID; here are: {there}",
+            f"{origin}: this machine has no GPU {entry.gpu}",
+            f"name a GPU by index, PCI address or UUID; this machine has: {known}",
         )
     return frozenset(found)
 
@@ -80,20 +80,20 @@ def _with_entry(
 def _expect_node(machine: Machine, entry: MappedGpu, number: int, origin: str) -> int:
     with_cpus = [node.id for node in machine.nodes if node.cpus]
     if number not in with_cpus:
-        there = ",".join(runs(with_cpus)) or "none"
+        known = ",".join(runs(with_cpus)) or "none"
         raise UsageError(
-            f"{origin}: {entry}, but there is no node {number} with CPUs here",
-            f"name a NUMA node that has CPUs, here {there}, or give the CPUs themselves",
+            f"{origin}: {entry}, but this machine has no node {number} with CPUs",
+            f"name a NUMA node that has CPUs ({known}), or the CPUs themselves",
         )
     return number
 
 
 def _expect_cpus(machine: Machine, entry: MappedGpu, cpus: CpuSet, origin: str) -> CpuSet:
-    there = CpuSet.union_of([*machine.cores, machine.allowed])
-    strange = CpuSet(cpus - there)
-    if strange:
+    known = CpuSet.union_of([*machine.cores, machine.allowed])
+    unknown = CpuSet(cpus - known)
+    if unknown:
         raise UsageError(
-            f"{origin}: {entry}, but there are no CPUs {strange} here",
-            f"name CPUs of this machine: {there}; a node is written as {entry.gpu}=node 0",
+            f"{origin}: {entry}, but this machine has no CPUs {unknown}",
+            f"name CPUs of this machine ({known}); for a node, type {entry.gpu}=node0",
         )
     return cpus

@@ -1,12 +1,12 @@
-"""Which GPUs other jobs may use, beside ours and on the same CPUs."""
+"""GPUs that other jobs on this machine may use."""
 
 from clusterrun.domain.machine import Machine, PciGpu
 
 
 def gpus_of_jobs(machine: Machine) -> tuple[PciGpu, ...]:
-    """Return the GPUs that this job or others like it use, in bus order.
+    """Return the GPUs that this job or others may use, in bus order.
 
-    Those of another vendor are left out where they are known: mostly, they draw the desktop.
+    GPUs known to be of another vendor are left out: mostly, they drive a display.
     """
     vendors = {gpu.vendor for gpu in machine.visible}
     others = {gpu.bdf for gpu in machine.gpus if gpu.vendor not in vendors}
@@ -14,6 +14,6 @@ def gpus_of_jobs(machine: Machine) -> tuple[PciGpu, ...]:
 
 
 def hidden_gpus(machine: Machine) -> tuple[PciGpu, ...]:
-    """Return those of them that are not this job's."""
-    ours = {gpu.bdf for gpu in machine.visible}
-    return tuple(gpu for gpu in gpus_of_jobs(machine) if gpu.bdf not in ours)
+    """Return those of them that this job may not use."""
+    own = {gpu.bdf for gpu in machine.visible}
+    return tuple(gpu for gpu in gpus_of_jobs(machine) if gpu.bdf not in own)

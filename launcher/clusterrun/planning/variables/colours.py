@@ -1,4 +1,4 @@
-"""What tells workers' libraries that their colours are seen, though they print to pipes."""
+"""Colours of workers that print to pipes, but whose output a terminal shows."""
 
 from collections.abc import Mapping
 
@@ -9,7 +9,7 @@ FORCE_COLOUR = "FORCE_COLOR"
 
 
 def colour_variables(job: JobSpec, workers: int, before: Mapping[str, str]) -> Mapping[str, str]:
-    """Return the variable for ``workers`` whose lines stand among each other on a terminal."""
+    """Return the variable for ``workers`` whose lines are mixed on one terminal."""
     if not job.coloured.value or has_output_to_itself(job, workers) or before.get("NO_COLOR"):
         return {}
     return {FORCE_COLOUR: "1"}

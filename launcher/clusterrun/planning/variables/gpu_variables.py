@@ -2,7 +2,6 @@
 
 from collections.abc import Mapping, Sequence
 
-from clusterrun.domain.facts import Fact
 from clusterrun.domain.job import JobSpec
 from clusterrun.domain.machine import Gpu, Machine
 from clusterrun.errors import UsageError
@@ -12,7 +11,7 @@ _VARIABLES = {
     "intel": "ZE_AFFINITY_MASK",
     "huawei": "ASCEND_RT_VISIBLE_DEVICES",
 }
-"""By vendor; all others take NVIDIA's, as AMD's do too."""
+"""By vendor; all others use NVIDIA's, which AMD's runtime reads, too."""
 
 _COMMON = "CUDA_VISIBLE_DEVICES"
 
@@ -22,11 +21,11 @@ NAMES = frozenset({_COMMON, *_VARIABLES.values()})
 def chosen_gpus_variables(
     job: JobSpec, machine: Machine, before: Mapping[str, str]
 ) -> dict[str, str]:
-    """Return what all workers get so that they see the GPUs of ``--devices``, if that is given.
+    """Return the variables by which all workers see the GPUs of ``--devices``, if that is given.
 
     Args:
-        job: says whether that is so.
-        machine: of which no other GPUs are visible.
+        job: the job with its options.
+        machine: the node, on which no other GPUs are visible.
         before: the environment as the user made it.
 
     Raises:
@@ -49,11 +48,11 @@ def chosen_gpus_variables(
 def own_gpus_variables(
     job: JobSpec, machine: Machine, gpus: Sequence[Gpu], index: int, before: Mapping[str, str]
 ) -> dict[str, str]:
-    """Return what a worker gets so that it sees its own GPUs alone; nothing where it may see all.
+    """Return the variables by which a worker sees only its own GPUs; {} if it may see all.
 
     Args:
-        job: says whether that is wanted.
-        machine: whose GPUs they are.
+        job: the job with its options.
+        machine: the node.
         gpus: the worker's own.
         index: its local rank.
         before: the environment as the user made it.
@@ -62,7 +61,7 @@ def own_gpus_variables(
         UsageError: the worker has no GPU of its own.
 
     """
-    asked = _asked(job)
+    asked = next((fact for fact in (job.gpu_per_rank, job.virtual_local_rank) if fact.value), None)
     if asked is None:
         return {}
     local_rank = {"LOCAL_RANK": "0"} if job.virtual_local_rank.value else {}
@@ -71,16 +70,11 @@ def own_gpus_variables(
     if machine.visible or not job.virtual_local_rank.value:
         count = len(machine.visible) or "no"
         raise UsageError(
-            f"{asked.origin}: local rank {index} has no GPU of its own, as"
+            f"{asked.origin}: local rank {index} has no GPU of its own:"
             f" {count} GPU{' is' if count == 1 else 's are'} visible",
-            f"start no more workers than there are GPUs, or leave {asked.origin} out",
+            f"start at most one worker for each GPU, or leave {asked.origin} out",
         )
     return {**_unseen(index, before), **local_rank}
-
-
-def _asked(job: JobSpec) -> Fact[bool] | None:
-    asked = (job.gpu_per_rank, job.virtual_local_rank)
-    return next((fact for fact in asked if fact.value), None)
 
 
 def _visible(machine: Machine, gpus: Sequence[Gpu], before: Mapping[str, str]) -> dict[str, str]:
@@ -116,7 +110,7 @@ def _below(roots: str | None, gpu: Gpu) -> int:
 
 
 def _unseen(index: int, before: Mapping[str, str]) -> dict[str, str]:
-    """Return what torchrun gives, which doesn't look whether there is a GPU.
+    """Return the variable of torchrun, which does not check whether there is a GPU.
 
     Raises:
         UsageError: the user's list is too short.
@@ -129,6 +123,6 @@ def _unseen(index: int, before: Mapping[str, str]) -> dict[str, str]:
     if index >= len(entries) > 1:
         raise UsageError(
             f"{_COMMON}={inherited} has no entry for local rank {index}",
-            f"start no more than {len(entries)} workers",
+            f"start at most {len(entries)} workers",
         )
     return {_COMMON: entries[index].strip()} if index < len(entries) else {}

@@ -1,4 +1,4 @@
-"""What Paddle's programs read instead of RANK and its kin (PaddlePaddle, launch_utils.py)."""
+"""The variables that Paddle's programs read instead of RANK and the like (PaddlePaddle, launch_utils.py)."""
 
 from clusterrun.domain.job import JobSpec
 from clusterrun.domain.ranks import LocalRank
@@ -10,8 +10,8 @@ def paddle_variables(job: JobSpec, world: World, local_rank: LocalRank) -> dict[
     """Return the variables of one worker of a job for Paddle.
 
     Raises:
-        UsageError: not all hosts are known, or nodes have different numbers of workers, and every
-            worker must have the addresses of all.
+        UsageError: every worker must have the addresses of all, and not all hosts are known, or
+            nodes have different numbers of workers.
 
     """
     endpoints = _endpoints(job, world)
@@ -40,7 +40,7 @@ def _endpoints(job: JobSpec, world: World) -> list[str]:
         )
     if world.size != world.nodes * world.local_size:
         raise UsageError(
-            f"PADDLE_TRAINER_ENDPOINTS can't be known: the {world.nodes} nodes have {world.size}"
+            f"PADDLE_TRAINER_ENDPOINTS is unknown: the {world.nodes} nodes have {world.size}"
             f" workers, and this one {world.local_size}",
             "give the same --nproc-per-node on all",
         )

@@ -1,19 +1,19 @@
-"""OMP_NUM_THREADS: how many threads a worker's loops may use (docs/binding.md S8)."""
+"""OMP_NUM_THREADS: the number of threads for a worker's loops (docs/binding.md S8, decision 7)."""
 
 from collections import Counter, defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 
 from clusterrun.domain.cpuset import CpuSet
 from clusterrun.domain.machine import Machine
-from clusterrun.planning.binding.core_counts import CoreCounter
+from clusterrun.planning.binding.cores import CoreCounter
 from clusterrun.planning.binding.node_binding import Placement
 
 
 def threads_per_worker(machine: Machine, placements: Sequence[Placement]) -> int:
     """Return the physical cores that every worker of this node can have to itself, at least 1.
 
-    It is one number for the node, the smallest share: the OpenMP runtime reads it when it is
-    loaded, and in a forked worker that was before the fork. A limit on CPU time counts too.
+    It is one number for the node, the smallest of all workers: the OpenMP runtime reads it when it
+    is loaded, and in a forked worker that was before the fork. A cgroup's CPU limit counts, too.
     """
     counter = CoreCounter(machine)
     masks = Counter(placement.cpus for placement in placements)
@@ -26,12 +26,12 @@ def threads_per_worker(machine: Machine, placements: Sequence[Placement]) -> int
 
 
 def _shares_of(masks: Mapping[CpuSet, int], counter: CoreCounter) -> Iterator[int]:
-    """Yield the cores for each worker of a mask; ``masks`` has the number of workers of each."""
+    """Yield for each mask the cores per worker; ``masks`` has the number of workers of each."""
     on_cpu: dict[int, list[CpuSet]] = defaultdict(list)
     for mask in masks:
         for cpu in mask:
             on_cpu[cpu].append(mask)
     for mask in masks:
-        # Firmware tables may let nodes overlap: whoever may run on some of the CPUs has a part of them.
+        # Firmware tables may let nodes overlap: workers of an overlapping mask use these CPUs, too.
         meeting = {other for cpu in mask for other in on_cpu[cpu]}
         yield counter.count(mask) // sum(masks[other] for other in meeting)

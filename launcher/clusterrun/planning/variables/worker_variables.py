@@ -1,4 +1,4 @@
-"""The variables of torchrun's contract (docs/contract.md 3.3), and who may set them."""
+"""The variables of torchrun's contract (docs/contract.md 3.3), and which of them a user may set."""
 
 from collections.abc import Collection, Mapping
 from types import MappingProxyType
@@ -11,7 +11,7 @@ from clusterrun.planning.variables.colours import colour_variables
 
 _SIGNALS = "TORCHELASTIC_SIGNALS_TO_HANDLE"
 INTERFACE_VARIABLES = ("GLOO_SOCKET_IFNAME", "NCCL_SOCKET_IFNAME", "TP_SOCKET_IFNAME")
-"""Where gloo, NCCL and TensorPipe are told which interface leads to the other nodes."""
+"""Name the interface that leads to the other nodes, for gloo, NCCL and TensorPipe."""
 
 _PER_WORKER = "clusterrun gives each worker its own"
 _FIXED = "clusterrun's workers need its own value"
@@ -37,7 +37,7 @@ _OWNED: Mapping[str, str] = MappingProxyType(
         "TORCHELASTIC_MAX_RESTARTS": "use --max-restarts",
     }
 )
-"""What only clusterrun can set, and what to do instead."""
+"""Variables that only clusterrun sets, and what to do instead."""
 
 
 def environment_before(
@@ -45,7 +45,7 @@ def environment_before(
 ) -> dict[str, str]:
     """Return the job's environment as its user made it: inherited, then the job's own ``env``.
 
-    This is where CUDA_VISIBLE_DEVICES, OMP_NUM_THREADS and the like are to be looked up.
+    CUDA_VISIBLE_DEVICES, OMP_NUM_THREADS and the like are looked up there.
     """
     inherited = {name: value for name, value in environ.items() if name not in unset}
     return inherited | {name: fact.value for name, fact in job.env.items()}
@@ -70,10 +70,10 @@ def job_variables(
 
     Args:
         job: the job, whose own ``env`` is part of it.
-        before: the environment as the user made it; what is in there stays.
-        threads: OMP_NUM_THREADS, unless it is torchrun's.
-        world: what all nodes call this job, and how they reach each other.
-        workers: how many print to our output.
+        before: the environment as the user made it; its variables stay.
+        threads: OMP_NUM_THREADS, unless clusterrun acts as torchrun.
+        world: the run id and the interface.
+        workers: the number of workers that print to our output.
 
     """
     suggested = {
@@ -90,7 +90,7 @@ def job_variables(
         "ROLE_NAME": job.role.value,
         "TORCHELASTIC_RUN_ID": world.run_id,
         "TORCHELASTIC_MAX_RESTARTS": str(job.max_restarts.value),
-        # True would make rank 0 wait for a store that nobody serves.
+        # True would make rank 0 wait for a store that no agent serves.
         "TORCHELASTIC_USE_AGENT_STORE": "False",
     }
 
@@ -129,7 +129,7 @@ def worker_variables(
 
 
 def task_variables(tasks: TaskLayout, local_rank: LocalRank) -> dict[str, str]:
-    """Return what the worker of a task gets instead: its place among the other tasks of its node."""
+    """Return the variables that differ for the worker of a task: its place among the tasks of its node."""
     return {
         "LOCAL_RANK": str(local_rank),
         "LOCAL_WORLD_SIZE": str(tasks.local_size),

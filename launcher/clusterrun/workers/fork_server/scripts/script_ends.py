@@ -12,7 +12,7 @@ import time
 
 _BYTES_OF_TIME = 8
 _BYTES = 16
-_MOST_WORKERS = 256
+_MAX_WORKERS = 256
 """Failures of further ones are dated by their exit."""
 
 
@@ -58,7 +58,7 @@ class ScriptEnds:
 
     def __init__(self) -> None:
         """Map the memory, before anybody is forked."""
-        self._memory = mmap.mmap(-1, _MOST_WORKERS * _BYTES)
+        self._memory = mmap.mmap(-1, _MAX_WORKERS * _BYTES)
 
     def of(self, local_rank: int) -> ScriptEnd:
         """Return the note of the worker with ``local_rank``."""

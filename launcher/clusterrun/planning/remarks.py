@@ -1,0 +1,83 @@
+"""Remarks on a whole node: too few CPUs, unused CPUs and GPUs, settings that undo the binding."""
+
+from collections.abc import Mapping, Sequence
+
+from clusterrun.domain.cpuset import CpuSet, runs
+from clusterrun.domain.job import JobSpec, NumaBinding
+from clusterrun.domain.machine import Machine
+from clusterrun.planning.binding.node_binding import Placement
+from clusterrun.planning.binding.other_jobs import hidden_gpus
+from clusterrun.planning.worker_count import count_shown
+
+
+def remarks_on(
+    job: JobSpec, machine: Machine, placements: Sequence[Placement], before: Mapping[str, str]
+) -> tuple[str, ...]:
+    """Return the remarks on the node; ``before`` is the environment as the user made it."""
+    tasks = job.tasks.value
+    # CPUs that this task does not use may be another task's.
+    shares_cpus = tasks is not None and not tasks.own_cpus
+    remarks = (
+        machine.visible_remark,
+        _too_few_cpus(machine, len(placements)),
+        "" if shares_cpus else _idle_cpus(job.numa_binding.value, machine, placements),
+        _idle_gpus(job, machine, len(placements)),
+        _unseen_slices(job, machine),
+        _bound_by_openmp(placements, before),
+    )
+    return tuple(remark for remark in remarks if remark)
+
+
+def _too_few_cpus(machine: Machine, workers: int) -> str:
+    count = len(machine.allowed)
+    if count >= workers:
+        return ""
+    few = f"{workers} workers share {count} CPU{'' if count == 1 else 's'} ({machine.allowed})"
+    if CpuSet.union_of(machine.cores) <= machine.allowed:
+        return few
+    return (
+        f"{few}: clusterrun itself may use no others; add -c to srun, or --bind-to none to mpirun"
+    )
+
+
+def _idle_cpus(mode: NumaBinding, machine: Machine, placements: Sequence[Placement]) -> str:
+    masks = {placement.cpus for placement in placements}
+    idle = CpuSet(machine.allowed - CpuSet.union_of(mask or () for mask in masks))
+    if None in masks or len(idle) * 4 <= len(machine.allowed):
+        return ""
+    if mode.divides and hidden_gpus(machine):
+        # They are left for jobs that use the other GPUs.
+        return ""
+    instead = "near" if mode is NumaBinding.NODE or mode.divides else "none"
+    unused = f"no worker is bound to CPUs {idle}, {len(idle)} of {len(machine.allowed)}"
+    return f"{unused}; to use them: --numa-binding {instead}"
+
+
+def _idle_gpus(job: JobSpec, machine: Machine, workers: int) -> str:
+    each = job.gpus_per_worker
+    if not each.value or job.tasks.value is not None:
+        return ""
+    idle = machine.visible[workers * each.value :]
+    if not idle:
+        return ""
+    plural = "GPUs" if len(idle) > 1 else "GPU"
+    # Slices of a GPU have its number.
+    names = [gpu.uuid for gpu in idle] if idle[0].parent else runs(gpu.index for gpu in idle)
+    have = "worker has" if workers == 1 else "workers have"
+    return f"no worker uses {plural} {','.join(names)}: {workers} {have} {each.value} each"
+
+
+def _unseen_slices(job: JobSpec, machine: Machine) -> str:
+    if len(machine.visible) == count_shown(job, machine):
+        return ""
+    return (
+        "CUDA shows a process one MIG slice, and no other GPU;"
+        " --virtual-local-rank gives each worker its own"
+    )
+
+
+def _bound_by_openmp(placements: Sequence[Placement], before: Mapping[str, str]) -> str:
+    affinity = before.get("KMP_AFFINITY")
+    if not affinity or all(placement.cpus is None for placement in placements):
+        return ""
+    return f"KMP_AFFINITY={affinity} is set: Intel's OpenMP binds its threads by it once more"
