@@ -34,7 +34,7 @@ def local_size(job: JobSpec, machine: Machine) -> int:
     if job.unclear.value and workers != 1:
         raise UsageError(
             f"{job.node_rank.origin} is {job.node_rank.value} and {job.nnodes.origin}"
-            f" {job.nnodes.value}: these may count nodes or processes, and there would be {workers}"
+            f" {job.nnodes.value}, which may count nodes or processes, and there would be {workers}"
             f" workers here (nproc_per_node: {job.nproc_per_node.origin})",
             job.unclear.value,
         )
