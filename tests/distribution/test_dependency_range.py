@@ -13,7 +13,7 @@ SECONDS_TO_TEST = 900.0
 ROOMS = ("agent", "cli", "coordination", "domain", "machine", "planning", "report", "sources")
 """Rooms whose tests need nothing but clusterrun; they use every dependency."""
 
-CONTRACTS = ("test_jobs.py", "test_binding.py", "test_answers.py")
+CONTRACTS = ("test_jobs.py", "test_binding.py", "command_line/test_answers.py")
 """Real jobs, with workers."""
 
 CHOSEN = ("-m", "not long and not hosts", "-k", "not torchrun_gives")

@@ -70,7 +70,11 @@ def read_notes(tree: Tree) -> Notes | None:
     text = tree.text(FILE)
     if not text:
         return None
-    notes = msgspec.json.decode(text.encode(), type=Notes)
+    try:
+        notes = msgspec.json.decode(text.encode(), type=Notes)
+    except msgspec.MsgspecError as error:
+        # Only newer versions of msgspec make it a ValueError.
+        raise ValueError(str(error)) from None
     if notes.format != FORMAT:
         raise ValueError(
             f"it is of clusterrun {notes.clusterrun}, which this version does not know"
