@@ -1,14 +1,14 @@
 """Command lines that cannot be split: exit code 2, what is wrong, what to type."""
 
 import pytest
-from clusterrun.cli.help import TOPICS
-from clusterrun.cli.options import parse
+from clusterrun.cli.commands.help import TOPICS
+from clusterrun.cli.dispatch import find_command
+from clusterrun.cli.parsing import parse
 from clusterrun.errors import ExitCode, UsageError
-from clusterrun.sources.command_line import CommandLine
 
-OF_SCRIPT = "an option of {0} stands after it:\n  clusterrun [OPTIONS] {0} {1}"
+OF_SCRIPT = "an option of {0} goes after it:\n  clusterrun [OPTIONS] {0} {1}"
 
-OF_ANY = "an option of the script stands after it:\n  clusterrun [OPTIONS] train.py {0}"
+OF_ANY = "an option of the script goes after it:\n  clusterrun [OPTIONS] train.py {0}"
 
 
 @pytest.mark.parametrize(
@@ -64,20 +64,25 @@ OF_ANY = "an option of the script stands after it:\n  clusterrun [OPTIONS] train
         ("--help wrkers", "there is no help on 'wrkers'", "did you mean --help workers?"),
         (
             "--print-completion fsh",
-            "--print-completion: there is none for 'fsh'",
+            "--print-completion: 'fsh' is not a shell that clusterrun knows",
             "did you mean fish?",
         ),
         (
             "--print-completion tcsh",
-            "--print-completion: there is none for 'tcsh'",
+            "--print-completion: 'tcsh' is not a shell that clusterrun knows",
             "give one of bash, zsh, fish",
         ),
     ],
 )
 def test_mistakes(line: str, message: str, hint: str) -> None:
     """Each mistake has its words and its way out."""
+
+    def run() -> None:
+        command, options = find_command(line.split(), "clusterrun")
+        command.load()(options, {}, "clusterrun")
+
     with pytest.raises(UsageError) as caught:
-        parse(line.split())
+        run()
 
     assert caught.value.exit_code == ExitCode.USAGE
     assert (caught.value.message, caught.value.hint) == (message, hint)
@@ -97,5 +102,4 @@ def test_a_blank_that_is_meant() -> None:
     """Before the script it is a value as any other."""
     line = parse(["--log-line-prefix-template", " ", "train.py"])
 
-    assert isinstance(line, CommandLine)
     assert line.flags == {"log_line_prefix_template": " "}

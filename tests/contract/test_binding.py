@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from clusterrun.cli.run import run
+from clusterrun.cli.main import run_command_line
 
 from tests.contract.launched import Launcher
 from tests.machine_trees import PciDevice, two_nodes, write_tree
@@ -84,7 +84,7 @@ def planned(
     options: list[str], environ: Mapping[str, str], capsys: pytest.CaptureFixture[str]
 ) -> list[Any]:
     """Return the workers that a dry run with these options prints."""
-    code = run(["--dry-run", "--json", *options, __file__], environ)
+    code = run_command_line(["--dry-run", "--json", *options, __file__], environ)
 
     out, err = capsys.readouterr()
     assert (code, err) == (0, "")
@@ -217,7 +217,9 @@ def test_a_dry_run_of_chosen_gpus(tmp_path: Path, capsys: pytest.CaptureFixture[
     environ = {"CUDA_VISIBLE_DEVICES": "0, 2"}
 
     codes = [
-        run([f"--machine-root={root}", f"--devices={one}", "--dry-run", __file__], environ)
+        run_command_line(
+            [f"--machine-root={root}", f"--devices={one}", "--dry-run", __file__], environ
+        )
         for one in ("2", "1")
     ]
 

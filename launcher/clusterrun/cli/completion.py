@@ -1,4 +1,4 @@
-"""Completion in bash, zsh and fish: click's scripts, and its answers to them."""
+"""Completion in bash, zsh and fish: click's scripts for them, and what these ask."""
 
 from collections.abc import Callable, Iterator
 
@@ -11,19 +11,19 @@ from click.shell_completion import (
     ZshComplete,
 )
 
-from clusterrun.cli.help import ANSWERS, TOPICS
-from clusterrun.cli.options import instruction_variable
+from clusterrun.cli.commands.help import TOPICS
+from clusterrun.cli.commands.table import FLAGS, HELP, PRINT_COMPLETION, RUN, WORDS, Command
+from clusterrun.cli.parsing import completion_variable
 from clusterrun.cli.spelling import full_name
 from clusterrun.errors import UsageError
 from clusterrun.sources.clusters.detection import DETECTION
 from clusterrun.sources.options.option import Kind, Option, flag
 from clusterrun.sources.options.rows.workers import CLUSTER
-from clusterrun.sources.options.suggestions import COMMANDS, did_you_mean
-from clusterrun.sources.options.table import OPTIONS
+from clusterrun.sources.options.suggestions import did_you_mean
 
 
 class _Bash(BashComplete):
-    """Completes to words and files at one place, where click's own script has either."""
+    """Offers words and files together; click's own script offers one of the two."""
 
     source_template = """\
 %(complete_func)s() {
@@ -51,16 +51,16 @@ SHELLS: dict[str, type[ShellComplete]] = {
 }
 
 FILES = {"FILE", "PATH"}
-"""What a metavar calls a file; DIR is a folder."""
+"""Metavars of options that take a file; DIR is a folder."""
 
 Values = Callable[[click.Context, click.Parameter, str], list["CompletionItem[str]"]]
 
 
 class _Command(click.Command):
-    """Offers nothing of ours behind SCRIPT, where all is the script's; behind a command of ours, all."""
+    """Offers files after SCRIPT, where all options are the script's."""
 
     def shell_complete(self, ctx: click.Context, incomplete: str) -> list["CompletionItem[str]"]:
-        if ctx.params.get("words") and ctx.params["words"][0] not in COMMANDS:
+        if ctx.params.get("words"):
             return [CompletionItem(incomplete, type="file")]
         return super().shell_complete(ctx, _dashed(incomplete))
 
@@ -69,45 +69,56 @@ def completion_script(shell: str, called: str) -> str:
     """Return the script that a shell evaluates, once or in its start-up file.
 
     Raises:
-        UsageError: there is none for such a shell.
+        UsageError: there is none for this shell.
 
     """
     if shell not in SHELLS:
         raise UsageError(
-            f"--print-completion: there is none for {shell!r}",
+            f"--print-completion: {shell!r} is not a shell that clusterrun knows",
             did_you_mean(shell, SHELLS) or f"give one of {', '.join(SHELLS)}",
         )
-    # The command that completes is looked up again by its name each time.
-    return _completer(shell, called).source()
+    return _completer(shell, called, RUN).source()
 
 
 def completions(instruction: str, called: str) -> str:
-    """Return what the script of ``completion_script`` understands.
+    """Return what a shell offers, in the form that the script of ``completion_script`` reads.
 
     Args:
-        instruction: what its variable holds, ``bash_complete``.
-        called: the command's name.
+        instruction: the value of the script's variable, ``bash_complete``.
+        called: the program's name.
 
     Raises:
-        UsageError: it is no instruction of such a script's.
+        UsageError: no such script sets that value.
 
     """
     shell, _, wanted = instruction.partition("_")
     if shell not in SHELLS or wanted != "complete":
-        variable = instruction_variable(called)
+        variable = completion_variable(called)
         raise UsageError(
-            f"{variable} is {instruction!r}, which no completion script says", f"unset {variable}"
+            f"{variable} is {instruction!r}, which no completion script sets", f"unset {variable}"
         )
-    completer = _completer(shell, called)
+    completer = _completer(shell, called, RUN)
     args, incomplete = completer.get_completion_args()
-    # bash takes "--name=VALUE" for three words.
-    spelled = [_in_full(arg) for arg in args if arg != "="]
-    items = completer.get_completions(spelled, incomplete)
+    # bash splits "--name=VALUE" into three words.
+    args = [_in_full(arg) for arg in args if arg != "="]
+    command, words = _named(completer.cli, args)
+    if command is not RUN:
+        completer, args = _completer(shell, called, command), words
+    items = completer.get_completions(args, incomplete)
     return "\n".join(map(completer.format_completion, items))
 
 
-def _completer(shell: str, called: str) -> ShellComplete:
-    return SHELLS[shell](_command(called), {}, called, instruction_variable(called))
+def _named(root: click.Command, args: list[str]) -> tuple[Command, list[str]]:
+    """Return the command whose word is the first that is no option, and the words after it."""
+    context = root.make_context("clusterrun", [*args], resilient_parsing=True)
+    words = context.params["words"] or ()
+    if not words or words[0] not in WORDS:
+        return RUN, args
+    return WORDS[words[0]], list(words[1:])
+
+
+def _completer(shell: str, called: str, command: Command) -> ShellComplete:
+    return SHELLS[shell](_click_command(command, called), {}, called, completion_variable(called))
 
 
 def _dashed(word: str) -> str:
@@ -119,31 +130,36 @@ def _in_full(word: str) -> str:
     return f"--{full_name(head[2:])}{equals}{value}" if head.startswith("--") else word
 
 
-def _command(called: str) -> click.Command:
-    flags = [_flag(option, name) for option in OPTIONS for name in option.names]
-    told = dict(ANSWERS)
-    answers = [
-        click.Option(
-            ["-h", "--help", "help"],
-            is_flag=False,
-            flag_value="",
-            help=told["-h, --help [GROUP|all]"],
-            shell_complete=_one_of(TOPICS),
-        ),
-        click.Option(["--version", "version"], is_flag=True, help=told["--version"]),
-        click.Option(
-            ["--print-completion", "print_completion"],
-            help=told["--print-completion SHELL"],
-            shell_complete=_one_of(tuple(SHELLS)),
-        ),
-    ]
-    words = click.Argument(["words"], nargs=-1, shell_complete=_first_words)
+def _click_command(command: Command, called: str) -> click.Command:
+    flags = [_flag(option, name) for option in command.options for name in option.names]
+    words = click.Argument(
+        ["words"], nargs=-1, shell_complete=_words if command is RUN else _one_of(())
+    )
     return _Command(
         called,
-        params=[*flags, *answers, words],
+        params=[*flags, *map(_command_flag, FLAGS), words],
         add_help_option=False,
         context_settings={"allow_interspersed_args": False},
     )
+
+
+def _command_flag(command: Command) -> click.Option:
+    spellings = [command.typed, command.name]
+    if not command.metavar:
+        return click.Option(spellings, is_flag=True, help=command.summary)
+    if command.short:
+        spellings.append(f"-{command.short}")
+    values = _one_of({HELP.name: TOPICS, PRINT_COMPLETION.name: tuple(SHELLS)}[command.name])
+    if command.metavar.startswith("["):
+        # The value may be left out.
+        return click.Option(
+            spellings,
+            is_flag=False,
+            flag_value="",
+            help=command.summary,
+            shell_complete=values,
+        )
+    return click.Option(spellings, help=command.summary, shell_complete=values)
 
 
 def _flag(option: Option[object], name: str) -> click.Option:
@@ -161,7 +177,7 @@ def _flag(option: Option[object], name: str) -> click.Option:
 
 
 def _choices(option: Option[object]) -> Iterator[str]:
-    """Yield the words that a metavar such as ``N|auto|gpu`` spells out, and the clusters' names."""
+    """Yield the words of a metavar such as ``N|auto|gpu``, and the names of clusters."""
     yield from (
         word
         for word in option.metavar.split("|")
@@ -178,16 +194,16 @@ def _kind_of_path(option: Option[object]) -> str:
     return "dir" if "DIR" in kinds else ""
 
 
-def _first_words(
+def _words(
     context: click.Context, parameter: click.Parameter, incomplete: str
 ) -> list["CompletionItem[str]"]:
-    """Return what completes to SCRIPT, or to a command of ours in its place."""
-    is_first = not context.params.get("words")
-    return _one_of(COMMANDS if is_first else (), "file")(context, parameter, incomplete)
+    """Return the completion to SCRIPT or to a command in its place, or to SCRIPT's arguments."""
+    commands = () if context.params.get("words") else tuple(WORDS)
+    return _one_of(commands, "file")(context, parameter, incomplete)
 
 
 def _one_of(words: tuple[str, ...], path: str = "") -> Values:
-    """Return what completes to one of ``words``, or to a ``path``: "file" or "dir"."""
+    """Return the completion to one of ``words`` or to a ``path``, "file" or "dir"."""
 
     def complete(
         _context: click.Context, _parameter: click.Parameter, incomplete: str

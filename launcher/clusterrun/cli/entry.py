@@ -23,11 +23,11 @@ def main() -> int:
     # Imports leave no garbage, and looking for it all the while takes a tenth of their time.
     gc.disable()
     # Imported only now: from here on a signal ends us in order.
-    from clusterrun.cli.run import run
+    from clusterrun.cli.main import run_command_line
 
     gc.freeze()
     gc.enable()
-    code = run(sys.argv[1:], os.environ, sys.argv[0].rpartition("/")[2])
+    code = run_command_line(sys.argv[1:], os.environ, sys.argv[0].rpartition("/")[2])
     # All is written. Python would spend 15 ms on taking itself apart.
     os._exit(code)
 

@@ -1,4 +1,4 @@
-"""Limits of open files and memory that stop the launcher: no bug of its own."""
+"""Limits of open files and of memory that stop the launcher."""
 
 import errno
 import resource
@@ -9,7 +9,7 @@ from clusterrun.errors import MachineError
 
 
 def limit_behind(error: BaseException) -> MachineError | None:
-    """Return the limit that led to ``error``, with its value; None if none did."""
+    """Return the limit that caused ``error``, with its value; None if no limit did."""
     for cause in _chain(error):
         if isinstance(cause, MemoryError) or _number(cause) == errno.ENOMEM:
             return MachineError("there is not enough memory on this machine, or in this cgroup")

@@ -1,4 +1,4 @@
-"""What to say of a command line that cannot be split into flags, values and a script."""
+"""Errors for a command line that cannot be split into flags, values and a script."""
 
 from collections.abc import Sequence
 
@@ -11,12 +11,12 @@ from clusterrun.sources.settings import Flags
 
 
 def unknown_flag(name: str, argv: Sequence[str]) -> UsageError:
-    """Return the error for flag ``name``, normalised as click has it, in ``argv``."""
+    """Return the error for flag ``name`` of ``argv``, which click gives in its full spelling."""
     place = next((n for n, word in enumerate(argv) if _is_spelling(word, name)), 0)
     typed = argv[place].partition("=")[0]
-    from clusterrun.cli.habits import of_another_launcher
+    from clusterrun.cli.options_of_other_launchers import foreign_option_error
 
-    if foreign := of_another_launcher(argv[place:]):
+    if foreign := foreign_option_error(argv[place:]):
         return foreign
     meant = meanings(name.removeprefix("--"))
     if meant:
@@ -25,8 +25,8 @@ def unknown_flag(name: str, argv: Sequence[str]) -> UsageError:
     return UsageError(f"there is no option {typed}", _unknown_hint(typed, argv[place + 1 :]))
 
 
-def misused_flag(name: str) -> UsageError:
-    """Return the error for flag ``name`` that lacks a value, or has one that it does not take."""
+def flag_value_error(name: str) -> UsageError:
+    """Return the error for flag ``name``, which lacks a value, or has one and takes none."""
     option = next((row for row in OPTIONS if name in map(flag, row.names)), None)
     if option is None or option.kind is Kind.FLAG:
         return UsageError(f"{name} takes no value", f"type {name} alone")
@@ -34,10 +34,10 @@ def misused_flag(name: str) -> UsageError:
 
 
 def expect_values(flags: Flags, argv: Sequence[str]) -> None:
-    """Return if no flag of the line ``argv`` has swallowed what stands behind its value's place.
+    """Check that no flag of ``argv`` has taken the next flag, or a trailing blank, for its value.
 
     Raises:
-        UsageError: one has taken another flag or the last blank, because its own value is missing.
+        UsageError: one has, because its own value is missing.
 
     """
     # A shell makes a word of the blank in "\ " and ends the line there.
@@ -54,7 +54,7 @@ def expect_values(flags: Flags, argv: Sequence[str]) -> None:
 
 def behind_script(script: str, typed: str) -> str:
     """Return the hint for an option of the script that was typed before it."""
-    return f"an option of {script} stands after it:\n  {command(script, typed)}"
+    return f"an option of {script} goes after it:\n  {command(script, typed)}"
 
 
 def _is_spelling(word: str, name: str) -> bool:
@@ -71,7 +71,7 @@ def _unknown_hint(typed: str, rest: Sequence[str]) -> str:
     if script:
         hints.append(behind_script(script, typed))
     elif not nearest:
-        hints.append(f"an option of the script stands after it:\n  {command('train.py', typed)}")
+        hints.append(f"an option of the script goes after it:\n  {command('train.py', typed)}")
     return "\n".join(hints)
 
 

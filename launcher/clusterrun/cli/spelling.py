@@ -1,17 +1,19 @@
-"""How flags may be spelled: with - or _, in full, or abbreviated as far as nothing else begins so."""
+"""How flags may be typed: with - or _, in full, or abbreviated until only one flag fits."""
 
 from collections.abc import Sequence
 
+from clusterrun.cli.commands.table import FLAGS
+from clusterrun.sources.options.option import Option
 from clusterrun.sources.options.table import OPTIONS
 
-FLAG_NAMES = (
-    *(name.replace("_", "-") for option in OPTIONS for name in option.names),
-    "help",
-    "version",
-    "print-completion",
-)
-"""All flags without their dashes."""
 
+def flag_names(options: Sequence[Option[object]]) -> tuple[str, ...]:
+    """Return the flags of ``options`` and those that name a command, all without dashes."""
+    names = [name for option in options for name in option.names]
+    return tuple(name.replace("_", "-") for name in (*names, *(it.name for it in FLAGS)))
+
+
+FLAG_NAMES = flag_names(OPTIONS)
 
 TORCHRUN_FLAGS = (
     *("nnodes", "nproc-per-node", "rdzv-backend", "rdzv-endpoint", "rdzv-id", "rdzv-conf"),
@@ -22,44 +24,44 @@ TORCHRUN_FLAGS = (
     *("logs-specs", "numa-binding", "signals-to-handle", "shutdown-timeout"),
     *("virtual-local-rank", "print-completion", "help"),
 )
-"""All that torchrun 2.15 has (torch/distributed/run.py): its abbreviations are told from these."""
+"""All flags of torchrun 2.15 (torch/distributed/run.py), in which its abbreviations are looked up."""
 
 
-def full_name(name: str, preferred: Sequence[str] = ()) -> str:
-    """Return the flag that ``name`` means, both without dashes; ``name`` with - if it is unclear.
+def full_name(name: str, preferred: Sequence[str] = (), known: Sequence[str] = FLAG_NAMES) -> str:
+    """Return the flag that ``name`` means, both without dashes; ``name`` with - if none or several.
 
-    An abbreviation of one of the ``preferred`` flags is not one of any other, and an option of
-    another launcher is none of ours.
+    An abbreviation of one ``preferred`` flag means that flag. The exact name of another launcher's
+    option is no abbreviation.
     """
     spelled = name.replace("_", "-")
-    meant = meanings(spelled)
-    among = [known for known in meant if known in preferred]
+    meant = meanings(spelled, known)
+    among = [flag for flag in meant if flag in preferred]
     if len(among) == 1:
         return among[0]
-    return meant[0] if len(meant) == 1 and not _is_foreign(spelled) else spelled
+    return meant[0] if len(meant) == 1 and not _is_foreign(spelled, known) else spelled
 
 
-def meanings(name: str) -> tuple[str, ...]:
-    """Return the flags that ``name`` spells or abbreviates, all without dashes."""
+def meanings(name: str, known: Sequence[str] = FLAG_NAMES) -> tuple[str, ...]:
+    """Return the flags that ``name`` is or abbreviates, all without dashes."""
     # One letter is a short flag: -m must not become the one long flag that begins with m.
-    if name in FLAG_NAMES or len(name) < 2:
-        return (name,) if name in FLAG_NAMES else ()
-    return tuple(known for known in FLAG_NAMES if known.startswith(name))
+    if name in known or len(name) < 2:
+        return (name,) if name in known else ()
+    return tuple(flag for flag in known if flag.startswith(name))
 
 
-def _is_foreign(name: str) -> bool:
-    """Return whether other launchers have an option of just this name, which is never cut short.
+def is_flag(word: str) -> bool:
+    """Return whether ``word`` is a long flag of ours, perhaps with ``=VALUE``."""
+    name = word.removeprefix("--").partition("=")[0].replace("_", "-")
+    return word.startswith("--") and bool(meanings(name))
 
-    A line of torchrun's means here what it means there, though: its abbreviations come first.
+
+def _is_foreign(name: str, known: Sequence[str]) -> bool:
+    """Return whether ``name`` is in full an option of other launchers.
+
+    An abbreviation that torchrun takes means here what it means there.
     """
-    if name in FLAG_NAMES or sum(known.startswith(name) for known in TORCHRUN_FLAGS) == 1:
+    if name in known or sum(flag.startswith(name) for flag in TORCHRUN_FLAGS) == 1:
         return False
     from clusterrun.sources.other_launchers.foreign_options import foreign_option
 
     return foreign_option(name) is not None
-
-
-def is_flag(word: str) -> bool:
-    """Return whether ``word`` is a long flag of ours, perhaps with ``=VALUE`` behind it."""
-    name = word.removeprefix("--").partition("=")[0].replace("_", "-")
-    return word.startswith("--") and bool(meanings(name))

@@ -1,5 +1,8 @@
-"""What no source of a job tells, but the process itself."""
+"""What a job takes from the process that describes it."""
 
+import os
+import sys
+import time
 from collections.abc import Callable, Collection
 
 from msgspec import Struct
@@ -13,21 +16,33 @@ def _addresses_of(name: str) -> Collection[str]:
 
 
 class ThisProcess(Struct, frozen=True):
-    """Where it runs, and what it does where nothing is said."""
+    """Where this process runs, and the defaults that come from it."""
 
     host: str
-    """Its host's name, as the kernel has it."""
+    """The host's name, as the kernel has it."""
     cpus: int
-    """How many CPUs it may use."""
+    """The number of CPUs that the process may use."""
     python: str
     """The interpreter for the workers."""
     run_id: str
-    """A name for the run, that no other process of this host has at the same time."""
+    """A name for the run, which no other process of this host has at the same time."""
     has_terminal: bool = False
-    """What it prints goes to a terminal, on standard output and standard error."""
+    """Standard output and standard error are a terminal."""
     called: str = "clusterrun"
     """The name of the command; as ``torchrun``, every default is torchrun's."""
     user_id: int = 0
-    """Who runs it."""
     addresses: Callable[[str], Collection[str]] = _addresses_of
-    """The addresses of a host by its name; its own for ""."""
+    """The addresses of a host by its name; this host's for ""."""
+
+
+def this_process(called: str) -> ThisProcess:
+    return ThisProcess(
+        host=os.uname().nodename,
+        cpus=len(os.sched_getaffinity(0)),
+        python=sys.executable,
+        # Sorts by time.
+        run_id=f"{time.strftime('%Y%m%d-%H%M%S')}-{os.getpid()}",
+        has_terminal=os.isatty(1) and os.isatty(2),
+        called=called,
+        user_id=os.getuid(),
+    )

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from clusterrun.cli.run import run
+from clusterrun.cli.main import run_command_line
 
 from tests.contract.launched import COMMAND, Launcher, plain_environment
 from tests.machine_trees import PciDevice, two_nodes, write_files, write_tree
@@ -28,7 +28,7 @@ Capture = pytest.CaptureFixture[str]
 
 def said(capsys: Capture, *words: str, environ: Mapping[str, str] | None = None) -> str:
     """Return what the command prints, which has nothing to complain of."""
-    code = run(words, environ or {})
+    code = run_command_line(words, environ or {})
 
     out, err = capsys.readouterr()
     assert (code, err) == (0, "")

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import pytest
-from clusterrun.cli.run import run
+from clusterrun.cli.main import run_command_line
 
 from tests.captured import captured
 from tests.machine_trees import PciDevice, two_nodes, write_tree
@@ -41,7 +41,7 @@ def dry_run(
 ) -> dict[str, Any]:
     """Return what ``clusterrun --dry-run --json`` prints in this environment and no other."""
     argv = [*flags, "--dry-run", "--json", "train.py"]
-    code = run(argv, {"PATH": SEARCH_PATH, **environ})
+    code = run_command_line(argv, {"PATH": SEARCH_PATH, **environ})
     out, err = capsys.readouterr()
     assert code == 0, err
     content: dict[str, Any] = json.loads(out)
@@ -50,7 +50,7 @@ def dry_run(
 
 def complaint(capsys: pytest.CaptureFixture[str], environ: Mapping[str, str], *flags: str) -> str:
     """Return what it prints where it ends with exit code 2."""
-    code = run([*flags, "--dry-run", "train.py"], {"PATH": SEARCH_PATH, **environ})
+    code = run_command_line([*flags, "--dry-run", "train.py"], {"PATH": SEARCH_PATH, **environ})
     out, err = capsys.readouterr()
     assert (code, out) == (2, ""), err
     return err
@@ -470,7 +470,7 @@ def test_a_pod_of_an_indexed_job_is_alone_unless_told(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
     """Most such jobs are of tasks that don't know of each other; one line says so."""
-    code = run(
+    code = run_command_line(
         ["--dry-run", "--json", "train.py"],
         {"PATH": SEARCH_PATH, **variables("kubernetes.1")},
     )

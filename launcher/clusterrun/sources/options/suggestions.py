@@ -4,9 +4,6 @@ from collections.abc import Iterable, Sequence
 
 from clusterrun.sources.programs.file_kinds import names_in
 
-COMMANDS = ("topo",)
-"""Words that are no script's name but ask clusterrun itself for something."""
-
 LARGEST_FOLDER = 2000
 """Entries of a folder that are looked at: enough for people, quick on a shared file system."""
 
@@ -22,12 +19,6 @@ def did_you_mean_file(path: str) -> str:
     folder, slash, name = path.rpartition("/")
     nearest = closest(name, names_in(folder or slash or ".", LARGEST_FOLDER))
     return f"did you mean {folder}{slash}{nearest}?" if nearest else ""
-
-
-def did_you_mean_command(word: str) -> str:
-    """Return "did you mean clusterrun NAME?" for the command nearest to ``word``; "" if none is."""
-    nearest = closest(word, COMMANDS) if word else ""
-    return f"did you mean clusterrun {nearest}?" if nearest else ""
 
 
 def closest(word: str, known: Iterable[str]) -> str:

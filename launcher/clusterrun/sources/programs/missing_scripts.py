@@ -3,7 +3,7 @@
 from collections.abc import Iterator, Sequence
 
 from clusterrun.errors import UsageError
-from clusterrun.sources.options.suggestions import command, did_you_mean_command, did_you_mean_file
+from clusterrun.sources.options.suggestions import command, did_you_mean_file
 from clusterrun.sources.programs.executables import find_executable
 from clusterrun.sources.programs.file_kinds import FileKind, kind_of
 
@@ -57,8 +57,6 @@ def _not_a_dash(name: str, where: str) -> UsageError:
 def _guesses(words: Sequence[str], search_path: str) -> Iterator[str]:
     name, *rest = words
     if nearest := did_you_mean_file(name):
-        yield nearest
-    if nearest := did_you_mean_command(name):
         yield nearest
     if name in ANSWERS:
         yield f"to ask clusterrun itself:\n  clusterrun {' '.join([ANSWERS[name], *rest])}"

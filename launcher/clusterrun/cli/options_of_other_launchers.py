@@ -1,4 +1,4 @@
-"""What to say of an option that another launcher has."""
+"""The error for an option of another launcher."""
 
 from collections.abc import Iterator, Sequence
 from contextlib import suppress
@@ -9,11 +9,11 @@ from clusterrun.errors import UsageError
 from clusterrun.sources.options.suggestions import command
 from clusterrun.sources.other_launchers.foreign_options import STARTERS, Foreign, foreign_option
 
-_PAIRS = frozenset({"mca", "pmixmca", "prtemca", "genv"})
+NAME_AND_VALUE = frozenset({"mca", "pmixmca", "prtemca", "genv"})
 """Options of mpirun that take a name and a value as two words."""
 
 
-def of_another_launcher(words: Sequence[str]) -> UsageError | None:
+def foreign_option_error(words: Sequence[str]) -> UsageError | None:
     """Return the error for the option with which ``words`` begin; None if no launcher has it."""
     typed = words[0].partition("=")[0]
     # A short option may have its value right behind it: -N2.
@@ -32,13 +32,13 @@ def _hints(typed: str, foreign: Foreign, words: Sequence[str]) -> Iterator[str]:
     yield from _instead(typed, foreign)
     script = next((word for word in words[1:] if word.endswith(".py")), "")
     if starters := [launcher for launcher in foreign if launcher in STARTERS]:
-        # What follows is its value, unless that is attached, or another flag or the script follows.
+        # The next word is its value, unless the value is attached, or the word is a flag or the script.
         has_value = words[0] == typed and not "".join(words[1:2]).startswith(("-", script or "-"))
-        values = 2 if typed.lstrip("-") in _PAIRS else 1
+        values = 2 if typed.lstrip("-") in NAME_AND_VALUE else 1
         line = command(
             script or "train.py", before=(starters[-1], *words[: 1 + has_value * values])
         )
-        yield f"an option of {' or '.join(starters)} stands before clusterrun:\n  {line}"
+        yield f"an option of {' or '.join(starters)} goes before clusterrun:\n  {line}"
     if script and _mentions(script, typed):
         yield behind_script(script, typed)
 

@@ -3,7 +3,7 @@
 from pathlib import Path
 
 import pytest
-from clusterrun.cli.options import parse
+from clusterrun.cli.parsing import parse
 from clusterrun.cli.spelling import TORCHRUN_FLAGS, full_name
 from clusterrun.errors import ExitCode, UsageError
 from clusterrun.sources.other_launchers.foreign_options import foreign_option
@@ -17,7 +17,7 @@ NEEDLESS = "leave it out: clusterrun needs no such option"
 
 def before(starters: str, line: str) -> str:
     """Return the hint for an option of what starts clusterrun on each node."""
-    return f"\nan option of {starters} stands before clusterrun:\n  {line}"
+    return f"\nan option of {starters} goes before clusterrun:\n  {line}"
 
 
 @pytest.mark.parametrize(
@@ -151,7 +151,7 @@ def test_an_option_that_the_script_has_as_well(
         parse(["--mixed-precision", "bf16", "train.py"])
 
     assert caught.value.hint.splitlines()[1:] == [
-        "an option of train.py stands after it:",
+        "an option of train.py goes after it:",
         "  clusterrun [OPTIONS] train.py --mixed-precision",
     ]
 

@@ -4,7 +4,7 @@ import subprocess
 import sys
 
 import pytest
-from clusterrun.cli.options import Answer, parse
+from clusterrun.cli.parsing import parse
 from clusterrun.sources.command_line import CommandLine
 from clusterrun.sources.options.option import Kind, Option
 from clusterrun.sources.options.table import OPTIONS
@@ -77,35 +77,18 @@ def test_every_option_has_its_flag(option: Option[object]) -> None:
         assert parse([*argv, "train.py"]) == CommandLine({name: given}, ("train.py",))
 
 
-@pytest.mark.parametrize("line", ["--help", "-h", "--nnodes 1 --help train.py", "--help --version"])
-def test_help_is_an_answer(line: str) -> None:
-    """Asked for help before SCRIPT, nothing else matters."""
-    answer = parse(line.split())
-
-    assert isinstance(answer, Answer)
-    assert answer.text.startswith("Usage: clusterrun [OPTIONS] SCRIPT [ARGS]...\n")
-
-
-def test_version_is_an_answer() -> None:
-    """The name and three numbers."""
-    answer = parse(["--version", "train.py"])
-
-    assert isinstance(answer, Answer)
-    assert answer.text.startswith("clusterrun 0.")
-
-
 def test_a_right_line_loads_only_what_it_needs() -> None:
     """What mistakes, help and job files need is not imported on the way to the workers."""
     program = """
 import sys
-from clusterrun.cli.options import parse
+from clusterrun.cli.parsing import parse
 from clusterrun.sources.this_process import ThisProcess
 from clusterrun.sources.resolve import resolve
 line = parse(["--nproc", "2", "--module", "train"])
 process = ThisProcess(host="node7", cpus=8, python=sys.executable, run_id="x")
 resolve(line, {}, process)
-late = {"ClusterShell", "difflib", "yaml", "shlex", "importlib.metadata", "clusterrun.cli.help"}
-late |= {"clusterrun.cli.completion", "clusterrun.cli.habits", "clusterrun.sources.other_launchers.foreign_options"}
+late = {"ClusterShell", "difflib", "yaml", "shlex", "importlib.metadata", "clusterrun.cli.commands.help"}
+late |= {"clusterrun.cli.completion", "clusterrun.cli.options_of_other_launchers", "clusterrun.sources.other_launchers.foreign_options"}
 late.add("clusterrun.sources.programs.missing_scripts")
 print(*sorted(late & set(sys.modules)))
 print(*(name for name in sys.modules if name == "click.shell_completion"))

@@ -1,0 +1,155 @@
+"""``clusterrun --help``: the options that most jobs need, one group of options, or all."""
+
+from collections.abc import Iterable, Mapping
+
+import click
+
+from clusterrun.cli.commands.table import FLAGS, HELP, WORDS, Command
+from clusterrun.cli.printing import print_text
+from clusterrun.errors import UsageError
+from clusterrun.sources.command_line import CommandLine
+from clusterrun.sources.options.option import Group, Kind, Option, flag
+from clusterrun.sources.options.rows.failing import MAX_RESTARTS
+from clusterrun.sources.options.rows.launcher import CONFIG, DRY_RUN
+from clusterrun.sources.options.rows.logs import LOG_DIR
+from clusterrun.sources.options.rows.meeting import MASTER_ADDR
+from clusterrun.sources.options.rows.output import VERBOSE
+from clusterrun.sources.options.rows.program import MODULE
+from clusterrun.sources.options.rows.workers import NNODES, NPROC_PER_NODE
+from clusterrun.sources.options.suggestions import closest
+from clusterrun.sources.options.table import OPTIONS
+from clusterrun.sources.programs.file_kinds import FileKind, kind_of
+
+ALL = "all"
+
+OVERVIEW = "overview"
+"""What --help shows without a topic."""
+
+TOPICS = (*(group.topic for group in Group), ALL, OVERVIEW, *WORDS)
+
+ABOUT = """\
+Start SCRIPT once for each GPU of this machine, with the variables that torchrun sets, each on the
+CPUs near its GPU, and look after all of them.
+"""
+
+ELSEWHERE = """\
+Each option is also a variable, CLUSTERRUN_NNODES or PET_NNODES for --nnodes, and a key of a job
+file, nnodes. The first one set counts: flag, CLUSTERRUN_ variable, PET_ variable, job file.
+"""
+
+MOST_USED = (
+    (NPROC_PER_NODE, "Workers on each node; by default one per GPU"),
+    (NNODES, "Nodes; type the same command on each"),
+    (MASTER_ADDR, "The node where all nodes meet"),
+    (MODULE, "SCRIPT is a Python module"),
+    (MAX_RESTARTS, "How often to start all workers again after a failure"),
+    (LOG_DIR, "Write what workers print to files, too"),
+    (CONFIG, "A job file in YAML"),
+    (DRY_RUN, "Print the plan, each value with its origin"),
+    (VERBOSE, "Print more of what is done and why"),
+)
+"""The options that most jobs need, in words that fit one line."""
+
+WIDEST_FIRST_COLUMN = 24
+"""What is longer has a line of its own."""
+
+
+def execute(line: CommandLine, _environ: Mapping[str, str], _called: str) -> int:
+    return print_text(help_text(str(line.flags[HELP.name]) or OVERVIEW))
+
+
+def help_text(topic: str = OVERVIEW) -> str:
+    """Return the text of --help, as wide as the terminal up to a limit.
+
+    Args:
+        topic: one of ``TOPICS``; the name of a script means the overview.
+
+    Raises:
+        UsageError: ``topic`` is neither.
+
+    """
+    if topic in WORDS:
+        return _command_help(WORDS[topic])
+    if topic not in TOPICS and not _is_script(topic):
+        raise UsageError(
+            f"there is no help on {topic!r}",
+            _nearest_topic(topic) or f"give one of {', '.join(TOPICS)}",
+        )
+    groups = [group for group in Group if topic in {group.topic, ALL}]
+    return _sections(groups) if groups else _overview()
+
+
+def _is_script(word: str) -> bool:
+    return "." in word or "/" in word or kind_of(word) is not FileKind.NOTHING
+
+
+def _nearest_topic(word: str) -> str:
+    nearest = closest(word, TOPICS)
+    return f"did you mean --help {nearest}?" if nearest else ""
+
+
+def _overview() -> str:
+    formatter = click.HelpFormatter()
+    formatter.write_usage("clusterrun", "[OPTIONS] SCRIPT [ARGS]...")
+    with formatter.indentation():
+        formatter.write_text(ABOUT)
+    formatter.write_paragraph()
+    rows = [(_spelling(option), sentence) for option, sentence in MOST_USED]
+    formatter.write_dl([*rows, *_command_rows(FLAGS)], col_max=WIDEST_FIRST_COLUMN)
+    formatter.write_paragraph()
+    words = [(f"clusterrun {command.typed}", command.summary) for command in WORDS.values()]
+    formatter.write_dl(words, col_max=WIDEST_FIRST_COLUMN)
+    formatter.write_paragraph()
+    formatter.write_text(f"Groups: {', '.join(group.topic for group in Group)}.")
+    return formatter.getvalue().rstrip()
+
+
+def _command_help(command: Command) -> str:
+    formatter = click.HelpFormatter()
+    formatter.write_usage("clusterrun", f"{command.typed} [OPTIONS]")
+    with formatter.indentation():
+        formatter.write_paragraph()
+        formatter.write_text(command.about or command.summary)
+    with formatter.section("Its own options"):
+        formatter.write_dl([(_spelling(row), _sentence(row)) for row in command.own_options])
+    _write_sections(formatter, command.groups)
+    return formatter.getvalue().rstrip()
+
+
+def _command_rows(commands: Iterable[Command]) -> list[tuple[str, str]]:
+    return [
+        (f"{f'-{it.short}, ' if it.short else ''}{it.typed} {it.metavar}".rstrip(), it.summary)
+        for it in commands
+    ]
+
+
+def _sections(groups: Iterable[Group]) -> str:
+    formatter = click.HelpFormatter()
+    _write_sections(formatter, groups)
+    return formatter.getvalue().rstrip()
+
+
+def _write_sections(formatter: click.HelpFormatter, groups: Iterable[Group]) -> None:
+    for group in groups:
+        with formatter.section(f"{group.value} (--help {group.topic})"):
+            formatter.write_dl(_rows(group), col_max=WIDEST_FIRST_COLUMN)
+            if group is Group.LAUNCHER:
+                formatter.write_paragraph()
+                formatter.write_text(ELSEWHERE)
+
+
+def _rows(group: Group) -> list[tuple[str, str]]:
+    rows = [(_spelling(row), _sentence(row)) for row in OPTIONS if row.group is group]
+    return [*rows, *(_command_rows(FLAGS) if group is Group.LAUNCHER else ())]
+
+
+def _spelling(option: Option[object]) -> str:
+    short = (f"-{option.short}",) if option.short else ()
+    names = ", ".join((*short, *map(flag, option.names)))
+    # The brackets of a value that may be left out touch the name.
+    return f"{names}{'' if option.kind is Kind.OPTIONAL else ' '}{option.metavar}".rstrip()
+
+
+def _sentence(option: Option[object]) -> str:
+    default = option.default_words or option.default_text
+    return option.help if default == "false" else f"{option.help} [default: {default}]"

@@ -1,0 +1,76 @@
+"""``clusterrun SCRIPT``: a job, its plan, or this process as its one worker."""
+
+from collections.abc import Mapping
+
+from clusterrun.cli.dispatch import nearest_command
+from clusterrun.cli.printing import complain, print_text, warn
+from clusterrun.errors import ExitCode, UsageError
+from clusterrun.planning.variables.worker_variables import environment_before
+from clusterrun.sources.command_line import CommandLine
+from clusterrun.sources.resolve import Resolved, resolve
+from clusterrun.sources.this_process import this_process
+from clusterrun.workers.fork_server_process import ForkServerProcess
+from clusterrun.workers.relay.log_folder import expect_log_folder
+
+
+def execute(line: CommandLine, environ: Mapping[str, str], called: str) -> int:
+    """Run the job, or what its options ask for in its place."""
+    resolved = _resolve(line, environ, called)
+    warn(resolved.warnings)
+    if resolved.dry_run:
+        return _print_plan(resolved, environ)
+    if resolved.job.exec.value:
+        return _become_worker(resolved, environ)
+    return _launch(resolved, environ)
+
+
+def _resolve(line: CommandLine, environ: Mapping[str, str], called: str) -> Resolved:
+    try:
+        return resolve(line, environ, this_process(called))
+    except UsageError as error:
+        nearest = nearest_command(line) if called != "torchrun" else ""
+        raise UsageError(error.message, "\n".join(filter(None, (error.hint, nearest)))) from None
+
+
+def _launch(resolved: Resolved, environ: Mapping[str, str]) -> int:
+    job = resolved.job
+    expect_log_folder(job.log_dir)
+    environment = environment_before(job, environ, resolved.unset)
+    program = job.program.value
+    fork_server = ForkServerProcess.start(
+        job.python.value,
+        environment,
+        contain=job.contain.value,
+        shown=(program.name, *program.args),
+    )
+    # Imported while the fork server's interpreter starts.
+    from clusterrun.run.launch import launch
+
+    exit_code, unprinted = launch(resolved, environ, fork_server)
+    if unprinted:
+        complain(unprinted.rstrip("\n"))
+    return exit_code
+
+
+def _become_worker(resolved: Resolved, environ: Mapping[str, str]) -> int:
+    from clusterrun.run.attempts import remarks_of
+    from clusterrun.run.launch import plan_lone_worker
+    from clusterrun.workers.exec_replacement import become_worker, bind_to_worker
+
+    plan = plan_lone_worker(resolved, environ)
+    for remark in (*remarks_of(plan), bind_to_worker(plan)):
+        if remark:
+            complain(f"clusterrun: {remark}")
+    try:
+        become_worker(plan, environment_before(resolved.job, environ, resolved.unset))
+    except OSError as error:
+        complain(f"clusterrun: {plan.command[0]} can't be executed: {error.strerror}")
+        return ExitCode.NOT_EXECUTABLE
+
+
+def _print_plan(resolved: Resolved, environ: Mapping[str, str]) -> int:
+    from clusterrun.report.dry_run import as_json, as_text
+    from clusterrun.run.preview import preview
+
+    plan = preview(resolved, environ).plan
+    return print_text((as_json if resolved.as_json else as_text)(resolved.job, plan))

@@ -1,0 +1,78 @@
+"""The table of commands: dispatch, --help and completion follow from it.
+
+A new command is a row here and a module of its name beside this one with a function ``execute``.
+"""
+
+from collections.abc import Callable, Mapping
+from importlib import import_module
+
+from msgspec import Struct
+
+from clusterrun.sources.command_line import CommandLine
+from clusterrun.sources.options.option import Group, Option
+from clusterrun.sources.options.rows.launcher import ALLOWED_CPUS, CAPTURE, JSON, MACHINE_ROOT
+from clusterrun.sources.options.table import OPTIONS
+
+Execute = Callable[[CommandLine, Mapping[str, str], str], int]
+"""Takes the command line, the environment and the program's name; returns the exit code."""
+
+
+class Command(Struct, frozen=True):
+    """One row of the table."""
+
+    typed: str
+    """How a user asks for it: ``topo``, ``--version``; "" for the command that needs no word."""
+    summary: str
+    """One line of --help."""
+    options: tuple[Option[object], ...] = OPTIONS
+    """The options that it takes."""
+    about: str = ""
+    """What ``clusterrun COMMAND --help`` says first; "": the summary."""
+    own_options: tuple[Option[object], ...] = ()
+    """Those that its help shows first; of all others, those of its ``groups``."""
+    groups: tuple[Group, ...] = ()
+    short: str = ""
+    """One letter, for a command that is typed as a flag."""
+    metavar: str = ""
+    """The value of a command that is typed as a flag."""
+
+    @property
+    def name(self) -> str:
+        """The name of its module."""
+        return self.typed.removeprefix("--").replace("-", "_") or "run"
+
+    @property
+    def is_flag(self) -> bool:
+        return self.typed.startswith("--")
+
+    def load(self) -> Execute:
+        """Import its module and return its function."""
+        execute: Execute = import_module(f"clusterrun.cli.commands.{self.name}").execute
+        return execute
+
+
+RUN = Command("", "Start SCRIPT once for each GPU and look after the workers")
+TOPO = Command(
+    "topo",
+    "Draw this machine, and where its workers would run",
+    about=(
+        "Draw this machine: packages, NUMA nodes, cores and GPUs, and where each worker would run."
+        " It takes all options of a job; these matter most."
+    ),
+    own_options=(JSON, MACHINE_ROOT, ALLOWED_CPUS, CAPTURE),
+    groups=(Group.WORKERS, Group.PLACING),
+)
+HELP = Command("--help", "Print this, a group of options, or all", short="h", metavar="[GROUP|all]")
+VERSION = Command("--version", "Print the versions of clusterrun, Python and torch")
+PRINT_COMPLETION = Command(
+    "--print-completion", "Print what completes options in bash, zsh or fish", metavar="SHELL"
+)
+
+COMMANDS = (RUN, TOPO, HELP, VERSION, PRINT_COMPLETION)
+"""In the order of --help."""
+
+FLAGS = tuple(command for command in COMMANDS if command.is_flag)
+"""Commands that are typed as a flag; the first of several is the one that is meant."""
+
+WORDS = {command.typed: command for command in COMMANDS if command.typed and not command.is_flag}
+"""Commands that are typed as the first word, by that word."""

@@ -1,0 +1,82 @@
+"""``clusterrun topo``: draws a machine, or writes what was read of it to an archive."""
+
+import os
+import shlex
+import shutil
+import sys
+from collections.abc import Mapping
+from contextlib import suppress
+from pathlib import Path
+
+from clusterrun.cli.printing import can_print, print_text, warn
+from clusterrun.errors import UsageError
+from clusterrun.run.preview import capture, preview
+from clusterrun.sources.command_line import CommandLine
+from clusterrun.sources.resolve import Resolved, resolve
+from clusterrun.sources.this_process import this_process
+
+
+def execute(line: CommandLine, environ: Mapping[str, str], called: str) -> int:
+    """Print the drawing, its JSON, or that the archive is written.
+
+    Raises:
+        UsageError: the machine can't be read, the job can't be planned, or the archive not be written.
+
+    """
+    resolved = resolve(line, environ, this_process(called), for_topo=True)
+    warn(resolved.warnings)
+    if resolved.capture.value is not None:
+        return print_text(_capture(resolved, resolved.capture.value, environ))
+    return print_text(_draw(resolved, environ))
+
+
+def _draw(resolved: Resolved, environ: Mapping[str, str]) -> str:
+    from clusterrun.report.drawing import Style
+    from clusterrun.report.topo import as_json, as_text
+
+    machine, plan = preview(resolved, environ)
+    if resolved.as_json:
+        return as_json(machine, plan)
+    root = resolved.machine_root.value
+    is_terminal = sys.stdout is not None and sys.stdout.isatty()
+    style = Style(
+        width=shutil.get_terminal_size().columns if is_terminal else None,
+        colour=is_terminal and not environ.get("NO_COLOR") and environ.get("TERM") != "dumb",
+        unicode=can_print("├─"),
+    )
+    return as_text(machine.host if root is None else str(root), machine, plan, style)
+
+
+def _capture(resolved: Resolved, path: Path, environ: Mapping[str, str]) -> str:
+    from clusterrun.machine.captures.packing import compress
+
+    content = capture(resolved, environ)
+    origin = resolved.capture.origin
+    try:
+        packed = compress(content, path.name)
+    except ValueError as error:
+        raise UsageError(f"{origin}: {error}", "give a name that ends in .tar.gz") from None
+    try:
+        _write(path, packed)
+    except OSError as error:
+        raise UsageError(
+            f"{origin}: {path} cannot be written: {error.strerror}",
+            "give a path in a folder that you may write to",
+        ) from None
+    return (
+        f"{path}, {len(packed):,} bytes, holds what clusterrun reads of a machine: no name of host"
+        " or user and no serial number, but the UUIDs of GPUs and the path of the control group\n"
+        f"to draw it:\n  clusterrun topo --machine-root {shlex.quote(str(path))}"
+    )
+
+
+def _write(path: Path, content: bytes) -> None:
+    """Write the whole file, or leave what was there."""
+    unfinished = path.with_name(f".{path.name}.{os.getpid()}")
+    try:
+        unfinished.write_bytes(content)
+        unfinished.replace(path)
+    except OSError:
+        with suppress(OSError):
+            unfinished.unlink()
+        raise

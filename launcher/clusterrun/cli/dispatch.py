@@ -1,0 +1,83 @@
+"""Which command a command line names, and the options that it gives to it."""
+
+import shlex
+from collections.abc import Sequence
+
+from clusterrun.cli.commands.table import FLAGS, HELP, RUN, WORDS, Command
+from clusterrun.cli.parsing import parse
+from clusterrun.errors import UsageError
+from clusterrun.sources.command_line import CommandLine
+from clusterrun.sources.options.option import flag
+from clusterrun.sources.options.suggestions import closest
+from clusterrun.sources.programs.file_kinds import FileKind, kind_of
+
+PROGRAM_OPTIONS = {"module", "no_python", "run_path"}
+"""With one of these, a first word such as ``topo`` is a module or a program of that name."""
+
+
+def find_command(argv: Sequence[str], called: str) -> tuple[Command, CommandLine]:
+    """Return the command, and its options and words without the command's own.
+
+    Args:
+        argv: the words after the program's name.
+        called: the program's name; ``torchrun`` has no commands that are words.
+
+    Raises:
+        UsageError: an option is unknown, lacks its value, or has one that it does not take.
+
+    """
+    line = parse(argv, called)
+    command = _flag_command(line) or _word_command(line, called)
+    if command is RUN or command.is_flag:
+        return command, line
+    if {"-h", "--help"} & set(line.words[1:]):
+        return HELP, CommandLine({HELP.name: command.typed}, ())
+    line = _with_options_after(command, line, called)
+    return _flag_command(line) or command, line
+
+
+def nearest_command(line: CommandLine) -> str:
+    """Return "did you mean clusterrun NAME?" if SCRIPT is no file, but nearly a command; else ""."""
+    word = line.words[0] if line.words else ""
+    if not word or PROGRAM_OPTIONS & line.flags.keys() or kind_of(word) is not FileKind.NOTHING:
+        return ""
+    nearest = closest(word, WORDS)
+    return f"did you mean clusterrun {nearest}?" if nearest else ""
+
+
+def _flag_command(line: CommandLine) -> Command | None:
+    return next((command for command in FLAGS if command.name in line.flags), None)
+
+
+def _word_command(line: CommandLine, called: str) -> Command:
+    if called == "torchrun" or not line.words or PROGRAM_OPTIONS & line.flags.keys():
+        return RUN
+    return WORDS.get(line.words[0], RUN)
+
+
+def _with_options_after(command: Command, line: CommandLine, called: str) -> CommandLine:
+    """Return the options before and after the command's word; those after it win."""
+    words = line.words[1:]
+    names = {name for option in command.options for name in option.names}
+    try:
+        after = parse(words, called, command.options)
+    except UsageError as error:
+        raise UsageError(error.message, _or_script(command, error.hint, words)) from None
+    if not_taken := [flag(name) for name in line.flags if name not in names]:
+        raise UsageError(
+            f"clusterrun {command.typed} has no option {not_taken[0]}",
+            f"type clusterrun {command.typed} --help",
+        )
+    if after.words:
+        raise UsageError(
+            f"clusterrun {command.typed} takes only options, and {after.words[0]} is none",
+            _or_script(command, f"type clusterrun {command.typed} --help", words),
+        )
+    return CommandLine({**line.flags, **after.flags}, ())
+
+
+def _or_script(command: Command, hint: str, words: Sequence[str]) -> str:
+    if kind_of(command.typed) is FileKind.NOTHING:
+        return hint
+    line = shlex.join(["clusterrun", f"./{command.typed}", *words])
+    return f"{hint}\nto run the file {command.typed} instead:\n  {line}"

@@ -1,0 +1,120 @@
+"""The command line, split by click with a command that is made from the table of options.
+
+click only splits: values stay text, so that the table reads them and reports mistakes in the same
+way wherever they were set.
+"""
+
+from collections.abc import Callable, Sequence
+from functools import partial
+
+import click
+
+from clusterrun.cli.commands.table import FLAGS, HELP, Command
+from clusterrun.cli.mistakes import expect_values, flag_value_error, unknown_flag
+from clusterrun.cli.spelling import TORCHRUN_FLAGS, flag_names, full_name
+from clusterrun.sources.command_line import CommandLine
+from clusterrun.sources.options.option import Kind, Option, flag
+from clusterrun.sources.options.table import OPTIONS
+
+YES = "true"
+"""The value of an option of ``Kind.OPTIONAL`` that is typed without one."""
+
+MPIRUN_HOSTS = {"-host", "-hosts", "-hostfile"}
+"""Options of mpirun that click reads as -h with a topic."""
+
+SHORT_WITH_VALUES = {
+    f"-{option.short}" for option in OPTIONS if option.short and option.kind is Kind.VALUE
+}
+
+
+def completion_variable(called: str) -> str:
+    """Return the variable by which a shell asks for completions, as click names it."""
+    return f"_{called.upper()}_COMPLETE"
+
+
+def parse(
+    argv: Sequence[str],
+    called: str = "clusterrun",
+    options: Sequence[Option[object]] = OPTIONS,
+) -> CommandLine:
+    """Split ``argv``, without the program's own name, into flags and the words from SCRIPT on.
+
+    As ``torchrun``, abbreviations are torchrun's before they are ours.
+
+    Raises:
+        UsageError: a flag is unknown, lacks its value, or has one that it does not take.
+
+    """
+    preferred = TORCHRUN_FLAGS if called == "torchrun" else ()
+    full = partial(full_name, preferred=preferred, known=flag_names(options))
+    command = _command(options, full)
+    try:
+        context = command.make_context("clusterrun", _with_values(argv, options, full))
+    except click.NoSuchOption as error:
+        raise unknown_flag(error.option_name, argv) from None
+    except click.BadOptionUsage as error:
+        raise flag_value_error(error.option_name) from None
+    # click's value for a flag that was not given is None, False or (); "" is given.
+    flags = {name: value for name, value in context.params.items() if value or value == ""}
+    if f"-h{flags.get(HELP.name)}" in {*argv} & MPIRUN_HOSTS:
+        raise unknown_flag("-h", argv)
+    # From argv: those of click have the values that _with_values adds.
+    words = tuple(argv[len(argv) - len(flags.pop("words", ())) :])
+    if not any(command.name in flags for command in FLAGS):
+        expect_values(flags, () if words else argv)
+    return CommandLine(flags, words)
+
+
+def _with_values(
+    argv: Sequence[str], options: Sequence[Option[object]], full: Callable[[str], str]
+) -> list[str]:
+    """Return as many words, with a value for each flag that may be typed without one.
+
+    click would take the next word for the value, and that is the script. It would also take the =
+    of ``-t=3`` for a part of the value, as argparse does not.
+    """
+    optional = {
+        flag(name) for option in options if option.kind is Kind.OPTIONAL for name in option.names
+    }
+
+    def lacks_value(word: str) -> bool:
+        return word.startswith("--") and "=" not in word and f"--{full(word[2:])}" in optional
+
+    return [f"{word}={YES}" if lacks_value(word) else _without_equals(word) for word in argv]
+
+
+def _without_equals(word: str) -> str:
+    return word[:2] + word[3:] if word[2:3] == "=" and word[:2] in SHORT_WITH_VALUES else word
+
+
+def _command(options: Sequence[Option[object]], full: Callable[[str], str]) -> click.Command:
+    flags = [_flag(option, name) for option in options for name in option.names]
+    words = click.Argument(["words"], nargs=-1, type=click.UNPROCESSED)
+    return click.Command(
+        "clusterrun",
+        params=[*flags, *map(_command_flag, FLAGS), words],
+        add_help_option=False,
+        # All that follows SCRIPT belongs to the script.
+        context_settings={"token_normalize_func": full, "allow_interspersed_args": False},
+    )
+
+
+def _flag(option: Option[object], name: str) -> click.Option:
+    spellings = [flag(name), name]
+    if option.short and name == option.name:
+        spellings.append(f"-{option.short}")
+    if option.kind is Kind.FLAG:
+        return click.Option(spellings, is_flag=True)
+    return click.Option(spellings, type=click.UNPROCESSED, multiple=option.kind is Kind.REPEATED)
+
+
+def _command_flag(command: Command) -> click.Option:
+    spellings = [command.typed, command.name]
+    if command.short:
+        spellings.append(f"-{command.short}")
+    if not command.metavar:
+        return click.Option(spellings, is_flag=True)
+    if command.metavar.startswith("["):
+        # The value may be left out.
+        return click.Option(spellings, is_flag=False, flag_value="", type=click.UNPROCESSED)
+    return click.Option(spellings, type=click.UNPROCESSED)

@@ -1,0 +1,64 @@
+"""What clusterrun itself prints, on standard output and standard error."""
+
+import sys
+from collections.abc import Iterable
+from contextlib import suppress
+
+from clusterrun.errors import ExitCode, MachineError
+from clusterrun.workers.relay.outputs import write_within
+
+SECONDS_TO_COMPLAIN = 2.0
+"""How long a line may take on standard error when no relay prints it."""
+
+
+def print_text(text: str) -> ExitCode:
+    """Print what the user asked for to standard output.
+
+    Raises:
+        BrokenPipeError: the reader has closed the pipe.
+        MachineError: standard output cannot be written.
+
+    """
+    try:
+        print(_printable(text), flush=True)
+    except BrokenPipeError:
+        raise
+    except OSError as error:
+        raise MachineError(f"standard output cannot be written: {error.strerror}") from None
+    return ExitCode.SUCCESS
+
+
+def complain(text: str) -> None:
+    """Print to standard error; one that is closed, full or a stopped terminal delays nothing."""
+    if sys.stderr is None:
+        return
+    line = f"{text}\n"
+    with suppress(OSError):
+        if sys.stderr is not sys.__stderr__:
+            # The caller runs us in its own process and reads what is written there.
+            sys.stderr.write(line)
+        else:
+            write_within(2, line.encode(errors="backslashreplace"), SECONDS_TO_COMPLAIN)
+
+
+def warn(warnings: Iterable[str]) -> None:
+    for warning in warnings:
+        complain(f"clusterrun: {warning}")
+
+
+def can_print(text: str) -> bool:
+    """Return whether standard output has all characters of ``text``."""
+    try:
+        text.encode(_encoding())
+    except (UnicodeEncodeError, LookupError):
+        return False
+    return True
+
+
+def _printable(text: str) -> str:
+    """Return the text with escapes for characters that standard output lacks: a path may have any."""
+    return text.encode(_encoding(), "backslashreplace").decode(_encoding())
+
+
+def _encoding() -> str:
+    return getattr(sys.stdout, "encoding", None) or "ascii"
