@@ -14,6 +14,7 @@ from pathlib import Path
 
 from clusterrun.coordination.bounded_messages import done, failing
 from clusterrun.coordination.messages import (
+    Hello,
     Stop,
     Verdict,
     WorldFormed,
@@ -24,12 +25,11 @@ from clusterrun.domain.facts import Fact
 from clusterrun.domain.outcome import Ending, Exited, Fate, Killed
 from clusterrun.domain.ranks import GlobalRank, LocalRank
 from clusterrun.rendezvous.joining.agent_hooks import AgentHooks
-from clusterrun.rendezvous.joining.call import Call
-from clusterrun.rendezvous.joining.interruptible_wait import wait_for
-from clusterrun.rendezvous.joining.join import LOOPBACK
-from clusterrun.rendezvous.joining.joining_node import Candidate, hello_of
-from clusterrun.rendezvous.joining.node_zero import NodeZero
-from clusterrun.rendezvous.joining.settings import Introduction, RendezvousSettings
+from clusterrun.rendezvous.joining.dialer import OutgoingConnection
+from clusterrun.rendezvous.joining.join import LOOPBACK, wait_for
+from clusterrun.rendezvous.joining.joining_node import JoiningNode
+from clusterrun.rendezvous.joining.node_zero import JoiningNodeZero
+from clusterrun.rendezvous.joining.settings import RendezvousSettings
 from clusterrun.rendezvous.names.addresses import numeric_address
 from clusterrun.rendezvous.peers import Peers
 from clusterrun.rendezvous.wire.connections import allow_descriptors
@@ -62,13 +62,13 @@ class Simulated:
         self.joined_at = self.stopped_at = self.ended_at = 0.0
         self.failed_at = 0.0
         """When it said that its worker had failed; 0: others were first."""
-        self._hello = framed(hello_of(_introduction(rank), f"{nodes}"))
+        self._hello = framed(_hello(rank, nodes))
         self._failing = framed(failing(0, _fate(rank, Exited(1)), 0.0))
         self._done = framed(done(0, _stopped(rank), time.time(), None))
 
     def dial(self, port: int) -> None:
         """Call node 0."""
-        self.call = Call(NODE_ZERO, port, b"")
+        self.call = OutgoingConnection(NODE_ZERO, port, b"")
         self.mask = self.call.mask
 
     def go_on(self) -> None:
@@ -166,27 +166,25 @@ def crowd(line: Line, ranks: range, nodes: int, port: int) -> None:
 
 def node_zero(line: Line, nodes: int, port: int) -> None:
     """Be node 0. Says what this process holds as soon as others can call, and when it is asked."""
-    candidate = Candidate(
-        rendezvous_settings(nodes, port), hello_of(_introduction(0), f"{nodes}"), b"", _hooks()
-    )
-    node = NodeZero(candidate, time.monotonic())
+    node = JoiningNode(rendezvous_settings(nodes, port), _hello(0, nodes), b"", _hooks())
+    node_zero = JoiningNodeZero(node, time.monotonic())
     line.send(bytes_held())
-    wait_for(node, candidate)
-    formed = node.formed
+    wait_for(node_zero, node.hooks)
+    formed = node_zero.formed
     if formed is None:
-        raise node.failure or AssertionError("no signal comes here")
-    node.let_go()
+        raise node_zero.failure or AssertionError("no signal comes here")
+    node_zero.close_all_but_server()
     with suppress(EOFError):
         _supervise(
             Peers(
                 formed.world,
                 "",
                 formed.host,
-                node.connection,
-                early=node.early,
-                coordination=node.server,
-                rhythm=candidate.settings.rhythm,
-                hooks=candidate.hooks,
+                node_zero.connection,
+                early=node_zero.early,
+                coordination=node_zero.server,
+                rhythm=node.settings.rhythm,
+                hooks=node.hooks,
             ),
             line,
         )
@@ -233,8 +231,9 @@ def rendezvous_settings(nodes: int, port: int) -> RendezvousSettings:
     )
 
 
-def _introduction(rank: int) -> Introduction:
-    return Introduction(
+def _hello(rank: int, nodes: int) -> Hello:
+    return Hello(
+        identity=os.urandom(8).hex(),
         host=f"gpu-{rank:04}",
         pid=10_000 + rank,
         user_id=os.getuid(),
@@ -242,6 +241,7 @@ def _introduction(rank: int) -> Introduction:
         rank=rank,
         run_id="",
         must={
+            "nnodes": str(nodes),
             "max_restarts": "0",
             "no_restart_exit_codes": "none",
             "no_fail_fast": "no",

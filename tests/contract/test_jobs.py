@@ -84,10 +84,10 @@ def test_a_port_that_is_taken_is_refused(clusterrun: Launcher) -> None:
         ended = job.ended()
 
     said = (
-        f"clusterrun: error: port {port} (--master-port) can't be used on this machine:"
-        f" {program(os.getpid())} has it\n"
-        "  End the program that listens there, name another port, or leave --master-port out:\n"
-        "  on one machine, or beside --rdzv-endpoint, a free port is chosen.\n"
+        f"clusterrun: error: port {port} (--master-port) is in use on this machine by"
+        f" {program(os.getpid())}\n"
+        "  Stop the program that listens there, set another port, or leave --master-port out:\n"
+        "  on one machine, or with --rdzv-endpoint, a free port is chosen.\n"
     )
     assert ended == (4, "", said)
     assert [path.name for path in clusterrun.folder.iterdir()] == ["script0.py"]

@@ -14,8 +14,8 @@ from tests.hosts.nodes import Nodes, codes, ended
 SAME_COMMAND = "  Run the same command on every node, each with its own --node-rank.\n"
 OWN_RANKS = "  Give each node its own --node-rank.\n"
 SAME_PROOF = (
-    "  Give all nodes the same CLUSTERRUN_TOKEN or --token-file.\n"
-    "  If another job meets there, give each job its own --master-port.\n"
+    "  Set the same CLUSTERRUN_TOKEN or --token-file on all nodes.\n"
+    "  If another job uses that port, give each job its own --master-port.\n"
 )
 OWN_PORTS = "  Two jobs at once need two ports: give each its own --master-port.\n"
 
@@ -56,7 +56,7 @@ print("heard", len(call.recv(100)))
 TWO_AT_ONCE = """
 import select
 from clusterrun.rendezvous.names.addresses import numeric_address
-from clusterrun.rendezvous.joining.call import Call
+from clusterrun.rendezvous.joining.dialer import OutgoingConnection
 from clusterrun.coordination.messages import Hello
 
 def answer(call, is_there):
@@ -66,7 +66,7 @@ def answer(call, is_there):
         heard += call.messages()
     return heard
 
-calls = [Call(numeric_address("10.77.0.2")[0], 29500, b"ours") for _ in range(2)]
+calls = [OutgoingConnection(numeric_address("10.77.0.2")[0], 29500, b"ours") for _ in range(2)]
 for call in calls:
     answer(call, lambda _: call.connection.greeted)
 must = {
@@ -276,7 +276,7 @@ def test_a_newer_node_zero(hosts: tuple[Host, ...], clusterrun: Launcher) -> Non
 
     all_told(
         [nodes.start(1, *TWO)],
-        "10.77.0.2:29500 speaks version 9 of clusterrun's protocol, this node version 1",
+        "node 0 at 10.77.0.2:29500 speaks version 9 of clusterrun's protocol, this node speaks version 1",
         "  Install the same version of clusterrun on all nodes.\n",
     )
 
@@ -334,8 +334,8 @@ def test_a_node_that_never_comes(hosts: tuple[Host, ...], clusterrun: Launcher) 
 @pytest.mark.parametrize(
     ("rank", "which"),
     [
-        pytest.param((), "which has that address", marks=pytest.mark.long),
-        (("--node-rank", "1"), "--node-rank 0"),
+        pytest.param((), "the machine with that address", marks=pytest.mark.long),
+        (("--node-rank", "1"), "node 0 (--node-rank 0)"),
     ],
 )
 def test_a_node_zero_that_never_comes(
@@ -348,10 +348,11 @@ def test_a_node_zero_that_never_comes(
 
     assert end.code == 4
     assert end.err == error(
-        "node 0 could not be reached at 10.77.0.2:29500 (--master-addr) for 3 s:"
+        "could not connect to node 0 at 10.77.0.2:29500 (--master-addr) within 3 s:"
         " connection refused",
-        f"  Start the same command on node 0, {which}: it may not have started,\n"
-        "  a firewall may keep its port from this node, or its job has all its nodes already.\n",
+        f"  Start the same command on {which}.\n"
+        "  If it runs there, a firewall may block the port, or the job has started without this"
+        " node.\n",
     )
 
 
@@ -367,15 +368,15 @@ def test_a_busy_port(hosts: tuple[Host, ...], clusterrun: Launcher) -> None:
     name = re.escape(f"(pid {holder.agent})")
     assert codes(ends) == [4, 4]
     assert re.fullmatch(
-        rf"clusterrun: error: port 29500 \(default\) is in use on n0: \S+ {name} has it\n"
-        r"  End that program, or give all nodes another --master-port\.\n",
+        rf"clusterrun: error: port 29500 \(default\) is in use on n0 by \S+ {name}\n"
+        r"  Stop that program, or give all nodes another --master-port\.\n",
         ends[0].err,
     )
     assert ends[1].err == error(
-        "node 0 could not be reached at 10.77.0.2:29500 (--master-addr) for 3 s:"
-        " what answers there is not clusterrun",
-        "  Another program listens there, or the workers of a job that has all its nodes:\n"
-        "  is this node one too many?\n",
+        "could not connect to node 0 at 10.77.0.2:29500 (--master-addr) within 3 s:"
+        " another program answers there, not clusterrun",
+        "  The port may be another program's: give all nodes another --master-port.\n"
+        "  Or the job has started without this node: check --nnodes.\n",
     )
 
 
@@ -387,8 +388,9 @@ def test_a_name_that_nobody_knows(hosts: tuple[Host, ...], clusterrun: Launcher)
 
     all_told(
         jobs,
-        "nowhere (--master-addr) did not resolve on this node for 3 s: name or service not known",
-        "  Give a name that all nodes know, or node 0's IP address.\n",
+        "nowhere (--master-addr) did not resolve on this node within 3 s: name or service not known",
+        "  Set --master-addr to a host name that every node can resolve,"
+        " or to node 0's IP address.\n",
     )
 
 
@@ -409,10 +411,10 @@ def test_a_name_that_is_127_0_1_1_elsewhere(hosts: tuple[Host, ...], clusterrun:
             "  --rdzv-timeout makes the job wait longer.\n",
         ),
         error(
-            "node 0 could not be reached at n0:29500 (--master-addr) for 3 s:"
+            "could not connect to node 0 at n0:29500 (--master-addr) within 3 s:"
             " 127.0.1.1 (this machine itself): connection refused",
-            "  n0 is 127.0.1.1 on this node, which is not node 0:\n"
-            "  correct /etc/hosts, or give node 0's IP address with --master-addr.\n",
+            "  On this node n0 resolves to 127.0.1.1, which is this machine and not node 0.\n"
+            "  Correct /etc/hosts, or set --master-addr to node 0's IP address.\n",
         ),
     ]
 

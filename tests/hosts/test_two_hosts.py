@@ -254,7 +254,7 @@ def test_a_name_that_comes_late(hosts: tuple[Host, ...], clusterrun: Launcher) -
     words = ("--nnodes", "2", "--master-addr", "n0")
     jobs = [nodes.start(rank, *words, "--node-rank", str(rank)) for rank in (0, 1)]
     jobs[1].wait_for(
-        r"clusterrun: n0 does not resolve yet: name or service not known \(\d+ s of 600 s\)\n"
+        r"clusterrun: n0 \(--master-addr\) does not resolve yet: name or service not known \(\d+ s of 600 s\)\n"
     )
     jobs[0].wait_for(r"clusterrun: waiting for 1 of 2 nodes: rank 1 \(joined: n0; 5 s of 600 s\)\n")
 

@@ -19,7 +19,7 @@ from clusterrun.domain.facts import Fact
 from clusterrun.domain.outcome import Exited, Fate
 from clusterrun.domain.ranks import GlobalRank, LocalRank
 from clusterrun.rendezvous.joining.agent_hooks import AgentHooks
-from clusterrun.rendezvous.joining.settings import Introduction, RendezvousSettings
+from clusterrun.rendezvous.joining.settings import RendezvousSettings
 from clusterrun.rendezvous.names.addresses import Interfaces, Resolve, all_addresses
 from msgspec.structs import replace
 
@@ -157,19 +157,9 @@ def rendezvous_settings(
     return replace(usual, **said)
 
 
-def introduction(number: int, **said: Any) -> Introduction:  # noqa: ANN401 - as its fields
-    """Return what host ``n<number>``, rank ``number``, says of itself."""
-    usual = Introduction(
-        host=f"n{number}",
-        pid=10 + number,
-        user_id=1000,
-        workers=1,
-        rank=number,
-        run_id="",
-        must={},
-        should={},
-    )
-    return replace(usual, **said)
+def ranked_hello(number: int, **said: Any) -> Hello:  # noqa: ANN401 - as Hello's fields
+    """Return the hello of host ``n<number>``, whose rank is its number unless another is given."""
+    return hello(number, **{"rank": number, **said})
 
 
 def hooks(
@@ -181,7 +171,7 @@ def hooks(
 ) -> AgentHooks:
     """Return what a node stands in; its notices go to ``said``."""
     return AgentHooks(
-        inbox=inbox or QuietInbox(),
+        signals=inbox or QuietInbox(),
         notice=(Said() if said is None else said).append,
         clock=time.monotonic,
         interfaces=lambda: {"lo": ("127.0.0.1", "::1")} if interfaces is None else interfaces,

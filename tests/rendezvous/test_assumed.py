@@ -83,4 +83,4 @@ def test_rank_0_finds_its_port_taken() -> None:
         with pytest.raises(RendezvousError) as caught:
             lone_worker_world(spec)
 
-    assert "can't be used on this machine" in caught.value.message
+    assert "is in use on this machine by" in caught.value.message

@@ -31,6 +31,7 @@ from clusterrun.domain.outcome import (
 )
 from clusterrun.errors import RendezvousError
 from clusterrun.rendezvous.joining.join import join
+from clusterrun.rendezvous.joining.joining_node import JoiningNode
 from clusterrun.rendezvous.joining.settings import RendezvousSettings
 from clusterrun.rendezvous.peers import SECONDS_FOR_LAST_WORDS, Peers
 from clusterrun.rendezvous.ports.held_port import bound_everywhere
@@ -46,7 +47,7 @@ from tests.rendezvous.nodes import (
     fate,
     free_port,
     hooks,
-    introduction,
+    ranked_hello,
     rendezvous_settings,
 )
 
@@ -63,8 +64,8 @@ class Job:
         self.said = [Said() for _ in range(nodes)]
 
         def join_as(number: int) -> Peers:
-            said = introduction(number, workers=workers)
-            peers = join(settings, said, hooks(self.said[number]), b"")
+            said = ranked_hello(number, workers=workers)
+            peers = join(JoiningNode(settings, said, b"", hooks(self.said[number])))
             assert isinstance(peers, Peers)
             return peers
 
@@ -226,7 +227,9 @@ def test_a_late_node_is_refused_and_the_job_undisturbed(stack: ExitStack) -> Non
     stack.callback(job.close)
 
     with ThreadPoolExecutor(1) as executor:
-        late = executor.submit(join, settings, introduction(1, host="n9"), hooks(), b"")
+        late = executor.submit(
+            join, JoiningNode(settings, ranked_hello(1, host="n9"), b"", hooks())
+        )
         while not late.done():
             job.go_on(0.01)
 

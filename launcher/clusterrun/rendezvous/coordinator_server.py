@@ -164,7 +164,7 @@ class CoordinatorServer:
     def _let_callers_in(self, now: float) -> None:
         self._accept_again = NEVER
         try:
-            for sock, where in self._door.callers():
+            for sock, where in self._door.accepted():
                 self._let_caller_in(sock, plain_address(where), now)
         except OSError as error:
             if error.errno not in {errno.EMFILE, errno.ENFILE}:

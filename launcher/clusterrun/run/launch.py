@@ -135,17 +135,18 @@ def _meet(
         return SingleNode(job, workers)
     # What only jobs on several nodes need, while the fork server's interpreter starts.
     from clusterrun.rendezvous.joining.agent_hooks import AgentHooks
-    from clusterrun.rendezvous.joining.introductions import introduction_of, settings_of
     from clusterrun.rendezvous.joining.join import join
+    from clusterrun.rendezvous.joining.joining_node import JoiningNode, hello_of
+    from clusterrun.rendezvous.joining.settings import settings_of
     from clusterrun.rendezvous.names.own_host_name import resolves_for_others
 
     def notice(text: str) -> None:
         relay.say(f"clusterrun: {text}")
 
     hooks = AgentHooks(inbox, notice, time.monotonic)
-    introduction = introduction_of(job, machine.host, workers, _versions(job))
+    hello = hello_of(job, machine.host, workers, _versions(job))
     token = (job.token.value or "").encode()
-    nodes = join(settings_of(job), introduction, hooks, token)
+    nodes = join(JoiningNode(settings_of(job), hello, token, hooks))
     if not isinstance(nodes, Interrupted) and resolves_for_others(machine.host, time.monotonic):
         nodes.interface = ""
     return nodes

@@ -5,8 +5,8 @@ import time
 from collections.abc import Iterator
 
 import pytest
-from clusterrun.rendezvous.joining.duplicate_node_zero import Lookout
-from clusterrun.rendezvous.joining.joining_node import Candidate
+from clusterrun.rendezvous.joining.duplicate_node_zero import DuplicateNodeZeroCheck
+from clusterrun.rendezvous.joining.joining_node import JoiningNode
 from clusterrun.rendezvous.names.addresses import Address
 
 from tests.rendezvous.nodes import Said, free_port, hello, hooks, rendezvous_settings, take_turns
@@ -34,14 +34,16 @@ class Outlooks:
     """Lookouts of a node 0 whose name has certain addresses."""
 
     def __init__(self, said: Said) -> None:
-        self.all: list[Lookout] = []
+        self.all: list[DuplicateNodeZeroCheck] = []
         self._said = said
 
-    def to(self, *addresses: Address) -> Lookout:
+    def to(self, *addresses: Address) -> DuplicateNodeZeroCheck:
         """Return one that has looked the name up."""
         where = hooks(self._said, interfaces=INTERFACES, resolve=lambda _: addresses)
         settings = rendezvous_settings(free_port(), host="head")
-        lookout = Lookout(Candidate(settings, hello(0, rank=0), b"", where), time.monotonic())
+        lookout = DuplicateNodeZeroCheck(
+            JoiningNode(settings, hello(0, rank=0), b"", where), time.monotonic()
+        )
         self.all.append(lookout)
         take_turns(lambda: lookout._lookup is None, lookout)  # noqa: SLF001 - to be sure
         return lookout
@@ -78,6 +80,6 @@ def test_a_name_that_is_not_ours_is_said_if_nothing_comes_of_it(
 
     assert at_once == []
     assert said == [
-        "this is node 0, but head (--master-addr) is 192.0.2.2, no address of n0",
+        "n0 is node 0, but head (--master-addr) resolves to 192.0.2.2, which is none of its addresses",
     ]
     assert lookout.failure is None

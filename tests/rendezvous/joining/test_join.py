@@ -7,12 +7,14 @@ from collections.abc import Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 
 import pytest
+from clusterrun.coordination.messages import Hello
 from clusterrun.domain.events import SignalReceived
 from clusterrun.domain.outcome import Interrupted
 from clusterrun.errors import RendezvousError
 from clusterrun.rendezvous.joining.agent_hooks import AgentHooks
 from clusterrun.rendezvous.joining.join import join
-from clusterrun.rendezvous.joining.settings import Introduction, RendezvousSettings
+from clusterrun.rendezvous.joining.joining_node import JoiningNode
+from clusterrun.rendezvous.joining.settings import RendezvousSettings
 from clusterrun.rendezvous.names.addresses import Address, Interfaces
 from clusterrun.rendezvous.peers import Peers
 
@@ -22,7 +24,7 @@ from tests.rendezvous.nodes import (
     Said,
     free_port,
     hooks,
-    introduction,
+    ranked_hello,
     rendezvous_settings,
 )
 
@@ -51,12 +53,12 @@ class Nodes:
     def join(
         self,
         settings: RendezvousSettings,
-        said: Introduction,
+        said: Hello,
         where: AgentHooks | None = None,
         token: bytes = b"",
     ) -> Future[Joined]:
         """Let one node join."""
-        future = self._executor.submit(join, settings, said, where or hooks(), token)
+        future = self._executor.submit(join, JoiningNode(settings, said, token, where or hooks()))
         self._all.append(future)
         return future
 
@@ -96,7 +98,7 @@ def test_nodes_of_different_sizes(nodes: Nodes) -> None:
     """2 + 3 + 1, in any order of coming."""
     settings = rendezvous_settings(free_port(), 3)
     futures = {
-        number: nodes.join(settings, introduction(number, workers=workers))
+        number: nodes.join(settings, ranked_hello(number, workers=workers))
         for number, workers in ((2, 1), (0, 2), (1, 3))
     }
 
@@ -112,7 +114,7 @@ def test_nodes_of_different_sizes(nodes: Nodes) -> None:
 def test_without_ranks_the_owner_of_the_address_is_node_zero(nodes: Nodes) -> None:
     """Several agents on one machine all own it: the first one that gets the port."""
     settings = rendezvous_settings(free_port(), 4)
-    futures = [nodes.join(settings, introduction(number, rank=None)) for number in range(4)]
+    futures = [nodes.join(settings, ranked_hello(number, rank=None)) for number in range(4)]
 
     worlds = [peers(future).world(0) for future in futures]
 
@@ -122,7 +124,7 @@ def test_without_ranks_the_owner_of_the_address_is_node_zero(nodes: Nodes) -> No
 def test_by_ipv6(nodes: Nodes) -> None:
     """MASTER_ADDR has no brackets."""
     settings = rendezvous_settings(free_port(), host="::1")
-    futures = [nodes.join(settings, introduction(number)) for number in range(2)]
+    futures = [nodes.join(settings, ranked_hello(number)) for number in range(2)]
 
     assert [peers(future).world(0).master_addr for future in futures] == ["::1", "::1"]
 
@@ -130,7 +132,7 @@ def test_by_ipv6(nodes: Nodes) -> None:
 def test_by_a_name(nodes: Nodes) -> None:
     """Whose first address may be the wrong one: node 0 listens on all."""
     settings = rendezvous_settings(free_port(), host="localhost")
-    futures = [nodes.join(settings, introduction(number)) for number in range(2)]
+    futures = [nodes.join(settings, ranked_hello(number)) for number in range(2)]
 
     assert {peers(future).world(0).node_rank for future in futures} == {0, 1}
 
@@ -145,7 +147,7 @@ def test_workers_are_told_the_address_that_answered(nodes: Nodes, *, dead_one_fi
         return (NOWHERE, here) if dead_one_first else (here, NOWHERE)
 
     futures = [
-        nodes.join(settings, introduction(number), hooks(resolve=resolve)) for number in range(2)
+        nodes.join(settings, ranked_hello(number), hooks(resolve=resolve)) for number in range(2)
     ]
 
     # What node 0 tells its own workers is the lookout's: the answer may be too late for it.
@@ -160,7 +162,7 @@ def test_a_name_with_one_address_is_what_workers_are_told(nodes: Nodes) -> None:
         return (Address(socket.AF_INET, "127.0.0.1", 0),)
 
     futures = [
-        nodes.join(settings, introduction(number), hooks(resolve=resolve)) for number in range(2)
+        nodes.join(settings, ranked_hello(number), hooks(resolve=resolve)) for number in range(2)
     ]
 
     assert [peers(future).world(0).master_addr for future in futures] == ["head"] * 2
@@ -169,7 +171,7 @@ def test_a_name_with_one_address_is_what_workers_are_told(nodes: Nodes) -> None:
 def test_the_interface_that_leads_to_the_others(nodes: Nodes) -> None:
     """On one machine it is the loopback one."""
     settings = rendezvous_settings(free_port())
-    futures = [nodes.join(settings, introduction(number)) for number in range(2)]
+    futures = [nodes.join(settings, ranked_hello(number)) for number in range(2)]
 
     assert [peers(future).interface for future in futures] == ["lo", "lo"]
 
@@ -178,10 +180,10 @@ def test_node_zero_may_come_last(nodes: Nodes) -> None:
     """The others call until it answers."""
     settings = rendezvous_settings(free_port())
     said = Said()
-    first = nodes.join(settings, introduction(1), hooks(said))
+    first = nodes.join(settings, ranked_hello(1), hooks(said))
     with pytest.raises(TimeoutError):
         first.result(0.3)
-    nodes.join(settings, introduction(0))
+    nodes.join(settings, ranked_hello(0))
 
     assert peers(first).world(0).node_rank == 1
     assert said == []
@@ -191,7 +193,7 @@ def test_node_zero_may_come_last(nodes: Nodes) -> None:
 def test_with_and_without_a_token(nodes: Nodes, token: bytes) -> None:
     """Both sides have the same."""
     settings = rendezvous_settings(free_port())
-    futures = [nodes.join(settings, introduction(number), token=token) for number in range(2)]
+    futures = [nodes.join(settings, ranked_hello(number), token=token) for number in range(2)]
 
     assert [peers(future).world(0).node_rank for future in futures] == [0, 1]
 
@@ -201,11 +203,11 @@ def test_another_token_is_told_on_both_sides(nodes: Nodes) -> None:
     settings = rendezvous_settings(free_port())
     place = f"127.0.0.1:{settings.ports.value[0]}"
     said = Said()
-    first = nodes.join(settings, introduction(0), hooks(said), b"right")
+    first = nodes.join(settings, ranked_hello(0), hooks(said), b"right")
     for token, why in ((b"wrong", "another token"), (b"", "a token")):
-        refused = error(nodes.join(settings, introduction(1), token=token))
+        refused = error(nodes.join(settings, ranked_hello(1), token=token))
         assert refused.message.startswith(f"the job at {place} has {why}")
-    nodes.join(settings, introduction(1), token=b"right")
+    nodes.join(settings, ranked_hello(1), token=b"right")
 
     assert peers(first).world(0).nodes == 2
     assert said == [
@@ -218,10 +220,10 @@ def test_with_a_token_a_contradiction_ends_all_within_a_second(nodes: Nodes) -> 
     """With the same words on every node; those that come a little later hear them, too."""
     settings, token = rendezvous_settings(free_port(), 4), b"secret"
     before = time.monotonic()
-    futures = [nodes.join(settings, introduction(number), token=token) for number in (0, 1)]
-    futures.append(nodes.join(settings, introduction(2, rank=1), token=token))
+    futures = [nodes.join(settings, ranked_hello(number), token=token) for number in (0, 1)]
+    futures.append(nodes.join(settings, ranked_hello(2, rank=1), token=token))
     messages = {error(futures[2]).message}
-    futures.append(nodes.join(settings, introduction(3), token=token))
+    futures.append(nodes.join(settings, ranked_hello(3), token=token))
 
     messages |= {error(future).message for future in futures}
 
@@ -236,10 +238,10 @@ def test_with_a_token_a_contradiction_ends_all_within_a_second(nodes: Nodes) -> 
 def test_without_a_token_who_contradicts_is_refused_alone(nodes: Nodes) -> None:
     """Node 0 says so, and waits for another: here, the same node with the right command."""
     port, said = free_port(), Said()
-    one = nodes.join(rendezvous_settings(port, 2), introduction(0), hooks(said))
-    other = nodes.join(rendezvous_settings(port, 3), introduction(1))
+    one = nodes.join(rendezvous_settings(port, 2), ranked_hello(0), hooks(said))
+    other = nodes.join(rendezvous_settings(port, 3), ranked_hello(1, must={"nnodes": "3"}))
     refused = error(other)
-    again = nodes.join(rendezvous_settings(port, 2), introduction(1))
+    again = nodes.join(rendezvous_settings(port, 2), ranked_hello(1))
 
     assert refused.message == "nnodes is 2 on n0, 3 on n1"
     assert refused.hint == "Run the same command on every node, each with its own --node-rank."
@@ -250,7 +252,7 @@ def test_without_a_token_who_contradicts_is_refused_alone(nodes: Nodes) -> None:
 def test_a_node_that_never_comes(nodes: Nodes) -> None:
     """Those that are there end with its name."""
     settings = rendezvous_settings(free_port(), 3, timeout=0.5, hosts=("n0", "n1", "n2"))
-    futures = [nodes.join(settings, introduction(number)) for number in (0, 1)]
+    futures = [nodes.join(settings, ranked_hello(number)) for number in (0, 1)]
 
     for future in futures:
         assert error(future).message == "waited 0.5 s for 1 of 3 nodes: n2 (joined: n0, n1)"
@@ -261,8 +263,8 @@ def test_node_zero_never_comes(nodes: Nodes) -> None:
     settings = rendezvous_settings(free_port(), timeout=0.3)
     place = f"127.0.0.1:{settings.ports.value[0]}"
 
-    assert error(nodes.join(settings, introduction(1))).message == (
-        f"node 0 could not be reached at {place} (--master-addr) for 0.3 s: connection refused"
+    assert error(nodes.join(settings, ranked_hello(1))).message == (
+        f"could not connect to node 0 at {place} (--master-addr) within 0.3 s: connection refused"
     )
 
 
@@ -270,8 +272,8 @@ def test_another_program_at_the_port(nodes: Nodes) -> None:
     """Node 0 says who it is, a member that it is none of ours."""
     with socket.create_server(("127.0.0.1", 0)) as server:
         port = server.getsockname()[1]
-        of_zero = error(nodes.join(rendezvous_settings(port), introduction(0)))
-        of_member = nodes.join(rendezvous_settings(port, timeout=0.4), introduction(1))
+        of_zero = error(nodes.join(rendezvous_settings(port), ranked_hello(0)))
+        of_member = nodes.join(rendezvous_settings(port, timeout=0.4), ranked_hello(1))
         while not of_member.done():
             server.settimeout(1)
             try:
@@ -280,32 +282,32 @@ def test_another_program_at_the_port(nodes: Nodes) -> None:
                 break
         message = error(of_member).message
 
-    assert of_zero.message.endswith(f"(pid {os.getpid()}) has it")
-    assert message.endswith("what answers there is not clusterrun")
+    assert of_zero.message.endswith(f"(pid {os.getpid()})")
+    assert message.endswith("another program answers there, not clusterrun")
 
 
 def test_without_a_rank_a_busy_port_is_an_error_as_well(nodes: Nodes) -> None:
     """After a moment in which it might have been another agent of this machine."""
     with socket.create_server(("127.0.0.1", 0)) as server:
         busy = error(
-            nodes.join(rendezvous_settings(server.getsockname()[1]), introduction(0, rank=None))
+            nodes.join(rendezvous_settings(server.getsockname()[1]), ranked_hello(0, rank=None))
         )
 
-    assert busy.message.endswith(f"(pid {os.getpid()}) has it")
+    assert busy.message.endswith(f"(pid {os.getpid()})")
 
 
 def test_members_try_the_ports_in_order(nodes: Nodes) -> None:
     """The first is another program's, the second another job's, the third is ours."""
     with socket.create_server(("127.0.0.1", 0)) as server:
         first, second, third = server.getsockname()[1], free_port(), free_port()
-        other = nodes.join(rendezvous_settings(second), introduction(0, run_id="other"))
+        other = nodes.join(rendezvous_settings(second), ranked_hello(0, run_id="other"))
         while not_listening(second):
             time.sleep(0.001)
         settings = rendezvous_settings((first, second, third))
-        futures = [nodes.join(settings, introduction(n, run_id="mine")) for n in (0, 1)]
+        futures = [nodes.join(settings, ranked_hello(n, run_id="mine")) for n in (0, 1)]
 
         worlds = [peers(future).world(0) for future in futures]
-        nodes.join(rendezvous_settings(second), introduction(1, run_id="other"))
+        nodes.join(rendezvous_settings(second), ranked_hello(1, run_id="other"))
 
     assert {world.master_port for world in worlds} == {third}
     assert peers(other).world(0).master_port == second
@@ -314,11 +316,11 @@ def test_members_try_the_ports_in_order(nodes: Nodes) -> None:
 def test_nodes_of_one_host_let_nobody_in_from_elsewhere(nodes: Nodes) -> None:
     """Where they meet at the loopback address, it is the only one that node 0 listens at."""
     port = free_port()
-    futures = [nodes.join(rendezvous_settings(port), introduction(0))]
+    futures = [nodes.join(rendezvous_settings(port), ranked_hello(0))]
     while not_listening(port):
         time.sleep(0.001)
     closed = not_listening(port, "127.0.0.2")
-    futures.append(nodes.join(rendezvous_settings(port), introduction(1)))
+    futures.append(nodes.join(rendezvous_settings(port), ranked_hello(1)))
 
     assert closed
     assert {peers(future).world(0).node_rank for future in futures} == {0, 1}
@@ -335,14 +337,14 @@ def test_a_signal_ends_the_waiting(nodes: Nodes, number: int) -> None:
     """On a member alone; the others go on waiting."""
     inbox, said = QuietInbox(), Said()
     settings = rendezvous_settings(free_port(), 3)
-    first = nodes.join(settings, introduction(0), hooks(said))
-    second = nodes.join(settings, introduction(1), hooks(inbox=inbox))
+    first = nodes.join(settings, ranked_hello(0), hooks(said))
+    second = nodes.join(settings, ranked_hello(1), hooks(inbox=inbox))
     inbox.put(SignalReceived(10, 0.0))
     inbox.put(SignalReceived(number, 0.0))
 
     assert second.result(PATIENCE) == Interrupted(number)
     for other in (1, 2):
-        nodes.join(settings, introduction(other))
+        nodes.join(settings, ranked_hello(other))
     assert peers(first).world(0).nodes == 3
 
 
@@ -350,8 +352,8 @@ def test_a_signal_to_node_zero_ends_the_waiting_of_all(nodes: Nodes) -> None:
     """Without it nothing comes of the job."""
     inbox = QuietInbox()
     settings = rendezvous_settings(free_port(), 3)
-    second = nodes.join(settings, introduction(1))
-    first = nodes.join(settings, introduction(0), hooks(inbox=inbox))
+    second = nodes.join(settings, ranked_hello(1))
+    first = nodes.join(settings, ranked_hello(0), hooks(inbox=inbox))
     with pytest.raises(TimeoutError):
         second.result(0.3)
     inbox.put(SignalReceived(2, 0.0))
@@ -364,7 +366,7 @@ def test_a_signal_before_anybody_was_reached(nodes: Nodes) -> None:
     """Whatever the node waits for."""
     inbox = QuietInbox()
     settings = rendezvous_settings(free_port())
-    future = nodes.join(settings, introduction(1), hooks(inbox=inbox))
+    future = nodes.join(settings, ranked_hello(1), hooks(inbox=inbox))
     inbox.put(SignalReceived(15, 0.0))
 
     assert future.result(PATIENCE) == Interrupted(15)
@@ -375,20 +377,20 @@ def test_two_machines_that_are_both_rank_zero(nodes: Nodes, token: bytes) -> Non
     """The one that has not the address calls it, and is refused; with a token both end."""
     port, said = free_port(), Said()
     owner = hooks(said, interfaces=OWNER)
-    one = nodes.join(rendezvous_settings(port, host=HERE), introduction(0), owner, token)
+    one = nodes.join(rendezvous_settings(port, host=HERE), ranked_hello(0), owner, token)
     while not_listening(port):
         time.sleep(0.001)
     # Another machine would have the port for itself.
     settings = rendezvous_settings((port, free_port()), host=HERE)
     second = hooks(interfaces={})
-    refused = error(nodes.join(settings, introduction(1, rank=0), second, token))
+    refused = error(nodes.join(settings, ranked_hello(1, rank=0), second, token))
 
     assert refused.message == "two nodes have node rank 0: n0 (pid 10) and n1 (pid 11)"
     assert refused.hint == "Give each node its own --node-rank."
     if token:
         assert (error(one).message, error(one).hint) == (refused.message, refused.hint)
     else:
-        nodes.join(rendezvous_settings(port, host=HERE), introduction(1))
+        nodes.join(rendezvous_settings(port, host=HERE), ranked_hello(1))
         assert peers(one).world(0).nodes == 2
         assert said == [f"refused n1 (pid 11) at 127.0.0.1: {refused.message}"]
 
@@ -396,10 +398,10 @@ def test_two_machines_that_are_both_rank_zero(nodes: Nodes, token: bytes) -> Non
 def test_node_zero_behind_a_service_address_reaches_itself(nodes: Nodes) -> None:
     """And takes no notice of it."""
     settings, said = rendezvous_settings(free_port(), host=HERE), Said()
-    first = nodes.join(settings, introduction(0), hooks(said, interfaces={}))
+    first = nodes.join(settings, ranked_hello(0), hooks(said, interfaces={}))
     with pytest.raises(TimeoutError):
         first.result(0.3)
-    second = nodes.join(settings, introduction(1))
+    second = nodes.join(settings, ranked_hello(1))
 
     assert {peers(future).world(0).node_rank for future in (first, second)} == {0, 1}
     assert said == []
@@ -408,14 +410,14 @@ def test_node_zero_behind_a_service_address_reaches_itself(nodes: Nodes) -> None
 def test_node_zero_of_another_job_is_no_second_node_zero(nodes: Nodes) -> None:
     """Whoever has the address now, has another run id."""
     port, said = free_port(), Said()
-    other = introduction(1, run_id="other")
-    first = nodes.join(rendezvous_settings(port, host=HERE), introduction(0, run_id="one"))
+    other = ranked_hello(1, run_id="other")
+    first = nodes.join(rendezvous_settings(port, host=HERE), ranked_hello(0, run_id="one"))
     while not_listening(port):
         time.sleep(0.001)
     settings = rendezvous_settings((port, free_port()), host=HERE)
-    zero = introduction(0, run_id="other", host="n2")
+    zero = ranked_hello(2, rank=0, run_id="other")
     second = nodes.join(settings, zero, hooks(said, interfaces={}))
     nodes.join(settings, other)
-    nodes.join(rendezvous_settings(port, host=HERE), introduction(1, run_id="one"))
+    nodes.join(rendezvous_settings(port, host=HERE), ranked_hello(1, run_id="one"))
 
     assert {peers(future).world(0).run_id for future in (first, second)} == {"one", "other"}

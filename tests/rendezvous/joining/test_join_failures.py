@@ -3,11 +3,11 @@
 import pytest
 from clusterrun.rendezvous.joining.join_failures import (
     NOT_CLUSTERRUN,
-    Obstacle,
-    fault_of_coordinator,
-    not_reached,
-    not_reached_yet,
-    silent,
+    DialProgress,
+    handshake_error,
+    node_zero_silent,
+    not_connected,
+    not_connected_yet,
 )
 from clusterrun.rendezvous.names.addresses import Address, numeric_address
 from clusterrun.rendezvous.wire.handshake import (
@@ -20,103 +20,107 @@ from tests.rendezvous.nodes import rendezvous_settings
 
 TO_NAME = rendezvous_settings(29500, host="head", timeout=600.0)
 FIREWALL = (
-    "Start the same command on node 0, {}: it may not have started,\n"
-    "a firewall may keep its port from this node, or its job has all its nodes already."
+    "Start the same command on {}.\n"
+    "If it runs there, a firewall may block the port, or the job has started without this node."
 )
 
 
-def obstacle(**troubles: str) -> Obstacle:
+def obstacle(**troubles: str) -> DialProgress:
     """Return what is wrong with addresses (``_`` for a dot), all at port 29500."""
     found: dict[tuple[Address, int], str] = {}
     for text, trouble in troubles.items():
         (address,) = numeric_address(text.strip("a").replace("_", "."))
         found[address, 29500] = trouble
-    return Obstacle(tuple(address for address, _ in found), "", found)
+    return DialProgress(tuple(address for address, _ in found), "", found)
 
 
 @pytest.mark.parametrize(
     ("met", "text"),
     [
         (
-            Obstacle((), "name or service not known", {}),
-            "head does not resolve yet: name or service not known (30 s of 600 s)",
+            DialProgress((), "name or service not known", {}),
+            "head (--master-addr) does not resolve yet: name or service not known (30 s of 600 s)",
         ),
         (
             obstacle(a10_0_0_1="connection refused"),
             (
-                "node 0 can't be reached at head:29500 yet:"
+                "can't connect to node 0 at head:29500 (--master-addr) yet:"
                 " 10.0.0.1: connection refused (30 s of 600 s)"
             ),
         ),
         (
             obstacle(a10_0_0_1="connection refused", a10_0_0_2="no answer within 3 s"),
             (
-                "node 0 can't be reached at head:29500 yet:"
+                "can't connect to node 0 at head:29500 (--master-addr) yet:"
                 " 10.0.0.1: connection refused, 10.0.0.2: no answer within 3 s (30 s of 600 s)"
             ),
         ),
         (
             obstacle(a127_0_1_1="connection refused"),
             (
-                "node 0 can't be reached at head:29500 yet:"
+                "can't connect to node 0 at head:29500 (--master-addr) yet:"
                 " 127.0.1.1 (this machine itself): connection refused (30 s of 600 s)"
             ),
         ),
         (
-            Obstacle(numeric_address("10.0.0.1"), "", {}),
-            "node 0 can't be reached at head:29500 yet: no answer yet (30 s of 600 s)",
+            DialProgress(numeric_address("10.0.0.1"), "", {}),
+            "can't connect to node 0 at head:29500 (--master-addr) yet: no answer yet (30 s of 600 s)",
         ),
     ],
 )
-def test_while_it_goes_on_trying(met: Obstacle, text: str) -> None:
+def test_while_it_goes_on_trying(met: DialProgress, text: str) -> None:
     """Each address with its own trouble."""
-    assert not_reached_yet(TO_NAME, met, "30 s of 600 s") == text
+    assert not_connected_yet(TO_NAME, met, "30 s of 600 s") == text
 
 
 def test_an_address_is_not_repeated() -> None:
     """It was given as such."""
     by_address = rendezvous_settings(29500, host="10.0.0.1")
 
-    text = not_reached_yet(by_address, obstacle(a10_0_0_1="connection refused"), "5 s of 10 s")
+    text = not_connected_yet(by_address, obstacle(a10_0_0_1="connection refused"), "5 s of 10 s")
 
     assert text == (
-        "node 0 can't be reached at 10.0.0.1:29500 yet: connection refused (5 s of 10 s)"
+        "can't connect to node 0 at 10.0.0.1:29500 (--master-addr) yet: connection refused (5 s of 10 s)"
     )
 
 
 def test_of_several_ports_each_has_its_own_trouble() -> None:
     """And an IPv6 address its brackets."""
     (address,) = numeric_address("fd00::1")
-    met = Obstacle((address,), "", {(address, 1): "connection refused", (address, 2): "no answer"})
+    met = DialProgress(
+        (address,), "", {(address, 1): "connection refused", (address, 2): "no answer"}
+    )
 
-    text = not_reached_yet(rendezvous_settings((1, 2), host="fd00::1"), met, "5 s of 10 s")
+    text = not_connected_yet(rendezvous_settings((1, 2), host="fd00::1"), met, "5 s of 10 s")
 
     assert text == (
-        "node 0 can't be reached at [fd00::1]:1 yet:"
+        "can't connect to node 0 at [fd00::1]:1 (--master-addr) yet:"
         " [fd00::1]:1: connection refused, [fd00::1]:2: no answer (5 s of 10 s)"
     )
 
 
 def test_a_name_that_nobody_knows_is_named_with_its_origin() -> None:
     """So that one finds where it was said."""
-    error = not_reached(TO_NAME, Obstacle((), "name or service not known", {}), 1)
+    error = not_connected(TO_NAME, DialProgress((), "name or service not known", {}), 1)
 
     assert error.message == (
-        "head (--master-addr) did not resolve on this node for 600 s: name or service not known"
+        "head (--master-addr) did not resolve on this node within 600 s: name or service not known"
     )
-    assert error.hint == "Give a name that all nodes know, or node 0's IP address."
+    assert error.hint == (
+        "Set --master-addr to a host name that every node can resolve, or to node 0's IP address."
+    )
     assert error.exit_code == 4
 
 
 @pytest.mark.parametrize(
-    ("rank", "which"), [(1, "--node-rank 0"), (None, "which has that address")]
+    ("rank", "which"), [(1, "node 0 (--node-rank 0)"), (None, "the machine with that address")]
 )
 def test_who_does_not_answer(rank: int | None, which: str) -> None:
     """The error says what was tried, the hint what may help."""
-    error = not_reached(TO_NAME, obstacle(a10_0_0_1="connection refused"), rank)
+    error = not_connected(TO_NAME, obstacle(a10_0_0_1="connection refused"), rank)
 
     assert error.message == (
-        "node 0 could not be reached at head:29500 (--master-addr) for 600 s:"
+        "could not connect to node 0 at head:29500 (--master-addr) within 600 s:"
         " 10.0.0.1: connection refused"
     )
     assert error.hint == FIREWALL.format(which)
@@ -124,20 +128,20 @@ def test_who_does_not_answer(rank: int | None, which: str) -> None:
 
 def test_a_name_that_leads_to_this_machine_itself() -> None:
     """Debian's /etc/hosts has one for every host's own name."""
-    error = not_reached(TO_NAME, obstacle(a127_0_1_1="connection refused"), 1)
+    error = not_connected(TO_NAME, obstacle(a127_0_1_1="connection refused"), 1)
 
     assert error.hint == (
-        "head is 127.0.1.1 on this node, which is not node 0:\n"
-        "correct /etc/hosts, or give node 0's IP address with --master-addr."
+        "On this node head resolves to 127.0.1.1, which is this machine and not node 0.\n"
+        "Correct /etc/hosts, or set --master-addr to node 0's IP address."
     )
 
 
 def test_somebody_else_answers() -> None:
     """Perhaps the store of a job that has all its nodes."""
-    error = not_reached(TO_NAME, obstacle(a10_0_0_1=NOT_CLUSTERRUN), 1)
+    error = not_connected(TO_NAME, obstacle(a10_0_0_1=NOT_CLUSTERRUN), 1)
 
-    assert error.message.endswith("10.0.0.1: what answers there is not clusterrun")
-    assert error.hint.endswith("is this node one too many?")
+    assert error.message.endswith("10.0.0.1: another program answers there, not clusterrun")
+    assert error.hint.endswith("check --nnodes.")
 
 
 @pytest.mark.parametrize(
@@ -145,7 +149,7 @@ def test_somebody_else_answers() -> None:
     [
         (
             HandshakeFailed(Fault.OTHER_VERSION, 7),
-            "n0:29500 speaks version 7 of clusterrun's protocol, this node version 1",
+            "node 0 at n0:29500 speaks version 7 of clusterrun's protocol, this node speaks version 1",
         ),
         (
             HandshakeFailed(Fault.HAS_A_TOKEN),
@@ -163,7 +167,7 @@ def test_somebody_else_answers() -> None:
 )
 def test_who_answers_is_not_one_to_talk_to(failure: HandshakeFailed, text: str) -> None:
     """There is no use in trying again."""
-    error = fault_of_coordinator("n0:29500", failure)
+    error = handshake_error("n0:29500", failure)
 
     assert error is not None
     assert error.message == text
@@ -172,22 +176,22 @@ def test_who_answers_is_not_one_to_talk_to(failure: HandshakeFailed, text: str) 
 
 def test_who_is_no_clusterrun_may_make_room_for_one() -> None:
     """A job that ends frees its port."""
-    assert fault_of_coordinator("n0:29500", HandshakeFailed(Fault.NO_CLUSTERRUN)) is None
+    assert handshake_error("n0:29500", HandshakeFailed(Fault.NO_CLUSTERRUN)) is None
 
 
 def test_node_zero_that_falls_silent() -> None:
     """Frozen while it waited."""
-    assert silent(TO_NAME).message == (
-        "node 0 at head:29500 says neither that all nodes are there nor not"
+    assert node_zero_silent(TO_NAME).message == (
+        "node 0 at head:29500 (--master-addr) stopped responding before all nodes had joined"
     )
 
 
 @pytest.mark.parametrize(
-    "met", [Obstacle((), "name or service not known", {}), obstacle(a10_0_0_1="no answer")]
+    "met", [DialProgress((), "name or service not known", {}), obstacle(a10_0_0_1="no answer")]
 )
-def test_variables_that_may_be_left_over_are_told(met: Obstacle) -> None:
+def test_variables_that_may_be_left_over_are_told(met: DialProgress) -> None:
     """While a node calls, and when it gives up."""
     told = replace(TO_NAME, exports="RANK is set: --cluster none ignores it")
 
-    assert not_reached_yet(told, met, "5 s of 600 s").endswith(f"; {told.exports}")
-    assert not_reached(told, met, 1).hint.startswith(f"If this is one node: {told.exports}.\n")
+    assert not_connected_yet(told, met, "5 s of 600 s").endswith(f"; {told.exports}")
+    assert not_connected(told, met, 1).hint.startswith(f"If this is one node: {told.exports}.\n")

@@ -6,10 +6,10 @@ from collections.abc import Iterator
 from contextlib import ExitStack, closing
 
 import pytest
-from clusterrun.coordination.wait_limits import Patience
 from clusterrun.rendezvous.coordinator_server import CoordinatorServer
-from clusterrun.rendezvous.joining.joining_member import Member
-from clusterrun.rendezvous.joining.joining_node import Candidate
+from clusterrun.rendezvous.joining.join_timeout import JoinTimeout
+from clusterrun.rendezvous.joining.joining_member import JoiningMember
+from clusterrun.rendezvous.joining.joining_node import JoiningNode
 from clusterrun.rendezvous.names.addresses import Address, Resolve, all_addresses
 from clusterrun.rendezvous.ports.held_port import HeldPort, bound_everywhere
 from clusterrun.rendezvous.ports.joining_port import JoiningPort
@@ -50,7 +50,7 @@ def member(
     now: float | None = None,
     timeout: float = 600.0,
     heartbeat_timeout: float = 15.0,
-) -> Member:
+) -> JoiningMember:
     """Return a member that looks for node 0, which it knows by name if there is a resolver."""
     host = "127.0.0.1" if resolve is None else "head"
     settings = rendezvous_settings(
@@ -58,8 +58,8 @@ def member(
     )
     now = time.monotonic() if now is None else now
     where = hooks(said, resolve=resolve or all_addresses)
-    candidate = Candidate(settings, hello(1, nodes), b"", where)
-    made = Member(candidate, Patience(timeout, now), now)
+    node = JoiningNode(settings, hello(1, nodes), b"", where)
+    made = JoiningMember(node, JoinTimeout(timeout, now), now)
     stack.callback(made.close)
     return made
 
@@ -100,7 +100,7 @@ def test_all_addresses_of_a_name_are_called_at_once(stack: ExitStack, said: Said
 
     assert calling.formed is not None
     assert time.monotonic() - before < 2.0
-    call = calling.take_call()
+    call = calling.take_connection()
     assert call.address == ALIVE != calling.addresses[0]
     call.connection.close()
 
@@ -116,7 +116,7 @@ def test_an_address_that_does_not_answer_is_given_up(stack: ExitStack, said: Sai
     calling.turn(10.0)
 
     assert calling.failure is not None
-    assert calling.failure.message.endswith("for 10 s: no answer within 3 s")
+    assert calling.failure.message.endswith("within 10 s: no answer within 3 s")
 
 
 def test_who_waits_says_so(stack: ExitStack, said: Said) -> None:
@@ -125,7 +125,7 @@ def test_who_waits_says_so(stack: ExitStack, said: Said) -> None:
     for second in range(70):
         calling.turn(float(second))
 
-    text = f"node 0 can't be reached at 127.0.0.1:{port} yet: connection refused"
+    text = f"can't connect to node 0 at 127.0.0.1:{port} (--master-addr) yet: connection refused"
     assert said == [f"{text} ({seconds} s of 600 s)" for seconds in (5, 35, 65)]
 
 
@@ -147,7 +147,7 @@ def test_a_name_that_comes_late(stack: ExitStack, said: Said) -> None:
 
     assert calling.formed is not None
     assert calling.formed.world.node_rank == 1
-    calling.take_call().connection.close()
+    calling.take_connection().connection.close()
 
 
 def test_a_name_that_nobody_knows(stack: ExitStack, said: Said) -> None:
@@ -161,7 +161,7 @@ def test_a_name_that_nobody_knows(stack: ExitStack, said: Said) -> None:
 
     assert calling.failure is not None
     assert calling.failure.message == (
-        "head (--master-addr) did not resolve on this node for 0.5 s: name or service not known"
+        "head (--master-addr) did not resolve on this node within 0.5 s: name or service not known"
     )
 
 
@@ -178,7 +178,7 @@ def test_another_program_answers(stack: ExitStack, said: Said, first_words: byte
         take_turns(lambda: calling.due > 0.0, calling)
         calling.turn(5.0)
 
-    assert said.has("what answers there is not clusterrun")
+    assert said.has("another program answers there, not clusterrun")
     assert not calling.finished
 
 
@@ -192,7 +192,7 @@ def test_a_program_that_keeps_silent_is_no_clusterrun(stack: ExitStack, said: Sa
     calling.turn(3.0)
     calling.turn(5.0)
 
-    assert said.has("what answers there is not clusterrun")
+    assert said.has("another program answers there, not clusterrun")
     theirs.close()
 
 
@@ -203,7 +203,7 @@ def test_node_zero_that_goes_while_it_waits_is_called_again(stack: ExitStack, sa
     port = listener.getsockname()[1]
     first = coordinator(stack, listener, nodes=3)
     calling = member(stack, said, port, nodes=3)
-    take_turns(lambda: calling.is_let_in, first, calling)
+    take_turns(lambda: calling.is_connected, first, calling)
     take_turns(lambda: len(first._state.members) == 2, first, calling)  # noqa: SLF001 - to be sure
     first.close()
     again = bound_everywhere(port)
@@ -211,7 +211,7 @@ def test_node_zero_that_goes_while_it_waits_is_called_again(stack: ExitStack, sa
     second = coordinator(stack, again, nodes=3)
     take_turns(lambda: len(second._state.members) == 2, second, calling)  # noqa: SLF001 - as above
 
-    assert calling.is_let_in
+    assert calling.is_connected
     assert said == []
 
 
@@ -222,7 +222,7 @@ def test_a_frozen_node_zero_is_not_waited_for_for_ever(stack: ExitStack, said: S
     port = listener.getsockname()[1]
     server = coordinator(stack, listener, nodes=3)
     calling = member(stack, said, port, nodes=3)
-    take_turns(lambda: calling.is_let_in, server, calling)
+    take_turns(lambda: calling.is_connected, server, calling)
     let_in = time.monotonic()
     calling.turn(let_in + 600.0)
     before = calling.failure
@@ -230,7 +230,7 @@ def test_a_frozen_node_zero_is_not_waited_for_for_ever(stack: ExitStack, said: S
 
     assert before is None
     assert calling.failure is not None
-    assert "says neither that all nodes are there nor not" in calling.failure.message
+    assert "stopped responding before all nodes had joined" in calling.failure.message
 
 
 def test_for_whom_the_job_waits_is_printed_here_as_well(stack: ExitStack, said: Said) -> None:
@@ -240,7 +240,7 @@ def test_for_whom_the_job_waits_is_printed_here_as_well(stack: ExitStack, said: 
     port = listener.getsockname()[1]
     server = coordinator(stack, listener, nodes=3)
     calling = member(stack, said, port, nodes=3)
-    take_turns(lambda: calling.is_let_in, server, calling)
+    take_turns(lambda: calling.is_connected, server, calling)
     take_turns(lambda: len(server._state.members) == 2, server, calling)  # noqa: SLF001 - to be sure
     server.turn(time.monotonic() + 5.0)
     take_turns(lambda: said, server, calling)
@@ -257,12 +257,12 @@ def test_a_node_zero_that_falls_silent_while_it_waits_is_called_again(
     port = listener.getsockname()[1]
     server = coordinator(stack, listener, nodes=3)
     calling = member(stack, said, port, nodes=3, heartbeat_timeout=0.5)
-    take_turns(lambda: calling.is_let_in, server, calling)
+    take_turns(lambda: calling.is_connected, server, calling)
     let_in = time.monotonic()
     take_turns(lambda: time.monotonic() > let_in + 1.0, server, calling)
-    answered = calling.is_let_in
+    answered = calling.is_connected
 
-    take_turns(lambda: not calling.is_let_in, calling)
+    take_turns(lambda: not calling.is_connected, calling)
 
     assert answered
     assert calling.failure is None
@@ -276,8 +276,8 @@ def test_the_first_of_all_addresses_that_answer_is_taken(stack: ExitStack, said:
         port = listener.getsockname()[1]
         server = coordinator(stack, listener, nodes=3)
         calling = member(stack, said, port, lambda _: (DEAD, ALIVE), nodes=3)
-        take_turns(lambda calling=calling: calling.is_let_in, server, calling)  # type: ignore[misc]
+        take_turns(lambda calling=calling: calling.is_connected, server, calling)  # type: ignore[misc]
 
-        taken = calling.take_call()
+        taken = calling.take_connection()
         taken.connection.close()
         assert taken.address == DEAD

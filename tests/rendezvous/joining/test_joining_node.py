@@ -1,46 +1,70 @@
-"""What a node says of itself travels, whatever it is."""
+"""The hello of a node: what travels to node 0."""
 
-from clusterrun.rendezvous.joining.joining_node import hello_of
-from clusterrun.rendezvous.wire.frames import (
-    FROM_MEMBERS,
-    LONGEST_HELLO,
-    framed,
-)
+import re
 
-from tests.rendezvous.nodes import introduction
+import pytest
+from clusterrun.coordination.messages import Hello
+from clusterrun.rendezvous.joining.joining_node import LONGEST_VALUE, bounded_value, hello_of
+from clusterrun.rendezvous.wire.frames import FROM_MEMBERS, LONGEST_HELLO, framed
+from clusterrun.sources.settings import Flags
+
+from tests.described import describe
+from tests.rendezvous.nodes import hello
 
 
-def test_the_number_of_nodes_is_what_all_must_agree_on() -> None:
-    """Nobody can forget it."""
-    said = hello_of(introduction(1, must={"max_restarts": "3"}), "1:4")
+def hello_of_script(*arguments: str, nnodes: str = "2") -> Hello:
+    """Return the hello of a node that runs ``true`` with these arguments."""
+    flags: Flags = {"nnodes": nnodes, "master_addr": "n0", "no_python": True, "max_restarts": "3"}
+    return hello_of(describe("true", *arguments, flags=flags).job, "n1", 1, {})
 
-    assert said.must == {"nnodes": "1:4", "max_restarts": "3"}
+
+def test_all_nodes_must_agree_on_their_number() -> None:
+    """And on the options that decide about restarts."""
+    said = hello_of_script(nnodes="1:4")
+
+    assert (said.must["nnodes"], said.must["max_restarts"]) == ("1:4", "3")
 
 
 def test_every_agent_has_an_identity_of_its_own() -> None:
     """Two on one machine, too."""
-    identities = {hello_of(introduction(1), "2").identity for _ in range(100)}
+    identities = {hello_of_script().identity for _ in range(100)}
 
     assert len(identities) == 100
+
+
+def test_the_scripts_arguments_do_not_travel() -> None:
+    """A secret may be among them."""
+    said = hello_of_script("--api-key", "S3cretS3cret")
+
+    assert b"S3cret" not in framed(said)
+    assert re.fullmatch("[0-9a-f]{8}", said.should["arguments"])
+
+
+@pytest.mark.parametrize(
+    "other", [(), ("--lr", "2"), ("--lr 1",), ("1", "--lr"), ("--lr", "1", ""), ("--lr", "\udcff")]
+)
+def test_other_arguments_have_another_digest(other: tuple[str, ...]) -> None:
+    """Also where they would look the same in one line, or are not text."""
+    own = hello_of_script("--lr", "1").should
+
+    assert hello_of_script("--lr", "1").should == own
+    assert hello_of_script(*other).should["arguments"] != own["arguments"]
 
 
 def test_long_values_stay_different() -> None:
     """Though they travel shortened."""
     one, other = (
-        hello_of(introduction(1, should={"script": "x" * 1_000_000 + end}), "2")
-        for end in ("0", "1")
+        hello(1, should={"script": bounded_value("x" * 1_000_000 + end)}) for end in ("0", "1")
     )
 
     assert one.should != other.should
-    assert len(framed(one)) < LONGEST_HELLO
+    assert len(framed(one)) < LONGEST_VALUE + 1000 < LONGEST_HELLO
 
 
-def test_a_path_that_is_no_text_travels_all_the_same() -> None:
-    """It is bytes, and others stay different from it."""
-    said = [
-        hello_of(introduction(1, should={"script": text}), "2") for text in ("\udcff", "\udcfe")
-    ]
-    heard = [next(FROM_MEMBERS.take(bytearray(framed(each)))) for each in said]
+def test_a_path_that_is_not_text_travels_all_the_same() -> None:
+    """It is bytes, and stays different from others."""
+    said = [hello(1, should={"script": bounded_value(text)}) for text in ("\udcff", "\udcfe")]
+    received = [next(FROM_MEMBERS.take(bytearray(framed(each)))) for each in said]
 
-    assert heard == said
+    assert received == said
     assert said[0].should != said[1].should

@@ -6,11 +6,12 @@ from collections.abc import Iterator
 from contextlib import ExitStack
 
 import pytest
-from clusterrun.coordination.wait_limits import Patience
-from clusterrun.rendezvous.joining.rankless_node import Seeker
+from clusterrun.rendezvous.joining.join_timeout import JoinTimeout
+from clusterrun.rendezvous.joining.joining_node import JoiningNode
+from clusterrun.rendezvous.joining.rankless_node import RanklessNode
 from clusterrun.rendezvous.names.addresses import Address, Resolve, all_addresses
 
-from tests.rendezvous.nodes import Said, hooks, rendezvous_settings, take_turns
+from tests.rendezvous.nodes import Said, hello, hooks, rendezvous_settings, take_turns
 
 INTERFACES = {"eth0": ("10.0.0.1", "fd00::1")}
 
@@ -22,15 +23,15 @@ def stack() -> Iterator[ExitStack]:
         yield made
 
 
-def seeker(
+def rankless(
     stack: ExitStack, host: str, resolve: Resolve = all_addresses, said: Said | None = None
-) -> Seeker:
+) -> RanklessNode:
     """Return a node that looks for node 0 at ``host``."""
-    where = hooks(said, interfaces=INTERFACES, resolve=resolve)
+    settings = rendezvous_settings(29500, host=host, timeout=60.0)
+    agent = hooks(said, interfaces=INTERFACES, resolve=resolve)
     now = time.monotonic()
-    made = Seeker(
-        rendezvous_settings(29500, host=host, timeout=60.0), where, Patience(60.0, now), now
-    )
+    node = JoiningNode(settings, hello(1), b"", agent)
+    made = RanklessNode(node, JoinTimeout(60.0, now), now)
     stack.callback(made.close)
     return made
 
@@ -51,7 +52,7 @@ def test_the_owner_of_the_address_is_node_zero(
     own: bool,  # noqa: FBT001 - a row
 ) -> None:
     """Asked of the interfaces, not of a name."""
-    node = seeker(stack, host)
+    node = rankless(stack, host)
 
     node.turn(time.monotonic())
 
@@ -62,7 +63,7 @@ def test_the_owner_of_the_address_is_node_zero(
 def test_one_of_several_addresses_is_enough(stack: ExitStack) -> None:
     """A name may stand for all interfaces of a machine."""
     addresses = [Address(socket.AF_INET, f"10.0.0.{number}", 0) for number in (9, 1)]
-    node = seeker(stack, "head", lambda _: tuple(addresses))
+    node = rankless(stack, "head", lambda _: tuple(addresses))
 
     take_turns(lambda: node.finished, node)
 
@@ -76,11 +77,13 @@ def test_a_name_that_nobody_knows_is_no_address_of_anybody(stack: ExitStack) -> 
         raise socket.gaierror(socket.EAI_NONAME, "Name or service not known")
 
     said = Said()
-    node = seeker(stack, "head", resolve, said)
-    take_turns(lambda: node._lookup.trouble, node)  # noqa: SLF001 - to be sure
+    node = rankless(stack, "head", resolve, said)
+    take_turns(lambda: node._lookup.error, node)  # noqa: SLF001 - to be sure
     node.turn(time.monotonic() + 5.0)
     node.turn(time.monotonic() + 60.0)
 
-    assert said[0].startswith("head does not resolve yet: name or service not known")
+    assert said[0].startswith(
+        "head (--master-addr) does not resolve yet: name or service not known"
+    )
     assert node.failure is not None
     assert node.failure.message.startswith("head (--master-addr) did not resolve on this node")

@@ -48,7 +48,7 @@ def children() -> list[int]:
 def answered(lookup: Lookup, epoll: select.epoll) -> Lookup:
     """Wait for the answer, good or bad."""
     deadline = time.monotonic() + PATIENCE
-    while not (lookup.addresses or lookup.trouble):
+    while not (lookup.addresses or lookup.error):
         assert time.monotonic() < deadline
         epoll.poll(1)
         lookup.turn(time.monotonic())
@@ -93,7 +93,7 @@ def test_an_unknown_name_is_asked_for_again(epoll: select.epoll) -> None:
     asking = children()
     lookup.close()
 
-    assert lookup.trouble == "name or service not known"
+    assert lookup.error == "name or service not known"
     assert len(asking) == 1
     assert children() == []
 
@@ -107,7 +107,7 @@ def test_a_name_that_comes_late(epoll: select.epoll, tmp_path: Path) -> None:
 
     lookup = answered(Lookup("n0", epoll, time.monotonic(), resolve), epoll)
     known.touch()
-    lookup.trouble = ""
+    lookup.error = ""
     lookup.turn(lookup.due)
     answered(lookup, epoll)
 
@@ -129,7 +129,7 @@ def test_a_silent_name_server_is_not_waited_for(epoll: select.epoll) -> None:
 
     assert len(asking) == 1
     assert waiting == asking
-    assert lookup.trouble == "no answer within 15 s"
+    assert lookup.error == "no answer within 15 s"
     assert children() == []
 
 
@@ -168,7 +168,7 @@ def test_a_child_that_nobody_can_end_is_not_waited_for(epoll: select.epoll) -> N
     os.waitpid(pid, 0)
 
 
-def test_a_child_that_dies_is_a_resolver_that_gave_up(epoll: select.epoll) -> None:
+def test_a_child_that_dies_is_a_lookup_that_failed(epoll: select.epoll) -> None:
     """Whatever may be wrong with it."""
 
     def die(_: str) -> tuple[Address, ...]:
@@ -177,7 +177,7 @@ def test_a_child_that_dies_is_a_resolver_that_gave_up(epoll: select.epoll) -> No
     lookup = answered(Lookup("n0", epoll, time.monotonic(), die), epoll)
     lookup.close()
 
-    assert lookup.trouble == "the resolver gave up"
+    assert lookup.error == "the lookup process died"
 
 
 def test_the_child_holds_nothing_of_ours(epoll: select.epoll, tmp_path: Path) -> None:
@@ -204,8 +204,8 @@ def test_addresses_that_are_of_no_use_are_asked_for_anew(epoll: select.epoll) ->
     lookup = answered(Lookup("n0", epoll, time.monotonic(), lambda _: ADDRESSES), epoll)
     numeric = Lookup("10.0.0.1", epoll, 0.0)
 
-    lookup.again(time.monotonic())
-    numeric.again(0.0)
+    lookup.look_up_again(time.monotonic())
+    numeric.look_up_again(0.0)
 
     assert lookup.addresses == ()
     assert numeric.addresses != ()
@@ -220,11 +220,11 @@ def test_a_limit_of_open_files_is_a_trouble(epoll: select.epoll) -> None:
         lookup = Lookup("gpu-01", epoll, 0.0, lambda _: ADDRESSES)
     finally:
         resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
-    trouble, due = lookup.trouble, lookup.due
+    trouble, due = lookup.error, lookup.due
     lookup.turn(due)
-    lookup.trouble = ""
+    lookup.error = ""
 
-    assert trouble == "it can't be asked for: Too many open files"
+    assert trouble == "the lookup could not start: Too many open files"
     assert due < 1
     assert answered(lookup, epoll).addresses == ADDRESSES
     assert children() == []

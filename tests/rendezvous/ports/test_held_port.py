@@ -113,10 +113,10 @@ def test_a_stranger_on_a_port_that_was_given(family: socket.AddressFamily, addre
 
     assert caught.value.exit_code == 4
     assert caught.value.explain() == (
-        f"clusterrun: error: port {port} (--master-port) can't be used on this machine:"
-        f" {program(os.getpid())} has it\n"
-        "  End the program that listens there, name another port, or leave --master-port out:\n"
-        "  on one machine, or beside --rdzv-endpoint, a free port is chosen."
+        f"clusterrun: error: port {port} (--master-port) is in use on this machine by"
+        f" {program(os.getpid())}\n"
+        "  Stop the program that listens there, set another port, or leave --master-port out:\n"
+        "  on one machine, or with --rdzv-endpoint, a free port is chosen."
     )
 
 

@@ -13,6 +13,7 @@ from clusterrun.domain.facts import Fact
 from clusterrun.rendezvous.names.addresses import Address, loopback_address
 from clusterrun.rendezvous.ports.held_port import bound_everywhere
 from clusterrun.rendezvous.ports.joining_port import JoiningPort, PortBusy, open_joining_port
+from clusterrun.rendezvous.ports.port_owner import program
 
 from tests.rendezvous.nodes import free_port
 
@@ -30,7 +31,7 @@ here = loopback_address("127.0.0.1")
 for backend, port, at in (("libuv", int(sys.argv[1]), ()), ("tcp", int(sys.argv[2]), here)):
     door = open_joining_port(Fact((port,), "--master-port"), "n0", at)
     member = socket.create_connection(("127.0.0.1", port), timeout=10)
-    ((connection, _),) = door.callers()
+    ((connection, _),) = door.accepted()
     door.close()
     store = TCPStore(
         "127.0.0.1", port, 2, True, wait_for_workers=False, use_libuv=backend == "libuv"
@@ -78,24 +79,24 @@ def call(port: int, host: str = "127.0.0.1") -> socket.socket:
 def test_members_of_both_families_come_in(door: JoiningPort, port: int) -> None:
     """The wildcard of IPv6 takes in IPv4."""
     with call(port), call(port, "::1"):
-        callers = list(door.callers())
+        callers = list(door.accepted())
 
     for sock, _ in callers:
         sock.close()
     assert [str(address) for _, address in callers] != []
     assert len(callers) == 2
-    assert list(door.callers()) == []
+    assert list(door.accepted()) == []
 
 
 @pytest.mark.parametrize(("at", "elsewhere"), [("127.0.0.1", "127.0.0.2"), ("::1", "127.0.0.1")])
 def test_on_one_host_it_listens_at_one_address_alone(port: int, at: str, elsewhere: str) -> None:
     """Nobody comes in from elsewhere; the port is ours at every address all the same."""
     with closing_door(opened(port, at=at)) as door, call(port, at):
-        callers = list(door.callers())
+        callers = list(door.accepted())
 
         with pytest.raises(ConnectionRefusedError):
             call(port, elsewhere)
-        with pytest.raises(PortBusy, match="has it for another job"):
+        with pytest.raises(PortBusy, match="is in use on n0 by another job"):
             opened(port)
         with closing(socket.socket()) as other, pytest.raises(OSError, match="in use"):
             other.bind((elsewhere, port) if "." in elsewhere else ("", port))
@@ -133,7 +134,7 @@ def test_a_closed_door_lets_nobody_in_and_keeps_the_port(port: int, at: str) -> 
 def test_connections_outlive_the_door(door: JoiningPort, port: int) -> None:
     """They are the job's for all its life."""
     with call(port) as member:
-        ((ours, _),) = door.callers()
+        ((ours, _),) = door.accepted()
         door.close()
         member.sendall(b"hello")
         with ours:
@@ -171,9 +172,9 @@ def test_a_busy_port_names_the_program_that_has_it(port: int) -> None:
     with socket.create_server(("", port)), pytest.raises(PortBusy) as caught:
         opened(port)
 
-    message = f"port {port} (--master-port) is in use on n0: "
+    message = f"port {port} (--master-port) is in use on n0 by "
     assert caught.value.message.startswith(message)
-    assert caught.value.message.endswith(f"(pid {os.getpid()}) has it")
+    assert caught.value.message.endswith(f"by {program(os.getpid())}")
     assert "--master-port" in caught.value.hint
 
 
@@ -183,7 +184,7 @@ def test_a_port_that_a_job_keeps_for_its_workers_is_no_other_job_s(
     """Between the coordinator and the store nobody listens there."""
     door.close()
 
-    with pytest.raises(PortBusy, match="has it for another job"):
+    with pytest.raises(PortBusy, match="is in use on n0 by another job"):
         opened(port)
 
 

@@ -27,6 +27,7 @@ from clusterrun.coordination.messages import (
     Verdict,
     WorldFormed,
 )
+from clusterrun.domain.bounds import as_name
 from clusterrun.domain.outcome import (
     HelperFailed,
     Interrupted,
@@ -38,7 +39,7 @@ from clusterrun.domain.outcome import (
 from clusterrun.domain.ranks import GlobalRank, NodeRank
 from clusterrun.domain.stacks import StackGroup
 from clusterrun.domain.world import World
-from clusterrun.rendezvous.joining.joining_node import hello_of
+from clusterrun.rendezvous.joining.joining_node import bounded_value
 from clusterrun.rendezvous.wire.frames import (
     FROM_COORDINATOR,
     FROM_MEMBERS,
@@ -51,7 +52,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from msgspec import inspect
 
-from tests.rendezvous.nodes import fate, hello, introduction
+from tests.rendezvous.nodes import fate, hello
 
 WORLD = World(
     run_id="run",
@@ -340,7 +341,7 @@ def test_whatever_a_node_sees_it_can_tell(text: str, other: str, number: float) 
     ended = fate(0, ending=NotStarted(text, other), host=other, tail=text, log=other, error=text)
     ended = msgspec.structs.replace(ended, out_of_memory=text, clock=number, ran_for=number)
     said: list[FromMember] = [
-        hello_of(introduction(1, host=text, should={"script": other}), "2"),
+        hello(1, host=as_name(text), should={"script": bounded_value(other)}),
         failing(0, ended, number),
         done(0, [ended], number, None),
         stacks(0, 1, [StackGroup((0,), text)]),

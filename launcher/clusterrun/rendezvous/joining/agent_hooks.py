@@ -1,4 +1,4 @@
-"""What the rendezvous needs of the agent that it joins the nodes for, in its own words."""
+"""What the rendezvous needs of the agent."""
 
 from collections.abc import Callable, Iterable
 from typing import NamedTuple, Protocol
@@ -7,27 +7,26 @@ from clusterrun.domain.events import Event
 from clusterrun.rendezvous.names.addresses import Interfaces, Resolve, all_addresses, own_interfaces
 
 
-class Inbox(Protocol):
+class SignalSource(Protocol):
     """Where signals to this process arrive."""
 
     def fileno(self) -> int:
-        """Return the descriptor that becomes readable when one has come."""
+        """Return the descriptor that becomes readable when a signal has arrived."""
         ...
 
     def events(self, now: float) -> Iterable[Event]:
-        """Return those that have come, without blocking."""
+        """Return the signals that have arrived, without blocking."""
         ...
 
 
 class AgentHooks(NamedTuple):
-    """Signals, people, time and files."""
+    """Signals, notices, time and names, as the agent provides them."""
 
-    inbox: Inbox
+    signals: SignalSource
     notice: Callable[[str], object]
-    """Prints a line for people; it has no prefix yet."""
+    """Prints a line for the user, and adds the prefix."""
     clock: Callable[[], float]
-    """Seconds that never jump."""
+    """Returns monotonic seconds."""
     interfaces: Callable[[], Interfaces] = own_interfaces
-    """The network interfaces of this machine."""
     resolve: Resolve = all_addresses
-    """Finds the addresses of a name; it may take its time, in a process of its own."""
+    """May block: it runs in a process of its own."""

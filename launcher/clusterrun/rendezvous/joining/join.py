@@ -1,17 +1,24 @@
-"""Joining: from what a node is told to its place in the world, or to why there is none."""
+"""Joins the nodes of a job: ``join`` returns the other nodes once all have joined."""
+
+import os
+import select
+import signal
+from contextlib import closing
+from typing import Protocol
 
 from msgspec.structs import replace
 
 from clusterrun.coordination.messages import WorldFormed
-from clusterrun.coordination.wait_limits import Patience
+from clusterrun.domain.events import SignalReceived
 from clusterrun.domain.outcome import Interrupted
 from clusterrun.rendezvous.joining.agent_hooks import AgentHooks
-from clusterrun.rendezvous.joining.interruptible_wait import wait_for
-from clusterrun.rendezvous.joining.joining_member import Member
-from clusterrun.rendezvous.joining.joining_node import Candidate, hello_of
-from clusterrun.rendezvous.joining.node_zero import NodeZero
-from clusterrun.rendezvous.joining.rankless_node import Seeker
-from clusterrun.rendezvous.joining.settings import Introduction, RendezvousSettings
+from clusterrun.rendezvous.joining.dialer import OutgoingConnection
+from clusterrun.rendezvous.joining.join_timeout import JoinTimeout
+from clusterrun.rendezvous.joining.joining_member import JoiningMember
+from clusterrun.rendezvous.joining.joining_node import JoiningNode
+from clusterrun.rendezvous.joining.node_zero import JoiningNodeZero
+from clusterrun.rendezvous.joining.rankless_node import RanklessNode
+from clusterrun.rendezvous.joining.settings import RendezvousSettings
 from clusterrun.rendezvous.names.addresses import interface_of
 from clusterrun.rendezvous.peers import Peers
 from clusterrun.rendezvous.ports.joining_port import PortBusy
@@ -19,111 +26,161 @@ from clusterrun.rendezvous.ports.joining_port import PortBusy
 LOOPBACK = "127.0.0.1"
 
 SECONDS_TO_FIND_NODE_ZERO_HERE = 1.0
-"""For another agent of this machine to answer at the port that it has taken before us."""
+"""How long another agent of this machine, which has taken the port first, may take to answer."""
+
+ENDING_SIGNALS = frozenset({signal.SIGTERM, signal.SIGINT, signal.SIGHUP})
+
+NEVER = float("inf")
 
 
-def join(
-    settings: RendezvousSettings, introduction: Introduction, hooks: AgentHooks, token: bytes
-) -> Peers | Interrupted:
-    """Join the other nodes, and wait until all are there.
-
-    Args:
-        settings: where and when they meet.
-        introduction: what this node says of itself.
-        hooks: signals, people and time.
-        token: what proves that a node belongs to the job; b"" for no proof.
+def join(node: JoiningNode) -> Peers | Interrupted:
+    """Join, and wait until all nodes of the job have joined.
 
     Returns:
-        The other nodes, with this node's place among them; or the signal that came first.
+        The other nodes; or the signal that has ended the wait.
 
     Raises:
-        RendezvousError: the nodes contradict each other, or have not come in time.
+        RendezvousError: the nodes contradict each other, or did not all join in time.
 
     """
-    hello = hello_of(introduction, settings.said_nodes)
-    candidate = Candidate(settings, hello, token, hooks)
-    patience = Patience(settings.timeout, hooks.clock())
-    if hello.rank is None:
-        return _join_without_rank(candidate, patience)
-    if hello.rank == 0:
-        return _join_as_node_zero(candidate)
-    return _join_as_member(candidate, patience)
+    timeout = JoinTimeout(node.settings.timeout, node.hooks.clock())
+    if node.hello.rank is None:
+        return _join_without_rank(node, timeout)
+    if node.hello.rank == 0:
+        return _join_as_node_zero(node)
+    return _join_as_member(node, timeout)
 
 
-def _join_without_rank(candidate: Candidate, patience: Patience) -> Peers | Interrupted:
-    """Be node 0, if node 0's address is ours and no other agent of this machine is."""
-    hooks = candidate.hooks
-    seeker = Seeker(candidate.settings, hooks, patience, hooks.clock())
-    if interrupted := wait_for(seeker, candidate):
-        return interrupted
-    seeker.close()
-    if seeker.failure is not None:
-        raise seeker.failure
-    if not seeker.is_node_zero:
-        return _join_as_member(candidate, patience)
+def _join_without_rank(node: JoiningNode, timeout: JoinTimeout) -> Peers | Interrupted:
+    """Join as node 0 if this machine has node 0's address and no other agent here is node 0."""
+    with closing(RanklessNode(node, timeout, node.hooks.clock())) as rankless:
+        if interrupted := wait_for(rankless, node.hooks):
+            return interrupted
+    if rankless.failure is not None:
+        raise rankless.failure
+    if not rankless.is_node_zero:
+        return _join_as_member(node, timeout)
     try:
-        return _join_as_node_zero(candidate)
+        return _join_as_node_zero(node)
     except PortBusy as busy:
-        return _join_as_member(candidate, patience, busy)
+        return _join_as_member(node, timeout, busy)
 
 
-def _join_as_node_zero(candidate: Candidate) -> Peers | Interrupted:
-    hooks = candidate.hooks
-    node = NodeZero(candidate, hooks.clock())
-    if interrupted := wait_for(node, candidate):
+def _join_as_node_zero(node: JoiningNode) -> Peers | Interrupted:
+    settings, _, _, hooks = node
+    node_zero = JoiningNodeZero(node, hooks.clock())
+    if interrupted := wait_for(node_zero, hooks):
+        node_zero.interrupt(interrupted.number, hooks.clock())
         return interrupted
-    formed = _formed(node)
-    node.let_go()
+    formed = _formed(node_zero)
+    node_zero.close_all_but_server()
     return Peers(
-        replace(formed.world, master_addr=node.master_addr),
-        # Where nobody came from elsewhere, all nodes are on this machine.
-        interface_of(node.server.reached_at or LOOPBACK, hooks.interfaces()),
+        replace(formed.world, master_addr=node_zero.master_addr),
+        # If no other machine has connected, all nodes are on this one.
+        interface_of(node_zero.server.reached_at or LOOPBACK, hooks.interfaces()),
         formed.host,
-        node.connection,
-        early=node.early,
-        coordination=node.server,
-        rhythm=candidate.settings.rhythm,
+        node_zero.connection,
+        early=node_zero.early,
+        coordination=node_zero.server,
+        rhythm=settings.rhythm,
         hooks=hooks,
     )
 
 
 def _join_as_member(
-    candidate: Candidate, patience: Patience, busy: PortBusy | None = None
+    node: JoiningNode, timeout: JoinTimeout, busy: PortBusy | None = None
 ) -> Peers | Interrupted:
-    """Call node 0; ``busy`` is the error to raise if it should be on this machine and is not."""
-    now = candidate.hooks.clock()
-    member = Member(candidate, patience, now)
-    if busy is not None:
-        if interrupted := wait_for(member, candidate, now + SECONDS_TO_FIND_NODE_ZERO_HERE):
+    """Connect to node 0; ``busy`` is the error if node 0 should be on this machine and is not."""
+    settings, _, _, hooks = node
+    now = hooks.clock()
+    with closing(JoiningMember(node, timeout, now)) as member:
+        if busy is not None:
+            if interrupted := wait_for(member, hooks, now + SECONDS_TO_FIND_NODE_ZERO_HERE):
+                return interrupted
+            if not member.is_connected and not member.finished:
+                raise busy
+        if interrupted := wait_for(member, hooks):
             return interrupted
-        if not member.is_let_in and not member.finished:
-            member.close()
-            raise busy
-    if interrupted := wait_for(member, candidate):
-        return interrupted
-    formed = _formed(member)
-    call = member.take_call()
-    member.close()
-    # A worker's library tries the addresses of a name in turn, and waits long for a dead one:
-    # also for one behind that of node 0, whose port refuses until rank 0 listens. A second
-    # address of the same family is most often another machine's, or nobody's any more.
-    first, *others = member.addresses
-    only_this_one = call.address != first or any(a.family == first.family for a in others)
-    given = candidate.settings.host.value
+        formed = _formed(member)
+        outgoing = member.take_connection()
     return Peers(
-        replace(formed.world, master_addr=call.address.text if only_this_one else given),
+        replace(formed.world, master_addr=_master_addr(member, outgoing, settings)),
         member.interface,
         formed.host,
-        call.connection,
+        outgoing.connection,
         early=member.early,
         coordination=None,
-        rhythm=candidate.settings.rhythm,
-        hooks=candidate.hooks,
+        rhythm=settings.rhythm,
+        hooks=hooks,
     )
 
 
-def _formed(party: NodeZero | Member) -> WorldFormed:
-    if party.formed is not None:
-        return party.formed
-    party.close()
-    raise party.failure or AssertionError("joining ended without a reason")
+def _master_addr(
+    member: JoiningMember, outgoing: OutgoingConnection, settings: RendezvousSettings
+) -> str:
+    """Return node 0's name, or the address that has answered if the name may lead elsewhere."""
+    # A worker's library tries the addresses of a name in turn, and waits long for a dead one:
+    # also for one behind that of node 0, whose port refuses until rank 0 listens. A second
+    # address of the same family is most often that of another machine, or of none.
+    first, *others = member.addresses
+    only_this_one = outgoing.address != first or any(a.family == first.family for a in others)
+    return outgoing.address.text if only_this_one else settings.host.value
+
+
+def _formed(node: JoiningMember | JoiningNodeZero) -> WorldFormed:
+    if node.formed is not None:
+        return node.formed
+    node.close()
+    raise node.failure or AssertionError("joining ended without a reason")
+
+
+class JoinStep(Protocol):
+    """What can be waited for while a node joins."""
+
+    def fileno(self) -> int:
+        """Return the descriptor that becomes readable when ``turn`` has something to do."""
+        ...
+
+    @property
+    def finished(self) -> bool:
+        """Whether it has succeeded or failed."""
+        ...
+
+    @property
+    def due(self) -> float:
+        """When ``turn`` is due even if nothing happens."""
+        ...
+
+    def turn(self, now: float) -> None:
+        """Do what is possible now, without blocking."""
+        ...
+
+
+def wait_for(step: JoinStep, hooks: AgentHooks, until: float = NEVER) -> Interrupted | None:
+    """Wait for ``step`` or until a time; return the signal that has ended the wait, if any."""
+    with select.epoll() as epoll:
+        epoll.register(hooks.signals, select.EPOLLIN)
+        epoll.register(step, select.EPOLLIN)
+        now = hooks.clock()
+        while not step.finished and now < until:
+            due = min(step.due, until)
+            epoll.poll(None if due == NEVER else max(0.0, due - now))
+            now = hooks.clock()
+            if number := _ending_signal(hooks, now):
+                return Interrupted(number)
+            step.turn(now)
+    return None
+
+
+def _ending_signal(hooks: AgentHooks, now: float) -> int:
+    """Return the signal that has arrived and ends the job; 0 if there is none."""
+    for event in hooks.signals.events(now):
+        match event:
+            case SignalReceived(number) if number in ENDING_SIGNALS:
+                return number
+            case SignalReceived(signal.SIGTSTP):
+                os.kill(os.getpid(), signal.SIGSTOP)
+            case _:
+                # There is no worker to forward it to.
+                continue
+    return 0

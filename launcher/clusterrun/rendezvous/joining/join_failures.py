@@ -1,4 +1,4 @@
-"""What keeps a node from reaching node 0, in words. Pure."""
+"""The notices and errors of a node that can't connect to node 0."""
 
 from collections.abc import Mapping
 from typing import assert_never
@@ -10,81 +10,107 @@ from clusterrun.domain.facts import Fact
 from clusterrun.errors import RendezvousError
 from clusterrun.rendezvous.joining.settings import RendezvousSettings
 from clusterrun.rendezvous.names.addresses import Address
-from clusterrun.rendezvous.wire.handshake import (
-    VERSION,
-    Fault,
-    HandshakeFailed,
-)
+from clusterrun.rendezvous.wire.handshake import VERSION, Fault, HandshakeFailed
 
-NOT_CLUSTERRUN = "what answers there is not clusterrun"
-HUNG_UP = "node 0 hung up"
+NOT_CLUSTERRUN = "another program answers there, not clusterrun"
+CLOSED_BY_NODE_ZERO = "node 0 closed the connection"
 
 _SAME_VERSION = "Install the same version of clusterrun on all nodes."
 _SAME_PROOF = (
-    "Give all nodes the same CLUSTERRUN_TOKEN or --token-file.\n"
-    "If another job meets there, give each job its own --master-port."
+    "Set the same CLUSTERRUN_TOKEN or --token-file on all nodes.\n"
+    "If another job uses that port, give each job its own --master-port."
 )
 
 
-class Obstacle(Struct, frozen=True):
-    """How far a node has come on its way to node 0."""
+class DialProgress(Struct, frozen=True):
+    """How far a node has got in connecting to node 0."""
 
     addresses: tuple[Address, ...]
-    """Those of node 0's name; () if there are none yet."""
-    name_trouble: str
-    """Why there are none."""
-    troubles: Mapping[tuple[Address, int], str]
-    """What is wrong with each address and port."""
+    """Those of node 0's name; () until it resolves."""
+    lookup_error: str
+    """Why it does not resolve."""
+    errors: Mapping[tuple[Address, int], str]
+    """The last error of each address and port."""
 
 
-def not_reached_yet(settings: RendezvousSettings, obstacle: Obstacle, spent: str) -> str:
-    """Return the notice of a node that goes on trying; ``spent`` as in "30 s of 600 s"."""
-    if not obstacle.addresses:
-        why = f"{settings.host.value} does not resolve yet: {obstacle.name_trouble}"
+def not_connected_yet(settings: RendezvousSettings, progress: DialProgress, elapsed: str) -> str:
+    """Return the notice of a node that tries again; ``elapsed`` as in "30 s of 600 s"."""
+    if progress.addresses:
+        why = f"can't connect to node 0 at {_place(settings)} yet: {_errors(settings, progress)}"
     else:
-        where = f"node 0 can't be reached at {settings.place} yet"
-        why = f"{where}: {_troubles(settings, obstacle)}"
+        why = f"{settings.host} does not resolve yet: {_lookup_error(progress)}"
     exports = f"; {settings.exports}" if settings.exports else ""
-    return f"{why} ({spent}){exports}"
+    return f"{why} ({elapsed}){exports}"
 
 
-def not_reached(
-    settings: RendezvousSettings, obstacle: Obstacle, rank: int | None
+def not_connected(
+    settings: RendezvousSettings, progress: DialProgress, rank: int | None
 ) -> RendezvousError:
-    """Return the error of a node that has tried long enough; ``rank`` is its own, if it has one."""
-    waited = f"for {settings.timeout:g} s"
-    if not obstacle.addresses:
+    """Return the error of the node ``rank`` (None: without a rank) that has tried long enough."""
+    within = f"within {settings.timeout:g} s"
+    one_node = f"If this is one node: {settings.exports}.\n" if settings.exports else ""
+    if not progress.addresses:
         return RendezvousError(
-            f"{settings.host} did not resolve on this node {waited}: {obstacle.name_trouble}",
-            _if_alone(settings) + "Give a name that all nodes know, or node 0's IP address.",
+            f"{settings.host} did not resolve on this node {within}: {_lookup_error(progress)}",
+            f"{one_node}Set {_option(settings)} to a host name that every node can resolve,"
+            " or to node 0's IP address.",
         )
-    place = Fact(settings.place, settings.host.origin)
+    errors = _errors(settings, progress)
     return RendezvousError(
-        f"node 0 could not be reached at {place} {waited}: {_troubles(settings, obstacle)}",
-        _if_alone(settings) + _hint(settings, obstacle, rank),
+        f"could not connect to node 0 at {_place(settings)} {within}: {errors}",
+        one_node + _hint(settings, progress, rank),
     )
 
 
-def _if_alone(settings: RendezvousSettings) -> str:
-    return f"If this is one node: {settings.exports}.\n" if settings.exports else ""
-
-
-def silent(settings: RendezvousSettings) -> RendezvousError:
-    """Return the error of a node that was let in, and then heard nothing any more."""
+def node_zero_silent(settings: RendezvousSettings) -> RendezvousError:
+    """Return the error of a member that hears nothing from node 0 any more."""
     return RendezvousError(
-        f"node 0 at {settings.place} says neither that all nodes are there nor not"
+        f"node 0 at {_place(settings)} stopped responding before all nodes had joined"
     )
 
 
-def _troubles(settings: RendezvousSettings, obstacle: Obstacle) -> str:
-    if not obstacle.troubles:
+def handshake_error(place: str, failure: HandshakeFailed) -> RendezvousError | None:
+    """Return the error of a failed handshake; None if the other side is not clusterrun."""
+    match failure.fault:
+        case Fault.NO_CLUSTERRUN:
+            return None
+        case Fault.OTHER_VERSION:
+            text = f"node 0 at {place} speaks version {failure.version} of clusterrun's protocol"
+            return RendezvousError(f"{text}, this node speaks version {VERSION}", _SAME_VERSION)
+        case Fault.HAS_A_TOKEN:
+            text = f"the job at {place} has a token, and this node has none"
+        case Fault.HAS_NO_TOKEN:
+            text = f"the job at {place} has no token, and this node has one"
+        case Fault.WRONG_TOKEN:
+            text = f"the job at {place} has another token than this node"
+        case _:
+            assert_never(failure.fault)
+    return RendezvousError(text, _SAME_PROOF)
+
+
+def _place(settings: RendezvousSettings) -> Fact[str]:
+    return Fact(settings.place, settings.host.origin)
+
+
+def _option(settings: RendezvousSettings) -> str:
+    """Return the option to set instead, whatever has set node 0's address now."""
+    origin = settings.host.origin
+    return origin if origin.startswith("--") else "--master-addr"
+
+
+def _lookup_error(progress: DialProgress) -> str:
+    return progress.lookup_error or "no answer yet"
+
+
+def _errors(settings: RendezvousSettings, progress: DialProgress) -> str:
+    if not progress.errors:
         return "no answer yet"
     one_port = len(settings.ports.value) == 1
     return ", ".join(
-        trouble
+        error
         if one_port and address.text == settings.host.value
-        else f"{_where(address, None if one_port else port)}: {trouble}"
-        for (address, port), trouble in obstacle.troubles.items()
+        else f"{_where(address, None if one_port else port)}: {error}"
+        for (address, port), error in progress.errors.items()
     )
 
 
@@ -93,41 +119,29 @@ def _where(address: Address, port: int | None) -> str:
     return f"{where} (this machine itself)" if address.is_loopback else where
 
 
-def _hint(settings: RendezvousSettings, obstacle: Obstacle, rank: int | None) -> str:
-    host, origin = settings.host.value, settings.host.origin
-    if all(address.is_loopback for address in obstacle.addresses):
+def _hint(settings: RendezvousSettings, progress: DialProgress, rank: int | None) -> str:
+    if NOT_CLUSTERRUN in progress.errors.values():
         return (
-            f"{host} is {obstacle.addresses[0].text} on this node, which is not node 0:\n"
-            f"correct /etc/hosts, or give node 0's IP address with {origin}."
+            "The port may be another program's: give all nodes another --master-port.\n"
+            "Or the job has started without this node: check --nnodes."
         )
-    if NOT_CLUSTERRUN in obstacle.troubles.values():
-        return (
-            "Another program listens there, or the workers of a job that has all its nodes:\n"
-            "is this node one too many?"
-        )
-    which = "which has that address" if rank is None else "--node-rank 0"
+    if all(address.is_loopback for address in progress.addresses):
+        return _loopback_hint(settings, progress.addresses[0].text)
+    which = "the machine with that address" if rank is None else "node 0 (--node-rank 0)"
     return (
-        f"Start the same command on node 0, {which}: it may not have started,\n"
-        "a firewall may keep its port from this node, or its job has all its nodes already."
+        f"Start the same command on {which}.\n"
+        "If it runs there, a firewall may block the port, or the job has started without this node."
     )
 
 
-def fault_of_coordinator(place: str, failure: HandshakeFailed) -> RendezvousError | None:
-    """Return the error of a node that was answered by one not to talk to; None: no clusterrun."""
-    match failure.fault:
-        case Fault.NO_CLUSTERRUN:
-            return None
-        case Fault.OTHER_VERSION:
-            text = f"{place} speaks version {failure.version} of clusterrun's protocol"
-            return RendezvousError(f"{text}, this node version {VERSION}", _SAME_VERSION)
-        case Fault.HAS_A_TOKEN:
-            text = f"the job at {place} has a token, and this node has none"
-            return RendezvousError(text, _SAME_PROOF)
-        case Fault.HAS_NO_TOKEN:
-            text = f"the job at {place} has no token, and this node has one"
-            return RendezvousError(text, _SAME_PROOF)
-        case Fault.WRONG_TOKEN:
-            text = f"the job at {place} has another token than this node"
-            return RendezvousError(text, _SAME_PROOF)
-        case _:
-            assert_never(failure.fault)
+def _loopback_hint(settings: RendezvousSettings, address: str) -> str:
+    host, option = settings.host.value, _option(settings)
+    if host == address:
+        return (
+            f"{host} is this machine, and node 0 does not run here.\n"
+            f"Start it here with --node-rank 0, or set {option} to its machine's address."
+        )
+    return (
+        f"On this node {host} resolves to {address}, which is this machine and not node 0.\n"
+        f"Correct /etc/hosts, or set {option} to node 0's IP address."
+    )

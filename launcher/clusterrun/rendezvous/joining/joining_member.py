@@ -1,4 +1,4 @@
-"""A node that wants to be a member: calls node 0, introduces itself, and waits for the others."""
+"""A node that joins as a member: it connects to node 0, sends its hello and waits for the world."""
 
 import select
 
@@ -13,136 +13,123 @@ from clusterrun.coordination.messages import (
     Refused,
     WorldFormed,
 )
-from clusterrun.coordination.wait_limits import Patience
 from clusterrun.errors import RendezvousError
-from clusterrun.rendezvous.joining.call import Call
-from clusterrun.rendezvous.joining.dialler import Dialler
+from clusterrun.rendezvous.joining.dialer import Dialer, OutgoingConnection
 from clusterrun.rendezvous.joining.join_failures import (
-    HUNG_UP,
-    not_reached,
-    not_reached_yet,
-    silent,
+    CLOSED_BY_NODE_ZERO,
+    node_zero_silent,
+    not_connected,
+    not_connected_yet,
 )
-from clusterrun.rendezvous.joining.joining_node import Candidate
+from clusterrun.rendezvous.joining.join_timeout import JoinTimeout
+from clusterrun.rendezvous.joining.joining_node import JoiningNode
 from clusterrun.rendezvous.names.addresses import Address, interface_of
-from clusterrun.rendezvous.wire.frames import (
-    ALIVE,
-    BadFrame,
-)
+from clusterrun.rendezvous.wire.frames import ALIVE, BadFrame
 
-SECONDS_OF_COURTESY = 5.0
-"""Node 0 tells whose time is over; this much later a member does not wait for it any more."""
+SECONDS_AFTER_TIMEOUT = 5.0
+"""Node 0 ends the wait at the timeout; a member that has not heard of it ends this much later."""
 
 
-class Member:
-    """One descriptor; ``turn`` does what can be done. Ends with ``formed`` or ``failure``."""
+class JoiningMember:
+    """One descriptor; ``turn`` does what is possible. Ends with ``formed`` or ``failure``."""
 
-    def __init__(self, candidate: Candidate, patience: Patience, now: float) -> None:
-        """Begin to call node 0."""
+    def __init__(self, node: JoiningNode, timeout: JoinTimeout, now: float) -> None:
         self.formed: WorldFormed | None = None
         self.failure: RendezvousError | None = None
         self.refusal: Refusal | None = None
-        """What node 0 wants us to do about ``failure``; None where it is not node 0 who says it."""
+        """How node 0 has refused this node; None if it has not."""
         self.early: list[FromCoordinator] = []
-        """What node 0 said after ``formed`` and we have heard already."""
+        """Messages received after ``formed``."""
         self.interface = ""
-        """The network interface by which we have reached node 0."""
-        self._settings, self._hello, _, self._hooks = candidate
-        self._patience = patience
+        """The network interface that leads to node 0."""
+        self._settings, self._hello, _, self._hooks = node
+        self._timeout = timeout
         self._epoll = select.epoll()
-        self._dialler = Dialler(candidate, self._epoll, now)
-        self._call: Call | None = None
+        self._dialer = Dialer(node, self._epoll, now)
+        self._outgoing: OutgoingConnection | None = None
         self._heartbeat = Heartbeat(self._settings.rhythm, now)
         self._latest_end = 0.0
 
     def fileno(self) -> int:
-        """Return the descriptor that becomes readable when ``turn`` has something to do."""
         return self._epoll.fileno()
 
     @property
     def due(self) -> float:
-        """When ``turn`` is to be called even if nothing happens."""
-        if self._call is not None:
+        if self._outgoing is not None:
             return min(self._latest_end, self._heartbeat.due)
-        return min(self._dialler.due, self._patience.due)
+        return min(self._dialer.due, self._timeout.due)
 
     @property
     def finished(self) -> bool:
-        """Whether ``formed`` or ``failure`` is there."""
         return self.formed is not None or self.failure is not None
 
     @property
     def addresses(self) -> tuple[Address, ...]:
-        """The addresses of node 0's name, as last heard."""
-        return self._dialler.addresses
+        """The addresses of node 0's name, as last looked up."""
+        return self._dialer.addresses
 
     @property
-    def is_let_in(self) -> bool:
-        """Whether a node 0 has answered, and has not refused us."""
-        return self._call is not None and self.failure is None
+    def is_connected(self) -> bool:
+        """Whether node 0 has answered and not refused this node."""
+        return self._outgoing is not None and self.failure is None
 
     def turn(self, now: float) -> None:
-        """Do all that can be done now."""
-        if self._call is None:
+        if self._outgoing is None:
             self._dial(now)
         else:
-            self._listen(self._call, now)
+            self._exchange(self._outgoing, now)
         if not self.finished:
-            self._be_patient(now)
-
-    def abandon(self, why: str, now: float) -> None:
-        """Leave without a word: the job goes on waiting."""
-        del why, now
-        self.close()
+            self._check_time(now)
 
     def close(self) -> None:
-        """Close everything."""
-        self._dialler.close()
-        if self._call is not None:
-            self._call.connection.close()
+        self._dialer.close()
+        if self._outgoing is not None:
+            self._outgoing.connection.close()
         self._epoll.close()
 
-    def take_call(self) -> Call:
-        """Return the connection to node 0, which is the caller's from now on."""
-        call = self._call
-        if call is None:
-            raise AssertionError("nobody has let us in")
-        self._epoll.unregister(call)
-        self._call = None
-        return call
+    def take_connection(self) -> OutgoingConnection:
+        """Return the connection to node 0, which belongs to the caller from now on."""
+        outgoing = self._outgoing
+        if outgoing is None:
+            raise AssertionError("node 0 has not answered")
+        self._epoll.unregister(outgoing)
+        self._outgoing = None
+        return outgoing
 
     def _dial(self, now: float) -> None:
-        call = self._dialler.turn(now)
-        self.failure = self._dialler.failure
-        if call is None:
+        outgoing = self._dialer.turn(now)
+        self.failure = self._dialer.failure
+        if outgoing is None:
             return
-        self._call = call
-        self._latest_end = now + self._patience.timeout + SECONDS_OF_COURTESY
+        self._outgoing = outgoing
+        self._latest_end = now + self._timeout.seconds + SECONDS_AFTER_TIMEOUT
         self._heartbeat = Heartbeat(self._settings.rhythm, now)
-        call.connection.give_up_after(self._heartbeat.rhythm.timeout)
-        call.connection.send(replace(self._hello, waited=self._patience.waited(now)))
-        # Now, while there is time: later, the workers wait for it.
-        self.interface = interface_of(call.connection.local_address, self._hooks.interfaces())
-        self._listen(call, now)
+        connection = outgoing.connection
+        connection.give_up_after(self._heartbeat.rhythm.timeout)
+        connection.send(replace(self._hello, waited=self._timeout.elapsed(now)))
+        # Now, while nothing waits for it: later, the workers would.
+        self.interface = interface_of(connection.local_address, self._hooks.interfaces())
+        self._exchange(outgoing, now)
 
-    def _listen(self, call: Call, now: float) -> None:
-        trouble = self._hear_all(call, now)
+    def _exchange(self, outgoing: OutgoingConnection, now: float) -> None:
+        error = self._receive(outgoing, now)
         if self.finished:
             return
         if self._heartbeat.wants_sign(now):
-            call.connection.send_frame(ALIVE)
+            outgoing.connection.send_frame(ALIVE)
         if self._heartbeat.is_lost(now):
-            trouble = trouble or f"node 0 {self._settings.rhythm.silence}"
-        if trouble or call.connection.closed:
-            self._call = None
-            self._dialler.give_back(call, trouble or call.connection.trouble or HUNG_UP, now)
+            error = error or f"node 0 {self._settings.rhythm.silence}"
+        if error or outgoing.connection.closed:
+            self._outgoing = None
+            why = error or outgoing.connection.trouble or CLOSED_BY_NODE_ZERO
+            self._dialer.reject(outgoing, why, now)
         else:
-            self._epoll.modify(call, call.mask)
+            self._epoll.modify(outgoing, outgoing.mask)
 
-    def _hear_all(self, call: Call, now: float) -> str:
-        """Hear what node 0 says; return why it is not our node 0, "" if it may be."""
+    def _receive(self, outgoing: OutgoingConnection, now: float) -> str:
+        """Handle all messages; return why the sender is not this job's node 0, "" if it is."""
         try:
-            messages = call.messages()
+            messages = outgoing.messages()
         except BadFrame as error:
             return f"it {error}"
         if messages:
@@ -160,7 +147,7 @@ class Member:
                     self.early = messages[index + 1 :]
                     return ""
                 case _:
-                    return "it ends a job that has not begun"
+                    return "it ends a job that has not started"
         return ""
 
     def _refused(self, refused: Refused) -> str:
@@ -170,13 +157,13 @@ class Member:
         self.failure = RendezvousError(refused.text, refused.hint)
         return refused.text
 
-    def _be_patient(self, now: float) -> None:
-        if self._call is not None:
+    def _check_time(self, now: float) -> None:
+        if self._outgoing is not None:
             if now >= self._latest_end:
-                self.failure = silent(self._settings)
-        elif self._patience.is_over(now):
-            obstacle = self._dialler.obstacle
-            self.failure = not_reached(self._settings, obstacle, self._hello.rank)
-        elif self._patience.wants_notice(now):
-            spent = self._patience.spent(now)
-            self._hooks.notice(not_reached_yet(self._settings, self._dialler.obstacle, spent))
+                self.failure = node_zero_silent(self._settings)
+        elif self._timeout.is_over(now):
+            progress, rank = self._dialer.progress, self._hello.rank
+            self.failure = not_connected(self._settings, progress, rank)
+        elif self._timeout.notice_is_due(now):
+            elapsed = self._timeout.elapsed_text(now)
+            self._hooks.notice(not_connected_yet(self._settings, self._dialer.progress, elapsed))

@@ -1,52 +1,83 @@
-"""A node on its way into a job."""
+"""A node that joins: where it has to, and how it introduces itself to node 0."""
 
 import os
 from binascii import crc32
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
-from clusterrun.coordination.messages import Hello
+from clusterrun.coordination.messages import ARGUMENTS, Hello
 from clusterrun.domain.bounds import as_line, as_name
+from clusterrun.domain.cpuset import runs
+from clusterrun.domain.job import JobSpec
 from clusterrun.rendezvous.joining.agent_hooks import AgentHooks
-from clusterrun.rendezvous.joining.settings import Introduction, RendezvousSettings
+from clusterrun.rendezvous.joining.settings import RendezvousSettings
+
+DIGITS = 8
+"""Length of a digest: a longer one would confirm a guess at a short secret beyond doubt."""
 
 LONGEST_VALUE = 2000
 
 
-class Candidate(NamedTuple):
-    """What it was told, what it says, how it proves that it belongs, and where it stands."""
+class JoiningNode(NamedTuple):
+    """What a node needs to join."""
 
     settings: RendezvousSettings
     hello: Hello
     token: bytes
+    """b"" if the job has none."""
     hooks: AgentHooks
 
 
-def hello_of(introduction: Introduction, nodes: str) -> Hello:
-    """Return an introduction as it travels, of a node that was told of ``nodes`` nodes, or MIN:MAX."""
+def hello_of(job: JobSpec, host: str, workers: int, versions: Mapping[str, str]) -> Hello:
+    """Return the first message of this node to node 0.
+
+    Args:
+        job: as described on this node.
+        host: the name of this host.
+        workers: the number of workers of this node.
+        versions: those of the interpreter and of torch, by name, as far as they are known.
+
+    """
+    minimum = f"{job.last_call.fewest}:" if job.last_call else ""
     return Hello(
         identity=os.urandom(8).hex(),
-        run_id=introduction.run_id,
-        user_id=introduction.user_id,
-        host=as_name(introduction.host),
-        pid=introduction.pid,
-        rank=introduction.rank,
-        workers=introduction.workers,
-        must=_bounded({"nnodes": nodes, **introduction.must}),
-        should=_bounded(introduction.should),
-        role=introduction.role,
+        run_id="" if job.run_id.origin == "default" else job.run_id.value,
+        user_id=os.getuid(),
+        host=as_name(host),
+        pid=os.getpid(),
+        rank=job.agent_rank,
+        workers=workers,
+        must={
+            "nnodes": f"{minimum}{job.agents}",
+            "max_restarts": str(job.max_restarts.value),
+            "no_restart_exit_codes": ",".join(runs(job.no_restart_exit_codes.value)) or "none",
+            "no_fail_fast": "yes" if job.no_fail_fast.value else "no",
+            "heartbeat_timeout": f"{job.heartbeat_timeout.value:g}",
+            "hang_timeout": f"{job.hang_timeout.value or 0:g}",
+        },
+        should={
+            "script": bounded_value(job.program.value.name),
+            ARGUMENTS: _digest(job.program.value.args),
+            **{name: bounded_value(version) for name, version in versions.items()},
+        },
+        role=job.role.value,
     )
 
 
-def _bounded(values: Mapping[str, str]) -> dict[str, str]:
-    return {name: _bounded_value(value) for name, value in values.items()}
-
-
-def _bounded_value(value: str) -> str:
-    """Make a long value short in such a way that different ones stay different."""
+def bounded_value(value: str) -> str:
+    """Return a value of a hello, cut if it is long; different values stay different."""
     # A path is bytes, and need not be UTF-8.
     encoded = value.encode(errors="backslashreplace")
     text = as_line(encoded.decode())
     if len(text) <= LONGEST_VALUE:
         return text
     return f"{text[:LONGEST_VALUE]}... ({len(text)} characters, {crc32(encoded):08x})"
+
+
+def _digest(arguments: Sequence[str]) -> str:
+    """Return enough to distinguish arguments, and too little to find out a secret among them."""
+    import hashlib
+
+    # No argument contains a NUL.
+    joined = "\0".join(arguments).encode(errors="surrogateescape")
+    return hashlib.sha256(joined).hexdigest()[:DIGITS]

@@ -1,14 +1,19 @@
-"""What a node is told before it joins, and what it says of itself."""
-
-from collections.abc import Mapping
+"""Where and when the nodes of a job meet."""
 
 from msgspec import Struct
 
 from clusterrun.coordination.heartbeat import Rhythm, rhythm_of
-from clusterrun.coordination.restart_policy import RestartRules
+from clusterrun.coordination.restart_policy import RestartRules, rules_of
 from clusterrun.domain.endpoint import Endpoint
 from clusterrun.domain.facts import Fact
+from clusterrun.domain.job import JobSpec
 from clusterrun.domain.last_call import LastCall
+
+ENDPOINT_PORT = 29400
+"""The port if ``--rdzv-endpoint`` names none: that of torchrun's c10d rendezvous."""
+
+EXPORTED_SIZES = ("NNODES", "WORLD_SIZE")
+"""Variables with the number of nodes that no platform owns."""
 
 
 class RendezvousSettings(Struct, frozen=True):
@@ -18,59 +23,77 @@ class RendezvousSettings(Struct, frozen=True):
     host: Fact[str]
     """Name or address of node 0, without brackets."""
     ports: Fact[tuple[int, ...]]
-    """Ports of node 0 to meet at: the first one that is free."""
+    """Ports of node 0; its coordinator listens on the first one that is free."""
     open_for_good: bool
-    """Nodes meet at a port of their own, which stays open (``--rdzv-endpoint``, ``MIN:MAX``); else
-    the workers get it once all nodes are there (``--master-port``)."""
+    """The coordinator listens for the whole job, and workers get another port
+    (``--rdzv-endpoint``, ``MIN:MAX``); else workers get its port when all nodes have joined."""
     timeout: float
-    """Seconds that all nodes have to come."""
+    """Seconds in which all nodes have to join."""
     run_id: str
-    """What node 0 calls the job where no run id was given."""
+    """The run id if no node sets one."""
     heartbeat_timeout: float
     """Seconds of silence after which a node counts as lost."""
     restarts: RestartRules
     workers_port: Fact[int | None] = Fact(None, "default")
-    """Which one that is, where it is ``open_for_good``; None: a free one."""
+    """The workers' port if ``open_for_good``; None: a free one."""
     last_call: LastCall | None = None
-    """When the job begins though not all have come; None: never."""
+    """When the job starts with fewer nodes; None: never."""
     hosts: tuple[str, ...] = ()
-    """Names of the nodes by rank, for people; () where nothing tells."""
+    """Names of the nodes by rank, for messages; () if unknown."""
     exports: str = ""
-    """The variables that made this a job of several nodes, where they may be left over from another
-    launch, and how to ignore them; "" where the user or a scheduler says so."""
+    """Names the variables that make this a job of several nodes and may be left over from another
+    launch, and how to ignore them; "" if an option or a scheduler sets the number of nodes."""
     strict: bool = False
-    """What should agree must (``--strict-join``)."""
-
-    @property
-    def said_nodes(self) -> str:
-        """How many there are to be, as users say it: ``4`` or ``1:4``."""
-        return f"{self.last_call.fewest}:{self.nodes}" if self.last_call else str(self.nodes)
+    """Nodes that should agree must agree (``--strict-join``)."""
 
     @property
     def rhythm(self) -> Rhythm:
-        """How often nodes say that they live."""
+        """How often nodes send heartbeats."""
         return rhythm_of(self.nodes, self.heartbeat_timeout)
 
     @property
     def place(self) -> str:
-        """Where it is, for people: ``n0:29500``."""
+        """Where nodes meet, for messages: ``n0:29500``."""
         return str(Endpoint(self.host.value, self.ports.value[0]))
 
 
-class Introduction(Struct, frozen=True):
-    """What a node says of itself."""
+def settings_of(job: JobSpec) -> RendezvousSettings:
+    """Return where and when the nodes of ``job`` meet."""
+    host, ports = _host_and_ports(job)
+    at_endpoint = job.rdzv_endpoint.value is not None and job.master_port.value not in ports.value
+    return RendezvousSettings(
+        nodes=job.agents,
+        host=host,
+        ports=ports,
+        # A node that joins too late gets its answer from the coordinator, not from torch's store.
+        open_for_good=at_endpoint or job.last_call is not None,
+        workers_port=job.master_port if at_endpoint else Fact(None, "default"),
+        timeout=job.rdzv_timeout.value,
+        run_id=job.run_id.value,
+        heartbeat_timeout=job.heartbeat_timeout.value,
+        restarts=rules_of(job),
+        last_call=job.last_call,
+        hosts=job.hosts.value if job.tasks.value is None else (),
+        exports=_exports(job),
+        strict=job.strict_join.value,
+    )
 
-    host: str
-    pid: int
-    user_id: int
-    workers: int
-    rank: int | None
-    """None: node 0 if it has the address of ``RendezvousSettings.host``, else any that is free."""
-    run_id: str
-    """"" where none was given: then node 0's holds."""
-    must: Mapping[str, str]
-    """What all nodes must say alike, by name; the number of nodes is added to it."""
-    should: Mapping[str, str]
-    """What they had better say alike: script, a digest of its arguments, versions."""
-    role: str = "default"
-    """Of its workers, ``--role``: nodes may have different ones."""
+
+def _host_and_ports(job: JobSpec) -> tuple[Fact[str], Fact[tuple[int, ...]]]:
+    given = job.rdzv_endpoint
+    if given.value is not None:
+        endpoint = Endpoint.parse(given.value)
+        port = ENDPOINT_PORT if endpoint.port is None else endpoint.port
+        return Fact(endpoint.host, given.origin), Fact((port,), given.origin)
+    host = Fact(job.master_addr.value or "", job.master_addr.origin)
+    if job.master_port.value is None:
+        return host, job.port_candidates
+    return host, Fact((job.master_port.value,), job.master_port.origin)
+
+
+def _exports(job: JobSpec) -> str:
+    if job.cluster.value != "exports" or job.nnodes.origin not in EXPORTED_SIZES:
+        return ""
+    names = (job.nnodes.origin, job.node_rank.origin, job.master_addr.origin)
+    variables = ", ".join(dict.fromkeys(name for name in names if name.isupper()))
+    return f"{variables} are set in the environment: --cluster none ignores them"

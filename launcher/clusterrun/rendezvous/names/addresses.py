@@ -1,4 +1,4 @@
-"""IP addresses: as sockets tell them, which are ours, and by which interface."""
+"""IP addresses: of names, of sockets, and of this machine's network interfaces."""
 
 import socket
 from collections.abc import Callable, Iterable, Mapping
@@ -6,13 +6,13 @@ from collections.abc import Callable, Iterable, Mapping
 from msgspec import Struct
 
 _MAPPED = "::ffff:"
-"""How a socket of both families writes an IPv4 address."""
+"""Prefix of an IPv4 address on a socket of both families."""
 
 Resolve = Callable[[str], "tuple[Address, ...]"]
-"""Finds the addresses of a name."""
+"""Returns the addresses of a name."""
 
 Interfaces = Mapping[str, tuple[str, ...]]
-"""The plain addresses of each interface, by its name."""
+"""The plain addresses of each network interface, by its name."""
 
 
 class Address(Struct, frozen=True):
@@ -21,15 +21,14 @@ class Address(Struct, frozen=True):
     family: int
     text: str
     scope: int
-    """The interface of a link-local IPv6 address by number, else 0."""
+    """The number of the interface of a link-local IPv6 address, else 0."""
 
     @property
     def is_loopback(self) -> bool:
-        """Whether it is every machine's own."""
         return self.text == "::1" or self.text.startswith("127.")
 
     def at(self, port: int) -> tuple[str, int] | tuple[str, int, int, int]:
-        """Return what ``connect`` takes."""
+        """Return what ``connect`` and ``bind`` take."""
         if self.family == socket.AF_INET6:
             return self.text, port, 0, self.scope
         return self.text, port
@@ -45,10 +44,10 @@ def numeric_address(host: str) -> tuple[Address, ...]:
 
 
 def all_addresses(host: str) -> tuple[Address, ...]:
-    """Return the addresses of ``host`` as the resolver orders them; may block for long.
+    """Return the addresses of ``host`` in the resolver's order; may block for minutes.
 
     Raises:
-        socket.gaierror: nobody knows such a name, or nobody could be asked.
+        socket.gaierror: the name is unknown, or no name server has answered.
 
     """
     return _addresses(socket.getaddrinfo(host, None, type=socket.SOCK_STREAM))
@@ -68,8 +67,8 @@ def _addresses(
 def loopback_address(host: str) -> tuple[Address, ...]:
     """Return the loopback address that ``host`` is, as text; () if it is another, or a name.
 
-    Not for ``localhost``: Kubeflow's operators have told that to node 0, and its name to the
-    others, which are elsewhere.
+    Not for ``localhost``: Kubeflow's operators give node 0 that name, and its real one to the
+    other nodes, which run on other machines.
     """
     return tuple(address for address in numeric_address(host) if address.is_loopback)
 
@@ -96,11 +95,11 @@ def own_interfaces() -> Interfaces:
 
 
 def is_own(address: Address, interfaces: Interfaces) -> bool:
-    """Tell whether ``address`` is one of this machine's."""
+    """Return whether ``address`` belongs to this machine."""
     return address.is_loopback or interface_of(address.text, interfaces) != ""
 
 
 def interface_of(address: str, interfaces: Interfaces) -> str:
-    """Return the interface that has the plain ``address``; "" if none has."""
+    """Return the interface with the plain ``address``; "" if none has it."""
     wanted = plain_address((address,))
     return next((name for name, found in interfaces.items() if wanted in found), "")

@@ -1,25 +1,25 @@
-"""What this host's own name leads to: libraries that look it up bind to what they find."""
+"""Whether other nodes could reach what this host's own name resolves to."""
 
 import select
 from collections.abc import Callable
 
 from clusterrun.rendezvous.names.resolver import Lookup
 
-SECONDS_TO_ASK = 2.0
-"""A resolver that takes longer would hold up every rank's library as well."""
+SECONDS_FOR_LOOKUP = 2.0
+"""A slower resolver would delay the libraries of every rank as well."""
 
 
 def resolves_for_others(host: str, clock: Callable[[], float]) -> bool:
-    """Tell whether ``host``, our own name, has an address that other nodes could reach.
+    """Return whether ``host``, our own name, has an address that is not a loopback one.
 
-    Where it has none (127.0.1.1 on Debian, or nobody knows it), gloo and NCCL must be told which
-    interface to use, or they end in "connectFullMesh failed".
+    Where it has none (127.0.1.1 on Debian, or an unknown name), gloo and NCCL need to be given an
+    interface, or they fail with "connectFullMesh failed".
     """
     with select.epoll() as epoll:
-        deadline = clock() + SECONDS_TO_ASK
+        deadline = clock() + SECONDS_FOR_LOOKUP
         lookup = Lookup(host, epoll, clock())
         try:
-            while not lookup.addresses and not lookup.trouble and clock() < deadline:
+            while not lookup.addresses and not lookup.error and clock() < deadline:
                 epoll.poll(max(0.0, deadline - clock()))
                 lookup.turn(clock())
         finally:

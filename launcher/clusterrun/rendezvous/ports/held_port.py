@@ -1,4 +1,4 @@
-"""The port where an attempt's workers meet: found free, and held until they listen there."""
+"""The port where an attempt's workers meet: chosen, and held until the workers listen on it."""
 
 import errno
 import socket
@@ -11,50 +11,50 @@ from clusterrun.rendezvous.ports.port_owner import owner_of_port
 
 
 class HeldPort(Struct, frozen=True):
-    """A TCP port that the kernel gives to nobody who doesn't ask for it by number.
+    """A TCP port that no program gets that does not ask for it by number.
 
-    A bound socket that does not listen keeps the port from being chosen for others, here and by
-    any program that binds to port 0; with SO_REUSEADDR on both sides torch's store can still
-    listen there (``inet_csk_bind_conflict`` in the kernel's net/ipv4/inet_connection_sock.c).
+    A bound socket that does not listen keeps the kernel from choosing the port, here and for any
+    program that binds to port 0; with SO_REUSEADDR on both sides torch's store can still listen
+    there (``inet_csk_bind_conflict`` in the kernel's net/ipv4/inet_connection_sock.c).
     """
 
     number: int
     holder: socket.socket
     given: bool = False
-    """The user has named it: every attempt's workers meet there."""
+    """The user has chosen it: the workers of every attempt get it."""
 
     def release(self) -> None:
-        """Let go of the port."""
         self.holder.close()
 
 
 def hold_free_port() -> HeldPort:
-    """Return a port that nobody uses now; any number of jobs on this machine get different ones."""
+    """Return a port that no program uses now; jobs on one machine get different ones."""
     return _hold(0)
 
 
 def hold_port(port: Fact[int]) -> HeldPort:
-    """Return the port that the user has named.
+    """Return the port that the user has chosen.
 
     Raises:
-        RendezvousError: somebody listens there already.
+        RendezvousError: another program listens there.
 
     """
     try:
         return _hold(port.value, given=True)
     except OSError as error:
         raise RendezvousError(
-            f"port {port.value} ({port.origin}) can't be used on this machine:"
-            f" {_why(port.value, error)}",
-            "End the program that listens there, name another port, or leave --master-port out:\n"
-            "on one machine, or beside --rdzv-endpoint, a free port is chosen.",
+            port_trouble(port.value, port.origin, "this machine", error),
+            "Stop the program that listens there, set another port, or leave --master-port out:\n"
+            "on one machine, or with --rdzv-endpoint, a free port is chosen.",
         ) from error
 
 
-def _why(number: int, error: OSError) -> str:
-    if error.errno != errno.EADDRINUSE:
-        return error.strerror or str(error)
-    return f"{owner_of_port(number)} has it"
+def port_trouble(number: int, origin: str, where: str, error: OSError) -> str:
+    """Return why a port can't be used on a machine: "port 29500 (--master-port) is in use ..."."""
+    port = f"port {number} ({origin})"
+    if error.errno == errno.EADDRINUSE:
+        return f"{port} is in use on {where} by {owner_of_port(number)}"
+    return f"{port} can't be used on {where}: {error.strerror or error}"
 
 
 def _hold(number: int, *, given: bool = False) -> HeldPort:
@@ -66,10 +66,10 @@ def bound_everywhere(number: int) -> socket.socket:
     """Return a socket on the wildcard address of both families, with SO_REUSEADDR.
 
     Raises:
-        OSError: somebody listens on port ``number``, or it is not for us.
+        OSError: another program listens on port ``number``, or this user may not have it.
 
     """
-    # What listens on the wildcard of either family needs the number in both.
+    # A program that listens on the wildcard address of either family needs the port in both.
     everywhere = ("", number)
     holder = bound_at(socket.AF_INET6, everywhere) or bound_at(socket.AF_INET, everywhere)
     if holder is None:
@@ -80,10 +80,10 @@ def bound_everywhere(number: int) -> socket.socket:
 def bound_at(
     family: int, where: tuple[str, int] | tuple[str, int, int, int]
 ) -> socket.socket | None:
-    """Return a socket at an address, with SO_REUSEADDR; None where there is no such address.
+    """Return a socket at an address, with SO_REUSEADDR; None if this machine has no such address.
 
     Raises:
-        OSError: somebody listens there, or it is not for us.
+        OSError: another program listens there, or this user may not have it.
 
     """
     try:

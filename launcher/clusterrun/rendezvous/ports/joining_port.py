@@ -1,4 +1,4 @@
-"""Where members knock: a port that listens until all are there, and then is kept for the workers."""
+"""The port on which nodes join: the coordinator listens there, then the workers may get it."""
 
 import errno
 import os
@@ -11,8 +11,13 @@ from contextlib import ExitStack, suppress
 from clusterrun.domain.facts import Fact
 from clusterrun.errors import RendezvousError
 from clusterrun.rendezvous.names.addresses import Address
-from clusterrun.rendezvous.ports.held_port import HeldPort, bound_at, bound_everywhere
-from clusterrun.rendezvous.ports.port_owner import owner_of_port, program
+from clusterrun.rendezvous.ports.held_port import (
+    HeldPort,
+    bound_at,
+    bound_everywhere,
+    port_trouble,
+)
+from clusterrun.rendezvous.ports.port_owner import program
 
 _BACKLOG = 4096
 _CREDENTIALS = struct.Struct("iII")
@@ -23,7 +28,7 @@ class PortBusy(RendezvousError):
 
 
 class JoiningPort:
-    """A listening port, claimed among all clusterruns of this machine."""
+    """A listening port that no other clusterrun of this machine uses."""
 
     def __init__(
         self,
@@ -31,7 +36,6 @@ class JoiningPort:
         listeners: Sequence[socket.socket],
         claim: socket.socket | None,
     ) -> None:
-        """Take over the sockets."""
         self.number = holder.number
         self.is_open = True
         self._holder = holder
@@ -42,11 +46,11 @@ class JoiningPort:
             self._epoll.register(listener, select.EPOLLIN)
 
     def fileno(self) -> int:
-        """Return the descriptor that becomes readable when somebody knocks."""
+        """Return the descriptor that becomes readable when a connection can be accepted."""
         return self._epoll.fileno()
 
-    def callers(self) -> Iterator[tuple[socket.socket, object]]:
-        """Yield all who have knocked, with their addresses.
+    def accepted(self) -> Iterator[tuple[socket.socket, object]]:
+        """Yield all new connections with the addresses of their other ends.
 
         Raises:
             OSError: there are too many open files.
@@ -61,7 +65,7 @@ class JoiningPort:
                         break
 
     def close(self) -> None:
-        """Let nobody else in, but keep the port: the workers' store can listen there now."""
+        """Stop listening, but hold the port: the workers' store can listen there now."""
         if self.is_open:
             self.is_open = False
             self._epoll.close()
@@ -71,7 +75,7 @@ class JoiningPort:
                 listener.close()
 
     def release(self) -> None:
-        """Let go of the port."""
+        """Stop listening and give the port back."""
         self.close()
         self._holder.release()
         if self._claim is not None:
@@ -84,49 +88,44 @@ def open_joining_port(
     """Return the first of ``ports`` that is free, listening.
 
     Args:
-        ports: where, in this order.
-        host: this machine's name, for people.
-        only_at: the addresses to listen at; () for all that this machine has.
+        ports: in the order in which to try them.
+        host: this machine's name, for messages.
+        only_at: the addresses to listen at; () for all of this machine.
 
     Raises:
-        PortBusy: all of the ports are in use on this machine.
+        PortBusy: no port can be used.
 
     """
-    troubles = []
+    troubles, hint = [], ""
     for port in ports.value:
         try:
             return _open(port, only_at)
-        except _InUse as error:
-            troubles.append(f"port {port} ({ports.origin}) is in use on {host}: {error}")
+        except _ClaimedError as error:
+            troubles.append(f"port {port} ({ports.origin}) is in use on {host} by {error}")
+            hint = "\nIf that is node 0 of this job, give this node another --node-rank."
         except OSError as error:
-            text = error.strerror or str(error)
-            troubles.append(f"port {port} ({ports.origin}) can't be used on {host}: {text}")
-    raise PortBusy(
-        "; ".join(troubles), "End that program, or give all nodes another --master-port."
-    )
+            troubles.append(port_trouble(port, ports.origin, host, error))
+    at_endpoint = ports.origin.startswith("--rdzv")
+    option = f"another port in {ports.origin}" if at_endpoint else "another --master-port"
+    raise PortBusy("; ".join(troubles), f"Stop that program, or give all nodes {option}.{hint}")
 
 
-class _InUse(Exception):
-    """By whom, in words."""
+class _ClaimedError(Exception):
+    """Another clusterrun has claimed the port: the text says which."""
 
 
 def _open(port: int, only_at: Sequence[Address]) -> JoiningPort:
-    claim = _claim(port)
     with ExitStack() as undo:
+        claim = _claim(port)
         if claim is not None:
             undo.callback(claim.close)
-        try:
-            # At every address, since that is where the workers' store will listen.
-            holder = undo.enter_context(bound_everywhere(port))
-            listeners = [undo.enter_context(each) for each in _bound(port, only_at)]
-            for listener in listeners:
-                listener.settimeout(0)
-                # Two may have bound it, as both allow it; only one can listen.
-                listener.listen(_BACKLOG)
-        except OSError as error:
-            if error.errno == errno.EADDRINUSE:
-                raise _InUse(f"{owner_of_port(port)} has it") from error
-            raise
+        # At every address, since that is where the workers' store will listen.
+        holder = undo.enter_context(bound_everywhere(port))
+        listeners = [undo.enter_context(each) for each in _bound(port, only_at)]
+        for listener in listeners:
+            listener.settimeout(0)
+            # Two programs may have bound it, as both allow that; only one can listen.
+            listener.listen(_BACKLOG)
         undo.pop_all()
     return JoiningPort(HeldPort(port, holder), listeners, claim)
 
@@ -142,13 +141,13 @@ def _bound(port: int, only_at: Sequence[Address]) -> Iterator[socket.socket]:
 
 
 def _claim(port: int) -> socket.socket | None:
-    """Return what shows other clusterruns that a port is taken though nobody listens there yet.
+    """Return what shows other clusterruns that a port is taken even while no program listens there.
 
     Abstract names belong to the network namespace, as ports do, and end with their process. None
-    where there are no such names: then the port itself is all that tells.
+    where the kernel refuses such names: then only the port itself can be busy.
 
     Raises:
-        _InUse: a clusterrun has it.
+        _ClaimedError: another clusterrun has the port.
 
     """
     name = f"\0clusterrun-port-{port}"
@@ -160,11 +159,12 @@ def _claim(port: int) -> socket.socket | None:
         claim.close()
         if error.errno != errno.EADDRINUSE:
             return None
-        raise _InUse(f"{_claimant(name)} has it for another job") from error
+        raise _ClaimedError(f"another job{_claimant(name)}") from error
     return claim
 
 
 def _claimant(name: str) -> str:
+    """Return ": clusterrun (pid 12)"; "" if it is not known."""
     with suppress(OSError), socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as caller:
         caller.settimeout(0)
         caller.connect(name)
@@ -172,5 +172,5 @@ def _claimant(name: str) -> str:
         pid, _, _ = _CREDENTIALS.unpack(credentials)
         # 0 is a process of another container.
         if pid and pid != os.getpid():
-            return program(pid)
-    return "another clusterrun"
+            return f": {program(pid)}"
+    return ""

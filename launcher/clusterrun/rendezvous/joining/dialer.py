@@ -1,0 +1,215 @@
+"""Connects to node 0: all addresses of its name at once, port after port, with back-off."""
+
+import os
+import select
+import socket
+from collections.abc import Iterable
+from contextlib import suppress
+
+from clusterrun.coordination.messages import FromCoordinator
+from clusterrun.errors import RendezvousError
+from clusterrun.rendezvous.joining.join_failures import (
+    NOT_CLUSTERRUN,
+    DialProgress,
+    handshake_error,
+)
+from clusterrun.rendezvous.joining.joining_node import JoiningNode
+from clusterrun.rendezvous.names.addresses import Address
+from clusterrun.rendezvous.names.resolver import Lookup
+from clusterrun.rendezvous.wire.connection import Connection
+from clusterrun.rendezvous.wire.frames import FROM_COORDINATOR, BadFrame
+from clusterrun.rendezvous.wire.handshake import NONCE_BYTES, HandshakeFailed, greet_coordinator
+
+SECONDS_TO_ANSWER = 3.0
+"""From connecting to the end of the handshake."""
+
+SECONDS_FOR_THE_FIRST = 0.05
+"""How long the addresses before one that has answered may still answer: workers try them in that
+order, too."""
+
+SECONDS_BETWEEN_LOOKUPS = 5.0
+FIRST_PAUSE = 0.05
+LONGEST_PAUSE = 1.0
+
+NEVER = float("inf")
+
+
+class OutgoingConnection:
+    """A connection to one address and port of node 0.
+
+    Raises:
+        OSError: this host has no route to the address.
+
+    """
+
+    def __init__(self, address: Address, port: int, token: bytes) -> None:
+        self.address = address
+        self.port = port
+        sock = socket.socket(address.family, socket.SOCK_STREAM)
+        try:
+            sock.settimeout(0)
+            with suppress(BlockingIOError):
+                sock.connect(address.at(port))
+        except OSError:
+            sock.close()
+            raise
+        greeting = greet_coordinator(token, os.urandom(NONCE_BYTES))
+        self.connection: Connection[FromCoordinator] = Connection(sock, FROM_COORDINATOR, greeting)
+
+    def fileno(self) -> int:
+        return self.connection.fileno()
+
+    @property
+    def connected(self) -> bool:
+        """Whether the other side has accepted: the first bytes have been sent."""
+        return self.connection.all_sent
+
+    @property
+    def mask(self) -> int:
+        """The epoll events to wait for."""
+        return select.EPOLLIN | (select.EPOLLOUT if self.connection.wants_write else 0)
+
+    def messages(self) -> list[FromCoordinator]:
+        """Send and receive what is possible without blocking; return what has been received.
+
+        Raises:
+            HandshakeFailed: the other side is not this job's coordinator.
+            BadFrame: the other side sent what no clusterrun sends.
+
+        """
+        self.connection.flush()
+        return self.connection.receive()
+
+
+class Dialer:
+    """Connects again and again until node 0 answers; ``epoll`` watches all it waits for."""
+
+    def __init__(self, node: JoiningNode, epoll: select.epoll, now: float) -> None:
+        self.failure: RendezvousError | None = None
+        """Why trying again is of no use: the token or the version of node 0 is another."""
+        self._settings = node.settings
+        self._token = node.token
+        self._epoll = epoll
+        self._lookup = Lookup(self._settings.host.value, epoll, now, node.hooks.resolve)
+        self._look_up_again = now + SECONDS_BETWEEN_LOOKUPS
+        self._outgoing: list[OutgoingConnection] = []
+        self._answer_deadline = NEVER
+        self._first_deadline = NEVER
+        self._next_port = 0
+        self._resume = now
+        self._pause = FIRST_PAUSE
+        self._errors: dict[tuple[Address, int], str] = {}
+
+    @property
+    def due(self) -> float:
+        """When ``turn`` is due even if nothing happens."""
+        if self._outgoing:
+            return min(self._answer_deadline, self._first_deadline)
+        return self._resume if self._lookup.addresses else self._lookup.due
+
+    @property
+    def addresses(self) -> tuple[Address, ...]:
+        """The addresses of node 0's name; () until it resolves."""
+        return self._lookup.addresses
+
+    @property
+    def progress(self) -> DialProgress:
+        return DialProgress(self.addresses, self._lookup.error, self._errors)
+
+    def turn(self, now: float) -> OutgoingConnection | None:
+        """Do what is possible now; return the connection that has answered, now the caller's."""
+        if not self._outgoing:
+            self._lookup.turn(now)
+            if self._lookup.addresses and now >= self._resume:
+                self._connect_to_all(now)
+        return self._answered(now) if self._outgoing else None
+
+    def reject(self, outgoing: OutgoingConnection, why: str, now: float) -> None:
+        """Close a connection that ``turn`` has returned, and try again."""
+        self._fail(outgoing, why)
+        self._go_to_next_port(now)
+
+    def close(self) -> None:
+        self._lookup.close()
+        self._close_connections(self._outgoing)
+
+    def _connect_to_all(self, now: float) -> None:
+        port = self._settings.ports.value[self._next_port]
+        self._answer_deadline = now + SECONDS_TO_ANSWER
+        self._first_deadline = NEVER
+        for address in self._lookup.addresses:
+            try:
+                outgoing = OutgoingConnection(address, port, self._token)
+            except OSError as error:
+                self._errors[address, port] = os.strerror(error.errno or 0).lower()
+            else:
+                self._outgoing.append(outgoing)
+                self._epoll.register(outgoing, outgoing.mask)
+        if not self._outgoing:
+            self._go_to_next_port(now)
+
+    def _answered(self, now: float) -> OutgoingConnection | None:
+        for outgoing in tuple(self._outgoing):
+            error = self._advance(outgoing)
+            if error:
+                self._fail(outgoing, error)
+            elif outgoing.connection.greeted and self._is_chosen(outgoing, now):
+                self._outgoing.remove(outgoing)
+                self._close_connections(self._outgoing)
+                return outgoing
+        for outgoing in tuple(self._outgoing) if now >= self._answer_deadline else ():
+            silent = f"no answer within {SECONDS_TO_ANSWER:g} s"
+            self._fail(outgoing, NOT_CLUSTERRUN if outgoing.connected else silent)
+        if not self._outgoing:
+            self._go_to_next_port(now)
+        return None
+
+    def _is_chosen(self, outgoing: OutgoingConnection, now: float) -> bool:
+        """Return whether no address before this one can still answer in time."""
+        self._first_deadline = min(self._first_deadline, now + SECONDS_FOR_THE_FIRST)
+        return outgoing is self._outgoing[0] or now >= self._first_deadline
+
+    def _advance(self, outgoing: OutgoingConnection) -> str:
+        """Continue the handshake; return why it failed, "" if it did not."""
+        try:
+            outgoing.messages()
+        except HandshakeFailed as failure:
+            return self._handshake_failed(failure)
+        except BadFrame as error:
+            return f"it {error}"
+        if outgoing.connection.closed:
+            return NOT_CLUSTERRUN if outgoing.connected else outgoing.connection.trouble
+        self._epoll.modify(outgoing, outgoing.mask)
+        return ""
+
+    def _handshake_failed(self, failure: HandshakeFailed) -> str:
+        error = handshake_error(self._settings.place, failure)
+        if error is None:
+            return NOT_CLUSTERRUN
+        if len(self._settings.ports.value) == 1:
+            self.failure = error
+        return error.message
+
+    def _fail(self, outgoing: OutgoingConnection, why: str) -> None:
+        self._errors[outgoing.address, outgoing.port] = why
+        self._close_connections([outgoing])
+        if outgoing in self._outgoing:
+            self._outgoing.remove(outgoing)
+
+    def _close_connections(self, outgoing: Iterable[OutgoingConnection]) -> None:
+        for each in outgoing:
+            self._epoll.unregister(each)
+            each.connection.close()
+        if outgoing is self._outgoing:
+            self._outgoing = []
+
+    def _go_to_next_port(self, now: float) -> None:
+        self._next_port = (self._next_port + 1) % len(self._settings.ports.value)
+        if self._next_port > 0:
+            self._resume = now
+            return
+        self._resume = now + self._pause
+        self._pause = min(1.6 * self._pause, LONGEST_PAUSE)
+        if now >= self._look_up_again:
+            self._look_up_again = now + SECONDS_BETWEEN_LOOKUPS
+            self._lookup.look_up_again(now)

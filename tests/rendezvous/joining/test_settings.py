@@ -1,0 +1,35 @@
+"""Where and when the nodes of a job meet."""
+
+from collections.abc import Mapping
+
+import pytest
+from clusterrun.rendezvous.joining.settings import settings_of
+from clusterrun.sources.settings import Flags
+
+from tests.described import describe
+
+IGNORED = "are set in the environment: --cluster none ignores them"
+TRIPLE = {"WORLD_SIZE": "4", "RANK": "0", "MASTER_ADDR": "localhost"}
+OF_NODES = {"NNODES": "2", "NODE_RANK": "1", "MASTER_ADDR": "n0"}
+
+
+@pytest.mark.parametrize(
+    ("environ", "flags", "told"),
+    [
+        (TRIPLE, {}, f"WORLD_SIZE, RANK, MASTER_ADDR {IGNORED}"),
+        (OF_NODES, {}, f"NNODES, NODE_RANK, MASTER_ADDR {IGNORED}"),
+        (OF_NODES, {"master_addr": "n1"}, f"NNODES, NODE_RANK {IGNORED}"),
+        (TRIPLE, {"nnodes": "4"}, ""),
+        (TRIPLE, {"nnodes": "2", "node_rank": "1"}, ""),
+        ({"PET_NNODES": "2", "MASTER_ADDR": "n0"}, {}, ""),
+    ],
+)
+def test_variables_that_may_be_left_over(
+    environ: Mapping[str, str], flags: Flags, told: str
+) -> None:
+    """They are named if only they set the number of nodes."""
+    given: Flags = {"no_python": True, **flags}
+
+    described = describe("true", flags=given, environ=environ)
+
+    assert settings_of(described.job).exports == told
