@@ -203,7 +203,7 @@ def _supervise(peers: Peers, line: Line) -> None:
             now = time.monotonic()
             for event in peers.events(now):
                 if isinstance(event, StopOrdered):
-                    peers.tell_done(_stopped(0), time.time(), None)
+                    peers.report_end(_stopped(0), time.time(), None)
                 over |= isinstance(event, VerdictReached)
     peers.leave()
 

@@ -22,7 +22,7 @@ from clusterrun.agent.actions import (
     TellExternalCause,
     TellFailing,
 )
-from clusterrun.agent.conclusion import conclude
+from clusterrun.agent.conclusion import conclude, fates_of
 from clusterrun.agent.decide import decide
 from clusterrun.agent.state import Rules, State
 from clusterrun.coordination import bounded_messages
@@ -40,6 +40,7 @@ from clusterrun.coordination.events import (
     MemberSilent,
     MessageReceived,
     PortReady,
+    TimePassed,
 )
 from clusterrun.coordination.events import Event as CoordinatorEvent
 from clusterrun.coordination.messages import (
@@ -72,10 +73,11 @@ from clusterrun.domain.events import (
     WorkerKilled,
     WorkerStarted,
 )
+from clusterrun.domain.outcome import Fate as WorkerFate
 from clusterrun.domain.outcome import Outcome
 from clusterrun.domain.ranks import LocalRank
 
-from tests.agent.attempts import plan_of
+from tests.agent.node_plans import plan_of
 from tests.rendezvous.nodes import hello, terms
 
 GRACE = 25.0
@@ -93,7 +95,7 @@ class Fate(Enum):
 class Node:
     """One node: its agent, its workers, and what was said and not heard yet."""
 
-    def __init__(self, number: int, workers: int, rules: Rules) -> None:
+    def __init__(self, number: int, nodes: int, workers: int) -> None:
         self.number = number
         self.size = workers
         self.fate = Fate.LIVES
@@ -104,7 +106,7 @@ class Node:
         self.tried: list[int] = []
         """The attempts that it has started workers of."""
         self.told_attempt = 0
-        self._rules = rules
+        self._nodes = nodes
         self.begin(0)
 
     def begin(self, attempt: int) -> None:
@@ -115,7 +117,9 @@ class Node:
         self.codes: dict[LocalRank, int] = {}
         self.deadline = self.sweeping = False
         self.silent: set[LocalRank] = set()
-        self.state = State(self._rules, attempt, False, frozenset(self.alive))
+        self.state = State(
+            Rules(GRACE, foreground=False), attempt, self._nodes, False, frozenset(self.alive)
+        )
 
     @property
     def acts(self) -> bool:
@@ -134,12 +138,13 @@ class SimulatedJob:
         count = len(sizes)
         self.coordinator = opened(terms(count, restarts=restarts, workers=sizes[0]), 0.0)
         self.nodes: list[Node] = []
+        # A node that is alone has waited for nobody.
+        self._happens(TimePassed(0.0))
         for number in range(1, count):
             said = hello(number, count, rank=number, workers=sizes[number])
             self._happens(CallerConnected(self.now))
             self._happens(HelloReceived(number, "", said, self.now))
-        rules = Rules(GRACE, restarts, shared=True, foreground=False)
-        self.nodes = [Node(number, size, rules) for number, size in enumerate(sizes)]
+        self.nodes = [Node(number, count, size) for number, size in enumerate(sizes)]
         for node in self.nodes:
             for local_rank in range(node.size):
                 self.tell(node, WorkerStarted(LocalRank(local_rank), 100, "", self.now))
@@ -248,13 +253,13 @@ class SimulatedJob:
                 case Restart():
                     self._begin_again(node)
                 case Finish():
-                    node.outcome = self._outcome(node)
+                    node.outcome = conclude(node.state, node.attempt, self._fates(node))
                     node.fate = Fate.OVER
 
     def _say(
         self, node: Node, action: TellFailing | TellExternalCause | TellDone | DeclineRestart
     ) -> None:
-        attempt, fates = node.told_attempt, self._outcome(node).fates
+        attempt, fates = node.told_attempt, self._fates(node)
         match action:
             case TellFailing(local_rank):
                 fate = next(fate for fate in fates if fate.local_rank == local_rank)
@@ -280,10 +285,10 @@ class SimulatedJob:
         for local_rank in range(node.size):
             self.tell(node, WorkerStarted(LocalRank(local_rank), 100, "", self.now))
 
-    def _outcome(self, node: Node) -> Outcome:
+    def _fates(self, node: Node) -> tuple[WorkerFate, ...]:
         first_rank = sum(other.size for other in self.nodes[: node.number])
         plan = plan_of(node.size, attempt=node.attempt, first_rank=first_rank)
-        return conclude(node.state, plan, {}, {}, 0.0)
+        return fates_of(node.state, plan, {}, {}, 0.0)
 
     def _understood(self, node: Node, message: FromCoordinator) -> None:
         # As Peers does.

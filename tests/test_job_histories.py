@@ -1,4 +1,4 @@
-"""What holds for a job of several nodes whatever happens to it: one cause, one attempt, one end."""
+"""What holds for a job of one or more nodes whatever happens to it: one cause, one attempt, one end."""
 
 import signal
 
@@ -22,7 +22,7 @@ class History(RuleBasedStateMachine):
     job: SimulatedJob
 
     @initialize(
-        sizes=st.lists(st.integers(1, 2), min_size=2, max_size=3),
+        sizes=st.lists(st.integers(1, 2), min_size=1, max_size=3),
         restarts=st.sampled_from([2, 1, 0]),
     )
     def begin(self, sizes: list[int], restarts: int) -> None:

@@ -14,58 +14,15 @@ from clusterrun.domain.outcome import (
     Reason,
     Succeeded,
 )
-from clusterrun.domain.plan import NodePlan, WorkerPlan
-from clusterrun.domain.ranks import GlobalRank, LocalRank
+from clusterrun.domain.plan import NodePlan
+from clusterrun.domain.ranks import LocalRank
 from clusterrun.domain.stacks import StackGroup
-from msgspec.structs import replace
 
+from tests.agent.clock import FakeClock
 from tests.agent.histories import printed, swept
-from tests.plans import world
+from tests.agent.node_plans import plan_of
 
 Call = tuple[object, ...]
-
-
-def plan_of(size: int, *, attempt: int = 0, first_rank: int = 0) -> NodePlan:
-    """Return the plan of ``size`` workers that run nothing in particular."""
-    return NodePlan(
-        world=replace(world(size, attempt=attempt), first_rank=GlobalRank(first_rank)),
-        host="node7",
-        command=("python", "-u", "train.py"),
-        signal_group=False,
-        env={},
-        unset=(),
-        workers=tuple(_worker(first_rank, local_rank) for local_rank in range(size)),
-        remarks=(),
-    )
-
-
-def _worker(first_rank: int, local_rank: int) -> WorkerPlan:
-    return WorkerPlan(
-        rank=GlobalRank(first_rank + local_rank),
-        local_rank=LocalRank(local_rank),
-        gpus=(),
-        numa_nodes=(),
-        cpus=None,
-        memory=None,
-        env={},
-        remark="",
-    )
-
-
-class FakeClock:
-    """Time that passes when a test says so."""
-
-    def __init__(self) -> None:
-        """Begin 50 s after the start of this machine."""
-        self.now = 50.0
-
-    def monotonic(self) -> float:
-        """Return the seconds."""
-        return self.now
-
-    def time(self) -> float:
-        """Return the seconds since the epoch."""
-        return 1_000.0 + self.now
 
 
 class FakeSource:
@@ -250,39 +207,46 @@ class FakePeers:
         """Where their news comes from."""
         return (self.coordinator,)
 
-    def tell_failing(self, fate: Fate, age: float) -> None:
+    def report_failure(self, fate: Fate, age: float) -> tuple[()]:
         """Note the failure."""
-        self.calls.append(("failing", fate.rank, fate.ending, age))
+        return self._note("failing", fate.rank, fate.ending, age)
 
-    def tell_external_cause(self, external_cause: ExternalCause) -> None:
+    def report_external_cause(self, external_cause: ExternalCause) -> tuple[()]:
         """Note what ends the job."""
-        self.calls.append(("ended_externally", external_cause))
+        return self._note("ended_externally", external_cause)
 
-    def tell_done(self, fates: Sequence[Fate], now: float, external_cause: Reason | None) -> None:
+    def report_end(
+        self, fates: Sequence[Fate], now: float, external_cause: ExternalCause | None
+    ) -> tuple[()]:
         """Note the end, and reach the verdict."""
-        self.calls.append(("done", [fate.rank for fate in fates], now, external_cause))
+        self._note("done", [fate.rank for fate in fates], now, external_cause)
         if self.again == 0:
             self.coordinator.tell(VerdictReached(self.verdict, "", at=now))
-            return
+            return ()
         self.again -= 1
         stop = [StopOrdered("node9 fails", 1, at=now)] if self.stop_again else []
         self.coordinator.tell(RestartOrdered(self.verdict, at=now), *stop)
+        return ()
 
-    def ask_for_stacks(self) -> None:
+    def request_stacks(self) -> tuple[()]:
         """Note the question."""
-        self.calls.append(("ask for stacks",))
+        return self._note("ask for stacks")
 
-    def tell_stacks(self, number: int, groups: Sequence[StackGroup]) -> None:
+    def report_stacks(self, number: int, groups: Sequence[StackGroup]) -> tuple[()]:
         """Note the answer."""
-        self.calls.append(("stacks", number, list(groups)))
+        return self._note("stacks", number, list(groups))
 
-    def tell_still(self, seconds: float) -> None:
+    def report_stillness(self, seconds: float) -> tuple[()]:
         """Note that nothing moves."""
-        self.calls.append(("still", seconds))
+        return self._note("still", seconds)
 
-    def tell_suspended(self, *, suspended: bool) -> None:
+    def report_suspension(self, *, suspended: bool) -> tuple[()]:
         """Note that this agent is stopped, or goes on."""
-        self.calls.append(("suspended", suspended))
+        return self._note("suspended", suspended)
+
+    def _note(self, *call: object) -> tuple[()]:
+        self.calls.append(call)
+        return ()
 
 
 class FakeAttempts:

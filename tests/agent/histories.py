@@ -9,6 +9,7 @@ A history is replayed through ``decide`` and compared, step by step, with what i
 
 import signal
 from collections.abc import Iterable
+from itertools import islice
 from typing import Self
 
 from clusterrun.agent.actions import (
@@ -28,11 +29,9 @@ from clusterrun.agent.actions import (
     TellExternalCause,
     TellFailing,
 )
+from clusterrun.agent.conclusion import fates_of
 from clusterrun.agent.decide import decide
-from clusterrun.agent.state import (
-    Rules,
-    State,
-)
+from clusterrun.agent.state import Phase, Rules, State
 from clusterrun.agent.stop_sequence import SECONDS_TO_COLLECT, SECONDS_TO_DIE, SECONDS_TO_SWEEP
 from clusterrun.coordination.restart_policy import RestartRules
 from clusterrun.domain.events import (
@@ -57,9 +56,15 @@ from clusterrun.domain.outcome import (
     ExternalCause,
     Interrupted,
     NodeLost,
+    OutputGone,
     Reason,
 )
 from clusterrun.domain.ranks import LocalRank
+from clusterrun.rendezvous.single_node import SingleNode
+
+from tests.agent.clock import FakeClock
+from tests.agent.node_plans import plan_of
+from tests.plans import job
 
 GRACE = 25.0
 
@@ -80,6 +85,12 @@ FORK_SERVER_LOST = HelperLost("fork server", "was killed by SIGKILL", signal.SIG
 RELAY_LOST = HelperLost("relay", "exited with code 1", 0, at=10.0)
 
 
+class OneAttempt(State, frozen=True):
+    """An attempt; on a single node with what its coordinator knows beforehand."""
+
+    restarts: RestartRules = RestartRules()
+
+
 def workers(
     count: int,
     *,
@@ -89,8 +100,14 @@ def workers(
     signal_group: bool = False,
 ) -> State:
     """Return an attempt whose workers have been asked for."""
-    rules = Rules(GRACE, RestartRules(limit=restarts), shared=shared, foreground=foreground)
-    return State(rules, 0, signal_group, frozenset(map(LocalRank, range(count))))
+    return OneAttempt(
+        Rules(GRACE, foreground=foreground),
+        attempt=0,
+        nodes=2 if shared else 1,
+        signal_group=signal_group,
+        starting=frozenset(map(LocalRank, range(count))),
+        restarts=RestartRules(limit=restarts),
+    )
 
 
 def started(local_rank: int, remark: str = "") -> WorkerStarted:
@@ -191,6 +208,8 @@ def _ranks(local_ranks: Iterable[int]) -> frozenset[LocalRank]:
     return frozenset(map(LocalRank, local_ranks))
 
 
+REPORTS = (TellFailing, TellExternalCause, TellDone)
+
 Step = tuple[tuple[Event, ...], tuple[Action, ...]]
 
 
@@ -245,9 +264,46 @@ def history(title: str, start: State) -> History:
 
 
 def answer(state: State, *events: Event) -> tuple[State, tuple[Action, ...]]:
-    """Return what the policy makes of ``events``, and all that it wants done about them."""
+    """Return what the policy makes of ``events``, and all that it wants done about them.
+
+    On a single node the coordinator answers at once, and what is reported to it is left out.
+    """
     done: list[Action] = []
     for event in events:
         state, actions = decide(state, event)
+        if state.nodes == 1:
+            actions = tuple(action for action in actions if not isinstance(action, REPORTS))
         done += actions
+        if state.nodes == 1 and state.phase is Phase.WAITING:
+            state, actions = decide(state, verdict_on(state))
+            done += actions
     return state, tuple(done)
+
+
+def external_cause_of(state: State) -> ExternalCause | NodeLost | None:
+    """Return what ended an attempt from outside its workers, if it is over as it is now."""
+    if state.nodes > 1:
+        return state.node_zero_lost or state.external_cause
+    verdict = verdict_on(state)
+    return verdict.reason if isinstance(verdict.reason, ExternalCause) else None
+
+
+def verdict_on(state: State) -> VerdictReached | RestartOrdered:
+    """Return the coordinator's answer to a single node, if no more happens to its workers."""
+    size = len(state.ended) + len(state.alive)
+    fates = fates_of(state, plan_of(size), {}, {}, 0.0)
+    limit = state.restarts.limit if isinstance(state, OneAttempt) else 0
+    clock = FakeClock()
+    described = job(master_port=29500, max_restarts=limit)
+    node = SingleNode(described, "node7", size, notice=print, clock=clock.monotonic)
+    own = (fate for fate in fates if not fate.ending.succeeded and not fate.stopped_by_us)
+    for failed in islice(own, 1):
+        clock.now = failed.clock
+        node.report_failure(failed, 0.0)
+    if isinstance(state.external_cause, Interrupted | OutputGone):
+        clock.now = state.external_cause_at
+        node.report_external_cause(state.external_cause)
+    clock.now = 1000.0
+    [*_, verdict] = node.report_end(fates, clock.now, state.external_cause)
+    assert isinstance(verdict, VerdictReached | RestartOrdered)
+    return verdict

@@ -3,8 +3,9 @@
 import signal
 
 import pytest
-from clusterrun.agent.conclusion import conclude
-from clusterrun.agent.state import State
+from clusterrun.agent.conclusion import conclude, fates_of
+from clusterrun.agent.decide import decide
+from clusterrun.agent.state import Phase, State
 from clusterrun.domain.events import Event, WorkerExited, WorkerKilled
 from clusterrun.domain.outcome import (
     Exited,
@@ -19,8 +20,8 @@ from clusterrun.domain.outcome import (
     exit_code_of,
 )
 from clusterrun.domain.ranks import LocalRank
+from msgspec.structs import replace
 
-from tests.agent.attempts import plan_of
 from tests.agent.histories import (
     FORK_SERVER_LOST,
     READER_GONE,
@@ -31,15 +32,19 @@ from tests.agent.histories import (
     printed,
     started,
     swept,
+    verdict_on,
     workers,
 )
+from tests.agent.node_plans import plan_of
 
 EPOCH = 1_790_000_000.0
 
 
 def concluded(state: State) -> Outcome:
     """Return the outcome of an attempt without evidence and logs."""
-    return conclude(state, plan_of(2), {}, {}, EPOCH)
+    if state.verdict is None:
+        state, _ = decide(replace(state, phase=Phase.WAITING), verdict_on(state))
+    return conclude(state, 0, fates_of(state, plan_of(2), {}, {}, EPOCH))
 
 
 def test_all_that_is_known_of_a_worker() -> None:
@@ -55,13 +60,14 @@ def test_all_that_is_known_of_a_worker() -> None:
         swept("pid 9 (python, state D in nfs_wait)"),
     )
 
-    outcome = conclude(
+    fates = fates_of(
         state,
         plan_of(2, attempt=4, first_rank=8),
         evidence={LocalRank(1): "the OOM killer struck"},
         logs={LocalRank(1): "logs/rank-9.err"},
         epoch=EPOCH,
     )
+    outcome = conclude(replace(state, verdict=WorkerFailed(fates[0])), 4, fates)
 
     first, second = outcome.fates
     assert (outcome.attempt, outcome.survivors) == (4, ("pid 9 (python, state D in nfs_wait)",))

@@ -3,7 +3,7 @@
 import signal
 
 import pytest
-from clusterrun.agent.actions import CollectStacks, Say
+from clusterrun.agent.actions import AskForStacks, Say
 from clusterrun.agent.notices import (
     binding_differs,
     given_up_on,
@@ -15,7 +15,7 @@ from clusterrun.agent.notices import (
     stopping_for_others,
     stopping_others,
 )
-from clusterrun.agent.stack_requests import ALONE, stacks_follow
+from clusterrun.agent.stack_requests import stacks_follow
 from clusterrun.domain.events import ForkServerReady, SignalNotHandled
 from clusterrun.domain.outcome import HelperFailed, Interrupted, NodeLost, OutputGone, Succeeded
 from clusterrun.domain.ranks import LocalRank
@@ -41,6 +41,7 @@ from tests.agent.histories import (
     ask,
     collect,
     exited,
+    external_cause_of,
     forward,
     got,
     hand_on,
@@ -255,7 +256,9 @@ SIGNALS = [
     history("a scheduler's SIGTERM does not shorten the grace after a failure", workers(2))
     .when(started(0), started(1), exited(0, 1))
     .then(collect(0), ask(1))
-    .when(got(TERM, at=11.0), got(TERM, at=20.0)),
+    .when(got(TERM, at=11.0), got(TERM, at=11.9))
+    .when(got(TERM, at=20.0))
+    .then(kill(1)),
     history("a SIGTERM to all processes may be seen in the workers first", workers(2))
     .when(started(0), started(1), killed(0, TERM))
     .then(collect(0), ask(1))
@@ -331,7 +334,7 @@ SIGNALS = [
     .then(Say(not_handled(40, [0]))),
     history("SIGQUIT shows the stacks of the running workers, and ends nothing", workers(3))
     .when(started(0), started(1), got(signal.SIGQUIT))
-    .then(Say(stacks_follow(2)), CollectStacks(ALONE)),
+    .then(Say(stacks_follow(2)), AskForStacks()),
     history("SIGTSTP and SIGCONT stop and continue the workers with us", workers(1))
     .when(started(0), got(signal.SIGTSTP))
     .then(SUSPEND)
@@ -531,4 +534,4 @@ OTHER_NODES = [
 def test_history(told: History) -> None:
     """What happens is answered as the history tells, and blamed on whom it tells."""
     assert told.as_decided() == told.steps
-    assert told.last_state().external_cause == told.external_cause
+    assert external_cause_of(told.last_state()) == told.external_cause

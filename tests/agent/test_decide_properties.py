@@ -248,7 +248,7 @@ class Attempt(RuleBasedStateMachine):
         self.alive.clear()
         self.happens(HelperLost("fork server", "was killed by SIGKILL", 9, self.now))
 
-    @precondition(lambda self: self.state.rules.shared)
+    @precondition(lambda self: self.state.nodes > 1)
     @rule()
     def another_node_ends_the_job(self) -> None:
         """It may say so any time."""
@@ -260,7 +260,7 @@ class Attempt(RuleBasedStateMachine):
         """All nodes are done."""
         self.happens(VerdictReached(reason, "", self.now))
 
-    @precondition(lambda self: self.state.rules.shared and not self.alone)
+    @precondition(lambda self: self.state.nodes > 1 and not self.alone)
     @rule()
     def the_coordinator_is_lost(self) -> None:
         """Once."""

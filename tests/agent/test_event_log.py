@@ -12,7 +12,6 @@ from clusterrun.domain.outcome import NodeLost, Outcome, Succeeded, WorkerFailed
 from clusterrun.domain.ranks import LocalRank
 from clusterrun.errors import RendezvousError
 
-from tests.agent.attempts import plan_of
 from tests.agent.histories import (
     FORK_SERVER_LOST,
     NODE_0_LOST,
@@ -25,6 +24,7 @@ from tests.agent.histories import (
     verdict,
     workers,
 )
+from tests.agent.node_plans import plan_of
 from tests.rendezvous.nodes import fate
 
 PLAN = plan_of(2, first_rank=4)

@@ -20,8 +20,6 @@ from clusterrun.agent import notices, stack_requests
             notices.stopping(signal.SIGTERM, 1, 0.5),
             "SIGTERM: stopping 1 worker (grace 0.5 s, SIGTERM again kills at once); exit code 143",
         ),
-        (notices.not_restarting(signal.SIGINT), "interrupted: no restart; exit code 130"),
-        (notices.not_restarting(signal.SIGTERM), "SIGTERM: no restart; exit code 143"),
         (notices.interrupted(), "interrupted: exit code 130"),
         (notices.killing(1, 25.0), "1 worker did not end within 25 s: sending SIGKILL"),
         (notices.output_closed(), "the reader of our standard output has gone: stopping"),

@@ -13,7 +13,7 @@ from clusterrun.agent.actions import (
     TellStacks,
     TellStill,
 )
-from clusterrun.agent.stack_requests import ALONE, describe, nothing_moves, stacks_of_all
+from clusterrun.agent.stack_requests import describe, nothing_moves, stacks_follow, stacks_of_all
 from clusterrun.domain.events import (
     Event,
     SignalNotHandled,
@@ -34,7 +34,7 @@ SHOWN = "  ranks 0-2, 5:\n      File f\n      File g\n  rank 3: no handler"
 
 STILL, MOVES = WorkersIdle(60.0, 10.0), WorkersActive(10.0)
 COLLECTED = StacksCollected(7, (IN_F, NONE), shown=False, at=10.0)
-COLLECT, LACK = CollectStacks(ALONE), LackStacks((LocalRank(1),))
+LACK = LackStacks((LocalRank(1),))
 GATHERED = StacksGathered((IN_F, NONE), ("node 3 (gpu-07\x1b[2J)",), 10.0)
 
 
@@ -46,15 +46,15 @@ def asked(still_for: float = 0.0, host: str = "", *, here: bool = True) -> Stack
 @pytest.mark.parametrize(
     ("event", "actions"),
     [
+        (got(signal.SIGQUIT), (Say(stacks_follow(2)), AskForStacks())),
         (SignalNotHandled(signal.SIGQUIT, (LocalRank(1),), 10.0), (LACK,)),
-        (STILL, (Say(nothing_moves(60.0)), COLLECT)),
-        (MOVES, ()),
-        (COLLECTED, (ShowStacks(SHOWN),)),
-        (StacksCollected(0, (IN_F,), shown=True, at=10.0), ()),
+        (COLLECTED, (TellStacks(7, (IN_F, NONE)),)),
+        (StacksCollected(7, (IN_F,), shown=True, at=10.0), (TellStacks(7, ()),)),
+        (StacksGathered((), (), 10.0), ()),
     ],
 )
 def test_on_one_node(event: Event, actions: tuple[Action, ...]) -> None:
-    """The agent itself shows what it collects."""
+    """What the worker prints on the screen itself is not printed again."""
     assert answer(workers(2), started(0), started(1), event)[1] == actions
 
 
@@ -83,18 +83,18 @@ def test_on_one_of_several(event: Event, actions: tuple[Action, ...]) -> None:
     assert answer(workers(2, shared=True), started(0), started(1), event)[1] == actions
 
 
-def test_a_node_without_a_coordinator_is_on_its_own() -> None:
-    """While its workers end, a user may want to know why they don't."""
-    done = answer(workers(1, shared=True), started(0), NODE_0_LOST, got(signal.SIGQUIT))[1]
+def test_without_a_coordinator_no_stacks_are_collected() -> None:
+    """Nobody would answer."""
+    asked = answer(workers(1, shared=True), started(0), NODE_0_LOST)[0]
 
-    assert done[-1] == COLLECT
+    assert answer(asked, got(signal.SIGQUIT))[1] == ()
 
 
 def test_nothing_moves_while_workers_end() -> None:
     """They have been told to; their grace is for that."""
-    done = answer(workers(2), started(0), started(1), exited(0, 1), STILL)[1]
+    done = answer(workers(2), started(0), started(1), exited(0, 1))[0]
 
-    assert COLLECT not in done
+    assert answer(done, STILL)[1] == ()
 
 
 def test_no_rank_runs() -> None:

@@ -2,14 +2,14 @@
 
 import signal
 from collections.abc import Iterator
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import pytest
 from clusterrun.agent.notices import stopping
-from clusterrun.agent.state import State
+from clusterrun.agent.ports import Peers
+from clusterrun.agent.state import Rules
 from clusterrun.agent.stop_sequence import SECONDS_TO_DIE, SECONDS_TO_SWEEP
 from clusterrun.agent.supervisor import Supervisor
-from clusterrun.coordination.restart_policy import RestartRules
 from clusterrun.domain.events import Event, SignalReceived, WorkerKilled
 from clusterrun.domain.outcome import (
     Exited,
@@ -21,9 +21,10 @@ from clusterrun.domain.outcome import (
     WorkerFailed,
 )
 from clusterrun.domain.ranks import LocalRank
-from msgspec.structs import replace
+from clusterrun.rendezvous.single_node import SingleNode
 
-from tests.agent.attempts import FakeAttempts, FakeClock, FakeInbox, FakePeers, FakeWorkers
+from tests.agent.attempts import FakeAttempts, FakeInbox, FakePeers, FakeWorkers
+from tests.agent.clock import FakeClock
 from tests.agent.histories import (
     FORK_SERVER_LOST,
     GRACE,
@@ -34,8 +35,8 @@ from tests.agent.histories import (
     started,
     stopped,
     swept,
-    workers,
 )
+from tests.plans import job
 
 WELL: list[Event | float] = [started(0), started(1), exited(0), exited(1)]
 BADLY: list[Event | float] = [started(0), started(1), exited(1, 3)]
@@ -54,12 +55,20 @@ class Agent(NamedTuple):
         """Return workers that answer so."""
         return FakeWorkers(self.clock, **answers)
 
-    def run(self, played: FakeWorkers, start: State | None = None) -> Outcome:
-        """Supervise these workers until the job is over, by the rules of ``start``."""
-        rules = (start or workers(2)).rules
-        supervisor = Supervisor(self.attempts, played, self.peers, self.inbox, self.clock)
+    def run(self, played: FakeWorkers, **of_the_job: Any) -> Outcome:  # noqa: ANN401
+        """Supervise these workers until the job, which has one node, is over."""
+        described = job(master_port=29500, **of_the_job)
+        node = SingleNode(described, "node7", 2, played.say, self.clock.monotonic)
+        return self._run(played, node)
+
+    def run_as_one_of_several(self, played: FakeWorkers) -> Outcome:
+        """Supervise these workers until the job, which has other nodes, is over."""
+        return self._run(played, self.peers)
+
+    def _run(self, played: FakeWorkers, peers: Peers) -> Outcome:
+        supervisor = Supervisor(self.attempts, played, peers, self.inbox, self.clock)
         try:
-            return supervisor.run(rules)
+            return supervisor.run(Rules(GRACE, foreground=False))
         finally:
             played.close()
 
@@ -100,7 +109,7 @@ def test_a_restart_that_helps(agent: Agent) -> None:
     """The failure is told, then the next attempt runs with fresh workers."""
     played = agent.play(start=[BADLY, WELL], signal=[DIES])
 
-    outcome = agent.run(played, workers(2, restarts=2))
+    outcome = agent.run(played, max_restarts=2)
 
     [failure] = agent.attempts.failures
     assert isinstance(failure.reason, WorkerFailed)
@@ -112,7 +121,7 @@ def test_restarts_are_counted(agent: Agent) -> None:
     """One restart is one restart."""
     played = agent.play(start=[BADLY, BADLY, WELL], signal=[DIES, DIES])
 
-    outcome = agent.run(played, workers(2, restarts=1))
+    outcome = agent.run(played, max_restarts=1)
 
     assert (outcome.attempt, outcome.exit_code) == (1, 3)
     assert len(agent.attempts.failures) == 1
@@ -129,7 +138,7 @@ def test_a_signal_between_two_attempts(agent: Agent) -> None:
     end: list[Event | float] = [killed(0, signal.SIGTERM), killed(1, signal.SIGTERM)]
     played = agent.play(start=[BADLY], signal=[DIES, end])
 
-    outcome = agent._replace(attempts=Interrupting()).run(played, workers(2, restarts=5))
+    outcome = agent._replace(attempts=Interrupting()).run(played, max_restarts=5)
 
     assert outcome.reason == Interrupted(signal.SIGTERM)
     assert played.calls[-4] == ("signal", [0, 1], signal.SIGTERM, "worker")
@@ -165,7 +174,7 @@ def test_the_next_attempt_does_not_inherit_a_deadline(agent: Agent) -> None:
     late = [SECONDS_TO_SWEEP, *BADLY]
     played = agent.play(start=[BADLY, late], signal=[DIES, DIES])
 
-    outcome = agent.run(played, workers(2, restarts=1))
+    outcome = agent.run(played, max_restarts=1)
 
     assert (outcome.attempt, outcome.exit_code) == (1, 3)
     assert played.called("signal") == [("signal", [0], signal.SIGTERM, "worker")] * 2
@@ -277,7 +286,7 @@ def test_helpers_lost_between_two_attempts(agent: Agent) -> None:
         start=[BADLY], signal=[DIES], sweep=[[printed(0), printed(1), swept(), FORK_SERVER_LOST]]
     )
 
-    outcome = agent.run(played, workers(2, restarts=1))
+    outcome = agent.run(played, max_restarts=1)
 
     assert isinstance(outcome.reason, HelperFailed)
     assert len(agent.attempts.failures) == 1
@@ -292,7 +301,7 @@ def test_late_news_of_the_attempt_before(agent: Agent) -> None:
         sweep=[[printed(1), swept("pid 100"), late]],
     )
 
-    outcome = agent.run(played, workers(2, restarts=1))
+    outcome = agent.run(played, max_restarts=1)
 
     assert outcome.reason == Succeeded()
     assert len(played.called("signal")) == 2
@@ -303,11 +312,11 @@ def test_other_nodes_are_told(agent: Agent) -> None:
     played = agent.play(start=[BADLY], signal=[DIES])
     agent.peers.verdict = NodeLost(3, "node9")
 
-    outcome = agent.run(played, workers(2, shared=True))
+    outcome = agent.run_as_one_of_several(played)
 
     assert agent.peers.calls == [
         ("failing", 1, Exited(3), 40.0),
-        ("done", [0, 1], 1050.0, None),
+        ("done", [1, 0], 1050.0, None),
     ]
     assert outcome.reason == NodeLost(3, "node9")
 
@@ -317,7 +326,7 @@ def test_other_nodes_are_told_of_signals(agent: Agent) -> None:
     played = agent.play(start=[[started(0), started(1)]], signal=[[exited(0), exited(1)]])
     agent.inbox.source.tell(got(signal.SIGTERM))
 
-    agent.run(played, workers(2, shared=True))
+    agent.run_as_one_of_several(played)
 
     assert agent.peers.calls == [
         ("ended_externally", Interrupted(signal.SIGTERM)),
@@ -331,10 +340,8 @@ TAIL = "Traceback\nValueError: it\n"
 def test_a_final_exit_code_is_followed_by_no_restart(agent: Agent) -> None:
     """--no-restart-exit-codes; the report says so."""
     played = agent.play(start=[BADLY], signal=[DIES])
-    start = workers(2, restarts=3)
-    rules = replace(start.rules, restarts=RestartRules(3, final_codes=(3,)))
 
-    outcome = agent.run(played, replace(start, rules=rules))
+    outcome = agent.run(played, max_restarts=3, no_restart_exit_codes=(3,))
 
     assert (outcome.exit_code, outcome.attempt, agent.attempts.failures) == (3, 0, [])
     assert outcome.no_restart == "exit code 3 is one of --no-restart-exit-codes 3"
@@ -348,7 +355,7 @@ def test_the_same_failure_twice_at_once_is_not_tried_a_third_time(agent: Agent) 
         collect=[[printed(1, TAIL)], [printed(0)]] * 2,
     )
 
-    outcome = agent.run(played, workers(2, restarts=9))
+    outcome = agent.run(played, max_restarts=9)
 
     assert (outcome.exit_code, outcome.attempt, len(agent.attempts.failures)) == (3, 1, 1)
     assert outcome.no_restart.startswith("rank 1 failed twice with the same last line")
@@ -359,7 +366,7 @@ def test_other_nodes_tell_when_to_begin_anew(agent: Agent) -> None:
     played = agent.play(start=[BADLY, WELL], signal=[DIES])
     agent.peers.again = 1
 
-    outcome = agent.run(played, workers(2, shared=True, restarts=0))
+    outcome = agent.run_as_one_of_several(played)
 
     assert outcome.reason == Succeeded()
     assert outcome.attempt == 1
@@ -374,7 +381,7 @@ def test_an_order_to_stop_may_come_with_the_order_to_begin_anew(agent: Agent) ->
     agent.peers.again = 1
     agent.peers.stop_again = True
 
-    outcome = agent.run(played, workers(2, shared=True))
+    outcome = agent.run_as_one_of_several(played)
 
     assert outcome.attempt == 1
     assert len(played.called("signal")) == 2

@@ -120,7 +120,7 @@ def job(stack: ExitStack) -> Job:
 def test_success_on_all_nodes(job: Job) -> None:
     """When the last one is done."""
     for number in range(3):
-        job.nodes[number].tell_done([fate(number)], 0.0, None)
+        job.nodes[number].report_end([fate(number)], 0.0, None)
 
     assert job.reasons() == [Succeeded()] * 3
     assert [peers.lost for peers in job.nodes] == [False, True, True]
@@ -129,12 +129,12 @@ def test_success_on_all_nodes(job: Job) -> None:
 def test_a_failure_on_one_node_stops_all(job: Job) -> None:
     """And all report the same."""
     cause = fate(1, 7, tail="ValueError: it", clock=100.0)
-    job.nodes[1].tell_failing(cause, 0.1)
+    job.nodes[1].report_failure(cause, 0.1)
     orders = [job.hears(number)[0] for number in range(3)]
     for number in (0, 2):
         stopped = fate(number, ending=Killed(15), stopped_by_us=True)
-        job.nodes[number].tell_done([stopped], 0.0, None)
-    job.nodes[1].tell_done([cause], 101.0, None)
+        job.nodes[number].report_end([stopped], 0.0, None)
+    job.nodes[1].report_end([cause], 101.0, None)
 
     assert {order.why for order in orders if isinstance(order, StopOrdered)} == {
         "rank 1 on n1 failed"
@@ -144,17 +144,17 @@ def test_a_failure_on_one_node_stops_all(job: Job) -> None:
 
 def test_a_failure_on_node_zero_is_heard_everywhere(job: Job) -> None:
     """Its agent is a member like any other."""
-    job.nodes[0].tell_failing(fate(0, 1), 0.0)
+    job.nodes[0].report_failure(fate(0, 1), 0.0)
 
     assert [type(job.hears(number)[0]) for number in range(3)] == [StopOrdered] * 3
 
 
 def test_a_signal_on_one_node_ends_all(job: Job) -> None:
     """Ctrl-C, or a scheduler that signals one node first."""
-    job.nodes[2].tell_external_cause(Interrupted(2))
+    job.nodes[2].report_external_cause(Interrupted(2))
     (order,) = job.hears(1)
     for peers in job.nodes:
-        peers.tell_done([], 0.0, None)
+        peers.report_end([], 0.0, None)
 
     assert isinstance(order, StopOrdered)
     assert order.why == "n2 got SIGINT"
@@ -163,10 +163,10 @@ def test_a_signal_on_one_node_ends_all(job: Job) -> None:
 
 def test_an_external_cause_on_one_node_may_be_reported_at_its_end(job: Job) -> None:
     """As the reason of the end."""
-    job.nodes[0].tell_done([], 0.0, OutputGone())
+    job.nodes[0].report_end([], 0.0, OutputGone())
     assert job.hears(1)
     for peers in job.nodes[1:]:
-        peers.tell_done([], 0.0, None)
+        peers.report_end([], 0.0, None)
 
     assert job.reasons() == [OutputGone()] * 3
 
@@ -176,7 +176,7 @@ def test_a_node_that_goes_without_a_word_is_lost(job: Job) -> None:
     job.nodes[1].leave()
     (order,) = job.hears(2)
     for number in (0, 2):
-        job.nodes[number].tell_done([fate(number, 1)], 0.0, None)
+        job.nodes[number].report_end([fate(number, 1)], 0.0, None)
     while not all(len(job.heard[number]) > 1 for number in (0, 2)):
         job.go_on(1.0)
 
@@ -196,14 +196,14 @@ def test_without_node_zero_the_job_is_over(job: Job) -> None:
     assert isinstance(event, CoordinatorLost)
     assert event.host == "n0"
     assert job.nodes[2].lost
-    job.nodes[2].tell_done([], 0.0, None)
+    job.nodes[2].report_end([], 0.0, None)
     assert list(job.nodes[2].events(0.0)) == []
 
 
 def test_node_zero_waits_until_all_have_heard_the_verdict(job: Job) -> None:
     """It has nothing else to do, and they have no other way to know."""
     for number in range(3):
-        job.nodes[number].tell_done([fate(number)], 0.0, None)
+        job.nodes[number].report_end([fate(number)], 0.0, None)
     while not any(isinstance(event, VerdictReached) for event in job.heard[0]):
         job.nodes[0].events(time.monotonic())
         job.heard[0].extend(job.nodes[0].events(time.monotonic()))
@@ -238,7 +238,7 @@ def test_a_late_node_is_refused_and_the_job_undisturbed(stack: ExitStack) -> Non
         late.result()
     assert job.said[0] == ["refused n9 (pid 11) at 127.0.0.1: all 2 nodes have joined"]
     for number in range(2):
-        job.nodes[number].tell_done([fate(number)], 0.0, None)
+        job.nodes[number].report_end([fate(number)], 0.0, None)
     assert job.reasons() == [Succeeded()] * 2
 
 
@@ -307,7 +307,7 @@ def test_long_last_words_reach_all(stack: ExitStack) -> None:
     tail = "x" * (16 << 10)
     for number, peers in enumerate(job.nodes):
         ranks = range(64 * number, 64 * (number + 1))
-        peers.tell_done([fate(rank, 1, tail=tail) for rank in ranks], 0.0, None)
+        peers.report_end([fate(rank, 1, tail=tail) for rank in ranks], 0.0, None)
 
     (first, *others) = job.reasons()
 
@@ -323,13 +323,13 @@ def test_all_nodes_begin_anew_together(stack: ExitStack) -> None:
     before = [peers.world(0) for peers in job.nodes]
     cause = fate(1, 7, tail="ValueError: it", clock=100.0)
 
-    job.nodes[1].tell_failing(cause, 0.1)
-    job.nodes[0].tell_done([fate(0, ending=Killed(15), stopped_by_us=True)], 0.0, None)
-    job.nodes[1].tell_done([cause], 101.0, None)
+    job.nodes[1].report_failure(cause, 0.1)
+    job.nodes[0].report_end([fate(0, ending=Killed(15), stopped_by_us=True)], 0.0, None)
+    job.nodes[1].report_end([cause], 101.0, None)
     told = [job.hears(number, 2)[1] for number in (0, 1)]
     after = [peers.world(1) for peers in job.nodes]
     for number in (0, 1):
-        job.nodes[number].tell_done([fate(number)], 0.0, None)
+        job.nodes[number].report_end([fate(number)], 0.0, None)
 
     assert [event.reason for event in told if isinstance(event, RestartOrdered)] == [
         WorkerFailed(cause)
@@ -348,9 +348,9 @@ def test_a_given_port_is_kept(stack: ExitStack) -> None:
     job = Job(2, rendezvous_settings(port, 2, restarts=RestartRules(limit=1)))
     stack.callback(job.close)
 
-    job.nodes[1].tell_failing(fate(1, 7), 0.1)
+    job.nodes[1].report_failure(fate(1, 7), 0.1)
     for number in (0, 1):
-        job.nodes[number].tell_done([fate(number, 7)], 0.0, None)
+        job.nodes[number].report_end([fate(number, 7)], 0.0, None)
     for number in (0, 1):
         job.hears(number, 2)
 

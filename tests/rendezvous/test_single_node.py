@@ -1,39 +1,74 @@
-"""The world of a job on one machine."""
+"""A job on one machine: its world, and the answers of its coordinator."""
 
+import signal
 import socket
 from collections.abc import Iterator
 from itertools import pairwise
 
 import pytest
+from clusterrun.domain.events import (
+    Event,
+    RestartOrdered,
+    StacksGathered,
+    StacksRequested,
+    StopOrdered,
+    VerdictReached,
+)
 from clusterrun.domain.job import JobSpec
-from clusterrun.domain.outcome import OutputGone
+from clusterrun.domain.outcome import (
+    HelperFailed,
+    Interrupted,
+    NotStarted,
+    OutputGone,
+    Succeeded,
+    WorkerFailed,
+)
+from clusterrun.domain.stacks import StackGroup
 from clusterrun.domain.world import World
 from clusterrun.errors import RendezvousError
 from clusterrun.rendezvous.ports.held_port import hold_free_port
 from clusterrun.rendezvous.single_node import SingleNode
 
 from tests.plans import job
+from tests.rendezvous.nodes import fate
+
+NOW = 100.0
+FAILED = fate(1, 3, tail="ValueError: it")
+STACKS = StackGroup((0, 1), "File f")
 
 
-def node_of(described: JobSpec, workers: int = 4) -> Iterator[SingleNode]:
+class OneNode(SingleNode):
+    """A node of four workers that keeps the lines for people."""
+
+    def __init__(self, described: JobSpec) -> None:
+        self.printed: list[str] = []
+        super().__init__(described, "n0", 4, self.printed.append, lambda: NOW)
+
+    def fails(self) -> list[Event]:
+        """Report one failed worker; return the answer to its end."""
+        self.report_failure(FAILED, 0.1)
+        return self.report_end([FAILED], FAILED.clock, None)
+
+
+def node_of(described: JobSpec) -> Iterator[OneNode]:
     """Yield the node, and let go of its port."""
-    node = SingleNode(described, workers)
+    node = OneNode(described)
     yield node
     node.leave()
 
 
 @pytest.fixture
-def node() -> Iterator[SingleNode]:
+def node() -> Iterator[OneNode]:
     """Return a node whose port is chosen."""
-    yield from node_of(job())
+    yield from node_of(job(max_restarts=9, no_fail_fast=True))
 
 
 @pytest.fixture
-def given() -> Iterator[SingleNode]:
+def given() -> Iterator[OneNode]:
     """Return a node whose port was given, and is free."""
     free = hold_free_port()
     free.release()
-    yield from node_of(job(master_port=free.number))
+    yield from node_of(job(master_port=free.number, max_restarts=9, no_fail_fast=True))
 
 
 def listens(port: int | None) -> bool:
@@ -47,9 +82,16 @@ def listens(port: int | None) -> bool:
         return True
 
 
-def test_all_there_is_to_know(node: SingleNode) -> None:
+def worlds(node: OneNode, attempts: int) -> Iterator[World]:
+    """Yield the worlds of some attempts, all of which fail."""
+    for attempt in range(attempts):
+        yield node.world(attempt)
+        node.fails()
+
+
+def test_all_there_is_to_know(node: OneNode) -> None:
     """One node that has all ranks, and meets itself on loopback."""
-    world = node.world(3)
+    [*_, world] = worlds(node, 4)
 
     assert world == World(
         run_id="run",
@@ -67,32 +109,32 @@ def test_all_there_is_to_know(node: SingleNode) -> None:
     assert (world.node_rank, world.first_rank) == (0, 0)
 
 
-def test_a_chosen_port_is_fresh_in_every_attempt(node: SingleNode) -> None:
+def test_a_chosen_port_is_fresh_in_every_attempt(node: OneNode) -> None:
     """What is left of the attempt before can't meet the next one; and only the last is held."""
-    ports = [node.world(attempt).master_port for attempt in range(5)]
+    ports = [world.master_port for world in worlds(node, 5)] + [node.world(5).master_port]
 
     assert all(before != after for before, after in pairwise(ports))
-    assert [listens(port) for port in ports] == [True] * 4 + [False]
+    assert [listens(port) for port in ports] == [True] * 5 + [False]
 
 
-def test_a_given_port_is_kept(given: SingleNode) -> None:
+def test_a_given_port_is_kept(given: OneNode) -> None:
     """Firewalls know it."""
-    ports = {given.world(attempt).master_port for attempt in range(3)}
+    ports = {world.master_port for world in worlds(given, 3)}
 
     assert len(ports) == 1
     assert not listens(*ports)
 
 
-def test_a_given_port_that_somebody_else_has(given: SingleNode) -> None:
+def test_a_given_port_that_somebody_else_has(given: OneNode) -> None:
     """It is an error even in a later attempt."""
     port = given.world(0).master_port
+    given.fails()
     with socket.create_server(("", port or 0)), pytest.raises(RendezvousError):
         given.world(1)
 
 
-def test_leaving(node: SingleNode) -> None:
-    """The port is free again; leaving twice, or without ever having met, is leaving."""
-    node.leave()
+def test_leaving(node: OneNode) -> None:
+    """The port is free again; leaving twice is leaving."""
     port = node.world(0).master_port
     node.leave()
     node.leave()
@@ -100,9 +142,110 @@ def test_leaving(node: SingleNode) -> None:
     assert listens(port)
 
 
-def test_there_is_nobody_else(node: SingleNode) -> None:
-    """Nobody has news, and nobody is told any."""
-    node.tell_external_cause(OutputGone())
-    node.tell_done([], now=1.0, external_cause=None)
+def test_success(node: OneNode) -> None:
+    """Every worker ended with exit code 0; no answer comes later."""
+    [verdict] = node.report_end([fate(rank) for rank in range(4)], NOW, None)
 
+    assert verdict == VerdictReached(Succeeded(), "", NOW)
     assert node.sources == ()
+
+
+def test_a_failure_is_followed_by_the_next_attempt(node: OneNode) -> None:
+    """The coordinator's order to stop comes at once, and finds the workers stopping."""
+    stop = node.report_failure(FAILED, 0.1)
+    again = node.report_end([FAILED], FAILED.clock, None)
+
+    assert stop == [StopOrdered("rank 1 on n0 failed", 0, NOW)]
+    assert again == [RestartOrdered(WorkerFailed(FAILED), NOW)]
+    assert node.world(1).attempt == 1
+
+
+@pytest.mark.parametrize(
+    ("described", "why"),
+    [
+        (job(max_restarts=0), ""),
+        (
+            job(max_restarts=1, no_restart_exit_codes=(3,)),
+            "exit code 3 is one of --no-restart-exit-codes 3",
+        ),
+    ],
+)
+def test_the_last_failure(described: JobSpec, why: str) -> None:
+    """The verdict says why no restart follows, where there is something to say."""
+    for node in node_of(described):
+        assert node.fails() == [VerdictReached(WorkerFailed(FAILED), why, NOW)]
+
+
+def test_a_program_that_cannot_be_executed_is_not_restarted(node: OneNode) -> None:
+    """It can't be the next time either."""
+    never = fate(0, ending=NotStarted("exec", "Permission denied"))
+    node.report_failure(never, 0.0)
+    [verdict] = node.report_end([never], never.clock, None)
+
+    assert isinstance(verdict, VerdictReached)
+    assert verdict.reason == WorkerFailed(never)
+
+
+def test_the_whole_output_of_a_failed_worker_is_kept(node: OneNode) -> None:
+    """It travels nowhere, and needs no bounds."""
+    failed = fate(1, 3, tail="x" * 100_000)
+    node.report_failure(failed, 0.0)
+    [again] = node.report_end([failed], failed.clock, None)
+
+    assert again == RestartOrdered(WorkerFailed(failed), NOW)
+
+
+def test_a_signal_prevents_the_restart(node: OneNode) -> None:
+    """A line says so, and the job ends by the signal."""
+    node.report_failure(FAILED, 0.1)
+    node.report_external_cause(Interrupted(signal.SIGINT))
+    [verdict] = node.report_end([FAILED], FAILED.clock, Interrupted(signal.SIGINT))
+
+    assert node.printed == ["interrupted: no restart; exit code 130"]
+    assert verdict == VerdictReached(Interrupted(signal.SIGINT), "", NOW)
+
+
+def test_a_signal_after_the_last_failure_prevents_nothing() -> None:
+    """The failed worker stays the reason."""
+    for node in node_of(job()):
+        node.report_failure(FAILED, 0.1)
+        node.report_external_cause(Interrupted(signal.SIGTERM))
+        [verdict] = node.report_end([FAILED], FAILED.clock, Interrupted(signal.SIGTERM))
+
+        assert node.printed == []
+        assert verdict == VerdictReached(WorkerFailed(FAILED), "", NOW)
+
+
+@pytest.mark.parametrize("cause", [OutputGone(), HelperFailed("fork server", "was killed", 9)])
+def test_an_external_cause(node: OneNode, cause: OutputGone | HelperFailed) -> None:
+    """On one node its name needs no host."""
+    node.report_external_cause(cause)
+    [verdict] = node.report_end([fate(rank) for rank in range(4)], NOW, cause)
+
+    assert verdict == VerdictReached(cause, "", NOW)
+
+
+def test_stacks(node: OneNode) -> None:
+    """Requested of the only node, and shown by it."""
+    [requested] = node.request_stacks()
+    [gathered] = node.report_stacks(1, [STACKS])
+
+    assert requested == StacksRequested(1, 0.0, "", shown_here=True, at=NOW)
+    assert gathered == StacksGathered((STACKS,), (), NOW)
+
+
+def test_ranks_that_do_not_move(node: OneNode) -> None:
+    """Their stacks are requested as often as that happens."""
+    answers = []
+    for number in (1, 2):
+        answers += node.report_stillness(60.0)
+        node.report_stacks(number, [STACKS])
+
+    assert answers == [StacksRequested(n, 60.0, "", shown_here=True, at=NOW) for n in (1, 2)]
+    assert node.report_stillness(0.0) == []
+
+
+def test_a_suspension_concerns_nobody_else(node: OneNode) -> None:
+    """It is over when it is over."""
+    assert node.report_suspension(suspended=True) == []
+    assert node.report_suspension(suspended=False) == []

@@ -1,7 +1,7 @@
 """State and plan at the end of an attempt -> Outcome. Pure."""
 
 import signal
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 
 from msgspec.structs import replace
 
@@ -15,8 +15,6 @@ from clusterrun.domain.outcome import (
     Killed,
     Outcome,
     Reason,
-    Succeeded,
-    WorkerFailed,
 )
 from clusterrun.domain.plan import NodePlan, WorkerPlan
 from clusterrun.domain.ranks import LocalRank
@@ -24,17 +22,17 @@ from clusterrun.domain.ranks import LocalRank
 NOTHING = Output("", "")
 
 
-def conclude(
+def fates_of(
     state: State,
     plan: NodePlan,
     evidence: Mapping[LocalRank, str],
     logs: Mapping[LocalRank, str],
     epoch: float,
-) -> Outcome:
-    """Return how the attempt of ``plan`` ended.
+) -> tuple[Fate, ...]:
+    """Return how the workers of ``plan`` ended that have ended so far, in the order of their ends.
 
     Args:
-        state: the policy's state when it was over.
+        state: the policy's state.
         plan: what was to run.
         evidence: signs of the OOM killer when a worker failed, in words.
         logs: each worker's file of standard error.
@@ -42,19 +40,24 @@ def conclude(
 
     """
     workers = {worker.local_rank: worker for worker in plan.workers}
-    fates = [
+    return tuple(
         replace(
             _fate(state, plan, workers[local_rank], epoch),
             out_of_memory=evidence.get(local_rank, ""),
             log=logs.get(local_rank, ""),
         )
         for local_rank in state.ended
-    ]
-    by_time = sorted(fates, key=lambda fate: fate.clock)
-    reason = _reason(state, by_time)
+    )
+
+
+def conclude(state: State, attempt: int, fates: tuple[Fate, ...]) -> Outcome:
+    """Return how an attempt ended: as all nodes report it, or without them, as this node saw it."""
+    reason = state.verdict or state.node_zero_lost or state.external_cause
+    if reason is None:
+        raise AssertionError("an attempt ends by a verdict or for an external cause")
     by_rank = tuple(sorted(fates, key=lambda fate: fate.rank))
-    failure = _earlier_failure(reason, by_time)
-    return Outcome(reason, plan.world.attempt, by_rank, state.survivors, state.no_restart, failure)
+    failure = _earlier_failure(reason, fates)
+    return Outcome(reason, attempt, by_rank, state.survivors, state.no_restart, failure)
 
 
 def _fate(state: State, plan: NodePlan, worker: WorkerPlan, epoch: float) -> Fate:
@@ -85,20 +88,11 @@ def _own_ending(ended: Ended, output: Output) -> Ending:
     return Exited(1) if was_asked and ends_in_exception(output.tail) else ended.ending
 
 
-def _reason(state: State, fates: list[Fate]) -> Reason:
-    if state.verdict is not None:
-        return state.verdict
-    if state.external_cause is not None:
-        return state.external_cause
-    cause = choose_cause(fates)
-    return Succeeded() if cause is None else WorkerFailed(cause)
-
-
-def _earlier_failure(reason: Reason, fates: list[Fate]) -> Fate | None:
+def _earlier_failure(reason: Reason, fates: Iterable[Fate]) -> Fate | None:
     """Return the worker of this node that had failed by itself when a signal ended the job."""
-    match reason:
-        case Interrupted(number):
-            own = (fate for fate in fates if not fate.stopped_by_us)
-            return choose_cause([fate for fate in own if fate.ending != Killed(number)])
-        case _:
-            return None
+    if not isinstance(reason, Interrupted):
+        return None
+    own = [
+        fate for fate in fates if not fate.stopped_by_us and fate.ending != Killed(reason.number)
+    ]
+    return choose_cause(sorted(own, key=lambda fate: fate.clock))

@@ -116,9 +116,8 @@ def _ended(
         else:
             notice = ()
         # The others first: they need not wait for what we have to do here.
-        tell = (TellFailing(local_rank),) if state.rules.shared else ()
         state, actions = stop(state, signal.SIGTERM)
-        return state, (*tell, collect, *notice, *actions)
+        return state, (TellFailing(local_rank), collect, *notice, *actions)
     if not state.alive and state.phase in {Phase.RUNNING, Phase.STOPPING, Phase.KILLING}:
         state, actions = sweep(state)
         return state, (collect, *actions)

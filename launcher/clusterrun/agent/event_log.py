@@ -179,7 +179,7 @@ def records(before: State, after: State, plan: NodePlan, at: float) -> Iterator[
 
 
 def _lost_node(state: State) -> NodeLost | None:
-    said = (state.verdict, state.external_cause)
+    said = (state.verdict, state.node_zero_lost)
     return next((reason for reason in said if isinstance(reason, NodeLost)), None)
 
 

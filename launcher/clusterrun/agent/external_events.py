@@ -21,7 +21,6 @@ from clusterrun.agent.actions import (
 from clusterrun.agent.notices import (
     given_up_on,
     not_handled,
-    not_restarting,
     output_closed,
     stopping,
     stopping_for_others,
@@ -31,9 +30,8 @@ from clusterrun.agent.stack_requests import wanted
 from clusterrun.agent.state import Phase, State, with_ended
 from clusterrun.agent.stop_sequence import (
     Decision,
-    conclude_attempt,
+    finish,
     kill,
-    may_restart,
     stop,
     sweep,
 )
@@ -48,7 +46,6 @@ from clusterrun.domain.events import (
     VerdictReached,
 )
 from clusterrun.domain.outcome import (
-    ExternalCause,
     HelperFailed,
     Interrupted,
     Killed,
@@ -136,16 +133,14 @@ def _told_to_end(state: State, event: SignalReceived) -> Decision:
         return _told_to_wait_no_longer(state, number, at)
     insists = state.phase is Phase.STOPPING and _insists(state, number, at)
     tell: tuple[Action, ...] = ()
-    if state.rules.shared and state.external_cause is None:
-        # What it means, when there has been a failure already, is for the coordinator to say.
-        told = () if state.alive or state.failed else (Say(stopping_others(number)),)
-        tell = (TellExternalCause(reason), *told)
-        state = replace(state, external_cause=reason, external_cause_at=at)
-    if may_restart(state):
-        # The attempt has failed, but it is the signal that keeps the next one from starting.
-        tell = (Say(not_restarting(number)),)
-        state = replace(state, external_cause=reason, external_cause_at=at)
-    elif _has_struck(state, number, at):
+    all_succeeded = not state.alive and not state.failed
+    if all_succeeded and state.nodes == 1:
+        # Nothing is left that the signal could end.
+        return state, ()
+    if state.external_cause is None:
+        # The coordinator decides what it means after a failure.
+        notice = (Say(stopping_others(number)),) if all_succeeded else ()
+        tell = (TellExternalCause(reason), *notice)
         state = replace(state, external_cause=reason, external_cause_at=at)
     state, actions = kill(state) if insists else (state, ())
     return state, (*tell, *actions)
@@ -154,7 +149,7 @@ def _told_to_end(state: State, event: SignalReceived) -> Decision:
 def _told_to_wait_no_longer(state: State, number: int, at: float) -> Decision:
     """End the job on the other nodes, too; whoever insists does not want to wait for that either."""
     if isinstance(state.external_cause, Interrupted):
-        return conclude_attempt(state) if _insists(state, number, at) else (state, ())
+        return finish(state) if _insists(state, number, at) else (state, ())
     reason = Interrupted(number)
     state = replace(state, external_cause=reason, external_cause_at=at)
     return state, (TellExternalCause(reason), Say(stopping_others(number)))
@@ -180,15 +175,6 @@ def _insists(state: State, number: int, at: float) -> bool:
     return number == signal.SIGINT
 
 
-def _has_struck(state: State, number: int, at: float) -> bool:
-    """Tell whether the same signal has just ended workers: somebody signals the whole job."""
-    failed = [end for end in state.ended.values() if not end.ending.succeeded]
-    struck = [
-        end for end in failed if end.ending == Killed(number) and at - end.at <= SECONDS_OF_ECHO
-    ]
-    return state.external_cause is None and struck != [] and struck == failed
-
-
 def _ended_externally(
     state: State, reason: Interrupted | OutputGone, at: float, polite: int, notice: str
 ) -> Decision:
@@ -197,22 +183,16 @@ def _ended_externally(
         return state, ()
     state = replace(state, external_cause=reason, external_cause_at=at)
     state, actions = stop(state, polite, spare_failing=False)
-    return state, (*_tell(state, reason), Say(notice), *actions)
-
-
-def _tell(state: State, reason: ExternalCause) -> tuple[Action, ...]:
-    return (TellExternalCause(reason),) if state.rules.shared else ()
+    return state, (TellExternalCause(reason), Say(notice), *actions)
 
 
 def _helper_lost(state: State, event: HelperLost) -> Decision:
     reason = HelperFailed(event.name, event.how, event.signal)
-    # After a failure it is the loss that keeps the next attempt from starting; where all workers
-    # have succeeded, there is nothing left to lose.
-    matters = bool(state.alive) if not state.failed else may_restart(state)
     state = replace(state, unfit=reason)
-    if state.external_cause is None and matters:
+    if state.external_cause is None and (state.alive or state.failed):
+        # After a failure, it keeps the next attempt from starting.
         state = replace(state, external_cause=reason, external_cause_at=event.at)
-    tell = _tell(state, reason) if state.phase is Phase.RUNNING else ()
+    tell = (TellExternalCause(reason),) if state.phase is Phase.RUNNING else ()
     if event.name == "relay":
         if state.phase is not Phase.RUNNING:
             return state, ()
@@ -266,15 +246,17 @@ def _cut_off(state: State, event: CoordinatorLost) -> Decision:
     A node that is lost while the job ends for a reason from outside is lost to that: mpirun kills
     node 0 one second after its SIGTERM.
     """
-    lost = state.external_cause or state.ended_elsewhere or NodeLost(0, event.host, event.how)
-    state = replace(state, cut_off=True, external_cause=lost, external_cause_at=event.at)
+    known = state.external_cause or state.ended_elsewhere
+    lost = None if known else NodeLost(0, event.host, event.how)
+    state = replace(state, cut_off=True, external_cause=known, node_zero_lost=lost)
+    state = replace(state, external_cause_at=event.at)
     return _on_our_own(state, f"node 0 ({event.host}) {event.how}")
 
 
 def _on_our_own(state: State, why: str) -> Decision:
     """Come to an end without the other nodes."""
     if state.phase is Phase.WAITING:
-        return conclude_attempt(state)
+        return finish(state)
     if state.phase is not Phase.RUNNING:
         return state, ()
     notice = Say(stopping_for_others(why, len(state.alive)))

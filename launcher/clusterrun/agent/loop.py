@@ -63,6 +63,10 @@ class EventLoop:
         """Queue events that were found out without waiting."""
         self._events.extend(events)
 
+    def add_first(self, events: Iterable[Event]) -> None:
+        """Queue events before all others."""
+        self._events.extendleft(reversed(list(events)))
+
     def set_deadline(self, seconds: float) -> None:
         """Have a ``DeadlinePassed`` in so many seconds, instead of the one set before."""
         self._deadline = self._clock.monotonic() + seconds

@@ -22,12 +22,6 @@ def stopping(number: int, workers: int, grace: float, *, to_fork_server: bool = 
     )
 
 
-def not_restarting(number: int) -> str:
-    """Say that a signal ends the job, whose workers were being stopped for a restart."""
-    who = "interrupted" if number == signal.SIGINT else signal_name(number)
-    return f"{who}: no restart; exit code {exit_code_of_signal(number)}"
-
-
 def interrupted() -> str:
     """Say that Ctrl-C ended the one worker, which had the terminal and got it without us."""
     return f"interrupted: exit code {exit_code_of_signal(signal.SIGINT)}"

@@ -8,7 +8,6 @@ from clusterrun.domain.outcome import (
     ExternalCause,
     Fate,
     Outcome,
-    Reason,
 )
 from clusterrun.domain.plan import NodePlan
 from clusterrun.domain.ranks import LocalRank
@@ -70,42 +69,48 @@ class EventSource(Protocol):
 
 
 class Peers(Protocol):
-    """The other nodes of the job, by way of the coordinator; nobody, on a single node."""
+    """All nodes of the job, this one included, by way of the coordinator.
+
+    What returns events has got the coordinator's answer at once; else a source has it later.
+    """
 
     @property
     def sources(self) -> Sequence[EventSource]:
         """Where their news comes from."""
         ...
 
-    def tell_failing(self, fate: Fate, age: float) -> None:
-        """Say that a worker failed ``age`` seconds ago, and how, as far as is known."""
+    def report_failure(self, fate: Fate, age: float) -> Iterable[Event]:
+        """Report that a worker failed ``age`` seconds ago, and how, as far as is known."""
         ...
 
-    def tell_external_cause(self, external_cause: ExternalCause) -> None:
-        """Say that something other than a worker ends the job."""
+    def report_external_cause(self, external_cause: ExternalCause) -> Iterable[Event]:
+        """Report what ends the job from outside its workers."""
         ...
 
-    def tell_done(self, fates: Sequence[Fate], now: float, external_cause: Reason | None) -> None:
-        """Say how all workers of this node ended, and what from outside ended them.
+    def report_end(
+        self, fates: Sequence[Fate], now: float, external_cause: ExternalCause | None
+    ) -> Iterable[Event]:
+        """Report how all workers of this node ended, and what ended them from outside.
 
-        ``now`` is in seconds since the epoch, as the fates' clocks are: only ages travel.
+        ``now`` is in seconds since the epoch, as the fates' clocks are: only ages travel. The
+        answer is ``VerdictReached`` or ``RestartOrdered``, once all nodes have reported.
         """
         ...
 
-    def ask_for_stacks(self) -> None:
+    def request_stacks(self) -> Iterable[Event]:
         """Have the stacks of all ranks collected, and shown on node 0."""
         ...
 
-    def tell_stacks(self, number: int, groups: Sequence[StackGroup]) -> None:
-        """Answer the n-th question for the stacks of this node's workers, by global rank."""
+    def report_stacks(self, number: int, groups: Sequence[StackGroup]) -> Iterable[Event]:
+        """Answer the n-th request for the stacks of this node's workers, by global rank."""
         ...
 
-    def tell_still(self, seconds: float) -> None:
-        """Say that no worker here has printed or ended for so long; 0: one has again."""
+    def report_stillness(self, seconds: float) -> Iterable[Event]:
+        """Report that no worker here has printed or exited for ``seconds``; 0: one has again."""
         ...
 
-    def tell_suspended(self, *, suspended: bool) -> None:
-        """Say that this agent is about to be stopped, or goes on."""
+    def report_suspension(self, *, suspended: bool) -> Iterable[Event]:
+        """Report that this agent is about to be stopped, or continues."""
         ...
 
 

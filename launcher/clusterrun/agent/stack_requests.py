@@ -24,51 +24,38 @@ from clusterrun.domain.events import (
 )
 from clusterrun.domain.stacks import StackGroup
 
-ALONE = 0
-"""Number of a round that no coordinator has asked for."""
-
 
 def wanted(state: State) -> Decision:
     """A user wants to know where all ranks are."""
-    if _shared(state):
-        return state, (Say(stacks_of_all()), AskForStacks())
-    return state, (Say(stacks_follow(len(state.running))), CollectStacks(ALONE))
+    if state.cut_off:
+        return state, ()
+    notice = stacks_follow(len(state.running)) if state.nodes == 1 else stacks_of_all()
+    return state, (Say(notice), AskForStacks())
 
 
 def about_stacks(state: State, event: AboutStacks) -> Decision:
     """Return what is to be done about ``event``; it never ends anything."""
     match event:
         case WorkersIdle():
-            return _still(state, event)
+            # One that is done moves as little as any.
+            tell = state.phase in {Phase.RUNNING, Phase.WAITING}
+            return state, (TellStill(event.seconds),) if tell else ()
         case WorkersActive():
-            return state, (TellStill(0.0),) if _shared(state) else ()
+            return state, (TellStill(0.0),)
         case StacksRequested():
             say = (
                 (Say(_why(event)),) if event.shown_here and (event.still_for or event.host) else ()
             )
             return state, (*say, CollectStacks(event.number))
         case StacksCollected(number, groups, shown):
-            if _shared(state):
-                return state, (TellStacks(number, groups),)
-            return state, () if shown else (ShowStacks(describe(groups)),)
+            return state, (TellStacks(number, () if shown and state.nodes == 1 else groups),)
+        case StacksGathered((), ()) if state.running:
+            # The worker has printed its stack on the screen itself.
+            return state, ()
         case StacksGathered(groups, missing):
             return state, (ShowStacks(describe(groups, missing)),)
         case _:
             assert_never(event)
-
-
-def _still(state: State, event: WorkersIdle) -> Decision:
-    if _shared(state):
-        # One that is done moves as little as any.
-        tell = state.phase in {Phase.RUNNING, Phase.WAITING}
-        return state, (TellStill(event.seconds),) if tell else ()
-    if state.phase is not Phase.RUNNING:
-        return state, ()
-    return state, (Say(nothing_moves(event.seconds)), CollectStacks(ALONE))
-
-
-def _shared(state: State) -> bool:
-    return state.rules.shared and not state.cut_off
 
 
 def stacks_follow(workers: int) -> str:

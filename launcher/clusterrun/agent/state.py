@@ -6,7 +6,6 @@ from enum import Enum
 from msgspec import Struct, field
 from msgspec.structs import replace
 
-from clusterrun.coordination.restart_policy import RestartRules
 from clusterrun.domain.events import SignalReceived
 from clusterrun.domain.outcome import (
     Ending,
@@ -71,13 +70,10 @@ class Output(Struct, frozen=True):
 
 
 class Rules(Struct, frozen=True):
-    """What the job's description says about ending and restarting, and what we are to it."""
+    """How the workers of this node are ended."""
 
     grace: float
     """Seconds from the polite signal to SIGKILL."""
-    restarts: RestartRules
-    shared: bool
-    """There are other nodes, and a coordinator that knows how the whole job ended."""
     foreground: bool
     """The one worker has the terminal, and Ctrl-C reaches it without us."""
 
@@ -87,6 +83,8 @@ class State(Struct, frozen=True):
 
     rules: Rules
     attempt: int
+    nodes: int
+    """Nodes of the world, this one included."""
     signal_group: bool
     """The polite signal goes to each worker's whole group: it is no Python program."""
     starting: frozenset[LocalRank]
@@ -95,22 +93,24 @@ class State(Struct, frozen=True):
     ended: Mapping[LocalRank, Ended] = field(default_factory=dict)
     """In the order in which they ended."""
     outputs: Mapping[LocalRank, Output] = field(default_factory=dict)
-    external_cause: ExternalCause | NodeLost | None = None
+    external_cause: ExternalCause | None = None
     """What ended the job from outside its workers; None where nothing has."""
     external_cause_at: float = 0.0
     signals: Mapping[int, SignalReceived] = field(default_factory=dict)
     """By number, those that end nothing and have come by one of two ways: the other may follow."""
     stopped_at: float = float("inf")
     """When it was no longer left alone: its workers were asked to end, or had all ended."""
-    ended_elsewhere: ExternalCause | NodeLost | None = None
+    ended_elsewhere: ExternalCause | None = None
     """What ended the job from outside on another node, by the order to stop."""
+    node_zero_lost: NodeLost | None = None
+    """Why the job ends, if its only cause is that the coordinator is lost."""
     cut_off: bool = False
     """The coordinator is gone: no verdict will come."""
     survivors: tuple[str, ...] = ()
     unfit: HelperFailed | None = None
     """The process of ours that no other attempt can do without; None: all are there."""
     verdict: Reason | None = None
-    """What all nodes report; None on a single node, or where it never came."""
+    """What all nodes report; None where the coordinator's answer never came."""
     no_restart: str = ""
     """Why no other attempt follows though there may be more; "" if there is no more to say."""
 

@@ -8,7 +8,6 @@ from msgspec.structs import replace
 from clusterrun.agent.actions import (
     Action,
     Finish,
-    Restart,
     Say,
     SetDeadline,
     SignalWorkers,
@@ -17,7 +16,6 @@ from clusterrun.agent.actions import (
 )
 from clusterrun.agent.notices import killing
 from clusterrun.agent.state import Phase, State
-from clusterrun.domain.outcome import NotStarted
 
 Decision = tuple[State, tuple[Action, ...]]
 
@@ -91,25 +89,12 @@ def conclude_if_silent(state: State) -> Decision:
 
 
 def done(state: State) -> Decision:
-    """End the attempt here, or where there are other nodes, hear how it ended for all."""
-    if state.rules.shared and not state.cut_off:
-        return replace(state, phase=Phase.WAITING), (TellDone(),)
-    return conclude_attempt(state)
+    """Report the end of all workers here, and wait for the coordinator's answer."""
+    if state.cut_off:
+        return finish(state)
+    return replace(state, phase=Phase.WAITING), (TellDone(),)
 
 
-def conclude_attempt(state: State) -> Decision:
-    """End the attempt: with the next one, or for good."""
-    state = replace(state, phase=Phase.OVER)
-    return state, (Restart() if may_restart(state) else Finish(),)
-
-
-def may_restart(state: State) -> bool:
-    """Tell whether the attempt's failure may be followed by another attempt that we begin alone."""
-    # A program that can't be executed can't be executed the next time either.
-    return (
-        not state.rules.shared
-        and state.rules.restarts.limit > state.attempt
-        and state.external_cause is None
-        and state.failed
-        and not any(isinstance(ended.ending, NotStarted) for ended in state.ended.values())
-    )
+def finish(state: State) -> Decision:
+    """End the job."""
+    return replace(state, phase=Phase.OVER), (Finish(),)

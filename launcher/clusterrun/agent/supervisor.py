@@ -1,7 +1,7 @@
 """The agent: asks ``decide`` what to do about each event, and does it."""
 
 import signal
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import assert_never
 
 from msgspec.structs import replace
@@ -31,15 +31,14 @@ from clusterrun.agent.actions import (
     TellStacks,
     TellStill,
 )
-from clusterrun.agent.conclusion import conclude
+from clusterrun.agent.conclusion import conclude, fates_of
 from clusterrun.agent.decide import decide
 from clusterrun.agent.loop import EventLoop
 from clusterrun.agent.ports import Attempts, Clock, EventSource, Peers, Workers
 from clusterrun.agent.signal_inbox import SignalInbox
 from clusterrun.agent.state import Phase, Rules, State
-from clusterrun.coordination.restart_policy import objection
 from clusterrun.domain.events import Event, WorkerExited, WorkerKilled
-from clusterrun.domain.outcome import Killed, Outcome, WorkerFailed
+from clusterrun.domain.outcome import Fate, Killed, Outcome
 from clusterrun.domain.plan import NodePlan
 from clusterrun.domain.ranks import LocalRank
 from clusterrun.domain.stacks import StackGroup
@@ -77,24 +76,18 @@ class Supervisor:
 
     def run(self, rules: Rules) -> Outcome:
         """Start the first attempt, supervise until the job is over, and return how it ended."""
-        attempt, previous = 0, None
+        attempt = 0
         while True:
             outcome, again = self._run_attempt(self._attempts.plan(attempt), rules)
-            cause = outcome.reason.cause if isinstance(outcome.reason, WorkerFailed) else None
             if not again:
                 return outcome
-            # Where there are other nodes, the coordinator has thought of that.
-            asked = cause if not rules.shared else None
-            no_restart = "" if asked is None else objection(rules.restarts, asked, previous)
-            if no_restart:
-                return replace(outcome, no_restart=no_restart)
             self._attempts.failed(outcome)
-            attempt, previous = attempt + 1, cause
+            attempt += 1
 
     def _run_attempt(self, plan: NodePlan, rules: Rules) -> tuple[Outcome, bool]:
-        attempt, local_ranks = plan.world.attempt, (worker.local_rank for worker in plan.workers)
-        state = State(rules, attempt, plan.signal_group, frozenset(local_ranks))
-        self._loop.begin_attempt(attempt)
+        world, local_ranks = plan.world, frozenset(worker.local_rank for worker in plan.workers)
+        state = State(rules, world.attempt, world.nodes, plan.signal_group, local_ranks)
+        self._loop.begin_attempt(world.attempt)
         self._evidence.clear()
         self._workers.start(plan)
         while True:
@@ -104,7 +97,8 @@ class Supervisor:
             self._note_evidence(event, state)
             for action in actions:
                 if isinstance(action, Restart | Finish):
-                    return self._outcome(state, plan), isinstance(action, Restart)
+                    outcome = conclude(state, world.attempt, self._fates(state, plan))
+                    return outcome, isinstance(action, Restart)
                 self._perform(action, state, plan)
 
     def _sources(self) -> list[EventSource]:
@@ -126,8 +120,8 @@ class Supervisor:
         if by_none_of_us and not ended.ending.succeeded:
             self._evidence[event.local_rank] = self._attempts.out_of_memory()
 
-    def _outcome(self, state: State, plan: NodePlan) -> Outcome:
-        return conclude(state, plan, self._evidence, self._workers.logs(plan), self._epoch)
+    def _fates(self, state: State, plan: NodePlan) -> tuple[Fate, ...]:
+        return fates_of(state, plan, self._evidence, self._workers.logs(plan), self._epoch)
 
     def _perform(self, action: Action, state: State, plan: NodePlan) -> None:
         match action:
@@ -144,15 +138,15 @@ class Supervisor:
             case HushInterrupts():
                 self._workers.interrupted()
             case Suspend():
-                self._peers.tell_suspended(suspended=True)
+                self._add_answers(self._peers.report_suspension(suspended=True))
                 self._workers.suspend()
-                self._peers.tell_suspended(suspended=False)
+                self._add_answers(self._peers.report_suspension(suspended=False))
             case Resume():
                 self._workers.resume()
             case Say(text):
                 self._workers.say(f"clusterrun: {text}")
             case TellFailing() | TellExternalCause() | TellDone() | DeclineRestart():
-                self._tell(action, state, plan)
+                self._add_answers(self._report(action, state, plan))
             case Restart() | Finish():
                 raise AssertionError("ends the attempt, in _run_attempt")
             case _:
@@ -161,42 +155,47 @@ class Supervisor:
     def _see_to_stacks(self, action: AboutStacks, plan: NodePlan) -> None:
         match action:
             case AskForStacks():
-                self._peers.ask_for_stacks()
+                self._add_answers(self._peers.request_stacks())
             case CollectStacks(number):
                 self._workers.collect_stacks(number)
             case LackStacks(local_ranks):
                 self._workers.lack_stacks(local_ranks)
             case TellStacks(number, groups):
-                self._peers.tell_stacks(number, [_by_rank(group, plan) for group in groups])
+                by_rank = [_by_rank(group, plan) for group in groups]
+                self._add_answers(self._peers.report_stacks(number, by_rank))
             case TellStill(seconds):
-                self._peers.tell_still(seconds)
+                self._add_answers(self._peers.report_stillness(seconds))
             case ShowStacks(text):
                 self._workers.show_stacks(text)
             case _:
                 assert_never(action)
 
-    def _tell(
+    def _report(
         self,
         action: TellFailing | TellExternalCause | TellDone | DeclineRestart,
         state: State,
         plan: NodePlan,
-    ) -> None:
-        """Let the other nodes know."""
+    ) -> Iterable[Event]:
+        """Report to the coordinator; return its answers, as far as they are known at once."""
         now = self._clock.monotonic()
         match action:
             case TellFailing(local_rank):
-                fates = self._outcome(state, plan).fates
+                fates = self._fates(state, plan)
                 fate = next(fate for fate in fates if fate.local_rank == local_rank)
-                self._peers.tell_failing(fate, now - state.ended[local_rank].failed_at)
+                return self._peers.report_failure(fate, now - state.ended[local_rank].failed_at)
             case TellExternalCause(external_cause):
-                self._peers.tell_external_cause(external_cause)
+                return self._peers.report_external_cause(external_cause)
             case TellDone():
-                fates = self._outcome(state, plan).fates
-                self._peers.tell_done(fates, self._epoch + now, state.external_cause)
+                fates = self._fates(state, plan)
+                return self._peers.report_end(fates, self._epoch + now, state.external_cause)
             case DeclineRestart():
-                self._peers.tell_done((), self._epoch + now, state.external_cause)
+                return self._peers.report_end((), self._epoch + now, state.external_cause)
             case _:
                 assert_never(action)
+
+    def _add_answers(self, answers: Iterable[Event]) -> None:
+        # A signal that has come meanwhile concerns what follows from them.
+        self._loop.add_first(answers)
 
 
 def _by_rank(group: StackGroup, plan: NodePlan) -> StackGroup:

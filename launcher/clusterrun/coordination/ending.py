@@ -6,7 +6,7 @@ from msgspec.structs import replace
 
 from clusterrun.coordination import notices, restarting
 from clusterrun.coordination.actions import Action, Disconnect, PreparePort, Send
-from clusterrun.coordination.messages import Done, EndedExternally, Failing, Stop, Verdict
+from clusterrun.coordination.messages import Done, EndedExternally, Failing, Notice, Stop, Verdict
 from clusterrun.coordination.state import NEVER, Phase, Report, State
 from clusterrun.coordination.verdict import reached_reason, reported_external_causes
 from clusterrun.domain.bounds import as_line
@@ -14,6 +14,7 @@ from clusterrun.domain.outcome import (
     ExternalCause,
     Fate,
     HelperFailed,
+    Interrupted,
     NodeLost,
     Reason,
     WorkerFailed,
@@ -37,8 +38,9 @@ def message_received(
         case EndedExternally(_, external_cause):
             # Also from a node that has reported: its user may not want to wait for the others.
             external_cause = _with_host(state, connection, external_cause)
-            _keep(state, external_cause)
-            return _stop(state, connection, external_cause)
+            notice = _no_restart(state, connection, external_cause)
+            _keep(state, external_cause, at)
+            return (*notice, *_stop(state, connection, external_cause))
         case _ if connection in state.attempt.reports:
             # Its report was its last message in this attempt.
             return (Disconnect((connection,)),)
@@ -86,11 +88,21 @@ def _absent(state: State, connection: int, at: float, *, is_silent: bool) -> tup
     return (*stop, *_end_if_all_have_reported(state, at))
 
 
-def _keep(state: State, external_cause: ExternalCause) -> None:
+def _no_restart(state: State, connection: int, external_cause: ExternalCause) -> tuple[Action, ...]:
+    """Print where a signal came that it prevents the restart for which all nodes are stopping."""
+    attempt = state.attempt
+    if not isinstance(external_cause, Interrupted) or external_cause in attempt.external_causes:
+        return ()
+    if not isinstance(attempt.cause_of_stop, Fate) or not restarting.is_possible(state):
+        return ()
+    return (Send((connection,), Notice(notices.no_restart(external_cause.number))),)
+
+
+def _keep(state: State, external_cause: ExternalCause, at: float) -> None:
     """Keep each different one: a scheduler signals thousands of nodes at once, and all report it."""
     kept = state.attempt.external_causes
     if external_cause not in kept and len(kept) < MOST_EXTERNAL_CAUSES:
-        state.attempt.external_causes = (*kept, external_cause)
+        kept[external_cause] = at
 
 
 def _report_received(state: State, connection: int, done: Done, at: float) -> tuple[Action, ...]:
@@ -130,7 +142,7 @@ def _why(cause: Fate | ExternalCause | NodeLost, host: str) -> str:
 
 def _with_host(state: State, connection: int, external_cause: ExternalCause) -> ExternalCause:
     """Add the member's host to what other nodes would otherwise take for their own."""
-    if isinstance(external_cause, HelperFailed):
+    if isinstance(external_cause, HelperFailed) and len(state.ranks) > 1:
         host = state.members.hellos[connection].host
         # The name may be as long as a line already.
         return replace(external_cause, name=as_line(f"{external_cause.name} on {host}"))

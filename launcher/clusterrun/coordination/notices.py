@@ -1,5 +1,6 @@
 """The coordinator's messages to users: notices, errors and hints."""
 
+import signal
 from collections.abc import Collection, Iterable
 from typing import assert_never
 
@@ -14,6 +15,7 @@ from clusterrun.domain.outcome import (
     OutputGone,
 )
 from clusterrun.domain.signal_names import signal_name
+from clusterrun.errors import exit_code_of_signal
 
 MOST_NAMES = 8
 """A longer list is cut."""
@@ -213,6 +215,12 @@ def external_cause(host: str, cause: ExternalCause) -> str:
             return f"the {shortened(name)} {shortened(how)}"
         case _:
             assert_never(cause)
+
+
+def no_restart(number: int) -> str:
+    """Return what a signal means while the workers are being stopped for a restart."""
+    what = "interrupted" if number == signal.SIGINT else signal_name(number)
+    return f"{what}: no restart; exit code {exit_code_of_signal(number)}"
 
 
 def interrupted_while_waiting(host: str, number: int) -> str:

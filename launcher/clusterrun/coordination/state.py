@@ -93,8 +93,8 @@ class Attempt(Struct):
     number: int
     cause_of_stop: Fate | ExternalCause | NodeLost | None = None
     """The first thing that went wrong; None while nothing has."""
-    external_causes: tuple[ExternalCause, ...] = ()
-    """Those that members reported at once, without duplicates."""
+    external_causes: dict[ExternalCause, float] = field(default_factory=dict)
+    """Those that members reported at once, and when the first report of each came."""
     announced: dict[int, tuple[Fate, float]] = field(default_factory=dict)
     """The first failure of each member that reported one at once, and when it was."""
     reports: dict[int, Report] = field(default_factory=dict)

@@ -18,7 +18,7 @@ SECONDS_OF_ECHO = 1.0
 """Workers may notice a dead peer sooner than the coordinator notices that its node is lost."""
 
 DatedFate = tuple[float, int, Fate]
-"""When a worker ended or failed, by the coordinator's clock; its rank, to break ties; its fate."""
+"""When a worker ended or failed, by the coordinator's clock; its rank; its fate."""
 
 
 def reached_reason(state: State) -> Reason:
@@ -35,7 +35,7 @@ def reached_reason(state: State) -> Reason:
     cause = choose_cause([fate for _, _, fate in dated])
     if state.lost and not (cause and _failed_before_the_loss(state, cause, dated)):
         return next(iter(state.lost.values()))
-    if cause and not _was_sent_to_an_agent_too(state, cause):
+    if cause and not _was_sent_to_an_agent_too(state, cause, dated):
         return WorkerFailed(cause)
     if external_cause := next(reported_external_causes(state), None):
         return external_cause
@@ -58,14 +58,18 @@ def _failed_before_the_loss(state: State, cause: Fate, dated: Sequence[DatedFate
     return failed_at < state.lost_at - SECONDS_OF_ECHO
 
 
-def _was_sent_to_an_agent_too(state: State, cause: Fate) -> bool:
-    """Return whether a signal that ended a worker was sent to an agent, too: it ends the job."""
-    if not isinstance(cause.ending, Killed):
-        return False
-    numbers = (
-        each.number for each in reported_external_causes(state) if isinstance(each, Interrupted)
+def _was_sent_to_an_agent_too(state: State, cause: Fate, dated: Sequence[DatedFate]) -> bool:
+    """Return whether a signal that ended a worker was sent to an agent, too: it ends the job.
+
+    One that comes later is a scheduler's answer to the failure.
+    """
+    failed_at = next(at for at, _, fate in dated if fate == cause)
+    return any(
+        cause.ending == Killed(each.number)
+        and state.attempt.external_causes.get(each, failed_at) <= failed_at + SECONDS_OF_ECHO
+        for each in reported_external_causes(state)
+        if isinstance(each, Interrupted)
     )
-    return cause.ending.number in numbers
 
 
 def reported_external_causes(state: State) -> Iterator[ExternalCause]:
@@ -85,4 +89,5 @@ def dated_fates(state: State) -> list[DatedFate]:
     ]
     announced = [attempt.announced[each] for each in state.lost if each in attempt.announced]
     dated += [(at, fate.rank, fate) for fate, at in announced]
-    return sorted(dated, key=lambda each: each[:2])
+    # Those of one node are in the order of their ends, however close these are.
+    return sorted(dated, key=lambda each: each[0])

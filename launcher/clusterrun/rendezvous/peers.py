@@ -1,7 +1,7 @@
 """The other nodes of a running job, as the agent's event source: what it tells them, and hears."""
 
 import select
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 
 from msgspec.structs import replace
 
@@ -14,28 +14,21 @@ from clusterrun.coordination.messages import (
     FromMember,
     GiveStacks,
     Notice,
-    StacksOfAll,
     Still,
-    Stop,
     Suspension,
     Verdict,
 )
 from clusterrun.domain.events import (
     CoordinatorLost,
     Event,
-    RestartOrdered,
-    StacksGathered,
-    StacksRequested,
-    StopOrdered,
-    VerdictReached,
 )
 from clusterrun.domain.outcome import (
     ExternalCause,
     Fate,
-    Reason,
 )
 from clusterrun.domain.stacks import StackGroup
 from clusterrun.domain.world import World
+from clusterrun.rendezvous.coordinator_events import event_of
 from clusterrun.rendezvous.coordinator_server import CoordinatorServer
 from clusterrun.rendezvous.joining.agent_hooks import AgentHooks
 from clusterrun.rendezvous.wire.connection import Connection
@@ -136,40 +129,43 @@ class Peers:
             yield CoordinatorLost(self._node_zero, how, now)
         self._watch(now)
 
-    def tell_failing(self, fate: Fate, age: float) -> None:
-        """Say that a worker failed ``age`` seconds ago: all nodes stop at once."""
-        self._tell(bounded_messages.failing(self._world.attempt, fate, age))
+    def report_failure(self, fate: Fate, age: float) -> Iterable[Event]:
+        """Report that a worker failed ``age`` seconds ago: all nodes stop at once."""
+        return self._send(bounded_messages.failing(self._world.attempt, fate, age))
 
-    def tell_external_cause(self, external_cause: ExternalCause) -> None:
-        """Say that something other than a worker ends the job: all nodes stop at once."""
-        self._tell(bounded_messages.ended_externally(self._world.attempt, external_cause))
+    def report_external_cause(self, external_cause: ExternalCause) -> Iterable[Event]:
+        """Report what ends the job from outside its workers: all nodes stop at once."""
+        return self._send(bounded_messages.ended_externally(self._world.attempt, external_cause))
 
-    def tell_done(self, fates: Sequence[Fate], now: float, external_cause: Reason | None) -> None:
-        """Say how all workers of this node ended, and what ended them from outside, if anything.
+    def report_end(
+        self, fates: Sequence[Fate], now: float, external_cause: ExternalCause | None
+    ) -> Iterable[Event]:
+        """Report how all workers of this node ended, and what ended them from outside, if anything.
 
         ``now`` is the time by the clock that ``Fate.clock`` was read from: only ages travel. The
-        answer is ``VerdictReached``, once the other nodes are done.
+        answer is ``VerdictReached`` or ``RestartOrdered``, once all nodes have reported.
         """
-        self._tell(bounded_messages.done(self._world.attempt, fates, now, external_cause))
+        return self._send(bounded_messages.done(self._world.attempt, fates, now, external_cause))
 
-    def ask_for_stacks(self) -> None:
+    def request_stacks(self) -> Iterable[Event]:
         """Have the stacks of all ranks collected, and shown on node 0."""
-        self._tell(AskStacks(self._world.attempt))
+        return self._send(AskStacks(self._world.attempt))
 
-    def tell_stacks(self, number: int, groups: Sequence[StackGroup]) -> None:
-        """Answer the coordinator's question."""
-        self._tell(bounded_messages.stacks(self._world.attempt, number, groups))
+    def report_stacks(self, number: int, groups: Sequence[StackGroup]) -> Iterable[Event]:
+        """Answer the coordinator's n-th request for stacks."""
+        return self._send(bounded_messages.stacks(self._world.attempt, number, groups))
 
-    def tell_still(self, seconds: float) -> None:
-        """Say that nothing has moved here for so long; 0: something does again."""
-        self._tell(Still(self._world.attempt, seconds))
+    def report_stillness(self, seconds: float) -> Iterable[Event]:
+        """Report that no worker here has printed or exited for ``seconds``; 0: one has again."""
+        return self._send(Still(self._world.attempt, seconds))
 
-    def tell_suspended(self, *, suspended: bool) -> None:
-        """Say that this agent is about to be stopped, or goes on: nobody counts its silence."""
-        self._tell(Suspension(suspended))
+    def report_suspension(self, *, suspended: bool) -> Iterable[Event]:
+        """Report that this agent is about to be stopped, or continues: its silence is no loss."""
+        self._send(Suspension(suspended))
         if self._coordination is not None and not self._over:
             # Now: stopped, we can't pass it on.
             self._coordination.turn(self._clock())
+        return ()
 
     def leave(self) -> None:
         """Hang up; node 0 first lets the others hear the verdict, for at most some seconds."""
@@ -200,10 +196,12 @@ class Peers:
             return heartbeat.rhythm.silence
         return "is gone" if connection.closed else ""
 
-    def _tell(self, message: FromMember) -> None:
+    def _send(self, message: FromMember) -> Iterable[Event]:
+        """Send a message; the answer comes by ``events``."""
         if not self._over:
             self._connection.send(message)
             self._watch(self._clock())
+        return ()
 
     def _messages(self, now: float) -> list[FromCoordinator]:
         early, self._early = self._early, []
@@ -220,32 +218,24 @@ class Peers:
 
     def _event(self, message: FromCoordinator, now: float) -> Iterator[Event]:
         match message:
-            case Stop(attempt, why, external_cause):
-                yield StopOrdered(why, attempt, now, external_cause)
-            case Again(world, reason):
+            case Again(world):
                 # How node 0 is reached from here stays as it was.
                 self._world = replace(world, master_addr=self._world.master_addr)
-                yield RestartOrdered(reason, now)
-            case Verdict(reason, no_restart):
+            case Verdict():
                 self._judged = True
                 if self._coordination is None:
                     # At once: node 0 waits until all have hung up.
                     self._over = True
                     self._connection.close()
-                yield VerdictReached(reason, no_restart, now)
-            case GiveStacks(attempt, number, still_for, host):
-                is_first = self._coordination is not None
-                if attempt == self._world.attempt:
-                    yield StacksRequested(number, still_for, host, is_first, now)
-            case StacksOfAll(groups, missing):
-                yield StacksGathered(groups, missing, now)
+            case GiveStacks(attempt) if attempt != self._world.attempt:
+                return
             case Notice(text):
                 self._notice(text)
             case Suspension(suspended):
                 self._wait_for_node_zero(now, suspended=suspended)
-            case _:
-                # The gathering's words are of no use any more.
-                return
+        event = event_of(message, now, on_node_zero=self._coordination is not None)
+        if event is not None:
+            yield event
 
     def _wait_for_node_zero(self, now: float, *, suspended: bool) -> None:
         if self._heartbeat is None:

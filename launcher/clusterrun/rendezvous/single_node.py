@@ -1,86 +1,216 @@
-"""The world of a job on one machine: nobody to wait for, and a port of its own in every attempt."""
+"""A job on one node: a world of one member, whose messages to the coordinator stay in memory."""
 
-from collections.abc import Sequence
+import os
+from collections.abc import Callable, Iterator, Sequence
+from typing import assert_never
 
-from msgspec.structs import replace
-
+from clusterrun.coordination.actions import (
+    Action,
+    Disconnect,
+    PreparePort,
+    PrintNotice,
+    Send,
+    StopListening,
+)
+from clusterrun.coordination.coordinator import decide, opened
+from clusterrun.coordination.events import Event as CoordinatorEvent
+from clusterrun.coordination.events import MessageReceived, PortReady, TimePassed
+from clusterrun.coordination.heartbeat import rhythm_of
+from clusterrun.coordination.members import OWN
+from clusterrun.coordination.messages import (
+    Again,
+    AgedFate,
+    AskStacks,
+    Done,
+    EndedExternally,
+    Failing,
+    FromCoordinator,
+    Hello,
+    Notice,
+    Stacks,
+    Still,
+    Suspension,
+    WorldFormed,
+)
+from clusterrun.coordination.restart_policy import rules_of
+from clusterrun.coordination.state import Terms
+from clusterrun.domain.events import Event
 from clusterrun.domain.facts import Fact
 from clusterrun.domain.job import JobSpec
-from clusterrun.domain.outcome import (
-    ExternalCause,
-    Fate,
-    Reason,
-)
+from clusterrun.domain.outcome import ExternalCause, Fate
 from clusterrun.domain.stacks import StackGroup
 from clusterrun.domain.world import World
-from clusterrun.rendezvous.assumed import assumed_world
+from clusterrun.rendezvous.assumed import LOOPBACK
+from clusterrun.rendezvous.coordinator_events import event_of
 from clusterrun.rendezvous.ports.held_port import HeldPort, hold_free_port, hold_port
 
 
 class SingleNode:
-    """Makes the ``World`` of each attempt of a job on one machine."""
+    """The only member of its world, with the coordinator.
 
-    def __init__(self, job: JobSpec, workers: int) -> None:
-        """Take the job, and how many workers this machine gets."""
-        self._job = job
-        self.workers = workers
-        self._port: HeldPort | None = None
+    The coordinator answers every message at once: nothing is ever waited for.
+    """
+
+    sources = ()
+    """No answer comes later."""
+
+    def __init__(
+        self,
+        job: JobSpec,
+        host: str,
+        workers: int,
+        notice: Callable[[str], object],
+        clock: Callable[[], float],
+    ) -> None:
+        """Form the world.
+
+        Args:
+            job: its master port is kept in all attempts; without one, each attempt has a free one.
+            host: the name of this node.
+            workers: how many this node has.
+            notice: prints a line for people.
+            clock: monotonic seconds.
+
+        """
+        self._given = job.master_port
+        self._held: HeldPort | None = None
+        self._notice = notice
+        self._clock = clock
+        now = clock()
+        self._state = opened(_terms(job, host, workers, self._next_port()), now)
+        self._world = next(
+            action.message.world
+            for action in decide(self._state, TimePassed(now))
+            if isinstance(action, Send) and isinstance(action.message, WorldFormed)
+        )
 
     @property
     def run_id(self) -> str:
-        """What this job is called."""
-        return self._job.run_id.value
+        """The job's name."""
+        return self._world.run_id
 
     def world(self, attempt: int) -> World:
-        """Return the world of the n-th attempt: a given port is kept, a chosen one is fresh.
+        """Return the world of the n-th attempt, which the coordinator has begun.
 
         Raises:
             RendezvousError: the given port is in use.
 
         """
-        given = self._job.master_port
-        if given.value is None:
-            # While the last one is still held, which is how this is another.
-            port = hold_free_port()
+        if attempt != self._world.attempt:
+            raise AssertionError(f"attempt {attempt}, and the job is at {self._world.attempt}")
+        if self._given.value is not None:
+            # In a later attempt, a process that the last one left may listen there.
             self.leave()
-        else:
-            self.leave()
-            port = hold_port(Fact(given.value, given.origin))
-        self._port = port
-        return replace(
-            assumed_world(self._job, self.workers),
-            attempt=attempt,
-            master_port=port.number,
-        )
+            self._held = hold_port(Fact(self._given.value, self._given.origin))
+        return self._world
 
-    @property
-    def sources(self) -> tuple[()]:
-        """Nobody has any news."""
-        return ()
+    def report_failure(self, fate: Fate, age: float) -> list[Event]:
+        """Report that a worker failed ``age`` seconds ago."""
+        return self._send(Failing(self._world.attempt, fate, age))
 
-    def tell_failing(self, fate: Fate, age: float) -> None:
-        """Do nothing: there is nobody to tell."""
+    def report_external_cause(self, external_cause: ExternalCause) -> list[Event]:
+        """Report what ends the job from outside its workers."""
+        return self._send(EndedExternally(self._world.attempt, external_cause))
 
-    def tell_external_cause(self, external_cause: ExternalCause) -> None:
-        """Do nothing: there is nobody to tell."""
+    def report_end(
+        self, fates: Sequence[Fate], now: float, external_cause: ExternalCause | None
+    ) -> list[Event]:
+        """Report how all workers ended, and what ended them from outside; ``now`` as their clocks."""
+        aged = tuple(AgedFate(fate, now - fate.clock) for fate in fates)
+        return self._send(Done(self._world.attempt, aged, external_cause))
 
-    def tell_done(self, fates: Sequence[Fate], now: float, external_cause: Reason | None) -> None:
-        """Do nothing: there is nobody to tell."""
+    def request_stacks(self) -> list[Event]:
+        """Have the stacks of all ranks collected."""
+        return self._send(AskStacks(self._world.attempt))
 
-    def ask_for_stacks(self) -> None:
-        """Do nothing: there is nobody to ask."""
+    def report_stacks(self, number: int, groups: Sequence[StackGroup]) -> list[Event]:
+        """Answer the coordinator's n-th request for stacks."""
+        return self._send(Stacks(self._world.attempt, number, tuple(groups)))
 
-    def tell_stacks(self, number: int, groups: Sequence[StackGroup]) -> None:
-        """Do nothing: there is nobody to tell."""
+    def report_stillness(self, seconds: float) -> list[Event]:
+        """Report that no worker has printed or exited for ``seconds``; 0: one has again."""
+        return self._send(Still(self._world.attempt, seconds))
 
-    def tell_still(self, seconds: float) -> None:
-        """Do nothing: there is nobody to tell."""
-
-    def tell_suspended(self, *, suspended: bool) -> None:
-        """Do nothing: there is nobody to tell."""
+    def report_suspension(self, *, suspended: bool) -> list[Event]:
+        """Report that this agent is about to be stopped, or continues."""
+        return self._send(Suspension(suspended))
 
     def leave(self) -> None:
-        """Let go of the port."""
-        if self._port is not None:
-            self._port.release()
-            self._port = None
+        """Release the port."""
+        if self._held is not None:
+            self._held.release()
+            self._held = None
+
+    def _send(
+        self,
+        message: Failing | EndedExternally | Done | AskStacks | Stacks | Still | Suspension,
+    ) -> list[Event]:
+        """Return the coordinator's answers."""
+        now = self._clock()
+        return list(self._happens(MessageReceived(OWN, message, now), now))
+
+    def _happens(self, event: CoordinatorEvent, now: float) -> Iterator[Event]:
+        for action in decide(self._state, event):
+            yield from self._perform(action, now)
+
+    def _perform(self, action: Action, now: float) -> Iterator[Event]:
+        match action:
+            case Send(_, message):
+                yield from self._receive(message, now)
+            case PreparePort():
+                yield from self._happens(PortReady(self._next_port()), now)
+            case PrintNotice(text):
+                self._notice(text)
+            case StopListening() | Disconnect():
+                raise AssertionError(f"{action}, and there is no connection")
+            case _:
+                assert_never(action)
+
+    def _receive(self, message: FromCoordinator, now: float) -> Iterator[Event]:
+        match message:
+            case Again(world):
+                self._world = world
+            case Notice(text):
+                self._notice(text)
+        event = event_of(message, now, on_node_zero=True)
+        if event is not None:
+            yield event
+
+    def _next_port(self) -> int:
+        """Return where the next attempt's workers meet."""
+        if self._given.value is not None:
+            return self._given.value
+        # While the last one is still held, so that this is another.
+        port = hold_free_port()
+        self.leave()
+        self._held = port
+        return port.number
+
+
+def _terms(job: JobSpec, host: str, workers: int, master_port: int) -> Terms:
+    hello = Hello(
+        identity="",
+        run_id=job.run_id.value,
+        user_id=os.getuid(),
+        host=host,
+        pid=os.getpid(),
+        rank=0,
+        workers=workers,
+        must={},
+        should={},
+        role=job.role.value,
+    )
+    return Terms(
+        hello=hello,
+        nodes=1,
+        run_id=job.run_id.value,
+        place="",
+        master_addr=job.master_addr.value or LOOPBACK,
+        master_port=master_port,
+        timeout=job.rdzv_timeout.value,
+        hosts=(),
+        strict=False,
+        rhythm=rhythm_of(1, job.heartbeat_timeout.value),
+        restarts=rules_of(job),
+        open_for_good=True,
+    )

@@ -13,14 +13,14 @@ from clusterrun.domain.plan import NodePlan
 from clusterrun.machine.oom_kills import OomCounters, struck_between
 from clusterrun.machine.tree import Tree
 from clusterrun.planning.node_plan import plan_node
-from clusterrun.rendezvous.single_node import SingleNode
 from clusterrun.sources.resolve import Resolved
 from clusterrun.workers.worker_group import WorkerGroup
 
 if TYPE_CHECKING:
-    # Only jobs on several nodes import what speaks with others, only some jobs are chronicled.
+    # A job imports what it needs of these.
     from clusterrun.agent.event_log import Chronicle
     from clusterrun.rendezvous.peers import Peers
+    from clusterrun.rendezvous.single_node import SingleNode
 
 ROOT = Path("/")
 

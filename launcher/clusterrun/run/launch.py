@@ -14,7 +14,6 @@ from typing import TYPE_CHECKING
 from clusterrun.agent.signal_inbox import SignalInbox
 from clusterrun.agent.state import Rules
 from clusterrun.agent.supervisor import Supervisor
-from clusterrun.coordination.restart_policy import rules_of
 from clusterrun.domain.job import JobSpec
 from clusterrun.domain.machine import Machine
 from clusterrun.domain.outcome import HelperFailed, Interrupted, Outcome, Succeeded, WorkerFailed
@@ -30,7 +29,6 @@ from clusterrun.planning.variables.colours import has_output_to_itself
 from clusterrun.planning.variables.worker_variables import environment_before
 from clusterrun.planning.worker_count import local_size
 from clusterrun.rendezvous.assumed import assumed_world, lone_worker_world
-from clusterrun.rendezvous.single_node import SingleNode
 from clusterrun.run.attempts import JobAttempts
 from clusterrun.run.job_machine import job_machine, source_of
 from clusterrun.sources.colours import shows_colours
@@ -48,9 +46,10 @@ from clusterrun.workers.terminal import Terminal
 from clusterrun.workers.worker_group import SECONDS_TO_PRINT, WorkerGroup
 
 if TYPE_CHECKING:
-    # Only jobs on several nodes import what speaks with others, only some jobs are chronicled.
+    # A job imports what it needs of these.
     from clusterrun.agent.event_log import Chronicle
     from clusterrun.rendezvous.peers import Peers
+    from clusterrun.rendezvous.single_node import SingleNode
 
 PARENTS_ERROR_FILE = "TORCHELASTIC_ERROR_FILE"
 """Set for us by a scheduler that wants to know why we failed, as torchrun's parents do."""
@@ -131,17 +130,20 @@ def _meet(
     job: JobSpec, machine: Machine, workers: int, inbox: SignalInbox, relay: RelayClient
 ) -> SingleNode | Peers | Interrupted:
     """Return the other nodes once all are there, or the signal that came first."""
+
+    def notice(text: str) -> None:
+        relay.say(f"clusterrun: {text}")
+
+    # What the job needs of the two, while the fork server's interpreter starts.
     if job.agents == 1:
-        return SingleNode(job, workers)
-    # What only jobs on several nodes need, while the fork server's interpreter starts.
+        from clusterrun.rendezvous.single_node import SingleNode
+
+        return SingleNode(job, machine.host, workers, notice, time.monotonic)
     from clusterrun.rendezvous.joining.agent_hooks import AgentHooks
     from clusterrun.rendezvous.joining.join import join
     from clusterrun.rendezvous.joining.joining_node import JoiningNode, hello_of
     from clusterrun.rendezvous.joining.settings import settings_of
     from clusterrun.rendezvous.names.own_host_name import resolves_for_others
-
-    def notice(text: str) -> None:
-        relay.say(f"clusterrun: {text}")
 
     hooks = AgentHooks(inbox, notice, time.monotonic)
     hello = hello_of(job, machine.host, workers, _versions(job))
@@ -265,12 +267,7 @@ def _supervise(supervisor: Supervisor, rules: Rules, chronicle: Chronicle | None
 
 
 def _rules(job: JobSpec, workers: WorkerGroup) -> Rules:
-    return Rules(
-        grace=job.shutdown_timeout.value,
-        restarts=rules_of(job),
-        shared=job.agents > 1,
-        foreground=workers.foreground,
-    )
+    return Rules(grace=job.shutdown_timeout.value, foreground=workers.foreground)
 
 
 def _report(outcome: Outcome, routes: Routes, standard_input: StandardInput, *, alone: bool) -> str:
