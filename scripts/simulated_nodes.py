@@ -24,7 +24,7 @@ from clusterrun.domain.events import Event, StopOrdered, VerdictReached
 from clusterrun.domain.facts import Fact
 from clusterrun.domain.outcome import Ending, Exited, Fate, Killed
 from clusterrun.domain.ranks import GlobalRank, LocalRank
-from clusterrun.rendezvous.joining.agent_hooks import AgentHooks
+from clusterrun.rendezvous.agent_hooks import AgentHooks
 from clusterrun.rendezvous.joining.dialer import OutgoingConnection
 from clusterrun.rendezvous.joining.join import LOOPBACK, wait_for
 from clusterrun.rendezvous.joining.joining_node import JoiningNode

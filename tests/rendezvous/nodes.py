@@ -18,7 +18,7 @@ from clusterrun.domain.events import Event
 from clusterrun.domain.facts import Fact
 from clusterrun.domain.outcome import Exited, Fate
 from clusterrun.domain.ranks import GlobalRank, LocalRank
-from clusterrun.rendezvous.joining.agent_hooks import AgentHooks
+from clusterrun.rendezvous.agent_hooks import AgentHooks
 from clusterrun.rendezvous.joining.settings import RendezvousSettings
 from clusterrun.rendezvous.names.addresses import Interfaces, Resolve, all_addresses
 from msgspec.structs import replace

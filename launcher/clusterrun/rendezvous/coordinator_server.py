@@ -37,7 +37,7 @@ from clusterrun.coordination.messages import (
     Suspension,
 )
 from clusterrun.coordination.state import NEVER, Phase, Terms
-from clusterrun.rendezvous.joining.agent_hooks import AgentHooks
+from clusterrun.rendezvous.agent_hooks import AgentHooks
 from clusterrun.rendezvous.names.addresses import plain_address
 from clusterrun.rendezvous.ports.held_port import HeldPort, hold_free_port
 from clusterrun.rendezvous.ports.joining_port import JoiningPort

@@ -28,9 +28,9 @@ from clusterrun.domain.outcome import (
 )
 from clusterrun.domain.stacks import StackGroup
 from clusterrun.domain.world import World
+from clusterrun.rendezvous.agent_hooks import AgentHooks
 from clusterrun.rendezvous.coordinator_events import event_of
 from clusterrun.rendezvous.coordinator_server import CoordinatorServer
-from clusterrun.rendezvous.joining.agent_hooks import AgentHooks
 from clusterrun.rendezvous.wire.connection import Connection
 from clusterrun.rendezvous.wire.frames import (
     ALIVE,

@@ -139,7 +139,7 @@ def _meet(
         from clusterrun.rendezvous.single_node import SingleNode
 
         return SingleNode(job, machine.host, workers, notice, time.monotonic)
-    from clusterrun.rendezvous.joining.agent_hooks import AgentHooks
+    from clusterrun.rendezvous.agent_hooks import AgentHooks
     from clusterrun.rendezvous.joining.join import join
     from clusterrun.rendezvous.joining.joining_node import JoiningNode, hello_of
     from clusterrun.rendezvous.joining.settings import settings_of

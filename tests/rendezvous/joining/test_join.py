@@ -11,7 +11,7 @@ from clusterrun.coordination.messages import Hello
 from clusterrun.domain.events import SignalReceived
 from clusterrun.domain.outcome import Interrupted
 from clusterrun.errors import RendezvousError
-from clusterrun.rendezvous.joining.agent_hooks import AgentHooks
+from clusterrun.rendezvous.agent_hooks import AgentHooks
 from clusterrun.rendezvous.joining.join import join
 from clusterrun.rendezvous.joining.joining_node import JoiningNode
 from clusterrun.rendezvous.joining.settings import RendezvousSettings

@@ -11,7 +11,7 @@ from msgspec.structs import replace
 from clusterrun.coordination.messages import WorldFormed
 from clusterrun.domain.events import SignalReceived
 from clusterrun.domain.outcome import Interrupted
-from clusterrun.rendezvous.joining.agent_hooks import AgentHooks
+from clusterrun.rendezvous.agent_hooks import AgentHooks
 from clusterrun.rendezvous.joining.dialer import OutgoingConnection
 from clusterrun.rendezvous.joining.join_timeout import JoinTimeout
 from clusterrun.rendezvous.joining.joining_member import JoiningMember

@@ -9,7 +9,7 @@ from clusterrun.coordination.messages import ARGUMENTS, Hello
 from clusterrun.domain.bounds import as_line, as_name
 from clusterrun.domain.cpuset import runs
 from clusterrun.domain.job import JobSpec
-from clusterrun.rendezvous.joining.agent_hooks import AgentHooks
+from clusterrun.rendezvous.agent_hooks import AgentHooks
 from clusterrun.rendezvous.joining.settings import RendezvousSettings
 
 DIGITS = 8
