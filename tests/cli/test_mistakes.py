@@ -95,7 +95,7 @@ def test_a_blank_behind_a_backslash(argv: list[str]) -> None:
         parse(argv)
 
     assert caught.value.message == f"{argv[-2]} needs a value, and has a blank"
-    assert caught.value.hint.startswith("a \\ that continues a line must be its last character")
+    assert caught.value.hint.startswith("if it should continue the line, remove the blank after")
 
 
 def test_a_blank_that_is_meant() -> None:

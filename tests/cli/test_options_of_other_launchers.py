@@ -9,7 +9,7 @@ from clusterrun.errors import ExitCode, UsageError
 from clusterrun.sources.other_launchers.foreign_options import foreign_option
 
 PER_NODE = "type --nproc-per-node N: the number of workers on each node"
-SLURMS = "it is for Slurm alone"
+SLURMS = "it is for Slurm only"
 IN_ACCELERATOR = "set it in the script, in Accelerator(...) or its plugins"
 IN_TRAINER = "set it in the script, in Trainer(...) or Fabric(...)"
 NEEDLESS = "leave it out: clusterrun needs no such option"
@@ -81,7 +81,7 @@ def before(starters: str, line: str) -> str:
         (
             "--mca btl tcp train.py",
             "mpirun has",
-            "leave it out: nothing here is connected by MPI"
+            "leave it out: clusterrun does not use MPI"
             + before("mpirun", "mpirun --mca btl tcp clusterrun [OPTIONS] train.py"),
         ),
         (
@@ -120,7 +120,7 @@ def before(starters: str, line: str) -> str:
         (
             "--include n0:0,1 train.py",
             "deepspeed has",
-            "type --hosts HOST,HOST for the nodes, and --devices 0,1 for the GPUs of each",
+            "type --hosts HOST,HOST for the nodes, --devices 0,1 for the GPUs of each",
         ),
         ("--num_nodes 2 train.py", "deepspeed and Lightning have", "type --nnodes N"),
         ("--main-address n0 train.py", "Lightning has", "type --master-addr HOST"),

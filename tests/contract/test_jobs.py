@@ -265,11 +265,11 @@ def test_a_launch_inside_a_worker_is_a_job_of_its_own(clusterrun: Launcher) -> N
 
     inner = [told_by(clusterrun, f"in-{outer}-2")["environ"] for outer in (0, 1)]
     assert ended.code == 0
-    notices = {line for line in ended.err.splitlines() if "another launch" in line}
+    notices = {line for line in ended.err.splitlines() if "another job" in line}
     assert notices == {
-        f"[rank {rank}] clusterrun: started inside a worker of another launch"
-        " (LOCAL_RANK and TORCHELASTIC_RUN_ID are set): its worker variables, CLUSTERRUN_* and"
-        " PET_* are neither read nor passed on"
+        f"[rank {rank}] clusterrun: started inside a worker of another job"
+        " (LOCAL_RANK and TORCHELASTIC_RUN_ID are set): that job's worker variables,"
+        " CLUSTERRUN_* and PET_* are ignored and not passed on"
         for rank in (0, 1)
     }
     assert [(it["RANK"], it["WORLD_SIZE"]) for it in inner] == [("2", "3")] * 2

@@ -80,5 +80,5 @@ def test_a_host_that_is_not_in_the_list(hosts: tuple[Host, ...], clusterrun: Lau
 
     assert end.code == 2
     assert end.err.startswith(
-        "clusterrun: error: --hosts lists n0, n1, and this node is none of them: it is n2 (10.77.0."
+        "clusterrun: error: --hosts lists n0, n1, but not this node, n2 (10.77.0."
     )

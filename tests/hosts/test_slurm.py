@@ -341,7 +341,7 @@ def test_a_launch_inside_a_worker_of_a_step_is_a_job_of_its_own(
         ("0", "2", "1", "127.0.0.1"),
         ("1", "2", "1", "127.0.0.1"),
     ]
-    assert "started inside a worker of another launch" in done.err
+    assert "started inside a worker of another job" in done.err
 
 
 @pytest.mark.parametrize("layout", [PER_NODE, PER_GPU], ids=["per-node", "per-gpu"])

@@ -8,7 +8,7 @@ from tests.described import describe, mistake
 
 pytestmark = pytest.mark.usefixtures("script")
 
-WRITTEN = "log files are written below clusterrun-logs; clusterrun-logs/latest is the last run"
+WRITTEN = "log files go to clusterrun-logs; clusterrun-logs/latest is the last run"
 STREAMS = (
     "give 1 for standard output, 2 for standard error, 3 for both, 0 for none, or that for each"
     " local rank: 0:3,1:2"
@@ -36,7 +36,7 @@ def test_the_folder_for_log_files(flags: Flags, place: str | None, origin: str) 
     resolved = describe("train.py", flags=flags)
 
     assert resolved.job.log_dir == Fact(place, origin)
-    line = f"{origin} without --log-dir: {WRITTEN}"
+    line = f"{origin} is set, but not --log-dir: {WRITTEN}"
     assert list(resolved.warnings) == ([line] if place == "clusterrun-logs" else [])
 
 
@@ -91,11 +91,11 @@ def test_torchruns_own_variable_for_the_prefix() -> None:
 @pytest.mark.parametrize(
     ("template", "told"),
     [
-        ("${rnk}: ", "${rnk} is not filled in; did you mean ${rank}?"),
-        ("[$lokal_rank] ", "${lokal_rank} is not filled in; did you mean ${local_rank}?"),
+        ("${rnk}: ", "unknown name ${rnk}; did you mean ${rank}?"),
+        ("[$lokal_rank] ", "unknown name ${lokal_rank}; did you mean ${local_rank}?"),
         (
             "${x} ",
-            "${x} is not filled in; there are rank, local_rank, role_name, host, node_rank",
+            "unknown name ${x}; known names: rank, local_rank, role_name, host, node_rank",
         ),
         ("$$1 ${rank} ", ""),
         ("US$ $rank ", ""),

@@ -146,31 +146,31 @@ def test_settings_of_joining() -> None:
         (
             {"nnodes": "2"},
             {},
-            "nnodes is 2 (--nnodes), but nothing says which of them this is, or where the first is",
+            "nnodes is 2 (--nnodes), but the rank of this node and the address of node 0 are not set",
             (
-                "on the first, HOST:\n"
+                "on node 0, HOST:\n"
                 "  clusterrun --nnodes 2 --node-rank 0 --master-addr HOST train.py\n"
-                "on the other:\n"
+                "on node 1:\n"
                 "  clusterrun --nnodes 2 --node-rank 1 --master-addr HOST train.py"
             ),
         ),
         (
             {},
             {"PET_NNODES": "8"},
-            "nnodes is 8 (PET_NNODES), but nothing says which of them this is, or where the first is",
+            "nnodes is 8 (PET_NNODES), but the rank of this node and the address of node 0 are not set",
             (
-                "on the first, HOST:\n"
+                "on node 0, HOST:\n"
                 "  clusterrun --node-rank 0 --master-addr HOST train.py\n"
-                "on the others, 1 to 7:\n"
+                "on nodes 1 to 7:\n"
                 "  clusterrun --node-rank 1 --master-addr HOST train.py"
             ),
         ),
         (
             TWO,
             {},
-            "nnodes is 2 (--nnodes), but nothing says where rank 0 is",
+            "nnodes is 2 (--nnodes), but the address of node 0 is not set",
             (
-                "give the name of its node:\n"
+                "give its host name:\n"
                 "  clusterrun --nnodes 2 --node-rank 1 --master-addr HOST train.py"
             ),
         ),
@@ -178,28 +178,25 @@ def test_settings_of_joining() -> None:
             {},
             captured("arbitrary.1")
             | {"SLURM_STEP_TASKS_PER_NODE": "2(x2)", "SLURM_DISTRIBUTION": "arbitrary"},
-            "nnodes is 2 (SLURM_STEP_NUM_NODES), but nothing says where rank 0 is",
-            "give the name of its node:\n  clusterrun --master-addr HOST train.py",
+            "nnodes is 2 (SLURM_STEP_NUM_NODES), but the address of node 0 is not set",
+            "give its host name:\n  clusterrun --master-addr HOST train.py",
         ),
         (
             TWO | {"master_addr": "a", "master_port": "0"},
             {},
-            "--master-port: no node would know at which port to meet",
+            "--master-port: port 0 is chosen by each node, but all nodes must meet at one port",
             "give a number from 1 to 65535",
         ),
         (
             TWO | {"rdzv_endpoint": "a:0"},
             {},
-            "--rdzv-endpoint: no node would know at which port to meet",
+            "--rdzv-endpoint: port 0 is chosen by each node, but all nodes must meet at one port",
             "give a number from 1 to 65535",
         ),
         (
             TWO | {"rdzv_endpoint": "a:29500", "master_port": "29500"},
             {},
-            (
-                "rdzv_endpoint is a:29500 (--rdzv-endpoint) and master_port 29500 (--master-port):"
-                " one port for two purposes"
-            ),
+            "--rdzv-endpoint and --master-port both use port 29500",
             "leave --master-port out: a free port is chosen for the workers",
         ),
         (

@@ -36,13 +36,13 @@ def test_a_file(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("text", "complaint"),
     [
-        ("0=", "'' is neither a list of CPUs nor a node"),
-        ("0=3-1", "'3-1' is neither a list of CPUs nor a node"),
-        ("0=node x", "'node x' is neither a list of CPUs nor a node"),
-        ("=1", "'=1' has no GPU in front of the ="),
-        ("3,0=1", "'3' has no GPU in front of it"),
-        ("0=1,0=2", "GPU 0 is there twice"),
-        ("/no/such/file", "'/no/such/file' can't be read: No such file or directory"),
+        ("0=", "'' is neither a list of CPUs nor node N"),
+        ("0=3-1", "'3-1' is neither a list of CPUs nor node N"),
+        ("0=node x", "'node x' is neither a list of CPUs nor node N"),
+        ("=1", "'=1' has no GPU before the ="),
+        ("3,0=1", "'3' names no GPU"),
+        ("0=1,0=2", "GPU 0 is listed twice"),
+        ("/no/such/file", "'/no/such/file' cannot be read: No such file or directory"),
         ("", "the path is empty"),
     ],
 )
@@ -62,5 +62,5 @@ def test_a_mistake_in_a_file_says_so(tmp_path: Path) -> None:
     with pytest.raises(UnreadableError, match=f"in {path}: 'x' is neither"):
         numa_map(str(path))
     path.write_text("# nothing\n")
-    with pytest.raises(UnreadableError, match="there is no entry"):
+    with pytest.raises(UnreadableError, match="there are no entries"):
         numa_map(str(path))

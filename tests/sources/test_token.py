@@ -10,7 +10,7 @@ from msgspec.structs import replace
 from tests.captured import captured
 from tests.described import PROCESS, describe, mistake
 
-MAKE_ONE = "make one:\n  (umask 077; openssl rand -hex 32 > secret)"
+MAKE_ONE = "create a secret:\n  (umask 077; openssl rand -hex 32 > secret)"
 
 pytestmark = pytest.mark.usefixtures("script")
 
@@ -60,7 +60,7 @@ def test_workers_do_not_inherit_it() -> None:
     [
         (None, "--token-file: secret cannot be read: No such file or directory", ""),
         (b"\n", "--token-file: secret is empty", MAKE_ONE),
-        (b"\xff\xfe", "--token-file: secret is not a text in UTF-8", MAKE_ONE),
+        (b"\xff\xfe", "--token-file: secret is not UTF-8 text", MAKE_ONE),
     ],
 )
 def test_files_without_a_secret(content: bytes | None, message: str, hint: str) -> None:
@@ -75,14 +75,14 @@ def test_files_without_a_secret(content: bytes | None, message: str, hint: str) 
 @pytest.mark.parametrize(
     ("value", "message"),
     [
-        ("", "CLUSTERRUN_TOKEN is set, and empty"),
-        (" \n", "CLUSTERRUN_TOKEN is set, and empty"),
-        ("\udcff", "CLUSTERRUN_TOKEN is not a text in UTF-8"),
+        ("", "CLUSTERRUN_TOKEN is empty"),
+        (" \n", "CLUSTERRUN_TOKEN is empty"),
+        ("\udcff", "CLUSTERRUN_TOKEN is not UTF-8 text"),
     ],
 )
 def test_a_variable_without_a_secret(value: str, message: str) -> None:
     """Whoever sets it wants nodes to be asked for one: ``CLUSTERRUN_TOKEN=$(cat missing)``."""
-    hint = "give a secret, the same on all nodes, or none:\n  unset CLUSTERRUN_TOKEN"
+    hint = "set it to the same secret on all nodes, or unset it:\n  unset CLUSTERRUN_TOKEN"
 
     assert mistake("train.py", environ={"CLUSTERRUN_TOKEN": value}) == (message, hint)
 
@@ -93,10 +93,10 @@ def test_a_file_that_is_open_to_all_holds_no_secret(mode: int) -> None:
     Path("one").chmod(mode)
 
     assert mistake("train.py", flags={"token_file": "one"}) == (
-        f"--token-file: one is open to all users (mode {mode:o}), and holds a secret",
+        f"--token-file: one holds a secret, but is open to all users (mode {mode:o})",
         (
-            "keep it from others:\n  chmod o-rwx one\n"
-            "or, where a Kubernetes secret is mounted there, give its volume defaultMode: 0400"
+            "close it to others:\n  chmod o-rwx one\n"
+            "or, if it is a mounted Kubernetes secret, set its volume's defaultMode: 0400"
         ),
     )
 

@@ -68,7 +68,7 @@ def test_a_node_of_a_step_may_be_alone_on_purpose() -> None:
     assert (job.master_addr.value, job.port_candidates.value) == (None, ())
     assert job.run_id.value == "chosen"
     assert resolved.warnings == (
-        "nnodes is 1 (--nnodes) and 2 (SLURM_STEP_NUM_NODES): the former holds",
+        "nnodes is 1 (--nnodes); the cluster's 2 (SLURM_STEP_NUM_NODES) is ignored",
     )
 
 
@@ -82,8 +82,8 @@ def test_a_shape_of_ones_own_inside_a_step() -> None:
     assert (job.nnodes.value, job.node_rank.value, job.hosts.value) == (4, 3, ())
     assert job.master_port == Fact(29500, "default")
     assert resolved.warnings == (
-        "nnodes is 4 (--nnodes) and 2 (SLURM_STEP_NUM_NODES): the former holds",
-        "node_rank is 3 (--node-rank) and 1 (SLURM_NODEID): the former holds",
+        "nnodes is 4 (--nnodes); the cluster's 2 (SLURM_STEP_NUM_NODES) is ignored",
+        "node_rank is 3 (--node-rank); the cluster's 1 (SLURM_NODEID) is ignored",
     )
 
 
@@ -98,7 +98,7 @@ def test_the_exported_address_is_said_as_well() -> None:
     assert job.master_addr == Fact("n1", "MASTER_ADDR")
 
 
-HINT = "out, or say it all: --nnodes, --node-rank, --master-addr"
+HINT = "out, or set all of --nnodes, --node-rank and --master-addr"
 
 
 @pytest.mark.parametrize(
@@ -106,24 +106,24 @@ HINT = "out, or say it all: --nnodes, --node-rank, --master-addr"
     [
         (
             {"nnodes": "4"},
-            "nnodes is 4 (--nnodes) and 2 (SLURM_STEP_NUM_NODES)",
+            "nnodes is 4 (--nnodes), but the cluster has 2 (SLURM_STEP_NUM_NODES)",
             f"leave --nnodes {HINT}",
         ),
         (
             {"nnodes": "4", "master_addr": "n0"},
-            "nnodes is 4 (--nnodes) and 2 (SLURM_STEP_NUM_NODES)",
+            "nnodes is 4 (--nnodes), but the cluster has 2 (SLURM_STEP_NUM_NODES)",
             f"leave --nnodes {HINT}",
         ),
         (
             {"node_rank": "0"},
-            "node_rank is 0 (--node-rank) and 1 (SLURM_NODEID)",
+            "node_rank is 0 (--node-rank), but the cluster has 1 (SLURM_NODEID)",
             f"leave --node-rank {HINT}",
         ),
         (
             {"nnodes": "4", "node_rank": "0"},
             (
-                "nnodes is 4 (--nnodes) and 2 (SLURM_STEP_NUM_NODES);"
-                " node_rank is 0 (--node-rank) and 1 (SLURM_NODEID)"
+                "nnodes is 4 (--nnodes), but the cluster has 2 (SLURM_STEP_NUM_NODES);"
+                " node_rank is 0 (--node-rank), but the cluster has 1 (SLURM_NODEID)"
             ),
             f"leave --nnodes and --node-rank {HINT}",
         ),
@@ -176,8 +176,8 @@ def test_tasks_that_would_each_start_workers(flags: Flags) -> None:
     message, hint = mistake("train.py", flags=flags, environ=TASK)
 
     assert message == (
-        f"nproc_per_node is {nproc} (--nproc-per-node), but this is one of 2 tasks on its node"
-        " (SLURM_STEP_TASKS_PER_NODE), each of which would start as many"
+        f"nproc_per_node is {nproc} (--nproc-per-node), but this node has 2 tasks"
+        " (SLURM_STEP_TASKS_PER_NODE), and each would start that many workers"
     )
     assert "srun --ntasks-per-node=1 clusterrun" in hint
 

@@ -1,4 +1,4 @@
-"""Whether colours are seen where we print."""
+"""Whether workers may print colours."""
 
 from collections.abc import Mapping
 
@@ -7,7 +7,7 @@ from clusterrun.sources.this_process import ThisProcess
 
 
 def shows_colours(environ: Mapping[str, str]) -> bool:
-    """Return whether a terminal shows colours, and its user wants them (no-color.org)."""
+    """Return whether a terminal shows colours, and its user has not turned them off (no-color.org)."""
     return not environ.get("NO_COLOR") and environ.get("TERM") != "dumb"
 
 
@@ -17,8 +17,8 @@ def find_coloured(
     cluster: Fact[str],
     log_dir: Fact[str | None],
 ) -> Fact[bool]:
-    """Return whether workers may print colours: all that they print goes to a terminal alone."""
-    # mpirun gives each task a terminal, and merges what they print.
+    """Return whether workers may print colours: their output goes to a terminal only."""
+    # mpirun gives each task a terminal, and merges their output.
     has_terminal = process.has_terminal and cluster.value != "openmpi"
     value = has_terminal and shows_colours(variables) and log_dir.value is None
     return Fact(value, "the terminal")

@@ -18,7 +18,7 @@ from clusterrun.sources.settings import Settings, find, settings_from_exports, v
 from clusterrun.sources.world_shape import Shape
 
 USUAL_PORT = 29500
-"""Where several nodes meet and nothing says at which port: torchrun's."""
+"""The port at which several nodes meet if none is set: torchrun's."""
 
 
 class Meeting(Struct, frozen=True):
@@ -33,7 +33,7 @@ class Meeting(Struct, frozen=True):
 def settle_meeting(
     sources: Sequence[Settings], environ: Mapping[str, str], shape: Shape, typed: CommandLine
 ) -> Meeting:
-    """Return where to meet; where there is but one agent, nobody has to.
+    """Return where to meet; with a single agent, nothing needs to be set.
 
     Raises:
         UsageError: several agents would not find each other.
@@ -49,70 +49,61 @@ def settle_meeting(
         )
     if endpoint.value is not None:
         return _at_endpoint(endpoint, sources)
-    # Scripts that export them for their workers name the same port in --rdzv-endpoint, where it
-    # would be taken: so only here.
-    own = shape.place.ignored_exports if shape.place else ()
+    # Exports count only here: scripts for workers often export the very port of --rdzv-endpoint.
+    ignored = shape.place.ignored_exports if shape.place else ()
     if shape.first_host.value is not None and find(MASTER_ADDR, sources) is None:
-        # Who lists hosts for this job says where it meets; an export is for any launcher.
-        own = (*own, "MASTER_ADDR")
-    return _at_address((*sources, settings_from_exports(environ, own)), shape, typed)
+        # A list of hosts is made for this job, an export for any launcher.
+        ignored = (*ignored, "MASTER_ADDR")
+    return _at_address((*sources, settings_from_exports(environ, ignored)), shape, typed)
 
 
 def _at_endpoint(endpoint: Fact[str | None], sources: Sequence[Settings]) -> Meeting:
     port = value_of(MASTER_PORT, sources)
     taken = Endpoint.parse(endpoint.value or "").port
     if taken == 0:
-        raise UsageError(
-            f"{endpoint.origin}: no node would know at which port to meet",
-            "give a number from 1 to 65535",
-        )
+        raise _unknown_port(endpoint.origin)
     if taken is not None and port.value == taken:
         raise UsageError(
-            f"rdzv_endpoint is {endpoint} and master_port {port}: one port for two purposes",
+            f"{endpoint.origin} and {port.origin} both use port {taken}",
             f"leave {port.origin} out: a free port is chosen for the workers",
         )
     return Meeting(value_of(MASTER_ADDR, sources), port, Fact((), "default"), endpoint)
 
 
 def _at_address(sources: Sequence[Settings], shape: Shape, typed: CommandLine) -> Meeting:
-    otherwise = shape.first_host
-    if otherwise.value is None and shape.place:
-        otherwise = shape.place.master_addr
-    address = value_of(MASTER_ADDR, sources, otherwise)
+    default = shape.first_host
+    if default.value is None and shape.place:
+        default = shape.place.master_addr
+    address = value_of(MASTER_ADDR, sources, default)
     if address.value is None:
-        raise _nowhere(shape, typed)
-    port, candidates = _ports(sources, shape)
-    return Meeting(address, port, candidates, Fact(None, "default"))
-
-
-def _ports(
-    sources: Sequence[Settings], shape: Shape
-) -> tuple[Fact[int | None], Fact[tuple[int, ...]]]:
-    candidates: Fact[tuple[int, ...]] = Fact((), "default")
-    said = any(MASTER_PORT.name in it for it in sources)
-    if not said and shape.place and shape.place.port_candidates.value:
-        return Fact(None, "default"), shape.place.port_candidates
+        raise _no_address(shape, typed)
+    is_port_set = any(MASTER_PORT.name in source for source in sources)
+    if shape.place and shape.place.port_candidates.value and not is_port_set:
+        candidates = shape.place.port_candidates
+        return Meeting(address, Fact(None, "default"), candidates, Fact(None, "default"))
     port = value_of(MASTER_PORT, sources, Fact(USUAL_PORT, "default"))
     if port.value is None:
-        raise UsageError(
-            f"{port.origin}: no node would know at which port to meet",
-            "give a number from 1 to 65535",
-        )
-    return port, candidates
+        raise _unknown_port(port.origin)
+    return Meeting(address, port, Fact((), "default"), Fact(None, "default"))
 
 
-def _nowhere(shape: Shape, typed: CommandLine) -> UsageError:
-    several = f"nnodes is {shape.nnodes}"
+def _unknown_port(origin: str) -> UsageError:
+    return UsageError(
+        f"{origin}: port 0 is chosen by each node, but all nodes must meet at one port",
+        "give a number from 1 to 65535",
+    )
+
+
+def _no_address(shape: Shape, typed: CommandLine) -> UsageError:
+    nnodes = f"nnodes is {shape.nnodes}"
     if shape.node_rank.value is not None:
         return UsageError(
-            f"{several}, but nothing says where rank 0 is",
-            f"give the name of its node:\n  {typed.line('--master-addr', 'HOST')}",
+            f"{nnodes}, but the address of node 0 is not set",
+            f"give its host name:\n  {typed.line('--master-addr', 'HOST')}",
         )
     first, second = (typed.line("--node-rank", rank, "--master-addr", "HOST") for rank in "01")
-    others = (
-        "the other" if shape.nnodes.value == 2 else f"the others, 1 to {shape.nnodes.value - 1}"
-    )
+    others = "node 1" if shape.nnodes.value == 2 else f"nodes 1 to {shape.nnodes.value - 1}"
     return UsageError(
-        f"{several}, but nothing says which of them this is, or where the first is",
-        f"on the first, HOST:\n  {first}\non {others}:\n  {second}",
+        f"{nnodes}, but the rank of this node and the address of node 0 are not set",
+        f"on node 0, HOST:\n  {first}\non {others}:\n  {second}",
     )

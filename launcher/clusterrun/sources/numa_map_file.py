@@ -1,4 +1,4 @@
-"""The text of ``--numa-map``: entries, or a file of them."""
+"""The value of ``--numa-map``: entries, or a file of them."""
 
 import re
 from pathlib import Path
@@ -13,9 +13,9 @@ _NODE = re.compile(r"node ?([0-9]{1,5})")
 
 
 def numa_map(text: str) -> tuple[MappedGpu, ...]:
-    """Read where GPUs are: ``GPU=CPUS``, ``GPU=node N``, several with commas, or a file of them.
+    """Return the entries ``GPU=CPUS`` and ``GPU=node N`` of a text, or of the file that it names.
 
-    A file has one entry a line, or several with commas; what follows a ``#`` is left out.
+    Commas separate entries, in a file also line breaks; a ``#`` begins a comment.
     """
     if "=" not in text:
         return _entries(_content(path(text)), f"in {text}: ")
@@ -27,7 +27,7 @@ def _content(name: str) -> str:
         lines = Path(name).read_text(encoding="utf-8").splitlines()
     except (OSError, ValueError) as error:
         why = error.strerror if isinstance(error, OSError) else "it is not text"
-        raise UnreadableError(f"{name!r} can't be read: {why}", _HINT) from None
+        raise UnreadableError(f"{name!r} cannot be read: {why}", _HINT) from None
     return ",".join(line.partition("#")[0].strip() for line in lines)
 
 
@@ -37,17 +37,17 @@ def _entries(text: str, where: str) -> tuple[MappedGpu, ...]:
         if "=" in piece:
             parts.append([piece])
         elif parts:
-            # A list of CPUs has commas too.
+            # Lists of CPUs have commas, too.
             parts[-1].append(piece)
         else:
-            raise UnreadableError(f"{where}{piece!r} has no GPU in front of it", _HINT)
+            raise UnreadableError(f"{where}{piece!r} names no GPU", _HINT)
     if not parts:
-        raise UnreadableError(f"{where}there is no entry", _HINT)
+        raise UnreadableError(f"{where}there are no entries", _HINT)
     found: dict[str, MappedGpu] = {}
     for pieces in parts:
         entry = _entry(",".join(pieces), where)
         if entry.gpu in found:
-            raise UnreadableError(f"{where}GPU {entry.gpu} is there twice", "leave one out")
+            raise UnreadableError(f"{where}GPU {entry.gpu} is listed twice", "leave one out")
         found[entry.gpu] = entry
     return tuple(found.values())
 
@@ -55,7 +55,7 @@ def _entries(text: str, where: str) -> tuple[MappedGpu, ...]:
 def _entry(text: str, where: str) -> MappedGpu:
     gpu, _, place = (part.strip() for part in text.partition("="))
     if not gpu:
-        raise UnreadableError(f"{where}{text!r} has no GPU in front of the =", _HINT)
+        raise UnreadableError(f"{where}{text!r} has no GPU before the =", _HINT)
     node = _NODE.fullmatch(place)
     if node:
         return MappedGpu(gpu, int(node[1]))
@@ -64,5 +64,5 @@ def _entry(text: str, where: str) -> MappedGpu:
     except ValueError:
         cpus = CpuSet()
     if not cpus:
-        raise UnreadableError(f"{where}{place!r} is neither a list of CPUs nor a node", _HINT)
+        raise UnreadableError(f"{where}{place!r} is neither a list of CPUs nor node N", _HINT)
     return MappedGpu(gpu, cpus)

@@ -38,7 +38,7 @@ from clusterrun.sources.programs.executables import another_environment
 from clusterrun.sources.programs.misplaced_options import misplaced_options
 from clusterrun.sources.programs.programs import (
     COMMAND_LINE,
-    Manner,
+    ProgramOptions,
     expect_read_once,
     find_program,
 )
@@ -198,13 +198,13 @@ def _program(
     env: Mapping[str, Fact[str]],
     inputs: Inputs,
 ) -> Fact[Program]:
-    manner = Manner(
+    options = ProgramOptions(
         module=value_of(MODULE, sources),
         no_python=value_of(NO_PYTHON, sources),
         run_path=value_of(RUN_PATH, sources),
         pass_local_rank=value_of(PASS_LOCAL_RANK, sources),
     )
-    return find_program(words, manner, search_path(env, inputs.variables))
+    return find_program(words, options, search_path(env, inputs.variables))
 
 
 def _expect_possible(job: JobSpec) -> None:

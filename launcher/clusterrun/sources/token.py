@@ -1,4 +1,4 @@
-"""The secret that all nodes of a job hold: given, or made of what a scheduler's job shares."""
+"""The token of a job: set by the user, or made of a secret that the scheduler's job has."""
 
 import os
 from collections.abc import Mapping, Sequence
@@ -12,24 +12,24 @@ from clusterrun.sources.options.suggestions import did_you_mean_file
 from clusterrun.sources.settings import TOKEN_VARIABLE, Settings, value_of
 
 OPEN_TO_ALL = S_IROTH | S_IWOTH
-"""A file's mode that lets every user of the machine read the secret, or choose it."""
+"""Bits of a file's mode by which every user of the machine can read the token, or change it."""
 
 
 def find_token(
-    sources: Sequence[Settings], environ: Mapping[str, str], otherwise: Fact[str] | None
+    sources: Sequence[Settings], environ: Mapping[str, str], default: Fact[str] | None
 ) -> Fact[str | None]:
-    """Return the secret, by the flag for its file, else CLUSTERRUN_TOKEN, else another's file.
+    """Return the token from ``--token-file``, else CLUSTERRUN_TOKEN, else another source's file.
 
-    There is no flag for the secret itself: every user of a machine can read command lines.
+    There is no flag for the token itself: every user of a machine can read command lines.
 
     Args:
-        sources: what flags, variables and the job file say.
+        sources: settings, the strongest source first.
         environ: the environment of this process.
-        otherwise: the secret where nothing of that is said; None: there is none.
+        default: the token if none is set; None: there is none.
 
     Raises:
-        UsageError: the file can't be read, or is open to all users; or there is nothing in it, or
-            in the variable.
+        UsageError: the file or the variable is empty, or the file cannot be read or is open to all
+            users.
 
     """
     by_flag = value_of(TOKEN_FILE, sources[:1])
@@ -38,22 +38,22 @@ def find_token(
     file = value_of(TOKEN_FILE, sources)
     if file.value:
         return Fact(_read(file), file.origin)
-    return Fact(None, "default") if otherwise is None else Fact(otherwise.value, otherwise.origin)
+    return Fact(None, "default") if default is None else Fact(default.value, default.origin)
 
 
 def token_of_job(secret: Fact[str], user_id: int) -> Fact[str]:
-    """Return the token of a scheduler's job, of which all nodes know ``secret``."""
+    """Return the token made of ``secret``, which all nodes of a scheduler's job know."""
     return Fact(f"{secret.value} of user {user_id}", secret.origin)
 
 
 def _checked(token: str) -> str:
-    hint = f"give a secret, the same on all nodes, or none:\n  unset {TOKEN_VARIABLE}"
+    hint = f"set it to the same secret on all nodes, or unset it:\n  unset {TOKEN_VARIABLE}"
     try:
         token.encode()
     except UnicodeEncodeError:
-        raise UsageError(f"{TOKEN_VARIABLE} is not a text in UTF-8", hint) from None
+        raise UsageError(f"{TOKEN_VARIABLE} is not UTF-8 text", hint) from None
     if not token.strip():
-        raise UsageError(f"{TOKEN_VARIABLE} is set, and empty", hint)
+        raise UsageError(f"{TOKEN_VARIABLE} is empty", hint)
     return token.strip()
 
 
@@ -63,7 +63,7 @@ def _read(file: Fact[str]) -> str:
             mode = os.fstat(opened.fileno()).st_mode
             token = opened.read().strip()
     except UnicodeDecodeError:
-        raise _no_secret(file, "not a text in UTF-8") from None
+        raise _no_secret(file, "not UTF-8 text") from None
     except OSError as error:
         raise UsageError(
             f"{file.origin}: {file.value} cannot be read: {error.strerror}",
@@ -71,10 +71,10 @@ def _read(file: Fact[str]) -> str:
         ) from None
     if S_ISREG(mode) and mode & OPEN_TO_ALL:
         raise UsageError(
-            f"{file.origin}: {file.value} is open to all users (mode {mode & 0o777:o}),"
-            " and holds a secret",
-            f"keep it from others:\n  chmod o-rwx {file.value}\n"
-            "or, where a Kubernetes secret is mounted there, give its volume defaultMode: 0400",
+            f"{file.origin}: {file.value} holds a secret, but is open to all users (mode"
+            f" {mode & 0o777:o})",
+            f"close it to others:\n  chmod o-rwx {file.value}\n"
+            "or, if it is a mounted Kubernetes secret, set its volume's defaultMode: 0400",
         )
     if not token:
         raise _no_secret(file, "empty")
@@ -84,5 +84,5 @@ def _read(file: Fact[str]) -> str:
 def _no_secret(file: Fact[str], what: str) -> UsageError:
     return UsageError(
         f"{file.origin}: {file.value} is {what}",
-        f"make one:\n  (umask 077; openssl rand -hex 32 > {file.value})",
+        f"create a secret:\n  (umask 077; openssl rand -hex 32 > {file.value})",
     )

@@ -116,10 +116,10 @@ def test_programs_that_are_not_python(
 @pytest.mark.parametrize(
     ("options", "complaint"),
     [
-        (("--no-python", "--module"), "--module and --no-python exclude each other"),
+        (("--no-python", "--module"), "--module and --no-python cannot be used together"),
         (("--nproc-per-node=unknown",), "--nproc-per-node: 'unknown' is not a number of workers"),
         (("--nnodes=2:20:30",), "--nnodes: '2:20:30' is not a number of nodes"),
-        (("--logs_specs=DOESNOT_EXIST",), "--logs-specs: clusterrun loads no plugins for logs"),
+        (("--logs_specs=DOESNOT_EXIST",), "--logs-specs: clusterrun has no plugins for logs"),
     ],
 )
 def test_lines_that_are_refused(

@@ -166,8 +166,8 @@ def test_without_a_folder_there_is_one_that_is_found(clusterrun: Launcher) -> No
 
     ended = job.ended()
 
-    written = "log files are written below clusterrun-logs; clusterrun-logs/latest is the last run"
-    assert ended == (0, "", f"clusterrun: --redirects without --log-dir: {written}\n")
+    written = "log files go to clusterrun-logs; clusterrun-logs/latest is the last run"
+    assert ended == (0, "", f"clusterrun: --redirects is set, but not --log-dir: {written}\n")
     host = os.uname().nodename
     log = clusterrun.folder / f"clusterrun-logs/latest/attempt-0/{host}-0/rank-0.out"
     assert log.read_text() == "hello\n"

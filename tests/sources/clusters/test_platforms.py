@@ -319,7 +319,7 @@ BROKEN = [
     ("hfai.1", {"MARSV2_RANK": "2"}, "MARSV2_RANK is 2, but must be less than WORLD_SIZE, which is 2"),
     ("hfai.1", {"WORLD_SIZE": ""}, "WORLD_SIZE is not set"),
     ("hfai.half", {"MARSV2_ASSIGNED_NUMA": "2"}, "MARSV2_ASSIGNED_NUMA: '2' is not half"),
-    ("hfai.1", {"MASTER_IP": "", "MASTER_ADDR": ""}, "nnodes is 2 (WORLD_SIZE), but nothing says"),
+    ("hfai.1", {"MASTER_IP": "", "MASTER_ADDR": ""}, "nnodes is 2 (WORLD_SIZE), but the address of node 0 is"),
     ("dlc.1", {"RANK": "2"}, "RANK is 2, but must be less than WORLD_SIZE, which is 2"),
     ("dlc.1", {"RANK": "-1"}, "RANK: '-1' is not a number"),
     ("volcano.1", {"RANK": "3"}, "RANK is 3, but must be less than WORLD_SIZE, which is 3"),
@@ -334,7 +334,7 @@ BROKEN = [
     ("openmpi.task", {"OMPI_COMM_WORLD_SIZE": "5"}, "OMPI_COMM_WORLD_SIZE is 5 and OMPI_COMM_WORLD_LOCAL_SIZE is"),
     ("openmpi.1", {"OMPI_COMM_WORLD_SIZE": "3"}, "OMPI_COMM_WORLD_SIZE is 3 and OMPI_COMM_WORLD_LOCAL_SIZE is"),
     ("openmpi.1", {"OMPI_COMM_WORLD_SIZE": ""}, "OMPI_COMM_WORLD_SIZE is not set"),
-    ("mpich.1", {"MASTER_ADDR": ""}, "nnodes is 2 (PMI_SIZE, MPI_LOCALNRANKS), but nothing says"),
+    ("mpich.1", {"MASTER_ADDR": ""}, "nnodes is 2 (PMI_SIZE, MPI_LOCALNRANKS), but the address"),
     ("mpich.1", {"PMI_SIZE": "1"}, "PMI_RANK is 1, but must be less than PMI_SIZE, which is 1"),
     ("mvapich.1", {"MV2_COMM_WORLD_LOCAL_RANK": "1"}, "MV2_COMM_WORLD_LOCAL_RANK is 1, but must be less than MV2_COMM_WORLD_LOCAL_SIZE"),
     ("pals.task", {"PALS_NODEID": "2"}, "PALS_NODEID is 2, but must be less than PMI_SIZE, PALS_LOCAL_SIZE, which is 2"),
@@ -556,7 +556,7 @@ def test_a_host_finds_itself_in_the_file_of_pbs(
     [
         ("other-host\n", "PBS_NODEFILE: {file} lists other-host, but not this host, {here}"),
         ("", "PBS_NODEFILE: {file} is empty"),
-        (None, "PBS_NODEFILE: cannot read {file}: No such file or directory"),
+        (None, "PBS_NODEFILE: {file} cannot be read: No such file or directory"),
     ],
 )
 def test_files_of_pbs_that_are_no_good(

@@ -80,16 +80,13 @@ def test_an_own_address_that_is_given_is_the_one_looked_for() -> None:
     [
         (
             {"hosts": "a,b"},
-            (
-                "--hosts lists a, b, and this node is none of them: it is node7"
-                " (10.0.0.7, 127.0.0.1, fd77::7)"
-            ),
-            "add it to the list, or say which of them it is: --node-rank",
+            ("--hosts lists a, b, but not this node, node7 (10.0.0.7, 127.0.0.1, fd77::7)"),
+            "add it to the list, or give its rank with --node-rank",
         ),
         (
             {"hosts": "10.0.0.7,fd77::7"},
             "--hosts lists 10.0.0.7 and fd77::7, which are both this node, node7",
-            "give each node once",
+            "list each node once",
         ),
         ({"hosts": "a,b,a"}, "--hosts: 'a,b,a' has a twice", "give each host once"),
         (
@@ -99,7 +96,7 @@ def test_an_own_address_that_is_given_is_the_one_looked_for() -> None:
         ),
         (
             {"hosts": "node7,b", "nnodes": "3"},
-            "nnodes is 3 (--nnodes), and --hosts lists 2",
+            "nnodes is 3 (--nnodes), but --hosts lists 2",
             "leave --nnodes out",
         ),
         (
@@ -110,11 +107,11 @@ def test_an_own_address_that_is_given_is_the_one_looked_for() -> None:
         (
             {"hosts": "node7", "hostfile": "hosts"},
             "--hosts and --hostfile both list the hosts",
-            "leave one of them out",
+            "leave one out",
         ),
         (
             {"hostfile": "nothing"},
-            "--hostfile: nothing can't be read: No such file or directory",
+            "--hostfile: nothing cannot be read: No such file or directory",
             "give another path",
         ),
     ],
@@ -140,7 +137,7 @@ def test_a_list_beats_an_exported_address_and_a_cluster() -> None:
     assert resolved.job.node_rank.value == 1
     assert resolved.job.master_addr == Fact("a", "--hosts")
     assert resolved.warnings == (
-        "nnodes is 3 (--hosts) and 2 (SLURM_STEP_NUM_NODES): the former holds",
+        "nnodes is 3 (--hosts); the cluster's 2 (SLURM_STEP_NUM_NODES) is ignored",
     )
 
 
@@ -172,9 +169,9 @@ def test_files_of_hosts(
     [
         ("", "--hostfile: hosts lists no host"),
         ("node7\nnode8\nnode7\n", "hosts:3: node7 is listed twice"),
-        ("node7 slots=many\n", "hosts:1: 'node7 slots=many' is not a host with its slots"),
-        ("node7 slots=0\n", "hosts:1: 'node7 slots=0' is not a host with its slots"),
-        ("node7 gpu\n", "hosts:1: 'node7 gpu' is not a host with its slots"),
+        ("node7 slots=many\n", "hosts:1: 'node7 slots=many' is not a host and its slots"),
+        ("node7 slots=0\n", "hosts:1: 'node7 slots=0' is not a host and its slots"),
+        ("node7 gpu\n", "hosts:1: 'node7 gpu' is not a host and its slots"),
         ("node[7\n", "hosts:1: 'node[7' is not a list of hosts"),
     ],
 )

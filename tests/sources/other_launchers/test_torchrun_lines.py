@@ -47,8 +47,8 @@ def test_c10d_meets_at_the_endpoint_for_good() -> None:
     assert resolved.job.node_rank == Fact(None, "default")
     assert resolved.warnings == (
         (
-            "--node-rank 1 changes nothing with --rdzv-backend c10d, nor does it under torchrun:"
-            " node 0 is the one at the endpoint, the others by order of joining"
+            "--node-rank 1 is ignored with --rdzv-backend c10d, as under torchrun:"
+            " node 0 is the one at the endpoint, the others are ranked as they join"
         ),
     )
 
@@ -69,8 +69,8 @@ def test_c10d_and_its_port_as_master_port() -> None:
     assert resolved.job.master_port == Fact(None, "default")
     assert resolved.warnings == (
         (
-            "--master-port 29400 is the endpoint's port too, where the nodes meet for the whole"
-            " job: MASTER_PORT is another"
+            "--master-port 29400 is ignored: it is the endpoint's port, which the agents keep in"
+            " use; a free port is chosen for the workers"
         ),
     )
 
@@ -91,7 +91,7 @@ def test_standalone_and_several_nodes() -> None:
     assert mistake("train.py", flags={"standalone": True, "nnodes": "2"}) == (
         "--standalone is for one node, but nnodes is 2 (--nnodes)",
         (
-            "leave --standalone out, and say where the nodes meet:\n"
+            "leave --standalone out, and set where the nodes meet:\n"
             "  --rdzv-backend c10d --rdzv-endpoint HOST:PORT"
         ),
     )
@@ -116,19 +116,19 @@ def test_rdzv_conf_has_the_timeout(flags: Flags, timeout: Fact[float]) -> None:
     [
         (
             {"rdzv_conf": "is_host=1"},
-            "--rdzv-conf is_host=1 changes nothing: --node-rank 0 says that a node is the host",
+            "--rdzv-conf is_host=1 has no effect: use --node-rank 0 on the host",
         ),
         (
             {"rdzv_conf": "read_timeout=9"},
-            "--rdzv-conf read_timeout=9 changes nothing: clusterrun has no such setting",
+            "--rdzv-conf read_timeout=9 has no effect: clusterrun has no such setting",
         ),
         (
             {"monitor_interval": "5"},
-            "--monitor-interval changes nothing: clusterrun hears of each worker's end at once",
+            "--monitor-interval has no effect: clusterrun sees the end of a worker at once",
         ),
         (
             {"event_log_handler": "console"},
-            "--event-log-handler console changes nothing: --events FILE writes what happens",
+            "--event-log-handler console has no effect: --events FILE writes events",
         ),
     ],
 )
@@ -151,13 +151,13 @@ def test_words_that_need_no_answer(flags: Flags) -> None:
     [
         (
             {"logs_specs": "mine"},
-            "--logs-specs: clusterrun loads no plugins for logs",
-            "--log-dir, --redirects, --tee and --local-ranks-filter say where output goes",
+            "--logs-specs: clusterrun has no plugins for logs",
+            "use --log-dir, --redirects, --tee or --local-ranks-filter",
         ),
         (
             {"use_env": True, "pass_local_rank": "true"},
-            "--use-env and --pass-local-rank exclude each other",
-            "leave one of them out",
+            "--use-env and --pass-local-rank cannot be used together",
+            "leave one out",
         ),
         (
             {"rdzv_backend": "etcd", "rdzv_endpoint": "n0"},

@@ -31,8 +31,8 @@ def test_another_environment_is_active(folder: Path, ours: str) -> None:
 
     assert described.warnings == (
         (
-            f"workers run on {ours}, where clusterrun is installed; the active environment"
-            f" (VIRTUAL_ENV) is {folder}/other: --python {folder}/other/bin/python uses it"
+            f"workers run {ours}, as clusterrun does, not the active environment {folder}/other"
+            f" (VIRTUAL_ENV); to use that, type --python {folder}/other/bin/python"
         ),
     )
 

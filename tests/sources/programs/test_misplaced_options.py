@@ -13,11 +13,8 @@ def warnings(*args: str, text: str = "", kind: ProgramKind = ProgramKind.SCRIPT)
     return misplaced_options(Program(kind, "train.py", args))
 
 
-SURE = (
-    "{0} after train.py goes to train.py, which nowhere mentions it, and changes nothing in"
-    " clusterrun: type it before train.py"
-)
-UNSURE = "{0} after train.py goes to train.py; clusterrun's own {0} belongs before it"
+SURE = "{0} after train.py goes to train.py, which does not use it: type it before train.py"
+UNSURE = "{0} after train.py goes to train.py; clusterrun's own {0} must come before it"
 
 
 @pytest.mark.parametrize("word", ["--nnodes", "--nproc-per-node", "--nproc_per_node", "--log-dir"])
@@ -50,8 +47,8 @@ def test_a_blank_at_the_end() -> None:
     r"""A shell makes an argument of the blank behind a \\, and ends the line there."""
     assert warnings("--lr", "1", " ") == (
         (
-            "the last argument of train.py is a blank: if the line was to go on, its \\ must be its"
-            " last character"
+            "the last argument of train.py is a blank; if the line should continue, remove the blank"
+            " after the \\"
         ),
     )
 

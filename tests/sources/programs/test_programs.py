@@ -61,25 +61,25 @@ def test_programs(flags: Mapping[str, bool], words: tuple[str, ...], program: Pr
 
 
 MISSING = [
-    ((), "there is no script to run", "for example:\n  clusterrun [OPTIONS] train.py"),
-    (("",), "the name of the script is empty", "is a variable of the shell not set?"),
+    ((), "no script given", "for example:\n  clusterrun [OPTIONS] train.py"),
+    (("",), "the name of the script is empty", "is a shell variable not set?"),
     (("trian.py",), "trian.py does not exist", "did you mean train.py?"),
     (("nowhere/x.py",), "nowhere/x.py does not exist", ""),
     (("TRAIN.py",), "TRAIN.py does not exist", "did you mean train.py?"),
     (
         ("~/train.py",),
-        "~/train.py has a ~, and nothing but a shell expands it",
+        "~/train.py begins with ~, which only a shell expands",
         "write the path in full",
     ),
     (
         (" ",),
         "the name of the script is a blank",
-        "a \\ that continues a line must be its last character: remove the blank after it",
+        "if it should continue the line, remove the blank after the \\",
     ),
     *(
         (
             (f"{dash}{name}", "2", "train.py"),
-            f"{dash}{name} begins with {dash} ({code}), which is not the - of options",
+            f"{dash}{name} begins with {dash} ({code}) instead of -",
             f"type {option}",
         )
         for dash, name, code, option in [
@@ -93,7 +93,7 @@ MISSING = [
         (
             tuple(words.split()),
             f"{words.split()[0]} does not exist",
-            f"to ask clusterrun itself:\n  {line}",
+            f"for clusterrun's own {words.split()[0]}:\n  {line}",
         )
         for words, line in [
             ("help", "clusterrun --help"),
@@ -105,7 +105,7 @@ MISSING = [
         (
             tuple(words.split()),
             f"{words.split()[0]} does not exist",
-            "clusterrun starts a job without such a word:\n  clusterrun [OPTIONS] " + rest,
+            f"leave {words.split()[0]} out:\n  clusterrun [OPTIONS] {rest}",
         )
         for words, rest in [
             ("exec train.py --lr 1", "train.py --lr 1"),
@@ -116,19 +116,19 @@ MISSING = [
     (
         ("env", "train.py"),
         "env does not exist",
-        "to run the program of that name:\n  clusterrun [OPTIONS] --no-python env train.py",
+        "to run the program env:\n  clusterrun [OPTIONS] --no-python env train.py",
     ),
     (
         ("src.main", "x"),
         "src.main does not exist",
-        "to run the module of that name:\n  clusterrun [OPTIONS] -m src.main x",
+        "to run the module src.main:\n  clusterrun [OPTIONS] -m src.main x",
     ),
 ]
 
 PYTHON_FIRST = (
-    "leave it out, --python says which one runs the workers:\n"
+    "leave it out; --python sets the workers' interpreter:\n"
     "  clusterrun [OPTIONS] {without}\n"
-    "or run it as a program like any other:\n"
+    "or run it as a program:\n"
     "  clusterrun [OPTIONS] --no-python {words}"
 )
 
@@ -136,7 +136,7 @@ UNFIT = [
     *(
         (
             tuple(words.split()),
-            f"{words.split()[0]} is no script, but what runs one",
+            f"{words.split()[0]} is an interpreter, not a script",
             PYTHON_FIRST.format(without=without, words=words),
         )
         for words, without in [
@@ -149,8 +149,8 @@ UNFIT = [
     *(
         (
             tuple(words.split()),
-            f"{launcher} is a launcher itself",
-            "leave it out, its options are clusterrun's too:\n  clusterrun [OPTIONS] " + line,
+            f"{launcher} is a launcher, not a script",
+            "leave it out; clusterrun takes the same options:\n  clusterrun [OPTIONS] " + line,
         )
         for words, launcher, line in [
             (
@@ -174,7 +174,7 @@ UNFIT = [
     *(
         (
             tuple(words.split()),
-            f"{words.split()[0]} stands before clusterrun",
+            f"{words.split()[0]} must come before clusterrun",
             f"type:\n  {line}",
         )
         for words, line in [
@@ -188,7 +188,7 @@ UNFIT = [
     *(
         (
             tuple(words.split()),
-            f"{words.split()[0]} is a launcher itself",
+            f"{words.split()[0]} is a launcher, not a script",
             f"leave it and its options out:\n  clusterrun [OPTIONS] {line}",
         )
         for words, line in [
@@ -198,53 +198,50 @@ UNFIT = [
     ),
     (
         ("clusterrun", "--nnodes", "1", "train.py"),
-        "clusterrun is a launcher itself",
+        "clusterrun is a launcher, not a script",
         (
-            "leave it out, its options are clusterrun's too:\n"
+            "leave it out; clusterrun takes the same options:\n"
             "  clusterrun [OPTIONS] --nnodes 1 train.py"
         ),
     ),
     (
         ("job.yaml",),
-        "job.yaml is no Python script: it is YAML",
-        "to run the job that it describes:\n  clusterrun [OPTIONS] --config job.yaml",
+        "job.yaml is not a Python script: it is YAML",
+        "if it is a job file:\n  clusterrun [OPTIONS] --config job.yaml",
     ),
     (
         ("job.yaml", "--lr", "1"),
-        "job.yaml is no Python script: it is YAML",
-        (
-            "as an argument it stands after the script:\n"
-            "  clusterrun [OPTIONS] train.py job.yaml --lr 1"
-        ),
+        "job.yaml is not a Python script: it is YAML",
+        ("if it is an argument of the script:\n  clusterrun [OPTIONS] train.py job.yaml --lr 1"),
     ),
     (
         ("digits.ipynb",),
-        "digits.ipynb is no Python script: it is a notebook",
+        "digits.ipynb is not a Python script: it is a notebook",
         (
-            "make a script of it:\n  jupyter nbconvert --to script digits.ipynb\n"
+            "convert it to a script:\n  jupyter nbconvert --to script digits.ipynb\n"
             "  clusterrun [OPTIONS] digits.py"
         ),
     ),
     (("src",), "src is a folder without __main__.py", "did you mean src/main.py?"),
-    (("empty/",), "empty/ is a folder without __main__.py", "give the script in it"),
+    (("empty/",), "empty/ is a folder without __main__.py", "give a script in it"),
     (
         ("run.sh", "1"),
-        "run.sh is no Python script: it begins with #!/bin/bash",
+        "run.sh is not a Python script: it begins with #!/bin/bash",
         "run it as a program:\n  clusterrun [OPTIONS] --no-python bash run.sh 1",
     ),
     (
         ("plain.sh",),
-        "plain.sh is no Python script: it is a shell script",
+        "plain.sh is not a Python script: it is a shell script",
         "run it as a program:\n  clusterrun [OPTIONS] --no-python bash plain.sh",
     ),
     (
         ("go.sh",),
-        "go.sh is no Python script: it begins with #!/bin/sh",
+        "go.sh is not a Python script: it begins with #!/bin/sh",
         "run it as a program:\n  clusterrun [OPTIONS] --no-python ./go.sh",
     ),
     (
         ("./binary",),
-        "./binary is no Python script: it is a compiled program",
+        "./binary is not a Python script: it is a compiled program",
         "run it as a program:\n  chmod +x ./binary\n  clusterrun [OPTIONS] --no-python ./binary",
     ),
 ]
@@ -267,8 +264,8 @@ def test_scripts_that_cannot_run(words: tuple[str, ...], message: str, hint: str
 def test_a_script_that_several_would_read(flags: Mapping[str, str], why: str) -> None:
     """All but the first would find standard input at its end, and succeed having done nothing."""
     assert mistake("-", flags=flags) == (
-        f"the script is on standard input (-), which one worker can read, once, and {why}",
-        "save it to a file and give that",
+        f"a script on standard input (-) can be read by one worker only, once, but {why}",
+        "save it to a file, and give the file",
     )
 
 
@@ -311,7 +308,7 @@ def complaint_to_nobody() -> str:
 def test_module_given_as_a_path(name: str, dotted: str) -> None:
     """Both ways out are there to copy."""
     assert mistake(name, flags=MODULE) == (
-        f"{name} is a path, and -m takes the name of a module",
+        f"{name} is a path, not the name of a module",
         (
             f"for the module:\n  clusterrun [OPTIONS] -m {dotted}\n"
             f"for the script:\n  clusterrun [OPTIONS] {name}"
@@ -323,25 +320,25 @@ def test_module_without_a_name() -> None:
     """``-m "$MODULE"`` with nothing in the variable."""
     assert mistake("", flags=MODULE) == (
         "the name of the module is empty",
-        "give one, as for python -m",
+        "for example:\n  clusterrun [OPTIONS] -m package.module",
     )
 
 
 def test_module_and_no_python_exclude_each_other() -> None:
     """Both origins are named, wherever they are."""
     assert mistake("x", flags=MODULE, environ={"PET_NO_PYTHON": "1"}) == (
-        "--module and PET_NO_PYTHON exclude each other",
-        "leave one of them out",
+        "--module and PET_NO_PYTHON cannot be used together",
+        "leave one out",
     )
 
 
 @pytest.mark.parametrize(
     ("name", "message", "hint"),
     [
-        ("", "the program's name is empty", "give the path of a program"),
+        ("", "the name of the program is empty", "give the path of a program"),
         (
             "no-such-thing",
-            "there is no program no-such-thing on PATH",
+            "program no-such-thing not found on PATH",
             "give the path of a program",
         ),
         ("./nowhere", "./nowhere does not exist", "give the path of a program"),
@@ -349,17 +346,17 @@ def test_module_and_no_python_exclude_each_other() -> None:
         ("./src", "./src is a folder", "give the path of a program"),
         (
             "train.py",
-            "there is no program train.py on PATH",
-            "for a Python script leave out --no-python:\n  clusterrun [OPTIONS] train.py",
+            "program train.py not found on PATH",
+            "for a Python script, leave out --no-python:\n  clusterrun [OPTIONS] train.py",
         ),
         (
             "./train.py",
             "./train.py is not executable",
-            "for a Python script leave out --no-python:\n  clusterrun [OPTIONS] ./train.py",
+            "for a Python script, leave out --no-python:\n  clusterrun [OPTIONS] ./train.py",
         ),
         (
             "tool",
-            "there is no program tool on PATH",
+            "program tool not found on PATH",
             "run it by its path:\n  clusterrun [OPTIONS] --no-python ./tool",
         ),
         (
@@ -405,13 +402,13 @@ def test_mistakes_of_a_job_file_have_their_line(folder: Path) -> None:
         ),
         (
             "python9.9",
-            "--python: there is no program python9.9 on PATH",
+            "--python: program python9.9 not found on PATH",
             "give the path of a Python, such as /usr/bin/python3",
         ),
         (
             "./venv",
             "--python: ./venv is a folder",
-            "the interpreter in that environment is ./venv/bin/python",
+            "give its interpreter: ./venv/bin/python",
         ),
         (
             "./run.sh",

@@ -52,7 +52,7 @@ def read_nodefile(file: Fact[str]) -> Fact[tuple[str, ...]]:
         lines = Path(file.value).read_text(encoding="utf-8", errors="replace").split()
     except OSError as error:
         raise UsageError(
-            f"{file.origin}: cannot read {file.value}: {error.strerror}",
+            f"{file.origin}: {file.value} cannot be read: {error.strerror}",
             "make it readable here, or ignore the cluster with --cluster none",
         ) from None
     if not lines:

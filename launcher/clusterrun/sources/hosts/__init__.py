@@ -1,1 +1,1 @@
-"""Lists of hosts, and which of them this host is."""
+"""Lists of hosts, and the rank of this host among them."""

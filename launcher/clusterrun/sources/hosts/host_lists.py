@@ -10,52 +10,52 @@ _COMMA_OUTSIDE_OF_BRACKETS = re.compile(r",(?![^\[]*\])")
 _COUNT = re.compile(r"([0-9]+)(?:\(x([0-9]+)\))?")
 
 
-def expand_hosts(said: Fact[str]) -> Fact[tuple[str, ...]]:
+def expand_hosts(text: Fact[str]) -> Fact[tuple[str, ...]]:
     """Return the names of a host list in its own order, which is the order of the ranks.
 
     Raises:
-        UsageError: it is no host list.
+        UsageError: it is not a host list.
 
     """
-    parts = _COMMA_OUTSIDE_OF_BRACKETS.split(said.value) if said.value else ()
-    return Fact(tuple(name for part in parts for name in _names(part, said)), said.origin)
+    parts = _COMMA_OUTSIDE_OF_BRACKETS.split(text.value) if text.value else ()
+    return Fact(tuple(name for part in parts for name in _names(part, text)), text.origin)
 
 
-def expand_counts(said: Fact[str]) -> tuple[int, ...]:
+def expand_counts(text: Fact[str]) -> tuple[int, ...]:
     """Return the count of each host: ``2(x3),1`` is 2, 2, 2, 1.
 
     Raises:
-        UsageError: it is no list of counts.
+        UsageError: it is not a list of counts.
 
     """
-    found = [_COUNT.fullmatch(part) for part in said.value.split(",")]
+    found = [_COUNT.fullmatch(part) for part in text.value.split(",")]
     if None in found:
-        raise UsageError(f"{said.origin}: {said.value!r} is not a list of counts", "unset it")
+        raise UsageError(f"{text.origin}: {text.value!r} is not a list of counts", "unset it")
     pairs = [(int(count[1]), int(count[2] or 1)) for count in found if count]
     return tuple(number for number, times in pairs for _ in range(times))
 
 
 def short_name(host: str) -> str:
-    """Return ``host`` without its domain: what its own kernel calls it, mostly."""
+    """Return ``host`` without its domain, as most kernels name their own host."""
     return host.partition(".")[0]
 
 
-def _names(part: str, said: Fact[str]) -> Iterator[str]:
+def _names(part: str, text: Fact[str]) -> Iterator[str]:
     head, end, rest = part.partition("]")
     prefix, begin, ranges = head.partition("[")
     if not begin and not end:
         yield part
         return
     if not begin or not end:
-        raise _no_list(said)
-    # A NodeSet is a set, and sorts: n[3,1] has to stay in its order, so each range is one of its own.
+        raise _not_a_list(text)
+    # A NodeSet sorts its names; n[3,1] must keep its order, so each range is a NodeSet of its own.
     for single in ranges.split(","):
-        for name in _node_set(f"{prefix}[{single}]", said):
-            yield from _names(name + rest, said)
+        for name in _node_set(f"{prefix}[{single}]", text):
+            yield from _names(name + rest, text)
 
 
-def _node_set(text: str, said: Fact[str]) -> list[str]:
-    # Some 25 ms, and most jobs have no list with ranges.
+def _node_set(names: str, text: Fact[str]) -> list[str]:
+    # The import takes some 25 ms, and most jobs have no list with ranges.
     from ClusterShell.NodeSet import (
         RESOLVER_NOGROUP,
         NodeSet,
@@ -63,13 +63,13 @@ def _node_set(text: str, said: Fact[str]) -> list[str]:
     )
 
     try:
-        return list(NodeSet(text, resolver=RESOLVER_NOGROUP))
+        return list(NodeSet(names, resolver=RESOLVER_NOGROUP))
     except NodeSetException:
-        raise _no_list(said) from None
+        raise _not_a_list(text) from None
 
 
-def _no_list(said: Fact[str]) -> UsageError:
+def _not_a_list(text: Fact[str]) -> UsageError:
     return UsageError(
-        f"{said.origin}: {said.value!r} is not a list of hosts",
-        "write it as in gpu[01-04,7],login",
+        f"{text.origin}: {text.value!r} is not a list of hosts",
+        "write, for example, gpu[01-04,7],login",
     )

@@ -1,4 +1,4 @@
-"""The hosts of a job where the user lists them: ``--hosts`` or ``--hostfile``."""
+"""The hosts that the user lists with ``--hosts`` or ``--hostfile``."""
 
 import re
 from collections.abc import Mapping, Sequence
@@ -10,50 +10,46 @@ from clusterrun.domain.facts import Fact
 from clusterrun.errors import UsageError
 from clusterrun.sources.hosts.host_lists import expand_hosts
 from clusterrun.sources.options.rows.workers import HOSTFILE, HOSTS
-from clusterrun.sources.settings import Settings, find
+from clusterrun.sources.settings import Settings, find, value_of
 
 _SLOTS = re.compile(r"slots *= *([0-9]+)")
 _OTHER_WORDS = re.compile(r"max[_-]slots *= *[0-9]+")
 _COLON = re.compile(r"([^:]+):([0-9]+)")
 
 
-class Listed(Struct, frozen=True):
+class ListedHosts(Struct, frozen=True):
     """Hosts by rank."""
 
     hosts: Fact[tuple[str, ...]]
     slots: Mapping[str, Fact[int]]
-    """Workers of the hosts for which the file says a number."""
+    """Workers of the hosts for which the file has a number."""
 
 
-def find_listed(sources: Sequence[Settings]) -> Listed | None:
-    """Return the hosts that are listed; None where none are.
+def list_hosts(sources: Sequence[Settings]) -> ListedHosts:
+    """Return the hosts of ``--hosts`` or of the file of ``--hostfile``, one of which is set.
 
     Raises:
-        UsageError: they are listed in two ways, or the list or the file is no good.
+        UsageError: both are set, or the file cannot be read.
 
     """
-    hosts, file = find(HOSTS, sources), find(HOSTFILE, sources)
-    if hosts and file:
-        raise UsageError(
-            f"{hosts.origin} and {file.origin} both list the hosts", "leave one of them out"
-        )
-    if hosts:
-        return Listed(hosts, {})
-    return read_hostfile(file) if file else None
+    hosts, file = find(HOSTS, sources), value_of(HOSTFILE, sources)
+    if hosts and file.value:
+        raise UsageError(f"{hosts.origin} and {file.origin} both list the hosts", "leave one out")
+    return ListedHosts(hosts, {}) if hosts else read_hostfile(file)
 
 
-def read_hostfile(file: Fact[str]) -> Listed:
-    """Return the hosts of a file: plain, as Open MPI has it, or as MPICH has it.
+def read_hostfile(file: Fact[str]) -> ListedHosts:
+    """Return the hosts of a file: plain, or in the format of Open MPI or MPICH.
 
     Raises:
-        UsageError: it can't be read, lists nobody, somebody twice, or has a line of another kind.
+        UsageError: it cannot be read, lists no host or one twice, or has a line of another kind.
 
     """
     try:
         lines = Path(file.value).read_text(encoding="utf-8", errors="replace").splitlines()
     except OSError as error:
         raise UsageError(
-            f"{file.origin}: {file.value} can't be read: {error.strerror}", "give another path"
+            f"{file.origin}: {file.value} cannot be read: {error.strerror}", "give another path"
         ) from None
     hosts: dict[str, Fact[int] | None] = {}
     for number, line in enumerate(lines, start=1):
@@ -63,12 +59,12 @@ def read_hostfile(file: Fact[str]) -> Listed:
         for name in names:
             if name in hosts:
                 raise UsageError(
-                    f"{where}: {name} is listed twice", "give it once, as HOST slots=N"
+                    f"{where}: {name} is listed twice", "list it once, as HOST slots=N"
                 )
             hosts[name] = slots
     if not hosts:
-        raise UsageError(f"{file.origin}: {file.value} lists no host", "write one on each line")
-    return Listed(
+        raise UsageError(f"{file.origin}: {file.value} lists no host", "write one host per line")
+    return ListedHosts(
         Fact(tuple(hosts), f"{file.origin} {file.value}"),
         {name: slots for name, slots in hosts.items() if slots},
     )
@@ -76,15 +72,15 @@ def read_hostfile(file: Fact[str]) -> Listed:
 
 def _hosts_of_line(line: Fact[str]) -> tuple[tuple[str, ...], Fact[int] | None]:
     name, _, rest = line.value.partition(" ")
-    left, slots = _OTHER_WORDS.sub("", rest.strip()).strip(), None
-    if found := _SLOTS.fullmatch(left):
-        slots, left = found[1], ""
-    elif not left and (found := _COLON.fullmatch(name)):
-        # But "fd77::1" is an address.
+    rest, slots = _OTHER_WORDS.sub("", rest.strip()).strip(), None
+    if found := _SLOTS.fullmatch(rest):
+        slots, rest = found[1], ""
+    elif not rest and (found := _COLON.fullmatch(name)):
+        # A name with more than one colon, such as "fd77::1", is an address.
         name, slots = found[1], found[2]
-    if left or slots == "0":
+    if rest or slots == "0":
         raise UsageError(
-            f"{line.origin}: {line.value!r} is not a host with its slots",
+            f"{line.origin}: {line.value!r} is not a host and its slots",
             "write HOST, HOST slots=N or HOST:N, with N from 1",
         )
     count = Fact(int(slots), line.origin) if slots else None

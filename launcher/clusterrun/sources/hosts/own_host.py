@@ -1,4 +1,4 @@
-"""Which of several hosts this one is: by its name, else by its addresses."""
+"""The rank of this host among several: by its name, else by its addresses."""
 
 import socket
 from collections.abc import Callable, Collection
@@ -9,7 +9,7 @@ from clusterrun.errors import UsageError
 from clusterrun.sources.hosts.host_lists import short_name
 
 Addresses = Callable[[str], Collection[str]]
-"""The addresses of a host by its name; of this machine for ""."""
+"""Returns the addresses of a host by its name; for "" those of this machine."""
 
 
 def own_rank(hosts: Fact[tuple[str, ...]], here: str, addresses: Addresses) -> Fact[int]:
@@ -17,38 +17,38 @@ def own_rank(hosts: Fact[tuple[str, ...]], here: str, addresses: Addresses) -> F
 
     Args:
         hosts: names and addresses by rank.
-        here: this host's own name, or the address that it is said to have.
-        addresses: asked only where names don't tell; may take as long as a name server does.
+        here: this host's own name, or its address as set by an option.
+        addresses: called only if names do not match; may take as long as a name server does.
 
     Raises:
-        UsageError: it is none of them, or more than one.
+        UsageError: this host is not in the list, or more than once.
 
     """
     found = _by_name(hosts.value, here) or _by_address(hosts.value, here, addresses)
     if not found:
         raise UsageError(
-            f"{hosts.origin} lists {_some(hosts.value)}, and this node is none of them:"
-            f" it is {here} ({', '.join(sorted(addresses('')))})",
-            "add it to the list, or say which of them it is: --node-rank",
+            f"{hosts.origin} lists {_some(hosts.value)}, but not this node, {here}"
+            f" ({', '.join(sorted(addresses('')))})",
+            "add it to the list, or give its rank with --node-rank",
         )
     if len(found) > 1:
         names = " and ".join(hosts.value[rank] for rank in found)
         raise UsageError(
             f"{hosts.origin} lists {names}, which are both this node, {here}",
-            "give each node once",
+            "list each node once",
         )
     return Fact(found[0], hosts.origin)
 
 
 def addresses_of(name: str) -> Collection[str]:
-    """Return the addresses of a host as the resolver has them; this machine's own for ""."""
+    """Return the addresses of a host by the resolver; for "" those of this machine."""
     if not name:
         import psutil
 
         kinds = {socket.AF_INET, socket.AF_INET6}
         entries = (entry for each in psutil.net_if_addrs().values() for entry in each)
         return {entry.address.partition("%")[0] for entry in entries if entry.family in kinds}
-    # A name that nobody knows may be another node's, which we need not reach yet.
+    # A name that does not resolve may be that of a node which need not be reached yet.
     with suppress(OSError, UnicodeError):
         return {str(found[4][0]).partition("%")[0] for found in socket.getaddrinfo(name, None)}
     return ()

@@ -1,4 +1,4 @@
-"""Options of other launchers, typed before SCRIPT out of habit: whose they are, what to type here.
+"""Options of other launchers that users type before SCRIPT by habit, and what to type instead.
 
 Sources: accelerate 1.15 and Lightning 2.6 (their parsers), deepspeed/launcher/runner.py,
 mpirun(1) of Open MPI and MPICH, srun(1).
@@ -13,17 +13,17 @@ _HOSTS = "type --hosts HOST,HOST"
 _HOSTFILE = "type --hostfile FILE"
 _VARIABLE = "type --env NAME=VALUE"
 _THREADS = "type --env OMP_NUM_THREADS=N"
-_BINDING = "type --numa-binding HOW; workers are bound to the CPUs near their GPUs without it"
+_BINDING = "type --numa-binding HOW, or nothing: workers are bound to CPUs near their GPUs"
 _LOGS = "type --log-dir DIR"
 _NEEDLESS = "leave it out: clusterrun needs no such option"
-_LABELLED = "leave it out: each line has its rank in front"
+_LABELLED = "leave it out: each line begins with its rank"
 _OWN_GPUS = "leave it out: one worker for each visible GPU is the default"
 _UNBUFFERED = "leave it out: workers print without a buffer"
 _IN_ACCELERATOR = "set it in the script, in Accelerator(...) or its plugins"
 _IN_TRAINER = "set it in the script, in Trainer(...) or Fabric(...)"
-_NO_TPU = "leave it out: clusterrun starts workers on GPUs and CPUs alone"
-_ALLOCATES = "it is for Slurm alone"
-_FOR_MPI = "leave it out: nothing here is connected by MPI"
+_NO_TPU = "leave it out: clusterrun starts workers on GPUs and CPUs only"
+_ALLOCATES = "it is for Slurm only"
+_FOR_MPI = "leave it out: clusterrun does not use MPI"
 
 _ACCELERATE = {
     "num-processes": _WORKERS,
@@ -58,7 +58,7 @@ _FAMILIES = (
     *("deepspeed-", "dynamo-", "fp8-", "fsdp-", "megatron-lm-", "offload-", "parallelism-config-"),
     *("use-deepspeed", "use-fsdp", "use-megatron-lm", "use-parallelism-config", "zero-", "zero3-"),
 )
-"""How accelerate's other options begin: all for ``_IN_ACCELERATOR``."""
+"""Prefixes of accelerate's other options: all are for ``_IN_ACCELERATOR``."""
 
 _MPIRUN = {
     **dict.fromkeys(("n", "np", "c", "N", "npernode", "ppn", "perhost", "map-by"), _WORKERS),
@@ -102,13 +102,13 @@ _DEEPSPEED = {
     "num-nodes": _NODES,
     **dict.fromkeys(
         ("include", "i", "exclude", "e"),
-        "type --hosts HOST,HOST for the nodes, and --devices 0,1 for the GPUs of each",
+        "type --hosts HOST,HOST for the nodes, --devices 0,1 for the GPUs of each",
     ),
     "H": _HOSTFILE,
     **dict.fromkeys(("min-elastic-nodes", "max-elastic-nodes"), "type --nnodes MIN:MAX"),
     "elastic-training": "type --nnodes MIN:MAX",
     "bind-cores-to-rank": "type --numa-binding exclusive",
-    "bind-core-list": "type --numa-binding exclusive; taskset gives the whole job fewer CPUs",
+    "bind-core-list": "type --numa-binding exclusive; with taskset, the whole job has fewer CPUs",
     "enable-each-rank-log": _LOGS,
     **dict.fromkeys(("no-local-rank", "no-ssh", "no-ssh-check", "force-multi"), _NEEDLESS),
     **dict.fromkeys(("launcher", "launcher-args", "ssh-port", "save-pid"), _NEEDLESS),
@@ -141,12 +141,14 @@ STARTERS = ("mpirun", "srun")
 
 
 Foreign = Mapping[str, str]
-"""What to type instead of one option, by the launchers that have it."""
+"""What to type instead of one option, by the name of each launcher that has it."""
 
 
 def foreign_option(name: str) -> Foreign | None:
-    """Return what is known of an option, without its dashes and with - for _; None for nothing."""
-    found = {whose: options[name] for whose, options in _OPTIONS_OF.items() if name in options}
+    """Return what to type instead of an option, given without dashes and with - for _; None: unknown."""
+    found = {
+        launcher: options[name] for launcher, options in _OPTIONS_OF.items() if name in options
+    }
     if not found and name.startswith(_FAMILIES):
         return {"accelerate": _IN_ACCELERATOR}
     return found or None

@@ -1,4 +1,4 @@
-"""A launch inside a worker of another launch: what it must not take over from there."""
+"""A launch inside a worker of another launch, and the variables it must not inherit."""
 
 import re
 from collections.abc import Mapping
@@ -24,28 +24,28 @@ WORKER_VARIABLES = (
     "TORCHELASTIC_SIGNALS_TO_HANDLE",
     "TORCHELASTIC_TIMER_FILE",
 )
-"""What torchrun 2.15 tells a worker of its place in the job (local_elastic_agent.py), and NODE_RANK.
+"""Variables of a worker of torchrun 2.15 (local_elastic_agent.py), and NODE_RANK.
 
-Not OMP_NUM_THREADS and TORCH_NCCL_ASYNC_ERROR_HANDLING: the user may have set them, and nothing
-tells whose they are. Not CUDA_VISIBLE_DEVICES: the outer worker's limits hold for all inside it.
+Without OMP_NUM_THREADS and TORCH_NCCL_ASYNC_ERROR_HANDLING, which the user may have set, and
+without CUDA_VISIBLE_DEVICES: the outer worker's GPUs are the only ones for all inside it.
 """
 
 STEP_VARIABLE = "CLUSTERRUN_SLURM_STEP"
-"""Tells a launch inside a worker which step of Slurm that lives in, where the run id does not."""
+"""The Slurm step of the outer launch, for a launch inside its workers, unless the run id is it."""
 
 _STEP = re.compile(r"\d+\.\d+", re.ASCII)
 _STEP_OR_JOB = re.compile(r"\d+\.\d*", re.ASCII)
 
 NESTED_WARNING = (
-    "started inside a worker of another launch (LOCAL_RANK and TORCHELASTIC_RUN_ID are set):"
-    " its worker variables, CLUSTERRUN_* and PET_* are neither read nor passed on"
+    "started inside a worker of another job (LOCAL_RANK and TORCHELASTIC_RUN_ID are set): that"
+    " job's worker variables, CLUSTERRUN_* and PET_* are ignored and not passed on"
 )
 
 
 def left_by_outer_launch(environ: Mapping[str, str]) -> tuple[str, ...]:
-    """Return the names to remove where ``environ`` is a worker's own; () where it is not.
+    """Return the names to remove if ``environ`` is that of a worker; () if it is not.
 
-    A worker is told by LOCAL_RANK and TORCHELASTIC_RUN_ID together: AzureML sets LOCAL_RANK alone.
+    A worker has both LOCAL_RANK and TORCHELASTIC_RUN_ID: AzureML sets LOCAL_RANK alone.
     """
     if "LOCAL_RANK" not in environ or "TORCHELASTIC_RUN_ID" not in environ:
         return ()
@@ -53,17 +53,17 @@ def left_by_outer_launch(environ: Mapping[str, str]) -> tuple[str, ...]:
 
 
 def slurm_step(environ: Mapping[str, str]) -> str:
-    """Return ``JOB.STEP`` of a process in Slurm, ``JOB.`` where srun did not start it, else ""."""
+    """Return ``JOB.STEP`` of a process in Slurm, ``JOB.`` if srun did not start it, else ""."""
     job = environ.get("SLURM_JOB_ID") or environ.get("SLURM_JOBID", "")
     step = environ.get("SLURM_STEP_ID") or environ.get("SLURM_STEPID", "")
     return f"{job}.{step}" if job else ""
 
 
 def is_new_step(environ: Mapping[str, str]) -> bool:
-    """Tell whether a worker's environment came here by an srun that the worker called.
+    """Return whether a worker called srun, which started this process in a step of its own.
 
-    Such a step is a job of its own, with as many tasks as it was given. The step of the outer
-    launch is its run id or, where that is another, in ``STEP_VARIABLE``.
+    Such a step is a job of its own. The outer launch's step is in ``STEP_VARIABLE``, or is its run
+    id.
     """
     here = slurm_step(environ)
     outer = environ.get(STEP_VARIABLE) or environ["TORCHELASTIC_RUN_ID"]

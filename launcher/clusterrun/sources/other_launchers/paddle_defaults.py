@@ -1,4 +1,4 @@
-"""What a job for Paddle has otherwise than others where nobody says anything."""
+"""Defaults of a job for Paddle that differ from those of other jobs."""
 
 from collections.abc import Mapping, Sequence
 
@@ -12,7 +12,7 @@ from clusterrun.sources.settings import Settings, find
 def paddles_own(
     sources: Sequence[Settings], environ: Mapping[str, str], cluster: Fact[str]
 ) -> dict[str, Fact[object]]:
-    """Return values by the names of their options, for a job that ``cluster`` makes one of Paddle's."""
+    """Return values by the names of their options; ``cluster`` is their origin."""
     own: dict[str, Fact[object]] = {}
     port = Variables(environ).number("PADDLE_PORT", "PADDLE_START_PORT")
     if port and find(BASE_PORT, sources) is None:

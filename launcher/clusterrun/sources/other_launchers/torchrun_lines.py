@@ -1,4 +1,4 @@
-"""What a command line of torchrun's says in words of its own, put into ours."""
+"""torchrun's own options and defaults, translated into those of clusterrun."""
 
 from collections.abc import Iterator, Mapping, Sequence
 
@@ -8,6 +8,7 @@ from clusterrun.domain.endpoint import Endpoint
 from clusterrun.domain.facts import Fact
 from clusterrun.domain.job import WorkerCount
 from clusterrun.errors import UsageError
+from clusterrun.sources.options.option import Option
 from clusterrun.sources.options.rows.failing import SHUTDOWN_TIMEOUT
 from clusterrun.sources.options.rows.joining import LAST_CALL_TIMEOUT, RDZV_TIMEOUT
 from clusterrun.sources.options.rows.meeting import (
@@ -45,27 +46,28 @@ DEFAULTS: Settings = {
         ("rdzv_backend", "static"),
     )
 }
-"""What holds where clusterrun is called as torchrun and nothing else is said."""
+"""Defaults if clusterrun is called as torchrun."""
 
 SHUTDOWN_VARIABLE = "TORCH_ELASTIC_SHUTDOWN_TIMEOUT"
 
-TIMEOUTS = ("join_timeout", "timeout")
-"""Keys of ``--rdzv-conf`` for ``--rdzv-timeout``; static has the second."""
-
-LAST_CALL = "last_call_timeout"
-"""Its key for the flag of that name."""
-
-INSTEAD: Mapping[str, str] = {
-    "is_host": "--node-rank 0 says that a node is the host",
-    "rank": "--node-rank says it",
-    "keep_alive_interval": "--heartbeat-timeout says when a node is lost",
-    "keep_alive_max_attempt": "--heartbeat-timeout says when a node is lost",
+CONF_KEYS: Mapping[str, Option[float]] = {
+    "timeout": RDZV_TIMEOUT,
+    "join_timeout": RDZV_TIMEOUT,
+    "last_call_timeout": LAST_CALL_TIMEOUT,
 }
-"""What replaces other keys of ``--rdzv-conf``."""
+"""Options for keys of ``--rdzv-conf``, the stronger key last; static has ``timeout``."""
+
+OTHER_CONF_KEYS: Mapping[str, str] = {
+    "is_host": "use --node-rank 0 on the host",
+    "rank": "use --node-rank",
+    "keep_alive_interval": "use --heartbeat-timeout",
+    "keep_alive_max_attempt": "use --heartbeat-timeout",
+}
+"""What to type instead of other keys of ``--rdzv-conf``."""
 
 
 class Translated(Struct, frozen=True):
-    """What the sources say, the strongest first, without words that are torchrun's own."""
+    """The settings, the strongest source first, without torchrun's own options."""
 
     sources: tuple[Settings, ...]
     warnings: tuple[str, ...]
@@ -74,43 +76,47 @@ class Translated(Struct, frozen=True):
 def translate(
     sources: Sequence[Settings], environ: Mapping[str, str], *, called: str
 ) -> Translated:
-    """Return what ``sources`` say to a clusterrun that is ``called`` so.
+    """Return ``sources`` in terms of clusterrun's options.
+
+    Args:
+        sources: settings, the strongest source first.
+        environ: the environment of this process.
+        called: the name of the command, such as ``torchrun``.
 
     Raises:
-        UsageError: they contradict each other, or ask for what does not exist here.
+        UsageError: they contradict each other, or have a value that clusterrun cannot translate.
 
     """
     weakest = (settings_from_torch(environ), DEFAULTS if called == TORCHRUN else {})
-    said = (*sources, _by_conf(sources), *weakest)
-    warnings = [*_notes(said)]
-    if value_of(STANDALONE, said).value:
-        said = _standalone(said)
-    elif value_of(RDZV_BACKEND, said).value == "static":
-        said = _static(said)
-    elif value_of(RDZV_BACKEND, said).value == "c10d":
-        warnings += _ignored_by_c10d(said)
-        said = _c10d(said)
-    return Translated((*said, _node_zero_by_address(said)), tuple(warnings))
+    settings = (*sources, _from_rdzv_conf(sources), *weakest)
+    warnings = [*_warnings(settings)]
+    if value_of(STANDALONE, settings).value:
+        settings = _standalone(settings)
+    elif value_of(RDZV_BACKEND, settings).value == "static":
+        settings = _static(settings)
+    elif value_of(RDZV_BACKEND, settings).value == "c10d":
+        warnings += _c10d_warnings(settings)
+        settings = _c10d(settings)
+    return Translated((*settings, _node_0_by_local_addr(settings)), tuple(warnings))
 
 
 def called_as_torchrun(called: str) -> Fact[bool]:
-    """Return whether ``called`` is its name."""
     is_so = called == TORCHRUN
     return Fact(is_so, ORIGIN if is_so else "default")
 
 
 def default_workers(called: str) -> Fact[int | WorkerCount]:
-    """Return how many workers a node has where neither a user nor a cluster says."""
+    """Return the number of workers on a node if neither options nor the cluster set it."""
     if called == TORCHRUN:
         return Fact(1, ORIGIN)
     return Fact(NPROC_PER_NODE.default, "default")
 
 
 def default_prefix(called: str, *, is_teed: bool) -> Fact[str | None]:
-    """Return the template of what stands before printed lines where nobody says; None: ours.
+    """Return the default template of the prefix of printed lines; None: clusterrun's own.
 
-    torchrun puts a prefix before lines that it prints for ``--tee`` alone (run.py of 2.13 and
-    multiprocessing/tail_log.py): others look as workers print them, and programs read them.
+    torchrun puts a prefix only before lines that it prints for ``--tee`` (run.py of 2.13 and
+    multiprocessing/tail_log.py): other lines stay as workers print them, and programs read them.
     """
     if called != TORCHRUN:
         return Fact(None, "default")
@@ -118,124 +124,116 @@ def default_prefix(called: str, *, is_teed: bool) -> Fact[str | None]:
 
 
 def settings_from_torch(environ: Mapping[str, str]) -> Settings:
-    """Return what torch's own variable for it says, which is no option of anybody's."""
+    """Return the setting of torch's own variable for the grace period, which is not a PET_ one."""
     if not environ.get(SHUTDOWN_VARIABLE):
         return {}
     return {SHUTDOWN_TIMEOUT.name: (Fact(environ[SHUTDOWN_VARIABLE], SHUTDOWN_VARIABLE),)}
 
 
-def _by_conf(sources: Sequence[Settings]) -> Settings:
+def _from_rdzv_conf(sources: Sequence[Settings]) -> Settings:
     conf = value_of(RDZV_CONF, sources)
-    keys = {
-        RDZV_TIMEOUT.name: next((key for key in TIMEOUTS if key in conf.value), ""),
-        LAST_CALL_TIMEOUT.name: LAST_CALL if LAST_CALL in conf.value else "",
-    }
     return {
-        name: (Fact(conf.value[key], f"{conf.origin} {key}"),) for name, key in keys.items() if key
+        option.name: (Fact(conf.value[key], f"{conf.origin} {key}"),)
+        for key, option in CONF_KEYS.items()
+        if key in conf.value
     }
 
 
-def _standalone(said: tuple[Settings, ...]) -> tuple[Settings, ...]:
-    asked = value_of(STANDALONE, said)
-    nnodes = find(NNODES, said)
+def _standalone(settings: Sequence[Settings]) -> tuple[Settings, ...]:
+    standalone, nnodes = value_of(STANDALONE, settings), find(NNODES, settings)
     if nnodes is not None and nnodes.value != 1:
         raise UsageError(
-            f"{asked.origin} is for one node, but nnodes is {nnodes}",
-            f"leave {asked.origin} out, and say where the nodes meet:\n"
+            f"{standalone.origin} is for one node, but nnodes is {nnodes}",
+            f"leave {standalone.origin} out, and set where the nodes meet:\n"
             "  --rdzv-backend c10d --rdzv-endpoint HOST:PORT",
         )
-    alone: Settings = {
-        "nnodes": (Fact("1", asked.origin),),
-        "cluster": (Fact("none", asked.origin),),
-    }
-    return (alone, *_without(said, "node_rank", "rdzv_endpoint"))
+    origin = standalone.origin
+    one_node: Settings = {"nnodes": (Fact("1", origin),), "cluster": (Fact("none", origin),)}
+    return (one_node, *_without(settings, "node_rank", "rdzv_endpoint"))
 
 
-def _static(said: tuple[Settings, ...]) -> tuple[Settings, ...]:
-    """Rank 0 listens at the endpoint, and the nodes meet there before."""
-    endpoint = value_of(RDZV_ENDPOINT, said)
+def _static(settings: tuple[Settings, ...]) -> tuple[Settings, ...]:
+    """Return settings by which the nodes meet at the endpoint, where rank 0 then listens."""
+    endpoint = value_of(RDZV_ENDPOINT, settings)
     if endpoint.value is None:
-        return said
-    where = Endpoint.parse(endpoint.value)
-    # Read as an address once more: an IPv6 one keeps its brackets away.
-    at_endpoint = {"master_addr": (Fact(where.host, endpoint.origin),)}
-    if where.port is not None:
-        at_endpoint["master_port"] = (Fact(str(where.port), endpoint.origin),)
-    return (at_endpoint, *_without(said, "rdzv_endpoint"))
+        return settings
+    address = Endpoint.parse(endpoint.value)
+    # As a text again, an IPv6 address has no brackets.
+    at_endpoint = {MASTER_ADDR.name: (Fact(address.host, endpoint.origin),)}
+    if address.port is not None:
+        at_endpoint[MASTER_PORT.name] = (Fact(str(address.port), endpoint.origin),)
+    return (at_endpoint, *_without(settings, "rdzv_endpoint"))
 
 
-def _c10d(said: tuple[Settings, ...]) -> tuple[Settings, ...]:
-    """Ranks go by joining, as there, and a port named twice is the agents' alone."""
-    left = _without(said, "node_rank")
-    return _without(left, "master_port") if _names_port_twice(said) else left
+def _c10d(settings: tuple[Settings, ...]) -> tuple[Settings, ...]:
+    """Return settings without a rank, as nodes are ranked by joining, and without a port in use."""
+    is_in_use = _master_port_is_endpoints(settings)
+    return _without(settings, "node_rank", *(("master_port",) if is_in_use else ()))
 
 
-def _ignored_by_c10d(said: Sequence[Settings]) -> Iterator[str]:
-    nnodes, rank = find(NNODES, said), find(NODE_RANK, said)
-    backend = value_of(RDZV_BACKEND, said)
+def _c10d_warnings(settings: Sequence[Settings]) -> Iterator[str]:
+    nnodes, rank = find(NNODES, settings), find(NODE_RANK, settings)
+    backend = value_of(RDZV_BACKEND, settings)
     if rank is not None and nnodes is not None and nnodes.value > 1:
         yield (
-            f"{rank.origin} {rank.value} changes nothing with {backend.origin} c10d, nor does it"
-            " under torchrun: node 0 is the one at the endpoint, the others by order of joining"
+            f"{rank.origin} {rank.value} is ignored with {backend.origin} c10d, as under torchrun:"
+            " node 0 is the one at the endpoint, the others are ranked as they join"
         )
-    if _names_port_twice(said):
-        port = value_of(MASTER_PORT, said)
+    if _master_port_is_endpoints(settings):
+        port = value_of(MASTER_PORT, settings)
         yield (
-            f"{port.origin} {port.value} is the endpoint's port too, where the nodes meet for the"
-            " whole job: MASTER_PORT is another"
+            f"{port.origin} {port.value} is ignored: it is the endpoint's port, which the agents"
+            " keep in use; a free port is chosen for the workers"
         )
 
 
-def _names_port_twice(said: Sequence[Settings]) -> bool:
-    endpoint, port = value_of(RDZV_ENDPOINT, said), value_of(MASTER_PORT, said)
+def _master_port_is_endpoints(settings: Sequence[Settings]) -> bool:
+    endpoint, port = value_of(RDZV_ENDPOINT, settings), value_of(MASTER_PORT, settings)
     if endpoint.value is None or port.value is None:
         return False
     return Endpoint.parse(endpoint.value).port == port.value
 
 
-def _node_zero_by_address(said: Sequence[Settings]) -> Settings:
-    """Return that this is node 0, where its own address is the one that all nodes are told."""
-    own = value_of(LOCAL_ADDR, said)
-    endpoint, master = value_of(RDZV_ENDPOINT, said), value_of(MASTER_ADDR, said)
+def _node_0_by_local_addr(settings: Sequence[Settings]) -> Settings:
+    """Return node rank 0 if ``--local-addr`` is the address at which all nodes meet."""
+    own = value_of(LOCAL_ADDR, settings)
+    endpoint, master = value_of(RDZV_ENDPOINT, settings), value_of(MASTER_ADDR, settings)
     meeting = Endpoint.parse(endpoint.value).host if endpoint.value else master.value
-    if own.value is None or own.value != meeting or find(NODE_RANK, said) is not None:
+    if own.value is None or own.value != meeting or find(NODE_RANK, settings) is not None:
         return {}
     return {NODE_RANK.name: (Fact("0", own.origin),)}
 
 
-def _without(said: Sequence[Settings], *names: str) -> tuple[Settings, ...]:
+def _without(settings: Sequence[Settings], *names: str) -> tuple[Settings, ...]:
     return tuple(
-        {name: texts for name, texts in source.items() if name not in names} for source in said
+        {name: texts for name, texts in source.items() if name not in names} for source in settings
     )
 
 
-def _notes(said: Sequence[Settings]) -> Iterator[str]:
-    """Yield a line for each word that changes nothing here, with what replaces it.
+def _warnings(settings: Sequence[Settings]) -> Iterator[str]:
+    """Yield a warning for each option that has no effect here, with what replaces it."""
+    _check_untranslatable(settings)
+    interval = find(MONITOR_INTERVAL, settings)
+    if interval is not None:
+        yield f"{interval.origin} has no effect: clusterrun sees the end of a worker at once"
+    handler = value_of(EVENT_LOG_HANDLER, settings)
+    if handler.value != EVENT_LOG_HANDLER.default:
+        yield f"{handler.origin} {handler.value} has no effect: --events FILE writes events"
+    conf = value_of(RDZV_CONF, settings)
+    for key in conf.value.keys() - CONF_KEYS.keys():
+        hint = OTHER_CONF_KEYS.get(key, "clusterrun has no such setting")
+        yield f"{conf.origin} {key}={conf.value[key]} has no effect: {hint}"
 
-    Raises:
-        UsageError: it asks for what does not exist here.
 
-    """
-    specs = value_of(LOGS_SPECS, said)
+def _check_untranslatable(settings: Sequence[Settings]) -> None:
+    specs = value_of(LOGS_SPECS, settings)
     if specs.value not in {"", DEFAULT_LOGS_SPECS}:
         raise UsageError(
-            f"{specs.origin}: clusterrun loads no plugins for logs",
-            "--log-dir, --redirects, --tee and --local-ranks-filter say where output goes",
+            f"{specs.origin}: clusterrun has no plugins for logs",
+            "use --log-dir, --redirects, --tee or --local-ranks-filter",
         )
-    interval = find(MONITOR_INTERVAL, said)
-    if interval is not None:
-        yield f"{interval.origin} changes nothing: clusterrun hears of each worker's end at once"
-    handler = value_of(EVENT_LOG_HANDLER, said)
-    if handler.value != EVENT_LOG_HANDLER.default:
-        yield (
-            f"{handler.origin} {handler.value} changes nothing: --events FILE writes what happens"
-        )
-    conf = value_of(RDZV_CONF, said)
-    for key in conf.value.keys() - {*TIMEOUTS, LAST_CALL}:
-        instead = INSTEAD.get(key, "clusterrun has no such setting")
-        yield f"{conf.origin} {key}={conf.value[key]} changes nothing: {instead}"
-    use_env, passed = value_of(USE_ENV, said), value_of(PASS_LOCAL_RANK, said)
-    if use_env.value and passed.value:
+    use_env, pass_rank = value_of(USE_ENV, settings), value_of(PASS_LOCAL_RANK, settings)
+    if use_env.value and pass_rank.value:
         raise UsageError(
-            f"{use_env.origin} and {passed.origin} exclude each other", "leave one of them out"
+            f"{use_env.origin} and {pass_rank.origin} cannot be used together", "leave one out"
         )

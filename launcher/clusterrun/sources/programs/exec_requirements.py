@@ -1,4 +1,4 @@
-"""``--exec``: this process becomes its one worker, so all must be known that others would tell."""
+"""Options that ``--exec`` excludes: this process becomes its one worker, and no agent remains."""
 
 from collections.abc import Iterator
 
@@ -14,31 +14,31 @@ OUTPUT = [
     for option in reversed(OPTIONS)
     if option.group in {Group.OUTPUT, Group.LOGS} and option is not VERBOSE
 ]
-"""What is done with output, and takes somebody who reads it; the folder follows from the others."""
+"""Options for output, which the relay reads; the log folder last, as it follows from others."""
 
 
 def expect_replaceable(job: JobSpec) -> None:
-    """Return if nobody is needed beside the worker, before it or after it.
+    """Check that no option needs an agent.
 
-    How many workers there are is known only once the machine is, and checked then.
+    The number of workers depends on the machine, and is checked by the plan.
 
     Raises:
-        UsageError: something is asked for that takes an agent.
+        UsageError: an option needs an agent.
 
     """
-    for name, said in _needs_agent(job):
+    for name, fact in _needs_agent(job):
         raise UsageError(
-            f"{job.exec.origin}: nobody stays to see to {name} ({said.origin})",
-            f"leave one of the two out: {job.exec.origin} or {said.origin}",
+            f"{job.exec.origin} leaves no agent, but {name} ({fact.origin}) needs one",
+            f"leave one out: {job.exec.origin} or {fact.origin}",
         )
     if job.agents > 1 and job.rdzv_endpoint.value is not None:
         raise UsageError(
-            f"{job.exec.origin}: nobody stays to keep {job.rdzv_endpoint}",
+            f"{job.exec.origin} leaves no agent, but an agent must listen at {job.rdzv_endpoint}",
             "give --master-addr and --master-port instead",
         )
     if job.agents > 1 and job.agent_rank is None:
         raise UsageError(
-            f"{job.exec.origin}: nobody joins the others to learn a rank", "give --node-rank"
+            f"{job.exec.origin} leaves no agent that could join and get a rank", "give --node-rank"
         )
 
 
@@ -54,6 +54,6 @@ def _needs_agent(job: JobSpec) -> Iterator[tuple[str, Fact[object]]]:
     if job.contain.value:
         yield "contain", job.contain
     for option in OUTPUT:
-        said: Fact[object] = getattr(job, option.name)
-        if said.value and said.value != option.default:
-            yield option.name, said
+        fact: Fact[object] = getattr(job, option.name)
+        if fact.value and fact.value != option.default:
+            yield option.name, fact

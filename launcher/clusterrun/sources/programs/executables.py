@@ -1,4 +1,4 @@
-"""Programs that the job names: found as the shell finds them, along the job's own PATH."""
+"""Programs that the job names, found along the job's own PATH as a shell finds them."""
 
 import os
 from collections.abc import Iterator, Mapping
@@ -13,7 +13,7 @@ from clusterrun.sources.programs.file_kinds import FileKind, is_executable, kind
 def find_executable(name: str, search_path: str) -> str:
     """Return the path of the program ``name``, looked up in ``search_path`` unless it has a /.
 
-    Returns "" where there is no such file, or nobody may execute it.
+    Returns "" if there is no such file, or this user may not execute it.
     """
     if "/" in name:
         return name if is_executable(name) else ""
@@ -38,24 +38,24 @@ def find_interpreter(python: Fact[str], search_path: str) -> Fact[str]:
 
 
 def another_environment(python: Fact[str], variables: Mapping[str, str]) -> Iterator[str]:
-    """Yield a warning if workers run on clusterrun's ``python`` and not on the active one's."""
+    """Yield a warning if workers run clusterrun's own ``python``, but another environment is active."""
     active = variables.get("VIRTUAL_ENV", "")
     its_python = f"{active}/bin/python"
     if not active or python.origin != "default" or not is_executable(its_python):
         return
-    # bin/python is a link: the folder tells environments apart, not what it leads to.
+    # bin/python is a link: environments differ by its folder, not by its target.
     if Path(python.value).parent.parent.resolve() != Path(active).resolve():
         yield (
-            f"workers run on {python.value}, where clusterrun is installed; the active environment"
-            f" (VIRTUAL_ENV) is {active}: --python {its_python} uses it"
+            f"workers run {python.value}, as clusterrun does, not the active environment {active}"
+            f" (VIRTUAL_ENV); to use that, type --python {its_python}"
         )
 
 
 def expect_program(name: str, where: str, search_path: str) -> None:
-    """Return if ``name`` is a program for ``--no-python``; ``where`` stands before a complaint.
+    """Check that ``name`` is a program for ``--no-python``.
 
     Raises:
-        UsageError: there is no such program, or it cannot be executed.
+        UsageError: it is not, or cannot be executed; the message begins with ``where``.
 
     """
     if not find_executable(name, search_path):
@@ -64,9 +64,9 @@ def expect_program(name: str, where: str, search_path: str) -> None:
 
 def _why_not_executable(name: str) -> str:
     if not name:
-        return "the program's name is empty"
+        return "the name of the program is empty"
     if "/" not in name:
-        return f"there is no program {name} on PATH"
+        return f"program {name} not found on PATH"
     match kind_of(name):
         case FileKind.NOTHING:
             return f"{name} does not exist"
@@ -79,7 +79,7 @@ def _why_not_executable(name: str) -> str:
 def _interpreter_hint(name: str) -> str:
     inside = f"{name}/bin/python"
     if is_executable(inside):
-        return f"the interpreter in that environment is {inside}"
+        return f"give its interpreter: {inside}"
     nearest = did_you_mean_file(name) if kind_of(name) is FileKind.NOTHING else ""
     return nearest or "give the path of a Python, such as /usr/bin/python3"
 
@@ -88,7 +88,7 @@ def _program_hint(name: str) -> str:
     if kind_of(name) is not FileKind.FILE:
         return did_you_mean_file(name) or "give the path of a program"
     if name.endswith(".py"):
-        return f"for a Python script leave out --no-python:\n  {command(name)}"
+        return f"for a Python script, leave out --no-python:\n  {command(name)}"
     path = name if "/" in name else f"./{name}"
     hint = f"run it by its path:\n  {command('--no-python', path)}"
     return hint if is_executable(name) else f"make it executable:\n  chmod +x {name}\n{hint}"

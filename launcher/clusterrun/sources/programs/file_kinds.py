@@ -1,4 +1,4 @@
-"""What a path leads to, asked without ever failing."""
+"""Kinds of files, found without raising an error."""
 
 import os
 from enum import Enum
@@ -7,13 +7,13 @@ from stat import S_ISDIR, S_ISREG
 
 
 class FileKind(Enum):
-    """What there is at a path."""
+    """The kind of file at a path."""
 
     NOTHING = "nothing"
-    """No file, or none that this user may know of."""
+    """No file, or one that this user has no right to see."""
 
     FILE = "file"
-    """A regular file, by itself or through links."""
+    """A regular file, or a link to one."""
 
     FOLDER = "folder"
     """A directory."""
@@ -23,11 +23,10 @@ class FileKind(Enum):
 
 
 def kind_of(path: str) -> FileKind:
-    """Return what there is at ``path``."""
     try:
-        # Path.is_file() and its kin raise where a folder on the way is closed to us (Python 3.11).
+        # Path.is_file() raises if this user may not search a folder of the path (Python 3.11).
         mode = Path(path).stat().st_mode if path else 0
-    except (OSError, ValueError):  # ValueError: a NUL, which no name of a file has
+    except (OSError, ValueError):  # ValueError: a NUL in the path
         return FileKind.NOTHING
     if S_ISREG(mode):
         return FileKind.FILE

@@ -1,4 +1,4 @@
-"""Options of clusterrun that stand after SCRIPT, where they are the script's."""
+"""Warnings for options of clusterrun after SCRIPT, where they go to the script."""
 
 from collections.abc import Iterator
 from itertools import takewhile
@@ -9,14 +9,16 @@ from clusterrun.sources.options.option import Option
 from clusterrun.sources.options.table import OPTIONS
 from clusterrun.sources.programs.file_kinds import FileKind, kind_of
 
-BLANK_ARGUMENT = "the last argument of {} is a blank: if the line was to go on, its \\ must be its last character"
+BLANK_ARGUMENT = (
+    "the last argument of {} is a blank; if the line should continue, remove the blank after the \\"
+)
 
 
 def misplaced_options(program: Program) -> tuple[str, ...]:
-    """Return a warning for each argument of ``program`` that reads like an option of ours.
+    """Return a warning for each argument of ``program`` with the name of an option of clusterrun.
 
-    An option that many scripts have, such as ``--config``, is taken for the script's own unless
-    the script's text nowhere has that name.
+    An option that many scripts have, such as ``--config``, is taken for the script's own if the
+    script's text has that name.
     """
     found = list(_own_options(program.args))
     blank = (BLANK_ARGUMENT.format(program.name),) if program.args[-1:] == (" ",) else ()
@@ -31,7 +33,7 @@ def misplaced_options(program: Program) -> tuple[str, ...]:
 
 
 def _own_options(args: tuple[str, ...]) -> Iterator[tuple[Option[object], str]]:
-    # A "--" of the script's own says that the user knows whose arguments these are.
+    # After a "--" the user has marked the arguments as the script's.
     for arg in takewhile(lambda arg: arg != "--", args):
         word = arg.partition("=")[0]
         name = word.removeprefix("--").replace("-", "_")
@@ -40,7 +42,7 @@ def _own_options(args: tuple[str, ...]) -> Iterator[tuple[Option[object], str]]:
 
 
 def _text(program: Program) -> str | None:
-    """Return the script's text; None for what is not a file of Python."""
+    """Return the script's text; None if it is not a Python file."""
     if (
         program.kind not in {ProgramKind.SCRIPT, ProgramKind.RUN_PATH}
         or kind_of(program.name) is not FileKind.FILE
@@ -55,8 +57,7 @@ def _mentions(text: str, option: Option[object]) -> bool:
 
 def _warning(word: str, script: str, *, is_mentioned: bool) -> str:
     if is_mentioned:
-        return f"{word} after {script} goes to {script}; clusterrun's own {word} belongs before it"
-    return (
-        f"{word} after {script} goes to {script}, which nowhere mentions it, and changes nothing"
-        f" in clusterrun: type it before {script}"
-    )
+        return (
+            f"{word} after {script} goes to {script}; clusterrun's own {word} must come before it"
+        )
+    return f"{word} after {script} goes to {script}, which does not use it: type it before {script}"

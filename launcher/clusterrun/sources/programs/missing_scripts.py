@@ -1,4 +1,4 @@
-"""What to say of a SCRIPT that does not exist: what it was probably meant to be."""
+"""Errors for a SCRIPT that does not exist, with guesses at what was meant."""
 
 from collections.abc import Iterator, Sequence
 
@@ -8,27 +8,22 @@ from clusterrun.sources.programs.executables import find_executable
 from clusterrun.sources.programs.file_kinds import FileKind, kind_of
 
 DASHES = "\u2010\u2011\u2012\u2013\u2014\u2015\u2212"
-"""Hyphens, the en dash and others, which word processors and web pages make of - and --."""
+"""Hyphens and dashes by which word processors and web pages replace - and --."""
 
-NO_COMMANDS = ("exec", "launch", "run", "start", "train")
-"""Words that start a job elsewhere."""
+OTHERS_COMMANDS = ("exec", "launch", "run", "start", "train")
+"""Words that start a job with other launchers."""
 
-ANSWERS = {"help": "--help", "version": "--version"}
-"""Words that ask other programs for something, and the options that ask us."""
+COMMANDS_AS_OPTIONS = {"help": "--help", "version": "--version"}
+"""Commands of other programs that are options of clusterrun."""
 
-
-BLANK_AFTER_BACKSLASH = (
-    "a \\ that continues a line must be its last character: remove the blank after it"
-)
+BLANK_AFTER_BACKSLASH = "if it should continue the line, remove the blank after the \\"
 
 
 def missing_script(words: Sequence[str], where: str, search_path: str) -> UsageError:
-    """Return the error for ``words`` that begin with no file; ``where`` stands before it."""
+    """Return the error for ``words`` whose first is not a file; its message begins with ``where``."""
     name = words[0]
     if not name:
-        return UsageError(
-            f"{where}the name of the script is empty", "is a variable of the shell not set?"
-        )
+        return UsageError(f"{where}the name of the script is empty", "is a shell variable not set?")
     if not name.strip():
         return UsageError(
             f"{where}the name of the script is a blank",
@@ -38,7 +33,7 @@ def missing_script(words: Sequence[str], where: str, search_path: str) -> UsageE
         return _not_a_dash(name, where)
     if name.startswith("~"):
         return UsageError(
-            f"{where}{name} has a ~, and nothing but a shell expands it", "write the path in full"
+            f"{where}{name} begins with ~, which only a shell expands", "write the path in full"
         )
     hints = "\n".join(_guesses(words, search_path))
     return UsageError(f"{where}{name} does not exist", hints)
@@ -49,7 +44,7 @@ def _not_a_dash(name: str, where: str) -> UsageError:
     option = bare.translate(dict.fromkeys(map(ord, DASHES), "-"))
     dashes = "-" if len(option) == 1 else "--"
     return UsageError(
-        f"{where}{name} begins with {name[0]} (U+{ord(name[0]):04X}), which is not the - of options",
+        f"{where}{name} begins with {name[0]} (U+{ord(name[0]):04X}) instead of -",
         f"type {dashes}{option}",
     )
 
@@ -58,12 +53,13 @@ def _guesses(words: Sequence[str], search_path: str) -> Iterator[str]:
     name, *rest = words
     if nearest := did_you_mean_file(name):
         yield nearest
-    if name in ANSWERS:
-        yield f"to ask clusterrun itself:\n  clusterrun {' '.join([ANSWERS[name], *rest])}"
-    if name in NO_COMMANDS:
+    if name in COMMANDS_AS_OPTIONS:
+        line = " ".join(["clusterrun", COMMANDS_AS_OPTIONS[name], *rest])
+        yield f"for clusterrun's own {name}:\n  {line}"
+    if name in OTHERS_COMMANDS:
         line = command(*(rest or ("train.py",)))
-        yield f"clusterrun starts a job without such a word:\n  {line}"
+        yield f"leave {name} out:\n  {line}"
     if find_executable(name, search_path):
-        yield f"to run the program of that name:\n  {command('--no-python', *words)}"
+        yield f"to run the program {name}:\n  {command('--no-python', *words)}"
     if kind_of(f"{name.replace('.', '/')}.py") is FileKind.FILE:
-        yield f"to run the module of that name:\n  {command('-m', *words)}"
+        yield f"to run the module {name}:\n  {command('-m', *words)}"

@@ -1,4 +1,4 @@
-"""What the workers run: a script, a module or any program."""
+"""The program of the workers: a script, a module or any executable."""
 
 from msgspec import Struct
 
@@ -10,42 +10,44 @@ from clusterrun.sources.programs.executables import expect_program
 from clusterrun.sources.programs.scripts import expect_script
 
 
-class Manner(Struct, frozen=True):
-    """How the options say that the program is run."""
+class ProgramOptions(Struct, frozen=True):
+    """Options that set how the program is run."""
 
     module: Fact[bool]
     no_python: Fact[bool]
     run_path: Fact[bool]
-    """Beats ``no_python``, as torchrun has it."""
+    """Stronger than ``no_python``, as in torchrun."""
     pass_local_rank: Fact[str]
-    """The argument for it, "" for none."""
+    """The name of the argument, "" for none."""
 
 
 COMMAND_LINE = "command line"
-"""Origin of a program whose words stand there."""
+"""Origin of a program that is set there."""
 
 
-def find_program(words: Fact[tuple[str, ...]], manner: Manner, search_path: str) -> Fact[Program]:
-    """Return what the workers run; ``words`` are its name and its arguments.
+def find_program(
+    words: Fact[tuple[str, ...]], options: ProgramOptions, search_path: str
+) -> Fact[Program]:
+    """Return the workers' program; ``words`` are its name and its arguments.
 
     Raises:
-        UsageError: there is none, or it cannot be run in the way that the options say.
+        UsageError: there is none, or it cannot be run as the options set.
 
     """
-    _expect_one(manner)
+    _check_options(options)
     if not words.value:
-        raise UsageError("there is no script to run", f"for example:\n  {command('train.py')}")
+        raise UsageError("no script given", f"for example:\n  {command('train.py')}")
     where = "" if words.origin == COMMAND_LINE else f"{words.origin}: "
     name, *args = words.value
-    if manner.run_path.value:
+    if options.run_path.value:
         kind = ProgramKind.RUN_PATH
         expect_script(words.value, where, search_path)
-    elif manner.no_python.value:
+    elif options.no_python.value:
         kind = ProgramKind.EXECUTABLE
         expect_program(name, where, search_path)
-    elif manner.module.value:
+    elif options.module.value:
         kind = ProgramKind.MODULE
-        _expect_module(name, where)
+        _check_module(name, where)
     else:
         kind = ProgramKind.SCRIPT
         if name != "-":
@@ -54,9 +56,9 @@ def find_program(words: Fact[tuple[str, ...]], manner: Manner, search_path: str)
 
 
 def expect_read_once(job: JobSpec) -> None:
-    """Return if no more than one worker, once, needs a script that is on standard input.
+    """Check that only one worker reads a script on standard input, and only once.
 
-    How many workers a node has is known only once the machine is, and checked then.
+    The number of workers on a node depends on the machine, and is checked by the plan.
 
     Raises:
         UsageError: several would read it.
@@ -73,30 +75,34 @@ def expect_read_once(job: JobSpec) -> None:
         trouble = f"start_method is fork ({job.start_method.origin})"
     if trouble:
         raise UsageError(
-            f"the script is on standard input (-), which one worker can read, once, and {trouble}",
-            "save it to a file and give that",
+            f"a script on standard input (-) can be read by one worker only, once, but {trouble}",
+            "save it to a file, and give the file",
         )
 
 
-def _expect_one(manner: Manner) -> None:
-    other = manner.run_path if manner.run_path.value else manner.no_python
-    if manner.module.value and other.value:
+def _check_options(options: ProgramOptions) -> None:
+    other = options.run_path if options.run_path.value else options.no_python
+    if options.module.value and other.value:
         raise UsageError(
-            f"{manner.module.origin} and {other.origin} exclude each other", "leave one of them out"
+            f"{options.module.origin} and {other.origin} cannot be used together", "leave one out"
         )
-    if manner.no_python.value and manner.pass_local_rank.value:
+    if options.no_python.value and options.pass_local_rank.value:
         raise UsageError(
-            f"{manner.pass_local_rank.origin} is for Python scripts, not for {manner.no_python.origin}",
-            "leave it out: the program finds its local rank in LOCAL_RANK",
+            f"{options.pass_local_rank.origin} cannot be used with {options.no_python.origin}: it is"
+            " for Python scripts",
+            "leave it out: the program can read its local rank from LOCAL_RANK",
         )
 
 
-def _expect_module(name: str, where: str) -> None:
+def _check_module(name: str, where: str) -> None:
     if not name:
-        raise UsageError(f"{where}the name of the module is empty", "give one, as for python -m")
+        raise UsageError(
+            f"{where}the name of the module is empty",
+            f"for example:\n  {command('-m', 'package.module')}",
+        )
     if "/" in name or name.endswith(".py"):
         dotted = name.removesuffix(".py").removeprefix("./").strip("/").replace("/", ".")
         raise UsageError(
-            f"{where}{name} is a path, and -m takes the name of a module",
+            f"{where}{name} is a path, not the name of a module",
             f"for the module:\n  {command('-m', dotted)}\nfor the script:\n  {command(name)}",
         )

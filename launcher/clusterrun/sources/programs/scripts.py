@@ -1,4 +1,4 @@
-"""Whether what was given as SCRIPT can be one, and what to type where it cannot."""
+"""Checks that SCRIPT is a Python script, and hints what to type if it is not."""
 
 import os
 from collections.abc import Sequence
@@ -15,72 +15,71 @@ INTERPRETERS = {"python", "pypy"}
 
 
 DATA = {".yaml": "YAML", ".yml": "YAML", ".json": "JSON", ".toml": "TOML", ".ipynb": "a notebook"}
-"""Files that Python may take for a program, and some of which it runs to a good end, doing nothing."""
+"""Files of data; Python runs some of them without an error, and nothing happens."""
 
 
 def expect_script(words: Sequence[str], where: str, search_path: str) -> None:
-    """Return if ``words`` begin with a Python script, or a folder or archive that runs as one.
-
-    ``where`` stands before a complaint.
+    """Check that ``words`` begin with a Python script, or a folder or archive that runs as one.
 
     Raises:
-        UsageError: they begin with something else.
+        UsageError: they do not; its message begins with ``where``.
 
     """
     name = words[0]
     expect_no_launcher(words, where)
     if name.rpartition("/")[2].rstrip("0123456789.") in INTERPRETERS:
-        raise UsageError(f"{where}{name} is no script, but what runs one", _without(words))
+        raise UsageError(
+            f"{where}{name} is an interpreter, not a script", _hint_without_interpreter(words)
+        )
     kind = kind_of(name)
     if kind is FileKind.NOTHING:
         from clusterrun.sources.programs.missing_scripts import missing_script
 
         raise missing_script(words, where, search_path)
     if not os.access(name, os.R_OK):
-        raise UsageError(f"{where}{name} cannot be read", f"see whose it is:\n  ls -ld {name}")
+        raise UsageError(f"{where}{name} cannot be read", f"check its mode:\n  ls -ld {name}")
     if kind is FileKind.FOLDER:
-        _expect_main(name, where)
+        _check_main(name, where)
     elif name.endswith(tuple(DATA)):
         raise _is_data(words, where)
-    elif remark := _foreign(name):
-        raise UsageError(f"{where}{name} is no Python script: {remark}", _as_program(words))
+    elif reason := _foreign(name):
+        raise UsageError(f"{where}{name} is not a Python script: {reason}", _as_program(words))
 
 
-def _without(words: Sequence[str]) -> str:
+def _hint_without_interpreter(words: Sequence[str]) -> str:
     script = list(dropwhile(lambda word: word.startswith("-") and word != "-m", words[1:]))
     return (
-        f"leave it out, --python says which one runs the workers:\n  {command(*(script or ('SCRIPT',)))}\n"
-        f"or run it as a program like any other:\n  {command('--no-python', *words)}"
+        f"leave it out; --python sets the workers' interpreter:\n"
+        f"  {command(*(script or ('SCRIPT',)))}\n"
+        f"or run it as a program:\n  {command('--no-python', *words)}"
     )
 
 
-def _expect_main(folder: str, where: str) -> None:
+def _check_main(folder: str, where: str) -> None:
     if kind_of(f"{folder}/__main__.py") is not FileKind.FILE:
         raise UsageError(
             f"{where}{folder} is a folder without __main__.py",
-            did_you_mean_file(f"{folder.rstrip('/')}/train.py") or "give the script in it",
+            did_you_mean_file(f"{folder.rstrip('/')}/train.py") or "give a script in it",
         )
 
 
 def _is_data(words: Sequence[str], where: str) -> UsageError:
     name, *args = words
     stem, dot, ending = name.rpartition(".")
-    message = f"{where}{name} is no Python script: it is {DATA[dot + ending]}"
+    message = f"{where}{name} is not a Python script: it is {DATA[dot + ending]}"
     if ending == "ipynb":
         line = command(f"{stem}.py", *args)
         return UsageError(
-            message, f"make a script of it:\n  jupyter nbconvert --to script {name}\n  {line}"
+            message, f"convert it to a script:\n  jupyter nbconvert --to script {name}\n  {line}"
         )
     if DATA[dot + ending] == "YAML" and not args:
-        return UsageError(
-            message, f"to run the job that it describes:\n  {command('--config', name)}"
-        )
+        return UsageError(message, f"if it is a job file:\n  {command('--config', name)}")
     line = command("train.py", name, *args)
-    return UsageError(message, f"as an argument it stands after the script:\n  {line}")
+    return UsageError(message, f"if it is an argument of the script:\n  {line}")
 
 
 def _foreign(name: str) -> str:
-    """Return why the file cannot be Python; "" where it can, pipes included: they read but once."""
+    """Return why the file cannot be Python; "" if it can be, or is a pipe, which is read only once."""
     if name.endswith(".py") or kind_of(name) is not FileKind.FILE:
         return ""
     with Path(name).open("rb") as file:

@@ -1,0 +1,122 @@
+"""What options set of the shape of the world: nodes, this node's rank, and workers."""
+
+from collections.abc import Sequence
+
+from msgspec import Struct
+from msgspec.structs import replace
+
+from clusterrun.domain.facts import Fact
+from clusterrun.domain.job import WorkerCount
+from clusterrun.errors import UsageError
+from clusterrun.sources.clusters.cluster import Inputs, Place
+from clusterrun.sources.options.rows.meeting import LOCAL_ADDR, MASTER_ADDR, RDZV_ENDPOINT
+from clusterrun.sources.options.rows.placing import GPUS_PER_WORKER
+from clusterrun.sources.options.rows.workers import (
+    DEVICES,
+    HOSTFILE,
+    HOSTS,
+    NNODES,
+    NODE_RANK,
+    NPROC_PER_NODE,
+)
+from clusterrun.sources.options.table import FEWEST_NODES
+from clusterrun.sources.other_launchers.torchrun_lines import default_workers
+from clusterrun.sources.settings import Settings, find, settings_from_exports
+
+Workers = Fact[int | WorkerCount]
+
+
+class ShapeOptions(Struct, frozen=True):
+    """Values of options, of whatever source; None: not set."""
+
+    nnodes: Fact[int] | None
+    fewest_nodes: Fact[int] | None
+    node_rank: Fact[int | None] | None
+    nproc_per_node: Workers | None
+    default_workers: Workers
+    """Workers if neither an option nor the cluster sets them."""
+    hosts: Fact[tuple[str, ...]]
+    """As ``--hosts`` or ``--hostfile`` lists them; () if they do not."""
+    has_address: bool
+    """The address of node 0 is set, by an option or an export."""
+    has_endpoint: bool
+    """Nodes meet at an endpoint, where the coordinator gives them their ranks."""
+
+    @property
+    def place_the_node(self) -> bool:
+        return self.nnodes is not None and (self.nnodes.value == 1 or self.node_rank is not None)
+
+    @property
+    def are_complete(self) -> bool:
+        """Whether nothing is left to a cluster: two sources could give two nodes one rank."""
+        is_alone = self.nnodes is not None and self.nnodes.value == 1
+        return is_alone or (self.node_rank is not None and self.has_address)
+
+    def narrowed_to(self, place: Place | None) -> "ShapeOptions":
+        """Return the same, with ``MIN:MAX`` nodes replaced by the cluster's number within it."""
+        most, fewest = self.nnodes, self.fewest_nodes
+        if most is None or fewest is None or place is None or place.ambiguous_rank_hint.value:
+            return self
+        if not fewest.value <= place.nnodes.value <= most.value:
+            return self
+        return replace(self, nnodes=Fact(place.nnodes.value, most.origin))
+
+
+def read_shape_options(sources: Sequence[Settings], inputs: Inputs) -> ShapeOptions:
+    """Return what ``sources`` set.
+
+    Raises:
+        UsageError: they list hosts, but not this one, or contradict the list.
+
+    """
+    endpoint = find(RDZV_ENDPOINT, sources)
+    with_exports = (*sources, settings_from_exports(inputs.variables))
+    options = ShapeOptions(
+        nnodes=find(NNODES, sources),
+        fewest_nodes=find(FEWEST_NODES, sources),
+        node_rank=find(NODE_RANK, sources),
+        nproc_per_node=find(NPROC_PER_NODE, sources) or _workers_by_devices(sources),
+        default_workers=default_workers(inputs.process.called),
+        hosts=Fact((), "default"),
+        has_address=bool(endpoint or find(MASTER_ADDR, with_exports)),
+        has_endpoint=bool(endpoint),
+    )
+    if not find(HOSTS, sources) and not find(HOSTFILE, sources):
+        return options
+    return _with_listed_hosts(options, sources, inputs)
+
+
+def _workers_by_devices(sources: Sequence[Settings]) -> Workers | None:
+    devices, gpus_per_worker = find(DEVICES, sources), find(GPUS_PER_WORKER, sources)
+    if not devices:
+        return None
+    each = (gpus_per_worker and gpus_per_worker.value) or 1
+    return Fact(max(1, len(devices.value) // each), devices.origin)
+
+
+def _with_listed_hosts(
+    options: ShapeOptions, sources: Sequence[Settings], inputs: Inputs
+) -> ShapeOptions:
+    from clusterrun.sources.hosts.listed_hosts import list_hosts
+    from clusterrun.sources.hosts.own_host import own_rank
+
+    listed = list_hosts(sources)
+    hosts, nnodes, fewest = listed.hosts, options.nnodes, options.fewest_nodes
+    if nnodes and fewest and not fewest.value <= len(hosts.value) <= nnodes.value:
+        raise UsageError(
+            f"nnodes is {nnodes}, but {hosts.origin} lists {len(hosts.value)}",
+            f"leave {nnodes.origin} out",
+        )
+    own_address = find(LOCAL_ADDR, sources)
+    own_name = (own_address and own_address.value) or inputs.process.host
+    rank = options.node_rank or own_rank(hosts, own_name, inputs.process.addresses)
+    is_listed = (rank.value or 0) < len(hosts.value)
+    slots = listed.slots.get(hosts.value[rank.value or 0]) if is_listed else None
+    return replace(
+        options,
+        nnodes=Fact(len(hosts.value), hosts.origin),
+        node_rank=Fact(rank.value, rank.origin),
+        nproc_per_node=options.nproc_per_node or slots,
+        hosts=hosts,
+        has_address=True,
+    )
