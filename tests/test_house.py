@@ -151,3 +151,17 @@ def test_the_way_to_the_first_worker_imports_nothing_slow(module: str) -> None:
     )
 
     assert (done.returncode, done.stdout.split(), done.stderr) == (0, [], "")
+
+
+def test_import_clusterrun_imports_nothing_else() -> None:
+    """Scripts may import it in every worker; it starts nothing and reads nothing."""
+    code = (
+        "import sys, threading; before = set(sys.modules); import clusterrun;"
+        "print(*sorted(set(sys.modules) - before), threading.active_count())"
+    )
+
+    done = subprocess.run(
+        [sys.executable, "-c", code], capture_output=True, text=True, timeout=60, check=False
+    )
+
+    assert (done.returncode, done.stdout.split(), done.stderr) == (0, ["clusterrun", "1"], "")

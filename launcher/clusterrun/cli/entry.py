@@ -1,13 +1,14 @@
-"""Where ``clusterrun`` begins: signals are armed before anything else is imported."""
+"""Where ``clusterrun`` begins: what must be done before the rest is imported."""
 
 import gc
 import os
 import select
 import signal
 import sys
+from contextlib import suppress
 from types import FrameType
 
-ELSEWHERE = {
+OTHER_SYSTEMS = {
     "win32": "Windows: run it in WSL 2 (wsl --install) or in a Linux container",
     "darwin": "macOS: run it in a Linux container or a virtual machine",
 }
@@ -20,47 +21,62 @@ def main() -> int:
         return _refuse_to_run_on(sys.platform)
     _arm_signals()
     _open_closed_streams()
-    # Imports leave no garbage, and looking for it all the while takes a tenth of their time.
+    _search_the_users_folders_last()
+    # Imports leave no garbage, and the collector would take a tenth of their time.
     gc.disable()
-    # Imported only now: from here on a signal ends us in order.
     from clusterrun.cli.main import run_command_line
 
     gc.freeze()
     gc.enable()
     code = run_command_line(sys.argv[1:], os.environ, sys.argv[0].rpartition("/")[2])
-    # All is written. Python would spend 15 ms on taking itself apart.
+    # All is written. Python's own exit takes 15 ms.
     os._exit(code)
 
 
 def _arm_signals() -> None:
-    """Until there are workers, a signal has nothing to end but us, and nobody to be passed on to."""
+    """Until workers start, a signal ends this process alone, or does nothing."""
     for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
         # What nohup or a shell's "&" ignores stays ignored.
         if signal.getsignal(number) is not signal.SIG_IGN:
-            signal.signal(number, _leave)
+            signal.signal(number, _exit_on_signal)
     for number in (signal.SIGUSR1, signal.SIGUSR2, signal.SIGQUIT):
         if signal.getsignal(number) is not signal.SIG_IGN:
             signal.signal(number, lambda _number, _frame: None)
 
 
-def _leave(number: int, _frame: FrameType | None) -> None:
+def _exit_on_signal(number: int, _frame: FrameType | None) -> None:
     name = signal.Signals(number).name
     standard_error = select.poll()
     standard_error.register(2, select.POLLOUT)
-    # A terminal that is stopped must not hold up the end.
+    # A terminal that is stopped must not delay the exit.
     if standard_error.poll(0) == [(2, select.POLLOUT)]:
         os.write(2, f"clusterrun: {name} before any worker was started\n".encode())
     os._exit(128 + number)
 
 
 def _open_closed_streams() -> None:
-    """Give descriptors 0, 1 and 2 a meaning, or the next file opened would become one of them."""
+    """Open descriptors 0, 1 and 2 if closed: else the next files opened would get these numbers."""
     while (descriptor := os.open(os.devnull, os.O_RDWR)) <= 2:
         os.set_inheritable(descriptor, True)
     os.close(descriptor)
 
 
+def _search_the_users_folders_last() -> None:
+    """Import click and the like from where clusterrun is installed.
+
+    PYTHONPATH and ``python -m`` put folders of the user's first, and these may have a ``click.py``.
+    Workers are not affected: their interpreter is another process.
+    """
+    path = os.environ.get("PYTHONPATH", "").split(os.pathsep)
+    # A relative entry has no meaning if the current folder is deleted.
+    with suppress(FileNotFoundError):
+        users = {os.path.abspath(entry) for entry in (*path, "")}  # noqa: PTH100 - pathlib may be the user's too
+        sys.path.sort(key=lambda entry: os.path.abspath(entry) in users)  # noqa: PTH100 - as above
+
+
 def _refuse_to_run_on(platform: str) -> int:
-    where = ELSEWHERE.get(platform, f"{platform}: run it in a Linux container or a virtual machine")
+    where = OTHER_SYSTEMS.get(
+        platform, f"{platform}: run it in a Linux container or a virtual machine"
+    )
     sys.stderr.write(f"clusterrun: error: clusterrun runs on Linux, not on {where}\n")
     return 2
