@@ -2,6 +2,7 @@
 
 import ast
 import re
+import tomllib
 from collections.abc import Iterator
 from pathlib import Path
 from textwrap import indent
@@ -141,6 +142,21 @@ def test_every_variable_of_a_cluster_is_listed() -> None:
 
     names = {text for text in constants if VARIABLE.fullmatch(text)}
     assert sorted(names - {*VARIABLE.findall(page)}) == []
+
+
+def test_the_floors_are_drawn_as_they_are_checked() -> None:
+    """Each floor of pyproject.toml is a line of the drawing, in the same order."""
+    layers = tomllib.loads((ROOT / "pyproject.toml").read_text())["tool"]["importlinter"]
+    floors = [{*re.findall(r"\w+", layer)} for layer in layers["contracts"][0]["layers"]]
+    rooms = set.union(*floors) - {"__main__"}
+    _, _, drawing = (DOCS / "architecture.md").read_text().partition("## Rooms and floors")
+    drawn = [
+        words
+        for line in re.findall(r"(?m)^    (\w.*)$", drawing)
+        if (words := {*re.findall(r"^\w+|(?<=  )\w+", line)} & rooms)
+    ]
+
+    assert drawn == [floor & rooms for floor in floors if floor & rooms]
 
 
 def test_every_message_between_agents_is_described() -> None:
