@@ -71,12 +71,12 @@ class Bench:
         read_end, write_end = os.pipe()
         self._pipes.append(read_end)
         devnull = os.open(os.devnull, os.O_RDONLY)
-        self.server.spawn(
+        self.server.start(
             plan_of(command),
             worker_of(local_rank, env or {}, cpus, memory),
             (devnull, write_end, write_end),
-            startup=startup,
-            foreground=False,
+            startup_folder=startup,
+            foreground_group=0,
         )
         os.close(devnull)
         os.close(write_end)

@@ -87,12 +87,12 @@ def test_the_streams_of_a_worker(bench: Bench) -> None:
     errors = bench.spawn(0, "true")
     os.write(mine[1], b"hello\n")
 
-    bench.server.spawn(
+    bench.server.start(
         plan_of(["sh", "-c", "read text; echo got $text"]),
         worker_of(1),
         (mine[0], theirs[1], theirs[1]),
-        startup=None,
-        foreground=False,
+        startup_folder=None,
+        foreground_group=0,
     )
     bench.events(4)
 
@@ -130,7 +130,7 @@ def test_a_program_that_can_not_be_executed(bench: Bench, program: str, error: s
     bench.spawn(0, program)
 
     assert bench.event() == WorkerNotStarted(FIRST, f"execute {program}", error, 7.0)
-    bench.server.sweep()
+    bench.server.clean_up()
     assert bench.event() == CleanedUp((), 7.0)
     assert bench.server.pids == {}
 
@@ -389,5 +389,5 @@ def test_a_fork_server_that_is_killed(bench: Bench) -> None:
 
     assert bench.event() == HelperLost("fork server", "was killed by SIGKILL", 9, 7.0)
     assert bench.server.lost
-    bench.server.sweep()
+    bench.server.clean_up()
     assert list(bench.server.events(8.0)) == []

@@ -17,8 +17,8 @@ from clusterrun.domain.events import (
     WorkerStarted,
 )
 from clusterrun.domain.ranks import LocalRank
-from clusterrun.workers.fork_server import server as program
-from clusterrun.workers.fork_server.worker_signals import HANDED_ON, SHIELDED
+from clusterrun.workers.fork_server import workers as program
+from clusterrun.workers.fork_server.worker_signals import REPORTED, SHIELDED
 
 from tests.workers.fork_server_bench import Bench, Reader, end_of, fork_server
 
@@ -193,7 +193,7 @@ def test_sigquit_is_for_those_that_print_something(bench: Bench) -> None:
     assert bench.event() == SignalNotHandled(signal.SIGQUIT, (FIRST,), 7.0)
 
 
-def handed_on(events: Iterable[Event]) -> set[int]:
+def reported(events: Iterable[Event]) -> set[int]:
     """Return the signals among ``events`` that the fork server got, and hands on."""
     signals = [event for event in events if isinstance(event, SignalReceived)]
     assert all(event.to_fork_server for event in signals)
@@ -207,11 +207,11 @@ def test_the_fork_server_survives_what_is_sent_to_everybody(bench: Bench) -> Non
 
     for number in SHIELDED:
         os.kill(bench.server.pid, number)
-    told = bench.events(len(HANDED_ON))
+    told = bench.events(len(REPORTED))
     bench.server.signal([FIRST], signal.SIGTERM, group=False)
 
     end = bench.event()
-    assert handed_on(told) == set(HANDED_ON) - ignored_here()
+    assert reported(told) == set(REPORTED) - ignored_here()
     assert isinstance(end, WorkerExited | WorkerKilled)
 
 
@@ -228,29 +228,29 @@ def test_signals_while_the_fork_server_starts() -> None:
     assert event == WorkerExited(FIRST, 0, 7.0)
 
 
-def test_what_the_launcher_ignores_is_not_handed_on() -> None:
+def test_what_the_launcher_ignores_is_not_reported() -> None:
     """Under nohup a hangup is no signal to end."""
     with disposition(signal.SIGHUP, signal.SIG_IGN), fork_server() as bench:
         bench.spawn(0, "sh", "-c", "kill -HUP $PPID; kill -USR1 $PPID; exec sleep 100")
 
         # The start may be told after what the program does first.
-        assert handed_on(bench.events(2)) == {signal.SIGUSR1}
+        assert reported(bench.events(2)) == {signal.SIGUSR1}
 
 
-class Caught(program.ForkServer):
-    """A fork server in the middle of a start, with what it tells."""
+class Caught(program.Workers):
+    """A worker in the middle of its start, and what is reported of it."""
 
     def __init__(self, worker: int, *, executed: bool) -> None:
         """Take a child that stands for a worker."""
-        self.workers = {0: worker}
-        self.whole_groups = set()
-        self.starting = {} if executed else {99: program.StartingWorker(0, worker)}
-        self.told: list[object] = []
-        self.agent = self  # type: ignore[assignment]
+        self._pids = {0: worker}
+        self._no_python = set()
+        self._starting = {} if executed else {99: program.StartingWorker(0, worker)}
+        self.reported: list[object] = []
+        self._agent = self  # type: ignore[assignment]
 
     def send(self, kind: str, **message: object) -> None:
         """Note the message to the agent."""
-        self.told.append((kind, message))
+        self.reported.append((kind, message))
 
 
 Child = Callable[..., "subprocess.Popen[str]"]
@@ -274,22 +274,23 @@ def child() -> Iterator[Child]:
         process.communicate(timeout=10)
 
 
-@pytest.mark.parametrize(("executed", "deaf"), [(True, []), (False, [0])])
+@pytest.mark.parametrize(("executed", "not_handled"), [(True, []), (False, [0])])
 def test_nothing_is_forwarded_before_the_program_runs(
-    child: Child, deaf: list[int], *, executed: bool
+    child: Child, not_handled: list[int], *, executed: bool
 ) -> None:
     """Until then the fork server's own child ignores what would kill the program."""
-    server = Caught(child("trap '' USR1; echo ready; exec sleep 100").pid, executed=executed)
+    workers = Caught(child("trap '' USR1; echo ready; exec sleep 100").pid, executed=executed)
 
-    server.forward(signal.SIGUSR1)
+    workers.forward(signal.SIGUSR1)
 
-    assert server.told == [("deaf", {"number": signal.SIGUSR1, "local_ranks": deaf})]
+    reported = {"number": signal.SIGUSR1, "local_ranks": not_handled}
+    assert workers.reported == [("not_handled", reported)]
 
 
 def test_a_worker_that_has_formed_no_group_yet(child: Child) -> None:
     """A signal to its group is a signal to it: else it would be lost, and the grace wasted."""
     process = child("echo ready; exec sleep 100")
 
-    Caught(process.pid, executed=False).signal_workers([0], signal.SIGTERM, group=True)
+    Caught(process.pid, executed=False).signal([0], signal.SIGTERM, group=True)
 
     assert os.WTERMSIG(end_of(process.pid) or 0) == signal.SIGTERM

@@ -78,7 +78,7 @@ def test_daemons_are_swept(bench: Bench, left: str) -> None:
     """They re-parent to the fork server, whatever they do."""
     printed = ended(bench, left)
 
-    bench.server.sweep()
+    bench.server.clean_up()
 
     assert bench.event() == CleanedUp((), 7.0)
     assert printed.rest() == ""
@@ -87,7 +87,7 @@ def test_daemons_are_swept(bench: Bench, left: str) -> None:
 def test_a_sweep_of_nothing(bench: Bench) -> None:
     """It is answered at once, as often as it is asked for."""
     for _ in range(2):
-        bench.server.sweep()
+        bench.server.clean_up()
 
         assert bench.event() == CleanedUp((), 7.0)
 
@@ -97,7 +97,7 @@ def test_a_sweep_ends_workers_too(bench: Bench) -> None:
     printed = bench.spawn(0, "sh", "-c", f"{DAEMON} exec sleep 1000")
     bench.expect(WorkerStarted)
 
-    bench.server.sweep()
+    bench.server.clean_up()
     end, swept = bench.events(2)
 
     assert (type(end).__name__, swept) == ("WorkerKilled", CleanedUp((), 7.0))
@@ -107,12 +107,12 @@ def test_a_sweep_ends_workers_too(bench: Bench) -> None:
 def test_workers_start_after_a_sweep(bench: Bench) -> None:
     """As the next attempt's do, under the same ranks."""
     bench.spawn(0, "sleep", "1000")
-    bench.server.sweep()
+    bench.server.clean_up()
     bench.events(3)
 
     bench.spawn(0, "sh", "-c", f"{DAEMON} exit 6")
     bench.events(2)
-    bench.server.sweep()
+    bench.server.clean_up()
 
     assert bench.event() == CleanedUp((), 7.0)
 

@@ -4,7 +4,7 @@ import select
 import socket
 
 from clusterrun.workers.channel import Channel
-from clusterrun.workers.fork_server.preloading.preparation import (
+from clusterrun.workers.fork_server.preloading.template_trial import (
     SECONDS_BETWEEN_NOTICES,
     SECONDS_TO_FIRST_NOTICE,
     Notice,
@@ -34,7 +34,7 @@ def test_the_agent_hears_of_it() -> None:
         process, lambda _prepared: None, lambda name, seconds: heard.append((name, seconds))
     )
 
-    theirs.send({"kind": "importing", "name": "transformers", "seconds": 10.5})
+    theirs.send({"kind": "importing", "module": "transformers", "seconds": 10.5})
     select.select([fork_server], [], [], 5)
     events = list(fork_server.events(0.0))
 

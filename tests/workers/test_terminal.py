@@ -142,7 +142,9 @@ def test_a_worker_in_the_foreground() -> None:
 from tests.workers.fork_server_bench import Bench, plan_of, worker_of
 from clusterrun.workers.fork_server_process import ForkServerProcess
 bench = Bench(ForkServerProcess.start(sys.executable, os.environ))
-bench.server.spawn(plan_of(["sleep", "1000"]), worker_of(0), (0, 1, 2), startup=None, foreground=us)
+bench.server.start(
+    plan_of(["sleep", "1000"]), worker_of(0), (0, 1, 2), startup_folder=None, foreground_group=us
+)
 pid = bench.event().pid
 answer(os.getpgid(pid) == pid, os.getsid(pid) == os.getpid(), os.tcgetpgrp(0) == pid)
 bench.close()
@@ -160,7 +162,9 @@ def test_ctrl_z_is_told() -> None:
 from tests.workers.fork_server_bench import Bench, plan_of, worker_of
 from clusterrun.workers.fork_server_process import ForkServerProcess
 bench = Bench(ForkServerProcess.start(sys.executable, os.environ))
-bench.server.spawn(plan_of(["sleep", "1000"]), worker_of(0), (0, 1, 2), startup=None, foreground=us)
+bench.server.start(
+    plan_of(["sleep", "1000"]), worker_of(0), (0, 1, 2), startup_folder=None, foreground_group=us
+)
 pid = bench.event().pid
 os.killpg(pid, signal.SIGTSTP)
 stop = bench.event()

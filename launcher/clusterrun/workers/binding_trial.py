@@ -7,7 +7,7 @@ from typing import NoReturn
 from clusterrun.domain.plan import NodePlan, WorkerPlan
 from clusterrun.workers.agent_fork import fork
 from clusterrun.workers.exit_descriptions import how_it_ended
-from clusterrun.workers.fork_server.worker_start import bind, read_back, take_memory_of
+from clusterrun.workers.fork_server.binding import bind, check_binding, set_memory_policy
 from clusterrun.workers.fork_server_client import memory_of
 
 
@@ -51,4 +51,4 @@ def _tried(plan: NodePlan) -> list[str]:
 
 def _try(worker: WorkerPlan) -> str:
     cpus = None if worker.cpus is None else sorted(worker.cpus)
-    return bind(cpus) or read_back(cpus) or take_memory_of(memory_of(worker))
+    return bind(cpus) or check_binding(cpus) or set_memory_policy(memory_of(worker))

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from typing import NoReturn
 
 from clusterrun.domain.plan import NodePlan
-from clusterrun.workers.fork_server.worker_start import bind, read_back, take_memory_of
+from clusterrun.workers.fork_server.binding import bind, check_binding, set_memory_policy
 from clusterrun.workers.fork_server_client import memory_of
 
 IGNORED_BY_PYTHON = (signal.SIGPIPE, signal.SIGXFSZ)
@@ -17,8 +17,8 @@ def bind_to_worker(plan: NodePlan) -> str:
     """Bind this process as the plan has its worker; return a remark where that did not work."""
     (worker,) = plan.workers
     cpus = None if worker.cpus is None else sorted(worker.cpus)
-    of_cpus = bind(cpus) or read_back(cpus)
-    return "; ".join(filter(None, [of_cpus, take_memory_of(memory_of(worker))]))
+    of_cpus = bind(cpus) or check_binding(cpus)
+    return "; ".join(filter(None, [of_cpus, set_memory_policy(memory_of(worker))]))
 
 
 def become_worker(plan: NodePlan, environment: Mapping[str, str]) -> NoReturn:

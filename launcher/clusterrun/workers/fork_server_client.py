@@ -1,4 +1,4 @@
-"""The agent's half of the fork server: starts it, asks it for workers, hears what becomes of them."""
+"""The agent's half of the fork server: asks for workers, and turns the server's messages into events."""
 
 import os
 import signal
@@ -7,31 +7,27 @@ from collections.abc import Callable, Iterable
 import msgspec
 
 from clusterrun.domain.events import (
-    CleanedUp,
     Event,
     ForkServerReady,
     HelperLost,
     SignalNotHandled,
-    SignalReceived,
-    WorkerExited,
     WorkerKilled,
-    WorkerNotStarted,
     WorkerStarted,
-    WorkerStopped,
 )
 from clusterrun.domain.plan import NodePlan, WorkerPlan
 from clusterrun.domain.preparation import Preparation, Prepared
 from clusterrun.domain.ranks import LocalRank
-from clusterrun.errors import InternalError, MachineError, UsageError
+from clusterrun.errors import UsageError
 from clusterrun.workers.channel import Message
+from clusterrun.workers.fork_server_events import event_of
 from clusterrun.workers.fork_server_process import ForkServerProcess
 
 ENDING = frozenset({signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGKILL})
-"""Signals after which a worker that has not been started need not be."""
+"""Signals after which a worker that has not been started need not be started."""
 
 
 class ForkServerClient:
-    """The running fork server of this node."""
+    """The running fork server of this node, as the agent uses it."""
 
     def __init__(
         self,
@@ -49,14 +45,15 @@ class ForkServerClient:
 
         """
         self.pid = process.pid
+        self.pids: dict[LocalRank, int] = {}
+        """Process ids of the workers that have executed their program, in the last attempt."""
+        self.lost = False
+        """Whether the fork server has ended though the agent did not ask it to."""
         self._process = process
         self._channel = process.channel
         self._on_prepared = on_prepared
         self._on_slow_import = on_slow_import
-        self._lost = False
-        self._held: _Held | None = None
-        self.pids: dict[LocalRank, int] = {}
-        """Process ids of the workers that have executed their program, in the last attempt."""
+        self._delayed: _DelayedRequests | None = None
 
     def fileno(self) -> int:
         """Return the descriptor that becomes readable when there are ``events``."""
@@ -72,33 +69,32 @@ class ForkServerClient:
         self._channel.flush()
 
     def prepare(self, preparation: Preparation) -> None:
-        """Have the server make ready to run the workers' script in place; that may take seconds.
+        """Have the server prepare to run the workers' script in place; that may take seconds.
 
-        ``on_prepared`` gets the result. Workers that are asked for before that wait here.
+        ``on_prepared`` gets the result. Requests for workers are delayed until then.
         """
-        self._held = _Held()
-        self._channel.send(
-            {
-                "kind": "prepare",
-                "argv": list(preparation.command),
-                "preload": preparation.preload,
-                "insist": preparation.must_fork,
-                "environ": dict(preparation.known_variables),
-                "workers": preparation.workers,
-                "unsettled": dict.fromkeys(preparation.later_variables),
-                "cpus": None if preparation.cpus is None else sorted(preparation.cpus),
-                "patience": preparation.import_timeout,
-            }
-        )
+        self._delayed = _DelayedRequests()
+        message: Message = {
+            "kind": "prepare",
+            "command": list(preparation.command),
+            "preload": preparation.preload,
+            "must_fork": preparation.must_fork,
+            "known_variables": dict(preparation.known_variables),
+            "workers": preparation.workers,
+            "later_variables": list(preparation.later_variables),
+            "cpus": None if preparation.cpus is None else sorted(preparation.cpus),
+            "import_timeout": preparation.import_timeout,
+        }
+        self._channel.send(message)
 
-    def spawn(
+    def start(
         self,
         plan: NodePlan,
         worker: WorkerPlan,
         streams: tuple[int, int, int],
         *,
-        startup: str | None,
-        foreground: int,
+        startup_folder: str | None,
+        foreground_group: int,
     ) -> None:
         """Ask for one worker.
 
@@ -106,26 +102,27 @@ class ForkServerClient:
             plan: what all workers have in common.
             worker: what only this one gets.
             streams: its stdin, stdout and stderr, which the caller may close at once.
-            startup: a folder to put in front of PYTHONPATH; None for programs that aren't Python.
-            foreground: the process group that hands it the terminal that ``streams`` begin with; 0:
-                it gets no terminal.
+            startup_folder: a folder to put in front of PYTHONPATH; None for programs that aren't
+                Python.
+            foreground_group: the process group that hands over the terminal of ``streams``; 0: the
+                worker gets no terminal.
 
         """
         request: Message = {
-            "kind": "spawn",
+            "kind": "start_worker",
             "local_rank": worker.local_rank,
-            "argv": list(plan.command_of(worker)),
-            "env": {**plan.env, **worker.env},
-            "startup": startup,
+            "command": list(plan.command_of(worker)),
+            "variables": {**plan.env, **worker.env},
+            "startup_folder": startup_folder,
             "cpus": None if worker.cpus is None else sorted(worker.cpus),
             "memory": memory_of(worker),
-            "mask": self._process.mask,
-            "foreground": foreground,
+            "blocked_signals": self._process.mask,
+            "foreground_group": foreground_group,
         }
-        if self._held is None:
+        if self._delayed is None:
             self._channel.send(request, streams)
         else:
-            self._held.spawn(worker.local_rank, request, streams)
+            self._delayed.add(worker.local_rank, request, streams)
 
     def signal(
         self,
@@ -133,56 +130,55 @@ class ForkServerClient:
         number: int,
         *,
         group: bool,
-        spare_failing: bool = False,
+        except_failing: bool = False,
     ) -> None:
         """Send a signal to workers or their groups, or only to those whose script has not failed."""
-        if self._held is None:
-            self._channel.send(
-                {
-                    "kind": "signal",
-                    "local_ranks": sorted(local_ranks),
-                    "number": int(number),
-                    "group": group,
-                    "spare_failing": spare_failing,
-                }
-            )
+        if self._delayed is None:
+            message: Message = {
+                "kind": "signal",
+                "local_ranks": sorted(local_ranks),
+                "number": int(number),
+                "group": group,
+                "except_failing": except_failing,
+            }
+            self._channel.send(message)
         elif number in ENDING:
-            self._held.called_off = int(number)
-            self._channel.send({"kind": "call_off"})
+            self._delayed.cancelled_by = int(number)
+            self._channel.send({"kind": "cancel"})
 
     def forward(self, number: int) -> None:
         """Send a signal to the workers that handle it; ``SignalNotHandled`` names the others."""
-        if self._held is not None:
-            self._held.forwarded.append(int(number))
-            return
-        self._channel.send({"kind": "forward", "number": int(number)})
+        if self._delayed is None:
+            self._channel.send({"kind": "forward", "number": int(number)})
+        else:
+            self._delayed.forwarded.append(int(number))
 
-    def sweep(self) -> None:
+    def clean_up(self) -> None:
         """Kill everything that workers left behind; ``CleanedUp`` follows."""
-        self._channel.send({"kind": "sweep"})
+        self._channel.send({"kind": "clean_up"})
 
     def events(self, now: float) -> Iterable[Event]:
         """Return what has happened, with the time ``now`` of the agent's monotonic clock."""
-        if self._lost:
+        if self.lost:
             return
         for message, _descriptors in self._channel.receive():
-            if message["kind"] == "hello":
-                printed, refused = self._process.becomes_ready(), tuple(message["refused"])
-                if printed or refused:
-                    yield ForkServerReady(printed, refused, now)
-                continue
-            if message["kind"] == "importing":
-                self._on_slow_import(message["name"], message["seconds"])
-                continue
-            if message["kind"] == "prepared":
-                yield from self._let_go(message, now)
-                continue
-            event = _event(message, now)
-            if isinstance(event, WorkerStarted):
-                self.pids[event.local_rank] = event.pid
-            yield event
+            match message["kind"]:
+                case "ready":
+                    printed, refused = self._process.becomes_ready(), tuple(message["refused"])
+                    if printed or refused:
+                        yield ForkServerReady(printed, refused, now)
+                case "importing":
+                    self._on_slow_import(message["module"], message["seconds"])
+                case "prepared":
+                    self._on_prepared(msgspec.convert({**message, "kind": None}, Prepared))
+                    yield from self._send_delayed(now)
+                case _:
+                    event = event_of(message, now)
+                    if isinstance(event, WorkerStarted):
+                        self.pids[event.local_rank] = event.pid
+                    yield event
         if self._channel.closed:
-            self._lost = True
+            self.lost = True
             how, number = self._process.end()
             if not self._process.is_ready and not number:
                 raise UsageError(
@@ -190,29 +186,23 @@ class ForkServerClient:
                 )
             yield HelperLost("fork server", how, number, now)
 
-    @property
-    def lost(self) -> bool:
-        """Whether the fork server has ended though nobody asked it to."""
-        return self._lost
-
-    def _let_go(self, message: Message, now: float) -> Iterable[Event]:
-        """Send off the workers that waited, unless they were called off meanwhile."""
-        held, self._held = self._held or _Held(), None
-        self._on_prepared(msgspec.convert({**message, "kind": None}, Prepared))
-        for number in held.forwarded:
-            yield SignalNotHandled(number, tuple(held.requests), now)
-        for local_rank, (request, streams) in held.requests.items():
-            if held.called_off:
-                yield WorkerKilled(local_rank, held.called_off, now)
+    def _send_delayed(self, now: float) -> Iterable[Event]:
+        """Send the delayed requests, unless they were cancelled meanwhile."""
+        delayed, self._delayed = self._delayed or _DelayedRequests(), None
+        for number in delayed.forwarded:
+            yield SignalNotHandled(number, tuple(delayed.requests), now)
+        for local_rank, (request, streams) in delayed.requests.items():
+            if delayed.cancelled_by:
+                yield WorkerKilled(local_rank, delayed.cancelled_by, now)
             else:
                 self._channel.send(request, streams)
-        held.close()
+        delayed.close()
 
     def close(self) -> None:
-        """Hang up: the server ends whatever it has started, and then itself."""
-        if self._held is not None:
-            self._held.close()
-        self._channel.close()
+        """Close the connection: the server ends whatever it has started, and then itself."""
+        if self._delayed is not None:
+            self._delayed.close()
+        self._process.close()
 
 
 def memory_of(worker: WorkerPlan) -> tuple[str, list[int]] | None:
@@ -221,55 +211,22 @@ def memory_of(worker: WorkerPlan) -> tuple[str, list[int]] | None:
     return None if policy is None else (policy.mode.value, list(policy.nodes))
 
 
-class _Held:
-    """Workers that wait until the server is prepared, and what was to be done to them meanwhile."""
+class _DelayedRequests:
+    """Requests that wait until the server is prepared, and signals to these workers."""
 
     def __init__(self) -> None:
         self.requests: dict[LocalRank, tuple[Message, tuple[int, ...]]] = {}
-        self.called_off = 0
-        """The signal that was to end them; 0: none."""
+        self.cancelled_by = 0
+        """The signal that ends the workers before they start; 0: none."""
         self.forwarded: list[int] = []
 
-    def spawn(self, local_rank: LocalRank, request: Message, streams: Iterable[int]) -> None:
-        """Keep a request, with streams of our own: the caller closes those that it has."""
+    def add(self, local_rank: LocalRank, request: Message, streams: Iterable[int]) -> None:
+        """Keep a request with duplicates of the streams, which the caller closes."""
         self.requests[local_rank] = request, tuple(os.dup(stream) for stream in streams)
 
     def close(self) -> None:
-        """Close the streams."""
+        """Close the duplicates."""
         for _, streams in self.requests.values():
             for stream in streams:
                 os.close(stream)
         self.requests = {}
-
-
-def _event(message: Message, now: float) -> Event:
-    match message:
-        case {"kind": "started", "local_rank": rank, "pid": pid}:
-            return WorkerStarted(LocalRank(rank), pid, message.get("remark", ""), now)
-        case {"kind": "failed", "local_rank": rank, "step": step, "error": error}:
-            return WorkerNotStarted(LocalRank(rank), step, error, now)
-        case {"kind": "exited", "local_rank": rank, "code": code, "left": left}:
-            return WorkerExited(LocalRank(rank), code, now, _since(left, now) if code else 0.0)
-        case {"kind": "exited", "local_rank": rank, "signal": number, "left": left}:
-            return WorkerKilled(LocalRank(rank), number, now, _since(left, now), left[1])
-        case {"kind": "stopped", "local_rank": rank, "number": number}:
-            return WorkerStopped(LocalRank(rank), number, now)
-        case {"kind": "signalled", "number": number, "at": at}:
-            return SignalReceived(number, at, to_fork_server=True)
-        case {"kind": "deaf", "number": number, "local_ranks": ranks}:
-            return SignalNotHandled(number, tuple(LocalRank(rank) for rank in ranks), now)
-        case {"kind": "swept", "survivors": survivors}:
-            return CleanedUp(tuple(survivors), now)
-        case {"kind": "uncontained", "error": error}:
-            raise MachineError(
-                f"--contain can't have a PID namespace on this machine: {error}",
-                "Run as root, allow user namespaces, or leave --contain out.",
-            )
-        case _:
-            raise InternalError(f"the fork server said {message}")
-
-
-def _since(left: tuple[float, int], now: float) -> float:
-    """Return the seconds since a script failed; ``left``: when it was over, and its exit code."""
-    left_at, code = left
-    return max(0.0, now - left_at) if code else 0.0

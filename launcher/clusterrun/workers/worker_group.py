@@ -107,12 +107,12 @@ class WorkerGroup:
             if self._hang_timeout and None in (plumbing.from_stdout, plumbing.from_stderr):
                 self._watch(0.0)
                 self.say(UNSEEN)
-            self._fork_server.spawn(
+            self._fork_server.start(
                 plan,
                 worker,
                 plumbing.streams,
-                startup=str(STARTUP_FOLDER) if plan.runs_python else None,
-                foreground=0 if self._terminal is None else self._terminal.our_group,
+                startup_folder=str(STARTUP_FOLDER) if plan.runs_python else None,
+                foreground_group=0 if self._terminal is None else self._terminal.our_group,
             )
 
     def _output(self, plan: NodePlan, worker: WorkerPlan, plumbing: Plumbing) -> WorkerOutput:
@@ -137,7 +137,7 @@ class WorkerGroup:
         spare_failing: bool = False,
     ) -> None:
         """Send a signal to workers or their groups, or only to those whose script has not failed."""
-        self._fork_server.signal(local_ranks, number, group=group, spare_failing=spare_failing)
+        self._fork_server.signal(local_ranks, number, group=group, except_failing=spare_failing)
 
     def forward(self, number: int) -> None:
         """Send a signal to the workers that handle it."""
@@ -177,7 +177,7 @@ class WorkerGroup:
     def sweep(self, now: float) -> Iterable[Event]:
         """Kill all that workers left behind."""
         if not self._fork_server.lost:
-            self._fork_server.sweep()
+            self._fork_server.clean_up()
             return []
         survivors = self._adoptees.end(self._ours, SECONDS_TO_SWEEP)
         return [CleanedUp(survivors, now)]

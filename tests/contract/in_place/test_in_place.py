@@ -96,7 +96,7 @@ NOT_FORKED = {
     "folder_program": "folder_program is no file with Python source",
     "interactive_mode": "PYTHONINSPECT is set",
     "memory_traced": "PYTHONTRACEMALLOC is set",
-    "sitecustomize_sees_its_program": "sitecustomize.py may look at a variable",
+    "sitecustomize_sees_its_program": "sitecustomize.py may read a variable",
     "syntax_error": "syntax_error.py does not compile",
     "zipped": "zipped.zip ",
 }

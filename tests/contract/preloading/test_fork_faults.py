@@ -280,7 +280,7 @@ def test_site_code_sees_the_rank(clusterrun: Launcher, tmp_path: Path, how: str)
 
     assert of_ranks(ended) == ["device 0", "device 1"]
     assert SPAWNED in ended.err
-    assert "may look at a variable that each worker gets its own" in ended.err
+    assert "may read a variable that differs by worker" in ended.err
 
 
 KEEPS_THE_PROCESS = """

@@ -157,11 +157,11 @@ HAZARDS = {
     # The state of the process.
     "signal_handler": Hazard(
         "import signal; signal.signal(signal.SIGUSR1, print)",
-        "a module changed what signal 10 does",
+        "a module changed the handler of signal 10",
     ),
     "signal_ignored": Hazard(
         "import signal; signal.signal(signal.SIGUSR2, signal.SIG_IGN)",
-        "a module changed what signal 12 does",
+        "a module changed the handler of signal 12",
     ),
     "signal_blocked": Hazard(
         "import signal; signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGUSR1])",
@@ -223,10 +223,10 @@ HAZARDS = {
     ),
     # Somebody looks on.
     "tracer": Hazard(
-        "import sys; sys.settrace(lambda *_: None)", "a debugger or a profiler is at work"
+        "import sys; sys.settrace(lambda *_: None)", "a debugger or a profiler is active"
     ),
     "profiler": Hazard(
-        "import sys; sys.setprofile(lambda *_: None)", "a debugger or a profiler is at work"
+        "import sys; sys.setprofile(lambda *_: None)", "a debugger or a profiler is active"
     ),
 }
 
@@ -485,8 +485,8 @@ SURROUNDINGS = {
     "GOMP_CPU_AFFINITY": ("0", "libraries bind threads when they are loaded"),
     "LD_PRELOAD": (ctypes.util.find_library("m") or "", "a library is injected"),
     "COVERAGE_PROCESS_START": ("setup.cfg", "coverage is measured"),
-    "PYTHONPROFILEIMPORTTIME": ("1", "the interpreter itself is being looked at"),
-    "PYTHONTRACEMALLOC": ("1", "the interpreter itself is being looked at"),
+    "PYTHONPROFILEIMPORTTIME": ("1", "the interpreter itself is measured"),
+    "PYTHONTRACEMALLOC": ("1", "the interpreter itself is measured"),
 }
 
 
@@ -505,11 +505,11 @@ def test_a_variable_speaks_against_it(installed: Installed, name: str) -> None:
 
 
 LOOK_ON = {
-    "debugger": ("import pydevd", "pydevd is at work"),
-    "coverage": ("import coverage", "coverage is at work"),
+    "debugger": ("import pydevd", "pydevd is active"),
+    "coverage": ("import coverage", "coverage is active"),
     "tracer": (
         "import sys; sys.settrace(lambda *_: None)",
-        "a debugger or a profiler is at work",
+        "a debugger or a profiler is active",
     ),
     "thread": (
         "import threading, time; threading.Thread(target=time.sleep, args=(0.5,), daemon=True).start()",
@@ -517,7 +517,7 @@ LOOK_ON = {
     ),
     "rank": (
         "import os; print('rank', os.environ['RANK']) if 'RANK' in os.environ else 0",
-        "{folder}/sitecustomize.py may look at a variable that each worker gets its own",
+        "{folder}/sitecustomize.py may read a variable that differs by worker",
     ),
 }
 
@@ -586,7 +586,7 @@ def test_who_looks_at_the_rank_is_left_to_each_worker(installed: Installed, how:
         f"[rank {rank}] True True {rank}" for rank in range(2)
     ]
     assert (
-        f"\n{LEFT}imports_reader and what is imported after it, as reader looks at {what}\n"
+        f"\n{LEFT}imports_reader and what is imported after it, as reader reads {what}\n"
         in ended.err
     )
 
@@ -601,7 +601,7 @@ def test_who_sets_a_variable_of_the_worker(installed: Installed) -> None:
 
     assert sorted(ended.out.splitlines()) == ["[rank 0] 90", "[rank 1] 91"]
     assert (
-        f"\n{LEFT}hazard and what is imported after it, as hazard looks at variable RANK\n"
+        f"\n{LEFT}hazard and what is imported after it, as hazard reads variable RANK\n"
         in ended.err
     )
 

@@ -1,35 +1,50 @@
-"""The fork server: imports what the script imports first, then starts, reaps and ends the workers.
+"""The fork server: imports what the script imports first, then starts, signals and reaps the workers.
 
 The agent executes ``PYTHON -u fork_server/__main__.py [--contain] -- SCRIPT ARGUMENTS`` in the job's
-environment, with one end of a socketpair as descriptor 3; with ``--contain`` it is PID 1 of a
-namespace of its own; what follows ``--`` is for ``ps``. It stands alone: standard library only,
-Python 3.8 or newer, nothing of the launcher imported, so that workers get the job's interpreter and
-nothing of ours.
+environment, with one end of a socketpair as descriptor 3. With ``--contain`` the server is PID 1 of
+a PID namespace of its own. What follows ``--`` is for ``ps``.
 
-A worker is forked from it, and then either executes its program (spawn) or runs the script in place
-(fork): it returns out of all functions here, and ``__main__`` executes the script. For the latter
-the server hides its own modules before anything of the job's is imported; that is why it uses the C
-modules beneath the public ones where there are such: they cost a start less, and there is less to
-hide.
+The package is self-contained: standard library only, Python 3.8 or newer, relative imports only. So
+workers have the job's interpreter and none of our modules.
 
-Messages are marshalled dictionaries (version 2, which all these Pythons agree on) behind a 4-byte
-big-endian length; descriptors ride on a frame's first byte (``clusterrun.workers.channel`` is the
-other end).
+    forking_process.py   the process that workers are forked from: subreaper, signals
+    workers.py           starts, signals and reaps the workers
+    worker_start.py      the steps of a forked child on its way to its program
+    binding.py           the CPUs and the memory of a worker
+    cleanup.py           kills what workers leave behind
+    preloading/          what is imported before workers are forked, and whether that is safe
+    scripts/             what a forked worker runs, and how it ends
+    system/              the C library, /proc, namespaces, limits
+
+A worker is forked from the server, and then executes its program (spawn) or runs the script (fork).
+For the latter it returns out of all functions here to ``__main__``, which executes the script. Before
+anything of the job is imported, the server removes its own modules from ``sys.modules``. It uses the
+C modules beneath some public ones, as these take longer to import.
+
+Messages are marshalled dictionaries (version 2, which Python 3.8 and newer read alike) after a 4-byte
+big-endian length. Descriptors travel with a frame's first byte. ``clusterrun.workers.channel`` is
+the agent's end.
 
     agent to server                               server to agent
-                                                  hello     refused
-    prepare  argv preload insist environ          prepared  in_place why loaded left_out complaint
-             workers unsettled cpus patience      started   local_rank pid remark
-    spawn    local_rank argv env cpus mask        failed    local_rank step error pid
-             startup foreground, 3 descriptors    exited    local_rank code, or signal, left
-    signal   local_ranks number group             stopped   local_rank number
-             spare_failing
-    forward  number                               deaf      number local_ranks
-    call_off                                      signalled number at
-    sweep                                         swept     survivors
-                                                  uncontained  error
+                                                  ready          refused
+    prepare       command preload must_fork       prepared       in_place why complaint loaded
+                  known_variables workers                        left_out
+                  later_variables cpus            importing      module seconds
+                  import_timeout
+    start_worker  local_rank command variables    started        local_rank pid remark
+                  startup_folder cpus memory      not_started    local_rank step error
+                  blocked_signals                 exited         local_rank code failure
+                  foreground_group,                  or          local_rank signal failure
+                  3 descriptors                   stopped        local_rank number
+    signal        local_ranks number group
+                  except_failing
+    forward       number                          not_handled    number local_ranks
+                                                  signalled      number at
+    cancel
+    clean_up                                      cleaned_up     survivors
+                                                  not_contained  error
 
-``prepare`` comes first, if at all; whatever follows before ``prepared`` ends the preparation. When
-the socket closes, because the agent ended or was killed, the server kills every group that it made
-and everything that re-parented to it, and exits.
+``prepare`` comes first, if at all; any message before ``prepared`` ends the preparation. When the
+socket closes, because the agent ended or was killed, the server kills all workers and everything
+that they left behind, and exits.
 """

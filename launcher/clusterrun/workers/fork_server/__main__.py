@@ -1,36 +1,36 @@
-"""What the agent executes; see the package. In a forked worker, its last statement runs the script."""
+"""The program that the agent executes. In a forked worker, its last statement runs the script."""
 
-# What Python gives to any script, before we add to it.
-FRESH_NAMESPACE = dict(globals())
+# What Python puts into the namespace of any script, before anything is added here.
+SCRIPT_NAMESPACE = dict(globals())
 
 import sys
 
-FOUND_MODULES = frozenset(sys.modules)
+INITIAL_MODULES = frozenset(sys.modules)
 
-if sys.version_info < (3, 8):  # noqa: UP036 - the job names it, not the launcher
-    # The agent gets no "hello", and prints this.
+if sys.version_info < (3, 8):  # noqa: UP036 - the user chooses the interpreter
+    # The agent prints this, as it gets no "ready".
     sys.exit("Python %d.%d is too old" % sys.version_info[:2])  # noqa: UP031 - it is too old
 
 import gc
 
-# Imports leave no garbage, and looking for it all the while takes a tenth of their time.
+# Imports leave no garbage, and a search for it takes a tenth of their time.
 gc.disable()
 
 FOLDER = __file__.rpartition("/")[0]
 if not getattr(sys.flags, "safe_path", False):
-    # This folder, in front of what scripts import.
+    # This folder, which scripts must not search for modules.
     del sys.path[0]
 
-# A package by hand: as ``clusterrun.workers.fork_server`` it would bring the launcher along.
+# Imported as ``clusterrun.workers.fork_server``, it would import the launcher, too.
 package = type(sys)("fork_server")
 package.__path__ = [FOLDER]
 sys.modules["fork_server"] = package
 
-# The server never returns from this; a forked worker does, with the script that it runs.
-run = __import__("fork_server.server", fromlist=["main"]).main(FRESH_NAMESPACE, FOUND_MODULES)
+# Returns in a forked worker only, with the script that it runs.
+run = __import__("fork_server.server", fromlist=["main"]).main(SCRIPT_NAMESPACE, INITIAL_MODULES)
 
-# The only frame of ours beneath the script. Python itself prints what leaves it, waits for threads,
-# and ends the process as it ends any other.
+# The only frame of ours beneath the script. Python prints the exception that leaves it, waits for
+# threads, and ends the process as it ends any other.
 try:
     run.begin()
     exec(run.code, run.namespace)  # noqa: S102 - the script itself

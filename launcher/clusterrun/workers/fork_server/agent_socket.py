@@ -13,35 +13,32 @@ if TYPE_CHECKING:
 else:
     import _socket as socket
 
-LENGTH_BYTES = 4
-MARSHAL_VERSION = 2
-"""Which every Python from 3.8 on reads and writes alike."""
-
+_LENGTH_BYTES = 4
 _DESCRIPTOR_BYTES = 4
+_MARSHAL_VERSION = 2
 
 
 def frame(kind: str, **message: object) -> bytes:
     """Return a message as it travels."""
-    body = marshal.dumps(dict(message, kind=kind), MARSHAL_VERSION)
-    return len(body).to_bytes(LENGTH_BYTES, "big") + body
+    body = marshal.dumps(dict(message, kind=kind), _MARSHAL_VERSION)
+    return len(body).to_bytes(_LENGTH_BYTES, "big") + body
 
 
 class Frames:
-    """Takes a stream of frames apart."""
+    """Splits a stream of bytes into messages."""
 
     def __init__(self) -> None:
-        """Begin with nothing."""
         self._buffer = b""
 
     def add(self, chunk: bytes) -> Iterator[dict[str, Any]]:
-        """Yield every message whose last byte has arrived with ``chunk``."""
+        """Yield every message whose last byte is in ``chunk``."""
         self._buffer += chunk
-        while len(self._buffer) >= LENGTH_BYTES:
-            end = LENGTH_BYTES + int.from_bytes(self._buffer[:LENGTH_BYTES], "big")
+        while len(self._buffer) >= _LENGTH_BYTES:
+            end = _LENGTH_BYTES + int.from_bytes(self._buffer[:_LENGTH_BYTES], "big")
             if len(self._buffer) < end:
                 return
-            body, self._buffer = self._buffer[LENGTH_BYTES:end], self._buffer[end:]
-            yield marshal.loads(body)  # noqa: S302 - the agent's own words
+            body, self._buffer = self._buffer[_LENGTH_BYTES:end], self._buffer[end:]
+            yield marshal.loads(body)  # noqa: S302 - only our own processes write to it
 
 
 class AgentSocket:
@@ -50,7 +47,7 @@ class AgentSocket:
     def __init__(self, descriptor: int) -> None:
         """Take the socket that the agent has left open in this process."""
         self._socket = socket.socket(fileno=descriptor)
-        # A worker's daemon that held it would hide our end from the agent.
+        # While a worker's daemon holds it, the agent would not see the server's end.
         os.set_inheritable(descriptor, False)
         self._frames = Frames()
         self._descriptors: list[int] = []
@@ -60,7 +57,10 @@ class AgentSocket:
         return self._socket.fileno()
 
     def receive(self) -> list[dict[str, Any]] | None:
-        """Return what the agent has sent, with ``descriptors`` where some came; None: it is gone."""
+        """Return the messages that have arrived; None: the agent has closed its end or died.
+
+        ``descriptors`` of a message holds those that came with it.
+        """
         try:
             chunk, ancillary, _flags, _address = self._socket.recvmsg(
                 1 << 16, socket.CMSG_SPACE(64), socket.MSG_CMSG_CLOEXEC
@@ -79,14 +79,13 @@ class AgentSocket:
         return messages if chunk else None
 
     def send(self, kind: str, **message: object) -> None:
-        """Send one message; if the agent is gone, its end of the socket will tell."""
+        """Send one message; drop it if the agent is gone, which ``receive`` reports."""
         try:
             self._socket.sendall(frame(kind, **message))
         except (BrokenPipeError, ConnectionResetError):
             pass
 
     def close(self) -> None:
-        """Hang up."""
         self._socket.close()
 
 

@@ -1,4 +1,4 @@
-"""Which signals the server is shielded from, and what workers do with them."""
+"""The signals that the server ignores or reports, and the handlers that workers get."""
 
 from __future__ import annotations
 
@@ -9,9 +9,7 @@ if TYPE_CHECKING:
 else:
     import _signal as signal
 
-# What a worker may send to its parent, which under other launchers is the agent. The rest of the
-# shielded ones are a process's own timers, and the terminal's.
-HANDED_ON = (
+REPORTED = (
     signal.SIGHUP,
     signal.SIGINT,
     signal.SIGQUIT,
@@ -19,10 +17,10 @@ HANDED_ON = (
     signal.SIGUSR1,
     signal.SIGUSR2,
 )
+"""A worker may send these to its parent, which under other launchers is the agent."""
 
-# Sent to a whole step or container by schedulers; they are for the agent, which tells us what to do.
 SHIELDED = (
-    *HANDED_ON,
+    *REPORTED,
     signal.SIGALRM,
     signal.SIGVTALRM,
     signal.SIGPROF,
@@ -33,10 +31,16 @@ SHIELDED = (
     signal.SIGTTIN,
     signal.SIGTTOU,
 )
+"""Schedulers send these to a whole step or container; the agent handles them."""
+
+
+def shield() -> None:
+    for number in SHIELDED:
+        signal.signal(number, signal.SIG_IGN)
 
 
 def restore(ignored: Collection[int]) -> None:
-    """Give the program the dispositions that the launcher was started with.
+    """Ignore what the launcher was started with as ignored; set the default for the rest.
 
     SIGPIPE and SIGXFSZ are ignored by Python itself, not by the user.
     """
@@ -44,15 +48,9 @@ def restore(ignored: Collection[int]) -> None:
         signal.signal(number, signal.SIG_IGN if number in ignored else signal.SIG_DFL)
 
 
-def as_python_sets_them() -> None:
-    """Do with signals what Python does with them when it starts."""
+def set_as_python_does() -> None:
+    """Set the handlers that Python sets when it starts."""
     if signal.getsignal(signal.SIGINT) == signal.SIG_DFL:
         signal.signal(signal.SIGINT, signal.default_int_handler)
     for number in (signal.SIGPIPE, signal.SIGXFSZ):
-        signal.signal(number, signal.SIG_IGN)
-
-
-def shield() -> None:
-    """Ignore what is meant for the agent."""
-    for number in SHIELDED:
         signal.signal(number, signal.SIG_IGN)

@@ -7,8 +7,9 @@ from clusterrun.workers.fork_server.preloading.known_packages import (
     SAME_AFTER_A_FORK,
     SAME_IF_IMPORTED_LATER,
 )
-from clusterrun.workers.fork_server.preloading.leading_imports import Import, LeadingImports
+from clusterrun.workers.fork_server.preloading.leading_imports import LeadingImports
 from clusterrun.workers.fork_server.preloading.preload_choice import choose
+from clusterrun.workers.fork_server.preloading.statements import Import
 
 LATER = min(SAME_IF_IMPORTED_LATER)
 
@@ -83,7 +84,7 @@ def test_one_worker_has_an_interpreter_of_its_own() -> None:
     """It would wait for a process that nobody else needs."""
     choice = choose("auto", reading("torch"), workers=1)
 
-    assert choice.why_spawn == "a single worker has nobody to share its imports with"
+    assert choice.why_spawn == "a single worker shares its imports with no other"
 
 
 def test_a_script_that_needs_only_python() -> None:

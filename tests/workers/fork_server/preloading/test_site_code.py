@@ -16,8 +16,8 @@ import sys
 package = type(sys)("fork_server")
 package.__path__ = [{str(FOLDER / "fork_server")!r}]
 sys.modules["fork_server"] = package
-from fork_server.preloading.site_code import what_site_code_may_read
-print(what_site_code_may_read())
+from fork_server.preloading.site_code import unsafe_site_code
+print(unsafe_site_code())
 """
 
 
@@ -82,6 +82,4 @@ def test_what_can_not_look(clean: Path, name: str) -> None:
 @pytest.mark.parametrize("name", SUSPICIOUS)
 def test_what_could_look(clean: Path, name: str) -> None:
     """Whatever it looks at: nobody can tell from the text."""
-    assert asked(clean, SUSPICIOUS[name]).endswith(
-        "may look at a variable that each worker gets its own"
-    )
+    assert asked(clean, SUSPICIOUS[name]).endswith("may read a variable that differs by worker")

@@ -1,1 +1,1 @@
-"""What is imported before workers are forked, and why not more."""
+"""Imports modules before workers are forked, and finds out whether that is safe."""

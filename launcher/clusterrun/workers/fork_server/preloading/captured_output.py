@@ -1,4 +1,4 @@
-"""What modules print while they are imported: collected, as it is not theirs to print yet."""
+"""Collects what modules print while they are preloaded, as no worker prints it then."""
 
 from __future__ import annotations
 
@@ -11,11 +11,10 @@ _MOST = 4096
 _OUTPUT = (1, 2)
 
 
-class Printed:
-    """Standard output and error of this process, from now on until they are given back."""
+class CapturedOutput:
+    """Standard output and error of this process, collected from now on until ``release``."""
 
     def __init__(self) -> None:
-        """Divert them."""
         self._kept = [os.dup(stream) for stream in _OUTPUT]
         self._collected = os.memfd_create("printed")
         for stream in _OUTPUT:
@@ -30,8 +29,7 @@ class Printed:
         text = os.pread(self._collected, _MOST, 0).decode("utf-8", "replace")
         return repr(text.splitlines()[0][:200]) if text else ""
 
-    def give_back(self) -> None:
-        """Have them go where they went."""
+    def release(self) -> None:
         os.close(self._collected)
         for stream, kept in zip(_OUTPUT, self._kept):
             os.dup2(kept, stream)
@@ -39,6 +37,6 @@ class Printed:
 
 
 def import_as_script(name: str, names: tuple[str, ...]) -> None:
-    """Import as a script's statement does: what warns of deprecated modules looks at who imports."""
-    who = {"__name__": "__main__", "name": name, "names": names}
-    eval("__import__(name, None, None, names)", who)  # noqa: S307 - a frame of __main__
+    """Import as a script's statement does: deprecated modules warn by the name of the importer."""
+    namespace = {"__name__": "__main__", "name": name, "names": names}
+    eval("__import__(name, None, None, names)", namespace)  # noqa: S307 - a frame of __main__

@@ -1,12 +1,12 @@
-"""What makes an interpreter none to fork workers from, whatever it imports: each reason in words."""
+"""Why workers can't be forked from this interpreter, whatever it imports."""
 
 from __future__ import annotations
 
 import os
 import sys
 
-from ..system.other_processes import status_of_this_process
-from .site_code import what_site_code_may_read
+from ..system.this_process import status_of_this_process
+from .site_code import unsafe_site_code
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -25,14 +25,14 @@ DANGEROUS_VARIABLES = {
             *("PYTHONTRACEMALLOC", "PYTHONPERFSUPPORT", "PYTHONMALLOCSTATS"),
             *("PYTHON_PERF_JIT_SUPPORT",),
         ),
-        "the interpreter itself is being looked at",
+        "the interpreter itself is measured",
     ),
 }
 DEBUGGERS = ("pydevd", "_pydevd_bundle", "debugpy", "coverage", "pyinstrument", "scalene")
 
 
 def why_not_to_fork(environ: Mapping[str, str]) -> str:
-    """Return why this interpreter is none to fork from; "" if it is one."""
+    """Return why workers can't be forked from this interpreter, or ""."""
     for name, why in DANGEROUS_VARIABLES.items():
         if environ.get(name):
             return f"{name} is set: {why}"
@@ -40,22 +40,22 @@ def why_not_to_fork(environ: Mapping[str, str]) -> str:
         return "Python was started with -S, and has not imported os"
     for name in DEBUGGERS:
         if name in sys.modules:
-            return f"{name} is at work"
+            return f"{name} is active"
     if len(os.listdir("/proc/self/task")) > 1:
         return "something started a thread"
-    return tracer() or what_site_code_may_read()
+    return tracer() or unsafe_site_code()
 
 
 def tracer() -> str:
-    """Return who looks at this interpreter while it runs; "" if nobody does."""
+    """Return what traces this interpreter, or ""."""
     if sys.gettrace() is not None or sys.getprofile() is not None:
-        return "a debugger or a profiler is at work"
+        return "a debugger or a profiler is active"
     monitoring = getattr(sys, "monitoring", None)
     if monitoring is not None:
         for number in range(6):
             tool = monitoring.get_tool(number)
             if tool is not None:
-                return f"{tool} is at work"
+                return f"{tool} is active"
     traced_by = status_of_this_process("TracerPid")
     if traced_by not in ("0", ""):
         return f"process {traced_by} traces this one"

@@ -1,6 +1,6 @@
 """Packages that were compared under python, fork and spawn: see docs/packages.md.
 
-A package that is in none of these tables ends what is imported before workers are forked.
+A package that is in none of these tables ends the imports before the fork.
 """
 
 from __future__ import annotations
@@ -15,30 +15,29 @@ WORTH_A_FORK = frozenset(
 
 SAME_AFTER_A_FORK = WORTH_A_FORK | frozenset(
     (
+        *("PIL", "absl", "aiohttp", "click", "cloudpickle", "dill", "einops", "fsspec"),
         *(
-            "PIL",
-            "absl",
-            "aiohttp",
-            "click",
-            "cloudpickle",
-            "dill",
-            "einops",
-            "fsspec",
             "gymnasium",
+            "h5py",
+            "huggingface_hub",
+            "hydra",
+            "joblib",
+            "loguru",
+            "networkx",
+            "omegaconf",
         ),
-        *("h5py", "huggingface_hub", "hydra", "joblib", "loguru", "networkx", "omegaconf"),
         *("optuna", "psutil", "pyarrow", "pydantic", "requests", "rich", "safetensors", "sympy"),
         *("tokenizers", "tqdm", "typer", "yaml"),
     )
 )
-"""Imported before workers are forked: a program finds the same as if each worker had imported them."""
+"""Imported before workers are forked: a program finds the same state as if each worker had imported it."""
 
 SAME_IF_IMPORTED_LATER = {
     **dict.fromkeys(
         ("lightning", "lightning_fabric", "pytorch_lightning", "torchmetrics"),
-        "it looks at RANK when it is imported",
+        "it reads RANK when it is imported",
     ),
-    **dict.fromkeys(("diffusers", "zarr"), "it looks at all variables when it is imported"),
+    **dict.fromkeys(("diffusers", "zarr"), "it reads all variables when it is imported"),
     **dict.fromkeys(("polars",), "it starts threads when it is imported"),
     **dict.fromkeys(("clearml",), "it makes a lock when it is imported"),
     **dict.fromkeys(
@@ -46,7 +45,7 @@ SAME_IF_IMPORTED_LATER = {
         "it is about the process that imports it",
     ),
 }
-"""Left to the workers, with the reason. What stands behind them may be imported before them."""
+"""Left to the workers, with the reason. Imports after them may be preloaded."""
 
 PATCHES_OTHERS = dict.fromkeys(
     (

@@ -1,4 +1,4 @@
-"""What is imported before workers are forked, and why not more."""
+"""Which of the leading imports are preloaded, by ``--preload``, and why the others are not."""
 
 from __future__ import annotations
 
@@ -11,7 +11,8 @@ from .known_packages import (
     SAME_IF_IMPORTED_LATER,
     WORTH_A_FORK,
 )
-from .leading_imports import Import, is_standard
+from .module_files import is_standard
+from .statements import Import
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -23,17 +24,16 @@ NONE = "none"
 
 
 class Choice:
-    """What is imported, in order, and what is left to each worker."""
+    """What is preloaded, in order, and what is left to each worker."""
 
     def __init__(self) -> None:
-        """Begin with nothing."""
         self.imports: list[Import] = []
         self.left_out: list[tuple[str, str]] = []
-        """What each worker imports itself though it stands among the leading imports, and why."""
+        """Leading imports that each worker imports itself, each with the reason."""
         self.why_spawn = ""
-        """Why forking would not be faster, or not be safe; "" if it is both."""
+        """Why a fork would not be faster; "" if it is."""
         self.stopped_by = ""
-        """What ends the list of imports before the script does, and why."""
+        """What ends the list of imports before the script ends, and why."""
 
     def stop(self, name: str, why: str) -> None:
         """Leave ``name``, and all that the script imports after it, to the workers."""
@@ -42,12 +42,12 @@ class Choice:
 
 
 def choose(preload: str | tuple[str, ...], reading: LeadingImports, workers: int) -> Choice:
-    """Choose by what ``--preload`` asks for.
+    """Choose what to preload.
 
     Args:
         preload: ``auto``, ``all``, ``none`` or the names of modules.
         reading: the leading imports of the script.
-        workers: how many workers this node has.
+        workers: the number of workers on this node.
 
     """
     choice = Choice()
@@ -68,7 +68,7 @@ def _choose_all(reading: LeadingImports, choice: Choice) -> None:
             choice.stop(wanted.name, why)
             return
         choice.imports.append(wanted)
-    _say_where_reading_stopped(reading, choice)
+    _note_where_reading_stopped(reading, choice)
 
 
 def _choose_known(reading: LeadingImports, choice: Choice) -> None:
@@ -83,10 +83,10 @@ def _choose_known(reading: LeadingImports, choice: Choice) -> None:
             known = {**PATCHES_OTHERS, **NEVER_TRIED}
             choice.stop(wanted.name, known.get(package, unknown))
             return
-    _say_where_reading_stopped(reading, choice)
+    _note_where_reading_stopped(reading, choice)
 
 
-def _say_where_reading_stopped(reading: LeadingImports, choice: Choice) -> None:
+def _note_where_reading_stopped(reading: LeadingImports, choice: Choice) -> None:
     if reading.imports_follow:
         where = os.path.basename(reading.stopped_at)
         choice.left_out.append((f"what is imported from {where} on", "that line may do anything"))
@@ -98,7 +98,7 @@ def _prefer_spawn_where_it_is_as_fast(
 ) -> None:
     """Set ``why_spawn`` unless several workers share an import that takes time, or need none."""
     if workers == 1:
-        choice.why_spawn = "a single worker has nobody to share its imports with"
+        choice.why_spawn = "a single worker shares its imports with no other"
     elif any(_package(wanted) in WORTH_A_FORK for wanted in choice.imports):
         return
     elif choice.stopped_by:
@@ -106,7 +106,7 @@ def _prefer_spawn_where_it_is_as_fast(
     elif not reading.needs_only_python:
         choice.why_spawn = "nothing that takes time is among what the script imports first"
     else:
-        # Too quick to be worth a process of its own, and so is all that the script imports.
+        # All that the script imports is imported too quickly for a process of its own.
         choice.imports = []
 
 

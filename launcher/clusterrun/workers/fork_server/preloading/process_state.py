@@ -1,4 +1,4 @@
-"""What modules must leave as it was, for workers to be forked afterwards: each reason in words."""
+"""The state of this process that imports must not change if workers are forked afterwards."""
 
 from __future__ import annotations
 
@@ -6,7 +6,8 @@ import os
 import sys
 
 from ..system.libc import flush_all
-from ..system.other_processes import children_of, status_of_this_process, text_of
+from ..system.other_processes import children_of, text_of
+from ..system.this_process import status_of_this_process
 from .interpreter_hazards import tracer
 
 TYPE_CHECKING = False
@@ -19,23 +20,22 @@ else:
 DEVICES = ("/dev/nvidia", "/dev/kfd", "/dev/dri/", "/dev/accel", "/dev/xpu")
 
 _OF_THE_C_LIBRARY = 0b11 << 31
-"""Signals 32 and 33, which threads of the C library speak by (nptl(7))."""
+"""Signals 32 and 33, which the C library uses for its threads (nptl(7))."""
 
 SURVIVES_A_FORK = frozenset({"jemalloc_bg_thd"})
-"""Threads, by name, that their library starts again in a child (jemalloc's handlers of fork)."""
+"""Names of threads that their library starts again in a forked child (jemalloc)."""
 
 
 class ProcessState:
-    """The state of this process when it was made."""
+    """The state of this process when this object was constructed."""
 
     def __init__(self) -> None:
-        """Note how things are now."""
         self._descriptors = frozenset(_descriptors())
         self._shared = frozenset(_memory_shared_with_children())
         self._kept = list(_kept())
 
     def changes(self) -> str:
-        """Return what modules that were imported since have done that a fork would break, or ""."""
+        """Return what modules imported since then have changed that a fork would break, or ""."""
         for descriptor, path in _descriptors().items():
             if descriptor not in self._descriptors:
                 if path.startswith(DEVICES):
@@ -62,7 +62,7 @@ def _kept() -> Iterator[tuple[str, object]]:
     yield "its limits", text_of("/proc/self/limits")
     yield "the CPUs that it may use", os.sched_getaffinity(0)
     for number in signal.valid_signals():
-        yield f"what signal {int(number)} does", signal.getsignal(number)
+        yield f"the handler of signal {int(number)}", signal.getsignal(number)
     for key in ("SigCgt", "SigIgn", "SigBlk"):
         mask = int(status_of_this_process(key) or "0", 16)
         yield "the signals it catches", (key, mask & ~_OF_THE_C_LIBRARY)
@@ -76,7 +76,7 @@ def _descriptors() -> dict[str, str]:
         try:
             found[name] = os.readlink("/proc/self/fd/" + name)
         except OSError:
-            continue  # the listing's own
+            continue  # the one of the listing itself
     return found
 
 
@@ -89,9 +89,9 @@ def _mapped_device() -> str:
 
 
 def _memory_shared_with_children() -> Iterator[str]:
-    """Yield each mapping that is shared and may be written to, as /proc/PID/maps shows it (proc(5)).
+    """Yield each mapping that is shared and writable (/proc/PID/maps: proc(5)).
 
-    ``multiprocessing.Lock`` and ``mmap(-1)`` are such.
+    ``multiprocessing.Lock`` and ``mmap(-1)`` make such mappings.
     """
     for line in text_of("/proc/self/maps").splitlines():
         addresses, permissions, _offset, _device, _inode, *path = line.split(None, 5)
@@ -100,19 +100,20 @@ def _memory_shared_with_children() -> Iterator[str]:
 
 
 def _threads_after_a_fork() -> str:
-    """Look for threads, and for libraries that take part in a fork, by forking once.
+    """Return a thread or a GPU context that exists after a fork, or "".
 
-    OpenBLAS and its like end their threads before a fork and start them again when needed.
+    One fork is tried: OpenBLAS and similar libraries end their threads before a fork and start them
+    again when needed.
     """
     flush_all()
     pid = os.fork()
     if pid == 0:
         os._exit(0)
     os.waitpid(pid, 0)
-    # Public, and true only where a context exists, which would be of no use in a child.
+    # True only if a context exists, which a forked child could not use.
     for name in ("torch.cuda", "torch.xpu"):
-        asked = getattr(sys.modules.get(name), "is_initialized", None)
-        if asked is not None and asked():
+        is_initialized = getattr(sys.modules.get(name), "is_initialized", None)
+        if is_initialized is not None and is_initialized():
             return "a module uses a GPU"
     own = str(os.getpid())
     for thread in os.listdir("/proc/self/task"):

@@ -1,4 +1,4 @@
-"""Compiles, and keeps what the compiler warns of: that is for the worker to print."""
+"""Compiles a file and returns the compiler's warnings, which the worker prints."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def compile_quietly(source: bytes, path: str, flags: int = 0) -> tuple[Any, list
     with hidden_imports():
         import warnings
 
-        with warnings.catch_warnings(record=True) as said:
+        with warnings.catch_warnings(record=True) as caught:
             warnings.simplefilter("always")
             code = compile(source, path, "exec", flags, dont_inherit=True)
-    return code, list(said or ())
+    return code, list(caught or ())

@@ -1,6 +1,6 @@
-"""Forks two children that end badly, and looks whether their exit codes say so.
+"""Forks two children that end badly, and checks their exit codes.
 
-A failing script that ended with 0 would be taken for a success. How Python ends a forked process
+If a failing script ended with 0, it would count as a success. How Python ends a forked process
 depends on its version and build, so each server tries its own.
 """
 
@@ -11,13 +11,13 @@ import select
 
 from ..scripts.script import NotToBeRunInPlace
 from ..scripts.script_run import ScriptRun, run_of_text
-from ..worker_start import die_with_parent
+from ..system.this_process import die_with_parent
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     import signal
 
-    from ..server import ForkServer
+    from ..forking_process import ForkingProcess
 else:
     import _signal as signal
 
@@ -27,17 +27,14 @@ SECONDS_TO_END = 20.0
 SECONDS_TO_DIE = 2.0
 
 
-def try_how_forked_scripts_end(server: ForkServer) -> ScriptRun | None:
-    """Fork the children and wait for them.
-
-    Args:
-        server: whose socket to the agent a child must not hold.
+def try_how_forked_scripts_end(process: ForkingProcess) -> ScriptRun | None:
+    """Fork the children from ``process``, and wait for them.
 
     Returns:
-        In a child, what it has to run; None in the server.
+        In a child, what it runs; None in the server.
 
     Raises:
-        NotToBeRunInPlace: one of them has not ended as it should.
+        NotToBeRunInPlace: a child has not ended as it should.
         OSError: no process can be forked.
 
     """
@@ -47,10 +44,10 @@ def try_how_forked_scripts_end(server: ForkServer) -> ScriptRun | None:
         pid = os.fork()
         if pid == 0:
             try:
-                server.agent.close()
+                process.agent.close()
                 os.close(all_ended)
-                _become_silent_child_of(server.pid)
-            except BaseException:  # noqa: BLE001 - whatever it is, the child must not become a server
+                _become_silent_child_of(process.pid)
+            except BaseException:  # noqa: BLE001 - the child must not go on as a server
                 os._exit(127)
             return run_of_text(text)
         pids.append(pid)
@@ -64,7 +61,7 @@ def try_how_forked_scripts_end(server: ForkServer) -> ScriptRun | None:
     for pid, (text, code) in zip(pids, TEXTS_AND_CODES):
         if not in_time:
             os.kill(pid, signal.SIGKILL)
-        status = server.status_within(pid, SECONDS_TO_DIE)
+        status = process.reap_within(pid, SECONDS_TO_DIE)
         if status is None or not os.WIFEXITED(status) or os.WEXITSTATUS(status) != code:
             ended = f"ended with wait status {status}, not code {code}"
             how = ended if in_time else f"had not ended after {SECONDS_TO_END:g} s"

@@ -1,7 +1,7 @@
 """Code that Python runs before any script: .pth files, sitecustomize, and what these import.
 
-It has run in the server, without the variables that each worker gets its own. Where it could have
-looked at them, workers must run it themselves.
+It has run in the server, without the variables that differ by worker. If it could have read one,
+workers must run it themselves.
 """
 
 from __future__ import annotations
@@ -15,34 +15,27 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
 HARMLESS_MODULES = frozenset({"_virtualenv", "_distutils_hack", "apport_python_hook"})
-"""Looked through: virtualenv's and setuptools' own, and Ubuntu's report of crashes."""
+"""Known to read no variable: of virtualenv, setuptools, and Ubuntu's crash reports."""
 
 HARMLESS_FILES = frozenset({"a1_coverage.pth", "distutils-precedence.pth"})
 """Of coverage and setuptools; they read COVERAGE_PROCESS_* and SETUPTOOLS_USE_DISTUTILS only."""
 
-LOOKS_OUTSIDE = (
+READS_OR_PRINTS = (
     *("environ", "getenv", "exec(", "eval(", "open(", "compile(", "runpy", "ctypes", "subprocess"),
     *("__dict__", "getattr(", "os.system", "os.popen", "expandvars", "print(", "stdout"),
-    *(
-        "exec_module",
-        "load_module",
-        "addsitedir",
-        "multiprocessing",
-        "os.exec",
-        "os.spawn",
-        "fork(",
-    ),
+    *("exec_module", "load_module", "addsitedir", "multiprocessing", "os.exec", "os.spawn"),
+    "fork(",
 )
-"""Words without which a text of Python can't look at a variable, run another text, or print."""
+"""A text of Python without these words can't read a variable, run another text, or print."""
 
 
-def what_site_code_may_read() -> str:
-    """Return which code could have looked at a variable of a worker; "" if none could."""
+def unsafe_site_code() -> str:
+    """Return which code could have read a variable of a worker; "" if none could."""
     if not hasattr(site, "getsitepackages"):
-        return "this environment has a site module of its own, as virtualenv made before version 20"
+        return "the environment has a site module of its own, made by virtualenv before version 20"
     for path, line in _lines_of_pth_files():
-        if _looks_outside(line):
-            return f"{path} may look at a variable that each worker gets its own"
+        if _reads_or_prints(line):
+            return f"{path} may read a variable that differs by worker"
     for name, module in list(sys.modules.items()):
         path = getattr(module, "__file__", None) or ""
         if path and name not in ("__main__", "site") and _is_foreign(name, path):
@@ -51,8 +44,8 @@ def what_site_code_may_read() -> str:
                     text = file.read()
             except OSError as error:
                 return f"{path}, which ran before the script, can't be read: {error.strerror}"
-            if not path.endswith(".py") or _looks_outside(text):
-                return f"{path} may look at a variable that each worker gets its own"
+            if not path.endswith(".py") or _reads_or_prints(text):
+                return f"{path} may read a variable that differs by worker"
     return ""
 
 
@@ -92,5 +85,5 @@ def _is_foreign(name: str, path: str) -> bool:
     return not path.startswith(library) or "site-packages" in parts or "dist-packages" in parts
 
 
-def _looks_outside(text: str) -> bool:
-    return any(word in text for word in LOOKS_OUTSIDE)
+def _reads_or_prints(text: str) -> bool:
+    return any(word in text for word in READS_OR_PRINTS)

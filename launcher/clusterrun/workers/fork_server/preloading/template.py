@@ -1,7 +1,7 @@
-"""The process that has imported what the script imports first, and is forked for each worker.
+"""The child that imports what the script imports first, and from which workers are then forked.
 
-It is a child of the one that the agent has executed, so that an import which hangs, crashes, prints
-or does what a fork would break costs this child, and nothing else.
+An import that hangs, crashes, prints or does what a fork would break costs this child and nothing
+else.
 """
 
 from __future__ import annotations
@@ -12,8 +12,8 @@ import time
 
 from .. import worker_signals
 from ..agent_socket import frame
-from ..worker_start import die_with_parent
-from .captured_output import Printed, import_as_script
+from ..system.this_process import die_with_parent
+from .captured_output import CapturedOutput, import_as_script
 from .process_state import ProcessState
 from .watched_environ import ALL, modules_being_imported, stop_watching, watch
 
@@ -23,24 +23,24 @@ if TYPE_CHECKING:
     from collections.abc import Collection, Sequence
     from typing import NoReturn
 
-    from .leading_imports import Import
+    from .statements import Import
 else:
     import _signal as signal
 
 
 class Template:
-    """What happens in the child until it may serve."""
+    """The work of this child until it may serve."""
 
-    def __init__(self, report: int, unsettled: Collection[str]) -> None:
-        """Take the pipe to the parent, and the names of variables that may not be used."""
+    def __init__(self, report: int, later_variables: Collection[str]) -> None:
+        """Take the pipe to the parent, and the names of variables that imports may not use."""
         self._report = report
-        self._unsettled = unsettled
+        self._later_variables = later_variables
         self._loaded: list[tuple[str, float]] = []
 
     def preload(
         self, imports: Sequence[Import], ignored: Collection[int], cpus: list[int] | None
     ) -> list[tuple[str, float]]:
-        """Import all that, tell the parent, and return if workers may be forked from here.
+        """Import everything, report the finding, and return if workers may be forked from here.
 
         Args:
             imports: what to import, in order.
@@ -48,31 +48,31 @@ class Template:
             cpus: those of a worker; None: it is not bound.
 
         Returns:
-            What was imported, and in how many seconds each.
+            The modules, each with the seconds that its import took.
 
         """
         die_with_parent(os.getppid())
-        printed = Printed()
+        output = CapturedOutput()
         allowed = os.sched_getaffinity(0)
-        # Libraries count the CPUs when they are loaded, and look at signals: as in a worker.
-        _try_to_use(cpus)
-        _take_signals_of_workers(ignored)
+        # Libraries count the CPUs and read the signal handlers when they are loaded: as in a worker.
+        _try_to_bind(cpus)
+        _set_signals_of_workers(ignored)
         state = ProcessState()
         self._import_all(imports)
-        trouble = self._what_was_printed(printed, "a module printed") or state.changes()
-        trouble = trouble or self._what_was_printed(printed, "a fork makes a module print")
+        trouble = _printed(output, "a module printed") or state.changes()
+        trouble = trouble or _printed(output, "a fork makes a module print")
         if trouble:
-            self._refuse(trouble, complaint=bool(printed.first_line()))
-        _try_to_use(sorted(allowed))
+            self._refuse(trouble, complaint=bool(output.first_line()))
+        _try_to_bind(sorted(allowed))
         worker_signals.shield()
-        printed.give_back()
+        output.release()
         gc.freeze()
-        self._tell("done")
+        self._send("safe")
         return self._loaded
 
     def _import_all(self, imports: Sequence[Import]) -> None:
-        watch(self._unsettled, self._touched)
-        # Imports leave no garbage. What a module says of that itself holds in the workers.
+        watch(self._later_variables, self._refuse_variable)
+        # Imports leave no garbage. If a module sets its own thresholds, the workers keep them.
         thresholds = gc.get_threshold()
         gc.set_threshold(0)
         for wanted in imports:
@@ -82,50 +82,47 @@ class Template:
         stop_watching()
 
     def _import(self, wanted: Import) -> None:
-        """Import as the script's statement does."""
-        self._tell("importing", name=wanted.name)
+        self._send("importing", module=wanted.name)
         start = time.monotonic()
         try:
             import_as_script(wanted.name, wanted.names)
-        except BaseException as error:  # noqa: BLE001 - also SystemExit: none of it is for us
+        except BaseException as error:  # noqa: BLE001 - also SystemExit
             self._refuse(f"importing {wanted.name} raised {type(error).__name__}: {error}")
         self._loaded.append((wanted.name, time.monotonic() - start))
 
-    def _what_was_printed(self, printed: Printed, by_whom: str) -> str:
-        line = printed.first_line()
-        return f"{by_whom} {line}" if line else ""
-
-    def _touched(self, name: str) -> None:
-        """Give up: a module has looked at a variable that each worker gets its own."""
-        importing = modules_being_imported()
-        what = name if name == ALL else f"variable {name}"
-        who = importing[0] if importing else "it"
-        self._tell(
-            "tainted", why=f"{who} looks at {what}", complete=len(self._loaded), complaint=False
-        )
+    def _refuse_variable(self, name: str) -> NoReturn:
+        """Give up: a module uses a variable that differs by worker."""
+        module = (modules_being_imported() or ["it"])[0]
+        why = f"{module} reads {name if name == ALL else f'variable {name}'}"
+        self._send("variable_read", why=why, imported=len(self._loaded), complaint=False)
         os._exit(0)
 
     def _refuse(self, why: str, *, complaint: bool = False) -> NoReturn:
-        self._tell("refused", why=why, complaint=complaint)
+        self._send("not_safe", why=why, complaint=complaint)
         os._exit(0)
 
-    def _tell(self, kind: str, **message: object) -> None:
+    def _send(self, kind: str, **message: object) -> None:
         os.write(self._report, frame(kind, **message))
 
 
-def _take_signals_of_workers(ignored: Collection[int]) -> None:
-    """Have imports find what they find in a worker.
+def _printed(output: CapturedOutput, what: str) -> str:
+    line = output.first_line()
+    return f"{what} {line}" if line else ""
+
+
+def _set_signals_of_workers(ignored: Collection[int]) -> None:
+    """Set the handlers that imports find in a worker.
 
     A scheduler's signal to all processes may end this one: then workers are spawned.
     """
     signal.set_wakeup_fd(-1)
     worker_signals.restore(ignored)
-    worker_signals.as_python_sets_them()
+    worker_signals.set_as_python_does()
 
 
-def _try_to_use(cpus: list[int] | None) -> None:
+def _try_to_bind(cpus: list[int] | None) -> None:
     if cpus is not None:
         try:
             os.sched_setaffinity(0, cpus)
         except (OSError, ValueError):
-            pass  # the worker's own binding tells
+            pass  # the worker's own binding reports it

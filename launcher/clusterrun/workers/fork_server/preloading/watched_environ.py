@@ -1,4 +1,4 @@
-"""``os.environ`` while modules are preloaded: it reports who uses a variable that workers get their own."""
+"""``os.environ`` while modules are preloaded: reports the use of variables that differ by worker."""
 
 from __future__ import annotations
 
@@ -14,61 +14,56 @@ _Environ: Any = type(os.environ)
 
 ALL = "all variables"
 
-LOOK_FOR_THEIR_OWN = frozenset({"dask", "donfig", "fsspec", "networkx", "numba", "tqdm"})
+READ_ONLY_THEIR_OWN = frozenset({"dask", "donfig", "fsspec", "networkx", "numba", "tqdm"})
 """Packages that go through all variables for those that begin with their name."""
 
 
 class WatchedEnviron(_Environ):  # type: ignore[misc]
-    """``os.environ`` that calls ``touched`` for each use of a variable that each worker gets its own.
+    """Calls ``report`` with the name of each of the ``watched`` variables that is used.
 
-    Another class for the same object, as modules hold that.
+    It is set as the class of the ``os.environ`` that exists, as modules hold that object.
     """
 
-    unsettled: Collection[str] = ()
-    touched: Callable[[str], None]
+    watched: Collection[str] = ()
+    report: Callable[[str], None]
 
     def __getitem__(self, key: str) -> str:
-        """Return a variable."""
-        _note(key)
+        _check(key)
         value: str = super().__getitem__(key)
         return value
 
     def __setitem__(self, key: str, value: str) -> None:
-        """Set a variable."""
-        _note(key)
+        _check(key)
         super().__setitem__(key, value)
 
     def __delitem__(self, key: str) -> None:
-        """Delete a variable."""
-        _note(key)
+        _check(key)
         super().__delitem__(key)
 
     def __iter__(self) -> Iterator[str]:
-        """Return the names of all, among which those of the unsettled ones are missing."""
-        if not LOOK_FOR_THEIR_OWN.intersection(
-            name.partition(".")[0] for name in modules_being_imported()[:1]
-        ):
-            WatchedEnviron.touched(ALL)
+        """Return the names of all variables; those of the watched ones are not set yet."""
+        packages = {name.partition(".")[0] for name in modules_being_imported()[:1]}
+        if not READ_ONLY_THEIR_OWN & packages:
+            WatchedEnviron.report(ALL)
         names: Iterator[str] = super().__iter__()
         return names
 
 
-def _note(key: object) -> None:
+def _check(key: object) -> None:
     name = key.decode("utf-8", "replace") if isinstance(key, bytes) else key
-    if name in WatchedEnviron.unsettled:
-        WatchedEnviron.touched(str(name))
+    if name in WatchedEnviron.watched:
+        WatchedEnviron.report(str(name))
 
 
-def watch(unsettled: Collection[str], touched: Callable[[str], None]) -> None:
-    """Have ``touched`` called with the name of a variable that somebody uses."""
-    WatchedEnviron.unsettled = frozenset(unsettled)
-    WatchedEnviron.touched = staticmethod(touched)
+def watch(names: Collection[str], report: Callable[[str], None]) -> None:
+    """Have ``report`` called with the name of a variable that is used, or ``ALL``."""
+    WatchedEnviron.watched = frozenset(names)
+    WatchedEnviron.report = staticmethod(report)
     os.environ.__class__ = WatchedEnviron
     os.environb.__class__ = WatchedEnviron
 
 
 def stop_watching() -> None:
-    """Let everybody use all."""
     os.environ.__class__ = _Environ
     os.environb.__class__ = _Environ
 

@@ -1,1 +1,1 @@
-"""The user's script in a forked worker: read, run, and how it ended."""
+"""The script that forked workers run, and how its end is noted."""

@@ -1,4 +1,4 @@
-"""Which modules the job's own code may find imported."""
+"""Hides modules that only the fork server has imported from the job's own code."""
 
 from __future__ import annotations
 
@@ -10,22 +10,21 @@ if TYPE_CHECKING:
     from types import ModuleType, TracebackType
 
 
-def hide_all_but(found: Collection[str]) -> None:
-    """Take every module but ``found`` out of sys.modules; those who have imported them keep them.
+def hide_all_but(initial: Collection[str]) -> None:
+    """Remove every module but the ``initial`` ones from sys.modules; modules that imported it keep it.
 
-    A script's own ``select.py`` is what it imports then, as in an interpreter of its own.
+    A script then imports its own ``select.py``, as in a fresh interpreter.
     """
-    for name in sys.modules.keys() - found:
+    for name in sys.modules.keys() - initial:
         del sys.modules[name]
 
 
 class hidden_imports:  # noqa: N801 - a context manager reads like a function
-    """Within, modules that we alone have imported are there; outside, nobody sees them."""
+    """Inside this context, sys.modules has the modules that only we have imported; outside, it has not."""
 
-    ours: dict[str, ModuleType] = {}  # noqa: RUF012 - what all of these share
+    ours: dict[str, ModuleType] = {}  # noqa: RUF012 - shared by all contexts
 
     def __enter__(self) -> None:
-        """Note what others see, and put what is ours in its place."""
         self._others = dict(sys.modules)
         sys.modules.update(self.ours)
 
@@ -35,11 +34,10 @@ class hidden_imports:  # noqa: N801 - a context manager reads like a function
         error: BaseException | None,
         traceback: TracebackType | None,
     ) -> None:
-        """Keep what has come, and hide it."""
         others = self._others
-        came = {n: m for n, m in sys.modules.items() if others.get(n) is not m}
-        self.ours.update(came)
-        for name in came:
+        added = {n: m for n, m in sys.modules.items() if others.get(n) is not m}
+        self.ours.update(added)
+        for name in added:
             del sys.modules[name]
             if name in others:
                 sys.modules[name] = others[name]

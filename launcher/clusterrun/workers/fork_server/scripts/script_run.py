@@ -1,4 +1,4 @@
-"""The run of a script in a forked worker: what ``__main__`` executes, and how its failure is noted."""
+"""The run of a script in a forked worker: what ``__main__`` executes, and what is done at its end."""
 
 from __future__ import annotations
 
@@ -20,59 +20,58 @@ else:
 
 
 class ScriptRun:
-    """Code to execute, and what is known of its end."""
+    """Code to execute, and what to do before and after it."""
 
-    def __init__(  # noqa: PLR0913 - what a worker knows of its script
+    def __init__(  # noqa: PLR0913 - each is needed at another time
         self,
         code: CodeType,
         namespace: dict[str, Any],
         *,
         frames: int,
         end: ScriptEnd | None = None,
-        is_known: bool = False,
-        blocked: Collection[int] = (),
-        said: Sequence[WarningMessage] = (),
+        imports_are_known: bool = False,
+        blocked_signals: Collection[int] = (),
+        warnings: Sequence[WarningMessage] = (),
     ) -> None:
         """Take the code and its namespace.
 
         Args:
             code: the script, compiled.
             namespace: what it is executed in.
-            frames: how many frames of ours lie beneath those of the script.
+            frames: the number of our frames beneath those of the script.
             end: where a failure is noted; None: nowhere.
-            is_known: all that was imported before the fork is on the verified list.
-            blocked: the signals that the script finds blocked.
-            said: what the compiler has warned of.
+            imports_are_known: all that was imported before the fork is on the verified list.
+            blocked_signals: those that the script finds blocked.
+            warnings: the compiler's.
 
         """
         self.code = code
         self.namespace = namespace
         self._frames = frames
         self._end = end
-        self._is_known = is_known
-        self._blocked = blocked
-        self._said = said
+        self._imports_are_known = imports_are_known
+        self._blocked_signals = blocked_signals
+        self._warnings = warnings
 
     def begin(self) -> None:
-        """Let signals in, which were blocked since the fork, and print the compiler's warnings.
+        """Unblock the signals, which were blocked at the fork, and print the compiler's warnings.
 
-        The last step, within the statement that executes the script: Ctrl-C ends a script that has
-        not begun as one that has.
+        This is the last step, inside the statement that executes the script: Ctrl-C ends a script
+        that has not begun in the same way as one that runs.
         """
-        signal.pthread_sigmask(signal.SIG_SETMASK, self._blocked)
-        if self._said:
+        signal.pthread_sigmask(signal.SIG_SETMASK, self._blocked_signals)
+        if self._warnings:
             import warnings
 
-            for one in self._said:
-                warnings.warn_explicit(one.message, one.category, one.filename, one.lineno)
+            for it in self._warnings:
+                warnings.warn_explicit(it.message, it.category, it.filename, it.lineno)
 
     def note_failure(self, error: BaseException) -> None:
-        """Note when the script failed; have its traceback begin with the script.
+        """Note when the script failed, and leave our frames out of its traceback.
 
-        Called while ``error`` leaves the script, before Python prints it. A traceback is printed by
-        ``sys.excepthook``, ours or the script's own.
+        Called while ``error`` leaves the script, before Python prints it by ``sys.excepthook``.
         """
-        # After a KeyboardInterrupt, Python ends the process with SIGINT, which says it all.
+        # After a KeyboardInterrupt, Python ends the process with SIGINT.
         if self._end is not None and not isinstance(error, KeyboardInterrupt):
             self._end.note(exit_code_of(error))
         hook = getattr(sys, "excepthook", None)
@@ -88,19 +87,19 @@ class ScriptRun:
             sys.last_traceback = value.__traceback__ = traceback
             hook(kind, value, traceback)
 
-        # Called once, by Python, which also says what to do if a hook fails, and how to end.
+        # Python calls it once, also handles a hook that fails, and ends the process.
         sys.excepthook = print_without_our_frames
 
     def let_python_end(self) -> None:
-        """Leave the end to Python, with all objects given to the collector if one may need that.
+        """Leave the end to Python; unfreeze all objects first if one of them may need to be collected.
 
-        What was imported before the fork is frozen (``gc.freeze``): to look through it costs each
-        worker of a torch job 0.5 s and 100 MB. But cycles with a frozen object are not collected: a
-        file that hangs on one would never be written out.
+        What was imported before the fork is frozen (``gc.freeze``): to search it costs each worker of
+        a torch job 0.5 s and 100 MB. But cycles with a frozen object are not collected: the buffer of
+        a file in such a cycle would never be written.
         """
         try:
             may_stay_frozen = (
-                self._is_known and not other_threads_run() and not has_destructors_to_run()
+                self._imports_are_known and not other_threads_run() and not has_destructors_to_run()
             )
         except Exception:  # noqa: BLE001 - a class of the script's may answer in any way
             may_stay_frozen = False
@@ -109,22 +108,21 @@ class ScriptRun:
 
 
 def other_threads_run() -> bool:
-    """Tell whether threads of Python's other than this one run, which may open files yet."""
+    """Tell whether other Python threads run, which may still open files."""
     # A script may have a threading.py of its own.
     count = getattr(sys.modules.get("threading"), "active_count", None)
     return count is not None and count() > 1
 
 
 def has_destructors_to_run() -> bool:
-    """Tell whether anything made since the fork has a destructor: all files have, for instance."""
-    # The collector lists no frozen objects. By type(), not isinstance: some objects run code when
-    # they are asked for their class.
+    """Tell whether an object made since the fork has a destructor, as every file has."""
+    # get_objects leaves frozen objects out. By type(), not isinstance: ``__class__`` may run code.
     kinds = {id(kind): kind for kind in map(type, gc.get_objects())}
     return any("__del__" in vars(base) for kind in kinds.values() for base in kind.__mro__)
 
 
 def exit_code_of(error: BaseException) -> int:
-    """Return the exit code that Python gives to a process whose script ``error`` leaves."""
+    """Return the exit code of a process whose script ends with ``error``."""
     if not isinstance(error, SystemExit):
         return 1
     if error.code is None:
@@ -133,14 +131,14 @@ def exit_code_of(error: BaseException) -> int:
 
 
 def run_of_text(text: str) -> ScriptRun:
-    """Return the run of a text of Python code, for a process that tries itself."""
+    """Return the run of a text of Python code, for the self-test."""
     return ScriptRun(compile(text, "<self-test>", "exec"), {"__name__": "__main__"}, frames=1)
 
 
-def renew_what_python_draws() -> None:
-    """Draw anew what an interpreter, numpy and torch draw by chance when they are imported.
+def renew_random_state() -> None:
+    """Seed again what numpy, torch and multiprocessing seed at random when they are imported.
 
-    ``random`` does so itself after a fork; ``tempfile``, ``uuid`` and ``secrets`` draw when asked.
+    ``random`` does so itself after a fork; ``tempfile``, ``uuid`` and ``secrets`` read new random bytes.
     """
     numpy_random: Any = sys.modules.get("numpy.random")
     if numpy_random is not None:

@@ -1,4 +1,4 @@
-"""Why the kernel refuses another process: which limit, and its value."""
+"""The limit by which the kernel refuses another process, and its value."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from .other_processes import text_of
 
 
 def why_no_fork(error: OSError) -> str:
-    """Return what stands in the way of a process that could not be forked, in one line.
+    """Return why a process could not be forked, in one line.
 
     Limits of processes are RLIMIT_NPROC (setrlimit(2)) and pids.max of this cgroup or one above it
     (cgroups(7)).

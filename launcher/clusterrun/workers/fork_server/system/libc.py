@@ -1,4 +1,4 @@
-"""The C library's functions that Python has no name for."""
+"""Functions of the C library that Python does not offer."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ MPOL_PREFERRED = 1
 MPOL_BIND = 2
 MPOL_PREFERRED_MANY = 5  # Linux 5.15
 
-# asm/unistd.h: C libraries have no function for it, only libnuma has.
+# asm/unistd.h: C libraries have no function for it.
 _SET_MEMPOLICY = {
     "x86_64": 238,
     "aarch64": 237,
@@ -36,15 +36,14 @@ mount = _LIBRARY.mount
 
 
 def prctl(option: int, *arguments: int) -> int:
-    """Ask something of the kernel for this process; return its answer."""
     padded = (*arguments, 0, 0, 0, 0)[:4]
     return int(_LIBRARY.prctl(option, *map(ctypes.c_ulong, padded)))
 
 
 def refused_protections() -> list[str]:
-    """Return what the kernel refuses of that by which nothing is left behind, each with the reason.
+    """Return the calls that containment needs and that a sandbox refuses, each with the reason.
 
-    A sandbox may. What is tried changes nothing: there is no process yet to kill or to adopt.
+    Trying them changes nothing: there is no child yet.
     """
     tried = {
         "PR_SET_CHILD_SUBREAPER": prctl(PR_SET_CHILD_SUBREAPER, 1),
@@ -55,7 +54,7 @@ def refused_protections() -> list[str]:
 
 
 def set_memory_policy(policy: int, nodes: list[int]) -> int:
-    """Have this thread, and those it makes, take memory from ``nodes``; return 0 or an errno."""
+    """Set where this thread, and those it starts, take memory from; return 0 or an errno."""
     number = _SET_MEMPOLICY.get(os.uname().machine)
     if number is None or sys.maxsize < 1 << 32:
         return errno.ENOSYS
@@ -63,19 +62,19 @@ def set_memory_policy(policy: int, nodes: list[int]) -> int:
     words = mask.bit_length() // _BITS_OF_A_LONG + 1
     parts = (mask >> _BITS_OF_A_LONG * n & ((1 << _BITS_OF_A_LONG) - 1) for n in range(words))
     array = (ctypes.c_ulong * words)(*parts)
-    # The kernel drops the last of the bits that it is told of.
+    # The kernel ignores the last bit of this number.
     bits = ctypes.c_ulong(_BITS_OF_A_LONG * words + 1)
     result = _LIBRARY.syscall(ctypes.c_long(number), ctypes.c_long(policy), array, bits)
     return 0 if result == 0 else ctypes.get_errno()
 
 
 def checked(result: int) -> None:
-    """Raise the OSError of a C function that has returned -1."""
+    """Raise the OSError of a C function that has returned another value than 0."""
     if result != 0:
         number = ctypes.get_errno()
         raise OSError(number, os.strerror(number))
 
 
 def flush_all() -> None:
-    """Write out what C code has printed."""
+    """Flush the output buffers of C code."""
     _LIBRARY.fflush(None)

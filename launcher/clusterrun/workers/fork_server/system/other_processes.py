@@ -1,4 +1,4 @@
-"""Other processes, as /proc shows them."""
+"""Other processes: what /proc shows of them, and signals to them."""
 
 from __future__ import annotations
 
@@ -7,36 +7,19 @@ import os
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     import signal
-    from typing import TextIO
 else:
     import _signal as signal
 
 
-def _opened(path: str) -> TextIO:
-    """Open a file of the kernel's; names of processes may be in any encoding.
-
-    Without one, Python before 3.10 would import a module to find out.
-    """
-    return open(path, encoding="utf-8", errors="replace")
-
-
 def survives(pid: int, number: int) -> bool:
-    """Tell whether ``pid`` catches or ignores signal ``number`` (SigCgt, SigIgn: proc(5)).
+    """Tell whether ``pid`` handles or ignores signal ``number`` (SigCgt, SigIgn: proc(5)).
 
-    SIGQUIT must be caught: ignoring it prints no stacks.
+    SIGQUIT must be handled: a process that ignores it prints no stacks.
     """
     keys = ("SigCgt:",) if number == signal.SIGQUIT else ("SigCgt:", "SigIgn:")
-    try:
-        with _opened(f"/proc/{pid}/status") as status:
-            lines = [line.split() for line in status]
-    except OSError:
-        return False
-    return any(int(line[1], 16) >> (number - 1) & 1 for line in lines if line[0] in keys)
-
-
-def allowed_cpus() -> str:
-    """Return the CPUs that this process may use, "0-3,8"; "" where the kernel doesn't say."""
-    return status_of_this_process("Cpus_allowed_list")
+    lines = [line.split() for line in text_of(f"/proc/{pid}/status").splitlines()]
+    masks = [int(line[1], 16) for line in lines if line and line[0] in keys]
+    return any(mask >> (number - 1) & 1 for mask in masks)
 
 
 def children_of(pid: int) -> list[int]:
@@ -45,9 +28,9 @@ def children_of(pid: int) -> list[int]:
 
 
 def every_child_of(pid: int) -> list[int]:
-    """Return the processes whose parent is ``pid``, those included that wait to be reaped."""
+    """Return the processes whose parent is ``pid``, also those that wait to be reaped."""
     try:
-        with _opened(f"/proc/{pid}/task/{pid}/children") as children:
+        with open(f"/proc/{pid}/task/{pid}/children", encoding="ascii") as children:
             candidates = [int(number) for number in children.read().split()]
     except OSError:  # a kernel without CONFIG_PROC_CHILDREN
         candidates = [int(name) for name in os.listdir("/proc") if name.isdigit()]
@@ -67,27 +50,16 @@ def state_and_parent(pid: int) -> tuple[str, int]:
 
 
 def stat_fields(pid: int) -> list[str]:
-    """Return what proc(5) numbers from 3 on: state, parent, group ...; X, 0, 0 if it is gone."""
-    try:
-        with _opened(f"/proc/{pid}/stat") as stat:
-            # The name in parentheses may hold spaces and parentheses of its own.
-            return stat.read().rpartition(")")[2].split()
-    except OSError:
-        return ["X", "0", "0"]
+    """Return the fields that proc(5) counts from 3: state, parent, group ...; X, 0, 0 if it is gone."""
+    # The name in parentheses may hold spaces and parentheses of its own.
+    return text_of(f"/proc/{pid}/stat").rpartition(")")[2].split() or ["X", "0", "0"]
 
 
 def describe(pid: int) -> str:
-    """Return "pid 12 (python, state D in nfs_wait)" for a process that won't die."""
-
-    def read(name: str) -> str:
-        try:
-            with _opened(f"/proc/{pid}/{name}") as file:
-                return file.read().strip()
-        except OSError:
-            return "?"
-
+    """Return "pid 12 (python, state D in nfs_wait)" for a process that SIGKILL does not end."""
     state, _parent = state_and_parent(pid)
-    return "pid {} ({}, state {} in {})".format(pid, read("comm"), state, read("wchan"))
+    name, wait = (text_of(f"/proc/{pid}/{file}").strip() or "?" for file in ("comm", "wchan"))
+    return f"pid {pid} ({name}, state {state} in {wait})"
 
 
 def work_done(pid: int) -> float:
@@ -95,26 +67,44 @@ def work_done(pid: int) -> float:
     fields = stat_fields(pid)
     if len(fields) <= 12:
         return 0.0
+    _, _, read = text_of(f"/proc/{pid}/io").partition("\n")[0].partition(" ")
+    # The file belongs to the process's user, and may be unreadable.
+    return float(int(fields[11]) + int(fields[12]) + int(read or 0))
+
+
+def send_signal(pid: int, number: int, *, group: bool = False) -> None:
+    """Signal a child that has not been reaped; or its group, which it may not have formed yet."""
+    if group:
+        try:
+            os.killpg(pid, number)
+        except ProcessLookupError:
+            pass
+        except PermissionError:
+            return
+        else:
+            return
     try:
-        with _opened(f"/proc/{pid}/io") as io:
-            read = int(io.readline().split()[1])
-    except (OSError, IndexError):
-        read = 0  # not ours to see
-    return float(int(fields[11]) + int(fields[12]) + read)
+        os.kill(pid, number)
+    except (ProcessLookupError, PermissionError):
+        pass
 
 
-def status_of_this_process(key: str) -> str:
-    """Return a line of /proc/self/status without its key; "" where the kernel has none."""
-    for line in text_of("/proc/self/status").splitlines():
-        if line.startswith(key + ":"):
-            return line[len(key) + 1 :].strip()
-    return ""
+def kill_group(leader: int) -> None:
+    """SIGKILL a group, if it exists."""
+    try:
+        os.killpg(leader, signal.SIGKILL)
+    except (ProcessLookupError, PermissionError):
+        pass
 
 
 def text_of(path: str) -> str:
-    """Return what is in a file of the kernel's; "" if there is none."""
+    """Return the text of a file in /proc or /sys; "" if it can't be read.
+
+    Names of processes may be in any encoding. Without one, Python before 3.10 imports a module to
+    find the default.
+    """
     try:
-        with _opened(path) as file:
+        with open(path, encoding="utf-8", errors="replace") as file:
             return file.read()
     except OSError:
         return ""

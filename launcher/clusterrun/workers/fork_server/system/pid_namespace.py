@@ -1,4 +1,4 @@
-"""``--contain``: a PID namespace, whose end is the end of all that is in it."""
+"""``--contain``: a PID namespace; when its first process ends, the kernel ends all others in it."""
 
 from __future__ import annotations
 
@@ -6,11 +6,11 @@ import os
 
 from .libc import PR_SET_PDEATHSIG, checked, mount, prctl, unshare
 from .other_processes import state_and_parent
+from .this_process import end_like
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     import signal
-    from typing import NoReturn
 else:
     import _signal as signal
 
@@ -23,11 +23,11 @@ MS_PRIVATE = 0x40000
 
 
 def enter_pid_namespace(agent: int) -> None:
-    """Become PID 1 of a PID namespace: when we end, the kernel ends all that is in it, at once.
+    """Become PID 1 of a PID namespace.
 
-    Returns in the child only. The parent, whom the agent started, waits for it and ends as it does;
-    descriptor ``agent``, the socket, is the child's.
-    As root the namespace is all that changes; others need a user namespace of their own, too.
+    Returns in a child only. The parent, which the agent started, waits for it and ends as it does;
+    the socket, descriptor ``agent``, belongs to the child. Users other than root get a user namespace
+    of their own, too.
 
     Raises:
         OSError: the kernel does not allow it here.
@@ -36,15 +36,15 @@ def enter_pid_namespace(agent: int) -> None:
     user, group = os.getuid(), os.getgid()
     if unshare(CLONE_NEWPID | CLONE_NEWNS) != 0:
         checked(unshare(CLONE_NEWUSER | CLONE_NEWPID | CLONE_NEWNS))
-        write_file("/proc/self/setgroups", "deny")
-        write_file("/proc/self/uid_map", f"{user} {user} 1")
-        write_file("/proc/self/gid_map", f"{group} {group} 1")
+        _write("/proc/self/setgroups", "deny")
+        _write("/proc/self/uid_map", f"{user} {user} 1")
+        _write("/proc/self/gid_map", f"{group} {group} 1")
     parent = os.getpid()
     pid = os.fork()
     if pid != 0:
         os.close(agent)
         end_like(os.waitpid(pid, 0)[1])
-    # The agent knows, and users kill, the parent; it may have ended already. getppid says 0 here.
+    # Users may kill the parent, whose pid they know; it may have ended already. getppid is 0 here.
     prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
     if state_and_parent(int(os.readlink("/proc/self")))[1] != parent:
         os._exit(127)
@@ -52,16 +52,6 @@ def enter_pid_namespace(agent: int) -> None:
     checked(mount(b"proc", b"/proc", b"proc", 0, None))
 
 
-def end_like(status: int) -> NoReturn:
-    """End this process as another one ended, by its ``wait`` status."""
-    code = 128 + os.WTERMSIG(status) if os.WIFSIGNALED(status) else os.WEXITSTATUS(status)
-    if code > 128:
-        os.kill(os.getpid(), code - 128)
-    # PID 1 of a namespace does not die of its own signals; its parent takes the code for one.
-    os._exit(code)
-
-
-def write_file(path: str, text: str) -> None:
-    """Write ``text`` to a file of the kernel's."""
+def _write(path: str, text: str) -> None:
     with open(path, "w", encoding="utf-8") as file:
         file.write(text)

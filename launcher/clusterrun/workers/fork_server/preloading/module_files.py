@@ -1,0 +1,85 @@
+"""Where modules come from, without importing them: Python, an installed package, or the user's own files."""
+
+from __future__ import annotations
+
+import os
+import sys
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import Any
+
+_INSTALLED = ("site-packages", "dist-packages")
+
+
+def is_builtin_or_installed(name: str) -> bool:
+    """Tell whether a top-level module comes with Python or was installed."""
+    if name in sys.builtin_module_names:
+        return True
+    folder = _folder_of(name)
+    if folder is None:
+        return False
+    return not folder or is_installed(folder)
+
+
+def is_standard(name: str) -> bool:
+    """Tell whether a top-level module comes with Python."""
+    if not name:
+        return False
+    if name in sys.builtin_module_names:
+        return True
+    folder = _folder_of(name)
+    if folder is None:
+        return False
+    installed = any(part in folder for part in _INSTALLED)
+    return not folder or (_is_in_library(folder) and not installed)
+
+
+def is_installed(folder: str) -> bool:
+    """Tell whether ``folder`` belongs to Python, or to what pip and other installers have installed."""
+    parts = folder.split(os.sep)
+    return any(part in parts for part in _INSTALLED) or _is_in_library(folder)
+
+
+def file_of(name: str) -> str:
+    """Return the file of a module of the user's; "" if there is none."""
+    path: Any = None
+    names = name.split(".")
+    for number in range(len(names)):
+        spec = _spec(".".join(names[: number + 1]), path)
+        if spec is None:
+            return ""
+        path = spec.submodule_search_locations
+        if path is None and number < len(names) - 1:
+            return ""
+    return spec.origin if spec.has_location and spec.origin else ""
+
+
+def _is_in_library(folder: str) -> bool:
+    return (folder + os.sep).startswith(os.path.dirname(os.__file__) + os.sep)
+
+
+def _folder_of(name: str) -> str | None:
+    """Return the folder of a top-level module, "" if it is part of Python; None: not found."""
+    spec = _spec(name, None)
+    if spec is None:
+        return None
+    if spec.origin in ("built-in", "frozen"):
+        return ""
+    if spec.has_location and spec.origin:
+        return os.path.dirname(os.path.abspath(str(spec.origin)))
+    for location in spec.submodule_search_locations or ():
+        return str(location)
+    return None
+
+
+def _spec(name: str, path: Any) -> Any:  # noqa: ANN401 - importlib's own objects
+    for finder in sys.meta_path:
+        find_spec = getattr(finder, "find_spec", None)
+        try:
+            spec = None if find_spec is None else find_spec(name, path)
+        except Exception:  # noqa: BLE001 - any finder's; a nested folder without __init__.py: KeyError
+            return None
+        if spec is not None:
+            return spec
+    return None
