@@ -8,7 +8,7 @@ from textwrap import dedent
 import pytest
 from clusterrun.domain.tracebacks import plain_lines
 from clusterrun.report.excerpt import exception_line, excerpt
-from clusterrun.workers.relay.tail import Tail
+from clusterrun.workers.relay.text.tail import Tail
 
 
 def standard_error_of(source: str, folder: Path) -> str:

@@ -7,7 +7,7 @@ from typing import Any
 from clusterrun.domain.cpuset import CpuSet
 from clusterrun.domain.job import NumaMemory
 from clusterrun.domain.plan import MemoryPolicy, NodePlan
-from clusterrun.workers.binding_trial import troubles_of
+from clusterrun.workers.binding_trial import binding_failures
 from msgspec.structs import replace
 
 from tests.workers.fork_server_bench import plan_of, worker_of
@@ -27,7 +27,7 @@ def test_what_works_and_what_does_not() -> None:
         ),
     )
 
-    first, second = troubles_of(plan)
+    first, second = binding_failures(plan)
 
     assert first == f"local rank 1: asked for CPUs {CpuSet({last, 1000})}, got {last}"
     assert second.startswith("local rank 2: no memory policy, bind 1000: ")
@@ -36,7 +36,7 @@ def test_what_works_and_what_does_not() -> None:
 
 def test_nothing_to_complain_of() -> None:
     """Workers that are not bound are no trouble here."""
-    assert troubles_of(replace(plan_of(["true"]), workers=(worker_of(0),))) == []
+    assert binding_failures(replace(plan_of(["true"]), workers=(worker_of(0),))) == []
 
 
 class Strikes:
@@ -67,7 +67,7 @@ def test_a_signal_to_the_trial_is_none_to_us() -> None:
     handler = signal.signal(signal.SIGUSR1, lambda *_: None)
     before = signal.set_wakeup_fd(wakeup)
     try:
-        troubles = troubles_of(plan_with_signal(signal.SIGUSR1))
+        troubles = binding_failures(plan_with_signal(signal.SIGUSR1))
         signal.raise_signal(signal.SIGUSR1)
     finally:
         signal.set_wakeup_fd(before)
@@ -82,6 +82,6 @@ def test_a_signal_to_the_trial_is_none_to_us() -> None:
 
 def test_a_trial_that_is_killed_is_no_success() -> None:
     """Nobody knows what would have become of it."""
-    troubles = troubles_of(plan_with_signal(signal.SIGKILL))
+    troubles = binding_failures(plan_with_signal(signal.SIGKILL))
 
     assert troubles == ["the process that tried it was killed by SIGKILL"]

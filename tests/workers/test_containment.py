@@ -11,7 +11,7 @@ from clusterrun.workers.containment import wait_for
 
 PRELUDE = """
 import os, signal, subprocess, time
-from clusterrun.workers.containment import Adoptees, wait_for
+from clusterrun.workers.containment import Orphans, wait_for
 
 def is_alive(pid):
     try:
@@ -64,10 +64,10 @@ def run(code: str) -> str:
 def test_orphans_of_the_job_are_ended() -> None:
     """Whatever they are, and whatever they leave behind themselves."""
     told = run("""
-        adoptees = Adoptees()
+        orphans = Orphans()
         server.kill(); server.wait()
         left = [orphan(), orphan("sh -c 'setsid sleep 1000 & setsid sleep 1000 & sleep 1000'")]
-        print(adoptees.end({server.pid}, seconds=10.0), [is_alive(pid) for pid in left])
+        print(orphans.end({server.pid}, seconds=10.0), [is_alive(pid) for pid in left])
         print(open(f"/proc/{os.getpid()}/task/{os.getpid()}/children").read())
     """)
 
@@ -78,10 +78,10 @@ def test_children_that_were_here_before_are_spared() -> None:
     """A shell may have started them, and then become the launcher."""
     told = run("""
         before = child()
-        adoptees = Adoptees()
+        orphans = Orphans()
         server.kill(); server.wait()
         left = orphan()
-        print(adoptees.end({server.pid}, seconds=10.0), is_alive(left), before.poll())
+        print(orphans.end({server.pid}, seconds=10.0), is_alive(left), before.poll())
     """)
 
     assert told == "() False None\n"
@@ -90,10 +90,10 @@ def test_children_that_were_here_before_are_spared() -> None:
 def test_our_own_processes_are_spared() -> None:
     """The relay prints the report when all others have gone."""
     told = run("""
-        adoptees = Adoptees()
+        orphans = Orphans()
         relay = child()
         server.kill(); server.wait()
-        print(adoptees.end({server.pid, relay.pid}, seconds=10.0), relay.poll())
+        print(orphans.end({server.pid, relay.pid}, seconds=10.0), relay.poll())
     """)
 
     assert told == "() None\n"
@@ -102,13 +102,13 @@ def test_our_own_processes_are_spared() -> None:
 def test_orphans_of_strangers_are_spared() -> None:
     """What becomes our child while the fork server lives is not the job's."""
     told = run("""
-        adoptees = Adoptees()
+        orphans = Orphans()
         of_a_stranger = orphan()
-        adoptees.spare_strangers(server.pid)
+        orphans.spare_strangers(server.pid)
         server.kill(); server.wait()
         of_the_job = orphan()
-        adoptees.spare_strangers(server.pid)
-        print(adoptees.end({server.pid}, seconds=10.0))
+        orphans.spare_strangers(server.pid)
+        print(orphans.end({server.pid}, seconds=10.0))
         print(is_alive(of_a_stranger), is_alive(of_the_job))
         os.kill(of_a_stranger, signal.SIGKILL)
     """)
@@ -119,12 +119,12 @@ def test_orphans_of_strangers_are_spared() -> None:
 def test_a_fork_server_that_has_not_been_reaped_is_dead() -> None:
     """Its orphans may be here before we know of its end."""
     told = run("""
-        adoptees = Adoptees()
+        orphans = Orphans()
         server.kill()
         os.waitid(os.P_PID, server.pid, os.WEXITED | os.WNOWAIT)
         left = orphan()
-        adoptees.spare_strangers(server.pid)
-        print(adoptees.end({server.pid}, seconds=10.0), is_alive(left))
+        orphans.spare_strangers(server.pid)
+        print(orphans.end({server.pid}, seconds=10.0), is_alive(left))
     """)
 
     assert told == "() False\n"
@@ -133,15 +133,15 @@ def test_a_fork_server_that_has_not_been_reaped_is_dead() -> None:
 def test_the_dead_are_reaped_but_for_our_own() -> None:
     """Somebody waits for those, and wants to know how they ended."""
     told = run("""
-        adoptees = Adoptees()
+        orphans = Orphans()
         gone = dead_orphan()
-        adoptees.reap({server.pid})
+        orphans.reap({server.pid})
         print(os.path.exists(f"/proc/{gone}"))
         server.kill()
         os.waitid(os.P_PID, server.pid, os.WEXITED | os.WNOWAIT)
-        adoptees.reap({server.pid})
+        orphans.reap({server.pid})
         print(server.wait())
-        adoptees.reap(set())
+        orphans.reap(set())
     """)
 
     assert told == f"False\n{-signal.SIGKILL}\n"
@@ -150,10 +150,10 @@ def test_the_dead_are_reaped_but_for_our_own() -> None:
 def test_the_dead_are_no_reason_to_stop() -> None:
     """One that died while we looked has left us its children, which only another look shows."""
     told = run("""
-        adoptees = Adoptees()
+        orphans = Orphans()
         server.kill(); server.wait()
         gone = dead_orphan()
-        print(adoptees.end(set(), seconds=10.0), os.path.exists(f"/proc/{gone}"))
+        print(orphans.end(set(), seconds=10.0), os.path.exists(f"/proc/{gone}"))
     """)
 
     assert told == "() False\n"
@@ -162,12 +162,12 @@ def test_the_dead_are_no_reason_to_stop() -> None:
 def test_what_cannot_be_killed_is_named() -> None:
     """It holds nobody up for longer than it is given."""
     told = run("""
-        adoptees = Adoptees()
+        orphans = Orphans()
         server.kill(); server.wait()
         left = orphan()
         really = os.kill
         os.kill = lambda pid, number: None
-        print(adoptees.end(set(), seconds=0.05))
+        print(orphans.end(set(), seconds=0.05))
         really(left, signal.SIGKILL)
         print(wait_for(left, 10.0))
     """)
@@ -182,10 +182,10 @@ def test_what_cannot_be_killed_is_named() -> None:
 def test_as_init_of_a_container_nobody_is_signalled() -> None:
     """Everybody's orphans are ours then; they are reaped only."""
     code = PRELUDE + dedent("""
-        adoptees = Adoptees()
+        orphans = Orphans()
         server.kill(); server.wait()
         left = orphan()
-        print(os.getpid(), adoptees.end({server.pid}, seconds=10.0), is_alive(left))
+        print(os.getpid(), orphans.end({server.pid}, seconds=10.0), is_alive(left))
     """)
 
     done = subprocess.run(

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 from clusterrun.workers.scratch import Scratch, remove_scratch
-from clusterrun.workers.time_limited import Bounded
+from clusterrun.workers.time_limited import TimeLimited
 
 
 def mode_of(path: Path) -> int:
@@ -80,12 +80,12 @@ def test_a_folder_that_is_gone_already(tmp_path: Path) -> None:
 def test_what_hangs_is_waited_for_once() -> None:
     """A file server that is gone holds up a job for a moment, and is asked nothing more."""
     released = threading.Event()
-    bounded = Bounded(0.1)
+    time_limited = TimeLimited(0.1)
     began = time.monotonic()
 
-    assert bounded.run(lambda: "first") == "first"
-    assert bounded.run(lambda: released.wait(60)) is None
-    assert bounded.run(lambda: "later") is None
+    assert time_limited.run(lambda: "first") == "first"
+    assert time_limited.run(lambda: released.wait(60)) is None
+    assert time_limited.run(lambda: "later") is None
     released.set()
 
     assert time.monotonic() - began < 10
@@ -94,7 +94,7 @@ def test_what_hangs_is_waited_for_once() -> None:
 @pytest.mark.needs("root", "setpriv", "prlimit")
 def test_where_there_may_be_no_thread_nothing_is_done() -> None:
     """A limit of processes counts threads, too; a job that reaches it goes on."""
-    code = "from clusterrun.workers.time_limited import Bounded; print(Bounded(1).run(lambda: 1))"
+    code = "from clusterrun.workers.time_limited import TimeLimited; print(TimeLimited(1).run(lambda: 1))"
     caps = "+dac_read_search,+dac_override"
     user = ("--reuid=54321", "--clear-groups", f"--inh-caps={caps}", f"--ambient-caps={caps}")
 

@@ -6,28 +6,28 @@ from pathlib import Path
 
 import pytest
 from clusterrun.domain.streams import Std
-from clusterrun.workers.standard_descriptors import PIPE_BYTES, Plumbing
+from clusterrun.workers.standard_descriptors import PIPE_BYTES, standard_descriptors
 
 from tests.workers.on_a_terminal import answer_of
 
 
 def test_pipes_to_the_relay() -> None:
     """What is written to standard output and error comes out at their other ends."""
-    with Plumbing(reads=True, direct=Std.NONE) as plumbing:
-        _, stdout, stderr = plumbing.streams
+    with standard_descriptors(reads=True, direct=Std.NONE) as descriptors:
+        _, stdout, stderr = descriptors.for_worker
         os.write(stdout, b"out")
         os.write(stderr, b"err")
 
-        assert plumbing.from_stdout is not None
-        assert plumbing.from_stderr is not None
-        assert os.read(plumbing.from_stdout, 9) == b"out"
-        assert os.read(plumbing.from_stderr, 9) == b"err"
+        assert descriptors.from_stdout is not None
+        assert descriptors.from_stderr is not None
+        assert os.read(descriptors.from_stdout, 9) == b"out"
+        assert os.read(descriptors.from_stderr, 9) == b"err"
 
 
 def test_pipes_hold_a_burst() -> None:
     """As far as the kernel grants it to this user."""
-    with Plumbing(reads=True, direct=Std.NONE) as plumbing:
-        size = fcntl.fcntl(plumbing.streams[1], fcntl.F_GETPIPE_SZ)
+    with standard_descriptors(reads=True, direct=Std.NONE) as descriptors:
+        size = fcntl.fcntl(descriptors.for_worker[1], fcntl.F_GETPIPE_SZ)
 
     assert size in {PIPE_BYTES, 64 << 10, 4 << 10}
 
@@ -35,12 +35,12 @@ def test_pipes_hold_a_burst() -> None:
 def test_nothing_is_left_open() -> None:
     """Nor inherited by what we start meanwhile."""
     before = open_descriptors()
-    with Plumbing(reads=False, direct=Std.NONE) as plumbing:
+    with standard_descriptors(reads=False, direct=Std.NONE) as descriptors:
         new = open_descriptors() - before
 
         assert len(new) == 5
         assert not any(os.get_inheritable(descriptor) for descriptor in new)
-        assert {*plumbing.streams, plumbing.from_stdout, plumbing.from_stderr} == new
+        assert {*descriptors.for_worker, descriptors.from_stdout, descriptors.from_stderr} == new
     assert open_descriptors() == before
 
 
@@ -50,7 +50,7 @@ def test_nothing_is_left_open_after_a_failure() -> None:
 
     with (
         pytest.raises(RuntimeError),
-        Plumbing(reads=False, direct=Std.NONE),
+        standard_descriptors(reads=False, direct=Std.NONE),
     ):
         raise RuntimeError
 
@@ -60,8 +60,8 @@ def test_nothing_is_left_open_after_a_failure() -> None:
 @pytest.mark.parametrize("reads", [True, False])
 def test_input(*, reads: bool) -> None:
     """One worker gets ours; the others find it empty."""
-    with Plumbing(reads=reads, direct=Std.NONE) as plumbing:
-        stdin = plumbing.streams[0]
+    with standard_descriptors(reads=reads, direct=Std.NONE) as descriptors:
+        stdin = descriptors.for_worker[0]
 
         assert (stdin == 0) == reads
         assert reads or os.read(stdin, 1) == b""
@@ -80,12 +80,12 @@ def test_the_terminal_itself(direct: Std, redirected: str, expected: list[object
     """One worker writes to it unless something is to be kept; what is no terminal goes by a pipe."""
     said = answer_of(f"""
         from clusterrun.domain.streams import Std
-        from clusterrun.workers.standard_descriptors import Plumbing
+        from clusterrun.workers.standard_descriptors import standard_descriptors
         if {redirected!r}:
             os.dup2(os.open(os.devnull, os.O_WRONLY), int({redirected!r}))
-        with Plumbing(reads=True, direct=Std({direct.value})) as plumbing:
-            direct = [stream if stream < 3 else "pipe" for stream in plumbing.streams]
-            ends = [plumbing.from_stdout, plumbing.from_stderr]
+        with standard_descriptors(reads=True, direct=Std({direct.value})) as descriptors:
+            direct = [stream if stream < 3 else "pipe" for stream in descriptors.for_worker]
+            ends = [descriptors.from_stdout, descriptors.from_stderr]
             answer(direct, *(end and "read" for end in ends))
     """)
 

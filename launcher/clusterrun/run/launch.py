@@ -180,9 +180,9 @@ def _plan_ahead(
 
 
 def _try_binding(job: JobSpec, plan: NodePlan) -> None:
-    from clusterrun.workers.binding_trial import troubles_of
+    from clusterrun.workers.binding_trial import binding_failures
 
-    troubles = troubles_of(plan)
+    troubles = binding_failures(plan)
     if troubles:
         raise strict_error(job, plan.host, troubles)
 

@@ -1,4 +1,4 @@
-"""Forks the agent; where the kernel refuses, the limit is named."""
+"""Forks the agent, or reports the limit by which the kernel refuses."""
 
 import os
 
@@ -7,10 +7,10 @@ from clusterrun.workers.fork_server.system.fork_limits import why_no_fork
 
 
 def fork() -> int:
-    """Return what ``os.fork`` does.
+    """Return what ``os.fork`` returns.
 
     Raises:
-        MachineError: there may be no more processes; it names the limit.
+        MachineError: a limit allows no more processes.
 
     """
     try:
@@ -20,5 +20,4 @@ def fork() -> int:
 
 
 def no_process(error: OSError) -> MachineError:
-    """Return why ``error`` stands in the way of another process, for the user."""
-    return MachineError(why_no_fork(error), "raise the limit, or end processes that count for it")
+    return MachineError(why_no_fork(error), "raise the limit, or end processes that it counts")

@@ -1,4 +1,4 @@
-"""Whether the kernel lets workers be bound as planned, tried before any of them is there."""
+"""Tries, before any worker starts, whether the kernel binds workers as planned."""
 
 import os
 import signal
@@ -11,17 +11,17 @@ from clusterrun.workers.fork_server.binding import bind, check_binding, set_memo
 from clusterrun.workers.fork_server_client import memory_of
 
 
-def troubles_of(plan: NodePlan) -> list[str]:
-    """Return why workers could not be bound as ``plan`` has it, a line each; [] if all could.
+def binding_failures(plan: NodePlan) -> list[str]:
+    """Return why workers can't be bound as planned, a line each; [] if all can.
 
-    It is tried in a child, as this process is not to be bound.
+    A child tries it, as this process must not be bound.
 
     Raises:
-        MachineError: there may be no more processes.
+        MachineError: a limit allows no more processes.
 
     """
     reading, writing = os.pipe()
-    # The child has our handlers and our wake-up descriptor: a signal to it would be one to us.
+    # The child has our handlers and our wake-up descriptor: its signals would reach this process.
     mask = signal.pthread_sigmask(signal.SIG_BLOCK, signal.valid_signals())
     try:
         child = fork()
@@ -30,10 +30,10 @@ def troubles_of(plan: NodePlan) -> list[str]:
     finally:
         signal.pthread_sigmask(signal.SIG_SETMASK, mask)
     os.close(writing)
-    with os.fdopen(reading, encoding="utf-8") as said:
-        troubles = said.read().splitlines()
+    with os.fdopen(reading, encoding="utf-8") as report:
+        failures = report.read().splitlines()
     _, status = os.waitpid(child, 0)
-    return [f"the process that tried it {how_it_ended(status)}"] if status else troubles
+    return [f"the process that tried it {how_it_ended(status)}"] if status else failures
 
 
 def _try_as_child(plan: NodePlan, writing: int) -> NoReturn:
@@ -46,7 +46,7 @@ def _try_as_child(plan: NodePlan, writing: int) -> NoReturn:
 
 def _tried(plan: NodePlan) -> list[str]:
     tried = ((worker, _try(worker)) for worker in plan.workers)
-    return [f"local rank {worker.local_rank}: {trouble}" for worker, trouble in tried if trouble]
+    return [f"local rank {worker.local_rank}: {failure}" for worker, failure in tried if failure]
 
 
 def _try(worker: WorkerPlan) -> str:

@@ -1,4 +1,4 @@
-"""The agent's own layer of containment: what outlives the fork server comes to us, and ends here."""
+"""The agent's own layer of containment: kills and reaps what outlives the fork server."""
 
 import os
 import signal
@@ -12,60 +12,58 @@ from clusterrun.workers.fork_server.system.other_processes import (
     children_of,
     describe,
     every_child_of,
+    send_signal,
     state_and_parent,
 )
 
 
-class Adoptees:
-    """Children that we did not start ourselves: orphans of the job, that is of the fork server.
+class Orphans:
+    """Children of the agent that it did not start: orphans of the fork server's processes.
 
-    As PID 1 we also get strangers; those are reaped, but never signalled. So are children that
-    were ours before the launcher ran (a shell that said ``server & exec clusterrun ...``), and
-    what these leave behind.
+    As PID 1 the agent also gets orphans of strangers, which are reaped and never signalled. Neither
+    are children that this process had before the launcher ran (``server & exec clusterrun ...`` in
+    a shell), and what these leave behind.
     """
 
     def __init__(self) -> None:
-        """Become a subreaper; what is our child by now is a stranger."""
-        # The fork server says so if the kernel refuses it.
+        """Make this process a subreaper."""
+        # The fork server reports it if the kernel refuses.
         prctl(PR_SET_CHILD_SUBREAPER, 1)
         self._strangers = frozenset(children_of(os.getpid()))
-        self._everyone_is_ours = os.getpid() != 1
+        self._may_kill = os.getpid() != 1
 
     def spare_strangers(self, fork_server: int) -> None:
-        """Tell strangers by their time: while the fork server lives, it gets the job's orphans."""
+        """Count all present children as strangers: while the fork server lives, it gets the orphans."""
         children = frozenset(children_of(os.getpid()))
-        # Asked only now: if it lives, it lived when the children were listed.
+        # Checked after the list was made: if it lives now, it lived then.
         if state_and_parent(fork_server)[0] not in "ZX":
             self._strangers = children
 
     def reap(self, ours: Collection[int]) -> None:
-        """Collect adopted children that have ended; those in ``ours`` have somebody who waits."""
+        """Reap orphans that have ended, but none of ``ours``, which other code waits for."""
+        options = os.WEXITED | os.WNOHANG | os.WNOWAIT
         with suppress(ChildProcessError):
-            while (
-                dead := os.waitid(os.P_ALL, 0, os.WEXITED | os.WNOHANG | os.WNOWAIT)
-            ) is not None:
-                if dead.si_pid in ours:
+            while (ended := os.waitid(os.P_ALL, 0, options)) is not None:
+                if ended.si_pid in ours:
                     return
-                os.waitpid(dead.si_pid, os.WNOHANG)
+                os.waitpid(ended.si_pid, os.WNOHANG)
 
     def end(self, ours: Collection[int], seconds: float) -> tuple[str, ...]:
-        """Kill and reap all adoptees for at most ``seconds``; return those that won't die."""
+        """Kill and reap all orphans for at most ``seconds``; return the survivors."""
         deadline = time.monotonic() + seconds
-        while adopted := self._adopted(ours):
-            for pid in adopted:
-                # Not even we may signal what runs under another user; it is named below.
-                with suppress(ProcessLookupError, PermissionError):
-                    os.kill(pid, signal.SIGKILL)
-            for pid in adopted:
+        while orphans := self._orphans(ours):
+            for pid in orphans:
+                send_signal(pid, signal.SIGKILL)
+            for pid in orphans:
                 if not wait_for(pid, deadline - time.monotonic()):
-                    left = [pid for pid in self._adopted(ours) if not wait_for(pid, 0.0)]
+                    left = [pid for pid in self._orphans(ours) if not wait_for(pid, 0.0)]
                     return tuple(describe(pid) for pid in left)
         return ()
 
-    def _adopted(self, ours: Collection[int]) -> list[int]:
-        if not self._everyone_is_ours:
+    def _orphans(self, ours: Collection[int]) -> list[int]:
+        if not self._may_kill:
             return []
-        # The dead, too: who died since the children were listed has left us its own meanwhile.
+        # Zombies, too: their own children may have become ours after the list was made.
         children = every_child_of(os.getpid())
         return [pid for pid in children if pid not in {*ours, *self._strangers}]
 

@@ -1,4 +1,4 @@
-"""``--exec``: this process becomes its one worker."""
+"""``--exec``: the launcher's process becomes its one worker."""
 
 import os
 import signal
@@ -10,11 +10,11 @@ from clusterrun.workers.fork_server.binding import bind, check_binding, set_memo
 from clusterrun.workers.fork_server_client import memory_of
 
 IGNORED_BY_PYTHON = (signal.SIGPIPE, signal.SIGXFSZ)
-"""A program must not inherit this from our interpreter."""
+"""The program must not inherit that our interpreter ignores these."""
 
 
 def bind_to_worker(plan: NodePlan) -> str:
-    """Bind this process as the plan has its worker; return a remark where that did not work."""
+    """Bind this process as planned for its worker; return a remark if that failed, or ""."""
     (worker,) = plan.workers
     cpus = None if worker.cpus is None else sorted(worker.cpus)
     of_cpus = bind(cpus) or check_binding(cpus)
@@ -26,7 +26,7 @@ def become_worker(plan: NodePlan, environment: Mapping[str, str]) -> NoReturn:
 
     Args:
         plan: of one worker.
-        environment: the job's, without what clusterrun sets.
+        environment: the job's, without clusterrun's own variables.
 
     Raises:
         OSError: the program can't be executed.

@@ -1,4 +1,4 @@
-"""How a process of ours ended, in words."""
+"""How one of the launcher's processes ended, in words."""
 
 import os
 

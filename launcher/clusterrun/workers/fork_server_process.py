@@ -15,7 +15,6 @@ from clusterrun.workers.agent_fork import no_process
 from clusterrun.workers.channel import Channel
 from clusterrun.workers.exit_descriptions import how_it_ended, signal_of
 from clusterrun.workers.fork_server.system.other_processes import describe
-from clusterrun.workers.relay.tail import plain
 
 SERVER_FILE = Path(__file__).parent / "fork_server" / "__main__.py"
 
@@ -89,14 +88,14 @@ class ForkServerProcess:
         self.channel.close()
 
     def becomes_ready(self) -> str:
-        """Note that it has begun to serve; return what its interpreter has printed until then."""
+        """Note that it serves; return what its interpreter has printed before that."""
         self.is_ready = True
         return "\n".join(self._first_lines())
 
     def end(self) -> tuple[str, int]:
-        """Reap it, now that it has hung up: return how it ended, and the signal that ended it or 0.
+        """Reap it after its end of the connection; return how it ended, and the signal or 0.
 
-        One that does not end is killed; it is never waited for without end.
+        It is killed if it does not end, and the wait is limited.
         """
         how, number = self._reap()
         if self.is_ready:
@@ -114,7 +113,10 @@ class ForkServerProcess:
         return "closed its connection", 0
 
     def _first_lines(self) -> list[str]:
-        """Return what it has printed so far, and read no more of it."""
+        """Return what it has printed so far, and close the pipe."""
+        # Imported only now, after the server has been started.
+        from clusterrun.workers.relay.text.tail import plain
+
         try:
             text = os.read(self._printed, _MOST_PRINTED)
         except BlockingIOError:
@@ -172,8 +174,7 @@ def _explain_not_executed(python: str, error: OSError) -> None:
 
 
 def _quoted(lines: list[str]) -> str:
-    """Return what was printed, to follow a sentence."""
+    """Return what was printed, to be put after a sentence."""
     if len(lines) < 2:
         return "".join(f": {line}" for line in lines)
-    # The last of many lines need not be the one that matters.
     return ":" + "".join(f"\n    {line}" for line in lines[-_MOST_LINES:])

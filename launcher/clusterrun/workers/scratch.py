@@ -1,4 +1,4 @@
-"""The folder for files that workers write for us: TORCHELASTIC_ERROR_FILE."""
+"""The scratch folder, for files that workers write for the launcher: TORCHELASTIC_ERROR_FILE."""
 
 import os
 import stat
@@ -7,31 +7,30 @@ from contextlib import suppress
 from functools import partial
 from pathlib import Path
 
-from clusterrun.workers.time_limited import Bounded
+from clusterrun.workers.time_limited import TimeLimited
 
 SECONDS_TO_ANSWER = 1.0
 """How long a file system may take; after that, workers get no error files."""
 
 
 class Scratch:
-    """A folder of our own. No call waits longer than ``seconds``, even if the file system hangs."""
+    """The folder of one job. Each call waits ``seconds`` at most, even if the file system hangs."""
 
     def __init__(self, path: Path, seconds: float = SECONDS_TO_ANSWER) -> None:
-        """Take where it is to be; nothing is made yet."""
         self.path = path
-        self._bounded = Bounded(seconds)
+        self._files = TimeLimited(seconds)
         self._owner: int | None = None
 
     def make(self, folders: Iterable[Path] = ()) -> bool:
-        """Make the folder, and ``folders`` in it, where they do not exist; return whether all do now.
+        """Make the folder, and ``folders`` in it; return whether all exist.
 
-        A cleaner of temporary files may have removed it since the last call.
+        It is made again if a cleaner of temporary files has removed it.
         """
-        return bool(self._bounded.run(partial(self._make, tuple(folders))))
+        return bool(self._files.run(partial(self._make, tuple(folders))))
 
     def remove(self) -> None:
         """Remove it with all in it."""
-        self._bounded.run(partial(remove_scratch, self.path))
+        self._files.run(partial(remove_scratch, self.path))
 
     def _make(self, folders: Iterable[Path]) -> bool:
         try:
@@ -51,10 +50,7 @@ class Scratch:
 
 
 def remove_scratch(directory: Path) -> None:
-    """Remove ``directory`` and all in it, as far as that is possible; links are not followed.
-
-    The relay's last deed, as it outlives the agent; the agent's, where the relay was lost.
-    """
+    """Remove ``directory`` and all in it, as far as that is possible; links are not followed."""
     # fwalk calls itself for each level of folders.
     with suppress(OSError, RecursionError):
         for _, directories, files, descriptor in os.fwalk(directory, topdown=False):

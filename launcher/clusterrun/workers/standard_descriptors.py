@@ -2,62 +2,56 @@
 
 import fcntl
 import os
-from contextlib import suppress
-from types import TracebackType
-from typing import Self
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager, suppress
+
+from msgspec import Struct
 
 from clusterrun.domain.streams import Std
 
 PIPE_BYTES = 256 << 10
-"""So that a burst of printing need not wait for the terminal.
+"""A burst of output need not wait for the terminal.
 
 The kernel grants each user 64 MiB of pipes (fs.pipe-user-pages-soft): enough for 128 ranks.
 """
 
 
-class Plumbing:
-    """Descriptors for one start; all that it opened is closed when the ``with`` block ends.
+class StandardDescriptors(Struct, frozen=True):
+    """``for_worker`` are its stdin, stdout and stderr.
 
-    ``streams`` go to the worker, ``from_stdout`` and ``from_stderr`` (None where the worker writes
-    to the terminal itself) to the relay.
+    The others are for the relay; None where the worker writes to the terminal itself.
     """
 
-    def __init__(self, *, reads: bool, direct: Std) -> None:
-        """Open what a worker needs.
+    for_worker: tuple[int, int, int]
+    from_stdout: int | None
+    from_stderr: int | None
 
-        Args:
-            reads: it gets our standard input, not /dev/null.
-            direct: streams that it writes to a terminal itself, where ours are one.
 
-        """
-        self._opened: list[int] = []
-        stdin = 0 if reads else self._own(os.open(os.devnull, os.O_RDONLY))
-        stdout, self.from_stdout = self._stream(1, direct=Std.OUT in direct)
-        stderr, self.from_stderr = self._stream(2, direct=Std.ERR in direct)
-        self.streams = (stdin, stdout, stderr)
+@contextmanager
+def standard_descriptors(*, reads: bool, direct: Std) -> Iterator[StandardDescriptors]:
+    """Open what a worker needs, and close it afterwards: the worker and the relay have duplicates.
 
-    def __enter__(self) -> Self:
-        """Return itself."""
-        return self
+    Args:
+        reads: it gets the launcher's standard input, not /dev/null.
+        direct: streams that it writes to the terminal itself, if the launcher's own are one.
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
-        """Close our copies: the worker and the relay have theirs."""
-        for descriptor in self._opened:
-            os.close(descriptor)
+    """
+    with ExitStack() as opened:
+        stdin = 0 if reads else _own(os.open(os.devnull, os.O_RDONLY), opened)
+        stdout, from_stdout = _stream(1, opened, direct=Std.OUT in direct)
+        stderr, from_stderr = _stream(2, opened, direct=Std.ERR in direct)
+        yield StandardDescriptors((stdin, stdout, stderr), from_stdout, from_stderr)
 
-    def _stream(self, number: int, *, direct: bool) -> tuple[int, int | None]:
-        if direct and os.isatty(number):
-            return number, None
-        read_end, write_end = (self._own(end) for end in os.pipe2(os.O_CLOEXEC))
-        with suppress(OSError):
-            fcntl.fcntl(write_end, fcntl.F_SETPIPE_SZ, PIPE_BYTES)
-        return write_end, read_end
 
-    def _own(self, descriptor: int) -> int:
-        self._opened.append(descriptor)
-        return descriptor
+def _stream(number: int, opened: ExitStack, *, direct: bool) -> tuple[int, int | None]:
+    if direct and os.isatty(number):
+        return number, None
+    read_end, write_end = (_own(end, opened) for end in os.pipe2(os.O_CLOEXEC))
+    with suppress(OSError):
+        fcntl.fcntl(write_end, fcntl.F_SETPIPE_SZ, PIPE_BYTES)
+    return write_end, read_end
+
+
+def _own(descriptor: int, opened: ExitStack) -> int:
+    opened.callback(os.close, descriptor)
+    return descriptor

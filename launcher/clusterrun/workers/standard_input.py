@@ -10,18 +10,18 @@ from clusterrun.workers.terminal import Terminal
 
 
 class StandardInput(Struct, frozen=True):
-    """A terminal is read by any worker that asks, anything else by one rank of the job."""
+    """Any worker may read a terminal; one rank of the job reads anything else."""
 
     stdin_rank: Fact[int | None]
     """The option of that name."""
     terminal: Terminal | None
     """The terminal that it is; None: it is none, or the launcher is not in its foreground."""
     workers: int
-    """How many there are on this node."""
+    """Number of workers on this node."""
 
     @property
     def shared_terminal(self) -> Terminal | None:
-        """The terminal that the one worker becomes the foreground of; None: several can't all be."""
+        """The terminal whose foreground the one worker becomes; None: there are several workers."""
         return self.terminal if self.workers == 1 else None
 
     def is_read_by(self, rank: int) -> bool:
@@ -32,7 +32,7 @@ class StandardInput(Struct, frozen=True):
         return rank == (chosen or 0)
 
     def remarks(self, plan: NodePlan) -> Iterator[str]:
-        """Yield what is wrong with the option."""
+        """Yield a warning if the option names a rank that the world does not have."""
         rank = self.stdin_rank
         if rank.value is not None and rank.value >= plan.world.size:
             yield f"{rank.origin}: there is no rank {rank.value}: no worker reads standard input"

@@ -1,4 +1,4 @@
-"""The terminal that one worker shares with us, as a shell shares it with its jobs."""
+"""The terminal that one worker shares with the launcher, as a shell shares it with its jobs."""
 
 import os
 import signal
@@ -8,17 +8,16 @@ from typing import Self
 
 
 class Terminal:
-    """The controlling terminal of a launcher in the foreground, on our standard input."""
+    """The controlling terminal of a launcher in the foreground, on its standard input."""
 
     def __init__(self, descriptor: int) -> None:
-        """Take the terminal's descriptor; our own group is the one to come back to."""
         self.descriptor = descriptor
         self.our_group = os.getpgrp()
-        """The foreground before a worker is, and after it."""
+        """The foreground before a worker starts, and after it has ended."""
 
     @classmethod
     def in_foreground(cls, stdin: int) -> Self | None:
-        """Return the terminal that ``stdin`` is; None if it is none, or not ours now."""
+        """Return the terminal on ``stdin``; None if it is none, or another group's at present."""
         if not os.isatty(stdin):
             return None
         with suppress(OSError):
@@ -27,14 +26,14 @@ class Terminal:
         return None
 
     def give_to(self, group: int) -> None:
-        """Make ``group`` the foreground, if we are it: Ctrl-C, Ctrl-Z and reading are then its own."""
-        with _undisturbed(), suppress(OSError):
+        """Make ``group`` the foreground, if we are it: it gets Ctrl-C, Ctrl-Z and the input."""
+        with _sigttou_blocked(), suppress(OSError):
             if os.tcgetpgrp(self.descriptor) == self.our_group:
                 os.tcsetpgrp(self.descriptor, group)
 
     def take_back_from(self, group: int) -> None:
         """Become the foreground again, unless a shell has taken the terminal meanwhile (``bg``)."""
-        with _undisturbed(), suppress(OSError):
+        with _sigttou_blocked(), suppress(OSError):
             foreground = os.tcgetpgrp(self.descriptor)
             if foreground == group or not _exists(foreground):
                 os.tcsetpgrp(self.descriptor, self.our_group)
@@ -51,7 +50,7 @@ def _exists(group: int) -> bool:
 
 
 @contextmanager
-def _undisturbed() -> Iterator[None]:
+def _sigttou_blocked() -> Iterator[None]:
     """Block SIGTTOU, which stops a background group that changes the foreground."""
     mask = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGTTOU})
     try:

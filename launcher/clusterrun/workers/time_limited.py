@@ -1,4 +1,4 @@
-"""Work on files that may hang: it is given up after some seconds."""
+"""Runs work on files that may hang, and gives it up after some seconds."""
 
 import threading
 from collections.abc import Callable
@@ -7,20 +7,19 @@ from typing import TypeVar
 _Result = TypeVar("_Result")
 
 
-class Bounded:
-    """Runs one piece of work after the other; after one that hangs, none any more."""
+class TimeLimited:
+    """Runs pieces of work, ``seconds`` each at most; after one that hangs, it runs no more."""
 
     def __init__(self, seconds: float) -> None:
-        """Take how long each may last."""
         self._seconds = seconds
         self._hangs = False
 
     def run(self, work: Callable[[], _Result]) -> _Result | None:
-        """Return what ``work`` returns, which raises nothing; None if it is not done in time."""
+        """Return what ``work`` returns; None if it is not done in time. It must not raise."""
         if self._hangs:
             return None
         results: list[_Result] = []
-        # No signal ends a system call that waits for a file server; a thread can be left behind.
+        # No signal ends a system call that waits for a file server, but its thread can be abandoned.
         thread = start_thread(lambda: results.append(work()))
         if thread is None:
             return None
@@ -30,7 +29,7 @@ class Bounded:
 
 
 def start_thread(work: Callable[[], object]) -> threading.Thread | None:
-    """Return the thread that does ``work``; None where a limit of processes allows no thread."""
+    """Return the thread that does ``work``; None if a limit of processes allows no thread."""
     thread = threading.Thread(target=work, daemon=True)
     try:
         thread.start()

@@ -1,4 +1,4 @@
-"""The workers of this node: fork server, relay, terminal and containment behind one door."""
+"""The workers of this node: starts, signals and ends them by the fork server, the relay and the terminal."""
 
 import os
 import signal
@@ -10,35 +10,35 @@ from clusterrun.domain.events import CleanedUp, Event, OutputEnded
 from clusterrun.domain.plan import NodePlan, WorkerPlan
 from clusterrun.domain.ranks import LocalRank
 from clusterrun.domain.streams import Std
-from clusterrun.workers.containment import Adoptees, wait_for
+from clusterrun.workers.containment import Orphans, wait_for
 from clusterrun.workers.fork_server_client import ForkServerClient
 from clusterrun.workers.relay.destinations import WorkerOutput
 from clusterrun.workers.relay.relay_client import RelayClient
 from clusterrun.workers.relay.routes import Routes, label_of
 from clusterrun.workers.scratch import Scratch
-from clusterrun.workers.standard_descriptors import Plumbing
+from clusterrun.workers.standard_descriptors import StandardDescriptors, standard_descriptors
 from clusterrun.workers.standard_input import StandardInput
 from clusterrun.workers.terminal import Terminal
 
-UNSEEN = (
-    "clusterrun: --hang-timeout: the worker prints to the terminal itself, so nobody sees whether"
-    " it still prints; with --log-dir it is seen"
+NOT_WATCHED = (
+    "clusterrun: --hang-timeout: the worker prints to the terminal itself, so its output is not"
+    " watched; add --log-dir DIR to watch it"
 )
 
 STARTUP_FOLDER = Path(__file__).with_name("startup")
 
 SECONDS_TO_LEAVE = 7.0
-"""For the fork server's own sweep after we hung up (5 s at most), and its exit."""
+"""For the fork server's own cleanup after the connection is closed (5 s at most), and its exit."""
 
-SECONDS_TO_SWEEP = 5.0
+SECONDS_TO_KILL = 5.0
 """For killing what outlived the fork server."""
 
 SECONDS_TO_PRINT = 2.0
-"""For the relay's last lines: a terminal that has been stopped must not hold our exit."""
+"""For the relay's last lines: a stopped terminal must not delay our exit."""
 
 
 class WorkerGroup:
-    """Starts, signals and ends the workers of this node, attempt after attempt."""
+    """The workers of this node, attempt after attempt."""
 
     def __init__(
         self,
@@ -48,19 +48,19 @@ class WorkerGroup:
         routes: Routes,
         scratch: Scratch,
     ) -> None:
-        """Take the processes that the workers need.
+        """Take what the workers need.
 
         Args:
             fork_server: starts and reaps them.
-            relay: owns their output.
-            standard_input: who reads it.
+            relay: reads their output.
+            standard_input: which of them read it.
             routes: where their output goes, and the job.
             scratch: a folder for their error files.
 
         """
         self._fork_server = fork_server
         self._relay = relay
-        self._adoptees = Adoptees()
+        self._orphans = Orphans()
         self._terminal = standard_input.shared_terminal
         self._standard_input = standard_input
         self._routes = routes
@@ -71,12 +71,12 @@ class WorkerGroup:
 
     @property
     def sources(self) -> tuple[ForkServerClient, RelayClient]:
-        """Where news of the workers comes from."""
+        """What yields the workers' events."""
         return self._fork_server, self._relay
 
     @property
     def error_files(self) -> str | None:
-        """Where workers write their TORCHELASTIC_ERROR_FILE; None where there is no room for any."""
+        """The folder of the workers' TORCHELASTIC_ERROR_FILE; None if it can't be made."""
         return str(self._scratch.path) if self._scratch.make() else None
 
     @property
@@ -85,7 +85,7 @@ class WorkerGroup:
         return self._terminal is not None
 
     def start(self, plan: NodePlan) -> None:
-        """Ask for all workers of ``plan``; what becomes of each is told by events."""
+        """Ask for all workers of ``plan``; events report each start."""
         self._local_ranks = tuple(worker.local_rank for worker in plan.workers)
         self._attempt = plan.world.attempt
         self._watch(self._hang_timeout)
@@ -102,27 +102,29 @@ class WorkerGroup:
     def _start(self, plan: NodePlan, worker: WorkerPlan) -> None:
         reads = self._standard_input.is_read_by(worker.rank)
         direct = ~self._routes.relayed(plan, worker) if self.foreground else Std.NONE
-        with Plumbing(reads=reads, direct=direct) as plumbing:
-            self._relay.open(self._output(plan, worker, plumbing))
-            if self._hang_timeout and None in (plumbing.from_stdout, plumbing.from_stderr):
+        with standard_descriptors(reads=reads, direct=direct) as descriptors:
+            self._relay.open(self._output(plan, worker, descriptors))
+            if self._hang_timeout and None in (descriptors.from_stdout, descriptors.from_stderr):
                 self._watch(0.0)
-                self.say(UNSEEN)
+                self.say(NOT_WATCHED)
             self._fork_server.start(
                 plan,
                 worker,
-                plumbing.streams,
+                descriptors.for_worker,
                 startup_folder=str(STARTUP_FOLDER) if plan.runs_python else None,
                 foreground_group=0 if self._terminal is None else self._terminal.our_group,
             )
 
-    def _output(self, plan: NodePlan, worker: WorkerPlan, plumbing: Plumbing) -> WorkerOutput:
+    def _output(
+        self, plan: NodePlan, worker: WorkerPlan, descriptors: StandardDescriptors
+    ) -> WorkerOutput:
         out, err = self._routes.destinations(plan, worker)
         return WorkerOutput(
             local_rank=worker.local_rank,
             label=label_of(plan, worker),
             prefix=self._routes.prefix(plan, worker),
-            stdout=plumbing.from_stdout,
-            stderr=plumbing.from_stderr,
+            stdout=descriptors.from_stdout,
+            stderr=descriptors.from_stderr,
             stdout_to=out,
             stderr_to=err,
             error_file=_error_file(worker),
@@ -144,8 +146,8 @@ class WorkerGroup:
         self._fork_server.forward(number)
 
     def collect_stacks(self, number: int) -> None:
-        """Have the workers' stacks told, with ``number``."""
-        # The relay first: it must know what comes, and why.
+        """Collect the workers' stacks in a round with this number."""
+        # The relay first: it must expect what the workers print then.
         self._relay.collect_stacks(number)
         self._fork_server.forward(signal.SIGQUIT)
 
@@ -162,11 +164,11 @@ class WorkerGroup:
             self.record(path, f"{when}\n{text}")
 
     def _watch(self, seconds: float) -> None:
-        if self._hang_timeout and not self._relay.lost:
+        if self._hang_timeout:
             self._relay.watch(seconds)
 
     def collect(self, local_rank: LocalRank, now: float) -> Iterable[Event]:
-        """Have an ended worker's last output written and told."""
+        """Read an ended worker's output to its end; ``OutputEnded`` follows."""
         if self._terminal is not None:
             self._terminal.take_back_from(self._fork_server.pids.get(local_rank, 0))
         if self._relay.lost:
@@ -175,21 +177,20 @@ class WorkerGroup:
         return []
 
     def sweep(self, now: float) -> Iterable[Event]:
-        """Kill all that workers left behind."""
+        """Kill all that workers left behind; ``CleanedUp`` follows."""
         if not self._fork_server.lost:
             self._fork_server.clean_up()
             return []
-        survivors = self._adoptees.end(self._ours, SECONDS_TO_SWEEP)
-        return [CleanedUp(survivors, now)]
+        return [CleanedUp(self._orphans.end(self._ours, SECONDS_TO_KILL), now)]
 
     def reap(self) -> None:
-        """Collect adopted children that have ended."""
+        """Reap orphans that have ended."""
         # One that ended may have left us its own children.
-        self._adoptees.spare_strangers(self._fork_server.pid)
-        self._adoptees.reap(self._ours)
+        self._orphans.spare_strangers(self._fork_server.pid)
+        self._orphans.reap(self._ours)
 
     def suspend(self) -> None:
-        """Stop the workers, then ourselves; returns when we are continued."""
+        """Stop the workers, then this process; returns when it is continued."""
         self._watch(0.0)
         if self._terminal is not None:
             self._suspend_with_shell(self._terminal)
@@ -198,12 +199,12 @@ class WorkerGroup:
         os.kill(os.getpid(), signal.SIGSTOP)
 
     def _suspend_with_shell(self, terminal: Terminal) -> None:
-        """Do as Ctrl-Z does: stop our whole group, so that the shell sees its whole job stopped."""
+        """Stop our whole group as Ctrl-Z does: the shell sees its job stopped."""
         terminal.take_back_from(self._fork_server.pids.get(LocalRank(0), 0))
         ours = signal.signal(signal.SIGTSTP, signal.SIG_DFL)
         os.killpg(os.getpgrp(), signal.SIGTSTP)
         signal.signal(signal.SIGTSTP, ours)
-        # We run again: continued, or never stopped, where no shell is there to continue us.
+        # Continued now; or never stopped, where no shell could continue us.
         self.resume()
 
     def resume(self) -> None:
@@ -219,31 +220,27 @@ class WorkerGroup:
 
     def logs(self, plan: NodePlan) -> Mapping[LocalRank, str]:
         """Return the file of each worker's standard error that is kept in one."""
-        files = {
-            worker.local_rank: self._routes.destinations(plan, worker)[1].log
-            for worker in plan.workers
-        }
-        return {local_rank: str(file) for local_rank, file in files.items() if file}
+        ways = {it.local_rank: self._routes.destinations(plan, it)[1] for it in plan.workers}
+        return {local_rank: str(to.log) for local_rank, to in ways.items() if to.log}
 
     def say(self, text: str) -> bool:
-        """Print ``text`` among the workers' lines; return False if nobody is there to print it."""
-        if text and not self._relay.lost:
+        """Print ``text`` among the workers' lines; return False if the relay is lost."""
+        if text:
             self._relay.say(text)
         return not self._relay.lost
 
     def record(self, path: Path, line: str) -> None:
         """Append ``line`` to the file ``path``."""
-        if not self._relay.lost:
-            self._relay.record(path, line)
+        self._relay.record(path, line)
 
     def close(self) -> None:
         """End whatever is left, the fork server and the relay included."""
         if not self._fork_server.lost:
-            self._adoptees.spare_strangers(self._fork_server.pid)
+            self._orphans.spare_strangers(self._fork_server.pid)
             self._fork_server.close()
             if not wait_for(self._fork_server.pid, SECONDS_TO_LEAVE):
                 os.kill(self._fork_server.pid, signal.SIGKILL)
-        self._adoptees.end(self._ours, SECONDS_TO_SWEEP)
+        self._orphans.end(self._ours, SECONDS_TO_KILL)
         self._relay.close(SECONDS_TO_PRINT)
 
     @property

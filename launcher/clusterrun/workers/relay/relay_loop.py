@@ -11,12 +11,12 @@ from collections.abc import Callable, Sequence
 from functools import partial
 
 from clusterrun.workers.channel import Channel, Message
+from clusterrun.workers.relay.activity import Stillness
 from clusterrun.workers.relay.destinations import Screen
+from clusterrun.workers.relay.stack_collector import StackCollector
 from clusterrun.workers.relay.streams import READ_BYTES, Stream
 from clusterrun.workers.relay.switchboard import Switchboard
-from clusterrun.workers.stacks.activity import Stillness
-from clusterrun.workers.stacks.stack_collector import StackCollector
-from clusterrun.workers.time_limited import Bounded
+from clusterrun.workers.time_limited import TimeLimited
 
 _ORPHANED_SECONDS = 0.4
 """How long pipes are read on when the agent has died: its workers are being killed meanwhile."""
@@ -35,7 +35,7 @@ class RelayLoop:
     """
 
     def __init__(
-        self, channel: Channel, screen: Screen, clock: Callable[[], float], files: Bounded
+        self, channel: Channel, screen: Screen, clock: Callable[[], float], files: TimeLimited
     ) -> None:
         self._channel = channel
         self._clock = clock

@@ -17,7 +17,7 @@ from clusterrun.workers.channel import Channel
 from clusterrun.workers.relay.destinations import Screen
 from clusterrun.workers.scratch import SECONDS_TO_ANSWER, remove_scratch
 from clusterrun.workers.stale_scratch import remove_leftovers
-from clusterrun.workers.time_limited import Bounded, start_thread
+from clusterrun.workers.time_limited import TimeLimited, start_thread
 
 _OUTLIVED = {
     signal.SIGTERM,
@@ -42,7 +42,7 @@ def live(control: socket.socket, screen: Screen, scratch: Path | None) -> NoRetu
     # Only now: it takes its time, in which Ctrl-C must not reach us as one of the agent's group.
     from clusterrun.workers.relay.relay_loop import RelayLoop
 
-    files = Bounded(SECONDS_TO_ANSWER)
+    files = TimeLimited(SECONDS_TO_ANSWER)
     RelayLoop(Channel(control), screen, time.monotonic, files).run()
     if sweeper:
         sweeper.join(SECONDS_TO_ANSWER)

@@ -5,16 +5,16 @@ from pathlib import Path
 
 from msgspec import Struct, field
 
-from clusterrun.workers.keyboard_interrupts import InterruptFilter
-from clusterrun.workers.relay.cursor_moves import RedrawFilter, without_movements
-from clusterrun.workers.relay.filtered_file import FilteredFile
-from clusterrun.workers.relay.lines import LineBuffer
-from clusterrun.workers.relay.log_files import FileOutput
-from clusterrun.workers.relay.outputs import CONGESTED, RELIEVED
-from clusterrun.workers.relay.progress_lines import Progress
-from clusterrun.workers.relay.screen import Display, Source
-from clusterrun.workers.relay.tail import Tail
-from clusterrun.workers.stacks.stack_dumps import DumpFilter
+from clusterrun.workers.relay.outputs.descriptor_output import CONGESTED, RELIEVED
+from clusterrun.workers.relay.outputs.display import Display, Source
+from clusterrun.workers.relay.outputs.filtered_file import FilteredFile
+from clusterrun.workers.relay.outputs.log_files import FileOutput
+from clusterrun.workers.relay.text.cursor_moves import RedrawFilter, without_movements
+from clusterrun.workers.relay.text.keyboard_interrupts import InterruptFilter
+from clusterrun.workers.relay.text.lines import LineBuffer
+from clusterrun.workers.relay.text.progress_lines import Progress
+from clusterrun.workers.relay.text.stack_dumps import DumpFilter
+from clusterrun.workers.relay.text.tail import Tail
 
 READ_BYTES = 64 << 10
 """What is read in one go: all that a pipe holds unless somebody made it larger."""

@@ -9,15 +9,15 @@ from pathlib import Path
 from clusterrun.domain.lost_output import LostOutput
 from clusterrun.workers.channel import Message
 from clusterrun.workers.relay.destinations import Screen
-from clusterrun.workers.relay.file_thread import FileThread
-from clusterrun.workers.relay.filtered_file import FilteredFile
-from clusterrun.workers.relay.log_files import FileOutput, Link, lines_file, log_file
-from clusterrun.workers.relay.outputs import DescriptorOutput, open_output
-from clusterrun.workers.relay.progress_lines import Progress
-from clusterrun.workers.relay.screen import Display, Source, coloured
+from clusterrun.workers.relay.outputs.descriptor_output import DescriptorOutput, open_output
+from clusterrun.workers.relay.outputs.display import Display, Source, coloured
+from clusterrun.workers.relay.outputs.file_thread import FileThread
+from clusterrun.workers.relay.outputs.filtered_file import FilteredFile
+from clusterrun.workers.relay.outputs.log_files import FileOutput, Link, lines_file, log_file
 from clusterrun.workers.relay.streams import Stream, Worker
-from clusterrun.workers.relay.tail import Tail
-from clusterrun.workers.time_limited import Bounded
+from clusterrun.workers.relay.text.progress_lines import Progress
+from clusterrun.workers.relay.text.tail import Tail
+from clusterrun.workers.time_limited import TimeLimited
 
 _READER_GONE = {errno.EPIPE, errno.EIO}
 """EIO is a terminal that is gone, which the agent hears of by SIGHUP."""
@@ -38,7 +38,7 @@ class Switchboard:
         screen: Screen,
         answer: Callable[[Message], None],
         wake: Callable[[], None],
-        files: Bounded,
+        files: TimeLimited,
     ) -> None:
         self.streams: list[Stream] = []
         self.outputs: list[DescriptorOutput] = []

@@ -3,7 +3,7 @@
 import re
 
 from clusterrun.domain.stacks import LONGEST
-from clusterrun.workers.relay.tail import plain
+from clusterrun.workers.relay.text.tail import plain
 
 _HEADER = re.compile(rb"(Current thread|Thread) 0x[0-9a-f]+( .*)?\(most recent call first\):\s*$")
 _FRAME = re.compile(rb"  (File .*, line (\d+|\?\?\?) in |<|\.\.\.|Garbage-collecting)")

@@ -11,7 +11,11 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from clusterrun.workers.relay.outputs import DescriptorOutput, open_output, write_within
+from clusterrun.workers.relay.outputs.descriptor_output import (
+    DescriptorOutput,
+    open_output,
+    write_within,
+)
 
 MUCH = bytes(range(256)) * 4000
 

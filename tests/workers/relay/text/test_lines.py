@@ -6,7 +6,7 @@ import time
 from itertools import pairwise
 
 import pytest
-from clusterrun.workers.relay.lines import LONGEST_LINE, LineBuffer, with_prefix
+from clusterrun.workers.relay.text.lines import LONGEST_LINE, LineBuffer, with_prefix
 from hypothesis import given
 from hypothesis import strategies as st
 

@@ -3,8 +3,8 @@
 import re
 from collections.abc import Sequence
 
-from clusterrun.workers.relay.lines import with_prefix
-from clusterrun.workers.relay.log_files import FileOutput
+from clusterrun.workers.relay.outputs.log_files import FileOutput
+from clusterrun.workers.relay.text.lines import with_prefix
 
 
 class FilteredFile:

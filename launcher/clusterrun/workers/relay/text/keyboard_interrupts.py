@@ -1,6 +1,6 @@
 """After Ctrl-C every Python worker prints where it was; eight of those say nothing. Pure."""
 
-from clusterrun.workers.relay.cursor_moves import COLOURS
+from clusterrun.workers.relay.text.cursor_moves import COLOURS
 
 LONGEST_TRACEBACK = 64 << 10
 """Bytes that are held back while a traceback might still end in KeyboardInterrupt."""

@@ -7,7 +7,7 @@ import termios
 from collections.abc import Iterator
 
 import pytest
-from clusterrun.workers.relay.screen import Display, Source, coloured
+from clusterrun.workers.relay.outputs.display import Display, Source, coloured
 
 CLEAR = b"\r\x1b[K"
 FIRST = Source((0, 0), b"[rank 0] ")

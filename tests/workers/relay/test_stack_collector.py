@@ -8,8 +8,8 @@ from clusterrun.domain.events import StacksCollected, WorkersActive, WorkersIdle
 from clusterrun.domain.ranks import LocalRank
 from clusterrun.domain.stacks import StackGroup
 from clusterrun.workers.channel import Message
-from clusterrun.workers.stacks.activity import Stillness
-from clusterrun.workers.stacks.stack_collector import NOT_HANDLED, NOTHING_TOLD
+from clusterrun.workers.relay.activity import Stillness
+from clusterrun.workers.relay.stack_collector import NOT_HANDLED, NOTHING_TOLD
 
 from tests.relay_bench import RelayBench, read_until, relay_on
 

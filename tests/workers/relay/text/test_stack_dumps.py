@@ -6,7 +6,7 @@ from itertools import pairwise
 from textwrap import dedent
 
 import pytest
-from clusterrun.workers.stacks.stack_dumps import DumpFilter
+from clusterrun.workers.relay.text.stack_dumps import DumpFilter
 from hypothesis import given
 from hypothesis import strategies as st
 

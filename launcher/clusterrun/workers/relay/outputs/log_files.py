@@ -8,8 +8,8 @@ from functools import partial
 from pathlib import Path
 
 from clusterrun.domain.lost_output import LostOutput
-from clusterrun.workers.relay.file_thread import FileThread
-from clusterrun.workers.relay.outputs import RELIEVED
+from clusterrun.workers.relay.outputs.descriptor_output import RELIEVED
+from clusterrun.workers.relay.outputs.file_thread import FileThread
 
 _NO_ROOM = {errno.ENOSPC, errno.EDQUOT}
 

@@ -3,9 +3,9 @@
 from pathlib import Path
 
 import pytest
-from clusterrun.workers.relay.file_thread import FileThread
-from clusterrun.workers.relay.filtered_file import FilteredFile, any_of, lines_with
-from clusterrun.workers.relay.log_files import log_file
+from clusterrun.workers.relay.outputs.file_thread import FileThread
+from clusterrun.workers.relay.outputs.filtered_file import FilteredFile, any_of, lines_with
+from clusterrun.workers.relay.outputs.log_files import log_file
 from hypothesis import given
 from hypothesis import strategies as st
 

@@ -7,10 +7,10 @@ from itertools import zip_longest
 
 from msgspec import Struct
 
-from clusterrun.workers.relay.cursor_moves import COLOURS
-from clusterrun.workers.relay.lines import with_prefix
-from clusterrun.workers.relay.outputs import Output
-from clusterrun.workers.relay.tail import plain
+from clusterrun.workers.relay.outputs.descriptor_output import Output
+from clusterrun.workers.relay.text.cursor_moves import COLOURS
+from clusterrun.workers.relay.text.lines import with_prefix
+from clusterrun.workers.relay.text.tail import plain
 
 _CLEAR_LINE = b"\r\x1b[K"
 _NO_COLOUR = b"\x1b[0m"

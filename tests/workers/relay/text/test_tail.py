@@ -2,7 +2,7 @@
 
 import pytest
 from clusterrun.domain.tracebacks import FIRST_FRAMES, last_traceback
-from clusterrun.workers.relay.tail import TAIL_BYTES, TAIL_LINES, Tail, plain
+from clusterrun.workers.relay.text.tail import TAIL_BYTES, TAIL_LINES, Tail, plain
 
 
 def test_short_output_is_kept_whole() -> None:

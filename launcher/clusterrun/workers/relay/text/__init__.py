@@ -1,0 +1,1 @@
+"""What workers print, as text: lines, progress bars, tracebacks. Pure."""

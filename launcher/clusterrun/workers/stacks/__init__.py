@@ -1,1 +1,0 @@
-"""Python stacks of running workers, and whether the workers are active."""
