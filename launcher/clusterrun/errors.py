@@ -1,11 +1,11 @@
-"""What can go wrong in the launcher itself, and the exit code of each.
+"""The launcher's own failures, with their exit codes.
 
     LauncherError
-      UsageError        2   a flag, a variable or a key of the job file says something impossible
-      MachineError      3   the machine is not as a strict flag demands
-      RendezvousError   4   the nodes could not agree or did not all come
-      NodeLostError     5   a node of the running job is gone
-      InternalError     6   a bug of ours
+      UsageError        2   an option has an impossible value
+      MachineError      3   the machine is not as a strict option demands
+      RendezvousError   4   the nodes contradict each other or did not all join
+      NodeLostError     5   a node of the running job is lost
+      InternalError     6   a bug in clusterrun
 
 A worker's failure is data (``clusterrun.domain.outcome``), never an exception.
 """
@@ -39,7 +39,7 @@ class LauncherError(Exception):
     exit_code: ClassVar[ExitCode] = ExitCode.INTERNAL
 
     def __init__(self, message: str, hint: str = "") -> None:
-        """Take ``message`` (one sentence: what, and where it was said) and ``hint`` (what to type)."""
+        """Take ``message`` (what happened, to which value set where) and ``hint`` (what to type)."""
         super().__init__(message)
         self.message = message
         self.hint = hint
@@ -52,30 +52,30 @@ class LauncherError(Exception):
 
 
 class UsageError(LauncherError):
-    """A flag, a variable or a key of the job file says something impossible."""
+    """An option has an impossible value."""
 
     exit_code = ExitCode.USAGE
 
 
 class MachineError(LauncherError):
-    """The machine is not as a strict flag demands."""
+    """The machine is not as a strict option demands."""
 
     exit_code = ExitCode.MACHINE
 
 
 class RendezvousError(LauncherError):
-    """The nodes could not agree, or did not all come."""
+    """The nodes contradict each other or did not all join."""
 
     exit_code = ExitCode.RENDEZVOUS
 
 
 class NodeLostError(LauncherError):
-    """A node of the running job is gone."""
+    """A node of the running job is lost."""
 
     exit_code = ExitCode.NODE_LOST
 
 
 class InternalError(LauncherError):
-    """A bug of ours."""
+    """A bug in clusterrun."""
 
     exit_code = ExitCode.INTERNAL

@@ -1,4 +1,4 @@
-"""A host with or without a port, as people write it: ``HOST``, ``HOST:PORT``, ``[::1]:29500``."""
+"""A host with or without a port: ``HOST``, ``HOST:PORT``, ``[::1]:29500``."""
 
 from typing import Self
 
@@ -6,10 +6,10 @@ from msgspec import Struct
 
 
 class Endpoint(Struct, frozen=True):
-    """A host, and a port if one was given."""
+    """A host, and a port if one is given."""
 
     host: str
-    """As the resolver takes it, without brackets."""
+    """Without brackets."""
     port: int | None
 
     @classmethod
@@ -31,17 +31,17 @@ class Endpoint(Struct, frozen=True):
         return cls(host, int(digits))
 
     def __str__(self) -> str:
-        """Return it as people write it, an IPv6 address before a port in brackets."""
+        """Return "HOST", "HOST:PORT" or "[IPV6]:PORT"."""
         if self.port is None:
             return self.host
         return f"[{self.host}]:{self.port}" if ":" in self.host else f"{self.host}:{self.port}"
 
 
 def _split(text: str) -> tuple[str, str]:
-    """Return the host, and what stands behind it from the colon on."""
+    """Return the host, and the rest from the colon on."""
     if text.startswith("["):
         host, end, port = text[1:].partition("]")
-        # Without its end, or a colon behind it, what follows can be no port.
+        # Without the closing bracket, or a colon after it, the rest is not a port.
         return host, port if end and port[:1] in {"", ":"} else ":?"
     if text.count(":") > 1:
         return text, ""

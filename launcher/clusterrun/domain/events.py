@@ -1,6 +1,6 @@
-"""Everything that happens while a job runs, as seen by one agent.
+"""Everything that happens while a job runs, as one agent sees it.
 
-``at`` is the agent's monotonic clock in seconds.
+``at`` is in seconds of the agent's monotonic clock.
 """
 
 from msgspec import Struct
@@ -19,12 +19,12 @@ class WorkerStarted(Struct, frozen=True):
     local_rank: LocalRank
     pid: int
     remark: str
-    """Why it is bound otherwise than planned; "" if it is as planned."""
+    """Why its binding differs from the plan; "" if it does not."""
     at: float
 
 
 class WorkerNotStarted(Struct, frozen=True):
-    """The worker's process ended before its program ran: ``step`` says where, ``error`` why."""
+    """The worker's process ended before its program ran: at which ``step``, with which ``error``."""
 
     local_rank: LocalRank
     step: str
@@ -33,28 +33,28 @@ class WorkerNotStarted(Struct, frozen=True):
 
 
 class WorkerExited(Struct, frozen=True):
-    """The worker ended by itself with exit code ``code``."""
+    """The worker exited with exit code ``code``."""
 
     local_rank: LocalRank
     code: int
     at: float
     since_failure: float = 0.0
-    """Seconds before that its exception left the script; 0 where nobody but the exit tells.
+    """Seconds since its exception left the script; 0.0 if only the exit time is known.
 
-    Exit handlers may hold the end back for long, while peers fail for want of this worker.
+    Exit handlers may take long, while peers fail because this worker is missing.
     """
 
 
 class WorkerKilled(Struct, frozen=True):
-    """The worker was ended by signal ``number``."""
+    """The worker was killed by signal ``number``."""
 
     local_rank: LocalRank
     number: int
     at: float
     since_failure: float = 0.0
-    """As of ``WorkerExited``: it was ending by itself already."""
+    """As in ``WorkerExited``: the worker was already failing."""
     code: int = 0
-    """The exit code that it was ending with then; 0 where nothing tells."""
+    """The exit code with which it was about to exit; 0 if unknown."""
 
 
 class WorkerStopped(Struct, frozen=True):
@@ -66,16 +66,16 @@ class WorkerStopped(Struct, frozen=True):
 
 
 class SignalReceived(Struct, frozen=True):
-    """The agent got signal ``number``."""
+    """The agent received signal ``number``."""
 
     number: int
     at: float
     to_fork_server: bool = False
-    """The fork server got it, as the workers' parent, and hands it on."""
+    """The fork server received it, as the workers' parent, and forwards it to the agent."""
 
 
 class SignalNotHandled(Struct, frozen=True):
-    """Signal ``number`` was to be forwarded; ``local_ranks`` have no handler, so it was kept from them."""
+    """Signal ``number`` was not forwarded to ``local_ranks``, which have no handler for it."""
 
     number: int
     local_ranks: tuple[LocalRank, ...]
@@ -83,20 +83,20 @@ class SignalNotHandled(Struct, frozen=True):
 
 
 class DeadlinePassed(Struct, frozen=True):
-    """The time that the last ``SetDeadline`` gave is over."""
+    """The deadline of the last ``SetDeadline`` has passed."""
 
     at: float
 
 
 class CleanedUp(Struct, frozen=True):
-    """Nothing of the attempt is left, but for ``survivors``: "pid 12 (python, state D in nfs_wait)"."""
+    """No process of the attempt is left except ``survivors``: "pid 12 (python, state D in nfs_wait)"."""
 
     survivors: tuple[str, ...]
     at: float
 
 
 class OutputEnded(Struct, frozen=True):
-    """All that the ended worker had printed is written: the ``tail`` of its standard error."""
+    """All output of the ended worker is written; ``tail`` is the end of its standard error."""
 
     local_rank: LocalRank
     tail: str
@@ -106,45 +106,45 @@ class OutputEnded(Struct, frozen=True):
 
 
 class OutputClosed(Struct, frozen=True):
-    """Whoever read our standard output has gone (``| head``)."""
+    """The reader of our standard output is gone (``| head``)."""
 
     at: float
 
 
 class ForkServerReady(Struct, frozen=True):
-    """The fork server has begun to serve, and there is something to say of that."""
+    """The fork server is ready, and has something to report about its start."""
 
     printed: str
-    """What its interpreter printed to standard error when it started."""
+    """What its interpreter printed to standard error at its start."""
     refused: tuple[str, ...]
     """Protections that the kernel refuses: "PR_SET_PDEATHSIG (Operation not permitted)"."""
     at: float
 
 
 class HelperLost(Struct, frozen=True):
-    """A process of ours, ``name``, ended though nobody asked it to."""
+    """The helper process ``name`` ended without being asked to."""
 
     name: str
     """``fork server`` or ``relay``."""
     how: str
     """"exited with code 1" or "was killed by SIGKILL"."""
     signal: int
-    """The signal that ended it; 0 if it exited."""
+    """The signal that killed it; 0 if it exited."""
     at: float
 
 
 class StopOrdered(Struct, frozen=True):
-    """Another node has a reason to end an attempt: ``why`` names it, "rank 3 on gpu-07 failed"."""
+    """The coordinator ends the attempt; ``why`` is the reason, "rank 3 on gpu-07 failed"."""
 
     why: str
     attempt: int
     at: float
     external_cause: ExternalCause | None = None
-    """What ends the whole job, if it came from outside its workers."""
+    """The external cause that ends the whole job; None if a worker failed."""
 
 
 class VerdictReached(Struct, frozen=True):
-    """All nodes are done: this is the reason for the end that every node reports."""
+    """All nodes are done, and every node reports ``reason`` as the reason for the end."""
 
     reason: Reason
     no_restart: str
@@ -153,14 +153,14 @@ class VerdictReached(Struct, frozen=True):
 
 
 class RestartOrdered(Struct, frozen=True):
-    """All nodes have stopped, and begin the next attempt; this is why the last one ended."""
+    """All nodes have stopped and start the next attempt; ``reason`` ended the last one."""
 
     reason: Reason
     at: float
 
 
 class CoordinatorLost(Struct, frozen=True):
-    """Node 0, ``host``, "is gone" or "has been silent for 15 s": ``how``."""
+    """Node 0 on ``host`` is lost; ``how``: "is gone" or "has been silent for 15 s"."""
 
     host: str
     how: str
@@ -168,28 +168,28 @@ class CoordinatorLost(Struct, frozen=True):
 
 
 class WorkersIdle(Struct, frozen=True):
-    """No worker of this node has printed, started or ended for so many seconds."""
+    """No worker of this node has printed, started or ended for ``seconds``."""
 
     seconds: float
     at: float
 
 
 class WorkersActive(Struct, frozen=True):
-    """After a ``WorkersIdle`` one has."""
+    """After ``WorkersIdle``, a worker has printed, started or ended."""
 
     at: float
 
 
 class StacksRequested(Struct, frozen=True):
-    """The coordinator wants the Python stacks of this node's workers: its n-th such wish."""
+    """The coordinator asks for the Python stacks of this node's workers, for the n-th time."""
 
     number: int
     still_for: float
-    """Nothing has moved on any node for so long; 0: a user wants to know."""
+    """Seconds for which all workers of the job have been idle; 0 if a user has asked."""
     host: str
-    """Where that user asked; "" on node 0."""
+    """The host where the user has asked; "" on node 0."""
     shown_here: bool
-    """This is node 0, where they are shown."""
+    """This is node 0, which shows the stacks."""
     at: float
 
 
@@ -199,12 +199,12 @@ class StacksCollected(Struct, frozen=True):
     number: int
     groups: tuple[StackGroup, ...]
     shown: bool
-    """They are on the screen already."""
+    """They are already printed."""
     at: float
 
 
 class StacksGathered(Struct, frozen=True):
-    """The Python stacks of all workers of all nodes but those ``missing``, on node 0."""
+    """On node 0: the Python stacks of the workers of all nodes except ``missing``."""
 
     groups: tuple[StackGroup, ...]
     missing: tuple[str, ...]

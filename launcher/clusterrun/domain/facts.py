@@ -1,4 +1,4 @@
-"""Values that know where they came from."""
+"""A value with its origin."""
 
 from typing import Generic, TypeVar
 
@@ -8,7 +8,7 @@ ValueT_co = TypeVar("ValueT_co", covariant=True)
 
 
 class Fact(Struct, Generic[ValueT_co], frozen=True):
-    """A value and where it was said.
+    """A value and where it was set.
 
     ``origin`` is what a user would look for: ``--nnodes``, ``CLUSTERRUN_NNODES``,
     ``job.yaml:7 nnodes``, ``SLURM_STEP_NUM_NODES``, ``default``.

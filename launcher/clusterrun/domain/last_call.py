@@ -1,12 +1,11 @@
-"""A job that begins without some of its nodes, where that is allowed: ``--nnodes MIN:MAX``."""
+"""When a job with ``--nnodes MIN:MAX`` starts with fewer than MAX nodes."""
 
 from msgspec import Struct
 
 
 class LastCall(Struct, frozen=True):
-    """When a job begins though not all nodes have come."""
+    """The job starts with ``fewest`` nodes or more if the others do not join in time."""
 
     fewest: int
-    """So many nodes are enough."""
     patience: float
-    """Seconds for which the others are waited for once enough are there."""
+    """Seconds to wait for the others once ``fewest`` nodes have joined."""

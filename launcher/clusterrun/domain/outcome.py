@@ -1,4 +1,4 @@
-"""How a job ended on this node: the fate of every worker, and the reason for the end."""
+"""How a job ended on this node: the fate of every worker and the reason for the end."""
 
 import signal
 from typing import Annotated, ClassVar, assert_never
@@ -23,25 +23,24 @@ from clusterrun.errors import ExitCode, exit_code_of_signal
 
 
 class Exited(Struct, frozen=True, tag=True):
-    """Ended by itself with exit code ``code``."""
+    """The worker exited with ``code``."""
 
     code: ExitStatus
 
     @property
     def succeeded(self) -> bool:
-        """Whether this is the only good end."""
         return self.code == 0
 
 
 class Killed(Struct, frozen=True, tag=True):
-    """Ended by signal ``number``."""
+    """The worker was killed by signal ``number``."""
 
     number: SignalNumber
     succeeded: ClassVar[bool] = False
 
 
 class NotStarted(Struct, frozen=True, tag=True):
-    """Never ran the program: the ``step`` of the start that failed, and its ``error``."""
+    """The worker never ran its program: ``step`` of its start failed with ``error``."""
 
     step: Name
     error: Line
@@ -52,55 +51,55 @@ Ending = Exited | Killed | NotStarted
 
 
 class Fate(Struct, frozen=True):
-    """How one worker of one attempt ended, with all that the report says of it."""
+    """How one worker of one attempt ended, with all that the report needs."""
 
     rank: Annotated[GlobalRank, COUNTED]
     local_rank: Annotated[LocalRank, COUNTED]
     host: Name
     pid: ProcessId
-    """0 where there never was a process to speak of."""
+    """0 if no process was started."""
     ending: Ending
     stopped_by_us: bool
-    """It ended after we had signalled it: not a cause."""
+    """It ended after the launcher had signalled it, so it is not a cause."""
     clock: WallClock
-    """When it failed, else when it ended: its own host's wall clock, seconds since the epoch.
+    """When it failed, else when it ended, by its host's wall clock in seconds since the epoch.
 
-    For people; what is earlier is told by ages, since clocks of hosts need not agree.
+    Only for messages: the order of failures is decided by ages, since clocks of hosts may differ.
     """
     ran_for: Seconds
-    """Seconds from its start to its end."""
+    """Seconds from start to end."""
     tail: Text
-    """The last lines of its standard error; "" where that was the terminal's own."""
+    """The last lines of its standard error; "" if that was the terminal."""
     log: Line
     """The file that holds its standard error; "" without ``--log-dir``."""
     error: Text
-    """What it wrote to its TORCHELASTIC_ERROR_FILE, undecoded JSON; "" if nothing."""
+    """What it wrote to its TORCHELASTIC_ERROR_FILE, JSON as text; "" if nothing."""
     out_of_memory: Line
-    """Evidence that the kernel's OOM killer struck here, in words; "" if it did not."""
+    """Evidence of a kill by the kernel's OOM killer, in words; "" if there is none."""
 
 
 class Succeeded(Struct, frozen=True, tag=True):
-    """Every worker ended with exit code 0."""
+    """Every worker exited with 0."""
 
 
 class WorkerFailed(Struct, frozen=True, tag=True):
-    """The worker of ``cause`` failed first; the job ended because of it."""
+    """The failure of a worker, ``cause``, ended the job."""
 
     cause: Fate
 
 
 class Interrupted(Struct, frozen=True, tag=True):
-    """Signal ``number`` came from outside and ended the job in order."""
+    """Signal ``number`` from outside ended the job."""
 
     number: SignalNumber
 
 
 class OutputGone(Struct, frozen=True, tag=True):
-    """The reader of our standard output went away (``| head``)."""
+    """The reader of our standard output is gone (``| head``)."""
 
 
 class HelperFailed(Struct, frozen=True, tag=True):
-    """A process of ours died: its ``name`` and ``how``; ``signal`` is 0 if it exited by itself."""
+    """The helper process ``name`` died; ``signal`` is 0 if it exited."""
 
     name: Line
     how: Line
@@ -108,12 +107,12 @@ class HelperFailed(Struct, frozen=True, tag=True):
 
 
 class NodeLost(Struct, frozen=True, tag=True):
-    """The agent of node ``node_rank`` on ``host`` is gone, or the network to it."""
+    """Node ``node_rank`` on ``host`` is lost."""
 
     node_rank: Count
     host: Name
     how: Line = "is gone"
-    """What is known of it: or "has been silent for 15 s"."""
+    """Or "has been silent for 15 s"."""
 
 
 ExternalCause = Interrupted | OutputGone | HelperFailed
@@ -123,27 +122,27 @@ Reason = Succeeded | WorkerFailed | Interrupted | OutputGone | HelperFailed | No
 
 
 class Outcome(Struct, frozen=True):
-    """The end of a job, or of one attempt that is followed by another."""
+    """The end of a job, or of an attempt that another one follows."""
 
     reason: Reason
     attempt: int
     fates: tuple[Fate, ...]
-    """Of all workers that were asked for in this attempt, by rank."""
+    """Of all workers of the attempt, by rank."""
     survivors: tuple[str, ...]
     """Processes that even SIGKILL did not end: "pid 12 (python, state D in nfs_wait)"."""
     no_restart: str = ""
-    """Why no other attempt follows though there may be more, in words; "" if there is no more to say."""
+    """Why no restart follows although one would be allowed; "" otherwise."""
     failure: Fate | None = None
-    """The worker that had failed before a signal ended the job; None if none had."""
+    """The worker that failed before a signal ended the job; None if none did."""
 
     @property
     def cause(self) -> Fate | None:
-        """The worker whose failure is to be explained; None if there is none."""
+        """The worker whose failure the report explains; None if there is none."""
         return self.reason.cause if isinstance(self.reason, WorkerFailed) else self.failure
 
     @property
     def exit_code(self) -> int:
-        """The launcher's exit code for this end (table in ``clusterrun.errors``)."""
+        """The launcher's exit code (table in ``clusterrun.errors``)."""
         match self.reason:
             case Succeeded():
                 return ExitCode.SUCCESS
@@ -162,14 +161,13 @@ class Outcome(Struct, frozen=True):
 
 
 def exit_code_of(ending: Ending) -> int:
-    """Return the exit code that stands for ``ending``: the worker's own, or 128 + its signal."""
+    """Return the worker's exit code, or 128 + its signal."""
     match ending:
         case Exited(code):
             return code
         case Killed(number):
             return exit_code_of_signal(number)
         case NotStarted():
-            # As a shell: the command could not be executed.
             return ExitCode.NOT_EXECUTABLE
         case _:
             assert_never(ending)

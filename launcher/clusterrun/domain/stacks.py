@@ -1,4 +1,4 @@
-"""Python stacks of many ranks: those that are alike are told once."""
+"""Python stacks of many ranks, equal ones grouped."""
 
 from collections.abc import Iterable
 
@@ -7,18 +7,18 @@ from msgspec import Struct, field
 from clusterrun.domain.bounds import Count, Text
 
 MOST_GROUPS = 20
-"""Different stacks that are told; each rank's own is in its log, where that keeps its stderr."""
+"""Different stacks that are shown; each rank's own is in its log file, if there is one."""
 
 LONGEST = 8 << 10
 """Characters of one stack."""
 
 
 class StackGroup(Struct, frozen=True):
-    """Ranks whose stacks are alike, or that have none for the same reason."""
+    """Ranks with the same stack, or without one for the same reason."""
 
     ranks: tuple[Count, ...]
     text: Text
-    """The stack; or why there is none."""
+    """The stack, or why there is none."""
     found: bool = True
 
 
@@ -26,7 +26,7 @@ LEFT_OUT = "other stacks, left out here"
 
 
 def grouped(groups: Iterable[StackGroup], most: int = MOST_GROUPS) -> tuple[StackGroup, ...]:
-    """Return equal ones as one, the most common first, and those without a stack last."""
+    """Merge equal stacks: the most common first, ranks without a stack last."""
     collected = GroupedStacks()
     collected.add(groups)
     return collected.most_common(most)

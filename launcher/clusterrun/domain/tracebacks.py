@@ -1,4 +1,4 @@
-"""Python's tracebacks in what a worker has printed to standard error: where they begin and end."""
+"""Finds Python tracebacks in a worker's standard error."""
 
 import re
 from collections.abc import Sequence
@@ -10,16 +10,16 @@ CHAINS = (
     "During handling of the above exception, another exception occurred:",
 )
 HARMLESS = ("Exception ignored ", "Error in atexit._run_exitfuncs:")
-"""Lines before tracebacks of exceptions that end nothing."""
+"""Lines before tracebacks of exceptions that do not end the script."""
 
-LIVED_ON = 60
-"""So many lines after a traceback, or more, show that it was logged and the script went on."""
+MOST_LINES_AFTER = 60
+"""More lines than this after a traceback show that it was logged and the script went on."""
 
 FIRST_FRAMES = 12
-"""Lines of a traceback's beginning that are kept, its header included."""
+"""First lines of a traceback that are kept, its header included."""
 
 FIRST_OF_MESSAGE = 8
-"""Lines that are kept of an exception with a long message."""
+"""First lines that are kept of an exception's message."""
 
 _OUTERMOST = ("in <module>", "in _run_module_as_main")
 _LEFT_OUT = re.compile(r"\s*\.\.\. (\d+) lines left out \.\.\.")
@@ -34,20 +34,21 @@ def plain_lines(text: str) -> list[str]:
 
 
 def last_traceback(lines: Sequence[str]) -> int | None:
-    """Return where the traceback begins that tells best why the script ended; None: there is none."""
+    """Return the line of the traceback that best explains the end of the script; None: there is none."""
     loud = [i for i in tracebacks(lines) if i == 0 or not lines[i - 1].startswith(HARMLESS)]
-    # What ends the interpreter went through the whole script; finalizers and threads didn't.
+    # The exception that ends the script passes its outermost frame; those in finalizers and threads
+    # do not.
     fatal = [i for i in loud if lines[i + 1 : i + 2] and lines[i + 1].endswith(_OUTERMOST)]
     return max(fatal or loud, default=None)
 
 
 def tracebacks(lines: Sequence[str]) -> list[int]:
-    """Return where tracebacks begin."""
+    """Return the lines where tracebacks start."""
     return [i for i, line in enumerate(lines) if line in (TRACEBACK, GROUP_TRACEBACK)]
 
 
 def exception_after(lines: Sequence[str], header: int) -> int:
-    """Return where the exception stands whose traceback begins at ``header``."""
+    """Return the line of the exception whose traceback starts at line ``header``."""
     indentation = "  |  " if lines[header] == GROUP_TRACEBACK else " "
     for i, line in enumerate(lines[header + 1 :], header + 1):
         if line and not line.startswith(indentation) and not _LEFT_OUT.fullmatch(line):
@@ -55,19 +56,16 @@ def exception_after(lines: Sequence[str], header: int) -> int:
     return len(lines)
 
 
-def lived_on(after: Sequence[str]) -> bool:
-    """Tell whether the script went on, by an exception's line and all ``after`` it.
-
-    The lines of a long message are indented.
-    """
-    return sum(_weight(line) for line in after if _begins_anew(line)) > LIVED_ON
+def script_went_on(after: Sequence[str]) -> bool:
+    """Return whether the script went on, given an exception's line and all lines ``after`` it."""
+    return sum(_weight(line) for line in after if _starts_other_output(line)) > MOST_LINES_AFTER
 
 
 def without_ignored(lines: Sequence[str]) -> list[str]:
-    """Return ``lines`` without the tracebacks of exceptions that end nothing."""
+    """Return ``lines`` without the tracebacks of exceptions that do not end the script."""
     kept: list[str] = []
     end = 0
-    # Node 0 looks through the last words of all ranks of a job.
+    # Node 0 does this for the output of all ranks of the job.
     if not any(line.startswith(HARMLESS) for line in lines):
         return list(lines)
     for header in tracebacks(lines):
@@ -78,7 +76,7 @@ def without_ignored(lines: Sequence[str]) -> list[str]:
 
 
 def with_beginning(before: Sequence[str], end: Sequence[str]) -> list[str]:
-    """Return ``end`` and, where it is the end of a traceback, its beginning.
+    """Return ``end`` and, if it ends a traceback, the beginning of that.
 
     Args:
         before: the lines before ``end``, or what ``beginning_of_traceback`` returns for them.
@@ -91,23 +89,23 @@ def with_beginning(before: Sequence[str], end: Sequence[str]) -> list[str]:
 
 
 def beginning_of_traceback(lines: Sequence[str]) -> list[str]:
-    """Return what a report may need of ``lines``, which go on: the last traceback without its middle."""
+    """Return the last traceback of ``lines`` without its middle, if a report may need it."""
     header = last_traceback(lines)
     if header is None:
         return []
     exception = exception_after(lines, header)
     after = lines[exception:]
-    if lived_on(after):
+    if script_went_on(after):
         return []
     frames = shortened(lines[header:exception], FIRST_FRAMES, indent="  ")
-    others = (i for i, line in enumerate(after) if i and _begins_anew(line))
+    others = (i for i, line in enumerate(after) if i and _starts_other_output(line))
     end_of_message = next(others, len(after))
     message = shortened(after[:end_of_message], FIRST_OF_MESSAGE, indent="  ")
     return [*frames, *message, *shortened(after[end_of_message:], 0)]
 
 
 def shortened(lines: Sequence[str], first: int, last: int = 0, *, indent: str = "") -> list[str]:
-    """Return the ``first`` and the ``last`` lines, and between them how many are left out."""
+    """Return the ``first`` and the ``last`` lines, with the number of lines left out between them."""
     middle = lines[first : max(first, len(lines) - last)]
     if len(middle) < 2:
         return list(lines)
@@ -122,7 +120,7 @@ def shortened(lines: Sequence[str], first: int, last: int = 0, *, indent: str = 
 def _plain(line: str) -> str:
     shown = line.rstrip().rpartition("\r")[2]
     shown = re.sub(r"\x1b\[[0-9;?]*[ -/]*[@-~]", "", shown)
-    # torch's excepthook puts the rank before each line; the report has named it already.
+    # torch's excepthook puts the rank before each line; the report names it anyway.
     shown = re.sub(r"^\[rank\d+\]: ", "", shown)
     return "".join(sign for sign in shown if sign.isprintable() or sign == "\t")
 
@@ -133,6 +131,6 @@ def _weight(line: str) -> int:
     return int(left_out[1]) if left_out else 1
 
 
-def _begins_anew(line: str) -> bool:
-    """Tell whether a line after an exception's first one is not a part of its message."""
+def _starts_other_output(line: str) -> bool:
+    """Return whether a line after an exception's first one does not belong to its message."""
     return line != "" and not line.startswith((" ", "\t"))

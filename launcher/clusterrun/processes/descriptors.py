@@ -1,4 +1,4 @@
-"""Closes what a forked child must not hold open: others wait until the last copy is closed."""
+"""Closes descriptors that a forked child must not hold open."""
 
 import os
 from collections.abc import Collection
@@ -7,10 +7,10 @@ from pathlib import Path
 
 
 def close_all_but(keep: Collection[int]) -> None:
-    """Close every descriptor of this process that is not in ``keep``.
+    """Close every open descriptor of this process that is not in ``keep``.
 
-    Only those that are open are closed: where the limit is 1,073,741,816, a Python that was built
-    without close_range (conda's) would take minutes to close each number below it.
+    ``os.closerange`` would take minutes where the limit is 1,073,741,816 and Python was built
+    without close_range (conda's).
     """
     for entry in list(Path("/proc/self/fd").iterdir()):
         if int(entry.name) not in keep:

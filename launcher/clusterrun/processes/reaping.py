@@ -1,4 +1,4 @@
-"""Reaps children for a bounded time: not even SIGKILL ends one that hangs in the kernel."""
+"""Reaps a child within a time limit: not even SIGKILL ends one that hangs in the kernel."""
 
 import os
 import signal
@@ -6,10 +6,7 @@ import time
 
 
 def status_of(pid: int, seconds: float) -> int | None:
-    """Reap our child ``pid`` within ``seconds``; return its ``wait`` status, None if it has not ended.
-
-    The status is 0 if it was reaped before.
-    """
+    """Reap child ``pid``; return its ``wait`` status, 0 if it was reaped before, None if it still runs."""
     deadline = time.monotonic() + seconds
     # Blocked, so that the end cannot come between a look and the wait for it. A pidfd would do,
     # but Linux before 5.3 has none, nor has the Python of conda (python-trio/trio#2855).

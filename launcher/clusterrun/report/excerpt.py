@@ -8,8 +8,8 @@ from clusterrun.domain.tracebacks import (
     CHAINS,
     exception_after,
     last_traceback,
-    lived_on,
     plain_lines,
+    script_went_on,
     shortened,
     tracebacks,
 )
@@ -50,7 +50,7 @@ def exception_line(tail: str) -> str:
         return _cut(lines[-1]) + _place(lines[:-1]) if is_syntax else ""
     exception = exception_after(lines, header)
     found = lines[exception:]
-    if not found or lived_on(found):
+    if not found or script_went_on(found):
         return ""
     place = _place(lines[:exception]) if found[0].startswith(_SYNTAX) else ""
     return _cut(found[0].removeprefix("  | ")) + place
