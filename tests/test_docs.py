@@ -16,6 +16,7 @@ from clusterrun.sources.options.option import Kind
 from clusterrun.sources.options.table import OPTIONS
 from clusterrun.sources.other_launchers.foreign_options import foreign_option
 
+from tests.machine_trees import dgx_a100, write_tree
 from tests.transcripts import Transcript, run, transcripts, without_accidents
 
 ROOT = Path(__file__).parent.parent
@@ -120,6 +121,17 @@ def test_the_drawing_is_what_topo_prints() -> None:
     drawing = (ROOT / "tests/report/drawings/h100.txt").read_text()
 
     assert indent(drawing, "    ") in (DOCS / "machine.md").read_text()
+
+
+def test_the_plan_is_what_a_dry_run_prints(tmp_path: Path) -> None:
+    """For a generated DGX A100."""
+    machine = write_tree(tmp_path / "machine", dgx_a100())
+
+    done = run("clusterrun --dry-run", "--machine-root", str(machine), "train.py", folder=tmp_path)
+
+    _, _, printed = done.stdout.partition("\nworkers of ")
+    table = printed.partition("\n\n")[0].partition("\n")[2]
+    assert indent(table, "    ") in (DOCS / "binding.md").read_text()
 
 
 def test_every_cluster_has_a_section() -> None:
