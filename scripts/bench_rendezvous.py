@@ -1,16 +1,15 @@
-"""Time how soon the nodes of large jobs have met, and how soon all know that one has failed.
+"""Time how soon the nodes of large jobs have joined, and how soon all know that one has failed.
 
-One real node 0, in a process of its own; the others are simulated in a few processes: real
-connections on loopback, and all that is said on them. The time to meet runs from the first call
-to when the last node knows its place, and is shown next to that of torch's c10d rendezvous, whose
-nodes are threads of as many processes that have imported torch already. That of a failure runs
-from when one node says so to when each of the others hears it, while all give their usual signs of
-life. Memory is what node 0's agent holds more (RssAnon) for each node that has come; what the
-kernel holds is not in it.
+Node 0 is real, in a process of its own; the other nodes are simulated by two processes over real
+connections on loopback. The nodes of torch's c10d rendezvous are threads of two processes that have
+imported torch before. During a failure all nodes send their usual heartbeats.
 
-Prints rows of a Markdown table: the number of nodes, the medians of the seconds until they have
-met, the same for torch's, the milliseconds until half of the nodes and 99 of 100 know of a
-failure, the seconds until all know the cause and have ended, and the memory.
+Prints a row of a Markdown table for each number of nodes, with medians of all runs: the seconds from
+the first call until the last node knows its ranks; the same of torch's rendezvous; from a rank's
+failure the milliseconds until half of the other nodes, and 99 of 100, know of it, and the seconds
+until all know its cause and have ended; the memory that node 0's agent holds for each node (RssAnon);
+the processor time of node 0 for each node, while they join and while they end; and the seconds to join
+and to end for each node, divided by those in the first row.
 """
 
 import math
@@ -27,28 +26,31 @@ from typing import Any
 
 import c10d_rendezvous
 from side_by_side import Measured, free_port, medians, shown
-from simulated_nodes import FAIL, GO, WEIGH, crowd, node_zero
+from simulated_nodes import FAIL, JOIN, MEASURE, node_zero, simulate_nodes
 
-SECONDS_FOR_ONE = 120.0
+SECONDS_TO_ANSWER = 120.0
 """For anything that a run waits for."""
 
 SECONDS_FOR_TORCH = 600.0
 """After which torchrun gives up, too."""
 
-SECONDS_TO_SETTLE = 1.0
-"""From when all have met to the failure."""
+SECONDS_OF_HEARTBEATS = 1.0
+"""Between the end of joining and the failure."""
 
-SECONDS_TO_END = 5.0
+SECONDS_TO_EXIT = 5.0
 """For a process that has nothing more to do."""
 
-SIZES = (50, 100, 500, 2000, 5000)
+SIZES = (1000, 50, 100, 5000, 10_000)
 SIZES_OF_TORCH = (50, 100)
 
-UNITS, DIGITS = ("s", "ms", "ms", "s", "kB"), (3, 1, 1, 2, 1)
-"""Of what a run of ours shows."""
+UNITS, DIGITS = ("s", "ms", "ms", "s", "kB", "µs", "µs"), (3, 1, 1, 2, 1, 0, 0)
+"""Of the figures of one run."""
 
-CROWDS = 2
-"""Processes that simulate the nodes."""
+JOINED, ENDED = 0, 3
+"""Columns whose growth with the number of nodes is shown."""
+
+SIMULATORS = 2
+"""Processes that simulate nodes."""
 
 
 def main() -> None:
@@ -60,106 +62,117 @@ def main() -> None:
         "--torch", type=int, nargs="*", default=SIZES_OF_TORCH, metavar="N", help="nodes of torch's"
     )
     options = arguments.parse_args()
-    ours = {f"{nodes}": partial(met, nodes) for nodes in options.nodes}
-    theirs = {f"torch {nodes}": partial(met_by_torch, nodes) for nodes in options.torch}
+    ours = {f"{nodes}": partial(measure, nodes) for nodes in options.nodes}
+    theirs = {f"torch {nodes}": partial(measure_torch, nodes) for nodes in options.torch}
     found = medians(options.runs, {**ours, **theirs}, warm_up=False)
-    for nodes in sorted({*options.nodes, *options.torch}):
-        print(row(nodes, found.get(f"{nodes}", ()), found.get(f"torch {nodes}", ())))
+    first = options.nodes[0], found[f"{options.nodes[0]}"]
+    for nodes in dict.fromkeys([*options.nodes, *options.torch]):
+        print(row(nodes, found.get(f"{nodes}", ()), found.get(f"torch {nodes}", ()), first))
 
 
-def row(nodes: int, ours: Measured, theirs: Measured) -> str:
-    """Return a row of the table; what was not measured stays empty."""
-    join, *others = map(shown, ours, UNITS, DIGITS) if ours else [""] * len(UNITS)
-    [torch] = map(shown, theirs, UNITS, DIGITS) if theirs else [""]
-    return f"| {' | '.join([f'{nodes:,}', join, torch, *others])} |"
+def row(nodes: int, ours: Measured, theirs: Measured, first: tuple[int, Measured]) -> str:
+    """Return a row of the table; a cell without a measurement stays empty."""
+    joined, *others = map(shown, ours, UNITS, DIGITS) if ours else [""] * len(UNITS)
+    [torch] = map(shown, theirs, ("s",), (1,)) if theirs else [""]
+    growth = [
+        shown(ours[column] / nodes / (first[1][column] / first[0]), "times", 2) if ours else ""
+        for column in (JOINED, ENDED)
+    ]
+    return f"| {' | '.join([f'{nodes:,}', joined, torch, *others, *growth])} |"
 
 
-def met(nodes: int) -> Measured:
-    """Return what one job of so many nodes shows, in the units of ``row``."""
+def measure(nodes: int) -> Measured:
+    """Return the figures of one job with so many nodes, in the units of ``row``."""
     port = free_port()
     with ExitStack() as stack:
         zero = Process(stack, node_zero, nodes, port)
-        others = [Process(stack, crowd, ranks, nodes, port) for ranks in shares(nodes)]
-        held = zero.hears()
+        others = [Process(stack, simulate_nodes, ranks, nodes, port) for ranks in shares(nodes)]
+        bytes_before, processor_before = zero.receive()
         for each in others:
-            each.hears()
+            each.receive()
         called_at = time.monotonic()
         for each in others:
-            each.says(GO)
-        joined_at = max(each.hears() for each in others)
-        time.sleep(SECONDS_TO_SETTLE)
-        zero.says(WEIGH)
-        memory = (zero.hears() - held) / (nodes - 1)
-        others[0].says(FAIL)
-        failures, stops, ends = zip(*(each.hears() for each in others), strict=True)
+            each.send(JOIN)
+        joined_at = max(each.receive() for each in others)
+        bytes_joined, processor_joined = zero.ask(MEASURE)
+        time.sleep(SECONDS_OF_HEARTBEATS)
+        _, processor_at_failure = zero.ask(MEASURE)
+        others[0].send(FAIL)
+        failures, stops, ends = zip(*(each.receive() for each in others), strict=True)
+        _, processor_at_end = zero.receive()
     failed_at = max(failures)
-    delays = [heard - failed_at for each in stops for heard in each]
-    percents = statistics.quantiles(delays, n=100)
+    percents = statistics.quantiles([at - failed_at for each in stops for at in each], n=100)
     return (
         joined_at - called_at,
-        1000 * percents[49],
-        1000 * percents[98],
+        1e3 * percents[49],
+        1e3 * percents[98],
         max(ends) - failed_at,
-        memory / 1000,
+        (bytes_joined - bytes_before) / 1e3 / (nodes - 1),
+        1e6 * (processor_joined - processor_before) / (nodes - 1),
+        1e6 * (processor_at_end - processor_at_failure) / (nodes - 1),
     )
 
 
 def shares(nodes: int) -> list[range]:
-    """Return the ranks of each crowd: all but node 0's."""
-    bounds = [1 + (nodes - 1) * number // CROWDS for number in range(CROWDS + 1)]
+    """Return the node ranks that each process simulates: all but 0."""
+    bounds = [1 + (nodes - 1) * number // SIMULATORS for number in range(SIMULATORS + 1)]
     return [range(*pair) for pair in pairwise(bounds)]
 
 
-def met_by_torch(nodes: int) -> Measured:
+def measure_torch(nodes: int) -> Measured:
     """Return how long torch's rendezvous takes for so many nodes."""
     port = free_port()
     with ExitStack() as stack:
         store = Process(stack, c10d_rendezvous.store, port)
         others = [
-            Process(stack, c10d_rendezvous.crowd, len(ranks), nodes, port)
+            Process(stack, c10d_rendezvous.meet, len(ranks), nodes, port)
             for ranks in shares(nodes + 1)
         ]
         for each in (store, *others):
-            each.hears()
+            each.receive()
         called_at = time.monotonic()
         for each in others:
-            each.says(GO)
+            each.send(JOIN)
         deadline = called_at + SECONDS_FOR_TORCH
-        ends = [each.hears_by(deadline) for each in others]
+        ends = [each.receive_time(deadline) for each in others]
     return (max(ends) - called_at,)
 
 
 class Process:
-    """A process of this benchmark, and the line to it; it ends with ``stack``."""
+    """A process of this benchmark, and a pipe to it; ``stack`` ends it."""
 
     def __init__(self, stack: ExitStack, target: Callable[..., None], *arguments: object) -> None:
-        """Start it: ``target`` gets its end of the line, and the arguments."""
+        """Start it: ``target`` gets its end of the pipe, and the arguments."""
         spawn = multiprocessing.get_context("spawn")
-        self._line, theirs = spawn.Pipe()
+        self._pipe, theirs = spawn.Pipe()
         self._process = spawn.Process(target=target, args=(theirs, *arguments), daemon=True)
         self._process.start()
         theirs.close()
         stack.callback(self._end)
 
-    def says(self, word: str) -> None:
-        """Send it a word."""
-        self._line.send(word)
+    def send(self, order: str) -> None:
+        self._pipe.send(order)
 
-    def hears(self) -> Any:  # noqa: ANN401 - whatever it sends
+    def receive(self) -> Any:  # noqa: ANN401 - whatever it sends
         """Return its next answer; end the benchmark if none comes."""
-        if not self._line.poll(SECONDS_FOR_ONE):
-            sys.exit(f"{self._process.name}: no answer within {SECONDS_FOR_ONE:g} s")
-        return self._line.recv()
+        if not self._pipe.poll(SECONDS_TO_ANSWER):
+            sys.exit(f"{self._process.name}: no answer within {SECONDS_TO_ANSWER:g} s")
+        return self._pipe.recv()
 
-    def hears_by(self, deadline: float) -> float:
-        """Return the time that it tells; infinity if it tells none by then."""
-        if not self._line.poll(max(0.0, deadline - time.monotonic())):
+    def ask(self, order: str) -> Any:  # noqa: ANN401 - as above
+        """Return its answer to ``order``."""
+        self.send(order)
+        return self.receive()
+
+    def receive_time(self, deadline: float) -> float:
+        """Return the time that it sends; infinity if it sends none by then."""
+        if not self._pipe.poll(max(0.0, deadline - time.monotonic())):
             return math.inf
-        return float(self._line.recv())
+        return float(self._pipe.recv())
 
     def _end(self) -> None:
-        self._line.close()
-        self._process.join(SECONDS_TO_END)
+        self._pipe.close()
+        self._process.join(SECONDS_TO_EXIT)
         self._process.kill()
         self._process.join()
 

@@ -6,30 +6,28 @@ Each is a thread: processes of their own took longer wherever both were tried.
 import os
 import time
 from contextlib import suppress
-from multiprocessing.connection import Connection as Line
+from multiprocessing.connection import Connection as Pipe
 from queue import SimpleQueue
 from threading import Event, Thread
 
 STORE = "127.0.0.1"
 
-OPEN = "open"
 
-
-def store(line: Line, port: int) -> None:
-    """Have the store that they meet at, until the line is closed."""
+def store(pipe: Pipe, port: int) -> None:
+    """Hold the store that the nodes meet at, until the pipe is closed."""
     # Only in this process: no other needs torch.
     from torch.distributed import TCPStore  # type: ignore[attr-defined]  # made at run time
 
     held = TCPStore(STORE, port, is_master=True, wait_for_workers=False)
     with suppress(EOFError):
-        line.send(OPEN)
-        line.recv()
+        pipe.send(None)
+        pipe.recv()
     del held
 
 
-def crowd(line: Line, count: int, nodes: int, port: int) -> None:
-    """Be ``count`` of the nodes; answers when the last of them knew its rank."""
-    # Of names that it can't look up, and of connections that end with the benchmark.
+def meet(pipe: Pipe, count: int, nodes: int, port: int) -> None:
+    """Be ``count`` of the nodes; sends when the last of them knew its rank."""
+    # Warnings of names without an address, and of connections that end with the benchmark.
     os.environ.setdefault("TORCH_CPP_LOG_LEVEL", "ERROR")
     # As above; and once, before the clock starts.
     from torch.distributed.elastic.rendezvous import registry  # noqa: F401 - see above
@@ -38,14 +36,14 @@ def crowd(line: Line, count: int, nodes: int, port: int) -> None:
     for _ in range(count):
         Thread(target=_meet, args=(go, nodes, port, ranks), daemon=True).start()
     with suppress(EOFError):
-        line.send(OPEN)
-        line.recv()
+        pipe.send(None)
+        pipe.recv()
         go.set()
         for _ in range(count):
             ranks.get()
-        line.send(time.monotonic())
-        # The others may need those who know already.
-        line.recv()
+        pipe.send(time.monotonic())
+        # The others may still need these nodes.
+        pipe.recv()
     os._exit(0)
 
 
@@ -67,5 +65,5 @@ def _meet(go: Event, nodes: int, port: int, ranks: "SimpleQueue[int]") -> None:
     go.wait()
     handler = registry.get_rendezvous_handler(parameters)
     ranks.put(handler.next_rendezvous().rank)
-    # Its signs of life end with it.
+    # The heartbeats end with the handler.
     Event().wait()

@@ -1,7 +1,7 @@
-"""Nodes of a job without workers: one real node 0, and crowds of others, many in one process.
+"""Nodes of a job without workers: one real node 0, and others, many of them in one process.
 
-Node 0 is what its agent is, in a process of its own. The others have real connections and say what
-real ones say, when real ones do; what they save is a process each, and its start.
+Node 0 runs what its agent runs, in a process of its own. The others have real connections and send
+what real agents send, when they send it; they save a process for each node, and its start.
 """
 
 import os
@@ -9,7 +9,7 @@ import select
 import sys
 import time
 from contextlib import suppress
-from multiprocessing.connection import Connection as Line
+from multiprocessing.connection import Connection as Pipe
 from pathlib import Path
 
 from clusterrun.coordination.bounded_messages import done, failing
@@ -38,8 +38,8 @@ from clusterrun.rendezvous.wire.frames import (
     framed,
 )
 
-OPEN, GO, WEIGH, FAIL = "open", "go", "weigh", "fail"
-"""What is said on the lines between the processes of the benchmark."""
+JOIN, FAIL, MEASURE = "join", "fail", "measure"
+"""Orders of the benchmark to its processes."""
 
 SPARE_DESCRIPTORS = 100
 
@@ -54,121 +54,127 @@ WORKERS = 8
 TAIL = "Traceback (most recent call last):\n" + 5 * '  File "train.py", line 12, in <module>\n'
 
 
-class Simulated:
-    """A member, and when it heard what."""
+CALLS_AT_ONCE = 100
+"""Calls before the answers to them are read: each real node reads its own at once."""
+
+
+class SimulatedNode:
+    """A member, and when it learnt what."""
 
     def __init__(self, rank: int, nodes: int) -> None:
-        """Think of all that will be said: a real node has processors of its own for that."""
+        """Make all messages in advance: a real node has processors of its own for that."""
         self.joined_at = self.stopped_at = self.ended_at = 0.0
         self.failed_at = 0.0
-        """When it said that its worker had failed; 0: others were first."""
+        """When it reported its worker's failure; 0: it reported none."""
         self._hello = framed(_hello(rank, nodes))
         self._failing = framed(failing(0, _fate(rank, Exited(1)), 0.0))
         self._done = framed(done(0, _stopped(rank), time.time(), None))
 
-    def dial(self, port: int) -> None:
-        """Call node 0."""
-        self.call = OutgoingConnection(NODE_ZERO, port, b"")
-        self.mask = self.call.mask
+    def call(self, port: int) -> None:
+        """Connect to node 0."""
+        self.outgoing = OutgoingConnection(NODE_ZERO, port, b"")
+        self.mask = self.outgoing.mask
 
-    def go_on(self) -> None:
-        """Hear all that has come, and answer as an agent does."""
-        greeted = self.call.connection.greeted
-        messages = self.call.messages()
+    def read(self) -> None:
+        """Read all that has come, and answer as an agent does."""
+        connection = self.outgoing.connection
+        was_ready = connection.is_ready
+        messages = self.outgoing.messages()
         now = time.monotonic()
-        if not greeted and self.call.connection.greeted:
-            self.call.connection.send_frame(self._hello)
+        if connection.is_ready and not was_ready:
+            connection.send_frame(self._hello)
         for message in messages:
             match message:
                 case WorldFormed():
                     self.joined_at = now
                 case Stop():
                     self.stopped_at = now
-                    self.call.connection.send_frame(self._done)
+                    connection.send_frame(self._done)
                 case Verdict():
                     self.ended_at = now
-                    self.call.connection.close()
+                    connection.close()
                 case _:
                     continue
 
     def fail(self) -> None:
-        """Say that the worker has failed."""
+        """Report that the worker has failed."""
         self.failed_at = time.monotonic()
-        self.call.connection.send_frame(self._failing)
+        self.outgoing.connection.send_frame(self._failing)
 
 
-class Crowd:
-    """Members of one process, on one epoll."""
+class SimulatedNodes:
+    """The nodes of one process, on one epoll."""
 
     def __init__(self, ranks: range, nodes: int, port: int) -> None:
-        """Take the place where they will all call node 0."""
-        self.members = [Simulated(rank, nodes) for rank in ranks]
+        self.nodes = [SimulatedNode(rank, nodes) for rank in ranks]
         self.epoll = select.epoll()
         self._port = port
         self._interval = rendezvous_settings(nodes, port).rhythm.interval
-        self._by_descriptor: dict[int, Simulated] = {}
+        self._by_descriptor: dict[int, SimulatedNode] = {}
 
     def join(self) -> None:
-        """Call node 0, all at once, and wait until all know their place."""
-        for member in self.members:
-            member.dial(self._port)
-            self._by_descriptor[member.call.fileno()] = member
-            self.epoll.register(member.call, member.mask)
-        while not all(member.joined_at for member in self.members):
+        """Let all nodes call node 0, and wait until each knows its ranks."""
+        for count, node in enumerate(self.nodes):
+            node.call(self._port)
+            self._by_descriptor[node.outgoing.fileno()] = node
+            self.epoll.register(node.outgoing, node.mask)
+            if count % CALLS_AT_ONCE == 0:
+                self.turn(0.0)
+        while not all(node.joined_at for node in self.nodes):
             self.turn(time.monotonic() + SECONDS_TO_JOIN)
 
     def turn(self, until: float) -> None:
-        """Let those go on who can, and wait for the first of them until then."""
+        """Serve the connections that are ready; wait until then for the first."""
         for descriptor, _ in self.epoll.poll(max(0.0, until - time.monotonic()), 256):
-            member = self._by_descriptor.get(descriptor)
-            if member is None:
+            node = self._by_descriptor.get(descriptor)
+            if node is None:
                 continue
-            member.go_on()
-            if member.call.connection.closed:
+            node.read()
+            if node.outgoing.connection.closed:
                 del self._by_descriptor[descriptor]
-            elif member.mask != member.call.mask:
-                member.mask = member.call.mask
-                self.epoll.modify(descriptor, member.mask)
+            elif node.mask != node.outgoing.mask:
+                node.mask = node.outgoing.mask
+                self.epoll.modify(descriptor, node.mask)
 
-    def live(self, line: Line) -> None:
-        """Take part in a job to its end; let one fail when that is asked for."""
-        self.epoll.register(line, select.EPOLLIN)
+    def run(self, pipe: Pipe) -> None:
+        """Send heartbeats until the job has ended; let one node fail when the benchmark asks."""
+        self.epoll.register(pipe, select.EPOLLIN)
         beats, began = 0, time.monotonic()
         while self._by_descriptor:
-            next_beat = began + beats * self._interval / len(self.members)
+            next_beat = began + beats * self._interval / len(self.nodes)
             while next_beat <= time.monotonic():
-                self.members[beats % len(self.members)].call.connection.send_frame(ALIVE)
+                self.nodes[beats % len(self.nodes)].outgoing.connection.send_frame(ALIVE)
                 beats += 1
-                next_beat = began + beats * self._interval / len(self.members)
+                next_beat = began + beats * self._interval / len(self.nodes)
             self.turn(next_beat)
-            if line.poll() and line.recv() == FAIL:
-                self.members[0].fail()
+            if pipe.poll() and pipe.recv() == FAIL:
+                self.nodes[0].fail()
 
 
-def crowd(line: Line, ranks: range, nodes: int, port: int) -> None:
-    """Be these nodes. Says when they have joined, and at the end when each heard of what.
+def simulate_nodes(pipe: Pipe, ranks: range, nodes: int, port: int) -> None:
+    """Simulate these nodes.
 
-    The answers are when the last one joined; then when the first failed, when each of the others
-    heard of it, and when the last one knew why the job had ended.
+    Sends None once it is ready; when the last node joined; and at the end when the first one failed,
+    when each of the others learnt of it, and when the last one learnt why the job had ended.
     """
     allow_descriptors(len(ranks) + SPARE_DESCRIPTORS)
     with suppress(EOFError):
-        them = Crowd(ranks, nodes, port)
-        line.send(OPEN)
-        line.recv()
-        them.join()
-        line.send(max(member.joined_at for member in them.members))
-        them.live(line)
-        failed = them.members[0].failed_at
-        heard = [member.stopped_at for member in them.members if not member.failed_at]
-        line.send((failed, heard, max(member.ended_at for member in them.members)))
+        simulated = SimulatedNodes(ranks, nodes, port)
+        pipe.send(None)
+        pipe.recv()
+        simulated.join()
+        pipe.send(max(node.joined_at for node in simulated.nodes))
+        simulated.run(pipe)
+        failed = simulated.nodes[0].failed_at
+        stops = [node.stopped_at for node in simulated.nodes if not node.failed_at]
+        pipe.send((failed, stops, max(node.ended_at for node in simulated.nodes)))
 
 
-def node_zero(line: Line, nodes: int, port: int) -> None:
-    """Be node 0. Says what this process holds as soon as others can call, and when it is asked."""
+def node_zero(pipe: Pipe, nodes: int, port: int) -> None:
+    """Be node 0. Sends what this process uses when others can call, when it is asked, at the end."""
     node = JoiningNode(rendezvous_settings(nodes, port), _hello(0, nodes), b"", _hooks())
     node_zero = JoiningNodeZero(node, time.monotonic())
-    line.send(bytes_held())
+    pipe.send(measured())
     wait_for(node_zero, node.hooks)
     formed = node_zero.formed
     if formed is None:
@@ -186,35 +192,37 @@ def node_zero(line: Line, nodes: int, port: int) -> None:
                 rhythm=node.settings.rhythm,
                 hooks=node.hooks,
             ),
-            line,
+            pipe,
         )
 
 
-def _supervise(peers: Peers, line: Line) -> None:
-    """Do what an agent does whose only worker ends when it is told to."""
+def _supervise(peers: Peers, pipe: Pipe) -> None:
+    """Do what an agent does whose only worker ends as soon as it is stopped."""
     with select.epoll() as epoll:
         epoll.register(peers, select.EPOLLIN)
-        epoll.register(line, select.EPOLLIN)
+        epoll.register(pipe, select.EPOLLIN)
         over = False
         while not over:
             epoll.poll()
-            if line.poll() and line.recv() == WEIGH:
-                line.send(bytes_held())
+            if pipe.poll() and pipe.recv() == MEASURE:
+                pipe.send(measured())
             now = time.monotonic()
             for event in peers.events(now):
                 if isinstance(event, StopOrdered):
                     peers.report_end(_stopped(0), time.time(), None)
                 over |= isinstance(event, VerdictReached)
     peers.leave()
+    pipe.send(measured())
 
 
-def bytes_held() -> int:
-    """Return the memory that this process holds for itself, but for what it has read from files.
+def measured() -> tuple[int, float]:
+    """Return the bytes that this process holds, without mapped files, and its processor seconds.
 
-    That of libraries would seem to shrink as soon as others use them, too (PSS).
+    The share of libraries in it would shrink as soon as other processes use them (PSS).
     """
     lines = Path("/proc/self/status").read_text().splitlines()
-    return next(1024 * int(line.split()[1]) for line in lines if line.startswith("RssAnon:"))
+    held = next(1024 * int(line.split()[1]) for line in lines if line.startswith("RssAnon:"))
+    return held, time.process_time()
 
 
 def rendezvous_settings(nodes: int, port: int) -> RendezvousSettings:

@@ -35,7 +35,7 @@ ANYBODYS_PYTHON = Path("/usr/bin/python3")
 
 OTHER_VERSION = """
 import socket, struct, sys, time
-hail = struct.pack(">12sHcB32s", b"\\x93clusterrun\\n", 9, sys.argv[1].encode(), 0, bytes(32))
+opening = struct.pack(">12sHcB32s", b"\\x93clusterrun\\n", 9, sys.argv[1].encode(), 0, bytes(32))
 if sys.argv[1] == "C":
     server = socket.create_server(("", 29500))
     print("listening", flush=True)
@@ -48,7 +48,7 @@ else:
             break
         except ConnectionRefusedError:
             pass
-call.sendall(hail)
+call.sendall(opening)
 print("heard", len(call.recv(100)))
 """
 """A clusterrun to come: what it says first has the same layout in all versions."""
@@ -68,7 +68,7 @@ def answer(call, is_there):
 
 calls = [OutgoingConnection(numeric_address("10.77.0.2")[0], 29500, b"ours") for _ in range(2)]
 for call in calls:
-    answer(call, lambda _: call.connection.greeted)
+    answer(call, lambda _: call.connection.is_ready)
 must = {
     "nnodes": "3",
     "max_restarts": "0",

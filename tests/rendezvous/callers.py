@@ -34,7 +34,7 @@ from tests.rendezvous.nodes import (
     terms,
 )
 
-HAIL = struct.pack(">12sHcB32s", MAGIC, 1, b"M", 0, b"m" * 32)
+OPENING = struct.pack(">12sHcB32s", MAGIC, 1, b"M", 0, b"m" * 32)
 
 
 class Running:
@@ -89,8 +89,8 @@ class Caller:
 
     def joins(self, said: Hello) -> "Caller":
         """Greet and introduce oneself as a member does."""
-        self.says(HAIL)
-        self.reads(len(HAIL))
+        self.says(OPENING)
+        self.reads(len(OPENING))
         return self.tells(said)
 
     def tells(self, message: FromMember) -> "Caller":
@@ -172,11 +172,11 @@ GARBAGE = {
     "another version": struct.pack(">12sHcB32s", MAGIC, 9, b"M", 0, b"m" * 32),
     "a coordinator": struct.pack(">12sHcB32s", MAGIC, 1, b"C", 0, b"m" * 32),
     "one with a token": struct.pack(">12sHcB32s", MAGIC, 1, b"M", 1, b"m" * 32),
-    "a huge message": HAIL + b"\xff\xff\xff\xff",
-    "a long hello": HAIL + (LONGEST_HELLO + 1).to_bytes(4, "big"),
-    "no message": HAIL + b"\0\0\0\4abcd",
-    "a report of nobody": HAIL + framed(done(0, [], 0.0, None)),
-    "half a report": HAIL + framed(failing(0, fate(0, 1), 0.0))[:40],
-    "a wrong hello": HAIL + b"\0\0\0\1\x80" + msgspec.msgpack.encode({"type": "Hello"}),
+    "a huge message": OPENING + b"\xff\xff\xff\xff",
+    "a long hello": OPENING + (LONGEST_HELLO + 1).to_bytes(4, "big"),
+    "no message": OPENING + b"\0\0\0\4abcd",
+    "a report of nobody": OPENING + framed(done(0, [], 0.0, None)),
+    "half a report": OPENING + framed(failing(0, fate(0, 1), 0.0))[:40],
+    "a wrong hello": OPENING + b"\0\0\0\1\x80" + msgspec.msgpack.encode({"type": "Hello"}),
 }
 """What is no member, by what sent it."""

@@ -26,7 +26,7 @@ from clusterrun.rendezvous.wire.frames import (
 )
 from clusterrun.rendezvous.wire.handshake import MAGIC
 
-from tests.rendezvous.callers import GARBAGE, HAIL, Running, caller, joined, running
+from tests.rendezvous.callers import GARBAGE, OPENING, Running, caller, joined, running
 from tests.rendezvous.nodes import (
     PATIENCE,
     fate,
@@ -102,7 +102,7 @@ def test_a_stranger_hears_nothing_of_us(job: Running, stack: ExitStack) -> None:
 def test_who_keeps_silent_is_sent_away(job: Running, stack: ExitStack) -> None:
     """After a while."""
     silent = caller(stack, job)
-    half = caller(stack, job).says(HAIL[:20])
+    half = caller(stack, job).says(OPENING[:20])
     job.turn(time.monotonic())
     job.ahead = SECONDS_TO_INTRODUCE_ONESELF
 
@@ -132,12 +132,12 @@ def test_a_thousand_idle_connections_do_no_harm(job: Running, stack: ExitStack) 
 def test_a_wrong_token_is_refused_before_anything_is_read(stack: ExitStack) -> None:
     """Even though a whole hello lies there."""
     job = running(stack, token=b"right")
-    hail = struct.pack(">12sHcB32s", MAGIC, 1, b"M", 1, b"m" * 32)
-    stranger = caller(stack, job).says(hail + b"p" * 32 + framed(hello(1)))
+    opening = struct.pack(">12sHcB32s", MAGIC, 1, b"M", 1, b"m" * 32)
+    stranger = caller(stack, job).says(opening + b"p" * 32 + framed(hello(1)))
 
-    answer = stranger.reads(len(hail) + 33)
+    answer = stranger.reads(len(opening) + 33)
 
-    assert answer[len(hail) :] == bytes(33)
+    assert answer[len(opening) :] == bytes(33)
     assert stranger.is_hung_up_on()
     assert job.said == ["refused 127.0.0.1: it has another token"]
 
@@ -167,7 +167,7 @@ def test_a_hello_is_said_once(job: Running, stack: ExitStack) -> None:
 def test_who_has_hung_up_is_not_let_in(job: Running, stack: ExitStack) -> None:
     """Its words were held up on their way; meanwhile it has given up this call."""
     early = caller(stack, job)
-    early.says(HAIL).reads(len(HAIL))
+    early.says(OPENING).reads(len(OPENING))
     early.says(framed(hello(1)) + ALIVE).socket.shutdown(socket.SHUT_WR)
 
     assert early.is_hung_up_on()

@@ -99,7 +99,7 @@ def test_who_leaves_again_is_missed() -> None:
     assert job.worlds.keys() == {OWN, 2}
 
 
-def test_who_is_just_greeting_is_waited_for() -> None:
+def test_a_caller_in_its_handshake_is_waited_for() -> None:
     """A caller that has not said who it is may be one of us."""
     job = job_of(1, 2)
     job.waits(29.9)

@@ -40,14 +40,14 @@ from clusterrun.rendezvous.wire.frames import (
 )
 from clusterrun.rendezvous.wire.handshake import (
     HandshakeFailed,
-    greet_coordinator,
-    greet_member,
+    coordinator_handshake,
+    member_handshake,
 )
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tests.plans import world
-from tests.rendezvous.callers import GARBAGE, HAIL, Caller, caller, running
+from tests.rendezvous.callers import GARBAGE, OPENING, Caller, caller, running
 from tests.rendezvous.frames import FROM_A_COORDINATOR, FROM_A_MEMBER, heard, mutated, strange
 from tests.rendezvous.nodes import PATIENCE, fate, hello, hooks, take_turns
 
@@ -136,7 +136,7 @@ def test_a_thousand_idle_connections(job: RunningJob) -> None:
 def test_a_slow_writer(job: RunningJob) -> None:
     """One byte now and then gives nobody more time to say who he is."""
     slow = job.calls()
-    for byte in HAIL[:20]:
+    for byte in OPENING[:20]:
         slow.says(bytes([byte]))
         job.node_zero.turn(time.monotonic())
         job.node_zero.ahead += SECONDS_TO_INTRODUCE_ONESELF / 20 + 0.01
@@ -148,17 +148,17 @@ def test_a_slow_writer(job: RunningJob) -> None:
 
 
 def test_a_replay_proves_nothing(stack: ExitStack) -> None:
-    """What a member has said is of no use to who has listened: each greeting has its own nonces."""
+    """What a member has said is of no use to who has listened: each handshake has its own nonces."""
     token = b"secret"
     job = RunningJob(stack, token)
     said = bytearray()
-    greeting = greet_coordinator(token, b"n" * 32)
-    step = next(greeting)
+    handshake = member_handshake(token, b"n" * 32)
+    step = next(handshake)
     with suppress(StopIteration):
         while True:
             said += step.send
             job.member.says(step.send)
-            step = greeting.send(job.member.reads(step.expect))
+            step = handshake.send(job.member.reads(step.expect))
     said += framed(hello(1))
     job.member.tells(hello(1))
     assert isinstance(job.member.hears(), WorldFormed)
@@ -173,8 +173,8 @@ def test_a_replay_proves_nothing(stack: ExitStack) -> None:
 
 def test_a_member_of_another_job_can_end_nothing(job: RunningJob) -> None:
     """It is told that this one is complete; what it says besides is not heard."""
-    stranger = job.calls().says(HAIL)
-    stranger.reads(len(HAIL))
+    stranger = job.calls().says(OPENING)
+    stranger.reads(len(OPENING))
     stranger.says(
         framed(hello(1))
         + framed(EndedExternally(0, Interrupted(15)))
@@ -188,7 +188,7 @@ def test_a_member_of_another_job_can_end_nothing(job: RunningJob) -> None:
 
 def test_signs_of_life_without_end(job: RunningJob) -> None:
     """From somebody who has not said who he is."""
-    flood = job.calls().says(HAIL + ALIVE * 200)
+    flood = job.calls().says(OPENING + ALIVE * 200)
 
     assert flood.is_hung_up_on()
     assert job.lives()
@@ -235,9 +235,9 @@ def test_nor_to_a_member(frame: bytes, changes: list[tuple[int, int]], cut: int)
 
 @given(st.binary(max_size=200))
 def test_no_bytes_are_too_strange(data: bytes) -> None:
-    """On either side, before and after the greeting."""
+    """On either side, before and after the handshake."""
     heard(FROM_MEMBERS, data, LONGEST_HELLO)
-    for steps in (greet_member(b"", b"n" * 32), greet_coordinator(b"token", b"n" * 32)):
+    for steps in (coordinator_handshake(b"", b"n" * 32), member_handshake(b"token", b"n" * 32)):
         ours, theirs = socket.socketpair()
         with ours, theirs:
             connection = Connection(ours, FROM_COORDINATOR, steps)
@@ -260,7 +260,7 @@ def test_a_coordinator_survives_whatever_is_said(
     """And answers its members as before."""
     with ExitStack() as opened:
         job = RunningJob(opened).begins()
-        stranger = job.calls().says(HAIL + b"".join(mutated(*each) for each in said))
+        stranger = job.calls().says(OPENING + b"".join(mutated(*each) for each in said))
         with suppress(OSError):
             stranger.socket.shutdown(socket.SHUT_WR)
         take_turns(lambda: stranger.listen().at_end, job.node_zero)
@@ -328,7 +328,7 @@ def test_a_million_frames_of_strangers(stack: ExitStack) -> None:
         with socket.create_connection(("127.0.0.1", job.node_zero.port), PATIENCE) as stranger:
             stranger.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
             with suppress(OSError):
-                stranger.sendall(HAIL + bunch)
+                stranger.sendall(OPENING + bunch)
             job.node_zero.turn(time.monotonic())
         job.node_zero.turn(time.monotonic())
         assert number % 100 or job.lives()

@@ -54,8 +54,8 @@ from clusterrun.rendezvous.wire.frames import (
 from clusterrun.rendezvous.wire.handshake import (
     NONCE_BYTES,
     HandshakeFailed,
-    fault_of_caller,
-    greet_member,
+    coordinator_handshake,
+    describe_caller_fault,
 )
 
 SECONDS_TO_INTRODUCE_ONESELF = 10.0
@@ -121,7 +121,7 @@ class CoordinatorServer:
     @property
     def has_told_everybody(self) -> bool:
         """Whether all nodes that there should be know that they can't be one job."""
-        return self._state.informed >= self._state.terms.nodes and self._connections.is_silent
+        return self._state.informed >= self._state.terms.nodes and self._connections.all_sent
 
     def turn(self, now: float) -> None:
         """Do all that can be done now."""
@@ -177,8 +177,8 @@ class CoordinatorServer:
         if len(self._callers) >= MOST_STRANGERS + self._state.terms.nodes:
             self._send_first_caller_away("too many connections", now)
         self._last_number += 1
-        greeting = greet_member(self._token, os.urandom(NONCE_BYTES))
-        connection = Connection(sock, FROM_MEMBERS, greeting)
+        handshake = coordinator_handshake(self._token, os.urandom(NONCE_BYTES))
+        connection = Connection(sock, FROM_MEMBERS, handshake)
         connection.longest = LONGEST_HELLO
         self._connections.add(self._last_number, connection, peer)
         self._callers[self._last_number] = now + SECONDS_TO_INTRODUCE_ONESELF
@@ -194,7 +194,7 @@ class CoordinatorServer:
             for message in connection.receive():
                 self._hear(number, message, now)
         except HandshakeFailed as failure:
-            self._refuse(number, fault_of_caller(failure), now)
+            self._refuse(number, describe_caller_fault(failure), now)
         except BadFrame as error:
             self._refuse(number, f"it {error}", now)
         else:
@@ -203,7 +203,7 @@ class CoordinatorServer:
     def _go_on(self, number: int, connection: Connection[FromMember], now: float) -> None:
         if not connection.closed:
             self._connections.watch(number)
-        elif connection.said_something and number in self._callers:
+        elif connection.has_unfinished_input and number in self._callers:
             self._refuse(number, "it closed the connection in the middle of a message", now)
         else:
             self._lose(number, now)

@@ -176,7 +176,7 @@ def test_who_answers_is_not_one_to_talk_to(failure: HandshakeFailed, text: str) 
 
 def test_who_is_no_clusterrun_may_make_room_for_one() -> None:
     """A job that ends frees its port."""
-    assert handshake_error("n0:29500", HandshakeFailed(Fault.NO_CLUSTERRUN)) is None
+    assert handshake_error("n0:29500", HandshakeFailed(Fault.NOT_CLUSTERRUN)) is None
 
 
 def test_node_zero_that_falls_silent() -> None:

@@ -22,8 +22,8 @@ from clusterrun.rendezvous.wire.handshake import (
     MAGIC,
     Fault,
     HandshakeFailed,
-    greet_coordinator,
-    greet_member,
+    coordinator_handshake,
+    member_handshake,
 )
 
 from tests.rendezvous.nodes import hello
@@ -48,11 +48,11 @@ def wait_for(connection: Members | Coordinators) -> None:
     assert select.select([connection], [], [], 5)[0]
 
 
-def test_greeting_then_messages(pair: tuple[socket.socket, socket.socket]) -> None:
+def test_handshake_then_messages(pair: tuple[socket.socket, socket.socket]) -> None:
     """Both sides, with a token, over a real connection."""
-    member: Coordinators = Connection(pair[0], FROM_COORDINATOR, greet_coordinator(b"t", b"m" * 32))
-    node_zero: Members = Connection(pair[1], FROM_MEMBERS, greet_member(b"t", b"c" * 32))
-    while not (member.greeted and node_zero.greeted):
+    member: Coordinators = Connection(pair[0], FROM_COORDINATOR, member_handshake(b"t", b"m" * 32))
+    node_zero: Members = Connection(pair[1], FROM_MEMBERS, coordinator_handshake(b"t", b"c" * 32))
+    while not (member.is_ready and node_zero.is_ready):
         for connection in (node_zero, member):
             if select.select([connection], [], [], 0.01)[0]:
                 connection.receive()
@@ -93,28 +93,28 @@ def test_a_stranger_is_found_out_at_his_first_wrong_byte(
     pair: tuple[socket.socket, socket.socket], first_words: bytes
 ) -> None:
     """An HTTP client waits for an answer before it says any more."""
-    connection: Members = Connection(pair[0], FROM_MEMBERS, greet_member(b"", b"c" * 32))
+    connection: Members = Connection(pair[0], FROM_MEMBERS, coordinator_handshake(b"", b"c" * 32))
     pair[1].sendall(first_words)
     wait_for(connection)
 
     with pytest.raises(HandshakeFailed) as caught:
         connection.receive()
 
-    assert caught.value.fault is Fault.NO_CLUSTERRUN
+    assert caught.value.fault is Fault.NOT_CLUSTERRUN
     connection.close()
     assert pair[1].recv(100) == b""
 
 
-def test_a_slow_greeting_is_waited_for(pair: tuple[socket.socket, socket.socket]) -> None:
+def test_a_slow_handshake_is_waited_for(pair: tuple[socket.socket, socket.socket]) -> None:
     """Byte by byte."""
-    connection: Members = Connection(pair[0], FROM_MEMBERS, greet_member(b"", b"c" * 32))
-    greeting = struct.pack(">12sHcB32s", MAGIC, 1, b"M", 0, b"m" * 32)
-    for byte in greeting:
+    connection: Members = Connection(pair[0], FROM_MEMBERS, coordinator_handshake(b"", b"c" * 32))
+    handshake = struct.pack(">12sHcB32s", MAGIC, 1, b"M", 0, b"m" * 32)
+    for byte in handshake:
         pair[1].sendall(bytes([byte]))
         wait_for(connection)
         connection.receive()
 
-    assert connection.greeted
+    assert connection.is_ready
 
 
 def test_half_a_message_at_the_end_is_noticed(pair: tuple[socket.socket, socket.socket]) -> None:
@@ -128,7 +128,7 @@ def test_half_a_message_at_the_end_is_noticed(pair: tuple[socket.socket, socket.
     heard = connection.receive() + connection.receive()
 
     assert heard == [hello(1)]
-    assert (connection.closed, connection.said_something) == (True, True)
+    assert (connection.closed, connection.has_unfinished_input) == (True, True)
 
 
 def test_a_reset_is_the_end_and_has_a_name(pair: tuple[socket.socket, socket.socket]) -> None:

@@ -50,7 +50,7 @@ def test_what_does_not_fit_is_sent_when_it_does(
     """The slow one is ready once it has read something, the quick one is not held up."""
     made, others = connections
     made.send((1, 7), FRAME)
-    waits = (made.is_silent, made.ready())
+    waits = (made.all_sent, made.ready())
     read = 0
     while read < len(FRAME):
         assert select.select([others[1]], [], [], 5)[0]
@@ -62,7 +62,7 @@ def test_what_does_not_fit_is_sent_when_it_does(
             made.watch(number)
 
     assert waits == (False, [])
-    assert (made.is_silent, made.ready()) == (True, [])
+    assert (made.all_sent, made.ready()) == (True, [])
 
 
 def test_what_is_dropped_is_gone(

@@ -12,8 +12,8 @@ from clusterrun.rendezvous.wire.handshake import (
     HandshakeFailed,
     Step,
     Steps,
-    greet_coordinator,
-    greet_member,
+    coordinator_handshake,
+    member_handshake,
 )
 from hypothesis import given
 from hypothesis import strategies as st
@@ -23,7 +23,7 @@ NONCES = (b"m" * 32, b"c" * 32)
 
 @dataclass
 class Speaker:
-    """One side of a greeting, with all that it has heard and not taken up yet."""
+    """One side of a handshake, with all that it has heard and not taken up yet."""
 
     steps: Steps
     heard: bytes = b""
@@ -52,12 +52,12 @@ class Speaker:
             self.said.append(step.send)
 
 
-def greet(
+def shake_hands(
     of_member: bytes, of_coordinator: bytes, nonces: tuple[bytes, bytes] = NONCES
 ) -> tuple[Speaker, Speaker]:
-    """Let a member and a coordinator, with their tokens, greet each other until both are silent."""
-    member = Speaker(greet_coordinator(of_member, nonces[0]))
-    coordinator = Speaker(greet_member(of_coordinator, nonces[1]))
+    """Let a member and a coordinator, with their tokens, shake_hands each other until both are silent."""
+    member = Speaker(member_handshake(of_member, nonces[0]))
+    coordinator = Speaker(coordinator_handshake(of_coordinator, nonces[1]))
     while member.said or coordinator.said:
         to_coordinator, member.said = member.said, []
         coordinator.hear(b"".join(to_coordinator))
@@ -69,7 +69,7 @@ def greet(
 @pytest.mark.parametrize("token", [b"", b"secret", b"\x00", b"x" * 10_000])
 def test_the_same_token_or_none_is_well(token: bytes) -> None:
     """Both sides go on, and nothing is left over."""
-    member, coordinator = greet(token, token)
+    member, coordinator = shake_hands(token, token)
 
     assert (member.done, member.fault, member.heard) == (True, None, b"")
     assert (coordinator.done, coordinator.fault, coordinator.heard) == (True, None, b"")
@@ -87,7 +87,7 @@ def test_both_sides_know_that_they_differ(
     tokens: tuple[bytes, bytes], of_member: Fault, of_coordinator: Fault
 ) -> None:
     """So both can say so."""
-    member, coordinator = greet(*tokens)
+    member, coordinator = shake_hands(*tokens)
 
     assert (member.fault, coordinator.fault) == (of_member, of_coordinator)
 
@@ -95,7 +95,7 @@ def test_both_sides_know_that_they_differ(
 @given(st.binary(min_size=1, max_size=40), st.binary(min_size=1, max_size=40))
 def test_only_the_token_opens(one: bytes, other: bytes) -> None:
     """Any two tokens."""
-    member, coordinator = greet(one, other)
+    member, coordinator = shake_hands(one, other)
 
     assert (coordinator.fault is None) == (member.fault is None) == (one == other)
 
@@ -104,8 +104,8 @@ def test_the_token_itself_never_travels() -> None:
     """Nor does anything that is the same the next time."""
     said = []
     for nonces in ((b"1" * 32, b"2" * 32), (b"3" * 32, b"4" * 32)):
-        member = Speaker(greet_coordinator(b"secret", nonces[0]))
-        coordinator = Speaker(greet_member(b"secret", nonces[1]))
+        member = Speaker(member_handshake(b"secret", nonces[0]))
+        coordinator = Speaker(coordinator_handshake(b"secret", nonces[1]))
         coordinator.hear(member.said.pop())
         member.hear(coordinator.said.pop())
         said.append(member.said.pop())
@@ -114,16 +114,16 @@ def test_the_token_itself_never_travels() -> None:
     assert all(b"secret" not in proof for proof in said)
 
 
-def test_a_recorded_greeting_opens_nothing() -> None:
+def test_a_recorded_handshake_opens_nothing() -> None:
     """The coordinator asks for a proof over its own fresh nonce."""
-    member = Speaker(greet_coordinator(b"secret", b"m" * 32))
-    first = Speaker(greet_member(b"secret", b"1" * 32))
+    member = Speaker(member_handshake(b"secret", b"m" * 32))
+    first = Speaker(coordinator_handshake(b"secret", b"1" * 32))
     recorded = [*member.said]
     first.hear(member.said.pop())
     member.hear(first.said.pop())
     recorded += member.said
 
-    second = Speaker(greet_member(b"secret", b"2" * 32))
+    second = Speaker(coordinator_handshake(b"secret", b"2" * 32))
     second.hear(b"".join(recorded))
 
     assert second.fault is Fault.WRONG_TOKEN
@@ -131,7 +131,7 @@ def test_a_recorded_greeting_opens_nothing() -> None:
 
 def test_a_coordinator_that_only_nods_is_not_believed() -> None:
     """The member wants a proof, too, and its own one is none."""
-    member = Speaker(greet_coordinator(b"secret", b"m" * 32))
+    member = Speaker(member_handshake(b"secret", b"m" * 32))
     member.said.clear()
     member.hear(struct.pack(">12sHcB32s", MAGIC, VERSION, b"C", 1, b"c" * 32))
     (proof,) = member.said
@@ -142,9 +142,9 @@ def test_a_coordinator_that_only_nods_is_not_believed() -> None:
 
 
 def test_another_version_is_told_to_both() -> None:
-    """The hail has the same form in all versions; node 0 answers it, so that both can tell."""
+    """The opening has the same form in all versions; node 0 answers it, so that both can tell."""
     newer = struct.pack(">12sHcB32s", MAGIC, VERSION + 1, b"M", 0, b"m" * 32)
-    coordinator = Speaker(greet_member(b"", b"c" * 32))
+    coordinator = Speaker(coordinator_handshake(b"", b"c" * 32))
 
     coordinator.hear(newer)
     (answer,) = coordinator.said
@@ -155,7 +155,7 @@ def test_another_version_is_told_to_both() -> None:
 
 def test_the_version_of_the_other_side_is_known() -> None:
     """For the message."""
-    steps = greet_coordinator(b"", b"m" * 32)
+    steps = member_handshake(b"", b"m" * 32)
     next(steps)
 
     with pytest.raises(HandshakeFailed) as caught:
@@ -166,16 +166,16 @@ def test_the_version_of_the_other_side_is_known() -> None:
 
 def test_who_reaches_himself_finds_no_clusterrun() -> None:
     """The kernel connects a socket to itself when the port happens to be its own."""
-    member = Speaker(greet_coordinator(b"", b"m" * 32))
+    member = Speaker(member_handshake(b"", b"m" * 32))
 
     member.hear(member.said[0])
 
-    assert member.fault is Fault.NO_CLUSTERRUN
+    assert member.fault is Fault.NOT_CLUSTERRUN
 
 
 def test_the_coordinator_is_silent_until_it_is_hailed() -> None:
     """A port scanner hears nothing."""
-    coordinator = Speaker(greet_member(b"", b"c" * 32))
+    coordinator = Speaker(coordinator_handshake(b"", b"c" * 32))
 
     assert coordinator.said == []
     assert coordinator.step.begins == MAGIC

@@ -18,7 +18,7 @@ from clusterrun.rendezvous.names.addresses import Address
 from clusterrun.rendezvous.names.resolver import Lookup
 from clusterrun.rendezvous.wire.connection import Connection
 from clusterrun.rendezvous.wire.frames import FROM_COORDINATOR, BadFrame
-from clusterrun.rendezvous.wire.handshake import NONCE_BYTES, HandshakeFailed, greet_coordinator
+from clusterrun.rendezvous.wire.handshake import NONCE_BYTES, HandshakeFailed, member_handshake
 
 SECONDS_TO_ANSWER = 3.0
 """From connecting to the end of the handshake."""
@@ -53,8 +53,8 @@ class OutgoingConnection:
         except OSError:
             sock.close()
             raise
-        greeting = greet_coordinator(token, os.urandom(NONCE_BYTES))
-        self.connection: Connection[FromCoordinator] = Connection(sock, FROM_COORDINATOR, greeting)
+        handshake = member_handshake(token, os.urandom(NONCE_BYTES))
+        self.connection: Connection[FromCoordinator] = Connection(sock, FROM_COORDINATOR, handshake)
 
     def fileno(self) -> int:
         return self.connection.fileno()
@@ -153,7 +153,7 @@ class Dialer:
             error = self._advance(outgoing)
             if error:
                 self._fail(outgoing, error)
-            elif outgoing.connection.greeted and self._is_chosen(outgoing, now):
+            elif outgoing.connection.is_ready and self._is_chosen(outgoing, now):
                 self._outgoing.remove(outgoing)
                 self._close_connections(self._outgoing)
                 return outgoing

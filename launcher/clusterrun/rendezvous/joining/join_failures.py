@@ -72,7 +72,7 @@ def node_zero_silent(settings: RendezvousSettings) -> RendezvousError:
 def handshake_error(place: str, failure: HandshakeFailed) -> RendezvousError | None:
     """Return the error of a failed handshake; None if the other side is not clusterrun."""
     match failure.fault:
-        case Fault.NO_CLUSTERRUN:
+        case Fault.NOT_CLUSTERRUN:
             return None
         case Fault.OTHER_VERSION:
             text = f"node 0 at {place} speaks version {failure.version} of clusterrun's protocol"

@@ -1,4 +1,4 @@
-"""A connection between two agents: a greeting, then messages; never blocking."""
+"""A connection between two agents: a handshake, then messages; it never blocks."""
 
 import errno
 import math
@@ -27,25 +27,24 @@ from clusterrun.rendezvous.wire.handshake import (
 
 _READ_BYTES = 64 << 10
 _UNREACHABLE = frozenset({errno.ETIMEDOUT, errno.EHOSTUNREACH, errno.ENETUNREACH})
-"""What the kernel says of a host that answers nothing any more, not even "no"."""
+"""The kernel's errors if a host no longer answers, not even with a refusal."""
 
 _LONGEST_BETWEEN_PROBES = 32767
 """Seconds, the kernel's own limit (MAX_TCP_KEEPIDLE)."""
 
 _MOST_UNSENT = 8 << 20
-"""Bytes that wait for a member who does not read; it is given up then."""
+"""Bytes queued for a member that does not read; with more, the connection is closed."""
 
 
 class Connection(Generic[MessageT]):
-    """One end of a stream socket that ``MessageT`` comes out of.
+    """One end of a stream socket from which ``MessageT`` is read; it takes over ``sock``.
 
-    Takes over ``sock`` and makes it non-blocking. The other's death is no error here: it sets
-    ``closed``, and ``trouble`` where there is more to say than end of file; what is sent from then
-    on is dropped.
+    The end of the other side raises no error: it sets ``closed``, and ``trouble`` if more than end of
+    file is known. What is sent after that is dropped.
     """
 
     def __init__(
-        self, sock: socket.socket, codec: Codec[MessageT], greeting: Steps | None = None
+        self, sock: socket.socket, codec: Codec[MessageT], handshake: Steps | None = None
     ) -> None:
         sock.settimeout(0)
         if sock.family != socket.AF_UNIX:
@@ -53,57 +52,56 @@ class Connection(Generic[MessageT]):
         self.closed = False
         self.trouble = ""
         self.unreachable = False
-        """It is closed because the other host answers nothing any more."""
+        """It is closed because the other host no longer answers."""
         self.longest = MAXIMUM_FRAME
-        """Bytes that a message from the other side may have."""
+        """Maximum bytes of a message from the other side."""
         self._socket = sock
         self._codec = codec
         self._incoming = bytearray()
         self._outgoing = bytearray()
-        self._greeting = greeting
+        self._handshake = handshake
         self._step = Step(b"", 0)
-        if greeting is not None:
-            self._go_on(next(greeting))
+        if handshake is not None:
+            self._take_step(next(handshake))
 
     def fileno(self) -> int:
-        """Return the descriptor to wait on."""
         return self._socket.fileno()
 
     @property
-    def greeted(self) -> bool:
-        """Whether both sides know who they talk to."""
-        return self._greeting is None
+    def is_ready(self) -> bool:
+        """Whether the handshake is over, and messages can be sent."""
+        return self._handshake is None
 
     @property
-    def said_something(self) -> bool:
-        """Whether the other side has left a greeting or a message unfinished."""
+    def has_unfinished_input(self) -> bool:
+        """Whether a part of a handshake or of a message was received."""
         return bool(self._incoming)
 
     @property
     def all_sent(self) -> bool:
-        """Whether the kernel has taken all that there was to send."""
+        """Whether the kernel has taken all that was sent."""
         return not self._outgoing
 
     @property
     def wants_write(self) -> bool:
-        """Whether something waits for the socket to become writable (then call ``flush``)."""
+        """Whether to call ``flush`` when the socket becomes writable."""
         return bool(self._outgoing) and not self.closed
 
     def give_up_after(self, seconds: float) -> None:
-        """Have the kernel close the connection when the other host answers nothing for so long.
+        """Let the kernel close the connection if the other host does not answer for so long.
 
-        The kernel asks for an answer itself where nobody speaks: an agent that is suspended by its
-        user says nothing, and nobody expects it to, but its host may die.
+        If nothing is sent, the kernel sends probes: a suspended agent sends no heartbeats, and its
+        host may fail meanwhile.
         """
         if self._socket.family == socket.AF_UNIX:
             return
-        # Heartbeats are more frequent: only a connection without any is probed.
+        # Heartbeats are more frequent: the kernel probes only connections without any.
         between = min(max(1, math.ceil(seconds / 3)), _LONGEST_BETWEEN_PROBES)
         self._socket.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
         options = {
             socket.TCP_KEEPIDLE: between,
             socket.TCP_KEEPINTVL: between,
-            # It also bounds the probes.
+            # It limits the probes, too.
             socket.TCP_USER_TIMEOUT: int(seconds * 1000),
         }
         for option, value in options.items():
@@ -111,13 +109,13 @@ class Connection(Generic[MessageT]):
 
     @property
     def local_address(self) -> str:
-        """Our end, as a plain IP address; "" where there is none."""
+        """The IP address of this end; "" if it has none."""
         with suppress(OSError):
             return plain_address(self._socket.getsockname())
         return ""
 
     def has_hung_up(self) -> bool:
-        """Tell whether the other side has closed it, and has said no more than was received."""
+        """Return whether the other side has closed it, and all that it sent was received."""
         try:
             return self.closed or not self._socket.recv(1, socket.MSG_PEEK)
         except BlockingIOError:
@@ -126,11 +124,11 @@ class Connection(Generic[MessageT]):
             return True
 
     def send(self, message: FromMember | FromCoordinator) -> None:
-        """Send ``message``, or queue what does not fit."""
+        """Send ``message``; what the socket does not take now is queued."""
         self.send_frame(framed(message))
 
     def send_frame(self, frame: bytes) -> None:
-        """Send what ``framed`` made: once for many connections."""
+        """Send what ``framed`` returned: one frame may go to many connections."""
         if self.closed:
             return
         self._outgoing += frame
@@ -146,7 +144,7 @@ class Connection(Generic[MessageT]):
             except BlockingIOError:
                 return
             except (BrokenPipeError, ConnectionResetError):
-                # Left to ``receive``: what the other said before is still to be read.
+                # ``receive`` notices it: what the other side sent before is still to be read.
                 self._outgoing.clear()
                 return
             except OSError as error:
@@ -158,13 +156,13 @@ class Connection(Generic[MessageT]):
         """Return the messages that are whole now.
 
         Raises:
-            HandshakeFailed: the other side is not one to talk to.
-            BadFrame: it says what no clusterrun would.
+            HandshakeFailed: the other side does not belong to this job.
+            BadFrame: it sent bytes that no clusterrun sends.
 
         """
         self._read()
-        self._greet()
-        if not self.greeted:
+        self._advance_handshake()
+        if not self.is_ready:
             return []
         return list(self._codec.take(self._incoming, self.longest))
 
@@ -185,24 +183,24 @@ class Connection(Generic[MessageT]):
             self._incoming += data
             self.closed = not data
             if len(data) < _READ_BYTES:
-                # That was all, most often; if not, the socket stays readable.
+                # Most often that was all; if not, the socket stays readable.
                 return
 
-    def _greet(self) -> None:
-        while self._greeting is not None:
+    def _advance_handshake(self) -> None:
+        while self._handshake is not None:
             begins, expect = self._step.begins, self._step.expect
             if self._incoming[: len(begins)] != begins[: len(self._incoming)]:
-                raise HandshakeFailed(Fault.NO_CLUSTERRUN)
+                raise HandshakeFailed(Fault.NOT_CLUSTERRUN)
             if len(self._incoming) < expect:
                 return
-            heard = bytes(self._incoming[:expect])
+            received = bytes(self._incoming[:expect])
             del self._incoming[:expect]
             try:
-                self._go_on(self._greeting.send(heard))
+                self._take_step(self._handshake.send(received))
             except StopIteration:
-                self._greeting = None
+                self._handshake = None
 
-    def _go_on(self, step: Step) -> None:
+    def _take_step(self, step: Step) -> None:
         self._step = step
         self.send_frame(step.send)
 

@@ -14,10 +14,9 @@ OTHER_DESCRIPTORS = 64
 
 
 class Connections:
-    """Numbered connections, watched for what each of them wants."""
+    """Numbered connections, each watched for reading, and for writing while something is queued."""
 
     def __init__(self) -> None:
-        """Open an epoll(7) for them; others may register there, too."""
         self.epoll = select.epoll()
         self._connections: dict[int, Connection[FromMember]] = {}
         self._peers: dict[int, str] = {}
@@ -25,27 +24,26 @@ class Connections:
         self._masks: dict[int, int] = {}
 
     def __len__(self) -> int:
-        """Return how many there are."""
         return len(self._connections)
 
     @property
     def numbers(self) -> tuple[int, ...]:
-        """All that there are, in the order in which they came."""
+        """All of them, in the order in which they were added."""
         return tuple(self._connections)
 
     @property
-    def is_silent(self) -> bool:
-        """Whether all that was sent is on its way."""
+    def all_sent(self) -> bool:
+        """Whether nothing is queued on any of them."""
         return not any(connection.wants_write for connection in self._connections.values())
 
     def ready(self) -> list[int]:
-        """Return those that have something to say or can be sent something, without waiting."""
-        # All of them: whoever is not heard in this turn may count as silent.
+        """Return those that can be read or written now."""
+        # All of them: a member that is not read in this turn may count as silent.
         descriptors = (each for each, _ in self.epoll.poll(0, len(self._connections) + 1))
         return [self._numbers[each] for each in descriptors if each in self._numbers]
 
     def get(self, number: int) -> Connection[FromMember] | None:
-        """Return a connection; None if it is gone."""
+        """Return a connection; None if it is closed."""
         return self._connections.get(number)
 
     def peer(self, number: int) -> str:
@@ -53,7 +51,7 @@ class Connections:
         return self._peers[number]
 
     def add(self, number: int, connection: Connection[FromMember], peer: str) -> None:
-        """Watch a connection from ``peer``."""
+        """Watch a connection from the address ``peer``."""
         self._connections[number] = connection
         self._peers[number] = peer
         self._numbers[connection.fileno()] = number
@@ -61,7 +59,7 @@ class Connections:
         self.epoll.register(connection, select.EPOLLIN)
 
     def send(self, numbers: Iterable[int], frame: bytes) -> None:
-        """Send the same to each of ``numbers`` that is still there."""
+        """Send a frame to each of ``numbers`` that is still open."""
         for number in numbers:
             connection = self._connections.get(number)
             if connection is not None:
@@ -69,7 +67,7 @@ class Connections:
                 self.watch(number)
 
     def watch(self, number: int) -> None:
-        """Wait for what a connection waits for now."""
+        """Watch for writing only while something is queued."""
         connection = self._connections[number]
         mask = select.EPOLLIN | (select.EPOLLOUT if connection.wants_write else 0)
         if mask != self._masks[number]:
@@ -77,7 +75,7 @@ class Connections:
             self.epoll.modify(connection, mask)
 
     def drop(self, number: int) -> bool:
-        """Close a connection; return whether it still was there."""
+        """Close a connection; return whether it was open."""
         connection = self._connections.pop(number, None)
         if connection is None:
             return False
@@ -88,10 +86,10 @@ class Connections:
 
 
 def allow_connections(nodes: int, strangers: int) -> None:
-    """Let node 0 have a connection to each of its ``nodes``, and to ``strangers`` if it may.
+    """Raise the limit of open files to a connection for each node, and for ``strangers`` if allowed.
 
     Raises:
-        MachineError: it may not even have the former.
+        MachineError: the hard limit is too low for all nodes.
 
     """
     allowed, needed = allow_descriptors(nodes + strangers), nodes + OTHER_DESCRIPTORS
@@ -104,7 +102,7 @@ def allow_connections(nodes: int, strangers: int) -> None:
 
 
 def allow_descriptors(count: int) -> int:
-    """Let this process have ``count`` open files; return how many of these it may have."""
+    """Raise this process's limit of open files to ``count``; return how many of these it may have."""
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     wanted = count if hard == resource.RLIM_INFINITY else min(count, hard)
     if soft == resource.RLIM_INFINITY or soft >= wanted:

@@ -19,21 +19,21 @@ MessageT = TypeVar("MessageT")
 
 
 class BadFrame(Exception):
-    """The other side says what no clusterrun would."""
+    """The other side sent bytes that no clusterrun sends."""
 
 
 class Codec(Generic[MessageT]):
-    """Takes messages of one direction out of the bytes that have come."""
+    """Decodes the messages of one direction."""
 
     def __init__(self, messages: object) -> None:
-        """Take the union of the messages that may come."""
+        """Accept the messages of a union."""
         self._decoder: msgspec.msgpack.Decoder[MessageT] = msgspec.msgpack.Decoder(messages)
 
     def take(self, buffer: bytearray, longest: int = MAXIMUM_FRAME) -> Iterator[MessageT]:
-        """Yield, and cut off from ``buffer``, every message that is whole.
+        """Yield each message that is complete, and remove it from ``buffer``.
 
         Raises:
-            BadFrame: it is of more than ``longest`` bytes, or no message.
+            BadFrame: a message has more than ``longest`` bytes, or cannot be decoded.
 
         """
         while len(buffer) >= _LENGTH_BYTES:
@@ -58,10 +58,10 @@ FROM_COORDINATOR: Codec[FromCoordinator] = Codec(FromCoordinator)
 
 
 def framed(message: FromMember | FromCoordinator) -> bytes:
-    """Return ``message`` as it travels; who sends it keeps it below ``MAXIMUM_FRAME``."""
+    """Return a message as bytes; ``bounded_messages`` keep it below ``MAXIMUM_FRAME``."""
     body = msgspec.msgpack.encode(message)
     return len(body).to_bytes(_LENGTH_BYTES, "big") + body
 
 
 ALIVE = framed(Alive())
-"""As it travels, thousands of times."""
+"""The frame of a heartbeat: encoded once, sent thousands of times."""

@@ -1,4 +1,4 @@
-"""A time to come as a descriptor, so that whoever waits for descriptors waits for it, too."""
+"""A timer with a descriptor, for loops that wait for descriptors."""
 
 import os
 
@@ -8,10 +8,10 @@ _NEVER = float("inf")
 
 
 class Timer:
-    """A timerfd(2). Readable from the time that was set on, until another is set."""
+    """A timerfd(2): its descriptor is readable from the time that was set, until another is set."""
 
     def __init__(self) -> None:
-        """Open a timer that is not set.
+        """Open a timer that never expires.
 
         Raises:
             OSError: there are too many open files.
@@ -31,19 +31,17 @@ class Timer:
         self._due = _NEVER
 
     def fileno(self) -> int:
-        """Return the descriptor to wait on."""
         return self._descriptor
 
     def set(self, due: float, now: float) -> None:
-        """Ring at ``due``, as seen from ``now``; infinity: never."""
+        """Expire at ``due``; infinity: never. ``now`` is the present time by the same clock."""
         if due == self._due and due > now:
             return
         self._due = due
-        # All zeros would turn it off.
+        # Zero would disarm it.
         wait = 0 if due == _NEVER else max(1, int((due - now) * _NANOSECONDS))
         times = self._times(0, 0, *divmod(wait, _NANOSECONDS))
         self._libc.timerfd_settime(self._descriptor, 0, times, None)
 
     def close(self) -> None:
-        """Give the descriptor back."""
         os.close(self._descriptor)
