@@ -8,7 +8,7 @@ MAX_RESTARTS = Option(
     parse=numbers.restart_count,
     default=0,
     metavar="N",
-    help="How often all workers are started again after one has failed",
+    help="How often to start all workers again after one has failed",
     group=Group.FAILING,
 )
 NO_RESTART_EXIT_CODES: Option[tuple[int, ...]] = Option(
@@ -16,13 +16,13 @@ NO_RESTART_EXIT_CODES: Option[tuple[int, ...]] = Option(
     parse=numbers.exit_codes,
     default=(),
     metavar="CODES",
-    help="Exit codes after which nothing is started again, such as 3,5-7",
+    help="Exit codes of a worker after which the job is not restarted, such as 3,5-7",
     group=Group.FAILING,
     default_words="none",
 )
 NO_FAIL_FAST = switch_option(
     "no_fail_fast",
-    help="Start again even if the same rank has just failed twice with the same last line",
+    help="Restart even if the same rank failed twice in a row with the same last line",
     group=Group.FAILING,
 )
 HEARTBEAT_TIMEOUT = Option(
@@ -30,7 +30,7 @@ HEARTBEAT_TIMEOUT = Option(
     parse=numbers.waiting_time,
     default=15.0,
     metavar="SECONDS",
-    help="The time for which a node may be silent before it counts as lost",
+    help="How long a node may be silent before it counts as lost",
     group=Group.FAILING,
 )
 HANG_TIMEOUT: Option[float | None] = Option(
@@ -38,20 +38,20 @@ HANG_TIMEOUT: Option[float | None] = Option(
     parse=numbers.seconds,
     default=None,
     metavar="SECONDS",
-    help="Print the Python stacks of all ranks when none has printed or exited for so long",
+    help="Print the Python stacks of all ranks if none has printed or exited for this long",
     group=Group.FAILING,
-    default_words="nobody watches",
+    default_words="never",
 )
 SHUTDOWN_TIMEOUT = Option(
     "shutdown_timeout",
     parse=numbers.seconds,
     default=25.0,
     metavar="SECONDS",
-    help="The time that workers get to end after SIGTERM, before SIGKILL",
+    help="How long workers may take to exit after SIGTERM, before SIGKILL",
     group=Group.FAILING,
 )
 CONTAIN = switch_option(
     "contain",
-    help="Keep the job in a PID namespace: whatever is killed, the kernel ends the rest at once",
+    help="Run the job in a PID namespace: whatever is killed, the kernel ends the rest at once",
     group=Group.FAILING,
 )

@@ -8,7 +8,7 @@ RDZV_TIMEOUT = Option(
     parse=numbers.seconds,
     default=600.0,
     metavar="SECONDS",
-    help="The time that all nodes have to come",
+    help="How long to wait for all nodes to join",
     group=Group.JOINING,
 )
 LAST_CALL_TIMEOUT = Option(
@@ -16,7 +16,7 @@ LAST_CALL_TIMEOUT = Option(
     parse=numbers.seconds,
     default=30.0,
     metavar="SECONDS",
-    help="With --nnodes MIN:MAX, the time that others have to come once MIN nodes are there",
+    help="With --nnodes MIN:MAX, how long to wait for more nodes after MIN have joined",
     group=Group.JOINING,
 )
 TOKEN_FILE = Option(
@@ -26,11 +26,11 @@ TOKEN_FILE = Option(
     metavar="FILE",
     help="A file with a secret that all nodes must hold; CLUSTERRUN_TOKEN holds the secret itself",
     group=Group.JOINING,
-    default_words="of the scheduler's job, else none",
+    default_words="made from the scheduler's job, else none",
 )
 STRICT_JOIN = switch_option(
     "strict_join",
-    help="Refuse nodes whose script, arguments or versions differ, instead of a warning",
+    help="Refuse nodes that differ in script, arguments or versions, instead of printing a warning",
     group=Group.JOINING,
 )
 RUN_ID = Option(
@@ -38,7 +38,7 @@ RUN_ID = Option(
     parse=names.run_id,
     default="",
     metavar="ID",
-    help="The name of this run, the same on all its nodes",
+    help="The name of this run, the same on all nodes",
     group=Group.JOINING,
     aliases=("rdzv_id",),
     default_words="chosen at the start",

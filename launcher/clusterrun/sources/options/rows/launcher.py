@@ -11,7 +11,7 @@ CONFIG = Option(
     parse=paths.path,
     default="",
     metavar="FILE",
-    help="A job file in YAML; flags and variables beat what it says",
+    help="A job file in YAML; flags and variables replace its values",
     group=Group.LAUNCHER,
     default_words="none",
     common_in_scripts=True,
@@ -25,7 +25,7 @@ DRY_RUN = switch_option(
 )
 JSON = switch_option(
     "json",
-    help="Print what --dry-run or clusterrun topo prints as JSON",
+    help="Print JSON, with --dry-run or clusterrun topo",
     group=Group.LAUNCHER,
     common_in_scripts=True,
 )
@@ -35,8 +35,7 @@ MACHINE_ROOT: Option[Path | None] = Option(
     default=None,
     metavar="DIR|FILE",
     help=(
-        "Plan for, or draw, the machine that was captured in this folder or archive, with --dry-run"
-        " or clusterrun topo"
+        "Plan for the machine captured in this folder or archive, with --dry-run or clusterrun topo"
     ),
     group=Group.LAUNCHER,
     default_words="this machine",
@@ -48,14 +47,14 @@ ALLOWED_CPUS: Option[CpuSet | None] = Option(
     metavar="LIST",
     help="With --machine-root, the CPUs that a job may use there",
     group=Group.LAUNCHER,
-    default_words="those that the captured process might",
+    default_words="those of the captured process",
 )
 CAPTURE: Option[Path | None] = Option(
     "capture",
     parse=paths.new_archive,
     default=None,
     metavar="FILE",
-    help="Write what was read of this machine to this .tar.xz or .tar.gz, with clusterrun topo",
+    help="With clusterrun topo, write what was read of this machine to this .tar.xz or .tar.gz",
     group=Group.LAUNCHER,
     default_words="no file",
     in_file=False,

@@ -9,9 +9,9 @@ LOG_DIR: Option[str | None] = Option(
     parse=paths.path,
     default=None,
     metavar="DIR",
-    help="Write what each worker prints to files below this folder too",
+    help="Also write what each worker prints to files in this folder",
     group=Group.LOGS,
-    default_words="no files, or those that are asked for in clusterrun-logs",
+    default_words="no files; clusterrun-logs if another option asks for files",
     common_in_scripts=True,
     is_derived=True,
 )
@@ -21,8 +21,8 @@ REDIRECTS: Option[StreamChoice | None] = Option(
     default=None,
     metavar="N|LOCALRANK:N,...",
     help=(
-        "Write standard output (1), standard error (2) or both (3) of all workers or of those named"
-        " to their log files only"
+        "Write standard output (1), standard error (2) or both (3) of all workers, or of those "
+        "named, only to their log files"
     ),
     group=Group.LOGS,
     short="r",
@@ -33,14 +33,17 @@ TEE: Option[StreamChoice | None] = Option(
     parse=output.streams,
     default=None,
     metavar="N|LOCALRANK:N,...",
-    help="Print them and, with a --log-dir, write them to log files",
+    help="Print these streams and, with --log-dir, also write them to log files",
     group=Group.LOGS,
     short="t",
-    default_words="all, if there is a --log-dir and nothing is redirected",
+    default_words="all streams, if --log-dir is given and nothing is redirected",
 )
 WORKERLOG = switch_option(
     "workerlog",
-    help="One log file for both streams of a worker, and DIR/workerlog.N is that of local rank N",
+    help=(
+        "One log file for both streams of a worker; DIR/workerlog.N is a link to that of local rank"
+        " N"
+    ),
     group=Group.LOGS,
 )
 EVENTS: Option[str | None] = Option(
@@ -49,8 +52,8 @@ EVENTS: Option[str | None] = Option(
     default=None,
     metavar="FILE",
     help=(
-        "Append a line of JSON to this file for each thing that happens to the job; %n in its name"
-        " stands for the node's rank"
+        "Append a line of JSON to this file for each event of the job; %n in its name is the node's"
+        " rank"
     ),
     group=Group.LOGS,
     default_words="no file",

@@ -28,11 +28,11 @@ LOG_LINE_PREFIX_TEMPLATE: Option[str | None] = Option(
     default=None,
     metavar="TEXT",
     help=(
-        "What stands before a worker's lines; ${rank}, ${local_rank}, ${role_name}, ${host} and"
-        " ${node_rank} in it are filled in"
+        "What to print before each line of a worker, with ${rank}, ${local_rank}, ${role_name}, "
+        "${host} and ${node_rank} filled in"
     ),
     group=Group.OUTPUT,
-    default_words="TORCHELASTIC_LOG_LINE_PREFIX_TEMPLATE if that is set, else [rank R]",
+    default_words="TORCHELASTIC_LOG_LINE_PREFIX_TEMPLATE if set, else [rank R]",
     is_derived=True,
 )
 PROGRESS_INTERVAL = Option(
@@ -40,7 +40,7 @@ PROGRESS_INTERVAL = Option(
     parse=numbers.seconds,
     default=10.0,
     metavar="SECONDS",
-    help="How often a progress bar in a pipe or a file is printed; 0: at its end",
+    help="How often to print a progress bar that goes to a pipe or a file; 0: only its end",
     group=Group.OUTPUT,
 )
 DUPLICATE_STDOUT_FILTERS: Option[tuple[str, ...]] = Option(
@@ -48,7 +48,7 @@ DUPLICATE_STDOUT_FILTERS: Option[tuple[str, ...]] = Option(
     parse=output.line_filters,
     default=(),
     metavar="TEXT,...",
-    help="Write printed lines of standard output that contain a TEXT to filtered_stdout.log, too",
+    help="Also write printed lines of standard output that contain a TEXT to filtered_stdout.log",
     group=Group.OUTPUT,
     default_words="none",
 )
@@ -63,7 +63,7 @@ DUPLICATE_STDERR_FILTERS: Option[tuple[str, ...]] = Option(
 )
 VERBOSE = switch_option(
     "verbose",
-    help="Say more of what is done and why",
+    help="Print more of what is done and why",
     group=Group.OUTPUT,
     short="v",
     common_in_scripts=True,

@@ -11,8 +11,8 @@ NUMA_BINDING = Option(
     default=NumaBinding.AUTO,
     metavar="auto|node|near|socket|exclusive|core-complex|none",
     help=(
-        "The CPUs that a worker may use: those near its GPU (the first four), those near it that no"
-        " other worker has (the next two), or all"
+        "The CPUs of each worker: those near its GPU (node, near, socket), those near it that no "
+        "other worker has (exclusive, core-complex), or all (none); auto: near"
     ),
     group=Group.PLACING,
 )
@@ -22,8 +22,8 @@ NUMA_MEMORY = Option(
     default=NumaMemory.NONE,
     metavar="none|preferred|bind",
     help=(
-        "The memory that a worker gets: wherever it is first used, the GPU's NUMA node first, or"
-        " that alone"
+        "The memory of each worker: wherever it is first used (none), first that of its GPU's NUMA "
+        "node (preferred), or only that (bind)"
     ),
     group=Group.PLACING,
 )
@@ -33,15 +33,15 @@ NUMA_MAP: Option[tuple[MappedGpu, ...]] = Option(
     default=(),
     metavar="GPU=CPUS,...|FILE",
     help=(
-        "Where GPUs are, if the machine's own tables are wrong: GPU=CPUS or GPU=node N, a GPU by"
-        " index, PCI address or UUID; or a file of such lines"
+        "Where GPUs are, if the machine reports it wrong: GPU=CPUS or GPU=node N, a GPU by index, "
+        "PCI address or UUID; or a file of such lines"
     ),
     group=Group.PLACING,
-    default_words="the machine's own tables",
+    default_words="what the machine reports",
 )
 NUMA_STRICT = switch_option(
     "numa_strict",
-    help="Start nothing where a worker can't be bound as asked, instead of a remark",
+    help="Start nothing if a worker cannot be bound as asked, instead of printing a remark",
     group=Group.PLACING,
 )
 GPUS_PER_WORKER: Option[int | None] = Option(
@@ -50,15 +50,15 @@ GPUS_PER_WORKER: Option[int | None] = Option(
     default=None,
     metavar="K",
     help=(
-        "The number of GPUs of each worker: worker r has the K from number r times K on; 0 if"
-        " workers share GPUs, or use none"
+        "Number of GPUs of each worker: worker r has K GPUs from number r times K; 0: workers share"
+        " GPUs, or use none"
     ),
     group=Group.PLACING,
     default_words="one",
 )
 GPU_PER_RANK = switch_option(
     "gpu_per_rank",
-    help="Let each worker see its own GPUs alone, by its own CUDA_VISIBLE_DEVICES",
+    help="Show each worker only its own GPUs, by its own CUDA_VISIBLE_DEVICES",
     group=Group.PLACING,
 )
 VIRTUAL_LOCAL_RANK = switch_option(

@@ -19,7 +19,7 @@ NO_PYTHON = switch_option(
 )
 RUN_PATH = switch_option(
     "run_path",
-    help="SCRIPT is a file, folder or archive, run by runpy.run_path in the folder we are in",
+    help="SCRIPT is a file, folder or archive, run by runpy.run_path in the current folder",
     group=Group.PROGRAM,
 )
 PASS_LOCAL_RANK = Option(
@@ -27,7 +27,7 @@ PASS_LOCAL_RANK = Option(
     parse=torchrun.local_rank_argument,
     default="",
     metavar="[=local-rank|local_rank]",
-    help="Give the script --local-rank=N too, or --local_rank=N as torch 1 did",
+    help="Pass --local-rank=N to the script, or --local_rank=N as torch 1 did",
     group=Group.PROGRAM,
     kind=Kind.OPTIONAL,
     default_words="no",
@@ -39,14 +39,14 @@ STDIN_RANK: Option[int | None] = Option(
     metavar="RANK",
     help="The one worker, by rank, that reads standard input",
     group=Group.PROGRAM,
-    default_words="on a terminal any worker may, else rank 0 alone",
+    default_words="rank 0; on a terminal, any worker",
 )
 ROLE = Option(
     "role",
     parse=names.role,
     default="default",
     metavar="NAME",
-    help="What the workers are called, their ROLE_NAME",
+    help="The role of the workers, their ROLE_NAME",
     group=Group.PROGRAM,
     common_in_scripts=True,
 )
@@ -55,9 +55,9 @@ PYTHON = Option(
     parse=paths.path,
     default="",
     metavar="PATH",
-    help="The interpreter that the workers run on",
+    help="The interpreter that runs the workers",
     group=Group.PROGRAM,
-    default_words="PYTHON_EXEC if that is set, else the one that runs clusterrun",
+    default_words="PYTHON_EXEC if set, else the one that runs clusterrun",
     common_in_scripts=True,
     is_derived=True,
 )
@@ -66,10 +66,10 @@ ENV: Option[Mapping[str, str]] = Option(
     parse=names.setting,
     default={},
     metavar="NAME=VALUE",
-    help="Set a variable for the workers",
+    help="Set a variable for the workers; may be repeated",
     group=Group.PROGRAM,
     kind=Kind.REPEATED,
-    default_words="none but what they inherit",
+    default_words="none",
     common_in_scripts=True,
     is_derived=True,
 )

@@ -10,8 +10,8 @@ START_METHOD = Option(
     default=StartMethod.AUTO,
     metavar="auto|fork|spawn",
     help=(
-        "Fork workers from a process that has imported torch and the like, or give each"
-        " an interpreter of its own; auto forks where that is safe and faster"
+        "Fork workers from one process that has imported torch, or spawn an interpreter for each; "
+        "auto: fork where that is safe and faster"
     ),
     group=Group.STARTING,
 )
@@ -21,8 +21,8 @@ PRELOAD: Option[str | tuple[str, ...]] = Option(
     default="auto",
     metavar="auto|all|none|MODULE,...",
     help=(
-        "What is imported before workers are forked, of what the script imports first; auto: torch"
-        " and other packages known to allow it; all: everything"
+        "What to import once, before workers are forked: of the script's first imports those known "
+        "to allow it (auto), all or none; or these modules"
     ),
     group=Group.STARTING,
 )
@@ -31,12 +31,12 @@ PRELOAD_TIMEOUT = Option(
     parse=numbers.seconds,
     default=60.0,
     metavar="SECONDS",
-    help="The time for which that may stand still, before each worker does it itself",
+    help="How long a preloaded import may make no progress; then each worker imports it itself",
     group=Group.STARTING,
 )
 EXEC = switch_option(
     "exec",
-    help="Become the one worker instead of looking after it; for one task per GPU",
+    help="Replace this process by its one worker; for schedulers that start a task for each GPU",
     group=Group.STARTING,
     common_in_scripts=True,
 )

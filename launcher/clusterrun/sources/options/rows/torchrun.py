@@ -10,7 +10,7 @@ DEFAULT_LOGS_SPECS = "default"
 
 STANDALONE = switch_option(
     "standalone",
-    help="One node, whatever the cluster or an endpoint says",
+    help="Run on this node alone, whatever the cluster or --rdzv-endpoint says",
     group=Group.TORCHRUN,
 )
 RDZV_BACKEND = Option(
@@ -19,8 +19,8 @@ RDZV_BACKEND = Option(
     default="",
     metavar="static|c10d",
     help=(
-        "With static, --rdzv-endpoint is MASTER_ADDR and MASTER_PORT; with c10d, node ranks are given"
-        " in the order of joining"
+        "With static, --rdzv-endpoint is MASTER_ADDR and MASTER_PORT; with c10d, node ranks follow "
+        "the order of joining"
     ),
     group=Group.TORCHRUN,
     default_words="neither",
@@ -30,7 +30,7 @@ RDZV_CONF: Option[Mapping[str, str]] = Option(
     parse=torchrun.rendezvous_conf,
     default={},
     metavar="KEY=VALUE,...",
-    help="Of these join_timeout, timeout and last_call_timeout are read",
+    help="Only join_timeout, timeout and last_call_timeout are read",
     group=Group.TORCHRUN,
     default_words="none",
 )
@@ -39,12 +39,12 @@ SIGNALS_TO_HANDLE = Option(
     parse=torchrun.signal_names,
     default="SIGTERM,SIGINT,SIGHUP,SIGQUIT",
     metavar="NAMES",
-    help="What workers are told in TORCHELASTIC_SIGNALS_TO_HANDLE; clusterrun handles all signals",
+    help="TORCHELASTIC_SIGNALS_TO_HANDLE of the workers; clusterrun itself handles all signals",
     group=Group.TORCHRUN,
 )
 USE_ENV = switch_option(
     "use_env",
-    help="Tell the local rank by LOCAL_RANK alone, which is so without --pass-local-rank",
+    help="Give the local rank only as LOCAL_RANK, which is the default",
     group=Group.TORCHRUN,
 )
 MONITOR_INTERVAL = Option(
@@ -52,7 +52,7 @@ MONITOR_INTERVAL = Option(
     parse=numbers.seconds,
     default=0.1,
     metavar="SECONDS",
-    help="Changes nothing: clusterrun hears of each end at once",
+    help="No effect: clusterrun learns of each exit at once",
     group=Group.TORCHRUN,
 )
 EVENT_LOG_HANDLER = Option(
@@ -60,7 +60,7 @@ EVENT_LOG_HANDLER = Option(
     parse=torchrun.plugin,
     default="null",
     metavar="NAME",
-    help="Changes nothing: --events writes what happens",
+    help="No effect: --events writes the events of a job to a file",
     group=Group.TORCHRUN,
 )
 LOGS_SPECS = Option(
@@ -68,7 +68,7 @@ LOGS_SPECS = Option(
     parse=torchrun.plugin,
     default="",
     metavar="NAME",
-    help="Refused: no plugins are loaded, and --log-dir says where logs go",
+    help="Not supported: --log-dir sets where logs go, and no plugins are loaded",
     group=Group.TORCHRUN,
     default_words="none",
 )

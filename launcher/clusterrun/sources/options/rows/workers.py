@@ -9,7 +9,7 @@ NNODES = Option(
     parse=numbers.node_count,
     default=1,
     metavar="N|MIN:MAX",
-    help="The number of nodes; of MIN:MAX, as many as have come at the last call",
+    help="Number of nodes; with MIN:MAX, from MIN to MAX, as many as join in time",
     group=Group.WORKERS,
     is_derived=True,
 )
@@ -21,8 +21,8 @@ NODE_RANK: Option[int | None] = Option(
     help="The rank of this node, from 0",
     group=Group.WORKERS,
     default_words=(
-        "what the cluster says, else 0 for the node that has the address given, the others by order"
-        " of joining"
+        "the cluster's; else 0 on the node that has the given address, others in the order of "
+        "joining"
     ),
     is_derived=True,
 )
@@ -31,9 +31,9 @@ NPROC_PER_NODE: Option[int | WorkerCount] = Option(
     parse=numbers.worker_count,
     default=WorkerCount.PER_GPU,
     metavar="N|auto|gpu|cpu",
-    help="The number of workers on each node; auto means one per GPU, else one per CPU",
+    help="Number of workers on each node; auto: one per GPU, or one per CPU if there are no GPUs",
     group=Group.WORKERS,
-    default_words="one per visible GPU, else one",
+    default_words="one per visible GPU, or one",
     is_derived=True,
 )
 HOSTS: Option[tuple[str, ...]] = Option(
@@ -41,7 +41,10 @@ HOSTS: Option[tuple[str, ...]] = Option(
     parse=hosts.hosts,
     default=(),
     metavar="HOST,...",
-    help="The nodes by rank, such as a,b[1-3]; each finds its own there",
+    help=(
+        "The nodes in the order of their ranks, such as a,b[1-3]; each node finds itself in the "
+        "list"
+    ),
     group=Group.WORKERS,
     aliases=("cluster_node_ips",),
     default_words="the cluster's",
@@ -52,7 +55,7 @@ HOSTFILE = Option(
     parse=paths.path,
     default="",
     metavar="FILE",
-    help="The same from a file with HOST, HOST slots=N or HOST:N on each line",
+    help="The same from a file, with HOST, HOST slots=N or HOST:N on each line",
     group=Group.WORKERS,
     default_words="none",
 )
@@ -61,15 +64,15 @@ CLUSTER = Option(
     parse=choices.cluster,
     default="",
     metavar="NAME|none",
-    help="The scheduler whose variables tell this process's place in the job; none reads nobody's",
+    help="The scheduler whose variables give the nodes and ranks; none: ignore all of them",
     group=Group.WORKERS,
-    default_words="the one whose variables are there",
+    default_words="the one whose variables are set",
     common_in_scripts=True,
     is_derived=True,
 )
 USE_PADDLECLOUD = switch_option(
     "use_paddlecloud",
-    help="As --cluster paddle",
+    help="The same as --cluster paddle",
     group=Group.WORKERS,
 )
 DEVICES: Option[tuple[str, ...]] = Option(
@@ -77,8 +80,8 @@ DEVICES: Option[tuple[str, ...]] = Option(
     parse=hosts.devices,
     default=(),
     metavar="0,2,5-7",
-    help="The GPUs for the workers, in their order",
+    help="The GPUs for the workers, in this order, by number or UUID",
     group=Group.WORKERS,
     aliases=("selected_gpus",),
-    default_words="all visible ones",
+    default_words="all visible GPUs",
 )
