@@ -20,11 +20,13 @@ from clusterrun.sources.settings import JobFile, Settings
 
 PROGRAM_KEYS = ("script", "module", "args")
 
-ACCELERATES = (
+KEYS_ARE_OPTIONS = "each option is a key: type clusterrun --help all"
+
+ACCELERATE_KEYS = (
     *("compute_environment", "distributed_type"),
     *("machine_rank", "num_machines", "num_processes"),
 )
-"""Keys of what ``accelerate config`` writes, the first two of which stand at its beginning."""
+"""Keys of the file that ``accelerate config`` writes; it begins with the first two."""
 
 PLAIN_KEYS = {
     name: option.name
@@ -32,40 +34,41 @@ PLAIN_KEYS = {
     if option.in_file and option not in (ENV, MODULE)
     for name in option.names
 }
-"""Keys that hold one value each, with the name of their option."""
+"""Keys that hold one value, with the name of their option."""
 
 KEYS = (*PROGRAM_KEYS, ENV.name, *PLAIN_KEYS)
 
 
 def read_job_file(config: Fact[str]) -> JobFile:
-    """Return what the file at the path ``config`` says; a key without a value says nothing.
+    """Return the settings and the program of the file at the path ``config``.
+
+    A key without a value is not set.
 
     Raises:
-        UsageError: it cannot be read, is not YAML, or has a key or a shape that it must not have;
-            the message begins with file, line and key.
+        UsageError: the file cannot be read, is not YAML, or has an unknown key or a value of the
+            wrong shape; the message begins with file, line and key.
 
     """
     entries = read_entries(config)
     for entry in entries.values():
         _expect_known(entry)
     given = {key: entry for key, entry in entries.items() if not is_empty(entry)}
-    said = {**_plain(given), **_env(config.value, given), **_module(given)}
-    return JobFile(said, _words(given))
+    settings = {**_plain(given), **_env(config.value, given), **_module(given)}
+    return JobFile(settings, _words(given))
 
 
 def _expect_known(entry: Entry) -> None:
     if entry.key == CONFIG.name:
         raise UsageError(f"{entry.origin}: a job file cannot name another", "remove the line")
-    if entry.key in ACCELERATES:
+    if entry.key in ACCELERATE_KEYS:
         raise UsageError(
             f"{entry.origin}: there is no such key; accelerate's own files have it",
-            "type what the file says as options, or write a job file:"
-            " configs/reference.yaml has every key",
+            f"type its values as options, or write a job file; {KEYS_ARE_OPTIONS}",
         )
     if entry.key not in KEYS:
         raise UsageError(
             f"{entry.origin}: there is no such key",
-            did_you_mean(entry.key, KEYS) or "configs/reference.yaml has every key",
+            did_you_mean(entry.key, KEYS) or KEYS_ARE_OPTIONS,
         )
 
 
