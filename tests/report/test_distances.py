@@ -24,11 +24,11 @@ def nodes(*rows: str, ids: tuple[int, ...] = ()) -> list[NumaNode]:
         (("10", "21 10"), []),
         (
             ("10 12 32 32", "12 10 32 32", "32 32 10 12", "32 32 12 10"),
-            ["12 within 0-1 and within 2-3; 32 else"],
+            ["12 within 0-1 and within 2-3; 32 otherwise"],
         ),
         (
             ("10 12 20 32", "12 10 20 32", "20 20 10 32", "32 32 32 10"),
-            ["12 within 0-1; 20 within 0-2; 32 else"],
+            ["12 within 0-1; 20 within 0-2; 32 otherwise"],
         ),
         (
             ("10 16 22", "16 10 16", "22 16 10"),
@@ -57,4 +57,4 @@ def test_ids_are_labels() -> None:
     """As on a POWER9 with GPUs for nodes."""
     found = nodes("10 40 80", "40 10 80", "80 80 10", ids=(0, 8, 255))
 
-    assert describe_distances(found) == ["40 within 0,8; 80 else"]
+    assert describe_distances(found) == ["40 within 0,8; 80 otherwise"]

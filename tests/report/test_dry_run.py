@@ -10,7 +10,8 @@ from clusterrun.domain.job import JobSpec, NumaBinding, NumaMemory, Program, Pro
 from clusterrun.domain.plan import MemoryPolicy, NodePlan, WorkerPlan
 from clusterrun.domain.ranks import GlobalRank, LocalRank, NodeRank
 from clusterrun.rendezvous.assumed import assumed_world
-from clusterrun.report.dry_run import as_json, as_text
+from clusterrun.report.dry_run import dry_run_text
+from clusterrun.report.json_output import dry_run_json
 from msgspec.structs import replace
 
 from tests.plans import gpu, job, world
@@ -50,7 +51,7 @@ def plan(*workers: WorkerPlan, **changes: Any) -> NodePlan:  # noqa: ANN401 - as
 
 def decoded(spec: JobSpec, what: NodePlan) -> Any:  # noqa: ANN401 - as JSON is
     """Return the JSON of a plan, read again."""
-    return json.loads(as_json(spec, what))
+    return json.loads(dry_run_json(spec, what))
 
 
 def test_the_text_to_the_letter() -> None:
@@ -58,7 +59,7 @@ def test_the_text_to_the_letter() -> None:
     unbound = worker(1, remark="not bound: nothing tells its node")
     what = plan(worker(0, "0-3,8-11"), unbound, unset=("RANK",), remarks=("few CPUs",))
 
-    assert f"{as_text(JOB, what)}\n" == dedent(
+    assert f"{dry_run_text(JOB, what)}\n" == dedent(
         """\
         job
           script                    train.py             default
@@ -101,7 +102,7 @@ def test_the_text_to_the_letter() -> None:
           events                    none                 default
 
         workers of node7, node 0 of 1, GPUs by CUDA_VISIBLE_DEVICES=7,6
-          rank  local  GPU  address       node  CPUs       OMP_NUM_THREADS  told by
+          rank  local  GPU  address       node  CPUs       OMP_NUM_THREADS  node by
           0     0      7    0000:80:00.0  1     0-3,8-11   4                sysfs numa_node
           1     1      6    0000:70:00.0  -     not bound  4                sysfs numa_node  not bound: nothing tells its node
 
@@ -130,14 +131,14 @@ def test_nothing_is_cut_short() -> None:
     """A terminal's width is no reason to hide a value."""
     long = ",".join(str(cpu) for cpu in range(0, 512, 2))
 
-    assert long in as_text(JOB, plan(worker(0, long)))
+    assert long in dry_run_text(JOB, plan(worker(0, long)))
 
 
 def test_without_gpus_the_table_has_none() -> None:
     """A CPU job is no special case."""
     alone = WorkerPlan(GlobalRank(0), LocalRank(0), (), (), None, None, {}, "")
 
-    text = as_text(JOB, plan(alone, env={}, visible_origin=""))
+    text = dry_run_text(JOB, plan(alone, env={}, visible_origin=""))
 
     assert "workers of node7, node 0 of 1\n" in text
     assert "  0     0      -    -        -     not bound  inherited        -\n" in text
@@ -189,12 +190,12 @@ def test_several_gpus_and_a_memory_policy() -> None:
         memory=MemoryPolicy(NumaMemory.BIND, (0, 1)),
     )
 
-    text = as_text(JOB, plan(both, worker(1)))
+    text = dry_run_text(JOB, plan(both, worker(1)))
     found, other = decoded(JOB, plan(both, worker(1)))["workers"]
 
     assert (
         "  rank  local  GPU  address                    node  CPUs       OMP_NUM_THREADS  memory"
-        "    told by\n"
+        "    node by\n"
         "  0     0      0,1  0000:10:00.0,0000:20:00.0  0,1   0-7        4                bind 0,1"
         "  sysfs numa_node\n"
     ) in text
@@ -261,8 +262,8 @@ def test_a_secret_is_not_shown() -> None:
     word = "hush"
     spec = job(token=word)
 
-    assert word not in as_text(spec, plan(worker(0)))
-    assert word not in as_json(spec, plan(worker(0)))
+    assert word not in dry_run_text(spec, plan(worker(0)))
+    assert word not in dry_run_json(spec, plan(worker(0)))
     assert decoded(spec, plan(worker(0)))["job"]["token"]["value"] == "given"
 
 
@@ -287,7 +288,7 @@ def test_what_only_a_cluster_tells() -> None:
     layout = TaskLayout(GlobalRank(3), 4, LocalRank(1), 2, NodeRank(1), 2)
     spec = job(tasks=layout, hosts=("n0", "n1"), port_candidates=(20001, 20002))
 
-    text = [" ".join(line.split()) for line in as_text(spec, plan(worker(0))).splitlines()]
+    text = [" ".join(line.split()) for line in dry_run_text(spec, plan(worker(0))).splitlines()]
     values = decoded(spec, plan(worker(0)))["job"]
 
     assert "tasks 3 of 4, on this node 1 of 2 the test" in text
@@ -307,4 +308,4 @@ def test_local_rank_as_the_worker_gets_it() -> None:
     (found,) = decoded(JOB, plan(third))["workers"]
 
     assert (found["local_rank"], found["remark"]) == (2, "why; alas")
-    assert "  0     2      7 " in as_text(JOB, plan(third))
+    assert "  0     2      7 " in dry_run_text(JOB, plan(third))

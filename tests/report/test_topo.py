@@ -11,7 +11,8 @@ from clusterrun.domain.machine import Gpu, Machine
 from clusterrun.domain.plan import NodePlan
 from clusterrun.planning.node_plan import plan_node
 from clusterrun.report.drawing import Style
-from clusterrun.report.topo import as_json, as_text
+from clusterrun.report.json_output import topo_json
+from clusterrun.report.topo import topo_text
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from msgspec.structs import replace
@@ -29,7 +30,7 @@ def planned(what: Machine, workers: int) -> NodePlan:
 
 def drawing(what: Machine, **style: Any) -> str:  # noqa: ANN401 - as Style's fields
     """Return the drawing of a machine, without the table of who would run where."""
-    text = as_text(what.host, what, planned(what, 2), Style(**style))
+    text = topo_text(what.host, what, planned(what, 2), Style(**style))
     return re.split(r"\n\n(?:\x1b\[1m)?workers", text)[0] + "\n"
 
 
@@ -186,7 +187,7 @@ def test_a_machine_of_256_cpus_fits_a_screen() -> None:
     """With who would run where below it."""
     found = dgx_a100()
 
-    lines = as_text("node7", found, planned(found, 8), Style()).splitlines()
+    lines = topo_text("node7", found, planned(found, 8), Style()).splitlines()
 
     assert len(lines) <= 40
     assert max(map(len, lines)) <= 100
@@ -197,7 +198,7 @@ def test_a_locale_without_box_characters() -> None:
     text = drawing(snc4(), unicode=False)
 
     assert text.isascii()
-    assert "|- node 1  64 GiB  8 cores  8-15\n|  `- GPU 0  0000:10:00.0" in text
+    assert "+-- node 1  64 GiB  8 cores  8-15\n|   `-- GPU 0  0000:10:00.0" in text
 
 
 @pytest.mark.parametrize("width", [20, 40, 60, 80])
@@ -206,10 +207,10 @@ def test_lines_are_no_wider_than_the_terminal(width: int) -> None:
     found = dgx_a100()
     plan = planned(found, 8)
 
-    narrow = as_text("node7", found, plan, Style(width=width))
+    narrow = topo_text("node7", found, plan, Style(width=width))
 
     assert max(map(len, narrow.splitlines())) <= width
-    assert _letters(narrow) == _letters(as_text("node7", found, plan, Style()))
+    assert _letters(narrow) == _letters(topo_text("node7", found, plan, Style()))
 
 
 def _letters(text: str) -> str:
@@ -231,8 +232,8 @@ def test_any_machine_can_be_drawn(drawn: Generated, width: int | None) -> None:
     found = drawn.machine
     plan = planned(found, max(1, len(found.visible)))
 
-    text = as_text("node7", found, plan, Style())
-    told = json.loads(as_json(found, plan))
+    text = topo_text("node7", found, plan, Style())
+    told = json.loads(topo_json(found, plan))
 
     for node in found.nodes:
         assert re.search(rf"\bnode {node.id}\b", text)
@@ -240,14 +241,14 @@ def test_any_machine_can_be_drawn(drawn: Generated, width: int | None) -> None:
         assert re.search(rf"\bGPU {gpu.index}\b.*{re.escape(gpu.bdf)}", text)
     assert ("[" in text.split("\n\nworkers")[0]) == (found.allowed != CpuSet.union_of(found.cores))
     assert len(told["cores"]) == len(found.cores)
-    assert _letters(as_text("node7", found, plan, Style(width=width))) == _letters(text)
+    assert _letters(topo_text("node7", found, plan, Style(width=width))) == _letters(text)
 
 
 def test_who_would_run_where_stands_below() -> None:
     """As a dry run has it, with what the plan remarks."""
     found = snc4()
 
-    text = as_text("node7", found, planned(found, 2), Style())
+    text = topo_text("node7", found, planned(found, 2), Style())
 
     _, _, below = text.partition("\n\nworkers, GPUs by NVML\n")
     assert below.splitlines()[0].split()[:3] == ["rank", "local", "GPU"]
@@ -258,7 +259,7 @@ def test_the_json_has_all_that_is_drawn() -> None:
     """CPUs as lists in the kernel's form; the keys are those that docs/machine.md lists."""
     found = snc4()
 
-    told = json.loads(as_json(found, planned(found, 1)))
+    told = json.loads(topo_json(found, planned(found, 1)))
 
     assert set(told) == {
         *("allowed_cpus", "cpu_quota", "packages", "nodes", "cores", "cores_known", "caches"),

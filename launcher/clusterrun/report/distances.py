@@ -1,4 +1,4 @@
-"""How far NUMA nodes are from each other, in as few words as that takes."""
+"""The distances between NUMA nodes in few words."""
 
 from collections.abc import Mapping, Sequence
 
@@ -6,13 +6,13 @@ from clusterrun.domain.cpuset import runs
 from clusterrun.domain.machine import NumaNode
 
 LARGEST_TABLE = 16
-"""Nodes of a table that people look at; machines whose GPUs have nodes of their own have more."""
+"""Nodes of a table that people can read; machines whose GPUs have memory nodes have more."""
 
 Distances = Mapping[tuple[int, int], int]
 
 
 def describe_distances(nodes: Sequence[NumaNode]) -> list[str]:
-    """Return lines on the distances between nodes; none where they are all alike, or not told."""
+    """Return lines on the distances between nodes; [] if they are all equal, or unknown."""
     ids = [node.id for node in nodes]
     between = {
         (node.id, other): distance
@@ -32,7 +32,7 @@ def describe_distances(nodes: Sequence[NumaNode]) -> list[str]:
 
 
 def _nested(ids: Sequence[int], between: Distances) -> str:
-    """Return one line where the nodes are near within groups, those within larger ones; else ""."""
+    """Return one line if the nodes form groups by distance, and these larger groups; else ""."""
     groups = [frozenset((number,)) for number in ids]
     levels: list[str] = []
     for distance in sorted(set(between.values())):
@@ -43,7 +43,7 @@ def _nested(ids: Sequence[int], between: Distances) -> str:
         if sum(map(len, groups)) > len(ids):
             return ""
         if len(groups) == 1 and levels:
-            return "; ".join([*levels, f"{distance} else"])
+            return "; ".join([*levels, f"{distance} otherwise"])
         together = (",".join(runs(group)) for group in groups if len(group) > 1)
         levels.append(f"{distance} within {' and within '.join(together)}")
     return ""

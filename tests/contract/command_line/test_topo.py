@@ -228,7 +228,7 @@ def test_a_locale_without_utf_8(tmp_path: Path) -> None:
     )
 
     assert done.stdout.isascii()
-    assert b"`- node 0" in done.stdout
+    assert b"`-- node 0" in done.stdout
     assert rb"gr\xf6\xdfe: 2 packages" in done.stdout
 
 

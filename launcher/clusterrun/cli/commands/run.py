@@ -69,8 +69,9 @@ def _become_worker(resolved: Resolved, environ: Mapping[str, str]) -> int:
 
 
 def _print_plan(resolved: Resolved, environ: Mapping[str, str]) -> int:
-    from clusterrun.report.dry_run import as_json, as_text
+    from clusterrun.report.dry_run import dry_run_text
+    from clusterrun.report.json_output import dry_run_json
     from clusterrun.run.preview import preview
 
     plan = preview(resolved, environ).plan
-    return print_text((as_json if resolved.as_json else as_text)(resolved.job, plan))
+    return print_text((dry_run_json if resolved.as_json else dry_run_text)(resolved.job, plan))

@@ -31,12 +31,15 @@ def execute(line: CommandLine, environ: Mapping[str, str], called: str) -> int:
 
 
 def _draw(resolved: Resolved, environ: Mapping[str, str]) -> str:
-    from clusterrun.report.drawing import Style
-    from clusterrun.report.topo import as_json, as_text
-
     machine, plan = preview(resolved, environ)
     if resolved.as_json:
-        return as_json(machine, plan)
+        from clusterrun.report.json_output import topo_json
+
+        return topo_json(machine, plan)
+    # Nothing else imports rich.
+    from clusterrun.report.drawing import Style
+    from clusterrun.report.topo import topo_text
+
     root = resolved.machine_root.value
     is_terminal = sys.stdout is not None and sys.stdout.isatty()
     style = Style(
@@ -44,7 +47,7 @@ def _draw(resolved: Resolved, environ: Mapping[str, str]) -> str:
         colour=is_terminal and not environ.get("NO_COLOR") and environ.get("TERM") != "dumb",
         unicode=can_print("├─"),
     )
-    return as_text(machine.host if root is None else str(root), machine, plan, style)
+    return topo_text(machine.host if root is None else str(root), machine, plan, style)
 
 
 def _capture(resolved: Resolved, path: Path, environ: Mapping[str, str]) -> str:

@@ -1,0 +1,68 @@
+"""The table of workers with their GPUs, NUMA nodes and CPUs, which topo and dry runs print."""
+
+from collections.abc import Iterable, Sequence
+
+from clusterrun.domain.plan import NodePlan, WorkerPlan
+
+_HEADS = (
+    "rank",
+    "local",
+    "GPU",
+    "address",
+    "node",
+    "CPUs",
+    "OMP_NUM_THREADS",
+    "memory",
+    "node by",
+    "",
+)
+
+
+def worker_table(plan: NodePlan) -> list[str]:
+    """Return the table, aligned; the column for memory only if a worker has a policy."""
+    rows = [_HEADS, *(_row(plan, worker) for worker in plan.workers)]
+    if not any(worker.memory for worker in plan.workers):
+        at = _HEADS.index("memory")
+        rows = [(*row[:at], *row[at + 1 :]) for row in rows]
+    return aligned(rows)
+
+
+def aligned(rows: Iterable[Sequence[str]]) -> list[str]:
+    """Return the rows with aligned columns, each as wide as its widest cell.
+
+    rich's tables would wrap cells in narrow terminals, and take seconds for thousands of workers.
+    """
+    table = list(rows)
+    widths = [max(map(len, column)) for column in zip(*table, strict=True)]
+    return [
+        "  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip()
+        for row in table
+    ]
+
+
+def local_rank_of(worker: WorkerPlan) -> str:
+    """Return LOCAL_RANK; in a scheduler's tasks it is not the worker's index, which is 0."""
+    return worker.env.get("LOCAL_RANK", str(worker.local_rank))
+
+
+def remark_on(worker: WorkerPlan) -> str:
+    return "; ".join(filter(None, (worker.local_rank_reason, worker.remark)))
+
+
+def _row(plan: NodePlan, worker: WorkerPlan) -> tuple[str, ...]:
+    return (
+        str(worker.rank),
+        local_rank_of(worker),
+        _listed(gpu.index for gpu in worker.gpus),
+        _listed(gpu.bdf for gpu in worker.gpus),
+        _listed(worker.numa_nodes),
+        "not bound" if worker.cpus is None else str(worker.cpus),
+        plan.env.get("OMP_NUM_THREADS", "inherited"),
+        "-" if worker.memory is None else str(worker.memory),
+        _listed(dict.fromkeys(gpu.node_source for gpu in worker.gpus)),
+        remark_on(worker),
+    )
+
+
+def _listed(values: Iterable[object]) -> str:
+    return ",".join(map(str, values)) or "-"
