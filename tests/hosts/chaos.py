@@ -1,4 +1,4 @@
-"""Rounds of random faults: what one round does to a job, and what may be seen of it afterwards.
+"""Rounds of random faults: what one round does to a job, and how its outcome is read.
 
 A round is drawn from its number alone, so that a failed one can be repeated.
 """
@@ -46,7 +46,7 @@ STEPS_TOGETHER = (
     print(f"rank {rank} is done", flush=True)
 """
 )
-"""No rank goes on without the others; each says so when it has made all of its steps."""
+"""No rank continues without the others; each prints a line when it has made all its steps."""
 
 SILENT = 2
 """Seconds: ``--heartbeat-timeout`` of all rounds."""
@@ -55,10 +55,11 @@ SECONDS_TO_JOIN = 15
 """``--rdzv-timeout`` of all rounds."""
 
 SECONDS_TO_END = 60.0
-"""From the last fault to the end of all agents; all of the above, grace and a restart take less."""
+"""From the last fault to the end of all agents: more than the timeouts, the grace period and a
+restart take together."""
 
 INSIDE = ("raise", "exit", "kill", "deaf")
-"""What a worker may do to itself in its 20th step, or, deaf to SIGTERM, not do."""
+"""What a worker may do to itself in its 20th step, or fail to do when it gets SIGTERM."""
 
 KILLED = ("worker", "fork server", "relay", "agent", "node")
 STOPPED_BRIEFLY = ("worker", "relay", "agent")
@@ -88,7 +89,7 @@ class Strike:
 
 @dataclass(frozen=True)
 class Round:
-    """What happens in one round.
+    """All faults of one round.
 
     Attributes:
         workers: how many each node has.
@@ -107,7 +108,7 @@ class Round:
 
     @property
     def disturbs_the_network(self) -> bool:
-        """Whether a node may have been silent: then the parts of the job can't agree."""
+        """Whether a node may have been silent: then the parts of the job can't agree on a verdict."""
         return any(
             it.what == "cut" or (it.what == "freeze" and it.whom == "agent") for it in self.strikes
         )
@@ -156,7 +157,7 @@ def _strike(dice: random.Random, nodes: int) -> Strike:
 
 
 def play(round_: Round, nodes: Nodes, hosts: Sequence[Host], folder: Path) -> list[Ended]:
-    """Start the job, strike it, and return how each of its nodes ended.
+    """Start the job, inject the faults, and return how each of its nodes ended.
 
     Args:
         round_: what is to happen.
@@ -184,7 +185,7 @@ def play(round_: Round, nodes: Nodes, hosts: Sequence[Host], folder: Path) -> li
 
 
 def _acts(strike: Strike, job: Job, host: Host) -> Iterator[tuple[float, Callable[[], None]]]:
-    """Yield what is to be done, each with its time."""
+    """Yield the actions of a fault, each with its time."""
     over = strike.at + strike.seconds
     match strike.what:
         case "kill" if strike.whom == "node":
@@ -193,7 +194,7 @@ def _acts(strike: Strike, job: Job, host: Host) -> Iterator[tuple[float, Callabl
             yield strike.at, lambda: _send(job, strike.whom, signal.SIGKILL)
         case "freeze":
             yield strike.at, lambda: _send(job, strike.whom, signal.SIGSTOP)
-            # Whoever was stopped: processes of this kind may have come and gone since.
+            # The stopped process, whichever it is: others of this kind may have started since.
             yield over, lambda: _send_all(job, signal.SIGCONT)
         case "end":
             yield strike.at, lambda: _send(job, "agent", strike.number)
@@ -206,7 +207,7 @@ def _acts(strike: Strike, job: Job, host: Host) -> Iterator[tuple[float, Callabl
 
 
 def _send(job: Job, whom: str, number: int) -> None:
-    """Send a signal to the first process of this kind; to none if there is none (any more)."""
+    """Send a signal to the first process of this kind, if there is one."""
     with suppress(psutil.NoSuchProcess):
         for process in job.processes():
             if _kind(process, job.agent) == whom:

@@ -1,4 +1,4 @@
-"""What all tests on several hosts start from."""
+"""Fixtures of the tests on several hosts."""
 
 import os
 import subprocess
@@ -21,7 +21,7 @@ NEEDS = {
 
 @pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Mark what asks for hosts or Slurm as such, and with what these need."""
+    """Mark the tests that use hosts or Slurm, and what these need."""
     for item in items:
         for fixture, needs in NEEDS.items():
             if fixture in getattr(item, "fixturenames", ()):
@@ -31,7 +31,7 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 @pytest.fixture(scope="session")
 def this_run() -> str:
-    """Return the name of this test run, once nothing is left of those that were killed.
+    """Return the name of this test run, after removing what killed runs have left.
 
     Where hosts can't be made, all tests that need them are left out; with CI set, they fail.
     """
@@ -51,14 +51,14 @@ def this_run() -> str:
 
 @pytest.fixture(scope="session")
 def hosts_of_session(this_run: str) -> Iterator[Network]:
-    """Return four hosts, n0 to n3, that all tests of the session use one after the other."""
+    """Return four hosts, n0 to n3, which the tests of the session use in turn."""
     with network(this_run, "hosts", "n0", "n1", "n2", "n3") as made:
         yield made
 
 
 @pytest.fixture
 def hosts(hosts_of_session: Network) -> Iterator[tuple[Host, ...]]:
-    """Return four hosts, n0 to n3; what was started on them ends with the test."""
+    """Return four hosts, n0 to n3; all their processes end with the test."""
     yield hosts_of_session.hosts
 
     hosts_of_session.end_all()
@@ -67,7 +67,7 @@ def hosts(hosts_of_session: Network) -> Iterator[tuple[Host, ...]]:
 
 @pytest.fixture(scope="session")
 def slurm_of_session(this_run: str) -> Iterator[Slurm]:
-    """Return a Slurm of two nodes that all tests of the session use one after the other."""
+    """Return a Slurm of two nodes, which the tests of the session use in turn."""
     with network(this_run, "slurm", "n0", "n1") as where:
         made = Slurm(where)
         made.open()
@@ -79,14 +79,14 @@ def slurm(slurm_of_session: Slurm, request: pytest.FixtureRequest) -> Iterator[S
     """Return a Slurm of two idle nodes, n0 and n1; its jobs end with the test."""
     yield slurm_of_session
 
-    # Shown for a test that failed, and for no other.
+    # pytest shows it only for a test that failed.
     request.node.add_report_section("teardown", "Slurm", slurm_of_session.new_logs())
     slurm_of_session.end_jobs()
 
 
 @pytest.fixture
 def clusterrun(tmp_path: Path) -> Iterator[Launcher]:
-    """Return a starter of jobs, for ``around=hosts[0].around``; none outlives the test."""
+    """Return what starts jobs, with ``around=hosts[0].around`` on a host; they end with the test."""
     launcher = Launcher(tmp_path)
 
     yield launcher

@@ -13,7 +13,7 @@ PIPE_SIZE = 1 << 20
 """Bytes that a job may print while its test waits for another one."""
 
 NAMES_FROM_FILES = "passwd: files\ngroup: files\nhosts: files\n"
-"""No name server, and nobody who knows a host's own name but its hosts file."""
+"""No name server: only its hosts file resolves a host's own name."""
 
 # Not `ip netns exec`: it mounts a /sys without cgroups, and slurmd does not start on that.
 BECOME_HOST = """
@@ -33,7 +33,7 @@ class Host:
     """
 
     def __init__(self, name: str, number: int, namespace: str, switch: str, folder: Path) -> None:
-        """Take what a network has set up, or is about to.
+        """Create a host; the network sets it up.
 
         Args:
             name: the host's own name; a word.
@@ -59,7 +59,7 @@ class Host:
 
     @property
     def around(self) -> tuple[str, ...]:
-        """The words that, put before a command, make this host execute it.
+        """The words before a command that make this host execute it.
 
         They keep the process id, and serve as the ``around`` of a ``Launcher``, too.
         """
@@ -111,26 +111,26 @@ class Host:
         return self.start(*words, environ=environ, folder=folder).ended(seconds)
 
     def processes(self) -> list[int]:
-        """Return the ids of all processes on this host, whoever started them."""
+        """Return the ids of all processes on this host."""
         return processes_in(self.namespace)
 
     def cut(self) -> None:
-        """Pull the cable: what is sent is lost, and nobody is told."""
+        """Cut the link: packets are lost, and neither side gets an error."""
         # At the switch: with the host's own end down its sends would fail at once, and its IPv6
         # address would be gone for good.
         ip("-n", self._switch, "link", "set", self.name, "down")
 
     def join(self) -> None:
-        """Plug the cable in again."""
+        """Restore the link."""
         ip("-n", self._switch, "link", "set", self.name, "up")
 
     def set_hosts_file(self, text: str) -> None:
-        """Change /etc/hosts, for processes that run already, too."""
+        """Change /etc/hosts, also for running processes."""
         # Written in place: a bind mount shows an inode, not a name.
         (self._folder / "hosts").write_text(text)
 
     def end_all(self) -> None:
-        """End all that ``start`` has started, and whatever else runs on this host."""
+        """End all processes on this host."""
         end_processes(self.namespace)
         for job in self._jobs:
             job.kill_all()

@@ -1,4 +1,4 @@
-"""How the ranks of tested programs find each other, without torch."""
+"""How the ranks of tested programs connect to each other without torch."""
 
 RANKS_MEET = """
     import atexit, os, signal, socket, sys, time
@@ -25,4 +25,4 @@ RANKS_MEET = """
                 time.sleep(0.01)
         calls[0].settimeout(None)
 """
-"""Rank 0 has a connection from each of the others in ``calls``, and each of these has one to it."""
+"""Rank 0 has a connection from each other rank in ``calls``; each of these has one to rank 0."""

@@ -1,4 +1,4 @@
-"""The network namespaces of this test run, and those that killed runs have left.
+"""The network namespaces of this test run and of killed runs.
 
 All that a run makes outside its own folders carries its name, which says whose it is: the process
 id and the start time of the run's main process, so that a reused process id is nobody's alibi.
@@ -18,7 +18,7 @@ NAMESPACES = Path("/run/netns")
 """Where iproute2 keeps the names of namespaces."""
 
 FOLDERS = Path("/run/clusterrun-tests")
-"""Where each run has a folder; not in /tmp, for munged and slurmd trust no such path."""
+"""Where each run has a folder; not in /tmp, which munged and slurmd do not trust."""
 
 PREFIX = "clusterrun-test-"
 
@@ -38,7 +38,7 @@ def run_of(pid: int) -> str:
 
 
 def ip(*words: str, lines: Iterable[str] = ()) -> None:
-    """Run iproute2's ``ip``, with a batch of ``lines`` if there are any.
+    """Run iproute2's ``ip``, with ``lines`` as its batch file.
 
     Raises:
         RuntimeError: it refused; the message is ip's.
@@ -58,9 +58,9 @@ def ip(*words: str, lines: Iterable[str] = ()) -> None:
 
 
 def folder_of(run: str) -> Path:
-    """Return the folder of a test run, which is there afterwards."""
+    """Create and return the folder of a test run."""
     folder = FOLDERS / run
-    # 0755 whatever our umask: Slurm's jobs and munge's clients look inside.
+    # 0755 whatever the umask: Slurm's jobs and munge's clients read files there.
     for path in (FOLDERS, folder):
         path.mkdir(exist_ok=True)
         path.chmod(0o755)
@@ -68,7 +68,7 @@ def folder_of(run: str) -> Path:
 
 
 def remove_leftovers() -> None:
-    """Remove the processes, namespaces and folders of runs that are no more."""
+    """Remove the processes, namespaces and folders of runs that have ended."""
     for namespace in _all_namespaces():
         if not _is_alive(namespace.name.removeprefix(PREFIX)):
             remove_namespace(namespace.name)
@@ -78,7 +78,7 @@ def remove_leftovers() -> None:
 
 
 def remove_folder(folder: Path) -> None:
-    """Remove one of the folders inside ``folder_of`` a run, and that itself with the last one."""
+    """Remove a folder of a run, and the folder of the run with the last one."""
     shutil.rmtree(folder)
     with suppress(OSError):
         folder.parent.rmdir()
@@ -87,13 +87,13 @@ def remove_folder(folder: Path) -> None:
 def remove_namespace(name: str) -> None:
     """End all processes in a namespace and remove it."""
     end_processes(name)
-    # Another run may be at the same leftovers.
+    # Another run may be removing it, too.
     with suppress(RuntimeError):
         ip("netns", "delete", name)
 
 
 def processes_in(name: str) -> list[int]:
-    """Return the process ids of all that lives in a namespace, whoever started it."""
+    """Return the ids of all processes in a namespace."""
     with suppress(FileNotFoundError):
         inside = (NAMESPACES / name).stat()
         mine = (int(path.name) for path in Path("/proc").iterdir() if path.name.isdigit())
@@ -102,10 +102,10 @@ def processes_in(name: str) -> list[int]:
 
 
 def end_processes(name: str) -> None:
-    """SIGKILL all that lives in a namespace, and what it starts meanwhile.
+    """Kill all processes in a namespace, and those that they start meanwhile.
 
     Raises:
-        TimeoutError: something lives on.
+        TimeoutError: a process survives.
 
     """
     deadline = time.monotonic() + SECONDS_TO_DIE

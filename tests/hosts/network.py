@@ -1,4 +1,4 @@
-"""Several hosts on this machine, and a switch between them.
+"""Several hosts on this machine with a switch between them.
 
 The switch is a bridge in a namespace of its own. So nothing of it shows on this machine, two test
 runs never meet, and no packet filter of this machine (Docker's drops what is bridged) has a say.
@@ -15,7 +15,6 @@ class Network:
     """Hosts around a switch, which is a host, too: ``ctl``, with an address of its own."""
 
     def __init__(self, run: str, label: str, names: Sequence[str]) -> None:
-        """Take what ``network`` takes."""
         self.folder = folder_of(run) / label
         prefix = f"{PREFIX}{run}-{label}"
         self.switch, *hosts = (
@@ -25,7 +24,7 @@ class Network:
         self.hosts = tuple(hosts)
 
     def open(self) -> None:
-        """Make the namespaces and connect them."""
+        """Create the namespaces and connect them."""
         everyone = (self.switch, *self.hosts)
         ip(lines=[f"netns add {host.namespace}" for host in everyone])
         ip("-n", self.switch.namespace, lines=self._switch_and_cables())
@@ -35,7 +34,7 @@ class Network:
         self.restore()
 
     def restore(self) -> None:
-        """Undo what tests did: plug all cables in, and give every host the names of all."""
+        """Undo what tests did: restore all links and hosts files."""
         everyone = (self.switch, *self.hosts)
         names = [f"{number} {it.name}" for it in everyone for number in (it.address, it.address6)]
         for host in everyone:
@@ -43,7 +42,6 @@ class Network:
         ip("-n", self.switch.namespace, lines=[f"link set {it.name} up" for it in self.hosts])
 
     def end_all(self) -> None:
-        """End all processes on all hosts."""
         for host in (*self.hosts, self.switch):
             host.end_all()
 
@@ -66,7 +64,7 @@ class Network:
 
 @contextmanager
 def network(run: str, label: str, *names: str) -> Iterator[Network]:
-    """Return a network; with the block, it and all that runs on it ends.
+    """Return a network; it and all its processes end with the block.
 
     Args:
         run: the name of this test run, as ``run_of`` tells it.

@@ -1,4 +1,4 @@
-"""One job on several hosts: the same command on each of them, and what every one of them tells."""
+"""One job on several hosts: starts the same command on each and collects the ends."""
 
 import re
 from collections.abc import Iterable, Mapping, Sequence
@@ -8,14 +8,14 @@ from tests.contract.launched import SECONDS_TO_ACT, Ended, Job, Launcher
 from tests.hosts.host import Host
 
 PROGRESS = re.compile(r"clusterrun: .*\(.*\d+ s of \d+ s\)\n")
-"""Lines that only a slow machine, or a test that waits for them, gets to see."""
+"""Lines that appear only on a slow machine, or in a test that waits for them."""
 
 
 class Nodes:
-    """Starts ``clusterrun OPTIONS train.py`` on hosts, train.py being the same file on all."""
+    """Starts ``clusterrun OPTIONS train.py`` on hosts, with the same train.py on all."""
 
     def __init__(self, launcher: Launcher, hosts: Sequence[Host], script: str) -> None:
-        """Take where the nodes run, and the script's text, indented as suits the test."""
+        """Write ``script``, which may be indented, as train.py."""
         self._launcher = launcher
         self._hosts = hosts
         self._script = launcher.folder / "train.py"
@@ -30,7 +30,7 @@ class Nodes:
         environ: Mapping[str, str] | None = None,
         before: Sequence[str] = (),
     ) -> Job:
-        """Start the command on the host with this number, by another one ``before`` it if need be."""
+        """Start the command on the host with this number, with the words ``before`` in front of it."""
         words = (*options, str(self._script), *args)
         around = (*self._hosts[number].around, *before)
         return self._launcher.command(*words, workers=workers, around=around, environ=environ)
@@ -42,7 +42,7 @@ class Nodes:
         args: Sequence[str] = (),
         environ: Mapping[str, str] | None = None,
     ) -> list[Job]:
-        """Start a node with so many workers on each of the first hosts, the first being node 0."""
+        """Start a node on each of the first hosts, with these numbers of workers."""
         address = self._hosts[0].address
         place = ("--nnodes", str(len(workers)), "--master-addr", address, *options)
         return [
@@ -54,11 +54,10 @@ class Nodes:
 
 
 def ended(jobs: Iterable[Job], seconds: float = SECONDS_TO_ACT) -> list[Ended]:
-    """Wait for the ends of all; return them without what they told of their progress."""
+    """Wait for the ends of all; return them without notices of progress."""
     ends = [job.ended(seconds) for job in jobs]
     return [end._replace(err=PROGRESS.sub("", end.err)) for end in ends]
 
 
 def codes(ends: Iterable[Ended]) -> list[int]:
-    """Return the exit codes."""
     return [end.code for end in ends]

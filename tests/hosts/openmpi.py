@@ -1,4 +1,4 @@
-"""Open MPI over the hosts of this machine: mpirun on the first of them starts the others' daemons."""
+"""Open MPI on the hosts of this machine: mpirun on the first one starts daemons on the others."""
 
 import os
 import shlex
@@ -18,11 +18,11 @@ esac
 echo "no such host: $host" >&2
 exit 1
 """
-"""What mpirun takes for ssh; the words behind the host are for a shell."""
+"""What mpirun uses as ssh; the words after the host are for a shell."""
 
 
 def mpirun(hosts: Sequence[Host], folder: Path, *options: str) -> tuple[str, ...]:
-    """Return the words that, put before a command, start it on ``hosts`` as ``options`` have it."""
+    """Return the words before a command that start it on ``hosts`` with ``options``."""
     agent = folder / "agent.sh"
     cases = "\n".join(
         f'{host.name}) exec {shlex.join(host.around)} sh -c "$*" ;;' for host in hosts
@@ -33,7 +33,7 @@ def mpirun(hosts: Sequence[Host], folder: Path, *options: str) -> tuple[str, ...
     settings = ("plm_rsh_agent", str(agent), "oob_tcp_if_include", "eth0")
     pairs = zip(settings[::2], settings[1::2], strict=True)
     words = [word for name, value in pairs for word in ("--mca", name, value)]
-    # Without a place to run, mpirun would bind each task to a core.
+    # Without this, mpirun binds each task to a core.
     launch = ("mpirun", "--host", slots, "--oversubscribe", "--bind-to", "none", *words, *options)
     environ = tuple(f"{name}={value}" for name, value in AS_ROOT.items())
     return (*hosts[0].around, "env", *environ, f"PATH={os.environ['PATH']}", *launch)

@@ -1,4 +1,4 @@
-"""A real Slurm: a controller, and nodes with two CPUs and four GPUs each."""
+"""A real Slurm: a controller and nodes with two CPUs and four GPUs each."""
 
 from collections import Counter
 from collections.abc import Mapping, Sequence
@@ -11,12 +11,12 @@ from tests.hosts.network import Network
 from tests.hosts.slurm_files import write_files
 
 SECONDS_TO_BE_SCHEDULED = 20
-"""A node that is not there would queue a job for ever."""
+"""A missing node would leave a job in the queue for ever."""
 
 
 @dataclass(frozen=True)
 class BatchJob:
-    """A job that ``sbatch`` has taken: its number, and the files that it prints to."""
+    """A job that ``sbatch`` has queued: its number and the files that it prints to."""
 
     number: int
     out: Path
@@ -24,10 +24,10 @@ class BatchJob:
 
 
 class Slurm:
-    """The commands of a user who is logged in on the host ``ctl``; none waits for ever."""
+    """The commands of a user on the host ``ctl``, each with a time limit."""
 
     def __init__(self, where: Network) -> None:
-        """Take a network that has nothing on it yet; its hosts become the nodes."""
+        """Create a Slurm on an unused network; its hosts become the nodes."""
         self.nodes = where.hosts
         self._controller = where.switch
         self._folder = where.folder
@@ -37,7 +37,7 @@ class Slurm:
         self._read_of_logs: dict[Path, int] = {}
 
     def open(self) -> None:
-        """Start the daemons, and wait until all nodes have registered.
+        """Start the daemons and wait until all nodes have registered.
 
         Raises:
             AssertionError: a daemon has ended or is late; the message is what it printed.
@@ -52,11 +52,11 @@ class Slurm:
             node.start("slurmd", "-D", "-N", node.name, environ=self._environ)
         self._daemon.wait_for(r"node \S+ registered with", times=len(self.nodes))
         self._ends = self._controller.start("tail", "-n", "+1", "-f", str(self._folder / "ends"))
-        # Nobody reads the daemons' output from here on, and a pipe holds only so much.
+        # The daemons' output is not read any more, and a full pipe would stop them.
         self._scontrol("setdebug", "info")
 
     def around(self, *options: str) -> tuple[str, ...]:
-        """The words that, put before a command, make it a step of Slurm's: ``srun OPTIONS``."""
+        """The words before a command that make it a step: ``srun OPTIONS``."""
         variables = [f"{name}={value}" for name, value in self._environ.items()]
         srun = ("srun", f"--immediate={SECONDS_TO_BE_SCHEDULED}", *options)
         return (*self._controller.around, "env", *variables, *srun)
@@ -64,19 +64,19 @@ class Slurm:
     def start(
         self, *words: str, environ: Mapping[str, str] | None = None, folder: Path | None = None
     ) -> Job:
-        """Start a command that asks this Slurm; arguments as for ``Host.start``."""
+        """Start a command that uses this Slurm; arguments as for ``Host.start``."""
         variables = {**self._environ, **(environ or {})}
         self._jobs.append(self._controller.start(*words, environ=variables, folder=folder))
         return self._jobs[-1]
 
     def run(self, *words: str, seconds: float = SECONDS_TO_ACT) -> Ended:
-        """Run a command that asks this Slurm, such as ``scontrol requeue 7``, to its end."""
+        """Run a command that uses this Slurm, such as ``scontrol requeue 7``."""
         return self.start(*words).ended(seconds)
 
     def start_srun(
         self, *words: str, environ: Mapping[str, str] | None = None, folder: Path | None = None
     ) -> Job:
-        """Start ``srun WORDS``; all its processes on the nodes are the job's, too."""
+        """Start ``srun WORDS``; its processes on the nodes belong to the job, too."""
         srun = ("srun", f"--immediate={SECONDS_TO_BE_SCHEDULED}")
         return self.start(*srun, *words, environ=environ, folder=folder)
 
@@ -87,7 +87,7 @@ class Slurm:
         folder: Path | None = None,
         seconds: float = SECONDS_TO_ACT,
     ) -> Ended:
-        """Run ``srun WORDS`` to its end."""
+        """Run ``srun WORDS``."""
         return self.start_srun(*words, environ=environ, folder=folder).ended(seconds)
 
     def sbatch(
@@ -120,11 +120,11 @@ class Slurm:
         return BatchJob(int(done.out), out, err)
 
     def follow(self, job: BatchJob) -> Job:
-        """Return what prints what a batch job prints, as soon as it does: for ``wait_for``."""
+        """Return a job that prints a batch job's output as it appears, for ``wait_for``."""
         return self.start("tail", "--quiet", "-n", "+1", "-f", str(job.out), str(job.err))
 
     def ended(self, job: BatchJob) -> Ended:
-        """Wait for the end of a batch job; its exit code is -N where signal N ended it."""
+        """Wait for the end of a batch job; its exit code is -N if signal N killed it."""
         # An end as PENDING is a requeue.
         pattern = rf"job {job.number} (?!PENDING)\w+ (\d+:\d+)\n"
         (how,) = self._ends.wait_for(pattern)
@@ -132,25 +132,25 @@ class Slurm:
         return Ended(-number or code, job.out.read_text(), job.err.read_text())
 
     def cancel(self, job: BatchJob, *options: str) -> None:
-        """``scancel OPTIONS`` a batch job; without options it is asked to end."""
+        """``scancel OPTIONS`` a batch job."""
         done = self.run("scancel", *options, str(job.number))
         assert done.code == 0, done.err
 
     def requeue(self, job: BatchJob) -> None:
-        """``scontrol requeue`` a batch job, and let it start again at once."""
+        """``scontrol requeue`` a batch job, which starts again at once."""
         self._scontrol("requeue", str(job.number))
         self.start_again(job)
 
     def start_again(self, job: BatchJob) -> None:
-        """Spare a job that is being requeued the two minutes that it has to wait."""
-        # Not now: what starts within the second of its end may take that end for its own.
+        """Start a requeued job without the two minutes that Slurm lets it wait."""
+        # Not at once: a job that starts in the second of its end may take that end for its own.
         self._requeues[job.number] += 1
         pattern = rf"Requeuing JobId={job.number}\n"
         self._daemon.wait_for(pattern, times=self._requeues[job.number])
         self._scontrol("update", f"JobId={job.number}", "StartTime=now+2")
 
     def end_jobs(self) -> None:
-        """End all that tests have started here, and leave the nodes idle."""
+        """End all jobs and leave the nodes idle."""
         left = self.run("squeue", "--noheader", "--format=%A").out.split()
         if left:
             # Steps first: a step whose srun was killed takes seconds to notice.

@@ -1,4 +1,4 @@
-"""The files that a Slurm of our own starts from.
+"""The configuration files of the tests' Slurm.
 
 Its GPUs are device files that do nothing; Slurm schedules them and sets CUDA_VISIBLE_DEVICES.
 """
@@ -17,8 +17,8 @@ CPUS_PER_NODE = 2
 For more tasks than CPUs ``srun --overcommit`` is enough.
 """
 
-# AuthInfo: the machine may run a munged with another key.
-# SlurmctldDebug: below debug, nobody says that a node has registered.
+# AuthInfo: this machine may run another munged with another key.
+# SlurmctldDebug: only at debug the log says that a node has registered.
 # JobCompLoc: `sbatch --wait` sees the end of a job up to ten seconds late.
 # config_overrides: a node is idle although the machine has another number of CPUs.
 SLURM_CONF = """
@@ -61,7 +61,7 @@ echo "job $JOBID $JOBSTATE $EXITCODE" >> {folder}/ends
 
 
 def write_files(folder: Path, controller: Host, nodes: Sequence[Host]) -> list[str]:
-    """Write slurm.conf and all that it names; return the command of the munged that it wants.
+    """Write slurm.conf and the files that it names; return the command of its munged.
 
     Args:
         folder: for all files of this Slurm.

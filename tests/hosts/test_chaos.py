@@ -1,4 +1,4 @@
-"""Random faults, one or several at a time: whatever happens, a job ends, truly and on all nodes."""
+"""Random faults, one or several at once: every job ends on all nodes, with the right exit code."""
 
 import re
 import signal
@@ -14,14 +14,14 @@ from tests.hosts.nodes import Nodes
 BUG_OF_OURS = 6
 
 LAST_WORDS = re.compile(r"^clusterrun: (?!.*: stopping ).*\n(  .*\n)*\Z", re.MULTILINE)
-"""A line of ours that tells how it ended, and what to do about it."""
+"""The last line of a report or an error."""
 
 
 @pytest.mark.long
 @pytest.mark.timeout(300)
 @pytest.mark.parametrize("number", range(100))
 def test_a_random_round(number: int, hosts: tuple[Host, ...], clusterrun: Launcher) -> None:
-    """No success that is none, nothing left behind, a reason on each node, and the same one."""
+    """No false success, nothing left behind, and the same reason on each node."""
     round_ = drawn(number)
 
     ends = play(round_, Nodes(clusterrun, hosts, STEPS_TOGETHER), hosts, clusterrun.folder)
@@ -31,14 +31,14 @@ def test_a_random_round(number: int, hosts: tuple[Host, ...], clusterrun: Launch
     assert [job.left() for job in clusterrun.jobs] == [[]] * len(ends), said
     assert [host.processes() for host in hosts] == [[]] * len(hosts), said
     for node in round_.spared:
-        assert says_why(ends[node]), said
+        assert explains_failure(ends[node]), said
         assert not list((clusterrun.folder / f"tmp{node}").iterdir()), said
     if not round_.disturbs_the_network:
         assert len(set(verdicts(clusterrun.folder))) <= 1, (verdicts(clusterrun.folder), said)
 
 
 def no_false_success(round_: Round, ends: Sequence[Ended]) -> bool:
-    """Tell whether an agent that ended with 0 had a job all of whose ranks made all steps."""
+    """Return whether all ranks made all steps, if an agent exited with 0."""
     done = {
         rank
         for rank in range(sum(round_.workers))
@@ -48,7 +48,7 @@ def no_false_success(round_: Round, ends: Sequence[Ended]) -> bool:
     return all(end.code != 0 for end in ends) or len(done) == sum(round_.workers)
 
 
-def says_why(end: Ended) -> bool:
-    """Tell whether an end that is no success is explained by its last words, and is no bug."""
+def explains_failure(end: Ended) -> bool:
+    """Return whether the last lines explain an end that is not a success, and it is not a bug."""
     explained = end.code in (0, 128 + signal.SIGINT) or LAST_WORDS.search(end.err)
     return bool(explained) and end.code >= 0 and end.code != BUG_OF_OURS

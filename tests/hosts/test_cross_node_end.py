@@ -1,4 +1,4 @@
-"""How a job on two hosts ends on both: at once, for one reason, and with nothing left."""
+"""A job on two hosts ends on both at once, for one reason, and leaves nothing."""
 
 import re
 import signal
@@ -33,8 +33,8 @@ SUCCEED = """
 """
 
 
-def two_that_wait(hosts: tuple[Host, ...], clusterrun: Launcher) -> list[Job]:
-    """Return both nodes of a job, 2 and 1 workers, all of whom run."""
+def two_running_nodes(hosts: tuple[Host, ...], clusterrun: Launcher) -> list[Job]:
+    """Return both nodes of a job with 2 and 1 workers, all running."""
     jobs = Nodes(clusterrun, hosts, WAIT).start_all(workers=(2, 1))
     jobs[0].wait_for("up", times=2)
     jobs[1].wait_for("up")
@@ -42,13 +42,13 @@ def two_that_wait(hosts: tuple[Host, ...], clusterrun: Launcher) -> list[Job]:
 
 
 def nothing_is_left(hosts: tuple[Host, ...], jobs: list[Job]) -> None:
-    """Check that no process of the job lives on any host, grandchildren included."""
+    """Check that no process of the job is left on any host, grandchildren included."""
     assert [job.left() for job in jobs] == [[], []]
     assert [host.processes() for host in hosts] == [[]] * len(hosts)
 
 
 def test_success_waits_for_all(hosts: tuple[Host, ...], clusterrun: Launcher) -> None:
-    """Workers that end at different times, on nodes that have nothing to say."""
+    """Workers exit at different times, and no node prints anything."""
     jobs = Nodes(clusterrun, hosts, SUCCEED).start_all(workers=(1, 2))
 
     ends = ended(jobs)
@@ -58,7 +58,7 @@ def test_success_waits_for_all(hosts: tuple[Host, ...], clusterrun: Launcher) ->
 
 
 def test_a_worker_that_fails_ends_both(hosts: tuple[Host, ...], clusterrun: Launcher) -> None:
-    """Both nodes name it and end with its code; what it said is shown where it was not seen."""
+    """Both nodes name it and exit with its code; the other node shows its output."""
     jobs = Nodes(clusterrun, hosts, FAIL).start_all(workers=(2, 1))
 
     ends = ended(jobs, seconds=15)
@@ -83,8 +83,8 @@ def test_a_worker_that_fails_ends_both(hosts: tuple[Host, ...], clusterrun: Laun
 def test_a_killed_agent_ends_the_other_node(
     hosts: tuple[Host, ...], clusterrun: Launcher, lost: int
 ) -> None:
-    """Whichever it is; the other one names it."""
-    jobs = two_that_wait(hosts, clusterrun)
+    """On either node; the other one names it."""
+    jobs = two_running_nodes(hosts, clusterrun)
     there = 1 - lost
 
     jobs[lost].signal(signal.SIGKILL)
@@ -106,8 +106,8 @@ def test_a_killed_agent_ends_the_other_node(
 def test_a_signal_to_one_agent_ends_both(
     hosts: tuple[Host, ...], clusterrun: Launcher, told: int, number: signal.Signals
 ) -> None:
-    """With the code of that signal on both, and a word about who got it."""
-    jobs = two_that_wait(hosts, clusterrun)
+    """Both exit with the code of that signal and say which agent got it."""
+    jobs = two_running_nodes(hosts, clusterrun)
     other = 1 - told
 
     jobs[told].signal(number)
@@ -123,10 +123,10 @@ def test_a_signal_to_one_agent_ends_both(
 
 
 @pytest.mark.parametrize("told", [0, pytest.param(1, marks=pytest.mark.long)])
-def test_a_signal_while_others_are_awaited(
+def test_a_signal_while_waiting_for_nodes(
     hosts: tuple[Host, ...], clusterrun: Launcher, told: int
 ) -> None:
-    """Node 0 tells those who have come; without another one it goes on waiting."""
+    """Node 0 refuses those that have joined; it goes on waiting if another node got the signal."""
     nodes = Nodes(clusterrun, hosts, WAIT)
     place = ("--nnodes", "3", "--master-addr", hosts[0].address)
     jobs = [nodes.start(rank, *place, "--node-rank", str(rank)) for rank in (0, 1)]
@@ -159,21 +159,23 @@ EARLY = """
         time.sleep(0.01)
     sys.exit(int(pathlib.Path("go").read_text()))
 """
-"""The workers of node 0 have ended long before the other one does."""
+"""The workers of node 0 exit long before the other one."""
 
 
-def one_that_is_done(hosts: tuple[Host, ...], clusterrun: Launcher) -> list[Job]:
-    """Return both nodes of a job, of which node 0 has nothing to do but to wait."""
+def one_finished_node(hosts: tuple[Host, ...], clusterrun: Launcher) -> list[Job]:
+    """Return both nodes of a job; node 0 has finished and waits."""
     jobs = Nodes(clusterrun, hosts, EARLY).start_all("--events", "events-%n")
     jobs[1].wait_for("up")
-    # On a busy machine its agent hears of the end of its worker long after that.
+    # On a busy machine its agent learns of its worker's end long after that.
     await_text(clusterrun.folder / "events-0", '"exited"')
     return jobs
 
 
-def test_a_success_that_is_none(hosts: tuple[Host, ...], clusterrun: Launcher) -> None:
-    """A node that is done waits for the others, and reports their failure as they do."""
-    jobs = one_that_is_done(hosts, clusterrun)
+def test_a_failure_after_one_node_has_finished(
+    hosts: tuple[Host, ...], clusterrun: Launcher
+) -> None:
+    """A node that has finished waits for the others and reports their failure."""
+    jobs = one_finished_node(hosts, clusterrun)
     (clusterrun.folder / "go").write_text("3")
 
     ends = ended(jobs)
@@ -185,11 +187,11 @@ def test_a_success_that_is_none(hosts: tuple[Host, ...], clusterrun: Launcher) -
 
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
-def test_a_signal_to_a_node_that_is_done(
+def test_a_signal_to_a_finished_node(
     hosts: tuple[Host, ...], clusterrun: Launcher, number: signal.Signals
 ) -> None:
-    """It ends the job on the others, too: nobody trains on for a node that reports a signal."""
-    jobs = one_that_is_done(hosts, clusterrun)
+    """It ends the job on the others, too."""
+    jobs = one_finished_node(hosts, clusterrun)
 
     jobs[0].signal(number)
     ends = ended(jobs)
@@ -200,8 +202,10 @@ def test_a_signal_to_a_node_that_is_done(
     nothing_is_left(hosts, jobs)
 
 
-def test_node_zero_goes_when_a_node_is_done(hosts: tuple[Host, ...], clusterrun: Launcher) -> None:
-    """What has become of the job nobody can tell it: that is no success."""
+def test_node_zero_is_lost_when_a_node_has_finished(
+    hosts: tuple[Host, ...], clusterrun: Launcher
+) -> None:
+    """It can't learn how the job ends, so that is not a success."""
     nodes = Nodes(clusterrun, hosts, EARLY.replace('== "0"', '== "1"'))
     jobs = nodes.start_all()
     jobs[1].wait_for("early")
@@ -216,11 +220,11 @@ def test_node_zero_goes_when_a_node_is_done(hosts: tuple[Host, ...], clusterrun:
 
 @pytest.mark.long
 @pytest.mark.timeout(200)
-def test_a_node_that_is_done_says_for_whom_it_waits(
+def test_a_finished_node_prints_which_nodes_still_run(
     hosts: tuple[Host, ...], clusterrun: Launcher
 ) -> None:
-    """Each minute."""
-    jobs = one_that_is_done(hosts, clusterrun)
+    """Once a minute."""
+    jobs = one_finished_node(hosts, clusterrun)
     time.sleep(62)
     (clusterrun.folder / "go").write_text("0")
 

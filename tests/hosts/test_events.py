@@ -1,4 +1,4 @@
-"""``--events`` on several hosts: each node tells its own story, and all tell of a node that is lost."""
+"""``--events`` on several hosts: each node writes its own file; all record a lost node."""
 
 import json
 import signal
@@ -22,7 +22,7 @@ def told(path: Path) -> list[dict[str, Any]]:
 
 
 def test_a_node_is_lost(hosts: tuple[Host, ...], clusterrun: Launcher) -> None:
-    """Its own file ends in the middle; the others name it, and the code that ended them."""
+    """Its own file ends in the middle; the others name it and their exit code."""
     jobs = Nodes(clusterrun, hosts, WAITS).start_all("--events=events-%n", workers=(2, 1, 1))
     for job in jobs:
         job.wait_for("ready")
@@ -42,5 +42,5 @@ def test_a_node_is_lost(hosts: tuple[Host, ...], clusterrun: Launcher) -> None:
             5,
             "node lost",
         )
-    # It may have been killed before it had heard that its worker runs.
+    # It may have been killed before it recorded that its worker runs.
     assert [event["event"] for event in files[2]] in (["joined"], ["joined", "started"])

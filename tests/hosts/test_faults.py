@@ -1,4 +1,4 @@
-"""Faults of a running job on several hosts: what every node that survives says, and its exit code.
+"""Faults of a running job on several hosts: what every surviving node prints, and its exit code.
 
 In each of them a step of training is in flight: every rank waits for the sum of all.
 """
@@ -51,13 +51,13 @@ STEPS = f"""{RANKS_MEET}
             raise
         time.sleep(0.02)
 """
-"""What torch does in a step, in so far as faults see it: no rank goes on without the others."""
+"""Like a step of torch: no rank continues without the others."""
 
 SILENT = 2
-"""Seconds: --heartbeat-timeout where a silence is to be found out."""
+"""Seconds: --heartbeat-timeout where a test waits for it."""
 
 WHILE_IT_ENDS = 8.0
-"""Seconds for the end of all agents after it has been found out; it takes much less."""
+"""Seconds from then to the end of all agents; it takes much less."""
 
 
 class Trainers:
@@ -71,17 +71,16 @@ class Trainers:
             job.wait_for("step 5")
 
     def freeze(self, number: int) -> None:
-        """Stop an agent, and nothing else of its node."""
+        """Stop an agent, and no other process of its node."""
         self._frozen.append(number)
         self.jobs[number].signal(signal.SIGSTOP)
 
     def thaw(self, number: int) -> None:
-        """Continue it."""
         self._frozen.remove(number)
         self.jobs[number].signal(signal.SIGCONT)
 
-    def said_of(self, number: int, how: str, survivors: tuple[int, ...]) -> None:
-        """Check that all survivors end with code 5, and with these last words on that node."""
+    def reported_lost(self, number: int, how: str, survivors: tuple[int, ...]) -> None:
+        """Check that all survivors exit with 5 and report that node as lost."""
         ends = ended([self.jobs[each] for each in survivors], SILENT + WHILE_IT_ENDS)
 
         name = f"node {number} (n{number})"
@@ -96,7 +95,7 @@ class Trainers:
 
 @pytest.fixture
 def trainers(hosts: tuple[Host, ...], clusterrun: Launcher) -> Trainers:
-    """Return a running job on three nodes, with one rank each, that hears a silence soon."""
+    """Return a running job on three nodes, with one rank each and a short heartbeat timeout."""
     words = ("--heartbeat-timeout", str(SILENT))
     return Trainers(Nodes(clusterrun, hosts, STEPS).start_all(*words, workers=(1, 1, 1)), hosts)
 
@@ -105,53 +104,53 @@ SILENCE = f"has been silent for {SILENT} s"
 
 
 def test_an_agent_is_killed(trainers: Trainers) -> None:
-    """Its connection ends with it."""
+    """Its connection is closed."""
     trainers.jobs[1].signal(signal.SIGKILL)
 
-    trainers.said_of(1, "is gone", survivors=(0, 2))
+    trainers.reported_lost(1, "is gone", survivors=(0, 2))
 
 
 def test_node_zero_is_killed(trainers: Trainers) -> None:
-    """No other can take its place."""
+    """No other node can take its place."""
     trainers.jobs[0].signal(signal.SIGKILL)
 
-    trainers.said_of(0, "is gone", survivors=(1, 2))
+    trainers.reported_lost(0, "is gone", survivors=(1, 2))
 
 
 def test_a_node_is_cut_off(trainers: Trainers) -> None:
-    """Each side ends by itself, and names the other."""
+    """Each side ends and names the other."""
     trainers.hosts[1].cut()
 
-    trainers.said_of(1, SILENCE, survivors=(0, 2))
-    trainers.said_of(0, SILENCE, survivors=(1,))
+    trainers.reported_lost(1, SILENCE, survivors=(0, 2))
+    trainers.reported_lost(0, SILENCE, survivors=(1,))
 
 
 def test_node_zero_is_cut_off(trainers: Trainers) -> None:
     """The others name it; it names one of them."""
     trainers.hosts[0].cut()
 
-    trainers.said_of(0, SILENCE, survivors=(1, 2))
+    trainers.reported_lost(0, SILENCE, survivors=(1, 2))
     [end] = ended([trainers.jobs[0]], WHILE_IT_ENDS)
     assert end.code == 5, end.err
     assert f"{SILENCE}; the job was ended\n" in end.err
 
 
 def test_an_agent_is_frozen(trainers: Trainers) -> None:
-    """The others end; once it is continued it learns that they have, and ends its own workers."""
+    """The others end; once it continues, it learns that and ends its own workers."""
     trainers.freeze(1)
-    trainers.said_of(1, SILENCE, survivors=(0, 2))
+    trainers.reported_lost(1, SILENCE, survivors=(0, 2))
     alive = trainers.jobs[1].processes()
 
     trainers.thaw(1)
 
     assert len(alive) > 1
-    trainers.said_of(1, SILENCE, survivors=(1,))
+    trainers.reported_lost(1, SILENCE, survivors=(1,))
 
 
 def test_node_zero_is_frozen(trainers: Trainers) -> None:
-    """The others end; once it is continued it finds them gone."""
+    """The others end; once it continues, it finds them lost."""
     trainers.freeze(0)
-    trainers.said_of(0, SILENCE, survivors=(1, 2))
+    trainers.reported_lost(0, SILENCE, survivors=(1, 2))
 
     trainers.thaw(0)
 
@@ -162,7 +161,7 @@ def test_node_zero_is_frozen(trainers: Trainers) -> None:
 
 @pytest.mark.parametrize("number", [pytest.param(0, marks=pytest.mark.long), 1])
 def test_a_node_is_suspended(number: int, trainers: Trainers) -> None:
-    """By its user (Ctrl-Z): nobody counts its silence, and the job goes on with it."""
+    """By its user (Ctrl-Z): its silence does not count, and the job goes on later."""
     jobs = trainers.jobs
     name = f"clusterrun: node {number} \\(n{number}\\)"
     jobs[number].signal(signal.SIGTSTP)
@@ -174,17 +173,17 @@ def test_a_node_is_suspended(number: int, trainers: Trainers) -> None:
 
     for job in jobs[:number] + jobs[number + 1 :]:
         job.wait_for(f"{name} goes on\n")
-    # Everybody listens again.
+    # All heartbeats count again.
     time.sleep(2.0 * SILENT)
     step_on(jobs, steps=25)
     trainers.freeze(number)
     survivors = tuple({0, 1, 2} - {number})
-    trainers.said_of(number, SILENCE, survivors)
+    trainers.reported_lost(number, SILENCE, survivors)
 
 
 @pytest.mark.parametrize("number", [pytest.param(0, marks=pytest.mark.long), 1])
 def test_the_host_of_a_suspended_node_dies(number: int, trainers: Trainers) -> None:
-    """Its agent's silence tells nothing, that of its kernel does."""
+    """Its agent's silence does not count, that of its kernel does."""
     jobs = trainers.jobs
     survivors = tuple({0, 1, 2} - {number})
     jobs[number].signal(signal.SIGTSTP)
@@ -194,25 +193,25 @@ def test_the_host_of_a_suspended_node_dies(number: int, trainers: Trainers) -> N
 
     trainers.hosts[number].cut()
 
-    trainers.said_of(number, SILENCE, survivors)
+    trainers.reported_lost(number, SILENCE, survivors)
 
 
 def step_on(jobs: Sequence[Job], steps: int = 50) -> None:
-    """Wait until all ranks have made so many steps more."""
+    """Wait until all ranks have made ``steps`` more steps."""
     for job in jobs:
         done = max(job.numbers("step"))
         job.numbers("step", times=1 + (done + steps) // 25)
 
 
 def end_in_order(jobs: Sequence[Job]) -> None:
-    """End a job that lives, and see that it did."""
+    """End a running job, and check that it was running."""
     jobs[0].signal(signal.SIGTERM)
     ends = ended(jobs)
     assert codes(ends) == [143] * len(jobs), ends
 
 
 def test_the_link_is_down_for_a_moment(hosts: tuple[Host, ...], clusterrun: Launcher) -> None:
-    """Nobody is lost: TCP sends again what was lost meanwhile."""
+    """No node is lost: TCP sends again what was lost meanwhile."""
     jobs = Nodes(clusterrun, hosts, STEPS).start_all("--heartbeat-timeout", "6")
     trainers = Trainers(jobs, hosts)
 
@@ -225,7 +224,7 @@ def test_the_link_is_down_for_a_moment(hosts: tuple[Host, ...], clusterrun: Laun
 
 
 def test_all_processors_are_busy(trainers: Trainers) -> None:
-    """With others than the job's: signs of life come through."""
+    """With processes of others: heartbeats arrive in time."""
     hog = [sys.executable, "-c", "while True: pass"]
     hogs = [trainers.hosts[0].start(*hog) for _ in range(2 * (os.cpu_count() or 1))]
 
@@ -239,7 +238,7 @@ def test_all_processors_are_busy(trainers: Trainers) -> None:
 
 
 def reports(ends: Sequence[Ended]) -> list[str]:
-    """Return what each node tells of the cause, from its first line to whose exit code it is.
+    """Return each node's report of the cause, from its first line to the exit code.
 
     The worker's own words are shown where they were not printed, and other workers only at home.
     """
@@ -256,7 +255,7 @@ def reports(ends: Sequence[Ended]) -> list[str]:
 
 
 def one_cause(ends: Sequence[Ended], code: int, headline: str) -> None:
-    """Check that all nodes report the same cause, in the same words, and end with its code."""
+    """Check that all nodes report the same cause in the same words and exit with its code."""
     told = reports(ends)
 
     assert codes(ends) == [code] * len(ends), ends
@@ -284,20 +283,20 @@ WORKER_FAULTS = {
 def test_a_worker_fails(
     fault: str, code: int, headline: str, hosts: tuple[Host, ...], clusterrun: Launcher
 ) -> None:
-    """While its peers wait for it, who fail in turn: they are its echoes, on every node."""
+    """Its peers wait for it and fail in turn: every node reports these as consequences."""
     jobs = Nodes(clusterrun, hosts, STEPS).start_all(args=[f"1={fault}"], workers=(1, 1, 1))
 
     one_cause(ended(jobs), code, headline)
 
 
 def test_two_workers_fail_at_once(hosts: tuple[Host, ...], clusterrun: Launcher) -> None:
-    """On two nodes; which was first nobody may know, but all say the same."""
+    """On two nodes: either may be the cause, but all nodes report the same."""
     words = ["1=exit", "2=kill"]
     jobs = Nodes(clusterrun, hosts, STEPS).start_all(args=words, workers=(1, 1, 1))
 
     ends = ended(jobs)
 
-    # What none of us sent comes first, unless it came when all were being stopped.
+    # A signal from outside comes first, unless it came while all were being stopped.
     killed = [end.code == 137 for end in ends]
     if all(killed):
         one_cause(ends, 137, "rank 2 on n2 was killed by SIGKILL")
@@ -305,8 +304,8 @@ def test_two_workers_fail_at_once(hosts: tuple[Host, ...], clusterrun: Launcher)
         one_cause(ends, 1, "rank 1 on n1 failed: ValueError: a bad batch")
 
 
-def test_a_worker_is_deaf_to_sigterm(hosts: tuple[Host, ...], clusterrun: Launcher) -> None:
-    """It has its grace, and is killed; that is not what ended the job."""
+def test_a_worker_ignores_sigterm(hosts: tuple[Host, ...], clusterrun: Launcher) -> None:
+    """It is killed after the grace period, and is not the cause."""
     nodes = Nodes(clusterrun, hosts, STEPS)
     jobs = nodes.start_all(
         "--shutdown-timeout", "0.5", args=["1=exit", "2=deaf"], workers=(1, 1, 1)
@@ -325,12 +324,12 @@ time.time = lambda: truth() + ahead
 sys.argv = sys.argv[2:]
 runpy.run_path(sys.argv[0], run_name="__main__")
 """
-"""Executes the command that follows with a wall clock of its own."""
+"""Executes a command with a wall clock of its own."""
 
 
 @pytest.mark.parametrize("ahead", [30, -30])
 def test_clocks_differ(ahead: int, hosts: tuple[Host, ...], clusterrun: Launcher) -> None:
-    """By half a minute, in either direction: the cause is the same, and so is its time."""
+    """By half a minute, in either direction: the cause and its time stay the same."""
     (clusterrun.folder / "skewed.py").write_text(SKEWED)
     skewed = (sys.executable, str(clusterrun.folder / "skewed.py"), str(ahead))
     nodes = Nodes(clusterrun, hosts, STEPS)
@@ -349,8 +348,10 @@ def test_clocks_differ(ahead: int, hosts: tuple[Host, ...], clusterrun: Launcher
 
 
 @pytest.mark.parametrize("helper", ["fork server", "relay"])
-def test_a_helper_is_killed(helper: str, hosts: tuple[Host, ...], clusterrun: Launcher) -> None:
-    """A node without it can't go on, and so none can."""
+def test_a_helper_process_is_killed(
+    helper: str, hosts: tuple[Host, ...], clusterrun: Launcher
+) -> None:
+    """Its node can't go on without it, so the job ends."""
     jobs = Nodes(clusterrun, hosts, STEPS).start_all(workers=(1, 1, 1))
     trainers = Trainers(jobs, hosts)
     server, relay = jobs[1].fork_server, jobs[1].relay
@@ -368,8 +369,8 @@ def test_a_helper_is_killed(helper: str, hosts: tuple[Host, ...], clusterrun: La
 
 
 @pytest.mark.long
-def test_the_link_loses_much(hosts: tuple[Host, ...], clusterrun: Launcher) -> None:
-    """A third of the time nothing comes through; it takes longer, and nobody is lost."""
+def test_the_link_loses_packets(hosts: tuple[Host, ...], clusterrun: Launcher) -> None:
+    """A third of the time no packet arrives; the job is slower, and no node is lost."""
     jobs = Nodes(clusterrun, hosts, STEPS).start_all("--heartbeat-timeout", "6")
     trainers = Trainers(jobs, hosts)
 
@@ -414,7 +415,7 @@ while True:
     for pair in ((near, far), (far, near)):
         threading.Thread(target=carry, args=pair, daemon=True).start()
 """
-"""Passes on what is said to another host, later: this kernel can't delay packets itself."""
+"""Forwards connections to another host with a delay: this kernel can't delay packets itself."""
 
 FAILS_ON_ORDER = """
     import os, pathlib, sys, time
@@ -427,7 +428,7 @@ FAILS_ON_ORDER = """
 
 @pytest.mark.long
 def test_the_link_is_slow(hosts: tuple[Host, ...], clusterrun: Launcher) -> None:
-    """Half a second in each direction: nobody is lost, and a failure is heard of a little later."""
+    """Half a second in each direction: no node is lost, and a failure is reported a little later."""
     proxy = hosts[3].start(sys.executable, "-c", DELAYED, hosts[0].address, "0.5")
     proxy.wait_for("open")
     nodes = Nodes(clusterrun, hosts, FAILS_ON_ORDER)
@@ -467,7 +468,7 @@ PRINTS_MUCH = """
 
 
 def test_the_disk_for_logs_is_full(hosts: tuple[Host, ...], clusterrun: Launcher) -> None:
-    """The files are cut short, which its exit code says; nobody is held up, and nobody is lost."""
+    """The files are cut short, which the exit code shows; no worker waits and no node is lost."""
     logs = clusterrun.folder / "logs"
     logs.mkdir()
     nodes = Nodes(clusterrun, hosts, PRINTS_MUCH)
@@ -503,7 +504,7 @@ TRAINS = """
 
 
 def test_a_rank_of_torch_fails_inside_a_step(hosts: tuple[Host, ...], clusterrun: Launcher) -> None:
-    """Its peers are in the backward pass, and fail with what gloo says of it."""
+    """Its peers fail in the backward pass, with an error of gloo."""
     jobs = Nodes(clusterrun, hosts, TRAINS).start_all(args=["1"], workers=(1, 1))
 
     ends = ended(jobs, 60)
@@ -522,7 +523,7 @@ def test_an_agent_is_killed_while_torch_trains(
 
     trainers.jobs[1].signal(signal.SIGKILL)
 
-    trainers.said_of(1, "is gone", survivors=(0,))
+    trainers.reported_lost(1, "is gone", survivors=(0,))
 
 
 @pytest.mark.long
@@ -531,7 +532,7 @@ def test_an_agent_is_killed_while_torch_trains(
 def test_rounds_of_killed_agents(
     round_: int, hosts: tuple[Host, ...], clusterrun: Launcher
 ) -> None:
-    """Whichever it is, at whatever moment: all others end, and name it."""
+    """On any node, at any moment: all others end and name it."""
     jobs = Nodes(clusterrun, hosts, STEPS).start_all(workers=(1, 1, 1, 1))
     trainers = Trainers(jobs, hosts)
     killed = round_ % 4
@@ -539,4 +540,4 @@ def test_rounds_of_killed_agents(
 
     jobs[killed].signal(signal.SIGKILL)
 
-    trainers.said_of(killed, "is gone", survivors=tuple({0, 1, 2, 3} - {killed}))
+    trainers.reported_lost(killed, "is gone", survivors=tuple({0, 1, 2, 3} - {killed}))

@@ -1,4 +1,4 @@
-"""Frameworks as they are: what they know of torchrun is all that they need."""
+"""Unmodified frameworks: their support of torchrun is enough."""
 
 import re
 
@@ -9,10 +9,10 @@ from tests.hosts.host import Host
 from tests.hosts.slurm import Slurm
 
 SECONDS_TO_TRAIN = 100.0
-"""Most of them go by until the frameworks are imported, once for each node."""
+"""Most of it passes until the frameworks are imported, once on each node."""
 
 ON_CPUS = {"ACCELERATE_USE_CPU": "true", "HF_HUB_OFFLINE": "1"}
-"""Without the first each rank would be a job of one process, where there is no GPU."""
+"""Without the first, each rank would be a job of one process if there is no GPU."""
 
 TRAIN = """
 import os
@@ -50,25 +50,25 @@ accelerates = pytest.mark.parametrize("name", ["test_script", "test_sync", "test
 
 
 def module_of(name: str) -> tuple[str, str]:
-    """Return the words that run one of the scripts by which accelerate tests itself."""
+    """Return the words that run one of accelerate's own test scripts."""
     return "-m", f"accelerate.test_utils.scripts.{name}"
 
 
 def expect_success(*jobs: Job) -> None:
-    """Wait until all nodes of a job have ended well."""
+    """Wait until all nodes of a job have exited with 0."""
     ends = [job.ended(SECONDS_TO_TRAIN) for job in jobs]
 
     assert [end.code for end in ends] == [0] * len(jobs), [end.err for end in ends]
 
 
 def trained(*jobs: Job) -> list[str]:
-    """Return what each rank of a job with the script ``TRAIN`` has printed at its end."""
+    """Return what each rank of a job with the script ``TRAIN`` printed last."""
     expect_success(*jobs)
     return sorted(line for job in jobs for line in re.findall(r"\w+ \d+ of \d+ steps \d+", job.out))
 
 
 def ranks_of(size: int) -> list[str]:
-    """Return what they print where Lightning has seen that ranks were given to it."""
+    """Return what ranks print if Lightning uses the ranks that it was given."""
     return [f"TorchElasticEnvironment {rank} of {size} steps 2" for rank in range(size)]
 
 
@@ -96,15 +96,15 @@ def test_accelerate_passes_its_own_tests_on_two_hosts(
 
 
 @pytest.mark.long
-def test_lightning_takes_its_ranks_from_us(clusterrun: Launcher) -> None:
-    """On one node; it starts no processes of its own, as it would without a launcher."""
+def test_lightning_uses_our_ranks(clusterrun: Launcher) -> None:
+    """On one node: it starts no processes of its own, as it would without a launcher."""
     job = clusterrun.script(TRAIN, workers=2)
 
     assert trained(job) == ranks_of(2)
 
 
 @pytest.mark.long
-def test_lightning_takes_its_ranks_from_us_on_two_hosts(
+def test_lightning_uses_our_ranks_on_two_hosts(
     hosts: tuple[Host, ...], clusterrun: Launcher
 ) -> None:
     """With one rank on each."""
@@ -123,7 +123,7 @@ def test_lightning_takes_its_ranks_from_us_on_two_hosts(
     ],
     ids=["per-node", "per-gpu"],
 )
-def test_lightning_takes_its_ranks_from_us_inside_slurm(
+def test_lightning_uses_our_ranks_inside_slurm(
     slurm: Slurm, clusterrun: Launcher, layout: tuple[str, ...]
 ) -> None:
     """Not from Slurm's variables, which count tasks and not workers."""

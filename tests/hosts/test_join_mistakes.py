@@ -1,4 +1,4 @@
-"""What every node is told when nodes can't be one job: the exact words, on real hosts."""
+"""The errors of nodes that can't be one job: the exact words on every node."""
 
 import re
 import sys
@@ -51,7 +51,7 @@ else:
 call.sendall(opening)
 print("heard", len(call.recv(100)))
 """
-"""A clusterrun to come: what it says first has the same layout in all versions."""
+"""A future clusterrun: the first bytes of the handshake have the same layout in all versions."""
 
 TWO_AT_ONCE = """
 import select
@@ -59,12 +59,12 @@ from clusterrun.rendezvous.names.addresses import numeric_address
 from clusterrun.rendezvous.joining.dialer import OutgoingConnection
 from clusterrun.coordination.messages import Hello
 
-def answer(call, is_there):
-    heard = []
-    while not is_there(heard):
+def answer(call, is_complete):
+    received = []
+    while not is_complete(received):
         select.select([call], [], [], 20)
-        heard += call.messages()
-    return heard
+        received += call.messages()
+    return received
 
 calls = [OutgoingConnection(numeric_address("10.77.0.2")[0], 29500, b"ours") for _ in range(2)]
 for call in calls:
@@ -82,7 +82,7 @@ for number, call in enumerate(calls, start=2):
 for call in calls:
     print(answer(call, bool)[0].text)
 """
-"""Two nodes that introduce themselves together, before the first of them makes the job complete."""
+"""Two nodes that send their hellos together, before the first of them completes the job."""
 
 HOLD_PORT = """
 import socket
@@ -94,17 +94,16 @@ while True:
 
 
 def error(text: str, hint: str = "") -> str:
-    """Return how an error looks on standard error."""
     return f"clusterrun: error: {text}\n{hint}"
 
 
 def who(number: int, job: Job) -> str:
-    """Return how a node is named where it matters which one it is."""
+    """Return how messages name a node."""
     return f"n{number} (pid {job.agent})"
 
 
-def all_told(jobs: Sequence[Job], text: str, hint: str = "") -> None:
-    """Check that every node ends, long before its patience does, with this error and no other."""
+def all_fail_with(jobs: Sequence[Job], text: str, hint: str = "") -> None:
+    """Check that every node ends with this error, and long before the timeout."""
     ends = ended(jobs)
 
     assert [end.err for end in ends] == [error(text, hint)] * len(jobs)
@@ -112,17 +111,17 @@ def all_told(jobs: Sequence[Job], text: str, hint: str = "") -> None:
     assert [end.out for end in ends] == [""] * len(jobs)
 
 
-def told_alone(nodes: Nodes, jobs: Sequence[Job], text: str, hint: str) -> None:
-    """Check that node 1 ends alone, with this error, and that the right one is waited for."""
+def fails_alone(nodes: Nodes, jobs: Sequence[Job], text: str, hint: str) -> None:
+    """Check that node 1 alone ends with this error, and that the job waits for another."""
     first, other = jobs
-    all_told([other], text, hint)
+    all_fail_with([other], text, hint)
 
     last = nodes.start(2, *TWO, "--node-rank", "1")
-    refused_and_done(first, last, f"{who(1, other)} at 10.77.0.3: {text}")
+    succeed_after_refusal(first, last, f"{who(1, other)} at 10.77.0.3: {text}")
 
 
-def refused_and_done(first: Job, last: Job, refusal: str) -> None:
-    """Check that the job goes on after node 0 has turned somebody away."""
+def succeed_after_refusal(first: Job, last: Job, refusal: str) -> None:
+    """Check that the job succeeds after node 0 has refused a node."""
     ends = ended([first, last])
 
     assert [end.err for end in ends] == [f"clusterrun: refused {refusal}\n", ""]
@@ -130,7 +129,7 @@ def refused_and_done(first: Job, last: Job, refusal: str) -> None:
 
 
 def test_two_nodes_with_one_rank(hosts: tuple[Host, ...], clusterrun: Launcher) -> None:
-    """Both are named on every node, where all have the token; nobody knows which came first."""
+    """With a token every node names both, in either order."""
     nodes = Nodes(clusterrun, hosts, DONE)
     jobs = [
         nodes.start(number, *THREE, "--node-rank", rank, environ=SECRET)
@@ -148,21 +147,21 @@ def test_two_nodes_with_one_rank(hosts: tuple[Host, ...], clusterrun: Launcher) 
 
 
 def test_two_nodes_zero(hosts: tuple[Host, ...], clusterrun: Launcher) -> None:
-    """The one without the address finds the other, though both wait for calls."""
+    """The one without the address finds the other, though both wait for members."""
     nodes = Nodes(clusterrun, hosts, DONE)
     jobs = [nodes.start(number, *TWO, "--node-rank", "0") for number in (0, 1)]
 
     text = f"two nodes have node rank 0: {who(0, jobs[0])} and {who(1, jobs[1])}"
-    told_alone(nodes, jobs, text, OWN_RANKS)
+    fails_alone(nodes, jobs, text, OWN_RANKS)
 
 
 def test_rank_zero_without_its_address(hosts: tuple[Host, ...], clusterrun: Launcher) -> None:
-    """Whoever has the address and says no rank is node 0."""
+    """A node with the address and without a rank is node 0."""
     nodes = Nodes(clusterrun, hosts, DONE)
     jobs = [nodes.start(0, *TWO), nodes.start(1, *TWO, "--node-rank", "0")]
 
     owner, other = who(0, jobs[0]), who(1, jobs[1])
-    told_alone(
+    fails_alone(
         nodes,
         jobs,
         f"{other} has node rank 0, but 10.77.0.2:29500 is an address of {owner}",
@@ -171,26 +170,26 @@ def test_rank_zero_without_its_address(hosts: tuple[Host, ...], clusterrun: Laun
 
 
 def test_different_numbers_of_nodes(hosts: tuple[Host, ...], clusterrun: Launcher) -> None:
-    """Both hosts and both values are named, on both where both have the token."""
+    """With a token both nodes name both hosts and both values."""
     nodes = Nodes(clusterrun, hosts, DONE)
     jobs = [
         nodes.start(0, *TWO, environ=SECRET),
         nodes.start(1, *THREE, "--node-rank", "1", environ=SECRET),
     ]
 
-    all_told(jobs, "nnodes is 2 on n0, 3 on n1", SAME_COMMAND)
+    all_fail_with(jobs, "nnodes is 2 on n0, 3 on n1", SAME_COMMAND)
 
 
 def test_different_numbers_of_restarts(hosts: tuple[Host, ...], clusterrun: Launcher) -> None:
-    """They are counted for the whole job."""
+    """Restarts are counted for the whole job."""
     nodes = Nodes(clusterrun, hosts, DONE)
     jobs = [nodes.start(0, *TWO), nodes.start(1, *TWO, "--max-restarts", "3")]
 
-    told_alone(nodes, jobs, "max_restarts is 0 on n0, 3 on n1", SAME_COMMAND)
+    fails_alone(nodes, jobs, "max_restarts is 0 on n0, 3 on n1", SAME_COMMAND)
 
 
 def test_a_node_too_many(hosts: tuple[Host, ...], clusterrun: Launcher) -> None:
-    """All that have come are named; they have the token, so it is no stranger's doing."""
+    """All nodes are named; with a token all of them end."""
     nodes = Nodes(clusterrun, hosts, DONE)
     jobs = [nodes.start(number, *THREE, environ=SECRET) for number in (0, 1)]
     jobs[0].wait_for("waiting for 1 of 3 nodes")
@@ -201,13 +200,13 @@ def test_a_node_too_many(hosts: tuple[Host, ...], clusterrun: Launcher) -> None:
     text = f"nnodes is 3, but 4 nodes have called: {here} and n3 (pid 3)"
     assert told.out == f"{text}\n{text}\n", told.err
     ends = ended(jobs)
-    # The fakes say nothing of their script, and node 0 warns of that.
+    # The fakes' hellos name no script, and node 0 warns about that.
     assert [end.err.splitlines(keepends=True)[-1] for end in ends] == [error(text)] * 2
     assert codes(ends) == [4, 4]
 
 
-def test_a_node_too_many_that_comes_later(hosts: tuple[Host, ...], clusterrun: Launcher) -> None:
-    """Where agents keep a port of their own, it is told at once that all are there."""
+def test_a_node_too_many_that_joins_later(hosts: tuple[Host, ...], clusterrun: Launcher) -> None:
+    """With --rdzv-endpoint it is refused at once, because all nodes have joined."""
     nodes = Nodes(clusterrun, hosts, "import signal\nprint('up', flush=True)\nsignal.pause()")
     place = ("--nnodes", "2", "--rdzv-endpoint", "10.77.0.2:29400")
     jobs = [nodes.start(number, *place) for number in (0, 1)]
@@ -216,12 +215,12 @@ def test_a_node_too_many_that_comes_later(hosts: tuple[Host, ...], clusterrun: L
 
     late = nodes.start(2, *place)
 
-    all_told([late], "the job at 10.77.0.2:29400 has all its 2 nodes: n0, n1")
+    all_fail_with([late], "the job at 10.77.0.2:29400 has all its 2 nodes: n0, n1")
     jobs[0].wait_for(rf"refused n2 \(pid {late.agent}\) at 10.77.0.4: all 2 nodes have joined\n")
 
 
 def test_another_jobs_node(hosts: tuple[Host, ...], clusterrun: Launcher) -> None:
-    """It is told so, and this job goes on waiting for its own."""
+    """It is refused, and this job goes on waiting."""
     nodes = Nodes(clusterrun, hosts, DONE)
     first = nodes.start(0, *TWO, "--run-id", "one")
 
@@ -231,33 +230,33 @@ def test_another_jobs_node(hosts: tuple[Host, ...], clusterrun: Launcher) -> Non
         '10.77.0.2:29500 belongs to another job: its run id is "one",'
         f' that of {who(2, other)} is "two"'
     )
-    all_told([other], text, OWN_PORTS)
+    all_fail_with([other], text, OWN_PORTS)
     refusal = f'{who(2, other)} at 10.77.0.4: it belongs to another job, run id "two"'
-    refused_and_done(first, nodes.start(1, *TWO, "--run-id", "one"), refusal)
+    succeed_after_refusal(first, nodes.start(1, *TWO, "--run-id", "one"), refusal)
 
 
 @pytest.mark.needs("setpriv")
 @pytest.mark.skipif(not ANYBODYS_PYTHON.exists(), reason="needs a Python that anybody can run")
 def test_another_users_node(hosts: tuple[Host, ...], clusterrun: Launcher) -> None:
-    """It is told so, and this job goes on waiting for its own."""
-    # It may read what is only root's, as the interpreter and the test's folder may be.
+    """It is refused, and this job goes on waiting."""
+    # It may read root's files: the interpreter and the test's folder may be root's.
     able = ("--inh-caps", "+dac_override", "--ambient-caps", "+dac_override")
     as_nobody = ("setpriv", "--reuid", "65534", "--clear-groups", *able)
     nodes = Nodes(clusterrun, hosts, DONE)
     first = nodes.start(0, *TWO)
 
-    # access(2) goes by the real user, whatever he is able to: not our Python, then.
+    # access(2) checks the real user, whatever its capabilities: so not our Python.
     program = ("--python", str(ANYBODYS_PYTHON), "--no-python", "true")
     other = clusterrun.command(*TWO, *program, workers=1, around=(*hosts[2].around, *as_nobody))
 
     text = f"10.77.0.2:29500 belongs to a job of user 0, {who(2, other)} runs as user 65534"
-    all_told([other], text, OWN_PORTS)
+    all_fail_with([other], text, OWN_PORTS)
     refusal = f"{who(2, other)} at 10.77.0.4: it runs as user 65534, this job as user 0"
-    refused_and_done(first, nodes.start(1, *TWO), refusal)
+    succeed_after_refusal(first, nodes.start(1, *TWO), refusal)
 
 
 def test_a_newer_member(hosts: tuple[Host, ...], clusterrun: Launcher) -> None:
-    """It hears our version, and this job goes on waiting."""
+    """It gets our version, and this job goes on waiting."""
     nodes = Nodes(clusterrun, hosts, DONE)
     first = nodes.start(0, *TWO)
 
@@ -265,16 +264,16 @@ def test_a_newer_member(hosts: tuple[Host, ...], clusterrun: Launcher) -> None:
 
     assert other.out == "heard 48\n", other.err
     refusal = "10.77.0.4: it speaks version 9 of clusterrun's protocol, this is 1"
-    refused_and_done(first, nodes.start(1, *TWO), refusal)
+    succeed_after_refusal(first, nodes.start(1, *TWO), refusal)
 
 
 def test_a_newer_node_zero(hosts: tuple[Host, ...], clusterrun: Launcher) -> None:
-    """Waiting would not help."""
+    """The member ends at once."""
     server = hosts[0].start(sys.executable, "-c", OTHER_VERSION, "C")
     server.wait_for("listening")
     nodes = Nodes(clusterrun, hosts, DONE)
 
-    all_told(
+    all_fail_with(
         [nodes.start(1, *TWO)],
         "node 0 at 10.77.0.2:29500 speaks version 9 of clusterrun's protocol, this node speaks version 1",
         "  Install the same version of clusterrun on all nodes.\n",
@@ -308,22 +307,22 @@ def test_a_wrong_token(
     told: str,
     refused: str,
 ) -> None:
-    """It is told so, and this job goes on waiting for its own."""
+    """It is refused, and this job goes on waiting."""
     ours, theirs = ({"CLUSTERRUN_TOKEN": token} if token else {} for token in tokens)
     nodes = Nodes(clusterrun, hosts, DONE)
     first = nodes.start(0, *TWO, environ=ours)
 
-    all_told([nodes.start(2, *TWO, environ=theirs)], told, SAME_PROOF)
+    all_fail_with([nodes.start(2, *TWO, environ=theirs)], told, SAME_PROOF)
 
-    refused_and_done(first, nodes.start(1, *TWO, environ=ours), f"10.77.0.4: {refused}")
+    succeed_after_refusal(first, nodes.start(1, *TWO, environ=ours), f"10.77.0.4: {refused}")
 
 
 def test_a_node_that_never_comes(hosts: tuple[Host, ...], clusterrun: Launcher) -> None:
-    """Every node that has come is told who has not."""
+    """Every node that has joined names those that have not."""
     nodes = Nodes(clusterrun, hosts, DONE)
     jobs = [nodes.start(rank, *THREE, *SOON, "--node-rank", str(rank)) for rank in (0, 2)]
 
-    all_told(
+    all_fail_with(
         jobs,
         "waited 3 s for 1 of 3 nodes: rank 1 (joined: n0, n2)",
         "  Run the same command on every node; each must reach 10.77.0.2:29500.\n"
@@ -341,7 +340,7 @@ def test_a_node_that_never_comes(hosts: tuple[Host, ...], clusterrun: Launcher) 
 def test_a_node_zero_that_never_comes(
     hosts: tuple[Host, ...], clusterrun: Launcher, rank: tuple[str, ...], which: str
 ) -> None:
-    """The others are told where they looked for it, and what they found."""
+    """The others print where they tried to connect, and the error."""
     nodes = Nodes(clusterrun, hosts, DONE)
 
     [end] = ended([nodes.start(1, *TWO, *SOON, *rank)])
@@ -357,7 +356,7 @@ def test_a_node_zero_that_never_comes(
 
 
 def test_a_busy_port(hosts: tuple[Host, ...], clusterrun: Launcher) -> None:
-    """Node 0 names the program that has it; the others, that this is not clusterrun."""
+    """Node 0 names the program that has it; the others print that it is not clusterrun."""
     holder = hosts[0].start(sys.executable, "-c", HOLD_PORT)
     holder.wait_for("holding")
     nodes = Nodes(clusterrun, hosts, DONE)
@@ -380,13 +379,13 @@ def test_a_busy_port(hosts: tuple[Host, ...], clusterrun: Launcher) -> None:
     )
 
 
-def test_a_name_that_nobody_knows(hosts: tuple[Host, ...], clusterrun: Launcher) -> None:
-    """Whether a rank is said or not."""
+def test_an_unknown_name(hosts: tuple[Host, ...], clusterrun: Launcher) -> None:
+    """With and without a rank."""
     words = ("--nnodes", "3", "--master-addr", "nowhere", *SOON)
     nodes = Nodes(clusterrun, hosts, DONE)
     jobs = [nodes.start(0, *words), nodes.start(1, *words, "--node-rank", "1")]
 
-    all_told(
+    all_fail_with(
         jobs,
         "nowhere (--master-addr) did not resolve on this node within 3 s: name or service not known",
         "  Set --master-addr to a host name that every node can resolve,"
@@ -395,7 +394,7 @@ def test_a_name_that_nobody_knows(hosts: tuple[Host, ...], clusterrun: Launcher)
 
 
 def test_a_name_that_is_127_0_1_1_elsewhere(hosts: tuple[Host, ...], clusterrun: Launcher) -> None:
-    """A node that takes node 0 for itself is told whose mistake that is."""
+    """A node that resolves node 0's name to itself gets a hint to /etc/hosts."""
     hosts[1].set_hosts_file("127.0.0.1 localhost\n127.0.1.1 n0\n")
     nodes = Nodes(clusterrun, hosts, DONE)
     words = ("--nnodes", "2", "--master-addr", "n0", *SOON)
@@ -420,7 +419,7 @@ def test_a_name_that_is_127_0_1_1_elsewhere(hosts: tuple[Host, ...], clusterrun:
 
 
 def test_other_arguments_are_a_warning(hosts: tuple[Host, ...], clusterrun: Launcher) -> None:
-    """Arguments that differ per node are ordinary; what they are stays on their node."""
+    """Different arguments are ordinary; they do not leave their node."""
     nodes = Nodes(clusterrun, hosts, DONE)
 
     ends = ended(
@@ -437,12 +436,12 @@ def test_other_arguments_are_a_warning(hosts: tuple[Host, ...], clusterrun: Laun
 def test_other_arguments_are_an_error_if_asked(
     hosts: tuple[Host, ...], clusterrun: Launcher
 ) -> None:
-    """Of the node that differs from node 0, which waits for another."""
+    """The node that differs from node 0 ends; node 0 waits for another."""
     nodes = Nodes(clusterrun, hosts, DONE)
     words = (*TWO, "--strict-join")
     jobs = [nodes.start(0, *words), nodes.start(1, *words, args=["--lr", "1"])]
 
-    told_alone(
+    fails_alone(
         nodes,
         jobs,
         "not the same arguments on all nodes: n0 and n1 differ",

@@ -1,4 +1,4 @@
-"""MIN:MAX nodes on several hosts: who is there at the last call is the world."""
+"""MIN:MAX nodes on several hosts: the nodes that have joined at the last call are the world."""
 
 from tests.contract.launched import Launcher
 from tests.hosts.host import Host
@@ -12,7 +12,7 @@ STAYS = """
     print("place", *(os.environ[name] for name in names), flush=True)
     where = os.environ["MASTER_ADDR"], int(os.environ["MASTER_PORT"])
     if rank == 0:
-        # They meet where rank 0 is told to listen, which is not where agents meet.
+        # The workers meet at MASTER_PORT, which is not the agents' port.
         with socket.create_server(("", where[1])) as server:
             calls = [server.accept()[0] for _ in range(size - 1)]
             print("met", flush=True)
@@ -28,8 +28,10 @@ STAYS = """
 """
 
 
-def test_a_world_of_those_who_are_there(hosts: tuple[Host, ...], clusterrun: Launcher) -> None:
-    """Two of four nodes, ranks without a gap; a third comes too late, and the job goes on."""
+def test_a_world_of_the_nodes_that_have_joined(
+    hosts: tuple[Host, ...], clusterrun: Launcher
+) -> None:
+    """Two of four nodes, ranks without a gap; a third joins too late, and the job goes on."""
     nodes = Nodes(clusterrun, hosts, STAYS)
     place = ("--nnodes", "2:4", "--master-addr", hosts[0].address, "--run-id", "mine")
     jobs = [
@@ -55,8 +57,8 @@ def test_a_world_of_those_who_are_there(hosts: tuple[Host, ...], clusterrun: Lau
     assert "starting without 2 of 4 nodes (joined: n0, n1)" in ends[0].err
 
 
-def test_too_few_have_come(hosts: tuple[Host, ...], clusterrun: Launcher) -> None:
-    """Fewer than MIN are no job, whatever the last call."""
+def test_too_few_have_joined(hosts: tuple[Host, ...], clusterrun: Launcher) -> None:
+    """Fewer than MIN nodes never start."""
     nodes = Nodes(clusterrun, hosts, "print('started')")
     place = ("--nnodes", "3:4", "--master-addr", hosts[0].address)
     soon = ("--rdzv-timeout", "2", "--last-call-timeout", "0")

@@ -1,4 +1,4 @@
-"""``--hosts`` and ``--hostfile``: the same line on all hosts, each of which finds its own rank."""
+"""``--hosts`` and ``--hostfile``: the same command on all hosts; each finds its own rank."""
 
 from collections.abc import Callable
 from pathlib import Path
@@ -30,7 +30,7 @@ TELL = """
 def test_each_host_finds_its_rank(
     list_of: Callable[[tuple[Host, ...]], str], hosts: tuple[Host, ...], clusterrun: Launcher
 ) -> None:
-    """The first of the list is node 0, whatever its name."""
+    """The first one in the list is node 0."""
     said = list_of(hosts)
     nodes = Nodes(clusterrun, hosts, TELL)
 
@@ -45,7 +45,7 @@ def test_each_host_finds_its_rank(
 def test_names_that_only_the_hosts_file_knows(
     hosts: tuple[Host, ...], clusterrun: Launcher
 ) -> None:
-    """Hosts are called otherwise than they call themselves: their addresses tell."""
+    """Names in the list may differ from the hosts' own names: addresses decide."""
     for host in hosts[:2]:
         aliases = f"{hosts[0].address} ib-a\n{hosts[1].address} ib-b\n"
         host.set_hosts_file(f"127.0.0.1 localhost\n{aliases}")
@@ -58,7 +58,7 @@ def test_names_that_only_the_hosts_file_knows(
 
 
 def test_slots_are_workers(hosts: tuple[Host, ...], clusterrun: Launcher, tmp_path: Path) -> None:
-    """As many on each as mpirun would start."""
+    """As many on each host as mpirun would start."""
     file = tmp_path / "hosts.txt"
     file.write_text("n0 slots=2\nn1:1\n")
 
@@ -73,7 +73,7 @@ def test_slots_are_workers(hosts: tuple[Host, ...], clusterrun: Launcher, tmp_pa
 
 
 def test_a_host_that_is_not_in_the_list(hosts: tuple[Host, ...], clusterrun: Launcher) -> None:
-    """It ends at once, and says what it is."""
+    """It ends at once and prints its own names."""
     nodes = Nodes(clusterrun, hosts, TELL)
 
     end = ended([nodes.start(2, "--hosts", "n0,n1")])[0]

@@ -1,4 +1,4 @@
-"""The command as tasks of a real mpirun on two hosts, in both layouts."""
+"""clusterrun as tasks of a real mpirun on two hosts, in both layouts."""
 
 from pathlib import Path
 
@@ -38,7 +38,7 @@ def test_ranks_and_address_are_mpiruns(
     clusterrun: Launcher,
     tmp_path: Path,
 ) -> None:
-    """One task on each node that starts the workers, or one for each worker: the same world."""
+    """One task per node or one per worker: the same world."""
     around = mpirun(hosts[:2], tmp_path, "--map-by", layout)
 
     done = clusterrun.script(TELL, around=around, workers=workers).ended()
@@ -51,7 +51,7 @@ def test_ranks_and_address_are_mpiruns(
 def test_tasks_dealt_out_to_the_nodes_in_turn(
     hosts: tuple[Host, ...], clusterrun: Launcher, tmp_path: Path
 ) -> None:
-    """With ``--map-by node`` the second task is the second node's first."""
+    """With ``--map-by node`` the second task is the first one of the second node."""
     around = mpirun(hosts[:2], tmp_path, "-n", "4", "--map-by", "node")
 
     done = clusterrun.script(TELL, around=around).ended()
@@ -68,7 +68,7 @@ def test_tasks_dealt_out_to_the_nodes_in_turn(
 def test_tasks_of_one_host_meet_on_the_loopback(
     hosts: tuple[Host, ...], clusterrun: Launcher, tmp_path: Path
 ) -> None:
-    """Whose name need not resolve. What they print is merged: no line is drawn twice, or coloured."""
+    """The host's name need not resolve. Output is merged: no line is repeated or coloured."""
     done = clusterrun.script(TELL, around=mpirun(hosts[:1], tmp_path, "-n", "2")).ended()
 
     assert (done.code, done.err) == (0, "")
@@ -126,7 +126,7 @@ def test_a_failure_ends_all_and_is_mpiruns_exit_code(
 def test_uneven_tasks_are_refused(
     hosts: tuple[Host, ...], clusterrun: Launcher, tmp_path: Path
 ) -> None:
-    """Nothing tells a task which node it is on; mpirun ends the others."""
+    """A task can't know its node; mpirun ends the others."""
     around = mpirun(hosts[:2], tmp_path, "-n", "3", "--map-by", "node")
 
     done = clusterrun.script(TELL, around=around).ended()

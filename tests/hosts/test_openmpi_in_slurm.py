@@ -1,4 +1,4 @@
-"""mpirun in a batch script of Slurm's: it starts its daemons by srun, and their step is not the tasks'."""
+"""mpirun in a batch script: it starts its daemons with srun, and their step is not the tasks'."""
 
 import os
 from pathlib import Path
@@ -14,7 +14,7 @@ pytestmark = pytest.mark.needs("mpirun")
 
 
 def test_tasks_of_mpirun_are_not_taken_for_their_daemons(slurm: Slurm, tmp_path: Path) -> None:
-    """On the second node all have the daemon's SLURM_PROCID, on the first the batch script's."""
+    """All tasks of the second node have the daemon's SLURM_PROCID, those of the first the script's."""
     text = f"""\
         #!/bin/sh
         exec mpirun --oversubscribe --bind-to none --map-by ppr:2:node --mca oob_tcp_if_include eth0 \\

@@ -1,4 +1,4 @@
-"""Pods of HFAI and of PAI-DLC, played on two hosts: an environment as the platform makes it, and no flag."""
+"""Pods of HFAI and of PAI-DLC on two hosts: the platform's environment and no options."""
 
 import re
 from collections.abc import Sequence
@@ -18,7 +18,7 @@ SECONDS_TO_TRAIN = 200.0
 pytestmark = pytest.mark.timeout(240)
 
 FEW = ("--epochs", "4")
-"""Enough to see that it learns."""
+"""Enough to show that it learns."""
 
 ONE_THREAD = {"OMP_NUM_THREADS": "1"}
 """Both hosts have the processors of this machine."""
@@ -42,7 +42,7 @@ FORKS_ITSELF = """
         )
         total = torch.tensor([1.0 + dist.get_rank()])
         dist.all_reduce(total)
-        # In one piece: both processes of a machine print to one pipe.
+        # In one write: both processes of a machine print to one pipe.
         line = f"rank {dist.get_rank()} of {dist.get_world_size()} sum {int(total)}\\n"
         print(line, end="", flush=True)
         dist.destroy_process_group()
@@ -50,13 +50,13 @@ FORKS_ITSELF = """
     if __name__ == "__main__":
         torch.multiprocessing.spawn(main, args=(), nprocs=2)
 """
-"""As HFAI's documentation has it: the machine's rank times its GPUs plus the process's own."""
+"""As in HFAI's documentation: the machine's rank times its GPUs plus the process's own rank."""
 
 
 def pods(
     clusterrun: Launcher, platform: str, hosts: Sequence[Host], *words: str, **changes: str
 ) -> list[Ended]:
-    """Run the same words in a pod on each host; return how they ended."""
+    """Run the same command in a pod on each host; return how they ended."""
     jobs = [
         clusterrun.command(
             *words,
@@ -69,14 +69,14 @@ def pods(
 
 
 def hfai_on(hosts: Sequence[Host]) -> dict[str, str]:
-    """Return what HFAI's start script has found out: the address of the first machine."""
+    """Return the variables of HFAI's start script: the address of the first machine."""
     return dict.fromkeys(("MASTER_IP", "MASTER_ADDR"), hosts[0].address)
 
 
 def test_the_digits_are_learnt_in_pods_of_hfai(
     hosts: tuple[Host, ...], clusterrun: Launcher
 ) -> None:
-    """RANK and WORLD_SIZE count machines, of which each half is another job's."""
+    """RANK and WORLD_SIZE count machines."""
     script = str(ROOT / "scripts/train_digits.py")
 
     half = {"MARSV2_ASSIGNED_NUMA": "0"}
@@ -90,7 +90,7 @@ def test_the_digits_are_learnt_in_pods_of_hfai(
 def test_a_script_that_counts_its_ranks_itself_runs_in_pods_of_hfai(
     hosts: tuple[Host, ...], clusterrun: Launcher, tmp_path: Path
 ) -> None:
-    """One worker on each machine, which forks the others, and is not bound for them."""
+    """One worker on each machine forks the others, and is not bound."""
     script = tmp_path / "hfai.py"
     script.write_text(dedent(FORKS_ITSELF))
     flags = ("--nproc-per-node", "1", "--numa-binding", "none")
@@ -109,7 +109,7 @@ def test_a_script_that_counts_its_ranks_itself_runs_in_pods_of_hfai(
 def test_the_digits_are_learnt_in_pods_of_dlc(
     script: str, hosts: tuple[Host, ...], clusterrun: Launcher
 ) -> None:
-    """With torch's DistributedDataParallel, and with one that the program brings along."""
+    """With torch's DistributedDataParallel and with the program's own."""
     where = {"MASTER_ADDR": hosts[0].name, "NPROC_PER_NODE": "1"}
 
     few = FEW if "scripts" in script else ()

@@ -1,4 +1,4 @@
-"""--max-restarts on several hosts: all workers of all nodes anew, together, counted once."""
+"""--max-restarts on several hosts: all workers of all nodes restart together, counted once."""
 
 import os
 import re
@@ -64,20 +64,20 @@ RESTARTING = "clusterrun: restarting all workers (restart 1 of {})\n"
 
 
 def nothing_is_left(hosts: tuple[Host, ...], jobs: list[Job]) -> None:
-    """Check that no process of the job lives on any host."""
+    """Check that no process of the job is left on any host."""
     assert [job.left() for job in jobs] == [[]] * len(jobs)
     assert [host.processes() for host in hosts] == [[]] * len(hosts)
 
 
 def test_the_second_attempt_succeeds(hosts: tuple[Host, ...], clusterrun: Launcher) -> None:
-    """Exit code 0 on every node; each of them says why, and that all begin anew. A given port stays."""
+    """Exit code 0 on every node; each prints why all workers restart. A given port stays."""
     jobs = Nodes(clusterrun, hosts, FAILS_ONCE).start_all("--max-restarts", "2", workers=(1, 1, 2))
 
     ends = ended(jobs)
 
     assert codes(ends) == [0, 0, 0], ends
     for end, workers in zip(ends, (1, 1, 2), strict=True):
-        # Before the first attempt was stopped, not all need have come so far as to print.
+        # Some workers of the first attempt may be stopped before they print.
         assert end.out.count("attempt 1 port 29500\n") == workers
         assert set(re.findall(r"port (\d+)", end.out)) == {"29500"}
         assert "clusterrun: rank 1 on n1 failed: ValueError: no luck\n" in end.err
@@ -86,7 +86,7 @@ def test_the_second_attempt_succeeds(hosts: tuple[Host, ...], clusterrun: Launch
 
 
 def test_a_chosen_port_is_fresh(hosts: tuple[Host, ...], clusterrun: Launcher) -> None:
-    """Where the agents have a port of their own; it is the same on all nodes."""
+    """With --rdzv-endpoint; it is the same on all nodes."""
     nodes = Nodes(clusterrun, hosts, FAILS_ONCE)
     words = ("--nnodes", "2", "--rdzv-endpoint", f"{hosts[0].address}:29400", "--max-restarts", "1")
 
@@ -120,7 +120,7 @@ def test_a_chosen_port_is_fresh(hosts: tuple[Host, ...], clusterrun: Launcher) -
 def test_no_restart(
     words: list[str], attempts: int, why: str, hosts: tuple[Host, ...], clusterrun: Launcher
 ) -> None:
-    """Every node says why there is none though there may be more."""
+    """Every node prints why there is none though one would be allowed."""
     nodes = Nodes(clusterrun, hosts, FAILS_AGAIN)
     jobs = nodes.start_all("--max-restarts", "3", *words)
 
@@ -135,7 +135,7 @@ def test_no_restart(
 
 
 def test_a_signal_while_all_stop(hosts: tuple[Host, ...], clusterrun: Launcher) -> None:
-    """No next attempt is begun, and every node ends with the signal's code."""
+    """No other attempt starts, and every node exits with the signal's code."""
     nodes = Nodes(clusterrun, hosts, SLOW_TO_STOP)
     jobs = nodes.start_all("--max-restarts", "3", "--shutdown-timeout", "1", workers=(1, 1, 1))
     for job in jobs:
@@ -152,14 +152,14 @@ def test_a_signal_while_all_stop(hosts: tuple[Host, ...], clusterrun: Launcher) 
 
 
 def test_a_node_is_lost_while_all_stop(hosts: tuple[Host, ...], clusterrun: Launcher) -> None:
-    """There are too few for the next attempt; what ended this one is the cause still."""
+    """There are too few nodes for the next attempt; the cause stays the same."""
     nodes = Nodes(clusterrun, hosts, SLOW_TO_STOP)
     jobs = nodes.start_all("--max-restarts", "3", workers=(1, 1, 1))
     for job in jobs:
         job.wait_for("attempt 0")
     (clusterrun.folder / "go").touch()
     jobs[2].wait_for("heard")
-    # A second: sooner, the failure could be an echo of the loss.
+    # A second: sooner, the failure could be a consequence of the loss.
     jobs[0].wait_for("rank 1 on n1 failed: stopping 1 worker here")
     time.sleep(1.2)
 
@@ -175,7 +175,7 @@ def test_a_node_is_lost_while_all_stop(hosts: tuple[Host, ...], clusterrun: Laun
 
 
 def test_a_fork_server_dies_while_all_stop(hosts: tuple[Host, ...], clusterrun: Launcher) -> None:
-    """Its node, whose worker had ended already, can't begin anew, and says so to all."""
+    """Its node, whose worker has already ended, can't restart and tells all others."""
     nodes = Nodes(clusterrun, hosts, SLOW_TO_STOP)
     jobs = nodes.start_all("--max-restarts", "3", "--shutdown-timeout", "2", workers=(1, 1, 1))
     for job in jobs:
@@ -195,8 +195,8 @@ def test_a_fork_server_dies_while_all_stop(hosts: tuple[Host, ...], clusterrun: 
 
 
 @pytest.mark.long
-def test_an_agent_is_killed_while_nodes_come(hosts: tuple[Host, ...], clusterrun: Launcher) -> None:
-    """Its scheduler may start it anew, and the job is none the worse for it."""
+def test_an_agent_is_killed_while_nodes_join(hosts: tuple[Host, ...], clusterrun: Launcher) -> None:
+    """A scheduler may start it again, and the job starts as usual."""
     nodes = Nodes(clusterrun, hosts, "print('done')")
     place = ("--nnodes", "3", "--master-addr", hosts[0].address)
     jobs = [nodes.start(rank, *place, "--node-rank", str(rank)) for rank in (0, 1)]
@@ -210,10 +210,10 @@ def test_an_agent_is_killed_while_nodes_come(hosts: tuple[Host, ...], clusterrun
     assert codes(ended([jobs[0], *others])) == [0, 0, 0]
 
 
-def test_node_zero_is_killed_while_nodes_come(
+def test_node_zero_is_killed_while_nodes_join(
     hosts: tuple[Host, ...], clusterrun: Launcher
 ) -> None:
-    """The others call it again, until it is back."""
+    """The others connect again until it is back."""
     nodes = Nodes(clusterrun, hosts, "print('done')")
     place = ("--nnodes", "3", "--master-addr", hosts[0].address)
     jobs = [nodes.start(rank, *place, "--node-rank", str(rank)) for rank in (0, 1)]
@@ -228,7 +228,7 @@ def test_node_zero_is_killed_while_nodes_come(
 
 @pytest.mark.long
 def test_torch_meets_again_at_the_same_port(hosts: tuple[Host, ...], clusterrun: Launcher) -> None:
-    """Its store listens where the one of the attempt before did a moment ago."""
+    """Its store listens where that of the attempt before did a moment ago."""
     nodes = Nodes(clusterrun, hosts, TRAINS_AGAIN)
 
     ends = ended(nodes.start_all("--max-restarts", "2", workers=(1, 1)), 90)

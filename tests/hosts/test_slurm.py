@@ -1,4 +1,4 @@
-"""The command as tasks of a real Slurm: who is which rank, on which CPUs, and how it ends."""
+"""clusterrun as tasks of a real Slurm: ranks, CPUs and ends."""
 
 import json
 import re
@@ -15,7 +15,7 @@ from tests.hosts.slurm import Slurm
 ROOT = Path(__file__).parent.parent.parent
 
 PER_NODE = ("-N2", "--ntasks-per-node=1", "-c2", "--gres=gpu:2")
-"""A task for each node, which sees two GPUs and so starts two workers."""
+"""One task per node, which sees two GPUs and so starts two workers."""
 
 PER_GPU = ("-N2", "--ntasks-per-node=2", "--gpus-per-task=1")
 
@@ -64,13 +64,13 @@ time.sleep(1000)
 """
 
 COME_LATE = ("sh", "-c", 'test "$SLURM_PROCID" = 0 || exit 1; exec "$@"', "sh")
-"""Put before clusterrun: on all nodes but the first it is never started."""
+"""Words before clusterrun: only the first node starts it."""
 
 Told = dict[str, Any]
 
 
 def told(out: str) -> list[Told]:
-    """Return what workers with the script ``TELL`` have printed, in the order of their ranks."""
+    """Return what workers with the script ``TELL`` printed, by rank."""
     found: list[Told] = [json.loads(text) for text in re.findall(r"\{.*\}", out)]
     return sorted(found, key=lambda worker: int(worker["RANK"]))
 
@@ -88,12 +88,11 @@ def script(folder: Path, text: str) -> str:
 
 
 def batch(slurm: Slurm, text: str, *options: str) -> Ended:
-    """Run a batch script to its end."""
     return slurm.ended(slurm.sbatch(text, *options))
 
 
-def test_srun_is_all_that_several_nodes_need(slurm: Slurm, clusterrun: Launcher) -> None:
-    """One task per node and no other flag: a node each, and its GPUs are unasked for."""
+def test_srun_needs_no_options(slurm: Slurm, clusterrun: Launcher) -> None:
+    """One task per node, without GPUs."""
     done = clusterrun.script(TELL, around=slurm.around("-N2", "--ntasks-per-node=1")).ended()
 
     assert (done.code, done.err) == (0, "")
@@ -105,7 +104,7 @@ def test_srun_is_all_that_several_nodes_need(slurm: Slurm, clusterrun: Launcher)
 
 
 def test_one_task_per_node_starts_a_worker_per_gpu(slurm: Slurm, clusterrun: Launcher) -> None:
-    """As many workers as GPUs that Slurm gave to the node."""
+    """As many workers as GPUs that Slurm gives to the node."""
     done = clusterrun.script(TELL, around=slurm.around(*PER_NODE)).ended()
 
     assert done.code == 0, done.err
@@ -120,7 +119,7 @@ def test_one_task_per_node_starts_a_worker_per_gpu(slurm: Slurm, clusterrun: Lau
 
 @pytest.mark.parametrize("option", ["", pytest.param("--run-id=mine", marks=pytest.mark.long)])
 def test_a_worker_may_call_srun(slurm: Slurm, tmp_path: Path, option: str) -> None:
-    """The step that it starts is a job of its own, on all nodes of the step."""
+    """Its step is a job of its own, on all nodes of the step."""
     inner = f"srun --overlap -N2 -n2 {COMMAND} {script(tmp_path, TELL)}"
     outer = f"srun --overlap -N1 -n1 {COMMAND} {option} --no-python {inner}"
 
@@ -138,7 +137,7 @@ def test_a_worker_may_call_srun(slurm: Slurm, tmp_path: Path, option: str) -> No
 def test_one_task_per_gpu_has_one_worker_each(
     slurm: Slurm, clusterrun: Launcher, gpus: tuple[str, ...], how: tuple[str, ...]
 ) -> None:
-    """The ranks are Slurm's, and the world's variables those of one agent per node."""
+    """Ranks are Slurm's; the variables are those of one agent per node."""
     around = slurm.around("-N2", "--ntasks-per-node=2", *gpus)
 
     done = clusterrun.script(TELL, *how, around=around).ended()
@@ -156,7 +155,7 @@ def test_one_task_per_gpu_has_one_worker_each(
 
 
 def test_lines_of_tasks_come_whole_and_with_their_rank(slurm: Slurm, clusterrun: Launcher) -> None:
-    """All tasks print to the one srun; without a buffer, print() writes each word by itself."""
+    """All tasks print to one srun; without a buffer, print() writes each word by itself."""
     printing = "for number in range(100): print('a', 'line', number)"
 
     done = clusterrun.script(printing, around=slurm.around(*PER_GPU)).ended()
@@ -190,7 +189,7 @@ def test_nodes_may_have_different_numbers_of_tasks(slurm: Slurm, clusterrun: Lau
 def test_torch_reduces_in_either_layout(
     slurm: Slurm, clusterrun: Launcher, layout: tuple[str, ...], how: tuple[str, ...]
 ) -> None:
-    """A sum of four ranks, and DistributedDataParallel's mean gradient."""
+    """A sum over four ranks, and DistributedDataParallel's mean gradient."""
     done = clusterrun.script(REDUCE, *how, around=slurm.around(*layout)).ended(60)
 
     assert done.code == 0, done.err
@@ -201,7 +200,7 @@ def test_torch_reduces_in_either_layout(
 @pytest.mark.long
 @pytest.mark.parametrize("layout", ["node", "gpu"])
 def test_the_digits_are_learnt_by_the_scripts_as_they_are(slurm: Slurm, layout: str) -> None:
-    """The batch script of each layout, run by sbatch from the top of a checkout."""
+    """The batch script of each layout, with sbatch from the top of a checkout."""
     text = (ROOT / f"scripts/slurm_one_task_per_{layout}.sh").read_text()
     gpus = "--gpus-per-node=2" if layout == "node" else "--gpus-per-task=1"
     args = (str(ROOT / "scripts/train_digits.py"),)
@@ -230,7 +229,7 @@ def test_the_digits_are_learnt_by_the_scripts_as_they_are(slurm: Slurm, layout: 
 def test_the_scripts_give_each_task_its_share_of_the_cpus(
     slurm: Slurm, tmp_path: Path, layout: str, options: tuple[str, ...], world: int
 ) -> None:
-    """By sbatch, on nodes that the job has to itself: nothing is warned of, no CPU is idle."""
+    """On exclusive nodes: no warning, no idle CPU."""
     text = (ROOT / f"scripts/slurm_one_task_per_{layout}.sh").read_text()
     job = slurm.sbatch(text, *options, args=(script(tmp_path, TELL),), environ=ON_PATH)
 
@@ -244,7 +243,7 @@ def test_the_scripts_give_each_task_its_share_of_the_cpus(
 
 
 def test_the_scripts_are_run_by_salloc_too(slurm: Slurm, tmp_path: Path) -> None:
-    """Inside an allocation each script is the wrapper around srun."""
+    """Inside an allocation each script runs srun itself."""
     wrapper = str(ROOT / "scripts/slurm_one_task_per_node.sh")
     words = ("salloc", "--nodes=2", "--exclusive", wrapper, script(tmp_path, TELL))
 
@@ -255,7 +254,7 @@ def test_the_scripts_are_run_by_salloc_too(slurm: Slurm, tmp_path: Path) -> None
 
 
 def test_exec_leaves_no_launcher_behind(slurm: Slurm, clusterrun: Launcher) -> None:
-    """The worker is the task itself: slurmstepd is its parent, as of clusterrun without it."""
+    """The worker is the task itself: slurmstepd is its parent."""
     two = ("-N1", "-n2")
 
     done = clusterrun.script(TELL, "--exec", around=slurm.around(*two)).ended()
@@ -268,7 +267,7 @@ def test_exec_leaves_no_launcher_behind(slurm: Slurm, clusterrun: Launcher) -> N
 def test_exec_is_refused_where_it_would_be_several_workers(
     slurm: Slurm, clusterrun: Launcher
 ) -> None:
-    """One process can't become two; the error names who says two, and what to type."""
+    """One process can't become two workers; the error names the variable and what to type."""
     done = clusterrun.script(TELL, "--exec", around=slurm.around(*PER_NODE)).ended()
 
     assert (done.code, done.out) == (2, "")
@@ -277,8 +276,8 @@ def test_exec_is_refused_where_it_would_be_several_workers(
     assert "srun --ntasks-per-node=2 clusterrun --exec" in done.err
 
 
-def test_a_batch_script_without_srun_is_told_to_use_it(slurm: Slurm, tmp_path: Path) -> None:
-    """Exit code 2 and the line to type, with the CPUs that srun would not ask for."""
+def test_a_batch_script_without_srun_is_an_error(slurm: Slurm, tmp_path: Path) -> None:
+    """Exit code 2 and the line to type, with the CPUs that srun would not request."""
     path = script(tmp_path, TELL)
 
     done = batch(slurm, f"#!/bin/sh\nexec {COMMAND} {path}\n", "-N2", "--exclusive")
@@ -289,7 +288,7 @@ def test_a_batch_script_without_srun_is_told_to_use_it(slurm: Slurm, tmp_path: P
 
 
 def test_a_batch_script_on_one_node_needs_no_srun(slurm: Slurm, tmp_path: Path) -> None:
-    """It starts a worker for each of the GPUs that the job was given."""
+    """It starts a worker for each GPU of the job."""
     text = f"#!/bin/sh\nexec {COMMAND} {script(tmp_path, TELL)}\n"
 
     done = batch(slurm, text, "-N1", "--gpus-per-node=2")
@@ -299,7 +298,7 @@ def test_a_batch_script_on_one_node_needs_no_srun(slurm: Slurm, tmp_path: Path) 
 
 
 def test_a_step_on_part_of_the_allocation(slurm: Slurm, tmp_path: Path) -> None:
-    """What counts is the step's one node, not the job's two."""
+    """The step's one node counts, not the job's two."""
     text = f"#!/bin/sh\nexec srun -N1 -n1 -w n1 {COMMAND} {script(tmp_path, TELL)}\n"
 
     done = batch(slurm, text, "-N2")
@@ -310,7 +309,7 @@ def test_a_step_on_part_of_the_allocation(slurm: Slurm, tmp_path: Path) -> None:
 
 
 def test_two_steps_of_one_job_do_not_meet(slurm: Slurm, tmp_path: Path) -> None:
-    """At once and on the same nodes, each has ranks and a port of its own."""
+    """At once and on the same nodes: each has its own ranks and port."""
     path = script(tmp_path, f"{TELL}\nimport time; time.sleep(2)")
     step = f"srun -N2 -n2 --overlap {COMMAND} {path}"
 
@@ -325,7 +324,7 @@ def test_two_steps_of_one_job_do_not_meet(slurm: Slurm, tmp_path: Path) -> None:
 def test_a_launch_inside_a_worker_of_a_step_is_a_job_of_its_own(
     slurm: Slurm, clusterrun: Launcher, tmp_path: Path
 ) -> None:
-    """The place of the outer worker is not taken for the inner job's."""
+    """The rank of the outer worker is not the inner job's."""
     inner = script(tmp_path, TELL)
     outer = f"""
     import os, subprocess, sys
@@ -358,8 +357,8 @@ def test_an_exported_address_holds(
     assert where == [(slurm.nodes[0].address, "29777")] * 4
 
 
-def test_tasks_have_a_token_that_strangers_lack(slurm: Slurm, tmp_path: Path) -> None:
-    """So what contradicts is no stranger's, and ends the step at once; a stranger is refused."""
+def test_tasks_have_a_token(slurm: Slurm, tmp_path: Path) -> None:
+    """So a contradiction between tasks ends the step at once; others are refused."""
     stranger = f"{COMMAND} --nnodes 2 --node-rank 1 --master-addr n0 --no-python true"
     line = f"""
         if [ "$SLURM_PROCID" = 1 ]; then
@@ -378,8 +377,8 @@ def test_tasks_have_a_token_that_strangers_lack(slurm: Slurm, tmp_path: Path) ->
     assert "stranger 4\n" in done.err
 
 
-def test_a_node_that_never_comes_is_named(slurm: Slurm, tmp_path: Path) -> None:
-    """Slurm told its name: nobody has to guess which of many is missing."""
+def test_a_missing_node_is_named(slurm: Slurm, tmp_path: Path) -> None:
+    """By its host name, which Slurm provides."""
     words = (*COME_LATE, COMMAND, "--rdzv-timeout", "2", script(tmp_path, TELL))
 
     done = slurm.srun("-N2", "--ntasks-per-node=1", *words)
@@ -388,8 +387,8 @@ def test_a_node_that_never_comes_is_named(slurm: Slurm, tmp_path: Path) -> None:
     assert "waited 2 s for 1 of 2 nodes: n1 (joined: n0)" in done.err
 
 
-def test_a_task_that_never_comes_is_named_by_its_node(slurm: Slurm, tmp_path: Path) -> None:
-    """Where nodes have several tasks, too."""
+def test_a_missing_task_is_named_by_its_node(slurm: Slurm, tmp_path: Path) -> None:
+    """Also if nodes have several tasks."""
     words = (*COME_LATE, COMMAND, "--rdzv-timeout", "2", script(tmp_path, TELL))
 
     done = slurm.srun("-N2", "--ntasks-per-node=2", *words)
@@ -399,8 +398,8 @@ def test_a_task_that_never_comes_is_named_by_its_node(slurm: Slurm, tmp_path: Pa
     assert "n1" in done.err
 
 
-def test_fewer_cpus_than_the_node_has_are_warned_of_once(slurm: Slurm, tmp_path: Path) -> None:
-    """A job that has whole nodes, and a step that binds its tasks to one core of each."""
+def test_fewer_cpus_than_the_node_has_are_a_warning(slurm: Slurm, tmp_path: Path) -> None:
+    """One, for a job with whole nodes and a step that binds its tasks to one core of each."""
     step = f"srun -N2 -n2 --cpu-bind=cores {COMMAND} {script(tmp_path, TELL)}"
 
     done = batch(slurm, f"#!/bin/sh\nexec {step}\n", "-N2", "--exclusive", "--ntasks-per-node=1")
@@ -410,8 +409,8 @@ def test_fewer_cpus_than_the_node_has_are_warned_of_once(slurm: Slurm, tmp_path:
     assert done.err.count("type srun -c 2") == 1
 
 
-def test_more_workers_than_cpus_are_warned_of(slurm: Slurm, clusterrun: Launcher) -> None:
-    """Two GPUs, and the one CPU that srun without -c asks for."""
+def test_more_workers_than_cpus_are_a_warning(slurm: Slurm, clusterrun: Launcher) -> None:
+    """Two GPUs, and the one CPU that srun without -c requests."""
     around = slurm.around("-N1", "--ntasks-per-node=1", "--gres=gpu:2")
 
     done = clusterrun.script(TELL, around=around).ended()
@@ -425,7 +424,7 @@ def test_more_workers_than_cpus_are_warned_of(slurm: Slurm, clusterrun: Launcher
 def test_workers_have_the_cpus_that_slurm_gave_to_their_task(
     slurm: Slurm, clusterrun: Launcher
 ) -> None:
-    """Our binding never leaves the mask of task/affinity."""
+    """The binding stays within the mask of task/affinity."""
     done = clusterrun.script(TELL, around=slurm.around(*PER_GPU)).ended()
 
     workers = told(done.out)
@@ -437,7 +436,7 @@ def test_workers_have_the_cpus_that_slurm_gave_to_their_task(
 def test_the_exit_code_of_a_worker_is_that_of_srun(
     slurm: Slurm, clusterrun: Launcher, layout: tuple[str, ...]
 ) -> None:
-    """And the failure ends the workers of all nodes, which tell the same cause."""
+    """The failure ends the workers of all nodes, which report the same cause."""
     done = clusterrun.script(FAIL, around=slurm.around(*layout)).ended()
 
     assert done.code == 7, done.err
@@ -468,6 +467,6 @@ def test_scancel_lets_the_workers_of_a_batch_script_save(slurm: Slurm, tmp_path:
 
     slurm.cancel(job)
 
-    # The job is over, to Slurm, before its processes are.
+    # For Slurm the job is over before its processes have ended.
     printed.wait_for("saved", times=2)
     printed.wait_for("exit code 143: SIGTERM from outside ended the job", times=2)

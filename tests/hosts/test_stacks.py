@@ -1,4 +1,4 @@
-"""Where all ranks of all nodes are: on node 0, whoever asks, and when nothing moves anywhere."""
+"""The Python stacks of all ranks, shown on node 0: on request, and when all ranks are idle."""
 
 import os
 import re
@@ -29,14 +29,14 @@ APART = """
 
 
 def all_wait(jobs: Sequence[Job]) -> None:
-    """Wait until all ranks do nothing else."""
+    """Wait until all ranks wait."""
     for job in jobs:
         for pid in job.numbers("ready", 2):
             await_status(pid, psutil.STATUS_SLEEPING)
 
 
 def end(jobs: Sequence[Job]) -> None:
-    """End the job, which must have lived until now."""
+    """End the job, and check that it was running."""
     jobs[0].signal(signal.SIGTERM)
     ends = ended(jobs)
     assert codes(ends) == [143] * len(jobs), ends
@@ -49,8 +49,8 @@ BOTH_PLACES = (
 
 
 @pytest.mark.parametrize("asked", [0, 1])
-def test_any_node_may_be_asked(hosts: tuple[Host, ...], clusterrun: Launcher, asked: int) -> None:
-    """Node 0 shows the stacks of all, grouped across nodes, and says who asked."""
+def test_a_request_on_any_node(hosts: tuple[Host, ...], clusterrun: Launcher, asked: int) -> None:
+    """Node 0 shows the stacks of all, grouped across nodes, and names the host of the request."""
     jobs = Nodes(clusterrun, hosts, APART).start_all("--log-dir=logs", workers=(2, 2))
     all_wait(jobs)
 
@@ -66,8 +66,8 @@ def test_any_node_may_be_asked(hosts: tuple[Host, ...], clusterrun: Launcher, as
     assert re.search(BOTH_PLACES, kept.read_text())
 
 
-def test_nothing_moves_on_any_node(hosts: tuple[Host, ...], clusterrun: Launcher) -> None:
-    """As long as one rank of one node prints, it is no hang; then it is one, which is said once."""
+def test_all_ranks_are_idle(hosts: tuple[Host, ...], clusterrun: Launcher) -> None:
+    """The job is not idle while one rank prints; when it is, the stacks are shown once."""
     prints = APART.replace(
         'print("ready"',
         """if os.environ["RANK"] == "3":
@@ -93,7 +93,7 @@ def test_nothing_moves_on_any_node(hosts: tuple[Host, ...], clusterrun: Launcher
 def test_a_node_that_does_not_answer_is_named(
     hosts: tuple[Host, ...], clusterrun: Launcher
 ) -> None:
-    """The others' stacks are shown all the same."""
+    """The stacks of the others are shown."""
     jobs = Nodes(clusterrun, hosts, APART).start_all(workers=(2, 2, 2))
     all_wait(jobs)
     os.kill(jobs[2].agent, signal.SIGSTOP)

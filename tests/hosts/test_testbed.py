@@ -1,4 +1,4 @@
-"""The hosts and the Slurm that other tests trust."""
+"""Tests of the tests' hosts and Slurm."""
 
 import signal
 import subprocess
@@ -75,13 +75,13 @@ def python(host: Host, script: str, *args: str) -> Ended:
 
 
 def left_of(pid: int) -> list[Path]:
-    """Return the names that the test run with this process id has on this machine."""
+    """Return the namespaces and folders of the test run with this process id."""
     folders = list(FOLDERS.glob(f"{pid}-*"))
     return folders + list(NAMESPACES.glob(f"{PREFIX}{pid}-*"))
 
 
 def is_running(pid: int) -> bool:
-    """Return whether a process has not ended yet; it may not have been reaped."""
+    """Return whether a process runs and is not a zombie."""
     with suppress(psutil.NoSuchProcess):
         return psutil.Process(pid).status() != psutil.STATUS_ZOMBIE
     return False
@@ -100,7 +100,7 @@ def test_hosts_reach_each_other(hosts: tuple[Host, ...], family: str) -> None:
 
 
 def test_every_host_has_a_name_of_its_own(hosts: tuple[Host, ...]) -> None:
-    """A host knows its own name, and its address by that name."""
+    """A host resolves its own name to its address."""
     names = [host.run("hostname").out.strip() for host in hosts]
     addresses = [python(host, RESOLVE, host.name).out.strip() for host in hosts]
 
@@ -108,10 +108,10 @@ def test_every_host_has_a_name_of_its_own(hosts: tuple[Host, ...]) -> None:
     assert addresses == [host.address for host in hosts]
 
 
-def test_a_host_resolves_what_its_hosts_file_says_and_nothing_else(
+def test_a_host_resolves_only_its_hosts_file(
     hosts: tuple[Host, ...],
 ) -> None:
-    """No name server answers, and no other host is affected."""
+    """There is no name server, and no other host changes."""
     hosts[0].set_hosts_file("10.77.0.9 elsewhere\n")
 
     assert python(hosts[0], RESOLVE, "elsewhere").out == "10.77.0.9\n"
@@ -121,7 +121,7 @@ def test_a_host_resolves_what_its_hosts_file_says_and_nothing_else(
 
 @pytest.mark.parametrize("family", ["address", "address6"])
 def test_a_cut_is_silent_and_mended_by_a_join(hosts: tuple[Host, ...], family: str) -> None:
-    """What is sent meanwhile arrives later; new connections just wait."""
+    """Data that is sent meanwhile arrives later; new connections wait."""
     address = getattr(hosts[1], family)
     server = hosts[1].start(sys.executable, "-c", SERVE)
     server.wait_for("listening")
@@ -139,7 +139,7 @@ def test_a_cut_is_silent_and_mended_by_a_join(hosts: tuple[Host, ...], family: s
 
 
 def test_two_networks_do_not_meet(hosts: tuple[Host, ...], this_run: str) -> None:
-    """The same address is another host in another network, hence in another test run."""
+    """The same address is another host in another network."""
     server = hosts[1].start(sys.executable, "-c", SERVE)
     server.wait_for("listening")
 
@@ -150,8 +150,8 @@ def test_two_networks_do_not_meet(hosts: tuple[Host, ...], this_run: str) -> Non
     assert "Connection refused" in done.err
 
 
-def test_whatever_runs_on_a_host_can_be_ended(hosts: tuple[Host, ...]) -> None:
-    """A process that left its session and closed its output, too."""
+def test_all_processes_of_a_host_can_be_ended(hosts: tuple[Host, ...]) -> None:
+    """Including one that left its session and closed its output."""
     job = hosts[0].start("sh", "-c", "setsid sleep 1000 >/dev/null 2>&1 & echo started; exit")
     job.wait_for("started")
     before = hosts[0].processes()
@@ -176,7 +176,7 @@ def test_torch_reduces_over_two_hosts(hosts: tuple[Host, ...]) -> None:
 
 
 def test_srun_starts_a_task_on_each_node(slurm: Slurm) -> None:
-    """And the nodes have the names of their hosts."""
+    """The nodes have the names of their hosts."""
     done = slurm.srun("-N2", "hostname")
 
     assert sorted(done.out.split()) == ["n0", "n1"], done.err
@@ -219,7 +219,7 @@ def test_a_batch_job_tells_how_it_ended(slurm: Slurm) -> None:
 
 
 def test_a_batch_job_can_be_signalled_requeued_and_cancelled(slurm: Slurm) -> None:
-    """As a user does it, from another shell."""
+    """With commands from another shell."""
     job = slurm.sbatch(
         """
         #!/bin/sh
@@ -243,7 +243,7 @@ def test_a_batch_job_can_be_signalled_requeued_and_cancelled(slurm: Slurm) -> No
 
 
 def test_jobs_end_with_their_test(slurm: Slurm) -> None:
-    """No process of theirs is left, nor one in the queue, and the next test finds idle nodes."""
+    """No process and no queued job is left, and the next test finds idle nodes."""
     running = slurm.start_srun("-N2", "sh", "-c", "setsid sleep 1000 & echo started; wait")
     running.wait_for("started", times=2)
     slurm.sbatch("#!/bin/sh\nsleep 1000\n", "--nodes=2")
@@ -257,7 +257,7 @@ def test_jobs_end_with_their_test(slurm: Slurm) -> None:
 
 @pytest.mark.usefixtures("slurm_of_session")
 def test_a_session_leaves_nothing_behind() -> None:
-    """No namespace, no folder, and hence no process."""
+    """No namespace and no folder."""
     words = ["-q", "-p", "no:cacheprovider", __file__, "-k", "has_a_name_of or starts_a_task"]
     process = subprocess.Popen(
         [sys.executable, "-m", "pytest", *words],
@@ -274,15 +274,15 @@ def test_a_session_leaves_nothing_behind() -> None:
     assert left_of(process.pid) == []
 
 
-def test_what_a_killed_run_leaves_goes_when_the_next_one_starts(hosts: tuple[Host, ...]) -> None:
-    """Its processes, too, and nothing of a run that lives."""
+def test_the_next_run_removes_what_a_killed_one_left(hosts: tuple[Host, ...]) -> None:
+    """Including processes, and nothing of a run that still runs."""
     environ = {**plain_environment(), "PYTHONPATH": str(ROOT)}
     words = [sys.executable, "-c", HOLD_A_HOST]
     killed = subprocess.Popen(words, env=environ, stdout=subprocess.PIPE)
     assert killed.stdout is not None
     killed.stdout.readline()
     made = left_of(killed.pid)
-    # On a busy machine what was started there is still on its way into the namespace.
+    # On a busy machine a started process may not have entered the namespace yet.
     deadline = time.monotonic() + SECONDS_TO_ACT
     while not (sleeping := [pid for path in made for pid in processes_in(path.name)]):
         assert time.monotonic() < deadline, "nothing runs on the host"

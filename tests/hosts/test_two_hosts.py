@@ -1,4 +1,4 @@
-"""One job on several hosts: who is who, where they meet, and scripts as users have them."""
+"""One job on several hosts: ranks, the address where workers meet, and users' scripts."""
 
 import re
 import sys
@@ -42,7 +42,7 @@ ADD_UP = """
                 pass
         call.sendall(str(rank).encode())
 """
-"""What torch's store does first: rank 0 listens where all are told that it does."""
+"""Like torch's store: rank 0 listens at MASTER_ADDR and MASTER_PORT."""
 
 KNOCK = """
 import socket, sys, time
@@ -75,17 +75,17 @@ ALL_REDUCE = """
     model(torch.tensor([[float(rank)]])).sum().backward()
     print("local rank", options.local_rank, "mean", model.module.weight.grad.item(), flush=True)
     dist.barrier()
-    # No destroy_process_group: gloo aborts a rank, now and then, whose peer has gone a moment before.
+    # No destroy_process_group: gloo sometimes aborts a rank whose peer has just exited.
     os._exit(0)
 """
 
 
 def places(outputs: Sequence[str]) -> list[list[str]]:
-    """Return what the workers of each node print of their place."""
+    """Return the ranks that the workers of each node print."""
     return [sorted(re.findall(r"place (.*)", out)) for out in outputs]
 
 
-def test_ranks_go_through_all_nodes(hosts: tuple[Host, ...], clusterrun: Launcher) -> None:
+def test_ranks_are_counted_over_all_nodes(hosts: tuple[Host, ...], clusterrun: Launcher) -> None:
     """Nodes may have different numbers of workers."""
     jobs = Nodes(clusterrun, hosts, PLACE).start_all(workers=(2, 1))
 
@@ -99,8 +99,8 @@ def test_ranks_go_through_all_nodes(hosts: tuple[Host, ...], clusterrun: Launche
     ]
 
 
-def test_ranks_need_not_be_said(hosts: tuple[Host, ...], clusterrun: Launcher) -> None:
-    """Node 0 has the address, whenever it comes; who says a rank has it, others what is left."""
+def test_node_ranks_are_optional(hosts: tuple[Host, ...], clusterrun: Launcher) -> None:
+    """Node 0 is the one with the address; given ranks are kept, the others get what is left."""
     nodes = Nodes(clusterrun, hosts, PLACE)
     place = ("--nnodes", "3", "--master-addr", hosts[0].address)
     jobs = [
@@ -120,10 +120,10 @@ def test_ranks_need_not_be_said(hosts: tuple[Host, ...], clusterrun: Launcher) -
 
 
 @pytest.mark.parametrize("place", ["10.77.0.2", "fd77::2", "n0"])
-def test_where_node_zero_is_may_be_said_in_any_way(
+def test_the_forms_of_node_zeros_address(
     hosts: tuple[Host, ...], clusterrun: Launcher, place: str
 ) -> None:
-    """By IPv4, by IPv6 and by name, with a port of one's own; workers can meet there."""
+    """IPv4, IPv6 or name, with another port; workers can meet there."""
     nodes = Nodes(clusterrun, hosts, ADD_UP)
     words = ("--nnodes", "2", "--master-addr", place, "--master-port", "23456")
     jobs = [nodes.start(1, *words), nodes.start(0, *words, workers=2)]
@@ -138,7 +138,7 @@ def test_where_node_zero_is_may_be_said_in_any_way(
 def test_workers_get_another_port_than_the_endpoint(
     hosts: tuple[Host, ...], clusterrun: Launcher, place: str
 ) -> None:
-    """Agents keep theirs for the whole job."""
+    """Agents keep the endpoint for the whole job."""
     nodes = Nodes(clusterrun, hosts, PLACE + ADD_UP)
     jobs = [nodes.start(number, "--nnodes", "2", "--rdzv-endpoint", place) for number in (0, 1)]
 
@@ -154,7 +154,7 @@ def test_workers_get_another_port_than_the_endpoint(
 def test_workers_get_the_port_that_was_given_beside_the_endpoint(
     hosts: tuple[Host, ...], clusterrun: Launcher
 ) -> None:
-    """It is theirs in every attempt."""
+    """In every attempt."""
     fails_once = """
     import sys
     sys.exit(os.environ["TORCHELASTIC_RESTART_COUNT"] == "0")
@@ -171,7 +171,7 @@ def test_workers_get_the_port_that_was_given_beside_the_endpoint(
 
 
 def test_three_jobs_at_once(hosts: tuple[Host, ...], clusterrun: Launcher) -> None:
-    """Jobs on the same hosts need nothing but ports of their own."""
+    """Jobs on the same hosts only need different ports."""
     nodes = Nodes(clusterrun, hosts, ADD_UP)
     ports = ("29500", "29501", "29502")
     jobs = [nodes.start_all("--master-port", port, workers=(1, 2)) for port in ports]
@@ -183,7 +183,7 @@ def test_three_jobs_at_once(hosts: tuple[Host, ...], clusterrun: Launcher) -> No
 
 
 def test_a_job_file_for_both_nodes(hosts: tuple[Host, ...], clusterrun: Launcher) -> None:
-    """Only node 0's address is missing in it; the script on the command line replaces its own."""
+    """It lacks only node 0's address; the script on the command line replaces its own."""
     nodes = Nodes(clusterrun, hosts, PLACE)
     words = ("--config", str(ROOT / "configs/two_nodes.yaml"), "--master-addr", "n0")
 
@@ -195,10 +195,10 @@ def test_a_job_file_for_both_nodes(hosts: tuple[Host, ...], clusterrun: Launcher
 
 @pytest.mark.long
 @pytest.mark.parametrize("init_method", ["env://", "tcp://10.77.0.2:29500"])
-def test_the_page_that_many_follow(
+def test_a_popular_tutorial(
     hosts: tuple[Host, ...], clusterrun: Launcher, init_method: str
 ) -> None:
-    """The two commands as written there, and a script that finds the others in either way."""
+    """Its two commands, and a script that connects in either way."""
     nodes = Nodes(clusterrun, hosts, ALL_REDUCE)
     words = ("--nnodes=2", "--master-addr=10.77.0.2", "--master-port=29500")
     args = ("--init-method", init_method)
@@ -215,10 +215,8 @@ def test_the_page_that_many_follow(
 
 
 @pytest.mark.long
-def test_hosts_that_know_themselves_as_127_0_1_1(
-    hosts: tuple[Host, ...], clusterrun: Launcher
-) -> None:
-    """Debian's /etc/hosts: without a word about the interface, gloo would offer that address."""
+def test_hosts_whose_own_name_is_127_0_1_1(hosts: tuple[Host, ...], clusterrun: Launcher) -> None:
+    """As in Debian's /etc/hosts: without GLOO_SOCKET_IFNAME, gloo would offer that address."""
     hosts[0].set_hosts_file("127.0.0.1 localhost\n127.0.1.1 n0\n10.77.0.3 n1\n")
     hosts[1].set_hosts_file("127.0.0.1 localhost\n127.0.1.1 n1\n10.77.0.2 n0\n")
     nodes = Nodes(clusterrun, hosts, ALL_REDUCE)
@@ -233,7 +231,7 @@ def test_hosts_that_know_themselves_as_127_0_1_1(
 @pytest.mark.long
 @pytest.mark.timeout(300)
 def test_digits_are_learned_on_two_hosts(hosts: tuple[Host, ...]) -> None:
-    """Two ranks here and one there, by the job file, read at least 95 % rightly."""
+    """Two ranks and one, by the job file, reach an accuracy of 95 %."""
     words = ("--config", "configs/two_nodes.yaml", "--master-addr", hosts[0].address)
     jobs = [
         host.start(COMMAND, *words, "--nproc-per-node", workers, folder=ROOT)
@@ -248,7 +246,7 @@ def test_digits_are_learned_on_two_hosts(hosts: tuple[Host, ...]) -> None:
 
 
 def test_a_name_that_comes_late(hosts: tuple[Host, ...], clusterrun: Launcher) -> None:
-    """Pods get their names late: a node says what it waits for, and goes on trying."""
+    """Pods get their names late: a node prints a notice and tries again."""
     hosts[1].set_hosts_file("127.0.0.1 localhost\n")
     nodes = Nodes(clusterrun, hosts, "print('done')")
     words = ("--nnodes", "2", "--master-addr", "n0")
@@ -264,7 +262,7 @@ def test_a_name_that_comes_late(hosts: tuple[Host, ...], clusterrun: Launcher) -
 
 
 def test_a_name_with_a_dead_address(hosts: tuple[Host, ...], clusterrun: Launcher) -> None:
-    """All addresses of a name are tried, and workers are given one that answered."""
+    """All addresses of a name are tried, and workers get one that answered."""
     hosts[1].set_hosts_file("127.0.0.1 localhost\n10.77.0.99 n0\n" + HOSTS_BY_NAME)
     nodes = Nodes(clusterrun, hosts, ADD_UP)
     words = ("--nnodes", "2", "--master-addr", "n0")
@@ -277,7 +275,7 @@ def test_a_name_with_a_dead_address(hosts: tuple[Host, ...], clusterrun: Launche
 
 
 def test_a_stranger_does_not_disturb(hosts: tuple[Host, ...], clusterrun: Launcher) -> None:
-    """A port scanner hears nothing, and node 0 says once that it was there."""
+    """A port scanner gets no data, and node 0 prints one line about it."""
     nodes = Nodes(clusterrun, hosts, "print('done')")
     words = ("--nnodes", "2", "--master-addr", "n0")
     first = nodes.start(0, *words)
