@@ -47,6 +47,9 @@ def objection(state: State, newcomer: Hello) -> Rejection | Contradiction | None
 
 def first_difference(one: Mapping[str, str], other: Mapping[str, str]) -> str:
     """Return the first name with two values; "" if there is none."""
+    if one == other:
+        # As for most newcomers of a large job.
+        return ""
     names = [*one, *(name for name in other if name not in one)]
     return next((name for name in names if one.get(name) != other.get(name)), "")
 

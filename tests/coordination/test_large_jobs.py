@@ -1,0 +1,128 @@
+"""Large jobs: no event costs more because there are more members."""
+
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+import pytest
+from clusterrun.coordination.actions import PreparePort, Send
+from clusterrun.coordination.coordinator import decide, opened
+from clusterrun.coordination.events import (
+    CallerConnected,
+    HelloReceived,
+    MemberGone,
+    MessageReceived,
+    PortReady,
+)
+from clusterrun.coordination.messages import (
+    AgedFate,
+    Done,
+    Failing,
+    GiveStacks,
+    Stacks,
+    StacksOfAll,
+    Still,
+    Suspension,
+)
+from clusterrun.coordination.restart_policy import RestartRules
+from clusterrun.coordination.state import Phase, State
+from clusterrun.domain.outcome import Killed
+from clusterrun.domain.stacks import StackGroup
+
+from tests.rendezvous.nodes import fate, hello, terms
+
+MEMBERS = 20_000
+WORKERS = 8
+
+
+@contextmanager
+def limit(microseconds: float) -> Iterator[None]:
+    """Allow so much processor time for each member: ten times of what it took, not a hundred."""
+    began = time.process_time()
+    yield
+    spent = 1e6 * (time.process_time() - began) / MEMBERS
+    assert spent < microseconds, f"{spent:.0f} µs for each member"
+
+
+def joined(*, have_ranks: bool) -> State:
+    """Return the state of a large job that all nodes have joined."""
+    hellos = [
+        hello(number, MEMBERS, rank=number if have_ranks else None, workers=WORKERS)
+        for number in range(MEMBERS)
+    ]
+    own = {"rank": 0} if have_ranks else {}
+    state = opened(terms(MEMBERS, workers=WORKERS, restarts=RestartRules(1), **own), 0.0)
+    with limit(100):
+        for number, each in enumerate(hellos[1:], start=1):
+            decide(state, CallerConnected(1.0))
+            decide(state, HelloReceived(number, "10.0.0.1", each, 1.0))
+    assert state.phase is Phase.RUNNING
+    return state
+
+
+@pytest.mark.parametrize("have_ranks", [True, False])
+def test_nodes_join_fail_and_restart(*, have_ranks: bool) -> None:
+    """With node ranks, or in the order of joining."""
+    state = joined(have_ranks=have_ranks)
+    stopped = [
+        tuple(
+            AgedFate(fate(first + rank, ending=Killed(15), stopped_by_us=True), 0.0)
+            for rank in range(WORKERS)
+        )
+        for first in state.first_ranks.values()
+    ]
+
+    with limit(300):
+        decide(state, MessageReceived(0, Failing(0, fate(0, 1), 0.0), 2.0))
+        decide(state, MessageReceived(0, Done(0, (AgedFate(fate(0, 1), 0.0),), None), 2.0))
+        for number, fates in enumerate(stopped[1:], start=1):
+            last = decide(state, MessageReceived(number, Done(0, fates, None), 3.0))
+    with limit(100):
+        restart = decide(state, PortReady(29501))
+
+    assert last == (PreparePort(),)
+    assert len(restart) == MEMBERS
+
+
+def test_members_leave_and_come_again_while_others_join() -> None:
+    """As where a scheduler starts its tasks anew."""
+    nodes = 2 * MEMBERS
+    state = opened(terms(nodes), 0.0)
+    hellos = [hello(number, nodes) for number in range(nodes)]
+
+    with limit(100):
+        for number in range(1, MEMBERS):
+            decide(state, HelloReceived(number, "10.0.0.1", hellos[number], 1.0))
+        for number in range(1, MEMBERS):
+            decide(state, MemberGone(number, "", 2.0))
+            decide(state, HelloReceived(nodes + number, "10.0.0.1", hellos[number], 3.0))
+
+    assert len(state.members) == MEMBERS
+
+
+def test_all_members_are_suspended() -> None:
+    """A scheduler suspends and continues all nodes at once."""
+    state = joined(have_ranks=True)
+
+    with limit(60):
+        for suspended in (True, False):
+            for number in range(MEMBERS):
+                decide(state, MessageReceived(number, Suspension(suspended), 2.0))
+
+    assert state.suspended == set()
+
+
+def test_stacks_of_all_members_are_collected() -> None:
+    """No rank moves any more, and each member answers."""
+    state = joined(have_ranks=True)
+
+    with limit(100):
+        for number in range(MEMBERS):
+            asked = decide(state, MessageReceived(number, Still(0, 30.0), 2.0))
+        for number, first in enumerate(state.first_ranks.values()):
+            group = StackGroup(tuple(range(first, first + WORKERS)), "in train")
+            shown = decide(state, MessageReceived(number, Stacks(0, 1, (group,)), 3.0))
+
+    assert asked == (Send(tuple(range(MEMBERS)), GiveStacks(0, 1, 30.0, "")),)
+    everyone = StackGroup(tuple(range(MEMBERS * WORKERS)), "in train")
+    assert shown == (Send((0,), StacksOfAll((everyone,), ())),)
