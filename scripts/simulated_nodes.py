@@ -184,7 +184,6 @@ def node_zero(pipe: Pipe, nodes: int, port: int) -> None:
         _supervise(
             Peers(
                 formed.world,
-                "",
                 formed.host,
                 node_zero.connection,
                 early=node_zero.early,

@@ -6,6 +6,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
 
 from clusterrun.agent.signal_inbox import SignalInbox
+from clusterrun.agent.state import State
 from clusterrun.domain.events import Event, RestartOrdered, StopOrdered, VerdictReached
 from clusterrun.domain.outcome import (
     ExternalCause,
@@ -261,6 +262,9 @@ class FakeAttempts:
     def plan(self, attempt: int) -> NodePlan:
         """Return the plan."""
         return plan_of(2, attempt=attempt)
+
+    def note(self, before: State, after: State, at: float) -> None:
+        """Keep no record."""
 
     def out_of_memory(self) -> str:
         """Return the evidence."""

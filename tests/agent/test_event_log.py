@@ -5,7 +5,7 @@ import signal
 from typing import Any
 
 from clusterrun.agent.decide import decide
-from clusterrun.agent.event_log import Chronicle, records
+from clusterrun.agent.event_log import EventLog, records
 from clusterrun.agent.state import State
 from clusterrun.domain.events import Event, WorkerExited, WorkerNotStarted
 from clusterrun.domain.outcome import NodeLost, Outcome, Succeeded, WorkerFailed
@@ -32,12 +32,12 @@ OF_THIS_NODE = {"run_id": "run", "attempt": 0, "node_rank": 0, "host": "node7"}
 
 
 class Lines:
-    """What a chronicle writes."""
+    """What an event log writes."""
 
     def __init__(self) -> None:
         """Begin with none, 50 s after the start of a machine that started at 1000."""
         self.told: list[dict[str, Any]] = []
-        self.chronicle = Chronicle(self._take, lambda: 50.0, 1000.0)
+        self.log = EventLog(self._take, lambda: 50.0, 1000.0)
 
     def _take(self, node_rank: int, line: str) -> None:
         assert "\n" not in line
@@ -141,10 +141,10 @@ def test_from_joining_to_the_end() -> None:
     lines = Lines()
     cause = fate(1, 3, host="node9", pid=77)
     failed = WorkerFailed(cause)
-    lines.chronicle.begins(PLAN)
-    lines.chronicle.restarts(Outcome(failed, 0, (), ()))
-    lines.chronicle.begins(plan_of(2, attempt=1))
-    lines.chronicle.ends(Outcome(Succeeded(), 1, (), ()))
+    lines.log.begins(PLAN)
+    lines.log.restarts(Outcome(failed, 0, (), ()))
+    lines.log.begins(plan_of(2, attempt=1))
+    lines.log.ends(Outcome(Succeeded(), 1, (), ()))
 
     why = {"reason": "worker failed", "cause": {"rank": 1, "host": "node9", "pid": 77, "code": 3}}
     everywhere = {"to": 0, "time": 1050.0, **OF_THIS_NODE}
@@ -158,9 +158,9 @@ def test_from_joining_to_the_end() -> None:
 def test_a_launcher_that_can_t_go_on() -> None:
     """Its own error is an end, too; before anything has begun there is nobody to write."""
     lines = Lines()
-    lines.chronicle.breaks_off(RendezvousError("port 1 is in use"))
-    lines.chronicle.begins(PLAN)
-    lines.chronicle.breaks_off(RendezvousError("port 1 is in use"))
+    lines.log.breaks_off(RendezvousError("port 1 is in use"))
+    lines.log.begins(PLAN)
+    lines.log.breaks_off(RendezvousError("port 1 is in use"))
 
     last = lines.told[-1]
     assert len(lines.told) == 2

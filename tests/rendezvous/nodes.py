@@ -176,6 +176,7 @@ def hooks(
         clock=time.monotonic,
         interfaces=lambda: {"lo": ("127.0.0.1", "::1")} if interfaces is None else interfaces,
         resolve=resolve,
+        resolves_for_others=lambda _host, _clock: False,
     )
 
 

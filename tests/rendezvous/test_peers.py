@@ -262,7 +262,6 @@ def test_what_came_with_the_world_is_not_forgotten() -> None:
     ours, theirs = socket.socketpair()
     peers = Peers(
         WORLD,
-        "lo",
         "n0",
         Connection(ours, FROM_COORDINATOR),
         early=[Stop(0, "because", Interrupted(15))],

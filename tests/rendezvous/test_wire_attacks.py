@@ -373,7 +373,6 @@ def test_a_hundred_thousand_frames_of_a_coordinator() -> None:
         with closing(theirs):
             peers = Peers(
                 world(2),
-                "",
                 "n0",
                 Connection(ours, FROM_COORDINATOR),
                 early=(),

@@ -78,7 +78,7 @@ class Record(Struct, frozen=True, omit_defaults=True):
     cause: Cause | None = None
 
 
-class Chronicle:
+class EventLog:
     """Keeps the records of one node's part in a job."""
 
     def __init__(

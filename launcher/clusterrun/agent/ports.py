@@ -3,6 +3,7 @@
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Protocol
 
+from clusterrun.agent.state import State
 from clusterrun.domain.events import Event
 from clusterrun.domain.outcome import (
     ExternalCause,
@@ -31,6 +32,10 @@ class Attempts(Protocol):
 
     def plan(self, attempt: int) -> NodePlan:
         """Return the plan of the n-th attempt, which starts now."""
+        ...
+
+    def note(self, before: State, after: State, at: float) -> None:
+        """Note what an event at ``at`` has made of the policy's state."""
         ...
 
     def out_of_memory(self) -> str:

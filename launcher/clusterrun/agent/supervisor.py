@@ -1,7 +1,7 @@
 """The agent: asks ``decide`` what to do about each event, and does it."""
 
 import signal
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from typing import assert_never
 
 from msgspec.structs import replace
@@ -43,13 +43,6 @@ from clusterrun.domain.plan import NodePlan
 from clusterrun.domain.ranks import LocalRank
 from clusterrun.domain.stacks import StackGroup
 
-Note = Callable[[State, State, float], None]
-"""Takes the policy's state before an event, that after it, and when that was."""
-
-
-def _unnoted(before: State, after: State, at: float) -> None:
-    """Do nothing: nobody has asked for a record."""
-
 
 class Supervisor:
     """Runs attempts until the job is over."""
@@ -68,8 +61,6 @@ class Supervisor:
         self._peers = peers
         self._inbox = inbox
         self._clock = clock
-        self.note: Note = _unnoted
-        """Called for each event."""
         self._epoch = clock.time() - clock.monotonic()
         self._loop = EventLoop(inbox, self._sources, clock, self._reap)
         self._evidence: dict[LocalRank, str] = {}
@@ -93,7 +84,7 @@ class Supervisor:
         while True:
             event = self._loop.next_event()
             before, (state, actions) = state, decide(state, event)
-            self.note(before, state, event.at)
+            self._attempts.note(before, state, event.at)
             self._note_evidence(event, state)
             for action in actions:
                 if isinstance(action, Restart | Finish):

@@ -5,6 +5,7 @@ from typing import NamedTuple, Protocol
 
 from clusterrun.domain.events import Event
 from clusterrun.rendezvous.names.addresses import Interfaces, Resolve, all_addresses, own_interfaces
+from clusterrun.rendezvous.names.own_host_name import resolves_for_others
 
 
 class SignalSource(Protocol):
@@ -30,3 +31,5 @@ class AgentHooks(NamedTuple):
     interfaces: Callable[[], Interfaces] = own_interfaces
     resolve: Resolve = all_addresses
     """May block: it runs in a process of its own."""
+    resolves_for_others: Callable[[str, Callable[[], float]], bool] = resolves_for_others
+    """Takes the name of this host and the clock; asked once, when all nodes have joined."""

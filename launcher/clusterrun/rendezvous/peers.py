@@ -53,7 +53,6 @@ class Peers:
     def __init__(  # noqa: PLR0913 - what joining has found out
         self,
         world: World,
-        interface: str,
         node_zero: str,
         connection: Connection[FromCoordinator],
         *,
@@ -64,8 +63,6 @@ class Peers:
     ) -> None:
         """Take over the connection, and the coordinator on node 0, the host ``node_zero``."""
         self._world = world
-        self.interface = interface
-        """The network interface that leads to the other nodes; "" if none is known, or to be told."""
         self._node_zero = node_zero
         self._connection = connection
         self._early = list(early)
@@ -95,7 +92,7 @@ class Peers:
         """Return this node's place in the n-th attempt, which node 0 has told us of."""
         if attempt != self._world.attempt:
             raise AssertionError(f"attempt {attempt}, and node 0 is at {self._world.attempt}")
-        return replace(self._world, interface=self.interface)
+        return self._world
 
     @property
     def sources(self) -> "tuple[Peers]":
@@ -219,8 +216,10 @@ class Peers:
     def _event(self, message: FromCoordinator, now: float) -> Iterator[Event]:
         match message:
             case Again(world):
-                # How node 0 is reached from here stays as it was.
-                self._world = replace(world, master_addr=self._world.master_addr)
+                known = self._world
+                self._world = replace(
+                    world, master_addr=known.master_addr, interface=known.interface
+                )
             case Verdict():
                 self._judged = True
                 if self._coordination is None:

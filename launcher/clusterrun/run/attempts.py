@@ -1,24 +1,24 @@
-"""What the agent runs, attempt by attempt, and what it tells of each."""
+"""The attempts of a job: the plan of each, and what is printed of it."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from clusterrun.agent.state import State
 from clusterrun.domain.cpuset import runs
-from clusterrun.domain.machine import Machine
 from clusterrun.domain.outcome import Outcome
 from clusterrun.domain.plan import NodePlan
 from clusterrun.machine.oom_kills import OomCounters, struck_between
 from clusterrun.machine.tree import Tree
 from clusterrun.planning.node_plan import plan_node
-from clusterrun.sources.resolve import Resolved
+from clusterrun.run.local_job import LocalJob
 from clusterrun.workers.worker_group import WorkerGroup
 
 if TYPE_CHECKING:
     # A job imports what it needs of these.
-    from clusterrun.agent.event_log import Chronicle
+    from clusterrun.agent.event_log import EventLog
     from clusterrun.rendezvous.peers import Peers
     from clusterrun.rendezvous.single_node import SingleNode
 
@@ -26,43 +26,39 @@ ROOT = Path("/")
 
 
 class JobAttempts:
-    """The job's attempts: the same plan each time, in a fresh world."""
+    """The job's attempts: the same plan each time, in the world that the nodes have formed."""
 
     def __init__(
         self,
-        resolved: Resolved,
-        machine: Machine,
+        local: LocalJob,
         nodes: SingleNode | Peers,
         workers: WorkerGroup,
-        environ: Mapping[str, str],
+        event_log: EventLog | None,
     ) -> None:
-        """Take all that a plan is made of, and the ``workers`` who print what there is to tell."""
-        self._resolved = resolved
-        self._machine = machine
+        """Take what plans are made of, and where to print and record each attempt."""
+        self._local = local
         self._nodes = nodes
         self._workers = workers
-        self._environ = environ
-        self.chronicle: Chronicle | None = None
-        """Who records what there is to tell, where that is asked for."""
+        self._event_log = event_log
         self._counters = OomCounters.read(ROOT)
 
     def plan(self, attempt: int) -> NodePlan:
-        """Return the plan of the n-th attempt, and tell what is remarkable about the first."""
+        """Return the plan of the n-th attempt, which begins now; print its remarks if it is the first."""
         plan = plan_node(
-            self._resolved.job,
-            self._machine,
+            self._local.job,
+            self._local.machine,
             self._nodes.world(attempt),
-            unset=self._resolved.unset,
+            unset=self._local.resolved.unset,
             error_files=self._workers.error_files,
-            environ=self._environ,
+            environ=self._local.variables,
         )
         self._counters = OomCounters.read(ROOT)
         for remark in remarks_of(plan) if attempt == 0 else ():
             self._workers.say(f"clusterrun: {remark}")
-        if self._resolved.verbose:
+        if self._local.resolved.verbose:
             self._describe(plan)
-        if self.chronicle is not None:
-            self.chronicle.begins(plan)
+        if self._event_log is not None:
+            self._event_log.begins(plan)
         return plan
 
     def _describe(self, plan: NodePlan) -> None:
@@ -72,17 +68,22 @@ class JobAttempts:
         for line in describe_start(plan, moves_pages=bool(balancing)):
             self._workers.say(f"clusterrun: {line}")
 
+    def note(self, before: State, after: State, at: float) -> None:
+        """Record what an event at ``at`` has made of the policy's state."""
+        if self._event_log is not None:
+            self._event_log.notes(before, after, at)
+
     def out_of_memory(self) -> str:
         """Return signs that the OOM killer struck since this attempt began."""
         return struck_between(self._counters, OomCounters.read(ROOT))
 
     def failed(self, outcome: Outcome) -> None:
-        """Tell of an attempt that is followed by another."""
+        """Print how an attempt ended that is followed by another."""
         from clusterrun.report.outcome import explain_restart
 
-        if self.chronicle is not None:
-            self.chronicle.restarts(outcome)
-        restarts = self._resolved.job.max_restarts.value
+        if self._event_log is not None:
+            self._event_log.restarts(outcome)
+        restarts = self._local.job.max_restarts.value
         self._workers.say(explain_restart(outcome, outcome.attempt + 1, restarts))
 
 

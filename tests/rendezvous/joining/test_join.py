@@ -173,7 +173,7 @@ def test_the_interface_that_leads_to_the_others(nodes: Nodes) -> None:
     settings = rendezvous_settings(free_port())
     futures = [nodes.join(settings, ranked_hello(number)) for number in range(2)]
 
-    assert [peers(future).interface for future in futures] == ["lo", "lo"]
+    assert [peers(future).world(0).interface for future in futures] == ["lo", "lo"]
 
 
 def test_node_zero_may_come_last(nodes: Nodes) -> None:

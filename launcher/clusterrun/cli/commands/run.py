@@ -54,7 +54,7 @@ def _launch(resolved: Resolved, environ: Mapping[str, str]) -> int:
 
 def _become_worker(resolved: Resolved, environ: Mapping[str, str]) -> int:
     from clusterrun.run.attempts import remarks_of
-    from clusterrun.run.launch import plan_lone_worker
+    from clusterrun.run.plan_ahead import plan_lone_worker
     from clusterrun.workers.exec_replacement import become_worker, bind_to_worker
 
     plan = plan_lone_worker(resolved, environ)

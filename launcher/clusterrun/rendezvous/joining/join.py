@@ -11,6 +11,7 @@ from msgspec.structs import replace
 from clusterrun.coordination.messages import WorldFormed
 from clusterrun.domain.events import SignalReceived
 from clusterrun.domain.outcome import Interrupted
+from clusterrun.domain.world import World
 from clusterrun.rendezvous.agent_hooks import AgentHooks
 from clusterrun.rendezvous.joining.dialer import OutgoingConnection
 from clusterrun.rendezvous.joining.join_timeout import JoinTimeout
@@ -74,10 +75,10 @@ def _join_as_node_zero(node: JoiningNode) -> Peers | Interrupted:
         return interrupted
     formed = _formed(node_zero)
     node_zero.close_all_but_server()
+    # If no other machine has connected, all nodes are on this one.
+    interface = interface_of(node_zero.server.reached_at or LOOPBACK, hooks.interfaces())
     return Peers(
-        replace(formed.world, master_addr=node_zero.master_addr),
-        # If no other machine has connected, all nodes are on this one.
-        interface_of(node_zero.server.reached_at or LOOPBACK, hooks.interfaces()),
+        _seen_from_here(node, formed, node_zero.master_addr, interface),
         formed.host,
         node_zero.connection,
         early=node_zero.early,
@@ -103,9 +104,9 @@ def _join_as_member(
             return interrupted
         formed = _formed(member)
         outgoing = member.take_connection()
+    master_addr = _master_addr(member, outgoing, settings)
     return Peers(
-        replace(formed.world, master_addr=_master_addr(member, outgoing, settings)),
-        member.interface,
+        _seen_from_here(node, formed, master_addr, member.interface),
         formed.host,
         outgoing.connection,
         early=member.early,
@@ -113,6 +114,14 @@ def _join_as_member(
         rhythm=settings.rhythm,
         hooks=hooks,
     )
+
+
+def _seen_from_here(
+    node: JoiningNode, formed: WorldFormed, master_addr: str, interface: str
+) -> World:
+    """Return the world with the address of node 0, and the interface if libraries need its name."""
+    needed = not node.hooks.resolves_for_others(node.hello.host, node.hooks.clock)
+    return replace(formed.world, master_addr=master_addr, interface=interface if needed else "")
 
 
 def _master_addr(

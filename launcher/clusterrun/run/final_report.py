@@ -1,0 +1,98 @@
+"""The end of a job: its report for people, its error file for a parent, the exit code."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from contextlib import suppress
+from pathlib import Path
+from typing import NamedTuple
+
+from clusterrun.domain.outcome import HelperFailed, Interrupted, Outcome, Succeeded, WorkerFailed
+from clusterrun.domain.streams import Std
+from clusterrun.errors import ExitCode
+from clusterrun.planning.variables.colours import has_output_to_itself
+from clusterrun.run.local_job import LocalJob
+from clusterrun.workers.relay.relay_client import RelayClient
+from clusterrun.workers.relay.routes import Routes
+from clusterrun.workers.standard_input import StandardInput
+
+PARENTS_ERROR_FILE = "TORCHELASTIC_ERROR_FILE"
+"""Set by a scheduler that reads there why the launcher failed, as torchrun's parents do."""
+
+
+class JobEnd(NamedTuple):
+    """How the job ended, and the report of it."""
+
+    outcome: Outcome
+    report: str
+
+
+def end_while_joining(interrupted: Interrupted) -> JobEnd:
+    """Return the end of a job that a signal ended before all nodes had joined."""
+    from clusterrun.report.outcome import explain_wait
+
+    return JobEnd(Outcome(interrupted, 0, (), ()), explain_wait(interrupted))
+
+
+def report_of(
+    outcome: Outcome, local: LocalJob, routes: Routes, standard_input: StandardInput
+) -> str:
+    """Return the report; "" if there is nothing to say."""
+    if isinstance(outcome.reason, Succeeded) and not outcome.survivors:
+        return ""
+    from clusterrun.report.outcome import explain
+
+    # What a worker of another node printed went to that node's terminal.
+    alone = has_output_to_itself(local.job, local.workers) and routes.shows(Std.ERR, 0, 0)
+    return explain(
+        outcome,
+        already_shown=alone and _is_of_this_node(outcome),
+        hidden=_hidden(outcome, routes),
+        had_input=_had_input(outcome, standard_input),
+    )
+
+
+def copy_error_file(outcome: Outcome, environ: Mapping[str, str]) -> None:
+    """Hand the first failure's error file on to whoever started us and asked for it."""
+    wanted = environ.get(PARENTS_ERROR_FILE)
+    if wanted and isinstance(outcome.reason, WorkerFailed) and outcome.reason.cause.error:
+        # Where it can't be written, the report still says the same to people.
+        with suppress(OSError):
+            Path(wanted).write_text(outcome.reason.cause.error, encoding="utf-8")
+
+
+def exit_code_and_rest(end: JobEnd, relay: RelayClient) -> tuple[int, str]:
+    """Return the exit code, and what the relay, which has ended, has not printed."""
+    code: int = end.outcome.exit_code
+    if relay.losses == ():
+        return code, ""
+    from clusterrun.report.lost_output import describe_losses, describe_silent_relay
+
+    if relay.losses is None:
+        known = isinstance(end.outcome.reason, HelperFailed)
+        why = "" if known else f"{describe_silent_relay(relay.how_it_ended)}\n"
+        return code, f"{why}{end.report}"
+    if code == ExitCode.SUCCESS:
+        return ExitCode.MACHINE, describe_losses(relay.losses, ExitCode.MACHINE)
+    return code, describe_losses(relay.losses, None)
+
+
+def _hidden(outcome: Outcome, routes: Routes) -> str:
+    """Return what kept the lines of the worker that failed off the screen; "" if nothing did."""
+    cause, tasks = outcome.cause, routes.job.tasks.value
+    if cause is None:
+        return ""
+    if tasks is None:
+        return routes.hidden_by(cause.rank, cause.local_rank)
+    # Each clusterrun counts its one worker as 0, and knows no other task's place on its node.
+    return routes.hidden_by(cause.rank, tasks.local_rank if cause.rank == tasks.rank else None)
+
+
+def _had_input(outcome: Outcome, standard_input: StandardInput) -> bool:
+    """Return whether the worker that failed could read standard input."""
+    return outcome.cause is None or standard_input.is_read_by(outcome.cause.rank)
+
+
+def _is_of_this_node(outcome: Outcome) -> bool:
+    cause = outcome.cause
+    return cause is not None and any(fate.rank == cause.rank for fate in outcome.fates)

@@ -1,0 +1,76 @@
+"""Starting the helper processes of a node: the relay, and the client of the fork server."""
+
+from __future__ import annotations
+
+from functools import partial
+from typing import NamedTuple
+
+from clusterrun.domain.preparation import Prepared
+from clusterrun.planning.variables.colours import has_output_to_itself
+from clusterrun.run.local_job import LocalJob
+from clusterrun.sources.colours import shows_colours
+from clusterrun.workers.fork_server_client import ForkServerClient
+from clusterrun.workers.fork_server_process import ForkServerProcess
+from clusterrun.workers.relay.destinations import Screen
+from clusterrun.workers.relay.relay_client import RelayClient
+from clusterrun.workers.scratch import Scratch
+from clusterrun.workers.stale_scratch import own_folder
+
+
+class HelperProcesses(NamedTuple):
+    """The helper processes, and the folder for files that workers write for the launcher."""
+
+    relay: RelayClient
+    fork_server: ForkServerClient
+    scratch: Scratch
+
+    def print_notice(self, text: str) -> None:
+        """Print a line of the launcher's."""
+        self.print_report(f"clusterrun: {text}")
+
+    def print_report(self, text: str) -> None:
+        """Print ``text``, if there is any and a relay to print it."""
+        if text and not self.relay.lost:
+            self.relay.say(text)
+
+
+def start_helpers(local: LocalJob, process: ForkServerProcess) -> HelperProcesses:
+    """Start the relay; ``process`` is the fork server, which has been started already."""
+    scratch = Scratch(own_folder(local.variables))
+    # A terminal that is stopped stops the process that prints to it: never the agent.
+    relay = RelayClient.start(_screen(local), scratch.path)
+    fork_server = ForkServerClient(
+        process,
+        on_prepared=partial(_print_prepared, relay, verbose=local.resolved.verbose),
+        on_slow_import=partial(_print_slow_import, relay),
+    )
+    return HelperProcesses(relay, fork_server, scratch)
+
+
+def _screen(local: LocalJob) -> Screen:
+    job = local.job
+    asked = bool(job.log_line_prefix_template.value)
+    return Screen(
+        stdout=1,
+        stderr=2,
+        colour=shows_colours(local.variables),
+        prefix=asked or not has_output_to_itself(job, local.workers),
+        # mpirun gives each task a terminal, and merges what they print.
+        merged=job.cluster.value == "openmpi",
+        progress_interval=job.progress_interval.value,
+    )
+
+
+def _print_prepared(relay: RelayClient, prepared: Prepared, *, verbose: bool) -> None:
+    if verbose or prepared.complaint:
+        from clusterrun.report.attempt_start import describe_prepared
+
+        for line in describe_prepared(prepared):
+            relay.say(f"clusterrun: {line}")
+
+
+def _print_slow_import(relay: RelayClient, name: str, seconds: float) -> None:
+    relay.say(
+        f"clusterrun: importing {name} before workers are forked, for {seconds:.0f} s now"
+        " (--preload none leaves that to each worker)"
+    )

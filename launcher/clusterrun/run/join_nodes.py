@@ -1,0 +1,52 @@
+"""Joining the nodes of a job: alone at once, or with the others by rendezvous."""
+
+from __future__ import annotations
+
+import sys
+import time
+from collections.abc import Callable, Mapping
+from contextlib import suppress
+from typing import TYPE_CHECKING
+
+from clusterrun.agent.signal_inbox import SignalInbox
+from clusterrun.domain.job import JobSpec
+from clusterrun.domain.outcome import Interrupted
+from clusterrun.run.local_job import LocalJob
+
+if TYPE_CHECKING:
+    # A job imports one of the two.
+    from clusterrun.rendezvous.peers import Peers
+    from clusterrun.rendezvous.single_node import SingleNode
+
+
+def join_nodes(
+    local: LocalJob, inbox: SignalInbox, notice: Callable[[str], object]
+) -> SingleNode | Peers | Interrupted:
+    """Return the nodes of the job once all have joined, or the signal that came first."""
+    job, host = local.job, local.machine.host
+    # Imported while the fork server's interpreter starts.
+    if job.agents == 1:
+        from clusterrun.rendezvous.single_node import SingleNode
+
+        return SingleNode(job, host, local.workers, notice, time.monotonic)
+    from clusterrun.rendezvous.agent_hooks import AgentHooks
+    from clusterrun.rendezvous.joining.join import join
+    from clusterrun.rendezvous.joining.joining_node import JoiningNode, hello_of
+    from clusterrun.rendezvous.joining.settings import settings_of
+
+    hello = hello_of(job, host, local.workers, _versions(job))
+    token = (job.token.value or "").encode()
+    hooks = AgentHooks(inbox, notice, time.monotonic)
+    return join(JoiningNode(settings_of(job), hello, token, hooks))
+
+
+def _versions(job: JobSpec) -> Mapping[str, str]:
+    """Return what can be known of the workers' versions without starting their interpreter."""
+    if job.python.value != sys.executable:
+        return {}
+    from importlib import metadata
+
+    versions = {"python": sys.version.split()[0]}
+    with suppress(metadata.PackageNotFoundError):
+        versions["torch"] = metadata.version("torch")
+    return versions

@@ -1,0 +1,65 @@
+"""What is planned before the nodes have joined: the fork server's preparation, a lone worker."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from clusterrun.domain.job import JobSpec
+from clusterrun.domain.machine import Machine
+from clusterrun.domain.plan import NodePlan
+from clusterrun.domain.preparation import Preparation
+from clusterrun.domain.world import World
+from clusterrun.planning.binding.strict_binding import strict_error
+from clusterrun.planning.node_plan import plan_node
+from clusterrun.planning.preparation import preparation_of
+from clusterrun.planning.variables.worker_variables import environment_before
+from clusterrun.planning.worker_count import local_size
+from clusterrun.rendezvous.assumed import assumed_world, lone_worker_world
+from clusterrun.run.job_machine import job_machine, source_of
+from clusterrun.run.local_job import LocalJob
+from clusterrun.sources.resolve import Resolved
+
+
+def plan_preparation(local: LocalJob) -> Preparation | None:
+    """Return what the fork server prepares while the nodes join; None if the job spawns.
+
+    Raises:
+        LauncherError: the job can't be run here as described.
+
+    """
+    resolved, environ = local.resolved, local.variables
+    plan = _plan(resolved, local.machine, assumed_world(local.job, local.workers), environ)
+    environment = environment_before(local.job, environ, resolved.unset)
+    return preparation_of(local.job, plan, environment)
+
+
+def plan_lone_worker(resolved: Resolved, environ: Mapping[str, str]) -> NodePlan:
+    """Return the plan of the one worker that this process is to become.
+
+    Raises:
+        LauncherError: it would not be one worker, or rank 0's port is in use.
+
+    """
+    job = resolved.job
+    machine = job_machine(resolved, source_of(resolved, environ))
+    local_size(job, machine)
+    return _plan(resolved, machine, lone_worker_world(job), environ)
+
+
+def _plan(
+    resolved: Resolved, machine: Machine, world: World, environ: Mapping[str, str]
+) -> NodePlan:
+    """Return what is planned before any worker starts; a strict job's binding is tried out."""
+    job = resolved.job
+    plan = plan_node(job, machine, world, unset=resolved.unset, error_files=None, environ=environ)
+    if job.numa_strict.value:
+        _try_binding(job, plan)
+    return plan
+
+
+def _try_binding(job: JobSpec, plan: NodePlan) -> None:
+    from clusterrun.workers.binding_trial import binding_failures
+
+    troubles = binding_failures(plan)
+    if troubles:
+        raise strict_error(job, plan.host, troubles)
