@@ -73,9 +73,9 @@ def test_a_worker_that_fails_ends_both(hosts: tuple[Host, ...], clusterrun: Laun
         f"{headline}"
         "\n    no such file\n\n"
         "  ranks 0-1: stopped by clusterrun\n"
-        "clusterrun: exit code 7 is rank 2's\n"
+        "clusterrun: exit code 7, from rank 2\n"
     )
-    assert ends[1].err == f"no such file\n{headline}clusterrun: exit code 7 is rank 2's\n"
+    assert ends[1].err == f"no such file\n{headline}clusterrun: exit code 7, from rank 2\n"
     nothing_is_left(hosts, jobs)
 
 
@@ -95,7 +95,7 @@ def test_a_killed_agent_ends_the_other_node(
     assert ends[there].code == 5
     assert ends[there].err == (
         f"clusterrun: node {lost} (n{lost}) is gone: {stopping}\n"
-        f"clusterrun: error: node {lost} (n{lost}) is gone; the job was ended\n"
+        f"clusterrun: error: node {lost} (n{lost}) is gone; the job was stopped\n"
         f"clusterrun: exit code 5: node {lost} was lost\n"
     )
     nothing_is_left(hosts, jobs)
@@ -117,7 +117,7 @@ def test_a_signal_to_one_agent_ends_both(
     assert codes(ends) == [128 + number] * 2
     assert f"clusterrun: n{told} got {number.name}: {stopping}\n" in ends[other].err
     if number == signal.SIGTERM:
-        last = "clusterrun: exit code 143: SIGTERM from outside ended the job"
+        last = "clusterrun: exit code 143: clusterrun received SIGTERM"
         assert [end.err.splitlines()[-1] for end in ends] == [last, last]
     nothing_is_left(hosts, jobs)
 
@@ -183,7 +183,7 @@ def test_a_failure_after_one_node_has_finished(
     assert codes(ends) == [3, 3]
     for end in ends:
         assert "clusterrun: rank 1 on n1 failed: exit code 3\n" in end.err
-        assert end.err.endswith("clusterrun: exit code 3 is rank 1's\n")
+        assert end.err.endswith("clusterrun: exit code 3, from rank 1\n")
 
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])

@@ -87,7 +87,7 @@ class Trainers:
         assert codes(ends) == [5] * len(survivors), ends
         for end in ends:
             assert end.err.endswith(
-                f"clusterrun: error: {name} {how}; the job was ended\n"
+                f"clusterrun: error: {name} {how}; the job was stopped\n"
                 f"clusterrun: exit code 5: node {number} was lost\n"
             ), end.err
         assert [self.jobs[each].left() for each in survivors] == [[]] * len(survivors)
@@ -132,7 +132,7 @@ def test_node_zero_is_cut_off(trainers: Trainers) -> None:
     trainers.reported_lost(0, SILENCE, survivors=(1, 2))
     [end] = ended([trainers.jobs[0]], WHILE_IT_ENDS)
     assert end.code == 5, end.err
-    assert f"{SILENCE}; the job was ended\n" in end.err
+    assert f"{SILENCE}; the job was stopped\n" in end.err
 
 
 def test_an_agent_is_frozen(trainers: Trainers) -> None:
@@ -156,7 +156,7 @@ def test_node_zero_is_frozen(trainers: Trainers) -> None:
 
     [end] = ended([trainers.jobs[0]], WHILE_IT_ENDS)
     assert end.code == 5, end.err
-    assert "is gone; the job was ended\n" in end.err
+    assert "is gone; the job was stopped\n" in end.err
 
 
 @pytest.mark.parametrize("number", [pytest.param(0, marks=pytest.mark.long), 1])
@@ -263,7 +263,7 @@ def one_cause(ends: Sequence[Ended], code: int, headline: str) -> None:
     rank = re.findall(r"rank (\d+)", headline)[0]
     first, _, last = told[0].splitlines()
     assert first == f"clusterrun: {headline}", ends
-    assert last.startswith(f"clusterrun: exit code {code} is rank {rank}'s"), ends
+    assert last.startswith(f"clusterrun: exit code {code}, from rank {rank}"), ends
 
 
 WORKER_FAULTS = {
@@ -362,8 +362,8 @@ def test_a_helper_process_is_killed(
     assert codes(ends) == [137] * 3, ends
     for end in ends:
         assert end.err.endswith(
-            f"clusterrun: error: its own {helper} on n1 was killed by SIGKILL; the job was ended\n"
-            f"clusterrun: exit code 137 is the {helper} on n1's: 128 + 9 for SIGKILL\n"
+            f"clusterrun: error: its {helper} on n1 was killed by SIGKILL; the job was stopped\n"
+            f"clusterrun: exit code 137, from the {helper} on n1: 128 + 9 for SIGKILL\n"
         ), end.err
     assert [job.left() for job in jobs] == [[]] * 3
 

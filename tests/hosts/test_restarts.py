@@ -126,7 +126,7 @@ def test_no_restart(
 
     ends = ended(jobs)
 
-    last = "clusterrun: exit code 1 is rank 1's\n"
+    last = "clusterrun: exit code 1, from rank 1\n"
     assert codes(ends) == [1, 1]
     assert ends[1].out.count("attempt") == attempts
     for end in ends:
@@ -169,7 +169,7 @@ def test_a_node_is_lost_while_all_stop(hosts: tuple[Host, ...], clusterrun: Laun
     assert codes(ends) == [1, 1], ends
     for end in ends:
         assert end.err.endswith(
-            "  not restarted: node 2 (n2) is gone\nclusterrun: exit code 1 is rank 1's\n"
+            "  not restarted: node 2 (n2) is gone\nclusterrun: exit code 1, from rank 1\n"
         )
     nothing_is_left(hosts, jobs[:2])
 
@@ -189,7 +189,7 @@ def test_a_fork_server_dies_while_all_stop(hosts: tuple[Host, ...], clusterrun: 
     ends = ended(jobs)
 
     assert codes(ends) == [137] * 3, ends
-    last = "clusterrun: exit code 137 is the fork server on n0's: 128 + 9 for SIGKILL\n"
+    last = "clusterrun: exit code 137, from the fork server on n0: 128 + 9 for SIGKILL\n"
     assert [end.err.endswith(last) for end in ends] == [True] * 3
     nothing_is_left(hosts, jobs)
 

@@ -469,4 +469,4 @@ def test_scancel_lets_the_workers_of_a_batch_script_save(slurm: Slurm, tmp_path:
 
     # For Slurm the job is over before its processes have ended.
     printed.wait_for("saved", times=2)
-    printed.wait_for("exit code 143: SIGTERM from outside ended the job", times=2)
+    printed.wait_for("exit code 143: clusterrun received SIGTERM", times=2)

@@ -43,7 +43,7 @@ def test_the_attempt_and_each_worker_have_a_line() -> None:
 
     assert first == (
         "run run, attempt 0: 2 of 2 workers on gpu-07, node 0 of 1;"
-        " they meet at 127.0.0.1, port 29500"
+        " master address 127.0.0.1, port 29500"
     )
     assert others == [
         f"rank 0: GPU 3 ({gpu(3, 1).bdf}), CPUs 0-3,8 of NUMA node 1",
@@ -60,4 +60,6 @@ def test_a_kernel_that_moves_pages_is_told_of() -> None:
 
 def test_the_interface_is_said_where_libraries_are_told_of_it() -> None:
     """It is set for the user, who should know."""
-    assert "gloo, NCCL and TensorPipe are told of interface eth0" in describe_start(plan("eth0"))
+    assert "gloo, NCCL and TensorPipe use the network interface eth0" in describe_start(
+        plan("eth0")
+    )

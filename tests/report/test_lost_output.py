@@ -5,7 +5,7 @@ from clusterrun.domain.lost_output import LostOutput
 from clusterrun.report.lost_output import describe_losses
 
 NO_ROOM = "No space left on device"
-NO_TIME = "there was not enough time at the end"
+NO_TIME = "not enough time at the end"
 
 
 @pytest.mark.parametrize(

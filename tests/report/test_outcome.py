@@ -87,9 +87,9 @@ def test_a_rank_that_nobody_saw_is_explained() -> None:
     assert text.endswith(
         "    ValueError: boom\n\n"
         "  its log: /logs/rank-3.err\n"
-        "  its lines were not printed: --ranks 0\n"
-        "  rank 0: had ended before, exit code 0\n"
-        "clusterrun: exit code 1 is rank 3's"
+        "  its output was hidden by --ranks 0\n"
+        "  rank 0: ended earlier, exit code 0\n"
+        "clusterrun: exit code 1, from rank 3"
     )
     assert "not printed" not in told(outcome(Interrupted(signal.SIGTERM)), hidden="--ranks 0")
 
@@ -98,7 +98,7 @@ def test_a_rank_that_nobody_saw_is_explained() -> None:
 def test_a_rank_without_standard_input_is_explained(exception: str) -> None:
     """A question or a debugger that met the end of its input names the option to give it some."""
     ended = failed(fate(1, Exited(1), tail=TRACEBACK.replace("ValueError: boom", exception)))
-    hint = "  its standard input was /dev/null: give it clusterrun's with --stdin-rank 1\n"
+    hint = "  its standard input was /dev/null; to pass it clusterrun's, use --stdin-rank 1\n"
 
     assert hint in told(ended, had_input=False)
     assert hint not in told(ended)
@@ -124,8 +124,8 @@ def test_a_failed_rank_is_named_with_all_that_is_known() -> None:
 
           its log: /logs/r/attempt-0/gpu-07-1/rank-11.err
           ranks 8-10, 13-15: stopped by clusterrun
-          rank 12: had ended before, exit code 0
-        clusterrun: exit code 7 is rank 11's
+          rank 12: ended earlier, exit code 0
+        clusterrun: exit code 7, from rank 11
     """)
 
 
@@ -136,7 +136,7 @@ def test_a_single_workers_words_are_not_repeated() -> None:
     assert told(failed(cause), already_shown=True) == lines("""
         clusterrun: rank 0 on gpu-07 failed: ValueError: boom
           exit code 1, local rank 0, pid 4000, at 2026-09-21 14:13:22, 12.3 s after its start
-        clusterrun: exit code 1 is rank 0's
+        clusterrun: exit code 1, from rank 0
     """)
 
 
@@ -145,7 +145,7 @@ def test_a_worker_without_words_is_told_by_its_exit_code() -> None:
     assert told(failed(fate(0, Exited(7)))) == lines("""
         clusterrun: rank 0 on gpu-07 failed: exit code 7
           local rank 0, pid 4000, at 2026-09-21 14:13:22, 12.3 s after its start
-        clusterrun: exit code 7 is rank 0's
+        clusterrun: exit code 7, from rank 0
     """)
 
 
@@ -160,7 +160,7 @@ def test_words_that_are_no_traceback_are_shown() -> None:
             step 1
             no data in /data
 
-        clusterrun: exit code 1 is rank 0's
+        clusterrun: exit code 1, from rank 0
     """)
 
 
@@ -169,20 +169,20 @@ def test_words_that_are_no_traceback_are_shown() -> None:
     [
         (
             "the following arguments are required: --local_rank",
-            "it wants its local rank as an argument: --pass-local-rank=local_rank",
+            "it requires its local rank as an argument: add --pass-local-rank=local_rank",
         ),
         (
             "the following arguments are required: --local-rank/--local_rank, --lr",
-            "it wants its local rank as an argument: --pass-local-rank=local_rank",
+            "it requires its local rank as an argument: add --pass-local-rank=local_rank",
         ),
         (
             "the following arguments are required: --local-rank",
-            "it wants its local rank as an argument: --pass-local-rank",
+            "it requires its local rank as an argument: add --pass-local-rank",
         ),
         (
             "unrecognized arguments: --local-rank=3",
             (
-                "leave --pass-local-rank out; a script for torch 1 may want"
+                "leave --pass-local-rank out; for a script for torch 1, use"
                 " --pass-local-rank=local_rank"
             ),
         ),
@@ -200,8 +200,8 @@ def test_a_segmentation_fault_is_called_that_with_its_usual_cause() -> None:
     assert told(failed(fate(1, Killed(signal.SIGSEGV)))) == lines("""
         clusterrun: rank 1 on gpu-07 was killed by SIGSEGV (segmentation fault)
           local rank 1, pid 4001, at 2026-09-21 14:13:22, 12.3 s after its start
-          a fault in native code, or a stack that overflowed; --env PYTHONFAULTHANDLER=1 shows where in Python it was
-        clusterrun: exit code 139 is rank 1's: 128 + 11 for SIGSEGV
+          usually a bug in native code or a stack overflow; --env PYTHONFAULTHANDLER=1 prints the Python stack
+        clusterrun: exit code 139, from rank 1: 128 + 11 for SIGSEGV
     """)
 
 
@@ -223,7 +223,7 @@ def test_a_kill_by_the_kernel_is_called_out_of_memory() -> None:
         clusterrun: rank 2 on gpu-07 was killed by SIGKILL: out of memory
           local rank 2, pid 4002, at 2026-09-21 14:13:22, 12.3 s after its start
           out of memory: the cgroup /job (limit 64 MiB) counts 1 kill
-        clusterrun: exit code 137 is rank 2's: 128 + 9 for SIGKILL
+        clusterrun: exit code 137, from rank 2: 128 + 9 for SIGKILL
     """)
 
 
@@ -236,7 +236,7 @@ def test_a_data_loader_that_ran_out_of_memory_is_evidence_for_its_rank() -> None
         clusterrun: rank 2 on gpu-07 failed: RuntimeError: DataLoader worker died
           exit code 1, local rank 2, pid 4002, at 2026-09-21 14:13:22, 12.3 s after its start
           out of memory: 1 kill in the cgroup /job
-        clusterrun: exit code 1 is rank 2's
+        clusterrun: exit code 1, from rank 2
     """)
 
 
@@ -247,10 +247,10 @@ def test_a_worker_that_was_not_started_tells_the_step() -> None:
     other = fate(4, NotStarted("", ""), by_us=True)
 
     assert told(failed(cause, other)) == lines("""
-        clusterrun: rank 3 on gpu-07 was not started: binding to CPUs 0-3: Invalid argument
+        clusterrun: rank 3 on gpu-07 could not be started: binding to CPUs 0-3: Invalid argument
           local rank 3, at 2026-09-21 14:13:22
-          rank 4: not started any more
-        clusterrun: exit code 126 is rank 3's: it could not be started
+          rank 4: not started
+        clusterrun: exit code 126, from rank 3: could not be started
     """)
 
 
@@ -269,7 +269,7 @@ def test_the_error_file_is_shown_where_standard_error_tells_nothing() -> None:
                 main()
             ValueError: boom
 
-        clusterrun: exit code 1 is rank 0's
+        clusterrun: exit code 1, from rank 0
     """)
 
 
@@ -301,7 +301,7 @@ def test_other_ranks_are_grouped_by_how_they_ended() -> None:
         "  rank 4: stopped by clusterrun, needed SIGKILL",
         "  rank 5: stopped by clusterrun, exit code 0",
         "  rank 6: stopped by clusterrun, exit code 3: ValueError: boom",
-        "  rank 7: not started either, exec: Permission denied",
+        "  rank 7: not started, exec: Permission denied",
         "  rank 8: failed too, out of memory",
     ]
 
@@ -323,7 +323,7 @@ def test_a_failure_before_ctrl_c_is_explained() -> None:
     assert report[0] == "clusterrun: rank 0 on gpu-07 failed: ValueError: boom"
     assert report[-2:] == [
         "  rank 1: stopped by clusterrun, needed SIGKILL",
-        "clusterrun: exit code 130: SIGINT from outside ended the job",
+        "clusterrun: exit code 130: clusterrun received SIGINT",
     ]
 
 
@@ -332,7 +332,7 @@ def test_an_interrupted_job_says_who_had_to_be_killed() -> None:
     fates = [fate(0, Killed(signal.SIGKILL), by_us=True), fate(1, Exited(0), by_us=True)]
 
     assert told(outcome(Interrupted(signal.SIGINT), *fates)).splitlines() == [
-        "  rank 0 needed SIGKILL; --shutdown-timeout gives workers longer to end",
+        "  rank 0 needed SIGKILL; --shutdown-timeout gives workers more time",
     ]
 
 
@@ -341,7 +341,7 @@ def test_a_job_ended_from_outside_names_the_signal() -> None:
     fates = [fate(0, Killed(signal.SIGTERM), by_us=True), fate(1, Exited(0), by_us=True)]
 
     assert told(outcome(Interrupted(signal.SIGTERM), *fates)) == (
-        "clusterrun: exit code 143: SIGTERM from outside ended the job"
+        "clusterrun: exit code 143: clusterrun received SIGTERM"
     )
 
 
@@ -353,7 +353,7 @@ def test_a_worker_that_failed_while_saving_is_told() -> None:
 
     assert report.splitlines() == [
         "  rank 1: stopped by clusterrun, exit code 1: ValueError: boom",
-        "clusterrun: exit code 143: SIGTERM from outside ended the job",
+        "clusterrun: exit code 143: clusterrun received SIGTERM",
     ]
 
 
@@ -365,7 +365,7 @@ def test_success_is_silent() -> None:
 def test_a_reader_that_went_away_gets_one_line() -> None:
     """``| head`` ends the job as it ends any program."""
     assert told(outcome(OutputGone(), fate(0, Killed(signal.SIGTERM), by_us=True))) == (
-        "clusterrun: exit code 141: nobody reads the output any more (SIGPIPE)"
+        "clusterrun: exit code 141: the reader of the output has gone (SIGPIPE)"
     )
 
 
@@ -374,11 +374,11 @@ def test_a_reader_that_went_away_gets_one_line() -> None:
     [
         (
             HelperFailed("fork server", "was killed by SIGKILL", signal.SIGKILL),
-            "clusterrun: exit code 137 is the fork server's: 128 + 9 for SIGKILL",
+            "clusterrun: exit code 137, from the fork server: 128 + 9 for SIGKILL",
         ),
         (
             HelperFailed("relay", "exited with code 1", 0),
-            "clusterrun: exit code 6 is clusterrun's own",
+            "clusterrun: exit code 6, from clusterrun itself",
         ),
     ],
 )
@@ -387,7 +387,7 @@ def test_a_lost_process_of_ours_is_no_workers_fault(reason: HelperFailed, last_l
     report = told(outcome(reason, fate(0, Killed(signal.SIGKILL), by_us=True)))
 
     assert report.splitlines() == [
-        f"clusterrun: error: its own {reason.name} {reason.how}; the job was ended",
+        f"clusterrun: error: its {reason.name} {reason.how}; the job was stopped",
         last_line,
     ]
 

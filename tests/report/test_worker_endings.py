@@ -31,7 +31,7 @@ def test_every_ending_has_words(ending: Ending, words: str) -> None:
         (Killed(signal.SIGBUS), "/dev/shm"),
         (Killed(signal.SIGABRT), "NCCL"),
         (Killed(signal.SIGTERM), "clusterrun did not send it"),
-        (Exited(137), "a shell says so of a program that was ended by SIGKILL"),
+        (Exited(137), "a shell exits with 137 if SIGKILL ended its program"),
         (Exited(127), "cannot find"),
         (Exited(126), "may not execute"),
     ],

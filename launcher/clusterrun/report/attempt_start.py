@@ -1,31 +1,31 @@
-"""What ``--verbose`` says when an attempt starts."""
+"""The lines that ``--verbose`` prints at the start of an attempt."""
 
 from collections.abc import Iterator
 
 from clusterrun.domain.plan import NodePlan, WorkerPlan
 from clusterrun.domain.preparation import Prepared
 
-WORTH_A_WORD = 0.005
-"""Seconds: what was imported more quickly is only counted."""
+WORTH_NAMING = 0.005
+"""Seconds: packages that were imported in less time are only counted."""
 
 
 def describe_start(plan: NodePlan, *, moves_pages: bool = False) -> Iterator[str]:
     """Yield a line on the attempt, and one on each worker.
 
     Args:
-        plan: what is started.
-        moves_pages: whether the kernel does, to the CPUs that use them.
+        plan: this node's part of the attempt.
+        moves_pages: the kernel moves pages to the CPUs that use them.
 
     """
     world = plan.world
-    port = "a port that is chosen" if world.master_port is None else world.master_port
+    port = "a free port" if world.master_port is None else f"port {world.master_port}"
     yield (
         f"run {world.run_id}, attempt {world.attempt}: {len(plan.workers)} of {world.size} workers"
         f" on {plan.host}, node {world.node_rank} of {world.nodes};"
-        f" they meet at {world.master_addr}, port {port}"
+        f" master address {world.master_addr}, {port}"
     )
     if world.interface:
-        yield f"gloo, NCCL and TensorPipe are told of interface {world.interface}"
+        yield f"gloo, NCCL and TensorPipe use the network interface {world.interface}"
     for worker in plan.workers:
         yield f"rank {worker.rank}: {_place(worker)}"
     if moves_pages and any(worker.cpus for worker in plan.workers):
@@ -42,19 +42,17 @@ def _place(worker: WorkerPlan) -> str:
 
 
 def describe_prepared(prepared: Prepared) -> Iterator[str]:
-    """Yield how workers start, what was imported before, and what was not and why."""
+    """Yield how workers start, what was preloaded, and what was not and why."""
     if not prepared.in_place:
-        yield f"workers are not forked: {prepared.why}"
+        yield f"workers are spawned: {prepared.why}"
         return
     seconds = dict[str, float]()
     for name, taken in prepared.loaded:
         package = name.partition(".")[0]
         seconds[package] = seconds.get(package, 0.0) + taken
-    loaded = ", ".join(
-        f"{name} ({taken:.2f} s)" for name, taken in seconds.items() if taken >= WORTH_A_WORD
-    )
-    rest = sum(taken < WORTH_A_WORD for taken in seconds.values())
-    others = f"{rest} that took no time" if rest else "nothing"
-    yield f"workers are forked; imported before: {', '.join(filter(None, (loaded, others if rest or not loaded else '')))}"
+    slow = [f"{name} ({taken:.2f} s)" for name, taken in seconds.items() if taken >= WORTH_NAMING]
+    others = len(seconds) - len(slow)
+    loaded = [*slow, *([f"{others} that took no time"] if others else [])]
+    yield f"workers are forked; preloaded: {', '.join(loaded) or 'nothing'}"
     for name, why in prepared.left_out:
         yield f"left to each worker: {name}, as {why}"

@@ -1,4 +1,4 @@
-"""The worker that caused the end: who it was, what happened to it, and what it said."""
+"""The lines on the worker that caused the end: which it was, how it ended, and its last output."""
 
 import signal
 import time
@@ -12,70 +12,70 @@ from clusterrun.report.excerpt import exception_of, excerpt
 from clusterrun.report.worker_endings import common_cause, in_words
 
 LocalTime = Callable[[float], time.struct_time]
-"""Turns seconds since the epoch into the time to show."""
+"""Returns the local time of seconds since the epoch."""
 
 
 def cause_lines(cause: Fate, *, already_shown: bool, local_time: LocalTime) -> list[str]:
-    """Return all that is known of the worker that caused the end."""
-    said = [] if already_shown else _block(excerpt(cause.tail))
+    """Return the headline, the circumstances, and the tails of standard error and error file."""
+    tail = [] if already_shown else _block(excerpt(cause.tail))
     error = decode_error_file(cause.error)
     if not _shows(cause.tail, error):
-        said += ["", "  in its error file:", *_block(excerpt(error))[1:]]
+        tail += ["", "  in its error file:", *_block(excerpt(error))[1:]]
     return [
         headline(cause),
         *circumstances(cause, local_time),
-        *said,
-        *([""] if said else []),
+        *tail,
+        *([""] if tail else []),
         *([f"  its log: {cause.log}"] if cause.log else []),
     ]
 
 
 def headline(cause: Fate) -> str:
-    """Return the line that says who failed, and how."""
-    who = f"clusterrun: rank {cause.rank} on {cause.host}"
+    """Return the line with the rank that failed, and how."""
+    worker = f"clusterrun: rank {cause.rank} on {cause.host}"
     match cause.ending:
         case NotStarted():
-            return f"{who} was not started: {in_words(cause.ending)}"
+            return f"{worker} could not be started: {in_words(cause.ending)}"
         case Killed(signal.SIGKILL) if cause.out_of_memory:
-            return f"{who} was killed by SIGKILL: out of memory"
+            return f"{worker} was killed by SIGKILL: out of memory"
         case Killed():
-            return f"{who} was killed by {in_words(cause.ending)}"
+            return f"{worker} was killed by {in_words(cause.ending)}"
         case Exited(code):
             exception = exception_of(cause)
-            return f"{who} failed: {exception or f'exit code {code}'}"
+            return f"{worker} failed: {exception or f'exit code {code}'}"
         case _:
             assert_never(cause.ending)
 
 
 def circumstances(cause: Fate, local_time: LocalTime) -> list[str]:
-    """Return who that was, when, and what commonly causes such an end."""
+    """Return the local rank, the pid and the time, and common causes of such an end."""
     clock = time.strftime("%Y-%m-%d %H:%M:%S", local_time(cause.clock))
-    named = not isinstance(cause.ending, Exited) or not exception_of(cause)
-    parts = [] if named else [in_words(cause.ending)]
+    is_in_headline = not isinstance(cause.ending, Exited) or not exception_of(cause)
+    parts = [] if is_in_headline else [in_words(cause.ending)]
     parts += [f"local rank {cause.local_rank}"]
     parts += [f"pid {cause.pid}"] if cause.pid else []
     parts += [f"at {clock}"]
     if not isinstance(cause.ending, NotStarted):
         parts += [f"{_duration(cause.ran_for)} after its start"]
-    reason = f"out of memory: {cause.out_of_memory}" if cause.out_of_memory else _usual(cause)
+    reason = f"out of memory: {cause.out_of_memory}" if cause.out_of_memory else _hint(cause)
     return [f"  {', '.join(parts)}"] + ([f"  {reason}"] if reason else [])
 
 
-def _usual(cause: Fate) -> str:
-    # Where the worker itself tells what happened, guesses only distract.
-    told = exception_of(cause) or "Fatal Python error: " in cause.tail
-    return "" if told else _lacks_local_rank(cause.tail) or common_cause(cause.ending)
+def _hint(cause: Fate) -> str:
+    # If the worker printed the cause itself, guesses only distract.
+    is_known = exception_of(cause) or "Fatal Python error: " in cause.tail
+    return "" if is_known else _lacks_local_rank(cause.tail) or common_cause(cause.ending)
 
 
 def _lacks_local_rank(tail: str) -> str:
-    """Return what to type for a script made for torch.distributed.launch, by argparse's words."""
+    """Return what to type for a script for torch.distributed.launch, known by argparse's error."""
     last = tail.rstrip().rpartition("\n")[2]
     for name in ("local_rank", "local-rank"):
         if "the following arguments are required:" in last and f"--{name}" in last:
             option = "--pass-local-rank" if name == "local-rank" else "--pass-local-rank=local_rank"
-            return f"it wants its local rank as an argument: {option}"
+            return f"it requires its local rank as an argument: add {option}"
     if "unrecognized arguments: --local-rank=" in last:
-        return "leave --pass-local-rank out; a script for torch 1 may want --pass-local-rank=local_rank"
+        return "leave --pass-local-rank out; for a script for torch 1, use --pass-local-rank=local_rank"
     return ""
 
 

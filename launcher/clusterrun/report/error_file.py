@@ -1,4 +1,4 @@
-"""What a worker wrote to TORCHELASTIC_ERROR_FILE, as text.
+"""The content of TORCHELASTIC_ERROR_FILE, which a worker may have written, as text.
 
 The forms are those of ``torch.distributed.elastic.multiprocessing.errors`` (2.15):
 ``{"message": {"message": TEXT, "extraInfo": {"py_callstack": TRACEBACK, ...}}}`` by ``@record``,
@@ -11,12 +11,7 @@ _LONGEST = 20_000
 
 
 def decode_error_file(text: str) -> str:
-    """Return message and traceback of an error file; what has no known form is returned as it is.
-
-    Args:
-        text: content of the file; anything may stand in it, or nothing.
-
-    """
+    """Return message and traceback of an error file; a text of unknown form is returned as it is."""
     try:
         known = _message_and_traceback(json.loads(text))
     except (ValueError, RecursionError):

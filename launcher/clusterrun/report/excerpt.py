@@ -1,4 +1,4 @@
-"""The part of a worker's standard error that says why it failed."""
+"""The part of a worker's standard error that shows why it failed."""
 
 import re
 from collections.abc import Sequence
@@ -18,34 +18,34 @@ from clusterrun.report.error_file import decode_error_file
 _SYNTAX = ("SyntaxError: ", "IndentationError: ", "TabError: ")
 _NOT_COMPILED = re.compile(r'  File "(?P<file>.+)", (?P<line>line \d+)')
 _FATAL = ("Fatal Python error: ", "terminate called ")
-_WITHOUT_MARK = 20
+_UNMARKED = 20
 _WIDEST = 400
 
 
 def excerpt(tail: str) -> list[str]:
     """Return the lines that matter of ``tail``.
 
-    That is the last traceback with those it is chained to and what was printed after it, or
-    else the interpreter's last words, or else the last 20 lines. Long stretches are cut out.
+    These are the last traceback, those it is chained to and the lines after it, or else the lines
+    of a fatal error, or else the last 20 lines. Long parts are shortened.
     """
     lines = plain_lines(tail)
     header = last_traceback(lines)
     if header is None:
-        return [_cut(line) for line in lines[_last_words(lines) :]]
+        return [_cut(line) for line in lines[_fatal_error(lines) :]]
     exception = exception_after(lines, header)
-    story = shortened(lines[_first_of_chain(lines, header) : exception], 10, 40)
-    return [_cut(line) for line in story + shortened(lines[exception:], 8, 12)]
+    traceback = shortened(lines[_first_of_chain(lines, header) : exception], 10, 40)
+    return [_cut(line) for line in traceback + shortened(lines[exception:], 8, 12)]
 
 
 def exception_line(tail: str) -> str:
     """Return the first line of the exception that ends ``tail``, "ValueError: boom", or "".
 
-    Where a file could not be compiled, that and the line in it follow, as Python's ``str`` has it.
+    For a syntax error, the file and the line follow, as in Python's ``str``.
     """
     lines = plain_lines(tail)
     header = last_traceback(lines)
     if header is None:
-        # The script itself has no frames yet, and so no header.
+        # A script that does not compile has no frames, and its error no header.
         is_syntax = bool(lines) and lines[-1].startswith(_SYNTAX)
         return _cut(lines[-1]) + _place(lines[:-1]) if is_syntax else ""
     exception = exception_after(lines, header)
@@ -80,9 +80,9 @@ def _first_of_chain(lines: Sequence[str], header: int) -> int:
     return _first_of_chain(lines, earlier[-1]) if earlier else 0
 
 
-def _last_words(lines: Sequence[str]) -> int:
-    words = [i for i, line in enumerate(lines) if line.startswith(_FATAL)]
-    return max(words[-1] if words else 0, len(lines) - (60 if words else _WITHOUT_MARK), 0)
+def _fatal_error(lines: Sequence[str]) -> int:
+    fatal = [i for i, line in enumerate(lines) if line.startswith(_FATAL)]
+    return max(fatal[-1] if fatal else 0, len(lines) - (60 if fatal else _UNMARKED), 0)
 
 
 def _cut(line: str) -> str:

@@ -1,4 +1,4 @@
-"""What a job's output has lost, in words."""
+"""The lines on output that was lost."""
 
 from collections.abc import Sequence
 
@@ -6,19 +6,19 @@ from clusterrun.domain.lost_output import LostOutput
 
 
 def describe_losses(losses: Sequence[LostOutput], exit_code: int | None) -> str:
-    """Return the line that closes a report: what was lost, and the exit code if that is why."""
+    """Return the last line of a report: what was lost, and the exit code if that is its cause."""
     first = losses[0]
     what = f"{_bytes(sum(loss.size for loss in losses))} of {first.name}"
     if len(losses) > 1:
         what += f" and {len(losses) - 1} other{'s' if len(losses) > 2 else ''}"
-    why = first.why or "there was not enough time at the end"
+    why = first.why or "not enough time at the end"
     code = "" if exit_code is None else f"exit code {exit_code}: "
     return f"clusterrun: {code}{what} could not be written: {why}"
 
 
 def describe_silent_relay(how: str) -> str:
-    """Return the line that says why the workers' last lines may be missing."""
-    return f"clusterrun: its own relay {how}: what workers printed last may be missing"
+    """Return the line on the last lines of workers, which the relay may not have printed."""
+    return f"clusterrun: its relay {how}: the last lines of workers may be missing"
 
 
 def _bytes(count: int) -> str:

@@ -1,4 +1,4 @@
-"""The other workers: those that failed too, and those that the launcher stopped."""
+"""The lines on the other workers: those that failed too, and those that the launcher stopped."""
 
 import signal
 from collections.abc import Iterable
@@ -10,20 +10,20 @@ from clusterrun.report.worker_endings import in_words
 
 
 def group_lines(fates: Iterable[Fate]) -> list[str]:
-    """Return a line for each set of workers that ended alike."""
+    """Return one line for all workers that ended in the same way."""
     groups: dict[str, list[Fate]] = {}
     for fate in fates:
         groups.setdefault(_role(fate), []).append(fate)
-    return [f"  {ranks_of(group)}: {role}{_first_words(group)}" for role, group in groups.items()]
+    return [f"  {ranks_of(group)}: {role}{_exception(group)}" for role, group in groups.items()]
 
 
 def _role(fate: Fate) -> str:
     words = "out of memory" if fate.out_of_memory else in_words(fate.ending)
     match fate.ending:
         case NotStarted() if fate.stopped_by_us:
-            return "not started any more"
+            return "not started"
         case NotStarted():
-            return f"not started either, {words}"
+            return f"not started, {words}"
         case Killed(signal.SIGTERM) if fate.stopped_by_us:
             return "stopped by clusterrun"
         case Killed(signal.SIGKILL) if fate.stopped_by_us:
@@ -31,7 +31,7 @@ def _role(fate: Fate) -> str:
         case _ if fate.stopped_by_us:
             return f"stopped by clusterrun, {words}"
         case Exited(0):
-            return f"had ended before, {words}"
+            return f"ended earlier, {words}"
         case _:
             return f"failed too, {words}"
 
@@ -41,9 +41,10 @@ def ranks_of(fates: list[Fate]) -> str:
     return f"rank{'s' if len(fates) > 1 else ''} {', '.join(runs(fate.rank for fate in fates))}"
 
 
-def _first_words(group: list[Fate]) -> str:
-    # One that a signal ended may have printed a traceback long before, and lived on.
-    said = [exception_of(fate) for fate in group if isinstance(fate.ending, Exited)]
-    if not said or not said[0] or group[0].ending == Exited(0):
+def _exception(group: list[Fate]) -> str:
+    # A worker that a signal ended may have printed a traceback long before.
+    exceptions = [exception_of(fate) for fate in group if isinstance(fate.ending, Exited)]
+    if not exceptions or not exceptions[0] or group[0].ending == Exited(0):
         return ""
-    return f": {said[0]}" if len(set(said)) == 1 else f"; rank {group[0].rank}: {said[0]}"
+    first = exceptions[0]
+    return f": {first}" if len(set(exceptions)) == 1 else f"; rank {group[0].rank}: {first}"

@@ -1,4 +1,4 @@
-"""The end of a job in words: the cause first, then everybody else, last whose exit code it is."""
+"""The report at the end of a job: the cause, then the other workers, then the exit code."""
 
 import signal
 import time
@@ -32,36 +32,30 @@ def explain(
     had_input: bool = True,
     local_time: LocalTime = time.localtime,
 ) -> str:
-    """Return what standard error shows of the end of a job, without a trailing newline.
+    """Return the report of a job, for standard error; "" if there is nothing to report.
 
     Args:
         outcome: how the job, or its last attempt, ended.
-        already_shown: the worker's standard error just went to ours, unprefixed, being the only
-            one: don't repeat it.
-        hidden: the option that kept the lines of the worker that failed off the screen; "" if
-            none did.
+        already_shown: the worker's standard error was just printed without a prefix, as it is the
+            only worker: its tail is not repeated.
+        hidden: the option that hid the output of the worker that failed; "" if none did.
         had_input: the worker that failed could read standard input, which was not /dev/null.
-        local_time: turns seconds since the epoch into the time to show.
-
-    Returns:
-        The lines for the user; "" if there is nothing to say.
+        local_time: returns the local time of seconds since the epoch.
 
     """
-    lines = _reason_lines(
-        outcome,
-        already_shown=already_shown,
-        hidden=hidden,
-        had_input=had_input,
-        local_time=local_time,
-    )
+    lines = _reason_lines(outcome)
+    if (cause := outcome.cause) is not None:
+        lines = cause_lines(cause, already_shown=already_shown, local_time=local_time)
+        lines += [f"  its output was hidden by {hidden}"] if hidden else []
+        lines += [] if had_input else _missing_input_lines(cause)
+        lines += group_lines(fate for fate in outcome.fates if fate.rank != cause.rank)
     lines += [f"  not restarted: {outcome.no_restart}"] if outcome.no_restart else []
     lines += [f"  SIGKILL did not end {survivor}" for survivor in outcome.survivors]
-    # The line that says whose exit code it is closes the report.
-    return "\n".join([*lines, *_last_line(outcome)])
+    return "\n".join([*lines, *_exit_code_line(outcome)])
 
 
 def explain_wait(interrupted: Interrupted) -> str:
-    """Return what standard error shows where a signal came before all nodes did."""
+    """Return the line for a signal that ended the wait for the other nodes."""
     number = interrupted.number
     what = "interrupted" if number == signal.SIGINT else signal_name(number)
     code = exit_code_of_signal(number)
@@ -75,15 +69,7 @@ def explain_restart(
     *,
     local_time: LocalTime = time.localtime,
 ) -> str:
-    """Return what standard error shows between two attempts, without a trailing newline.
-
-    Args:
-        outcome: how the attempt ended that is followed by another.
-        next_attempt: number of that other, from 1.
-        max_restarts: how many restarts there may be in all.
-        local_time: turns seconds since the epoch into the time to show.
-
-    """
+    """Return the lines between the attempt that ended with ``outcome`` and the next one."""
     lines = []
     if isinstance(outcome.reason, WorkerFailed):
         cause = outcome.reason.cause
@@ -96,22 +82,14 @@ def explain_restart(
     )
 
 
-def _reason_lines(
-    outcome: Outcome, *, already_shown: bool, hidden: str, had_input: bool, local_time: LocalTime
-) -> list[str]:
-    if (cause := outcome.cause) is not None:
-        others = [fate for fate in outcome.fates if fate.rank != cause.rank]
-        told = cause_lines(cause, already_shown=already_shown, local_time=local_time)
-        told += [f"  its lines were not printed: {hidden}"] if hidden else []
-        told += [] if had_input else _missing_input_lines(cause)
-        return told + group_lines(others)
+def _reason_lines(outcome: Outcome) -> list[str]:
     match outcome.reason:
         case Interrupted(number):
             return _interruption_lines(number, outcome.fates)
         case NodeLost(node_rank, host, how):
-            return [f"clusterrun: error: node {node_rank} ({host}) {how}; the job was ended"]
+            return [f"clusterrun: error: node {node_rank} ({host}) {how}; the job was stopped"]
         case HelperFailed(name, how, _):
-            return [f"clusterrun: error: its own {name} {how}; the job was ended"]
+            return [f"clusterrun: error: its {name} {how}; the job was stopped"]
         case WorkerFailed() | Succeeded() | OutputGone():
             return []
         case _:
@@ -122,55 +100,60 @@ def _missing_input_lines(cause: Fate) -> list[str]:
     if not exception_of(cause).startswith(("EOFError", "bdb.BdbQuit")):
         return []
     option = f"--stdin-rank {cause.rank}"
-    return [f"  its standard input was /dev/null: give it clusterrun's with {option}"]
+    return [f"  its standard input was /dev/null; to pass it clusterrun's, use {option}"]
 
 
 def _interruption_lines(number: int, fates: tuple[Fate, ...]) -> list[str]:
     if number != signal.SIGINT:
-        return group_lines(fate for fate in fates if not _went_in_order(fate))
+        return group_lines(fate for fate in fates if not _ended_as_asked(fate))
     killed = [fate for fate in fates if fate.ending == Killed(signal.SIGKILL)]
     if not killed:
         return []
-    return [f"  {ranks_of(killed)} needed SIGKILL; --shutdown-timeout gives workers longer to end"]
+    return [f"  {ranks_of(killed)} needed SIGKILL; --shutdown-timeout gives workers more time"]
 
 
-def _went_in_order(fate: Fate) -> bool:
+def _ended_as_asked(fate: Fate) -> bool:
     return fate.ending in (Exited(0), Killed(signal.SIGTERM)) or (
         fate.stopped_by_us and isinstance(fate.ending, NotStarted)
     )
 
 
-def _last_line(outcome: Outcome) -> list[str]:
-    code = outcome.exit_code
+def _exit_code_line(outcome: Outcome) -> list[str]:
+    """Return the last line of the report: the exit code, and where it comes from."""
+    if isinstance(outcome.reason, Succeeded):
+        return []
+    if outcome.reason == Interrupted(signal.SIGINT) and outcome.failure is None:
+        # For Ctrl-C the exit code was printed at once: "interrupted: stopping ...; exit code 130".
+        return []
+    return [f"clusterrun: exit code {outcome.exit_code}{_exit_code_origin(outcome)}"]
+
+
+def _exit_code_origin(outcome: Outcome) -> str:
     match outcome.reason:
-        case Succeeded():
-            return []
         case WorkerFailed(cause):
-            return [f"clusterrun: exit code {code} is rank {cause.rank}'s{_origin(cause)}"]
-        case Interrupted(signal.SIGINT) if outcome.failure is None:
-            # Ctrl-C gets one line, and had it at once: "interrupted: stopping ...; exit code 130".
-            return []
+            return f", from rank {cause.rank}{_cause_of_code(cause)}"
         case Interrupted(number):
-            return [
-                f"clusterrun: exit code {code}: {signal_name(number)} from outside ended the job"
-            ]
+            return f": clusterrun received {signal_name(number)}"
         case OutputGone():
-            return [f"clusterrun: exit code {code}: nobody reads the output any more (SIGPIPE)"]
+            return ": the reader of the output has gone (SIGPIPE)"
         case NodeLost(node_rank):
-            return [f"clusterrun: exit code {code}: node {node_rank} was lost"]
+            return f": node {node_rank} was lost"
         case HelperFailed(name, _, number):
-            whose = f"is the {name}'s{_for_signal(number)}" if number else "is clusterrun's own"
-            return [f"clusterrun: exit code {code} {whose}"]
+            return (
+                f", from the {name}{_for_signal(number)}" if number else ", from clusterrun itself"
+            )
+        case Succeeded():
+            return ""
         case _:
             assert_never(outcome.reason)
 
 
-def _origin(cause: Fate) -> str:
+def _cause_of_code(cause: Fate) -> str:
     match cause.ending:
         case Killed(number):
             return _for_signal(number)
         case NotStarted():
-            return ": it could not be started"
+            return ": could not be started"
         case _:
             return ""
 

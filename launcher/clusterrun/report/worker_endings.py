@@ -1,4 +1,4 @@
-"""How a worker ended, in words, and what commonly causes such an end."""
+"""Texts for the end of a worker, and for its common causes."""
 
 import signal
 from collections.abc import Mapping
@@ -16,36 +16,36 @@ _MEANINGS: Mapping[int, str] = {
     signal.SIGSYS: "bad system call",
 }
 
-_FROM_OUTSIDE = "clusterrun did not send it: the scheduler did, or a person"
+_FROM_OUTSIDE = "clusterrun did not send it; the scheduler or a person did"
 
 _CAUSES: Mapping[int, str] = {
     signal.SIGABRT: (
-        "a failed check in native code, an uncaught C++ exception,"
+        "usually a failed check in native code, an uncaught C++ exception,"
         " or NCCL's watchdog after a collective timed out"
     ),
     signal.SIGBUS: (
-        "often a full /dev/shm, which data loaders and NCCL use: see df -h /dev/shm;"
-        " a container gets more by --shm-size"
+        "often a full /dev/shm, which data loaders and NCCL use: check df -h /dev/shm;"
+        " for a container, raise --shm-size"
     ),
     signal.SIGFPE: "an integer division by zero in native code",
     signal.SIGHUP: _FROM_OUTSIDE,
-    signal.SIGILL: "native code that was built for another kind of CPU",
+    signal.SIGILL: "native code built for another kind of CPU",
     signal.SIGINT: _FROM_OUTSIDE,
     signal.SIGKILL: (
-        "clusterrun did not send it: the kernel does when memory runs out,"
-        " else the scheduler at a limit, or a person"
+        "clusterrun did not send it; the kernel (out of memory), the scheduler (at a limit) or a"
+        " person did"
     ),
-    signal.SIGPIPE: "it wrote to a pipe or socket that nobody reads any more",
+    signal.SIGPIPE: "it wrote to a pipe or socket whose reader has gone",
     signal.SIGSEGV: (
-        "a fault in native code, or a stack that overflowed;"
-        " --env PYTHONFAULTHANDLER=1 shows where in Python it was"
+        "usually a bug in native code or a stack overflow;"
+        " --env PYTHONFAULTHANDLER=1 prints the Python stack"
     ),
-    signal.SIGSYS: "a seccomp filter of the container forbids a system call",
+    signal.SIGSYS: "a seccomp filter, as containers have, forbids a system call",
     signal.SIGTERM: _FROM_OUTSIDE,
     signal.SIGUSR1: "it has no handler for it",
     signal.SIGUSR2: "it has no handler for it",
-    signal.SIGXCPU: "the limit of CPU time: see ulimit -t",
-    signal.SIGXFSZ: "the limit of file size: see ulimit -f",
+    signal.SIGXCPU: "the limit of CPU time: check ulimit -t",
+    signal.SIGXFSZ: "the limit of file size: check ulimit -f",
 }
 
 
@@ -64,10 +64,10 @@ def in_words(ending: Ending) -> str:
 
 
 def common_cause(ending: Ending) -> str:
-    """Return what commonly causes such an end; "" where the end says nothing of its cause."""
+    """Return common causes of such an end; "" if there are none."""
     match ending:
         case Exited(code):
-            return _meaning_to_a_shell(code)
+            return _meaning_of_shells(code)
         case Killed(number):
             return _CAUSES.get(number, "")
         case NotStarted():
@@ -76,12 +76,12 @@ def common_cause(ending: Ending) -> str:
             assert_never(ending)
 
 
-def _meaning_to_a_shell(code: int) -> str:
-    # What a wrapper script passes on of the program that it ran.
+def _meaning_of_shells(code: int) -> str:
+    # A wrapper script passes on the exit code of its program.
     if code == 126:
-        return "a shell says so of a program that it may not execute"
+        return "a shell exits with 126 if it may not execute a program"
     if code == 127:
-        return "a shell says so of a program that it cannot find"
+        return "a shell exits with 127 if it cannot find a program"
     if 128 < code < 128 + signal.NSIG:
-        return f"a shell says so of a program that was ended by {signal_name(code - 128)}"
+        return f"a shell exits with {code} if {signal_name(code - 128)} ended its program"
     return ""

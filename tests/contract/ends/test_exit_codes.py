@@ -51,7 +51,7 @@ def test_a_worker_exits_with_7(clusterrun: Launcher) -> None:
         clusterrun: rank 1 on {HOST} failed: exit code 7
           local rank 1, pid {pid}, at T, N s after its start
           rank 0: stopped by clusterrun
-        clusterrun: exit code 7 is rank 1's
+        clusterrun: exit code 7, from rank 1
         """)
 
 
@@ -75,17 +75,17 @@ def test_node_zero_may_not_have_enough_connections(clusterrun: Launcher) -> None
         (
             signal.SIGKILL,
             "SIGKILL",
-            "the kernel does when memory runs out, else the scheduler at a limit, or a person",
+            "the kernel (out of memory), the scheduler (at a limit) or a person did",
         ),
         (
             signal.SIGSEGV,
             "SIGSEGV (segmentation fault)",
-            "--env PYTHONFAULTHANDLER=1 shows where in Python it was",
+            "--env PYTHONFAULTHANDLER=1 prints the Python stack",
         ),
         (
             signal.SIGTERM,
             "SIGTERM",
-            "clusterrun did not send it: the scheduler did, or a person",
+            "clusterrun did not send it; the scheduler or a person did",
         ),
     ],
 )
@@ -115,7 +115,7 @@ def test_a_worker_is_ended_by_a_signal(
     assert usual.endswith(why)
     assert rest == [
         "  rank 1: stopped by clusterrun",
-        f"clusterrun: exit code {ended.code} is rank 0's: 128 + {int(number)} for {number.name}",
+        f"clusterrun: exit code {ended.code}, from rank 0: 128 + {int(number)} for {number.name}",
     ]
 
 
@@ -166,7 +166,7 @@ def test_an_exception(clusterrun: Launcher) -> None:
             ValueError: boom
 
           rank 0: stopped by clusterrun
-        clusterrun: exit code 1 is rank 1's
+        clusterrun: exit code 1, from rank 1
         """)
 
 
@@ -181,7 +181,7 @@ def test_one_worker_tells_its_exception_once(clusterrun: Launcher) -> None:
     assert re.fullmatch(
         rf"clusterrun: rank 0 on {HOST} failed: ValueError: boom\n"
         r"  exit code 1, local rank 0, pid \d+, at T, N s after its start\n"
-        r"clusterrun: exit code 1 is rank 0's\n",
+        r"clusterrun: exit code 1, from rank 0\n",
         report(ended),
     )
 
@@ -196,9 +196,9 @@ def test_a_program_that_cannot_be_executed(clusterrun: Launcher) -> None:
 
     assert ended.code == 126
     assert report(ended) == dedent(f"""\
-        clusterrun: rank 0 on {HOST} was not started: execute {program}: Exec format error
+        clusterrun: rank 0 on {HOST} could not be started: execute {program}: Exec format error
           local rank 0, at T
-        clusterrun: exit code 126 is rank 0's: it could not be started
+        clusterrun: exit code 126, from rank 0: could not be started
         """)
 
 
@@ -251,9 +251,9 @@ def test_the_first_of_four_to_fail_is_named(clusterrun: Launcher) -> None:
 
     assert ended.code == 5
     assert f"rank 2 on {HOST} failed: exit code 5\n" in report(ended)
-    assert "  rank 0: had ended before, exit code 0\n" in report(ended)
+    assert "  rank 0: ended earlier, exit code 0\n" in report(ended)
     assert "  ranks 1, 3: stopped by clusterrun, exit code 6\n" in report(ended)
-    assert ended.err.endswith("clusterrun: exit code 5 is rank 2's\n")
+    assert ended.err.endswith("clusterrun: exit code 5, from rank 2\n")
 
 
 def test_an_echo_is_not_the_cause(clusterrun: Launcher) -> None:
@@ -282,7 +282,7 @@ def test_an_echo_is_not_the_cause(clusterrun: Launcher) -> None:
         f"clusterrun: rank 1 on {HOST} failed: ValueError: the true reason\n"
     )
     assert "  rank 0: failed too, exit code 1\n" in report(ended)
-    assert ended.err.endswith("clusterrun: exit code 1 is rank 1's\n")
+    assert ended.err.endswith("clusterrun: exit code 1, from rank 1\n")
 
 
 def test_the_error_file_is_read_and_passed_on(clusterrun: Launcher) -> None:

@@ -91,7 +91,7 @@ def test_a_rank_that_takes_too_much_is_called_out_of_memory(
         rf"  out of memory: the kernel's OOM killer ended 1 process of this cgroup"
         rf" \(limit 300 MiB, {memory_group.path}\)\n"
         rf"  rank 0: stopped by clusterrun\n"
-        rf"clusterrun: exit code 137 is rank 1's: 128 \+ 9 for SIGKILL\n$",
+        rf"clusterrun: exit code 137, from rank 1: 128 \+ 9 for SIGKILL\n$",
         ended.err,
     )
 
@@ -127,7 +127,7 @@ def test_a_data_loader_that_takes_too_much_counts_too(
         "  out of memory: the kernel's OOM killer ended 1 process of this cgroup"
         f" (limit 1200 MiB, {memory_group.path})\n"
     ) in ended.err
-    assert ended.err.endswith("clusterrun: exit code 1 is rank 0's\n")
+    assert ended.err.endswith("clusterrun: exit code 1, from rank 0\n")
 
 
 def test_a_sigkill_alone_is_no_want_of_memory(

@@ -56,9 +56,9 @@ VICTIMS: dict[str, Callable[[Job], int]] = {
 
 LAST_LINES = {
     "agent": "",
-    "fork server": "clusterrun: exit code 137 is the fork server's: 128 . 9 for SIGKILL\n",
-    "relay": "clusterrun: exit code 137 is the relay's: 128 . 9 for SIGKILL\n",
-    "worker": r"clusterrun: exit code 137 is rank [01]'s: 128 . 9 for SIGKILL\n",
+    "fork server": "clusterrun: exit code 137, from the fork server: 128 . 9 for SIGKILL\n",
+    "relay": "clusterrun: exit code 137, from the relay: 128 . 9 for SIGKILL\n",
+    "worker": r"clusterrun: exit code 137, from rank [01]: 128 . 9 for SIGKILL\n",
 }
 
 

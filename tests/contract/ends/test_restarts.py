@@ -99,7 +99,7 @@ def test_restarts_are_used_up(clusterrun: Launcher) -> None:
 
     assert (ended.code, ended.out) == (12, "of 2 attempt 0\nof 2 attempt 1\nof 2 attempt 2\n")
     assert ended.err.count("restarting all workers") == 2
-    assert ended.err.endswith("clusterrun: exit code 12 is rank 0's\n")
+    assert ended.err.endswith("clusterrun: exit code 12, from rank 0\n")
 
 
 def test_the_next_attempt_finds_the_house_swept(clusterrun: Launcher) -> None:
@@ -238,7 +238,7 @@ def test_the_same_failure_twice_at_once_ends_the_job(clusterrun: Launcher) -> No
     assert ended.err.count("restarting all workers") == 1
     assert re.search(
         r"\n  not restarted: rank 0 failed twice with the same last line within 10 s of its start"
-        r" \(--no-fail-fast restarts all the same\)\nclusterrun: exit code 1 is rank 0's\n$",
+        r" \(--no-fail-fast restarts all the same\)\nclusterrun: exit code 1, from rank 0\n$",
         ended.err,
     )
 
@@ -264,7 +264,7 @@ def test_a_final_exit_code(clusterrun: Launcher) -> None:
     assert ended.code == 10
     assert ended.err.endswith(
         "  not restarted: exit code 10 is one of --no-restart-exit-codes 3,9-12\n"
-        "clusterrun: exit code 10 is rank 0's\n"
+        "clusterrun: exit code 10, from rank 0\n"
     )
 
 
@@ -294,4 +294,4 @@ def test_ctrl_c_before_a_restart_leaves_the_failure_explained(clusterrun: Launch
     notice, report = ended.err.partition("clusterrun: interrupted: no restart; exit code 130\n")[1:]
     assert notice
     assert f"clusterrun: rank 1 on {os.uname().nodename} failed: ValueError: boom\n" in report
-    assert report.endswith("clusterrun: exit code 130: SIGINT from outside ended the job\n")
+    assert report.endswith("clusterrun: exit code 130: clusterrun received SIGINT\n")

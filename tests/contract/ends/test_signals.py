@@ -402,7 +402,7 @@ def test_all_processes_are_signalled_at_once(clusterrun: Launcher) -> None:
     job.signal(signal.SIGCONT)
 
     assert job.ended().code == 143
-    assert job.err.endswith("clusterrun: exit code 143: SIGTERM from outside ended the job\n")
+    assert job.err.endswith("clusterrun: exit code 143: clusterrun received SIGTERM\n")
 
 
 def test_a_worker_is_signalled_first(clusterrun: Launcher) -> None:
@@ -429,7 +429,7 @@ def test_a_worker_is_signalled_first(clusterrun: Launcher) -> None:
     job.signal(signal.SIGTERM)
 
     assert job.ended().code == 143
-    assert job.err.endswith("clusterrun: exit code 143: SIGTERM from outside ended the job\n")
+    assert job.err.endswith("clusterrun: exit code 143: clusterrun received SIGTERM\n")
 
 
 def terminate_after(clusterrun: Launcher, seconds: float) -> None:

@@ -156,7 +156,7 @@ def test_a_reader_that_has_seen_enough_ends_the_job(clusterrun: Launcher) -> Non
     assert ended.out.startswith("[rank ")
     assert [line for line in ended.err.splitlines() if line.startswith("clusterrun")] == [
         "clusterrun: the reader of our standard output has gone: stopping",
-        "clusterrun: exit code 141: nobody reads the output any more (SIGPIPE)",
+        "clusterrun: exit code 141: the reader of the output has gone (SIGPIPE)",
     ]
     assert job.left() == []
 
@@ -264,7 +264,7 @@ def test_a_relay_that_hangs_at_the_end_costs_no_report(clusterrun: Launcher) -> 
 
     assert ended.code == 7
     assert ended.err.splitlines()[0] == (
-        "clusterrun: its own relay stopped responding: what workers printed last may be missing"
+        "clusterrun: its relay stopped responding: the last lines of workers may be missing"
     )
     assert re.search(r"clusterrun: rank \d on \S+ failed: exit code 7\n", ended.err)
     assert not list(clusterrun.folder.glob("clusterrun-*"))

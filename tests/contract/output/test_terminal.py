@@ -157,7 +157,7 @@ def test_only_the_chosen_worker_reads(shell: Shell) -> None:
     )
 
     shell.expect("rank 1 on .* failed: EOFError: EOF when reading a line")
-    shell.expect("its standard input was /dev/null: give it clusterrun's with --stdin-rank 1")
+    shell.expect("its standard input was /dev/null; to pass it clusterrun's, use --stdin-rank 1")
     assert shell.exit_code() == 1
 
 

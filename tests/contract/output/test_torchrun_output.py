@@ -196,8 +196,8 @@ def test_tee_without_a_folder_prints_and_leaves_nothing(torchrun: Launcher) -> N
 @pytest.mark.parametrize(
     ("option", "why"),
     [
-        ("--ranks=0", "  its lines were not printed: --ranks 0\n"),
-        ("--local-ranks-filter=0", "  its lines were not printed: --local-ranks-filter 0\n"),
+        ("--ranks=0", "  its output was hidden by --ranks 0\n"),
+        ("--local-ranks-filter=0", "  its output was hidden by --local-ranks-filter 0\n"),
         ("--redirects=3", ""),
     ],
 )

@@ -17,8 +17,8 @@ import pytest
 from tests.contract.launched import Ended, Launcher
 from tests.workers.interpreters import environment_without_pth
 
-FORKED = "clusterrun: workers are forked; imported before: "
-SPAWNED = "clusterrun: workers are not forked: "
+FORKED = "clusterrun: workers are forked; preloaded: "
+SPAWNED = "clusterrun: workers are spawned: "
 
 FORK_ALL = ("--start-method=fork", "--preload=all")
 
@@ -100,7 +100,7 @@ def test_a_signal_handler_raises_while_gloo_waits(clusterrun: Launcher, method: 
 
     assert ended.code == 1
     assert "ValueError: of the handler" in ended.err
-    assert "clusterrun: exit code 1 is rank 0's" in ended.err
+    assert "clusterrun: exit code 1, from rank 0" in ended.err
 
 
 PICKLERS = ("cloudpickle", "dill")

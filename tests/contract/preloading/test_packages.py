@@ -104,7 +104,7 @@ class Comparison:
 
 def _choice(err: str) -> str:
     """Return how workers started, and why so, by what ``-v`` has said."""
-    spawned = re.search(r"workers are not forked: (.*)", err)
+    spawned = re.search(r"workers are spawned: (.*)", err)
     if spawned:
         # Behind it stands an address, a file, or the first of several threads.
         return "spawn: " + re.sub(r" \(.*", "", spawned[1])

@@ -28,8 +28,8 @@ from tests.contract.launched import (
 SECONDS_AT_ONCE = 5.0
 """Much less than an import that hangs may take, and enough for a busy machine."""
 
-SPAWNED = "clusterrun: workers are not forked: "
-FORKED = "clusterrun: workers are forked; imported before: "
+SPAWNED = "clusterrun: workers are spawned: "
+FORKED = "clusterrun: workers are forked; preloaded: "
 LEFT = "clusterrun: left to each worker: "
 
 USES_HAZARD = """
@@ -310,7 +310,8 @@ def assert_refused(ended: Ended, why: str) -> None:
     """No worker has run, and the report says why."""
     assert (ended.code, ended.out) == (126, "")
     assert re.search(
-        rf"clusterrun: rank 0 on \S+ was not started: run in place: {re.escape(why)}", ended.err
+        rf"clusterrun: rank 0 on \S+ could not be started: run in place: {re.escape(why)}",
+        ended.err,
     )
 
 
@@ -796,7 +797,7 @@ def test_what_workers_are_forked_from_is_killed(installed: Installed, victim: st
     ended = job.ended()
 
     assert ended.code == 137
-    assert "clusterrun: exit code 137 is the fork server's: 128 + 9 for SIGKILL\n" in ended.err
+    assert "clusterrun: exit code 137, from the fork server: 128 + 9 for SIGKILL\n" in ended.err
     assert job.left() == []
 
 
