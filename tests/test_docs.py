@@ -34,6 +34,9 @@ OF_OTHERS = {
 }
 """Options in the pages that are not clusterrun's."""
 
+FORK_SERVER = ROOT / "launcher/clusterrun/workers/fork_server/__init__.py"
+LONGEST_WALK = 15
+
 VARIABLE = re.compile(r"\b[A-Z][A-Z0-9]*(?:_[A-Za-z0-9]+)+\b")
 
 
@@ -156,6 +159,7 @@ def test_the_floors_are_drawn_as_they_are_checked() -> None:
     floors = [{*re.findall(r"\w+", layer)} for layer in layers["contracts"][0]["layers"]]
     rooms = set.union(*floors) - {"__main__"}
     _, _, drawing = (DOCS / "architecture.md").read_text().partition("## Rooms and floors")
+    drawing, _, _ = drawing.partition("| room |")
     drawn = [
         words
         for line in re.findall(r"(?m)^    (\w.*)$", drawing)
@@ -163,6 +167,30 @@ def test_the_floors_are_drawn_as_they_are_checked() -> None:
     ]
 
     assert drawn == [floor & rooms for floor in floors if floor & rooms]
+
+
+def test_the_walks_pass_files_that_exist() -> None:
+    """Each line of a walk begins with a file of the package; each walk is short."""
+    _, _, walks = (DOCS / "architecture.md").read_text().partition("## Three walks")
+
+    files = [re.findall(r"(?m)^    ([\w/]+\.py) ", walk) for walk in walks.split("### ")[1:]]
+
+    assert all(0 < len({*passed}) <= LONGEST_WALK for passed in files)
+    package = ROOT / "launcher/clusterrun"
+    assert [name for passed in files for name in passed if not (package / name).exists()] == []
+
+
+def test_the_messages_of_the_fork_server_are_described() -> None:
+    """The tables of the protocol have the messages that the package describes itself."""
+    description = ast.get_docstring(ast.parse(FORK_SERVER.read_text())) or ""
+    _, _, table = description.partition("server to agent")
+    table, _, _ = table.partition("``prepare`` comes first")
+    _, _, page = (DOCS / "protocol.md").read_text().partition("From the agent to the fork server")
+
+    messages = re.findall(r"(?m)^\| `(\w+)` \|", page)
+    assert [name for name in messages if not re.search(rf"\b{name}\b", table)] == []
+    words = {*re.findall(r"\w+", table)}
+    assert sorted(words - {*re.findall(r"\w+", page)}) == []
 
 
 def test_every_message_between_agents_is_described() -> None:
