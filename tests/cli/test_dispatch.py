@@ -7,6 +7,8 @@ from clusterrun.cli.commands.table import COMMANDS, HELP, RUN, TOPO, VERSION, Co
 from clusterrun.cli.dispatch import find_command
 from clusterrun.cli.main import run_command_line
 from clusterrun.errors import UsageError
+from clusterrun.sources.options.option import Group, switch_option
+from clusterrun.sources.options.rows.launcher import JSON
 
 
 def named(*words: str) -> Command:
@@ -107,3 +109,20 @@ def test_the_first_flag_of_several_is_answered() -> None:
 def test_every_command_has_its_module(command: Command) -> None:
     """Its function takes the command line, the environment and the program's name."""
     assert command.load().__code__.co_argcount == 3
+
+
+def test_a_command_with_options_of_its_own() -> None:
+    """It takes those after its word, and no other option of a job."""
+    follow = switch_option("follow", help="An option for a test", group=Group.LAUNCHER)
+    commands = {"ps": Command("ps", "A command for a test", options=(follow, JSON))}
+
+    command, line = find_command(["--json", "ps", "--follow"], "clusterrun", commands)
+    with pytest.raises(UsageError) as before:
+        find_command(["--nnodes", "2", "ps"], "clusterrun", commands)
+    with pytest.raises(UsageError) as after:
+        find_command(["ps", "--nnodes", "2"], "clusterrun", commands)
+
+    assert command is commands["ps"]
+    assert line.flags == {"json": True, "follow": True}
+    assert before.value.message == "clusterrun ps has no option --nnodes"
+    assert after.value.message == "there is no option --nnodes"

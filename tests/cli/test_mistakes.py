@@ -44,6 +44,12 @@ OF_ANY = "an option of the script goes after it:\n  clusterrun [OPTIONS] train.p
             "type --nproc-per-node N|auto|gpu|cpu",
         ),
         ("--rdzv-id", "--rdzv-id needs a value", "type --rdzv-id ID"),
+        ("-t", "-t needs a value", "type -t N|LOCALRANK:N,..."),
+        (
+            "--print-completion",
+            "--print-completion needs a value",
+            "type --print-completion SHELL",
+        ),
         (
             "--log-dir --dry_run train.py",
             "--log-dir needs a value, and --dry_run is an option",

@@ -8,7 +8,7 @@ from clusterrun.cli.parsing import parse
 from clusterrun.sources.command_line import CommandLine
 from clusterrun.sources.options.option import Kind, Option
 from clusterrun.sources.options.table import OPTIONS
-from clusterrun.sources.settings import Flags, Given
+from clusterrun.sources.settings import Flags, FlagValue
 
 
 @pytest.mark.parametrize(
@@ -63,7 +63,7 @@ def test_the_callers_list_is_left_alone() -> None:
 @pytest.mark.parametrize("option", OPTIONS, ids=[option.name for option in OPTIONS])
 def test_every_option_has_its_flag(option: Option[object]) -> None:
     """Each row of the table is a flag, under each of its names."""
-    kinds: dict[Kind, Given] = {
+    kinds: dict[Kind, FlagValue] = {
         Kind.FLAG: True,
         Kind.VALUE: "x",
         Kind.OPTIONAL: "true",

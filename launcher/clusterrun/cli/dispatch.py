@@ -1,7 +1,7 @@
 """Which command a command line names, and the options that it gives to it."""
 
 import shlex
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 from clusterrun.cli.commands.table import FLAGS, HELP, RUN, WORDS, Command
 from clusterrun.cli.parsing import parse
@@ -15,19 +15,22 @@ PROGRAM_OPTIONS = {"module", "no_python", "run_path"}
 """With one of these, a first word such as ``topo`` is a module or a program of that name."""
 
 
-def find_command(argv: Sequence[str], called: str) -> tuple[Command, CommandLine]:
+def find_command(
+    argv: Sequence[str], called: str, commands: Mapping[str, Command] = WORDS
+) -> tuple[Command, CommandLine]:
     """Return the command, and its options and words without the command's own.
 
     Args:
         argv: the words after the program's name.
         called: the program's name; ``torchrun`` has no commands that are words.
+        commands: those that are words, by that word.
 
     Raises:
         UsageError: an option is unknown, lacks its value, or has one that it does not take.
 
     """
     line = parse(argv, called)
-    command = _flag_command(line) or _word_command(line, called)
+    command = _flag_command(line) or _word_command(line, called, commands)
     if command is RUN or command.is_flag:
         return command, line
     if {"-h", "--help"} & set(line.words[1:]):
@@ -49,10 +52,10 @@ def _flag_command(line: CommandLine) -> Command | None:
     return next((command for command in FLAGS if command.name in line.flags), None)
 
 
-def _word_command(line: CommandLine, called: str) -> Command:
+def _word_command(line: CommandLine, called: str, commands: Mapping[str, Command]) -> Command:
     if called == "torchrun" or not line.words or PROGRAM_OPTIONS & line.flags.keys():
         return RUN
-    return WORDS.get(line.words[0], RUN)
+    return commands.get(line.words[0], RUN)
 
 
 def _with_options_after(command: Command, line: CommandLine, called: str) -> CommandLine:

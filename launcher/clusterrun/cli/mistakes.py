@@ -2,38 +2,44 @@
 
 from collections.abc import Sequence
 
-from clusterrun.cli.spelling import FLAG_NAMES, full_name, is_flag, meanings
+from clusterrun.cli.commands.table import FLAGS
+from clusterrun.cli.spelling import flag_names, full_name, is_flag, meanings
 from clusterrun.errors import UsageError
-from clusterrun.sources.options.option import Kind, Option, flag
+from clusterrun.sources.options.option import Option, flag
 from clusterrun.sources.options.suggestions import closest, command
-from clusterrun.sources.options.table import OPTIONS
 from clusterrun.sources.settings import Flags
 
 
-def unknown_flag(name: str, argv: Sequence[str]) -> UsageError:
+def unknown_flag(name: str, argv: Sequence[str], options: Sequence[Option[object]]) -> UsageError:
     """Return the error for flag ``name`` of ``argv``, which click gives in its full spelling."""
-    place = next((n for n, word in enumerate(argv) if _is_spelling(word, name)), 0)
+    known = flag_names(options)
+    place = next((n for n, word in enumerate(argv) if _is_spelling(word, name, known)), 0)
     typed = argv[place].partition("=")[0]
     from clusterrun.cli.options_of_other_launchers import foreign_option_error
 
     if foreign := foreign_option_error(argv[place:]):
         return foreign
-    meant = meanings(name.removeprefix("--"))
+    meant = meanings(name.removeprefix("--"), known)
     if meant:
-        flags = " or ".join(f"--{known}" for known in meant)
+        flags = " or ".join(f"--{flag}" for flag in meant)
         return UsageError(f"{typed} could mean {flags}", "type one of them in full")
-    return UsageError(f"there is no option {typed}", _unknown_hint(typed, argv[place + 1 :]))
+    return UsageError(f"there is no option {typed}", _unknown_hint(typed, argv[place + 1 :], known))
 
 
-def flag_value_error(name: str) -> UsageError:
+def flag_value_error(name: str, options: Sequence[Option[object]]) -> UsageError:
     """Return the error for flag ``name``, which lacks a value, or has one and takes none."""
-    option = next((row for row in OPTIONS if name in map(flag, row.names)), None)
-    if option is None or option.kind is Kind.FLAG:
+    metavars = {
+        **{flag(it): option.metavar for option in options for it in option.names},
+        **{f"-{option.short}": option.metavar for option in options if option.short},
+        **{command.typed: command.metavar for command in FLAGS},
+    }
+    metavar = metavars.get(name, "")
+    if not metavar:
         return UsageError(f"{name} takes no value", f"type {name} alone")
-    return _needs_value(name, option)
+    return _needs_value(name, metavar)
 
 
-def expect_values(flags: Flags, argv: Sequence[str]) -> None:
+def expect_values(flags: Flags, argv: Sequence[str], options: Sequence[Option[object]]) -> None:
     """Check that no flag of ``argv`` has taken the next flag, or a trailing blank, for its value.
 
     Raises:
@@ -45,11 +51,11 @@ def expect_values(flags: Flags, argv: Sequence[str]) -> None:
         from clusterrun.sources.programs.missing_scripts import BLANK_AFTER_BACKSLASH
 
         raise UsageError(f"{argv[-2]} needs a value, and has a blank", BLANK_AFTER_BACKSLASH)
-    for option in OPTIONS:
+    for option in options:
         for name in option.names:
             value = flags.get(name)
             if isinstance(value, str) and is_flag(value):
-                raise _needs_value(flag(name), option, f", and {value} is an option")
+                raise _needs_value(flag(name), option.metavar, f", and {value} is an option")
 
 
 def behind_script(script: str, typed: str) -> str:
@@ -57,15 +63,15 @@ def behind_script(script: str, typed: str) -> str:
     return f"an option of {script} goes after it:\n  {command(script, typed)}"
 
 
-def _is_spelling(word: str, name: str) -> bool:
+def _is_spelling(word: str, name: str, known: Sequence[str]) -> bool:
     if name.startswith("--"):
         head = word.partition("=")[0]
-        return head.startswith("--") and f"--{full_name(head[2:])}" == name
+        return head.startswith("--") and f"--{full_name(head[2:], known=known)}" == name
     return word.startswith("-") and not word.startswith("--") and name[1:] in word
 
 
-def _unknown_hint(typed: str, rest: Sequence[str]) -> str:
-    nearest = closest(typed.lstrip("-").replace("_", "-"), FLAG_NAMES)
+def _unknown_hint(typed: str, rest: Sequence[str], known: Sequence[str]) -> str:
+    nearest = closest(typed.lstrip("-").replace("_", "-"), known)
     hints = [f"did you mean --{nearest}?"] if nearest else []
     script = next((word for word in rest if word.endswith(".py")), "")
     if script:
@@ -75,5 +81,5 @@ def _unknown_hint(typed: str, rest: Sequence[str]) -> str:
     return "\n".join(hints)
 
 
-def _needs_value(name: str, option: Option[object], but: str = "") -> UsageError:
-    return UsageError(f"{name} needs a value{but}", f"type {name} {option.metavar}")
+def _needs_value(name: str, metavar: str, but: str = "") -> UsageError:
+    return UsageError(f"{name} needs a value{but}", f"type {name} {metavar}")

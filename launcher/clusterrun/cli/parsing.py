@@ -51,17 +51,17 @@ def parse(
     try:
         context = command.make_context("clusterrun", _with_values(argv, options, full))
     except click.NoSuchOption as error:
-        raise unknown_flag(error.option_name, argv) from None
+        raise unknown_flag(error.option_name, argv, options) from None
     except click.BadOptionUsage as error:
-        raise flag_value_error(error.option_name) from None
+        raise flag_value_error(error.option_name, options) from None
     # click's value for a flag that was not given is None, False or (); "" is given.
     flags = {name: value for name, value in context.params.items() if value or value == ""}
     if f"-h{flags.get(HELP.name)}" in {*argv} & MPIRUN_HOSTS:
-        raise unknown_flag("-h", argv)
+        raise unknown_flag("-h", argv, options)
     # From argv: those of click have the values that _with_values adds.
     words = tuple(argv[len(argv) - len(flags.pop("words", ())) :])
     if not any(command.name in flags for command in FLAGS):
-        expect_values(flags, () if words else argv)
+        expect_values(flags, () if words else argv, options)
     return CommandLine(flags, words)
 
 

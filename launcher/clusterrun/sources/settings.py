@@ -1,4 +1,4 @@
-"""What one source says, still as text: by the command line, by variables, by a job file."""
+"""The options that each source sets, as text: the command line, variables, a job file."""
 
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from typing import TypeVar
@@ -12,50 +12,50 @@ from clusterrun.sources.options.table import OPTIONS
 from clusterrun.sources.other_launchers.nested_launches import STEP_VARIABLE
 
 Settings = Mapping[str, tuple[Fact[str], ...]]
-"""Texts by option name, each with its origin; the last of several holds, all of a repeated one."""
+"""Texts by option name, each with its origin; of several the last counts, of a repeated option all."""
 
-Given = str | bool | tuple[str, ...]
-"""One flag as given: its raw text, True where it takes none, all texts of a repeated one."""
+FlagValue = str | bool | tuple[str, ...]
+"""A flag's text; True if it takes none; all texts of a repeated one."""
 
-Flags = Mapping[str, Given]
-"""What the command line gives, by name in snake_case."""
+Flags = Mapping[str, FlagValue]
+"""The flags of a command line, by name in snake_case."""
 
 PREFIX = "CLUSTERRUN_"
 
 TORCHRUN_PREFIX = "PET_"
 
 TOKEN_VARIABLE = f"{PREFIX}TOKEN"
-"""The one variable of ours that is no option."""
+"""The only variable of clusterrun's that is no option."""
 
 EXPORTS = ("MASTER_ADDR", "MASTER_PORT")
-"""Where to meet, by nobody's options: weaker than all that names clusterrun, stronger than a cluster."""
+"""Where workers meet, as job scripts export it: weaker than any option, stronger than a cluster."""
 
 ValueT = TypeVar("ValueT")
 
 
 class JobFile(Struct, frozen=True):
-    """What a job file says."""
+    """The settings of a job file, and its program."""
 
     settings: Settings
-    """Texts of its options; where it names a module, ``module`` is true."""
+    """Has ``module`` if the program is one."""
     words: Fact[tuple[str, ...]]
-    """The script or module and its arguments, as on a command line; () if it names none."""
+    """The script or module and its arguments, as on a command line; () if the file has none."""
 
     def without_program(self) -> Settings:
-        """Return what is left when the command line names another program."""
+        """Return the settings that count when the command line names another program."""
         if not self.words.value:
             return self.settings
-        return {name: said for name, said in self.settings.items() if name not in PROGRAM_KINDS}
+        return {name: it for name, it in self.settings.items() if name not in PROGRAM_KINDS}
 
 
 PROGRAM_KINDS = ("module", "no_python")
-"""Options that say how the program named beside them is run, and nothing of any other."""
+"""Options that apply to the program of their own source only."""
 
 NO_JOB_FILE = JobFile({}, Fact((), "default"))
 
 
 def settings_from_flags(flags: Flags) -> Settings:
-    """Return what ``flags`` say, under the options' own names."""
+    """Return the settings of ``flags``, whose names may be aliases."""
     return _collect(
         (option, Fact(text, flag(name)))
         for option in OPTIONS
@@ -66,7 +66,7 @@ def settings_from_flags(flags: Flags) -> Settings:
 
 
 def settings_from_variables(environ: Mapping[str, str], prefix: str) -> Settings:
-    """Return what variables that begin with ``prefix`` say; an empty one says nothing."""
+    """Return the settings of variables that begin with ``prefix``; an empty variable is not set."""
     return _collect(
         (option, Fact(text, variable))
         for option in OPTIONS
@@ -76,7 +76,7 @@ def settings_from_variables(environ: Mapping[str, str], prefix: str) -> Settings
 
 
 def settings_from_exports(environ: Mapping[str, str], besides: Collection[str] = ()) -> Settings:
-    """Return what a job script has exported for any launcher and its workers, ``besides`` these."""
+    """Return the address and port that a job script has exported, but not the variables ``besides``."""
     return {
         variable.lower(): (Fact(environ[variable], variable),)
         for variable in EXPORTS
@@ -88,42 +88,42 @@ def unknown_variables(environ: Mapping[str, str]) -> tuple[str, ...]:
     """Return a warning for each CLUSTERRUN_ or PET_ variable that no option has."""
     known = {name.upper() for option in OPTIONS for name in option.names}
     ours = {*known, *(each.removeprefix(PREFIX) for each in (TOKEN_VARIABLE, STEP_VARIABLE))}
-    return (*_strange(PREFIX, environ, ours), *_strange(TORCHRUN_PREFIX, environ, known))
+    return (*_unknown(PREFIX, environ, ours), *_unknown(TORCHRUN_PREFIX, environ, known))
 
 
 def value_of(
     option: Option[ValueT], sources: Sequence[Settings], default: Fact[ValueT] | None = None
 ) -> Fact[ValueT]:
-    """Return the value of the first of ``sources`` that has one, else ``default``, else the table's.
+    """Return the value in the first of ``sources`` that sets one, else ``default``, else the row's.
 
     Raises:
-        UsageError: the text that holds is no value of the option.
+        UsageError: the text that counts is no value of the option.
 
     """
     return find(option, sources) or default or Fact(option.default, "default")
 
 
 def find(option: Option[ValueT], sources: Sequence[Settings]) -> Fact[ValueT] | None:
-    """Return the value of the first of ``sources`` that has one; None where none has.
+    """Return the value in the first of ``sources`` that sets one; None if none does.
 
     Raises:
-        UsageError: the text that holds is no value of the option.
+        UsageError: the text that counts is no value of the option.
 
     """
-    for said in sources:
-        if option.name in said:
-            return option.read(said[option.name][-1])
+    for source in sources:
+        if option.name in source:
+            return option.read(source[option.name][-1])
     return None
 
 
 def _collect(found: Iterable[tuple[Option[object], Fact[str]]]) -> Settings:
-    said: dict[str, tuple[Fact[str], ...]] = {}
+    settings: dict[str, tuple[Fact[str], ...]] = {}
     for option, text in found:
-        said[option.name] = (*said.get(option.name, ()), text)
-    return said
+        settings[option.name] = (*settings.get(option.name, ()), text)
+    return settings
 
 
-def _texts(value: Given) -> tuple[str, ...]:
+def _texts(value: FlagValue) -> tuple[str, ...]:
     match value:
         case bool():
             return (str(value).lower(),)
@@ -138,9 +138,9 @@ def _lines(option: Option[object], value: str) -> list[str]:
     return [line for line in lines if line]
 
 
-def _strange(prefix: str, environ: Mapping[str, str], known: Collection[str]) -> Iterator[str]:
+def _unknown(prefix: str, environ: Mapping[str, str], known: Collection[str]) -> Iterator[str]:
     for variable in sorted(environ):
-        # Compared without what all have in front, which would make any two look alike.
+        # With the common prefix, any two names would look alike.
         name = variable.removeprefix(prefix)
         if variable.startswith(prefix) and environ[variable] and name not in known:
             nearest = closest(name, known)
