@@ -8,8 +8,8 @@ from clusterrun.domain.events import StacksCollected, WorkersActive, WorkersIdle
 from clusterrun.domain.ranks import LocalRank
 from clusterrun.domain.stacks import StackGroup
 from clusterrun.workers.channel import Message
-from clusterrun.workers.relay.activity import Stillness
-from clusterrun.workers.relay.stack_collector import NOT_HANDLED, NOTHING_TOLD
+from clusterrun.workers.relay.activity import ActivityWatch
+from clusterrun.workers.relay.stack_collector import NOT_HANDLED, NOTHING_PRINTED
 
 from tests.relay_bench import RelayBench, read_until, relay_on
 
@@ -68,7 +68,7 @@ def test_those_without_a_stack(bench: RelayBench) -> None:
         (
             StackGroup((2,), FRAME),
             StackGroup((0,), NOT_HANDLED, found=False),
-            StackGroup((1,), NOTHING_TOLD, found=False),
+            StackGroup((1,), NOTHING_PRINTED, found=False),
         ),
         shown=False,
         at=1.0,
@@ -107,43 +107,43 @@ def test_a_relay_tells_of_stillness_once(bench: RelayBench) -> None:
     assert bench.event() == WorkersIdle(0.3, 1.0)
 
 
-class TestStillness:
+class TestActivityWatch:
     """By a clock that a test turns."""
 
     def setup_method(self) -> None:
         """Watch for 10 s, from 100 s on."""
-        self.told: list[Message] = []
-        self.stillness = Stillness(self.told.append)
-        self.stillness.watch(10.0, 100.0)
+        self.reported: list[Message] = []
+        self.activity = ActivityWatch(self.reported.append)
+        self.activity.watch(10.0, 100.0)
 
     def test_time_passes(self) -> None:
         """It is told when it is due, and not again."""
-        assert self.stillness.due == 110.0
-        self.stillness.look(109.9)
-        assert self.told == []
-        self.stillness.look(110.0)
-        self.stillness.look(200.0)
-        assert self.told == [{"kind": "still", "seconds": 10.0}]
-        assert self.stillness.due is None
+        assert self.activity.due == 110.0
+        self.activity.check(109.9)
+        assert self.reported == []
+        self.activity.check(110.0)
+        self.activity.check(200.0)
+        assert self.reported == [{"kind": "idle", "seconds": 10.0}]
+        assert self.activity.due is None
 
     def test_something_moves(self) -> None:
         """Nothing is told; the time begins anew."""
-        self.stillness.moved(105.0)
-        self.stillness.look(114.9)
-        assert self.told == []
-        assert self.stillness.due == 115.0
+        self.activity.note(105.0)
+        self.activity.check(114.9)
+        assert self.reported == []
+        assert self.activity.due == 115.0
 
     def test_something_moves_again(self) -> None:
         """That is told once."""
-        self.stillness.look(110.0)
-        self.stillness.moved(120.0)
-        self.stillness.moved(121.0)
-        assert self.told[1:] == [{"kind": "moving"}]
-        assert self.stillness.due == 131.0
+        self.activity.check(110.0)
+        self.activity.note(120.0)
+        self.activity.note(121.0)
+        assert self.reported[1:] == [{"kind": "active"}]
+        assert self.activity.due == 131.0
 
     def test_nobody_watches(self) -> None:
         """Nothing is ever due."""
-        self.stillness.watch(0.0, 101.0)
-        assert self.stillness.due is None
-        self.stillness.look(1000.0)
-        assert self.told == []
+        self.activity.watch(0.0, 101.0)
+        assert self.activity.due is None
+        self.activity.check(1000.0)
+        assert self.reported == []

@@ -5,34 +5,34 @@ from collections.abc import Callable
 from clusterrun.workers.channel import Message
 
 
-class Stillness:
-    """Tells the agent when nothing has moved for so long, and when something moves again."""
+class ActivityWatch:
+    """Reports to the agent when no worker has been active for some seconds, and when one is again."""
 
-    def __init__(self, answer: Callable[[Message], None]) -> None:
-        self._answer = answer
+    def __init__(self, report: Callable[[Message], None]) -> None:
+        self._report = report
         self._seconds = 0.0
-        self._moved_at = 0.0
-        self._told = False
+        self._active_at = 0.0
+        self._is_idle = False
 
     @property
     def due(self) -> float | None:
-        """When to ``look``; None: nobody wants to know, or knows already."""
-        return self._moved_at + self._seconds if self._seconds and not self._told else None
+        """When to ``check``; None: the agent does not ask, or knows."""
+        return self._active_at + self._seconds if self._seconds and not self._is_idle else None
 
     def watch(self, seconds: float, now: float) -> None:
-        """Watch from now on for so many seconds without a move; 0: not at all."""
+        """Watch from now on for ``seconds`` without activity; 0: not at all."""
         self._seconds = seconds
-        self.moved(now)
+        self.note(now)
 
-    def moved(self, now: float) -> None:
-        """Take note that a worker has printed, started or ended."""
-        self._moved_at = now
-        if self._told:
-            self._told = False
-            self._answer({"kind": "moving"})
+    def note(self, now: float) -> None:
+        """Note that a worker has printed, started or ended."""
+        self._active_at = now
+        if self._is_idle:
+            self._is_idle = False
+            self._report({"kind": "active"})
 
-    def look(self, now: float) -> None:
-        """Tell, once, that nothing moves."""
+    def check(self, now: float) -> None:
+        """Report, once, that the workers are idle."""
         if self.due is not None and now >= self.due:
-            self._told = True
-            self._answer({"kind": "still", "seconds": self._seconds})
+            self._is_idle = True
+            self._report({"kind": "idle", "seconds": self._seconds})

@@ -1,4 +1,4 @@
-"""Where the output of workers comes out: agreed between the agent and its relay."""
+"""Where the output of workers goes, as the agent tells the relay."""
 
 from pathlib import Path
 
@@ -8,18 +8,18 @@ from clusterrun.domain.ranks import LocalRank
 
 
 class Screen(Struct, frozen=True):
-    """The launcher's own stdout and stderr (descriptors), and how workers' lines look there."""
+    """The launcher's stdout and stderr (descriptors), and how workers' lines look there."""
 
     stdout: int
     stderr: int
     colour: bool
     """Colour the prefixes, on whichever of the two is a terminal."""
     prefix: bool
-    """False for a job of one worker: its bytes are passed on as they come."""
+    """False for a job of one worker: its bytes are written as they come."""
     merged: bool = False
-    """Others print to the same place: a terminal is none then, with neither colour nor live line."""
+    """Other processes print to the same place: no colours and no live line, even on a terminal."""
     progress_interval: float = 10.0
-    """Seconds between lines that show a progress bar's state, where it is not drawn; 0: none."""
+    """Seconds between lines with a progress bar's state, where it is not drawn; 0: none."""
 
 
 class Destination(Struct, frozen=True):
@@ -28,20 +28,20 @@ class Destination(Struct, frozen=True):
     log: Path | None
     shown: bool = True
     shown_without_log: bool = False
-    """Not shown, but for what the log file can't take."""
+    """Shown only if the log file can't be written."""
     filtered: Path | None = None
-    """Lines that are shown go here as well if they contain one of ``filters``."""
+    """Shown lines that contain one of ``filters`` go to this file, too."""
     filters: tuple[str, ...] = ()
 
 
 class WorkerOutput(Struct, frozen=True):
-    """Where the output of one worker comes from and goes to."""
+    """The pipes of one worker, and where their output goes."""
 
     local_rank: LocalRank
     label: str
     """Its name in messages: "rank 3"."""
     prefix: str
-    """Stands before its lines: "[rank 3] "."""
+    """What its lines begin with: "[rank 3] "."""
     stdout: int | None
     """The read end of its pipe; None where the stream is the terminal's own."""
     stderr: int | None

@@ -1,4 +1,4 @@
-"""The agent's half of the relay: starts it, tells it what to read, hears tails and ends of file."""
+"""The agent's half of the relay: starts it, sends it the workers' pipes, receives their ends."""
 
 import os
 import select
@@ -10,43 +10,39 @@ from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import NoReturn
 
-from clusterrun.domain.events import (
-    HelperLost,
-    OutputClosed,
-    OutputEnded,
-    StacksCollected,
-    WorkersActive,
-    WorkersIdle,
-)
+from clusterrun.domain.events import HelperLost
 from clusterrun.domain.lost_output import LostOutput
 from clusterrun.domain.ranks import LocalRank
-from clusterrun.domain.stacks import StackGroup, grouped
 from clusterrun.errors import ExitCode, LauncherError
 from clusterrun.workers.agent_fork import fork
 from clusterrun.workers.channel import Channel, Message
 from clusterrun.workers.exit_descriptions import how_it_ended, signal_of
 from clusterrun.workers.relay.destinations import Destination, Screen, WorkerOutput
+from clusterrun.workers.relay.relay_events import ReportedEvent, event_of
 from clusterrun.workers.scratch import Scratch
 
-Told = OutputEnded | OutputClosed | StacksCollected | WorkersIdle | WorkersActive
-RelayEvent = Told | HelperLost
+RelayEvent = ReportedEvent | HelperLost
 
 _MARGIN = 1.0
-"""Seconds after its deadline at which a relay that is still there is killed."""
+"""Seconds after its deadline at which a relay that has not ended is killed."""
 
 
 class RelayClient:
-    """The relay process, as the agent sees it. No call but ``close`` ever waits."""
+    """The relay as the agent uses it. Only ``close`` waits."""
 
     def __init__(self, channel: Channel, pid: int, scratch: Path | None) -> None:
         self.pid = pid
         self.losses: tuple[LostOutput, ...] | None = None
-        """What it could not write; None before its end, and if it ended without saying so."""
+        """What it could not write; None before its end, and if it ended without reporting."""
+        self.output_closed = False
+        """Whether the reader of standard output was gone before everything was written."""
+        self.lost = False
+        """Whether the relay has ended though the agent did not ask it to."""
         self.how_it_ended = ""
         """"was killed by SIGKILL"; "" before its end."""
         self._scratch = scratch
         self._channel = channel
-        self._lost = False
+        self._is_closed = False
 
     @classmethod
     def start(cls, screen: Screen, scratch: Path | None) -> "RelayClient":
@@ -54,10 +50,10 @@ class RelayClient:
 
         Args:
             screen: where output goes; the descriptors must stay open for this call only.
-            scratch: a directory that the relay removes at its own end, however the agent ends.
+            scratch: a folder that the relay removes at its own end, however the agent ends.
 
         Raises:
-            MachineError: there may be no more processes.
+            MachineError: a limit allows no more processes.
 
         """
         ours, theirs = socket.socketpair()
@@ -82,17 +78,12 @@ class RelayClient:
         """Whether to call ``flush`` when the socket is writable."""
         return self._channel.wants_write
 
-    @property
-    def lost(self) -> bool:
-        """Whether the relay has ended though nobody asked it to."""
-        return self._lost
-
     def flush(self) -> None:
         """Send what had to wait."""
         self._channel.flush()
 
     def open(self, output: WorkerOutput) -> None:
-        """Have the relay read a worker's pipes. The caller still has to close its descriptors."""
+        """Have the relay read a worker's pipes. The caller closes its own descriptors."""
         pipes = {"stdout": output.stdout, "stderr": output.stderr}
         given = {name: pipe for name, pipe in pipes.items() if pipe is not None}
         message: Message = {
@@ -101,7 +92,7 @@ class RelayClient:
             "label": output.label,
             "prefix": output.prefix,
             "streams": list(given),
-            "to": {"stdout": _spell(output.stdout_to), "stderr": _spell(output.stderr_to)},
+            "to": {"stdout": _fields(output.stdout_to), "stderr": _fields(output.stderr_to)},
             "error_file": _text(output.error_file),
         }
         self._channel.send(message, list(given.values()))
@@ -112,49 +103,50 @@ class RelayClient:
 
     def say(self, text: str) -> None:
         """Print ``text`` to stderr, between the workers' lines."""
-        self._channel.send({"kind": "say", "text": text})
+        self._channel.send({"kind": "print", "text": text})
 
     def interrupted(self) -> None:
         """Leave the workers' KeyboardInterrupt tracebacks off the screen from now on."""
-        self._channel.send({"kind": "interrupted"})
+        self._channel.send({"kind": "hide_interrupts"})
 
     def link(self, path: Path, target: str) -> None:
         """Make ``path`` a symbolic link to ``target``, in place of another link."""
         self._channel.send({"kind": "link", "path": str(path), "target": target})
 
     def collect_stacks(self, number: int) -> None:
-        """Take Python's stacks out of what workers print next; ``StacksCollected`` tells them."""
-        self._channel.send({"kind": "stacks", "number": number})
+        """Take Python's stacks out of what workers print next; ``StacksCollected`` has them."""
+        self._channel.send({"kind": "collect_stacks", "number": number})
 
     def lack_stacks(self, local_ranks: Iterable[LocalRank]) -> None:
         """Don't wait for the stacks of these workers."""
-        self._channel.send({"kind": "no stacks", "keys": list(local_ranks)})
+        self._channel.send({"kind": "skip_stacks", "keys": list(local_ranks)})
 
     def watch(self, seconds: float) -> None:
-        """Tell when no worker prints or ends for so long from now on, once; 0: never."""
-        self._channel.send({"kind": "watch", "seconds": seconds})
+        """Report once when no worker has printed or ended for ``seconds``; 0: never."""
+        self._channel.send({"kind": "watch_activity", "seconds": seconds})
 
     def record(self, path: Path, line: str) -> None:
         """Append ``line`` to the file ``path``."""
-        self._channel.send({"kind": "record", "path": str(path), "line": line})
+        self._channel.send({"kind": "append", "path": str(path), "line": line})
 
     def events(self, now: float) -> Iterator[RelayEvent]:
-        """Return what the relay has told since the last call; ``now`` is the agent's clock."""
+        """Return what the relay has reported since the last call; ``now`` is the agent's clock."""
         for message, _ in self._channel.receive():
-            yield _event(message, now)
-        if self._channel.closed and not self._lost:
-            self._lost = True
+            yield event_of(message, now)
+        if self._channel.closed and not self.lost:
+            self.lost = True
             yield HelperLost("relay", *self._reap(), now)
 
     def close(self, seconds: float) -> None:
-        """Let the relay write what it holds for up to ``seconds``, then end it, by force if need be.
-
-        Once it has ended, this does nothing.
-        """
+        """Let the relay write what it holds for up to ``seconds``, then end it; only once."""
+        if self._is_closed:
+            return
+        self._is_closed = True
         if not self.how_it_ended:
-            self._channel.send({"kind": "goodbye", "seconds": seconds})
+            self._channel.send({"kind": "close", "seconds": seconds})
             self._end_within(seconds + _MARGIN)
         self._channel.close()
+        # A relay that reports what it could not write also removes the folder.
         if self.losses is None and self._scratch is not None:
             Scratch(self._scratch).remove()
 
@@ -163,7 +155,7 @@ class RelayClient:
             self._reap()
             return
         os.kill(self.pid, signal.SIGKILL)
-        # Not even SIGKILL ends a process that hangs in a file system; init will reap that one.
+        # Not even SIGKILL ends a process that hangs in a file system; init reaps it later.
         if self._await_end(_MARGIN):
             self._reap()
         self.how_it_ended = "stopped responding"
@@ -178,16 +170,17 @@ class RelayClient:
             poll.poll(left * 1000)
             self._channel.flush()
             for message, _ in self._channel.receive():
-                if message["kind"] == "farewell":
+                self.output_closed |= message["kind"] == "output_closed"
+                if message["kind"] == "closed":
                     self.losses = tuple(LostOutput(*loss) for loss in message["losses"])
         return self._channel.closed
 
     def _reap(self) -> tuple[str, int]:
-        """Return how the relay, which has ended, did so, in words and by which signal."""
+        """Reap the relay, which has ended; return how, in words and by which signal."""
         try:
             status = os.waitpid(self.pid, 0)[1]
         except ChildProcessError:
-            # Somebody else reaped it.
+            # It was reaped before.
             status = 0
         self.how_it_ended = how_it_ended(status)
         return self.how_it_ended, signal_of(status)
@@ -195,39 +188,23 @@ class RelayClient:
 
 def _live_as_relay(control: socket.socket, screen: Screen, scratch: Path | None) -> NoReturn:
     try:
-        # Read while the agent goes on; the agent itself never needs it.
-        from clusterrun.workers.relay.relay_process import live
+        # Imported while the agent goes on, which does not need it.
+        from clusterrun.workers.relay.relay_process import run_relay
 
-        live(control, screen, scratch)
-    except BaseException as error:  # noqa: BLE001 - the user must see it before we are gone
-        # The terminal may be stopped, and the agent waits for our end.
+        run_relay(control, screen, scratch)
+    except BaseException as error:  # noqa: BLE001 - the user must see it
+        # The terminal may be stopped, and the agent waits for the end of this process.
         signal.alarm(1)
         if isinstance(error, LauncherError):
             os.write(2, f"{error.explain()}\n".encode(errors="backslashreplace"))
         else:
             sys.excepthook(*sys.exc_info())
     finally:
-        # Not one step back into the agent's own code.
+        # Never back into the agent's own code.
         os._exit(ExitCode.INTERNAL)
 
 
-def _event(message: Message, now: float) -> Told:
-    match message["kind"]:
-        case "output_closed":
-            return OutputClosed(now)
-        case "still":
-            return WorkersIdle(message["seconds"], now)
-        case "moving":
-            return WorkersActive(now)
-        case "stacks":
-            stacks = [StackGroup((key,), text, found) for key, text, found in message["stacks"]]
-            return StacksCollected(message["number"], grouped(stacks), message["shown"], now)
-        case _:
-            key, tail, error_file = message["key"], message["tail"], message["error_file"]
-            return OutputEnded(LocalRank(key), tail, error_file, now)
-
-
-def _spell(to: Destination) -> Message:
+def _fields(to: Destination) -> Message:
     return {
         "log": _text(to.log),
         "shown": to.shown,

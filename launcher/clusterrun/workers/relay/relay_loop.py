@@ -1,7 +1,7 @@
-"""The relay's loop: woken only by what happens, and never kept from answering the agent.
+"""The relay's loop: waits for pipes, outputs and the agent, and never for a reader or a disk.
 
-What may wait for a reader or a disk waits in an output. Too much of that stops the reading of the
-pipes whose bytes would go there, and so the worker that prints; nothing else.
+Bytes that a reader or a disk does not take yet wait in an output. If too many wait, the pipes whose
+bytes go there are not read any more: that stops the worker that prints, and nothing else.
 """
 
 import os
@@ -11,7 +11,7 @@ from collections.abc import Callable, Sequence
 from functools import partial
 
 from clusterrun.workers.channel import Channel, Message
-from clusterrun.workers.relay.activity import Stillness
+from clusterrun.workers.relay.activity import ActivityWatch
 from clusterrun.workers.relay.destinations import Screen
 from clusterrun.workers.relay.stack_collector import StackCollector
 from clusterrun.workers.relay.streams import READ_BYTES, Stream
@@ -19,19 +19,19 @@ from clusterrun.workers.relay.switchboard import Switchboard
 from clusterrun.workers.time_limited import TimeLimited
 
 _ORPHANED_SECONDS = 0.4
-"""How long pipes are read on when the agent has died: its workers are being killed meanwhile."""
+"""How long pipes are read after the agent has died, while its workers are being killed."""
 _LAST_SECONDS = 0.1
-"""How long outputs may take for what was read last."""
-_FAREWELL_SECONDS = 0.5
-"""How long the agent may take to hear what was lost: less than it waits for the relay's end."""
+"""How long outputs may take to write what was read last."""
+_CLOSING_SECONDS = 0.5
+"""How long the agent may take to read what was lost: less than it waits for the relay's end."""
 _GATHERING_MILLISECONDS = 2
-"""A pause after a short read: workers print line by line, and a wakeup for each line costs more."""
+"""A pause after a short read: workers print line by line, and waking for each line costs more."""
 
 
 class RelayLoop:
-    """Serves the agent at the other end of ``channel`` until that says goodbye or dies.
+    """Serves the agent at the other end of ``channel`` until it closes the relay or dies.
 
-    ``clock`` gives monotonic seconds; ``files`` reads what workers have left in their error files.
+    ``clock`` returns monotonic seconds; ``files`` reads the workers' error files.
     """
 
     def __init__(
@@ -45,7 +45,7 @@ class RelayLoop:
         self._selector = selectors.DefaultSelector()
         self._wakeup = os.eventfd(0, os.EFD_CLOEXEC | os.EFD_NONBLOCK)
         self._stacks = StackCollector(channel.send)
-        self._stillness = Stillness(channel.send)
+        self._activity = ActivityWatch(channel.send)
         self._prefix = screen.prefix
         wake = partial(os.eventfd_write, self._wakeup, 1)
         self._board = Switchboard(screen, channel.send, wake, files)
@@ -54,13 +54,13 @@ class RelayLoop:
         """Serve until the agent is gone and all is written, or its time is over."""
         self._watch(self._wakeup, selectors.EVENT_READ, partial(os.eventfd_read, self._wakeup))
         self._serve(lambda: not self._board.streams and self._board.idle)
-        self._board.end()
+        self._board.finish()
         self._leave_at = self._clock() + _LAST_SECONDS
         self._serve(lambda: self._board.idle)
         losses = [(loss.name, loss.size, loss.why) for loss in self._board.losses()]
-        self._channel.send({"kind": "farewell", "losses": losses})
+        self._channel.send({"kind": "closed", "losses": losses})
         # Names of many files are more than a socket takes at once.
-        self._leave_at = self._clock() + _FAREWELL_SECONDS
+        self._leave_at = self._clock() + _CLOSING_SECONDS
         self._serve(lambda: not self._channel.wants_write)
 
     def _serve(self, finished: Callable[[], bool]) -> None:
@@ -70,16 +70,16 @@ class RelayLoop:
                 return
             self._gather()
             ready = [key for key, _ in self._selector.select(self._timeout())]
-            # The agent first: what it asks for here may make workers print at once.
+            # The agent first: the relay must know of it before workers print because of it.
             for key in sorted(ready, key=lambda key: key.fd != self._channel.fileno()):
                 key.data()
 
     def _settle(self) -> None:
-        """Write what can be written, and watch exactly what may go on."""
+        """Write what can be written, and watch exactly the descriptors that may go on."""
         board = self._board
         self._stacks.look(self._clock())
-        self._stillness.look(self._clock())
-        board.say_notes()
+        self._activity.check(self._clock())
+        board.print_notes()
         for stream in board.streams:
             stream.show_progress(self._clock())
         self._write()
@@ -108,7 +108,7 @@ class RelayLoop:
 
     def _watch_channel(self) -> None:
         events = selectors.EVENT_READ | (selectors.EVENT_WRITE if self._channel.wants_write else 0)
-        self._watch(self._channel.fileno(), 0 if self._channel.closed else events, self._listen)
+        self._watch(self._channel.fileno(), 0 if self._channel.closed else events, self._receive)
 
     def _watch(self, descriptor: int, events: int, callback: Callable[[], object]) -> None:
         watched = self._watched.get(descriptor, 0)
@@ -125,12 +125,12 @@ class RelayLoop:
     def _timeout(self) -> float | None:
         due = [display.due for display in self._board.displays]
         due += [stream.progress.due for stream in self._board.streams]
-        due += [self._leave_at, self._stacks.due, self._stillness.due]
+        due += [self._leave_at, self._stacks.due, self._activity.due]
         times = [at for at in due if at is not None]
         return max(0.0, min(times) - self._clock()) if times else None
 
     def _gather(self) -> None:
-        """Let the workers print more before it is read, unless much came or something waits."""
+        """Let the workers print more before it is read, unless they print much or an output waits."""
         if 0 < self._largest_read < READ_BYTES // 2 and not self._board.screen_waits:
             poll = select.poll()
             poll.register(self._channel.fileno(), select.POLLIN)
@@ -140,31 +140,31 @@ class RelayLoop:
     def _pump(self, stream: Stream) -> None:
         count = stream.pump()
         self._largest_read = max(self._largest_read, count)
-        if count and stream.moved:
-            self._stillness.moved(self._clock())
+        if count and stream.is_active:
+            self._activity.note(self._clock())
 
-    def _listen(self) -> None:
+    def _receive(self) -> None:
         self._channel.flush()
         for message, fds in self._channel.receive():
-            self._hear(message, fds)
+            self._perform(message, fds)
         if self._channel.closed:
             self._leave_within(_ORPHANED_SECONDS)
 
-    def _hear(self, message: Message, fds: Sequence[int]) -> None:
+    def _perform(self, message: Message, fds: Sequence[int]) -> None:
         match message["kind"]:
-            case "goodbye":
+            case "close":
                 self._leave_within(message["seconds"])
-            case "stacks":
+            case "collect_stacks":
                 number, workers = message["number"], self._board.workers
                 shown = not self._prefix and all(it.is_shown for it in workers.values())
                 self._stacks.begin(number, workers, self._clock(), shown=shown)
-            case "no stacks":
-                self._stacks.lack(message["keys"])
-            case "watch":
-                self._stillness.watch(message["seconds"], self._clock())
+            case "skip_stacks":
+                self._stacks.skip(message["keys"])
+            case "watch_activity":
+                self._activity.watch(message["seconds"], self._clock())
             case "open" | "finish":
                 self._board.handle(message, fds)
-                self._stillness.moved(self._clock())
+                self._activity.note(self._clock())
             case _:
                 self._board.handle(message, fds)
 

@@ -1,4 +1,4 @@
-"""The relay's life as a process: it takes its place apart from the agent, works, and cleans up."""
+"""The relay's process: detaches from the agent, runs the loop, and removes the scratch folder."""
 
 import gc
 import os
@@ -19,7 +19,7 @@ from clusterrun.workers.scratch import SECONDS_TO_ANSWER, remove_scratch
 from clusterrun.workers.stale_scratch import remove_leftovers
 from clusterrun.workers.time_limited import TimeLimited, start_thread
 
-_OUTLIVED = {
+_IGNORED = {
     signal.SIGTERM,
     signal.SIGINT,
     signal.SIGHUP,
@@ -31,30 +31,30 @@ _OUTLIVED = {
     signal.SIGUSR2,
     signal.SIGPIPE,
 }
-"""Whatever ends or stops the others, the relay lives until the agent has closed its socket."""
+"""The relay lives until the agent closes its socket, whatever ends or stops the other processes."""
 
 
-def live(control: socket.socket, screen: Screen, scratch: Path | None) -> NoReturn:
-    """Be the relay: called in a process just forked, with all signals blocked; never returns."""
+def run_relay(control: socket.socket, screen: Screen, scratch: Path | None) -> NoReturn:
+    """Run the relay in a process that was just forked with all signals blocked; never returns."""
     _detach_from_agent(keep={control.fileno(), screen.stdout, screen.stderr})
-    # In a thread: a large folder, or a slow one, delays nobody.
+    # In a thread: a large or slow folder must not delay the output.
     sweeper = start_thread(partial(remove_leftovers, scratch.parent)) if scratch else None
-    # Only now: it takes its time, in which Ctrl-C must not reach us as one of the agent's group.
+    # Imported only now: before, Ctrl-C would reach this process as part of the agent's group.
     from clusterrun.workers.relay.relay_loop import RelayLoop
 
     files = TimeLimited(SECONDS_TO_ANSWER)
     RelayLoop(Channel(control), screen, time.monotonic, files).run()
     if sweeper:
         sweeper.join(SECONDS_TO_ANSWER)
-    # A second thread that hangs in the same folder waits for the first, and then not even SIGKILL
-    # ends this process. The next launch removes what is left.
+    # If two threads hang in one folder, not even SIGKILL ends this process. The next launch removes
+    # what is left.
     if scratch and not (sweeper and sweeper.is_alive()):
         files.run(partial(remove_scratch, scratch))
     os._exit(ExitCode.SUCCESS)
 
 
 def _detach_from_agent(keep: set[int]) -> None:
-    # Nothing of the agent's may be finalized here: descriptors are closed below under its objects.
+    # The agent's objects are not collected here: their descriptors are closed below.
     gc.freeze()
     _take_signals()
     # Not in the foreground group: Ctrl-C and Ctrl-Z are for the agent.
@@ -67,7 +67,7 @@ def _detach_from_agent(keep: set[int]) -> None:
 def _take_signals() -> None:
     signal.set_wakeup_fd(-1)
     for number in signal.valid_signals():
-        if number in _OUTLIVED:
+        if number in _IGNORED:
             signal.signal(number, signal.SIG_IGN)
         elif callable(signal.getsignal(number)):
             signal.signal(number, signal.SIG_DFL)
@@ -77,6 +77,6 @@ def _take_signals() -> None:
 def _take_descriptors(keep: set[int]) -> None:
     os.dup2(os.open(os.devnull, os.O_RDWR), 0, inheritable=False)
     close_all_but({0, *keep})
-    # Four for each worker, and the soft limit is often 1024.
+    # Each worker needs four, and the soft limit is often 1024.
     most = resource.getrlimit(resource.RLIMIT_NOFILE)[1]
     resource.setrlimit(resource.RLIMIT_NOFILE, (most, most))

@@ -1,75 +1,76 @@
-"""A round of collecting stacks: from SIGQUIT until every worker has told its own, or time is up."""
+"""Collects the Python stacks that workers print on SIGQUIT, until every worker's is whole or time is up."""
 
 from collections.abc import Callable, Iterable, Mapping
 
 from clusterrun.workers.channel import Message
 from clusterrun.workers.relay.streams import Stream, Worker
 
-SECONDS_TO_TELL = 2.0
-"""For a worker's first line; it may be busy, stopped, or not listen at all."""
+SECONDS_TO_PRINT = 2.0
+"""For a worker's first line; it may be busy or stopped."""
 
 SECONDS_OF_QUIET = 0.2
-"""After the last line of a stack: so long no other thread's followed."""
+"""After the last line of a stack: another thread's stack may follow until then."""
 
 NOT_HANDLED = "no handler for SIGQUIT: no Python program, or it has not begun"
-NOTHING_TOLD = f"no Python stack within {SECONDS_TO_TELL:g} s"
-NOT_SEEN = "it prints to the terminal itself"
+NOTHING_PRINTED = f"no Python stack within {SECONDS_TO_PRINT:g} s"
+NOT_READ = "it prints to the terminal itself"
 
 
 class StackCollector:
-    """Collects the stacks of all workers, and tells the agent: one round at a time."""
+    """Collects the stacks of all workers and reports them to the agent, one round at a time."""
 
-    def __init__(self, answer: Callable[[Message], None]) -> None:
-        self._answer = answer
+    def __init__(self, report: Callable[[Message], None]) -> None:
+        self._report = report
         self._number: int | None = None
         self._shown = True
         self._until = self._due = 0.0
         self._streams: dict[int, Stream | None] = {}
         self._seen: dict[int, tuple[int, float]] = {}
-        """How many lines had come when last looked at, and until when others may follow."""
+        """Number of lines at the last look, and until when others may follow."""
         self._without: dict[int, str] = {}
+        """Why workers have no stack."""
 
     @property
     def due(self) -> float | None:
-        """When to ``look`` even if nothing is printed; None: nothing is to be collected."""
+        """When to ``look`` even if nothing is printed; None: no round is going on."""
         return None if self._number is None else self._due
 
     def begin(self, number: int, workers: Mapping[int, Worker], now: float, *, shown: bool) -> None:
-        """Begin a round, in place of one that may be going on.
+        """Begin a round, and drop one that may be going on.
 
-        ``shown``: what is collected is on the screen anyway.
+        ``shown``: the stacks appear on the screen as they are printed.
         """
         self._disarm()
-        self._number, self._shown, self._until = number, shown, now + SECONDS_TO_TELL
+        self._number, self._shown, self._until = number, shown, now + SECONDS_TO_PRINT
         self._streams = {key: worker.stderr for key, worker in workers.items()}
         self._due, self._seen, self._without = self._until, {}, {}
         for key, stream in self._streams.items():
             if stream is None:
-                self._without[key] = NOT_SEEN
+                self._without[key] = NOT_READ
             else:
                 stream.dumps.arm()
 
-    def lack(self, keys: Iterable[int]) -> None:
-        """Don't wait for these workers, which have not been signalled."""
+    def skip(self, keys: Iterable[int]) -> None:
+        """Don't wait for these workers, which got no signal."""
         for key in keys:
             self._without.setdefault(key, NOT_HANDLED)
 
     def look(self, now: float) -> None:
-        """End the round if all is told, or its time is over."""
+        """Report the stacks if all are whole, or the time is over."""
         if self._number is None:
             return
-        told = [self._told(key, now) for key in self._streams]
+        whole = [self._is_whole(key, now) for key in self._streams]
         later = [quiet_at for _, quiet_at in self._seen.values() if quiet_at > now]
         self._due = min([self._until, *later])
-        if not all(told):
+        if not all(whole):
             return
         stacks = [(key, *self._stack(key)) for key in self._streams]
-        self._answer(
+        self._report(
             {"kind": "stacks", "number": self._number, "stacks": stacks, "shown": self._shown}
         )
         self._disarm()
 
-    def _told(self, key: int, now: float) -> bool:
+    def _is_whole(self, key: int, now: float) -> bool:
         stream = self._streams[key]
         if stream is None or key in self._without:
             return True
@@ -83,7 +84,7 @@ class StackCollector:
         stream = self._streams[key]
         if stream is not None and (stack := stream.dumps.stack):
             return stack, True
-        return self._without.get(key, NOTHING_TOLD), False
+        return self._without.get(key, NOTHING_PRINTED), False
 
     def _disarm(self) -> None:
         for stream in self._streams.values():

@@ -1,4 +1,4 @@
-"""What comes out of a worker: from its pipes to the screen, its log files and its tail."""
+"""The output of one worker: from its pipes to the screen, its log files and its tail."""
 
 import os
 from pathlib import Path
@@ -17,10 +17,10 @@ from clusterrun.workers.relay.text.stack_dumps import DumpFilter
 from clusterrun.workers.relay.text.tail import Tail
 
 READ_BYTES = 64 << 10
-"""What is read in one go: all that a pipe holds unless somebody made it larger."""
+"""Bytes of one read: all that a pipe of the default size holds."""
 
 _DRAINED_BYTES = 2 << 20
-"""What is read at the end: all that the largest pipe holds, but no endless printing."""
+"""Bytes read at the end: all that the largest pipe holds, but no endless output."""
 _ERROR_FILE_BYTES = 256 << 10
 
 
@@ -36,15 +36,15 @@ class Stream(Struct, eq=False):
     raw: bool
     shown: bool
     shown_without_log: bool
-    """Not shown, but for what the log can't take."""
+    """Shown only if the log file can't be written."""
     log: FileOutput | None
     filtered: FilteredFile | None
-    """Where lines that are shown go, too, if they contain certain texts."""
+    """Gets the shown lines that contain certain texts."""
     tail: Tail | None
     progress: Progress
     ended: bool = False
-    moved: bool = False
-    """What was read last has words of the worker's own, not only stacks that were asked for."""
+    is_active: bool = False
+    """What was read last is more than the stacks that the agent asked for."""
     dumps: DumpFilter = field(default_factory=DumpFilter)
     _congested: bool = False
     _lines: LineBuffer = field(default_factory=LineBuffer)
@@ -52,7 +52,7 @@ class Stream(Struct, eq=False):
     _redraws: RedrawFilter = field(default_factory=RedrawFilter)
 
     def congested(self) -> bool:
-        """Return whether so much waits for the screen or the file that nothing should be added."""
+        """Return whether too much waits for the screen or a file to read more."""
         waiting = max(
             self.display.output.waiting if self.shown else 0,
             self.log.waiting if self.log else 0,
@@ -62,7 +62,7 @@ class Stream(Struct, eq=False):
         return self._congested
 
     def show_unwritten(self) -> None:
-        """Show what the log could not take, and all that follows, if it was to be there alone."""
+        """If the log file has failed, show what it lacks and all that follows."""
         if self.log and self.log.failure and self.shown_without_log:
             unwritten = self.log.take_back()
             self.shown, self.shown_without_log = True, False
@@ -81,7 +81,7 @@ class Stream(Struct, eq=False):
                     self.filtered.add(line)
 
     def pump(self) -> int:
-        """Pass on what can be read in one go and return its length in bytes."""
+        """Read once, pass on what was read, and return its length in bytes."""
         if self.ended:
             return 0
         try:
@@ -97,7 +97,7 @@ class Stream(Struct, eq=False):
     def _pass_on(self, data: bytes) -> None:
         lines = self._lines.feed(data)
         own = self.dumps.feed(lines)
-        self.moved = self.dumps.spoke or not self.dumps.armed
+        self.is_active = self.dumps.found_own_lines or not self.dumps.armed
         if self.raw:
             self._show(data)
             self._keep(lines, own)
@@ -115,14 +115,14 @@ class Stream(Struct, eq=False):
         self._interrupts.armed = True
 
     def drain(self) -> None:
-        """Pass on what can be read now, then end, even if somebody else still holds the pipe."""
+        """Pass on what can be read now, then end, even if another process still holds the pipe."""
         total = 0
         while total < _DRAINED_BYTES and (count := self.pump()):
             total += count
         self.end()
 
     def end(self) -> None:
-        """Write the unfinished last line; nothing comes after it."""
+        """Write the unfinished last line, and close the files."""
         if self.ended:
             return
         self.ended = True
@@ -162,7 +162,7 @@ class Stream(Struct, eq=False):
 
 
 class Worker(Struct, eq=False):
-    """The streams of one worker, and what is left of it at its end."""
+    """The streams of one worker, and what its report needs."""
 
     key: int
     streams: tuple[Stream, ...]
@@ -181,7 +181,7 @@ class Worker(Struct, eq=False):
         if self.error_file is None:
             return ""
         try:
-            # A worker may put anything there; what blocks is not read.
+            # A worker may put anything there, also a FIFO, which would block.
             descriptor = os.open(self.error_file, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
             with os.fdopen(descriptor, "rb") as file:
                 return (file.read(_ERROR_FILE_BYTES) or b"").decode(errors="replace")

@@ -64,7 +64,7 @@ def test_a_dump_is_taken_out() -> None:
 
     assert dumps.feed(b"before\n" + DUMP + b"after\n") == b"before\nafter\n"
     assert dumps.stack == STACK
-    assert dumps.spoke
+    assert dumps.found_own_lines
 
 
 def test_an_only_thread_has_no_heading() -> None:
@@ -73,7 +73,7 @@ def test_an_only_thread_has_no_heading() -> None:
 
     assert dumps.feed(DUMP.partition(b"\n\n")[2]) == b""
     assert dumps.stack == "\n".join(STACK.splitlines()[-2:])
-    assert not dumps.spoke
+    assert not dumps.found_own_lines
 
 
 @pytest.mark.parametrize("own", [b"\n", b"  indented\n", b"Thread 7 starts\n", TRACEBACK])
@@ -102,7 +102,7 @@ def test_a_progress_bar_stands_before_it() -> None:
 
     assert dumps.feed(b" 50%|#####     |" + DUMP) == b" 50%|#####     |\n"
     assert dumps.stack == STACK
-    assert not dumps.spoke
+    assert not dumps.found_own_lines
 
 
 def test_nothing_is_taken_out_unasked() -> None:

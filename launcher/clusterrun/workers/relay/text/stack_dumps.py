@@ -1,4 +1,4 @@
-"""What faulthandler prints on SIGQUIT, told from all else that a worker prints to stderr. Pure."""
+"""Separates the stacks that faulthandler prints on SIGQUIT from a worker's own lines. Pure."""
 
 import re
 
@@ -25,14 +25,14 @@ class DumpFilter:
     def __init__(self) -> None:
         self.armed = False
         self.lines = 0
-        """How many of faulthandler's have come since it was armed."""
-        self.spoke = False
+        """Number of faulthandler's lines since it was armed."""
+        self.found_own_lines = False
         """Whether what was fed last had whole lines of the worker's own."""
         self._dump = bytearray()
         self._blank = b""
 
     def arm(self) -> None:
-        """Begin to take them out."""
+        """Begin to take faulthandler's lines out."""
         self.armed, self.lines = True, 0
         self._dump.clear()
 
@@ -46,7 +46,7 @@ class DumpFilter:
         """Return those of some whole ``lines`` that are the worker's own."""
         if not self.armed:
             return lines
-        self.spoke = False
+        self.found_own_lines = False
         return b"".join(self._feed_line(line) for line in lines.splitlines(keepends=True))
 
     @property
@@ -54,12 +54,12 @@ class DumpFilter:
         """What has been taken out: the stacks of all threads, without what differs by process."""
         text = _BENEATH_THE_SCRIPT.sub("", plain(bytes(self._dump)))
         text = _ADDRESS.sub(r"\1", text).rstrip("\n")
-        # The name of the only thread says nothing.
+        # The name of the only thread is left out.
         return text if text.count(" (most recent call first):") > 1 else _ALONE.sub("", text)
 
     def _feed_line(self, line: bytes) -> bytes:
         if header := _HEADER.search(line):
-            # Between two threads stands an empty line; before the first one may, a progress bar.
+            # An empty line separates threads; a progress bar may stand before the first one.
             self._take(self._blank + line[header.start() :])
             self._blank = b""
             return line[: header.start()] and line[: header.start()] + b"\n"
@@ -70,7 +70,7 @@ class DumpFilter:
         if self.lines and not before and line == b"\n":
             self._blank = line
             return b""
-        self.spoke = True
+        self.found_own_lines = True
         return before + line
 
     def _take(self, line: bytes) -> None:
