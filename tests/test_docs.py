@@ -30,7 +30,8 @@ OF_OTHERS = {
     *("--epochs", "--lr", "--local-rank", "--local_rank"),  # of a script
     *("--batch", "--gpus-per-node", "--gpus-per-task", "--nodes", "--ntasks-per-node", "--signal"),
     *("--cluster_node_ips", "--node_ip", "--selected_gpus", "--started_port"),  # of Paddle
-    *("--hosts", "--long", "--map-by", "--strict"),  # of scripts/check, mpirun and mkdocs
+    *("--bind-to", "--hosts", "--long", "--map-by", "--strict"),  # of mpirun, scripts/check, mkdocs
+    *("--shm-size", "--ulimit"),  # of Docker
 }
 """Options in the pages that are not clusterrun's."""
 
