@@ -34,7 +34,7 @@ from clusterrun.rendezvous.names.addresses import numeric_address
 from clusterrun.rendezvous.peers import Peers
 from clusterrun.rendezvous.wire.connections import allow_descriptors
 from clusterrun.rendezvous.wire.frames import (
-    ALIVE,
+    HEARTBEAT_FRAME,
     framed,
 )
 
@@ -143,7 +143,7 @@ class SimulatedNodes:
         while self._by_descriptor:
             next_beat = began + beats * self._interval / len(self.nodes)
             while next_beat <= time.monotonic():
-                self.nodes[beats % len(self.nodes)].outgoing.connection.send_frame(ALIVE)
+                self.nodes[beats % len(self.nodes)].outgoing.connection.send_frame(HEARTBEAT_FRAME)
                 beats += 1
                 next_beat = began + beats * self._interval / len(self.nodes)
             self.turn(next_beat)

@@ -44,11 +44,11 @@ from clusterrun.coordination.events import (
 )
 from clusterrun.coordination.events import Event as CoordinatorEvent
 from clusterrun.coordination.messages import (
-    Again,
     Done,
     EndedExternally,
     Failing,
     FromCoordinator,
+    NextAttempt,
     Stop,
     Verdict,
     WorldFormed,
@@ -298,7 +298,7 @@ class SimulatedJob:
             case Verdict(reason, no_restart):
                 node.connected = node.number == 0
                 self.tell(node, VerdictReached(reason, no_restart, self.now))
-            case Again(world, reason):
+            case NextAttempt(world, reason):
                 node.told_attempt = world.attempt
                 self.tell(node, RestartOrdered(reason, self.now))
             case _:

@@ -1,16 +1,21 @@
 """Signs of life: who counts as lost, and who does not though nothing was heard of him."""
 
 import pytest
-from clusterrun.coordination.heartbeat import Heartbeat, Pulses, Rhythm, rhythm_of
+from clusterrun.coordination.heartbeat import (
+    HeartbeatRhythm,
+    HeartbeatTimer,
+    SilenceWatch,
+    heartbeat_rhythm,
+)
 
-RHYTHM = Rhythm(interval=1.0, timeout=5.0)
+RHYTHM = HeartbeatRhythm(interval=1.0, timeout=5.0)
 
 
-def lives(pulses: Pulses, number: int, first: int, last: int) -> None:
+def lives(watch: SilenceWatch, number: int, first: int, last: int) -> None:
     """Let one say that it lives each second, to a coordinator that looks as often."""
     for second in range(first, last + 1):
-        pulses.heard(number, float(second))
-        assert list(pulses.lost(float(second))) == []
+        watch.received(number, float(second))
+        assert list(watch.lost(float(second))) == []
 
 
 @pytest.mark.parametrize(
@@ -28,26 +33,26 @@ def test_node_zero_is_told_no_more_than_500_times_a_second(
     nodes: int, asked: float, interval: float, timeout: float
 ) -> None:
     """Each second in small jobs; where signs are rare, one of them does not decide."""
-    assert rhythm_of(nodes, asked) == Rhythm(interval, timeout)
+    assert heartbeat_rhythm(nodes, asked) == HeartbeatRhythm(interval, timeout)
     assert nodes / interval <= 500
 
 
 def test_a_member_says_that_it_lives() -> None:
     """Once in each interval, and not more often because it is asked more often."""
-    heartbeat = Heartbeat(RHYTHM, 100.0)
+    heartbeat = HeartbeatTimer(RHYTHM, 100.0)
 
-    signs = [tenth for tenth in range(35) if heartbeat.wants_sign(100.0 + tenth / 10)]
+    signs = [tenth for tenth in range(35) if heartbeat.is_heartbeat_due(100.0 + tenth / 10)]
 
     assert signs == [10, 20, 30]
 
 
 def test_who_is_silent_is_lost() -> None:
     """After the timeout, as listened to in each interval, and not before."""
-    heartbeat = Heartbeat(RHYTHM, 100.0)
+    heartbeat = HeartbeatTimer(RHYTHM, 100.0)
     for second in range(1, 8):
-        heartbeat.wants_sign(100.0 + second)
+        heartbeat.is_heartbeat_due(100.0 + second)
         assert not heartbeat.is_lost(100.0 + second)
-        heartbeat.heard(100.0 + second)
+        heartbeat.received(100.0 + second)
     lost = [second for second in range(8, 14) if heartbeat.is_lost(100.0 + second)]
 
     assert lost == [12, 13]
@@ -55,22 +60,22 @@ def test_who_is_silent_is_lost() -> None:
 
 def test_who_is_suspended_is_not_lost() -> None:
     """Nor told anything that it could not read; what it said just before may be heard later."""
-    heartbeat = Heartbeat(RHYTHM, 100.0)
+    heartbeat = HeartbeatTimer(RHYTHM, 100.0)
     heartbeat.pause()
-    heartbeat.heard(100.1)
-    waits = heartbeat.due, heartbeat.wants_sign(1000.0), heartbeat.is_lost(1000.0)
+    heartbeat.received(100.1)
+    waits = heartbeat.due, heartbeat.is_heartbeat_due(1000.0), heartbeat.is_lost(1000.0)
     heartbeat.resume(2000.0)
 
     assert waits == (float("inf"), False, False)
-    assert heartbeat.wants_sign(2000.0)
+    assert heartbeat.is_heartbeat_due(2000.0)
     assert [second for second in range(8) if heartbeat.is_lost(2000.0 + second)] == [5, 6, 7]
 
 
 def test_it_wakes_for_a_sign_or_for_the_loss() -> None:
     """Whichever is first."""
-    heartbeat = Heartbeat(Rhythm(1.0, 1.5), 100.0)
+    heartbeat = HeartbeatTimer(HeartbeatRhythm(1.0, 1.5), 100.0)
     first = heartbeat.due
-    heartbeat.wants_sign(101.0)
+    heartbeat.is_heartbeat_due(101.0)
     heartbeat.is_lost(101.0)
 
     assert (first, heartbeat.due) == (101.0, 101.5)
@@ -78,7 +83,7 @@ def test_it_wakes_for_a_sign_or_for_the_loss() -> None:
 
 def test_a_member_that_was_stopped_has_heard_nothing_and_blames_nobody() -> None:
     """A scheduler may suspend all nodes of a job: whoever is continued first must wait a while."""
-    heartbeat = Heartbeat(RHYTHM, 100.0)
+    heartbeat = HeartbeatTimer(RHYTHM, 100.0)
 
     lost = [heartbeat.is_lost(second) for second in (101.0, 4000.0, 4001.0, 4002.0, 4003.0)]
 
@@ -87,55 +92,55 @@ def test_a_member_that_was_stopped_has_heard_nothing_and_blames_nobody() -> None
 
 def test_node_zero_that_was_stopped_blames_nobody_either() -> None:
     """It has all members still, if they say something now."""
-    pulses = Pulses(RHYTHM, 100.0)
-    pulses.heard(1, 100.0)
+    watch = SilenceWatch(RHYTHM, 100.0)
+    watch.received(1, 100.0)
 
-    at_once = list(pulses.lost(4000.0))
-    pulses.heard(1, 4001.0)
+    at_once = list(watch.lost(4000.0))
+    watch.received(1, 4001.0)
 
-    assert at_once == list(pulses.lost(4002.0)) == []
+    assert at_once == list(watch.lost(4002.0)) == []
 
 
 def test_the_silent_one_of_many_is_lost() -> None:
     """And told once."""
-    pulses = Pulses(RHYTHM, 0.0)
-    pulses.heard(2, 0.0)
-    lives(pulses, 1, 1, 4)
-    pulses.heard(1, 5.0)
+    watch = SilenceWatch(RHYTHM, 0.0)
+    watch.received(2, 0.0)
+    lives(watch, 1, 1, 4)
+    watch.received(1, 5.0)
 
-    assert list(pulses.lost(5.0)) == [2]
-    assert list(pulses.lost(6.0)) == []
-    lives(pulses, 1, 7, 20)
+    assert list(watch.lost(5.0)) == [2]
+    assert list(watch.lost(6.0)) == []
+    lives(watch, 1, 7, 20)
 
 
 def test_all_may_be_lost_at_once() -> None:
     """The switch has failed."""
-    pulses = Pulses(RHYTHM, 0.0)
+    watch = SilenceWatch(RHYTHM, 0.0)
     for number in (1, 2, 3):
-        pulses.heard(number, 0.0)
+        watch.received(number, 0.0)
     for second in (1.0, 2.0, 3.0, 4.0):
-        assert list(pulses.lost(second)) == []
+        assert list(watch.lost(second)) == []
 
-    assert list(pulses.lost(5.0)) == [1, 2, 3]
+    assert list(watch.lost(5.0)) == [1, 2, 3]
 
 
 def test_who_has_gone_is_not_lost_as_well() -> None:
     """Its connection has told already."""
-    pulses = Pulses(RHYTHM, 0.0)
-    pulses.heard(1, 0.0)
-    pulses.forget(1)
-    pulses.forget(1)
+    watch = SilenceWatch(RHYTHM, 0.0)
+    watch.received(1, 0.0)
+    watch.forget(1)
+    watch.forget(1)
 
-    assert pulses.due == float("inf")
-    assert list(pulses.lost(100.0)) == []
+    assert watch.due == float("inf")
+    assert list(watch.lost(100.0)) == []
 
 
 def test_node_zero_looks_in_each_interval() -> None:
     """Or it could not tell a silence from its own sleep."""
-    pulses = Pulses(RHYTHM, 0.0)
-    empty = pulses.due
-    pulses.heard(1, 0.5)
+    watch = SilenceWatch(RHYTHM, 0.0)
+    empty = watch.due
+    watch.received(1, 0.5)
 
-    assert (empty, pulses.due) == (float("inf"), 1.0)
-    assert list(pulses.lost(1.0)) == []
-    assert pulses.due == 2.0
+    assert (empty, watch.due) == (float("inf"), 1.0)
+    assert list(watch.lost(1.0)) == []
+    assert watch.due == 2.0

@@ -16,12 +16,12 @@ from clusterrun.coordination.events import (
 )
 from clusterrun.coordination.messages import (
     AgedFate,
+    AllStacks,
     Done,
     Failing,
-    GiveStacks,
+    Idle,
+    SendStacks,
     Stacks,
-    StacksOfAll,
-    Still,
     Suspension,
 )
 from clusterrun.coordination.restart_policy import RestartRules
@@ -118,11 +118,11 @@ def test_stacks_of_all_members_are_collected() -> None:
 
     with limit(100):
         for number in range(MEMBERS):
-            asked = decide(state, MessageReceived(number, Still(0, 30.0), 2.0))
+            asked = decide(state, MessageReceived(number, Idle(0, 30.0), 2.0))
         for number, first in enumerate(state.first_ranks.values()):
             group = StackGroup(tuple(range(first, first + WORKERS)), "in train")
             shown = decide(state, MessageReceived(number, Stacks(0, 1, (group,)), 3.0))
 
-    assert asked == (Send(tuple(range(MEMBERS)), GiveStacks(0, 1, 30.0, "")),)
+    assert asked == (Send(tuple(range(MEMBERS)), SendStacks(0, 1, 30.0, "")),)
     everyone = StackGroup(tuple(range(MEMBERS * WORKERS)), "in train")
-    assert shown == (Send((0,), StacksOfAll((everyone,), ())),)
+    assert shown == (Send((0,), AllStacks((everyone,), ())),)

@@ -11,9 +11,9 @@ from clusterrun.coordination.members import (
     OWN,
 )
 from clusterrun.coordination.messages import (
-    Again,
     EndedExternally,
     Failing,
+    NextAttempt,
     Notice,
 )
 from clusterrun.coordination.restart_policy import RestartRules
@@ -45,9 +45,9 @@ def fails(job: Replay, cause: object = CAUSE) -> None:
     job.is_done(1, [(cause, 0.5)])  # type: ignore[list-item]
 
 
-def again(job: Replay) -> dict[int, Again]:
+def again(job: Replay) -> dict[int, NextAttempt]:
     """Return what each connection was told of the next attempt, the last one if there are more."""
-    return {number: message for number, message in job.sent if isinstance(message, Again)}
+    return {number: message for number, message in job.sent if isinstance(message, NextAttempt)}
 
 
 def test_the_next_attempt_begins_when_all_have_stopped() -> None:
@@ -79,7 +79,9 @@ def test_the_port_is_made_ready_before_anybody_is_told() -> None:
     fails(job)
 
     (at,) = (i for i, reply in enumerate(job.replies) if isinstance(reply, PreparePort))
-    assert not any(isinstance(getattr(reply, "message", None), Again) for reply in job.replies[:at])
+    assert not any(
+        isinstance(getattr(reply, "message", None), NextAttempt) for reply in job.replies[:at]
+    )
     assert {message.world.master_port for message in again(job).values()} == {31000}
 
 

@@ -6,16 +6,16 @@ from random import Random
 
 from clusterrun.coordination.bounded_messages import done, failing
 from clusterrun.coordination.messages import (
-    Again,
-    AskStacks,
+    AllStacks,
     EndedExternally,
-    GiveStacks,
+    Idle,
+    NextAttempt,
     Notice,
     Refusal,
     Refused,
+    RequestStacks,
+    SendStacks,
     Stacks,
-    StacksOfAll,
-    Still,
     Stop,
     Suspension,
     Verdict,
@@ -33,7 +33,7 @@ from clusterrun.domain.outcome import (
 )
 from clusterrun.domain.stacks import StackGroup
 from clusterrun.rendezvous.wire.frames import (
-    ALIVE,
+    HEARTBEAT_FRAME,
     MAXIMUM_FRAME,
     BadFrame,
     Codec,
@@ -54,10 +54,10 @@ FROM_A_MEMBER = [
     framed(EndedExternally(0, HelperFailed("relay", "was killed by SIGKILL", 9))),
     framed(done(0, [FAILED, fate(1, ending=Killed(9))], 2000.0, OutputGone())),
     framed(done(0, [fate(1, ending=NotStarted("output", "no such file"))], 0.0, None)),
-    ALIVE,
-    framed(AskStacks(0)),
+    HEARTBEAT_FRAME,
+    framed(RequestStacks(0)),
     framed(Stacks(0, 1, (GROUP,))),
-    framed(Still(0, 30.0)),
+    framed(Idle(0, 30.0)),
     framed(Suspension(suspended=True)),
 ]
 
@@ -69,10 +69,10 @@ FROM_A_COORDINATOR = [
     framed(Verdict(WorkerFailed(FAILED), "")),
     framed(Verdict(NodeLost(1, "n1"), "no restart")),
     framed(Verdict(Succeeded(), "")),
-    framed(Again(world(2, attempt=1), WorkerFailed(FAILED))),
-    ALIVE,
-    framed(GiveStacks(0, 1, 0.0, "n1")),
-    framed(StacksOfAll((GROUP,), ("node 2 (n2)",))),
+    framed(NextAttempt(world(2, attempt=1), WorkerFailed(FAILED))),
+    HEARTBEAT_FRAME,
+    framed(SendStacks(0, 1, 0.0, "n1")),
+    framed(AllStacks((GROUP,), ("node 2 (n2)",))),
     framed(Suspension(suspended=True)),
 ]
 

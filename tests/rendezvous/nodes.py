@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterable, Sequence
 from contextlib import suppress
 from typing import Any, Protocol
 
-from clusterrun.coordination.heartbeat import Rhythm
+from clusterrun.coordination.heartbeat import HeartbeatRhythm
 from clusterrun.coordination.messages import Hello
 from clusterrun.coordination.restart_policy import RestartRules
 from clusterrun.coordination.state import (
@@ -48,7 +48,7 @@ TERMS = Terms(
     timeout=600.0,
     hosts=(),
     strict=False,
-    rhythm=Rhythm(1.0, 15.0),
+    rhythm=HeartbeatRhythm(1.0, 15.0),
     restarts=RestartRules(),
     open_for_good=False,
 )

@@ -27,7 +27,6 @@ from clusterrun.coordination.members import (
     OWN,
 )
 from clusterrun.coordination.messages import (
-    AboutStacks,
     AgedFate,
     Done,
     EndedExternally,
@@ -36,6 +35,7 @@ from clusterrun.coordination.messages import (
     Hello,
     Notice,
     Refused,
+    StacksMessage,
     Stop,
     Suspension,
     Verdict,
@@ -128,7 +128,7 @@ class Replay:
         aged = tuple(AgedFate(fate, age) for fate, age in fates)
         self._says(number, Done(self.state.attempt.number, aged, external_cause))
 
-    def says_of_stacks(self, number: int, message: AboutStacks) -> tuple[Action, ...]:
+    def says_of_stacks(self, number: int, message: StacksMessage) -> tuple[Action, ...]:
         """A member says something of its ranks' stacks."""
         return self.happens(MessageReceived(number, message, self.now))
 

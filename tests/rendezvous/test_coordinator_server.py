@@ -21,7 +21,7 @@ from clusterrun.rendezvous.coordinator_server import (
 )
 from clusterrun.rendezvous.wire.connections import allow_descriptors
 from clusterrun.rendezvous.wire.frames import (
-    ALIVE,
+    HEARTBEAT_FRAME,
     framed,
 )
 from clusterrun.rendezvous.wire.handshake import MAGIC
@@ -168,7 +168,7 @@ def test_who_has_hung_up_is_not_let_in(job: Running, stack: ExitStack) -> None:
     """Its words were held up on their way; meanwhile it has given up this call."""
     early = caller(stack, job)
     early.says(OPENING).reads(len(OPENING))
-    early.says(framed(hello(1)) + ALIVE).socket.shutdown(socket.SHUT_WR)
+    early.says(framed(hello(1)) + HEARTBEAT_FRAME).socket.shutdown(socket.SHUT_WR)
 
     assert early.is_hung_up_on()
     assert joined(stack, job)

@@ -8,7 +8,7 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, closing
 
 import pytest
-from clusterrun.coordination.heartbeat import rhythm_of
+from clusterrun.coordination.heartbeat import heartbeat_rhythm
 from clusterrun.coordination.messages import (
     Stop,
 )
@@ -266,7 +266,7 @@ def test_what_came_with_the_world_is_not_forgotten() -> None:
         Connection(ours, FROM_COORDINATOR),
         early=[Stop(0, "because", Interrupted(15))],
         coordination=None,
-        rhythm=rhythm_of(2, 15.0),
+        rhythm=heartbeat_rhythm(2, 15.0),
         hooks=hooks(),
     )
 

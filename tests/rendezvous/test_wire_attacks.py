@@ -14,10 +14,10 @@ from typing import Any
 
 import pytest
 from clusterrun.coordination.bounded_messages import done
-from clusterrun.coordination.heartbeat import Rhythm
+from clusterrun.coordination.heartbeat import HeartbeatRhythm
 from clusterrun.coordination.messages import (
-    Alive,
     EndedExternally,
+    Heartbeat,
     Stop,
     Verdict,
     WorldFormed,
@@ -29,9 +29,9 @@ from clusterrun.rendezvous.peers import Peers
 from clusterrun.rendezvous.wire.connection import Connection
 from clusterrun.rendezvous.wire.connections import allow_descriptors
 from clusterrun.rendezvous.wire.frames import (
-    ALIVE,
     FROM_COORDINATOR,
     FROM_MEMBERS,
+    HEARTBEAT_FRAME,
     LONGEST_HELLO,
     MAXIMUM_FRAME,
     BadFrame,
@@ -72,8 +72,8 @@ class RunningJob:
     def lives(self) -> bool:
         """Tell whether node 1 is answered, within a second, and has heard nothing else."""
         began = time.monotonic()
-        answer = self.member.says(ALIVE).hears()
-        return isinstance(answer, Alive) and time.monotonic() - began < 1.0
+        answer = self.member.says(HEARTBEAT_FRAME).hears()
+        return isinstance(answer, Heartbeat) and time.monotonic() - began < 1.0
 
     def succeeds(self) -> bool:
         """Let both nodes end, and tell whether node 1 hears that all went well."""
@@ -188,7 +188,7 @@ def test_a_member_of_another_job_can_end_nothing(job: RunningJob) -> None:
 
 def test_signs_of_life_without_end(job: RunningJob) -> None:
     """From somebody who has not said who he is."""
-    flood = job.calls().says(OPENING + ALIVE * 200)
+    flood = job.calls().says(OPENING + HEARTBEAT_FRAME * 200)
 
     assert flood.is_hung_up_on()
     assert job.lives()
@@ -199,7 +199,7 @@ def test_a_member_that_does_not_read(job: RunningJob) -> None:
     """Its answers wait within bounds; the others are served."""
     for _ in range(50):
         with suppress(BlockingIOError):
-            job.member.says(ALIVE * 500)
+            job.member.says(HEARTBEAT_FRAME * 500)
         job.node_zero.turn(time.monotonic())
 
     stranger = job.calls().says(b"GET / HTTP/1.1\r\n\r\n")
@@ -377,7 +377,7 @@ def test_a_hundred_thousand_frames_of_a_coordinator() -> None:
                 Connection(ours, FROM_COORDINATOR),
                 early=(),
                 coordination=None,
-                rhythm=Rhythm(1.0, 15.0),
+                rhythm=HeartbeatRhythm(1.0, 15.0),
                 hooks=hooks(),
             )
             theirs.sendall(bunch + b"\xff\xff\xff\xff")

@@ -18,9 +18,16 @@ from clusterrun.coordination.events import (
     TimePassed,
 )
 from clusterrun.coordination.members import OWN, members_at_start
-from clusterrun.coordination.messages import AskStacks, Notice, Stacks, Still, Suspension
+from clusterrun.coordination.messages import (
+    Notice,
+    StacksMessage,
+    Suspension,
+)
+from clusterrun.coordination.notices import (
+    SECONDS_BETWEEN_NOTICES,
+    SECONDS_TO_FIRST_NOTICE,
+)
 from clusterrun.coordination.state import NEVER, Attempt, Phase, State, Terms
-from clusterrun.coordination.wait_limits import SECONDS_BETWEEN_NOTICES, SECONDS_TO_FIRST_NOTICE
 from clusterrun.coordination.worlds import names_own_workers_only
 
 FEW_NODES = 8
@@ -97,7 +104,7 @@ def _message_received(state: State, event: MessageReceived) -> tuple[Action, ...
     first, workers = state.first_ranks[connection], state.members.hellos[connection].workers
     if not names_own_workers_only(message, range(first, first + workers)):
         return (Disconnect((connection,)),)
-    if isinstance(message, AskStacks | Stacks | Still):
+    if isinstance(message, StacksMessage):
         return stack_rounds.message_received(state, connection, message, event.at)
     return ending.message_received(state, connection, message, event.at)
 

@@ -21,7 +21,7 @@ from clusterrun.domain.outcome import (
 )
 
 SECONDS_BETWEEN_NOTICES = 60.0
-"""To nodes whose workers have ended and that wait for others."""
+"""On nodes whose workers have ended, while others run."""
 
 MOST_EXTERNAL_CAUSES = 16
 """Different ones that are kept; most often only the first matters."""

@@ -3,13 +3,8 @@
 from msgspec import Struct
 
 from clusterrun.coordination.messages import (
-    AskStacks,
-    Done,
-    EndedExternally,
-    Failing,
+    AttemptMessage,
     Hello,
-    Stacks,
-    Still,
     Suspension,
 )
 
@@ -41,7 +36,7 @@ class MessageReceived(Struct, frozen=True):
     """A member has sent a message."""
 
     connection: int
-    message: Failing | EndedExternally | Done | AskStacks | Stacks | Still | Suspension
+    message: AttemptMessage | Suspension
     at: float
 
 

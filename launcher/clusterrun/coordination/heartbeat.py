@@ -1,7 +1,7 @@
-"""Signs of life on connections that have nothing else to say, and whose absence is borne how long.
+"""Heartbeats: how often agents send them, and after how long a silence a node is lost.
 
-The kernel tells at once of an agent that has ended. It tells nothing of one that is frozen, of a
-host that lost its power, or of a cable that was cut: then it is silence that tells.
+The kernel reports at once that an agent has ended. It reports nothing of an agent that is frozen, of a
+host without power, or of a cable that was cut: only their silence shows it.
 """
 
 from collections.abc import Iterable
@@ -13,137 +13,136 @@ SECONDS_BETWEEN = 1.0
 NEVER = float("inf")
 
 MOST_PER_SECOND = 500
-"""Signs of life that node 0 has to answer; in larger jobs each node gives them more rarely."""
+"""Heartbeats that node 0 has to answer; in larger jobs each node sends them more rarely."""
 
 MOST_OF_A_TIMEOUT = 0.25
-"""So much of the time that a node may be silent passes between two signs, in small jobs."""
+"""The part of the timeout that passes between two heartbeats in small jobs, at most."""
 
 FEWEST_IN_A_TIMEOUT = 3
-"""In large jobs the timeout is longer than was asked for, rather than that one sign decides."""
+"""In large jobs the timeout is longer than the option's, so that one late heartbeat is no loss."""
 
 
-class Rhythm(Struct, frozen=True):
-    """How often a node says that it lives, and after how long a silence it counts as lost."""
+class HeartbeatRhythm(Struct, frozen=True):
+    """Seconds between two heartbeats, and seconds of silence after which a node is lost."""
 
     interval: float
     timeout: float
 
     @property
     def silence(self) -> str:
-        """What is said of a node that was silent for too long."""
+        """Why a silent node is lost, for messages."""
         return f"has been silent for {self.timeout:g} s"
 
 
-def rhythm_of(nodes: int, timeout: float) -> Rhythm:
-    """Return the rhythm of a job of ``nodes`` whose silence may last ``timeout`` seconds."""
+def heartbeat_rhythm(nodes: int, timeout: float) -> HeartbeatRhythm:
+    """Return the rhythm of a job of ``nodes`` with this ``--heartbeat-timeout``."""
     usual = min(SECONDS_BETWEEN, timeout * MOST_OF_A_TIMEOUT)
     interval = max(usual, nodes / MOST_PER_SECOND)
-    return Rhythm(interval, max(timeout, FEWEST_IN_A_TIMEOUT * interval))
+    return HeartbeatRhythm(interval, max(timeout, FEWEST_IN_A_TIMEOUT * interval))
 
 
-class Attention:
-    """Time that passes only while we could listen.
+class ListeningClock:
+    """A clock that runs only while this process could listen.
 
-    Whoever was stopped himself, or got no processor, can't blame others for a silence that he did
-    not listen to: a scheduler may suspend all nodes of a job, and continue them hours later.
+    A process that was stopped or got no processor may not count that time as silence of others: a
+    scheduler may suspend all nodes of a job, and continue them hours later.
     """
 
-    def __init__(self, rhythm: Rhythm, now: float) -> None:
+    def __init__(self, rhythm: HeartbeatRhythm, now: float) -> None:
         """Begin to listen, at least once in each interval."""
         self._longest_gap = 2 * rhythm.interval
         self._last = now
         self._listened = 0.0
 
     def at(self, now: float) -> float:
-        """Return the seconds that we have listened until ``now``."""
+        """Return the seconds spent listening until ``now``."""
         self._listened += min(now - self._last, self._longest_gap)
         self._last = now
         return self._listened
 
     def moment(self, listened: float) -> float:
-        """Return when so many seconds will have been listened, if all goes well."""
+        """Return when so many seconds will have been spent listening, if all goes well."""
         return self._last + listened - self._listened
 
 
-class Heartbeat:
-    """A member's side: says that it lives, and expects an answer."""
+class HeartbeatTimer:
+    """A member's side: when to send a heartbeat, and whether the coordinator is lost."""
 
-    def __init__(self, rhythm: Rhythm, now: float) -> None:
-        """Begin with the other side just heard."""
+    def __init__(self, rhythm: HeartbeatRhythm, now: float) -> None:
+        """Begin as if the coordinator had just sent something."""
         self.rhythm = rhythm
-        self._attention = Attention(rhythm, now)
+        self._clock = ListeningClock(rhythm, now)
         self._silent_at = rhythm.timeout
-        self._next_sign = now + rhythm.interval
+        self._next_heartbeat = now + rhythm.interval
         self._paused = False
 
     @property
     def due(self) -> float:
-        """When there is a sign to give, or the other side is lost."""
-        return min(self._next_sign, self._attention.moment(self._silent_at))
+        """When a heartbeat is due, or the coordinator is lost."""
+        return min(self._next_heartbeat, self._clock.moment(self._silent_at))
 
-    def heard(self, now: float) -> None:
-        """Take note that the other side said something."""
+    def received(self, now: float) -> None:
+        """Take note that the coordinator sent something."""
         if not self._paused:
-            self._silent_at = self._attention.at(now) + self.rhythm.timeout
+            self._silent_at = self._clock.at(now) + self.rhythm.timeout
 
     def pause(self) -> None:
-        """Say nothing, and expect nothing: the other side is about to be stopped.
+        """Send and expect nothing: the coordinator is about to be suspended.
 
-        What nobody reads would fill its buffers, and the kernel take it for dead.
+        It would read nothing: heartbeats would fill its buffers, and the kernel take it for dead.
         """
         self._paused = True
-        self._silent_at = self._next_sign = NEVER
+        self._silent_at = self._next_heartbeat = NEVER
 
     def resume(self, now: float) -> None:
-        """Go on: the other side has just said that it does."""
+        """Go on: the coordinator has just sent that it continues."""
         self._paused = False
-        self._next_sign = now
-        self.heard(now)
+        self._next_heartbeat = now
+        self.received(now)
 
-    def wants_sign(self, now: float) -> bool:
-        """Tell, once, whether it is time to say that we live."""
-        if now < self._next_sign:
+    def is_heartbeat_due(self, now: float) -> bool:
+        """Return, once for each heartbeat, whether to send it now."""
+        if now < self._next_heartbeat:
             return False
-        self._next_sign = now + self.rhythm.interval
+        self._next_heartbeat = now + self.rhythm.interval
         return True
 
     def is_lost(self, now: float) -> bool:
-        """Tell whether the other side has been silent for too long."""
-        return self._attention.at(now) >= self._silent_at
+        """Return whether the coordinator has been silent for too long."""
+        return self._clock.at(now) >= self._silent_at
 
 
-class Pulses:
-    """The coordinator's side: which of many, by number, has been silent for too long."""
+class SilenceWatch:
+    """The coordinator's side: which members, by number, have been silent for too long."""
 
-    def __init__(self, rhythm: Rhythm, now: float) -> None:
-        """Begin with nobody to listen to."""
+    def __init__(self, rhythm: HeartbeatRhythm, now: float) -> None:
         self._rhythm = rhythm
-        self._attention = Attention(rhythm, now)
+        self._clock = ListeningClock(rhythm, now)
         self._looked = now
-        # Who was heard last stands last, so that only the first can be the first to be lost.
+        # In the order of the last message, so that the first is the next to be lost.
         self._silent_at: dict[int, float] = {}
 
     @property
     def due(self) -> float:
-        """When ``lost`` is to be asked, even if nobody says anything."""
+        """When to call ``lost``, even if nothing is received."""
         if not self._silent_at:
-            return float("inf")
-        first = self._attention.moment(next(iter(self._silent_at.values())))
+            return NEVER
+        first = self._clock.moment(next(iter(self._silent_at.values())))
         return min(first, self._looked + self._rhythm.interval)
 
-    def heard(self, number: int, now: float) -> None:
-        """Take note that one of them said something, perhaps its first words."""
+    def received(self, number: int, now: float) -> None:
+        """Take note that a member sent something; begin to watch it if this is its first message."""
         self._silent_at.pop(number, None)
-        self._silent_at[number] = self._attention.at(now) + self._rhythm.timeout
+        self._silent_at[number] = self._clock.at(now) + self._rhythm.timeout
 
     def forget(self, number: int) -> None:
-        """Don't listen to one any more."""
+        """Watch a member no longer."""
         self._silent_at.pop(number, None)
 
     def lost(self, now: float) -> Iterable[int]:
-        """Return, and forget, those who have been silent for too long."""
+        """Return, and forget, the members that have been silent for too long."""
         self._looked = now
-        listened = self._attention.at(now)
+        listened = self._clock.at(now)
         silent = []
         for number, silent_at in self._silent_at.items():
             if listened < silent_at:

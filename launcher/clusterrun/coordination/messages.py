@@ -29,27 +29,27 @@ from clusterrun.domain.world import World
 ARGUMENTS = "arguments"
 """The name in ``Hello.should`` whose value is a digest.
 
-Arguments may hold secrets, and whoever answers at node 0's address hears a ``Hello``.
+Arguments may hold secrets, and any program at node 0's address receives a ``Hello``.
 """
 
 
 class Hello(Struct, frozen=True, tag=True):
-    """A member introduces itself."""
+    """An agent asks to join."""
 
     identity: Name
-    """Random, one for each agent: tells an agent that has reached itself."""
+    """Random, one for each agent: an agent that has connected to itself notices it."""
     run_id: RunId
-    """"" where none was given: then node 0's holds."""
+    """Or "": then node 0's is used."""
     user_id: Annotated[int, Meta(ge=0, lt=1 << 32)]
     host: Name
     pid: ProcessId
     rank: Count | None
-    """None: any that is free."""
+    """The node rank; None: any that is free."""
     workers: Annotated[int, Meta(ge=1, le=1 << 20)]
     must: dict[Name, Line]
-    """What all nodes must say alike, by name."""
+    """Values that must be the same on all nodes, by name."""
     should: dict[Name, Line]
-    """What they had better say alike."""
+    """Values that should be the same."""
     waited: Seconds = 0.0
     """Seconds since it began to call node 0."""
     role: Name = "default"
@@ -86,61 +86,64 @@ class Done(Struct, frozen=True, tag=True):
     external_cause: ExternalCause | None
 
 
-class Alive(Struct, frozen=True, tag=True):
-    """Nothing to say, and here all the same; node 0 answers each with one of its own."""
+class Heartbeat(Struct, frozen=True, tag=True):
+    """The sender is alive; node 0 answers each heartbeat with one of its own."""
 
 
-class AskStacks(Struct, frozen=True, tag=True):
-    """A user of this node wants to know where all ranks of all nodes are."""
+class RequestStacks(Struct, frozen=True, tag=True):
+    """A user on this node asks for the stacks of all ranks."""
 
     attempt: Count
 
 
 class Stacks(Struct, frozen=True, tag=True):
-    """The answer to a ``GiveStacks``, by global rank."""
+    """The answer to a ``SendStacks``, by global rank."""
 
     attempt: Count
     number: Count
     groups: tuple[StackGroup, ...]
 
 
-class Still(Struct, frozen=True, tag=True):
-    """No worker of this node has printed or ended for so many seconds; 0: one has again."""
+class Idle(Struct, frozen=True, tag=True):
+    """No worker of this node has printed or exited for so many seconds; 0: one has done so now."""
 
     attempt: Count
     seconds: Seconds
 
 
-AboutStacks = AskStacks | Stacks | Still
+StacksMessage = RequestStacks | Stacks | Idle
+
+AttemptMessage = Failing | EndedExternally | Done | StacksMessage
+"""Messages that belong to one attempt."""
 
 
 class Suspension(Struct, frozen=True, tag=True):
-    """This agent is about to be stopped by its user, and is silent on purpose; or goes on again.
+    """This agent is about to be suspended by its user, and is silent on purpose; or continues.
 
-    From the coordinator: node 0's agent.
+    From the coordinator: node 0's agent is.
     """
 
     suspended: bool
 
 
-FromMember = Hello | Failing | EndedExternally | Done | Alive | AboutStacks | Suspension
+FromMember = Hello | AttemptMessage | Heartbeat | Suspension
 
 
 class Refusal(Enum):
     """What a refused member is to do about it."""
 
     TRY_ELSEWHERE = "elsewhere"
-    """This is not your job: it may meet at the next place."""
+    """This is another job; its own may meet at the next port."""
 
     GIVE_UP = "give up"
-    """This is your job, and it can't go on."""
+    """This is its job, and it cannot join."""
 
     IT_IS_YOU = "you"
-    """You have reached yourself."""
+    """The agent has connected to itself."""
 
 
 class Refused(Struct, frozen=True, tag=True):
-    """You can't come in: ``text`` says why, ``hint`` what to type."""
+    """The agent may not join: ``text`` is the reason, ``hint`` what to type."""
 
     refusal: Refusal
     text: Line
@@ -154,49 +157,49 @@ class Notice(Struct, frozen=True, tag=True):
 
 
 class WorldFormed(Struct, frozen=True, tag=True):
-    """All are there: your place, and the host of node 0."""
+    """All nodes have joined: the node's part in the world, and the host of node 0."""
 
     world: World
     host: Name
 
 
 class Stop(Struct, frozen=True, tag=True):
-    """The attempt ends: stop your workers."""
+    """The attempt ends: the agent stops its workers."""
 
     attempt: Count
     why: Line
     external_cause: ExternalCause | None = None
-    """What ends the whole job, if it came from outside its workers."""
+    """What ends the whole job, if no worker does."""
 
 
 class Verdict(Struct, frozen=True, tag=True):
-    """All nodes are done: the one reason that all of them report."""
+    """The workers of all nodes have ended: all agents report this reason."""
 
     reason: Reason
     no_restart: Line
     """As in ``Outcome``."""
 
 
-class Again(Struct, frozen=True, tag=True):
-    """All nodes are done, and begin anew: your place, and why the last attempt ended."""
+class NextAttempt(Struct, frozen=True, tag=True):
+    """All nodes restart: the node's part in the new world, and why the last attempt ended."""
 
     world: World
     reason: Reason
 
 
-class GiveStacks(Struct, frozen=True, tag=True):
-    """Tell the stacks of your workers."""
+class SendStacks(Struct, frozen=True, tag=True):
+    """The agent answers with the stacks of its workers."""
 
     attempt: Count
     number: Count
-    still_for: Seconds
-    """Nothing has moved anywhere for so many seconds; 0: a user wants to know."""
+    idle_for: Seconds
+    """No rank has printed or exited for so many seconds; 0: a user asks."""
     host: Name
-    """Where that user asked; "" on node 0."""
+    """Where the user asked; "" on node 0."""
 
 
-class StacksOfAll(Struct, frozen=True, tag=True):
-    """For node 0: the stacks of all ranks, and the nodes that did not tell theirs."""
+class AllStacks(Struct, frozen=True, tag=True):
+    """For node 0: the stacks of all ranks, and the nodes that did not answer."""
 
     groups: tuple[StackGroup, ...]
     missing: tuple[Line, ...]
@@ -208,9 +211,9 @@ FromCoordinator = (
     | WorldFormed
     | Stop
     | Verdict
-    | Again
-    | Alive
-    | GiveStacks
-    | StacksOfAll
+    | NextAttempt
+    | Heartbeat
+    | SendStacks
+    | AllStacks
     | Suspension
 )

@@ -17,6 +17,10 @@ from clusterrun.domain.outcome import (
 from clusterrun.domain.signal_names import signal_name
 from clusterrun.errors import exit_code_of_signal
 
+SECONDS_TO_FIRST_NOTICE = 5.0
+SECONDS_BETWEEN_NOTICES = 30.0
+"""While nodes join."""
+
 MOST_NAMES = 8
 """A longer list is cut."""
 

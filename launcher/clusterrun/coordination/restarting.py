@@ -2,7 +2,7 @@
 
 from clusterrun.coordination import notices
 from clusterrun.coordination.actions import Action, Send
-from clusterrun.coordination.messages import Again
+from clusterrun.coordination.messages import NextAttempt
 from clusterrun.coordination.restart_policy import objection
 from clusterrun.coordination.state import NEVER, Attempt, Phase, State
 from clusterrun.coordination.worlds import worlds
@@ -31,4 +31,4 @@ def begin(state: State, port: int) -> tuple[Action, ...]:
     state.attempt = Attempt(state.attempt.number + 1)
     state.next_notice = NEVER
     places = worlds(state.terms, state.members.hellos, state.ranks, state.attempt.number, port)
-    return tuple(Send((each,), Again(world, failed)) for each, world in places.items())
+    return tuple(Send((each,), NextAttempt(world, failed)) for each, world in places.items())

@@ -4,7 +4,14 @@ from typing import assert_never
 
 from clusterrun.coordination.actions import Action, Send
 from clusterrun.coordination.members import OWN
-from clusterrun.coordination.messages import AskStacks, GiveStacks, Stacks, StacksOfAll, Still
+from clusterrun.coordination.messages import (
+    AllStacks,
+    Idle,
+    RequestStacks,
+    SendStacks,
+    Stacks,
+    StacksMessage,
+)
 from clusterrun.coordination.state import NEVER, StackRound, State
 from clusterrun.domain.stacks import MOST_GROUPS
 
@@ -19,15 +26,15 @@ MOST_MISSING = 20
 
 
 def message_received(
-    state: State, connection: int, message: AskStacks | Stacks | Still, at: float
+    state: State, connection: int, message: StacksMessage, at: float
 ) -> tuple[Action, ...]:
     """Take note of a member's message about stacks; it never ends the job."""
     match message:
-        case AskStacks():
+        case RequestStacks():
             host = "" if connection == OWN else state.members.hellos[connection].host
             return _begin(state, at, 0.0, host)
-        case Still(_, seconds):
-            return _still(state, connection, seconds, at)
+        case Idle(_, seconds):
+            return _idle(state, connection, seconds, at)
         case Stacks():
             return _answered(state, connection, message)
         case _:
@@ -52,26 +59,26 @@ def finish(state: State) -> tuple[Action, ...]:
     if len(nodes) > MOST_MISSING:
         missing.append(f"{len(nodes) - MOST_MISSING} more nodes")
     groups = current.groups.most_common(MOST_GROUPS)
-    return (Send((OWN,), StacksOfAll(groups, tuple(missing))),)
+    return (Send((OWN,), AllStacks(groups, tuple(missing))),)
 
 
-def _begin(state: State, at: float, still_for: float, host: str) -> tuple[Action, ...]:
+def _begin(state: State, at: float, idle_for: float, host: str) -> tuple[Action, ...]:
     if state.attempt.stack_round is not None:
         return ()
     state.stack_rounds += 1
     members, number = state.present(), state.stack_rounds
     state.attempt.stack_round = StackRound(number, at + SECONDS_TO_ANSWER, set(members))
-    return (Send(members, GiveStacks(state.attempt.number, number, still_for, host)),)
+    return (Send(members, SendStacks(state.attempt.number, number, idle_for, host)),)
 
 
-def _still(state: State, connection: int, seconds: float, at: float) -> tuple[Action, ...]:
-    still = state.attempt.still
+def _idle(state: State, connection: int, seconds: float, at: float) -> tuple[Action, ...]:
+    idle = state.attempt.idle
     if seconds <= 0 or state.is_absent(connection):
-        still.discard(connection)
+        idle.discard(connection)
         return ()
-    still.add(connection)
+    idle.add(connection)
     present = len(state.ranks) - len(state.lost) - len(state.left)
-    return _begin(state, at, seconds, "") if len(still) == present else ()
+    return _begin(state, at, seconds, "") if len(idle) == present else ()
 
 
 def _answered(state: State, connection: int, stacks: Stacks) -> tuple[Action, ...]:

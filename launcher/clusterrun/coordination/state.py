@@ -5,7 +5,7 @@ from enum import Enum
 
 from msgspec import Struct, field
 
-from clusterrun.coordination.heartbeat import Rhythm
+from clusterrun.coordination.heartbeat import HeartbeatRhythm
 from clusterrun.coordination.members import Members
 from clusterrun.coordination.messages import Hello
 from clusterrun.coordination.restart_policy import RestartRules
@@ -57,7 +57,7 @@ class Terms(Struct, frozen=True):
     """Host names by node rank; () if they are not known."""
     strict: bool
     """What should agree must agree."""
-    rhythm: Rhythm
+    rhythm: HeartbeatRhythm
     restarts: RestartRules
     open_for_good: bool
     """Members meet at a port of their own, which stays open; otherwise workers get the port."""
@@ -99,8 +99,8 @@ class Attempt(Struct):
     """The first failure of each member that reported one at once, and when it was."""
     reports: dict[int, Report] = field(default_factory=dict)
     """Of the members whose workers have all ended."""
-    still: set[int] = field(default_factory=set)
-    """Members none of whose workers has printed or ended for long; absent ones excluded."""
+    idle: set[int] = field(default_factory=set)
+    """Members none of whose workers has printed or exited for long; absent ones excluded."""
     stack_round: StackRound | None = None
 
 
@@ -163,6 +163,6 @@ class State(Struct):
 
     def mark_absent(self, connection: int) -> None:
         """Expect no stacks from a member any more."""
-        self.attempt.still.discard(connection)
+        self.attempt.idle.discard(connection)
         if self.attempt.stack_round is not None:
             self.attempt.stack_round.awaited.discard(connection)

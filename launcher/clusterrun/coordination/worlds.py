@@ -4,13 +4,11 @@ from collections import Counter
 from collections.abc import Iterable, Mapping
 
 from clusterrun.coordination.messages import (
-    AskStacks,
+    AttemptMessage,
     Done,
-    EndedExternally,
     Failing,
     Hello,
     Stacks,
-    Still,
 )
 from clusterrun.coordination.state import Terms
 from clusterrun.domain.ranks import GlobalRank, NodeRank
@@ -63,15 +61,13 @@ def worlds(
     return found
 
 
-def names_own_workers_only(
-    message: Failing | EndedExternally | Done | AskStacks | Stacks | Still, own: range
-) -> bool:
+def names_own_workers_only(message: AttemptMessage, own: range) -> bool:
     """Return whether each rank in a member's message is one of its own."""
     return all(rank in own for rank in _ranks(message))
 
 
 def _ranks(
-    message: Failing | EndedExternally | Done | AskStacks | Stacks | Still,
+    message: AttemptMessage,
 ) -> Iterable[int]:
     match message:
         case Failing(_, fate):

@@ -1,10 +1,10 @@
 """The coordinator's messages to a member of a running job, as events of its agent. Pure."""
 
 from clusterrun.coordination.messages import (
-    Again,
+    AllStacks,
     FromCoordinator,
-    GiveStacks,
-    StacksOfAll,
+    NextAttempt,
+    SendStacks,
     Stop,
     Verdict,
 )
@@ -23,13 +23,13 @@ def event_of(message: FromCoordinator, at: float, *, on_node_zero: bool) -> Even
     match message:
         case Stop(attempt, why, external_cause):
             return StopOrdered(why, attempt, at, external_cause)
-        case Again(_, reason):
+        case NextAttempt(_, reason):
             return RestartOrdered(reason, at)
         case Verdict(reason, no_restart):
             return VerdictReached(reason, no_restart, at)
-        case GiveStacks(_, number, still_for, host):
+        case SendStacks(_, number, still_for, host):
             return StacksRequested(number, still_for, host, on_node_zero, at)
-        case StacksOfAll(groups, missing):
+        case AllStacks(groups, missing):
             return StacksGathered(groups, missing, at)
         case _:
             return None

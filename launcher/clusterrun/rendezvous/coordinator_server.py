@@ -28,11 +28,11 @@ from clusterrun.coordination.events import (
     PortReady,
     TimePassed,
 )
-from clusterrun.coordination.heartbeat import Pulses
+from clusterrun.coordination.heartbeat import SilenceWatch
 from clusterrun.coordination.members import OWN
 from clusterrun.coordination.messages import (
-    Alive,
     FromMember,
+    Heartbeat,
     Hello,
     Suspension,
 )
@@ -44,8 +44,8 @@ from clusterrun.rendezvous.ports.joining_port import JoiningPort
 from clusterrun.rendezvous.wire.connection import Connection
 from clusterrun.rendezvous.wire.connections import Connections, allow_connections
 from clusterrun.rendezvous.wire.frames import (
-    ALIVE,
     FROM_MEMBERS,
+    HEARTBEAT_FRAME,
     LONGEST_HELLO,
     MAXIMUM_FRAME,
     BadFrame,
@@ -103,7 +103,7 @@ class CoordinatorServer:
         self._last_number = OWN
         self._callers: dict[int, float] = {}
         self._leaving: dict[int, float] = {}
-        self._pulses = Pulses(terms.rhythm, now)
+        self._silence_watch = SilenceWatch(terms.rhythm, now)
         self._accept_again = NEVER
 
     def fileno(self) -> int:
@@ -115,7 +115,7 @@ class CoordinatorServer:
         """When ``turn`` is to be called even if nothing happens."""
         first_caller = next(iter(self._callers.values()), NEVER)
         first_leaving = min(self._leaving.values(), default=NEVER)
-        times = (first_caller, first_leaving, self._accept_again, self._pulses.due)
+        times = (first_caller, first_leaving, self._accept_again, self._silence_watch.due)
         return min(due(self._state), *times)
 
     @property
@@ -130,7 +130,7 @@ class CoordinatorServer:
         for number in self._connections.ready():
             self._serve(number, now)
         # What has come is heard by now: whoever is silent still, is silent.
-        for number in self._pulses.lost(now):
+        for number in self._silence_watch.lost(now):
             self._happens(MemberSilent(number, now))
         if now >= due(self._state):
             self._happens(TimePassed(now))
@@ -210,7 +210,7 @@ class CoordinatorServer:
 
     def _hear(self, number: int, message: FromMember, now: float) -> None:
         if number not in self._callers and number != OWN:
-            self._pulses.heard(number, now)
+            self._silence_watch.received(number, now)
         match message:
             case _ if number in self._leaving:
                 return
@@ -225,12 +225,12 @@ class CoordinatorServer:
                 raise BadFrame("sent a second Hello")
             case _ if number in self._callers:
                 raise BadFrame("sent another message before its Hello")
-            case Alive():
-                self._connections.send((number,), ALIVE)
+            case Heartbeat():
+                self._connections.send((number,), HEARTBEAT_FRAME)
             case Suspension(suspended):
                 if suspended:
                     # Silent on purpose, until it is heard again.
-                    self._pulses.forget(number)
+                    self._silence_watch.forget(number)
                 self._happens(MessageReceived(number, message, now))
             case _:
                 self._happens(MessageReceived(number, message, now))
@@ -246,7 +246,7 @@ class CoordinatorServer:
             return
         connection.longest = MAXIMUM_FRAME
         connection.give_up_after(self._state.terms.rhythm.timeout)
-        self._pulses.heard(number, now)
+        self._silence_watch.received(number, now)
         if connection.local_address != self._connections.peer(number):
             self.reached_at = self.reached_at or connection.local_address
 
@@ -287,7 +287,7 @@ class CoordinatorServer:
     def _lose(self, number: int, now: float, refused: str = "") -> None:
         """Take note that a connection is gone."""
         self._leaving.pop(number, None)
-        self._pulses.forget(number)
+        self._silence_watch.forget(number)
         connection = self._connections.get(number)
         if connection is None:
             return

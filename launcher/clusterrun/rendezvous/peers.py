@@ -6,15 +6,15 @@ from collections.abc import Iterable, Iterator, Sequence
 from msgspec.structs import replace
 
 from clusterrun.coordination import bounded_messages
-from clusterrun.coordination.heartbeat import Heartbeat, Rhythm
+from clusterrun.coordination.heartbeat import HeartbeatRhythm, HeartbeatTimer
 from clusterrun.coordination.messages import (
-    Again,
-    AskStacks,
     FromCoordinator,
     FromMember,
-    GiveStacks,
+    Idle,
+    NextAttempt,
     Notice,
-    Still,
+    RequestStacks,
+    SendStacks,
     Suspension,
     Verdict,
 )
@@ -33,7 +33,7 @@ from clusterrun.rendezvous.coordinator_events import event_of
 from clusterrun.rendezvous.coordinator_server import CoordinatorServer
 from clusterrun.rendezvous.wire.connection import Connection
 from clusterrun.rendezvous.wire.frames import (
-    ALIVE,
+    HEARTBEAT_FRAME,
     BadFrame,
 )
 from clusterrun.rendezvous.wire.timer import Timer
@@ -58,7 +58,7 @@ class Peers:
         *,
         early: Sequence[FromCoordinator],
         coordination: CoordinatorServer | None,
-        rhythm: Rhythm,
+        rhythm: HeartbeatRhythm,
         hooks: AgentHooks,
     ) -> None:
         """Take over the connection, and the coordinator on node 0, the host ``node_zero``."""
@@ -70,7 +70,7 @@ class Peers:
         self._notice = hooks.notice
         self._clock = hooks.clock
         # Between node 0's own agent and the coordinator in it there is nothing to be cut.
-        self._heartbeat = Heartbeat(rhythm, self._clock()) if coordination is None else None
+        self._heartbeat = HeartbeatTimer(rhythm, self._clock()) if coordination is None else None
         self._judged = False
         self._over = False
         self._timer = Timer()
@@ -146,7 +146,7 @@ class Peers:
 
     def request_stacks(self) -> Iterable[Event]:
         """Have the stacks of all ranks collected, and shown on node 0."""
-        return self._send(AskStacks(self._world.attempt))
+        return self._send(RequestStacks(self._world.attempt))
 
     def report_stacks(self, number: int, groups: Sequence[StackGroup]) -> Iterable[Event]:
         """Answer the coordinator's n-th request for stacks."""
@@ -154,7 +154,7 @@ class Peers:
 
     def report_stillness(self, seconds: float) -> Iterable[Event]:
         """Report that no worker here has printed or exited for ``seconds``; 0: one has again."""
-        return self._send(Still(self._world.attempt, seconds))
+        return self._send(Idle(self._world.attempt, seconds))
 
     def report_suspension(self, *, suspended: bool) -> Iterable[Event]:
         """Report that this agent is about to be stopped, or continues: its silence is no loss."""
@@ -186,8 +186,8 @@ class Peers:
         if self._judged:
             return ""
         heartbeat, connection = self._heartbeat, self._connection
-        if heartbeat is not None and heartbeat.wants_sign(now):
-            connection.send_frame(ALIVE)
+        if heartbeat is not None and heartbeat.is_heartbeat_due(now):
+            connection.send_frame(HEARTBEAT_FRAME)
         silent = heartbeat is not None and (heartbeat.is_lost(now) or connection.unreachable)
         if heartbeat is not None and silent:
             return heartbeat.rhythm.silence
@@ -210,12 +210,12 @@ class Peers:
             self._connection.closed = True
             return early
         if heard and self._heartbeat is not None:
-            self._heartbeat.heard(now)
+            self._heartbeat.received(now)
         return [*early, *heard]
 
     def _event(self, message: FromCoordinator, now: float) -> Iterator[Event]:
         match message:
-            case Again(world):
+            case NextAttempt(world):
                 known = self._world
                 self._world = replace(
                     world, master_addr=known.master_addr, interface=known.interface
@@ -226,7 +226,7 @@ class Peers:
                     # At once: node 0 waits until all have hung up.
                     self._over = True
                     self._connection.close()
-            case GiveStacks(attempt) if attempt != self._world.attempt:
+            case SendStacks(attempt) if attempt != self._world.attempt:
                 return
             case Notice(text):
                 self._notice(text)

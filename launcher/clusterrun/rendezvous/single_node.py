@@ -15,20 +15,21 @@ from clusterrun.coordination.actions import (
 from clusterrun.coordination.coordinator import decide, opened
 from clusterrun.coordination.events import Event as CoordinatorEvent
 from clusterrun.coordination.events import MessageReceived, PortReady, TimePassed
-from clusterrun.coordination.heartbeat import rhythm_of
+from clusterrun.coordination.heartbeat import heartbeat_rhythm
 from clusterrun.coordination.members import OWN
 from clusterrun.coordination.messages import (
-    Again,
     AgedFate,
-    AskStacks,
+    AttemptMessage,
     Done,
     EndedExternally,
     Failing,
     FromCoordinator,
     Hello,
+    Idle,
+    NextAttempt,
     Notice,
+    RequestStacks,
     Stacks,
-    Still,
     Suspension,
     WorldFormed,
 )
@@ -121,7 +122,7 @@ class SingleNode:
 
     def request_stacks(self) -> list[Event]:
         """Have the stacks of all ranks collected."""
-        return self._send(AskStacks(self._world.attempt))
+        return self._send(RequestStacks(self._world.attempt))
 
     def report_stacks(self, number: int, groups: Sequence[StackGroup]) -> list[Event]:
         """Answer the coordinator's n-th request for stacks."""
@@ -129,7 +130,7 @@ class SingleNode:
 
     def report_stillness(self, seconds: float) -> list[Event]:
         """Report that no worker has printed or exited for ``seconds``; 0: one has again."""
-        return self._send(Still(self._world.attempt, seconds))
+        return self._send(Idle(self._world.attempt, seconds))
 
     def report_suspension(self, *, suspended: bool) -> list[Event]:
         """Report that this agent is about to be stopped, or continues."""
@@ -143,7 +144,7 @@ class SingleNode:
 
     def _send(
         self,
-        message: Failing | EndedExternally | Done | AskStacks | Stacks | Still | Suspension,
+        message: AttemptMessage | Suspension,
     ) -> list[Event]:
         """Return the coordinator's answers."""
         now = self._clock()
@@ -168,7 +169,7 @@ class SingleNode:
 
     def _receive(self, message: FromCoordinator, now: float) -> Iterator[Event]:
         match message:
-            case Again(world):
+            case NextAttempt(world):
                 self._world = world
             case Notice(text):
                 self._notice(text)
@@ -210,7 +211,7 @@ def _terms(job: JobSpec, host: str, workers: int, master_port: int) -> Terms:
         timeout=job.rdzv_timeout.value,
         hosts=(),
         strict=False,
-        rhythm=rhythm_of(1, job.heartbeat_timeout.value),
+        rhythm=heartbeat_rhythm(1, job.heartbeat_timeout.value),
         restarts=rules_of(job),
         open_for_good=True,
     )

@@ -24,7 +24,10 @@ from tests.rendezvous.nodes import (
     terms,
 )
 
-DEAD, ALIVE = Address(socket.AF_INET, "127.0.0.2", 0), Address(socket.AF_INET, "127.0.0.1", 0)
+DEAD, HEARTBEAT_FRAME = (
+    Address(socket.AF_INET, "127.0.0.2", 0),
+    Address(socket.AF_INET, "127.0.0.1", 0),
+)
 
 
 @pytest.fixture
@@ -94,14 +97,14 @@ def test_all_addresses_of_a_name_are_called_at_once(stack: ExitStack, said: Said
     deaf(stack, "127.0.0.2", port)
     server = coordinator(stack, listener)
     before = time.monotonic()
-    calling = member(stack, said, port, lambda _: (DEAD, ALIVE))
+    calling = member(stack, said, port, lambda _: (DEAD, HEARTBEAT_FRAME))
 
     take_turns(lambda: calling.finished, server, calling)
 
     assert calling.formed is not None
     assert time.monotonic() - before < 2.0
     call = calling.take_connection()
-    assert call.address == ALIVE != calling.addresses[0]
+    assert call.address == HEARTBEAT_FRAME != calling.addresses[0]
     call.connection.close()
 
 
@@ -140,7 +143,7 @@ def test_a_name_that_comes_late(stack: ExitStack, said: Said) -> None:
     def resolve(_: str) -> tuple[Address, ...]:
         if time.monotonic() < known_at:
             raise socket.gaierror(socket.EAI_NONAME, "Name or service not known")
-        return (ALIVE,)
+        return (HEARTBEAT_FRAME,)
 
     calling = member(stack, said, port, resolve)
     take_turns(lambda: calling.finished, server, calling)
@@ -275,7 +278,7 @@ def test_the_first_of_all_addresses_that_answer_is_taken(stack: ExitStack, said:
         listener.listen()
         port = listener.getsockname()[1]
         server = coordinator(stack, listener, nodes=3)
-        calling = member(stack, said, port, lambda _: (DEAD, ALIVE), nodes=3)
+        calling = member(stack, said, port, lambda _: (DEAD, HEARTBEAT_FRAME), nodes=3)
         take_turns(lambda calling=calling: calling.is_connected, server, calling)  # type: ignore[misc]
 
         taken = calling.take_connection()

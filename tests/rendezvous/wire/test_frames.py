@@ -7,22 +7,22 @@ import msgspec
 import pytest
 from clusterrun.coordination.bounded_messages import done, failing, stacks
 from clusterrun.coordination.messages import (
-    Again,
     AgedFate,
-    Alive,
-    AskStacks,
+    AllStacks,
     Done,
     EndedExternally,
     Failing,
     FromCoordinator,
     FromMember,
-    GiveStacks,
+    Heartbeat,
+    Idle,
+    NextAttempt,
     Notice,
     Refusal,
     Refused,
+    RequestStacks,
+    SendStacks,
     Stacks,
-    StacksOfAll,
-    Still,
     Stop,
     Verdict,
     WorldFormed,
@@ -76,10 +76,10 @@ OF_MEMBERS: list[FromMember] = [
     EndedExternally(0, HelperFailed("relay", "was killed by SIGKILL", 9)),
     Done(0, (AgedFate(KILLED, 1.0), AgedFate(fate(4), 0.5)), None),
     Done(0, (), Interrupted(15)),
-    Alive(),
-    AskStacks(0),
+    Heartbeat(),
+    RequestStacks(0),
     Stacks(1, 7, (StackGroup((0, 4), "  File f"), StackGroup((5,), "no handler", found=False))),
-    Still(0, 60.0),
+    Idle(0, 60.0),
 ]
 OF_THE_COORDINATOR: list[FromCoordinator] = [
     Refused(Refusal.TRY_ELSEWHERE, "another job", "another port"),
@@ -87,10 +87,10 @@ OF_THE_COORDINATOR: list[FromCoordinator] = [
     WorldFormed(WORLD, "n0"),
     Stop(2, "rank 3 on n1 failed"),
     Stop(2, "n1 got SIGTERM", Interrupted(15)),
-    Alive(),
-    GiveStacks(0, 7, 60.0, "n1"),
-    StacksOfAll((StackGroup((0, 4), "  File f"),), ("node 3 (n3)",)),
-    Again(WORLD, WorkerFailed(KILLED)),
+    Heartbeat(),
+    SendStacks(0, 7, 60.0, "n1"),
+    AllStacks((StackGroup((0, 4), "  File f"),), ("node 3 (n3)",)),
+    NextAttempt(WORLD, WorkerFailed(KILLED)),
     Verdict(WorkerFailed(KILLED), "exit code 3 is final"),
     Verdict(NodeLost(1, "n1"), ""),
 ]
@@ -225,8 +225,8 @@ def of_member(message: FromMember, **wrong: object) -> tuple[FromMember, dict[st
             EndedExternally(0, Interrupted(2)),
             external_cause={"type": "Interrupted", "number": 200},
         ),
-        of_member(Still(0, 60.0), seconds=float("nan")),
-        of_member(AskStacks(0), attempt=1 << 40),
+        of_member(Idle(0, 60.0), seconds=float("nan")),
+        of_member(RequestStacks(0), attempt=1 << 40),
     ],
 )
 def test_members_can_not_say_what_can_not_be(message: FromMember, wrong: dict[str, object]) -> None:
@@ -271,7 +271,7 @@ def test_the_coordinator_can_not_make_a_world_that_can_not_be(wrong: dict[str, o
         Notice(CLEAR_SCREEN),
         Stop(0, CLEAR_SCREEN),
         Verdict(NodeLost(1, CLEAR_SCREEN), ""),
-        StacksOfAll((StackGroup((0,), CLEAR_SCREEN),), ()),
+        AllStacks((StackGroup((0,), CLEAR_SCREEN),), ()),
     ],
 )
 def test_the_coordinator_can_not_play_with_a_terminal(message: FromCoordinator) -> None:

@@ -3,7 +3,9 @@
 import select
 
 from clusterrun.coordination.messages import Refusal
-from clusterrun.coordination.wait_limits import SECONDS_TO_FIRST_NOTICE
+from clusterrun.coordination.notices import (
+    SECONDS_TO_FIRST_NOTICE,
+)
 from clusterrun.errors import RendezvousError
 from clusterrun.rendezvous.joining.join_timeout import JoinTimeout
 from clusterrun.rendezvous.joining.joining_member import JoiningMember

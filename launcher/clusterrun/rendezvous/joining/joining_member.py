@@ -4,10 +4,10 @@ import select
 
 from msgspec.structs import replace
 
-from clusterrun.coordination.heartbeat import Heartbeat
+from clusterrun.coordination.heartbeat import HeartbeatTimer
 from clusterrun.coordination.messages import (
-    Alive,
     FromCoordinator,
+    Heartbeat,
     Notice,
     Refusal,
     Refused,
@@ -24,7 +24,7 @@ from clusterrun.rendezvous.joining.join_failures import (
 from clusterrun.rendezvous.joining.join_timeout import JoinTimeout
 from clusterrun.rendezvous.joining.joining_node import JoiningNode
 from clusterrun.rendezvous.names.addresses import Address, interface_of
-from clusterrun.rendezvous.wire.frames import ALIVE, BadFrame
+from clusterrun.rendezvous.wire.frames import HEARTBEAT_FRAME, BadFrame
 
 SECONDS_AFTER_TIMEOUT = 5.0
 """Node 0 ends the wait at the timeout; a member that has not heard of it ends this much later."""
@@ -47,7 +47,7 @@ class JoiningMember:
         self._epoll = select.epoll()
         self._dialer = Dialer(node, self._epoll, now)
         self._outgoing: OutgoingConnection | None = None
-        self._heartbeat = Heartbeat(self._settings.rhythm, now)
+        self._heartbeat = HeartbeatTimer(self._settings.rhythm, now)
         self._latest_end = 0.0
 
     def fileno(self) -> int:
@@ -103,7 +103,7 @@ class JoiningMember:
             return
         self._outgoing = outgoing
         self._latest_end = now + self._timeout.seconds + SECONDS_AFTER_TIMEOUT
-        self._heartbeat = Heartbeat(self._settings.rhythm, now)
+        self._heartbeat = HeartbeatTimer(self._settings.rhythm, now)
         connection = outgoing.connection
         connection.give_up_after(self._heartbeat.rhythm.timeout)
         connection.send(replace(self._hello, waited=self._timeout.elapsed(now)))
@@ -115,8 +115,8 @@ class JoiningMember:
         error = self._receive(outgoing, now)
         if self.finished:
             return
-        if self._heartbeat.wants_sign(now):
-            outgoing.connection.send_frame(ALIVE)
+        if self._heartbeat.is_heartbeat_due(now):
+            outgoing.connection.send_frame(HEARTBEAT_FRAME)
         if self._heartbeat.is_lost(now):
             error = error or f"node 0 {self._settings.rhythm.silence}"
         if error or outgoing.connection.closed:
@@ -133,10 +133,10 @@ class JoiningMember:
         except BadFrame as error:
             return f"it {error}"
         if messages:
-            self._heartbeat.heard(now)
+            self._heartbeat.received(now)
         for index, message in enumerate(messages):
             match message:
-                case Alive():
+                case Heartbeat():
                     continue
                 case Notice(text):
                     self._hooks.notice(text)

@@ -2,7 +2,7 @@
 
 from msgspec import Struct
 
-from clusterrun.coordination.heartbeat import Rhythm, rhythm_of
+from clusterrun.coordination.heartbeat import HeartbeatRhythm, heartbeat_rhythm
 from clusterrun.coordination.restart_policy import RestartRules, rules_of
 from clusterrun.domain.endpoint import Endpoint
 from clusterrun.domain.facts import Fact
@@ -47,9 +47,9 @@ class RendezvousSettings(Struct, frozen=True):
     """Nodes that should agree must agree (``--strict-join``)."""
 
     @property
-    def rhythm(self) -> Rhythm:
+    def rhythm(self) -> HeartbeatRhythm:
         """How often nodes send heartbeats."""
-        return rhythm_of(self.nodes, self.heartbeat_timeout)
+        return heartbeat_rhythm(self.nodes, self.heartbeat_timeout)
 
     @property
     def place(self) -> str:

@@ -5,7 +5,7 @@ from typing import Generic, TypeVar
 
 import msgspec
 
-from clusterrun.coordination.messages import Alive, FromCoordinator, FromMember
+from clusterrun.coordination.messages import FromCoordinator, FromMember, Heartbeat
 
 MAXIMUM_FRAME = 1 << 22
 """Bytes of one message: above the longest of ours, a report of 10,000 workers."""
@@ -63,5 +63,5 @@ def framed(message: FromMember | FromCoordinator) -> bytes:
     return len(body).to_bytes(_LENGTH_BYTES, "big") + body
 
 
-ALIVE = framed(Alive())
+HEARTBEAT_FRAME = framed(Heartbeat())
 """The frame of a heartbeat: encoded once, sent thousands of times."""
