@@ -5,14 +5,15 @@ from typing import Any
 import pytest
 from clusterrun.coordination.notices import (
     disagreement,
+    ended_while_waiting,
     hint_to_nodes_missing,
-    interrupted_while_waiting,
     listed,
     nodes_missing,
     shortened,
     two_values,
     waiting,
 )
+from clusterrun.domain.outcome import Interrupted
 
 from tests.rendezvous.nodes import hello, terms
 from tests.rendezvous.replay import Replay
@@ -117,7 +118,7 @@ def test_one_value_may_be_the_beginning_of_the_other() -> None:
 
 def test_an_interrupted_node_zero_says_by_what() -> None:
     """To those who have joined."""
-    assert interrupted_while_waiting("n0", 2) == (
+    assert ended_while_waiting("n0", Interrupted(2)) == (
         "n0 (node 0) got SIGINT while it waited for other nodes"
     )
 

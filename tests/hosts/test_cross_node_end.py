@@ -1,5 +1,6 @@
 """A job on two hosts ends on both at once, for one reason, and leaves nothing."""
 
+import os
 import re
 import signal
 import time
@@ -147,6 +148,24 @@ def test_a_signal_while_waiting_for_nodes(
         text = "n0 (node 0) got SIGTERM while it waited for other nodes"
         assert ends[1].err == f"clusterrun: error: {text}\n"
     nothing_is_left(hosts, jobs)
+
+
+@pytest.mark.parametrize("helper", ["fork server", "relay"])
+def test_a_helper_process_is_killed_while_waiting_for_nodes(
+    hosts: tuple[Host, ...], clusterrun: Launcher, helper: str
+) -> None:
+    """Node 0 ends at once, and refuses the others."""
+    nodes = Nodes(clusterrun, hosts, SUCCEED)
+    words = ("--nnodes", "3", "--master-addr", hosts[0].address)
+    jobs = [nodes.start(rank, *words, "--node-rank", str(rank)) for rank in (0, 1)]
+    jobs[0].wait_for(r"waiting for 1 of 3 nodes: rank 2 \(joined: n0, n1")
+
+    os.kill(jobs[0].fork_server if helper == "fork server" else jobs[0].relay, signal.SIGKILL)
+    ends = ended(jobs)
+
+    assert codes(ends) == [137, 4], ends
+    assert f"its own {helper} was killed by SIGKILL" in ends[0].err
+    assert f"the {helper} of n0 (node 0) was killed by SIGKILL while it waited" in ends[1].err
 
 
 EARLY = """

@@ -18,7 +18,7 @@ from clusterrun.domain.events import Event
 from clusterrun.domain.facts import Fact
 from clusterrun.domain.outcome import Exited, Fate
 from clusterrun.domain.ranks import GlobalRank, LocalRank
-from clusterrun.rendezvous.agent_hooks import AgentHooks
+from clusterrun.rendezvous.agent_hooks import AgentHooks, EventSource
 from clusterrun.rendezvous.joining.settings import RendezvousSettings
 from clusterrun.rendezvous.names.addresses import Interfaces, Resolve, all_addresses
 from msgspec.structs import replace
@@ -166,6 +166,7 @@ def hooks(
     said: list[str] | None = None,
     inbox: QuietInbox | None = None,
     *,
+    helpers: Sequence[EventSource] = (),
     interfaces: Interfaces | None = None,
     resolve: Resolve = all_addresses,
 ) -> AgentHooks:
@@ -174,6 +175,7 @@ def hooks(
         signals=inbox or QuietInbox(),
         notice=(Said() if said is None else said).append,
         clock=time.monotonic,
+        helpers=helpers,
         interfaces=lambda: {"lo": ("127.0.0.1", "::1")} if interfaces is None else interfaces,
         resolve=resolve,
         resolves_for_others=lambda _host, _clock: False,

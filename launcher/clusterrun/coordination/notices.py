@@ -227,6 +227,8 @@ def no_restart(number: int) -> str:
     return f"{what}: no restart; exit code {exit_code_of_signal(number)}"
 
 
-def interrupted_while_waiting(host: str, number: int) -> str:
+def ended_while_waiting(host: str, cause: Interrupted | HelperFailed) -> str:
     """Return the error of members whose node 0 ended before the job began."""
-    return f"{host} (node 0) got {signal_name(number)} while it waited for other nodes"
+    if isinstance(cause, Interrupted):
+        return f"{host} (node 0) got {signal_name(cause.number)} while it waited for other nodes"
+    return f"the {cause.name} of {host} (node 0) {cause.how} while it waited for other nodes"

@@ -1,6 +1,6 @@
 """What the rendezvous needs of the agent."""
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from typing import NamedTuple, Protocol
 
 from clusterrun.domain.events import Event
@@ -8,26 +8,28 @@ from clusterrun.rendezvous.names.addresses import Interfaces, Resolve, all_addre
 from clusterrun.rendezvous.names.own_host_name import resolves_for_others
 
 
-class SignalSource(Protocol):
-    """Where signals to this process arrive."""
+class EventSource(Protocol):
+    """Signals to this process, or a helper process."""
 
     def fileno(self) -> int:
-        """Return the descriptor that becomes readable when a signal has arrived."""
+        """Return the descriptor that becomes readable when there are ``events``."""
         ...
 
     def events(self, now: float) -> Iterable[Event]:
-        """Return the signals that have arrived, without blocking."""
+        """Return what has happened, without blocking."""
         ...
 
 
 class AgentHooks(NamedTuple):
     """Signals, notices, time and names, as the agent provides them."""
 
-    signals: SignalSource
+    signals: EventSource
     notice: Callable[[str], object]
     """Prints a line for the user, and adds the prefix."""
     clock: Callable[[], float]
     """Returns monotonic seconds."""
+    helpers: Sequence[EventSource] = ()
+    """The helper processes: a node without them can't join."""
     interfaces: Callable[[], Interfaces] = own_interfaces
     resolve: Resolve = all_addresses
     """May block: it runs in a process of its own."""

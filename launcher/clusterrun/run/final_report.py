@@ -27,11 +27,14 @@ class JobEnd(NamedTuple):
     report: str
 
 
-def end_while_joining(interrupted: Interrupted) -> JobEnd:
-    """Return the end of a job that a signal ended before all nodes had joined."""
-    from clusterrun.report.outcome import explain_wait
+def end_while_joining(cause: Interrupted | HelperFailed) -> JobEnd:
+    """Return the end of a job that ended before all nodes had joined."""
+    from clusterrun.report.outcome import explain, explain_wait
 
-    return JobEnd(Outcome(interrupted, 0, (), ()), explain_wait(interrupted))
+    outcome = Outcome(cause, attempt=0, fates=(), survivors=())
+    return JobEnd(
+        outcome, explain_wait(cause) if isinstance(cause, Interrupted) else explain(outcome)
+    )
 
 
 def report_of(

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import sys
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from contextlib import suppress
 from typing import TYPE_CHECKING
 
 from clusterrun.agent.signal_inbox import SignalInbox
 from clusterrun.domain.job import JobSpec
-from clusterrun.domain.outcome import Interrupted
+from clusterrun.domain.outcome import HelperFailed, Interrupted
+from clusterrun.run.helper_processes import HelperProcesses
 from clusterrun.run.local_job import LocalJob
 
 if TYPE_CHECKING:
@@ -20,15 +21,15 @@ if TYPE_CHECKING:
 
 
 def join_nodes(
-    local: LocalJob, inbox: SignalInbox, notice: Callable[[str], object]
-) -> SingleNode | Peers | Interrupted:
-    """Return the nodes of the job once all have joined, or the signal that came first."""
+    local: LocalJob, inbox: SignalInbox, helpers: HelperProcesses
+) -> SingleNode | Peers | Interrupted | HelperFailed:
+    """Return the nodes of the job once all have joined, or what has ended the job before."""
     job, host = local.job, local.machine.host
     # Imported while the fork server's interpreter starts.
     if job.agents == 1:
         from clusterrun.rendezvous.single_node import SingleNode
 
-        return SingleNode(job, host, local.workers, notice, time.monotonic)
+        return SingleNode(job, host, local.workers, helpers.print_notice, time.monotonic)
     from clusterrun.rendezvous.agent_hooks import AgentHooks
     from clusterrun.rendezvous.joining.join import join
     from clusterrun.rendezvous.joining.joining_node import JoiningNode, hello_of
@@ -36,7 +37,8 @@ def join_nodes(
 
     hello = hello_of(job, host, local.workers, _versions(job))
     token = (job.token.value or "").encode()
-    hooks = AgentHooks(inbox, notice, time.monotonic)
+    watched = (helpers.relay, helpers.fork_server)
+    hooks = AgentHooks(inbox, helpers.print_notice, time.monotonic, watched)
     return join(JoiningNode(settings_of(job), hello, token, hooks))
 
 

@@ -4,7 +4,7 @@ from collections.abc import Mapping
 from contextlib import ExitStack
 
 from clusterrun.agent.signal_inbox import SignalInbox
-from clusterrun.domain.outcome import Interrupted
+from clusterrun.domain.outcome import HelperFailed, Interrupted
 from clusterrun.planning.worker_count import local_size
 from clusterrun.run.final_report import (
     JobEnd,
@@ -53,8 +53,8 @@ def launch(
         cleanup.callback(helpers.relay.close, SECONDS_TO_PRINT)
         if preparation is not None:
             helpers.fork_server.prepare(preparation)
-        nodes = join_nodes(local, inbox, helpers.print_notice)
-        if isinstance(nodes, Interrupted):
+        nodes = join_nodes(local, inbox, helpers)
+        if isinstance(nodes, Interrupted | HelperFailed):
             end = end_while_joining(nodes)
         else:
             cleanup.callback(nodes.leave)

@@ -8,11 +8,11 @@ from concurrent.futures import Future, ThreadPoolExecutor
 
 import pytest
 from clusterrun.coordination.messages import Hello
-from clusterrun.domain.events import SignalReceived
-from clusterrun.domain.outcome import Interrupted
+from clusterrun.domain.events import HelperLost, SignalReceived
+from clusterrun.domain.outcome import HelperFailed, Interrupted
 from clusterrun.errors import RendezvousError
 from clusterrun.rendezvous.agent_hooks import AgentHooks
-from clusterrun.rendezvous.joining.join import join
+from clusterrun.rendezvous.joining.join import EndOfWait, join
 from clusterrun.rendezvous.joining.joining_node import JoiningNode
 from clusterrun.rendezvous.joining.settings import RendezvousSettings
 from clusterrun.rendezvous.names.addresses import Address, Interfaces
@@ -31,7 +31,7 @@ from tests.rendezvous.nodes import (
 # Agents have one thread; here each node is a thread, and a name is looked up in a fork.
 pytestmark = pytest.mark.filterwarnings("ignore:.*multi-threaded.*fork:DeprecationWarning")
 
-Joined = Peers | Interrupted
+Joined = Peers | EndOfWait
 
 HERE = "0.0.0.0"  # noqa: S104 - nobody binds to it
 """Leads to this machine, and yet is no address that a machine knows as its own."""
@@ -360,6 +360,49 @@ def test_a_signal_to_node_zero_ends_the_waiting_of_all(nodes: Nodes) -> None:
 
     assert first.result(PATIENCE) == Interrupted(2)
     assert error(second).message == "n0 (node 0) got SIGINT while it waited for other nodes"
+
+
+class Relay:
+    """A helper process that a test can end."""
+
+    def __init__(self) -> None:
+        self._ours, self._theirs = socket.socketpair()
+
+    def __del__(self) -> None:
+        self._ours.close()
+
+    def end(self) -> None:
+        """Close its end of the connection."""
+        self._theirs.close()
+
+    def fileno(self) -> int:
+        """Return the descriptor that hangs up at its end."""
+        return self._ours.fileno()
+
+    def events(self, now: float) -> list[HelperLost]:
+        """Return how it ended."""
+        return [HelperLost("relay", "was killed by SIGKILL", 9, now)]
+
+
+def test_the_end_of_a_helper_process_ends_the_waiting(nodes: Nodes) -> None:
+    """On a member alone; on node 0 for all."""
+    relays = [Relay(), Relay()]
+    settings = rendezvous_settings(free_port(), 3)
+    first, second = (
+        nodes.join(settings, ranked_hello(number), hooks(helpers=[relay]))
+        for number, relay in enumerate(relays)
+    )
+    third = nodes.join(settings, ranked_hello(2, rank=None))
+    relays[1].end()
+    alone = second.result(PATIENCE)
+    with pytest.raises(TimeoutError):
+        third.result(0.3)
+    relays[0].end()
+
+    assert alone == first.result(PATIENCE) == HelperFailed("relay", "was killed by SIGKILL", 9)
+    assert error(third).message == (
+        "the relay of n0 (node 0) was killed by SIGKILL while it waited for other nodes"
+    )
 
 
 def test_a_signal_before_anybody_was_reached(nodes: Nodes) -> None:

@@ -9,10 +9,10 @@ from typing import Protocol
 from msgspec.structs import replace
 
 from clusterrun.coordination.messages import WorldFormed
-from clusterrun.domain.events import SignalReceived
-from clusterrun.domain.outcome import Interrupted
+from clusterrun.domain.events import HelperLost, SignalReceived
+from clusterrun.domain.outcome import HelperFailed, Interrupted
 from clusterrun.domain.world import World
-from clusterrun.rendezvous.agent_hooks import AgentHooks
+from clusterrun.rendezvous.agent_hooks import AgentHooks, EventSource
 from clusterrun.rendezvous.joining.dialer import OutgoingConnection
 from clusterrun.rendezvous.joining.join_timeout import JoinTimeout
 from clusterrun.rendezvous.joining.joining_member import JoiningMember
@@ -33,12 +33,15 @@ ENDING_SIGNALS = frozenset({signal.SIGTERM, signal.SIGINT, signal.SIGHUP})
 
 NEVER = float("inf")
 
+EndOfWait = Interrupted | HelperFailed
+"""A signal, or the end of a helper process."""
 
-def join(node: JoiningNode) -> Peers | Interrupted:
+
+def join(node: JoiningNode) -> Peers | EndOfWait:
     """Join, and wait until all nodes of the job have joined.
 
     Returns:
-        The other nodes; or the signal that has ended the wait.
+        The other nodes; or what has ended the wait.
 
     Raises:
         RendezvousError: the nodes contradict each other, or did not all join in time.
@@ -52,11 +55,11 @@ def join(node: JoiningNode) -> Peers | Interrupted:
     return _join_as_member(node, timeout)
 
 
-def _join_without_rank(node: JoiningNode, timeout: JoinTimeout) -> Peers | Interrupted:
+def _join_without_rank(node: JoiningNode, timeout: JoinTimeout) -> Peers | EndOfWait:
     """Join as node 0 if this machine has node 0's address and no other agent here is node 0."""
     with closing(RanklessNode(node, timeout, node.hooks.clock())) as rankless:
-        if interrupted := wait_for(rankless, node.hooks):
-            return interrupted
+        if ended := wait_for(rankless, node.hooks):
+            return ended
     if rankless.failure is not None:
         raise rankless.failure
     if not rankless.is_node_zero:
@@ -67,12 +70,12 @@ def _join_without_rank(node: JoiningNode, timeout: JoinTimeout) -> Peers | Inter
         return _join_as_member(node, timeout, busy)
 
 
-def _join_as_node_zero(node: JoiningNode) -> Peers | Interrupted:
+def _join_as_node_zero(node: JoiningNode) -> Peers | EndOfWait:
     settings, _, _, hooks = node
     node_zero = JoiningNodeZero(node, hooks.clock())
-    if interrupted := wait_for(node_zero, hooks):
-        node_zero.interrupt(interrupted.number, hooks.clock())
-        return interrupted
+    if ended := wait_for(node_zero, hooks):
+        node_zero.abandon(ended, hooks.clock())
+        return ended
     formed = _formed(node_zero)
     node_zero.close_all_but_server()
     # If no other machine has connected, all nodes are on this one.
@@ -90,18 +93,18 @@ def _join_as_node_zero(node: JoiningNode) -> Peers | Interrupted:
 
 def _join_as_member(
     node: JoiningNode, timeout: JoinTimeout, busy: PortBusy | None = None
-) -> Peers | Interrupted:
+) -> Peers | EndOfWait:
     """Connect to node 0; ``busy`` is the error if node 0 should be on this machine and is not."""
     settings, _, _, hooks = node
     now = hooks.clock()
     with closing(JoiningMember(node, timeout, now)) as member:
         if busy is not None:
-            if interrupted := wait_for(member, hooks, now + SECONDS_TO_FIND_NODE_ZERO_HERE):
-                return interrupted
+            if ended := wait_for(member, hooks, now + SECONDS_TO_FIND_NODE_ZERO_HERE):
+                return ended
             if not member.is_connected and not member.finished:
                 raise busy
-        if interrupted := wait_for(member, hooks):
-            return interrupted
+        if ended := wait_for(member, hooks):
+            return ended
         formed = _formed(member)
         outgoing = member.take_connection()
     master_addr = _master_addr(member, outgoing, settings)
@@ -165,31 +168,37 @@ class JoinStep(Protocol):
         ...
 
 
-def wait_for(step: JoinStep, hooks: AgentHooks, until: float = NEVER) -> Interrupted | None:
-    """Wait for ``step`` or until a time; return the signal that has ended the wait, if any."""
+def wait_for(step: JoinStep, hooks: AgentHooks, until: float = NEVER) -> EndOfWait | None:
+    """Wait for ``step`` or until a time; return what has ended the wait before, if anything."""
     with select.epoll() as epoll:
         epoll.register(hooks.signals, select.EPOLLIN)
         epoll.register(step, select.EPOLLIN)
+        for helper in hooks.helpers:
+            # EPOLLHUP alone, which needs no mask: what a living one sends is for the agent.
+            epoll.register(helper, 0)
         now = hooks.clock()
         while not step.finished and now < until:
             due = min(step.due, until)
-            epoll.poll(None if due == NEVER else max(0.0, due - now))
+            ready = {fd for fd, _ in epoll.poll(None if due == NEVER else max(0.0, due - now))}
             now = hooks.clock()
-            if number := _ending_signal(hooks, now):
-                return Interrupted(number)
+            ended = [each for each in hooks.helpers if each.fileno() in ready]
+            for source in (hooks.signals, *ended):
+                if end := _end_of_wait(source, now):
+                    return end
             step.turn(now)
     return None
 
 
-def _ending_signal(hooks: AgentHooks, now: float) -> int:
-    """Return the signal that has arrived and ends the job; 0 if there is none."""
-    for event in hooks.signals.events(now):
+def _end_of_wait(source: EventSource, now: float) -> EndOfWait | None:
+    for event in source.events(now):
         match event:
             case SignalReceived(number) if number in ENDING_SIGNALS:
-                return number
+                return Interrupted(number)
             case SignalReceived(signal.SIGTSTP):
                 os.kill(os.getpid(), signal.SIGSTOP)
+            case HelperLost(name, how, number):
+                return HelperFailed(name, how, number)
             case _:
-                # There is no worker to forward it to.
+                # There is no worker to forward a signal to.
                 continue
-    return 0
+    return None

@@ -8,10 +8,11 @@ from clusterrun.coordination.messages import (
     Refused,
     WorldFormed,
 )
-from clusterrun.coordination.notices import interrupted_while_waiting
+from clusterrun.coordination.notices import ended_while_waiting
 from clusterrun.coordination.state import Terms
 from clusterrun.domain.bounds import as_name
 from clusterrun.domain.facts import Fact
+from clusterrun.domain.outcome import HelperFailed, Interrupted
 from clusterrun.errors import RendezvousError
 from clusterrun.rendezvous.coordinator_server import CoordinatorServer
 from clusterrun.rendezvous.joining.duplicate_node_zero import DuplicateNodeZeroCheck
@@ -104,9 +105,9 @@ class JoiningNodeZero:
         if self.server.has_told_everybody or now >= self._latest_end:
             self.failure = self._refused
 
-    def interrupt(self, number: int, now: float) -> None:
-        """Refuse the nodes that have joined, because signal ``number`` ends the job, and close."""
-        self.server.abandon(interrupted_while_waiting(self._host, number), now)
+    def abandon(self, cause: Interrupted | HelperFailed, now: float) -> None:
+        """Refuse the nodes that have joined, because of ``cause``, and close."""
+        self.server.abandon(ended_while_waiting(self._host, cause), now)
         self.close()
 
     def close_all_but_server(self) -> None:
