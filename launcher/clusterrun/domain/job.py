@@ -1,4 +1,4 @@
-"""The job as it was described, before any machine or other node is looked at."""
+"""The job as the user described it: what is known before machines and other nodes are."""
 
 from collections.abc import Mapping
 from enum import Enum
@@ -22,7 +22,7 @@ class ProgramKind(Enum):
     """A Python module, ``-m``: ``PYTHON -u -m pkg.train ARGS``."""
 
     RUN_PATH = "run-path"
-    """What ``runpy.run_path`` takes, ``--run-path``: a file, or a folder or archive with __main__.py."""
+    """``--run-path``, run by ``runpy.run_path``: a file, or a folder or archive with __main__.py."""
 
     EXECUTABLE = "executable"
     """Any program, ``--no-python``: ``PROGRAM ARGS``, found on PATH."""
@@ -37,24 +37,24 @@ class Program(Struct, frozen=True):
 
     @property
     def is_standard_input(self) -> bool:
-        """Whether Python reads the script from there, ``-``: one process can, and once."""
+        """Whether the script is ``-``: only one process can read it, once."""
         return self.kind is ProgramKind.SCRIPT and self.name == "-"
 
 
 class WorkerCount(Enum):
-    """Ways to say the number of workers per node other than by a number."""
+    """A number of workers per node that is counted, not given."""
 
     PER_GPU = "per-gpu"
-    """Not given: one per visible GPU, else one."""
+    """The default: one per visible GPU, or one."""
 
     AUTO = "auto"
-    """Given as ``auto``: torchrun's meaning, GPUs, else CPUs."""
+    """``auto``, as with torchrun: one per visible GPU, or one per CPU."""
 
     GPU = "gpu"
-    """Given as ``gpu``: the visible GPUs, an error where there are none."""
+    """``gpu``: one per visible GPU; an error without GPUs."""
 
     CPU = "cpu"
-    """Given as ``cpu``: the CPUs that this process may use."""
+    """``cpu``: one per CPU that the launcher may use."""
 
 
 class NumaBinding(Enum):
@@ -64,26 +64,26 @@ class NumaBinding(Enum):
     """The default: as ``near``."""
 
     NODE = "node"
-    """All CPUs of the GPU's node, shared by the ranks of that node."""
+    """All CPUs of the GPU's NUMA node, shared by the workers of that node."""
 
     NEAR = "near"
-    """As ``node``, plus the nodes of the same package that own no rank's GPU."""
+    """As ``node``, plus the NUMA nodes of the same package without a worker's GPU."""
 
     SOCKET = "socket"
-    """All CPUs of the package that the GPU's node is in."""
+    """All CPUs of the GPU's package."""
 
     EXCLUSIVE = "exclusive"
-    """Whole cores of the GPU's node that no other rank has."""
+    """Whole cores of the GPU's NUMA node that no other worker has."""
 
     CORE_COMPLEX = "core-complex"
     """As ``exclusive``, in units of cores that share an L3 cache."""
 
     NONE = "none"
-    """No binding: what the launcher may use, the workers may use."""
+    """All CPUs that the launcher may use."""
 
     @property
     def divides(self) -> bool:
-        """Whether each worker gets CPUs that no other has."""
+        """Whether each worker has its CPUs to itself."""
         return self in {NumaBinding.EXCLUSIVE, NumaBinding.CORE_COMPLEX}
 
 
@@ -91,188 +91,187 @@ class NumaMemory(Enum):
     """Where the memory of a bound worker comes from."""
 
     NONE = "none"
-    """Wherever it is first used, which is local to a bound worker: the kernel's own way."""
+    """The kernel's default: the NUMA node whose CPU first uses it."""
 
     PREFERRED = "preferred"
-    """The nodes of its GPUs while they have any, then others."""
+    """The NUMA nodes of its GPUs first, then others."""
 
     BIND = "bind"
-    """The nodes of its GPUs alone: where they have no more, the kernel's OOM killer acts."""
+    """Only the NUMA nodes of its GPUs: when they are full, the kernel kills the worker."""
 
 
 class MappedGpu(Struct, frozen=True):
-    """Where the user says that a GPU is, whatever the machine says: an entry of ``--numa-map``."""
+    """The place of a GPU against what the machine reports: an entry of ``--numa-map``."""
 
     gpu: str
-    """As it was typed: its index, its PCI address, or its UUID."""
+    """As typed: an index, a PCI address or a UUID."""
     place: int | CpuSet
-    """The id of a NUMA node, or the CPUs themselves."""
+    """The number of a NUMA node, or the CPUs near the GPU."""
 
     def __str__(self) -> str:
-        """Return the entry as one would type it: ``0=node 1``."""
+        """Return the entry as typed: ``0=node 1``."""
         return f"{self.gpu}={f'node {self.place}' if isinstance(self.place, int) else self.place}"
 
 
 class StartMethod(Enum):
-    """How a worker comes to run its program."""
+    """How workers start."""
 
     AUTO = "auto"
-    """``fork`` where that is safe, else ``spawn``."""
+    """``FORK`` if that is safe, else ``SPAWN``."""
 
     FORK = "fork"
-    """Forked from a process that has imported what the script imports first, which it then runs."""
+    """By forking the fork server, which has imported what the script imports first."""
 
     SPAWN = "spawn"
-    """Executed: an interpreter of its own, from the start."""
+    """By executing an interpreter for each worker."""
 
 
 class TaskLayout(Struct, frozen=True):
-    """Where a scheduler started one task for each worker: this clusterrun's one worker among all.
+    """The place of this agent's one worker, if the scheduler started a task for each worker.
 
-    Such a clusterrun is the agent of exactly one worker; ``size`` of them make up the job.
+    The job has ``size`` such agents.
     """
 
     rank: GlobalRank
     size: int
     local_rank: LocalRank
     local_size: int
-    """Tasks on this node; other nodes may have another number of them."""
+    """The number of tasks on this node; other nodes may have more or fewer."""
     node_rank: NodeRank
     nodes: int
     own_cpus: bool = False
-    """The scheduler bound this task to CPUs that no other task of the node may use."""
+    """The scheduler has bound this task to CPUs that no other task of the node may use."""
 
 
 class JobSpec(Struct, frozen=True):
-    """Everything that flags, variables, the job file and the cluster say, with its origin.
+    """All values of the job, each with its origin.
 
-    The field names are the flags' names in snake_case; ``sources.options`` has one row for each
-    but those that say so.
+    A field has the name of its option in ``sources.options``, unless its docstring says "no flag".
     """
 
     nnodes: Fact[int]
-    """At most; as many come, but for a last call."""
+    """Maximum number of nodes; exactly this many unless MIN:MAX is given."""
     fewest_nodes: Fact[int]
-    """No flag, the MIN of ``nnodes``: so many are enough at the last call; else as ``nnodes``."""
+    """No flag, MIN of ``--nnodes MIN:MAX``; otherwise as ``nnodes``."""
     node_rank: Fact[int | None]
     """None: not given."""
     nproc_per_node: Fact[int | WorkerCount]
     tasks: Fact[TaskLayout | None]
-    """No flag, the cluster's; None: this clusterrun starts all workers of its node."""
+    """No flag, the cluster's; None: this agent starts all workers of its node."""
     hosts: Fact[tuple[str, ...]]
-    """Names of the nodes by rank, ``--hosts`` or the cluster's; () where nothing tells."""
+    """Names of the nodes by rank, from ``--hosts`` or the cluster; () if unknown."""
     cluster: Fact[str]
-    """Whose variables were read; "none" for nobody's."""
+    """The cluster whose variables were read, or "none"."""
     numa_node: Fact[int | None]
     """No flag, the cluster's: the one NUMA node that the job may use; None: all."""
     unclear: Fact[str]
-    """No flag, the cluster's: what to type where its ranks may count nodes or workers, which are
-    the same with one worker on each node, and only then; "" where it is clear."""
+    """No flag, the cluster's: what to type if its ranks could be those of nodes or of workers; "" if
+    only one is possible. With one worker on each node, both are the same."""
     master_addr: Fact[str | None]
-    """Without brackets; None: nothing says, and on one node nothing needs to."""
+    """Without brackets; None: not set, and on one node not needed."""
     master_port: Fact[int | None]
-    """None: on one node a free port for each attempt, else one of ``port_candidates``, if any."""
+    """None: on one node a free port for each attempt, otherwise one of ``port_candidates``."""
     port_candidates: Fact[tuple[int, ...]]
-    """No flag, the cluster's: ports to meet at, the first that is free; () where a port is given."""
+    """No flag, the cluster's: ports to try in this order; () if ``master_port`` is set."""
     rdzv_endpoint: Fact[str | None]
-    """Where agents meet for the whole job: ``HOST``, ``HOST:PORT``, ``[::1]:29500``."""
+    """The coordinator's address for the whole job: ``HOST``, ``HOST:PORT``, ``[::1]:29500``."""
     base_port: Fact[int]
-    """The first port of each node's workers in Paddle's variables."""
+    """The first port of each node's workers in PADDLE_ variables."""
     rdzv_timeout: Fact[float]
-    """Seconds that all nodes have to come, or enough of them."""
+    """Seconds in which ``fewest_nodes`` nodes must join."""
     last_call_timeout: Fact[float]
-    """Seconds that the others have once enough are there."""
+    """Seconds in which more nodes may join after that."""
     token: Fact[str | None]
-    """The secret itself, which nothing may print."""
+    """The secret itself; never printed."""
     strict_join: Fact[bool]
     run_id: Fact[str]
     heartbeat_timeout: Fact[float]
-    """Seconds of silence after which a node counts as lost."""
+    """Seconds of silence after which a node is lost."""
     hang_timeout: Fact[float | None]
-    """Seconds without any output or end of a rank, after which all stacks are shown; None: never."""
+    """Seconds without output or exit of any worker, after which stacks are printed; None: never."""
     max_restarts: Fact[int]
     no_restart_exit_codes: Fact[tuple[int, ...]]
-    """Exit codes of the cause that no restart follows, in order."""
+    """Exit codes of the cause after which the job is not restarted, in order."""
     no_fail_fast: Fact[bool]
-    """Restart even after the same failure twice at once."""
+    """Restart even after the same failure twice in a row."""
     shutdown_timeout: Fact[float]
-    """Seconds from TERM to KILL."""
+    """The grace period, in seconds."""
     contain: Fact[bool]
-    """Everything that the job starts lives in a PID namespace, which ends with the fork server."""
+    """All processes of the job are in a PID namespace, which ends with the fork server."""
     exec: Fact[bool]
-    """This process becomes the one worker, and nobody looks after it."""
+    """This process becomes its one worker; no agent stays."""
     numa_binding: Fact[NumaBinding]
     numa_memory: Fact[NumaMemory]
     numa_map: Fact[tuple[MappedGpu, ...]]
-    """In the order of the user; () where the machine itself is asked."""
+    """As the user ordered them; (): what the machine reports."""
     numa_strict: Fact[bool]
-    """Start nothing where a worker can't be bound as asked."""
+    """Start nothing if a worker cannot be bound as asked."""
     devices: Fact[tuple[str, ...]]
-    """Indices and UUIDs of the GPUs for the workers, in their order; (): all that are visible."""
+    """Indices and UUIDs of the workers' GPUs, in order; (): all visible GPUs."""
     gpus_per_worker: Fact[int | None]
-    """None: not given, and then it is one; 0: the same, but workers may share GPUs or use none."""
+    """None: not given, one; 0: one, and workers may share GPUs or use none."""
     gpu_per_rank: Fact[bool]
-    """Each worker sees its own GPUs alone."""
+    """Each worker sees only its own GPUs."""
     virtual_local_rank: Fact[bool]
-    """And finds LOCAL_RANK to be 0, as of torchrun's flag of that name."""
+    """As ``gpu_per_rank``, with LOCAL_RANK 0 for each worker; torchrun's flag of that name."""
     role: Fact[str]
     """ROLE_NAME of the workers."""
     signals_to_handle: Fact[str]
-    """Names that the workers are told; what clusterrun does about signals is its own affair."""
+    """TORCHELASTIC_SIGNALS_TO_HANDLE of the workers; the launcher handles all signals anyway."""
     pass_local_rank: Fact[str]
-    """The argument that tells the script its local rank, without dashes; "" for none."""
+    """The argument that passes the local rank to the script, without dashes; "" for none."""
     start_method: Fact[StartMethod]
     preload: Fact[str | tuple[str, ...]]
-    """``auto``, ``none``, or the modules to import before workers are forked."""
+    """``auto``, ``all``, ``none``, or the modules to preload."""
     preload_timeout: Fact[float]
-    """Seconds for which importing them may stand still."""
+    """Seconds for which preloading may make no progress."""
     python: Fact[str]
     stdin_rank: Fact[int | None]
-    """Who reads standard input, by global rank; None: 0, and on a terminal any worker."""
+    """The worker that reads standard input, by rank; None: rank 0, and on a terminal any."""
     env: Mapping[str, Fact[str]]
-    """Variables for the workers from the job file and ``--env``, by name."""
+    """Variables for the workers, by name."""
     log_dir: Fact[str | None]
-    """None: no files."""
+    """None: no log files."""
     redirects: Fact[StreamChoice | None]
-    """Streams that go to log files only; None: nothing is said."""
+    """Streams that go to log files only; None: not set."""
     tee: Fact[StreamChoice | None]
-    """Streams that go to log files and are printed; None, and none redirected: all there are."""
+    """Streams that go to log files and are printed; None, with nothing redirected: all."""
     local_ranks_filter: Fact[RankSet | None]
-    """Whose lines are printed, by local rank; None: everyone's."""
+    """Local ranks whose lines are printed; None: all."""
     ranks: Fact[RankSet | None]
-    """The same by global rank; both hold."""
+    """Ranks whose lines are printed, of those that ``local_ranks_filter`` leaves; None: all."""
     log_line_prefix_template: Fact[str | None]
-    """What stands before a printed line, with ``${rank}`` and others in it; None: the usual."""
+    """Printed before each line of a worker, with ``${rank}`` and others; None: the default."""
     progress_interval: Fact[float]
-    """Seconds between lines with a progress bar's state where it is not drawn; 0: only its end."""
+    """Seconds between two states of a progress bar in a pipe or a file; 0: only its end."""
     duplicate_stdout_filters: Fact[tuple[str, ...]]
-    """Printed lines that contain one of these go to a file of their own, too; (): none do."""
+    """Printed lines that contain one of these also go to a file of their own."""
     duplicate_stderr_filters: Fact[tuple[str, ...]]
     coloured: Fact[bool]
-    """No flag, the terminal's: whoever reads what is printed sees colours, and no file gets them."""
+    """No flag: workers print to a terminal that shows colours, and to no file."""
     workerlog: Fact[bool]
-    """Both streams of a worker go to one file, and links lead there by local rank."""
+    """Both streams of a worker go to one log file, with a link by local rank."""
     events: Fact[str | None]
-    """The file that tells machines what happens; ``%n`` in it stands for the node's rank."""
+    """The file for events, in JSON; ``%n`` in its name is the node's rank."""
     program: Fact[Program]
     as_torchrun: Fact[bool]
-    """No flag, the name by which clusterrun was called: what no flag says is then as torchrun does
-    it, OMP_NUM_THREADS and the names of log files."""
+    """No flag: clusterrun was called by the name torchrun, and has torchrun's defaults, such as
+    OMP_NUM_THREADS and the names of log files."""
 
     @property
     def agents(self) -> int:
-        """How many clusterruns make up the job: those that must join."""
+        """The number of agents in the job."""
         return self.nnodes.value if self.tasks.value is None else self.tasks.value.size
 
     @property
     def last_call(self) -> LastCall | None:
-        """When the job begins without some of its nodes; None: never."""
-        # A scheduler that starts a task for each worker starts them all.
+        """When the job starts with fewer than ``nnodes`` nodes; None: never."""
+        # With a task for each worker, the scheduler has started all of them.
         if self.fewest_nodes.value == self.nnodes.value or self.tasks.value is not None:
             return None
         return LastCall(self.fewest_nodes.value, self.last_call_timeout.value)
 
     @property
     def agent_rank(self) -> int | None:
-        """This clusterrun's place among them; None: not given."""
+        """This agent's rank among them; None: not given."""
         return self.node_rank.value if self.tasks.value is None else self.tasks.value.rank
