@@ -10,7 +10,7 @@ pytestmark = pytest.mark.usefixtures("script")
 
 WRITTEN = "log files go to clusterrun-logs; clusterrun-logs/latest is the last run"
 STREAMS = (
-    "give 1 for standard output, 2 for standard error, 3 for both, 0 for none, or that for each"
+    "give 1 for standard output, 2 for standard error, 3 for both, 0 for none, or such a number for each"
     " local rank: 0:3,1:2"
 )
 PREFIX = "TORCHELASTIC_LOG_LINE_PREFIX_TEMPLATE"
@@ -65,7 +65,7 @@ def test_the_same_folder_by_ones_own_choice() -> None:
         ),
         (
             {"tee": "5"},
-            "--tee: '5' does not say which streams",
+            "--tee: '5' is not a choice of streams",
             STREAMS,
         ),
     ],

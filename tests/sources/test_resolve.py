@@ -185,7 +185,7 @@ def test_warnings_are_data() -> None:
         (
             {"rdzv_id": "a/b"},
             NONE,
-            "--rdzv-id: 'a/b' cannot name a run, and the folder of its logs",
+            "--rdzv-id: 'a/b' cannot be a run id, which also names a folder",
             "give a word without a /",
         ),
         (
@@ -203,7 +203,7 @@ def test_warnings_are_data() -> None:
         (
             {"env": ("WORLD_SIZE=2",)},
             NONE,
-            "--env: WORLD_SIZE is a variable that clusterrun itself gives to each worker",
+            "--env: WORLD_SIZE is a variable that clusterrun sets for each worker",
             "leave it out",
         ),
         (

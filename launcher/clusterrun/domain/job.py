@@ -97,7 +97,7 @@ class NumaMemory(Enum):
     """The NUMA nodes of its GPUs first, then others."""
 
     BIND = "bind"
-    """Only the NUMA nodes of its GPUs: when they are full, the kernel kills the worker."""
+    """Only the NUMA nodes of its GPUs: when they are full, the kernel's OOM killer acts."""
 
 
 class MappedGpu(Struct, frozen=True):

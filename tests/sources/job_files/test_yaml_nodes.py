@@ -102,35 +102,35 @@ def test_an_empty_file_has_no_entries() -> None:
     [
         (
             "a: 1\nb: 2\na: 3\n",
-            "job.yaml:3 a: stands at job.yaml:1 already",
+            "job.yaml:3 a: is already at job.yaml:1",
             "remove one of the two",
         ),
         (
             "- a\n",
-            "job.yaml:1: a list, where lines of KEY: VALUE belong",
+            "job.yaml:1: a list, where lines of KEY: VALUE are expected",
             "write, for example,\n  script: train.py",
         ),
         (
             "\ntrain.py\n",
-            "job.yaml:2: a single value, where lines of KEY: VALUE belong",
+            "job.yaml:2: a single value, where lines of KEY: VALUE are expected",
             "write, for example,\n  script: train.py",
         ),
         (
             "a:\n  - 1\n",
-            "job.yaml:1 a: a list, where a single value belongs",
+            "job.yaml:1 a: a list, where a single value is expected",
             "put quotes around it if it is meant as text",
         ),
         (
             "a: {b: c}\n",
-            "job.yaml:1 a: a mapping, where a single value belongs",
+            "job.yaml:1 a: a mapping, where a single value is expected",
             "put quotes around it if it is meant as text",
         ),
         (
             "? [a]\n: 1\n",
-            "job.yaml:1: a list, where a single value belongs",
+            "job.yaml:1: a list, where a single value is expected",
             "put quotes around it if it is meant as text",
         ),
-        ("a:\n\tb: 1\n", "job.yaml:2: a tab, and YAML takes none there", "indent with spaces"),
+        ("a:\n\tb: 1\n", "job.yaml:2: a tab, where YAML allows only spaces", "indent with spaces"),
         ("a: b: c\n", "job.yaml:1: mapping values are not allowed here", ""),
         (
             "a: 1\nb: 'x\nc: 2\n",
@@ -158,10 +158,10 @@ def test_an_empty_file_has_no_entries() -> None:
         ),
         (
             "a: 1\nb: \x07\n",
-            "job.yaml:2: character 0x07 does not belong in a text file",
+            "job.yaml:2: character 0x07 is not allowed in a text file",
             "remove it, or write it as an escape in double quotes",
         ),
-        ('a: "\\0"\n', "job.yaml:1 a: has a NUL character in it", "remove it"),
+        ('a: "\\0"\n', "job.yaml:1 a: contains a NUL character", "remove it"),
         ("[" * 5000, "job.yaml: nested too deeply for a job file", ""),
     ],
 )
@@ -201,5 +201,5 @@ def test_a_list_of_itself_is_a_mistake() -> None:
     Path("job.yaml").write_text("args: &me [*me]\n")
     entries = read_entries(Fact("job.yaml", "--config"))
 
-    with pytest.raises(UsageError, match="a list, where a single value belongs"):
+    with pytest.raises(UsageError, match="a list, where a single value is expected"):
         sequence(entries["args"])

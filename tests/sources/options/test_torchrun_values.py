@@ -38,21 +38,31 @@ def test_values(read: Callable[[str], object], text: str, value: object) -> None
         (
             torchrun.rendezvous_backend,
             "etcd-v2",
-            "etcd-v2 is a server of its own, and clusterrun needs none",
-            "meet at one of the job's own nodes:\n  --rdzv-backend c10d --rdzv-endpoint HOST:PORT",
+            "etcd-v2 needs a server of its own, and clusterrun has no such backend",
+            "meet at a node of the job:\n  --rdzv-backend c10d --rdzv-endpoint HOST:PORT",
         ),
-        (torchrun.rendezvous_backend, "c10", "'c10' is not a way to meet", "did you mean c10d?"),
-        (torchrun.rendezvous_backend, "zeus", "'zeus' is not a way to meet", "give static or c10d"),
+        (
+            torchrun.rendezvous_backend,
+            "c10",
+            "'c10' is not a rendezvous backend",
+            "did you mean c10d?",
+        ),
+        (
+            torchrun.rendezvous_backend,
+            "zeus",
+            "'zeus' is not a rendezvous backend",
+            "give static or c10d",
+        ),
         (
             torchrun.rendezvous_conf,
             "timeout",
-            "'timeout' is no setting",
+            "'timeout' is not KEY=VALUE",
             "write KEY=VALUE,KEY=VALUE, such as join_timeout=900",
         ),
         (
             torchrun.rendezvous_conf,
             "a=1,b=",
-            "'b=' is no setting",
+            "'b=' is not KEY=VALUE",
             "write KEY=VALUE,KEY=VALUE, such as join_timeout=900",
         ),
         (

@@ -101,22 +101,22 @@ SUFFIX = "give a name that ends in .tar.xz or .tar.gz"
 CPUS = "give numbers and ranges of them, such as 0-15,64-79"
 
 STREAMS = (
-    "give 1 for standard output, 2 for standard error, 3 for both, 0 for none, or that for each"
-    " local rank: 0:3,1:2"
+    "give 1 for standard output, 2 for standard error, 3 for both, 0 for none, or such a"
+    " number for each local rank: 0:3,1:2"
 )
 RANKS = "give numbers from 0 and ranges of them, such as 0,8-15"
 FILTERS = (
-    "has a text in it that no line or every line contains",
-    "give texts such as error,warning; two commas stand for one that belongs to a text",
+    "has an empty text or a line break in it",
+    "give texts such as error,warning; write ,, for a comma in a text",
 )
 
 BAD: list[tuple[Callable[[str], object], str, str, str]] = [
     (numbers.node_count, "0", "'0' is not a number of nodes", NODES),
-    (output.streams, "4", "'4' does not say which streams", STREAMS),
-    (output.streams, "", "'' does not say which streams", STREAMS),
-    (output.streams, "out", "'out' does not say which streams", STREAMS),
-    (output.streams, "0:1,2", "'2' does not say which streams", STREAMS),
-    (output.streams, "0:1,1:7", "'1:7' does not say which streams", STREAMS),
+    (output.streams, "4", "'4' is not a choice of streams", STREAMS),
+    (output.streams, "", "'' is not a choice of streams", STREAMS),
+    (output.streams, "out", "'out' is not a choice of streams", STREAMS),
+    (output.streams, "0:1,2", "'2' is not a choice of streams", STREAMS),
+    (output.streams, "0:1,1:7", "'1:7' is not a choice of streams", STREAMS),
     (output.streams, "0:1,0:2", "'0:1,0:2' names local rank 0 twice", "leave out one of them"),
     (numbers.ranks, "", "'' is not a rank", RANKS),
     (numbers.ranks, "0,-1", "'-1' is not a rank", RANKS),
@@ -180,36 +180,36 @@ BAD: list[tuple[Callable[[str], object], str, str, str]] = [
         "'[::1]:29500' has a port in it",
         "give ::1 here, and --master-port 29500",
     ),
-    (hosts.endpoint, "node0:port", "'node0:port' is not a place to meet", ENDPOINT),
-    (hosts.endpoint, "node0:", "'node0:' is not a place to meet", ENDPOINT),
-    (hosts.endpoint, "node0:70000", "'node0:70000' is not a place to meet", ENDPOINT),
-    (hosts.endpoint, ":29500", "':29500' is not a place to meet", ENDPOINT),
-    (hosts.endpoint, "[::1", "'[::1' is not a place to meet", ENDPOINT),
-    (hosts.endpoint, "[::1]29500", "'[::1]29500' is not a place to meet", ENDPOINT),
-    (hosts.endpoint, "tcp://node0:1", "'tcp://node0:1' is not a place to meet", ENDPOINT),
+    (hosts.endpoint, "node0:port", "'node0:port' is not an endpoint", ENDPOINT),
+    (hosts.endpoint, "node0:", "'node0:' is not an endpoint", ENDPOINT),
+    (hosts.endpoint, "node0:70000", "'node0:70000' is not an endpoint", ENDPOINT),
+    (hosts.endpoint, ":29500", "':29500' is not an endpoint", ENDPOINT),
+    (hosts.endpoint, "[::1", "'[::1' is not an endpoint", ENDPOINT),
+    (hosts.endpoint, "[::1]29500", "'[::1]29500' is not an endpoint", ENDPOINT),
+    (hosts.endpoint, "tcp://node0:1", "'tcp://node0:1' is not an endpoint", ENDPOINT),
     (hosts.address, "", "'' is not a host", "give a host name or an IP address"),
     (hosts.address, "a b", "'a b' is not a host", "give a host name or an IP address"),
-    (names.run_id, "", "'' cannot name a run, and the folder of its logs", WORD),
-    (names.run_id, "..", "'..' cannot name a run, and the folder of its logs", WORD),
-    (names.run_id, "a/b", "'a/b' cannot name a run, and the folder of its logs", WORD),
+    (names.run_id, "", "'' cannot be a run id, which also names a folder", WORD),
+    (names.run_id, "..", "'..' cannot be a run id, which also names a folder", WORD),
+    (names.run_id, "a/b", "'a/b' cannot be a run id, which also names a folder", WORD),
     (
         names.run_id,
         "r" * 201,
-        f"'{'r' * 20}'... has 201 bytes, too many to name a folder by",
+        f"'{'r' * 20}'... has 201 bytes, too many for the name of a folder",
         BYTES,
     ),
     (
         names.run_id,
         "é" * 101,
-        f"'{'é' * 20}'... has 202 bytes, too many to name a folder by",
+        f"'{'é' * 20}'... has 202 bytes, too many for the name of a folder",
         BYTES,
     ),
-    (names.run_id, "a\nb", "'a\\nb' cannot name a run, and the folder of its logs", WORD),
+    (names.run_id, "a\nb", "'a\\nb' cannot be a run id, which also names a folder", WORD),
     (paths.path, "", "the path is empty", "give the path of a file or folder"),
     (
         paths.path,
         "~/runs",
-        "'~/runs' has a ~, and nothing but a shell expands it",
+        "'~/runs' has a ~, which only a shell expands",
         "write the path in full",
     ),
     (paths.captured_machine, "nowhere", "nowhere does not exist", CAPTURED),
@@ -241,13 +241,13 @@ BAD: list[tuple[Callable[[str], object], str, str, str]] = [
     (
         names.variable_name,
         "RANK",
-        "RANK is a variable that clusterrun itself gives to each worker",
+        "RANK is a variable that clusterrun sets for each worker",
         "leave it out",
     ),
     (
         names.variable_name,
         "MASTER_PORT",
-        "MASTER_PORT is a variable that clusterrun itself gives to each worker",
+        "MASTER_PORT is a variable that clusterrun sets for each worker",
         "use --master-port",
     ),
 ]

@@ -161,8 +161,8 @@ def test_words_that_need_no_answer(flags: Flags) -> None:
         ),
         (
             {"rdzv_backend": "etcd", "rdzv_endpoint": "n0"},
-            "--rdzv-backend: etcd is a server of its own, and clusterrun needs none",
-            "meet at one of the job's own nodes:\n  --rdzv-backend c10d --rdzv-endpoint HOST:PORT",
+            "--rdzv-backend: etcd needs a server of its own, and clusterrun has no such backend",
+            "meet at a node of the job:\n  --rdzv-backend c10d --rdzv-endpoint HOST:PORT",
         ),
     ],
 )

@@ -1,7 +1,7 @@
-"""YAML read as nodes: keys with their lines, and every scalar the text that it looks like.
+"""YAML read as nodes: keys with their lines, and every value the text that it looks like.
 
-A file is composed and never constructed into Python values, so nothing of YAML 1.1 turns ``010``
-into 8, ``1:30:00`` into 5400 or ``no`` into False, and no tag can run code.
+Python values are never constructed, so that ``010`` does not become 8, ``1:30:00`` not 5400 and
+``no`` not False, and no tag can run code.
 """
 
 from pathlib import Path
@@ -23,7 +23,7 @@ class Entry(Struct, frozen=True):
 
     @property
     def origin(self) -> str:
-        """Where a value of it was said: "job.yaml:7 nnodes"."""
+        """The origin of its value: "job.yaml:7 nnodes"."""
         return f"{self.where} {self.key}"
 
 
@@ -31,7 +31,7 @@ def read_entries(config: Fact[str]) -> dict[str, Entry]:
     """Return the entries of the file at the path ``config`` by key; an empty file has none.
 
     Raises:
-        UsageError: it cannot be read, is not YAML, or is not a mapping from keys to values.
+        UsageError: the file cannot be read, is not YAML, or is not a mapping.
 
     """
     root = _compose(config.value, _text(config))
@@ -39,22 +39,22 @@ def read_entries(config: Fact[str]) -> dict[str, Entry]:
         return {}
     if not isinstance(root, yaml.MappingNode):
         raise UsageError(
-            f"{_where(config.value, root)}: {_shape(root)}, where lines of KEY: VALUE belong",
+            f"{_where(config.value, root)}: {_shape(root)}, where lines of KEY: VALUE are expected",
             "write, for example,\n  script: train.py",
         )
     return _entries(config.value, root)
 
 
 def mapping(path: str, entry: Entry) -> dict[str, Entry]:
-    """Return the entries of a mapping below ``entry``, each key with ``entry``'s in front.
+    """Return the entries of the mapping in ``entry``; their keys begin with its key and a dot.
 
     Raises:
-        UsageError: it is no mapping, or has a key twice.
+        UsageError: the value is no mapping, or has a key twice.
 
     """
     if not isinstance(entry.value, yaml.MappingNode):
         raise UsageError(
-            f"{entry.origin}: {_shape(entry.value)}, where lines of NAME: VALUE belong",
+            f"{entry.origin}: {_shape(entry.value)}, where lines of NAME: VALUE are expected",
             f"write, for example,\n  {entry.key}:\n    NCCL_DEBUG: INFO",
         )
     return _entries(path, entry.value, f"{entry.key}.")
@@ -64,29 +64,29 @@ def sequence(entry: Entry) -> tuple[str, ...]:
     """Return the texts of a list.
 
     Raises:
-        UsageError: it is no list, or an item of it is more than one text.
+        UsageError: the value is no list, or an item is no single value.
 
     """
     if not isinstance(entry.value, yaml.SequenceNode):
         raise UsageError(
-            f"{entry.origin}: {_shape(entry.value)}, where a list belongs",
+            f"{entry.origin}: {_shape(entry.value)}, where a list is expected",
             f"write, for example,\n  {entry.key}: [--epochs, 3]",
         )
     return tuple(_text_of(item, entry.origin) for item in entry.value.value)
 
 
 def scalar(entry: Entry) -> str:
-    """Return the text of a single value, as it stands in the file but for quotes and escapes.
+    """Return the text of a single value, with quotes and escapes resolved.
 
     Raises:
-        UsageError: it is a list or a mapping.
+        UsageError: the value is a list or a mapping.
 
     """
     return _text_of(entry.value, entry.origin)
 
 
 def is_empty(entry: Entry) -> bool:
-    """Return whether nothing stands behind the key."""
+    """Return whether the key has no value."""
     return isinstance(entry.value, yaml.ScalarNode) and not entry.value.value
 
 
@@ -116,7 +116,7 @@ def _compose(path: str, text: str) -> yaml.Node | None:
     except yaml.reader.ReaderError as error:
         line = text.count("\n", 0, error.position) + 1
         raise UsageError(
-            f"{path}:{line}: character {error.character:#04x} does not belong in a text file",
+            f"{path}:{line}: character {error.character:#04x} is not allowed in a text file",
             "remove it, or write it as an escape in double quotes",
         ) from None
     except RecursionError:
@@ -127,7 +127,7 @@ def _not_yaml(path: str, error: yaml.MarkedYAMLError) -> UsageError:
     mark = error.problem_mark or error.context_mark
     where = f"{path}:{mark.line + 1}" if mark else path
     if "'\\t'" in str(error.problem):
-        return UsageError(f"{where}: a tab, and YAML takes none there", "indent with spaces")
+        return UsageError(f"{where}: a tab, where YAML allows only spaces", "indent with spaces")
     if error.context and error.context.startswith("while") and error.context_mark:
         began = f" {error.context} that begins in line {error.context_mark.line + 1}"
         return UsageError(f"{where}: {error.problem}{began}")
@@ -141,7 +141,7 @@ def _entries(path: str, node: yaml.MappingNode, prefix: str = "") -> dict[str, E
         key = prefix + _text_of(key_node, where)
         if key in entries:
             raise UsageError(
-                f"{where} {key}: stands at {entries[key].where} already", "remove one of the two"
+                f"{where} {key}: is already at {entries[key].where}", "remove one of the two"
             )
         entries[key] = Entry(where, key, value)
     return entries
@@ -150,11 +150,11 @@ def _entries(path: str, node: yaml.MappingNode, prefix: str = "") -> dict[str, E
 def _text_of(node: yaml.Node, origin: str) -> str:
     if not isinstance(node, yaml.ScalarNode):
         raise UsageError(
-            f"{origin}: {_shape(node)}, where a single value belongs",
+            f"{origin}: {_shape(node)}, where a single value is expected",
             "put quotes around it if it is meant as text",
         )
     if "\0" in node.value:
-        raise UsageError(f"{origin}: has a NUL character in it", "remove it")
+        raise UsageError(f"{origin}: contains a NUL character", "remove it")
     return str(node.value)
 
 

@@ -1,4 +1,4 @@
-"""Read a word of a fixed choice."""
+"""Read words of a choice: yes or no, modes, modules, clusters."""
 
 from enum import Enum
 from typing import TypeVar
@@ -11,7 +11,7 @@ NameT = TypeVar("NameT", bound=Enum)
 
 
 def switch(text: str) -> bool:
-    """Read yes or no in the three usual spellings."""
+    """Read 1 or 0, true or false, yes or no."""
     words = {"1": True, "true": True, "yes": True, "0": False, "false": False, "no": False}
     if text.lower() not in words:
         raise UnreadableError(f"{text!r} is neither yes nor no", "give 1 or 0, true or false")
@@ -19,19 +19,16 @@ def switch(text: str) -> bool:
 
 
 def numa_binding(text: str) -> NumaBinding:
-    """Read the name of a binding."""
     return _one_of(NumaBinding, text, "NUMA binding")
 
 
 def numa_memory(text: str) -> NumaMemory:
-    """Read the name of a memory policy."""
     return _one_of(NumaMemory, text, "memory policy")
 
 
 def start_method(text: str) -> StartMethod:
-    """Read the name of a way to start workers."""
     if text == "forkserver":
-        # torchrun's third word, for what we do where it is safe.
+        # torchrun's name for what auto does where it is safe.
         return StartMethod.AUTO
     return _one_of(StartMethod, text, "start method")
 
@@ -59,5 +56,5 @@ def preload(text: str) -> str | tuple[str, ...]:
 
 
 def cluster(text: str) -> str:
-    """Read the name of a cluster or ``none``; which there are is the business of detection."""
+    """Read the name of a cluster or ``none``; ``sources.clusters.detection`` checks it."""
     return text

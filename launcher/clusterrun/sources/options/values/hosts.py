@@ -32,7 +32,7 @@ def endpoint(text: str) -> str:
         return str(Endpoint.parse(text))
     except ValueError:
         raise UnreadableError(
-            f"{text!r} is not a place to meet", "give HOST, HOST:PORT or [IPV6]:PORT"
+            f"{text!r} is not an endpoint", "give HOST, HOST:PORT or [IPV6]:PORT"
         ) from None
 
 

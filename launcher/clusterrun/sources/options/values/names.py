@@ -4,29 +4,29 @@ from clusterrun.sources.options.values.unreadable import UnreadableError
 from clusterrun.sources.other_launchers.nested_launches import WORKER_VARIABLES
 
 LONGEST_RUN_ID = 200
-"""Bytes: file systems allow 255 in a name, and folders are called by the run's name and more."""
+"""Bytes: file systems allow 255 in a name, and a folder's name has the run id and more."""
 
 
 LONGEST_ROLE = 255
-"""Characters of a name that nodes tell each other."""
+"""Characters: nodes send each other the name."""
 
 
 def run_id(text: str) -> str:
-    """Read the name of a run, which also names its folder in the log directory."""
+    """Read the name of a run, which is also part of the name of its log folder."""
     if not text or text in {".", ".."} or "/" in text or not text.isprintable():
         raise UnreadableError(
-            f"{text!r} cannot name a run, and the folder of its logs", "give a word without a /"
+            f"{text!r} cannot be a run id, which also names a folder", "give a word without a /"
         )
     if len(text.encode()) > LONGEST_RUN_ID:
         raise UnreadableError(
-            f"{text[:20]!r}... has {len(text.encode())} bytes, too many to name a folder by",
+            f"{text[:20]!r}... has {len(text.encode())} bytes, too many for the name of a folder",
             f"give a name of at most {LONGEST_RUN_ID} bytes",
         )
     return text
 
 
 def setting(text: str) -> dict[str, str]:
-    """Read ``NAME=VALUE``, a variable for the workers: its value by its name."""
+    """Read ``NAME=VALUE``, a variable for the workers, as a mapping."""
     name, equals, value = text.partition("=")
     if not equals:
         raise UnreadableError(
@@ -45,14 +45,13 @@ def variable_name(text: str) -> str:
     if text in WORKER_VARIABLES:
         own_flag = f"--{text.lower().replace('_', '-')}"
         raise UnreadableError(
-            f"{text} is a variable that clusterrun itself gives to each worker",
+            f"{text} is a variable that clusterrun sets for each worker",
             f"use {own_flag}" if text.startswith("MASTER_") else "leave it out",
         )
     return text
 
 
 def role(text: str) -> str:
-    """Read what the workers are called, ROLE_NAME."""
     if not text or not text.isprintable() or len(text) > LONGEST_ROLE:
         raise UnreadableError(
             f"{text[:LONGEST_ROLE]!r} cannot name a role", "give a word, such as trainer"

@@ -1,4 +1,4 @@
-"""Read what is done with the workers' output."""
+"""Read which output goes where: streams, prefixes, filters."""
 
 from clusterrun.domain.streams import Std, StreamChoice
 from clusterrun.sources.options.values.numbers import whole_number
@@ -6,7 +6,7 @@ from clusterrun.sources.options.values.unreadable import UnreadableError
 
 
 def streams(text: str) -> StreamChoice:
-    """Read which streams: ``3`` for everyone, or ``LOCALRANK:N,...`` with any number of digits."""
+    """Read streams: ``3`` for all workers, or ``LOCALRANK:N,...``."""
     if "," not in text and ":" not in text:
         return StreamChoice(_std(text, text), {})
     named: dict[int, Std] = {}
@@ -32,25 +32,25 @@ def _std(number: str, text: str) -> Std:
 
 def _no_streams(text: str) -> UnreadableError:
     return UnreadableError(
-        f"{text!r} does not say which streams",
-        "give 1 for standard output, 2 for standard error, 3 for both, 0 for none, or that for each"
-        " local rank: 0:3,1:2",
+        f"{text!r} is not a choice of streams",
+        "give 1 for standard output, 2 for standard error, 3 for both, 0 for none, or such a"
+        " number for each local rank: 0:3,1:2",
     )
 
 
 def line_prefix(text: str) -> str | None:
-    """Read the template of what stands before a line; "" is torchrun's way to say: the usual."""
+    """Read the template of the prefix of lines; "" means the default, as with torchrun."""
     if len(text.splitlines()) > 1 or text.endswith(("\n", "\r")):
         raise UnreadableError(f"{text!r} is more than one line", "leave line breaks out")
     return text or None
 
 
 def line_filters(text: str) -> tuple[str, ...]:
-    """Read texts to look for in lines, separated by commas; two commas are one of a text's own."""
+    """Read texts to look for in lines, separated by commas; ``,,`` is a comma in a text."""
     found = tuple(part.replace("\0", ",") for part in text.replace(",,", "\0").split(","))
     if not all(found) or "\n" in text:
         raise UnreadableError(
-            f"{text!r} has a text in it that no line or every line contains",
-            "give texts such as error,warning; two commas stand for one that belongs to a text",
+            f"{text!r} has an empty text or a line break in it",
+            "give texts such as error,warning; write ,, for a comma in a text",
         )
     return found

@@ -7,7 +7,7 @@ from clusterrun.sources.options.values.unreadable import UnreadableError
 from clusterrun.sources.programs.file_kinds import FileKind, kind_of
 
 ARCHIVES = (".tar.xz", ".tar.gz", ".tgz")
-"""How the names of archives end that can be written."""
+"""The suffixes of archives that can be written."""
 
 
 def path(text: str) -> str:
@@ -15,9 +15,9 @@ def path(text: str) -> str:
     if not text:
         raise UnreadableError("the path is empty", "give the path of a file or folder")
     if text.startswith("~"):
-        # Made as it stands, a folder called "~" invites its owner to rm -r it.
+        # A folder named "~" would invite its owner to rm -r it.
         raise UnreadableError(
-            f"{text!r} has a ~, and nothing but a shell expands it", "write the path in full"
+            f"{text!r} has a ~, which only a shell expands", "write the path in full"
         )
     return text
 
@@ -30,7 +30,7 @@ def file_path(text: str) -> str:
 
 
 def captured_machine(text: str) -> Path:
-    """Read the path of a folder or file that exists; what is in it is the business of its reader."""
+    """Read the path of an existing folder or file; ``machine.captures`` checks its content."""
     match kind_of(path(text)):
         case FileKind.FILE | FileKind.FOLDER:
             return Path(text)
@@ -43,7 +43,7 @@ def captured_machine(text: str) -> Path:
 
 
 def new_archive(text: str) -> Path:
-    """Read the path of an archive to write, which need not exist."""
+    """Read the path of an archive to write."""
     if not path(text).endswith(ARCHIVES) or kind_of(text) is FileKind.FOLDER:
         raise UnreadableError(
             f"{text!r} is not the name of an archive", "give a name that ends in .tar.xz or .tar.gz"

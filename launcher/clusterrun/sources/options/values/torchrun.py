@@ -7,29 +7,29 @@ from clusterrun.sources.options.values.choices import switch
 from clusterrun.sources.options.values.unreadable import UnreadableError
 
 BACKENDS = ("static", "c10d")
-"""Of torchrun's rendezvous, those that need no server beside the nodes."""
+"""torchrun's backends that need no server."""
 
 
 NEEDS_A_SERVER = ("etcd", "etcd-v2", "etcd_v2")
 
 
 NO_HANDLER = (signal.SIGKILL, signal.SIGSTOP)
-"""Signals that the kernel gives no program a chance to handle."""
+"""Signals that no program can handle."""
 
 
 QUOTES = " \t\n'\""
 
 
 def rendezvous_backend(text: str) -> str:
-    """Read the name of a way to meet; the one that keeps no server beside the nodes is c10d."""
+    """Read the name of a rendezvous backend."""
     if text in NEEDS_A_SERVER:
         raise UnreadableError(
-            f"{text} is a server of its own, and clusterrun needs none",
-            "meet at one of the job's own nodes:\n  --rdzv-backend c10d --rdzv-endpoint HOST:PORT",
+            f"{text} needs a server of its own, and clusterrun has no such backend",
+            "meet at a node of the job:\n  --rdzv-backend c10d --rdzv-endpoint HOST:PORT",
         )
     if text not in BACKENDS:
         raise UnreadableError(
-            f"{text!r} is not a way to meet",
+            f"{text!r} is not a rendezvous backend",
             did_you_mean(text, BACKENDS) or f"give {' or '.join(BACKENDS)}",
         )
     return text
@@ -45,14 +45,14 @@ def rendezvous_conf(text: str) -> dict[str, str]:
     for key, equals, value in pairs:
         if not equals or not key.strip(QUOTES) or not value.strip(QUOTES):
             raise UnreadableError(
-                f"{key + equals + value!r} is no setting",
+                f"{key + equals + value!r} is not KEY=VALUE",
                 "write KEY=VALUE,KEY=VALUE, such as join_timeout=900",
             )
     return {key.strip(QUOTES): value.strip(QUOTES) for key, _, value in pairs}
 
 
 def signal_names(text: str) -> str:
-    """Read names of signals, ``SIGTERM,SIGUSR1``; returned as torchrun tells them to workers."""
+    """Read names of signals, ``SIGTERM,SIGUSR1``; returned as torchrun passes them to workers."""
     names = [name.strip() for name in text.split(",") if name.strip()]
     known = signal.Signals.__members__
     for name in names:
@@ -67,14 +67,14 @@ def signal_names(text: str) -> str:
 
 
 def plugin(text: str) -> str:
-    """Read the name under which torchrun would look up a plugin."""
+    """Read the name by which torchrun would look up a plugin."""
     if not text:
         raise UnreadableError("the name is empty", "leave it out")
     return text
 
 
 def local_rank_argument(text: str) -> str:
-    """Read which argument tells a script its local rank, without dashes; "" for none."""
+    """Read which argument passes the local rank to a script, without dashes; "" for none."""
     if text in {"local-rank", "local_rank"}:
         return text
     try:

@@ -2,7 +2,7 @@
 
 
 class UnreadableError(ValueError):
-    """A text that is no value of the option: what is wrong with it, and what to write instead."""
+    """A text is no value of an option: what is wrong with it, and what to type instead."""
 
     def __init__(self, complaint: str, hint: str) -> None:
         """Take the ``complaint`` ("'x' is not a port") and the ``hint`` ("give a number ...")."""
