@@ -10,10 +10,10 @@ from tests.distribution.environments import ROOT, SECONDS_TO_INSTALL, build, env
 
 SECONDS_TO_TEST = 900.0
 
-ROOMS = ("agent", "cli", "coordination", "domain", "machine", "planning", "report", "sources")
-"""Rooms whose tests need nothing but clusterrun; they use every dependency."""
+ROOMS = ("cli", "domain", "machine/captures", "report", "rendezvous/wire", "sources")
+"""Rooms whose tests use every dependency."""
 
-CONTRACTS = ("test_jobs.py", "test_binding.py", "command_line/test_answers.py")
+CONTRACTS = ("test_jobs.py", "test_binding.py")
 """Real jobs, with workers."""
 
 CHOSEN = ("-m", "not long and not hosts", "-k", "not torchrun_gives")
