@@ -7,7 +7,16 @@ from contextlib import suppress
 from pathlib import Path
 from typing import NamedTuple
 
-from clusterrun.domain.outcome import HelperFailed, Interrupted, Outcome, Succeeded, WorkerFailed
+from msgspec.structs import replace
+
+from clusterrun.domain.outcome import (
+    HelperFailed,
+    Interrupted,
+    Outcome,
+    OutputGone,
+    Succeeded,
+    WorkerFailed,
+)
 from clusterrun.domain.streams import Std
 from clusterrun.errors import ExitCode
 from clusterrun.planning.variables.colours import has_output_to_itself
@@ -67,6 +76,12 @@ def copy_error_file(outcome: Outcome, environ: Mapping[str, str]) -> None:
 def exit_code_and_rest(end: JobEnd, relay: RelayClient) -> tuple[int, str]:
     """Return the exit code, and what the relay, which has ended, has not printed."""
     code: int = end.outcome.exit_code
+    if code == ExitCode.SUCCESS and relay.output_closed:
+        # The workers ended before the agent learned that their last lines have no reader.
+        from clusterrun.report.outcome import explain
+
+        gone = replace(end.outcome, reason=OutputGone())
+        return gone.exit_code, explain(gone)
     if relay.losses == ():
         return code, ""
     from clusterrun.report.lost_output import describe_losses, describe_silent_relay

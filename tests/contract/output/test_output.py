@@ -161,6 +161,25 @@ def test_a_reader_that_has_seen_enough_ends_the_job(clusterrun: Launcher) -> Non
     assert job.left() == []
 
 
+def test_a_reader_that_is_gone_at_the_end(clusterrun: Launcher) -> None:
+    """``| true``: the same exit code 141, though all workers ended with 0 before it was noticed."""
+    job = clusterrun.script(
+        """
+        import os, time
+        while not os.path.exists("gone"):
+            time.sleep(0.01)
+        print("done")
+        """,
+        workers=2,
+        around=shell('"$@" | { exec <&-; touch gone; }'),
+    )
+
+    ended = job.ended()
+
+    assert ended.code == 141
+    assert "clusterrun: exit code 141: the reader of the output has gone (SIGPIPE)" in ended.err
+
+
 def test_a_job_with_log_files_needs_no_reader(clusterrun: Launcher) -> None:
     """With ``--log-dir`` nothing is lost: the job goes on, and ends as it would."""
     job = clusterrun.script(

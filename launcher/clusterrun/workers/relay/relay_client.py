@@ -131,7 +131,7 @@ class RelayClient:
 
     def events(self, now: float) -> Iterator[RelayEvent]:
         """Return what the relay has reported since the last call; ``now`` is the agent's clock."""
-        for message, _ in self._channel.receive():
+        for message in self._received():
             yield event_of(message, now)
         if self._channel.closed and not self.lost:
             self.lost = True
@@ -169,11 +169,15 @@ class RelayClient:
             poll.register(self._channel.fileno(), select.POLLIN | writable)
             poll.poll(left * 1000)
             self._channel.flush()
-            for message, _ in self._channel.receive():
-                self.output_closed |= message["kind"] == "output_closed"
+            for message in self._received():
                 if message["kind"] == "closed":
                     self.losses = tuple(LostOutput(*loss) for loss in message["losses"])
         return self._channel.closed
+
+    def _received(self) -> list[Message]:
+        messages = [message for message, _ in self._channel.receive()]
+        self.output_closed |= any(message["kind"] == "output_closed" for message in messages)
+        return messages
 
     def _reap(self) -> tuple[str, int]:
         """Reap the relay, which has ended; return how, in words and by which signal."""
