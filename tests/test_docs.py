@@ -1,6 +1,7 @@
 """The pages in docs say what the code does."""
 
 import ast
+import json
 import re
 import tomllib
 from collections.abc import Iterator
@@ -119,6 +120,18 @@ def test_the_drawing_is_what_topo_prints() -> None:
     drawing = (ROOT / "tests/report/drawings/h100.txt").read_text()
 
     assert indent(drawing, "    ") in (DOCS / "machine.md").read_text()
+
+
+def test_the_keys_of_the_json_are_listed(tmp_path: Path) -> None:
+    """Those of the machine, and of its GPUs and NUMA nodes."""
+    machine = write_tree(tmp_path / "machine", dgx_a100())
+    _, _, page = (DOCS / "machine.md").read_text().partition("## As JSON")
+
+    done = run(f"clusterrun topo --json --machine-root {machine}", folder=tmp_path)
+
+    printed = json.loads(done.stdout)
+    keys = [*printed, *printed["gpus"][0], *printed["nodes"][0]]
+    assert [key for key in keys if f"`{key}`" not in page] == []
 
 
 def test_the_plan_is_what_a_dry_run_prints(tmp_path: Path) -> None:
