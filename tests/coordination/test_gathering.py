@@ -262,7 +262,7 @@ def test_a_node_of_another_job_is_refused_alone(
 
 
 def test_without_a_run_id_that_of_node_zero_holds() -> None:
-    """Said on node 0 alone, or nowhere."""
+    """Notices on node 0 alone, or nowhere."""
     job = Replay(terms(2, run_id="mine"))
 
     job.joins(1)

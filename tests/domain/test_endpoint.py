@@ -41,7 +41,7 @@ def test_forms(text: str, host: str, port: int | None) -> None:
     ],
 )
 def test_what_is_none(text: str) -> None:
-    """The caller knows where it stands, and says so."""
+    """The caller adds where the text was set."""
     with pytest.raises(ValueError):  # noqa: PT011 - the text is all there is to say
         Endpoint.parse(text)
 

@@ -1,4 +1,4 @@
-"""Equal stacks are told once."""
+"""Grouping of equal stacks."""
 
 from clusterrun.domain.stacks import LEFT_OUT, LONGEST, StackGroup, grouped
 

@@ -1,4 +1,4 @@
-"""A coordinator on a real port, and whoever may call there: members, strangers, programs gone mad."""
+"""A coordinator on a real port, and callers: members, strangers, broken programs."""
 
 import socket
 import struct
@@ -25,7 +25,7 @@ from clusterrun.rendezvous.wire.handshake import MAGIC
 
 from tests.rendezvous.nodes import (
     PATIENCE,
-    Said,
+    Notices,
     fate,
     free_port,
     hello,
@@ -41,7 +41,7 @@ class Running:
     """A coordinator, and a clock that can be put forward."""
 
     def __init__(self, port: int, nodes: int, token: bytes = b"", **said: object) -> None:
-        self.said = Said()
+        self.said = Notices()
         self.port = port
         self.ahead = 0.0
         door = open_joining_port(Fact((port,), "--master-port"), "n0")
@@ -73,7 +73,7 @@ class Running:
 
 
 class Caller:
-    """Somebody who connects, with no more sense than a test gives him."""
+    """A connection to the coordinator that sends what a test gives it."""
 
     def __init__(self, job: Running) -> None:
         self.socket = socket.create_connection(("127.0.0.1", job.port), timeout=PATIENCE)
@@ -88,7 +88,7 @@ class Caller:
         return self
 
     def joins(self, said: Hello) -> "Caller":
-        """Greet and introduce oneself as a member does."""
+        """Do the handshake and send a hello, as a member does."""
         self.says(OPENING)
         self.reads(len(OPENING))
         return self.tells(said)
@@ -118,7 +118,7 @@ class Caller:
         return message
 
     def hears_at_last(self, kind: type[FromCoordinator]) -> None:
-        """Wait for a message of this kind, whatever comes before it."""
+        """Wait for a message of this kind, ignoring others."""
         take_turns(
             lambda: any(
                 isinstance(message, kind) for message in FROM_COORDINATOR.take(self.listen().heard)
@@ -153,14 +153,14 @@ def running(stack: ExitStack, nodes: int = 2, token: bytes = b"", **said: object
 
 
 def caller(stack: ExitStack, job: Running) -> Caller:
-    """Return somebody who has connected, and goes at the end."""
+    """Return a caller that is closed at the end."""
     made = job.call()
     stack.callback(made.socket.close)
     return made
 
 
 def joined(stack: ExitStack, job: Running) -> bool:
-    """Let the second node come, and tell whether the job begins with it."""
+    """Let the second node join; return whether the job starts with it."""
     return isinstance(caller(stack, job).joins(hello(1)).hears(), WorldFormed)
 
 
@@ -179,4 +179,4 @@ GARBAGE = {
     "half a report": OPENING + framed(failing(0, fate(0, 1), 0.0))[:40],
     "a wrong hello": OPENING + b"\0\0\0\1\x80" + msgspec.msgpack.encode({"type": "Hello"}),
 }
-"""What is no member, by what sent it."""
+"""Bytes that no member sends, by their sender."""

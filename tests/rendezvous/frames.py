@@ -1,4 +1,4 @@
-"""Frames of the wire, right ones and strange ones."""
+"""Valid and invalid frames of the wire."""
 
 import struct
 from collections.abc import Iterator, Sequence

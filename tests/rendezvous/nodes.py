@@ -1,4 +1,4 @@
-"""Nodes of a job for tests: what they say, and how they meet in one process on loopback."""
+"""Nodes of a job for tests: their messages and settings, and how they run in one process."""
 
 import os
 import select
@@ -54,26 +54,26 @@ TERMS = Terms(
 )
 
 
-def hello(number: int, nodes: int = 2, **said: Any) -> Hello:  # noqa: ANN401 - as Hello's fields
-    """Return what the agent on host ``n<number>``, pid ``10 + number``, says."""
+def hello(number: int, nodes: int = 2, **values: Any) -> Hello:  # noqa: ANN401 - as Hello's fields
+    """Return what the agent on host ``n<number>``, pid ``10 + number``, sends first."""
     usual = {
         "identity": f"agent {number}",
         "host": f"n{number}",
         "pid": 10 + number,
         "must": {"nnodes": str(nodes)},
     }
-    return replace(HELLO, **{**usual, **said})
+    return replace(HELLO, **{**usual, **values})
 
 
-def terms(nodes: int = 2, **said: Any) -> Terms:  # noqa: ANN401 - as Terms' and Hello's fields
-    """Return what node 0 says of a job of ``nodes``; fields of its hello may stand among them."""
-    of_hello = {name: said.pop(name) for name in tuple(said) if name in Hello.__struct_fields__}
+def terms(nodes: int = 2, **values: Any) -> Terms:  # noqa: ANN401 - as Terms' and Hello's fields
+    """Return the terms of a job of ``nodes``; ``values`` may include fields of node 0's hello."""
+    of_hello = {name: values.pop(name) for name in tuple(values) if name in Hello.__struct_fields__}
     if "run_id" in of_hello:
-        said["run_id"] = of_hello["run_id"]
-    return replace(TERMS, hello=hello(0, nodes, **of_hello), nodes=nodes, **said)
+        values["run_id"] = of_hello["run_id"]
+    return replace(TERMS, hello=hello(0, nodes, **of_hello), nodes=nodes, **values)
 
 
-def fate(rank: int, code: int = 0, **said: Any) -> Fate:  # noqa: ANN401 - as Fate's fields
+def fate(rank: int, code: int = 0, **values: Any) -> Fate:  # noqa: ANN401 - as Fate's fields
     """Return the fate of a worker that ended with exit code ``code``."""
     usual = Fate(
         rank=GlobalRank(rank),
@@ -89,11 +89,11 @@ def fate(rank: int, code: int = 0, **said: Any) -> Fate:  # noqa: ANN401 - as Fa
         error="",
         out_of_memory="",
     )
-    return replace(usual, **said)
+    return replace(usual, **values)
 
 
 class QuietInbox:
-    """An inbox that signals are put into by hand."""
+    """An inbox into which a test puts signals."""
 
     def __init__(self) -> None:
         self._counter = os.eventfd(0, os.EFD_NONBLOCK)
@@ -107,7 +107,6 @@ class QuietInbox:
         return self._counter
 
     def put(self, event: Event) -> None:
-        """Let it have happened."""
         self._events.append(event)
         os.eventfd_write(self._counter, 1)
 
@@ -121,16 +120,16 @@ class QuietInbox:
         return taken
 
 
-class Said(list[str]):
+class Notices(list[str]):
     """The lines that were printed for people."""
 
     def has(self, text: str) -> bool:
-        """Tell whether some line contains ``text``."""
+        """Return whether a line contains ``text``."""
         return any(text in line for line in self)
 
 
 def free_port() -> int:
-    """Return a port that nobody uses."""
+    """Return a free port."""
     with socket.socket(socket.AF_INET6, socket.SOCK_STREAM) as sock:
         sock.bind(("", 0))
         return int(sock.getsockname()[1])
@@ -140,7 +139,7 @@ def rendezvous_settings(
     port: int | Sequence[int],
     nodes: int = 2,
     host: str = "127.0.0.1",
-    **said: Any,  # noqa: ANN401 - as RendezvousSettings's fields
+    **values: Any,  # noqa: ANN401 - as RendezvousSettings's fields
 ) -> RendezvousSettings:
     """Return an rendezvous_settings to ``nodes`` nodes on this machine."""
     ports = (port,) if isinstance(port, int) else tuple(port)
@@ -154,26 +153,26 @@ def rendezvous_settings(
         heartbeat_timeout=15.0,
         restarts=RestartRules(),
     )
-    return replace(usual, **said)
+    return replace(usual, **values)
 
 
-def ranked_hello(number: int, **said: Any) -> Hello:  # noqa: ANN401 - as Hello's fields
+def ranked_hello(number: int, **values: Any) -> Hello:  # noqa: ANN401 - as Hello's fields
     """Return the hello of host ``n<number>``, whose rank is its number unless another is given."""
-    return hello(number, **{"rank": number, **said})
+    return hello(number, **{"rank": number, **values})
 
 
 def hooks(
-    said: list[str] | None = None,
+    notices: list[str] | None = None,
     inbox: QuietInbox | None = None,
     *,
     helpers: Sequence[EventSource] = (),
     interfaces: Interfaces | None = None,
     resolve: Resolve = all_addresses,
 ) -> AgentHooks:
-    """Return what a node stands in; its notices go to ``said``."""
+    """Return the hooks of a node; its notices go to ``notices``."""
     return AgentHooks(
         signals=inbox or QuietInbox(),
-        notice=(Said() if said is None else said).append,
+        notice=(Notices() if notices is None else notices).append,
         clock=time.monotonic,
         helpers=helpers,
         interfaces=lambda: {"lo": ("127.0.0.1", "::1")} if interfaces is None else interfaces,

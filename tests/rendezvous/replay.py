@@ -1,4 +1,4 @@
-"""A coordinator without sockets: what happens is told to it, what it says is kept."""
+"""A coordinator without sockets, for replaying histories of events."""
 
 from collections.abc import Sequence
 from typing import Any
@@ -83,11 +83,11 @@ class Replay:
         return replies
 
     def calls(self) -> None:
-        """Somebody connects."""
+        """A caller connects."""
         self.happens(CallerConnected(self.now))
 
     def hangs_up(self, refused: str = "") -> None:
-        """Somebody unknown goes."""
+        """A caller without a hello disconnects."""
         self.happens(CallerGone(refused, self.now))
 
     def joins(self, number: int, **said: Any) -> None:  # noqa: ANN401 - as Hello's fields
@@ -97,7 +97,7 @@ class Replay:
         self.introduces(number, hello(number, self.state.terms.nodes, **said))
 
     def introduces(self, number: int, said: Hello) -> None:
-        """A caller introduces itself, whose address has the number of its host if that has one."""
+        """A caller sends its hello; its address has the number of its host if that has one."""
         digits = said.host.removeprefix("n")
         peer = f"10.0.0.{digits if digits.isdigit() else number}"
         self.happens(HelloReceived(number, peer, said, self.now))
@@ -129,7 +129,7 @@ class Replay:
         self._says(number, Done(self.state.attempt.number, aged, external_cause))
 
     def says_of_stacks(self, number: int, message: StacksMessage) -> tuple[Action, ...]:
-        """A member says something of its ranks' stacks."""
+        """A member sends a message about its ranks' stacks."""
         return self.happens(MessageReceived(number, message, self.now))
 
     def is_suspended(self, number: int, *, suspended: bool = True) -> None:
@@ -143,7 +143,7 @@ class Replay:
             self.happens(MemberGone(number, "", self.now))
 
     def is_silent(self, number: int) -> None:
-        """Nothing has been heard of a member for too long."""
+        """A member has been silent for too long."""
         self.happens(MemberSilent(number, self.now))
 
     def _says(self, number: int, message: Failing | EndedExternally | Done) -> None:
@@ -166,7 +166,7 @@ class Replay:
 
     @property
     def worlds(self) -> dict[int, World]:
-        """What each connection was told of the world."""
+        """The world that each connection got."""
         return {
             number: message.world
             for number, message in self.sent
@@ -175,24 +175,24 @@ class Replay:
 
     @property
     def refusals(self) -> dict[int, Refused]:
-        """What each refused connection was told."""
+        """The refusal that each connection got."""
         return {number: message for number, message in self.sent if isinstance(message, Refused)}
 
     @property
     def verdicts(self) -> dict[int, Reason]:
-        """What each connection was told of the end."""
+        """The verdict that each connection got."""
         return {
             number: message.reason for number, message in self.sent if isinstance(message, Verdict)
         }
 
     @property
     def objections(self) -> list[str]:
-        """What was told with the verdict of why there is no other attempt."""
+        """Why there is no other attempt, as sent with the verdict."""
         return [message.no_restart for _, message in self.sent if isinstance(message, Verdict)]
 
     @property
     def stops(self) -> dict[int, str]:
-        """Who was told to stop, and why."""
+        """The connections that were told to stop, and why."""
         return {number: message.why for number, message in self.sent if isinstance(message, Stop)}
 
     @property
@@ -207,7 +207,7 @@ class Replay:
 
     @property
     def closed_the_door(self) -> bool:
-        """Whether nobody else is let in."""
+        """Whether the port is closed."""
         return any(isinstance(reply, StopListening) for reply in self.replies)
 
     def heard_by(self, number: int) -> list[FromCoordinator]:

@@ -43,7 +43,7 @@ from clusterrun.rendezvous.wire.frames import (
 from tests.plans import world
 from tests.rendezvous.nodes import (
     PATIENCE,
-    Said,
+    Notices,
     fate,
     free_port,
     hooks,
@@ -61,7 +61,7 @@ class Job:
         self, nodes: int, settings: RendezvousSettings | None = None, *, workers: int = 1
     ) -> None:
         settings = settings or rendezvous_settings(free_port(), nodes)
-        self.said = [Said() for _ in range(nodes)]
+        self.said = [Notices() for _ in range(nodes)]
 
         def join_as(number: int) -> Peers:
             said = ranked_hello(number, workers=workers)

@@ -1,4 +1,4 @@
-"""Node 0 looks whether its name is its own."""
+"""Node 0 checks whether its address belongs to its machine."""
 
 import socket
 import time
@@ -9,77 +9,75 @@ from clusterrun.rendezvous.joining.duplicate_node_zero import DuplicateNodeZeroC
 from clusterrun.rendezvous.joining.joining_node import JoiningNode
 from clusterrun.rendezvous.names.addresses import Address
 
-from tests.rendezvous.nodes import Said, free_port, hello, hooks, rendezvous_settings, take_turns
+from tests.rendezvous.nodes import Notices, free_port, hello, hooks, rendezvous_settings, take_turns
 
 HERE, THERE = (Address(socket.AF_INET, f"192.0.2.{number}", 0) for number in (1, 2))
 INTERFACES = {"eth0": (HERE.text,)}
 
 
 @pytest.fixture
-def said() -> Said:
-    """Return the lines that are printed."""
-    return Said()
+def notices() -> Notices:
+    """Return the notices that are printed."""
+    return Notices()
 
 
 @pytest.fixture
-def outlooks(said: Said) -> Iterator["Outlooks"]:
-    """Return lookouts that are closed at the end."""
-    made = Outlooks(said)
+def checks(notices: Notices) -> Iterator["Checks"]:
+    """Return checks that are closed at the end."""
+    made = Checks(notices)
     yield made
-    for lookout in made.all:
-        lookout.close()
+    for check in made.all:
+        check.close()
 
 
-class Outlooks:
-    """Lookouts of a node 0 whose name has certain addresses."""
+class Checks:
+    """Checks of a node 0 whose name has given addresses."""
 
-    def __init__(self, said: Said) -> None:
+    def __init__(self, notices: Notices) -> None:
         self.all: list[DuplicateNodeZeroCheck] = []
-        self._said = said
+        self._said = notices
 
     def to(self, *addresses: Address) -> DuplicateNodeZeroCheck:
-        """Return one that has looked the name up."""
+        """Return a check that has looked the name up."""
         where = hooks(self._said, interfaces=INTERFACES, resolve=lambda _: addresses)
         settings = rendezvous_settings(free_port(), host="head")
-        lookout = DuplicateNodeZeroCheck(
+        check = DuplicateNodeZeroCheck(
             JoiningNode(settings, hello(0, rank=0), b"", where), time.monotonic()
         )
-        self.all.append(lookout)
-        take_turns(lambda: lookout._lookup is None, lookout)  # noqa: SLF001 - to be sure
-        return lookout
+        self.all.append(check)
+        take_turns(lambda: check._lookup is None, check)  # noqa: SLF001 - to be sure
+        return check
 
 
-def test_a_name_of_ours_is_what_workers_are_told(outlooks: Outlooks) -> None:
+def test_an_own_name_is_master_addr(checks: Checks) -> None:
     """As the user has given it."""
-    lookout = outlooks.to(HERE)
+    check = checks.to(HERE)
 
-    assert lookout.master_addr == "head"
-    assert lookout.due == float("inf")
+    assert check.master_addr == "head"
+    assert check.due == float("inf")
 
 
-def test_of_several_addresses_workers_are_told_ours(outlooks: Outlooks) -> None:
+def test_of_several_addresses_the_own_one_is_master_addr(checks: Checks) -> None:
     """The others may be dead, or another machine's."""
-    assert outlooks.to(THERE, HERE).master_addr == HERE.text
+    assert checks.to(THERE, HERE).master_addr == HERE.text
 
 
-def test_a_loopback_address_is_ours(outlooks: Outlooks) -> None:
+def test_a_loopback_address_is_own(checks: Checks) -> None:
     """Debian gives the host's own name 127.0.1.1."""
-    lookout = outlooks.to(Address(socket.AF_INET, "127.0.1.1", 0))
+    check = checks.to(Address(socket.AF_INET, "127.0.1.1", 0))
 
-    assert (lookout.master_addr, lookout.due) == ("head", float("inf"))
+    assert (check.master_addr, check.due) == ("head", float("inf"))
 
 
-def test_a_name_that_is_not_ours_is_said_if_nothing_comes_of_it(
-    outlooks: Outlooks, said: Said
-) -> None:
-    """A service's address is none of ours either, and leads to us."""
-    lookout = outlooks.to(THERE)
-    at_once = list(said)
+def test_a_foreign_name_is_a_notice_after_some_seconds(checks: Checks, notices: Notices) -> None:
+    """Not at once: a service's address belongs to no machine either, and leads here."""
+    check = checks.to(THERE)
+    at_once = list(notices)
     for _ in range(3):
-        lookout.turn(time.monotonic() + 5.0)
+        check.turn(time.monotonic() + 5.0)
 
     assert at_once == []
-    assert said == [
+    assert notices == [
         "n0 is node 0, but head (--master-addr) resolves to 192.0.2.2, which is none of its addresses",
     ]
-    assert lookout.failure is None
+    assert check.failure is None

@@ -20,8 +20,8 @@ from clusterrun.rendezvous.peers import Peers
 
 from tests.rendezvous.nodes import (
     PATIENCE,
+    Notices,
     QuietInbox,
-    Said,
     free_port,
     hooks,
     ranked_hello,
@@ -34,13 +34,13 @@ pytestmark = pytest.mark.filterwarnings("ignore:.*multi-threaded.*fork:Deprecati
 Joined = Peers | EndOfWait
 
 HERE = "0.0.0.0"  # noqa: S104 - nobody binds to it
-"""Leads to this machine, and yet is no address that a machine knows as its own."""
+"""Connections to it reach this machine, but no interface has it."""
 
 NOWHERE = Address(socket.AF_INET, "240.0.0.1", 0)
-"""A reserved address (RFC 1112, class E): nobody can connect to it."""
+"""A reserved address (RFC 1112, class E): connecting fails."""
 
 OWNER: Interfaces = {"eth0": (HERE,)}
-"""The interfaces of a machine that does."""
+"""The interfaces of a machine that has it."""
 
 
 class Nodes:
@@ -130,7 +130,7 @@ def test_by_ipv6(nodes: Nodes) -> None:
 
 
 def test_by_a_name(nodes: Nodes) -> None:
-    """Whose first address may be the wrong one: node 0 listens on all."""
+    """Its first address may be of another family: node 0 listens on all."""
     settings = rendezvous_settings(free_port(), host="localhost")
     futures = [nodes.join(settings, ranked_hello(number)) for number in range(2)]
 
@@ -138,8 +138,8 @@ def test_by_a_name(nodes: Nodes) -> None:
 
 
 @pytest.mark.parametrize("dead_one_first", [True, False])
-def test_workers_are_told_the_address_that_answered(nodes: Nodes, *, dead_one_first: bool) -> None:
-    """If another one of the name doesn't: libraries may wait long for it, first or second."""
+def test_workers_get_the_address_that_answered(nodes: Nodes, *, dead_one_first: bool) -> None:
+    """If another address of the name does not: libraries may wait long for it."""
     settings = rendezvous_settings(free_port(), host="head")
 
     def resolve(_: str) -> tuple[Address, ...]:
@@ -150,11 +150,11 @@ def test_workers_are_told_the_address_that_answered(nodes: Nodes, *, dead_one_fi
         nodes.join(settings, ranked_hello(number), hooks(resolve=resolve)) for number in range(2)
     ]
 
-    # What node 0 tells its own workers is the lookout's: the answer may be too late for it.
+    # Node 0's own workers get what its check finds, and it may not have finished.
     assert peers(futures[1]).world(0).master_addr == "127.0.0.1"
 
 
-def test_a_name_with_one_address_is_what_workers_are_told(nodes: Nodes) -> None:
+def test_a_name_with_one_address_is_master_addr(nodes: Nodes) -> None:
     """As the user has given it."""
     settings = rendezvous_settings(free_port(), host="head")
 
@@ -176,10 +176,10 @@ def test_the_interface_that_leads_to_the_others(nodes: Nodes) -> None:
     assert [peers(future).world(0).interface for future in futures] == ["lo", "lo"]
 
 
-def test_node_zero_may_come_last(nodes: Nodes) -> None:
-    """The others call until it answers."""
+def test_node_zero_may_start_last(nodes: Nodes) -> None:
+    """The others dial until it answers."""
     settings = rendezvous_settings(free_port())
-    said = Said()
+    said = Notices()
     first = nodes.join(settings, ranked_hello(1), hooks(said))
     with pytest.raises(TimeoutError):
         first.result(0.3)
@@ -198,11 +198,11 @@ def test_with_and_without_a_token(nodes: Nodes, token: bytes) -> None:
     assert [peers(future).world(0).node_rank for future in futures] == [0, 1]
 
 
-def test_another_token_is_told_on_both_sides(nodes: Nodes) -> None:
+def test_another_token_is_an_error_on_both_sides(nodes: Nodes) -> None:
     """The node with the wrong one ends at once; the job goes on waiting for the right one."""
     settings = rendezvous_settings(free_port())
     place = f"127.0.0.1:{settings.ports.value[0]}"
-    said = Said()
+    said = Notices()
     first = nodes.join(settings, ranked_hello(0), hooks(said), b"right")
     for token, why in ((b"wrong", "another token"), (b"", "a token")):
         refused = error(nodes.join(settings, ranked_hello(1), token=token))
@@ -217,7 +217,7 @@ def test_another_token_is_told_on_both_sides(nodes: Nodes) -> None:
 
 
 def test_with_a_token_a_contradiction_ends_all_within_a_second(nodes: Nodes) -> None:
-    """With the same words on every node; those that come a little later hear them, too."""
+    """With the same error on every node, also on those that join a little later."""
     settings, token = rendezvous_settings(free_port(), 4), b"secret"
     before = time.monotonic()
     futures = [nodes.join(settings, ranked_hello(number), token=token) for number in (0, 1)]
@@ -235,9 +235,9 @@ def test_with_a_token_a_contradiction_ends_all_within_a_second(nodes: Nodes) -> 
     assert time.monotonic() - before < 1.0
 
 
-def test_without_a_token_who_contradicts_is_refused_alone(nodes: Nodes) -> None:
-    """Node 0 says so, and waits for another: here, the same node with the right command."""
-    port, said = free_port(), Said()
+def test_without_a_token_a_contradicting_node_is_refused_alone(nodes: Nodes) -> None:
+    """Node 0 prints it and waits for another node: here, the same one with the right command."""
+    port, said = free_port(), Notices()
     one = nodes.join(rendezvous_settings(port, 2), ranked_hello(0), hooks(said))
     other = nodes.join(rendezvous_settings(port, 3), ranked_hello(1, must={"nnodes": "3"}))
     refused = error(other)
@@ -249,8 +249,8 @@ def test_without_a_token_who_contradicts_is_refused_alone(nodes: Nodes) -> None:
     assert said == [f"refused n1 (pid 11) at 127.0.0.1: {refused.message}"]
 
 
-def test_a_node_that_never_comes(nodes: Nodes) -> None:
-    """Those that are there end with its name."""
+def test_a_missing_node(nodes: Nodes) -> None:
+    """Those that have joined name it."""
     settings = rendezvous_settings(free_port(), 3, timeout=0.5, hosts=("n0", "n1", "n2"))
     futures = [nodes.join(settings, ranked_hello(number)) for number in (0, 1)]
 
@@ -258,8 +258,8 @@ def test_a_node_that_never_comes(nodes: Nodes) -> None:
         assert error(future).message == "waited 0.5 s for 1 of 3 nodes: n2 (joined: n0, n1)"
 
 
-def test_node_zero_never_comes(nodes: Nodes) -> None:
-    """The others say what they tried."""
+def test_a_missing_node_zero(nodes: Nodes) -> None:
+    """The others print where they tried to connect."""
     settings = rendezvous_settings(free_port(), timeout=0.3)
     place = f"127.0.0.1:{settings.ports.value[0]}"
 
@@ -269,7 +269,7 @@ def test_node_zero_never_comes(nodes: Nodes) -> None:
 
 
 def test_another_program_at_the_port(nodes: Nodes) -> None:
-    """Node 0 says who it is, a member that it is none of ours."""
+    """Node 0 names it; a member prints that it is not clusterrun."""
     with socket.create_server(("127.0.0.1", 0)) as server:
         port = server.getsockname()[1]
         of_zero = error(nodes.join(rendezvous_settings(port), ranked_hello(0)))
@@ -297,7 +297,7 @@ def test_without_a_rank_a_busy_port_is_an_error_as_well(nodes: Nodes) -> None:
 
 
 def test_members_try_the_ports_in_order(nodes: Nodes) -> None:
-    """The first is another program's, the second another job's, the third is ours."""
+    """The first is another program's, the second another job's, the third is free."""
     with socket.create_server(("127.0.0.1", 0)) as server:
         first, second, third = server.getsockname()[1], free_port(), free_port()
         other = nodes.join(rendezvous_settings(second), ranked_hello(0, run_id="other"))
@@ -313,7 +313,7 @@ def test_members_try_the_ports_in_order(nodes: Nodes) -> None:
     assert peers(other).world(0).master_port == second
 
 
-def test_nodes_of_one_host_let_nobody_in_from_elsewhere(nodes: Nodes) -> None:
+def test_nodes_of_one_host_accept_no_others(nodes: Nodes) -> None:
     """Where they meet at the loopback address, it is the only one that node 0 listens at."""
     port = free_port()
     futures = [nodes.join(rendezvous_settings(port), ranked_hello(0))]
@@ -327,7 +327,7 @@ def test_nodes_of_one_host_let_nobody_in_from_elsewhere(nodes: Nodes) -> None:
 
 
 def not_listening(port: int, host: str = "127.0.0.1") -> bool:
-    """Tell whether nobody listens at ``port`` yet."""
+    """Return whether no program listens at ``port``."""
     with socket.socket() as sock:
         return sock.connect_ex((host, port)) != 0
 
@@ -335,7 +335,7 @@ def not_listening(port: int, host: str = "127.0.0.1") -> bool:
 @pytest.mark.parametrize("number", [2, 15, 1])
 def test_a_signal_ends_the_waiting(nodes: Nodes, number: int) -> None:
     """On a member alone; the others go on waiting."""
-    inbox, said = QuietInbox(), Said()
+    inbox, said = QuietInbox(), Notices()
     settings = rendezvous_settings(free_port(), 3)
     first = nodes.join(settings, ranked_hello(0), hooks(said))
     second = nodes.join(settings, ranked_hello(1), hooks(inbox=inbox))
@@ -349,7 +349,7 @@ def test_a_signal_ends_the_waiting(nodes: Nodes, number: int) -> None:
 
 
 def test_a_signal_to_node_zero_ends_the_waiting_of_all(nodes: Nodes) -> None:
-    """Without it nothing comes of the job."""
+    """The job can't start without node 0."""
     inbox = QuietInbox()
     settings = rendezvous_settings(free_port(), 3)
     second = nodes.join(settings, ranked_hello(1))
@@ -405,8 +405,8 @@ def test_the_end_of_a_helper_process_ends_the_waiting(nodes: Nodes) -> None:
     )
 
 
-def test_a_signal_before_anybody_was_reached(nodes: Nodes) -> None:
-    """Whatever the node waits for."""
+def test_a_signal_before_node_zero_answers(nodes: Nodes) -> None:
+    """It ends the wait as well."""
     inbox = QuietInbox()
     settings = rendezvous_settings(free_port())
     future = nodes.join(settings, ranked_hello(1), hooks(inbox=inbox))
@@ -418,7 +418,7 @@ def test_a_signal_before_anybody_was_reached(nodes: Nodes) -> None:
 @pytest.mark.parametrize("token", [b"", b"secret"])
 def test_two_machines_that_are_both_rank_zero(nodes: Nodes, token: bytes) -> None:
     """The one that has not the address calls it, and is refused; with a token both end."""
-    port, said = free_port(), Said()
+    port, said = free_port(), Notices()
     owner = hooks(said, interfaces=OWNER)
     one = nodes.join(rendezvous_settings(port, host=HERE), ranked_hello(0), owner, token)
     while not_listening(port):
@@ -440,7 +440,7 @@ def test_two_machines_that_are_both_rank_zero(nodes: Nodes, token: bytes) -> Non
 
 def test_node_zero_behind_a_service_address_reaches_itself(nodes: Nodes) -> None:
     """And takes no notice of it."""
-    settings, said = rendezvous_settings(free_port(), host=HERE), Said()
+    settings, said = rendezvous_settings(free_port(), host=HERE), Notices()
     first = nodes.join(settings, ranked_hello(0), hooks(said, interfaces={}))
     with pytest.raises(TimeoutError):
         first.result(0.3)
@@ -451,8 +451,8 @@ def test_node_zero_behind_a_service_address_reaches_itself(nodes: Nodes) -> None
 
 
 def test_node_zero_of_another_job_is_no_second_node_zero(nodes: Nodes) -> None:
-    """Whoever has the address now, has another run id."""
-    port, said = free_port(), Said()
+    """The node that has the address now has another run id."""
+    port, said = free_port(), Notices()
     other = ranked_hello(1, run_id="other")
     first = nodes.join(rendezvous_settings(port, host=HERE), ranked_hello(0, run_id="one"))
     while not_listening(port):

@@ -1,4 +1,4 @@
-"""What a node says that can't reach node 0."""
+"""The notices and errors of a node that can't connect to node 0."""
 
 import pytest
 from clusterrun.rendezvous.joining.join_failures import (
@@ -25,7 +25,7 @@ FIREWALL = (
 )
 
 
-def obstacle(**troubles: str) -> DialProgress:
+def progress(**troubles: str) -> DialProgress:
     """Return what is wrong with addresses (``_`` for a dot), all at port 29500."""
     found: dict[tuple[Address, int], str] = {}
     for text, trouble in troubles.items():
@@ -42,21 +42,21 @@ def obstacle(**troubles: str) -> DialProgress:
             "head (--master-addr) does not resolve yet: name or service not known (30 s of 600 s)",
         ),
         (
-            obstacle(a10_0_0_1="connection refused"),
+            progress(a10_0_0_1="connection refused"),
             (
                 "can't connect to node 0 at head:29500 (--master-addr) yet:"
                 " 10.0.0.1: connection refused (30 s of 600 s)"
             ),
         ),
         (
-            obstacle(a10_0_0_1="connection refused", a10_0_0_2="no answer within 3 s"),
+            progress(a10_0_0_1="connection refused", a10_0_0_2="no answer within 3 s"),
             (
                 "can't connect to node 0 at head:29500 (--master-addr) yet:"
                 " 10.0.0.1: connection refused, 10.0.0.2: no answer within 3 s (30 s of 600 s)"
             ),
         ),
         (
-            obstacle(a127_0_1_1="connection refused"),
+            progress(a127_0_1_1="connection refused"),
             (
                 "can't connect to node 0 at head:29500 (--master-addr) yet:"
                 " 127.0.1.1 (this machine itself): connection refused (30 s of 600 s)"
@@ -77,7 +77,7 @@ def test_an_address_is_not_repeated() -> None:
     """It was given as such."""
     by_address = rendezvous_settings(29500, host="10.0.0.1")
 
-    text = not_connected_yet(by_address, obstacle(a10_0_0_1="connection refused"), "5 s of 10 s")
+    text = not_connected_yet(by_address, progress(a10_0_0_1="connection refused"), "5 s of 10 s")
 
     assert text == (
         "can't connect to node 0 at 10.0.0.1:29500 (--master-addr) yet: connection refused (5 s of 10 s)"
@@ -99,8 +99,8 @@ def test_of_several_ports_each_has_its_own_trouble() -> None:
     )
 
 
-def test_a_name_that_nobody_knows_is_named_with_its_origin() -> None:
-    """So that one finds where it was said."""
+def test_an_unknown_name_is_named_with_its_origin() -> None:
+    """So that a user finds where it was set."""
     error = not_connected(TO_NAME, DialProgress((), "name or service not known", {}), 1)
 
     assert error.message == (
@@ -115,9 +115,9 @@ def test_a_name_that_nobody_knows_is_named_with_its_origin() -> None:
 @pytest.mark.parametrize(
     ("rank", "which"), [(1, "node 0 (--node-rank 0)"), (None, "the machine with that address")]
 )
-def test_who_does_not_answer(rank: int | None, which: str) -> None:
-    """The error says what was tried, the hint what may help."""
-    error = not_connected(TO_NAME, obstacle(a10_0_0_1="connection refused"), rank)
+def test_a_missing_answer(rank: int | None, which: str) -> None:
+    """The error names what was tried, the hint what may help."""
+    error = not_connected(TO_NAME, progress(a10_0_0_1="connection refused"), rank)
 
     assert error.message == (
         "could not connect to node 0 at head:29500 (--master-addr) within 600 s:"
@@ -128,7 +128,7 @@ def test_who_does_not_answer(rank: int | None, which: str) -> None:
 
 def test_a_name_that_leads_to_this_machine_itself() -> None:
     """Debian's /etc/hosts has one for every host's own name."""
-    error = not_connected(TO_NAME, obstacle(a127_0_1_1="connection refused"), 1)
+    error = not_connected(TO_NAME, progress(a127_0_1_1="connection refused"), 1)
 
     assert error.hint == (
         "On this node head resolves to 127.0.1.1, which is this machine and not node 0.\n"
@@ -136,9 +136,9 @@ def test_a_name_that_leads_to_this_machine_itself() -> None:
     )
 
 
-def test_somebody_else_answers() -> None:
+def test_another_program_answers() -> None:
     """Perhaps the store of a job that has all its nodes."""
-    error = not_connected(TO_NAME, obstacle(a10_0_0_1=NOT_CLUSTERRUN), 1)
+    error = not_connected(TO_NAME, progress(a10_0_0_1=NOT_CLUSTERRUN), 1)
 
     assert error.message.endswith("10.0.0.1: another program answers there, not clusterrun")
     assert error.hint.endswith("check --nnodes.")
@@ -165,8 +165,8 @@ def test_somebody_else_answers() -> None:
         ),
     ],
 )
-def test_who_answers_is_not_one_to_talk_to(failure: HandshakeFailed, text: str) -> None:
-    """There is no use in trying again."""
+def test_failed_handshakes(failure: HandshakeFailed, text: str) -> None:
+    """Trying again would be of no use."""
     error = handshake_error("n0:29500", failure)
 
     assert error is not None
@@ -174,7 +174,7 @@ def test_who_answers_is_not_one_to_talk_to(failure: HandshakeFailed, text: str) 
     assert error.hint.endswith(("on all nodes.", "its own --master-port."))
 
 
-def test_who_is_no_clusterrun_may_make_room_for_one() -> None:
+def test_another_program_is_not_an_error_yet() -> None:
     """A job that ends frees its port."""
     assert handshake_error("n0:29500", HandshakeFailed(Fault.NOT_CLUSTERRUN)) is None
 
@@ -187,7 +187,7 @@ def test_node_zero_that_falls_silent() -> None:
 
 
 @pytest.mark.parametrize(
-    "met", [DialProgress((), "name or service not known", {}), obstacle(a10_0_0_1="no answer")]
+    "met", [DialProgress((), "name or service not known", {}), progress(a10_0_0_1="no answer")]
 )
 def test_variables_that_may_be_left_over_are_told(met: DialProgress) -> None:
     """While a node calls, and when it gives up."""

@@ -1,4 +1,4 @@
-"""A member on its way to node 0: names that come late, addresses that are dead, other programs."""
+"""A member that joins: late names, dead addresses, other programs on the port."""
 
 import socket
 import time
@@ -15,7 +15,7 @@ from clusterrun.rendezvous.ports.held_port import HeldPort, bound_everywhere
 from clusterrun.rendezvous.ports.joining_port import JoiningPort
 
 from tests.rendezvous.nodes import (
-    Said,
+    Notices,
     free_port,
     hello,
     hooks,
@@ -38,14 +38,14 @@ def stack() -> Iterator[ExitStack]:
 
 
 @pytest.fixture
-def said() -> Said:
-    """Return the lines that the member prints."""
-    return Said()
+def notices() -> Notices:
+    """Return the notices that the member prints."""
+    return Notices()
 
 
 def member(
     stack: ExitStack,
-    said: Said,
+    notices: Notices,
     port: int | tuple[int, ...],
     resolve: Resolve | None = None,
     *,
@@ -54,13 +54,13 @@ def member(
     timeout: float = 600.0,
     heartbeat_timeout: float = 15.0,
 ) -> JoiningMember:
-    """Return a member that looks for node 0, which it knows by name if there is a resolver."""
+    """Return a member that joins, by node 0's name if there is a resolver, else by its address."""
     host = "127.0.0.1" if resolve is None else "head"
     settings = rendezvous_settings(
         port, host=host, timeout=timeout, heartbeat_timeout=heartbeat_timeout
     )
     now = time.monotonic() if now is None else now
-    where = hooks(said, resolve=resolve or all_addresses)
+    where = hooks(notices, resolve=resolve or all_addresses)
     node = JoiningNode(settings, hello(1, nodes), b"", where)
     made = JoiningMember(node, JoinTimeout(timeout, now), now)
     stack.callback(made.close)
@@ -68,7 +68,7 @@ def member(
 
 
 def coordinator(stack: ExitStack, listener: socket.socket, nodes: int = 2) -> CoordinatorServer:
-    """Return a coordinator that lets members in at ``listener``."""
+    """Return a coordinator that accepts members at ``listener``."""
     listener.settimeout(0)
     holder = HeldPort(listener.getsockname()[1], socket.socket())
     door = JoiningPort(holder, [listener], None)
@@ -78,8 +78,8 @@ def coordinator(stack: ExitStack, listener: socket.socket, nodes: int = 2) -> Co
     return server
 
 
-def deaf(stack: ExitStack, host: str, port: int) -> None:
-    """Let ``host`` drop what comes for ``port``: its queue of connections is full."""
+def drop_connections(stack: ExitStack, host: str, port: int) -> None:
+    """Let ``host`` drop connections to ``port``: its backlog is full."""
     listener = stack.enter_context(closing(socket.socket()))
     listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
     listener.bind((host, port))
@@ -90,14 +90,14 @@ def deaf(stack: ExitStack, host: str, port: int) -> None:
         waiting.connect_ex((host, port))
 
 
-def test_all_addresses_of_a_name_are_called_at_once(stack: ExitStack, said: Said) -> None:
-    """A dead one costs no time, and workers are told of the other only."""
+def test_all_addresses_of_a_name_are_dialed_at_once(stack: ExitStack, notices: Notices) -> None:
+    """A dead one costs no time, and workers get only the other."""
     listener = socket.create_server(("127.0.0.1", 0))
     port = listener.getsockname()[1]
-    deaf(stack, "127.0.0.2", port)
+    drop_connections(stack, "127.0.0.2", port)
     server = coordinator(stack, listener)
     before = time.monotonic()
-    calling = member(stack, said, port, lambda _: (DEAD, HEARTBEAT_FRAME))
+    calling = member(stack, notices, port, lambda _: (DEAD, HEARTBEAT_FRAME))
 
     take_turns(lambda: calling.finished, server, calling)
 
@@ -108,11 +108,11 @@ def test_all_addresses_of_a_name_are_called_at_once(stack: ExitStack, said: Said
     call.connection.close()
 
 
-def test_an_address_that_does_not_answer_is_given_up(stack: ExitStack, said: Said) -> None:
-    """After three seconds; then all are called again."""
+def test_an_address_that_does_not_answer_is_given_up(stack: ExitStack, notices: Notices) -> None:
+    """After three seconds; then all are dialed again."""
     port = free_port()
-    deaf(stack, "127.0.0.1", port)
-    calling = member(stack, said, port, now=0.0, timeout=10.0)
+    drop_connections(stack, "127.0.0.1", port)
+    calling = member(stack, notices, port, now=0.0, timeout=10.0)
     calling.turn(0.0)
     calling.turn(2.9)
     calling.turn(3.0)
@@ -122,17 +122,17 @@ def test_an_address_that_does_not_answer_is_given_up(stack: ExitStack, said: Sai
     assert calling.failure.message.endswith("within 10 s: no answer within 3 s")
 
 
-def test_who_waits_says_so(stack: ExitStack, said: Said) -> None:
+def test_a_waiting_member_prints_notices(stack: ExitStack, notices: Notices) -> None:
     """First after 5 s, then each 30 s."""
-    calling = member(stack, said, port := free_port(), now=0.0)
+    calling = member(stack, notices, port := free_port(), now=0.0)
     for second in range(70):
         calling.turn(float(second))
 
     text = f"can't connect to node 0 at 127.0.0.1:{port} (--master-addr) yet: connection refused"
-    assert said == [f"{text} ({seconds} s of 600 s)" for seconds in (5, 35, 65)]
+    assert notices == [f"{text} ({seconds} s of 600 s)" for seconds in (5, 35, 65)]
 
 
-def test_a_name_that_comes_late(stack: ExitStack, said: Said) -> None:
+def test_a_name_that_comes_late(stack: ExitStack, notices: Notices) -> None:
     """Pods get theirs when they run."""
     listener = bound_everywhere(0)
     listener.listen()
@@ -145,7 +145,7 @@ def test_a_name_that_comes_late(stack: ExitStack, said: Said) -> None:
             raise socket.gaierror(socket.EAI_NONAME, "Name or service not known")
         return (HEARTBEAT_FRAME,)
 
-    calling = member(stack, said, port, resolve)
+    calling = member(stack, notices, port, resolve)
     take_turns(lambda: calling.finished, server, calling)
 
     assert calling.formed is not None
@@ -153,13 +153,13 @@ def test_a_name_that_comes_late(stack: ExitStack, said: Said) -> None:
     calling.take_connection().connection.close()
 
 
-def test_a_name_that_nobody_knows(stack: ExitStack, said: Said) -> None:
-    """It is said after 5 s, and the end after the timeout."""
+def test_an_unknown_name(stack: ExitStack, notices: Notices) -> None:
+    """It is an error at the timeout."""
 
     def resolve(_: str) -> tuple[Address, ...]:
         raise socket.gaierror(socket.EAI_NONAME, "Name or service not known")
 
-    calling = member(stack, said, free_port(), resolve, timeout=0.5)
+    calling = member(stack, notices, free_port(), resolve, timeout=0.5)
     take_turns(lambda: calling.finished, calling)
 
     assert calling.failure is not None
@@ -169,10 +169,10 @@ def test_a_name_that_nobody_knows(stack: ExitStack, said: Said) -> None:
 
 
 @pytest.mark.parametrize("first_words", [b"", b"HTTP/1.1 400 Bad Request\r\n\r\n"])
-def test_another_program_answers(stack: ExitStack, said: Said, first_words: bytes) -> None:
-    """It is not believed, and called again: it may be a job that is about to end."""
+def test_another_program_answers(stack: ExitStack, notices: Notices, first_words: bytes) -> None:
+    """The member dials again: the program may be a job that is about to end."""
     server = stack.enter_context(socket.create_server(("127.0.0.1", 0)))
-    calling = member(stack, said, server.getsockname()[1], now=0.0)
+    calling = member(stack, notices, server.getsockname()[1], now=0.0)
     calling.turn(0.0)
     theirs, _ = server.accept()
     with theirs:
@@ -181,31 +181,31 @@ def test_another_program_answers(stack: ExitStack, said: Said, first_words: byte
         take_turns(lambda: calling.due > 0.0, calling)
         calling.turn(5.0)
 
-    assert said.has("another program answers there, not clusterrun")
+    assert notices.has("another program answers there, not clusterrun")
     assert not calling.finished
 
 
-def test_a_program_that_keeps_silent_is_no_clusterrun(stack: ExitStack, said: Said) -> None:
-    """Torch's store waits for the rest of what it takes for a query."""
+def test_a_silent_program_is_not_clusterrun(stack: ExitStack, notices: Notices) -> None:
+    """Torch's store waits for the rest of a query."""
     server = stack.enter_context(socket.create_server(("127.0.0.1", 0)))
-    calling = member(stack, said, server.getsockname()[1], now=0.0)
+    calling = member(stack, notices, server.getsockname()[1], now=0.0)
     calling.turn(0.0)
     theirs, _ = server.accept()
     calling.turn(0.1)
     calling.turn(3.0)
     calling.turn(5.0)
 
-    assert said.has("another program answers there, not clusterrun")
+    assert notices.has("another program answers there, not clusterrun")
     theirs.close()
 
 
-def test_node_zero_that_goes_while_it_waits_is_called_again(stack: ExitStack, said: Said) -> None:
-    """Its scheduler may start it anew."""
+def test_a_lost_node_zero_is_dialed_again(stack: ExitStack, notices: Notices) -> None:
+    """Its scheduler may start it again."""
     listener = bound_everywhere(0)
     listener.listen()
     port = listener.getsockname()[1]
     first = coordinator(stack, listener, nodes=3)
-    calling = member(stack, said, port, nodes=3)
+    calling = member(stack, notices, port, nodes=3)
     take_turns(lambda: calling.is_connected, first, calling)
     take_turns(lambda: len(first._state.members) == 2, first, calling)  # noqa: SLF001 - to be sure
     first.close()
@@ -215,16 +215,18 @@ def test_node_zero_that_goes_while_it_waits_is_called_again(stack: ExitStack, sa
     take_turns(lambda: len(second._state.members) == 2, second, calling)  # noqa: SLF001 - as above
 
     assert calling.is_connected
-    assert said == []
+    assert notices == []
 
 
-def test_a_frozen_node_zero_is_not_waited_for_for_ever(stack: ExitStack, said: Said) -> None:
-    """It should have ended the waiting itself; a little later the member does."""
+def test_a_frozen_node_zero_is_an_error_after_the_timeout(
+    stack: ExitStack, notices: Notices
+) -> None:
+    """It should have ended the wait itself; the member does a little later."""
     listener = bound_everywhere(0)
     listener.listen()
     port = listener.getsockname()[1]
     server = coordinator(stack, listener, nodes=3)
-    calling = member(stack, said, port, nodes=3)
+    calling = member(stack, notices, port, nodes=3)
     take_turns(lambda: calling.is_connected, server, calling)
     let_in = time.monotonic()
     calling.turn(let_in + 600.0)
@@ -236,30 +238,28 @@ def test_a_frozen_node_zero_is_not_waited_for_for_ever(stack: ExitStack, said: S
     assert "stopped responding before all nodes had joined" in calling.failure.message
 
 
-def test_for_whom_the_job_waits_is_printed_here_as_well(stack: ExitStack, said: Said) -> None:
-    """As node 0 tells it."""
+def test_node_zeros_notices_are_printed(stack: ExitStack, notices: Notices) -> None:
+    """They name the missing nodes."""
     listener = bound_everywhere(0)
     listener.listen()
     port = listener.getsockname()[1]
     server = coordinator(stack, listener, nodes=3)
-    calling = member(stack, said, port, nodes=3)
+    calling = member(stack, notices, port, nodes=3)
     take_turns(lambda: calling.is_connected, server, calling)
     take_turns(lambda: len(server._state.members) == 2, server, calling)  # noqa: SLF001 - to be sure
     server.turn(time.monotonic() + 5.0)
-    take_turns(lambda: said, server, calling)
+    take_turns(lambda: notices, server, calling)
 
-    assert said == ["waiting for 1 of 3 nodes (joined: n0, n1; 5 s of 600 s)"]
+    assert notices == ["waiting for 1 of 3 nodes (joined: n0, n1; 5 s of 600 s)"]
 
 
-def test_a_node_zero_that_falls_silent_while_it_waits_is_called_again(
-    stack: ExitStack, said: Said
-) -> None:
-    """Its host may have lost its power, and another one may take its place."""
+def test_a_silent_node_zero_is_dialed_again(stack: ExitStack, notices: Notices) -> None:
+    """Its host may be dead, and another one may take its place."""
     listener = bound_everywhere(0)
     listener.listen()
     port = listener.getsockname()[1]
     server = coordinator(stack, listener, nodes=3)
-    calling = member(stack, said, port, nodes=3, heartbeat_timeout=0.5)
+    calling = member(stack, notices, port, nodes=3, heartbeat_timeout=0.5)
     take_turns(lambda: calling.is_connected, server, calling)
     let_in = time.monotonic()
     take_turns(lambda: time.monotonic() > let_in + 1.0, server, calling)
@@ -271,14 +271,16 @@ def test_a_node_zero_that_falls_silent_while_it_waits_is_called_again(
     assert calling.failure is None
 
 
-def test_the_first_of_all_addresses_that_answer_is_taken(stack: ExitStack, said: Said) -> None:
-    """Workers try them in that order: a later one would be another to them than to others."""
+def test_the_first_of_all_addresses_that_answer_is_taken(
+    stack: ExitStack, notices: Notices
+) -> None:
+    """Workers try addresses in that order, so all get the same one."""
     for _ in range(10):
         listener = bound_everywhere(0)
         listener.listen()
         port = listener.getsockname()[1]
         server = coordinator(stack, listener, nodes=3)
-        calling = member(stack, said, port, lambda _: (DEAD, HEARTBEAT_FRAME), nodes=3)
+        calling = member(stack, notices, port, lambda _: (DEAD, HEARTBEAT_FRAME), nodes=3)
         take_turns(lambda calling=calling: calling.is_connected, server, calling)  # type: ignore[misc]
 
         taken = calling.take_connection()

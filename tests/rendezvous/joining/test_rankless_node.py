@@ -11,7 +11,7 @@ from clusterrun.rendezvous.joining.joining_node import JoiningNode
 from clusterrun.rendezvous.joining.rankless_node import RanklessNode
 from clusterrun.rendezvous.names.addresses import Address, Resolve, all_addresses
 
-from tests.rendezvous.nodes import Said, hello, hooks, rendezvous_settings, take_turns
+from tests.rendezvous.nodes import Notices, hello, hooks, rendezvous_settings, take_turns
 
 INTERFACES = {"eth0": ("10.0.0.1", "fd00::1")}
 
@@ -24,11 +24,11 @@ def stack() -> Iterator[ExitStack]:
 
 
 def rankless(
-    stack: ExitStack, host: str, resolve: Resolve = all_addresses, said: Said | None = None
+    stack: ExitStack, host: str, resolve: Resolve = all_addresses, notices: Notices | None = None
 ) -> RanklessNode:
     """Return a node that looks for node 0 at ``host``."""
     settings = rendezvous_settings(29500, host=host, timeout=60.0)
-    agent = hooks(said, interfaces=INTERFACES, resolve=resolve)
+    agent = hooks(notices, interfaces=INTERFACES, resolve=resolve)
     now = time.monotonic()
     node = JoiningNode(settings, hello(1), b"", agent)
     made = RanklessNode(node, JoinTimeout(60.0, now), now)
@@ -51,7 +51,7 @@ def test_the_owner_of_the_address_is_node_zero(
     host: str,
     own: bool,  # noqa: FBT001 - a row
 ) -> None:
-    """Asked of the interfaces, not of a name."""
+    """Its network interfaces decide."""
     node = rankless(stack, host)
 
     node.turn(time.monotonic())
@@ -70,19 +70,19 @@ def test_one_of_several_addresses_is_enough(stack: ExitStack) -> None:
     assert node.is_node_zero is True
 
 
-def test_a_name_that_nobody_knows_is_no_address_of_anybody(stack: ExitStack) -> None:
-    """Waiting is visible, and has an end."""
+def test_an_unknown_name(stack: ExitStack) -> None:
+    """It is a notice, and an error at the timeout."""
 
     def resolve(_: str) -> tuple[Address, ...]:
         raise socket.gaierror(socket.EAI_NONAME, "Name or service not known")
 
-    said = Said()
-    node = rankless(stack, "head", resolve, said)
+    notices = Notices()
+    node = rankless(stack, "head", resolve, notices)
     take_turns(lambda: node._lookup.error, node)  # noqa: SLF001 - to be sure
     node.turn(time.monotonic() + 5.0)
     node.turn(time.monotonic() + 60.0)
 
-    assert said[0].startswith(
+    assert notices[0].startswith(
         "head (--master-addr) does not resolve yet: name or service not known"
     )
     assert node.failure is not None

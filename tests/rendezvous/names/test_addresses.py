@@ -1,4 +1,4 @@
-"""Addresses: as sockets tell them, and whose they are."""
+"""Addresses of names, sockets and interfaces."""
 
 import socket
 
@@ -70,7 +70,7 @@ def test_names_of_sockets_become_plain(where: object, text: str) -> None:
     ],
 )
 def test_whose_an_address_is(text: str, interface: str, own: bool) -> None:  # noqa: FBT001 - a row
-    """Loopback is everybody's own, whatever interfaces say."""
+    """Loopback addresses belong to every machine."""
     (address,) = numeric_address(text)
 
     assert interface_of(text, INTERFACES) == interface

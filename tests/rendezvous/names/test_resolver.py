@@ -1,4 +1,4 @@
-"""Names: asked for in a child, again and again, and never for longer than we like."""
+"""Lookups of names: in a child, repeated, and never longer than the limit."""
 
 import fcntl
 import os
@@ -34,7 +34,7 @@ def epoll() -> Iterator[select.epoll]:
 
 @pytest.fixture(autouse=True)
 def others() -> Iterator[None]:
-    """Know the children that other tests' fixtures have, which are none of ours."""
+    """Ignore the children of other tests' fixtures."""
     OTHERS[:] = [child.pid for child in psutil.Process().children()]
     yield
     OTHERS.clear()

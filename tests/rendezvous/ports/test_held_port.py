@@ -1,4 +1,4 @@
-"""The port where workers meet: held, but for those who are to listen there."""
+"""The port where workers meet: held for them alone."""
 
 import errno
 import os
@@ -44,8 +44,10 @@ def socket_that_can_only_get(port: int, family: socket.AddressFamily) -> socket.
 
 @pytest.mark.parametrize("reuse", [0, 1])
 @pytest.mark.parametrize("family", FAMILIES)
-def test_nobody_gets_it_by_chance(held: HeldPort, family: socket.AddressFamily, reuse: int) -> None:
-    """Not even who is content with a port that somebody used before."""
+def test_the_kernel_does_not_choose_it(
+    held: HeldPort, family: socket.AddressFamily, reuse: int
+) -> None:
+    """Not even a program that reuses addresses."""
     with closing(socket_that_can_only_get(held.number, family)) as choosing:
         choosing.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, reuse)
         with pytest.raises(OSError, match="in use") as caught:
@@ -83,8 +85,8 @@ def test_the_store_of_torch_listens_there(held: HeldPort, *, use_libuv: bool) ->
 
 
 @pytest.mark.parametrize("address", ["", "127.0.0.1"])
-def test_whoever_reuses_addresses_listens_there(held: HeldPort, address: str) -> None:
-    """As servers do; others are told that it is in use."""
+def test_a_program_that_reuses_addresses_listens_there(held: HeldPort, address: str) -> None:
+    """As servers do; others get EADDRINUSE."""
     with socket.create_server((address, held.number)) as server:
         with socket.create_connection(("127.0.0.1", held.number), timeout=10) as client:
             accepted, _ = server.accept()
@@ -104,8 +106,8 @@ def test_whoever_reuses_addresses_listens_there(held: HeldPort, address: str) ->
         (socket.AF_INET6, "::1"),
     ],
 )
-def test_a_stranger_on_a_port_that_was_given(family: socket.AddressFamily, address: str) -> None:
-    """An error, wherever he listens; it says whose wish the port was and what to do."""
+def test_another_program_on_a_given_port(family: socket.AddressFamily, address: str) -> None:
+    """An error at any address; it names the origin of the port and what to do."""
     with socket.create_server((address, 0), family=family) as stranger:
         port = stranger.getsockname()[1]
         with pytest.raises(RendezvousError) as caught:
@@ -132,7 +134,7 @@ def test_a_port_that_was_given() -> None:
 
 
 def test_connections_of_the_last_job_are_no_obstacle(held: HeldPort) -> None:
-    """They keep the port for a minute in TIME_WAIT, which is nobody's concern."""
+    """They keep the port in TIME_WAIT for a minute, which does no harm."""
     with socket.create_server(("127.0.0.1", held.number)) as server:
         client = socket.create_connection(("127.0.0.1", held.number), timeout=10)
         accepted, _ = server.accept()

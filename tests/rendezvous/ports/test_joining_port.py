@@ -1,4 +1,4 @@
-"""The coordinator's port: one listener, then the workers', never a stranger's."""
+"""The coordinator's port: one listener, then the workers', never another program's."""
 
 import errno
 import os
@@ -29,10 +29,10 @@ from clusterrun.rendezvous.wire.handshake import MAGIC
 
 here = loopback_address("127.0.0.1")
 for backend, port, at in (("libuv", int(sys.argv[1]), ()), ("tcp", int(sys.argv[2]), here)):
-    door = open_joining_port(Fact((port,), "--master-port"), "n0", at)
+    joining_port = open_joining_port(Fact((port,), "--master-port"), "n0", at)
     member = socket.create_connection(("127.0.0.1", port), timeout=10)
-    ((connection, _),) = door.accepted()
-    door.close()
+    ((connection, _),) = joining_port.accepted()
+    joining_port.close()
     store = TCPStore(
         "127.0.0.1", port, 2, True, wait_for_workers=False, use_libuv=backend == "libuv"
     )
@@ -46,29 +46,29 @@ for backend, port, at in (("libuv", int(sys.argv[1]), ()), ("tcp", int(sys.argv[
 
 @pytest.fixture
 def port() -> int:
-    """Return a port that nobody uses."""
+    """Return a free port."""
     return free_port()
 
 
 @pytest.fixture
-def door(port: int) -> Iterator[JoiningPort]:
-    """Return an open door."""
+def joining_port(port: int) -> Iterator[JoiningPort]:
+    """Return an open port."""
     made = opened(port)
     yield made
     made.release()
 
 
 def opened(*ports: int, at: str = "") -> JoiningPort:
-    """Open a door at the first of ``ports`` that is free, at one address or at all."""
+    """Open the first of ``ports`` that is free, at one address or at all."""
     only_at = loopback_address(at) if at else ()
     return open_joining_port(Fact(ports, "--master-port"), "n0", only_at)
 
 
 @contextmanager
-def closing_door(door: JoiningPort) -> Iterator[JoiningPort]:
+def released(joining_port: JoiningPort) -> Iterator[JoiningPort]:
     """Let go of its port at the end."""
-    yield door
-    door.release()
+    yield joining_port
+    joining_port.release()
 
 
 def call(port: int, host: str = "127.0.0.1") -> socket.socket:
@@ -76,23 +76,23 @@ def call(port: int, host: str = "127.0.0.1") -> socket.socket:
     return socket.create_connection((host, port), timeout=5)
 
 
-def test_members_of_both_families_come_in(door: JoiningPort, port: int) -> None:
+def test_members_of_both_families_connect(joining_port: JoiningPort, port: int) -> None:
     """The wildcard of IPv6 takes in IPv4."""
     with call(port), call(port, "::1"):
-        callers = list(door.accepted())
+        callers = list(joining_port.accepted())
 
     for sock, _ in callers:
         sock.close()
     assert [str(address) for _, address in callers] != []
     assert len(callers) == 2
-    assert list(door.accepted()) == []
+    assert list(joining_port.accepted()) == []
 
 
 @pytest.mark.parametrize(("at", "elsewhere"), [("127.0.0.1", "127.0.0.2"), ("::1", "127.0.0.1")])
 def test_on_one_host_it_listens_at_one_address_alone(port: int, at: str, elsewhere: str) -> None:
-    """Nobody comes in from elsewhere; the port is ours at every address all the same."""
-    with closing_door(opened(port, at=at)) as door, call(port, at):
-        callers = list(door.accepted())
+    """No other machine can connect, but the port is taken at every address."""
+    with released(opened(port, at=at)) as joining_port, call(port, at):
+        callers = list(joining_port.accepted())
 
         with pytest.raises(ConnectionRefusedError):
             call(port, elsewhere)
@@ -115,10 +115,10 @@ def test_an_address_that_this_machine_lacks_is_said() -> None:
 
 
 @pytest.mark.parametrize("at", ["", "127.0.0.1"])
-def test_a_closed_door_lets_nobody_in_and_keeps_the_port(port: int, at: str) -> None:
-    """Nobody gets it by chance, and who asks for it as a store does may listen there."""
-    door = opened(port, at=at)
-    door.close()
+def test_a_closed_port_is_held(port: int, at: str) -> None:
+    """The kernel does not choose it, and a store may listen there."""
+    joining_port = opened(port, at=at)
+    joining_port.close()
 
     with pytest.raises(ConnectionRefusedError):
         call(port)
@@ -128,14 +128,14 @@ def test_a_closed_door_lets_nobody_in_and_keeps_the_port(port: int, at: str) -> 
     with closing(bound_everywhere(port)) as store:
         store.listen()
         call(port).close()
-    door.release()
+    joining_port.release()
 
 
-def test_connections_outlive_the_door(door: JoiningPort, port: int) -> None:
+def test_connections_outlive_the_listener(joining_port: JoiningPort, port: int) -> None:
     """They are the job's for all its life."""
     with call(port) as member:
-        ((ours, _),) = door.accepted()
-        door.close()
+        ((ours, _),) = joining_port.accepted()
+        joining_port.close()
         member.sendall(b"hello")
         with ours:
             ours.settimeout(5)
@@ -145,7 +145,7 @@ def test_connections_outlive_the_door(door: JoiningPort, port: int) -> None:
 
 
 def test_the_workers_store_listens_where_we_did(port: int) -> None:
-    """Torch's own, while our connections live on; and a node that comes late does it no harm."""
+    """Torch's own, while our connections stay open; a late node does it no harm."""
     pytest.importorskip("torch")
 
     done = subprocess.run(
@@ -168,7 +168,7 @@ def test_a_port_is_free_again_when_it_is_released(port: int) -> None:
 
 
 def test_a_busy_port_names_the_program_that_has_it(port: int) -> None:
-    """So that one knows what to end."""
+    """So that a user knows what to stop."""
     with socket.create_server(("", port)), pytest.raises(PortBusy) as caught:
         opened(port)
 
@@ -178,23 +178,23 @@ def test_a_busy_port_names_the_program_that_has_it(port: int) -> None:
     assert "--master-port" in caught.value.hint
 
 
-def test_a_port_that_a_job_keeps_for_its_workers_is_no_other_job_s(
-    door: JoiningPort, port: int
+def test_a_port_that_a_job_holds_for_its_workers_is_busy(
+    joining_port: JoiningPort, port: int
 ) -> None:
-    """Between the coordinator and the store nobody listens there."""
-    door.close()
+    """Between the coordinator and the store there is no listener."""
+    joining_port.close()
 
     with pytest.raises(PortBusy, match="is in use on n0 by another job"):
         opened(port)
 
 
-def test_the_first_port_that_is_free_is_taken(door: JoiningPort, port: int) -> None:
+def test_the_first_port_that_is_free_is_taken(joining_port: JoiningPort, port: int) -> None:
     """Of a list that all nodes have."""
     other = free_port()
 
     taken = opened(port, other)
 
-    assert (door.number, taken.number) == (port, other)
+    assert (joining_port.number, taken.number) == (port, other)
     taken.release()
 
 
