@@ -37,12 +37,7 @@ WANT_FILES: tuple[Option[object], ...] = (
 
 
 def find_log_dir(sources: Sequence[Settings]) -> Fact[str | None]:
-    """Return the folder for log files; if files are needed and it is not set, the default one.
-
-    Raises:
-        UsageError: the path exists and is not a folder.
-
-    """
+    """Return the folder for log files; if files are needed and it is not set, the default one."""
     log_dir = value_of(LOG_DIR, sources)
     wanted = (value_of(option, sources) for option in WANT_FILES)
     origin = next((fact.origin for fact in wanted if fact.value), None)
@@ -72,12 +67,7 @@ def where_logs_go(job: JobSpec) -> Iterator[str]:
 def find_prefix(
     sources: Sequence[Settings], variables: Mapping[str, str], called: str
 ) -> Fact[str | None]:
-    """Return the template of the prefix of printed lines; "" for no prefix.
-
-    Raises:
-        UsageError: it has more than one line.
-
-    """
+    """Return the template of the prefix of printed lines; "" for no prefix."""
     # The weakest of all sources, as PYTHON_EXEC is.
     text = Fact(variables.get(PREFIX_VARIABLE, ""), PREFIX_VARIABLE)
     if text.value:

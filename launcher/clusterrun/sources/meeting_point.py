@@ -33,12 +33,7 @@ class Meeting(Struct, frozen=True):
 def settle_meeting(
     sources: Sequence[Settings], environ: Mapping[str, str], shape: Shape, typed: CommandLine
 ) -> Meeting:
-    """Return where to meet; with a single agent, nothing needs to be set.
-
-    Raises:
-        UsageError: several agents would not find each other.
-
-    """
+    """Return where to meet; with a single agent, nothing needs to be set."""
     endpoint = value_of(RDZV_ENDPOINT, sources)
     if shape.agents == 1:
         return Meeting(

@@ -33,13 +33,13 @@ from clusterrun.sources.other_launchers.nested_launches import (
     left_by_outer_launch,
 )
 from clusterrun.sources.other_launchers.torchrun_lines import translate
-from clusterrun.sources.programs.exec_requirements import expect_replaceable
+from clusterrun.sources.programs.exec_requirements import check_replaceable
 from clusterrun.sources.programs.executables import another_environment
 from clusterrun.sources.programs.misplaced_options import misplaced_options
 from clusterrun.sources.programs.programs import (
     COMMAND_LINE,
     ProgramOptions,
-    expect_read_once,
+    check_read_once,
     find_program,
 )
 from clusterrun.sources.settings import (
@@ -215,9 +215,9 @@ def _expect_possible(job: JobSpec) -> None:
             f" {program.name}",
             "leave one of the two out",
         )
-    expect_read_once(job)
+    check_read_once(job)
     if job.exec.value:
-        expect_replaceable(job)
+        check_replaceable(job)
 
 
 def _job_warnings(job: JobSpec, inputs: Inputs, *, is_dry: bool) -> Iterator[str]:

@@ -63,12 +63,7 @@ class ShapeOptions(Struct, frozen=True):
 
 
 def read_shape_options(sources: Sequence[Settings], inputs: Inputs) -> ShapeOptions:
-    """Return what ``sources`` set.
-
-    Raises:
-        UsageError: they list hosts, but not this one, or contradict the list.
-
-    """
+    """Return what ``sources`` set."""
     endpoint = find(RDZV_ENDPOINT, sources)
     with_exports = (*sources, settings_from_exports(inputs.variables))
     options = ShapeOptions(

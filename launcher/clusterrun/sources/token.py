@@ -21,16 +21,6 @@ def find_token(
     """Return the token from ``--token-file``, else CLUSTERRUN_TOKEN, else another source's file.
 
     There is no flag for the token itself: every user of a machine can read command lines.
-
-    Args:
-        sources: settings, the strongest source first.
-        environ: the environment of this process.
-        default: the token if none is set; None: there is none.
-
-    Raises:
-        UsageError: the file or the variable is empty, or the file cannot be read or is open to all
-            users.
-
     """
     by_flag = value_of(TOKEN_FILE, sources[:1])
     if not by_flag.value and TOKEN_VARIABLE in environ:

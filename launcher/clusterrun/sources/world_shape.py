@@ -49,15 +49,8 @@ class Shape(Struct, frozen=True):
 def find_shape(sources: Sequence[Settings], inputs: Inputs, *, is_nested: bool) -> Shape:
     """Return the shape that options and the detected cluster set.
 
-    Args:
-        sources: settings, the strongest source first.
-        inputs: what a cluster is detected by.
-        is_nested: this is a launch inside a worker, which has no place in the cluster of its own:
-            no cluster is detected, unless ``--cluster`` names one.
-
-    Raises:
-        UsageError: options and cluster contradict each other, or there is no such rank.
-
+    A nested launch, inside a worker, has no place of its own in the cluster: none is detected,
+    unless ``--cluster`` names it.
     """
     options = read_shape_options(sources, inputs)
     asked = _asked_cluster(sources, is_nested=is_nested)
@@ -80,12 +73,7 @@ def _asked_cluster(sources: Sequence[Settings], *, is_nested: bool) -> Fact[str]
 
 
 def settle_shape(options: ShapeOptions, place: Place | None) -> Shape:
-    """Return the shape that the cluster sets or, without one or against it, the options.
-
-    Raises:
-        UsageError: the two contradict each other, or there is no such rank.
-
-    """
+    """Return the shape that the cluster sets or, without one or against it, the options."""
     if place is None or _yields(place, options):
         shape = _by_options(options)
     elif place.obstacle is not None:

@@ -217,7 +217,7 @@ def test_the_fork_server_dies_in_the_second_attempt(clusterrun: Launcher) -> Non
     os.kill(job.fork_server, signal.SIGKILL)
 
     assert job.ended().code == 128 + signal.SIGKILL
-    assert job.err.endswith("is the fork server's: 128 + 9 for SIGKILL\n")
+    assert job.err.endswith(", from the fork server: 128 + 9 for SIGKILL\n")
 
 
 FAILS_AT_ONCE = """

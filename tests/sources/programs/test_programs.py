@@ -9,7 +9,7 @@ import pytest
 from clusterrun.domain.facts import Fact
 from clusterrun.domain.job import Program, ProgramKind
 from clusterrun.errors import UsageError
-from clusterrun.sources.programs.scripts import expect_script
+from clusterrun.sources.programs.scripts import check_script
 
 from tests.described import describe, mistake
 
@@ -295,7 +295,7 @@ def complaint_to_nobody() -> str:
     if os.geteuid() == 0:
         os.setuid(NOBODY)
     try:
-        expect_script(["train.py"], "", "")
+        check_script(["train.py"], "", "")
     except UsageError as error:
         return error.message
     return ""

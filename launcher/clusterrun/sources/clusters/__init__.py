@@ -1,1 +1,1 @@
-"""What schedulers and platforms say of a process's place in its job: one file for each."""
+"""Schedulers and platforms, one file each; ``cluster.py`` describes how to add one."""

@@ -81,14 +81,7 @@ DETECTION = (
 def detect(asked: Fact[str], inputs: Inputs) -> tuple[Fact[str], Place | None]:
     """Return the name of the cluster, and the place of this process in its job.
 
-    Args:
-        asked: ``--cluster``; its value is "" if it was not set.
-        inputs: where to look.
-
-    Raises:
-        UsageError: the cluster asked for is unknown or not detected, or one of its variables has a
-            wrong value.
-
+    ``asked`` is the value of ``--cluster``, "" if it was not set.
     """
     if asked.value == NO_CLUSTER:
         return asked, None

@@ -42,12 +42,7 @@ class Pbs(Cluster):
 
 
 def read_nodefile(file: Fact[str]) -> Fact[tuple[str, ...]]:
-    """Return the hosts of the file, each once, in its order; it has a line for each slot.
-
-    Raises:
-        UsageError: the file cannot be read, or is empty.
-
-    """
+    """Return the hosts of the file, each once, in its order; it has a line for each slot."""
     try:
         lines = Path(file.value).read_text(encoding="utf-8", errors="replace").split()
     except OSError as error:

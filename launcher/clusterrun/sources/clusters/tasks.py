@@ -77,16 +77,8 @@ def place_of_task(
 ) -> Place:
     """Return the place of a node with one task, or of one task among several of its node.
 
-    Args:
-        task: the numbers that it has from its launcher.
-        hosts: the job's hosts; a list of another length than the nodes is ignored.
-        master_addr: where task 0 is.
-        run_id: see ``Place``.
-        secret: see ``Place``.
-
-    Raises:
-        UsageError: the numbers contradict each other, or nodes have different numbers of tasks.
-
+    A list of ``hosts`` of another length than the nodes is ignored; ``master_addr`` is the host of
+    task 0.
     """
     check_rank(task.rank, task.size)
     check_rank(task.local_rank, task.local_size)

@@ -11,23 +11,13 @@ _COUNT = re.compile(r"([0-9]+)(?:\(x([0-9]+)\))?")
 
 
 def expand_hosts(text: Fact[str]) -> Fact[tuple[str, ...]]:
-    """Return the names of a host list in its own order, which is the order of the ranks.
-
-    Raises:
-        UsageError: it is not a host list.
-
-    """
+    """Return the names of a host list in its own order, which is the order of the ranks."""
     parts = _COMMA_OUTSIDE_OF_BRACKETS.split(text.value) if text.value else ()
     return Fact(tuple(name for part in parts for name in _names(part, text)), text.origin)
 
 
 def expand_counts(text: Fact[str]) -> tuple[int, ...]:
-    """Return the count of each host: ``2(x3),1`` is 2, 2, 2, 1.
-
-    Raises:
-        UsageError: it is not a list of counts.
-
-    """
+    """Return the count of each host: ``2(x3),1`` is 2, 2, 2, 1."""
     found = [_COUNT.fullmatch(part) for part in text.value.split(",")]
     if None in found:
         raise UsageError(f"{text.origin}: {text.value!r} is not a list of counts", "unset it")

@@ -26,12 +26,7 @@ class ListedHosts(Struct, frozen=True):
 
 
 def list_hosts(sources: Sequence[Settings]) -> ListedHosts:
-    """Return the hosts of ``--hosts`` or of the file of ``--hostfile``, one of which is set.
-
-    Raises:
-        UsageError: both are set, or the file cannot be read.
-
-    """
+    """Return the hosts of ``--hosts`` or of the file of ``--hostfile``, one of which is set."""
     hosts, file = find(HOSTS, sources), value_of(HOSTFILE, sources)
     if hosts and file.value:
         raise UsageError(f"{hosts.origin} and {file.origin} both list the hosts", "leave one out")
@@ -39,12 +34,7 @@ def list_hosts(sources: Sequence[Settings]) -> ListedHosts:
 
 
 def read_hostfile(file: Fact[str]) -> ListedHosts:
-    """Return the hosts of a file: plain, or in the format of Open MPI or MPICH.
-
-    Raises:
-        UsageError: it cannot be read, lists no host or one twice, or has a line of another kind.
-
-    """
+    """Return the hosts of a file: plain, or in the format of Open MPI or MPICH."""
     try:
         lines = Path(file.value).read_text(encoding="utf-8", errors="replace").splitlines()
     except OSError as error:

@@ -19,10 +19,6 @@ def own_rank(hosts: Fact[tuple[str, ...]], here: str, addresses: Addresses) -> F
         hosts: names and addresses by rank.
         here: this host's own name, or its address as set by an option.
         addresses: called only if names do not match; may take as long as a name server does.
-
-    Raises:
-        UsageError: this host is not in the list, or more than once.
-
     """
     found = _by_name(hosts.value, here) or _by_address(hosts.value, here, addresses)
     if not found:

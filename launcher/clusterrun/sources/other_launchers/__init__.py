@@ -1,1 +1,1 @@
-"""Lines written for other launchers: torchrun, Paddle, mpirun, deepspeed and their kin."""
+"""Command lines and variables of other launchers: torchrun, Paddle, mpirun, deepspeed and others."""

@@ -19,11 +19,10 @@ NODE_STARTERS = ("srun", "mpirun", "mpiexec", "orterun", "prun", "jsrun", "aprun
 """Programs that start clusterrun on each node, so they come before it."""
 
 
-def expect_no_launcher(words: Sequence[str], where: str) -> None:
+def check_no_launcher(words: Sequence[str], where: str) -> None:
     """Check that ``words`` do not begin with another launcher.
 
-    Raises:
-        UsageError: they do; its message begins with ``where``.
+    The error's message begins with ``where``.
 
     """
     if not words:

@@ -76,16 +76,9 @@ class Translated(Struct, frozen=True):
 def translate(
     sources: Sequence[Settings], environ: Mapping[str, str], *, called: str
 ) -> Translated:
-    """Return ``sources`` in terms of clusterrun's options.
+    """Return ``sources``, the strongest first, in terms of clusterrun's options.
 
-    Args:
-        sources: settings, the strongest source first.
-        environ: the environment of this process.
-        called: the name of the command, such as ``torchrun``.
-
-    Raises:
-        UsageError: they contradict each other, or have a value that clusterrun cannot translate.
-
+    ``called`` is the name of the command, such as ``torchrun``.
     """
     weakest = (settings_from_torch(environ), DEFAULTS if called == TORCHRUN else {})
     settings = (*sources, _from_rdzv_conf(sources), *weakest)

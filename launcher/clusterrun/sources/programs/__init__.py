@@ -1,1 +1,1 @@
-"""The program that workers run: a script, a module or a command, and what is wrong with its name."""
+"""The program that workers run, a script, a module or an executable, and errors about it."""

@@ -17,14 +17,10 @@ OUTPUT = [
 """Options for output, which the relay reads; the log folder last, as it follows from others."""
 
 
-def expect_replaceable(job: JobSpec) -> None:
+def check_replaceable(job: JobSpec) -> None:
     """Check that no option needs an agent.
 
     The number of workers depends on the machine, and is checked by the plan.
-
-    Raises:
-        UsageError: an option needs an agent.
-
     """
     for name, fact in _needs_agent(job):
         raise UsageError(

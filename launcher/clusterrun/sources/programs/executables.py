@@ -23,12 +23,7 @@ def find_executable(name: str, search_path: str) -> str:
 
 
 def find_interpreter(python: Fact[str], search_path: str) -> Fact[str]:
-    """Return the path of the interpreter ``python``, which may be a name on ``search_path``.
-
-    Raises:
-        UsageError: there is no such program, or it cannot be executed.
-
-    """
+    """Return the path of the interpreter ``python``, which may be a name on ``search_path``."""
     found = find_executable(python.value, search_path)
     if found:
         return Fact(found, python.origin)
@@ -51,13 +46,8 @@ def another_environment(python: Fact[str], variables: Mapping[str, str]) -> Iter
         )
 
 
-def expect_program(name: str, where: str, search_path: str) -> None:
-    """Check that ``name`` is a program for ``--no-python``.
-
-    Raises:
-        UsageError: it is not, or cannot be executed; the message begins with ``where``.
-
-    """
+def check_program(name: str, where: str, search_path: str) -> None:
+    """Check that ``name`` is a program; the error's message begins with ``where``."""
     if not find_executable(name, search_path):
         raise UsageError(f"{where}{_why_not_executable(name)}", _program_hint(name))
 

@@ -6,8 +6,8 @@ from clusterrun.domain.facts import Fact
 from clusterrun.domain.job import JobSpec, Program, ProgramKind, StartMethod
 from clusterrun.errors import UsageError
 from clusterrun.sources.options.suggestions import command
-from clusterrun.sources.programs.executables import expect_program
-from clusterrun.sources.programs.scripts import expect_script
+from clusterrun.sources.programs.executables import check_program
+from clusterrun.sources.programs.scripts import check_script
 
 
 class ProgramOptions(Struct, frozen=True):
@@ -28,12 +28,7 @@ COMMAND_LINE = "command line"
 def find_program(
     words: Fact[tuple[str, ...]], options: ProgramOptions, search_path: str
 ) -> Fact[Program]:
-    """Return the workers' program; ``words`` are its name and its arguments.
-
-    Raises:
-        UsageError: there is none, or it cannot be run as the options set.
-
-    """
+    """Return the workers' program; ``words`` are its name and its arguments."""
     _check_options(options)
     if not words.value:
         raise UsageError("no script given", f"for example:\n  {command('train.py')}")
@@ -41,28 +36,24 @@ def find_program(
     name, *args = words.value
     if options.run_path.value:
         kind = ProgramKind.RUN_PATH
-        expect_script(words.value, where, search_path)
+        check_script(words.value, where, search_path)
     elif options.no_python.value:
         kind = ProgramKind.EXECUTABLE
-        expect_program(name, where, search_path)
+        check_program(name, where, search_path)
     elif options.module.value:
         kind = ProgramKind.MODULE
         _check_module(name, where)
     else:
         kind = ProgramKind.SCRIPT
         if name != "-":
-            expect_script(words.value, where, search_path)
+            check_script(words.value, where, search_path)
     return Fact(Program(kind, name, tuple(args)), words.origin)
 
 
-def expect_read_once(job: JobSpec) -> None:
+def check_read_once(job: JobSpec) -> None:
     """Check that only one worker reads a script on standard input, and only once.
 
     The number of workers on a node depends on the machine, and is checked by the plan.
-
-    Raises:
-        UsageError: several would read it.
-
     """
     if not job.program.value.is_standard_input:
         return

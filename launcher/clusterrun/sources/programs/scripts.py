@@ -7,7 +7,7 @@ from pathlib import Path
 
 from clusterrun.errors import UsageError
 from clusterrun.sources.options.suggestions import command, did_you_mean_file
-from clusterrun.sources.other_launchers.pasted_lines import expect_no_launcher
+from clusterrun.sources.other_launchers.pasted_lines import check_no_launcher
 from clusterrun.sources.programs.file_kinds import FileKind, is_executable, kind_of
 
 INTERPRETERS = {"python", "pypy"}
@@ -18,15 +18,14 @@ DATA = {".yaml": "YAML", ".yml": "YAML", ".json": "JSON", ".toml": "TOML", ".ipy
 """Files of data; Python runs some of them without an error, and nothing happens."""
 
 
-def expect_script(words: Sequence[str], where: str, search_path: str) -> None:
+def check_script(words: Sequence[str], where: str, search_path: str) -> None:
     """Check that ``words`` begin with a Python script, or a folder or archive that runs as one.
 
-    Raises:
-        UsageError: they do not; its message begins with ``where``.
+    The error's message begins with ``where``.
 
     """
     name = words[0]
-    expect_no_launcher(words, where)
+    check_no_launcher(words, where)
     if name.rpartition("/")[2].rstrip("0123456789.") in INTERPRETERS:
         raise UsageError(
             f"{where}{name} is an interpreter, not a script", _hint_without_interpreter(words)
