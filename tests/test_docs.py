@@ -167,6 +167,19 @@ def test_every_variable_of_a_cluster_is_listed() -> None:
     assert sorted(names - {*VARIABLE.findall(page)}) == []
 
 
+def test_sections_that_docstrings_cite_exist() -> None:
+    """S1 to S9 and the decisions of docs/binding.md, and the sections of docs/contract.md."""
+    sources = [file.read_text() for file in (ROOT / "launcher").rglob("*.py")]
+    cited = {each for text in sources for each in re.findall(r"docs/\w+\.md,? [S\d][\d.]*", text)}
+    headings = [line for page in PAGES for line in re.findall(r"(?m)^#+ (.*)", page.read_text())]
+
+    sections = {each.split()[-1].partition(".")[0] for each in cited if "binding" in each}
+    sections |= {each.split()[-1].rstrip(".") for each in cited if "contract" in each}
+    missing = [each for each in sections if not any(line.startswith(each) for line in headings)]
+    assert cited
+    assert missing == []
+
+
 def test_the_floors_are_drawn_as_they_are_checked() -> None:
     """Each floor of pyproject.toml is a line of the drawing, in the same order."""
     layers = tomllib.loads((ROOT / "pyproject.toml").read_text())["tool"]["importlinter"]
