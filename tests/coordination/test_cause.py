@@ -4,7 +4,7 @@ import signal
 from collections.abc import Sequence
 
 import pytest
-from clusterrun.coordination.cause import LAST_LINES, choose_cause, is_echo
+from clusterrun.coordination.cause import LAST_LINES, choose_cause, is_consequence
 from clusterrun.domain.outcome import Ending, Exited, Fate, Killed, NotStarted
 from clusterrun.domain.ranks import GlobalRank, LocalRank
 
@@ -57,7 +57,7 @@ def fate(
 FAILED = fate(0, Exited(1), OWN)
 STRUCK = fate(1, Killed(signal.SIGSEGV))
 STARVED = fate(2, Killed(signal.SIGKILL), out_of_memory=OUT_OF_MEMORY)
-ECHO = fate(3, Exited(1), GLOO)
+CONSEQUENCE = fate(3, Exited(1), GLOO)
 SLOW = fate(4, Exited(1), OWN, by_us=True)
 STOPPED = fate(5, Killed(signal.SIGTERM), by_us=True)
 WELL = fate(6, Exited(0))
@@ -68,13 +68,13 @@ WELL = fate(6, Exited(0))
     [
         ([WELL, FAILED], FAILED),
         ([FAILED, fate(1, Exited(2), OWN)], FAILED),
-        ([ECHO, FAILED], FAILED),
+        ([CONSEQUENCE, FAILED], FAILED),
         ([FAILED, STRUCK], STRUCK),
         ([STRUCK, STARVED], STARVED),
-        ([ECHO, SLOW], SLOW),
-        ([ECHO, STOPPED], ECHO),
+        ([CONSEQUENCE, SLOW], SLOW),
+        ([CONSEQUENCE, STOPPED], CONSEQUENCE),
         ([SLOW, FAILED], FAILED),
-        ([ECHO, fate(1, Exited(1), NCCL)], ECHO),
+        ([CONSEQUENCE, fate(1, Exited(1), NCCL)], CONSEQUENCE),
     ],
 )
 def test_the_cause(fates: Sequence[Fate], cause: Fate) -> None:
@@ -102,14 +102,14 @@ def test_what_we_stopped_is_no_cause(ending: Ending) -> None:
 )
 def test_it_was_failing_already(late: Fate) -> None:
     """Our signal met a worker that was dying for a reason of its own, as its peer's echo tells."""
-    assert choose_cause([ECHO, late]) is late
+    assert choose_cause([CONSEQUENCE, late]) is late
 
 
 def test_an_ignored_exception_is_no_failure() -> None:
     """A worker that we stopped printed it while it took itself apart."""
     stopped = fate(1, Exited(1), IGNORED, by_us=True)
 
-    assert choose_cause([ECHO, stopped]) is ECHO
+    assert choose_cause([CONSEQUENCE, stopped]) is CONSEQUENCE
 
 
 def test_an_echo_that_aborts_is_an_echo() -> None:
@@ -142,7 +142,9 @@ def test_a_program_that_can_not_be_executed() -> None:
 )
 def test_who_blames_a_peer(line: str) -> None:
     """The libraries' own words, somewhere in the last lines."""
-    assert is_echo(fate(0, Exited(1), f"Traceback (most recent call last):\n{line}\n  more\n"))
+    assert is_consequence(
+        fate(0, Exited(1), f"Traceback (most recent call last):\n{line}\n  more\n")
+    )
 
 
 @pytest.mark.parametrize(
@@ -158,4 +160,4 @@ def test_who_blames_a_peer(line: str) -> None:
 )
 def test_who_blames_nobody(tail: str) -> None:
     """An own reason, or a warning long ago that has been overcome."""
-    assert not is_echo(fate(0, Exited(1), tail))
+    assert not is_consequence(fate(0, Exited(1), tail))

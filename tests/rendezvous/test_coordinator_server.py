@@ -17,7 +17,7 @@ from clusterrun.coordination.messages import (
 )
 from clusterrun.rendezvous.coordinator_server import (
     MOST_STRANGERS,
-    SECONDS_TO_INTRODUCE_ONESELF,
+    SECONDS_TO_SEND_HELLO,
 )
 from clusterrun.rendezvous.wire.connections import allow_descriptors
 from clusterrun.rendezvous.wire.frames import (
@@ -104,7 +104,7 @@ def test_who_keeps_silent_is_sent_away(job: Running, stack: ExitStack) -> None:
     silent = caller(stack, job)
     half = caller(stack, job).says(OPENING[:20])
     job.turn(time.monotonic())
-    job.ahead = SECONDS_TO_INTRODUCE_ONESELF
+    job.ahead = SECONDS_TO_SEND_HELLO
 
     assert silent.is_hung_up_on()
     assert half.is_hung_up_on()

@@ -24,7 +24,7 @@ from clusterrun.coordination.messages import (
 )
 from clusterrun.domain.events import CoordinatorLost, VerdictReached
 from clusterrun.domain.outcome import Interrupted, Succeeded
-from clusterrun.rendezvous.coordinator_server import SECONDS_TO_INTRODUCE_ONESELF
+from clusterrun.rendezvous.coordinator_server import SECONDS_TO_SEND_HELLO
 from clusterrun.rendezvous.peers import Peers
 from clusterrun.rendezvous.wire.connection import Connection
 from clusterrun.rendezvous.wire.connections import allow_descriptors
@@ -139,7 +139,7 @@ def test_a_slow_writer(job: RunningJob) -> None:
     for byte in OPENING[:20]:
         slow.says(bytes([byte]))
         job.node_zero.turn(time.monotonic())
-        job.node_zero.ahead += SECONDS_TO_INTRODUCE_ONESELF / 20 + 0.01
+        job.node_zero.ahead += SECONDS_TO_SEND_HELLO / 20 + 0.01
 
     assert slow.is_hung_up_on()
     assert job.lives()

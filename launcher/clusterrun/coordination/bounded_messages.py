@@ -1,4 +1,4 @@
-"""What a member says of its workers: all that a report needs, and nothing that may not travel."""
+"""Messages about workers, cut to what the reports need and to the size of a frame."""
 
 from collections.abc import Sequence
 
@@ -27,7 +27,7 @@ _SPACE = 1 << 17
 """Characters for all tails and error files of one message; each may take four bytes."""
 
 _MOST_OF_ONE = 16 << 10
-"""Characters of one tail or error file: what a tail has at most, anyway."""
+"""Characters of one tail or error file; no tail has more."""
 
 
 def failing(attempt: int, fate: Fate, age: float) -> Failing:
@@ -52,7 +52,7 @@ def done(attempt: int, fates: Sequence[Fate], now: float, external_cause: Reason
 
 
 def stacks(attempt: int, number: int, groups: Sequence[StackGroup]) -> Stacks:
-    """Return the answer to the coordinator's question with this ``number``."""
+    """Return the answer to ``SendStacks`` with this ``number``."""
     return Stacks(
         attempt, number, tuple(replace(group, text=as_text(group.text)) for group in groups)
     )
@@ -69,9 +69,9 @@ def _fitted(fate: Fate, most: int) -> Fate:
         out_of_memory=as_line(fate.out_of_memory),
     )
     if fate.ending.succeeded:
-        # Nobody asks for its last words.
+        # Its output is not reported.
         return replace(fate, tail="", error="")
-    # Half a JSON text is none.
+    # A part of a JSON text cannot be read.
     error = fate.error if len(fate.error) <= most else ""
     return replace(fate, tail=as_text(_shortened_tail(fate.tail, most)), error=as_text(error))
 
@@ -83,7 +83,7 @@ def _fitted_ending(ending: Ending) -> Ending:
 
 
 def _shortened_tail(tail: str, most: int) -> str:
-    """Return at most so many characters: the end, and how the traceback begins whose end it is."""
+    """Return at most so many characters: the end, and the beginning of its traceback."""
     if len(tail) <= most:
         return tail
     half = tail[-most // 2 :].partition("\n")[2]
@@ -102,7 +102,7 @@ def _from_outside(reason: Reason | None) -> ExternalCause | None:
 
 def _fitted_external_cause(external_cause: ExternalCause) -> ExternalCause:
     if isinstance(external_cause, HelperFailed):
-        # What its interpreter printed last may be several lines.
+        # The last output of its interpreter may have several lines.
         how = as_line(" ".join(external_cause.how.split()))
         return HelperFailed(as_line(external_cause.name), how, external_cause.signal)
     return external_cause

@@ -1,4 +1,4 @@
-"""Which of several failures is the cause: the others are its echoes, or were stopped by us. Pure."""
+"""Which of several failures is the cause; the others are consequences, or stopped by the launcher."""
 
 import re
 import signal
@@ -14,9 +14,9 @@ from clusterrun.domain.tracebacks import (
 )
 
 LAST_LINES = 12
-"""How far above the end of its standard error a failure may say that it is an echo."""
+"""The last lines of standard error in which a consequence is recognized."""
 
-ECHO = re.compile(
+CONSEQUENCE = re.compile(
     r"connection (was )?(closed|reset|aborted) by (the )?(remote )?peer"
     r"|connection reset|connection refused|broken pipe|socket (has been )?closed"
     r"|remote process exited|ncclremoteerror|nccl communicator was aborted"
@@ -24,7 +24,7 @@ ECHO = re.compile(
     r"|gloo.*(timed out|read error|connectfullmesh failed)",
     re.IGNORECASE,
 )
-"""What gloo, NCCL and torch's TCPStore say on a rank whose peer is gone (seen in torch 2.13)."""
+"""What gloo, NCCL and torch's TCPStore print on a rank whose peer is gone (seen in torch 2.13)."""
 
 OUR_SIGNALS = frozenset({signal.SIGTERM, signal.SIGINT, signal.SIGKILL})
 
@@ -35,21 +35,21 @@ class Weight(IntEnum):
     OUT_OF_MEMORY = 0
     """Killed by the kernel for memory."""
 
-    STRUCK = 1
-    """Ended by a signal that none of us sent."""
+    BY_SIGNAL = 1
+    """Ended by a signal that the launcher did not send."""
 
     FAILED = 2
-    """Ended by itself, with a reason of its own."""
+    """Exited by itself, for a reason of its own."""
 
-    SLOW_TO_DIE = 3
-    """Was still ending when its peers had failed already, with a reason of its own."""
+    FAILED_WHILE_STOPPED = 3
+    """Was stopped by the launcher, but failed for a reason of its own."""
 
-    ECHO = 4
-    """Says that a peer is gone."""
+    CONSEQUENCE = 4
+    """Failed because a peer is gone."""
 
 
 def choose_cause(fates: Sequence[Fate]) -> Fate | None:
-    """Return the fate that caused the others, or None if no worker failed before we stopped it.
+    """Return the fate that caused the others; None if all failed workers were stopped.
 
     ``fates`` are in the order in which the workers failed, or ended.
     """
@@ -58,7 +58,7 @@ def choose_cause(fates: Sequence[Fate]) -> Fate | None:
 
 
 def _weights(fate: Fate) -> Sequence[Weight]:
-    """Return the weight of a failure; nothing for a success or a worker that we ended."""
+    """Return the weight of a failure; nothing for a success or a stopped worker."""
     if fate.ending.succeeded:
         return ()
     if fate.stopped_by_us:
@@ -66,37 +66,37 @@ def _weights(fate: Fate) -> Sequence[Weight]:
     match fate.ending:
         case Killed() if fate.out_of_memory:
             return (Weight.OUT_OF_MEMORY,)
-        case Killed(signal.SIGABRT) if is_echo(fate):
-            return (Weight.ECHO,)
+        case Killed(signal.SIGABRT) if is_consequence(fate):
+            return (Weight.CONSEQUENCE,)
         case Killed():
-            return (Weight.STRUCK,)
+            return (Weight.BY_SIGNAL,)
         case _:
-            return (Weight.ECHO if is_echo(fate) else Weight.FAILED,)
+            return (Weight.CONSEQUENCE if is_consequence(fate) else Weight.FAILED,)
 
 
 def _weights_of_stopped(fate: Fate) -> Sequence[Weight]:
     match fate.ending:
-        case Killed(number) if number not in OUR_SIGNALS and not is_echo(fate):
-            return (Weight.SLOW_TO_DIE,)
-        case Exited() if _tells_why(fate) and not is_echo(fate):
-            return (Weight.SLOW_TO_DIE,)
+        case Killed(number) if number not in OUR_SIGNALS and not is_consequence(fate):
+            return (Weight.FAILED_WHILE_STOPPED,)
+        case Exited() if _has_traceback(fate) and not is_consequence(fate):
+            return (Weight.FAILED_WHILE_STOPPED,)
         case _:
             return ()
 
 
-def is_echo(fate: Fate) -> bool:
-    """Tell whether the last lines of a failed worker blame a peer that went away."""
+def is_consequence(fate: Fate) -> bool:
+    """Return whether the last lines of a failed worker are about a peer that is gone."""
     lines = without_ignored(fate.tail.splitlines())
-    return any(ECHO.search(line) for line in lines[-LAST_LINES:])
+    return any(CONSEQUENCE.search(line) for line in lines[-LAST_LINES:])
 
 
-def _tells_why(fate: Fate) -> bool:
+def _has_traceback(fate: Fate) -> bool:
     return any("Traceback" in line for line in without_ignored(fate.tail.splitlines()))
 
 
 def ends_in_exception(tail: str) -> bool:
-    """Tell whether an exception that nobody caught is the last that a worker has printed."""
+    """Return whether a worker printed an uncaught exception last."""
     lines = [line for line in without_ignored(plain_lines(tail)) if line]
     header = last_traceback(lines)
-    # What a script prints after a traceback shows that it went on.
+    # A script that prints something after a traceback went on.
     return header is not None and exception_after(lines, header) == len(lines) - 1

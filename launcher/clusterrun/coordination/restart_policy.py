@@ -1,4 +1,4 @@
-"""Whether an attempt that failed is followed by another. Pure."""
+"""Whether a failed attempt is followed by another."""
 
 from msgspec import Struct
 
@@ -7,22 +7,21 @@ from clusterrun.domain.job import JobSpec
 from clusterrun.domain.outcome import Fate, NotStarted, exit_code_of
 
 SECONDS_OF_AN_EARLY_END = 10.0
-"""A worker that fails so soon after its start, twice in the same way, does so a third time."""
+"""A worker that fails so soon after its start twice in the same way would fail a third time."""
 
 
 class RestartRules(Struct, frozen=True):
-    """What the job's description says about restarting."""
+    """The job's options about restarts."""
 
     limit: int = 0
-    """How many restarts there may be in all."""
+    """The maximum number of restarts."""
     final_codes: tuple[int, ...] = ()
-    """Exit codes that no restart follows."""
+    """Exit codes after which the job ends."""
     fail_fast: bool = True
-    """The same failure twice at once ends the job."""
+    """The same early failure twice in a row ends the job."""
 
 
 def rules_of(job: JobSpec) -> RestartRules:
-    """Return the rules of a job."""
     return RestartRules(
         limit=job.max_restarts.value,
         final_codes=job.no_restart_exit_codes.value,
@@ -31,16 +30,16 @@ def rules_of(job: JobSpec) -> RestartRules:
 
 
 def objection(rules: RestartRules, cause: Fate, previous: Fate | None) -> str:
-    """Return what speaks against another attempt, for people; "" if nothing does.
+    """Return why there is no further attempt, for messages; "" if there is one.
 
     Args:
-        rules: the job's.
+        rules: the job's options.
         cause: what ended this attempt.
-        previous: what ended the one before; None if this was the first.
+        previous: what ended the attempt before; None if this was the first.
 
     """
     if isinstance(cause.ending, NotStarted):
-        return "what can't be started now can't be started the next time either"
+        return "a worker that cannot be started now cannot be started the next time either"
     code = exit_code_of(cause.ending)
     if code in rules.final_codes:
         return f"exit code {code} is one of --no-restart-exit-codes {','.join(runs(rules.final_codes))}"
@@ -54,9 +53,9 @@ def objection(rules: RestartRules, cause: Fate, previous: Fate | None) -> str:
 
 def _same_early_end(one: Fate, other: Fate) -> bool:
     early = max(one.ran_for, other.ran_for) <= SECONDS_OF_AN_EARLY_END
-    # Who says nothing may have failed for any reason.
-    same_words = _last_line(one) == _last_line(other) != ""
-    return early and same_words and (one.rank, one.ending) == (other.rank, other.ending)
+    # A worker that printed nothing may have failed for any reason.
+    same_line = _last_line(one) == _last_line(other) != ""
+    return early and same_line and (one.rank, one.ending) == (other.rank, other.ending)
 
 
 def _last_line(fate: Fate) -> str:

@@ -14,8 +14,9 @@ from clusterrun.domain.outcome import (
     WorkerFailed,
 )
 
-SECONDS_OF_ECHO = 1.0
-"""Workers may notice a dead peer sooner than the coordinator notices that its node is lost."""
+SECONDS_OF_TOLERANCE = 1.0
+"""Events so close together may be noticed in any order: workers may notice a dead peer sooner than
+the coordinator notices that its node is lost."""
 
 DatedFate = tuple[float, int, Fate]
 """When a worker ended or failed, by the coordinator's clock; its rank; its fate."""
@@ -55,7 +56,7 @@ def _failed_before_the_loss(state: State, cause: Fate, dated: Sequence[DatedFate
         if first is not None and began_with_it and first.rank == cause.rank:
             return True
     failed_at = next(at for at, _, fate in dated if fate == cause)
-    return failed_at < state.lost_at - SECONDS_OF_ECHO
+    return failed_at < state.lost_at - SECONDS_OF_TOLERANCE
 
 
 def _was_sent_to_an_agent_too(state: State, cause: Fate, dated: Sequence[DatedFate]) -> bool:
@@ -66,7 +67,7 @@ def _was_sent_to_an_agent_too(state: State, cause: Fate, dated: Sequence[DatedFa
     failed_at = next(at for at, _, fate in dated if fate == cause)
     return any(
         cause.ending == Killed(each.number)
-        and state.attempt.external_causes.get(each, failed_at) <= failed_at + SECONDS_OF_ECHO
+        and state.attempt.external_causes.get(each, failed_at) <= failed_at + SECONDS_OF_TOLERANCE
         for each in reported_external_causes(state)
         if isinstance(each, Interrupted)
     )

@@ -1,4 +1,4 @@
-"""The coordinator's sockets: who knocks, who speaks, who is gone; ``coordinator`` decides."""
+"""The coordinator's sockets: makes events of what happens on them, and performs its actions."""
 
 import errno
 import os
@@ -58,20 +58,20 @@ from clusterrun.rendezvous.wire.handshake import (
     describe_caller_fault,
 )
 
-SECONDS_TO_INTRODUCE_ONESELF = 10.0
-SECONDS_TO_HEAR_A_REFUSAL = 2.0
+SECONDS_TO_SEND_HELLO = 10.0
+SECONDS_TO_READ_A_REFUSAL = 2.0
 SECONDS_WITHOUT_DESCRIPTORS = 1.0
 
 MOST_STRANGERS = 256
-"""Connections, beyond one for each node, that may be silent at the same time."""
+"""Connections without a ``Hello`` at the same time, beyond one for each node."""
 
 
 class CoordinatorServer:
-    """Runs the coordinator on node 0, in its agent's loop: one descriptor, never blocking."""
+    """Runs the coordinator in the loop of node 0's agent: one descriptor, and it never blocks."""
 
     def __init__(  # noqa: PLR0913 - what node 0 has found out
         self,
-        door: JoiningPort,
+        joining_port: JoiningPort,
         terms: Terms,
         token: bytes,
         hooks: AgentHooks,
@@ -81,144 +81,143 @@ class CoordinatorServer:
     ) -> None:
         """Begin to gather the nodes of ``terms``.
 
-        Takes over ``door``, and the port that was ``chosen`` for the workers, if that is another.
+        Takes over ``joining_port``, and the port ``chosen`` for the workers, if that is another one.
 
         Raises:
-            MachineError: this process may not have a connection to each of them.
+            MachineError: the limit of open files is too low for a connection to each node.
 
         """
         allow_connections(terms.nodes, 2 * MOST_STRANGERS)
         ours, self.own_end = socket.socketpair()
-        """The other end is node 0's own, as any member's."""
+        """The connection of node 0's own agent, which is a member as any other."""
         self.reached_at = ""
-        """The address of ours that the first member from another machine has reached."""
-        self._door = door
+        """This node's address that the first member from another machine connected to."""
+        self._joining_port = joining_port
         self._chosen = chosen
         self._token = token
         self._notice = hooks.notice
         self._state = opened(terms, now)
         self._connections = Connections()
-        self._connections.epoll.register(door, select.EPOLLIN)
+        self._connections.epoll.register(joining_port, select.EPOLLIN)
         self._connections.add(OWN, Connection(ours, FROM_MEMBERS), "this node")
         self._last_number = OWN
         self._callers: dict[int, float] = {}
-        self._leaving: dict[int, float] = {}
+        self._closing: dict[int, float] = {}
         self._silence_watch = SilenceWatch(terms.rhythm, now)
         self._accept_again = NEVER
 
     def fileno(self) -> int:
-        """Return the descriptor that becomes readable when ``turn`` has something to do."""
         return self._connections.epoll.fileno()
 
     @property
     def due(self) -> float:
-        """When ``turn`` is to be called even if nothing happens."""
+        """When to call ``turn`` even if the descriptor is not readable."""
         first_caller = next(iter(self._callers.values()), NEVER)
-        first_leaving = min(self._leaving.values(), default=NEVER)
-        times = (first_caller, first_leaving, self._accept_again, self._silence_watch.due)
+        first_closing = min(self._closing.values(), default=NEVER)
+        times = (first_caller, first_closing, self._accept_again, self._silence_watch.due)
         return min(due(self._state), *times)
 
     @property
-    def has_told_everybody(self) -> bool:
-        """Whether all nodes that there should be know that they can't be one job."""
+    def all_are_informed(self) -> bool:
+        """Whether all nodes know that the job cannot begin."""
         return self._state.informed >= self._state.terms.nodes and self._connections.all_sent
 
     def turn(self, now: float) -> None:
         """Do all that can be done now."""
-        # Newcomers first, so that the last node to be let in does not hide one too many.
-        self._let_callers_in(now)
+        # First, so that the last node that is admitted does not hide one too many.
+        self._accept_callers(now)
         for number in self._connections.ready():
             self._serve(number, now)
-        # What has come is heard by now: whoever is silent still, is silent.
+        # All that was sent has been read by now: other members are silent.
         for number in self._silence_watch.lost(now):
             self._happens(MemberSilent(number, now))
         if now >= due(self._state):
             self._happens(TimePassed(now))
-        self._see_off(now)
+        self._close_what_is_due(now)
 
     def abandon(self, why: str, now: float, hint: str = "") -> None:
-        """Tell all who have come that nothing comes of it."""
+        """Tell all members that the job does not begin."""
         self._happens(Abandoned(why, now, hint))
 
     def finish(self, seconds: float, clock: Callable[[], float]) -> None:
-        """Let members hear the last word, for at most ``seconds``, and close everything."""
+        """Let members read what was sent last, for at most ``seconds``, and close everything."""
         deadline = clock() + seconds
         for number in (OWN, *self._callers):
             self._connections.drop(number)
         self._callers.clear()
-        # Members hang up once they have heard it.
+        # Members close their connections once they have read it.
         while self._state.phase is Phase.OVER and self._connections and clock() < deadline:
             self._connections.epoll.poll(max(0.0, deadline - clock()))
             self.turn(clock())
         self.close()
 
     def close(self) -> None:
-        """Close everything: members see end of file, and the port is free."""
+        """Close everything; the port is free then."""
         for number in self._connections.numbers:
             self._connections.drop(number)
-        self._door.release()
+        self._joining_port.release()
         if self._chosen is not None:
             self._chosen.release()
         self._connections.epoll.close()
 
-    def _let_callers_in(self, now: float) -> None:
+    def _accept_callers(self, now: float) -> None:
         self._accept_again = NEVER
         try:
-            for sock, where in self._door.accepted():
-                self._let_caller_in(sock, plain_address(where), now)
+            for sock, where in self._joining_port.accepted():
+                self._accept_caller(sock, plain_address(where), now)
         except OSError as error:
             if error.errno not in {errno.EMFILE, errno.ENFILE}:
                 raise
-            # Who has been silent longest makes room; where nobody is, time may.
+            # The caller that has been silent longest makes room; without any, time may.
             self._accept_again = now + SECONDS_WITHOUT_DESCRIPTORS
-            self._send_first_caller_away("too many connections", now)
+            self._refuse_oldest_caller("too many connections", now)
 
-    def _let_caller_in(self, sock: socket.socket, peer: str, now: float) -> None:
+    def _accept_caller(self, sock: socket.socket, peer: str, now: float) -> None:
         if len(self._callers) >= MOST_STRANGERS + self._state.terms.nodes:
-            self._send_first_caller_away("too many connections", now)
+            self._refuse_oldest_caller("too many connections", now)
         self._last_number += 1
         handshake = coordinator_handshake(self._token, os.urandom(NONCE_BYTES))
         connection = Connection(sock, FROM_MEMBERS, handshake)
         connection.longest = LONGEST_HELLO
         self._connections.add(self._last_number, connection, peer)
-        self._callers[self._last_number] = now + SECONDS_TO_INTRODUCE_ONESELF
+        self._callers[self._last_number] = now + SECONDS_TO_SEND_HELLO
         self._happens(CallerConnected(now))
 
     def _serve(self, number: int, now: float) -> None:
-        """Send what waits for a connection, and hear what it has to say."""
+        """Send what is queued for a connection, and read what it has sent."""
         connection = self._connections.get(number)
         if connection is None:
             return
         try:
             connection.flush()
             for message in connection.receive():
-                self._hear(number, message, now)
+                self._take(number, message, now)
         except HandshakeFailed as failure:
             self._refuse(number, describe_caller_fault(failure), now)
         except BadFrame as error:
             self._refuse(number, f"it {error}", now)
         else:
-            self._go_on(number, connection, now)
+            self._watch_or_drop(number, connection, now)
 
-    def _go_on(self, number: int, connection: Connection[FromMember], now: float) -> None:
+    def _watch_or_drop(self, number: int, connection: Connection[FromMember], now: float) -> None:
         if not connection.closed:
             self._connections.watch(number)
         elif connection.has_unfinished_input and number in self._callers:
             self._refuse(number, "it closed the connection in the middle of a message", now)
         else:
-            self._lose(number, now)
+            self._drop(number, now)
 
-    def _hear(self, number: int, message: FromMember, now: float) -> None:
+    def _take(self, number: int, message: FromMember, now: float) -> None:
         if number not in self._callers and number != OWN:
             self._silence_watch.received(number, now)
         match message:
-            case _ if number in self._leaving:
+            case _ if number in self._closing:
                 return
-            case Hello() if number in self._callers and self._has_hung_up(number):
-                # It calls anew by now, and is one node.
-                self._leaving[number] = NEVER
+            case Hello() if number in self._callers and self._is_closed(number):
+                # The same agent calls again by now.
+                self._closing[number] = NEVER
             case Hello() if number in self._callers:
-                self._now_known(number, now)
+                self._make_member(number, now)
                 peer = self._connections.peer(number)
                 self._happens(HelloReceived(number, peer, message, now))
             case Hello():
@@ -229,17 +228,17 @@ class CoordinatorServer:
                 self._connections.send((number,), HEARTBEAT_FRAME)
             case Suspension(suspended):
                 if suspended:
-                    # Silent on purpose, until it is heard again.
+                    # Silent on purpose, until its next message.
                     self._silence_watch.forget(number)
                 self._happens(MessageReceived(number, message, now))
             case _:
                 self._happens(MessageReceived(number, message, now))
 
-    def _has_hung_up(self, number: int) -> bool:
+    def _is_closed(self, number: int) -> bool:
         connection = self._connections.get(number)
-        return connection is None or connection.has_hung_up()
+        return connection is None or connection.is_closed_by_peer()
 
-    def _now_known(self, number: int, now: float) -> None:
+    def _make_member(self, number: int, now: float) -> None:
         del self._callers[number]
         connection = self._connections.get(number)
         if connection is None:
@@ -259,11 +258,11 @@ class CoordinatorServer:
             case Send(numbers, message):
                 self._connections.send(numbers, framed(message))
             case Disconnect(numbers):
-                # As soon as what was sent is on its way: in ``_see_off``.
-                self._leaving.update(dict.fromkeys(numbers, NEVER))
+                # Once all that was sent has left: see ``_close_what_is_due``.
+                self._closing.update(dict.fromkeys(numbers, NEVER))
             case StopListening():
-                self._connections.epoll.unregister(self._door)
-                self._door.close()
+                self._connections.epoll.unregister(self._joining_port)
+                self._joining_port.close()
             case PreparePort():
                 self._happens(PortReady(self._fresh_port()))
             case PrintNotice(text):
@@ -272,21 +271,21 @@ class CoordinatorServer:
                 assert_never(action)
 
     def _fresh_port(self) -> int:
-        """Return where the next attempt's workers meet; a given port is ours for the whole job."""
+        """Return where the next attempt's workers meet; a given port is held for the whole job."""
         if self._chosen is None or self._chosen.given:
             return self._state.terms.master_port
         last, self._chosen = self._chosen, hold_free_port()
-        # Only now, which is how the new one is another.
+        # Only now, so that the new one differs.
         last.release()
         return self._chosen.number
 
     def _refuse(self, number: int, why: str, now: float) -> None:
-        """Close the connection to somebody who does not behave."""
-        self._lose(number, now, f"{self._connections.peer(number)}: {why}")
+        """Close a connection, and have the reason printed."""
+        self._drop(number, now, f"{self._connections.peer(number)}: {why}")
 
-    def _lose(self, number: int, now: float, refused: str = "") -> None:
-        """Take note that a connection is gone."""
-        self._leaving.pop(number, None)
+    def _drop(self, number: int, now: float, refused: str = "") -> None:
+        """Close a connection, and let the coordinator know."""
+        self._closing.pop(number, None)
         self._silence_watch.forget(number)
         connection = self._connections.get(number)
         if connection is None:
@@ -297,19 +296,19 @@ class CoordinatorServer:
         elif number != OWN:
             self._happens(MemberGone(number, refused, now, connection.unreachable))
 
-    def _see_off(self, now: float) -> None:
-        """Hang up where that is due, and where nobody has said who he is for too long."""
-        for number, deadline in tuple(self._leaving.items()):
+    def _close_what_is_due(self, now: float) -> None:
+        """Close connections that are to be closed, and those without a ``Hello`` for too long."""
+        for number, deadline in tuple(self._closing.items()):
             connection = self._connections.get(number)
             if connection is None or not connection.wants_write or now >= deadline:
-                self._lose(number, now)
+                self._drop(number, now)
             elif deadline == NEVER:
-                self._leaving[number] = now + SECONDS_TO_HEAR_A_REFUSAL
+                self._closing[number] = now + SECONDS_TO_READ_A_REFUSAL
         while self._callers and next(iter(self._callers.values())) <= now:
-            why = f"it sent nothing for {SECONDS_TO_INTRODUCE_ONESELF:g} s"
-            self._send_first_caller_away(why, now)
+            why = f"it sent nothing for {SECONDS_TO_SEND_HELLO:g} s"
+            self._refuse_oldest_caller(why, now)
 
-    def _send_first_caller_away(self, why: str, now: float) -> None:
+    def _refuse_oldest_caller(self, why: str, now: float) -> None:
         first = next(iter(self._callers), None)
         if first is not None:
             self._refuse(first, why, now)

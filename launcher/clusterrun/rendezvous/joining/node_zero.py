@@ -102,7 +102,7 @@ class JoiningNodeZero:
                     return
                 case _:
                     raise AssertionError("the coordinator ends a job that has not started")
-        if self.server.has_told_everybody or now >= self._latest_end:
+        if self.server.all_are_informed or now >= self._latest_end:
             self.failure = self._refused
 
     def abandon(self, cause: Interrupted | HelperFailed, now: float) -> None:

@@ -114,7 +114,7 @@ class Connection(Generic[MessageT]):
             return plain_address(self._socket.getsockname())
         return ""
 
-    def has_hung_up(self) -> bool:
+    def is_closed_by_peer(self) -> bool:
         """Return whether the other side has closed it, and all that it sent was received."""
         try:
             return self.closed or not self._socket.recv(1, socket.MSG_PEEK)
