@@ -132,7 +132,7 @@ def test_a_bomb_is_not_unpacked(tmp_path: Path, squeeze: Callable[[bytes], bytes
     path.write_bytes(squeeze(path.read_bytes()))
 
     with pytest.raises(ValueError, match="it has more than 1 MiB in it"):
-        read_archive(path, largest=1 << 20)
+        read_archive(path, max_size=1 << 20)
 
 
 def test_a_file_that_announces_too_much_is_not_read(tmp_path: Path) -> None:

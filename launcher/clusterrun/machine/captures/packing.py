@@ -1,4 +1,4 @@
-"""Captured machines as .tar.xz, .tar.gz, .tar.bz2 or .tar: read with no trust, written to the same bytes."""
+"""Captured machines as .tar.xz, .tar.gz, .tar.bz2 or .tar: read without trust, written reproducibly."""
 
 import gzip
 import io
@@ -8,122 +8,75 @@ from collections.abc import Iterable, Mapping
 from importlib import import_module
 from pathlib import Path
 from types import ModuleType
-from typing import Protocol
 
 from clusterrun.machine.captures.archive import Archive, Entry
 
-LARGEST = 256 * 2**20
+MAX_SIZE = 256 * 2**20
 """Bytes of an archive, packed or unpacked; a large machine with everything in /sys has 10 MB."""
 
-MOST_ENTRIES = 500_000
+MAX_ENTRIES = 500_000
 
-_XZ, _GZIP, _BZIP2 = b"\xfd7zXZ\x00", b"\x1f\x8b", b"BZh"
-_MEMORY = 128 * 2**20
-"""What unpacking may take beside the content: xz at its best takes 65 MB."""
+_MODULES = {b"\xfd7zXZ\x00": "lzma", b"BZh": "bz2", b"\x1f\x8b": "gzip"}
+"""By the first bytes of a file."""
 
 
-def read_archive(path: Path, largest: int = LARGEST) -> Archive:
+def read_archive(path: Path, max_size: int = MAX_SIZE) -> Archive:
     """Return the machine in an archive, whose root may be a folder inside.
 
-    Args:
-        path: the file, never unpacked to any other.
-        largest: bytes that it may have, packed or unpacked.
+    Nothing is unpacked to the disk: tarfile's filters for that would drop modes, which tell what
+    the captured process could open, and absolute links, which other capturing tools write.
 
     Raises:
         OSError: the file can't be read.
-        ValueError: it is no such archive, it is damaged, or it is larger than any machine.
+        ValueError: it is not such an archive, it is damaged, or it is larger than any machine.
 
     """
     with path.open("rb") as file:
-        packed = file.read(largest + 1)
+        packed = file.read(max_size + 1)
+    content = _unpacked(packed, max_size)
     try:
-        content = _unpacked(packed, largest)
         with tarfile.open(fileobj=io.BytesIO(content), mode="r:") as archive:
-            found = _entries(archive, largest)
-    # Headers that announce headers without end are read by as many calls in each other.
-    except (tarfile.TarError, zlib.error, EOFError, RecursionError) as error:
+            return _without_top(*_entries(archive, max_size))
+    # RecursionError: headers that announce further headers are read by nested calls.
+    except (tarfile.TarError, RecursionError) as error:
         raise ValueError(f"{error}") from None
-    return _without_top(*found)
 
 
-class _Decompressor(Protocol):
-    """What the three have in common here."""
-
-    @property
-    def eof(self) -> bool: ...
-
-    @property
-    def unused_data(self) -> bytes: ...
-
-    def decompress(self, data: bytes, max_length: int, /) -> bytes: ...
-
-
-def _unpacked(packed: bytes, largest: int) -> bytes:
-    """Return the tar of what may be compressed, without ever holding more than is allowed."""
-    content = b""
-    while len(content) <= largest and (decompressor := _decompressor(packed)):
-        content += decompressor.decompress(packed, largest + 1 - len(content))
-        if not decompressor.eof and len(content) <= largest:
-            raise ValueError("it is cut short")
-        packed = decompressor.unused_data
-    content = content or packed
-    if len(content) > largest:
-        raise ValueError(f"it has more than {largest >> 20} MiB in it")
+def _unpacked(packed: bytes, max_size: int) -> bytes:
+    """Return the tar in what may be compressed; never holds more than is allowed."""
+    name = next((name for start, name in _MODULES.items() if packed.startswith(start)), None)
+    content = packed if name is None else _decompressed(packed, _module(name), max_size)
+    if len(content) > max_size:
+        raise ValueError(f"it has more than {max_size >> 20} MiB in it")
     return content
 
 
-def _decompressor(packed: bytes) -> _Decompressor | None:
-    if packed.startswith(_XZ):
-        lzma = _lzma()
-        return _Checked(lzma.LZMADecompressor(memlimit=_MEMORY), lzma.LZMAError)
-    if packed.startswith(_BZIP2):
-        return _Checked(_module("bz2", ".bz2").BZ2Decompressor(), OSError)
-    if packed.startswith(_GZIP):
-        return zlib.decompressobj(wbits=31)
-    return None
+def _decompressed(packed: bytes, module: ModuleType, max_size: int) -> bytes:
+    # Their common exceptions: lzma's has no base that the others have, bz2 and gzip raise OSError.
+    damaged = (OSError, EOFError, zlib.error, getattr(module, "LZMAError", OSError))
+    try:
+        with module.open(io.BytesIO(packed)) as file:
+            return bytes(file.read(max_size + 1))
+    except damaged as error:
+        raise ValueError(f"{error}") from None
+    except MemoryError:
+        raise ValueError("unpacking it takes more memory than there is") from None
 
 
-class _Checked:
-    """A decompressor whose complaints are a ``ValueError``."""
-
-    def __init__(self, decompressor: _Decompressor, error: type[Exception]) -> None:
-        self._decompressor = decompressor
-        self._error = error
-
-    @property
-    def eof(self) -> bool:
-        return self._decompressor.eof
-
-    @property
-    def unused_data(self) -> bytes:
-        return self._decompressor.unused_data
-
-    def decompress(self, data: bytes, max_length: int, /) -> bytes:
-        try:
-            return self._decompressor.decompress(data, max_length)
-        except self._error as error:
-            raise ValueError(f"{error}") from None
-
-
-def _lzma() -> ModuleType:
-    return _module("lzma", ".xz")
-
-
-def _module(name: str, ending: str) -> ModuleType:
+def _module(name: str) -> ModuleType:
     try:
         return import_module(name)
     except ImportError:
-        # A Python that somebody built may be without it.
-        raise ValueError(f"this Python was built without {name}, which {ending} needs") from None
+        raise ValueError(f"this Python was built without {name}, which the file needs") from None
 
 
-def _entries(archive: tarfile.TarFile, largest: int) -> tuple[dict[str, Entry], set[str]]:
+def _entries(archive: tarfile.TarFile, max_size: int) -> tuple[dict[str, Entry], set[str]]:
     entries: dict[str, Entry] = {}
     folders: set[str] = set()
-    left = largest
+    left = max_size
     for number, member in enumerate(archive):
         left -= member.size
-        if left < 0 or member.size < 0 or number > MOST_ENTRIES:
+        if left < 0 or member.size < 0 or number > MAX_ENTRIES:
             raise ValueError("it has more in it than any machine")
         path = _inside(member.name)
         if member.isdir():
@@ -150,7 +103,7 @@ def _entry(archive: tarfile.TarFile, member: tarfile.TarInfo, before: Mapping[st
 
 
 def _without_top(entries: Mapping[str, Entry], folders: Iterable[str]) -> Archive:
-    """Return the archive, from the one folder that all is in where its name is not a machine's."""
+    """Return the archive, below the one folder that holds all of it if its name is not a machine's."""
     tops = {path.partition("/")[0] for path in (*entries, *folders) if path}
     if len(tops) != 1 or tops & {"sys", "proc"}:
         return Archive(entries, folders)
@@ -167,8 +120,8 @@ def pack(top: str, entries: Mapping[str, Entry], folders: Iterable[str]) -> byte
     with tarfile.open(fileobj=buffer, mode="w", format=tarfile.PAX_FORMAT) as archive:
         for path in sorted({*entries, *folders}):
             entry = entries.get(path)
-            member = _member(f"{top}/{path}", entry)
-            archive.addfile(member, io.BytesIO(entry.content) if entry else None)
+            content = io.BytesIO(entry.content) if entry else None
+            archive.addfile(_member(f"{top}/{path}", entry), content)
     return buffer.getvalue()
 
 
@@ -180,7 +133,7 @@ def compress(content: bytes, name: str) -> bytes:
 
     """
     if name.endswith(".xz"):
-        return bytes(_lzma().compress(content))
+        return bytes(_module("lzma").compress(content))
     return gzip.compress(content, mtime=0)
 
 
@@ -191,6 +144,5 @@ def _member(path: str, entry: Entry | None) -> tarfile.TarInfo:
     elif entry.target:
         member.type, member.mode, member.linkname = tarfile.SYMTYPE, 0o777, entry.target
     else:
-        member.size = len(entry.content)
-        member.mode = entry.mode
+        member.size, member.mode = len(entry.content), entry.mode
     return member
