@@ -9,7 +9,7 @@ import pytest
 MACHINE = Path(__file__).parents[2] / "launcher/clusterrun/machine"
 OTHERS = {
     # In the child that asks NVML; the library's own error for a GPU that is not ours.
-    "nvml": {"pynvml.NVMLError", "self._pynvml.NVMLError"},
+    "nvml_query": {"pynvml.NVMLError", "self._pynvml.NVMLError"},
     # A ValueError in newer versions of msgspec.
     "notes": {"msgspec.MsgspecError"},
     # What the libraries raise that read an archive from anybody.
@@ -19,7 +19,8 @@ OTHERS = {
         "EOFError",
         "RecursionError",
         "ImportError",
-        "self._error",
+        "lzma_error",
+        "MemoryError",
     },
 }
 """By file, what else it may catch: as narrow, but of libraries."""

@@ -1,4 +1,4 @@
-"""The control groups that this process is in, versions 1 and 2, and their limit on CPU time."""
+"""The cgroups of this process, versions 1 and 2, and their CPU limit."""
 
 from typing import NamedTuple
 
@@ -28,7 +28,7 @@ def hierarchy_of(tree: Tree, controller: str) -> Hierarchy | None:
 
 
 def cpu_quota(tree: Tree) -> float | None:
-    """Return how many CPUs' worth of time our groups may use; None: no limit."""
+    """Return the CPU limit of our groups, in CPUs; None: no limit."""
     hierarchy = hierarchy_of(tree, "cpu")
     if hierarchy is None:
         return None
@@ -100,8 +100,7 @@ def _mount(line: str) -> _Mount | None:
 
 def _groups(tree: Tree, mount: _Mount, path: str) -> tuple[str, ...]:
     below = _below(mount.root, path)
-    # In a container the path may be the host's, which is not to be seen: our group is then the
-    # one that is mounted.
+    # In a container the path may be the host's, which is hidden: the mounted group is then ours.
     if not tree.exists(f"{mount.point}/{below}"):
         below = ""
     names = below.split("/") if below else []

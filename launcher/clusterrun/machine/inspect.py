@@ -1,4 +1,4 @@
-"""Everything that a plan needs to know of this node, read once."""
+"""Reading the machine: all that a plan needs to know of this node."""
 
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -17,23 +17,23 @@ from clusterrun.machine.numa_nodes import read_nodes
 from clusterrun.machine.processors import read_processors
 from clusterrun.machine.tree import Tree
 
-_OTHER_ORDER = "not told: CUDA may number GPUs of several models otherwise"
+_ORDER_UNKNOWN = "unknown: CUDA may number GPUs of several models in another order"
 _ORDER_REMARK = (
-    "GPUs of several models on several NUMA nodes: CUDA numbers the fastest first, so nothing tells"
-    " which worker's GPU is where; set CUDA_DEVICE_ORDER=PCI_BUS_ID, or name the GPUs by UUID"
+    "GPUs of several models on several NUMA nodes: CUDA numbers the fastest first, so the node of a"
+    " worker's GPU is unknown; set CUDA_DEVICE_ORDER=PCI_BUS_ID, or name the GPUs by UUID"
 )
 
 
 def inspect(
     root: Path | Files, environ: Mapping[str, str], allowed: CpuSet | None, host: str
 ) -> Machine:
-    """Return what the machine below ``root`` has; what it doesn't tell is left open, never guessed.
+    """Return the machine below ``root``; what it does not show stays unknown, and is never guessed.
 
     Args:
         root: ``/``, or a captured machine with ``sys`` and ``proc``.
         environ: the job's environment, for CUDA_VISIBLE_DEVICES.
-        allowed: the CPUs that this process may use; None: what the captured tree says, else all
-            that are online there.
+        allowed: the CPUs that this process may use; None: as the captured tree has it, else all
+            that are online.
         host: this node's name.
 
     """
@@ -83,7 +83,7 @@ def _placed(device: Device, locator: Locator) -> Gpu:
 def _shown(
     visible: Visible, listings: Sequence[Listing], locator: Locator
 ) -> tuple[tuple[Gpu, ...], str]:
-    """Return the visible GPUs and a remark; of a GPU that may be another it isn't known where."""
+    """Return the visible GPUs and a remark; their nodes are unknown if CUDA may number them otherwise."""
     shown = tuple(_placed(device, locator) for device in visible.devices)
     candidates = {
         locator.locate(device).node
@@ -93,5 +93,5 @@ def _shown(
     }
     if visible.order_known or len(candidates) <= 1:
         return shown, visible.remark
-    unplaced = (structs.replace(gpu, numa_node=None, node_source=_OTHER_ORDER) for gpu in shown)
+    unplaced = (structs.replace(gpu, numa_node=None, node_source=_ORDER_UNKNOWN) for gpu in shown)
     return tuple(unplaced), "; ".join(filter(None, (visible.remark, _ORDER_REMARK)))

@@ -1,4 +1,4 @@
-"""Readers of /sys/devices/system/node: the NUMA nodes."""
+"""The NUMA nodes, from /sys/devices/system/node."""
 
 from collections.abc import Mapping
 
@@ -13,7 +13,7 @@ def read_nodes(tree: Tree, online: CpuSet) -> tuple[NumaNode, ...]:
     """Return the NUMA nodes that are online, by id, with those of their CPUs that are ``online``.
 
     Node ids are labels: they may be sparse, and ``possible`` may name nodes that do not exist.
-    No node at all is what a kernel without NUMA shows.
+    A kernel without NUMA shows no node.
     """
     ids = _ids(tree)
     memory = {number: _memory(tree, number) for number in ids}
@@ -51,19 +51,19 @@ def _cpus(tree: Tree, number: int) -> CpuSet:
 def _distances(tree: Tree, number: int, ids: tuple[int, ...]) -> dict[int, int]:
     columns = [number_of(column) for column in tree.text(f"{_NODES}/node{number}/distance").split()]
     known = [column for column in columns if column is not None]
-    # One column for each node that is online, by id; with another number they can't be told apart.
+    # One column for each node that is online, by id; with another number, columns have no owner.
     return dict(zip(ids, known, strict=True)) if len(ids) == len(columns) == len(known) else {}
 
 
 def _with_memory(tree: Tree, memory: Mapping[int, int | None]) -> frozenset[int]:
-    """Return the nodes that have memory which our cpuset lets us have."""
+    """Return the nodes with memory that our cpuset lets us use."""
     if len(memory) == 1:
-        # The only node has all there is.
+        # The only node has all memory.
         return frozenset(memory)
     allowed = _allowed_memory(tree) or CpuSet(memory)
     listed = tree.cpu_list(f"{_NODES}/has_memory")
-    told = {number for number, size in memory.items() if size is not None}
-    others = listed - told if listed else allowed - told
+    known = {number for number, size in memory.items() if size is not None}
+    others = listed - known if listed else allowed - known
     return frozenset(number for number in allowed if memory.get(number) or number in others)
 
 

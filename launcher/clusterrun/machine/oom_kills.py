@@ -1,4 +1,4 @@
-"""Evidence that the kernel's OOM killer struck: its counters, read before and after."""
+"""Whether the kernel's OOM killer killed a process: its counters, read before and after."""
 
 from pathlib import Path
 from typing import NamedTuple, Self
@@ -21,7 +21,7 @@ class GroupMemory(NamedTuple):
 
 
 class OomCounters(NamedTuple):
-    """What the kernel has counted so far."""
+    """The kernel's counters at one time."""
 
     groups: tuple[GroupMemory, ...]
     """Our own group first, then those around it.
@@ -33,7 +33,7 @@ class OomCounters(NamedTuple):
 
     @classmethod
     def read(cls, root: Path) -> Self:
-        """Return the counters of this process and machine; what can't be read is left out."""
+        """Return the counters of this process's groups and of the machine, as far as they can be read."""
         tree = Tree(root)
         hierarchy = hierarchy_of(tree, "memory")
         groups = _groups(tree, hierarchy) if hierarchy else ()
@@ -41,7 +41,7 @@ class OomCounters(NamedTuple):
 
 
 def struck_between(before: OomCounters, after: OomCounters) -> str:
-    """Return one sentence of evidence that the OOM killer struck in between; "" if it did not."""
+    """Return a sentence on processes that the OOM killer killed in between; "" if there are none."""
     earlier = {group.directory: group.kills for group in before.groups}
     for position, group in enumerate(after.groups):
         kills = group.kills - earlier.get(group.directory, group.kills)
@@ -81,7 +81,7 @@ def _ended(kills: int) -> str:
 
 
 def _limit_of(groups: tuple[GroupMemory, ...]) -> str:
-    """Return the tightest limit of the group and those around it, with the group that sets it."""
+    """Return the lowest limit of the group and those around it, with the group that sets it."""
     limits = [(group.limit, group.directory) for group in groups if group.limit is not None]
     if not limits:
         return f"no limit, {groups[0].directory}"

@@ -1,4 +1,4 @@
-"""Readers of /sys/devices/system/cpu: which CPUs there are, and which of them are one core."""
+"""The CPUs and which of them form cores, packages and caches, from /sys/devices/system/cpu."""
 
 from typing import NamedTuple
 
@@ -21,11 +21,11 @@ class Processors(NamedTuple):
 
 
 def read_processors(tree: Tree, allowed: CpuSet | None) -> Processors:
-    """Read the CPUs; ``allowed`` is our affinity, None where a captured tree has to tell it."""
+    """Read the CPUs; ``allowed`` is our affinity, None: the captured tree's."""
     online = online_cpus(tree)
     if allowed is None:
         allowed = _captured_affinity(tree, online)
-    # The kernel cuts an affinity with the CPUs that run, whatever a container's /sys calls online.
+    # An affinity has only CPUs that run, even if a container's /sys does not list them as online.
     online = CpuSet(online | allowed)
     cores, known = _cores(tree, online)
     packages, caches = _packages(tree, cores, online), _caches(tree, online)
@@ -33,7 +33,7 @@ def read_processors(tree: Tree, allowed: CpuSet | None) -> Processors:
 
 
 def online_cpus(tree: Tree) -> CpuSet:
-    """Return the CPUs that run, those that a container does not show among them; none if unknown."""
+    """Return the CPUs that run, including those that a container hides; none if unknown."""
     listed = tree.cpu_list(f"{_CPUS}/online")
     if listed:
         return CpuSet(listed | _hidden(tree, listed))
@@ -42,18 +42,18 @@ def online_cpus(tree: Tree) -> CpuSet:
 
 
 def _hidden(tree: Tree, online: CpuSet) -> CpuSet:
-    """Return the CPUs that run though a container's /sys does not call them online.
+    """Return the CPUs that run, but that a container's /sys does not list as online.
 
     Lxcfs (LXC, Proxmox) lists a container's own CPUs there, and leaves the lists of nodes alone.
-    Without the others, a node that other containers use too would seem to be all ours.
+    Without the others, a node that other containers share would seem to be ours alone.
     """
     listed = CpuSet(cpus_of_nodes(tree) - online)
     if not listed:
         return listed
     # Old kernels, and trees that were edited, list CPUs of a node that are offline or absent.
     present = tree.cpu_list(f"{_CPUS}/present") or listed
-    there = listed & present - tree.cpu_list(f"{_CPUS}/offline")
-    return CpuSet(cpu for cpu in there if tree.text(f"{_CPUS}/cpu{cpu}/online") != "0")
+    existing = listed & present - tree.cpu_list(f"{_CPUS}/offline")
+    return CpuSet(cpu for cpu in existing if tree.text(f"{_CPUS}/cpu{cpu}/online") != "0")
 
 
 def _captured_affinity(tree: Tree, online: CpuSet) -> CpuSet:
@@ -61,12 +61,12 @@ def _captured_affinity(tree: Tree, online: CpuSet) -> CpuSet:
         name, _, value = line.partition(":")
         if name == "Cpus_allowed_list":
             return CpuSet(cpus_of(value) & online) or online
-    # Where a container was captured, what it calls online is what it has.
+    # A captured container may use what its /sys lists as online.
     return tree.cpu_list(f"{_CPUS}/online") or online
 
 
 def _cores(tree: Tree, online: CpuSet) -> tuple[tuple[CpuSet, ...], bool]:
-    """Return the CPUs of each core, and whether any CPU told of its core."""
+    """Return the CPUs of each core, and whether /sys shows the core of any CPU."""
     cores = []
     known = False
     left = set(online)
@@ -74,7 +74,7 @@ def _cores(tree: Tree, online: CpuSet) -> tuple[tuple[CpuSet, ...], bool]:
         if cpu in left:
             siblings = _siblings(tree, cpu)
             known = known or bool(siblings)
-            # Tables of virtual machines may overlap: a CPU belongs to the first core that names it.
+            # Tables of virtual machines may overlap: a CPU belongs to the first core that lists it.
             core = CpuSet((siblings & left) | {cpu})
             left -= core
             cores.append(core)
@@ -100,9 +100,9 @@ def _packages(tree: Tree, cores: tuple[CpuSet, ...], online: CpuSet) -> tuple[Cp
             continue
         left -= core
         number = tree.integer(f"{_CPUS}/cpu{first}/topology/physical_package_id")
-        # -1 is the kernel's word for "the firmware doesn't say".
+        # -1: the firmware does not say.
         if number is not None and number >= 0:
-            # One CPU tells of its whole package, so that not every core need be asked.
+            # One CPU lists its whole package, so not every core's file is read.
             around = tree.cpu_list(f"{_CPUS}/cpu{first}/topology/core_siblings_list") & left
             left -= around
             packages.setdefault(number, set()).update(core, around)

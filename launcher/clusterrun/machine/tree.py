@@ -1,4 +1,4 @@
-"""A file-system root to read facts from: this machine's, or a tree captured on another one."""
+"""Reading files below a root: of this machine, or of a captured one."""
 
 from collections.abc import Callable
 from pathlib import Path, PurePosixPath
@@ -8,31 +8,29 @@ from clusterrun.machine.captures.folder import Folder
 from clusterrun.machine.captures.machine_files import Files
 
 _DIGITS = 20
-"""Of the largest number of 64 bits; Python refuses thousands of them by an error."""
+"""Of the largest number of 64 bits; Python raises an error for thousands of digits."""
 
 
 class Tree:
     """Files below a root, in which a missing, unreadable or odd file is data and not an error.
 
-    All paths are relative to the root: ``sys/devices/system/cpu/online``. Whatever is asked of the
-    machine goes through here, or else a captured machine could not be replayed; each file and folder
-    is read once.
+    All paths are relative to the root: ``sys/devices/system/cpu/online``. All that is read of the
+    machine is read here, so that a captured machine can be replayed; each file and folder is read
+    once, as a machine may change meanwhile.
     """
 
     def __init__(self, files: Files | Path) -> None:
         """Take the files, or a folder with them: ``/``, or one with a captured ``sys`` and ``proc``."""
         self._files = Folder(files) if isinstance(files, Path) else files
-        # A machine may change while it is read: what was read once is not read otherwise again.
         self._texts: dict[str, str] = {}
         self._names: dict[str, tuple[str, ...]] = {}
 
     @property
     def is_live(self) -> bool:
-        """Whether this is the running machine and not a captured one."""
         return self._files.is_live
 
     def text(self, path: str) -> str:
-        """Return what the file says, without white space around it; "" if it can't be read."""
+        """Return the text of the file, without white space around it; "" if it can't be read."""
         found = self._texts.get(path)
         if found is None:
             found = self._texts[path] = self._text(path)
@@ -53,7 +51,7 @@ class Tree:
             return None
 
     def cpu_list(self, path: str) -> CpuSet:
-        """Return the CPUs of a file in list form, "0-3,8"; none if it isn't there or isn't one."""
+        """Return the CPUs of a file in list form, "0-3,8"; none if it is missing or no such list."""
         return cpus_of(self.text(path))
 
     def cpu_map(self, path: str) -> CpuSet:
@@ -77,7 +75,6 @@ class Tree:
             return ()
 
     def exists(self, path: str) -> bool:
-        """Return whether there is such a file or directory."""
         return self._files.exists(path)
 
     def can_open(self, path: str) -> bool:
@@ -103,11 +100,11 @@ class Tree:
         return tuple(str(parent) for parent in PurePosixPath(self.real(path)).parents)[:-1]
 
     def answer(self, question: str, ask: Callable[[], str]) -> str:
-        """Return what ``ask`` answers on the running machine, and what it did when captured.
+        """Return the answer of ``ask`` on this machine, or the captured answer.
 
         Args:
-            question: a word that names it, and the file of a capture that keeps the answer.
-            ask: what to do on the running machine; "" stands for no answer.
+            question: the name of the file that keeps the answer in a capture.
+            ask: called on this machine; returns "" if there is no answer.
 
         """
         return self._files.answer(question, ask)

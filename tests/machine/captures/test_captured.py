@@ -70,7 +70,7 @@ def test_cpus_that_are_not_there_are_refused(tmp_path: Path) -> None:
 
     assert complaint(root, Fact(CpuSet.parse("6-9"), "CLUSTERRUN_ALLOWED_CPUS")) == (
         "CLUSTERRUN_ALLOWED_CPUS: that machine has no CPUs 8-9",
-        "give some of its own: 0-7",
+        "name some of its CPUs: 0-7",
     )
 
 
@@ -126,7 +126,7 @@ def test_a_folder_without_a_machine(tmp_path: Path) -> None:
     message, hint = complaint(tmp_path)
 
     assert message == (
-        f"--machine-root: no machine is captured in {tmp_path}: it has neither sys nor proc"
+        f"--machine-root: {tmp_path} is no captured machine: it has neither sys nor proc"
     )
     assert "clusterrun topo --capture machine.tar.xz" in hint
 
@@ -136,7 +136,7 @@ def test_an_archive_without_a_machine(tmp_path: Path) -> None:
     path = tmp_path / "m.tar.gz"
     path.write_bytes(compress(pack("machine", {}, {"home"}), path.name))
 
-    assert complaint(path)[0].startswith("--machine-root: no machine is captured in ")
+    assert complaint(path)[0].startswith(f"--machine-root: {path} is no captured machine")
 
 
 def test_no_archive_at_all(tmp_path: Path) -> None:
@@ -146,8 +146,8 @@ def test_no_archive_at_all(tmp_path: Path) -> None:
 
     message, hint = complaint(path)
 
-    assert message.startswith(f"--machine-root: {path} is no archive of a machine: ")
-    assert hint.startswith("give a .tar.xz, .tar.gz, .tar.bz2 or .tar, or a folder; take one ")
+    assert message.startswith(f"--machine-root: {path} is not an archive of a machine: ")
+    assert hint.startswith("give a .tar.xz, .tar.gz, .tar.bz2 or .tar, or a folder; to capture ")
 
 
 def test_an_archive_is_as_good_as_its_folder(tmp_path: Path) -> None:

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 from clusterrun.machine.captures.machine_files import Files
 from clusterrun.machine.captures.packing import read_archive
-from clusterrun.machine.gpus.devices import NOTHING, Listing
+from clusterrun.machine.gpus.devices import NO_GPUS, Listing
 from clusterrun.machine.gpus.inventory import list_addresses, list_gpus
 from clusterrun.machine.gpus.nvml import HUNG
 from clusterrun.machine.gpus.pci import in_bus_order, normalised
@@ -26,7 +26,7 @@ def listed(files: Path | Files) -> Listing:
     """Return what is found in a tree of one vendor's GPUs."""
     found = list_gpus(Tree(files))
     assert len(found) <= 1
-    return found[0] if found else NOTHING
+    return found[0] if found else NO_GPUS
 
 
 def pci_gpus(root: Path) -> tuple[str, ...]:
@@ -116,7 +116,7 @@ def test_a_driver_without_any_gpu_of_ours_is_the_last_word(tmp_path: Path) -> No
 def test_all_that_windows_shows_of_a_gpu_is_its_own_device(tmp_path: Path) -> None:
     """WSL 2 has neither the driver nor the bus: NVML alone knows of two GPUs, or of none."""
     write_files(tmp_path, {"dev/dxg": "", "answers/none": ""})
-    assert listed(tmp_path) == NOTHING
+    assert listed(tmp_path) == NO_GPUS
     answer = "".join(f"00000000:0{bus}:00.0\tGPU-{bus}\tRTX 4090\t\t\t\t\n" for bus in (1, 2))
     (tmp_path / "answers/nvml").write_text(f"{answer}end")
 

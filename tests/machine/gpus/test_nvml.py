@@ -12,7 +12,8 @@ from pathlib import Path
 import psutil
 import pytest
 from clusterrun.machine.gpus.nvidia import from_nvml
-from clusterrun.machine.gpus.nvml import HUNG, NvmlGpu, Question, ask_in_child, gpus_in
+from clusterrun.machine.gpus.nvml import HUNG, Question, ask_in_child, gpus_in
+from clusterrun.machine.gpus.nvml_query import NvmlGpu
 
 TWO = [
     NvmlGpu("00000000:17:00.0", "GPU-a", "NVIDIA H200", cpus="0-3", nodes="0"),

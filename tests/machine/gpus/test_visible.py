@@ -36,9 +36,7 @@ def test_a_list_without_any_gpu_is_remarked() -> None:
     found = select_visible([], {"CUDA_VISIBLE_DEVICES": "0,1"})
 
     assert found.devices == ()
-    assert found.remark == (
-        "CUDA_VISIBLE_DEVICES=0,1, but there is no GPU that this process may open"
-    )
+    assert found.remark == ("CUDA_VISIBLE_DEVICES=0,1, but this process may open no GPU")
 
 
 @pytest.mark.parametrize(
@@ -95,7 +93,7 @@ def test_a_mask_that_names_no_card_says_so() -> None:
 
     assert (found.origin, found.remark) == (
         "ZE_AFFINITY_MASK=0,9",
-        "ZE_AFFINITY_MASK=0,9: '9' is no GPU here",
+        "ZE_AFFINITY_MASK=0,9: '9' is not a GPU here",
     )
 
 

@@ -141,12 +141,12 @@ def test_the_order_of_the_list_is_the_order_of_the_workers() -> None:
 @pytest.mark.parametrize(
     ("text", "numbers", "remark"),
     [
-        ("0,9,1", [0], "CUDA_VISIBLE_DEVICES: 9 is no GPU here; CUDA ends the list there"),
-        ("GPU-7", [], "CUDA_VISIBLE_DEVICES: GPU-7 is no GPU here; CUDA ends the list there"),
+        ("0,9,1", [0], "CUDA_VISIBLE_DEVICES: 9 is not a GPU here; CUDA ends the list there"),
+        ("GPU-7", [], "CUDA_VISIBLE_DEVICES: GPU-7 is not a GPU here; CUDA ends the list there"),
         (
             "GPU-1,GPU-1",
             [],
-            "CUDA_VISIBLE_DEVICES=GPU-1,GPU-1: 'GPU-1' is there twice; CUDA then shows none",
+            "CUDA_VISIBLE_DEVICES=GPU-1,GPU-1: 'GPU-1' is listed twice; CUDA then shows none",
         ),
         (
             "1,x",

@@ -88,7 +88,7 @@ def test_a_list_cut_short_says_where() -> None:
 
     assert [device.number for device in found.devices] == [0]
     assert found.remark == (
-        "HIP_VISIBLE_DEVICES=0,2: '2' is no GPU here, or there twice; HIP ends the list there"
+        "HIP_VISIBLE_DEVICES=0,2: '2' is not a GPU here, or is listed twice; HIP ends the list there"
     )
 
 

@@ -1,4 +1,4 @@
-"""A captured machine in an archive, read as it stands: nothing is unpacked, so nothing escapes."""
+"""A captured machine in an archive, which is never unpacked to the disk."""
 
 import errno
 from collections.abc import Callable, Iterable, Mapping
@@ -9,21 +9,19 @@ from clusterrun.machine.captures.links import follow
 
 
 class Entry(NamedTuple):
-    """A file that was captured; where ``target`` says so, a link to another."""
+    """A captured file, or a link if ``target`` is set."""
 
     content: bytes = b""
     mode: int = 0o644
-    """Of what its own process could not open it is 0."""
+    """0 if the captured process could not open it."""
     target: str = ""
 
     @property
     def can_be_read(self) -> bool:
-        """Whether the process that captured it could open it."""
         return bool(self.mode & 0o444)
 
     @property
     def can_be_used(self) -> bool:
-        """Whether that process could open it for writing too."""
         return self.mode & 0o600 == 0o600
 
 
@@ -31,7 +29,7 @@ class Archive:
     """The ``Files`` of an archive."""
 
     def __init__(self, entries: Mapping[str, Entry], folders: Iterable[str]) -> None:
-        """Take files by path, and folders: those with something in them may be left out."""
+        """Take files by path, and folders; a folder with files in it may be left out."""
         self._entries = entries
         self._folders = _listings([*entries, *folders])
         for folder in folders:
@@ -39,25 +37,21 @@ class Archive:
 
     @property
     def is_live(self) -> bool:
-        """An archive is never the running machine."""
         return False
 
     def read(self, path: str) -> bytes:
-        """Return what the file says."""
         entry = self._entries.get(self.real(path))
         if entry is None or not entry.can_be_read:
             raise FileNotFoundError(errno.ENOENT, "not in the archive, or unreadable", path)
         return entry.content
 
     def names(self, path: str) -> list[str]:
-        """Return the names in a directory."""
         real = self.real(path)
         if real not in self._folders:
             raise FileNotFoundError(errno.ENOENT, "no folder in the archive", path)
         return list(self._folders[real])
 
     def exists(self, path: str) -> bool:
-        """Return whether there is such a file or directory."""
         try:
             real = self.real(path)
         except OSError:
@@ -65,7 +59,6 @@ class Archive:
         return real in self._entries or real in self._folders
 
     def can_open(self, path: str) -> bool:
-        """Return whether the file can be opened for reading."""
         try:
             real = self.real(path)
         except OSError:
@@ -74,7 +67,6 @@ class Archive:
         return real in self._folders or (entry is not None and entry.can_be_read)
 
     def may_use(self, path: str) -> bool:
-        """Return whether the file's mode lets one read and write it."""
         try:
             entry = self._entries.get(self.real(path))
         except OSError:
@@ -82,18 +74,15 @@ class Archive:
         return entry is not None and entry.can_be_used
 
     def link(self, path: str) -> str:
-        """Return where the link at ``path`` points."""
         entry = self._entries.get(path)
         if entry is None or not entry.target:
             raise OSError(errno.EINVAL, "no link", path)
         return entry.target
 
     def real(self, path: str) -> str:
-        """Return ``path`` with every link followed."""
         return follow(path, self.link)
 
     def answer(self, question: str, _ask: Callable[[], str]) -> str:
-        """Return what the captured machine answered."""
         try:
             return self.read(f"{ANSWERS}/{question}").decode(errors="replace")
         except OSError:
@@ -101,7 +90,7 @@ class Archive:
 
 
 def _listings(paths: Iterable[str]) -> dict[str, set[str]]:
-    """Return what is in each folder on the way to ``paths``."""
+    """Return the names in each folder on the way to ``paths``."""
     listings: dict[str, set[str]] = {"": set()}
     for path in paths:
         left = path

@@ -1,4 +1,4 @@
-"""A machine that was captured elsewhere: in a folder or in an archive."""
+"""Opening a captured machine: a folder or an archive."""
 
 from collections.abc import Mapping
 from pathlib import Path
@@ -13,17 +13,17 @@ from clusterrun.machine.captures.notes import FILE, VARIABLES, Notes, read_notes
 from clusterrun.machine.processors import online_cpus
 from clusterrun.machine.tree import Tree
 
-_TAKE_ONE = "take one on that machine by:\n  clusterrun topo --capture machine.tar.xz"
+_CAPTURE_ONE = "to capture a machine, type on it:\n  clusterrun topo --capture machine.tar.xz"
 
 
 class Captured(NamedTuple):
-    """What was captured, and for whom it is looked at."""
+    """A captured machine, and what its process could use."""
 
     files: Files
     notes: Notes | None
-    """None: it is no capture of clusterrun's own."""
+    """None: another tool captured it."""
     allowed: CpuSet | None
-    """The CPUs that a process may use there; None: what its /proc says, else all."""
+    """The CPUs that the process may use; None: as the captured /proc has it, else all."""
 
     def environment(self, environ: Mapping[str, str]) -> dict[str, str]:
         """Return ``environ`` with the variables that the captured process had for its GPUs."""
@@ -38,32 +38,32 @@ def open_captured(root: Fact[Path], allowed: Fact[CpuSet | None]) -> Captured:
 
     Args:
         root: where it is.
-        allowed: CPUs that a process may use there, instead of those that the captured one might.
+        allowed: CPUs to use instead of those of the captured process.
 
     Raises:
-        UsageError: there is no machine in it, or it doesn't have these CPUs.
+        UsageError: it is no captured machine, or does not have these CPUs.
 
     """
     files = _files(root)
     tree = Tree(files)
     if not tree.exists("sys") and not tree.exists("proc"):
         raise UsageError(
-            f"{root.origin}: no machine is captured in {root.value}: it has neither sys nor proc",
-            _TAKE_ONE,
+            f"{root.origin}: {root.value} is no captured machine: it has neither sys nor proc",
+            _CAPTURE_ONE,
         )
     notes = _notes(tree, root)
     captured = CpuSet.parse(notes.allowed_cpus) if notes else None
     if allowed.value is None:
         return Captured(files, notes, captured)
-    # lxcfs may number a container's CPUs from 0: those of the captured process are there, too.
-    there = CpuSet(online_cpus(tree) | (captured or CpuSet()))
-    return Captured(files, notes, _within(allowed.value, allowed.origin, there))
+    # lxcfs may number a container's CPUs from 0: those of the captured process exist, too.
+    known = CpuSet(online_cpus(tree) | (captured or CpuSet()))
+    return Captured(files, notes, _within(allowed.value, allowed.origin, known))
 
 
 def _files(root: Fact[Path]) -> Files:
     if root.value.is_dir():
         return Folder(root.value)
-    # Unpacking takes modules that nothing else needs.
+    # Only archives need the modules that unpack them.
     from clusterrun.machine.captures.packing import read_archive
 
     try:
@@ -72,8 +72,8 @@ def _files(root: Fact[Path]) -> Files:
         raise UsageError(f"{root.origin}: {root.value} cannot be read: {error.strerror}") from None
     except ValueError as error:
         raise UsageError(
-            f"{root.origin}: {root.value} is no archive of a machine: {error}",
-            f"give a .tar.xz, .tar.gz, .tar.bz2 or .tar, or a folder; {_TAKE_ONE}",
+            f"{root.origin}: {root.value} is not an archive of a machine: {error}",
+            f"give a .tar.xz, .tar.gz, .tar.bz2 or .tar, or a folder; {_CAPTURE_ONE}",
         ) from None
 
 
@@ -82,14 +82,14 @@ def _notes(tree: Tree, root: Fact[Path]) -> Notes | None:
         return read_notes(tree)
     except ValueError as error:
         raise UsageError(
-            f"{root.origin}: {FILE} in {root.value} can't be understood: {error}", _TAKE_ONE
+            f"{root.origin}: {FILE} in {root.value} can't be understood: {error}", _CAPTURE_ONE
         ) from None
 
 
-def _within(allowed: CpuSet, origin: str, there: CpuSet) -> CpuSet:
-    strange = CpuSet(allowed - there)
-    if there and strange:
+def _within(allowed: CpuSet, origin: str, known: CpuSet) -> CpuSet:
+    unknown = CpuSet(allowed - known)
+    if known and unknown:
         raise UsageError(
-            f"{origin}: that machine has no CPUs {strange}", f"give some of its own: {there}"
+            f"{origin}: that machine has no CPUs {unknown}", f"name some of its CPUs: {known}"
         )
     return allowed

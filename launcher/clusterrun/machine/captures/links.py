@@ -12,7 +12,7 @@ def follow(path: str, link: Callable[[str], str]) -> str:
 
     Args:
         path: relative to the root.
-        link: returns where the link at a path points; OSError where there is none.
+        link: returns the target of the link at a path; OSError if it is no link.
 
     Raises:
         OSError: a link leads out of the root, or there are too many.

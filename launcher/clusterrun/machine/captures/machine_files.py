@@ -1,4 +1,4 @@
-"""Where a machine's files are read from: a folder, an archive, or either with a note of what was read."""
+"""The interface by which a machine's files are read: from a folder, an archive or a recorder."""
 
 from collections.abc import Callable
 from typing import Protocol
@@ -9,15 +9,15 @@ class Files(Protocol):
 
     @property
     def is_live(self) -> bool:
-        """Whether they are the running machine's, and not captured."""
+        """Whether they are this machine's, not captured."""
         ...
 
     def read(self, path: str) -> bytes:
-        """Return what the file says; OSError where it can't be read."""
+        """Return the content of the file; OSError if it can't be read."""
         ...
 
     def names(self, path: str) -> list[str]:
-        """Return the names in a directory, in any order; OSError where it can't be read."""
+        """Return the names in a directory, in any order; OSError if it can't be read."""
         ...
 
     def exists(self, path: str) -> bool:
@@ -33,13 +33,13 @@ class Files(Protocol):
         ...
 
     def link(self, path: str) -> str:
-        """Return where the link at ``path`` points, as it is written; OSError where it is none."""
+        """Return where the link at ``path`` points, as it is written; OSError if it is no link."""
         ...
 
     def real(self, path: str) -> str:
-        """Return ``path`` with every link in it followed; OSError where one leads out of the root."""
+        """Return ``path`` with every link in it followed; OSError if one leads out of the root."""
         ...
 
     def answer(self, question: str, ask: Callable[[], str]) -> str:
-        """Return the running machine's answer, by ``ask``, or what it was when it was captured."""
+        """Return the answer of this machine, by ``ask``, or the captured answer."""
         ...

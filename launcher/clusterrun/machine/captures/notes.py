@@ -1,4 +1,4 @@
-"""What a capture says of itself, beside the files that were read."""
+"""Notes in a capture: the version, the kernel, and the CPUs and variables of the captured process."""
 
 import os
 from collections.abc import Mapping
@@ -25,20 +25,20 @@ VARIABLES = (
     "ASCEND_RT_VISIBLE_DEVICES",
     "NVIDIA_VISIBLE_DEVICES",
 )
-"""What tells a process which GPUs to use; no other variable is captured."""
+"""The variables that choose GPUs; no other variable is captured."""
 
 
 class Notes(msgspec.Struct, frozen=True):
-    """Who captured a machine, and what no file of it tells."""
+    """What the files of a captured machine do not show."""
 
     clusterrun: str
-    """Its version."""
+    """The version of clusterrun that captured it."""
     kernel: str
-    """``6.8.0-45-generic``; "" where nothing tells."""
+    """``6.8.0-45-generic``; "" if unknown."""
     architecture: str
     """``x86_64``."""
     allowed_cpus: str
-    """The affinity of the process that captured, as a list."""
+    """The affinity of the captured process, as a list."""
     variables: dict[str, str]
     """Those of ``VARIABLES`` that were set."""
     format: int = FORMAT
@@ -48,8 +48,8 @@ def take_notes(tree: Tree, environ: Mapping[str, str], allowed: CpuSet) -> Notes
     """Return notes on a machine.
 
     Args:
-        tree: the machine; one that was captured before keeps what it said of its kernel.
-        environ: the environment of the process that it is captured for.
+        tree: the machine; notes of one that was captured before are kept.
+        environ: the environment of the captured process.
         allowed: the CPUs that this process may use.
 
     """
@@ -61,10 +61,10 @@ def take_notes(tree: Tree, environ: Mapping[str, str], allowed: CpuSet) -> Notes
 
 
 def read_notes(tree: Tree) -> Notes | None:
-    """Return the notes on a captured machine; None where clusterrun did not capture it.
+    """Return the notes on a captured machine; None if another tool captured it.
 
     Raises:
-        ValueError: they are not as this version understands them.
+        ValueError: they are damaged, or of another version.
 
     """
     text = tree.text(FILE)
@@ -77,7 +77,7 @@ def read_notes(tree: Tree) -> Notes | None:
         raise ValueError(str(error)) from None
     if notes.format != FORMAT:
         raise ValueError(
-            f"it is of clusterrun {notes.clusterrun}, which this version does not know"
+            f"it is of clusterrun {notes.clusterrun}, whose format this version does not know"
         )
     CpuSet.parse(notes.allowed_cpus)
     return notes

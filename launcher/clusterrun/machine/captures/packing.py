@@ -52,12 +52,11 @@ def _unpacked(packed: bytes, max_size: int) -> bytes:
 
 
 def _decompressed(packed: bytes, module: ModuleType, max_size: int) -> bytes:
-    # Their common exceptions: lzma's has no base that the others have, bz2 and gzip raise OSError.
-    damaged = (OSError, EOFError, zlib.error, getattr(module, "LZMAError", OSError))
+    lzma_error = getattr(module, "LZMAError", OSError)
     try:
         with module.open(io.BytesIO(packed)) as file:
             return bytes(file.read(max_size + 1))
-    except damaged as error:
+    except (OSError, EOFError, zlib.error, lzma_error) as error:
         raise ValueError(f"{error}") from None
     except MemoryError:
         raise ValueError("unpacking it takes more memory than there is") from None

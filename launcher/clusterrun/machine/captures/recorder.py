@@ -1,4 +1,4 @@
-"""A note of all that is read of a machine, so that it can be read again elsewhere."""
+"""Recording all that is read of a machine, so that it can be read again elsewhere."""
 
 from collections.abc import Callable, Iterable
 
@@ -8,50 +8,46 @@ from clusterrun.machine.captures.links import follow
 from clusterrun.machine.captures.machine_files import Files
 
 SEEN, READ, USED = 0, 0o444, 0o644
-"""Modes of what was only seen to be there, of what was opened, of what might be written too."""
+"""Modes of files that were only listed, that could be read, and that could be written, too."""
 
 _KEPT_LINES = {
-    # Process and user ids are nobody's business.
+    # Process and user ids are private.
     "proc/self/status": ("Cpus_allowed", "Mems_allowed"),
-    # Nor is what else is mounted, from where. That of /proc is kept so that something is.
+    # So are other mounts. The mount of /proc is kept so that the file is not empty.
     "proc/self/mountinfo": (" - cgroup", " - proc "),
 }
-"""Of files that tell more than a machine: what is in the lines that are kept."""
+"""Files with private lines: only lines with one of these texts are kept."""
 
 
 class Recorder:
-    """``Files`` read from others, which keeps what they said; what can't be read is kept as such."""
+    """``Files`` that reads from others and keeps what it has read, unreadable files included."""
 
     def __init__(self, files: Files) -> None:
-        """Take the ``files`` to read from."""
         self._files = files
         self._entries: dict[str, Entry] = {}
         self._folders: set[str] = set()
 
     @property
     def is_live(self) -> bool:
-        """Whether the machine is the running one."""
         return self._files.is_live
 
     def recorded(self) -> tuple[dict[str, Entry], set[str]]:
-        """Return all files that were read or seen, by path, and the folders that were listed."""
+        """Return all files that were read or listed, by path, and the folders that were listed."""
         folders = self._folders | _around(self._entries)
         entries = {path: entry for path, entry in self._entries.items() if path not in folders}
         return entries, self._folders
 
     def read(self, path: str) -> bytes:
-        """Return what the file says."""
         try:
             content = self._files.read(path)
         except OSError:
-            # It may be there, and even be opened, and yet not be read.
+            # A file may be opened, and yet not be read.
             self.can_open(path)
             raise
-        self._keep(self._place(path), Entry(_essential(path, content), READ))
+        self._keep(self._place(path), Entry(_kept(path, content), READ))
         return content
 
     def names(self, path: str) -> list[str]:
-        """Return the names in a directory."""
         names = self._files.names(path)
         place = self._place(path)
         self._folders.add(place)
@@ -63,39 +59,33 @@ class Recorder:
         return names
 
     def exists(self, path: str) -> bool:
-        """Return whether there is such a file or directory."""
         there = self._files.exists(path)
         if there:
             self._keep(self._place(path), Entry(mode=SEEN))
         return there
 
     def can_open(self, path: str) -> bool:
-        """Return whether the file can be opened for reading."""
         can = self._files.can_open(path)
         if can or self.exists(path):
             self._keep(self._place(path), Entry(mode=READ if can else SEEN))
         return can
 
     def may_use(self, path: str) -> bool:
-        """Return whether the file's mode lets us read and write it."""
         may = self._files.may_use(path)
         if may or self.exists(path):
             self._keep(self._place(path), Entry(mode=USED if may else SEEN))
         return may
 
     def link(self, path: str) -> str:
-        """Return where the link at ``path`` points."""
         target = self._files.link(path)
         self._entries[path] = Entry(target=target)
         return target
 
     def real(self, path: str) -> str:
-        """Return ``path`` with every link followed."""
         self._place(path)
         return self._files.real(path)
 
     def answer(self, question: str, ask: Callable[[], str]) -> str:
-        """Return the running machine's answer, or what it was when it was captured."""
         answer = self._files.answer(question, ask)
         if answer:
             self._entries[f"{ANSWERS}/{question}"] = Entry(answer.encode())
@@ -108,8 +98,8 @@ class Recorder:
         self._entries[place] = entry
 
     def _place(self, path: str) -> str:
-        """Return where ``path`` really is, with the links on the way kept too."""
-        # The links of /proc/self lead to a process id, which says nothing of the machine.
+        """Return the real path; the links on the way are recorded, too."""
+        # The links of /proc/self lead to a process id, which is no fact of the machine.
         if not path.startswith("sys/"):
             return path
         try:
@@ -118,7 +108,7 @@ class Recorder:
             return path
 
 
-def _essential(path: str, content: bytes) -> bytes:
+def _kept(path: str, content: bytes) -> bytes:
     kept = _KEPT_LINES.get(path)
     if kept is None:
         return content

@@ -1,10 +1,10 @@
-"""AMD's GPUs: in the order of KFD, the driver's compute half, which is ROCm's own order."""
+"""AMD's GPUs, in the order of KFD (the compute part of the driver), which is ROCm's order."""
 
 from collections.abc import Iterator, Mapping
 from typing import NamedTuple
 
 from clusterrun.machine.gpus import pci
-from clusterrun.machine.gpus.devices import NOTHING, Device, Listing
+from clusterrun.machine.gpus.devices import NO_GPUS, Device, Listing
 from clusterrun.machine.tree import Tree, number_of
 
 VENDOR = "amd"
@@ -19,7 +19,7 @@ class _Node(NamedTuple):
 
     number: int
     properties: Mapping[str, int]
-    """Empty where we may not read them: then the GPU is not ours (a container's device rules)."""
+    """Empty if this process may not read them: a container's device rules hide the GPU."""
 
     @property
     def is_gpu(self) -> bool:
@@ -32,17 +32,17 @@ class _Node(NamedTuple):
 
 def list_gpus(tree: Tree) -> Listing:
     """Return the GPUs, each partition of one as a GPU of its own (docs/binding.md S1)."""
-    # A graphics chip that can't compute is amdgpu's too, but alone it brings no /dev/kfd.
+    # A graphics chip that can't compute has this driver, too, but no /dev/kfd.
     if tree.exists("dev") and not tree.exists("dev/kfd"):
-        return NOTHING
-    # Where KFD says which there are, that is the last word.
+        return NO_GPUS
+    # If KFD lists GPUs, no other source is used.
     known = tree.exists(_NODES)
     devices = _by_kfd(tree) if known else _by_driver(tree)
-    return Listing("KFD" if known else "sysfs", devices) if devices else NOTHING
+    return Listing("KFD" if known else "sysfs", devices) if devices else NO_GPUS
 
 
 def list_addresses(tree: Tree) -> set[str]:
-    """Return the addresses of all GPUs that can compute, of those too that we may not open."""
+    """Return the addresses of all GPUs that can compute, including those that we may not open."""
     nodes = list(_nodes(tree))
     if nodes and all(node.properties for node in nodes):
         return {_address(node) for node in nodes if node.is_gpu}
@@ -55,13 +55,11 @@ class Topology:
     """KFD's nodes with CPUs and the links to them; each table is parsed once."""
 
     def __init__(self, tree: Tree) -> None:
-        """Read the nodes below ``tree``."""
         self._tree = tree
         self._with_cpus = [node.number for node in _nodes(tree) if node.has_cpus]
 
     @property
     def count_with_cpus(self) -> int:
-        """How many nodes have CPUs."""
         return len(self._with_cpus)
 
     def nearest_cpus(self, kfd_node: int) -> int | None:
@@ -71,8 +69,8 @@ class Topology:
             kfd_node: the GPU's number among KFD's nodes.
 
         Returns:
-            The place among KFD's nodes with CPUs, which are the NUMA nodes with CPUs by id; None
-            where two are equally near, or none is linked.
+            The index among KFD's nodes with CPUs, which are the NUMA nodes with CPUs by id; None if
+            two are equally near, or none is linked.
 
         """
         if kfd_node in self._with_cpus:
@@ -101,14 +99,14 @@ def _by_kfd(tree: Tree) -> tuple[Device, ...]:
 def _device(tree: Tree, index: int, node: _Node) -> Device:
     bdf = _address(node)
     unique = node.properties.get("unique_id", 0)
-    # ROCm's own form; a GPU without a number of its own has no UUID either.
+    # ROCm's form; a GPU without a unique number has no UUID either.
     uuid = f"GPU-{unique:016x}" if unique else ""
     return Device(VENDOR, index, bdf, uuid, _model(tree, bdf, node), kfd_node=node.number)
 
 
 def _address(node: _Node) -> str:
     location = node.properties.get("location_id", 0)
-    # A partition has its number where the function is; the GPU is function 0.
+    # A partition stores its number in the function; the GPU is function 0.
     return pci.address_of(
         node.properties.get("domain", 0), location >> 8 & 0xFF, location >> 3 & 0x1F, 0
     )

@@ -1,7 +1,7 @@
-"""Huawei's Ascend NPUs, which count as GPUs: by their device files, and their place on the bus."""
+"""Huawei's Ascend NPUs, which count as GPUs, by their device files and bus addresses."""
 
 from clusterrun.machine.gpus import pci
-from clusterrun.machine.gpus.devices import NOTHING, Device, Listing
+from clusterrun.machine.gpus.devices import NO_GPUS, Device, Listing
 from clusterrun.machine.tree import Tree
 
 VENDOR = "huawei"
@@ -13,7 +13,7 @@ _CLASSES = (0x1200,)
 def list_gpus(tree: Tree) -> Listing:
     """Return the NPUs that we may open, in the order of the bus.
 
-    The driver numbers them so: /dev/davinci3 is the fourth there. A container counts its own.
+    The driver numbers them in that order: /dev/davinci3 is the fourth. A container counts its own.
     """
     ours = [
         (bdf, directory)
@@ -24,11 +24,11 @@ def list_gpus(tree: Tree) -> Listing:
         Device(VENDOR, index, bdf, model=pci.model_numbers(tree, directory))
         for index, (bdf, directory) in enumerate(ours)
     )
-    return Listing("sysfs", devices) if devices else NOTHING
+    return Listing("sysfs", devices) if devices else NO_GPUS
 
 
 def list_addresses(tree: Tree) -> set[str]:
-    """Return the addresses of all NPUs, of those too that we may not open."""
+    """Return the addresses of all NPUs, including those that we may not open."""
     return {bdf for bdf, _ in _by_address(tree)}
 
 

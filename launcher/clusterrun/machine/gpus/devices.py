@@ -1,18 +1,18 @@
-"""GPUs as their drivers list them and variables choose them, before it is known where they hang."""
+"""GPUs as drivers list them and variables choose them; ``locality`` finds their NUMA nodes."""
 
 from typing import NamedTuple
 
 from clusterrun.domain.cpuset import CpuSet
 
-NVIDIA_SIGNS = ("proc/driver/nvidia", "dev/nvidiactl", "dev/dxg")
-"""Where NVML may know of GPUs; the last is Windows' own device, all that WSL 2 shows of any GPU."""
+NVIDIA_FILES = ("proc/driver/nvidia", "dev/nvidiactl", "dev/dxg")
+"""If one of these exists, NVML may list GPUs; the last is the only file that WSL 2 has for a GPU."""
 
 
 class Device(NamedTuple):
     """A GPU, or a part of one that counts as one: a MIG slice, a partition, a tile."""
 
     vendor: str
-    """``nvidia``, ``amd``, ``intel``, ``huawei``; "" where nothing tells it."""
+    """``nvidia``, ``amd``, ``intel``, ``huawei``; "" if unknown."""
     number: int
     """Its number in the vendor's order; of a MIG slice, that of the GPU it is a part of."""
     bdf: str
@@ -24,22 +24,22 @@ class Device(NamedTuple):
     legacy_name: str = ""
     """Of a MIG slice, its name before driver R470: ``MIG-GPU-<UUID>/<instance>/<instance>``."""
     cpus: CpuSet = CpuSet()
-    """The CPUs that the vendor's library takes for local; none where it wasn't asked."""
+    """The local CPUs by the vendor's library; none if it is not used."""
     nodes: frozenset[int] = frozenset()
-    """The NUMA nodes that the vendor's library takes for local."""
+    """The local NUMA nodes by the vendor's library."""
     kfd_node: int | None = None
-    """Its number among KFD's nodes; None of a GPU that isn't AMD's."""
+    """Its number among KFD's nodes; None for GPUs of other vendors."""
 
 
 class Listing(NamedTuple):
     """The GPUs of one vendor that this process may open, in the vendor's order."""
 
     source: str
-    """What listed them: ``NVML``, ``/proc/driver/nvidia``, ``KFD``, ``sysfs``, ...; "" for none."""
+    """Where the list is from: ``NVML``, ``/proc/driver/nvidia``, ``KFD``, ``sysfs``, ...; "" for none."""
     devices: tuple[Device, ...]
 
 
-NOTHING = Listing("", ())
+NO_GPUS = Listing("", ())
 
 
 class Choice(NamedTuple):
@@ -47,6 +47,6 @@ class Choice(NamedTuple):
 
     devices: tuple[Device, ...]
     origin: str
-    """The variables with their values; "" where none is set."""
+    """The variables with their values; "" if none is set."""
     remark: str
-    """Which entry cut the list short; "" if there is nothing to say."""
+    """Which entry cut the list short; "" if there is no remark."""

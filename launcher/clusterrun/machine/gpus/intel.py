@@ -1,7 +1,7 @@
-"""Intel's GPUs, by their render nodes; graphics built into a processor are not among them."""
+"""Intel's GPUs, by their render nodes; without graphics that are built into a processor."""
 
 from clusterrun.machine.gpus import pci
-from clusterrun.machine.gpus.devices import NOTHING, Device, Listing
+from clusterrun.machine.gpus.devices import NO_GPUS, Device, Listing
 from clusterrun.machine.tree import Tree
 
 VENDOR = "intel"
@@ -22,11 +22,11 @@ def list_gpus(tree: Tree) -> Listing:
             devices += [
                 Device(VENDOR, len(devices) + tile, bdf, model=model) for tile in range(tiles)
             ]
-    return Listing("sysfs", tuple(devices)) if devices else NOTHING
+    return Listing("sysfs", tuple(devices)) if devices else NO_GPUS
 
 
 def list_addresses(tree: Tree) -> set[str]:
-    """Return the addresses of all GPUs, of those too that we may not open."""
+    """Return the addresses of all GPUs, including those that we may not open."""
     return {bdf for bdf, _ in _by_address(tree)}
 
 

@@ -1,18 +1,18 @@
-"""All GPUs of a machine: those that this process may open by vendor, and those on the bus."""
+"""All GPUs of a machine: those that this process may open, by vendor, and those on the bus (docs/binding.md S1)."""
 
 from collections.abc import Iterator
 from typing import Protocol
 
 from clusterrun.machine.gpus import pci
-from clusterrun.machine.gpus.devices import NOTHING, NVIDIA_SIGNS, Device, Listing
+from clusterrun.machine.gpus.devices import NO_GPUS, NVIDIA_FILES, Device, Listing
 from clusterrun.machine.tree import Tree
 
 _CLASSES_OF_GPUS_ALONE = (0x0302, 0x0380, 0x1200)
-"""What no management controller is: 3D controller, other display, processing accelerator."""
+"""Classes that no management controller has: 3D controller, other display, processing accelerator."""
 
 
 class Vendor(Protocol):
-    """What the module of each vendor has."""
+    """The functions of each vendor's module."""
 
     def list_gpus(self, tree: Tree) -> Listing:
         """Return the GPUs that this process may open."""
@@ -22,11 +22,11 @@ class Vendor(Protocol):
 
 
 def list_gpus(tree: Tree) -> tuple[Listing, ...]:
-    """Return the GPUs of each vendor that has any; () where there is none (docs/binding.md S1)."""
+    """Return the GPUs of each vendor that has any."""
     listings = tuple(
         listing for vendor in _vendors(tree) if (listing := vendor.list_gpus(tree)).devices
     )
-    unnamed = NOTHING if listings else _by_class(tree)
+    unnamed = NO_GPUS if listings else _by_class(tree)
     return (unnamed,) if unnamed.devices else listings
 
 
@@ -38,11 +38,11 @@ def list_addresses(tree: Tree, listings: tuple[Listing, ...]) -> tuple[str, ...]
 
 
 def _vendors(tree: Tree) -> Iterator[Vendor]:
-    """Yield the vendors whose driver there is a sign of.
+    """Yield the vendors whose driver may be present.
 
-    Those before others are taken where a machine has several and no variable says which is meant.
+    The first is used if a machine has several and no variable chooses one.
     """
-    if any(map(tree.exists, NVIDIA_SIGNS)) or pci.has_driver(tree, "nvidia"):
+    if any(map(tree.exists, NVIDIA_FILES)) or pci.has_driver(tree, "nvidia"):
         from clusterrun.machine.gpus import nvidia
 
         yield nvidia
@@ -61,9 +61,9 @@ def _vendors(tree: Tree) -> Iterator[Vendor]:
 
 
 def _by_class(tree: Tree) -> Listing:
-    # A kernel always tells the vendor; a captured tree without it has no drivers either.
+    # A kernel always shows the vendor; a captured tree without it has no drivers either.
     if tree.is_live:
-        return NOTHING
+        return NO_GPUS
     found = [
         address
         for address, path in pci.device_directories(tree).items()

@@ -1,4 +1,4 @@
-"""Which NUMA node a GPU is local to, and what told it."""
+"""The NUMA node that a GPU is local to, and the source of that (docs/binding.md S3)."""
 
 from collections.abc import Iterator, Mapping, Sequence
 from functools import cached_property
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 
 class Locality(NamedTuple):
-    """A node that has CPUs, or None, and what told it."""
+    """A node that has CPUs, or None, and the source of that."""
 
     node: int | None
     source: str
@@ -26,36 +26,35 @@ UNKNOWN = Locality(None, "unknown")
 
 
 class _Answer(NamedTuple):
-    """What one source tells of a GPU's place."""
+    """One source's answer on a GPU's place."""
 
     nodes: frozenset[int]
-    """Nodes that have CPUs; several where they are as near to it."""
+    """Nodes that have CPUs; several if they are equally near."""
     source: str
 
 
 class Locator:
-    """Finds the node of a GPU by the first source that knows it (docs/binding.md S3.2 to S3.8)."""
+    """Finds the node of a GPU by the first source that has it (docs/binding.md S3.2 to S3.8)."""
 
     def __init__(self, tree: Tree, nodes: Sequence[NumaNode], processors: Processors) -> None:
-        """Take the machine's ``nodes`` and CPUs; GPUs are looked up in ``tree``."""
         self._tree = tree
         self._nodes: Mapping[int, NumaNode] = {node.id: node for node in nodes}
         self._processors = processors
         self._located: dict[Device, Locality] = {}
 
     def locate(self, device: Device) -> Locality:
-        """Return the node of a GPU; each is looked up once."""
+        """Return the node of a GPU, which is looked up once."""
         found = self._located.get(device)
         if found is None:
-            found = self._located[device] = self._settled(self._answers(device))
+            found = self._located[device] = self._first_of(self._answers(device))
         return found
 
     def locate_address(self, bdf: str) -> Locality:
-        """Return the node of a GPU of which no more is known than its normalised address."""
-        return self._settled(self._by_bus(bdf))
+        """Return the node of a GPU of which only the normalised address is known."""
+        return self._first_of(self._by_bus(bdf))
 
-    def _settled(self, answers: Iterator[_Answer]) -> Locality:
-        """Return the first answer's node; if it has several, the one that a later answer tells."""
+    def _first_of(self, answers: Iterator[_Answer]) -> Locality:
+        """Return the first answer's node; if it has several, the one that a later answer has, too."""
         first = next(answers, None)
         if first is None:
             return self._by_single_node() or UNKNOWN
@@ -66,7 +65,7 @@ class Locator:
         return Locality(min(nodes), source)
 
     def _answers(self, device: Device) -> Iterator[_Answer]:
-        # NVML has its own view of a machine, KFD one of every machine; ours may be a container.
+        # NVML and KFD see the whole machine, and /sys is what a container shows.
         yield from self._by_bus(device.bdf)
         yield from self._by_nvml(device)
         yield from self._by_kfd(device)
@@ -79,7 +78,7 @@ class Locator:
             yield from self._by_ancestors(directory)
 
     def _by_number(self, directory: str, source: str) -> Iterator[_Answer]:
-        # -1 is "not known", and a node that isn't online tells as little: never node 0 instead.
+        # -1 is "unknown", and so is a node that is not online: never take node 0 instead.
         number = self._tree.integer(f"{directory}/numa_node")
         if number is not None:
             yield from self._at(number, source)
@@ -92,7 +91,7 @@ class Locator:
             yield _Answer(nearest, f"{source} {node.id}, nearest with CPUs")
 
     def _nearest_with_cpus(self, node: NumaNode) -> frozenset[int]:
-        """Return the nodes with CPUs that are nearest to one without; several may be as near."""
+        """Return the nodes with CPUs that are nearest to one without; several may be equally near."""
         near = {
             other.id: node.distances[other.id]
             for other in self._nodes.values()
@@ -108,7 +107,7 @@ class Locator:
         ):
             local = read(f"{directory}/{name}")
             if local:
-                # Where the two differ the list is right, even if it tells nothing.
+                # If the two differ the list is right, even if it is of no use.
                 yield from self._around(local, f"sysfs {name}")
                 return
 
@@ -118,7 +117,7 @@ class Locator:
             yield _Answer(frozenset({node.id}), source)
 
     def _smallest_around(self, local: CpuSet) -> NumaNode | None:
-        # All CPUs of the machine is what the kernel says of a device whose place it doesn't know.
+        # The kernel lists all CPUs for a device whose place it does not know.
         cpus = local & self._processors.online
         if not cpus or cpus == self._processors.online:
             return None
@@ -131,7 +130,7 @@ class Locator:
 
     def _by_nvml(self, device: Device) -> Iterator[_Answer]:
         yield from self._around(device.cpus, "NVML CPU affinity")
-        # More than one, as of a GPU with memory nodes of its own, tells nothing.
+        # Several nodes, as of a GPU with memory nodes of its own, are of no use.
         (number, *others) = sorted(device.nodes) or (-1,)
         if not others:
             yield from self._at(number, "NVML memory affinity")
@@ -141,7 +140,7 @@ class Locator:
             return
         with_cpus = sorted(node.id for node in self._nodes.values() if node.cpus)
         place = self._kfd.nearest_cpus(device.kfd_node)
-        # KFD has no ids of NUMA nodes, only their order; another number of them is another view.
+        # KFD has only the order of NUMA nodes, not their ids: useless if their number differs.
         if place is not None and self._kfd.count_with_cpus == len(with_cpus):
             yield _Answer(frozenset({with_cpus[place]}), "KFD io_links")
 
@@ -154,7 +153,7 @@ class Locator:
     def _by_single_node(self) -> Locality | None:
         allowed = self._processors.allowed
         usable = [node for node in self._nodes.values() if node.cpus & allowed]
-        # CPUs that no node lists would be lost by binding to the one that there is.
+        # Binding to the only node would take away the CPUs that no node lists.
         if len(usable) == 1 and allowed <= usable[0].cpus:
             return Locality(usable[0].id, "single node")
         return None

@@ -3,8 +3,9 @@
 from collections.abc import Callable
 
 from clusterrun.machine.gpus import pci
-from clusterrun.machine.gpus.devices import NOTHING, NVIDIA_SIGNS, Device, Listing
-from clusterrun.machine.gpus.nvml import HUNG, NvmlGpu, ask_in_child, gpus_in
+from clusterrun.machine.gpus.devices import NO_GPUS, NVIDIA_FILES, Device, Listing
+from clusterrun.machine.gpus.nvml import HUNG, ask_in_child, gpus_in
+from clusterrun.machine.gpus.nvml_query import NvmlGpu
 from clusterrun.machine.tree import Tree, cpus_of
 
 VENDOR = "nvidia"
@@ -15,31 +16,31 @@ _CLASSES = (0x0300, 0x0302)
 
 
 def list_gpus(tree: Tree) -> Listing:
-    """Return the GPUs as the first source lists them that knows any (docs/binding.md S1)."""
-    # NVML alone knows what the driver lets this container use.
+    """Return the GPUs of the first source that lists any (docs/binding.md S1)."""
+    # Only NVML knows what the driver lets this container use.
     answer = _nvml(tree)
     devices = from_nvml(gpus_in(answer))
     if devices:
         return Listing("NVML", devices)
-    # The driver's own list, where NVML is missing, broken or hangs.
+    # The driver's own list, if NVML is missing or broken, or hangs.
     hung = answer == HUNG
     devices = _by_proc(tree, Tree.may_use if hung else Tree.can_open)
     if devices:
         return Listing(f"{_SOURCE} (NVML does not answer)" if hung else _SOURCE, devices)
-    # What is left in a tree that was captured without /proc.
+    # A tree may have been captured without /proc.
     devices = _by_driver(tree)
-    return Listing("sysfs", devices) if devices else NOTHING
+    return Listing("sysfs", devices) if devices else NO_GPUS
 
 
 def list_addresses(tree: Tree) -> set[str]:
-    """Return the addresses of all GPUs that the driver has, of those too that we may not open."""
+    """Return the addresses of all GPUs that the driver has, including those that we may not open."""
     names = map(pci.normalised, tree.names(f"{_PROC}/gpus"))
     driven = pci.addresses(pci.driven_by(tree, VENDOR, _CLASSES))
     return {name for name in names if name} | set(driven)
 
 
 def _nvml(tree: Tree) -> str:
-    return tree.answer("nvml", ask_in_child) if any(map(tree.exists, NVIDIA_SIGNS)) else ""
+    return tree.answer("nvml", ask_in_child) if any(map(tree.exists, NVIDIA_FILES)) else ""
 
 
 def from_nvml(gpus: tuple[NvmlGpu, ...]) -> tuple[Device, ...]:
@@ -58,7 +59,7 @@ def from_nvml(gpus: tuple[NvmlGpu, ...]) -> tuple[Device, ...]:
             cpus_of(gpu.nodes),
         )
         for gpu in gpus
-        # In an answer that was edited a slice may be of no GPU.
+        # In an edited answer a slice may belong to no GPU.
         if (gpu.parent or gpu.uuid) in number
     ]
     return tuple(sorted(devices, key=lambda device: bool(device.parent)))
@@ -69,7 +70,7 @@ def _wholes(gpus: tuple[NvmlGpu, ...]) -> list[NvmlGpu]:
 
 
 def _by_proc(tree: Tree, may_open: Callable[[Tree, str], bool]) -> tuple[Device, ...]:
-    # Where NVML hangs, opening a GPU's file may hang too, and no signal would end that.
+    # If NVML hangs, opening a GPU's file may hang, too, and no signal would end that.
     found = []
     for name in tree.names(f"{_PROC}/gpus"):
         facts = _information(tree.text(f"{_PROC}/gpus/{name}/information"))
@@ -87,8 +88,8 @@ def _information(text: str) -> dict[str, str]:
 
 
 def _by_driver(tree: Tree) -> tuple[Device, ...]:
-    # Where the driver has its directory, that has said already that none may be opened; hwloc keeps
-    # it as an empty file.
+    # If the driver's directory exists, its list has no GPU that we may open; hwloc keeps the
+    # directory as an empty file.
     if tree.names(_PROC) or tree.exists("dev"):
         return ()
     directories = pci.driven_by(tree, VENDOR, _CLASSES)

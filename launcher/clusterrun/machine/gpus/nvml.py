@@ -1,64 +1,41 @@
-"""NVML, asked in a child that can be killed: the library hangs on a sick GPU."""
+"""Querying NVML in a child process that can be killed: the library hangs on a broken GPU."""
 
 import os
 import select
 import signal
 import time
 from collections.abc import Callable, Iterable
-from typing import TYPE_CHECKING, Any, NamedTuple
 
-from clusterrun.domain.cpuset import CpuSet
+from clusterrun.machine.gpus.nvml_query import NvmlGpu, query_nvml
 from clusterrun.processes.descriptors import close_all_but
 from clusterrun.processes.reaping import status_of
-
-if TYPE_CHECKING:
-    from types import ModuleType
 
 SECONDS_TO_DIE = 1.0
 """After SIGKILL."""
 
 _END = "end"
 HUNG = "hung"
-"""The answer where none has come in time: perhaps whatever touches a GPU hangs."""
-_WORDS = 64
-"""Room for 4096 CPUs or nodes: as many as Linux can have."""
-
-
-class NvmlGpu(NamedTuple):
-    """A GPU or a MIG slice in NVML's words; a slice follows the GPU that it is a part of."""
-
-    address: str
-    """PCI address as NVML writes it: ``00000000:17:00.0``; "" of a GPU on no PCI bus."""
-    uuid: str
-    model: str = ""
-    cpus: str = ""
-    """The CPUs that NVML takes for local, in list form."""
-    nodes: str = ""
-    """The NUMA nodes that NVML takes for local, in list form."""
-    parent: str = ""
-    """Of a slice, the UUID of its GPU."""
-    legacy_name: str = ""
-    """Of a slice, ``MIG-GPU-<UUID>/<GPU instance>/<compute instance>``."""
+"""The answer if there is none in time: opening any GPU may hang."""
 
 
 Question = Callable[[], Iterable[NvmlGpu]]
 
 
 def ask_in_child(question: Question | None = None, timeout: float = 10.0) -> str:
-    """Return what NVML answers, for ``gpus_in`` to read.
+    """Return NVML's answer, which ``gpus_in`` decodes.
 
     Args:
-        question: what the child does; None: it asks NVML.
+        question: what the child does; None: it queries NVML.
         timeout: seconds, after which the child is killed.
 
     Returns:
-        "", or half an answer, where NVML is missing or fails, or no process may be started;
-        ``HUNG`` where it takes too long.
+        "", or half an answer, if NVML is missing or fails, or no process can be started; ``HUNG``
+        if it takes too long.
 
     """
     reading, writing = os.pipe()
     try:
-        child = _fork(writing, question or _ask_nvml, timeout)
+        child = _fork(writing, question or query_nvml, timeout)
     except OSError:
         os.close(reading)
         return ""
@@ -70,15 +47,12 @@ def ask_in_child(question: Question | None = None, timeout: float = 10.0) -> str
     finally:
         os.close(reading)
         os.kill(child, signal.SIGKILL)
-        # One that is stuck in the driver outlives even that.
+        # A process that is stuck in the driver outlives even SIGKILL.
         status_of(child, SECONDS_TO_DIE)
 
 
 def gpus_in(answer: str) -> tuple[NvmlGpu, ...]:
-    """Return each GPU that NVML lets us use, in NVML's order.
-
-    Half an answer tells of none.
-    """
+    """Return each GPU that NVML lets us use, in NVML's order; () for half an answer."""
     *lines, last = answer.split("\n")
     if last != _END:
         return ()
@@ -101,9 +75,9 @@ def _fork(writing: int, question: Question, timeout: float) -> int:
 
 def _answer(writing: int, question: Question, timeout: float) -> None:
     try:
-        # Others read from our connections that we have gone: a hung child must not hold them open.
+        # Our connections must close when this process exits: a hung child must not hold them open.
         close_all_but({0, 1, 2, writing})
-        # Should our parent die meanwhile, nobody else ends a child that hangs.
+        # If our parent dies meanwhile, no other process ends a child that hangs.
         signal.signal(signal.SIGALRM, signal.SIG_DFL)
         signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGALRM})
         signal.setitimer(signal.ITIMER_REAL, timeout + 1)
@@ -112,89 +86,6 @@ def _answer(writing: int, question: Question, timeout: float) -> None:
     finally:
         # Whatever was raised: no traceback, no exit handlers of the launcher.
         os._exit(0)
-
-
-def _ask_nvml() -> Iterable[NvmlGpu]:
-    import pynvml
-
-    pynvml.nvmlInit()
-    for index in range(pynvml.nvmlDeviceGetCount()):
-        try:
-            handle = pynvml.nvmlDeviceGetHandleByIndex(index)
-            uuid = _text(pynvml.nvmlDeviceGetUUID(handle))
-        except pynvml.NVMLError:
-            # Not ours (a container's device rules) or lost: CUDA does not count it either.
-            continue
-        ask = _Asker(pynvml, handle)
-        gpu = NvmlGpu(ask.address(), uuid, ask.model(), ask.cpus(), ask.nodes())
-        yield gpu
-        yield from ask.slices(gpu)
-
-
-class _Asker:
-    """Asks about one GPU what not every GPU, driver or container answers."""
-
-    def __init__(self, pynvml: "ModuleType", handle: Any) -> None:  # noqa: ANN401 - a C pointer
-        self._pynvml = pynvml
-        self._handle = handle
-
-    def address(self) -> str:
-        info = self._optional("nvmlDeviceGetPciInfo", self._handle)
-        return "" if info is None else _text(info.busId)
-
-    def model(self) -> str:
-        return _text(self._optional("nvmlDeviceGetName", self._handle) or "")
-
-    def cpus(self) -> str:
-        return self._affinity("nvmlDeviceGetCpuAffinityWithinScope")
-
-    def nodes(self) -> str:
-        return self._affinity("nvmlDeviceGetMemoryAffinity")
-
-    def slices(self, gpu: NvmlGpu) -> Iterable[NvmlGpu]:
-        enabled, _ = self._optional("nvmlDeviceGetMigMode", self._handle) or (0, 0)
-        if not enabled:
-            return
-        for place in range(self._optional("nvmlDeviceGetMaxMigDeviceCount", self._handle) or 0):
-            handle = self._optional("nvmlDeviceGetMigDeviceHandleByIndex", self._handle, place)
-            uuid = "" if handle is None else self._optional("nvmlDeviceGetUUID", handle)
-            # Places without a slice are ordinary, and a container has but some of them.
-            if uuid:
-                model = _text(self._optional("nvmlDeviceGetName", handle) or "")
-                yield gpu._replace(
-                    uuid=_text(uuid),
-                    model=model,
-                    parent=gpu.uuid,
-                    legacy_name=self._legacy_name(gpu, handle),
-                )
-
-    def _legacy_name(self, gpu: NvmlGpu, handle: Any) -> str:  # noqa: ANN401 - a C pointer
-        instance = self._optional("nvmlDeviceGetGpuInstanceId", handle)
-        compute = self._optional("nvmlDeviceGetComputeInstanceId", handle)
-        return f"MIG-{gpu.uuid}/{instance}/{compute}"
-
-    def _affinity(self, function: str) -> str:
-        scope = self._pynvml.NVML_AFFINITY_SCOPE_NODE
-        words = self._optional(function, self._handle, _WORDS, scope) or ()
-        return str(_bits(words))
-
-    def _optional(self, function: str, *args: Any) -> Any:  # noqa: ANN401 - as pynvml has it
-        try:
-            return getattr(self._pynvml, function)(*args)
-        except self._pynvml.NVMLError:
-            return None
-
-
-def _text(told: str | bytes) -> str:
-    # Old versions of pynvml answer in bytes.
-    text = told.decode(errors="replace") if isinstance(told, bytes) else told
-    return " ".join(text.split())
-
-
-def _bits(words: Iterable[int]) -> CpuSet:
-    return CpuSet(
-        64 * place + bit for place, word in enumerate(words) for bit in range(64) if word >> bit & 1
-    )
 
 
 def _read_until_end(reading: int, deadline: float) -> bytes | None:

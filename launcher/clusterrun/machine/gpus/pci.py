@@ -22,7 +22,6 @@ def normalised(address: str) -> str | None:
 
 
 def address_of(domain: int, bus: int, device: int, function: int) -> str:
-    """Return the normalised address with these parts."""
     return f"{domain:04x}:{bus:02x}:{device:02x}.{function:x}"
 
 
@@ -34,7 +33,7 @@ def in_bus_order(address: str) -> tuple[int, ...]:
 def directory_of(tree: Tree, address: str) -> str | None:
     """Return the directory of the device with the normalised ``address``; None if it has none."""
     usual = f"{_DEVICES}/{address}"
-    # /sys writes addresses as we do, but for trees that were made by others.
+    # /sys writes addresses in this form; trees of other tools may not.
     return usual if tree.exists(usual) else device_directories(tree).get(address)
 
 
@@ -48,24 +47,24 @@ def has_driver(tree: Tree, driver: str) -> bool:
     """Return whether the kernel has ``driver``."""
     if tree.exists(_DRIVERS):
         return tree.exists(f"{_DRIVERS}/{driver}")
-    return any(_taken_by(tree, driver))
+    return any(_served_by(tree, driver))
 
 
 def driven_by(tree: Tree, driver: str, classes: Collection[int]) -> tuple[str, ...]:
-    """Return the directories of the devices of these ``classes`` that ``driver`` has taken.
+    """Return the directories of the devices of these ``classes`` that ``driver`` serves.
 
     A virtual function is a part of another device, and is left out.
     """
     return tuple(
         directory
-        for directory in _taken_by(tree, driver)
+        for directory in _served_by(tree, driver)
         if normalised(_name(directory))
         and device_class(tree, directory) in classes
         and not tree.exists(f"{directory}/physfn")
     )
 
 
-def _taken_by(tree: Tree, driver: str) -> list[str]:
+def _served_by(tree: Tree, driver: str) -> list[str]:
     folder = f"{_DRIVERS}/{driver}"
     if tree.exists(_DRIVERS):
         return [f"{folder}/{name}" for name in tree.names(folder)]
@@ -80,13 +79,13 @@ def addresses(directories: Iterable[str]) -> tuple[str, ...]:
 
 
 def device_class(tree: Tree, directory: str) -> int | None:
-    """Return class and subclass of a device: 0x0302 for a 3D controller; None if not told."""
+    """Return class and subclass of a device: 0x0302 for a 3D controller; None if unknown."""
     number = tree.integer(f"{directory}/class")
     return None if number is None else number >> 8
 
 
 def model_numbers(tree: Tree, directory: str) -> str:
-    """Return vendor and device id as lspci writes them, ``10de:20b0``; "" if not told."""
+    """Return vendor and device id as lspci writes them, ``10de:20b0``; "" if unknown."""
     vendor, device = tree.integer(f"{directory}/vendor"), tree.integer(f"{directory}/device")
     return "" if vendor is None or device is None else f"{vendor:04x}:{device:04x}"
 

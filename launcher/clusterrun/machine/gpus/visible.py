@@ -1,9 +1,9 @@
-"""Which GPUs the workers see, in which order: whose they are, and what their variables leave."""
+"""The GPUs that the workers see, in their order: the vendor, and what its variables leave (docs/binding.md S2)."""
 
 from collections.abc import Callable, Mapping, Sequence
 from typing import NamedTuple
 
-from clusterrun.machine.gpus.devices import NOTHING, Choice, Device, Listing
+from clusterrun.machine.gpus.devices import NO_GPUS, Choice, Device, Listing
 
 _CUDA = "CUDA_VISIBLE_DEVICES"
 
@@ -12,11 +12,11 @@ _OWN_VARIABLES: Mapping[str, Sequence[str]] = {
     "intel": ("ZE_AFFINITY_MASK",),
     "huawei": ("ASCEND_RT_VISIBLE_DEVICES",),
 }
-"""What is set only by who means this vendor's GPUs; CUDA's is read by AMD's runtime too."""
+"""A user who sets one wants this vendor's GPUs; AMD's runtime reads CUDA's variable, too."""
 
-_NOTHING_ON_PURPOSE = ("", "-1", "NoDevFiles")
-"""What people and tools write to hide every GPU."""
-_HIDDEN = tuple(f"{_CUDA}={text}" for text in _NOTHING_ON_PURPOSE)
+_HIDE_ALL = ("", "-1", "NoDevFiles")
+"""Values that people and tools set to hide all GPUs."""
+_HIDDEN = tuple(f"{_CUDA}={text}" for text in _HIDE_ALL)
 
 Reader = Callable[[Listing, Mapping[str, str]], Choice]
 
@@ -26,9 +26,9 @@ class Visible(NamedTuple):
 
     devices: tuple[Device, ...]
     origin: str
-    """The variable with its value, or the source that listed the GPUs."""
+    """The variable with its value, or the source of the list."""
     remark: str
-    """Which entry cut the list short or why nothing is visible; "" if there is nothing to say."""
+    """Which entry cut the list short or why nothing is visible; "" if there is no remark."""
     order_known: bool
     """Whether the runtime numbers the GPUs as ``devices`` does."""
 
@@ -36,12 +36,12 @@ class Visible(NamedTuple):
 def select_visible(listings: Sequence[Listing], environ: Mapping[str, str]) -> Visible:
     """Return which GPUs the job's environment leaves, and in which order.
 
-    Of a machine with GPUs of several vendors a job uses those that a variable of their own names,
-    else the first vendor's: which build of torch it runs can't be told without importing that.
+    On a machine with GPUs of several vendors a job uses the vendor whose own variable is set, else
+    the first: which vendor its torch is built for is unknown without importing it.
     """
-    listing = _meant(listings, environ)
+    listing = _listing_for(listings, environ)
     if not listing.devices:
-        return Visible((), *_nothing_to_choose_from(environ), order_known=True)
+        return Visible((), *_without_gpus(environ), order_known=True)
     vendor = listing.devices[0].vendor
     choice = _reader(vendor)(listing, environ)
     return Visible(
@@ -52,15 +52,15 @@ def select_visible(listings: Sequence[Listing], environ: Mapping[str, str]) -> V
     )
 
 
-def _meant(listings: Sequence[Listing], environ: Mapping[str, str]) -> Listing:
+def _listing_for(listings: Sequence[Listing], environ: Mapping[str, str]) -> Listing:
     named = (
         listing
         for listing in listings
         if any(name in environ for name in _OWN_VARIABLES.get(listing.devices[0].vendor, ()))
-        # With CUDA's set as well, nothing tells whose are meant: the usual order holds.
+        # With CUDA's variable set as well, the vendor is not clear: the first is used.
         and _CUDA not in environ
     )
-    return next(named, listings[0] if listings else NOTHING)
+    return next(named, listings[0] if listings else NO_GPUS)
 
 
 def _reader(vendor: str) -> Reader:
@@ -82,15 +82,15 @@ def _is_order_known(listing: Listing, environ: Mapping[str, str]) -> bool:
     return is_order_known(listing, environ)
 
 
-def _nothing_to_choose_from(environ: Mapping[str, str]) -> tuple[str, str]:
+def _without_gpus(environ: Mapping[str, str]) -> tuple[str, str]:
     """Return origin and remark where no GPU may be opened."""
     text = environ.get(_CUDA)
     if text is None:
         return "", ""
-    said = f"{_CUDA}={text}"
-    if text in _NOTHING_ON_PURPOSE:
-        return said, ""
-    return said, f"{said}, but there is no GPU that this process may open"
+    origin = f"{_CUDA}={text}"
+    if text in _HIDE_ALL:
+        return origin, ""
+    return origin, f"{origin}, but this process may open no GPU"
 
 
 def _source(listing: Listing, listings: Sequence[Listing]) -> str:

@@ -23,9 +23,9 @@ class Entries(NamedTuple):
 def choose(listing: Listing, environ: Mapping[str, str]) -> Choice:
     """Return which GPUs the job's environment leaves.
 
-    Without the variable, and by number, they are whole ones: CUDA finds a MIG slice by its name.
-    An id may be the beginning of a UUID if it is of one GPU only. The first entry that means no
-    GPU ends the list; two that mean the same one empty it.
+    Without the variable, and by number, they are whole GPUs: CUDA finds a MIG slice by its name.
+    The beginning of a UUID is enough if only one GPU has it. The first entry that names no GPU ends
+    the list; two that name the same GPU empty it.
     """
     text = environ.get(VARIABLE)
     if text is None:
@@ -33,9 +33,9 @@ def choose(listing: Listing, environ: Mapping[str, str]) -> Choice:
     origin, entries = f"{VARIABLE}={text}", parse(text)
     chosen: list[Device] = []
     for entry in entries.ids:
-        device = _meant(entry, listing)
+        device = _device_of(entry, listing)
         if device is None:
-            return Choice(tuple(chosen), origin, f"{VARIABLE}: {entry} is no GPU here; {_ENDS}")
+            return Choice(tuple(chosen), origin, f"{VARIABLE}: {entry} is not a GPU here; {_ENDS}")
         if device in chosen:
             return Choice((), origin, f"{VARIABLE}: {entry} names a GPU twice; {_EMPTIES}")
         chosen.append(device)
@@ -45,8 +45,7 @@ def choose(listing: Listing, environ: Mapping[str, str]) -> Choice:
 def is_order_known(listing: Listing, environ: Mapping[str, str]) -> bool:
     """Return whether CUDA numbers the GPUs as ``listing`` does, or they are named by their ids.
 
-    CUDA puts the fastest first unless it is told otherwise; GPUs of one model it leaves in the
-    order of the bus.
+    By default CUDA puts the fastest first; GPUs of one model are in bus order.
     """
     ids = parse(environ.get(VARIABLE, "0")).ids
     return (
@@ -92,7 +91,7 @@ def _parse_numbers(text: str) -> Entries:
     return Entries(tuple(numbers), "")
 
 
-def _meant(entry: int | str, listing: Listing) -> Device | None:
+def _device_of(entry: int | str, listing: Listing) -> Device | None:
     wholes = _wholes(listing)
     if isinstance(entry, int):
         return wholes[entry] if entry < len(wholes) else None
@@ -108,8 +107,8 @@ def _slice(entry: str, listing: Listing) -> Device | None:
             for device in listing.devices
             if device.parent and (device.uuid.startswith(entry) or device.legacy_name == entry)
         )
-    # NVML alone knows slices. Without it CUDA still takes their names, and where a slice hangs is
-    # told by the GPU in its name, or by there being no other.
+    # Only NVML lists slices. Without it CUDA still takes their names, and the GPU of a slice is the
+    # one in its name, or the only one.
     wholes = _wholes(listing)
     uuid = entry.removeprefix("MIG-").partition("/")[0]
     whole = _only(one for one in wholes if len(wholes) == 1 or one.uuid == uuid)
@@ -126,7 +125,7 @@ def _only(devices: Iterable[Device]) -> Device | None:
 
 
 def _split(listing: Listing, chosen: Sequence[Device]) -> str:
-    """Return a remark on GPUs whose slices are not named, and so all but one are not used."""
+    """Return a remark on GPUs whose slices are not named: all slices but one are not used."""
     uuids = [device.uuid for device in chosen]
     slices = [device for device in listing.devices if device.parent and device.parent in uuids]
     if len(slices) <= 1:
@@ -144,4 +143,4 @@ def _cut(entry: str, text: str) -> str:
 
 
 def _twice(entry: str, text: str) -> str:
-    return f"{VARIABLE}={text}: {entry!r} is there twice; {_EMPTIES}"
+    return f"{VARIABLE}={text}: {entry!r} is listed twice; {_EMPTIES}"

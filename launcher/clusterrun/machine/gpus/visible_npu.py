@@ -8,7 +8,7 @@ VARIABLE = "ASCEND_RT_VISIBLE_DEVICES"
 
 
 def choose(listing: Listing, environ: Mapping[str, str]) -> Choice:
-    """Return which NPUs the job's environment leaves: numbers, up to the first that is none."""
+    """Return which NPUs the job's environment leaves: numbers, up to the first that is not one."""
     text = environ.get(VARIABLE)
     if text is None:
         return Choice(listing.devices, "", "")
@@ -17,7 +17,7 @@ def choose(listing: Listing, environ: Mapping[str, str]) -> Choice:
     for entry in text.split(",") if text else ():
         device = by_number.get(entry)
         if device is None or device in chosen:
-            remark = f"{VARIABLE}={text}: {entry!r} is no NPU here, or there twice"
+            remark = f"{VARIABLE}={text}: {entry!r} is not an NPU here, or is listed twice"
             return Choice(
                 tuple(chosen), f"{VARIABLE}={text}", f"{remark}; CANN ends the list there"
             )

@@ -12,8 +12,8 @@ _CUDA = "CUDA_VISIBLE_DEVICES"
 def choose(listing: Listing, environ: Mapping[str, str]) -> Choice:
     """Return which GPUs the job's environment leaves.
 
-    The lower runtime takes its list first; the upper one counts in what that has left, and reads
-    CUDA_VISIBLE_DEVICES where it has no list of its own.
+    The lower runtime applies its list first; the upper one counts the GPUs that are left, and reads
+    CUDA_VISIBLE_DEVICES if it has no list of its own.
     """
     devices, origins, remarks = listing.devices, [], []
     upper = HIP if HIP in environ else _CUDA
@@ -30,8 +30,8 @@ _Read = tuple[tuple[Device, ...], str]
 
 
 def _read_rocr(text: str, devices: Sequence[Device], variable: str) -> _Read:
-    # As RvdFilter of ROCR-Runtime: numbers of any base, UUIDs in any case; what is wrong or there
-    # for a second time ends the list.
+    # As RvdFilter of ROCR-Runtime: numbers of any base, UUIDs in any case; a wrong or repeated entry
+    # ends the list.
     chosen: list[Device] = []
     for entry in text.split(",") if text else ():
         device = _by_rocr(entry.strip().upper(), devices)
@@ -54,8 +54,8 @@ def _by_rocr(entry: str, devices: Sequence[Device]) -> Device | None:
 
 
 def _read_hip(text: str, devices: Sequence[Device], variable: str) -> _Read:
-    # As HIP's own device.cpp: numbers as they are printed, any part of a UUID; what is wrong ends
-    # the list, what is there twice counts once.
+    # As HIP's device.cpp: numbers as they are printed, any part of a UUID; a wrong entry ends the
+    # list, a repeated one counts once.
     chosen: list[Device] = []
     for entry in text.split(",") if text else ():
         device = _by_hip(entry, devices)
@@ -74,6 +74,4 @@ def _by_hip(entry: str, devices: Sequence[Device]) -> Device | None:
 
 
 def _cut(variable: str, text: str, entry: str, reader: str) -> str:
-    return (
-        f"{variable}={text}: {entry!r} is no GPU here, or there twice; {reader} ends the list there"
-    )
+    return f"{variable}={text}: {entry!r} is not a GPU here, or is listed twice; {reader} ends the list there"

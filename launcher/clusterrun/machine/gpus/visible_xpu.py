@@ -11,8 +11,8 @@ _HIERARCHY = "ZE_FLAT_DEVICE_HIERARCHY"
 def choose(listing: Listing, environ: Mapping[str, str]) -> Choice:
     """Return which GPUs the job's environment leaves, in the order of the bus whatever the mask's.
 
-    A tile is a device of its own, but where ZE_FLAT_DEVICE_HIERARCHY=COMPOSITE makes a whole card
-    one. ``1.0``, a tile of a device, leaves that device; what names none is passed over.
+    A tile is a device of its own, unless ZE_FLAT_DEVICE_HIERARCHY=COMPOSITE makes each card one.
+    ``1.0``, a tile of a device, leaves that device; entries that name none are ignored.
     """
     devices = listing.devices
     if environ.get(_HIERARCHY) == "COMPOSITE":
@@ -25,7 +25,7 @@ def choose(listing: Listing, environ: Mapping[str, str]) -> Choice:
     chosen = tuple(device for device in devices if str(device.number) in numbers)
     known = {str(device.number) for device in devices}
     lost = [name for name in names if name.partition(".")[0] not in known]
-    remark = f"{VARIABLE}={text}: {lost[0]!r} is no GPU here" if lost else ""
+    remark = f"{VARIABLE}={text}: {lost[0]!r} is not a GPU here" if lost else ""
     return Choice(chosen, f"{VARIABLE}={text}", remark)
 
 
