@@ -11,16 +11,16 @@ from copy import deepcopy
 from enum import Enum
 
 from clusterrun.agent.actions import (
+    CleanUp,
     CollectOutput,
     DeclineRestart,
     Finish,
+    ReportEnd,
+    ReportExternalCause,
+    ReportFailure,
     Restart,
     SetDeadline,
     SignalWorkers,
-    Sweep,
-    TellDone,
-    TellExternalCause,
-    TellFailing,
 )
 from clusterrun.agent.conclusion import conclude, fates_of
 from clusterrun.agent.decide import decide
@@ -246,9 +246,9 @@ class SimulatedJob:
                     node.deadline = True
                 case CollectOutput(local_rank):
                     node.silent.add(local_rank)
-                case Sweep():
+                case CleanUp():
                     node.sweeping = True
-                case TellFailing() | TellExternalCause() | TellDone() | DeclineRestart():
+                case ReportFailure() | ReportExternalCause() | ReportEnd() | DeclineRestart():
                     self._say(node, action)
                 case Restart():
                     self._begin_again(node)
@@ -257,18 +257,18 @@ class SimulatedJob:
                     node.fate = Fate.OVER
 
     def _say(
-        self, node: Node, action: TellFailing | TellExternalCause | TellDone | DeclineRestart
+        self, node: Node, action: ReportFailure | ReportExternalCause | ReportEnd | DeclineRestart
     ) -> None:
         attempt, fates = node.told_attempt, self._fates(node)
         match action:
-            case TellFailing(local_rank):
+            case ReportFailure(local_rank):
                 fate = next(fate for fate in fates if fate.local_rank == local_rank)
                 said: Failing | EndedExternally | Done = bounded_messages.failing(
                     attempt, fate, 0.0
                 )
-            case TellExternalCause(external_cause):
+            case ReportExternalCause(external_cause):
                 said = EndedExternally(attempt, external_cause)
-            case TellDone():
+            case ReportEnd():
                 said = bounded_messages.done(attempt, fates, self.now, node.state.external_cause)
             case DeclineRestart():
                 said = bounded_messages.done(attempt, (), self.now, node.state.external_cause)

@@ -113,7 +113,7 @@ class History(RuleBasedStateMachine):
     def a_fork_server_is_lost(self, data: st.DataObject) -> None:
         """With all its workers."""
         node = self.node(data)
-        if node.acts and node.state.unfit is None and self.strikes(data, 12):
+        if node.acts and node.state.lost_helper is None and self.strikes(data, 12):
             self.job.loses_fork_server(node)
 
     @invariant()

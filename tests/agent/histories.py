@@ -14,25 +14,25 @@ from typing import Self
 
 from clusterrun.agent.actions import (
     Action,
+    CleanUp,
     CollectOutput,
     DeclineRestart,
     Finish,
     ForwardSignal,
-    HushInterrupts,
+    HideInterrupts,
+    ReportEnd,
+    ReportExternalCause,
+    ReportFailure,
     Restart,
     Resume,
     SetDeadline,
     SignalWorkers,
     Suspend,
-    Sweep,
-    TellDone,
-    TellExternalCause,
-    TellFailing,
 )
 from clusterrun.agent.conclusion import fates_of
 from clusterrun.agent.decide import decide
 from clusterrun.agent.state import Phase, Rules, State
-from clusterrun.agent.stop_sequence import SECONDS_TO_COLLECT, SECONDS_TO_DIE, SECONDS_TO_SWEEP
+from clusterrun.agent.stop_sequence import SECONDS_TO_CLEAN_UP, SECONDS_TO_COLLECT, SECONDS_TO_DIE
 from clusterrun.coordination.restart_policy import RestartRules
 from clusterrun.domain.events import (
     CleanedUp,
@@ -68,11 +68,11 @@ from tests.plans import job
 
 GRACE = 25.0
 
-SWEEP = (Sweep(), SetDeadline(SECONDS_TO_SWEEP))
+SWEEP = (CleanUp(), SetDeadline(SECONDS_TO_CLEAN_UP))
 LAST_WORDS = SetDeadline(SECONDS_TO_COLLECT)
-TELL_DONE = TellDone()
+REPORT_END = ReportEnd()
 DECLINE = DeclineRestart()
-HUSH = HushInterrupts()
+HUSH = HideInterrupts()
 SUSPEND = Suspend()
 RESUME = Resume()
 RESTART = Restart()
@@ -189,14 +189,14 @@ def kill(*local_ranks: int) -> tuple[Action, ...]:
     )
 
 
-def tell_failing(local_rank: int) -> TellFailing:
+def report_failure(local_rank: int) -> ReportFailure:
     """Let the other nodes know of the failure."""
-    return TellFailing(LocalRank(local_rank))
+    return ReportFailure(LocalRank(local_rank))
 
 
-def tell_interrupted(number: int) -> TellExternalCause:
+def report_interrupted(number: int) -> ReportExternalCause:
     """Let the other nodes know of the signal."""
-    return TellExternalCause(Interrupted(number))
+    return ReportExternalCause(Interrupted(number))
 
 
 def forward(number: int) -> ForwardSignal:
@@ -208,7 +208,7 @@ def _ranks(local_ranks: Iterable[int]) -> frozenset[LocalRank]:
     return frozenset(map(LocalRank, local_ranks))
 
 
-REPORTS = (TellFailing, TellExternalCause, TellDone)
+REPORTS = (ReportFailure, ReportExternalCause, ReportEnd)
 
 Step = tuple[tuple[Event, ...], tuple[Action, ...]]
 

@@ -3,16 +3,16 @@
 import signal
 
 import pytest
-from clusterrun.agent.actions import AskForStacks, Say
+from clusterrun.agent.actions import PrintNotice, RequestStacks
 from clusterrun.agent.notices import (
     binding_differs,
-    given_up_on,
+    given_up_by_others,
     interrupted,
     killing,
     not_handled,
     output_closed,
     stopping,
-    stopping_for_others,
+    stopping_here,
     stopping_others,
 )
 from clusterrun.agent.stack_requests import stacks_follow
@@ -30,11 +30,11 @@ from tests.agent.histories import (
     NODE_0_LOST,
     READER_GONE,
     RELAY_LOST,
+    REPORT_END,
     RESTART,
     RESUME,
     SUSPEND,
     SWEEP,
-    TELL_DONE,
     TIME_IS_UP,
     History,
     again,
@@ -51,11 +51,11 @@ from tests.agent.histories import (
     not_started,
     ordered,
     printed,
+    report_failure,
+    report_interrupted,
     started,
     stopped,
     swept,
-    tell_failing,
-    tell_interrupted,
     verdict,
     workers,
 )
@@ -91,15 +91,15 @@ SUCCESS = [
     history("what is remarkable about the fork server is told", workers(1))
     .when(ForkServerReady("a warning", ("PR_SET_PDEATHSIG (Operation not permitted)",), at=1.0))
     .then(
-        Say("the workers' interpreter printed when it started: a warning"),
-        Say(
+        PrintNotice("the workers' interpreter printed when it started: a warning"),
+        PrintNotice(
             "the kernel refuses PR_SET_PDEATHSIG (Operation not permitted):"
             " if clusterrun is killed, processes of the job may live on"
         ),
     ),
     history("a worker that is bound otherwise than planned is told of", workers(1))
     .when(started(0, remark="asked for CPUs [0, 9], got [0]"))
-    .then(Say(binding_differs(0, "asked for CPUs [0, 9], got [0]"))),
+    .then(PrintNotice(binding_differs(0, "asked for CPUs [0, 9], got [0]"))),
 ]
 
 FAILURE = [
@@ -108,7 +108,7 @@ FAILURE = [
     .when(exited(1, 3))
     .then(collect(1), ask(0, 2))
     .when(TIME_IS_UP)
-    .then(Say(killing(2, GRACE)), kill(0, 2))
+    .then(PrintNotice(killing(2, GRACE)), kill(0, 2))
     .when(killed(0, KILL))
     .then(collect(0))
     .when(killed(2, KILL))
@@ -147,7 +147,7 @@ FAILURE = [
     .then(collect(1), ask(0)),
     history("a worker that even SIGKILL does not end holds nothing up", workers(2))
     .when(started(0), started(1), exited(1, 1), TIME_IS_UP)
-    .then(collect(1), ask(0), Say(killing(1, GRACE)), kill(0))
+    .then(collect(1), ask(0), PrintNotice(killing(1, GRACE)), kill(0))
     .when(TIME_IS_UP)
     .then(SWEEP)
     .when(swept("pid 100 (python, state D in nfs_wait)"))
@@ -156,7 +156,7 @@ FAILURE = [
     .then(FINISH),
     history("it may end after all", workers(2))
     .when(started(0), started(1), exited(1, 1), TIME_IS_UP, TIME_IS_UP)
-    .then(collect(1), ask(0), Say(killing(1, GRACE)), kill(0), SWEEP)
+    .then(collect(1), ask(0), PrintNotice(killing(1, GRACE)), kill(0), SWEEP)
     .when(killed(0, KILL))
     .then(collect(0))
     .when(swept())
@@ -199,29 +199,34 @@ SIGNALS = [
     history("SIGTERM asks all to end; the job is interrupted, though they end well", workers(2))
     .when(started(0), started(1))
     .when(got(TERM))
-    .then(Say(stopping(TERM, 2, GRACE)), hand_on(TERM, 0, 1))
+    .then(PrintNotice(stopping(TERM, 2, GRACE)), hand_on(TERM, 0, 1))
     .when(exited(0), exited(1), printed(0), printed(1), swept())
     .then(collect(0), collect(1), SWEEP, FINISH)
     .because(Interrupted(TERM)),
     history("SIGINT is passed on as SIGINT, and its tracebacks are known", workers(2))
     .when(started(0), started(1), got(INT))
-    .then(HUSH, Say(stopping(INT, 2, GRACE)), hand_on(INT, 0, 1))
+    .then(HUSH, PrintNotice(stopping(INT, 2, GRACE)), hand_on(INT, 0, 1))
     .because(Interrupted(INT)),
     history("SIGHUP ends the job as SIGTERM does", workers(1))
     .when(started(0), got(HUP))
-    .then(Say(stopping(HUP, 1, GRACE)), hand_on(TERM, 0))
+    .then(PrintNotice(stopping(HUP, 1, GRACE)), hand_on(TERM, 0))
     .because(Interrupted(HUP)),
     history("SIGTERM may come before any worker has started", workers(2))
     .when(got(TERM))
-    .then(Say(stopping(TERM, 2, GRACE)), hand_on(TERM, 0, 1))
+    .then(PrintNotice(stopping(TERM, 2, GRACE)), hand_on(TERM, 0, 1))
     .because(Interrupted(TERM)),
     history("the grace after a signal ends as any other", workers(1))
     .when(started(0), got(TERM), TIME_IS_UP)
-    .then(Say(stopping(TERM, 1, GRACE)), hand_on(TERM, 0), Say(killing(1, GRACE)), kill(0))
+    .then(
+        PrintNotice(stopping(TERM, 1, GRACE)),
+        hand_on(TERM, 0),
+        PrintNotice(killing(1, GRACE)),
+        kill(0),
+    )
     .because(Interrupted(TERM)),
     history("a second Ctrl-C kills at once", workers(2))
     .when(started(0), started(1), got(INT, at=10.0))
-    .then(HUSH, Say(stopping(INT, 2, GRACE)), hand_on(INT, 0, 1))
+    .then(HUSH, PrintNotice(stopping(INT, 2, GRACE)), hand_on(INT, 0, 1))
     .when(exited(0, 130))
     .then(collect(0))
     .when(got(INT, at=11.3))
@@ -229,28 +234,28 @@ SIGNALS = [
     .because(Interrupted(INT)),
     history("a third one changes nothing", workers(1))
     .when(started(0), got(INT, at=10.0), got(INT, at=11.1))
-    .then(HUSH, Say(stopping(INT, 1, GRACE)), hand_on(INT, 0), kill(0))
+    .then(HUSH, PrintNotice(stopping(INT, 1, GRACE)), hand_on(INT, 0), kill(0))
     .when(got(INT))
     .because(Interrupted(INT)),
     history("a SIGTERM that comes twice within a second came once", workers(1))
     .when(started(0), got(TERM, at=10.0))
-    .then(Say(stopping(TERM, 1, GRACE)), hand_on(TERM, 0))
+    .then(PrintNotice(stopping(TERM, 1, GRACE)), hand_on(TERM, 0))
     .when(got(TERM, at=10.9))
     .because(Interrupted(TERM)),
     history("so did a Ctrl-C that a wrapper passes on as well", workers(1))
     .when(started(0), got(INT, at=10.0))
-    .then(HUSH, Say(stopping(INT, 1, GRACE)), hand_on(INT, 0))
+    .then(HUSH, PrintNotice(stopping(INT, 1, GRACE)), hand_on(INT, 0))
     .when(got(INT, at=10.0001))
     .because(Interrupted(INT)),
     history("a second SIGTERM that is meant so kills at once", workers(1))
     .when(started(0), got(TERM, at=10.0))
-    .then(Say(stopping(TERM, 1, GRACE)), hand_on(TERM, 0))
+    .then(PrintNotice(stopping(TERM, 1, GRACE)), hand_on(TERM, 0))
     .when(got(TERM, at=11.1))
     .then(kill(0))
     .because(Interrupted(TERM)),
     history("a hangup at the heels of a Ctrl-C is an echo of it", workers(1))
     .when(started(0), got(INT, at=10.0))
-    .then(HUSH, Say(stopping(INT, 1, GRACE)), hand_on(INT, 0))
+    .then(HUSH, PrintNotice(stopping(INT, 1, GRACE)), hand_on(INT, 0))
     .when(got(HUP, at=10.1))
     .because(Interrupted(INT)),
     history("a scheduler's SIGTERM does not shorten the grace after a failure", workers(2))
@@ -302,13 +307,13 @@ SIGNALS = [
     .when(started(0), started(1), got(signal.SIGUSR1))
     .then(forward(signal.SIGUSR1))
     .when(SignalNotHandled(signal.SIGUSR1, (LocalRank(1),), at=10.0))
-    .then(Say(not_handled(signal.SIGUSR1, [1])))
+    .then(PrintNotice(not_handled(signal.SIGUSR1, [1])))
     .when(SignalNotHandled(signal.SIGUSR1, (), at=10.0)),
     history("a signal to the workers' parent is one to us", workers(2))
     .when(started(0), started(1), got(signal.SIGUSR1, to_fork_server=True))
     .then(forward(signal.SIGUSR1))
     .when(got(TERM, to_fork_server=True))
-    .then(Say(stopping(TERM, 2, GRACE, to_fork_server=True)), hand_on(TERM, 0, 1))
+    .then(PrintNotice(stopping(TERM, 2, GRACE, to_fork_server=True)), hand_on(TERM, 0, 1))
     .because(Interrupted(TERM)),
     history("one to all processes of the job comes by two ways, each time", workers(1))
     .when(started(0), got(signal.SIGUSR1, at=10.0))
@@ -324,17 +329,17 @@ SIGNALS = [
     .then(forward(signal.SIGUSR1)),
     history("a SIGTERM by two ways came once", workers(1))
     .when(started(0), got(TERM, at=10.0, to_fork_server=True))
-    .then(Say(stopping(TERM, 1, GRACE, to_fork_server=True)), hand_on(TERM, 0))
+    .then(PrintNotice(stopping(TERM, 1, GRACE, to_fork_server=True)), hand_on(TERM, 0))
     .when(got(TERM, at=10.2))
     .because(Interrupted(TERM)),
     history("a realtime signal, which has no name, is one to pass on", workers(1))
     .when(started(0), got(40))
     .then(forward(40))
     .when(SignalNotHandled(40, (LocalRank(0),), at=10.0))
-    .then(Say(not_handled(40, [0]))),
+    .then(PrintNotice(not_handled(40, [0]))),
     history("SIGQUIT shows the stacks of the running workers, and ends nothing", workers(3))
     .when(started(0), started(1), got(signal.SIGQUIT))
-    .then(Say(stacks_follow(2)), AskForStacks()),
+    .then(PrintNotice(stacks_follow(2)), RequestStacks()),
     history("SIGTSTP and SIGCONT stop and continue the workers with us", workers(1))
     .when(started(0), got(signal.SIGTSTP))
     .then(SUSPEND)
@@ -345,13 +350,13 @@ SIGNALS = [
 TERMINAL = [
     history("Ctrl-C goes from the terminal straight to the worker", workers(1, foreground=True))
     .when(started(0), killed(0, INT))
-    .then(collect(0), Say(interrupted()), SWEEP)
+    .then(collect(0), PrintNotice(interrupted()), SWEEP)
     .when(printed(0), swept())
     .then(FINISH)
     .because(Interrupted(INT)),
     history("and is followed by no restart", workers(1, foreground=True, restarts=3))
     .when(started(0), killed(0, INT), printed(0), swept())
-    .then(collect(0), Say(interrupted()), SWEEP, FINISH)
+    .then(collect(0), PrintNotice(interrupted()), SWEEP, FINISH)
     .because(Interrupted(INT)),
     history("elsewhere a SIGINT that we did not send is a failure", workers(1))
     .when(started(0), killed(0, INT))
@@ -372,7 +377,7 @@ TERMINAL = [
 EXTERNAL_CAUSES = [
     history("without a reader of our output the job ends in order", workers(2, restarts=1))
     .when(started(0), started(1), READER_GONE)
-    .then(Say(output_closed()), hand_on(TERM, 0, 1))
+    .then(PrintNotice(output_closed()), hand_on(TERM, 0, 1))
     .when(killed(0, TERM), killed(1, signal.SIGPIPE), printed(0), printed(1), swept())
     .then(collect(0), collect(1), SWEEP, FINISH)
     .because(OutputGone()),
@@ -398,116 +403,116 @@ FAILED_ELSEWHERE = "rank 3 on node9 failed"
 OTHER_NODES = [
     history("a node that is done hears how it ended for all", workers(1, shared=True))
     .when(started(0), exited(0), swept(), printed(0))
-    .then(collect(0), SWEEP, LAST_WORDS, TELL_DONE)
+    .then(collect(0), SWEEP, LAST_WORDS, REPORT_END)
     .when(TIME_IS_UP)
     .when(verdict(Succeeded()))
     .then(FINISH),
     history("the others hear of a failure before anything else is done", workers(2, shared=True))
     .when(started(0), started(1), exited(1, 3))
-    .then(tell_failing(1), collect(1), ask(0))
+    .then(report_failure(1), collect(1), ask(0))
     .when(killed(0, TERM), printed(0), printed(1), swept())
-    .then(collect(0), SWEEP, TELL_DONE)
+    .then(collect(0), SWEEP, REPORT_END)
     .when(verdict(OutputGone()))
     .then(FINISH),
     history("and of one failure only", workers(2, shared=True))
     .when(started(0), started(1), exited(1, 3))
-    .then(tell_failing(1), collect(1), ask(0))
+    .then(report_failure(1), collect(1), ask(0))
     .when(exited(0, 1))
     .then(collect(0), SWEEP),
     history("the others hear of a signal to end", workers(1, shared=True))
     .when(started(0), got(TERM))
-    .then(tell_interrupted(TERM), Say(stopping(TERM, 1, GRACE)), hand_on(TERM, 0))
+    .then(report_interrupted(TERM), PrintNotice(stopping(TERM, 1, GRACE)), hand_on(TERM, 0))
     .because(Interrupted(TERM)),
     history("the end of another node is ours", workers(1, shared=True))
     .when(started(0), ordered(FAILED_ELSEWHERE))
-    .then(Say(stopping_for_others(FAILED_ELSEWHERE, 1)), ask(0))
+    .then(PrintNotice(stopping_here(FAILED_ELSEWHERE, 1)), ask(0))
     .when(killed(0, TERM), printed(0), swept())
-    .then(collect(0), SWEEP, TELL_DONE)
+    .then(collect(0), SWEEP, REPORT_END)
     .when(verdict(Interrupted(TERM)))
     .then(FINISH),
     history("an order that comes late finds it done", workers(2, shared=True))
     .when(started(0), started(1), exited(0, 1))
-    .then(tell_failing(0), collect(0), ask(1))
+    .then(report_failure(0), collect(0), ask(1))
     .when(ordered(FAILED_ELSEWHERE)),
     history("a part of the job does not train on alone", workers(1, shared=True))
     .when(started(0), NODE_0_LOST)
-    .then(Say(stopping_for_others("node 0 (node0) is gone", 1)), ask(0))
+    .then(PrintNotice(stopping_here("node 0 (node0) is gone", 1)), ask(0))
     .when(killed(0, TERM), printed(0), swept())
     .then(collect(0), SWEEP, FINISH)
     .because(NodeLost(0, "node0")),
     history("node 0 is lost to the signal that ends the job", workers(1, shared=True))
     .when(started(0), ordered("n0 got SIGTERM", external_cause=Interrupted(TERM)))
-    .then(Say(stopping_for_others("n0 got SIGTERM", 1)), ask(0))
+    .then(PrintNotice(stopping_here("n0 got SIGTERM", 1)), ask(0))
     .when(NODE_0_LOST, killed(0, TERM), printed(0), swept())
     .then(collect(0), SWEEP, FINISH)
     .because(Interrupted(TERM)),
     history("also where a worker failed before the order", workers(1, shared=True))
     .when(started(0), exited(0, 1), ordered("n0 got SIGTERM", external_cause=Interrupted(TERM)))
-    .then(tell_failing(0), collect(0), SWEEP)
+    .then(report_failure(0), collect(0), SWEEP)
     .when(NODE_0_LOST, printed(0), swept())
     .then(FINISH)
     .because(Interrupted(TERM)),
     history("without node 0 there is no verdict to wait for", workers(1, shared=True))
     .when(started(0), exited(0), printed(0), swept())
-    .then(collect(0), SWEEP, TELL_DONE)
+    .then(collect(0), SWEEP, REPORT_END)
     .when(NODE_0_LOST)
     .then(FINISH)
     .because(NodeLost(0, "node0")),
     history("a signal to a node that is done ends the job on the others", workers(1, shared=True))
     .when(started(0), exited(0), printed(0), swept())
-    .then(collect(0), SWEEP, TELL_DONE)
+    .then(collect(0), SWEEP, REPORT_END)
     .when(got(TERM))
-    .then(tell_interrupted(TERM), Say(stopping_others(TERM)))
+    .then(report_interrupted(TERM), PrintNotice(stopping_others(TERM)))
     .when(got(TERM, at=10.5))
     .when(verdict(Interrupted(TERM)))
     .then(FINISH)
     .because(Interrupted(TERM)),
     history("whoever insists does not wait for the others", workers(1, shared=True))
     .when(started(0), exited(0), printed(0), swept())
-    .then(collect(0), SWEEP, TELL_DONE)
+    .then(collect(0), SWEEP, REPORT_END)
     .when(got(INT, at=10.0))
-    .then(tell_interrupted(INT), Say(stopping_others(INT)))
+    .then(report_interrupted(INT), PrintNotice(stopping_others(INT)))
     .when(got(INT, at=10.1))
     .when(got(INT, at=11.1))
     .then(FINISH)
     .because(Interrupted(INT)),
     history("a signal while it stops is for the coordinator to judge", workers(2, shared=True))
     .when(started(0), started(1), exited(1, 3))
-    .then(tell_failing(1), collect(1), ask(0))
+    .then(report_failure(1), collect(1), ask(0))
     .when(got(TERM), got(TERM, at=11.5))
-    .then(tell_interrupted(TERM), kill(0))
+    .then(report_interrupted(TERM), kill(0))
     .because(Interrupted(TERM)),
     history("all nodes begin anew together", workers(2, shared=True, restarts=1))
     .when(started(0), started(1), exited(1, 3))
-    .then(tell_failing(1), collect(1), ask(0))
+    .then(report_failure(1), collect(1), ask(0))
     .when(killed(0, TERM), printed(0), printed(1), swept())
-    .then(collect(0), SWEEP, TELL_DONE)
+    .then(collect(0), SWEEP, REPORT_END)
     .when(again(Succeeded()))
     .then(RESTART),
     history("nobody begins anew by himself", workers(1, shared=True, restarts=1))
     .when(started(0), exited(0, 3), printed(0), swept())
-    .then(tell_failing(0), collect(0), SWEEP, TELL_DONE)
+    .then(report_failure(0), collect(0), SWEEP, REPORT_END)
     .when(NODE_0_LOST)
     .then(FINISH)
     .because(NodeLost(0, "node0")),
     history("a signal that crosses the order to begin anew", workers(1, shared=True, restarts=1))
     .when(started(0), exited(0), printed(0), swept())
-    .then(collect(0), SWEEP, TELL_DONE)
+    .then(collect(0), SWEEP, REPORT_END)
     .when(got(TERM), again(Succeeded()))
-    .then(tell_interrupted(TERM), Say(stopping_others(TERM)), DECLINE)
+    .then(report_interrupted(TERM), PrintNotice(stopping_others(TERM)), DECLINE)
     .when(verdict(Interrupted(TERM)))
     .then(FINISH)
     .because(Interrupted(TERM)),
     history("nobody begins anew without a fork server", workers(1, shared=True, restarts=1))
     .when(started(0), exited(0), printed(0), swept())
-    .then(collect(0), SWEEP, TELL_DONE)
+    .then(collect(0), SWEEP, REPORT_END)
     .when(FORK_SERVER_LOST)
     .when(again(Succeeded()))
     .then(DECLINE)
     .because(HelperFailed("fork server", "was killed by SIGKILL", signal.SIGKILL)),
     history("which a node that is done does not need", workers(1, shared=True))
     .when(started(0), exited(0), printed(0), swept())
-    .then(collect(0), SWEEP, TELL_DONE)
+    .then(collect(0), SWEEP, REPORT_END)
     .when(FORK_SERVER_LOST, verdict(Succeeded()))
     .then(FINISH),
     history("an order of another attempt is none", workers(1, shared=True)).when(
@@ -517,12 +522,12 @@ OTHER_NODES = [
         "a verdict that comes early says that the others go on without us", workers(1, shared=True)
     )
     .when(started(0), ordered(FAILED_ELSEWHERE), verdict(NodeLost(1, "node1", "was silent")))
-    .then(Say(stopping_for_others(FAILED_ELSEWHERE, 1)), ask(0))
+    .then(PrintNotice(stopping_here(FAILED_ELSEWHERE, 1)), ask(0))
     .when(killed(0, TERM), printed(0), swept())
     .then(collect(0), SWEEP, FINISH),
     history("even if that is all that it says", workers(1, shared=True))
     .when(started(0), verdict(NodeLost(1, "node1", "was silent")))
-    .then(Say(stopping_for_others(given_up_on(), 1)), ask(0)),
+    .then(PrintNotice(stopping_here(given_up_by_others(), 1)), ask(0)),
 ]
 
 

@@ -4,7 +4,7 @@ import signal
 from collections.abc import Sequence
 
 import pytest
-from clusterrun.agent.actions import Action, AskForStacks, Say
+from clusterrun.agent.actions import Action, PrintNotice, RequestStacks
 from clusterrun.agent.notices import killing, output_closed, stopping
 from clusterrun.agent.stack_requests import stacks_follow
 from clusterrun.agent.state import (
@@ -53,13 +53,13 @@ from tests.agent.histories import (
 
 TERM, INT, HUP = signal.SIGTERM, signal.SIGINT, signal.SIGHUP
 RUNNING, STOPPING, KILLING = Phase.RUNNING, Phase.STOPPING, Phase.KILLING
-SWEEPING, COLLECTING, OVER = Phase.SWEEPING, Phase.COLLECTING, Phase.OVER
+CLEANING_UP, COLLECTING, OVER = Phase.CLEANING_UP, Phase.COLLECTING, Phase.OVER
 
 FAILING: Sequence[tuple[Phase, Sequence[Event]]] = [
     (RUNNING, [started(0), started(1)]),
     (STOPPING, [exited(1, 3)]),
     (KILLING, [TIME_IS_UP]),
-    (SWEEPING, [killed(0, signal.SIGKILL)]),
+    (CLEANING_UP, [killed(0, signal.SIGKILL)]),
     (COLLECTING, [swept()]),
     (OVER, [printed(0), printed(1)]),
 ]
@@ -67,7 +67,7 @@ FAILING: Sequence[tuple[Phase, Sequence[Event]]] = [
 
 SUCCEEDING: Sequence[tuple[Phase, Sequence[Event]]] = [
     (RUNNING, [started(0), started(1)]),
-    (SWEEPING, [exited(0), exited(1)]),
+    (CLEANING_UP, [exited(0), exited(1)]),
     (COLLECTING, [swept()]),
     (OVER, [printed(0), printed(1)]),
 ]
@@ -95,9 +95,9 @@ def until(
     ("phase", "actions", "then"),
     [
         (RUNNING, (), RUNNING),
-        (STOPPING, (Say(killing(1, GRACE)), *kill(0)), KILLING),
-        (KILLING, SWEEP, SWEEPING),
-        (SWEEPING, (LAST_WORDS,), COLLECTING),
+        (STOPPING, (PrintNotice(killing(1, GRACE)), *kill(0)), KILLING),
+        (KILLING, SWEEP, CLEANING_UP),
+        (CLEANING_UP, (LAST_WORDS,), COLLECTING),
         (COLLECTING, (FINISH,), OVER),
         (OVER, (), OVER),
     ],
@@ -112,16 +112,16 @@ def test_the_deadline_passes(phase: Phase, actions: tuple[Action, ...], then: Ph
 @pytest.mark.parametrize(
     ("phase", "number", "actions", "then"),
     [
-        (RUNNING, TERM, (Say(stopping(TERM, 2, GRACE)), *hand_on(TERM, 0, 1)), STOPPING),
-        (RUNNING, HUP, (Say(stopping(HUP, 2, GRACE)), *hand_on(TERM, 0, 1)), STOPPING),
-        (RUNNING, INT, (HUSH, Say(stopping(INT, 2, GRACE)), *hand_on(INT, 0, 1)), STOPPING),
+        (RUNNING, TERM, (PrintNotice(stopping(TERM, 2, GRACE)), *hand_on(TERM, 0, 1)), STOPPING),
+        (RUNNING, HUP, (PrintNotice(stopping(HUP, 2, GRACE)), *hand_on(TERM, 0, 1)), STOPPING),
+        (RUNNING, INT, (HUSH, PrintNotice(stopping(INT, 2, GRACE)), *hand_on(INT, 0, 1)), STOPPING),
         (STOPPING, TERM, (), STOPPING),
         (STOPPING, HUP, (), STOPPING),
         (STOPPING, INT, kill(0), KILLING),
         (KILLING, TERM, (), KILLING),
         (KILLING, INT, (), KILLING),
-        (SWEEPING, TERM, (), SWEEPING),
-        (SWEEPING, INT, (), SWEEPING),
+        (CLEANING_UP, TERM, (), CLEANING_UP),
+        (CLEANING_UP, INT, (), CLEANING_UP),
         (COLLECTING, TERM, (), COLLECTING),
         (COLLECTING, INT, (), COLLECTING),
         (OVER, TERM, (), OVER),
@@ -138,7 +138,7 @@ def test_a_signal_to_end(
 
 
 @pytest.mark.parametrize("number", [TERM, INT, HUP])
-@pytest.mark.parametrize("phase", [STOPPING, KILLING, SWEEPING, COLLECTING])
+@pytest.mark.parametrize("phase", [STOPPING, KILLING, CLEANING_UP, COLLECTING])
 def test_a_signal_to_end_stops_the_restart(phase: Phase, number: int) -> None:
     """Whoever ends the job between two attempts means the job."""
     state, _ = answer(until(phase, restarts=1), got(number, at=20.0))
@@ -148,7 +148,7 @@ def test_a_signal_to_end_stops_the_restart(phase: Phase, number: int) -> None:
     assert done[-1] == FINISH
 
 
-@pytest.mark.parametrize("phase", [STOPPING, KILLING, SWEEPING, COLLECTING])
+@pytest.mark.parametrize("phase", [STOPPING, KILLING, CLEANING_UP, COLLECTING])
 def test_a_signal_after_the_last_failure_is_not_its_cause(phase: Phase) -> None:
     """Without a restart to stop, the failing worker stays the reason."""
     state, _ = answer(until(phase), got(TERM, at=20.0))
@@ -156,7 +156,7 @@ def test_a_signal_after_the_last_failure_is_not_its_cause(phase: Phase) -> None:
     assert external_cause_of(state) is None
 
 
-@pytest.mark.parametrize("phase", [SWEEPING, COLLECTING])
+@pytest.mark.parametrize("phase", [CLEANING_UP, COLLECTING])
 def test_a_signal_after_a_success_changes_nothing(phase: Phase) -> None:
     """All workers have ended with exit code 0: so does the job."""
     state, done = answer(until(phase, SUCCEEDING, restarts=1), got(TERM, at=20.0))
@@ -173,7 +173,7 @@ def test_a_signal_after_a_success_changes_nothing(phase: Phase) -> None:
         (signal.SIGCONT, (RESUME,)),
     ],
 )
-@pytest.mark.parametrize("phase", [RUNNING, STOPPING, KILLING, SWEEPING, COLLECTING])
+@pytest.mark.parametrize("phase", [RUNNING, STOPPING, KILLING, CLEANING_UP, COLLECTING])
 def test_signals_that_end_nothing(phase: Phase, number: int, actions: tuple[Action, ...]) -> None:
     """They mean the same from the first to the last moment."""
     before = until(phase)
@@ -186,10 +186,10 @@ def test_stacks_of_the_living_only() -> None:
     """During a grace SIGQUIT shows where those hang that are left."""
     _, done = answer(until(STOPPING), got(signal.SIGQUIT))
 
-    assert done == (Say(stacks_follow(1)), AskForStacks())
+    assert done == (PrintNotice(stacks_follow(1)), RequestStacks())
 
 
-@pytest.mark.parametrize("phase", [STOPPING, KILLING, SWEEPING, COLLECTING, OVER])
+@pytest.mark.parametrize("phase", [STOPPING, KILLING, CLEANING_UP, COLLECTING, OVER])
 def test_a_reader_that_goes_late(phase: Phase) -> None:
     """There is nothing left to end because of it."""
     before = until(phase)
@@ -201,17 +201,17 @@ def test_a_reader_that_goes() -> None:
     """It ends a running job in order."""
     state, done = answer(until(RUNNING), READER_GONE)
 
-    assert done == (Say(output_closed()), *hand_on(TERM, 0, 1))
+    assert done == (PrintNotice(output_closed()), *hand_on(TERM, 0, 1))
     assert external_cause_of(state) == OutputGone()
 
 
 @pytest.mark.parametrize(
     ("phase", "actions", "then"),
     [
-        (RUNNING, (*collect(0, 1), *SWEEP), SWEEPING),
-        (STOPPING, (*collect(0), *SWEEP), SWEEPING),
-        (KILLING, (*collect(0), *SWEEP), SWEEPING),
-        (SWEEPING, SWEEP, SWEEPING),
+        (RUNNING, (*collect(0, 1), *SWEEP), CLEANING_UP),
+        (STOPPING, (*collect(0), *SWEEP), CLEANING_UP),
+        (KILLING, (*collect(0), *SWEEP), CLEANING_UP),
+        (CLEANING_UP, SWEEP, CLEANING_UP),
         (COLLECTING, (), COLLECTING),
         (OVER, (), OVER),
     ],
@@ -230,7 +230,7 @@ def test_the_fork_server_is_lost(phase: Phase, actions: tuple[Action, ...], then
         (RUNNING, ask(0, 1), STOPPING),
         (STOPPING, (), STOPPING),
         (KILLING, (), KILLING),
-        (SWEEPING, (), SWEEPING),
+        (CLEANING_UP, (), CLEANING_UP),
         (COLLECTING, (), COLLECTING),
         (OVER, (), OVER),
     ],
@@ -245,7 +245,7 @@ def test_the_relay_is_lost(phase: Phase, actions: tuple[Action, ...], then: Phas
 @pytest.mark.parametrize(
     ("event", "loss"), [(FORK_SERVER_LOST, HELPER_LOST), (RELAY_LOST, RELAY_FAILED)]
 )
-@pytest.mark.parametrize("phase", [STOPPING, KILLING, SWEEPING, COLLECTING])
+@pytest.mark.parametrize("phase", [STOPPING, KILLING, CLEANING_UP, COLLECTING])
 def test_no_restart_without_helpers(phase: Phase, event: Event, loss: ExternalCause) -> None:
     """The next attempt would wait for ever for workers that nobody starts, or that nobody hears."""
     state, _ = answer(until(phase, restarts=1), event)
@@ -256,7 +256,7 @@ def test_no_restart_without_helpers(phase: Phase, event: Event, loss: ExternalCa
 
 
 @pytest.mark.parametrize("event", [FORK_SERVER_LOST, RELAY_LOST])
-@pytest.mark.parametrize("phase", [STOPPING, KILLING, SWEEPING, COLLECTING])
+@pytest.mark.parametrize("phase", [STOPPING, KILLING, CLEANING_UP, COLLECTING])
 def test_a_helper_lost_after_the_last_failure_is_not_its_cause(phase: Phase, event: Event) -> None:
     """The failing worker stays the reason."""
     state, _ = answer(until(phase), event)

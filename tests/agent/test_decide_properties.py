@@ -5,12 +5,12 @@ from collections.abc import Callable
 from functools import partial
 
 from clusterrun.agent.actions import (
+    CleanUp,
     CollectOutput,
     Finish,
     Restart,
     SetDeadline,
     SignalWorkers,
-    Sweep,
 )
 from clusterrun.agent.decide import decide
 from clusterrun.agent.signal_inbox import FORWARDED, OUR_OWN
@@ -151,7 +151,7 @@ class Attempt(RuleBasedStateMachine):
                 case CollectOutput(local_rank):
                     assert local_rank not in self.alive, "collects from the living"
                     self.collecting.add(local_rank)
-                case Sweep():
+                case CleanUp():
                     self.sweeping = True
                 case SetDeadline(seconds):
                     assert seconds > 0

@@ -36,7 +36,7 @@ from clusterrun.agent import notices, stack_requests
             "signal 40 was not passed on to local rank 0: no handler there, it would have killed",
         ),
         (
-            notices.stopping_for_others("rank 3 on gpu-07 failed", 4),
+            notices.stopping_here("rank 3 on gpu-07 failed", 4),
             "rank 3 on gpu-07 failed: stopping 4 workers here",
         ),
         (notices.binding_differs(2, "not bound"), "local rank 2: not bound"),

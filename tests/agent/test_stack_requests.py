@@ -5,13 +5,13 @@ import signal
 import pytest
 from clusterrun.agent.actions import (
     Action,
-    AskForStacks,
     CollectStacks,
-    LackStacks,
-    Say,
-    ShowStacks,
-    TellStacks,
-    TellStill,
+    ExpectNoStacks,
+    PrintNotice,
+    PrintStacks,
+    ReportStacks,
+    ReportStillness,
+    RequestStacks,
 )
 from clusterrun.agent.stack_requests import describe, nothing_moves, stacks_follow, stacks_of_all
 from clusterrun.domain.events import (
@@ -34,7 +34,7 @@ SHOWN = "  ranks 0-2, 5:\n      File f\n      File g\n  rank 3: no handler"
 
 STILL, MOVES = WorkersIdle(60.0, 10.0), WorkersActive(10.0)
 COLLECTED = StacksCollected(7, (IN_F, NONE), shown=False, at=10.0)
-LACK = LackStacks((LocalRank(1),))
+LACK = ExpectNoStacks((LocalRank(1),))
 GATHERED = StacksGathered((IN_F, NONE), ("node 3 (gpu-07\x1b[2J)",), 10.0)
 
 
@@ -46,10 +46,10 @@ def asked(still_for: float = 0.0, host: str = "", *, here: bool = True) -> Stack
 @pytest.mark.parametrize(
     ("event", "actions"),
     [
-        (got(signal.SIGQUIT), (Say(stacks_follow(2)), AskForStacks())),
+        (got(signal.SIGQUIT), (PrintNotice(stacks_follow(2)), RequestStacks())),
         (SignalNotHandled(signal.SIGQUIT, (LocalRank(1),), 10.0), (LACK,)),
-        (COLLECTED, (TellStacks(7, (IN_F, NONE)),)),
-        (StacksCollected(7, (IN_F,), shown=True, at=10.0), (TellStacks(7, ()),)),
+        (COLLECTED, (ReportStacks(7, (IN_F, NONE)),)),
+        (StacksCollected(7, (IN_F,), shown=True, at=10.0), (ReportStacks(7, ()),)),
         (StacksGathered((), (), 10.0), ()),
     ],
 )
@@ -61,21 +61,23 @@ def test_on_one_node(event: Event, actions: tuple[Action, ...]) -> None:
 @pytest.mark.parametrize(
     ("event", "actions"),
     [
-        (got(signal.SIGQUIT), (Say(stacks_of_all()), AskForStacks())),
-        (STILL, (TellStill(60.0),)),
-        (MOVES, (TellStill(0.0),)),
+        (got(signal.SIGQUIT), (PrintNotice(stacks_of_all()), RequestStacks())),
+        (STILL, (ReportStillness(60.0),)),
+        (MOVES, (ReportStillness(0.0),)),
         (asked(), (CollectStacks(7),)),
-        (asked(60.0), (Say(nothing_moves(60.0)), CollectStacks(7))),
+        (asked(60.0), (PrintNotice(nothing_moves(60.0)), CollectStacks(7))),
         (
             asked(host="n2"),
             (
-                Say("SIGQUIT on n2: the Python stacks of all ranks follow; nothing is ended"),
+                PrintNotice(
+                    "SIGQUIT on n2: the Python stacks of all ranks follow; nothing is ended"
+                ),
                 CollectStacks(7),
             ),
         ),
         (asked(60.0, here=False), (CollectStacks(7),)),
-        (COLLECTED, (TellStacks(7, (IN_F, NONE)),)),
-        (GATHERED, (ShowStacks(f"{SHOWN}\n  node 3 (gpu-07[2J): no answer"),)),
+        (COLLECTED, (ReportStacks(7, (IN_F, NONE)),)),
+        (GATHERED, (PrintStacks(f"{SHOWN}\n  node 3 (gpu-07[2J): no answer"),)),
     ],
 )
 def test_on_one_of_several(event: Event, actions: tuple[Action, ...]) -> None:

@@ -8,7 +8,7 @@ import pytest
 from clusterrun.agent.notices import stopping
 from clusterrun.agent.ports import Peers
 from clusterrun.agent.state import Rules
-from clusterrun.agent.stop_sequence import SECONDS_TO_DIE, SECONDS_TO_SWEEP
+from clusterrun.agent.stop_sequence import SECONDS_TO_CLEAN_UP, SECONDS_TO_DIE
 from clusterrun.agent.supervisor import Supervisor
 from clusterrun.domain.events import Event, SignalReceived, WorkerKilled
 from clusterrun.domain.outcome import (
@@ -171,7 +171,7 @@ def test_a_deadline_that_was_met_just_in_time(agent: Agent) -> None:
 
 def test_the_next_attempt_does_not_inherit_a_deadline(agent: Agent) -> None:
     """A sweep that was waited for in the first attempt is no hurry in the second."""
-    late = [SECONDS_TO_SWEEP, *BADLY]
+    late = [SECONDS_TO_CLEAN_UP, *BADLY]
     played = agent.play(start=[BADLY, late], signal=[DIES, DIES])
 
     outcome = agent.run(played, max_restarts=1)

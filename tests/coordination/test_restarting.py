@@ -234,8 +234,8 @@ def test_a_node_that_can_not_begin_anew_says_so() -> None:
     """Its fork server is gone: it declines, and all stop."""
     job = running()
     fails(job)
-    unfit = HelperFailed("fork server", "was killed by SIGKILL", 9)
-    job.is_done(1, [], unfit)
+    lost_helper = HelperFailed("fork server", "was killed by SIGKILL", 9)
+    job.is_done(1, [], lost_helper)
     job.is_done(0, [(fate(0, ending=STOPPED, stopped_by_us=True), 0.0)])
 
     assert job.verdicts[0] == HelperFailed("fork server on n1", "was killed by SIGKILL", 9)

@@ -25,19 +25,19 @@ class ForwardSignal(Struct, frozen=True):
     number: int
 
 
-class TellFailing(Struct, frozen=True):
+class ReportFailure(Struct, frozen=True):
     """Let the other nodes know at once that this worker has failed."""
 
     local_rank: LocalRank
 
 
-class TellExternalCause(Struct, frozen=True):
+class ReportExternalCause(Struct, frozen=True):
     """Let the other nodes know at once what, other than a worker, ends the job."""
 
     external_cause: ExternalCause
 
 
-class TellDone(Struct, frozen=True):
+class ReportEnd(Struct, frozen=True):
     """Let the coordinator know how all workers of this node ended; its verdict follows."""
 
 
@@ -51,7 +51,7 @@ class CollectOutput(Struct, frozen=True):
     local_rank: LocalRank
 
 
-class Sweep(Struct, frozen=True):
+class CleanUp(Struct, frozen=True):
     """Kill whatever the attempt's workers have left behind."""
 
 
@@ -61,7 +61,7 @@ class SetDeadline(Struct, frozen=True):
     seconds: float
 
 
-class HushInterrupts(Struct, frozen=True):
+class HideInterrupts(Struct, frozen=True):
     """Leave the workers' KeyboardInterrupt tracebacks off the screen: the user knows."""
 
 
@@ -73,13 +73,13 @@ class Resume(Struct, frozen=True):
     """We run again: continue all workers."""
 
 
-class Say(Struct, frozen=True):
+class PrintNotice(Struct, frozen=True):
     """Print one notice for the user."""
 
     text: str
 
 
-class AskForStacks(Struct, frozen=True):
+class RequestStacks(Struct, frozen=True):
     """Have the coordinator ask all nodes, this one too, for the stacks of their workers."""
 
 
@@ -89,26 +89,26 @@ class CollectStacks(Struct, frozen=True):
     number: int
 
 
-class LackStacks(Struct, frozen=True):
+class ExpectNoStacks(Struct, frozen=True):
     """These workers will tell none: they have no handler."""
 
     local_ranks: tuple[LocalRank, ...]
 
 
-class TellStacks(Struct, frozen=True):
+class ReportStacks(Struct, frozen=True):
     """Answer the coordinator's n-th question with stacks by local rank."""
 
     number: int
     groups: tuple[StackGroup, ...]
 
 
-class TellStill(Struct, frozen=True):
+class ReportStillness(Struct, frozen=True):
     """Let the coordinator know that nothing has moved here for so long; 0: something does again."""
 
     seconds: float
 
 
-class ShowStacks(Struct, frozen=True):
+class PrintStacks(Struct, frozen=True):
     """Print stacks, and keep them with the logs."""
 
     text: str
@@ -122,22 +122,24 @@ class Finish(Struct, frozen=True):
     """The job is over."""
 
 
-AboutStacks = AskForStacks | CollectStacks | LackStacks | TellStacks | TellStill | ShowStacks
+AboutStacks = (
+    RequestStacks | CollectStacks | ExpectNoStacks | ReportStacks | ReportStillness | PrintStacks
+)
 
 Action = (
     SignalWorkers
     | ForwardSignal
-    | TellFailing
-    | TellExternalCause
-    | TellDone
+    | ReportFailure
+    | ReportExternalCause
+    | ReportEnd
     | DeclineRestart
     | CollectOutput
-    | Sweep
+    | CleanUp
     | SetDeadline
-    | HushInterrupts
+    | HideInterrupts
     | Suspend
     | Resume
-    | Say
+    | PrintNotice
     | AboutStacks
     | Restart
     | Finish

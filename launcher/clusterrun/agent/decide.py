@@ -9,18 +9,18 @@ import signal
 
 from msgspec.structs import replace
 
-from clusterrun.agent.actions import Action, CollectOutput, Say, Suspend, TellFailing
-from clusterrun.agent.external_events import from_outside
+from clusterrun.agent.actions import Action, CollectOutput, PrintNotice, ReportFailure, Suspend
+from clusterrun.agent.external_events import external_event
 from clusterrun.agent.notices import about_fork_server, binding_differs, interrupted
-from clusterrun.agent.stack_requests import about_stacks
+from clusterrun.agent.stack_requests import stack_event
 from clusterrun.agent.state import Output, Phase, Running, State, with_ended
 from clusterrun.agent.stop_sequence import (
     Decision,
-    conclude_if_silent,
+    clean_up,
+    cleaned_up,
     deadline_passed,
+    report_if_complete,
     stop,
-    sweep,
-    swept,
 )
 from clusterrun.domain.events import (
     CleanedUp,
@@ -70,9 +70,9 @@ def _decide(state: State, event: Event) -> Decision:
         case OutputEnded():
             return _output_ended(state, event)
         case ForkServerReady(printed, refused):
-            return state, tuple(map(Say, about_fork_server(printed, refused)))
+            return state, tuple(map(PrintNotice, about_fork_server(printed, refused)))
         case CleanedUp(survivors):
-            return swept(state, survivors)
+            return cleaned_up(state, survivors)
         case DeadlinePassed():
             return deadline_passed(state)
         case (
@@ -82,9 +82,9 @@ def _decide(state: State, event: Event) -> Decision:
             | StacksCollected()
             | StacksGathered()
         ):
-            return about_stacks(state, event)
+            return stack_event(state, event)
         case _:
-            return from_outside(state, event)
+            return external_event(state, event)
 
 
 def _output_ended(state: State, event: OutputEnded) -> Decision:
@@ -92,7 +92,7 @@ def _output_ended(state: State, event: OutputEnded) -> Decision:
         # Too late: it belongs to the attempt before.
         return state, ()
     output = Output(event.tail, event.error_file)
-    return conclude_if_silent(replace(state, outputs={**state.outputs, event.local_rank: output}))
+    return report_if_complete(replace(state, outputs={**state.outputs, event.local_rank: output}))
 
 
 def _started(state: State, event: WorkerStarted) -> Decision:
@@ -100,7 +100,7 @@ def _started(state: State, event: WorkerStarted) -> Decision:
     state = replace(state, starting=state.starting - {event.local_rank}, running=running)
     if not event.remark:
         return state, ()
-    return state, (Say(binding_differs(event.local_rank, event.remark)),)
+    return state, (PrintNotice(binding_differs(event.local_rank, event.remark)),)
 
 
 def _ended(
@@ -112,13 +112,13 @@ def _ended(
         if state.rules.foreground and ending == Killed(signal.SIGINT):
             # Ctrl-C went from the terminal straight to the worker.
             state = replace(state, external_cause=Interrupted(signal.SIGINT))
-            notice: tuple[Action, ...] = (Say(interrupted()),)
+            notice: tuple[Action, ...] = (PrintNotice(interrupted()),)
         else:
             notice = ()
         # The others first: they need not wait for what we have to do here.
         state, actions = stop(state, signal.SIGTERM)
-        return state, (TellFailing(local_rank), collect, *notice, *actions)
+        return state, (ReportFailure(local_rank), collect, *notice, *actions)
     if not state.alive and state.phase in {Phase.RUNNING, Phase.STOPPING, Phase.KILLING}:
-        state, actions = sweep(state)
+        state, actions = clean_up(state)
         return state, (collect, *actions)
     return state, (collect,)

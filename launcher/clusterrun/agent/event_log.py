@@ -163,8 +163,8 @@ def ended(plan: NodePlan, outcome: Outcome) -> Record:
 def records(before: State, after: State, plan: NodePlan, at: float) -> Iterator[Record]:
     """Yield what is new in ``after``, which became of ``before`` at ``at``."""
     ranks = {worker.local_rank: worker.rank for worker in plan.workers}
-    if after.unfit is not None and before.unfit is None:
-        yield replace(_record("lost", plan), what=after.unfit.name, how=after.unfit.how)
+    if after.lost_helper is not None and before.lost_helper is None:
+        yield replace(_record("lost", plan), what=after.lost_helper.name, how=after.lost_helper.how)
     for local_rank, running in after.running.items():
         if local_rank not in before.running:
             new = replace(_record("started", plan), local_rank=local_rank, pid=running.pid)

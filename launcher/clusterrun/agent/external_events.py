@@ -9,31 +9,31 @@ from clusterrun.agent.actions import (
     Action,
     CollectOutput,
     DeclineRestart,
+    ExpectNoStacks,
     ForwardSignal,
-    HushInterrupts,
-    LackStacks,
+    HideInterrupts,
+    PrintNotice,
+    ReportExternalCause,
     Restart,
     Resume,
-    Say,
     Suspend,
-    TellExternalCause,
 )
 from clusterrun.agent.notices import (
-    given_up_on,
+    given_up_by_others,
     not_handled,
     output_closed,
     stopping,
-    stopping_for_others,
+    stopping_here,
     stopping_others,
 )
-from clusterrun.agent.stack_requests import wanted
+from clusterrun.agent.stack_requests import stacks_wanted
 from clusterrun.agent.state import Phase, State, with_ended
 from clusterrun.agent.stop_sequence import (
     Decision,
+    clean_up,
     finish,
     kill,
     stop,
-    sweep,
 )
 from clusterrun.domain.events import (
     CoordinatorLost,
@@ -61,7 +61,7 @@ SECONDS_OF_ECHO = 1.0
 Schedulers send one SIGTERM by two ways; wrappers pass on the SIGINT that the terminal sends to all.
 """
 
-FromOutside = (
+ExternalEvent = (
     SignalReceived
     | SignalNotHandled
     | OutputClosed
@@ -73,27 +73,27 @@ FromOutside = (
 )
 
 
-def from_outside(state: State, event: FromOutside) -> Decision:
+def external_event(state: State, event: ExternalEvent) -> Decision:
     """Return what ``event``, which is not of our workers, makes of ``state``, and what to do."""
     match event:
         case SignalReceived():
             return _signalled(state, event)
         case SignalNotHandled(signal.SIGQUIT, local_ranks):
-            return state, (LackStacks(local_ranks),)
+            return state, (ExpectNoStacks(local_ranks),)
         case SignalNotHandled(number, local_ranks):
-            return state, (Say(not_handled(number, local_ranks)),) if local_ranks else ()
+            return state, (PrintNotice(not_handled(number, local_ranks)),) if local_ranks else ()
         case OutputClosed(at):
             return _ended_externally(state, OutputGone(), at, signal.SIGTERM, output_closed())
         case HelperLost():
             return _helper_lost(state, event)
         case StopOrdered(_, attempt):
-            return _ordered_to_stop(state, event) if attempt == state.attempt else (state, ())
+            return _stop_ordered(state, event) if attempt == state.attempt else (state, ())
         case VerdictReached():
-            return _judged(state, event)
+            return _verdict_reached(state, event)
         case RestartOrdered():
-            return _ordered_to_restart(state, event)
+            return _restart_ordered(state, event)
         case CoordinatorLost():
-            return _cut_off(state, event)
+            return _node_zero_lost(state, event)
         case _:
             assert_never(event)
 
@@ -101,7 +101,7 @@ def from_outside(state: State, event: FromOutside) -> Decision:
 def _signalled(state: State, event: SignalReceived) -> Decision:
     number = event.number
     if number in ENDING_SIGNALS:
-        return _told_to_end(state, event)
+        return _ending_signal(state, event)
     earlier = state.signals.get(number)
     if earlier is not None and _is_the_same(earlier, event):
         others = {other: sent for other, sent in state.signals.items() if other != number}
@@ -113,7 +113,7 @@ def _signalled(state: State, event: SignalReceived) -> Decision:
         case signal.SIGCONT:
             return state, (Resume(),)
         case signal.SIGQUIT:
-            return wanted(state)
+            return stacks_wanted(state)
         case _:
             return state, (ForwardSignal(number),)
 
@@ -124,14 +124,14 @@ def _is_the_same(one: SignalReceived, other: SignalReceived) -> bool:
     return by_two_ways and abs(other.at - one.at) <= SECONDS_OF_ECHO
 
 
-def _told_to_end(state: State, event: SignalReceived) -> Decision:
+def _ending_signal(state: State, event: SignalReceived) -> Decision:
     number, at = event.number, event.at
     reason = Interrupted(number)
     if state.phase is Phase.RUNNING:
         return _interrupted(state, event)
     if state.phase is Phase.WAITING:
-        return _told_to_wait_no_longer(state, number, at)
-    insists = state.phase is Phase.STOPPING and _insists(state, number, at)
+        return _ending_signal_while_waiting(state, number, at)
+    insists = state.phase is Phase.STOPPING and _is_second_request(state, number, at)
     tell: tuple[Action, ...] = ()
     all_succeeded = not state.alive and not state.failed
     if all_succeeded and state.nodes == 1:
@@ -139,25 +139,25 @@ def _told_to_end(state: State, event: SignalReceived) -> Decision:
         return state, ()
     if state.external_cause is None:
         # The coordinator decides what it means after a failure.
-        notice = (Say(stopping_others(number)),) if all_succeeded else ()
-        tell = (TellExternalCause(reason), *notice)
+        notice = (PrintNotice(stopping_others(number)),) if all_succeeded else ()
+        tell = (ReportExternalCause(reason), *notice)
         state = replace(state, external_cause=reason, external_cause_at=at)
     state, actions = kill(state) if insists else (state, ())
     return state, (*tell, *actions)
 
 
-def _told_to_wait_no_longer(state: State, number: int, at: float) -> Decision:
+def _ending_signal_while_waiting(state: State, number: int, at: float) -> Decision:
     """End the job on the other nodes, too; whoever insists does not want to wait for that either."""
     if isinstance(state.external_cause, Interrupted):
-        return finish(state) if _insists(state, number, at) else (state, ())
+        return finish(state) if _is_second_request(state, number, at) else (state, ())
     reason = Interrupted(number)
     state = replace(state, external_cause=reason, external_cause_at=at)
-    return state, (TellExternalCause(reason), Say(stopping_others(number)))
+    return state, (ReportExternalCause(reason), PrintNotice(stopping_others(number)))
 
 
 def _interrupted(state: State, event: SignalReceived) -> Decision:
     number = event.number
-    hush: tuple[Action, ...] = (HushInterrupts(),) if number == signal.SIGINT else ()
+    hush: tuple[Action, ...] = (HideInterrupts(),) if number == signal.SIGINT else ()
     polite = signal.SIGINT if number == signal.SIGINT else signal.SIGTERM
     notice = stopping(
         number, len(state.alive), state.rules.grace, to_fork_server=event.to_fork_server
@@ -166,7 +166,7 @@ def _interrupted(state: State, event: SignalReceived) -> Decision:
     return state, (*hush, *actions)
 
 
-def _insists(state: State, number: int, at: float) -> bool:
+def _is_second_request(state: State, number: int, at: float) -> bool:
     """Tell a second request to end from the first one that has arrived twice."""
     if isinstance(state.external_cause, Interrupted):
         return at - state.external_cause_at > SECONDS_OF_ECHO
@@ -183,16 +183,16 @@ def _ended_externally(
         return state, ()
     state = replace(state, external_cause=reason, external_cause_at=at)
     state, actions = stop(state, polite, spare_failing=False)
-    return state, (TellExternalCause(reason), Say(notice), *actions)
+    return state, (ReportExternalCause(reason), PrintNotice(notice), *actions)
 
 
 def _helper_lost(state: State, event: HelperLost) -> Decision:
     reason = HelperFailed(event.name, event.how, event.signal)
-    state = replace(state, unfit=reason)
+    state = replace(state, lost_helper=reason)
     if state.external_cause is None and (state.alive or state.failed):
         # After a failure, it keeps the next attempt from starting.
         state = replace(state, external_cause=reason, external_cause_at=event.at)
-    tell = (TellExternalCause(reason),) if state.phase is Phase.RUNNING else ()
+    tell = (ReportExternalCause(reason),) if state.phase is Phase.RUNNING else ()
     if event.name == "relay":
         if state.phase is not Phase.RUNNING:
             return state, ()
@@ -205,60 +205,60 @@ def _helper_lost(state: State, event: HelperLost) -> Decision:
     state = replace(state, phase=Phase.STOPPING if state.alive else state.phase)
     for local_rank in sorted(state.alive):
         state = with_ended(state, local_rank, Killed(signal.SIGKILL), event.at)
-    state, actions = sweep(state)
+    state, actions = clean_up(state)
     return state, (*tell, *collect, *actions)
 
 
-def _ordered_to_stop(state: State, order: StopOrdered) -> Decision:
-    state = replace(state, ended_elsewhere=order.external_cause)
+def _stop_ordered(state: State, order: StopOrdered) -> Decision:
+    state = replace(state, external_cause_elsewhere=order.external_cause)
     if state.phase is not Phase.RUNNING:
         return state, ()
-    notice = Say(stopping_for_others(order.why, len(state.alive)))
+    notice = PrintNotice(stopping_here(order.why, len(state.alive)))
     state, actions = stop(state, signal.SIGTERM)
     return state, (notice, *actions)
 
 
-def _judged(state: State, event: VerdictReached) -> Decision:
+def _verdict_reached(state: State, event: VerdictReached) -> Decision:
     """Report what all nodes report; before we are done, it says that they have given us up."""
     given_up = state.phase is not Phase.WAITING
     state = replace(
         state,
         verdict=event.reason,
         no_restart=event.no_restart,
-        cut_off=state.cut_off or given_up,
+        without_coordinator=state.without_coordinator or given_up,
     )
-    return _on_our_own(state, given_up_on())
+    return _end_without_coordinator(state, given_up_by_others())
 
 
-def _ordered_to_restart(state: State, event: RestartOrdered) -> Decision:
+def _restart_ordered(state: State, event: RestartOrdered) -> Decision:
     """Begin anew with all the others, or say at once why that can't be."""
     if state.phase is not Phase.WAITING:
         return state, ()
-    obstacle = state.external_cause or state.unfit
+    obstacle = state.external_cause or state.lost_helper
     if obstacle is None:
         return replace(state, phase=Phase.OVER, verdict=event.reason), (Restart(),)
     return replace(state, attempt=state.attempt + 1, external_cause=obstacle), (DeclineRestart(),)
 
 
-def _cut_off(state: State, event: CoordinatorLost) -> Decision:
+def _node_zero_lost(state: State, event: CoordinatorLost) -> Decision:
     """End our own workers: a part of the job must not train on alone.
 
     A node that is lost while the job ends for a reason from outside is lost to that: mpirun kills
     node 0 one second after its SIGTERM.
     """
-    known = state.external_cause or state.ended_elsewhere
+    known = state.external_cause or state.external_cause_elsewhere
     lost = None if known else NodeLost(0, event.host, event.how)
-    state = replace(state, cut_off=True, external_cause=known, node_zero_lost=lost)
+    state = replace(state, without_coordinator=True, external_cause=known, node_zero_lost=lost)
     state = replace(state, external_cause_at=event.at)
-    return _on_our_own(state, f"node 0 ({event.host}) {event.how}")
+    return _end_without_coordinator(state, f"node 0 ({event.host}) {event.how}")
 
 
-def _on_our_own(state: State, why: str) -> Decision:
+def _end_without_coordinator(state: State, why: str) -> Decision:
     """Come to an end without the other nodes."""
     if state.phase is Phase.WAITING:
         return finish(state)
     if state.phase is not Phase.RUNNING:
         return state, ()
-    notice = Say(stopping_for_others(why, len(state.alive)))
+    notice = PrintNotice(stopping_here(why, len(state.alive)))
     state, actions = stop(state, signal.SIGTERM)
     return state, (notice, *actions)

@@ -37,7 +37,7 @@ def output_closed() -> str:
     return "the reader of our standard output has gone: stopping"
 
 
-def stopping_for_others(why: str, workers: int) -> str:
+def stopping_here(why: str, workers: int) -> str:
     """Say what happened on another node, and that it ends the job here as well."""
     return f"{why}: stopping {_workers(workers)} here"
 
@@ -52,7 +52,7 @@ def stopping_others(number: int) -> str:
     )
 
 
-def given_up_on() -> str:
+def given_up_by_others() -> str:
     """Say that the other nodes ended the job without hearing from this one."""
     return "the other nodes have given this one up"
 

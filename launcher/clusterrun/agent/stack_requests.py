@@ -4,12 +4,12 @@ from collections.abc import Iterable
 from typing import assert_never
 
 from clusterrun.agent.actions import (
-    AskForStacks,
     CollectStacks,
-    Say,
-    ShowStacks,
-    TellStacks,
-    TellStill,
+    PrintNotice,
+    PrintStacks,
+    ReportStacks,
+    ReportStillness,
+    RequestStacks,
 )
 from clusterrun.agent.state import Phase, State
 from clusterrun.agent.stop_sequence import Decision
@@ -25,35 +25,37 @@ from clusterrun.domain.events import (
 from clusterrun.domain.stacks import StackGroup
 
 
-def wanted(state: State) -> Decision:
+def stacks_wanted(state: State) -> Decision:
     """A user wants to know where all ranks are."""
-    if state.cut_off:
+    if state.without_coordinator:
         return state, ()
     notice = stacks_follow(len(state.running)) if state.nodes == 1 else stacks_of_all()
-    return state, (Say(notice), AskForStacks())
+    return state, (PrintNotice(notice), RequestStacks())
 
 
-def about_stacks(state: State, event: AboutStacks) -> Decision:
+def stack_event(state: State, event: AboutStacks) -> Decision:
     """Return what is to be done about ``event``; it never ends anything."""
     match event:
         case WorkersIdle():
             # One that is done moves as little as any.
             tell = state.phase in {Phase.RUNNING, Phase.WAITING}
-            return state, (TellStill(event.seconds),) if tell else ()
+            return state, (ReportStillness(event.seconds),) if tell else ()
         case WorkersActive():
-            return state, (TellStill(0.0),)
+            return state, (ReportStillness(0.0),)
         case StacksRequested():
             say = (
-                (Say(_why(event)),) if event.shown_here and (event.still_for or event.host) else ()
+                (PrintNotice(_why(event)),)
+                if event.shown_here and (event.still_for or event.host)
+                else ()
             )
             return state, (*say, CollectStacks(event.number))
         case StacksCollected(number, groups, shown):
-            return state, (TellStacks(number, () if shown and state.nodes == 1 else groups),)
+            return state, (ReportStacks(number, () if shown and state.nodes == 1 else groups),)
         case StacksGathered((), ()) if state.running:
             # The worker has printed its stack on the screen itself.
             return state, ()
         case StacksGathered(groups, missing):
-            return state, (ShowStacks(describe(groups, missing)),)
+            return state, (PrintStacks(describe(groups, missing)),)
         case _:
             assert_never(event)
 

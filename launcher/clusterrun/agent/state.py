@@ -29,7 +29,7 @@ class Phase(Enum):
     KILLING = "killing"
     """The workers have been sent SIGKILL."""
 
-    SWEEPING = "sweeping"
+    CLEANING_UP = "sweeping"
     """No worker is left; what they left behind is being killed."""
 
     COLLECTING = "collecting"
@@ -100,14 +100,14 @@ class State(Struct, frozen=True):
     """By number, those that end nothing and have come by one of two ways: the other may follow."""
     stopped_at: float = float("inf")
     """When it was no longer left alone: its workers were asked to end, or had all ended."""
-    ended_elsewhere: ExternalCause | None = None
+    external_cause_elsewhere: ExternalCause | None = None
     """What ended the job from outside on another node, by the order to stop."""
     node_zero_lost: NodeLost | None = None
     """Why the job ends, if its only cause is that the coordinator is lost."""
-    cut_off: bool = False
+    without_coordinator: bool = False
     """The coordinator is gone: no verdict will come."""
     survivors: tuple[str, ...] = ()
-    unfit: HelperFailed | None = None
+    lost_helper: HelperFailed | None = None
     """The process of ours that no other attempt can do without; None: all are there."""
     verdict: Reason | None = None
     """What all nodes report; None where the coordinator's answer never came."""
@@ -120,7 +120,7 @@ class State(Struct, frozen=True):
         return self.starting | self.running.keys()
 
     @property
-    def silent(self) -> bool:
+    def output_is_complete(self) -> bool:
         """Whether all output of all ended workers has been collected."""
         return self.ended.keys() == self.outputs.keys()
 

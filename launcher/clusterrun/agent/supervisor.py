@@ -9,27 +9,27 @@ from msgspec.structs import replace
 from clusterrun.agent.actions import (
     AboutStacks,
     Action,
-    AskForStacks,
+    CleanUp,
     CollectOutput,
     CollectStacks,
     DeclineRestart,
+    ExpectNoStacks,
     Finish,
     ForwardSignal,
-    HushInterrupts,
-    LackStacks,
+    HideInterrupts,
+    PrintNotice,
+    PrintStacks,
+    ReportEnd,
+    ReportExternalCause,
+    ReportFailure,
+    ReportStacks,
+    ReportStillness,
+    RequestStacks,
     Restart,
     Resume,
-    Say,
     SetDeadline,
-    ShowStacks,
     SignalWorkers,
     Suspend,
-    Sweep,
-    TellDone,
-    TellExternalCause,
-    TellFailing,
-    TellStacks,
-    TellStill,
 )
 from clusterrun.agent.conclusion import conclude, fates_of
 from clusterrun.agent.decide import decide
@@ -122,11 +122,11 @@ class Supervisor:
                 self._workers.forward(number)
             case CollectOutput(local_rank):
                 self._loop.add(self._workers.collect(local_rank, self._clock.monotonic()))
-            case Sweep():
+            case CleanUp():
                 self._loop.add(self._workers.sweep(self._clock.monotonic()))
             case SetDeadline(seconds):
                 self._loop.set_deadline(seconds)
-            case HushInterrupts():
+            case HideInterrupts():
                 self._workers.interrupted()
             case Suspend():
                 self._add_answers(self._peers.report_suspension(suspended=True))
@@ -134,9 +134,9 @@ class Supervisor:
                 self._add_answers(self._peers.report_suspension(suspended=False))
             case Resume():
                 self._workers.resume()
-            case Say(text):
+            case PrintNotice(text):
                 self._workers.say(f"clusterrun: {text}")
-            case TellFailing() | TellExternalCause() | TellDone() | DeclineRestart():
+            case ReportFailure() | ReportExternalCause() | ReportEnd() | DeclineRestart():
                 self._add_answers(self._report(action, state, plan))
             case Restart() | Finish():
                 raise AssertionError("ends the attempt, in _run_attempt")
@@ -145,38 +145,38 @@ class Supervisor:
 
     def _see_to_stacks(self, action: AboutStacks, plan: NodePlan) -> None:
         match action:
-            case AskForStacks():
+            case RequestStacks():
                 self._add_answers(self._peers.request_stacks())
             case CollectStacks(number):
                 self._workers.collect_stacks(number)
-            case LackStacks(local_ranks):
+            case ExpectNoStacks(local_ranks):
                 self._workers.lack_stacks(local_ranks)
-            case TellStacks(number, groups):
+            case ReportStacks(number, groups):
                 by_rank = [_by_rank(group, plan) for group in groups]
                 self._add_answers(self._peers.report_stacks(number, by_rank))
-            case TellStill(seconds):
+            case ReportStillness(seconds):
                 self._add_answers(self._peers.report_stillness(seconds))
-            case ShowStacks(text):
+            case PrintStacks(text):
                 self._workers.show_stacks(text)
             case _:
                 assert_never(action)
 
     def _report(
         self,
-        action: TellFailing | TellExternalCause | TellDone | DeclineRestart,
+        action: ReportFailure | ReportExternalCause | ReportEnd | DeclineRestart,
         state: State,
         plan: NodePlan,
     ) -> Iterable[Event]:
         """Report to the coordinator; return its answers, as far as they are known at once."""
         now = self._clock.monotonic()
         match action:
-            case TellFailing(local_rank):
+            case ReportFailure(local_rank):
                 fates = self._fates(state, plan)
                 fate = next(fate for fate in fates if fate.local_rank == local_rank)
                 return self._peers.report_failure(fate, now - state.ended[local_rank].failed_at)
-            case TellExternalCause(external_cause):
+            case ReportExternalCause(external_cause):
                 return self._peers.report_external_cause(external_cause)
-            case TellDone():
+            case ReportEnd():
                 fates = self._fates(state, plan)
                 return self._peers.report_end(fates, self._epoch + now, state.external_cause)
             case DeclineRestart():
