@@ -13,11 +13,11 @@ from click.shell_completion import (
 
 from clusterrun.cli.commands.help import TOPICS
 from clusterrun.cli.commands.table import FLAGS, HELP, PRINT_COMPLETION, RUN, WORDS, Command
-from clusterrun.cli.parsing import completion_variable
+from clusterrun.cli.parsing import command_spellings, completion_variable, spellings
 from clusterrun.cli.spelling import full_name
 from clusterrun.errors import UsageError
 from clusterrun.sources.clusters.detection import DETECTION
-from clusterrun.sources.options.option import Kind, Option, flag
+from clusterrun.sources.options.option import Kind, Option
 from clusterrun.sources.options.rows.workers import CLUSTER
 from clusterrun.sources.options.suggestions import did_you_mean
 
@@ -144,32 +144,22 @@ def _click_command(command: Command, called: str) -> click.Command:
 
 
 def _command_flag(command: Command) -> click.Option:
-    spellings = [command.typed, command.name]
-    if not command.metavar:
-        return click.Option(spellings, is_flag=True, help=command.summary)
-    if command.short:
-        spellings.append(f"-{command.short}")
-    values = _one_of({HELP.name: TOPICS, PRINT_COMPLETION.name: tuple(SHELLS)}[command.name])
-    if command.metavar.startswith("["):
-        # The value may be left out.
+    typed = command_spellings(command)
+    words = {HELP.name: TOPICS, PRINT_COMPLETION.name: tuple(SHELLS)}
+    values = _one_of(words.get(command.name, ()))
+    if command.may_lack_value:
         return click.Option(
-            spellings,
-            is_flag=False,
-            flag_value="",
-            help=command.summary,
-            shell_complete=values,
+            typed, is_flag=False, flag_value="", help=command.summary, shell_complete=values
         )
-    return click.Option(spellings, help=command.summary, shell_complete=values)
+    is_flag = not command.metavar
+    return click.Option(typed, is_flag=is_flag, help=command.summary, shell_complete=values)
 
 
 def _flag(option: Option[object], name: str) -> click.Option:
-    spellings = [flag(name), name]
-    if option.short and name == option.name:
-        spellings.append(f"-{option.short}")
     if option.kind in {Kind.FLAG, Kind.OPTIONAL}:
-        return click.Option(spellings, is_flag=True, help=option.help)
+        return click.Option(spellings(option, name), is_flag=True, help=option.help)
     return click.Option(
-        spellings,
+        spellings(option, name),
         multiple=option.kind is Kind.REPEATED,
         help=option.help,
         shell_complete=_one_of(tuple(_choices(option)), _kind_of_path(option)),

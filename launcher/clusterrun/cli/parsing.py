@@ -99,22 +99,28 @@ def _command(options: Sequence[Option[object]], full: Callable[[str], str]) -> c
     )
 
 
+def spellings(option: Option[object], name: str) -> list[str]:
+    """Return what click calls an option under one of its names: flag, name, short flag."""
+    short = [f"-{option.short}"] if option.short and name == option.name else []
+    return [flag(name), name, *short]
+
+
+def command_spellings(command: Command) -> list[str]:
+    """Return the same for a command that is typed as a flag."""
+    return [command.typed, command.name, *([f"-{command.short}"] if command.short else [])]
+
+
 def _flag(option: Option[object], name: str) -> click.Option:
-    spellings = [flag(name), name]
-    if option.short and name == option.name:
-        spellings.append(f"-{option.short}")
+    typed = spellings(option, name)
     if option.kind is Kind.FLAG:
-        return click.Option(spellings, is_flag=True)
-    return click.Option(spellings, type=click.UNPROCESSED, multiple=option.kind is Kind.REPEATED)
+        return click.Option(typed, is_flag=True)
+    return click.Option(typed, type=click.UNPROCESSED, multiple=option.kind is Kind.REPEATED)
 
 
 def _command_flag(command: Command) -> click.Option:
-    spellings = [command.typed, command.name]
-    if command.short:
-        spellings.append(f"-{command.short}")
+    typed = command_spellings(command)
     if not command.metavar:
-        return click.Option(spellings, is_flag=True)
-    if command.metavar.startswith("["):
-        # The value may be left out.
-        return click.Option(spellings, is_flag=False, flag_value="", type=click.UNPROCESSED)
-    return click.Option(spellings, type=click.UNPROCESSED)
+        return click.Option(typed, is_flag=True)
+    if command.may_lack_value:
+        return click.Option(typed, is_flag=False, flag_value="", type=click.UNPROCESSED)
+    return click.Option(typed, type=click.UNPROCESSED)

@@ -26,7 +26,7 @@ def test_a_full_device(tmp_path: Path, words: str) -> None:
             check=False,
         )
 
-    why = "standard output can't be written: No space left on device"
+    why = "standard output cannot be written: No space left on device"
     assert (done.returncode, done.stderr) == (3, f"clusterrun: error: {why}\n")
 
 

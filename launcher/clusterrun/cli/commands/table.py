@@ -45,6 +45,10 @@ class Command(Struct, frozen=True):
     def is_flag(self) -> bool:
         return self.typed.startswith("--")
 
+    @property
+    def may_lack_value(self) -> bool:
+        return self.metavar.startswith("[")
+
     def load(self) -> Execute:
         """Import its module and return its function."""
         execute: Execute = import_module(f"clusterrun.cli.commands.{self.name}").execute
