@@ -25,8 +25,9 @@ from clusterrun.domain.facts import Fact
 from clusterrun.domain.outcome import Ending, Exited, Fate, Killed
 from clusterrun.domain.ranks import GlobalRank, LocalRank
 from clusterrun.rendezvous.agent_hooks import AgentHooks
+from clusterrun.rendezvous.assumed import LOOPBACK
 from clusterrun.rendezvous.joining.dialer import OutgoingConnection
-from clusterrun.rendezvous.joining.join import LOOPBACK, wait_for
+from clusterrun.rendezvous.joining.join import wait_for
 from clusterrun.rendezvous.joining.joining_node import JoiningNode
 from clusterrun.rendezvous.joining.node_zero import JoiningNodeZero
 from clusterrun.rendezvous.joining.settings import RendezvousSettings

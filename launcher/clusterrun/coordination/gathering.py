@@ -102,7 +102,7 @@ def _admit(state: State, newcomer: HelloReceived) -> tuple[Action, ...]:
 def note_count(state: State, at: float) -> None:
     """Note since when all nodes have joined, and since when enough have."""
     joined, last_call = len(state.members), state.terms.last_call
-    is_enough = last_call is not None and joined >= last_call.fewest
+    is_enough = last_call is not None and joined >= last_call.minimum
     state.complete_at = at if joined == state.terms.nodes else NEVER
     # As under torchrun, the last call does not start again with each node that follows.
     state.enough_at = min(at, state.enough_at) if is_enough else NEVER
@@ -151,7 +151,7 @@ def note_refusal(state: State, text: str) -> tuple[Action, ...]:
 def settled_at(state: State) -> float:
     """Return when the job may begin, if nothing happens until then."""
     last_call = state.terms.last_call
-    last_call_ends = NEVER if last_call is None else state.enough_at + last_call.patience
+    last_call_ends = NEVER if last_call is None else state.enough_at + last_call.timeout
     settling = SECONDS_TO_SETTLE if state.callers else 0.0
     return min(state.complete_at, last_call_ends) + settling
 

@@ -62,7 +62,7 @@ def waiting(state: State, now: float) -> str:
 
 def last_call(state: State, seconds: float) -> str:
     """Return "waiting 20 s more for 2 of 4 nodes: n2, n3; 1 would be enough (joined: n0, n1)"."""
-    enough = f"{state.terms.last_call.fewest} would be enough" if state.terms.last_call else ""
+    enough = f"{state.terms.last_call.minimum} would be enough" if state.terms.last_call else ""
     return f"waiting {seconds:.0f} s more for {_missing(state)}; {enough} ({_joined(state)})"
 
 

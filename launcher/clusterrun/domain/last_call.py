@@ -4,8 +4,8 @@ from msgspec import Struct
 
 
 class LastCall(Struct, frozen=True):
-    """The job starts with ``fewest`` nodes or more if the others do not join in time."""
+    """The job starts with ``minimum`` nodes or more if the others do not join in time."""
 
-    fewest: int
-    patience: float
-    """Seconds to wait for the others once ``fewest`` nodes have joined."""
+    minimum: int
+    timeout: float
+    """Seconds to wait for the others once ``minimum`` nodes have joined."""

@@ -7,6 +7,7 @@ from collections.abc import Iterable
 from contextlib import suppress
 
 from clusterrun.coordination.messages import FromCoordinator
+from clusterrun.coordination.state import NEVER
 from clusterrun.errors import RendezvousError
 from clusterrun.rendezvous.joining.join_failures import (
     NOT_CLUSTERRUN,
@@ -30,8 +31,6 @@ order, too."""
 SECONDS_BETWEEN_LOOKUPS = 5.0
 FIRST_PAUSE = 0.05
 LONGEST_PAUSE = 1.0
-
-NEVER = float("inf")
 
 
 class OutgoingConnection:

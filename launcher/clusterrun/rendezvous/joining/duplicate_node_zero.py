@@ -6,14 +6,13 @@ from clusterrun.coordination.messages import Refusal
 from clusterrun.coordination.notices import (
     SECONDS_TO_FIRST_NOTICE,
 )
+from clusterrun.coordination.state import NEVER
 from clusterrun.errors import RendezvousError
 from clusterrun.rendezvous.joining.join_timeout import JoinTimeout
 from clusterrun.rendezvous.joining.joining_member import JoiningMember
 from clusterrun.rendezvous.joining.joining_node import JoiningNode
 from clusterrun.rendezvous.names.addresses import is_own
 from clusterrun.rendezvous.names.resolver import Lookup
-
-NEVER = float("inf")
 
 
 class DuplicateNodeZeroCheck:

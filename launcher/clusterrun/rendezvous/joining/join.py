@@ -9,10 +9,12 @@ from typing import Protocol
 from msgspec.structs import replace
 
 from clusterrun.coordination.messages import WorldFormed
+from clusterrun.coordination.state import NEVER
 from clusterrun.domain.events import HelperLost, SignalReceived
 from clusterrun.domain.outcome import HelperFailed, Interrupted
 from clusterrun.domain.world import World
 from clusterrun.rendezvous.agent_hooks import AgentHooks, EventSource
+from clusterrun.rendezvous.assumed import LOOPBACK
 from clusterrun.rendezvous.joining.dialer import OutgoingConnection
 from clusterrun.rendezvous.joining.join_timeout import JoinTimeout
 from clusterrun.rendezvous.joining.joining_member import JoiningMember
@@ -24,14 +26,10 @@ from clusterrun.rendezvous.names.addresses import interface_of
 from clusterrun.rendezvous.peers import Peers
 from clusterrun.rendezvous.ports.joining_port import PortBusy
 
-LOOPBACK = "127.0.0.1"
-
 SECONDS_TO_FIND_NODE_ZERO_HERE = 1.0
 """How long another agent of this machine, which has taken the port first, may take to answer."""
 
 ENDING_SIGNALS = frozenset({signal.SIGTERM, signal.SIGINT, signal.SIGHUP})
-
-NEVER = float("inf")
 
 EndOfWait = Interrupted | HelperFailed
 """A signal, or the end of a helper process."""

@@ -38,7 +38,7 @@ def hello_of(job: JobSpec, host: str, workers: int, versions: Mapping[str, str])
         versions: those of the interpreter and of torch, by name, as far as they are known.
 
     """
-    minimum = f"{job.last_call.fewest}:" if job.last_call else ""
+    minimum = f"{job.last_call.minimum}:" if job.last_call else ""
     return Hello(
         identity=os.urandom(8).hex(),
         run_id="" if job.run_id.origin == "default" else job.run_id.value,

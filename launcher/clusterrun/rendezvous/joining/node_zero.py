@@ -9,7 +9,7 @@ from clusterrun.coordination.messages import (
     WorldFormed,
 )
 from clusterrun.coordination.notices import ended_while_waiting
-from clusterrun.coordination.state import Terms
+from clusterrun.coordination.state import NEVER, Terms
 from clusterrun.domain.bounds import as_name
 from clusterrun.domain.facts import Fact
 from clusterrun.domain.outcome import HelperFailed, Interrupted
@@ -30,8 +30,6 @@ SECONDS_TO_REFUSE_LATECOMERS = 0.7
 """Nodes that start a little later should learn why the job can't start, too."""
 
 SECONDS_TO_FINISH = 0.2
-
-NEVER = float("inf")
 
 
 class JoiningNodeZero:
