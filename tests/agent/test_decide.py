@@ -6,9 +6,9 @@ import pytest
 from clusterrun.agent.actions import PrintNotice, RequestStacks
 from clusterrun.agent.notices import (
     binding_differs,
-    given_up_by_others,
     interrupted,
     killing,
+    lost_by_others,
     not_handled,
     output_closed,
     stopping,
@@ -527,7 +527,7 @@ OTHER_NODES = [
     .then(collect(0), SWEEP, FINISH),
     history("even if that is all that it says", workers(1, shared=True))
     .when(started(0), verdict(NodeLost(1, "node1", "was silent")))
-    .then(PrintNotice(stopping_here(given_up_by_others(), 1)), ask(0)),
+    .then(PrintNotice(stopping_here(lost_by_others(), 1)), ask(0)),
 ]
 
 

@@ -21,19 +21,19 @@ from clusterrun.agent import notices, stack_requests
             "SIGTERM: stopping 1 worker (grace 0.5 s, SIGTERM again kills at once); exit code 143",
         ),
         (notices.interrupted(), "interrupted: exit code 130"),
-        (notices.killing(1, 25.0), "1 worker did not end within 25 s: sending SIGKILL"),
-        (notices.output_closed(), "the reader of our standard output has gone: stopping"),
+        (notices.killing(1, 25.0), "1 worker did not exit within 25 s: sending SIGKILL"),
+        (notices.output_closed(), "standard output is closed: stopping all workers"),
         (
             stack_requests.stacks_follow(2),
             "SIGQUIT: the Python stacks of 2 workers follow; nothing is ended",
         ),
         (
             notices.not_handled(signal.SIGUSR1, [3, 0, 1]),
-            "SIGUSR1 was not passed on to local rank 0-1, 3: no handler there, it would have killed",
+            "SIGUSR1 was not passed on to local rank 0-1, 3: it has no handler and would have been killed",
         ),
         (
             notices.not_handled(40, [0]),
-            "signal 40 was not passed on to local rank 0: no handler there, it would have killed",
+            "signal 40 was not passed on to local rank 0: it has no handler and would have been killed",
         ),
         (
             notices.stopping_here("rank 3 on gpu-07 failed", 4),

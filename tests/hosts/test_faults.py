@@ -314,7 +314,7 @@ def test_a_worker_ignores_sigterm(hosts: tuple[Host, ...], clusterrun: Launcher)
     ends = ended(jobs)
 
     one_cause(ends, 1, "rank 1 on n1 failed: ValueError: a bad batch")
-    assert "clusterrun: 1 worker did not end within 0.5 s: sending SIGKILL\n" in ends[2].err
+    assert "clusterrun: 1 worker did not exit within 0.5 s: sending SIGKILL\n" in ends[2].err
 
 
 SKEWED = """

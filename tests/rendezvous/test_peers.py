@@ -33,7 +33,7 @@ from clusterrun.errors import RendezvousError
 from clusterrun.rendezvous.joining.join import join
 from clusterrun.rendezvous.joining.joining_node import JoiningNode
 from clusterrun.rendezvous.joining.settings import RendezvousSettings
-from clusterrun.rendezvous.peers import SECONDS_FOR_LAST_WORDS, Peers
+from clusterrun.rendezvous.peers import SECONDS_FOR_VERDICT, Peers
 from clusterrun.rendezvous.ports.held_port import bound_everywhere
 from clusterrun.rendezvous.wire.connection import Connection
 from clusterrun.rendezvous.wire.frames import (
@@ -214,7 +214,7 @@ def test_node_zero_waits_until_all_have_heard_the_verdict(job: Job) -> None:
         before = time.monotonic()
         leaving.result(PATIENCE)
 
-    assert time.monotonic() - before < SECONDS_FOR_LAST_WORDS / 2
+    assert time.monotonic() - before < SECONDS_FOR_VERDICT / 2
     assert [event.reason for event in reasons if isinstance(event, VerdictReached)] == [
         Succeeded()
     ] * 2

@@ -1,10 +1,8 @@
-"""What the policy can ask for; performed by ``agent.supervisor``."""
+"""What ``decide`` asks the supervisor to do."""
 
 from msgspec import Struct
 
-from clusterrun.domain.outcome import (
-    ExternalCause,
-)
+from clusterrun.domain.outcome import ExternalCause
 from clusterrun.domain.ranks import LocalRank
 from clusterrun.domain.stacks import StackGroup
 
@@ -16,7 +14,7 @@ class SignalWorkers(Struct, frozen=True):
     number: int
     group: bool
     spare_failing: bool = False
-    """Leave out workers whose script has failed already: they may still print why."""
+    """Leave out workers whose script has failed already: they may still print their traceback."""
 
 
 class ForwardSignal(Struct, frozen=True):
@@ -26,84 +24,84 @@ class ForwardSignal(Struct, frozen=True):
 
 
 class ReportFailure(Struct, frozen=True):
-    """Let the other nodes know at once that this worker has failed."""
+    """Report at once that this worker has failed: the coordinator stops all nodes."""
 
     local_rank: LocalRank
 
 
 class ReportExternalCause(Struct, frozen=True):
-    """Let the other nodes know at once what, other than a worker, ends the job."""
+    """Report at once what ends the job from outside its workers: the coordinator stops all nodes."""
 
     external_cause: ExternalCause
 
 
 class ReportEnd(Struct, frozen=True):
-    """Let the coordinator know how all workers of this node ended; its verdict follows."""
+    """Report how all workers of this node ended; the coordinator answers when all nodes have."""
 
 
 class DeclineRestart(Struct, frozen=True):
-    """Let the coordinator know that we start no worker of the attempt that it has begun, and why."""
+    """Report that this node starts no worker of the attempt that the coordinator has begun, and why."""
 
 
 class CollectOutput(Struct, frozen=True):
-    """Have the relay write what is left of an ended worker's output, and tell its tail."""
+    """Have the relay write the rest of an exited worker's output; ``OutputEnded`` has its tail."""
 
     local_rank: LocalRank
 
 
 class CleanUp(Struct, frozen=True):
-    """Kill whatever the attempt's workers have left behind."""
+    """Kill what the workers of the attempt left behind."""
 
 
 class SetDeadline(Struct, frozen=True):
-    """Wake the policy with ``DeadlinePassed`` in so many seconds; replaces the last deadline."""
+    """Have a ``DeadlinePassed`` in ``seconds``; this replaces the last deadline."""
 
     seconds: float
 
 
 class HideInterrupts(Struct, frozen=True):
-    """Leave the workers' KeyboardInterrupt tracebacks off the screen: the user knows."""
+    """Print no KeyboardInterrupt tracebacks of workers: the user pressed Ctrl-C."""
 
 
 class Suspend(Struct, frozen=True):
-    """Stop all workers, and then ourselves, until SIGCONT."""
+    """Stop all workers and then this agent, until SIGCONT."""
 
 
 class Resume(Struct, frozen=True):
-    """We run again: continue all workers."""
+    """Continue all workers."""
 
 
 class PrintNotice(Struct, frozen=True):
-    """Print one notice for the user."""
+    """Print one line for the user."""
 
     text: str
 
 
 class RequestStacks(Struct, frozen=True):
-    """Have the coordinator ask all nodes, this one too, for the stacks of their workers."""
+    """Have the coordinator request the stacks of the workers of all nodes."""
 
 
 class CollectStacks(Struct, frozen=True):
-    """Have all workers of this node tell their stacks: ``StacksCollected``."""
+    """Have all workers of this node print their stacks; ``StacksCollected`` follows."""
 
     number: int
 
 
 class ExpectNoStacks(Struct, frozen=True):
-    """These workers will tell none: they have no handler."""
+    """Do not wait for the stacks of these workers, which have no handler."""
 
     local_ranks: tuple[LocalRank, ...]
 
 
 class ReportStacks(Struct, frozen=True):
-    """Answer the coordinator's n-th question with stacks by local rank."""
+    """Answer the coordinator's n-th request with stacks by local rank."""
 
     number: int
     groups: tuple[StackGroup, ...]
 
 
 class ReportStillness(Struct, frozen=True):
-    """Let the coordinator know that nothing has moved here for so long; 0: something does again."""
+    """Report that no worker has printed or exited for ``seconds``; 0: one has again."""
 
     seconds: float
 
@@ -122,7 +120,7 @@ class Finish(Struct, frozen=True):
     """The job is over."""
 
 
-AboutStacks = (
+StackAction = (
     RequestStacks | CollectStacks | ExpectNoStacks | ReportStacks | ReportStillness | PrintStacks
 )
 
@@ -140,7 +138,7 @@ Action = (
     | Suspend
     | Resume
     | PrintNotice
-    | AboutStacks
+    | StackAction
     | Restart
     | Finish
 )

@@ -1,4 +1,4 @@
-"""State and plan at the end of an attempt -> Outcome. Pure."""
+"""The fates of the workers, and the outcome of an attempt, from the last state. Pure."""
 
 import signal
 from collections.abc import Iterable, Mapping
@@ -51,7 +51,7 @@ def fates_of(
 
 
 def conclude(state: State, attempt: int, fates: tuple[Fate, ...]) -> Outcome:
-    """Return how an attempt ended: as all nodes report it, or without them, as this node saw it."""
+    """Return how an attempt ended: by the verdict, else for what this node knows."""
     reason = state.verdict or state.node_zero_lost or state.external_cause
     if reason is None:
         raise AssertionError("an attempt ends by a verdict or for an external cause")
@@ -80,16 +80,16 @@ def _fate(state: State, plan: NodePlan, worker: WorkerPlan, epoch: float) -> Fat
 
 
 def _own_ending(ended: Ended, output: Output) -> Ending:
-    """Return how a worker ended, or was about to end by itself when our signal came.
+    """Return how a worker exited, or was about to exit when the launcher's signal came.
 
-    Peers of a failed worker may fail, and all be stopped for it, while it takes itself apart.
+    While a failed worker finalizes, its peers may fail because of it, and all are stopped.
     """
     was_asked = ended.stopped_by_us and ended.ending == Killed(signal.SIGTERM)
     return Exited(1) if was_asked and ends_in_exception(output.tail) else ended.ending
 
 
 def _earlier_failure(reason: Reason, fates: Iterable[Fate]) -> Fate | None:
-    """Return the worker of this node that had failed by itself when a signal ended the job."""
+    """Return the worker of this node that had failed before a signal ended the job; None if none had."""
     if not isinstance(reason, Interrupted):
         return None
     own = [

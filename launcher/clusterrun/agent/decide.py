@@ -1,8 +1,9 @@
-"""The whole policy of supervision: what to do when something happens. Pure.
+"""The agent's whole policy: which actions follow which event. Pure.
 
-The first failing worker ends the attempt: a polite signal to the others, their grace, SIGKILL, a
-sweep for what they left, their last words (``ladder``). Then the next attempt, or the end. What
-comes from elsewhere than the workers is in ``outside``.
+The first worker that fails ends the attempt: the others are stopped, what they left behind is
+killed, their output is collected (``stop_sequence``), and the end is reported. The coordinator
+answers with the next attempt or the verdict. Events that come from elsewhere than the workers are
+in ``external_events``.
 """
 
 import signal
@@ -44,7 +45,7 @@ from clusterrun.domain.ranks import LocalRank
 
 
 def decide(state: State, event: Event) -> Decision:
-    """Return what ``event`` makes of ``state``, and what is to be done about it."""
+    """Return the state after ``event``, and the actions to perform, in order."""
     if state.phase is Phase.OVER:
         return state, ()
     decided, actions = _decide(state, event)
@@ -65,7 +66,7 @@ def _decide(state: State, event: Event) -> Decision:
             ending = Exited(code) if code else Killed(number)
             return _ended(state, local_rank, ending, at, since_failure)
         case WorkerStopped():
-            # Only where it has the terminal: elsewhere a stopped worker is somebody's debugger.
+            # Only if it has the terminal: elsewhere a debugger stops workers.
             return state, (Suspend(),) if state.rules.foreground else ()
         case OutputEnded():
             return _output_ended(state, event)
@@ -89,7 +90,7 @@ def _decide(state: State, event: Event) -> Decision:
 
 def _output_ended(state: State, event: OutputEnded) -> Decision:
     if event.local_rank not in state.ended:
-        # Too late: it belongs to the attempt before.
+        # It belongs to the attempt before.
         return state, ()
     output = Output(event.tail, event.error_file)
     return report_if_complete(replace(state, outputs={**state.outputs, event.local_rank: output}))
@@ -110,12 +111,12 @@ def _ended(
     collect = CollectOutput(local_rank)
     if state.phase is Phase.RUNNING and not ending.succeeded:
         if state.rules.foreground and ending == Killed(signal.SIGINT):
-            # Ctrl-C went from the terminal straight to the worker.
+            # The terminal sent Ctrl-C to the worker.
             state = replace(state, external_cause=Interrupted(signal.SIGINT))
             notice: tuple[Action, ...] = (PrintNotice(interrupted()),)
         else:
             notice = ()
-        # The others first: they need not wait for what we have to do here.
+        # First, so that the other nodes stop at once.
         state, actions = stop(state, signal.SIGTERM)
         return state, (ReportFailure(local_rank), collect, *notice, *actions)
     if not state.alive and state.phase in {Phase.RUNNING, Phase.STOPPING, Phase.KILLING}:

@@ -1,6 +1,6 @@
-"""``--events``: what happened to this node's workers and to the job, as lines of JSON. Pure.
+"""``--events``: what happened to this node's workers and to the job, as lines of JSON.
 
-Imported only where it is asked for; the relay writes the lines.
+Imported only with that option; the relay writes the lines.
 """
 
 from collections.abc import Callable, Iterator
@@ -41,17 +41,17 @@ class Cause(Struct, frozen=True, omit_defaults=True):
 
 
 class Record(Struct, frozen=True, omit_defaults=True):
-    """One line; fields that have nothing to say are left out."""
+    """One line; fields with their default value are left out."""
 
     event: str
     """joined, started, exited, failed, lost, restarted or ended."""
     time: float
-    """By this node's wall clock, in seconds since the epoch: when it was found out."""
+    """When the agent noticed it, by this node's wall clock, in seconds since the epoch."""
     run_id: str
     attempt: int
     node_rank: int
     host: str
-    """This node, but where a node is lost: then that one."""
+    """This node; if a node is lost, that one."""
     nodes: int | None = None
     workers: int | None = None
     """Of this node."""
@@ -59,15 +59,15 @@ class Record(Struct, frozen=True, omit_defaults=True):
     local_rank: int | None = None
     pid: int | None = None
     code: int | None = None
-    """Of a worker; the job's, where that has ended."""
+    """Of a worker; in "ended", the job's."""
     signal: int | None = None
     stopped: bool = False
-    """By clusterrun: the worker was told to end."""
+    """The launcher stopped the worker."""
     step: str = ""
-    """Of its start, which failed."""
+    """The step of its start that failed."""
     error: str = ""
     age: float | None = None
-    """Seconds before ``time`` at which it happened, where that is known to be earlier."""
+    """Seconds between the failure and ``time``, if the failure is known to be earlier."""
     ran_for: float | None = None
     """Seconds from the worker's start to its end."""
     what: str = ""
@@ -79,12 +79,12 @@ class Record(Struct, frozen=True, omit_defaults=True):
 
 
 class EventLog:
-    """Keeps the records of one node's part in a job."""
+    """Writes the records of one node."""
 
     def __init__(
         self, write: Callable[[int, str], object], clock: Callable[[], float], epoch: float
     ) -> None:
-        """Begin with nothing to tell.
+        """Begin without a record.
 
         Args:
             write: takes this node's rank, and a line.
@@ -100,30 +100,34 @@ class EventLog:
         self._ended: Outcome | None = None
 
     def begins(self, plan: NodePlan) -> None:
-        """Note the beginning of an attempt: that this node has joined, or all start anew."""
+        """Record the beginning of an attempt: this node has joined, or all nodes restart."""
         self._plan, self._node_rank = plan, plan.world.node_rank
         self._keep(joined(plan) if self._ended is None else restarted(plan, self._ended))
 
     def notes(self, before: State, after: State, at: float) -> None:
-        """Note what has happened, by what it made of the policy's state."""
+        """Record what has changed in the state."""
         if self._plan is not None:
             for record in records(before, after, self._plan, at):
                 self._keep(record, at)
 
     def restarts(self, outcome: Outcome) -> None:
-        """Note that an attempt has ended that is followed by another."""
+        """Remember how an attempt ended that is followed by another."""
         self._ended = outcome
 
     def ends(self, outcome: Outcome) -> None:
-        """Note the end of the job."""
+        """Record the end of the job."""
         if self._plan is not None:
             self._keep(ended(self._plan, outcome))
 
     def breaks_off(self, error: LauncherError) -> None:
-        """Note that we can't go on."""
+        """Record that the launcher itself failed."""
         if self._plan is not None:
-            told = {"code": error.exit_code, "reason": "error", "error": encodable(error.message)}
-            self._keep(replace(_record("ended", self._plan), **told))
+            failure = {
+                "code": error.exit_code,
+                "reason": "error",
+                "error": encodable(error.message),
+            }
+            self._keep(replace(_record("ended", self._plan), **failure))
 
     def _keep(self, record: Record, at: float | None = None) -> None:
         now = self._clock() if at is None else at
@@ -137,12 +141,12 @@ def line_of(record: Record) -> str:
 
 
 def joined(plan: NodePlan) -> Record:
-    """Return the record of a node that has met the others, if there are any."""
+    """Return the record of a node that has joined."""
     return replace(_record("joined", plan), nodes=plan.world.nodes, workers=len(plan.workers))
 
 
 def restarted(plan: NodePlan, outcome: Outcome) -> Record:
-    """Return the record of an attempt that follows one that ended so."""
+    """Return the record of an attempt that follows another, which ended as ``outcome``."""
     return replace(
         _record("restarted", plan),
         reason=name_of(outcome.reason),
@@ -179,8 +183,8 @@ def records(before: State, after: State, plan: NodePlan, at: float) -> Iterator[
 
 
 def _lost_node(state: State) -> NodeLost | None:
-    said = (state.verdict, state.node_zero_lost)
-    return next((reason for reason in said if isinstance(reason, NodeLost)), None)
+    reasons = (state.verdict, state.node_zero_lost)
+    return next((reason for reason in reasons if isinstance(reason, NodeLost)), None)
 
 
 def _end_of_worker(plan: NodePlan, local_rank: LocalRank, end: Ended, at: float) -> Record:
@@ -209,7 +213,7 @@ def _fields(ending: Ending) -> dict[str, int | str]:
 
 
 def name_of(reason: Reason) -> str:
-    """Return a reason for an end as it is called in a record."""
+    """Return the name of a reason in records."""
     match reason:
         case Succeeded():
             return "succeeded"
@@ -242,5 +246,5 @@ def _record(event: str, plan: NodePlan) -> Record:
 
 
 def encodable(text: str) -> str:
-    """Return ``text`` without bytes that are no UTF-8: paths and errors may have them."""
+    """Return ``text`` without bytes that are no UTF-8, which paths and errors may have."""
     return text.encode(errors="replace").decode()

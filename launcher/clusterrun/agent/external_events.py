@@ -19,7 +19,7 @@ from clusterrun.agent.actions import (
     Suspend,
 )
 from clusterrun.agent.notices import (
-    given_up_by_others,
+    lost_by_others,
     not_handled,
     output_closed,
     stopping,
@@ -56,7 +56,7 @@ from clusterrun.domain.outcome import (
 ENDING_SIGNALS = frozenset({signal.SIGTERM, signal.SIGINT, signal.SIGHUP})
 
 SECONDS_OF_ECHO = 1.0
-"""Within this time after a signal to end, another one counts as the same.
+"""Within this time after an ending signal, another one counts as the same.
 
 Schedulers send one SIGTERM by two ways; wrappers pass on the SIGINT that the terminal sends to all.
 """
@@ -74,7 +74,7 @@ ExternalEvent = (
 
 
 def external_event(state: State, event: ExternalEvent) -> Decision:
-    """Return what ``event``, which is not of our workers, makes of ``state``, and what to do."""
+    """Return the state after ``event``, and the actions to perform."""
     match event:
         case SignalReceived():
             return _signalled(state, event)
@@ -119,7 +119,7 @@ def _signalled(state: State, event: SignalReceived) -> Decision:
 
 
 def _is_the_same(one: SignalReceived, other: SignalReceived) -> bool:
-    """Tell whether one signal, sent to all processes of the job, has come to us by two ways."""
+    """Return whether one signal to all processes of the job reached agent and fork server."""
     by_two_ways = one.to_fork_server != other.to_fork_server
     return by_two_ways and abs(other.at - one.at) <= SECONDS_OF_ECHO
 
@@ -131,8 +131,8 @@ def _ending_signal(state: State, event: SignalReceived) -> Decision:
         return _interrupted(state, event)
     if state.phase is Phase.WAITING:
         return _ending_signal_while_waiting(state, number, at)
-    insists = state.phase is Phase.STOPPING and _is_second_request(state, number, at)
-    tell: tuple[Action, ...] = ()
+    kills = state.phase is Phase.STOPPING and _is_second_request(state, number, at)
+    report: tuple[Action, ...] = ()
     all_succeeded = not state.alive and not state.failed
     if all_succeeded and state.nodes == 1:
         # Nothing is left that the signal could end.
@@ -140,14 +140,14 @@ def _ending_signal(state: State, event: SignalReceived) -> Decision:
     if state.external_cause is None:
         # The coordinator decides what it means after a failure.
         notice = (PrintNotice(stopping_others(number)),) if all_succeeded else ()
-        tell = (ReportExternalCause(reason), *notice)
+        report = (ReportExternalCause(reason), *notice)
         state = replace(state, external_cause=reason, external_cause_at=at)
-    state, actions = kill(state) if insists else (state, ())
-    return state, (*tell, *actions)
+    state, actions = kill(state) if kills else (state, ())
+    return state, (*report, *actions)
 
 
 def _ending_signal_while_waiting(state: State, number: int, at: float) -> Decision:
-    """End the job on the other nodes, too; whoever insists does not want to wait for that either."""
+    """End the job on the other nodes; a second signal ends this agent without waiting for them."""
     if isinstance(state.external_cause, Interrupted):
         return finish(state) if _is_second_request(state, number, at) else (state, ())
     reason = Interrupted(number)
@@ -157,28 +157,27 @@ def _ending_signal_while_waiting(state: State, number: int, at: float) -> Decisi
 
 def _interrupted(state: State, event: SignalReceived) -> Decision:
     number = event.number
-    hush: tuple[Action, ...] = (HideInterrupts(),) if number == signal.SIGINT else ()
+    hide: tuple[Action, ...] = (HideInterrupts(),) if number == signal.SIGINT else ()
     polite = signal.SIGINT if number == signal.SIGINT else signal.SIGTERM
     notice = stopping(
         number, len(state.alive), state.rules.grace, to_fork_server=event.to_fork_server
     )
     state, actions = _ended_externally(state, Interrupted(number), event.at, polite, notice)
-    return state, (*hush, *actions)
+    return state, (*hide, *actions)
 
 
 def _is_second_request(state: State, number: int, at: float) -> bool:
-    """Tell a second request to end from the first one that has arrived twice."""
+    """Return whether a signal is a second request to end, not the first one arriving twice."""
     if isinstance(state.external_cause, Interrupted):
         return at - state.external_cause_at > SECONDS_OF_ECHO
-    # A failure's grace is the workers' own: a scheduler's SIGTERM, which follows, has its own. But
-    # a person who presses Ctrl-C does not want to wait for it.
+    # A scheduler's SIGTERM does not shorten the grace period after a failure. Ctrl-C does.
     return number == signal.SIGINT
 
 
 def _ended_externally(
     state: State, reason: Interrupted | OutputGone, at: float, polite: int, notice: str
 ) -> Decision:
-    """End the job for a reason from outside, if there still is anything to end."""
+    """End the job for a reason from outside its workers, if it still runs."""
     if state.phase is not Phase.RUNNING:
         return state, ()
     state = replace(state, external_cause=reason, external_cause_at=at)
@@ -192,12 +191,12 @@ def _helper_lost(state: State, event: HelperLost) -> Decision:
     if state.external_cause is None and (state.alive or state.failed):
         # After a failure, it keeps the next attempt from starting.
         state = replace(state, external_cause=reason, external_cause_at=event.at)
-    tell = (ReportExternalCause(reason),) if state.phase is Phase.RUNNING else ()
+    report = (ReportExternalCause(reason),) if state.phase is Phase.RUNNING else ()
     if event.name == "relay":
         if state.phase is not Phase.RUNNING:
             return state, ()
         state, actions = stop(state, signal.SIGTERM)
-        return state, (*tell, *actions)
+        return state, (*report, *actions)
     if state.phase in {Phase.COLLECTING, Phase.WAITING}:
         return state, ()
     # The kernel has killed the workers together with the fork server.
@@ -206,7 +205,7 @@ def _helper_lost(state: State, event: HelperLost) -> Decision:
     for local_rank in sorted(state.alive):
         state = with_ended(state, local_rank, Killed(signal.SIGKILL), event.at)
     state, actions = clean_up(state)
-    return state, (*tell, *collect, *actions)
+    return state, (*report, *collect, *actions)
 
 
 def _stop_ordered(state: State, order: StopOrdered) -> Decision:
@@ -219,19 +218,19 @@ def _stop_ordered(state: State, order: StopOrdered) -> Decision:
 
 
 def _verdict_reached(state: State, event: VerdictReached) -> Decision:
-    """Report what all nodes report; before we are done, it says that they have given us up."""
-    given_up = state.phase is not Phase.WAITING
+    """Report what all nodes report. Before this node has reported, it means that they lost this one."""
+    is_lost = state.phase is not Phase.WAITING
     state = replace(
         state,
         verdict=event.reason,
         no_restart=event.no_restart,
-        without_coordinator=state.without_coordinator or given_up,
+        without_coordinator=state.without_coordinator or is_lost,
     )
-    return _end_without_coordinator(state, given_up_by_others())
+    return _end_without_coordinator(state, lost_by_others())
 
 
 def _restart_ordered(state: State, event: RestartOrdered) -> Decision:
-    """Begin anew with all the others, or say at once why that can't be."""
+    """Begin the next attempt with all nodes, or report at once why this node can't."""
     if state.phase is not Phase.WAITING:
         return state, ()
     obstacle = state.external_cause or state.lost_helper
@@ -241,10 +240,10 @@ def _restart_ordered(state: State, event: RestartOrdered) -> Decision:
 
 
 def _node_zero_lost(state: State, event: CoordinatorLost) -> Decision:
-    """End our own workers: a part of the job must not train on alone.
+    """Stop the workers: a part of the job must not train on alone.
 
-    A node that is lost while the job ends for a reason from outside is lost to that: mpirun kills
-    node 0 one second after its SIGTERM.
+    If an external cause is known, it is why node 0 is lost: mpirun kills node 0 one second after
+    its SIGTERM.
     """
     known = state.external_cause or state.external_cause_elsewhere
     lost = None if known else NodeLost(0, event.host, event.how)
@@ -254,7 +253,7 @@ def _node_zero_lost(state: State, event: CoordinatorLost) -> Decision:
 
 
 def _end_without_coordinator(state: State, why: str) -> Decision:
-    """Come to an end without the other nodes."""
+    """End this node without an answer of the coordinator."""
     if state.phase is Phase.WAITING:
         return finish(state)
     if state.phase is not Phase.RUNNING:

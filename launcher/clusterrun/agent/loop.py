@@ -1,4 +1,4 @@
-"""The one place where the agent waits: for any source, or for a deadline."""
+"""The agent's event loop: the only place where it waits."""
 
 import selectors
 from collections import deque
@@ -18,7 +18,7 @@ from clusterrun.domain.events import (
 NEVER = float("inf")
 
 ENDS_ANY_ATTEMPT = (SignalReceived, OutputClosed, HelperLost, CoordinatorLost)
-"""Events that are told once, and mean as much to the attempt that begins as to the one before."""
+"""Events that come once, and end the attempt that begins as well as the one before."""
 
 
 class EventLoop:
@@ -31,11 +31,11 @@ class EventLoop:
         clock: Clock,
         after_waiting: Callable[[], None],
     ) -> None:
-        """Take what tells and does all that there is to wait for.
+        """Take what to wait for.
 
         Args:
-            inbox: tells of signals, first of all.
-            sources: gives the other sources that are there now.
+            inbox: signals; read before all other sources.
+            sources: returns the other sources.
             clock: the time.
             after_waiting: called at each wake.
 
@@ -60,7 +60,7 @@ class EventLoop:
         return self._events.popleft()
 
     def add(self, events: Iterable[Event]) -> None:
-        """Queue events that were found out without waiting."""
+        """Queue events that no source has."""
         self._events.extend(events)
 
     def add_first(self, events: Iterable[Event]) -> None:
@@ -68,11 +68,11 @@ class EventLoop:
         self._events.extendleft(reversed(list(events)))
 
     def set_deadline(self, seconds: float) -> None:
-        """Have a ``DeadlinePassed`` in so many seconds, instead of the one set before."""
+        """Have a ``DeadlinePassed`` in ``seconds``; this replaces the last deadline."""
         self._deadline = self._clock.monotonic() + seconds
 
     def begin_attempt(self, attempt: int) -> None:
-        """Forget what concerns the attempt before only."""
+        """Drop the deadline, and events that concern only the attempt before."""
         self._deadline = NEVER
         self._events = deque(event for event in self._events if _concerns(event, attempt))
 
@@ -97,7 +97,7 @@ class EventLoop:
         return max(0.0, self._deadline - self._clock.monotonic())
 
     def _register(self) -> list[EventSource]:
-        """Watch every source that still has something to say, for what it wants."""
+        """Watch every source that is not lost."""
         sources = [source for source in self._sources() if not source.lost]
         wanted = {source.fileno(): _mask(source) for source in (self._inbox, *sources)}
         known = dict(self._selector.get_map())

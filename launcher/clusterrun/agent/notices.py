@@ -1,4 +1,4 @@
-"""The launcher's one-line notices while a job runs; the report at its end is ``clusterrun.report``'s."""
+"""The agent's notices: one-line messages while a job runs."""
 
 import signal
 from collections.abc import Iterable, Iterator, Sequence
@@ -9,9 +9,9 @@ from clusterrun.errors import exit_code_of_signal
 
 
 def stopping(number: int, workers: int, grace: float, *, to_fork_server: bool = False) -> str:
-    """Say that a signal ends the job, with which exit code, and how to hurry.
+    """Return the notice that a signal ends the job.
 
-    For Ctrl-C this is the only line there is, unless a worker has to be killed.
+    After Ctrl-C it is the only line, unless a worker has to be killed.
     """
     name = signal_name(number)
     who, again = ("interrupted", "Ctrl-C") if number == signal.SIGINT else (name, name)
@@ -23,27 +23,27 @@ def stopping(number: int, workers: int, grace: float, *, to_fork_server: bool = 
 
 
 def interrupted() -> str:
-    """Say that Ctrl-C ended the one worker, which had the terminal and got it without us."""
+    """Return the notice that Ctrl-C ended the one worker, which has the terminal."""
     return f"interrupted: exit code {exit_code_of_signal(signal.SIGINT)}"
 
 
 def killing(workers: int, grace: float) -> str:
-    """Say that the grace is over."""
-    return f"{_workers(workers)} did not end within {grace:g} s: sending SIGKILL"
+    """Return the notice that the grace period is over."""
+    return f"{_workers(workers)} did not exit within {grace:g} s: sending SIGKILL"
 
 
 def output_closed() -> str:
-    """Say why the job ends although nothing failed."""
-    return "the reader of our standard output has gone: stopping"
+    """Return the notice that nothing reads standard output any more (``| head``)."""
+    return "standard output is closed: stopping all workers"
 
 
 def stopping_here(why: str, workers: int) -> str:
-    """Say what happened on another node, and that it ends the job here as well."""
+    """Return the notice that what happened on another node ends the job on this one."""
     return f"{why}: stopping {_workers(workers)} here"
 
 
 def stopping_others(number: int) -> str:
-    """Say that a signal ends the job on the other nodes: here all workers have ended before."""
+    """Return the notice that a signal ends the job on the other nodes; here all workers have exited."""
     name = signal_name(number)
     who, again = ("interrupted", "Ctrl-C") if number == signal.SIGINT else (name, name)
     return (
@@ -52,20 +52,23 @@ def stopping_others(number: int) -> str:
     )
 
 
-def given_up_by_others() -> str:
-    """Say that the other nodes ended the job without hearing from this one."""
-    return "the other nodes have given this one up"
+def lost_by_others() -> str:
+    """Return why a node stops that the other nodes have lost."""
+    return "the other nodes have lost this one"
 
 
 def not_handled(number: int, local_ranks: Iterable[int]) -> str:
-    """Say which workers a forwarded signal was kept from, since it would have killed them."""
+    """Return the notice that workers got no signal since it would have killed them."""
     ranks = ", ".join(runs(local_ranks))
     name = signal_name(number)
-    return f"{name} was not passed on to local rank {ranks}: no handler there, it would have killed"
+    return (
+        f"{name} was not passed on to local rank {ranks}:"
+        " it has no handler and would have been killed"
+    )
 
 
 def about_fork_server(printed: str, refused: Sequence[str]) -> Iterator[str]:
-    """Say what is remarkable about the fork server's start."""
+    """Yield the notices about the start of the fork server."""
     if printed:
         yield f"the workers' interpreter printed when it started: {printed}"
     if refused:
@@ -76,7 +79,7 @@ def about_fork_server(printed: str, refused: Sequence[str]) -> Iterator[str]:
 
 
 def binding_differs(local_rank: int, remark: str) -> str:
-    """Say that a worker runs otherwise bound than planned."""
+    """Return the notice that a worker is not bound as planned."""
     return f"local rank {local_rank}: {remark}"
 
 

@@ -1,4 +1,4 @@
-"""What the agent needs of the other rooms, in its own words; ``launch`` brings them together."""
+"""What the agent needs of the other rooms, as protocols."""
 
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Protocol
@@ -28,7 +28,7 @@ class Clock(Protocol):
 
 
 class Attempts(Protocol):
-    """What is to be run, attempt by attempt."""
+    """The attempts of the job."""
 
     def plan(self, attempt: int) -> NodePlan:
         """Return the plan of the n-th attempt, which starts now."""
@@ -43,12 +43,12 @@ class Attempts(Protocol):
         ...
 
     def failed(self, outcome: Outcome) -> None:
-        """Tell the user of an attempt that failed and is followed by another."""
+        """Print how an attempt ended that is followed by another."""
         ...
 
 
 class EventSource(Protocol):
-    """A descriptor that wakes us, and what it then has to say."""
+    """A descriptor that wakes the agent, and the events behind it."""
 
     def fileno(self) -> int:
         """Return the descriptor to wait on."""
@@ -61,7 +61,7 @@ class EventSource(Protocol):
 
     @property
     def lost(self) -> bool:
-        """Whether it has nothing more to say, ever."""
+        """Whether no event will come any more."""
         ...
 
     def flush(self) -> None:
@@ -81,7 +81,7 @@ class Peers(Protocol):
 
     @property
     def sources(self) -> Sequence[EventSource]:
-        """Where their news comes from."""
+        """The sources of the coordinator's answers."""
         ...
 
     def report_failure(self, fate: Fate, age: float) -> Iterable[Event]:
@@ -122,12 +122,12 @@ class Peers(Protocol):
 class Workers(Protocol):
     """The workers of this node, and their output.
 
-    What returns events has found out at once what is otherwise told by a source.
+    A method that returns events knows at once what a source has otherwise later.
     """
 
     @property
     def sources(self) -> Sequence[EventSource]:
-        """Where news of the workers comes from."""
+        """The sources of the workers' events."""
         ...
 
     def start(self, plan: NodePlan) -> None:
@@ -150,11 +150,11 @@ class Workers(Protocol):
         ...
 
     def collect_stacks(self, number: int) -> None:
-        """Have the workers tell their Python stacks: ``StacksCollected``."""
+        """Have the workers print their Python stacks; ``StacksCollected`` follows."""
         ...
 
     def lack_stacks(self, local_ranks: Iterable[LocalRank]) -> None:
-        """Don't wait for these."""
+        """Do not wait for the stacks of these workers."""
         ...
 
     def show_stacks(self, text: str) -> None:
@@ -162,19 +162,19 @@ class Workers(Protocol):
         ...
 
     def collect(self, local_rank: LocalRank, now: float) -> Iterable[Event]:
-        """Have an ended worker's last output written and told: ``OutputEnded``."""
+        """Have the last output of an exited worker written; ``OutputEnded`` follows."""
         ...
 
     def sweep(self, now: float) -> Iterable[Event]:
-        """Kill all that workers left behind: ``CleanedUp``."""
+        """Kill what the workers left behind; ``CleanedUp`` follows."""
         ...
 
     def reap(self) -> None:
-        """Collect adopted children that have ended (SIGCHLD came)."""
+        """Reap adopted children that have exited (after SIGCHLD)."""
         ...
 
     def suspend(self) -> None:
-        """Stop the workers, then ourselves; returns when we are continued."""
+        """Stop the workers, then this process; return when it is continued."""
         ...
 
     def resume(self) -> None:
@@ -182,7 +182,7 @@ class Workers(Protocol):
         ...
 
     def interrupted(self) -> None:
-        """Leave the workers' KeyboardInterrupt tracebacks off the screen from now on."""
+        """Print no KeyboardInterrupt tracebacks from now on."""
         ...
 
     def logs(self, plan: NodePlan) -> Mapping[LocalRank, str]:
@@ -190,5 +190,5 @@ class Workers(Protocol):
         ...
 
     def say(self, text: str) -> bool:
-        """Print a notice among the workers' lines; return whether anybody does."""
+        """Print a line between those of the workers; return whether there is a relay to do so."""
         ...

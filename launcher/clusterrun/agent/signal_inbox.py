@@ -18,7 +18,7 @@ FORWARDED = (
     signal.SIGXCPU,
     *range(signal.SIGRTMIN, signal.SIGRTMAX + 1),
 )
-"""Passed on to workers that handle them; none of them ends the job."""
+"""Forwarded to workers that handle them; they end nothing."""
 
 OUR_OWN = (
     signal.SIGTERM,

@@ -1,4 +1,4 @@
-"""SIGQUIT, and workers that don't move any more: whose stacks are collected, and who is told. Pure."""
+"""What the agent does about stacks: on SIGQUIT, or if no worker prints or exits any more. Pure."""
 
 from collections.abc import Iterable
 from typing import assert_never
@@ -26,7 +26,7 @@ from clusterrun.domain.stacks import StackGroup
 
 
 def stacks_wanted(state: State) -> Decision:
-    """A user wants to know where all ranks are."""
+    """Return what SIGQUIT does."""
     if state.without_coordinator:
         return state, ()
     notice = stacks_follow(len(state.running)) if state.nodes == 1 else stacks_of_all()
@@ -34,21 +34,21 @@ def stacks_wanted(state: State) -> Decision:
 
 
 def stack_event(state: State, event: AboutStacks) -> Decision:
-    """Return what is to be done about ``event``; it never ends anything."""
+    """Return what to do about ``event``; it never ends a worker."""
     match event:
         case WorkersIdle():
-            # One that is done moves as little as any.
-            tell = state.phase in {Phase.RUNNING, Phase.WAITING}
-            return state, (ReportStillness(event.seconds),) if tell else ()
+            # Workers that have all exited are idle, too.
+            reports = state.phase in {Phase.RUNNING, Phase.WAITING}
+            return state, (ReportStillness(event.seconds),) if reports else ()
         case WorkersActive():
             return state, (ReportStillness(0.0),)
         case StacksRequested():
-            say = (
+            notice = (
                 (PrintNotice(_why(event)),)
                 if event.shown_here and (event.still_for or event.host)
                 else ()
             )
-            return state, (*say, CollectStacks(event.number))
+            return state, (*notice, CollectStacks(event.number))
         case StacksCollected(number, groups, shown):
             return state, (ReportStacks(number, () if shown and state.nodes == 1 else groups),)
         case StacksGathered((), ()) if state.running:
@@ -61,18 +61,18 @@ def stack_event(state: State, event: AboutStacks) -> Decision:
 
 
 def stacks_follow(workers: int) -> str:
-    """Say what SIGQUIT does on a single node."""
-    who = "1 worker" if workers == 1 else f"{workers} workers"
-    return f"SIGQUIT: the Python stacks of {who} follow; nothing is ended"
+    """Return the notice of SIGQUIT in a job on one node."""
+    what = "1 worker" if workers == 1 else f"{workers} workers"
+    return f"SIGQUIT: the Python stacks of {what} follow; nothing is ended"
 
 
 def stacks_of_all() -> str:
-    """Say what SIGQUIT does on one of several nodes."""
+    """Return the notice of SIGQUIT in a job on several nodes."""
     return "SIGQUIT: the Python stacks of all ranks follow on node 0; nothing is ended"
 
 
 def nothing_moves(seconds: float) -> str:
-    """Say why the stacks of all ranks are shown though nobody has asked."""
+    """Return the notice of --hang-timeout."""
     return (
         f"no rank has printed or exited for {seconds:g} s: the Python stacks of all ranks follow;"
         " nothing is ended"
@@ -86,21 +86,21 @@ def _why(asked: StacksRequested) -> str:
 
 
 def describe(groups: Iterable[StackGroup], missing: Iterable[str] = ()) -> str:
-    """Return stacks for people: each with its ranks, and the ranks that have none with the reason."""
+    """Return the lines to print: each stack with its ranks, then the ranks without one and why."""
     lines = []
     for group in groups:
-        who = f"rank{'s' if len(group.ranks) > 1 else ''} {', '.join(runs(group.ranks))}"
+        ranks = f"rank{'s' if len(group.ranks) > 1 else ''} {', '.join(runs(group.ranks))}"
         if group.found:
             lines += [
-                f"  {who}:",
+                f"  {ranks}:",
                 *(f"    {_plain(line)}".rstrip() for line in group.text.split("\n")),
             ]
         else:
-            lines.append(f"  {who}: {_plain(group.text)}")
+            lines.append(f"  {ranks}: {_plain(group.text)}")
     lines += [f"  {_plain(node)}: no answer" for node in missing]
     return "\n".join(lines) or "  no rank is running"
 
 
 def _plain(line: str) -> str:
-    """Return a line that another host may have made up without what a terminal obeys."""
+    """Return a line of another host without control characters."""
     return "".join(sign for sign in line if sign.isprintable())

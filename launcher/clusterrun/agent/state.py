@@ -1,4 +1,4 @@
-"""What the policy knows of one attempt."""
+"""What ``decide`` knows of one attempt on this node."""
 
 from collections.abc import Mapping
 from enum import Enum
@@ -18,52 +18,52 @@ from clusterrun.domain.ranks import LocalRank
 
 
 class Phase(Enum):
-    """The life of an attempt; it only moves downwards in this list."""
+    """The life of an attempt: it goes from one member to a later one, never back."""
 
     RUNNING = "running"
     """Workers start and run; nothing has gone wrong."""
 
     STOPPING = "stopping"
-    """The workers have been asked to end and have their grace."""
+    """The workers have got SIGTERM; the grace period runs."""
 
     KILLING = "killing"
-    """The workers have been sent SIGKILL."""
+    """The workers have got SIGKILL."""
 
     CLEANING_UP = "sweeping"
-    """No worker is left; what they left behind is being killed."""
+    """All workers have exited; what they left behind is being killed."""
 
     COLLECTING = "collecting"
-    """No process is left; the last of the output is on its way."""
+    """No process is left; the last output is being collected."""
 
     WAITING = "waiting"
-    """This node is done; the others are not, or have not said so."""
+    """This node has reported its end, and waits for the coordinator's answer."""
 
     OVER = "over"
-    """Nothing more will happen."""
+    """The attempt is over."""
 
 
 class Running(Struct, frozen=True):
-    """A worker that has executed its program."""
+    """A worker that runs its program."""
 
     pid: int
     since: float
 
 
 class Ended(Struct, frozen=True):
-    """A worker that is no more."""
+    """A worker that has exited or was never started."""
 
     pid: int
     since: float
     at: float
     failed_at: float
-    """When its exception left the script, where that is known; else as ``at``."""
+    """When its exception left the script; ``at`` if that is not known."""
     ending: Ending
     stopped_by_us: bool
-    """We had signalled it, or the whole job, before it ended, and before it failed."""
+    """The launcher was stopping it before it exited, and before it failed."""
 
 
 class Output(Struct, frozen=True):
-    """What an ended worker left in words."""
+    """The output of a worker that has exited, as far as it is kept."""
 
     tail: str
     error_file: str
@@ -73,9 +73,9 @@ class Rules(Struct, frozen=True):
     """How the workers of this node are ended."""
 
     grace: float
-    """Seconds from the polite signal to SIGKILL."""
+    """The grace period in seconds."""
     foreground: bool
-    """The one worker has the terminal, and Ctrl-C reaches it without us."""
+    """The one worker has the terminal, which sends it Ctrl-C directly."""
 
 
 class State(Struct, frozen=True):
@@ -86,7 +86,7 @@ class State(Struct, frozen=True):
     nodes: int
     """Nodes of the world, this one included."""
     signal_group: bool
-    """The polite signal goes to each worker's whole group: it is no Python program."""
+    """SIGTERM goes to the process group of each worker, which is no Python program."""
     starting: frozenset[LocalRank]
     phase: Phase = Phase.RUNNING
     running: Mapping[LocalRank, Running] = field(default_factory=dict)
@@ -97,18 +97,19 @@ class State(Struct, frozen=True):
     """What ended the job from outside its workers; None where nothing has."""
     external_cause_at: float = 0.0
     signals: Mapping[int, SignalReceived] = field(default_factory=dict)
-    """By number, those that end nothing and have come by one of two ways: the other may follow."""
+    """By number, signals that end nothing and were sent to the agent or to the fork server; if to both,
+    the other one follows."""
     stopped_at: float = float("inf")
-    """When it was no longer left alone: its workers were asked to end, or had all ended."""
+    """When the attempt left ``RUNNING``."""
     external_cause_elsewhere: ExternalCause | None = None
-    """What ended the job from outside on another node, by the order to stop."""
+    """What ended the job from outside on another node, as the order to stop says."""
     node_zero_lost: NodeLost | None = None
     """Why the job ends, if its only cause is that the coordinator is lost."""
     without_coordinator: bool = False
-    """The coordinator is gone: no verdict will come."""
+    """No answer will come: the coordinator is lost, or has lost this node."""
     survivors: tuple[str, ...] = ()
     lost_helper: HelperFailed | None = None
-    """The process of ours that no other attempt can do without; None: all are there."""
+    """The helper process that is lost; no other attempt can start without it."""
     verdict: Reason | None = None
     """What all nodes report; None where the coordinator's answer never came."""
     no_restart: str = ""
@@ -126,14 +127,14 @@ class State(Struct, frozen=True):
 
     @property
     def failed(self) -> bool:
-        """Whether a worker ended otherwise than with exit code 0."""
+        """Whether a worker has failed."""
         return any(not ended.ending.succeeded for ended in self.ended.values())
 
 
 def with_ended(
     state: State, local_rank: LocalRank, ending: Ending, at: float, since_failure: float = 0.0
 ) -> State:
-    """Return ``state`` after the end of one worker, which failed so many seconds before ``at``."""
+    """Return ``state`` after a worker exited at ``at``, and failed ``since_failure`` seconds before."""
     before = state.running.get(local_rank, Running(pid=0, since=at))
     failed_at = max(before.since, at - since_failure)
     by_us = state.phase is not Phase.RUNNING and (

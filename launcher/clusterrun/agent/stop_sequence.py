@@ -1,4 +1,4 @@
-"""The way down of an attempt: ask, grace, SIGKILL, sweep, last words, the end. Pure."""
+"""The end of an attempt on this node: SIGTERM, grace period, SIGKILL, cleanup, output. Pure."""
 
 import signal
 from typing import assert_never
@@ -20,20 +20,20 @@ from clusterrun.agent.state import Phase, State
 Decision = tuple[State, tuple[Action, ...]]
 
 SECONDS_TO_DIE = 5.0
-"""From SIGKILL until a worker counts as one that can't be killed."""
+"""From SIGKILL until a worker counts as a survivor."""
 
 SECONDS_TO_CLEAN_UP = 7.0
-"""For the fork server's answer to a sweep, which itself takes 5 s at most."""
+"""For the fork server, which needs at most 5 s to clean up, to answer."""
 
 SECONDS_TO_COLLECT = 2.0
-"""For the last output once all processes are gone: a stopped terminal must not hold the end."""
+"""For the last output once all processes are gone: a stopped terminal must not delay the end."""
 
 
 def stop(state: State, number: int, *, spare_failing: bool = True) -> Decision:
-    """Ask the workers that are left to end, and give them their grace.
+    """Send signal ``number`` to the remaining workers, and begin the grace period.
 
-    One whose script has failed ends by itself, and its traceback may be the report: it gets no
-    signal before the grace is over, unless a user or scheduler sent the signal.
+    A worker whose script has failed exits by itself, and its traceback may be the report: it gets
+    no signal before the grace period is over, unless a user or scheduler sent the signal.
     """
     if not state.alive:
         return clean_up(state)
@@ -42,18 +42,18 @@ def stop(state: State, number: int, *, spare_failing: bool = True) -> Decision:
 
 
 def kill(state: State) -> Decision:
-    """End by force the workers that are left."""
+    """Kill the remaining workers."""
     by_force = SignalWorkers(state.alive, signal.SIGKILL, group=True)
     return replace(state, phase=Phase.KILLING), (by_force, SetDeadline(SECONDS_TO_DIE))
 
 
 def clean_up(state: State) -> Decision:
-    """No worker is left: kill what they have left behind."""
+    """Kill what the workers left behind."""
     return replace(state, phase=Phase.CLEANING_UP), (CleanUp(), SetDeadline(SECONDS_TO_CLEAN_UP))
 
 
 def deadline_passed(state: State) -> Decision:
-    """Go one step further down: what was given time has had it."""
+    """Go on with the next step of the sequence."""
     match state.phase:
         case Phase.STOPPING:
             notice = PrintNotice(killing(len(state.alive), state.rules.grace))
@@ -72,7 +72,7 @@ def deadline_passed(state: State) -> Decision:
 
 
 def cleaned_up(state: State, survivors: tuple[str, ...]) -> Decision:
-    """Wait for the last output, now that no process is left but ``survivors``."""
+    """Wait for the last output, now that only ``survivors`` are left."""
     if state.phase is not Phase.CLEANING_UP:
         return state, ()
     state = replace(state, phase=Phase.COLLECTING, survivors=survivors)
@@ -82,14 +82,14 @@ def cleaned_up(state: State, survivors: tuple[str, ...]) -> Decision:
 
 
 def report_if_complete(state: State) -> Decision:
-    """End the attempt if only output was missing, and all of it is here."""
+    """Report the end if only output was missing, and all of it is here."""
     if state.phase is Phase.COLLECTING and state.output_is_complete:
         return report_end(state)
     return state, ()
 
 
 def report_end(state: State) -> Decision:
-    """Report the end of all workers here, and wait for the coordinator's answer."""
+    """Report the end of all workers, and wait for the coordinator's answer."""
     if state.without_coordinator:
         return finish(state)
     return replace(state, phase=Phase.WAITING), (ReportEnd(),)

@@ -1,4 +1,4 @@
-"""The agent: asks ``decide`` what to do about each event, and does it."""
+"""The agent's loop: performs what ``decide`` returns for each event."""
 
 import signal
 from collections.abc import Iterable
@@ -7,7 +7,6 @@ from typing import assert_never
 from msgspec.structs import replace
 
 from clusterrun.agent.actions import (
-    AboutStacks,
     Action,
     CleanUp,
     CollectOutput,
@@ -29,6 +28,7 @@ from clusterrun.agent.actions import (
     Resume,
     SetDeadline,
     SignalWorkers,
+    StackAction,
     Suspend,
 )
 from clusterrun.agent.conclusion import conclude, fates_of
@@ -55,7 +55,7 @@ class Supervisor:
         inbox: SignalInbox,
         clock: Clock,
     ) -> None:
-        """Take what each attempt is, who runs it, the other nodes, our signals, and the time."""
+        """Take the attempts, the workers, the nodes, the signals to this process, and the clock."""
         self._attempts = attempts
         self._workers = workers
         self._peers = peers
@@ -101,7 +101,7 @@ class Supervisor:
             self._workers.reap()
 
     def _note_evidence(self, event: Event, state: State) -> None:
-        """Read the OOM killer's counters at each failure that may be a cause, or hide one."""
+        """Read the OOM killer's counters at each failure that may be a cause."""
         if not isinstance(event, WorkerExited | WorkerKilled):
             return
         ended = state.ended[event.local_rank]
@@ -141,9 +141,9 @@ class Supervisor:
             case Restart() | Finish():
                 raise AssertionError("ends the attempt, in _run_attempt")
             case _:
-                self._see_to_stacks(action, plan)
+                self._perform_on_stacks(action, plan)
 
-    def _see_to_stacks(self, action: AboutStacks, plan: NodePlan) -> None:
+    def _perform_on_stacks(self, action: StackAction, plan: NodePlan) -> None:
         match action:
             case RequestStacks():
                 self._add_answers(self._peers.request_stacks())
@@ -185,7 +185,7 @@ class Supervisor:
                 assert_never(action)
 
     def _add_answers(self, answers: Iterable[Event]) -> None:
-        # A signal that has come meanwhile concerns what follows from them.
+        # Signals that are queued already arrived later than the report.
         self._loop.add_first(answers)
 
 

@@ -1,4 +1,4 @@
-"""The world before anybody has joined: for a dry run, and for a worker that nobody looks after."""
+"""The world before the nodes have joined: for dry runs, and for a process that becomes its worker."""
 
 from msgspec.structs import replace
 
@@ -10,13 +10,13 @@ from clusterrun.domain.world import World
 from clusterrun.rendezvous.ports.held_port import hold_free_port, hold_port
 
 LOOPBACK = "127.0.0.1"
-"""MASTER_ADDR where nobody else must reach it."""
+"""MASTER_ADDR of a job on one node."""
 
 
 def assumed_world(job: JobSpec, workers: int) -> World:
     """Return the world where every node has as many ``workers`` as this one, and the same role.
 
-    Its port is None where one would be chosen at the start, its node rank 0 where nothing tells.
+    Its port is None if one is chosen at the start; its node rank is 0 if that is not known.
     """
     tasks = job.tasks.value
     node_rank = NodeRank(job.node_rank.value or 0)
@@ -33,7 +33,7 @@ def assumed_world(job: JobSpec, workers: int) -> World:
         first_role_rank=first,
         role_size=size,
         master_addr=_address(job),
-        # Where nodes may come late, they meet there to the end, and workers at another.
+        # If nodes may join late, they keep that port, and workers get another.
         master_port=None if _nodes_keep_port(job) else job.master_port.value,
     )
 
@@ -43,7 +43,7 @@ def _nodes_keep_port(job: JobSpec) -> bool:
 
 
 def lone_worker_world(job: JobSpec) -> World:
-    """Return the world of a process that becomes its one worker: nobody negotiates anything.
+    """Return the world of a process that becomes its one worker, without any rendezvous.
 
     Raises:
         RendezvousError: rank 0's port is in use on this machine, which is rank 0's.
@@ -54,10 +54,10 @@ def lone_worker_world(job: JobSpec) -> World:
         free = hold_free_port()
         free.release()
         return replace(world, master_port=free.number)
-    said = job.master_port if world.master_port else job.port_candidates
+    given = job.master_port if world.master_port else job.port_candidates
     port = world.master_port or job.port_candidates.value[0]
     if world.first_rank == 0:
-        hold_port(Fact(port, said.origin)).release()
+        hold_port(Fact(port, given.origin)).release()
     return replace(world, master_port=port)
 
 

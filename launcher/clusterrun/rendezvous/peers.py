@@ -1,4 +1,4 @@
-"""The other nodes of a running job, as the agent's event source: what it tells them, and hears."""
+"""The other nodes of a running job, as the agent reports to them and gets events from them."""
 
 import select
 from collections.abc import Iterable, Iterator, Sequence
@@ -38,17 +38,17 @@ from clusterrun.rendezvous.wire.frames import (
 )
 from clusterrun.rendezvous.wire.timer import Timer
 
-SECONDS_FOR_LAST_WORDS = 3.0
-"""How long node 0 stays for members that have not heard the verdict."""
+SECONDS_FOR_VERDICT = 3.0
+"""How long node 0 stays so that members can receive the verdict."""
 
 NEVER = float("inf")
 
 
 class Peers:
-    """A member's connection to the coordinator; on node 0 the coordinator, too."""
+    """A member's connection to the coordinator; on node 0, also the coordinator."""
 
     wants_write = False
-    """Never: what waits to be sent is watched behind ``fileno``."""
+    """Never: ``fileno`` is readable also if something can be sent."""
 
     def __init__(  # noqa: PLR0913 - what joining has found out
         self,
@@ -69,9 +69,9 @@ class Peers:
         self._coordination = coordination
         self._notice = hooks.notice
         self._clock = hooks.clock
-        # Between node 0's own agent and the coordinator in it there is nothing to be cut.
+        # Node 0's own agent and its coordinator are one process.
         self._heartbeat = HeartbeatTimer(rhythm, self._clock()) if coordination is None else None
-        self._judged = False
+        self._has_verdict = False
         self._over = False
         self._timer = Timer()
         self._epoll = select.epoll()
@@ -80,23 +80,23 @@ class Peers:
         self._epoll.register(self._timer, select.EPOLLIN)
         if coordination is not None:
             self._epoll.register(coordination, select.EPOLLIN)
-        # What is there already must be heard without anything else happening.
+        # Messages that have arrived already must not wait for others.
         self._timer.set(0.0 if self._early else self._due, self._clock())
 
     @property
     def run_id(self) -> str:
-        """What all nodes call this job."""
+        """The job's name."""
         return self._world.run_id
 
     def world(self, attempt: int) -> World:
-        """Return this node's place in the n-th attempt, which node 0 has told us of."""
+        """Return this node's world in the n-th attempt, which the coordinator has begun."""
         if attempt != self._world.attempt:
             raise AssertionError(f"attempt {attempt}, and node 0 is at {self._world.attempt}")
         return self._world
 
     @property
     def sources(self) -> "tuple[Peers]":
-        """Where news of the other nodes comes from."""
+        """This object: the source of the coordinator's answers."""
         return (self,)
 
     def fileno(self) -> int:
@@ -105,14 +105,14 @@ class Peers:
 
     @property
     def lost(self) -> bool:
-        """Whether nothing more will come: the verdict has, or node 0 is gone."""
+        """Whether nothing more will come: after the verdict, or if node 0 is lost."""
         return self._over
 
     def flush(self) -> None:
-        """Do nothing: ``events`` sends, too."""
+        """Do nothing: ``events`` sends."""
 
     def events(self, now: float) -> Iterator[Event]:
-        """Return what the other nodes made happen; on node 0, serve them."""
+        """Return the coordinator's messages as events; on node 0, also run the coordinator."""
         if self._over:
             return
         if self._coordination is not None:
@@ -121,7 +121,7 @@ class Peers:
             yield from self._event(message, now)
         if how := self._loss(now):
             self._over = True
-            # Hung up on, it learns at once of us what it may be about to find out.
+            # So that node 0, if it runs, notices at once.
             self._connection.close()
             yield CoordinatorLost(self._node_zero, how, now)
         self._watch(now)
@@ -160,12 +160,12 @@ class Peers:
         """Report that this agent is about to be stopped, or continues: its silence is no loss."""
         self._send(Suspension(suspended))
         if self._coordination is not None and not self._over:
-            # Now: stopped, we can't pass it on.
+            # Once stopped, this process can't pass it on.
             self._coordination.turn(self._clock())
         return ()
 
     def leave(self) -> None:
-        """Hang up; node 0 first lets the others hear the verdict, for at most some seconds."""
+        """Disconnect; node 0 first waits some seconds until the others have the verdict."""
         if self._epoll.closed:
             return
         self._over = True
@@ -173,7 +173,7 @@ class Peers:
         self._epoll.close()
         self._connection.close()
         if self._coordination is not None:
-            self._coordination.finish(SECONDS_FOR_LAST_WORDS, self._clock)
+            self._coordination.finish(SECONDS_FOR_VERDICT, self._clock)
 
     @property
     def _due(self) -> float:
@@ -182,8 +182,8 @@ class Peers:
         return NEVER if self._heartbeat is None else self._heartbeat.due
 
     def _loss(self, now: float) -> str:
-        """Say that we live if it is time to; return what has become of node 0, "" if it lives."""
-        if self._judged:
+        """Send a heartbeat if it is due; return how node 0 was lost, "" if it was not."""
+        if self._has_verdict:
             return ""
         heartbeat, connection = self._heartbeat, self._connection
         if heartbeat is not None and heartbeat.is_heartbeat_due(now):
@@ -206,7 +206,7 @@ class Peers:
         try:
             heard = self._connection.receive()
         except BadFrame:
-            # Whoever that is, it is not our coordinator any more.
+            # A coordinator sends no such frame.
             self._connection.closed = True
             return early
         if heard and self._heartbeat is not None:
@@ -221,9 +221,9 @@ class Peers:
                     world, master_addr=known.master_addr, interface=known.interface
                 )
             case Verdict():
-                self._judged = True
+                self._has_verdict = True
                 if self._coordination is None:
-                    # At once: node 0 waits until all have hung up.
+                    # At once: node 0 waits until all have disconnected.
                     self._over = True
                     self._connection.close()
             case SendStacks(attempt) if attempt != self._world.attempt:

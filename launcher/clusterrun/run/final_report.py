@@ -65,10 +65,10 @@ def report_of(
 
 
 def copy_error_file(outcome: Outcome, environ: Mapping[str, str]) -> None:
-    """Hand the first failure's error file on to whoever started us and asked for it."""
+    """Copy the error file of the cause to where the launcher's parent expects it."""
     wanted = environ.get(PARENTS_ERROR_FILE)
     if wanted and isinstance(outcome.reason, WorkerFailed) and outcome.reason.cause.error:
-        # Where it can't be written, the report still says the same to people.
+        # The report says the same.
         with suppress(OSError):
             Path(wanted).write_text(outcome.reason.cause.error, encoding="utf-8")
 

@@ -173,7 +173,7 @@ def test_deaf_workers_are_killed_after_the_grace(clusterrun: Launcher) -> None:
 
     assert ended.code == 143
     assert 0.9 < time.monotonic() - started < 5
-    assert "clusterrun: 2 workers did not end within 1 s: sending SIGKILL\n" in ended.err
+    assert "clusterrun: 2 workers did not exit within 1 s: sending SIGKILL\n" in ended.err
 
 
 def test_the_grace_ends_early(clusterrun: Launcher) -> None:
@@ -244,7 +244,7 @@ def test_forwarded_to_those_that_handle_it(clusterrun: Launcher, number: int) ->
     job.signal(number)
 
     assert job.numbers("heard")[0] in workers
-    job.wait_for(r"clusterrun: \S+( \d+)? was not passed on to local rank 2: no handler there")
+    job.wait_for(r"clusterrun: \S+( \d+)? was not passed on to local rank 2: it has no handler")
     assert [pid for pid in workers if not psutil.pid_exists(pid)] == []
 
 

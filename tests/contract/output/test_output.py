@@ -155,7 +155,7 @@ def test_a_reader_that_has_seen_enough_ends_the_job(clusterrun: Launcher) -> Non
     assert ended.code == 141
     assert ended.out.startswith("[rank ")
     assert [line for line in ended.err.splitlines() if line.startswith("clusterrun")] == [
-        "clusterrun: the reader of our standard output has gone: stopping",
+        "clusterrun: standard output is closed: stopping all workers",
         "clusterrun: exit code 141: the reader of the output has gone (SIGPIPE)",
     ]
     assert job.left() == []
