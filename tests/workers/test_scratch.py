@@ -1,8 +1,6 @@
 """The folder for error files: closed to others, removed at the end, never waited for."""
 
 import stat
-import subprocess
-import sys
 import threading
 import time
 from pathlib import Path
@@ -10,6 +8,8 @@ from pathlib import Path
 import pytest
 from clusterrun.workers.scratch import Scratch, remove_scratch
 from clusterrun.workers.time_limited import TimeLimited
+
+from tests.as_another_user import run_as_another_user
 
 
 def mode_of(path: Path) -> int:
@@ -95,15 +95,7 @@ def test_what_hangs_is_waited_for_once() -> None:
 def test_where_there_may_be_no_thread_nothing_is_done() -> None:
     """A limit of processes counts threads, too; a job that reaches it goes on."""
     code = "from clusterrun.workers.time_limited import TimeLimited; print(TimeLimited(1).run(lambda: 1))"
-    caps = "+dac_read_search,+dac_override"
-    user = ("--reuid=54321", "--clear-groups", f"--inh-caps={caps}", f"--ambient-caps={caps}")
 
-    done = subprocess.run(
-        ["setpriv", *user, "prlimit", "--nproc=1", sys.executable, "-c", code],
-        capture_output=True,
-        text=True,
-        timeout=60,
-        check=False,
-    )
+    done = run_as_another_user(code, processes=1)
 
     assert (done.stdout, done.stderr) == ("None\n", "")

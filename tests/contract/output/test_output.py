@@ -227,8 +227,8 @@ def test_streams_may_be_closed_from_the_start(clusterrun: Launcher, redirection:
         pytest.param(
             "--log-dir=script0.py/logs",
             "",
-            "clusterrun: error: --log-dir: no log files can be written in script0.py/logs:"
-            " {script}: Not a directory\n  --log-dir DIR names another folder\n",
+            "clusterrun: error: --log-dir script0.py/logs: log files can't be written there:"
+            " {script}: Not a directory\n  name another folder with --log-dir DIR\n",
             id="no folder",
         ),
         pytest.param(

@@ -3,7 +3,6 @@
 import os
 import select
 import signal
-import subprocess
 import sys
 import time
 from collections.abc import Iterable, Iterator
@@ -14,6 +13,8 @@ import pytest
 from clusterrun.machine.gpus.nvidia import from_nvml
 from clusterrun.machine.gpus.nvml import HUNG, Question, ask_in_child, gpus_in
 from clusterrun.machine.gpus.nvml_query import NvmlGpu
+
+from tests.as_another_user import run_as_another_user
 
 TWO = [
     NvmlGpu("00000000:17:00.0", "GPU-a", "NVIDIA H200", cpus="0-3", nodes="0"),
@@ -172,16 +173,8 @@ def test_where_there_may_be_no_child_there_is_no_answer() -> None:
     code = (
         "from clusterrun.machine.gpus.nvml import ask_in_child; print([ask_in_child(lambda: ())])"
     )
-    caps = "+dac_read_search,+dac_override"
-    user = ("--reuid=54321", "--clear-groups", f"--inh-caps={caps}", f"--ambient-caps={caps}")
 
-    done = subprocess.run(
-        ["setpriv", *user, "prlimit", "--nproc=1", sys.executable, "-c", code],
-        capture_output=True,
-        text=True,
-        timeout=60,
-        check=False,
-    )
+    done = run_as_another_user(code, processes=1)
 
     assert (done.stdout, done.stderr) == ("['']\n", "")
 

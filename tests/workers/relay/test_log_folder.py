@@ -1,36 +1,33 @@
-"""The folder for log files, looked at before a job."""
+"""The folder for log files, checked before a job."""
 
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
 
-EXPECT = (
-    "import sys\n"
-    "from clusterrun.domain.facts import Fact\n"
-    "from clusterrun.workers.relay.log_folder import expect_log_folder\n"
-    "expect_log_folder(Fact(sys.argv[1], '--log-dir'))\n"
-)
+from tests.as_another_user import MAY_READ, MAY_WRITE, run_as_another_user
 
-
-CAPABILITIES = "+dac_override,+dac_read_search"
+CHECK = """
+import sys
+from clusterrun.domain.facts import Fact
+from clusterrun.workers.relay.log_folder import check_log_folder
+check_log_folder(Fact(sys.argv[1], '--log-dir'))
+"""
 
 
 @pytest.mark.needs("root", "setpriv")
 def test_capabilities_count(tmp_path: Path) -> None:
     """Another user's folder is no trouble for a process that may write anywhere."""
-    as_another = ("setpriv", "--reuid=54321", "--clear-groups", f"--inh-caps={CAPABILITIES}")
-
-    ended = subprocess.run(
-        [
-            *(*as_another, f"--ambient-caps={CAPABILITIES}"),
-            *(sys.executable, "-c", EXPECT, str(tmp_path / "logs")),
-        ],
-        capture_output=True,
-        text=True,
-        timeout=60,
-        check=False,
-    )
+    ended = run_as_another_user(CHECK, str(tmp_path / "logs"), capabilities=MAY_WRITE)
 
     assert (ended.returncode, ended.stderr) == (0, "")
+
+
+@pytest.mark.needs("root", "setpriv")
+def test_a_folder_that_can_not_be_written(tmp_path: Path) -> None:
+    """The error names the option, its value, and the folder that refuses."""
+    ended = run_as_another_user(CHECK, str(tmp_path / "logs"), capabilities=MAY_READ)
+
+    assert ended.stderr.splitlines()[-1] == (
+        f"clusterrun.errors.MachineError: --log-dir {tmp_path}/logs: log files can't be written"
+        f" there: {tmp_path}: Permission denied"
+    )

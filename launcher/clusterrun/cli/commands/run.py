@@ -10,7 +10,7 @@ from clusterrun.sources.command_line import CommandLine
 from clusterrun.sources.resolve import Resolved, resolve
 from clusterrun.sources.this_process import this_process
 from clusterrun.workers.fork_server_process import ForkServerProcess
-from clusterrun.workers.relay.log_folder import expect_log_folder
+from clusterrun.workers.relay.log_folder import check_log_folder
 
 
 def execute(line: CommandLine, environ: Mapping[str, str], called: str) -> int:
@@ -34,7 +34,7 @@ def _resolve(line: CommandLine, environ: Mapping[str, str], called: str) -> Reso
 
 def _launch(resolved: Resolved, environ: Mapping[str, str]) -> int:
     job = resolved.job
-    expect_log_folder(job.log_dir)
+    check_log_folder(job.log_dir)
     environment = environment_before(job, environ, resolved.unset)
     program = job.program.value
     fork_server = ForkServerProcess.start(
