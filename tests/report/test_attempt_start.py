@@ -1,4 +1,4 @@
-"""What --verbose says of a start."""
+"""The lines that --verbose prints at a start."""
 
 from clusterrun.domain.cpuset import CpuSet
 from clusterrun.domain.plan import NodePlan, WorkerPlan
@@ -51,15 +51,15 @@ def test_the_attempt_and_each_worker_have_a_line() -> None:
     ]
 
 
-def test_a_kernel_that_moves_pages_is_told_of() -> None:
-    """It is worth a line where somebody is bound."""
+def test_a_kernel_that_moves_pages_has_a_line() -> None:
+    """If workers are bound, it matters."""
     (line,) = set(describe_start(plan(), moves_pages=True)) - set(describe_start(plan()))
 
     assert line.startswith("kernel.numa_balancing is on")
 
 
-def test_the_interface_is_said_where_libraries_are_told_of_it() -> None:
-    """It is set for the user, who should know."""
+def test_the_network_interface_has_a_line() -> None:
+    """Clusterrun has chosen it, and the user should know."""
     assert "gloo, NCCL and TensorPipe use the network interface eth0" in describe_start(
         plan("eth0")
     )

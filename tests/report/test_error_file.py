@@ -11,7 +11,7 @@ TRACEBACK = 'Traceback (most recent call last):\n  File "t.py", line 1\nValueErr
 
 
 def test_what_record_writes_is_its_traceback() -> None:
-    """The traceback ends with the message, which need not be said twice."""
+    """The traceback ends with the message, which is not repeated."""
     written = {
         "message": {
             "message": "ValueError: boom",
@@ -23,7 +23,7 @@ def test_what_record_writes_is_its_traceback() -> None:
 
 
 def test_a_message_that_its_traceback_lacks_comes_first() -> None:
-    """An error handler may say something else than the exception."""
+    """An error handler may write another message than the exception's."""
     written = {"message": {"message": "disk full", "extraInfo": {"py_callstack": TRACEBACK}}}
 
     assert decode_error_file(json.dumps(written)) == f"disk full\n{TRACEBACK.strip()}"
@@ -69,5 +69,5 @@ def test_nesting_without_end_is_no_trap() -> None:
     ).map(json.dumps)
 )
 def test_rubbish_is_text(text: str) -> None:
-    """Whatever stands in the file, the report gets a string."""
+    """Any content of the file becomes a string."""
     assert isinstance(decode_error_file(text), str)

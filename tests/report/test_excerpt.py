@@ -165,7 +165,7 @@ def test_a_long_message_keeps_its_exception() -> None:
 
 
 def test_a_finalizer_that_fails_at_the_end_is_not_the_cause(tmp_path: Path) -> None:
-    """Weak references print a whole traceback of their own at exit."""
+    """Weak references print a traceback of their own at exit."""
     tail = standard_error_of(
         """
         import atexit, weakref
@@ -213,8 +213,8 @@ def test_a_line_that_begins_alike_is_no_syntax_error() -> None:
     assert exception_line("SyntaxError: in the log\nbye\n") == ""
 
 
-def test_the_last_words_of_a_crash_are_kept(tmp_path: Path) -> None:
-    """Faulthandler tells where in Python a segmentation fault was."""
+def test_the_stack_of_a_crash_is_kept(tmp_path: Path) -> None:
+    """Faulthandler prints the Python stack of a segmentation fault."""
     tail = standard_error_of(
         """
         import faulthandler, sys
@@ -284,7 +284,7 @@ def test_a_traceback_without_its_end_has_no_exception() -> None:
     assert exception_line(tail) == ""
 
 
-def test_lines_are_told_as_a_terminal_shows_them() -> None:
+def test_lines_are_as_a_terminal_shows_them() -> None:
     """Colours, control characters and overwritten progress are gone."""
     text = "\x1b[31mred\x1b[0m\n 10%\r 90%\rdone\r\nbell\x07\x00\ttab\n\n"
 
@@ -296,7 +296,7 @@ def test_endless_lines_are_cut() -> None:
     assert len(excerpt("x" * 1_000_000)[0]) < 500
 
 
-def test_nothing_said_is_nothing_shown() -> None:
+def test_no_output_has_no_excerpt() -> None:
     """An empty tail has no lines."""
     assert excerpt("") == []
     assert excerpt("\n\n") == []

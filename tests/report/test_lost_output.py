@@ -1,4 +1,4 @@
-"""What a job's output has lost, in words."""
+"""The lines on lost output."""
 
 import pytest
 from clusterrun.domain.lost_output import LostOutput

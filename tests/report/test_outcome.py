@@ -1,4 +1,4 @@
-"""What people read at the end of a job, to the letter."""
+"""The exact text of the report at the end of a job."""
 
 import json
 import signal
@@ -60,7 +60,7 @@ def failed(cause: Fate, *others: Fate, survivors: tuple[str, ...] = ()) -> Outco
     return outcome(WorkerFailed(cause), cause, *others, survivors=survivors)
 
 
-def told(
+def report_of(
     ended: Outcome, *, already_shown: bool = False, hidden: str = "", had_input: bool = True
 ) -> str:
     """Return the report in UTC."""
@@ -78,11 +78,11 @@ def lines(text: str) -> str:
     return dedent(text).strip("\n")
 
 
-def test_a_rank_that_nobody_saw_is_explained() -> None:
-    """Its last words are in the report, and why they were not on the screen before."""
+def test_a_rank_with_hidden_output_is_explained() -> None:
+    """The report has its last output, and the option that hid it."""
     cause = replace(fate(3, Exited(1), tail=TRACEBACK), log="/logs/rank-3.err")
 
-    text = told(failed(cause, fate(0, Exited(0))), hidden="--ranks 0")
+    text = report_of(failed(cause, fate(0, Exited(0))), hidden="--ranks 0")
 
     assert text.endswith(
         "    ValueError: boom\n\n"
@@ -91,7 +91,7 @@ def test_a_rank_that_nobody_saw_is_explained() -> None:
         "  rank 0: ended earlier, exit code 0\n"
         "clusterrun: exit code 1, from rank 3"
     )
-    assert "not printed" not in told(outcome(Interrupted(signal.SIGTERM)), hidden="--ranks 0")
+    assert "hidden by" not in report_of(outcome(Interrupted(signal.SIGTERM)), hidden="--ranks 0")
 
 
 @pytest.mark.parametrize("exception", ["EOFError: EOF when reading a line", "bdb.BdbQuit"])
@@ -100,20 +100,20 @@ def test_a_rank_without_standard_input_is_explained(exception: str) -> None:
     ended = failed(fate(1, Exited(1), tail=TRACEBACK.replace("ValueError: boom", exception)))
     hint = "  its standard input was /dev/null; to pass it clusterrun's, use --stdin-rank 1\n"
 
-    assert hint in told(ended, had_input=False)
-    assert hint not in told(ended)
-    assert hint not in told(failed(fate(1, Exited(1), tail=TRACEBACK)), had_input=False)
+    assert hint in report_of(ended, had_input=False)
+    assert hint not in report_of(ended)
+    assert hint not in report_of(failed(fate(1, Exited(1), tail=TRACEBACK)), had_input=False)
 
 
 def test_a_failed_rank_is_named_with_all_that_is_known() -> None:
-    """The cause comes first, then its words and its log, then the others, then whose code it is."""
+    """The cause comes first, then its output and log, the other workers, and the exit code."""
     cause = replace(
         fate(11, Exited(7), tail=f"loading\n{TRACEBACK}"),
         log="/logs/r/attempt-0/gpu-07-1/rank-11.err",
     )
     stopped = [fate(rank, Killed(signal.SIGTERM), by_us=True) for rank in (8, 9, 10, 13, 14, 15)]
 
-    assert told(failed(cause, *stopped, fate(12, Exited(0)))) == lines("""
+    assert report_of(failed(cause, *stopped, fate(12, Exited(0)))) == lines("""
         clusterrun: rank 11 on gpu-07 failed: ValueError: boom
           exit code 7, local rank 3, pid 4011, at 2026-09-21 14:13:22, 12.3 s after its start
 
@@ -129,31 +129,31 @@ def test_a_failed_rank_is_named_with_all_that_is_known() -> None:
     """)
 
 
-def test_a_single_workers_words_are_not_repeated() -> None:
-    """Where standard error was the worker's own, its traceback stands right above the report."""
+def test_the_output_of_a_single_worker_is_not_repeated() -> None:
+    """If standard error was the worker's own, its traceback is right above the report."""
     cause = fate(0, Exited(1), tail=TRACEBACK)
 
-    assert told(failed(cause), already_shown=True) == lines("""
+    assert report_of(failed(cause), already_shown=True) == lines("""
         clusterrun: rank 0 on gpu-07 failed: ValueError: boom
           exit code 1, local rank 0, pid 4000, at 2026-09-21 14:13:22, 12.3 s after its start
         clusterrun: exit code 1, from rank 0
     """)
 
 
-def test_a_worker_without_words_is_told_by_its_exit_code() -> None:
+def test_a_worker_without_output_is_named_with_its_exit_code() -> None:
     """No traceback, no tail, no log: the exit code is the message."""
-    assert told(failed(fate(0, Exited(7)))) == lines("""
+    assert report_of(failed(fate(0, Exited(7)))) == lines("""
         clusterrun: rank 0 on gpu-07 failed: exit code 7
           local rank 0, pid 4000, at 2026-09-21 14:13:22, 12.3 s after its start
         clusterrun: exit code 7, from rank 0
     """)
 
 
-def test_words_that_are_no_traceback_are_shown() -> None:
+def test_output_without_a_traceback_is_shown() -> None:
     """``sys.exit("text")`` leaves its text."""
     cause = fate(0, Exited(1), tail="step 1\nno data in /data\n")
 
-    assert told(failed(cause)) == lines("""
+    assert report_of(failed(cause)) == lines("""
         clusterrun: rank 0 on gpu-07 failed: exit code 1
           local rank 0, pid 4000, at 2026-09-21 14:13:22, 12.3 s after its start
 
@@ -189,15 +189,15 @@ def test_words_that_are_no_traceback_are_shown() -> None:
     ],
 )
 def test_a_script_that_wants_its_local_rank(complaint: str, what_to_type: str) -> None:
-    """Argparse's last words show it, and the option is named that gives it."""
+    """Argparse's error shows it, and the hint names the option."""
     tail = f"usage: train.py [-h] --local_rank N\ntrain.py: error: {complaint}\n"
 
-    assert f"  {what_to_type}" in told(failed(fate(3, Exited(2), tail=tail))).splitlines()
+    assert f"  {what_to_type}" in report_of(failed(fate(3, Exited(2), tail=tail))).splitlines()
 
 
 def test_a_segmentation_fault_is_called_that_with_its_usual_cause() -> None:
     """A signal has a name, a meaning, a usual cause, and the exit code of a shell."""
-    assert told(failed(fate(1, Killed(signal.SIGSEGV)))) == lines("""
+    assert report_of(failed(fate(1, Killed(signal.SIGSEGV)))) == lines("""
         clusterrun: rank 1 on gpu-07 was killed by SIGSEGV (segmentation fault)
           local rank 1, pid 4001, at 2026-09-21 14:13:22, 12.3 s after its start
           usually a bug in native code or a stack overflow; --env PYTHONFAULTHANDLER=1 prints the Python stack
@@ -209,7 +209,7 @@ def test_a_crash_that_tells_where_it_was_needs_no_guess() -> None:
     """Faulthandler was on: to turn it on is no advice."""
     tail = "Fatal Python error: Segmentation fault\n\n  File x\n"
 
-    assert "PYTHONFAULTHANDLER" not in told(failed(fate(1, Killed(signal.SIGSEGV), tail=tail)))
+    assert "PYTHONFAULTHANDLER" not in report_of(failed(fate(1, Killed(signal.SIGSEGV), tail=tail)))
 
 
 def test_a_kill_by_the_kernel_is_called_out_of_memory() -> None:
@@ -219,7 +219,7 @@ def test_a_kill_by_the_kernel_is_called_out_of_memory() -> None:
         out_of_memory="the cgroup /job (limit 64 MiB) counts 1 kill",
     )
 
-    assert told(failed(cause)) == lines("""
+    assert report_of(failed(cause)) == lines("""
         clusterrun: rank 2 on gpu-07 was killed by SIGKILL: out of memory
           local rank 2, pid 4002, at 2026-09-21 14:13:22, 12.3 s after its start
           out of memory: the cgroup /job (limit 64 MiB) counts 1 kill
@@ -228,11 +228,11 @@ def test_a_kill_by_the_kernel_is_called_out_of_memory() -> None:
 
 
 def test_a_data_loader_that_ran_out_of_memory_is_evidence_for_its_rank() -> None:
-    """The rank fails of an exception; the kernel's kill is told beside it."""
+    """The rank fails with an exception; the report also has the kernel's kill."""
     tail = f"{TRACEBACK.replace('ValueError: boom', 'RuntimeError: DataLoader worker died')}"
     cause = replace(fate(2, Exited(1), tail=tail), out_of_memory="1 kill in the cgroup /job")
 
-    assert told(failed(cause), already_shown=True) == lines("""
+    assert report_of(failed(cause), already_shown=True) == lines("""
         clusterrun: rank 2 on gpu-07 failed: RuntimeError: DataLoader worker died
           exit code 1, local rank 2, pid 4002, at 2026-09-21 14:13:22, 12.3 s after its start
           out of memory: 1 kill in the cgroup /job
@@ -241,12 +241,12 @@ def test_a_data_loader_that_ran_out_of_memory_is_evidence_for_its_rank() -> None
 
 
 def test_a_worker_that_was_not_started_tells_the_step() -> None:
-    """The failed step of the start is the message; there is no pid and no time to tell."""
+    """The failed step of the start is the message; there is no pid and no duration."""
     ending = NotStarted("binding to CPUs 0-3", "Invalid argument")
     cause = replace(fate(3, ending), pid=0, ran_for=0.0)
     other = fate(4, NotStarted("", ""), by_us=True)
 
-    assert told(failed(cause, other)) == lines("""
+    assert report_of(failed(cause, other)) == lines("""
         clusterrun: rank 3 on gpu-07 could not be started: binding to CPUs 0-3: Invalid argument
           local rank 3, at 2026-09-21 14:13:22
           rank 4: not started
@@ -259,7 +259,7 @@ def test_the_error_file_is_shown_where_standard_error_tells_nothing() -> None:
     written = {"message": {"message": "ValueError: boom", "extraInfo": {"py_callstack": TRACEBACK}}}
     cause = replace(fate(0, Exited(1)), error=json.dumps(written))
 
-    assert told(failed(cause)) == lines("""
+    assert report_of(failed(cause)) == lines("""
         clusterrun: rank 0 on gpu-07 failed: ValueError: boom
           exit code 1, local rank 0, pid 4000, at 2026-09-21 14:13:22, 12.3 s after its start
 
@@ -277,7 +277,7 @@ def test_the_error_file_is_not_shown_twice() -> None:
     """Standard error has the same exception already."""
     cause = replace(fate(0, Exited(1), tail=TRACEBACK), error=TRACEBACK)
 
-    assert told(failed(cause)).count("Traceback") == 1
+    assert report_of(failed(cause)).count("Traceback") == 1
 
 
 def test_other_ranks_are_grouped_by_how_they_ended() -> None:
@@ -293,7 +293,7 @@ def test_other_ranks_are_grouped_by_how_they_ended() -> None:
         replace(fate(8, Killed(signal.SIGKILL)), out_of_memory="evidence"),
     ]
 
-    report = told(failed(fate(0, Exited(7)), *others))
+    report = report_of(failed(fate(0, Exited(7)), *others))
 
     assert report.splitlines()[2:-1] == [
         "  ranks 1-2: failed too, exit code 1; rank 1: ValueError: 1 is gone",
@@ -307,10 +307,10 @@ def test_other_ranks_are_grouped_by_how_they_ended() -> None:
 
 
 def test_an_interrupted_job_gets_one_line() -> None:
-    """Ctrl-C is no failure: no traceback, no list; its one line was the agent's notice."""
+    """Ctrl-C is not a failure: the agent's notice was its only line."""
     fates = [fate(rank, Exited(1), by_us=True, tail=TRACEBACK) for rank in range(8)]
 
-    assert told(outcome(Interrupted(signal.SIGINT), *fates)) == ""
+    assert report_of(outcome(Interrupted(signal.SIGINT), *fates)) == ""
 
 
 def test_a_failure_before_ctrl_c_is_explained() -> None:
@@ -318,7 +318,7 @@ def test_a_failure_before_ctrl_c_is_explained() -> None:
     cause = fate(0, Exited(1), tail=TRACEBACK)
     ended = outcome(Interrupted(signal.SIGINT), cause, fate(1, Killed(signal.SIGKILL), by_us=True))
 
-    report = told(replace(ended, failure=cause)).splitlines()
+    report = report_of(replace(ended, failure=cause)).splitlines()
 
     assert report[0] == "clusterrun: rank 0 on gpu-07 failed: ValueError: boom"
     assert report[-2:] == [
@@ -327,11 +327,11 @@ def test_a_failure_before_ctrl_c_is_explained() -> None:
     ]
 
 
-def test_an_interrupted_job_says_who_had_to_be_killed() -> None:
+def test_an_interrupted_job_names_ranks_that_needed_sigkill() -> None:
     """A worker that the grace was too short for is worth a line of its own."""
     fates = [fate(0, Killed(signal.SIGKILL), by_us=True), fate(1, Exited(0), by_us=True)]
 
-    assert told(outcome(Interrupted(signal.SIGINT), *fates)).splitlines() == [
+    assert report_of(outcome(Interrupted(signal.SIGINT), *fates)).splitlines() == [
         "  rank 0 needed SIGKILL; --shutdown-timeout gives workers more time",
     ]
 
@@ -340,16 +340,16 @@ def test_a_job_ended_from_outside_names_the_signal() -> None:
     """Workers that ended in order need no mention."""
     fates = [fate(0, Killed(signal.SIGTERM), by_us=True), fate(1, Exited(0), by_us=True)]
 
-    assert told(outcome(Interrupted(signal.SIGTERM), *fates)) == (
+    assert report_of(outcome(Interrupted(signal.SIGTERM), *fates)) == (
         "clusterrun: exit code 143: clusterrun received SIGTERM"
     )
 
 
-def test_a_worker_that_failed_while_saving_is_told() -> None:
+def test_a_worker_that_failed_while_saving_is_named() -> None:
     """A handler that raises lost its checkpoint: the user must hear of it."""
     saving = fate(1, Exited(1), by_us=True, tail=TRACEBACK)
 
-    report = told(outcome(Interrupted(signal.SIGTERM), fate(0, Exited(0), by_us=True), saving))
+    report = report_of(outcome(Interrupted(signal.SIGTERM), fate(0, Exited(0), by_us=True), saving))
 
     assert report.splitlines() == [
         "  rank 1: stopped by clusterrun, exit code 1: ValueError: boom",
@@ -358,13 +358,13 @@ def test_a_worker_that_failed_while_saving_is_told() -> None:
 
 
 def test_success_is_silent() -> None:
-    """Nothing to say is said by nothing."""
-    assert told(outcome(Succeeded(), fate(0, Exited(0)))) == ""
+    """The report is empty."""
+    assert report_of(outcome(Succeeded(), fate(0, Exited(0)))) == ""
 
 
 def test_a_reader_that_went_away_gets_one_line() -> None:
     """``| head`` ends the job as it ends any program."""
-    assert told(outcome(OutputGone(), fate(0, Killed(signal.SIGTERM), by_us=True))) == (
+    assert report_of(outcome(OutputGone(), fate(0, Killed(signal.SIGTERM), by_us=True))) == (
         "clusterrun: exit code 141: the reader of the output has gone (SIGPIPE)"
     )
 
@@ -384,7 +384,7 @@ def test_a_reader_that_went_away_gets_one_line() -> None:
 )
 def test_a_lost_process_of_ours_is_no_workers_fault(reason: HelperFailed, last_line: str) -> None:
     """Which of our processes died, and how."""
-    report = told(outcome(reason, fate(0, Killed(signal.SIGKILL), by_us=True)))
+    report = report_of(outcome(reason, fate(0, Killed(signal.SIGKILL), by_us=True)))
 
     assert report.splitlines() == [
         f"clusterrun: error: its {reason.name} {reason.how}; the job was stopped",
@@ -397,8 +397,8 @@ def test_what_could_not_be_killed_is_named() -> None:
     survivors = ("pid 12 (python, state D in nfs_wait)",)
 
     reports = [
-        told(failed(fate(0, Exited(7)), survivors=survivors)),
-        told(outcome(Succeeded(), survivors=survivors)),
+        report_of(failed(fate(0, Exited(7)), survivors=survivors)),
+        report_of(outcome(Succeeded(), survivors=survivors)),
     ]
 
     for report in reports:
@@ -415,15 +415,15 @@ def test_what_could_not_be_killed_is_named() -> None:
         (3 * 3600 + 12 * 60 + 29, "3 h 12 min after"),
     ],
 )
-def test_durations_are_told_as_people_do(ran_for: float, text: str) -> None:
+def test_durations_have_readable_units(ran_for: float, text: str) -> None:
     """Seconds, minutes or hours, as precise as matters."""
-    report = told(failed(replace(fate(0, Exited(7)), ran_for=ran_for)))
+    report = report_of(failed(replace(fate(0, Exited(7)), ran_for=ran_for)))
 
     assert text in report
 
 
-def test_a_restart_is_told_in_few_lines() -> None:
-    """Between two attempts: who failed, of what, and how many restarts there are."""
+def test_a_restart_has_few_lines() -> None:
+    """Between two attempts: the rank, its failure, and the number of restarts."""
     cause = replace(fate(3, Exited(1), tail=TRACEBACK), log="/logs/rank-3.err")
     ended = failed(cause, fate(0, Killed(signal.SIGTERM), by_us=True))
 
@@ -436,7 +436,7 @@ def test_a_restart_is_told_in_few_lines() -> None:
 
 
 def test_a_restart_quotes_the_last_line_where_there_is_no_exception() -> None:
-    """Whatever was said last is the best there is."""
+    """Its last line replaces it."""
     ended = failed(fate(3, Exited(1), tail="one\ntwo\n"))
 
     report = explain_restart(ended, 2, 3, local_time=time.gmtime)

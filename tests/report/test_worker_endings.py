@@ -1,4 +1,4 @@
-"""Endings in words."""
+"""Texts for the ends of workers."""
 
 import signal
 
@@ -19,8 +19,8 @@ from clusterrun.report.worker_endings import common_cause, in_words
         (NotStarted("exec", "No such file or directory"), "exec: No such file or directory"),
     ],
 )
-def test_every_ending_has_words(ending: Ending, words: str) -> None:
-    """Codes and signals as people call them."""
+def test_every_ending_has_a_text(ending: Ending, words: str) -> None:
+    """Exit codes, and signals by name."""
     assert in_words(ending) == words
 
 
@@ -36,7 +36,7 @@ def test_every_ending_has_words(ending: Ending, words: str) -> None:
         (Exited(126), "may not execute"),
     ],
 )
-def test_common_causes_are_told(ending: Ending, hint: str) -> None:
+def test_common_causes(ending: Ending, hint: str) -> None:
     """Users don't know that SIGBUS means a full /dev/shm."""
     assert hint in common_cause(ending)
 
@@ -45,7 +45,7 @@ def test_common_causes_are_told(ending: Ending, hint: str) -> None:
     "ending", [Exited(0), Exited(1), Exited(128), Exited(255), Killed(50), NotStarted("", "")]
 )
 def test_no_cause_is_guessed_where_none_is_common(ending: Ending) -> None:
-    """A code of the script's own means what the script says."""
+    """The meaning of another code is the script's."""
     assert common_cause(ending) == ""
 
 

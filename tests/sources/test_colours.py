@@ -1,4 +1,4 @@
-"""Whether workers are told that colours are seen."""
+"""Whether workers may print colours."""
 
 from collections.abc import Mapping
 

@@ -49,7 +49,7 @@ def test_a_dry_run_writes_nothing() -> None:
 
 
 def test_the_same_folder_by_ones_own_choice() -> None:
-    """Then there is nothing to tell."""
+    """Then there is no notice."""
     environ = {"CLUSTERRUN_LOG_DIR": "clusterrun-logs"}
 
     assert describe("train.py", flags={"redirects": "3"}, environ=environ).warnings == ()
@@ -71,7 +71,7 @@ def test_the_same_folder_by_ones_own_choice() -> None:
     ],
 )
 def test_mistakes(flags: Flags, message: str, hint: str) -> None:
-    """Each names where it was said."""
+    """Each names its origin."""
     assert mistake("train.py", flags=flags) == (message, hint)
 
 
@@ -89,7 +89,7 @@ def test_torchruns_own_variable_for_the_prefix() -> None:
 
 
 @pytest.mark.parametrize(
-    ("template", "told"),
+    ("template", "warning"),
     [
         ("${rnk}: ", "unknown name ${rnk}; did you mean ${rank}?"),
         ("[$lokal_rank] ", "unknown name ${lokal_rank}; did you mean ${local_rank}?"),
@@ -102,12 +102,12 @@ def test_torchruns_own_variable_for_the_prefix() -> None:
         ("100 %: ", ""),
     ],
 )
-def test_a_prefix_with_an_unknown_name(template: str, told: str) -> None:
-    """It is left as it is, as torchrun has it, and a line says so."""
+def test_a_prefix_with_an_unknown_name(template: str, warning: str) -> None:
+    """It is printed as it is, as torchrun does, with a warning."""
     resolved = describe("train.py", flags={"log_line_prefix_template": template})
 
     assert resolved.job.log_line_prefix_template.value == template
-    assert resolved.warnings == ((f"--log-line-prefix-template: {told}",) if told else ())
+    assert resolved.warnings == ((f"--log-line-prefix-template: {warning}",) if warning else ())
 
 
 def test_a_prefix_is_one_line() -> None:

@@ -1,4 +1,4 @@
-"""Where agents meet: who may say it, and what can't work."""
+"""Where agents meet: the sources of address and port, and their errors."""
 
 from collections.abc import Mapping
 
@@ -66,7 +66,7 @@ def test_an_exported_port_beside_an_endpoint_is_the_endpoints() -> None:
     assert (job.master_addr.value, job.master_port.value) == (None, None)
 
 
-def test_on_one_node_exported_variables_say_nothing() -> None:
+def test_exported_variables_are_ignored_on_one_node() -> None:
     """Any number of jobs run on a machine whose login script exports a port."""
     job = describe("train.py", environ={"MASTER_ADDR": "node0", "MASTER_PORT": "29500"}).job
 
@@ -74,7 +74,7 @@ def test_on_one_node_exported_variables_say_nothing() -> None:
     assert job.master_port == Fact(None, "default")
 
 
-def test_the_cluster_says_where_to_meet() -> None:
+def test_the_cluster_sets_where_to_meet() -> None:
     """On its first host, at the first of some ports that no other job has."""
     job = describe("train.py", environ=STEP).job
 
@@ -92,7 +92,7 @@ def test_a_given_address_keeps_the_clusters_ports() -> None:
     assert job.port_candidates.value == port_candidates(26, 0)
 
 
-def test_one_node_of_slurm_has_nobody_to_meet() -> None:
+def test_one_node_of_slurm_needs_no_address() -> None:
     """A free port and the loopback, as anywhere."""
     job = describe("train.py", environ=captured("rest.0")).job
 

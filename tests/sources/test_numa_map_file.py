@@ -55,7 +55,7 @@ def test_mistakes(text: str, complaint: str) -> None:
     assert caught.value.hint
 
 
-def test_a_mistake_in_a_file_says_so(tmp_path: Path) -> None:
+def test_a_mistake_in_a_file_names_the_file(tmp_path: Path) -> None:
     """And an empty one is no map."""
     path = tmp_path / "gpus"
     path.write_text("0=x\n")

@@ -153,7 +153,7 @@ def test_a_schedulers_job_has_a_token(environ: dict[str, str], expected: Fact[st
     assert describe("train.py", environ=environ, process=process).job.token == expected
 
 
-def test_nodes_that_are_started_against_the_clusters_word_have_no_token() -> None:
+def test_nodes_that_the_cluster_did_not_start_have_no_token() -> None:
     """Some may be started where the cluster has set nothing."""
     flags = {"nnodes": "3", "node_rank": "0", "master_addr": "n0"}
 

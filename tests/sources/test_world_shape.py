@@ -1,4 +1,4 @@
-"""Who decides the shape of the world, and what can't be meant."""
+"""The shape of the world by options and by the cluster, and contradictions between them."""
 
 import pytest
 from clusterrun.domain.facts import Fact
@@ -43,7 +43,7 @@ def test_a_cluster_decides_it_all() -> None:
     assert (job.agents, job.agent_rank) == (2, 1)
 
 
-def test_flags_may_repeat_what_the_cluster_says() -> None:
+def test_flags_may_repeat_the_cluster() -> None:
     """As scripts for torchrun do; each value has the origin that holds, and the hosts remain."""
     flags = {"nnodes": "2", "node_rank": "1", "nproc_per_node": "4", "master_addr": "n0"}
 
@@ -59,7 +59,7 @@ def test_flags_may_repeat_what_the_cluster_says() -> None:
 
 
 def test_a_node_of_a_step_may_be_alone_on_purpose() -> None:
-    """As in a sweep: each node its own job. Nothing of the cluster's shape is left, one line says so."""
+    """As in a sweep: each node is its own job. The cluster's shape is ignored, with a warning."""
     resolved = describe("train.py", flags={"nnodes": "1"}, environ=STEP)
 
     job = resolved.job
@@ -73,7 +73,7 @@ def test_a_node_of_a_step_may_be_alone_on_purpose() -> None:
 
 
 def test_a_shape_of_ones_own_inside_a_step() -> None:
-    """Two steps that join into one world; all is said, so nothing is taken from the cluster."""
+    """Two steps that join into one world; options are complete, so the cluster is ignored."""
     flags = {"nnodes": "4", "node_rank": "3", "master_addr": "n0"}
 
     resolved = describe("train.py", flags=flags, environ=STEP)
@@ -87,7 +87,7 @@ def test_a_shape_of_ones_own_inside_a_step() -> None:
     )
 
 
-def test_the_exported_address_is_said_as_well() -> None:
+def test_an_exported_address_counts_as_well() -> None:
     """``export MASTER_ADDR`` in the job script, and ranks of one's own."""
     environ = STEP | {"MASTER_ADDR": "n1"}
 
@@ -134,7 +134,7 @@ HINT = "out, or set all of --nnodes, --node-rank and --master-addr"
         ),
     ],
 )
-def test_half_a_shape_against_the_cluster_can_not_be_meant(
+def test_an_incomplete_shape_may_not_contradict_the_cluster(
     flags: Flags, message: str, hint: str
 ) -> None:
     """Both origins are named."""
@@ -142,7 +142,7 @@ def test_half_a_shape_against_the_cluster_can_not_be_meant(
 
 
 def test_a_task_has_one_worker() -> None:
-    """Where srun has started one task for each, nobody starts them again."""
+    """If srun has started one task per worker, each task starts one worker."""
     job = describe("train.py", environ=TASK).job
 
     assert job.nproc_per_node == Fact(1, "SLURM_STEP_TASKS_PER_NODE")
@@ -150,7 +150,7 @@ def test_a_task_has_one_worker() -> None:
 
 
 @pytest.mark.parametrize("nproc", ["1", "2", "auto", "gpu"])
-def test_a_task_may_be_told_of_all_tasks(nproc: str) -> None:
+def test_nproc_per_node_may_count_all_tasks_of_the_node(nproc: str) -> None:
     """``--nproc-per-node`` counts its node's workers, which are there already, or its own."""
     flags = {"nnodes": "2", "node_rank": "1", "nproc_per_node": nproc, "master_addr": "n0"}
 
@@ -190,7 +190,7 @@ def test_tasks_that_would_each_start_one_worker_per_gpu() -> None:
 
 
 def test_each_task_may_be_a_node_of_its_own() -> None:
-    """All is said, and each starts one worker."""
+    """Options are complete, and each task starts one worker."""
     flags = {"nnodes": "4", "node_rank": "3", "master_addr": "n0", "nproc_per_node": "1"}
 
     job = describe("train.py", flags=flags, environ=TASK).job

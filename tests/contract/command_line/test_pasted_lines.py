@@ -1,4 +1,4 @@
-"""A line of torchrun's means here what torch's own parser says that it means."""
+"""A command line of torchrun has the meaning that torch's own parser gives it."""
 
 import json
 import subprocess
@@ -74,7 +74,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def split(pasted: Pasted, folder: Path) -> Words:
-    """Return the words that a shell makes of a line."""
+    """Return the words of a line, as a shell splits it."""
     words = _by_bash(pasted, folder)
     if words[0] == "srun":
         del words[0]

@@ -1,4 +1,4 @@
-"""Platforms' own variables around real workers: what frameworks find in there is what we say."""
+"""Platforms' own variables around real workers: frameworks find clusterrun's ranks."""
 
 import re
 import socket
@@ -60,7 +60,7 @@ def of_tasks(name: str, heading: str, **ranks: str) -> Platform:
 
 
 def counted(prefix: str, *words: str) -> dict[str, str]:
-    """Return ``words`` behind ``prefix``: those of a size are 2, those of a rank the task's own."""
+    """Return ``words`` after ``prefix``: those of a size are 2, those of a rank the task's own."""
     return {f"{prefix}{word}": "2" if "SIZE" in word else "rank" for word in words}
 
 

@@ -1,4 +1,4 @@
-"""Which cluster is asked, and what --cluster changes."""
+"""Which cluster is detected, and the effect of --cluster."""
 
 import subprocess
 import sys
@@ -18,7 +18,7 @@ STEP = captured("node.1")
 
 @pytest.mark.parametrize("entry", DETECTION, ids=[entry.cluster for entry in DETECTION])
 def test_entries_lead_to_clusters(entry: Entry) -> None:
-    """They are names until there is a variable that begins as theirs do, or until they are named."""
+    """Each entry leads to a class, which detects nothing in an empty environment."""
     assert bool(entry.load().detect({})) is not bool(entry.prefix)
 
 
@@ -54,7 +54,7 @@ def test_a_step_of_slurm() -> None:
 
 
 def test_detection_can_be_turned_off() -> None:
-    """Then the job is what flags say, on one node."""
+    """Then flags alone set the job, on one node."""
     job = describe("train.py", flags={"cluster": "none"}, environ=STEP).job
 
     assert job.cluster == Fact("none", "--cluster")
@@ -88,11 +88,11 @@ def test_a_cluster_can_be_named() -> None:
     ],
 )
 def test_clusters_that_are_not_there(name: str, message: str, hint: str) -> None:
-    """Nobody gets one node instead of what they named."""
+    """The job does not run on one node instead."""
     assert mistake("train.py", flags={"cluster": name}) == (message, hint)
 
 
-def test_inside_a_worker_nobody_is_asked() -> None:
+def test_inside_a_worker_no_cluster_is_detected() -> None:
     """The step's place is the outer launch's; the inner one is a job on this node."""
     outer = {"LOCAL_RANK": "0", "TORCHELASTIC_RUN_ID": "26.0", "MASTER_ADDR": "n0", "RANK": "1"}
 
@@ -104,7 +104,7 @@ def test_inside_a_worker_nobody_is_asked() -> None:
 
 
 def test_inside_a_worker_a_cluster_can_be_named_too() -> None:
-    """Flags say so, as everywhere."""
+    """By --cluster, as everywhere."""
     outer = {"LOCAL_RANK": "0", "TORCHELASTIC_RUN_ID": "26.0"}
 
     job = describe("train.py", flags={"cluster": "slurm"}, environ=STEP | outer).job

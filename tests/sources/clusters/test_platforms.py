@@ -1,4 +1,4 @@
-"""Each platform's documented variables: what ``--dry-run --json`` makes of them, and who said it."""
+"""Each platform's documented variables: the values in ``--dry-run --json``, and their origins."""
 
 import json
 import os
@@ -48,7 +48,7 @@ def dry_run(
     return content
 
 
-def complaint(capsys: pytest.CaptureFixture[str], environ: Mapping[str, str], *flags: str) -> str:
+def error(capsys: pytest.CaptureFixture[str], environ: Mapping[str, str], *flags: str) -> str:
     """Return what it prints where it ends with exit code 2."""
     code = run_command_line([*flags, "--dry-run", "train.py"], {"PATH": SEARCH_PATH, **environ})
     out, err = capsys.readouterr()
@@ -298,16 +298,16 @@ CASES = [
 
 @pytest.mark.parametrize("case", CASES, ids=[f"{case.name}-{case.cluster}" for case in CASES])
 def test_documented_variables(case: Case, capsys: pytest.CaptureFixture[str]) -> None:
-    """Every value has the variable that says it as its origin, and the workers' ranks follow."""
-    told = dry_run(capsys, variables(case.name), *case.flags)
+    """Every value has its variable as origin, and the workers' ranks follow."""
+    printed = dry_run(capsys, variables(case.name), *case.flags)
 
-    job = told["job"]
+    job = printed["job"]
     found = {name: f"{job[name]['value']} ({job[name]['origin']})" for name in case.expected}
     assert found == dict(case.expected)
     assert job["cluster"]["value"] == case.cluster
     tasks = job["tasks"]["value"]
     assert (tasks and tuple(tasks[name] for name in FOR_TASKS)) == case.tasks
-    first = told["workers"][0]["env"]
+    first = printed["workers"][0]["env"]
     if case.tasks:
         assert (int(first["RANK"]), int(first["WORLD_SIZE"])) == case.tasks[:2]
         assert (int(first["LOCAL_WORLD_SIZE"]), int(first["GROUP_RANK"])) == case.tasks[3:5]
@@ -351,23 +351,23 @@ BROKEN = [
 @pytest.mark.parametrize(
     ("name", "changes", "message"), BROKEN, ids=[f"{name}-{text[:30]}" for name, _, text in BROKEN]
 )
-def test_variables_that_somebody_has_spoilt(
+def test_variables_with_wrong_values(
     name: str, changes: Mapping[str, str], message: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """The variable and its value are named, and there is always a way out."""
-    told = complaint(capsys, {**variables(name), **changes})
+    printed = error(capsys, {**variables(name), **changes})
 
-    assert told.startswith(f"clusterrun: error: {message}")
-    assert len(told.splitlines()) > 1
+    assert printed.startswith(f"clusterrun: error: {message}")
+    assert len(printed.splitlines()) > 1
 
 
 def test_the_bare_triple_with_several_workers_is_a_choice_of_two_lines(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
-    """RANK and WORLD_SIZE may count nodes or processes; nobody guesses."""
-    told = complaint(capsys, variables("dlc.2024"), "--nproc-per-node", "8")
+    """RANK and WORLD_SIZE may count nodes or processes; clusterrun does not guess."""
+    printed = error(capsys, variables("dlc.2024"), "--nproc-per-node", "8")
 
-    assert told == (
+    assert printed == (
         "clusterrun: error: RANK is 1 and WORLD_SIZE 2, which may count nodes or processes, and there"
         " would be 8 workers here (nproc_per_node: --nproc-per-node)\n"
         "  if RANK counts nodes:\n"
@@ -384,14 +384,14 @@ def test_the_bare_triple_with_several_workers_is_a_choice_of_two_lines(
 def test_the_bare_triple_where_it_is_clear(
     flags: tuple[str, ...], capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """With one worker per node the levels are the same; who says as many nodes counts nodes."""
+    """With one worker per node both counts are equal; with --nnodes equal to it, WORLD_SIZE counts nodes."""
     job = dry_run(capsys, variables("dlc.2024"), *flags)["job"]
 
     assert (job["nnodes"]["value"], job["node_rank"]["value"]) == (2, 1)
     assert job["master_addr"] == {"value": "dlc18isgeayd0000-master-0", "origin": "MASTER_ADDR"}
 
 
-def test_ranks_of_pods_that_meet_at_an_endpoint_are_nobodys_business(
+def test_ranks_of_pods_that_meet_at_an_endpoint_are_ignored(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
     """An elastic PyTorchJob with a master has RANK too; the endpoint is that of a worker."""
@@ -415,7 +415,7 @@ def test_a_world_of_one_is_no_triple(capsys: pytest.CaptureFixture[str]) -> None
 def test_processes_in_the_names_of_nodes_are_no_pods_of_dlc(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
-    """Where NNODES says otherwise, WORLD_SIZE counts processes."""
+    """If NNODES differs, WORLD_SIZE counts processes."""
     job = dry_run(capsys, variables("exports.1") | {"RANK": "1"})["job"]
 
     assert job["cluster"]["value"] == "exports"
@@ -455,7 +455,7 @@ def test_flags_beat_the_platform(capsys: pytest.CaptureFixture[str]) -> None:
     assert job["nproc_per_node"] == {"value": 4, "origin": "--nproc-per-node"}
 
 
-def test_gpus_that_somebody_has_hidden_are_not_counted(
+def test_hidden_gpus_are_not_counted(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
     """NPROC_PER_NODE is what the pod has, CUDA_VISIBLE_DEVICES what this launch may use."""
@@ -466,10 +466,10 @@ def test_gpus_that_somebody_has_hidden_are_not_counted(
     assert job["nproc_per_node"] == {"value": "per-gpu", "origin": "default"}
 
 
-def test_a_pod_of_an_indexed_job_is_alone_unless_told(
+def test_a_pod_of_an_indexed_job_is_alone_without_nnodes(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
-    """Most such jobs are of tasks that don't know of each other; one line says so."""
+    """Most such jobs have independent tasks; a warning names the option for one job."""
     code = run_command_line(
         ["--dry-run", "--json", "train.py"],
         {"PATH": SEARCH_PATH, **variables("kubernetes.1")},
@@ -488,11 +488,13 @@ def test_mpirun_that_runs_elsewhere_than_task_0(capsys: pytest.CaptureFixture[st
     """As in Kubeflow's MPIJob: the other tasks would look for task 0 where mpirun is."""
     environ = variables("openmpi.1") | {"OMPI_COMM_WORLD_RANK": "0"}
 
-    told = complaint(capsys, environ)
+    printed = error(capsys, environ)
     job = dry_run(capsys, environ | {"MASTER_ADDR": "n7"})["job"]
 
-    assert told.startswith("clusterrun: error: mpirun runs on 10.77.0.1 (OMPI_MCA_orte_hnp_uri), ")
-    assert "mpirun -x MASTER_ADDR=" in told
+    assert printed.startswith(
+        "clusterrun: error: mpirun runs on 10.77.0.1 (OMPI_MCA_orte_hnp_uri), "
+    )
+    assert "mpirun -x MASTER_ADDR=" in printed
     assert job["master_addr"]["value"] == "n7"
 
 
@@ -508,7 +510,7 @@ def test_tasks_that_mpirun_deals_out_to_the_nodes_in_turn(
 
 
 def test_mpirun_in_an_allocation_of_slurms(capsys: pytest.CaptureFixture[str]) -> None:
-    """It starts its daemons by srun: their step is not the tasks', who all would have its rank."""
+    """It starts its daemons by srun: all tasks would have the rank of their daemon's step."""
     job = dry_run(capsys, captured("node.1") | variables("openmpi.task"))["job"]
 
     assert job["cluster"]["value"] == "openmpi"
@@ -523,14 +525,16 @@ def test_srun_on_a_cray_sets_variables_of_pals(capsys: pytest.CaptureFixture[str
 
 
 def test_pmix_alone_knows_too_little(capsys: pytest.CaptureFixture[str]) -> None:
-    """A rank without a world; flags may say the rest."""
+    """A rank without a world; flags may set the rest."""
     environ = {"PMIX_RANK": "1", "PMIX_NAMESPACE": "x"}
     whole = ("--nnodes", "2", "--node-rank", "1", "--master-addr", "n0")
 
-    told = complaint(capsys, environ)
+    printed = error(capsys, environ)
     job = dry_run(capsys, environ, *whole)["job"]
 
-    assert told.startswith("clusterrun: error: PMIX_RANK is 1, but the number of tasks is unknown")
+    assert printed.startswith(
+        "clusterrun: error: PMIX_RANK is 1, but the number of tasks is unknown"
+    )
     assert job["node_rank"] == {"value": 1, "origin": "--node-rank"}
 
 
@@ -559,22 +563,22 @@ def test_a_host_finds_itself_in_the_file_of_pbs(
         (None, "PBS_NODEFILE: {file} cannot be read: No such file or directory"),
     ],
 )
-def test_files_of_pbs_that_are_no_good(
+def test_unusable_files_of_pbs(
     text: str | None, message: str, folder: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """Nobody gets one node instead."""
+    """The job does not run on one node instead."""
     nodefile = folder / "nodes"
     if text is not None:
         nodefile.write_text(text)
 
-    told = complaint(capsys, {"PBS_NODEFILE": str(nodefile)})
+    printed = error(capsys, {"PBS_NODEFILE": str(nodefile)})
 
     expected = message.format(file=nodefile, here=os.uname().nodename)
-    assert told.startswith(f"clusterrun: error: {expected}")
+    assert printed.startswith(f"clusterrun: error: {expected}")
 
 
 def test_pals_takes_its_hosts_from_pbs(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """There is no MASTER_ADDR where users have not exported one."""
+    """MASTER_ADDR is set only if the user has exported it."""
     nodefile = folder / "nodes"
     nodefile.write_text("x1000\nx1001\n")
     environ = variables("pals.task") | {"PBS_NODEFILE": str(nodefile), "MASTER_ADDR": ""}
@@ -604,7 +608,7 @@ def test_a_line_of_paddles_launcher(capsys: pytest.CaptureFixture[str], tmp_path
     """The options of ``python -m paddle.distributed.launch``, on the second of two nodes."""
     gpus = (PciDevice(f"0000:1{at}:00.0", uuid=f"GPU-{at}", minor=at) for at in range(3))
 
-    told = dry_run(
+    printed = dry_run(
         capsys,
         {},
         f"--machine-root={write_tree(tmp_path, two_nodes(tuple(gpus)))}",
@@ -612,7 +616,7 @@ def test_a_line_of_paddles_launcher(capsys: pytest.CaptureFixture[str], tmp_path
         *("--started_port=6200", "--selected_gpus=0,1", "--use_paddlecloud", "--log_dir=mylog"),
     )
 
-    job, last = told["job"], told["workers"][1]["env"]
+    job, last = printed["job"], printed["workers"][1]["env"]
     assert job["node_rank"] == {"value": 1, "origin": "--cluster-node-ips"}
     assert job["nproc_per_node"] == {"value": 2, "origin": "--selected-gpus"}
     assert job["master_addr"] == {"value": "192.168.0.16", "origin": "--cluster-node-ips"}
@@ -624,7 +628,7 @@ def test_a_line_of_paddles_launcher(capsys: pytest.CaptureFixture[str], tmp_path
 
 def test_a_job_for_paddle_by_name_alone(capsys: pytest.CaptureFixture[str]) -> None:
     """On one node nothing needs to be set."""
-    told = dry_run(capsys, {}, "--cluster", "paddle", "--nproc-per-node", "2")
+    printed = dry_run(capsys, {}, "--cluster", "paddle", "--nproc-per-node", "2")
 
-    endpoints = [worker["env"]["PADDLE_CURRENT_ENDPOINT"] for worker in told["workers"]]
+    endpoints = [worker["env"]["PADDLE_CURRENT_ENDPOINT"] for worker in printed["workers"]]
     assert endpoints == ["127.0.0.1:6170", "127.0.0.1:6171"]

@@ -31,7 +31,7 @@ def layout(name: str) -> TaskLayout:
 
 
 def test_one_task_on_each_node() -> None:
-    """The task is its node, and each value says which variable told it."""
+    """The task is its node, and each value has its variable as origin."""
     found = place(captured("node.1"))
 
     assert found == Place(
@@ -100,7 +100,7 @@ def test_tasks_of_one_node_meet_on_the_loopback() -> None:
     assert found.master_addr == Fact("127.0.0.1", "SLURM_STEP_NODELIST")
 
 
-def test_where_tasks_are_placed_by_hand_nobody_knows_rank_0s_node() -> None:
+def test_the_node_of_rank_0_is_unknown_if_tasks_are_placed_by_hand() -> None:
     """The list of hosts is sorted: here rank 0 is on n2, and n0 stands first."""
     one_each = place(captured("arbitrary.0"))
     two_each = captured("arbitrary.0") | {
@@ -161,10 +161,10 @@ def test_variables_of_the_job_where_the_step_has_none() -> None:
         ("", None),
     ],
 )
-def test_slurm_counts_gpus_unless_somebody_has_chosen_others(
+def test_slurm_counts_gpus_unless_cuda_visible_devices_differs(
     visible: str | None, expected: int | None
 ) -> None:
-    """Where CUDA_VISIBLE_DEVICES has another number of entries, the machine is asked."""
+    """If CUDA_VISIBLE_DEVICES has another number of entries, the GPUs of the machine count."""
     environ = {k: v for k, v in captured("node.0").items() if k != "CUDA_VISIBLE_DEVICES"}
     chosen = {} if visible is None else {"CUDA_VISIBLE_DEVICES": visible}
 
@@ -187,7 +187,7 @@ def test_slurm_counts_gpus_unless_somebody_has_chosen_others(
     ],
 )
 def test_cpus_of_its_own(kind: str, masks: str, own: bool) -> None:  # noqa: FBT001 - a table
-    """A task's mask must be known, and meet none of the others on its node."""
+    """A task's mask must be known, and share no CPU with others on its node."""
     environ = captured("task.3") | {"SLURM_CPU_BIND_TYPE": kind, "SLURM_CPU_BIND_LIST": masks}
 
     found = place(environ).tasks.value
@@ -209,14 +209,14 @@ def test_cpus_of_its_own(kind: str, masks: str, own: bool) -> None:  # noqa: FBT
     ],
 )
 def test_srun_without_its_share_of_cpus(changes: dict[str, str], cpus: int, share: int) -> None:
-    """The first task warns, with the cure; sbatch's own ``-c`` is inherited, but not heeded."""
+    """The first task warns and names the option; sbatch's own ``-c`` is inherited, but ignored."""
     found = place(captured("node.0") | changes, cpus).warnings
 
     assert [warning.rpartition("srun ")[2] for warning in found] == ([f"-c {share}"] * bool(share))
 
 
-def test_the_warning_to_the_letter() -> None:
-    """What is wrong, who says so, what to type."""
+def test_the_text_of_the_warning() -> None:
+    """What is wrong, by which variable, and what to type."""
     found = place(captured("node.0") | {"SLURM_CPUS_ON_NODE": "64"}, cpus=1)
 
     assert found.warnings == (
@@ -229,7 +229,7 @@ def test_the_warning_to_the_letter() -> None:
 
 @pytest.mark.parametrize("name", ["node.0", "task.3", "in_batch.1", "rest.0", "arbitrary.1"])
 def test_what_srun_started_is_a_step(name: str) -> None:
-    """In a batch script as well, whose ENVIRONMENT=BATCH its steps inherit."""
+    """In a batch script as well, although its steps inherit ENVIRONMENT=BATCH."""
     assert SlurmStep().detect(captured(name)) == "SLURM_STEP_ID"
 
 
@@ -267,8 +267,8 @@ def test_what_srun_did_not_start_is_none(name: str) -> None:
         ({"SLURM_STEP_NODELIST": "n[0-"}, "SLURM_STEP_NODELIST: 'n[0-' is not a list of hosts"),
     ],
 )
-def test_variables_that_are_no_good(changes: dict[str, str], message: str) -> None:
-    """Whoever changed them is told which, and how to do without."""
+def test_variables_with_wrong_values(changes: dict[str, str], message: str) -> None:
+    """The error names the variable and the way to ignore the cluster."""
     with pytest.raises(UsageError) as caught:
         place(captured("node.1") | changes)
 
@@ -277,7 +277,7 @@ def test_variables_that_are_no_good(changes: dict[str, str], message: str) -> No
 
 
 def test_a_list_of_other_hosts_is_none() -> None:
-    """Names by rank are only told where there is one for each rank."""
+    """Names by rank need one name for each rank."""
     found = place(captured("node.1") | {"SLURM_STEP_NODELIST": "n[0-7]"})
 
     assert found.hosts.value == ()
@@ -286,7 +286,7 @@ def test_a_list_of_other_hosts_is_none() -> None:
 
 @given(job=st.integers(1, 10**7), step=st.integers(0, 500), others=st.integers(1, 500))
 def test_ports_of_neighbours_differ(job: int, step: int, others: int) -> None:
-    """Steps of one job and of the jobs around it don't begin at the same port."""
+    """Steps of one job and of neighbouring jobs begin at different ports."""
     first = port_candidates(job, step)[0]
 
     assert first != port_candidates(job, step + others)[0]
@@ -296,7 +296,7 @@ def test_ports_of_neighbours_differ(job: int, step: int, others: int) -> None:
 
 @given(job=st.integers(0, 2**40), step=st.integers(0, 2**32))
 def test_ports_are_usable(job: int, step: int) -> None:
-    """Out of reach of the kernel, of Kubernetes' services, of 29500; no port comes twice."""
+    """Not used by the kernel, Kubernetes' services or other launchers; all differ."""
     ports = port_candidates(job, step)
 
     assert len(set(ports)) == len(ports) == 4

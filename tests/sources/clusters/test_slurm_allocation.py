@@ -13,7 +13,7 @@ ON_N1 = ThisProcess(host="n1.cluster", cpus=8, python="/usr/bin/env", run_id="ch
 
 
 def test_a_batch_script_of_several_nodes_needs_srun() -> None:
-    """Or node 0 would train alone while the others are paid for; the line to type is whole."""
+    """Otherwise node 0 would train alone; the hint is the whole line to type."""
     assert mistake(
         "train.py", "--lr", "1", flags={"nproc_per_node": "2"}, environ=captured("batch")
     ) == (
@@ -59,7 +59,7 @@ def test_a_batch_script_submitted_from_inside_a_step() -> None:
 
 @pytest.mark.parametrize("name", ["SLURM_JOB_ID", "SLURM_JOBID"])
 def test_a_container_that_has_the_jobs_id_alone(name: str) -> None:
-    """Nothing tells of nodes: it is an ordinary job on one machine."""
+    """No variable has the nodes: it is an ordinary job on one machine."""
     job = describe("train.py", environ={name: "12", "SLURM_JOB_NAME": "x"}).job
 
     assert job.nnodes == Fact(1, "default")
@@ -86,15 +86,15 @@ def test_a_batch_script_of_one_node_needs_nothing() -> None:
         {"cluster": "none"},
     ],
 )
-def test_flags_that_say_it_all_are_believed(flags: dict[str, str]) -> None:
-    """Some start the other nodes themselves, by ssh; some want but this one."""
+def test_complete_flags_replace_the_allocation(flags: dict[str, str]) -> None:
+    """Some users start the other nodes by ssh; some need only this one."""
     job = describe("train.py", flags=flags, environ=captured("batch")).job
 
     assert job.nnodes.value == int(flags.get("nnodes", "1"))
     assert job.node_rank.value == (int(flags["node_rank"]) if "node_rank" in flags else None)
 
 
-def test_flags_that_say_too_little_are_the_same_mistake() -> None:
+def test_incomplete_flags_are_the_same_mistake() -> None:
     """As in a script for torchrun where srun was forgotten."""
     flags = {"nnodes": "2", "rdzv_endpoint": "n0:29500"}
 
@@ -107,7 +107,7 @@ def test_flags_that_say_too_little_are_the_same_mistake() -> None:
 
 
 def test_a_shell_on_the_login_node() -> None:
-    """It has the nodes, but is none of them."""
+    """It is not one of the job's nodes."""
     assert mistake("train.py", environ=captured("salloc")) == (
         "the job's nodes are n[0-1] (SLURM_JOB_NODELIST), but this shell runs on node7",
         (
@@ -119,7 +119,7 @@ def test_a_shell_on_the_login_node() -> None:
 
 @pytest.mark.parametrize("name", ["salloc", "interactive"])
 def test_a_shell_on_one_of_the_nodes(name: str) -> None:
-    """It is alone, as in a notebook, and one line says how to have all."""
+    """It is alone, as in a notebook, and a warning has the line for all nodes."""
     resolved = describe("train.py", environ=captured(name), process=ON_N1)
 
     assert resolved.job.nnodes == Fact(1, "a shell without srun")
@@ -130,7 +130,7 @@ def test_a_shell_on_one_of_the_nodes(name: str) -> None:
     )
 
 
-def test_a_node_that_slurm_calls_otherwise() -> None:
+def test_a_node_with_another_name_in_slurm() -> None:
     """On a node SLURMD_NODENAME is its name in the list, whatever the host calls itself."""
     resolved = describe("train.py", environ=captured("interactive"))
 

@@ -48,7 +48,7 @@ def test_the_order_is_the_lists_own(text: str, names: str) -> None:
 
 @pytest.mark.parametrize("text", ["n[0-", "n]", "n[a-b]", "n[3-1]", "n[]", "n[1-2"])
 def test_lists_that_are_none(text: str) -> None:
-    """The complaint says where the list stands."""
+    """The error names the origin of the list."""
     with pytest.raises(UsageError) as caught:
         expand_hosts(Fact(text, "SLURM_NODELIST"))
 

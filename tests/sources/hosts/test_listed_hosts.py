@@ -64,7 +64,7 @@ def test_a_rank_that_is_given_needs_no_search() -> None:
 
 
 def test_a_list_may_be_one_of_several_sizes() -> None:
-    """MIN:MAX says how few of its hosts are enough."""
+    """MIN:MAX sets how many of its hosts are enough."""
     job = on_node7(hosts="node6,node7,node8", nnodes="2:4")
 
     assert (job.nnodes.value, job.fewest_nodes.value) == (3, 2)
@@ -116,10 +116,10 @@ def test_an_own_address_that_is_given_is_the_one_looked_for() -> None:
         ),
     ],
 )
-def test_lists_in_which_a_node_does_not_find_itself_once(
+def test_lists_without_this_node_or_with_it_twice(
     flags: dict[str, str], message: str, hint: str
 ) -> None:
-    """What is wrong with which list, and the cure."""
+    """The error names the list and what to change."""
     from clusterrun.errors import UsageError
 
     with pytest.raises(UsageError) as caught:
@@ -129,7 +129,7 @@ def test_lists_in_which_a_node_does_not_find_itself_once(
 
 
 def test_a_list_beats_an_exported_address_and_a_cluster() -> None:
-    """Who lists hosts has said it all."""
+    """A list of hosts is complete."""
     environ = captured("node.1") | {"MASTER_ADDR": "elsewhere"}
 
     resolved = describe("train.py", flags={"hosts": "a,node7,b"}, environ=environ)
@@ -183,7 +183,7 @@ def test_files_that_are_no_lists(text: str, message: str, folder: Path) -> None:
 
 
 def test_this_machine_has_addresses() -> None:
-    """Really; a name that nobody knows has none."""
+    """By the real resolver; an unknown name has none."""
     assert "127.0.0.1" in addresses_of("")
     assert "127.0.0.1" in addresses_of("localhost")
     assert not addresses_of("no-such-host.invalid")
@@ -194,7 +194,7 @@ def test_this_machine_has_addresses() -> None:
     [("0,2,5-7", "0,2,5,6,7"), ("3,1", "3,1"), ("GPU-a1,MIG-b2", "GPU-a1,MIG-b2"), ("4", "4")],
 )
 def test_devices_are_chosen_in_order(text: str, visible: str) -> None:
-    """Which of them there are only the machine tells; there are as many workers."""
+    """The machine knows which of them exist; the number of workers is theirs."""
     job = on_node7(devices=text)
 
     assert job.devices == Fact(tuple(visible.split(",")), "--devices")

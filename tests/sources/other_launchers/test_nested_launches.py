@@ -54,7 +54,7 @@ def test_one_mark_alone_is_no_worker(name: str) -> None:
 
 @pytest.mark.usefixtures("script")
 def test_the_outer_launch_is_no_source() -> None:
-    """Its variables are not read, its unknown ones not complained of, and one line says so."""
+    """The outer job's variables are ignored, without warnings for unknown ones, and a notice says so."""
     resolved = describe("train.py", environ=WORKER)
 
     assert resolved.job.nproc_per_node == Fact(WorkerCount.PER_GPU, "default")
@@ -113,7 +113,7 @@ def test_workers_know_their_step(name: str, flags: Flags, step: Fact[str] | None
 
 @pytest.mark.usefixtures("script")
 def test_flags_and_job_file_still_hold(folder: Path) -> None:
-    """What was said to this launch itself counts as ever."""
+    """Settings of this launch itself count as usual."""
     (folder / "job.yaml").write_text("max_restarts: 2\n")
 
     job = describe(

@@ -1,4 +1,4 @@
-"""Lines of torchrun's: the same job, each word in effect, refused, or answered by a line."""
+"""Command lines of torchrun: each option has its effect, an error or a warning."""
 
 from collections.abc import Mapping
 from types import MappingProxyType
@@ -31,7 +31,7 @@ def test_static_means_the_masters_place() -> None:
 
 
 def test_static_without_a_port() -> None:
-    """What is not in the endpoint is said elsewhere, or is 29500."""
+    """A port that is not in the endpoint is set elsewhere, or is 29500."""
     flags = {**TWO, "rdzv_backend": "static", "rdzv_endpoint": "[::1]"}
 
     job = describe("train.py", flags=flags).job
@@ -40,7 +40,7 @@ def test_static_without_a_port() -> None:
 
 
 def test_c10d_meets_at_the_endpoint_for_good() -> None:
-    """Node ranks go by joining; that a rank was said is told."""
+    """Nodes are ranked as they join; a rank that was set is ignored with a warning."""
     resolved = describe("train.py", flags={**TWO, "rdzv_backend": "c10d", "node_rank": "1"})
 
     assert resolved.job.rdzv_endpoint == Fact("n0:29400", "--rdzv-endpoint")
@@ -63,7 +63,7 @@ def test_c10d_without_an_endpoint_falls_back() -> None:
 
 
 def test_c10d_and_its_port_as_master_port() -> None:
-    """Many scripts name one port for both; it is the agents'."""
+    """Many scripts use one port for both; the agents get it."""
     resolved = describe("train.py", flags={**TWO, "rdzv_backend": "c10d", "master_port": "29400"})
 
     assert resolved.job.master_port == Fact(None, "default")
@@ -76,7 +76,7 @@ def test_c10d_and_its_port_as_master_port() -> None:
 
 
 def test_standalone_is_one_node() -> None:
-    """Whatever the cluster, an endpoint or a rank says."""
+    """Cluster, endpoint and rank are ignored."""
     flags: Flags = {"standalone": True, "rdzv_endpoint": "n0:1", "node_rank": "3"}
 
     job = describe("train.py", flags=flags, environ=captured("node.1")).job
@@ -132,8 +132,8 @@ def test_rdzv_conf_has_the_timeout(flags: Flags, timeout: Fact[float]) -> None:
         ),
     ],
 )
-def test_words_that_change_nothing(flags: Flags, line: str) -> None:
-    """Are answered by one line with what replaces them."""
+def test_options_without_effect(flags: Flags, line: str) -> None:
+    """One warning names the replacement."""
     assert describe("train.py", flags=flags).warnings == (line,)
 
 
@@ -141,8 +141,8 @@ def test_words_that_change_nothing(flags: Flags, line: str) -> None:
     "flags",
     [{"event_log_handler": "null"}, {"use_env": True}, {"role": "x"}, {"logs_specs": "default"}],
 )
-def test_words_that_need_no_answer(flags: Flags) -> None:
-    """What is so anyway, or done, is not spoken of."""
+def test_options_without_a_warning(flags: Flags) -> None:
+    """Options that ask for what clusterrun does in any case."""
     assert describe("train.py", flags=flags).warnings == ()
 
 
@@ -166,8 +166,8 @@ def test_words_that_need_no_answer(flags: Flags) -> None:
         ),
     ],
 )
-def test_words_that_are_refused(flags: Flags, message: str, hint: str) -> None:
-    """With one line that says what to use."""
+def test_options_that_are_errors(flags: Flags, message: str, hint: str) -> None:
+    """The hint names what to use instead."""
     assert mistake("train.py", flags=flags) == (message, hint)
 
 
@@ -188,7 +188,7 @@ def test_local_addr_tells_node_zero(own: str, flags: Flags, rank: int | None) ->
 
 
 def test_local_addr_on_one_node() -> None:
-    """It is where the workers meet, unless that is said."""
+    """It is the master address, unless that is set."""
     alone = describe("train.py", flags={"local_addr": "127.0.0.2"}).job
 
     assert alone.master_addr == Fact("127.0.0.2", "--local-addr")
@@ -236,7 +236,7 @@ def test_as_torchrun_defaults_are_torchruns() -> None:
         ),
     ],
 )
-def test_as_torchrun_what_is_said_holds(flags: Flags, environ: Mapping[str, str]) -> None:
+def test_as_torchrun_settings_replace_defaults(flags: Flags, environ: Mapping[str, str]) -> None:
     """Defaults are the weakest of all."""
     job = describe("train.py", flags=flags, environ=environ, process=TORCHRUN).job
 
@@ -244,7 +244,7 @@ def test_as_torchrun_what_is_said_holds(flags: Flags, environ: Mapping[str, str]
     assert (job.numa_binding.value, job.start_method.value) == (NumaBinding.NODE, StartMethod.FORK)
 
 
-def test_as_torchrun_a_cluster_still_says_who_we_are() -> None:
+def test_as_torchrun_a_cluster_still_sets_the_place() -> None:
     """N nodes that each train alone are the worst outcome."""
     job = describe("train.py", environ=captured("node.1"), process=TORCHRUN).job
 
@@ -259,7 +259,7 @@ def test_as_torchrun_a_cluster_still_says_who_we_are() -> None:
         (("train.py", "x", "--", "y"), ("x", "--", "y")),
     ],
 )
-def test_two_dashes_behind_the_script(words: tuple[str, ...], args: tuple[str, ...]) -> None:
+def test_two_dashes_after_the_script(words: tuple[str, ...], args: tuple[str, ...]) -> None:
     """Are taken away as by argparse; what follows is the script's without a doubt."""
     resolved = describe(*words)
 

@@ -21,7 +21,7 @@ def test_under_slurm_all_is_known(name: str) -> None:
 
 
 def test_two_nodes_of_one_worker_each() -> None:
-    """With a rank and an address, nobody needs to join."""
+    """With a rank and an address, no agent needs to join."""
     job = describe("train.py", flags=TWO | {"exec": True, "node_rank": "1", "master_addr": "a"}).job
 
     assert job.agent_rank == 1
@@ -87,6 +87,6 @@ def test_two_nodes_of_one_worker_each() -> None:
         ),
     ],
 )
-def test_what_takes_an_agent(flags: Flags, message: str, hint: str) -> None:
+def test_options_that_need_an_agent(flags: Flags, message: str, hint: str) -> None:
     """Both sides of the contradiction are named."""
     assert mistake("train.py", flags={**flags, "exec": True}) == (message, hint)

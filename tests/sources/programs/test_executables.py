@@ -14,7 +14,7 @@ pytestmark = pytest.mark.usefixtures("script")
 
 @pytest.fixture
 def ours(folder: Path) -> str:
-    """Return the interpreter of our environment, beside which stands another one."""
+    """Return the interpreter of clusterrun's environment, in a folder with another environment."""
     for name in ("ours", "other"):
         (folder / name / "bin").mkdir(parents=True)
         (folder / name / "bin/python").touch(mode=0o755)
@@ -48,7 +48,7 @@ def test_another_environment_is_active(folder: Path, ours: str) -> None:
         ("other", {"no_python": True}, "true"),
     ],
 )
-def test_nothing_to_tell(folder: Path, ours: str, active: str, flags: Flags, words: str) -> None:
+def test_no_warning(folder: Path, ours: str, active: str, flags: Flags, words: str) -> None:
     """None is active, it is ours, it has no Python, the user chose, or no Python runs."""
     environ: Mapping[str, str] = {"VIRTUAL_ENV": f"{folder}/{active}" if active else ""}
 

@@ -8,7 +8,7 @@ from clusterrun.sources.programs.file_kinds import FileKind, is_executable, kind
 
 
 def test_kinds(folder: Path) -> None:
-    """Files, folders and pipes are told apart, links followed, and what is not there is nothing."""
+    """Files, folders and pipes differ, links are followed, and a missing file is NOTHING."""
     (folder / "file").touch()
     (folder / "link").symlink_to("file")
     (folder / "dangling").symlink_to("gone")

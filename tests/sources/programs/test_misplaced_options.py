@@ -1,4 +1,4 @@
-"""Our options after SCRIPT are the script's; a warning says so where that is hardly meant."""
+"""Options of clusterrun after SCRIPT go to the script, with a warning if that is unlikely to be meant."""
 
 from pathlib import Path
 
@@ -36,7 +36,7 @@ def test_an_everyday_option_that_the_script_knows() -> None:
 
 
 def test_a_module_or_program_may_know_all_everyday_options() -> None:
-    """Their text is not at hand, so only what nobody else would have is told."""
+    """Their text is unknown, so only options that few scripts have are warned about."""
     args = ("--config", "c.json", "--nnodes=2")
 
     for kind in (ProgramKind.MODULE, ProgramKind.EXECUTABLE):
@@ -44,7 +44,7 @@ def test_a_module_or_program_may_know_all_everyday_options() -> None:
 
 
 def test_a_blank_at_the_end() -> None:
-    r"""A shell makes an argument of the blank behind a \\, and ends the line there."""
+    r"""For a shell, a blank after a \\ is an argument, and the line ends there."""
     assert warnings("--lr", "1", " ") == (
         (
             "the last argument of train.py is a blank; if the line should continue, remove the blank"
@@ -61,8 +61,8 @@ def test_a_folder_is_not_read() -> None:
 
 
 @pytest.mark.parametrize("args", [(), ("--lr", "1"), ("-v",), ("nnodes",), ("--", "--nnodes", "2")])
-def test_other_arguments_are_nobodys_business(args: tuple[str, ...]) -> None:
-    """Neither the script's own options, nor words, nor what stands behind its own ``--``."""
+def test_other_arguments_have_no_warning(args: tuple[str, ...]) -> None:
+    """The script's own options, its other arguments, and all arguments after its own ``--``."""
     assert warnings(*args) == ()
 
 

@@ -1,4 +1,4 @@
-"""Which program the words mean, and the commonest ways to get it wrong: message and what to type."""
+"""The program that a command line names, and the errors for common mistakes."""
 
 import os
 import sys
@@ -21,7 +21,7 @@ RUN_PATH = {"run_path": True}
 
 @pytest.fixture(autouse=True)
 def files(folder: Path) -> None:
-    """Fill the folder with what people have in theirs."""
+    """Fill the folder with typical files."""
     (folder / "train.py").write_text("print(1)\n")
     (folder / "run.sh").write_text("#!/bin/bash\n")
     (folder / "plain.sh").write_text("echo 1\n")
@@ -278,7 +278,7 @@ def test_a_script_with_the_name_of_a_command(folder: Path, name: str) -> None:
 
 
 def test_a_script_that_is_not_ours_to_read(folder: Path) -> None:
-    """What counts is whether the user who starts the job may read it; root may read anything."""
+    """The user who starts the job must be able to read it; root can read all files."""
     folder.chmod(0o755)
     (folder / "train.py").chmod(0)
     child = os.fork()
@@ -291,7 +291,7 @@ def test_a_script_that_is_not_ours_to_read(folder: Path) -> None:
 
 
 def complaint_to_nobody() -> str:
-    """Return what is said of train.py to a user without rights, who this process becomes."""
+    """Return the error about train.py for a user without rights, which this process becomes."""
     if os.geteuid() == 0:
         os.setuid(NOBODY)
     try:
