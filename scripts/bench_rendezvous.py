@@ -9,7 +9,7 @@ the first call until the last node knows its ranks; the same of torch's rendezvo
 failure the milliseconds until half of the other nodes, and 99 of 100, know of it, and the seconds
 until all know its cause and have ended; the memory that node 0's agent holds for each node (RssAnon);
 the processor time of node 0 for each node, while they join and while they end; and the seconds to join
-and to end for each node, divided by those in the first row.
+and to end for each node, divided by those of the job with 1,000 nodes, or else the smallest one.
 """
 
 import math
@@ -18,7 +18,7 @@ import statistics
 import sys
 import time
 from argparse import ArgumentParser
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import ExitStack
 from functools import partial
 from itertools import pairwise
@@ -40,7 +40,7 @@ SECONDS_OF_HEARTBEATS = 1.0
 SECONDS_TO_EXIT = 5.0
 """For a process that has nothing more to do."""
 
-SIZES = (1000, 50, 100, 5000, 10_000)
+SIZES = (50, 100, 1000, 5000, 10_000)
 SIZES_OF_TORCH = (50, 100)
 
 UNITS, DIGITS = ("s", "ms", "ms", "s", "kB", "µs", "µs"), (3, 1, 1, 2, 1, 0, 0)
@@ -48,6 +48,9 @@ UNITS, DIGITS = ("s", "ms", "ms", "s", "kB", "µs", "µs"), (3, 1, 1, 2, 1, 0, 0
 
 JOINED, ENDED = 0, 3
 """Columns whose growth with the number of nodes is shown."""
+
+COMPARED_WITH = 1000
+"""Nodes of the job that others are compared with."""
 
 SIMULATORS = 2
 """Processes that simulate nodes."""
@@ -65,17 +68,21 @@ def main() -> None:
     ours = {f"{nodes}": partial(measure, nodes) for nodes in options.nodes}
     theirs = {f"torch {nodes}": partial(measure_torch, nodes) for nodes in options.torch}
     found = medians(options.runs, {**ours, **theirs}, warm_up=False)
-    first = options.nodes[0], found[f"{options.nodes[0]}"]
-    for nodes in dict.fromkeys([*options.nodes, *options.torch]):
-        print(row(nodes, found.get(f"{nodes}", ()), found.get(f"torch {nodes}", ()), first))
+    compared_with = COMPARED_WITH if COMPARED_WITH in options.nodes else min(options.nodes)
+    usual = [figure / compared_with for figure in found[f"{compared_with}"]]
+    for nodes in sorted({*options.nodes, *options.torch}):
+        print(row(nodes, found.get(f"{nodes}", ()), found.get(f"torch {nodes}", ()), usual))
 
 
-def row(nodes: int, ours: Measured, theirs: Measured, first: tuple[int, Measured]) -> str:
-    """Return a row of the table; a cell without a measurement stays empty."""
+def row(nodes: int, ours: Measured, theirs: Measured, usual: Sequence[float]) -> str:
+    """Return a row of the table; a cell without a measurement stays empty.
+
+    ``usual`` are the figures for each node of the job that this one is compared with.
+    """
     joined, *others = map(shown, ours, UNITS, DIGITS) if ours else [""] * len(UNITS)
     [torch] = map(shown, theirs, ("s",), (1,)) if theirs else [""]
     growth = [
-        shown(ours[column] / nodes / (first[1][column] / first[0]), "times", 2) if ours else ""
+        shown(ours[column] / nodes / usual[column], "times", 2) if ours else ""
         for column in (JOINED, ENDED)
     ]
     return f"| {' | '.join([f'{nodes:,}', joined, torch, *others, *growth])} |"

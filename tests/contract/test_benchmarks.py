@@ -61,12 +61,25 @@ def test_two_thousand_nodes_meet_at_once() -> None:
     """Promised: within 1 s, all but one in a hundred hear of a failure within 0.2 s, 10 KB each."""
     ten, two_thousand = rows("bench_rendezvous.py", "--runs=1", "--nodes", "2000", "--torch", "10")
 
-    join, *_, p99, end, memory = two_thousand
+    join, _, _, p99, end, memory, *_ = two_thousand
     assert ten[1] > 0.1
     assert 0 < join < 10 * 1.0
     assert 0 < p99 < 10 * 200
     assert p99 / 1000 < end < 60
     assert 0.1 < memory < 10 * 10
+
+
+def test_ten_thousand_nodes_cost_no_more_each_than_a_thousand() -> None:
+    """Promised: within 1.2 s all have joined, and all have ended."""
+    options = ("--runs=1", "--nodes", "1000", "10000", "--torch")
+
+    _, ten_thousand = rows("bench_rendezvous.py", *options)
+
+    join, _, _, _, end, *_, join_growth, end_growth = ten_thousand
+    assert 0 < join < 10 * 1.2
+    assert 0 < end < 10 * 1.2
+    assert 0 < join_growth < 10
+    assert 0 < end_growth < 10
 
 
 def rows(script: str, *options: str) -> list[list[float]]:
