@@ -15,7 +15,7 @@ SAME_COMMAND = "  Run the same command on every node, each with its own --node-r
 OWN_RANKS = "  Give each node its own --node-rank.\n"
 SAME_PROOF = (
     "  Set the same CLUSTERRUN_TOKEN or --token-file on all nodes.\n"
-    "  If another job uses that port, give each job its own --master-port.\n"
+    "  If another job uses that port, give each job its own port with --master-port.\n"
 )
 OWN_PORTS = "  Two jobs at once need two ports: give each its own --master-port.\n"
 
@@ -368,13 +368,13 @@ def test_a_busy_port(hosts: tuple[Host, ...], clusterrun: Launcher) -> None:
     assert codes(ends) == [4, 4]
     assert re.fullmatch(
         rf"clusterrun: error: port 29500 \(default\) is in use on n0 by \S+ {name}\n"
-        r"  Stop that program, or give all nodes another --master-port\.\n",
+        r"  Stop that program, or set another port on all nodes with --master-port\.\n",
         ends[0].err,
     )
     assert ends[1].err == error(
         "could not connect to node 0 at 10.77.0.2:29500 (--master-addr) within 3 s:"
         " another program answers there, not clusterrun",
-        "  The port may be another program's: give all nodes another --master-port.\n"
+        "  The port may be another program's: set another one on all nodes with --master-port.\n"
         "  Or the job has started without this node: check --nnodes.\n",
     )
 

@@ -1,6 +1,7 @@
 """The notices and errors of a node that can't connect to node 0."""
 
 import pytest
+from clusterrun.domain.facts import Fact
 from clusterrun.rendezvous.joining.join_failures import (
     NOT_CLUSTERRUN,
     DialProgress,
@@ -167,16 +168,35 @@ def test_another_program_answers() -> None:
 )
 def test_failed_handshakes(failure: HandshakeFailed, text: str) -> None:
     """Trying again would be of no use."""
-    error = handshake_error("n0:29500", failure)
+    error = handshake_error(rendezvous_settings(29500, host="n0"), failure)
 
     assert error is not None
     assert error.message == text
-    assert error.hint.endswith(("on all nodes.", "its own --master-port."))
+    assert error.hint.endswith(("on all nodes.", "its own port with --master-port."))
+
+
+def test_hints_name_the_option_that_has_set_the_port() -> None:
+    """Wherever that was set."""
+    origin = "CLUSTERRUN_RDZV_ENDPOINT"
+    at_endpoint = replace(TO_NAME, host=Fact("head", origin), ports=Fact((29400,), origin))
+    refused = handshake_error(at_endpoint, HandshakeFailed(Fault.WRONG_TOKEN))
+    unknown = not_connected(at_endpoint, DialProgress((), "", {}), 1)
+    other_program = not_connected(at_endpoint, progress(a10_0_0_1=NOT_CLUSTERRUN), 1)
+
+    assert refused is not None
+    assert refused.hint.endswith("its own port with --rdzv-endpoint.")
+    assert unknown.hint.startswith("Set --rdzv-endpoint to a host name")
+    assert "on all nodes with --rdzv-endpoint." in other_program.hint
 
 
 def test_another_program_is_not_an_error_yet() -> None:
     """A job that ends frees its port."""
-    assert handshake_error("n0:29500", HandshakeFailed(Fault.NOT_CLUSTERRUN)) is None
+    assert (
+        handshake_error(
+            rendezvous_settings(29500, host="n0"), HandshakeFailed(Fault.NOT_CLUSTERRUN)
+        )
+        is None
+    )
 
 
 def test_node_zero_that_falls_silent() -> None:

@@ -182,7 +182,7 @@ class Dialer:
         return ""
 
     def _handshake_failed(self, failure: HandshakeFailed) -> str:
-        error = handshake_error(self._settings.place, failure)
+        error = handshake_error(self._settings, failure)
         if error is None:
             return NOT_CLUSTERRUN
         if len(self._settings.ports.value) == 1:

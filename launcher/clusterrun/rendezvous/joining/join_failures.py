@@ -10,6 +10,7 @@ from clusterrun.domain.facts import Fact
 from clusterrun.errors import RendezvousError
 from clusterrun.rendezvous.joining.settings import RendezvousSettings
 from clusterrun.rendezvous.names.addresses import Address
+from clusterrun.rendezvous.ports.joining_port import port_option
 from clusterrun.rendezvous.wire.handshake import VERSION, Fault, HandshakeFailed
 
 NOT_CLUSTERRUN = "another program answers there, not clusterrun"
@@ -18,7 +19,7 @@ CLOSED_BY_NODE_ZERO = "node 0 closed the connection"
 _SAME_VERSION = "Install the same version of clusterrun on all nodes."
 _SAME_PROOF = (
     "Set the same CLUSTERRUN_TOKEN or --token-file on all nodes.\n"
-    "If another job uses that port, give each job its own --master-port."
+    "If another job uses that port, give each job its own port with {}."
 )
 
 
@@ -69,8 +70,11 @@ def node_zero_silent(settings: RendezvousSettings) -> RendezvousError:
     )
 
 
-def handshake_error(place: str, failure: HandshakeFailed) -> RendezvousError | None:
+def handshake_error(
+    settings: RendezvousSettings, failure: HandshakeFailed
+) -> RendezvousError | None:
     """Return the error of a failed handshake; None if the other side is not clusterrun."""
+    place = settings.place
     match failure.fault:
         case Fault.NOT_CLUSTERRUN:
             return None
@@ -85,7 +89,7 @@ def handshake_error(place: str, failure: HandshakeFailed) -> RendezvousError | N
             text = f"the job at {place} has another token than this node"
         case _:
             assert_never(failure.fault)
-    return RendezvousError(text, _SAME_PROOF)
+    return RendezvousError(text, _SAME_PROOF.format(port_option(settings.ports.origin)))
 
 
 def _place(settings: RendezvousSettings) -> Fact[str]:
@@ -93,9 +97,8 @@ def _place(settings: RendezvousSettings) -> Fact[str]:
 
 
 def _option(settings: RendezvousSettings) -> str:
-    """Return the option to set instead, whatever has set node 0's address now."""
-    origin = settings.host.origin
-    return origin if origin.startswith("--") else "--master-addr"
+    """Return the option that sets another address of node 0."""
+    return "--rdzv-endpoint" if "rdzv" in settings.host.origin.lower() else "--master-addr"
 
 
 def _lookup_error(progress: DialProgress) -> str:
@@ -122,7 +125,8 @@ def _where(address: Address, port: int | None) -> str:
 def _hint(settings: RendezvousSettings, progress: DialProgress, rank: int | None) -> str:
     if NOT_CLUSTERRUN in progress.errors.values():
         return (
-            "The port may be another program's: give all nodes another --master-port.\n"
+            "The port may be another program's: set another one on all nodes with"
+            f" {port_option(settings.ports.origin)}.\n"
             "Or the job has started without this node: check --nnodes."
         )
     if all(address.is_loopback for address in progress.addresses):

@@ -105,9 +105,16 @@ def open_joining_port(
             hint = "\nIf that is node 0 of this job, give this node another --node-rank."
         except OSError as error:
             troubles.append(port_trouble(port, ports.origin, host, error))
-    at_endpoint = ports.origin.startswith("--rdzv")
-    option = f"another port in {ports.origin}" if at_endpoint else "another --master-port"
-    raise PortBusy("; ".join(troubles), f"Stop that program, or give all nodes {option}.{hint}")
+    option = port_option(ports.origin)
+    raise PortBusy(
+        "; ".join(troubles),
+        f"Stop that program, or set another port on all nodes with {option}.{hint}",
+    )
+
+
+def port_option(origin: str) -> str:
+    """Return the option that sets another port than the one from ``origin``."""
+    return "--rdzv-endpoint" if "rdzv" in origin.lower() else "--master-port"
 
 
 class _ClaimedError(Exception):
