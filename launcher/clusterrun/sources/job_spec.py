@@ -38,7 +38,7 @@ def job_spec(
     """
     called = inputs.process.called
     interpreter = value_of(PYTHON, sources, _default_python(inputs))
-    meeting = settle_meeting(sources, inputs.variables, shape, inputs.typed)
+    meeting = settle_meeting(sources, inputs.variables, shape, inputs.command_line)
     run_id = value_of(RUN_ID, sources, _default_run_id(shape, inputs))
     log_dir = find_log_dir(sources)
     return JobSpec(

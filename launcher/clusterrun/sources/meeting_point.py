@@ -31,7 +31,7 @@ class Meeting(Struct, frozen=True):
 
 
 def settle_meeting(
-    sources: Sequence[Settings], environ: Mapping[str, str], shape: Shape, typed: CommandLine
+    sources: Sequence[Settings], environ: Mapping[str, str], shape: Shape, line: CommandLine
 ) -> Meeting:
     """Return where to meet; with a single agent, nothing needs to be set."""
     endpoint = value_of(RDZV_ENDPOINT, sources)
@@ -49,7 +49,7 @@ def settle_meeting(
     if shape.first_host.value is not None and find(MASTER_ADDR, sources) is None:
         # A list of hosts is made for this job, an export for any launcher.
         ignored = (*ignored, "MASTER_ADDR")
-    return _at_address((*sources, settings_from_exports(environ, ignored)), shape, typed)
+    return _at_address((*sources, settings_from_exports(environ, ignored)), shape, line)
 
 
 def _at_endpoint(endpoint: Fact[str | None], sources: Sequence[Settings]) -> Meeting:
@@ -65,13 +65,13 @@ def _at_endpoint(endpoint: Fact[str | None], sources: Sequence[Settings]) -> Mee
     return Meeting(value_of(MASTER_ADDR, sources), port, Fact((), "default"), endpoint)
 
 
-def _at_address(sources: Sequence[Settings], shape: Shape, typed: CommandLine) -> Meeting:
+def _at_address(sources: Sequence[Settings], shape: Shape, line: CommandLine) -> Meeting:
     default = shape.first_host
     if default.value is None and shape.place:
         default = shape.place.master_addr
     address = value_of(MASTER_ADDR, sources, default)
     if address.value is None:
-        raise _no_address(shape, typed)
+        raise _no_address(shape, line)
     is_port_set = any(MASTER_PORT.name in source for source in sources)
     if shape.place and shape.place.port_candidates.value and not is_port_set:
         candidates = shape.place.port_candidates
@@ -89,14 +89,14 @@ def _unknown_port(origin: str) -> UsageError:
     )
 
 
-def _no_address(shape: Shape, typed: CommandLine) -> UsageError:
+def _no_address(shape: Shape, line: CommandLine) -> UsageError:
     nnodes = f"nnodes is {shape.nnodes}"
     if shape.node_rank.value is not None:
         return UsageError(
             f"{nnodes}, but the address of node 0 is not set",
-            f"give its host name:\n  {typed.line('--master-addr', 'HOST')}",
+            f"give its host name:\n  {line.line('--master-addr', 'HOST')}",
         )
-    first, second = (typed.line("--node-rank", rank, "--master-addr", "HOST") for rank in "01")
+    first, second = (line.line("--node-rank", rank, "--master-addr", "HOST") for rank in "01")
     others = "node 1" if shape.nnodes.value == 2 else f"nodes 1 to {shape.nnodes.value - 1}"
     return UsageError(
         f"{nnodes}, but the rank of this node and the address of node 0 are not set",

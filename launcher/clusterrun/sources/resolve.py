@@ -227,7 +227,7 @@ def _job_warnings(job: JobSpec, inputs: Inputs, *, is_dry: bool) -> Iterator[str
     if not is_dry:
         yield from where_logs_go(job)
     # A -- behind the script shows that the user knows whose the options after it are.
-    if not _ends_options(inputs.typed):
+    if not _ends_options(inputs.command_line):
         yield from misplaced_options(job.program.value)
 
 

@@ -36,8 +36,8 @@ class AzureMl(Cluster):
             return no_place(
                 f"{size.origin} is {size.value} and {local_rank.origin} is {local_rank.value}: this"
                 " is one of several processes, but the number of nodes is unknown",
-                f"give the number of nodes:\n  {inputs.typed.line('--nnodes', 'N')}\n"
+                f"give the number of nodes:\n  {inputs.command_line.line('--nnodes', 'N')}\n"
                 "or start a separate job in each process:\n"
-                f"  {inputs.typed.line('--cluster', 'none')}",
+                f"  {inputs.command_line.line('--cluster', 'none')}",
             )
         return place_of_task(Task(rank, size, local_rank, local_size, nodes, node_rank))

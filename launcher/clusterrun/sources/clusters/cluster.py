@@ -26,7 +26,7 @@ class Inputs(Struct, frozen=True):
     variables: Mapping[str, str]
     """The environment, without variables of an outer launch."""
     process: ThisProcess
-    typed: CommandLine
+    command_line: CommandLine
     nnodes: Fact[int] | None = None
     """As set by an option, for clusters that do not set it; None: not set."""
 

@@ -47,11 +47,11 @@ class BareTriple(Cluster):
 
 def _both_lines(inputs: Inputs) -> str:
     by_hand = ("--nnodes", "$WORLD_SIZE", "--node-rank", "$RANK", "--nproc-per-node", "1")
-    processes = inputs.typed.line(*by_hand)
+    processes = inputs.command_line.line(*by_hand)
     # The shell fills them in, so that the same line is right for every process.
     for variable in ("$WORLD_SIZE", "$RANK"):
         processes = processes.replace(f"'{variable}'", variable)
     return (
-        f"if RANK counts nodes:\n  {inputs.typed.line('--cluster', 'pai-dlc')}\n"
+        f"if RANK counts nodes:\n  {inputs.command_line.line('--cluster', 'pai-dlc')}\n"
         f"if it counts processes, each with one worker:\n  {processes}"
     )

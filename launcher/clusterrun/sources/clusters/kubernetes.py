@@ -27,7 +27,7 @@ class IndexedJob(Cluster):
 
 
 def _runs_alone(index: Fact[int], inputs: Inputs) -> str:
-    line = inputs.typed.line("--nnodes", "N", "--master-addr", "JOB-0.SERVICE")
+    line = inputs.command_line.line("--nnodes", "N", "--master-addr", "JOB-0.SERVICE")
     return (
         f"pod {index.value} of an Indexed Job ({index.origin}) runs alone;"
         f" for one job on N pods, type: {line}"

@@ -63,7 +63,7 @@ def _on_other_host(inputs: Inputs) -> UsageError | None:
         f"the job's nodes are {listed.value} ({listed.origin}), but this shell runs on"
         f" {inputs.process.host}",
         f"put srun before clusterrun:\n  {_under_srun(inputs)}\n"
-        f"or run the job on this host:\n  {inputs.typed.line('--cluster', 'none')}",
+        f"or run the job on this host:\n  {inputs.command_line.line('--cluster', 'none')}",
     )
 
 
@@ -79,7 +79,7 @@ def _under_srun(inputs: Inputs) -> str:
     variables = Variables(inputs.variables)
     asked = variables.number("SLURM_CPUS_PER_TASK")
     share = asked.value if asked else _smallest_share(variables)
-    return inputs.typed.line(before=("srun", *(("-c", str(share)) if share > 1 else ())))
+    return inputs.command_line.line(before=("srun", *(("-c", str(share)) if share > 1 else ())))
 
 
 def _smallest_share(variables: Variables) -> int:
