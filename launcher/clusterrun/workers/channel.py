@@ -1,9 +1,8 @@
-"""Messages with file descriptors over a Unix stream socket between our own processes, never blocking.
+"""Messages with file descriptors between the launcher's processes; never blocks.
 
 A frame is its length (4 bytes, big-endian) and a marshalled dictionary: ``json`` would cost each
-start of the fork server 10 ms. Where descriptors travel,
-its key ``descriptors`` says how many; they are attached (SCM_RIGHTS) to the frame's first
-byte, so all of them have arrived by the time the frame is whole. Frames take them in order.
+start of the fork server 10 ms. The key ``descriptors`` holds the number of descriptors that travel
+with the frame's first byte (SCM_RIGHTS), so all have arrived when the frame is whole.
 """
 
 import marshal
@@ -17,26 +16,26 @@ from typing import Any
 from clusterrun.errors import InternalError
 
 Message = dict[str, Any]
-"""What a frame holds; ``descriptors`` is the channel's own key."""
+"""The dictionary of a frame; ``descriptors`` is the channel's own key."""
 
 MAXIMUM_FRAME = 16 << 20
-"""Bytes of one dictionary: far above any message of ours, far below what harms the agent."""
+"""Bytes of one dictionary: far above any message, far below what harms the agent."""
 
 MARSHAL_VERSION = 2
-"""Which every Python from 3.8 on reads and writes alike: workers have an interpreter of their own."""
+"""Python 3.8 and newer read and write it alike: workers have an interpreter of their own."""
 
 _LENGTH_BYTES = 4
 _READ_BYTES = 256 << 10
 _DESCRIPTOR_BYTES = struct.calcsize("i")
 _MOST_DESCRIPTORS = 253
-"""SCM_MAX_FD of the kernel: what one sendmsg can carry."""
+"""SCM_MAX_FD of the kernel: the most that one sendmsg can carry."""
 
 
 class Channel:
     """One end of a socket pair that carries messages both ways.
 
-    Takes over ``sock`` and makes it non-blocking. Errors of the peer's death are no errors here:
-    they set ``closed``, and what is sent from then on is dropped.
+    Takes over ``sock`` and makes it non-blocking. The peer's death raises no error: it sets
+    ``closed``, and what is sent from then on is dropped.
     """
 
     def __init__(self, sock: socket.socket) -> None:
@@ -48,12 +47,11 @@ class Channel:
         self._descriptors: deque[int] = deque()
 
     def fileno(self) -> int:
-        """Return the socket's descriptor, for a selector."""
         return self._socket.fileno()
 
     @property
     def wants_write(self) -> bool:
-        """Whether something waits for the socket to become writable (then call ``flush``)."""
+        """Whether ``flush`` must be called when the socket becomes writable."""
         return bool(self._outgoing)
 
     def send(self, message: Message, fds: Sequence[int] = ()) -> None:
@@ -66,7 +64,7 @@ class Channel:
         """
         if self.closed:
             return
-        # Duplicates, because the frame may wait here longer than the caller's own live.
+        # Duplicates: the frame may wait here after the caller has closed its own.
         copies = tuple(os.dup(fd) for fd in fds)
         self._outgoing.append((memoryview(_encode(message, len(fds))), copies))
         self.flush()
@@ -77,19 +75,19 @@ class Channel:
             pass
 
     def receive(self) -> list[tuple[Message, tuple[int, ...]]]:
-        """Return all messages that are whole now, each with its descriptors, which are the caller's.
+        """Return all messages that are whole now, each with its descriptors, which the caller closes.
 
-        Sets ``closed`` once the peer has closed or died; what it sent before is still returned.
+        Sets ``closed`` once the peer has closed or died, and returns what it sent before that.
 
         Raises:
-            InternalError: a frame is too large, or descriptors got lost (too many open files).
+            InternalError: a frame is too large, or descriptors were lost (too many open files).
         """
         while self._receive_some():
             pass
         return list(self._whole_messages())
 
     def close(self) -> None:
-        """Close the socket, and the descriptors that nobody took; what is queued is dropped."""
+        """Close the socket and the descriptors that were not taken; drop what is queued."""
         self.closed = True
         for _, copies in self._outgoing:
             _close_all(copies)
@@ -114,7 +112,7 @@ class Channel:
         return True
 
     def _drop_outgoing(self) -> None:
-        """Forget what can no longer be sent; ``closed`` is left to ``receive``, which reads on."""
+        """Drop what can no longer be sent; ``receive`` reads on and sets ``closed``."""
         for _, copies in self._outgoing:
             _close_all(copies)
         self._outgoing.clear()
@@ -134,7 +132,9 @@ class Channel:
             data, ancillary, flags = b"", [], 0
         self._descriptors.extend(_descriptors_in(ancillary))
         if flags & socket.MSG_CTRUNC:
-            raise InternalError("descriptors got lost on the way: too many open files")
+            raise InternalError(
+                "descriptors were lost between the launcher's processes: too many open files"
+            )
         self._incoming += data
         self.closed = not data
         return not self.closed
@@ -142,8 +142,8 @@ class Channel:
     def _whole_messages(self) -> Iterator[tuple[Message, tuple[int, ...]]]:
         position = 0
         while (end := self._end_of_frame(position)) <= len(self._incoming):
-            # From a process of ours, which nobody else can write to.
-            message = marshal.loads(self._incoming[position + _LENGTH_BYTES : end])  # noqa: S302 - see above
+            body = self._incoming[position + _LENGTH_BYTES : end]
+            message = marshal.loads(body)  # noqa: S302 - only our own processes write to it
             count = message.pop("descriptors", 0)
             yield message, tuple(self._descriptors.popleft() for _ in range(count))
             position = end

@@ -61,11 +61,9 @@ class ForkServerClient:
 
     @property
     def wants_write(self) -> bool:
-        """Whether ``flush`` has something to send."""
         return self._channel.wants_write
 
     def flush(self) -> None:
-        """Send what is queued, as far as it fits."""
         self._channel.flush()
 
     def prepare(self, preparation: Preparation) -> None:
@@ -225,7 +223,6 @@ class _DelayedRequests:
         self.requests[local_rank] = request, tuple(os.dup(stream) for stream in streams)
 
     def close(self) -> None:
-        """Close the duplicates."""
         for _, streams in self.requests.values():
             for stream in streams:
                 os.close(stream)

@@ -29,7 +29,6 @@ class Scratch:
         return bool(self._files.run(partial(self._make, tuple(folders))))
 
     def remove(self) -> None:
-        """Remove it with all in it."""
         self._files.run(partial(remove_scratch, self.path))
 
     def _make(self, folders: Iterable[Path]) -> bool:

@@ -1,12 +1,12 @@
-"""Folders that killed jobs have left in TMPDIR, told from those of living jobs by their names.
+"""Removes the scratch folders that killed jobs have left in TMPDIR.
 
 A folder is named ``clusterrun-HOST-BOOT-PIDS-TIMES-PID-START`` after the agent that made it: host,
-boot id, PID and time namespace, process id, and start time. Only the folder of an agent that this
-process would see if it lived is ever removed: same host, boot and namespaces. Containers and hosts
-that share TMPDIR do not touch each other's folders. A job that is just starting is safe, too: the
-folder has its name from the moment it exists, and the agent lives.
+boot id, PID and time namespace, process id, and start time. A folder is removed only if this process
+would see the agent if it lived: same host, boot and namespaces. Containers and hosts that share
+TMPDIR do not remove each other's folders. A job that is just starting is safe, too: its folder gets
+this name when it is made, and its agent lives.
 
-A lock would not do: on NFS and FUSE, flock does not reach from one mount to another.
+A lock is no alternative: on NFS and FUSE, flock does not reach from one mount to another.
 """
 
 import os
@@ -41,7 +41,7 @@ def remove_leftovers(parent: Path) -> None:
 
 
 def _sees_all_processes() -> bool:
-    """Return whether /proc is that of this PID namespace, and tells which boot and namespace it is."""
+    """Return whether /proc is that of this PID namespace, and shows boot id and namespace."""
     try:
         is_own = str(Path("/proc/self").readlink()) == str(os.getpid())
     except OSError:
@@ -50,7 +50,7 @@ def _sees_all_processes() -> bool:
 
 
 def _prefix() -> str:
-    """Return how the names of all folders begin whose agents this process would see."""
+    """Return the beginning of the names of all folders whose agents this process would see."""
     host = os.uname().nodename.replace("/", "_")
     return f"clusterrun-{host}-{_boot()}-{_namespace('pid')}-{_namespace('time')}-"
 
@@ -80,7 +80,7 @@ def _is_dead(pid: int, started: str) -> bool:
 
 
 def _started(pid: int) -> str:
-    """Return when a process started, in ticks since the machine did; "" where nothing tells."""
+    """Return when a process started, in ticks since boot; "" if it is unknown."""
     return next(iter(stat_fields(pid)[_START_FIELD:]), "")
 
 

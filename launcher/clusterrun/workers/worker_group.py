@@ -184,7 +184,6 @@ class WorkerGroup:
         return [CleanedUp(self._orphans.end(self._ours, SECONDS_TO_KILL), now)]
 
     def reap(self) -> None:
-        """Reap orphans that have ended."""
         # One that ended may have left us its own children.
         self._orphans.spare_strangers(self._fork_server.pid)
         self._orphans.reap(self._ours)
@@ -230,7 +229,6 @@ class WorkerGroup:
         return not self._relay.lost
 
     def record(self, path: Path, line: str) -> None:
-        """Append ``line`` to the file ``path``."""
         self._relay.record(path, line)
 
     def close(self) -> None:

@@ -19,7 +19,6 @@ _MARSHAL_VERSION = 2
 
 
 def frame(kind: str, **message: object) -> bytes:
-    """Return a message as it travels."""
     body = marshal.dumps(dict(message, kind=kind), _MARSHAL_VERSION)
     return len(body).to_bytes(_LENGTH_BYTES, "big") + body
 
@@ -53,7 +52,6 @@ class AgentSocket:
         self._descriptors: list[int] = []
 
     def fileno(self) -> int:
-        """Return the descriptor to wait on."""
         return self._socket.fileno()
 
     def receive(self) -> list[dict[str, Any]] | None:

@@ -179,7 +179,6 @@ class Workers:
         self._agent.send("not_handled", number=number, local_ranks=not_handled)
 
     def kill_groups(self) -> None:
-        """SIGKILL the groups of all workers."""
         for pid in self._pids.values():
             kill_group(pid)
 

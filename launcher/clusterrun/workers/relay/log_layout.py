@@ -1,4 +1,4 @@
-"""Where a job's output is kept: DIR/RUN/attempt-A/HOST-N/rank-R.out and .err, or one rank-R.log.
+"""The paths of a job's log files: DIR/RUN/attempt-A/HOST-N/rank-R.out and .err, or one rank-R.log.
 
 As torchrun has it: DIR/RUN_RANDOM/attempt_A/LOCALRANK/stdout.log and stderr.log.
 """
@@ -16,17 +16,16 @@ class LogLayout(Struct, frozen=True):
     directory: Path
     run_id: str
     one_file: bool = False
-    """Both streams of a worker go to one file, which ``workerlog`` leads to."""
+    """Both streams of a worker go to one file, to which ``workerlog`` is a link."""
     torchrun_folder: str = ""
-    """RUN_RANDOM, another one for each node and run; "" where the layout is ours."""
+    """RUN_RANDOM, which differs by node and run; "" for clusterrun's own layout."""
 
     @property
     def run(self) -> Path:
-        """The folder of this run; where the layout is ours, ``directory/latest`` is a link to it."""
+        """The folder of this run; in our own layout, ``directory/latest`` is a link to it."""
         return self.directory / (self.torchrun_folder or self.run_id)
 
     def attempt(self, number: int) -> Path:
-        """Return the folder of one attempt."""
         return self.run / f"attempt{'_' if self.torchrun_folder else '-'}{number}"
 
     def files(self, plan: NodePlan, worker: WorkerPlan) -> tuple[Path, Path]:
@@ -51,5 +50,5 @@ class LogLayout(Struct, frozen=True):
 
     def _folder(self, plan: NodePlan) -> Path:
         attempt = self.attempt(plan.world.attempt)
-        # torchrun's is this node's own already.
+        # torchrun's folder differs by node already.
         return attempt if self.torchrun_folder else attempt / f"{plan.host}-{plan.world.node_rank}"

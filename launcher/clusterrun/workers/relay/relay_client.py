@@ -79,7 +79,6 @@ class RelayClient:
         return self._channel.wants_write
 
     def flush(self) -> None:
-        """Send what had to wait."""
         self._channel.flush()
 
     def open(self, output: WorkerOutput) -> None:
@@ -126,7 +125,6 @@ class RelayClient:
         self._channel.send({"kind": "watch_activity", "seconds": seconds})
 
     def record(self, path: Path, line: str) -> None:
-        """Append ``line`` to the file ``path``."""
         self._channel.send({"kind": "append", "path": str(path), "line": line})
 
     def events(self, now: float) -> Iterator[RelayEvent]:

@@ -15,7 +15,6 @@ ReportedEvent = OutputEnded | OutputClosed | StacksCollected | WorkersIdle | Wor
 
 
 def event_of(message: Message, now: float) -> ReportedEvent:
-    """Return the event that ``message`` reports."""
     match message["kind"]:
         case "output_closed":
             return OutputClosed(now)

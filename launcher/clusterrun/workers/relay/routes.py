@@ -1,4 +1,4 @@
-"""Where what each worker prints goes, and what stands before it: decided from the job alone. Pure."""
+"""Where each worker's output goes, and the prefix of its lines: decided from the job alone. Pure."""
 
 from collections.abc import Iterator
 from pathlib import Path
@@ -12,12 +12,12 @@ from clusterrun.domain.streams import Std, StreamChoice
 from clusterrun.workers.relay.destinations import Destination
 from clusterrun.workers.relay.log_layout import LogLayout
 
-NOBODY = StreamChoice(Std.NONE, {})
-EVERYTHING = StreamChoice(Std.ALL, {})
+NO_STREAM = StreamChoice(Std.NONE, {})
+ALL_STREAMS = StreamChoice(Std.ALL, {})
 
 
 class Routes(Struct, frozen=True):
-    """The ways of a job's output. ``logs`` is where files are kept; None for nowhere."""
+    """Where a job's output goes; ``logs``: the layout of its files, None: there are none."""
 
     job: JobSpec
     logs: LogLayout | None
@@ -35,20 +35,20 @@ class Routes(Struct, frozen=True):
         return out, err
 
     def relayed(self, plan: NodePlan, worker: WorkerPlan) -> Std:
-        """Return the streams that must not bypass the relay where there is a terminal to give."""
+        """Return the streams that must go through the relay even if the worker could have the terminal."""
         if self.job.log_line_prefix_template.value:
             return Std.ALL
         out, err = self.destinations(plan, worker)
-        return (Std.OUT if _is_seen_to(out) else Std.NONE) | (
-            Std.ERR if _is_seen_to(err) else Std.NONE
+        return (Std.OUT if _needs_relay(out) else Std.NONE) | (
+            Std.ERR if _needs_relay(err) else Std.NONE
         )
 
     def prefix(self, plan: NodePlan, worker: WorkerPlan) -> str:
-        """Return what stands before the lines of ``worker``, by the user's template or by ours."""
+        """Return the prefix of the lines of ``worker``, by the user's template or ours."""
         template = self.job.log_line_prefix_template.value
         if template is None:
             return f"[{label_of(plan, worker)}] "
-        # Compiles its pattern when it is imported.
+        # Its import takes long, as it compiles a pattern.
         from string import Template
 
         values = {
@@ -67,15 +67,15 @@ class Routes(Struct, frozen=True):
     def hidden_by(self, rank: int, local_rank: int | None) -> str:
         """Return what keeps a worker's lines off the screen, "--ranks 0"; "" if nothing does.
 
-        ``local_rank``: None where it is not known; then nothing is said of it.
+        ``local_rank``: None if it is unknown; then only --ranks counts.
         """
-        for said, number in ((self.job.ranks, rank), (self.job.local_ranks_filter, local_rank)):
-            if said.value is not None and number is not None and number not in said.value:
-                return f"{said.origin} {said.value}"
+        for chosen, number in ((self.job.ranks, rank), (self.job.local_ranks_filter, local_rank)):
+            if chosen.value is not None and number is not None and number not in chosen.value:
+                return f"{chosen.origin} {chosen.value}"
         return ""
 
     def remarks(self, plan: NodePlan) -> Iterator[str]:
-        """Yield what is strange about the ranks whose lines are to be printed."""
+        """Yield warnings about options that name ranks which do not exist."""
         world, ranks, local = plan.world, self.job.ranks, self.job.local_ranks_filter
         if ranks.value is not None and ranks.value.lowest >= world.size:
             yield f"{ranks.origin}: there is no rank {ranks.value}: no worker's lines are printed"
@@ -90,22 +90,22 @@ class Routes(Struct, frozen=True):
     def _unknown_local_ranks(self, plan: NodePlan) -> Iterator[str]:
         if self.job.tasks.value is not None:
             return
-        for said in (self.job.redirects, self.job.tee):
-            named = () if said.value is None else said.value.by_local_rank
+        for option in (self.job.redirects, self.job.tee):
+            named = () if option.value is None else option.value.by_local_rank
             if missing := [rank for rank in named if rank >= plan.world.local_size]:
                 ranks = ",".join(runs(missing))
                 yield (
-                    f"{said.origin}: there is no local rank {ranks} here, where they go from 0 to"
+                    f"{option.origin}: there is no local rank {ranks} here, where they go from 0 to"
                     f" {plan.world.local_size - 1}"
                 )
 
     def links(self, plan: NodePlan) -> Iterator[tuple[Path, str]]:
-        """Yield the links to make for this attempt: where, and where they lead to."""
+        """Yield the symbolic links of this attempt: path and target."""
         if self.logs is None:
             return
-        # Only now: a run that could not start leaves the link on the one before it.
+        # A run that could not start leaves the link to the run before it.
         first = plan.world.attempt == 0 and plan.world.node_rank == 0
-        # Whoever looks for torchrun's files takes each folder for a run.
+        # Programs that look for torchrun's files take each folder for a run.
         if first and not self.logs.torchrun_folder:
             yield self.logs.directory / "latest", self.logs.run_id
         for worker in plan.workers if self.logs.one_file else ():
@@ -139,11 +139,11 @@ class Routes(Struct, frozen=True):
         return self.logs is not None and redirected
 
     def _choices(self) -> tuple[StreamChoice, StreamChoice]:
-        """Return what goes to files only and what goes there too; where nothing is said, all."""
+        """Return what goes to files only, and what goes there too: everything if no option is set."""
         redirects, tee = self.job.redirects.value, self.job.tee.value
         if redirects is None and tee is None:
-            return NOBODY, EVERYTHING
-        return redirects or NOBODY, tee or NOBODY
+            return NO_STREAM, ALL_STREAMS
+        return redirects or NO_STREAM, tee or NO_STREAM
 
     def _local_rank(self, worker: WorkerPlan) -> int:
         # LOCAL_RANK itself may be 0 in every task, where each sees one GPU.
@@ -157,5 +157,5 @@ def label_of(plan: NodePlan, worker: WorkerPlan) -> str:
     return f"rank {worker.rank}{host}"
 
 
-def _is_seen_to(to: Destination) -> bool:
+def _needs_relay(to: Destination) -> bool:
     return to.log is not None or not to.shown or to.filtered is not None

@@ -70,7 +70,6 @@ class Switchboard:
         return not self.screen_waits and self._writer.idle
 
     def handle(self, message: Message, fds: Sequence[int]) -> None:
-        """Do what the agent asks for in ``message``."""
         match message["kind"]:
             case "open":
                 self._open(message, fds)

@@ -1,4 +1,4 @@
-"""Runs first in a spawned Python worker: SIGQUIT prints its stacks. Then it was never here.
+"""Runs first in a spawned Python worker: SIGQUIT prints its stacks. Leaves no trace.
 
 The agent puts this folder in front of PYTHONPATH. Python's ``site`` imports ``sitecustomize`` from
 there; this one takes its traces out of ``sys`` and ``os.environ`` and lets the user's own

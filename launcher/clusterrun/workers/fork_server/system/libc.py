@@ -76,5 +76,4 @@ def checked(result: int) -> None:
 
 
 def flush_all() -> None:
-    """Flush the output buffers of C code."""
     _LIBRARY.fflush(None)

@@ -1,4 +1,4 @@
-"""Writing to terminals, pipes and sockets that are not ours, without ever waiting for their readers.
+"""Writes to the launcher's terminals, pipes and sockets without waiting for their readers.
 
 The user's shell and other programs share the open file descriptions of our stdout and stderr, so
 O_NONBLOCK must not be set on those: it would make *their* writes fail.
@@ -16,29 +16,29 @@ from typing import Protocol
 from clusterrun.domain.lost_output import LostOutput
 
 CONGESTED = 256 << 10
-"""Bytes that wait for an output: from here on nothing more is read from who prints to it."""
+"""Bytes that wait for an output: above this, its workers' pipes are not read."""
 RELIEVED = CONGESTED // 2
-"""Bytes that wait: from here down, reading goes on."""
+"""Bytes that wait: below this, reading goes on."""
 
 WriteSome = Callable[[bytearray], int]
-"""Writes a part and returns its length; BlockingIOError if there is room for nothing."""
+"""Writes a part and returns its length; raises BlockingIOError if there is no room."""
 
 
 class Output(Protocol):
-    """Takes all that is written to it and passes it on when it can."""
+    """A place that lines are written to."""
 
     @property
     def waiting(self) -> int:
-        """Bytes that are not passed on yet."""
+        """Bytes that are not written yet."""
         ...
 
     @property
     def failure(self) -> OSError | None:
-        """Why everything written to it is dropped; None if it is not."""
+        """The error after which everything is dropped; None if there is none."""
         ...
 
     def loss(self) -> LostOutput | None:
-        """Return what was written to it and did not get through; None if all did."""
+        """Return what was dropped; None if nothing was."""
         ...
 
     def write(self, data: bytes) -> None:
@@ -47,7 +47,7 @@ class Output(Protocol):
 
 
 class DescriptorOutput:
-    """An output that is flushed when a selector says that ``descriptor`` is writable."""
+    """An output that must be flushed when ``descriptor`` is writable."""
 
     def __init__(self, descriptor: int, write_some: WriteSome, name: str = "") -> None:
         self.failure: OSError | None = None
@@ -58,29 +58,26 @@ class DescriptorOutput:
         self._waiting = bytearray()
 
     def fileno(self) -> int:
-        """Return the descriptor, for a selector."""
         return self._descriptor
 
     @property
     def waiting(self) -> int:
-        """Bytes that are not written yet."""
         return len(self._waiting)
 
     def write(self, data: bytes) -> None:
-        """Take ``data``; ``flush`` writes it."""
         if self.failure is None:
             self._waiting += data
         else:
             self._dropped += len(data)
 
     def loss(self) -> LostOutput | None:
-        """Return what was dropped after an error. A reader who has stopped loses nothing by that."""
+        """Return what was dropped after an error; what still waits for a slow reader does not count."""
         if self.failure is None:
             return None
         return LostOutput(self._name, self._dropped, self.failure.strerror or "")
 
     def flush(self) -> None:
-        """Write what fits now; after an error (the reader or the terminal is gone) drop all."""
+        """Write what fits now; drop everything after an error: the reader or the terminal is gone."""
         try:
             while self._waiting:
                 del self._waiting[: self._write_some(self._waiting)]
@@ -93,20 +90,20 @@ class DescriptorOutput:
 
 
 def open_output(descriptor: int, name: str = "") -> DescriptorOutput:
-    """Return an output on the file behind ``descriptor``, which is a terminal, pipe, socket, ..."""
+    """Return an output to the terminal, pipe or socket that ``descriptor`` refers to."""
     if stat.S_ISSOCK(os.fstat(descriptor).st_mode):
-        # Sockets can't be opened anew, but need not be: the flag goes with each call.
+        # Sockets can't be opened again, but have a non-blocking flag for each call.
         return DescriptorOutput(descriptor, partial(_send, descriptor), name)
-    own = _open_anew(descriptor)
+    own = _open_again(descriptor)
     if own is None:
         return DescriptorOutput(descriptor, partial(_write_when_ready, descriptor), name)
     return DescriptorOutput(own, partial(os.write, own), name)
 
 
 def write_within(descriptor: int, data: bytes, seconds: float) -> None:
-    """Write ``data`` for people; what its reader does not take within ``seconds`` is dropped."""
+    """Write ``data``; drop what the reader does not take within ``seconds``."""
     if stat.S_ISREG(os.fstat(descriptor).st_mode):
-        # Opened anew, it would be written from its beginning.
+        # Opened again, it would be written from its beginning.
         output = DescriptorOutput(descriptor, partial(os.write, descriptor))
     else:
         output = open_output(descriptor)
@@ -122,7 +119,7 @@ def write_within(descriptor: int, data: bytes, seconds: float) -> None:
         os.close(output.fileno())
 
 
-def _open_anew(descriptor: int) -> int | None:
+def _open_again(descriptor: int) -> int | None:
     """Open the same file again, non-blocking; None where that is not allowed.
 
     It is not for the terminal or pipe of another user (su, sudo): their inodes are private.

@@ -17,18 +17,18 @@ _NO_COLOUR = b"\x1b[0m"
 _REDRAW_SECONDS = 0.1
 _DEFAULT_COLUMNS = 80
 _COLOURS = (36, 33, 32, 35, 34, 96, 93, 92, 95, 94)
-"""Of the prefixes, by turns. No red: that is the errors' own."""
+"""Of the prefixes, by turns; red is for errors."""
 
 
 class Source(Struct, frozen=True):
-    """Who prints: sources are told apart by ``order``, the lowest one has the live line."""
+    """A stream that prints; the live line belongs to the one with the lowest ``order``."""
 
     order: tuple[int, int]
     prefix: bytes
 
 
 class Display:
-    """One terminal, pipe or file, shared by all that print to it, line by line.
+    """One terminal, pipe or file, which all sources share line by line.
 
     ``terminal`` is its descriptor if it is one; there is no live line on anything else.
     """
@@ -46,7 +46,7 @@ class Display:
 
     @property
     def due(self) -> float | None:
-        """When to ``redraw`` (monotonic seconds); None while there is nothing to draw or no place."""
+        """When to ``redraw`` (monotonic seconds); None: nothing to draw, or the output is busy."""
         if not self._stale or self._in_line_of or self.output.waiting:
             return None
         return self._drawn_at + _REDRAW_SECONDS
@@ -65,7 +65,6 @@ class Display:
         self._in_line_of = None if text.endswith(b"\n") else source
 
     def notice(self, text: bytes) -> None:
-        """Print lines of the launcher itself."""
         self._make_room(breaking=True)
         self.output.write(text)
 
@@ -110,9 +109,9 @@ class Display:
 
 
 def coloured(prefix: str, colour: int) -> str:
-    """Return ``prefix`` in one of the colours, which ``colour`` counts through.
+    """Return ``prefix`` in the colour with this number, without the spaces at its end.
 
-    Neither the space behind it nor a prefix with colours of its own gets one.
+    A prefix with colours of its own stays as it is.
     """
     text = prefix.rstrip(" ")
     if not text or "\x1b" in text:

@@ -1,7 +1,7 @@
-"""Files can only be written by waiting: a thread does that, so that a hung disk stops nobody else.
+"""A thread that writes files: a write may wait for a hung disk, and the relay must not.
 
 The relay's thread and the writing thread share no lock. Each number has one writer, queues are
-``SimpleQueue`` and ``deque``, and what one side must notice is announced after it has happened.
+``SimpleQueue`` and ``deque``, and a thread is woken after the change that it must notice.
 """
 
 import errno
@@ -19,15 +19,15 @@ _RETRY_SECONDS = 1.0
 
 
 class Work(Protocol):
-    """Something that may take long."""
+    """A piece of work that may take long."""
 
     def work(self) -> bool:
-        """Do it; False: there is no room now, ask again in a second."""
+        """Do it; return False to be asked again in a second, as there is no room now."""
         ...
 
 
 class FileThread:
-    """Does one work after the other; ``wake`` is called when the relay should look again.
+    """Does one piece of work after the other; calls ``wake`` when the relay should look again.
 
     Raises:
         MachineError: a limit of processes allows no thread.
@@ -43,32 +43,30 @@ class FileThread:
         self._done = 0
         self._leaving = False
         if start_thread(self._run) is None:
-            # A thread counts as a process.
+            # The limit counts threads, too.
             raise no_process(BlockingIOError(errno.EAGAIN, os.strerror(errno.EAGAIN)))
 
     @property
     def idle(self) -> bool:
-        """Whether all that was submitted is done, and all notes on that are taken."""
+        """Whether all work is done, and all notes are taken."""
         done = self._done == self._submitted and not self._stuck
         return done and self._notes.empty()
 
     def submit(self, work: Work) -> None:
-        """Have ``work`` done after all that was submitted before."""
         self._submitted += 1
         self._works.put(work)
 
     def hurry(self) -> None:
-        """Wake the relay after each work from now on: it waits for ``idle``."""
+        """Wake the relay after each piece of work from now on: it waits for ``idle``."""
         self._leaving = True
         self.wake()
 
     def note(self, text: str) -> None:
-        """Have the relay tell the user ``text``."""
         self._notes.put(text)
         self.wake()
 
     def notes(self) -> Iterator[str]:
-        """Return what the user should be told, each once."""
+        """Yield the texts to print, each once."""
         with suppress(Empty):
             while True:
                 yield self._notes.get_nowait()

@@ -1,4 +1,4 @@
-"""Lines that contain one of some texts, in a file that several ranks share."""
+"""Writes lines that contain one of some texts to a file that several ranks share."""
 
 import re
 from collections.abc import Sequence
@@ -8,7 +8,7 @@ from clusterrun.workers.relay.text.lines import with_prefix
 
 
 class FilteredFile:
-    """One rank's way into the file: whole lines only, each with its ``prefix``."""
+    """One rank's part of the file: whole lines, each with its ``prefix``."""
 
     def __init__(self, output: FileOutput, prefix: bytes, texts: Sequence[str]) -> None:
         """Take the file, opened to append to, and the texts, of which there is at least one."""

@@ -1,4 +1,4 @@
-"""The log files, and a standard output that is a file: what a ``FileThread`` writes."""
+"""Outputs to files, which a ``FileThread`` writes: log files, and a standard output that is a file."""
 
 import errno
 import os
@@ -15,10 +15,10 @@ _NO_ROOM = {errno.ENOSPC, errno.EDQUOT}
 
 
 class FileOutput:
-    """An output to a file: ``open_file`` is called by the thread, as that may hang too.
+    """An output to a file; the thread also calls ``open_file``, which may hang, too.
 
-    ``name`` and ``user`` are for messages: "log file /tmp/x", "rank 3". ``printed_else``: what
-    can't be written there is kept, to be taken back and printed.
+    ``name`` and ``user`` are for messages: "log file /tmp/x", "rank 3". With ``printed_else``, what
+    can't be written is kept for ``take_back``, and printed.
     """
 
     def __init__(
@@ -49,11 +49,9 @@ class FileOutput:
 
     @property
     def waiting(self) -> int:
-        """Bytes that are not written yet."""
         return 0 if self.failure else self._taken - self._written
 
     def write(self, data: bytes) -> None:
-        """Take ``data``; the thread writes it."""
         if not data or self._is_given_up:
             return
         self._taken += len(data)
@@ -62,7 +60,7 @@ class FileOutput:
             self._submit()
 
     def take_back(self) -> bytes:
-        """Return what could not be written because of a ``failure``; nothing more is taken."""
+        """Return what could not be written because of a ``failure``; from now on take nothing."""
         self._is_given_up = True
         unwritten = bytes(self._rest) + b"".join(self._chunks)
         self._taken -= len(unwritten)
@@ -71,18 +69,17 @@ class FileOutput:
         return unwritten
 
     def loss(self) -> LostOutput | None:
-        """Return what is not written; what comes later may be."""
+        """Return what is not written by now; None if all is."""
         size = self._taken - self._written
         return LostOutput(self._name, size, self._trouble) if size else None
 
     def close(self) -> None:
-        """Close the file once all is written."""
         self._closing = True
         self._submit()
 
     def work(self) -> bool:
-        """Write all that was taken (called by the thread)."""
-        # First this, then a look at the queue: what comes in between submits once more.
+        """Write everything (called by the thread)."""
+        # Cleared before the queue is read: a write in between submits once more.
         self._submitted = False
         try:
             self._write_all()
@@ -121,7 +118,7 @@ class FileOutput:
     def _complain(self, error: OSError) -> bool:
         no_room = error.errno in _NO_ROOM
         if not no_room:
-            # From here on the relay has what is left, and we don't touch it.
+            # From here on only the relay's thread uses what is left.
             self.failure = error
         if not (no_room and self._trouble):
             without = "prints here instead" if self._printed_else else "goes on without it"
@@ -133,7 +130,7 @@ class FileOutput:
 
 
 def log_file(thread: FileThread, path: Path, user: str, *, printed_else: bool) -> FileOutput:
-    """Return an output to ``path``, made with its directories, appended to if it is there.
+    """Return an output that appends to ``path``, and makes it with its folders.
 
     ``printed_else``: what can't be written there is printed.
     """
@@ -142,7 +139,7 @@ def log_file(thread: FileThread, path: Path, user: str, *, printed_else: bool) -
 
 
 def lines_file(thread: FileThread, path: Path) -> FileOutput:
-    """Return an output to ``path``, which takes lines of ours, as a log file takes a worker's."""
+    """Return an output that appends the launcher's own lines to ``path``."""
     return FileOutput(thread, partial(_open_to_append, path), f"file {path}", "clusterrun")
 
 
@@ -153,7 +150,7 @@ def _open_to_append(path: Path) -> int:
 
 
 class Link:
-    """The symbolic link ``path`` to ``target``, put in place in one step."""
+    """The symbolic link ``path`` to ``target``, replaced in one step."""
 
     def __init__(self, thread: FileThread, path: Path, target: str) -> None:
         self._thread = thread
@@ -166,7 +163,7 @@ class Link:
         try:
             self._path.parent.mkdir(parents=True, exist_ok=True)
             if self._path.is_file() and not self._path.is_symlink():
-                # Somebody's own, which renaming would replace.
+                # The user's own file, which renaming would replace.
                 raise FileExistsError(errno.EEXIST, "there is a file of that name")
             new.unlink(missing_ok=True)
             new.symlink_to(self._target)

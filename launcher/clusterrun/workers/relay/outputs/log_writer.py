@@ -22,7 +22,6 @@ class LogWriter:
 
     @property
     def idle(self) -> bool:
-        """Whether everything is written."""
         return all(thread.idle for thread in self._threads)
 
     def log(self, path: str, label: str, *, printed_else: bool = False) -> FileOutput:
@@ -32,13 +31,11 @@ class LogWriter:
         return log
 
     def append(self, path: str, line: str) -> None:
-        """Append a line to a file."""
         if path not in self._appended:
             self._appended[path] = lines_file(self.new_thread(), Path(path))
         self._appended[path].write(line.encode() + b"\n")
 
     def link(self, path: str, target: str) -> None:
-        """Make a symbolic link."""
         thread = self._logs()
         thread.submit(Link(thread, Path(path), target))
 

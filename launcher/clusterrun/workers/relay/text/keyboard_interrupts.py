@@ -1,4 +1,4 @@
-"""After Ctrl-C every Python worker prints where it was; eight of those say nothing. Pure."""
+"""Removes the tracebacks that every Python worker prints after Ctrl-C. Pure."""
 
 from clusterrun.workers.relay.text.cursor_moves import COLOURS
 
@@ -12,7 +12,7 @@ INTERRUPT = b"KeyboardInterrupt"
 class InterruptFilter:
     """Leaves tracebacks that end in KeyboardInterrupt out of a stream's lines, once it is armed.
 
-    The log files and the tail for the report have them all the same.
+    The log files and the tail for the report keep them.
     """
 
     def __init__(self) -> None:
@@ -20,7 +20,7 @@ class InterruptFilter:
         self._held: list[bytes] = []
 
     def feed(self, lines: bytes) -> bytes:
-        """Return what is to be shown of some whole ``lines``, and of those held back before."""
+        """Return what to show of whole ``lines``, and of those held back before."""
         if not self.armed:
             return lines
         return b"".join(self._feed_line(line) for line in lines.splitlines(keepends=True))
@@ -39,6 +39,6 @@ class InterruptFilter:
         if text.startswith(INTERRUPT):
             self._held.clear()
             return b""
-        # The frames are indented; the first line that isn't says what the exception was.
+        # Frames are indented; the first line that is not names the exception.
         goes_on = text.startswith((b" ", BEGIN)) and sum(map(len, self._held)) < LONGEST_TRACEBACK
         return b"" if goes_on else self.finish()

@@ -1,4 +1,4 @@
-r"""Bytes of a stream to lines: pure, whatever the bytes are and however they were cut.
+r"""Turns the bytes of a stream into lines, whatever they are and however they are cut. Pure.
 
 A progress bar redraws its line after ``\r``; of such a line only the last state is kept.
 """
@@ -6,10 +6,10 @@ A progress bar redraws its line after ``\r``; of such a line only the last state
 import re
 
 LONGEST_LINE = 64 << 10
-"""Bytes of an unfinished line that are held back. A longer one is passed on piece by piece, as it is."""
+"""Bytes of an unfinished line that are held back; a longer one is passed on piece by piece."""
 
 _UP_AND_DOWN = re.compile(rb"(?:\x1b\[A){3}\n{3}|(?:\x1b\[A){2}\n{2}|\x1b\[A\n")
-"""Back to the beginning of the same line, as a return: so does tqdm draw a bar below another."""
+"""Back to the beginning of the same line: tqdm draws a bar below another like this."""
 
 _FIRST_STATE = re.compile(rb"[^\r\n]*")
 _OVERWRITTEN = re.compile(rb"^[^\n]*\r(?=[^\r\n])", re.MULTILINE)
@@ -37,7 +37,6 @@ class LineBuffer:
 
     def feed(self, data: bytes) -> bytes:
         """Return the lines that ``data`` makes whole, and the pieces of one that is too long."""
-        # No piece can hold a state that is too long but was not begun by an earlier piece.
         size = self._longest
         if len(data) <= size:
             return self._feed(data)

@@ -1,11 +1,11 @@
-"""When the state of a progress bar becomes a line, where no terminal shows it being redrawn."""
+"""When the state of a progress bar is written as a line, where no terminal shows the bar."""
 
 
 class Progress:
-    """The bar of one stream, if it draws one; its end is a line anyway."""
+    """The bar of one stream, if it draws one; its last state is a line anyway."""
 
     def __init__(self, interval: float) -> None:
-        """Take the seconds between two lines of one bar; 0: it gets none before its end."""
+        """Take the seconds between two lines of one bar; 0: no line before its end."""
         self._interval = interval
         self._since: float | None = None
         self._printed = b""
@@ -13,13 +13,13 @@ class Progress:
 
     @property
     def due(self) -> float | None:
-        """When to ``look`` at a bar that does not move meanwhile; None: not before it does."""
+        """When to ``look`` at a bar that is not redrawn meanwhile; None: not before it is redrawn."""
         if self._since is None or self._state == self._printed:
             return None
         return self._since + self._interval
 
     def look(self, state: bytes, now: float) -> bytes:
-        """Take the bar's state, b"" if there is no bar; return it if it is to be printed now."""
+        """Take the bar's state, b"" if there is no bar; return it if it is due."""
         if not self._interval or not state.strip():
             self._since, self._state, self._printed = None, b"", b""
             return b""

@@ -63,7 +63,7 @@ class Tail:
         if surplus <= 0:
             return
         end = self._kept.find(b"\n", surplus - 1) + 1
-        # Better half a line than none.
+        # Half a line is better than none.
         self._is_cut = end in (0, len(self._kept))
         end = surplus if self._is_cut else end
         last_line = self._kept.rfind(b"\n", 0, end - 1) + 1
@@ -73,7 +73,7 @@ class Tail:
         del self._kept[:end]
 
     def _beginning_within(self, dropped: list[bytes]) -> list[str]:
-        """Return how the last traceback begins, if that is before what is still kept."""
+        """Return the beginning of the last traceback, if it is before what is still kept."""
         text = b"\n".join(dropped)
         if not self._beginning and _HEADER not in text:
             return []
