@@ -52,8 +52,7 @@ from clusterrun.domain.outcome import (
     NodeLost,
     OutputGone,
 )
-
-ENDING_SIGNALS = frozenset({signal.SIGTERM, signal.SIGINT, signal.SIGHUP})
+from clusterrun.domain.signal_names import ENDING_SIGNALS
 
 SECONDS_OF_ECHO = 1.0
 """Within this time after an ending signal, another one counts as the same.

@@ -13,11 +13,11 @@ def stopping(number: int, workers: int, grace: float, *, to_fork_server: bool = 
 
     After Ctrl-C it is the only line, unless a worker has to be killed.
     """
-    name = signal_name(number)
-    who, again = ("interrupted", "Ctrl-C") if number == signal.SIGINT else (name, name)
-    who = f"{name} to the workers' parent process" if to_fork_server else who
+    what, again = _signal_and_repeat(number)
+    if to_fork_server:
+        what = f"{signal_name(number)} to the workers' parent process"
     return (
-        f"{who}: stopping {_workers(workers)} (grace {grace:g} s, {again} again kills at once);"
+        f"{what}: stopping {_workers(workers)} (grace {grace:g} s, {again} again kills at once);"
         f" exit code {exit_code_of_signal(number)}"
     )
 
@@ -44,10 +44,9 @@ def stopping_here(why: str, workers: int) -> str:
 
 def stopping_others(number: int) -> str:
     """Return the notice that a signal ends the job on the other nodes; here all workers have exited."""
-    name = signal_name(number)
-    who, again = ("interrupted", "Ctrl-C") if number == signal.SIGINT else (name, name)
+    what, again = _signal_and_repeat(number)
     return (
-        f"{who}: the other nodes stop their workers ({again} again does not wait for them);"
+        f"{what}: the other nodes stop their workers ({again} again does not wait for them);"
         f" exit code {exit_code_of_signal(number)}"
     )
 
@@ -81,6 +80,12 @@ def about_fork_server(printed: str, refused: Sequence[str]) -> Iterator[str]:
 def binding_differs(local_rank: int, remark: str) -> str:
     """Return the notice that a worker is not bound as planned."""
     return f"local rank {local_rank}: {remark}"
+
+
+def _signal_and_repeat(number: int) -> tuple[str, str]:
+    """Return what happened, and what a user does to send the signal again."""
+    name = signal_name(number)
+    return ("interrupted", "Ctrl-C") if number == signal.SIGINT else (name, name)
 
 
 def _workers(count: int) -> str:

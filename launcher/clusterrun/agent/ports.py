@@ -20,11 +20,9 @@ class Clock(Protocol):
 
     def monotonic(self) -> float:
         """Return seconds that never jump."""
-        ...
 
     def time(self) -> float:
         """Return seconds since the epoch."""
-        ...
 
 
 class Attempts(Protocol):
@@ -32,19 +30,15 @@ class Attempts(Protocol):
 
     def plan(self, attempt: int) -> NodePlan:
         """Return the plan of the n-th attempt, which starts now."""
-        ...
 
     def note(self, before: State, after: State, at: float) -> None:
         """Note what an event at ``at`` has made of the policy's state."""
-        ...
 
     def out_of_memory(self) -> str:
         """Return signs, in words, that the OOM killer struck in this attempt; else ""."""
-        ...
 
     def failed(self, outcome: Outcome) -> None:
         """Print how an attempt ended that is followed by another."""
-        ...
 
 
 class EventSource(Protocol):
@@ -52,25 +46,20 @@ class EventSource(Protocol):
 
     def fileno(self) -> int:
         """Return the descriptor to wait on."""
-        ...
 
     @property
     def wants_write(self) -> bool:
         """Whether to wait until it is writable, too, and ``flush`` then."""
-        ...
 
     @property
     def lost(self) -> bool:
         """Whether no event will come any more."""
-        ...
 
     def flush(self) -> None:
         """Send what waits to be sent, without blocking."""
-        ...
 
     def events(self, now: float) -> Iterable[Event]:
         """Return what has happened, dated ``now``, without blocking."""
-        ...
 
 
 class Peers(Protocol):
@@ -82,15 +71,12 @@ class Peers(Protocol):
     @property
     def sources(self) -> Sequence[EventSource]:
         """The sources of the coordinator's answers."""
-        ...
 
     def report_failure(self, fate: Fate, age: float) -> Iterable[Event]:
         """Report that a worker failed ``age`` seconds ago, and how, as far as is known."""
-        ...
 
     def report_external_cause(self, external_cause: ExternalCause) -> Iterable[Event]:
         """Report what ends the job from outside its workers."""
-        ...
 
     def report_end(
         self, fates: Sequence[Fate], now: float, external_cause: ExternalCause | None
@@ -100,23 +86,18 @@ class Peers(Protocol):
         ``now`` is in seconds since the epoch, as the fates' clocks are: only ages travel. The
         answer is ``VerdictReached`` or ``RestartOrdered``, once all nodes have reported.
         """
-        ...
 
     def request_stacks(self) -> Iterable[Event]:
         """Have the stacks of all ranks collected, and shown on node 0."""
-        ...
 
     def report_stacks(self, number: int, groups: Sequence[StackGroup]) -> Iterable[Event]:
         """Answer the n-th request for the stacks of this node's workers, by global rank."""
-        ...
 
     def report_stillness(self, seconds: float) -> Iterable[Event]:
         """Report that no worker here has printed or exited for ``seconds``; 0: one has again."""
-        ...
 
     def report_suspension(self, *, suspended: bool) -> Iterable[Event]:
         """Report that this agent is about to be stopped, or continues."""
-        ...
 
 
 class Workers(Protocol):
@@ -128,11 +109,9 @@ class Workers(Protocol):
     @property
     def sources(self) -> Sequence[EventSource]:
         """The sources of the workers' events."""
-        ...
 
     def start(self, plan: NodePlan) -> None:
         """Ask for all workers of an attempt."""
-        ...
 
     def signal(
         self,
@@ -143,52 +122,39 @@ class Workers(Protocol):
         spare_failing: bool = False,
     ) -> None:
         """Send a signal to workers or their groups, or only to those whose script has not failed."""
-        ...
 
     def forward(self, number: int) -> None:
         """Send a signal to the workers that handle it."""
-        ...
 
     def collect_stacks(self, number: int) -> None:
         """Have the workers print their Python stacks; ``StacksCollected`` follows."""
-        ...
 
     def lack_stacks(self, local_ranks: Iterable[LocalRank]) -> None:
         """Do not wait for the stacks of these workers."""
-        ...
 
     def show_stacks(self, text: str) -> None:
         """Print them, and keep them with the logs."""
-        ...
 
     def collect(self, local_rank: LocalRank, now: float) -> Iterable[Event]:
         """Have the last output of an exited worker written; ``OutputEnded`` follows."""
-        ...
 
     def sweep(self, now: float) -> Iterable[Event]:
         """Kill what the workers left behind; ``CleanedUp`` follows."""
-        ...
 
     def reap(self) -> None:
         """Reap adopted children that have exited (after SIGCHLD)."""
-        ...
 
     def suspend(self) -> None:
         """Stop the workers, then this process; return when it is continued."""
-        ...
 
     def resume(self) -> None:
         """Continue the workers."""
-        ...
 
     def interrupted(self) -> None:
         """Print no KeyboardInterrupt tracebacks from now on."""
-        ...
 
     def logs(self, plan: NodePlan) -> Mapping[LocalRank, str]:
         """Return the file of each worker's standard error; empty where none are kept."""
-        ...
 
     def say(self, text: str) -> bool:
         """Print a line between those of the workers; return whether there is a relay to do so."""
-        ...

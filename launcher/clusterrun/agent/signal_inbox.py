@@ -53,7 +53,6 @@ class SignalInbox:
                 signal.signal(number, _only_wake)
 
     def fileno(self) -> int:
-        """Return the descriptor that becomes readable when a signal has come."""
         return self._inbox
 
     def flush(self) -> None:

@@ -1,6 +1,9 @@
-"""Signals by their names."""
+"""Signals: their names, and those that end the job."""
 
 import signal
+
+ENDING_SIGNALS = frozenset({signal.SIGTERM, signal.SIGINT, signal.SIGHUP})
+"""Sent to an agent, they end the job; all others do not."""
 
 
 def signal_name(number: int) -> str:

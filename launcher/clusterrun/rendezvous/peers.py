@@ -45,7 +45,10 @@ NEVER = float("inf")
 
 
 class Peers:
-    """A member's connection to the coordinator; on node 0, also the coordinator."""
+    """A member's connection to the coordinator; on node 0, also the coordinator.
+
+    The reports are those of ``agent.ports.Peers``: they are sent at once, and answered by ``events``.
+    """
 
     wants_write = False
     """Never: ``fileno`` is readable also if something can be sent."""
@@ -85,7 +88,6 @@ class Peers:
 
     @property
     def run_id(self) -> str:
-        """The job's name."""
         return self._world.run_id
 
     def world(self, attempt: int) -> World:
@@ -96,11 +98,9 @@ class Peers:
 
     @property
     def sources(self) -> "tuple[Peers]":
-        """This object: the source of the coordinator's answers."""
         return (self,)
 
     def fileno(self) -> int:
-        """Return the descriptor that becomes readable when there may be ``events``."""
         return self._epoll.fileno()
 
     @property
@@ -127,37 +127,26 @@ class Peers:
         self._watch(now)
 
     def report_failure(self, fate: Fate, age: float) -> Iterable[Event]:
-        """Report that a worker failed ``age`` seconds ago: all nodes stop at once."""
         return self._send(bounded_messages.failing(self._world.attempt, fate, age))
 
     def report_external_cause(self, external_cause: ExternalCause) -> Iterable[Event]:
-        """Report what ends the job from outside its workers: all nodes stop at once."""
         return self._send(bounded_messages.ended_externally(self._world.attempt, external_cause))
 
     def report_end(
         self, fates: Sequence[Fate], now: float, external_cause: ExternalCause | None
     ) -> Iterable[Event]:
-        """Report how all workers of this node ended, and what ended them from outside, if anything.
-
-        ``now`` is the time by the clock that ``Fate.clock`` was read from: only ages travel. The
-        answer is ``VerdictReached`` or ``RestartOrdered``, once all nodes have reported.
-        """
         return self._send(bounded_messages.done(self._world.attempt, fates, now, external_cause))
 
     def request_stacks(self) -> Iterable[Event]:
-        """Have the stacks of all ranks collected, and shown on node 0."""
         return self._send(RequestStacks(self._world.attempt))
 
     def report_stacks(self, number: int, groups: Sequence[StackGroup]) -> Iterable[Event]:
-        """Answer the coordinator's n-th request for stacks."""
         return self._send(bounded_messages.stacks(self._world.attempt, number, groups))
 
     def report_stillness(self, seconds: float) -> Iterable[Event]:
-        """Report that no worker here has printed or exited for ``seconds``; 0: one has again."""
         return self._send(Idle(self._world.attempt, seconds))
 
     def report_suspension(self, *, suspended: bool) -> Iterable[Event]:
-        """Report that this agent is about to be stopped, or continues: its silence is no loss."""
         self._send(Suspension(suspended))
         if self._coordination is not None and not self._over:
             # Once stopped, this process can't pass it on.

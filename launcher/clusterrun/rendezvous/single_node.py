@@ -49,7 +49,8 @@ from clusterrun.rendezvous.ports.held_port import HeldPort, hold_free_port, hold
 class SingleNode:
     """The only member of its world, with the coordinator.
 
-    The coordinator answers every message at once: nothing is ever waited for.
+    The coordinator answers every report at once: nothing is ever waited for. The reports are those
+    of ``agent.ports.Peers``.
     """
 
     sources = ()
@@ -87,7 +88,6 @@ class SingleNode:
 
     @property
     def run_id(self) -> str:
-        """The job's name."""
         return self._world.run_id
 
     def world(self, attempt: int) -> World:
@@ -106,34 +106,27 @@ class SingleNode:
         return self._world
 
     def report_failure(self, fate: Fate, age: float) -> list[Event]:
-        """Report that a worker failed ``age`` seconds ago."""
         return self._send(Failing(self._world.attempt, fate, age))
 
     def report_external_cause(self, external_cause: ExternalCause) -> list[Event]:
-        """Report what ends the job from outside its workers."""
         return self._send(EndedExternally(self._world.attempt, external_cause))
 
     def report_end(
         self, fates: Sequence[Fate], now: float, external_cause: ExternalCause | None
     ) -> list[Event]:
-        """Report how all workers ended, and what ended them from outside; ``now`` as their clocks."""
         aged = tuple(AgedFate(fate, now - fate.clock) for fate in fates)
         return self._send(Done(self._world.attempt, aged, external_cause))
 
     def request_stacks(self) -> list[Event]:
-        """Have the stacks of all ranks collected."""
         return self._send(RequestStacks(self._world.attempt))
 
     def report_stacks(self, number: int, groups: Sequence[StackGroup]) -> list[Event]:
-        """Answer the coordinator's n-th request for stacks."""
         return self._send(Stacks(self._world.attempt, number, tuple(groups)))
 
     def report_stillness(self, seconds: float) -> list[Event]:
-        """Report that no worker has printed or exited for ``seconds``; 0: one has again."""
         return self._send(Idle(self._world.attempt, seconds))
 
     def report_suspension(self, *, suspended: bool) -> list[Event]:
-        """Report that this agent is about to be stopped, or continues."""
         return self._send(Suspension(suspended))
 
     def leave(self) -> None:

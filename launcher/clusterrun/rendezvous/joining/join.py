@@ -12,6 +12,7 @@ from clusterrun.coordination.messages import WorldFormed
 from clusterrun.coordination.state import NEVER
 from clusterrun.domain.events import HelperLost, SignalReceived
 from clusterrun.domain.outcome import HelperFailed, Interrupted
+from clusterrun.domain.signal_names import ENDING_SIGNALS
 from clusterrun.domain.world import World
 from clusterrun.rendezvous.agent_hooks import AgentHooks, EventSource
 from clusterrun.rendezvous.assumed import LOOPBACK
@@ -28,8 +29,6 @@ from clusterrun.rendezvous.ports.joining_port import PortBusy
 
 SECONDS_TO_FIND_NODE_ZERO_HERE = 1.0
 """How long another agent of this machine, which has taken the port first, may take to answer."""
-
-ENDING_SIGNALS = frozenset({signal.SIGTERM, signal.SIGINT, signal.SIGHUP})
 
 EndOfWait = Interrupted | HelperFailed
 """A signal, or the end of a helper process."""
