@@ -146,10 +146,13 @@ def test_the_plan_is_what_a_dry_run_prints(tmp_path: Path) -> None:
 
 
 def test_every_cluster_has_a_section() -> None:
-    """By the name that --cluster takes."""
+    """By the name that --cluster takes, in the order of detection."""
     page = (DOCS / "platforms.md").read_text().replace("--cluster ", "")
 
-    assert [known.name for known in DETECTION if f"`{known.name}`" not in page] == []
+    assert [entry.name for entry in DETECTION if f"`{entry.name}`" not in page] == []
+    names = dict.fromkeys(entry.name for entry in DETECTION if not entry.only_by_name)
+    places = [page.index(f"`{name}`") for name in names]
+    assert places == sorted(places)
 
 
 def test_every_variable_of_a_cluster_is_listed() -> None:
