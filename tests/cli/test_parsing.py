@@ -81,14 +81,16 @@ def test_a_right_line_loads_only_what_it_needs() -> None:
     """What mistakes, help and job files need is not imported on the way to the workers."""
     program = """
 import sys
-from clusterrun.cli.parsing import parse
+from clusterrun.cli import main
+from clusterrun.cli.dispatch import find_command
 from clusterrun.sources.this_process import ThisProcess
 from clusterrun.sources.resolve import resolve
-line = parse(["--nproc", "2", "--module", "train"])
+command, line = find_command(["--nproc", "2", "--module", "train"], "clusterrun")
+command.load()
 process = ThisProcess(host="node7", cpus=8, python=sys.executable, run_id="x")
 resolve(line, {}, process)
 late = {"ClusterShell", "difflib", "yaml", "shlex", "importlib.metadata", "clusterrun.cli.commands.help"}
-late |= {"clusterrun.cli.completion", "clusterrun.cli.options_of_other_launchers", "clusterrun.sources.other_launchers.foreign_options"}
+late |= {"clusterrun.cli.completion", "clusterrun.cli.commands.topo", "clusterrun.cli.options_of_other_launchers", "clusterrun.sources.other_launchers.foreign_options"}
 late.add("clusterrun.sources.programs.missing_scripts")
 print(*sorted(late & set(sys.modules)))
 print(*(name for name in sys.modules if name == "click.shell_completion"))

@@ -1,6 +1,5 @@
 """Which command a command line names, and the options that it gives to it."""
 
-import shlex
 from collections.abc import Mapping, Sequence
 
 from clusterrun.cli.commands.table import FLAGS, HELP, RUN, WORDS, Command
@@ -82,5 +81,7 @@ def _with_options_after(command: Command, line: CommandLine, called: str) -> Com
 def _or_script(command: Command, hint: str, words: Sequence[str]) -> str:
     if kind_of(command.typed) is FileKind.NOTHING:
         return hint
-    line = shlex.join(["clusterrun", f"./{command.typed}", *words])
+    from shlex import join
+
+    line = join(["clusterrun", f"./{command.typed}", *words])
     return f"{hint}\nto run the file {command.typed} instead:\n  {line}"
