@@ -4,7 +4,6 @@ import os
 import select
 import signal
 from contextlib import closing
-from typing import Protocol
 
 from msgspec.structs import replace
 
@@ -29,6 +28,10 @@ from clusterrun.rendezvous.ports.joining_port import PortBusy
 
 SECONDS_TO_FIND_NODE_ZERO_HERE = 1.0
 """How long another agent of this machine, which has taken the port first, may take to answer."""
+
+JoinStep = RanklessNode | JoiningNodeZero | JoiningMember
+"""What a node waits for: ``turn`` does what is possible when the descriptor is readable or at the
+time ``due``, until ``finished``."""
 
 EndOfWait = Interrupted | HelperFailed
 """A signal, or the end of a helper process."""
@@ -141,28 +144,6 @@ def _formed(node: JoiningMember | JoiningNodeZero) -> WorldFormed:
         return node.formed
     node.close()
     raise node.failure or AssertionError("joining ended without a reason")
-
-
-class JoinStep(Protocol):
-    """What can be waited for while a node joins."""
-
-    def fileno(self) -> int:
-        """Return the descriptor that becomes readable when ``turn`` has something to do."""
-        ...
-
-    @property
-    def finished(self) -> bool:
-        """Whether it has succeeded or failed."""
-        ...
-
-    @property
-    def due(self) -> float:
-        """When ``turn`` is due even if nothing happens."""
-        ...
-
-    def turn(self, now: float) -> None:
-        """Do what is possible now, without blocking."""
-        ...
 
 
 def wait_for(step: JoinStep, hooks: AgentHooks, until: float = NEVER) -> EndOfWait | None:
