@@ -116,13 +116,16 @@ class SimulatedNodes:
     def join(self) -> None:
         """Let all nodes call node 0, and wait until each knows its ranks."""
         for count, node in enumerate(self.nodes):
-            node.call(self._port)
-            self._by_descriptor[node.outgoing.fileno()] = node
-            self.epoll.register(node.outgoing, node.mask)
+            self._call(node)
             if count % CALLS_AT_ONCE == 0:
                 self.turn(0.0)
         while not all(node.joined_at for node in self.nodes):
             self.turn(time.monotonic() + SECONDS_TO_JOIN)
+
+    def _call(self, node: SimulatedNode) -> None:
+        node.call(self._port)
+        self._by_descriptor[node.outgoing.fileno()] = node
+        self.epoll.register(node.outgoing, node.mask)
 
     def turn(self, until: float) -> None:
         """Serve the connections that are ready; wait until then for the first."""
@@ -133,6 +136,10 @@ class SimulatedNodes:
             node.read()
             if node.outgoing.connection.closed:
                 del self._by_descriptor[descriptor]
+                node.outgoing.connection.close()
+                if not node.joined_at:
+                    # Refused because this process was too slow: real nodes call again, too.
+                    self._call(node)
             elif node.mask != node.outgoing.mask:
                 node.mask = node.outgoing.mask
                 self.epoll.modify(descriptor, node.mask)
