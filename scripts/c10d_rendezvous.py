@@ -48,10 +48,7 @@ def meet(pipe: Pipe, count: int, nodes: int, port: int) -> None:
 
 
 def _meet(go: Event, nodes: int, port: int, ranks: "SimpleQueue[int]") -> None:
-    from torch.distributed.elastic.rendezvous import (
-        RendezvousParameters,
-        registry,
-    )
+    from torch.distributed.elastic.rendezvous import RendezvousParameters, registry
 
     parameters = RendezvousParameters(
         backend="c10d",

@@ -13,12 +13,7 @@ from multiprocessing.connection import Connection as Pipe
 from pathlib import Path
 
 from clusterrun.coordination.bounded_messages import done, failing
-from clusterrun.coordination.messages import (
-    Hello,
-    Stop,
-    Verdict,
-    WorldFormed,
-)
+from clusterrun.coordination.messages import Hello, Stop, Verdict, WorldFormed
 from clusterrun.coordination.restart_policy import RestartRules
 from clusterrun.domain.events import Event, StopOrdered, VerdictReached
 from clusterrun.domain.facts import Fact
@@ -34,10 +29,7 @@ from clusterrun.rendezvous.joining.settings import RendezvousSettings
 from clusterrun.rendezvous.names.addresses import numeric_address
 from clusterrun.rendezvous.peers import Peers
 from clusterrun.rendezvous.wire.connections import allow_descriptors
-from clusterrun.rendezvous.wire.frames import (
-    HEARTBEAT_FRAME,
-    framed,
-)
+from clusterrun.rendezvous.wire.frames import HEARTBEAT_FRAME, framed
 
 JOIN, FAIL, MEASURE = "join", "fail", "measure"
 """Orders of the benchmark to its processes."""

@@ -26,11 +26,7 @@ from clusterrun.agent.conclusion import conclude, fates_of
 from clusterrun.agent.decide import decide
 from clusterrun.agent.state import Rules, State
 from clusterrun.coordination import bounded_messages
-from clusterrun.coordination.actions import (
-    Disconnect,
-    PreparePort,
-    Send,
-)
+from clusterrun.coordination.actions import Disconnect, PreparePort, Send
 from clusterrun.coordination.coordinator import decide as decide_for_all
 from clusterrun.coordination.coordinator import opened
 from clusterrun.coordination.events import (
@@ -54,10 +50,7 @@ from clusterrun.coordination.messages import (
     WorldFormed,
 )
 from clusterrun.coordination.restart_policy import RestartRules
-from clusterrun.coordination.state import (
-    PHASES_AFTER,
-    Phase,
-)
+from clusterrun.coordination.state import PHASES_AFTER, Phase
 from clusterrun.domain.events import (
     CleanedUp,
     CoordinatorLost,

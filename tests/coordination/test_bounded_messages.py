@@ -1,17 +1,10 @@
 """What travels of fates: what a report needs, in any case little enough for one message."""
 
 from clusterrun.coordination.bounded_messages import done, ended_externally, failing
-from clusterrun.coordination.messages import (
-    Done,
-    EndedExternally,
-)
+from clusterrun.coordination.messages import Done, EndedExternally
 from clusterrun.domain.outcome import HelperFailed, Interrupted, NodeLost, Succeeded
 from clusterrun.planning.worker_count import MAX_WORKERS
-from clusterrun.rendezvous.wire.frames import (
-    FROM_MEMBERS,
-    MAXIMUM_FRAME,
-    framed,
-)
+from clusterrun.rendezvous.wire.frames import FROM_MEMBERS, MAXIMUM_FRAME, framed
 
 from tests.rendezvous.nodes import fate
 

@@ -1,30 +1,12 @@
 """Whatever happens, in whatever order: what the coordinator promises holds."""
 
 import pytest
-from clusterrun.coordination.actions import (
-    Send,
-    StopListening,
-)
+from clusterrun.coordination.actions import Send, StopListening
 from clusterrun.coordination.coordinator import due
-from clusterrun.coordination.events import (
-    Abandoned,
-    CallerGone,
-)
-from clusterrun.coordination.members import (
-    OWN,
-)
-from clusterrun.coordination.messages import (
-    Notice,
-    Refused,
-    Stop,
-    Suspension,
-    Verdict,
-    WorldFormed,
-)
-from clusterrun.coordination.state import (
-    NEVER,
-    Phase,
-)
+from clusterrun.coordination.events import Abandoned, CallerGone
+from clusterrun.coordination.members import OWN
+from clusterrun.coordination.messages import Notice, Refused, Stop, Suspension, Verdict, WorldFormed
+from clusterrun.coordination.state import NEVER, Phase
 from clusterrun.domain.outcome import Interrupted, Succeeded
 from hypothesis import given
 from hypothesis import strategies as st

@@ -2,17 +2,9 @@
 
 import pytest
 from clusterrun.coordination.ending import MOST_EXTERNAL_CAUSES
-from clusterrun.coordination.events import (
-    MemberGone,
-)
-from clusterrun.coordination.messages import (
-    Notice,
-    Stop,
-    Verdict,
-)
-from clusterrun.coordination.state import (
-    Phase,
-)
+from clusterrun.coordination.events import MemberGone
+from clusterrun.coordination.messages import Notice, Stop, Verdict
+from clusterrun.coordination.state import Phase
 from clusterrun.coordination.verdict import dated_fates
 from clusterrun.domain.bounds import LONGEST_LINE
 from clusterrun.domain.outcome import (
@@ -25,10 +17,7 @@ from clusterrun.domain.outcome import (
     Succeeded,
     WorkerFailed,
 )
-from clusterrun.rendezvous.wire.frames import (
-    FROM_COORDINATOR,
-    framed,
-)
+from clusterrun.rendezvous.wire.frames import FROM_COORDINATOR, framed
 
 from tests.rendezvous.nodes import fate, terms
 from tests.rendezvous.replay import Replay

@@ -3,29 +3,12 @@
 from typing import Any
 
 import pytest
-from clusterrun.coordination.actions import (
-    PrintNotice,
-    Send,
-    StopListening,
-)
-from clusterrun.coordination.events import (
-    HelloReceived,
-)
-from clusterrun.coordination.members import (
-    OWN,
-)
-from clusterrun.coordination.messages import (
-    Notice,
-    Refusal,
-    WorldFormed,
-)
-from clusterrun.coordination.state import (
-    Phase,
-)
-from clusterrun.rendezvous.wire.frames import (
-    FROM_COORDINATOR,
-    framed,
-)
+from clusterrun.coordination.actions import PrintNotice, Send, StopListening
+from clusterrun.coordination.events import HelloReceived
+from clusterrun.coordination.members import OWN
+from clusterrun.coordination.messages import Notice, Refusal, WorldFormed
+from clusterrun.coordination.state import Phase
+from clusterrun.rendezvous.wire.frames import FROM_COORDINATOR, framed
 
 from tests.rendezvous.nodes import hello, terms
 from tests.rendezvous.replay import Replay

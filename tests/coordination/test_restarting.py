@@ -1,25 +1,11 @@
 """A job begins anew on all its nodes: when all have stopped, and only if nothing speaks against it."""
 
-from clusterrun.coordination.actions import (
-    PreparePort,
-)
-from clusterrun.coordination.events import (
-    MessageReceived,
-    PortReady,
-)
-from clusterrun.coordination.members import (
-    OWN,
-)
-from clusterrun.coordination.messages import (
-    EndedExternally,
-    Failing,
-    NextAttempt,
-    Notice,
-)
+from clusterrun.coordination.actions import PreparePort
+from clusterrun.coordination.events import MessageReceived, PortReady
+from clusterrun.coordination.members import OWN
+from clusterrun.coordination.messages import EndedExternally, Failing, NextAttempt, Notice
 from clusterrun.coordination.restart_policy import RestartRules
-from clusterrun.coordination.state import (
-    Phase,
-)
+from clusterrun.coordination.state import Phase
 from clusterrun.domain.outcome import HelperFailed, Interrupted, Killed, NodeLost, WorkerFailed
 
 from tests.rendezvous.nodes import fate, terms

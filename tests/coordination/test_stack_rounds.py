@@ -1,11 +1,7 @@
 """Rounds of collecting stacks: who is asked, when, and what node 0 is told in the end."""
 
-from clusterrun.coordination.actions import (
-    Disconnect,
-)
-from clusterrun.coordination.members import (
-    OWN,
-)
+from clusterrun.coordination.actions import Disconnect
+from clusterrun.coordination.members import OWN
 from clusterrun.coordination.messages import AllStacks, Idle, RequestStacks, SendStacks, Stacks
 from clusterrun.coordination.restart_policy import RestartRules
 from clusterrun.coordination.stack_rounds import MOST_MISSING, SECONDS_TO_ANSWER

@@ -7,20 +7,11 @@ from contextlib import ExitStack
 
 import msgspec
 from clusterrun.coordination.bounded_messages import done, failing
-from clusterrun.coordination.messages import (
-    FromCoordinator,
-    FromMember,
-    Hello,
-    WorldFormed,
-)
+from clusterrun.coordination.messages import FromCoordinator, FromMember, Hello, WorldFormed
 from clusterrun.domain.facts import Fact
 from clusterrun.rendezvous.coordinator_server import CoordinatorServer
 from clusterrun.rendezvous.ports.joining_port import open_joining_port
-from clusterrun.rendezvous.wire.frames import (
-    FROM_COORDINATOR,
-    LONGEST_HELLO,
-    framed,
-)
+from clusterrun.rendezvous.wire.frames import FROM_COORDINATOR, LONGEST_HELLO, framed
 from clusterrun.rendezvous.wire.handshake import MAGIC
 
 from tests.rendezvous.nodes import (

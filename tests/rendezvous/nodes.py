@@ -11,9 +11,7 @@ from typing import Any, Protocol
 from clusterrun.coordination.heartbeat import HeartbeatRhythm
 from clusterrun.coordination.messages import Hello
 from clusterrun.coordination.restart_policy import RestartRules
-from clusterrun.coordination.state import (
-    Terms,
-)
+from clusterrun.coordination.state import Terms
 from clusterrun.domain.events import Event
 from clusterrun.domain.facts import Fact
 from clusterrun.domain.outcome import Exited, Fate

@@ -23,9 +23,7 @@ from clusterrun.coordination.events import (
     PortReady,
     TimePassed,
 )
-from clusterrun.coordination.members import (
-    OWN,
-)
+from clusterrun.coordination.members import OWN
 from clusterrun.coordination.messages import (
     AgedFate,
     Done,
@@ -41,16 +39,8 @@ from clusterrun.coordination.messages import (
     Verdict,
     WorldFormed,
 )
-from clusterrun.coordination.state import (
-    PHASES_AFTER,
-    State,
-    Terms,
-)
-from clusterrun.domain.outcome import (
-    ExternalCause,
-    Fate,
-    Reason,
-)
+from clusterrun.coordination.state import PHASES_AFTER, State, Terms
+from clusterrun.domain.outcome import ExternalCause, Fate, Reason
 from clusterrun.domain.world import World
 
 from tests.rendezvous.nodes import hello

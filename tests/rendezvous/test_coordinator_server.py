@@ -9,29 +9,14 @@ from contextlib import ExitStack
 
 import pytest
 from clusterrun.coordination.bounded_messages import done
-from clusterrun.coordination.messages import (
-    Refused,
-    Stop,
-    Verdict,
-    WorldFormed,
-)
-from clusterrun.rendezvous.coordinator_server import (
-    MOST_STRANGERS,
-    SECONDS_TO_SEND_HELLO,
-)
+from clusterrun.coordination.messages import Refused, Stop, Verdict, WorldFormed
+from clusterrun.rendezvous.coordinator_server import MOST_STRANGERS, SECONDS_TO_SEND_HELLO
 from clusterrun.rendezvous.wire.connections import allow_descriptors
-from clusterrun.rendezvous.wire.frames import (
-    HEARTBEAT_FRAME,
-    framed,
-)
+from clusterrun.rendezvous.wire.frames import HEARTBEAT_FRAME, framed
 from clusterrun.rendezvous.wire.handshake import MAGIC
 
 from tests.rendezvous.callers import GARBAGE, OPENING, Running, caller, joined, running
-from tests.rendezvous.nodes import (
-    PATIENCE,
-    fate,
-    hello,
-)
+from tests.rendezvous.nodes import PATIENCE, fate, hello
 
 
 @pytest.fixture

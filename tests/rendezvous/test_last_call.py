@@ -2,16 +2,10 @@
 
 from typing import Any
 
-from clusterrun.coordination.actions import (
-    StopListening,
-)
-from clusterrun.coordination.members import (
-    OWN,
-)
+from clusterrun.coordination.actions import StopListening
+from clusterrun.coordination.members import OWN
 from clusterrun.coordination.messages import Refusal
-from clusterrun.coordination.state import (
-    Phase,
-)
+from clusterrun.coordination.state import Phase
 from clusterrun.domain.last_call import LastCall
 
 from tests.rendezvous.nodes import terms

@@ -9,9 +9,7 @@ from contextlib import ExitStack, closing
 
 import pytest
 from clusterrun.coordination.heartbeat import heartbeat_rhythm
-from clusterrun.coordination.messages import (
-    Stop,
-)
+from clusterrun.coordination.messages import Stop
 from clusterrun.coordination.restart_policy import RestartRules
 from clusterrun.domain.events import (
     CoordinatorLost,
@@ -36,9 +34,7 @@ from clusterrun.rendezvous.joining.settings import RendezvousSettings
 from clusterrun.rendezvous.peers import SECONDS_FOR_VERDICT, Peers
 from clusterrun.rendezvous.ports.held_port import bound_everywhere
 from clusterrun.rendezvous.wire.connection import Connection
-from clusterrun.rendezvous.wire.frames import (
-    FROM_COORDINATOR,
-)
+from clusterrun.rendezvous.wire.frames import FROM_COORDINATOR
 
 from tests.plans import world
 from tests.rendezvous.nodes import (

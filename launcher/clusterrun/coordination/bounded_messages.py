@@ -4,22 +4,9 @@ from collections.abc import Sequence
 
 from msgspec.structs import replace
 
-from clusterrun.coordination.messages import (
-    AgedFate,
-    Done,
-    EndedExternally,
-    Failing,
-    Stacks,
-)
+from clusterrun.coordination.messages import AgedFate, Done, EndedExternally, Failing, Stacks
 from clusterrun.domain.bounds import as_line, as_name, as_seconds, as_text, as_wall_clock
-from clusterrun.domain.outcome import (
-    Ending,
-    ExternalCause,
-    Fate,
-    HelperFailed,
-    NotStarted,
-    Reason,
-)
+from clusterrun.domain.outcome import Ending, ExternalCause, Fate, HelperFailed, NotStarted, Reason
 from clusterrun.domain.stacks import StackGroup
 from clusterrun.domain.tracebacks import plain_lines, with_beginning
 

@@ -18,15 +18,8 @@ from clusterrun.coordination.events import (
     TimePassed,
 )
 from clusterrun.coordination.members import OWN, members_at_start
-from clusterrun.coordination.messages import (
-    Notice,
-    StacksMessage,
-    Suspension,
-)
-from clusterrun.coordination.notices import (
-    SECONDS_BETWEEN_NOTICES,
-    SECONDS_TO_FIRST_NOTICE,
-)
+from clusterrun.coordination.messages import Notice, StacksMessage, Suspension
+from clusterrun.coordination.notices import SECONDS_BETWEEN_NOTICES, SECONDS_TO_FIRST_NOTICE
 from clusterrun.coordination.state import NEVER, Attempt, Phase, State, Terms
 from clusterrun.coordination.worlds import names_own_workers_only
 

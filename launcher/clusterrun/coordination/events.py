@@ -2,11 +2,7 @@
 
 from msgspec import Struct
 
-from clusterrun.coordination.messages import (
-    AttemptMessage,
-    Hello,
-    Suspension,
-)
+from clusterrun.coordination.messages import AttemptMessage, Hello, Suspension
 
 
 class CallerConnected(Struct, frozen=True):

@@ -3,19 +3,8 @@
 from msgspec.structs import replace
 
 from clusterrun.coordination import notices
-from clusterrun.coordination.actions import (
-    Action,
-    Disconnect,
-    PrintNotice,
-    Send,
-    StopListening,
-)
-from clusterrun.coordination.admission import (
-    Contradiction,
-    Rejection,
-    first_difference,
-    objection,
-)
+from clusterrun.coordination.actions import Action, Disconnect, PrintNotice, Send, StopListening
+from clusterrun.coordination.admission import Contradiction, Rejection, first_difference, objection
 from clusterrun.coordination.events import HelloReceived
 from clusterrun.coordination.leftovers import is_early, leftover, started_at
 from clusterrun.coordination.members import OWN

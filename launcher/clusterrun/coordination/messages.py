@@ -9,20 +9,8 @@ from typing import Annotated
 
 from msgspec import Meta, Struct
 
-from clusterrun.domain.bounds import (
-    Count,
-    Line,
-    Name,
-    ProcessId,
-    RunId,
-    Seconds,
-    Text,
-)
-from clusterrun.domain.outcome import (
-    ExternalCause,
-    Fate,
-    Reason,
-)
+from clusterrun.domain.bounds import Count, Line, Name, ProcessId, RunId, Seconds, Text
+from clusterrun.domain.outcome import ExternalCause, Fate, Reason
 from clusterrun.domain.stacks import StackGroup
 from clusterrun.domain.world import World
 

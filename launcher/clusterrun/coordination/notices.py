@@ -7,13 +7,7 @@ from typing import assert_never
 from clusterrun.coordination.messages import ARGUMENTS, Hello
 from clusterrun.coordination.state import State, Terms
 from clusterrun.domain.cpuset import runs
-from clusterrun.domain.outcome import (
-    ExternalCause,
-    HelperFailed,
-    Interrupted,
-    NodeLost,
-    OutputGone,
-)
+from clusterrun.domain.outcome import ExternalCause, HelperFailed, Interrupted, NodeLost, OutputGone
 from clusterrun.domain.signal_names import signal_name
 from clusterrun.errors import exit_code_of_signal
 

@@ -3,13 +3,7 @@
 from collections import Counter
 from collections.abc import Iterable, Mapping
 
-from clusterrun.coordination.messages import (
-    AttemptMessage,
-    Done,
-    Failing,
-    Hello,
-    Stacks,
-)
+from clusterrun.coordination.messages import AttemptMessage, Done, Failing, Hello, Stacks
 from clusterrun.coordination.state import Terms
 from clusterrun.domain.ranks import GlobalRank, NodeRank
 from clusterrun.domain.world import World

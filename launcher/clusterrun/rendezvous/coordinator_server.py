@@ -30,12 +30,7 @@ from clusterrun.coordination.events import (
 )
 from clusterrun.coordination.heartbeat import SilenceWatch
 from clusterrun.coordination.members import OWN
-from clusterrun.coordination.messages import (
-    FromMember,
-    Heartbeat,
-    Hello,
-    Suspension,
-)
+from clusterrun.coordination.messages import FromMember, Heartbeat, Hello, Suspension
 from clusterrun.coordination.state import NEVER, Phase, Terms
 from clusterrun.rendezvous.agent_hooks import AgentHooks
 from clusterrun.rendezvous.names.addresses import plain_address

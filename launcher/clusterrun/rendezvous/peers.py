@@ -18,24 +18,15 @@ from clusterrun.coordination.messages import (
     Suspension,
     Verdict,
 )
-from clusterrun.domain.events import (
-    CoordinatorLost,
-    Event,
-)
-from clusterrun.domain.outcome import (
-    ExternalCause,
-    Fate,
-)
+from clusterrun.domain.events import CoordinatorLost, Event
+from clusterrun.domain.outcome import ExternalCause, Fate
 from clusterrun.domain.stacks import StackGroup
 from clusterrun.domain.world import World
 from clusterrun.rendezvous.agent_hooks import AgentHooks
 from clusterrun.rendezvous.coordinator_events import event_of
 from clusterrun.rendezvous.coordinator_server import CoordinatorServer
 from clusterrun.rendezvous.wire.connection import Connection
-from clusterrun.rendezvous.wire.frames import (
-    HEARTBEAT_FRAME,
-    BadFrame,
-)
+from clusterrun.rendezvous.wire.frames import HEARTBEAT_FRAME, BadFrame
 from clusterrun.rendezvous.wire.timer import Timer
 
 SECONDS_FOR_VERDICT = 3.0

@@ -11,10 +11,7 @@ from clusterrun.rendezvous.joining.join_failures import (
     not_connected_yet,
 )
 from clusterrun.rendezvous.names.addresses import Address, numeric_address
-from clusterrun.rendezvous.wire.handshake import (
-    Fault,
-    HandshakeFailed,
-)
+from clusterrun.rendezvous.wire.handshake import Fault, HandshakeFailed
 from msgspec.structs import replace
 
 from tests.rendezvous.nodes import rendezvous_settings

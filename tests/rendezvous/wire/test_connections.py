@@ -7,10 +7,7 @@ from collections.abc import Iterator
 import pytest
 from clusterrun.rendezvous.wire.connection import Connection
 from clusterrun.rendezvous.wire.connections import Connections
-from clusterrun.rendezvous.wire.frames import (
-    FROM_MEMBERS,
-    framed,
-)
+from clusterrun.rendezvous.wire.frames import FROM_MEMBERS, framed
 
 from tests.rendezvous.nodes import hello
 

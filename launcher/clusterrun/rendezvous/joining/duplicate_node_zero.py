@@ -3,9 +3,7 @@
 import select
 
 from clusterrun.coordination.messages import Refusal
-from clusterrun.coordination.notices import (
-    SECONDS_TO_FIRST_NOTICE,
-)
+from clusterrun.coordination.notices import SECONDS_TO_FIRST_NOTICE
 from clusterrun.coordination.state import NEVER
 from clusterrun.errors import RendezvousError
 from clusterrun.rendezvous.joining.join_timeout import JoinTimeout

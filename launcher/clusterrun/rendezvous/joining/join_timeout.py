@@ -1,9 +1,6 @@
 """The time in which all nodes have to join, and when to print that this node still waits."""
 
-from clusterrun.coordination.notices import (
-    SECONDS_BETWEEN_NOTICES,
-    SECONDS_TO_FIRST_NOTICE,
-)
+from clusterrun.coordination.notices import SECONDS_BETWEEN_NOTICES, SECONDS_TO_FIRST_NOTICE
 
 
 class JoinTimeout:

@@ -2,12 +2,7 @@
 
 import select
 
-from clusterrun.coordination.messages import (
-    FromCoordinator,
-    Notice,
-    Refused,
-    WorldFormed,
-)
+from clusterrun.coordination.messages import FromCoordinator, Notice, Refused, WorldFormed
 from clusterrun.coordination.notices import ended_while_waiting
 from clusterrun.coordination.state import NEVER, Terms
 from clusterrun.domain.bounds import as_name
@@ -22,9 +17,7 @@ from clusterrun.rendezvous.names.addresses import loopback_address
 from clusterrun.rendezvous.ports.held_port import HeldPort, hold_free_port, hold_port
 from clusterrun.rendezvous.ports.joining_port import open_joining_port
 from clusterrun.rendezvous.wire.connection import Connection
-from clusterrun.rendezvous.wire.frames import (
-    FROM_COORDINATOR,
-)
+from clusterrun.rendezvous.wire.frames import FROM_COORDINATOR
 
 SECONDS_TO_REFUSE_LATECOMERS = 0.7
 """Nodes that start a little later should learn why the job can't start, too."""

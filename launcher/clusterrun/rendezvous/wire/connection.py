@@ -7,23 +7,10 @@ import socket
 from contextlib import suppress
 from typing import Generic
 
-from clusterrun.coordination.messages import (
-    FromCoordinator,
-    FromMember,
-)
+from clusterrun.coordination.messages import FromCoordinator, FromMember
 from clusterrun.rendezvous.names.addresses import plain_address
-from clusterrun.rendezvous.wire.frames import (
-    MAXIMUM_FRAME,
-    Codec,
-    MessageT,
-    framed,
-)
-from clusterrun.rendezvous.wire.handshake import (
-    Fault,
-    HandshakeFailed,
-    Step,
-    Steps,
-)
+from clusterrun.rendezvous.wire.frames import MAXIMUM_FRAME, Codec, MessageT, framed
+from clusterrun.rendezvous.wire.handshake import Fault, HandshakeFailed, Step, Steps
 
 _READ_BYTES = 64 << 10
 _UNREACHABLE = frozenset({errno.ETIMEDOUT, errno.EHOSTUNREACH, errno.ENETUNREACH})
