@@ -25,12 +25,12 @@ EventT = TypeVar("EventT", bound=Event)
 
 
 class Reader(NamedTuple):
-    """The end from which a test reads what a worker, and whoever inherits from it, prints."""
+    """The read end of a pipe that a worker and its children print to."""
 
     descriptor: int
 
     def line(self) -> str:
-        """Return the next line, without its end; "" if nobody will ever print one."""
+        """Return the next line, without its end; "" at the end of file."""
         text = b""
         while not text.endswith(b"\n") and (byte := self._read(1)):
             text += byte
@@ -45,7 +45,7 @@ class Reader(NamedTuple):
 
     def _read(self, most: int) -> bytes:
         ready, _, _ = select.select([self.descriptor], [], [], PATIENCE)
-        assert ready, "somebody still holds the pipe, and says nothing"
+        assert ready, "a process still holds the pipe, and prints nothing"
         return os.read(self.descriptor, most)
 
 
@@ -92,7 +92,7 @@ class Bench:
         while not self._heard:
             writable = [self.server] if self.server.wants_write else []
             left = deadline - time.monotonic()
-            assert left > 0, "the fork server says nothing"
+            assert left > 0, "the fork server sends nothing"
             readable, ready, _ = select.select([self.server], writable, [], left)
             if ready:
                 self.server.flush()
@@ -111,7 +111,7 @@ class Bench:
         return event
 
     def close(self) -> None:
-        """Hang up and wait for the server to have ended whatever it started."""
+        """Close the connection and wait for the server's end."""
         self.server.close()
         if not self.server.lost:
             with suppress(ChildProcessError):

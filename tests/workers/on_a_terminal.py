@@ -36,8 +36,8 @@ def answer_of(code: str) -> list[object]:
         printed = "" if code_of_end == 0 else os.read(ours, 1 << 16).decode()
         assert (code_of_end, printed) == (0, "")
         with open(reader, encoding="utf-8", closefd=False) as answers:
-            said: list[object] = json.loads(answers.read())
-        return said
+            answer: list[object] = json.loads(answers.read())
+        return answer
     finally:
         process.kill()
         process.wait(10)

@@ -72,12 +72,12 @@ def test_a_signal_to_the_trial_is_none_to_us() -> None:
     finally:
         signal.set_wakeup_fd(before)
         signal.signal(signal.SIGUSR1, handler)
-    heard = os.read(inbox, 100)
+    received = os.read(inbox, 100)
     for descriptor in (inbox, wakeup):
         os.close(descriptor)
 
     assert troubles == []
-    assert [number for number in heard if number == signal.SIGUSR1] == [signal.SIGUSR1]
+    assert [number for number in received if number == signal.SIGUSR1] == [signal.SIGUSR1]
 
 
 def test_a_trial_that_is_killed_is_no_success() -> None:

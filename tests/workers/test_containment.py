@@ -63,7 +63,7 @@ def run(code: str) -> str:
 
 def test_orphans_of_the_job_are_ended() -> None:
     """Whatever they are, and whatever they leave behind themselves."""
-    told = run("""
+    printed = run("""
         orphans = Orphans()
         server.kill(); server.wait()
         left = [orphan(), orphan("sh -c 'setsid sleep 1000 & setsid sleep 1000 & sleep 1000'")]
@@ -71,12 +71,12 @@ def test_orphans_of_the_job_are_ended() -> None:
         print(open(f"/proc/{os.getpid()}/task/{os.getpid()}/children").read())
     """)
 
-    assert told == "() [False, False]\n\n"
+    assert printed == "() [False, False]\n\n"
 
 
 def test_children_that_were_here_before_are_spared() -> None:
     """A shell may have started them, and then become the launcher."""
-    told = run("""
+    printed = run("""
         before = child()
         orphans = Orphans()
         server.kill(); server.wait()
@@ -84,24 +84,24 @@ def test_children_that_were_here_before_are_spared() -> None:
         print(orphans.end({server.pid}, seconds=10.0), is_alive(left), before.poll())
     """)
 
-    assert told == "() False None\n"
+    assert printed == "() False None\n"
 
 
 def test_our_own_processes_are_spared() -> None:
     """The relay prints the report when all others have gone."""
-    told = run("""
+    printed = run("""
         orphans = Orphans()
         relay = child()
         server.kill(); server.wait()
         print(orphans.end({server.pid, relay.pid}, seconds=10.0), relay.poll())
     """)
 
-    assert told == "() None\n"
+    assert printed == "() None\n"
 
 
 def test_orphans_of_strangers_are_spared() -> None:
     """What becomes our child while the fork server lives is not the job's."""
-    told = run("""
+    printed = run("""
         orphans = Orphans()
         of_a_stranger = orphan()
         orphans.spare_strangers(server.pid)
@@ -113,12 +113,12 @@ def test_orphans_of_strangers_are_spared() -> None:
         os.kill(of_a_stranger, signal.SIGKILL)
     """)
 
-    assert told == "()\nTrue False\n"
+    assert printed == "()\nTrue False\n"
 
 
 def test_a_fork_server_that_has_not_been_reaped_is_dead() -> None:
     """Its orphans may be here before we know of its end."""
-    told = run("""
+    printed = run("""
         orphans = Orphans()
         server.kill()
         os.waitid(os.P_PID, server.pid, os.WEXITED | os.WNOWAIT)
@@ -127,12 +127,12 @@ def test_a_fork_server_that_has_not_been_reaped_is_dead() -> None:
         print(orphans.end({server.pid}, seconds=10.0), is_alive(left))
     """)
 
-    assert told == "() False\n"
+    assert printed == "() False\n"
 
 
 def test_the_dead_are_reaped_but_for_our_own() -> None:
-    """Somebody waits for those, and wants to know how they ended."""
-    told = run("""
+    """Other code waits for those, and needs their status."""
+    printed = run("""
         orphans = Orphans()
         gone = dead_orphan()
         orphans.reap({server.pid})
@@ -144,24 +144,24 @@ def test_the_dead_are_reaped_but_for_our_own() -> None:
         orphans.reap(set())
     """)
 
-    assert told == f"False\n{-signal.SIGKILL}\n"
+    assert printed == f"False\n{-signal.SIGKILL}\n"
 
 
 def test_the_dead_are_no_reason_to_stop() -> None:
     """One that died while we looked has left us its children, which only another look shows."""
-    told = run("""
+    printed = run("""
         orphans = Orphans()
         server.kill(); server.wait()
         gone = dead_orphan()
         print(orphans.end(set(), seconds=10.0), os.path.exists(f"/proc/{gone}"))
     """)
 
-    assert told == "() False\n"
+    assert printed == "() False\n"
 
 
 def test_what_cannot_be_killed_is_named() -> None:
-    """It holds nobody up for longer than it is given."""
-    told = run("""
+    """The wait is limited."""
+    printed = run("""
         orphans = Orphans()
         server.kill(); server.wait()
         left = orphan()
@@ -172,15 +172,15 @@ def test_what_cannot_be_killed_is_named() -> None:
         print(wait_for(left, 10.0))
     """)
 
-    first, second = told.splitlines()
+    first, second = printed.splitlines()
     assert first.startswith("('pid ")
     assert "(sleep, state S in " in first
     assert second == "True"
 
 
 @pytest.mark.needs("root", "unshare")
-def test_as_init_of_a_container_nobody_is_signalled() -> None:
-    """Everybody's orphans are ours then; they are reaped only."""
+def test_as_init_of_a_container_no_process_is_signalled() -> None:
+    """It gets the orphans of all processes then, and only reaps them."""
     code = PRELUDE + dedent("""
         orphans = Orphans()
         server.kill(); server.wait()
@@ -222,6 +222,6 @@ def test_waiting_for_one_of_several() -> None:
     process.wait()
 
 
-def test_waiting_for_nobodys_child() -> None:
-    """Who is no child of ours is gone: its number may be a stranger's by now."""
+def test_waiting_for_a_process_that_is_no_child() -> None:
+    """It counts as gone: its number may belong to a stranger."""
     assert wait_for(os.getppid(), 10.0)

@@ -50,7 +50,7 @@ def bench() -> Iterator[Bench]:
 
 @pytest.mark.parametrize("code", [0, 7, 255])
 def test_a_worker_that_exits(bench: Bench, code: int) -> None:
-    """Its start and its end are told, with the process id that it has, and its exit code."""
+    """Its start is reported with its process id, its end with its exit code."""
     printed = bench.spawn(3, "sh", "-c", f"echo $$; exit {code}")
 
     start, end = bench.events(2)
@@ -62,7 +62,7 @@ def test_a_worker_that_exits(bench: Bench, code: int) -> None:
 
 @pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGTERM, signal.SIGRTMIN + 3])
 def test_a_worker_that_is_killed(bench: Bench, number: int) -> None:
-    """The signal is told."""
+    """The signal is reported."""
     bench.spawn(0, "sh", "-c", f"kill -{int(number)} $$")
 
     _, end = bench.events(2)
@@ -71,7 +71,7 @@ def test_a_worker_that_is_killed(bench: Bench, number: int) -> None:
 
 
 def test_a_worker_that_is_stopped(bench: Bench) -> None:
-    """It is told, and the worker goes on when it is continued."""
+    """The stop is reported, and the worker goes on when it is continued."""
     bench.spawn(0, "sh", "-c", "kill -STOP $$; exit 5")
 
     _, stop = bench.events(2)
@@ -126,7 +126,7 @@ def test_workers_inherit_three_descriptors(bench: Bench) -> None:
     ],
 )
 def test_a_program_that_can_not_be_executed(bench: Bench, program: str, error: str) -> None:
-    """The step that failed is named, and the reason; nothing else is told of it."""
+    """The event names the step that failed, and the reason; no other event follows."""
     bench.spawn(0, program)
 
     assert bench.event() == WorkerNotStarted(FIRST, f"execute {program}", error, 7.0)
@@ -136,7 +136,7 @@ def test_a_program_that_can_not_be_executed(bench: Bench, program: str, error: s
 
 
 def test_a_program_in_no_known_format(bench: Bench, tmp_path: Path) -> None:
-    """A script without a first line that says by what."""
+    """A script without a first line that names its interpreter."""
     script = tmp_path / "script"
     script.write_text("echo hello\n")
     script.chmod(0o755)
@@ -156,12 +156,12 @@ def test_the_folder_is_gone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> 
         bench.spawn(0, "./train")
         bench.spawn(1, "true")
 
-        told = {type(event): event for event in bench.events(3)}
+        events = {type(event): event for event in bench.events(3)}
 
-    assert told[WorkerNotStarted] == WorkerNotStarted(
+    assert events[WorkerNotStarted] == WorkerNotStarted(
         FIRST, "execute ./train", "No such file or directory", 7.0
     )
-    assert told[WorkerExited] == WorkerExited(SECOND, 0, 7.0)
+    assert events[WorkerExited] == WorkerExited(SECOND, 0, 7.0)
 
 
 def test_a_long_command(bench: Bench) -> None:
@@ -173,26 +173,26 @@ def test_a_long_command(bench: Bench) -> None:
 
 
 def test_a_command_that_is_too_long(bench: Bench) -> None:
-    """The kernel takes 128 KiB for one argument, and says so."""
+    """The kernel takes 128 KiB for one argument, and the event has its error."""
     bench.spawn(0, "echo", "x" * 140_000)
 
     assert bench.event() == WorkerNotStarted(FIRST, "execute echo", "Argument list too long", 7.0)
 
 
 def test_many_workers(bench: Bench) -> None:
-    """64 start and end; every one is told of under its own rank."""
+    """64 workers start and end, each reported under its own rank."""
     printed = [bench.spawn(rank, "sh", "-c", f"echo $$; exit {rank}") for rank in range(64)]
 
-    told = bench.events(128)
+    events = bench.events(128)
 
-    starts = {event.local_rank: event.pid for event in told if isinstance(event, WorkerStarted)}
-    ends = {event.local_rank: event.code for event in told if isinstance(event, WorkerExited)}
+    starts = {event.local_rank: event.pid for event in events if isinstance(event, WorkerStarted)}
+    ends = {event.local_rank: event.code for event in events if isinstance(event, WorkerExited)}
     assert starts == {rank: int(reader.line()) for rank, reader in enumerate(printed)}
     assert ends == {rank: rank for rank in range(64)}
 
 
 def test_no_descriptors_left(bench: Bench) -> None:
-    """A worker that can't be forked is told of, and the fork server lives on."""
+    """A worker that can't be forked is reported, and the fork server lives on."""
     bench.spawn(0, "true")
     bench.events(2)
     highest = max(int(file.name) for file in Path(f"/proc/{bench.server.pid}/fd").iterdir())
@@ -221,7 +221,7 @@ def test_a_worker_on_its_cpus(bench: Bench) -> None:
 
 
 def test_cpus_that_are_not_there(bench: Bench) -> None:
-    """No reason not to train: it runs on all, and a remark says why."""
+    """The worker runs on all CPUs, with a remark."""
     code = "import os; print(sorted(os.sched_getaffinity(0)))"
 
     printed = bench.spawn(0, sys.executable, "-c", code, cpus=CpuSet({4000}))
@@ -233,7 +233,7 @@ def test_cpus_that_are_not_there(bench: Bench) -> None:
 
 
 def test_cpus_that_are_there_in_part(bench: Bench) -> None:
-    """What the kernel made of it is read back."""
+    """The CPUs that the kernel has set are read back."""
     cpu = max(os.sched_getaffinity(0))
 
     bench.spawn(0, "true", cpus=CpuSet({cpu, 1000}))
@@ -260,7 +260,7 @@ TELLS_POLICY = """
 def test_memory_of_a_node(
     bench: Bench, mode: NumaMemory, nodes: tuple[int, ...], shown: str
 ) -> None:
-    """The kernel's own word for it, of all that the worker has."""
+    """The kernel shows the policy for all memory of the worker."""
     policy = MemoryPolicy(mode, nodes)
 
     printed = bench.spawn(0, sys.executable, "-c", dedent(TELLS_POLICY), memory=policy)
@@ -271,7 +271,7 @@ def test_memory_of_a_node(
 
 @pytest.mark.skipif("not os.path.exists('/proc/self/numa_maps')", reason="a kernel without NUMA")
 def test_memory_of_a_node_that_is_not_there(bench: Bench) -> None:
-    """No reason not to train either, and one remark for all workers."""
+    """The workers run without it, with one remark for all."""
     policy = MemoryPolicy(NumaMemory.BIND, (1000,))
 
     for local_rank in (0, 1):
@@ -283,7 +283,7 @@ def test_memory_of_a_node_that_is_not_there(bench: Bench) -> None:
 
 
 def test_an_interpreter_that_is_not_there() -> None:
-    """It is the user's to name another."""
+    """The error asks for another one."""
     with pytest.raises(UsageError) as caught:
         ForkServerProcess.start("/no/such/python", os.environ)
 
@@ -301,7 +301,7 @@ def test_an_interpreter_that_is_not_there() -> None:
     ],
 )
 def test_an_interpreter_that_is_none(tmp_path: Path, code: str, how: str) -> None:
-    """What has become of it is said, and it is the user's to name another; nobody waits for it."""
+    """The error describes its end and asks for another one, at once."""
     python = executable(tmp_path / "python", code)
 
     with fork_server(python) as bench, pytest.raises(UsageError) as caught:
@@ -312,7 +312,7 @@ def test_an_interpreter_that_is_none(tmp_path: Path, code: str, how: str) -> Non
 
 
 def test_an_interpreter_that_is_killed(tmp_path: Path) -> None:
-    """That is not the user's mistake; what it printed may tell why."""
+    """It is no usage error; the event has what it printed."""
     python = executable(tmp_path / "python", "echo out of memory >&2; kill -KILL $$")
 
     with fork_server(python) as bench:
@@ -321,7 +321,7 @@ def test_an_interpreter_that_is_killed(tmp_path: Path) -> None:
 
 
 def test_an_interpreter_that_prints_when_it_starts(tmp_path: Path) -> None:
-    """Its words are passed on, and workers start all the same."""
+    """The event has its lines, and workers start."""
     python = executable(tmp_path / "python", f'echo a warning >&2; exec {sys.executable} "$@"')
 
     with fork_server(python) as bench:
@@ -333,7 +333,7 @@ def test_an_interpreter_that_prints_when_it_starts(tmp_path: Path) -> None:
 
 @pytest.mark.skipif("os.uname().machine != 'x86_64'", reason="system calls have other numbers")
 def test_a_kernel_that_refuses_protections(tmp_path: Path) -> None:
-    """A sandbox may: it is said once, and workers start all the same."""
+    """As in a sandbox: it is reported once, and workers start."""
     refuses = tmp_path / "refuses.py"
     refuses.write_text(dedent(REFUSES_PRCTL))
     python = executable(tmp_path / "python", f'exec {sys.executable} {refuses} "$@"')
@@ -382,7 +382,7 @@ REFUSES_PRCTL = """
 
 
 def test_a_fork_server_that_is_killed(bench: Bench) -> None:
-    """It is told once, and what is asked of it then is asked in vain."""
+    """Its end is reported once, and later requests have no effect."""
     bench.spawn(0, "true")
     bench.events(2)
     os.kill(bench.server.pid, signal.SIGKILL)

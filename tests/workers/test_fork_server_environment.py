@@ -87,14 +87,14 @@ def shown_without_us(python: str, script: Path, environ: Mapping[str, str]) -> S
     ids=str,
 )
 def test_all_is_as_under_plain_python(script: Path, environ: Mapping[str, str]) -> None:
-    """Paths, modules, flags, arguments, variables: a script can't tell."""
+    """Paths, modules, flags, arguments and variables are equal."""
     expected = shown_without_us(sys.executable, script, environ)
 
     assert shown_to_a_worker(sys.executable, script, environ) == expected
 
 
 def test_an_empty_pythonpath(script: Path) -> None:
-    """It is none to Python; only the variable itself tells, being gone."""
+    """Python ignores it; only the variable itself is missing then."""
     expected = shown_without_us(sys.executable, script, {"PYTHONPATH": ""})
     assert expected["environ"].pop("PYTHONPATH") == ""
 
@@ -126,7 +126,7 @@ def test_the_users_own_sitecustomize(tmp_path: Path, script: Path) -> None:
 
 
 def test_a_sitecustomize_that_fails(tmp_path: Path) -> None:
-    """Python's own words, of the fork server's start too, and the worker goes on."""
+    """Python reports it, also at the fork server's start, and the worker goes on."""
     (tmp_path / "sitecustomize.py").write_text("raise ValueError('of the user')\n")
     with fork_server(environ={"PYTHONPATH": str(tmp_path)}) as bench:
         printed = bench.spawn(
@@ -193,7 +193,7 @@ def test_sigquit_shows_the_stacks_and_ends_nothing(bench: Bench) -> None:
 
 
 def test_programs_are_left_alone(bench: Bench) -> None:
-    """What is no Python gets no folder of ours in its variables."""
+    """A program that is not Python gets no folder of ours in its variables."""
     printed = bench.spawn(0, "sh", "-c", "echo ${PYTHONPATH-none}", env={"PYTHONPATH": "own"})
 
     assert printed.rest() == "own\n"

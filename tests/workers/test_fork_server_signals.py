@@ -1,4 +1,4 @@
-"""Signals: what workers are born with, what reaches them, and what the fork server survives."""
+"""Signals: the handlers of new workers, signals to workers, and to the fork server."""
 
 import os
 import re
@@ -52,7 +52,7 @@ def disposition(number: int, wanted: signal.Handlers) -> Iterator[None]:
 
 
 def ignored_here() -> set[int]:
-    """Return what the tests themselves were told to ignore: what Python ignores by itself is not."""
+    """Return what the tests' own parent ignores, without what Python ignores by itself."""
     numbers = {int(number) for number in signal.valid_signals() if is_ignored(number)}
     return numbers - {signal.SIGPIPE, signal.SIGXFSZ}
 
@@ -96,7 +96,7 @@ def test_what_the_launcher_blocks_workers_block() -> None:
 
 
 def test_a_worker_leads_its_session_and_group(bench: Bench) -> None:
-    """No terminal reaches it, and a signal to its group reaches nobody else."""
+    """No terminal reaches it, and a signal to its group reaches no other process."""
     bench.spawn(0, "sleep", "100")
 
     pid = bench.expect(WorkerStarted).pid
@@ -121,11 +121,11 @@ wait
 
 
 @pytest.mark.parametrize(
-    ("group", "before_its_end", "said"),
+    ("group", "before_its_end", "printed_lines"),
     [(False, "true", ["worker"]), (True, "wait", ["child", "worker"])],
 )
 def test_a_signal_to_the_worker_or_to_its_group(
-    bench: Bench, before_its_end: str, said: list[str], *, group: bool
+    bench: Bench, before_its_end: str, printed_lines: list[str], *, group: bool
 ) -> None:
     """The worker alone can save its checkpoint with the help of its children."""
     printed = bench.spawn(0, "sh", "-c", WITH_A_CHILD, env={"BEFORE_ITS_END": before_its_end})
@@ -134,7 +134,7 @@ def test_a_signal_to_the_worker_or_to_its_group(
     bench.server.signal([FIRST], signal.SIGTERM, group=group)
 
     assert bench.events(2)[1] == WorkerExited(FIRST, 3, 7.0)
-    assert printed.rest().split() == said
+    assert printed.rest().split() == printed_lines
 
 
 def test_a_signal_to_some(bench: Bench) -> None:
@@ -155,7 +155,7 @@ def test_a_signal_to_some(bench: Bench) -> None:
 
 
 def test_a_signal_to_the_dead(bench: Bench) -> None:
-    """Their numbers may be others' by now: nobody is signalled."""
+    """Their numbers may belong to other processes: no signal is sent."""
     bench.spawn(0, "true")
     bench.events(2)
 
@@ -166,7 +166,7 @@ def test_a_signal_to_the_dead(bench: Bench) -> None:
 
 
 def test_a_signal_is_forwarded_to_those_that_handle_it(bench: Bench) -> None:
-    """Whoever ignores it handles it, too; the others, whom it would kill, are named."""
+    """Also to a worker that ignores it; the others, which it would kill, are named."""
     handles = bench.spawn(
         0, "sh", "-c", "trap 'echo got it; exit 0' USR1; echo ready; sleep 100 & wait"
     )
@@ -200,18 +200,18 @@ def reported(events: Iterable[Event]) -> set[int]:
     return {event.number for event in signals}
 
 
-def test_the_fork_server_survives_what_is_sent_to_everybody(bench: Bench) -> None:
-    """Schedulers and containers signal every process there is; only the agent is to act on it."""
+def test_the_fork_server_survives_signals_to_all_processes(bench: Bench) -> None:
+    """Schedulers and containers signal every process; only the agent acts on it."""
     bench.spawn(0, "sh", "-c", "trap 'exit 5' TERM; echo ready; sleep 100 & wait")
     bench.events(1)
 
     for number in SHIELDED:
         os.kill(bench.server.pid, number)
-    told = bench.events(len(REPORTED))
+    events = bench.events(len(REPORTED))
     bench.server.signal([FIRST], signal.SIGTERM, group=False)
 
     end = bench.event()
-    assert reported(told) == set(REPORTED) - ignored_here()
+    assert reported(events) == set(REPORTED) - ignored_here()
     assert isinstance(end, WorkerExited | WorkerKilled)
 
 
@@ -233,7 +233,7 @@ def test_what_the_launcher_ignores_is_not_reported() -> None:
     with disposition(signal.SIGHUP, signal.SIG_IGN), fork_server() as bench:
         bench.spawn(0, "sh", "-c", "kill -HUP $PPID; kill -USR1 $PPID; exec sleep 100")
 
-        # The start may be told after what the program does first.
+        # The start may be reported after the program's first actions.
         assert reported(bench.events(2)) == {signal.SIGUSR1}
 
 

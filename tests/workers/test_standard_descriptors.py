@@ -78,7 +78,7 @@ def test_input(*, reads: bool) -> None:
 )
 def test_the_terminal_itself(direct: Std, redirected: str, expected: list[object]) -> None:
     """One worker writes to it unless something is to be kept; what is no terminal goes by a pipe."""
-    said = answer_of(f"""
+    answer = answer_of(f"""
         from clusterrun.domain.streams import Std
         from clusterrun.workers.standard_descriptors import standard_descriptors
         if {redirected!r}:
@@ -89,7 +89,7 @@ def test_the_terminal_itself(direct: Std, redirected: str, expected: list[object
             answer(direct, *(end and "read" for end in ends))
     """)
 
-    assert said == expected
+    assert answer == expected
 
 
 def open_descriptors() -> set[int]:

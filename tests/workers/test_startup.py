@@ -22,8 +22,8 @@ def shown(code: str, *pythonpath: str, options: tuple[str, ...] = ()) -> list[ob
         timeout=30,
         check=True,
     )
-    said: list[object] = json.loads(done.stdout)
-    return said
+    answer: list[object] = json.loads(done.stdout)
+    return answer
 
 
 @pytest.mark.parametrize(

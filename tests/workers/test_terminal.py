@@ -23,9 +23,9 @@ def end(process):
 
 def test_a_launcher_in_the_foreground_has_it() -> None:
     """It is standard input."""
-    said = answer_of(PRELUDE + "answer(terminal.descriptor, terminal.our_group == us)")
+    answered = answer_of(PRELUDE + "answer(terminal.descriptor, terminal.our_group == us)")
 
-    assert said == [0, True]
+    assert answered == [0, True]
 
 
 def test_what_is_no_terminal() -> None:
@@ -40,7 +40,7 @@ def test_what_is_no_terminal() -> None:
 
 def test_a_launcher_in_the_background_has_none_to_share() -> None:
     """The shell, or another job, is the foreground."""
-    said = answer_of("""
+    answered = answer_of("""
         if os.fork() == 0:
             os.setpgid(0, 0)
             from clusterrun.workers.terminal import Terminal
@@ -49,12 +49,12 @@ def test_a_launcher_in_the_background_has_none_to_share() -> None:
         os.wait()
     """)
 
-    assert said == [True]
+    assert answered == [True]
 
 
 def test_it_is_given_and_taken_back() -> None:
     """Without being stopped by the terminal for that."""
-    said = answer_of(
+    answered = answer_of(
         PRELUDE
         + """
 worker = child()
@@ -66,12 +66,12 @@ end(worker)
 """
     )
 
-    assert said == [True, True, True]
+    assert answered == [True, True, True]
 
 
 def test_it_is_taken_back_from_the_dead() -> None:
     """Whichever group it was that had it."""
-    said = answer_of(
+    answered = answer_of(
         PRELUDE
         + """
 worker = child()
@@ -82,12 +82,12 @@ answer(os.tcgetpgrp(0) == us)
 """
     )
 
-    assert said == [True]
+    assert answered == [True]
 
 
 def test_a_shell_that_has_it_by_now_keeps_it() -> None:
     """Somebody typed bg."""
-    said = answer_of(
+    answered = answer_of(
         PRELUDE
         + """
 worker, shell = child(), child()
@@ -100,12 +100,12 @@ end(shell)
 """
     )
 
-    assert said == [True]
+    assert answered == [True]
 
 
 def test_a_group_that_is_gone() -> None:
     """Giving it the terminal changes nothing."""
-    said = answer_of(
+    answered = answer_of(
         PRELUDE
         + """
 worker = child()
@@ -116,12 +116,12 @@ answer(os.tcgetpgrp(0) == us)
 """
     )
 
-    assert said == [True]
+    assert answered == [True]
 
 
 def test_a_terminal_that_has_hung_up() -> None:
     """Nothing is raised at a launcher that has worse to think of."""
-    said = answer_of(
+    answered = answer_of(
         PRELUDE
         + """
 os.dup2(os.open(os.devnull, os.O_RDWR), 0)
@@ -131,12 +131,12 @@ answer("goes on")
 """
     )
 
-    assert said == ["goes on"]
+    assert answered == ["goes on"]
 
 
 def test_a_worker_in_the_foreground() -> None:
     """It leads its own group in our session, which is the terminal's foreground before it runs."""
-    said = answer_of(
+    answered = answer_of(
         PRELUDE
         + """
 from tests.workers.fork_server_bench import Bench, plan_of, worker_of
@@ -151,12 +151,12 @@ bench.close()
 """
     )
 
-    assert said == [True, True, True]
+    assert answered == [True, True, True]
 
 
 def test_ctrl_z_is_told() -> None:
     """It stops the worker, whose group is no orphan to the terminal, and the agent hears of it."""
-    said = answer_of(
+    answered = answer_of(
         PRELUDE
         + """
 from tests.workers.fork_server_bench import Bench, plan_of, worker_of
@@ -173,4 +173,4 @@ bench.close()
 """
     )
 
-    assert said == ["WorkerStopped", True]
+    assert answered == ["WorkerStopped", True]

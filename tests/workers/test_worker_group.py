@@ -1,4 +1,4 @@
-"""All that runs for the workers of a node, behind one door."""
+"""The workers of a node with fork server, relay and containment."""
 
 import os
 import select
@@ -85,9 +85,9 @@ class Node:
         return self._heard.pop(0)
 
     def expect(self, *events: Event) -> None:
-        """Hear these events next, in any order."""
-        told = [self.event() for _ in events]
-        assert all(event in told for event in events), told
+        """Expect these events next, in any order."""
+        received = [self.event() for _ in events]
+        assert all(event in received for event in events), received
 
     def close(self) -> str:
         """End it, once; return what has been printed and not been read."""
@@ -116,7 +116,7 @@ def is_alive(pid: int) -> bool:
 
 
 def test_from_start_to_end(node: Node) -> None:
-    """Workers start, print, write their error files, end, and are heard to the end."""
+    """Workers start, print, write their error files and end; all is reported."""
     plan = node.start("echo hello; echo oops >&2; exit 3", f"printf '{{}}' > ${ERRORS}")
     starts = [
         event for event in (node.event() for _ in range(4)) if isinstance(event, WorkerStarted)
@@ -162,7 +162,7 @@ def test_closing_leaves_nothing(node: Node) -> None:
 
 
 def test_notices_are_printed_among_the_lines(node: Node) -> None:
-    """By whoever owns the screen."""
+    """The relay prints them."""
     assert node.group.say("clusterrun: something")
     assert node.group.say("")
 
@@ -170,7 +170,7 @@ def test_notices_are_printed_among_the_lines(node: Node) -> None:
 
 
 def test_signals_reach_workers(node: Node) -> None:
-    """One, or whoever handles it."""
+    """One worker, or all that handle it."""
     node.start(
         "trap 'exit 4' TERM; trap 'echo got it' USR1; echo ready; while :; do sleep 1000 & wait; done"
     )
@@ -178,31 +178,31 @@ def test_signals_reach_workers(node: Node) -> None:
     assert node.printed.line() == "[rank 8] ready"
 
     node.group.forward(signal.SIGUSR1)
-    told = node.event()
+    event = node.event()
     assert node.printed.line() == "[rank 8] got it"
     node.group.signal([FIRST], signal.SIGTERM, group=False)
 
-    assert told == SignalNotHandled(signal.SIGUSR1, (), 7.0)
+    assert event == SignalNotHandled(signal.SIGUSR1, (), 7.0)
     node.expect(WorkerExited(FIRST, 4, 7.0))
 
 
-def test_without_a_fork_server_the_sweep_is_ours(node: Node) -> None:
-    """What outlives it comes to us, and ends here."""
+def test_without_a_fork_server_the_agent_cleans_up(node: Node) -> None:
+    """What outlives it becomes the agent's child, and is killed."""
     node.start("setsid sleep 1000 & echo daemon $!; exec sleep 1000")
     node.event()
     daemon = int(node.printed.line().split()[-1])
 
     os.kill(node.fork_server.pid, signal.SIGKILL)
     lost = node.event()
-    told = node.group.sweep(now=8.0)
+    events = node.group.sweep(now=8.0)
 
     assert lost == HelperLost("fork server", "was killed by SIGKILL", 9, 7.0)
-    assert told == [CleanedUp((), 8.0)]
+    assert events == [CleanedUp((), 8.0)]
     assert not is_alive(daemon)
 
 
 def test_without_a_relay_output_ends_at_once(node: Node) -> None:
-    """Nobody is left who knows how it ended, or who would print; the folder is removed by us."""
+    """Its tail is unknown, and nothing is printed; the agent removes the scratch folder."""
     os.kill(node.relay.pid, signal.SIGKILL)
 
     assert node.event() == HelperLost("relay", "was killed by SIGKILL", 9, 7.0)

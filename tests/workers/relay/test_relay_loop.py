@@ -272,11 +272,11 @@ def test_a_closed_stdout_is_told_once(bench: RelayBench, reader: Reader) -> None
     os.close(reader.stdout)
 
     os.write(printer.stdout, b"nobody\n")
-    told = bench.event()
+    event = bench.event()
     os.write(printer.stdout, b"nobody\n")
     os.write(printer.stderr, b"still here\n")
 
-    assert told == OutputClosed(1.0)
+    assert event == OutputClosed(1.0)
     assert read_until(reader.stderr, b"here\n") == b"[rank 0] still here\n"
     assert not list(bench.relay.events(now=1.0))
     printer.close()

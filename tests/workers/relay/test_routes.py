@@ -61,7 +61,7 @@ def _word(to: Destination) -> str:
 
 
 @pytest.mark.parametrize(
-    ("said", "of_rank_0", "of_rank_12"),
+    ("options", "of_rank_0", "of_rank_12"),
     [
         ({}, [EVERYWHERE, EVERYWHERE], [EVERYWHERE, EVERYWHERE]),
         ({"tee": all_of(0)}, [SCREEN, SCREEN], [SCREEN, SCREEN]),
@@ -79,19 +79,19 @@ def _word(to: Destination) -> str:
     ],
 )
 def test_streams_go_where_torchrun_has_them_go(
-    said: dict[str, object], of_rank_0: list[str], of_rank_12: list[str]
+    options: dict[str, object], of_rank_0: list[str], of_rank_12: list[str]
 ) -> None:
     """Redirected: to the file only; teed: printed as well; hidden: not printed, whatever else."""
-    routes = Routes(job(**said), LOGS)
+    routes = Routes(job(**options), LOGS)
 
     assert ways(routes, worker(0)) == of_rank_0
     assert ways(routes, worker(12)) == of_rank_12
 
 
-@pytest.mark.parametrize("said", [{}, {"redirects": all_of(3)}, {"tee": all_of(3)}])
-def test_without_a_folder_everything_is_printed(said: dict[str, object]) -> None:
+@pytest.mark.parametrize("options", [{}, {"redirects": all_of(3)}, {"tee": all_of(3)}])
+def test_without_a_folder_everything_is_printed(options: dict[str, object]) -> None:
     """``--log-dir /dev/null``: there is no file to redirect to."""
-    assert ways(Routes(job(**said), None), worker(0)) == [SCREEN, SCREEN]
+    assert ways(Routes(job(**options), None), worker(0)) == [SCREEN, SCREEN]
 
 
 def test_what_a_log_cannot_take_is_printed_where_it_may_be() -> None:
@@ -106,8 +106,8 @@ def test_what_a_log_cannot_take_is_printed_where_it_may_be() -> None:
 
 def test_files_of_lines_with_certain_texts() -> None:
     """Of printed streams that are teed; torchrun has one on each node for all of its ranks."""
-    said = {"duplicate_stdout_filters": ("loss",), "tee": some(r0=3, r1=2), "ranks": ranks(0, 1)}
-    routes = Routes(job(**said), LOGS)
+    options = {"duplicate_stdout_filters": ("loss",), "tee": some(r0=3, r1=2), "ranks": ranks(0, 1)}
+    routes = Routes(job(**options), LOGS)
     node = plan(attempt=2, node_rank=NodeRank(3))
 
     filtered = [routes.destinations(node, worker(rank))[0].filtered for rank in range(3)]
@@ -117,16 +117,16 @@ def test_files_of_lines_with_certain_texts() -> None:
 
 
 @pytest.mark.parametrize(
-    ("said", "relayed"),
+    ("options", "relayed"),
     [
         ({}, Std.NONE),
         ({"ranks": ranks(1)}, Std.ALL),
         ({"log_line_prefix_template": "${rank}: "}, Std.ALL),
     ],
 )
-def test_what_must_not_bypass_the_relay(said: dict[str, object], relayed: Std) -> None:
+def test_what_must_not_bypass_the_relay(options: dict[str, object], relayed: Std) -> None:
     """A single worker's streams on a terminal are the terminal's own unless something is asked."""
-    assert Routes(job(**said), None).relayed(plan(), worker(0)) == relayed
+    assert Routes(job(**options), None).relayed(plan(), worker(0)) == relayed
 
 
 @pytest.mark.parametrize("number", range(4))
@@ -159,9 +159,9 @@ def test_what_stands_before_a_line(template: str | None, nodes: int, prefix: str
 def test_in_tasks_the_local_rank_is_that_among_the_tasks_of_the_node() -> None:
     """Though each clusterrun has but one worker, and LOCAL_RANK may be 0 in all."""
     tasks = TaskLayout(GlobalRank(5), 8, LocalRank(1), 4, NodeRank(1), 2)
-    said = {"tasks": tasks, "log_line_prefix_template": "${local_rank}"}
+    options = {"tasks": tasks, "log_line_prefix_template": "${local_rank}"}
 
-    routes = Routes(job(local_ranks_filter=ranks(1), **said), LOGS)
+    routes = Routes(job(local_ranks_filter=ranks(1), **options), LOGS)
 
     assert ways(routes, worker(0, rank=5)) == [EVERYWHERE, EVERYWHERE]
     assert routes.prefix(plan(), worker(0, rank=5)) == "1"

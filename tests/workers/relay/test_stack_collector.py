@@ -1,4 +1,4 @@
-"""Stacks and stillness, as a relay tells them of what is printed to its pipes."""
+"""Stacks and idle workers, as a relay reports them from what workers print."""
 
 import os
 from collections.abc import Iterator
@@ -117,7 +117,7 @@ class TestActivityWatch:
         self.activity.watch(10.0, 100.0)
 
     def test_time_passes(self) -> None:
-        """It is told when it is due, and not again."""
+        """Idle workers are reported when it is due, and not again."""
         assert self.activity.due == 110.0
         self.activity.check(109.9)
         assert self.reported == []
@@ -127,14 +127,14 @@ class TestActivityWatch:
         assert self.activity.due is None
 
     def test_something_moves(self) -> None:
-        """Nothing is told; the time begins anew."""
+        """Nothing is reported; the time begins again."""
         self.activity.note(105.0)
         self.activity.check(114.9)
         assert self.reported == []
         assert self.activity.due == 115.0
 
     def test_something_moves_again(self) -> None:
-        """That is told once."""
+        """It is reported once."""
         self.activity.check(110.0)
         self.activity.note(120.0)
         self.activity.note(121.0)

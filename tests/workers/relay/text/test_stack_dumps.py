@@ -1,4 +1,4 @@
-"""What faulthandler prints, told from what else a worker prints; real dumps, however they are cut."""
+"""What faulthandler prints, separated from a worker's own lines; real dumps, however they are cut."""
 
 import subprocess
 import sys

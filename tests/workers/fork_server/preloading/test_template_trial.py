@@ -29,15 +29,15 @@ def test_the_agent_hears_of_it() -> None:
     """With the module's name and the seconds so far; it is no event of a worker."""
     ours, theirs = (Channel(sock) for sock in socket.socketpair())
     process = ForkServerProcess(0, ours, printed=-1, python="python", mask=())
-    heard: list[tuple[str, float]] = []
+    reports: list[tuple[str, float]] = []
     fork_server = ForkServerClient(
-        process, lambda _prepared: None, lambda name, seconds: heard.append((name, seconds))
+        process, lambda _prepared: None, lambda name, seconds: reports.append((name, seconds))
     )
 
     theirs.send({"kind": "importing", "module": "transformers", "seconds": 10.5})
     select.select([fork_server], [], [], 5)
     events = list(fork_server.events(0.0))
 
-    assert (events, heard) == ([], [("transformers", 10.5)])
+    assert (events, reports) == ([], [("transformers", 10.5)])
     ours.close()
     theirs.close()

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-BENCHMARK = Path(__file__).parents[2] / "scripts" / "bench_output.py"
+BENCHMARK = Path(__file__).parents[3] / "scripts" / "bench_output.py"
 
 
 @pytest.mark.long

@@ -1,4 +1,4 @@
-"""Nothing is left behind: groups, daemons and all, whoever ends first."""
+"""Nothing is left behind: groups and daemons end, in whatever order processes end."""
 
 import os
 import re
@@ -74,7 +74,7 @@ def test_a_group_dies_with_its_worker(bench: Bench) -> None:
 
 
 @pytest.mark.parametrize("left", [DAEMON, STUBBORN, BREEDING])
-def test_daemons_are_swept(bench: Bench, left: str) -> None:
+def test_daemons_are_killed(bench: Bench, left: str) -> None:
     """They re-parent to the fork server, whatever they do."""
     printed = ended(bench, left)
 
@@ -84,16 +84,16 @@ def test_daemons_are_swept(bench: Bench, left: str) -> None:
     assert printed.rest() == ""
 
 
-def test_a_sweep_of_nothing(bench: Bench) -> None:
-    """It is answered at once, as often as it is asked for."""
+def test_a_cleanup_of_nothing(bench: Bench) -> None:
+    """It is reported at once, each time."""
     for _ in range(2):
         bench.server.clean_up()
 
         assert bench.event() == CleanedUp((), 7.0)
 
 
-def test_a_sweep_ends_workers_too(bench: Bench) -> None:
-    """Their ends are told before its own."""
+def test_a_cleanup_ends_workers_too(bench: Bench) -> None:
+    """Their ends are reported before its own."""
     printed = bench.spawn(0, "sh", "-c", f"{DAEMON} exec sleep 1000")
     bench.expect(WorkerStarted)
 
@@ -104,7 +104,7 @@ def test_a_sweep_ends_workers_too(bench: Bench) -> None:
     assert printed.rest() == ""
 
 
-def test_workers_start_after_a_sweep(bench: Bench) -> None:
+def test_workers_start_after_a_cleanup(bench: Bench) -> None:
     """As the next attempt's do, under the same ranks."""
     bench.spawn(0, "sleep", "1000")
     bench.server.clean_up()
@@ -118,7 +118,7 @@ def test_workers_start_after_a_sweep(bench: Bench) -> None:
 
 
 @pytest.mark.parametrize("left", [CHILD, DAEMON, STUBBORN, BREEDING])
-def test_hanging_up_ends_everything(left: str) -> None:
+def test_a_closed_connection_ends_everything(left: str) -> None:
     """The agent's end of the socket closes with the agent, however it ended."""
     with fork_server() as bench:
         printed = bench.spawn(0, "sh", "-c", f"{left} exec sleep 1000")
@@ -130,7 +130,7 @@ def test_hanging_up_ends_everything(left: str) -> None:
 
 
 def test_workers_die_with_the_fork_server(bench: Bench) -> None:
-    """At once, by the kernel's hand; their own children are the agent's business."""
+    """The kernel kills them at once; the agent kills their children."""
     printed = bench.spawn(0, "sleep", "1000")
     bench.expect(WorkerStarted)
 
@@ -152,15 +152,15 @@ def test_workers_that_start_while_the_fork_server_dies(bench: Bench) -> None:
         pass
 
 
-def test_what_is_said_of_a_process() -> None:
+def test_the_description_of_a_process() -> None:
     """Its number, its name, its state and where in the kernel it waits."""
     mine = describe(os.getpid())
 
     assert re.fullmatch(rf"pid {os.getpid()} \(\w.*, state R in \w+\)", mine)
 
 
-def test_what_is_said_of_a_process_that_is_gone() -> None:
-    """That nothing can be said."""
+def test_the_description_of_a_process_that_is_gone() -> None:
+    """Its fields are unknown."""
     gone = subprocess.Popen(["true"])
     gone.wait(10)
 
@@ -169,7 +169,7 @@ def test_what_is_said_of_a_process_that_is_gone() -> None:
 
 
 def test_children_are_the_living_ones() -> None:
-    """A zombie has nothing to be killed for, whatever it is called."""
+    """Not zombies, whatever their names."""
     name = "a) R 1 (b"
     living = subprocess.Popen([sys.executable, "-c", SLEEPER, name], stdout=subprocess.PIPE)
     zombie = subprocess.Popen(["true"])

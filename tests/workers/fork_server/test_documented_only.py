@@ -1,4 +1,4 @@
-"""The fork server leans on nothing that CPython does not document, but for what is named here."""
+"""The fork server uses nothing that CPython does not document, except what is listed here."""
 
 import ast
 from collections.abc import Iterator
@@ -12,7 +12,7 @@ SOURCES = sorted(FOLDER.rglob("*.py"))
 
 ALLOWED = {
     "_ast": "what ``ast`` is made of; that costs each start 3 ms",
-    "_getframe": "documented, for internal and specialized purposes: finds who reads a variable",
+    "_getframe": "documented, for internal and specialized purposes: finds the module that reads a variable",
     "_run_module_as_main": "what ``python -m`` calls; run_module takes __main__ away at the end",
     "_signal": "what ``signal`` is made of; that costs each start 2 ms",
     "_socket": "what ``socket`` is made of; that costs each start 6 ms",
