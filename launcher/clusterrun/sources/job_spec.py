@@ -16,7 +16,7 @@ from clusterrun.sources.options.rows.joining import RUN_ID
 from clusterrun.sources.options.rows.program import ENV, PYTHON
 from clusterrun.sources.options.table import FEWEST_NODES, OPTIONS
 from clusterrun.sources.other_launchers.nested_launches import STEP_VARIABLE, slurm_step
-from clusterrun.sources.other_launchers.torchrun_lines import called_as_torchrun
+from clusterrun.sources.other_launchers.torchrun_defaults import called_as_torchrun
 from clusterrun.sources.programs.executables import find_interpreter
 from clusterrun.sources.settings import Settings, value_of
 from clusterrun.sources.token import find_token, token_of_job

@@ -14,7 +14,7 @@ from clusterrun.sources.options.rows.output import (
     LOG_LINE_PREFIX_TEMPLATE,
 )
 from clusterrun.sources.options.suggestions import did_you_mean
-from clusterrun.sources.other_launchers.torchrun_lines import default_prefix
+from clusterrun.sources.other_launchers.torchrun_defaults import default_prefix
 from clusterrun.sources.programs.file_kinds import FileKind, kind_of
 from clusterrun.sources.settings import Settings, value_of
 

@@ -32,7 +32,7 @@ from clusterrun.sources.other_launchers.nested_launches import (
     is_new_step,
     left_by_outer_launch,
 )
-from clusterrun.sources.other_launchers.torchrun_lines import translate
+from clusterrun.sources.other_launchers.torchrun_options import translate
 from clusterrun.sources.programs.exec_requirements import check_replaceable
 from clusterrun.sources.programs.executables import another_environment
 from clusterrun.sources.programs.misplaced_options import misplaced_options

@@ -20,7 +20,7 @@ from clusterrun.sources.options.rows.workers import (
     NPROC_PER_NODE,
 )
 from clusterrun.sources.options.table import FEWEST_NODES
-from clusterrun.sources.other_launchers.torchrun_lines import default_workers
+from clusterrun.sources.other_launchers.torchrun_defaults import default_workers
 from clusterrun.sources.settings import Settings, find, settings_from_exports
 
 Workers = Fact[int | WorkerCount]
