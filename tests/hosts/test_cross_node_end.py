@@ -164,7 +164,7 @@ def test_a_helper_process_is_killed_while_waiting_for_nodes(
     ends = ended(jobs)
 
     assert codes(ends) == [137, 4], ends
-    assert f"its own {helper} was killed by SIGKILL" in ends[0].err
+    assert f"its {helper} was killed by SIGKILL" in ends[0].err
     assert f"the {helper} of n0 (node 0) was killed by SIGKILL while it waited" in ends[1].err
 
 

@@ -157,11 +157,11 @@ def _ending_signal_while_waiting(state: State, number: int, at: float) -> Decisi
 def _interrupted(state: State, event: SignalReceived) -> Decision:
     number = event.number
     hide: tuple[Action, ...] = (HideInterrupts(),) if number == signal.SIGINT else ()
-    polite = signal.SIGINT if number == signal.SIGINT else signal.SIGTERM
+    to_workers = signal.SIGINT if number == signal.SIGINT else signal.SIGTERM
     notice = stopping(
         number, len(state.alive), state.rules.grace, to_fork_server=event.to_fork_server
     )
-    state, actions = _ended_externally(state, Interrupted(number), event.at, polite, notice)
+    state, actions = _ended_externally(state, Interrupted(number), event.at, to_workers, notice)
     return state, (*hide, *actions)
 
 
@@ -174,13 +174,13 @@ def _is_second_request(state: State, number: int, at: float) -> bool:
 
 
 def _ended_externally(
-    state: State, reason: Interrupted | OutputGone, at: float, polite: int, notice: str
+    state: State, reason: Interrupted | OutputGone, at: float, to_workers: int, notice: str
 ) -> Decision:
     """End the job for a reason from outside its workers, if it still runs."""
     if state.phase is not Phase.RUNNING:
         return state, ()
     state = replace(state, external_cause=reason, external_cause_at=at)
-    state, actions = stop(state, polite, spare_failing=False)
+    state, actions = stop(state, to_workers, spare_failing=False)
     return state, (ReportExternalCause(reason), PrintNotice(notice), *actions)
 
 

@@ -16,7 +16,7 @@ from clusterrun.domain.stacks import StackGroup
 
 
 class Clock(Protocol):
-    """The time, as the ``time`` module tells it."""
+    """As the module ``time``."""
 
     def monotonic(self) -> float:
         """Return seconds that never jump."""

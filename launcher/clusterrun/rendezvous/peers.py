@@ -184,14 +184,14 @@ class Peers:
         early, self._early = self._early, []
         self._connection.flush()
         try:
-            heard = self._connection.receive()
+            received = self._connection.receive()
         except BadFrame:
             # A coordinator sends no such frame.
             self._connection.closed = True
             return early
-        if heard and self._heartbeat is not None:
+        if received and self._heartbeat is not None:
             self._heartbeat.received(now)
-        return [*early, *heard]
+        return [*early, *received]
 
     def _event(self, message: FromCoordinator, now: float) -> Iterator[Event]:
         match message:
