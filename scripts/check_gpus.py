@@ -2,7 +2,7 @@
 
 Run it from a checkout, with the Python that has torch: ``python scripts/check_gpus.py``. It compares
 which GPUs clusterrun finds with what nvidia-smi and torch find, for many forms of
-CUDA_VISIBLE_DEVICES, and trains with workers that were forked. What can't be checked here is said,
+CUDA_VISIBLE_DEVICES, and trains with workers that were forked. What can't be checked here is listed,
 and is no failure: without an NVIDIA GPU that is all, and the exit code is 0. It is 1 where a check
 has failed.
 """
@@ -110,14 +110,14 @@ main(*sys.argv[1:])
 
 
 class Checks:
-    """What has been checked, one line each, and how many have failed."""
+    """Checks, one line each, and the number that failed."""
 
     def __init__(self) -> None:
         """Begin with none."""
         self.failed = 0
 
     def same(self, what: str, ours: object, theirs: object) -> None:
-        """Compare what clusterrun says with what others say."""
+        """Compare a value of clusterrun with that of another source."""
         if ours == theirs:
             print(f"ok            {what}: {ours}")
         else:
@@ -125,12 +125,12 @@ class Checks:
             print(f"FAILED        {what}: clusterrun has {ours}, but it is {theirs}")
 
     def skip(self, what: str, why: str) -> None:
-        """Say what can't be checked here."""
+        """Print what can't be checked here."""
         print(f"not checked   {what}: {why}")
 
 
 def main() -> None:
-    """Check what can be checked, and say what can't be."""
+    """Check what can be checked, and list the rest."""
     checks = Checks()
     began = time.perf_counter()
     machine = inspect(Path("/"), {}, CpuSet(os.sched_getaffinity(0)), "this")
@@ -209,11 +209,11 @@ def check_discovery(checks: Checks, gpus: Sequence[Gpu], smi: Sequence[Row] | No
         checks.same("address, UUID and model of each GPU, as nvidia-smi", found, list(smi))
     for gpu in wholes:
         file = Path(f"/sys/bus/pci/devices/{gpu.bdf}/numa_node")
-        told = int(file.read_text()) if file.exists() else -1
-        if told >= 0 and gpu.node_source == "sysfs numa_node":
-            checks.same(f"NUMA node of GPU {gpu.index}, as the kernel", gpu.numa_node, told)
+        number = int(file.read_text()) if file.exists() else -1
+        if number >= 0 and gpu.node_source == "sysfs numa_node":
+            checks.same(f"NUMA node of GPU {gpu.index}, as the kernel", gpu.numa_node, number)
         else:
-            checks.skip(f"NUMA node of GPU {gpu.index}", f"the kernel says {told}")
+            checks.skip(f"NUMA node of GPU {gpu.index}", f"the kernel has {number}")
 
 
 def check_nvml(checks: Checks, gpus: Sequence[Gpu]) -> None:
@@ -225,8 +225,8 @@ def check_nvml(checks: Checks, gpus: Sequence[Gpu]) -> None:
         checks.skip("NVML", "it does not answer, so others have been asked")
         return
     for one in answered:
-        told = f"CPUs {one.cpus or 'none'}, nodes {one.nodes or 'none'}"
-        print(f"  NVML, in {taken:.0f} ms: {one.address}  {one.uuid}  {one.model}  local: {told}")
+        local = f"CPUs {one.cpus or 'none'}, nodes {one.nodes or 'none'}"
+        print(f"  NVML, in {taken:.0f} ms: {one.address}  {one.uuid}  {one.model}  local: {local}")
     checks.same(
         "GPUs and slices by NVML", {gpu.uuid for gpu in gpus}, {one.uuid for one in answered}
     )

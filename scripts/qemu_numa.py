@@ -162,7 +162,7 @@ def main() -> int:
         qemu, kernel, root = _qemu(cache), _kernel(cache), _root_image(cache)
         job = _job_image(cache)
         start = time.monotonic()
-        said = _boot(qemu, kernel, root, job, cache / "console.log")
+        printed = _boot(qemu, kernel, root, job, cache / "console.log")
     except CannotError as error:
         print(f"not run: {error}")
         return CANNOT
@@ -170,14 +170,14 @@ def main() -> int:
         print(error)
         return 1
     print(f"a kernel with two NUMA nodes ran {len(RUNS)} jobs in {time.monotonic() - start:.0f} s")
-    wrong = [line for number, run in enumerate(RUNS) for line in _compare(run, number, said)]
+    wrong = [line for number, run in enumerate(RUNS) for line in _compare(run, number, printed)]
     print("\n".join(wrong) if wrong else "every worker is where its plan has it")
     return 1 if wrong else 0
 
 
-def _compare(run: Run, number: int, said: Sequence[str]) -> Iterator[str]:
+def _compare(run: Run, number: int, printed: Sequence[str]) -> Iterator[str]:
     """Print what became of one run; yield what differs from its plan."""
-    part = _between(said, f"@@RUN {number}", f"@@END {number}")
+    part = _between(printed, f"@@RUN {number}", f"@@END {number}")
     plan = json.loads("\n".join(_between(part, "@@PLAN", "@@START")))["workers"]
     workers = [json.loads(line.partition("@@WORKER ")[2]) for line in part if "@@WORKER " in line]
     print(f"{run.what}: clusterrun {' '.join(run.options)}")
@@ -241,7 +241,7 @@ def _qemu(cache: Path) -> list[str]:
 def _kernel(cache: Path) -> Path:
     there = cache / "kernel"
     if not there.exists():
-        depends = _asked("apt-cache", "depends", "linux-image-cloud-amd64").split()
+        depends = _output_of("apt-cache", "depends", "linux-image-cloud-amd64").split()
         names = [word for word in depends if word.startswith("linux-image-")][1:]
         _unpack(cache, names[:1], there)
     (image,) = (there / "boot").glob("vmlinuz-*")
@@ -271,7 +271,7 @@ def _job_image(cache: Path) -> Path:
     python = cache / "python"
     if not python.exists():
         wanted = ["--python-version=3.11", "--only-binary=:all:", "--no-deps", "-q"]
-        _made(
+        _run(
             "pip",
             [
                 sys.executable,
@@ -375,20 +375,20 @@ def _disk(image: Path, name: str, how: str) -> Sequence[str]:
 def _missing(names: Sequence[str], status: Path | None) -> list[str]:
     """Return the packages that ``names`` need, but those that ``status`` (None: ours) has."""
     option = [] if status is None else ["-o", f"Dir::State::status={status}"]
-    said = _asked("apt-get", "install", "-s", *option, "--no-install-recommends", *names)
-    return [line.split()[1] for line in said.splitlines() if line.startswith("Inst ")]
+    printed = _output_of("apt-get", "install", "-s", *option, "--no-install-recommends", *names)
+    return [line.split()[1] for line in printed.splitlines() if line.startswith("Inst ")]
 
 
 def _unpack(cache: Path, names: Sequence[str], there: Path) -> None:
     """Download packages, and unpack them below ``there``; no script of theirs is run."""
     archives = cache / f"{there.name}.debs"
     archives.mkdir(exist_ok=True)
-    _made("apt-get download", ["apt-get", "download", "-q", *names], archives)
+    _run("apt-get download", ["apt-get", "download", "-q", *names], archives)
     unfinished = there.with_suffix(".new")
     shutil.rmtree(unfinished, ignore_errors=True)
     unfinished.mkdir()
     for archive in sorted(archives.glob("*.deb")):
-        _made("dpkg-deb", ["dpkg-deb", "-x", str(archive), str(unfinished)])
+        _run("dpkg-deb", ["dpkg-deb", "-x", str(archive), str(unfinished)])
     unfinished.rename(there)
     shutil.rmtree(archives)
 
@@ -400,15 +400,15 @@ def _make_image(folder: Path, image: Path, size: str) -> None:
     unfinished = image.with_suffix(".new")
     unfinished.unlink(missing_ok=True)
     options = ["-q", "-t", "ext4", "-O", "^has_journal", "-E", "root_owner=0:0"]
-    _made("mke2fs", [mke2fs, *options, "-d", str(folder), str(unfinished), size])
+    _run("mke2fs", [mke2fs, *options, "-d", str(folder), str(unfinished), size])
     unfinished.rename(image)
 
 
-def _asked(*command: str) -> str:
-    return _made(command[0], command)
+def _output_of(*command: str) -> str:
+    return _run(command[0], command)
 
 
-def _made(name: str, command: Sequence[str], folder: Path | None = None) -> str:
+def _run(name: str, command: Sequence[str], folder: Path | None = None) -> str:
     """Return what a command prints.
 
     Raises:

@@ -101,7 +101,7 @@ def test_what_is_read_fits_together_in_many_machines(facts: MachineFacts) -> Non
 
 
 def check_file(facts: MachineFacts, choice: Random, change: Callable[[Path], object]) -> None:
-    """Change some files of a machine, one at a time; nothing but what each said may change."""
+    """Change some files of a machine, one at a time; only the facts of that file may change."""
     with tree_of(facts) as root:
         before = read(root)
         files = files_of(root)

@@ -53,7 +53,7 @@ def test_a_zero_byte_at_the_end_is_not_read(tmp_path: Path) -> None:
 
 
 def test_what_was_read_once_stays_as_it_was(tmp_path: Path) -> None:
-    """A machine that changes while it is read is not told of in two ways."""
+    """A machine that changes while it is read is not described in two ways."""
     write_files(tmp_path, {"a/file": "1"})
     tree = Tree(tmp_path)
     before = tree.text("a/file"), tree.names("a"), tree.text("a/none")

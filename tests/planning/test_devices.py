@@ -107,7 +107,7 @@ def test_they_narrow_what_is_visible_by_its_names() -> None:
 def test_several_models_go_by_uuid() -> None:
     """As nvidia-smi numbers them, and so it is known where they are."""
     models = tuple(replace(one, model="AB"[one.index % 2]) for one in EIGHT.gpus)
-    unplaced = tuple(replace(one, numa_node=None, node_source="not told") for one in models)
+    unplaced = tuple(replace(one, numa_node=None, node_source="unknown") for one in models)
     here = replace(EIGHT, gpus=models, visible=unplaced, visible_remark="CUDA's order is not known")
 
     found = plan(here, "5", "0")

@@ -139,7 +139,7 @@ def test_as_torchrun_threads_are_its_own(
 
 
 @pytest.mark.parametrize(
-    ("what", "environ", "workers", "told"),
+    ("what", "environ", "workers", "expected"),
     [
         ({"coloured": True}, {}, 2, True),
         ({"coloured": True}, {"FORCE_COLOR": "0"}, 2, False),
@@ -150,14 +150,14 @@ def test_as_torchrun_threads_are_its_own(
     ids=["terminal", "user's own", "no colour", "one worker", "no terminal"],
 )
 def test_colours_of_several_workers(
-    what: Mapping[str, Any], environ: Mapping[str, str], workers: int, *, told: bool
+    what: Mapping[str, Any], environ: Mapping[str, str], workers: int, *, expected: bool
 ) -> None:
     """They print to pipes that end at a terminal; a single one has the terminal itself."""
     planned = plan_node(
         job(**what), TWO, world(workers), unset=(), error_files=None, environ=environ
     )
 
-    assert ("FORCE_COLOR" in planned.env) is told
+    assert ("FORCE_COLOR" in planned.env) is expected
 
 
 def test_env_of_the_job_beats_what_is_inherited() -> None:
@@ -266,7 +266,7 @@ def test_a_small_machine_is_not_blamed_on_a_scheduler() -> None:
 
 
 def test_idle_cpus_are_remarked_with_the_cure() -> None:
-    """Where more than a quarter of what is allowed is used by nobody."""
+    """Where more than a quarter of what is allowed is used by no worker."""
     here = machine({0: "0-3", 1: "4-7", 2: "8-11"}, [0, 1])
 
     assert plan(job(numa_binding=NumaBinding.NODE), here).remarks == (
@@ -332,10 +332,10 @@ def test_slices_that_no_worker_uses_are_named() -> None:
 
 
 def test_openmp_s_own_binding_is_remarked() -> None:
-    """Intel's runtime would bind the threads again; nobody minds where nothing is bound."""
-    told = "KMP_AFFINITY=compact is set: Intel's OpenMP binds its threads by it once more"
+    """Intel's runtime would bind the threads again; that matters only if workers are bound."""
+    expected = "KMP_AFFINITY=compact is set: Intel's OpenMP binds its threads by it once more"
 
-    assert plan(job(), environ={"KMP_AFFINITY": "compact"}).remarks == (told,)
+    assert plan(job(), environ={"KMP_AFFINITY": "compact"}).remarks == (expected,)
     assert not plan(job(numa_binding=NumaBinding.NONE), environ={"KMP_AFFINITY": "compact"}).remarks
 
 

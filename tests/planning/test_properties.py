@@ -35,13 +35,13 @@ def test_each_feature_occurs(feature: str) -> None:
     assert feature in found.features
 
 
-def check_masks(made: Generated, wish: BindingOptions, workers: int) -> None:
-    """Whatever is wished for, a worker gets CPUs and memory that it may use, or is left alone."""
+def check_masks(made: Generated, options: BindingOptions, workers: int) -> None:
+    """With any options, a worker gets CPUs and memory that it may use, or is left alone."""
     here = made.machine
-    found = place(wish, here, workers)
+    found = place(options, here, workers)
 
     assert len(found) == workers
-    assert found == place(wish, here, workers)
+    assert found == place(options, here, workers)
     nodes = {node.id: node for node in here.nodes}
     for each in found:
         assert each.cpus is None or (each.cpus and each.cpus <= here.allowed)
@@ -94,7 +94,7 @@ def check_room(made: Generated, workers: int, each_has: int | None) -> None:
 
 
 def check_near(made: Generated, workers: int, each_has: int | None) -> None:
-    """Idle nodes are given away once and whole, in their package, and leave nobody poorer."""
+    """Idle nodes are given away once and whole, in their package, and leave no worker with fewer CPUs."""
     here = made.machine
     if made.features & {"overlapping nodes", "equal nodes"}:
         return
@@ -162,9 +162,9 @@ PER_WORKER = st.none() | st.integers(1, 4)
 
 
 @given(machines(), OPTIONS, st.integers(1, 10))
-def test_masks(made: Generated, wish: BindingOptions, workers: int) -> None:
+def test_masks(made: Generated, options: BindingOptions, workers: int) -> None:
     """They are never empty, never outside of what is allowed, and always the same."""
-    check_masks(made, wish, workers)
+    check_masks(made, options, workers)
 
 
 @given(machines(), st.sampled_from(AT_NODES), st.integers(1, 10), PER_WORKER)
@@ -211,12 +211,12 @@ def test_spread(made: Generated, workers: int) -> None:
     st.integers(1, 16),
 )
 def test_all_of_it_for_long(
-    made: Generated, wish: BindingOptions, at: NumaBinding, dividing: NumaBinding, workers: int
+    made: Generated, options: BindingOptions, at: NumaBinding, dividing: NumaBinding, workers: int
 ) -> None:
     """The same, with many more machines."""
-    check_masks(made, wish, workers)
-    check_nodes(made, at, workers, wish.gpus_per_worker)
-    check_division(made, dividing, workers, wish.gpus_per_worker)
-    check_room(made, workers, wish.gpus_per_worker)
-    check_near(made, workers, wish.gpus_per_worker)
+    check_masks(made, options, workers)
+    check_nodes(made, at, workers, options.gpus_per_worker)
+    check_division(made, dividing, workers, options.gpus_per_worker)
+    check_room(made, workers, options.gpus_per_worker)
+    check_near(made, workers, options.gpus_per_worker)
     check_spread(made, workers)

@@ -1,4 +1,4 @@
-"""Masks on machines that exist, replayed from what their /sys said."""
+"""Masks on machines that exist, replayed from their /sys."""
 
 from collections.abc import Mapping
 from dataclasses import replace
@@ -71,7 +71,7 @@ def test_captured_trees_give_cpus_that_are_there(tmp_path: Path, name: str) -> N
 
 @pytest.mark.skipif("nvidiagpunumanodes.tar.xz" not in captured(), reason="not at hand")
 def test_a_power9_machine_whose_gpus_have_memory_nodes(tmp_path: Path) -> None:
-    """Six GPUs, told by local_cpus alone; a job that may use one socket binds three of them."""
+    """Six GPUs, located by local_cpus only; a job that may use one socket binds three of them."""
     root = unpacked("nvidiagpunumanodes.tar.xz", tmp_path)
     here = inspect(root, {}, CpuSet(range(16)), "replayed")
 
@@ -84,7 +84,7 @@ def test_a_power9_machine_whose_gpus_have_memory_nodes(tmp_path: Path) -> None:
     )
 
 
-UNTOLD = ("None", "not bound: the NUMA node of its GPU is unknown; give it with --numa-map")
+UNKNOWN = ("None", "not bound: the NUMA node of its GPU is unknown; give it with --numa-map")
 
 # What /sys says of a GPU that is put there, and what becomes of it: the source, CPUs and remark.
 PUT: list[tuple[str, PciDevice, str, tuple[str, str]]] = [
@@ -95,10 +95,10 @@ PUT: list[tuple[str, PciDevice, str, tuple[str, str]]] = [
     ("32em64t-2n8c+dax+nvme+mic+dimms", at_node(1), "sysfs numa_node", ("8-15", "")),
     ("32intel64-2p8co2t+8ve", near("8-15,24-31"), "sysfs local_cpulist", ("8-15,24-31", "")),
     ("8em64t-2s2ca2c-buggynuma", at_node(5), "sysfs numa_node", ("0-7", "")),
-    ("8em64t-2s2ca2c-buggynuma", near("0-7"), "unknown", UNTOLD),
+    ("8em64t-2s2ca2c-buggynuma", near("0-7"), "unknown", UNKNOWN),
     ("fakeheteromemtiers", at_node(4), "sysfs numa_node 4, nearest with CPUs", ("0-1", "")),
-    ("fakeheteromemtiers", at_node(3), "unknown", UNTOLD),
-    ("memorysidecaches", near("0,2,4,6"), "unknown", UNTOLD),
+    ("fakeheteromemtiers", at_node(3), "unknown", UNKNOWN),
+    ("memorysidecaches", near("0,2,4,6"), "unknown", UNKNOWN),
     (
         "nvidiagpunumanodes",
         at_node(255),
@@ -106,7 +106,7 @@ PUT: list[tuple[str, PciDevice, str, tuple[str, str]]] = [
         ("0-15", ""),
     ),
     ("nvidiagpunumanodes", near("88-175"), "sysfs local_cpulist", ("88-103", "")),
-    ("offline-cpu0-node0", at_node(0), "unknown", UNTOLD),
+    ("offline-cpu0-node0", at_node(0), "unknown", UNKNOWN),
     ("offline-cpu0-node0", at_node(1), "sysfs numa_node", ("5,7,9,11,13,15,17,19", "")),
     (
         "offline-cpu0-node0",

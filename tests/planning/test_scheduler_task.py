@@ -1,4 +1,4 @@
-"""The one worker of a task: its GPU, its CPUs, and what it is told of the others."""
+"""The one worker of a task: its GPU, its CPUs, and its variables on the other tasks."""
 
 from typing import Any
 
@@ -129,7 +129,7 @@ def test_cpus_that_other_tasks_use_are_not_idle() -> None:
 
 
 def test_cpus_of_its_own_are_all_used() -> None:
-    """A node without its GPU has nobody else on these CPUs, so ``near`` may have them."""
+    """A node without its GPU has no other task on these CPUs, so ``near`` may have them."""
     here = machine(NODES, [0, 0, 1, 1], visible=[2], allowed="3-5")
 
     (worker,) = plan(layout(2, own_cpus=True), here).workers

@@ -90,7 +90,7 @@ def test_gpus_that_are_wanted_must_be_there() -> None:
 
 
 def test_a_process_becomes_one_worker_or_none() -> None:
-    """``--exec`` on a machine with two GPUs needs to be told, or to be a task for each."""
+    """``--exec`` on a machine with two GPUs needs a number of workers, or a task for each."""
     here = machine({0: "0-3"}, [0, 0])
 
     with pytest.raises(UsageError) as caught:
@@ -148,7 +148,7 @@ def test_too_few_gpus(nproc: int | WorkerCount, each: int, gpus: int, complaint:
     ],
 )
 def test_more_workers_than_gpus(nproc: int, gpus: int, complaint: str, hint: str) -> None:
-    """Two of them would use one GPU: that must be meant, and said."""
+    """Two of them would use one GPU: only --gpus-per-worker 0 allows that."""
     here = machine({0: "0-7"}, [0] * gpus)
 
     with pytest.raises(UsageError) as caught:

@@ -41,7 +41,7 @@ def nodes(*rows: str, ids: tuple[int, ...] = ()) -> list[NumaNode]:
     ],
 )
 def test_distances_in_few_words(rows: tuple[str, ...], lines: list[str]) -> None:
-    """Nothing where all are alike or some are not told."""
+    """Nothing if all are equal or some are unknown."""
     assert describe_distances(nodes(*rows)) == lines
 
 

@@ -233,14 +233,14 @@ def test_any_machine_can_be_drawn(drawn: Generated, width: int | None) -> None:
     plan = planned(found, max(1, len(found.visible)))
 
     text = topo_text("node7", found, plan, Style())
-    told = json.loads(topo_json(found, plan))
+    content = json.loads(topo_json(found, plan))
 
     for node in found.nodes:
         assert re.search(rf"\bnode {node.id}\b", text)
     for gpu in found.gpus:
         assert re.search(rf"\bGPU {gpu.index}\b.*{re.escape(gpu.bdf)}", text)
     assert ("[" in text.split("\n\nworkers")[0]) == (found.allowed != CpuSet.union_of(found.cores))
-    assert len(told["cores"]) == len(found.cores)
+    assert len(content["cores"]) == len(found.cores)
     assert _letters(topo_text("node7", found, plan, Style(width=width))) == _letters(text)
 
 
@@ -259,25 +259,25 @@ def test_the_json_has_all_that_is_drawn() -> None:
     """CPUs as lists in the kernel's form; the keys are those that docs/machine.md lists."""
     found = snc4()
 
-    told = json.loads(topo_json(found, planned(found, 1)))
+    content = json.loads(topo_json(found, planned(found, 1)))
 
-    assert set(told) == {
+    assert set(content) == {
         *("allowed_cpus", "cpu_quota", "packages", "nodes", "cores", "cores_known", "caches"),
         *("gpus", "sites", "visible", "visible_origin", "workers", "remarks"),
     }
-    assert (told["allowed_cpus"], told["cpu_quota"]) == ("2-31", 12.5)
-    assert told["packages"] == ["0-31", "32-63"]
-    assert told["nodes"][1] == {
+    assert (content["allowed_cpus"], content["cpu_quota"]) == ("2-31", 12.5)
+    assert content["packages"] == ["0-31", "32-63"]
+    assert content["nodes"][1] == {
         "id": 1,
         "cpus": "8-15",
         "memory": 64 << 30,
         "has_memory": True,
         "distances": {},
     }
-    assert [gpu["visible"] for gpu in told["gpus"]] == [False, True]
-    assert told["gpus"][1]["address"] == "0000:20:00.0"
-    assert told["sites"][3] == {"address": "0000:40:00.0", "numa_node": None}
-    assert told["visible"] == ["GPU-1"]
-    (worker,) = told["workers"]
+    assert [gpu["visible"] for gpu in content["gpus"]] == [False, True]
+    assert content["gpus"][1]["address"] == "0000:20:00.0"
+    assert content["sites"][3] == {"address": "0000:40:00.0", "numa_node": None}
+    assert content["visible"] == ["GPU-1"]
+    (worker,) = content["workers"]
     assert (worker["local_rank"], worker["gpu"], worker["cpus"]) == (0, 1, "2-7,16-31")
     assert "env" not in worker

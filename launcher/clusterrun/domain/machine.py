@@ -1,6 +1,6 @@
 """The CPUs, NUMA nodes and GPUs of one node of the job."""
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 
 from msgspec import Struct
 
@@ -19,6 +19,13 @@ class NumaNode(Struct, frozen=True):
     """Whether the node has memory that the cpuset (Mems_allowed) lets this process use."""
     memory: int | None = None
     """Bytes of memory of the node, whether this process may use it or not; None if unknown."""
+
+
+def nearest_with_cpus(node: NumaNode, nodes: Iterable[NumaNode]) -> list[NumaNode]:
+    """Return those of ``nodes`` with CPUs that are nearest to ``node``; several may be equally near."""
+    near = [other for other in nodes if other.cpus and other.id in node.distances]
+    least = min((node.distances[other.id] for other in near), default=0)
+    return [other for other in near if node.distances[other.id] == least]
 
 
 class PciGpu(Struct, frozen=True):

@@ -4,7 +4,7 @@ from collections.abc import Mapping
 
 from clusterrun.domain.cpuset import CpuSet
 from clusterrun.domain.machine import NumaNode
-from clusterrun.machine.tree import Tree, cpus_of, number_of
+from clusterrun.machine.tree import Tree, number_of
 
 _NODES = "sys/devices/system/node"
 
@@ -60,19 +60,11 @@ def _with_memory(tree: Tree, memory: Mapping[int, int | None]) -> frozenset[int]
     if len(memory) == 1:
         # The only node has all memory.
         return frozenset(memory)
-    allowed = _allowed_memory(tree) or CpuSet(memory)
+    allowed = tree.own_status("Mems_allowed_list") or CpuSet(memory)
     listed = tree.cpu_list(f"{_NODES}/has_memory")
     known = {number for number, size in memory.items() if size is not None}
     others = listed - known if listed else allowed - known
     return frozenset(number for number in allowed if memory.get(number) or number in others)
-
-
-def _allowed_memory(tree: Tree) -> CpuSet:
-    for line in tree.text("proc/self/status").splitlines():
-        name, _, value = line.partition(":")
-        if name == "Mems_allowed_list":
-            return cpus_of(value)
-    return CpuSet()
 
 
 def _memory(tree: Tree, number: int) -> int | None:

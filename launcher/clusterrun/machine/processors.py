@@ -4,7 +4,7 @@ from typing import NamedTuple
 
 from clusterrun.domain.cpuset import CpuSet
 from clusterrun.machine.numa_nodes import cpus_of_nodes
-from clusterrun.machine.tree import Tree, cpus_of
+from clusterrun.machine.tree import Tree
 
 _CPUS = "sys/devices/system/cpu"
 
@@ -57,10 +57,9 @@ def _hidden(tree: Tree, online: CpuSet) -> CpuSet:
 
 
 def _captured_affinity(tree: Tree, online: CpuSet) -> CpuSet:
-    for line in tree.text("proc/self/status").splitlines():
-        name, _, value = line.partition(":")
-        if name == "Cpus_allowed_list":
-            return CpuSet(cpus_of(value) & online) or online
+    allowed = tree.own_status("Cpus_allowed_list")
+    if allowed:
+        return CpuSet(allowed & online) or online
     # A captured container may use what its /sys lists as online.
     return tree.cpu_list(f"{_CPUS}/online") or online
 

@@ -31,17 +31,14 @@ class Tree:
 
     def text(self, path: str) -> str:
         """Return the text of the file, without white space around it; "" if it can't be read."""
-        found = self._texts.get(path)
-        if found is None:
-            found = self._texts[path] = self._text(path)
-        return found
-
-    def _text(self, path: str) -> str:
-        try:
+        if path not in self._texts:
+            try:
+                content = self._files.read(path)
+            except OSError:
+                content = b""
             # Some kernels end their lists of nodes with a zero byte.
-            return self._files.read(path).decode(errors="replace").strip("\0 \t\r\n")
-        except OSError:
-            return ""
+            self._texts[path] = content.decode(errors="replace").strip("\0 \t\r\n")
+        return self._texts[path]
 
     def integer(self, path: str) -> int | None:
         """Return the number in the file, decimal or 0x; None if there is none."""
@@ -61,18 +58,22 @@ class Tree:
         except ValueError:
             return CpuSet()
 
+    def own_status(self, name: str) -> CpuSet:
+        """Return the CPUs or nodes of one line of /proc/self/status; none if it is missing."""
+        for line in self.text("proc/self/status").splitlines():
+            key, _, value = line.partition(":")
+            if key == name:
+                return cpus_of(value)
+        return CpuSet()
+
     def names(self, path: str) -> tuple[str, ...]:
         """Return the sorted names in a directory; () if there is none."""
-        found = self._names.get(path)
-        if found is None:
-            found = self._names[path] = self._listed(path)
-        return found
-
-    def _listed(self, path: str) -> tuple[str, ...]:
-        try:
-            return tuple(sorted(self._files.names(path)))
-        except OSError:
-            return ()
+        if path not in self._names:
+            try:
+                self._names[path] = tuple(sorted(self._files.names(path)))
+            except OSError:
+                self._names[path] = ()
+        return self._names[path]
 
     def exists(self, path: str) -> bool:
         return self._files.exists(path)

@@ -33,7 +33,7 @@ def plan_node(  # noqa: PLR0913 - a plan is made of all that is known
 
     Args:
         job: what to run.
-        machine: this node, as the job may use it; read once and kept over the attempts.
+        machine: this node as the job may use it, see ``job_machine``.
         world: the ranks of this node in this attempt.
         unset: variables that the workers must not inherit.
         error_files: folder of the files that TORCHELASTIC_ERROR_FILE names, whose own folders are

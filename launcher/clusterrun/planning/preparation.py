@@ -19,11 +19,7 @@ def preparation_of(
 ) -> Preparation | None:
     """Return what the fork server is to prepare; None: workers are executed.
 
-    Args:
-        job: the start method, and what to import.
-        assumed: the plan of this node, as far as it is known.
-        before: the job's environment as the user made it.
-
+    ``assumed`` is the plan as far as it is known, ``before`` the environment as the user made it.
     """
     method, program = job.start_method.value, job.program.value
     is_spawned = program.kind is ProgramKind.EXECUTABLE or program.is_standard_input

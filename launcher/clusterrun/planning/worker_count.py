@@ -12,11 +12,7 @@ MAX_WORKERS = 10_000
 
 
 def local_size(job: JobSpec, machine: Machine) -> int:
-    """Return the number of workers on this node.
-
-    Args:
-        job: what to run.
-        machine: this node, as the job may use it.
+    """Return the number of workers on this node; ``machine`` is the node as the job may use it.
 
     Raises:
         UsageError: the number depends on GPUs and none is visible; there are too few GPUs for the

@@ -3,7 +3,7 @@
 from collections.abc import Iterator, Sequence
 
 from clusterrun.domain.cpuset import CpuSet
-from clusterrun.domain.machine import Gpu, Machine, NumaNode
+from clusterrun.domain.machine import Gpu, Machine, NumaNode, nearest_with_cpus
 from clusterrun.domain.plan import NodePlan
 from clusterrun.report.cpu_numbers import siblings, strided
 from clusterrun.report.distances import describe_distances
@@ -75,15 +75,8 @@ def _packages(machine: Machine, style: Style) -> Iterator[Row]:
 
 def _is_inside(node: NumaNode, package: CpuSet, machine: Machine) -> bool:
     # A node without CPUs is where all nodes are that are nearest to it.
-    places = [node] if node.cpus else _nearest(node, machine)
+    places = [node] if node.cpus else nearest_with_cpus(node, machine.nodes)
     return bool(places) and CpuSet.union_of(place.cpus for place in places) <= package
-
-
-def _nearest(node: NumaNode, machine: Machine) -> list[NumaNode]:
-    """Return the nodes with CPUs that are nearest to one without."""
-    near = [other for other in machine.nodes if other.cpus and other.id in node.distances]
-    least = min((node.distances[other.id] for other in near), default=0)
-    return [other for other in near if node.distances[other.id] == least]
 
 
 def _node(node: NumaNode, machine: Machine, style: Style) -> Row:
@@ -91,7 +84,7 @@ def _node(node: NumaNode, machine: Machine, style: Style) -> Row:
     below = _gpus_on(node.id, machine)
     if node.cpus:
         return Row("node", [*head, *_cores(node.cpus, machine, style)], below)
-    nearest = _nearest(node, machine)
+    nearest = nearest_with_cpus(node, machine.nodes)
     where = f", nearest to node {nearest[0].id}" if len(nearest) == 1 else ""
     return Row("node", [*head, Cell(f"memory only{where}")], below)
 

@@ -212,7 +212,7 @@ def test_without_compute_amd_graphics_are_no_gpus(tmp_path: Path) -> None:
         PciDevice("0000:65:00.0", pci_class="0x0b4000", vendor="0x8086", driver="qat"),
         PciDevice("0000:65:00.0", pci_class="0x030000", vendor=None, driver=""),
     ],
-    ids=["aspeed", "matrox", "old-ati", "lent-to-a-guest", "accelerator", "vendor-not-told"],
+    ids=["aspeed", "matrox", "old-ati", "lent-to-a-guest", "accelerator", "vendor-unknown"],
 )
 def test_what_is_no_gpu_to_compute_on_is_none(tmp_path: Path, device: PciDevice) -> None:
     """Management controllers have a VGA, and a GPU may be lent to a virtual machine."""

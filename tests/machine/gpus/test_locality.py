@@ -1,4 +1,4 @@
-"""Which node a GPU is local to, and what told it."""
+"""The node that a GPU is local to, and the source of that."""
 
 from dataclasses import replace
 from pathlib import Path
@@ -31,7 +31,7 @@ def locate(root: Path, facts: MachineFacts, bdf: str = GPU) -> Locality:
 
 
 def locate_device(root: Path, facts: MachineFacts, device: Device) -> Locality:
-    """Return the place of a device of which its vendor's library has told something."""
+    """Return the place of a device with an answer of its vendor's library."""
     tree = Tree(write_tree(root, facts))
     processors = read_processors(tree, None)
     return Locator(tree, read_nodes(tree, processors.online), processors).locate(device)

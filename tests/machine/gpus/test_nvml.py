@@ -229,7 +229,7 @@ def test_our_own_signal_mask_is_back_afterwards() -> None:
 
 def test_a_child_without_us_does_not_hang_for_ever() -> None:
     """Were we killed meanwhile, its own alarm ends it."""
-    told, telling = os.pipe()
+    reading, telling = os.pipe()
     middle = os.fork()
     if middle == 0:
         try:
@@ -238,14 +238,14 @@ def test_a_child_without_us_does_not_hang_for_ever() -> None:
         finally:
             os._exit(0)
     os.close(telling)
-    hanging = os.read(told, 20)
+    hanging = os.read(reading, 20)
     os.kill(middle, signal.SIGKILL)
     os.waitpid(middle, 0)
 
     # The child's standard output is the other end: it closes when the child has gone.
-    ready, _, _ = select.select([told], [], [], 10)
-    left = os.read(told, 1) if ready else None
-    os.close(told)
+    ready, _, _ = select.select([reading], [], [], 10)
+    left = os.read(reading, 1) if ready else None
+    os.close(reading)
 
     assert hanging == b"hanging"
     assert left == b""

@@ -186,7 +186,7 @@ def test_slices_are_named_by_either_form(text: str, expected: list[str]) -> None
 
 
 def test_a_slice_hangs_where_its_gpu_hangs() -> None:
-    """And is told from it by having a parent."""
+    """Its parent distinguishes it."""
     listing = split(gpus("GPU-0", "GPU-1"), b=1)
 
     (found,) = choose(listing, {"CUDA_VISIBLE_DEVICES": "MIG-b"}).devices

@@ -24,7 +24,7 @@ def masks(mode: NumaBinding, here: Machine, workers: int) -> list[str]:
 
 
 def remarks(mode: NumaBinding, here: Machine, workers: int) -> set[str]:
-    """Return what is said of the workers."""
+    """Return the remarks on the workers."""
     return {found.remark for found in place(BindingOptions(mode), here, workers)}
 
 
@@ -67,7 +67,7 @@ def test_a_cpuset_of_our_own_is_used_up() -> None:
 
 
 def test_a_container_that_sees_its_own_cpus_alone_has_a_cpuset(tmp_path: Path) -> None:
-    """Lxcfs hides the rest of a node, whose CPUs nobody else divides then."""
+    """Lxcfs hides the rest of a node, whose CPUs no other job divides then."""
     devices = [PciDevice(f"0000:{bus}:00.0", numa_node=0) for bus in (17, 18, 19, 20)]
     facts = MachineFacts(online="4-7", nodes={0: "0-15"}, packages=(), devices=devices)
     root = write_tree(tmp_path, facts)
@@ -146,7 +146,7 @@ def test_a_cache_that_spans_nodes_is_whole_on_each() -> None:
     ids=["one", "not known", "one of two is cut"],
 )
 def test_too_few_caches_are_divided(caches: list[str], why: str) -> None:
-    """By cores, and one line says so; a cache that other jobs use, too, is nobody's own."""
+    """By cores, and one line says so; a cache that other jobs use, too, belongs to no worker."""
     here = machine({0: "0-7"}, [0, 0], caches=caches, allowed="0-5")
 
     assert masks(CORE_COMPLEX, here, 2) == ["0-2", "3-5"]

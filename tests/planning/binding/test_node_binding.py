@@ -28,7 +28,7 @@ def masks(mode: NumaBinding, here: Machine, workers: int) -> list[str | None]:
 
 
 def remarks(here: Machine, workers: int) -> list[str]:
-    """Return what is said of each worker."""
+    """Return the remark on each worker."""
     return [placement.remark for placement in place(BindingOptions(NODE), here, workers)]
 
 
@@ -231,7 +231,7 @@ def test_without_gpus_only_nodes_with_cpus_of_ours_count() -> None:
 
 
 def test_without_gpus_no_cpu_is_bound_away() -> None:
-    """CPUs that no node lists stay in use: then nobody is bound."""
+    """CPUs that no node lists stay in use: then no worker is bound."""
     assert masks(NODE, machine({0: "0-3"}, allowed="0-5"), 2) == [None, None]
 
 

@@ -101,7 +101,7 @@ def test_cpus_that_this_job_may_not_use() -> None:
     ],
 )
 def test_what_is_not_there(entry: MappedGpu, complaint: str) -> None:
-    """Each mistake has its sentence, with where it was said."""
+    """Each mistake has its sentence, with the origin."""
     with pytest.raises(UsageError) as caught:
         mapped(entry)
 

@@ -1,4 +1,4 @@
-"""OMP_NUM_THREADS: a share that nobody exceeds."""
+"""OMP_NUM_THREADS: a share that no worker exceeds."""
 
 import pytest
 from clusterrun.domain.job import NumaBinding

@@ -48,7 +48,7 @@ def list_addresses(tree: Tree) -> set[str]:
         return {_address(node) for node in nodes if node.is_gpu}
     if not nodes and tree.exists("dev") and not tree.exists("dev/kfd"):
         return set()
-    return set(pci.addresses(pci.driven_by(tree, _DRIVER, _CLASSES)))
+    return {bdf for bdf, _ in pci.driven_by(tree, _DRIVER, _CLASSES)}
 
 
 class Topology:
@@ -139,10 +139,8 @@ def _properties(tree: Tree, directory: str) -> dict[str, int]:
 
 
 def _by_driver(tree: Tree) -> tuple[Device, ...]:
-    directories = pci.driven_by(tree, _DRIVER, _CLASSES)
-    found = zip(pci.addresses(directories), directories, strict=True)
-    in_order = sorted(found, key=lambda pair: pci.in_bus_order(pair[0]))
+    found = pci.driven_by(tree, _DRIVER, _CLASSES)
     return tuple(
         Device(VENDOR, index, bdf, model=pci.model_numbers(tree, directory))
-        for index, (bdf, directory) in enumerate(in_order)
+        for index, (bdf, directory) in enumerate(found)
     )

@@ -17,7 +17,7 @@ def list_gpus(tree: Tree) -> Listing:
     """
     ours = [
         (bdf, directory)
-        for number, (bdf, directory) in enumerate(_by_address(tree))
+        for number, (bdf, directory) in enumerate(pci.driven_by(tree, _DRIVER, _CLASSES))
         if not tree.exists("dev") or tree.may_use(f"dev/davinci{number}")
     ]
     devices = tuple(
@@ -29,10 +29,4 @@ def list_gpus(tree: Tree) -> Listing:
 
 def list_addresses(tree: Tree) -> set[str]:
     """Return the addresses of all NPUs, including those that we may not open."""
-    return {bdf for bdf, _ in _by_address(tree)}
-
-
-def _by_address(tree: Tree) -> list[tuple[str, str]]:
-    directories = pci.driven_by(tree, _DRIVER, _CLASSES)
-    found = zip(pci.addresses(directories), directories, strict=True)
-    return sorted(found, key=lambda pair: pci.in_bus_order(pair[0]))
+    return {bdf for bdf, _ in pci.driven_by(tree, _DRIVER, _CLASSES)}

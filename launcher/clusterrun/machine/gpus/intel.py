@@ -31,10 +31,7 @@ def list_addresses(tree: Tree) -> set[str]:
 
 
 def _by_address(tree: Tree) -> list[tuple[str, str]]:
-    directories = [
-        directory for driver in _DRIVERS for directory in pci.driven_by(tree, driver, _CLASSES)
-    ]
-    found = zip(pci.addresses(directories), directories, strict=True)
+    found = [gpu for driver in _DRIVERS for gpu in pci.driven_by(tree, driver, _CLASSES)]
     apart = [(bdf, directory) for bdf, directory in found if bdf != _BUILT_IN]
     return sorted(apart, key=lambda pair: pci.in_bus_order(pair[0]))
 

@@ -5,7 +5,7 @@ from functools import cached_property
 from typing import TYPE_CHECKING, NamedTuple
 
 from clusterrun.domain.cpuset import CpuSet
-from clusterrun.domain.machine import NumaNode
+from clusterrun.domain.machine import NumaNode, nearest_with_cpus
 from clusterrun.machine.gpus import pci
 from clusterrun.machine.gpus.devices import Device
 from clusterrun.machine.processors import Processors
@@ -87,18 +87,9 @@ class Locator:
         node = self._nodes.get(number)
         if node is not None and node.cpus:
             yield _Answer(frozenset({node.id}), source)
-        elif node is not None and (nearest := self._nearest_with_cpus(node)):
-            yield _Answer(nearest, f"{source} {node.id}, nearest with CPUs")
-
-    def _nearest_with_cpus(self, node: NumaNode) -> frozenset[int]:
-        """Return the nodes with CPUs that are nearest to one without; several may be equally near."""
-        near = {
-            other.id: node.distances[other.id]
-            for other in self._nodes.values()
-            if other.cpus and other.id in node.distances
-        }
-        least = min(near.values(), default=0)
-        return frozenset(number for number, distance in near.items() if distance == least)
+        elif node is not None and (nearest := nearest_with_cpus(node, self._nodes.values())):
+            ids = frozenset(other.id for other in nearest)
+            yield _Answer(ids, f"{source} {node.id}, nearest with CPUs")
 
     def _by_local_cpus(self, directory: str) -> Iterator[_Answer]:
         for name, read in (

@@ -35,8 +35,8 @@ def list_gpus(tree: Tree) -> Listing:
 def list_addresses(tree: Tree) -> set[str]:
     """Return the addresses of all GPUs that the driver has, including those that we may not open."""
     names = map(pci.normalised, tree.names(f"{_PROC}/gpus"))
-    driven = pci.addresses(pci.driven_by(tree, VENDOR, _CLASSES))
-    return {name for name in names if name} | set(driven)
+    driven = (bdf for bdf, _ in pci.driven_by(tree, VENDOR, _CLASSES))
+    return {*filter(None, names), *driven}
 
 
 def _nvml(tree: Tree) -> str:
@@ -79,7 +79,8 @@ def _by_proc(tree: Tree, may_open: Callable[[Tree, str], bool]) -> tuple[Device,
         # A container sees all GPUs of its host here, but may open only its own.
         if bdf and (not minor or not tree.exists("dev") or may_open(tree, f"dev/nvidia{minor}")):
             found.append(Device(VENDOR, 0, bdf, facts.get("GPU UUID", ""), facts.get("Model", "")))
-    return _numbered(found)
+    in_order = sorted(found, key=lambda device: pci.in_bus_order(device.bdf))
+    return tuple(device._replace(number=number) for number, device in enumerate(in_order))
 
 
 def _information(text: str) -> dict[str, str]:
@@ -92,15 +93,7 @@ def _by_driver(tree: Tree) -> tuple[Device, ...]:
     # directory as an empty file.
     if tree.names(_PROC) or tree.exists("dev"):
         return ()
-    directories = pci.driven_by(tree, VENDOR, _CLASSES)
-    return _numbered(
-        [
-            Device(VENDOR, 0, bdf, model=pci.model_numbers(tree, directory))
-            for bdf, directory in zip(pci.addresses(directories), directories, strict=True)
-        ]
+    return tuple(
+        Device(VENDOR, number, bdf, model=pci.model_numbers(tree, directory))
+        for number, (bdf, directory) in enumerate(pci.driven_by(tree, VENDOR, _CLASSES))
     )
-
-
-def _numbered(devices: list[Device]) -> tuple[Device, ...]:
-    in_order = sorted(devices, key=lambda device: pci.in_bus_order(device.bdf))
-    return tuple(device._replace(number=number) for number, device in enumerate(in_order))

@@ -1,7 +1,7 @@
 """PCI addresses and devices in /sys/bus/pci."""
 
 import re
-from collections.abc import Collection, Iterable
+from collections.abc import Collection
 
 from clusterrun.machine.tree import Tree
 
@@ -50,18 +50,19 @@ def has_driver(tree: Tree, driver: str) -> bool:
     return any(_served_by(tree, driver))
 
 
-def driven_by(tree: Tree, driver: str, classes: Collection[int]) -> tuple[str, ...]:
-    """Return the directories of the devices of these ``classes`` that ``driver`` serves.
+def driven_by(tree: Tree, driver: str, classes: Collection[int]) -> list[tuple[str, str]]:
+    """Return address and directory of the devices of these ``classes`` that ``driver`` serves.
 
-    A virtual function is a part of another device, and is left out.
+    They are in bus order. A virtual function is a part of another device, and is left out.
     """
-    return tuple(
-        directory
+    found = [
+        (address, directory)
         for directory in _served_by(tree, driver)
-        if normalised(_name(directory))
+        if (address := normalised(directory.rpartition("/")[2]))
         and device_class(tree, directory) in classes
         and not tree.exists(f"{directory}/physfn")
-    )
+    ]
+    return sorted(found, key=lambda device: in_bus_order(device[0]))
 
 
 def _served_by(tree: Tree, driver: str) -> list[str]:
@@ -71,11 +72,6 @@ def _served_by(tree: Tree, driver: str) -> list[str]:
     # hwloc-gather-topology keeps devices without the folder of drivers that their links lead to.
     devices = device_directories(tree).values()
     return [device for device in devices if tree.real(f"{device}/driver") == folder]
-
-
-def addresses(directories: Iterable[str]) -> tuple[str, ...]:
-    """Return the normalised addresses of devices, in the order of their ``directories``."""
-    return tuple(normalised(_name(directory)) or "" for directory in directories)
 
 
 def device_class(tree: Tree, directory: str) -> int | None:
@@ -88,7 +84,3 @@ def model_numbers(tree: Tree, directory: str) -> str:
     """Return vendor and device id as lspci writes them, ``10de:20b0``; "" if unknown."""
     vendor, device = tree.integer(f"{directory}/vendor"), tree.integer(f"{directory}/device")
     return "" if vendor is None or device is None else f"{vendor:04x}:{device:04x}"
-
-
-def _name(directory: str) -> str:
-    return directory.rpartition("/")[2]

@@ -21,11 +21,7 @@ def shortages(machine: Machine, masks: Sequence[CpuSet]) -> Mapping[CpuSet, Shor
     """Return the masks with fewer cores than workers, while other allowed cores have fewer workers each.
 
     On a machine with too few cores for all workers, no mask counts if all are equally full.
-
-    Args:
-        machine: the node.
-        masks: the CPUs of each worker; empty if it is not bound.
-
+    ``masks`` has the CPUs of each worker; empty if it is not bound.
     """
     return dict(_shortages(machine, Counter(masks)))
 

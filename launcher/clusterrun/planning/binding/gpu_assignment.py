@@ -68,11 +68,7 @@ def assign_gpus(
 ) -> tuple[Assignment, ...]:
     """Return the assignments of this node's ``workers`` by local rank; each has an allowed CPU.
 
-    Args:
-        machine: the node.
-        workers: their number.
-        gpus_per_worker: None if it is not set; a worker then has one, ``visible[rank]``.
-
+    Without ``gpus_per_worker`` a worker has one GPU, ``visible[rank]``.
     """
     visible = len(machine.visible)
     if not visible:

@@ -23,10 +23,7 @@ def chosen_gpus_variables(
 ) -> dict[str, str]:
     """Return the variables by which all workers see the GPUs of ``--devices``, if that is given.
 
-    Args:
-        job: the job with its options.
-        machine: the node, on which no other GPUs are visible.
-        before: the environment as the user made it.
+    ``before`` is the environment as the user made it.
 
     Raises:
         UsageError: the job's own variables choose others.
@@ -50,12 +47,7 @@ def own_gpus_variables(
 ) -> dict[str, str]:
     """Return the variables by which a worker sees only its own GPUs; {} if it may see all.
 
-    Args:
-        job: the job with its options.
-        machine: the node.
-        gpus: the worker's own.
-        index: its local rank.
-        before: the environment as the user made it.
+    ``index`` is its local rank, ``before`` the environment as the user made it.
 
     Raises:
         UsageError: the worker has no GPU of its own.

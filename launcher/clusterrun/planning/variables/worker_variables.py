@@ -66,15 +66,10 @@ def check_env(job: JobSpec) -> None:
 def job_variables(
     job: JobSpec, before: Mapping[str, str], threads: int, world: World, workers: int
 ) -> dict[str, str]:
-    """Return what clusterrun sets for the whole job, the same in every attempt.
+    """Return the variables that clusterrun sets for the whole job, equal in every attempt.
 
-    Args:
-        job: the job, whose own ``env`` is part of it.
-        before: the environment as the user made it; its variables stay.
-        threads: OMP_NUM_THREADS, unless clusterrun acts as torchrun.
-        world: the run id and the interface.
-        workers: the number of workers that print to our output.
-
+    Variables in ``before``, the environment as the user made it, are not set; those of the job's
+    ``env`` are. ``workers`` is the number of workers that print to our output.
     """
     suggested = {
         **_threads(job, threads, world),
