@@ -41,7 +41,7 @@ ADDRESS = re.compile(r"0x[0-9a-f]{4,}")
 
 # The report that follows a failure: its first line, and all that is indented below.
 FRAME_OF_OURS = re.compile(
-    r"(?:^|(?<=\(Pdb\) ))  .*/fork_server/(?:__main__|script_run)\.py.*\n(?:(?:-> |    ).*\n)*",
+    r"(?:^|(?<=\(Pdb\) ))  .*/fork_server/(?:__main__|scripts/script_run)\.py.*\n(?:(?:-> |    ).*\n)*",
     re.MULTILINE,
 )
 """In a traceback, in a stack that faulthandler prints, and in pdb's: the one beneath the script."""
