@@ -1,0 +1,19 @@
+"""What is printed of an attempt."""
+
+from clusterrun.run.attempts import remarks_of
+from msgspec.structs import replace
+
+from tests.agent.node_plans import plan_of
+
+
+def test_equal_remarks_are_printed_once() -> None:
+    """With the ranks that they are about; those on the node come first."""
+    plan = plan_of(3, first_rank=4)
+    remarks = ("no GPU", "too few CPUs", "no GPU")
+    workers = tuple(
+        replace(worker, remark=remark) for worker, remark in zip(plan.workers, remarks, strict=True)
+    )
+
+    printed = list(remarks_of(replace(plan, workers=workers, remarks=("two NUMA nodes",))))
+
+    assert printed == ["two NUMA nodes", "rank 4, 6: no GPU", "rank 5: too few CPUs"]

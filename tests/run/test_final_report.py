@@ -1,0 +1,106 @@
+"""The end of a job: the exit code, what a parent gets, and what the relay could not print."""
+
+import signal
+from pathlib import Path
+from typing import NamedTuple, cast
+
+import pytest
+from clusterrun.domain.lost_output import LostOutput
+from clusterrun.domain.outcome import HelperFailed, Interrupted, Outcome, Reason, Succeeded
+from clusterrun.domain.outcome import WorkerFailed as Failed
+from clusterrun.errors import ExitCode
+from clusterrun.run.final_report import (
+    PARENTS_ERROR_FILE,
+    JobEnd,
+    copy_error_file,
+    end_while_joining,
+    exit_code_and_rest,
+)
+from clusterrun.workers.relay.relay_client import RelayClient
+from msgspec.structs import replace
+
+from tests.rendezvous.nodes import fate
+
+REPORT = "clusterrun: rank 0 failed"
+LOST_RELAY = HelperFailed("relay", "exited with code 1", 0)
+
+
+class EndedRelay(NamedTuple):
+    """What is known of a relay after its end."""
+
+    losses: tuple[LostOutput, ...] | None
+    how_it_ended: str = "exited with code 0"
+    output_closed: bool = False
+
+
+def ended(reason: Reason, losses: tuple[LostOutput, ...] | None) -> tuple[int, str]:
+    """Return the exit code, and what is left to print."""
+    relay = cast("RelayClient", EndedRelay(losses))
+    return exit_code_and_rest(JobEnd(Outcome(reason, 0, (), ()), REPORT), relay)
+
+
+@pytest.mark.parametrize(
+    ("reason", "code"), [(Succeeded(), 0), (Failed(fate(0, 3)), 3), (Interrupted(15), 143)]
+)
+def test_nothing_is_left_to_print(reason: Reason, code: int) -> None:
+    """The relay has printed everything."""
+    assert ended(reason, ()) == (code, "")
+
+
+def test_output_that_could_not_be_written() -> None:
+    """It makes a success a failure of the machine; a failure keeps its exit code."""
+    losses = (LostOutput("standard output", 10, "No space left on device"),)
+
+    assert ended(Succeeded(), losses)[0] == ExitCode.MACHINE
+    code, rest = ended(Failed(fate(0, 3)), losses)
+    assert code == 3
+    assert "No space left on device" in rest
+    assert REPORT not in rest
+
+
+def test_a_closed_output_makes_a_success_end_as_by_sigpipe() -> None:
+    """The reader may have gone after the last worker exited."""
+    relay = cast("RelayClient", EndedRelay((), output_closed=True))
+
+    code, _ = exit_code_and_rest(JobEnd(Outcome(Succeeded(), 0, (), ()), ""), relay)
+
+    assert code == 128 + signal.SIGPIPE
+
+
+def test_a_relay_that_did_not_answer() -> None:
+    """The report may not have been printed; a lost relay is in the report already."""
+    assert ended(Failed(fate(0, 3)), None)[1].endswith(f"\n{REPORT}")
+    assert ended(LOST_RELAY, None) == (ExitCode.INTERNAL, REPORT)
+
+
+@pytest.mark.parametrize(
+    ("cause", "code"), [(Interrupted(signal.SIGINT), 130), (LOST_RELAY, ExitCode.INTERNAL)]
+)
+def test_a_job_that_ends_while_nodes_join(cause: Interrupted | HelperFailed, code: int) -> None:
+    """It has no worker, and a report all the same."""
+    end = end_while_joining(cause)
+
+    assert end.outcome.exit_code == code
+    assert end.outcome.fates == ()
+    assert end.report
+
+
+def test_the_error_file_of_the_cause_goes_to_the_parent(tmp_path: Path) -> None:
+    """Where it can't be written, the report says the same."""
+    copied = tmp_path / "error.json"
+    outcome = Outcome(Failed(replace(fate(0, 1), error='{"message": "it"}')), 0, (), ())
+
+    copy_error_file(outcome, {PARENTS_ERROR_FILE: str(copied)})
+    copy_error_file(outcome, {PARENTS_ERROR_FILE: str(tmp_path / "missing" / "error.json")})
+    copy_error_file(outcome, {})
+
+    assert copied.read_text() == '{"message": "it"}'
+
+
+def test_a_success_has_no_error_file(tmp_path: Path) -> None:
+    """The parent's file stays away."""
+    copied = tmp_path / "error.json"
+
+    copy_error_file(Outcome(Succeeded(), 0, (), ()), {PARENTS_ERROR_FILE: str(copied)})
+
+    assert not copied.exists()
