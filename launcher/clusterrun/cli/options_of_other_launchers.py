@@ -16,7 +16,7 @@ NAME_AND_VALUE = frozenset({"mca", "pmixmca", "prtemca", "genv"})
 def foreign_option_error(words: Sequence[str]) -> UsageError | None:
     """Return the error for the option with which ``words`` begin; None if no launcher has it."""
     typed = words[0].partition("=")[0]
-    # A short option may have its value right behind it: -N2.
+    # A short option may have its value attached: -N2.
     for spelled in (typed,) if typed.startswith("--") else (typed, typed[:2]):
         if found := foreign_option(spelled.lstrip("-").replace("_", "-")):
             return UsageError(_message(spelled, found), "\n".join(_hints(spelled, found, words)))

@@ -146,7 +146,7 @@ class TaskLayout(Struct, frozen=True):
 class JobSpec(Struct, frozen=True):
     """All values of the job, each with its origin.
 
-    A field has the name of its option in ``sources.options``, unless its docstring says "no flag".
+    A field has the name of its option in ``sources.options``, unless its docstring has "no flag".
     """
 
     nnodes: Fact[int]

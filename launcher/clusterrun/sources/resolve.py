@@ -79,7 +79,7 @@ class Resolved(Struct, frozen=True):
 
     job: JobSpec
     unset: tuple[str, ...]
-    """Variables to remove from the job's environment: those of an outer launch, and our token."""
+    """Variables to remove from the job's environment: those of an outer launch, and CLUSTERRUN_TOKEN."""
     warnings: tuple[str, ...]
     """One line each."""
     dry_run: bool
@@ -226,7 +226,7 @@ def _job_warnings(job: JobSpec, inputs: Inputs, *, is_dry: bool) -> Iterator[str
     yield from unknown_in_prefix(job.log_line_prefix_template)
     if not is_dry:
         yield from where_logs_go(job)
-    # A -- behind the script shows that the user knows whose the options after it are.
+    # With a -- after the script, the options after it are meant for the script.
     if not _ends_options(inputs.command_line):
         yield from misplaced_options(job.program.value)
 

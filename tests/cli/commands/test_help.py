@@ -13,14 +13,14 @@ LINES_OF_A_SCREEN = 24
 
 
 @pytest.mark.parametrize("option", OPTIONS, ids=[option.name for option in OPTIONS])
-def test_every_option_is_told(option: Option[object]) -> None:
-    """With its flag, its help, and its default where it has one to speak of, in its group."""
-    told = " ".join(help_text(option.group.topic).split())
+def test_every_option_is_in_its_group(option: Option[object]) -> None:
+    """With its flag, its sentence, and any default but "false"."""
+    text = " ".join(help_text(option.group.topic).split())
     default = option.default_words or option.default_text
 
-    assert option.flag in told
-    assert option.help in told
-    assert default == "false" or f"[default: {default}]" in told
+    assert option.flag in text
+    assert option.help in text
+    assert default == "false" or f"[default: {default}]" in text
 
 
 def test_all_groups_stand_in_their_order() -> None:
@@ -42,11 +42,11 @@ def test_each_answer_fits_a_small_terminal(topic: str) -> None:
 
 
 def test_the_overview_names_the_groups() -> None:
-    """Who has not found his option knows where to look."""
-    told = help_text()
+    """An option that it does not show is in one of them."""
+    text = help_text()
 
-    assert all(option.flag in told for option, _ in MOST_USED)
-    assert all(group.topic in told for group in Group)
+    assert all(option.flag in text for option, _ in MOST_USED)
+    assert all(group.topic in text for group in Group)
 
 
 @pytest.mark.parametrize("word", ["train.py", "/home/me/x.py"])
@@ -56,8 +56,8 @@ def test_the_script_is_no_topic(word: str) -> None:
 
 
 @pytest.mark.parametrize("topic", TOPICS)
-def test_a_slip_is_told(topic: str) -> None:
-    """One letter too few still names a group, and which."""
+def test_a_mistyped_topic_is_corrected(topic: str) -> None:
+    """With one letter missing, the nearest topic is suggested."""
     with pytest.raises(UsageError) as caught:
         help_text(topic[:-1])
 

@@ -27,7 +27,7 @@ class Command(Struct, frozen=True):
     options: tuple[Option[object], ...] = OPTIONS
     """The options that it takes."""
     about: str = ""
-    """What ``clusterrun COMMAND --help`` says first; "": the summary."""
+    """The first lines of ``clusterrun COMMAND --help``; "": the summary."""
     own_options: tuple[Option[object], ...] = ()
     """Those that its help shows first; of all others, those of its ``groups``."""
     groups: tuple[Group, ...] = ()

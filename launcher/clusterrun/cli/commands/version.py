@@ -13,7 +13,7 @@ def execute(_line: CommandLine, _environ: Mapping[str, str], _called: str) -> in
 
 
 def version_text() -> str:
-    """Return our version, and those of what workers run on unless --python says otherwise."""
+    """Return clusterrun's version, and Python's and torch's, which workers use unless --python is set."""
     versions = [f"clusterrun {metadata.version('clusterrun')}", f"Python {sys.version.split()[0]}"]
     try:
         versions.append(f"torch {metadata.version('torch')}")

@@ -95,7 +95,7 @@ def _setting(variable: Entry) -> Fact[str]:
 
 
 def _module(entries: Mapping[str, Entry]) -> Settings:
-    # The key holds the module's name, where the flag only says that SCRIPT is one.
+    # The key holds the module's name; the flag only marks SCRIPT as a module.
     if MODULE.name not in entries:
         return {}
     return {MODULE.name: (Fact("true", entries[MODULE.name].origin),)}

@@ -1,4 +1,4 @@
-"""Options: what only lines of torchrun's say."""
+"""Options for torchrun's command lines."""
 
 from collections.abc import Mapping
 

@@ -38,7 +38,7 @@ def rendezvous_backend(text: str) -> str:
 def rendezvous_conf(text: str) -> dict[str, str]:
     """Read ``KEY=VALUE,KEY=VALUE``, as torchrun splits it; an empty text has none.
 
-    Quotes that a shell did not take away, around all of it or a value, say nothing.
+    Quotes that a shell has left around the text or a value are dropped.
     """
     bare = text.strip(QUOTES)
     pairs = [pair.partition("=") for pair in bare.split(",")] if bare else []
