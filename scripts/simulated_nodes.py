@@ -47,8 +47,9 @@ WORKERS = 8
 TAIL = "Traceback (most recent call last):\n" + 5 * '  File "train.py", line 12, in <module>\n'
 
 
-CALLS_AT_ONCE = 100
-"""Calls before the answers to them are read: each real node reads its own at once."""
+MOST_UNANSWERED = 1000
+"""Calls of one process at a time, so that the kernel's queue of node 0 (4096) has room for all: a call
+that it drops is repeated after seconds."""
 
 
 class SimulatedNode:
@@ -104,19 +105,21 @@ class SimulatedNodes:
         self._port = port
         self._interval = rendezvous_settings(nodes, port).rhythm.interval
         self._by_descriptor: dict[int, SimulatedNode] = {}
+        self._unanswered: set[int] = set()
 
     def join(self) -> None:
         """Let all nodes call node 0, and wait until each knows its ranks."""
-        for count, node in enumerate(self.nodes):
+        for node in self.nodes:
             self._call(node)
-            if count % CALLS_AT_ONCE == 0:
-                self.turn(0.0)
+            while len(self._unanswered) >= MOST_UNANSWERED:
+                self.turn(time.monotonic() + SECONDS_TO_JOIN)
         while not all(node.joined_at for node in self.nodes):
             self.turn(time.monotonic() + SECONDS_TO_JOIN)
 
     def _call(self, node: SimulatedNode) -> None:
         node.call(self._port)
         self._by_descriptor[node.outgoing.fileno()] = node
+        self._unanswered.add(node.outgoing.fileno())
         self.epoll.register(node.outgoing, node.mask)
 
     def turn(self, until: float) -> None:
@@ -126,8 +129,11 @@ class SimulatedNodes:
             if node is None:
                 continue
             node.read()
+            if node.outgoing.connection.is_ready:
+                self._unanswered.discard(descriptor)
             if node.outgoing.connection.closed:
                 del self._by_descriptor[descriptor]
+                self._unanswered.discard(descriptor)
                 node.outgoing.connection.close()
                 if not node.joined_at:
                     # Refused because this process was too slow: real nodes call again, too.
