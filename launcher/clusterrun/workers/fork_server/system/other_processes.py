@@ -30,7 +30,8 @@ def children_of(pid: int) -> list[int]:
 def every_child_of(pid: int) -> list[int]:
     """Return the processes whose parent is ``pid``, also those that wait to be reaped."""
     try:
-        with open(f"/proc/{pid}/task/{pid}/children", encoding="ascii") as children:
+        # Not "ascii": Python would import a module for it, which scripts then find imported.
+        with open(f"/proc/{pid}/task/{pid}/children", encoding="utf-8") as children:
             candidates = [int(number) for number in children.read().split()]
     except OSError:  # a kernel without CONFIG_PROC_CHILDREN
         candidates = [int(name) for name in os.listdir("/proc") if name.isdigit()]
