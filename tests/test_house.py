@@ -1,6 +1,7 @@
 """The rules of the house that no type checker knows."""
 
 import ast
+import re
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -26,6 +27,13 @@ SAYS_NOTHING = {"api", "common", "helper", "helpers", "misc", "util", "utils"}
 TOO_SLOW = {"asyncio", "numpy", "pynvml", "rich", "torch", "yaml"}
 LONGEST_FUNCTION = 40
 MOST_FILES_OF_A_FOLDER = 24
+
+UNCLEAR = (
+    *("told", "said", "heard", "hears", "wish", "wishes", "quarrel", "surroundings"),
+    *("nobody", "somebody", "whoever", "whose absence", "but for", "so many", "is there"),
+    *("has come", "at home"),
+)
+"""Words in whose place comments, messages and pages use a term: nodes report, an option is set."""
 
 READS_THE_ENVIRONMENT = {"cli", "workers/fork_server", "workers/startup"}
 
@@ -102,6 +110,21 @@ def test_every_module_says_what_it_is() -> None:
     silent = [file for file in SOURCES if not ast.get_docstring(ast.parse(file.read_text()))]
 
     assert [relative(file) for file in silent] == []
+
+
+def test_code_and_pages_use_plain_words() -> None:
+    """docs/glossary.md has the terms to use in their place."""
+    pages = [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]
+    unclear = re.compile(rf"\b({'|'.join(UNCLEAR)})\b", re.IGNORECASE)
+
+    found = [
+        f"{relative(file)}:{number}: {match[1]}"
+        for file in [*SOURCES, *pages]
+        for number, line in enumerate(file.read_text().splitlines(), 1)
+        for match in unclear.finditer(line)
+    ]
+
+    assert found == []
 
 
 def test_functions_are_short() -> None:

@@ -1,4 +1,4 @@
-"""Whether a newcomer may join, and what it and node 0 are told if it may not."""
+"""Whether a newcomer may join, and the messages to it and to node 0 if it may not."""
 
 from collections.abc import Mapping
 

@@ -70,7 +70,7 @@ def _fitted_ending(ending: Ending) -> Ending:
 
 
 def _shortened_tail(tail: str, most: int) -> str:
-    """Return at most so many characters: the end, and the beginning of its traceback."""
+    """Return at most ``most`` characters: the end, and the beginning of its traceback."""
     if len(tail) <= most:
         return tail
     half = tail[-most // 2 :].partition("\n")[2]

@@ -24,7 +24,7 @@ from clusterrun.coordination.state import NEVER, Attempt, Phase, State, Terms
 from clusterrun.coordination.worlds import names_own_workers_only
 
 FEW_NODES = 8
-"""In jobs of at most so many, each node prints what the job waits for; in larger ones only node 0."""
+"""In jobs of at most this many nodes, each node prints what the job waits for; in larger ones only node 0."""
 
 
 def opened(terms: Terms, at: float) -> State:

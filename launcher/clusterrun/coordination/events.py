@@ -55,7 +55,7 @@ class MemberSilent(Struct, frozen=True):
 
 
 class TimePassed(Struct, frozen=True):
-    """The time that ``coordinator.due`` returned has come."""
+    """The time that ``coordinator.due`` returned is reached."""
 
     at: float
 

@@ -61,7 +61,7 @@ class ListeningClock:
         return self._listened
 
     def moment(self, listened: float) -> float:
-        """Return when so many seconds will have been spent listening, if all goes well."""
+        """Return when this many seconds will have been spent listening, if all goes well."""
         return self._last + listened - self._listened
 
 

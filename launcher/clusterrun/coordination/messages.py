@@ -93,7 +93,7 @@ class Stacks(Struct, frozen=True, tag=True):
 
 
 class Idle(Struct, frozen=True, tag=True):
-    """No worker of this node has printed or exited for so many seconds; 0: one has done so now."""
+    """Seconds since a worker of this node last printed or exited; 0: one has done so now."""
 
     attempt: Count
     seconds: Seconds
@@ -181,7 +181,7 @@ class SendStacks(Struct, frozen=True, tag=True):
     attempt: Count
     number: Count
     idle_for: Seconds
-    """No rank has printed or exited for so many seconds; 0: a user asks."""
+    """Seconds since a rank last printed or exited; 0: a user asks."""
     host: Name
     """Where the user asked; "" on node 0."""
 

@@ -144,7 +144,7 @@ class State(Struct):
     silent: set[int] = field(default_factory=set)
     """Members, lost or left, that were silent for too long: the verdict is sent to them, too."""
     lost_at: float = NEVER
-    """When the first lost member was last heard from."""
+    """When the first lost member last sent something."""
     suspended: set[int] = field(default_factory=set)
     """Members whose users have suspended them."""
     stack_rounds: int = 0

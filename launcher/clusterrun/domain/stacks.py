@@ -46,7 +46,7 @@ class GroupedStacks(Struct):
             self.add(kept)
 
     def most_common(self, most: int) -> tuple[StackGroup, ...]:
-        """Return at most so many, the most common first, and one for all others."""
+        """Return at most ``most`` groups, the most common first, and one for all others."""
         ordered = sorted(
             self._ranks.items(),
             key=lambda item: (not item[0][0], -len(item[1]), min(item[1], default=0)),

@@ -64,7 +64,7 @@ def not_connected(
 
 
 def node_zero_silent(settings: RendezvousSettings) -> RendezvousError:
-    """Return the error of a member that hears nothing from node 0 any more."""
+    """Return the error of a member that receives nothing from node 0 any more."""
     return RendezvousError(
         f"node 0 at {_place(settings)} stopped responding before all nodes had joined"
     )

@@ -27,7 +27,7 @@ from clusterrun.rendezvous.names.addresses import Address, interface_of
 from clusterrun.rendezvous.wire.frames import HEARTBEAT_FRAME, BadFrame
 
 SECONDS_AFTER_TIMEOUT = 5.0
-"""Node 0 ends the wait at the timeout; a member that has not heard of it ends this much later."""
+"""Node 0 ends the wait at the timeout; a member that does not learn of it ends this much later."""
 
 
 class JoiningMember:
