@@ -5,7 +5,7 @@ from typing import NamedTuple, Protocol
 
 from clusterrun.domain.events import Event
 from clusterrun.rendezvous.names.addresses import Interfaces, Resolve, all_addresses, own_interfaces
-from clusterrun.rendezvous.names.own_host_name import resolves_for_others
+from clusterrun.rendezvous.names.resolver import resolves_for_others
 
 
 class EventSource(Protocol):

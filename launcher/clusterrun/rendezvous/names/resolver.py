@@ -5,6 +5,7 @@ import os
 import select
 import signal
 import socket
+from collections.abc import Callable
 from contextlib import suppress
 from typing import NoReturn
 
@@ -18,13 +19,15 @@ from clusterrun.rendezvous.names.addresses import Address, Resolve, all_addresse
 SECONDS_FOR_AN_ANSWER = 15
 """Then the child is killed and another one tries again: pods get their names late."""
 
+SECONDS_FOR_OWN_NAME = 2.0
+"""A slower resolver would delay the libraries of every rank as well."""
+
 SECONDS_TO_DIE = 1.0
 """After SIGKILL."""
 
 FIRST_PAUSE = 0.1
 LONGEST_PAUSE = 2.0
 
-_PR_SET_PDEATHSIG = 1
 _SIGNALS_OF_PARENT = signal.valid_signals() - {signal.SIGALRM}
 
 
@@ -103,18 +106,35 @@ class Lookup:
         self._pause = min(2 * self._pause, LONGEST_PAUSE)
 
 
+def resolves_for_others(host: str, clock: Callable[[], float]) -> bool:
+    """Return whether ``host``, our own name, has an address that is not a loopback one.
+
+    Where it has none (127.0.1.1 on Debian, or an unknown name), gloo and NCCL need to be given an
+    interface, or they fail with "connectFullMesh failed".
+    """
+    with select.epoll() as epoll:
+        deadline = clock() + SECONDS_FOR_OWN_NAME
+        lookup = Lookup(host, epoll, clock())
+        try:
+            while not lookup.addresses and not lookup.error and clock() < deadline:
+                epoll.poll(max(0.0, deadline - clock()))
+                lookup.turn(clock())
+        finally:
+            lookup.close()
+    return any(not address.is_loopback for address in lookup.addresses)
+
+
 class _Child:
     """A process that looks a host up once and writes the answer into a pipe."""
 
     def __init__(self, host: str, resolve: Resolve) -> None:
         self.pipe, write = os.pipe2(os.O_CLOEXEC | os.O_NONBLOCK)
-        parent = os.getpid()
         # The child's copies of our handlers must not wake us for its own signals.
         mask = signal.pthread_sigmask(signal.SIG_BLOCK, _SIGNALS_OF_PARENT)
         try:
             self._pid = os.fork()
             if self._pid == 0:
-                _answer_and_exit(host, resolve, write, parent)
+                _answer_and_exit(host, resolve, write)
         except OSError:
             os.close(self.pipe)
             raise
@@ -141,26 +161,21 @@ class _Child:
         status_of(self._pid, SECONDS_TO_DIE)
 
 
-def _answer_and_exit(host: str, resolve: Resolve, write: int, parent: int) -> NoReturn:
+def _answer_and_exit(host: str, resolve: Resolve, write: int) -> NoReturn:
     try:
-        _detach_from_agent(write, parent)
+        _detach_from_agent(write)
         os.write(write, msgspec.msgpack.encode(_look_up(host, resolve)))
     finally:
         os._exit(0)
 
 
-def _detach_from_agent(keep: int, parent: int) -> None:
-    """Close all descriptors but ``keep``, and end when the agent ends."""
+def _detach_from_agent(keep: int) -> None:
+    """Close all descriptors but ``keep``, and end in time even if the agent can't end this process."""
     # An object of the agent's that is finalized here could close a descriptor with a reused number.
     gc.disable()
     close_all_but({keep})
     signal.signal(signal.SIGALRM, signal.SIG_DFL)
     signal.alarm(SECONDS_FOR_AN_ANSWER + 1)
-    import ctypes
-
-    ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
-    if os.getppid() != parent:
-        os._exit(0)
 
 
 def _look_up(host: str, resolve: Resolve) -> _Answer:
