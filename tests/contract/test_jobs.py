@@ -13,7 +13,7 @@ from textwrap import dedent
 from typing import Any
 
 import pytest
-from clusterrun.rendezvous.ports.port_owner import program
+from clusterrun.rendezvous.ports.held_port import program
 
 from tests.contract.launched import COMMAND, MARK, Launcher, plain_environment
 

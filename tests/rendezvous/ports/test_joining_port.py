@@ -11,9 +11,8 @@ from contextlib import closing, contextmanager
 import pytest
 from clusterrun.domain.facts import Fact
 from clusterrun.rendezvous.names.addresses import Address, loopback_address
-from clusterrun.rendezvous.ports.held_port import bound_everywhere
+from clusterrun.rendezvous.ports.held_port import bound_everywhere, program
 from clusterrun.rendezvous.ports.joining_port import JoiningPort, PortBusy, open_joining_port
-from clusterrun.rendezvous.ports.port_owner import program
 
 from tests.rendezvous.nodes import free_port
 

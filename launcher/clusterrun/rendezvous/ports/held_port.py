@@ -2,12 +2,12 @@
 
 import errno
 import socket
+from contextlib import suppress
 
 from msgspec import Struct
 
 from clusterrun.domain.facts import Fact
 from clusterrun.errors import RendezvousError
-from clusterrun.rendezvous.ports.port_owner import owner_of_port
 
 
 class HeldPort(Struct, frozen=True):
@@ -102,3 +102,28 @@ def bound_at(
             return None
         raise
     return holder
+
+
+def owner_of_port(port: int) -> str:
+    """Return the program that listens on ``port``: "python (pid 12)", or as much as is known."""
+    import psutil
+
+    # RuntimeError: psutil could not read a line of the kernel's table.
+    with suppress(OSError, RuntimeError, psutil.Error):
+        for connection in psutil.net_connections("tcp"):
+            listens = connection.status == psutil.CONN_LISTEN
+            if listens and connection.laddr and connection.laddr.port == port:
+                if connection.pid is None:
+                    return "a program of another user or container"
+                return program(connection.pid)
+    return "another program"
+
+
+def program(pid: int) -> str:
+    """Return "python (pid 12)"."""
+    import psutil
+
+    name = ""
+    with suppress(psutil.Error):
+        name = psutil.Process(pid).name()
+    return f"{name or 'a program'} (pid {pid})"

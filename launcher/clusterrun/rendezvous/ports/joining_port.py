@@ -11,8 +11,13 @@ from contextlib import ExitStack, suppress
 from clusterrun.domain.facts import Fact
 from clusterrun.errors import RendezvousError
 from clusterrun.rendezvous.names.addresses import Address
-from clusterrun.rendezvous.ports.held_port import HeldPort, bound_at, bound_everywhere, port_trouble
-from clusterrun.rendezvous.ports.port_owner import program
+from clusterrun.rendezvous.ports.held_port import (
+    HeldPort,
+    bound_at,
+    bound_everywhere,
+    port_trouble,
+    program,
+)
 
 _BACKLOG = 4096
 _CREDENTIALS = struct.Struct("iII")
