@@ -1,6 +1,13 @@
 """The time in which all nodes have to join, and when to print that this node still waits."""
 
 from clusterrun.coordination.notices import SECONDS_BETWEEN_NOTICES, SECONDS_TO_FIRST_NOTICE
+from clusterrun.errors import RendezvousError
+from clusterrun.rendezvous.joining.join_failures import (
+    DialProgress,
+    not_connected,
+    not_connected_yet,
+)
+from clusterrun.rendezvous.joining.joining_node import JoiningNode
 
 
 class JoinTimeout:
@@ -16,19 +23,17 @@ class JoinTimeout:
         """When a notice is due or the time is over."""
         return min(self._next_notice, self._start + self.seconds)
 
-    def is_over(self, now: float) -> bool:
-        return now >= self._start + self.seconds
-
-    def notice_is_due(self, now: float) -> bool:
-        """Return True once for each notice that is due."""
-        if now < self._next_notice:
-            return False
-        self._next_notice = now + SECONDS_BETWEEN_NOTICES
-        return True
-
     def elapsed(self, now: float) -> float:
         return now - self._start
 
-    def elapsed_text(self, now: float) -> str:
-        """Return "30 s of 600 s"."""
-        return f"{self.elapsed(now):.0f} s of {self.seconds:g} s"
+    def check(
+        self, node: JoiningNode, progress: DialProgress, now: float
+    ) -> RendezvousError | None:
+        """Return the error of a node that has no connection yet, or print a notice if that is due."""
+        if now >= self._start + self.seconds:
+            return not_connected(node.settings, progress, node.hello.rank)
+        if now >= self._next_notice:
+            self._next_notice = now + SECONDS_BETWEEN_NOTICES
+            elapsed = f"{self.elapsed(now):.0f} s of {self.seconds:g} s"
+            node.hooks.notice(not_connected_yet(node.settings, progress, elapsed))
+        return None

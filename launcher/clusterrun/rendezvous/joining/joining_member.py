@@ -15,12 +15,7 @@ from clusterrun.coordination.messages import (
 )
 from clusterrun.errors import RendezvousError
 from clusterrun.rendezvous.joining.dialer import Dialer, OutgoingConnection
-from clusterrun.rendezvous.joining.join_failures import (
-    CLOSED_BY_NODE_ZERO,
-    node_zero_silent,
-    not_connected,
-    not_connected_yet,
-)
+from clusterrun.rendezvous.joining.join_failures import CLOSED_BY_NODE_ZERO, node_zero_silent
 from clusterrun.rendezvous.joining.join_timeout import JoinTimeout
 from clusterrun.rendezvous.joining.joining_node import JoiningNode
 from clusterrun.rendezvous.names.addresses import Address, interface_of
@@ -42,6 +37,7 @@ class JoiningMember:
         """Messages received after ``formed``."""
         self.interface = ""
         """The network interface that leads to node 0."""
+        self._node = node
         self._settings, self._hello, _, self._hooks = node
         self._timeout = timeout
         self._epoll = select.epoll()
@@ -161,9 +157,5 @@ class JoiningMember:
         if self._outgoing is not None:
             if now >= self._latest_end:
                 self.failure = node_zero_silent(self._settings)
-        elif self._timeout.is_over(now):
-            progress, rank = self._dialer.progress, self._hello.rank
-            self.failure = not_connected(self._settings, progress, rank)
-        elif self._timeout.notice_is_due(now):
-            elapsed = self._timeout.elapsed_text(now)
-            self._hooks.notice(not_connected_yet(self._settings, self._dialer.progress, elapsed))
+        else:
+            self.failure = self._timeout.check(self._node, self._dialer.progress, now)

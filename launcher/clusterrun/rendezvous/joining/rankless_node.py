@@ -3,11 +3,7 @@
 import select
 
 from clusterrun.errors import RendezvousError
-from clusterrun.rendezvous.joining.join_failures import (
-    DialProgress,
-    not_connected,
-    not_connected_yet,
-)
+from clusterrun.rendezvous.joining.join_failures import DialProgress
 from clusterrun.rendezvous.joining.join_timeout import JoinTimeout
 from clusterrun.rendezvous.joining.joining_node import JoiningNode
 from clusterrun.rendezvous.names.addresses import is_own
@@ -20,8 +16,7 @@ class RanklessNode:
     def __init__(self, node: JoiningNode, timeout: JoinTimeout, now: float) -> None:
         self.is_node_zero: bool | None = None
         self.failure: RendezvousError | None = None
-        self._settings = node.settings
-        self._hooks = node.hooks
+        self._node = node
         self._timeout = timeout
         self._epoll = select.epoll()
         self._lookup = Lookup(node.settings.host.value, self._epoll, now, node.hooks.resolve)
@@ -40,15 +35,13 @@ class RanklessNode:
     def turn(self, now: float) -> None:
         self._lookup.turn(now)
         addresses = self._lookup.addresses
-        progress = DialProgress(addresses, self._lookup.error, {})
         if addresses:
-            interfaces = self._hooks.interfaces()
+            interfaces = self._node.hooks.interfaces()
             self.is_node_zero = any(is_own(address, interfaces) for address in addresses)
-        elif self._timeout.is_over(now):
-            self.failure = not_connected(self._settings, progress, None)
-        elif self._timeout.notice_is_due(now):
-            elapsed = self._timeout.elapsed_text(now)
-            self._hooks.notice(not_connected_yet(self._settings, progress, elapsed))
+        else:
+            self.failure = self._timeout.check(
+                self._node, DialProgress((), self._lookup.error, {}), now
+            )
 
     def close(self) -> None:
         self._lookup.close()
