@@ -6,7 +6,7 @@ from clusterrun.coordination.actions import StopListening
 from clusterrun.coordination.members import OWN
 from clusterrun.coordination.messages import Refusal
 from clusterrun.coordination.state import Phase
-from clusterrun.domain.last_call import LastCall
+from clusterrun.domain.job import LastCall
 
 from tests.rendezvous.nodes import terms
 from tests.rendezvous.replay import Replay

@@ -9,7 +9,7 @@ from clusterrun.coordination.heartbeat import HeartbeatRhythm
 from clusterrun.coordination.members import Members
 from clusterrun.coordination.messages import Hello
 from clusterrun.coordination.restart_policy import RestartRules
-from clusterrun.domain.last_call import LastCall
+from clusterrun.domain.job import LastCall
 from clusterrun.domain.outcome import ExternalCause, Fate, NodeLost, WorkerFailed
 from clusterrun.domain.stacks import GroupedStacks
 

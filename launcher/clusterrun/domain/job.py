@@ -7,7 +7,6 @@ from msgspec import Struct
 
 from clusterrun.domain.cpuset import CpuSet
 from clusterrun.domain.facts import Fact
-from clusterrun.domain.last_call import LastCall
 from clusterrun.domain.ranks import GlobalRank, LocalRank, NodeRank, RankSet
 from clusterrun.domain.streams import StreamChoice
 
@@ -124,6 +123,14 @@ class StartMethod(Enum):
 
     SPAWN = "spawn"
     """By executing an interpreter for each worker."""
+
+
+class LastCall(Struct, frozen=True):
+    """With ``--nnodes MIN:MAX``, a job starts with ``minimum`` nodes or more after some time."""
+
+    minimum: int
+    timeout: float
+    """Seconds to wait for the others once ``minimum`` nodes have joined."""
 
 
 class TaskLayout(Struct, frozen=True):

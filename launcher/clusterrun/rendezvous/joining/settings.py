@@ -6,8 +6,7 @@ from clusterrun.coordination.heartbeat import HeartbeatRhythm, heartbeat_rhythm
 from clusterrun.coordination.restart_policy import RestartRules, rules_of
 from clusterrun.domain.endpoint import Endpoint
 from clusterrun.domain.facts import Fact
-from clusterrun.domain.job import JobSpec
-from clusterrun.domain.last_call import LastCall
+from clusterrun.domain.job import JobSpec, LastCall
 
 ENDPOINT_PORT = 29400
 """The port if ``--rdzv-endpoint`` names none: that of torchrun's c10d rendezvous."""
