@@ -11,7 +11,7 @@ from textwrap import indent, wrap
 from clusterrun.cli.commands.table import COMMANDS, Command
 from clusterrun.sources.options.option import Group, Kind, Option, flag
 from clusterrun.sources.options.rows.program import MODULE
-from clusterrun.sources.options.table import OPTIONS
+from clusterrun.sources.options.table import BY_GROUP
 
 ROOT = Path(__file__).parents[1]
 
@@ -106,7 +106,7 @@ def yaml_reference() -> str:
 
 def _yaml_section(group: Group) -> str:
     # As a key, module holds the module's name: it is one of the program's keys.
-    rows = [row for row in OPTIONS if row.group is group and row.in_file and row is not MODULE]
+    rows = [row for row in BY_GROUP[group] if row.in_file and row is not MODULE]
     return f"\n\n# {group.value}\n" + "".join(f"\n{_yaml_entry(row)}\n" for row in rows)
 
 
@@ -123,7 +123,7 @@ def options_page() -> str:
 
 
 def _group_section(group: Group) -> str:
-    rows = [_option_cells(option) for option in OPTIONS if option.group is group]
+    rows = [_option_cells(option) for option in BY_GROUP[group]]
     link = (
         f"More: [{PAGES[group].removeprefix('../')}]({PAGES[group]}).\n\n" if group in PAGES else ""
     )

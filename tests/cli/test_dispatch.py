@@ -7,7 +7,7 @@ from clusterrun.cli.commands.table import COMMANDS, HELP, RUN, TOPO, VERSION, Co
 from clusterrun.cli.dispatch import find_command
 from clusterrun.cli.main import run_command_line
 from clusterrun.errors import UsageError
-from clusterrun.sources.options.option import Group, switch_option
+from clusterrun.sources.options.option import switch_option
 from clusterrun.sources.options.rows.launcher import JSON
 
 
@@ -113,7 +113,7 @@ def test_every_command_has_its_module(command: Command) -> None:
 
 def test_a_command_with_options_of_its_own() -> None:
     """It takes those after its word, and no other option of a job."""
-    follow = switch_option("follow", help="An option for a test", group=Group.LAUNCHER)
+    follow = switch_option("follow", help="An option for a test")
     commands = {"ps": Command("ps", "A command for a test", options=(follow, JSON))}
 
     command, line = find_command(["--json", "ps", "--follow"], "clusterrun", commands)

@@ -25,7 +25,6 @@ GRACE = Option(
     default=7.5,
     metavar="SECONDS",
     help="A number for a test",
-    group=Group.FAILING,
 )
 """
 

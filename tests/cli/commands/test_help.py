@@ -7,15 +7,17 @@ from clusterrun.cli.commands.help import MOST_USED, TOPICS, help_text
 from clusterrun.cli.commands.version import version_text
 from clusterrun.errors import UsageError
 from clusterrun.sources.options.option import Group, Option
-from clusterrun.sources.options.table import OPTIONS
+from clusterrun.sources.options.table import BY_GROUP
 
 LINES_OF_A_SCREEN = 24
 
 
-@pytest.mark.parametrize("option", OPTIONS, ids=[option.name for option in OPTIONS])
-def test_every_option_is_in_its_group(option: Option[object]) -> None:
+@pytest.mark.parametrize(
+    ("group", "option"), [(group, option) for group, rows in BY_GROUP.items() for option in rows]
+)
+def test_every_option_is_in_its_group(group: Group, option: Option[object]) -> None:
     """With its flag, its sentence, and any default but "false"."""
-    text = " ".join(help_text(option.group.topic).split())
+    text = " ".join(help_text(group.topic).split())
     default = option.default_words or option.default_text
 
     assert option.flag in text

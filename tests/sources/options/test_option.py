@@ -5,7 +5,7 @@ from enum import Enum
 import pytest
 from clusterrun.domain.facts import Fact
 from clusterrun.errors import UsageError
-from clusterrun.sources.options.option import Group, Option, flag, spell
+from clusterrun.sources.options.option import Option, flag, spell
 from clusterrun.sources.options.values.numbers import restart_count
 
 
@@ -21,7 +21,6 @@ RETRIES = Option(
     default=3,
     metavar="N",
     help="How often",
-    group=Group.FAILING,
     aliases=("tries",),
 )
 

@@ -17,7 +17,7 @@ from clusterrun.sources.options.rows.output import VERBOSE
 from clusterrun.sources.options.rows.program import MODULE
 from clusterrun.sources.options.rows.workers import NNODES, NPROC_PER_NODE
 from clusterrun.sources.options.suggestions import closest
-from clusterrun.sources.options.table import OPTIONS
+from clusterrun.sources.options.table import BY_GROUP
 from clusterrun.sources.programs.file_kinds import FileKind, kind_of
 
 ALL = "all"
@@ -139,7 +139,7 @@ def _write_sections(formatter: click.HelpFormatter, groups: Iterable[Group]) -> 
 
 
 def _rows(group: Group) -> list[tuple[str, str]]:
-    rows = [(_spelling(row), _sentence(row)) for row in OPTIONS if row.group is group]
+    rows = [(_spelling(row), _sentence(row)) for row in BY_GROUP[group]]
     return [*rows, *(_command_rows(FLAGS) if group is Group.LAUNCHER else ())]
 
 

@@ -62,7 +62,6 @@ class Option(Struct, Generic[ValueT_co], frozen=True):
     metavar: str
     help: str
     """One sentence without its full stop."""
-    group: Group
     kind: Kind = Kind.VALUE
     aliases: tuple[str, ...] = ()
     """Other names, torchrun's, in snake_case."""
@@ -109,7 +108,6 @@ def switch_option(
     name: str,
     *,
     help: str,  # noqa: A002 - the field's name
-    group: Group,
     short: str = "",
     common_in_scripts: bool = False,
 ) -> Option[bool]:
@@ -120,7 +118,6 @@ def switch_option(
         default=False,
         metavar="",
         help=help,
-        group=group,
         kind=Kind.FLAG,
         short=short,
         common_in_scripts=common_in_scripts,

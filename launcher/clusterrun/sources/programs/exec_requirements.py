@@ -7,12 +7,12 @@ from clusterrun.domain.job import JobSpec
 from clusterrun.errors import UsageError
 from clusterrun.sources.options.option import Group
 from clusterrun.sources.options.rows.output import VERBOSE
-from clusterrun.sources.options.table import OPTIONS
+from clusterrun.sources.options.table import BY_GROUP
 
 OUTPUT = [
     option
-    for option in reversed(OPTIONS)
-    if option.group in {Group.OUTPUT, Group.LOGS} and option is not VERBOSE
+    for option in reversed((*BY_GROUP[Group.OUTPUT], *BY_GROUP[Group.LOGS]))
+    if option is not VERBOSE
 ]
 """Options for output, which the relay reads; the log folder last, as it follows from others."""
 

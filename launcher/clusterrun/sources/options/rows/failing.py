@@ -1,6 +1,6 @@
 """Options: when a worker fails."""
 
-from clusterrun.sources.options.option import Group, Option, switch_option
+from clusterrun.sources.options.option import Option, switch_option
 from clusterrun.sources.options.values import numbers
 
 MAX_RESTARTS = Option(
@@ -9,7 +9,6 @@ MAX_RESTARTS = Option(
     default=0,
     metavar="N",
     help="How often to start all workers again after one has failed",
-    group=Group.FAILING,
 )
 NO_RESTART_EXIT_CODES: Option[tuple[int, ...]] = Option(
     "no_restart_exit_codes",
@@ -17,13 +16,11 @@ NO_RESTART_EXIT_CODES: Option[tuple[int, ...]] = Option(
     default=(),
     metavar="CODES",
     help="Exit codes of a worker after which the job is not restarted, such as 3,5-7",
-    group=Group.FAILING,
     default_words="none",
 )
 NO_FAIL_FAST = switch_option(
     "no_fail_fast",
     help="Restart even if the same rank failed twice in a row with the same last line",
-    group=Group.FAILING,
 )
 HEARTBEAT_TIMEOUT = Option(
     "heartbeat_timeout",
@@ -31,7 +28,6 @@ HEARTBEAT_TIMEOUT = Option(
     default=15.0,
     metavar="SECONDS",
     help="How long a node may be silent before it counts as lost",
-    group=Group.FAILING,
 )
 HANG_TIMEOUT: Option[float | None] = Option(
     "hang_timeout",
@@ -39,7 +35,6 @@ HANG_TIMEOUT: Option[float | None] = Option(
     default=None,
     metavar="SECONDS",
     help="Print the Python stacks of all ranks if none has printed or exited for this long",
-    group=Group.FAILING,
     default_words="never",
 )
 SHUTDOWN_TIMEOUT = Option(
@@ -48,10 +43,8 @@ SHUTDOWN_TIMEOUT = Option(
     default=25.0,
     metavar="SECONDS",
     help="How long workers may take to exit after SIGTERM, before SIGKILL",
-    group=Group.FAILING,
 )
 CONTAIN = switch_option(
     "contain",
     help="Run the job in a PID namespace: whatever is killed, the kernel ends the rest at once",
-    group=Group.FAILING,
 )

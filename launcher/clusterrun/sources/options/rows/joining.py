@@ -1,6 +1,6 @@
 """Options: how nodes become one job."""
 
-from clusterrun.sources.options.option import Group, Option, switch_option
+from clusterrun.sources.options.option import Option, switch_option
 from clusterrun.sources.options.values import names, numbers, paths
 
 RDZV_TIMEOUT = Option(
@@ -9,7 +9,6 @@ RDZV_TIMEOUT = Option(
     default=600.0,
     metavar="SECONDS",
     help="How long to wait for all nodes to join",
-    group=Group.JOINING,
 )
 LAST_CALL_TIMEOUT = Option(
     "last_call_timeout",
@@ -17,7 +16,6 @@ LAST_CALL_TIMEOUT = Option(
     default=30.0,
     metavar="SECONDS",
     help="With --nnodes MIN:MAX, how long to wait for more nodes after MIN have joined",
-    group=Group.JOINING,
 )
 TOKEN_FILE = Option(
     "token_file",
@@ -25,13 +23,11 @@ TOKEN_FILE = Option(
     default="",
     metavar="FILE",
     help="A file with a secret that all nodes must hold; CLUSTERRUN_TOKEN holds the secret itself",
-    group=Group.JOINING,
     default_words="made from the scheduler's job, else none",
 )
 STRICT_JOIN = switch_option(
     "strict_join",
     help="Refuse nodes that differ in script, arguments or versions, instead of printing a warning",
-    group=Group.JOINING,
 )
 RUN_ID = Option(
     "run_id",
@@ -39,7 +35,6 @@ RUN_ID = Option(
     default="",
     metavar="ID",
     help="The name of this run, the same on all nodes",
-    group=Group.JOINING,
     aliases=("rdzv_id",),
     default_words="chosen at the start",
     common_in_scripts=True,

@@ -3,7 +3,7 @@
 from pathlib import Path
 
 from clusterrun.domain.cpuset import CpuSet
-from clusterrun.sources.options.option import Group, Option, switch_option
+from clusterrun.sources.options.option import Option, switch_option
 from clusterrun.sources.options.values import numbers, paths
 
 CONFIG = Option(
@@ -12,7 +12,6 @@ CONFIG = Option(
     default="",
     metavar="FILE",
     help="A job file in YAML; flags and variables replace its values",
-    group=Group.LAUNCHER,
     default_words="none",
     common_in_scripts=True,
     in_file=False,
@@ -20,13 +19,11 @@ CONFIG = Option(
 DRY_RUN = switch_option(
     "dry_run",
     help="Print each value with its origin and each worker with its place, and start nothing",
-    group=Group.LAUNCHER,
     common_in_scripts=True,
 )
 JSON = switch_option(
     "json",
     help="Print JSON, with --dry-run or clusterrun topo",
-    group=Group.LAUNCHER,
     common_in_scripts=True,
 )
 MACHINE_ROOT: Option[Path | None] = Option(
@@ -37,7 +34,6 @@ MACHINE_ROOT: Option[Path | None] = Option(
     help=(
         "Plan for the machine captured in this folder or archive, with --dry-run or clusterrun topo"
     ),
-    group=Group.LAUNCHER,
     default_words="this machine",
 )
 ALLOWED_CPUS: Option[CpuSet | None] = Option(
@@ -46,7 +42,6 @@ ALLOWED_CPUS: Option[CpuSet | None] = Option(
     default=None,
     metavar="LIST",
     help="With --machine-root, the CPUs that a job may use there",
-    group=Group.LAUNCHER,
     default_words="those of the captured process",
 )
 CAPTURE: Option[Path | None] = Option(
@@ -55,7 +50,6 @@ CAPTURE: Option[Path | None] = Option(
     default=None,
     metavar="FILE",
     help="With clusterrun topo, write what was read of this machine to this .tar.xz or .tar.gz",
-    group=Group.LAUNCHER,
     default_words="no file",
     in_file=False,
 )

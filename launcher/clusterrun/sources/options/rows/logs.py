@@ -1,7 +1,7 @@
 """Options: what is written to files."""
 
 from clusterrun.domain.streams import StreamChoice
-from clusterrun.sources.options.option import Group, Option, switch_option
+from clusterrun.sources.options.option import Option, switch_option
 from clusterrun.sources.options.values import output, paths
 
 LOG_DIR: Option[str | None] = Option(
@@ -10,7 +10,6 @@ LOG_DIR: Option[str | None] = Option(
     default=None,
     metavar="DIR",
     help="Also write what each worker prints to files in this folder",
-    group=Group.LOGS,
     default_words="no files; clusterrun-logs if another option asks for files",
     common_in_scripts=True,
     is_derived=True,
@@ -24,7 +23,6 @@ REDIRECTS: Option[StreamChoice | None] = Option(
         "Write standard output (1), standard error (2) or both (3) of all workers, or of those "
         "named, only to their log files"
     ),
-    group=Group.LOGS,
     short="r",
     default_words="none",
 )
@@ -34,7 +32,6 @@ TEE: Option[StreamChoice | None] = Option(
     default=None,
     metavar="N|LOCALRANK:N,...",
     help="Print these streams and, with --log-dir, also write them to log files",
-    group=Group.LOGS,
     short="t",
     default_words="all streams, if --log-dir is given and nothing is redirected",
 )
@@ -44,7 +41,6 @@ WORKERLOG = switch_option(
         "One log file for both streams of a worker; DIR/workerlog.N is a link to that of local rank"
         " N"
     ),
-    group=Group.LOGS,
 )
 EVENTS: Option[str | None] = Option(
     "events",
@@ -55,6 +51,5 @@ EVENTS: Option[str | None] = Option(
         "Append a line of JSON to this file for each event of the job; %n in its name is the node's"
         " rank"
     ),
-    group=Group.LOGS,
     default_words="no file",
 )

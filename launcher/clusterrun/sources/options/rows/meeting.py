@@ -1,6 +1,6 @@
 """Options: how nodes find each other."""
 
-from clusterrun.sources.options.option import Group, Option
+from clusterrun.sources.options.option import Option
 from clusterrun.sources.options.values import hosts, numbers
 
 USUAL_BASE_PORT = 6170
@@ -12,7 +12,6 @@ MASTER_ADDR: Option[str | None] = Option(
     default=None,
     metavar="HOST",
     help="The address where rank 0 listens, MASTER_ADDR of the workers",
-    group=Group.MEETING,
     default_words="127.0.0.1 on one node, else the cluster's",
     common_in_scripts=True,
     is_derived=True,
@@ -23,7 +22,6 @@ MASTER_PORT = Option(
     default=None,
     metavar="PORT",
     help="The port where rank 0 listens, MASTER_PORT of the workers",
-    group=Group.MEETING,
     default_words="on one node a free port for each attempt, else the cluster's, or 29500",
     common_in_scripts=True,
     is_derived=True,
@@ -34,7 +32,6 @@ LOCAL_ADDR: Option[str | None] = Option(
     default=None,
     metavar="HOST",
     help="This node's own address; if the nodes meet there, this is node 0",
-    group=Group.MEETING,
     aliases=("node_ip",),
     default_words="found by clusterrun",
 )
@@ -44,7 +41,6 @@ BASE_PORT = Option(
     default=USUAL_BASE_PORT,
     metavar="PORT",
     help="With --cluster paddle, the first port of a node's workers in PADDLE_ variables",
-    group=Group.MEETING,
     aliases=("started_port",),
 )
 RDZV_ENDPOINT: Option[str | None] = Option(
@@ -53,7 +49,6 @@ RDZV_ENDPOINT: Option[str | None] = Option(
     default=None,
     metavar="HOST[:PORT]",
     help="Where the nodes meet, for the whole job; MASTER_PORT is then another port",
-    group=Group.MEETING,
     default_words="at --master-addr and --master-port",
     is_derived=True,
 )

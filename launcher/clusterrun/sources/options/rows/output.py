@@ -1,7 +1,7 @@
 """Options: what is printed."""
 
 from clusterrun.domain.ranks import RankSet
-from clusterrun.sources.options.option import Group, Option, switch_option
+from clusterrun.sources.options.option import Option, switch_option
 from clusterrun.sources.options.values import numbers, output
 
 LOCAL_RANKS_FILTER: Option[RankSet | None] = Option(
@@ -10,7 +10,6 @@ LOCAL_RANKS_FILTER: Option[RankSet | None] = Option(
     default=None,
     metavar="RANKS",
     help="Print only the lines of these local ranks of each node, such as 0,2-3",
-    group=Group.OUTPUT,
     default_words="all",
 )
 RANKS: Option[RankSet | None] = Option(
@@ -19,7 +18,6 @@ RANKS: Option[RankSet | None] = Option(
     default=None,
     metavar="RANKS",
     help="Print only the lines of these ranks of the whole job, such as 0,8-15",
-    group=Group.OUTPUT,
     default_words="all",
 )
 LOG_LINE_PREFIX_TEMPLATE: Option[str | None] = Option(
@@ -31,7 +29,6 @@ LOG_LINE_PREFIX_TEMPLATE: Option[str | None] = Option(
         "What to print before each line of a worker, with ${rank}, ${local_rank}, ${role_name}, "
         "${host} and ${node_rank} filled in"
     ),
-    group=Group.OUTPUT,
     default_words="TORCHELASTIC_LOG_LINE_PREFIX_TEMPLATE if set, else [rank R]",
     is_derived=True,
 )
@@ -41,7 +38,6 @@ PROGRESS_INTERVAL = Option(
     default=10.0,
     metavar="SECONDS",
     help="How often to print a progress bar that goes to a pipe or a file; 0: only its end",
-    group=Group.OUTPUT,
 )
 DUPLICATE_STDOUT_FILTERS: Option[tuple[str, ...]] = Option(
     "duplicate_stdout_filters",
@@ -49,7 +45,6 @@ DUPLICATE_STDOUT_FILTERS: Option[tuple[str, ...]] = Option(
     default=(),
     metavar="TEXT,...",
     help="Also write printed lines of standard output that contain a TEXT to filtered_stdout.log",
-    group=Group.OUTPUT,
     default_words="none",
 )
 DUPLICATE_STDERR_FILTERS: Option[tuple[str, ...]] = Option(
@@ -58,13 +53,11 @@ DUPLICATE_STDERR_FILTERS: Option[tuple[str, ...]] = Option(
     default=(),
     metavar="TEXT,...",
     help="The same for standard error and filtered_stderr.log",
-    group=Group.OUTPUT,
     default_words="none",
 )
 VERBOSE = switch_option(
     "verbose",
     help="Print more of what is done and why",
-    group=Group.OUTPUT,
     short="v",
     common_in_scripts=True,
 )

@@ -2,7 +2,7 @@
 
 from clusterrun.domain.job import MappedGpu, NumaBinding, NumaMemory
 from clusterrun.sources.numa_map_file import numa_map
-from clusterrun.sources.options.option import Group, Option, switch_option
+from clusterrun.sources.options.option import Option, switch_option
 from clusterrun.sources.options.values import choices, numbers
 
 NUMA_BINDING = Option(
@@ -14,7 +14,6 @@ NUMA_BINDING = Option(
         "The CPUs of each worker: those near its GPU (node, near, socket), those near it that no "
         "other worker has (exclusive, core-complex), or all (none); auto: near"
     ),
-    group=Group.PLACING,
 )
 NUMA_MEMORY = Option(
     "numa_memory",
@@ -25,7 +24,6 @@ NUMA_MEMORY = Option(
         "The memory of each worker: wherever it is first used (none), first that of its GPU's NUMA "
         "node (preferred), or only that (bind)"
     ),
-    group=Group.PLACING,
 )
 NUMA_MAP: Option[tuple[MappedGpu, ...]] = Option(
     "numa_map",
@@ -36,13 +34,11 @@ NUMA_MAP: Option[tuple[MappedGpu, ...]] = Option(
         "Where GPUs are, if the machine reports it wrong: GPU=CPUS or GPU=node N, a GPU by index, "
         "PCI address or UUID; or a file of such lines"
     ),
-    group=Group.PLACING,
     default_words="what the machine reports",
 )
 NUMA_STRICT = switch_option(
     "numa_strict",
     help="Start nothing if a worker cannot be bound as asked, instead of printing a remark",
-    group=Group.PLACING,
 )
 GPUS_PER_WORKER: Option[int | None] = Option(
     "gpus_per_worker",
@@ -53,16 +49,13 @@ GPUS_PER_WORKER: Option[int | None] = Option(
         "Number of GPUs of each worker: worker r has K GPUs from number r times K; 0: workers share"
         " GPUs, or use none"
     ),
-    group=Group.PLACING,
     default_words="one",
 )
 GPU_PER_RANK = switch_option(
     "gpu_per_rank",
     help="Show each worker only its own GPUs, by its own CUDA_VISIBLE_DEVICES",
-    group=Group.PLACING,
 )
 VIRTUAL_LOCAL_RANK = switch_option(
     "virtual_local_rank",
     help="The same, with LOCAL_RANK 0 for every worker",
-    group=Group.PLACING,
 )

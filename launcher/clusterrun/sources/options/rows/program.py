@@ -2,25 +2,22 @@
 
 from collections.abc import Mapping
 
-from clusterrun.sources.options.option import Group, Kind, Option, switch_option
+from clusterrun.sources.options.option import Kind, Option, switch_option
 from clusterrun.sources.options.values import names, numbers, paths, torchrun
 
 MODULE = switch_option(
     "module",
     help="SCRIPT is the name of a Python module, run as by python -m",
-    group=Group.PROGRAM,
     short="m",
     common_in_scripts=True,
 )
 NO_PYTHON = switch_option(
     "no_python",
     help="SCRIPT is a program of any kind, found on PATH and run without Python",
-    group=Group.PROGRAM,
 )
 RUN_PATH = switch_option(
     "run_path",
     help="SCRIPT is a file, folder or archive, run by runpy.run_path in the current folder",
-    group=Group.PROGRAM,
 )
 PASS_LOCAL_RANK = Option(
     "pass_local_rank",
@@ -28,7 +25,6 @@ PASS_LOCAL_RANK = Option(
     default="",
     metavar="[=local-rank|local_rank]",
     help="Pass --local-rank=N to the script, or --local_rank=N as torch 1 did",
-    group=Group.PROGRAM,
     kind=Kind.OPTIONAL,
     default_words="no",
 )
@@ -38,7 +34,6 @@ STDIN_RANK: Option[int | None] = Option(
     default=None,
     metavar="RANK",
     help="The one worker, by rank, that reads standard input",
-    group=Group.PROGRAM,
     default_words="rank 0; on a terminal, any worker",
 )
 ROLE = Option(
@@ -47,7 +42,6 @@ ROLE = Option(
     default="default",
     metavar="NAME",
     help="The role of the workers, their ROLE_NAME",
-    group=Group.PROGRAM,
     common_in_scripts=True,
 )
 PYTHON = Option(
@@ -56,7 +50,6 @@ PYTHON = Option(
     default="",
     metavar="PATH",
     help="The interpreter that runs the workers",
-    group=Group.PROGRAM,
     default_words="PYTHON_EXEC if set, else the one that runs clusterrun",
     common_in_scripts=True,
     is_derived=True,
@@ -67,7 +60,6 @@ ENV: Option[Mapping[str, str]] = Option(
     default={},
     metavar="NAME=VALUE",
     help="Set a variable for the workers; may be repeated",
-    group=Group.PROGRAM,
     kind=Kind.REPEATED,
     default_words="none",
     common_in_scripts=True,

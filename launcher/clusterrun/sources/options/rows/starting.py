@@ -1,7 +1,7 @@
 """Options: how workers start."""
 
 from clusterrun.domain.job import StartMethod
-from clusterrun.sources.options.option import Group, Option, switch_option
+from clusterrun.sources.options.option import Option, switch_option
 from clusterrun.sources.options.values import choices, numbers
 
 START_METHOD = Option(
@@ -13,7 +13,6 @@ START_METHOD = Option(
         "Fork workers from one process that has imported torch, or spawn an interpreter for each; "
         "auto: fork where that is safe and faster"
     ),
-    group=Group.STARTING,
 )
 PRELOAD: Option[str | tuple[str, ...]] = Option(
     "preload",
@@ -24,7 +23,6 @@ PRELOAD: Option[str | tuple[str, ...]] = Option(
         "What to import once, before workers are forked: of the script's first imports those known "
         "to allow it (auto), all or none; or these modules"
     ),
-    group=Group.STARTING,
 )
 PRELOAD_TIMEOUT = Option(
     "preload_timeout",
@@ -32,11 +30,9 @@ PRELOAD_TIMEOUT = Option(
     default=60.0,
     metavar="SECONDS",
     help="How long a preloaded import may make no progress; then each worker imports it itself",
-    group=Group.STARTING,
 )
 EXEC = switch_option(
     "exec",
     help="Replace this process by its one worker; for schedulers that start a task for each GPU",
-    group=Group.STARTING,
     common_in_scripts=True,
 )

@@ -2,7 +2,7 @@
 
 from collections.abc import Mapping
 
-from clusterrun.sources.options.option import Group, Option, switch_option
+from clusterrun.sources.options.option import Option, switch_option
 from clusterrun.sources.options.values import numbers, torchrun
 
 DEFAULT_LOGS_SPECS = "default"
@@ -11,7 +11,6 @@ DEFAULT_LOGS_SPECS = "default"
 STANDALONE = switch_option(
     "standalone",
     help="Run on this node alone, whatever the cluster or --rdzv-endpoint says",
-    group=Group.TORCHRUN,
 )
 RDZV_BACKEND = Option(
     "rdzv_backend",
@@ -22,7 +21,6 @@ RDZV_BACKEND = Option(
         "With static, --rdzv-endpoint is MASTER_ADDR and MASTER_PORT; with c10d, node ranks follow "
         "the order of joining"
     ),
-    group=Group.TORCHRUN,
     default_words="neither",
 )
 RDZV_CONF: Option[Mapping[str, str]] = Option(
@@ -31,7 +29,6 @@ RDZV_CONF: Option[Mapping[str, str]] = Option(
     default={},
     metavar="KEY=VALUE,...",
     help="Only join_timeout, timeout and last_call_timeout are read",
-    group=Group.TORCHRUN,
     default_words="none",
 )
 SIGNALS_TO_HANDLE = Option(
@@ -40,12 +37,10 @@ SIGNALS_TO_HANDLE = Option(
     default="SIGTERM,SIGINT,SIGHUP,SIGQUIT",
     metavar="NAMES",
     help="TORCHELASTIC_SIGNALS_TO_HANDLE of the workers; clusterrun itself handles all signals",
-    group=Group.TORCHRUN,
 )
 USE_ENV = switch_option(
     "use_env",
     help="Give the local rank only as LOCAL_RANK, which is the default",
-    group=Group.TORCHRUN,
 )
 MONITOR_INTERVAL = Option(
     "monitor_interval",
@@ -53,7 +48,6 @@ MONITOR_INTERVAL = Option(
     default=0.1,
     metavar="SECONDS",
     help="No effect: clusterrun learns of each exit at once",
-    group=Group.TORCHRUN,
 )
 EVENT_LOG_HANDLER = Option(
     "event_log_handler",
@@ -61,7 +55,6 @@ EVENT_LOG_HANDLER = Option(
     default="null",
     metavar="NAME",
     help="No effect: --events writes the events of a job to a file",
-    group=Group.TORCHRUN,
 )
 LOGS_SPECS = Option(
     "logs_specs",
@@ -69,6 +62,5 @@ LOGS_SPECS = Option(
     default="",
     metavar="NAME",
     help="Not supported: --log-dir sets where logs go, and no plugins are loaded",
-    group=Group.TORCHRUN,
     default_words="none",
 )

@@ -1,7 +1,7 @@
 """Options: how many workers, and where."""
 
 from clusterrun.domain.job import WorkerCount
-from clusterrun.sources.options.option import Group, Option, switch_option
+from clusterrun.sources.options.option import Option, switch_option
 from clusterrun.sources.options.values import choices, hosts, numbers, paths
 
 NNODES = Option(
@@ -10,7 +10,6 @@ NNODES = Option(
     default=1,
     metavar="N|MIN:MAX",
     help="Number of nodes; with MIN:MAX, from MIN to MAX, as many as join in time",
-    group=Group.WORKERS,
     is_derived=True,
 )
 NODE_RANK: Option[int | None] = Option(
@@ -19,7 +18,6 @@ NODE_RANK: Option[int | None] = Option(
     default=None,
     metavar="R",
     help="The rank of this node, from 0",
-    group=Group.WORKERS,
     default_words=(
         "the cluster's; else 0 on the node that has the given address, others in the order of "
         "joining"
@@ -32,7 +30,6 @@ NPROC_PER_NODE: Option[int | WorkerCount] = Option(
     default=WorkerCount.PER_GPU,
     metavar="N|auto|gpu|cpu",
     help="Number of workers on each node; auto: one per GPU, or one per CPU if there are no GPUs",
-    group=Group.WORKERS,
     default_words="one per visible GPU, or one",
     is_derived=True,
 )
@@ -45,7 +42,6 @@ HOSTS: Option[tuple[str, ...]] = Option(
         "The nodes in the order of their ranks, such as a,b[1-3]; each node finds itself in the "
         "list"
     ),
-    group=Group.WORKERS,
     aliases=("cluster_node_ips",),
     default_words="the cluster's",
     is_derived=True,
@@ -56,7 +52,6 @@ HOSTFILE = Option(
     default="",
     metavar="FILE",
     help="The same from a file, with HOST, HOST slots=N or HOST:N on each line",
-    group=Group.WORKERS,
     default_words="none",
 )
 CLUSTER = Option(
@@ -65,7 +60,6 @@ CLUSTER = Option(
     default="",
     metavar="NAME|none",
     help="The scheduler whose variables give the nodes and ranks; none: ignore all of them",
-    group=Group.WORKERS,
     default_words="the one whose variables are set",
     common_in_scripts=True,
     is_derived=True,
@@ -73,7 +67,6 @@ CLUSTER = Option(
 USE_PADDLECLOUD = switch_option(
     "use_paddlecloud",
     help="The same as --cluster paddle",
-    group=Group.WORKERS,
 )
 DEVICES: Option[tuple[str, ...]] = Option(
     "devices",
@@ -81,7 +74,6 @@ DEVICES: Option[tuple[str, ...]] = Option(
     default=(),
     metavar="0,2,5-7",
     help="The GPUs for the workers, in this order, by number or UUID",
-    group=Group.WORKERS,
     aliases=("selected_gpus",),
     default_words="all visible GPUs",
 )
