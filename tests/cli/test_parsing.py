@@ -91,7 +91,6 @@ process = ThisProcess(host="node7", cpus=8, python=sys.executable, run_id="x")
 resolve(line, {}, process)
 late = {"ClusterShell", "difflib", "yaml", "shlex", "importlib.metadata", "clusterrun.cli.commands.help"}
 late |= {"clusterrun.cli.completion", "clusterrun.cli.commands.topo", "clusterrun.cli.options_of_other_launchers", "clusterrun.sources.other_launchers.foreign_options"}
-late.add("clusterrun.sources.programs.missing_scripts")
 print(*sorted(late & set(sys.modules)))
 print(*(name for name in sys.modules if name == "click.shell_completion"))
 """

@@ -48,7 +48,7 @@ def expect_values(flags: Flags, argv: Sequence[str], options: Sequence[Option[ob
     """
     # A shell makes a word of the blank in "\ " and ends the line there.
     if len(argv) > 1 and argv[-1].isspace() and argv[-1] in flags.values():
-        from clusterrun.sources.programs.missing_scripts import BLANK_AFTER_BACKSLASH
+        from clusterrun.sources.programs.scripts import BLANK_AFTER_BACKSLASH
 
         raise UsageError(f"{argv[-2]} needs a value, and has a blank", BLANK_AFTER_BACKSLASH)
     for option in options:

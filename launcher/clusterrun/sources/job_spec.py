@@ -8,17 +8,20 @@ from clusterrun.domain.bounds import as_run_id
 from clusterrun.domain.facts import Fact
 from clusterrun.domain.job import JobSpec, Program
 from clusterrun.sources.clusters.cluster import Inputs
+from clusterrun.sources.clusters.variables import Variables
 from clusterrun.sources.colours import find_coloured
 from clusterrun.sources.log_options import find_log_dir, find_prefix
 from clusterrun.sources.meeting_point import settle_meeting
 from clusterrun.sources.options.option import Option
 from clusterrun.sources.options.rows.joining import RUN_ID
+from clusterrun.sources.options.rows.logs import LOG_DIR, WORKERLOG
+from clusterrun.sources.options.rows.meeting import BASE_PORT
 from clusterrun.sources.options.rows.program import ENV, PYTHON
 from clusterrun.sources.options.table import FEWEST_NODES, OPTIONS
 from clusterrun.sources.other_launchers.nested_launches import STEP_VARIABLE, slurm_step
 from clusterrun.sources.other_launchers.torchrun_defaults import called_as_torchrun
 from clusterrun.sources.programs.executables import find_interpreter
-from clusterrun.sources.settings import Settings, value_of
+from clusterrun.sources.settings import Settings, find, value_of
 from clusterrun.sources.token import find_token, token_of_job
 from clusterrun.sources.world_shape import Shape
 
@@ -93,10 +96,21 @@ def _facts_as_set(sources: Sequence[Settings], shape: Shape, inputs: Inputs) -> 
         option.name: value_of(option, sources) for option in OPTIONS if is_taken_as_set(option)
     }
     if shape.cluster.value == "paddle":
-        from clusterrun.sources.other_launchers.paddle_defaults import paddles_own
-
-        facts |= paddles_own(sources, inputs.variables, shape.cluster)
+        facts |= _paddles_own(sources, inputs.variables, shape.cluster)
     return facts
+
+
+def _paddles_own(
+    sources: Sequence[Settings], variables: Variables, cluster: Fact[str]
+) -> dict[str, Fact[object]]:
+    """Return values that differ from those of other jobs, by the names of their options."""
+    own: dict[str, Fact[object]] = {}
+    port = variables.number("PADDLE_PORT", "PADDLE_START_PORT")
+    if port and find(BASE_PORT, sources) is None:
+        own[BASE_PORT.name] = Fact(port.value, port.origin)
+    if find(LOG_DIR, sources) and find(WORKERLOG, sources) is None:
+        own[WORKERLOG.name] = Fact(value=True, origin=cluster.origin)
+    return own
 
 
 def _fewest_nodes(sources: Sequence[Settings], shape: Shape) -> Fact[int]:

@@ -3,7 +3,7 @@
 Flags > CLUSTERRUN_* > PET_* > the job file > the cluster > defaults.
 """
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import TypeVar
 
@@ -14,6 +14,7 @@ from clusterrun.domain.facts import Fact
 from clusterrun.domain.job import JobSpec, Program, ProgramKind, StartMethod
 from clusterrun.errors import UsageError
 from clusterrun.sources.clusters.cluster import Inputs
+from clusterrun.sources.clusters.variables import Variables
 from clusterrun.sources.command_line import CommandLine
 from clusterrun.sources.job_spec import environment, job_spec, search_path
 from clusterrun.sources.log_options import unknown_in_prefix, where_logs_go
@@ -26,7 +27,6 @@ from clusterrun.sources.options.rows.launcher import (
     MACHINE_ROOT,
 )
 from clusterrun.sources.options.rows.output import VERBOSE
-from clusterrun.sources.options.rows.program import MODULE, NO_PYTHON, PASS_LOCAL_RANK, RUN_PATH
 from clusterrun.sources.other_launchers.nested_launches import (
     NESTED_WARNING,
     is_new_step,
@@ -38,7 +38,6 @@ from clusterrun.sources.programs.executables import another_environment
 from clusterrun.sources.programs.misplaced_options import misplaced_options
 from clusterrun.sources.programs.programs import (
     COMMAND_LINE,
-    ProgramOptions,
     check_read_once,
     find_program,
 )
@@ -120,7 +119,8 @@ def resolve(
     env = environment(sources)
     inputs = _inputs(line, variables, env, process)
     shape = find_shape(sources, inputs, is_nested=bool(left) and not is_new_step(environ))
-    program = NO_PROGRAM if for_topo else _program(words, sources, env, inputs)
+    path = search_path(env, inputs.variables)
+    program = NO_PROGRAM if for_topo else find_program(words, sources, path)
     job = job_spec(sources, program, env, inputs, shape)
     _expect_possible(job)
     dry_run = TOPO if for_topo else value_of(DRY_RUN, sources)
@@ -189,22 +189,7 @@ def _inputs(
 ) -> Inputs:
     # The job's own choice of GPUs replaces the cluster's.
     chosen = {name: env[name].value for name in env.keys() & {"CUDA_VISIBLE_DEVICES"}}
-    return Inputs({**variables, **chosen}, process, line)
-
-
-def _program(
-    words: Fact[tuple[str, ...]],
-    sources: Sequence[Settings],
-    env: Mapping[str, Fact[str]],
-    inputs: Inputs,
-) -> Fact[Program]:
-    options = ProgramOptions(
-        module=value_of(MODULE, sources),
-        no_python=value_of(NO_PYTHON, sources),
-        run_path=value_of(RUN_PATH, sources),
-        pass_local_rank=value_of(PASS_LOCAL_RANK, sources),
-    )
-    return find_program(words, options, search_path(env, inputs.variables))
+    return Inputs(Variables({**variables, **chosen}), process, line)
 
 
 def _expect_possible(job: JobSpec) -> None:

@@ -4,15 +4,26 @@ import os
 import sys
 import time
 from collections.abc import Callable, Collection
+from contextlib import suppress
 
 from msgspec import Struct
 
 
-def _addresses_of(name: str) -> Collection[str]:
+def addresses_of(name: str) -> Collection[str]:
+    """Return the addresses of a host by the resolver; for "" those of this machine."""
     # Few jobs ask.
-    from clusterrun.sources.hosts.own_host import addresses_of
+    import socket
 
-    return addresses_of(name)
+    if not name:
+        import psutil
+
+        kinds = {socket.AF_INET, socket.AF_INET6}
+        entries = (entry for each in psutil.net_if_addrs().values() for entry in each)
+        return {entry.address.partition("%")[0] for entry in entries if entry.family in kinds}
+    # A name that does not resolve may be that of a node which need not be reached yet.
+    with suppress(OSError, UnicodeError):
+        return {str(found[4][0]).partition("%")[0] for found in socket.getaddrinfo(name, None)}
+    return ()
 
 
 class ThisProcess(Struct, frozen=True):
@@ -31,7 +42,7 @@ class ThisProcess(Struct, frozen=True):
     called: str = "clusterrun"
     """The name of the command; as ``torchrun``, every default is torchrun's."""
     user_id: int = 0
-    addresses: Callable[[str], Collection[str]] = _addresses_of
+    addresses: Callable[[str], Collection[str]] = addresses_of
     """The addresses of a host by its name; this host's for ""."""
 
 

@@ -6,6 +6,7 @@ import sys
 import pytest
 from clusterrun.domain.facts import Fact
 from clusterrun.sources.clusters.detection import DETECTION, Entry
+from clusterrun.sources.clusters.variables import Variables
 from clusterrun.sources.other_launchers.nested_launches import NESTED_WARNING
 
 from tests.captured import captured
@@ -19,7 +20,7 @@ STEP = captured("node.1")
 @pytest.mark.parametrize("entry", DETECTION, ids=[entry.cluster for entry in DETECTION])
 def test_entries_lead_to_clusters(entry: Entry) -> None:
     """Each entry leads to a class, which detects nothing in an empty environment."""
-    assert bool(entry.load().detect({})) is not bool(entry.prefix)
+    assert bool(entry.load().detect(Variables())) is not bool(entry.prefix)
 
 
 def test_a_cluster_that_is_not_there_costs_nothing() -> None:
@@ -29,10 +30,11 @@ import sys
 from clusterrun.domain.facts import Fact
 from clusterrun.sources.clusters.cluster import Inputs
 from clusterrun.sources.clusters.detection import detect
+from clusterrun.sources.clusters.variables import Variables
 from clusterrun.sources.this_process import ThisProcess
 from clusterrun.sources.command_line import CommandLine
 process = ThisProcess(host="node7", cpus=8, python="python", run_id="x")
-detect(Fact("", "default"), Inputs({"HOME": "/root"}, process, CommandLine({}, ())))
+detect(Fact("", "default"), Inputs(Variables(HOME="/root"), process, CommandLine({}, ())))
 print(*(name for name in sys.modules if "slurm" in name or "host_lists" in name))
 """
 

@@ -7,6 +7,7 @@ from clusterrun.domain.ranks import GlobalRank, LocalRank, NodeRank
 from clusterrun.errors import UsageError
 from clusterrun.sources.clusters.cluster import Inputs, Place
 from clusterrun.sources.clusters.slurm import SlurmStep, port_candidates
+from clusterrun.sources.clusters.variables import Variables
 from clusterrun.sources.command_line import CommandLine
 from clusterrun.sources.this_process import ThisProcess
 from hypothesis import given
@@ -20,7 +21,7 @@ NOTHING: Fact[None] = Fact(None, "default")
 def place(environ: dict[str, str], cpus: int = 64) -> Place:
     """Return the place of a task that may use so many CPUs."""
     process = ThisProcess(host="n0", cpus=cpus, python="python", run_id="chosen")
-    return SlurmStep().place(Inputs(environ, process, CommandLine({}, ("train.py",))))
+    return SlurmStep().place(Inputs(Variables(environ), process, CommandLine({}, ("train.py",))))
 
 
 def layout(name: str) -> TaskLayout:
@@ -230,7 +231,7 @@ def test_the_text_of_the_warning() -> None:
 @pytest.mark.parametrize("name", ["node.0", "task.3", "in_batch.1", "rest.0", "arbitrary.1"])
 def test_what_srun_started_is_a_step(name: str) -> None:
     """In a batch script as well, although its steps inherit ENVIRONMENT=BATCH."""
-    assert SlurmStep().detect(captured(name)) == "SLURM_STEP_ID"
+    assert SlurmStep().detect(Variables(captured(name))) == "SLURM_STEP_ID"
 
 
 @pytest.mark.parametrize(
@@ -238,7 +239,7 @@ def test_what_srun_started_is_a_step(name: str) -> None:
 )
 def test_what_srun_did_not_start_is_none(name: str) -> None:
     """Not even with a step's variables: salloc's own, or left by the step that called sbatch."""
-    assert SlurmStep().detect(captured(name)) == ""
+    assert SlurmStep().detect(Variables(captured(name))) == ""
 
 
 @pytest.mark.parametrize(

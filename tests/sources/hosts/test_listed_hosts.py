@@ -6,8 +6,7 @@ from pathlib import Path
 import pytest
 from clusterrun.domain.facts import Fact
 from clusterrun.domain.job import JobSpec, WorkerCount
-from clusterrun.sources.hosts.own_host import addresses_of
-from clusterrun.sources.this_process import ThisProcess
+from clusterrun.sources.this_process import ThisProcess, addresses_of
 
 from tests.captured import captured
 from tests.described import describe, mistake

@@ -5,8 +5,6 @@ LOCAL_RANK, NODE_RANK, with WORLD_SIZE the number of processes. The number of pr
 follows from AZUREML_NODE_COUNT, from LOCAL_WORLD_SIZE (Ray) or, except on node 0, from the ranks.
 """
 
-from collections.abc import Mapping
-
 from clusterrun.domain.facts import Fact
 from clusterrun.sources.clusters.cluster import Cluster, Inputs, Place, no_place
 from clusterrun.sources.clusters.tasks import Task, place_of_task
@@ -16,13 +14,13 @@ from clusterrun.sources.clusters.variables import Variables
 class AzureMl(Cluster):
     """One of several processes."""
 
-    def detect(self, environ: Mapping[str, str]) -> str:
+    def detect(self, variables: Variables) -> str:
         names = ("LOCAL_RANK", "RANK", "WORLD_SIZE", "MASTER_ADDR")
-        is_complete = Variables(environ).has_all(*names)
-        return names[0] if is_complete and environ["WORLD_SIZE"] != "1" else ""
+        is_complete = variables.has_all(*names)
+        return names[0] if is_complete and variables["WORLD_SIZE"] != "1" else ""
 
     def place(self, inputs: Inputs) -> Place:
-        variables = Variables(inputs.variables)
+        variables = inputs.variables
         size, rank = variables.require("WORLD_SIZE"), variables.require("RANK")
         local_rank, node_rank = variables.require("LOCAL_RANK"), variables.number("NODE_RANK")
         nodes = variables.number("AZUREML_NODE_COUNT") or inputs.nnodes

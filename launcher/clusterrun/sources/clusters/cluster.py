@@ -5,7 +5,6 @@ a short example), and add one line to ``DETECTION`` in ``detection.py``.
 """
 
 from abc import ABC, abstractmethod
-from collections.abc import Mapping
 
 from msgspec import Struct
 
@@ -23,7 +22,7 @@ LOOPBACK = "127.0.0.1"
 class Inputs(Struct, frozen=True):
     """What a cluster's answer is made from."""
 
-    variables: Mapping[str, str]
+    variables: Variables
     """The environment, without variables of an outer launch."""
     process: ThisProcess
     command_line: CommandLine
@@ -82,9 +81,9 @@ class Cluster(ABC):
     markers: tuple[str, ...] = ()
     """Variables that only processes of this cluster have, the best known first."""
 
-    def detect(self, environ: Mapping[str, str]) -> str:
+    def detect(self, variables: Variables) -> str:
         """Return the variable that shows that this process runs under it; "" if none does."""
-        return Variables(environ).first_set(*self.markers)
+        return variables.first_set(*self.markers)
 
     @abstractmethod
     def place(self, inputs: Inputs) -> Place:

@@ -1,7 +1,5 @@
 """Variables that scripts for torchrun export under the names of its flags, on an unknown platform."""
 
-from collections.abc import Mapping
-
 from clusterrun.domain.facts import Fact
 from clusterrun.sources.clusters.cluster import Cluster, Inputs, Place
 from clusterrun.sources.clusters.variables import Variables
@@ -10,12 +8,12 @@ from clusterrun.sources.clusters.variables import Variables
 class NodeExports(Cluster):
     """A node with NODE_RANK, NNODES and MASTER_ADDR, which can only count nodes."""
 
-    def detect(self, environ: Mapping[str, str]) -> str:
+    def detect(self, variables: Variables) -> str:
         names = ("NODE_RANK", "NNODES", "MASTER_ADDR")
-        return names[0] if Variables(environ).has_all(*names) else ""
+        return names[0] if variables.has_all(*names) else ""
 
     def place(self, inputs: Inputs) -> Place:
-        variables = Variables(inputs.variables)
+        variables = inputs.variables
         nodes, rank = variables.nodes_and_rank("NNODES", "NODE_RANK")
         return Place(
             nnodes=nodes,
@@ -31,15 +29,15 @@ class BareTriple(Cluster):
     Never taken for a job on one node: then each pod would train alone and report success.
     """
 
-    def detect(self, environ: Mapping[str, str]) -> str:
+    def detect(self, variables: Variables) -> str:
         """Return RANK if the world has several members and no LOCAL_RANK places this process."""
-        is_alone = environ.get("WORLD_SIZE", "") in {"", "0", "1"}
-        is_complete = Variables(environ).has_all("RANK", "MASTER_ADDR")
-        return "RANK" if is_complete and not is_alone and not environ.get("LOCAL_RANK") else ""
+        is_alone = variables.get("WORLD_SIZE", "") in {"", "0", "1"}
+        is_complete = variables.has_all("RANK", "MASTER_ADDR")
+        return "RANK" if is_complete and not is_alone and not variables.get("LOCAL_RANK") else ""
 
     def place(self, inputs: Inputs) -> Place:
         """Return a place that is right with one worker per node, or if --nnodes is WORLD_SIZE."""
-        nodes, rank = Variables(inputs.variables).nodes_and_rank("WORLD_SIZE", "RANK")
+        nodes, rank = inputs.variables.nodes_and_rank("WORLD_SIZE", "RANK")
         counts_nodes = inputs.nnodes is not None and inputs.nnodes.value == nodes.value
         hint = Fact("", "default") if counts_nodes else Fact(_both_lines(inputs), rank.origin)
         return Place(nnodes=nodes, node_rank=rank, ambiguous_rank_hint=hint, yields_to_options=True)

@@ -5,8 +5,6 @@ RANK and WORLD_SIZE count machines there (base_task.py, single_task_impl.py). MA
 address into MASTER_IP and MASTER_ADDR (pod spec, waiting_for_master.sh): so MASTER_IP comes first.
 """
 
-from collections.abc import Mapping
-
 from clusterrun.domain.facts import Fact
 from clusterrun.errors import UsageError
 from clusterrun.sources.clusters.cluster import Cluster, Inputs, Place
@@ -21,13 +19,13 @@ class Hfai(Cluster):
 
     markers = ("MARSV2_RANK", "MARSV2_TASK_ID", "MARSV2_NODE_NAME")
 
-    def detect(self, environ: Mapping[str, str]) -> str:
+    def detect(self, variables: Variables) -> str:
         """Return a variable of a pod's, or HFAI_SIMULATE: 1 under ``hfai python``, on one machine."""
-        is_simulated = environ.get("HFAI_SIMULATE") == "1"
-        return super().detect(environ) or ("HFAI_SIMULATE" if is_simulated else "")
+        is_simulated = variables.get("HFAI_SIMULATE") == "1"
+        return super().detect(variables) or ("HFAI_SIMULATE" if is_simulated else "")
 
     def place(self, inputs: Inputs) -> Place:
-        variables = Variables(inputs.variables)
+        variables = inputs.variables
         nodes, rank = variables.nodes_and_rank("WORLD_SIZE", "MARSV2_RANK", "RANK")
         address = variables.text("MASTER_IP")
         return Place(

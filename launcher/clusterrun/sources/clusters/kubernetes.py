@@ -7,7 +7,6 @@ build on it; the latter sets the rest by PET_ variables.
 
 from clusterrun.domain.facts import Fact
 from clusterrun.sources.clusters.cluster import Cluster, Inputs, Place
-from clusterrun.sources.clusters.variables import Variables
 
 
 class IndexedJob(Cluster):
@@ -17,7 +16,7 @@ class IndexedJob(Cluster):
 
     def place(self, inputs: Inputs) -> Place:
         """Return the pod's place among ``--nnodes`` pods; without it, the pod is a job of its own."""
-        index = Variables(inputs.variables).require("JOB_COMPLETION_INDEX")
+        index = inputs.variables.require("JOB_COMPLETION_INDEX")
         nodes = inputs.nnodes
         if nodes is None:
             return Place(yields_to_options=True, warnings=(_runs_alone(index, inputs),))

@@ -15,7 +15,7 @@ class JsRun(TaskLauncher):
     local_size = ("JSM_NAMESPACE_LOCAL_SIZE", "OMPI_COMM_WORLD_LOCAL_SIZE")
 
     def place(self, inputs: Inputs) -> Place:
-        variables = Variables(inputs.variables)
+        variables = inputs.variables
         task = self.task(variables)
         job = variables.text("LSB_JOBID")
         return place_of_task(task, hosts=_hosts(variables, task), run_id=job, secret=job)

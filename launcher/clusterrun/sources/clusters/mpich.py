@@ -3,8 +3,6 @@
 No variable has the host of task 0: on several nodes MASTER_ADDR has to be set.
 """
 
-from collections.abc import Mapping
-
 from clusterrun.sources.clusters.tasks import TaskLauncher
 from clusterrun.sources.clusters.variables import Variables
 
@@ -17,7 +15,7 @@ class Mpich(TaskLauncher):
     local_rank = "MPI_LOCALRANKID"
     local_size = ("MPI_LOCALNRANKS",)
 
-    def detect(self, environ: Mapping[str, str]) -> str:
+    def detect(self, variables: Variables) -> str:
         """Return PMI_RANK, which Slurm, Flux and PALS set as well, but without MPI_LOCALNRANKS."""
-        has_both = Variables(environ).has_all("PMI_RANK", "MPI_LOCALNRANKS")
+        has_both = variables.has_all("PMI_RANK", "MPI_LOCALNRANKS")
         return "PMI_RANK" if has_both else ""

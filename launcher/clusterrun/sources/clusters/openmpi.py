@@ -5,7 +5,6 @@ the address of its head process, Open MPI 5 in the name of the PMIx namespace (b
 """
 
 import re
-from collections.abc import Mapping
 
 from clusterrun.domain.facts import Fact
 from clusterrun.errors import UsageError
@@ -33,7 +32,7 @@ class OpenMpi(TaskLauncher):
     run_id = ("PMIX_NAMESPACE", "OMPI_MCA_ess_base_jobid")
 
     def place(self, inputs: Inputs) -> Place:
-        variables = Variables(inputs.variables)
+        variables = inputs.variables
         task = self.task(variables)
         return place_of_task(
             task,
@@ -61,12 +60,12 @@ def _mpirun_host(inputs: Inputs, task: Task) -> Fact[str | None]:
     return head
 
 
-def _head_and_own_host(environ: Mapping[str, str]) -> tuple[Fact[str | None], str]:
-    head = _ADDRESS.search(environ.get(_HEAD, ""))
-    own = _ADDRESS.search(environ.get(_OWN_DAEMON, ""))
+def _head_and_own_host(variables: Variables) -> tuple[Fact[str | None], str]:
+    head = _ADDRESS.search(variables.get(_HEAD, ""))
+    own = _ADDRESS.search(variables.get(_OWN_DAEMON, ""))
     if head and own:
         return Fact(head[1], _HEAD), own[1]
-    namespace = _NAMESPACE.fullmatch(environ.get("PMIX_NAMESPACE", ""))
-    if namespace and environ.get("PMIX_HOSTNAME"):
-        return Fact(namespace[1], "PMIX_NAMESPACE"), environ["PMIX_HOSTNAME"]
+    namespace = _NAMESPACE.fullmatch(variables.get("PMIX_NAMESPACE", ""))
+    if namespace and variables.get("PMIX_HOSTNAME"):
+        return Fact(namespace[1], "PMIX_NAMESPACE"), variables["PMIX_HOSTNAME"]
     return NO_ADDRESS, ""

@@ -6,8 +6,6 @@ sets PADDLE_TRAINER_ENDPOINTS; the launcher of Paddle 2 reads PADDLE_MASTER, PAD
 PADDLE_RANK (launch/context/args_envs.py), and sets PADDLE_RANK_IN_NODE for its own workers.
 """
 
-from collections.abc import Mapping
-
 from clusterrun.domain.endpoint import Endpoint
 from clusterrun.domain.facts import Fact
 from clusterrun.errors import UsageError
@@ -22,12 +20,12 @@ class Paddle(Cluster):
 
     markers = (*_LISTS, "PADDLE_NNODES")
 
-    def detect(self, environ: Mapping[str, str]) -> str:
-        is_worker = Variables(environ).text("PADDLE_RANK_IN_NODE", "PADDLE_LOCAL_RANK")
-        return "" if is_worker else super().detect(environ)
+    def detect(self, variables: Variables) -> str:
+        is_worker = variables.text("PADDLE_RANK_IN_NODE", "PADDLE_LOCAL_RANK")
+        return "" if is_worker else super().detect(variables)
 
     def place(self, inputs: Inputs) -> Place:
-        variables = Variables(inputs.variables)
+        variables = inputs.variables
         hosts = _hosts(variables)
         nodes = Fact(len(hosts.value), hosts.origin)
         if not hosts.value:
@@ -50,7 +48,7 @@ class Paddle(Cluster):
 class PaddleByName(Cluster):
     """A job without any variable, whose workers get Paddle's variables."""
 
-    def detect(self, environ: Mapping[str, str]) -> str:  # noqa: ARG002 - no variable is needed
+    def detect(self, variables: Variables) -> str:  # noqa: ARG002 - no variable is needed
         return "--cluster"
 
     def place(self, inputs: Inputs) -> Place:  # noqa: ARG002 - as above

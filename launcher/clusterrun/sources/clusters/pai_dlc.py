@@ -4,8 +4,6 @@ DLC: alibabacloud.com/help/en/pai/general-environment-variables (NPROC_PER_NODE 
 of 2024, so an older pod has none). AIHC: cloud.baidu.com/doc/AIHC/s/mm346i20k.
 """
 
-from collections.abc import Mapping
-
 from clusterrun.sources.clusters.cluster import Cluster, Inputs, Place
 from clusterrun.sources.clusters.variables import Variables
 
@@ -16,7 +14,7 @@ class NodeTriple(Cluster):
     markers = ("WORLD_SIZE",)
 
     def place(self, inputs: Inputs) -> Place:
-        variables = Variables(inputs.variables)
+        variables = inputs.variables
         nodes, rank = variables.nodes_and_rank("WORLD_SIZE", "RANK")
         return Place(nnodes=nodes, node_rank=rank, nproc_per_node=variables.gpus("NPROC_PER_NODE"))
 
@@ -24,13 +22,12 @@ class NodeTriple(Cluster):
 class PaiDlc(NodeTriple):
     """A pod that a fourth variable identifies."""
 
-    def detect(self, environ: Mapping[str, str]) -> str:
+    def detect(self, variables: Variables) -> str:
         """Return NPROC_PER_NODE, if the other variables count nodes.
 
         A process with LOCAL_RANK is one of several on its node. On other machines many users export
         the same names, and there WORLD_SIZE counts processes: then it differs from NNODES.
         """
-        variables = Variables(environ)
         names = ("NPROC_PER_NODE", "WORLD_SIZE", "RANK", "MASTER_ADDR")
         counts_processes = variables.differ("NNODES", "WORLD_SIZE")
         is_pod = variables.has_all(*names) and not variables.text("LOCAL_RANK")

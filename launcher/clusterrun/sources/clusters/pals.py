@@ -4,7 +4,6 @@ from clusterrun.domain.facts import Fact
 from clusterrun.sources.clusters.cluster import Inputs, Place
 from clusterrun.sources.clusters.pbs import read_nodefile
 from clusterrun.sources.clusters.tasks import TaskLauncher, place_of_task
-from clusterrun.sources.clusters.variables import Variables
 
 
 class Pals(TaskLauncher):
@@ -17,7 +16,7 @@ class Pals(TaskLauncher):
     node_rank = ("PALS_NODEID",)
 
     def place(self, inputs: Inputs) -> Place:
-        variables = Variables(inputs.variables)
+        variables = inputs.variables
         task = self.task(variables)
         file = variables.text("PBS_NODEFILE")
         job = variables.text("PALS_APID")

@@ -9,7 +9,6 @@ from pathlib import Path
 from clusterrun.domain.facts import Fact
 from clusterrun.errors import UsageError
 from clusterrun.sources.clusters.cluster import Cluster, Inputs, Place, no_place
-from clusterrun.sources.clusters.variables import Variables
 from clusterrun.sources.hosts.host_lists import short_name
 
 
@@ -19,7 +18,7 @@ class Pbs(Cluster):
     markers = ("PBS_NODEFILE",)
 
     def place(self, inputs: Inputs) -> Place:
-        variables = Variables(inputs.variables)
+        variables = inputs.variables
         file = Fact(inputs.variables["PBS_NODEFILE"], "PBS_NODEFILE")
         hosts = read_nodefile(file)
         names = [short_name(host) for host in hosts.value]

@@ -1,7 +1,6 @@
 """PMIx alone: a task knows its rank, and would have to ask its PMIx server for the rest."""
 
 from clusterrun.sources.clusters.cluster import Cluster, Inputs, Place, no_place
-from clusterrun.sources.clusters.variables import Variables
 
 
 class Pmix(Cluster):
@@ -10,7 +9,7 @@ class Pmix(Cluster):
     markers = ("PMIX_RANK",)
 
     def place(self, inputs: Inputs) -> Place:
-        rank = Variables(inputs.variables).require("PMIX_RANK")
+        rank = inputs.variables.require("PMIX_RANK")
         return no_place(
             f"{rank.origin} is {rank.value}, but the number of tasks is unknown",
             "start clusterrun by Open MPI's mpirun or by srun, or set its place:\n"

@@ -5,7 +5,7 @@ import msgspec
 from clusterrun.domain.facts import Fact
 from clusterrun.errors import UsageError
 from clusterrun.sources.clusters.cluster import Cluster, Inputs, Place
-from clusterrun.sources.clusters.variables import WITHOUT_CLUSTER, Variables
+from clusterrun.sources.clusters.variables import WITHOUT_CLUSTER
 
 
 class SageMaker(Cluster):
@@ -15,7 +15,7 @@ class SageMaker(Cluster):
 
     def place(self, inputs: Inputs) -> Place:
         """Return the place of this host in the list; the toolkit counts its nodes the same way."""
-        variables = Variables(inputs.variables)
+        variables = inputs.variables
         hosts = _hosts(inputs.variables["SM_HOSTS"])
         own = variables.text("SM_CURRENT_HOST")
         if own is None or own.value not in hosts.value:

@@ -3,7 +3,7 @@
 from clusterrun.domain.facts import Fact
 from clusterrun.errors import UsageError
 from clusterrun.sources.clusters.cluster import Cluster, Inputs, Place
-from clusterrun.sources.clusters.variables import WITHOUT_CLUSTER, Variables, check_rank
+from clusterrun.sources.clusters.variables import WITHOUT_CLUSTER, check_rank
 
 
 class SkyPilot(Cluster):
@@ -12,7 +12,7 @@ class SkyPilot(Cluster):
     markers = ("SKYPILOT_NODE_RANK",)
 
     def place(self, inputs: Inputs) -> Place:
-        variables = Variables(inputs.variables)
+        variables = inputs.variables
         hosts = Fact(
             tuple(inputs.variables.get("SKYPILOT_NODE_IPS", "").split()), "SKYPILOT_NODE_IPS"
         )

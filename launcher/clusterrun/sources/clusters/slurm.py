@@ -4,8 +4,6 @@ Variables of the step come before those of the job, which are wrong if a step ha
 allocation (srun(1), "OUTPUT ENVIRONMENT VARIABLES"; all seen with 22.05).
 """
 
-from collections.abc import Mapping
-
 from clusterrun.domain.facts import Fact
 from clusterrun.domain.job import TaskLayout
 from clusterrun.domain.ranks import GlobalRank, LocalRank, NodeRank
@@ -29,8 +27,7 @@ connections (ip_local_port_range, from 32768 unless changed) and Kubernetes to s
 class SlurmStep(Cluster):
     """A task of srun."""
 
-    def detect(self, environ: Mapping[str, str]) -> str:
-        variables = Variables(environ)
+    def detect(self, variables: Variables) -> str:
         step = variables.text("SLURM_STEP_ID", "SLURM_STEPID")
         if step is None or not _is_of_srun(step.value) or _is_of_older_step(variables):
             return ""
@@ -38,7 +35,7 @@ class SlurmStep(Cluster):
 
     def place(self, inputs: Inputs) -> Place:
         """Return the place of the node, or of the task if a node of the step has several."""
-        variables = Variables(inputs.variables)
+        variables = inputs.variables
         nodes = variables.require("SLURM_STEP_NUM_NODES", "SLURM_JOB_NUM_NODES", "SLURM_NNODES")
         node = variables.require("SLURM_NODEID")
         counts = _tasks_by_node(variables, nodes, node)
@@ -143,11 +140,11 @@ def _hosts(variables: Variables, nodes: Fact[int]) -> Fact[tuple[str, ...]]:
 
 
 def _master_addr(
-    environ: Mapping[str, str], hosts: Fact[tuple[str, ...]], tasks: TaskLayout | None
+    variables: Variables, hosts: Fact[tuple[str, ...]], tasks: TaskLayout | None
 ) -> Fact[str | None]:
     if len(hosts.value) == 1:
         return Fact(LOOPBACK, hosts.origin)
-    if not hosts.value or (tasks and environ.get("SLURM_DISTRIBUTION") == "arbitrary"):
+    if not hosts.value or (tasks and variables.get("SLURM_DISTRIBUTION") == "arbitrary"):
         # Then task 0 may be anywhere: the list of hosts is sorted, whatever its order for srun was.
         return Fact(None, "default")
     return Fact(hosts.value[0], hosts.origin)

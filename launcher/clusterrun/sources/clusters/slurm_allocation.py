@@ -1,7 +1,5 @@
 """Slurm without srun: a batch script, a shell of salloc, a notebook in an allocation."""
 
-from collections.abc import Mapping
-
 from clusterrun.domain.facts import Fact
 from clusterrun.errors import UsageError
 from clusterrun.sources.clusters.cluster import Cluster, Inputs, Place
@@ -15,19 +13,19 @@ class SlurmAllocation(Cluster):
 
     markers = ("SLURM_JOB_ID", "SLURM_JOBID")
 
-    def detect(self, environ: Mapping[str, str]) -> str:
+    def detect(self, variables: Variables) -> str:
         """Return the variable with the job's id, if its nodes are set as well.
 
         Containers may get the id alone, for programs that only show it.
         """
-        has_nodes = Variables(environ).text(
+        has_nodes = variables.text(
             "SLURM_JOB_NUM_NODES", "SLURM_NNODES", "SLURM_JOB_NODELIST", "SLURM_NODELIST"
         )
-        return super().detect(environ) if has_nodes else ""
+        return super().detect(variables) if has_nodes else ""
 
     def place(self, inputs: Inputs) -> Place:
         """Return this node as the only one, with an obstacle if the job cannot run on it alone."""
-        variables = Variables(inputs.variables)
+        variables = inputs.variables
         nodes = variables.require("SLURM_JOB_NUM_NODES", "SLURM_NNODES")
         batch = inputs.variables.get("ENVIRONMENT") == "BATCH"
         return Place(
@@ -51,7 +49,7 @@ def _in_batch_script(nodes: Fact[int], inputs: Inputs) -> UsageError | None:
 
 def _on_other_host(inputs: Inputs) -> UsageError | None:
     """Return the error for a shell on a host that is not a node of its job."""
-    listed = Variables(inputs.variables).text("SLURM_JOB_NODELIST", "SLURM_NODELIST")
+    listed = inputs.variables.text("SLURM_JOB_NODELIST", "SLURM_NODELIST")
     hosts = {short_name(host) for host in expand_hosts(listed).value} if listed else set()
     own_names = {
         short_name(inputs.process.host),
@@ -76,7 +74,7 @@ def _one_of_several(nodes: Fact[int], inputs: Inputs) -> str:
 
 def _under_srun(inputs: Inputs) -> str:
     """Return the line to type. It asks for CPUs, as srun may bind each task to one core otherwise."""
-    variables = Variables(inputs.variables)
+    variables = inputs.variables
     asked = variables.number("SLURM_CPUS_PER_TASK")
     share = asked.value if asked else _smallest_share(variables)
     return inputs.command_line.line(before=("srun", *(("-c", str(share)) if share > 1 else ())))

@@ -3,8 +3,6 @@
 They set for each task its rank among all tasks and among those of its node, but not its node's.
 """
 
-from collections.abc import Mapping
-
 from msgspec import Struct
 
 from clusterrun.domain.facts import Fact
@@ -44,12 +42,12 @@ class TaskLauncher(Cluster):
     run_id: tuple[str, ...] = ()
     secret: tuple[str, ...] = ()
 
-    def detect(self, environ: Mapping[str, str]) -> str:
-        return Variables(environ).first_set(self.rank)
+    def detect(self, variables: Variables) -> str:
+        return variables.first_set(self.rank)
 
     def place(self, inputs: Inputs) -> Place:
         """Return the place of the node, or of the task if its node has several."""
-        variables = Variables(inputs.variables)
+        variables = inputs.variables
         return place_of_task(
             self.task(variables),
             run_id=variables.text(*self.run_id),

@@ -1,6 +1,6 @@
 """A cluster's variables: their values with types, and their names as origin."""
 
-from collections.abc import Mapping
+from collections import UserDict
 
 from clusterrun.domain.facts import Fact
 from clusterrun.errors import UsageError
@@ -18,14 +18,11 @@ def check_rank(rank: Fact[int], count: Fact[int]) -> None:
         )
 
 
-class Variables:
+class Variables(UserDict[str, str]):
     """The environment. Methods that take several names read the first that is set and not empty."""
 
-    def __init__(self, environ: Mapping[str, str]) -> None:
-        self._environ = environ
-
     def text(self, *names: str) -> Fact[str] | None:
-        found = (Fact(self._environ[name], name) for name in names if self._environ.get(name))
+        found = (Fact(self[name], name) for name in names if self.get(name))
         return next(found, None)
 
     def first_set(self, *names: str) -> str:
@@ -34,7 +31,7 @@ class Variables:
         return found.origin if found else ""
 
     def has_all(self, *names: str) -> bool:
-        return all(self._environ.get(name) for name in names)
+        return all(self.get(name) for name in names)
 
     def number(self, *names: str) -> Fact[int] | None:
         """Return a number from 0; another text is a ``UsageError``."""
@@ -64,7 +61,7 @@ class Variables:
     def gpus(self, *names: str) -> Fact[int] | None:
         """Return a number of GPUs; None if it is 0 or CUDA_VISIBLE_DEVICES has another number."""
         given = self.number(*names)
-        visible = self._environ.get("CUDA_VISIBLE_DEVICES")
+        visible = self.get("CUDA_VISIBLE_DEVICES")
         if given is None or not given.value:
             return None
         if visible is not None and len(visible.split(",")) != given.value:
@@ -73,4 +70,4 @@ class Variables:
 
     def differ(self, *names: str) -> bool:
         """Return whether all of these are set, and not to the same."""
-        return self.has_all(*names) and len({self._environ[name] for name in names}) > 1
+        return self.has_all(*names) and len({self[name] for name in names}) > 1

@@ -21,12 +21,12 @@ class Volcano(Cluster):
 
     markers = ("VC_TASK_INDEX", "VK_TASK_INDEX")
 
-    def detect(self, environ: Mapping[str, str]) -> str:
-        return super().detect(environ) or next(iter(_host_lists(environ)), "")
+    def detect(self, variables: Variables) -> str:
+        return super().detect(variables) or next(iter(_host_lists(variables)), "")
 
     def place(self, inputs: Inputs) -> Place:
         """Return the pod's place among the master and the workers."""
-        variables, lists = Variables(inputs.variables), _host_lists(inputs.variables)
+        variables, lists = inputs.variables, _host_lists(inputs.variables)
         if not variables.has_all("WORLD_SIZE", "RANK"):
             return self._place_by_index(variables, lists)
         nodes, rank = variables.nodes_and_rank("WORLD_SIZE", "RANK")
@@ -60,10 +60,10 @@ class Volcano(Cluster):
         )
 
 
-def _host_lists(environ: Mapping[str, str]) -> dict[str, tuple[str, ...]]:
+def _host_lists(variables: Variables) -> dict[str, tuple[str, ...]]:
     """Return the hosts of each kind of task, by the variable's name."""
     return {
         name: tuple(text.split(","))
-        for name, text in sorted(environ.items())
+        for name, text in sorted(variables.items())
         if _HOSTS.fullmatch(name) and text
     }

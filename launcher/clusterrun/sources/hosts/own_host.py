@@ -36,20 +36,6 @@ def own_rank(hosts: Fact[tuple[str, ...]], here: str, addresses: Addresses) -> F
     return Fact(found[0], hosts.origin)
 
 
-def addresses_of(name: str) -> Collection[str]:
-    """Return the addresses of a host by the resolver; for "" those of this machine."""
-    if not name:
-        import psutil
-
-        kinds = {socket.AF_INET, socket.AF_INET6}
-        entries = (entry for each in psutil.net_if_addrs().values() for entry in each)
-        return {entry.address.partition("%")[0] for entry in entries if entry.family in kinds}
-    # A name that does not resolve may be that of a node which need not be reached yet.
-    with suppress(OSError, UnicodeError):
-        return {str(found[4][0]).partition("%")[0] for found in socket.getaddrinfo(name, None)}
-    return ()
-
-
 def _by_name(hosts: Collection[str], here: str) -> list[int]:
     exactly = [rank for rank, host in enumerate(hosts) if host == here]
     if exactly or _is_address(here):

@@ -23,7 +23,6 @@ def check_no_launcher(words: Sequence[str], where: str) -> None:
     """Check that ``words`` do not begin with another launcher.
 
     The error's message begins with ``where``.
-
     """
     if not words:
         return

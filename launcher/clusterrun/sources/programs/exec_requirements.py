@@ -6,6 +6,7 @@ from clusterrun.domain.facts import Fact
 from clusterrun.domain.job import JobSpec
 from clusterrun.errors import UsageError
 from clusterrun.sources.options.option import Group
+from clusterrun.sources.options.rows.failing import CONTAIN, HANG_TIMEOUT, MAX_RESTARTS
 from clusterrun.sources.options.rows.output import VERBOSE
 from clusterrun.sources.options.table import BY_GROUP
 
@@ -41,15 +42,9 @@ def check_replaceable(job: JobSpec) -> None:
 def _needs_agent(job: JobSpec) -> Iterator[tuple[str, Fact[object]]]:
     if job.last_call is not None:
         yield "nnodes", job.nnodes
-    if job.max_restarts.value:
-        yield "max_restarts", job.max_restarts
-    if job.hang_timeout.value:
-        yield "hang_timeout", job.hang_timeout
     if job.stdin_rank.value is not None:
         yield "stdin_rank", job.stdin_rank
-    if job.contain.value:
-        yield "contain", job.contain
-    for option in OUTPUT:
+    for option in (MAX_RESTARTS, HANG_TIMEOUT, CONTAIN, *OUTPUT):
         fact: Fact[object] = getattr(job, option.name)
         if fact.value and fact.value != option.default:
             yield option.name, fact

@@ -1,46 +1,37 @@
 """The program of the workers: a script, a module or any executable."""
 
-from msgspec import Struct
+from collections.abc import Sequence
 
 from clusterrun.domain.facts import Fact
 from clusterrun.domain.job import JobSpec, Program, ProgramKind, StartMethod
 from clusterrun.errors import UsageError
+from clusterrun.sources.options.rows.program import MODULE, NO_PYTHON, PASS_LOCAL_RANK, RUN_PATH
 from clusterrun.sources.options.suggestions import command
 from clusterrun.sources.programs.executables import check_program
 from clusterrun.sources.programs.scripts import check_script
-
-
-class ProgramOptions(Struct, frozen=True):
-    """Options that set how the program is run."""
-
-    module: Fact[bool]
-    no_python: Fact[bool]
-    run_path: Fact[bool]
-    """Stronger than ``no_python``, as in torchrun."""
-    pass_local_rank: Fact[str]
-    """The name of the argument, "" for none."""
-
+from clusterrun.sources.settings import Settings, value_of
 
 COMMAND_LINE = "command line"
 """Origin of a program that is set there."""
 
 
 def find_program(
-    words: Fact[tuple[str, ...]], options: ProgramOptions, search_path: str
+    words: Fact[tuple[str, ...]], sources: Sequence[Settings], search_path: str
 ) -> Fact[Program]:
     """Return the workers' program; ``words`` are its name and its arguments."""
-    _check_options(options)
+    _check_options(sources)
     if not words.value:
         raise UsageError("no script given", f"for example:\n  {command('train.py')}")
     where = "" if words.origin == COMMAND_LINE else f"{words.origin}: "
     name, *args = words.value
-    if options.run_path.value:
+    # As in torchrun, --run-path is stronger than --no-python.
+    if value_of(RUN_PATH, sources).value:
         kind = ProgramKind.RUN_PATH
         check_script(words.value, where, search_path)
-    elif options.no_python.value:
+    elif value_of(NO_PYTHON, sources).value:
         kind = ProgramKind.EXECUTABLE
         check_program(name, where, search_path)
-    elif options.module.value:
+    elif value_of(MODULE, sources).value:
         kind = ProgramKind.MODULE
         _check_module(name, where)
     else:
@@ -71,16 +62,17 @@ def check_read_once(job: JobSpec) -> None:
         )
 
 
-def _check_options(options: ProgramOptions) -> None:
-    other = options.run_path if options.run_path.value else options.no_python
-    if options.module.value and other.value:
+def _check_options(sources: Sequence[Settings]) -> None:
+    module, no_python = value_of(MODULE, sources), value_of(NO_PYTHON, sources)
+    run_path, pass_local_rank = value_of(RUN_PATH, sources), value_of(PASS_LOCAL_RANK, sources)
+    other = run_path if run_path.value else no_python
+    if module.value and other.value:
         raise UsageError(
-            f"{options.module.origin} and {other.origin} cannot be used together", "leave one out"
+            f"{module.origin} and {other.origin} cannot be used together", "leave one out"
         )
-    if options.no_python.value and options.pass_local_rank.value:
+    if no_python.value and pass_local_rank.value:
         raise UsageError(
-            f"{options.pass_local_rank.origin} cannot be used with {options.no_python.origin}: it is"
-            " for Python scripts",
+            f"{pass_local_rank.origin} cannot be used with {no_python.origin}: it is for Python scripts",
             "leave it out: the program can read its local rank from LOCAL_RANK",
         )
 

@@ -1,28 +1,38 @@
 """Checks that SCRIPT is a Python script, and hints what to type if it is not."""
 
 import os
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from itertools import dropwhile
 from pathlib import Path
 
 from clusterrun.errors import UsageError
 from clusterrun.sources.options.suggestions import command, did_you_mean_file
 from clusterrun.sources.other_launchers.pasted_lines import check_no_launcher
+from clusterrun.sources.programs.executables import find_executable
 from clusterrun.sources.programs.file_kinds import FileKind, is_executable, kind_of
 
 INTERPRETERS = {"python", "pypy"}
 """Names of interpreters without their versions: ``python3.11``."""
 
-
 DATA = {".yaml": "YAML", ".yml": "YAML", ".json": "JSON", ".toml": "TOML", ".ipynb": "a notebook"}
 """Files of data; Python runs some of them without an error, and nothing happens."""
+
+DASHES = "\u2010\u2011\u2012\u2013\u2014\u2015\u2212"
+"""Hyphens and dashes by which word processors and web pages replace - and --."""
+
+OTHERS_COMMANDS = ("exec", "launch", "run", "start", "train")
+"""Words that start a job with other launchers."""
+
+BLANK_AFTER_BACKSLASH = "if it should continue the line, remove the blank after the \\"
+
+COMMANDS_AS_OPTIONS = {"help": "--help", "version": "--version"}
+"""Commands of other programs that are options of clusterrun."""
 
 
 def check_script(words: Sequence[str], where: str, search_path: str) -> None:
     """Check that ``words`` begin with a Python script, or a folder or archive that runs as one.
 
     The error's message begins with ``where``.
-
     """
     name = words[0]
     check_no_launcher(words, where)
@@ -32,9 +42,7 @@ def check_script(words: Sequence[str], where: str, search_path: str) -> None:
         )
     kind = kind_of(name)
     if kind is FileKind.NOTHING:
-        from clusterrun.sources.programs.missing_scripts import missing_script
-
-        raise missing_script(words, where, search_path)
+        raise _missing_script(words, where, search_path)
     if not os.access(name, os.R_OK):
         raise UsageError(f"{where}{name} cannot be read", f"check its mode:\n  ls -ld {name}")
     if kind is FileKind.FOLDER:
@@ -52,6 +60,52 @@ def _hint_without_interpreter(words: Sequence[str]) -> str:
         f"  {command(*(script or ('SCRIPT',)))}\n"
         f"or run it as a program:\n  {command('--no-python', *words)}"
     )
+
+
+def _missing_script(words: Sequence[str], where: str, search_path: str) -> UsageError:
+    """Return the error for ``words`` whose first is not a file; its message begins with ``where``."""
+    name = words[0]
+    if not name:
+        return UsageError(f"{where}the name of the script is empty", "is a shell variable not set?")
+    if not name.strip():
+        return UsageError(
+            f"{where}the name of the script is a blank",
+            BLANK_AFTER_BACKSLASH,
+        )
+    if name[0] in DASHES:
+        return _not_a_dash(name, where)
+    if name.startswith("~"):
+        return UsageError(
+            f"{where}{name} begins with ~, which only a shell expands", "write the path in full"
+        )
+    hints = "\n".join(_guesses(words, search_path))
+    return UsageError(f"{where}{name} does not exist", hints)
+
+
+def _not_a_dash(name: str, where: str) -> UsageError:
+    bare = name.lstrip(f"-{DASHES}")
+    option = bare.translate(dict.fromkeys(map(ord, DASHES), "-"))
+    dashes = "-" if len(option) == 1 else "--"
+    return UsageError(
+        f"{where}{name} begins with {name[0]} (U+{ord(name[0]):04X}) instead of -",
+        f"type {dashes}{option}",
+    )
+
+
+def _guesses(words: Sequence[str], search_path: str) -> Iterator[str]:
+    name, *rest = words
+    if nearest := did_you_mean_file(name):
+        yield nearest
+    if name in COMMANDS_AS_OPTIONS:
+        line = " ".join(["clusterrun", COMMANDS_AS_OPTIONS[name], *rest])
+        yield f"for clusterrun's own {name}:\n  {line}"
+    if name in OTHERS_COMMANDS:
+        line = command(*(rest or ("train.py",)))
+        yield f"leave {name} out:\n  {line}"
+    if find_executable(name, search_path):
+        yield f"to run the program {name}:\n  {command('--no-python', *words)}"
+    if kind_of(f"{name.replace('.', '/')}.py") is FileKind.FILE:
+        yield f"to run the module {name}:\n  {command('-m', *words)}"
 
 
 def _check_main(folder: str, where: str) -> None:
