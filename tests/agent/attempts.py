@@ -29,6 +29,8 @@ Call = tuple[object, ...]
 class FakeSource:
     """An event source that a test speaks through."""
 
+    due = float("inf")
+
     def __init__(self, clock: FakeClock) -> None:
         """Open the sockets whose readability wakes the supervisor."""
         self._clock = clock

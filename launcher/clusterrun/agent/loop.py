@@ -78,7 +78,9 @@ class EventLoop:
 
     def _wait(self) -> None:
         sources = self._register()
-        ready = {key.fd: mask for key, mask in self._selector.select(self._seconds_left())}
+        due = min([self._deadline, *(source.due for source in sources)])
+        seconds = None if due == NEVER else max(0.0, due - self._clock.monotonic())
+        ready = {key.fd: mask for key, mask in self._selector.select(seconds)}
         now = self._clock.monotonic()
         # Ready or not: where a whole job is signalled, select may return with a worker's end, and
         # the byte of our own signal, which came before, be written on its way back.
@@ -87,14 +89,9 @@ class EventLoop:
             mask = ready.get(source.fileno(), 0)
             if mask & selectors.EVENT_WRITE:
                 source.flush()
-            if mask & selectors.EVENT_READ:
+            if mask & selectors.EVENT_READ or now >= source.due:
                 self.add(source.events(now))
         self._after_waiting()
-
-    def _seconds_left(self) -> float | None:
-        if self._deadline == NEVER:
-            return None
-        return max(0.0, self._deadline - self._clock.monotonic())
 
     def _register(self) -> list[EventSource]:
         """Watch every source that is not lost."""

@@ -48,6 +48,10 @@ class EventSource(Protocol):
         """Return the descriptor to wait on."""
 
     @property
+    def due(self) -> float:
+        """When to call ``events`` even if the descriptor is not readable; infinity: never."""
+
+    @property
     def wants_write(self) -> bool:
         """Whether to wait until it is writable, too, and ``flush`` then."""
 

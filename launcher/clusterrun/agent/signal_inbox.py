@@ -38,6 +38,7 @@ class SignalInbox:
     """
 
     lost = False
+    due = float("inf")
     wants_write = False
 
     def __init__(self) -> None:

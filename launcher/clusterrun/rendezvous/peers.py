@@ -27,7 +27,6 @@ from clusterrun.rendezvous.coordinator_events import event_of
 from clusterrun.rendezvous.coordinator_server import CoordinatorServer
 from clusterrun.rendezvous.wire.connection import Connection
 from clusterrun.rendezvous.wire.frames import HEARTBEAT_FRAME, BadFrame
-from clusterrun.rendezvous.wire.timer import Timer
 
 SECONDS_FOR_VERDICT = 3.0
 """How long node 0 stays so that members can receive the verdict."""
@@ -67,15 +66,11 @@ class Peers:
         self._heartbeat = HeartbeatTimer(rhythm, self._clock()) if coordination is None else None
         self._has_verdict = False
         self._over = False
-        self._timer = Timer()
         self._epoll = select.epoll()
         self._mask = select.EPOLLIN
         self._epoll.register(connection, self._mask)
-        self._epoll.register(self._timer, select.EPOLLIN)
         if coordination is not None:
             self._epoll.register(coordination, select.EPOLLIN)
-        # Messages that have arrived already must not wait for others.
-        self._timer.set(0.0 if self._early else self._due, self._clock())
 
     @property
     def run_id(self) -> str:
@@ -90,6 +85,15 @@ class Peers:
     @property
     def sources(self) -> "tuple[Peers]":
         return (self,)
+
+    @property
+    def due(self) -> float:
+        # Messages that have arrived already must not wait for others.
+        if self._early:
+            return 0.0
+        if self._coordination is not None:
+            return self._coordination.due
+        return NEVER if self._heartbeat is None else self._heartbeat.due
 
     def fileno(self) -> int:
         return self._epoll.fileno()
@@ -115,7 +119,7 @@ class Peers:
             # So that node 0, if it runs, notices at once.
             self._connection.close()
             yield CoordinatorLost(self._node_zero, how, now)
-        self._watch(now)
+        self._watch()
 
     def report_failure(self, fate: Fate, age: float) -> Iterable[Event]:
         return self._send(bounded_messages.failing(self._world.attempt, fate, age))
@@ -149,17 +153,10 @@ class Peers:
         if self._epoll.closed:
             return
         self._over = True
-        self._timer.close()
         self._epoll.close()
         self._connection.close()
         if self._coordination is not None:
             self._coordination.finish(SECONDS_FOR_VERDICT, self._clock)
-
-    @property
-    def _due(self) -> float:
-        if self._coordination is not None:
-            return self._coordination.due
-        return NEVER if self._heartbeat is None else self._heartbeat.due
 
     def _loss(self, now: float) -> str:
         """Send a heartbeat if it is due; return how node 0 was lost, "" if it was not."""
@@ -177,7 +174,7 @@ class Peers:
         """Send a message; the answer comes by ``events``."""
         if not self._over:
             self._connection.send(message)
-            self._watch(self._clock())
+            self._watch()
         return ()
 
     def _messages(self, now: float) -> list[FromCoordinator]:
@@ -224,11 +221,10 @@ class Peers:
         else:
             self._heartbeat.resume(now)
 
-    def _watch(self, now: float) -> None:
+    def _watch(self) -> None:
         if self._over:
             return
         mask = select.EPOLLIN | (select.EPOLLOUT if self._connection.wants_write else 0)
         if mask != self._mask:
             self._mask = mask
             self._epoll.modify(self._connection, mask)
-        self._timer.set(self._due, now)

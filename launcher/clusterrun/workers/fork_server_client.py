@@ -29,6 +29,8 @@ ENDING = frozenset({signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGKILL
 class ForkServerClient:
     """The running fork server of this node, as the agent uses it."""
 
+    due = float("inf")
+
     def __init__(
         self,
         process: ForkServerProcess,

@@ -30,6 +30,8 @@ _MARGIN = 1.0
 class RelayClient:
     """The relay as the agent uses it. Only ``close`` waits."""
 
+    due = float("inf")
+
     def __init__(self, channel: Channel, pid: int, scratch: Path | None) -> None:
         self.pid = pid
         self.losses: tuple[LostOutput, ...] | None = None
