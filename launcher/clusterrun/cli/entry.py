@@ -22,12 +22,11 @@ def main() -> int:
     _arm_signals()
     _open_closed_streams()
     _search_the_users_folders_last()
-    # Imports leave no garbage, and the collector would take a tenth of their time.
+    # Imports leave no garbage, and the collector would take a tenth of their time. Only a job runs
+    # long enough to need it.
     gc.disable()
     from clusterrun.cli.main import run_command_line
 
-    gc.freeze()
-    gc.enable()
     code = run_command_line(sys.argv[1:], os.environ, sys.argv[0].rpartition("/")[2])
     # All is written. Python's own exit takes 15 ms.
     os._exit(code)
