@@ -19,7 +19,7 @@ def cause_lines(cause: Fate, *, already_shown: bool, local_time: LocalTime) -> l
     """Return the headline, the circumstances, and the tails of standard error and error file."""
     tail = [] if already_shown else _block(excerpt(cause.tail))
     error = decode_error_file(cause.error)
-    if not _shows(cause.tail, error):
+    if (words := plain_lines(error)) and words[-1] not in plain_lines(cause.tail):
         tail += ["", "  in its error file:", *_block(excerpt(error))[1:]]
     return [
         headline(cause),
@@ -88,8 +88,3 @@ def _duration(seconds: float) -> str:
 
 def _block(lines: list[str]) -> list[str]:
     return ["", *(f"    {line}".rstrip() for line in lines)] if lines else []
-
-
-def _shows(tail: str, error: str) -> bool:
-    words = plain_lines(error)
-    return not words or words[-1] in plain_lines(tail)

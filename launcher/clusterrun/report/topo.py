@@ -30,7 +30,7 @@ def topo_text(name: str, machine: Machine, plan: NodePlan, style: Style) -> str:
     table = draw_lines((f"  {line}" for line in worker_table(plan)), style)
     parts = (
         draw_lines([f"{name}: {_summary(machine)}"], style, STRONG),
-        draw_tree([*_packages(machine, style), *_elsewhere(machine)], style),
+        draw_tree(list(_packages(machine, style)), style),
         draw_lines(_notes(machine), style),
         f"{draw_lines([title], style, STRONG)}\n{table}",
         draw_lines((f"remark: {remark}" for remark in plan.remarks), style),
@@ -55,7 +55,7 @@ def _count(number: int, name: str) -> str:
 
 
 def _packages(machine: Machine, style: Style) -> Iterator[Row]:
-    """Yield each package with its nodes, then the nodes that are in no package, or in several."""
+    """Yield each package with its nodes, then nodes, CPUs and GPUs that are in no single package."""
     left = list(machine.nodes)
     for number, package in enumerate(machine.packages):
         inside = [node for node in left if _is_inside(node, package, machine)]
@@ -71,6 +71,8 @@ def _packages(machine: Machine, style: Style) -> Iterator[Row]:
     somewhere = CpuSet.union_of([*machine.packages, *(node.cpus for node in machine.nodes)])
     if nowhere := CpuSet(CpuSet.union_of(machine.cores) - somewhere):
         yield Row("cores", _cores(nowhere, machine, style))
+    if gpus := _gpus_on(None, machine):
+        yield Row("package", [Cell("NUMA node unknown", STRONG)], gpus)
 
 
 def _is_inside(node: NumaNode, package: CpuSet, machine: Machine) -> bool:
@@ -157,12 +159,6 @@ def _hidden(node: int | None, machine: Machine) -> Iterator[Row]:
     for gpu in machine.pci_gpus:
         if gpu.numa_node == node and gpu.bdf not in ours:
             yield Row("gpu", [Cell("GPU", DIM), Cell(gpu.bdf), Cell("hidden from this process")])
-
-
-def _elsewhere(machine: Machine) -> Iterator[Row]:
-    """Yield the GPUs whose node is unknown."""
-    if rows := _gpus_on(None, machine):
-        yield Row("package", [Cell("NUMA node unknown", STRONG)], rows)
 
 
 def _notes(machine: Machine) -> Iterator[str]:

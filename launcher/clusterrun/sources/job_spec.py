@@ -22,7 +22,7 @@ from clusterrun.sources.other_launchers.nested_launches import STEP_VARIABLE, sl
 from clusterrun.sources.other_launchers.torchrun_defaults import called_as_torchrun
 from clusterrun.sources.programs.executables import find_interpreter
 from clusterrun.sources.settings import Settings, find, value_of
-from clusterrun.sources.token import find_token, token_of_job
+from clusterrun.sources.token import find_token
 from clusterrun.sources.world_shape import Shape
 
 
@@ -33,12 +33,7 @@ def job_spec(
     inputs: Inputs,
     shape: Shape,
 ) -> JobSpec:
-    """Return the job; its environment is ``env``, its nodes and workers are those of ``shape``.
-
-    Raises:
-        UsageError: a value cannot be read, or two of them exclude each other.
-
-    """
+    """Return the job; its environment is ``env``, its nodes and workers are those of ``shape``."""
     called = inputs.process.called
     interpreter = value_of(PYTHON, sources, _default_python(inputs))
     meeting = settle_meeting(sources, inputs.variables, shape, inputs.command_line)
@@ -131,7 +126,7 @@ def _default_token(shape: Shape, inputs: Inputs) -> Fact[str] | None:
     secret = shape.place.secret if shape.place else None
     if secret is None or shape.agents == 1:
         return None
-    return token_of_job(secret, inputs.process.user_id)
+    return Fact(f"{secret.value} of user {inputs.process.user_id}", secret.origin)
 
 
 def _outer_step(run_id: str, variables: Mapping[str, str]) -> dict[str, Fact[str]]:

@@ -26,8 +26,8 @@ class Meeting(Struct, frozen=True):
 
     master_addr: Fact[str | None]
     master_port: Fact[int | None]
-    port_candidates: Fact[tuple[int, ...]]
-    rdzv_endpoint: Fact[str | None]
+    rdzv_endpoint: Fact[str | None] = Fact(None, "default")
+    port_candidates: Fact[tuple[int, ...]] = Fact((), "default")
 
 
 def settle_meeting(
@@ -36,12 +36,8 @@ def settle_meeting(
     """Return where to meet; with a single agent, nothing needs to be set."""
     endpoint = value_of(RDZV_ENDPOINT, sources)
     if shape.agents == 1:
-        return Meeting(
-            value_of(MASTER_ADDR, sources, value_of(LOCAL_ADDR, sources)),
-            value_of(MASTER_PORT, sources),
-            Fact((), "default"),
-            endpoint,
-        )
+        address = value_of(MASTER_ADDR, sources, value_of(LOCAL_ADDR, sources))
+        return Meeting(address, value_of(MASTER_PORT, sources), endpoint)
     if endpoint.value is not None:
         return _at_endpoint(endpoint, sources)
     # Exports count only here: scripts for workers often export the very port of --rdzv-endpoint.
@@ -62,7 +58,7 @@ def _at_endpoint(endpoint: Fact[str | None], sources: Sequence[Settings]) -> Mee
             f"{endpoint.origin} and {port.origin} both use port {taken}",
             f"leave {port.origin} out: a free port is chosen for the workers",
         )
-    return Meeting(value_of(MASTER_ADDR, sources), port, Fact((), "default"), endpoint)
+    return Meeting(value_of(MASTER_ADDR, sources), port, endpoint)
 
 
 def _at_address(sources: Sequence[Settings], shape: Shape, line: CommandLine) -> Meeting:
@@ -74,12 +70,11 @@ def _at_address(sources: Sequence[Settings], shape: Shape, line: CommandLine) ->
         raise _no_address(shape, line)
     is_port_set = any(MASTER_PORT.name in source for source in sources)
     if shape.place and shape.place.port_candidates.value and not is_port_set:
-        candidates = shape.place.port_candidates
-        return Meeting(address, Fact(None, "default"), candidates, Fact(None, "default"))
+        return Meeting(address, Fact(None, "default"), port_candidates=shape.place.port_candidates)
     port = value_of(MASTER_PORT, sources, Fact(USUAL_PORT, "default"))
     if port.value is None:
         raise _unknown_port(port.origin)
-    return Meeting(address, port, Fact((), "default"), Fact(None, "default"))
+    return Meeting(address, port)
 
 
 def _unknown_port(origin: str) -> UsageError:

@@ -117,7 +117,9 @@ def resolve(
     translated = translate(given, variables, called=process.called)
     sources = translated.sources
     env = environment(sources)
-    inputs = _inputs(line, variables, env, process)
+    # The job's own choice of GPUs replaces the cluster's.
+    chosen = {name: env[name].value for name in env.keys() & {"CUDA_VISIBLE_DEVICES"}}
+    inputs = Inputs(Variables({**variables, **chosen}), process, line)
     shape = find_shape(sources, inputs, is_nested=bool(left) and not is_new_step(environ))
     path = search_path(env, inputs.variables)
     program = NO_PROGRAM if for_topo else find_program(words, sources, path)
@@ -156,16 +158,10 @@ def _sources(
     )
     job_file = _job_file(value_of(CONFIG, stronger))
     if line.words:
-        return (*stronger, job_file.without_program()), Fact(_program_words(line), COMMAND_LINE)
+        # torchrun's parser drops a "--" after the script, and people's command lines have one.
+        words = (line.words[0], *line.words[2:]) if _ends_options(line) else line.words
+        return (*stronger, job_file.without_program()), Fact(words, COMMAND_LINE)
     return (*stronger, job_file.settings), job_file.words
-
-
-def _program_words(line: CommandLine) -> tuple[str, ...]:
-    """Return the script and its arguments.
-
-    torchrun's parser drops a ``--`` between them, and people's command lines have one.
-    """
-    return (line.words[0], *line.words[2:]) if _ends_options(line) else line.words
 
 
 def _ends_options(line: CommandLine) -> bool:
@@ -179,17 +175,6 @@ def _job_file(config: Fact[str]) -> JobFile:
     from clusterrun.sources.job_files.job_file import read_job_file
 
     return read_job_file(config)
-
-
-def _inputs(
-    line: CommandLine,
-    variables: Mapping[str, str],
-    env: Mapping[str, Fact[str]],
-    process: ThisProcess,
-) -> Inputs:
-    # The job's own choice of GPUs replaces the cluster's.
-    chosen = {name: env[name].value for name in env.keys() & {"CUDA_VISIBLE_DEVICES"}}
-    return Inputs(Variables({**variables, **chosen}), process, line)
 
 
 def _expect_possible(job: JobSpec) -> None:

@@ -94,22 +94,12 @@ def unknown_variables(environ: Mapping[str, str]) -> tuple[str, ...]:
 def value_of(
     option: Option[ValueT], sources: Sequence[Settings], default: Fact[ValueT] | None = None
 ) -> Fact[ValueT]:
-    """Return the value in the first of ``sources`` that sets one, else ``default``, else the row's.
-
-    Raises:
-        UsageError: the text that counts is no value of the option.
-
-    """
+    """Return the value in the first of ``sources`` that sets one, else ``default``, else the row's."""
     return find(option, sources) or default or Fact(option.default, "default")
 
 
 def find(option: Option[ValueT], sources: Sequence[Settings]) -> Fact[ValueT] | None:
-    """Return the value in the first of ``sources`` that sets one; None if none does.
-
-    Raises:
-        UsageError: the text that counts is no value of the option.
-
-    """
+    """Return the value in the first of ``sources`` that sets one; None if none does."""
     for source in sources:
         if option.name in source:
             return option.read(source[option.name][-1])

@@ -31,11 +31,6 @@ def find_token(
     return Fact(None, "default") if default is None else Fact(default.value, default.origin)
 
 
-def token_of_job(secret: Fact[str], user_id: int) -> Fact[str]:
-    """Return the token made of ``secret``, which all nodes of a scheduler's job know."""
-    return Fact(f"{secret.value} of user {user_id}", secret.origin)
-
-
 def _checked(token: str) -> str:
     hint = f"set it to the same secret on all nodes, or unset it:\n  unset {TOKEN_VARIABLE}"
     try:

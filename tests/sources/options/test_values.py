@@ -72,7 +72,6 @@ GOOD: list[tuple[Callable[[str], object], str, object]] = [
     (hosts.endpoint, "node-7:29500", "node-7:29500"),
     (hosts.endpoint, "[::1]:29500", "[::1]:29500"),
     (hosts.endpoint, "::1", "::1"),
-    (choices.cluster, "slurm", "slurm"),
     (names.run_id, "digits 7", "digits 7"),
     (names.run_id, "r" * 200, "r" * 200),
     (paths.path, "runs/a b", "runs/a b"),

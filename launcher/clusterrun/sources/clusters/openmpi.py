@@ -34,16 +34,13 @@ class OpenMpi(TaskLauncher):
     def place(self, inputs: Inputs) -> Place:
         variables = inputs.variables
         task = self.task(variables)
+        azure = variables.text(*_AZURE)
+        head = azure and Fact(azure.value.partition(":")[0], azure.origin)
         return place_of_task(
             task,
-            master_addr=_azure_master(variables) or _mpirun_host(inputs, task),
+            master_addr=head or _mpirun_host(inputs, task),
             run_id=variables.text(*self.run_id),
         )
-
-
-def _azure_master(variables: Variables) -> Fact[str | None] | None:
-    found = variables.text(*_AZURE)
-    return found and Fact(found.value.partition(":")[0], found.origin)
 
 
 def _mpirun_host(inputs: Inputs, task: Task) -> Fact[str | None]:

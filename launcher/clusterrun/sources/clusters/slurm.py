@@ -29,9 +29,9 @@ class SlurmStep(Cluster):
 
     def detect(self, variables: Variables) -> str:
         step = variables.text("SLURM_STEP_ID", "SLURM_STEPID")
-        if step is None or not _is_of_srun(step.value) or _is_of_older_step(variables):
+        if step is None or not step.value.isdigit() or int(step.value) >= _RESERVED:
             return ""
-        return step.origin
+        return "" if _is_of_older_step(variables) else step.origin
 
     def place(self, inputs: Inputs) -> Place:
         """Return the place of the node, or of the task if a node of the step has several."""
@@ -41,8 +41,9 @@ class SlurmStep(Cluster):
         counts = _tasks_by_node(variables, nodes, node)
         tasks = _task_layout(variables, counts, node.value)
         hosts = _hosts(variables, nodes)
-        identity = _identity(variables)
-        job, step = identity.value
+        job = variables.require("SLURM_JOB_ID", "SLURM_JOBID")
+        step = variables.require("SLURM_STEP_ID", "SLURM_STEPID")
+        identity = Fact(f"{job.value}.{step.value}", f"{job.origin}, {step.origin}")
         return Place(
             nnodes=nodes,
             node_rank=node,
@@ -50,8 +51,8 @@ class SlurmStep(Cluster):
             tasks=tasks,
             nproc_per_node=gpus_on_node(variables) if tasks.value is None else None,
             master_addr=_master_addr(inputs.variables, hosts, tasks.value),
-            port_candidates=Fact(port_candidates(job, step), identity.origin),
-            run_id=Fact(f"{job}.{step}", identity.origin),
+            port_candidates=Fact(port_candidates(job.value, step.value), identity.origin),
+            run_id=identity,
             secret=_secret(variables, identity),
             warnings=_too_few_cpus(variables, inputs.process.cpus, counts.value[node.value]),
         )
@@ -70,10 +71,6 @@ def port_candidates(job_id: int, step_id: int) -> tuple[int, ...]:
 def gpus_on_node(variables: Variables) -> Fact[int] | None:
     """Return the number of GPUs that Slurm gave to the job on this node."""
     return variables.gpus("SLURM_GPUS_ON_NODE")
-
-
-def _is_of_srun(step: str) -> bool:
-    return step.isdigit() and int(step) < _RESERVED
 
 
 def _is_of_older_step(variables: Variables) -> bool:
@@ -150,19 +147,12 @@ def _master_addr(
     return Fact(hosts.value[0], hosts.origin)
 
 
-def _identity(variables: Variables) -> Fact[tuple[int, int]]:
-    job = variables.require("SLURM_JOB_ID", "SLURM_JOBID")
-    step = variables.require("SLURM_STEP_ID", "SLURM_STEPID")
-    return Fact((job.value, step.value), f"{job.origin}, {step.origin}")
-
-
-def _secret(variables: Variables, identity: Fact[tuple[int, int]]) -> Fact[str]:
+def _secret(variables: Variables, identity: Fact[str]) -> Fact[str]:
     """Return the step's ids, which squeue shows to all users, and srun's port, which it does not."""
-    job, step = identity.value
     port = variables.text("SLURM_STEP_LAUNCHER_PORT")
     if port is None:
-        return Fact(f"{job}.{step}", identity.origin)
-    return Fact(f"{job}.{step} {port.value}", f"{identity.origin}, {port.origin}")
+        return identity
+    return Fact(f"{identity.value} {port.value}", f"{identity.origin}, {port.origin}")
 
 
 def _too_few_cpus(variables: Variables, cpus: int, tasks: int) -> tuple[str, ...]:

@@ -28,12 +28,7 @@ class Entry(Struct, frozen=True):
 
 
 def read_entries(config: Fact[str]) -> dict[str, Entry]:
-    """Return the entries of the file at the path ``config`` by key; an empty file has none.
-
-    Raises:
-        UsageError: the file cannot be read, is not YAML, or is not a mapping.
-
-    """
+    """Return the entries of the file at the path ``config`` by key; an empty file has none."""
     root = _compose(config.value, _text(config))
     if root is None:
         return {}
@@ -46,12 +41,7 @@ def read_entries(config: Fact[str]) -> dict[str, Entry]:
 
 
 def mapping(path: str, entry: Entry) -> dict[str, Entry]:
-    """Return the entries of the mapping in ``entry``; their keys begin with its key and a dot.
-
-    Raises:
-        UsageError: the value is no mapping, or has a key twice.
-
-    """
+    """Return the entries of the mapping in ``entry``; their keys begin with its key and a dot."""
     if not isinstance(entry.value, yaml.MappingNode):
         raise UsageError(
             f"{entry.origin}: {_shape(entry.value)}, where lines of NAME: VALUE are expected",
@@ -61,12 +51,7 @@ def mapping(path: str, entry: Entry) -> dict[str, Entry]:
 
 
 def sequence(entry: Entry) -> tuple[str, ...]:
-    """Return the texts of a list.
-
-    Raises:
-        UsageError: the value is no list, or an item is no single value.
-
-    """
+    """Return the texts of a list."""
     if not isinstance(entry.value, yaml.SequenceNode):
         raise UsageError(
             f"{entry.origin}: {_shape(entry.value)}, where a list is expected",
@@ -76,12 +61,7 @@ def sequence(entry: Entry) -> tuple[str, ...]:
 
 
 def scalar(entry: Entry) -> str:
-    """Return the text of a single value, with quotes and escapes resolved.
-
-    Raises:
-        UsageError: the value is a list or a mapping.
-
-    """
+    """Return the text of a single value, with quotes and escapes resolved."""
     return _text_of(entry.value, entry.origin)
 
 

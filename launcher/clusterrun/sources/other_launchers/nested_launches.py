@@ -49,7 +49,9 @@ def left_by_outer_launch(environ: Mapping[str, str]) -> tuple[str, ...]:
     """
     if "LOCAL_RANK" not in environ or "TORCHELASTIC_RUN_ID" not in environ:
         return ()
-    return tuple(sorted(name for name in environ if _belongs_to_launch(name)))
+    prefixes = ("CLUSTERRUN_", "PET_")
+    names = (it for it in environ if it in WORKER_VARIABLES or it.startswith(prefixes))
+    return tuple(sorted(names))
 
 
 def slurm_step(environ: Mapping[str, str]) -> str:
@@ -68,7 +70,3 @@ def is_new_step(environ: Mapping[str, str]) -> bool:
     here = slurm_step(environ)
     outer = environ.get(STEP_VARIABLE) or environ["TORCHELASTIC_RUN_ID"]
     return here != outer and bool(_STEP.fullmatch(here) and _STEP_OR_JOB.fullmatch(outer))
-
-
-def _belongs_to_launch(name: str) -> bool:
-    return name in WORKER_VARIABLES or name.startswith(("CLUSTERRUN_", "PET_"))

@@ -2,7 +2,7 @@
 
 from clusterrun.domain.job import WorkerCount
 from clusterrun.sources.options.option import Option, switch_option
-from clusterrun.sources.options.values import choices, hosts, numbers, paths
+from clusterrun.sources.options.values import hosts, numbers, paths
 
 NNODES = Option(
     "nnodes",
@@ -56,7 +56,7 @@ HOSTFILE = Option(
 )
 CLUSTER = Option(
     "cluster",
-    parse=choices.cluster,
+    parse=str,  # checked by sources.clusters.detection
     default="",
     metavar="NAME|none",
     help="The scheduler whose variables give the nodes and ranks; none: ignore all of them",

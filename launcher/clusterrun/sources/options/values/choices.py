@@ -53,8 +53,3 @@ def preload(text: str) -> str | tuple[str, ...]:
                 "give auto, all, none, or modules such as torch,numpy",
             )
     return modules
-
-
-def cluster(text: str) -> str:
-    """Read the name of a cluster or ``none``; ``sources.clusters.detection`` checks it."""
-    return text
