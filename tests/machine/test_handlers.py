@@ -9,7 +9,7 @@ import pytest
 MACHINE = Path(__file__).parents[2] / "launcher/clusterrun/machine"
 OTHERS = {
     # In the child that asks NVML; the library's own error for a GPU that is not ours.
-    "nvml_query": {"pynvml.NVMLError", "self._pynvml.NVMLError"},
+    "nvml": {"pynvml.NVMLError", "self._pynvml.NVMLError"},
     # A ValueError in newer versions of msgspec.
     "notes": {"msgspec.MsgspecError"},
     # What the libraries raise that read an archive from anybody.

@@ -11,8 +11,7 @@ from pathlib import Path
 import psutil
 import pytest
 from clusterrun.machine.gpus.nvidia import from_nvml
-from clusterrun.machine.gpus.nvml import HUNG, Question, ask_in_child, gpus_in
-from clusterrun.machine.gpus.nvml_query import NvmlGpu
+from clusterrun.machine.gpus.nvml import HUNG, NvmlGpu, Question, ask_in_child, gpus_in
 
 from tests.as_another_user import run_as_another_user
 

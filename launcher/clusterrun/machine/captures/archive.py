@@ -7,6 +7,9 @@ from typing import NamedTuple
 from clusterrun.machine.captures.folder import ANSWERS
 from clusterrun.machine.captures.links import follow
 
+_TO_READ, _TO_USE, _FOLDER = 0o444, 0o600, 0o555
+"""Bits of a mode that let the captured process read or use a file; the mode of any folder."""
+
 
 class Entry(NamedTuple):
     """A captured file, or a link if ``target`` is set."""
@@ -16,14 +19,6 @@ class Entry(NamedTuple):
     """0 if the captured process could not open it."""
     target: str = ""
 
-    @property
-    def can_be_read(self) -> bool:
-        return bool(self.mode & 0o444)
-
-    @property
-    def can_be_used(self) -> bool:
-        return self.mode & 0o600 == 0o600
-
 
 class Archive:
     """The ``Files`` of an archive."""
@@ -31,7 +26,7 @@ class Archive:
     def __init__(self, entries: Mapping[str, Entry], folders: Iterable[str]) -> None:
         """Take files by path, and folders; a folder with files in it may be left out."""
         self._entries = entries
-        self._folders = _listings([*entries, *folders])
+        self._folders = folders_around([*entries, *folders])
         for folder in folders:
             self._folders.setdefault(folder, set())
 
@@ -41,7 +36,7 @@ class Archive:
 
     def read(self, path: str) -> bytes:
         entry = self._entries.get(self.real(path))
-        if entry is None or not entry.can_be_read:
+        if entry is None or not entry.mode & _TO_READ:
             raise FileNotFoundError(errno.ENOENT, "not in the archive, or unreadable", path)
         return entry.content
 
@@ -52,26 +47,23 @@ class Archive:
         return list(self._folders[real])
 
     def exists(self, path: str) -> bool:
-        try:
-            real = self.real(path)
-        except OSError:
-            return False
-        return real in self._entries or real in self._folders
+        return self._mode(path) is not None
 
     def can_open(self, path: str) -> bool:
+        return bool((self._mode(path) or 0) & _TO_READ)
+
+    def may_use(self, path: str) -> bool:
+        return (self._mode(path) or 0) & _TO_USE == _TO_USE
+
+    def _mode(self, path: str) -> int | None:
+        """Return the mode of a file or folder; None if there is neither."""
         try:
             real = self.real(path)
         except OSError:
-            return False
-        entry = self._entries.get(real)
-        return real in self._folders or (entry is not None and entry.can_be_read)
-
-    def may_use(self, path: str) -> bool:
-        try:
-            entry = self._entries.get(self.real(path))
-        except OSError:
-            return False
-        return entry is not None and entry.can_be_used
+            return None
+        if real in self._folders:
+            return _FOLDER
+        return self._entries[real].mode if real in self._entries else None
 
     def link(self, path: str) -> str:
         entry = self._entries.get(path)
@@ -89,8 +81,8 @@ class Archive:
             return ""
 
 
-def _listings(paths: Iterable[str]) -> dict[str, set[str]]:
-    """Return the names in each folder on the way to ``paths``."""
+def folders_around(paths: Iterable[str]) -> dict[str, set[str]]:
+    """Return the folders on the way to ``paths``, the root among them, with the names in each."""
     listings: dict[str, set[str]] = {"": set()}
     for path in paths:
         left = path

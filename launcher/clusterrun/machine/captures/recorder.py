@@ -1,8 +1,8 @@
 """Recording all that is read of a machine, so that it can be read again elsewhere."""
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 
-from clusterrun.machine.captures.archive import Entry
+from clusterrun.machine.captures.archive import Entry, folders_around
 from clusterrun.machine.captures.folder import ANSWERS
 from clusterrun.machine.captures.links import follow
 from clusterrun.machine.captures.machine_files import Files
@@ -33,7 +33,7 @@ class Recorder:
 
     def recorded(self) -> tuple[dict[str, Entry], set[str]]:
         """Return all files that were read or listed, by path, and the folders that were listed."""
-        folders = self._folders | _around(self._entries)
+        folders = self._folders | folders_around(self._entries).keys()
         entries = {path: entry for path, entry in self._entries.items() if path not in folders}
         return entries, self._folders
 
@@ -114,14 +114,3 @@ def _kept(path: str, content: bytes) -> bytes:
         return content
     lines = content.decode(errors="replace").splitlines(keepends=True)
     return "".join(line for line in lines if any(word in line for word in kept)).encode()
-
-
-def _around(paths: Iterable[str]) -> set[str]:
-    """Return all folders on the way to ``paths``."""
-    folders: set[str] = set()
-    for path in paths:
-        folder = path.rpartition("/")[0]
-        while folder and folder not in folders:
-            folders.add(folder)
-            folder = folder.rpartition("/")[0]
-    return folders

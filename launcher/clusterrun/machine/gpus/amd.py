@@ -36,9 +36,9 @@ def list_gpus(tree: Tree) -> Listing:
     if tree.exists("dev") and not tree.exists("dev/kfd"):
         return NO_GPUS
     # If KFD lists GPUs, no other source is used.
-    known = tree.exists(_NODES)
-    devices = _by_kfd(tree) if known else _by_driver(tree)
-    return Listing("KFD" if known else "sysfs", devices) if devices else NO_GPUS
+    if tree.exists(_NODES):
+        return Listing("KFD", _by_kfd(tree))
+    return Listing("sysfs", pci.devices_of(tree, VENDOR, pci.driven_by(tree, _DRIVER, _CLASSES)))
 
 
 def list_addresses(tree: Tree) -> set[str]:
@@ -136,11 +136,3 @@ def _properties(tree: Tree, directory: str) -> dict[str, int]:
     pairs = (line.partition(" ") for line in tree.text(f"{directory}/properties").splitlines())
     numbers = ((name, number_of(value)) for name, _, value in pairs)
     return {name: number for name, number in numbers if number is not None}
-
-
-def _by_driver(tree: Tree) -> tuple[Device, ...]:
-    found = pci.driven_by(tree, _DRIVER, _CLASSES)
-    return tuple(
-        Device(VENDOR, index, bdf, model=pci.model_numbers(tree, directory))
-        for index, (bdf, directory) in enumerate(found)
-    )

@@ -1,7 +1,7 @@
 """Huawei's Ascend NPUs, which count as GPUs, by their device files and bus addresses."""
 
 from clusterrun.machine.gpus import pci
-from clusterrun.machine.gpus.devices import NO_GPUS, Device, Listing
+from clusterrun.machine.gpus.devices import Listing
 from clusterrun.machine.tree import Tree
 
 VENDOR = "huawei"
@@ -20,11 +20,7 @@ def list_gpus(tree: Tree) -> Listing:
         for number, (bdf, directory) in enumerate(pci.driven_by(tree, _DRIVER, _CLASSES))
         if not tree.exists("dev") or tree.may_use(f"dev/davinci{number}")
     ]
-    devices = tuple(
-        Device(VENDOR, index, bdf, model=pci.model_numbers(tree, directory))
-        for index, (bdf, directory) in enumerate(ours)
-    )
-    return Listing("sysfs", devices) if devices else NO_GPUS
+    return Listing("sysfs", pci.devices_of(tree, VENDOR, ours))
 
 
 def list_addresses(tree: Tree) -> set[str]:

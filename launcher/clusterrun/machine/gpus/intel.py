@@ -1,7 +1,7 @@
 """Intel's GPUs, by their render nodes; without graphics that are built into a processor."""
 
 from clusterrun.machine.gpus import pci
-from clusterrun.machine.gpus.devices import NO_GPUS, Device, Listing
+from clusterrun.machine.gpus.devices import Device, Listing
 from clusterrun.machine.tree import Tree
 
 VENDOR = "intel"
@@ -22,7 +22,7 @@ def list_gpus(tree: Tree) -> Listing:
             devices += [
                 Device(VENDOR, len(devices) + tile, bdf, model=model) for tile in range(tiles)
             ]
-    return Listing("sysfs", tuple(devices)) if devices else NO_GPUS
+    return Listing("sysfs", tuple(devices))
 
 
 def list_addresses(tree: Tree) -> set[str]:

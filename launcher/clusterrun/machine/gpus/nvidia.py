@@ -3,9 +3,8 @@
 from collections.abc import Callable
 
 from clusterrun.machine.gpus import pci
-from clusterrun.machine.gpus.devices import NO_GPUS, NVIDIA_FILES, Device, Listing
-from clusterrun.machine.gpus.nvml import HUNG, ask_in_child, gpus_in
-from clusterrun.machine.gpus.nvml_query import NvmlGpu
+from clusterrun.machine.gpus.devices import NVIDIA_FILES, Device, Listing
+from clusterrun.machine.gpus.nvml import HUNG, NvmlGpu, ask_in_child, gpus_in
 from clusterrun.machine.tree import Tree, cpus_of
 
 VENDOR = "nvidia"
@@ -28,8 +27,7 @@ def list_gpus(tree: Tree) -> Listing:
     if devices:
         return Listing(f"{_SOURCE} (NVML does not answer)" if hung else _SOURCE, devices)
     # A tree may have been captured without /proc.
-    devices = _by_driver(tree)
-    return Listing("sysfs", devices) if devices else NO_GPUS
+    return Listing("sysfs", _by_driver(tree))
 
 
 def list_addresses(tree: Tree) -> set[str]:
@@ -93,7 +91,4 @@ def _by_driver(tree: Tree) -> tuple[Device, ...]:
     # directory as an empty file.
     if tree.names(_PROC) or tree.exists("dev"):
         return ()
-    return tuple(
-        Device(VENDOR, number, bdf, model=pci.model_numbers(tree, directory))
-        for number, (bdf, directory) in enumerate(pci.driven_by(tree, VENDOR, _CLASSES))
-    )
+    return pci.devices_of(tree, VENDOR, pci.driven_by(tree, VENDOR, _CLASSES))

@@ -1,8 +1,9 @@
 """PCI addresses and devices in /sys/bus/pci."""
 
 import re
-from collections.abc import Collection
+from collections.abc import Collection, Iterable
 
+from clusterrun.machine.gpus.devices import Device
 from clusterrun.machine.tree import Tree
 
 _ADDRESS = r"([0-9a-f]{4,8}):([0-9a-f]{2}):([0-9a-f]{2})\.([0-7])"
@@ -63,6 +64,14 @@ def driven_by(tree: Tree, driver: str, classes: Collection[int]) -> list[tuple[s
         and not tree.exists(f"{directory}/physfn")
     ]
     return sorted(found, key=lambda device: in_bus_order(device[0]))
+
+
+def devices_of(tree: Tree, vendor: str, found: Iterable[tuple[str, str]]) -> tuple[Device, ...]:
+    """Return the GPUs with these addresses and directories, numbered in their order."""
+    return tuple(
+        Device(vendor, number, address, model=model_numbers(tree, directory))
+        for number, (address, directory) in enumerate(found)
+    )
 
 
 def _served_by(tree: Tree, driver: str) -> list[str]:
