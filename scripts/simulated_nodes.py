@@ -12,8 +12,14 @@ from contextlib import suppress
 from multiprocessing.connection import Connection as Pipe
 from pathlib import Path
 
-from clusterrun.coordination.bounded_messages import done, failing
-from clusterrun.coordination.messages import Hello, Stop, Verdict, WorldFormed
+from clusterrun.coordination.messages import (
+    Failing,
+    Hello,
+    Stop,
+    Verdict,
+    WorldFormed,
+    done,
+)
 from clusterrun.coordination.restart_policy import RestartRules
 from clusterrun.domain.events import Event, StopOrdered, VerdictReached
 from clusterrun.domain.facts import Fact
@@ -61,7 +67,7 @@ class SimulatedNode:
         self.failed_at = 0.0
         """When it reported its worker's failure; 0: it reported none."""
         self._hello = framed(_hello(rank, nodes))
-        self._failing = framed(failing(0, _fate(rank, Exited(1)), 0.0))
+        self._failing = framed(Failing(0, _fate(rank, Exited(1)), 0.0))
         self._done = framed(done(0, _stopped(rank), time.time(), None))
 
     def call(self, port: int) -> None:
@@ -214,7 +220,7 @@ def _supervise(peers: Peers, pipe: Pipe) -> None:
             now = time.monotonic()
             for event in peers.events(now):
                 if isinstance(event, StopOrdered):
-                    peers.report_end(_stopped(0), time.time(), None)
+                    peers.send(done(0, _stopped(0), time.time(), None))
                 over |= isinstance(event, VerdictReached)
     peers.leave()
     pipe.send(measured())

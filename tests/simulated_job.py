@@ -13,19 +13,17 @@ from enum import Enum
 from clusterrun.agent.actions import (
     CleanUp,
     CollectOutput,
-    DeclineRestart,
     Finish,
     ReportEnd,
-    ReportExternalCause,
     ReportFailure,
     Restart,
+    SendToCoordinator,
     SetDeadline,
     SignalWorkers,
 )
 from clusterrun.agent.conclusion import conclude, fates_of
 from clusterrun.agent.decide import decide
 from clusterrun.agent.state import Rules, State
-from clusterrun.coordination import bounded_messages
 from clusterrun.coordination.actions import Disconnect, PreparePort, Send
 from clusterrun.coordination.coordinator import decide as decide_for_all
 from clusterrun.coordination.coordinator import opened
@@ -40,14 +38,15 @@ from clusterrun.coordination.events import (
 )
 from clusterrun.coordination.events import Event as CoordinatorEvent
 from clusterrun.coordination.messages import (
-    Done,
-    EndedExternally,
+    AgentMessage,
     Failing,
     FromCoordinator,
     NextAttempt,
     Stop,
+    Suspension,
     Verdict,
     WorldFormed,
+    done,
 )
 from clusterrun.coordination.restart_policy import RestartRules
 from clusterrun.coordination.state import PHASES_AFTER, Phase
@@ -94,7 +93,7 @@ class Node:
         self.fate = Fate.LIVES
         self.connected = True
         self.outcome: Outcome | None = None
-        self.up: deque[Failing | EndedExternally | Done] = deque()
+        self.up: deque[AgentMessage] = deque()
         self.down: deque[FromCoordinator] = deque()
         self.tried: list[int] = []
         """The attempts that it has started workers of."""
@@ -207,6 +206,7 @@ class SimulatedJob:
         """The coordinator hears the next word of a node, or that there will be none."""
         if node.up:
             message = node.up.popleft()
+            assert not isinstance(message, Suspension)
             is_late = message.attempt < self.coordinator.attempt.number
             before = deepcopy(self.coordinator) if is_late else None
             self._happens(MessageReceived(node.number, message, self.now))
@@ -241,32 +241,24 @@ class SimulatedJob:
                     node.silent.add(local_rank)
                 case CleanUp():
                     node.sweeping = True
-                case ReportFailure() | ReportExternalCause() | ReportEnd() | DeclineRestart():
-                    self._say(node, action)
+                case SendToCoordinator(message):
+                    self._send(node, message)
+                case ReportFailure(local_rank):
+                    fates = self._fates(node)
+                    fate = next(fate for fate in fates if fate.local_rank == local_rank)
+                    self._send(node, Failing(node.state.attempt, fate, 0.0))
+                case ReportEnd():
+                    fates, cause = self._fates(node), node.state.external_cause
+                    self._send(node, done(node.state.attempt, fates, self.now, cause))
                 case Restart():
                     self._begin_again(node)
                 case Finish():
                     node.outcome = conclude(node.state, node.attempt, self._fates(node))
                     node.fate = Fate.OVER
 
-    def _say(
-        self, node: Node, action: ReportFailure | ReportExternalCause | ReportEnd | DeclineRestart
-    ) -> None:
-        attempt, fates = node.told_attempt, self._fates(node)
-        match action:
-            case ReportFailure(local_rank):
-                fate = next(fate for fate in fates if fate.local_rank == local_rank)
-                said: Failing | EndedExternally | Done = bounded_messages.failing(
-                    attempt, fate, 0.0
-                )
-            case ReportExternalCause(external_cause):
-                said = EndedExternally(attempt, external_cause)
-            case ReportEnd():
-                said = bounded_messages.done(attempt, fates, self.now, node.state.external_cause)
-            case DeclineRestart():
-                said = bounded_messages.done(attempt, (), self.now, node.state.external_cause)
+    def _send(self, node: Node, message: AgentMessage) -> None:
         if node.connected:
-            node.up.append(said)
+            node.up.append(message)
 
     def _begin_again(self, node: Node) -> None:
         assert node.told_attempt == node.attempt + 1

@@ -2,22 +2,20 @@
 
 import socket
 from collections import deque
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from contextlib import suppress
 
 from clusterrun.agent.signal_inbox import SignalInbox
 from clusterrun.agent.state import State
+from clusterrun.coordination.messages import AgentMessage, Done, EndedExternally, Failing
 from clusterrun.domain.events import Event, RestartOrdered, StopOrdered, VerdictReached
 from clusterrun.domain.outcome import (
-    ExternalCause,
-    Fate,
     Outcome,
     Reason,
     Succeeded,
 )
 from clusterrun.domain.plan import NodePlan
 from clusterrun.domain.ranks import LocalRank
-from clusterrun.domain.stacks import StackGroup
 
 from tests.agent.clock import FakeClock
 from tests.agent.histories import printed, swept
@@ -210,46 +208,26 @@ class FakePeers:
         """Where their news comes from."""
         return (self.coordinator,)
 
-    def report_failure(self, fate: Fate, age: float) -> tuple[()]:
-        """Note the failure."""
-        return self._note("failing", fate.rank, fate.ending, age)
+    def send(self, message: AgentMessage) -> tuple[()]:
+        """Note the message; reach the verdict once all workers have ended."""
+        match message:
+            case Failing(_, fate, age):
+                self.calls.append(("failing", fate.rank, fate.ending, age))
+            case EndedExternally(_, external_cause):
+                self.calls.append(("ended_externally", external_cause))
+            case Done(_, fates, external_cause):
+                ages = [(aged.fate.rank, aged.age) for aged in fates]
+                self.calls.append(("done", ages, external_cause))
+                self._answer()
+        return ()
 
-    def report_external_cause(self, external_cause: ExternalCause) -> tuple[()]:
-        """Note what ends the job."""
-        return self._note("ended_externally", external_cause)
-
-    def report_end(
-        self, fates: Sequence[Fate], now: float, external_cause: ExternalCause | None
-    ) -> tuple[()]:
-        """Note the end, and reach the verdict."""
-        self._note("done", [fate.rank for fate in fates], now, external_cause)
+    def _answer(self) -> None:
         if self.again == 0:
-            self.coordinator.tell(VerdictReached(self.verdict, "", at=now))
-            return ()
+            self.coordinator.tell(VerdictReached(self.verdict, "", at=10.0))
+            return
         self.again -= 1
-        stop = [StopOrdered("node9 fails", 1, at=now)] if self.stop_again else []
-        self.coordinator.tell(RestartOrdered(self.verdict, at=now), *stop)
-        return ()
-
-    def request_stacks(self) -> tuple[()]:
-        """Note the question."""
-        return self._note("ask for stacks")
-
-    def report_stacks(self, number: int, groups: Sequence[StackGroup]) -> tuple[()]:
-        """Note the answer."""
-        return self._note("stacks", number, list(groups))
-
-    def report_stillness(self, seconds: float) -> tuple[()]:
-        """Note that nothing moves."""
-        return self._note("still", seconds)
-
-    def report_suspension(self, *, suspended: bool) -> tuple[()]:
-        """Note that this agent is stopped, or goes on."""
-        return self._note("suspended", suspended)
-
-    def _note(self, *call: object) -> tuple[()]:
-        self.calls.append(call)
-        return ()
+        stop = [StopOrdered("node9 fails", 1, at=10.0)] if self.stop_again else []
+        self.coordinator.tell(RestartOrdered(self.verdict, at=10.0), *stop)
 
 
 class FakeAttempts:

@@ -16,15 +16,14 @@ from clusterrun.agent.actions import (
     Action,
     CleanUp,
     CollectOutput,
-    DeclineRestart,
     Finish,
     ForwardSignal,
     HideInterrupts,
     ReportEnd,
-    ReportExternalCause,
     ReportFailure,
     Restart,
     Resume,
+    SendToCoordinator,
     SetDeadline,
     SignalWorkers,
     Suspend,
@@ -33,6 +32,7 @@ from clusterrun.agent.conclusion import fates_of
 from clusterrun.agent.decide import decide
 from clusterrun.agent.state import Phase, Rules, State
 from clusterrun.agent.stop_sequence import SECONDS_TO_CLEAN_UP, SECONDS_TO_COLLECT, SECONDS_TO_DIE
+from clusterrun.coordination.messages import Done, EndedExternally, Failing, RequestStacks, done
 from clusterrun.coordination.restart_policy import RestartRules
 from clusterrun.domain.events import (
     CleanedUp,
@@ -71,7 +71,6 @@ GRACE = 25.0
 SWEEP = (CleanUp(), SetDeadline(SECONDS_TO_CLEAN_UP))
 LAST_WORDS = SetDeadline(SECONDS_TO_COLLECT)
 REPORT_END = ReportEnd()
-DECLINE = DeclineRestart()
 HUSH = HideInterrupts()
 SUSPEND = Suspend()
 RESUME = Resume()
@@ -194,9 +193,19 @@ def report_failure(local_rank: int) -> ReportFailure:
     return ReportFailure(LocalRank(local_rank))
 
 
-def report_interrupted(number: int) -> ReportExternalCause:
+def report(external_cause: ExternalCause) -> SendToCoordinator:
+    """Let the other nodes know of what ends the job from outside."""
+    return SendToCoordinator(EndedExternally(0, external_cause))
+
+
+def decline(attempt: int, obstacle: ExternalCause) -> SendToCoordinator:
+    """Start no worker of the attempt."""
+    return SendToCoordinator(Done(attempt, (), obstacle))
+
+
+def report_interrupted(number: int) -> SendToCoordinator:
     """Let the other nodes know of the signal."""
-    return ReportExternalCause(Interrupted(number))
+    return report(Interrupted(number))
 
 
 def forward(number: int) -> ForwardSignal:
@@ -208,7 +217,7 @@ def _ranks(local_ranks: Iterable[int]) -> frozenset[LocalRank]:
     return frozenset(map(LocalRank, local_ranks))
 
 
-REPORTS = (ReportFailure, ReportExternalCause, ReportEnd)
+ASK_STACKS = SendToCoordinator(RequestStacks(0))
 
 Step = tuple[tuple[Event, ...], tuple[Action, ...]]
 
@@ -272,12 +281,19 @@ def answer(state: State, *events: Event) -> tuple[State, tuple[Action, ...]]:
     for event in events:
         state, actions = decide(state, event)
         if state.nodes == 1:
-            actions = tuple(action for action in actions if not isinstance(action, REPORTS))
+            actions = tuple(action for action in actions if not _reports(action))
         done += actions
         if state.nodes == 1 and state.phase is Phase.WAITING:
             state, actions = decide(state, verdict_on(state))
             done += actions
     return state, tuple(done)
+
+
+def _reports(action: Action) -> bool:
+    """Tell whether the verdict follows from what this reports."""
+    if isinstance(action, SendToCoordinator):
+        return isinstance(action.message, EndedExternally | Done)
+    return isinstance(action, ReportFailure | ReportEnd)
 
 
 def external_cause_of(state: State) -> ExternalCause | NodeLost | None:
@@ -299,11 +315,11 @@ def verdict_on(state: State) -> VerdictReached | RestartOrdered:
     own = (fate for fate in fates if not fate.ending.succeeded and not fate.stopped_by_us)
     for failed in islice(own, 1):
         clock.now = failed.clock
-        node.report_failure(failed, 0.0)
+        node.send(Failing(0, failed, 0.0))
     if isinstance(state.external_cause, Interrupted | OutputGone):
         clock.now = state.external_cause_at
-        node.report_external_cause(state.external_cause)
+        node.send(EndedExternally(0, state.external_cause))
     clock.now = 1000.0
-    [*_, verdict] = node.report_end(fates, clock.now, state.external_cause)
+    [*_, verdict] = node.send(done(0, fates, clock.now, state.external_cause))
     assert isinstance(verdict, VerdictReached | RestartOrdered)
     return verdict

@@ -3,7 +3,7 @@
 import signal
 
 import pytest
-from clusterrun.agent.actions import PrintNotice, RequestStacks
+from clusterrun.agent.actions import PrintNotice
 from clusterrun.agent.notices import (
     binding_differs,
     interrupted,
@@ -21,7 +21,7 @@ from clusterrun.domain.outcome import HelperFailed, Interrupted, NodeLost, Outpu
 from clusterrun.domain.ranks import LocalRank
 
 from tests.agent.histories import (
-    DECLINE,
+    ASK_STACKS,
     FINISH,
     FORK_SERVER_LOST,
     GRACE,
@@ -40,6 +40,7 @@ from tests.agent.histories import (
     again,
     ask,
     collect,
+    decline,
     exited,
     external_cause_of,
     forward,
@@ -339,7 +340,7 @@ SIGNALS = [
     .then(PrintNotice(not_handled(40, [0]))),
     history("SIGQUIT shows the stacks of the running workers, and ends nothing", workers(3))
     .when(started(0), started(1), got(signal.SIGQUIT))
-    .then(PrintNotice(stacks_follow(2)), RequestStacks()),
+    .then(PrintNotice(stacks_follow(2)), ASK_STACKS),
     history("SIGTSTP and SIGCONT stop and continue the workers with us", workers(1))
     .when(started(0), got(signal.SIGTSTP))
     .then(SUSPEND)
@@ -499,7 +500,9 @@ OTHER_NODES = [
     .when(started(0), exited(0), printed(0), swept())
     .then(collect(0), SWEEP, REPORT_END)
     .when(got(TERM), again(Succeeded()))
-    .then(report_interrupted(TERM), PrintNotice(stopping_others(TERM)), DECLINE)
+    .then(
+        report_interrupted(TERM), PrintNotice(stopping_others(TERM)), decline(1, Interrupted(TERM))
+    )
     .when(verdict(Interrupted(TERM)))
     .then(FINISH)
     .because(Interrupted(TERM)),
@@ -508,8 +511,8 @@ OTHER_NODES = [
     .then(collect(0), SWEEP, REPORT_END)
     .when(FORK_SERVER_LOST)
     .when(again(Succeeded()))
-    .then(DECLINE)
-    .because(HelperFailed("fork server", "was killed by SIGKILL", signal.SIGKILL)),
+    .then(decline(1, HelperFailed("fork server", "was killed by SIGKILL", KILL)))
+    .because(HelperFailed("fork server", "was killed by SIGKILL", KILL)),
     history("which a node that is done does not need", workers(1, shared=True))
     .when(started(0), exited(0), printed(0), swept())
     .then(collect(0), SWEEP, REPORT_END)

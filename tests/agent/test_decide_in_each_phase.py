@@ -4,7 +4,7 @@ import signal
 from collections.abc import Sequence
 
 import pytest
-from clusterrun.agent.actions import Action, PrintNotice, RequestStacks
+from clusterrun.agent.actions import Action, PrintNotice
 from clusterrun.agent.notices import killing, output_closed, stopping
 from clusterrun.agent.stack_requests import stacks_follow
 from clusterrun.agent.state import (
@@ -21,6 +21,7 @@ from clusterrun.domain.outcome import (
 from msgspec.structs import replace
 
 from tests.agent.histories import (
+    ASK_STACKS,
     FINISH,
     FORK_SERVER_LOST,
     GRACE,
@@ -186,7 +187,7 @@ def test_stacks_of_the_living_only() -> None:
     """During a grace SIGQUIT shows where those hang that are left."""
     _, done = answer(until(STOPPING), got(signal.SIGQUIT))
 
-    assert done == (PrintNotice(stacks_follow(1)), RequestStacks())
+    assert done == (PrintNotice(stacks_follow(1)), ASK_STACKS)
 
 
 @pytest.mark.parametrize("phase", [STOPPING, KILLING, CLEANING_UP, COLLECTING, OVER])

@@ -10,10 +10,10 @@ from clusterrun.agent.actions import (
     PrintNotice,
     PrintStacks,
     ReportStacks,
-    ReportStillness,
-    RequestStacks,
+    SendToCoordinator,
 )
 from clusterrun.agent.stack_requests import describe, nothing_moves, stacks_follow, stacks_of_all
+from clusterrun.coordination.messages import Idle
 from clusterrun.domain.events import (
     Event,
     SignalNotHandled,
@@ -26,7 +26,7 @@ from clusterrun.domain.events import (
 from clusterrun.domain.ranks import LocalRank
 from clusterrun.domain.stacks import StackGroup
 
-from tests.agent.histories import NODE_0_LOST, answer, exited, got, started, workers
+from tests.agent.histories import ASK_STACKS, NODE_0_LOST, answer, exited, got, started, workers
 
 IN_F = StackGroup((0, 1, 2, 5), "  File f\n  File g")
 NONE = StackGroup((3,), "no handler", found=False)
@@ -46,7 +46,7 @@ def asked(still_for: float = 0.0, host: str = "", *, here: bool = True) -> Stack
 @pytest.mark.parametrize(
     ("event", "actions"),
     [
-        (got(signal.SIGQUIT), (PrintNotice(stacks_follow(2)), RequestStacks())),
+        (got(signal.SIGQUIT), (PrintNotice(stacks_follow(2)), ASK_STACKS)),
         (SignalNotHandled(signal.SIGQUIT, (LocalRank(1),), 10.0), (LACK,)),
         (COLLECTED, (ReportStacks(7, (IN_F, NONE)),)),
         (StacksCollected(7, (IN_F,), shown=True, at=10.0), (ReportStacks(7, ()),)),
@@ -61,9 +61,9 @@ def test_on_one_node(event: Event, actions: tuple[Action, ...]) -> None:
 @pytest.mark.parametrize(
     ("event", "actions"),
     [
-        (got(signal.SIGQUIT), (PrintNotice(stacks_of_all()), RequestStacks())),
-        (STILL, (ReportStillness(60.0),)),
-        (MOVES, (ReportStillness(0.0),)),
+        (got(signal.SIGQUIT), (PrintNotice(stacks_of_all()), ASK_STACKS)),
+        (STILL, (SendToCoordinator(Idle(0, 60.0)),)),
+        (MOVES, (SendToCoordinator(Idle(0, 0.0)),)),
         (asked(), (CollectStacks(7),)),
         (asked(60.0), (PrintNotice(nothing_moves(60.0)), CollectStacks(7))),
         (

@@ -316,7 +316,7 @@ def test_other_nodes_are_told(agent: Agent) -> None:
 
     assert agent.peers.calls == [
         ("failing", 1, Exited(3), 40.0),
-        ("done", [1, 0], 1050.0, None),
+        ("done", [(1, 40.0), (0, 40.0)], None),
     ]
     assert outcome.reason == NodeLost(3, "node9")
 
@@ -330,7 +330,7 @@ def test_other_nodes_are_told_of_signals(agent: Agent) -> None:
 
     assert agent.peers.calls == [
         ("ended_externally", Interrupted(signal.SIGTERM)),
-        ("done", [0, 1], 1050.0, Interrupted(signal.SIGTERM)),
+        ("done", [(0, 40.0), (1, 40.0)], Interrupted(signal.SIGTERM)),
     ]
 
 

@@ -1,12 +1,31 @@
 """What travels of fates: what a report needs, in any case little enough for one message."""
 
-from clusterrun.coordination.bounded_messages import done, ended_externally, failing
-from clusterrun.coordination.messages import Done, EndedExternally
-from clusterrun.domain.outcome import HelperFailed, Interrupted, NodeLost, Succeeded
+from clusterrun.coordination.bounded_messages import bounded
+from clusterrun.coordination.messages import (
+    Done,
+    EndedExternally,
+    Failing,
+    done,
+)
+from clusterrun.domain.outcome import Fate, HelperFailed
 from clusterrun.planning.worker_count import MAX_WORKERS
 from clusterrun.rendezvous.wire.frames import FROM_MEMBERS, MAXIMUM_FRAME, framed
 
 from tests.rendezvous.nodes import fate
+
+
+def bounded_done(fates: list[Fate], now: float = 0.0) -> Done:
+    """Return what travels of these fates."""
+    message = bounded(done(0, fates, now, None))
+    assert isinstance(message, Done)
+    return message
+
+
+def bounded_failing(fate: Fate, age: float = 0.0) -> Failing:
+    """Return what travels of this fate."""
+    message = bounded(Failing(0, fate, age))
+    assert isinstance(message, Failing)
+    return message
 
 
 def test_ends_travel_as_ages() -> None:
@@ -18,15 +37,15 @@ def test_ends_travel_as_ages() -> None:
 
 def test_no_age_is_negative() -> None:
     """Whatever clocks do."""
-    assert done(0, [fate(0, clock=105.0)], 104.0, None).fates[0].age == 0.0
-    assert failing(0, fate(0, 1), -3.0).age == 0.0
+    assert bounded_done([fate(0, clock=105.0)], 104.0).fates[0].age == 0.0
+    assert bounded_failing(fate(0, 1), -3.0).age == 0.0
 
 
 def test_the_last_words_of_failures_travel() -> None:
     """Those of successes interest nobody."""
     good, bad = fate(0, tail="loss 0.1", error="{}"), fate(1, 1, tail="Error: x", error="{}")
 
-    letter = done(0, [good, bad], 0.0, None)
+    letter = bounded_done([good, bad])
 
     assert [(each.fate.tail, each.fate.error) for each in letter.fates] == [
         ("", ""),
@@ -39,8 +58,8 @@ def test_the_longest_of_last_words_fit_into_one_message() -> None:
     tail = "\N{PILE OF POO}" * (16 << 10)
     fates = [fate(rank, 1, tail=tail, error='"' + tail + '"') for rank in range(256)]
 
-    assert len(framed(done(0, fates, 0.0, None))) < MAXIMUM_FRAME
-    assert len(framed(failing(0, fates[0], 0.0))) < MAXIMUM_FRAME
+    assert len(framed(bounded_done(fates))) < MAXIMUM_FRAME
+    assert len(framed(bounded_failing(fates[0]))) < MAXIMUM_FRAME
 
 
 def test_the_ends_of_the_most_workers_fit_into_one_message() -> None:
@@ -52,14 +71,14 @@ def test_the_ends_of_the_most_workers_fit_into_one_message() -> None:
         for rank in range(MAX_WORKERS)
     ]
 
-    assert len(framed(done(0, fates, 0.0, None))) < MAXIMUM_FRAME
+    assert len(framed(bounded_done(fates))) < MAXIMUM_FRAME
 
 
 def test_the_end_of_a_tail_is_what_is_kept() -> None:
     """There stands the exception; an error file is kept whole or not at all."""
     long = "x" * (20 << 10)
 
-    letter = failing(0, fate(0, 1, tail=f"{long}ValueError: it", error=f'"{long}"'), 0.0)
+    letter = bounded_failing(fate(0, 1, tail=f"{long}ValueError: it", error=f'"{long}"'))
 
     assert letter.fate.tail.endswith("ValueError: it")
     assert len(letter.fate.tail) == 16 << 10
@@ -71,7 +90,7 @@ def test_a_long_traceback_keeps_both_ends() -> None:
     frames = "".join(f'  File "train.py", line {line}, in step\n' for line in range(500))
     tail = f"Traceback (most recent call last):\n{frames}ValueError: it"
 
-    letter = failing(0, fate(0, 1, tail=tail), 0.0)
+    letter = bounded_failing(fate(0, 1, tail=tail))
 
     lines = letter.fate.tail.splitlines()
     assert lines[:2] == tail.splitlines()[:2]
@@ -81,17 +100,9 @@ def test_a_long_traceback_keeps_both_ends() -> None:
 
 def test_a_path_that_is_no_text_travels_all_the_same() -> None:
     """File names are bytes."""
-    letter = failing(0, fate(0, 1, log="/logs/\udcff"), 0.0)
+    letter = bounded_failing(fate(0, 1, log="/logs/\udcff"))
 
     assert b"/logs/?" in framed(letter)
-
-
-def test_only_what_came_from_outside_is_an_external_cause() -> None:
-    """Other reasons follow from what the nodes report."""
-    assert done(0, [], 0.0, Interrupted(2)).external_cause == Interrupted(2)
-    assert done(0, [], 0.0, HelperFailed("relay", "exited", 0)).external_cause is not None
-    assert done(0, [], 0.0, NodeLost(0, "n0")).external_cause is None
-    assert done(0, [], 0.0, Succeeded()).external_cause is None
 
 
 def test_the_end_of_a_helper_travels_in_one_line() -> None:
@@ -99,7 +110,10 @@ def test_the_end_of_a_helper_travels_in_one_line() -> None:
     crash = "was killed by SIGSEGV:\n    Fatal Python error\x1b[0m\n    no frame"
     reason = HelperFailed("fork server", crash, 11)
 
-    sent = framed(ended_externally(0, reason)) + framed(done(0, [], 0.0, reason))
+    sent = b"".join(
+        framed(bounded(message))
+        for message in (EndedExternally(0, reason), done(0, [], 0.0, reason))
+    )
 
     how = "was killed by SIGSEGV: Fatal Python error?[0m no frame"
     travels = HelperFailed("fork server", how, 11)

@@ -6,8 +6,14 @@ import time
 from contextlib import ExitStack
 
 import msgspec
-from clusterrun.coordination.bounded_messages import done, failing
-from clusterrun.coordination.messages import FromCoordinator, FromMember, Hello, WorldFormed
+from clusterrun.coordination.messages import (
+    Failing,
+    FromCoordinator,
+    FromMember,
+    Hello,
+    WorldFormed,
+    done,
+)
 from clusterrun.domain.facts import Fact
 from clusterrun.rendezvous.coordinator_server import CoordinatorServer
 from clusterrun.rendezvous.ports.joining_port import open_joining_port
@@ -167,7 +173,7 @@ GARBAGE = {
     "a long hello": OPENING + (LONGEST_HELLO + 1).to_bytes(4, "big"),
     "no message": OPENING + b"\0\0\0\4abcd",
     "a report of nobody": OPENING + framed(done(0, [], 0.0, None)),
-    "half a report": OPENING + framed(failing(0, fate(0, 1), 0.0))[:40],
+    "half a report": OPENING + framed(Failing(0, fate(0, 1), 0.0))[:40],
     "a wrong hello": OPENING + b"\0\0\0\1\x80" + msgspec.msgpack.encode({"type": "Hello"}),
 }
 """Bytes that no member sends, by their sender."""

@@ -4,10 +4,10 @@ import struct
 from collections.abc import Iterator, Sequence
 from random import Random
 
-from clusterrun.coordination.bounded_messages import done, failing
 from clusterrun.coordination.messages import (
     AllStacks,
     EndedExternally,
+    Failing,
     Idle,
     NextAttempt,
     Notice,
@@ -20,6 +20,7 @@ from clusterrun.coordination.messages import (
     Suspension,
     Verdict,
     WorldFormed,
+    done,
 )
 from clusterrun.domain.outcome import (
     HelperFailed,
@@ -49,7 +50,7 @@ FAILED = fate(1, 1, tail="ValueError: it", error='{"message": "it"}')
 
 FROM_A_MEMBER = [
     framed(hello(1, rank=1, should={"script": "train.py"})),
-    framed(failing(0, FAILED, 0.5)),
+    framed(Failing(0, FAILED, 0.5)),
     framed(EndedExternally(0, Interrupted(15))),
     framed(EndedExternally(0, HelperFailed("relay", "was killed by SIGKILL", 9))),
     framed(done(0, [FAILED, fate(1, ending=Killed(9))], 2000.0, OutputGone())),

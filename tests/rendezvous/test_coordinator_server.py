@@ -8,8 +8,13 @@ from collections.abc import Iterator
 from contextlib import ExitStack
 
 import pytest
-from clusterrun.coordination.bounded_messages import done
-from clusterrun.coordination.messages import Refused, Stop, Verdict, WorldFormed
+from clusterrun.coordination.messages import (
+    Refused,
+    Stop,
+    Verdict,
+    WorldFormed,
+    done,
+)
 from clusterrun.rendezvous.coordinator_server import MOST_STRANGERS, SECONDS_TO_SEND_HELLO
 from clusterrun.rendezvous.wire.connections import allow_descriptors
 from clusterrun.rendezvous.wire.frames import HEARTBEAT_FRAME, framed

@@ -9,7 +9,7 @@ from contextlib import ExitStack, closing
 
 import pytest
 from clusterrun.coordination.heartbeat import heartbeat_rhythm
-from clusterrun.coordination.messages import Stop
+from clusterrun.coordination.messages import EndedExternally, Failing, Stop, done
 from clusterrun.coordination.restart_policy import RestartRules
 from clusterrun.domain.events import (
     CoordinatorLost,
@@ -119,7 +119,7 @@ def job(stack: ExitStack) -> Job:
 def test_success_on_all_nodes(job: Job) -> None:
     """When the last one is done."""
     for number in range(3):
-        job.nodes[number].report_end([fate(number)], 0.0, None)
+        job.nodes[number].send(done(0, [fate(number)], 0.0, None))
 
     assert job.reasons() == [Succeeded()] * 3
     assert [peers.lost for peers in job.nodes] == [False, True, True]
@@ -128,12 +128,12 @@ def test_success_on_all_nodes(job: Job) -> None:
 def test_a_failure_on_one_node_stops_all(job: Job) -> None:
     """And all report the same."""
     cause = fate(1, 7, tail="ValueError: it", clock=100.0)
-    job.nodes[1].report_failure(cause, 0.1)
+    job.nodes[1].send(Failing(0, cause, 0.1))
     orders = [job.hears(number)[0] for number in range(3)]
     for number in (0, 2):
         stopped = fate(number, ending=Killed(15), stopped_by_us=True)
-        job.nodes[number].report_end([stopped], 0.0, None)
-    job.nodes[1].report_end([cause], 101.0, None)
+        job.nodes[number].send(done(0, [stopped], 0.0, None))
+    job.nodes[1].send(done(0, [cause], 101.0, None))
 
     assert {order.why for order in orders if isinstance(order, StopOrdered)} == {
         "rank 1 on n1 failed"
@@ -143,17 +143,17 @@ def test_a_failure_on_one_node_stops_all(job: Job) -> None:
 
 def test_a_failure_on_node_zero_is_heard_everywhere(job: Job) -> None:
     """Its agent is a member like any other."""
-    job.nodes[0].report_failure(fate(0, 1), 0.0)
+    job.nodes[0].send(Failing(0, fate(0, 1), 0.0))
 
     assert [type(job.hears(number)[0]) for number in range(3)] == [StopOrdered] * 3
 
 
 def test_a_signal_on_one_node_ends_all(job: Job) -> None:
     """Ctrl-C, or a scheduler that signals one node first."""
-    job.nodes[2].report_external_cause(Interrupted(2))
+    job.nodes[2].send(EndedExternally(0, Interrupted(2)))
     (order,) = job.hears(1)
     for peers in job.nodes:
-        peers.report_end([], 0.0, None)
+        peers.send(done(0, [], 0.0, None))
 
     assert isinstance(order, StopOrdered)
     assert order.why == "n2 got SIGINT"
@@ -162,10 +162,10 @@ def test_a_signal_on_one_node_ends_all(job: Job) -> None:
 
 def test_an_external_cause_on_one_node_may_be_reported_at_its_end(job: Job) -> None:
     """As the reason of the end."""
-    job.nodes[0].report_end([], 0.0, OutputGone())
+    job.nodes[0].send(done(0, [], 0.0, OutputGone()))
     assert job.hears(1)
     for peers in job.nodes[1:]:
-        peers.report_end([], 0.0, None)
+        peers.send(done(0, [], 0.0, None))
 
     assert job.reasons() == [OutputGone()] * 3
 
@@ -175,7 +175,7 @@ def test_a_node_that_goes_without_a_word_is_lost(job: Job) -> None:
     job.nodes[1].leave()
     (order,) = job.hears(2)
     for number in (0, 2):
-        job.nodes[number].report_end([fate(number, 1)], 0.0, None)
+        job.nodes[number].send(done(0, [fate(number, 1)], 0.0, None))
     while not all(len(job.heard[number]) > 1 for number in (0, 2)):
         job.go_on(1.0)
 
@@ -195,14 +195,14 @@ def test_without_node_zero_the_job_is_over(job: Job) -> None:
     assert isinstance(event, CoordinatorLost)
     assert event.host == "n0"
     assert job.nodes[2].lost
-    job.nodes[2].report_end([], 0.0, None)
+    job.nodes[2].send(done(0, [], 0.0, None))
     assert list(job.nodes[2].events(0.0)) == []
 
 
 def test_node_zero_waits_until_all_have_heard_the_verdict(job: Job) -> None:
     """It has nothing else to do, and they have no other way to know."""
     for number in range(3):
-        job.nodes[number].report_end([fate(number)], 0.0, None)
+        job.nodes[number].send(done(0, [fate(number)], 0.0, None))
     while not any(isinstance(event, VerdictReached) for event in job.heard[0]):
         job.nodes[0].events(time.monotonic())
         job.heard[0].extend(job.nodes[0].events(time.monotonic()))
@@ -237,7 +237,7 @@ def test_a_late_node_is_refused_and_the_job_undisturbed(stack: ExitStack) -> Non
         late.result()
     assert job.said[0] == ["refused n9 (pid 11) at 127.0.0.1: all 2 nodes have joined"]
     for number in range(2):
-        job.nodes[number].report_end([fate(number)], 0.0, None)
+        job.nodes[number].send(done(0, [fate(number)], 0.0, None))
     assert job.reasons() == [Succeeded()] * 2
 
 
@@ -306,7 +306,7 @@ def test_long_last_words_reach_all(stack: ExitStack) -> None:
     tail = "x" * (16 << 10)
     for number, peers in enumerate(job.nodes):
         ranks = range(64 * number, 64 * (number + 1))
-        peers.report_end([fate(rank, 1, tail=tail) for rank in ranks], 0.0, None)
+        peers.send(done(0, [fate(rank, 1, tail=tail) for rank in ranks], 0.0, None))
 
     (first, *others) = job.reasons()
 
@@ -322,13 +322,13 @@ def test_all_nodes_begin_anew_together(stack: ExitStack) -> None:
     before = [peers.world(0) for peers in job.nodes]
     cause = fate(1, 7, tail="ValueError: it", clock=100.0)
 
-    job.nodes[1].report_failure(cause, 0.1)
-    job.nodes[0].report_end([fate(0, ending=Killed(15), stopped_by_us=True)], 0.0, None)
-    job.nodes[1].report_end([cause], 101.0, None)
+    job.nodes[1].send(Failing(0, cause, 0.1))
+    job.nodes[0].send(done(0, [fate(0, ending=Killed(15), stopped_by_us=True)], 0.0, None))
+    job.nodes[1].send(done(0, [cause], 101.0, None))
     told = [job.hears(number, 2)[1] for number in (0, 1)]
     after = [peers.world(1) for peers in job.nodes]
     for number in (0, 1):
-        job.nodes[number].report_end([fate(number)], 0.0, None)
+        job.nodes[number].send(done(1, [fate(number)], 0.0, None))
 
     assert [event.reason for event in told if isinstance(event, RestartOrdered)] == [
         WorkerFailed(cause)
@@ -347,9 +347,9 @@ def test_a_given_port_is_kept(stack: ExitStack) -> None:
     job = Job(2, rendezvous_settings(port, 2, restarts=RestartRules(limit=1)))
     stack.callback(job.close)
 
-    job.nodes[1].report_failure(fate(1, 7), 0.1)
+    job.nodes[1].send(Failing(0, fate(1, 7), 0.1))
     for number in (0, 1):
-        job.nodes[number].report_end([fate(number, 7)], 0.0, None)
+        job.nodes[number].send(done(0, [fate(number, 7)], 0.0, None))
     for number in (0, 1):
         job.hears(number, 2)
 

@@ -6,6 +6,15 @@ from collections.abc import Iterator
 from itertools import pairwise
 
 import pytest
+from clusterrun.coordination.messages import (
+    EndedExternally,
+    Failing,
+    Idle,
+    RequestStacks,
+    Stacks,
+    Suspension,
+    done,
+)
 from clusterrun.domain.events import (
     Event,
     RestartOrdered,
@@ -46,8 +55,8 @@ class OneNode(SingleNode):
 
     def fails(self) -> list[Event]:
         """Report one failed worker; return the answer to its end."""
-        self.report_failure(FAILED, 0.1)
-        return self.report_end([FAILED], FAILED.clock, None)
+        self.send(Failing(self._world.attempt, FAILED, 0.1))
+        return self.send(done(self._world.attempt, [FAILED], FAILED.clock, None))
 
 
 def node_of(described: JobSpec) -> Iterator[OneNode]:
@@ -144,7 +153,7 @@ def test_leaving(node: OneNode) -> None:
 
 def test_success(node: OneNode) -> None:
     """Every worker ended with exit code 0; no answer comes later."""
-    [verdict] = node.report_end([fate(rank) for rank in range(4)], NOW, None)
+    [verdict] = node.send(done(0, [fate(rank) for rank in range(4)], NOW, None))
 
     assert verdict == VerdictReached(Succeeded(), "", NOW)
     assert node.sources == ()
@@ -152,8 +161,8 @@ def test_success(node: OneNode) -> None:
 
 def test_a_failure_is_followed_by_the_next_attempt(node: OneNode) -> None:
     """The coordinator's order to stop comes at once, and finds the workers stopping."""
-    stop = node.report_failure(FAILED, 0.1)
-    again = node.report_end([FAILED], FAILED.clock, None)
+    stop = node.send(Failing(0, FAILED, 0.1))
+    again = node.send(done(0, [FAILED], FAILED.clock, None))
 
     assert stop == [StopOrdered("rank 1 on n0 failed", 0, NOW)]
     assert again == [RestartOrdered(WorkerFailed(FAILED), NOW)]
@@ -179,8 +188,8 @@ def test_the_last_failure(described: JobSpec, why: str) -> None:
 def test_a_program_that_cannot_be_executed_is_not_restarted(node: OneNode) -> None:
     """It can't be the next time either."""
     never = fate(0, ending=NotStarted("exec", "Permission denied"))
-    node.report_failure(never, 0.0)
-    [verdict] = node.report_end([never], never.clock, None)
+    node.send(Failing(0, never, 0.0))
+    [verdict] = node.send(done(0, [never], never.clock, None))
 
     assert isinstance(verdict, VerdictReached)
     assert verdict.reason == WorkerFailed(never)
@@ -189,17 +198,17 @@ def test_a_program_that_cannot_be_executed_is_not_restarted(node: OneNode) -> No
 def test_the_whole_output_of_a_failed_worker_is_kept(node: OneNode) -> None:
     """It travels nowhere, and needs no bounds."""
     failed = fate(1, 3, tail="x" * 100_000)
-    node.report_failure(failed, 0.0)
-    [again] = node.report_end([failed], failed.clock, None)
+    node.send(Failing(0, failed, 0.0))
+    [again] = node.send(done(0, [failed], failed.clock, None))
 
     assert again == RestartOrdered(WorkerFailed(failed), NOW)
 
 
 def test_a_signal_prevents_the_restart(node: OneNode) -> None:
     """A line says so, and the job ends by the signal."""
-    node.report_failure(FAILED, 0.1)
-    node.report_external_cause(Interrupted(signal.SIGINT))
-    [verdict] = node.report_end([FAILED], FAILED.clock, Interrupted(signal.SIGINT))
+    node.send(Failing(0, FAILED, 0.1))
+    node.send(EndedExternally(0, Interrupted(signal.SIGINT)))
+    [verdict] = node.send(done(0, [FAILED], FAILED.clock, Interrupted(signal.SIGINT)))
 
     assert node.printed == ["interrupted: no restart; exit code 130"]
     assert verdict == VerdictReached(Interrupted(signal.SIGINT), "", NOW)
@@ -208,9 +217,9 @@ def test_a_signal_prevents_the_restart(node: OneNode) -> None:
 def test_a_signal_after_the_last_failure_prevents_nothing() -> None:
     """The failed worker stays the reason."""
     for node in node_of(job()):
-        node.report_failure(FAILED, 0.1)
-        node.report_external_cause(Interrupted(signal.SIGTERM))
-        [verdict] = node.report_end([FAILED], FAILED.clock, Interrupted(signal.SIGTERM))
+        node.send(Failing(0, FAILED, 0.1))
+        node.send(EndedExternally(0, Interrupted(signal.SIGTERM)))
+        [verdict] = node.send(done(0, [FAILED], FAILED.clock, Interrupted(signal.SIGTERM)))
 
         assert node.printed == []
         assert verdict == VerdictReached(WorkerFailed(FAILED), "", NOW)
@@ -219,16 +228,16 @@ def test_a_signal_after_the_last_failure_prevents_nothing() -> None:
 @pytest.mark.parametrize("cause", [OutputGone(), HelperFailed("fork server", "was killed", 9)])
 def test_an_external_cause(node: OneNode, cause: OutputGone | HelperFailed) -> None:
     """On one node its name needs no host."""
-    node.report_external_cause(cause)
-    [verdict] = node.report_end([fate(rank) for rank in range(4)], NOW, cause)
+    node.send(EndedExternally(0, cause))
+    [verdict] = node.send(done(0, [fate(rank) for rank in range(4)], NOW, cause))
 
     assert verdict == VerdictReached(cause, "", NOW)
 
 
 def test_stacks(node: OneNode) -> None:
     """Requested of the only node, and shown by it."""
-    [requested] = node.request_stacks()
-    [gathered] = node.report_stacks(1, [STACKS])
+    [requested] = node.send(RequestStacks(0))
+    [gathered] = node.send(Stacks(0, 1, (STACKS,)))
 
     assert requested == StacksRequested(1, 0.0, "", shown_here=True, at=NOW)
     assert gathered == StacksGathered((STACKS,), (), NOW)
@@ -238,14 +247,14 @@ def test_ranks_that_do_not_move(node: OneNode) -> None:
     """Their stacks are requested as often as that happens."""
     answers = []
     for number in (1, 2):
-        answers += node.report_stillness(60.0)
-        node.report_stacks(number, [STACKS])
+        answers += node.send(Idle(0, 60.0))
+        node.send(Stacks(0, number, (STACKS,)))
 
     assert answers == [StacksRequested(n, 60.0, "", shown_here=True, at=NOW) for n in (1, 2)]
-    assert node.report_stillness(0.0) == []
+    assert node.send(Idle(0, 0.0)) == []
 
 
 def test_a_suspension_concerns_nobody_else(node: OneNode) -> None:
     """It is over when it is over."""
-    assert node.report_suspension(suspended=True) == []
-    assert node.report_suspension(suspended=False) == []
+    assert node.send(Suspension(suspended=True)) == []
+    assert node.send(Suspension(suspended=False)) == []

@@ -13,9 +13,15 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from clusterrun.coordination.bounded_messages import done
 from clusterrun.coordination.heartbeat import HeartbeatRhythm
-from clusterrun.coordination.messages import EndedExternally, Heartbeat, Stop, Verdict, WorldFormed
+from clusterrun.coordination.messages import (
+    EndedExternally,
+    Heartbeat,
+    Stop,
+    Verdict,
+    WorldFormed,
+    done,
+)
 from clusterrun.domain.events import CoordinatorLost, VerdictReached
 from clusterrun.domain.outcome import Interrupted, Succeeded
 from clusterrun.rendezvous.coordinator_server import SECONDS_TO_SEND_HELLO

@@ -2,7 +2,7 @@
 
 from msgspec import Struct
 
-from clusterrun.domain.outcome import ExternalCause
+from clusterrun.coordination.messages import AgentMessage
 from clusterrun.domain.ranks import LocalRank
 from clusterrun.domain.stacks import StackGroup
 
@@ -23,24 +23,20 @@ class ForwardSignal(Struct, frozen=True):
     number: int
 
 
+class SendToCoordinator(Struct, frozen=True):
+    """Send this message to the coordinator at once."""
+
+    message: AgentMessage
+
+
 class ReportFailure(Struct, frozen=True):
     """Report at once that this worker has failed: the coordinator stops all nodes."""
 
     local_rank: LocalRank
 
 
-class ReportExternalCause(Struct, frozen=True):
-    """Report at once what ends the job from outside its workers: the coordinator stops all nodes."""
-
-    external_cause: ExternalCause
-
-
 class ReportEnd(Struct, frozen=True):
     """Report how all workers of this node ended; the coordinator answers when all nodes have."""
-
-
-class DeclineRestart(Struct, frozen=True):
-    """Report that this node starts no worker of the attempt that the coordinator has begun, and why."""
 
 
 class CollectOutput(Struct, frozen=True):
@@ -77,10 +73,6 @@ class PrintNotice(Struct, frozen=True):
     text: str
 
 
-class RequestStacks(Struct, frozen=True):
-    """Have the coordinator request the stacks of the workers of all nodes."""
-
-
 class CollectStacks(Struct, frozen=True):
     """Have all workers of this node print their stacks; ``StacksCollected`` follows."""
 
@@ -100,12 +92,6 @@ class ReportStacks(Struct, frozen=True):
     groups: tuple[StackGroup, ...]
 
 
-class ReportStillness(Struct, frozen=True):
-    """Report that no worker has printed or exited for ``seconds``; 0: one has again."""
-
-    seconds: float
-
-
 class PrintStacks(Struct, frozen=True):
     """Print stacks, and keep them with the logs."""
 
@@ -120,17 +106,14 @@ class Finish(Struct, frozen=True):
     """The job is over."""
 
 
-StackAction = (
-    RequestStacks | CollectStacks | ExpectNoStacks | ReportStacks | ReportStillness | PrintStacks
-)
+StackAction = CollectStacks | ExpectNoStacks | ReportStacks | PrintStacks
 
 Action = (
     SignalWorkers
     | ForwardSignal
+    | SendToCoordinator
     | ReportFailure
-    | ReportExternalCause
     | ReportEnd
-    | DeclineRestart
     | CollectOutput
     | CleanUp
     | SetDeadline

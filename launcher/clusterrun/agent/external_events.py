@@ -8,14 +8,13 @@ from msgspec.structs import replace
 from clusterrun.agent.actions import (
     Action,
     CollectOutput,
-    DeclineRestart,
     ExpectNoStacks,
     ForwardSignal,
     HideInterrupts,
     PrintNotice,
-    ReportExternalCause,
     Restart,
     Resume,
+    SendToCoordinator,
     Suspend,
 )
 from clusterrun.agent.notices import (
@@ -35,6 +34,7 @@ from clusterrun.agent.stop_sequence import (
     kill,
     stop,
 )
+from clusterrun.coordination.messages import Done, EndedExternally
 from clusterrun.domain.events import (
     CoordinatorLost,
     HelperLost,
@@ -46,6 +46,7 @@ from clusterrun.domain.events import (
     VerdictReached,
 )
 from clusterrun.domain.outcome import (
+    ExternalCause,
     HelperFailed,
     Interrupted,
     Killed,
@@ -139,7 +140,7 @@ def _ending_signal(state: State, event: SignalReceived) -> Decision:
     if state.external_cause is None:
         # The coordinator decides what it means after a failure.
         notice = (PrintNotice(stopping_others(number)),) if all_succeeded else ()
-        report = (ReportExternalCause(reason), *notice)
+        report = (_report(state, reason), *notice)
         state = replace(state, external_cause=reason, external_cause_at=at)
     state, actions = kill(state) if kills else (state, ())
     return state, (*report, *actions)
@@ -151,7 +152,7 @@ def _ending_signal_while_waiting(state: State, number: int, at: float) -> Decisi
         return finish(state) if _is_second_request(state, number, at) else (state, ())
     reason = Interrupted(number)
     state = replace(state, external_cause=reason, external_cause_at=at)
-    return state, (ReportExternalCause(reason), PrintNotice(stopping_others(number)))
+    return state, (_report(state, reason), PrintNotice(stopping_others(number)))
 
 
 def _interrupted(state: State, event: SignalReceived) -> Decision:
@@ -181,7 +182,12 @@ def _ended_externally(
         return state, ()
     state = replace(state, external_cause=reason, external_cause_at=at)
     state, actions = stop(state, to_workers, spare_failing=False)
-    return state, (ReportExternalCause(reason), PrintNotice(notice), *actions)
+    return state, (_report(state, reason), PrintNotice(notice), *actions)
+
+
+def _report(state: State, cause: ExternalCause) -> SendToCoordinator:
+    """Report at once what ends the job from outside its workers: the coordinator stops all nodes."""
+    return SendToCoordinator(EndedExternally(state.attempt, cause))
 
 
 def _helper_lost(state: State, event: HelperLost) -> Decision:
@@ -190,7 +196,7 @@ def _helper_lost(state: State, event: HelperLost) -> Decision:
     if state.external_cause is None and (state.alive or state.failed):
         # After a failure, it keeps the next attempt from starting.
         state = replace(state, external_cause=reason, external_cause_at=event.at)
-    report = (ReportExternalCause(reason),) if state.phase is Phase.RUNNING else ()
+    report = (_report(state, reason),) if state.phase is Phase.RUNNING else ()
     if event.name == "relay":
         if state.phase is not Phase.RUNNING:
             return state, ()
@@ -235,7 +241,9 @@ def _restart_ordered(state: State, event: RestartOrdered) -> Decision:
     obstacle = state.external_cause or state.lost_helper
     if obstacle is None:
         return replace(state, phase=Phase.OVER, verdict=event.reason), (Restart(),)
-    return replace(state, attempt=state.attempt + 1, external_cause=obstacle), (DeclineRestart(),)
+    # It starts no worker of the attempt that the coordinator has begun.
+    state = replace(state, attempt=state.attempt + 1, external_cause=obstacle)
+    return state, (SendToCoordinator(Done(state.attempt, (), obstacle)),)
 
 
 def _node_zero_lost(state: State, event: CoordinatorLost) -> Decision:

@@ -4,15 +4,11 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Protocol
 
 from clusterrun.agent.state import State
+from clusterrun.coordination.messages import AgentMessage
 from clusterrun.domain.events import Event
-from clusterrun.domain.outcome import (
-    ExternalCause,
-    Fate,
-    Outcome,
-)
+from clusterrun.domain.outcome import Outcome
 from clusterrun.domain.plan import NodePlan
 from clusterrun.domain.ranks import LocalRank
-from clusterrun.domain.stacks import StackGroup
 
 
 class Clock(Protocol):
@@ -76,32 +72,8 @@ class Peers(Protocol):
     def sources(self) -> Sequence[EventSource]:
         """The sources of the coordinator's answers."""
 
-    def report_failure(self, fate: Fate, age: float) -> Iterable[Event]:
-        """Report that a worker failed ``age`` seconds ago, and how, as far as is known."""
-
-    def report_external_cause(self, external_cause: ExternalCause) -> Iterable[Event]:
-        """Report what ends the job from outside its workers."""
-
-    def report_end(
-        self, fates: Sequence[Fate], now: float, external_cause: ExternalCause | None
-    ) -> Iterable[Event]:
-        """Report how all workers of this node ended, and what ended them from outside.
-
-        ``now`` is in seconds since the epoch, as the fates' clocks are: only ages travel. The
-        answer is ``VerdictReached`` or ``RestartOrdered``, once all nodes have reported.
-        """
-
-    def request_stacks(self) -> Iterable[Event]:
-        """Have the stacks of all ranks collected, and shown on node 0."""
-
-    def report_stacks(self, number: int, groups: Sequence[StackGroup]) -> Iterable[Event]:
-        """Answer the n-th request for the stacks of this node's workers, by global rank."""
-
-    def report_stillness(self, seconds: float) -> Iterable[Event]:
-        """Report that no worker here has printed or exited for ``seconds``; 0: one has again."""
-
-    def report_suspension(self, *, suspended: bool) -> Iterable[Event]:
-        """Report that this agent is about to be stopped, or continues."""
+    def send(self, message: AgentMessage) -> Iterable[Event]:
+        """Send a message to the coordinator; ``Done`` is answered once all nodes have sent theirs."""
 
 
 class Workers(Protocol):

@@ -8,11 +8,11 @@ from clusterrun.agent.actions import (
     PrintNotice,
     PrintStacks,
     ReportStacks,
-    ReportStillness,
-    RequestStacks,
+    SendToCoordinator,
 )
 from clusterrun.agent.state import Phase, State
 from clusterrun.agent.stop_sequence import Decision
+from clusterrun.coordination.messages import Idle, RequestStacks
 from clusterrun.domain.cpuset import runs
 from clusterrun.domain.events import (
     AboutStacks,
@@ -30,7 +30,7 @@ def stacks_wanted(state: State) -> Decision:
     if state.without_coordinator:
         return state, ()
     notice = stacks_follow(len(state.running)) if state.nodes == 1 else stacks_of_all()
-    return state, (PrintNotice(notice), RequestStacks())
+    return state, (PrintNotice(notice), SendToCoordinator(RequestStacks(state.attempt)))
 
 
 def stack_event(state: State, event: AboutStacks) -> Decision:
@@ -39,9 +39,9 @@ def stack_event(state: State, event: AboutStacks) -> Decision:
         case WorkersIdle():
             # Workers that have all exited are idle, too.
             reports = state.phase in {Phase.RUNNING, Phase.WAITING}
-            return state, (ReportStillness(event.seconds),) if reports else ()
+            return state, (_idle(state, event.seconds),) if reports else ()
         case WorkersActive():
-            return state, (ReportStillness(0.0),)
+            return state, (_idle(state, 0.0),)
         case StacksRequested():
             notice = (
                 (PrintNotice(_why(event)),)
@@ -58,6 +58,10 @@ def stack_event(state: State, event: AboutStacks) -> Decision:
             return state, (PrintStacks(describe(groups, missing)),)
         case _:
             assert_never(event)
+
+
+def _idle(state: State, seconds: float) -> SendToCoordinator:
+    return SendToCoordinator(Idle(state.attempt, seconds))
 
 
 def stacks_follow(workers: int) -> str:

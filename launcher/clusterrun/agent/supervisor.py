@@ -1,7 +1,6 @@
 """The agent's loop: performs what ``decide`` returns for each event."""
 
 import signal
-from collections.abc import Iterable
 from typing import assert_never
 
 from msgspec.structs import replace
@@ -11,7 +10,6 @@ from clusterrun.agent.actions import (
     CleanUp,
     CollectOutput,
     CollectStacks,
-    DeclineRestart,
     ExpectNoStacks,
     Finish,
     ForwardSignal,
@@ -19,13 +17,11 @@ from clusterrun.agent.actions import (
     PrintNotice,
     PrintStacks,
     ReportEnd,
-    ReportExternalCause,
     ReportFailure,
     ReportStacks,
-    ReportStillness,
-    RequestStacks,
     Restart,
     Resume,
+    SendToCoordinator,
     SetDeadline,
     SignalWorkers,
     StackAction,
@@ -37,6 +33,7 @@ from clusterrun.agent.loop import EventLoop
 from clusterrun.agent.ports import Attempts, Clock, EventSource, Peers, Workers
 from clusterrun.agent.signal_inbox import SignalInbox
 from clusterrun.agent.state import Phase, Rules, State
+from clusterrun.coordination.messages import AgentMessage, Failing, Stacks, Suspension, done
 from clusterrun.domain.events import Event, WorkerExited, WorkerKilled
 from clusterrun.domain.outcome import Fate, Killed, Outcome
 from clusterrun.domain.plan import NodePlan
@@ -129,64 +126,50 @@ class Supervisor:
             case HideInterrupts():
                 self._workers.interrupted()
             case Suspend():
-                self._add_answers(self._peers.report_suspension(suspended=True))
+                self._send(Suspension(suspended=True))
                 self._workers.suspend()
-                self._add_answers(self._peers.report_suspension(suspended=False))
+                self._send(Suspension(suspended=False))
             case Resume():
                 self._workers.resume()
             case PrintNotice(text):
                 self._workers.say(f"clusterrun: {text}")
-            case ReportFailure() | ReportExternalCause() | ReportEnd() | DeclineRestart():
-                self._add_answers(self._report(action, state, plan))
+            case SendToCoordinator(message):
+                self._send(message)
+            case ReportFailure(local_rank):
+                self._send(self._failing(local_rank, state, plan))
+            case ReportEnd():
+                now = self._epoch + self._clock.monotonic()
+                fates = self._fates(state, plan)
+                self._send(done(state.attempt, fates, now, state.external_cause))
             case Restart() | Finish():
                 raise AssertionError("ends the attempt, in _run_attempt")
             case _:
-                self._perform_on_stacks(action, plan)
+                self._perform_on_stacks(action, state, plan)
 
-    def _perform_on_stacks(self, action: StackAction, plan: NodePlan) -> None:
+    def _perform_on_stacks(self, action: StackAction, state: State, plan: NodePlan) -> None:
         match action:
-            case RequestStacks():
-                self._add_answers(self._peers.request_stacks())
             case CollectStacks(number):
                 self._workers.collect_stacks(number)
             case ExpectNoStacks(local_ranks):
                 self._workers.lack_stacks(local_ranks)
             case ReportStacks(number, groups):
-                by_rank = [_by_rank(group, plan) for group in groups]
-                self._add_answers(self._peers.report_stacks(number, by_rank))
-            case ReportStillness(seconds):
-                self._add_answers(self._peers.report_stillness(seconds))
+                by_rank = tuple(_by_rank(group, plan) for group in groups)
+                self._send(Stacks(state.attempt, number, by_rank))
             case PrintStacks(text):
                 self._workers.show_stacks(text)
             case _:
                 assert_never(action)
 
-    def _report(
-        self,
-        action: ReportFailure | ReportExternalCause | ReportEnd | DeclineRestart,
-        state: State,
-        plan: NodePlan,
-    ) -> Iterable[Event]:
-        """Report to the coordinator; return its answers, as far as they are known at once."""
-        now = self._clock.monotonic()
-        match action:
-            case ReportFailure(local_rank):
-                fates = self._fates(state, plan)
-                fate = next(fate for fate in fates if fate.local_rank == local_rank)
-                return self._peers.report_failure(fate, now - state.ended[local_rank].failed_at)
-            case ReportExternalCause(external_cause):
-                return self._peers.report_external_cause(external_cause)
-            case ReportEnd():
-                fates = self._fates(state, plan)
-                return self._peers.report_end(fates, self._epoch + now, state.external_cause)
-            case DeclineRestart():
-                return self._peers.report_end((), self._epoch + now, state.external_cause)
-            case _:
-                assert_never(action)
+    def _failing(self, local_rank: LocalRank, state: State, plan: NodePlan) -> Failing:
+        fates = self._fates(state, plan)
+        fate = next(fate for fate in fates if fate.local_rank == local_rank)
+        return Failing(
+            state.attempt, fate, self._clock.monotonic() - state.ended[local_rank].failed_at
+        )
 
-    def _add_answers(self, answers: Iterable[Event]) -> None:
-        # Signals that are queued already arrived later than the report.
-        self._loop.add_first(answers)
+    def _send(self, message: AgentMessage) -> None:
+        # Before signals that are queued already: they arrived later than what is reported.
+        self._loop.add_first(self._peers.send(message))
 
 
 def _by_rank(group: StackGroup, plan: NodePlan) -> StackGroup:

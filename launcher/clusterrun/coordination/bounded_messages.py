@@ -1,13 +1,17 @@
 """Messages about workers, cut to what the reports need and to the size of a frame."""
 
-from collections.abc import Sequence
-
 from msgspec.structs import replace
 
-from clusterrun.coordination.messages import AgedFate, Done, EndedExternally, Failing, Stacks
+from clusterrun.coordination.messages import (
+    AgedFate,
+    AgentMessage,
+    Done,
+    EndedExternally,
+    Failing,
+    Stacks,
+)
 from clusterrun.domain.bounds import as_line, as_name, as_seconds, as_text, as_wall_clock
-from clusterrun.domain.outcome import Ending, ExternalCause, Fate, HelperFailed, NotStarted, Reason
-from clusterrun.domain.stacks import StackGroup
+from clusterrun.domain.outcome import Ending, ExternalCause, Fate, HelperFailed, NotStarted
 from clusterrun.domain.tracebacks import plain_lines, with_beginning
 
 _SPACE = 1 << 17
@@ -17,31 +21,31 @@ _MOST_OF_ONE = 16 << 10
 """Characters of one tail or error file; no tail has more."""
 
 
-def failing(attempt: int, fate: Fate, age: float) -> Failing:
-    """Return the message that a worker failed ``age`` seconds ago."""
-    return Failing(attempt, _fitted(fate, _MOST_OF_ONE), as_seconds(age))
+def bounded(message: AgentMessage) -> AgentMessage:
+    """Return ``message`` with as much of its texts as a frame has room for."""
+    match message:
+        case Failing():
+            fate = _fitted(message.fate, _MOST_OF_ONE)
+            return replace(message, fate=fate, age=as_seconds(message.age))
+        case EndedExternally(attempt, external_cause):
+            return EndedExternally(attempt, _fitted_external_cause(external_cause))
+        case Done():
+            return _fitted_done(message)
+        case Stacks(_, _, groups):
+            fitted = tuple(replace(group, text=as_text(group.text)) for group in groups)
+            return replace(message, groups=fitted)
+        case _:
+            return message
 
 
-def ended_externally(attempt: int, external_cause: ExternalCause) -> EndedExternally:
-    """Return the message that something other than a worker ends the job."""
-    return EndedExternally(attempt, _fitted_external_cause(external_cause))
-
-
-def done(attempt: int, fates: Sequence[Fate], now: float, external_cause: Reason | None) -> Done:
-    """Return the message that all workers ended; ``now`` is the time by the clock of the fates."""
-    failures = sum(not fate.ending.succeeded for fate in fates)
+def _fitted_done(message: Done) -> Done:
+    failures = sum(not aged.fate.ending.succeeded for aged in message.fates)
     most = min(_MOST_OF_ONE, _SPACE // max(1, 2 * failures))
+    cause = message.external_cause
     return Done(
-        attempt,
-        tuple(AgedFate(_fitted(fate, most), as_seconds(now - fate.clock)) for fate in fates),
-        _from_outside(external_cause),
-    )
-
-
-def stacks(attempt: int, number: int, groups: Sequence[StackGroup]) -> Stacks:
-    """Return the answer to ``SendStacks`` with this ``number``."""
-    return Stacks(
-        attempt, number, tuple(replace(group, text=as_text(group.text)) for group in groups)
+        message.attempt,
+        tuple(AgedFate(_fitted(aged.fate, most), as_seconds(aged.age)) for aged in message.fates),
+        None if cause is None else _fitted_external_cause(cause),
     )
 
 
@@ -79,12 +83,6 @@ def _shortened_tail(tail: str, most: int) -> str:
     shortened = "\n".join(kept)
     has_beginning = len(kept) > len(end) and len(shortened) <= most
     return shortened if has_beginning else tail[-most:]
-
-
-def _from_outside(reason: Reason | None) -> ExternalCause | None:
-    if isinstance(reason, ExternalCause):
-        return _fitted_external_cause(reason)
-    return None
 
 
 def _fitted_external_cause(external_cause: ExternalCause) -> ExternalCause:

@@ -4,6 +4,7 @@ A message carries ages, never times: no two clocks need to agree. The types boun
 (``clusterrun.domain.bounds``); a message with any other value is refused when it is decoded.
 """
 
+from collections.abc import Iterable
 from enum import Enum
 from typing import Annotated
 
@@ -74,6 +75,13 @@ class Done(Struct, frozen=True, tag=True):
     external_cause: ExternalCause | None
 
 
+def done(
+    attempt: int, fates: Iterable[Fate], now: float, external_cause: ExternalCause | None
+) -> Done:
+    """Return the report of these fates; ``now`` is the time by their clock."""
+    return Done(attempt, tuple(AgedFate(fate, now - fate.clock) for fate in fates), external_cause)
+
+
 class Heartbeat(Struct, frozen=True, tag=True):
     """The sender is alive; node 0 answers each heartbeat with one of its own."""
 
@@ -114,7 +122,10 @@ class Suspension(Struct, frozen=True, tag=True):
     suspended: bool
 
 
-FromMember = Hello | AttemptMessage | Heartbeat | Suspension
+AgentMessage = AttemptMessage | Suspension
+"""Messages of an agent whose workers run."""
+
+FromMember = Hello | AgentMessage | Heartbeat
 
 
 class Refusal(Enum):

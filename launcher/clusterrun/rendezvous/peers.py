@@ -5,22 +5,18 @@ from collections.abc import Iterable, Iterator, Sequence
 
 from msgspec.structs import replace
 
-from clusterrun.coordination import bounded_messages
+from clusterrun.coordination.bounded_messages import bounded
 from clusterrun.coordination.heartbeat import HeartbeatRhythm, HeartbeatTimer
 from clusterrun.coordination.messages import (
+    AgentMessage,
     FromCoordinator,
-    FromMember,
-    Idle,
     NextAttempt,
     Notice,
-    RequestStacks,
     SendStacks,
     Suspension,
     Verdict,
 )
 from clusterrun.domain.events import CoordinatorLost, Event
-from clusterrun.domain.outcome import ExternalCause, Fate
-from clusterrun.domain.stacks import StackGroup
 from clusterrun.domain.world import World
 from clusterrun.rendezvous.agent_hooks import AgentHooks
 from clusterrun.rendezvous.coordinator_events import event_of
@@ -35,10 +31,7 @@ NEVER = float("inf")
 
 
 class Peers:
-    """A member's connection to the coordinator; on node 0, also the coordinator.
-
-    The reports are those of ``agent.ports.Peers``: they are sent at once, and answered by ``events``.
-    """
+    """A member's connection to the coordinator; on node 0, also the coordinator."""
 
     wants_write = False
     """Never: ``fileno`` is readable also if something can be sent."""
@@ -121,31 +114,15 @@ class Peers:
             yield CoordinatorLost(self._node_zero, how, now)
         self._watch()
 
-    def report_failure(self, fate: Fate, age: float) -> Iterable[Event]:
-        return self._send(bounded_messages.failing(self._world.attempt, fate, age))
-
-    def report_external_cause(self, external_cause: ExternalCause) -> Iterable[Event]:
-        return self._send(bounded_messages.ended_externally(self._world.attempt, external_cause))
-
-    def report_end(
-        self, fates: Sequence[Fate], now: float, external_cause: ExternalCause | None
-    ) -> Iterable[Event]:
-        return self._send(bounded_messages.done(self._world.attempt, fates, now, external_cause))
-
-    def request_stacks(self) -> Iterable[Event]:
-        return self._send(RequestStacks(self._world.attempt))
-
-    def report_stacks(self, number: int, groups: Sequence[StackGroup]) -> Iterable[Event]:
-        return self._send(bounded_messages.stacks(self._world.attempt, number, groups))
-
-    def report_stillness(self, seconds: float) -> Iterable[Event]:
-        return self._send(Idle(self._world.attempt, seconds))
-
-    def report_suspension(self, *, suspended: bool) -> Iterable[Event]:
-        self._send(Suspension(suspended))
-        if self._coordination is not None and not self._over:
+    def send(self, message: AgentMessage) -> Iterable[Event]:
+        """Send a message; the answer comes by ``events``."""
+        if self._over:
+            return ()
+        self._connection.send(bounded(message))
+        if self._coordination is not None and isinstance(message, Suspension):
             # Once stopped, this process can't pass it on.
             self._coordination.turn(self._clock())
+        self._watch()
         return ()
 
     def leave(self) -> None:
@@ -169,13 +146,6 @@ class Peers:
         if heartbeat is not None and silent:
             return heartbeat.rhythm.silence
         return "is gone" if connection.closed else ""
-
-    def _send(self, message: FromMember) -> Iterable[Event]:
-        """Send a message; the answer comes by ``events``."""
-        if not self._over:
-            self._connection.send(message)
-            self._watch()
-        return ()
 
     def _messages(self, now: float) -> list[FromCoordinator]:
         early, self._early = self._early, []

@@ -1,7 +1,7 @@
 """A job on one node: a world of one member, whose messages to the coordinator stay in memory."""
 
 import os
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from typing import assert_never
 
 from clusterrun.coordination.actions import (
@@ -18,19 +18,11 @@ from clusterrun.coordination.events import MessageReceived, PortReady, TimePasse
 from clusterrun.coordination.heartbeat import heartbeat_rhythm
 from clusterrun.coordination.members import OWN
 from clusterrun.coordination.messages import (
-    AgedFate,
-    AttemptMessage,
-    Done,
-    EndedExternally,
-    Failing,
+    AgentMessage,
     FromCoordinator,
     Hello,
-    Idle,
     NextAttempt,
     Notice,
-    RequestStacks,
-    Stacks,
-    Suspension,
     WorldFormed,
 )
 from clusterrun.coordination.restart_policy import rules_of
@@ -38,8 +30,6 @@ from clusterrun.coordination.state import Terms
 from clusterrun.domain.events import Event
 from clusterrun.domain.facts import Fact
 from clusterrun.domain.job import JobSpec
-from clusterrun.domain.outcome import ExternalCause, Fate
-from clusterrun.domain.stacks import StackGroup
 from clusterrun.domain.world import World
 from clusterrun.rendezvous.assumed import LOOPBACK
 from clusterrun.rendezvous.coordinator_events import event_of
@@ -47,11 +37,7 @@ from clusterrun.rendezvous.ports.held_port import HeldPort, hold_free_port, hold
 
 
 class SingleNode:
-    """The only member of its world, with the coordinator.
-
-    The coordinator answers every report at once: nothing is ever waited for. The reports are those
-    of ``agent.ports.Peers``.
-    """
+    """The only member of its world, with the coordinator, which answers every message at once."""
 
     sources = ()
     """No answer comes later."""
@@ -105,43 +91,16 @@ class SingleNode:
             self._held = hold_port(Fact(self._given.value, self._given.origin))
         return self._world
 
-    def report_failure(self, fate: Fate, age: float) -> list[Event]:
-        return self._send(Failing(self._world.attempt, fate, age))
-
-    def report_external_cause(self, external_cause: ExternalCause) -> list[Event]:
-        return self._send(EndedExternally(self._world.attempt, external_cause))
-
-    def report_end(
-        self, fates: Sequence[Fate], now: float, external_cause: ExternalCause | None
-    ) -> list[Event]:
-        aged = tuple(AgedFate(fate, now - fate.clock) for fate in fates)
-        return self._send(Done(self._world.attempt, aged, external_cause))
-
-    def request_stacks(self) -> list[Event]:
-        return self._send(RequestStacks(self._world.attempt))
-
-    def report_stacks(self, number: int, groups: Sequence[StackGroup]) -> list[Event]:
-        return self._send(Stacks(self._world.attempt, number, tuple(groups)))
-
-    def report_stillness(self, seconds: float) -> list[Event]:
-        return self._send(Idle(self._world.attempt, seconds))
-
-    def report_suspension(self, *, suspended: bool) -> list[Event]:
-        return self._send(Suspension(suspended))
+    def send(self, message: AgentMessage) -> list[Event]:
+        """Return the coordinator's answers."""
+        now = self._clock()
+        return list(self._happens(MessageReceived(OWN, message, now), now))
 
     def leave(self) -> None:
         """Release the port."""
         if self._held is not None:
             self._held.release()
             self._held = None
-
-    def _send(
-        self,
-        message: AttemptMessage | Suspension,
-    ) -> list[Event]:
-        """Return the coordinator's answers."""
-        now = self._clock()
-        return list(self._happens(MessageReceived(OWN, message, now), now))
 
     def _happens(self, event: CoordinatorEvent, now: float) -> Iterator[Event]:
         for action in decide(self._state, event):

@@ -5,7 +5,7 @@ from typing import get_args
 
 import msgspec
 import pytest
-from clusterrun.coordination.bounded_messages import done, failing, stacks
+from clusterrun.coordination.bounded_messages import bounded
 from clusterrun.coordination.messages import (
     AgedFate,
     AllStacks,
@@ -26,6 +26,7 @@ from clusterrun.coordination.messages import (
     Stop,
     Verdict,
     WorldFormed,
+    done,
 )
 from clusterrun.domain.bounds import as_name
 from clusterrun.domain.outcome import (
@@ -342,9 +343,9 @@ def test_whatever_a_node_sees_it_can_tell(text: str, other: str, number: float) 
     ended = msgspec.structs.replace(ended, out_of_memory=text, clock=number, ran_for=number)
     said: list[FromMember] = [
         hello(1, host=as_name(text), should={"script": bounded_value(other)}),
-        failing(0, ended, number),
-        done(0, [ended], number, None),
-        stacks(0, 1, [StackGroup((0,), text)]),
+        bounded(Failing(0, ended, number)),
+        bounded(done(0, [ended], number, None)),
+        bounded(Stacks(0, 1, (StackGroup((0,), text),))),
     ]
 
     assert list(FROM_MEMBERS.take(bytearray(b"".join(framed(each) for each in said)))) == said
