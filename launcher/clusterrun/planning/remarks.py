@@ -5,8 +5,8 @@ from collections.abc import Mapping, Sequence
 from clusterrun.domain.cpuset import CpuSet, runs
 from clusterrun.domain.job import JobSpec, NumaBinding
 from clusterrun.domain.machine import Machine
+from clusterrun.planning.binding.gpu_assignment import hidden_gpus
 from clusterrun.planning.binding.node_binding import Placement
-from clusterrun.planning.binding.other_jobs import hidden_gpus
 from clusterrun.planning.worker_count import count_shown
 
 

@@ -19,7 +19,7 @@ from clusterrun.domain.outcome import (
 )
 from clusterrun.domain.streams import Std
 from clusterrun.errors import ExitCode
-from clusterrun.planning.variables.colours import has_output_to_itself
+from clusterrun.planning.variables.worker_variables import has_output_to_itself
 from clusterrun.run.local_job import LocalJob
 from clusterrun.workers.relay.relay_client import RelayClient
 from clusterrun.workers.relay.routes import Routes

@@ -1,4 +1,8 @@
-"""Physical cores: how many a set of CPUs has, and which."""
+"""Physical cores: how many a set of CPUs has, which, and whether they are enough for its workers."""
+
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from typing import NamedTuple
 
 from clusterrun.domain.cpuset import CpuSet
 from clusterrun.domain.machine import Machine
@@ -24,3 +28,30 @@ def cores_of(machine: Machine, cpus: CpuSet) -> list[CpuSet]:
 def first_of_cache(machine: Machine, core: CpuSet) -> int:
     """Return the lowest CPU that shares the core's L3 cache; the core's own if that is unknown."""
     return next((min(cache) for cache in machine.caches if min(core) in cache), min(core))
+
+
+class Shortage(NamedTuple):
+    """The workers that can run nowhere but in one mask."""
+
+    workers: int
+    cores: str
+    """The cores that they share: ``1 core (CPUs 16) of the 17 that this job may use``."""
+
+
+def shortages(machine: Machine, masks: Sequence[CpuSet]) -> Mapping[CpuSet, Shortage]:
+    """Return the masks with fewer cores than workers, while other allowed cores have fewer workers each.
+
+    On a machine with too few cores for all workers, no mask counts if all are equally full.
+    ``masks`` has the CPUs of each worker; empty if it is not bound.
+    """
+    workers, counter = Counter(masks), CoreCounter(machine)
+    total, allowed = len(masks), counter.count(machine.allowed)
+    found = {}
+    for mask in filter(None, workers):
+        inside = sum(count for other, count in workers.items() if other and other <= mask)
+        cores = counter.count(mask)
+        if inside > cores and inside * (allowed - cores) > (total - inside) * cores:
+            plural = "" if cores == 1 else "s"
+            share = f"{cores} core{plural} (CPUs {mask}) of the {allowed} that this job may use"
+            found[mask] = Shortage(inside, share)
+    return found

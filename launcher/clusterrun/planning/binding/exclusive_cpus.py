@@ -8,8 +8,13 @@ from typing import NamedTuple
 from clusterrun.domain.cpuset import CpuSet
 from clusterrun.domain.machine import Machine
 from clusterrun.planning.binding.cores import cores_of, first_of_cache
-from clusterrun.planning.binding.gpu_assignment import Assignment, LocalCpus, Mask, local_cpus_of
-from clusterrun.planning.binding.other_jobs import gpus_of_jobs
+from clusterrun.planning.binding.gpu_assignment import (
+    Assignment,
+    LocalCpus,
+    Mask,
+    gpus_of_jobs,
+    local_cpus_of,
+)
 
 
 class _Claim(NamedTuple):

@@ -1,11 +1,12 @@
-"""The GPUs of each worker, and the CPUs local to them (docs/binding.md S4, decisions 2 and 3)."""
+"""The GPUs of each worker and of other jobs, and the CPUs local to them (docs/binding.md S4, decisions 2 and 3)."""
 
 from collections.abc import Callable, Sequence
+from heapq import heapify, heapreplace
 from typing import NamedTuple, TypeVar
 
 from clusterrun.domain.cpuset import CpuSet
-from clusterrun.domain.machine import Gpu, Machine, NumaNode
-from clusterrun.planning.binding.spread import spread
+from clusterrun.domain.machine import Gpu, Machine, NumaNode, PciGpu
+from clusterrun.planning.binding.cores import CoreCounter
 
 ValueT = TypeVar("ValueT")
 
@@ -137,3 +138,38 @@ def _where(gpu: Gpu, local: LocalCpus) -> str:
     if local.is_mapped:
         return f"GPU {gpu.index} is mapped to CPUs {local.cpus}"
     return f"GPU {gpu.index} is local to node {gpu.numa_node}"
+
+
+def spread(machine: Machine, nodes: list[NumaNode], workers: int) -> list[NumaNode]:
+    """Return the node of each worker, in blocks in the order of ``nodes``.
+
+    Workers go one by one to the node that leaves each of its workers the most allowed cores, so
+    the smallest number of cores per worker is as large as possible. A small node may get none.
+    """
+    counter = CoreCounter(machine)
+    cores = [counter.count(CpuSet(node.cpus & machine.allowed)) for node in nodes]
+    placed = [0] * len(nodes)
+    # Of two that leave as many cores per worker, the larger node gets the worker, then the first.
+    queue = [(-float(count), -count, at) for at, count in enumerate(cores)]
+    heapify(queue)
+    for _ in range(workers):
+        _, _, at = queue[0]
+        placed[at] += 1
+        heapreplace(queue, (-cores[at] / (placed[at] + 1), -cores[at], at))
+    return [node for node, count in zip(nodes, placed, strict=True) for _ in range(count)]
+
+
+def gpus_of_jobs(machine: Machine) -> tuple[PciGpu, ...]:
+    """Return the GPUs that this job or others may use, in bus order.
+
+    GPUs known to be of another vendor are left out: mostly, they drive a display.
+    """
+    vendors = {gpu.vendor for gpu in machine.visible}
+    others = {gpu.bdf for gpu in machine.gpus if gpu.vendor not in vendors}
+    return tuple(gpu for gpu in machine.pci_gpus if gpu.bdf not in others)
+
+
+def hidden_gpus(machine: Machine) -> tuple[PciGpu, ...]:
+    """Return those of them that this job may not use."""
+    own = {gpu.bdf for gpu in machine.visible}
+    return tuple(gpu for gpu in gpus_of_jobs(machine) if gpu.bdf not in own)

@@ -7,11 +7,10 @@ from clusterrun.domain.cpuset import CpuSet
 from clusterrun.domain.job import NumaBinding, NumaMemory
 from clusterrun.domain.machine import Gpu, Machine
 from clusterrun.domain.plan import MemoryPolicy
-from clusterrun.planning.binding.core_shortage import shortages
+from clusterrun.planning.binding.cores import shortages
 from clusterrun.planning.binding.exclusive_cpus import of_exclusive
 from clusterrun.planning.binding.gpu_assignment import Assignment, Mask, assign_gpus, for_each
-from clusterrun.planning.binding.near_cpus import of_near
-from clusterrun.planning.binding.shared_cpus import of_node, of_socket, packages_of
+from clusterrun.planning.binding.shared_cpus import of_near, of_node, of_socket, packages_of
 
 
 class BindingOptions(NamedTuple):

@@ -7,7 +7,6 @@ from clusterrun.domain.job import JobSpec, TaskLayout
 from clusterrun.domain.ranks import LocalRank
 from clusterrun.domain.world import World
 from clusterrun.errors import UsageError
-from clusterrun.planning.variables.colours import colour_variables
 
 _SIGNALS = "TORCHELASTIC_SIGNALS_TO_HANDLE"
 INTERFACE_VARIABLES = ("GLOO_SOCKET_IFNAME", "NCCL_SOCKET_IFNAME", "TP_SOCKET_IFNAME")
@@ -132,3 +131,16 @@ def task_variables(tasks: TaskLayout, local_rank: LocalRank) -> dict[str, str]:
         "NODE_RANK": str(tasks.node_rank),
         "GROUP_WORLD_SIZE": str(tasks.nodes),
     }
+
+
+def colour_variables(job: JobSpec, workers: int, before: Mapping[str, str]) -> Mapping[str, str]:
+    """Return the variable for ``workers`` whose lines are mixed on one terminal."""
+    if not job.coloured.value or has_output_to_itself(job, workers) or before.get("NO_COLOR"):
+        return {}
+    # Read by rich, loguru, termcolor, Python itself from 3.13 on, and others (force-color.org).
+    return {"FORCE_COLOR": "1"}
+
+
+def has_output_to_itself(job: JobSpec, workers: int) -> bool:
+    """Return whether one worker alone prints to our output: a scheduler merges that of all tasks."""
+    return workers == 1 and (job.agents == 1 or job.cluster.value == "none")
