@@ -33,44 +33,20 @@ def describe_distances(nodes: Sequence[NumaNode]) -> list[str]:
 
 def _nested(ids: Sequence[int], between: Distances) -> str:
     """Return one line if the nodes form groups by distance, and these larger groups; else ""."""
-    groups = [frozenset((number,)) for number in ids]
     levels: list[str] = []
     for distance in sorted(set(between.values())):
-        near = [_near(group, groups, between, distance) for group in groups]
-        if any(between[pair] != distance for pair in _new_pairs(groups, near)):
+        near = {
+            one: frozenset(it for it in ids if it == one or between[one, it] <= distance)
+            for one in ids
+        }
+        if any(near[other] != group for group in near.values() for other in group):
             return ""
-        groups = sorted(set(near), key=min)
-        if sum(map(len, groups)) > len(ids):
-            return ""
-        if len(groups) == 1 and levels:
+        groups = sorted(set(near.values()), key=min)
+        if len(groups) == 1:
             return "; ".join([*levels, f"{distance} otherwise"])
         together = (",".join(runs(group)) for group in groups if len(group) > 1)
         levels.append(f"{distance} within {' and within '.join(together)}")
     return ""
-
-
-def _near(
-    group: frozenset[int], groups: Sequence[frozenset[int]], between: Distances, distance: int
-) -> frozenset[int]:
-    return frozenset().union(
-        group,
-        *(
-            other
-            for other in groups
-            if other != group and between[min(group), min(other)] <= distance
-        ),
-    )
-
-
-def _new_pairs(
-    before: Sequence[frozenset[int]], after: Sequence[frozenset[int]]
-) -> list[tuple[int, int]]:
-    return [
-        (one, other)
-        for group, wider in zip(before, after, strict=True)
-        for one in group
-        for other in wider - group
-    ]
 
 
 def _table(nodes: Sequence[NumaNode]) -> list[str]:
