@@ -5,8 +5,8 @@ from pathlib import Path
 import pytest
 from clusterrun.domain.cpuset import CpuSet
 from clusterrun.domain.job import MappedGpu
+from clusterrun.errors import UsageError
 from clusterrun.sources.numa_map_file import numa_map
-from clusterrun.sources.options.values.unreadable import UnreadableError
 
 
 @pytest.mark.parametrize(
@@ -48,10 +48,10 @@ def test_a_file(tmp_path: Path) -> None:
 )
 def test_mistakes(text: str, complaint: str) -> None:
     """Each has its sentence and what to write instead."""
-    with pytest.raises(UnreadableError) as caught:
+    with pytest.raises(UsageError) as caught:
         numa_map(text)
 
-    assert caught.value.complaint == complaint
+    assert caught.value.message == complaint
     assert caught.value.hint
 
 
@@ -59,8 +59,8 @@ def test_a_mistake_in_a_file_names_the_file(tmp_path: Path) -> None:
     """And an empty one is no map."""
     path = tmp_path / "gpus"
     path.write_text("0=x\n")
-    with pytest.raises(UnreadableError, match=f"in {path}: 'x' is neither"):
+    with pytest.raises(UsageError, match=f"in {path}: 'x' is neither"):
         numa_map(str(path))
     path.write_text("# nothing\n")
-    with pytest.raises(UnreadableError, match="there are no entries"):
+    with pytest.raises(UsageError, match="there are no entries"):
         numa_map(str(path))

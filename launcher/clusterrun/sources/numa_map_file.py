@@ -5,8 +5,8 @@ from pathlib import Path
 
 from clusterrun.domain.cpuset import CpuSet
 from clusterrun.domain.job import MappedGpu
+from clusterrun.errors import UsageError
 from clusterrun.sources.options.values.paths import path
-from clusterrun.sources.options.values.unreadable import UnreadableError
 
 _HINT = "write GPU=CPUS or GPU=node N, such as 0=node 1,1=0-3,8 or 0000:17:00.0=node 0, or a file"
 _NODE = re.compile(r"node ?([0-9]{1,5})")
@@ -27,7 +27,7 @@ def _content(name: str) -> str:
         lines = Path(name).read_text(encoding="utf-8").splitlines()
     except (OSError, ValueError) as error:
         why = error.strerror if isinstance(error, OSError) else "it is not text"
-        raise UnreadableError(f"{name!r} cannot be read: {why}", _HINT) from None
+        raise UsageError(f"{name!r} cannot be read: {why}", _HINT) from None
     return ",".join(line.partition("#")[0].strip() for line in lines)
 
 
@@ -40,14 +40,14 @@ def _entries(text: str, where: str) -> tuple[MappedGpu, ...]:
             # Lists of CPUs have commas, too.
             parts[-1].append(piece)
         else:
-            raise UnreadableError(f"{where}{piece!r} names no GPU", _HINT)
+            raise UsageError(f"{where}{piece!r} names no GPU", _HINT)
     if not parts:
-        raise UnreadableError(f"{where}there are no entries", _HINT)
+        raise UsageError(f"{where}there are no entries", _HINT)
     found: dict[str, MappedGpu] = {}
     for pieces in parts:
         entry = _entry(",".join(pieces), where)
         if entry.gpu in found:
-            raise UnreadableError(f"{where}GPU {entry.gpu} is listed twice", "leave one out")
+            raise UsageError(f"{where}GPU {entry.gpu} is listed twice", "leave one out")
         found[entry.gpu] = entry
     return tuple(found.values())
 
@@ -55,7 +55,7 @@ def _entries(text: str, where: str) -> tuple[MappedGpu, ...]:
 def _entry(text: str, where: str) -> MappedGpu:
     gpu, _, place = (part.strip() for part in text.partition("="))
     if not gpu:
-        raise UnreadableError(f"{where}{text!r} has no GPU before the =", _HINT)
+        raise UsageError(f"{where}{text!r} has no GPU before the =", _HINT)
     node = _NODE.fullmatch(place)
     if node:
         return MappedGpu(gpu, int(node[1]))
@@ -64,5 +64,5 @@ def _entry(text: str, where: str) -> MappedGpu:
     except ValueError:
         cpus = CpuSet()
     if not cpus:
-        raise UnreadableError(f"{where}{place!r} is neither a list of CPUs nor node N", _HINT)
+        raise UsageError(f"{where}{place!r} is neither a list of CPUs nor node N", _HINT)
     return MappedGpu(gpu, cpus)

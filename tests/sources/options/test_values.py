@@ -8,8 +8,8 @@ from clusterrun.domain.cpuset import CpuSet
 from clusterrun.domain.job import NumaBinding, WorkerCount
 from clusterrun.domain.ranks import RankSet
 from clusterrun.domain.streams import Std, StreamChoice
+from clusterrun.errors import UsageError
 from clusterrun.sources.options.values import choices, hosts, names, numbers, output, paths
-from clusterrun.sources.options.values.unreadable import UnreadableError
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -261,10 +261,10 @@ def test_reads(parse: Callable[[str], object], text: str, value: object) -> None
 @pytest.mark.parametrize(("parse", "text", "complaint", "hint"), BAD)
 def test_complains(parse: Callable[[str], object], text: str, complaint: str, hint: str) -> None:
     """Each mistake has its sentence and what to write instead."""
-    with pytest.raises(UnreadableError) as caught:
+    with pytest.raises(UsageError) as caught:
         parse(text)
 
-    assert (caught.value.complaint, caught.value.hint) == (complaint, hint)
+    assert (caught.value.message, caught.value.hint) == (complaint, hint)
 
 
 @given(text=st.text(), parse=st.sampled_from(sorted({row[0] for row in GOOD}, key=repr)))
@@ -272,8 +272,8 @@ def test_no_text_is_too_strange(text: str, parse: Callable[[str], object]) -> No
     """Whatever is typed is a value or a mistake with a hint, never a crash."""
     try:
         parse(text)
-    except UnreadableError as error:
-        told = bool(error.complaint and error.hint)
+    except UsageError as error:
+        told = bool(error.message and error.hint)
     else:
         told = True
 

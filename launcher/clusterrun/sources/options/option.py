@@ -9,7 +9,6 @@ from msgspec import Struct
 from clusterrun.domain.facts import Fact
 from clusterrun.errors import UsageError
 from clusterrun.sources.options.values.choices import switch
-from clusterrun.sources.options.values.unreadable import UnreadableError
 
 ValueT_co = TypeVar("ValueT_co", covariant=True)
 
@@ -57,7 +56,7 @@ class Option(Struct, Generic[ValueT_co], frozen=True):
     name: str
     """In snake_case, as in a job file: ``nproc_per_node``."""
     parse: Callable[[str], ValueT_co]
-    """Raises ``UnreadableError``."""
+    """Raises ``UsageError``."""
     default: ValueT_co
     metavar: str
     help: str
@@ -100,8 +99,8 @@ class Option(Struct, Generic[ValueT_co], frozen=True):
         """
         try:
             return Fact(self.parse(text.value), text.origin)
-        except UnreadableError as error:
-            raise UsageError(f"{text.origin}: {error.complaint}", error.hint) from None
+        except UsageError as error:
+            raise UsageError(f"{text.origin}: {error.message}", error.hint) from None
 
 
 def switch_option(

@@ -3,8 +3,8 @@
 from collections.abc import Callable
 
 import pytest
+from clusterrun.errors import UsageError
 from clusterrun.sources.options.values import names, torchrun
-from clusterrun.sources.options.values.unreadable import UnreadableError
 
 
 @pytest.mark.parametrize(
@@ -89,7 +89,7 @@ def test_values(read: Callable[[str], object], text: str, value: object) -> None
 )
 def test_complaints(read: Callable[[str], object], text: str, complaint: str, hint: str) -> None:
     """What is wrong, and what to write instead."""
-    with pytest.raises(UnreadableError) as caught:
+    with pytest.raises(UsageError) as caught:
         read(text)
 
-    assert (caught.value.complaint, caught.value.hint) == (complaint, hint)
+    assert (caught.value.message, caught.value.hint) == (complaint, hint)

@@ -4,8 +4,8 @@ from enum import Enum
 from typing import TypeVar
 
 from clusterrun.domain.job import NumaBinding, NumaMemory, StartMethod
+from clusterrun.errors import UsageError
 from clusterrun.sources.options.suggestions import did_you_mean
-from clusterrun.sources.options.values.unreadable import UnreadableError
 
 NameT = TypeVar("NameT", bound=Enum)
 
@@ -14,7 +14,7 @@ def switch(text: str) -> bool:
     """Read 1 or 0, true or false, yes or no."""
     words = {"1": True, "true": True, "yes": True, "0": False, "false": False, "no": False}
     if text.lower() not in words:
-        raise UnreadableError(f"{text!r} is neither yes nor no", "give 1 or 0, true or false")
+        raise UsageError(f"{text!r} is neither yes nor no", "give 1 or 0, true or false")
     return words[text.lower()]
 
 
@@ -37,7 +37,7 @@ def _one_of(names: type[NameT], text: str, kind: str) -> NameT:
     known = [name.value for name in names]
     if text not in known:
         hint = f"give one of {', '.join(known)}"
-        raise UnreadableError(f"{text!r} is not a {kind}", did_you_mean(text, known) or hint)
+        raise UsageError(f"{text!r} is not a {kind}", did_you_mean(text, known) or hint)
     return names(text)
 
 
@@ -48,7 +48,7 @@ def preload(text: str) -> str | tuple[str, ...]:
     modules = tuple(module.strip() for module in text.split(","))
     for module in modules:
         if not all(part.isidentifier() for part in module.split(".")):
-            raise UnreadableError(
+            raise UsageError(
                 f"{module!r} is not the name of a module",
                 "give auto, all, none, or modules such as torch,numpy",
             )

@@ -4,7 +4,6 @@ from clusterrun.domain.endpoint import Endpoint
 from clusterrun.domain.facts import Fact
 from clusterrun.errors import UsageError
 from clusterrun.sources.options.values.numbers import whole_number
-from clusterrun.sources.options.values.unreadable import UnreadableError
 
 MOST_DEVICES = 10_000
 """A larger number is a typing error, and its range would take long to write out."""
@@ -15,11 +14,9 @@ def address(text: str) -> str:
     try:
         found = Endpoint.parse(text)
     except ValueError:
-        raise UnreadableError(
-            f"{text!r} is not a host", "give a host name or an IP address"
-        ) from None
+        raise UsageError(f"{text!r} is not a host", "give a host name or an IP address") from None
     if found.port is not None:
-        raise UnreadableError(
+        raise UsageError(
             f"{text!r} has a port in it",
             f"give {found.host} here, and --master-port {found.port}",
         )
@@ -31,7 +28,7 @@ def endpoint(text: str) -> str:
     try:
         return str(Endpoint.parse(text))
     except ValueError:
-        raise UnreadableError(
+        raise UsageError(
             f"{text!r} is not an endpoint", "give HOST, HOST:PORT or [IPV6]:PORT"
         ) from None
 
@@ -44,12 +41,12 @@ def hosts(text: str) -> tuple[str, ...]:
     try:
         found = expand_hosts(Fact(text.replace(" ", ""), "")).value
     except UsageError:
-        raise UnreadableError(f"{text!r} is not a list of hosts", hint) from None
+        raise UsageError(f"{text!r} is not a list of hosts", hint) from None
     if not all(found):
-        raise UnreadableError(f"{text!r} is not a list of hosts", hint)
+        raise UsageError(f"{text!r} is not a list of hosts", hint)
     twice = next((host for host in found if found.count(host) > 1), "")
     if twice:
-        raise UnreadableError(f"{text!r} has {twice} twice", "give each host once")
+        raise UsageError(f"{text!r} has {twice} twice", "give each host once")
     return found
 
 
@@ -58,9 +55,9 @@ def devices(text: str) -> tuple[str, ...]:
     hint = "give each device once, such as 0,2,5-7"
     found = [device for part in text.split(",") for device in _device_range(part.strip())]
     if not all(found):
-        raise UnreadableError(f"{text!r} is not a list of devices", hint)
+        raise UsageError(f"{text!r} is not a list of devices", hint)
     if len(set(found)) < len(found):
-        raise UnreadableError(f"{text!r} has a device twice", hint)
+        raise UsageError(f"{text!r} has a device twice", hint)
     return tuple(found)
 
 

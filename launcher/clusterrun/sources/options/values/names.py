@@ -1,6 +1,6 @@
 """Read names: of runs, roles, variables."""
 
-from clusterrun.sources.options.values.unreadable import UnreadableError
+from clusterrun.errors import UsageError
 from clusterrun.sources.other_launchers.nested_launches import WORKER_VARIABLES
 
 LONGEST_RUN_ID = 200
@@ -14,11 +14,11 @@ LONGEST_ROLE = 255
 def run_id(text: str) -> str:
     """Read the name of a run, which is also part of the name of its log folder."""
     if not text or text in {".", ".."} or "/" in text or not text.isprintable():
-        raise UnreadableError(
+        raise UsageError(
             f"{text!r} cannot be a run id, which also names a folder", "give a word without a /"
         )
     if len(text.encode()) > LONGEST_RUN_ID:
-        raise UnreadableError(
+        raise UsageError(
             f"{text[:20]!r}... has {len(text.encode())} bytes, too many for the name of a folder",
             f"give a name of at most {LONGEST_RUN_ID} bytes",
         )
@@ -29,22 +29,20 @@ def setting(text: str) -> dict[str, str]:
     """Read ``NAME=VALUE``, a variable for the workers, as a mapping."""
     name, equals, value = text.partition("=")
     if not equals:
-        raise UnreadableError(
-            f"{text!r} has no = in it", "write NAME=VALUE, such as NCCL_DEBUG=INFO"
-        )
+        raise UsageError(f"{text!r} has no = in it", "write NAME=VALUE, such as NCCL_DEBUG=INFO")
     return {variable_name(name): value}
 
 
 def variable_name(text: str) -> str:
     """Read the name of an environment variable that a job may set for its workers."""
     if not (text.isascii() and text.isidentifier()):
-        raise UnreadableError(
+        raise UsageError(
             f"{text!r} is not the name of a variable",
             "give letters, digits and _, such as NCCL_DEBUG",
         )
     if text in WORKER_VARIABLES:
         own_flag = f"--{text.lower().replace('_', '-')}"
-        raise UnreadableError(
+        raise UsageError(
             f"{text} is a variable that clusterrun sets for each worker",
             f"use {own_flag}" if text.startswith("MASTER_") else "leave it out",
         )
@@ -53,7 +51,7 @@ def variable_name(text: str) -> str:
 
 def role(text: str) -> str:
     if not text or not text.isprintable() or len(text) > LONGEST_ROLE:
-        raise UnreadableError(
+        raise UsageError(
             f"{text[:LONGEST_ROLE]!r} cannot name a role", "give a word, such as trainer"
         )
     return text

@@ -3,8 +3,8 @@
 from clusterrun.domain.cpuset import CpuSet
 from clusterrun.domain.job import WorkerCount
 from clusterrun.domain.ranks import RankSet
+from clusterrun.errors import UsageError
 from clusterrun.sources.options.suggestions import did_you_mean
-from clusterrun.sources.options.values.unreadable import UnreadableError
 
 LONGEST_WAIT = 604_800.0
 """Seconds in a week: no grace period is longer, and the kernel's timers take no infinity."""
@@ -28,9 +28,7 @@ def _node_range(text: str) -> tuple[int, int]:
     low, _, high = text.partition(":")
     fewest, most = whole_number(low), whole_number(high or low)
     if not fewest or not most or fewest > most:
-        raise UnreadableError(
-            f"{text!r} is not a number of nodes", "give a number from 1, or MIN:MAX"
-        )
+        raise UsageError(f"{text!r} is not a number of nodes", "give a number from 1, or MIN:MAX")
     return fewest, most
 
 
@@ -52,9 +50,7 @@ def worker_count(text: str) -> int | WorkerCount:
     count = (words | {"xpu": WorkerCount.GPU}).get(text) or whole_number(text)
     if not count:
         hint = "give a number from 1, or auto, gpu or cpu"
-        raise UnreadableError(
-            f"{text!r} is not a number of workers", did_you_mean(text, words) or hint
-        )
+        raise UsageError(f"{text!r} is not a number of workers", did_you_mean(text, words) or hint)
     return count
 
 
@@ -71,7 +67,7 @@ def gpus_per_worker(text: str) -> int:
 def _from_zero(text: str, meaning: str, hint: str = "give a number from 0") -> int:
     number = whole_number(text)
     if number is None:
-        raise UnreadableError(f"{text!r} is not {meaning}", hint)
+        raise UsageError(f"{text!r} is not {meaning}", hint)
     return number
 
 
@@ -79,7 +75,7 @@ def port(text: str) -> int | None:
     """Read a TCP port; None for 0, which lets the launcher choose one, as with torchrun."""
     number = whole_number(text)
     if number is None or number > 65535:
-        raise UnreadableError(
+        raise UsageError(
             f"{text!r} is not a port", "give a number from 1 to 65535, or 0 to have one chosen"
         )
     return number or None
@@ -89,7 +85,7 @@ def base_port(text: str) -> int:
     """Read the first of several ports."""
     number = whole_number(text)
     if not number or number >= 65_000:
-        raise UnreadableError(f"{text!r} is not a port", "give a number from 1 to 64999")
+        raise UsageError(f"{text!r} is not a port", "give a number from 1 to 64999")
     return number
 
 
@@ -100,7 +96,7 @@ def seconds(text: str) -> float:
     except ValueError:
         number = -1
     if not 0 <= number <= LONGEST_WAIT:
-        raise UnreadableError(
+        raise UsageError(
             f"{text!r} is not a time in seconds", "give a number of seconds, such as 25 or 0.5"
         )
     return number
@@ -110,7 +106,7 @@ def waiting_time(text: str) -> float:
     """Read a number of seconds, from half a second to a week."""
     number = seconds(text)
     if number < SHORTEST_SILENCE:
-        raise UnreadableError(
+        raise UsageError(
             f"{text!r} is too short to tell a lost node from a busy one",
             f"give at least {SHORTEST_SILENCE:g}",
         )
@@ -124,7 +120,7 @@ def exit_codes(text: str) -> tuple[int, ...]:
     for part in text.split(","):
         first, last = _range(part)
         if not first or not last or not first <= last <= 255:
-            raise UnreadableError(f"{part!r} is not the exit code of a failure", hint)
+            raise UsageError(f"{part!r} is not the exit code of a failure", hint)
         codes.update(range(first, last + 1))
     return tuple(sorted(codes))
 
@@ -136,7 +132,7 @@ def ranks(text: str) -> RankSet:
     for part in text.split(","):
         first, last = _range(part)
         if first is None or last is None or first > last:
-            raise UnreadableError(f"{part!r} is not a rank", hint)
+            raise UsageError(f"{part!r} is not a rank", hint)
         found.append((first, last))
     return RankSet(tuple(found))
 
@@ -153,7 +149,7 @@ def cpu_list(text: str) -> CpuSet:
     except ValueError:
         cpus = CpuSet()
     if not cpus:
-        raise UnreadableError(
+        raise UsageError(
             f"{text!r} is not a list of CPUs", "give numbers and ranges of them, such as 0-15,64-79"
         )
     return cpus

@@ -1,8 +1,8 @@
 """Read which output goes where: streams, prefixes, filters."""
 
 from clusterrun.domain.streams import Std, StreamChoice
+from clusterrun.errors import UsageError
 from clusterrun.sources.options.values.numbers import whole_number
-from clusterrun.sources.options.values.unreadable import UnreadableError
 
 
 def streams(text: str) -> StreamChoice:
@@ -16,9 +16,7 @@ def streams(text: str) -> StreamChoice:
         if rank is None:
             raise _no_streams(part)
         if rank in named:
-            raise UnreadableError(
-                f"{text!r} names local rank {rank} twice", "leave out one of them"
-            )
+            raise UsageError(f"{text!r} names local rank {rank} twice", "leave out one of them")
         named[rank] = _std(number, part)
     return StreamChoice(Std.NONE, named)
 
@@ -30,8 +28,8 @@ def _std(number: str, text: str) -> Std:
     return Std(streams)
 
 
-def _no_streams(text: str) -> UnreadableError:
-    return UnreadableError(
+def _no_streams(text: str) -> UsageError:
+    return UsageError(
         f"{text!r} is not a choice of streams",
         "give 1 for standard output, 2 for standard error, 3 for both, 0 for none, or such a"
         " number for each local rank: 0:3,1:2",
@@ -41,7 +39,7 @@ def _no_streams(text: str) -> UnreadableError:
 def line_prefix(text: str) -> str | None:
     """Read the template of the prefix of lines; "" means the default, as with torchrun."""
     if len(text.splitlines()) > 1 or text.endswith(("\n", "\r")):
-        raise UnreadableError(f"{text!r} is more than one line", "leave line breaks out")
+        raise UsageError(f"{text!r} is more than one line", "leave line breaks out")
     return text or None
 
 
@@ -49,7 +47,7 @@ def line_filters(text: str) -> tuple[str, ...]:
     """Read texts to look for in lines, separated by commas; ``,,`` is a comma in a text."""
     found = tuple(part.replace("\0", ",") for part in text.replace(",,", "\0").split(","))
     if not all(found) or "\n" in text:
-        raise UnreadableError(
+        raise UsageError(
             f"{text!r} has an empty text or a line break in it",
             "give texts such as error,warning; write ,, for a comma in a text",
         )

@@ -2,8 +2,8 @@
 
 from pathlib import Path
 
+from clusterrun.errors import UsageError
 from clusterrun.sources.options.suggestions import did_you_mean_file
-from clusterrun.sources.options.values.unreadable import UnreadableError
 from clusterrun.sources.programs.file_kinds import FileKind, kind_of
 
 ARCHIVES = (".tar.xz", ".tar.gz", ".tgz")
@@ -13,19 +13,17 @@ ARCHIVES = (".tar.xz", ".tar.gz", ".tgz")
 def path(text: str) -> str:
     """Read the path of a file or folder, which need not exist."""
     if not text:
-        raise UnreadableError("the path is empty", "give the path of a file or folder")
+        raise UsageError("the path is empty", "give the path of a file or folder")
     if text.startswith("~"):
         # A folder named "~" would invite its owner to rm -r it.
-        raise UnreadableError(
-            f"{text!r} has a ~, which only a shell expands", "write the path in full"
-        )
+        raise UsageError(f"{text!r} has a ~, which only a shell expands", "write the path in full")
     return text
 
 
 def file_path(text: str) -> str:
     """Read the path of a file, which need not exist."""
     if kind_of(path(text)) is FileKind.FOLDER:
-        raise UnreadableError(f"{text} is a folder", "give the path of a file")
+        raise UsageError(f"{text} is a folder", "give the path of a file")
     return text
 
 
@@ -39,13 +37,13 @@ def captured_machine(text: str) -> Path:
         case FileKind.NOTHING:
             complaint = f"{text} does not exist"
     hint = did_you_mean_file(text) or "give a captured machine, its folder or its archive"
-    raise UnreadableError(complaint, hint)
+    raise UsageError(complaint, hint)
 
 
 def new_archive(text: str) -> Path:
     """Read the path of an archive to write."""
     if not path(text).endswith(ARCHIVES) or kind_of(text) is FileKind.FOLDER:
-        raise UnreadableError(
+        raise UsageError(
             f"{text!r} is not the name of an archive", "give a name that ends in .tar.xz or .tar.gz"
         )
     return Path(text)

@@ -2,9 +2,9 @@
 
 import signal
 
+from clusterrun.errors import UsageError
 from clusterrun.sources.options.suggestions import did_you_mean
 from clusterrun.sources.options.values.choices import switch
-from clusterrun.sources.options.values.unreadable import UnreadableError
 
 BACKENDS = ("static", "c10d")
 """torchrun's backends that need no server."""
@@ -23,12 +23,12 @@ QUOTES = " \t\n'\""
 def rendezvous_backend(text: str) -> str:
     """Read the name of a rendezvous backend."""
     if text in NEEDS_A_SERVER:
-        raise UnreadableError(
+        raise UsageError(
             f"{text} needs a server of its own, and clusterrun has no such backend",
             "meet at a node of the job:\n  --rdzv-backend c10d --rdzv-endpoint HOST:PORT",
         )
     if text not in BACKENDS:
-        raise UnreadableError(
+        raise UsageError(
             f"{text!r} is not a rendezvous backend",
             did_you_mean(text, BACKENDS) or f"give {' or '.join(BACKENDS)}",
         )
@@ -44,7 +44,7 @@ def rendezvous_conf(text: str) -> dict[str, str]:
     pairs = [pair.partition("=") for pair in bare.split(",")] if bare else []
     for key, equals, value in pairs:
         if not equals or not key.strip(QUOTES) or not value.strip(QUOTES):
-            raise UnreadableError(
+            raise UsageError(
                 f"{key + equals + value!r} is not KEY=VALUE",
                 "write KEY=VALUE,KEY=VALUE, such as join_timeout=900",
             )
@@ -57,19 +57,19 @@ def signal_names(text: str) -> str:
     known = signal.Signals.__members__
     for name in names:
         if name not in known:
-            raise UnreadableError(
+            raise UsageError(
                 f"{name!r} is not the name of a signal",
                 did_you_mean(name, known) or "give names such as SIGTERM,SIGUSR1",
             )
         if known[name] in NO_HANDLER:
-            raise UnreadableError(f"no program can handle {name}", "leave it out")
+            raise UsageError(f"no program can handle {name}", "leave it out")
     return ",".join(names)
 
 
 def plugin(text: str) -> str:
     """Read the name by which torchrun would look up a plugin."""
     if not text:
-        raise UnreadableError("the name is empty", "leave it out")
+        raise UsageError("the name is empty", "leave it out")
     return text
 
 
@@ -79,8 +79,8 @@ def local_rank_argument(text: str) -> str:
         return text
     try:
         return "local-rank" if switch(text) else ""
-    except UnreadableError:
-        raise UnreadableError(
+    except UsageError:
+        raise UsageError(
             f"{text!r} is not an argument for the local rank",
             "give local-rank, which torch 2 passes, or local_rank, which torch 1 passed",
         ) from None
