@@ -16,13 +16,12 @@ from clusterrun.domain.tracebacks import (
 LAST_LINES = 12
 """The last lines of standard error in which a consequence is recognized."""
 
-CONSEQUENCE = re.compile(
+CONSEQUENCE = (
     r"connection (was )?(closed|reset|aborted) by (the )?(remote )?peer"
     r"|connection reset|connection refused|broken pipe|socket (has been )?closed"
     r"|remote process exited|ncclremoteerror|nccl communicator was aborted"
     r"|failed to recv, got 0 bytes|distnetworkerror|diststoreerror"
-    r"|gloo.*(timed out|read error|connectfullmesh failed)",
-    re.IGNORECASE,
+    r"|gloo.*(timed out|read error|connectfullmesh failed)"
 )
 """What gloo, NCCL and torch's TCPStore print on a rank whose peer is gone (seen in torch 2.13)."""
 
@@ -87,7 +86,7 @@ def _weights_of_stopped(fate: Fate) -> Sequence[Weight]:
 def is_consequence(fate: Fate) -> bool:
     """Return whether the last lines of a failed worker are about a peer that is gone."""
     lines = without_ignored(fate.tail.splitlines())
-    return any(CONSEQUENCE.search(line) for line in lines[-LAST_LINES:])
+    return any(re.search(CONSEQUENCE, line, re.IGNORECASE) for line in lines[-LAST_LINES:])
 
 
 def _has_traceback(fate: Fate) -> bool:

@@ -22,7 +22,7 @@ FIRST_OF_MESSAGE = 8
 """First lines that are kept of an exception's message."""
 
 _OUTERMOST = ("in <module>", "in _run_module_as_main")
-_LEFT_OUT = re.compile(r"\s*\.\.\. (\d+) lines left out \.\.\.")
+_LEFT_OUT = r"\s*\.\.\. (\d+) lines left out \.\.\."
 
 
 def plain_lines(text: str) -> list[str]:
@@ -51,7 +51,7 @@ def exception_after(lines: Sequence[str], header: int) -> int:
     """Return the line of the exception whose traceback starts at line ``header``."""
     indentation = "  |  " if lines[header] == GROUP_TRACEBACK else " "
     for i, line in enumerate(lines[header + 1 :], header + 1):
-        if line and not line.startswith(indentation) and not _LEFT_OUT.fullmatch(line):
+        if line and not line.startswith(indentation) and not re.fullmatch(_LEFT_OUT, line):
             return i
     return len(lines)
 
@@ -127,7 +127,7 @@ def _plain(line: str) -> str:
 
 def _weight(line: str) -> int:
     """Return how many lines a line stands for."""
-    left_out = _LEFT_OUT.fullmatch(line)
+    left_out = re.fullmatch(_LEFT_OUT, line)
     return int(left_out[1]) if left_out else 1
 
 

@@ -33,9 +33,6 @@ without CUDA_VISIBLE_DEVICES: the outer worker's GPUs are the only ones for all 
 STEP_VARIABLE = "CLUSTERRUN_SLURM_STEP"
 """The Slurm step of the outer launch, for a launch inside its workers, unless the run id is it."""
 
-_STEP = re.compile(r"\d+\.\d+", re.ASCII)
-_STEP_OR_JOB = re.compile(r"\d+\.\d*", re.ASCII)
-
 NESTED_WARNING = (
     "started inside a worker of another job (LOCAL_RANK and TORCHELASTIC_RUN_ID are set): that"
     " job's worker variables, CLUSTERRUN_* and PET_* are ignored and not passed on"
@@ -69,4 +66,6 @@ def is_new_step(environ: Mapping[str, str]) -> bool:
     """
     here = slurm_step(environ)
     outer = environ.get(STEP_VARIABLE) or environ["TORCHELASTIC_RUN_ID"]
-    return here != outer and bool(_STEP.fullmatch(here) and _STEP_OR_JOB.fullmatch(outer))
+    return here != outer and bool(
+        re.fullmatch(r"[0-9]+\.[0-9]+", here) and re.fullmatch(r"[0-9]+\.[0-9]*", outer)
+    )

@@ -2,6 +2,7 @@
 
 import math
 import os
+import re
 import unicodedata
 from itertools import zip_longest
 
@@ -128,7 +129,7 @@ def _columns(terminal: int) -> int:
 
 def _cut_coloured(line: bytes, columns: int) -> bytes:
     """Return what of a line fits into ``columns``, with its colours and no other sequences."""
-    parts, colours = COLOURS.split(line), COLOURS.findall(line)
+    parts, colours = re.split(COLOURS, line), re.findall(COLOURS, line)
     kept = b""
     for part, colour in zip_longest(parts, colours, fillvalue=b""):
         text = _cut(plain(part), columns)

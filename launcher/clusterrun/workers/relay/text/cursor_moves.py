@@ -2,18 +2,18 @@
 
 import re
 
-COLOURS = re.compile(rb"\x1b\[[0-9;:]*m")
+COLOURS = rb"\x1b\[[0-9;:]*m"
 """Sequences that set colours and styles, and move nothing."""
 
-_MOVEMENTS = re.compile(rb"\x1b\[[0-?]*[ -/]*[@-ln-~]")
-_UP = re.compile(rb"\x1b\[([0-9]{0,4})[AF]")
+_MOVEMENTS = rb"\x1b\[[0-?]*[ -/]*[@-ln-~]"
+_UP = rb"\x1b\[([0-9]{0,4})[AF]"
 _HIGHEST_BLOCK = 100
 """Lines; a larger movement clears a screen."""
 
 
 def without_movements(text: bytes) -> bytes:
     """Return ``text`` with its colours and without cursor movements."""
-    return _MOVEMENTS.sub(b"", text) if b"\x1b" in text else text
+    return re.sub(_MOVEMENTS, b"", text) if b"\x1b" in text else text
 
 
 class RedrawFilter:
@@ -39,7 +39,7 @@ class RedrawFilter:
 
     def _feed_line(self, line: bytes) -> bytes:
         text = without_movements(line)
-        up = sum(int(count or 1) for count in _UP.findall(line))
+        up = sum(int(count or 1) for count in re.findall(_UP, line))
         if 0 < up <= _HIGHEST_BLOCK:
             # The lines drawn before are overwritten.
             self._held, self._expected = [text], up - 1

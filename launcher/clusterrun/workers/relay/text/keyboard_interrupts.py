@@ -1,5 +1,7 @@
 """Removes the tracebacks that every Python worker prints after Ctrl-C. Pure."""
 
+import re
+
 from clusterrun.workers.relay.text.cursor_moves import COLOURS
 
 LONGEST_TRACEBACK = 64 << 10
@@ -32,7 +34,7 @@ class InterruptFilter:
 
     def _feed_line(self, line: bytes) -> bytes:
         # Python 3.13 and later colour their tracebacks.
-        text = COLOURS.sub(b"", line)
+        text = re.sub(COLOURS, b"", line)
         if not self._held and not text.startswith(BEGIN):
             return line
         self._held.append(line)

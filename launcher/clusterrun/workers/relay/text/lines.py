@@ -8,12 +8,12 @@ import re
 LONGEST_LINE = 64 << 10
 """Bytes of an unfinished line that are held back; a longer one is passed on piece by piece."""
 
-_UP_AND_DOWN = re.compile(rb"(?:\x1b\[A){3}\n{3}|(?:\x1b\[A){2}\n{2}|\x1b\[A\n")
+_UP_AND_DOWN = rb"(?:\x1b\[A){3}\n{3}|(?:\x1b\[A){2}\n{2}|\x1b\[A\n"
 """Back to the beginning of the same line: tqdm draws a bar below another like this."""
 
-_FIRST_STATE = re.compile(rb"[^\r\n]*")
-_OVERWRITTEN = re.compile(rb"^[^\n]*\r(?=[^\r\n])", re.MULTILINE)
-_RETURNS_BEFORE_NEWLINE = re.compile(rb"\r+\n")
+_FIRST_STATE = rb"[^\r\n]*"
+_OVERWRITTEN = rb"(?m)^[^\n]*\r(?=[^\r\n])"
+_RETURNS_BEFORE_NEWLINE = rb"\r+\n"
 
 
 class LineBuffer:
@@ -61,7 +61,7 @@ class LineBuffer:
     def _whole_lines(self, data: bytes) -> bytes:
         text = self._pending + data
         if b"\x1b[A" in text:
-            text = _UP_AND_DOWN.sub(b"\r", text)
+            text = re.sub(_UP_AND_DOWN, b"\r", text)
         if len(text) > self._longest and self._begins_too_long(text):
             self._pending, self._passing_on = b"", True
             return self._feed(text)
@@ -71,11 +71,11 @@ class LineBuffer:
         if b"\r" in text:
             self._is_redrawn = self._is_redrawn or b"\r" in self._pending
             self._pending = _last_state(self._pending)
-            return _RETURNS_BEFORE_NEWLINE.sub(b"\n", _OVERWRITTEN.sub(b"", lines))
+            return re.sub(_RETURNS_BEFORE_NEWLINE, b"\n", re.sub(_OVERWRITTEN, b"", lines))
         return lines
 
     def _begins_too_long(self, text: bytes) -> bool:
-        first = _FIRST_STATE.match(text)
+        first = re.match(_FIRST_STATE, text)
         return first is not None and first.end() > self._longest
 
 
@@ -91,6 +91,6 @@ def with_prefix(prefix: bytes, text: bytes, *, continues: bool) -> bytes:
 
 def _last_state(line: bytes) -> bytes:
     r"""Return what counts of an unfinished line; a ``\r`` at its end may still become ``\r\n``."""
-    state = _OVERWRITTEN.sub(b"", line)
+    state = re.sub(_OVERWRITTEN, b"", line)
     text = state.rstrip(b"\r")
     return text if len(text) == len(state) else text + b"\r"

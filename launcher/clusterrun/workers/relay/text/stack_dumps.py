@@ -5,15 +5,15 @@ import re
 from clusterrun.domain.stacks import LONGEST
 from clusterrun.workers.relay.text.tail import plain
 
-_HEADER = re.compile(rb"(Current thread|Thread) 0x[0-9a-f]+( .*)?\(most recent call first\):\s*$")
-_FRAME = re.compile(rb"  (File .*, line (\d+|\?\?\?) in |<|\.\.\.|Garbage-collecting)")
-_ADDRESS = re.compile(r"^((?:Current thread|Thread)) 0x[0-9a-f]+", re.MULTILINE)
-_BENEATH_THE_SCRIPT = re.compile(
-    r'^  File "(?:.*/fork_server/__main__\.py|<python -m>)", line \d+ in <module>\n?', re.MULTILINE
+_HEADER = rb"(Current thread|Thread) 0x[0-9a-f]+( .*)?\(most recent call first\):\s*$"
+_FRAME = rb"  (File .*, line (\d+|\?\?\?) in |<|\.\.\.|Garbage-collecting)"
+_ADDRESS = r"(?m)^((?:Current thread|Thread)) 0x[0-9a-f]+"
+_BENEATH_THE_SCRIPT = (
+    r'(?m)^  File "(?:.*/fork_server/__main__\.py|<python -m>)", line \d+ in <module>\n?'
 )
 """The launcher's own frames, which every forked worker has."""
 
-_ALONE = re.compile(r"\A(?:Current thread|Thread)[^\n]*\n")
+_ALONE = r"\A(?:Current thread|Thread)[^\n]*\n"
 
 
 class DumpFilter:
@@ -52,19 +52,19 @@ class DumpFilter:
     @property
     def stack(self) -> str:
         """What has been taken out: the stacks of all threads, without what differs by process."""
-        text = _BENEATH_THE_SCRIPT.sub("", plain(bytes(self._dump)))
-        text = _ADDRESS.sub(r"\1", text).rstrip("\n")
+        text = re.sub(_BENEATH_THE_SCRIPT, "", plain(bytes(self._dump)))
+        text = re.sub(_ADDRESS, r"\1", text).rstrip("\n")
         # The name of the only thread is left out.
-        return text if text.count(" (most recent call first):") > 1 else _ALONE.sub("", text)
+        return text if text.count(" (most recent call first):") > 1 else re.sub(_ALONE, "", text)
 
     def _feed_line(self, line: bytes) -> bytes:
-        if header := _HEADER.search(line):
+        if header := re.search(_HEADER, line):
             # An empty line separates threads; a progress bar may stand before the first one.
             self._take(self._blank + line[header.start() :])
             self._blank = b""
             return line[: header.start()] and line[: header.start()] + b"\n"
         before, self._blank = self._blank, b""
-        if self.lines and _FRAME.match(line):
+        if self.lines and re.match(_FRAME, line):
             self._take(line)
             return before
         if self.lines and not before and line == b"\n":

@@ -18,7 +18,7 @@ _LONGEST_LINE = 400
 _HEADER = TRACEBACK.encode()
 _HARMLESS = tuple(line.encode() for line in HARMLESS)
 
-_ESCAPES = re.compile(
+_ESCAPES = (
     r"\x1b\[[0-?]*[ -/]*[@-~]"  # colours, cursor movements
     r"|\x1b\][^\x07\x1b]*(?:\x07|\x1b\\)?"  # titles, links
     r"|\x1b[ -/]*[0-~]"  # the short ones
@@ -88,4 +88,6 @@ def _is_harmless(line: bytes | bytearray) -> bool:
 
 def plain(text: bytes) -> str:
     """Return ``text`` decoded, undecodable bytes replaced, control characters and escapes removed."""
-    return _ESCAPES.sub("", text.decode(errors="replace")).translate(_CONTROLS)
+    decoded = text.decode(errors="replace")
+    shown = re.sub(_ESCAPES, "", decoded) if "\x1b" in decoded else decoded
+    return shown.translate(_CONTROLS)
