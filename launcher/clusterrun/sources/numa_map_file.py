@@ -3,9 +3,9 @@
 import re
 from pathlib import Path
 
-from clusterrun.domain.cpuset import CpuSet
 from clusterrun.domain.job import MappedGpu
 from clusterrun.errors import UsageError
+from clusterrun.sources.options.values.numbers import cpu_list
 from clusterrun.sources.options.values.paths import path
 
 _HINT = "write GPU=CPUS or GPU=node N, such as 0=node 1,1=0-3,8 or 0000:17:00.0=node 0, or a file"
@@ -32,20 +32,15 @@ def _content(name: str) -> str:
 
 
 def _entries(text: str, where: str) -> tuple[MappedGpu, ...]:
-    parts: list[list[str]] = []
-    for piece in filter(None, (piece.strip() for piece in re.split(r"[,\n]", text))):
-        if "=" in piece:
-            parts.append([piece])
-        elif parts:
-            # Lists of CPUs have commas, too.
-            parts[-1].append(piece)
-        else:
-            raise UsageError(f"{where}{piece!r} names no GPU", _HINT)
-    if not parts:
+    pieces = [piece.strip() for piece in re.split(r"[,\n]", text) if piece.strip()]
+    if not pieces:
         raise UsageError(f"{where}there are no entries", _HINT)
+    if "=" not in pieces[0]:
+        raise UsageError(f"{where}{pieces[0]!r} names no GPU", _HINT)
     found: dict[str, MappedGpu] = {}
-    for pieces in parts:
-        entry = _entry(",".join(pieces), where)
+    # Lists of CPUs have commas, too.
+    for part in re.split(r",(?=[^,]*=)", ",".join(pieces)):
+        entry = _entry(part, where)
         if entry.gpu in found:
             raise UsageError(f"{where}GPU {entry.gpu} is listed twice", "leave one out")
         found[entry.gpu] = entry
@@ -60,9 +55,6 @@ def _entry(text: str, where: str) -> MappedGpu:
     if node:
         return MappedGpu(gpu, int(node[1]))
     try:
-        cpus = CpuSet.parse(place)
-    except ValueError:
-        cpus = CpuSet()
-    if not cpus:
-        raise UsageError(f"{where}{place!r} is neither a list of CPUs nor node N", _HINT)
-    return MappedGpu(gpu, cpus)
+        return MappedGpu(gpu, cpu_list(place))
+    except UsageError:
+        raise UsageError(f"{where}{place!r} is neither a list of CPUs nor node N", _HINT) from None

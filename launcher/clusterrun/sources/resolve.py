@@ -114,8 +114,7 @@ def resolve(
     left = left_by_outer_launch(environ)
     variables = {name: value for name, value in environ.items() if name not in left}
     given, words = _sources(line, variables)
-    translated = translate(given, variables, called=process.called)
-    sources = translated.sources
+    sources, warnings = translate(given, variables, called=process.called)
     env = environment(sources)
     # The job's own choice of GPUs replaces the cluster's.
     chosen = {name: env[name].value for name in env.keys() & {"CUDA_VISIBLE_DEVICES"}}
@@ -134,7 +133,7 @@ def resolve(
         warnings=(
             *((NESTED_WARNING,) if left else ()),
             *unknown_variables(variables),
-            *translated.warnings,
+            *warnings,
             *shape.warnings,
             *_job_warnings(job, inputs, is_dry=dry_run.value),
         ),

@@ -49,7 +49,7 @@ class SlurmStep(Cluster):
             node_rank=node,
             hosts=hosts,
             tasks=tasks,
-            nproc_per_node=gpus_on_node(variables) if tasks.value is None else None,
+            nproc_per_node=variables.gpus("SLURM_GPUS_ON_NODE") if tasks.value is None else None,
             master_addr=_master_addr(inputs.variables, hosts, tasks.value),
             port_candidates=Fact(port_candidates(job.value, step.value), identity.origin),
             run_id=identity,
@@ -66,11 +66,6 @@ def port_candidates(job_id: int, step_id: int) -> tuple[int, ...]:
     """
     first = job_id * 1_009 + step_id
     return tuple(_FIRST_PORT + (first + stride) % _PORTS for stride in (0, 1_733, 3_467, 5_197))
-
-
-def gpus_on_node(variables: Variables) -> Fact[int] | None:
-    """Return the number of GPUs that Slurm gave to the job on this node."""
-    return variables.gpus("SLURM_GPUS_ON_NODE")
 
 
 def _is_of_older_step(variables: Variables) -> bool:

@@ -3,7 +3,6 @@
 from clusterrun.domain.facts import Fact
 from clusterrun.errors import UsageError
 from clusterrun.sources.clusters.cluster import Cluster, Inputs, Place
-from clusterrun.sources.clusters.slurm import gpus_on_node
 from clusterrun.sources.clusters.variables import Variables
 from clusterrun.sources.hosts.host_lists import expand_counts, expand_hosts, short_name
 
@@ -30,7 +29,7 @@ class SlurmAllocation(Cluster):
         batch = inputs.variables.get("ENVIRONMENT") == "BATCH"
         return Place(
             nnodes=Fact(1, nodes.origin if nodes.value == 1 else "a shell without srun"),
-            nproc_per_node=gpus_on_node(variables),
+            nproc_per_node=variables.gpus("SLURM_GPUS_ON_NODE"),
             yields_to_options=True,
             obstacle=_in_batch_script(nodes, inputs) if batch else _on_other_host(inputs),
             warnings=() if batch or nodes.value == 1 else (_one_of_several(nodes, inputs),),

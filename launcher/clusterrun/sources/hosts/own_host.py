@@ -40,17 +40,15 @@ def _by_name(hosts: Collection[str], here: str) -> list[int]:
     exactly = [rank for rank, host in enumerate(hosts) if host == here]
     if exactly or _is_address(here):
         return exactly
-    names = [(rank, host) for rank, host in enumerate(hosts) if not _is_address(host)]
-    return [rank for rank, host in names if short_name(host) == short_name(here)]
+    short = [host if _is_address(host) else short_name(host) for host in hosts]
+    return [rank for rank, host in enumerate(short) if host == short_name(here)]
 
 
 def _by_address(hosts: Collection[str], here: str, addresses: Addresses) -> list[int]:
     own = {here} if _is_address(here) else set(addresses(""))
-    plain = [rank for rank, host in enumerate(hosts) if _is_address(host) and host in own]
-    if plain:
-        return plain
-    names = [(rank, host) for rank, host in enumerate(hosts) if not _is_address(host)]
-    return [rank for rank, host in names if not own.isdisjoint(addresses(host))]
+    plain = [rank for rank, host in enumerate(hosts) if host in own]
+    names = ((rank, host) for rank, host in enumerate(hosts) if not _is_address(host))
+    return plain or [rank for rank, host in names if not own.isdisjoint(addresses(host))]
 
 
 def _is_address(host: str) -> bool:

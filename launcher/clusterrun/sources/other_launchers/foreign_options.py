@@ -12,18 +12,14 @@ _DEVICES = "type --devices 0,1: the GPUs of this node"
 _HOSTS = "type --hosts HOST,HOST"
 _HOSTFILE = "type --hostfile FILE"
 _VARIABLE = "type --env NAME=VALUE"
-_THREADS = "type --env OMP_NUM_THREADS=N"
 _BINDING = "type --numa-binding HOW, or nothing: workers are bound to CPUs near their GPUs"
 _LOGS = "type --log-dir DIR"
 _NEEDLESS = "leave it out: clusterrun needs no such option"
 _LABELLED = "leave it out: each line begins with its rank"
-_OWN_GPUS = "leave it out: one worker for each visible GPU is the default"
 _UNBUFFERED = "leave it out: workers print without a buffer"
 _IN_ACCELERATOR = "set it in the script, in Accelerator(...) or its plugins"
-_IN_TRAINER = "set it in the script, in Trainer(...) or Fabric(...)"
 _NO_TPU = "leave it out: clusterrun starts workers on GPUs and CPUs only"
 _ALLOCATES = "it is for Slurm only"
-_FOR_MPI = "leave it out: clusterrun does not use MPI"
 
 _ACCELERATE = {
     "num-processes": _WORKERS,
@@ -37,9 +33,9 @@ _ACCELERATE = {
         "clusterrun does not read it: type its values as options, or write them to a job file"
         " (--config FILE)"
     ),
-    "multi-gpu": _OWN_GPUS,
+    "multi-gpu": "leave it out: one worker for each visible GPU is the default",
     "cpu": "type --env ACCELERATE_USE_CPU=true",
-    "num-cpu-threads-per-process": _THREADS,
+    "num-cpu-threads-per-process": "type --env OMP_NUM_THREADS=N",
     "enable-cpu-affinity": _BINDING,
     "debug": "type --env ACCELERATE_DEBUG_MODE=true",
     "gradient-accumulation-steps": _IN_ACCELERATOR,
@@ -67,7 +63,9 @@ _MPIRUN = {
     **dict.fromkeys(("x", "env", "genv"), _VARIABLE),
     **dict.fromkeys(("bind-to", "rank-by", "report-bindings", "bind-to-core"), _BINDING),
     **dict.fromkeys(("oversubscribe", "allow-run-as-root", "nooversubscribe"), _NEEDLESS),
-    **dict.fromkeys(("mca", "pmixmca", "prtemca", "am"), _FOR_MPI),
+    **dict.fromkeys(
+        ("mca", "pmixmca", "prtemca", "am"), "leave it out: clusterrun does not use MPI"
+    ),
     **dict.fromkeys(("tag-output", "l", "prepend-rank"), _LABELLED),
     **dict.fromkeys(("output-filename", "output"), _LOGS),
     **dict.fromkeys(("wdir", "wd"), "change to that folder first: cd FOLDER"),
@@ -120,10 +118,11 @@ _LIGHTNING = {
     "num-nodes": _NODES,
     "main-address": "type --master-addr HOST",
     "main-port": "type --master-port PORT",
-    **dict.fromkeys(("accelerator", "strategy", "precision"), _IN_TRAINER),
+    **dict.fromkeys(
+        ("accelerator", "strategy", "precision"),
+        "set it in the script, in Trainer(...) or Fabric(...)",
+    ),
 }
-
-_PYTHON = {"u": _UNBUFFERED, "W": "type --env PYTHONWARNINGS=ACTION"}
 
 _OPTIONS_OF: Mapping[str, Mapping[str, str]] = {
     "accelerate": _ACCELERATE,
@@ -131,7 +130,7 @@ _OPTIONS_OF: Mapping[str, Mapping[str, str]] = {
     "Lightning": _LIGHTNING,
     "mpirun": _MPIRUN,
     "srun": _SRUN,
-    "python": _PYTHON,
+    "python": {"u": _UNBUFFERED, "W": "type --env PYTHONWARNINGS=ACTION"},
     "torch.multiprocessing.spawn": {"nprocs": _WORKERS},
 }
 """What to type instead, by launcher and option; one letter is a short option."""

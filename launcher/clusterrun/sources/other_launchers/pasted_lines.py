@@ -10,9 +10,6 @@ TORCH_MODULES = ("torch.distributed.launch", "torch.distributed.run")
 
 USE_ENV = ("--use-env", "--use_env")
 
-SAME_OPTIONS = ("torchrun", "clusterrun")
-"""Launchers whose options are also clusterrun's."""
-
 OTHER_OPTIONS = ("accelerate", "deepspeed", "horovodrun", "fabric", "lightning", "composer")
 
 NODE_STARTERS = ("srun", "mpirun", "mpiexec", "orterun", "prun", "jsrun", "aprun", "flux")
@@ -27,7 +24,7 @@ def check_no_launcher(words: Sequence[str], where: str) -> None:
     if not words:
         return
     name = words[0].rpartition("/")[2]
-    if name == "torchrun" or (name in SAME_OPTIONS and _is_command(words[0])):
+    if name == "torchrun" or (name == "clusterrun" and _is_command(words[0])):
         raise _is_launcher(where, words[0], words[1:])
     for index, module in enumerate(words[:4]):
         # After an interpreter and perhaps its -u; further words may be arguments of a script.

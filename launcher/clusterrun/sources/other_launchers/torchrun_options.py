@@ -2,8 +2,6 @@
 
 from collections.abc import Iterator, Mapping, Sequence
 
-from msgspec import Struct
-
 from clusterrun.domain.endpoint import Endpoint
 from clusterrun.domain.facts import Fact
 from clusterrun.errors import UsageError
@@ -50,17 +48,10 @@ OTHER_CONF_KEYS: Mapping[str, str] = {
 """What to type instead of other keys of ``--rdzv-conf``."""
 
 
-class Translated(Struct, frozen=True):
-    """The settings, the strongest source first, without torchrun's own options."""
-
-    sources: tuple[Settings, ...]
-    warnings: tuple[str, ...]
-
-
 def translate(
     sources: Sequence[Settings], environ: Mapping[str, str], *, called: str
-) -> Translated:
-    """Return ``sources``, the strongest first, in terms of clusterrun's options.
+) -> tuple[tuple[Settings, ...], list[str]]:
+    """Return ``sources``, the strongest first, in terms of clusterrun's options; and warnings.
 
     ``called`` is the name of the command, such as ``torchrun``.
     """
@@ -74,7 +65,7 @@ def translate(
     elif value_of(RDZV_BACKEND, settings).value == "c10d":
         warnings += _c10d_warnings(settings)
         settings = _c10d(settings)
-    return Translated((*settings, _node_0_by_local_addr(settings)), tuple(warnings))
+    return (*settings, _node_0_by_local_addr(settings)), warnings
 
 
 def _from_rdzv_conf(sources: Sequence[Settings]) -> Settings:
