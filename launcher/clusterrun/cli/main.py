@@ -21,7 +21,9 @@ def run_command_line(
     """
     try:
         if instruction := environ.get(completion_variable(called)):
-            return _complete(instruction, called)
+            from clusterrun.cli.commands.print_completion import completions
+
+            return print_text(completions(instruction, called))
         command, line = find_command(argv, called)
         return command.load()(line, environ, called)
     except LauncherError as error:
@@ -32,12 +34,6 @@ def run_command_line(
         return exit_code_of_signal(13)
     except Exception as error:  # noqa: BLE001 - the last resort: a bug of ours, and its own exit code
         return _explain_unexpected(error)
-
-
-def _complete(instruction: str, called: str) -> int:
-    from clusterrun.cli.completion import completions
-
-    return print_text(completions(instruction, called))
 
 
 def _explain_unexpected(error: Exception) -> int:

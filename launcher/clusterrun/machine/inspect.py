@@ -7,7 +7,6 @@ from msgspec import structs
 
 from clusterrun.domain.cpuset import CpuSet
 from clusterrun.domain.machine import Gpu, Machine, PciGpu
-from clusterrun.machine.captures.machine_files import Files
 from clusterrun.machine.cgroup import cpu_quota
 from clusterrun.machine.gpus import inventory
 from clusterrun.machine.gpus.devices import Device, Listing
@@ -15,7 +14,7 @@ from clusterrun.machine.gpus.locality import Locator
 from clusterrun.machine.gpus.visible import Visible, select_visible
 from clusterrun.machine.numa_nodes import read_nodes
 from clusterrun.machine.processors import read_processors
-from clusterrun.machine.tree import Tree
+from clusterrun.machine.tree import Files, Tree
 
 _ORDER_UNKNOWN = "unknown: CUDA may number GPUs of several models in another order"
 _ORDER_REMARK = (

@@ -2,13 +2,54 @@
 
 from collections.abc import Callable
 from pathlib import Path, PurePosixPath
+from typing import Protocol
 
 from clusterrun.domain.cpuset import CpuSet
 from clusterrun.machine.captures.folder import Folder
-from clusterrun.machine.captures.machine_files import Files
 
 _DIGITS = 20
 """Of the largest number of 64 bits; Python raises an error for thousands of digits."""
+
+
+class Files(Protocol):
+    """Files below a root. Paths are relative to it: ``sys/devices/system/cpu/online``."""
+
+    @property
+    def is_live(self) -> bool:
+        """Whether they are this machine's, not captured."""
+        ...
+
+    def read(self, path: str) -> bytes:
+        """Return the content of the file; OSError if it can't be read."""
+        ...
+
+    def names(self, path: str) -> list[str]:
+        """Return the names in a directory, in any order; OSError if it can't be read."""
+        ...
+
+    def exists(self, path: str) -> bool:
+        """Return whether there is such a file or directory."""
+        ...
+
+    def can_open(self, path: str) -> bool:
+        """Return whether the file can be opened for reading."""
+        ...
+
+    def may_use(self, path: str) -> bool:
+        """Return whether the file's mode lets us read and write it, without opening it."""
+        ...
+
+    def link(self, path: str) -> str:
+        """Return where the link at ``path`` points, as it is written; OSError if it is no link."""
+        ...
+
+    def real(self, path: str) -> str:
+        """Return ``path`` with every link in it followed; OSError if one leads out of the root."""
+        ...
+
+    def answer(self, question: str, ask: Callable[[], str]) -> str:
+        """Return the answer of this machine, by ``ask``, or the captured answer."""
+        ...
 
 
 class Tree:
@@ -53,10 +94,14 @@ class Tree:
 
     def cpu_map(self, path: str) -> CpuSet:
         """Return the CPUs of a file in mask form, "000000ff,00000000"; none as in ``cpu_list``."""
-        try:
-            return _from_mask(self.text(path))
-        except ValueError:
-            return CpuSet()
+        value = 0
+        for group in self.text(path).split(","):
+            try:
+                # The kernel writes words of 32 bits, the highest first.
+                value = value << 32 | int(group, 16)
+            except ValueError:
+                return CpuSet()
+        return CpuSet(bit for bit in range(value.bit_length()) if value >> bit & 1)
 
     def own_status(self, name: str) -> CpuSet:
         """Return the CPUs or nodes of one line of /proc/self/status; none if it is missing."""
@@ -122,11 +167,3 @@ def cpus_of(text: str) -> CpuSet:
 def number_of(text: str) -> int | None:
     """Return a number that the kernel wrote, none of which is below 0; None if it isn't one."""
     return int(text) if text.isdecimal() and len(text) <= _DIGITS else None
-
-
-def _from_mask(text: str) -> CpuSet:
-    value = 0
-    for group in text.split(","):
-        # The kernel writes words of 32 bits, the highest first.
-        value = value << 32 | int(group, 16)
-    return CpuSet(bit for bit in range(value.bit_length()) if value >> bit & 1)

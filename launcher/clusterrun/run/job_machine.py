@@ -9,8 +9,8 @@ from clusterrun.domain.cpuset import CpuSet
 from clusterrun.domain.facts import Fact
 from clusterrun.domain.machine import Machine
 from clusterrun.machine.captures.folder import Folder
-from clusterrun.machine.captures.machine_files import Files
 from clusterrun.machine.inspect import inspect
+from clusterrun.machine.tree import Files
 from clusterrun.planning.job_machine import machine_for
 from clusterrun.planning.variables.worker_variables import environment_before
 from clusterrun.sources.resolve import Resolved

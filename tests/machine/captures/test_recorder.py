@@ -10,11 +10,10 @@ import pytest
 from clusterrun.domain.cpuset import CpuSet
 from clusterrun.machine.captures.archive import Archive, Entry
 from clusterrun.machine.captures.folder import Folder
-from clusterrun.machine.captures.machine_files import Files
 from clusterrun.machine.captures.recorder import READ, SEEN, USED, Recorder
 from clusterrun.machine.gpus.nvml import NvmlGpu, ask_in_child
 from clusterrun.machine.inspect import inspect
-from clusterrun.machine.tree import Tree
+from clusterrun.machine.tree import Files, Tree
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 

@@ -6,13 +6,12 @@ import tarfile
 from pathlib import Path
 
 import pytest
-from clusterrun.machine.captures.machine_files import Files
 from clusterrun.machine.captures.packing import read_archive
 from clusterrun.machine.gpus.devices import NO_GPUS, Listing
 from clusterrun.machine.gpus.inventory import list_addresses, list_gpus
 from clusterrun.machine.gpus.nvml import HUNG
 from clusterrun.machine.gpus.pci import in_bus_order, normalised
-from clusterrun.machine.tree import Tree
+from clusterrun.machine.tree import Files, Tree
 
 from tests.machine_trees import PCI, MachineFacts, PciDevice, write_files, write_tree
 

@@ -71,9 +71,10 @@ def help_text(topic: str = OVERVIEW) -> str:
     if topic in WORDS:
         return _command_help(WORDS[topic])
     if topic not in TOPICS and not _is_script(topic):
+        nearest = closest(topic, TOPICS)
         raise UsageError(
             f"there is no help on {topic!r}",
-            _nearest_topic(topic) or f"give one of {', '.join(TOPICS)}",
+            (nearest and f"did you mean --help {nearest}?") or f"give one of {', '.join(TOPICS)}",
         )
     groups = [group for group in Group if topic in {group.topic, ALL}]
     return _sections(groups) if groups else _overview()
@@ -81,11 +82,6 @@ def help_text(topic: str = OVERVIEW) -> str:
 
 def _is_script(word: str) -> bool:
     return "." in word or "/" in word or kind_of(word) is not FileKind.NOTHING
-
-
-def _nearest_topic(word: str) -> str:
-    nearest = closest(word, TOPICS)
-    return f"did you mean --help {nearest}?" if nearest else ""
 
 
 def _overview() -> str:

@@ -8,10 +8,9 @@ from clusterrun.domain.cpuset import CpuSet
 from clusterrun.domain.facts import Fact
 from clusterrun.errors import UsageError
 from clusterrun.machine.captures.folder import Folder
-from clusterrun.machine.captures.machine_files import Files
 from clusterrun.machine.captures.notes import FILE, VARIABLES, Notes, read_notes
 from clusterrun.machine.processors import online_cpus
-from clusterrun.machine.tree import Tree
+from clusterrun.machine.tree import Files, Tree
 
 _CAPTURE_ONE = "to capture a machine, type on it:\n  clusterrun topo --capture machine.tar.xz"
 

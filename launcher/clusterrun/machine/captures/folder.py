@@ -26,7 +26,10 @@ class Folder:
     def read(self, path: str) -> bytes:
         descriptor = self._open(path)
         try:
-            return _read_all(descriptor)
+            content = b""
+            while chunk := os.read(descriptor, 65536):
+                content += chunk
+            return content
         finally:
             os.close(descriptor)
 
@@ -73,10 +76,3 @@ class Folder:
             os.close(descriptor)
             raise PermissionError(path)
         return descriptor
-
-
-def _read_all(descriptor: int) -> bytes:
-    content = b""
-    while chunk := os.read(descriptor, 65536):
-        content += chunk
-    return content

@@ -2,10 +2,9 @@
 
 from collections.abc import Callable
 
-from clusterrun.machine.captures.archive import Entry, folders_around
+from clusterrun.machine.captures.archive import Entry, folders_around, follow
 from clusterrun.machine.captures.folder import ANSWERS
-from clusterrun.machine.captures.links import follow
-from clusterrun.machine.captures.machine_files import Files
+from clusterrun.machine.tree import Files
 
 SEEN, READ, USED = 0, 0o444, 0o644
 """Modes of files that were only listed, that could be read, and that could be written, too."""

@@ -1,7 +1,7 @@
 """What is offered where: flags, words, files, and nothing of ours behind the script."""
 
 import pytest
-from clusterrun.cli.completion import SHELLS, completion_script, completions
+from clusterrun.cli.commands.print_completion import SHELLS, completion_script, completions
 from clusterrun.errors import UsageError
 
 
