@@ -13,7 +13,7 @@ from clusterrun.domain.plan import NodePlan
 from clusterrun.machine.oom_kills import OomCounters, struck_between
 from clusterrun.machine.tree import Tree
 from clusterrun.planning.node_plan import plan_node
-from clusterrun.run.local_job import LocalJob
+from clusterrun.run.job_machine import LocalJob
 from clusterrun.workers.worker_group import WorkerGroup
 
 if TYPE_CHECKING:

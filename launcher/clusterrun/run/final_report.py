@@ -20,7 +20,7 @@ from clusterrun.domain.outcome import (
 from clusterrun.domain.streams import Std
 from clusterrun.errors import ExitCode
 from clusterrun.planning.variables.worker_variables import has_output_to_itself
-from clusterrun.run.local_job import LocalJob
+from clusterrun.run.job_machine import LocalJob
 from clusterrun.workers.relay.relay_client import RelayClient
 from clusterrun.workers.relay.routes import Routes
 from clusterrun.workers.standard_input import StandardInput
@@ -54,13 +54,15 @@ def report_of(
         return ""
     from clusterrun.report.outcome import explain
 
-    # What a worker of another node printed went to that node's terminal.
+    cause = outcome.cause
     alone = has_output_to_itself(local.job, local.workers) and routes.shows(Std.ERR, 0, 0)
+    # What a worker of another node printed went to that node's terminal.
+    is_local = cause is not None and any(fate.rank == cause.rank for fate in outcome.fates)
     return explain(
         outcome,
-        already_shown=alone and _is_of_this_node(outcome),
+        already_shown=alone and is_local,
         hidden=_hidden(outcome, routes),
-        had_input=_had_input(outcome, standard_input),
+        had_input=cause is None or standard_input.is_read_by(cause.rank),
     )
 
 
@@ -104,13 +106,3 @@ def _hidden(outcome: Outcome, routes: Routes) -> str:
         return routes.hidden_by(cause.rank, cause.local_rank)
     # Each clusterrun counts its one worker as 0, and knows no other task's place on its node.
     return routes.hidden_by(cause.rank, tasks.local_rank if cause.rank == tasks.rank else None)
-
-
-def _had_input(outcome: Outcome, standard_input: StandardInput) -> bool:
-    """Return whether the worker that failed could read standard input."""
-    return outcome.cause is None or standard_input.is_read_by(outcome.cause.rank)
-
-
-def _is_of_this_node(outcome: Outcome) -> bool:
-    cause = outcome.cause
-    return cause is not None and any(fate.rank == cause.rank for fate in outcome.fates)

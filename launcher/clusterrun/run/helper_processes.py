@@ -7,7 +7,7 @@ from typing import NamedTuple
 
 from clusterrun.domain.preparation import Prepared
 from clusterrun.planning.variables.worker_variables import has_output_to_itself
-from clusterrun.run.local_job import LocalJob
+from clusterrun.run.job_machine import LocalJob
 from clusterrun.sources.colours import shows_colours
 from clusterrun.workers.fork_server_client import ForkServerClient
 from clusterrun.workers.fork_server_process import ForkServerProcess

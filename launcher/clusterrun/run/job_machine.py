@@ -1,4 +1,4 @@
-"""Reading the machine that a job runs on, once: this one, or a captured one for a preview."""
+"""A job and the machine that it runs on: this one, or a captured one for a preview."""
 
 import os
 from collections.abc import Mapping
@@ -7,6 +7,7 @@ from typing import NamedTuple
 
 from clusterrun.domain.cpuset import CpuSet
 from clusterrun.domain.facts import Fact
+from clusterrun.domain.job import JobSpec
 from clusterrun.domain.machine import Machine
 from clusterrun.machine.captures.folder import Folder
 from clusterrun.machine.inspect import inspect
@@ -16,6 +17,21 @@ from clusterrun.planning.variables.worker_variables import environment_before
 from clusterrun.sources.resolve import Resolved
 
 ROOT = Path("/")
+
+
+class LocalJob(NamedTuple):
+    """The job as far as this node is concerned, before the nodes have joined."""
+
+    resolved: Resolved
+    variables: Mapping[str, str]
+    """The environment of this process."""
+    machine: Machine
+    workers: int
+    """The number of workers on this node."""
+
+    @property
+    def job(self) -> JobSpec:
+        return self.resolved.job
 
 
 class Source(NamedTuple):

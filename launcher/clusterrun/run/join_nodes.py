@@ -12,7 +12,7 @@ from clusterrun.agent.signal_inbox import SignalInbox
 from clusterrun.domain.job import JobSpec
 from clusterrun.domain.outcome import HelperFailed, Interrupted
 from clusterrun.run.helper_processes import HelperProcesses
-from clusterrun.run.local_job import LocalJob
+from clusterrun.run.job_machine import LocalJob
 
 if TYPE_CHECKING:
     # A job imports one of the two.

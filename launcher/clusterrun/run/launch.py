@@ -14,9 +14,8 @@ from clusterrun.run.final_report import (
     report_of,
 )
 from clusterrun.run.helper_processes import start_helpers
-from clusterrun.run.job_machine import job_machine, source_of
+from clusterrun.run.job_machine import LocalJob, job_machine, source_of
 from clusterrun.run.join_nodes import join_nodes
-from clusterrun.run.local_job import LocalJob
 from clusterrun.run.plan_ahead import plan_preparation
 from clusterrun.run.supervision import routes_of, supervise
 from clusterrun.sources.resolve import Resolved

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from clusterrun.domain.job import JobSpec
 from clusterrun.domain.machine import Machine
 from clusterrun.domain.plan import NodePlan
 from clusterrun.domain.preparation import Preparation
@@ -15,8 +14,7 @@ from clusterrun.planning.preparation import preparation_of
 from clusterrun.planning.variables.worker_variables import environment_before
 from clusterrun.planning.worker_count import local_size
 from clusterrun.rendezvous.assumed import assumed_world, lone_worker_world
-from clusterrun.run.job_machine import job_machine, source_of
-from clusterrun.run.local_job import LocalJob
+from clusterrun.run.job_machine import LocalJob, job_machine, source_of
 from clusterrun.sources.resolve import Resolved
 
 
@@ -53,13 +51,9 @@ def _plan(
     job = resolved.job
     plan = plan_node(job, machine, world, unset=resolved.unset, error_files=None, environ=environ)
     if job.numa_strict.value:
-        _try_binding(job, plan)
+        from clusterrun.workers.binding_trial import binding_failures
+
+        troubles = binding_failures(plan)
+        if troubles:
+            raise strict_error(job, plan.host, troubles)
     return plan
-
-
-def _try_binding(job: JobSpec, plan: NodePlan) -> None:
-    from clusterrun.workers.binding_trial import binding_failures
-
-    troubles = binding_failures(plan)
-    if troubles:
-        raise strict_error(job, plan.host, troubles)

@@ -14,7 +14,7 @@ from clusterrun.domain.job import JobSpec
 from clusterrun.domain.outcome import Outcome
 from clusterrun.errors import LauncherError
 from clusterrun.run.attempts import JobAttempts
-from clusterrun.run.local_job import LocalJob
+from clusterrun.run.job_machine import LocalJob
 from clusterrun.workers.relay.log_layout import LogLayout
 from clusterrun.workers.relay.routes import Routes
 from clusterrun.workers.worker_group import WorkerGroup
