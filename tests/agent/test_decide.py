@@ -5,12 +5,12 @@ import signal
 import pytest
 from clusterrun.agent.actions import PrintNotice
 from clusterrun.agent.notices import (
+    LOST_BY_OTHERS,
+    OUTPUT_CLOSED,
     binding_differs,
     interrupted,
     killing,
-    lost_by_others,
     not_handled,
-    output_closed,
     stopping,
     stopping_here,
     stopping_others,
@@ -378,7 +378,7 @@ TERMINAL = [
 EXTERNAL_CAUSES = [
     history("without a reader of our output the job ends in order", workers(2, restarts=1))
     .when(started(0), started(1), READER_GONE)
-    .then(PrintNotice(output_closed()), hand_on(TERM, 0, 1))
+    .then(PrintNotice(OUTPUT_CLOSED), hand_on(TERM, 0, 1))
     .when(killed(0, TERM), killed(1, signal.SIGPIPE), printed(0), printed(1), swept())
     .then(collect(0), collect(1), SWEEP, FINISH)
     .because(OutputGone()),
@@ -530,7 +530,7 @@ OTHER_NODES = [
     .then(collect(0), SWEEP, FINISH),
     history("even if that is all that it says", workers(1, shared=True))
     .when(started(0), verdict(NodeLost(1, "node1", "was silent")))
-    .then(PrintNotice(stopping_here(lost_by_others(), 1)), ask(0)),
+    .then(PrintNotice(stopping_here(LOST_BY_OTHERS, 1)), ask(0)),
 ]
 
 

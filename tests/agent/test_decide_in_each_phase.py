@@ -5,7 +5,7 @@ from collections.abc import Sequence
 
 import pytest
 from clusterrun.agent.actions import Action, PrintNotice
-from clusterrun.agent.notices import killing, output_closed, stopping
+from clusterrun.agent.notices import OUTPUT_CLOSED, killing, stopping
 from clusterrun.agent.stack_requests import stacks_follow
 from clusterrun.agent.state import (
     Phase,
@@ -202,7 +202,7 @@ def test_a_reader_that_goes() -> None:
     """It ends a running job in order."""
     state, done = answer(until(RUNNING), READER_GONE)
 
-    assert done == (PrintNotice(output_closed()), *hand_on(TERM, 0, 1))
+    assert done == (PrintNotice(OUTPUT_CLOSED), *hand_on(TERM, 0, 1))
     assert external_cause_of(state) == OutputGone()
 
 

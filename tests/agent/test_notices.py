@@ -22,7 +22,7 @@ from clusterrun.agent import notices, stack_requests
         ),
         (notices.interrupted(), "interrupted: exit code 130"),
         (notices.killing(1, 25.0), "1 worker did not exit within 25 s: sending SIGKILL"),
-        (notices.output_closed(), "standard output is closed: stopping all workers"),
+        (notices.OUTPUT_CLOSED, "standard output is closed: stopping all workers"),
         (
             stack_requests.stacks_follow(2),
             "SIGQUIT: the Python stacks of 2 workers follow; nothing is ended",

@@ -12,7 +12,7 @@ from clusterrun.agent.actions import (
     ReportStacks,
     SendToCoordinator,
 )
-from clusterrun.agent.stack_requests import describe, nothing_moves, stacks_follow, stacks_of_all
+from clusterrun.agent.stack_requests import STACKS_OF_ALL, describe, nothing_moves, stacks_follow
 from clusterrun.coordination.messages import Idle
 from clusterrun.domain.events import (
     Event,
@@ -61,7 +61,7 @@ def test_on_one_node(event: Event, actions: tuple[Action, ...]) -> None:
 @pytest.mark.parametrize(
     ("event", "actions"),
     [
-        (got(signal.SIGQUIT), (PrintNotice(stacks_of_all()), ASK_STACKS)),
+        (got(signal.SIGQUIT), (PrintNotice(STACKS_OF_ALL), ASK_STACKS)),
         (STILL, (SendToCoordinator(Idle(0, 60.0)),)),
         (MOVES, (SendToCoordinator(Idle(0, 0.0)),)),
         (asked(), (CollectStacks(7),)),

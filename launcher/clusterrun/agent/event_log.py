@@ -26,8 +26,16 @@ from clusterrun.domain.outcome import (
     WorkerFailed,
 )
 from clusterrun.domain.plan import NodePlan
-from clusterrun.domain.ranks import LocalRank
 from clusterrun.errors import LauncherError
+
+REASON_NAMES: dict[type[Reason], str] = {
+    Succeeded: "succeeded",
+    WorkerFailed: "worker failed",
+    Interrupted: "interrupted",
+    OutputGone: "output gone",
+    HelperFailed: "helper failed",
+    NodeLost: "node lost",
+}
 
 
 class Cause(Struct, frozen=True, omit_defaults=True):
@@ -102,7 +110,11 @@ class EventLog:
     def begins(self, plan: NodePlan) -> None:
         """Record the beginning of an attempt: this node has joined, or all nodes restart."""
         self._plan, self._node_rank = plan, plan.world.node_rank
-        self._keep(joined(plan) if self._ended is None else restarted(plan, self._ended))
+        if self._ended is None:
+            size = {"nodes": plan.world.nodes, "workers": len(plan.workers)}
+            self._keep(_record("joined", plan, **size))
+        else:
+            self._keep(_record("restarted", plan, **_why(self._ended)))
 
     def notes(self, before: State, after: State, at: float) -> None:
         """Record what has changed in the state."""
@@ -117,69 +129,40 @@ class EventLog:
     def ends(self, outcome: Outcome) -> None:
         """Record the end of the job."""
         if self._plan is not None:
-            self._keep(ended(self._plan, outcome))
+            self._keep(_record("ended", self._plan, code=outcome.exit_code, **_why(outcome)))
 
     def breaks_off(self, error: LauncherError) -> None:
         """Record that the launcher itself failed."""
         if self._plan is not None:
-            failure = {
-                "code": error.exit_code,
-                "reason": "error",
-                "error": encodable(error.message),
-            }
-            self._keep(replace(_record("ended", self._plan), **failure))
+            message = _encodable(error.message)
+            failure = {"code": error.exit_code, "reason": "error", "error": message}
+            self._keep(_record("ended", self._plan, **failure))
 
     def _keep(self, record: Record, at: float | None = None) -> None:
         now = self._clock() if at is None else at
         dated = replace(record, time=round(self._epoch + now, 3))
-        self._write(self._node_rank, line_of(dated))
-
-
-def line_of(record: Record) -> str:
-    """Return a record as JSON, without a newline."""
-    return msgspec.json.encode(record).decode()
-
-
-def joined(plan: NodePlan) -> Record:
-    """Return the record of a node that has joined."""
-    return replace(_record("joined", plan), nodes=plan.world.nodes, workers=len(plan.workers))
-
-
-def restarted(plan: NodePlan, outcome: Outcome) -> Record:
-    """Return the record of an attempt that follows another, which ended as ``outcome``."""
-    return replace(
-        _record("restarted", plan),
-        reason=name_of(outcome.reason),
-        cause=_cause(outcome.reason),
-    )
-
-
-def ended(plan: NodePlan, outcome: Outcome) -> Record:
-    """Return the record of the end of the job."""
-    return replace(
-        _record("ended", plan),
-        code=outcome.exit_code,
-        reason=name_of(outcome.reason),
-        cause=_cause(outcome.reason),
-    )
+        self._write(self._node_rank, msgspec.json.encode(dated).decode())
 
 
 def records(before: State, after: State, plan: NodePlan, at: float) -> Iterator[Record]:
     """Yield what is new in ``after``, which became of ``before`` at ``at``."""
     ranks = {worker.local_rank: worker.rank for worker in plan.workers}
-    if after.lost_helper is not None and before.lost_helper is None:
-        yield replace(_record("lost", plan), what=after.lost_helper.name, how=after.lost_helper.how)
+    helper = after.lost_helper
+    if helper is not None and before.lost_helper is None:
+        yield _record("lost", plan, what=helper.name, how=helper.how)
     for local_rank, running in after.running.items():
         if local_rank not in before.running:
-            new = replace(_record("started", plan), local_rank=local_rank, pid=running.pid)
-            yield replace(new, rank=ranks[local_rank])
+            worker = {"rank": ranks[local_rank], "local_rank": local_rank, "pid": running.pid}
+            yield _record("started", plan, **worker)
     for local_rank, end in after.ended.items():
         if local_rank not in before.ended:
-            yield replace(_end_of_worker(plan, local_rank, end, at), rank=ranks[local_rank])
+            failed = not end.ending.succeeded and not end.stopped_by_us
+            ranked = {"rank": ranks[local_rank], "local_rank": local_rank, **_fields(end, at)}
+            yield _record("failed" if failed else "exited", plan, **ranked)
     node = _lost_node(after)
     if node is not None and _lost_node(before) is None:
-        lost = replace(_record("lost", plan), what="node", how=encodable(node.how))
-        yield replace(lost, node_rank=node.node_rank, host=encodable(node.host))
+        lost = {"node_rank": node.node_rank, "host": _encodable(node.host)}
+        yield _record("lost", plan, what="node", how=_encodable(node.how), **lost)
 
 
 def _lost_node(state: State) -> NodeLost | None:
@@ -187,48 +170,31 @@ def _lost_node(state: State) -> NodeLost | None:
     return next((reason for reason in reasons if isinstance(reason, NodeLost)), None)
 
 
-def _end_of_worker(plan: NodePlan, local_rank: LocalRank, end: Ended, at: float) -> Record:
-    failed = not end.ending.succeeded and not end.stopped_by_us
+def _fields(end: Ended, at: float) -> dict[str, object]:
     age = round(at - end.failed_at, 3)
-    known = {**_fields(end.ending), "local_rank": local_rank, "stopped": end.stopped_by_us}
-    return replace(
-        _record("failed" if failed else "exited", plan),
-        **known,
-        pid=end.pid or None,
-        age=age if age > 0 else None,
-        ran_for=round(end.at - end.since, 3) if end.pid else None,
-    )
+    return {
+        **_ending_fields(end.ending),
+        "stopped": end.stopped_by_us,
+        "pid": end.pid or None,
+        "age": age if age > 0 else None,
+        "ran_for": round(end.at - end.since, 3) if end.pid else None,
+    }
 
 
-def _fields(ending: Ending) -> dict[str, int | str]:
+def _ending_fields(ending: Ending) -> dict[str, int | str]:
     match ending:
         case Exited(code):
             return {"code": code}
         case Killed(number):
             return {"signal": number}
         case NotStarted(step, error):
-            return {"step": encodable(step), "error": encodable(error)}
+            return {"step": _encodable(step), "error": _encodable(error)}
         case _:
             assert_never(ending)
 
 
-def name_of(reason: Reason) -> str:
-    """Return the name of a reason in records."""
-    match reason:
-        case Succeeded():
-            return "succeeded"
-        case WorkerFailed():
-            return "worker failed"
-        case Interrupted():
-            return "interrupted"
-        case OutputGone():
-            return "output gone"
-        case HelperFailed():
-            return "helper failed"
-        case NodeLost():
-            return "node lost"
-        case _:
-            assert_never(reason)
+def _why(outcome: Outcome) -> dict[str, object]:
+    return {"reason": REASON_NAMES[type(outcome.reason)], "cause": _cause(outcome.reason)}
 
 
 def _cause(reason: Reason) -> Cause | None:
@@ -237,14 +203,15 @@ def _cause(reason: Reason) -> Cause | None:
     fate = reason.cause
     code = fate.ending.code if isinstance(fate.ending, Exited) else None
     number = fate.ending.number if isinstance(fate.ending, Killed) else None
-    return Cause(fate.rank, encodable(fate.host), fate.pid, code, number)
+    return Cause(fate.rank, _encodable(fate.host), fate.pid, code, number)
 
 
-def _record(event: str, plan: NodePlan) -> Record:
+def _record(event: str, plan: NodePlan, **fields: object) -> Record:
     world = plan.world
-    return Record(event, 0.0, world.run_id, world.attempt, world.node_rank, plan.host)
+    node = Record(event, 0.0, world.run_id, world.attempt, world.node_rank, plan.host)
+    return replace(node, **fields)
 
 
-def encodable(text: str) -> str:
-    """Return ``text`` without bytes that are no UTF-8, which paths and errors may have."""
+def _encodable(text: str) -> str:
+    """Replace what is no UTF-8, which paths and errors may have."""
     return text.encode(errors="replace").decode()

@@ -18,9 +18,9 @@ from clusterrun.agent.actions import (
     Suspend,
 )
 from clusterrun.agent.notices import (
-    lost_by_others,
+    LOST_BY_OTHERS,
+    OUTPUT_CLOSED,
     not_handled,
-    output_closed,
     stopping,
     stopping_here,
     stopping_others,
@@ -83,7 +83,7 @@ def external_event(state: State, event: ExternalEvent) -> Decision:
         case SignalNotHandled(number, local_ranks):
             return state, (PrintNotice(not_handled(number, local_ranks)),) if local_ranks else ()
         case OutputClosed(at):
-            return _ended_externally(state, OutputGone(), at, signal.SIGTERM, output_closed())
+            return _ended_externally(state, OutputGone(), at, signal.SIGTERM, OUTPUT_CLOSED)
         case HelperLost():
             return _helper_lost(state, event)
         case StopOrdered(_, attempt):
@@ -231,7 +231,7 @@ def _verdict_reached(state: State, event: VerdictReached) -> Decision:
         no_restart=event.no_restart,
         without_coordinator=state.without_coordinator or is_lost,
     )
-    return _end_without_coordinator(state, lost_by_others())
+    return _end_without_coordinator(state, LOST_BY_OTHERS)
 
 
 def _restart_ordered(state: State, event: RestartOrdered) -> Decision:

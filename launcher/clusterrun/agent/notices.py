@@ -7,6 +7,12 @@ from clusterrun.domain.cpuset import runs
 from clusterrun.domain.signal_names import signal_name
 from clusterrun.errors import exit_code_of_signal
 
+OUTPUT_CLOSED = "standard output is closed: stopping all workers"
+"""Nothing reads it any more (``| head``)."""
+
+LOST_BY_OTHERS = "the other nodes have lost this one"
+"""Why this node stops."""
+
 
 def stopping(number: int, workers: int, grace: float, *, to_fork_server: bool = False) -> str:
     """Return the notice that a signal ends the job.
@@ -32,11 +38,6 @@ def killing(workers: int, grace: float) -> str:
     return f"{_workers(workers)} did not exit within {grace:g} s: sending SIGKILL"
 
 
-def output_closed() -> str:
-    """Return the notice that nothing reads standard output any more (``| head``)."""
-    return "standard output is closed: stopping all workers"
-
-
 def stopping_here(why: str, workers: int) -> str:
     """Return the notice that what happened on another node ends the job on this one."""
     return f"{why}: stopping {_workers(workers)} here"
@@ -49,11 +50,6 @@ def stopping_others(number: int) -> str:
         f"{what}: the other nodes stop their workers ({again} again does not wait for them);"
         f" exit code {exit_code_of_signal(number)}"
     )
-
-
-def lost_by_others() -> str:
-    """Return why a node stops that the other nodes have lost."""
-    return "the other nodes have lost this one"
 
 
 def not_handled(number: int, local_ranks: Iterable[int]) -> str:

@@ -24,12 +24,15 @@ from clusterrun.domain.events import (
 )
 from clusterrun.domain.stacks import StackGroup
 
+STACKS_OF_ALL = "SIGQUIT: the Python stacks of all ranks follow on node 0; nothing is ended"
+"""The notice of SIGQUIT in a job on several nodes."""
+
 
 def stacks_wanted(state: State) -> Decision:
     """Return what SIGQUIT does."""
     if state.without_coordinator:
         return state, ()
-    notice = stacks_follow(len(state.running)) if state.nodes == 1 else stacks_of_all()
+    notice = stacks_follow(len(state.running)) if state.nodes == 1 else STACKS_OF_ALL
     return state, (PrintNotice(notice), SendToCoordinator(RequestStacks(state.attempt)))
 
 
@@ -68,11 +71,6 @@ def stacks_follow(workers: int) -> str:
     """Return the notice of SIGQUIT in a job on one node."""
     what = "1 worker" if workers == 1 else f"{workers} workers"
     return f"SIGQUIT: the Python stacks of {what} follow; nothing is ended"
-
-
-def stacks_of_all() -> str:
-    """Return the notice of SIGQUIT in a job on several nodes."""
-    return "SIGQUIT: the Python stacks of all ranks follow on node 0; nothing is ended"
 
 
 def nothing_moves(seconds: float) -> str:
