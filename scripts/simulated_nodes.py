@@ -73,13 +73,13 @@ class SimulatedNode:
     def call(self, port: int) -> None:
         """Connect to node 0."""
         self.outgoing = OutgoingConnection(NODE_ZERO, port, b"")
-        self.mask = self.outgoing.mask
 
     def read(self) -> None:
         """Read all that has come, and answer as an agent does."""
-        connection = self.outgoing.connection
+        connection = self.outgoing
         was_ready = connection.is_ready
-        messages = self.outgoing.messages()
+        connection.flush()
+        messages = connection.receive()
         now = time.monotonic()
         if connection.is_ready and not was_ready:
             connection.send_frame(self._hello)
@@ -99,7 +99,7 @@ class SimulatedNode:
     def fail(self) -> None:
         """Report that the worker has failed."""
         self.failed_at = time.monotonic()
-        self.outgoing.connection.send_frame(self._failing)
+        self.outgoing.send_frame(self._failing)
 
 
 class SimulatedNodes:
@@ -126,7 +126,7 @@ class SimulatedNodes:
         node.call(self._port)
         self._by_descriptor[node.outgoing.fileno()] = node
         self._unanswered.add(node.outgoing.fileno())
-        self.epoll.register(node.outgoing, node.mask)
+        node.outgoing.watch(self.epoll)
 
     def turn(self, until: float) -> None:
         """Serve the connections that are ready; wait until then for the first."""
@@ -135,18 +135,17 @@ class SimulatedNodes:
             if node is None:
                 continue
             node.read()
-            if node.outgoing.connection.is_ready:
+            if node.outgoing.is_ready:
                 self._unanswered.discard(descriptor)
-            if node.outgoing.connection.closed:
+            if node.outgoing.closed:
                 del self._by_descriptor[descriptor]
                 self._unanswered.discard(descriptor)
-                node.outgoing.connection.close()
+                node.outgoing.close()
                 if not node.joined_at:
                     # Refused because this process was too slow: real nodes call again, too.
                     self._call(node)
-            elif node.mask != node.outgoing.mask:
-                node.mask = node.outgoing.mask
-                self.epoll.modify(descriptor, node.mask)
+            else:
+                node.outgoing.watch(self.epoll)
 
     def run(self, pipe: Pipe) -> None:
         """Send heartbeats until the job has ended; let one node fail when the benchmark asks."""
@@ -155,7 +154,7 @@ class SimulatedNodes:
         while self._by_descriptor:
             next_beat = began + beats * self._interval / len(self.nodes)
             while next_beat <= time.monotonic():
-                self.nodes[beats % len(self.nodes)].outgoing.connection.send_frame(HEARTBEAT_FRAME)
+                self.nodes[beats % len(self.nodes)].outgoing.send_frame(HEARTBEAT_FRAME)
                 beats += 1
                 next_beat = began + beats * self._interval / len(self.nodes)
             self.turn(next_beat)

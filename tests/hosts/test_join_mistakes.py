@@ -63,12 +63,13 @@ def answer(call, is_complete):
     received = []
     while not is_complete(received):
         select.select([call], [], [], 20)
-        received += call.messages()
+        call.flush()
+        received += call.receive()
     return received
 
 calls = [OutgoingConnection(numeric_address("10.77.0.2")[0], 29500, b"ours") for _ in range(2)]
 for call in calls:
-    answer(call, lambda _: call.connection.is_ready)
+    answer(call, lambda _: call.is_ready)
 must = {
     "nnodes": "3",
     "max_restarts": "0",
@@ -78,7 +79,7 @@ must = {
     "hang_timeout": "0",
 }
 for number, call in enumerate(calls, start=2):
-    call.connection.send(Hello(f"fake {number}", "", 0, f"n{number}", number, None, 1, must, {}))
+    call.send(Hello(f"fake {number}", "", 0, f"n{number}", number, None, 1, must, {}))
 for call in calls:
     print(answer(call, bool)[0].text)
 """

@@ -196,7 +196,7 @@ class CoordinatorServer:
 
     def _watch_or_drop(self, number: int, connection: Connection[FromMember], now: float) -> None:
         if not connection.closed:
-            self._connections.watch(number)
+            connection.watch(self._connections.epoll)
         elif connection.has_unfinished_input and number in self._callers:
             self._refuse(number, "it closed the connection in the middle of a message", now)
         else:

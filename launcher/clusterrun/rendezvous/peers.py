@@ -60,8 +60,7 @@ class Peers:
         self._has_verdict = False
         self._over = False
         self._epoll = select.epoll()
-        self._mask = select.EPOLLIN
-        self._epoll.register(connection, self._mask)
+        connection.watch(self._epoll)
         if coordination is not None:
             self._epoll.register(coordination, select.EPOLLIN)
 
@@ -112,7 +111,8 @@ class Peers:
             # So that node 0, if it runs, notices at once.
             self._connection.close()
             yield CoordinatorLost(self._node_zero, how, now)
-        self._watch()
+        if not self._over:
+            self._connection.watch(self._epoll)
 
     def send(self, message: AgentMessage) -> Iterable[Event]:
         """Send a message; the answer comes by ``events``."""
@@ -122,7 +122,7 @@ class Peers:
         if self._coordination is not None and isinstance(message, Suspension):
             # Once stopped, this process can't pass it on.
             self._coordination.turn(self._clock())
-        self._watch()
+        self._connection.watch(self._epoll)
         return ()
 
     def leave(self) -> None:
@@ -190,11 +190,3 @@ class Peers:
             self._heartbeat.pause()
         else:
             self._heartbeat.resume(now)
-
-    def _watch(self) -> None:
-        if self._over:
-            return
-        mask = select.EPOLLIN | (select.EPOLLOUT if self._connection.wants_write else 0)
-        if mask != self._mask:
-            self._mask = mask
-            self._epoll.modify(self._connection, mask)

@@ -105,7 +105,7 @@ def test_all_addresses_of_a_name_are_dialed_at_once(stack: ExitStack, notices: N
     assert time.monotonic() - before < 2.0
     call = calling.take_connection()
     assert call.address == HEARTBEAT_FRAME != calling.addresses[0]
-    call.connection.close()
+    call.close()
 
 
 def test_an_address_that_does_not_answer_is_given_up(stack: ExitStack, notices: Notices) -> None:
@@ -150,7 +150,7 @@ def test_a_name_that_comes_late(stack: ExitStack, notices: Notices) -> None:
 
     assert calling.formed is not None
     assert calling.formed.world.node_rank == 1
-    calling.take_connection().connection.close()
+    calling.take_connection().close()
 
 
 def test_an_unknown_name(stack: ExitStack, notices: Notices) -> None:
@@ -284,5 +284,5 @@ def test_the_first_of_all_addresses_that_answer_is_taken(
         take_turns(lambda calling=calling: calling.is_connected, server, calling)  # type: ignore[misc]
 
         taken = calling.take_connection()
-        taken.connection.close()
+        taken.close()
         assert taken.address == DEAD

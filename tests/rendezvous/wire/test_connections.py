@@ -56,7 +56,7 @@ def test_what_does_not_fit_is_sent_when_it_does(
             connection = made.get(number)
             assert connection is not None
             connection.flush()
-            made.watch(number)
+            connection.watch(made.epoll)
 
     assert waits == (False, [])
     assert (made.all_sent, made.ready()) == (True, [])

@@ -33,7 +33,7 @@ FIRST_PAUSE = 0.05
 LONGEST_PAUSE = 1.0
 
 
-class OutgoingConnection:
+class OutgoingConnection(Connection[FromCoordinator]):
     """A connection to one address and port of node 0.
 
     Raises:
@@ -53,31 +53,12 @@ class OutgoingConnection:
             sock.close()
             raise
         handshake = member_handshake(token, os.urandom(NONCE_BYTES))
-        self.connection: Connection[FromCoordinator] = Connection(sock, FROM_COORDINATOR, handshake)
-
-    def fileno(self) -> int:
-        return self.connection.fileno()
+        super().__init__(sock, FROM_COORDINATOR, handshake)
 
     @property
     def connected(self) -> bool:
         """Whether the other side has accepted: the first bytes have been sent."""
-        return self.connection.all_sent
-
-    @property
-    def mask(self) -> int:
-        """The epoll events to wait for."""
-        return select.EPOLLIN | (select.EPOLLOUT if self.connection.wants_write else 0)
-
-    def messages(self) -> list[FromCoordinator]:
-        """Send and receive what is possible without blocking; return what has been received.
-
-        Raises:
-            HandshakeFailed: the other side is not this job's coordinator.
-            BadFrame: the other side sent what no clusterrun sends.
-
-        """
-        self.connection.flush()
-        return self.connection.receive()
+        return self.all_sent
 
 
 class Dialer:
@@ -143,7 +124,7 @@ class Dialer:
                 self._errors[address, port] = os.strerror(error.errno or 0).lower()
             else:
                 self._outgoing.append(outgoing)
-                self._epoll.register(outgoing, outgoing.mask)
+                outgoing.watch(self._epoll)
         if not self._outgoing:
             self._go_to_next_port(now)
 
@@ -152,7 +133,7 @@ class Dialer:
             error = self._advance(outgoing)
             if error:
                 self._fail(outgoing, error)
-            elif outgoing.connection.is_ready and self._is_chosen(outgoing, now):
+            elif outgoing.is_ready and self._is_chosen(outgoing, now):
                 self._outgoing.remove(outgoing)
                 self._close_connections(self._outgoing)
                 return outgoing
@@ -171,14 +152,15 @@ class Dialer:
     def _advance(self, outgoing: OutgoingConnection) -> str:
         """Continue the handshake; return why it failed, "" if it did not."""
         try:
-            outgoing.messages()
+            outgoing.flush()
+            outgoing.receive()
         except HandshakeFailed as failure:
             return self._handshake_failed(failure)
         except BadFrame as error:
             return f"it {error}"
-        if outgoing.connection.closed:
-            return NOT_CLUSTERRUN if outgoing.connected else outgoing.connection.trouble
-        self._epoll.modify(outgoing, outgoing.mask)
+        if outgoing.closed:
+            return NOT_CLUSTERRUN if outgoing.connected else outgoing.trouble
+        outgoing.watch(self._epoll)
         return ""
 
     def _handshake_failed(self, failure: HandshakeFailed) -> str:
@@ -197,8 +179,8 @@ class Dialer:
 
     def _close_connections(self, outgoing: Iterable[OutgoingConnection]) -> None:
         for each in outgoing:
-            self._epoll.unregister(each)
-            each.connection.close()
+            each.unwatch(self._epoll)
+            each.close()
         if outgoing is self._outgoing:
             self._outgoing = []
 

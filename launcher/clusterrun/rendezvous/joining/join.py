@@ -111,7 +111,7 @@ def _join_as_member(
     return Peers(
         _seen_from_here(node, formed, master_addr, member.interface),
         formed.host,
-        outgoing.connection,
+        outgoing,
         early=member.early,
         coordination=None,
         rhythm=settings.rhythm,

@@ -80,7 +80,7 @@ class JoiningMember:
     def close(self) -> None:
         self._dialer.close()
         if self._outgoing is not None:
-            self._outgoing.connection.close()
+            self._outgoing.close()
         self._epoll.close()
 
     def take_connection(self) -> OutgoingConnection:
@@ -88,7 +88,7 @@ class JoiningMember:
         outgoing = self._outgoing
         if outgoing is None:
             raise AssertionError("node 0 has not answered")
-        self._epoll.unregister(outgoing)
+        outgoing.unwatch(self._epoll)
         self._outgoing = None
         return outgoing
 
@@ -100,11 +100,10 @@ class JoiningMember:
         self._outgoing = outgoing
         self._latest_end = now + self._timeout.seconds + SECONDS_AFTER_TIMEOUT
         self._heartbeat = HeartbeatTimer(self._settings.rhythm, now)
-        connection = outgoing.connection
-        connection.give_up_after(self._heartbeat.rhythm.timeout)
-        connection.send(replace(self._hello, waited=self._timeout.elapsed(now)))
+        outgoing.give_up_after(self._heartbeat.rhythm.timeout)
+        outgoing.send(replace(self._hello, waited=self._timeout.elapsed(now)))
         # Now, while nothing waits for it: later, the workers would.
-        self.interface = interface_of(connection.local_address, self._hooks.interfaces())
+        self.interface = interface_of(outgoing.local_address, self._hooks.interfaces())
         self._exchange(outgoing, now)
 
     def _exchange(self, outgoing: OutgoingConnection, now: float) -> None:
@@ -112,20 +111,21 @@ class JoiningMember:
         if self.finished:
             return
         if self._heartbeat.is_heartbeat_due(now):
-            outgoing.connection.send_frame(HEARTBEAT_FRAME)
+            outgoing.send_frame(HEARTBEAT_FRAME)
         if self._heartbeat.is_lost(now):
             error = error or f"node 0 {self._settings.rhythm.silence}"
-        if error or outgoing.connection.closed:
+        if error or outgoing.closed:
             self._outgoing = None
-            why = error or outgoing.connection.trouble or CLOSED_BY_NODE_ZERO
+            why = error or outgoing.trouble or CLOSED_BY_NODE_ZERO
             self._dialer.reject(outgoing, why, now)
         else:
-            self._epoll.modify(outgoing, outgoing.mask)
+            outgoing.watch(self._epoll)
 
     def _receive(self, outgoing: OutgoingConnection, now: float) -> str:
         """Handle all messages; return why the sender is not this job's node 0, "" if it is."""
         try:
-            messages = outgoing.messages()
+            outgoing.flush()
+            messages = outgoing.receive()
         except BadFrame as error:
             return f"it {error}"
         if messages:

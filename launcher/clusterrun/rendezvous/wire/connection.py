@@ -3,6 +3,7 @@
 import errno
 import math
 import os
+import select
 import socket
 from contextlib import suppress
 from typing import Generic
@@ -48,6 +49,7 @@ class Connection(Generic[MessageT]):
         self._outgoing = bytearray()
         self._handshake = handshake
         self._step = Step(b"", 0)
+        self._watched = 0
         if handshake is not None:
             self._take_step(next(handshake))
 
@@ -73,6 +75,19 @@ class Connection(Generic[MessageT]):
     def wants_write(self) -> bool:
         """Whether to call ``flush`` when the socket becomes writable."""
         return bool(self._outgoing) and not self.closed
+
+    def watch(self, epoll: select.epoll) -> None:
+        """Have ``epoll`` wait for input and, while something is queued, until it can be sent."""
+        events = select.EPOLLIN | (select.EPOLLOUT if self.wants_write else 0)
+        if not self._watched:
+            epoll.register(self, events)
+        elif events != self._watched:
+            epoll.modify(self, events)
+        self._watched = events
+
+    def unwatch(self, epoll: select.epoll) -> None:
+        epoll.unregister(self)
+        self._watched = 0
 
     def give_up_after(self, seconds: float) -> None:
         """Let the kernel close the connection if the other host does not answer for so long.

@@ -21,7 +21,6 @@ class Connections:
         self._connections: dict[int, Connection[FromMember]] = {}
         self._peers: dict[int, str] = {}
         self._numbers: dict[int, int] = {}
-        self._masks: dict[int, int] = {}
 
     def __len__(self) -> int:
         return len(self._connections)
@@ -55,8 +54,7 @@ class Connections:
         self._connections[number] = connection
         self._peers[number] = peer
         self._numbers[connection.fileno()] = number
-        self._masks[number] = select.EPOLLIN
-        self.epoll.register(connection, select.EPOLLIN)
+        connection.watch(self.epoll)
 
     def send(self, numbers: Iterable[int], frame: bytes) -> None:
         """Send a frame to each of ``numbers`` that is still open."""
@@ -64,23 +62,15 @@ class Connections:
             connection = self._connections.get(number)
             if connection is not None:
                 connection.send_frame(frame)
-                self.watch(number)
-
-    def watch(self, number: int) -> None:
-        """Watch for writing only while something is queued."""
-        connection = self._connections[number]
-        mask = select.EPOLLIN | (select.EPOLLOUT if connection.wants_write else 0)
-        if mask != self._masks[number]:
-            self._masks[number] = mask
-            self.epoll.modify(connection, mask)
+                connection.watch(self.epoll)
 
     def drop(self, number: int) -> bool:
         """Close a connection; return whether it was open."""
         connection = self._connections.pop(number, None)
         if connection is None:
             return False
-        del self._peers[number], self._masks[number], self._numbers[connection.fileno()]
-        self.epoll.unregister(connection)
+        del self._peers[number], self._numbers[connection.fileno()]
+        connection.unwatch(self.epoll)
         connection.close()
         return True
 
