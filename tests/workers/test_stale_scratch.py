@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 from clusterrun.workers.fork_server.system.other_processes import stat_fields
-from clusterrun.workers.stale_scratch import own_folder, remove_leftovers
+from clusterrun.workers.scratch import own_folder, remove_leftovers
 
 
 def name_for(pid: int, started: str) -> str:
@@ -118,9 +118,7 @@ def test_a_folder_that_is_not_there_is_no_error(tmp_path: Path) -> None:
 def test_in_another_pid_namespace_nothing_is_removed(tmp_path: Path, dead: str) -> None:
     """Neither with its own /proc nor with ours: a living process might not be seen there."""
     (tmp_path / dead).mkdir()
-    code = (
-        f"from clusterrun.workers.stale_scratch import *; remove_leftovers(Path({str(tmp_path)!r}))"
-    )
+    code = f"from clusterrun.workers.scratch import *; remove_leftovers(Path({str(tmp_path)!r}))"
 
     for options in (["--mount-proc"], []):
         command = ["unshare", "--pid", "--fork", *options, sys.executable, "-c", code]

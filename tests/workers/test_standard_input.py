@@ -2,7 +2,7 @@
 
 import pytest
 from clusterrun.domain.facts import Fact
-from clusterrun.workers.standard_input import StandardInput
+from clusterrun.workers.standard_descriptors import StandardInput
 from clusterrun.workers.terminal import Terminal
 from msgspec.structs import replace
 

@@ -29,7 +29,7 @@ from clusterrun.workers.relay.log_layout import LogLayout
 from clusterrun.workers.relay.relay_client import RelayClient
 from clusterrun.workers.relay.routes import Routes
 from clusterrun.workers.scratch import Scratch
-from clusterrun.workers.standard_input import StandardInput
+from clusterrun.workers.standard_descriptors import StandardInput
 from clusterrun.workers.worker_group import WorkerGroup
 from msgspec.structs import replace
 

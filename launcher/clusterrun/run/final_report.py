@@ -23,7 +23,7 @@ from clusterrun.planning.variables.worker_variables import has_output_to_itself
 from clusterrun.run.job_machine import LocalJob
 from clusterrun.workers.relay.relay_client import RelayClient
 from clusterrun.workers.relay.routes import Routes
-from clusterrun.workers.standard_input import StandardInput
+from clusterrun.workers.standard_descriptors import StandardInput
 
 PARENTS_ERROR_FILE = "TORCHELASTIC_ERROR_FILE"
 """Set by a scheduler that reads there why the launcher failed, as torchrun's parents do."""

@@ -13,8 +13,7 @@ from clusterrun.workers.fork_server_client import ForkServerClient
 from clusterrun.workers.fork_server_process import ForkServerProcess
 from clusterrun.workers.relay.destinations import Screen
 from clusterrun.workers.relay.relay_client import RelayClient
-from clusterrun.workers.scratch import Scratch
-from clusterrun.workers.stale_scratch import own_folder
+from clusterrun.workers.scratch import Scratch, own_folder
 
 
 class HelperProcesses(NamedTuple):

@@ -20,7 +20,7 @@ from clusterrun.run.plan_ahead import plan_preparation
 from clusterrun.run.supervision import routes_of, supervise
 from clusterrun.sources.resolve import Resolved
 from clusterrun.workers.fork_server_process import ForkServerProcess
-from clusterrun.workers.standard_input import StandardInput
+from clusterrun.workers.standard_descriptors import StandardInput
 from clusterrun.workers.terminal import Terminal
 from clusterrun.workers.worker_group import SECONDS_TO_PRINT, WorkerGroup
 

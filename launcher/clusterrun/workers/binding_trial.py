@@ -5,8 +5,7 @@ import signal
 from typing import NoReturn
 
 from clusterrun.domain.plan import NodePlan, WorkerPlan
-from clusterrun.workers.agent_fork import fork
-from clusterrun.workers.exit_descriptions import how_it_ended
+from clusterrun.workers.child_processes import fork, how_it_ended
 from clusterrun.workers.fork_server.binding import bind, check_binding, set_memory_policy
 from clusterrun.workers.fork_server_client import memory_of
 

@@ -11,9 +11,8 @@ from typing import Self
 
 from clusterrun.errors import UsageError
 from clusterrun.processes.reaping import status_of
-from clusterrun.workers.agent_fork import no_process
 from clusterrun.workers.channel import Channel
-from clusterrun.workers.exit_descriptions import how_it_ended, signal_of
+from clusterrun.workers.child_processes import how_it_ended, no_process, signal_of
 from clusterrun.workers.fork_server.system.other_processes import describe
 
 SERVER_FILE = Path(__file__).parent / "fork_server" / "__main__.py"

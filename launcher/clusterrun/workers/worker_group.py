@@ -16,8 +16,11 @@ from clusterrun.workers.relay.destinations import WorkerOutput
 from clusterrun.workers.relay.relay_client import RelayClient
 from clusterrun.workers.relay.routes import Routes, label_of
 from clusterrun.workers.scratch import Scratch
-from clusterrun.workers.standard_descriptors import StandardDescriptors, standard_descriptors
-from clusterrun.workers.standard_input import StandardInput
+from clusterrun.workers.standard_descriptors import (
+    StandardDescriptors,
+    StandardInput,
+    standard_descriptors,
+)
 from clusterrun.workers.terminal import Terminal
 
 NOT_WATCHED = (

@@ -9,7 +9,7 @@ from tests.as_another_user import MAY_READ, MAY_WRITE, run_as_another_user
 CHECK = """
 import sys
 from clusterrun.domain.facts import Fact
-from clusterrun.workers.relay.log_folder import check_log_folder
+from clusterrun.workers.relay.log_layout import check_log_folder
 check_log_folder(Fact(sys.argv[1], '--log-dir'))
 """
 

@@ -8,7 +8,7 @@ from clusterrun.domain.events import StacksCollected, WorkersActive, WorkersIdle
 from clusterrun.domain.ranks import LocalRank
 from clusterrun.domain.stacks import StackGroup
 from clusterrun.workers.channel import Message
-from clusterrun.workers.relay.activity import ActivityWatch
+from clusterrun.workers.relay.relay_loop import ActivityWatch
 from clusterrun.workers.relay.stack_collector import NOT_HANDLED, NOTHING_PRINTED
 
 from tests.relay_bench import RelayBench, read_until, relay_on

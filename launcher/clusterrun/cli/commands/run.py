@@ -11,7 +11,7 @@ from clusterrun.sources.command_line import CommandLine
 from clusterrun.sources.resolve import Resolved, resolve
 from clusterrun.sources.this_process import this_process
 from clusterrun.workers.fork_server_process import ForkServerProcess
-from clusterrun.workers.relay.log_folder import check_log_folder
+from clusterrun.workers.relay.log_layout import check_log_folder
 
 
 def execute(line: CommandLine, environ: Mapping[str, str], called: str) -> int:

@@ -10,17 +10,24 @@ from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import NoReturn
 
-from clusterrun.domain.events import HelperLost
+from clusterrun.domain.events import (
+    HelperLost,
+    OutputClosed,
+    OutputEnded,
+    StacksCollected,
+    WorkersActive,
+    WorkersIdle,
+)
 from clusterrun.domain.lost_output import LostOutput
 from clusterrun.domain.ranks import LocalRank
+from clusterrun.domain.stacks import StackGroup, grouped
 from clusterrun.errors import ExitCode, LauncherError
-from clusterrun.workers.agent_fork import fork
 from clusterrun.workers.channel import Channel, Message
-from clusterrun.workers.exit_descriptions import how_it_ended, signal_of
+from clusterrun.workers.child_processes import fork, how_it_ended, signal_of
 from clusterrun.workers.relay.destinations import Destination, Screen, WorkerOutput
-from clusterrun.workers.relay.relay_events import ReportedEvent, event_of
 from clusterrun.workers.scratch import Scratch
 
+ReportedEvent = OutputEnded | OutputClosed | StacksCollected | WorkersIdle | WorkersActive
 RelayEvent = ReportedEvent | HelperLost
 
 _MARGIN = 1.0
@@ -220,3 +227,19 @@ def _fields(to: Destination) -> Message:
 
 def _text(path: Path | None) -> str | None:
     return None if path is None else str(path)
+
+
+def event_of(message: Message, now: float) -> ReportedEvent:
+    match message["kind"]:
+        case "output_closed":
+            return OutputClosed(now)
+        case "idle":
+            return WorkersIdle(message["seconds"], now)
+        case "active":
+            return WorkersActive(now)
+        case "stacks":
+            stacks = [StackGroup((key,), text, found) for key, text, found in message["stacks"]]
+            return StacksCollected(message["number"], grouped(stacks), message["shown"], now)
+        case _:
+            key, tail, error_file = message["key"], message["tail"], message["error_file"]
+            return OutputEnded(LocalRank(key), tail, error_file, now)

@@ -15,8 +15,7 @@ from clusterrun.errors import ExitCode
 from clusterrun.processes.descriptors import close_all_but
 from clusterrun.workers.channel import Channel
 from clusterrun.workers.relay.destinations import Screen
-from clusterrun.workers.scratch import SECONDS_TO_ANSWER, remove_scratch
-from clusterrun.workers.stale_scratch import remove_leftovers
+from clusterrun.workers.scratch import SECONDS_TO_ANSWER, remove_leftovers, remove_scratch
 from clusterrun.workers.time_limited import TimeLimited, start_thread
 
 _IGNORED = {

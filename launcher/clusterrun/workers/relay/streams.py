@@ -7,12 +7,14 @@ from msgspec import Struct, field
 
 from clusterrun.workers.relay.outputs.descriptor_output import CONGESTED, RELIEVED
 from clusterrun.workers.relay.outputs.display import Display, Source
-from clusterrun.workers.relay.outputs.filtered_file import FilteredFile
 from clusterrun.workers.relay.outputs.log_files import FileOutput
-from clusterrun.workers.relay.text.cursor_moves import RedrawFilter, without_movements
-from clusterrun.workers.relay.text.keyboard_interrupts import InterruptFilter
-from clusterrun.workers.relay.text.lines import LineBuffer
-from clusterrun.workers.relay.text.progress_lines import Progress
+from clusterrun.workers.relay.outputs.log_writer import FilteredFile
+from clusterrun.workers.relay.text.lines import LineBuffer, Progress
+from clusterrun.workers.relay.text.screen_filters import (
+    InterruptFilter,
+    RedrawFilter,
+    without_movements,
+)
 from clusterrun.workers.relay.text.stack_dumps import DumpFilter
 from clusterrun.workers.relay.text.tail import Tail
 

@@ -11,11 +11,10 @@ from clusterrun.workers.channel import Message
 from clusterrun.workers.relay.destinations import Screen
 from clusterrun.workers.relay.outputs.descriptor_output import DescriptorOutput, open_output
 from clusterrun.workers.relay.outputs.display import Display, Source, coloured
-from clusterrun.workers.relay.outputs.filtered_file import FilteredFile
 from clusterrun.workers.relay.outputs.log_files import FileOutput
-from clusterrun.workers.relay.outputs.log_writer import LogWriter
+from clusterrun.workers.relay.outputs.log_writer import FilteredFile, LogWriter
 from clusterrun.workers.relay.streams import Stream, Worker
-from clusterrun.workers.relay.text.progress_lines import Progress
+from clusterrun.workers.relay.text.lines import Progress
 from clusterrun.workers.relay.text.tail import Tail
 from clusterrun.workers.time_limited import TimeLimited
 

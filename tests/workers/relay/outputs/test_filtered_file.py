@@ -4,8 +4,8 @@ from pathlib import Path
 
 import pytest
 from clusterrun.workers.relay.outputs.file_thread import FileThread
-from clusterrun.workers.relay.outputs.filtered_file import FilteredFile, any_of, lines_with
 from clusterrun.workers.relay.outputs.log_files import log_file
+from clusterrun.workers.relay.outputs.log_writer import FilteredFile, any_of, lines_with
 from hypothesis import given
 from hypothesis import strategies as st
 

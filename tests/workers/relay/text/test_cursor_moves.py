@@ -1,7 +1,7 @@
 """What a terminal may show of ranks that would move its cursor."""
 
 import pytest
-from clusterrun.workers.relay.text.cursor_moves import RedrawFilter, without_movements
+from clusterrun.workers.relay.text.screen_filters import RedrawFilter, without_movements
 
 UP = b"\x1b[2K\x1b[1A\x1b[2K"
 """As rich 13 to 15 begin to draw a bar of two lines again; LineBuffer has taken the return."""

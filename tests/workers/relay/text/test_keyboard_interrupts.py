@@ -1,6 +1,6 @@
 """What Ctrl-C leaves off the screen, and what it must not."""
 
-from clusterrun.workers.relay.text.keyboard_interrupts import LONGEST_TRACEBACK, InterruptFilter
+from clusterrun.workers.relay.text.screen_filters import LONGEST_TRACEBACK, InterruptFilter
 
 TRACEBACK = (
     b"Traceback (most recent call last):\n"

@@ -1,7 +1,7 @@
 """When the state of a progress bar becomes a line."""
 
 import pytest
-from clusterrun.workers.relay.text.progress_lines import Progress
+from clusterrun.workers.relay.text.lines import Progress
 
 
 def test_a_bar_is_a_line_each_ten_seconds() -> None:

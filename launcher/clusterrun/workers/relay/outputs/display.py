@@ -9,8 +9,8 @@ from itertools import zip_longest
 from msgspec import Struct
 
 from clusterrun.workers.relay.outputs.descriptor_output import Output
-from clusterrun.workers.relay.text.cursor_moves import COLOURS
 from clusterrun.workers.relay.text.lines import with_prefix
+from clusterrun.workers.relay.text.screen_filters import COLOURS
 from clusterrun.workers.relay.text.tail import plain
 
 _CLEAR_LINE = b"\r\x1b[K"

@@ -12,7 +12,7 @@ from contextlib import suppress
 from queue import Empty, SimpleQueue
 from typing import Protocol
 
-from clusterrun.workers.agent_fork import no_process
+from clusterrun.workers.child_processes import no_process
 from clusterrun.workers.time_limited import start_thread
 
 _RETRY_SECONDS = 1.0
