@@ -9,7 +9,6 @@ import sys
 from .agent_socket import AgentSocket
 from .cleanup import Cleanup
 from .forking_process import ForkingProcess
-from .preloading.preparation import Preparation
 from .system.libc import refused_protections
 from .system.this_process import close_descriptors_above
 from .workers import Workers
@@ -19,6 +18,7 @@ if TYPE_CHECKING:
     from collections.abc import Collection, Mapping
     from typing import Any
 
+    from .preloading.preparation import Preparation
     from .scripts.script_run import ScriptRun
 
 AGENT_FD = 3
@@ -56,7 +56,7 @@ def main(script_namespace: Mapping[str, object], initial_modules: Collection[str
             agent.send("not_contained", error=error.strerror)
             os._exit(0)
     agent.send("ready", refused=refused)
-    server = ForkServer(agent, host_proc, Preparation(script_namespace, initial_modules))
+    server = ForkServer(agent, host_proc, script_namespace, initial_modules)
     run = server.serve()
     if run is not None:
         return run
@@ -68,13 +68,21 @@ def main(script_namespace: Mapping[str, object], initial_modules: Collection[str
 class ForkServer:
     """Serves one agent."""
 
-    def __init__(self, agent: AgentSocket, host_proc: int, preparation: Preparation) -> None:
-        """Take the socket, the folder /proc as the agent sees it (open), and the preparation."""
+    def __init__(
+        self,
+        agent: AgentSocket,
+        host_proc: int,
+        script_namespace: Mapping[str, object],
+        initial_modules: Collection[str],
+    ) -> None:
+        """Take the socket, the folder /proc as the agent sees it (open), and what ``main`` takes."""
         self.agent = agent
         self.process = ForkingProcess(agent)
         self.workers = Workers(self.process, host_proc)
         self.cleanup = Cleanup(self.process, self.workers)
-        self._preparation = preparation
+        self._script_namespace = script_namespace
+        self._initial_modules = initial_modules
+        self._preparation: Preparation | None = None
 
     def serve(self) -> ScriptRun | None:
         """Answer messages and watch the workers until the agent closes its end.
@@ -103,6 +111,10 @@ class ForkServer:
         if kind == "start_worker":
             return self._start_worker(message)
         if kind == "prepare":
+            # Imported for scripts only: other programs are never run in place.
+            from .preloading.preparation import Preparation
+
+            self._preparation = Preparation(self._script_namespace, self._initial_modules)
             return self._preparation.perform(message, self)
         if kind == "signal":
             self.workers.signal(**message)
@@ -113,8 +125,9 @@ class ForkServer:
         return None
 
     def _start_worker(self, request: dict[str, Any]) -> ScriptRun | None:
-        script = self._preparation.script_for(request)
-        refusal = self._preparation.refusal
+        script, refusal = None, ""
+        if self._preparation is not None:
+            script, refusal = self._preparation.script_for(request), self._preparation.refusal
         if script is not None or not refusal:
             return self.workers.start(request, script)
         for descriptor in request["descriptors"]:
