@@ -7,15 +7,7 @@ from msgspec.structs import replace
 
 from clusterrun.agent.state import Ended, Output, State
 from clusterrun.coordination.cause import choose_cause, ends_in_exception
-from clusterrun.domain.outcome import (
-    Ending,
-    Exited,
-    Fate,
-    Interrupted,
-    Killed,
-    Outcome,
-    Reason,
-)
+from clusterrun.domain.outcome import Ending, Exited, Fate, Interrupted, Killed, Outcome, Reason
 from clusterrun.domain.plan import NodePlan, WorkerPlan
 from clusterrun.domain.ranks import LocalRank
 

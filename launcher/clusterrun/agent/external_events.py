@@ -27,13 +27,7 @@ from clusterrun.agent.notices import (
 )
 from clusterrun.agent.stack_requests import stacks_wanted
 from clusterrun.agent.state import Phase, State, with_ended
-from clusterrun.agent.stop_sequence import (
-    Decision,
-    clean_up,
-    finish,
-    kill,
-    stop,
-)
+from clusterrun.agent.stop_sequence import Decision, clean_up, finish, kill, stop
 from clusterrun.coordination.messages import Done, EndedExternally
 from clusterrun.domain.events import (
     CoordinatorLost,

@@ -7,13 +7,7 @@ from msgspec import Struct, field
 from msgspec.structs import replace
 
 from clusterrun.domain.events import SignalReceived
-from clusterrun.domain.outcome import (
-    Ending,
-    ExternalCause,
-    HelperFailed,
-    NodeLost,
-    Reason,
-)
+from clusterrun.domain.outcome import Ending, ExternalCause, HelperFailed, NodeLost, Reason
 from clusterrun.domain.ranks import LocalRank
 
 
