@@ -42,7 +42,6 @@ from clusterrun.coordination.messages import (
     Failing,
     FromCoordinator,
     NextAttempt,
-    Stop,
     Suspension,
     Verdict,
     WorldFormed,
@@ -57,10 +56,7 @@ from clusterrun.domain.events import (
     Event,
     HelperLost,
     OutputEnded,
-    RestartOrdered,
     SignalReceived,
-    StopOrdered,
-    VerdictReached,
     WorkerExited,
     WorkerKilled,
     WorkerStarted,
@@ -68,6 +64,7 @@ from clusterrun.domain.events import (
 from clusterrun.domain.outcome import Fate as WorkerFate
 from clusterrun.domain.outcome import Outcome
 from clusterrun.domain.ranks import LocalRank
+from clusterrun.rendezvous.coordinator_events import event_of
 
 from tests.agent.node_plans import plan_of
 from tests.rendezvous.nodes import hello, terms
@@ -278,16 +275,13 @@ class SimulatedJob:
     def _understood(self, node: Node, message: FromCoordinator) -> None:
         # As Peers does.
         match message:
-            case Stop(attempt, why, external_cause):
-                self.tell(node, StopOrdered(why, attempt, self.now, external_cause))
-            case Verdict(reason, no_restart):
+            case Verdict():
                 node.connected = node.number == 0
-                self.tell(node, VerdictReached(reason, no_restart, self.now))
-            case NextAttempt(world, reason):
+            case NextAttempt(world):
                 node.told_attempt = world.attempt
-                self.tell(node, RestartOrdered(reason, self.now))
-            case _:
-                return
+        event = event_of(message, self.now, on_node_zero=node.number == 0)
+        if event is not None:
+            self.tell(node, event)
 
     def _happens(self, event: CoordinatorEvent) -> None:
         phase, attempt = self.coordinator.phase, self.coordinator.attempt.number

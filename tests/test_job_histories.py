@@ -4,9 +4,7 @@ import signal
 
 from clusterrun.agent.state import Phase
 from clusterrun.coordination.restart_policy import RestartRules
-from clusterrun.coordination.state import (
-    Phase as JobPhase,
-)
+from clusterrun.coordination.state import Phase as JobPhase
 from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule

@@ -9,11 +9,7 @@ from clusterrun.agent.signal_inbox import SignalInbox
 from clusterrun.agent.state import State
 from clusterrun.coordination.messages import AgentMessage, Done, EndedExternally, Failing
 from clusterrun.domain.events import Event, RestartOrdered, StopOrdered, VerdictReached
-from clusterrun.domain.outcome import (
-    Outcome,
-    Reason,
-    Succeeded,
-)
+from clusterrun.domain.outcome import Outcome, Reason, Succeeded
 from clusterrun.domain.plan import NodePlan
 from clusterrun.domain.ranks import LocalRank
 
@@ -30,7 +26,6 @@ class FakeSource:
     due = float("inf")
 
     def __init__(self, clock: FakeClock) -> None:
-        """Open the sockets whose readability wakes the supervisor."""
         self._clock = clock
         self._delay = 0.0
         self._heard, self._spoken = socket.socketpair()
@@ -53,7 +48,6 @@ class FakeSource:
         return self._heard.fileno()
 
     def flush(self) -> None:
-        """Count."""
         self.flushed += 1
         self.wants_write = False
 
@@ -66,7 +60,6 @@ class FakeSource:
         return told
 
     def close(self) -> None:
-        """Close the sockets."""
         self._heard.close()
         self._spoken.close()
 
@@ -80,11 +73,9 @@ class FakeInbox(SignalInbox):
         self.source = FakeSource(clock)
 
     def fileno(self) -> int:
-        """Return the end to wait on."""
         return self.source.fileno()
 
     def events(self, now: float) -> Iterable[Event]:
-        """Return what has been put in."""
         return self.source.events(now)
 
 
@@ -104,16 +95,13 @@ class FakeWorkers:
 
     @property
     def sources(self) -> tuple[FakeSource, FakeSource]:
-        """Where news comes from."""
         return self.server, self.relay
 
     def close(self) -> None:
-        """Close the sources."""
         for source in self.sources:
             source.close()
 
     def start(self, plan: NodePlan) -> None:
-        """Ask for all workers."""
         self._called("start", plan.world.attempt)
 
     def signal(
@@ -124,23 +112,18 @@ class FakeWorkers:
         group: bool,
         spare_failing: bool = False,  # noqa: ARG002 - as Workers
     ) -> None:
-        """Send a signal to workers."""
         self._called("signal", sorted(local_ranks), number, "group" if group else "worker")
 
     def forward(self, number: int) -> None:
-        """Send a signal to those who handle it."""
         self._called("forward", number)
 
     def collect_stacks(self, number: int) -> None:
-        """Have stacks told."""
         self._called("collect_stacks", number)
 
     def lack_stacks(self, local_ranks: Iterable[LocalRank]) -> None:
-        """Don't wait for these."""
         self._called("lack_stacks", tuple(local_ranks))
 
     def show_stacks(self, text: str) -> None:
-        """Print stacks."""
         self._called("show_stacks", text)
 
     def collect(self, local_rank: LocalRank, now: float) -> Iterable[Event]:  # noqa: ARG002
@@ -154,32 +137,25 @@ class FakeWorkers:
         return []
 
     def reap(self) -> None:
-        """Collect adopted children."""
         self._called("reap")
 
     def suspend(self) -> None:
-        """Stop everybody."""
         self._called("suspend")
 
     def resume(self) -> None:
-        """Continue everybody."""
         self._called("resume")
 
     def interrupted(self) -> None:
-        """Leave tracebacks out."""
         self._called("interrupted")
 
     def logs(self, plan: NodePlan) -> Mapping[LocalRank, str]:
-        """Return where standard error is kept."""
         return {worker.local_rank: f"rank-{worker.rank}.err" for worker in plan.workers}
 
     def say(self, text: str) -> bool:
-        """Print a notice."""
         self._called("say", text)
         return True
 
     def called(self, name: str) -> list[Call]:
-        """Return the calls of this name."""
         return [call for call in self.calls if call[0] == name]
 
     def _called(self, name: str, *arguments: object, usually: Event | None = None) -> None:
@@ -194,7 +170,6 @@ class FakePeers:
     """Other nodes that note what they are told, and answer as they were told to."""
 
     def __init__(self, clock: FakeClock) -> None:
-        """Know of nobody yet."""
         self.calls: list[Call] = []
         self.coordinator = FakeSource(clock)
         self.verdict: Reason = Succeeded()
@@ -205,7 +180,6 @@ class FakePeers:
 
     @property
     def sources(self) -> tuple[FakeSource]:
-        """Where their news comes from."""
         return (self.coordinator,)
 
     def send(self, message: AgentMessage) -> tuple[()]:
@@ -240,17 +214,14 @@ class FakeAttempts:
         self.failures: list[Outcome] = []
 
     def plan(self, attempt: int) -> NodePlan:
-        """Return the plan."""
         return plan_of(2, attempt=attempt)
 
     def note(self, before: State, after: State, at: float) -> None:
         """Keep no record."""
 
     def out_of_memory(self) -> str:
-        """Return the evidence."""
         self.asked_for_evidence += 1
         return self.evidence
 
     def failed(self, outcome: Outcome) -> None:
-        """Note the failure."""
         self.failures.append(outcome)

@@ -52,13 +52,7 @@ from clusterrun.domain.events import (
     WorkerStarted,
     WorkerStopped,
 )
-from clusterrun.domain.outcome import (
-    ExternalCause,
-    Interrupted,
-    NodeLost,
-    OutputGone,
-    Reason,
-)
+from clusterrun.domain.outcome import ExternalCause, Interrupted, NodeLost, OutputGone, Reason
 from clusterrun.domain.ranks import LocalRank
 from clusterrun.rendezvous.single_node import SingleNode
 

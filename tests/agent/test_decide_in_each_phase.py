@@ -7,17 +7,9 @@ import pytest
 from clusterrun.agent.actions import Action, PrintNotice
 from clusterrun.agent.notices import OUTPUT_CLOSED, killing, stopping
 from clusterrun.agent.stack_requests import stacks_follow
-from clusterrun.agent.state import (
-    Phase,
-    State,
-)
+from clusterrun.agent.state import Phase, State
 from clusterrun.domain.events import Event
-from clusterrun.domain.outcome import (
-    ExternalCause,
-    HelperFailed,
-    Interrupted,
-    OutputGone,
-)
+from clusterrun.domain.outcome import ExternalCause, HelperFailed, Interrupted, OutputGone
 from msgspec.structs import replace
 
 from tests.agent.histories import (
