@@ -1,4 +1,4 @@
-"""What all contract tests start from."""
+"""Fixtures of all contract tests."""
 
 from collections.abc import Iterator
 from pathlib import Path
@@ -10,7 +10,7 @@ from tests.contract.launched import COMMAND, Launcher
 
 @pytest.fixture
 def clusterrun(tmp_path: Path) -> Iterator[Launcher]:
-    """Return a starter of jobs; all that it has started is gone after the test."""
+    """Return a launcher whose jobs are all gone after the test."""
     launcher = Launcher(tmp_path)
 
     yield launcher
@@ -20,7 +20,7 @@ def clusterrun(tmp_path: Path) -> Iterator[Launcher]:
 
 @pytest.fixture
 def torchrun(tmp_path: Path) -> Iterator[Launcher]:
-    """Return a starter of jobs by a link that is called ``torchrun``."""
+    """Return a launcher that starts jobs by a link named ``torchrun``."""
     (tmp_path / "bin").mkdir()
     link = tmp_path / "bin" / "torchrun"
     link.symlink_to(COMMAND)

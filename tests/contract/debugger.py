@@ -1,4 +1,4 @@
-"""The client side of a debugger: as much of the Debug Adapter Protocol as hits a breakpoint."""
+"""A debugger's client: the part of the Debug Adapter Protocol that hits a breakpoint."""
 
 import json
 import socket
@@ -15,17 +15,16 @@ Message = dict[str, Any]
 
 
 class Debugger:
-    """Attached to one process that waits for it."""
+    """Attached to one process that waits for a debugger."""
 
     def __init__(self, port: int) -> None:
-        """Connect, however long the other side takes to listen."""
+        """Connect to ``port``, and wait until the process listens there."""
         self._socket = connected(port)
         self._stream = self._socket.makefile("rb")
         self._sent = 0
-        self._heard: list[Message] = []
+        self._received: list[Message] = []
 
     def __enter__(self) -> Self:
-        """Return itself."""
         return self
 
     def __exit__(
@@ -34,12 +33,12 @@ class Debugger:
         error: BaseException | None,
         traceback: TracebackType | None,
     ) -> None:
-        """Hang up."""
+        """Close the connection."""
         self._stream.close()
         self._socket.close()
 
     def attach(self, breakpoints: dict[Path, list[int]]) -> None:
-        """Let the program run until it comes to one of these lines."""
+        """Let the program run until one of these lines."""
         self.ask("initialize", adapterID="test", linesStartAt1=True, pathFormat="path")
         attaching = self._send("attach", {"justMyCode": False})
         self.event("initialized")
@@ -56,18 +55,18 @@ class Debugger:
         return thread, frame["name"], frame["line"]
 
     def value(self, thread: int, expression: str) -> str:
-        """Return what ``expression`` is where the thread has stopped."""
+        """Return the value of ``expression`` where the thread has stopped."""
         frame = self._frame(thread)
         answer = self.ask("evaluate", expression=expression, frameId=frame["id"], context="watch")
         text: str = answer["body"]["result"]
         return text
 
     def resume(self, thread: int) -> None:
-        """Let a stopped thread go on."""
+        """Continue a stopped thread."""
         self.ask("continue", threadId=thread)
 
     def ask(self, command: str, **arguments: object) -> Message:
-        """Send a request; return its answer, which must be good."""
+        """Send a request; return its answer, which must be a success."""
         return self._answer(self._send(command, arguments))
 
     def event(self, name: str) -> Message:
@@ -91,40 +90,33 @@ class Debugger:
         return answer
 
     def _next(self, wanted: Callable[[Message], bool], name: str) -> Message:
-        for message in [*self._heard]:
+        for message in [*self._received]:
             if wanted(message):
-                self._heard.remove(message)
+                self._received.remove(message)
                 return message
         deadline = time.monotonic() + SECONDS_TO_ACT
         while time.monotonic() < deadline:
             message = self._read()
             if wanted(message):
                 return message
-            self._heard.append(message)
-        raise AssertionError(f"the debugged program did not say {name}: {self._heard}")
+            self._received.append(message)
+        raise AssertionError(f"the debugged program did not send {name}: {self._received}")
 
     def _read(self) -> Message:
         size = 0
         while line := self._stream.readline().strip():
             size = int(line.removeprefix(b"Content-Length: "))
-        assert size, "the debugged program hung up"
+        assert size, "the debugged program closed the connection"
         message: Message = json.loads(self._stream.read(size))
         return message
 
 
 def connected(port: int) -> socket.socket:
-    """Return a connection to a port of this machine, as soon as somebody listens there."""
+    """Return a connection to a port of this machine, as soon as a process listens there."""
     deadline = time.monotonic() + SECONDS_TO_ACT
     while time.monotonic() < deadline:
         with suppress(ConnectionRefusedError):
             return socket.create_connection(("127.0.0.1", port), SECONDS_TO_ACT)
-        # Nobody tells when another process begins to listen.
+        # No event reports that another process begins to listen.
         time.sleep(0.02)
-    raise AssertionError(f"nobody listens on port {port}")
-
-
-def free_port() -> int:
-    """Return a port on which nobody listens now."""
-    with socket.create_server(("127.0.0.1", 0)) as server:
-        port: int = server.getsockname()[1]
-        return port
+    raise AssertionError(f"no process listens on port {port}")

@@ -1,6 +1,6 @@
-"""The command as a user starts it, seen from outside: what it prints, how it ends, what is left.
+"""The command as a user starts it: what it prints, how it exits, which processes it leaves.
 
-All processes of a job, whatever became of their parents, are found by a mark in their environment.
+All processes of a job are found by a mark in their environment, even without their parents.
 """
 
 import itertools
@@ -25,10 +25,10 @@ COMMAND = str(Path(sys.executable).with_name("clusterrun"))
 MARK = "MARK_OF_A_TESTED_JOB"
 
 SECONDS_TO_ACT = 30.0
-"""For whatever a test waits for; it passes long before, but on a very busy machine."""
+"""The longest that a test waits for an event, on a very busy machine."""
 
 SECONDS_TO_VANISH = 1.0
-"""The promise: so long after the end of a job nothing of it is left."""
+"""This long after a job's end, none of its processes may be left."""
 
 OUTER_LAUNCH = re.compile(
     r"(CLUSTERRUN|PET|TORCHELASTIC|SLURM)_|(LOCAL_|GROUP_|ROLE_)?(RANK|WORLD)"
@@ -36,7 +36,7 @@ OUTER_LAUNCH = re.compile(
 
 
 class Ended(NamedTuple):
-    """A job that is over: exit code (-N for signal N, as ``subprocess`` has it) and output."""
+    """A job that has ended: exit code (-N for signal N, as in ``subprocess``) and output."""
 
     code: int
     out: str
@@ -44,10 +44,10 @@ class Ended(NamedTuple):
 
 
 class Job:
-    """One started command. Its owner, the ``clusterrun`` fixture, ends it when the test is over."""
+    """One started command; the ``clusterrun`` fixture ends it after the test."""
 
     def __init__(self, process: "subprocess.Popen[bytes]", mark: str) -> None:
-        """Take a process with pipes, all of whose environment carries ``mark``."""
+        """Take a process with pipes; ``mark`` is in the environment of all its descendants."""
         self.process = process
         self.mark = mark
         self.is_over = False
@@ -61,64 +61,63 @@ class Job:
 
     @property
     def out(self) -> str:
-        """What has been read of standard output so far."""
+        """Standard output as read so far."""
         return next(iter(self._printed.values())).decode(errors="replace")
 
     @property
     def err(self) -> str:
-        """What has been read of standard error so far."""
+        """Standard error as read so far."""
         return list(self._printed.values())[1].decode(errors="replace")
 
     @property
     def agent(self) -> int:
-        """Process id of the launcher, where nothing is wrapped around it."""
+        """Process id of the launcher, if no other command wraps it."""
         return self.process.pid
 
     @property
     def fork_server(self) -> int:
-        """Process id of the fork server."""
         return fork_server_of(self.agent)
 
     @property
     def relay(self) -> int:
-        """Process id of the relay."""
         return relay_of(self.agent)
 
     def wait_for(self, pattern: str, times: int = 1) -> list[str]:
-        """Wait until ``pattern`` has been printed so often; return what ``re.findall`` finds."""
+        """Wait until ``pattern`` was printed ``times`` times; return what ``re.findall`` finds."""
         self._read_until(lambda: len(self._found(pattern)) >= times, f"{times} times {pattern!r}")
         return self._found(pattern)
 
     def numbers(self, name: str, times: int = 1) -> list[int]:
-        """Wait until workers have printed ``name 123`` so often; return these numbers."""
+        """Wait until workers have printed ``name 123`` ``times`` times; return these numbers."""
         pattern = re.compile(rf"\b{name} (\d+)\n")
         wanted = f"{times} times {name!r} and a number"
         self._read_until(lambda: len(pattern.findall(self.out)) >= times, wanted)
         return [int(number) for number in pattern.findall(self.out)]
 
     def signal(self, number: int) -> None:
-        """Send a signal to the agent, and to it alone."""
+        """Send a signal to the agent only."""
         self.process.send_signal(number)
 
     def ended(self, seconds: float = SECONDS_TO_ACT) -> Ended:
         """Wait for the end of the command and of its output."""
         deadline = time.monotonic() + seconds
         while self._selector.get_map():
-            assert self._read(deadline), f"still running, or its output open:\n{self._said()}"
+            assert self._read(deadline), (
+                f"still running, or its output open:\n{self._printed_so_far()}"
+            )
         code = self.process.wait(max(0.1, deadline - time.monotonic()))
         self.is_over = True
         return Ended(code, self.out, self.err)
 
     def processes(self) -> list[psutil.Process]:
-        """Return all living processes of the job."""
         return marked(self.mark)
 
     def left(self, seconds: float = SECONDS_TO_VANISH) -> list[str]:
-        """Return what is still alive so much later; empty as soon as nothing is."""
+        """Return what still runs after ``seconds``; empty as soon as no process is left."""
         return left_of(self.mark, seconds)
 
     def kill_all(self) -> None:
-        """SIGKILL every process of the job, those that it starts meanwhile too."""
+        """Send SIGKILL to every process of the job, also to those that it starts meanwhile."""
         kill_marked(self.mark)
         self.process.wait(SECONDS_TO_ACT)
         self._selector.close()
@@ -128,14 +127,14 @@ class Job:
     def _found(self, pattern: str) -> list[str]:
         return [found for text in (self.out, self.err) for found in re.findall(pattern, text)]
 
-    def _read_until(self, is_there: Callable[[], bool], wanted: str) -> None:
+    def _read_until(self, is_found: Callable[[], bool], wanted: str) -> None:
         deadline = time.monotonic() + SECONDS_TO_ACT
-        while not is_there():
-            assert self._selector.get_map(), f"ended without {wanted}:\n{self._said()}"
-            assert self._read(deadline), f"not in time: {wanted}:\n{self._said()}"
+        while not is_found():
+            assert self._selector.get_map(), f"ended without {wanted}:\n{self._printed_so_far()}"
+            assert self._read(deadline), f"not in time: {wanted}:\n{self._printed_so_far()}"
 
     def _read(self, deadline: float) -> bool:
-        """Read what there is, at the latest until ``deadline``; return False if that has passed."""
+        """Read for at most until ``deadline``; return False if that has passed."""
         ready = self._selector.select(max(0.0, deadline - time.monotonic()))
         for key, _ in ready:
             chunk = os.read(key.fd, 1 << 20)
@@ -145,7 +144,7 @@ class Job:
                     self._selector.unregister(stream)
         return bool(ready)
 
-    def _said(self) -> str:
+    def _printed_so_far(self) -> str:
         living = "\n".join(map(_describe, self.processes()))
         return f"--- stdout\n{self.out}--- stderr\n{self.err}--- processes\n{living}"
 
@@ -154,7 +153,7 @@ class Launcher:
     """Starts the command in a folder of its own, and ends what it has started."""
 
     def __init__(self, folder: Path, program: str = COMMAND) -> None:
-        """Take the folder for scripts, which is also where the ``program`` runs: the command."""
+        """Take the folder for scripts, in which ``program``, the command, runs."""
         self.folder = folder
         self.program = program
         self.jobs: list[Job] = []
@@ -211,7 +210,7 @@ class Launcher:
         return self.jobs[-1]
 
     def close(self) -> None:
-        """End all jobs. Those that were over must have left nothing behind, whatever the test."""
+        """End all jobs; assert that those which had ended left no process."""
         left = [line for job in self.jobs if job.is_over for line in job.left()]
         for job in self.jobs:
             job.kill_all()
@@ -219,32 +218,30 @@ class Launcher:
 
 
 def plain_environment() -> dict[str, str]:
-    """Return our environment without what a launcher or ``activate`` may have set, and GPUs."""
+    """Return our environment without GPUs and the variables of launchers and of ``activate``."""
     mine = {name: value for name, value in os.environ.items() if not OUTER_LAUNCH.match(name)}
     mine.pop("VIRTUAL_ENV", None)
     return {**mine, "CUDA_VISIBLE_DEVICES": ""}
 
 
 def free_port() -> int:
-    """Return a port that nobody listens at now."""
+    """Return a port on which no process listens."""
     with socket.create_server(("127.0.0.1", 0)) as server:
         return int(server.getsockname()[1])
 
 
 def fork_server_of(agent: int) -> int:
-    """Return the process id of the fork server of a launcher."""
     return _child(agent, lambda child: "fork_server" in " ".join(child.cmdline()))
 
 
 def relay_of(agent: int) -> int:
-    """Return the process id of the relay of a launcher."""
-    # The kernel keeps 15 letters of "clusterrun-relay".
+    # The kernel keeps 15 characters of "clusterrun-relay".
     return _child(agent, lambda child: child.name().startswith("clusterrun-rela"))
 
 
 def _child(parent: int, is_it: Callable[[psutil.Process], bool]) -> int:
     deadline = time.monotonic() + SECONDS_TO_ACT
-    # A worker may print before the relay has given itself its name.
+    # A worker may print before the relay has set its own name.
     while True:
         children = psutil.Process(parent).children()
         for child in children:
@@ -256,12 +253,12 @@ def _child(parent: int, is_it: Callable[[psutil.Process], bool]) -> int:
 
 
 def marked(mark: str) -> list[psutil.Process]:
-    """Return all living processes that were started with this mark in their environment."""
+    """Return all living processes with this mark in their environment."""
     return [process for process in psutil.process_iter() if _variable(process, MARK) == mark]
 
 
 def left_of(mark: str, seconds: float, besides: int = 0) -> list[str]:
-    """Return what is still alive so much later, one process aside; empty as soon as nothing is."""
+    """Return what still runs after ``seconds``, without ``besides``; at once if nothing does."""
     deadline = time.monotonic() + seconds
     while living := [process for process in marked(mark) if process.pid != besides]:
         if not _await_an_end([it.pid for it in living], deadline - time.monotonic()):
@@ -270,7 +267,7 @@ def left_of(mark: str, seconds: float, besides: int = 0) -> list[str]:
 
 
 def kill_marked(mark: str) -> None:
-    """SIGKILL all of them, those that they start meanwhile too."""
+    """Send SIGKILL to all of them, also to those that they start meanwhile."""
     deadline = time.monotonic() + SECONDS_TO_ACT
     while (living := marked(mark)) and time.monotonic() < deadline:
         for process in living:
@@ -280,21 +277,20 @@ def kill_marked(mark: str) -> None:
 
 
 def await_end(pid: int, seconds: float = SECONDS_TO_ACT) -> None:
-    """Wait until the process ``pid`` has ended."""
     assert _await_an_end([pid], seconds), f"pid {pid} is still alive"
 
 
 def await_status(pid: int, *wanted: str) -> None:
     """Wait until ``pid`` is in one of these states, ``psutil.STATUS_STOPPED`` for instance."""
     deadline = time.monotonic() + SECONDS_TO_ACT
-    # The kernel tells nobody but the parent that a process stops.
+    # The kernel reports only to the parent that a process stops.
     while (status := psutil.Process(pid).status()) not in wanted:
         assert time.monotonic() < deadline, f"pid {pid} is {status}, not {' or '.join(wanted)}"
         time.sleep(0.005)
 
 
 def await_text(path: Path, text: str, times: int = 1) -> None:
-    """Wait until a file has ``text`` in it so many times."""
+    """Wait until a file contains ``text`` ``times`` times."""
     deadline = time.monotonic() + SECONDS_TO_ACT
     while not path.exists() or path.read_text().count(text) < times:
         assert time.monotonic() < deadline, f"{path} has no {times} times {text!r}"

@@ -1,4 +1,4 @@
-"""A person at a terminal: an interactive bash on a pseudo terminal, and what is typed there."""
+"""An interactive bash on a pseudo terminal, and what a person types there."""
 
 import os
 import pty
@@ -28,10 +28,10 @@ KEYS = {"Ctrl-C": b"\x03", "Ctrl-Z": b"\x1a", "Ctrl-\\": b"\x1c", "Ctrl-D": b"\x
 
 
 class Shell:
-    """An interactive shell; its owner calls ``close``, which ends all that was started in it."""
+    """An interactive shell; ``close`` ends every process that was started in it."""
 
     def __init__(self, folder: Path) -> None:
-        """Start it in ``folder``, where scripts are written, too."""
+        """Start the shell in ``folder``, where scripts are written, too."""
         self.folder = folder
         self.mark = f"shell-{os.getpid()}-{time.monotonic_ns()}"
         self.pid, self.descriptor = pty.fork()
@@ -41,7 +41,7 @@ class Shell:
         self.expect(PROMPT)
 
     def run(self, text: str, *options: str, after: str = "") -> None:
-        """Type the command that runs a script with this text, and what stands after it."""
+        """Type the command that runs a script with this text, and ``after`` behind it."""
         (self.folder / "script.py").write_text(dedent(text))
         self.type(" ".join((COMMAND, *options, "script.py", after)))
 
@@ -50,11 +50,11 @@ class Shell:
         os.write(self.descriptor, line.encode() + b"\r")
 
     def press(self, key: str) -> None:
-        """Press a key that the terminal makes a signal, or an end of file, of."""
+        """Press a key for which the terminal sends a signal or an end of file."""
         os.write(self.descriptor, KEYS[key])
 
     def expect(self, pattern: str) -> re.Match[str]:
-        """Wait until ``pattern`` shows in what has not been looked at; return the match."""
+        """Wait until ``pattern`` is in the unread output; return the match."""
         deadline = time.monotonic() + SECONDS_TO_ACT
         while not (found := re.search(pattern, self._unread)):
             ready, _, _ = select.select([self.descriptor], [], [], deadline - time.monotonic())
@@ -75,36 +75,36 @@ class Shell:
         return int(code)
 
     def stop_job(self) -> None:
-        """Press Ctrl-Z, and see that the shell reads what is typed."""
+        """Press Ctrl-Z, and wait until the shell reads what is typed."""
         self.press("Ctrl-Z")
         self.expect("Stopped")
         assert self.exit_code() in {128 + signal.SIGTSTP, 128 + signal.SIGSTOP}
 
     def bring_back(self, group: int) -> None:
-        """Continue the stopped job in the foreground: that is, in the end, this group."""
+        """Continue the stopped job in the foreground; ``group`` gets the terminal."""
         self.type("fg")
         self.await_foreground(group)
 
     def await_foreground(self, group: int) -> None:
         """Wait until this process group has the terminal."""
         deadline = time.monotonic() + SECONDS_TO_ACT
-        # Of a change the kernel tells nobody.
+        # The kernel sends no event when the foreground group changes.
         while (foreground := os.tcgetpgrp(self.descriptor)) != group:
             assert time.monotonic() < deadline, f"group {foreground} has the terminal, not {group}"
             time.sleep(0.005)
 
     @property
     def launcher(self) -> int:
-        """Process id of the launcher: the shell's one child."""
+        """Process id of the launcher, the shell's only child."""
         (child,) = psutil.Process(self.pid).children()
         return child.pid
 
     def left(self, seconds: float = SECONDS_TO_VANISH) -> list[str]:
-        """Return what was started here and is still alive so much later."""
+        """Return the processes started here that are still alive after ``seconds``."""
         return left_of(self.mark, seconds, besides=self.pid)
 
     def close(self) -> None:
-        """Kill the shell and all that was started in it."""
+        """Kill the shell and every process that was started in it."""
         kill_marked(self.mark)
         with suppress(ProcessLookupError):
             os.kill(self.pid, signal.SIGKILL)
@@ -113,6 +113,6 @@ class Shell:
 
     def _become_shell(self) -> None:
         os.chdir(self.folder)
-        # No colours and no brackets around what is pasted: only what is tested should show.
+        # No colours and no bracketed paste: only the tested output appears.
         environ = {**plain_environment(), MARK: self.mark, "PS1": PROMPT, "TERM": "dumb"}
         os.execvpe("bash", ["bash", "--norc", "--noprofile", "-i"], environ)

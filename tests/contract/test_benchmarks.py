@@ -1,6 +1,6 @@
-"""The benchmarks behind the figures of docs/benchmarks.md, with few runs: ten times what is promised passes.
+"""The benchmarks of docs/benchmarks.md, with few runs: ten times what is promised passes.
 
-Enough to notice that something went badly wrong, or that a benchmark measures nothing any more.
+That shows that something is badly wrong, or that a benchmark measures nothing any more.
 """
 
 import math
@@ -18,7 +18,7 @@ pytestmark = [pytest.mark.long, pytest.mark.timeout(900)]
 @pytest.mark.timeout(1900)
 @pytest.mark.parametrize(("nproc", "times"), [(8, 5), (32, 8)])
 def test_ranks_are_ready_sooner_than_torchruns(nproc: int, times: int) -> None:
-    """Promised: so many times faster; eight in one ``import torch``'s time and a little more."""
+    """Promised: at least ``times`` faster; eight take one ``import torch`` and a little more."""
     options = ("--runs=1", f"--nproc={nproc}")
 
     against_torchrun, *_, against_import = rows("bench_ready.py", *options)
@@ -28,7 +28,7 @@ def test_ranks_are_ready_sooner_than_torchruns(nproc: int, times: int) -> None:
 
 
 def test_eight_ranks_that_train_hold_no_more_than_torchruns() -> None:
-    """Promised: half of torchrun's; ten times that would be five torchruns."""
+    """Promised: half of torchrun's memory; ten times that would be five torchruns."""
     of_ranks, of_all = rows("bench_memory.py", "--runs=1")
 
     assert 100 < of_ranks[0] < 10 * 0.5 * of_ranks[1]
@@ -36,7 +36,7 @@ def test_eight_ranks_that_train_hold_no_more_than_torchruns() -> None:
 
 
 def test_an_idle_launcher_is_small_and_sleeps() -> None:
-    """Promised: 35 MB, and no wake-up in ten seconds, of which ten times would still be none."""
+    """Promised: 35 MB, and no wake-up in ten seconds."""
     agent, with_helpers, wakeups = rows("bench_idle.py", "--runs=1")
 
     assert 0 < agent[0] < with_helpers[0] < 10 * 35
@@ -50,7 +50,7 @@ def test_a_restart_takes_seconds() -> None:
     assert 0 < restart[0] < 10
 
 
-def test_all_ranks_hear_of_a_failure_at_once() -> None:
+def test_a_failure_reaches_all_ranks_at_once() -> None:
     """Promised: within 50 ms."""
     [stop] = rows("bench_stop.py", "--runs=3")
 
@@ -58,7 +58,7 @@ def test_all_ranks_hear_of_a_failure_at_once() -> None:
 
 
 def test_two_thousand_nodes_meet_at_once() -> None:
-    """Promised: within 1 s, all but one in a hundred hear of a failure within 0.2 s, 10 KB each."""
+    """Promised: all join within 1 s, a failure reaches 99 % within 0.2 s, 10 KB each."""
     ten, two_thousand = rows("bench_rendezvous.py", "--runs=1", "--nodes", "2000", "--torch", "10")
 
     join, _, _, p99, end, memory, *_ = two_thousand
@@ -70,7 +70,7 @@ def test_two_thousand_nodes_meet_at_once() -> None:
 
 
 def test_ten_thousand_nodes_cost_no_more_each_than_a_thousand() -> None:
-    """Promised: within 1.2 s all have joined, and all have ended."""
+    """Promised: all have joined, and all have ended, within 1.2 s."""
     options = ("--runs=1", "--nodes", "1000", "10000", "--torch")
 
     _, ten_thousand = rows("bench_rendezvous.py", *options)
@@ -89,13 +89,13 @@ def rows(script: str, *options: str) -> list[list[float]]:
 
 
 def number(cell: str) -> float:
-    """Return the number of a cell like ``12.3 ms``; infinity for one that couldn't be measured."""
+    """Return the number in a cell like ``12.3 ms``; infinity if it was not measured."""
     [value, *_] = cell.split() or ["-"]
     return float(value) if value[0].isdecimal() else math.inf
 
 
 def run(script: str, *options: str) -> str:
-    """Run a script; return what it prints. Told to end, it ends what it has started."""
+    """Run a script, which ends its processes on SIGTERM; return what it prints."""
     command = [sys.executable, str(SCRIPTS / script), *options]
     pipe = subprocess.PIPE
     with subprocess.Popen(command, stdout=pipe, stderr=pipe, text=True) as process:

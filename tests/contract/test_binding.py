@@ -1,4 +1,4 @@
-"""Where workers run: what a dry run promises for real machines, and what the kernel says of them."""
+"""Binding: what a dry run plans for real machines, and what the kernel reports of workers."""
 
 import functools
 import json
@@ -14,7 +14,7 @@ from tests.contract.launched import Launcher
 from tests.machine_trees import PciDevice, two_nodes, write_tree
 from tests.real_machines import recommended, tree_of
 
-TELLS_CPUS = """
+PRINTS_CPUS = """
     import os
     with open("/proc/self/status") as status:
         [cpus] = [line.split()[1] for line in status if line.startswith("Cpus_allowed_list:")]
@@ -24,10 +24,10 @@ TELLS_CPUS = """
 
 @pytest.mark.parametrize("mode", ["auto", "none"])
 def test_a_launcher_that_is_bound_binds_its_workers(clusterrun: Launcher, mode: str) -> None:
-    """What taskset (or a scheduler) leaves to the launcher is all that its workers get."""
+    """Workers get only CPUs that taskset (or a scheduler) has left to the launcher."""
     last = str(max(os.sched_getaffinity(0)))
     job = clusterrun.script(
-        TELLS_CPUS, f"--numa-binding={mode}", workers=2, around=("taskset", "-c", last)
+        PRINTS_CPUS, f"--numa-binding={mode}", workers=2, around=("taskset", "-c", last)
     )
 
     ended = job.ended()
@@ -70,7 +70,7 @@ def test_a_dry_run_follows_cuda_visible_devices(
     name: str,
     expected: list[str],
 ) -> None:
-    """Two workers, the first one on the last GPU."""
+    """Two workers, the first on the last GPU."""
     options = [f"--machine-root={tree(name)}", "--numa-binding=node"]
     last = len(expected) - 1
 
@@ -93,7 +93,7 @@ def planned(
 
 
 def test_a_dry_run_of_the_command_itself(clusterrun: Launcher) -> None:
-    """Of a machine that does not exist: two GPUs on either node, the second one first."""
+    """On a machine that does not exist: two GPUs on each node, those of the second node first."""
     gpus = (
         PciDevice("0000:17:00.0", numa_node=0, uuid="GPU-0", minor=0),
         PciDevice("0000:ca:00.0", numa_node=1, uuid="GPU-1", minor=1),
@@ -121,8 +121,8 @@ def test_a_dry_run_of_the_command_itself(clusterrun: Launcher) -> None:
     assert plan["workers"][1]["env"]["RANK"] == "1"
 
 
-def test_a_strict_job_that_can_t_be_bound(clusterrun: Launcher) -> None:
-    """Nothing is started, and exit code 3 says whose fault it is."""
+def test_a_strict_job_that_cannot_be_bound(clusterrun: Launcher) -> None:
+    """No worker starts, and exit code 3 says what is wrong."""
     job = clusterrun.script(
         "print('started')",
         "--numa-strict",
@@ -140,7 +140,7 @@ def test_a_strict_job_that_can_t_be_bound(clusterrun: Launcher) -> None:
 
 
 def test_memory_and_cpus_of_a_node(clusterrun: Launcher) -> None:
-    """As the kernel tells of a worker, in the first attempt and after a restart."""
+    """As the kernel reports them, in the first attempt and after a restart."""
     script = """
         import os, sys
         [cpus] = [line.split()[1] for line in open("/proc/self/status") if "Cpus_allowed_l" in line]
@@ -163,7 +163,7 @@ def test_memory_and_cpus_of_a_node(clusterrun: Launcher) -> None:
 
 @pytest.mark.parametrize("method", ["fork", "spawn"])
 def test_each_worker_sees_its_own_gpu(clusterrun: Launcher, method: str) -> None:
-    """Torchrun's flag: also where nobody finds a GPU, and whichever way workers start."""
+    """Torchrun's flag, with each start method, also where no GPU is found."""
     script = """
         import os
         names = ("RANK", "LOCAL_RANK", "LOCAL_WORLD_SIZE", "CUDA_VISIBLE_DEVICES")
@@ -182,10 +182,8 @@ def test_each_worker_sees_its_own_gpu(clusterrun: Launcher, method: str) -> None
     assert sorted(ended.out.splitlines()) == ["[rank 0] 0 0 2 6", "[rank 1] 1 0 2 7"]
 
 
-def test_a_dry_run_of_a_machine_that_is_mapped(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    """Two GPUs for each worker, one of which the tables have at the wrong node."""
+def test_a_dry_run_with_a_numa_map(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """Two GPUs for each worker; the tables give one of them the wrong node."""
     gpus = tuple(
         PciDevice(f"0000:{bus}:00.0", numa_node=0, uuid=f"GPU-{bus}", minor=minor)
         for minor, bus in enumerate(("17", "18", "ca", "cb"))
@@ -208,7 +206,7 @@ def test_a_dry_run_of_a_machine_that_is_mapped(
 
 
 def test_a_dry_run_of_chosen_gpus(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """Of a list with blanks; the variable has its origin, and a GPU that is not there is an error."""
+    """CUDA_VISIBLE_DEVICES has blanks; the dry run names it. A missing GPU is an error."""
     gpus = (
         PciDevice(f"0000:{bus}:00.0", numa_node=node, uuid=f"GPU-{bus}", minor=minor)
         for minor, (bus, node) in enumerate((("17", 0), ("18", 0), ("ca", 1)))
@@ -232,8 +230,8 @@ def test_a_dry_run_of_chosen_gpus(tmp_path: Path, capsys: pytest.CaptureFixture[
     )
 
 
-def test_a_script_that_binds_itself_is_not_remarked_on(clusterrun: Launcher) -> None:
-    """It may; what is read back is what it found."""
+def test_a_script_that_binds_itself_causes_no_warning(clusterrun: Launcher) -> None:
+    """Its own binding is what it reads back."""
     script = """
         import os
         os.sched_setaffinity(0, {max(os.sched_getaffinity(0))})

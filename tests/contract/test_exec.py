@@ -1,4 +1,4 @@
-"""--exec: the command becomes its one worker."""
+"""--exec: the command becomes its only worker."""
 
 import os
 
@@ -9,7 +9,7 @@ from tests.contract.launched import Launcher
 
 
 def test_the_process_is_the_worker(clusterrun: Launcher) -> None:
-    """No parent of ours, no child: the process that was started runs the script."""
+    """The started process runs the script, without a parent or child of clusterrun's."""
     job = clusterrun.script(
         """
         import os
@@ -27,7 +27,7 @@ def test_the_process_is_the_worker(clusterrun: Launcher) -> None:
 
 
 def test_the_worker_starts_as_from_a_shell(clusterrun: Launcher) -> None:
-    """No signal is ignored on our behalf, and our secret is not passed on."""
+    """The launcher ignores no signal for it, and does not pass on the token."""
     job = clusterrun.command(
         "--exec",
         "--no-python",
@@ -45,8 +45,8 @@ def test_the_worker_starts_as_from_a_shell(clusterrun: Launcher) -> None:
 
 @pytest.mark.timeout(180)
 def test_tasks_of_a_slurm_step_meet(clusterrun: Launcher) -> None:
-    """As ``srun -n2 clusterrun --exec train.py``: rank, address and port are the step's."""
-    # A job id of this test alone, so that its port is, too.
+    """As ``srun -n2 clusterrun --exec train.py``: rank, address and port come from the step."""
+    # A job id of this test alone, so that its port differs from other jobs' ports.
     step = captured("shared.1") | {"SLURM_JOB_ID": str(os.getpid())}
     script = """
         import os, torch, torch.distributed as dist
@@ -67,13 +67,13 @@ def test_tasks_of_a_slurm_step_meet(clusterrun: Launcher) -> None:
         for rank in "01"
     ]
 
-    said = [task.ended(120).out.splitlines() for task in tasks]
+    printed = [task.ended(120).out.splitlines() for task in tasks]
 
-    assert said == [["sum 3", "local rank 0 of 2"], ["sum 3", "local rank 1 of 2"]]
+    assert printed == [["sum 3", "local rank 0 of 2"], ["sum 3", "local rank 1 of 2"]]
 
 
 def test_one_process_is_not_two_workers(clusterrun: Launcher) -> None:
-    """Exit code 2, and the line that starts two."""
+    """Exit code 2, with the command line that starts two workers."""
     ended = clusterrun.script("", "--exec", workers=2).ended()
 
     assert ended.code == 2
@@ -85,8 +85,8 @@ def test_one_process_is_not_two_workers(clusterrun: Launcher) -> None:
     )
 
 
-def test_a_program_that_can_not_be_executed(clusterrun: Launcher) -> None:
-    """The exit code is a shell's."""
+def test_a_program_that_cannot_be_executed(clusterrun: Launcher) -> None:
+    """The exit code is the one of a shell."""
     program = clusterrun.folder / "program"
     program.write_text("#!/nowhere/sh\n")
     program.chmod(0o755)
@@ -98,7 +98,7 @@ def test_a_program_that_can_not_be_executed(clusterrun: Launcher) -> None:
 
 
 def test_a_dry_run_shows_the_task_among_the_others(clusterrun: Launcher) -> None:
-    """Nothing is started, no port is asked for."""
+    """No worker starts, and no port is opened."""
     ended = clusterrun.script(
         "", "--dry-run", environ=captured("task.3") | {"CUDA_VISIBLE_DEVICES": ""}
     ).ended()

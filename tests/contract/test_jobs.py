@@ -1,4 +1,4 @@
-"""What a job's workers are given, however it was described, and that jobs don't meet each other."""
+"""What workers get from each source of options; jobs at the same time stay apart."""
 
 import json
 import os
@@ -18,13 +18,13 @@ from clusterrun.rendezvous.ports.held_port import program
 from tests.contract.launched import COMMAND, MARK, Launcher, plain_environment
 
 PLAIN_LOCALE = {"LC_ALL": "C.UTF-8"}
-"""In others Python may set LC_CTYPE for all that it starts."""
+"""In other locales Python may set LC_CTYPE for the processes that it starts."""
 
-TELLS = """
+WRITES_START = """
     import json, os, sys
-    told = {"argv": sys.argv, "python": sys.executable, "environ": dict(os.environ)}
+    start = {"argv": sys.argv, "python": sys.executable, "environ": dict(os.environ)}
     with open(f"{sys.argv[1]}-{os.environ['RANK']}.json", "w") as file:
-        json.dump(told, file)
+        json.dump(start, file)
 """
 
 MEETS = """
@@ -65,7 +65,7 @@ PYTHONS = ("/usr/bin/python3", "/usr/local/bin/python3", "python3.13", "python3.
 
 @pytest.mark.parametrize("script", [MEETS, pytest.param(MEETS_BY_TORCH, marks=pytest.mark.long)])
 def test_ten_jobs_at_once_do_not_meet(clusterrun: Launcher, script: str) -> None:
-    """Each has a port of its own, at which its own two ranks find each other."""
+    """Each job has its own port, at which its two ranks find each other."""
     jobs = [clusterrun.script(script, f"--run-id=job{number}", workers=2) for number in range(10)]
 
     codes = [job.ended(100).code for job in jobs]
@@ -77,26 +77,28 @@ def test_ten_jobs_at_once_do_not_meet(clusterrun: Launcher, script: str) -> None
 
 
 def test_a_port_that_is_taken_is_refused(clusterrun: Launcher) -> None:
-    """Exit code 4 and what to do, before any worker starts."""
+    """Exit code 4 and a hint, before any worker starts."""
     with socket.create_server(("127.0.0.1", 0)) as stranger:
         port = stranger.getsockname()[1]
-        job = clusterrun.script(TELLS, f"--master-port={port}", "--log-dir=logs", args=["worker"])
+        job = clusterrun.script(
+            WRITES_START, f"--master-port={port}", "--log-dir=logs", args=["worker"]
+        )
         ended = job.ended()
 
-    said = (
+    error = (
         f"clusterrun: error: port {port} (--master-port) is in use on this machine by"
         f" {program(os.getpid())}\n"
         "  Stop the program that listens there, set another port, or leave --master-port out:\n"
         "  on one machine, or with --rdzv-endpoint, a free port is chosen.\n"
     )
-    assert ended == (4, "", said)
+    assert ended == (4, "", error)
     assert [path.name for path in clusterrun.folder.iterdir()] == ["script0.py"]
 
 
 def test_workers_get_every_variable_of_the_contract(clusterrun: Launcher) -> None:
-    """Rank 1 of two, each value; what was inherited is passed on, and nothing else is added."""
+    """Rank 1 of two, each value; inherited variables are passed on, and no others are added."""
     job = clusterrun.script(
-        TELLS,
+        WRITES_START,
         "--run-id=digits",
         "--max-restarts=3",
         workers=2,
@@ -106,11 +108,11 @@ def test_workers_get_every_variable_of_the_contract(clusterrun: Launcher) -> Non
 
     code = job.ended().code
 
-    told = told_by(clusterrun, "worker-1")
-    given = added_to(told["environ"])
+    start = start_of(clusterrun, "worker-1")
+    given = added_to(start["environ"])
     port, error_file = int(given.pop("MASTER_PORT")), given.pop("TORCHELASTIC_ERROR_FILE")
     assert code == 0
-    assert told["argv"][1:] == ["worker", "--lr", "0.1"]
+    assert start["argv"][1:] == ["worker", "--lr", "0.1"]
     assert given == {
         "USERS_OWN": "yes",
         "OMP_NUM_THREADS": "7",
@@ -137,8 +139,8 @@ def test_workers_get_every_variable_of_the_contract(clusterrun: Launcher) -> Non
 
 
 def test_torchrun_gives_the_same_variables(clusterrun: Launcher) -> None:
-    """Side by side: one more here, NODE_RANK, and the same values but for what each run chooses."""
-    job = clusterrun.script(TELLS, workers=2, args=["ours"], environ=PLAIN_LOCALE)
+    """One variable more here, NODE_RANK; equal values except those that each run chooses."""
+    job = clusterrun.script(WRITES_START, workers=2, args=["ours"], environ=PLAIN_LOCALE)
     code = job.ended().code
     subprocess.run(
         [Path(sys.executable).with_name("torchrun"), "--nproc-per-node=2", "script0.py", "theirs"],
@@ -149,33 +151,33 @@ def test_torchrun_gives_the_same_variables(clusterrun: Launcher) -> None:
         check=True,
     )
 
-    ours = added_to(told_by(clusterrun, "ours-1")["environ"])
-    theirs = added_to(told_by(clusterrun, "theirs-1")["environ"])
+    ours = added_to(start_of(clusterrun, "ours-1")["environ"])
+    theirs = added_to(start_of(clusterrun, "theirs-1")["environ"])
     differing = {name for name in theirs if ours.get(name) != theirs[name]}
     assert code == 0
     assert set(ours) - set(theirs) == {"NODE_RANK"}
     assert differing <= {
-        "MASTER_ADDR",  # theirs is "localhost", which may be ::1 first
+        "MASTER_ADDR",  # torchrun's is "localhost", which may be ::1 first
         "MASTER_PORT",
-        "OMP_NUM_THREADS",  # theirs is 1
+        "OMP_NUM_THREADS",  # torchrun's is 1
         "TORCHELASTIC_ERROR_FILE",
         "TORCHELASTIC_RUN_ID",
-        "TORCHELASTIC_USE_AGENT_STORE",  # their agent serves a store
+        "TORCHELASTIC_USE_AGENT_STORE",  # torchrun's agent serves a store
     }
 
 
 def test_flags_beat_variables_beat_the_job_file(clusterrun: Launcher) -> None:
-    """Each source gives what the stronger ones leave open."""
-    (clusterrun.folder / "tells.py").write_text(dedent(TELLS))
+    """Each source sets what the stronger ones leave open."""
+    (clusterrun.folder / "writes_start.py").write_text(dedent(WRITES_START))
     (clusterrun.folder / "job.yaml").write_text(
         dedent("""
-            script: tells.py
+            script: writes_start.py
             args: [worker, --lr, 010]
             nproc_per_node: 4
             max_restarts: 5
             run_id: from the file
             env:
-              SAID_BY: the file
+              SET_BY: the file
               ONLY_THERE: no
         """)
     )
@@ -183,44 +185,44 @@ def test_flags_beat_variables_beat_the_job_file(clusterrun: Launcher) -> None:
     job = clusterrun.command(
         "--config=job.yaml",
         "--max-restarts=1",
-        "--env=SAID_BY=the flag",
+        "--env=SET_BY=the flag",
         environ={
             "CLUSTERRUN_NPROC_PER_NODE": "2",
             "PET_NPROC_PER_NODE": "3",
             "PET_MAX_RESTARTS": "4",
-            "SAID_BY": "the shell",
+            "SET_BY": "the shell",
             "ONLY_THERE": "the shell",
         },
     )
 
     code = job.ended().code
 
-    told = told_by(clusterrun, "worker-1")
-    environ = told["environ"]
+    start = start_of(clusterrun, "worker-1")
+    environ = start["environ"]
     assert code == 0
-    assert told["argv"] == ["tells.py", "worker", "--lr", "010"]
+    assert start["argv"] == ["writes_start.py", "worker", "--lr", "010"]
     assert environ["WORLD_SIZE"] == "2"
     assert environ["TORCHELASTIC_MAX_RESTARTS"] == "1"
     assert environ["TORCHELASTIC_RUN_ID"] == "from the file"
-    assert (environ["SAID_BY"], environ["ONLY_THERE"]) == ("the flag", "no")
+    assert (environ["SET_BY"], environ["ONLY_THERE"]) == ("the flag", "no")
 
 
-@pytest.mark.parametrize("said_by", ["--python", "PYTHON_EXEC"])
-def test_workers_run_on_the_interpreter_that_is_named(clusterrun: Launcher, said_by: str) -> None:
-    """With its own modules; nothing of the launcher's own interpreter is needed or seen there."""
+@pytest.mark.parametrize("set_by", ["--python", "PYTHON_EXEC"])
+def test_workers_run_on_the_chosen_interpreter(clusterrun: Launcher, set_by: str) -> None:
+    """They import its modules; nothing of the launcher's own interpreter is needed or visible."""
     python = another_python()
-    options = ["--python", python] if said_by == "--python" else []
-    environ = {said_by: python} if said_by == "PYTHON_EXEC" else {}
-    job = clusterrun.script(TELLS, *options, workers=2, args=["worker"], environ=environ)
+    options = ["--python", python] if set_by == "--python" else []
+    environ = {set_by: python} if set_by == "PYTHON_EXEC" else {}
+    job = clusterrun.script(WRITES_START, *options, workers=2, args=["worker"], environ=environ)
 
     code = job.ended().code
 
     assert code == 0
-    assert told_by(clusterrun, "worker-1")["python"] == python
+    assert start_of(clusterrun, "worker-1")["python"] == python
 
 
 def test_a_module_runs_as_by_python_m(clusterrun: Launcher) -> None:
-    """From the current folder, with its package."""
+    """The current folder is on the path, and its package is found."""
     (clusterrun.folder / "package").mkdir()
     (clusterrun.folder / "package/__init__.py").touch()
     (clusterrun.folder / "package/train.py").write_text(
@@ -233,15 +235,15 @@ def test_a_module_runs_as_by_python_m(clusterrun: Launcher) -> None:
 
 
 def test_any_program_runs_without_python(clusterrun: Launcher) -> None:
-    """Found on PATH, with the variables of its rank."""
+    """The program is found on PATH, with the variables of its rank."""
     ended = clusterrun.command("--no-python", "sh", "-c", "echo rank $RANK", workers=2).ended()
 
     assert ended.code == 0
     assert sorted(ended.out.splitlines()) == ["[rank 0] rank 0", "[rank 1] rank 1"]
 
 
-def test_the_launcher_is_a_module_too(clusterrun: Launcher) -> None:
-    """``python -m clusterrun`` for those whose PATH lacks the command."""
+def test_the_launcher_runs_as_a_module(clusterrun: Launcher) -> None:
+    """``python -m clusterrun``, for users whose PATH lacks the command."""
     through_python = ("sh", "-c", f'shift; exec {sys.executable} -m clusterrun "$@"', "sh")
     ended = clusterrun.script("print('hello')", workers=1, around=through_python).ended()
 
@@ -249,8 +251,8 @@ def test_the_launcher_is_a_module_too(clusterrun: Launcher) -> None:
 
 
 def test_a_launch_inside_a_worker_is_a_job_of_its_own(clusterrun: Launcher) -> None:
-    """One line says so; not a variable of the outer job is left in the inner one's workers."""
-    (clusterrun.folder / "inner.py").write_text(dedent(TELLS))
+    """One line reports it; the inner workers get none of the outer job's variables."""
+    (clusterrun.folder / "inner.py").write_text(dedent(WRITES_START))
     job = clusterrun.script(
         """
         import os, subprocess, sys
@@ -263,7 +265,7 @@ def test_a_launch_inside_a_worker_is_a_job_of_its_own(clusterrun: Launcher) -> N
 
     ended = job.ended()
 
-    inner = [told_by(clusterrun, f"in-{outer}-2")["environ"] for outer in (0, 1)]
+    inner = [start_of(clusterrun, f"in-{outer}-2")["environ"] for outer in (0, 1)]
     assert ended.code == 0
     notices = {line for line in ended.err.splitlines() if "another job" in line}
     assert notices == {
@@ -279,29 +281,29 @@ def test_a_launch_inside_a_worker_is_a_job_of_its_own(clusterrun: Launcher) -> N
     assert [name for it in inner for name in it if name.startswith(("CLUSTERRUN_", "PET_"))] == []
 
 
-def told_by(clusterrun: Launcher, worker: str) -> dict[str, Any]:
-    """Return what a worker of the script ``TELLS`` has written."""
+def start_of(clusterrun: Launcher, worker: str) -> dict[str, Any]:
+    """Return what a worker of the script ``WRITES_START`` has written."""
     found: dict[str, Any] = json.loads((clusterrun.folder / f"{worker}.json").read_text())
     return found
 
 
 def added_to(environ: Mapping[str, str]) -> dict[str, str]:
-    """Return what a worker's environment has over what its launcher was started with."""
+    """Return what a worker's environment has in addition to its launcher's."""
     base = {**plain_environment(), **PLAIN_LOCALE, MARK: environ.get(MARK)}
     return {name: value for name, value in environ.items() if base.get(name) != value}
 
 
 def another_python() -> str:
-    """Return the path of an interpreter that is not ours; the test is left out without one."""
+    """Return the path of another interpreter; the test is skipped without one."""
     for name in PYTHONS:
         path = shutil.which(name)
         if path and runs_elsewhere(path):
             return path
-    pytest.skip(f"none of {', '.join(PYTHONS)} is there")
+    pytest.skip(f"none of {', '.join(PYTHONS)} was found")
 
 
 def runs_elsewhere(python: str) -> bool:
-    """Return whether ``python`` can be run and has modules of its own."""
+    """Return whether ``python`` runs and has modules of its own."""
     tell = [python, "-c", "import sys; print(sys.prefix, sys.executable)"]
     done = subprocess.run(tell, capture_output=True, text=True, timeout=60, check=False)
     return done.returncode == 0 and done.stdout.split() != [sys.prefix, python]

@@ -1,6 +1,6 @@
-"""Files of the user's that have names of ours: the script finds them, and clusterrun does not.
+"""Files of the user's with names of ours: the script imports them, clusterrun does not.
 
-A ``clusterrun.py`` beside the script is as a ``torch.py`` there: whatever imports that name gets it.
+A ``clusterrun.py`` beside the script is like a ``torch.py`` there: an import of the name gets it.
 """
 
 import subprocess
@@ -25,7 +25,7 @@ COMMANDS = {"command": [COMMAND], "module": [sys.executable, "-m", "clusterrun"]
 
 @pytest.fixture
 def folder(tmp_path: Path) -> Path:
-    """Return a folder with a script, and the modules and files that could be mistaken for ours."""
+    """Return a folder with a script, and modules and files whose names clusterrun uses, too."""
     for name in (*MODULES, "topo"):
         (tmp_path / f"{name}.py").write_text("WHOSE = 'mine'\n")
     (tmp_path / "launcher").mkdir()
@@ -41,7 +41,7 @@ def folder(tmp_path: Path) -> Path:
 def launch(
     folder: Path, *words: str, command: str = "command", path: str = ""
 ) -> subprocess.CompletedProcess[str]:
-    """Run clusterrun in the folder, with this PYTHONPATH; none if it is empty."""
+    """Run clusterrun in the folder, with this PYTHONPATH; without any if it is empty."""
     return subprocess.run(
         [*COMMANDS[command], *words],
         cwd=folder,
@@ -59,7 +59,7 @@ def launch(
 def test_the_script_imports_its_neighbours(
     folder: Path, command: str, path: str, method: str
 ) -> None:
-    """The names that clusterrun imports itself, those of its folders, and a job file not asked for."""
+    """They have the names of clusterrun's imports and folders; a job file there is not read."""
     words = ("--nproc-per-node=1", f"--start-method={method}", "train.py")
 
     done = launch(folder, *words, command=command, path=path)
@@ -69,8 +69,10 @@ def test_the_script_imports_its_neighbours(
 
 
 @pytest.mark.parametrize(("command", "path"), list(product(COMMANDS, ["", "."])))
-def test_what_reads_yaml_or_draws_is_ours_too(folder: Path, command: str, path: str) -> None:
-    """A job file is read, and topo draws, by the modules that clusterrun was installed with."""
+def test_job_files_and_drawings_use_clusterruns_own_modules(
+    folder: Path, command: str, path: str
+) -> None:
+    """Modules of the same names in the folder are not imported."""
     (folder / "job.yaml").write_text("script: train.py\n")
 
     read = launch(folder, "--config=job.yaml", "--dry-run", command=command, path=path)
@@ -81,7 +83,7 @@ def test_what_reads_yaml_or_draws_is_ours_too(folder: Path, command: str, path: 
 
 
 def test_a_clusterrun_of_the_users_own(folder: Path) -> None:
-    """The command starts, and its script imports the user's, unless PYTHONPATH puts that first.
+    """The command starts, and its script imports the user's module, unless PYTHONPATH has it first.
 
     ``python -m clusterrun`` runs the user's, as ``python -m`` does with any name.
     """

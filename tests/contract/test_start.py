@@ -1,4 +1,4 @@
-"""How fast a job starts: what the launcher leaves unimported, and torchrun side by side."""
+"""How fast a job starts: what the launcher does not import, and a comparison with torchrun."""
 
 import re
 import subprocess
@@ -12,14 +12,14 @@ from tests.contract.launched import Launcher
 BENCHMARK = Path(__file__).parents[2] / "scripts/bench_start.py"
 
 SLOW = {"asyncio", "logging", "numpy", "pynvml", "rich", "subprocess", "tempfile", "torch", "yaml"}
-"""What takes long to import and is not needed where nothing fails."""
+"""Modules that take long to import and are not needed unless something fails."""
 
 IMPORTED = re.compile(r"^import time: .*\| +([\w.]+)$", re.MULTILINE)
-"""What Python prints for each module under ``-X importtime``."""
+"""Python's line for each module under ``-X importtime``."""
 
 
 def test_a_job_imports_nothing_slow_in_the_launcher(clusterrun: Launcher) -> None:
-    """From its first line to its last: measured by Python, agent and relay together."""
+    """During the whole job, agent and relay together, as measured by Python."""
     job = clusterrun.script(
         "import logging", workers=2, around=(sys.executable, "-X", "importtime")
     )
@@ -34,14 +34,14 @@ def test_a_job_imports_nothing_slow_in_the_launcher(clusterrun: Launcher) -> Non
 
 @pytest.mark.long
 def test_one_launch_is_faster_than_torchruns() -> None:
-    """Ten times what is allowed: enough to notice that something went badly wrong."""
+    """A tenth of the promise: enough to notice that something is badly wrong."""
     assert times_faster_than_torchrun(runs=1) > 1
 
 
 @pytest.mark.long
 @pytest.mark.timeout(600)
 def test_a_launch_takes_a_tenth_of_torchruns_time() -> None:
-    """Eight ranks of an empty script; half of the promise is asked for, as others may be at work."""
+    """Eight ranks of an empty script; half of the promise suffices, as the machine may be busy."""
     assert times_faster_than_torchrun(runs=9) > 5
 
 

@@ -1,4 +1,4 @@
-"""A training script that knows nothing of its launcher learns what it should."""
+"""An ordinary training script, run by clusterrun, learns."""
 
 import re
 from pathlib import Path

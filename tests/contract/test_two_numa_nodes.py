@@ -1,4 +1,4 @@
-"""A real kernel with two NUMA nodes, under qemu: workers are where their plan has them."""
+"""A real kernel with two NUMA nodes, under qemu: workers run where their plan has them."""
 
 import subprocess
 import sys
@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 SCRIPT = Path(__file__).parents[2] / "scripts/qemu_numa.py"
-CANNOT = 77
+CANNOT_RUN = 77
 
 
 @pytest.mark.long
@@ -15,7 +15,7 @@ CANNOT = 77
 def test_the_kernel_has_the_workers_where_their_plan_has_them(
     pytestconfig: pytest.Config,
 ) -> None:
-    """Affinity and the pages of their memory, after a restart and by the place of GPUs too.
+    """Affinity and the pages of their memory, also after a restart and with GPUs.
 
     What is downloaded and unpacked is kept in pytest's own cache.
     """
@@ -30,7 +30,7 @@ def test_the_kernel_has_the_workers_where_their_plan_has_them(
         check=False,
     )
 
-    if ended.returncode == CANNOT:
+    if ended.returncode == CANNOT_RUN:
         pytest.skip(ended.stdout.strip())
     assert ended.returncode == 0, ended.stdout + ended.stderr
     assert "rank 3, attempt 1: CPUs 6-7, memory prefer:1, pages by node {'1': 1024}" in ended.stdout

@@ -1,4 +1,4 @@
-"""The wheel and the source distribution, and virtual environments that hold nothing else."""
+"""The wheel and the source distribution, and virtual environments that contain nothing else."""
 
 import shutil
 import subprocess
@@ -14,7 +14,7 @@ SECONDS_TO_RUN = 60.0
 
 
 def build(folder: Path) -> Path:
-    """Build both distributions of this checkout in ``folder``; return where they lie."""
+    """Build both distributions of this checkout in ``folder``; return the folder with the files."""
     checkout = folder / "checkout"
     checkout.mkdir()
     for name in SOURCES:
@@ -41,7 +41,7 @@ def run(
     within: float = SECONDS_TO_INSTALL,
     environ: Mapping[str, str] | None = None,
 ) -> str:
-    """Run a command that has to succeed; return its standard output.
+    """Run a command that must succeed; return its standard output.
 
     Raises:
         AssertionError: its exit code is not 0; has what it printed.

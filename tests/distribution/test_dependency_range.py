@@ -24,7 +24,7 @@ CHOSEN = ("-m", "not long and not hosts", "-k", "not torchrun_gives")
 @pytest.mark.timeout(SECONDS_TO_INSTALL + SECONDS_TO_TEST)
 @pytest.mark.parametrize("versions", ["oldest", "newest"])
 def test_rooms_and_jobs_work(versions: str, tmp_path: Path) -> None:
-    """Tests of the installed wheel, beside no other package of ours."""
+    """Test the installed wheel without any other package of ours."""
     (wheel,) = build(tmp_path).glob("*.whl")
     pins = oldest() if versions == "oldest" else dependencies()
     tools = ["pytest>=8.3", "pytest-timeout>=2.3", "hypothesis>=6.100"]
@@ -32,7 +32,7 @@ def test_rooms_and_jobs_work(versions: str, tmp_path: Path) -> None:
     tests = [f"tests/{room}" for room in ROOMS]
     tests += [f"tests/contract/{name}" for name in CONTRACTS]
 
-    # With the checkout's own sources on the path the wheel would not be tested.
+    # With the checkout's sources on the path, the wheel would not be tested.
     run(
         [str(binaries / "python"), "-m", "pytest", "-q", *CHOSEN, *tests],
         ROOT,
@@ -42,7 +42,7 @@ def test_rooms_and_jobs_work(versions: str, tmp_path: Path) -> None:
 
 
 def dependencies() -> list[str]:
-    """Return what pyproject.toml asks for, with lower bounds."""
+    """Return the requirements of pyproject.toml, with lower bounds."""
     project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
     return list(project["dependencies"])
 
@@ -53,5 +53,5 @@ def oldest() -> list[str]:
 
 
 def test_every_dependency_has_a_lower_bound() -> None:
-    """A range that is not stated can't be tested."""
+    """A range without a lower bound can't be tested."""
     assert [name for name in dependencies() if ">=" not in name] == []

@@ -1,4 +1,4 @@
-"""What ``pip install clusterrun`` brings: one package, one command, and no torch."""
+"""What ``pip install clusterrun`` installs: one package, one command, and no torch."""
 
 import tarfile
 import zipfile
@@ -20,13 +20,13 @@ def distributions(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="module")
 def installed(distributions: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Return the ``bin`` of an environment that has the wheel and its dependencies alone."""
+    """Return the ``bin`` of an environment with only the wheel and its dependencies."""
     (wheel,) = distributions.glob("*.whl")
     return environment(tmp_path_factory.mktemp("installed") / "environment", [str(wheel)])
 
 
 def test_the_wheel_has_one_package_at_its_top(distributions: Path) -> None:
-    """And the metadata; nothing called ``launcher`` or ``tests``."""
+    """Besides the metadata; no ``launcher`` or ``tests``."""
     (wheel,) = distributions.glob("*.whl")
 
     tops = {name.partition("/")[0] for name in zipfile.ZipFile(wheel).namelist()}
@@ -35,7 +35,7 @@ def test_the_wheel_has_one_package_at_its_top(distributions: Path) -> None:
 
 
 def test_the_wheel_has_every_file_of_the_package(distributions: Path) -> None:
-    """The fork server's own modules, the startup folder and py.typed among them."""
+    """Also the fork server's own modules, the startup folder and py.typed."""
     (wheel,) = distributions.glob("*.whl")
     (source,) = distributions.glob("*.tar.gz")
     with tarfile.open(source) as archive:
@@ -69,14 +69,13 @@ def test_programs_run_without_torch(installed: Path, tmp_path: Path) -> None:
 
 
 def test_topo_runs_without_torch(installed: Path, tmp_path: Path) -> None:
-    """It draws this machine."""
     drawing = run([str(installed / "clusterrun"), "topo"], tmp_path, SECONDS_TO_RUN, environ())
 
     assert "NUMA node 0" in drawing or "package 0" in drawing
 
 
 def test_the_module_is_the_command(installed: Path, tmp_path: Path) -> None:
-    """``python -m clusterrun`` for those whose PATH lacks the command."""
+    """``python -m clusterrun``, for users whose PATH lacks the command."""
     by_module = run(
         [str(installed / "python"), "-m", "clusterrun", "--version"], tmp_path, SECONDS_TO_RUN
     )
@@ -85,5 +84,4 @@ def test_the_module_is_the_command(installed: Path, tmp_path: Path) -> None:
 
 
 def environ() -> dict[str, str]:
-    """Return our environment without GPUs and other launchers' variables."""
     return dict(plain_environment())

@@ -1,15 +1,15 @@
-"""Command lines of well-known projects, as their pages had them in 2026, but for line breaks."""
+"""Command lines of well-known projects, as their pages had them in 2026, without line breaks."""
 
 from typing import NamedTuple
 
 
 class Pasted(NamedTuple):
-    """One line, and where it stands."""
+    """One line, and the page that it is from."""
 
     page: str
     """On github.com."""
     line: str
-    """For a shell; what it names by variables stands in ``setup``, as on the page or made up."""
+    """For a shell; ``setup`` sets its variables, as on the page or with made-up values."""
     setup: str = ""
 
 

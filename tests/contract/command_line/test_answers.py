@@ -1,4 +1,4 @@
-"""What the command answers without a job, and where it cannot be written."""
+"""What the command prints without a job, and where its output cannot be written."""
 
 import subprocess
 from pathlib import Path
@@ -12,7 +12,7 @@ from tests.contract.launched import COMMAND, Launcher, plain_environment
     "words", ["--help", "--help all", "--version", "--print-completion bash", "--dry-run train.py"]
 )
 def test_a_full_device(tmp_path: Path, words: str) -> None:
-    """One line and an exit code, whatever was to be printed."""
+    """One line and an exit code, for every kind of output."""
     (tmp_path / "train.py").touch()
     with Path("/dev/full").open("w") as full:
         done = subprocess.run(

@@ -26,11 +26,10 @@ PREPARATIONS = {
 }
 
 
-class Typist:
-    """A shell on a pseudo terminal, and what is typed there; its owner calls ``close``."""
+class TypedShell:
+    """A shell on a pseudo terminal, in which a test types; ``close`` ends it."""
 
     def __init__(self, shell: str, folder: Path) -> None:
-        """Start it in ``folder``."""
         self.mark = f"completion-{os.getpid()}-{time.monotonic_ns()}"
         self.read = ""
         self.pid, self.descriptor = pty.fork()
@@ -42,11 +41,10 @@ class Typist:
             os.execvpe(SHELLS[shell][0], SHELLS[shell], environment | more)
 
     def type(self, keys: str) -> None:
-        """Type keys, as they are."""
         os.write(self.descriptor, keys.encode())
 
     def expect(self, pattern: str) -> None:
-        """Wait until ``pattern`` shows in what has not been looked at."""
+        """Wait until ``pattern`` is in the unread output."""
         deadline = time.monotonic() + SECONDS_TO_ACT
         while not (found := re.search(pattern, self.read)):
             ready, _, _ = select.select([self.descriptor], [], [], deadline - time.monotonic())
@@ -55,7 +53,6 @@ class Typist:
         self.read = self.read[found.end() :]
 
     def close(self) -> None:
-        """End the shell."""
         kill_marked(self.mark)
         os.waitpid(self.pid, 0)
         os.close(self.descriptor)
@@ -68,30 +65,30 @@ class Typist:
         pytest.param("fish", marks=pytest.mark.needs("fish")),
     ]
 )
-def typist(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Typist]:
-    """Return a shell that knows how to complete our options, in a folder with one file."""
+def shell(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[TypedShell]:
+    """Return a shell with completion of our options, in a folder with one file."""
     (tmp_path / "training.py").write_text("print('trained')\n")
-    typist = Typist(request.param, tmp_path)
-    typist.type(f"{PREPARATIONS[request.param]}; echo pre''pared\r")
-    typist.expect("prepared")
-    yield typist
-    typist.close()
+    shell = TypedShell(request.param, tmp_path)
+    shell.type(f"{PREPARATIONS[request.param]}; echo pre''pared\r")
+    shell.expect("prepared")
+    yield shell
+    shell.close()
 
 
-def test_a_whole_line_is_completed(typist: Typist) -> None:
-    """A flag, a word of a choice, a flag without a value and a file, by four presses of Tab.
+def test_a_whole_line_is_completed(shell: TypedShell) -> None:
+    """A flag, a value of a choice, a flag without a value and a file, by four presses of Tab.
 
-    The line then does what it says.
+    Then the line is run.
     """
-    typist.type("clusterrun --start-me\tspa\t--dry-r\ttrain\t")
-    # Once it stands there, it is complete; a line may be redrawn meanwhile.
-    typist.expect(r"training\.py")
-    typist.type("\r")
+    shell.type("clusterrun --start-me\tspa\t--dry-r\ttrain\t")
+    # The word is complete once it is on the line; a line may be redrawn meanwhile.
+    shell.expect(r"training\.py")
+    shell.type("\r")
 
-    typist.expect(r"start_method\s+spawn\s+--start-method")
+    shell.expect(r"start_method\s+spawn\s+--start-method")
 
 
-ASKS = {
+COMPLETIONS = {
     "bash": (
         'eval "$(clusterrun --print-completion bash)"; '
         "COMP_WORDS=(clusterrun {line}); COMP_CWORD=$((${{#COMP_WORDS[@]}} - 1)); "
@@ -102,12 +99,12 @@ ASKS = {
 
 
 @pytest.mark.parametrize("shell", ["bash", pytest.param("fish", marks=pytest.mark.needs("fish"))])
-def test_words_and_files_at_one_place(shell: str, tmp_path: Path) -> None:
-    """A command of ours stands beside the files, and a choice may have a - in it."""
+def test_commands_and_files_are_offered_together(shell: str, tmp_path: Path) -> None:
+    """The command topo among files, and a choice whose name contains a hyphen."""
     for name in ("tool.py", "topics.py", "data.txt"):
         (tmp_path / name).touch()
     path = f"{Path(COMMAND).parent}:{os.environ['PATH']}"
-    asked = "; ".join(ASKS[shell].format(line=line) for line in ("to", "--numa-binding co"))
+    asked = "; ".join(COMPLETIONS[shell].format(line=line) for line in ("to", "--numa-binding co"))
 
     done = subprocess.run(
         [shell, "-c", asked],

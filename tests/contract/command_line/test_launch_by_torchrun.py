@@ -1,13 +1,12 @@
 """What PyTorch's own tests of torchrun describe (test/distributed/launcher/test_run.py)."""
 
 import os
-import socket
 from collections.abc import Mapping
 from pathlib import Path
 
 import pytest
 
-from tests.contract.launched import Ended, Launcher
+from tests.contract.launched import Ended, Launcher, free_port
 
 TOUCHES = """
     import os, pathlib, sys
@@ -38,7 +37,7 @@ USUAL = ("--monitor-interval=1", "--start-method=spawn")
 
 @pytest.fixture
 def touched(tmp_path: Path) -> Path:
-    """Return the folder where each worker leaves a file with its rank's name."""
+    """Return the folder where each worker creates a file named after its rank."""
     folder = tmp_path / "touched"
     folder.mkdir()
     return folder
@@ -46,17 +45,11 @@ def touched(tmp_path: Path) -> Path:
 
 @pytest.fixture
 def bash_script(tmp_path: Path) -> str:
-    """Return a program of no Python."""
+    """Return a program that is not written in Python."""
     script = tmp_path / "touch.sh"
     script.write_text(TOUCHES_IN_BASH)
     script.chmod(0o755)
     return str(script)
-
-
-def free_port() -> int:
-    """Return a port that was free a moment ago."""
-    with socket.create_server(("localhost", 0)) as server:
-        return int(server.getsockname()[1])
 
 
 def ranks(touched: Path) -> set[int]:
@@ -77,7 +70,7 @@ def ranks(touched: Path) -> set[int]:
 def test_each_rank_touches_its_file(
     torchrun: Launcher, touched: Path, options: tuple[str, ...]
 ) -> None:
-    """One node of four, in all the ways to say it."""
+    """One node with four workers, in each notation."""
     ended = torchrun.script(TOUCHES, *options, *USUAL, args=(str(touched),)).ended()
 
     assert ended.code == 0, ended.err
@@ -86,7 +79,7 @@ def test_each_rank_touches_its_file(
 
 @pytest.mark.parametrize("method", ["spawn", "fork", "forkserver"])
 def test_start_methods(torchrun: Launcher, touched: Path, method: str) -> None:
-    """All three of torchrun's words start the workers."""
+    """Torchrun's three values of --start-method."""
     ended = torchrun.script(
         TOUCHES, "--nproc-per-node=2", f"--start-method={method}", args=(str(touched),)
     ).ended()
@@ -106,7 +99,7 @@ def test_programs_that_are_not_python(
     options: tuple[str, ...],
     count: int | None,
 ) -> None:
-    """By default one, a number, or as many as there are CPUs where there is no GPU."""
+    """One worker by default, a given number, or one per CPU where there is no GPU."""
     ended = torchrun.command(*options, *USUAL, "--no-python", bash_script, str(touched)).ended()
 
     assert ended.code == 0, ended.err
@@ -125,7 +118,7 @@ def test_programs_that_are_not_python(
 def test_lines_that_are_refused(
     torchrun: Launcher, bash_script: str, options: tuple[str, ...], complaint: str
 ) -> None:
-    """What is a ValueError there is exit code 2 and a sentence here."""
+    """Where torchrun raises ValueError, clusterrun exits with code 2 and explains why."""
     ended = torchrun.command(*options, bash_script).ended()
 
     assert ended.code == 2
@@ -133,7 +126,7 @@ def test_lines_that_are_refused(
 
 
 def by_variables(torchrun: Launcher, script: str, touched: Path, more: Mapping[str, str]) -> Ended:
-    """Return how a launch ended that variables alone describe."""
+    """Return how a launch ended that is described by variables only."""
     variables = {
         "PET_NNODES": "1",
         "PET_NPROC_PER_NODE": "4",
@@ -146,7 +139,7 @@ def by_variables(torchrun: Launcher, script: str, touched: Path, more: Mapping[s
 
 
 def test_variables_in_place_of_flags(torchrun: Launcher, touched: Path, bash_script: str) -> None:
-    """PET_MODULE=0 says that it is none, PET_MODULE=1 contradicts PET_NO_PYTHON=1."""
+    """PET_MODULE=0 is like no variable; PET_MODULE=1 contradicts PET_NO_PYTHON=1."""
     refused = by_variables(torchrun, bash_script, touched, {"PET_MODULE": "1"})
     ended = by_variables(torchrun, bash_script, touched, {"PET_MODULE": "0"})
 
@@ -156,7 +149,7 @@ def test_variables_in_place_of_flags(torchrun: Launcher, touched: Path, bash_scr
 
 
 def test_a_worker_that_raises(torchrun: Launcher, touched: Path) -> None:
-    """The launch fails with it."""
+    """The launch fails, too."""
     ended = torchrun.script(TOUCHES, "--max-restarts=0", args=(str(touched), "--fail")).ended()
 
     assert ended.code == 1
@@ -165,7 +158,7 @@ def test_a_worker_that_raises(torchrun: Launcher, touched: Path) -> None:
 
 @pytest.mark.parametrize("method", [pytest.param("tcp", marks=pytest.mark.long), "env"])
 def test_process_groups(torchrun: Launcher, method: str) -> None:
-    """By ``tcp://`` at the port given, by ``env://``; torch knows who has launched it."""
+    """By ``tcp://`` at the given port, by ``env://``; torch detects its launcher."""
     port = free_port()
     where = f"tcp://localhost:{port}" if method == "tcp" else "env://"
 
@@ -181,7 +174,7 @@ def test_process_groups(torchrun: Launcher, method: str) -> None:
 
 
 def test_several_agents_on_one_host(torchrun: Launcher, touched: Path) -> None:
-    """They meet at the endpoint, and each has its own ranks."""
+    """They meet at the endpoint, and each runs its own ranks."""
     options = (
         *("--nnodes=2", "--nproc-per-node=2", "--rdzv-id=7"),
         *("--rdzv-backend=c10d", f"--rdzv-endpoint=localhost:{free_port()}"),
@@ -194,8 +187,8 @@ def test_several_agents_on_one_host(torchrun: Launcher, touched: Path) -> None:
     assert ranks(touched) == {0, 1, 2, 3}
 
 
-def test_fewer_agents_than_might_come(torchrun: Launcher, touched: Path) -> None:
-    """At the last call, which torchrun's own setting makes short, the job begins with one of two."""
+def test_fewer_agents_than_the_maximum(torchrun: Launcher, touched: Path) -> None:
+    """At the last call, made short by torchrun's setting, the job begins with one node of two."""
     job = torchrun.script(
         TOUCHES,
         *("--nnodes=1:2", "--nproc-per-node=2", "--rdzv-backend=c10d"),
@@ -210,8 +203,8 @@ def test_fewer_agents_than_might_come(torchrun: Launcher, touched: Path) -> None
     assert ranks(touched) == {0, 1}
 
 
-def test_an_agent_that_comes_too_late(torchrun: Launcher, touched: Path) -> None:
-    """It is told so, and the job goes on."""
+def test_an_agent_that_joins_too_late(torchrun: Launcher, touched: Path) -> None:
+    """It exits with a message, and the job continues."""
     options = (
         *("--nnodes=1:3", "--nproc-per-node=1", "--rdzv-backend=c10d"),
         *(f"--rdzv-endpoint=localhost:{free_port()}", "--rdzv-conf=last_call_timeout=0.5"),
@@ -234,8 +227,8 @@ def test_an_agent_that_comes_too_late(torchrun: Launcher, touched: Path) -> None
     assert ended.code == 0, ended.err
 
 
-def test_all_agents_that_might_come(torchrun: Launcher, touched: Path) -> None:
-    """With MAX of them nobody waits for a last call."""
+def test_the_maximum_of_agents(torchrun: Launcher, touched: Path) -> None:
+    """The job begins without a last call."""
     options = (
         *("--nnodes=1:2", "--nproc-per-node=2", "--rdzv-backend=c10d"),
         *(f"--rdzv-endpoint=localhost:{free_port()}", "--rdzv-conf=last_call_timeout=600"),
@@ -249,7 +242,7 @@ def test_all_agents_that_might_come(torchrun: Launcher, touched: Path) -> None:
 
 
 def test_prefixes_of_lines(torchrun: Launcher, touched: Path, bash_script: str) -> None:
-    """By torch's own variable, abbreviations and all."""
+    """By torch's own variable, also with abbreviations."""
     ended = torchrun.command(
         *("--nproc-per-node=2", "--rdzv-id=7", "--redirect=3", "--tee=3", "--no-python"),
         *(bash_script, str(touched)),
@@ -262,7 +255,7 @@ def test_prefixes_of_lines(torchrun: Launcher, touched: Path, bash_script: str) 
 
 
 def test_virtual_local_ranks(torchrun: Launcher) -> None:
-    """All workers take themselves for the first of their node."""
+    """Each worker has local rank 0."""
     script = """
         import os
         print("rank", os.environ["RANK"], "is local rank", os.environ["LOCAL_RANK"])

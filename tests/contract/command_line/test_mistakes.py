@@ -1,6 +1,6 @@
-"""What a mistake costs: a few lines that say what to type, exit code 2, and nothing started.
+"""Mistakes on the command line: a few lines that say what to type, exit code 2, and no worker.
 
-The transcripts in ``mistakes/`` are typed into a shell, in a folder that ``folder`` fills.
+The transcripts in ``mistakes/`` are typed into a shell, in the folder of the fixture ``folder``.
 """
 
 import os
@@ -20,12 +20,12 @@ def mistakes() -> list[tuple[str, str]]:
     """Return the command line of each mistake, with what it printed."""
     sessions = [it for text in TRANSCRIPTS for it in text.removeprefix("$ ").split("\n\n$ ")]
     typed = (session.partition("\n") for session in sessions)
-    return [(line, said.rstrip("\n") + "\n") for line, _, said in typed]
+    return [(line, printed.rstrip("\n") + "\n") for line, _, printed in typed]
 
 
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Return a folder with what people have in theirs; a worker would add a file to it."""
+    """Return a folder with common files; a worker would add another one."""
     folder = tmp_path_factory.mktemp("mistakes")
     (folder / "train.py").write_text("open('started', 'w')\n")
     (folder / "prepare.sh").write_text("#!/bin/sh\n")
@@ -38,9 +38,9 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
-@pytest.mark.parametrize(("line", "said"), mistakes())
-def test_a_mistake_ends_before_anything_starts(folder: Path, line: str, said: str) -> None:
-    """It says what is wrong, where that stands and what to type, and that is all that happens."""
+@pytest.mark.parametrize(("line", "printed"), mistakes())
+def test_a_mistake_ends_before_anything_starts(folder: Path, line: str, printed: str) -> None:
+    """The message says what is wrong, where it is set and what to type; no file is created."""
     before = sorted(folder.rglob("*"))
     path = os.pathsep.join([str(Path(COMMAND).parent), os.defpath])
 
@@ -55,16 +55,16 @@ def test_a_mistake_ends_before_anything_starts(folder: Path, line: str, said: st
         check=False,
     )
 
-    assert (done.stderr, done.stdout, done.returncode) == (said, "", 2)
+    assert (done.stderr, done.stdout, done.returncode) == (printed, "", 2)
     assert sorted(folder.rglob("*")) == before
 
 
-def test_every_option_that_takes_a_value_has_its_mistake() -> None:
-    """An option that is added brings the transcript of what happens to a wrong value of it."""
-    complaints = [said.replace("-", "_") for _, said in mistakes()]
+def test_every_option_with_a_value_has_a_transcript() -> None:
+    """Each transcript shows what happens to a wrong value."""
+    messages = [printed.replace("-", "_") for _, printed in mistakes()]
     lines = [line.replace("-", "_") for line, _ in mistakes()]
     options = [option for option in OPTIONS if option.kind is not Kind.FLAG]
 
-    silent = [it.name for it in options if not any(it.name in text for text in complaints + lines)]
+    missing = [it.name for it in options if not any(it.name in text for text in messages + lines)]
 
-    assert silent == []
+    assert missing == []

@@ -1,4 +1,4 @@
-"""A command line of torchrun has the meaning that torch's own parser gives it."""
+"""A command line of torchrun means what torch's own parser makes of it."""
 
 import json
 import subprocess
@@ -44,11 +44,11 @@ for name, words in json.load(sys.stdin):
         launch.launch(launch.parse_args(words))
 json.dump(found, sys.stdout)
 """
-"""All of torch's own code but for the launch itself, for all lines at once: it is slow to import."""
+"""Torch's own code except the launch itself, for all lines at once, as its import is slow."""
 
 
 class Words(NamedTuple):
-    """A line, split."""
+    """The words of a line."""
 
     name: str
     """``torchrun``, or ``launch`` for torch.distributed.launch."""
@@ -56,7 +56,7 @@ class Words(NamedTuple):
 
     @property
     def for_us(self) -> list[str]:
-        """What to type behind the link: as docs/coming_from.md says."""
+        """The words after the command's name, as docs/coming_from.md has them."""
         if self.name == "launch" and "--use_env" not in self.words:
             return ["--pass-local-rank", *self.words]
         return self.words
@@ -64,7 +64,7 @@ class Words(NamedTuple):
 
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Return a folder with the one program that a line looks up on PATH."""
+    """Return a folder with the one program that a line finds on PATH."""
     folder = tmp_path_factory.mktemp("pasted")
     (folder / "bin").mkdir()
     fairseq = folder / "bin" / "fairseq-train"
@@ -98,8 +98,8 @@ def _by_bash(pasted: Pasted, folder: Path) -> list[str]:
 
 
 @pytest.fixture(scope="module")
-def torch_says(folder: Path) -> Mapping[str, dict[str, Any]]:
-    """Return what torch makes of each line, by its page."""
+def torch_reads(folder: Path) -> Mapping[str, dict[str, Any]]:
+    """Return torch's reading of each line, by its page."""
     lines = [split(pasted, folder) for pasted in LINES]
     done = subprocess.run(
         [sys.executable, "-W", "ignore", "-c", TORCH_ITSELF],
@@ -112,15 +112,15 @@ def torch_says(folder: Path) -> Mapping[str, dict[str, Any]]:
     )
     assert done.returncode == 0, done.stderr
     found = json.loads(done.stdout)
-    return {pasted.page: said for pasted, said in zip(LINES, found, strict=True)}
+    return {pasted.page: value for pasted, value in zip(LINES, found, strict=True)}
 
 
 @pytest.mark.parametrize("pasted", LINES, ids=[pasted.page for pasted in LINES])
 def test_a_line_means_the_same(
-    torchrun: Launcher, torch_says: Mapping[str, dict[str, Any]], folder: Path, pasted: Pasted
+    torchrun: Launcher, torch_reads: Mapping[str, dict[str, Any]], folder: Path, pasted: Pasted
 ) -> None:
     """Nodes, workers, endpoint, run id, restarts, role, script and arguments."""
-    theirs = torch_says[pasted.page]
+    theirs = torch_reads[pasted.page]
     words = split(pasted, folder)
     _make_script(torchrun.folder, theirs["command"])
 
@@ -132,27 +132,27 @@ def test_a_line_means_the_same(
     assert [job["fewest_nodes"], job["nnodes"]] == theirs["nodes"]
     assert len(ours["workers"]) == theirs["workers"]
     assert (job["max_restarts"], job["role"]) == (theirs["max_restarts"], theirs["role"])
-    assert _run_id(ours["job"]["run_id"]) == _their_run_id(theirs)
-    assert _endpoint(job) == _their_endpoint(theirs)
+    assert _run_id(ours["job"]["run_id"]) == _torch_run_id(theirs)
+    assert _endpoint(job) == _torch_endpoint(theirs)
     assert theirs["backend"] == "c10d" or job["node_rank"] in {theirs["rank"], None}
     command = [word.replace("${local_rank}", "0") for word in theirs["command"]]
     assert ours["workers"][0]["command"] == command
 
 
 def _make_script(folder: Path, command: Sequence[str]) -> None:
-    """Make the script of torch's command, ``PYTHON -u SCRIPT ...``; not a module."""
+    """Create the script of torch's command ``PYTHON -u SCRIPT ...``, unless it is a module."""
     if command[2] != "-m":
         script = folder / command[2]
         script.parent.mkdir(parents=True, exist_ok=True)
         script.touch()
 
 
-def _run_id(said: Mapping[str, Any]) -> str:
-    return "chosen" if said["origin"] == "default" else str(said["value"])
+def _run_id(value: Mapping[str, Any]) -> str:
+    return "chosen" if value["origin"] == "default" else str(value["value"])
 
 
-def _their_run_id(theirs: Mapping[str, Any]) -> str:
-    # A UUID where torchrun makes one up, "none" where it has no name for the run.
+def _torch_run_id(theirs: Mapping[str, Any]) -> str:
+    # Torchrun has a UUID where it chooses one, and "none" where the run has no name.
     chosen = theirs["endpoint"] == "localhost:0" or theirs["run_id"] == "none"
     return "chosen" if chosen else str(theirs["run_id"])
 
@@ -165,5 +165,5 @@ def _endpoint(job: Mapping[str, Any]) -> str:
     return f"{job['master_addr']}:{job['master_port']}"
 
 
-def _their_endpoint(theirs: Mapping[str, Any]) -> str:
+def _torch_endpoint(theirs: Mapping[str, Any]) -> str:
     return str(theirs["endpoint"])

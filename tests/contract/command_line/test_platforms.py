@@ -1,14 +1,13 @@
-"""Platforms' own variables around real workers: frameworks find clusterrun's ranks."""
+"""Variables of platforms around real workers: frameworks find clusterrun's ranks."""
 
 import re
-import socket
 from collections.abc import Mapping
 from typing import NamedTuple
 
 import pytest
 
 from tests.captured import captured
-from tests.contract.launched import Launcher
+from tests.contract.launched import Launcher, free_port
 
 SECONDS_TO_IMPORT = 120.0
 
@@ -34,7 +33,7 @@ DETECT = """
 
 
 class Platform(NamedTuple):
-    """Two processes that a platform starts, on two nodes or as two tasks of one."""
+    """Two processes that a platform starts, on two nodes or as two tasks of one node."""
 
     name: str
     first: Mapping[str, str]
@@ -44,23 +43,23 @@ class Platform(NamedTuple):
 
 
 def of_nodes(name: str, *flags: str, **changes: str) -> Platform:
-    """Return the two nodes that platforms.txt has of a platform."""
+    """Return the two nodes of a platform in platforms.txt."""
     first, second = (captured(f"{name}.{node}", "platforms.txt") | changes for node in "01")
     return Platform(name, first, second, flags)
 
 
 def of_tasks(name: str, heading: str, **ranks: str) -> Platform:
-    """Return two tasks of one node; of the variables in ``ranks`` some count tasks, some are 0, 1."""
-    said = captured(heading, "platforms.txt")
+    """Return two tasks of one node; ``ranks`` has variables that count tasks, or are 0 or 1."""
+    variables = captured(heading, "platforms.txt")
     first, second = (
-        said | {key: value.replace("rank", number) for key, value in ranks.items()}
+        variables | {key: value.replace("rank", number) for key, value in ranks.items()}
         for number in "01"
     )
     return Platform(name, first, second, tasks=True)
 
 
 def counted(prefix: str, *words: str) -> dict[str, str]:
-    """Return ``words`` after ``prefix``: those of a size are 2, those of a rank the task's own."""
+    """Return ``words`` after ``prefix``: sizes are 2, ranks are the task's own."""
     return {f"{prefix}{word}": "2" if "SIZE" in word else "rank" for word in words}
 
 
@@ -104,12 +103,6 @@ OTHERS = [
 ]  # fmt: skip
 
 
-def a_port() -> str:
-    """Return a port that is free just now."""
-    with socket.create_server(("127.0.0.1", 0)) as server:
-        return str(server.getsockname()[1])
-
-
 @pytest.mark.parametrize(
     "platform",
     [
@@ -120,7 +113,7 @@ def a_port() -> str:
 )
 def test_frameworks_agree_on_the_ranks(platform: Platform, clusterrun: Launcher) -> None:
     """Lightning, which knows some platforms itself, and accelerate, which reads MPI's variables."""
-    port = a_port()
+    port = str(free_port())
     here = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": port}
     meeting = {**here, **({"PET_MASTER_PORT": port} if "PET_NNODES" in platform.first else {})}
 
@@ -142,7 +135,7 @@ def test_frameworks_agree_on_the_ranks(platform: Platform, clusterrun: Launcher)
 
 
 def test_a_job_for_paddle_has_a_log_for_each_device(clusterrun: Launcher) -> None:
-    """``--log_dir`` means what it does for paddle.distributed.launch."""
+    """``--log_dir`` means the same as for paddle.distributed.launch."""
     logs = clusterrun.folder / "logs"
     text = "import os; print(os.environ['PADDLE_CURRENT_ENDPOINT'])"
     flags = ("--use_paddlecloud", "--started_port", "6200", "--log_dir", str(logs))

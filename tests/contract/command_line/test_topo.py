@@ -1,4 +1,4 @@
-"""clusterrun topo: the real command, on this machine, on real ones and on some that don't exist."""
+"""clusterrun topo: the real command, on this machine, on captured and on generated ones."""
 
 import json
 import os
@@ -26,8 +26,8 @@ MACHINE = two_nodes(GPUS, allowed="1-7")
 Capture = pytest.CaptureFixture[str]
 
 
-def said(capsys: Capture, *words: str, environ: Mapping[str, str] | None = None) -> str:
-    """Return what the command prints, which has nothing to complain of."""
+def printed(capsys: Capture, *words: str, environ: Mapping[str, str] | None = None) -> str:
+    """Return what the command prints, without an error."""
     code = run_command_line(words, environ or {})
 
     out, err = capsys.readouterr()
@@ -35,20 +35,20 @@ def said(capsys: Capture, *words: str, environ: Mapping[str, str] | None = None)
     return out
 
 
-def told(capsys: Capture, *words: str, environ: Mapping[str, str] | None = None) -> Any:  # noqa: ANN401 - as JSON is
-    """Return the JSON of the same."""
-    return json.loads(said(capsys, *words, "--json", environ=environ))
+def json_of(capsys: Capture, *words: str, environ: Mapping[str, str] | None = None) -> Any:  # noqa: ANN401 - as JSON is
+    """Return the JSON that the command prints."""
+    return json.loads(printed(capsys, *words, "--json", environ=environ))
 
 
-def dry(capsys: Capture, *words: str, environ: Mapping[str, str] | None = None) -> Any:  # noqa: ANN401 - as JSON is
+def plan_of(capsys: Capture, *words: str, environ: Mapping[str, str] | None = None) -> Any:  # noqa: ANN401 - as JSON is
     """Return the JSON of a dry run of this file with these options."""
     return json.loads(
-        said(capsys, "--dry-run", "--json", "--run-id=x", *words, __file__, environ=environ)
+        printed(capsys, "--dry-run", "--json", "--run-id=x", *words, __file__, environ=environ)
     )
 
 
 def test_this_machine(clusterrun: Launcher) -> None:
-    """Drawn without a colour where nobody looks at a terminal."""
+    """Without colours, as standard output is no terminal."""
     ended = clusterrun.command("topo", workers=2).ended()
 
     assert (ended.code, ended.err) == (0, "")
@@ -58,7 +58,7 @@ def test_this_machine(clusterrun: Launcher) -> None:
 
 
 def test_this_machine_for_programs(clusterrun: Launcher) -> None:
-    """The CPUs that this process may use, by the kernel's own word."""
+    """The kernel's list of the CPUs that this process may use."""
     ended = clusterrun.command("topo", "--json", "--nproc-per-node=2").ended()
 
     found = json.loads(ended.out)
@@ -73,10 +73,8 @@ def _numbers(cpus: str) -> list[int]:
 
 
 @pytest.mark.parametrize("name", ["machine.tar.xz", "machine.tar.gz"])
-def test_a_capture_of_this_machine_says_what_the_machine_does(
-    clusterrun: Launcher, name: str
-) -> None:
-    """A dry run and a drawing of it are those of the machine itself."""
+def test_a_capture_gives_the_same_output_as_its_machine(clusterrun: Launcher, name: str) -> None:
+    """In a dry run and in a drawing."""
     dry_run = ("--dry-run", "--json", "--run-id=x", "--nproc-per-node=2", __file__)
 
     written = clusterrun.command("topo", "--capture", name).ended()
@@ -92,7 +90,7 @@ def test_a_capture_of_this_machine_says_what_the_machine_does(
 
 
 def test_nothing_private_is_captured(clusterrun: Launcher) -> None:
-    """Neither the host's name nor variables that are nobody's business, nor who the user is."""
+    """No host name, no user name, and no variables except those for GPUs."""
     secrets = {"SECRET": "open-sesame", "USER": "ada-lovelace", "CUDA_VISIBLE_DEVICES": "1"}
     clusterrun.command("topo", "--capture", "machine.tar.gz", environ=secrets).ended()
 
@@ -116,27 +114,32 @@ def test_nothing_private_is_captured(clusterrun: Launcher) -> None:
 def test_a_capture_is_replayed_with_the_variables_of_its_process(
     tmp_path: Path, capsys: Capture
 ) -> None:
-    """Those for GPUs; ours don't count there, and the job's own do."""
+    """Variables for GPUs: ours are not used, those of the job are."""
     root, archive = write_tree(tmp_path / "m", MACHINE), str(tmp_path / "m.tar.xz")
     reversed_list, none = {"CUDA_VISIBLE_DEVICES": "1,0"}, {"CUDA_VISIBLE_DEVICES": ""}
 
-    said(capsys, "topo", "--machine-root", str(root), "--capture", archive, environ=reversed_list)
+    printed(
+        capsys, "topo", "--machine-root", str(root), "--capture", archive, environ=reversed_list
+    )
     words = ("--machine-root", archive)
 
-    assert [it["gpu"] for it in dry(capsys, *words, environ=none)["workers"]] == [1, 0]
-    assert [it["gpu"] for it in told(capsys, "topo", *words, environ=none)["workers"]] == [1, 0]
+    assert [it["gpu"] for it in plan_of(capsys, *words, environ=none)["workers"]] == [1, 0]
+    assert [it["gpu"] for it in json_of(capsys, "topo", *words, environ=none)["workers"]] == [
+        1,
+        0,
+    ]
     own = ("--env", "CUDA_VISIBLE_DEVICES=0", *words)
-    assert [it["gpu"] for it in dry(capsys, *own, environ=none)["workers"]] == [0]
+    assert [it["gpu"] for it in plan_of(capsys, *own, environ=none)["workers"]] == [0]
 
 
 def expect_the_same_again(root: Path, folder: Path, capsys: Capture) -> None:
-    """Capture a replayed machine, and the replay of that: all say the same, to the byte."""
-    places = [str(root), str(folder / "once.tar.xz"), str(folder / "twice.tar.xz")]
-    for here, there in pairwise(places):
-        said(capsys, "topo", "--machine-root", here, "--capture", there)
+    """Capture a replayed machine, and its replay: outputs and archives are equal."""
+    roots = [str(root), str(folder / "once.tar.xz"), str(folder / "twice.tar.xz")]
+    for here, there in pairwise(roots):
+        printed(capsys, "topo", "--machine-root", here, "--capture", there)
 
-    drawn = [told(capsys, "topo", "--machine-root", place) for place in places]
-    plans = [dry(capsys, "--machine-root", place) for place in places]
+    drawn = [json_of(capsys, "topo", "--machine-root", place) for place in roots]
+    plans = [plan_of(capsys, "--machine-root", place) for place in roots]
 
     assert drawn[0] == drawn[1] == drawn[2]
     assert plans[0]["workers"] == plans[1]["workers"] == plans[2]["workers"]
@@ -144,14 +147,14 @@ def expect_the_same_again(root: Path, folder: Path, capsys: Capture) -> None:
 
 
 def test_a_replayed_machine_is_captured_as_it_was(tmp_path: Path, capsys: Capture) -> None:
-    """With a GPU that its process could see and not open."""
+    """With a GPU that the process saw but could not open."""
     root = write_tree(tmp_path / "m", MACHINE)
     write_files(root, {"dev/nvidia0": "", "dev/nvidia1": ""})
     (root / "dev/nvidia1").chmod(0)
 
     expect_the_same_again(root, tmp_path, capsys)
 
-    found = told(capsys, "topo", "--machine-root", str(tmp_path / "twice.tar.xz"))
+    found = json_of(capsys, "topo", "--machine-root", str(tmp_path / "twice.tar.xz"))
     assert found["allowed_cpus"] == "1-7"
     assert [gpu["address"] for gpu in found["gpus"]] == ["0000:17:00.0"]
 
@@ -160,31 +163,33 @@ def test_a_replayed_machine_is_captured_as_it_was(tmp_path: Path, capsys: Captur
 def test_real_machines_are_captured_as_they_were(
     tmp_path: Path, capsys: Capture, name: str
 ) -> None:
-    """By what their vendors and hwloc know of them."""
+    """With what vendors and hwloc know about them."""
     expect_the_same_again(tree_of(name, tmp_path / "m"), tmp_path, capsys)
 
 
 @pytest.mark.parametrize("name", [name for name in captured() if not name.startswith("kfd")])
-def test_an_archive_of_others_is_as_good_as_its_folder(
+def test_an_archive_of_hwlocs_is_read_like_its_folder(
     tmp_path: Path, capsys: Capture, name: str
 ) -> None:
-    """As gather-topology of hwloc makes them; their root is a folder inside."""
+    """As gather-topology of hwloc makes them; the root is a folder inside."""
     (tmp_path / "m").mkdir()
     folder = unpacked(name, tmp_path / "m")
     archive = Path(__file__).parents[4] / "shared/machines/sysfs" / name
 
-    found = [told(capsys, "topo", "--machine-root", str(it)) for it in (folder, archive)]
+    found = [json_of(capsys, "topo", "--machine-root", str(it)) for it in (folder, archive)]
 
     assert found[0] == found[1]
 
 
-def test_binding_is_drawn_as_asked(tmp_path: Path, capsys: Capture) -> None:
-    """All options of a launch count, before the word and behind it."""
+def test_binding_is_drawn_by_its_options(tmp_path: Path, capsys: Capture) -> None:
+    """All options of a launch are used, before and after ``topo``."""
     root = str(write_tree(tmp_path, MACHINE))
 
-    near = told(capsys, "topo", "--machine-root", root, "--allowed-cpus", "0-3,6")
-    none = told(capsys, "--numa-binding=none", "topo", "--machine-root", root)
-    four = told(capsys, "--nproc-per-node=4", "--gpus-per-worker=0", "topo", "--machine-root", root)
+    near = json_of(capsys, "topo", "--machine-root", root, "--allowed-cpus", "0-3,6")
+    none = json_of(capsys, "--numa-binding=none", "topo", "--machine-root", root)
+    four = json_of(
+        capsys, "--nproc-per-node=4", "--gpus-per-worker=0", "topo", "--machine-root", root
+    )
 
     assert [worker["cpus"] for worker in near["workers"]] == ["0-3", "6"]
     assert [worker["cpus"] for worker in none["workers"]] == [None, None]
@@ -199,10 +204,10 @@ def test_binding_is_drawn_as_asked(tmp_path: Path, capsys: Capture) -> None:
         ({"TERM": "xterm", "NO_COLOR": "1"}, ""),
     ],
 )
-def test_colours_are_for_terminals_that_want_them(
+def test_colours_are_for_terminals_that_show_them(
     tmp_path: Path, environ: Mapping[str, str], ink: str
 ) -> None:
-    """And lines are as wide as the terminal at most."""
+    """Lines are at most as wide as the terminal."""
     root = write_tree(tmp_path, MACHINE)
 
     text = on_a_terminal(("topo", "--machine-root", str(root)), {**environ, "COLUMNS": "40"})
@@ -216,7 +221,7 @@ def test_colours_are_for_terminals_that_want_them(
 
 
 def test_a_locale_without_utf_8(tmp_path: Path) -> None:
-    """Plain ASCII, in a file too."""
+    """Plain ASCII, also in a file."""
     root = write_tree(tmp_path / "größe", MACHINE)
 
     done = subprocess.run(
@@ -262,12 +267,12 @@ def _read(descriptor: int) -> bytes:
     try:
         return os.read(descriptor, 65536)
     except OSError:
-        # What a terminal says when the other end is closed.
+        # A terminal raises this when its other end is closed.
         return b""
 
 
 def test_a_script_called_topo_is_run_by_its_path(clusterrun: Launcher) -> None:
-    """The word alone is the command; a path, a module or a program of that name is none."""
+    """Only the bare word is the command, not a path, a module or a program of that name."""
     (clusterrun.folder / "topo").write_text("print('the script')\n")
     (clusterrun.folder / "topo.py").write_text("print('the module')\n")
 
@@ -277,7 +282,7 @@ def test_a_script_called_topo_is_run_by_its_path(clusterrun: Launcher) -> None:
 
 
 def test_options_of_a_script_called_topo(clusterrun: Launcher) -> None:
-    """The complaint says how to run it."""
+    """The error says how to run it."""
     (clusterrun.folder / "topo").write_text("print('the script')\n")
 
     ended = clusterrun.command("topo", "--lr", "1").ended()
@@ -288,7 +293,7 @@ def test_options_of_a_script_called_topo(clusterrun: Launcher) -> None:
 
 
 def test_help_of_the_command(clusterrun: Launcher) -> None:
-    """Its own, with the options that matter to it."""
+    """Its own usage, with the options that it reads."""
     ended = clusterrun.command("topo", "--help").ended()
 
     assert ended.code == 0
@@ -298,7 +303,7 @@ def test_help_of_the_command(clusterrun: Launcher) -> None:
 
 
 def test_a_gpu_that_is_missing_can_still_be_captured(clusterrun: Launcher) -> None:
-    """It is what a bug report would be about: no plan is made for it."""
+    """A bug report would be about it, so a capture makes no plan."""
     words = ("--nproc-per-node=gpu", "topo")
 
     drawn = clusterrun.command(*words).ended()

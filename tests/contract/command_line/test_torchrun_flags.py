@@ -1,4 +1,4 @@
-"""What flags of torchrun's do to the workers, seen from inside of them."""
+"""The effect of torchrun's flags on workers, as the workers see it."""
 
 import os
 import zipfile
@@ -27,7 +27,7 @@ print("ran", __name__, __file__ == sys.argv[0], sys.argv[1:], __main__.__dict__ 
 def test_the_local_rank_as_an_argument(
     clusterrun: Launcher, method: str, flag: str, name: str
 ) -> None:
-    """It comes first, as from torch.distributed.launch, however workers start."""
+    """It comes first, as with torch.distributed.launch, with each start method."""
     job = clusterrun.script(
         SHOWS_ARGUMENTS, f"--start-method={method}", flag, workers=2, args=("--lr", "1")
     )
@@ -40,7 +40,7 @@ def test_the_local_rank_as_an_argument(
 
 
 def test_the_local_rank_of_a_module(clusterrun: Launcher) -> None:
-    """``-m`` has its arguments behind the module's name."""
+    """With ``-m`` the arguments follow the module's name."""
     (clusterrun.folder / "pkg").mkdir()
     (clusterrun.folder / "pkg" / "train.py").write_text("import sys; print('saw', sys.argv[1:])")
 
@@ -50,7 +50,7 @@ def test_the_local_rank_of_a_module(clusterrun: Launcher) -> None:
 
 
 def test_the_local_rank_on_an_old_interpreter(clusterrun: Launcher) -> None:
-    """Scripts for torch 1 come with a Python as old."""
+    """Scripts for torch 1 run on Pythons of that time."""
     python = oldest_python()
     if python is None:
         pytest.skip("no Python 3.8 here")
@@ -65,7 +65,7 @@ def test_the_local_rank_on_an_old_interpreter(clusterrun: Launcher) -> None:
 
 @pytest.mark.parametrize("kind", ["file", "folder", "archive"])
 def test_run_path(clusterrun: Launcher, kind: str) -> None:
-    """A file of any name, a folder or an archive with __main__.py, as runpy.run_path has them."""
+    """A file of any name, a folder or an archive with __main__.py, like runpy.run_path."""
     target = clusterrun.folder / kind
     if kind == "archive":
         with zipfile.ZipFile(target, "w") as archive:
@@ -83,7 +83,7 @@ def test_run_path(clusterrun: Launcher, kind: str) -> None:
 
 
 def test_a_script_from_standard_input(torchrun: Launcher) -> None:
-    """``torchrun -``, as a here-document is given to Python."""
+    """``torchrun -``, with a here-document as for Python."""
     script, ours = os.pipe()
     os.write(ours, b"import sys; print('ran', __name__, sys.argv); sys.exit(3)")
     os.close(ours)
@@ -95,7 +95,6 @@ def test_a_script_from_standard_input(torchrun: Launcher) -> None:
 
 
 def test_role_and_signals(clusterrun: Launcher) -> None:
-    """Workers are told both."""
     script = """
         import os
         print(os.environ["ROLE_NAME"], os.environ["TORCHELASTIC_SIGNALS_TO_HANDLE"])
@@ -109,7 +108,7 @@ def test_role_and_signals(clusterrun: Launcher) -> None:
 
 
 def test_called_as_torchrun(torchrun: Launcher) -> None:
-    """One worker that is bound nowhere, in an interpreter of its own, and exit codes are ours."""
+    """One worker without binding, in a new interpreter; exit codes are clusterrun's."""
     script = """
         import os, sys
         print(os.environ["WORLD_SIZE"], len(os.sched_getaffinity(0)) == len(os.sched_getaffinity(os.getppid())))
@@ -122,14 +121,14 @@ def test_called_as_torchrun(torchrun: Launcher) -> None:
 
 
 def test_called_as_torchrun_by_its_abbreviations(torchrun: Launcher) -> None:
-    """``--ev`` is clear there, and here would be ``--events``, too."""
+    """``--ev`` is unambiguous for torchrun; for clusterrun it could be ``--events``, too."""
     ended = torchrun.script("pass", "--ev=null", "--nproc=2").ended()
 
     assert (ended.code, ended.err) == (0, "")
 
 
 def test_lines_as_torchrun_prints_them(torchrun: Launcher) -> None:
-    """As they are; those that go to files, too, behind the role and the local rank."""
+    """Without prefix; lines that also go to files have role and local rank in front."""
     script = "print('step 1')"
 
     plain = torchrun.script(script, "--nproc=2").ended()

@@ -8,8 +8,7 @@ from textwrap import dedent
 
 import pytest
 
-from tests.contract.launched import Ended, Launcher, await_end
-from tests.rendezvous.nodes import free_port
+from tests.contract.launched import Ended, Launcher, await_end, free_port
 
 HOST = os.uname().nodename
 

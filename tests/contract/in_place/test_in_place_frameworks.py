@@ -5,9 +5,9 @@ from pathlib import Path
 
 import pytest
 
-from tests.contract.debugger import Debugger, free_port
+from tests.contract.debugger import Debugger
 from tests.contract.in_place.programs_in_place import PROGRAMS, START_METHODS
-from tests.contract.launched import Launcher
+from tests.contract.launched import Launcher, free_port
 from tests.hosts.test_frameworks import (
     ON_CPUS,
     TRAIN,

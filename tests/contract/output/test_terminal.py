@@ -8,8 +8,7 @@ from pathlib import Path
 import psutil
 import pytest
 
-from tests.contract.debugger import free_port
-from tests.contract.launched import COMMAND, await_status, fork_server_of, relay_of
+from tests.contract.launched import COMMAND, await_status, fork_server_of, free_port, relay_of
 from tests.contract.shell import PROMPT, Shell
 
 pytestmark = pytest.mark.needs("bash")
