@@ -1,4 +1,4 @@
-"""As the first process of a container: also the parent of all orphans there."""
+"""As the first process of a container, which is the parent of all orphans there."""
 
 import os
 import signal
@@ -20,7 +20,7 @@ WAITS = """
 
 
 def launcher_in(job: Job) -> psutil.Process:
-    """Return the launcher as seen from outside: the one child of ``unshare``."""
+    """Return the launcher's process in this PID namespace: the only child of ``unshare``."""
     (child,) = psutil.Process(job.process.pid).children()
     return child
 
@@ -34,7 +34,6 @@ def launcher_in(job: Job) -> psutil.Process:
     ],
 )
 def test_exit_codes_pass(clusterrun: Launcher, script: str, code: int) -> None:
-    """PID 1 ends as it does anywhere else."""
     job = clusterrun.script(script, around=CONTAINER, workers=2)
 
     assert job.ended().code == code
@@ -42,7 +41,7 @@ def test_exit_codes_pass(clusterrun: Launcher, script: str, code: int) -> None:
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
 def test_signals_end_it(clusterrun: Launcher, number: signal.Signals) -> None:
-    """The kernel keeps from PID 1 what it has no handler for; it has."""
+    """The kernel drops signals for which PID 1 has no handler; the launcher has handlers."""
     job = clusterrun.script(WAITS, around=CONTAINER, workers=2)
     job.numbers("ready", 2)
 
@@ -51,22 +50,22 @@ def test_signals_end_it(clusterrun: Launcher, number: signal.Signals) -> None:
     assert job.ended().code == 128 + number
 
 
-def test_strangers_are_reaped(clusterrun: Launcher) -> None:
-    """Whoever loses its parent in the container becomes our child."""
+def test_orphans_are_reaped(clusterrun: Launcher) -> None:
+    """A process that loses its parent in the container becomes the launcher's child."""
     os.mkfifo(clusterrun.folder / "go")
     around = (*CONTAINER, "sh", "-c", '(sh -c "read line <go; exit 3" &); exec "$0" "$@"')
     job = clusterrun.script(WAITS, around=around, workers=2)
     job.numbers("ready", 2)
     launcher = launcher_in(job)
-    (stranger,) = [child for child in launcher.children() if child.name() == "sh"]
+    (orphan,) = [child for child in launcher.children() if child.name() == "sh"]
 
     (clusterrun.folder / "go").write_text("")
-    await_end(stranger.pid)
-    # An answer to what came later says that it has seen this.
+    await_end(orphan.pid)
+    # The answer to a later signal shows that the launcher has seen this.
     launcher.send_signal(signal.SIGUSR1)
     job.wait_for("SIGUSR1 was not passed on")
 
-    assert not stranger.is_running()
+    assert not orphan.is_running()
     launcher.terminate()
     assert job.ended().code == 143
 

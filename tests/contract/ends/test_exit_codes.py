@@ -1,4 +1,4 @@
-"""The exit code is the causing worker's own, and the report says whose it is and why."""
+"""The exit code is that of the worker that caused the end; the report names it and its reason."""
 
 import json
 import os
@@ -17,20 +17,20 @@ DURATION = re.compile(r"\d+\.\d+ s after")
 
 
 def report(ended: Ended) -> str:
-    """Return the launcher's own lines, with T and N for times, which nobody can foretell."""
+    """Return the launcher's own lines, with T and N in place of times."""
     lines = ended.err[ended.err.index("clusterrun: ") :]
     return DURATION.sub("N s after", DATE.sub("at T", lines))
 
 
 def test_all_workers_end_well(clusterrun: Launcher) -> None:
-    """Exit code 0, and not a word of our own."""
+    """Exit code 0, and no line of the launcher's."""
     job = clusterrun.script("", workers=2)
 
     assert job.ended() == (0, "", "")
 
 
 def test_a_worker_exits_with_7(clusterrun: Launcher) -> None:
-    """Its code is ours; the other worker is marked as stopped by us."""
+    """The launcher exits with the same code; the report says that it stopped the other worker."""
     job = clusterrun.script(
         """
         import os, sys, time
@@ -55,7 +55,7 @@ def test_a_worker_exits_with_7(clusterrun: Launcher) -> None:
 
 
 def test_node_zero_may_not_have_enough_connections(clusterrun: Launcher) -> None:
-    """It raises its soft limit, and does not wait for nodes that it could not let in."""
+    """It raises its soft limit, and does not wait for nodes that it could not admit."""
     place = ("--node-rank", "0", "--rdzv-endpoint", f"127.0.0.1:{free_port()}")
     words = ("--nnodes", "100", *place, "--no-python", "true")
 
@@ -91,7 +91,7 @@ def test_node_zero_may_not_have_enough_connections(clusterrun: Launcher) -> None
 def test_a_worker_is_ended_by_a_signal(
     clusterrun: Launcher, number: signal.Signals, name: str, why: str
 ) -> None:
-    """128 + N, the signal by its name, and at the end of the next line what commonly sends it."""
+    """128 + N; the report names the signal, and what usually sends it."""
     job = clusterrun.script(
         """
         import os, sys, time
@@ -119,7 +119,7 @@ def test_a_worker_is_ended_by_a_signal(
 
 
 def test_sys_exit_with_a_text(clusterrun: Launcher) -> None:
-    """Exit code 1, as Python has it, and the text is in the report."""
+    """Exit code 1, as in Python, and the text is in the report."""
     job = clusterrun.script(
         """
         import os, sys, time
@@ -139,7 +139,7 @@ def test_sys_exit_with_a_text(clusterrun: Launcher) -> None:
 
 
 def test_an_exception(clusterrun: Launcher) -> None:
-    """Its line in the headline, its traceback below: nobody has to scroll up."""
+    """Its last line is in the headline, its traceback is below."""
     job = clusterrun.script(
         """
         import os, time
@@ -169,8 +169,8 @@ def test_an_exception(clusterrun: Launcher) -> None:
         """)
 
 
-def test_one_worker_tells_its_exception_once(clusterrun: Launcher) -> None:
-    """Its standard error is ours; the report doesn't repeat it."""
+def test_one_worker_s_exception_is_printed_once(clusterrun: Launcher) -> None:
+    """It was on standard error already, so the report does not repeat it."""
     job = clusterrun.script('raise ValueError("boom")')
 
     ended = job.ended()
@@ -186,7 +186,7 @@ def test_one_worker_tells_its_exception_once(clusterrun: Launcher) -> None:
 
 
 def test_a_program_that_cannot_be_executed(clusterrun: Launcher) -> None:
-    """126, as a shell says, and the step of the start that failed."""
+    """Code 126, as in a shell; the report names the step that failed."""
     program = clusterrun.folder / "program"
     program.write_bytes(b"neither ELF nor #!")
     program.chmod(0o755)
@@ -202,7 +202,7 @@ def test_a_program_that_cannot_be_executed(clusterrun: Launcher) -> None:
 
 
 def test_a_shell_script(clusterrun: Launcher) -> None:
-    """--no-python runs any program on PATH, with its arguments, and passes its code on."""
+    """--no-python runs any program on PATH, with its arguments, and returns its exit code."""
     job = clusterrun.command("--no-python", "sh", "-c", 'echo "$0 $RANK"; exit 3', "a b", workers=1)
 
     ended = job.ended()
@@ -224,7 +224,7 @@ def test_a_module(clusterrun: Launcher) -> None:
 
 
 def test_the_first_of_four_to_fail_is_named(clusterrun: Launcher) -> None:
-    """Those that fail when they are stopped, and one that had ended well, are told apart."""
+    """The report lists those that fail when they are stopped, and one that had exited with 0."""
     go = clusterrun.folder / "go"
     os.mkfifo(go)
     job = clusterrun.script(
@@ -255,8 +255,8 @@ def test_the_first_of_four_to_fail_is_named(clusterrun: Launcher) -> None:
     assert ended.err.endswith("clusterrun: exit code 5, from rank 2\n")
 
 
-def test_an_echo_is_not_the_cause(clusterrun: Launcher) -> None:
-    """The rank that lost its peer ends first; the peer's own reason comes while it is stopped."""
+def test_a_consequence_is_not_the_cause(clusterrun: Launcher) -> None:
+    """The rank that lost its peer exits first; the peer then fails with the cause."""
     job = clusterrun.script(
         """
         import os, signal, sys
@@ -285,7 +285,7 @@ def test_an_echo_is_not_the_cause(clusterrun: Launcher) -> None:
 
 
 def test_the_error_file_is_read_and_passed_on(clusterrun: Launcher) -> None:
-    """Torch's @record writes TORCHELASTIC_ERROR_FILE; whoever started us may have asked for it."""
+    """Torch's @record writes TORCHELASTIC_ERROR_FILE, which an outer launcher may have set."""
     parents_file = clusterrun.folder / "error.json"
     job = clusterrun.script(
         """
@@ -294,7 +294,7 @@ def test_the_error_file_is_read_and_passed_on(clusterrun: Launcher) -> None:
 
         @record
         def main():
-            # As a worker whose standard error is lost: only the file says why.
+            # As if standard error were lost: only the file has the reason.
             sys.stderr = open(os.devnull, "w")
             raise ValueError("boom")
 
@@ -313,17 +313,17 @@ def test_the_error_file_is_read_and_passed_on(clusterrun: Launcher) -> None:
 
 
 @pytest.mark.parametrize("method", ["fork", "spawn"])
-def test_an_interpreter_that_is_none(clusterrun: Launcher, method: str) -> None:
-    """It is found out when it is started, and is a mistake like others."""
+def test_a_program_that_is_no_interpreter(clusterrun: Launcher, method: str) -> None:
+    """It is a usage error, found when the program is started."""
     job = clusterrun.script("", "--python", "/bin/true", "--start-method", method)
 
-    said = "/bin/true exited with code 0 before it was ready to start workers"
+    problem = "/bin/true exited with code 0 before it was ready to start workers"
     hint = "name a Python 3.8 or newer with --python"
-    assert job.ended() == (2, "", f"clusterrun: error: {said}\n  {hint}\n")
+    assert job.ended() == (2, "", f"clusterrun: error: {problem}\n  {hint}\n")
 
 
-def test_a_failure_whose_exit_is_held_back(clusterrun: Launcher) -> None:
-    """It is dated by when the exception left the script: others fail meanwhile for want of it."""
+def test_a_failure_whose_exit_is_delayed(clusterrun: Launcher) -> None:
+    """It counts from the time of its exception; other ranks fail meanwhile as a consequence."""
     job = clusterrun.script(
         """
         import atexit, os, sys, time
@@ -345,7 +345,7 @@ def test_a_failure_whose_exit_is_held_back(clusterrun: Launcher) -> None:
 
 
 def test_a_failing_rank_prints_its_traceback_to_the_end(clusterrun: Launcher) -> None:
-    """The next rank that fails does not have it stopped, however long its excepthook takes."""
+    """The next failure does not stop it, however long its excepthook takes."""
     job = clusterrun.script(
         """
         import os, pathlib, sys, time
@@ -377,7 +377,7 @@ def test_a_failing_rank_prints_its_traceback_to_the_end(clusterrun: Launcher) ->
 
 @pytest.mark.needs("prlimit")
 def test_a_limit_of_open_files_is_named(clusterrun: Launcher) -> None:
-    """It is no bug of ours, and the worker that was there already is gone."""
+    """The report names the limit, and the worker that had started is gone."""
     job = clusterrun.script(
         "import time; time.sleep(60)", workers=4, around=("prlimit", "--nofile=16")
     )

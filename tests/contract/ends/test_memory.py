@@ -1,4 +1,4 @@
-"""A real memory limit: the kernel kills, and the report says so instead of "killed by SIGKILL"."""
+"""A real memory limit: the kernel kills, and the report names the limit."""
 
 import os
 import re
@@ -16,10 +16,10 @@ MIB = 1 << 20
 
 
 class MemoryGroup:
-    """A control group of our own, with a limit on what is started inside it."""
+    """A control group with a limit for the processes inside it."""
 
     def __init__(self) -> None:
-        """Make it; version 1 of control groups has a tree for memory alone.
+        """Create the group; version 1 of control groups has a tree of its own for memory.
 
         Raises:
             OSError: this machine doesn't let us.
@@ -34,16 +34,16 @@ class MemoryGroup:
         self.path.mkdir()
 
     def limited(self, mebibytes: int) -> tuple[str, ...]:
-        """Set the limit; return a command that executes what follows inside."""
+        """Set the limit; return a command that runs another command inside the group."""
         (self.path / self._limit).write_text(str(mebibytes * MIB))
-        # Swap would only put off the end. A kernel that has none may lack the file.
+        # With swap, the process would end later. A kernel without swap may lack the file.
         if (self.path / self._limit_with_swap).exists():
             with_swap = 0 if self._limit == "memory.max" else mebibytes * MIB
             (self.path / self._limit_with_swap).write_text(str(with_swap))
         return ("sh", "-c", f'echo $$ >{self.path}/cgroup.procs; exec "$@"', "sh")
 
     def remove(self) -> None:
-        """Remove the group, ending what a failed test left in it."""
+        """Remove the group, and kill what a failed test left in it."""
         for pid in (self.path / "cgroup.procs").read_text().split():
             with suppress(psutil.NoSuchProcess):
                 process = psutil.Process(int(pid))
@@ -54,7 +54,7 @@ class MemoryGroup:
 
 @pytest.fixture
 def memory_group() -> Iterator[MemoryGroup]:
-    """Return a group to start jobs in; the test is left out where there can be none."""
+    """Return a group for jobs; the test is skipped where none can be created."""
     try:
         group = MemoryGroup()
     except OSError as error:
@@ -67,10 +67,8 @@ def memory_group() -> Iterator[MemoryGroup]:
     group.remove()
 
 
-def test_a_rank_that_takes_too_much_is_called_out_of_memory(
-    clusterrun: Launcher, memory_group: MemoryGroup
-) -> None:
-    """Who, in words, and the evidence: what the kernel counted, the limit, and whose it is."""
+def test_a_rank_that_uses_too_much_memory(clusterrun: Launcher, memory_group: MemoryGroup) -> None:
+    """The report says "out of memory", and shows the kernel's count, the limit, and its group."""
     job = clusterrun.script(
         """
         import os, time
@@ -97,10 +95,10 @@ def test_a_rank_that_takes_too_much_is_called_out_of_memory(
 
 
 @pytest.mark.long
-def test_a_data_loader_that_takes_too_much_counts_too(
+def test_a_data_loader_that_uses_too_much_memory(
     clusterrun: Launcher, memory_group: MemoryGroup
 ) -> None:
-    """The rank itself only sees a child die: torch's exception is shown, and what was behind it."""
+    """The rank only loses a child: its exception is shown, and the true cause."""
     job = clusterrun.script(
         """
         from torch.utils.data import DataLoader, Dataset
@@ -130,10 +128,10 @@ def test_a_data_loader_that_takes_too_much_counts_too(
     assert ended.err.endswith("clusterrun: exit code 1, from rank 0\n")
 
 
-def test_a_sigkill_alone_is_no_want_of_memory(
+def test_a_sigkill_alone_is_not_out_of_memory(
     clusterrun: Launcher, memory_group: MemoryGroup
 ) -> None:
-    """With a limit that nobody reached, the report says who may have sent it."""
+    """Without reaching the limit; the report says what usually sends SIGKILL."""
     job = clusterrun.script(
         "import os, signal; os.kill(os.getpid(), signal.SIGKILL)",
         workers=1,

@@ -1,4 +1,4 @@
-"""However the job ends, nothing of it is left, and nobody else was signalled."""
+"""However a job ends, none of its processes is left, and no other process was signalled."""
 
 import os
 import re
@@ -45,7 +45,7 @@ FAMILY = """
     # Not even a child that it forgot to wait for keeps a worker from its end.
     os._exit(0)
 """
-"""A worker with a child, a child in a session of its own, and a daemon that has left it."""
+"""A worker with a child, a child in another session, and a daemon that has left both."""
 
 VICTIMS: dict[str, Callable[[Job], int]] = {
     "agent": lambda job: job.agent,
@@ -63,9 +63,9 @@ LAST_LINES = {
 
 
 class Bystanders:
-    """Processes that are none of the launcher's business, but near it.
+    """Processes near the launcher that are not part of its job.
 
-    One in another session, a child that the launcher has before it runs, one in its own group.
+    One in another session, a child that the launcher has before it starts, one in its own group.
     """
 
     BESIDE = f"""
@@ -77,20 +77,18 @@ class Bystanders:
     around = ("sh", "-c", BESIDE)
 
     def __init__(self) -> None:
-        """Start the one that is far."""
         self.far = subprocess.Popen(["sleep", "100"], env=plain_environment())
         self.near: list[int] = []
 
     def find(self, job: Job) -> None:
-        """Take the two that were started around ``job``."""
+        """Find the two that were started around ``job``."""
         self.near += job.numbers("bystander", 2)
 
     def disturbed(self) -> list[int]:
-        """Return those that don't sleep as if nothing had happened: ended or stopped."""
+        """Return those that no longer sleep: they ended or stopped."""
         return [pid for pid in (self.far.pid, *self.near) if not _sleeps(pid)]
 
     def end(self) -> None:
-        """End them all."""
         self.far.kill()
         self.far.wait()
         for pid in self.near:
@@ -106,7 +104,7 @@ def _sleeps(pid: int) -> bool:
 
 @pytest.fixture
 def bystanders() -> Iterator[Bystanders]:
-    """Return those who must not notice anything."""
+    """Return processes that a job must not signal."""
     them = Bystanders()
 
     yield them
@@ -114,8 +112,8 @@ def bystanders() -> Iterator[Bystanders]:
     them.end()
 
 
-def strike(clusterrun: Launcher, victim: str, bystanders: Bystanders) -> None:
-    """Kill one process of a job; assert that all the others end, and nobody else."""
+def kill_one(clusterrun: Launcher, victim: str, bystanders: Bystanders) -> None:
+    """Kill one process of a job; assert that all its others end, and no bystander."""
     scratch = clusterrun.folder / "tmp"
     scratch.mkdir(exist_ok=True)
     job = clusterrun.script(
@@ -139,27 +137,27 @@ def strike(clusterrun: Launcher, victim: str, bystanders: Bystanders) -> None:
 
 @pytest.mark.parametrize("victim", VICTIMS)
 def test_sigkill(clusterrun: Launcher, victim: str, bystanders: Bystanders) -> None:
-    """SIGKILL of any one process ends the whole job, and the job alone."""
-    strike(clusterrun, victim, bystanders)
+    """SIGKILL of any process of a job ends the whole job, and no other process."""
+    kill_one(clusterrun, victim, bystanders)
 
 
 @pytest.mark.long
 @pytest.mark.parametrize("victim", VICTIMS)
-def test_sigkill_many_times(clusterrun: Launcher, victim: str, bystanders: Bystanders) -> None:
-    """As above; what depends on who is quicker shows in rounds only."""
+def test_sigkill_in_many_rounds(clusterrun: Launcher, victim: str, bystanders: Bystanders) -> None:
+    """As above; races appear only in some rounds."""
     for _ in range(ROUNDS):
-        strike(clusterrun, victim, bystanders)
+        kill_one(clusterrun, victim, bystanders)
 
 
 def kill_at_once(*pids: int) -> None:
-    """SIGKILL them so that none can see another's end before its own."""
+    """Send SIGKILL to all of them before one can react to another's end."""
     for number in (signal.SIGSTOP, signal.SIGKILL):
         for pid in pids:
             os.kill(pid, number)
 
 
 def test_agent_and_fork_server_at_once(clusterrun: Launcher) -> None:
-    """The kernel ends the workers; what these have started has nobody left who knows of it."""
+    """The kernel ends the workers; no process is left that knows their children."""
     job = clusterrun.script(FAMILY, workers=2, args=["stay"])
     workers = job.numbers("ready", 2)
 
@@ -170,7 +168,7 @@ def test_agent_and_fork_server_at_once(clusterrun: Launcher) -> None:
 
 
 def test_the_next_launch_removes_what_a_killed_one_has_left(clusterrun: Launcher) -> None:
-    """Slurm kills all processes of a step at once; a job that lives beside it keeps its folder."""
+    """As when Slurm kills a step; a job that runs meanwhile keeps its folder."""
     scratch = clusterrun.folder / "tmp"
     scratch.mkdir()
     environ = {"TMPDIR": str(scratch)}
@@ -189,7 +187,7 @@ def test_the_next_launch_removes_what_a_killed_one_has_left(clusterrun: Launcher
 @pytest.mark.needs("root")
 @pytest.mark.parametrize("victims", [("agent",), ("fork server",), ("agent", "fork server")])
 def test_contained(clusterrun: Launcher, victims: tuple[str, ...]) -> None:
-    """With --contain the kernel ends what workers have started, too, whoever is killed."""
+    """With --contain the kernel ends the workers' children, too, whichever process is killed."""
     job = clusterrun.script(FAMILY, "--contain", workers=2, args=["stay"])
     job.numbers("ready", 2)
 
@@ -200,7 +198,7 @@ def test_contained(clusterrun: Launcher, victims: tuple[str, ...]) -> None:
 
 @pytest.mark.parametrize("victim", ["agent", "fork server"])
 def test_a_launch_within_a_launch(clusterrun: Launcher, victim: str) -> None:
-    """The end of the outer one is the end of the inner ones, and of all that these have started."""
+    """The end of the outer job ends the inner jobs, and all that they started."""
     inner = clusterrun.folder / "inner.py"
     inner.write_text(dedent(FAMILY))
     words = ("--no-python", COMMAND, "--nproc-per-node", "2", str(inner), "stay")
@@ -213,8 +211,8 @@ def test_a_launch_within_a_launch(clusterrun: Launcher, victim: str) -> None:
     job.ended()
 
 
-def strike_at_what_moves(clusterrun: Launcher, victim: str) -> None:
-    """Kill one process of a job whose daemons no list of processes shows; but they hold a pipe."""
+def kill_one_among_forking_daemons(clusterrun: Launcher, victim: str) -> None:
+    """Kill one process of a job with daemons that no process list shows, but that hold a pipe."""
     pipe = clusterrun.folder / "held"
     pipe.unlink(missing_ok=True)
     os.mkfifo(pipe)
@@ -242,35 +240,35 @@ def strike_at_what_moves(clusterrun: Launcher, victim: str) -> None:
 
     os.kill(VICTIMS[victim](job), signal.SIGKILL)
 
-    assert is_let_go(held)
+    assert is_closed_by_all(held)
     job.ended()
 
 
-def is_let_go(pipe: int) -> bool:
-    """Tell whether nobody writes to ``pipe`` any more, soon enough, and close it."""
+def is_closed_by_all(pipe: int) -> bool:
+    """Return whether no process holds ``pipe`` open for writing any more, in time, and close it."""
     ends = select.poll()
     ends.register(pipe, select.POLLHUP)
-    let_go = bool(ends.poll(SECONDS_TO_VANISH * 1000))
+    closed = bool(ends.poll(SECONDS_TO_VANISH * 1000))
     os.close(pipe)
-    return let_go
+    return closed
 
 
 @pytest.mark.parametrize("victim", ["agent", "fork server", "worker"])
-def test_daemons_that_never_stand_still(clusterrun: Launcher, victim: str) -> None:
-    """Each lives for a moment, and has forked the next one, in a session of its own, by then."""
-    strike_at_what_moves(clusterrun, victim)
+def test_daemons_that_fork_all_the_time(clusterrun: Launcher, victim: str) -> None:
+    """Each lives for a moment, and has forked the next one by then, in a session of its own."""
+    kill_one_among_forking_daemons(clusterrun, victim)
 
 
 @pytest.mark.long
 @pytest.mark.parametrize("victim", ["agent", "fork server", "worker"])
-def test_daemons_that_never_stand_still_many_times(clusterrun: Launcher, victim: str) -> None:
-    """As above; it takes a moment that is rarely met to miss one."""
+def test_daemons_that_fork_all_the_time_in_many_rounds(clusterrun: Launcher, victim: str) -> None:
+    """As above; a daemon is missed only at a rare moment."""
     for _ in range(ROUNDS):
-        strike_at_what_moves(clusterrun, victim)
+        kill_one_among_forking_daemons(clusterrun, victim)
 
 
 def test_workers_that_end_well_leave_daemons(clusterrun: Launcher) -> None:
-    """They are swept, and don't hold up the end, though they hold the workers' output open."""
+    """They are cleaned up, and don't delay the end, though they hold the workers' output open."""
     job = clusterrun.script(FAMILY, workers=2)
 
     ended = job.ended()
@@ -280,8 +278,10 @@ def test_workers_that_end_well_leave_daemons(clusterrun: Launcher) -> None:
 
 
 @pytest.mark.parametrize("victim", ["agent", "fork server", "worker"])
-def test_orphans_of_strangers(clusterrun: Launcher, victim: str, bystanders: Bystanders) -> None:
-    """What a child from before our time leaves behind becomes our child too, but is not ours."""
+def test_orphans_of_other_processes(
+    clusterrun: Launcher, victim: str, bystanders: Bystanders
+) -> None:
+    """An orphan of an older child becomes the launcher's child, too, but is not signalled."""
     os.mkfifo(clusterrun.folder / "go")
     parent = f"""
         env -u {MARK} sleep 100 >/dev/null 2>&1 &
@@ -296,7 +296,7 @@ def test_orphans_of_strangers(clusterrun: Launcher, victim: str, bystanders: Bys
 
     (clusterrun.folder / "go").write_text("")
     await_end(*job.numbers("parent"))
-    # An answer to what came later says that the agent has seen this.
+    # The answer to a later signal shows that the agent has seen this.
     job.signal(signal.SIGUSR1)
     job.wait_for("SIGUSR1 was not passed on")
     os.kill(VICTIMS[victim](job), signal.SIGTERM if victim == "agent" else signal.SIGKILL)
@@ -308,7 +308,7 @@ def test_orphans_of_strangers(clusterrun: Launcher, victim: str, bystanders: Bys
 
 @pytest.mark.long
 def test_sigkill_of_the_agent_while_starting(clusterrun: Launcher) -> None:
-    """Whatever there is by then is ended, whenever that is."""
+    """All processes that exist by then end, at any time."""
     for delay in range(50):
         job = clusterrun.script(FAMILY, workers=4, args=["stay"])
 
@@ -321,7 +321,7 @@ def test_sigkill_of_the_agent_while_starting(clusterrun: Launcher) -> None:
 
 @pytest.mark.long
 def test_sigkill_of_the_fork_server_while_starting(clusterrun: Launcher) -> None:
-    """As above; the first worker runs, and others are on their way."""
+    """As above; the first worker runs, and others are being started."""
     for delay in range(50):
         job = clusterrun.script(FAMILY, workers=4, args=["stay"])
         job.numbers("ready")
@@ -334,7 +334,7 @@ def test_sigkill_of_the_fork_server_while_starting(clusterrun: Launcher) -> None
 
 
 def test_workers_inherit_three_descriptors(clusterrun: Launcher) -> None:
-    """None of our sockets, and nothing that our own parent left open."""
+    """None of the launcher's descriptors, and none that its parent left open."""
     around = ("sh", "-c", 'exec 7</dev/null; exec "$0" "$@"')
 
     ended = clusterrun.command("--no-python", "ls", "/proc/self/fd", around=around).ended()

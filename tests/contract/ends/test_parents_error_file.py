@@ -1,10 +1,10 @@
-"""The error file that a parent of the launcher has asked for."""
+"""The error file of a launcher outside the job."""
 
 from tests.contract.launched import Launcher
 
 
 def test_a_place_where_nothing_can_be_written(clusterrun: Launcher) -> None:
-    """What a launcher around us has left in its environment must not cost the user the report."""
+    """An outer launcher's variable must not suppress the report."""
     job = clusterrun.script(
         """
         import json, os, sys

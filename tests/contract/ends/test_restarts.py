@@ -1,4 +1,4 @@
-"""--max-restarts: all workers again, in a fresh world, until the restarts are used up."""
+"""--max-restarts: all workers start again, in a new world, until no restart is left."""
 
 import os
 import re
@@ -20,7 +20,7 @@ FAILS_ONCE = """
 
 
 def test_the_second_attempt_succeeds(clusterrun: Launcher) -> None:
-    """Exit code 0. A chosen port is another one: the old one may still be in use."""
+    """Exit code 0. A chosen port differs, as the old one may still be in use."""
     job = clusterrun.script(FAILS_ONCE, "--max-restarts", "1", workers=2)
 
     ended = job.ended()
@@ -51,10 +51,10 @@ LOSES_ITS_FOLDER = """
     ],
     ids=["by a cleaner of temporary files", "with all of TMPDIR"],
 )
-def test_a_restart_does_without_the_folder_that_is_gone(
+def test_a_restart_after_the_scratch_folder_was_removed(
     clusterrun: Launcher, harm: str, mode: str
 ) -> None:
-    """It is made again, closed to others as before, or else workers have no error file."""
+    """It is made again, closed to others as before; otherwise workers have no error file."""
     (clusterrun.folder / "tmp").mkdir()
     job = clusterrun.script(
         LOSES_ITS_FOLDER.replace("{harm}", harm),
@@ -70,7 +70,7 @@ def test_a_restart_does_without_the_folder_that_is_gone(
 
 
 def test_a_given_port_is_kept(clusterrun: Launcher) -> None:
-    """Whoever said it wants it."""
+    """An address that the user sets never changes."""
     port = free_port()
     options = ("--max-restarts", "1", "--master-port", str(port))
     job = clusterrun.script(FAILS_ONCE, *options, workers=2)
@@ -82,7 +82,7 @@ def test_a_given_port_is_kept(clusterrun: Launcher) -> None:
 
 
 def test_restarts_are_used_up(clusterrun: Launcher) -> None:
-    """The last attempt's code and report."""
+    """Exit code and report are those of the last attempt."""
     job = clusterrun.script(
         """
         import os, sys
@@ -102,8 +102,8 @@ def test_restarts_are_used_up(clusterrun: Launcher) -> None:
     assert ended.err.endswith("clusterrun: exit code 12, from rank 0\n")
 
 
-def test_the_next_attempt_finds_the_house_swept(clusterrun: Launcher) -> None:
-    """Daemons and children in other sessions are gone, the ports that they held are free."""
+def test_the_next_attempt_starts_after_a_cleanup(clusterrun: Launcher) -> None:
+    """Daemons and children in other sessions are gone, and the ports that they held are free."""
     job = clusterrun.script(
         """
         import os, socket, subprocess, sys, time
@@ -134,7 +134,7 @@ def test_the_next_attempt_finds_the_house_swept(clusterrun: Launcher) -> None:
 
 
 def test_a_signal_while_an_attempt_ends(clusterrun: Launcher) -> None:
-    """No next attempt is begun, and the exit code is the signal's."""
+    """No other attempt begins, and the exit code is the signal's."""
     os.mkfifo(clusterrun.folder / "go")
     job = clusterrun.script(
         """
@@ -165,7 +165,7 @@ def test_a_signal_while_an_attempt_ends(clusterrun: Launcher) -> None:
 
 
 def test_a_signal_in_the_second_attempt(clusterrun: Launcher) -> None:
-    """Ends the job, though the restarts are not used up."""
+    """It ends the job, though a restart is left."""
     job = clusterrun.script(
         """
         import os, sys, time
@@ -199,7 +199,7 @@ def test_what_cannot_be_executed_is_not_tried_again(clusterrun: Launcher) -> Non
 
 
 def test_the_fork_server_dies_in_the_second_attempt(clusterrun: Launcher) -> None:
-    """There is nobody to start a third."""
+    """No process could start a third attempt."""
     job = clusterrun.script(
         """
         import os, sys, time
@@ -229,7 +229,7 @@ FAILS_AT_ONCE = """
 
 
 def test_the_same_failure_twice_at_once_ends_the_job(clusterrun: Launcher) -> None:
-    """A third attempt would fail as well."""
+    """A third attempt would fail, too."""
     job = clusterrun.script(FAILS_AT_ONCE.format(differs=0), "--max-restarts", "3", workers=2)
 
     ended = job.ended()
@@ -244,7 +244,7 @@ def test_the_same_failure_twice_at_once_ends_the_job(clusterrun: Launcher) -> No
 
 
 def test_other_failures_do_not(clusterrun: Launcher) -> None:
-    """All restarts are used up."""
+    """All restarts are used."""
     job = clusterrun.script(FAILS_AT_ONCE.format(differs=1), "--max-restarts", "3", workers=1)
 
     ended = job.ended()
@@ -255,7 +255,7 @@ def test_other_failures_do_not(clusterrun: Launcher) -> None:
 
 
 def test_a_final_exit_code(clusterrun: Launcher) -> None:
-    """--no-restart-exit-codes; the report says why nothing is started again."""
+    """--no-restart-exit-codes; the report says why no attempt follows."""
     words = ("--max-restarts", "3", "--no-restart-exit-codes", "3,9-12")
     job = clusterrun.script("import sys; sys.exit(10)", *words, workers=1)
 
@@ -269,7 +269,7 @@ def test_a_final_exit_code(clusterrun: Launcher) -> None:
 
 
 def test_ctrl_c_before_a_restart_leaves_the_failure_explained(clusterrun: Launcher) -> None:
-    """The user sees that no restart follows, and why one was needed."""
+    """The report says that no restart follows, and which failure needed one."""
     job = clusterrun.script(
         """
         import os, signal, time

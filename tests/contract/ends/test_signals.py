@@ -1,4 +1,4 @@
-"""What each signal to the launcher does to it and to its workers."""
+"""What each signal to the launcher does to the launcher and to its workers."""
 
 import os
 import re
@@ -31,10 +31,10 @@ ENDS_WELL = """
     time.sleep(100)
 """
 
-DEAF = """
+KEEPS_RUNNING = """
     import os, signal, time
-    signal.signal(signal.SIGTERM, lambda *_: print("heard", flush=True))
-    signal.signal(signal.SIGINT, lambda *_: print("heard", flush=True))
+    signal.signal(signal.SIGTERM, lambda *_: print("caught", flush=True))
+    signal.signal(signal.SIGINT, lambda *_: print("caught", flush=True))
     print("ready", os.getpid(), flush=True)
     while True:
         time.sleep(100)
@@ -42,7 +42,6 @@ DEAF = """
 
 
 def await_handler(pid: int, number: int) -> None:
-    """Wait until a process catches a signal."""
     status = Path(f"/proc/{pid}/status")
     deadline = time.monotonic() + SECONDS_TO_ACT
     while not int(status.read_text().partition("SigCgt:")[2].split()[0], 16) >> (number - 1) & 1:
@@ -53,7 +52,7 @@ def await_handler(pid: int, number: int) -> None:
 @pytest.mark.parametrize("script", [WAITS, ENDS_WELL], ids=["default", "exit 0"])
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT, signal.SIGHUP])
 def test_ends_the_job(clusterrun: Launcher, number: signal.Signals, script: str) -> None:
-    """The exit code is the signal's, even where the workers take it well."""
+    """The exit code is the signal's, even if the workers exit with 0."""
     job = clusterrun.script(script, workers=2)
     job.numbers("ready", 2)
 
@@ -66,8 +65,10 @@ def test_ends_the_job(clusterrun: Launcher, number: signal.Signals, script: str)
     assert job.left(0) == []
 
 
-def test_before_any_worker_a_full_pipe_holds_up_nothing(clusterrun: Launcher) -> None:
-    """Whoever should read what it prints has stopped."""
+def test_sigterm_before_any_worker_ends_a_launcher_whose_output_is_full(
+    clusterrun: Launcher,
+) -> None:
+    """The process that should read its output does not."""
     reader, writer = os.pipe()
     os.set_blocking(writer, False)
     with suppress(BlockingIOError):
@@ -89,7 +90,7 @@ def test_before_any_worker_a_full_pipe_holds_up_nothing(clusterrun: Launcher) ->
 
 @pytest.mark.parametrize("method", ["fork", "spawn"])
 def test_a_worker_signals_its_parent(clusterrun: Launcher, method: str) -> None:
-    """As under torchrun, where the parent is the agent: the job ends in order."""
+    """As under torchrun, where the parent is the agent: the job ends as usual."""
     job = clusterrun.script(
         """
         import os, signal, sys, time
@@ -110,7 +111,7 @@ def test_a_worker_signals_its_parent(clusterrun: Launcher, method: str) -> None:
 
 
 def test_ctrl_c_is_one_line(clusterrun: Launcher) -> None:
-    """Whoever has pressed it knows why the job ends."""
+    """The person who pressed it knows why the job ends."""
     job = clusterrun.script(WAITS, workers=2)
     job.numbers("ready", 2)
 
@@ -132,7 +133,7 @@ def test_ctrl_c_is_one_line(clusterrun: Launcher) -> None:
 def test_a_signal_while_nodes_are_awaited_is_one_line(
     clusterrun: Launcher, number: signal.Signals, line: str
 ) -> None:
-    """On the node that gets it, too."""
+    """Also on the node that receives it."""
     with socket.create_server(("127.0.0.1", 0)) as node_zero:
         place = ("--master-addr", "127.0.0.1", "--master-port", str(node_zero.getsockname()[1]))
         job = clusterrun.command("--nnodes", "2", "--node-rank", "1", *place, "--no-python", "true")
@@ -145,12 +146,12 @@ def test_a_signal_while_nodes_are_awaited_is_one_line(
 
 
 def test_a_second_ctrl_c_kills_at_once(clusterrun: Launcher) -> None:
-    """Nobody has to wait for the end of the grace; the same one by two ways is one."""
-    job = clusterrun.script(DEAF, workers=2)
+    """It ends the grace period; a signal that arrives twice at once counts as one."""
+    job = clusterrun.script(KEEPS_RUNNING, workers=2)
     job.numbers("ready", 2)
     job.signal(signal.SIGINT)
     job.signal(signal.SIGINT)
-    job.wait_for("heard", 2)
+    job.wait_for("caught", 2)
 
     time.sleep(SECONDS_OF_ECHO)
     started = time.monotonic()
@@ -162,9 +163,11 @@ def test_a_second_ctrl_c_kills_at_once(clusterrun: Launcher) -> None:
     assert "ranks 0-1 needed SIGKILL" in ended.err
 
 
-def test_deaf_workers_are_killed_after_the_grace(clusterrun: Launcher) -> None:
-    """--shutdown-timeout says how long they have."""
-    job = clusterrun.script(DEAF, "--shutdown-timeout", "1", workers=2)
+def test_workers_that_ignore_sigterm_are_killed_after_the_grace_period(
+    clusterrun: Launcher,
+) -> None:
+    """--shutdown-timeout sets its length."""
+    job = clusterrun.script(KEEPS_RUNNING, "--shutdown-timeout", "1", workers=2)
     job.numbers("ready", 2)
 
     job.signal(signal.SIGTERM)
@@ -176,8 +179,7 @@ def test_deaf_workers_are_killed_after_the_grace(clusterrun: Launcher) -> None:
     assert "clusterrun: 2 workers did not exit within 1 s: sending SIGKILL\n" in ended.err
 
 
-def test_the_grace_ends_early(clusterrun: Launcher) -> None:
-    """As soon as all have ended."""
+def test_the_grace_period_ends_with_the_last_worker(clusterrun: Launcher) -> None:
     job = clusterrun.script(WAITS, workers=2)
     job.numbers("ready", 2)
 
@@ -189,7 +191,7 @@ def test_the_grace_ends_early(clusterrun: Launcher) -> None:
 
 
 def test_nohup(clusterrun: Launcher) -> None:
-    """Ignored by whoever started us: ignored by us, and by the workers."""
+    """A signal ignored by the launcher's parent is ignored by the launcher and by the workers."""
     job = clusterrun.script(WAITS, workers=2, around=("nohup",))
     workers = job.numbers("ready", 2)
 
@@ -204,7 +206,7 @@ def test_nohup(clusterrun: Launcher) -> None:
 
 
 def test_started_by_a_shell_in_the_background(clusterrun: Launcher) -> None:
-    """A script's ``&`` ignores SIGINT: Ctrl-C is for the script. SIGQUIT shows stacks all the same."""
+    """With a script's ``&``, SIGINT is ignored: Ctrl-C is for the script. SIGQUIT prints stacks."""
     around = ("sh", "-c", '"$0" "$@" & echo agent $!; wait $!')
     job = clusterrun.script(WAITS, workers=2, around=around)
     workers = job.numbers("ready", 2)
@@ -223,13 +225,13 @@ def test_started_by_a_shell_in_the_background(clusterrun: Launcher) -> None:
 
 @pytest.mark.parametrize("number", [signal.SIGUSR1, signal.SIGUSR2, signal.SIGRTMIN + 1])
 def test_forwarded_to_those_that_handle_it(clusterrun: Launcher, number: int) -> None:
-    """One that would be killed by it doesn't get it, and is named; nothing ends."""
+    """A worker that it would kill does not get it, and is named; no worker exits."""
     job = clusterrun.script(
         """
         import os, signal, sys, time
         number = int(sys.argv[1])
         if os.environ["RANK"] == "0":
-            signal.signal(number, lambda *_: print("heard", os.getpid(), flush=True))
+            signal.signal(number, lambda *_: print("caught", os.getpid(), flush=True))
         if os.environ["RANK"] == "1":
             signal.signal(number, signal.SIG_IGN)
         print("ready", os.getpid(), flush=True)
@@ -243,13 +245,13 @@ def test_forwarded_to_those_that_handle_it(clusterrun: Launcher, number: int) ->
 
     job.signal(number)
 
-    assert job.numbers("heard")[0] in workers
+    assert job.numbers("caught")[0] in workers
     job.wait_for(r"clusterrun: \S+( \d+)? was not passed on to local rank 2: it has no handler")
     assert [pid for pid in workers if not psutil.pid_exists(pid)] == []
 
 
 def test_quit_prints_all_stacks(clusterrun: Launcher) -> None:
-    """Where a hung job hangs, rank by rank; it goes on."""
+    """They show where each rank hangs; the job continues."""
     job = clusterrun.script(
         """
         import os, signal, sys, time
@@ -267,7 +269,7 @@ def test_quit_prints_all_stacks(clusterrun: Launcher) -> None:
     )
     for pid in job.numbers("ready", 2):
         await_status(pid, psutil.STATUS_SLEEPING)
-    # On a busy machine a worker waits before its agent has heard that it started.
+    # On a busy machine a worker may wait before its agent knows that it started.
     await_text(clusterrun.folder / "events", '"started"', 2)
 
     job.signal(signal.SIGQUIT)
@@ -284,7 +286,7 @@ def test_quit_prints_all_stacks(clusterrun: Launcher) -> None:
 
 
 def test_stopped_and_continued(clusterrun: Launcher) -> None:
-    """TSTP stops the workers with us, CONT continues us all; a second time too."""
+    """TSTP stops the workers with the launcher, CONT continues all, also a second time."""
     job = clusterrun.script(WAITS, workers=2)
     processes = (job.agent, *job.numbers("ready", 2))
 
@@ -315,7 +317,7 @@ def test_term_while_stopped(clusterrun: Launcher) -> None:
 
 
 def test_term_reaches_the_worker_alone(clusterrun: Launcher) -> None:
-    """Its data loaders live on until it has saved what it wants to save."""
+    """Its data loaders keep running until it has saved its state."""
     job = clusterrun.script(
         """
         import os, signal, subprocess, time
@@ -339,7 +341,7 @@ def test_term_reaches_the_worker_alone(clusterrun: Launcher) -> None:
 
 
 def test_term_reaches_the_group_of_a_program(clusterrun: Launcher) -> None:
-    """A shell waits for its child before it runs its trap, so the child must hear of it too."""
+    """A shell runs its trap when its child has ended, so the child must get the signal, too."""
     script = "trap 'echo saved; exit 0' TERM; sh -c 'echo ready; exec sleep 100'"
     job = clusterrun.command("--no-python", "sh", "-c", script)
     job.wait_for("ready")
@@ -352,7 +354,7 @@ def test_term_reaches_the_group_of_a_program(clusterrun: Launcher) -> None:
 
 
 def test_a_training_loop_saves_on_term(clusterrun: Launcher) -> None:
-    """With its data loaders at work: it trains on for 30 batches, and saves."""
+    """Its data loaders keep working: it trains on for 30 batches, and saves."""
     job = clusterrun.script(
         """
         import os, signal
@@ -389,11 +391,11 @@ def test_a_training_loop_saves_on_term(clusterrun: Launcher) -> None:
 
 
 def test_all_processes_are_signalled_at_once(clusterrun: Launcher) -> None:
-    """As a scheduler does: it is the scheduler that ends the job, not a worker that heard it, too."""
+    """As by a scheduler: the cause is the signal to the launcher, not the end of a worker."""
     job = clusterrun.script(WAITS, workers=2)
     workers = job.numbers("ready", 2)
 
-    # Stopped, it hears of the signal and of the workers' end together.
+    # While it is stopped, the signal and the workers' ends arrive together.
     for pid, number in ((job.agent, signal.SIGSTOP), *((pid, signal.SIGTERM) for pid in workers)):
         os.kill(pid, number)
     for pid in workers:
@@ -406,14 +408,14 @@ def test_all_processes_are_signalled_at_once(clusterrun: Launcher) -> None:
 
 
 def test_a_worker_is_signalled_first(clusterrun: Launcher) -> None:
-    """The same, one after the other."""
+    """As above, but in sequence."""
     job = clusterrun.script(
         """
         import os, signal, time
         if os.environ["RANK"] == "0":
             print("rank-0", os.getpid(), flush=True)
         else:
-            signal.signal(signal.SIGTERM, lambda *_: print("heard", flush=True))
+            signal.signal(signal.SIGTERM, lambda *_: print("caught", flush=True))
         print("ready", os.getpid(), flush=True)
         while True:
             time.sleep(100)
@@ -425,7 +427,7 @@ def test_a_worker_is_signalled_first(clusterrun: Launcher) -> None:
     job.numbers("ready", 2)
 
     os.kill(job.numbers("rank-0")[0], signal.SIGTERM)
-    job.wait_for("heard")
+    job.wait_for("caught")
     job.signal(signal.SIGTERM)
 
     assert job.ended().code == 143
@@ -433,7 +435,7 @@ def test_a_worker_is_signalled_first(clusterrun: Launcher) -> None:
 
 
 def terminate_after(clusterrun: Launcher, seconds: float) -> None:
-    """Send TERM so long after the start; assert that all is as it is at any other time."""
+    """Send TERM ``seconds`` after the start; assert that the job ends as at any other time."""
     job = clusterrun.script(WAITS, workers=2)
 
     time.sleep(seconds)
@@ -445,14 +447,13 @@ def terminate_after(clusterrun: Launcher, seconds: float) -> None:
 
 @pytest.mark.parametrize("seconds", [0.1, 0.2])
 def test_term_while_starting(clusterrun: Launcher, seconds: float) -> None:
-    """The same end at any time."""
     terminate_after(clusterrun, seconds)
 
 
 @pytest.mark.long
 @pytest.mark.parametrize("helper", ["fork server", "relay"])
 def test_term_while_a_helper_hangs(clusterrun: Launcher, helper: str) -> None:
-    """Somebody has stopped it, or the kernel keeps it: the end takes longer, but comes."""
+    """A helper process that is stopped, or hangs in the kernel, only delays the end."""
     job = clusterrun.script(WAITS, "--shutdown-timeout", "1", workers=2)
     job.numbers("ready", 2)
     os.kill(job.relay if helper == "relay" else job.fork_server, signal.SIGSTOP)
@@ -465,21 +466,21 @@ def test_term_while_a_helper_hangs(clusterrun: Launcher, helper: str) -> None:
 
 @pytest.mark.long
 def test_term_at_any_time_while_starting(clusterrun: Launcher) -> None:
-    """The same end at any time, from the first instruction on."""
+    """From the first instruction on."""
     for step in range(100):
         terminate_after(clusterrun, step / 200)
 
 
-def test_a_program_s_whole_group_is_asked(clusterrun: Launcher) -> None:
-    """A shell has no handler, what it runs has one: with --no-python that one is reached."""
+def test_a_signal_reaches_a_program_s_whole_group(clusterrun: Launcher) -> None:
+    """A shell has no handler, but its child has one: with --no-python the child is reached."""
     handler = "import signal; print('ready', flush=True); signal.sigwait({signal.SIGUSR1})"
     mask = "import signal; signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGUSR1})"
     catching = "signal.signal(signal.SIGUSR1, lambda *_: None)"
-    text = f'{mask}; {catching}; {handler}; print("heard")'.replace("'", '"')
+    text = f'{mask}; {catching}; {handler}; print("caught")'.replace("'", '"')
     job = clusterrun.command("--no-python", "sh", "-c", f"{sys.executable} -uc '{text}'; exit 5")
     job.wait_for("ready")
 
     job.signal(signal.SIGUSR1)
 
     assert job.ended().code == 5
-    assert "heard" in job.out
+    assert "caught" in job.out

@@ -1,4 +1,4 @@
-"""``--events FILE``: what happens, as lines of JSON for machines."""
+"""``--events FILE``: the job's events as lines of JSON, for programs."""
 
 import json
 import os
@@ -20,7 +20,7 @@ FAILS_ONCE = """
 
 
 def events_in(path: Path) -> list[dict[str, Any]]:
-    """Return the lines of a file of events, all of which are whole."""
+    """Return the lines of a file of events, none of which is torn."""
     text = path.read_text()
     assert text.endswith("\n")
     return [json.loads(line) for line in text.splitlines()]
@@ -32,11 +32,11 @@ def names(events: list[dict[str, Any]]) -> list[tuple[str, int, int | None]]:
 
 
 def test_a_job_that_succeeds(clusterrun: Launcher) -> None:
-    """A line for each rank's start and end, between that of the beginning and that of the end."""
-    job = clusterrun.script("pass", "--events=told/%n.jsonl", "--run-id=digits", workers=2)
+    """A line for the start and the end of the job and of each rank."""
+    job = clusterrun.script("pass", "--events=events/%n.jsonl", "--run-id=digits", workers=2)
 
     assert job.ended() == (0, "", "")
-    events = events_in(clusterrun.folder / "told/0.jsonl")
+    events = events_in(clusterrun.folder / "events/0.jsonl")
     assert names(events[:1]) == [("joined", 0, None)]
     assert sorted(names(events[1:-1]), key=str) == [
         ("exited", 0, 0),
@@ -45,13 +45,13 @@ def test_a_job_that_succeeds(clusterrun: Launcher) -> None:
         ("started", 0, 1),
     ]
     assert (events[-1]["event"], events[-1]["code"]) == ("ended", 0)
-    here = {("digits", 0, os.uname().nodename)}
-    assert {(event["run_id"], event["node_rank"], event["host"]) for event in events} == here
+    identities = {("digits", 0, os.uname().nodename)}
+    assert {(event["run_id"], event["node_rank"], event["host"]) for event in events} == identities
     assert events == sorted(events, key=lambda event: float(event["time"]))
 
 
 def test_a_failure_and_a_restart(clusterrun: Launcher) -> None:
-    """Who failed, who was stopped for it, and what became of the job; a second job is appended."""
+    """The failed rank, the stopped rank and the restart; a second job is appended."""
     for _ in range(2):
         job = clusterrun.script(
             FAILS_ONCE, "--max-restarts=1", environ={"CLUSTERRUN_EVENTS": "events"}, workers=2
@@ -74,7 +74,7 @@ def test_a_failure_and_a_restart(clusterrun: Launcher) -> None:
 
 
 def test_a_signal_ends_the_job(clusterrun: Launcher) -> None:
-    """The last line says so."""
+    """The last line has its code."""
     text = "import signal; print('ready', flush=True); signal.pause()"
     job = clusterrun.script(text, "--events", "events", workers=2)
     job.wait_for("ready", 2)
@@ -86,8 +86,8 @@ def test_a_signal_ends_the_job(clusterrun: Launcher) -> None:
     assert (last["event"], last["code"], last["reason"]) == ("ended", 143, "interrupted")
 
 
-def test_a_file_that_can_t_be_written(clusterrun: Launcher) -> None:
-    """One line says so; the job goes on."""
+def test_a_file_that_cannot_be_written(clusterrun: Launcher) -> None:
+    """One line reports it; the job continues."""
     (clusterrun.folder / "file").touch()
     job = clusterrun.script("pass", "--events=file/events", workers=2)
 
@@ -100,7 +100,7 @@ def test_a_file_that_can_t_be_written(clusterrun: Launcher) -> None:
 
 @pytest.mark.parametrize("ending", ["exits", "is signalled"])
 def test_a_file_that_hangs(clusterrun: Launcher, ending: str) -> None:
-    """Nobody reads from the pipe, so opening it hangs: that holds up nobody."""
+    """Opening a pipe without a reader hangs; that delays neither the workers nor the end."""
     os.mkfifo(clusterrun.folder / "events")
     text = "import os, signal, sys; print('ready', flush=True); sys.argv[1:] and signal.pause()"
     args = ["wait"] if ending == "is signalled" else []

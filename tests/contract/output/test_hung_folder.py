@@ -1,4 +1,4 @@
-"""TMPDIR on a file system that does not answer: a job goes on without it."""
+"""TMPDIR on a file system that does not respond: a job runs without it."""
 
 import ctypes
 import os
@@ -26,7 +26,7 @@ WAITS_FOR_A_LINE = """
 
 @contextmanager
 def hung(folder: Path) -> Iterator[None]:
-    """Mount a file system there whose server reads no question."""
+    """Mount a file system at ``folder`` whose server reads no request."""
     try:
         server = os.open("/dev/fuse", os.O_RDWR | os.O_CLOEXEC)
     except OSError as error:
@@ -50,8 +50,8 @@ def folder(clusterrun: Launcher) -> Path:
 
 
 @pytest.mark.needs("root")
-def test_a_restart_does_without_a_folder_that_hangs(clusterrun: Launcher, folder: Path) -> None:
-    """The job goes on, and ends; workers have no error file."""
+def test_a_restart_while_the_folder_hangs(clusterrun: Launcher, folder: Path) -> None:
+    """The job runs to its end; workers have no error file."""
     job = clusterrun.script(
         WAITS_FOR_A_LINE, "--max-restarts", "1", workers=1, environ={"TMPDIR": str(folder)}
     )
@@ -68,7 +68,7 @@ def test_a_restart_does_without_a_folder_that_hangs(clusterrun: Launcher, folder
 @pytest.mark.long
 @pytest.mark.needs("root")
 def test_a_job_starts_where_the_folder_hangs(clusterrun: Launcher, folder: Path) -> None:
-    """As above, from its first line on."""
+    """As above, from the start of the job."""
     (clusterrun.folder / "go").touch()
     with hung(folder):
         job = clusterrun.script(

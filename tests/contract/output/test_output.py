@@ -1,4 +1,4 @@
-"""What workers print: every line whole, where it belongs, and nobody held up who does not print."""
+"""What workers print: whole lines, at the right place; other workers are never delayed."""
 
 import os
 import pty
@@ -18,7 +18,7 @@ from tests.contract.launched import Job, Launcher, free_port
 SMALL_DISK = 64 << 10
 
 SECONDS_TO_END = 10.0
-"""For the launcher's end where nobody reads its output: it waits for that twice, 2 s each."""
+"""For the launcher's end if its output is not read: it waits for that twice, 2 s each."""
 
 PRINTS_WITHOUT_END = """
     import itertools, os, signal, sys, time
@@ -38,7 +38,7 @@ def shell(line: str) -> tuple[str, ...]:
 
 
 def logs_of(folder: Path) -> dict[str, str]:
-    """Return the log files of the last run, by path below it without the host."""
+    """Return the log files of the last run, by path in its folder, without the host."""
     latest = folder / "logs/latest"
     host = os.uname().nodename
     return {
@@ -48,7 +48,7 @@ def logs_of(folder: Path) -> dict[str, str]:
 
 
 def test_lines_stand_under_their_rank(clusterrun: Launcher) -> None:
-    """Standard output and error stay apart; the last line needs no newline; bars are collapsed."""
+    """Each stream apart; the last line needs no newline; only the end of a bar is printed."""
     job = clusterrun.script(
         """
         import os, sys
@@ -72,7 +72,7 @@ def test_lines_stand_under_their_rank(clusterrun: Launcher) -> None:
 
 
 def test_a_single_worker_prints_as_it_would_alone(clusterrun: Launcher) -> None:
-    """Not a byte more or less, on both streams."""
+    """Exactly its bytes, on both streams."""
     job = clusterrun.script(
         """
         import sys
@@ -88,7 +88,7 @@ def test_a_single_worker_prints_as_it_would_alone(clusterrun: Launcher) -> None:
 
 
 def test_log_files_hold_each_attempt_without_prefix(clusterrun: Launcher) -> None:
-    """DIR/RUN/attempt-A/HOST-N/rank-R.out and .err; DIR/latest is this run; the report names one."""
+    """DIR/RUN/attempt-A/HOST-N/rank-R.out and .err; DIR/latest links to RUN; the report names one."""
     job = clusterrun.script(
         """
         import os, sys, time
@@ -124,8 +124,8 @@ def test_log_files_hold_each_attempt_without_prefix(clusterrun: Launcher) -> Non
     assert f"\n  its log: {log}\n" in ended.err
 
 
-def test_the_report_repeats_the_last_words_of_the_failed_rank(clusterrun: Launcher) -> None:
-    """They may have gone by long ago, above what all the others printed."""
+def test_the_report_repeats_the_last_lines_of_the_failed_rank(clusterrun: Launcher) -> None:
+    """Other ranks may have printed much since then."""
     job = clusterrun.script(
         """
         import os, sys
@@ -146,8 +146,8 @@ def test_the_report_repeats_the_last_words_of_the_failed_rank(clusterrun: Launch
     assert "line 0\n" not in report
 
 
-def test_a_reader_that_has_seen_enough_ends_the_job(clusterrun: Launcher) -> None:
-    """``| head``: exit code 141 as a shell would give, and a line or two that say why."""
+def test_a_reader_that_closes_its_input_ends_the_job(clusterrun: Launcher) -> None:
+    """``| head``: exit code 141 as in a shell, with one or two lines that explain it."""
     job = clusterrun.script(PRINTS_WITHOUT_END, workers=2, around=shell('"$@" | head -n 1'))
 
     ended = job.ended()
@@ -161,8 +161,8 @@ def test_a_reader_that_has_seen_enough_ends_the_job(clusterrun: Launcher) -> Non
     assert job.left() == []
 
 
-def test_a_reader_that_is_gone_at_the_end(clusterrun: Launcher) -> None:
-    """``| true``: the same exit code 141, though all workers ended with 0 before it was noticed."""
+def test_a_reader_that_is_closed_at_the_end(clusterrun: Launcher) -> None:
+    """``| true``: exit code 141, too, although all workers exited with 0 first."""
     job = clusterrun.script(
         """
         import os, time
@@ -181,7 +181,7 @@ def test_a_reader_that_is_gone_at_the_end(clusterrun: Launcher) -> None:
 
 
 def test_a_job_with_log_files_needs_no_reader(clusterrun: Launcher) -> None:
-    """With ``--log-dir`` nothing is lost: the job goes on, and ends as it would."""
+    """With ``--log-dir`` nothing is lost: the job continues to its end."""
     job = clusterrun.script(
         "for number in range(5000): print(number, 'x' * 100)",
         "--log-dir=logs",
@@ -199,7 +199,7 @@ def test_a_job_with_log_files_needs_no_reader(clusterrun: Launcher) -> None:
 
 @pytest.mark.parametrize("redirection", [">&-", "2>&-", "<&-", ">&- 2>&- <&-"])
 def test_streams_may_be_closed_from_the_start(clusterrun: Launcher, redirection: str) -> None:
-    """Cron and daemons do so: nothing else becomes descriptor 0, 1 or 2, in no process of ours."""
+    """As under cron and in daemons: no other file becomes descriptor 0, 1 or 2 in our processes."""
     job = clusterrun.script(
         """
         import os, sys
@@ -250,7 +250,7 @@ def test_streams_may_be_closed_from_the_start(clusterrun: Launcher, redirection:
 def test_no_success_without_the_output(
     clusterrun: Launcher, option: str, redirection: str, last_line: str
 ) -> None:
-    """The last line says what was lost; a folder that can't be made is found before the start."""
+    """The last line says what was lost; a folder that can't be created is an error at the start."""
     log = clusterrun.folder / f"logs/x/attempt-0/{os.uname().nodename}-0/rank-0.out"
     log.mkdir(parents=True)
     around = shell(f'exec "$@" {redirection}')
@@ -264,8 +264,8 @@ def test_no_success_without_the_output(
 
 
 @pytest.mark.long
-def test_a_relay_that_hangs_at_the_end_costs_no_report(clusterrun: Launcher) -> None:
-    """The agent prints what the relay did not, and cleans up in its place."""
+def test_the_report_is_printed_if_the_relay_hangs_at_the_end(clusterrun: Launcher) -> None:
+    """The agent prints the report, and cleans up."""
     job = clusterrun.script(
         """
         import os, psutil, signal, sys
@@ -290,22 +290,22 @@ def test_a_relay_that_hangs_at_the_end_costs_no_report(clusterrun: Launcher) -> 
 
 
 @pytest.mark.parametrize("redirection", ["2>/dev/full", "2>&-"])
-def test_a_standard_error_that_takes_nothing_changes_nothing(
+def test_an_unwritable_standard_error_changes_no_exit_code(
     clusterrun: Launcher, redirection: str
 ) -> None:
-    """Neither a warning nor a complaint that can't be printed is a reason for another end."""
+    """A warning or an error message that can't be printed is not a failure."""
     around = shell(f'exec "$@" {redirection}')
-    strange = {"CLUSTERRUN_STRANGE": "1"}
+    unknown = {"CLUSTERRUN_STRANGE": "1"}
 
-    trained = clusterrun.script("print('trained')", workers=1, around=around, environ=strange)
-    mistaken = clusterrun.command("--strange", around=around)
+    trained = clusterrun.script("print('trained')", workers=1, around=around, environ=unknown)
+    mistaken = clusterrun.command("--unknown", around=around)
 
     assert trained.ended() == (0, "trained\n", "")
     assert mistaken.ended() == (2, "", "")
 
 
 def test_pythons_development_mode_finds_nothing(clusterrun: Launcher) -> None:
-    """The workers' user turned it on for the script, and it holds for all of us."""
+    """It is on for the script, and so for all processes of the launcher."""
     job = clusterrun.script(
         "print('trained')",
         workers=1,
@@ -325,12 +325,12 @@ def small_disk(clusterrun: Launcher) -> Iterator[Path]:
 
     yield disk
 
-    # Lazily: a test that failed may have left a relay there for a moment.
+    # Lazily: after a failed test, a relay may use the disk for a moment.
     subprocess.run(["umount", "--lazy", disk], check=True, timeout=10)
 
 
-def expect_to_end_on_term(job: Job, folder: Path) -> None:
-    """SIGTERM reaches both ranks of ``PRINTS_WITHOUT_END`` at once, and the launcher ends."""
+def assert_ends_on_term(job: Job, folder: Path) -> None:
+    """Assert that SIGTERM reaches both ranks of ``PRINTS_WITHOUT_END``, and ends the launcher."""
     before = time.monotonic()
     job.signal(signal.SIGTERM)
     ended = job.ended(SECONDS_TO_END)
@@ -343,10 +343,10 @@ def expect_to_end_on_term(job: Job, folder: Path) -> None:
 
 @pytest.mark.needs("root")
 @pytest.mark.parametrize("options", [(), ("--redirects=1",)], ids=["printed too", "redirected"])
-def test_a_full_disk_holds_up_the_workers_until_there_is_room(
+def test_workers_wait_while_the_disk_is_full(
     clusterrun: Launcher, small_disk: Path, options: tuple[str, ...]
 ) -> None:
-    """One line says so, and no byte is lost."""
+    """One line reports it, and no byte is lost."""
     job = clusterrun.script(
         "for number in range(5000): print(number, 'x' * 100)",
         f"--log-dir={small_disk}",
@@ -366,10 +366,10 @@ def test_a_full_disk_holds_up_the_workers_until_there_is_room(
 
 @pytest.mark.needs("root")
 @pytest.mark.parametrize("what", ["log files", "redirected", "standard output"])
-def test_a_full_disk_keeps_nobody_from_ending_the_job(
+def test_sigterm_ends_a_job_whose_disk_is_full(
     clusterrun: Launcher, small_disk: Path, what: str
 ) -> None:
-    """SIGTERM reaches the workers at once, and the launcher ends though it can't write."""
+    """It reaches the workers at once, and the launcher ends although it can't write."""
     if what != "standard output":
         only_there = ("--redirects=1",) if what == "redirected" else ()
         to_files = (f"--log-dir={small_disk}", *only_there)
@@ -380,12 +380,12 @@ def test_a_full_disk_keeps_nobody_from_ending_the_job(
     job.wait_for("printing", 2)
     job.wait_for("No space left on device")
 
-    expect_to_end_on_term(job, clusterrun.folder)
+    assert_ends_on_term(job, clusterrun.folder)
 
 
 @pytest.fixture
 def terminal() -> Iterator[tuple[int, str]]:
-    """Return the descriptor of a terminal's keyboard and screen, and its path for programs."""
+    """Return a terminal: the descriptor of its other end, and its path for programs."""
     master, slave = pty.openpty()
 
     yield master, os.ttyname(slave)
@@ -395,30 +395,30 @@ def terminal() -> Iterator[tuple[int, str]]:
 
 
 def read_until(descriptor: int, wanted: bytes, times: int) -> None:
-    """Read until ``wanted`` has come so often; the terminal's owner is bound to print it."""
+    """Read until ``wanted`` was printed ``times`` times."""
     seen = b""
     while seen.count(wanted) < times:
         seen += os.read(descriptor, 1 << 16)
 
 
 @pytest.mark.parametrize("seconds", [3, pytest.param(20, marks=pytest.mark.long)])
-def test_a_stopped_terminal_keeps_nobody_from_ending_the_job(
+def test_sigterm_ends_a_job_whose_terminal_is_stopped(
     clusterrun: Launcher, terminal: tuple[int, str], seconds: float
 ) -> None:
-    """Whoever pressed Ctrl-S has stopped the workers that print, and nothing else."""
+    """Ctrl-S stops only the workers that print."""
     keyboard, path = terminal
     to_terminal = shell(f'exec "$@" >{path} 2>&1')
     job = clusterrun.script(PRINTS_WITHOUT_END, workers=2, around=to_terminal)
     read_until(keyboard, b"printing", 2)
 
-    # Nobody reads on.
+    # The test reads no more from here on.
     time.sleep(seconds)
 
-    expect_to_end_on_term(job, clusterrun.folder)
+    assert_ends_on_term(job, clusterrun.folder)
 
 
 def fill(path: str) -> None:
-    """Print to a terminal until it takes no more."""
+    """Print to a terminal until its buffer is full."""
     with suppress(BlockingIOError), open(path, "wb", buffering=0, opener=_non_blocking) as terminal:
         while terminal.write(b"x" * 100):
             pass
@@ -428,10 +428,10 @@ def _non_blocking(path: str, flags: int) -> int:
     return os.open(path, flags | os.O_NONBLOCK | os.O_NOCTTY)
 
 
-def test_a_stopped_terminal_holds_up_no_node_that_waits_for_others(
+def test_a_stopped_terminal_does_not_delay_a_node_that_waits_for_others(
     clusterrun: Launcher, terminal: tuple[int, str]
 ) -> None:
-    """The last call is over in spite of the line that says so, and SIGTERM ends the job."""
+    """The last call ends although its line can't be printed, and SIGTERM ends the job."""
     _, path = terminal
     fill(path)
     job = clusterrun.script(
@@ -455,7 +455,7 @@ def test_a_stopped_terminal_holds_up_no_node_that_waits_for_others(
     )
     job.wait_for("ready", 2)
 
-    expect_to_end_on_term(job, clusterrun.folder)
+    assert_ends_on_term(job, clusterrun.folder)
 
 
 @pytest.mark.parametrize("lines", [30_000, pytest.param(300_000, marks=pytest.mark.long)])

@@ -1,4 +1,4 @@
-"""Where all ranks are: asked for by SIGQUIT, or found out by ``--hang-timeout``."""
+"""The stacks of all ranks, on SIGQUIT or after ``--hang-timeout``."""
 
 import re
 import signal
@@ -32,39 +32,41 @@ NOTHING_MOVES = (
 )
 
 
-def place(ranks: str, function: str) -> str:
+def stack_in(ranks: str, function: str) -> str:
     """Return a pattern for the stack of ranks that are in this function."""
     return (
         rf"  {ranks}:\n(      File .*\n)?      File .* in {function}\n      File .* in <module>\n"
     )
 
 
-def all_wait(job: Job, ranks: int) -> None:
-    """Wait until all ranks do nothing else."""
+def await_sleep(job: Job, ranks: int) -> None:
+    """Wait until all ranks sleep in their ``sigwait``."""
     for pid in job.numbers("ready", ranks):
         await_status(pid, psutil.STATUS_SLEEPING)
 
 
-def test_ranks_in_different_places_are_told_apart(clusterrun: Launcher) -> None:
-    """The commonest place first; nothing of it stands among what the ranks print."""
+def test_ranks_in_different_places(clusterrun: Launcher) -> None:
+    """The most common stack_in first; the stacks are not among the ranks' lines."""
     job = clusterrun.script(APART, "--log-dir=logs", workers=3)
-    all_wait(job, 3)
+    await_sleep(job, 3)
 
     job.signal(signal.SIGQUIT)
     job.wait_for("waits_there")
     job.signal(signal.SIGUSR1)
 
     assert job.ended().code == 0
-    assert re.search(place("ranks 0, 2", "waits_here") + place("rank 1", "waits_there"), job.err)
+    assert re.search(
+        stack_in("ranks 0, 2", "waits_here") + stack_in("rank 1", "waits_there"), job.err
+    )
     assert "[rank" not in job.err
     logs = clusterrun.folder / "logs/latest/attempt-0"
-    assert re.search(place("rank 1", "waits_there"), (logs / "stacks.txt").read_text())
+    assert re.search(stack_in("rank 1", "waits_there"), (logs / "stacks.txt").read_text())
     (log,) = logs.glob("*/rank-1.err")
     assert "most recent call first" in log.read_text()
 
 
 def test_threads_belong_to_a_stack(clusterrun: Launcher) -> None:
-    """Each with its heading; what a rank prints meanwhile is shown as its own."""
+    """Each has its heading; lines that a rank prints meanwhile are printed as its own."""
     job = clusterrun.script(
         """
         import signal, sys, threading, time
@@ -93,10 +95,10 @@ def test_threads_belong_to_a_stack(clusterrun: Launcher) -> None:
     assert {line.partition("] ")[2] for line in own} == {"still here"}
 
 
-def test_no_program_of_python(clusterrun: Launcher) -> None:
-    """One line says which ranks have no handler, at once; a shell that has one tells no stack."""
-    listens = 'test $RANK = 1 || trap "echo heard" QUIT'
-    program = f"{listens}; echo ready; while :; do sleep 0.1; done"
+def test_programs_other_than_python(clusterrun: Launcher) -> None:
+    """One line lists the ranks without a handler; a shell with a handler prints no stack."""
+    catches = 'test $RANK = 1 || trap "echo caught" QUIT'
+    program = f"{catches}; echo ready; while :; do sleep 0.1; done"
     job = clusterrun.command("--no-python", "sh", "-c", program, workers=3)
     job.wait_for("ready", 3)
 
@@ -109,9 +111,9 @@ def test_no_program_of_python(clusterrun: Launcher) -> None:
 
 
 def test_one_worker_s_stack_is_shown_once(clusterrun: Launcher) -> None:
-    """It has the output to itself."""
+    """A single worker prints it to the launcher's own output."""
     job = clusterrun.script(APART)
-    all_wait(job, 1)
+    await_sleep(job, 1)
 
     job.signal(signal.SIGQUIT)
     job.wait_for("<module>")
@@ -121,23 +123,23 @@ def test_one_worker_s_stack_is_shown_once(clusterrun: Launcher) -> None:
     assert job.err.count("in waits_here") == 1
 
 
-def test_a_worker_that_is_not_shown_tells_its_stack_all_the_same(clusterrun: Launcher) -> None:
-    """What it prints goes to its file; who asks where it is sees it on the screen."""
+def test_the_stack_of_a_worker_whose_output_goes_to_a_file(clusterrun: Launcher) -> None:
+    """Its lines are in the file; its stack is printed."""
     job = clusterrun.script(APART, "--redirects=2", "--log-dir=logs", workers=1)
-    all_wait(job, 1)
+    await_sleep(job, 1)
 
     job.signal(signal.SIGQUIT)
     job.wait_for("waits_here")
     job.signal(signal.SIGUSR1)
 
     assert job.ended().code == 0
-    assert re.search(place("rank 0", "waits_here"), job.err)
+    assert re.search(stack_in("rank 0", "waits_here"), job.err)
 
 
 def test_a_hang_is_found(clusterrun: Launcher) -> None:
-    """Once, however long it lasts; the stacks that it brings about are no sign of life."""
+    """It is reported once; the stacks printed for it do not count as output."""
     job = clusterrun.script(APART, "--hang-timeout=1", workers=2)
-    all_wait(job, 2)
+    await_sleep(job, 2)
 
     job.wait_for(NOTHING_MOVES)
     job.wait_for("waits_there")
@@ -148,8 +150,8 @@ def test_a_hang_is_found(clusterrun: Launcher) -> None:
     assert job.err.count("no rank has printed") == 1
 
 
-def test_output_is_a_sign_of_life(clusterrun: Launcher) -> None:
-    """One rank is enough, and so is an unfinished line; after the last one it is a hang again."""
+def test_output_resets_the_timeout(clusterrun: Launcher) -> None:
+    """One rank's output is enough, even an unfinished line; after the last one, the job hangs."""
     job = clusterrun.script(
         """
         import os, sys, time
@@ -174,7 +176,7 @@ def test_output_is_a_sign_of_life(clusterrun: Launcher) -> None:
 
 
 def test_time_that_a_job_is_stopped_does_not_count(clusterrun: Launcher) -> None:
-    """Whoever has stopped it knows that nothing moves."""
+    """A person has stopped it and knows that nothing runs."""
     job = clusterrun.script(
         """
         import time

@@ -1,4 +1,4 @@
-"""At a terminal a job feels like any other command: debugger, Ctrl-C, Ctrl-Z, and the prompt after."""
+"""At a terminal a job behaves like any other command: debugger, Ctrl-C, Ctrl-Z, and the prompt."""
 
 import os
 import signal
@@ -22,7 +22,7 @@ WAITS = """
 
 @pytest.fixture
 def shell(tmp_path: Path) -> Iterator[Shell]:
-    """Return a shell at a terminal; all that it has started is gone after the test."""
+    """Return a shell at a terminal; after the test, no process started in it is left."""
     shell = Shell(tmp_path)
 
     yield shell
@@ -37,7 +37,7 @@ def start(shell: Shell, workers: int) -> list[int]:
 
 
 def test_one_worker_has_the_terminal(shell: Shell) -> None:
-    """Standard streams, /dev/tty, the foreground: nothing tells it from a run without launcher."""
+    """Standard streams, /dev/tty and the foreground are as without a launcher."""
     shell.run(
         """
         import os
@@ -57,7 +57,7 @@ def test_one_worker_has_the_terminal(shell: Shell) -> None:
 
 
 def test_one_worker_on_each_node_has_its_terminal(shell: Shell, tmp_path: Path) -> None:
-    """Whatever its rank: rank 1 reads from the terminal that its own node was started on."""
+    """Rank 1, too, reads from the terminal on which its node was started."""
     options = ["--nnodes", "2", "--nproc-per-node", "1", "--master-addr", "127.0.0.1"]
     options += ["--master-port", str(free_port()), "--node-rank"]
     other = Shell(tmp_path)
@@ -78,7 +78,7 @@ def test_one_worker_on_each_node_has_its_terminal(shell: Shell, tmp_path: Path) 
 
 
 def test_several_workers_print_in_colour(shell: Shell) -> None:
-    """To pipes, and are told that these end at a terminal."""
+    """They print to pipes; a variable says that these end at a terminal."""
     words = "--nproc-per-node 2 --no-python sh -c 'echo colours $FORCE_COLOR; test ! -t 1'"
 
     shell.type(f"TERM=xterm {COMMAND} {words}")
@@ -89,7 +89,7 @@ def test_several_workers_print_in_colour(shell: Shell) -> None:
 
 
 def test_pdb(shell: Shell) -> None:
-    """A breakpoint, Ctrl-Z and back to it, on it goes, Ctrl-C in the running script, and on again."""
+    """A breakpoint, Ctrl-Z, fg, continue, Ctrl-C in the running script, and continue."""
     shell.run(
         """
         import os, time
@@ -129,7 +129,7 @@ def test_pdb(shell: Shell) -> None:
 
 @pytest.mark.parametrize("options", [(), ("--stdin-rank", "1")])
 def test_one_of_two_workers_reads(shell: Shell, options: tuple[str, ...]) -> None:
-    """What is typed goes to the rank that asks for it, as to pdb in torch.distributed.breakpoint."""
+    """The rank that asks gets the input, as pdb does in torch.distributed.breakpoint."""
     shell.run(
         """
         import os
@@ -149,7 +149,7 @@ def test_one_of_two_workers_reads(shell: Shell, options: tuple[str, ...]) -> Non
 
 
 def test_only_the_chosen_worker_reads(shell: Shell) -> None:
-    """Another that asks finds the end of its input, and the report says what gives it some."""
+    """Another rank gets the end of its input; the report says how to give it some."""
     shell.run(
         "import os; print(input() if os.environ['RANK'] == '1' else '')",
         *("--nproc-per-node", "2", "--stdin-rank", "0"),
@@ -162,7 +162,7 @@ def test_only_the_chosen_worker_reads(shell: Shell) -> None:
 
 @pytest.mark.long
 def test_a_breakpoint_of_torch_in_any_rank(shell: Shell) -> None:
-    """The rank that it names reads what is typed, and the others wait for it."""
+    """The named rank reads what is typed; the others wait for it."""
     shell.run(
         """
         import torch.distributed as dist
@@ -188,7 +188,7 @@ def test_a_breakpoint_of_torch_in_any_rank(shell: Shell) -> None:
 
 
 def test_ctrl_c_on_one_worker(shell: Shell) -> None:
-    """It ends as Python does, and the shell sees what it sees of any program."""
+    """The worker exits as under Python, and the shell gets the usual exit status."""
     start(shell, workers=1)
 
     shell.press("Ctrl-C")
@@ -199,7 +199,7 @@ def test_ctrl_c_on_one_worker(shell: Shell) -> None:
 
 @pytest.mark.parametrize("workers", [1, 2])
 def test_ctrl_z_and_fg(shell: Shell, workers: int) -> None:
-    """The whole job stops, the shell has its terminal; fg continues all of it."""
+    """The whole job stops, and the shell has its terminal; fg continues the whole job."""
     pids = start(shell, workers)
     launcher = shell.launcher
 
@@ -216,7 +216,7 @@ def test_ctrl_z_and_fg(shell: Shell, workers: int) -> None:
 
 
 def test_ctrl_z_in_a_pipeline(shell: Shell) -> None:
-    """The worker alone hears of it; the rest of the shell's job has to stop with it."""
+    """Only the worker gets it; the rest of the shell's job has to stop, too."""
     shell.run(WAITS, "--nproc-per-node", "1", after="| cat")
     worker = int(shell.expect(r"ready (\d+)").group(1))
 
@@ -231,7 +231,7 @@ def test_ctrl_z_in_a_pipeline(shell: Shell) -> None:
 
 @pytest.mark.parametrize("workers", [1, 2])
 def test_bg(shell: Shell, workers: int) -> None:
-    """In the background it works on, and the terminal is the shell's."""
+    """The job continues in the background, and the shell has the terminal."""
     pids = start(shell, workers)
     launcher = shell.launcher
 
@@ -274,7 +274,7 @@ def test_a_restart_in_the_background(shell: Shell) -> None:
 
 
 def test_started_in_the_background(shell: Shell) -> None:
-    """A job behind & never takes the terminal; fg gives it what any job gets."""
+    """A job started with & never takes the terminal; fg gives it to the job."""
     shell.run(WAITS, "--nproc-per-node", "1", after="&")
     shell.expect(PROMPT)
     shell.expect("ready")
@@ -288,7 +288,7 @@ def test_started_in_the_background(shell: Shell) -> None:
 
 
 def test_ctrl_c_on_two_workers(shell: Shell) -> None:
-    """One line; the workers' tracebacks would only hide it."""
+    """One line; the workers' tracebacks would hide it."""
     start(shell, workers=2)
 
     shell.press("Ctrl-C")
@@ -308,7 +308,7 @@ VICTIMS: dict[str, Callable[[int, int], int]] = {
 @pytest.mark.parametrize("workers", [1, 2])
 @pytest.mark.parametrize("victim", VICTIMS)
 def test_the_shell_has_its_terminal_back(shell: Shell, victim: str, workers: int) -> None:
-    """Also after a SIGKILL, when nobody is left to hand it over."""
+    """Also after a SIGKILL, when no process is left that could return it."""
     pids = start(shell, workers)
 
     os.kill(VICTIMS[victim](shell.launcher, pids[0]), signal.SIGKILL)
@@ -320,7 +320,7 @@ def test_the_shell_has_its_terminal_back(shell: Shell, victim: str, workers: int
 
 @pytest.mark.parametrize("workers", [1, 2])
 def test_the_shell_has_its_terminal_back_after_term(shell: Shell, workers: int) -> None:
-    """The launcher hands it back itself."""
+    """The launcher itself returns it."""
     start(shell, workers)
 
     os.kill(shell.launcher, signal.SIGTERM)
@@ -331,15 +331,14 @@ def test_the_shell_has_its_terminal_back_after_term(shell: Shell, workers: int) 
 
 @pytest.mark.parametrize("script", ["", "raise SystemExit(7)"])
 def test_the_shell_has_its_terminal_back_after_the_end(shell: Shell, script: str) -> None:
-    """The common case."""
     shell.run(script, "--nproc-per-node", "1")
 
     assert shell.exit_code() == (7 if script else 0)
     shell.await_foreground(shell.pid)
 
 
-def test_nobody_sees_a_worker_print_to_the_terminal(shell: Shell) -> None:
-    """Whoever wants to hear of a hang is told so, and hears of none that is none."""
+def test_hang_timeout_with_a_worker_that_prints_to_the_terminal(shell: Shell) -> None:
+    """One line says that it has no effect there; no hang is reported."""
     shell.run("import time; time.sleep(1); print('done')", "--hang-timeout", "0.3")
 
     shell.expect("--hang-timeout: the worker prints to the terminal itself")

@@ -24,7 +24,7 @@ LINE = re.compile(r"(?:.*[\]:] ?)?((?:out|err) of .*)")
 
 
 class Printed(NamedTuple):
-    """What became of the lines of two workers, each line without what stands before it."""
+    """The lines of two workers, without prefix."""
 
     out: list[str]
     err: list[str]
@@ -34,13 +34,12 @@ class Printed(NamedTuple):
 
 
 def workers_lines(text: str) -> list[str]:
-    """Return the workers' lines, in order of the ranks, without what the launchers say."""
+    """Return the workers' lines in order of the ranks, without the launchers' own lines."""
     found = (LINE.fullmatch(line) for line in text.splitlines())
     return sorted(match[1] for match in found if match)
 
 
 def by_torchrun(folder: Path, script: Path, options: Sequence[str]) -> Printed:
-    """Run it under torchrun."""
     done = run([TORCHRUN, "--nproc-per-node=2", "--master-port=0", *options, "--no-python", script])
     files = {
         f"{path.parent.name}.{path.stem[3:]}": path.read_text() for path in folder.rglob("std*.log")
@@ -49,14 +48,13 @@ def by_torchrun(folder: Path, script: Path, options: Sequence[str]) -> Printed:
 
 
 def by_clusterrun(folder: Path, script: Path, options: Sequence[str]) -> Printed:
-    """Run it under clusterrun."""
     done = run([COMMAND, "--nproc-per-node=2", *options, "--no-python", script])
     files = {f"{path.stem[5:]}{path.suffix}": path.read_text() for path in folder.rglob("rank-*")}
     return printed(folder, done, files)
 
 
 def run(command: Sequence[object]) -> "subprocess.CompletedProcess[str]":
-    """Run a command to its end, which must be a success."""
+    """Run a command that must succeed."""
     done = subprocess.run(
         list(map(str, command)),
         env=plain_environment(),
@@ -72,17 +70,17 @@ def run(command: Sequence[object]) -> "subprocess.CompletedProcess[str]":
 def printed(
     folder: Path, done: "subprocess.CompletedProcess[str]", files: dict[str, str]
 ) -> Printed:
-    """Return what a launcher printed and wrote below ``folder``."""
+    """Return what a launcher printed, and wrote to ``folder``."""
     filtered = {
         path.name: workers_lines(path.read_text()) for path in folder.rglob("filtered_*.log")
     }
-    # torchrun leaves some of these empty, clusterrun makes none.
+    # torchrun leaves some of these empty, clusterrun does not create them.
     filtered = {name: lines for name, lines in filtered.items() if lines}
     return Printed(workers_lines(done.stdout), workers_lines(done.stderr), files, filtered)
 
 
 def named(folder: Path) -> dict[str, str]:
-    """Return the texts of log files by the names that programs look for, below the run's folder."""
+    """Return the texts of log files by the paths that programs look for, in the run's folder."""
     return {
         str(path.relative_to(path.parents[2])): path.read_text()
         for path in folder.glob("*/attempt_0/*/std*.log")
@@ -100,8 +98,10 @@ def named(folder: Path) -> dict[str, str]:
     ],
     ids=" ".join,
 )
-def test_as_torchrun_has_it(tmp_path: Path, torchrun: Launcher, options: list[str]) -> None:
-    """Which streams are printed, which are in files, and which lines in filtered ones.
+def test_the_same_lines_as_with_torchrun(
+    tmp_path: Path, torchrun: Launcher, options: list[str]
+) -> None:
+    """Which streams are printed, which are in files, and which lines are in filtered files.
 
     Called as torchrun, the files have the same names, in the one folder of the run.
     """
@@ -124,8 +124,8 @@ def test_as_torchrun_has_it(tmp_path: Path, torchrun: Launcher, options: list[st
     assert filtered == wanted.filtered.keys()
 
 
-def test_the_prefix_is_the_users(clusterrun: Launcher) -> None:
-    """By torchrun's variable or flag; there is one even before a single worker's lines."""
+def test_the_prefix_of_lines_is_configurable(clusterrun: Launcher) -> None:
+    """By torchrun's variable or flag; then even the lines of a single worker have one."""
     text = "print('hello')"
     template = {"TORCHELASTIC_LOG_LINE_PREFIX_TEMPLATE": "<${role_name} ${rank}> "}
 
@@ -139,7 +139,7 @@ def test_the_prefix_is_the_users(clusterrun: Launcher) -> None:
 
 
 def test_local_rank_10_and_above(clusterrun: Launcher) -> None:
-    """Torchrun's own pattern takes one digit and fails."""
+    """Torchrun's own pattern accepts one digit only, and fails."""
     job = clusterrun.script(
         "import os; print('rank', os.environ['RANK'])",
         "--redirects=0:1,10:1",
@@ -158,8 +158,8 @@ def test_local_rank_10_and_above(clusterrun: Launcher) -> None:
     }
 
 
-def test_without_a_folder_there_is_one_that_is_found(clusterrun: Launcher) -> None:
-    """In the current folder, and said; nothing is left in /tmp."""
+def test_redirects_without_a_folder(clusterrun: Launcher) -> None:
+    """The files are in the current folder, as one line says; nothing is left in /tmp."""
     scratch = clusterrun.folder / "tmp"
     scratch.mkdir()
     job = clusterrun.script("print('hello')", "-r1", workers=1, environ={"TMPDIR": str(scratch)})
@@ -175,7 +175,7 @@ def test_without_a_folder_there_is_one_that_is_found(clusterrun: Launcher) -> No
 
 
 def test_tee_without_a_folder_prints_and_leaves_nothing(torchrun: Launcher) -> None:
-    """Torchrun writes to a folder in /tmp of which nobody hears, to read the lines from there."""
+    """Torchrun writes the lines to a folder in /tmp, reads them from there, and leaves it."""
     scratch = torchrun.folder / "tmp"
     scratch.mkdir()
     before = sorted(torchrun.folder.iterdir())
@@ -201,7 +201,9 @@ def test_tee_without_a_folder_prints_and_leaves_nothing(torchrun: Launcher) -> N
         ("--redirects=3", ""),
     ],
 )
-def test_who_fails_unseen_is_explained(clusterrun: Launcher, option: str, why: str) -> None:
+def test_a_failure_of_a_rank_that_is_not_printed(
+    clusterrun: Launcher, option: str, why: str
+) -> None:
     """The report has its last lines, and says why they were not printed before."""
     job = clusterrun.script(
         """
@@ -224,8 +226,8 @@ def test_who_fails_unseen_is_explained(clusterrun: Launcher, option: str, why: s
     assert why in ended.err
 
 
-def test_a_single_workers_redirected_failure_is_shown_by_the_report(clusterrun: Launcher) -> None:
-    """What the screen has not had before, it has now."""
+def test_a_failure_of_a_single_redirected_worker(clusterrun: Launcher) -> None:
+    """The report prints its last lines."""
     job = clusterrun.script("raise ValueError('boom')", "-r3", "--log-dir=logs", workers=1)
 
     ended = job.ended()
@@ -235,7 +237,7 @@ def test_a_single_workers_redirected_failure_is_shown_by_the_report(clusterrun: 
 
 
 def test_an_unwritable_folder_loses_nothing(clusterrun: Launcher) -> None:
-    """Each rank says so, and prints what the file was to have."""
+    """Each rank reports it, and prints the lines that the file should have."""
     (clusterrun.folder / "logs").mkdir()
     (clusterrun.folder / "logs/run").write_text("no folder")
     job = clusterrun.script("print('hello')", "-r1", "--log-dir=logs", "--run-id=run", workers=2)
@@ -247,8 +249,8 @@ def test_an_unwritable_folder_loses_nothing(clusterrun: Launcher) -> None:
     assert len(re.findall(r"rank [01] prints here instead\n", ended.err)) == 2
 
 
-def test_ranks_that_there_are_not_are_named(clusterrun: Launcher) -> None:
-    """Else nobody would know why nothing is printed."""
+def test_ranks_that_do_not_exist_are_named(clusterrun: Launcher) -> None:
+    """Otherwise the user would not know why nothing is printed."""
     ended = clusterrun.script("print('hello')", "--ranks=4-5", workers=2).ended()
 
     assert ended == (
@@ -259,7 +261,7 @@ def test_ranks_that_there_are_not_are_named(clusterrun: Launcher) -> None:
 
 
 def test_ranks_are_those_of_the_whole_job(clusterrun: Launcher) -> None:
-    """Each node prints its own of them; local ranks are each node's own."""
+    """Each node prints its own ranks of them; local ranks are numbered on each node."""
     text = "import os; print(os.environ['LOCAL_RANK'])"
     options = (
         "--nnodes=2",
@@ -281,7 +283,7 @@ def test_ranks_are_those_of_the_whole_job(clusterrun: Launcher) -> None:
 
 
 def test_links_by_device(clusterrun: Launcher) -> None:
-    """``workerlog.N`` is both streams of local rank N in the last attempt."""
+    """``workerlog.N`` has both streams of local rank N in the last attempt."""
     job = clusterrun.script(
         """
         import os, sys
