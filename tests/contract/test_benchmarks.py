@@ -100,8 +100,8 @@ def run(script: str, *options: str) -> str:
     pipe = subprocess.PIPE
     with subprocess.Popen(command, stdout=pipe, stderr=pipe, text=True) as process:
         try:
-            printed, said = process.communicate()
+            printed, errors = process.communicate()
         finally:
             process.terminate()
-    assert process.returncode == 0, said
+    assert process.returncode == 0, errors
     return printed

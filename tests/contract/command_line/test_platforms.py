@@ -23,8 +23,8 @@ DETECT = """
         num_nodes=int(os.environ["GROUP_WORLD_SIZE"]),
     ).strategy
     found = strategy.cluster_environment
-    told = (found.global_rank(), found.world_size(), found.local_rank(), found.node_rank())
-    print("lightning", type(found).__name__, *told, flush=True)
+    ranks = (found.global_rank(), found.world_size(), found.local_rank(), found.node_rank())
+    print("lightning", type(found).__name__, *ranks, flush=True)
     state = PartialState(cpu=True)
     ranks = (state.process_index, state.num_processes, state.local_process_index)
     print("accelerate", *ranks, flush=True)

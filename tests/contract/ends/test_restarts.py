@@ -143,7 +143,7 @@ def test_a_signal_while_an_attempt_ends(clusterrun: Launcher) -> None:
         if os.environ["RANK"] == "1":
             open("go").close()
             sys.exit(7)
-        signal.signal(signal.SIGTERM, lambda *_: print("heard", flush=True))
+        signal.signal(signal.SIGTERM, lambda *_: print("caught", flush=True))
         print("ready", os.getpid(), flush=True)
         while True:
             time.sleep(100)
@@ -156,7 +156,7 @@ def test_a_signal_while_an_attempt_ends(clusterrun: Launcher) -> None:
     )
     job.numbers("ready")
     (clusterrun.folder / "go").write_text("")
-    job.wait_for("heard")
+    job.wait_for("caught")
 
     job.signal(signal.SIGTERM)
 
@@ -273,7 +273,7 @@ def test_ctrl_c_before_a_restart_leaves_the_failure_explained(clusterrun: Launch
     job = clusterrun.script(
         """
         import os, signal, time
-        signal.signal(signal.SIGTERM, lambda *_: print("heard", flush=True))
+        signal.signal(signal.SIGTERM, lambda *_: print("caught", flush=True))
         open("ready" + os.environ["RANK"], "w")
         while not (os.path.exists("ready0") and os.path.exists("ready1")):
             time.sleep(0.01)
@@ -285,7 +285,7 @@ def test_ctrl_c_before_a_restart_leaves_the_failure_explained(clusterrun: Launch
         "--max-restarts=1",
         workers=2,
     )
-    job.wait_for("heard")
+    job.wait_for("caught")
 
     job.signal(signal.SIGINT)
     ended = job.ended()

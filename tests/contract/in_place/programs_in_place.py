@@ -1,4 +1,4 @@
-"""Programs in the folder ``in_place``, run by Python alone and by the command: what each leaves."""
+"""The programs in the folder ``programs``, run by Python alone and by the command."""
 
 import os
 import re
@@ -16,10 +16,10 @@ from tests.workers.interpreters import environment_without_pth
 PROGRAMS = Path(__file__).with_name("programs")
 
 START_METHODS = ("fork", "spawn")
-"""Each is asked for by ``--start-method``."""
+"""Values of ``--start-method``."""
 
 SECONDS_TO_RUN = 100.0
-"""For one program; those with torch need a while on a busy machine."""
+"""For one program; those with torch are slow on a busy machine."""
 
 JOB_WIDE = {
     "TORCH_NCCL_ASYNC_ERROR_HANDLING": "1",
@@ -39,18 +39,17 @@ JOB_WIDE = {
 
 ADDRESS = re.compile(r"0x[0-9a-f]{4,}")
 
-# The report that follows a failure: its first line, and all that is indented below.
 FRAME_OF_OURS = re.compile(
     r"(?:^|(?<=\(Pdb\) ))  .*/fork_server/(?:__main__|scripts/script_run)\.py.*\n(?:(?:-> |    ).*\n)*",
     re.MULTILINE,
 )
-"""In a traceback, in a stack that faulthandler prints, and in pdb's: the one beneath the script."""
+"""Our frame beneath the script: in a traceback, in faulthandler's stack, and in pdb's."""
 
 REPORT = re.compile(r"^clusterrun: .*\n(?:^  .*\n)*", re.MULTILINE)
 
 
 class Program(NamedTuple):
-    """One way to run one program.
+    """One way to run a program.
 
     ``words`` stand where ``python -u`` and ``clusterrun`` expect a script and its arguments;
     ``{folder}`` in them is where the programs are.
@@ -62,13 +61,13 @@ class Program(NamedTuple):
 
 
 def with_helpers_installed(program: Program) -> Program:
-    """Return a program of a folder, with all but its ``main.py`` installed: see ``install_helpers``."""
+    """Return a program with all but its ``main.py`` installed: see ``install_helpers``."""
     folder = Path(program.words[0]).parent
     return program._replace(environ={**program.environ, "PYTHONPATH": f"{folder}/site-packages"})
 
 
 class Left(NamedTuple):
-    """What is to be seen of a program that has ended. ``files`` are those it left in its folder."""
+    """The result of a program; ``files`` are those it left in its folder."""
 
     code: int
     out: str
@@ -77,10 +76,10 @@ class Left(NamedTuple):
 
 
 class Folder:
-    """A copy of all programs, in which they run: the same paths for all ways of starting."""
+    """A copy of all programs, in which they run, so that paths are equal for all start methods."""
 
     def __init__(self, path: Path, python: str = sys.executable) -> None:
-        """Make the copy, for programs that an environment like ``python``'s is to run."""
+        """Make the copy, for an environment like the one of ``python``."""
         self.path = path
         self.python = environment_without_pth(python, path.with_name("environment"))
         shutil.copytree(PROGRAMS, path)
@@ -89,7 +88,7 @@ class Folder:
         self.known = self._names()
 
     def install_helpers(self) -> None:
-        """Move what each folder's ``main.py`` imports to where installed modules are found."""
+        """Move the modules that each folder's ``main.py`` imports to its site-packages."""
         for main in self.path.glob("**/main.py"):
             installed = main.parent / "site-packages"
             helpers = [entry for entry in main.parent.iterdir() if entry.name != "main.py"]
@@ -99,8 +98,8 @@ class Folder:
         self.known = self._names()
 
     def alone(self, program: Program, rank: int = 0, ranks: int = 1) -> Left:
-        """Run it as ``python -u WORDS`` with the variables that a worker gets."""
-        with text_to_read(program.stdin) as stdin:
+        """Run it as ``python -u WORDS`` with a worker's variables."""
+        with pipe_with(program.stdin) as stdin:
             done = subprocess.run(
                 [self.python, "-u", *self._words(program)],
                 cwd=self.path,
@@ -111,24 +110,24 @@ class Folder:
                 start_new_session=True,
                 check=False,
             )
-        # As a shell says it, and so do we.
+        # As a shell and clusterrun report it.
         code = done.returncode if done.returncode >= 0 else 128 - done.returncode
         out, err = (text.decode(errors="replace") for text in (done.stdout, done.stderr))
         return self._left(Ended(code, out, err))
 
     def launched(self, program: Program, *options: str, ranks: int = 1) -> Left:
-        """Run it as ``clusterrun OPTIONS WORDS``; our own report is no part of what is left."""
+        """Run it as ``clusterrun OPTIONS WORDS``; our own report is removed from the result."""
         ended = self.started(program, *options, ranks=ranks)
         return self._left(ended._replace(err=REPORT.sub("", ended.err)))
 
     def started(self, program: Program, *options: str, ranks: int = 1) -> Ended:
-        """Run it in this way and return all that is printed."""
+        """Run it likewise; return all that is printed."""
         launcher = Launcher(self.path)
-        # Here, as the launcher adds to what it is given.
+        # Unset here, as the launcher only adds to its environment.
         environ = as_user(program.environ)
         absent = [f"--unset={name}" for name in plain_environment().keys() - environ.keys()]
         try:
-            with text_to_read(program.stdin) as stdin:
+            with pipe_with(program.stdin) as stdin:
                 job = launcher.command(
                     "--python",
                     self.python,
@@ -164,7 +163,7 @@ class Folder:
 
 
 def as_user(environ: Mapping[str, str]) -> dict[str, str]:
-    """Return the environment of somebody who starts a program, with what it needs on top."""
+    """Return a user's environment, with ``environ`` on top."""
     mine = {
         name: value
         for name, value in plain_environment().items()
@@ -174,7 +173,7 @@ def as_user(environ: Mapping[str, str]) -> dict[str, str]:
 
 
 def worker_variables(rank: int, ranks: int) -> dict[str, str]:
-    """Return what a worker of a job on one node gets, as far as a program may look at it."""
+    """Return the variables of a worker of a job on one node, as far as programs read them."""
     of_rank = dict.fromkeys(("RANK", "LOCAL_RANK", "ROLE_RANK"), str(rank))
     sizes = dict.fromkeys(("WORLD_SIZE", "LOCAL_WORLD_SIZE", "ROLE_WORLD_SIZE"), str(ranks))
     threads = {"OMP_NUM_THREADS": str(max(1, len(os.sched_getaffinity(0)) // ranks))}
@@ -182,8 +181,8 @@ def worker_variables(rank: int, ranks: int) -> dict[str, str]:
 
 
 @contextmanager
-def text_to_read(text: str) -> Iterator[int]:
-    """Yield a pipe that holds ``text`` and then its end."""
+def pipe_with(text: str) -> Iterator[int]:
+    """Yield the reading end of a pipe that holds ``text``."""
     read_end, write_end = os.pipe()
     try:
         os.write(write_end, text.encode())

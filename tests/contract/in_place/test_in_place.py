@@ -1,4 +1,4 @@
-"""A program does, prints and ends the same under ``python -u`` and as a worker, forked or spawned."""
+"""A program behaves the same under ``python -u`` and as a worker, forked or spawned."""
 
 import functools
 from collections.abc import Callable, Iterable, Sequence
@@ -18,7 +18,7 @@ from tests.contract.in_place.programs_in_place import (
 
 ON_PYTHONPATH = {"PYTHONPATH": "on_pythonpath"}
 
-IN_ITS_OWN_WAY = {
+WITH_OWN_COMMAND = {
     "alone_in_its_folder": Program(("name_is_main.py",)),
     "arguments": Program(("arguments.py", "--lr", "3", "a b", "", "-m", "-u")),
     "arguments_before_imports": Program(("arguments_before_imports/main.py", "--lr", "3")),
@@ -71,24 +71,24 @@ IN_ITS_OWN_WAY = {
     "warning_options": Program(("warning_options.py",), environ={"PYTHONWARNINGS": "error"}),
     "zipped": Program(("zipped.zip",)),
 }
-"""What is started otherwise than by the path of a file or of a folder's ``main.py``."""
+"""Programs that are not started by the path of a file or of a folder's ``main.py``."""
 
-IN_ITS_OWN_WAY |= {
+WITH_OWN_COMMAND |= {
     f"m_{name}": Program(("-m", f"package_with_main.{name}"))
     for name in ("raises", "frames", "imported_twice", "pool")
 }
-IN_ITS_OWN_WAY |= {
+WITH_OWN_COMMAND |= {
     f"exit_{how.replace('-', 'minus_')}": Program(("exit_codes.py", how))
     for how in (
         *("0", "7", "-1", "256", "300", "none", "bare", "true", "float", "huge", "object", "tuple"),
         *("text", "quit", "subclass", "chained", "finally"),
     )
 }
-IN_ITS_OWN_WAY |= {
+WITH_OWN_COMMAND |= {
     f"killed_by_{name}": Program(("killed_by_itself.py", str(number)))
     for name, number in {"hangup": 1, "kill": 9, "user_1": 10, "term": 15, "realtime": 40}.items()
 }
-NOT_BY_THEMSELVES = {"exit_codes", "killed_by_itself", "own_ddp"}
+NOT_STARTED_BY_NAME = {"exit_codes", "killed_by_itself", "own_ddp"}
 """They need an argument, or another rank."""
 
 
@@ -100,7 +100,7 @@ NOT_FORKED = {
     "syntax_error": "syntax_error.py does not compile",
     "zipped": "zipped.zip ",
 }
-"""Programs that only an interpreter of their own can run, and what ``fork`` says of them."""
+"""Programs that need a new interpreter, and what ``fork`` prints about them."""
 
 FORK_DIFFERS = {
     "environment_as_others_see_it": "/proc/PID/environ shows the fork server's variables",
@@ -112,11 +112,11 @@ FORK_DIFFERS = {
     "two_ranks/hashes_of_texts.py": "one process has one seed for hashes",
     "uncaught_recursion": "a frame of ours lies beneath the script",
 }
-"""What a forked worker does otherwise, and why; each is a strict xfail, and in docs/workers.md."""
+"""What a forked worker does differently, and why; each is a strict xfail, see docs/workers.md."""
 
 
 SLOW = {"torch_and_c_at_exit", "torch_and_its_process", "torch_training"}
-"""Programs with torch for the second tier: others do the same without it, or train."""
+"""Programs with torch for the second tier: they train, or others test the same without torch."""
 
 ALWAYS_SPAWNED_TOO = {
     *("arguments", "environment", "environment_for_children", "executes_itself", "exit_7"),
@@ -125,22 +125,22 @@ ALWAYS_SPAWNED_TOO = {
     *("process_by_spawn", "shadows_stdlib", "signal_dispositions", "sitecustomize_is_heard"),
     *("sitecustomize_sees_its_program", "stacks_on_demand", "standard_streams", "uncaught"),
 }
-"""Programs that look at what a spawned worker's own preparation touches."""
+"""Programs that use what a spawned worker's own start-up touches."""
 
 
-def every_program() -> dict[str, Program]:
-    """Return each program with its name; the folder tells of most."""
+def all_programs() -> dict[str, Program]:
+    """Return each program with its name: those of the folder, and those with their own command."""
     files = {path.stem: (path.name,) for path in PROGRAMS.glob("*.py")}
     folders = {
         path.parent.name: (f"{path.parent.name}/main.py",) for path in PROGRAMS.glob("*/main.py")
     }
     paths = {
-        name: path for name, path in (files | folders).items() if name not in NOT_BY_THEMSELVES
+        name: path for name, path in (files | folders).items() if name not in NOT_STARTED_BY_NAME
     }
-    return {name: Program(words) for name, words in paths.items()} | IN_ITS_OWN_WAY
+    return {name: Program(words) for name, words in paths.items()} | WITH_OWN_COMMAND
 
 
-EVERY_PROGRAM = every_program()
+ALL_PROGRAMS = all_programs()
 
 TWO_RANKS = sorted(
     {path.relative_to(PROGRAMS) for path in PROGRAMS.glob("two_ranks/*.py")}
@@ -150,19 +150,19 @@ TWO_RANKS = sorted(
 
 
 class Alone:
-    """What each program leaves where Python alone runs it, found out once."""
+    """The result of each program under Python alone, run once."""
 
     def __init__(
         self, folder: Folder, as_run: Callable[[Program], Program] = lambda program: program
     ) -> None:
-        """Take the folder with the programs, and what is done to each before it runs."""
+        """Take the folder with the programs, and a function that changes each before it runs."""
         self.folder = folder
         self.as_run = as_run
         self.left = functools.cache(self._left)
         self.two_ranks = functools.cache(self._two_ranks)
 
     def _left(self, name: str) -> Left:
-        return self.folder.alone(self.as_run(EVERY_PROGRAM[name]))
+        return self.folder.alone(self.as_run(ALL_PROGRAMS[name]))
 
     def _two_ranks(self, path: Path) -> list[Left]:
         program = self.as_run(Program((str(path),)))
@@ -171,12 +171,12 @@ class Alone:
 
 @pytest.fixture(scope="module")
 def alone(tmp_path_factory: pytest.TempPathFactory) -> Alone:
-    """Return what tells how the programs run without us."""
+    """Return the results of the programs without clusterrun."""
     return Alone(Folder(tmp_path_factory.mktemp("programs") / "in_place"))
 
 
 def cases(names: Iterable[object]) -> list[ParameterSet]:
-    """Return each of them with each start method."""
+    """Return a case for each program and start method."""
     return [
         pytest.param(name, method, id=f"{name}-{method}", marks=marks_of(str(name), method))
         for name in names
@@ -185,9 +185,9 @@ def cases(names: Iterable[object]) -> list[ParameterSet]:
 
 
 def marks_of(name: str, method: str) -> tuple[pytest.MarkDecorator, ...]:
-    """Return what is to be said of a program with a start method.
+    """Return the marks of a program with a start method.
 
-    A spawned worker is ``python -u`` by construction: all programs are run so where there is time.
+    A spawned worker is ``python -u`` by construction, so most are left to long runs.
     """
     if method == "fork" and name in FORK_DIFFERS:
         return (pytest.mark.xfail(reason=FORK_DIFFERS[name], strict=True),)
@@ -197,21 +197,21 @@ def marks_of(name: str, method: str) -> tuple[pytest.MarkDecorator, ...]:
 
 
 @pytest.mark.timeout(2 * SECONDS_TO_RUN + 60)
-@pytest.mark.parametrize(("name", "method"), cases(sorted(EVERY_PROGRAM)))
-def test_the_program_does_what_it_does_alone(alone: Alone, name: str, method: str) -> None:
+@pytest.mark.parametrize(("name", "method"), cases(sorted(ALL_PROGRAMS)))
+def test_the_program_behaves_as_it_does_alone(alone: Alone, name: str, method: str) -> None:
     """The same output, errors, exit code and files."""
     expected = alone.left(name)
     chosen = "auto" if method == "fork" and name in NOT_FORKED else method
 
-    left = alone.folder.launched(EVERY_PROGRAM[name], "--start-method", chosen)
+    left = alone.folder.launched(ALL_PROGRAMS[name], "--start-method", chosen)
 
     assert left == expected
 
 
 @pytest.mark.parametrize("name", NOT_FORKED)
-def test_fork_ends_with_the_reason(alone: Alone, name: str) -> None:
-    """What can't be run in place is not run at all by those who insist."""
-    job = alone.folder.started(EVERY_PROGRAM[name], "--start-method", "fork")
+def test_fork_refuses_with_a_reason(alone: Alone, name: str) -> None:
+    """With ``--start-method fork``, a program that can't be run in place is not run."""
+    job = alone.folder.started(ALL_PROGRAMS[name], "--start-method", "fork")
 
     assert (job.code, job.out) == (126, "")
     assert NOT_FORKED[name] in job.err
@@ -220,27 +220,27 @@ def test_fork_ends_with_the_reason(alone: Alone, name: str) -> None:
 @pytest.mark.timeout(3 * SECONDS_TO_RUN + 60)
 @pytest.mark.parametrize(("path", "method"), cases(TWO_RANKS))
 def test_ranks_differ_where_fresh_interpreters_do(alone: Alone, path: Path, method: str) -> None:
-    """And are equal where these are: no rank shares what only a common start could give it."""
+    """Facts differ, or are equal, between ranks as between fresh interpreters."""
     fresh = alone.two_ranks(path)
     assert [left.err for left in fresh] == ["", ""]
 
     left = alone.folder.launched(Program((str(path),)), "--start-method", method, ranks=2)
 
     assert (left.code, left.err) == (0, "")
-    assert compared(*of_each_rank(left.out)) == compared(*(one.out.splitlines() for one in fresh))
+    assert compared(*lines_of_ranks(left.out)) == compared(*(one.out.splitlines() for one in fresh))
 
 
-def of_each_rank(out: str) -> list[list[str]]:
-    """Return the lines of both ranks, without their labels."""
+def lines_of_ranks(out: str) -> list[list[str]]:
+    """Return the lines of each rank, without prefix."""
     labels = [f"[rank {rank}] " for rank in range(2)]
     lines = out.splitlines()
     return [[ln.removeprefix(label) for ln in lines if ln.startswith(label)] for label in labels]
 
 
 def compared(first: Sequence[str], second: Sequence[str]) -> list[str]:
-    """Return what is equal on both ranks as it is, and of other facts that they differ.
+    """Return facts that are equal on both ranks as they are, and of others that they differ.
 
-    Where a fact is about the rank, it is returned in both versions.
+    A fact about the rank is returned in both versions.
     """
     pairs = zip(first, second, strict=True)
     return [

@@ -1,4 +1,4 @@
-"""Frameworks, a training script of one's own and a debugger find in each worker what they expect."""
+"""Frameworks, an ordinary training script and a debugger work in each worker."""
 
 import re
 from pathlib import Path
@@ -36,7 +36,7 @@ def test_accelerate_passes_its_own_tests(clusterrun: Launcher, name: str, method
 @pytest.mark.long
 @each_method
 def test_lightning_trains(clusterrun: Launcher, method: str) -> None:
-    """With two ranks, which are those that we gave."""
+    """With two ranks, those of the job."""
     job = clusterrun.script(TRAIN, "--start-method", method, workers=2)
 
     assert trained(job) == ranks_of(2)
@@ -47,9 +47,9 @@ def test_lightning_trains(clusterrun: Launcher, method: str) -> None:
 def test_frameworks_know_their_rank_when_they_are_imported(
     clusterrun: Launcher, method: str
 ) -> None:
-    """Lightning and torchmetrics read RANK while they are imported: on each of four ranks its own.
+    """Lightning and torchmetrics read RANK while they are imported: each of four ranks its own.
 
-    Four ranks that all took themselves for 0 would all write checkpoints.
+    If all four took themselves for rank 0, all would write checkpoints.
     """
     job = clusterrun.script(
         """
@@ -70,8 +70,10 @@ def test_frameworks_know_their_rank_when_they_are_imported(
     ended = job.ended(100)
 
     assert ended.code == 0, ended.err
-    said = re.findall(r"^\[rank (\d)\] ranks (.*)$", ended.out, re.MULTILINE)
-    assert sorted(said) == [(str(rank), f"{rank} {rank} {rank} {rank} torch") for rank in range(4)]
+    printed = re.findall(r"^\[rank (\d)\] ranks (.*)$", ended.out, re.MULTILINE)
+    assert sorted(printed) == [
+        (str(rank), f"{rank} {rank} {rank} {rank} torch") for rank in range(4)
+    ]
 
 
 @pytest.mark.long
@@ -90,8 +92,8 @@ def test_the_digits_are_learned_by_ddp(clusterrun: Launcher, method: str) -> Non
 
 @pytest.mark.long
 @each_method
-def test_the_digits_are_learned_by_a_ddp_of_ones_own(clusterrun: Launcher, method: str) -> None:
-    """Hooks, a coalesced all_reduce, and a new group in each step; all ranks have one model."""
+def test_the_digits_are_learned_by_a_hand_written_ddp(clusterrun: Launcher, method: str) -> None:
+    """Hooks, a coalesced all_reduce, a new group in each step; all ranks end with the same model."""
     job = clusterrun.command("--start-method", method, str(PROGRAMS / "own_ddp.py"), workers=2)
 
     ended = job.ended(100)
@@ -129,7 +131,7 @@ def test_a_breakpoint_is_hit_where_debugpy_runs_the_script(
 @pytest.mark.long
 @each_method
 def test_a_breakpoint_is_hit_where_the_script_listens(clusterrun: Launcher, method: str) -> None:
-    """At ``debugpy.breakpoint``, and at a line that the debugger has named."""
+    """At ``debugpy.breakpoint``, and at a line set by the debugger."""
     script, port = PROGRAMS / "debugged/listens.py", free_port()
     lines = script.read_text().splitlines()
     place = lines.index("        total += step") + 1

@@ -1,7 +1,7 @@
-"""Programs whose helper modules are installed do the same, whatever is imported before a fork.
+"""Programs with installed helper modules behave the same, with any set of preloaded modules.
 
-Beside the script they are the user's own, and run in workers only. Installed, they are left to the
-workers by default, as nobody knows them, and imported before the fork with ``--preload all``.
+Helper modules beside the script are the user's own, and run in workers only. Installed, they
+are unknown and left to the workers by default, and preloaded with ``--preload all``.
 """
 
 from pathlib import Path
@@ -16,25 +16,25 @@ from tests.contract.in_place.programs_in_place import (
     with_helpers_installed,
 )
 from tests.contract.in_place.test_in_place import (
-    EVERY_PROGRAM,
+    ALL_PROGRAMS,
     TWO_RANKS,
     Alone,
     compared,
-    of_each_rank,
+    lines_of_ranks,
 )
 
 WAYS = {
     "list": ("--start-method", "fork"),
     "all": ("--preload", "all"),
 }
-"""How the launcher is asked: the verified list, which it is made to fork with, and all imports."""
+"""Preload only the verified packages, and fork in any case; or preload all imports."""
 
 WITH_HELPERS = sorted(
     name
-    for name, program in EVERY_PROGRAM.items()
+    for name, program in ALL_PROGRAMS.items()
     if program.words[0].endswith("/main.py")
     and len(list((PROGRAMS / name).iterdir())) > 1
-    # In front of Python's own modules they would be the launcher's, too.
+    # First on the path, they would shadow Python's own modules for the launcher, too.
     and not name.startswith("shadows_")
 )
 
@@ -52,21 +52,21 @@ ALL_DIFFERS = {
     "two_ranks/seeded_while_imported/main.py": "numbers are seeded anew in each worker",
     "two_ranks/time_while_imported/main.py": "a module is imported once for all ranks",
 }
-"""What modules do otherwise that are imported before the fork because all were asked for."""
+"""What differs in modules that are preloaded because of ``--preload all``."""
 
 
 @pytest.fixture(scope="module")
 def alone(tmp_path_factory: pytest.TempPathFactory) -> Alone:
-    """Return what tells how the programs run without us."""
+    """Return the results of the programs without clusterrun."""
     folder = Folder(tmp_path_factory.mktemp("programs") / "in_place")
     folder.install_helpers()
     return Alone(folder, with_helpers_installed)
 
 
 def marks_of(name: str, way: str) -> tuple[pytest.MarkDecorator, ...]:
-    """Return what is to be said of a program in one way.
+    """Return the marks of a program with one set of options.
 
-    By the list, an installed module runs in workers only, as one beside the script does; torch's
+    With the list, an installed module runs in workers only, as one beside the script; torch's
     random numbers differ there as in a script's own folder.
     """
     if way == "list" or name.startswith("two_ranks/random_numbers_of_torch"):
@@ -85,11 +85,11 @@ def marks_of(name: str, way: str) -> tuple[pytest.MarkDecorator, ...]:
         for way in WAYS
     ],
 )
-def test_the_program_does_what_it_does_alone(alone: Alone, name: str, way: str) -> None:
+def test_the_program_behaves_as_it_does_alone(alone: Alone, name: str, way: str) -> None:
     """The same output, errors, exit code and files."""
     expected = alone.left(name)
 
-    left = alone.folder.launched(with_helpers_installed(EVERY_PROGRAM[name]), *WAYS[way])
+    left = alone.folder.launched(with_helpers_installed(ALL_PROGRAMS[name]), *WAYS[way])
 
     assert left == expected
 
@@ -111,4 +111,4 @@ def test_ranks_differ_where_fresh_interpreters_do(alone: Alone, path: Path, way:
     left = alone.folder.launched(program, *WAYS[way], ranks=2)
 
     assert (left.code, left.err) == (0, "")
-    assert compared(*of_each_rank(left.out)) == compared(*(one.out.splitlines() for one in fresh))
+    assert compared(*lines_of_ranks(left.out)) == compared(*(one.out.splitlines() for one in fresh))

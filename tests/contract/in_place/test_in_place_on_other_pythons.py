@@ -1,4 +1,4 @@
-"""Programs can't tell how they were started, on any Python that workers may run on."""
+"""Programs behave the same on each Python that workers may run on."""
 
 import functools
 import re
@@ -7,7 +7,7 @@ import sys
 import pytest
 
 from tests.contract.in_place.programs_in_place import PROGRAMS, Folder, Program
-from tests.contract.in_place.test_in_place import EVERY_PROGRAM, FORK_DIFFERS, NOT_FORKED
+from tests.contract.in_place.test_in_place import ALL_PROGRAMS, FORK_DIFFERS, NOT_FORKED
 from tests.workers.interpreters import VERSIONS, python_of
 
 THIS_VERSION = "{}.{}".format(*sys.version_info)
@@ -23,22 +23,22 @@ NOT_ON_OTHERS = {
     "exit_huge": "an exit code that is too large leaves an error behind, from 3.12",
     "forks_from_a_thread": "Python says the process's number, from 3.12",
     "shadows_stdlib_later": "Python says what to rename, from 3.13",
-    "temporary_folder_left": "a file is said to be open, from 3.12",
+    "temporary_folder_left": "a warning says that a file is open, from 3.12",
     "thread_started_by_atexit": "3.12 refuses it",
 }
 
-THAT_ARE_NOT_INSTALLED = re.compile(r"\b(torch|numpy|accelerate|lightning|debugpy)\b")
+NOT_INSTALLED_THERE = re.compile(r"\b(torch|numpy|accelerate|lightning|debugpy)\b")
 
 
 def needs_packages(program: Program) -> bool:
-    """Tell whether a program imports what other interpreters need not have."""
+    """Return whether a program imports packages that other interpreters may lack."""
     file = PROGRAMS / program.words[0]
-    return file.is_file() and bool(THAT_ARE_NOT_INSTALLED.search(file.read_text()))
+    return file.is_file() and bool(NOT_INSTALLED_THERE.search(file.read_text()))
 
 
-OF_PYTHON_ALONE = [
+WITHOUT_PACKAGES = [
     name
-    for name, program in sorted(EVERY_PROGRAM.items())
+    for name, program in sorted(ALL_PROGRAMS.items())
     if not needs_packages(program)
     and not {name} & (NOT_ON_OTHERS.keys() | NOT_FORKED.keys() | FORK_DIFFERS.keys())
 ]
@@ -58,25 +58,25 @@ _python_of = functools.cache(python_of)
 
 @pytest.mark.parametrize("name", ON_EVERY_VERSION)
 def test_a_program_in_place(folder: Folder, name: str) -> None:
-    """Exceptions that nobody catches, exit codes, ``__main__``, atexit, files that are left open."""
+    """Uncaught exceptions, exit codes, ``__main__``, atexit, files that are left open."""
     assert_same(folder, name)
 
 
 @pytest.mark.long
-@pytest.mark.parametrize("name", [n for n in OF_PYTHON_ALONE if n not in ON_EVERY_VERSION])
+@pytest.mark.parametrize("name", [n for n in WITHOUT_PACKAGES if n not in ON_EVERY_VERSION])
 def test_all_programs_in_place(folder: Folder, name: str) -> None:
-    """And all else that needs nothing but Python."""
+    """All others that need only Python."""
     assert_same(folder, name)
 
 
 def assert_same(folder: Folder, name: str) -> None:
-    """Forked, the program does what it does alone."""
-    expected = folder.alone(EVERY_PROGRAM[name])
+    """Assert that the program, forked, behaves as it does alone."""
+    expected = folder.alone(ALL_PROGRAMS[name])
 
-    assert folder.launched(EVERY_PROGRAM[name], "--start-method", "fork") == expected
+    assert folder.launched(ALL_PROGRAMS[name], "--start-method", "fork") == expected
 
 
 def test_each_of_these_is_a_program() -> None:
-    """None has been renamed."""
-    assert {*ON_EVERY_VERSION, *NOT_ON_OTHERS} <= EVERY_PROGRAM.keys()
-    assert len(OF_PYTHON_ALONE) > 100
+    """A renamed program must be renamed here, too."""
+    assert {*ON_EVERY_VERSION, *NOT_ON_OTHERS} <= ALL_PROGRAMS.keys()
+    assert len(WITHOUT_PACKAGES) > 100

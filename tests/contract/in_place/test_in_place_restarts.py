@@ -1,4 +1,4 @@
-"""Workers of a second attempt start from the same process as those of the first."""
+"""Workers of a second attempt start in the same state as those of the first."""
 
 import os
 import re
@@ -13,7 +13,7 @@ each_method = pytest.mark.parametrize("method", START_METHODS)
 
 @each_method
 def test_a_second_attempt_draws_other_numbers(clusterrun: Launcher, method: str) -> None:
-    """As fresh interpreters do; what is drawn from a seed is the same again."""
+    """As fresh interpreters do; numbers drawn from a seed are the same."""
     job = clusterrun.script(
         """
         import os
@@ -37,7 +37,7 @@ def test_a_second_attempt_draws_other_numbers(clusterrun: Launcher, method: str)
     drawn = re.findall(r"drawn (\S+) (\S+) (\S+)\n", ended.out)
     seeded = re.findall(r"seeded (\S+)\n", ended.out)
     assert ended.code == 0, ended.err
-    # The second worker of the first attempt may have been stopped before it came so far.
+    # The second worker of the first attempt may have been stopped before it printed.
     assert len(drawn) >= 3
     assert [len(set(column)) for column in zip(*drawn, strict=True)] == [len(drawn)] * 3
     assert len(set(seeded)) == 1
@@ -45,7 +45,7 @@ def test_a_second_attempt_draws_other_numbers(clusterrun: Launcher, method: str)
 
 @each_method
 def test_a_second_attempt_begins_as_the_first(clusterrun: Launcher, method: str) -> None:
-    """Nothing that the first attempt has done to its process is found in the second's."""
+    """No change that the first attempt made to its process is in the second's."""
     job = clusterrun.script(
         """
         import json

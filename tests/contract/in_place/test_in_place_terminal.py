@@ -1,4 +1,4 @@
-"""On a terminal, too, a worker can't tell how it was started."""
+"""On a terminal, too, a program behaves the same under ``python -u`` and as a worker."""
 
 from collections.abc import Iterator
 from pathlib import Path
@@ -41,7 +41,7 @@ PROGRAM = """
 
 @pytest.fixture
 def shell(tmp_path: Path) -> Iterator[Shell]:
-    """Return a shell on a terminal of its own."""
+    """Return a shell on a new terminal."""
     shell = Shell(tmp_path)
 
     yield shell
@@ -54,16 +54,16 @@ def test_a_worker_on_a_terminal_is_asked_as_python_asks(shell: Shell, method: st
     """Streams, questions, secrets and the terminal itself are those of ``python -u``."""
     (shell.folder / "asks.py").write_text(dedent(PROGRAM))
 
-    told = [
+    answers = [
         answered(shell, "python -u asks.py alone.txt", "alone.txt"),
         answered(shell, f"{COMMAND} --start-method {method} asks.py ours.txt", "ours.txt"),
     ]
 
-    assert told[1] == told[0]
+    assert answers[1] == answers[0]
 
 
 def answered(shell: Shell, command: str, file: str) -> tuple[int, str]:
-    """Type the command and what it asks for; return its exit code and what it has written."""
+    """Type the command and its answers; return its exit code and what it has written."""
     shell.type(command)
     shell.expect(r"a question\? ")
     shell.type("an answer")

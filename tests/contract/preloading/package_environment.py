@@ -1,4 +1,4 @@
-"""Programs with popular packages, two ranks of each: run by python alone, and by the command."""
+"""Programs with popular packages, two ranks of each, run by Python alone and by the command."""
 
 import os
 import subprocess
@@ -19,7 +19,7 @@ RANKS = 2
 
 
 def python_with_packages() -> str:
-    """Return the interpreter of an environment with all packages, which is kept for the next time."""
+    """Return the interpreter of an environment with all packages, which is kept for later runs."""
     given = os.environ.get("CLUSTERRUN_TESTS_PACKAGES")
     folder = Path(given) if given else ROOT / ".venv-packages"
     python = str(folder / "bin/python")
@@ -38,7 +38,7 @@ def python_with_packages() -> str:
 def run_alone(
     python: str, words: Sequence[str], folder: Path, environ: Mapping[str, str]
 ) -> list[str]:
-    """Return what each rank prints that ``python -u WORDS`` runs, all at once, and ends well."""
+    """Return the output of each rank of ``python -u WORDS``, all at once; they must succeed."""
     port = {"MASTER_PORT": str(free_port())}
     jobs = [
         subprocess.Popen(
@@ -52,18 +52,18 @@ def run_alone(
         for rank in range(RANKS)
     ]
     try:
-        said = [job.communicate(timeout=SECONDS_TO_RUN)[0].decode() for job in jobs]
+        printed = [job.communicate(timeout=SECONDS_TO_RUN)[0].decode() for job in jobs]
     finally:
         for job in jobs:
             job.kill()
-    assert not any(job.returncode for job in jobs), said
-    return said
+    assert not any(job.returncode for job in jobs), printed
+    return printed
 
 
 def run_launched(
     python: str, words: Sequence[str], folder: Path, environ: Mapping[str, str]
 ) -> Ended:
-    """Return how ``clusterrun -v --python PYTHON WORDS`` ended, which is well."""
+    """Return how ``clusterrun -v --python PYTHON WORDS`` ended; it must succeed."""
     launcher = Launcher(folder)
     absent = [f"--unset={name}" for name in plain_environment().keys() - as_user({}).keys()]
     try:

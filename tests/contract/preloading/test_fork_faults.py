@@ -1,4 +1,4 @@
-"""What forked workers once got wrong: each fault, and that it is gone."""
+"""Faults that forked workers once had, and tests that they are gone."""
 
 import os
 import re
@@ -25,22 +25,22 @@ FORK_ALL = ("--start-method=fork", "--preload=all")
 
 @pytest.fixture(scope="module")
 def clean_python(tmp_path_factory: pytest.TempPathFactory) -> str:
-    """Return an interpreter without .pth files, in a folder that is called as a package is."""
+    """Return an interpreter without .pth files, in a folder with the name of a package."""
     folder = tmp_path_factory.mktemp("clean") / "torch" / "environment"
     folder.parent.mkdir()
     return environment_without_pth(sys.executable, folder)
 
 
 def install(clusterrun: Launcher, name: str, code: str) -> dict[str, str]:
-    """Install a module; return the variables that let it be found."""
+    """Install a module; return the variables with which it is found."""
     folder = clusterrun.folder / "site-packages"
     folder.mkdir(exist_ok=True)
     (folder / f"{name}.py").write_text(dedent(code))
     return {"PYTHONPATH": str(folder)}
 
 
-def of_ranks(ended: Ended) -> list[str]:
-    """Return the lines that workers have printed, by rank."""
+def lines_by_rank(ended: Ended) -> list[str]:
+    """Return the lines that workers have printed, in order of the ranks."""
     return [line.split("] ", 1)[1] for line in sorted(ended.out.splitlines())]
 
 
@@ -62,18 +62,18 @@ FIRST_STATEMENTS = {
 def test_torch_is_imported_after_anything(
     clusterrun: Launcher, clean_python: str, first: str
 ) -> None:
-    """In a clean environment, where nothing has imported ``types`` before."""
+    """In a clean environment, where nothing has imported ``types`` yet."""
     script = f"{FIRST_STATEMENTS[first]}\nimport torch, sys\nprint(type(sys).__name__, type(torch))"
 
     ended = clusterrun.script(script, "--python", clean_python, workers=2).ended(100)
 
     assert ended.code == 0, ended.err
-    assert of_ranks(ended).count("module <class 'module'>") == 2
+    assert lines_by_rank(ended).count("module <class 'module'>") == 2
 
 
 @pytest.mark.parametrize("method", ["fork", pytest.param("spawn", marks=pytest.mark.long)])
 def test_a_signal_handler_raises_while_gloo_waits(clusterrun: Launcher, method: str) -> None:
-    """It runs when the other rank has gone; the rank fails with exit code 1, and is no success."""
+    """It runs when the other rank has exited; the rank fails with exit code 1."""
     job = clusterrun.script(
         """
         import torch
@@ -108,7 +108,7 @@ PICKLERS = ("cloudpickle", "dill")
 
 @pytest.mark.parametrize("pickler", PICKLERS)
 def test_functions_that_use_sys_can_be_pickled(clusterrun: Launcher, pickler: str) -> None:
-    """As datasets, joblib and vectorized environments do in their own processes."""
+    """As datasets, joblib and vectorized environments do in their processes."""
     ended = clusterrun.script(
         f"""
         import numpy
@@ -127,7 +127,7 @@ def test_functions_that_use_sys_can_be_pickled(clusterrun: Launcher, pickler: st
 
 
 def test_deep_exceptions_are_freed(clusterrun: Launcher) -> None:
-    """A hundred that were caught, each of which held 1 MB."""
+    """A hundred caught exceptions, each of which held 1 MB."""
     ended = clusterrun.script(
         """
         import numpy
@@ -187,7 +187,7 @@ ENDS_WITH_OPEN_FILES = {
 @pytest.mark.parametrize("how", ENDS_WITH_OPEN_FILES)
 @pytest.mark.parametrize("preload", ["all", "auto"])
 def test_files_left_open_are_complete(clusterrun: Launcher, how: str, preload: str) -> None:
-    """Whoever holds them, a class of a module that was imported before the fork included."""
+    """Whatever holds them, also a class of a preloaded module."""
     environ = install(clusterrun, "keeps", KEEPS_FILES)
     opens, ends = ENDS_WITH_OPEN_FILES[how]
     writes = "for k in keeps.Keeper.files: k.file.write('some text'); k.text.write('a text')\n"
@@ -217,8 +217,8 @@ LIBRARY = """
 """
 
 
-def test_c_libraries_end_as_ever(clusterrun: Launcher, clean_python: str) -> None:
-    """Exit handlers and destructors of what was loaded after torch, in a folder named torch."""
+def test_c_libraries_run_their_exit_handlers(clusterrun: Launcher, clean_python: str) -> None:
+    """Exit handlers and destructors of a library loaded after torch, in a folder named torch."""
     compiler = shutil.which("cc") or shutil.which("gcc")
     if compiler is None:
         pytest.skip("no C compiler here")
@@ -235,7 +235,7 @@ def test_c_libraries_end_as_ever(clusterrun: Launcher, clean_python: str) -> Non
 
 
 def test_a_child_that_exits_is_not_the_worker(clusterrun: Launcher) -> None:
-    """It comes to the end of the script, too; the worker is killed later, and that is what is told."""
+    """It reaches the end of the script, too; the worker is killed later, and that is reported."""
     ended = clusterrun.script(
         """
         import numpy
@@ -260,7 +260,7 @@ def test_a_child_that_exits_is_not_the_worker(clusterrun: Launcher) -> None:
 
 @pytest.mark.parametrize("how", ["pth", "sitecustomize", "helper"])
 def test_site_code_sees_the_rank(clusterrun: Launcher, tmp_path: Path, how: str) -> None:
-    """A .pth file, sitecustomize or what it imports may choose a device by LOCAL_RANK."""
+    """A .pth file, sitecustomize or their imports may choose a device by LOCAL_RANK."""
     python = environment_without_pth(sys.executable, tmp_path / "environment")
     site_packages = next((tmp_path / "environment/lib").glob("python3*")) / "site-packages"
     code = "import os; os.environ['CUDA_VISIBLE_DEVICES'] = os.environ.get('LOCAL_RANK', 'none')\n"
@@ -278,7 +278,7 @@ def test_site_code_sees_the_rank(clusterrun: Launcher, tmp_path: Path, how: str)
         workers=2,
     ).ended()
 
-    assert of_ranks(ended) == ["device 0", "device 1"]
+    assert lines_by_rank(ended) == ["device 0", "device 1"]
     assert SPAWNED in ended.err
     assert "may read a variable that differs by worker" in ended.err
 
@@ -294,8 +294,8 @@ KEEPS_THE_PROCESS = """
 
 
 @pytest.mark.parametrize("package", ["numpy", "unknown"])
-def test_what_a_module_keeps_is_the_worker_s(clusterrun: Launcher, package: str) -> None:
-    """By default, whether it is in the place of a package that is known or not."""
+def test_what_a_module_stores_belongs_to_the_worker(clusterrun: Launcher, package: str) -> None:
+    """By default, under the name of a known package and of an unknown one."""
     environ = install(clusterrun, package, KEEPS_THE_PROCESS)
     script = f"""
         import {package} as kept
@@ -309,10 +309,10 @@ def test_what_a_module_keeps_is_the_worker_s(clusterrun: Launcher, package: str)
 
     ended = clusterrun.script(script, "--pass-local-rank", workers=2, environ=environ).ended()
 
-    said = of_ranks(ended)
-    seeds = [line for line in said if line.startswith("seed")]
+    printed = lines_by_rank(ended)
+    seeds = [line for line in printed if line.startswith("seed")]
     assert ended.code == 0, ended.err
-    assert sorted({*said} - {*seeds}) == [
+    assert sorted({*printed} - {*seeds}) == [
         "arguments True True",
         "lock True",
         "pid True",
@@ -322,7 +322,7 @@ def test_what_a_module_keeps_is_the_worker_s(clusterrun: Launcher, package: str)
 
 
 def test_arguments_are_each_worker_s_after_a_fork(clusterrun: Launcher) -> None:
-    """Also for those who have kept the list, and for those who read the variables of the start."""
+    """Also in a module that holds the list, and in one that holds the variables of the start."""
     environ = install(clusterrun, "keeps", "from sys import argv\nfrom posix import environ\n")
 
     ended = clusterrun.script(
@@ -335,12 +335,14 @@ def test_arguments_are_each_worker_s_after_a_fork(clusterrun: Launcher) -> None:
         environ=environ,
     ).ended()
 
-    assert of_ranks(ended) == [f"True --local-rank={rank} {rank}" for rank in range(2)], ended.err
+    assert lines_by_rank(ended) == [f"True --local-rank={rank} {rank}" for rank in range(2)], (
+        ended.err
+    )
 
 
 @pytest.mark.parametrize("preload", ["auto", "all"])
-def test_mpi4py_is_never_tried(clusterrun: Launcher, preload: str) -> None:
-    """It uses up the place that mpirun has for it: each worker imports it, nobody else does."""
+def test_mpi4py_is_never_preloaded(clusterrun: Launcher, preload: str) -> None:
+    """Its import uses the process's slot of mpirun: only workers import it."""
     code = "import os; open(f'imported-{os.getpid()}', 'w').close()"
     environ = install(clusterrun, "mpi4py", code)
     install(clusterrun, "numpy", "")
@@ -358,7 +360,7 @@ def test_mpi4py_is_never_tried(clusterrun: Launcher, preload: str) -> None:
 
 
 def test_handlers_made_at_an_import_print_where_the_worker_prints(clusterrun: Launcher) -> None:
-    """The stream is the one they were given, and sys.stderr, too."""
+    """The handler's stream is sys.stderr, which is the worker's."""
     code = "import logging, sys; HANDLER = logging.StreamHandler(sys.stderr)"
     environ = install(clusterrun, "handles", code)
 
@@ -376,7 +378,7 @@ def test_handlers_made_at_an_import_print_where_the_worker_prints(clusterrun: La
 
 
 def test_imports_find_the_signals_of_a_worker(clusterrun: Launcher) -> None:
-    """TERM ends them, and INT is Python's, as where nobody has launched anything."""
+    """TERM ends them, and INT is Python's, as without a launcher."""
     code = "import signal; TERM, INT = map(signal.getsignal, (signal.SIGTERM, signal.SIGINT))"
     environ = install(clusterrun, "looks", code)
 
@@ -392,8 +394,8 @@ def test_imports_find_the_signals_of_a_worker(clusterrun: Launcher) -> None:
     assert (ended.code, ended.out) == (0, "True True\n"), ended.err
 
 
-def test_what_an_import_makes_of_a_variable_holds(clusterrun: Launcher) -> None:
-    """OMP_NUM_THREADS is set before the imports; one of them may know better."""
+def test_a_variable_that_an_import_sets_is_kept(clusterrun: Launcher) -> None:
+    """OMP_NUM_THREADS is set before the imports; one of them may change it."""
     environ = install(clusterrun, "sets", "import os; os.environ['OMP_NUM_THREADS'] = '5'")
 
     ended = clusterrun.script(
@@ -403,11 +405,11 @@ def test_what_an_import_makes_of_a_variable_holds(clusterrun: Launcher) -> None:
         environ=environ,
     ).ended()
 
-    assert of_ranks(ended) == ["5", "5"], ended.err
+    assert lines_by_rank(ended) == ["5", "5"], ended.err
 
 
 def test_a_process_that_gives_itself_a_title_shows_it(clusterrun: Launcher) -> None:
-    """By setproctitle, which many frameworks use."""
+    """With setproctitle, which many frameworks use."""
     ended = clusterrun.script(
         """
         import numpy, setproctitle
@@ -428,7 +430,7 @@ STARTS_A_THREAD = """
 
 
 def test_a_trial_that_failed_is_remembered(clusterrun: Launcher, tmp_path: Path) -> None:
-    """The second job does not import in vain; one that insists tries again."""
+    """The second job skips the trial; with ``--start-method fork`` it is repeated."""
     environ = install(clusterrun, "numpy", STARTS_A_THREAD)
     environ["XDG_CACHE_HOME"] = str(tmp_path / "cache")
 
@@ -450,13 +452,11 @@ def test_a_trial_that_failed_is_remembered(clusterrun: Launcher, tmp_path: Path)
 
 
 SYSTEM_PYTHON = "/usr/bin/python3"
-"""Others than root can't read their way to root's own."""
+"""Other users than root can't read root's own interpreter."""
 
 
-def test_a_module_that_looks_at_the_rank_is_remembered(
-    clusterrun: Launcher, tmp_path: Path
-) -> None:
-    """The second job imports only what stands before it, at once."""
+def test_a_module_that_reads_the_rank_is_remembered(clusterrun: Launcher, tmp_path: Path) -> None:
+    """The second job preloads only the modules before it, without a trial."""
     environ = install(clusterrun, "numpy", "import os; open(f'numpy-{os.getpid()}', 'w').close()")
     install(clusterrun, "torch", "import os; RANK = os.environ.get('RANK')")
     environ["XDG_CACHE_HOME"] = str(tmp_path / "cache")
@@ -467,10 +467,10 @@ def test_a_module_that_looks_at_the_rank_is_remembered(
             "import numpy, torch; print(torch.RANK)", "-v", workers=2, environ=environ
         ).ended()
         imported.append(len(list(clusterrun.folder.glob("numpy-*"))))
-        assert of_ranks(ended) == ["0", "1"]
+        assert lines_by_rank(ended) == ["0", "1"]
         assert "left to each worker: torch and what is imported after it, as torch" in ended.err
 
-    # In vain, and again; then once.
+    # In the trial, and again; then once.
     assert imported == [2, 3]
 
 
@@ -490,7 +490,7 @@ READS_ALL = (
 def test_too_many_processes(
     clusterrun: Launcher, limit: int, options: Sequence[str], code: int
 ) -> None:
-    """One line names the limit, whichever process it was that could not be started."""
+    """One line names the limit, for each process that might not be started."""
     around: Sequence[str] = (*WITHOUT_RIGHTS, *READS_ALL, "prlimit", f"--nproc={limit}", "--")
     with tempfile.TemporaryDirectory() as folder:
         Path(folder).chmod(0o755)
@@ -520,8 +520,8 @@ def test_too_few_processes_for_log_files(clusterrun: Launcher) -> None:
     assert "Traceback" not in ended.err
 
 
-def test_a_python_that_ends_wrongly_is_found_out(clusterrun: Launcher) -> None:
-    """Where a failing script in a forked process would end with 0, none is forked."""
+def test_a_python_with_wrong_exit_codes_is_detected(clusterrun: Launcher) -> None:
+    """Workers are not forked where a failing script in a forked process would exit with 0."""
     environ = install(clusterrun, "numpy", "")
     install(clusterrun, "sitecustomize", "import atexit, os\natexit.register(os._exit, 0)\n")
 
@@ -544,7 +544,7 @@ SCRIPTS_THAT_ARE_HARD_TO_READ = {
 
 @pytest.mark.parametrize("name", SCRIPTS_THAT_ARE_HARD_TO_READ)
 def test_a_script_that_is_hard_to_read_runs(clusterrun: Launcher, name: str) -> None:
-    """However its imports are found: what can't be read is left to the workers."""
+    """Imports that can't be found in it are left to the workers."""
     inner = clusterrun.folder / "loose/inner"
     inner.mkdir(parents=True)
     (inner.parent / "__init__.py").touch()
@@ -554,20 +554,20 @@ def test_a_script_that_is_hard_to_read_runs(clusterrun: Launcher, name: str) -> 
     ended = clusterrun.script(script, workers=2).ended()
 
     assert ended.code == 0, ended.err
-    assert of_ranks(ended) == ["numpy", "numpy"]
+    assert lines_by_rank(ended) == ["numpy", "numpy"]
 
 
 def test_the_compiler_s_warnings_are_each_worker_s(clusterrun: Launcher) -> None:
-    """As where each of them compiles the script."""
+    """As if each worker had compiled the script."""
     ended = clusterrun.script("import numpy\nprint(1 is 1)\n", workers=2).ended()
 
-    said = [line for line in ended.err.splitlines() if "SyntaxWarning" in line]
+    printed = [line for line in ended.err.splitlines() if "SyntaxWarning" in line]
     assert ended.code == 0
-    assert sorted(line[:9] for line in said) == ["[rank 0] ", "[rank 1] "]
+    assert sorted(line[:9] for line in printed) == ["[rank 0] ", "[rank 1] "]
 
 
-def test_odd_classes_don_t_change_the_end(clusterrun: Launcher) -> None:
-    """A class that can't be hashed is alive when the worker looks at what is left."""
+def test_unhashable_classes_do_not_change_the_end(clusterrun: Launcher) -> None:
+    """A class that can't be hashed exists when the worker looks for open files."""
     ended = clusterrun.script(
         """
         import numpy
@@ -589,7 +589,7 @@ def test_odd_classes_don_t_change_the_end(clusterrun: Launcher) -> None:
 
 
 def test_a_module_of_psutil_s_name_beside_the_script(clusterrun: Launcher) -> None:
-    """It is the script's, and never run in the fork server that binds workers."""
+    """It belongs to the script, and is not imported by the fork server, which binds workers."""
     (clusterrun.folder / "resource.py").write_text("raise SystemExit('of the script')\n")
     cpu = min(os.sched_getaffinity(0))
 
@@ -605,7 +605,7 @@ def test_a_module_of_psutil_s_name_beside_the_script(clusterrun: Launcher) -> No
 
 @pytest.mark.needs("root")
 def test_the_template_is_killed_in_a_namespace(clusterrun: Launcher) -> None:
-    """With --contain, too, the end of the fork server is no success."""
+    """Also with --contain, the end of the fork server is a failure."""
     job = clusterrun.script(
         "import numpy, time, os; print('ready', os.getppid(), flush=True); time.sleep(60)",
         *("--start-method=fork", "--contain"),
@@ -622,7 +622,7 @@ def test_the_template_is_killed_in_a_namespace(clusterrun: Launcher) -> None:
 
 
 def test_a_program_that_is_not_python_is_not_forked(clusterrun: Launcher) -> None:
-    """Two flags that contradict each other: nothing runs."""
+    """Two flags contradict each other: nothing runs."""
     ended = clusterrun.command("--start-method", "fork", "--no-python", "true").ended()
 
     assert (ended.code, ended.out) == (2, "")
@@ -630,7 +630,7 @@ def test_a_program_that_is_not_python_is_not_forked(clusterrun: Launcher) -> Non
 
 
 def test_the_process_ends_as_python_ends(clusterrun: Launcher) -> None:
-    """What the operating system sees: killed by SIGINT after a KeyboardInterrupt, not an exit code."""
+    """As the operating system sees it: killed by SIGINT after a KeyboardInterrupt, no exit code."""
     ended = clusterrun.script(
         "import numpy\nraise KeyboardInterrupt", "--start-method=fork"
     ).ended()

@@ -1,4 +1,4 @@
-"""Programs that hand functions of the script to other processes, as popular packages do it."""
+"""Programs that pass functions of the script to other processes, as popular packages do."""
 
 import re
 import shutil
@@ -31,22 +31,24 @@ OFFLINE = {"HF_HUB_OFFLINE": "1", "RAY_AUTH_MODE": "disabled", "ACCELERATE_USE_C
 
 @pytest.fixture(scope="module")
 def python(tmp_path_factory: pytest.TempPathFactory) -> str:
-    """Return an interpreter with all packages, in whose environment nothing runs before a script."""
+    """Return an interpreter with all packages, where no code runs before a script."""
     return environment_without_pth(
         python_with_packages(), tmp_path_factory.mktemp("without_pth") / "environment"
     )
 
 
 @pytest.mark.parametrize("program", PROGRAMS, ids=lambda path: path.stem)
-def test_a_program_finds_what_it_finds_alone(python: str, program: Path, tmp_path: Path) -> None:
-    """By default, which forks its ranks: results, and the fingerprints of what it computed."""
+def test_a_program_prints_the_same_as_alone(python: str, program: Path, tmp_path: Path) -> None:
+    """By default, with forked ranks: results, and the fingerprints of what it computed."""
     shutil.copy(program, tmp_path)
 
     by_python = run_alone(python, [program.name], tmp_path, OFFLINE)
     by_us = run_launched(python, [program.name], tmp_path, OFFLINE)
 
     assert "workers are forked" in by_us.err
-    assert sorted(found(by_us.out)) == sorted(line for said in by_python for line in found(said))
+    assert sorted(found(by_us.out)) == sorted(
+        line for printed in by_python for line in found(printed)
+    )
 
 
 def test_accelerate_passes_its_own_tests(python: str, tmp_path: Path) -> None:
@@ -55,7 +57,7 @@ def test_accelerate_passes_its_own_tests(python: str, tmp_path: Path) -> None:
 
 
 def found(printed: str) -> list[str]:
-    """Return what a program says that it has found, without the rank in front."""
+    """Return the results that a program printed, without prefix."""
     lines: list[str] = re.findall(r"found .*", printed)
     assert lines, printed
     return lines

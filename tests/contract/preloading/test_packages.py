@@ -1,6 +1,6 @@
-"""Popular packages at the top of a script: a program finds the same however its workers start.
+"""Popular packages at the top of a script: a program finds the same with each start method.
 
-The table in docs/packages.md is what these tests find; ``--long`` compares it with today's.
+The table in docs/packages.md has the results of these tests; ``--long`` compares them.
 """
 
 import functools
@@ -40,20 +40,20 @@ OF_NO_CONSEQUENCE = {
     "value joblib._multiprocessing_helpers.name": "of a semaphore that is removed at once",
     "value transformers.utils.hub.SESSION_ID": "drawn at the import; in docs/workers.md",
 }
-"""Facts that a fork may change, and what they are."""
+"""Facts that a fork may change, and their meaning."""
 
 Facts = Mapping[str, str]
 
 
 class Package(NamedTuple):
-    """What a script imports, and what is installed for it."""
+    """The module that a script imports, and the requirement that is installed for it."""
 
     module: str
     requirement: str
 
 
 def packages() -> list[Package]:
-    """Return those of the list, in its order."""
+    """Return the packages of the requirements file, in its order."""
     lines = REQUIREMENTS.read_text().splitlines()
     rows = [line.partition("  # import ") for line in lines if line and not line.startswith("#")]
     return [Package(module, requirement) for requirement, _, module in rows if module]
@@ -66,17 +66,16 @@ def python() -> str:
 
 
 class Compared(NamedTuple):
-    """What was found in one way: how workers started and why, and what differs from python alone."""
+    """The result of one set of options: start method, reason, and what differs from Python alone."""
 
     chosen: str
     differences: list[str]
 
 
 class Comparison:
-    """One package in all ways."""
+    """One package with all sets of options."""
 
     def __init__(self, package: Package, python: str, folder: Path) -> None:
-        """Write the script."""
         self.python = python
         self.folder = folder
         text = (FOLDER / "probe.py").read_text()
@@ -84,12 +83,12 @@ class Comparison:
 
     @functools.cached_property
     def alone(self) -> list[Facts]:
-        """What each rank finds that python runs, both at once."""
+        """Return the facts of each rank under Python alone."""
         run_alone(self.python, ["probe.py"], self.folder, self._file("alone"))
         return self._facts("alone")
 
     def compare(self, way: str) -> Compared:
-        """Run it in one way and compare."""
+        """Run the package's script with one set of options and compare."""
         words = [*WAYS[way], "probe.py"]
         ended = run_launched(self.python, words, self.folder, self._file(way))
         return Compared(_choice(ended.err), differences(self.alone, self._facts(way)))
@@ -103,10 +102,10 @@ class Comparison:
 
 
 def _choice(err: str) -> str:
-    """Return how workers started, and why so, by what ``-v`` has said."""
+    """Return the start method and its reason, as ``-v`` prints them."""
     spawned = re.search(r"workers are spawned: (.*)", err)
     if spawned:
-        # Behind it stands an address, a file, or the first of several threads.
+        # An address, a file, or the first of several threads follows it.
         return "spawn: " + re.sub(r" \(.*", "", spawned[1])
     if "workers are forked" not in err:
         return "spawn, as asked for"
@@ -115,13 +114,13 @@ def _choice(err: str) -> str:
 
 
 def differences(alone: list[Facts], launched: list[Facts]) -> list[str]:
-    """Return the facts that differ, with both values; what differs between ranks must do so in both."""
+    """Return the facts that differ, with both values; both must agree whether ranks differ."""
     found = []
     for name in dict.fromkeys(name for facts in (*alone, *launched) for name in facts):
         before = {facts.get(name, "") for facts in alone}
         now = {facts.get(name, "") for facts in launched}
         if len(before) > 1 and not name.startswith(("each ", "value ")):
-            # A thread of the package is still importing, for instance: ranks have it otherwise, too.
+            # A thread of the package may still be importing, so that ranks differ.
             continue
         if name in OF_NO_CONSEQUENCE or (
             len(before) == len(now) and (len(now) > 1 or before == now)
@@ -144,8 +143,8 @@ def _shortest(before: set[str], now: set[str]) -> str:
 def row(package: Package, found: Mapping[str, Compared]) -> str:
     """Return a package's row of the table.
 
-    Of what differs, only the names are the same each time; and of several reasons not to fork with
-    all imports, any may be seen first.
+    Of the differences, only the names are the same each time; and of several reasons against a
+    fork with all imports, any may be found first.
     """
     names = [difference.partition(": ")[0] for difference in found["all"].differences]
     differ = ", ".join(names) or "equal"
@@ -158,7 +157,7 @@ def row(package: Package, found: Mapping[str, Compared]) -> str:
 @pytest.mark.timeout(SECONDS_TO_INSTALL + 5 * SECONDS_TO_RUN)
 @pytest.mark.parametrize("package", packages(), ids=lambda package: package.module)
 def test_a_program_finds_the_same(python: str, package: Package, tmp_path: Path) -> None:
-    """Some sixty facts of its process; with ``--preload all``, the table says what differs."""
+    """About sixty facts of its process; with ``--preload all``, the table lists the differences."""
     comparison = Comparison(package, python, tmp_path)
 
     found = {way: comparison.compare(way) for way in WAYS}
@@ -168,7 +167,7 @@ def test_a_program_finds_the_same(python: str, package: Package, tmp_path: Path)
 
 
 def test_each_package_has_a_row() -> None:
-    """Sixty of them at least, and none that is no longer compared."""
+    """At least sixty, and none that is no longer compared."""
     names = re.findall(r"^\| `(\S+)` ", TABLE.read_text(), re.MULTILINE)
 
     assert names == [package.module for package in packages()]

@@ -1,4 +1,4 @@
-"""What is imported before workers are forked, and programs that are not forked at all."""
+"""What is preloaded before workers are forked, and programs whose workers are not forked."""
 
 import ctypes.util
 import gc
@@ -26,7 +26,7 @@ from tests.contract.launched import (
 )
 
 SECONDS_AT_ONCE = 5.0
-"""Much less than an import that hangs may take, and enough for a busy machine."""
+"""Much less than an import may take that hangs, and enough for a busy machine."""
 
 SPAWNED = "clusterrun: workers are spawned: "
 FORKED = "clusterrun: workers are forked; preloaded: "
@@ -56,11 +56,11 @@ class Hazard(NamedTuple):
 
     code: str
     why: str
-    """What is said of it; ``{folder}`` is where the job runs."""
-    is_told: bool = False
-    """Even where nobody asks."""
+    """The reason that the launcher prints; ``{folder}`` is where the job runs."""
+    is_printed: bool = False
+    """The reason is printed without ``-v``."""
     out: str = ""
-    """What it prints in the worker."""
+    """What the module prints in the worker."""
     err: str = ""
     options: tuple[str, ...] = ()
 
@@ -82,9 +82,9 @@ HAZARDS = {
         """,
         "a module started a thread",
     ),
-    # What would be seen twice, or not where it belongs.
+    # Would appear twice, or in the wrong place.
     "prints": Hazard(
-        "print('a banner', 7)", "a module printed 'a banner 7'", is_told=True, out="a banner 7\n"
+        "print('a banner', 7)", "a module printed 'a banner 7'", is_printed=True, out="a banner 7\n"
     ),
     "prints_without_flushing": Hazard(
         """
@@ -93,59 +93,59 @@ HAZARDS = {
         print("a banner")
         """,
         "a module printed 'a banner'",
-        is_told=True,
+        is_printed=True,
         out="a banner\n",
     ),
     "prints_an_error": Hazard(
         "import sys; print('a warning', file=sys.stderr)",
         "a module printed 'a warning'",
-        is_told=True,
+        is_printed=True,
         err="a warning\n",
     ),
     "prints_by_c": Hazard(
         "import ctypes; ctypes.CDLL(None).printf(b'of C\\n')",
         "a module printed 'of C'",
-        is_told=True,
+        is_printed=True,
         out="of C\n",
     ),
     "has_a_program_print": Hazard(
         "import os; os.system('echo of a shell')",
         "a module printed 'of a shell'",
-        is_told=True,
+        is_printed=True,
         out="of a shell\n",
     ),
     "prints_when_forked": Hazard(
         "import os; os.register_at_fork(before=lambda: print('forking'))",
         "a fork makes a module print 'forking'",
-        is_told=True,
+        is_printed=True,
     ),
     "warns_its_importer": Hazard(
         "import warnings; warnings.warn('too old', DeprecationWarning, stacklevel=2)",
         "a module printed '<string>:1: DeprecationWarning: too old'",
-        is_told=True,
+        is_printed=True,
         err="{script}:2: DeprecationWarning: too old\n  import hazard\n",
     ),
-    # Ends before its time.
+    # Exits too early.
     "hangs": Hazard(
         HANGS,
         "importing hazard hangs: nothing has happened for 1 s",
-        is_told=True,
+        is_printed=True,
         options=("--preload-timeout", "1"),
     ),
     "crashes": Hazard(
         FIRST + "    import ctypes\n    if first: ctypes.string_at(0)\n",
         "importing hazard was killed by signal 11",
-        is_told=True,
+        is_printed=True,
     ),
     "kills_itself": Hazard(
         FIRST + "    import signal\n    if first: os.kill(os.getpid(), signal.SIGKILL)\n",
         "importing hazard was killed by signal 9",
-        is_told=True,
+        is_printed=True,
     ),
     "ends_the_process": Hazard(
         FIRST + "    if first: os._exit(0)\n",
         "importing hazard ended the process with code 0",
-        is_told=True,
+        is_printed=True,
     ),
     "exits": Hazard(
         FIRST + "    if first: raise SystemExit(3)\n", "importing hazard raised SystemExit: 3"
@@ -212,7 +212,7 @@ HAZARDS = {
         "import os; os.sched_setaffinity(0, [min(os.sched_getaffinity(0))])",
         "a module changed the CPUs that it may use",
     ),
-    # What ranks must not share.
+    # Must not be shared by ranks.
     "lock": Hazard(
         "import multiprocessing; LOCK = multiprocessing.Lock()",
         "a module made memory or a lock that all ranks would share (",
@@ -221,7 +221,7 @@ HAZARDS = {
         "import mmap; MEMORY = mmap.mmap(-1, 4096)",
         "a module made memory or a lock that all ranks would share (",
     ),
-    # Somebody looks on.
+    # The process is traced or measured.
     "tracer": Hazard(
         "import sys; sys.settrace(lambda *_: None)", "a debugger or a profiler is active"
     ),
@@ -235,13 +235,13 @@ class Installed:
     """A folder of installed modules, and the jobs that import them."""
 
     def __init__(self, clusterrun: Launcher) -> None:
-        """Make the folder where ``clusterrun`` runs its jobs."""
+        """Create the folder, for the jobs of ``clusterrun``."""
         self.clusterrun = clusterrun
         self.folder = clusterrun.folder / "site-packages"
         self.folder.mkdir()
 
     def add(self, name: str, code: str) -> None:
-        """Install a module; at its end it has a ``VALUE``."""
+        """Install a module, whose last line sets ``VALUE``."""
         (self.folder / f"{name}.py").write_text(dedent(code) + "\nVALUE = 7\n")
 
     def started(
@@ -252,7 +252,7 @@ class Installed:
         environ: Mapping[str, str] | None = None,
         around: tuple[str, ...] = (),
     ) -> Job:
-        """Start a script that finds the modules, and have all imported before a fork."""
+        """Start a script that finds the modules; all of its imports are preloaded."""
         preload = () if any(o.startswith("--preload=") for o in options) else ("--preload=all",)
         return self.clusterrun.script(
             script,
@@ -271,7 +271,7 @@ class Installed:
         environ: Mapping[str, str] | None = None,
         around: tuple[str, ...] = (),
     ) -> Ended:
-        """Return what comes of such a job."""
+        """Return the result of such a job."""
         return self.started(
             script, *options, workers=workers, environ=environ, around=around
         ).ended()
@@ -283,8 +283,8 @@ def installed(clusterrun: Launcher) -> Installed:
     return Installed(clusterrun)
 
 
-def served_by(job: Job) -> int:
-    """Return the process that workers are forked from: it preloads, and serves then."""
+def template_of(job: Job) -> int:
+    """Return the process that preloads, and then forks the workers."""
     deadline = time.monotonic() + SECONDS_TO_ACT
     while not (children := psutil.Process(job.fork_server).children()):
         assert time.monotonic() < deadline, "nothing is preloaded"
@@ -293,21 +293,21 @@ def served_by(job: Job) -> int:
 
 
 def await_file(path: Path) -> None:
-    """Wait until somebody has made a file."""
+    """Wait until a file exists."""
     deadline = time.monotonic() + SECONDS_TO_ACT
     while not path.exists():
         assert time.monotonic() < deadline, f"no {path}"
         time.sleep(0.005)
 
 
-def lines_of_ours(ended: Ended) -> str:
-    """Return what the launcher has said; where it ran on is left to other tests."""
+def launcher_lines(ended: Ended) -> str:
+    """Return the launcher's lines, without the one about where the job ran."""
     lines = ended.err.splitlines(keepends=True)
     return "".join(ln for ln in lines if ln.startswith("clusterrun: ") and "run 2" not in ln)
 
 
 def assert_refused(ended: Ended, why: str) -> None:
-    """No worker has run, and the report says why."""
+    """Assert that no worker has run, and that the report says why."""
     assert (ended.code, ended.out) == (126, "")
     assert re.search(
         rf"clusterrun: rank 0 on \S+ could not be started: run in place: {re.escape(why)}",
@@ -317,7 +317,7 @@ def assert_refused(ended: Ended, why: str) -> None:
 
 @pytest.mark.parametrize("name", HAZARDS)
 def test_a_hazard_is_left_to_the_worker(installed: Installed, name: str) -> None:
-    """The worker runs as ever, in an interpreter of its own; ``-v`` says why."""
+    """The worker runs in a new interpreter, with the same result; ``-v`` prints the reason."""
     hazard = HAZARDS[name]
     installed.add("hazard", hazard.code)
 
@@ -331,7 +331,7 @@ def test_a_hazard_is_left_to_the_worker(installed: Installed, name: str) -> None
 
 @pytest.mark.parametrize("name", HAZARDS)
 def test_a_hazard_is_refused_by_fork(installed: Installed, name: str) -> None:
-    """Who insists on forking hears why not, and nothing runs."""
+    """With ``--start-method fork`` the report has the reason, and nothing runs."""
     hazard = HAZARDS[name]
     installed.add("hazard", hazard.code)
 
@@ -340,24 +340,26 @@ def test_a_hazard_is_refused_by_fork(installed: Installed, name: str) -> None:
     assert_refused(ended, hazard.why.replace("{folder}", str(installed.clusterrun.folder)))
 
 
-@pytest.mark.parametrize("name", [*(n for n in HAZARDS if HAZARDS[n].is_told), "raises", "child"])
-def test_what_is_said_without_being_asked(installed: Installed, name: str) -> None:
-    """By default, one message where an import goes wrong in a way that it should not; else none."""
+@pytest.mark.parametrize(
+    "name", [*(n for n in HAZARDS if HAZARDS[n].is_printed), "raises", "child"]
+)
+def test_which_reasons_are_printed_by_default(installed: Installed, name: str) -> None:
+    """One line if an import fails as it should not, otherwise none."""
     hazard = HAZARDS[name]
-    # In the place of a package that is known.
+    # Under the name of a verified package.
     installed.add("numpy", hazard.code)
     script = "import numpy\nif numpy.VALUE: print('value', numpy.VALUE)"
 
     ended = installed.ended(script, "--preload=auto", *hazard.options, workers=2)
 
     assert (ended.code, max(ended.out.splitlines())) == (0, "[rank 1] value 7")
-    said = lines_of_ours(ended)
+    printed = launcher_lines(ended)
     why = hazard.why.replace("hazard", "numpy")
-    assert said == (f"{SPAWNED}{why}\n" if hazard.is_told else "")
+    assert printed == (f"{SPAWNED}{why}\n" if hazard.is_printed else "")
 
 
 def test_what_python_itself_prints_at_an_import(clusterrun: Launcher) -> None:
-    """It belongs to the worker, where a script imports nothing else, too."""
+    """It is printed by the worker, also if the script has no other import."""
     ended = clusterrun.script("import this", "--preload=all", workers=1).ended()
 
     assert ended.out.startswith("The Zen of Python")
@@ -365,7 +367,7 @@ def test_what_python_itself_prints_at_an_import(clusterrun: Launcher) -> None:
 
 
 def test_a_device_is_open(installed: Installed, tmp_path: Path) -> None:
-    """A GPU that is in use can't be used in a fork: seen by the file, whatever has opened it."""
+    """A GPU in use can't be used after a fork; its open file shows it, whatever opened it."""
     installed.add("hazard", "DEVICE = open('/dev/nvidiactl')")
     around = with_device("nvidiactl", tmp_path)
 
@@ -378,7 +380,7 @@ def test_a_device_is_open(installed: Installed, tmp_path: Path) -> None:
 
 
 def test_a_device_is_mapped(installed: Installed, tmp_path: Path) -> None:
-    """Its file may be closed again."""
+    """The file itself may be closed again."""
     installed.add(
         "hazard",
         """
@@ -397,7 +399,7 @@ def test_a_device_is_mapped(installed: Installed, tmp_path: Path) -> None:
 
 
 def with_device(name: str, folder: Path) -> tuple[str, ...]:
-    """Return a command that executes another one with a file of this name in /dev, for it alone."""
+    """Return a command that runs another one, which alone sees a file of this name in /dev."""
     devices = folder / "dev"
     devices.mkdir()
     steps = f"""
@@ -442,7 +444,7 @@ POOL = """
 
 
 def install_pool(installed: Installed, *, ends_before_a_fork: bool) -> None:
-    """Install a library with threads, and ``hazard`` that loads it."""
+    """Install a library with threads, and ``hazard``, which loads it."""
     compiler = shutil.which("cc") or shutil.which("gcc")
     if compiler is None:
         pytest.skip("no C compiler here")
@@ -458,7 +460,7 @@ def install_pool(installed: Installed, *, ends_before_a_fork: bool) -> None:
 
 
 def test_a_library_with_threads_that_a_fork_breaks(installed: Installed) -> None:
-    """Its threads are missing in a child, and it does not know."""
+    """Its threads are missing in a child, and it does not notice."""
     install_pool(installed, ends_before_a_fork=False)
 
     ended = installed.ended(USES_HAZARD, "-v")
@@ -469,8 +471,8 @@ def test_a_library_with_threads_that_a_fork_breaks(installed: Installed) -> None
     assert_refused(refused, "a module started a thread")
 
 
-def test_a_library_that_minds_forks(installed: Installed) -> None:
-    """As OpenBLAS does: its threads have ended when a worker is forked."""
+def test_a_library_that_is_prepared_for_forks(installed: Installed) -> None:
+    """Like OpenBLAS: its threads have ended when a worker is forked."""
     install_pool(installed, ends_before_a_fork=True)
 
     ended = installed.ended(USES_HAZARD, "-v")
@@ -479,7 +481,7 @@ def test_a_library_that_minds_forks(installed: Installed) -> None:
     assert f"\n{FORKED}" in ended.err
 
 
-SURROUNDINGS = {
+VARIABLES = {
     "OMP_PROC_BIND": ("true", "libraries bind threads when they are loaded"),
     "OMP_PLACES": ("cores", "libraries bind threads when they are loaded"),
     "KMP_AFFINITY": ("compact", "libraries bind threads when they are loaded"),
@@ -491,10 +493,10 @@ SURROUNDINGS = {
 }
 
 
-@pytest.mark.parametrize("name", SURROUNDINGS)
-def test_a_variable_speaks_against_it(installed: Installed, name: str) -> None:
-    """Whatever is imported."""
-    value, why = SURROUNDINGS[name]
+@pytest.mark.parametrize("name", VARIABLES)
+def test_a_variable_that_prevents_a_fork(installed: Installed, name: str) -> None:
+    """Whatever the script imports."""
+    value, why = VARIABLES[name]
     installed.add("hazard", "")
 
     ended = installed.ended(USES_HAZARD, "-v", environ={name: value})
@@ -505,7 +507,7 @@ def test_a_variable_speaks_against_it(installed: Installed, name: str) -> None:
     assert_refused(refused, f"{name} is set: {why}")
 
 
-LOOK_ON = {
+STARTED_BEFORE_IMPORTS = {
     "debugger": ("import pydevd", "pydevd is active"),
     "coverage": ("import coverage", "coverage is active"),
     "tracer": (
@@ -523,10 +525,10 @@ LOOK_ON = {
 }
 
 
-@pytest.mark.parametrize("name", LOOK_ON)
-def test_the_interpreter_is_not_alone(installed: Installed, name: str) -> None:
-    """What a debugger or somebody's sitecustomize has begun before anything was imported."""
-    code, why = LOOK_ON[name]
+@pytest.mark.parametrize("name", STARTED_BEFORE_IMPORTS)
+def test_something_runs_in_the_interpreter_before_imports(installed: Installed, name: str) -> None:
+    """A debugger, or code of a sitecustomize."""
+    code, why = STARTED_BEFORE_IMPORTS[name]
     why = why.replace("{folder}", str(installed.folder))
     installed.add("hazard", "")
     installed.add("pydevd", "")
@@ -562,8 +564,10 @@ READERS = {
 
 
 @pytest.mark.parametrize("how", READERS)
-def test_who_looks_at_the_rank_is_left_to_each_worker(installed: Installed, how: str) -> None:
-    """It and who has imported it; the rest is imported once."""
+def test_a_module_that_reads_the_rank_is_left_to_each_worker(
+    installed: Installed, how: str
+) -> None:
+    """It, and the module that imports it; the rest is imported once."""
     code, what = READERS[how]
     installed.add("before", "import os; PID = os.getpid()")
     installed.add("reader", f"import os; RANK = {code}; PID = os.getpid()")
@@ -592,8 +596,8 @@ def test_who_looks_at_the_rank_is_left_to_each_worker(installed: Installed, how:
     )
 
 
-def test_who_sets_a_variable_of_the_worker(installed: Installed) -> None:
-    """It is to be set in the workers, each of which has its own."""
+def test_a_module_that_sets_a_variable_of_the_worker(installed: Installed) -> None:
+    """It is imported in the workers, each of which has its own variable."""
     installed.add("hazard", "import os; os.environ['RANK'] = '9' + os.environ.get('RANK', '')")
 
     ended = installed.ended(
@@ -608,7 +612,7 @@ def test_who_sets_a_variable_of_the_worker(installed: Installed) -> None:
 
 
 def test_other_variables_may_be_set(installed: Installed) -> None:
-    """They reach the workers, and what workers execute."""
+    """They reach the workers, and programs that workers execute."""
     installed.add("hazard", "import os; os.environ['OF_HAZARD'] = 'set'")
 
     ended = installed.ended(
@@ -618,8 +622,8 @@ def test_other_variables_may_be_set(installed: Installed) -> None:
     assert sorted(ended.out.splitlines()) == ["[rank 0] set 0", "[rank 1] set 1"]
 
 
-def test_what_a_module_says_of_garbage(installed: Installed) -> None:
-    """It holds in the workers."""
+def test_a_module_that_configures_garbage_collection(installed: Installed) -> None:
+    """The workers have its settings."""
     installed.add("quiet", "import gc; gc.disable()")
     installed.add("seldom", "import gc; gc.set_threshold(50_000, 20, 30)")
     script = """
@@ -647,7 +651,7 @@ SETTERS = {
 
 @pytest.mark.parametrize("where", SETTERS)
 def test_a_variable_is_set_before_the_imports(installed: Installed, where: str) -> None:
-    """What is imported behind that sees it: it is imported in the worker."""
+    """Later imports read it, so they are left to the worker."""
     installed.add("hazard", "import os; SEEN = os.environ.get('WANTED'); PID = os.getpid()")
     sets_it = "import os\nos.environ['WANTED'] = '1'\nNAME = 1\n"
     folder = installed.clusterrun.folder
@@ -671,17 +675,17 @@ WHERE = """
 
 
 def test_nothing_is_preloaded(installed: Installed) -> None:
-    """``--preload none``: the script runs in place all the same."""
+    """``--preload none``: the script still runs in place."""
     installed.add("hazard", "import os; PID = os.getpid()")
 
     ended = installed.ended(WHERE, "-v", "--preload=none", "--start-method=fork")
 
     assert (ended.code, ended.out) == (0, "here False\n")
-    assert lines_of_ours(ended).endswith(f"{FORKED}nothing\n")
+    assert launcher_lines(ended).endswith(f"{FORKED}nothing\n")
 
 
 def test_named_modules_are_preloaded(installed: Installed) -> None:
-    """They, and not what the script imports."""
+    """Only these modules, not the script's imports."""
     installed.add("hazard", "import os; PID = os.getpid()")
 
     of_python = installed.ended(WHERE, "-v", "--preload=json,decimal", "--start-method=fork")
@@ -693,8 +697,8 @@ def test_named_modules_are_preloaded(installed: Installed) -> None:
     assert FORKED in installed_one.err
 
 
-def test_a_named_module_that_is_not_there(installed: Installed) -> None:
-    """Nobody else would tell of the mistake."""
+def test_a_named_module_that_does_not_exist(installed: Installed) -> None:
+    """The script would not reveal the mistake."""
     installed.add("hazard", "")
     why = "importing nosuch raised ModuleNotFoundError: No module named 'nosuch'"
 
@@ -706,7 +710,7 @@ def test_a_named_module_that_is_not_there(installed: Installed) -> None:
 
 
 def test_what_was_preloaded(installed: Installed) -> None:
-    """With ``-v``: what took time by name, and the rest is counted."""
+    """With ``-v``: slow imports by name, and the number of others."""
     installed.add("slow", "import time; time.sleep(0.2)")
     installed.add("hazard", "")
 
@@ -718,8 +722,8 @@ def test_what_was_preloaded(installed: Installed) -> None:
     )
 
 
-def test_spawn_is_asked_for(installed: Installed) -> None:
-    """Nothing is imported in advance, and nothing is said."""
+def test_spawn_preloads_nothing(installed: Installed) -> None:
+    """And nothing is printed about it."""
     installed.add("hazard", "import os; PID = os.getpid()")
 
     ended = installed.ended(WHERE, "-v", "--start-method=spawn")
@@ -730,11 +734,11 @@ def test_spawn_is_asked_for(installed: Installed) -> None:
 
 
 def test_term_while_the_preload_hangs(installed: Installed) -> None:
-    """There is no worker yet that had to be waited for."""
+    """No worker has started that would need a grace period."""
     installed.add("hazard", HANGS)
     job = installed.started(USES_HAZARD)
     await_file(installed.folder / "hazard.py.was_here")
-    hanging = served_by(job)
+    hanging = template_of(job)
 
     begun = time.monotonic()
     job.signal(signal.SIGTERM)
@@ -746,7 +750,7 @@ def test_term_while_the_preload_hangs(installed: Installed) -> None:
 
 
 def test_interrupt_while_the_preload_hangs(installed: Installed) -> None:
-    """A terminal's Ctrl-C reaches only the agent, and ends all."""
+    """Ctrl-C on a terminal reaches only the agent, and ends the job."""
     installed.add("hazard", HANGS)
     job = installed.started(USES_HAZARD)
     await_file(installed.folder / "hazard.py.was_here")
@@ -759,13 +763,13 @@ def test_interrupt_while_the_preload_hangs(installed: Installed) -> None:
     assert (ended.code, ended.out) == (130, "")
 
 
-def test_what_preloads_is_killed(installed: Installed) -> None:
-    """By the kernel that has no memory left, for instance: the workers start all the same."""
+def test_the_template_is_killed_while_it_preloads(installed: Installed) -> None:
+    """By the kernel without free memory, for instance: the workers start all the same."""
     installed.add("hazard", HANGS)
     job = installed.started(USES_HAZARD)
     await_file(installed.folder / "hazard.py.was_here")
 
-    os.kill(served_by(job), signal.SIGKILL)
+    os.kill(template_of(job), signal.SIGKILL)
     ended = job.ended()
 
     assert (ended.code, ended.out) == (0, "value 7\n")
@@ -781,14 +785,14 @@ FAMILY = """
 """
 
 VICTIMS: dict[str, Callable[[Job], int]] = {
-    "the one that serves": served_by,
-    "the one behind it": lambda job: job.fork_server,
+    "template": template_of,
+    "fork server": lambda job: job.fork_server,
 }
 
 
 @pytest.mark.parametrize("victim", VICTIMS)
-def test_what_workers_are_forked_from_is_killed(installed: Installed, victim: str) -> None:
-    """The job ends, and nothing of it is left."""
+def test_the_template_or_the_fork_server_is_killed(installed: Installed, victim: str) -> None:
+    """The job ends, and no process of it is left."""
     installed.add("hazard", "")
     job = installed.started(FAMILY, "--start-method=fork", workers=2)
     job.numbers("ready", 2)
@@ -802,7 +806,7 @@ def test_what_workers_are_forked_from_is_killed(installed: Installed, victim: st
 
 
 def test_the_agent_is_killed(installed: Installed) -> None:
-    """While workers run, and while there are none yet."""
+    """While workers run."""
     installed.add("hazard", "")
     job = installed.started(FAMILY, "--start-method=fork", workers=2)
     job.numbers("ready", 2)
@@ -813,7 +817,7 @@ def test_the_agent_is_killed(installed: Installed) -> None:
 
 
 def test_the_agent_is_killed_while_the_preload_hangs(installed: Installed) -> None:
-    """What preloads ends with it."""
+    """The process that preloads ends, too."""
     installed.add("hazard", HANGS)
     job = installed.started(USES_HAZARD)
     await_file(installed.folder / "hazard.py.was_here")
@@ -842,14 +846,14 @@ def test_a_restart_forks_again(installed: Installed) -> None:
     ended = job.ended()
 
     assert ended.code == 0
-    said = [line for line in ended.out.splitlines() if "attempt" in line]
-    assert max(said) == "[rank 1] attempt 1 True"
-    assert all(line.endswith(" True") for line in said)
+    printed = [line for line in ended.out.splitlines() if "attempt" in line]
+    assert max(printed) == "[rank 1] attempt 1 True"
+    assert all(line.endswith(" True") for line in printed)
     assert len(set(job.numbers("from"))) == 1
 
 
 def test_a_script_that_is_edited_between_attempts(installed: Installed) -> None:
-    """It is the new one that runs, and so does a module of the user's."""
+    """The new text runs, also of the user's module."""
     installed.add("hazard", "import os; PID = os.getpid()")
     folder = installed.clusterrun.folder
     (folder / "local.py").write_text("NUMBER = 1\n")
@@ -871,7 +875,7 @@ def test_a_script_that_is_edited_between_attempts(installed: Installed) -> None:
 
 
 def test_a_script_that_is_broken_between_attempts(installed: Installed) -> None:
-    """Python says what is wrong with it, as ever."""
+    """Python prints the error, as usual."""
     installed.add("hazard", "")
 
     ended = installed.ended(
@@ -890,7 +894,7 @@ def test_a_script_that_is_broken_between_attempts(installed: Installed) -> None:
 
 @pytest.mark.long
 def test_a_long_import_is_not_silent(clusterrun: Launcher) -> None:
-    """Somebody who sees nothing for ten seconds is told what is done, and what to type."""
+    """After ten seconds one line says what is imported, and what to type."""
     modules = clusterrun.folder / "modules"
     modules.mkdir()
     (modules / "slow.py").write_text("import time; time.sleep(13)\n")
@@ -910,8 +914,8 @@ def test_a_long_import_is_not_silent(clusterrun: Launcher) -> None:
     )
 
 
-def test_an_import_that_nobody_can_end(clusterrun: Launcher, tmp_path: Path) -> None:
-    """Workers start without it; a process that a debugger holds stands for one in state D."""
+def test_an_import_that_cannot_be_killed(clusterrun: Launcher, tmp_path: Path) -> None:
+    """Workers start without it. Traced by a debugger, it is like a process in state D."""
     begun, held = tmp_path / "begun", tmp_path / "held"
     hazard = f"""
         import os, pathlib, time
@@ -927,7 +931,8 @@ def test_an_import_that_nobody_can_end(clusterrun: Launcher, tmp_path: Path) -> 
     options = ("--preload", "hazard", "--preload-timeout", "1")
     job = clusterrun.script("import hazard\nprint('runs', 1, flush=True)", *options, workers=2)
 
-    pid = int(text_of(begun))
+    await_file(begun)
+    pid = int(begun.read_text())
     if ctypes.CDLL(None).ptrace(PTRACE_SEIZE, pid, None, None) != 0:
         pytest.skip("this system does not let us hold a process")
     held.touch()
@@ -939,12 +944,3 @@ def test_an_import_that_nobody_can_end(clusterrun: Launcher, tmp_path: Path) -> 
 
 
 PTRACE_SEIZE = 0x4206  # sys/ptrace.h
-
-
-def text_of(path: Path) -> str:
-    """Wait until a file is there; return what is in it."""
-    deadline = time.monotonic() + SECONDS_TO_ACT
-    while not path.exists():
-        assert time.monotonic() < deadline, f"{path} is not there"
-        time.sleep(0.01)
-    return path.read_text()
