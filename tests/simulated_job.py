@@ -212,7 +212,7 @@ class SimulatedJob:
         elif node.fate in {Fate.KILLED, Fate.OVER} or not node.connected:
             self._happens(MemberGone(node.number, "", self.now))
 
-    def hears(self, node: Node) -> None:
+    def receives(self, node: Node) -> None:
         """A node hears the next word of the coordinator, or that there will be none."""
         if node.down:
             self._understood(node, node.down.popleft())
@@ -355,4 +355,4 @@ class SimulatedJob:
         if self.nodes[0].acts and self.coordinator.phase is not Phase.OVER:
             self.is_heard(node)
         if node.acts:
-            self.hears(node)
+            self.receives(node)

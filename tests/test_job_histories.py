@@ -53,7 +53,7 @@ class History(RuleBasedStateMachine):
         """At a node."""
         node = self.node(data)
         if node.acts:
-            self.job.hears(node)
+            self.job.receives(node)
 
     @rule(data=st.data())
     def an_agent_goes_on(self, data: st.DataObject) -> None:

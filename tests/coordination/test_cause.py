@@ -1,4 +1,4 @@
-"""Which failure is the cause, and which are its echoes."""
+"""Which failure is the cause, and which ones are consequences."""
 
 import signal
 from collections.abc import Sequence
@@ -78,21 +78,21 @@ WELL = fate(6, Exited(0))
     ],
 )
 def test_the_cause(fates: Sequence[Fate], cause: Fate) -> None:
-    """Memory first, then a signal from outside, then an own reason; then who was first."""
+    """Out of memory first, then a signal from outside, then a reason of its own; then the earliest."""
     assert choose_cause(fates) is cause
 
 
 @pytest.mark.parametrize("fates", [[], [WELL], [WELL, STOPPED]])
-def test_nobody_failed(fates: Sequence[Fate]) -> None:
-    """A success is no failure, and neither is an end at our request."""
+def test_no_failure(fates: Sequence[Fate]) -> None:
+    """A success is no failure, and neither is an end that the launcher caused."""
     assert choose_cause(fates) is None
 
 
 @pytest.mark.parametrize(
     "ending", [Exited(1), Exited(143), Killed(signal.SIGKILL), NotStarted("session", "no")]
 )
-def test_what_we_stopped_is_no_cause(ending: Ending) -> None:
-    """Whatever it made of our signal."""
+def test_a_stopped_worker_is_no_cause(ending: Ending) -> None:
+    """However it reacted to the signal."""
     assert choose_cause([fate(0, ending, by_us=True)]) is None
 
 
@@ -100,27 +100,27 @@ def test_what_we_stopped_is_no_cause(ending: Ending) -> None:
     "late",
     [fate(0, Exited(1), OWN, by_us=True), fate(0, Killed(signal.SIGSEGV), by_us=True)],
 )
-def test_it_was_failing_already(late: Fate) -> None:
-    """Our signal met a worker that was dying for a reason of its own, as its peer's echo tells."""
+def test_a_worker_that_was_failing_when_it_was_stopped(late: Fate) -> None:
+    """It failed for a reason of its own, as its peer's consequence shows."""
     assert choose_cause([CONSEQUENCE, late]) is late
 
 
 def test_an_ignored_exception_is_no_failure() -> None:
-    """A worker that we stopped printed it while it took itself apart."""
+    """A stopped worker printed it during its exit."""
     stopped = fate(1, Exited(1), IGNORED, by_us=True)
 
     assert choose_cause([CONSEQUENCE, stopped]) is CONSEQUENCE
 
 
-def test_an_echo_that_aborts_is_an_echo() -> None:
-    """NCCL's watchdog ends its process with SIGABRT when a peer is gone."""
+def test_a_consequence_may_be_an_abort() -> None:
+    """NCCL's watchdog ends its process with SIGABRT when a peer is lost."""
     watchdog = fate(1, Killed(signal.SIGABRT), NCCL_REMOTE)
 
     assert choose_cause([watchdog, FAILED]) is FAILED
 
 
-def test_a_program_that_can_not_be_executed() -> None:
-    """It has failed by itself."""
+def test_a_program_that_cannot_be_executed() -> None:
+    """It has failed for its own reason."""
     absent = fate(0, NotStarted("execute train", "No such file or directory"))
 
     assert choose_cause([absent, STOPPED]) is absent
@@ -140,8 +140,8 @@ def test_a_program_that_can_not_be_executed() -> None:
         "torch.distributed.DistStoreError: wait timeout after 300000ms",
     ],
 )
-def test_who_blames_a_peer(line: str) -> None:
-    """The libraries' own words, somewhere in the last lines."""
+def test_lines_that_blame_a_peer(line: str) -> None:
+    """Messages of the libraries, in the last lines."""
     assert is_consequence(
         fate(0, Exited(1), f"Traceback (most recent call last):\n{line}\n  more\n")
     )
@@ -158,6 +158,6 @@ def test_who_blames_a_peer(line: str) -> None:
         f"{OWN}\n{IGNORED}",
     ],
 )
-def test_who_blames_nobody(tail: str) -> None:
-    """An own reason, or a warning long ago that has been overcome."""
+def test_lines_that_blame_no_peer(tail: str) -> None:
+    """A reason of its own, or an old warning that had no effect."""
     assert not is_consequence(fate(0, Exited(1), tail))

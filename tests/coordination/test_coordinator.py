@@ -1,4 +1,4 @@
-"""Whatever happens, in whatever order: what the coordinator promises holds."""
+"""Promises of the coordinator, in any order of events."""
 
 import pytest
 from clusterrun.coordination.actions import Send, StopListening
@@ -22,7 +22,7 @@ numbers = st.integers(0, NODES + 2)
 codes = st.sampled_from([0, 0, 1, 7])
 ages = st.floats(0, 10)
 ranks = st.none() | st.integers(0, NODES)
-said_nodes = st.sampled_from([NODES] * 9 + [NODES + 1])
+claimed_nodes = st.sampled_from([NODES] * 9 + [NODES + 1])
 
 running = st.one_of(
     st.tuples(st.just("is done"), numbers, codes, ages),
@@ -32,21 +32,20 @@ running = st.one_of(
     st.tuples(st.just("waits"), st.floats(0, 100)),
 )
 gathering = st.one_of(
-    st.tuples(st.just("joins"), ranks, said_nodes),
+    st.tuples(st.just("joins"), ranks, claimed_nodes),
     st.tuples(st.just("calls")),
     st.tuples(st.just("hangs up")),
 )
 
 
 def take(job: Replay, step: Step) -> None:
-    """Let one step happen."""
     match step:
         case ("joins", rank, nodes):
             job.joins(job.newest + 1, rank=rank, must={"nnodes": str(nodes)})
         case ("calls",):
             job.calls()
         case ("hangs up",) if job.state.callers:
-            job.hangs_up()
+            job.caller_leaves()
         case ("is done", int(number), int(code), float(age)):
             job.is_done(number, [(fate(number, code), age)])
         case ("fails", int(number), float(age)):
@@ -60,7 +59,7 @@ def take(job: Replay, step: Step) -> None:
 
 
 def replayed(steps: list[Step]) -> Replay:
-    """Let steps happen to a job that begins."""
+    """Return a job after these steps."""
     job = Replay(terms(NODES))
     for step in steps:
         take(job, step)
@@ -72,7 +71,7 @@ joined_histories = st.lists(running, max_size=30)
 
 
 def complete() -> Replay:
-    """Return a job whose nodes are all there."""
+    """Return a job that all its nodes have joined."""
     job = Replay(terms(NODES))
     for number in range(1, NODES):
         job.joins(number)
@@ -80,8 +79,8 @@ def complete() -> Replay:
 
 
 @given(histories)
-def test_no_world_before_all_are_there(steps: list[Step]) -> None:
-    """And then one world, of exactly as many nodes as were asked for, each with its own rank."""
+def test_no_world_before_all_nodes_have_joined(steps: list[Step]) -> None:
+    """Then one world, of exactly as many nodes as were set, each with its own rank."""
     job = replayed(steps)
 
     ranks = sorted(world.node_rank for world in job.worlds.values())
@@ -90,12 +89,12 @@ def test_no_world_before_all_are_there(steps: list[Step]) -> None:
         0,
         NODES,
     }
-    assert job.closed_the_door == bool(ranks)
+    assert job.port_is_closed == bool(ranks)
 
 
 @given(histories)
-def test_the_door_closes_before_the_first_world_is_told(steps: list[Step]) -> None:
-    """A store that finds the port busy ends the job."""
+def test_the_port_closes_before_the_first_world_is_sent(steps: list[Step]) -> None:
+    """A worker's store would fail on a busy port."""
     kinds = [
         type(reply.message) if isinstance(reply, Send) else type(reply)
         for reply in replayed(steps).replies
@@ -107,18 +106,18 @@ def test_the_door_closes_before_the_first_world_is_told(steps: list[Step]) -> No
 
 @given(histories)
 def test_one_verdict_and_one_stop_for_all(steps: list[Step]) -> None:
-    """Nobody hears of two."""
+    """No member receives two."""
     job = replayed(steps)
 
     for kind in (Verdict, Stop):
-        told = [(to, message) for to, message in job.sent if isinstance(message, kind)]
-        assert len({to for to, _ in told}) == len(told)
-        assert len({str(message) for _, message in told}) <= 1
+        sent = [(to, message) for to, message in job.sent if isinstance(message, kind)]
+        assert len({to for to, _ in sent}) == len(sent)
+        assert len({str(message) for _, message in sent}) <= 1
 
 
 @given(joined_histories)
-def test_nobody_reports_success_that_is_none(steps: list[Step]) -> None:
-    """Success needs a good report of every node, and no word of anything else."""
+def test_success_needs_every_node(steps: list[Step]) -> None:
+    """Success needs a good report of every node, and no other cause."""
     job = complete()
     for step in steps:
         take(job, step)
@@ -132,7 +131,7 @@ def test_nobody_reports_success_that_is_none(steps: list[Step]) -> None:
 
 @given(joined_histories)
 def test_every_history_has_an_end(steps: list[Step]) -> None:
-    """When the last node has reported or gone, all that are left hear the verdict."""
+    """When the last node has reported or is lost, all others receive the verdict."""
     job = complete()
     for step in steps:
         take(job, step)
@@ -146,18 +145,18 @@ def test_every_history_has_an_end(steps: list[Step]) -> None:
 
 
 @given(histories)
-def test_who_is_refused_hears_why_and_nothing_else(steps: list[Step]) -> None:
-    """In a job that goes on without it; and no member of a running job is ever refused."""
+def test_a_refused_caller_receives_only_the_reason(steps: list[Step]) -> None:
+    """The job continues without it, and never refuses a member of a running job."""
     job = replayed(steps)
 
     for number in job.refusals if job.worlds else ():
-        assert {type(message) for message in job.heard_by(number)} == {Refused}
+        assert {type(message) for message in job.sent_to(number)} == {Refused}
         assert number not in job.state.ranks
 
 
 @given(histories, st.floats(0, 1000))
 def test_gathering_ends_in_time(steps: list[Step], seconds: float) -> None:
-    """After the timeout it is over or it runs."""
+    """After the timeout the job has ended or runs."""
     job = replayed(steps)
     job.waits(600.0 + seconds)
 
@@ -165,8 +164,8 @@ def test_gathering_ends_in_time(steps: list[Step], seconds: float) -> None:
 
 
 @given(st.lists(gathering, max_size=20))
-def test_node_zero_can_give_up_while_it_waits(steps: list[Step]) -> None:
-    """Those who have come hear of it."""
+def test_node_zero_may_end_while_it_waits(steps: list[Step]) -> None:
+    """Nodes that have joined receive the reason."""
     job = replayed(steps)
     waiting = job.state.phase is Phase.GATHERING
     members = set(job.state.members.hellos)
@@ -178,8 +177,8 @@ def test_node_zero_can_give_up_while_it_waits(steps: list[Step]) -> None:
     assert job.state.phase is not Phase.GATHERING
 
 
-def test_a_caller_that_goes_is_no_event_for_a_running_job() -> None:
-    """But it is noted if it did not behave."""
+def test_a_disconnected_caller_does_not_affect_a_running_job() -> None:
+    """A notice is printed if it broke the protocol."""
     job = complete()
     before = job.state.phase
 
@@ -192,7 +191,7 @@ def test_a_caller_that_goes_is_no_event_for_a_running_job() -> None:
 
 @pytest.mark.parametrize("number", [0, 1])
 def test_a_node_is_suspended(number: int) -> None:
-    """All others are told, once; and the members, that node 0's silence means nothing."""
+    """All others receive one notice; members also learn that node 0's silence means nothing."""
     job = complete()
     for suspended in (True, True, False, False):
         job.is_suspended(number, suspended=suspended)
@@ -213,8 +212,7 @@ def test_a_node_is_suspended(number: int) -> None:
     ]
 
 
-def test_nothing_is_heard_after_the_verdict() -> None:
-    """Whatever still comes."""
+def test_messages_after_the_verdict_are_ignored() -> None:
     job = complete()
     for number in range(NODES):
         job.is_done(number)

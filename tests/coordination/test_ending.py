@@ -1,4 +1,4 @@
-"""A running job ends: one stop for all nodes, and one verdict when all of them are done."""
+"""The end of a running job: one stop for all nodes, and one verdict when all of them are done."""
 
 import pytest
 from clusterrun.coordination.ending import MOST_EXTERNAL_CAUSES
@@ -26,15 +26,15 @@ STOPPED = Killed(15)
 
 
 def running(nodes: int) -> Replay:
-    """Return a job whose ``nodes`` nodes are all there."""
+    """Return a job that ``nodes`` nodes have joined."""
     job = Replay(terms(nodes))
     for number in range(1, nodes):
         job.joins(number, rank=number)
     return job
 
 
-def test_success_is_when_every_node_has_said_so() -> None:
-    """The early ones wait for the late ones."""
+def test_success_is_when_every_node_has_reported_it() -> None:
+    """Early nodes wait for late ones."""
     job = running(3)
     for number in (2, 0):
         job.is_done(number, [(fate(number), 0.0)])
@@ -48,7 +48,7 @@ def test_success_is_when_every_node_has_said_so() -> None:
 
 
 def test_the_first_failure_stops_every_node_at_once() -> None:
-    """And later ones nobody any more."""
+    """Later failures stop no other node."""
     job = running(3)
     job.fails(1, fate(1, 7))
     first = dict(job.stops)
@@ -60,37 +60,37 @@ def test_the_first_failure_stops_every_node_at_once() -> None:
 
 @pytest.mark.parametrize("rank", [0, 3, 9])
 def test_a_member_that_reports_a_rank_of_another_node_is_lost(rank: int) -> None:
-    """Nobody else knows what became of that worker, and what else it says can't be true either."""
+    """What became of that worker is unknown, and the member's other messages can't be trusted."""
     job = Replay(terms(3, workers=1))
     job.joins(1, rank=1, workers=2)
     job.joins(2, rank=2)
     job.fails(1, fate(rank, 7))
     job.is_done(1, [(fate(1), 1.0), (fate(2), 1.0)])
 
-    assert job.hung_up_on == [1]
+    assert job.disconnected == [1]
     assert job.stops == dict.fromkeys((0, 2), "node 1 (n1) is gone")
 
 
-def test_a_report_of_another_nodes_rank_is_no_report() -> None:
-    """Not even beside the member's own."""
+def test_a_report_with_another_nodes_rank_is_dropped() -> None:
+    """Also if it has the member's own ranks."""
     job = running(2)
     job.is_done(1, [(fate(1), 1.0), (fate(0, 3), 1.0)])
 
-    assert job.hung_up_on == [1]
+    assert job.disconnected == [1]
     assert job.stops == {0: "node 1 (n1) is gone"}
 
 
-def test_the_order_to_stop_tells_what_came_from_outside() -> None:
-    """Node 0 may be killed by the same hand before it can give a verdict."""
+def test_the_order_to_stop_has_the_external_cause() -> None:
+    """The same cause may kill node 0 before it sends a verdict."""
     job = running(2)
 
     job.is_ended_externally(0, Interrupted(15))
 
-    assert job.heard_by(1)[1:] == [Stop(0, "n0 got SIGTERM", Interrupted(15))]
+    assert job.sent_to(1)[1:] == [Stop(0, "n0 got SIGTERM", Interrupted(15))]
 
 
-def test_a_flood_of_external_causes_is_not_kept() -> None:
-    """A scheduler signals all nodes; a node that has gone mad tells of something new each time."""
+def test_only_the_first_external_causes_are_kept() -> None:
+    """A scheduler signals all nodes; a faulty node may report new causes without end."""
     job = running(3)
     for number in (0, 1, 2):
         job.is_ended_externally(number, Interrupted(15))
@@ -103,7 +103,7 @@ def test_a_flood_of_external_causes_is_not_kept() -> None:
 
 
 def test_one_cause_for_all_nodes() -> None:
-    """The earliest failure by age, whoever is heard first."""
+    """The earliest failure by age, in any order of reports."""
     job = Replay(terms(2, workers=2))
     job.joins(1, workers=2)
     cause, echo = fate(3, 7), fate(0, 1)
@@ -141,10 +141,10 @@ def test_the_cause_is_chosen_among_all_fates_in_the_order_of_their_ends() -> Non
         ),
     ],
 )
-def test_what_comes_from_outside_stops_every_node(
+def test_an_external_cause_stops_every_node(
     external_cause: ExternalCause, why: str, reason: ExternalCause
 ) -> None:
-    """And is the reason, whatever workers say that are made to end."""
+    """It is the reason, however the stopped workers exit."""
     job = running(2)
     job.is_ended_externally(1, external_cause)
     stopped = dict(job.stops)
@@ -156,8 +156,8 @@ def test_what_comes_from_outside_stops_every_node(
     assert job.verdicts == dict.fromkeys((0, 1), reason)
 
 
-def test_the_longest_name_of_a_helper_travels_on() -> None:
-    """What one member may say, the others may be told: they do not lose node 0 by it."""
+def test_the_longest_name_of_a_helper_process_is_sent_on() -> None:
+    """A message that one member may send, node 0 may send on: the others don't lose node 0."""
     job = running(2)
     job.is_ended_externally(1, HelperFailed("x" * LONGEST_LINE, "exited", 0))
     for number in (0, 1):
@@ -168,7 +168,7 @@ def test_the_longest_name_of_a_helper_travels_on() -> None:
 
 
 def test_a_failure_before_a_signal_is_the_cause() -> None:
-    """The scheduler's SIGTERM comes when a rank has failed."""
+    """The scheduler's SIGTERM comes after a rank has failed."""
     job = running(2)
     job.fails(0, fate(0, 3))
     job.is_ended_externally(1, Interrupted(15))
@@ -179,7 +179,7 @@ def test_a_failure_before_a_signal_is_the_cause() -> None:
 
 
 def test_a_lost_node_stops_the_others_and_is_the_cause() -> None:
-    """What its peers say are echoes."""
+    """Its peers' failures are consequences."""
     job = running(3)
     job.goes(1)
     stopped = dict(job.stops)
@@ -190,8 +190,8 @@ def test_a_lost_node_stops_the_others_and_is_the_cause() -> None:
     assert job.verdicts == dict.fromkeys((0, 2), NodeLost(1, "n1"))
 
 
-def test_a_lost_node_is_the_cause_even_if_an_echo_was_heard_first() -> None:
-    """Workers notice a dead peer sooner than its agent's connection ends."""
+def test_a_lost_node_is_the_cause_even_if_a_consequence_was_reported_first() -> None:
+    """Workers may notice a dead peer before its agent's connection ends."""
     job = running(3)
     job.fails(0, fate(0, 1))
     job.goes(1)
@@ -201,8 +201,8 @@ def test_a_lost_node_is_the_cause_even_if_an_echo_was_heard_first() -> None:
     assert set(job.verdicts.values()) == {NodeLost(1, "n1")}
 
 
-def test_the_verdict_does_not_wait_for_the_dead() -> None:
-    """The last node that was waited for is lost."""
+def test_the_verdict_does_not_wait_for_lost_nodes() -> None:
+    """The last node without a report is lost."""
     job = running(2)
     job.is_done(0, [(fate(0, ending=STOPPED, stopped_by_us=True), 0.0)])
 
@@ -211,8 +211,8 @@ def test_the_verdict_does_not_wait_for_the_dead() -> None:
     assert job.verdicts == {0: NodeLost(1, "n1")}
 
 
-def test_nodes_lost_while_an_interrupted_job_ends_are_lost_to_the_signal() -> None:
-    """Scancel sends SIGKILL to those that take too long."""
+def test_the_signal_is_the_cause_of_nodes_lost_after_it() -> None:
+    """Scancel sends SIGKILL to nodes that take too long."""
     job = running(2)
     job.is_ended_externally(0, Interrupted(15))
     job.goes(1)
@@ -221,8 +221,7 @@ def test_nodes_lost_while_an_interrupted_job_ends_are_lost_to_the_signal() -> No
     assert job.verdicts == {0: Interrupted(15)}
 
 
-def test_an_agent_that_goes_when_it_is_done_is_not_lost() -> None:
-    """All that it had to say is said."""
+def test_an_agent_that_disconnects_after_its_report_is_not_lost() -> None:
     job = running(2)
     job.is_done(1, [(fate(1), 0.0)])
     job.goes(1)
@@ -231,7 +230,7 @@ def test_an_agent_that_goes_when_it_is_done_is_not_lost() -> None:
     assert job.verdicts[0] == Succeeded()
 
 
-def test_a_failure_that_nobody_announced_stops_the_others_all_the_same() -> None:
+def test_a_failure_in_a_report_only_stops_the_others() -> None:
     """All workers of a node failed at once."""
     job = running(2)
 
@@ -240,8 +239,7 @@ def test_a_failure_that_nobody_announced_stops_the_others_all_the_same() -> None
     assert job.stops == dict.fromkeys((0, 1), "rank 1 on n1 failed")
 
 
-def test_an_external_cause_that_was_not_announced_stops_the_others_all_the_same() -> None:
-    """It is heard of with the report only."""
+def test_an_external_cause_in_a_report_only_stops_the_others() -> None:
     job = running(2)
 
     job.is_done(1, [], OutputGone())
@@ -249,8 +247,8 @@ def test_an_external_cause_that_was_not_announced_stops_the_others_all_the_same(
     assert job.stops == dict.fromkeys((0, 1), "the output of n1 is closed")
 
 
-def test_what_was_announced_is_no_success_even_if_no_cause_is_found() -> None:
-    """The reports may name workers alone that were stopped."""
+def test_an_announced_failure_is_no_success_even_without_a_cause() -> None:
+    """The reports may have only stopped workers."""
     job = running(2)
     job.fails(1, fate(1, 9))
     job.is_done(0, [(fate(0, ending=STOPPED, stopped_by_us=True), 0.0)])
@@ -259,19 +257,19 @@ def test_what_was_announced_is_no_success_even_if_no_cause_is_found() -> None:
     assert job.verdicts[0] == WorkerFailed(fate(1, 9))
 
 
-def test_who_has_reported_is_heard_no_more() -> None:
-    """A second report could turn the first into a lie."""
+def test_messages_after_a_report_are_ignored() -> None:
+    """A second report could contradict the first."""
     job = running(2)
     job.is_done(1, [(fate(1), 0.0)])
 
     job.is_done(1, [(fate(1, 3), 0.0)])
 
-    assert job.hung_up_on == [1]
+    assert job.disconnected == [1]
     assert job.stops == {}
 
 
-def test_a_node_that_is_done_early_is_told_each_minute_for_whom_it_waits() -> None:
-    """Those that still run print their own lines."""
+def test_a_node_that_is_done_early_prints_each_minute_which_nodes_still_run() -> None:
+    """Nodes that still run print their own lines."""
     job = running(3)
     job.is_done(1)
     job.waits(130)
@@ -280,12 +278,12 @@ def test_a_node_that_is_done_early_is_told_each_minute_for_whom_it_waits() -> No
 
     text = "all workers of this node have exited; still running: {}"
     both, one = Notice(text.format("n0, n2")), Notice(text.format("n0"))
-    assert job.heard_by(1)[1:] == [both, both, one]
-    assert job.heard_by(2)[1:] == [one]
-    assert job.heard_by(0)[1:] == []
+    assert job.sent_to(1)[1:] == [both, both, one]
+    assert job.sent_to(2)[1:] == [one]
+    assert job.sent_to(0)[1:] == []
 
 
-def test_nobody_is_told_to_stop_for_a_success() -> None:
+def test_a_success_stops_no_node() -> None:
     """Nodes may end at different times."""
     job = running(2)
 
@@ -294,8 +292,8 @@ def test_nobody_is_told_to_stop_for_a_success() -> None:
     assert job.stops == {}
 
 
-def test_a_silent_node_stops_the_others_and_is_told_itself() -> None:
-    """It may be frozen, and be continued when they have gone."""
+def test_a_silent_node_stops_the_others_and_receives_the_stop() -> None:
+    """It may be frozen, and be continued when the others have ended."""
     job = running(3)
     job.is_silent(1)
     stopped = dict(job.stops)
@@ -305,25 +303,25 @@ def test_a_silent_node_stops_the_others_and_is_told_itself() -> None:
     lost = NodeLost(1, "n1", "has been silent for 15 s")
     assert stopped == dict.fromkeys((0, 1, 2), "node 1 (n1) has been silent for 15 s")
     assert job.verdicts == dict.fromkeys((0, 1, 2), lost)
-    assert job.hung_up_on == [1]
+    assert job.disconnected == [1]
 
 
-def test_a_host_that_answers_nothing_is_silent() -> None:
-    """The kernel may know it before we do."""
+def test_a_host_that_does_not_respond_is_silent() -> None:
+    """The kernel may detect it first."""
     job = running(2)
     job.happens(MemberGone(1, "", 20.0, unreachable=True))
 
     assert job.stops == {0: "node 1 (n1) has been silent for 15 s"}
 
 
-def test_a_silent_node_that_is_done_is_missed_by_nobody() -> None:
-    """What it had to say is said; it is not waited for."""
+def test_a_silent_node_that_has_reported_is_not_lost() -> None:
+    """No message of it is awaited."""
     job = running(2)
     job.is_done(1, [(fate(1), 0.0)])
     job.is_silent(1)
     job.is_done(0, [(fate(0), 0.0)])
 
-    assert job.hung_up_on == [1]
+    assert job.disconnected == [1]
     assert job.verdicts == dict.fromkeys((0, 1), Succeeded())
     assert job.stops == {}
 
@@ -341,8 +339,8 @@ def test_a_failure_well_before_a_loss_is_the_cause() -> None:
     assert set(job.verdicts.values()) == {WorkerFailed(fate(2, 3))}
 
 
-def test_a_node_that_was_given_up_hears_what_the_others_hear() -> None:
-    """It was frozen while all stopped for the failure of another one."""
+def test_a_lost_node_receives_what_the_others_receive() -> None:
+    """It was frozen while all stopped for another node's failure."""
     job = running(3)
     job.now = 100.0
     job.fails(2, fate(2, 3))
@@ -354,11 +352,11 @@ def test_a_node_that_was_given_up_hears_what_the_others_hear() -> None:
 
     assert job.stops[1] == "rank 2 on n2 failed"
     assert job.verdicts == dict.fromkeys((0, 1, 2), WorkerFailed(fate(2, 3)))
-    assert job.hung_up_on == [1]
+    assert job.disconnected == [1]
 
 
-def test_a_silence_is_dated_by_its_beginning() -> None:
-    """Peers of a node that was cut off may fail long before it is known to be lost."""
+def test_a_lost_node_is_dated_by_the_start_of_its_silence() -> None:
+    """Peers of an unreachable node may fail long before it counts as lost."""
     job = running(3)
     job.now = 100.0
     job.fails(2, fate(2, 3))
@@ -372,7 +370,7 @@ def test_a_silence_is_dated_by_its_beginning() -> None:
 
 
 def test_a_failure_on_the_node_that_is_lost_is_the_cause() -> None:
-    """A scheduler may end a node whose task has failed; nothing fails on a node that is lost."""
+    """A scheduler may end a node whose task has failed; after the loss no worker can fail there."""
     job = running(2)
     job.fails(1, fate(1, 3), age=0.1)
     job.goes(1)
@@ -383,7 +381,7 @@ def test_a_failure_on_the_node_that_is_lost_is_the_cause() -> None:
 
 @pytest.mark.parametrize("order", [(0, 1, 2), (2, 1, 0), (1, 2, 0)])
 def test_two_failures_at_once_have_one_cause(order: tuple[int, ...]) -> None:
-    """The earlier one, in whatever order their nodes are heard."""
+    """The earlier one, in any order of reports."""
     job = running(3)
     failures = {0: (fate(0, 5), 2.0), 1: (fate(1, 6), 2.001), 2: (fate(2, 7), 1.999)}
     for number in order:
@@ -394,8 +392,8 @@ def test_two_failures_at_once_have_one_cause(order: tuple[int, ...]) -> None:
     assert job.verdicts == dict.fromkeys((0, 1, 2), WorkerFailed(fate(1, 6)))
 
 
-def test_what_a_lost_node_said_may_be_the_echo_of_another_loss() -> None:
-    """Node 0 was frozen: it learns only now that one node gave it up, and another failed for that."""
+def test_a_lost_nodes_report_may_be_a_consequence_of_another_loss() -> None:
+    """Node 0 was frozen: one node lost it, and another failed as a consequence."""
     job = running(3)
     job.fails(2, fate(2, 1), age=0.1)
     job.goes(2)

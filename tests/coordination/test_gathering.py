@@ -42,7 +42,7 @@ def test_an_endpoint_of_its_own_stays_open() -> None:
 
     job.joins(1)
 
-    assert not job.closed_the_door
+    assert not job.port_is_closed
     assert len(job.worlds) == 2
 
 
@@ -61,7 +61,7 @@ def test_everybody_hears_where_node_zero_is() -> None:
 
     job.joins(1)
 
-    (message,) = job.heard_by(1)
+    (message,) = job.sent_to(1)
     assert isinstance(message, WorldFormed)
     assert message.host == "head"
 
@@ -111,7 +111,7 @@ def test_who_contradicts_is_refused_alone(
 
     assert {number: refused.text for number, refused in job.refusals.items()} == {1: text}
     assert job.refusals[1].refusal is Refusal.GIVE_UP
-    assert job.hung_up_on == [1]
+    assert job.disconnected == [1]
     host = theirs.get("host", "n1")
     assert job.notices == [f"refused {host} (pid 11) at 10.0.0.{host[1:]}: {text}"]
     assert before is Phase.GATHERING
@@ -129,7 +129,7 @@ def test_a_contradiction_among_holders_of_the_token_ends_it_on_every_node(
 
     assert {number: refused.text for number, refused in job.refusals.items()} == {0: text, 1: text}
     assert {refused.refusal for refused in job.refusals.values()} == {Refusal.GIVE_UP}
-    assert job.hung_up_on == [1]
+    assert job.disconnected == [1]
     assert job.state.phase is Phase.OVER
 
 
@@ -192,7 +192,7 @@ def test_the_world_begins_when_the_last_stranger_has_gone() -> None:
     job = Replay(terms(2))
     job.calls()
     job.joins(1)
-    job.hangs_up()
+    job.caller_leaves()
 
     assert len(job.worlds) == 2
 
@@ -279,20 +279,20 @@ def test_an_agent_that_calls_twice_is_one_node(order: tuple[int, int], rank: int
 
     assert there == {}
     assert job.refusals == {}
-    assert job.hung_up_on == [1]
+    assert job.disconnected == [1]
     assert {number: world.node_rank for number, world in job.worlds.items()} == {0: 0, 2: 1, 3: 2}
 
 
 @pytest.mark.parametrize("has_token", [True, False])
 @pytest.mark.parametrize("old_one_first", [True, False])
-@pytest.mark.parametrize("said", [{"rank": 1}, {"rank": 1, "must": {"nnodes": "4"}}])
+@pytest.mark.parametrize("changes", [{"rank": 1}, {"rank": 1, "must": {"nnodes": "4"}}])
 def test_a_leftover_of_an_earlier_start_is_refused_alone(
-    said: dict[str, Any], *, old_one_first: bool, has_token: bool
+    changes: dict[str, Any], *, old_one_first: bool, has_token: bool
 ) -> None:
     """It never reached the node 0 of that start; the job goes on with what was started now."""
     job = Replay(terms(3, has_token=has_token))
     job.now = 2.0
-    old = {"host": "n1", "waited": 40.0, "rank": 1} | ({} if old_one_first else said)
+    old = {"host": "n1", "waited": 40.0, "rank": 1} | ({} if old_one_first else changes)
     new = {"host": "n1", "waited": 3.0, "rank": 1}
     for number, words in ((1, old), (2, new)) if old_one_first else ((2, new), (1, old)):
         job.newest = 2
@@ -303,7 +303,7 @@ def test_a_leftover_of_an_earlier_start_is_refused_alone(
     assert {number: refused.text for number, refused in job.refusals.items()} == {
         1: "another clusterrun, started later on this host, has this node's place in the job"
     }
-    assert job.hung_up_on == [1]
+    assert job.disconnected == [1]
     assert job.worlds.keys() == {0, 2, 3}
     (notice,) = job.notices
     assert notice.endswith("another clusterrun, started later on its host, has its place")
@@ -370,7 +370,7 @@ def test_a_node_that_leaves_again_is_waited_for_again() -> None:
     job.calls()
     job.joins(1, rank=1)
     job.goes(1)
-    job.hangs_up()
+    job.caller_leaves()
     without = dict(job.worlds)
     job.joins(2, rank=1)
 
@@ -387,7 +387,7 @@ def test_waiting_is_visible() -> None:
 
     text = "waiting for 2 of 4 nodes: n2, n3 (joined: n0, n1; {} s of 600 s)"
     expected = [Notice(text.format(seconds)) for seconds in (5, 35, 65)]
-    assert job.heard_by(0) == job.heard_by(1) == expected
+    assert job.sent_to(0) == job.sent_to(1) == expected
 
 
 def test_in_a_large_job_only_node_zero_prints_for_whom_it_waits() -> None:
@@ -396,14 +396,14 @@ def test_in_a_large_job_only_node_zero_prints_for_whom_it_waits() -> None:
     job.joins(1)
     job.waits(6)
 
-    assert (len(job.heard_by(0)), job.heard_by(1)) == (1, [])
+    assert (len(job.sent_to(0)), job.sent_to(1)) == (1, [])
 
 
 def test_a_node_that_never_comes_ends_it_for_those_who_have() -> None:
     """By its name, where the scheduler has told it."""
     job = Replay(terms(3, hosts=("n0", "n1", "n2"), rank=0, timeout=60.0))
     job.joins(1, rank=1)
-    job.hangs_up("10.0.0.9: it has another token")
+    job.caller_leaves("10.0.0.9: it has another token")
     job.waits(60)
 
     text = "waited 60 s for 1 of 3 nodes: n2 (joined: n0, n1)"
@@ -438,7 +438,7 @@ def test_strangers_get_a_few_lines_and_no_more() -> None:
     job = Replay(terms(2))
     for number in range(100):
         job.calls()
-        job.hangs_up(f"10.0.1.{number}: it does not speak clusterrun's protocol")
+        job.caller_leaves(f"10.0.1.{number}: it does not speak clusterrun's protocol")
 
     assert len([reply for reply in job.replies if isinstance(reply, PrintNotice)]) == 16
 
@@ -450,7 +450,7 @@ def test_who_speaks_of_workers_before_there_are_any_is_hung_up_on() -> None:
 
     job.is_done(1)
 
-    assert job.hung_up_on == [1]
+    assert job.disconnected == [1]
 
 
 def test_a_node_that_falls_silent_is_waited_for_again() -> None:
@@ -459,9 +459,9 @@ def test_a_node_that_falls_silent_is_waited_for_again() -> None:
     job.calls()
     job.joins(1, rank=1)
     job.is_silent(1)
-    job.hangs_up()
+    job.caller_leaves()
     job.joins(2, rank=1)
 
     assert job.notices == ["n1 (pid 11) has been silent for 15 s"]
-    assert job.hung_up_on == [1]
+    assert job.disconnected == [1]
     assert job.worlds[2].size == 2

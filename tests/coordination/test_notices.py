@@ -22,8 +22,8 @@ from tests.rendezvous.replay import Replay
 def gathered(nodes: int, *, own: dict[str, Any], come: list[dict[str, Any]]) -> Replay:
     """Return a job for which some nodes have come."""
     job = Replay(terms(nodes, **own))
-    for number, said in enumerate(come, start=1):
-        job.joins(number, **said)
+    for number, values in enumerate(come, start=1):
+        job.joins(number, **values)
     return job
 
 
@@ -60,7 +60,9 @@ def test_who_is_missing_is_named_as_well_as_is_known(
     own: dict[str, Any], come: list[dict[str, Any]], text: str
 ) -> None:
     """By the scheduler's names, else by rank, else by number."""
-    renamed = [{"host": f"n{said['rank']}", **said} if "rank" in said else said for said in come]
+    renamed = [
+        {"host": f"n{values['rank']}", **values} if "rank" in values else values for values in come
+    ]
     job = gathered(4, own=own, come=renamed)
 
     assert nodes_missing(job.state) == f"waited 600 s for {text}"

@@ -110,7 +110,7 @@ def test_a_message_of_an_attempt_to_come_is_a_lie() -> None:
 
     job.happens(MessageReceived(1, Failing(5, CAUSE, 0.0), 1.0))
 
-    assert job.hung_up_on == [1]
+    assert job.disconnected == [1]
 
 
 def test_a_final_exit_code_ends_the_job() -> None:
@@ -245,6 +245,6 @@ def test_who_is_done_early_hears_of_the_others_in_each_attempt_anew() -> None:
     job.is_done(1, [(fate(1), 0.0)])
     job.waits(60)
 
-    heard = [message for message in job.heard_by(1) if isinstance(message, Notice)]
-    assert heard == [Notice("all workers of this node have exited; still running: n0")]
-    assert not [message for message in job.heard_by(OWN) if isinstance(message, Notice)]
+    received = [message for message in job.sent_to(1) if isinstance(message, Notice)]
+    assert received == [Notice("all workers of this node have exited; still running: n0")]
+    assert not [message for message in job.sent_to(OWN) if isinstance(message, Notice)]

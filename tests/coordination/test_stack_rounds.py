@@ -35,13 +35,13 @@ def shown(job: Replay) -> list[tuple[int, AllStacks]]:
 def answers(job: Replay, number: int, text: str, *, round_: int = 1) -> None:
     """A node tells the stack of its worker."""
     group = StackGroup((number,), text)
-    job.says_of_stacks(number, Stacks(job.state.attempt.number, round_, (group,)))
+    job.sends_stacks(number, Stacks(job.state.attempt.number, round_, (group,)))
 
 
 def test_all_are_asked_and_node_0_is_told() -> None:
     """As soon as the last has answered."""
     job = running(3)
-    job.says_of_stacks(2, RequestStacks(0))
+    job.sends_stacks(2, RequestStacks(0))
     for number, text in ((0, F), (2, G)):
         answers(job, number, text)
     before = shown(job)
@@ -55,11 +55,11 @@ def test_all_are_asked_and_node_0_is_told() -> None:
 def test_one_round_at_a_time() -> None:
     """Whoever asks meanwhile gets the same answer; afterwards there is another round."""
     job = running(2)
-    job.says_of_stacks(0, RequestStacks(0))
-    job.says_of_stacks(1, RequestStacks(0))
+    job.sends_stacks(0, RequestStacks(0))
+    job.sends_stacks(1, RequestStacks(0))
     for number in (0, 1, 1):
         answers(job, number, F)
-    job.says_of_stacks(0, RequestStacks(0))
+    job.sends_stacks(0, RequestStacks(0))
     # Of the round before: too late.
     answers(job, 0, G)
 
@@ -71,7 +71,7 @@ def test_one_round_at_a_time() -> None:
 def test_who_does_not_answer_is_named() -> None:
     """In time; no more than a screen of them."""
     job = running(MOST_MISSING + 4)
-    job.says_of_stacks(0, RequestStacks(0))
+    job.sends_stacks(0, RequestStacks(0))
     answers(job, 0, F)
     job.waits(SECONDS_TO_ANSWER - 0.1)
     before = shown(job)
@@ -87,20 +87,20 @@ def test_who_does_not_answer_is_named() -> None:
 def test_nothing_moves() -> None:
     """Only where that is so on all nodes; and again only after something has."""
     job = running(2)
-    job.says_of_stacks(0, Idle(0, 60.0))
+    job.sends_stacks(0, Idle(0, 60.0))
     assert asked(job) == []
-    job.says_of_stacks(0, Idle(0, 0.0))
-    job.says_of_stacks(1, Idle(0, 60.0))
+    job.sends_stacks(0, Idle(0, 0.0))
+    job.sends_stacks(1, Idle(0, 60.0))
     assert asked(job) == []
-    job.says_of_stacks(0, Idle(0, 60.0))
+    job.sends_stacks(0, Idle(0, 60.0))
     assert asked(job) == [(number, SendStacks(0, 1, 60.0, "")) for number in range(2)]
     for number in range(2):
         answers(job, number, F)
     job.waits(1000)
     assert len(asked(job)) == 2
 
-    job.says_of_stacks(1, Idle(0, 0.0))
-    job.says_of_stacks(1, Idle(0, 60.0))
+    job.sends_stacks(1, Idle(0, 0.0))
+    job.sends_stacks(1, Idle(0, 60.0))
     assert len(asked(job)) == 4
 
 
@@ -109,8 +109,8 @@ def test_a_node_that_is_done_and_gone_is_not_missed() -> None:
     job = running(3)
     job.is_done(1, [(fate(1), 0.0)])
     job.goes(1)
-    job.says_of_stacks(2, Idle(0, 60.0))
-    job.says_of_stacks(0, Idle(0, 60.0))
+    job.sends_stacks(2, Idle(0, 60.0))
+    job.sends_stacks(0, Idle(0, 60.0))
     for number in (0, 2):
         answers(job, number, F)
 
@@ -121,17 +121,17 @@ def test_a_node_that_is_done_and_gone_is_not_missed() -> None:
 def test_the_next_attempt_knows_nothing_of_it() -> None:
     """But no number is used twice, and no message of the last attempt is heard."""
     job = running(2, restarts=1)
-    job.says_of_stacks(0, Idle(0, 60.0))
-    job.says_of_stacks(0, RequestStacks(0))
+    job.sends_stacks(0, Idle(0, 60.0))
+    job.sends_stacks(0, RequestStacks(0))
     job.is_done(0, [(fate(0, 1), 0.0)])
     job.is_done(1, [(fate(1), 0.0)])
     assert job.state.attempt.number == 1
     job.waits(SECONDS_TO_ANSWER)
-    job.says_of_stacks(1, Idle(0, 60.0))
-    job.says_of_stacks(1, Idle(1, 60.0))
+    job.sends_stacks(1, Idle(0, 60.0))
+    job.sends_stacks(1, Idle(1, 60.0))
     assert len(asked(job)) == 2
 
-    job.says_of_stacks(1, RequestStacks(1))
+    job.sends_stacks(1, RequestStacks(1))
     assert asked(job)[-1] == (1, SendStacks(1, 2, 0.0, "n1"))
     assert shown(job) == []
 
@@ -139,24 +139,24 @@ def test_the_next_attempt_knows_nothing_of_it() -> None:
 def test_strangers_and_the_end() -> None:
     """Who is no member is hung up on; a job that is over asks nobody."""
     job = running(2)
-    assert job.says_of_stacks(9, RequestStacks(0)) == (Disconnect((9,)),)
-    assert job.says_of_stacks(1, RequestStacks(5)) == (Disconnect((1,)),)
+    assert job.sends_stacks(9, RequestStacks(0)) == (Disconnect((9,)),)
+    assert job.sends_stacks(1, RequestStacks(5)) == (Disconnect((1,)),)
 
     over = running(2)
     over.is_ended_externally(0, Interrupted(15))
     for number in (0, 1):
         over.is_done(number)
-    over.says_of_stacks(0, RequestStacks(0))
+    over.sends_stacks(0, RequestStacks(0))
     assert asked(over) == []
 
 
 def test_ranks_that_a_node_can_t_have() -> None:
     """It has one worker: who makes up others is lost; an empty group does no harm."""
     job = running(3)
-    job.says_of_stacks(0, RequestStacks(0))
-    job.says_of_stacks(2, Stacks(0, 1, (StackGroup((), F), StackGroup((2,), G))))
-    job.says_of_stacks(1, Stacks(0, 1, (StackGroup((1, 2), G),)))
+    job.sends_stacks(0, RequestStacks(0))
+    job.sends_stacks(2, Stacks(0, 1, (StackGroup((), F), StackGroup((2,), G))))
+    job.sends_stacks(1, Stacks(0, 1, (StackGroup((1, 2), G),)))
     answers(job, 0, F)
 
-    assert job.hung_up_on == [1]
+    assert job.disconnected == [1]
     assert shown(job) == [(OWN, AllStacks((StackGroup((0,), F), StackGroup((2,), G)), ()))]

@@ -10,9 +10,9 @@ from tests.rendezvous.nodes import hello, terms
 def test_different_nodes_have_different_numbers_of_workers() -> None:
     """2 + 3 + 1."""
     members = {7: hello(0, workers=2), 8: hello(1, workers=3), 9: hello(2, workers=1)}
-    said = terms(3, run_id="mine", master_addr="n0", master_port=1234)
+    own_terms = terms(3, run_id="mine", master_addr="n0", master_port=1234)
 
-    found = worlds(said, members, {7: 0, 8: 1, 9: 2}, 3, 29501)
+    found = worlds(own_terms, members, {7: 0, 8: 1, 9: 2}, 3, 29501)
 
     assert [world.first_rank for world in found.values()] == [0, 2, 5]
     assert [world.local_size for world in found.values()] == [2, 3, 1]

@@ -37,13 +37,13 @@ OPENING = struct.pack(">12sHcB32s", MAGIC, 1, b"M", 0, b"m" * 32)
 class Running:
     """A coordinator, and a clock that can be put forward."""
 
-    def __init__(self, port: int, nodes: int, token: bytes = b"", **said: object) -> None:
-        self.said = Notices()
+    def __init__(self, port: int, nodes: int, token: bytes = b"", **values: object) -> None:
+        self.notices = Notices()
         self.port = port
         self.ahead = 0.0
         door = open_joining_port(Fact((port,), "--master-port"), "n0")
         self.server = CoordinatorServer(
-            door, terms(nodes, **said), token, hooks(self.said), time.monotonic()
+            door, terms(nodes, **values), token, hooks(self.notices), time.monotonic()
         )
 
     def fileno(self) -> int:
@@ -75,55 +75,56 @@ class Caller:
     def __init__(self, job: Running) -> None:
         self.socket = socket.create_connection(("127.0.0.1", job.port), timeout=PATIENCE)
         self.socket.setblocking(False)
-        self.heard = bytearray()
+        self.received = bytearray()
         self.at_end = False
         self._job = job
 
-    def says(self, data: bytes) -> "Caller":
+    def sends_bytes(self, data: bytes) -> "Caller":
         """Send bytes, whatever they are."""
         self.socket.send(data)
         return self
 
-    def joins(self, said: Hello) -> "Caller":
+    def joins(self, introduction: Hello) -> "Caller":
         """Do the handshake and send a hello, as a member does."""
-        self.says(OPENING)
+        self.sends_bytes(OPENING)
         self.reads(len(OPENING))
-        return self.tells(said)
+        return self.sends(introduction)
 
-    def tells(self, message: FromMember) -> "Caller":
+    def sends(self, message: FromMember) -> "Caller":
         """Send a message."""
-        return self.says(framed(message))
+        return self.sends_bytes(framed(message))
 
     def reads(self, count: int) -> bytes:
         """Return the next bytes."""
-        take_turns(lambda: len(self.listen().heard) >= count, self._job)
-        taken = bytes(self.heard[:count])
-        del self.heard[:count]
+        take_turns(lambda: len(self.listen().received) >= count, self._job)
+        taken = bytes(self.received[:count])
+        del self.received[:count]
         return taken
 
-    def hears(self) -> FromCoordinator:
+    def receives(self) -> FromCoordinator:
         """Return the next message."""
         messages: list[FromCoordinator] = []
 
-        def heard() -> bool:
+        def has_message() -> bool:
             self.listen()
-            messages.extend(FROM_COORDINATOR.take(self.heard) if not messages else [])
+            messages.extend(FROM_COORDINATOR.take(self.received) if not messages else [])
             return bool(messages)
 
-        take_turns(heard, self._job)
+        take_turns(has_message, self._job)
         (message,) = messages
         return message
 
-    def hears_at_last(self, kind: type[FromCoordinator]) -> None:
+    def receives_at_last(self, kind: type[FromCoordinator]) -> None:
         """Wait for a message of this kind, ignoring others."""
         take_turns(
             lambda: any(
-                isinstance(message, kind) for message in FROM_COORDINATOR.take(self.listen().heard)
+                isinstance(message, kind)
+                for message in FROM_COORDINATOR.take(self.listen().received)
             ),
             self._job,
         )
 
-    def is_hung_up_on(self) -> bool:
+    def is_disconnected(self) -> bool:
         """Wait until the coordinator has closed the connection."""
         take_turns(lambda: self.listen().at_end, self._job)
         return self.at_end
@@ -137,14 +138,14 @@ class Caller:
                 break
             except ConnectionResetError:
                 data = b""
-            self.heard += data
+            self.received += data
             self.at_end = not data
         return self
 
 
-def running(stack: ExitStack, nodes: int = 2, token: bytes = b"", **said: object) -> Running:
+def running(stack: ExitStack, nodes: int = 2, token: bytes = b"", **values: object) -> Running:
     """Return a coordinator that is closed at the end."""
-    made = Running(free_port(), nodes, token, **said)
+    made = Running(free_port(), nodes, token, **values)
     stack.callback(made.close)
     return made
 
@@ -158,7 +159,7 @@ def caller(stack: ExitStack, job: Running) -> Caller:
 
 def joined(stack: ExitStack, job: Running) -> bool:
     """Let the second node join; return whether the job starts with it."""
-    return isinstance(caller(stack, job).joins(hello(1)).hears(), WorldFormed)
+    return isinstance(caller(stack, job).joins(hello(1)).receives(), WorldFormed)
 
 
 GARBAGE = {

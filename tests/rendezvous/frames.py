@@ -103,8 +103,8 @@ def strange(dice: Random, valid: Sequence[bytes]) -> Iterator[bytes]:
                 yield mutated(frame, changes)
 
 
-def heard(codec: Codec[MessageT], data: bytes, longest: int = MAXIMUM_FRAME) -> int:
-    """Return how many messages are found in ``data``; -1 for a reason to hang up."""
+def messages_in(codec: Codec[MessageT], data: bytes, longest: int = MAXIMUM_FRAME) -> int:
+    """Return the number of messages in ``data``; -1 if it is invalid."""
     try:
         return len(list(codec.take(bytearray(data), longest)))
     except BadFrame:

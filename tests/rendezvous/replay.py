@@ -76,21 +76,21 @@ class Replay:
         """A caller connects."""
         self.happens(CallerConnected(self.now))
 
-    def hangs_up(self, refused: str = "") -> None:
+    def caller_leaves(self, refused: str = "") -> None:
         """A caller without a hello disconnects."""
         self.happens(CallerGone(refused, self.now))
 
-    def joins(self, number: int, **said: Any) -> None:  # noqa: ANN401 - as Hello's fields
+    def joins(self, number: int, **values: Any) -> None:  # noqa: ANN401 - as Hello's fields
         """A node connects and introduces itself."""
         self.newest = number
         self.calls()
-        self.introduces(number, hello(number, self.state.terms.nodes, **said))
+        self.introduces(number, hello(number, self.state.terms.nodes, **values))
 
-    def introduces(self, number: int, said: Hello) -> None:
+    def introduces(self, number: int, introduction: Hello) -> None:
         """A caller sends its hello; its address has the number of its host if that has one."""
-        digits = said.host.removeprefix("n")
+        digits = introduction.host.removeprefix("n")
         peer = f"10.0.0.{digits if digits.isdigit() else number}"
-        self.happens(HelloReceived(number, peer, said, self.now))
+        self.happens(HelloReceived(number, peer, introduction, self.now))
 
     def waits(self, seconds: float) -> None:
         """Time passes, and nothing else happens."""
@@ -102,11 +102,11 @@ class Replay:
 
     def fails(self, number: int, fate: Fate, age: float = 0.0) -> None:
         """A member's first worker fails."""
-        self._says(number, Failing(self.state.attempt.number, fate, age))
+        self._sends(number, Failing(self.state.attempt.number, fate, age))
 
     def is_ended_externally(self, number: int, external_cause: ExternalCause) -> None:
         """Something ends the job on a member's node."""
-        self._says(number, EndedExternally(self.state.attempt.number, external_cause))
+        self._sends(number, EndedExternally(self.state.attempt.number, external_cause))
 
     def is_done(
         self,
@@ -116,9 +116,9 @@ class Replay:
     ) -> None:
         """All workers of a member have ended; each fate with its age."""
         aged = tuple(AgedFate(fate, age) for fate, age in fates)
-        self._says(number, Done(self.state.attempt.number, aged, external_cause))
+        self._sends(number, Done(self.state.attempt.number, aged, external_cause))
 
-    def says_of_stacks(self, number: int, message: StacksMessage) -> tuple[Action, ...]:
+    def sends_stacks(self, number: int, message: StacksMessage) -> tuple[Action, ...]:
         """A member sends a message about its ranks' stacks."""
         return self.happens(MessageReceived(number, message, self.now))
 
@@ -136,7 +136,7 @@ class Replay:
         """A member has been silent for too long."""
         self.happens(MemberSilent(number, self.now))
 
-    def _says(self, number: int, message: Failing | EndedExternally | Done) -> None:
+    def _sends(self, number: int, message: Failing | EndedExternally | Done) -> None:
         # The server hears nobody who is gone.
         if number not in self._gone and number <= self.newest:
             self.happens(MessageReceived(number, message, self.now))
@@ -144,12 +144,12 @@ class Replay:
     @property
     def notices(self) -> list[str]:
         """What was printed on node 0, by the coordinator or by its member."""
-        said = [reply.text for reply in self.replies if isinstance(reply, PrintNotice)]
-        heard = [message for message in self.heard_by(OWN) if isinstance(message, Notice)]
-        return said + [message.text for message in heard]
+        printed = [reply.text for reply in self.replies if isinstance(reply, PrintNotice)]
+        received = [message for message in self.sent_to(OWN) if isinstance(message, Notice)]
+        return printed + [message.text for message in received]
 
     @property
-    def hung_up_on(self) -> list[int]:
+    def disconnected(self) -> list[int]:
         """The connections that were closed, in order."""
         closed = (reply.connections for reply in self.replies if isinstance(reply, Disconnect))
         return [number for numbers in closed for number in numbers]
@@ -196,10 +196,10 @@ class Replay:
         ]
 
     @property
-    def closed_the_door(self) -> bool:
+    def port_is_closed(self) -> bool:
         """Whether the port is closed."""
         return any(isinstance(reply, StopListening) for reply in self.replies)
 
-    def heard_by(self, number: int) -> list[FromCoordinator]:
+    def sent_to(self, number: int) -> list[FromCoordinator]:
         """Return what was sent to a connection, in order."""
         return [message for to, message in self.sent if to == number]

@@ -41,13 +41,13 @@ def job(stack: ExitStack) -> Running:
 def test_strangers_do_no_harm(garbage: bytes, job: Running, stack: ExitStack) -> None:
     """They are refused, which is said once, and the job begins as if they had never come."""
     for _ in range(3):
-        stranger = caller(stack, job).says(garbage)
+        stranger = caller(stack, job).sends_bytes(garbage)
         stranger.socket.shutdown(socket.SHUT_WR)
-        assert stranger.is_hung_up_on()
+        assert stranger.is_disconnected()
 
     assert joined(stack, job)
-    assert len(job.said) == 1
-    assert job.said[0].startswith("refused 127.0.0.1: it ")
+    assert len(job.notices) == 1
+    assert job.notices[0].startswith("refused 127.0.0.1: it ")
 
 
 @pytest.mark.parametrize(
@@ -65,11 +65,11 @@ def test_strangers_do_no_harm(garbage: bytes, job: Running, stack: ExitStack) ->
 )
 def test_what_is_said_of_a_stranger(garbage: str, why: str, job: Running, stack: ExitStack) -> None:
     """On node 0."""
-    stranger = caller(stack, job).says(GARBAGE[garbage])
+    stranger = caller(stack, job).sends_bytes(GARBAGE[garbage])
     stranger.socket.shutdown(socket.SHUT_WR)
 
-    assert stranger.is_hung_up_on()
-    assert job.said == [f"refused 127.0.0.1: {why}"]
+    assert stranger.is_disconnected()
+    assert job.notices == [f"refused 127.0.0.1: {why}"]
 
 
 def test_who_connects_and_goes_is_not_worth_a_line(job: Running, stack: ExitStack) -> None:
@@ -78,27 +78,27 @@ def test_who_connects_and_goes_is_not_worth_a_line(job: Running, stack: ExitStac
         caller(stack, job).socket.close()
 
     assert joined(stack, job)
-    assert job.said == []
+    assert job.notices == []
 
 
 def test_a_stranger_hears_nothing_of_us(job: Running, stack: ExitStack) -> None:
     """Before it has said the magic words."""
-    stranger = caller(stack, job).says(b"GET /")
+    stranger = caller(stack, job).sends_bytes(b"GET /")
 
-    assert stranger.is_hung_up_on()
-    assert stranger.heard == b""
+    assert stranger.is_disconnected()
+    assert stranger.received == b""
 
 
 def test_who_keeps_silent_is_sent_away(job: Running, stack: ExitStack) -> None:
     """After a while."""
     silent = caller(stack, job)
-    half = caller(stack, job).says(OPENING[:20])
+    half = caller(stack, job).sends_bytes(OPENING[:20])
     job.turn(time.monotonic())
     job.ahead = SECONDS_TO_SEND_HELLO
 
-    assert silent.is_hung_up_on()
-    assert half.is_hung_up_on()
-    assert job.said == ["refused 127.0.0.1: it sent nothing for 10 s"]
+    assert silent.is_disconnected()
+    assert half.is_disconnected()
+    assert job.notices == ["refused 127.0.0.1: it sent nothing for 10 s"]
 
 
 def test_a_thousand_idle_connections_do_no_harm(job: Running, stack: ExitStack) -> None:
@@ -113,8 +113,8 @@ def test_a_thousand_idle_connections_do_no_harm(job: Running, stack: ExitStack) 
             job.turn(time.monotonic())
 
     assert joined(stack, job)
-    assert job.said == ["refused 127.0.0.1: too many connections"]
-    assert idle[0].is_hung_up_on()
+    assert job.notices == ["refused 127.0.0.1: too many connections"]
+    assert idle[0].is_disconnected()
     assert not idle[-1].listen().at_end
     assert MOST_STRANGERS < 1000
 
@@ -123,57 +123,57 @@ def test_a_wrong_token_is_refused_before_anything_is_read(stack: ExitStack) -> N
     """Even though a whole hello lies there."""
     job = running(stack, token=b"right")
     opening = struct.pack(">12sHcB32s", MAGIC, 1, b"M", 1, b"m" * 32)
-    stranger = caller(stack, job).says(opening + b"p" * 32 + framed(hello(1)))
+    stranger = caller(stack, job).sends_bytes(opening + b"p" * 32 + framed(hello(1)))
 
     answer = stranger.reads(len(opening) + 33)
 
     assert answer[len(opening) :] == bytes(33)
-    assert stranger.is_hung_up_on()
-    assert job.said == ["refused 127.0.0.1: it has another token"]
+    assert stranger.is_disconnected()
+    assert job.notices == ["refused 127.0.0.1: it has another token"]
 
 
 def test_a_member_that_begins_to_rave_is_lost_to_the_job(job: Running, stack: ExitStack) -> None:
     """Its words can't be trusted any more; the others are told."""
     member = caller(stack, job).joins(hello(1))
-    assert isinstance(member.hears(), WorldFormed)
+    assert isinstance(member.receives(), WorldFormed)
 
-    member.says(b"\xff\xff\xff\xff")
+    member.sends_bytes(b"\xff\xff\xff\xff")
 
-    assert member.is_hung_up_on()
-    assert job.said == ["refused 127.0.0.1: it sent a message of 4294967295 bytes"]
+    assert member.is_disconnected()
+    assert job.notices == ["refused 127.0.0.1: it sent a message of 4294967295 bytes"]
 
 
 def test_a_hello_is_said_once(job: Running, stack: ExitStack) -> None:
     """A second one makes the first a lie."""
     member = caller(stack, job).joins(hello(1))
-    assert isinstance(member.hears(), WorldFormed)
+    assert isinstance(member.receives(), WorldFormed)
 
-    member.tells(hello(2))
+    member.sends(hello(2))
 
-    assert member.is_hung_up_on()
-    assert job.said == ["refused 127.0.0.1: it sent a second Hello"]
+    assert member.is_disconnected()
+    assert job.notices == ["refused 127.0.0.1: it sent a second Hello"]
 
 
 def test_who_has_hung_up_is_not_let_in(job: Running, stack: ExitStack) -> None:
     """Its words were held up on their way; meanwhile it has given up this call."""
     early = caller(stack, job)
-    early.says(OPENING).reads(len(OPENING))
-    early.says(framed(hello(1)) + HEARTBEAT_FRAME).socket.shutdown(socket.SHUT_WR)
+    early.sends_bytes(OPENING).reads(len(OPENING))
+    early.sends_bytes(framed(hello(1)) + HEARTBEAT_FRAME).socket.shutdown(socket.SHUT_WR)
 
-    assert early.is_hung_up_on()
+    assert early.is_disconnected()
     assert joined(stack, job)
-    assert job.said == []
+    assert job.notices == []
 
 
 def test_a_refusal_arrives_before_the_connection_ends(job: Running, stack: ExitStack) -> None:
     """Whole, and then the end."""
     member = caller(stack, job).joins(hello(1, nodes=3))
 
-    message = member.hears()
+    message = member.receives()
 
     assert isinstance(message, Refused)
     assert message.text == "nnodes is 2 on n0, 3 on n1"
-    assert member.is_hung_up_on()
+    assert member.is_disconnected()
 
 
 def test_the_address_that_members_reached_is_known(stack: ExitStack) -> None:
@@ -188,11 +188,11 @@ def test_all_members_hear_of_the_end_before_node_zero_goes(stack: ExitStack) -> 
     """It waits until they have hung up."""
     job = running(stack, nodes=3)
     members = [caller(stack, job).joins(hello(number, 3)) for number in (1, 2)]
-    assert all(isinstance(member.hears(), WorldFormed) for member in members)
+    assert all(isinstance(member.receives(), WorldFormed) for member in members)
     job.server.own_end.sendall(framed(done(0, [fate(0)], 0.0, None)))
     for number, member in enumerate(members, start=1):
-        member.tells(done(0, [fate(number)], 0.0, None))
-    verdicts = [member.hears() for member in members]
+        member.sends(done(0, [fate(number)], 0.0, None))
+    verdicts = [member.receives() for member in members]
     for member in members:
         member.socket.close()
 
@@ -207,10 +207,10 @@ def test_a_member_that_does_not_hang_up_is_not_waited_for_long(stack: ExitStack)
     """It may be frozen."""
     job = running(stack)
     member = caller(stack, job).joins(hello(1))
-    assert isinstance(member.hears(), WorldFormed)
+    assert isinstance(member.receives(), WorldFormed)
     job.server.own_end.sendall(framed(done(0, [], 0.0, None)))
-    member.tells(done(0, [], 0.0, None))
-    assert isinstance(member.hears(), Verdict)
+    member.sends(done(0, [], 0.0, None))
+    assert isinstance(member.receives(), Verdict)
 
     before = time.monotonic()
     job.server.finish(0.1, time.monotonic)
@@ -222,11 +222,11 @@ def test_an_agent_that_is_gone_is_noticed_at_once(stack: ExitStack) -> None:
     """The kernel closes its connections, however it was killed."""
     job = running(stack, nodes=3)
     members = [caller(stack, job).joins(hello(number, 3)) for number in (1, 2)]
-    assert all(isinstance(member.hears(), WorldFormed) for member in members)
+    assert all(isinstance(member.receives(), WorldFormed) for member in members)
 
     members[1].socket.close()
 
-    assert members[0].hears() == Stop(0, "node 2 (n2) is gone")
+    assert members[0].receives() == Stop(0, "node 2 (n2) is gone")
 
 
 def test_limits_of_open_files_are_raised_as_far_as_they_go() -> None:

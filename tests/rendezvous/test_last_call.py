@@ -12,9 +12,9 @@ from tests.rendezvous.nodes import terms
 from tests.rendezvous.replay import Replay
 
 
-def job_of(fewest: int, most: int, **said: Any) -> Replay:  # noqa: ANN401 - as the fields of Terms
+def job_of(fewest: int, most: int, **values: Any) -> Replay:  # noqa: ANN401 - as the fields of Terms
     """Return a job of so many nodes whose last call takes 30 s."""
-    return Replay(terms(most, last_call=LastCall(fewest, 30.0), open_for_good=True, **said))
+    return Replay(terms(most, last_call=LastCall(fewest, 30.0), open_for_good=True, **values))
 
 
 def test_all_nodes_need_no_last_call() -> None:

@@ -48,7 +48,7 @@ from hypothesis import strategies as st
 
 from tests.plans import world
 from tests.rendezvous.callers import GARBAGE, OPENING, Caller, caller, running
-from tests.rendezvous.frames import FROM_A_COORDINATOR, FROM_A_MEMBER, heard, mutated, strange
+from tests.rendezvous.frames import FROM_A_COORDINATOR, FROM_A_MEMBER, messages_in, mutated, strange
 from tests.rendezvous.nodes import PATIENCE, fate, hello, hooks, take_turns
 
 
@@ -62,7 +62,7 @@ class RunningJob:
 
     def begins(self) -> "RunningJob":
         """Let node 1 join."""
-        assert isinstance(self.member.joins(hello(1)).hears(), WorldFormed)
+        assert isinstance(self.member.joins(hello(1)).receives(), WorldFormed)
         return self
 
     def calls(self) -> Caller:
@@ -72,13 +72,13 @@ class RunningJob:
     def lives(self) -> bool:
         """Tell whether node 1 is answered, within a second, and has heard nothing else."""
         began = time.monotonic()
-        answer = self.member.says(HEARTBEAT_FRAME).hears()
+        answer = self.member.sends_bytes(HEARTBEAT_FRAME).receives()
         return isinstance(answer, Heartbeat) and time.monotonic() - began < 1.0
 
     def succeeds(self) -> bool:
         """Let both nodes end, and tell whether node 1 hears that all went well."""
         self.node_zero.server.own_end.sendall(framed(done(0, [fate(0)], 0.0, None)))
-        verdict = self.member.tells(done(0, [fate(1)], 0.0, None)).hears()
+        verdict = self.member.sends(done(0, [fate(1)], 0.0, None)).receives()
         return verdict == Verdict(Succeeded(), "")
 
 
@@ -98,14 +98,14 @@ def job(stack: ExitStack) -> RunningJob:
 @pytest.mark.parametrize("garbage", GARBAGE.values(), ids=GARBAGE.keys())
 def test_garbage(garbage: bytes, job: RunningJob) -> None:
     """From many at once, cut off in the middle or not."""
-    strangers = [job.calls().says(garbage) for _ in range(5)]
+    strangers = [job.calls().sends_bytes(garbage) for _ in range(5)]
     for stranger in strangers:
         stranger.socket.shutdown(socket.SHUT_WR)
-        assert stranger.is_hung_up_on()
+        assert stranger.is_disconnected()
 
     assert job.lives()
-    assert len(job.node_zero.said) == 1
-    assert job.node_zero.said[0].startswith("refused 127.0.0.1: it ")
+    assert len(job.node_zero.notices) == 1
+    assert job.node_zero.notices[0].startswith("refused 127.0.0.1: it ")
     assert job.succeeds()
 
 
@@ -115,7 +115,7 @@ def test_a_port_scanner(job: RunningJob) -> None:
         job.calls().socket.close()
 
     assert job.lives()
-    assert job.node_zero.said == []
+    assert job.node_zero.notices == []
     assert job.succeeds()
 
 
@@ -129,7 +129,7 @@ def test_a_thousand_idle_connections(job: RunningJob) -> None:
             job.calls()
         assert job.lives()
 
-    assert job.node_zero.said == ["refused 127.0.0.1: too many connections"]
+    assert job.node_zero.notices == ["refused 127.0.0.1: too many connections"]
     assert job.succeeds()
 
 
@@ -137,13 +137,13 @@ def test_a_slow_writer(job: RunningJob) -> None:
     """One byte now and then gives nobody more time to say who he is."""
     slow = job.calls()
     for byte in OPENING[:20]:
-        slow.says(bytes([byte]))
+        slow.sends_bytes(bytes([byte]))
         job.node_zero.turn(time.monotonic())
         job.node_zero.ahead += SECONDS_TO_SEND_HELLO / 20 + 0.01
 
-    assert slow.is_hung_up_on()
+    assert slow.is_disconnected()
     assert job.lives()
-    assert job.node_zero.said == ["refused 127.0.0.1: it sent nothing for 10 s"]
+    assert job.node_zero.notices == ["refused 127.0.0.1: it sent nothing for 10 s"]
     assert job.succeeds()
 
 
@@ -151,71 +151,71 @@ def test_a_replay_proves_nothing(stack: ExitStack) -> None:
     """What a member has said is of no use to who has listened: each handshake has its own nonces."""
     token = b"secret"
     job = RunningJob(stack, token)
-    said = bytearray()
+    recorded = bytearray()
     handshake = member_handshake(token, b"n" * 32)
     step = next(handshake)
     with suppress(StopIteration):
         while True:
-            said += step.send
-            job.member.says(step.send)
+            recorded += step.send
+            job.member.sends_bytes(step.send)
             step = handshake.send(job.member.reads(step.expect))
-    said += framed(hello(1))
-    job.member.tells(hello(1))
-    assert isinstance(job.member.hears(), WorldFormed)
-    said += framed(EndedExternally(0, Interrupted(15)))
+    recorded += framed(hello(1))
+    job.member.sends(hello(1))
+    assert isinstance(job.member.receives(), WorldFormed)
+    recorded += framed(EndedExternally(0, Interrupted(15)))
 
-    replayed = job.calls().says(bytes(said))
+    replayed = job.calls().sends_bytes(bytes(recorded))
 
-    assert replayed.is_hung_up_on()
-    assert job.node_zero.said == ["refused 127.0.0.1: it has another token"]
+    assert replayed.is_disconnected()
+    assert job.node_zero.notices == ["refused 127.0.0.1: it has another token"]
     assert job.lives()
 
 
 def test_a_member_of_another_job_can_end_nothing(job: RunningJob) -> None:
     """It is told that this one is complete; what it says besides is not heard."""
-    stranger = job.calls().says(OPENING)
+    stranger = job.calls().sends_bytes(OPENING)
     stranger.reads(len(OPENING))
-    stranger.says(
+    stranger.sends_bytes(
         framed(hello(1))
         + framed(EndedExternally(0, Interrupted(15)))
         + framed(done(0, [], 0.0, None))
     )
 
-    assert stranger.is_hung_up_on()
+    assert stranger.is_disconnected()
     assert job.lives()
     assert job.succeeds()
 
 
 def test_signs_of_life_without_end(job: RunningJob) -> None:
     """From somebody who has not said who he is."""
-    flood = job.calls().says(OPENING + HEARTBEAT_FRAME * 200)
+    flood = job.calls().sends_bytes(OPENING + HEARTBEAT_FRAME * 200)
 
-    assert flood.is_hung_up_on()
+    assert flood.is_disconnected()
     assert job.lives()
-    assert job.node_zero.said == ["refused 127.0.0.1: it sent another message before its Hello"]
+    assert job.node_zero.notices == ["refused 127.0.0.1: it sent another message before its Hello"]
 
 
 def test_a_member_that_does_not_read(job: RunningJob) -> None:
     """Its answers wait within bounds; the others are served."""
     for _ in range(50):
         with suppress(BlockingIOError):
-            job.member.says(HEARTBEAT_FRAME * 500)
+            job.member.sends_bytes(HEARTBEAT_FRAME * 500)
         job.node_zero.turn(time.monotonic())
 
-    stranger = job.calls().says(b"GET / HTTP/1.1\r\n\r\n")
-    assert stranger.is_hung_up_on()
+    stranger = job.calls().sends_bytes(b"GET / HTTP/1.1\r\n\r\n")
+    assert stranger.is_disconnected()
 
 
 def test_a_member_that_raves_ends_the_job(stack: ExitStack) -> None:
     """Its words can't be trusted any more, and there is no going on without it."""
     node_zero = running(stack, nodes=3, open_for_good=True)
     members = [caller(stack, node_zero).joins(hello(number, 3)) for number in (1, 2)]
-    assert all(isinstance(member.hears(), WorldFormed) for member in members)
+    assert all(isinstance(member.receives(), WorldFormed) for member in members)
 
-    members[0].says((MAXIMUM_FRAME + 1).to_bytes(4, "big"))
+    members[0].sends_bytes((MAXIMUM_FRAME + 1).to_bytes(4, "big"))
 
-    assert members[0].is_hung_up_on()
-    assert members[1].hears() == Stop(0, "node 1 (n1) is gone")
+    assert members[0].is_disconnected()
+    assert members[1].receives() == Stop(0, "node 1 (n1) is gone")
 
 
 positions = st.lists(st.tuples(st.integers(0, 1 << 12), st.integers(0, 255)), max_size=6)
@@ -224,19 +224,19 @@ positions = st.lists(st.tuples(st.integers(0, 1 << 12), st.integers(0, 255)), ma
 @given(st.sampled_from(FROM_A_MEMBER), positions, st.integers(0, 40))
 def test_no_mutation_is_too_strange(frame: bytes, changes: list[tuple[int, int]], cut: int) -> None:
     """It is a message, or a reason to hang up, or not whole: never anything else."""
-    assert heard(FROM_MEMBERS, mutated(frame, changes, cut)) in {-1, 0, 1}
+    assert messages_in(FROM_MEMBERS, mutated(frame, changes, cut)) in {-1, 0, 1}
 
 
 @given(st.sampled_from(FROM_A_COORDINATOR), positions, st.integers(0, 40))
 def test_nor_to_a_member(frame: bytes, changes: list[tuple[int, int]], cut: int) -> None:
     """The same in the other direction."""
-    assert heard(FROM_COORDINATOR, mutated(frame, changes, cut)) in {-1, 0, 1}
+    assert messages_in(FROM_COORDINATOR, mutated(frame, changes, cut)) in {-1, 0, 1}
 
 
 @given(st.binary(max_size=200))
 def test_no_bytes_are_too_strange(data: bytes) -> None:
     """On either side, before and after the handshake."""
-    heard(FROM_MEMBERS, data, LONGEST_HELLO)
+    messages_in(FROM_MEMBERS, data, LONGEST_HELLO)
     for steps in (coordinator_handshake(b"", b"n" * 32), member_handshake(b"token", b"n" * 32)):
         ours, theirs = socket.socketpair()
         with ours, theirs:
@@ -255,12 +255,12 @@ def test_no_bytes_are_too_strange(data: bytes) -> None:
     st.lists(st.tuples(st.sampled_from(FROM_A_MEMBER), positions, st.integers(0, 9)), max_size=5)
 )
 def test_a_coordinator_survives_whatever_is_said(
-    said: list[tuple[bytes, list[tuple[int, int]], int]],
+    frames: list[tuple[bytes, list[tuple[int, int]], int]],
 ) -> None:
     """And answers its members as before."""
     with ExitStack() as opened:
         job = RunningJob(opened).begins()
-        stranger = job.calls().says(OPENING + b"".join(mutated(*each) for each in said))
+        stranger = job.calls().sends_bytes(OPENING + b"".join(mutated(*each) for each in frames))
         with suppress(OSError):
             stranger.socket.shutdown(socket.SHUT_WR)
         take_turns(lambda: stranger.listen().at_end, job.node_zero)
@@ -310,7 +310,9 @@ def open_descriptors() -> int:
 def test_a_million_frames_leave_nothing_behind(codec: Codec[Any], valid: list[bytes]) -> None:
     """Random and mutated ones, all of them decoded: no crash, no hang, no growth."""
     dice, watch = random.Random(5), Watch()  # noqa: S311 - not for secrets
-    found = Counter(heard(codec, frame) for frame in watch.bunches(1_000_000, strange(dice, valid)))
+    found = Counter(
+        messages_in(codec, frame) for frame in watch.bunches(1_000_000, strange(dice, valid))
+    )
 
     assert found.keys() == {-1, 0, 1}
     assert min(found[-1], found[1]) > 100_000
@@ -343,19 +345,19 @@ def test_a_hundred_thousand_frames_of_members() -> None:
     """Whatever a node says that has been let in: it is heard to its first wrong word, at most."""
     dice, watch = random.Random(7), Watch()  # noqa: S311 - not for secrets
     understood = (
-        frame for frame in strange(dice, FROM_A_MEMBER) if heard(FROM_MEMBERS, frame) == 1
+        frame for frame in strange(dice, FROM_A_MEMBER) if messages_in(FROM_MEMBERS, frame) == 1
     )
     for bunch in watch.bunches(5_000, understood, size=20):
         with ExitStack() as opened:
             node_zero = running(opened, nodes=3)
             members = [caller(opened, node_zero).joins(hello(each, 3)) for each in (1, 2)]
-            assert all(isinstance(member.hears(), WorldFormed) for member in members)
+            assert all(isinstance(member.receives(), WorldFormed) for member in members)
             node_zero.server.own_end.sendall(framed(done(0, [fate(0)], 0.0, None)))
 
-            members[0].says(bunch + b"\xff\xff\xff\xff")
+            members[0].sends_bytes(bunch + b"\xff\xff\xff\xff")
 
-            assert members[0].is_hung_up_on()
-            members[1].tells(done(0, [fate(2)], 0.0, None)).hears_at_last(Verdict)
+            assert members[0].is_disconnected()
+            members[1].sends(done(0, [fate(2)], 0.0, None)).receives_at_last(Verdict)
 
     assert watch.saw_nothing()
 
@@ -366,7 +368,9 @@ def test_a_hundred_thousand_frames_of_a_coordinator() -> None:
     """Whatever node 0 says: a member makes events of it, or has lost node 0."""
     dice, watch = random.Random(8), Watch()  # noqa: S311 - not for secrets
     understood = (
-        frame for frame in strange(dice, FROM_A_COORDINATOR) if heard(FROM_COORDINATOR, frame) == 1
+        frame
+        for frame in strange(dice, FROM_A_COORDINATOR)
+        if messages_in(FROM_COORDINATOR, frame) == 1
     )
     for bunch in watch.bunches(5_000, understood, size=20):
         ours, theirs = socket.socketpair()

@@ -53,12 +53,14 @@ class Nodes:
     def join(
         self,
         settings: RendezvousSettings,
-        said: Hello,
+        introduction: Hello,
         where: AgentHooks | None = None,
         token: bytes = b"",
     ) -> Future[Joined]:
         """Let one node join."""
-        future = self._executor.submit(join, JoiningNode(settings, said, token, where or hooks()))
+        future = self._executor.submit(
+            join, JoiningNode(settings, introduction, token, where or hooks())
+        )
         self._all.append(future)
         return future
 
@@ -179,14 +181,14 @@ def test_the_interface_that_leads_to_the_others(nodes: Nodes) -> None:
 def test_node_zero_may_start_last(nodes: Nodes) -> None:
     """The others dial until it answers."""
     settings = rendezvous_settings(free_port())
-    said = Notices()
-    first = nodes.join(settings, ranked_hello(1), hooks(said))
+    notices = Notices()
+    first = nodes.join(settings, ranked_hello(1), hooks(notices))
     with pytest.raises(TimeoutError):
         first.result(0.3)
     nodes.join(settings, ranked_hello(0))
 
     assert peers(first).world(0).node_rank == 1
-    assert said == []
+    assert notices == []
 
 
 @pytest.mark.parametrize("token", [b"", b"secret"])
@@ -202,15 +204,15 @@ def test_another_token_is_an_error_on_both_sides(nodes: Nodes) -> None:
     """The node with the wrong one ends at once; the job goes on waiting for the right one."""
     settings = rendezvous_settings(free_port())
     place = f"127.0.0.1:{settings.ports.value[0]}"
-    said = Notices()
-    first = nodes.join(settings, ranked_hello(0), hooks(said), b"right")
+    notices = Notices()
+    first = nodes.join(settings, ranked_hello(0), hooks(notices), b"right")
     for token, why in ((b"wrong", "another token"), (b"", "a token")):
         refused = error(nodes.join(settings, ranked_hello(1), token=token))
         assert refused.message.startswith(f"the job at {place} has {why}")
     nodes.join(settings, ranked_hello(1), token=b"right")
 
     assert peers(first).world(0).nodes == 2
-    assert said == [
+    assert notices == [
         "refused 127.0.0.1: it has another token",
         "refused 127.0.0.1: it has no token, and this job has one",
     ]
@@ -237,8 +239,8 @@ def test_with_a_token_a_contradiction_ends_all_within_a_second(nodes: Nodes) -> 
 
 def test_without_a_token_a_contradicting_node_is_refused_alone(nodes: Nodes) -> None:
     """Node 0 prints it and waits for another node: here, the same one with the right command."""
-    port, said = free_port(), Notices()
-    one = nodes.join(rendezvous_settings(port, 2), ranked_hello(0), hooks(said))
+    port, notices = free_port(), Notices()
+    one = nodes.join(rendezvous_settings(port, 2), ranked_hello(0), hooks(notices))
     other = nodes.join(rendezvous_settings(port, 3), ranked_hello(1, must={"nnodes": "3"}))
     refused = error(other)
     again = nodes.join(rendezvous_settings(port, 2), ranked_hello(1))
@@ -246,7 +248,7 @@ def test_without_a_token_a_contradicting_node_is_refused_alone(nodes: Nodes) -> 
     assert refused.message == "nnodes is 2 on n0, 3 on n1"
     assert refused.hint == "Run the same command on every node, each with its own --node-rank."
     assert {peers(future).world(0).node_rank for future in (one, again)} == {0, 1}
-    assert said == [f"refused n1 (pid 11) at 127.0.0.1: {refused.message}"]
+    assert notices == [f"refused n1 (pid 11) at 127.0.0.1: {refused.message}"]
 
 
 def test_a_missing_node(nodes: Nodes) -> None:
@@ -335,9 +337,9 @@ def not_listening(port: int, host: str = "127.0.0.1") -> bool:
 @pytest.mark.parametrize("number", [2, 15, 1])
 def test_a_signal_ends_the_waiting(nodes: Nodes, number: int) -> None:
     """On a member alone; the others go on waiting."""
-    inbox, said = QuietInbox(), Notices()
+    inbox, notices = QuietInbox(), Notices()
     settings = rendezvous_settings(free_port(), 3)
-    first = nodes.join(settings, ranked_hello(0), hooks(said))
+    first = nodes.join(settings, ranked_hello(0), hooks(notices))
     second = nodes.join(settings, ranked_hello(1), hooks(inbox=inbox))
     inbox.put(SignalReceived(10, 0.0))
     inbox.put(SignalReceived(number, 0.0))
@@ -418,8 +420,8 @@ def test_a_signal_before_node_zero_answers(nodes: Nodes) -> None:
 @pytest.mark.parametrize("token", [b"", b"secret"])
 def test_two_machines_that_are_both_rank_zero(nodes: Nodes, token: bytes) -> None:
     """The one that has not the address calls it, and is refused; with a token both end."""
-    port, said = free_port(), Notices()
-    owner = hooks(said, interfaces=OWNER)
+    port, notices = free_port(), Notices()
+    owner = hooks(notices, interfaces=OWNER)
     one = nodes.join(rendezvous_settings(port, host=HERE), ranked_hello(0), owner, token)
     while not_listening(port):
         time.sleep(0.001)
@@ -435,31 +437,31 @@ def test_two_machines_that_are_both_rank_zero(nodes: Nodes, token: bytes) -> Non
     else:
         nodes.join(rendezvous_settings(port, host=HERE), ranked_hello(1))
         assert peers(one).world(0).nodes == 2
-        assert said == [f"refused n1 (pid 11) at 127.0.0.1: {refused.message}"]
+        assert notices == [f"refused n1 (pid 11) at 127.0.0.1: {refused.message}"]
 
 
 def test_node_zero_behind_a_service_address_reaches_itself(nodes: Nodes) -> None:
     """And takes no notice of it."""
-    settings, said = rendezvous_settings(free_port(), host=HERE), Notices()
-    first = nodes.join(settings, ranked_hello(0), hooks(said, interfaces={}))
+    settings, notices = rendezvous_settings(free_port(), host=HERE), Notices()
+    first = nodes.join(settings, ranked_hello(0), hooks(notices, interfaces={}))
     with pytest.raises(TimeoutError):
         first.result(0.3)
     second = nodes.join(settings, ranked_hello(1))
 
     assert {peers(future).world(0).node_rank for future in (first, second)} == {0, 1}
-    assert said == []
+    assert notices == []
 
 
 def test_node_zero_of_another_job_is_no_second_node_zero(nodes: Nodes) -> None:
     """The node that has the address now has another run id."""
-    port, said = free_port(), Notices()
+    port, notices = free_port(), Notices()
     other = ranked_hello(1, run_id="other")
     first = nodes.join(rendezvous_settings(port, host=HERE), ranked_hello(0, run_id="one"))
     while not_listening(port):
         time.sleep(0.001)
     settings = rendezvous_settings((port, free_port()), host=HERE)
     zero = ranked_hello(2, rank=0, run_id="other")
-    second = nodes.join(settings, zero, hooks(said, interfaces={}))
+    second = nodes.join(settings, zero, hooks(notices, interfaces={}))
     nodes.join(settings, other)
     nodes.join(rendezvous_settings(port, host=HERE), ranked_hello(1, run_id="one"))
 

@@ -20,9 +20,9 @@ def hello_of_script(*arguments: str, nnodes: str = "2") -> Hello:
 
 def test_all_nodes_must_agree_on_their_number() -> None:
     """And on the options that decide about restarts."""
-    said = hello_of_script(nnodes="1:4")
+    sent = hello_of_script(nnodes="1:4")
 
-    assert (said.must["nnodes"], said.must["max_restarts"]) == ("1:4", "3")
+    assert (sent.must["nnodes"], sent.must["max_restarts"]) == ("1:4", "3")
 
 
 def test_every_agent_has_an_identity_of_its_own() -> None:
@@ -34,10 +34,10 @@ def test_every_agent_has_an_identity_of_its_own() -> None:
 
 def test_the_scripts_arguments_do_not_travel() -> None:
     """A secret may be among them."""
-    said = hello_of_script("--api-key", "S3cretS3cret")
+    sent = hello_of_script("--api-key", "S3cretS3cret")
 
-    assert b"S3cret" not in framed(said)
-    assert re.fullmatch("[0-9a-f]{8}", said.should["arguments"])
+    assert b"S3cret" not in framed(sent)
+    assert re.fullmatch("[0-9a-f]{8}", sent.should["arguments"])
 
 
 @pytest.mark.parametrize(
@@ -63,8 +63,8 @@ def test_long_values_stay_different() -> None:
 
 def test_a_path_that_is_not_text_travels_all_the_same() -> None:
     """It is bytes, and stays different from others."""
-    said = [hello(1, should={"script": bounded_value(text)}) for text in ("\udcff", "\udcfe")]
-    received = [next(FROM_MEMBERS.take(bytearray(framed(each)))) for each in said]
+    sent = [hello(1, should={"script": bounded_value(text)}) for text in ("\udcff", "\udcfe")]
+    received = [next(FROM_MEMBERS.take(bytearray(framed(each)))) for each in sent]
 
-    assert received == said
-    assert said[0].should != said[1].should
+    assert received == sent
+    assert sent[0].should != sent[1].should

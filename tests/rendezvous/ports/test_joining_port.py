@@ -138,9 +138,9 @@ def test_connections_outlive_the_listener(joining_port: JoiningPort, port: int) 
         member.sendall(b"hello")
         with ours:
             ours.settimeout(5)
-            heard = ours.recv(100)
+            received = ours.recv(100)
 
-    assert heard == b"hello"
+    assert received == b"hello"
 
 
 def test_the_workers_store_listens_where_we_did(port: int) -> None:

@@ -116,9 +116,9 @@ def test_half_a_message_at_the_end_is_noticed(pair: tuple[socket.socket, socket.
     pair[1].shutdown(socket.SHUT_WR)
     wait_for(connection)
 
-    heard = connection.receive() + connection.receive()
+    received = connection.receive() + connection.receive()
 
-    assert heard == [hello(1)]
+    assert received == [hello(1)]
     assert (connection.closed, connection.has_unfinished_input) == (True, True)
 
 
@@ -201,6 +201,6 @@ def test_no_more_is_taken_in_than_a_message_may_have(
     pair[1].settimeout(0)
     sent = pair[1].send(framed(hello(1)) * 5000)
     wait_for(connection)
-    heard = connection.receive()
+    received = connection.receive()
 
-    assert 0 < len(heard) * len(framed(hello(1))) < sent
+    assert 0 < len(received) * len(framed(hello(1))) < sent

@@ -116,14 +116,14 @@ def test_what_the_coordinator_says_arrives_as_it_was(message: FromCoordinator) -
 def test_frames_may_come_in_any_pieces(sizes: list[int]) -> None:
     """TCP keeps the order of bytes, and nothing else."""
     stream = b"".join(framed(message) for message in OF_MEMBERS)
-    buffer, heard = bytearray(), []
+    buffer, received = bytearray(), []
 
     for size in [*sizes, len(stream)]:
         buffer += stream[:size]
         stream = stream[size:]
-        heard += list(FROM_MEMBERS.take(buffer))
+        received += list(FROM_MEMBERS.take(buffer))
 
-    assert heard == OF_MEMBERS
+    assert received == OF_MEMBERS
 
 
 @pytest.mark.parametrize("length", [MAXIMUM_FRAME + 1, 0x7FFFFFFF, 0xFFFFFFFF])
@@ -168,11 +168,11 @@ def test_a_damaged_message_is_refused_or_another_message(data: st.DataObject) ->
     frame[place] = data.draw(st.integers(0, 255))
 
     try:
-        heard = list(FROM_MEMBERS.take(frame))
+        received = list(FROM_MEMBERS.take(frame))
     except BadFrame:
-        heard = []
+        received = []
 
-    assert len(heard) <= 1
+    assert len(received) <= 1
 
 
 def test_nesting_without_end_is_refused() -> None:
@@ -341,11 +341,13 @@ def test_whatever_a_node_sees_it_can_tell(text: str, other: str, number: float) 
     """Its own values are made to fit before they travel."""
     ended = fate(0, ending=NotStarted(text, other), host=other, tail=text, log=other, error=text)
     ended = msgspec.structs.replace(ended, out_of_memory=text, clock=number, ran_for=number)
-    said: list[FromMember] = [
+    messages: list[FromMember] = [
         hello(1, host=as_name(text), should={"script": bounded_value(other)}),
         bounded(Failing(0, ended, number)),
         bounded(done(0, [ended], number, None)),
         bounded(Stacks(0, 1, (StackGroup((0,), text),))),
     ]
 
-    assert list(FROM_MEMBERS.take(bytearray(b"".join(framed(each) for each in said)))) == said
+    assert (
+        list(FROM_MEMBERS.take(bytearray(b"".join(framed(each) for each in messages)))) == messages
+    )

@@ -26,19 +26,22 @@ class Speaker:
     """One side of a handshake, with all that it has heard and not taken up yet."""
 
     steps: Steps
-    heard: bytes = b""
+    received: bytes = b""
     fault: Fault | None = None
     done: bool = False
-    said: list[bytes] = field(default_factory=list)
+    to_send: list[bytes] = field(default_factory=list)
 
     def __post_init__(self) -> None:
         self._note(next(self.steps))
 
-    def hear(self, data: bytes) -> None:
+    def receive(self, data: bytes) -> None:
         """Take what the other side says as far as it goes."""
-        self.heard += data
-        while not self.done and len(self.heard) >= self.step.expect:
-            taken, self.heard = self.heard[: self.step.expect], self.heard[self.step.expect :]
+        self.received += data
+        while not self.done and len(self.received) >= self.step.expect:
+            taken, self.received = (
+                self.received[: self.step.expect],
+                self.received[self.step.expect :],
+            )
             try:
                 self._note(self.steps.send(taken))
             except StopIteration:
@@ -49,7 +52,7 @@ class Speaker:
     def _note(self, step: Step) -> None:
         self.step = step
         if step.send:
-            self.said.append(step.send)
+            self.to_send.append(step.send)
 
 
 def shake_hands(
@@ -58,11 +61,11 @@ def shake_hands(
     """Let a member and a coordinator, with their tokens, shake_hands each other until both are silent."""
     member = Speaker(member_handshake(of_member, nonces[0]))
     coordinator = Speaker(coordinator_handshake(of_coordinator, nonces[1]))
-    while member.said or coordinator.said:
-        to_coordinator, member.said = member.said, []
-        coordinator.hear(b"".join(to_coordinator))
-        to_member, coordinator.said = coordinator.said, []
-        member.hear(b"".join(to_member))
+    while member.to_send or coordinator.to_send:
+        to_coordinator, member.to_send = member.to_send, []
+        coordinator.receive(b"".join(to_coordinator))
+        to_member, coordinator.to_send = coordinator.to_send, []
+        member.receive(b"".join(to_member))
     return member, coordinator
 
 
@@ -71,8 +74,8 @@ def test_the_same_token_or_none_is_well(token: bytes) -> None:
     """Both sides go on, and nothing is left over."""
     member, coordinator = shake_hands(token, token)
 
-    assert (member.done, member.fault, member.heard) == (True, None, b"")
-    assert (coordinator.done, coordinator.fault, coordinator.heard) == (True, None, b"")
+    assert (member.done, member.fault, member.received) == (True, None, b"")
+    assert (coordinator.done, coordinator.fault, coordinator.received) == (True, None, b"")
 
 
 @pytest.mark.parametrize(
@@ -102,29 +105,29 @@ def test_only_the_token_opens(one: bytes, other: bytes) -> None:
 
 def test_the_token_itself_never_travels() -> None:
     """Nor does anything that is the same the next time."""
-    said = []
+    proofs = []
     for nonces in ((b"1" * 32, b"2" * 32), (b"3" * 32, b"4" * 32)):
         member = Speaker(member_handshake(b"secret", nonces[0]))
         coordinator = Speaker(coordinator_handshake(b"secret", nonces[1]))
-        coordinator.hear(member.said.pop())
-        member.hear(coordinator.said.pop())
-        said.append(member.said.pop())
+        coordinator.receive(member.to_send.pop())
+        member.receive(coordinator.to_send.pop())
+        proofs.append(member.to_send.pop())
 
-    assert said[0] != said[1]
-    assert all(b"secret" not in proof for proof in said)
+    assert proofs[0] != proofs[1]
+    assert all(b"secret" not in proof for proof in proofs)
 
 
 def test_a_recorded_handshake_opens_nothing() -> None:
     """The coordinator asks for a proof over its own fresh nonce."""
     member = Speaker(member_handshake(b"secret", b"m" * 32))
     first = Speaker(coordinator_handshake(b"secret", b"1" * 32))
-    recorded = [*member.said]
-    first.hear(member.said.pop())
-    member.hear(first.said.pop())
-    recorded += member.said
+    recorded = [*member.to_send]
+    first.receive(member.to_send.pop())
+    member.receive(first.to_send.pop())
+    recorded += member.to_send
 
     second = Speaker(coordinator_handshake(b"secret", b"2" * 32))
-    second.hear(b"".join(recorded))
+    second.receive(b"".join(recorded))
 
     assert second.fault is Fault.WRONG_TOKEN
 
@@ -132,11 +135,11 @@ def test_a_recorded_handshake_opens_nothing() -> None:
 def test_a_coordinator_that_only_nods_is_not_believed() -> None:
     """The member wants a proof, too, and its own one is none."""
     member = Speaker(member_handshake(b"secret", b"m" * 32))
-    member.said.clear()
-    member.hear(struct.pack(">12sHcB32s", MAGIC, VERSION, b"C", 1, b"c" * 32))
-    (proof,) = member.said
+    member.to_send.clear()
+    member.receive(struct.pack(">12sHcB32s", MAGIC, VERSION, b"C", 1, b"c" * 32))
+    (proof,) = member.to_send
 
-    member.hear(b"\x01" + proof)
+    member.receive(b"\x01" + proof)
 
     assert member.fault is Fault.WRONG_TOKEN
 
@@ -146,8 +149,8 @@ def test_another_version_is_told_to_both() -> None:
     newer = struct.pack(">12sHcB32s", MAGIC, VERSION + 1, b"M", 0, b"m" * 32)
     coordinator = Speaker(coordinator_handshake(b"", b"c" * 32))
 
-    coordinator.hear(newer)
-    (answer,) = coordinator.said
+    coordinator.receive(newer)
+    (answer,) = coordinator.to_send
 
     assert coordinator.fault is Fault.OTHER_VERSION
     assert answer.startswith(MAGIC + VERSION.to_bytes(2, "big"))
@@ -168,7 +171,7 @@ def test_who_reaches_himself_finds_no_clusterrun() -> None:
     """The kernel connects a socket to itself when the port happens to be its own."""
     member = Speaker(member_handshake(b"", b"m" * 32))
 
-    member.hear(member.said[0])
+    member.receive(member.to_send[0])
 
     assert member.fault is Fault.NOT_CLUSTERRUN
 
@@ -177,7 +180,7 @@ def test_the_coordinator_is_silent_until_it_is_hailed() -> None:
     """A port scanner hears nothing."""
     coordinator = Speaker(coordinator_handshake(b"", b"c" * 32))
 
-    assert coordinator.said == []
+    assert coordinator.to_send == []
     assert coordinator.step.begins == MAGIC
 
 
