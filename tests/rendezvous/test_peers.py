@@ -57,25 +57,25 @@ class Job:
         self, nodes: int, settings: RendezvousSettings | None = None, *, workers: int = 1
     ) -> None:
         settings = settings or rendezvous_settings(free_port(), nodes)
-        self.said = [Notices() for _ in range(nodes)]
+        self.notices = [Notices() for _ in range(nodes)]
 
         def join_as(number: int) -> Peers:
-            said = ranked_hello(number, workers=workers)
-            peers = join(JoiningNode(settings, said, b"", hooks(self.said[number])))
+            introduction = ranked_hello(number, workers=workers)
+            peers = join(JoiningNode(settings, introduction, b"", hooks(self.notices[number])))
             assert isinstance(peers, Peers)
             return peers
 
         with ThreadPoolExecutor(nodes) as executor:
             self.nodes = list(executor.map(join_as, range(nodes)))
-        self.heard: list[list[Event]] = [[] for _ in range(nodes)]
+        self.received: list[list[Event]] = [[] for _ in range(nodes)]
 
-    def hears(self, number: int, count: int = 1) -> list[Event]:
-        """Wait until a node has heard of ``count`` events, and return the last one."""
+    def receives(self, number: int, count: int = 1) -> list[Event]:
+        """Wait until a node has received ``count`` events; return all of them."""
         deadline = time.monotonic() + PATIENCE
-        while len(self.heard[number]) < count:
-            assert time.monotonic() < deadline, self.heard
+        while len(self.received[number]) < count:
+            assert time.monotonic() < deadline, self.received
             self.go_on(1.0)
-        return self.heard[number]
+        return self.received[number]
 
     def go_on(self, seconds: float) -> None:
         """Let all nodes do what there is to do, as their agents would."""
@@ -85,15 +85,15 @@ class Job:
         ready, _, _ = select.select(living, [], [], max(0.0, due - now))
         now = time.monotonic()
         for peers in (each for each in living if each in ready or now >= each.due):
-            events = self.heard[self.nodes.index(peers)]
+            events = self.received[self.nodes.index(peers)]
             events.extend(peers.events(time.monotonic()))
 
     def reasons(self) -> list[Reason]:
         """Wait for the verdict on every node, and return it for each."""
         for number in range(len(self.nodes)):
-            while not any(isinstance(event, VerdictReached) for event in self.heard[number]):
-                self.hears(number, len(self.heard[number]) + 1)
-        return [event.reason for [*_, event] in self.heard if isinstance(event, VerdictReached)]
+            while not any(isinstance(event, VerdictReached) for event in self.received[number]):
+                self.receives(number, len(self.received[number]) + 1)
+        return [event.reason for [*_, event] in self.received if isinstance(event, VerdictReached)]
 
     def close(self) -> None:
         """Let all leave, node 0 last."""
@@ -129,7 +129,7 @@ def test_a_failure_on_one_node_stops_all(job: Job) -> None:
     """And all report the same."""
     cause = fate(1, 7, tail="ValueError: it", clock=100.0)
     job.nodes[1].send(Failing(0, cause, 0.1))
-    orders = [job.hears(number)[0] for number in range(3)]
+    orders = [job.receives(number)[0] for number in range(3)]
     for number in (0, 2):
         stopped = fate(number, ending=Killed(15), stopped_by_us=True)
         job.nodes[number].send(done(0, [stopped], 0.0, None))
@@ -141,17 +141,17 @@ def test_a_failure_on_one_node_stops_all(job: Job) -> None:
     assert job.reasons() == [WorkerFailed(cause)] * 3
 
 
-def test_a_failure_on_node_zero_is_heard_everywhere(job: Job) -> None:
+def test_a_failure_on_node_zero_stops_all_nodes(job: Job) -> None:
     """Its agent is a member like any other."""
     job.nodes[0].send(Failing(0, fate(0, 1), 0.0))
 
-    assert [type(job.hears(number)[0]) for number in range(3)] == [StopOrdered] * 3
+    assert [type(job.receives(number)[0]) for number in range(3)] == [StopOrdered] * 3
 
 
 def test_a_signal_on_one_node_ends_all(job: Job) -> None:
     """Ctrl-C, or a scheduler that signals one node first."""
     job.nodes[2].send(EndedExternally(0, Interrupted(2)))
-    (order,) = job.hears(1)
+    (order,) = job.receives(1)
     for peers in job.nodes:
         peers.send(done(0, [], 0.0, None))
 
@@ -163,7 +163,7 @@ def test_a_signal_on_one_node_ends_all(job: Job) -> None:
 def test_an_external_cause_on_one_node_may_be_reported_at_its_end(job: Job) -> None:
     """As the reason of the end."""
     job.nodes[0].send(done(0, [], 0.0, OutputGone()))
-    assert job.hears(1)
+    assert job.receives(1)
     for peers in job.nodes[1:]:
         peers.send(done(0, [], 0.0, None))
 
@@ -173,15 +173,15 @@ def test_an_external_cause_on_one_node_may_be_reported_at_its_end(job: Job) -> N
 def test_a_node_that_goes_without_a_word_is_lost(job: Job) -> None:
     """Its agent was killed."""
     job.nodes[1].leave()
-    (order,) = job.hears(2)
+    (order,) = job.receives(2)
     for number in (0, 2):
         job.nodes[number].send(done(0, [fate(number, 1)], 0.0, None))
-    while not all(len(job.heard[number]) > 1 for number in (0, 2)):
+    while not all(len(job.received[number]) > 1 for number in (0, 2)):
         job.go_on(1.0)
 
     assert isinstance(order, StopOrdered)
     assert order.why == "node 1 (n1) is gone"
-    verdicts = [job.heard[number][1] for number in (0, 2)]
+    verdicts = [job.received[number][1] for number in (0, 2)]
     assert [event.reason for event in verdicts if isinstance(event, VerdictReached)] == [
         NodeLost(1, "n1")
     ] * 2
@@ -190,7 +190,7 @@ def test_a_node_that_goes_without_a_word_is_lost(job: Job) -> None:
 def test_without_node_zero_the_job_is_over(job: Job) -> None:
     """A part of it must not go on alone."""
     job.nodes[0].leave()
-    (event,) = job.hears(2)
+    (event,) = job.receives(2)
 
     assert isinstance(event, CoordinatorLost)
     assert event.host == "n0"
@@ -199,17 +199,17 @@ def test_without_node_zero_the_job_is_over(job: Job) -> None:
     assert list(job.nodes[2].events(0.0)) == []
 
 
-def test_node_zero_waits_until_all_have_heard_the_verdict(job: Job) -> None:
+def test_node_zero_waits_until_all_have_the_verdict(job: Job) -> None:
     """It has nothing else to do, and they have no other way to know."""
     for number in range(3):
         job.nodes[number].send(done(0, [fate(number)], 0.0, None))
-    while not any(isinstance(event, VerdictReached) for event in job.heard[0]):
+    while not any(isinstance(event, VerdictReached) for event in job.received[0]):
         job.nodes[0].events(time.monotonic())
-        job.heard[0].extend(job.nodes[0].events(time.monotonic()))
+        job.received[0].extend(job.nodes[0].events(time.monotonic()))
 
     with ThreadPoolExecutor(1) as executor:
         leaving = executor.submit(job.nodes[0].leave)
-        reasons = [event for number in (1, 2) for event in job.hears(number)]
+        reasons = [event for number in (1, 2) for event in job.receives(number)]
         before = time.monotonic()
         leaving.result(PATIENCE)
 
@@ -235,7 +235,7 @@ def test_a_late_node_is_refused_and_the_job_undisturbed(stack: ExitStack) -> Non
     place = f"127.0.0.1:{settings.ports.value[0]}"
     with pytest.raises(RendezvousError, match=f"the job at {place} has all its 2 nodes: n0, n1"):
         late.result()
-    assert job.said[0] == ["refused n9 (pid 11) at 127.0.0.1: all 2 nodes have joined"]
+    assert job.notices[0] == ["refused n9 (pid 11) at 127.0.0.1: all 2 nodes have joined"]
     for number in range(2):
         job.nodes[number].send(done(0, [fate(number)], 0.0, None))
     assert job.reasons() == [Succeeded()] * 2
@@ -325,12 +325,12 @@ def test_all_nodes_begin_anew_together(stack: ExitStack) -> None:
     job.nodes[1].send(Failing(0, cause, 0.1))
     job.nodes[0].send(done(0, [fate(0, ending=Killed(15), stopped_by_us=True)], 0.0, None))
     job.nodes[1].send(done(0, [cause], 101.0, None))
-    told = [job.hears(number, 2)[1] for number in (0, 1)]
+    received = [job.receives(number, 2)[1] for number in (0, 1)]
     after = [peers.world(1) for peers in job.nodes]
     for number in (0, 1):
         job.nodes[number].send(done(1, [fate(number)], 0.0, None))
 
-    assert [event.reason for event in told if isinstance(event, RestartOrdered)] == [
+    assert [event.reason for event in received if isinstance(event, RestartOrdered)] == [
         WorkerFailed(cause)
     ] * 2
     assert [world.attempt for world in after] == [1, 1]
@@ -342,7 +342,7 @@ def test_all_nodes_begin_anew_together(stack: ExitStack) -> None:
 
 
 def test_a_given_port_is_kept(stack: ExitStack) -> None:
-    """Whoever said it wants it."""
+    """A port that the user sets never changes."""
     port = free_port()
     job = Job(2, rendezvous_settings(port, 2, restarts=RestartRules(limit=1)))
     stack.callback(job.close)
@@ -351,7 +351,7 @@ def test_a_given_port_is_kept(stack: ExitStack) -> None:
     for number in (0, 1):
         job.nodes[number].send(done(0, [fate(number, 7)], 0.0, None))
     for number in (0, 1):
-        job.hears(number, 2)
+        job.receives(number, 2)
 
     assert {peers.world(1).master_port for peers in job.nodes} == {port}
     with pytest.raises(AssertionError, match="attempt 0, and node 0 is at 1"):
