@@ -22,8 +22,8 @@ def main() -> int:
     _arm_signals()
     _open_closed_streams()
     _search_the_users_folders_last()
-    # Imports leave no garbage, and the collector would take a tenth of their time. Only a job runs
-    # long enough to need it.
+    # Imports leave no garbage, and the collector would take a tenth of their time. Only a job
+    # runs long enough to need it: see run.launch and relay_process.
     gc.disable()
     from clusterrun.cli.main import run_command_line
 

@@ -1,5 +1,6 @@
 """The table of contents of a launch: inspect, plan ahead, join, supervise, report."""
 
+import gc
 from collections.abc import Mapping
 from contextlib import ExitStack
 
@@ -53,6 +54,9 @@ def launch(
         if preparation is not None:
             helpers.fork_server.prepare(preparation)
         nodes = join_nodes(local, inbox, helpers)
+        # All is imported: what comes now may last for months.
+        gc.freeze()
+        gc.enable()
         if isinstance(nodes, Interrupted | HelperFailed):
             end = end_while_joining(nodes)
         else:

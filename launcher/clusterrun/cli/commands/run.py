@@ -1,6 +1,5 @@
 """``clusterrun SCRIPT``: a job, its plan, or this process as its one worker."""
 
-import gc
 from collections.abc import Mapping
 
 from clusterrun.cli.dispatch import nearest_command
@@ -47,8 +46,6 @@ def _launch(resolved: Resolved, environ: Mapping[str, str]) -> int:
     # Imported while the fork server's interpreter starts.
     from clusterrun.run.launch import launch
 
-    gc.freeze()
-    gc.enable()
     exit_code, unprinted = launch(resolved, environ, fork_server)
     if unprinted:
         complain(unprinted.rstrip("\n"))

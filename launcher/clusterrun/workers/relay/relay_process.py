@@ -41,6 +41,7 @@ def run_relay(control: socket.socket, screen: Screen, scratch: Path | None) -> N
     # Imported only now: before, Ctrl-C would reach this process as part of the agent's group.
     from clusterrun.workers.relay.relay_loop import RelayLoop
 
+    gc.enable()
     files = TimeLimited(SECONDS_TO_ANSWER)
     RelayLoop(Channel(control), screen, time.monotonic, files).run()
     if sweeper:

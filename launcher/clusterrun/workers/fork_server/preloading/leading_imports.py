@@ -11,8 +11,8 @@ from __future__ import annotations
 import _ast
 import os
 
+from ..scripts.script import compile_quietly
 from .module_files import file_of, is_builtin_or_installed, is_standard
-from .quiet_compile import compile_quietly
 from .statements import (
     Import,
     all_imported_modules,

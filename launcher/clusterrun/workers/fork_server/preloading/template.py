@@ -8,12 +8,13 @@ from __future__ import annotations
 
 import gc
 import os
+import sys
 import time
 
 from .. import worker_signals
 from ..agent_socket import frame
+from ..system.libc import flush_all
 from ..system.this_process import die_with_parent
-from .captured_output import CapturedOutput, import_as_script
 from .process_state import ProcessState
 from .watched_environ import ALL, modules_being_imported, stop_watching, watch
 
@@ -26,6 +27,9 @@ if TYPE_CHECKING:
     from .statements import Import
 else:
     import _signal as signal
+
+_MOST_OF_OUTPUT = 4096
+_OUTPUT = (1, 2)
 
 
 class Template:
@@ -126,3 +130,34 @@ def _try_to_bind(cpus: list[int] | None) -> None:
             os.sched_setaffinity(0, cpus)
         except (OSError, ValueError):
             pass  # the worker's own binding reports it
+
+
+class CapturedOutput:
+    """Standard output and error of this process, collected until ``release``: no worker prints it."""
+
+    def __init__(self) -> None:
+        self._kept = [os.dup(stream) for stream in _OUTPUT]
+        self._collected = os.memfd_create("printed")
+        for stream in _OUTPUT:
+            os.dup2(self._collected, stream)
+
+    def first_line(self) -> str:
+        """Return the first line that has been printed, in quotes; "" if there is none."""
+        for stream in (sys.stdout, sys.stderr):
+            if stream is not None:
+                stream.flush()
+        flush_all()
+        text = os.pread(self._collected, _MOST_OF_OUTPUT, 0).decode("utf-8", "replace")
+        return repr(text.splitlines()[0][:200]) if text else ""
+
+    def release(self) -> None:
+        os.close(self._collected)
+        for stream, kept in zip(_OUTPUT, self._kept):
+            os.dup2(kept, stream)
+            os.close(kept)
+
+
+def import_as_script(name: str, names: tuple[str, ...]) -> None:
+    """Import as a script's statement does: deprecated modules warn by the name of the importer."""
+    namespace = {"__name__": "__main__", "name": name, "names": names}
+    eval("__import__(name, None, None, names)", namespace)  # noqa: S307 - a frame of __main__

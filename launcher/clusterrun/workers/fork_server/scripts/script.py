@@ -6,8 +6,8 @@ import faulthandler
 import os
 import sys
 
-from ..preloading.quiet_compile import compile_quietly
 from ..worker_signals import set_as_python_does
+from .hidden_modules import hidden_imports
 from .main_module import new_main, replace_main, set_arguments, set_search_path
 from .script_run import ScriptRun, renew_random_state
 
@@ -159,3 +159,30 @@ class Script:
 
     def _new_main(self) -> ModuleType:
         return new_main(self._script_namespace, "" if self._is_module else self.path)
+
+
+def compile_quietly(source: bytes, path: str, flags: int = 0) -> tuple[Any, list[WarningMessage]]:
+    """Compile a file; return the warnings, too, which the worker prints.
+
+    Args:
+        source: its text.
+        path: its name.
+        flags: as ``compile`` takes them.
+
+    Returns:
+        The code, or with PyCF_ONLY_AST the tree, and the warnings.
+
+    Raises:
+        SyntaxError: it is no Python.
+        ValueError: it has a zero byte.
+        RecursionError: it is nested too deeply.
+        MemoryError: the same.
+
+    """
+    with hidden_imports():
+        import warnings
+
+        with warnings.catch_warnings(record=True) as caught:
+            warnings.simplefilter("always")
+            code = compile(source, path, "exec", flags, dont_inherit=True)
+    return code, list(caught or ())
