@@ -1,6 +1,7 @@
 """Sets of CPUs as people read them: strides, and the siblings of many cores at once."""
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
+from itertools import count, takewhile
 
 from clusterrun.domain.cpuset import CpuSet, runs
 
@@ -10,24 +11,17 @@ def strided(numbers: Iterable[int]) -> str:
     ordered = sorted(numbers)
     parts = []
     while ordered:
-        length, step = _longest(ordered)
-        taken, ordered = ordered[:length], ordered[length:]
-        if step == 1 or length < 3:
-            parts += runs(taken)
+        step = ordered[1] - ordered[0] if len(ordered) > 1 else 1
+        progression = zip(ordered, count(ordered[0], step), strict=False)
+        length = sum(1 for _ in takewhile(lambda pair: pair[0] == pair[1], progression))
+        if step > 1 and length > 2:
+            parts.append(f"{ordered[0]}-{ordered[length - 1]}:{step}")
         else:
-            parts.append(f"{taken[0]}-{taken[-1]}:{step}")
+            # The second of two alone may begin a longer run.
+            length = length if step == 1 else 1
+            parts += runs(ordered[:length])
+        ordered = ordered[length:]
     return ",".join(parts)
-
-
-def _longest(ordered: Sequence[int]) -> tuple[int, int]:
-    """Return length and step of the run that ``ordered`` begins with; of two alone, one is enough."""
-    if len(ordered) < 2:
-        return len(ordered), 1
-    step = ordered[1] - ordered[0]
-    length = 2
-    while length < len(ordered) and ordered[length] - ordered[length - 1] == step:
-        length += 1
-    return (length, step) if step == 1 or length > 2 else (1, 1)
 
 
 def siblings(cores: Iterable[CpuSet]) -> str:

@@ -42,7 +42,6 @@ from clusterrun.sources.programs.programs import (
     find_program,
 )
 from clusterrun.sources.settings import (
-    NO_JOB_FILE,
     PREFIX,
     TOKEN_VARIABLE,
     TORCHRUN_PREFIX,
@@ -169,7 +168,7 @@ def _ends_options(line: CommandLine) -> bool:
 
 def _job_file(config: Fact[str]) -> JobFile:
     if not config.value:
-        return NO_JOB_FILE
+        return JobFile()
     # Reads YAML.
     from clusterrun.sources.job_files.job_file import read_job_file
 

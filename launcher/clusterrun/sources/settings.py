@@ -36,22 +36,17 @@ ValueT = TypeVar("ValueT")
 class JobFile(Struct, frozen=True):
     """The settings of a job file, and its program."""
 
-    settings: Settings
+    settings: Settings = {}
     """Has ``module`` if the program is one."""
-    words: Fact[tuple[str, ...]]
+    words: Fact[tuple[str, ...]] = Fact((), "default")
     """The script or module and its arguments, as on a command line; () if the file has none."""
 
     def without_program(self) -> Settings:
         """Return the settings that count when the command line names another program."""
         if not self.words.value:
             return self.settings
-        return {name: it for name, it in self.settings.items() if name not in PROGRAM_KINDS}
-
-
-PROGRAM_KINDS = ("module", "no_python")
-"""Options that apply to the program of their own source only."""
-
-NO_JOB_FILE = JobFile({}, Fact((), "default"))
+        own = {"module", "no_python"}
+        return {name: it for name, it in self.settings.items() if name not in own}
 
 
 def settings_from_flags(flags: Flags) -> Settings:
