@@ -12,13 +12,11 @@ from clusterrun.sources.options.rows.launcher import JSON
 
 
 def named(*words: str) -> Command:
-    """Return the command that these words name."""
     return find_command(words, "clusterrun")[0]
 
 
 @pytest.fixture(autouse=True)
 def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """Stand in an empty folder."""
     monkeypatch.chdir(tmp_path)
     return tmp_path
 

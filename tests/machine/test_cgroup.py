@@ -16,7 +16,6 @@ VERSION_2 = "30 23 0:26 {root} /sys/fs/cgroup rw,nosuid shared:4 - cgroup2 cgrou
 
 
 def tree(root: Path, files: Mapping[str, str]) -> Tree:
-    """Return a tree with these files."""
     write_files(root, files)
     return Tree(root)
 

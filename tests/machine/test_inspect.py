@@ -94,7 +94,6 @@ def test_odd_numbers_in_the_tree_are_left_out(tmp_path: Path) -> None:
 
 
 def mixed(root: Path, nodes: tuple[int, int], **environ: str) -> Machine:
-    """Return a machine with GPUs of two models on these nodes."""
     gpus = [
         PciDevice("0000:17:00.0", numa_node=nodes[0], uuid="GPU-a", minor=0, model="Tesla P4"),
         PciDevice("0000:99:00.0", numa_node=nodes[1], uuid="GPU-b", minor=1),

@@ -53,7 +53,6 @@ def version_2(root: Path, kills: int) -> OomCounters:
 
 
 def counters(*groups: GroupMemory, machine: int = 0) -> OomCounters:
-    """Return counters by hand."""
     return OomCounters(groups, machine)
 
 

@@ -11,7 +11,6 @@ from tests.machine_trees import CPUS, MachineFacts, cache_files, write_files, wr
 
 
 def read(root: Path, facts: MachineFacts, allowed: str | None = None) -> Processors:
-    """Return the processors of a machine with these facts."""
     affinity = None if allowed is None else CpuSet.parse(allowed)
     return read_processors(Tree(write_tree(root, facts)), affinity)
 

@@ -19,7 +19,6 @@ EVEN_OF_4_TO_20, ODD_OF_4_TO_20 = "4,6,8,10,12,14,16,18,20", "5,7,9,11,13,15,17,
 
 
 def of_four(first: int) -> str:
-    """Return every fourth CPU of eighty."""
     return ",".join(map(str, range(first, 80, 4)))
 
 

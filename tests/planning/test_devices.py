@@ -35,7 +35,6 @@ def plan(
     environ: Mapping[str, str] | None = None,
     **values: Any,  # noqa: ANN401 - as job's
 ) -> NodePlan:
-    """Return the plan of a job with a worker for each of ``devices``."""
     described = job(devices=devices, nproc_per_node=len(devices), **values)
     there = machine_for(described, here)
     size = local_size(described, there)
@@ -45,7 +44,6 @@ def plan(
 
 
 def variables(found: NodePlan) -> dict[str, str]:
-    """Return what chooses GPUs for all workers of a plan."""
     return {name: value for name, value in found.env.items() if "VISIBLE" in name or "ZE_" in name}
 
 

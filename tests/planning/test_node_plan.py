@@ -26,7 +26,6 @@ def plan(
     environ: Mapping[str, str] | None = None,
     **arguments: Any,  # noqa: ANN401 - as the arguments of plan_node
 ) -> NodePlan:
-    """Return the plan of a job on one node."""
     known = {"unset": (), "error_files": None} | arguments
     return plan_node(spec, here, world(size), environ=environ or {}, **known)
 

@@ -29,7 +29,6 @@ def layout(local_rank: int, local_size: int = 4, *, own_cpus: bool = False) -> T
 
 
 def plan(tasks: TaskLayout, here: Machine, **values: Any) -> NodePlan:  # noqa: ANN401 - as job's
-    """Return the plan of a task."""
     spec = job(tasks=tasks, nnodes=2, nproc_per_node=1, master_addr="n0", **values)
     return plan_node(spec, here, assumed_world(spec, 1), unset=(), error_files=None, environ={})
 

@@ -74,7 +74,6 @@ def _names(gpus: Sequence[Gpu]) -> str:
 
 
 def why_none(machine: Machine) -> str:
-    """Return why no GPU is visible."""
     return (
         machine.visible_remark
         or machine.visible_origin

@@ -19,12 +19,10 @@ ANY = Fact[CpuSet | None](None, "default")
 
 
 def opened(root: Path, allowed: Fact[CpuSet | None] = ANY) -> Captured:
-    """Return the machine captured in ``root``."""
     return open_captured(Fact(root, "--machine-root"), allowed)
 
 
 def complaint(root: Path, allowed: Fact[CpuSet | None] = ANY) -> tuple[str, str]:
-    """Return message and hint of what is wrong with it."""
     with pytest.raises(UsageError) as caught:
         opened(root, allowed)
     return caught.value.message, caught.value.hint

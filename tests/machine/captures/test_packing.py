@@ -42,7 +42,6 @@ def archive_of(folder: Path, *members: tarfile.TarInfo) -> Path:
 def member(
     name: str, kind: bytes = tarfile.REGTYPE, link: str = "", size: int = 0
 ) -> tarfile.TarInfo:
-    """Return the header of a member."""
     found = tarfile.TarInfo(name)
     found.type, found.linkname, found.size = kind, link, size
     return found

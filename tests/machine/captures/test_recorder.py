@@ -103,11 +103,9 @@ class Running(Folder):
 
     @property
     def is_live(self) -> bool:
-        """Whether drivers can be asked."""
         return True
 
     def answer(self, question: str, ask: Callable[[], str]) -> str:
-        """Return what NVML answers, in a child of ours."""
         assert (question, ask) == ("nvml", ask_in_child)
         return ask_in_child(lambda: (WHOLE, SLICE))
 
@@ -181,7 +179,6 @@ class Vanishing(Folder):
     """A folder of which everything goes away after so many looks at it."""
 
     def __init__(self, root: Path, looks: int) -> None:
-        """Take how often something is found."""
         super().__init__(root)
         self._looks = looks
 
@@ -190,7 +187,6 @@ class Vanishing(Folder):
         return super()._open(path, flags)
 
     def names(self, path: str) -> list[str]:
-        """Return the names in a directory, as long as it is there."""
         self._look(path)
         return super().names(path)
 

@@ -29,12 +29,10 @@ def listed(files: Path | Files) -> Listing:
 
 
 def pci_gpus(root: Path) -> tuple[str, ...]:
-    """Return the addresses of all GPUs on the bus."""
     return list_addresses(Tree(root), list_gpus(Tree(root)))
 
 
 def addresses(found: Listing) -> list[str]:
-    """Return the addresses of what was found, in its order."""
     return [device.bdf for device in found.devices]
 
 

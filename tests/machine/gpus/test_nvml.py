@@ -54,7 +54,6 @@ def nvmlDeviceGetComputeInstanceId(handle): return 0
 
 
 def asked(question: Question | None = None, timeout: float = 10.0) -> tuple[NvmlGpu, ...]:
-    """Return the GPUs that a child answers with."""
     return gpus_in(ask_in_child(question, timeout))
 
 

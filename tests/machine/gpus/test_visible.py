@@ -6,7 +6,6 @@ from clusterrun.machine.gpus.visible import select_visible
 
 
 def listing(vendor: str, source: str, *bdfs: str) -> Listing:
-    """Return GPUs of a vendor."""
     return Listing(source, tuple(Device(vendor, at, bdf) for at, bdf in enumerate(bdfs)))
 
 

@@ -15,7 +15,6 @@ FOUR = Listing(
 
 
 def seen(**environ: str) -> list[int]:
-    """Return the numbers of what the environment leaves."""
     return [device.number for device in choose(FOUR, environ).devices]
 
 

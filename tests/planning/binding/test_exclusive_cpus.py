@@ -24,7 +24,6 @@ def masks(mode: NumaBinding, here: Machine, workers: int) -> list[str]:
 
 
 def remarks(mode: NumaBinding, here: Machine, workers: int) -> set[str]:
-    """Return the remarks on the workers."""
     return {found.remark for found in place(BindingOptions(mode), here, workers)}
 
 

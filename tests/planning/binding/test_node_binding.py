@@ -28,7 +28,6 @@ def masks(mode: NumaBinding, here: Machine, workers: int) -> list[str | None]:
 
 
 def remarks(here: Machine, workers: int) -> list[str]:
-    """Return the remark on each worker."""
     return [placement.remark for placement in place(BindingOptions(NODE), here, workers)]
 
 

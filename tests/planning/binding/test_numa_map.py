@@ -16,7 +16,6 @@ HERE = machine({0: "0-3", 1: "4-7", 2: ""}, [0, None])
 
 
 def mapped(*entries: MappedGpu, here: Machine = HERE) -> Machine:
-    """Return the machine with these entries."""
     return with_map(here, Fact(entries, "--numa-map"))
 
 

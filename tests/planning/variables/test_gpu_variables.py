@@ -21,7 +21,6 @@ def variables(
     environ: Mapping[str, str] | None = None,
     **values: Any,  # noqa: ANN401 - as job's
 ) -> list[list[str]]:
-    """Return what each worker gets of ``NAMES``."""
     plan = plan_node(
         job(**values), here, world(workers), unset=(), error_files=None, environ=environ or {}
     )
@@ -29,7 +28,6 @@ def variables(
 
 
 def with_gpus(here: Machine, **changes: str) -> Machine:
-    """Return the machine with these fields for all of its GPUs."""
     gpus = tuple(replace(gpu, **changes) for gpu in here.visible)
     return replace(here, gpus=gpus, visible=gpus)
 

@@ -14,7 +14,6 @@ TWO = {0: "0-7", 1: "8-15"}
 
 
 def threads(here: Machine, workers: int, mode: NumaBinding = NumaBinding.NODE) -> int:
-    """Return the threads of each of ``workers``."""
     return threads_per_worker(here, place(BindingOptions(mode), here, workers))
 
 

@@ -50,7 +50,6 @@ class Command(Struct, frozen=True):
         return self.metavar.startswith("[")
 
     def load(self) -> Execute:
-        """Import its module and return its function."""
         execute: Execute = import_module(f"clusterrun.cli.commands.{self.name}").execute
         return execute
 

@@ -23,7 +23,6 @@ def with_map(machine: Machine, numa_map: Fact[tuple[MappedGpu, ...]]) -> Machine
 
 
 def _devices(machine: Machine, entry: MappedGpu, origin: str) -> frozenset[str]:
-    """Return the physical GPU that an entry names."""
     found = {gpu.device for gpu in machine.gpus if _is_named(gpu, entry.gpu)}
     # A map of the whole machine may also name GPUs that a container hides.
     found |= {gpu.bdf for gpu in machine.pci_gpus if _is_address(entry.gpu, gpu.bdf)}

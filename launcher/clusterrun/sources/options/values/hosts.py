@@ -24,7 +24,6 @@ def address(text: str) -> str:
 
 
 def endpoint(text: str) -> str:
-    """Read a host with or without a port."""
     try:
         return str(Endpoint.parse(text))
     except ValueError:

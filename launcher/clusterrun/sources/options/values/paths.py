@@ -41,7 +41,6 @@ def captured_machine(text: str) -> Path:
 
 
 def new_archive(text: str) -> Path:
-    """Read the path of an archive to write."""
     if not path(text).endswith(ARCHIVES) or kind_of(text) is FileKind.FOLDER:
         raise UsageError(
             f"{text!r} is not the name of an archive", "give a name that ends in .tar.xz or .tar.gz"

@@ -21,7 +21,6 @@ QUOTES = " \t\n'\""
 
 
 def rendezvous_backend(text: str) -> str:
-    """Read the name of a rendezvous backend."""
     if text in NEEDS_A_SERVER:
         raise UsageError(
             f"{text} needs a server of its own, and clusterrun has no such backend",
