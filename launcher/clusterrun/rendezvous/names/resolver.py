@@ -163,19 +163,16 @@ class _Child:
 
 def _answer_and_exit(host: str, resolve: Resolve, write: int) -> NoReturn:
     try:
-        _detach_from_agent(write)
+        # An object of the agent's that is finalized here could close a descriptor with a reused
+        # number.
+        gc.disable()
+        close_all_but({write})
+        # Even if the agent can't end this process.
+        signal.signal(signal.SIGALRM, signal.SIG_DFL)
+        signal.alarm(SECONDS_FOR_AN_ANSWER + 1)
         os.write(write, msgspec.msgpack.encode(_look_up(host, resolve)))
     finally:
         os._exit(0)
-
-
-def _detach_from_agent(keep: int) -> None:
-    """Close all descriptors but ``keep``, and end in time even if the agent can't end this process."""
-    # An object of the agent's that is finalized here could close a descriptor with a reused number.
-    gc.disable()
-    close_all_but({keep})
-    signal.signal(signal.SIGALRM, signal.SIG_DFL)
-    signal.alarm(SECONDS_FOR_AN_ANSWER + 1)
 
 
 def _look_up(host: str, resolve: Resolve) -> _Answer:
