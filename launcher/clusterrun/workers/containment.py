@@ -6,7 +6,7 @@ import time
 from collections.abc import Collection
 from contextlib import suppress
 
-from clusterrun.processes.reaping import status_of
+from clusterrun.processes import status_of
 from clusterrun.workers.fork_server.system.libc import PR_SET_CHILD_SUBREAPER, prctl
 from clusterrun.workers.fork_server.system.other_processes import (
     children_of,

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Self
 
 from clusterrun.errors import UsageError
-from clusterrun.processes.reaping import status_of
+from clusterrun.processes import status_of
 from clusterrun.workers.channel import Channel
 from clusterrun.workers.child_processes import how_it_ended, no_process, signal_of
 from clusterrun.workers.fork_server.system.other_processes import describe

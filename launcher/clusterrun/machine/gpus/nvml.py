@@ -8,8 +8,7 @@ from collections.abc import Callable, Iterable
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from clusterrun.domain.cpuset import CpuSet
-from clusterrun.processes.descriptors import close_all_but
-from clusterrun.processes.reaping import status_of
+from clusterrun.processes import close_all_but, status_of
 
 if TYPE_CHECKING:
     from types import ModuleType

@@ -12,8 +12,7 @@ from typing import NoReturn
 import msgspec
 from msgspec import Struct
 
-from clusterrun.processes.descriptors import close_all_but
-from clusterrun.processes.reaping import status_of
+from clusterrun.processes import close_all_but, status_of
 from clusterrun.rendezvous.names.addresses import Address, Resolve, all_addresses, numeric_address
 
 SECONDS_FOR_AN_ANSWER = 15

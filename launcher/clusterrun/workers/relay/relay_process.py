@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import NoReturn
 
 from clusterrun.errors import ExitCode
-from clusterrun.processes.descriptors import close_all_but
+from clusterrun.processes import close_all_but
 from clusterrun.workers.channel import Channel
 from clusterrun.workers.relay.destinations import Screen
 from clusterrun.workers.scratch import SECONDS_TO_ANSWER, remove_leftovers, remove_scratch

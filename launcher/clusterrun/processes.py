@@ -1,12 +1,31 @@
-"""Reaps a child within a time limit: not even SIGKILL ends one that hangs in the kernel."""
+"""What every process of the launcher does with its descriptors and its children."""
 
 import os
 import signal
 import time
+from collections.abc import Collection
+from contextlib import suppress
+from pathlib import Path
+
+
+def close_all_but(keep: Collection[int]) -> None:
+    """Close every open descriptor of this process that is not in ``keep``.
+
+    ``os.closerange`` would take minutes where the limit is 1,073,741,816 and Python was built
+    without close_range (conda's).
+    """
+    for entry in list(Path("/proc/self/fd").iterdir()):
+        if int(entry.name) not in keep:
+            # The descriptor that listed the folder is closed already.
+            with suppress(OSError):
+                os.close(int(entry.name))
 
 
 def status_of(pid: int, seconds: float) -> int | None:
-    """Reap child ``pid``; return its ``wait`` status, 0 if it was reaped before, None if it still runs."""
+    """Reap child ``pid``, if it ends in time: not even SIGKILL ends one that hangs in the kernel.
+
+    Returns its ``wait`` status, 0 if it was reaped before, or None if it still runs.
+    """
     deadline = time.monotonic() + seconds
     # Blocked, so that the end cannot come between a look and the wait for it. A pidfd would do,
     # but Linux before 5.3 has none, nor has the Python of conda (python-trio/trio#2855).

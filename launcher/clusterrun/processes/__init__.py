@@ -1,1 +1,0 @@
-"""What every process of the launcher does with its descriptors and its children."""
