@@ -1,7 +1,6 @@
 """What a launch would do, here or on a machine that was captured; starts nothing."""
 
 from collections.abc import Mapping
-from typing import NamedTuple
 
 from clusterrun.domain.machine import Machine
 from clusterrun.domain.plan import NodePlan
@@ -14,15 +13,8 @@ from clusterrun.run.job_machine import inspect_source, job_machine, source_of
 from clusterrun.sources.resolve import Resolved
 
 
-class Preview(NamedTuple):
-    """A machine, and the plan for it."""
-
-    machine: Machine
-    plan: NodePlan
-
-
-def preview(resolved: Resolved, environ: Mapping[str, str]) -> Preview:
-    """Return what ``launch`` would start, and where; chooses no port.
+def preview(resolved: Resolved, environ: Mapping[str, str]) -> tuple[Machine, NodePlan]:
+    """Return the machine, and what ``launch`` would start on it; chooses no port.
 
     Raises:
         UsageError: the job can't be run there as described, or no machine was captured there.
@@ -39,7 +31,7 @@ def preview(resolved: Resolved, environ: Mapping[str, str]) -> Preview:
         error_files=None,
         environ=source.variables,
     )
-    return Preview(machine, plan)
+    return machine, plan
 
 
 def capture(resolved: Resolved, environ: Mapping[str, str]) -> bytes:

@@ -73,5 +73,5 @@ def _print_plan(resolved: Resolved, environ: Mapping[str, str]) -> int:
     from clusterrun.report.json_output import dry_run_json
     from clusterrun.run.preview import preview
 
-    plan = preview(resolved, environ).plan
+    _, plan = preview(resolved, environ)
     return print_text((dry_run_json if resolved.as_json else dry_run_text)(resolved.job, plan))
