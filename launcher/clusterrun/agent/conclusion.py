@@ -11,8 +11,6 @@ from clusterrun.domain.outcome import Ending, Exited, Fate, Interrupted, Killed,
 from clusterrun.domain.plan import NodePlan, WorkerPlan
 from clusterrun.domain.ranks import LocalRank
 
-NOTHING = Output("", "")
-
 
 def fates_of(
     state: State,
@@ -54,7 +52,7 @@ def conclude(state: State, attempt: int, fates: tuple[Fate, ...]) -> Outcome:
 
 def _fate(state: State, plan: NodePlan, worker: WorkerPlan, epoch: float) -> Fate:
     ended = state.ended[worker.local_rank]
-    output = state.outputs.get(worker.local_rank, NOTHING)
+    output = state.outputs.get(worker.local_rank, Output("", ""))
     return Fate(
         rank=worker.rank,
         local_rank=worker.local_rank,

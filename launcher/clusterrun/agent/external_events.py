@@ -208,12 +208,7 @@ def _helper_lost(state: State, event: HelperLost) -> Decision:
 
 
 def _stop_ordered(state: State, order: StopOrdered) -> Decision:
-    state = replace(state, external_cause_elsewhere=order.external_cause)
-    if state.phase is not Phase.RUNNING:
-        return state, ()
-    notice = PrintNotice(stopping_here(order.why, len(state.alive)))
-    state, actions = stop(state, signal.SIGTERM)
-    return state, (notice, *actions)
+    return _stop_here(replace(state, external_cause_elsewhere=order.external_cause), order.why)
 
 
 def _verdict_reached(state: State, event: VerdictReached) -> Decision:
@@ -257,6 +252,10 @@ def _end_without_coordinator(state: State, why: str) -> Decision:
     """End this node without an answer of the coordinator."""
     if state.phase is Phase.WAITING:
         return finish(state)
+    return _stop_here(state, why)
+
+
+def _stop_here(state: State, why: str) -> Decision:
     if state.phase is not Phase.RUNNING:
         return state, ()
     notice = PrintNotice(stopping_here(why, len(state.alive)))

@@ -22,6 +22,8 @@ def assumed_world(job: JobSpec, workers: int) -> World:
     node_rank = NodeRank(job.node_rank.value or 0)
     first = GlobalRank(node_rank * workers) if tasks is None else tasks.rank
     size = job.nnodes.value * workers if tasks is None else tasks.size
+    # If nodes may join late, they keep the master port, and workers get another.
+    nodes_keep_port = job.last_call is not None and job.rdzv_endpoint.value is None
     return World(
         run_id=job.run_id.value,
         attempt=0,
@@ -33,13 +35,8 @@ def assumed_world(job: JobSpec, workers: int) -> World:
         first_role_rank=first,
         role_size=size,
         master_addr=_address(job),
-        # If nodes may join late, they keep that port, and workers get another.
-        master_port=None if _nodes_keep_port(job) else job.master_port.value,
+        master_port=None if nodes_keep_port else job.master_port.value,
     )
-
-
-def _nodes_keep_port(job: JobSpec) -> bool:
-    return job.last_call is not None and job.rdzv_endpoint.value is None
 
 
 def lone_worker_world(job: JobSpec) -> World:

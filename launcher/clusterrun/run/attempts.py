@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 from clusterrun.agent.state import State
@@ -13,7 +12,7 @@ from clusterrun.domain.plan import NodePlan
 from clusterrun.machine.oom_kills import OomCounters, struck_between
 from clusterrun.machine.tree import Tree
 from clusterrun.planning.node_plan import plan_node
-from clusterrun.run.job_machine import LocalJob
+from clusterrun.run.job_machine import ROOT, LocalJob
 from clusterrun.workers.worker_group import WorkerGroup
 
 if TYPE_CHECKING:
@@ -21,8 +20,6 @@ if TYPE_CHECKING:
     from clusterrun.agent.event_log import EventLog
     from clusterrun.rendezvous.peers import Peers
     from clusterrun.rendezvous.single_node import SingleNode
-
-ROOT = Path("/")
 
 
 class JobAttempts:
