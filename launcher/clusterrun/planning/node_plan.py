@@ -1,20 +1,19 @@
 """The plan of this node for one attempt, from all that is known before it starts."""
 
 from collections.abc import Mapping, Sequence
-from typing import NamedTuple, assert_never
+from typing import assert_never
 
 from clusterrun.domain.job import JobSpec, Program, ProgramKind
 from clusterrun.domain.machine import Machine
 from clusterrun.domain.plan import NodePlan, WorkerPlan
 from clusterrun.domain.ranks import GlobalRank, LocalRank
 from clusterrun.domain.world import World
-from clusterrun.planning.binding.node_binding import BindingOptions, Placement, place
+from clusterrun.planning.binding.node_binding import Placement
 from clusterrun.planning.binding.strict_binding import require_binding
+from clusterrun.planning.places import places_of
 from clusterrun.planning.remarks import remarks_on
-from clusterrun.planning.scheduler_task import place_task
 from clusterrun.planning.variables import worker_variables
 from clusterrun.planning.variables.gpu_variables import chosen_gpus_variables, own_gpus_variables
-from clusterrun.planning.variables.threads import threads_per_worker
 
 _RUN_PATH = "import runpy, sys; del sys.argv[0]; runpy.run_path(sys.argv[0], run_name='__main__')"
 """What torchrun's ``run_script_path`` does, in an interpreter of its own (torch/distributed/run.py)."""
@@ -46,7 +45,7 @@ def plan_node(  # noqa: PLR0913 - a plan is made of all that is known
 
     """
     worker_variables.check_env(job)
-    places = _places(job, machine, world)
+    places = places_of(job, machine, world)
     if job.numa_strict.value:
         require_binding(job, machine, places.placements)
     before = worker_variables.environment_before(job, environ, unset)
@@ -78,34 +77,6 @@ def plan_node(  # noqa: PLR0913 - a plan is made of all that is known
         remarks=remarks_on(job, machine, places.placements, before),
         visible_origin=machine.visible_origin,
     )
-
-
-class _Places(NamedTuple):
-    """The places of the workers that this agent starts."""
-
-    placements: Sequence[Placement]
-    threads: int
-    """OMP_NUM_THREADS of each."""
-    variables: Mapping[str, str]
-    """Variables that differ from the world's, because other tasks share the node."""
-    reason: str
-    """Why LOCAL_RANK is not the worker's index; "" if it is."""
-
-
-def _places(job: JobSpec, machine: Machine, world: World) -> _Places:
-    options = BindingOptions(
-        job.numa_binding.value, job.numa_memory.value, job.gpus_per_worker.value
-    )
-    virtual = job.virtual_local_rank
-    reason = "LOCAL_RANK is 0: the worker sees its own GPUs only" if virtual.value else ""
-    reason = f"{reason} ({virtual.origin})" if reason else ""
-    tasks = job.tasks.value
-    if tasks is None:
-        placements = place(options, machine, world.local_size)
-        return _Places(placements, threads_per_worker(machine, placements), {}, reason)
-    task = place_task(options, machine, tasks)
-    changed = worker_variables.task_variables(tasks, task.local_rank)
-    return _Places([task.placement], task.threads, changed, task.reason or reason)
 
 
 def _paddle_variables(job: JobSpec, world: World, local_rank: LocalRank) -> Mapping[str, str]:

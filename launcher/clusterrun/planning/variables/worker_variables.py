@@ -3,7 +3,7 @@
 from collections.abc import Collection, Mapping
 from types import MappingProxyType
 
-from clusterrun.domain.job import JobSpec, TaskLayout
+from clusterrun.domain.job import JobSpec
 from clusterrun.domain.ranks import LocalRank
 from clusterrun.domain.world import World
 from clusterrun.errors import UsageError
@@ -120,17 +120,6 @@ def worker_variables(
         path = f"{error_files}/attempt-{world.attempt}/rank-{rank}/error.json"
         variables["TORCHELASTIC_ERROR_FILE"] = path
     return variables
-
-
-def task_variables(tasks: TaskLayout, local_rank: LocalRank) -> dict[str, str]:
-    """Return the variables that differ for the worker of a task: its place among the tasks of its node."""
-    return {
-        "LOCAL_RANK": str(local_rank),
-        "LOCAL_WORLD_SIZE": str(tasks.local_size),
-        "GROUP_RANK": str(tasks.node_rank),
-        "NODE_RANK": str(tasks.node_rank),
-        "GROUP_WORLD_SIZE": str(tasks.nodes),
-    }
 
 
 def colour_variables(job: JobSpec, workers: int, before: Mapping[str, str]) -> Mapping[str, str]:

@@ -1,28 +1,48 @@
-"""The worker of a scheduler's task, if the scheduler has started one task for each worker."""
+"""The places of the workers that this agent starts: all of its node, or a scheduler's task."""
 
+from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
 from msgspec.structs import replace
 
-from clusterrun.domain.job import NumaBinding, TaskLayout
+from clusterrun.domain.job import JobSpec, NumaBinding, TaskLayout
 from clusterrun.domain.machine import Machine
-from clusterrun.domain.ranks import LocalRank
+from clusterrun.domain.world import World
 from clusterrun.planning.binding.node_binding import BindingOptions, Placement, place
 from clusterrun.planning.variables.threads import threads_per_worker
 
 
-class TaskPlace(NamedTuple):
-    """The place of a task's worker among those of the other tasks of its node."""
+class Places(NamedTuple):
+    """The workers, by their order in this agent."""
 
-    placement: Placement
-    local_rank: LocalRank
-    """LOCAL_RANK, by which scripts choose a GPU."""
-    reason: str
-    """Why that is not the task's index on its node; "" if it is."""
+    placements: Sequence[Placement]
     threads: int
+    """OMP_NUM_THREADS of each."""
+    variables: Mapping[str, str]
+    """Variables that differ from the world's, because other tasks share the node."""
+    reason: str
+    """Why LOCAL_RANK is not the worker's index on its node; "" if it is."""
 
 
-def place_task(options: BindingOptions, machine: Machine, tasks: TaskLayout) -> TaskPlace:
+def places_of(job: JobSpec, machine: Machine, world: World) -> Places:
+    options = BindingOptions(
+        job.numa_binding.value, job.numa_memory.value, job.gpus_per_worker.value
+    )
+    virtual = job.virtual_local_rank
+    reason = (
+        f"LOCAL_RANK is 0: the worker sees its own GPUs only ({virtual.origin})"
+        if virtual.value
+        else ""
+    )
+    tasks = job.tasks.value
+    if tasks is None:
+        placements = place(options, machine, world.local_size)
+        return Places(placements, threads_per_worker(machine, placements), {}, reason)
+    task = _of_task(options, machine, tasks)
+    return task._replace(reason=task.reason or reason)
+
+
+def _of_task(options: BindingOptions, machine: Machine, tasks: TaskLayout) -> Places:
     """Return the place of the task's worker.
 
     If every task sees all GPUs of the node, the worker has the one of its local rank. If the task
@@ -30,17 +50,24 @@ def place_task(options: BindingOptions, machine: Machine, tasks: TaskLayout) -> 
     """
     visible = len(machine.visible)
     sees_all = visible >= tasks.local_size * (options.gpus_per_worker or 1)
+    has_own = False
     if sees_all or (options.mode.divides and not visible and not tasks.own_cpus):
         own = place(options, machine, tasks.local_size)[tasks.local_rank]
         if tasks.own_cpus and own.cpus is not None:
             # The other workers have CPUs of their own, and divide none with this one.
             own = place(options, replace(machine, visible=own.gpus), 1)[0]
-        return TaskPlace(own, tasks.local_rank, "", _threads(machine, own, tasks))
-    own = place(options if tasks.own_cpus else _without_idle_nodes(options), machine, 1)[0]
-    threads = _threads(machine, own, tasks)
-    if not visible:
-        return TaskPlace(own, tasks.local_rank, "", threads)
-    return TaskPlace(own, LocalRank(0), _why_0(machine, tasks), threads)
+    else:
+        own = place(options if tasks.own_cpus else _without_idle_nodes(options), machine, 1)[0]
+        has_own = visible > 0
+    variables = {
+        "LOCAL_RANK": "0" if has_own else str(tasks.local_rank),
+        "LOCAL_WORLD_SIZE": str(tasks.local_size),
+        "GROUP_RANK": str(tasks.node_rank),
+        "NODE_RANK": str(tasks.node_rank),
+        "GROUP_WORLD_SIZE": str(tasks.nodes),
+    }
+    reason = _why_0(machine, tasks) if has_own else ""
+    return Places([own], _threads(machine, own, tasks), variables, reason)
 
 
 def _without_idle_nodes(options: BindingOptions) -> BindingOptions:
