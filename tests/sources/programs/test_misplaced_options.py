@@ -10,7 +10,7 @@ from clusterrun.sources.programs.misplaced_options import misplaced_options
 def warnings(*args: str, text: str = "", kind: ProgramKind = ProgramKind.SCRIPT) -> tuple[str, ...]:
     """Return the warnings for a script with this text and these arguments."""
     Path("train.py").write_text(text)
-    return misplaced_options(Program(kind, "train.py", args))
+    return tuple(misplaced_options(Program(kind, "train.py", args)))
 
 
 SURE = "{0} after train.py goes to train.py, which does not use it: type it before train.py"
@@ -56,8 +56,9 @@ def test_a_blank_at_the_end() -> None:
 def test_a_folder_is_not_read() -> None:
     """A folder with __main__.py has no one text."""
     Path("app").mkdir()
+    program = Program(ProgramKind.SCRIPT, "app", ("--config", "x"))
 
-    assert misplaced_options(Program(ProgramKind.SCRIPT, "app", ("--config", "x"))) == ()
+    assert tuple(misplaced_options(program)) == ()
 
 
 @pytest.mark.parametrize("args", [(), ("--lr", "1"), ("-v",), ("nnodes",), ("--", "--nnodes", "2")])
@@ -72,4 +73,4 @@ def test_a_script_in_another_encoding() -> None:
 
     program = Program(ProgramKind.SCRIPT, "train.py", ("--nnodes", "2"))
 
-    assert misplaced_options(program) == (SURE.format("--nnodes"),)
+    assert tuple(misplaced_options(program)) == (SURE.format("--nnodes"),)

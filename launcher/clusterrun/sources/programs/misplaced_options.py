@@ -9,27 +9,27 @@ from clusterrun.sources.options.option import Option
 from clusterrun.sources.options.table import OPTIONS
 from clusterrun.sources.programs.file_kinds import FileKind, kind_of
 
-BLANK_ARGUMENT = (
-    "the last argument of {} is a blank; if the line should continue, remove the blank after the \\"
-)
 
-
-def misplaced_options(program: Program) -> tuple[str, ...]:
-    """Return a warning for each argument of ``program`` with the name of an option of clusterrun.
+def misplaced_options(program: Program) -> Iterator[str]:
+    """Yield a warning for each argument of ``program`` with the name of an option of clusterrun.
 
     An option that many scripts have, such as ``--config``, is taken for the script's own if the
     script's text has that name.
     """
+    script = program.name
+    if program.args[-1:] == (" ",):
+        yield (
+            f"the last argument of {script} is a blank; if the line should continue, remove the"
+            " blank after the \\"
+        )
     found = list(_own_options(program.args))
-    blank = (BLANK_ARGUMENT.format(program.name),) if program.args[-1:] == (" ",) else ()
-    if not found:
-        return blank
-    text = _text(program)
-    return blank + tuple(
-        _warning(word, program.name, is_mentioned=text is None or _mentions(text, option))
-        for option, word in found
-        if not option.common_in_scripts or (text is not None and not _mentions(text, option))
-    )
+    text = _text(program) if found else None
+    for option, word in found:
+        goes = f"{word} after {script} goes to {script}"
+        if text is not None and not _mentions(text, option):
+            yield f"{goes}, which does not use it: type it before {script}"
+        elif not option.common_in_scripts:
+            yield f"{goes}; clusterrun's own {word} must come before it"
 
 
 def _own_options(args: tuple[str, ...]) -> Iterator[tuple[Option[object], str]]:
@@ -53,11 +53,3 @@ def _text(program: Program) -> str | None:
 
 def _mentions(text: str, option: Option[object]) -> bool:
     return any(name in text or name.replace("_", "-") in text for name in option.names)
-
-
-def _warning(word: str, script: str, *, is_mentioned: bool) -> str:
-    if is_mentioned:
-        return (
-            f"{word} after {script} goes to {script}; clusterrun's own {word} must come before it"
-        )
-    return f"{word} after {script} goes to {script}, which does not use it: type it before {script}"
