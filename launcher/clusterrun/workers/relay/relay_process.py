@@ -61,7 +61,7 @@ def _detach_from_agent(keep: set[int]) -> None:
     os.setpgid(0, 0)
     _take_descriptors(keep)
     with suppress(OSError):
-        Path("/proc/self/comm").write_text("clusterrun-relay", encoding="ascii")
+        Path("/proc/self/comm").write_text("clusterrun-relay", encoding="utf-8")
 
 
 def _take_signals() -> None:

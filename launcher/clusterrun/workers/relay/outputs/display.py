@@ -3,7 +3,6 @@
 import math
 import os
 import re
-import unicodedata
 from itertools import zip_longest
 
 from msgspec import Struct
@@ -149,6 +148,9 @@ def _cut(text: str, columns: int) -> str:
 
 
 def _width(character: str) -> int:
+    # Only a terminal's live line needs it.
+    import unicodedata
+
     if unicodedata.combining(character):
         return 0
     return 2 if unicodedata.east_asian_width(character) in "WF" else 1
