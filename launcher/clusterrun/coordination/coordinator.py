@@ -17,7 +17,7 @@ from clusterrun.coordination.events import (
     PortReady,
     TimePassed,
 )
-from clusterrun.coordination.members import OWN, members_at_start
+from clusterrun.coordination.members import OWN, Members
 from clusterrun.coordination.messages import Notice, StacksMessage, Suspension
 from clusterrun.coordination.notices import SECONDS_BETWEEN_NOTICES, SECONDS_TO_FIRST_NOTICE
 from clusterrun.coordination.state import NEVER, Attempt, Phase, State, Terms
@@ -32,7 +32,7 @@ def opened(terms: Terms, at: float) -> State:
     state = State(
         terms=terms,
         began=at,
-        members=members_at_start(terms.hello),
+        members=Members({OWN: terms.hello}, {0: OWN}),
         attempt=Attempt(0),
         next_notice=at + SECONDS_TO_FIRST_NOTICE,
         informed=1,

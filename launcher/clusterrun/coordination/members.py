@@ -61,8 +61,3 @@ class Members(Struct):
     def finish_joining(self) -> None:
         """Drop what only joining needs."""
         self._by_agent, self._by_host, self._addresses = {}, {}, {}
-
-
-def members_at_start(own: Hello) -> Members:
-    """Return the members of a job that only node 0's own agent has joined."""
-    return Members({OWN: own}, {0: OWN})
