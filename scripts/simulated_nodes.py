@@ -78,7 +78,6 @@ class SimulatedNode:
         """Read all that has come, and answer as an agent does."""
         connection = self.outgoing
         was_ready = connection.is_ready
-        connection.flush()
         messages = connection.receive()
         now = time.monotonic()
         if connection.is_ready and not was_ready:

@@ -63,7 +63,6 @@ def answer(call, is_complete):
     received = []
     while not is_complete(received):
         select.select([call], [], [], 20)
-        call.flush()
         received += call.receive()
     return received
 

@@ -184,7 +184,6 @@ class CoordinatorServer:
         if connection is None:
             return
         try:
-            connection.flush()
             for message in connection.receive():
                 self._take(number, message, now)
         except HandshakeFailed as failure:

@@ -16,6 +16,7 @@ from clusterrun.coordination.messages import (
     Suspension,
     Verdict,
 )
+from clusterrun.coordination.state import NEVER
 from clusterrun.domain.events import CoordinatorLost, Event
 from clusterrun.domain.world import World
 from clusterrun.rendezvous.agent_hooks import AgentHooks
@@ -26,8 +27,6 @@ from clusterrun.rendezvous.wire.frames import HEARTBEAT_FRAME, BadFrame
 
 SECONDS_FOR_VERDICT = 3.0
 """How long node 0 stays so that members can receive the verdict."""
-
-NEVER = float("inf")
 
 
 class Peers:
@@ -149,7 +148,6 @@ class Peers:
 
     def _messages(self, now: float) -> list[FromCoordinator]:
         early, self._early = self._early, []
-        self._connection.flush()
         try:
             received = self._connection.receive()
         except BadFrame:

@@ -152,7 +152,6 @@ class Dialer:
     def _advance(self, outgoing: OutgoingConnection) -> str:
         """Continue the handshake; return why it failed, "" if it did not."""
         try:
-            outgoing.flush()
             outgoing.receive()
         except HandshakeFailed as failure:
             return self._handshake_failed(failure)

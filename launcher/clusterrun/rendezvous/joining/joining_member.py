@@ -124,7 +124,6 @@ class JoiningMember:
     def _receive(self, outgoing: OutgoingConnection, now: float) -> str:
         """Handle all messages; return why the sender is not this job's node 0, "" if it is."""
         try:
-            outgoing.flush()
             messages = outgoing.receive()
         except BadFrame as error:
             return f"it {error}"

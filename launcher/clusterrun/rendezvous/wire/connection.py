@@ -155,13 +155,14 @@ class Connection(Generic[MessageT]):
             del self._outgoing[:sent]
 
     def receive(self) -> list[MessageT]:
-        """Return the messages that are whole now.
+        """Send what is queued, and return the messages that are whole now.
 
         Raises:
             HandshakeFailed: the other side does not belong to this job.
             BadFrame: it sent bytes that no clusterrun sends.
 
         """
+        self.flush()
         self._read()
         self._advance_handshake()
         if not self.is_ready:
