@@ -1,4 +1,4 @@
-"""What travels of fates: what a report needs, in any case little enough for one message."""
+"""Bounded messages: they have what a report needs of fates, and never exceed their limit."""
 
 from clusterrun.coordination.bounded_messages import bounded
 from clusterrun.coordination.messages import (
@@ -15,45 +15,45 @@ from tests.rendezvous.nodes import fate
 
 
 def bounded_done(fates: list[Fate], now: float = 0.0) -> Done:
-    """Return what travels of these fates."""
+    """Return the bounded report of these fates."""
     message = bounded(done(0, fates, now, None))
     assert isinstance(message, Done)
     return message
 
 
 def bounded_failing(fate: Fate, age: float = 0.0) -> Failing:
-    """Return what travels of this fate."""
+    """Return the bounded message about this fate."""
     message = bounded(Failing(0, fate, age))
     assert isinstance(message, Failing)
     return message
 
 
-def test_ends_travel_as_ages() -> None:
-    """Clocks of nodes need not agree."""
-    letter = done(0, [fate(0, clock=100.0), fate(1, clock=103.5)], 104.0, None)
+def test_ends_are_sent_as_ages() -> None:
+    """The clocks of nodes may differ."""
+    message = done(0, [fate(0, clock=100.0), fate(1, clock=103.5)], 104.0, None)
 
-    assert [each.age for each in letter.fates] == [4.0, 0.5]
+    assert [each.age for each in message.fates] == [4.0, 0.5]
 
 
 def test_no_age_is_negative() -> None:
-    """Whatever clocks do."""
+    """Even if a clock is set back."""
     assert bounded_done([fate(0, clock=105.0)], 104.0).fates[0].age == 0.0
     assert bounded_failing(fate(0, 1), -3.0).age == 0.0
 
 
-def test_the_last_words_of_failures_travel() -> None:
-    """Those of successes interest nobody."""
+def test_the_last_lines_of_failures_are_sent() -> None:
+    """Last lines of successful workers are not used."""
     good, bad = fate(0, tail="loss 0.1", error="{}"), fate(1, 1, tail="Error: x", error="{}")
 
-    letter = bounded_done([good, bad])
+    message = bounded_done([good, bad])
 
-    assert [(each.fate.tail, each.fate.error) for each in letter.fates] == [
+    assert [(each.fate.tail, each.fate.error) for each in message.fates] == [
         ("", ""),
         ("Error: x", "{}"),
     ]
 
 
-def test_the_longest_of_last_words_fit_into_one_message() -> None:
+def test_the_longest_last_lines_fit_into_one_message() -> None:
     """256 workers that all fail, each with the longest tail, in characters of four bytes."""
     tail = "\N{PILE OF POO}" * (16 << 10)
     fates = [fate(rank, 1, tail=tail, error='"' + tail + '"') for rank in range(256)]
@@ -63,7 +63,7 @@ def test_the_longest_of_last_words_fit_into_one_message() -> None:
 
 
 def test_the_ends_of_the_most_workers_fit_into_one_message() -> None:
-    """Each has the name of its log file and of its host."""
+    """Each with the names of its log file and host."""
     name = "gpu-node-0123.cluster.example.com"
     log = "/home/user/experiments/logs/20261122-121900-12345/attempt-0/gpu-node-0123-0/rank-{}.err"
     fates = [
@@ -74,39 +74,39 @@ def test_the_ends_of_the_most_workers_fit_into_one_message() -> None:
     assert len(framed(bounded_done(fates))) < MAXIMUM_FRAME
 
 
-def test_the_end_of_a_tail_is_what_is_kept() -> None:
-    """There stands the exception; an error file is kept whole or not at all."""
+def test_the_end_of_a_tail_is_kept() -> None:
+    """It has the exception; an error file is kept whole or not at all."""
     long = "x" * (20 << 10)
 
-    letter = bounded_failing(fate(0, 1, tail=f"{long}ValueError: it", error=f'"{long}"'))
+    message = bounded_failing(fate(0, 1, tail=f"{long}ValueError: it", error=f'"{long}"'))
 
-    assert letter.fate.tail.endswith("ValueError: it")
-    assert len(letter.fate.tail) == 16 << 10
-    assert letter.fate.error == ""
+    assert message.fate.tail.endswith("ValueError: it")
+    assert len(message.fate.tail) == 16 << 10
+    assert message.fate.error == ""
 
 
 def test_a_long_traceback_keeps_both_ends() -> None:
-    """The header stands before the exception, whatever else travels with them."""
+    """The header comes before the exception, even with other messages between them."""
     frames = "".join(f'  File "train.py", line {line}, in step\n' for line in range(500))
     tail = f"Traceback (most recent call last):\n{frames}ValueError: it"
 
-    letter = bounded_failing(fate(0, 1, tail=tail))
+    message = bounded_failing(fate(0, 1, tail=tail))
 
-    lines = letter.fate.tail.splitlines()
+    lines = message.fate.tail.splitlines()
     assert lines[:2] == tail.splitlines()[:2]
     assert lines[-1] == "ValueError: it"
-    assert len(letter.fate.tail) <= 16 << 10
+    assert len(message.fate.tail) <= 16 << 10
 
 
-def test_a_path_that_is_no_text_travels_all_the_same() -> None:
+def test_a_path_that_is_no_text_is_sent() -> None:
     """File names are bytes."""
-    letter = bounded_failing(fate(0, 1, log="/logs/\udcff"))
+    message = bounded_failing(fate(0, 1, log="/logs/\udcff"))
 
-    assert b"/logs/?" in framed(letter)
+    assert b"/logs/?" in framed(message)
 
 
-def test_the_end_of_a_helper_travels_in_one_line() -> None:
-    """An interpreter that crashes as it starts prints several."""
+def test_the_end_of_a_helper_process_is_sent_as_one_line() -> None:
+    """An interpreter that crashes at its start prints several lines."""
     crash = "was killed by SIGSEGV:\n    Fatal Python error\x1b[0m\n    no frame"
     reason = HelperFailed("fork server", crash, 11)
 
@@ -116,6 +116,6 @@ def test_the_end_of_a_helper_travels_in_one_line() -> None:
     )
 
     how = "was killed by SIGSEGV: Fatal Python error?[0m no frame"
-    travels = HelperFailed("fork server", how, 11)
+    expected = HelperFailed("fork server", how, 11)
     heard = list(FROM_MEMBERS.take(bytearray(sent)))
-    assert heard == [EndedExternally(0, travels), Done(0, (), travels)]
+    assert heard == [EndedExternally(0, expected), Done(0, (), expected)]

@@ -78,7 +78,7 @@ WELL = fate(6, Exited(0))
     ],
 )
 def test_the_cause(fates: Sequence[Fate], cause: Fate) -> None:
-    """Out of memory first, then a signal from outside, then a reason of its own; then the earliest."""
+    """Out of memory, then a signal from outside, then a reason of its own; then the earliest."""
     assert choose_cause(fates) is cause
 
 

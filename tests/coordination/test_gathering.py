@@ -1,4 +1,4 @@
-"""Nodes come: who is let in, who is refused alone, and what ends it for all of them."""
+"""Gathering: which nodes are admitted, which are refused, and what ends the job for all of them."""
 
 from typing import Any
 
@@ -14,8 +14,8 @@ from tests.rendezvous.nodes import hello, terms
 from tests.rendezvous.replay import Replay
 
 
-def test_the_world_begins_when_the_last_node_has_come() -> None:
-    """Not before, and with no more delay than that."""
+def test_the_world_begins_when_the_last_node_joins() -> None:
+    """Not earlier, and without further delay."""
     job = Replay(terms(3))
     job.joins(1)
     before = dict(job.worlds)
@@ -26,8 +26,8 @@ def test_the_world_begins_when_the_last_node_has_come() -> None:
     assert job.state.phase is Phase.RUNNING
 
 
-def test_the_door_is_closed_before_anybody_could_start_a_worker() -> None:
-    """A worker's store listens on that very port."""
+def test_the_port_is_closed_before_a_node_can_start_a_worker() -> None:
+    """A worker's store listens on the same port."""
     job = Replay(terms(2))
 
     job.joins(1)
@@ -36,8 +36,8 @@ def test_the_door_is_closed_before_anybody_could_start_a_worker() -> None:
     assert all(isinstance(reply, Send) for reply in job.replies[1:])
 
 
-def test_an_endpoint_of_its_own_stays_open() -> None:
-    """--rdzv-endpoint is the coordinator's for the whole job."""
+def test_an_endpoint_of_the_coordinators_own_stays_open() -> None:
+    """With --rdzv-endpoint, the port is the coordinator's for the whole job."""
     job = Replay(terms(2, open_for_good=True))
 
     job.joins(1)
@@ -46,7 +46,7 @@ def test_an_endpoint_of_its_own_stays_open() -> None:
     assert len(job.worlds) == 2
 
 
-def test_a_job_of_one_node_waits_for_nobody() -> None:
+def test_a_job_of_one_node_does_not_wait() -> None:
     """The world is complete from the start."""
     job = Replay(terms(1))
 
@@ -55,8 +55,8 @@ def test_a_job_of_one_node_waits_for_nobody() -> None:
     assert job.worlds.keys() == {OWN}
 
 
-def test_everybody_hears_where_node_zero_is() -> None:
-    """For the day when it is gone."""
+def test_all_nodes_receive_the_host_of_node_zero() -> None:
+    """It is for the notice if node 0 is lost."""
     job = Replay(terms(2, host="head"))
 
     job.joins(1)
@@ -96,14 +96,14 @@ CONTRADICTIONS: list[tuple[dict[str, Any], dict[str, Any], str]] = [
         "not the same script on all nodes: train.py on n0, other.py on n1",
     ),
 ]
-"""What node 0 says, what node 1 says, and what becomes of it in words."""
+"""The fields of node 0's hello, those of node 1's, and the resulting message."""
 
 
 @pytest.mark.parametrize(("own", "theirs", "text"), CONTRADICTIONS)
-def test_who_contradicts_is_refused_alone(
+def test_only_the_contradicting_node_is_refused(
     own: dict[str, Any], theirs: dict[str, Any], text: str
 ) -> None:
-    """With both hosts and both values; the job goes on waiting for its own, and node 0 says why."""
+    """With both hosts and both values; the job still waits, and node 0 prints the reason."""
     job = Replay(terms(2, **own))
     job.joins(1, **theirs)
     before = job.state.phase
@@ -122,7 +122,7 @@ def test_who_contradicts_is_refused_alone(
 def test_a_contradiction_among_holders_of_the_token_ends_it_on_every_node(
     own: dict[str, Any], theirs: dict[str, Any], text: str
 ) -> None:
-    """It is no stranger's, and waiting would not help."""
+    """It is a mistake in this job, and waiting would not help."""
     job = Replay(terms(2, has_token=True, **own))
 
     job.joins(1, **theirs)
@@ -134,7 +134,7 @@ def test_a_contradiction_among_holders_of_the_token_ends_it_on_every_node(
 
 
 def test_two_nodes_with_one_rank() -> None:
-    """With a token the one that came first hears of it, too."""
+    """With a token the one that joined first receives the error, too."""
     job = Replay(terms(4, has_token=True))
     job.joins(1, rank=1, host="hostA", pid=12)
     job.joins(2, rank=2)
@@ -148,7 +148,7 @@ def test_two_nodes_with_one_rank() -> None:
 
 @pytest.mark.parametrize("has_token", [True, False])
 def test_a_node_too_many(*, has_token: bool) -> None:
-    """Three came at once, and two were asked for: without a token, the first two begin."""
+    """Three join at once and nnodes is 2: without a token, the first two begin."""
     job = Replay(terms(2, has_token=has_token))
     job.calls()
     job.calls()
@@ -175,8 +175,8 @@ def test_a_silent_caller_delays_the_world_only_for_a_moment() -> None:
     assert len(job.worlds) == 2
 
 
-def test_callers_that_come_again_and_again_do_not_delay_it_any_longer() -> None:
-    """The moment is counted from the last node that came."""
+def test_repeated_callers_do_not_delay_it_any_longer() -> None:
+    """The delay counts from the last node that joined."""
     job = Replay(terms(2))
     job.calls()
     job.joins(1)
@@ -187,8 +187,8 @@ def test_callers_that_come_again_and_again_do_not_delay_it_any_longer() -> None:
     assert len(job.worlds) == 2
 
 
-def test_the_world_begins_when_the_last_stranger_has_gone() -> None:
-    """There is nobody left to wait for."""
+def test_the_world_begins_when_the_last_caller_without_a_hello_disconnects() -> None:
+    """Then no caller could be another node."""
     job = Replay(terms(2))
     job.calls()
     job.joins(1)
@@ -197,8 +197,8 @@ def test_the_world_begins_when_the_last_stranger_has_gone() -> None:
     assert len(job.worlds) == 2
 
 
-def test_who_comes_later_is_refused_alone() -> None:
-    """The job goes on."""
+def test_a_node_that_joins_later_is_refused() -> None:
+    """The job continues."""
     job = Replay(terms(2, open_for_good=True))
     job.joins(1)
     job.joins(2)
@@ -232,7 +232,7 @@ def test_who_comes_later_is_refused_alone() -> None:
 def test_a_node_of_another_job_is_refused_alone(
     own: dict[str, Any], theirs: dict[str, Any], text: str, noted: str
 ) -> None:
-    """This one waits for its own nodes as before, and says so once."""
+    """The job waits for its own nodes as before, and prints one notice."""
     job = Replay(terms(2, **own))
     job.joins(1, **theirs)
     job.joins(1, **theirs)
@@ -244,8 +244,8 @@ def test_a_node_of_another_job_is_refused_alone(
     assert job.worlds.keys() == {0, 2}
 
 
-def test_without_a_run_id_that_of_node_zero_holds() -> None:
-    """Notices on node 0 alone, or nowhere."""
+def test_without_a_run_id_a_node_takes_that_of_node_zero() -> None:
+    """Notices are printed on node 0 only, or nowhere."""
     job = Replay(terms(2, run_id="mine"))
 
     job.joins(1)
@@ -253,8 +253,8 @@ def test_without_a_run_id_that_of_node_zero_holds() -> None:
     assert {world.run_id for world in job.worlds.values()} == {"mine"}
 
 
-def test_node_zero_that_reaches_itself_says_nothing() -> None:
-    """By way of a service's address."""
+def test_node_zero_that_reaches_itself_prints_nothing() -> None:
+    """Through the address of a service."""
     job = Replay(terms(2))
     job.joins(5, identity="agent 0", rank=0)
     job.joins(1)
@@ -267,7 +267,7 @@ def test_node_zero_that_reaches_itself_says_nothing() -> None:
 @pytest.mark.parametrize("rank", [None, 1])
 @pytest.mark.parametrize("order", [(1, 2), (2, 1)])
 def test_an_agent_that_calls_twice_is_one_node(order: tuple[int, int], rank: int | None) -> None:
-    """What it said first may be held up on its way, and arrive before or after its second call."""
+    """Its first hello may be delayed, and arrive before or after its second call."""
     job = Replay(terms(3))
     job.newest = 2
     for number in order:
@@ -289,7 +289,7 @@ def test_an_agent_that_calls_twice_is_one_node(order: tuple[int, int], rank: int
 def test_a_leftover_of_an_earlier_start_is_refused_alone(
     changes: dict[str, Any], *, old_one_first: bool, has_token: bool
 ) -> None:
-    """It never reached the node 0 of that start; the job goes on with what was started now."""
+    """It never reached the node 0 of that start; the job continues with the current start."""
     job = Replay(terms(3, has_token=has_token))
     job.now = 2.0
     old = {"host": "n1", "waited": 40.0, "rank": 1} | ({} if old_one_first else changes)
@@ -340,8 +340,8 @@ def test_two_of_one_start_contradict_each_other(one: dict[str, Any], other: dict
     assert job.refusals.keys() == {0, 1, 2}
 
 
-def test_what_should_agree_is_warned_of_once() -> None:
-    """With the first difference, however many nodes differ."""
+def test_a_difference_is_printed_once() -> None:
+    """The first difference, for any number of nodes that differ."""
     job = Replay(terms(3, should={"torch": "2.13", "python": "3.11"}))
     job.joins(1, should={"torch": "2.12", "python": "3.10"})
     job.joins(2, should={"torch": "2.11", "python": "3.10"})
@@ -350,8 +350,8 @@ def test_what_should_agree_is_warned_of_once() -> None:
     assert len(job.worlds) == 3
 
 
-def test_nobody_can_say_of_another_host_that_its_node_is_left_over() -> None:
-    """Whoever knows a host's name and rank could take its place."""
+def test_a_node_cannot_replace_one_of_another_host() -> None:
+    """Otherwise, knowing a host's name and rank would suffice to take its place."""
     job = Replay(terms(3))
     job.now = 2.0
     job.joins(1, rank=1, waited=40.0)
@@ -364,8 +364,8 @@ def test_nobody_can_say_of_another_host_that_its_node_is_left_over() -> None:
     assert job.worlds.keys() == {0, 1, 3}
 
 
-def test_a_node_that_leaves_again_is_waited_for_again() -> None:
-    """Its scheduler may start it anew."""
+def test_a_node_that_leaves_is_awaited_again() -> None:
+    """Its scheduler may start it again."""
     job = Replay(terms(2))
     job.calls()
     job.joins(1, rank=1)
@@ -380,7 +380,7 @@ def test_a_node_that_leaves_again_is_waited_for_again() -> None:
 
 
 def test_waiting_is_visible() -> None:
-    """First after 5 s, then each 30 s, on all nodes that are there."""
+    """First after 5 s, then each 30 s, on all nodes that have joined."""
     job = Replay(terms(4, hosts=("n0", "n1", "n2", "n3"), rank=0))
     job.joins(1, rank=1)
     job.waits(70)
@@ -390,8 +390,8 @@ def test_waiting_is_visible() -> None:
     assert job.sent_to(0) == job.sent_to(1) == expected
 
 
-def test_in_a_large_job_only_node_zero_prints_for_whom_it_waits() -> None:
-    """A thousand equal lines help nobody."""
+def test_in_a_large_job_only_node_zero_prints_the_missing_nodes() -> None:
+    """A thousand equal lines would not help."""
     job = Replay(terms(9))
     job.joins(1)
     job.waits(6)
@@ -399,8 +399,8 @@ def test_in_a_large_job_only_node_zero_prints_for_whom_it_waits() -> None:
     assert (len(job.sent_to(0)), job.sent_to(1)) == (1, [])
 
 
-def test_a_node_that_never_comes_ends_it_for_those_who_have() -> None:
-    """By its name, where the scheduler has told it."""
+def test_a_node_that_never_joins_ends_the_job_for_the_others() -> None:
+    """Named, if the scheduler lists the hosts."""
     job = Replay(terms(3, hosts=("n0", "n1", "n2"), rank=0, timeout=60.0))
     job.joins(1, rank=1)
     job.caller_leaves("10.0.0.9: it has another token")
@@ -412,7 +412,7 @@ def test_a_node_that_never_comes_ends_it_for_those_who_have() -> None:
 
 
 def test_the_longest_refusal_fits_into_its_message() -> None:
-    """Whatever others call themselves."""
+    """With the longest names of hosts."""
     job = Replay(terms(400, hosts=tuple(f"{number:0>250}" for number in range(400))))
     for number in range(1, 300):
         job.joins(number, host=f"{number:1>250}", user_id=7 if number < 50 else 1000)
@@ -422,19 +422,19 @@ def test_the_longest_refusal_fits_into_its_message() -> None:
     assert list(FROM_COORDINATOR.take(bytearray(framed(refused)))) == [refused]
 
 
-def test_who_comes_after_a_contradiction_hears_of_it() -> None:
+def test_a_node_that_joins_after_a_contradiction_receives_it() -> None:
     """Nodes that start at about the same time all end within a second."""
     job = Replay(terms(3, has_token=True))
     job.joins(1, must={"nnodes": "2"})
-    told = job.state.informed
+    informed = job.state.informed
     job.joins(2)
 
     assert job.refusals[2] == job.refusals[1]
-    assert (told, job.state.informed) == (2, 3)
+    assert (informed, job.state.informed) == (2, 3)
 
 
-def test_strangers_get_a_few_lines_and_no_more() -> None:
-    """However many there are."""
+def test_refused_callers_cause_only_a_few_lines() -> None:
+    """For any number of callers."""
     job = Replay(terms(2))
     for number in range(100):
         job.calls()
@@ -443,8 +443,8 @@ def test_strangers_get_a_few_lines_and_no_more() -> None:
     assert len([reply for reply in job.replies if isinstance(reply, PrintNotice)]) == 16
 
 
-def test_who_speaks_of_workers_before_there_are_any_is_hung_up_on() -> None:
-    """It is none of ours."""
+def test_a_report_before_the_first_attempt_is_a_protocol_error() -> None:
+    """Its sender is disconnected."""
     job = Replay(terms(3))
     job.joins(1)
 
@@ -453,8 +453,8 @@ def test_who_speaks_of_workers_before_there_are_any_is_hung_up_on() -> None:
     assert job.disconnected == [1]
 
 
-def test_a_node_that_falls_silent_is_waited_for_again() -> None:
-    """Its host may have lost its power; another one may take its place."""
+def test_a_silent_node_is_awaited_again() -> None:
+    """Its host may have lost power; another one may take its place."""
     job = Replay(terms(2))
     job.calls()
     job.joins(1, rank=1)

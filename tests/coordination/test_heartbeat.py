@@ -1,4 +1,4 @@
-"""Signs of life: who counts as lost, and who does not though nothing was heard of him."""
+"""Heartbeats: which silent nodes are lost, and which are not."""
 
 import pytest
 from clusterrun.coordination.heartbeat import (
@@ -12,7 +12,7 @@ RHYTHM = HeartbeatRhythm(interval=1.0, timeout=5.0)
 
 
 def lives(watch: SilenceWatch, number: int, first: int, last: int) -> None:
-    """Let one say that it lives each second, to a coordinator that looks as often."""
+    """Let a member send a heartbeat each second, to a coordinator that checks as often."""
     for second in range(first, last + 1):
         watch.received(number, float(second))
         assert list(watch.lost(float(second))) == []
@@ -29,16 +29,16 @@ def lives(watch: SilenceWatch, number: int, first: int, last: int) -> None:
         (1_000, 2.0, 2.0, 6.0),
     ],
 )
-def test_node_zero_is_told_no_more_than_500_times_a_second(
+def test_node_zero_receives_at_most_500_heartbeats_a_second(
     nodes: int, asked: float, interval: float, timeout: float
 ) -> None:
-    """Each second in small jobs; where signs are rare, one of them does not decide."""
+    """Each second in small jobs; in large ones more rarely, and a missing one does not decide."""
     assert heartbeat_rhythm(nodes, asked) == HeartbeatRhythm(interval, timeout)
     assert nodes / interval <= 500
 
 
-def test_a_member_says_that_it_lives() -> None:
-    """Once in each interval, and not more often because it is asked more often."""
+def test_a_member_sends_heartbeats() -> None:
+    """One in each interval, however often the timer is asked."""
     heartbeat = HeartbeatTimer(RHYTHM, 100.0)
 
     signs = [tenth for tenth in range(35) if heartbeat.is_heartbeat_due(100.0 + tenth / 10)]
@@ -46,8 +46,8 @@ def test_a_member_says_that_it_lives() -> None:
     assert signs == [10, 20, 30]
 
 
-def test_who_is_silent_is_lost() -> None:
-    """After the timeout, as listened to in each interval, and not before."""
+def test_a_silent_node_is_lost() -> None:
+    """After the timeout, counted in intervals of listening, and not before."""
     heartbeat = HeartbeatTimer(RHYTHM, 100.0)
     for second in range(1, 8):
         heartbeat.is_heartbeat_due(100.0 + second)
@@ -58,8 +58,8 @@ def test_who_is_silent_is_lost() -> None:
     assert lost == [12, 13]
 
 
-def test_who_is_suspended_is_not_lost() -> None:
-    """Nor told anything that it could not read; what it said just before may be heard later."""
+def test_a_suspended_node_is_not_lost() -> None:
+    """It gets no heartbeats, as it could not read them; its last message may arrive later."""
     heartbeat = HeartbeatTimer(RHYTHM, 100.0)
     heartbeat.pause()
     heartbeat.received(100.1)
@@ -71,7 +71,7 @@ def test_who_is_suspended_is_not_lost() -> None:
     assert [second for second in range(8) if heartbeat.is_lost(2000.0 + second)] == [5, 6, 7]
 
 
-def test_it_wakes_for_a_sign_or_for_the_loss() -> None:
+def test_the_timer_is_due_for_a_heartbeat_or_for_the_loss() -> None:
     """Whichever is first."""
     heartbeat = HeartbeatTimer(HeartbeatRhythm(1.0, 1.5), 100.0)
     first = heartbeat.due
@@ -81,8 +81,8 @@ def test_it_wakes_for_a_sign_or_for_the_loss() -> None:
     assert (first, heartbeat.due) == (101.0, 101.5)
 
 
-def test_a_member_that_was_stopped_has_heard_nothing_and_blames_nobody() -> None:
-    """A scheduler may suspend all nodes of a job: whoever is continued first must wait a while."""
+def test_a_member_that_was_stopped_does_not_count_its_own_silence() -> None:
+    """A scheduler may suspend all nodes: those continued first must wait for the others."""
     heartbeat = HeartbeatTimer(RHYTHM, 100.0)
 
     lost = [heartbeat.is_lost(second) for second in (101.0, 4000.0, 4001.0, 4002.0, 4003.0)]
@@ -90,8 +90,8 @@ def test_a_member_that_was_stopped_has_heard_nothing_and_blames_nobody() -> None
     assert lost == [False, False, False, True, True]
 
 
-def test_node_zero_that_was_stopped_blames_nobody_either() -> None:
-    """It has all members still, if they say something now."""
+def test_node_zero_that_was_stopped_does_not_either() -> None:
+    """No member is lost if it sends something now."""
     watch = SilenceWatch(RHYTHM, 100.0)
     watch.received(1, 100.0)
 
@@ -102,7 +102,7 @@ def test_node_zero_that_was_stopped_blames_nobody_either() -> None:
 
 
 def test_the_silent_one_of_many_is_lost() -> None:
-    """And told once."""
+    """It is reported once."""
     watch = SilenceWatch(RHYTHM, 0.0)
     watch.received(2, 0.0)
     lives(watch, 1, 1, 4)
@@ -124,8 +124,8 @@ def test_all_may_be_lost_at_once() -> None:
     assert list(watch.lost(5.0)) == [1, 2, 3]
 
 
-def test_who_has_gone_is_not_lost_as_well() -> None:
-    """Its connection has told already."""
+def test_a_disconnected_node_is_not_lost_again() -> None:
+    """The end of its connection was reported already."""
     watch = SilenceWatch(RHYTHM, 0.0)
     watch.received(1, 0.0)
     watch.forget(1)
@@ -135,8 +135,8 @@ def test_who_has_gone_is_not_lost_as_well() -> None:
     assert list(watch.lost(100.0)) == []
 
 
-def test_node_zero_looks_in_each_interval() -> None:
-    """Or it could not tell a silence from its own sleep."""
+def test_node_zero_checks_in_each_interval() -> None:
+    """Otherwise it could not distinguish a silence from its own sleep."""
     watch = SilenceWatch(RHYTHM, 0.0)
     empty = watch.due
     watch.received(1, 0.5)

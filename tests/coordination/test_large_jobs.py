@@ -37,7 +37,7 @@ WORKERS = 8
 
 @contextmanager
 def limit(microseconds: float) -> Iterator[None]:
-    """Allow so much processor time for each member: ten times of what it took, not a hundred."""
+    """Limit the processor time per member: ten times the measured value, not a hundred times."""
     began = time.process_time()
     yield
     spent = 1e6 * (time.process_time() - began) / MEMBERS
@@ -84,8 +84,8 @@ def test_nodes_join_fail_and_restart(*, have_ranks: bool) -> None:
     assert len(restart) == MEMBERS
 
 
-def test_members_leave_and_come_again_while_others_join() -> None:
-    """As where a scheduler starts its tasks anew."""
+def test_members_leave_and_join_again_while_others_join() -> None:
+    """As where a scheduler starts its tasks again."""
     nodes = 2 * MEMBERS
     state = opened(terms(nodes), 0.0)
     hellos = [hello(number, nodes) for number in range(nodes)]
@@ -113,7 +113,7 @@ def test_all_members_are_suspended() -> None:
 
 
 def test_stacks_of_all_members_are_collected() -> None:
-    """No rank moves any more, and each member answers."""
+    """No rank runs any more, and each member answers."""
     state = joined(have_ranks=True)
 
     with limit(100):

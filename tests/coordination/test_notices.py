@@ -1,4 +1,4 @@
-"""What the coordinator tells people."""
+"""The coordinator's notices."""
 
 from typing import Any
 
@@ -20,7 +20,7 @@ from tests.rendezvous.replay import Replay
 
 
 def gathered(nodes: int, *, own: dict[str, Any], come: list[dict[str, Any]]) -> Replay:
-    """Return a job for which some nodes have come."""
+    """Return a job that some nodes have joined."""
     job = Replay(terms(nodes, **own))
     for number, values in enumerate(come, start=1):
         job.joins(number, **values)
@@ -56,10 +56,10 @@ def gathered(nodes: int, *, own: dict[str, Any], come: list[dict[str, Any]]) -> 
         ),
     ],
 )
-def test_who_is_missing_is_named_as_well_as_is_known(
+def test_missing_nodes_are_named(
     own: dict[str, Any], come: list[dict[str, Any]], text: str
 ) -> None:
-    """By the scheduler's names, else by rank, else by number."""
+    """By host if the scheduler lists the hosts, else by rank, else by their number."""
     renamed = [
         {"host": f"n{values['rank']}", **values} if "rank" in values else values for values in come
     ]
@@ -71,7 +71,7 @@ def test_who_is_missing_is_named_as_well_as_is_known(
 
 
 def test_long_lists_are_cut() -> None:
-    """Two thousand names fill no screen."""
+    """Two thousand names do not fill the screen."""
     assert listed(f"n{number}" for number in range(8)) == "n0, n1, n2, n3, n4, n5, n6, n7"
     assert listed(f"n{number}" for number in range(20)) == (
         "n0, n1, n2, n3, n4, n5, n6 and 13 more"
@@ -80,7 +80,7 @@ def test_long_lists_are_cut() -> None:
 
 
 def test_long_texts_are_cut() -> None:
-    """What a terminal would obey is in none of them any more."""
+    """Control characters are removed."""
     assert shortened("ä" * 80) == "ä" * 80
     assert shortened("x" * 81) == "x" * 77 + "..."
 
@@ -100,7 +100,7 @@ def test_long_values_are_shown_from_where_they_differ() -> None:
 
 
 def test_arguments_that_differ_are_not_shown() -> None:
-    """What travels of them is a digest, which tells people nothing."""
+    """Nodes send only a digest of them."""
     one, other = (hello(number, should={"arguments": f"{number}"}) for number in range(2))
 
     assert disagreement("arguments", one, other) == (
@@ -118,15 +118,15 @@ def test_one_value_may_be_the_beginning_of_the_other() -> None:
     )
 
 
-def test_an_interrupted_node_zero_says_by_what() -> None:
-    """To those who have joined."""
+def test_an_interrupted_node_zero_sends_the_reason() -> None:
+    """To the nodes that have joined."""
     assert ended_while_waiting("n0", Interrupted(2)) == (
         "n0 (node 0) got SIGINT while it waited for other nodes"
     )
 
 
-def test_variables_that_may_be_left_over_are_told() -> None:
-    """While waiting and at the end of it: nobody else may ever come."""
+def test_variables_that_may_be_left_over_are_named() -> None:
+    """While waiting and at the timeout, as no other node may ever join."""
     job = gathered(2, own={"exports": "RANK is set: --cluster none ignores it"}, come=[])
 
     assert waiting(job.state, 5.0).endswith("); RANK is set: --cluster none ignores it")

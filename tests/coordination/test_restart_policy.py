@@ -1,4 +1,4 @@
-"""What speaks against another attempt."""
+"""Reasons against another attempt."""
 
 import pytest
 from clusterrun.coordination.restart_policy import RestartRules, objection, rules_of
@@ -11,8 +11,8 @@ RULES = RestartRules(limit=9)
 EARLY = fate(3, 1, tail="Traceback\n  File x\nValueError: no such file\n\n", ran_for=4.0)
 
 
-def test_nothing_speaks_against_it_as_a_rule() -> None:
-    """The first failure, whatever it is."""
+def test_usually_there_is_none() -> None:
+    """For the first failure, of any kind."""
     assert objection(RULES, EARLY, None) == ""
     assert objection(RULES, fate(0, ending=Killed(9)), EARLY) == ""
 
@@ -21,7 +21,7 @@ def test_nothing_speaks_against_it_as_a_rule() -> None:
     ("ending", "code"), [(Exited(3), 3), (Exited(7), 7), (Killed(9), 137)], ids=str
 )
 def test_final_codes(ending: Exited | Killed, code: int) -> None:
-    """The cause's, as the launcher would end with it."""
+    """Of the cause, as the launcher would exit with it."""
     rules = RestartRules(limit=9, final_codes=(3, 5, 6, 7, 137))
 
     assert objection(rules, fate(0, ending=ending), None) == (
@@ -30,8 +30,8 @@ def test_final_codes(ending: Exited | Killed, code: int) -> None:
     assert objection(rules, fate(0, 4), None) == ""
 
 
-def test_a_program_that_can_not_be_executed() -> None:
-    """Can't be the next time either."""
+def test_a_program_that_cannot_be_executed() -> None:
+    """The next attempt would fail, too."""
     assert objection(RULES, fate(0, ending=NotStarted("execute", "no such file")), None) != ""
 
 
@@ -54,7 +54,7 @@ def test_the_same_failure_twice_at_once(other: Fate, *, same: bool) -> None:
     assert objection(RestartRules(limit=9, fail_fast=False), EARLY, other) == ""
 
 
-def test_who_says_nothing_may_have_failed_for_any_reason() -> None:
+def test_failures_without_output_may_differ() -> None:
     """Two silent ends are not the same."""
     silent = fate(3, 1, tail=" \n\n", ran_for=0.1)
 
@@ -62,7 +62,7 @@ def test_who_says_nothing_may_have_failed_for_any_reason() -> None:
 
 
 def test_rules_are_the_jobs() -> None:
-    """By its flags."""
+    """The rules are set by flags."""
     described = job(max_restarts=2, no_restart_exit_codes=(3,), no_fail_fast=True)
 
     assert rules_of(job()) == RestartRules()

@@ -1,4 +1,4 @@
-"""A job begins anew on all its nodes: when all have stopped, and only if nothing speaks against it."""
+"""A restart on all nodes: when all have stopped, and only if no rule forbids it."""
 
 from clusterrun.coordination.actions import PreparePort
 from clusterrun.coordination.events import MessageReceived, PortReady
@@ -25,19 +25,19 @@ def running(nodes: int = 2, restarts: int = 1, **rules: object) -> Replay:
 
 
 def fails(job: Replay, cause: object = CAUSE) -> None:
-    """Let the worker of node 1 fail, and all nodes stop for it."""
+    """Let the worker of node 1 fail, and all nodes stop."""
     job.fails(1, cause)  # type: ignore[arg-type]
     job.is_done(0, [(fate(0, ending=STOPPED, stopped_by_us=True), 0.0)])
     job.is_done(1, [(cause, 0.5)])  # type: ignore[list-item]
 
 
 def again(job: Replay) -> dict[int, NextAttempt]:
-    """Return what each connection was told of the next attempt, the last one if there are more."""
+    """Return the last order to restart that each connection received."""
     return {number: message for number, message in job.sent if isinstance(message, NextAttempt)}
 
 
 def test_the_next_attempt_begins_when_all_have_stopped() -> None:
-    """Each is told its place in it, and why the last one has ended."""
+    """Each node receives its ranks, and the reason for the end of the last attempt."""
     job = running(3)
     job.fails(1, CAUSE)
     job.is_done(1, [(CAUSE, 1.0)])
@@ -45,21 +45,21 @@ def test_the_next_attempt_begins_when_all_have_stopped() -> None:
     before = again(job)
     job.is_done(2, [(fate(2, ending=STOPPED, stopped_by_us=True), 0.0)])
 
-    told = again(job)
+    orders = again(job)
     assert before == {}
-    assert {number: message.world.node_rank for number, message in told.items()} == {
+    assert {number: message.world.node_rank for number, message in orders.items()} == {
         0: 0,
         1: 1,
         2: 2,
     }
-    assert {message.world.attempt for message in told.values()} == {1}
-    assert {message.reason for message in told.values()} == {WorkerFailed(CAUSE)}
+    assert {message.world.attempt for message in orders.values()} == {1}
+    assert {message.reason for message in orders.values()} == {WorkerFailed(CAUSE)}
     assert job.verdicts == {}
     assert job.state.phase is Phase.RUNNING
 
 
-def test_the_port_is_made_ready_before_anybody_is_told() -> None:
-    """A chosen one is another in each attempt."""
+def test_the_port_is_prepared_before_the_orders_are_sent() -> None:
+    """A chosen port differs in each attempt."""
     job = running()
     job.port = 31000
     fails(job)
@@ -72,7 +72,7 @@ def test_the_port_is_made_ready_before_anybody_is_told() -> None:
 
 
 def test_restarts_are_counted_once_for_the_job() -> None:
-    """Whichever nodes fail."""
+    """For failures of any node."""
     job = running(restarts=2)
     for _ in range(3):
         fails(job)
@@ -83,7 +83,7 @@ def test_restarts_are_counted_once_for_the_job() -> None:
 
 
 def test_a_second_failure_counts_in_its_own_attempt() -> None:
-    """Nothing of the attempt before is left."""
+    """Nothing of the attempt before is kept."""
     job = running(2, restarts=1)
     fails(job)
     job.is_done(1, [(fate(1), 0.0)])
@@ -93,8 +93,8 @@ def test_a_second_failure_counts_in_its_own_attempt() -> None:
     assert job.verdicts[0].__class__.__name__ == "Succeeded"
 
 
-def test_a_message_of_the_attempt_before_is_not_heard() -> None:
-    """It was on its way when the next one began; all have stopped for it already."""
+def test_a_message_of_the_attempt_before_is_ignored() -> None:
+    """It was sent before the next one began; all have stopped for it already."""
     job = running()
     fails(job)
     state = job.state
@@ -104,8 +104,8 @@ def test_a_message_of_the_attempt_before_is_not_heard() -> None:
     assert job.state == state
 
 
-def test_a_message_of_an_attempt_to_come_is_a_lie() -> None:
-    """Who says such things is not one to talk to."""
+def test_a_message_of_a_later_attempt_is_a_protocol_error() -> None:
+    """Its sender is disconnected."""
     job = running()
 
     job.happens(MessageReceived(1, Failing(5, CAUSE, 0.0), 1.0))
@@ -137,8 +137,8 @@ def test_the_same_failure_twice_at_once_ends_the_job() -> None:
     }
 
 
-def test_unless_that_is_wanted() -> None:
-    """--no-fail-fast."""
+def test_the_same_failure_twice_with_no_fail_fast() -> None:
+    """Then the job restarts."""
     early = fate(1, 7, tail="ValueError: it\n", ran_for=2.0)
     job = running(restarts=5, fail_fast=False)
     for _ in range(5):
@@ -147,8 +147,8 @@ def test_unless_that_is_wanted() -> None:
     assert job.verdicts == {}
 
 
-def test_a_node_that_is_gone_when_it_is_done_is_missed() -> None:
-    """There are not enough nodes for another attempt; what ended this one is the cause still."""
+def test_a_node_that_disconnects_after_its_report_prevents_a_restart() -> None:
+    """Too few nodes are left for another attempt; the cause of this one stays the cause."""
     job = running(3)
     job.fails(1, CAUSE)
     job.is_done(2, [(fate(2, ending=STOPPED, stopped_by_us=True), 0.0)])
@@ -170,8 +170,8 @@ def test_a_lost_node_is_no_reason_to_restart() -> None:
     assert job.verdicts == {0: NodeLost(1, "n1")}
 
 
-def test_a_signal_while_all_stop_keeps_the_next_attempt_from_starting() -> None:
-    """Whoever ends the job between two attempts means the job."""
+def test_a_signal_while_all_stop_prevents_the_next_attempt() -> None:
+    """A signal between two attempts is for the job."""
     job = running(restarts=5)
     job.fails(1, CAUSE)
     job.is_done(0, [(fate(0, ending=STOPPED, stopped_by_us=True), 0.0)])
@@ -193,7 +193,7 @@ def test_a_signal_after_the_last_failure_is_not_its_cause() -> None:
 
 
 def test_a_node_that_is_done_may_end_the_job() -> None:
-    """Somebody does not want to wait for the others."""
+    """A user interrupts it while it waits for the others."""
     job = running(3)
     job.is_done(2, [(fate(2), 0.0)])
     job.is_ended_externally(2, Interrupted(15))
@@ -206,7 +206,7 @@ def test_a_node_that_is_done_may_end_the_job() -> None:
 
 
 def test_a_signal_that_ended_a_worker_first_is_the_signal_that_ended_the_job() -> None:
-    """A scheduler signals all processes at once, and agents hear of it last."""
+    """A scheduler signals all processes at once, and the agents' signals arrive last."""
     job = running()
     struck = fate(1, ending=Killed(15))
     job.fails(1, struck)
@@ -216,8 +216,8 @@ def test_a_signal_that_ended_a_worker_first_is_the_signal_that_ended_the_job() -
     assert job.verdicts == dict.fromkeys((0, 1), Interrupted(15))
 
 
-def test_a_node_that_can_not_begin_anew_says_so() -> None:
-    """Its fork server is gone: it declines, and all stop."""
+def test_a_node_that_cannot_restart_declines() -> None:
+    """Its fork server is lost: it declines, and all stop."""
     job = running()
     fails(job)
     lost_helper = HelperFailed("fork server", "was killed by SIGKILL", 9)
@@ -227,7 +227,7 @@ def test_a_node_that_can_not_begin_anew_says_so() -> None:
     assert job.verdicts[0] == HelperFailed("fork server on n1", "was killed by SIGKILL", 9)
 
 
-def test_a_port_that_nobody_waits_for_begins_nothing() -> None:
+def test_a_prepared_port_after_the_end_begins_nothing() -> None:
     """Only an attempt that has ended is followed by another."""
     job = running()
     state = job.state
@@ -237,7 +237,7 @@ def test_a_port_that_nobody_waits_for_begins_nothing() -> None:
     assert job.state == state
 
 
-def test_who_is_done_early_hears_of_the_others_in_each_attempt_anew() -> None:
+def test_a_node_that_is_done_early_prints_the_others_in_each_attempt() -> None:
     """A minute after it is done."""
     job = running()
     fails(job)

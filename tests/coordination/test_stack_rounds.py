@@ -1,4 +1,4 @@
-"""Rounds of collecting stacks: who is asked, when, and what node 0 is told in the end."""
+"""Rounds of collecting stacks: requests, answers, and the result on node 0."""
 
 from clusterrun.coordination.actions import Disconnect
 from clusterrun.coordination.members import OWN
@@ -15,7 +15,7 @@ F, G = "  File f", "  File g"
 
 
 def running(nodes: int, restarts: int = 0) -> Replay:
-    """Return a job whose nodes, of one worker each, are all there."""
+    """Return a job that all nodes have joined, each with one worker."""
     job = Replay(terms(nodes, restarts=RestartRules(limit=restarts)))
     for number in range(1, nodes):
         job.joins(number, rank=number)
@@ -23,23 +23,23 @@ def running(nodes: int, restarts: int = 0) -> Replay:
 
 
 def asked(job: Replay) -> list[tuple[int, SendStacks]]:
-    """Return who was asked for stacks."""
+    """Return the requests for stacks."""
     return [(number, message) for number, message in job.sent if isinstance(message, SendStacks)]
 
 
 def shown(job: Replay) -> list[tuple[int, AllStacks]]:
-    """Return who was told the stacks of all."""
+    """Return the results that were sent."""
     return [(number, message) for number, message in job.sent if isinstance(message, AllStacks)]
 
 
 def answers(job: Replay, number: int, text: str, *, round_: int = 1) -> None:
-    """A node tells the stack of its worker."""
+    """A node sends the stack of its worker."""
     group = StackGroup((number,), text)
     job.sends_stacks(number, Stacks(job.state.attempt.number, round_, (group,)))
 
 
-def test_all_are_asked_and_node_0_is_told() -> None:
-    """As soon as the last has answered."""
+def test_all_nodes_are_asked_and_node_0_receives_the_stacks() -> None:
+    """As soon as the last node has answered."""
     job = running(3)
     job.sends_stacks(2, RequestStacks(0))
     for number, text in ((0, F), (2, G)):
@@ -53,14 +53,14 @@ def test_all_are_asked_and_node_0_is_told() -> None:
 
 
 def test_one_round_at_a_time() -> None:
-    """Whoever asks meanwhile gets the same answer; afterwards there is another round."""
+    """A request during a round gets its result; a later one starts another round."""
     job = running(2)
     job.sends_stacks(0, RequestStacks(0))
     job.sends_stacks(1, RequestStacks(0))
     for number in (0, 1, 1):
         answers(job, number, F)
     job.sends_stacks(0, RequestStacks(0))
-    # Of the round before: too late.
+    # An answer of the round before is too late.
     answers(job, 0, G)
 
     assert [message.number for _, message in asked(job)] == [1, 1, 2, 2]
@@ -68,8 +68,8 @@ def test_one_round_at_a_time() -> None:
     assert len(shown(job)) == 1
 
 
-def test_who_does_not_answer_is_named() -> None:
-    """In time; no more than a screen of them."""
+def test_nodes_that_do_not_answer_are_named() -> None:
+    """At the deadline; at most one screen of them."""
     job = running(MOST_MISSING + 4)
     job.sends_stacks(0, RequestStacks(0))
     answers(job, 0, F)
@@ -85,7 +85,7 @@ def test_who_does_not_answer_is_named() -> None:
 
 
 def test_nothing_moves() -> None:
-    """Only where that is so on all nodes; and again only after something has."""
+    """Only if it is so on all nodes; and again only after some output."""
     job = running(2)
     job.sends_stacks(0, Idle(0, 60.0))
     assert asked(job) == []
@@ -104,8 +104,8 @@ def test_nothing_moves() -> None:
     assert len(asked(job)) == 4
 
 
-def test_a_node_that_is_done_and_gone_is_not_missed() -> None:
-    """Nor is one that is lost."""
+def test_a_node_that_disconnected_after_its_report_is_not_awaited() -> None:
+    """A lost node isn't, either."""
     job = running(3)
     job.is_done(1, [(fate(1), 0.0)])
     job.goes(1)
@@ -118,8 +118,8 @@ def test_a_node_that_is_done_and_gone_is_not_missed() -> None:
     assert shown(job) == [(OWN, AllStacks((StackGroup((0, 2), F),), ()))]
 
 
-def test_the_next_attempt_knows_nothing_of_it() -> None:
-    """But no number is used twice, and no message of the last attempt is heard."""
+def test_the_next_attempt_starts_without_a_round() -> None:
+    """No number is used twice, and messages of the last attempt are ignored."""
     job = running(2, restarts=1)
     job.sends_stacks(0, Idle(0, 60.0))
     job.sends_stacks(0, RequestStacks(0))
@@ -137,7 +137,7 @@ def test_the_next_attempt_knows_nothing_of_it() -> None:
 
 
 def test_strangers_and_the_end() -> None:
-    """Who is no member is hung up on; a job that is over asks nobody."""
+    """A caller that is no member is disconnected; a job that is over sends no request."""
     job = running(2)
     assert job.sends_stacks(9, RequestStacks(0)) == (Disconnect((9,)),)
     assert job.sends_stacks(1, RequestStacks(5)) == (Disconnect((1,)),)
@@ -150,8 +150,8 @@ def test_strangers_and_the_end() -> None:
     assert asked(over) == []
 
 
-def test_ranks_that_a_node_can_t_have() -> None:
-    """It has one worker: who makes up others is lost; an empty group does no harm."""
+def test_ranks_that_a_node_cannot_have() -> None:
+    """It has one worker: with others it is lost; an empty group is ignored."""
     job = running(3)
     job.sends_stacks(0, RequestStacks(0))
     job.sends_stacks(2, Stacks(0, 1, (StackGroup((), F), StackGroup((2,), G))))

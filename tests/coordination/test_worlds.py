@@ -1,4 +1,4 @@
-"""Ranks: as said, else by order of joining; worker ranks are prefix sums."""
+"""Node ranks: as set, else in order of joining; worker ranks are prefix sums."""
 
 from clusterrun.coordination.worlds import node_ranks, worlds
 from hypothesis import given
@@ -23,7 +23,7 @@ def test_different_nodes_have_different_numbers_of_workers() -> None:
 
 
 def test_workers_of_each_role_are_counted_apart() -> None:
-    """As torchrun does: nodes of one role need not be neighbours."""
+    """As in torchrun: nodes of one role need not be adjacent."""
     roles = (("trainer", 2), ("actor", 3), ("trainer", 1), ("actor", 1))
     members = {
         each: hello(each, workers=workers, role=role) for each, (role, workers) in enumerate(roles)
@@ -36,22 +36,22 @@ def test_workers_of_each_role_are_counted_apart() -> None:
     assert [world.role_size for world in found] == [3, 4, 3, 4]
 
 
-def test_who_has_said_a_rank_gets_it() -> None:
-    """In whatever order they come."""
+def test_a_node_gets_the_rank_that_it_sets() -> None:
+    """In any order of joining."""
     members = {0: hello(0), 1: hello(3), 2: hello(1), 3: hello(2)}
 
     assert node_ranks(members, {0: 0, 3: 1, 1: 2, 2: 3}, 4) == {0: 0, 2: 1, 3: 2, 1: 3}
 
 
-def test_who_has_not_fills_the_free_places_in_order_of_joining() -> None:
+def test_other_nodes_get_the_free_ranks_in_order_of_joining() -> None:
     """Ranks 0 and 2 are taken."""
     members = {0: hello(0), 5: hello(1), 3: hello(2), 4: hello(3)}
 
     assert node_ranks(members, {0: 0, 2: 3}, 4) == {0: 0, 5: 1, 3: 2, 4: 3}
 
 
-def test_ranks_have_no_gap_where_some_have_not_come() -> None:
-    """Of four nodes ranks 0 and 3 were said, and one node said none: it is before the latter."""
+def test_ranks_have_no_gap_if_some_nodes_did_not_join() -> None:
+    """Of four nodes two set ranks 0 and 3, and one sets none: it comes before rank 3."""
     members = {0: hello(0), 6: hello(1), 5: hello(2)}
 
     assert node_ranks(members, {0: 0, 3: 6}, 4) == {0: 0, 5: 1, 6: 2}
@@ -59,7 +59,7 @@ def test_ranks_have_no_gap_where_some_have_not_come() -> None:
 
 @given(st.data())
 def test_ranks_are_prefix_sums(data: st.DataObject) -> None:
-    """However many nodes come, in any order, with or without ranks."""
+    """For any number of nodes, in any order, with or without ranks."""
     count = data.draw(st.integers(1, 20))
     order = data.draw(st.permutations(range(count)))
     claimed = data.draw(st.sets(st.sampled_from(range(count))))
