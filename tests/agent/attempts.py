@@ -1,4 +1,4 @@
-"""Attempts to supervise, played by fakes: a clock, workers, signals, and what is to be run."""
+"""Fakes of what a supervisor works with: a clock, workers, signals, peers and attempts."""
 
 import socket
 from collections import deque
@@ -21,54 +21,54 @@ Call = tuple[object, ...]
 
 
 class FakeSource:
-    """An event source that a test speaks through."""
+    """An event source that a test fills."""
 
     due = float("inf")
 
     def __init__(self, clock: FakeClock) -> None:
         self._clock = clock
         self._delay = 0.0
-        self._heard, self._spoken = socket.socketpair()
-        self._heard.settimeout(0)
-        self._told: deque[Event] = deque()
+        self._reading_end, self._writing_end = socket.socketpair()
+        self._reading_end.settimeout(0)
+        self._events: deque[Event] = deque()
         self.lost = False
         self.wants_write = False
         self.flushed = 0
 
-    def tell(self, *told: Event | float) -> None:
-        """Have these events heard, all at once; a number is the seconds until then."""
-        self._told += [event for event in told if not isinstance(event, float)]
-        self._delay += sum(seconds for seconds in told if isinstance(seconds, float))
-        self._spoken.send(b"x")
+    def report(self, *reported: Event | float) -> None:
+        """Report these events, all at once; a number is the seconds until then."""
+        self._events += [event for event in reported if not isinstance(event, float)]
+        self._delay += sum(seconds for seconds in reported if isinstance(seconds, float))
+        self._writing_end.send(b"x")
 
     def fileno(self) -> int:
         """Return the end to wait on, and let the time of waiting pass."""
         self._clock.now += self._delay
         self._delay = 0.0
-        return self._heard.fileno()
+        return self._reading_end.fileno()
 
     def flush(self) -> None:
         self.flushed += 1
         self.wants_write = False
 
     def events(self, now: float) -> Iterable[Event]:  # noqa: ARG002 - as an EventSource
-        """Return what has been told."""
+        """Return the reported events."""
         with suppress(BlockingIOError):
-            self._heard.recv(4096)
-        told = list(self._told)
-        self._told.clear()
-        return told
+            self._reading_end.recv(4096)
+        reported = list(self._events)
+        self._events.clear()
+        return reported
 
     def close(self) -> None:
-        self._heard.close()
-        self._spoken.close()
+        self._reading_end.close()
+        self._writing_end.close()
 
 
 class FakeInbox(SignalInbox):
-    """An inbox that gets only what a test puts in."""
+    """An inbox that receives only what a test puts in."""
 
     def __init__(self, clock: FakeClock) -> None:
-        """Arm nothing."""
+        """Install no handlers."""
         self.child_ended = False
         self.source = FakeSource(clock)
 
@@ -80,11 +80,11 @@ class FakeInbox(SignalInbox):
 
 
 class FakeWorkers:
-    """Workers that note what is asked of them, and answer as they were told to.
+    """Workers that record calls, and answer as set.
 
-    ``answers`` has, by the name of a method, what its first call brings about, its second, and so
-    on: events, and numbers for the seconds until they are heard. Output ends and sweeps succeed
-    where nothing else was told.
+    ``answers`` has, by the name of a method, the answer to its first call, its second, and so
+    on: events, and numbers for the seconds until they are reported. Without an answer, output
+    ends and cleanups succeed.
     """
 
     def __init__(self, clock: FakeClock, **answers: list[list[Event | float]]) -> None:
@@ -127,12 +127,12 @@ class FakeWorkers:
         self._called("show_stacks", text)
 
     def collect(self, local_rank: LocalRank, now: float) -> Iterable[Event]:  # noqa: ARG002
-        """Have the last output told: by the relay, later."""
+        """Record a request for the last output, which the relay answers later."""
         self._called("collect", local_rank, usually=printed(local_rank))
         return []
 
     def sweep(self, now: float) -> Iterable[Event]:  # noqa: ARG002 - as Workers
-        """Kill what is left: the server's business."""
+        """Record a cleanup, which the fork server answers."""
         self._called("sweep", usually=swept())
         return []
 
@@ -161,13 +161,13 @@ class FakeWorkers:
     def _called(self, name: str, *arguments: object, usually: Event | None = None) -> None:
         self.calls.append((name, *arguments))
         answers = self._answers.get(name)
-        told = answers.popleft() if answers else [] if usually is None else [usually]
-        if told:
-            self.server.tell(*told)
+        reported = answers.popleft() if answers else [] if usually is None else [usually]
+        if reported:
+            self.server.report(*reported)
 
 
 class FakePeers:
-    """Other nodes that note what they are told, and answer as they were told to."""
+    """Other nodes, which record messages, and answer as set."""
 
     def __init__(self, clock: FakeClock) -> None:
         self.calls: list[Call] = []
@@ -197,11 +197,11 @@ class FakePeers:
 
     def _answer(self) -> None:
         if self.again == 0:
-            self.coordinator.tell(VerdictReached(self.verdict, "", at=10.0))
+            self.coordinator.report(VerdictReached(self.verdict, "", at=10.0))
             return
         self.again -= 1
         stop = [StopOrdered("node9 fails", 1, at=10.0)] if self.stop_again else []
-        self.coordinator.tell(RestartOrdered(self.verdict, at=10.0), *stop)
+        self.coordinator.report(RestartOrdered(self.verdict, at=10.0), *stop)
 
 
 class FakeAttempts:

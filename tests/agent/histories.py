@@ -1,10 +1,10 @@
-"""The words in which the policy is specified: when this happens, that is done.
+"""Histories, which specify the policy: after these events, these actions.
 
     history("a failing worker ends the others", workers(2))
         .when(exited(1, 3)).then(collect(1), ask(0), wait(GRACE))
         ...
 
-A history is replayed through ``decide`` and compared, step by step, with what it tells.
+A history is replayed through ``decide`` and compared, step by step.
 """
 
 import signal
@@ -220,7 +220,6 @@ class History:
     """What happens in an attempt, step by step, and what is to be done about each."""
 
     def __init__(self, title: str, start: State) -> None:
-        """Begin to tell the history of the attempt ``start``."""
         self.title = title
         self.start = start
         self.steps: list[Step] = []
@@ -231,19 +230,19 @@ class History:
         return self.title
 
     def when(self, *events: Event) -> Self:
-        """Tell what happens next; nothing is to be done about it unless ``then`` says so."""
+        """Add the next events; no action follows unless ``then`` adds it."""
         self.steps.append((events, ()))
         return self
 
     def then(self, *actions: Action | tuple[Action, ...]) -> Self:
-        """Tell what is to be done about the last events: exactly this, in this order."""
+        """Add the actions for the last events: exactly these, in this order."""
         events, _ = self.steps[-1]
-        told = [action if isinstance(action, tuple) else (action,) for action in actions]
-        self.steps[-1] = events, tuple(action for some in told for action in some)
+        groups = [action if isinstance(action, tuple) else (action,) for action in actions]
+        self.steps[-1] = events, tuple(action for some in groups for action in some)
         return self
 
     def because(self, external_cause: ExternalCause | NodeLost) -> Self:
-        """Tell what, other than a worker, ended the job; nothing did unless this is said."""
+        """Set the external cause; without this call there must be none."""
         self.external_cause = external_cause
         return self
 

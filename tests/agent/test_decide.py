@@ -1,4 +1,4 @@
-"""What is done about whatever happens: the specification of ending and restarting."""
+"""Histories of events and actions: the specification of ending and restarting."""
 
 import signal
 
@@ -89,7 +89,7 @@ SUCCESS = [
     .then(collect(0))
     .when(started(1), exited(1))
     .then(collect(1), SWEEP),
-    history("what is remarkable about the fork server is told", workers(1))
+    history("a remark on the fork server is printed", workers(1))
     .when(ForkServerReady("a warning", ("PR_SET_PDEATHSIG (Operation not permitted)",), at=1.0))
     .then(
         PrintNotice("the workers' interpreter printed when it started: a warning"),
@@ -98,13 +98,13 @@ SUCCESS = [
             " if clusterrun is killed, processes of the job may live on"
         ),
     ),
-    history("a worker that is bound otherwise than planned is told of", workers(1))
+    history("a worker that is bound otherwise than planned is reported", workers(1))
     .when(started(0, remark="asked for CPUs [0, 9], got [0]"))
     .then(PrintNotice(binding_differs(0, "asked for CPUs [0, 9], got [0]"))),
 ]
 
 FAILURE = [
-    history("the first failure ends the others: asked, killed, swept, heard", workers(3))
+    history("the first failure ends the others: stop, kill, cleanup, last output", workers(3))
     .when(started(0), started(1), started(2))
     .when(exited(1, 3))
     .then(collect(1), ask(0, 2))
@@ -129,7 +129,7 @@ FAILURE = [
     .then(collect(0), ask(1, 2))
     .when(exited(1, 2))
     .then(collect(1)),
-    history("the last worker that fails has nobody to take along", workers(2))
+    history("the last worker that fails stops no other", workers(2))
     .when(started(0), started(1), exited(0))
     .then(collect(0))
     .when(exited(1, 1))
@@ -370,7 +370,7 @@ TERMINAL = [
     .then(SUSPEND)
     .when(got(signal.SIGCONT))
     .then(RESUME),
-    history("elsewhere a stopped worker is somebody's debugger", workers(1)).when(
+    history("without a terminal a stopped worker belongs to a debugger", workers(1)).when(
         started(0), stopped(0)
     ),
 ]
@@ -402,7 +402,7 @@ EXTERNAL_CAUSES = [
 FAILED_ELSEWHERE = "rank 3 on node9 failed"
 
 OTHER_NODES = [
-    history("a node that is done hears how it ended for all", workers(1, shared=True))
+    history("a node that is done receives the verdict", workers(1, shared=True))
     .when(started(0), exited(0), swept(), printed(0))
     .then(collect(0), SWEEP, LAST_WORDS, REPORT_END)
     .when(TIME_IS_UP)
@@ -468,7 +468,7 @@ OTHER_NODES = [
     .when(verdict(Interrupted(TERM)))
     .then(FINISH)
     .because(Interrupted(TERM)),
-    history("whoever insists does not wait for the others", workers(1, shared=True))
+    history("a second signal ends the wait for the others", workers(1, shared=True))
     .when(started(0), exited(0), printed(0), swept())
     .then(collect(0), SWEEP, REPORT_END)
     .when(got(INT, at=10.0))
@@ -490,7 +490,7 @@ OTHER_NODES = [
     .then(collect(0), SWEEP, REPORT_END)
     .when(again(Succeeded()))
     .then(RESTART),
-    history("nobody begins anew by himself", workers(1, shared=True, restarts=1))
+    history("no node restarts on its own", workers(1, shared=True, restarts=1))
     .when(started(0), exited(0, 3), printed(0), swept())
     .then(report_failure(0), collect(0), SWEEP, REPORT_END)
     .when(NODE_0_LOST)
@@ -506,7 +506,7 @@ OTHER_NODES = [
     .when(verdict(Interrupted(TERM)))
     .then(FINISH)
     .because(Interrupted(TERM)),
-    history("nobody begins anew without a fork server", workers(1, shared=True, restarts=1))
+    history("no node restarts without a fork server", workers(1, shared=True, restarts=1))
     .when(started(0), exited(0), printed(0), swept())
     .then(collect(0), SWEEP, REPORT_END)
     .when(FORK_SERVER_LOST)
@@ -535,11 +535,11 @@ OTHER_NODES = [
 
 
 @pytest.mark.parametrize(
-    "told",
+    "past",
     [*SUCCESS, *FAILURE, *RESTARTS, *SIGNALS, *TERMINAL, *EXTERNAL_CAUSES, *OTHER_NODES],
     ids=str,
 )
-def test_history(told: History) -> None:
-    """What happens is answered as the history tells, and blamed on whom it tells."""
-    assert told.as_decided() == told.steps
-    assert external_cause_of(told.last_state()) == told.external_cause
+def test_history(past: History) -> None:
+    """The policy answers the events as the history says, with the same external cause."""
+    assert past.as_decided() == past.steps
+    assert external_cause_of(past.last_state()) == past.external_cause

@@ -1,4 +1,4 @@
-"""What the same event means from the first start of an attempt to its end."""
+"""The actions for one event in each phase of an attempt."""
 
 import signal
 from collections.abc import Sequence
@@ -96,7 +96,7 @@ def until(
     ],
 )
 def test_the_deadline_passes(phase: Phase, actions: tuple[Action, ...], then: Phase) -> None:
-    """Whatever is waited for, in the end it goes on without."""
+    """In each phase, the attempt continues at the deadline."""
     state, done = answer(until(phase), TIME_IS_UP)
 
     assert (done, state.phase) == (actions, then)
@@ -133,7 +133,7 @@ def test_a_signal_to_end(
 @pytest.mark.parametrize("number", [TERM, INT, HUP])
 @pytest.mark.parametrize("phase", [STOPPING, KILLING, CLEANING_UP, COLLECTING])
 def test_a_signal_to_end_stops_the_restart(phase: Phase, number: int) -> None:
-    """Whoever ends the job between two attempts means the job."""
+    """A signal between two attempts is for the job."""
     state, _ = answer(until(phase, restarts=1), got(number, at=20.0))
     _, done = let_time_pass(state)
 
@@ -229,7 +229,7 @@ def test_the_fork_server_is_lost(phase: Phase, actions: tuple[Action, ...], then
     ],
 )
 def test_the_relay_is_lost(phase: Phase, actions: tuple[Action, ...], then: Phase) -> None:
-    """A running job ends in order, as nobody hears it any more."""
+    """A running job ends in order, as its output is lost."""
     state, done = answer(until(phase), RELAY_LOST)
 
     assert (done, state.phase) == (actions, then)
@@ -240,7 +240,7 @@ def test_the_relay_is_lost(phase: Phase, actions: tuple[Action, ...], then: Phas
 )
 @pytest.mark.parametrize("phase", [STOPPING, KILLING, CLEANING_UP, COLLECTING])
 def test_no_restart_without_helpers(phase: Phase, event: Event, loss: ExternalCause) -> None:
-    """The next attempt would wait for ever for workers that nobody starts, or that nobody hears."""
+    """The next attempt would wait for ever, for workers without a fork server or a relay."""
     state, _ = answer(until(phase, restarts=1), event)
     _, done = let_time_pass(state)
 

@@ -112,7 +112,7 @@ def test_nothing_is_too_strange(state: State, events: list[Event]) -> None:
 
 
 class Attempt(RuleBasedStateMachine):
-    """A node as the policy sees it: workers do what they like, and everybody what he is told."""
+    """A node as the policy sees it: workers do anything, and all others what is ordered."""
 
     @initialize(state=attempts)
     def begin(self, state: State) -> None:
@@ -134,7 +134,7 @@ class Attempt(RuleBasedStateMachine):
 
     @property
     def may_go_on(self) -> bool:
-        """Whether nobody wants the end, and nobody is missing."""
+        """Whether no end was requested, and all helper processes run."""
         return not self.interrupted and not self.alone and len(self.helpers) == 2
 
     def happens(self, event: Event) -> None:
@@ -146,7 +146,7 @@ class Attempt(RuleBasedStateMachine):
             match action:
                 case SignalWorkers(local_ranks):
                     assert local_ranks <= self.alive, "signals the dead"
-                    assert local_ranks, "signals nobody"
+                    assert local_ranks, "signals no worker"
                     self.signalled |= local_ranks
                 case CollectOutput(local_rank):
                     assert local_rank not in self.alive, "collects from the living"

@@ -1,4 +1,4 @@
-"""The lines of ``--events``: each says what has become of the policy's state, once."""
+"""The lines of ``--events``: each change of the policy's state, once."""
 
 import json
 import signal
@@ -36,15 +36,15 @@ class Lines:
 
     def __init__(self) -> None:
         """Begin with none, 50 s after the start of a machine that started at 1000."""
-        self.told: list[dict[str, Any]] = []
+        self.written: list[dict[str, Any]] = []
         self.log = EventLog(self._take, lambda: 50.0, 1000.0)
 
     def _take(self, node_rank: int, line: str) -> None:
         assert "\n" not in line
-        self.told.append({"to": node_rank, **json.loads(line)})
+        self.written.append({"to": node_rank, **json.loads(line)})
 
 
-def told(state: State, *events: Event) -> list[dict[str, object]]:
+def written(state: State, *events: Event) -> list[dict[str, object]]:
     """Return what is new after each of these, without what all lines say of this node."""
     new = []
     for event in events:
@@ -61,7 +61,7 @@ def told(state: State, *events: Event) -> list[dict[str, object]]:
 
 def test_workers_that_end_well() -> None:
     """Each starts and exits, by its global rank."""
-    assert told(workers(2), started(0), started(1), exited(1), exited(0), swept()) == [
+    assert written(workers(2), started(0), started(1), exited(1), exited(0), swept()) == [
         {"event": "started", "rank": 4, "local_rank": 0, "pid": 100},
         {"event": "started", "rank": 5, "local_rank": 1, "pid": 101},
         {"event": "exited", "rank": 5, "local_rank": 1, "pid": 101, "code": 0, "ran_for": 9.0},
@@ -70,10 +70,10 @@ def test_workers_that_end_well() -> None:
 
 
 def test_a_failure_and_who_is_stopped_for_it() -> None:
-    """The first has failed, some time before it was gone; the other has been told to end."""
+    """The first has failed, some time before it exited; the other was stopped."""
     fails = WorkerExited(LocalRank(0), 3, at=10.0, since_failure=2.5)
 
-    assert told(workers(2), started(0), started(1), fails, killed(1, signal.SIGTERM))[2:] == [
+    assert written(workers(2), started(0), started(1), fails, killed(1, signal.SIGTERM))[2:] == [
         {
             "event": "failed",
             "rank": 4,
@@ -99,7 +99,7 @@ def test_a_worker_that_never_ran() -> None:
     """The step says why; a path in it may be no text."""
     broken = WorkerNotStarted(LocalRank(0), "execute \udcff", "Permission denied", at=1.0)
 
-    assert told(workers(1), broken) == [
+    assert written(workers(1), broken) == [
         {
             "event": "failed",
             "rank": 4,
@@ -111,8 +111,8 @@ def test_a_worker_that_never_ran() -> None:
 
 
 def test_a_lost_fork_server_ends_its_workers() -> None:
-    """It is told once, and so is each of them."""
-    assert told(workers(1), started(0), FORK_SERVER_LOST, printed(0))[1:] == [
+    """It has one line, and so has each of them."""
+    assert written(workers(1), started(0), FORK_SERVER_LOST, printed(0))[1:] == [
         {"event": "lost", "what": "fork server", "how": "was killed by SIGKILL"},
         {
             "event": "exited",
@@ -127,13 +127,13 @@ def test_a_lost_fork_server_ends_its_workers() -> None:
 
 
 def test_a_lost_node_is_named_once() -> None:
-    """By the verdict, or by whoever finds node 0 gone."""
+    """With the verdict, or by a node that loses node 0."""
     lost = NodeLost(3, "node9", "has been silent for 15 s")
     of_another = {"event": "lost", "what": "node", "node_rank": 3, "host": "node9", "how": lost.how}
     of_node_0 = {"event": "lost", "what": "node", "host": "node0", "how": "is gone"}
 
-    assert told(workers(1, shared=True), started(0), verdict(lost), got(2))[1:] == [of_another]
-    assert told(workers(1, shared=True), started(0), NODE_0_LOST, got(2))[1:] == [of_node_0]
+    assert written(workers(1, shared=True), started(0), verdict(lost), got(2))[1:] == [of_another]
+    assert written(workers(1, shared=True), started(0), NODE_0_LOST, got(2))[1:] == [of_node_0]
 
 
 def test_from_joining_to_the_end() -> None:
@@ -148,7 +148,7 @@ def test_from_joining_to_the_end() -> None:
 
     why = {"reason": "worker failed", "cause": {"rank": 1, "host": "node9", "pid": 77, "code": 3}}
     everywhere = {"to": 0, "time": 1050.0, **OF_THIS_NODE}
-    assert lines.told == [
+    assert lines.written == [
         {**everywhere, "event": "joined", "nodes": 1, "workers": 2},
         {**everywhere, "event": "restarted", "attempt": 1, **why},
         {**everywhere, "event": "ended", "attempt": 1, "code": 0, "reason": "succeeded"},
@@ -156,12 +156,12 @@ def test_from_joining_to_the_end() -> None:
 
 
 def test_a_launcher_that_can_t_go_on() -> None:
-    """Its own error is an end, too; before anything has begun there is nobody to write."""
+    """Its own error is an end, too; before the job has begun no line is written."""
     lines = Lines()
     lines.log.breaks_off(RendezvousError("port 1 is in use"))
     lines.log.begins(PLAN)
     lines.log.breaks_off(RendezvousError("port 1 is in use"))
 
-    last = lines.told[-1]
-    assert len(lines.told) == 2
+    last = lines.written[-1]
+    assert len(lines.written) == 2
     assert (last["code"], last["reason"], last["error"]) == (4, "error", "port 1 is in use")

@@ -1,4 +1,4 @@
-"""Signals to the agent, in a process of its own: handlers would meet the tests' own process."""
+"""Signals to the agent, in a child process: handlers would affect the tests' own process."""
 
 import signal
 import subprocess
@@ -12,10 +12,10 @@ PRELUDE = """
 import os, select, signal
 from clusterrun.agent.signal_inbox import FORWARDED, OUR_OWN, SignalInbox
 
-for number in OUR_OWN:  # whatever the tests themselves were told to ignore
+for number in OUR_OWN:  # whatever the tests themselves were printed to ignore
     signal.signal(number, signal.SIG_DFL)
 
-def heard(inbox):
+def received(inbox):
     events = []
     while select.select([inbox], [], [], 0)[0]:
         events += inbox.events(now=7.0)
@@ -24,7 +24,7 @@ def heard(inbox):
 
 
 def run(code: str) -> str:
-    """Return what a process of its own prints."""
+    """Return what a new process prints."""
     done = subprocess.run(
         [sys.executable, "-c", PRELUDE + dedent(code)],
         capture_output=True,
@@ -37,79 +37,79 @@ def run(code: str) -> str:
 
 
 def test_every_signal_is_an_event() -> None:
-    """Realtime signals included; none of them ends us."""
-    told = run("""
+    """Also realtime signals; none of them ends the process."""
+    printed = run("""
         inbox = SignalInbox()
         for number in (*OUR_OWN, *FORWARDED):
             os.kill(os.getpid(), number)
-            [event] = heard(inbox)
+            [event] = received(inbox)
             print(event.number, event.at)
     """)
 
-    assert told.splitlines() == [f"{int(number)} 7.0" for number in (*OUR_OWN, *FORWARDED)]
+    assert printed.splitlines() == [f"{int(number)} 7.0" for number in (*OUR_OWN, *FORWARDED)]
 
 
 def test_the_end_of_a_child_is_no_event() -> None:
-    """It is noted for whoever reaps."""
-    told = run("""
+    """It is recorded for reaping."""
+    printed = run("""
         inbox = SignalInbox()
         os.kill(os.getpid(), signal.SIGCHLD)
-        print(heard(inbox), inbox.child_ended)
+        print(received(inbox), inbox.child_ended)
     """)
 
-    assert told == "[] True\n"
+    assert printed == "[] True\n"
 
 
-def test_nothing_to_hear() -> None:
-    """Whoever looks without need is not kept waiting."""
+def test_without_signals() -> None:
+    """Reading without need does not block."""
     assert run("print(list(SignalInbox().events(1.0)))") == "[]\n"
 
 
 @pytest.mark.parametrize("number", [signal.SIGHUP, signal.SIGINT, signal.SIGUSR1])
 def test_what_was_ignored_at_the_start_stays_so(number: signal.Signals) -> None:
-    """As nohup and a shell's "&" have it."""
-    told = run(f"""
+    """As nohup and a shell's "&" set it."""
+    printed = run(f"""
         signal.signal({int(number)}, signal.SIG_IGN)
         inbox = SignalInbox()
         os.kill(os.getpid(), {int(number)})
-        print(heard(inbox), signal.getsignal({int(number)}) == signal.SIG_IGN)
+        print(received(inbox), signal.getsignal({int(number)}) == signal.SIG_IGN)
     """)
 
-    assert told == "[] True\n"
+    assert printed == "[] True\n"
 
 
-def test_sigquit_is_heard_though_ignored_at_the_start() -> None:
-    """A shell script's ``&`` ignores it, and nobody could ask for the stacks."""
-    told = run("""
+def test_sigquit_is_received_though_ignored_at_the_start() -> None:
+    """A shell script's ``&`` ignores it, which would make stacks unavailable."""
+    printed = run("""
         signal.signal(signal.SIGQUIT, signal.SIG_IGN)
         inbox = SignalInbox()
         os.kill(os.getpid(), signal.SIGQUIT)
-        print([event.number for event in heard(inbox)])
+        print([event.number for event in received(inbox)])
     """)
 
-    assert told == f"[{int(signal.SIGQUIT)}]\n"
+    assert printed == f"[{int(signal.SIGQUIT)}]\n"
 
 
-def test_ends_of_children_are_heard_though_ignored_at_the_start() -> None:
-    """Else the kernel would reap them itself, and nobody could say how they ended."""
-    told = run("""
+def test_ends_of_children_are_received_though_ignored_at_the_start() -> None:
+    """Otherwise the kernel would reap them, and their exit codes would be lost."""
+    printed = run("""
         signal.signal(signal.SIGCHLD, signal.SIG_IGN)
         inbox = SignalInbox()
         child = os.fork() or os._exit(3)
         select.select([inbox], [], [], 10)
-        print(heard(inbox), inbox.child_ended, os.waitpid(child, 0)[1] >> 8)
+        print(received(inbox), inbox.child_ended, os.waitpid(child, 0)[1] >> 8)
     """)
 
-    assert told == "[] True 3\n"
+    assert printed == "[] True 3\n"
 
 
 def test_a_flood_of_signals_is_survived() -> None:
     """More than the pipe holds: some are lost, nothing blocks, nothing is printed."""
-    told = run(f"""
+    printed = run(f"""
         inbox = SignalInbox()
         for _ in range(70_000):
             signal.raise_signal({int(signal.SIGUSR1)})
-        print({{event.number for event in heard(inbox)}})
+        print({{event.number for event in received(inbox)}})
     """)
 
-    assert told == "{10}\n"
+    assert printed == "{10}\n"

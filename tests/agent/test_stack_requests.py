@@ -1,4 +1,4 @@
-"""Stacks that are asked for, or shown since nothing moves: what an agent does about them."""
+"""An agent's actions for stacks, on request or because no rank runs."""
 
 import signal
 
@@ -81,19 +81,19 @@ def test_on_one_node(event: Event, actions: tuple[Action, ...]) -> None:
     ],
 )
 def test_on_one_of_several(event: Event, actions: tuple[Action, ...]) -> None:
-    """The coordinator is told, and node 0 shows what all have."""
+    """The coordinator collects the answers, and node 0 prints all stacks."""
     assert answer(workers(2, shared=True), started(0), started(1), event)[1] == actions
 
 
 def test_without_a_coordinator_no_stacks_are_collected() -> None:
-    """Nobody would answer."""
+    """There is no round to answer."""
     asked = answer(workers(1, shared=True), started(0), NODE_0_LOST)[0]
 
     assert answer(asked, got(signal.SIGQUIT))[1] == ()
 
 
 def test_nothing_moves_while_workers_end() -> None:
-    """They have been told to; their grace is for that."""
+    """They are stopped already, and have their grace period."""
     done = answer(workers(2), started(0), started(1), exited(0, 1))[0]
 
     assert answer(done, STILL)[1] == ()

@@ -1,4 +1,4 @@
-"""The loop: what is told is decided upon, and what is decided is done."""
+"""The supervisor's loop: events become actions, and actions become calls."""
 
 import signal
 from collections.abc import Iterator
@@ -84,7 +84,7 @@ def agent() -> Iterator[Agent]:
 
 
 def test_a_job_that_succeeds(agent: Agent) -> None:
-    """Started, heard to the end, swept, over."""
+    """Start, output, cleanup, end."""
     played = agent.play(start=[WELL])
 
     outcome = agent.run(played)
@@ -94,7 +94,7 @@ def test_a_job_that_succeeds(agent: Agent) -> None:
 
 
 def test_a_job_that_fails(agent: Agent) -> None:
-    """The others are asked; nobody is told of an attempt that is followed by none."""
+    """The other worker is stopped; without another attempt, no failure is noted."""
     played = agent.play(start=[BADLY], signal=[DIES])
 
     outcome = agent.run(played)
@@ -106,7 +106,7 @@ def test_a_job_that_fails(agent: Agent) -> None:
 
 
 def test_a_restart_that_helps(agent: Agent) -> None:
-    """The failure is told, then the next attempt runs with fresh workers."""
+    """The failure is printed, then the next attempt runs with new workers."""
     played = agent.play(start=[BADLY, WELL], signal=[DIES])
 
     outcome = agent.run(played, max_restarts=2)
@@ -133,7 +133,7 @@ def test_a_signal_between_two_attempts(agent: Agent) -> None:
     class Interrupting(FakeAttempts):
         def failed(self, outcome: Outcome) -> None:
             super().failed(outcome)
-            agent.inbox.source.tell(got(signal.SIGTERM))
+            agent.inbox.source.report(got(signal.SIGTERM))
 
     end: list[Event | float] = [killed(0, signal.SIGTERM), killed(1, signal.SIGTERM)]
     played = agent.play(start=[BADLY], signal=[DIES, end])
@@ -144,7 +144,7 @@ def test_a_signal_between_two_attempts(agent: Agent) -> None:
     assert played.calls[-4] == ("signal", [0, 1], signal.SIGTERM, "worker")
 
 
-def test_time_kills_whoever_stays(agent: Agent) -> None:
+def test_workers_that_stay_are_killed_in_time(agent: Agent) -> None:
     """After the grace SIGKILL, and after a while on without those who don't die."""
     unkillable = "pid 100 (python, state D in nfs_wait)"
     played = agent.play(
@@ -181,13 +181,13 @@ def test_the_next_attempt_does_not_inherit_a_deadline(agent: Agent) -> None:
 
 
 def test_what_is_done_about_signals(agent: Agent) -> None:
-    """Forwarded, suspended, resumed, told, hushed, asked: each by its own call."""
+    """Each signal leads to its own call."""
     played = agent.play(
         start=[[started(0), started(1)]],
         resume=[[SignalReceived(signal.SIGINT, at=60.0)]],
         signal=[[exited(0, 130), exited(1, 130)]],
     )
-    agent.inbox.source.tell(
+    agent.inbox.source.report(
         got(signal.SIGUSR1), got(signal.SIGTSTP), stopped(0), got(signal.SIGCONT)
     )
 
@@ -211,11 +211,11 @@ def test_ended_children_are_reaped(agent: Agent) -> None:
     class Reaped(FakeWorkers):
         def reap(self) -> None:
             super().reap()
-            self.server.tell(*WELL)
+            self.server.report(*WELL)
 
     played = Reaped(agent.clock)
     agent.inbox.child_ended = True
-    agent.inbox.source.tell()
+    agent.inbox.source.report()
 
     agent.run(played)
 
@@ -234,13 +234,13 @@ def test_sources_that_want_to_write_are_flushed(agent: Agent) -> None:
 
 
 def test_a_lost_source_is_not_asked_again(agent: Agent) -> None:
-    """It is readable for ever, and has nothing to say."""
+    """It stays readable, and has no events."""
 
     class Losing(FakeWorkers):
         def sweep(self, now: float) -> list[Event]:
             self.calls.append(("sweep", now))
             self.server.lost = True
-            self.server.tell(swept("never heard"))
+            self.server.report(swept("never heard"))
             return [swept(), printed(0), printed(1)]
 
     played = Losing(agent.clock, start=[[started(0), FORK_SERVER_LOST]])
@@ -254,8 +254,8 @@ def test_a_lost_source_is_not_asked_again(agent: Agent) -> None:
     "first",
     [exited(1, 3), WorkerKilled(LocalRank(1), signal.SIGKILL, at=10.0)],
 )
-def test_memory_is_asked_about_at_the_first_failure(agent: Agent, first: Event) -> None:
-    """Later the counters may tell of others."""
+def test_the_oom_counters_are_read_at_the_first_failure(agent: Agent, first: Event) -> None:
+    """Later they may count other kills."""
     attempts = FakeAttempts(evidence="the OOM killer struck once")
     played = agent.play(start=[[started(0), started(1), first]], signal=[[exited(0, 1)]])
 
@@ -265,14 +265,14 @@ def test_memory_is_asked_about_at_the_first_failure(agent: Agent, first: Event) 
     assert [fate.out_of_memory for fate in outcome.fates] == ["", "the OOM killer struck once"]
 
 
-def test_memory_is_no_concern_of_a_success(agent: Agent) -> None:
-    """Nobody asks."""
+def test_a_success_does_not_read_the_oom_counters(agent: Agent) -> None:
+    """Its counters are not read."""
     agent.run(agent.play(start=[WELL]))
 
     assert agent.attempts.asked_for_evidence == 0
 
 
-def test_ends_are_told_in_wall_clock_time(agent: Agent) -> None:
+def test_ends_have_wall_clock_times(agent: Agent) -> None:
     """Events are dated by the monotonic clock, at which the machine was 50 s old."""
     outcome = agent.run(agent.play(start=[WELL]))
 
@@ -281,7 +281,7 @@ def test_ends_are_told_in_wall_clock_time(agent: Agent) -> None:
 
 
 def test_helpers_lost_between_two_attempts(agent: Agent) -> None:
-    """It is told once, together with the last news of the attempt before: it ends the next one."""
+    """Their loss is reported once, with the last events of the attempt before."""
     played = agent.play(
         start=[BADLY], signal=[DIES], sweep=[[printed(0), printed(1), swept(), FORK_SERVER_LOST]]
     )
@@ -307,8 +307,8 @@ def test_late_news_of_the_attempt_before(agent: Agent) -> None:
     assert len(played.called("signal")) == 2
 
 
-def test_other_nodes_are_told(agent: Agent) -> None:
-    """Of the failure at once, with its age; of the end when all is known. The verdict is theirs."""
+def test_other_nodes_receive_failure_and_end(agent: Agent) -> None:
+    """The failure at once, with its age; the end when all is known. They reach the verdict."""
     played = agent.play(start=[BADLY], signal=[DIES])
     agent.peers.verdict = NodeLost(3, "node9")
 
@@ -321,10 +321,10 @@ def test_other_nodes_are_told(agent: Agent) -> None:
     assert outcome.reason == NodeLost(3, "node9")
 
 
-def test_other_nodes_are_told_of_signals(agent: Agent) -> None:
-    """With what has ended_externally us."""
+def test_other_nodes_receive_signals(agent: Agent) -> None:
+    """As the external cause."""
     played = agent.play(start=[[started(0), started(1)]], signal=[[exited(0), exited(1)]])
-    agent.inbox.source.tell(got(signal.SIGTERM))
+    agent.inbox.source.report(got(signal.SIGTERM))
 
     agent.run_as_one_of_several(played)
 
@@ -361,8 +361,8 @@ def test_the_same_failure_twice_at_once_is_not_tried_a_third_time(agent: Agent) 
     assert outcome.no_restart.startswith("rank 1 failed twice with the same last line")
 
 
-def test_other_nodes_tell_when_to_begin_anew(agent: Agent) -> None:
-    """However many restarts there may be: they know of more than we do."""
+def test_other_nodes_order_the_restart(agent: Agent) -> None:
+    """Even if no restart is left here: the coordinator decides."""
     played = agent.play(start=[BADLY, WELL], signal=[DIES])
     agent.peers.again = 1
 
@@ -373,8 +373,8 @@ def test_other_nodes_tell_when_to_begin_anew(agent: Agent) -> None:
     assert [call[0] for call in agent.peers.calls] == ["failing", "done", "done"]
 
 
-def test_an_order_to_stop_may_come_with_the_order_to_begin_anew(agent: Agent) -> None:
-    """It is for the attempt that begins, and must not be forgotten with the one before."""
+def test_an_order_to_stop_may_arrive_with_the_order_to_restart(agent: Agent) -> None:
+    """It is for the next attempt, and must not be dropped with the one before."""
     played = agent.play(
         start=[BADLY, [started(0), started(1)]], signal=[DIES, [exited(0), exited(1)]]
     )
