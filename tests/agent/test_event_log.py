@@ -2,13 +2,13 @@
 
 import json
 import signal
-from typing import Any
+from typing import Any, get_args
 
 from clusterrun.agent.decide import decide
-from clusterrun.agent.event_log import EventLog, records
+from clusterrun.agent.event_log import REASON_NAMES, EventLog, records
 from clusterrun.agent.state import State
 from clusterrun.domain.events import Event, WorkerExited, WorkerNotStarted
-from clusterrun.domain.outcome import NodeLost, Outcome, Succeeded, WorkerFailed
+from clusterrun.domain.outcome import NodeLost, Outcome, Reason, Succeeded, WorkerFailed
 from clusterrun.domain.ranks import LocalRank
 from clusterrun.errors import RendezvousError
 
@@ -165,3 +165,8 @@ def test_a_launcher_that_can_t_go_on() -> None:
     last = lines.written[-1]
     assert len(lines.written) == 2
     assert (last["code"], last["reason"], last["error"]) == (4, "error", "port 1 is in use")
+
+
+def test_every_reason_has_a_name() -> None:
+    """A reason that is added later, too."""
+    assert REASON_NAMES.keys() == set(get_args(Reason))
