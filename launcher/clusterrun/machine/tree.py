@@ -17,39 +17,39 @@ class Files(Protocol):
     @property
     def is_live(self) -> bool:
         """Whether they are this machine's, not captured."""
-        ...
 
     def read(self, path: str) -> bytes:
         """Return the content of the file; OSError if it can't be read."""
-        ...
 
     def names(self, path: str) -> list[str]:
         """Return the names in a directory, in any order; OSError if it can't be read."""
-        ...
 
     def exists(self, path: str) -> bool:
         """Return whether there is such a file or directory."""
-        ...
 
     def can_open(self, path: str) -> bool:
-        """Return whether the file can be opened for reading."""
-        ...
+        """Return whether the file can be opened: a container's device rules show only then."""
 
     def may_use(self, path: str) -> bool:
-        """Return whether the file's mode lets us read and write it, without opening it."""
-        ...
+        """Return whether the file's mode lets us read and write it, without opening it.
+
+        Opening the file of a GPU may wake it up, and makes us a user of it.
+        """
 
     def link(self, path: str) -> str:
         """Return where the link at ``path`` points, as it is written; OSError if it is no link."""
-        ...
 
     def real(self, path: str) -> str:
         """Return ``path`` with every link in it followed; OSError if one leads out of the root."""
-        ...
 
     def answer(self, question: str, ask: Callable[[], str]) -> str:
-        """Return the answer of this machine, by ``ask``, or the captured answer."""
-        ...
+        """Return the answer of this machine, by ``ask``, or the captured answer.
+
+        Args:
+            question: the name of the file that keeps the answer in a capture.
+            ask: called on this machine; returns "" if there is no answer.
+
+        """
 
 
 class Tree:
@@ -65,10 +65,11 @@ class Tree:
         self._files = Folder(files) if isinstance(files, Path) else files
         self._texts: dict[str, str] = {}
         self._names: dict[str, tuple[str, ...]] = {}
-
-    @property
-    def is_live(self) -> bool:
-        return self._files.is_live
+        self.is_live = self._files.is_live
+        self.exists = self._files.exists
+        self.can_open = self._files.can_open
+        self.may_use = self._files.may_use
+        self.answer = self._files.answer
 
     def text(self, path: str) -> str:
         """Return the text of the file, without white space around it; "" if it can't be read."""
@@ -120,20 +121,6 @@ class Tree:
                 self._names[path] = ()
         return self._names[path]
 
-    def exists(self, path: str) -> bool:
-        return self._files.exists(path)
-
-    def can_open(self, path: str) -> bool:
-        """Return whether the file can be opened: a container's device rules show only then."""
-        return self._files.can_open(path)
-
-    def may_use(self, path: str) -> bool:
-        """Return whether the file's mode lets us read and write it, without opening it.
-
-        Opening the file of a GPU may wake it up, and makes us a user of it.
-        """
-        return self._files.may_use(path)
-
     def real(self, path: str) -> str:
         """Return ``path`` with every link in it followed; "" if one leads out of the root."""
         try:
@@ -144,16 +131,6 @@ class Tree:
     def parents(self, path: str) -> tuple[str, ...]:
         """Return the directories around the real place of ``path``, innermost first."""
         return tuple(str(parent) for parent in PurePosixPath(self.real(path)).parents)[:-1]
-
-    def answer(self, question: str, ask: Callable[[], str]) -> str:
-        """Return the answer of ``ask`` on this machine, or the captured answer.
-
-        Args:
-            question: the name of the file that keeps the answer in a capture.
-            ask: called on this machine; returns "" if there is no answer.
-
-        """
-        return self._files.answer(question, ask)
 
 
 def cpus_of(text: str) -> CpuSet:

@@ -23,7 +23,7 @@ def list_gpus(tree: Tree) -> Listing:
         return Listing("NVML", devices)
     # The driver's own list, if NVML is missing or broken, or hangs.
     hung = answer == HUNG
-    devices = _by_proc(tree, Tree.may_use if hung else Tree.can_open)
+    devices = _by_proc(tree, tree.may_use if hung else tree.can_open)
     if devices:
         return Listing(f"{_SOURCE} (NVML does not answer)" if hung else _SOURCE, devices)
     # A tree may have been captured without /proc.
@@ -67,7 +67,7 @@ def _wholes(gpus: tuple[NvmlGpu, ...]) -> list[NvmlGpu]:
     return [gpu for gpu in gpus if not gpu.parent]
 
 
-def _by_proc(tree: Tree, may_open: Callable[[Tree, str], bool]) -> tuple[Device, ...]:
+def _by_proc(tree: Tree, may_open: Callable[[str], bool]) -> tuple[Device, ...]:
     # If NVML hangs, opening a GPU's file may hang, too, and no signal would end that.
     found = []
     for name in tree.names(f"{_PROC}/gpus"):
@@ -75,7 +75,7 @@ def _by_proc(tree: Tree, may_open: Callable[[Tree, str], bool]) -> tuple[Device,
         bdf = pci.normalised(facts.get("Bus Location", "")) or pci.normalised(name)
         minor = facts.get("Device Minor", "")
         # A container sees all GPUs of its host here, but may open only its own.
-        if bdf and (not minor or not tree.exists("dev") or may_open(tree, f"dev/nvidia{minor}")):
+        if bdf and (not minor or not tree.exists("dev") or may_open(f"dev/nvidia{minor}")):
             found.append(Device(VENDOR, 0, bdf, facts.get("GPU UUID", ""), facts.get("Model", "")))
     in_order = sorted(found, key=lambda device: pci.in_bus_order(device.bdf))
     return tuple(device._replace(number=number) for number, device in enumerate(in_order))
