@@ -91,11 +91,11 @@ def _facts_as_set(sources: Sequence[Settings], shape: Shape, inputs: Inputs) -> 
         option.name: value_of(option, sources) for option in OPTIONS if is_taken_as_set(option)
     }
     if shape.cluster.value == "paddle":
-        facts |= _paddles_own(sources, inputs.variables, shape.cluster)
+        facts |= _paddle_defaults(sources, inputs.variables, shape.cluster)
     return facts
 
 
-def _paddles_own(
+def _paddle_defaults(
     sources: Sequence[Settings], variables: Variables, cluster: Fact[str]
 ) -> dict[str, Fact[object]]:
     """Return values that differ from those of other jobs, by the names of their options."""

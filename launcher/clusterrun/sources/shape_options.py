@@ -110,7 +110,7 @@ def _with_listed_hosts(
     return replace(
         options,
         nnodes=Fact(len(hosts.value), hosts.origin),
-        node_rank=Fact(rank.value, rank.origin),
+        node_rank=rank,
         nproc_per_node=options.nproc_per_node or slots,
         hosts=hosts,
         has_address=True,

@@ -28,7 +28,7 @@ def find_token(
     file = value_of(TOKEN_FILE, sources)
     if file.value:
         return Fact(_read(file), file.origin)
-    return Fact(None, "default") if default is None else Fact(default.value, default.origin)
+    return default or Fact(None, "default")
 
 
 def _checked(token: str) -> str:
