@@ -187,19 +187,14 @@ def report_failure(local_rank: int) -> ReportFailure:
     return ReportFailure(LocalRank(local_rank))
 
 
-def report(external_cause: ExternalCause) -> SendToCoordinator:
-    """Let the other nodes know of what ends the job from outside."""
-    return SendToCoordinator(EndedExternally(0, external_cause))
-
-
 def decline(attempt: int, obstacle: ExternalCause) -> SendToCoordinator:
-    """Start no worker of the attempt."""
+    """Report that this node starts no worker of the attempt, and why."""
     return SendToCoordinator(Done(attempt, (), obstacle))
 
 
 def report_interrupted(number: int) -> SendToCoordinator:
     """Let the other nodes know of the signal."""
-    return report(Interrupted(number))
+    return SendToCoordinator(EndedExternally(0, Interrupted(number)))
 
 
 def forward(number: int) -> ForwardSignal:
