@@ -112,8 +112,12 @@ class ForkServer:
             return self._start_worker(message)
         if kind == "prepare":
             # Imported for scripts only: other programs are never run in place.
+            gc.disable()
             from .preloading.preparation import Preparation
 
+            # Workers need not search our objects at their end.
+            gc.freeze()
+            gc.enable()
             self._preparation = Preparation(self._script_namespace, self._initial_modules)
             return self._preparation.perform(message, self)
         if kind == "signal":
