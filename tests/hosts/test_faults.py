@@ -172,7 +172,7 @@ def test_a_node_is_suspended(number: int, trainers: Trainers) -> None:
     jobs[number].signal(signal.SIGCONT)
 
     for job in jobs[:number] + jobs[number + 1 :]:
-        job.wait_for(f"{name} goes on\n")
+        job.wait_for(f"{name} continues\n")
     # All heartbeats count again.
     time.sleep(2.0 * SILENT)
     step_on(jobs, steps=25)

@@ -283,7 +283,10 @@ def test_a_batch_script_without_srun_is_an_error(slurm: Slurm, tmp_path: Path) -
     done = batch(slurm, f"#!/bin/sh\nexec {COMMAND} {path}\n", "-N2", "--exclusive")
 
     assert (done.code, done.out) == (2, "")
-    assert "which runs on the first of 2 nodes (SLURM_JOB_NUM_NODES) alone" in done.err
+    assert (
+        "a batch script runs on the first node only, but the job has 2 nodes (SLURM_JOB_NUM_NODES)"
+        in done.err
+    )
     assert f"  srun -c 2 clusterrun {path}\n" in done.err
 
 
