@@ -19,13 +19,10 @@ def foreign_option_error(words: Sequence[str]) -> UsageError | None:
     # A short option may have its value attached: -N2.
     for spelled in (typed,) if typed.startswith("--") else (typed, typed[:2]):
         if found := foreign_option(spelled.lstrip("-").replace("_", "-")):
-            return UsageError(_message(spelled, found), "\n".join(_hints(spelled, found, words)))
+            have = "have" if len(found) > 1 else "has"
+            message = f"there is no option {spelled}; {' and '.join(found)} {have} one"
+            return UsageError(message, "\n".join(_hints(spelled, found, words)))
     return None
-
-
-def _message(typed: str, foreign: Foreign) -> str:
-    have = "have" if len(foreign) > 1 else "has"
-    return f"there is no option {typed}; {' and '.join(foreign)} {have} one"
 
 
 def _hints(typed: str, foreign: Foreign, words: Sequence[str]) -> Iterator[str]:
