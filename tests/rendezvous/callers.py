@@ -35,7 +35,7 @@ OPENING = struct.pack(">12sHcB32s", MAGIC, 1, b"M", 0, b"m" * 32)
 
 
 class Running:
-    """A coordinator, and a clock that can be put forward."""
+    """A coordinator, with a clock that can be set forward."""
 
     def __init__(self, port: int, nodes: int, token: bytes = b"", **values: object) -> None:
         self.notices = Notices()
@@ -52,7 +52,7 @@ class Running:
 
     @property
     def due(self) -> float:
-        """When it wants its turn, by the tests' clock."""
+        """The time of its next turn, by the tests' clock."""
         return self.server.due - self.ahead
 
     def turn(self, now: float) -> None:
@@ -80,7 +80,7 @@ class Caller:
         self._job = job
 
     def sends_bytes(self, data: bytes) -> "Caller":
-        """Send bytes, whatever they are."""
+        """Send bytes."""
         self.socket.send(data)
         return self
 
@@ -130,7 +130,7 @@ class Caller:
         return self.at_end
 
     def listen(self) -> "Caller":
-        """Take in what has come, without waiting."""
+        """Read all received bytes, without waiting."""
         while not self.at_end:
             try:
                 data = self.socket.recv(1 << 16)
@@ -173,7 +173,7 @@ GARBAGE = {
     "a huge message": OPENING + b"\xff\xff\xff\xff",
     "a long hello": OPENING + (LONGEST_HELLO + 1).to_bytes(4, "big"),
     "no message": OPENING + b"\0\0\0\4abcd",
-    "a report of nobody": OPENING + framed(done(0, [], 0.0, None)),
+    "a report without a hello": OPENING + framed(done(0, [], 0.0, None)),
     "half a report": OPENING + framed(Failing(0, fate(0, 1), 0.0))[:40],
     "a wrong hello": OPENING + b"\0\0\0\1\x80" + msgspec.msgpack.encode({"type": "Hello"}),
 }

@@ -59,7 +59,7 @@ class Replay:
         self._gone: set[int] = set()
 
     def happens(self, happening: Event) -> tuple[Action, ...]:
-        """Let something happen; return what the coordinator asks for."""
+        """Let an event happen; return the coordinator's actions."""
         before = self.state.phase
         replies = decide(self.state, happening)
         assert self.state.phase in {before, *PHASES_AFTER[before]}
@@ -123,7 +123,7 @@ class Replay:
         return self.happens(MessageReceived(number, message, self.now))
 
     def is_suspended(self, number: int, *, suspended: bool = True) -> None:
-        """A member's user stops it, or lets it go on."""
+        """A member's user suspends it, or continues it."""
         self.happens(MessageReceived(number, Suspension(suspended), self.now))
 
     def goes(self, number: int) -> None:
@@ -137,7 +137,7 @@ class Replay:
         self.happens(MemberSilent(number, self.now))
 
     def _sends(self, number: int, message: Failing | EndedExternally | Done) -> None:
-        # The server hears nobody who is gone.
+        # The server receives nothing from a closed connection.
         if number not in self._gone and number <= self.newest:
             self.happens(MessageReceived(number, message, self.now))
 
@@ -182,12 +182,12 @@ class Replay:
 
     @property
     def stops(self) -> dict[int, str]:
-        """The connections that were told to stop, and why."""
+        """The orders to stop, by connection, with their reasons."""
         return {number: message.why for number, message in self.sent if isinstance(message, Stop)}
 
     @property
     def sent(self) -> list[tuple[int, FromCoordinator]]:
-        """All that was sent, to whom, in order."""
+        """All messages with their receivers, in order."""
         return [
             (number, reply.message)
             for reply in self.replies

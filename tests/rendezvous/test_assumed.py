@@ -1,4 +1,4 @@
-"""The world before anybody has joined."""
+"""The world that a dry run assumes, before any node has joined."""
 
 import socket
 
@@ -21,7 +21,7 @@ TASK = TaskLayout(
 
 
 def test_one_node() -> None:
-    """All is known but the port."""
+    """All is known except the port."""
     world = assumed_world(job(), 4)
 
     assert (world.node_rank, world.nodes, world.first_rank) == (0, 1, 0)
@@ -30,7 +30,7 @@ def test_one_node() -> None:
 
 
 def test_other_nodes_are_like_this_one() -> None:
-    """Until they say otherwise."""
+    """Until they set another number."""
     world = assumed_world(job(nnodes=3, node_rank=2, master_addr="a", master_port=1), 4)
 
     assert (world.node_rank, world.first_rank, world.size) == (2, 8, 12)
@@ -63,14 +63,14 @@ def test_a_lone_worker_gets_a_free_port() -> None:
 
 
 def test_workers_of_many_tasks_all_take_the_first_candidate() -> None:
-    """Nobody negotiates, so there is no second."""
+    """No node joins, so there is no second world."""
     spec = job(exec=True, nnodes=3, tasks=TASK, master_addr="a", port_candidates=(20001, 20002))
 
     assert lone_worker_world(spec).master_port == 20001
 
 
 def test_rank_0_finds_its_port_taken() -> None:
-    """It is the only one that can know."""
+    """Only node 0 can know."""
     with socket.create_server(("", 0)) as taken:
         spec = job(
             exec=True,

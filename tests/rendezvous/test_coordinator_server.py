@@ -39,7 +39,7 @@ def job(stack: ExitStack) -> Running:
 
 @pytest.mark.parametrize("garbage", GARBAGE.values(), ids=GARBAGE.keys())
 def test_strangers_do_no_harm(garbage: bytes, job: Running, stack: ExitStack) -> None:
-    """They are refused, which is said once, and the job begins as if they had never come."""
+    """They are refused, with one notice, and the job begins as without them."""
     for _ in range(3):
         stranger = caller(stack, job).sends_bytes(garbage)
         stranger.socket.shutdown(socket.SHUT_WR)
@@ -59,7 +59,7 @@ def test_strangers_do_no_harm(garbage: bytes, job: Running, stack: ExitStack) ->
         ("a huge message", "it sent a message of 4294967295 bytes"),
         ("a long hello", "it sent a message of 65537 bytes"),
         ("no message", "it sent bytes that are no message of clusterrun's"),
-        ("a report of nobody", "it sent another message before its Hello"),
+        ("a report without a hello", "it sent another message before its Hello"),
         ("half a report", "it closed the connection in the middle of a message"),
     ],
 )
@@ -73,7 +73,7 @@ def test_what_is_said_of_a_stranger(garbage: str, why: str, job: Running, stack:
 
 
 def test_who_connects_and_goes_is_not_worth_a_line(job: Running, stack: ExitStack) -> None:
-    """Schedulers and load balancers look whether a port is open."""
+    """Schedulers and load balancers check whether a port is open."""
     for _ in range(3):
         caller(stack, job).socket.close()
 
@@ -82,7 +82,7 @@ def test_who_connects_and_goes_is_not_worth_a_line(job: Running, stack: ExitStac
 
 
 def test_a_stranger_hears_nothing_of_us(job: Running, stack: ExitStack) -> None:
-    """Before it has said the magic words."""
+    """Before it has sent the magic bytes."""
     stranger = caller(stack, job).sends_bytes(b"GET /")
 
     assert stranger.is_disconnected()
@@ -102,7 +102,7 @@ def test_who_keeps_silent_is_sent_away(job: Running, stack: ExitStack) -> None:
 
 
 def test_a_thousand_idle_connections_do_no_harm(job: Running, stack: ExitStack) -> None:
-    """The oldest make room; members come in all the same, and memory is bounded."""
+    """The oldest are closed; members still join, and memory is bounded."""
     allow_descriptors(3000)
     if resource.getrlimit(resource.RLIMIT_NOFILE)[0] < 3000:
         pytest.skip("may not have so many open files")
@@ -120,7 +120,7 @@ def test_a_thousand_idle_connections_do_no_harm(job: Running, stack: ExitStack) 
 
 
 def test_a_wrong_token_is_refused_before_anything_is_read(stack: ExitStack) -> None:
-    """Even though a whole hello lies there."""
+    """Even though a whole hello was sent."""
     job = running(stack, token=b"right")
     opening = struct.pack(">12sHcB32s", MAGIC, 1, b"M", 1, b"m" * 32)
     stranger = caller(stack, job).sends_bytes(opening + b"p" * 32 + framed(hello(1)))
@@ -133,7 +133,7 @@ def test_a_wrong_token_is_refused_before_anything_is_read(stack: ExitStack) -> N
 
 
 def test_a_member_that_begins_to_rave_is_lost_to_the_job(job: Running, stack: ExitStack) -> None:
-    """Its words can't be trusted any more; the others are told."""
+    """Its messages can't be trusted any more; the others receive a notice."""
     member = caller(stack, job).joins(hello(1))
     assert isinstance(member.receives(), WorldFormed)
 
@@ -144,7 +144,7 @@ def test_a_member_that_begins_to_rave_is_lost_to_the_job(job: Running, stack: Ex
 
 
 def test_a_hello_is_said_once(job: Running, stack: ExitStack) -> None:
-    """A second one makes the first a lie."""
+    """A second one contradicts the first."""
     member = caller(stack, job).joins(hello(1))
     assert isinstance(member.receives(), WorldFormed)
 
@@ -155,7 +155,7 @@ def test_a_hello_is_said_once(job: Running, stack: ExitStack) -> None:
 
 
 def test_who_has_hung_up_is_not_let_in(job: Running, stack: ExitStack) -> None:
-    """Its words were held up on their way; meanwhile it has given up this call."""
+    """Its bytes were delayed; meanwhile it has closed this connection."""
     early = caller(stack, job)
     early.sends_bytes(OPENING).reads(len(OPENING))
     early.sends_bytes(framed(hello(1)) + HEARTBEAT_FRAME).socket.shutdown(socket.SHUT_WR)
@@ -185,7 +185,7 @@ def test_the_address_that_members_reached_is_known(stack: ExitStack) -> None:
 
 
 def test_all_members_hear_of_the_end_before_node_zero_goes(stack: ExitStack) -> None:
-    """It waits until they have hung up."""
+    """It waits until they have disconnected."""
     job = running(stack, nodes=3)
     members = [caller(stack, job).joins(hello(number, 3)) for number in (1, 2)]
     assert all(isinstance(member.receives(), WorldFormed) for member in members)

@@ -1,4 +1,4 @@
-"""MIN:MAX nodes: the job begins with all of them or, at the last call, with those who are there."""
+"""MIN:MAX nodes: the job begins with all or, at the last call, with those that have joined."""
 
 from typing import Any
 
@@ -13,12 +13,12 @@ from tests.rendezvous.replay import Replay
 
 
 def job_of(fewest: int, most: int, **values: Any) -> Replay:  # noqa: ANN401 - as the fields of Terms
-    """Return a job of so many nodes whose last call takes 30 s."""
+    """Return a job of ``fewest`` to ``most`` nodes whose last call takes 30 s."""
     return Replay(terms(most, last_call=LastCall(fewest, 30.0), open_for_good=True, **values))
 
 
 def test_all_nodes_need_no_last_call() -> None:
-    """As soon as MAX nodes are there, it begins."""
+    """As soon as MAX nodes have joined, it begins."""
     job = job_of(1, 3)
 
     job.joins(1)
@@ -29,7 +29,7 @@ def test_all_nodes_need_no_last_call() -> None:
 
 
 def test_enough_nodes_wait_for_the_others() -> None:
-    """Not a moment less than the last call takes, from when there are enough."""
+    """Exactly the time of the last call after enough nodes have joined."""
     job = job_of(2, 4)
     job.waits(100.0)
     job.joins(1)
@@ -45,7 +45,7 @@ def test_enough_nodes_wait_for_the_others() -> None:
 
 
 def test_who_comes_during_the_last_call_is_in() -> None:
-    """And does not make it longer, as under torchrun."""
+    """It does not make the last call longer, as in torchrun."""
     job = job_of(1, 4)
     job.waits(20.0)
     job.joins(1)
@@ -77,7 +77,7 @@ def test_enough_are_never_given_up() -> None:
 
 
 def test_who_leaves_again_is_missed() -> None:
-    """Fewer than enough have no last call, and the next begins anew."""
+    """With too few nodes the last call ends; the next one takes its whole time."""
     job = job_of(2, 4)
     job.joins(1)
     job.waits(20.0)
@@ -94,7 +94,7 @@ def test_who_leaves_again_is_missed() -> None:
 
 
 def test_a_caller_in_its_handshake_is_waited_for() -> None:
-    """A caller that has not said who it is may be one of us."""
+    """A caller without a hello may be one of the job's nodes."""
     job = job_of(1, 2)
     job.waits(29.9)
     job.calls()
@@ -108,7 +108,7 @@ def test_a_caller_in_its_handshake_is_waited_for() -> None:
 
 
 def test_who_comes_later_is_told() -> None:
-    """The endpoint stays open for that; the job goes on."""
+    """The endpoint stays open to refuse it; the job continues."""
     job = job_of(1, 3)
     job.joins(1)
     job.waits(30.0)
@@ -126,7 +126,7 @@ def test_who_comes_later_is_told() -> None:
 
 
 def test_people_hear_how_long_it_takes() -> None:
-    """First who is missing, then when the job begins without them."""
+    """First the missing nodes, then when the job begins without them."""
     job = job_of(2, 3)
     job.waits(6.0)
     job.joins(1)
@@ -141,7 +141,7 @@ def test_people_hear_how_long_it_takes() -> None:
 
 
 def test_ranks_that_were_said_move_up() -> None:
-    """Rank 1 has not come: rank 2 takes its place, so that there is no gap."""
+    """Rank 1 has not joined: rank 2 takes its place, so that there is no gap."""
     job = job_of(2, 3)
     job.joins(1, rank=2)
     job.waits(30.0)

@@ -1,4 +1,4 @@
-"""The wire under attack while a job runs: strangers are refused, said once, and disturb nobody."""
+"""The wire under attack while a job runs: strangers are refused, with one notice and no effect."""
 
 import random
 import resource
@@ -66,17 +66,16 @@ class RunningJob:
         return self
 
     def calls(self) -> Caller:
-        """Somebody connects."""
         return caller(self.stack, self.node_zero)
 
     def lives(self) -> bool:
-        """Tell whether node 1 is answered, within a second, and has heard nothing else."""
+        """Return whether node 1 is answered within a second, and has received nothing else."""
         began = time.monotonic()
         answer = self.member.sends_bytes(HEARTBEAT_FRAME).receives()
         return isinstance(answer, Heartbeat) and time.monotonic() - began < 1.0
 
     def succeeds(self) -> bool:
-        """Let both nodes end, and tell whether node 1 hears that all went well."""
+        """Let both nodes end; return whether node 1 receives a success."""
         self.node_zero.server.own_end.sendall(framed(done(0, [fate(0)], 0.0, None)))
         verdict = self.member.sends(done(0, [fate(1)], 0.0, None)).receives()
         return verdict == Verdict(Succeeded(), "")
@@ -134,7 +133,7 @@ def test_a_thousand_idle_connections(job: RunningJob) -> None:
 
 
 def test_a_slow_writer(job: RunningJob) -> None:
-    """One byte now and then gives nobody more time to say who he is."""
+    """One byte now and then gives a caller no more time for its hello."""
     slow = job.calls()
     for byte in OPENING[:20]:
         slow.sends_bytes(bytes([byte]))
@@ -148,7 +147,7 @@ def test_a_slow_writer(job: RunningJob) -> None:
 
 
 def test_a_replay_proves_nothing(stack: ExitStack) -> None:
-    """What a member has said is of no use to who has listened: each handshake has its own nonces."""
+    """A recorded handshake is useless: each handshake has its own nonces."""
     token = b"secret"
     job = RunningJob(stack, token)
     recorded = bytearray()
@@ -172,7 +171,7 @@ def test_a_replay_proves_nothing(stack: ExitStack) -> None:
 
 
 def test_a_member_of_another_job_can_end_nothing(job: RunningJob) -> None:
-    """It is told that this one is complete; what it says besides is not heard."""
+    """It receives that the job is complete; its other messages are ignored."""
     stranger = job.calls().sends_bytes(OPENING)
     stranger.reads(len(OPENING))
     stranger.sends_bytes(
@@ -187,7 +186,7 @@ def test_a_member_of_another_job_can_end_nothing(job: RunningJob) -> None:
 
 
 def test_signs_of_life_without_end(job: RunningJob) -> None:
-    """From somebody who has not said who he is."""
+    """From a caller without a hello."""
     flood = job.calls().sends_bytes(OPENING + HEARTBEAT_FRAME * 200)
 
     assert flood.is_disconnected()
@@ -342,7 +341,7 @@ def test_a_million_frames_of_strangers(stack: ExitStack) -> None:
 @pytest.mark.long
 @pytest.mark.timeout(900)
 def test_a_hundred_thousand_frames_of_members() -> None:
-    """Whatever a node says that has been let in: it is heard to its first wrong word, at most."""
+    """Whatever a member sends: it is read up to its first invalid message, at most."""
     dice, watch = random.Random(7), Watch()  # noqa: S311 - not for secrets
     understood = (
         frame for frame in strange(dice, FROM_A_MEMBER) if messages_in(FROM_MEMBERS, frame) == 1

@@ -81,7 +81,7 @@ def test_a_signal_to_the_trial_is_none_to_us() -> None:
 
 
 def test_a_trial_that_is_killed_is_no_success() -> None:
-    """Nobody knows what would have become of it."""
+    """Its result is unknown."""
     troubles = binding_failures(plan_with_signal(signal.SIGKILL))
 
     assert troubles == ["the process that tried it was killed by SIGKILL"]

@@ -62,7 +62,7 @@ def test_each_message_gets_its_own_descriptors(pair: Pair) -> None:
 
 
 def test_what_does_not_fit_waits_with_its_descriptors(pair: Pair) -> None:
-    """A full socket blocks nobody; all arrives once the peer reads, though fds were closed since."""
+    """A full socket does not block; all arrives once the peer reads, though fds were closed."""
     left, right = pair
     reader, writer = os.pipe()
     received: list[tuple[Message, tuple[int, ...]]] = []
@@ -117,7 +117,7 @@ def test_what_the_dead_peer_had_sent_is_still_read(pair: Pair) -> None:
 
 
 def test_sending_to_a_dead_peer_is_no_error(pair: Pair) -> None:
-    """The death of the peer is told by receive alone."""
+    """Only ``receive`` reports that the peer has died."""
     left, right = pair
     right.close()
 

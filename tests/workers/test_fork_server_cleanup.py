@@ -141,7 +141,7 @@ def test_workers_die_with_the_fork_server(bench: Bench) -> None:
 
 
 def test_workers_that_start_while_the_fork_server_dies(bench: Bench) -> None:
-    """A worker whose parent died before it could ask to die with it asks who its parent is."""
+    """A worker checks its parent, which may have died before the death signal was set."""
     printed = [bench.spawn(rank, "sleep", "1000") for rank in range(16)]
 
     bench.expect(WorkerStarted)

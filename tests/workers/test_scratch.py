@@ -13,7 +13,7 @@ from tests.as_another_user import run_as_another_user
 
 
 def mode_of(path: Path) -> int:
-    """Return who may do what with a folder."""
+    """Return the permissions of a folder."""
     return stat.S_IMODE(path.stat().st_mode)
 
 
@@ -43,7 +43,7 @@ def test_after_a_cleaner_it_is_as_closed_as_before(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("place", ["gone/scratch", "file/scratch", "link", "folder"])
 def test_no_folder_to_be_had(tmp_path: Path, place: str) -> None:
-    """Neither where there is nothing to write to, nor where somebody was first."""
+    """Neither without a place to write, nor where another user's folder is in the way."""
     (tmp_path / "file").touch()
     (tmp_path / "link").symlink_to(tmp_path)
     (tmp_path / "folder").mkdir()

@@ -58,7 +58,7 @@ def test_what_belongs_to_no_living_process_is_removed(tmp_path: Path, dead: str)
 
 
 def test_a_process_that_has_the_number_of_another_is_not_it(tmp_path: Path, living: int) -> None:
-    """Numbers of processes are used again; this one started later than the folder says."""
+    """Process ids are used again; this process started later than the folder's name says."""
     (tmp_path / name_for(living, "1")).mkdir()
     (tmp_path / name_for(living, stat_fields(living)[19])).mkdir()
     own_folder({"TMPDIR": str(tmp_path)}).mkdir()

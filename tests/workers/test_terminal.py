@@ -86,7 +86,7 @@ answer(os.tcgetpgrp(0) == us)
 
 
 def test_a_shell_that_has_it_by_now_keeps_it() -> None:
-    """Somebody typed bg."""
+    """A user typed bg."""
     answered = answer_of(
         PRELUDE
         + """
@@ -155,7 +155,7 @@ bench.close()
 
 
 def test_ctrl_z_is_told() -> None:
-    """It stops the worker, whose group is no orphan to the terminal, and the agent hears of it."""
+    """It stops the worker, whose process group is not orphaned, and the agent gets an event."""
     answered = answer_of(
         PRELUDE
         + """

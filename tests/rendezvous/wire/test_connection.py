@@ -1,4 +1,4 @@
-"""A connection: what is sent arrives, whoever does not belong here is found out at once."""
+"""A connection: what is sent arrives, and a stranger is detected at once."""
 
 import select
 import socket

@@ -29,7 +29,7 @@ def connections() -> Iterator[tuple[Connections, dict[int, socket.socket]]]:
 
 
 def test_who_speaks_is_ready(connections: tuple[Connections, dict[int, socket.socket]]) -> None:
-    """And nobody else."""
+    """And no other connection."""
     made, others = connections
     before = made.ready()
     others[2].sendall(framed(hello(2)))

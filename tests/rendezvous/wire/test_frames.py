@@ -1,4 +1,4 @@
-"""Messages in frames: what was sent is heard, and nothing else is believed."""
+"""Messages in frames: valid ones are received, all others are refused."""
 
 from collections.abc import Iterator
 from typing import get_args
@@ -128,7 +128,7 @@ def test_frames_may_come_in_any_pieces(sizes: list[int]) -> None:
 
 @pytest.mark.parametrize("length", [MAXIMUM_FRAME + 1, 0x7FFFFFFF, 0xFFFFFFFF])
 def test_a_length_beyond_the_bound_is_refused_before_it_has_come(length: int) -> None:
-    """Nobody makes an agent set a gigabyte aside."""
+    """No length makes an agent reserve a gigabyte."""
     with pytest.raises(BadFrame, match=f"sent a message of {length} bytes"):
         list(FROM_MEMBERS.take(bytearray(length.to_bytes(4, "big"))))
 

@@ -58,7 +58,7 @@ class Speaker:
 def shake_hands(
     of_member: bytes, of_coordinator: bytes, nonces: tuple[bytes, bytes] = NONCES
 ) -> tuple[Speaker, Speaker]:
-    """Let a member and a coordinator, with their tokens, shake_hands each other until both are silent."""
+    """Let a member and a coordinator exchange bytes until neither has more to send."""
     member = Speaker(member_handshake(of_member, nonces[0]))
     coordinator = Speaker(coordinator_handshake(of_coordinator, nonces[1]))
     while member.to_send or coordinator.to_send:

@@ -10,7 +10,7 @@ from tests.workers.fork_server_bench import plan_of, worker_of
 
 
 def test_a_file_for_each_stream_of_each_rank() -> None:
-    """Told apart by run, attempt and node; named by the global rank."""
+    """Their folders name run, attempt and node; their names have the global rank."""
     layout = LogLayout(Path("/logs"), "run-7")
     plan = plan_of(["true"])
     later = replace(plan, world=replace(plan.world, attempt=2, node_rank=NodeRank(3)))

@@ -27,7 +27,7 @@ def screen() -> Iterator[tuple[int, int]]:
 
 @pytest.fixture
 def bench(screen: tuple[int, int]) -> Iterator[RelayBench]:
-    """Return a relay whose standard output nobody sees."""
+    """Return a relay whose standard output is not read."""
     nowhere = os.open(os.devnull, os.O_WRONLY)
     with relay_on(nowhere, screen[1]) as bench:
         os.close(nowhere)
@@ -62,7 +62,7 @@ def test_logs_hold_what_was_printed_without_prefix(bench: RelayBench, tmp_path: 
 
 
 def test_a_silent_rank_has_files_too(bench: RelayBench, tmp_path: Path) -> None:
-    """Whoever looks for rank 0's file finds it, empty, while it runs."""
+    """Rank 0's file exists, empty, while it runs."""
     printer = bench.open(0, logs=tmp_path)
 
     wait_until((tmp_path / "rank-0.err").exists)
@@ -97,7 +97,7 @@ def test_latest_points_to_the_run(bench: RelayBench, tmp_path: Path) -> None:
 def test_a_link_that_cannot_be_is_reported(
     bench: RelayBench, screen: tuple[int, int], tmp_path: Path
 ) -> None:
-    """A directory that somebody called ``latest`` stays."""
+    """A directory with the name ``latest`` stays."""
     (tmp_path / "latest" / "mine").mkdir(parents=True)
 
     bench.relay.link(tmp_path / "latest", "run-1")
@@ -150,7 +150,7 @@ def test_however_much_was_lost_is_told(bench: RelayBench, tmp_path: Path) -> Non
 def test_what_a_redirected_stream_cannot_write_is_printed(
     bench: RelayBench, screen: tuple[int, int], tmp_path: Path, *, late: bool
 ) -> None:
-    """All of it, whether it came before we knew or after; else nobody would ever see it."""
+    """All of it, printed before the failure or after it; otherwise it would be lost."""
     log = tmp_path / "rank-0.err"
     log.mkdir()
     only_there = Destination(log, shown=False, shown_without_log=True)
@@ -226,7 +226,7 @@ def test_a_file_in_a_links_place_stays(
 def test_a_hung_file_system_stops_the_worker_not_the_relay(
     bench: RelayBench, screen: tuple[int, int], tmp_path: Path
 ) -> None:
-    """A named pipe that nobody reads hangs in open, as a file on a dead server does."""
+    """A named pipe without a reader hangs in open, like a file on a dead server."""
     log = tmp_path / "rank-0.out"
     os.mkfifo(log)
     printer = bench.open(0, logs=tmp_path)
@@ -250,7 +250,7 @@ def test_a_hung_file_system_stops_the_worker_not_the_relay(
 def test_a_full_disk_stops_the_worker_until_there_is_room(
     bench: RelayBench, screen: tuple[int, int], small_disk: Path
 ) -> None:
-    """It is told once, the agent is answered meanwhile, and not a byte is lost."""
+    """It is reported once, the agent gets its answers meanwhile, and not a byte is lost."""
     log = small_disk / "rank-0.out"
     notice = f"log file {log}: No space left on device; rank 0 waits until there is room\n"
     printer = bench.open(0, logs=small_disk)
@@ -276,7 +276,7 @@ def test_a_full_disk_stops_the_worker_until_there_is_room(
 def test_a_job_without_room_still_ends(
     bench: RelayBench, screen: tuple[int, int], tmp_path: Path
 ) -> None:
-    """What can't be written by the end is given up with the relay, which says so."""
+    """Output that can't be written by the end is lost, and the relay reports it."""
     log = tmp_path / "rank-0.out"
     log.symlink_to("/dev/full")
     printer = bench.open(0, logs=tmp_path)

@@ -201,7 +201,7 @@ def test_a_grandchild_that_holds_the_pipe_holds_up_nothing(
 
 
 def has_no_reader(descriptor: int) -> bool:
-    """Wait until who prints to a pipe would get SIGPIPE."""
+    """Wait until a process that prints to a pipe would get SIGPIPE."""
     poll = select.poll()
     poll.register(descriptor, 0)
     return poll.poll(5000) == [(descriptor, select.POLLERR)]
@@ -411,7 +411,7 @@ def test_goodbye_does_not_wait_for_ever(reader: Reader) -> None:
 def test_a_relay_that_does_not_say_goodbye(
     reader: Reader, tmp_path: Path, number: int, how: str
 ) -> None:
-    """The launcher's end waits a second longer than it said, no more, and sees to the rest."""
+    """The launcher's end waits a second longer than announced, no more, and prints the rest."""
     scratch = tmp_path / "scratch"
     scratch.mkdir()
     relay = RelayClient.start(Screen(reader.to_stdout, reader.to_stderr, False, True), scratch)
@@ -440,7 +440,7 @@ def test_a_lost_relay_is_an_event(bench: RelayBench) -> None:
 
 
 def test_a_relay_with_a_bug_is_an_event(reader: Reader) -> None:
-    """It ends with the code that says so, and never goes on as a second agent."""
+    """It exits with its own code, and never continues as a second agent."""
     not_open = 9999
     with relay_on(reader.to_stdout, not_open) as bench:
         event = bench.event()
@@ -466,7 +466,7 @@ os.kill(os.getpid(), 9)
 
 @pytest.mark.parametrize("stopped", [False, True])
 def test_the_relay_outlives_a_killed_agent_by_a_moment(tmp_path: Path, *, stopped: bool) -> None:
-    """It reads what is left and goes within a second, even if nobody reads its output."""
+    """It reads what is left and exits within a second, even if its output is not read."""
     scratch = tmp_path / "scratch"
     scratch.mkdir()
     agent = subprocess.Popen(

@@ -168,7 +168,7 @@ def test_in_tasks_the_local_rank_is_that_among_the_tasks_of_the_node() -> None:
 
 
 def test_who_is_hidden_by_what() -> None:
-    """For the report on a worker whose lines nobody saw."""
+    """For the report on a worker whose lines were not printed."""
     routes = Routes(job(ranks=ranks(0, 9), local_ranks_filter=RankSet(((0, 1),))), None)
 
     assert routes.hidden_by(0, 0) == routes.hidden_by(9, 1) == ""
@@ -180,7 +180,7 @@ def test_who_is_hidden_by_what() -> None:
 
 
 def test_ranks_that_there_are_not() -> None:
-    """Nothing would be printed, and nobody would know why."""
+    """Otherwise nothing would be printed, without a reason."""
     routes = Routes(job(ranks=ranks(8), local_ranks_filter=ranks(4, 5)), None)
 
     assert list(routes.remarks(plan(size=8, local_size=4))) == [
@@ -192,7 +192,7 @@ def test_ranks_that_there_are_not() -> None:
 
 @pytest.mark.parametrize("option", ["redirects", "tee"])
 def test_streams_of_local_ranks_that_there_are_not(option: str) -> None:
-    """Nothing would be written of them, and nobody would know why."""
+    """Otherwise nothing would be written, without a reason."""
     routes = Routes(job(**{option: some(r0=3, r5=3, r6=1)}), LOGS)
 
     assert list(routes.remarks(plan(size=2, local_size=2))) == [

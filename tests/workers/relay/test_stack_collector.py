@@ -83,7 +83,7 @@ def test_nobody_is_there(bench: RelayBench) -> None:
 
 
 def test_a_worker_with_the_output_to_itself(printed: tuple[int, int]) -> None:
-    """Its bytes are passed on as they come; its stack is told, too, as one that is shown."""
+    """Its bytes are passed on at once; its stack is reported, too, as already shown."""
     with relay_on(printed[1], printed[1], prefix=False) as bench:
         printer = bench.open(0)
         bench.relay.collect_stacks(1)

@@ -192,7 +192,7 @@ def test_what_is_not_there(folder: Folder, code: str) -> None:
 
     found = names(reading)
     assert found[0] == "installed"
-    # Below an installed package nobody looks: its import fails, and is left to the worker.
+    # Submodules of an installed package are not checked: the worker's import fails.
     assert "other" not in found or "package.nosuch.a" in found
 
 
@@ -294,7 +294,7 @@ def test_an_extension_of_the_users(folder: Folder) -> None:
 
 
 def test_a_broken_module_of_the_users(folder: Folder) -> None:
-    """Python says so in the worker."""
+    """Python raises the error in the worker."""
     folder.write("own.py", "def broken(:\n")
 
     assert names(folder.read("import installed\nimport own\nimport other")) == ["installed"]

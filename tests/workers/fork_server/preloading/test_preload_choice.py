@@ -81,7 +81,7 @@ def test_what_is_quick_to_import_is_no_reason_to_fork() -> None:
 
 
 def test_one_worker_has_an_interpreter_of_its_own() -> None:
-    """It would wait for a process that nobody else needs."""
+    """It would wait for a process that has no other use."""
     choice = choose("auto", reading("torch"), workers=1)
 
     assert choice.why_spawn == "a single worker shares its imports with no other"

@@ -81,5 +81,5 @@ def test_what_can_not_look(clean: Path, name: str) -> None:
 
 @pytest.mark.parametrize("name", SUSPICIOUS)
 def test_what_could_look(clean: Path, name: str) -> None:
-    """Whatever it looks at: nobody can tell from the text."""
+    """Whatever it reads, which its text does not show."""
     assert asked(clean, SUSPICIOUS[name]).endswith("may read a variable that differs by worker")

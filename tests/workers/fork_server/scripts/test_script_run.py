@@ -28,7 +28,7 @@ def test_the_exit_code_of_what_leaves_a_script(error: BaseException, code: int) 
 
 
 def test_only_the_worker_notes_its_end() -> None:
-    """Neither a child of it nor anybody before it was told."""
+    """A note does not count before ``belong_to_this_process``."""
     end = ScriptEnds().of(3)
 
     end.note(5)
@@ -82,7 +82,7 @@ def test_a_text_runs_as_main() -> None:
 
 
 def test_why_there_are_no_more_processes() -> None:
-    """A limit is named; what has none is said as the system says it."""
+    """A limit is named; other errors have the system's text."""
     assert why_no_fork(OSError(errno.EAGAIN, "")).startswith("too many processes: ")
     assert why_no_fork(OSError(errno.ENOMEM, "")).startswith(
         "not enough memory for another process"

@@ -100,7 +100,7 @@ def test_a_pipe_that_cannot_be_opened_anew_blocks_nobody_either() -> None:
 
 
 def open_output_as_nobody(writer: int) -> DescriptorOutput:
-    """Open the output as a user who may not open that pipe."""
+    """Open the output as a user without the right to open that pipe."""
     if os.geteuid() != 0:
         return open_output(writer)
     os.seteuid(65534)
@@ -110,8 +110,8 @@ def open_output_as_nobody(writer: int) -> DescriptorOutput:
         os.seteuid(0)
 
 
-def test_a_reader_that_left_is_told_by_failure() -> None:
-    """What comes after is dropped, and waits for nobody."""
+def test_a_closed_reader_is_reported_as_a_failure() -> None:
+    """Later output is dropped, without waiting."""
     reader, writer = os.pipe()
     output = open_output(writer)
     os.close(reader)

@@ -107,7 +107,7 @@ def test_whole_lines_go_above_the_live_line(paper: Paper, terminal: int) -> None
 
 
 def test_ten_redraws_a_second_are_enough(paper: Paper, terminal: int) -> None:
-    """However often a bar moves, and ``due`` tells when the next one is."""
+    """However often a bar moves; ``due`` is the time of the next one."""
     display = Display(paper, terminal)
 
     for step in range(1000):
@@ -176,7 +176,7 @@ def test_files_have_no_live_line(paper: Paper) -> None:
 
 
 def test_colours_differ_and_end_with_the_prefix() -> None:
-    """Neighbours are told apart; the space behind has no colour."""
+    """Adjacent ranks differ; the space after a prefix has no colour."""
     prefixes = [coloured("[rank 3] ", colour) for colour in range(10)]
 
     assert len(set(prefixes)) == 10

@@ -57,7 +57,7 @@ def test_ranks_share_a_file(filtered: Filtered) -> None:
 
 
 def test_there_is_a_file_even_if_nothing_matched(filtered: Filtered) -> None:
-    """Whoever looks for it finds that there was nothing."""
+    """It exists, and is empty."""
     filtered.of(b"", "loss").add(b"nothing\n")
 
     assert filtered.text() == b""

@@ -49,7 +49,7 @@ def test_another_traceback_is_shown() -> None:
 
 
 def test_what_is_held_back_at_the_end_is_shown() -> None:
-    """A worker killed in the middle of its traceback has said something all the same."""
+    """The output of a worker killed in the middle of its traceback is kept."""
     interrupts = armed()
 
     assert interrupts.feed(TRACEBACK) == b""

@@ -50,7 +50,7 @@ def armed() -> DumpFilter:
 
 
 def test_the_frame_beneath_a_script_is_left_out() -> None:
-    """Each forked worker has it, and it says nothing."""
+    """Each forked worker has it, and it helps no reader."""
     dumps = armed()
 
     kept = dumps.feed(DUMP + OURS)
@@ -106,7 +106,7 @@ def test_a_progress_bar_stands_before_it() -> None:
 
 
 def test_nothing_is_taken_out_unasked() -> None:
-    """Somebody else may have asked for it."""
+    """Another program may have asked for it."""
     assert DumpFilter().feed(DUMP) == DUMP
 
 

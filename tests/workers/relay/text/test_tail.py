@@ -54,7 +54,7 @@ HEADER = b"Traceback (most recent call last):\n"
 
 @pytest.mark.parametrize("frames", [100, 5_000])
 def test_a_traceback_longer_than_the_tail_keeps_its_beginning(frames: int) -> None:
-    """And says how much of its middle is missing."""
+    """One line has the number of lines that are left out."""
     tail = Tail()
 
     tail.add(b"before\n" + HEADER)
