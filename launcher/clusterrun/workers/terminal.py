@@ -45,7 +45,7 @@ def _exists(group: int) -> bool:
     except ProcessLookupError:
         return False
     except PermissionError:
-        return True
+        pass
     return True
 
 

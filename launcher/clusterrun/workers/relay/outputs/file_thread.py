@@ -10,20 +10,14 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import suppress
 from queue import Empty, SimpleQueue
-from typing import Protocol
 
 from clusterrun.workers.child_processes import no_process
 from clusterrun.workers.time_limited import start_thread
 
 _RETRY_SECONDS = 1.0
 
-
-class Work(Protocol):
-    """A piece of work that may take long."""
-
-    def work(self) -> bool:
-        """Do it; return False to be asked again in a second, as there is no room now."""
-        ...
+Work = Callable[[], bool]
+"""May take long; returns False to be called again in a second, as there is no room now."""
 
 
 class FileThread:
@@ -85,7 +79,7 @@ class FileThread:
                 self.wake()
 
     def _attempt(self, work: Work) -> None:
-        if work.work():
+        if work():
             self._stuck.pop(work, None)
         else:
             self._stuck[work] = None

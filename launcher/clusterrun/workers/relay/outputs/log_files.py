@@ -77,7 +77,7 @@ class FileOutput:
         self._closing = True
         self._submit()
 
-    def work(self) -> bool:
+    def _write(self) -> bool:
         """Write everything (called by the thread)."""
         # Cleared before the queue is read: a write in between submits once more.
         self._submitted = False
@@ -93,7 +93,7 @@ class FileOutput:
     def _submit(self) -> None:
         if not self._submitted:
             self._submitted = True
-            self._thread.submit(self)
+            self._thread.submit(self._write)
 
     def _write_all(self) -> None:
         if self.failure:
@@ -149,25 +149,17 @@ def _open_to_append(path: Path) -> int:
     return os.open(path, flags, 0o666)
 
 
-class Link:
-    """The symbolic link ``path`` to ``target``, replaced in one step."""
-
-    def __init__(self, thread: FileThread, path: Path, target: str) -> None:
-        self._thread = thread
-        self._path = path
-        self._target = target
-
-    def work(self) -> bool:
-        """Make the link under another name and rename it."""
-        new = self._path.with_name(f".{self._path.name}-{os.getpid()}")
-        try:
-            self._path.parent.mkdir(parents=True, exist_ok=True)
-            if self._path.is_file() and not self._path.is_symlink():
-                # The user's own file, which renaming would replace.
-                raise FileExistsError(errno.EEXIST, "there is a file of that name")
-            new.unlink(missing_ok=True)
-            new.symlink_to(self._target)
-            new.replace(self._path)
-        except OSError as error:
-            self._thread.note(f"clusterrun: link {self._path}: {error.strerror}")
-        return True
+def make_link(thread: FileThread, path: Path, target: str) -> bool:
+    """Make ``path`` a symbolic link to ``target`` in one step: under another name, then renamed."""
+    new = path.with_name(f".{path.name}-{os.getpid()}")
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        if path.is_file() and not path.is_symlink():
+            # The user's own file, which renaming would replace.
+            raise FileExistsError(errno.EEXIST, "there is a file of that name")
+        new.unlink(missing_ok=True)
+        new.symlink_to(target)
+        new.replace(path)
+    except OSError as error:
+        thread.note(f"clusterrun: link {path}: {error.strerror}")
+    return True

@@ -2,10 +2,11 @@
 
 import re
 from collections.abc import Callable, Iterator, Sequence
+from functools import partial
 from pathlib import Path
 
 from clusterrun.workers.relay.outputs.file_thread import FileThread
-from clusterrun.workers.relay.outputs.log_files import FileOutput, Link, lines_file, log_file
+from clusterrun.workers.relay.outputs.log_files import FileOutput, lines_file, log_file, make_link
 from clusterrun.workers.relay.text.lines import with_prefix
 
 
@@ -39,7 +40,7 @@ class LogWriter:
 
     def link(self, path: str, target: str) -> None:
         thread = self._logs()
-        thread.submit(Link(thread, Path(path), target))
+        thread.submit(partial(make_link, thread, Path(path), target))
 
     def notes(self) -> Iterator[str]:
         """Yield the messages for the user, each once."""
