@@ -240,7 +240,7 @@ def test_a_lost_source_is_not_asked_again(agent: Agent) -> None:
         def sweep(self, now: float) -> list[Event]:
             self.calls.append(("sweep", now))
             self.server.lost = True
-            self.server.report(swept("never heard"))
+            self.server.report(swept("too late"))
             return [swept(), printed(0), printed(1)]
 
     played = Losing(agent.clock, start=[[started(0), FORK_SERVER_LOST]])

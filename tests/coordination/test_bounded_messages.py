@@ -117,5 +117,5 @@ def test_the_end_of_a_helper_process_is_sent_as_one_line() -> None:
 
     how = "was killed by SIGSEGV: Fatal Python error?[0m no frame"
     expected = HelperFailed("fork server", how, 11)
-    heard = list(FROM_MEMBERS.take(bytearray(sent)))
-    assert heard == [EndedExternally(0, expected), Done(0, (), expected)]
+    received = list(FROM_MEMBERS.take(bytearray(sent)))
+    assert received == [EndedExternally(0, expected), Done(0, (), expected)]

@@ -81,7 +81,7 @@ def given() -> Iterator[OneNode]:
 
 
 def listens(port: int | None) -> bool:
-    """Tell whether somebody who wants this very port, and no other's leavings, gets it."""
+    """Return whether a socket without address reuse can bind this port."""
     assert port is not None
     with socket.socket() as listener:
         try:

@@ -33,7 +33,7 @@ pytestmark = pytest.mark.filterwarnings("ignore:.*multi-threaded.*fork:Deprecati
 
 Joined = Peers | EndOfWait
 
-HERE = "0.0.0.0"  # noqa: S104 - nobody binds to it
+HERE = "0.0.0.0"  # noqa: S104 - no socket binds to it
 """Connections to it reach this machine, but no interface has it."""
 
 NOWHERE = Address(socket.AF_INET, "240.0.0.1", 0)

@@ -208,7 +208,9 @@ def test_node_zero_that_falls_silent() -> None:
 )
 def test_variables_that_may_be_left_over_are_told(met: DialProgress) -> None:
     """While a node calls, and when it gives up."""
-    told = replace(TO_NAME, exports="RANK is set: --cluster none ignores it")
+    settings = replace(TO_NAME, exports="RANK is set: --cluster none ignores it")
 
-    assert not_connected_yet(told, met, "5 s of 600 s").endswith(f"; {told.exports}")
-    assert not_connected(told, met, 1).hint.startswith(f"If this is one node: {told.exports}.\n")
+    assert not_connected_yet(settings, met, "5 s of 600 s").endswith(f"; {settings.exports}")
+    assert not_connected(settings, met, 1).hint.startswith(
+        f"If this is one node: {settings.exports}.\n"
+    )

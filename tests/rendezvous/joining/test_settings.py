@@ -14,7 +14,7 @@ OF_NODES = {"NNODES": "2", "NODE_RANK": "1", "MASTER_ADDR": "n0"}
 
 
 @pytest.mark.parametrize(
-    ("environ", "flags", "told"),
+    ("environ", "flags", "exports"),
     [
         (TRIPLE, {}, f"WORLD_SIZE, RANK, MASTER_ADDR {IGNORED}"),
         (OF_NODES, {}, f"NNODES, NODE_RANK, MASTER_ADDR {IGNORED}"),
@@ -25,11 +25,11 @@ OF_NODES = {"NNODES": "2", "NODE_RANK": "1", "MASTER_ADDR": "n0"}
     ],
 )
 def test_variables_that_may_be_left_over(
-    environ: Mapping[str, str], flags: Flags, told: str
+    environ: Mapping[str, str], flags: Flags, exports: str
 ) -> None:
     """They are named if only they set the number of nodes."""
     given: Flags = {"no_python": True, **flags}
 
     described = describe("true", flags=given, environ=environ)
 
-    assert settings_of(described.job).exports == told
+    assert settings_of(described.job).exports == exports

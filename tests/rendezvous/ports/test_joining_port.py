@@ -155,8 +155,8 @@ def test_the_workers_store_listens_where_we_did(port: int) -> None:
         check=False,
     )
 
-    told = done.stdout.splitlines()
-    assert told == ["libuv value still here", "tcp value still here"], done.stderr
+    printed = done.stdout.splitlines()
+    assert printed == ["libuv value still here", "tcp value still here"], done.stderr
 
 
 def test_a_port_is_free_again_when_it_is_released(port: int) -> None:

@@ -109,7 +109,7 @@ def test_a_slow_handshake_is_waited_for(pair: tuple[socket.socket, socket.socket
 
 
 def test_half_a_message_at_the_end_is_noticed(pair: tuple[socket.socket, socket.socket]) -> None:
-    """What came before it is heard."""
+    """Messages before it are received."""
     connection: Members = Connection(pair[0], FROM_MEMBERS)
     frame = framed(hello(1))
     pair[1].sendall(frame + frame[:10])
@@ -136,7 +136,7 @@ def test_a_reset_is_the_end_and_has_a_name(pair: tuple[socket.socket, socket.soc
 def test_what_was_said_before_the_end_is_heard_though_we_were_speaking(
     pair: tuple[socket.socket, socket.socket],
 ) -> None:
-    """A refusal arrives although what we sent meanwhile finds nobody."""
+    """A refusal arrives although messages sent meanwhile find the connection closed."""
     connection: Coordinators = Connection(pair[0], FROM_COORDINATOR)
     pair[1].sendall(framed(Stop(0, "because")))
     pair[1].close()
@@ -194,7 +194,7 @@ def test_a_huge_length_is_refused_before_its_message_has_come(
 def test_no_more_is_taken_in_than_a_message_may_have(
     pair: tuple[socket.socket, socket.socket],
 ) -> None:
-    """What somebody sends too fast fills his own buffers, not ours."""
+    """A sender that is too fast fills its own buffers, not ours."""
     connection: Members = Connection(pair[0], FROM_MEMBERS)
     connection.longest = 1000
     pair[1].setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, 1 << 20)

@@ -315,7 +315,7 @@ def parts_of(kind: inspect.Type) -> Iterator[inspect.Type]:
 
 
 def is_loose(kind: inspect.Type) -> bool:
-    """Tell whether a type takes any text or number, or is one that nobody has thought of here."""
+    """Return whether a type takes any text or number, or is unknown to this test."""
     match kind:
         case inspect.StrType(_, longest, pattern):
             return longest is None or pattern is None

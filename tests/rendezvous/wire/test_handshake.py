@@ -1,4 +1,4 @@
-"""The first words: two that belong together find out, and nobody else gets any further."""
+"""The handshake: an agent and its coordinator accept each other, and no other caller."""
 
 import socket
 import struct
@@ -23,7 +23,7 @@ NONCES = (b"m" * 32, b"c" * 32)
 
 @dataclass
 class Speaker:
-    """One side of a handshake, with all that it has heard and not taken up yet."""
+    """One side of a handshake, with the received bytes that it has not processed yet."""
 
     steps: Steps
     received: bytes = b""
@@ -177,7 +177,7 @@ def test_who_reaches_himself_finds_no_clusterrun() -> None:
 
 
 def test_the_coordinator_is_silent_until_it_is_hailed() -> None:
-    """A port scanner hears nothing."""
+    """A port scanner receives nothing."""
     coordinator = Speaker(coordinator_handshake(b"", b"c" * 32))
 
     assert coordinator.to_send == []
