@@ -26,7 +26,6 @@ class Orphans:
     """
 
     def __init__(self) -> None:
-        """Make this process a subreaper."""
         # The fork server reports it if the kernel refuses.
         prctl(PR_SET_CHILD_SUBREAPER, 1)
         self._strangers = frozenset(children_of(os.getpid()))

@@ -58,7 +58,6 @@ class ForkServerClient:
         self._delayed: _DelayedRequests | None = None
 
     def fileno(self) -> int:
-        """Return the descriptor that becomes readable when there are ``events``."""
         return self._channel.fileno()
 
     @property
@@ -132,7 +131,6 @@ class ForkServerClient:
         group: bool,
         except_failing: bool = False,
     ) -> None:
-        """Send a signal to workers or their groups, or only to those whose script has not failed."""
         if self._delayed is None:
             message: Message = {
                 "kind": "signal",

@@ -51,16 +51,6 @@ class WorkerGroup:
         routes: Routes,
         scratch: Scratch,
     ) -> None:
-        """Take what the workers need.
-
-        Args:
-            fork_server: starts and reaps them.
-            relay: reads their output.
-            standard_input: which of them read it.
-            routes: where their output goes, and the job.
-            scratch: a folder for their error files.
-
-        """
         self._fork_server = fork_server
         self._relay = relay
         self._orphans = Orphans()
@@ -74,7 +64,6 @@ class WorkerGroup:
 
     @property
     def sources(self) -> tuple[ForkServerClient, RelayClient]:
-        """What yields the workers' events."""
         return self._fork_server, self._relay
 
     @property
@@ -84,11 +73,9 @@ class WorkerGroup:
 
     @property
     def foreground(self) -> bool:
-        """Whether the one worker has the terminal."""
         return self._terminal is not None
 
     def start(self, plan: NodePlan) -> None:
-        """Ask for all workers of ``plan``; events report each start."""
         self._local_ranks = tuple(worker.local_rank for worker in plan.workers)
         self._attempt = plan.world.attempt
         self._watch(self._hang_timeout)
@@ -141,11 +128,9 @@ class WorkerGroup:
         group: bool,
         spare_failing: bool = False,
     ) -> None:
-        """Send a signal to workers or their groups, or only to those whose script has not failed."""
         self._fork_server.signal(local_ranks, number, group=group, except_failing=spare_failing)
 
     def forward(self, number: int) -> None:
-        """Send a signal to the workers that handle it."""
         self._fork_server.forward(number)
 
     def collect_stacks(self, number: int) -> None:
@@ -155,11 +140,9 @@ class WorkerGroup:
         self._fork_server.forward(signal.SIGQUIT)
 
     def lack_stacks(self, local_ranks: Iterable[LocalRank]) -> None:
-        """Don't wait for the stacks of workers that no signal was sent to."""
         self._relay.lack_stacks(local_ranks)
 
     def show_stacks(self, text: str) -> None:
-        """Print the stacks of all ranks, and keep them with the logs."""
         self.say(text)
         if (logs := self._routes.logs) is not None:
             when = time.strftime("%Y-%m-%d %H:%M:%S UTC", time.gmtime())
@@ -217,7 +200,6 @@ class WorkerGroup:
         self.signal(self._local_ranks, signal.SIGCONT, group=True)
 
     def interrupted(self) -> None:
-        """Leave the workers' KeyboardInterrupt tracebacks off the screen from now on."""
         self._relay.interrupted()
 
     def logs(self, plan: NodePlan) -> Mapping[LocalRank, str]:

@@ -44,7 +44,6 @@ class AgentSocket:
     """The server's end of the socketpair; blocking, as the agent always reads."""
 
     def __init__(self, descriptor: int) -> None:
-        """Take the socket that the agent has left open in this process."""
         self._socket = socket.socket(fileno=descriptor)
         # While a worker's daemon holds it, the agent would not see the server's end.
         os.set_inheritable(descriptor, False)

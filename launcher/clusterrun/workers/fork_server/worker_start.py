@@ -24,20 +24,15 @@ else:
 
 
 class WorkerStart:
-    """One worker's start, in the child."""
+    """One worker's start, in the child.
+
+    ``status`` is the pipe to the server: its end of file means that the program runs. ``host_proc``
+    is the agent's /proc, open.
+    """
 
     def __init__(
         self, request: dict[str, Any], status: int, process: ForkingProcess, host_proc: int
     ) -> None:
-        """Take what the start needs.
-
-        Args:
-            request: what the agent asks for.
-            status: the pipe to the server; its end of file means that the program runs.
-            process: the parent.
-            host_proc: the agent's /proc, open.
-
-        """
         self._request = request
         self._status = status
         self._process = process

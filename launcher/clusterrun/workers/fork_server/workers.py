@@ -25,10 +25,12 @@ else:
 
 
 class Workers:
-    """The running workers by local rank: each is a process that leads a group."""
+    """The running workers by local rank: each is a process that leads a group.
+
+    ``host_proc`` is the agent's /proc, open.
+    """
 
     def __init__(self, process: ForkingProcess, host_proc: int) -> None:
-        """Take the process that they are forked from, and the agent's /proc, open."""
         self._process = process
         self._agent = process.agent
         self._host_proc = host_proc

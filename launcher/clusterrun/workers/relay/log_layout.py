@@ -33,7 +33,6 @@ class LogLayout(Struct, frozen=True):
         return self.run / f"attempt{'_' if self.torchrun_folder else '-'}{number}"
 
     def files(self, plan: NodePlan, worker: WorkerPlan) -> tuple[Path, Path]:
-        """Return a worker's files for standard output and standard error."""
         folder = self._folder(plan)
         if self.torchrun_folder:
             folder /= str(worker.local_rank)

@@ -84,7 +84,6 @@ class RelayClient:
 
     @property
     def wants_write(self) -> bool:
-        """Whether to call ``flush`` when the socket is writable."""
         return self._channel.wants_write
 
     def flush(self) -> None:
@@ -126,7 +125,6 @@ class RelayClient:
         self._channel.send({"kind": "collect_stacks", "number": number})
 
     def lack_stacks(self, local_ranks: Iterable[LocalRank]) -> None:
-        """Don't wait for the stacks of these workers."""
         self._channel.send({"kind": "skip_stacks", "keys": list(local_ranks)})
 
     def watch(self, seconds: float) -> None:

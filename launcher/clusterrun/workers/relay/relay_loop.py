@@ -193,14 +193,12 @@ class ActivityWatch:
         self.note(now)
 
     def note(self, now: float) -> None:
-        """Note that a worker has printed, started or ended."""
         self._active_at = now
         if self._is_idle:
             self._is_idle = False
             self._report({"kind": "active"})
 
     def check(self, now: float) -> None:
-        """Report, once, that the workers are idle."""
         if self.due is not None and now >= self.due:
             self._is_idle = True
             self._report({"kind": "idle", "seconds": self._seconds})

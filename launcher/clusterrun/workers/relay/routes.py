@@ -23,7 +23,6 @@ class Routes(Struct, frozen=True):
     logs: LogLayout | None
 
     def destinations(self, plan: NodePlan, worker: WorkerPlan) -> tuple[Destination, Destination]:
-        """Return where standard output and standard error of ``worker`` go."""
         filters = (
             self.job.duplicate_stdout_filters.value,
             self.job.duplicate_stderr_filters.value,
@@ -61,7 +60,6 @@ class Routes(Struct, frozen=True):
         return Template(template).safe_substitute(values)
 
     def shows(self, stream: Std, rank: int, local_rank: int) -> bool:
-        """Return whether the lines of one stream of a worker are printed."""
         return not (self._only_in_file(stream, local_rank) or self.hidden_by(rank, local_rank))
 
     def hidden_by(self, rank: int, local_rank: int | None) -> str:
@@ -100,7 +98,6 @@ class Routes(Struct, frozen=True):
                 )
 
     def links(self, plan: NodePlan) -> Iterator[tuple[Path, str]]:
-        """Yield the symbolic links of this attempt: path and target."""
         if self.logs is None:
             return
         # A run that could not start leaves the link to the run before it.

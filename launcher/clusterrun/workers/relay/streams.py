@@ -107,7 +107,6 @@ class Stream(Struct, eq=False):
             self._show_lines(lines, own)
 
     def end_dumps(self) -> None:
-        """Take no stacks out of the worker's lines any more."""
         rest = self.dumps.disarm()
         if not self.raw:
             self._show(rest)
@@ -175,7 +174,6 @@ class Worker(Struct, eq=False):
 
     @property
     def is_shown(self) -> bool:
-        """Whether its standard error is on the screen."""
         return self.stderr is None or self.stderr.shown
 
     def error(self) -> str:

@@ -85,7 +85,6 @@ class Switchboard:
                 self._writer.link(message["path"], message["target"])
 
     def print(self, text: str) -> None:
-        """Print lines of the launcher itself to standard error."""
         self._stderr.notice(text.rstrip("\n").encode(errors="surrogateescape") + b"\n")
 
     def print_notes(self) -> None:

@@ -42,14 +42,7 @@ class Choice:
 
 
 def choose(preload: str | tuple[str, ...], reading: LeadingImports, workers: int) -> Choice:
-    """Choose what to preload.
-
-    Args:
-        preload: ``auto``, ``all``, ``none`` or the names of modules.
-        reading: the leading imports of the script.
-        workers: the number of workers on this node.
-
-    """
+    """Choose by ``preload``: ``auto``, ``all``, ``none`` or the names of modules."""
     choice = Choice()
     if not isinstance(preload, str):
         choice.imports = [Import(name, ()) for name in preload]

@@ -29,14 +29,12 @@ class ScriptEnd:
         self._pid = os.getpid()
 
     def note(self, code: int) -> None:
-        """Note that the script ends now with exit code ``code``."""
         if os.getpid() == self._pid and self._bytes.stop <= len(self._memory):
             time_noted = time.monotonic_ns().to_bytes(_BYTES_OF_TIME, "little")
             code_noted = code.to_bytes(_BYTES - _BYTES_OF_TIME, "little")
             self._memory[self._bytes] = time_noted + code_noted
 
     def clear(self) -> None:
-        """Remove the note of an earlier attempt."""
         if self._bytes.stop <= len(self._memory):
             self._memory[self._bytes] = bytes(_BYTES)
 

@@ -131,7 +131,6 @@ def exit_code_of(error: BaseException) -> int:
 
 
 def run_of_text(text: str) -> ScriptRun:
-    """Return the run of a text of Python code, for the self-test."""
     return ScriptRun(compile(text, "<self-test>", "exec"), {"__name__": "__main__"}, frames=1)
 
 

@@ -91,7 +91,6 @@ def send_signal(pid: int, number: int, *, group: bool = False) -> None:
 
 
 def kill_group(leader: int) -> None:
-    """SIGKILL a group, if it exists."""
     try:
         os.killpg(leader, signal.SIGKILL)
     except (ProcessLookupError, PermissionError):

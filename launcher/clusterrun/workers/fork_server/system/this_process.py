@@ -36,7 +36,6 @@ def die_with_parent(parent: int) -> None:
 
 
 def close_descriptors_above(highest: int) -> None:
-    """Close all descriptors with greater numbers."""
     for name in os.listdir("/proc/self/fd"):
         if int(name) > highest:
             try:

@@ -87,7 +87,6 @@ class Display:
         self._drawn, self._stale, self._drawn_at = bool(line), False, now
 
     def clear(self) -> None:
-        """Remove the live line for good."""
         self._live.clear()
         self._make_room(breaking=False)
         self._stale = False

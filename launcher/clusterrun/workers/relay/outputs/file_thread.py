@@ -60,7 +60,6 @@ class FileThread:
         self.wake()
 
     def notes(self) -> Iterator[str]:
-        """Yield the texts to print, each once."""
         with suppress(Empty):
             while True:
                 yield self._notes.get_nowait()

@@ -28,7 +28,6 @@ class LogWriter:
         return all(thread.idle for thread in self._threads)
 
     def log(self, path: str, label: str, *, printed_else: bool = False) -> FileOutput:
-        """Return an output to a worker's log file; see ``log_file``."""
         log = log_file(self._logs(), Path(path), label, printed_else=printed_else)
         self.logs.append(log)
         return log

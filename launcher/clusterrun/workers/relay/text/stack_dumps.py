@@ -32,7 +32,6 @@ class DumpFilter:
         self._blank = b""
 
     def arm(self) -> None:
-        """Begin to take faulthandler's lines out."""
         self.armed, self.lines = True, 0
         self._dump.clear()
 
@@ -43,7 +42,6 @@ class DumpFilter:
         return blank
 
     def feed(self, lines: bytes) -> bytes:
-        """Return those of some whole ``lines`` that are the worker's own."""
         if not self.armed:
             return lines
         self.found_own_lines = False
