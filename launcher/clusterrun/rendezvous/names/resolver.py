@@ -27,6 +27,9 @@ SECONDS_TO_DIE = 1.0
 FIRST_PAUSE = 0.1
 LONGEST_PAUSE = 2.0
 
+PR_SET_PDEATHSIG = 1
+"""From linux/prctl.h."""
+
 _SIGNALS_OF_PARENT = signal.valid_signals() - {signal.SIGALRM}
 
 
@@ -128,12 +131,13 @@ class _Child:
 
     def __init__(self, host: str, resolve: Resolve) -> None:
         self.pipe, write = os.pipe2(os.O_CLOEXEC | os.O_NONBLOCK)
+        agent = os.getpid()
         # The child's copies of our handlers must not wake us for its own signals.
         mask = signal.pthread_sigmask(signal.SIG_BLOCK, _SIGNALS_OF_PARENT)
         try:
             self._pid = os.fork()
             if self._pid == 0:
-                _answer_and_exit(host, resolve, write)
+                _answer_and_exit(host, resolve, write, agent)
         except OSError:
             os.close(self.pipe)
             raise
@@ -160,7 +164,7 @@ class _Child:
         status_of(self._pid, SECONDS_TO_DIE)
 
 
-def _answer_and_exit(host: str, resolve: Resolve, write: int) -> NoReturn:
+def _answer_and_exit(host: str, resolve: Resolve, write: int, agent: int) -> NoReturn:
     try:
         # An object of the agent's that is finalized here could close a descriptor with a reused
         # number.
@@ -169,8 +173,19 @@ def _answer_and_exit(host: str, resolve: Resolve, write: int) -> NoReturn:
         # Even if the agent can't end this process.
         signal.signal(signal.SIGALRM, signal.SIG_DFL)
         signal.alarm(SECONDS_FOR_AN_ANSWER + 1)
+        _end_with(agent)
         os.write(write, msgspec.msgpack.encode(_look_up(host, resolve)))
     finally:
+        os._exit(0)
+
+
+def _end_with(agent: int) -> None:
+    """Have the kernel kill this process when the agent dies."""
+    # Imported only here: the agent itself does not need it.
+    import ctypes
+
+    ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
+    if os.getppid() != agent:
         os._exit(0)
 
 
