@@ -240,7 +240,7 @@ def rendezvous_settings(nodes: int, port: int) -> RendezvousSettings:
         nodes=nodes,
         host=Fact(LOOPBACK, "--master-addr"),
         ports=Fact((port,), "--master-port"),
-        open_for_good=False,
+        keeps_joining_port=False,
         timeout=SECONDS_TO_JOIN,
         run_id="7f3a9c21",
         heartbeat_timeout=15.0,

@@ -25,7 +25,9 @@ class History(RuleBasedStateMachine):
     )
     def begin(self, sizes: list[int], restarts: int) -> None:
         """Let all nodes have joined; exit code 3 is final."""
-        self.job = SimulatedJob(sizes, RestartRules(restarts, final_codes=(3,), fail_fast=False))
+        self.job = SimulatedJob(
+            sizes, RestartRules(restarts, final_codes=(3,), ends_on_repeat=False)
+        )
 
     def node(self, data: st.DataObject) -> Node:
         """Choose a node."""

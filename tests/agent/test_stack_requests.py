@@ -38,9 +38,9 @@ LACK = ExpectNoStacks((LocalRank(1),))
 GATHERED = StacksGathered((IN_F, NONE), ("node 3 (gpu-07\x1b[2J)",), 10.0)
 
 
-def asked(still_for: float = 0.0, host: str = "", *, here: bool = True) -> StacksRequested:
+def asked(idle_for: float = 0.0, host: str = "", *, here: bool = True) -> StacksRequested:
     """The coordinator wants stacks."""
-    return StacksRequested(7, still_for, host, here, 10.0)
+    return StacksRequested(7, idle_for, host, here, 10.0)
 
 
 @pytest.mark.parametrize(

@@ -38,7 +38,7 @@ def test_the_port_is_closed_before_a_node_can_start_a_worker() -> None:
 
 def test_an_endpoint_of_the_coordinators_own_stays_open() -> None:
     """With --rdzv-endpoint, the port is the coordinator's for the whole job."""
-    job = Replay(terms(2, open_for_good=True))
+    job = Replay(terms(2, keeps_joining_port=True))
 
     job.joins(1)
 
@@ -199,7 +199,7 @@ def test_the_world_begins_when_the_last_caller_without_a_hello_disconnects() -> 
 
 def test_a_node_that_joins_later_is_refused() -> None:
     """The job continues."""
-    job = Replay(terms(2, open_for_good=True))
+    job = Replay(terms(2, keeps_joining_port=True))
     job.joins(1)
     job.joins(2)
 

@@ -1,7 +1,7 @@
 """Reasons against another attempt."""
 
 import pytest
-from clusterrun.coordination.restart_policy import RestartRules, objection, rules_of
+from clusterrun.coordination.restart_policy import RestartRules, rules_of, why_no_restart
 from clusterrun.domain.outcome import Exited, Fate, Killed, NotStarted
 
 from tests.plans import job
@@ -13,8 +13,8 @@ EARLY = fate(3, 1, tail="Traceback\n  File x\nValueError: no such file\n\n", ran
 
 def test_usually_there_is_none() -> None:
     """For the first failure, of any kind."""
-    assert objection(RULES, EARLY, None) == ""
-    assert objection(RULES, fate(0, ending=Killed(9)), EARLY) == ""
+    assert why_no_restart(RULES, EARLY, None) == ""
+    assert why_no_restart(RULES, fate(0, ending=Killed(9)), EARLY) == ""
 
 
 @pytest.mark.parametrize(
@@ -24,15 +24,15 @@ def test_final_codes(ending: Exited | Killed, code: int) -> None:
     """Of the cause, as the launcher would exit with it."""
     rules = RestartRules(limit=9, final_codes=(3, 5, 6, 7, 137))
 
-    assert objection(rules, fate(0, ending=ending), None) == (
+    assert why_no_restart(rules, fate(0, ending=ending), None) == (
         f"exit code {code} is one of --no-restart-exit-codes 3,5-7,137"
     )
-    assert objection(rules, fate(0, 4), None) == ""
+    assert why_no_restart(rules, fate(0, 4), None) == ""
 
 
 def test_a_program_that_cannot_be_executed() -> None:
     """The next attempt would fail, too."""
-    assert objection(RULES, fate(0, ending=NotStarted("execute", "no such file")), None) != ""
+    assert why_no_restart(RULES, fate(0, ending=NotStarted("execute", "no such file")), None) != ""
 
 
 @pytest.mark.parametrize(
@@ -48,17 +48,17 @@ def test_a_program_that_cannot_be_executed() -> None:
 )
 def test_the_same_failure_twice_at_once(other: Fate, *, same: bool) -> None:
     """The same rank, with the same last line, soon after its start."""
-    twice = objection(RULES, EARLY, other)
+    twice = why_no_restart(RULES, EARLY, other)
 
     assert (twice != "") is same
-    assert objection(RestartRules(limit=9, fail_fast=False), EARLY, other) == ""
+    assert why_no_restart(RestartRules(limit=9, ends_on_repeat=False), EARLY, other) == ""
 
 
 def test_failures_without_output_may_differ() -> None:
     """Two silent ends are not the same."""
     silent = fate(3, 1, tail=" \n\n", ran_for=0.1)
 
-    assert objection(RULES, silent, silent) == ""
+    assert why_no_restart(RULES, silent, silent) == ""
 
 
 def test_rules_are_the_jobs() -> None:
@@ -66,4 +66,4 @@ def test_rules_are_the_jobs() -> None:
     described = job(max_restarts=2, no_restart_exit_codes=(3,), no_fail_fast=True)
 
     assert rules_of(job()) == RestartRules()
-    assert rules_of(described) == RestartRules(2, (3,), fail_fast=False)
+    assert rules_of(described) == RestartRules(2, (3,), ends_on_repeat=False)

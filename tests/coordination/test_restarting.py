@@ -140,7 +140,7 @@ def test_the_same_failure_twice_at_once_ends_the_job() -> None:
 def test_the_same_failure_twice_with_no_fail_fast() -> None:
     """Then the job restarts."""
     early = fate(1, 7, tail="ValueError: it\n", ran_for=2.0)
-    job = running(restarts=5, fail_fast=False)
+    job = running(restarts=5, ends_on_repeat=False)
     for _ in range(5):
         fails(job, early)
 

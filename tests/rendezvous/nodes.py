@@ -48,7 +48,7 @@ TERMS = Terms(
     strict=False,
     rhythm=HeartbeatRhythm(1.0, 15.0),
     restarts=RestartRules(),
-    open_for_good=False,
+    keeps_joining_port=False,
 )
 
 
@@ -145,7 +145,7 @@ def rendezvous_settings(
         nodes=nodes,
         host=Fact(host, "--master-addr"),
         ports=Fact(ports, "--master-port"),
-        open_for_good=False,
+        keeps_joining_port=False,
         timeout=PATIENCE,
         run_id="chosen",
         heartbeat_timeout=15.0,

@@ -14,7 +14,7 @@ from tests.rendezvous.replay import Replay
 
 def job_of(fewest: int, most: int, **values: Any) -> Replay:  # noqa: ANN401 - as the fields of Terms
     """Return a job of ``fewest`` to ``most`` nodes whose last call takes 30 s."""
-    return Replay(terms(most, last_call=LastCall(fewest, 30.0), open_for_good=True, **values))
+    return Replay(terms(most, last_call=LastCall(fewest, 30.0), keeps_joining_port=True, **values))
 
 
 def test_all_nodes_need_no_last_call() -> None:

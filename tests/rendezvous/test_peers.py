@@ -221,7 +221,7 @@ def test_node_zero_waits_until_all_have_the_verdict(job: Job) -> None:
 
 def test_a_late_node_is_refused_and_the_job_undisturbed(stack: ExitStack) -> None:
     """Where the coordinator keeps its endpoint."""
-    settings = rendezvous_settings(free_port(), 2, open_for_good=True)
+    settings = rendezvous_settings(free_port(), 2, keeps_joining_port=True)
     job = Job(2, settings)
     stack.callback(job.close)
 
@@ -243,7 +243,7 @@ def test_a_late_node_is_refused_and_the_job_undisturbed(stack: ExitStack) -> Non
 
 def test_workers_meet_at_another_port_than_their_agents(stack: ExitStack) -> None:
     """If the coordinator keeps its own."""
-    settings = rendezvous_settings(free_port(), 2, open_for_good=True)
+    settings = rendezvous_settings(free_port(), 2, keeps_joining_port=True)
     job = Job(2, settings)
     stack.callback(job.close)
 
@@ -317,7 +317,7 @@ def test_long_last_words_reach_all(stack: ExitStack) -> None:
 def test_all_nodes_begin_anew_together(stack: ExitStack) -> None:
     """Each with the world of the next attempt: a chosen port is fresh, the address stays."""
     rules = RestartRules(limit=1)
-    job = Job(2, rendezvous_settings(free_port(), 2, open_for_good=True, restarts=rules))
+    job = Job(2, rendezvous_settings(free_port(), 2, keeps_joining_port=True, restarts=rules))
     stack.callback(job.close)
     before = [peers.world(0) for peers in job.nodes]
     cause = fate(1, 7, tail="ValueError: it", clock=100.0)

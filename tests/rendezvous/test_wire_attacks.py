@@ -57,7 +57,7 @@ class RunningJob:
 
     def __init__(self, stack: ExitStack, token: bytes = b"") -> None:
         self.stack = stack
-        self.node_zero = running(stack, token=token, open_for_good=True)
+        self.node_zero = running(stack, token=token, keeps_joining_port=True)
         self.member = caller(stack, self.node_zero)
 
     def begins(self) -> "RunningJob":
@@ -207,7 +207,7 @@ def test_a_member_that_does_not_read(job: RunningJob) -> None:
 
 def test_a_member_that_raves_ends_the_job(stack: ExitStack) -> None:
     """Its words can't be trusted any more, and there is no going on without it."""
-    node_zero = running(stack, nodes=3, open_for_good=True)
+    node_zero = running(stack, nodes=3, keeps_joining_port=True)
     members = [caller(stack, node_zero).joins(hello(number, 3)) for number in (1, 2)]
     assert all(isinstance(member.receives(), WorldFormed) for member in members)
 

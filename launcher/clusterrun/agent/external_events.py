@@ -220,7 +220,7 @@ def _verdict_reached(state: State, event: VerdictReached) -> Decision:
         no_restart=event.no_restart,
         without_coordinator=state.without_coordinator or is_lost,
     )
-    return _end_without_coordinator(state, LOST_BY_OTHERS)
+    return _end_now(state, LOST_BY_OTHERS)
 
 
 def _restart_ordered(state: State, event: RestartOrdered) -> Decision:
@@ -245,10 +245,10 @@ def _node_zero_lost(state: State, event: CoordinatorLost) -> Decision:
     lost = None if known else NodeLost(0, event.host, event.how)
     state = replace(state, without_coordinator=True, external_cause=known, node_zero_lost=lost)
     state = replace(state, external_cause_at=event.at)
-    return _end_without_coordinator(state, f"node 0 ({event.host}) {event.how}")
+    return _end_now(state, f"node 0 ({event.host}) {event.how}")
 
 
-def _end_without_coordinator(state: State, why: str) -> Decision:
+def _end_now(state: State, why: str) -> Decision:
     """End this node without an answer of the coordinator."""
     if state.phase is Phase.WAITING:
         return finish(state)

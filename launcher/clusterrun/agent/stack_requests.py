@@ -48,7 +48,7 @@ def stack_event(state: State, event: AboutStacks) -> Decision:
         case StacksRequested():
             notice = (
                 (PrintNotice(_why(event)),)
-                if event.shown_here and (event.still_for or event.host)
+                if event.shown_here and (event.idle_for or event.host)
                 else ()
             )
             return state, (*notice, CollectStacks(event.number))
@@ -82,8 +82,8 @@ def nothing_moves(seconds: float) -> str:
 
 
 def _why(asked: StacksRequested) -> str:
-    if asked.still_for:
-        return nothing_moves(asked.still_for)
+    if asked.idle_for:
+        return nothing_moves(asked.idle_for)
     return f"SIGQUIT on {asked.host}: the Python stacks of all ranks follow; nothing is ended"
 
 

@@ -52,35 +52,36 @@ def choose_cause(fates: Sequence[Fate]) -> Fate | None:
 
     ``fates`` are in the order in which the workers failed, or ended.
     """
-    suspects = [(weight, order) for order, fate in enumerate(fates) for weight in _weights(fate)]
+    weights = [(_weight(fate), order) for order, fate in enumerate(fates)]
+    suspects = [(weight, order) for weight, order in weights if weight is not None]
     return fates[min(suspects)[1]] if suspects else None
 
 
-def _weights(fate: Fate) -> Sequence[Weight]:
-    """Return the weight of a failure; nothing for a success or a stopped worker."""
+def _weight(fate: Fate) -> Weight | None:
+    """Return the weight of a failure; None for a success or a stopped worker."""
     if fate.ending.succeeded:
-        return ()
+        return None
     if fate.stopped_by_us:
-        return _weights_of_stopped(fate)
+        return _weight_of_stopped(fate)
     match fate.ending:
         case Killed() if fate.out_of_memory:
-            return (Weight.OUT_OF_MEMORY,)
+            return Weight.OUT_OF_MEMORY
         case Killed(signal.SIGABRT) if is_consequence(fate):
-            return (Weight.CONSEQUENCE,)
+            return Weight.CONSEQUENCE
         case Killed():
-            return (Weight.BY_SIGNAL,)
+            return Weight.BY_SIGNAL
         case _:
-            return (Weight.CONSEQUENCE if is_consequence(fate) else Weight.FAILED,)
+            return Weight.CONSEQUENCE if is_consequence(fate) else Weight.FAILED
 
 
-def _weights_of_stopped(fate: Fate) -> Sequence[Weight]:
+def _weight_of_stopped(fate: Fate) -> Weight | None:
     match fate.ending:
         case Killed(number) if number not in OUR_SIGNALS and not is_consequence(fate):
-            return (Weight.FAILED_WHILE_STOPPED,)
+            return Weight.FAILED_WHILE_STOPPED
         case Exited() if _has_traceback(fate) and not is_consequence(fate):
-            return (Weight.FAILED_WHILE_STOPPED,)
+            return Weight.FAILED_WHILE_STOPPED
         case _:
-            return ()
+            return None
 
 
 def is_consequence(fate: Fate) -> bool:

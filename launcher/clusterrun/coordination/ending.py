@@ -93,7 +93,7 @@ def _no_restart(state: State, connection: int, external_cause: ExternalCause) ->
     attempt = state.attempt
     if not isinstance(external_cause, Interrupted) or external_cause in attempt.external_causes:
         return ()
-    if not isinstance(attempt.cause_of_stop, Fate) or not restarting.is_possible(state):
+    if not isinstance(attempt.reason_to_stop, Fate) or not restarting.is_possible(state):
         return ()
     return (Send((connection,), Notice(notices.no_restart(external_cause.number))),)
 
@@ -122,9 +122,9 @@ def _stop(
     state: State, connection: int, cause: Fate | ExternalCause | NodeLost
 ) -> tuple[Action, ...]:
     """Stop the workers of all nodes, unless that was done already."""
-    if state.attempt.cause_of_stop is not None:
+    if state.attempt.reason_to_stop is not None:
         return ()
-    state.attempt.cause_of_stop = cause
+    state.attempt.reason_to_stop = cause
     why = _why(cause, state.members.hellos[connection].host)
     external_cause = None if isinstance(cause, Fate | NodeLost) else cause
     return (Send(_reachable(state), Stop(state.attempt.number, why, external_cause)),)
@@ -165,8 +165,8 @@ def _end_if_all_have_reported(state: State, at: float) -> tuple[Action, ...]:
     if external_cause := next(reported_external_causes(state), None):
         # It came when all nodes were stopping already, and keeps them from going on.
         return _over(state, external_cause, "")
-    if obstacle := restarting.obstacle(state, why):
-        return _over(state, why, obstacle)
+    if no_restart := restarting.why_no_restart(state, why):
+        return _over(state, why, no_restart)
     state.phase = Phase.RESTARTING
     state.previous = why
     state.next_notice = NEVER

@@ -6,9 +6,9 @@ from clusterrun.coordination import notices
 from clusterrun.coordination.actions import Action, Disconnect, PrintNotice, Send, StopListening
 from clusterrun.coordination.admission import Contradiction, Rejection, first_difference, objection
 from clusterrun.coordination.events import HelloReceived
-from clusterrun.coordination.leftovers import is_early, leftover, started_at
 from clusterrun.coordination.members import OWN
 from clusterrun.coordination.messages import Hello, Refusal, Refused, WorldFormed
+from clusterrun.coordination.stale_agents import is_early, leftover, started_at
 from clusterrun.coordination.state import NEVER, Phase, State
 from clusterrun.coordination.worlds import node_ranks, worlds
 
@@ -167,7 +167,7 @@ def begin_if_complete(state: State, at: float) -> tuple[Action, ...]:
     members.finish_joining()
     state.early = {}
     # The workers' port must be free before any node can start a worker.
-    stop_listening = () if state.terms.open_for_good else (StopListening(),)
+    stop_listening = () if state.terms.keeps_joining_port else (StopListening(),)
     host = state.terms.hello.host
     return (
         *stop_listening,

@@ -17,7 +17,7 @@ class RestartRules(Struct, frozen=True):
     """The maximum number of restarts."""
     final_codes: tuple[int, ...] = ()
     """Exit codes after which the job ends."""
-    fail_fast: bool = True
+    ends_on_repeat: bool = True
     """The same early failure twice in a row ends the job."""
 
 
@@ -25,11 +25,11 @@ def rules_of(job: JobSpec) -> RestartRules:
     return RestartRules(
         limit=job.max_restarts.value,
         final_codes=job.no_restart_exit_codes.value,
-        fail_fast=not job.no_fail_fast.value,
+        ends_on_repeat=not job.no_fail_fast.value,
     )
 
 
-def objection(rules: RestartRules, cause: Fate, previous: Fate | None) -> str:
+def why_no_restart(rules: RestartRules, cause: Fate, previous: Fate | None) -> str:
     """Return why there is no further attempt, for messages; "" if there is one.
 
     Args:
@@ -43,7 +43,7 @@ def objection(rules: RestartRules, cause: Fate, previous: Fate | None) -> str:
     code = exit_code_of(cause.ending)
     if code in rules.final_codes:
         return f"exit code {code} is one of --no-restart-exit-codes {','.join(runs(rules.final_codes))}"
-    if rules.fail_fast and previous is not None and _same_early_end(cause, previous):
+    if rules.ends_on_repeat and previous is not None and _same_early_end(cause, previous):
         return (
             f"rank {cause.rank} failed twice with the same last line within"
             f" {SECONDS_OF_AN_EARLY_END:g} s of its start (--no-fail-fast restarts all the same)"

@@ -1,9 +1,8 @@
 """The next attempt of a job on all its nodes: whether there is one, and how it begins."""
 
-from clusterrun.coordination import notices
+from clusterrun.coordination import notices, restart_policy
 from clusterrun.coordination.actions import Action, Send
 from clusterrun.coordination.messages import NextAttempt
-from clusterrun.coordination.restart_policy import objection
 from clusterrun.coordination.state import NEVER, Attempt, Phase, State
 from clusterrun.coordination.worlds import worlds
 from clusterrun.domain.outcome import WorkerFailed
@@ -14,12 +13,12 @@ def is_possible(state: State) -> bool:
     return state.attempt.number < state.terms.restarts.limit
 
 
-def obstacle(state: State, failed: WorkerFailed) -> str:
+def why_no_restart(state: State, failed: WorkerFailed) -> str:
     """Return why there is no next attempt, for messages; "" if there is one."""
     for node in (*state.lost.values(), *state.left.values()):
         return notices.lost(node)
     previous = None if state.previous is None else state.previous.cause
-    return objection(state.terms.restarts, failed.cause, previous)
+    return restart_policy.why_no_restart(state.terms.restarts, failed.cause, previous)
 
 
 def begin(state: State, port: int) -> tuple[Action, ...]:

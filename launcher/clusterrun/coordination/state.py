@@ -59,7 +59,7 @@ class Terms(Struct, frozen=True):
     """What should agree must agree."""
     rhythm: HeartbeatRhythm
     restarts: RestartRules
-    open_for_good: bool
+    keeps_joining_port: bool
     """Members meet at a port of their own, which stays open; otherwise workers get the port."""
     has_token: bool = False
     """Callers have proved that they hold the job's token."""
@@ -91,7 +91,7 @@ class Attempt(Struct):
     """What is known of the attempt that runs."""
 
     number: int
-    cause_of_stop: Fate | ExternalCause | NodeLost | None = None
+    reason_to_stop: Fate | ExternalCause | NodeLost | None = None
     """The first thing that went wrong; None while nothing has."""
     external_causes: dict[ExternalCause, float] = field(default_factory=dict)
     """Those that members reported at once, and when the first report of each came."""

@@ -29,14 +29,14 @@ def reached_reason(state: State) -> Reason:
     are lost because of it. Then a lost node, since the failures of its peers are consequences; the
     failed worker that caused the others; and an external cause that came later.
     """
-    first = state.attempt.cause_of_stop
+    first = state.attempt.reason_to_stop
     if isinstance(first, ExternalCause):
         return first
     dated = dated_fates(state)
     cause = choose_cause([fate for _, _, fate in dated])
     if state.lost and not (cause and _failed_before_the_loss(state, cause, dated)):
         return next(iter(state.lost.values()))
-    if cause and not _was_sent_to_an_agent_too(state, cause, dated):
+    if cause and not _agents_got_the_same_signal(state, cause, dated):
         return WorkerFailed(cause)
     if external_cause := next(reported_external_causes(state), None):
         return external_cause
@@ -52,14 +52,14 @@ def _failed_before_the_loss(state: State, cause: Fate, dated: Sequence[DatedFate
     if len(state.lost) == 1:
         [lost] = state.lost
         first, _ = state.attempt.announced.get(lost, (None, 0.0))
-        began_with_it = first is not None and first == state.attempt.cause_of_stop
+        began_with_it = first is not None and first == state.attempt.reason_to_stop
         if first is not None and began_with_it and first.rank == cause.rank:
             return True
     failed_at = next(at for at, _, fate in dated if fate == cause)
     return failed_at < state.lost_at - SECONDS_OF_TOLERANCE
 
 
-def _was_sent_to_an_agent_too(state: State, cause: Fate, dated: Sequence[DatedFate]) -> bool:
+def _agents_got_the_same_signal(state: State, cause: Fate, dated: Sequence[DatedFate]) -> bool:
     """Return whether a signal that ended a worker was sent to an agent, too: it ends the job.
 
     One that comes later is a scheduler's answer to the failure.

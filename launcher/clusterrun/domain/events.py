@@ -184,7 +184,7 @@ class StacksRequested(Struct, frozen=True):
     """The coordinator asks for the Python stacks of this node's workers, for the n-th time."""
 
     number: int
-    still_for: float
+    idle_for: float
     """Seconds for which all workers of the job have been idle; 0 if a user has asked."""
     host: str
     """The host where the user has asked; "" on node 0."""

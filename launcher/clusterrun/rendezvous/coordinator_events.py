@@ -27,8 +27,8 @@ def event_of(message: FromCoordinator, at: float, *, on_node_zero: bool) -> Even
             return RestartOrdered(reason, at)
         case Verdict(reason, no_restart):
             return VerdictReached(reason, no_restart, at)
-        case SendStacks(_, number, still_for, host):
-            return StacksRequested(number, still_for, host, on_node_zero, at)
+        case SendStacks(_, number, idle_for, host):
+            return StacksRequested(number, idle_for, host, on_node_zero, at)
         case AllStacks(groups, missing):
             return StacksGathered(groups, missing, at)
         case _:

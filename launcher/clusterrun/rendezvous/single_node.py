@@ -165,5 +165,5 @@ def _terms(job: JobSpec, host: str, workers: int, master_port: int) -> Terms:
         strict=False,
         rhythm=heartbeat_rhythm(1, job.heartbeat_timeout.value),
         restarts=rules_of(job),
-        open_for_good=True,
+        keeps_joining_port=True,
     )

@@ -47,7 +47,7 @@ class JoiningNodeZero:
         # At a loopback address no other machine needs to reach the coordinator.
         only_at = loopback_address(settings.host.value)
         joining = open_joining_port(settings.ports, hello.host, only_at)
-        chosen = _workers_port(settings) if settings.open_for_good else None
+        chosen = _workers_port(settings) if settings.keeps_joining_port else None
         terms = _terms(node, chosen.number if chosen else joining.number)
         self.server = CoordinatorServer(joining, terms, token, hooks, now, chosen=chosen)
         self.connection: Connection[FromCoordinator] = Connection(
@@ -131,7 +131,7 @@ def _terms(node: JoiningNode, master_port: int) -> Terms:
         strict=settings.strict,
         rhythm=settings.rhythm,
         restarts=settings.restarts,
-        open_for_good=settings.open_for_good,
+        keeps_joining_port=settings.keeps_joining_port,
         has_token=bool(token),
         last_call=settings.last_call,
         exports=settings.exports,

@@ -23,7 +23,7 @@ class RendezvousSettings(Struct, frozen=True):
     """Name or address of node 0, without brackets."""
     ports: Fact[tuple[int, ...]]
     """Ports of node 0; its coordinator listens on the first one that is free."""
-    open_for_good: bool
+    keeps_joining_port: bool
     """The coordinator listens for the whole job, and workers get another port
     (``--rdzv-endpoint``, ``MIN:MAX``); else workers get its port when all nodes have joined."""
     timeout: float
@@ -34,7 +34,7 @@ class RendezvousSettings(Struct, frozen=True):
     """Seconds of silence after which a node counts as lost."""
     restarts: RestartRules
     workers_port: Fact[int | None] = Fact(None, "default")
-    """The workers' port if ``open_for_good``; None: a free one."""
+    """The workers' port if ``keeps_joining_port``; None: a free one."""
     last_call: LastCall | None = None
     """When the job starts with fewer nodes; None: never."""
     hosts: tuple[str, ...] = ()
@@ -65,7 +65,7 @@ def settings_of(job: JobSpec) -> RendezvousSettings:
         host=host,
         ports=ports,
         # A node that joins too late gets its answer from the coordinator, not from torch's store.
-        open_for_good=at_endpoint or job.last_call is not None,
+        keeps_joining_port=at_endpoint or job.last_call is not None,
         workers_port=job.master_port if at_endpoint else Fact(None, "default"),
         timeout=job.rdzv_timeout.value,
         run_id=job.run_id.value,

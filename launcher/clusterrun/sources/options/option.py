@@ -73,7 +73,7 @@ class Option(Struct, Generic[ValueT_co], frozen=True):
     in_file: bool = True
     """It is a key of a job file too."""
     is_derived: bool = False
-    """The job's field of that name follows from other values too: ``sources.resolve`` has code for it."""
+    """The job's field of that name follows from other values too: ``sources.job_spec`` has code for it."""
 
     @property
     def names(self) -> tuple[str, ...]:
