@@ -9,6 +9,7 @@ import sys
 from .agent_socket import AgentSocket
 from .cleanup import Cleanup
 from .forking_process import ForkingProcess
+from .preloading.preparation import Preparation
 from .system.libc import refused_protections
 from .system.this_process import close_descriptors_above
 from .workers import Workers
@@ -18,7 +19,6 @@ if TYPE_CHECKING:
     from collections.abc import Collection, Mapping
     from typing import Any
 
-    from .preloading.preparation import Preparation
     from .scripts.script_run import ScriptRun
 
 AGENT_FD = 3
@@ -37,6 +37,7 @@ def main(script_namespace: Mapping[str, object], initial_modules: Collection[str
         What a forked child runs. It never returns in the server.
 
     """
+    # Workers need not search our objects at their end.
     gc.freeze()
     gc.enable()
     # Of what the launcher's own parent left open, workers get descriptors 0, 1 and 2 only.
@@ -111,13 +112,6 @@ class ForkServer:
         if kind == "start_worker":
             return self._start_worker(message)
         if kind == "prepare":
-            # Imported for scripts only: other programs are never run in place.
-            gc.disable()
-            from .preloading.preparation import Preparation
-
-            # Workers need not search our objects at their end.
-            gc.freeze()
-            gc.enable()
             self._preparation = Preparation(self._script_namespace, self._initial_modules)
             return self._preparation.perform(message, self)
         if kind == "signal":
