@@ -1,6 +1,6 @@
 """Grouping of equal stacks."""
 
-from clusterrun.domain.stacks import LEFT_OUT, LONGEST, StackGroup, grouped
+from clusterrun.domain.stacks import LEFT_OUT, LONGEST, GroupedStacks, StackGroup, grouped
 
 
 def test_the_most_common_first() -> None:
@@ -37,3 +37,15 @@ def test_one_that_is_too_long() -> None:
     assert grouped([StackGroup((), "x"), StackGroup((1,), "y" * 2 * LONGEST)]) == (
         StackGroup((1,), "y" * LONGEST),
     )
+
+
+def test_rare_stacks_are_dropped_as_they_come_in() -> None:
+    """Of many different stacks, about as many as are shown are kept."""
+    stacks = GroupedStacks()
+    stacks.add((StackGroup((0, 1, 2), "common"),), most=2)
+    for rank in range(3, 9):
+        stacks.add((StackGroup((rank,), f"rare {rank}"),), most=2)
+
+    first, *_ = stacks.most_common(2)
+
+    assert (first.ranks, first.text) == ((0, 1, 2), "common")
