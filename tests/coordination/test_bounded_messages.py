@@ -5,9 +5,11 @@ from clusterrun.coordination.messages import (
     Done,
     EndedExternally,
     Failing,
+    Stacks,
     done,
 )
 from clusterrun.domain.outcome import Fate, HelperFailed
+from clusterrun.domain.stacks import StackGroup
 from clusterrun.planning.worker_count import MAX_WORKERS
 from clusterrun.rendezvous.wire.frames import FROM_MEMBERS, MAXIMUM_FRAME, framed
 
@@ -119,3 +121,12 @@ def test_the_end_of_a_helper_process_is_sent_as_one_line() -> None:
     expected = HelperFailed("fork server", how, 11)
     received = list(FROM_MEMBERS.take(bytearray(sent)))
     assert received == [EndedExternally(0, expected), Done(0, (), expected)]
+
+
+def test_a_long_stack_is_cut() -> None:
+    """A frame has room for the stacks of many ranks."""
+    message = bounded(Stacks(0, 1, (StackGroup((0,), "x" * (1 << 20)),)))
+
+    assert isinstance(message, Stacks)
+    assert len(framed(message)) < MAXIMUM_FRAME
+    assert len(message.groups[0].text) < 1 << 20

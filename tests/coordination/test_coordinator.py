@@ -1,9 +1,9 @@
 """Promises of the coordinator, in any order of events."""
 
 import pytest
-from clusterrun.coordination.actions import Send, StopListening
+from clusterrun.coordination.actions import Disconnect, Send, StopListening
 from clusterrun.coordination.coordinator import due
-from clusterrun.coordination.events import Abandoned, CallerGone
+from clusterrun.coordination.events import Abandoned, CallerGone, MemberSilent
 from clusterrun.coordination.members import OWN
 from clusterrun.coordination.messages import Notice, Refused, Stop, Suspension, Verdict, WorldFormed
 from clusterrun.coordination.state import NEVER, Phase
@@ -224,3 +224,11 @@ def test_messages_after_the_verdict_are_ignored() -> None:
     job.waits(1000)
 
     assert len(job.sent) == count
+
+
+def test_a_silent_connection_that_is_no_member() -> None:
+    """It is closed; the job goes on."""
+    job = Replay(terms(2))
+
+    assert job.happens(MemberSilent(9, 1.0)) == (Disconnect((9,)),)
+    assert job.state.phase is Phase.GATHERING

@@ -2,7 +2,7 @@
 
 import pytest
 from clusterrun.coordination.ending import MOST_EXTERNAL_CAUSES
-from clusterrun.coordination.events import MemberGone
+from clusterrun.coordination.events import MemberGone, MemberSilent
 from clusterrun.coordination.messages import Notice, Stop, Verdict
 from clusterrun.coordination.state import Phase
 from clusterrun.coordination.verdict import dated_fates
@@ -401,3 +401,13 @@ def test_a_lost_nodes_report_may_be_a_consequence_of_another_loss() -> None:
     job.is_done(0, [(fate(0, 1, tail="connection reset by peer"), 0.0)])
 
     assert job.verdicts == {0: NodeLost(2, "n2")}
+
+
+def test_a_lost_member_is_not_lost_again() -> None:
+    """Its silence is known."""
+    job = Replay(terms(3))
+    for number in (1, 2):
+        job.joins(number, rank=number)
+    job.goes(1)
+
+    assert job.happens(MemberSilent(1, job.now)) == ()

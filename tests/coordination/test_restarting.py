@@ -1,10 +1,12 @@
 """A restart on all nodes: when all have stopped, and only if no rule forbids it."""
 
+import pytest
 from clusterrun.coordination.actions import PreparePort
 from clusterrun.coordination.events import MessageReceived, PortReady
 from clusterrun.coordination.members import OWN
 from clusterrun.coordination.messages import EndedExternally, Failing, NextAttempt, Notice
 from clusterrun.coordination.restart_policy import RestartRules
+from clusterrun.coordination.restarting import begin
 from clusterrun.coordination.state import Phase
 from clusterrun.domain.outcome import HelperFailed, Interrupted, Killed, NodeLost, WorkerFailed
 
@@ -248,3 +250,9 @@ def test_a_node_that_is_done_early_prints_the_others_in_each_attempt() -> None:
     received = [message for message in job.sent_to(1) if isinstance(message, Notice)]
     assert received == [Notice("all workers of this node have exited; still running: n0")]
     assert not [message for message in job.sent_to(OWN) if isinstance(message, Notice)]
+
+
+def test_an_attempt_follows_one_that_failed() -> None:
+    """Anything else is a mistake of ours."""
+    with pytest.raises(AssertionError, match="follows one that has failed"):
+        begin(running().state, 29500)

@@ -4,7 +4,7 @@ from clusterrun.coordination.actions import Disconnect
 from clusterrun.coordination.members import OWN
 from clusterrun.coordination.messages import AllStacks, Idle, RequestStacks, SendStacks, Stacks
 from clusterrun.coordination.restart_policy import RestartRules
-from clusterrun.coordination.stack_rounds import MOST_MISSING, SECONDS_TO_ANSWER
+from clusterrun.coordination.stack_rounds import MOST_MISSING, SECONDS_TO_ANSWER, finish
 from clusterrun.domain.outcome import Interrupted
 from clusterrun.domain.stacks import StackGroup
 
@@ -160,3 +160,8 @@ def test_ranks_that_a_node_cannot_have() -> None:
 
     assert job.disconnected == [1]
     assert shown(job) == [(OWN, AllStacks((StackGroup((0,), F), StackGroup((2,), G)), ()))]
+
+
+def test_no_round_has_no_result() -> None:
+    """Its time may be over just when the last node has answered."""
+    assert finish(running(1).state) == ()

@@ -5,6 +5,7 @@ from typing import Any
 
 import pytest
 from clusterrun.domain.facts import Fact
+from clusterrun.domain.job import StartMethod
 from clusterrun.domain.machine import Machine
 from clusterrun.domain.plan import NodePlan
 from clusterrun.errors import UsageError
@@ -185,3 +186,10 @@ def test_two_choices(vendor: str, name: str) -> None:
         plan(of(vendor), "0", env={name: "1"})
 
     assert caught.value.message == f"the test and {name}=1 (--env) both choose the GPUs"
+
+
+def test_nothing_is_prepared_for_workers_that_are_spawned() -> None:
+    """Each executes its interpreter anew."""
+    described = job(start_method=StartMethod.SPAWN)
+
+    assert preparation_of(described, plan(EIGHT, "0"), {}) is None

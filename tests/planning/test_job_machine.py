@@ -1,6 +1,6 @@
 """Half a machine: where a platform gives each of its two NUMA nodes to another job."""
 
-from clusterrun.domain.job import NumaBinding, WorkerCount
+from clusterrun.domain.job import MappedGpu, NumaBinding, WorkerCount
 from clusterrun.planning.job_machine import machine_for
 from clusterrun.planning.node_plan import plan_node
 from clusterrun.planning.worker_count import local_size
@@ -64,3 +64,10 @@ def test_one_worker_per_cpu_counts_the_assigned_ones() -> None:
     assigned = job(numa_node=1, nproc_per_node=WorkerCount.CPU)
 
     assert local_size(assigned, machine_for(assigned, machine(NODES))) == 8
+
+
+def test_gpus_are_where_the_user_says() -> None:
+    """``--numa-map`` comes before any table of the machine."""
+    mapped = machine_for(job(numa_map=(MappedGpu("0", 1),)), machine(NODES, [0]))
+
+    assert mapped.visible[0].numa_node == 1

@@ -10,7 +10,7 @@ from clusterrun.domain.plan import NodePlan
 from clusterrun.domain.ranks import GlobalRank, NodeRank
 from clusterrun.domain.world import World
 from clusterrun.errors import MachineError, UsageError
-from clusterrun.planning.node_plan import plan_node
+from clusterrun.planning.node_plan import RUN_PATH, plan_node
 from clusterrun.planning.variables.worker_variables import environment_before
 from msgspec.structs import replace
 
@@ -217,6 +217,10 @@ def test_no_variable_of_the_contract_can_be_set_but_those_of_the_user() -> None:
     [
         (Program(ProgramKind.SCRIPT, "a.py", ("-x", "1")), ("py", "-u", "a.py", "-x", "1")),
         (Program(ProgramKind.MODULE, "p.train", ("-x",)), ("py", "-u", "-m", "p.train", "-x")),
+        (
+            Program(ProgramKind.RUN_PATH, "app", ("-x",)),
+            ("py", "-u", "-c", RUN_PATH, "app", "-x"),
+        ),
         (Program(ProgramKind.EXECUTABLE, "run.sh", ("-x",)), ("run.sh", "-x")),
     ],
 )

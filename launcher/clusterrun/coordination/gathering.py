@@ -44,8 +44,7 @@ def _judge(state: State, newcomer: HelloReceived) -> tuple[Action, ...]:
                 return _end(state, contradiction, (newcomer.connection,))
             # Anyone who reaches the port could contradict: that must not end the job.
             return _refuse(state, newcomer, contradiction.rejection)
-        case None:
-            return _admit(state, newcomer)
+    return _admit(state, newcomer)
 
 
 def _refuse_leftover(state: State, left_over: int, newcomer: HelloReceived) -> tuple[Action, ...]:

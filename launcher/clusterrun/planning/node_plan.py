@@ -15,7 +15,7 @@ from clusterrun.planning.remarks import remarks_on
 from clusterrun.planning.variables import worker_variables
 from clusterrun.planning.variables.gpu_variables import chosen_gpus_variables, own_gpus_variables
 
-_RUN_PATH = "import runpy, sys; del sys.argv[0]; runpy.run_path(sys.argv[0], run_name='__main__')"
+RUN_PATH = "import runpy, sys; del sys.argv[0]; runpy.run_path(sys.argv[0], run_name='__main__')"
 """What torchrun's ``run_script_path`` does, in an interpreter of its own (torch/distributed/run.py)."""
 
 
@@ -95,7 +95,7 @@ def command_of(program: Program, python: str) -> tuple[str, ...]:
         case ProgramKind.MODULE:
             return (python, "-u", "-m", program.name, *program.args)
         case ProgramKind.RUN_PATH:
-            return (python, "-u", "-c", _RUN_PATH, program.name, *program.args)
+            return (python, "-u", "-c", RUN_PATH, program.name, *program.args)
         case ProgramKind.EXECUTABLE:
             return (program.name, *program.args)
         case _:

@@ -1,0 +1,17 @@
+"""Paddle's variables, where they can't be known."""
+
+import pytest
+from clusterrun.domain.ranks import LocalRank
+from clusterrun.errors import UsageError
+from clusterrun.planning.variables.paddle_variables import paddle_variables
+from msgspec.structs import replace
+
+from tests.plans import job, world
+
+
+def test_nodes_with_different_numbers_of_workers() -> None:
+    """A worker can't know the ports of the others."""
+    two_nodes = replace(world(2), nodes=2, size=5)
+
+    with pytest.raises(UsageError, match="2 nodes have 5 workers, and this one 2"):
+        paddle_variables(job(hosts=("a", "b")), two_nodes, LocalRank(0))
