@@ -5,6 +5,7 @@ from clusterrun.coordination.messages import (
     Done,
     EndedExternally,
     Failing,
+    Idle,
     Stacks,
     done,
 )
@@ -130,3 +131,7 @@ def test_a_long_stack_is_cut() -> None:
     assert isinstance(message, Stacks)
     assert len(framed(message)) < MAXIMUM_FRAME
     assert len(message.groups[0].text) < 1 << 20
+
+
+def test_a_message_without_texts_is_sent_as_it_is() -> None:
+    assert bounded(Idle(0, 1.0)) == Idle(0, 1.0)
