@@ -155,7 +155,7 @@ def _time_passed(state: State, at: float) -> tuple[Action, ...]:
         case Phase.RUNNING if at >= stack_rounds.due(state):
             return stack_rounds.finish(state)
         case Phase.RUNNING if at >= state.next_notice:
-            state.next_notice = at + ending.SECONDS_BETWEEN_NOTICES
+            state.next_notice = at + ending.SECONDS_BETWEEN_STOP_NOTICES
             return _notify(state, tuple(state.attempt.reports), notices.still_running(state))
         case _:
             return ()

@@ -20,7 +20,7 @@ from clusterrun.domain.outcome import (
     WorkerFailed,
 )
 
-SECONDS_BETWEEN_NOTICES = 60.0
+SECONDS_BETWEEN_STOP_NOTICES = 60.0
 """On nodes whose workers have ended, while others run."""
 
 MOST_EXTERNAL_CAUSES = 16
@@ -156,7 +156,7 @@ def _reachable(state: State) -> tuple[int, ...]:
 def _end_if_all_have_reported(state: State, at: float) -> tuple[Action, ...]:
     reports = state.attempt.reports
     if len(reports) + len(state.lost) < len(state.ranks):
-        next_notice = min(state.next_notice, at + SECONDS_BETWEEN_NOTICES)
+        next_notice = min(state.next_notice, at + SECONDS_BETWEEN_STOP_NOTICES)
         state.next_notice = next_notice if reports else NEVER
         return ()
     why = reached_reason(state)

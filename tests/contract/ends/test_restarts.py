@@ -18,6 +18,14 @@ FAILS_ONCE = """
         time.sleep(100)
 """
 
+WAITS_IN_THE_SECOND_ATTEMPT = """
+import os, sys, time
+if os.environ["TORCHELASTIC_RESTART_COUNT"] == "0":
+    sys.exit(7)
+print("ready", os.getpid(), flush=True)
+time.sleep(100)
+"""
+
 
 def test_the_second_attempt_succeeds(clusterrun: Launcher) -> None:
     """Exit code 0. A chosen port differs, as the old one may still be in use."""
@@ -167,13 +175,7 @@ def test_a_signal_while_an_attempt_ends(clusterrun: Launcher) -> None:
 def test_a_signal_in_the_second_attempt(clusterrun: Launcher) -> None:
     """It ends the job, though a restart is left."""
     job = clusterrun.script(
-        """
-        import os, sys, time
-        if os.environ["TORCHELASTIC_RESTART_COUNT"] == "0":
-            sys.exit(7)
-        print("ready", os.getpid(), flush=True)
-        time.sleep(100)
-        """,
+        WAITS_IN_THE_SECOND_ATTEMPT,
         "--max-restarts",
         "5",
         workers=2,
@@ -201,13 +203,7 @@ def test_what_cannot_be_executed_is_not_tried_again(clusterrun: Launcher) -> Non
 def test_the_fork_server_dies_in_the_second_attempt(clusterrun: Launcher) -> None:
     """No process could start a third attempt."""
     job = clusterrun.script(
-        """
-        import os, sys, time
-        if os.environ["TORCHELASTIC_RESTART_COUNT"] == "0":
-            sys.exit(7)
-        print("ready", os.getpid(), flush=True)
-        time.sleep(100)
-        """,
+        WAITS_IN_THE_SECOND_ATTEMPT,
         "--max-restarts",
         "5",
         workers=2,
