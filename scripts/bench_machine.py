@@ -1,10 +1,10 @@
-"""Time the reading of a machine and the planning of who runs where, which every start pays for.
+"""Time the reading of a machine and the planning of its workers, which every start waits for.
 
-The machine is made up: 256 CPUs in eight NUMA nodes, and eight GPUs; run it from the repository's
-root, by ``PYTHONPATH=. python scripts/bench_machine.py``. hwloc's lstopo reads the same files, and numactl reads
-the machine that this runs on; each is shown where it is installed, as a process of its own, which
-is what a script has to start that asks them. Prints rows of a Markdown table with medians in
-milliseconds, of this process for ours; exits with 1 if ours is above its limit.
+The machine is invented: 256 CPUs in eight NUMA nodes, and eight GPUs. Run this from the repository's
+root: ``PYTHONPATH=. python scripts/bench_machine.py``. hwloc's lstopo reads the same files, and
+numactl reads the machine that this runs on; each is timed as a process of its own if it is
+installed. Prints rows of a Markdown table with medians in milliseconds; exits with 1 if reading and
+planning take longer than the limit.
 """
 
 import argparse
@@ -61,7 +61,7 @@ def main() -> None:
 
 
 def show(name: str, action: Callable[[], object], runs: int) -> float:
-    """Print what an action takes, and return it: the median in milliseconds."""
+    """Print and return the time that an action takes: the median in milliseconds."""
     taken = []
     for _ in range(runs):
         began = time.perf_counter()
@@ -73,7 +73,7 @@ def show(name: str, action: Callable[[], object], runs: int) -> float:
 
 
 def others(command: list[str], runs: int, variables: Mapping[str, str]) -> None:
-    """Print what a program of others takes, if there is such a program."""
+    """Print the time that another program takes, if it is installed."""
     name = " ".join(command)
     if shutil.which(command[0]) is None:
         print(f"| {name} | not installed |")

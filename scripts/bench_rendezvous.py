@@ -25,7 +25,8 @@ from itertools import pairwise
 from typing import Any
 
 import c10d_rendezvous
-from side_by_side import Measured, free_port, medians, shown
+from free_ports import free_port
+from side_by_side import Measured, medians, shown
 from simulated_nodes import FAIL, JOIN, MEASURE, node_zero, simulate_nodes
 
 SECONDS_TO_ANSWER = 120.0
@@ -160,13 +161,13 @@ class Process:
     def send(self, order: str) -> None:
         self._pipe.send(order)
 
-    def receive(self) -> Any:  # noqa: ANN401 - whatever it sends
+    def receive(self) -> Any:  # whatever it sends
         """Return its next answer; end the benchmark if none comes."""
         if not self._pipe.poll(SECONDS_TO_ANSWER):
             sys.exit(f"{self._process.name}: no answer within {SECONDS_TO_ANSWER:g} s")
         return self._pipe.recv()
 
-    def ask(self, order: str) -> Any:  # noqa: ANN401 - as above
+    def ask(self, order: str) -> Any:  # as above
         """Return its answer to ``order``."""
         self.send(order)
         return self.receive()

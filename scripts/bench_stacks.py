@@ -19,12 +19,12 @@ from functools import partial
 from pathlib import Path
 
 import psutil
+from free_ports import free_port
 from side_by_side import (
     OURS,
     SECONDS_TO_END,
     Measured,
     command,
-    free_port,
     medians,
     parser,
     proportional_megabytes,

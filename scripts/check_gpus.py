@@ -1,10 +1,10 @@
-"""Check on this machine's NVIDIA GPUs what can't be checked without any.
+"""Check with this machine's NVIDIA GPUs what can't be checked without a GPU.
 
 Run it from a checkout, with the Python that has torch: ``python scripts/check_gpus.py``. It compares
 which GPUs clusterrun finds with what nvidia-smi and torch find, for many forms of
-CUDA_VISIBLE_DEVICES, and trains with workers that were forked. What can't be checked here is listed,
-and is no failure: without an NVIDIA GPU that is all, and the exit code is 0. It is 1 where a check
-has failed.
+CUDA_VISIBLE_DEVICES, and trains with workers that were forked. A check that is impossible here is
+listed, and is no failure: without an NVIDIA GPU all checks are listed, and the exit code is 0. It is
+1 if a check has failed.
 """
 
 import csv
@@ -25,9 +25,8 @@ sys.path.insert(0, str(ROOT))
 try:
     from clusterrun.domain.cpuset import CpuSet
     from clusterrun.domain.machine import Gpu, Machine
-    from clusterrun.machine.captures.archive import Archive
-    from clusterrun.machine.captures.folder import Folder
-    from clusterrun.machine.captures.recorder import Recorder
+    from clusterrun.machine.captures.archive import Archive, Recorder
+    from clusterrun.machine.files import Folder
     from clusterrun.machine.gpus import pci
     from clusterrun.machine.gpus.nvml import ask_in_child, gpus_in
     from clusterrun.machine.inspect import inspect
@@ -36,7 +35,7 @@ except ImportError as error:
     sys.exit(2)
 
 SECONDS = 300
-"""For any one process; a first import of torch from a slow disk takes most of a minute."""
+"""Limit of each process; the first import of torch from a slow disk takes most of a minute."""
 
 VARIABLE = "CUDA_VISIBLE_DEVICES"
 
@@ -44,7 +43,7 @@ COUNT = """
 import json, os, sys
 import torch
 for form in json.loads(sys.argv[1]):
-    # As in a forked worker: torch is there, CUDA is not yet.
+    # As in a forked worker: torch is imported, CUDA is not initialized.
     reading, writing = os.pipe()
     if os.fork() == 0:
         os.environ.pop("CUDA_VISIBLE_DEVICES", None)
@@ -63,7 +62,7 @@ for form in json.loads(sys.argv[1]):
     print(os.read(reading, 1 << 16).decode(), flush=True)
     os.close(reading)
 """
-"""Prints for each form what torch counts, and the UUIDs of what CUDA then shows."""
+"""Prints for each form the number of GPUs that torch counts, and the UUIDs that CUDA shows."""
 
 TRAIN = """
 import json, os, sys
@@ -106,7 +105,7 @@ def main(backend, sharing, folder):
 
 main(*sys.argv[1:])
 """
-"""Trains on a GPU, and writes what it has seen to a file by rank."""
+"""Trains on a GPU, and writes its results to a file by rank."""
 
 
 class Checks:
@@ -163,7 +162,7 @@ def main() -> None:
 
 
 def show(machine: Machine, taken: float) -> None:
-    """Print what was found, for the reader to judge."""
+    """Print the machine that was found."""
     print(f"found in {1000 * taken:.0f} ms, by {machine.visible_origin}:")
     for gpu in machine.gpus:
         place = f"NUMA node {gpu.numa_node} ({gpu.node_source})"
@@ -186,7 +185,7 @@ class Row(NamedTuple):
 
 
 def nvidia_smi() -> list[Row] | None:
-    """Return what nvidia-smi lists; None where there is no such program, or it fails."""
+    """Return the GPUs that nvidia-smi lists; None if it is not installed, or fails."""
     if shutil.which("nvidia-smi") is None:
         return None
     query = ["--query-gpu=pci.bus_id,uuid,name", "--format=csv,noheader"]
@@ -200,7 +199,7 @@ def nvidia_smi() -> list[Row] | None:
 
 
 def check_discovery(checks: Checks, gpus: Sequence[Gpu], smi: Sequence[Row] | None) -> None:
-    """Compare with nvidia-smi, which asks NVML too, and the kernel's own files."""
+    """Compare the GPUs with nvidia-smi, which also queries NVML, and with the kernel's files."""
     wholes = [gpu for gpu in gpus if not gpu.parent]
     if smi is None:
         checks.skip("discovery against nvidia-smi", "it is not installed, or it fails")
@@ -217,7 +216,7 @@ def check_discovery(checks: Checks, gpus: Sequence[Gpu], smi: Sequence[Row] | No
 
 
 def check_nvml(checks: Checks, gpus: Sequence[Gpu]) -> None:
-    """Ask NVML in a child, as every start does."""
+    """Query NVML in a child, as every start does."""
     began = time.perf_counter()
     answered = gpus_in(ask_in_child())
     taken = 1000 * (time.perf_counter() - began)
@@ -233,18 +232,18 @@ def check_nvml(checks: Checks, gpus: Sequence[Gpu]) -> None:
 
 
 def check_capture(checks: Checks) -> None:
-    """Record what is read of this machine, and read that: NVML is not asked again."""
+    """Record this machine, and read the recording: NVML is not queried again."""
     allowed = CpuSet(os.sched_getaffinity(0))
     recorder = Recorder(Folder(Path("/")))
     live = inspect(recorder, {}, allowed, "this")
-    replayed = inspect(Archive(*recorder.recorded()), {}, allowed, "this")
+    replayed = inspect(Archive(recorder.recorded()), {}, allowed, "this")
     listed = [(gpu.bdf, gpu.uuid, gpu.numa_node, gpu.node_source) for gpu in replayed.gpus]
     print(f"  replayed from a capture: {listed}")
     checks.same("a capture is replayed as the machine is", replayed == live, theirs=True)
 
 
 def torch_without_cuda() -> str:
-    """Return why torch can't be asked; "" if it can."""
+    """Return why torch can't use CUDA; "" if it can."""
     code = "import torch; print(torch.version.cuda or '')"
     done = run_python(["-c", code], {})
     if done.returncode != 0:
@@ -275,7 +274,7 @@ def check_forms(checks: Checks, gpus: Sequence[Gpu]) -> None:
 
 
 def forms_of(gpus: Sequence[Gpu]) -> list[str | None]:
-    """Return forms of the variable that mean something else on each machine."""
+    """Return forms of the variable; their meaning depends on the machine."""
     wholes = [gpu for gpu in gpus if not gpu.parent]
     slices = [gpu for gpu in gpus if gpu.parent]
     last = len(wholes) - 1
@@ -294,12 +293,12 @@ def forms_of(gpus: Sequence[Gpu]) -> list[str | None]:
 
 
 def bare(uuid: str) -> str:
-    """Return a UUID as torch writes it, which leaves out what it is of."""
+    """Return a UUID as torch writes it: without its prefix."""
     return uuid.removeprefix("GPU-").removeprefix("MIG-")
 
 
 def check_training(checks: Checks, machine: Machine) -> None:
-    """Train in forked workers: with NCCL on a GPU each, and with several on one GPU."""
+    """Train in forked workers: with NCCL and one GPU each, and with several workers on one GPU."""
     count = len(machine.visible)
     if any(gpu.parent for gpu in machine.visible) or machine.visible_remark:
         checks.skip("training", "that is for whole GPUs of one model")
@@ -324,7 +323,7 @@ def train(  # noqa: PLR0913, PLR0917 - a row of a table
     uuids: Sequence[str],
     shown: int,
 ) -> None:
-    """Run the training by clusterrun, and compare what each worker has seen."""
+    """Run the training by clusterrun, and check the results of each worker."""
     with tempfile.TemporaryDirectory() as folder:
         script = Path(folder, "train.py")
         script.write_text(TRAIN)

@@ -3,8 +3,8 @@
     python scripts/qemu_numa.py --cache ~/.cache/clusterrun-qemu
 
 Debian's packages for that (qemu, a kernel, a Python) are downloaded and unpacked below the cache
-folder, some 250 MB; nothing is installed, and root is not needed. Where they can't be had the script
-ends with 77 and says why.
+folder, some 250 MB; nothing is installed, and root is not needed. If they can't be downloaded, the
+script prints the reason and exits with 77.
 """
 
 import argparse
@@ -22,12 +22,12 @@ from typing import Any, NamedTuple
 
 REPOSITORY = Path(__file__).resolve().parents[1]
 CANNOT = 77
-"""Exit code for a machine that has no such packages, as automake's tests have it."""
+"""Exit code if the packages are missing; automake's tests use the same."""
 
 PR_SET_PDEATHSIG = 1
 
 SECONDS_TO_BOOT_AND_RUN = 600
-"""Far more than it takes (50 s), but on a very busy machine."""
+"""It takes 50 s, and far longer on a very busy machine."""
 
 GUEST_PACKAGES = ("python3", "busybox-static")
 PYTHON_PACKAGES = ("click", "psutil", "msgspec", "PyYAML")
@@ -78,13 +78,13 @@ class Run(NamedTuple):
 
     what: str
     cpus: Sequence[str]
-    """Of each worker, as this machine has them: nodes 0 and 1 with two cores of two CPUs each."""
+    """CPUs of each worker; nodes 0 and 1 have two cores of two CPUs each."""
     options: Sequence[str]
     args: Sequence[str] = ()
     around: str = ""
     attempts: int = 1
     before: str = ""
-    """Shell commands that are done first."""
+    """Shell commands that run first."""
 
 
 FAKE_GPUS = """\
@@ -149,7 +149,7 @@ class CannotError(Exception):
 
 
 class BootError(Exception):
-    """The guest has not done what it was to do."""
+    """The guest has not run all jobs."""
 
 
 def main() -> int:
@@ -176,7 +176,7 @@ def main() -> int:
 
 
 def _compare(run: Run, number: int, printed: Sequence[str]) -> Iterator[str]:
-    """Print what became of one run; yield what differs from its plan."""
+    """Print the workers of one run; yield the differences from its plan."""
     part = _between(printed, f"@@RUN {number}", f"@@END {number}")
     plan = json.loads("\n".join(_between(part, "@@PLAN", "@@START")))["workers"]
     workers = [json.loads(line.partition("@@WORKER ")[2]) for line in part if "@@WORKER " in line]
@@ -220,7 +220,7 @@ def _between(lines: Sequence[str], first: str, last: str) -> Sequence[str]:
 
 
 def _qemu(cache: Path) -> list[str]:
-    """Return the command of qemu: the machine's own, or one that is unpacked here."""
+    """Return the command of qemu: the installed one, or one that is unpacked here."""
     installed = shutil.which("qemu-system-x86_64")
     if installed:
         return [installed]
@@ -249,7 +249,7 @@ def _kernel(cache: Path) -> Path:
 
 
 def _root_image(cache: Path) -> Path:
-    """Return the image of the guest's root: a Python, a shell, and what runs at the start."""
+    """Return the image of the guest's root: Python, a shell and the init script."""
     image = cache / "root.img"
     if image.exists():
         return image
@@ -267,7 +267,7 @@ def _root_image(cache: Path) -> Path:
 
 
 def _job_image(cache: Path) -> Path:
-    """Return the image with the launcher as it is now, and what the guest is to do."""
+    """Return the image with the launcher as it is now, and the script that the guest runs."""
     python = cache / "python"
     if not python.exists():
         wanted = ["--python-version=3.11", "--only-binary=:all:", "--no-deps", "-q"]
@@ -313,10 +313,10 @@ def _guest_lines() -> Iterator[str]:
 
 
 def _boot(qemu: Sequence[str], kernel: Path, root: Path, job: Path, console: Path) -> list[str]:
-    """Return what the guest has printed.
+    """Return the lines that the guest has printed.
 
     Raises:
-        BootError: it has not come to its end.
+        BootError: it has not reached the end of its script.
 
     """
     arguments = "console=ttyS0 root=/dev/nvme0n1 ro rootfstype=ext4 init=/init panic=-1 mitigations=off nokaslr tsc=reliable quiet"
@@ -335,7 +335,7 @@ def _boot(qemu: Sequence[str], kernel: Path, root: Path, job: Path, console: Pat
         *("-numa", "node,nodeid=0,cpus=0-3,memdev=m0", "-numa", "node,nodeid=1,cpus=4-7,memdev=m1"),
     ]
     for _ in range(2):
-        # qemu has died at the start once, for no reason that was found: then again.
+        # qemu has died at the start once, for an unknown reason: it is started again.
         try:
             ended = subprocess.run(
                 command,
@@ -355,7 +355,7 @@ def _boot(qemu: Sequence[str], kernel: Path, root: Path, job: Path, console: Pat
 
 
 def _device_at(node: int, bus: int) -> Sequence[str]:
-    """Return the options for a device on a PCI bus of this NUMA node's own."""
+    """Return the options for a device on a PCI bus of this NUMA node."""
     return (
         *("-device", f"pxb-pcie,id=px{bus},bus_nr={bus},bus=pcie.0,numa_node={node}"),
         *("-device", f"pcie-root-port,id=rp{bus},bus=px{bus},chassis={bus},slot=0"),
@@ -373,14 +373,14 @@ def _disk(image: Path, name: str, how: str) -> Sequence[str]:
 
 
 def _missing(names: Sequence[str], status: Path | None) -> list[str]:
-    """Return the packages that ``names`` need, but those that ``status`` (None: ours) has."""
+    """Return the packages that ``names`` need and ``status`` (None: this machine) has not."""
     option = [] if status is None else ["-o", f"Dir::State::status={status}"]
     printed = _output_of("apt-get", "install", "-s", *option, "--no-install-recommends", *names)
     return [line.split()[1] for line in printed.splitlines() if line.startswith("Inst ")]
 
 
 def _unpack(cache: Path, names: Sequence[str], there: Path) -> None:
-    """Download packages, and unpack them below ``there``; no script of theirs is run."""
+    """Download packages, and unpack them below ``there`` without running their scripts."""
     archives = cache / f"{there.name}.debs"
     archives.mkdir(exist_ok=True)
     _run("apt-get download", ["apt-get", "download", "-q", *names], archives)
@@ -409,10 +409,10 @@ def _output_of(*command: str) -> str:
 
 
 def _run(name: str, command: Sequence[str], folder: Path | None = None) -> str:
-    """Return what a command prints.
+    """Return the output of a command.
 
     Raises:
-        CannotError: it is not there, or fails.
+        CannotError: it is not installed, or fails.
 
     """
     try:

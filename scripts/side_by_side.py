@@ -7,7 +7,6 @@ import os
 import shlex
 import shutil
 import signal
-import socket
 import statistics
 import subprocess
 import sys
@@ -21,6 +20,7 @@ from typing import IO
 
 import clusterrun
 import psutil
+from free_ports import free_port
 
 Measured = tuple[float, ...]
 """The figures of one run; ``math.inf`` if it failed or did not end in time."""
@@ -76,12 +76,6 @@ def command(name: str, nproc: int, *words: str | Path) -> list[str]:
 def is_installed(name: str) -> bool:
     """Return whether this command is on PATH."""
     return shutil.which(name) is not None
-
-
-def free_port() -> int:
-    """Return a TCP port of 127.0.0.1 that is free now."""
-    with socket.create_server(("127.0.0.1", 0)) as server:
-        return int(server.getsockname()[1])
 
 
 def medians(

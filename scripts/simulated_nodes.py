@@ -1,54 +1,70 @@
 """Nodes of a job without workers: one real node 0, and others, many of them in one process.
 
-Node 0 runs what its agent runs, in a process of its own. The others have real connections and send
-what real agents send, when they send it; they save a process for each node, and its start.
+Node 0 runs what its agent runs, in a process of its own. Each of the others has a real connection from
+an address of its own, makes the real handshake, reads with the real decoder, and sends what real agents
+send, when they send it. They save a process for each node, and its start.
 """
 
+import gc
 import os
 import select
+import socket
 import sys
 import time
 from contextlib import suppress
 from multiprocessing.connection import Connection as Pipe
 from pathlib import Path
 
-from clusterrun.coordination.messages import (
-    Failing,
+from clusterrun.coordination.bounded_messages import bounded
+from clusterrun.coordination.heartbeat import heartbeat_rhythm
+from clusterrun.coordination.next_attempt.reform_rules import ReformRules
+from clusterrun.coordination.next_attempt.restart_policy import RestartRules
+from clusterrun.coordination.terms import Terms
+from clusterrun.domain.events import CoordinatorSent, Event
+from clusterrun.domain.facts import Fact
+from clusterrun.domain.messages import (
+    FirstFailure,
     Hello,
+    KeepWaiting,
+    NextAttempt,
     Stop,
     Verdict,
     WorldFormed,
     done,
 )
-from clusterrun.coordination.restart_policy import RestartRules
-from clusterrun.domain.events import Event, StopOrdered, VerdictReached
-from clusterrun.domain.facts import Fact
 from clusterrun.domain.outcome import Ending, Exited, Fate, Killed
 from clusterrun.domain.ranks import GlobalRank, LocalRank
+from clusterrun.domain.world import World
 from clusterrun.rendezvous.agent_hooks import AgentHooks
 from clusterrun.rendezvous.assumed import LOOPBACK
-from clusterrun.rendezvous.joining.dialer import OutgoingConnection
 from clusterrun.rendezvous.joining.join import wait_for
 from clusterrun.rendezvous.joining.joining_node import JoiningNode
 from clusterrun.rendezvous.joining.node_zero import JoiningNodeZero
-from clusterrun.rendezvous.joining.settings import RendezvousSettings
-from clusterrun.rendezvous.names.addresses import numeric_address
 from clusterrun.rendezvous.peers import Peers
+from clusterrun.rendezvous.wire.connection import Connection
 from clusterrun.rendezvous.wire.connections import allow_descriptors
-from clusterrun.rendezvous.wire.frames import HEARTBEAT_FRAME, framed
+from clusterrun.rendezvous.wire.frames import FROM_COORDINATOR, HEARTBEAT_FRAME, framed
+from clusterrun.rendezvous.wire.handshake import NONCE_BYTES, member_handshake
 
-JOIN, FAIL, MEASURE = "join", "fail", "measure"
+JOIN, FAIL, LOSE, MEASURE = "join", "fail", "lose", "measure"
 """Orders of the benchmark to its processes."""
 
 SPARE_DESCRIPTORS = 100
-
-[NODE_ZERO] = numeric_address(LOOPBACK)
 
 SECONDS_TO_JOIN = 120.0
 """After which node 0 ends, whoever has started it."""
 
 WORKERS = 8
 """Of each node."""
+
+LOST = 20
+"""Nodes that are lost, all of the first process."""
+
+SECONDS_OF_LOSSES = 1.0
+"""From the first to the last."""
+
+ATTEMPTS = 2 + LOST
+"""The most that a job with so many losses has."""
 
 TAIL = "Traceback (most recent call last):\n" + 5 * '  File "train.py", line 12, in <module>\n'
 
@@ -61,22 +77,39 @@ that it drops is repeated after seconds."""
 class SimulatedNode:
     """A member, and when it learnt what."""
 
-    def __init__(self, rank: int, nodes: int) -> None:
+    def __init__(self, rank: int, nodes: int, attempts: int) -> None:
         """Make all messages in advance: a real node has processors of its own for that."""
         self.joined_at = self.stopped_at = self.ended_at = 0.0
         self.failed_at = 0.0
         """When it reported its worker's failure; 0: it reported none."""
+        self.placed_at = 0.0
+        """When it learnt its place in the newest world."""
+        self.lost_at = 0.0
+        """When it was lost; 0: it was not."""
+        self._address = f"127.1.{rank >> 8}.{rank & 255}"
         self._hello = framed(_hello(rank, nodes))
-        self._failing = framed(Failing(0, _fate(rank, Exited(1)), 0.0))
-        self._done = framed(done(0, _stopped(rank), time.time(), None))
+        self._failing = framed(bounded(FirstFailure(0, _fate(rank, Exited(1)), 0.0)))
+        self._done = _done_frames(rank, range(attempts))
+        self.attempt = 0
+        self._rank = rank
 
     def call(self, port: int) -> None:
-        """Connect to node 0."""
-        self.outgoing = OutgoingConnection(NODE_ZERO, port, b"")
+        """Connect to node 0.
+
+        From an address of its own, as a real node: one address has only 28,000 ports, and from the
+        middle on the kernel takes longer and longer to find a free one.
+        """
+        sock = socket.socket(socket.AF_INET, socket.SOCK_STREAM)
+        sock.bind((self._address, 0))
+        sock.setblocking(False)
+        with suppress(BlockingIOError):
+            sock.connect((LOOPBACK, port))
+        handshake = member_handshake(b"", os.urandom(NONCE_BYTES))
+        self.connection = Connection(sock, FROM_COORDINATOR, handshake)
 
     def read(self) -> None:
         """Read all that has come, and answer as an agent does."""
-        connection = self.outgoing
+        connection = self.connection
         was_ready = connection.is_ready
         messages = connection.receive()
         now = time.monotonic()
@@ -84,33 +117,56 @@ class SimulatedNode:
             connection.send_frame(self._hello)
         for message in messages:
             match message:
-                case WorldFormed():
+                case KeepWaiting():
                     self.joined_at = now
+                case WorldFormed(world):
+                    self.joined_at = self.joined_at or now
+                    self._take_place(world, now)
+                case NextAttempt(world):
+                    self._take_place(world, now)
                 case Stop():
                     self.stopped_at = now
-                    connection.send_frame(self._done)
+                    connection.send_frame(self._done[self.attempt])
                 case Verdict():
                     self.ended_at = now
                     connection.close()
                 case _:
                     continue
 
+    def beat(self) -> None:
+        if not self.connection.closed:
+            self.connection.send_frame(HEARTBEAT_FRAME)
+
+    def lose(self) -> None:
+        """End, as an agent that is killed: the kernel closes its connection."""
+        self.lost_at = time.monotonic()
+        self.connection.close()
+
+    def _take_place(self, world: World, now: float) -> None:
+        self.placed_at, self.attempt = now, world.attempt
+        if world.node_rank != self._rank:
+            # A spare that has a place now, which few are.
+            self._rank = world.node_rank
+            self._done = _done_frames(self._rank, range(len(self._done)))
+
     def fail(self) -> None:
         """Report that the worker has failed."""
         self.failed_at = time.monotonic()
-        self.outgoing.send_frame(self._failing)
+        self.connection.send_frame(self._failing)
 
 
 class SimulatedNodes:
     """The nodes of one process, on one epoll."""
 
-    def __init__(self, ranks: range, nodes: int, port: int) -> None:
-        self.nodes = [SimulatedNode(rank, nodes) for rank in ranks]
+    def __init__(self, ranks: range, nodes: int, port: int, attempts: int = 1) -> None:
+        self.nodes = [SimulatedNode(rank, nodes, attempts) for rank in ranks]
         self.epoll = select.epoll()
         self._port = port
-        self._interval = rendezvous_settings(nodes, port).rhythm.interval
+        self._interval = job_terms(nodes, port).rhythm.interval
         self._by_descriptor: dict[int, SimulatedNode] = {}
         self._unanswered: set[int] = set()
+        self._to_lose: list[SimulatedNode] = []
+        self._next_loss = 0.0
 
     def join(self) -> None:
         """Let all nodes call node 0, and wait until each knows its ranks."""
@@ -118,14 +174,15 @@ class SimulatedNodes:
             self._call(node)
             while len(self._unanswered) >= MOST_UNANSWERED:
                 self.turn(time.monotonic() + SECONDS_TO_JOIN)
-        while not all(node.joined_at for node in self.nodes):
-            self.turn(time.monotonic() + SECONDS_TO_JOIN)
+        for node in self.nodes:
+            while not node.joined_at:
+                self.turn(time.monotonic() + SECONDS_TO_JOIN)
 
     def _call(self, node: SimulatedNode) -> None:
         node.call(self._port)
-        self._by_descriptor[node.outgoing.fileno()] = node
-        self._unanswered.add(node.outgoing.fileno())
-        node.outgoing.watch(self.epoll)
+        self._by_descriptor[node.connection.fileno()] = node
+        self._unanswered.add(node.connection.fileno())
+        node.connection.watch(self.epoll)
 
     def turn(self, until: float) -> None:
         """Serve the connections that are ready; wait until then for the first."""
@@ -134,17 +191,17 @@ class SimulatedNodes:
             if node is None:
                 continue
             node.read()
-            if node.outgoing.is_ready:
+            if node.connection.is_ready:
                 self._unanswered.discard(descriptor)
-            if node.outgoing.closed:
+            if node.connection.closed:
                 del self._by_descriptor[descriptor]
                 self._unanswered.discard(descriptor)
-                node.outgoing.close()
+                node.connection.close()
                 if not node.joined_at:
                     # Refused because this process was too slow: real nodes call again, too.
                     self._call(node)
             else:
-                node.outgoing.watch(self.epoll)
+                node.connection.watch(self.epoll)
 
     def run(self, pipe: Pipe) -> None:
         """Send heartbeats until the job has ended; let one node fail when the benchmark asks."""
@@ -153,12 +210,45 @@ class SimulatedNodes:
         while self._by_descriptor:
             next_beat = began + beats * self._interval / len(self.nodes)
             while next_beat <= time.monotonic():
-                self.nodes[beats % len(self.nodes)].outgoing.send_frame(HEARTBEAT_FRAME)
+                self.nodes[beats % len(self.nodes)].beat()
                 beats += 1
                 next_beat = began + beats * self._interval / len(self.nodes)
             self.turn(next_beat)
-            if pipe.poll() and pipe.recv() == FAIL:
+            if pipe.poll():
+                self._obey(pipe.recv(), pipe)
+            while self._to_lose and time.monotonic() >= self._next_loss:
+                self._next_loss += SECONDS_OF_LOSSES / LOST
+                node = self._to_lose.pop()
+                del self._by_descriptor[node.connection.fileno()]
+                node.lose()
+
+    def _obey(self, order: str, pipe: Pipe) -> None:
+        match order:
+            case "fail":
                 self.nodes[0].fail()
+            case "lose":
+                self._to_lose, self._next_loss = self.nodes[:LOST], time.monotonic()
+            case _:
+                lost = max(node.lost_at for node in self.nodes)
+                placed = [(it.attempt, it.placed_at) for it in self.nodes if not it.lost_at]
+                pipe.send((lost, placed))
+
+
+def simulate_losses(pipe: Pipe, ranks: range, nodes: int, port: int) -> None:
+    """Simulate these nodes, of which some are lost when the benchmark asks; until it is killed.
+
+    Sends None once it is ready; when the last node joined; and, when it is asked, when the last one
+    was lost, and for each of the others its attempt and when it learnt its place there.
+    """
+    allow_descriptors(len(ranks) + SPARE_DESCRIPTORS)
+    gc.disable()
+    with suppress(EOFError, BrokenPipeError):
+        simulated = SimulatedNodes(ranks, nodes, port, ATTEMPTS)
+        pipe.send(None)
+        pipe.recv()
+        simulated.join()
+        pipe.send(max(node.joined_at for node in simulated.nodes))
+        simulated.run(pipe)
 
 
 def simulate_nodes(pipe: Pipe, ranks: range, nodes: int, port: int) -> None:
@@ -168,7 +258,9 @@ def simulate_nodes(pipe: Pipe, ranks: range, nodes: int, port: int) -> None:
     when each of the others learnt of it, and when the last one learnt why the job had ended.
     """
     allow_descriptors(len(ranks) + SPARE_DESCRIPTORS)
-    with suppress(EOFError):
+    # A real node has only its own objects to search.
+    gc.disable()
+    with suppress(EOFError, BrokenPipeError):
         simulated = SimulatedNodes(ranks, nodes, port)
         pipe.send(None)
         pipe.recv()
@@ -180,9 +272,10 @@ def simulate_nodes(pipe: Pipe, ranks: range, nodes: int, port: int) -> None:
         pipe.send((failed, stops, max(node.ended_at for node in simulated.nodes)))
 
 
-def node_zero(pipe: Pipe, nodes: int, port: int) -> None:
+def node_zero(pipe: Pipe, nodes: int, port: int, spares: int = 0) -> None:
     """Be node 0. Sends what this process uses when others can call, when it is asked, at the end."""
-    node = JoiningNode(rendezvous_settings(nodes, port), _hello(0, nodes), b"", _hooks())
+    gc.disable()
+    node = JoiningNode(job_terms(nodes, port, spares), _hello(0, nodes), b"", _hooks())
     node_zero = JoiningNodeZero(node, time.monotonic())
     pipe.send(measured())
     wait_for(node_zero, node.hooks)
@@ -190,7 +283,10 @@ def node_zero(pipe: Pipe, nodes: int, port: int) -> None:
     if formed is None:
         raise node_zero.failure or AssertionError("no signal comes here")
     node_zero.close_all_but_server()
-    with suppress(EOFError):
+    # As in run.launch.
+    gc.freeze()
+    gc.enable()
+    with suppress(EOFError, BrokenPipeError):
         _supervise(
             Peers(
                 formed.world,
@@ -198,7 +294,7 @@ def node_zero(pipe: Pipe, nodes: int, port: int) -> None:
                 node_zero.connection,
                 early=node_zero.early,
                 coordination=node_zero.server,
-                rhythm=node.settings.rhythm,
+                rhythm=node.terms.rhythm,
                 hooks=node.hooks,
             ),
             pipe,
@@ -210,16 +306,20 @@ def _supervise(peers: Peers, pipe: Pipe) -> None:
     with select.epoll() as epoll:
         epoll.register(peers, select.EPOLLIN)
         epoll.register(pipe, select.EPOLLIN)
-        over = False
+        over, attempt = False, 0
         while not over:
             epoll.poll()
             if pipe.poll() and pipe.recv() == MEASURE:
                 pipe.send(measured())
             now = time.monotonic()
             for event in peers.events(now):
-                if isinstance(event, StopOrdered):
-                    peers.send(done(0, _stopped(0), time.time(), None))
-                over |= isinstance(event, VerdictReached)
+                match event:
+                    case CoordinatorSent(NextAttempt(world)):
+                        attempt = world.attempt
+                    case CoordinatorSent(Stop()):
+                        peers.send(done(attempt, _stopped(0), time.time(), None))
+                    case CoordinatorSent(Verdict()):
+                        over = True
     peers.leave()
     pipe.send(measured())
 
@@ -234,17 +334,21 @@ def measured() -> tuple[int, float]:
     return held, time.process_time()
 
 
-def rendezvous_settings(nodes: int, port: int) -> RendezvousSettings:
-    """Return what ``clusterrun --nnodes NODES --master-addr 127.0.0.1`` makes of its options."""
-    return RendezvousSettings(
+def job_terms(nodes: int, port: int, spares: int = 0) -> Terms:
+    """Return what ``clusterrun --nnodes NODES --master-addr 127.0.0.1`` makes of its options.
+
+    ``spares`` are among the nodes.
+    """
+    return Terms(
         nodes=nodes,
         host=Fact(LOOPBACK, "--master-addr"),
         ports=Fact((port,), "--master-port"),
-        keeps_joining_port=False,
+        keeps_joining_port=spares > 0,
         timeout=SECONDS_TO_JOIN,
         run_id="7f3a9c21",
-        heartbeat_timeout=15.0,
+        rhythm=heartbeat_rhythm(nodes, 15.0),
         restarts=RestartRules(),
+        reforming=ReformRules(spares),
     )
 
 
@@ -267,6 +371,12 @@ def _hello(rank: int, nodes: int) -> Hello:
         },
         should={"script": "train.py", "arguments": "--lr 1e-4", "python": "3.12", "torch": "2.9"},
     )
+
+
+def _done_frames(node_rank: int, attempts: range) -> list[bytes]:
+    """Return what a node sends when its workers have been stopped, for each of these attempts."""
+    fates, now = _stopped(node_rank), time.time()
+    return [framed(bounded(done(attempt, fates, now, None))) for attempt in attempts]
 
 
 def _stopped(node_rank: int) -> list[Fate]:

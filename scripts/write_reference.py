@@ -144,7 +144,7 @@ def _option_cells(option: Option[object]) -> tuple[str, str, str]:
 
 
 def _command_cells(command: Command) -> tuple[str, str]:
-    words = " ".join(filter(None, (command.typed, command.metavar)))
+    words = " ".join(filter(None, (command.typed, command.metavar, command.word)))
     return f"`clusterrun {words or '[OPTIONS] SCRIPT [ARGS]'}`", command.summary
 
 

@@ -1,4 +1,4 @@
-"""For the tests of all rooms: needs that a machine may lack, and a search for left processes."""
+"""For the tests of all rooms: what a machine may lack, and a search for processes left behind."""
 
 import os
 import shutil
@@ -9,6 +9,8 @@ from contextlib import suppress
 
 import psutil
 import pytest
+
+from tests.contract.launched import variable_of
 
 MARK = "PYTEST_SESSION_OF"
 
@@ -57,18 +59,11 @@ def nothing_left_behind() -> Iterator[None]:
 def _started_under(mark: str) -> list[psutil.Process]:
     # By environment, not by parent: tested processes leave their parents on purpose.
     others = (process for process in psutil.process_iter() if process.pid != os.getpid())
-    return [process for process in others if _variable(process, MARK) == mark]
+    return [process for process in others if variable_of(process, MARK) == mark]
 
 
 def _describe(process: psutil.Process) -> str:
     try:
-        return f"{' '.join(process.cmdline())}, of {_variable(process, 'PYTEST_CURRENT_TEST')}"
+        return f"{' '.join(process.cmdline())}, of {variable_of(process, 'PYTEST_CURRENT_TEST')}"
     except psutil.Error:
         return "gone meanwhile"
-
-
-def _variable(process: psutil.Process, name: str) -> str:
-    try:
-        return process.environ().get(name, "")
-    except psutil.Error:
-        return ""

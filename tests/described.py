@@ -1,4 +1,4 @@
-"""Jobs described for tests: in the folder where the test stands, by an environment of its own."""
+"""Jobs that tests describe by words, flags and an environment of their own."""
 
 import os
 import sys
@@ -6,9 +6,8 @@ from collections.abc import Mapping
 
 import pytest
 from clusterrun.errors import ExitCode, UsageError
-from clusterrun.sources.command_line import CommandLine
 from clusterrun.sources.resolve import Resolved, resolve
-from clusterrun.sources.settings import Flags
+from clusterrun.sources.settings import CommandLine, Flags
 from clusterrun.sources.this_process import ThisProcess
 
 PROCESS = ThisProcess(host="node7", cpus=8, python=sys.executable, run_id="chosen")
@@ -32,7 +31,10 @@ def describe(
 def mistake(
     *words: str, flags: Flags | None = None, environ: Mapping[str, str] | None = None
 ) -> tuple[str, str]:
-    """Return message and hint of the mistake, with exit code 2, that the description has."""
+    """Return message and hint of the mistake, with exit code 2, that the description has.
+
+    Most mistakes have a transcript in tests/contract/command_line/mistakes, and no test beside it.
+    """
     with pytest.raises(UsageError) as caught:
         describe(*words, flags=flags, environ=environ)
     assert caught.value.exit_code == ExitCode.USAGE

@@ -1,4 +1,4 @@
-"""Machines as hypothesis draws them: what exists somewhere, in combinations that need not."""
+"""Machines that hypothesis draws: each feature exists on some machine, not each combination."""
 
 from collections.abc import Callable, Mapping, Sequence
 from typing import NamedTuple
@@ -200,4 +200,4 @@ OCCUR: Mapping[str, Callable[[MachineFacts], bool]] = {
     "GPUs of several models": lambda facts: len({one.model for one in facts.devices}) > 1,
     "partitions of a GPU": lambda facts: any(node.partition for node in facts.kfd),
 }
-"""What is among the machines that are drawn, by the name of it."""
+"""Features that occur among the machines, by name."""

@@ -1,4 +1,4 @@
-"""Machines that don't exist: trees of /sys and /proc from a few lines of facts."""
+"""Trees of /sys and /proc of invented machines, from a few facts."""
 
 import os
 from collections.abc import Iterable, Mapping, Sequence
@@ -29,9 +29,9 @@ class PciDevice:
     minor: int | None = None
     """Number of its /dev/nvidiaN; then /proc/driver/nvidia lists it."""
     behind: str = ""
-    """Where it really is, below sys/devices: ``pci0000:00/0000:00:01.0``."""
+    """Its real directory, below sys/devices: ``pci0000:00/0000:00:01.0``."""
     model: str = "NVIDIA H200"
-    """As the driver names it."""
+    """Its name by the driver."""
     device: str | None = None
     """Number of the model on the bus."""
     drm: Sequence[str] = ()
@@ -44,11 +44,11 @@ class PciDevice:
 
 @dataclass(frozen=True)
 class KfdNode:
-    """A node of AMD's KFD: a GPU where it has an address, else a CPU."""
+    """A node of AMD's KFD: a GPU if it has an address, else a CPU."""
 
     bdf: str = ""
     partition: int = 0
-    """Number of the part of the GPU that it is."""
+    """The number of the partition."""
     render: int = 0
     unique_id: int = 0
     links: Mapping[int, int] = field(default_factory=dict)
@@ -68,12 +68,12 @@ class MachineFacts:
     distances: Mapping[int, str] | None = None
     """``nodeN/distance`` by node id."""
     cores: Sequence[str] = ()
-    """Siblings, where a core has more than one CPU."""
+    """CPUs of each core that has several."""
     packages: Sequence[str] = ("0-1", "2-3")
     caches: Sequence[str] = ()
     """CPUs that share an L3 cache."""
     offline: str = ""
-    """CPUs that have a directory, and nothing in it."""
+    """CPUs that have an empty directory."""
     memory: Mapping[int, int] = field(default_factory=dict)
     """``MemTotal`` in kB by node id."""
     mems_allowed: str | None = None

@@ -1,4 +1,4 @@
-"""Jobs, machines and worlds for tests that plan: all as usual, but for what a test says."""
+"""Jobs, machines, worlds and plans for tests; whatever a test does not give is as usual."""
 
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -6,6 +6,7 @@ from typing import Any
 from clusterrun.domain.cpuset import CpuSet
 from clusterrun.domain.facts import Fact
 from clusterrun.domain.job import (
+    ElasticJoin,
     JobSpec,
     NumaBinding,
     NumaMemory,
@@ -15,13 +16,16 @@ from clusterrun.domain.job import (
     WorkerCount,
 )
 from clusterrun.domain.machine import Gpu, Machine, NumaNode, PciGpu
+from clusterrun.domain.plan import NodePlan
 from clusterrun.domain.ranks import GlobalRank, NodeRank
 from clusterrun.domain.world import World
+from clusterrun.planning.binding.node_binding import BindingOptions, place
+from clusterrun.planning.node_plan import plan_node
 
 SCRIPT = Program(ProgramKind.SCRIPT, "train.py", ("--lr", "1"))
 
 
-def job(**values: Any) -> JobSpec:  # noqa: ANN401 - as the fields of JobSpec
+def job(**values: Any) -> JobSpec:
     """Return a job; ``values`` by field name, without their facts, come from "the test"."""
     usual: dict[str, Any] = {
         "nnodes": 1,
@@ -48,7 +52,24 @@ def job(**values: Any) -> JobSpec:  # noqa: ANN401 - as the fields of JobSpec
         "max_restarts": 0,
         "no_restart_exit_codes": (),
         "no_fail_fast": False,
+        "spares": 0,
+        "elastic_multiple": 1,
+        "elastic_join": ElasticJoin.RESTART,
+        "elastic_join_delay": 30.0,
+        "max_node_losses": None,
+        "no_failover": False,
+        "rejoin_timeout": 0.0,
         "shutdown_timeout": 25.0,
+        "suspend_signal": None,
+        "suspend_grace": 30.0,
+        "suspend_exit_code": 75,
+        "suspend_before": None,
+        "suspend_hook": (),
+        "requeue": False,
+        "scheduler": None,
+        "ends_at": None,
+        "resumed": 0,
+        "kept_attempts": 0,
         "contain": False,
         "exec": False,
         "numa_binding": NumaBinding.AUTO,
@@ -65,6 +86,7 @@ def job(**values: Any) -> JobSpec:  # noqa: ANN401 - as the fields of JobSpec
         "start_method": StartMethod.AUTO,
         "preload": "auto",
         "preload_timeout": 60.0,
+        "keep_warm": 0.0,
         "python": "python",
         "stdin_rank": None,
         "log_dir": None,
@@ -175,3 +197,23 @@ def gpu(index: int, node: int | None) -> Gpu:
 
 def _address(index: int) -> str:
     return f"0000:{16 * (index + 1):02x}:00.0"
+
+
+def masks(here: Machine, mode: NumaBinding, workers: int) -> list[str | None]:
+    """Return the CPUs of each worker in list form; None for a worker that is not bound."""
+    found = place(BindingOptions(mode), here, workers)
+    return [None if placement.cpus is None else str(placement.cpus) for placement in found]
+
+
+def planned(
+    spec: JobSpec,
+    here: Machine,
+    size: int | World,
+    environ: Mapping[str, str] | None = None,
+    *,
+    unset: Sequence[str] = (),
+    error_files: str | None = None,
+) -> NodePlan:
+    """Return the plan of ``size`` workers on one node, or of this node of a world."""
+    where = world(size) if isinstance(size, int) else size
+    return plan_node(spec, here, where, unset=unset, error_files=error_files, environ=environ or {})

@@ -1,4 +1,4 @@
-"""Machines that exist, as files kept outside this repository tell of them: trees, and good masks."""
+"""Real machines, from files outside this repository: trees, and recommended masks."""
 
 import subprocess
 import sys
@@ -6,11 +6,11 @@ from pathlib import Path
 
 MACHINES = Path(__file__).parents[2] / "shared/machines"
 MODES = ("node", "near", "socket", "exclusive")
-"""All of the table but near-exclusive: slices of what ``near`` gives, which is no mode of ours."""
+"""The modes of the table that we have; ``near-exclusive`` is none of ours."""
 
 
 def recommended() -> list[tuple[str, str, list[str]]]:
-    """Return machine, mode and the masks of its ranks; () where the machines are not at hand."""
+    """Return machine, mode and the masks of its ranks; [] if the files are missing."""
     table = MACHINES / "recommended-masks.txt"
     if not table.exists():
         return []

@@ -10,8 +10,8 @@ from pathlib import Path
 
 from clusterrun.domain.events import OutputEnded
 from clusterrun.domain.ranks import LocalRank
-from clusterrun.workers.relay.destinations import Destination, Screen, WorkerOutput
 from clusterrun.workers.relay.relay_client import RelayClient, RelayEvent
+from clusterrun.workers.relay.routes import Destination, Screen, WorkerOutput
 
 PATIENCE = 10.0
 """Seconds after which a test gives up waiting."""
@@ -23,11 +23,14 @@ class Printer:
 
     stdout: int
     stderr: int
+    is_open: bool = True
 
     def close(self) -> None:
-        """Close both, as a worker's end does."""
-        os.close(self.stdout)
-        os.close(self.stderr)
+        """Close both, once, as a worker's end does."""
+        if self.is_open:
+            self.is_open = False
+            os.close(self.stdout)
+            os.close(self.stderr)
 
 
 class RelayBench:
@@ -35,6 +38,7 @@ class RelayBench:
 
     def __init__(self, relay: RelayClient) -> None:
         self.relay = relay
+        self.printers: list[Printer] = []
 
     def open(
         self,
@@ -62,7 +66,8 @@ class RelayBench:
         )
         os.close(out[0])
         os.close(err[0])
-        return Printer(out[1], err[1])
+        self.printers.append(Printer(out[1], err[1]))
+        return self.printers[-1]
 
     def event(self, seconds: float = PATIENCE) -> RelayEvent:
         """Return the next event."""
@@ -88,23 +93,17 @@ def relay_on(
     scratch: Path | None = None,
     progress_interval: float = 10.0,
 ) -> Iterator[RelayBench]:
-    """Start a relay that prints to the two descriptors, and end it."""
+    """Start a relay that prints to the two descriptors; end it and all its workers' pipes."""
     screen = Screen(
         stdout, stderr, colour=colour, prefix=prefix, progress_interval=progress_interval
     )
-    relay = RelayClient.start(screen, scratch)
+    bench = RelayBench(RelayClient.start(screen, scratch))
     try:
-        yield RelayBench(relay)
+        yield bench
     finally:
-        relay.close(2)
-
-
-def wait_until(condition: Callable[[], object], seconds: float = PATIENCE) -> None:
-    """Wait until ``condition`` holds, for what tells nobody when it does."""
-    deadline = time.monotonic() + seconds
-    while not condition():
-        assert time.monotonic() < deadline, "it never came true"
-        time.sleep(0.01)
+        for printer in bench.printers:
+            printer.close()
+        bench.relay.close(2)
 
 
 def fill(descriptor: int) -> int:
@@ -118,14 +117,14 @@ def fill(descriptor: int) -> int:
 
 
 def read_until(descriptor: int, end: bytes, seconds: float = PATIENCE) -> bytes:
-    """Read until what came ends with ``end``."""
+    """Read until the output ends with ``end``."""
     return read_while(descriptor, lambda text: not text.endswith(end), seconds)
 
 
 def read_while(
     descriptor: int, incomplete: Callable[[bytes], bool], seconds: float = PATIENCE
 ) -> bytes:
-    """Read as long as what came is ``incomplete``."""
+    """Read while the output is ``incomplete``."""
     text = b""
     deadline = time.monotonic() + seconds
     while incomplete(text):

@@ -10,7 +10,8 @@ from textwrap import indent
 from typing import get_args
 
 import pytest
-from clusterrun.coordination.messages import FromCoordinator, FromMember
+from clusterrun.cli.commands.table import WARM
+from clusterrun.domain.messages import FromCoordinator, FromMember
 from clusterrun.errors import ExitCode
 from clusterrun.sources.clusters.detection import DETECTION
 from clusterrun.sources.options.option import flag
@@ -30,6 +31,7 @@ FILES = re.compile(r"`((?:launcher|tests|scripts|configs|docs)/[\w./-]+)`")
 OF_OTHERS = {
     *("--epochs", "--lr", "--local-rank", "--local_rank"),  # of a script
     *("--batch", "--gpus-per-node", "--gpus-per-task", "--nodes", "--ntasks-per-node", "--signal"),
+    *("--kill-on-bad-exit", "--no-kill"),  # of srun
     *("--cluster_node_ips", "--node_ip", "--selected_gpus", "--started_port"),  # of Paddle
     *("--bind-to", "--hosts", "--long", "--map-by", "--strict"),  # of mpirun, scripts/check, mkdocs
     *("--shm-size", "--ulimit"),  # of Docker
@@ -57,7 +59,7 @@ def anchors(page: Path) -> set[str]:
 
 
 def test_every_page_is_in_the_navigation() -> None:
-    """And the navigation has no page that does not exist."""
+    """The navigation names no page that does not exist."""
     listed = re.findall(r": ([\w/]+\.md)$", (ROOT / ".mkdocs.yml").read_text(), re.MULTILINE)
 
     assert sorted(listed) == sorted(str(page.relative_to(DOCS)) for page in PAGES)
@@ -108,6 +110,7 @@ def test_options_that_a_page_names_exist(page: Path) -> None:
         "--help",
         "--version",
         "--print-completion",
+        WARM.flag,
     }
     named = {f"--{name}" for name in re.findall(r"(?<![\w-])--([a-z][\w-]+)", page.read_text())}
 
@@ -135,7 +138,7 @@ def test_the_keys_of_the_json_are_listed(tmp_path: Path) -> None:
 
 
 def test_the_plan_is_what_a_dry_run_prints(tmp_path: Path) -> None:
-    """For a generated DGX A100."""
+    """The dry run is that of a generated DGX A100."""
     machine = write_tree(tmp_path / "machine", dgx_a100())
 
     done = run("clusterrun --dry-run", "--machine-root", str(machine), "train.py", folder=tmp_path)
@@ -146,7 +149,7 @@ def test_the_plan_is_what_a_dry_run_prints(tmp_path: Path) -> None:
 
 
 def test_every_cluster_has_a_section() -> None:
-    """By the name that --cluster takes, in the order of detection."""
+    """Sections have the names that --cluster takes, in the order of detection."""
     page = (DOCS / "platforms.md").read_text().replace("--cluster ", "")
 
     assert [entry.name for entry in DETECTION if f"`{entry.name}`" not in page] == []
@@ -216,7 +219,7 @@ def test_the_messages_of_the_fork_server_are_described() -> None:
     """The tables of the protocol have the messages that the package describes itself."""
     description = ast.get_docstring(ast.parse(FORK_SERVER.read_text())) or ""
     _, _, table = description.partition("server to agent")
-    table, _, _ = table.partition("``prepare`` comes first")
+    table = "\n".join(line for line in table.splitlines() if line.startswith("    "))
     _, _, page = (DOCS / "protocol.md").read_text().partition("From the agent to the fork server")
 
     messages = re.findall(r"(?m)^\| `(\w+)` \|", page)

@@ -1,10 +1,10 @@
-"""What holds for a job of one or more nodes whatever happens to it: one cause, one attempt, one end."""
+"""Invariants of a job on one or more nodes: one cause, one attempt, one end."""
 
 import signal
 
-from clusterrun.agent.state import Phase
-from clusterrun.coordination.restart_policy import RestartRules
-from clusterrun.coordination.state import Phase as JobPhase
+from clusterrun.agent.attempt_state import Phase
+from clusterrun.coordination.job_state import JobPhase
+from clusterrun.coordination.next_attempt.restart_policy import RestartRules
 from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
@@ -15,7 +15,7 @@ CODES = [1, 0, 0, 3, -9, -15]
 
 
 class History(RuleBasedStateMachine):
-    """Nodes of a job, to each of which something may happen at any time."""
+    """A job; at any time an event may happen on any of its nodes."""
 
     job: SimulatedJob
 
@@ -24,7 +24,7 @@ class History(RuleBasedStateMachine):
         restarts=st.sampled_from([2, 1, 0]),
     )
     def begin(self, sizes: list[int], restarts: int) -> None:
-        """Let all nodes have joined; exit code 3 is final."""
+        """Begin when all nodes have joined; exit code 3 allows no restart."""
         self.job = SimulatedJob(
             sizes, RestartRules(restarts, final_codes=(3,), ends_on_repeat=False)
         )
@@ -34,32 +34,32 @@ class History(RuleBasedStateMachine):
         return data.draw(st.sampled_from(self.job.nodes))
 
     def strikes(self, data: st.DataObject, rarely: int) -> bool:
-        """Choose whether something rare happens; a job with many faults sees nothing of its end."""
+        """Choose whether a rare event happens; jobs with many faults end too early."""
         return data.draw(st.integers(1, rarely)) == rarely
 
     @rule(data=st.data(), code=st.sampled_from(CODES))
     def a_worker_ends(self, data: st.DataObject, code: int) -> None:
-        """Well as a rule."""
+        """A worker exits, or is killed by a signal."""
         node = self.node(data)
         if node.alive and node.fate is Fate.LIVES:
             self.job.worker_ends(node, data.draw(st.sampled_from(sorted(node.alive))), code)
 
     @rule(data=st.data())
     def a_word_arrives(self, data: st.DataObject) -> None:
-        """At the coordinator."""
+        """The coordinator receives a message."""
         if self.job.nodes[0].acts:
             self.job.is_heard(self.node(data))
 
     @rule(data=st.data())
     def an_order_arrives(self, data: st.DataObject) -> None:
-        """At a node."""
+        """A node receives a message of the coordinator."""
         node = self.node(data)
         if node.acts:
             self.job.receives(node)
 
     @rule(data=st.data())
     def an_agent_goes_on(self, data: st.DataObject) -> None:
-        """What it has asked for is done."""
+        """Output or cleanup that an agent waits for ends, or its deadline passes."""
         node = self.node(data)
         if not node.acts:
             return
@@ -72,26 +72,26 @@ class History(RuleBasedStateMachine):
 
     @rule(times=st.integers(1, 4))
     def a_while_passes(self, times: int) -> None:
-        """In which nothing goes wrong."""
+        """All nodes do what is due, without a fault."""
         for _ in range(times):
             self.job.go_on()
 
     @rule(data=st.data(), number=st.sampled_from([signal.SIGTERM, signal.SIGINT]))
     def an_agent_is_signalled(self, data: st.DataObject, number: int) -> None:
-        """By a scheduler or a person."""
+        """A scheduler or a person signals an agent."""
         if self.strikes(data, 8):
             self.job.is_signalled(self.node(data), number)
 
     @rule(data=st.data())
     def an_agent_is_killed(self, data: st.DataObject) -> None:
-        """And its workers with it."""
+        """An agent is killed, and its workers with it."""
         node = self.node(data)
         if node.fate is not Fate.OVER and self.strikes(data, 8):
             self.job.is_killed(node)
 
     @rule(data=st.data())
     def an_agent_is_frozen_or_continued(self, data: st.DataObject) -> None:
-        """Its workers go on."""
+        """An agent stops or continues; its workers go on."""
         node = self.node(data)
         if node.fate is Fate.FROZEN:
             self.job.is_continued(node)
@@ -100,7 +100,7 @@ class History(RuleBasedStateMachine):
 
     @rule(data=st.data())
     def a_node_is_cut_off(self, data: st.DataObject) -> None:
-        """As either side finds out by itself."""
+        """The coordinator or the node notices that the other one is silent."""
         node = self.node(data)
         if node.number == 0 or not self.job.nodes[0].acts or not self.strikes(data, 5):
             return
@@ -111,25 +111,25 @@ class History(RuleBasedStateMachine):
 
     @rule(data=st.data())
     def a_fork_server_is_lost(self, data: st.DataObject) -> None:
-        """With all its workers."""
+        """A fork server is killed, and all workers with it."""
         node = self.node(data)
         if node.acts and node.state.lost_helper is None and self.strikes(data, 12):
             self.job.loses_fork_server(node)
 
     @invariant()
     def promises_hold(self) -> None:
-        """One cause, no success that is none, no more attempts than there may be."""
+        """There is one cause, no false success and no attempt too many."""
         if hasattr(self, "job"):
             self.job.check()
 
     def teardown(self) -> None:
-        """Whatever has happened, it comes to an end on every node."""
+        """Every job ends on every node."""
         if not hasattr(self, "job"):
             return
         self.job.come_to_an_end()
         self.job.check()
         for node in self.job.nodes:
-            assert not node.alive, "workers that nobody looks after"
+            assert not node.alive, "workers without an agent"
             assert node.fate is Fate.KILLED or node.state.phase is Phase.OVER
 
 

@@ -1,4 +1,4 @@
-"""What documents show of a terminal: blocks, commands, and what a run of them prints."""
+"""Transcripts in documents: their blocks and commands, and what these commands print."""
 
 import re
 import shlex
@@ -65,7 +65,7 @@ def run(command: str, *options: str, folder: Path) -> "subprocess.CompletedProce
 
 
 def without_accidents(text: str) -> str:
-    """Return text without what differs from run to run: host, folder, pid, times."""
+    """Return text without host, folder, pid and times, which differ in each run."""
     text = re.sub(r" on \S+ (failed|was killed)", r" on HOST \1", text)
     text = re.sub(r'"/[^"]*/(\w+\.py)"', r'"\1"', text)
     return re.sub(r"pid \d+, at \S+ \S+, \S+ s", "pid N, at TIME, N s", text).strip()

@@ -5,16 +5,17 @@ from collections import deque
 from collections.abc import Iterable, Mapping
 from contextlib import suppress
 
+from clusterrun.agent.attempt_state import AttemptState
 from clusterrun.agent.signal_inbox import SignalInbox
-from clusterrun.agent.state import State
-from clusterrun.coordination.messages import AgentMessage, Done, EndedExternally, Failing
-from clusterrun.domain.events import Event, RestartOrdered, StopOrdered, VerdictReached
+from clusterrun.domain.event_source import NEVER
+from clusterrun.domain.events import Event
+from clusterrun.domain.messages import AgentMessage, Done, EndedExternally, FirstFailure
 from clusterrun.domain.outcome import Outcome, Reason, Succeeded
 from clusterrun.domain.plan import NodePlan
 from clusterrun.domain.ranks import LocalRank
 
 from tests.agent.clock import FakeClock
-from tests.agent.histories import printed, swept
+from tests.agent.histories import again, ordered, printed, swept, verdict
 from tests.agent.node_plans import plan_of
 
 Call = tuple[object, ...]
@@ -23,7 +24,7 @@ Call = tuple[object, ...]
 class FakeSource:
     """An event source that a test fills."""
 
-    due = float("inf")
+    due = NEVER
 
     def __init__(self, clock: FakeClock) -> None:
         self._clock = clock
@@ -51,7 +52,7 @@ class FakeSource:
         self.flushed += 1
         self.wants_write = False
 
-    def events(self, now: float) -> Iterable[Event]:  # noqa: ARG002 - as an EventSource
+    def events(self, now: float) -> Iterable[Event]:
         """Return the reported events."""
         with suppress(BlockingIOError):
             self._reading_end.recv(4096)
@@ -110,7 +111,7 @@ class FakeWorkers:
         number: int,
         *,
         group: bool,
-        spare_failing: bool = False,  # noqa: ARG002 - as Workers
+        except_failing: bool = False,
     ) -> None:
         self._called("signal", sorted(local_ranks), number, "group" if group else "worker")
 
@@ -126,12 +127,12 @@ class FakeWorkers:
     def show_stacks(self, text: str) -> None:
         self._called("show_stacks", text)
 
-    def collect(self, local_rank: LocalRank, now: float) -> Iterable[Event]:  # noqa: ARG002
+    def collect(self, local_rank: LocalRank, now: float) -> Iterable[Event]:
         """Record a request for the last output, which the relay answers later."""
         self._called("collect", local_rank, usually=printed(local_rank))
         return []
 
-    def sweep(self, now: float) -> Iterable[Event]:  # noqa: ARG002 - as Workers
+    def sweep(self, now: float) -> Iterable[Event]:
         """Record a cleanup, which the fork server answers."""
         self._called("sweep", usually=swept())
         return []
@@ -139,11 +140,20 @@ class FakeWorkers:
     def reap(self) -> None:
         self._called("reap")
 
-    def suspend(self) -> None:
-        self._called("suspend")
+    def pause(self) -> None:
+        self._called("pause")
 
     def resume(self) -> None:
         self._called("resume")
+
+    def hold_ranks(self, now: float) -> None:
+        self._called("hold_ranks")
+
+    def release_ranks(self, mark: int) -> None:
+        self._called("release_ranks", mark)
+
+    def let_ranks_leave(self) -> None:
+        self._called("let_ranks_leave")
 
     def interrupted(self) -> None:
         self._called("interrupted")
@@ -151,9 +161,8 @@ class FakeWorkers:
     def logs(self, plan: NodePlan) -> Mapping[LocalRank, str]:
         return {worker.local_rank: f"rank-{worker.rank}.err" for worker in plan.workers}
 
-    def say(self, text: str) -> bool:
+    def say(self, text: str) -> None:
         self._called("say", text)
-        return True
 
     def called(self, name: str) -> list[Call]:
         return [call for call in self.calls if call[0] == name]
@@ -185,8 +194,8 @@ class FakePeers:
     def send(self, message: AgentMessage) -> tuple[()]:
         """Note the message; reach the verdict once all workers have ended."""
         match message:
-            case Failing(_, fate, age):
-                self.calls.append(("failing", fate.rank, fate.ending, age))
+            case FirstFailure(_, fate, age):
+                self.calls.append(("first_failure", fate.rank, fate.ending, age))
             case EndedExternally(_, external_cause):
                 self.calls.append(("ended_externally", external_cause))
             case Done(_, fates, external_cause):
@@ -197,11 +206,11 @@ class FakePeers:
 
     def _answer(self) -> None:
         if self.again == 0:
-            self.coordinator.report(VerdictReached(self.verdict, "", at=10.0))
+            self.coordinator.report(verdict(self.verdict))
             return
         self.again -= 1
-        stop = [StopOrdered("node9 fails", 1, at=10.0)] if self.stop_again else []
-        self.coordinator.report(RestartOrdered(self.verdict, at=10.0), *stop)
+        stop = [ordered("node9 fails", 1)] if self.stop_again else []
+        self.coordinator.report(again(self.verdict), *stop)
 
 
 class FakeAttempts:
@@ -216,7 +225,7 @@ class FakeAttempts:
     def plan(self, attempt: int) -> NodePlan:
         return plan_of(2, attempt=attempt)
 
-    def note(self, before: State, after: State, at: float) -> None:
+    def note(self, before: AttemptState, after: AttemptState, at: float) -> None:
         """Keep no record."""
 
     def out_of_memory(self) -> str:

@@ -19,6 +19,7 @@ from clusterrun.agent.actions import (
     Finish,
     ForwardSignal,
     HideInterrupts,
+    Pause,
     ReportEnd,
     ReportFailure,
     Restart,
@@ -26,39 +27,46 @@ from clusterrun.agent.actions import (
     SendToCoordinator,
     SetDeadline,
     SignalWorkers,
-    Suspend,
 )
+from clusterrun.agent.attempt_state import AttemptState, Phase, Rules
 from clusterrun.agent.conclusion import fates_of
 from clusterrun.agent.decide import decide
-from clusterrun.agent.state import Phase, Rules, State
 from clusterrun.agent.stop_sequence import SECONDS_TO_CLEAN_UP, SECONDS_TO_COLLECT, SECONDS_TO_DIE
-from clusterrun.coordination.messages import Done, EndedExternally, Failing, RequestStacks, done
-from clusterrun.coordination.restart_policy import RestartRules
+from clusterrun.coordination.next_attempt.restart_policy import RestartRules
 from clusterrun.domain.events import (
     CleanedUp,
     CoordinatorLost,
+    CoordinatorSent,
     DeadlinePassed,
     Event,
     HelperLost,
     OutputClosed,
     OutputEnded,
-    RestartOrdered,
     SignalReceived,
-    StopOrdered,
-    VerdictReached,
     WorkerExited,
     WorkerKilled,
     WorkerNotStarted,
     WorkerStarted,
     WorkerStopped,
 )
+from clusterrun.domain.messages import (
+    Done,
+    EndedExternally,
+    FirstFailure,
+    NextAttempt,
+    Order,
+    RequestStacks,
+    Stop,
+    Verdict,
+    done,
+)
 from clusterrun.domain.outcome import ExternalCause, Interrupted, NodeLost, OutputGone, Reason
-from clusterrun.domain.ranks import LocalRank
+from clusterrun.domain.ranks import GlobalRank, LocalRank
 from clusterrun.rendezvous.single_node import SingleNode
 
 from tests.agent.clock import FakeClock
 from tests.agent.node_plans import plan_of
-from tests.plans import job
+from tests.plans import job, world
 
 GRACE = 25.0
 
@@ -66,7 +74,7 @@ SWEEP = (CleanUp(), SetDeadline(SECONDS_TO_CLEAN_UP))
 LAST_WORDS = SetDeadline(SECONDS_TO_COLLECT)
 REPORT_END = ReportEnd()
 HUSH = HideInterrupts()
-SUSPEND = Suspend()
+PAUSE = Pause()
 RESUME = Resume()
 RESTART = Restart()
 FINISH = Finish()
@@ -78,7 +86,7 @@ FORK_SERVER_LOST = HelperLost("fork server", "was killed by SIGKILL", signal.SIG
 RELAY_LOST = HelperLost("relay", "exited with code 1", 0, at=10.0)
 
 
-class OneAttempt(State, frozen=True):
+class OneAttempt(AttemptState, frozen=True):
     """An attempt; on a single node with what its coordinator knows beforehand."""
 
     restarts: RestartRules = RestartRules()
@@ -91,12 +99,13 @@ def workers(
     shared: bool = False,
     foreground: bool = False,
     signal_group: bool = False,
-) -> State:
+) -> AttemptState:
     """Return an attempt whose workers have been asked for."""
     return OneAttempt(
         Rules(GRACE, foreground=foreground),
         attempt=0,
         nodes=2 if shared else 1,
+        first_rank=GlobalRank(0),
         signal_group=signal_group,
         starting=frozenset(map(LocalRank, range(count))),
         restarts=RestartRules(limit=restarts),
@@ -143,19 +152,26 @@ def printed(local_rank: int, tail: str = "") -> OutputEnded:
     return OutputEnded(LocalRank(local_rank), tail, error_file="", at=10.0)
 
 
-def ordered(why: str, attempt: int = 0, external_cause: Interrupted | None = None) -> StopOrdered:
+def sent(message: Order) -> CoordinatorSent:
+    """The coordinator sends a message."""
+    return CoordinatorSent(message, at=10.0)
+
+
+def ordered(
+    why: str, attempt: int = 0, external_cause: ExternalCause | None = None
+) -> CoordinatorSent:
     """Another node ends an attempt."""
-    return StopOrdered(why, attempt, at=10.0, external_cause=external_cause)
+    return sent(Stop(attempt, why, external_cause))
 
 
-def verdict(reason: Reason) -> VerdictReached:
+def verdict(reason: Reason) -> CoordinatorSent:
     """All nodes are done."""
-    return VerdictReached(reason, "", at=10.0)
+    return sent(Verdict(reason, ""))
 
 
-def again(reason: Reason) -> RestartOrdered:
+def again(reason: Reason) -> CoordinatorSent:
     """All nodes begin anew."""
-    return RestartOrdered(reason, at=10.0)
+    return sent(NextAttempt(world(2, attempt=1), reason))
 
 
 def collect(*local_ranks: int) -> tuple[CollectOutput, ...]:
@@ -166,7 +182,7 @@ def collect(*local_ranks: int) -> tuple[CollectOutput, ...]:
 def ask(*local_ranks: int, group: bool = False) -> tuple[Action, ...]:
     """Ask the workers to end, those aside that are failing already, and give them their grace."""
     ranks = _ranks(local_ranks)
-    return SignalWorkers(ranks, signal.SIGTERM, group, spare_failing=True), SetDeadline(GRACE)
+    return SignalWorkers(ranks, signal.SIGTERM, group, except_failing=True), SetDeadline(GRACE)
 
 
 def hand_on(number: int, *local_ranks: int) -> tuple[Action, ...]:
@@ -214,7 +230,7 @@ Step = tuple[tuple[Event, ...], tuple[Action, ...]]
 class History:
     """What happens in an attempt, step by step, and what is to be done about each."""
 
-    def __init__(self, title: str, start: State) -> None:
+    def __init__(self, title: str, start: AttemptState) -> None:
         self.title = title
         self.start = start
         self.steps: list[Step] = []
@@ -250,17 +266,17 @@ class History:
             steps.append((events, actions))
         return steps
 
-    def last_state(self) -> State:
+    def last_state(self) -> AttemptState:
         """Return what the policy has made of it all."""
         return answer(self.start, *(event for events, _ in self.steps for event in events))[0]
 
 
-def history(title: str, start: State) -> History:
+def history(title: str, start: AttemptState) -> History:
     """Begin a history."""
     return History(title, start)
 
 
-def answer(state: State, *events: Event) -> tuple[State, tuple[Action, ...]]:
+def answer(state: AttemptState, *events: Event) -> tuple[AttemptState, tuple[Action, ...]]:
     """Return what the policy makes of ``events``, and all that it wants done about them.
 
     On a single node the coordinator answers at once, and what is reported to it is left out.
@@ -284,15 +300,17 @@ def _reports(action: Action) -> bool:
     return isinstance(action, ReportFailure | ReportEnd)
 
 
-def external_cause_of(state: State) -> ExternalCause | NodeLost | None:
+def external_cause_of(state: AttemptState) -> ExternalCause | NodeLost | None:
     """Return what ended an attempt from outside its workers, if it is over as it is now."""
     if state.nodes > 1:
         return state.node_zero_lost or state.external_cause
-    verdict = verdict_on(state)
-    return verdict.reason if isinstance(verdict.reason, ExternalCause) else None
+    match verdict_on(state).message:
+        case Verdict(reason) if isinstance(reason, ExternalCause):
+            return reason
+    return None
 
 
-def verdict_on(state: State) -> VerdictReached | RestartOrdered:
+def verdict_on(state: AttemptState) -> CoordinatorSent:
     """Return the coordinator's answer to a single node, if no more happens to its workers."""
     size = len(state.ended) + len(state.alive)
     fates = fates_of(state, plan_of(size), {}, {}, 0.0)
@@ -303,11 +321,11 @@ def verdict_on(state: State) -> VerdictReached | RestartOrdered:
     own = (fate for fate in fates if not fate.ending.succeeded and not fate.stopped_by_us)
     for failed in islice(own, 1):
         clock.now = failed.clock
-        node.send(Failing(0, failed, 0.0))
+        node.send(FirstFailure(0, failed, 0.0))
     if isinstance(state.external_cause, Interrupted | OutputGone):
         clock.now = state.external_cause_at
         node.send(EndedExternally(0, state.external_cause))
     clock.now = 1000.0
     [*_, verdict] = node.send(done(0, fates, clock.now, state.external_cause))
-    assert isinstance(verdict, VerdictReached | RestartOrdered)
+    assert isinstance(verdict, CoordinatorSent)
     return verdict

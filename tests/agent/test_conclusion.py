@@ -3,9 +3,9 @@
 import signal
 
 import pytest
+from clusterrun.agent.attempt_state import AttemptState, Phase
 from clusterrun.agent.conclusion import conclude, fates_of
 from clusterrun.agent.decide import decide
-from clusterrun.agent.state import Phase, State
 from clusterrun.domain.events import Event, WorkerExited, WorkerKilled
 from clusterrun.domain.outcome import (
     Exited,
@@ -40,7 +40,7 @@ from tests.agent.node_plans import plan_of
 EPOCH = 1_790_000_000.0
 
 
-def concluded(state: State) -> Outcome:
+def concluded(state: AttemptState) -> Outcome:
     """Return the outcome of an attempt without evidence and logs."""
     if state.verdict is None:
         state, _ = decide(replace(state, phase=Phase.WAITING), verdict_on(state))

@@ -4,7 +4,7 @@ import signal
 
 import pytest
 from clusterrun.agent.actions import PrintNotice
-from clusterrun.agent.notices import (
+from clusterrun.agent.node_notices import (
     LOST_BY_OTHERS,
     OUTPUT_CLOSED,
     binding_differs,
@@ -28,12 +28,12 @@ from tests.agent.histories import (
     HUSH,
     LAST_WORDS,
     NODE_0_LOST,
+    PAUSE,
     READER_GONE,
     RELAY_LOST,
     REPORT_END,
     RESTART,
     RESUME,
-    SUSPEND,
     SWEEP,
     TIME_IS_UP,
     History,
@@ -343,7 +343,7 @@ SIGNALS = [
     .then(PrintNotice(stacks_follow(2)), ASK_STACKS),
     history("SIGTSTP and SIGCONT stop and continue the workers with us", workers(1))
     .when(started(0), got(signal.SIGTSTP))
-    .then(SUSPEND)
+    .then(PAUSE)
     .when(got(signal.SIGCONT))
     .then(RESUME),
 ]
@@ -367,7 +367,7 @@ TERMINAL = [
     .then(collect(0), SWEEP),
     history("Ctrl-Z stops us together with the worker", workers(1, foreground=True))
     .when(started(0), stopped(0))
-    .then(SUSPEND)
+    .then(PAUSE)
     .when(got(signal.SIGCONT))
     .then(RESUME),
     history("without a terminal a stopped worker belongs to a debugger", workers(1)).when(
@@ -490,6 +490,13 @@ OTHER_NODES = [
     .then(collect(0), SWEEP, REPORT_END)
     .when(again(Succeeded()))
     .then(RESTART),
+    history("an order to begin anew while workers run", workers(1, shared=True, restarts=1))
+    .when(started(0), again(Succeeded()))
+    .then()
+    .when(exited(0), printed(0), swept())
+    .then(collect(0), SWEEP, REPORT_END)
+    .when(verdict(Succeeded()))
+    .then(FINISH),
     history("no node restarts on its own", workers(1, shared=True, restarts=1))
     .when(started(0), exited(0, 3), printed(0), swept())
     .then(report_failure(0), collect(0), SWEEP, REPORT_END)

@@ -5,9 +5,9 @@ from collections.abc import Sequence
 
 import pytest
 from clusterrun.agent.actions import Action, PrintNotice
-from clusterrun.agent.notices import OUTPUT_CLOSED, killing, stopping
+from clusterrun.agent.attempt_state import AttemptState, Phase
+from clusterrun.agent.node_notices import OUTPUT_CLOSED, killing, stopping
 from clusterrun.agent.stack_requests import stacks_follow
-from clusterrun.agent.state import Phase, State
 from clusterrun.domain.events import Event
 from clusterrun.domain.outcome import ExternalCause, HelperFailed, Interrupted, OutputGone
 from msgspec.structs import replace
@@ -19,11 +19,11 @@ from tests.agent.histories import (
     GRACE,
     HUSH,
     LAST_WORDS,
+    PAUSE,
     READER_GONE,
     RELAY_LOST,
     RESTART,
     RESUME,
-    SUSPEND,
     SWEEP,
     TIME_IS_UP,
     answer,
@@ -73,7 +73,7 @@ Row = tuple[Phase, Event, tuple[Action, ...], Phase]
 
 def until(
     phase: Phase, how: Sequence[tuple[Phase, Sequence[Event]]] = FAILING, *, restarts: int = 0
-) -> State:
+) -> AttemptState:
     """Return an attempt that has come to ``phase``."""
     state = workers(2, restarts=restarts)
     for reached, events in how:
@@ -162,7 +162,7 @@ def test_a_signal_after_a_success_changes_nothing(phase: Phase) -> None:
     [
         (signal.SIGUSR1, (forward(signal.SIGUSR1),)),
         (signal.SIGUSR2, (forward(signal.SIGUSR2),)),
-        (signal.SIGTSTP, (SUSPEND,)),
+        (signal.SIGTSTP, (PAUSE,)),
         (signal.SIGCONT, (RESUME,)),
     ],
 )
@@ -307,6 +307,6 @@ def test_nothing_happens_once_it_is_over(event: Event) -> None:
     assert answer(over, event) == (over, ())
 
 
-def let_time_pass(state: State) -> tuple[State, tuple[Action, ...]]:
+def let_time_pass(state: AttemptState) -> tuple[AttemptState, tuple[Action, ...]]:
     """Return what comes of an attempt in which nothing happens any more."""
     return answer(state, *[TIME_IS_UP] * len(Phase))

@@ -12,41 +12,22 @@ from clusterrun.agent.actions import (
     SetDeadline,
     SignalWorkers,
 )
+from clusterrun.agent.attempt_state import AttemptState, Phase
 from clusterrun.agent.decide import decide
-from clusterrun.agent.signal_inbox import FORWARDED, OUR_OWN
-from clusterrun.agent.state import Phase, State
-from clusterrun.domain.events import (
-    CleanedUp,
-    CoordinatorLost,
-    DeadlinePassed,
-    Event,
-    HelperLost,
-    OutputClosed,
-    OutputEnded,
-    RestartOrdered,
-    SignalNotHandled,
-    SignalReceived,
-    StacksCollected,
-    StacksGathered,
-    StacksRequested,
-    StopOrdered,
-    VerdictReached,
-    WorkerExited,
-    WorkerKilled,
-    WorkerNotStarted,
-    WorkersActive,
-    WorkersIdle,
-    WorkerStarted,
-    WorkerStopped,
-)
+from clusterrun.agent.signal_inbox import OUR_OWN
+from clusterrun.domain import events
+from clusterrun.domain.events import Event
+from clusterrun.domain.messages import AllStacks, NextAttempt, SendStacks, Stop, Verdict
 from clusterrun.domain.outcome import Interrupted, NodeLost, Reason, Succeeded
 from clusterrun.domain.ranks import LocalRank
+from clusterrun.domain.signal_names import FORWARDED_SIGNALS
 from clusterrun.domain.stacks import StackGroup
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
 from tests.agent.histories import workers
+from tests.plans import world
 
 PHASES = list(Phase)
 MAX_WORKERS = 3
@@ -63,7 +44,7 @@ attempts = st.builds(
 ranks = st.integers(0, MAX_WORKERS - 1).map(LocalRank)
 times = st.floats(0, 100)
 deadly = st.sampled_from([signal.SIGTERM, signal.SIGINT, signal.SIGKILL, signal.SIGSEGV])
-received = st.sampled_from([*OUR_OWN, *FORWARDED])
+received = st.sampled_from([*OUR_OWN, *FORWARDED_SIGNALS])
 helpers = st.sampled_from(["fork server", "relay"])
 names = st.text(max_size=3)
 verdicts = st.sampled_from([Succeeded(), Interrupted(signal.SIGTERM), NodeLost(1, "node1")])
@@ -72,37 +53,41 @@ stacks = st.lists(
     st.builds(StackGroup, st.lists(ranks, min_size=1).map(tuple), names, st.booleans())
 ).map(tuple)
 
+orders = st.one_of(
+    st.builds(Stop, st.integers(0, 1), names),
+    st.builds(Verdict, verdicts, names),
+    st.builds(NextAttempt, st.just(world(2, attempt=1)), verdicts),
+    st.builds(SendStacks, st.integers(0, 1), st.integers(0, 9)),
+    st.builds(AllStacks, stacks, st.lists(names).map(tuple)),
+)
+
 anything = st.one_of(
-    st.builds(WorkerStarted, ranks, st.integers(1, 9), names, times),
-    st.builds(WorkerNotStarted, ranks, names, names, times),
-    st.builds(WorkerExited, ranks, st.integers(0, 255), times),
-    st.builds(WorkerKilled, ranks, deadly, times),
-    st.builds(WorkerStopped, ranks, st.just(signal.SIGTSTP), times),
-    st.builds(SignalReceived, received, times),
-    st.builds(SignalNotHandled, received, st.lists(ranks).map(tuple), times),
-    st.builds(DeadlinePassed, times),
-    st.builds(CleanedUp, st.lists(names).map(tuple), times),
-    st.builds(OutputEnded, ranks, names, names, times),
-    st.builds(OutputClosed, times),
-    st.builds(StopOrdered, names, st.integers(0, 1), times),
-    st.builds(VerdictReached, verdicts, names, times),
-    st.builds(RestartOrdered, verdicts, times),
-    st.builds(CoordinatorLost, names, names, times),
-    st.builds(HelperLost, helpers, names, st.sampled_from([0, 9]), times),
-    st.builds(WorkersIdle, times, times),
-    st.builds(WorkersActive, times),
-    st.builds(StacksRequested, st.integers(0, 9), times, names, st.booleans(), times),
-    st.builds(StacksCollected, st.integers(0, 9), stacks, st.booleans(), times),
-    st.builds(StacksGathered, stacks, st.lists(names).map(tuple), times),
+    st.builds(events.WorkerStarted, ranks, st.integers(1, 9), names, times),
+    st.builds(events.WorkerNotStarted, ranks, names, names, times),
+    st.builds(events.WorkerExited, ranks, st.integers(0, 255), times),
+    st.builds(events.WorkerKilled, ranks, deadly, times),
+    st.builds(events.WorkerStopped, ranks, st.just(signal.SIGTSTP), times),
+    st.builds(events.SignalReceived, received, times),
+    st.builds(events.SignalNotHandled, received, st.lists(ranks).map(tuple), times),
+    st.builds(events.DeadlinePassed, times),
+    st.builds(events.CleanedUp, st.lists(names).map(tuple), times),
+    st.builds(events.OutputEnded, ranks, names, names, times),
+    st.builds(events.OutputClosed, times),
+    st.builds(events.CoordinatorSent, orders, times),
+    st.builds(events.CoordinatorLost, names, names, times),
+    st.builds(events.HelperLost, helpers, names, st.sampled_from([0, 9]), times),
+    st.builds(events.WorkersIdle, times, times),
+    st.builds(events.WorkersActive, times),
+    st.builds(events.StacksCollected, st.integers(0, 9), stacks, st.booleans(), times),
 )
 
 
 @given(attempts, st.lists(anything, max_size=30))
-def test_nothing_is_too_strange(state: State, events: list[Event]) -> None:
+def test_nothing_is_too_strange(state: AttemptState, history: list[Event]) -> None:
     """Even what can't happen raises nothing, goes forward only, and ends at most once."""
     conclusions = 0
 
-    for event in events:
+    for event in history:
         before = state
         state, actions = decide(state, event)
 
@@ -115,7 +100,7 @@ class Attempt(RuleBasedStateMachine):
     """A node as the policy sees it: workers do anything, and all others what is ordered."""
 
     @initialize(state=attempts)
-    def begin(self, state: State) -> None:
+    def begin(self, state: AttemptState) -> None:
         """Ask for the workers."""
         self.state = state
         self.now = 0.0
@@ -175,16 +160,16 @@ class Attempt(RuleBasedStateMachine):
         local_rank = data.draw(st.sampled_from(sorted(self.alive - self.started)))
         self.started.add(local_rank)
         if well:
-            self.happens(WorkerStarted(local_rank, 100, "", self.now))
+            self.happens(events.WorkerStarted(local_rank, 100, "", self.now))
         else:
-            self.ends(local_rank, partial(WorkerNotStarted, local_rank, "session", "no"))
+            self.ends(local_rank, partial(events.WorkerNotStarted, local_rank, "session", "no"))
 
     @precondition(lambda self: self.alive & self.started)
     @rule(data=st.data(), code=st.sampled_from([0, 0, 1]))
     def a_worker_exits(self, data: st.DataObject, code: int) -> None:
         """With success as a rule."""
         local_rank = data.draw(st.sampled_from(sorted(self.alive & self.started)))
-        self.ends(local_rank, partial(WorkerExited, local_rank, code))
+        self.ends(local_rank, partial(events.WorkerExited, local_rank, code))
 
     @precondition(lambda self: self.alive & self.started)
     @rule(data=st.data(), number=deadly)
@@ -196,27 +181,27 @@ class Attempt(RuleBasedStateMachine):
             and self.state.rules.foreground
             and self.state.phase is Phase.RUNNING
         )
-        self.ends(local_rank, partial(WorkerKilled, local_rank, number))
+        self.ends(local_rank, partial(events.WorkerKilled, local_rank, number))
 
     @rule(number=received)
     def the_agent_is_signalled(self, number: int) -> None:
         """Any signal may come at any time."""
         self.interrupted |= number in ENDING
-        self.happens(SignalReceived(number, self.now))
+        self.happens(events.SignalReceived(number, self.now))
 
     @precondition(lambda self: self.waiting)
     @rule()
     def time_passes(self) -> None:
         """The deadline is over, and there is none until the policy sets one."""
         self.waiting = False
-        self.happens(DeadlinePassed(self.now))
+        self.happens(events.DeadlinePassed(self.now))
 
     @precondition(lambda self: self.sweeping)
     @rule(survivors=st.lists(names, max_size=1).map(tuple))
     def all_is_swept(self, survivors: tuple[str, ...]) -> None:
         """The answer to a sweep."""
         self.sweeping = False
-        self.happens(CleanedUp(survivors, self.now))
+        self.happens(events.CleanedUp(survivors, self.now))
 
     @precondition(lambda self: self.collecting)
     @rule(data=st.data())
@@ -224,21 +209,21 @@ class Attempt(RuleBasedStateMachine):
         """The answer to a collection."""
         local_rank = data.draw(st.sampled_from(sorted(self.collecting)))
         self.collecting.discard(local_rank)
-        self.happens(OutputEnded(local_rank, "tail", "", self.now))
+        self.happens(events.OutputEnded(local_rank, "tail", "", self.now))
 
     @precondition(lambda self: not self.deaf)
     @rule()
     def the_reader_goes(self) -> None:
         """Once."""
         self.deaf = True
-        self.happens(OutputClosed(self.now))
+        self.happens(events.OutputClosed(self.now))
 
     @precondition(lambda self: "relay" in self.helpers)
     @rule()
     def the_relay_is_lost(self) -> None:
         """Once."""
         self.helpers.discard("relay")
-        self.happens(HelperLost("relay", "exited with code 1", 0, self.now))
+        self.happens(events.HelperLost("relay", "exited with code 1", 0, self.now))
 
     @precondition(lambda self: "fork server" in self.helpers)
     @rule()
@@ -246,26 +231,28 @@ class Attempt(RuleBasedStateMachine):
         """And all workers with it."""
         self.helpers.discard("fork server")
         self.alive.clear()
-        self.happens(HelperLost("fork server", "was killed by SIGKILL", 9, self.now))
+        self.happens(events.HelperLost("fork server", "was killed by SIGKILL", 9, self.now))
 
     @precondition(lambda self: self.state.nodes > 1)
     @rule()
     def another_node_ends_the_job(self) -> None:
         """It may say so any time."""
-        self.happens(StopOrdered("rank 9 on node9 failed", self.state.attempt, self.now))
+        self.happens(
+            events.CoordinatorSent(Stop(self.state.attempt, "rank 9 on node9 failed"), self.now)
+        )
 
     @precondition(lambda self: self.state.phase is Phase.WAITING)
     @rule(reason=verdicts)
     def the_verdict_is_reached(self, reason: Reason) -> None:
         """All nodes are done."""
-        self.happens(VerdictReached(reason, "", self.now))
+        self.happens(events.CoordinatorSent(Verdict(reason, ""), self.now))
 
     @precondition(lambda self: self.state.nodes > 1 and not self.alone)
     @rule()
     def the_coordinator_is_lost(self) -> None:
         """Once."""
         self.alone = True
-        self.happens(CoordinatorLost("node0", "is gone", self.now))
+        self.happens(events.CoordinatorLost("node0", "is gone", self.now))
 
     @invariant()
     def somebody_wakes_us(self) -> None:

@@ -4,11 +4,22 @@ import json
 import signal
 from typing import Any, get_args
 
+from clusterrun.agent.attempt_state import AttemptState
 from clusterrun.agent.decide import decide
 from clusterrun.agent.event_log import REASON_NAMES, EventLog, records
-from clusterrun.agent.state import State
 from clusterrun.domain.events import Event, WorkerExited, WorkerNotStarted
-from clusterrun.domain.outcome import NodeLost, Outcome, Reason, Succeeded, WorkerFailed
+from clusterrun.domain.messages import SaveAt
+from clusterrun.domain.outcome import (
+    NodeLost,
+    NotSuspended,
+    Outcome,
+    Reason,
+    Replacement,
+    RestartProgress,
+    Succeeded,
+    Suspended,
+    WorkerFailed,
+)
 from clusterrun.domain.ranks import LocalRank
 from clusterrun.errors import RendezvousError
 
@@ -19,6 +30,7 @@ from tests.agent.histories import (
     got,
     killed,
     printed,
+    sent,
     started,
     swept,
     verdict,
@@ -44,7 +56,7 @@ class Lines:
         self.written.append({"to": node_rank, **json.loads(line)})
 
 
-def written(state: State, *events: Event) -> list[dict[str, object]]:
+def written(state: AttemptState, *events: Event) -> list[dict[str, object]]:
     """Return what is new after each of these, without what all lines say of this node."""
     new = []
     for event in events:
@@ -126,6 +138,39 @@ def test_a_lost_fork_server_ends_its_workers() -> None:
     ]
 
 
+def test_a_suspension_is_recorded() -> None:
+    """When the step is agreed on; at the end with all that the report says."""
+    state = workers(1, shared=True)
+    lines = Lines()
+    lines.log.begins(PLAN)
+
+    lines.log.ends(Outcome(Suspended("USR1 on n1", 4, 1.2345, 75), 0, (), ()))
+    lines.log.ends(Outcome(NotSuspended("USR1", 4, 30.0, (1,), (2,)), 0, (), ()))
+
+    assert written(state, started(0), sent(SaveAt(0, 5)))[1:] == [
+        {"event": "saving", "save_step": 4}
+    ]
+    suspended, late = (
+        {name: each[name] for name in ("reason", "code", "by", "save_step", "seconds")}
+        for each in lines.written[1:]
+    )
+    assert suspended == {
+        "reason": "suspended",
+        "code": 75,
+        "by": "USR1 on n1",
+        "save_step": 4,
+        "seconds": 1.234,
+    }
+    assert late == {
+        "reason": "not suspended",
+        "code": 7,
+        "by": "USR1",
+        "save_step": 4,
+        "seconds": 30.0,
+    }
+    assert (lines.written[2]["unsaved"], lines.written[2]["silent"]) == ([1], [2])
+
+
 def test_a_lost_node_is_named_once() -> None:
     """With the verdict, or by a node that loses node 0."""
     lost = NodeLost(3, "node9", "has been silent for 15 s")
@@ -153,6 +198,20 @@ def test_from_joining_to_the_end() -> None:
         {**everywhere, "event": "restarted", "attempt": 1, **why},
         {**everywhere, "event": "ended", "attempt": 1, "code": 0, "reason": "succeeded"},
     ]
+
+
+def test_a_replaced_node_is_named_with_its_successor() -> None:
+    """Before the attempt in which that one has its place."""
+    lines, lost = Lines(), NodeLost(1, "node9")
+    lines.log.begins(PLAN)
+    progress = RestartProgress(losses=1, replacements=(Replacement(lost, "node7"),))
+    lines.log.restarts(Outcome(lost, 0, (), (), progress=progress))
+    lines.log.begins(plan_of(2, attempt=1))
+
+    replaced, restarted = lines.written[1:]
+    assert (replaced["event"], replaced["node_rank"], replaced["host"]) == ("replaced", 1, "node9")
+    assert (replaced["by"], replaced["how"]) == ("node7", "is gone")
+    assert (restarted["event"], restarted["reason"]) == ("restarted", "node lost")
 
 
 def test_a_launcher_that_can_t_go_on() -> None:

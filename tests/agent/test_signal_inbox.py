@@ -6,11 +6,13 @@ import sys
 from textwrap import dedent
 
 import pytest
-from clusterrun.agent.signal_inbox import FORWARDED, OUR_OWN
+from clusterrun.agent.signal_inbox import OUR_OWN
+from clusterrun.domain.signal_names import FORWARDED_SIGNALS
 
 PRELUDE = """
 import os, select, signal
-from clusterrun.agent.signal_inbox import FORWARDED, OUR_OWN, SignalInbox
+from clusterrun.domain.signal_names import FORWARDED_SIGNALS
+from clusterrun.agent.signal_inbox import OUR_OWN, SignalInbox
 
 for number in OUR_OWN:  # whatever the tests themselves were printed to ignore
     signal.signal(number, signal.SIG_DFL)
@@ -40,13 +42,15 @@ def test_every_signal_is_an_event() -> None:
     """Also realtime signals; none of them ends the process."""
     printed = run("""
         inbox = SignalInbox()
-        for number in (*OUR_OWN, *FORWARDED):
+        for number in (*OUR_OWN, *FORWARDED_SIGNALS):
             os.kill(os.getpid(), number)
             [event] = received(inbox)
             print(event.number, event.at)
     """)
 
-    assert printed.splitlines() == [f"{int(number)} 7.0" for number in (*OUR_OWN, *FORWARDED)]
+    assert printed.splitlines() == [
+        f"{int(number)} 7.0" for number in (*OUR_OWN, *FORWARDED_SIGNALS)
+    ]
 
 
 def test_the_end_of_a_child_is_no_event() -> None:
@@ -113,3 +117,14 @@ def test_a_flood_of_signals_is_survived() -> None:
     """)
 
     assert printed == "{10}\n"
+
+
+def test_a_signal_with_a_handler_of_other_code_is_no_event() -> None:
+    printed = run("""
+        signal.signal(signal.SIGURG, lambda *_: print("handled", flush=True))
+        inbox = SignalInbox()
+        os.kill(os.getpid(), signal.SIGURG)
+        print(received(inbox))
+    """)
+
+    assert printed == "handled\n[]\n"

@@ -9,24 +9,30 @@ from clusterrun.agent.actions import (
     ExpectNoStacks,
     PrintNotice,
     PrintStacks,
-    ReportStacks,
     SendToCoordinator,
 )
-from clusterrun.agent.stack_requests import STACKS_OF_ALL, describe, nothing_moves, stacks_follow
-from clusterrun.coordination.messages import Idle
+from clusterrun.agent.stack_requests import STACKS_OF_ALL, describe, stacks_follow
 from clusterrun.domain.events import (
     Event,
     SignalNotHandled,
     StacksCollected,
-    StacksGathered,
-    StacksRequested,
     WorkersActive,
     WorkersIdle,
 )
+from clusterrun.domain.messages import AllStacks, Idle, SendStacks, Stacks
 from clusterrun.domain.ranks import LocalRank
 from clusterrun.domain.stacks import StackGroup
 
-from tests.agent.histories import ASK_STACKS, NODE_0_LOST, answer, exited, got, started, workers
+from tests.agent.histories import (
+    ASK_STACKS,
+    NODE_0_LOST,
+    answer,
+    exited,
+    got,
+    sent,
+    started,
+    workers,
+)
 
 IN_F = StackGroup((0, 1, 2, 5), "  File f\n  File g")
 NONE = StackGroup((3,), "no handler", found=False)
@@ -35,12 +41,12 @@ SHOWN = "  ranks 0-2, 5:\n      File f\n      File g\n  rank 3: no handler"
 STILL, MOVES = WorkersIdle(60.0, 10.0), WorkersActive(10.0)
 COLLECTED = StacksCollected(7, (IN_F, NONE), shown=False, at=10.0)
 LACK = ExpectNoStacks((LocalRank(1),))
-GATHERED = StacksGathered((IN_F, NONE), ("node 3 (gpu-07\x1b[2J)",), 10.0)
+GATHERED = sent(AllStacks((IN_F, NONE), ("node 3 (gpu-07\x1b[2J)",)))
 
 
-def asked(idle_for: float = 0.0, host: str = "", *, here: bool = True) -> StacksRequested:
-    """The coordinator wants stacks."""
-    return StacksRequested(7, idle_for, host, here, 10.0)
+def answer_with(*groups: StackGroup) -> SendToCoordinator:
+    """The answer to the coordinator's request."""
+    return SendToCoordinator(Stacks(0, 7, groups))
 
 
 @pytest.mark.parametrize(
@@ -48,9 +54,9 @@ def asked(idle_for: float = 0.0, host: str = "", *, here: bool = True) -> Stacks
     [
         (got(signal.SIGQUIT), (PrintNotice(stacks_follow(2)), ASK_STACKS)),
         (SignalNotHandled(signal.SIGQUIT, (LocalRank(1),), 10.0), (LACK,)),
-        (COLLECTED, (ReportStacks(7, (IN_F, NONE)),)),
-        (StacksCollected(7, (IN_F,), shown=True, at=10.0), (ReportStacks(7, ()),)),
-        (StacksGathered((), (), 10.0), ()),
+        (COLLECTED, (answer_with(IN_F, NONE),)),
+        (StacksCollected(7, (IN_F,), shown=True, at=10.0), (answer_with(),)),
+        (sent(AllStacks((), ())), ()),
     ],
 )
 def test_on_one_node(event: Event, actions: tuple[Action, ...]) -> None:
@@ -64,19 +70,8 @@ def test_on_one_node(event: Event, actions: tuple[Action, ...]) -> None:
         (got(signal.SIGQUIT), (PrintNotice(STACKS_OF_ALL), ASK_STACKS)),
         (STILL, (SendToCoordinator(Idle(0, 60.0)),)),
         (MOVES, (SendToCoordinator(Idle(0, 0.0)),)),
-        (asked(), (CollectStacks(7),)),
-        (asked(60.0), (PrintNotice(nothing_moves(60.0)), CollectStacks(7))),
-        (
-            asked(host="n2"),
-            (
-                PrintNotice(
-                    "SIGQUIT on n2: the Python stacks of all ranks follow; nothing is ended"
-                ),
-                CollectStacks(7),
-            ),
-        ),
-        (asked(60.0, here=False), (CollectStacks(7),)),
-        (COLLECTED, (ReportStacks(7, (IN_F, NONE)),)),
+        (sent(SendStacks(0, 7)), (CollectStacks(7),)),
+        (COLLECTED, (answer_with(IN_F, NONE),)),
         (GATHERED, (PrintStacks(f"{SHOWN}\n  node 3 (gpu-07[2J): no answer"),)),
     ],
 )

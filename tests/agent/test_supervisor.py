@@ -5,9 +5,9 @@ from collections.abc import Iterator
 from typing import Any, NamedTuple
 
 import pytest
-from clusterrun.agent.notices import stopping
+from clusterrun.agent.attempt_state import Rules
+from clusterrun.agent.node_notices import stopping
 from clusterrun.agent.ports import Peers
-from clusterrun.agent.state import Rules
 from clusterrun.agent.stop_sequence import SECONDS_TO_CLEAN_UP, SECONDS_TO_DIE
 from clusterrun.agent.supervisor import Supervisor
 from clusterrun.domain.events import Event, SignalReceived, WorkerKilled
@@ -55,7 +55,7 @@ class Agent(NamedTuple):
         """Return workers that answer so."""
         return FakeWorkers(self.clock, **answers)
 
-    def run(self, played: FakeWorkers, **of_the_job: Any) -> Outcome:  # noqa: ANN401
+    def run(self, played: FakeWorkers, **of_the_job: Any) -> Outcome:
         """Supervise these workers until the job, which has one node, is over."""
         described = job(master_port=29500, **of_the_job)
         node = SingleNode(described, "node7", 2, played.say, self.clock.monotonic)
@@ -197,7 +197,7 @@ def test_what_is_done_about_signals(agent: Agent) -> None:
     assert played.calls[:7] == [
         ("start", 0),
         ("forward", signal.SIGUSR1),
-        ("suspend",),
+        ("pause",),
         ("resume",),
         ("interrupted",),
         ("say", f"clusterrun: {stopping(signal.SIGINT, 2, GRACE)}"),
@@ -315,7 +315,7 @@ def test_other_nodes_receive_failure_and_end(agent: Agent) -> None:
     outcome = agent.run_as_one_of_several(played)
 
     assert agent.peers.calls == [
-        ("failing", 1, Exited(3), 40.0),
+        ("first_failure", 1, Exited(3), 40.0),
         ("done", [(1, 40.0), (0, 40.0)], None),
     ]
     assert outcome.reason == NodeLost(3, "node9")
@@ -370,7 +370,7 @@ def test_other_nodes_order_the_restart(agent: Agent) -> None:
 
     assert outcome.reason == Succeeded()
     assert outcome.attempt == 1
-    assert [call[0] for call in agent.peers.calls] == ["failing", "done", "done"]
+    assert [call[0] for call in agent.peers.calls] == ["first_failure", "done", "done"]
 
 
 def test_an_order_to_stop_may_arrive_with_the_order_to_restart(agent: Agent) -> None:

@@ -35,7 +35,7 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
         ((), False),
     ],
 )
-def test_the_word_alone_is_the_command(words: tuple[str, ...], is_command: bool) -> None:  # noqa: FBT001 - a row's last column
+def test_the_word_alone_is_the_command(words: tuple[str, ...], is_command: bool) -> None:
     """Not a path, a module or a program of that name, nor an argument."""
     assert (named(*words) is TOPO) is is_command
 

@@ -5,10 +5,9 @@ import sys
 
 import pytest
 from clusterrun.cli.parsing import parse
-from clusterrun.sources.command_line import CommandLine
 from clusterrun.sources.options.option import Kind, Option
 from clusterrun.sources.options.table import OPTIONS
-from clusterrun.sources.settings import Flags, FlagValue
+from clusterrun.sources.settings import CommandLine, Flags, FlagValue
 
 
 @pytest.mark.parametrize(

@@ -58,7 +58,7 @@ def test_a_clear_abbreviation_means_its_flag(name: str, data: st.DataObject) -> 
         ("--", False),
     ],
 )
-def test_words_that_are_flags(word: str, is_one: bool) -> None:  # noqa: FBT001 - a table's column
+def test_words_that_are_flags(word: str, is_one: bool) -> None:
     """Long flags of ours, with or without a value behind them."""
     assert is_flag(word) is is_one
 

@@ -9,7 +9,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
 
-from tests.contract.launched import SECONDS_TO_ACT
+from tests.waiting import SECONDS_TO_ACT, wait_until
 
 Message = dict[str, Any]
 
@@ -113,10 +113,11 @@ class Debugger:
 
 def connected(port: int) -> socket.socket:
     """Return a connection to a port of this machine, as soon as a process listens there."""
-    deadline = time.monotonic() + SECONDS_TO_ACT
-    while time.monotonic() < deadline:
+
+    def connection() -> socket.socket | None:
         with suppress(ConnectionRefusedError):
             return socket.create_connection(("127.0.0.1", port), SECONDS_TO_ACT)
-        # No event reports that another process begins to listen.
-        time.sleep(0.02)
-    raise AssertionError(f"no process listens on port {port}")
+        return None
+
+    # No event reports that another process begins to listen.
+    return wait_until(connection, f"a listener on port {port}")

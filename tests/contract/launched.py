@@ -8,7 +8,6 @@ import os
 import re
 import select
 import selectors
-import socket
 import subprocess
 import sys
 import time
@@ -20,12 +19,11 @@ from typing import IO, NamedTuple
 
 import psutil
 
+from tests.waiting import SECONDS_TO_ACT, wait_until
+
 COMMAND = str(Path(sys.executable).with_name("clusterrun"))
 
 MARK = "MARK_OF_A_TESTED_JOB"
-
-SECONDS_TO_ACT = 30.0
-"""The longest that a test waits for an event, on a very busy machine."""
 
 SECONDS_TO_VANISH = 1.0
 """This long after a job's end, none of its processes may be left."""
@@ -82,9 +80,10 @@ class Job:
     def relay(self) -> int:
         return relay_of(self.agent)
 
-    def wait_for(self, pattern: str, times: int = 1) -> list[str]:
+    def wait_for(self, pattern: str, times: int = 1, seconds: float = SECONDS_TO_ACT) -> list[str]:
         """Wait until ``pattern`` was printed ``times`` times; return what ``re.findall`` finds."""
-        self._read_until(lambda: len(self._found(pattern)) >= times, f"{times} times {pattern!r}")
+        wanted = f"{times} times {pattern!r}"
+        self._read_until(lambda: len(self._found(pattern)) >= times, wanted, seconds)
         return self._found(pattern)
 
     def numbers(self, name: str, times: int = 1) -> list[int]:
@@ -127,8 +126,10 @@ class Job:
     def _found(self, pattern: str) -> list[str]:
         return [found for text in (self.out, self.err) for found in re.findall(pattern, text)]
 
-    def _read_until(self, is_found: Callable[[], bool], wanted: str) -> None:
-        deadline = time.monotonic() + SECONDS_TO_ACT
+    def _read_until(
+        self, is_found: Callable[[], bool], wanted: str, seconds: float = SECONDS_TO_ACT
+    ) -> None:
+        deadline = time.monotonic() + seconds
         while not is_found():
             assert self._selector.get_map(), f"ended without {wanted}:\n{self._printed_so_far()}"
             assert self._read(deadline), f"not in time: {wanted}:\n{self._printed_so_far()}"
@@ -157,6 +158,8 @@ class Launcher:
         self.folder = folder
         self.program = program
         self.jobs: list[Job] = []
+        self.mark = ""
+        """The mark of all jobs; "": each has its own."""
         self._numbers = itertools.count()
 
     def script(
@@ -196,7 +199,7 @@ class Launcher:
     ) -> Job:
         """Start ``clusterrun WORDS``."""
         count = () if workers is None else ("--nproc-per-node", str(workers))
-        mark = f"{os.getpid()}-{id(self)}-{next(self._numbers)}"
+        mark = self.mark or f"{os.getpid()}-{id(self)}-{next(self._numbers)}"
         process = subprocess.Popen(
             [*around, self.program, *count, *words],
             cwd=self.folder,
@@ -224,12 +227,6 @@ def plain_environment() -> dict[str, str]:
     return {**mine, "CUDA_VISIBLE_DEVICES": ""}
 
 
-def free_port() -> int:
-    """Return a port on which no process listens."""
-    with socket.create_server(("127.0.0.1", 0)) as server:
-        return int(server.getsockname()[1])
-
-
 def fork_server_of(agent: int) -> int:
     return _child(agent, lambda child: "fork_server" in " ".join(child.cmdline()))
 
@@ -240,21 +237,20 @@ def relay_of(agent: int) -> int:
 
 
 def _child(parent: int, is_it: Callable[[psutil.Process], bool]) -> int:
-    deadline = time.monotonic() + SECONDS_TO_ACT
-    # A worker may print before the relay has set its own name.
-    while True:
-        children = psutil.Process(parent).children()
-        for child in children:
+    def found() -> int:
+        for child in psutil.Process(parent).children():
             with suppress(psutil.ZombieProcess, psutil.NoSuchProcess):
                 if is_it(child):
                     return child.pid
-        assert time.monotonic() < deadline, f"not among {[_describe(each) for each in children]}"
-        time.sleep(0.005)
+        return 0
+
+    # A worker may print before the relay has set its own name.
+    return wait_until(found, f"a child of pid {parent}")
 
 
 def marked(mark: str) -> list[psutil.Process]:
     """Return all living processes with this mark in their environment."""
-    return [process for process in psutil.process_iter() if _variable(process, MARK) == mark]
+    return [process for process in psutil.process_iter() if variable_of(process, MARK) == mark]
 
 
 def left_of(mark: str, seconds: float, besides: int = 0) -> list[str]:
@@ -282,19 +278,18 @@ def await_end(pid: int, seconds: float = SECONDS_TO_ACT) -> None:
 
 def await_status(pid: int, *wanted: str) -> None:
     """Wait until ``pid`` is in one of these states, ``psutil.STATUS_STOPPED`` for instance."""
-    deadline = time.monotonic() + SECONDS_TO_ACT
     # The kernel reports only to the parent that a process stops.
-    while (status := psutil.Process(pid).status()) not in wanted:
-        assert time.monotonic() < deadline, f"pid {pid} is {status}, not {' or '.join(wanted)}"
-        time.sleep(0.005)
+    wait_until(
+        lambda: psutil.Process(pid).status() in wanted, f"pid {pid} is {' or '.join(wanted)}"
+    )
 
 
 def await_text(path: Path, text: str, times: int = 1) -> None:
     """Wait until a file contains ``text`` ``times`` times."""
-    deadline = time.monotonic() + SECONDS_TO_ACT
-    while not path.exists() or path.read_text().count(text) < times:
-        assert time.monotonic() < deadline, f"{path} has no {times} times {text!r}"
-        time.sleep(0.01)
+    wait_until(
+        lambda: path.exists() and path.read_text().count(text) >= times,
+        f"{times} times {text!r} in {path}",
+    )
 
 
 def _await_an_end(pids: Iterable[int], seconds: float) -> bool:
@@ -311,7 +306,8 @@ def _await_an_end(pids: Iterable[int], seconds: float) -> bool:
         return bool(ends.poll(max(0.0, seconds) * 1000))
 
 
-def _variable(process: psutil.Process, name: str) -> str:
+def variable_of(process: psutil.Process, name: str) -> str:
+    """Return a variable of a process; "" if the process lacks it or has ended."""
     with suppress(psutil.Error):
         return process.environ().get(name, "")
     return ""

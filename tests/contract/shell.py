@@ -15,12 +15,12 @@ import psutil
 from tests.contract.launched import (
     COMMAND,
     MARK,
-    SECONDS_TO_ACT,
     SECONDS_TO_VANISH,
     kill_marked,
     left_of,
     plain_environment,
 )
+from tests.waiting import SECONDS_TO_ACT, wait_until
 
 PROMPT = "ready-to-type> "
 
@@ -87,11 +87,10 @@ class Shell:
 
     def await_foreground(self, group: int) -> None:
         """Wait until this process group has the terminal."""
-        deadline = time.monotonic() + SECONDS_TO_ACT
         # The kernel sends no event when the foreground group changes.
-        while (foreground := os.tcgetpgrp(self.descriptor)) != group:
-            assert time.monotonic() < deadline, f"group {foreground} has the terminal, not {group}"
-            time.sleep(0.005)
+        wait_until(
+            lambda: os.tcgetpgrp(self.descriptor) == group, f"group {group} has the terminal"
+        )
 
     @property
     def launcher(self) -> int:

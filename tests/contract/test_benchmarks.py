@@ -4,6 +4,7 @@ That shows that something is badly wrong, or that a benchmark measures nothing a
 """
 
 import math
+import os
 import subprocess
 import sys
 from pathlib import Path
@@ -11,6 +12,8 @@ from pathlib import Path
 import pytest
 
 SCRIPTS = Path(__file__).parents[2] / "scripts"
+
+ON_HOSTS = {"bench_spares.py"}
 
 pytestmark = [pytest.mark.long, pytest.mark.timeout(900)]
 
@@ -57,6 +60,18 @@ def test_a_failure_reaches_all_ranks_at_once() -> None:
     assert 0 < stop[0] < 10 * 50
 
 
+def test_calls_from_python_beat_torch_multiprocessing() -> None:
+    """Promised: 5 times for a launch, 0.35 s for a second call, 10 times for a suite of tests."""
+    launch, *_, second_call, keep_warm, suite = rows(
+        "bench_from_python.py", "--runs=1", "--nproc=4"
+    )
+
+    assert 5 / 10 < launch[2] < math.inf
+    assert 0 < second_call[0] < 10 * 0.35
+    assert 0 < keep_warm[0] < 10 * keep_warm[1] / 4
+    assert 10 / 10 < suite[2] < math.inf
+
+
 def test_two_thousand_nodes_meet_at_once() -> None:
     """Promised: all join within 1 s, a failure reaches 99 % within 0.2 s, 10 KB each."""
     ten, two_thousand = rows("bench_rendezvous.py", "--runs=1", "--nodes", "2000", "--torch", "10")
@@ -82,6 +97,23 @@ def test_ten_thousand_nodes_cost_no_more_each_than_a_thousand() -> None:
     assert 0 < end_growth < 10
 
 
+def test_twenty_spares_take_twenty_places_at_once() -> None:
+    """Promised: all of 2,000 nodes know the new world within 0.5 s, 10 KB each."""
+    [[seconds, *memory]] = rows("bench_lost_nodes.py", "--runs=1")
+
+    assert 0 < seconds < 10 * 0.5
+    assert 0.1 < max(memory) < 10 * 10
+
+
+@pytest.mark.hosts
+@pytest.mark.needs("root", "ip", "nsenter", "unshare")
+def test_a_spare_takes_over_at_once() -> None:
+    """Promised: 1.5 s; torchrun's ranks may fail to meet again."""
+    [[seconds, *_]] = rows("bench_spares.py", "--runs=1")
+
+    assert 0 < seconds < 10 * 1.5
+
+
 def rows(script: str, *options: str) -> list[list[float]]:
     """Run a benchmark; return clusterrun's number in each row, the other's, and their ratio."""
     lines = run(script, *options).splitlines()
@@ -98,7 +130,9 @@ def run(script: str, *options: str) -> str:
     """Run a script, which ends its processes on SIGTERM; return what it prints."""
     command = [sys.executable, str(SCRIPTS / script), *options]
     pipe = subprocess.PIPE
-    with subprocess.Popen(command, stdout=pipe, stderr=pipe, text=True) as process:
+    # Those with several hosts import them from the tests.
+    environ = {**os.environ, "PYTHONPATH": str(SCRIPTS.parent)} if script in ON_HOSTS else None
+    with subprocess.Popen(command, stdout=pipe, stderr=pipe, text=True, env=environ) as process:
         try:
             printed, errors = process.communicate()
         finally:

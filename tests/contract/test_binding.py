@@ -140,7 +140,7 @@ def test_a_strict_job_that_cannot_be_bound(clusterrun: Launcher) -> None:
 
 
 def test_memory_and_cpus_of_a_node(clusterrun: Launcher) -> None:
-    """As the kernel reports them, in the first attempt and after a restart."""
+    """The kernel reports them in the first attempt and after a restart."""
     script = """
         import os, sys
         [cpus] = [line.split()[1] for line in open("/proc/self/status") if "Cpus_allowed_l" in line]

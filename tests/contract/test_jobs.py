@@ -16,6 +16,7 @@ import pytest
 from clusterrun.rendezvous.ports.held_port import program
 
 from tests.contract.launched import COMMAND, MARK, Launcher, plain_environment
+from tests.contract.worker_scripts import RANKS_MEET
 
 PLAIN_LOCALE = {"LC_ALL": "C.UTF-8"}
 """In other locales Python may set LC_CTYPE for the processes that it starts."""
@@ -27,24 +28,13 @@ WRITES_START = """
         json.dump(start, file)
 """
 
-MEETS = """
-    import os, socket, time
+MEETS = f"""{RANKS_MEET}
+    (other,) = calls
     me = os.environ["TORCHELASTIC_RUN_ID"].encode()
-    where = os.environ["MASTER_ADDR"], int(os.environ["MASTER_PORT"])
-    if os.environ["RANK"] == "0":
-        with socket.create_server(where) as server:
-            other, _ = server.accept()
-    else:
-        while True:
-            try:
-                other = socket.create_connection(where)
-                break
-            except ConnectionRefusedError:
-                time.sleep(0.01)
     other.sendall(me)
     other.shutdown(socket.SHUT_WR)
     met = b"".join(iter(lambda: other.recv(100), b""))
-    assert met == me, f"{me} met {met}"
+    assert met == me, f"{{me}} met {{met}}"
     print("port", where[1], flush=True)
 """
 
@@ -111,6 +101,7 @@ def test_workers_get_every_variable_of_the_contract(clusterrun: Launcher) -> Non
     start = start_of(clusterrun, "worker-1")
     given = added_to(start["environ"])
     port, error_file = int(given.pop("MASTER_PORT")), given.pop("TORCHELASTIC_ERROR_FILE")
+    page = given.pop("CLUSTERRUN_SUSPEND_PAGE")
     assert code == 0
     assert start["argv"][1:] == ["worker", "--lr", "0.1"]
     assert given == {
@@ -133,13 +124,15 @@ def test_workers_get_every_variable_of_the_contract(clusterrun: Launcher) -> Non
         "TORCHELASTIC_USE_AGENT_STORE": "False",
         "TORCHELASTIC_SIGNALS_TO_HANDLE": "SIGTERM,SIGINT,SIGHUP,SIGQUIT",
         "TORCH_NCCL_ASYNC_ERROR_HANDLING": "1",
+        "CLUSTERRUN_RESUMED": "0",
     }
+    assert re.fullmatch(r"/.+/attempt-0/suspend:1", page)
     assert 1024 <= port < 65536
     assert re.fullmatch(r"/.+/attempt-0/rank-1/error\.json", error_file)
 
 
 def test_torchrun_gives_the_same_variables(clusterrun: Launcher) -> None:
-    """One variable more here, NODE_RANK; equal values except those that each run chooses."""
+    """Some variables more here; equal values except those that each run chooses."""
     job = clusterrun.script(WRITES_START, workers=2, args=["ours"], environ=PLAIN_LOCALE)
     code = job.ended().code
     subprocess.run(
@@ -155,7 +148,11 @@ def test_torchrun_gives_the_same_variables(clusterrun: Launcher) -> None:
     theirs = added_to(start_of(clusterrun, "theirs-1")["environ"])
     differing = {name for name in theirs if ours.get(name) != theirs[name]}
     assert code == 0
-    assert set(ours) - set(theirs) == {"NODE_RANK"}
+    assert set(ours) - set(theirs) == {
+        "NODE_RANK",
+        "CLUSTERRUN_RESUMED",
+        "CLUSTERRUN_SUSPEND_PAGE",
+    }
     assert differing <= {
         "MASTER_ADDR",  # torchrun's is "localhost", which may be ::1 first
         "MASTER_PORT",
@@ -209,7 +206,7 @@ def test_flags_beat_variables_beat_the_job_file(clusterrun: Launcher) -> None:
 
 @pytest.mark.parametrize("set_by", ["--python", "PYTHON_EXEC"])
 def test_workers_run_on_the_chosen_interpreter(clusterrun: Launcher, set_by: str) -> None:
-    """They import its modules; nothing of the launcher's own interpreter is needed or visible."""
+    """They import its modules, and need and see nothing of the launcher's interpreter."""
     python = another_python()
     options = ["--python", python] if set_by == "--python" else []
     environ = {set_by: python} if set_by == "PYTHON_EXEC" else {}
@@ -222,24 +219,15 @@ def test_workers_run_on_the_chosen_interpreter(clusterrun: Launcher, set_by: str
 
 
 def test_a_module_runs_as_by_python_m(clusterrun: Launcher) -> None:
-    """The current folder is on the path, and its package is found."""
+    """The current folder is on the path; the exit code is the module's."""
     (clusterrun.folder / "package").mkdir()
-    (clusterrun.folder / "package/__init__.py").touch()
     (clusterrun.folder / "package/train.py").write_text(
-        "import sys; print(__name__, __package__, sys.argv[1:])"
+        "import sys; print(__name__, __package__, sys.argv[1:]); sys.exit(5)"
     )
 
     ended = clusterrun.command("-m", "package.train", "--lr", "0.1", workers=1).ended()
 
-    assert ended == (0, "__main__ package ['--lr', '0.1']\n", "")
-
-
-def test_any_program_runs_without_python(clusterrun: Launcher) -> None:
-    """The program is found on PATH, with the variables of its rank."""
-    ended = clusterrun.command("--no-python", "sh", "-c", "echo rank $RANK", workers=2).ended()
-
-    assert ended.code == 0
-    assert sorted(ended.out.splitlines()) == ["[rank 0] rank 0", "[rank 1] rank 1"]
+    assert (ended.code, ended.out) == (5, "__main__ package ['--lr', '0.1']\n")
 
 
 def test_the_launcher_runs_as_a_module(clusterrun: Launcher) -> None:
@@ -278,7 +266,9 @@ def test_a_launch_inside_a_worker_is_a_job_of_its_own(clusterrun: Launcher) -> N
     assert {it["TORCHELASTIC_MAX_RESTARTS"] for it in inner} == {"0"}
     assert len({"outer", *(it["TORCHELASTIC_RUN_ID"] for it in inner)}) == 3
     assert len({it["MASTER_PORT"] for it in inner}) == 2
-    assert [name for it in inner for name in it if name.startswith(("CLUSTERRUN_", "PET_"))] == []
+    names = {name for it in inner for name in it if name.startswith(("CLUSTERRUN_", "PET_"))}
+    assert names == {"CLUSTERRUN_RESUMED", "CLUSTERRUN_SUSPEND_PAGE"}
+    assert len({it["CLUSTERRUN_SUSPEND_PAGE"] for it in inner}) == 2
 
 
 def start_of(clusterrun: Launcher, worker: str) -> dict[str, Any]:

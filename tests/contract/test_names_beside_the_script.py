@@ -59,7 +59,7 @@ def launch(
 def test_the_script_imports_its_neighbours(
     folder: Path, command: str, path: str, method: str
 ) -> None:
-    """They have the names of clusterrun's imports and folders; a job file there is not read."""
+    """They have the names of our imports and folders. The launcher reads no job file there."""
     words = ("--nproc-per-node=1", f"--start-method={method}", "train.py")
 
     done = launch(folder, *words, command=command, path=path)

@@ -19,7 +19,7 @@ IMPORTED = re.compile(r"^import time: .*\| +([\w.]+)$", re.MULTILINE)
 
 
 def test_a_job_imports_nothing_slow_in_the_launcher(clusterrun: Launcher) -> None:
-    """During the whole job, agent and relay together, as measured by Python."""
+    """Python lists the imports of agent and relay during the whole job."""
     job = clusterrun.script(
         "import logging", workers=2, around=(sys.executable, "-X", "importtime")
     )

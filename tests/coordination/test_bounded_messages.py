@@ -1,15 +1,8 @@
 """Bounded messages: they have what a report needs of fates, and never exceed their limit."""
 
 from clusterrun.coordination.bounded_messages import bounded
-from clusterrun.coordination.messages import (
-    Done,
-    EndedExternally,
-    Failing,
-    Idle,
-    Stacks,
-    done,
-)
-from clusterrun.domain.outcome import Fate, HelperFailed
+from clusterrun.domain.messages import Done, EndedExternally, FirstFailure, Idle, Stacks, done
+from clusterrun.domain.outcome import Fate, HelperFailed, Killed
 from clusterrun.domain.stacks import StackGroup
 from clusterrun.planning.worker_count import MAX_WORKERS
 from clusterrun.rendezvous.wire.frames import FROM_MEMBERS, MAXIMUM_FRAME, framed
@@ -24,10 +17,10 @@ def bounded_done(fates: list[Fate], now: float = 0.0) -> Done:
     return message
 
 
-def bounded_failing(fate: Fate, age: float = 0.0) -> Failing:
+def bounded_failure(fate: Fate, age: float = 0.0) -> FirstFailure:
     """Return the bounded message about this fate."""
-    message = bounded(Failing(0, fate, age))
-    assert isinstance(message, Failing)
+    message = bounded(FirstFailure(0, fate, age))
+    assert isinstance(message, FirstFailure)
     return message
 
 
@@ -40,20 +33,28 @@ def test_ends_are_sent_as_ages() -> None:
 
 def test_no_age_is_negative() -> None:
     """Even if a clock is set back."""
-    assert bounded_done([fate(0, clock=105.0)], 104.0).fates[0].age == 0.0
-    assert bounded_failing(fate(0, 1), -3.0).age == 0.0
+    assert bounded_done([fate(0, 1, clock=105.0)], 104.0).fates[0].age == 0.0
+    assert bounded_failure(fate(0, 1), -3.0).age == 0.0
 
 
-def test_the_last_lines_of_failures_are_sent() -> None:
-    """Last lines of successful workers are not used."""
+def test_only_fates_that_may_be_the_cause_are_sent() -> None:
+    """With their last lines; node 0 does not need the others."""
     good, bad = fate(0, tail="loss 0.1", error="{}"), fate(1, 1, tail="Error: x", error="{}")
+    stopped = fate(2, ending=Killed(15), stopped_by_us=True, tail="loss 0.1")
 
-    message = bounded_done([good, bad])
+    message = bounded_done([good, bad, stopped])
 
-    assert [(each.fate.tail, each.fate.error) for each in message.fates] == [
-        ("", ""),
-        ("Error: x", "{}"),
-    ]
+    assert [each.fate for each in message.fates] == [bad]
+
+
+def test_a_node_whose_workers_were_only_stopped_sends_one_fate() -> None:
+    """So that node 0 does not take its end for a success."""
+    good = fate(0)
+    stopped = [fate(rank, ending=Killed(15), stopped_by_us=True) for rank in (1, 2)]
+
+    message = bounded_done([good, *stopped])
+
+    assert [each.fate for each in message.fates] == stopped[:1]
 
 
 def test_the_longest_last_lines_fit_into_one_message() -> None:
@@ -62,7 +63,7 @@ def test_the_longest_last_lines_fit_into_one_message() -> None:
     fates = [fate(rank, 1, tail=tail, error='"' + tail + '"') for rank in range(256)]
 
     assert len(framed(bounded_done(fates))) < MAXIMUM_FRAME
-    assert len(framed(bounded_failing(fates[0]))) < MAXIMUM_FRAME
+    assert len(framed(bounded_failure(fates[0]))) < MAXIMUM_FRAME
 
 
 def test_the_ends_of_the_most_workers_fit_into_one_message() -> None:
@@ -70,7 +71,7 @@ def test_the_ends_of_the_most_workers_fit_into_one_message() -> None:
     name = "gpu-node-0123.cluster.example.com"
     log = "/home/user/experiments/logs/20261122-121900-12345/attempt-0/gpu-node-0123-0/rank-{}.err"
     fates = [
-        fate(rank, rank % 2, host=name, log=log.format(rank), tail="Error\n" * 60, error="{}")
+        fate(rank, 1, host=name, log=log.format(rank), tail="Error\n" * 60, error="{}")
         for rank in range(MAX_WORKERS)
     ]
 
@@ -81,7 +82,7 @@ def test_the_end_of_a_tail_is_kept() -> None:
     """It has the exception; an error file is kept whole or not at all."""
     long = "x" * (20 << 10)
 
-    message = bounded_failing(fate(0, 1, tail=f"{long}ValueError: it", error=f'"{long}"'))
+    message = bounded_failure(fate(0, 1, tail=f"{long}ValueError: it", error=f'"{long}"'))
 
     assert message.fate.tail.endswith("ValueError: it")
     assert len(message.fate.tail) == 16 << 10
@@ -93,7 +94,7 @@ def test_a_long_traceback_keeps_both_ends() -> None:
     frames = "".join(f'  File "train.py", line {line}, in step\n' for line in range(500))
     tail = f"Traceback (most recent call last):\n{frames}ValueError: it"
 
-    message = bounded_failing(fate(0, 1, tail=tail))
+    message = bounded_failure(fate(0, 1, tail=tail))
 
     lines = message.fate.tail.splitlines()
     assert lines[:2] == tail.splitlines()[:2]
@@ -103,7 +104,7 @@ def test_a_long_traceback_keeps_both_ends() -> None:
 
 def test_a_path_that_is_no_text_is_sent() -> None:
     """File names are bytes."""
-    message = bounded_failing(fate(0, 1, log="/logs/\udcff"))
+    message = bounded_failure(fate(0, 1, log="/logs/\udcff"))
 
     assert b"/logs/?" in framed(message)
 

@@ -1,17 +1,18 @@
 """Promises of the coordinator, in any order of events."""
 
 import pytest
-from clusterrun.coordination.actions import Disconnect, Send, StopListening
 from clusterrun.coordination.coordinator import due
-from clusterrun.coordination.events import Abandoned, CallerGone, MemberSilent
+from clusterrun.coordination.coordinator_actions import Disconnect, Send, StopListening
+from clusterrun.coordination.coordinator_events import Abandoned, CallerGone, MemberSilent
+from clusterrun.coordination.job_state import JobPhase
 from clusterrun.coordination.members import OWN
-from clusterrun.coordination.messages import Notice, Refused, Stop, Suspension, Verdict, WorldFormed
-from clusterrun.coordination.state import NEVER, Phase
+from clusterrun.domain.event_source import NEVER
+from clusterrun.domain.messages import Notice, Paused, Refused, Stop, Verdict, WorldFormed
 from clusterrun.domain.outcome import Interrupted, Succeeded
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tests.rendezvous.nodes import fate, terms
+from tests.rendezvous.nodes import fate, opened_job
 from tests.rendezvous.replay import Replay
 
 NODES = 3
@@ -60,7 +61,7 @@ def take(job: Replay, step: Step) -> None:
 
 def replayed(steps: list[Step]) -> Replay:
     """Return a job after these steps."""
-    job = Replay(terms(NODES))
+    job = Replay(opened_job(NODES))
     for step in steps:
         take(job, step)
     return job
@@ -72,7 +73,7 @@ joined_histories = st.lists(running, max_size=30)
 
 def complete() -> Replay:
     """Return a job that all its nodes have joined."""
-    job = Replay(terms(NODES))
+    job = Replay(opened_job(NODES))
     for number in range(1, NODES):
         job.joins(number)
     return job
@@ -136,11 +137,14 @@ def test_every_history_has_an_end(steps: list[Step]) -> None:
     for step in steps:
         take(job, step)
     for number in range(NODES):
-        if number not in job.state.lost:
+        if number not in job.state.lost_before_report:
             job.is_done(number, [(fate(number), 0.0)])
 
-    assert job.state.phase is Phase.OVER
-    assert job.verdicts.keys() == {OWN, 1, 2} - job.state.lost.keys() - job.state.left.keys()
+    assert job.state.phase is JobPhase.OVER
+    assert (
+        job.verdicts.keys()
+        == {OWN, 1, 2} - job.state.lost_before_report.keys() - job.state.lost_after_report.keys()
+    )
     assert due(job.state) == NEVER
 
 
@@ -160,21 +164,21 @@ def test_gathering_ends_in_time(steps: list[Step], seconds: float) -> None:
     job = replayed(steps)
     job.waits(600.0 + seconds)
 
-    assert job.state.phase is not Phase.GATHERING
+    assert job.state.phase is not JobPhase.GATHERING
 
 
 @given(st.lists(gathering, max_size=20))
 def test_node_zero_may_end_while_it_waits(steps: list[Step]) -> None:
     """Nodes that have joined receive the reason."""
     job = replayed(steps)
-    waiting = job.state.phase is Phase.GATHERING
+    waiting = job.state.phase is JobPhase.GATHERING
     members = set(job.state.members.hellos)
 
     job.happens(Abandoned("n0 (node 0) got SIGINT while it waited for other nodes", 1.0))
 
     if waiting:
         assert job.refusals.keys() >= members
-    assert job.state.phase is not Phase.GATHERING
+    assert job.state.phase is not JobPhase.GATHERING
 
 
 def test_a_disconnected_caller_does_not_affect_a_running_job() -> None:
@@ -190,24 +194,24 @@ def test_a_disconnected_caller_does_not_affect_a_running_job() -> None:
 
 
 @pytest.mark.parametrize("number", [0, 1])
-def test_a_node_is_suspended(number: int) -> None:
+def test_a_node_is_paused(number: int) -> None:
     """All others receive one notice; members also learn that node 0's silence means nothing."""
     job = complete()
-    for suspended in (True, True, False, False):
-        job.is_suspended(number, suspended=suspended)
+    for paused in (True, True, False, False):
+        job.is_paused(number, paused=paused)
 
     others = [each for each in range(NODES) if each != number]
-    orders = [(to, each) for to, each in job.sent if isinstance(each, Suspension)]
+    orders = [(to, each) for to, each in job.sent if isinstance(each, Paused)]
     lines = [(to, each.text) for to, each in job.sent if isinstance(each, Notice)]
     name = f"node {number} (n{number})"
     assert lines == [
         (each, f"{name} {how}")
-        for how in ("is suspended: the job waits until it is continued", "continues")
+        for how in ("is paused: the job waits until it is continued", "continues")
         for each in others
     ]
     assert orders == [
-        (each, Suspension(suspended))
-        for suspended in (True, False)
+        (each, Paused(paused))
+        for paused in (True, False)
         for each in (others if number == 0 else ())
     ]
 
@@ -220,7 +224,7 @@ def test_messages_after_the_verdict_are_ignored() -> None:
 
     job.fails(1, fate(1, 1))
     job.goes(2)
-    job.is_suspended(1)
+    job.is_paused(1)
     job.waits(1000)
 
     assert len(job.sent) == count
@@ -228,7 +232,7 @@ def test_messages_after_the_verdict_are_ignored() -> None:
 
 def test_a_silent_connection_that_is_no_member() -> None:
     """It is closed; the job goes on."""
-    job = Replay(terms(2))
+    job = Replay(opened_job(2))
 
     assert job.happens(MemberSilent(9, 1.0)) == (Disconnect((9,)),)
-    assert job.state.phase is Phase.GATHERING
+    assert job.state.phase is JobPhase.GATHERING

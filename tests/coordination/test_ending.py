@@ -1,12 +1,12 @@
 """The end of a running job: one stop for all nodes, and one verdict when all of them are done."""
 
 import pytest
+from clusterrun.coordination.coordinator_events import MemberGone, MemberSilent
 from clusterrun.coordination.ending import MOST_EXTERNAL_CAUSES
-from clusterrun.coordination.events import MemberGone, MemberSilent
-from clusterrun.coordination.messages import Notice, Stop, Verdict
-from clusterrun.coordination.state import Phase
+from clusterrun.coordination.job_state import JobPhase
 from clusterrun.coordination.verdict import dated_fates
 from clusterrun.domain.bounds import LONGEST_LINE
+from clusterrun.domain.messages import Notice, Stop, Verdict
 from clusterrun.domain.outcome import (
     ExternalCause,
     HelperFailed,
@@ -19,18 +19,10 @@ from clusterrun.domain.outcome import (
 )
 from clusterrun.rendezvous.wire.frames import FROM_COORDINATOR, framed
 
-from tests.rendezvous.nodes import fate, terms
-from tests.rendezvous.replay import Replay
+from tests.rendezvous.nodes import fate, opened_job
+from tests.rendezvous.replay import Replay, running
 
 STOPPED = Killed(15)
-
-
-def running(nodes: int) -> Replay:
-    """Return a job that ``nodes`` nodes have joined."""
-    job = Replay(terms(nodes))
-    for number in range(1, nodes):
-        job.joins(number, rank=number)
-    return job
 
 
 def test_success_is_when_every_node_has_reported_it() -> None:
@@ -44,7 +36,7 @@ def test_success_is_when_every_node_has_reported_it() -> None:
     assert before == {}
     assert job.verdicts == dict.fromkeys((0, 1, 2), Succeeded())
     assert job.stops == {}
-    assert job.state.phase is Phase.OVER
+    assert job.state.phase is JobPhase.OVER
 
 
 def test_the_first_failure_stops_every_node_at_once() -> None:
@@ -61,7 +53,7 @@ def test_the_first_failure_stops_every_node_at_once() -> None:
 @pytest.mark.parametrize("rank", [0, 3, 9])
 def test_a_member_that_reports_a_rank_of_another_node_is_lost(rank: int) -> None:
     """What became of that worker is unknown, and the member's other messages can't be trusted."""
-    job = Replay(terms(3, workers=1))
+    job = Replay(opened_job(3, workers=1))
     job.joins(1, rank=1, workers=2)
     job.joins(2, rank=2)
     job.fails(1, fate(rank, 7))
@@ -104,7 +96,7 @@ def test_only_the_first_external_causes_are_kept() -> None:
 
 def test_one_cause_for_all_nodes() -> None:
     """The earliest failure by age, in any order of reports."""
-    job = Replay(terms(2, workers=2))
+    job = Replay(opened_job(2, workers=2))
     job.joins(1, workers=2)
     cause, echo = fate(3, 7), fate(0, 1)
     job.fails(0, echo)
@@ -118,7 +110,7 @@ def test_one_cause_for_all_nodes() -> None:
 
 def test_the_cause_is_chosen_among_all_fates_in_the_order_of_their_ends() -> None:
     """Those of all nodes together."""
-    job = Replay(terms(2, workers=2))
+    job = Replay(opened_job(2, workers=2))
     job.joins(1, workers=2)
     job.now = 100.0
     job.is_done(0, [(fate(0, 1), 5.0), (fate(1, 1), 1.0)])
@@ -405,7 +397,7 @@ def test_a_lost_nodes_report_may_be_a_consequence_of_another_loss() -> None:
 
 def test_a_lost_member_is_not_lost_again() -> None:
     """Its silence is known."""
-    job = Replay(terms(3))
+    job = Replay(opened_job(3))
     for number in (1, 2):
         job.joins(number, rank=number)
     job.goes(1)

@@ -3,32 +3,32 @@
 from typing import Any
 
 import pytest
-from clusterrun.coordination.actions import PrintNotice, Send, StopListening
-from clusterrun.coordination.events import HelloReceived
+from clusterrun.coordination.coordinator_actions import PrintOnNodeZero, Send, StopListening
+from clusterrun.coordination.coordinator_events import HelloReceived
+from clusterrun.coordination.job_state import JobPhase
 from clusterrun.coordination.members import OWN
-from clusterrun.coordination.messages import Notice, Refusal, WorldFormed
-from clusterrun.coordination.state import Phase
+from clusterrun.domain.messages import Notice, Refusal, WorldFormed
 from clusterrun.rendezvous.wire.frames import FROM_COORDINATOR, framed
 
-from tests.rendezvous.nodes import hello, terms
+from tests.rendezvous.nodes import hello, opened_job
 from tests.rendezvous.replay import Replay
 
 
 def test_the_world_begins_when_the_last_node_joins() -> None:
     """Not earlier, and without further delay."""
-    job = Replay(terms(3))
+    job = Replay(opened_job(3))
     job.joins(1)
     before = dict(job.worlds)
     job.joins(2)
 
     assert before == {}
     assert {number: world.node_rank for number, world in job.worlds.items()} == {0: 0, 1: 1, 2: 2}
-    assert job.state.phase is Phase.RUNNING
+    assert job.state.phase is JobPhase.RUNNING
 
 
 def test_the_port_is_closed_before_a_node_can_start_a_worker() -> None:
     """A worker's store listens on the same port."""
-    job = Replay(terms(2))
+    job = Replay(opened_job(2))
 
     job.joins(1)
 
@@ -38,7 +38,7 @@ def test_the_port_is_closed_before_a_node_can_start_a_worker() -> None:
 
 def test_an_endpoint_of_the_coordinators_own_stays_open() -> None:
     """With --rdzv-endpoint, the port is the coordinator's for the whole job."""
-    job = Replay(terms(2, keeps_joining_port=True))
+    job = Replay(opened_job(2, keeps_joining_port=True))
 
     job.joins(1)
 
@@ -48,7 +48,7 @@ def test_an_endpoint_of_the_coordinators_own_stays_open() -> None:
 
 def test_a_job_of_one_node_does_not_wait() -> None:
     """The world is complete from the start."""
-    job = Replay(terms(1))
+    job = Replay(opened_job(1))
 
     job.waits(0.0)
 
@@ -57,7 +57,7 @@ def test_a_job_of_one_node_does_not_wait() -> None:
 
 def test_all_nodes_receive_the_host_of_node_zero() -> None:
     """It is for the notice if node 0 is lost."""
-    job = Replay(terms(2, host="head"))
+    job = Replay(opened_job(2, host="head"))
 
     job.joins(1)
 
@@ -104,17 +104,17 @@ def test_only_the_contradicting_node_is_refused(
     own: dict[str, Any], theirs: dict[str, Any], text: str
 ) -> None:
     """With both hosts and both values; the job still waits, and node 0 prints the reason."""
-    job = Replay(terms(2, **own))
+    job = Replay(opened_job(2, **own))
     job.joins(1, **theirs)
     before = job.state.phase
-    job.joins(2, should=own.get("should", {}), must=job.state.terms.hello.must)
+    job.joins(2, should=own.get("should", {}), must=job.state.own_hello.must)
 
     assert {number: refused.text for number, refused in job.refusals.items()} == {1: text}
     assert job.refusals[1].refusal is Refusal.GIVE_UP
     assert job.disconnected == [1]
     host = theirs.get("host", "n1")
     assert job.notices == [f"refused {host} (pid 11) at 10.0.0.{host[1:]}: {text}"]
-    assert before is Phase.GATHERING
+    assert before is JobPhase.GATHERING
     assert job.worlds.keys() == {0, 2}
 
 
@@ -123,19 +123,19 @@ def test_a_contradiction_among_holders_of_the_token_ends_it_on_every_node(
     own: dict[str, Any], theirs: dict[str, Any], text: str
 ) -> None:
     """It is a mistake in this job, and waiting would not help."""
-    job = Replay(terms(2, has_token=True, **own))
+    job = Replay(opened_job(2, has_token=True, **own))
 
     job.joins(1, **theirs)
 
     assert {number: refused.text for number, refused in job.refusals.items()} == {0: text, 1: text}
     assert {refused.refusal for refused in job.refusals.values()} == {Refusal.GIVE_UP}
     assert job.disconnected == [1]
-    assert job.state.phase is Phase.OVER
+    assert job.state.phase is JobPhase.OVER
 
 
 def test_two_nodes_with_one_rank() -> None:
     """With a token the one that joined first receives the error, too."""
-    job = Replay(terms(4, has_token=True))
+    job = Replay(opened_job(4, has_token=True))
     job.joins(1, rank=1, host="hostA", pid=12)
     job.joins(2, rank=2)
     job.joins(3, rank=1, host="hostB", pid=34)
@@ -149,7 +149,7 @@ def test_two_nodes_with_one_rank() -> None:
 @pytest.mark.parametrize("has_token", [True, False])
 def test_a_node_too_many(*, has_token: bool) -> None:
     """Three join at once and nnodes is 2: without a token, the first two begin."""
-    job = Replay(terms(2, has_token=has_token))
+    job = Replay(opened_job(2, has_token=has_token))
     job.calls()
     job.calls()
     job.introduces(1, hello(1))
@@ -165,7 +165,7 @@ def test_a_node_too_many(*, has_token: bool) -> None:
 
 def test_a_silent_caller_delays_the_world_only_for_a_moment() -> None:
     """It may be one node too many, or a port scanner."""
-    job = Replay(terms(2))
+    job = Replay(opened_job(2))
     job.calls()
     job.joins(1)
     at_once = dict(job.worlds)
@@ -177,7 +177,7 @@ def test_a_silent_caller_delays_the_world_only_for_a_moment() -> None:
 
 def test_repeated_callers_do_not_delay_it_any_longer() -> None:
     """The delay counts from the last node that joined."""
-    job = Replay(terms(2))
+    job = Replay(opened_job(2))
     job.calls()
     job.joins(1)
     job.waits(0.15)
@@ -189,7 +189,7 @@ def test_repeated_callers_do_not_delay_it_any_longer() -> None:
 
 def test_the_world_begins_when_the_last_caller_without_a_hello_disconnects() -> None:
     """Then no caller could be another node."""
-    job = Replay(terms(2))
+    job = Replay(opened_job(2))
     job.calls()
     job.joins(1)
     job.caller_leaves()
@@ -199,14 +199,14 @@ def test_the_world_begins_when_the_last_caller_without_a_hello_disconnects() -> 
 
 def test_a_node_that_joins_later_is_refused() -> None:
     """The job continues."""
-    job = Replay(terms(2, keeps_joining_port=True))
+    job = Replay(opened_job(2, keeps_joining_port=True))
     job.joins(1)
     job.joins(2)
 
     assert job.refusals[2].text == "the job at n0:29500 has all its 2 nodes: n0, n1"
     assert job.refusals.keys() == {2}
     assert job.notices == ["refused n2 (pid 12) at 10.0.0.2: all 2 nodes have joined"]
-    assert job.state.phase is Phase.RUNNING
+    assert job.state.phase is JobPhase.RUNNING
 
 
 @pytest.mark.parametrize(
@@ -233,7 +233,7 @@ def test_a_node_of_another_job_is_refused_alone(
     own: dict[str, Any], theirs: dict[str, Any], text: str, noted: str
 ) -> None:
     """The job waits for its own nodes as before, and prints one notice."""
-    job = Replay(terms(2, **own))
+    job = Replay(opened_job(2, **own))
     job.joins(1, **theirs)
     job.joins(1, **theirs)
     job.joins(2)
@@ -246,7 +246,7 @@ def test_a_node_of_another_job_is_refused_alone(
 
 def test_without_a_run_id_a_node_takes_that_of_node_zero() -> None:
     """Notices are printed on node 0 only, or nowhere."""
-    job = Replay(terms(2, run_id="mine"))
+    job = Replay(opened_job(2, run_id="mine"))
 
     job.joins(1)
 
@@ -255,7 +255,7 @@ def test_without_a_run_id_a_node_takes_that_of_node_zero() -> None:
 
 def test_node_zero_that_reaches_itself_prints_nothing() -> None:
     """Through the address of a service."""
-    job = Replay(terms(2))
+    job = Replay(opened_job(2))
     job.joins(5, identity="agent 0", rank=0)
     job.joins(1)
 
@@ -268,7 +268,7 @@ def test_node_zero_that_reaches_itself_prints_nothing() -> None:
 @pytest.mark.parametrize("order", [(1, 2), (2, 1)])
 def test_an_agent_that_calls_twice_is_one_node(order: tuple[int, int], rank: int | None) -> None:
     """Its first hello may be delayed, and arrive before or after its second call."""
-    job = Replay(terms(3))
+    job = Replay(opened_job(3))
     job.newest = 2
     for number in order:
         job.calls()
@@ -290,7 +290,7 @@ def test_a_leftover_of_an_earlier_start_is_refused_alone(
     changes: dict[str, Any], *, old_one_first: bool, has_token: bool
 ) -> None:
     """It never reached the node 0 of that start; the job continues with the current start."""
-    job = Replay(terms(3, has_token=has_token))
+    job = Replay(opened_job(3, has_token=has_token))
     job.now = 2.0
     old = {"host": "n1", "waited": 40.0, "rank": 1} | ({} if old_one_first else changes)
     new = {"host": "n1", "waited": 3.0, "rank": 1}
@@ -311,7 +311,7 @@ def test_a_leftover_of_an_earlier_start_is_refused_alone(
 
 def test_a_leftover_without_a_rank_is_not_one_node_too_many() -> None:
     """A silent caller holds the complete job up for a moment."""
-    job = Replay(terms(3))
+    job = Replay(opened_job(3))
     job.now = 2.0
     job.calls()
     for number, host, waited in ((1, "n1", 40.0), (2, "n2", 1.0), (3, "n1", 1.0)):
@@ -332,7 +332,7 @@ def test_a_leftover_without_a_rank_is_not_one_node_too_many() -> None:
 )
 def test_two_of_one_start_contradict_each_other(one: dict[str, Any], other: dict[str, Any]) -> None:
     """Among holders of the token a mistake ends the job at once."""
-    job = Replay(terms(3, has_token=True))
+    job = Replay(opened_job(3, has_token=True))
     job.now = 2.0
     job.joins(1, **{"rank": 1, "host": "n1"} | one)
     job.joins(2, **{"rank": 1, "host": "n1"} | other)
@@ -342,7 +342,7 @@ def test_two_of_one_start_contradict_each_other(one: dict[str, Any], other: dict
 
 def test_a_difference_is_printed_once() -> None:
     """The first difference, for any number of nodes that differ."""
-    job = Replay(terms(3, should={"torch": "2.13", "python": "3.11"}))
+    job = Replay(opened_job(3, should={"torch": "2.13", "python": "3.11"}))
     job.joins(1, should={"torch": "2.12", "python": "3.10"})
     job.joins(2, should={"torch": "2.11", "python": "3.10"})
 
@@ -352,7 +352,7 @@ def test_a_difference_is_printed_once() -> None:
 
 def test_a_node_cannot_replace_one_of_another_host() -> None:
     """Otherwise, knowing a host's name and rank would suffice to take its place."""
-    job = Replay(terms(3))
+    job = Replay(opened_job(3))
     job.now = 2.0
     job.joins(1, rank=1, waited=40.0)
     job.newest = 2
@@ -366,7 +366,7 @@ def test_a_node_cannot_replace_one_of_another_host() -> None:
 
 def test_a_node_that_leaves_is_awaited_again() -> None:
     """Its scheduler may start it again."""
-    job = Replay(terms(2))
+    job = Replay(opened_job(2))
     job.calls()
     job.joins(1, rank=1)
     job.goes(1)
@@ -381,18 +381,18 @@ def test_a_node_that_leaves_is_awaited_again() -> None:
 
 def test_waiting_is_visible() -> None:
     """First after 5 s, then each 30 s, on all nodes that have joined."""
-    job = Replay(terms(4, hosts=("n0", "n1", "n2", "n3"), rank=0))
+    job = Replay(opened_job(4, hosts=("n0", "n1", "n2", "n3"), rank=0))
     job.joins(1, rank=1)
     job.waits(70)
 
-    text = "waiting for 2 of 4 nodes: n2, n3 (joined: n0, n1; {} s of 600 s)"
+    text = "2 of 4 nodes have joined: n0, n1; waiting for n2, n3 ({} s of 600 s)"
     expected = [Notice(text.format(seconds)) for seconds in (5, 35, 65)]
     assert job.sent_to(0) == job.sent_to(1) == expected
 
 
 def test_in_a_large_job_only_node_zero_prints_the_missing_nodes() -> None:
     """A thousand equal lines would not help."""
-    job = Replay(terms(9))
+    job = Replay(opened_job(9))
     job.joins(1)
     job.waits(6)
 
@@ -401,19 +401,19 @@ def test_in_a_large_job_only_node_zero_prints_the_missing_nodes() -> None:
 
 def test_a_node_that_never_joins_ends_the_job_for_the_others() -> None:
     """Named, if the scheduler lists the hosts."""
-    job = Replay(terms(3, hosts=("n0", "n1", "n2"), rank=0, timeout=60.0))
+    job = Replay(opened_job(3, hosts=("n0", "n1", "n2"), rank=0, timeout=60.0))
     job.joins(1, rank=1)
     job.caller_leaves("10.0.0.9: it has another token")
     job.waits(60)
 
-    text = "waited 60 s for 1 of 3 nodes: n2 (joined: n0, n1)"
+    text = "2 of 3 nodes joined within 60 s: n0, n1; missing: n2"
     assert {number: refused.text for number, refused in job.refusals.items()} == {0: text, 1: text}
     assert "Refused meanwhile: 10.0.0.9: it has another token." in job.refusals[1].hint
 
 
 def test_the_longest_refusal_fits_into_its_message() -> None:
     """With the longest names of hosts."""
-    job = Replay(terms(400, hosts=tuple(f"{number:0>250}" for number in range(400))))
+    job = Replay(opened_job(400, hosts=tuple(f"{number:0>250}" for number in range(400))))
     for number in range(1, 300):
         job.joins(number, host=f"{number:1>250}", user_id=7 if number < 50 else 1000)
     job.waits(600)
@@ -424,7 +424,7 @@ def test_the_longest_refusal_fits_into_its_message() -> None:
 
 def test_a_node_that_joins_after_a_contradiction_receives_it() -> None:
     """Nodes that start at about the same time all end within a second."""
-    job = Replay(terms(3, has_token=True))
+    job = Replay(opened_job(3, has_token=True))
     job.joins(1, must={"nnodes": "2"})
     informed = job.state.informed
     job.joins(2)
@@ -435,17 +435,17 @@ def test_a_node_that_joins_after_a_contradiction_receives_it() -> None:
 
 def test_refused_callers_cause_only_a_few_lines() -> None:
     """For any number of callers."""
-    job = Replay(terms(2))
+    job = Replay(opened_job(2))
     for number in range(100):
         job.calls()
         job.caller_leaves(f"10.0.1.{number}: it does not speak clusterrun's protocol")
 
-    assert len([reply for reply in job.replies if isinstance(reply, PrintNotice)]) == 16
+    assert len([reply for reply in job.replies if isinstance(reply, PrintOnNodeZero)]) == 16
 
 
 def test_a_report_before_the_first_attempt_is_a_protocol_error() -> None:
     """Its sender is disconnected."""
-    job = Replay(terms(3))
+    job = Replay(opened_job(3))
     job.joins(1)
 
     job.is_done(1)
@@ -455,7 +455,7 @@ def test_a_report_before_the_first_attempt_is_a_protocol_error() -> None:
 
 def test_a_silent_node_is_awaited_again() -> None:
     """Its host may have lost power; another one may take its place."""
-    job = Replay(terms(2))
+    job = Replay(opened_job(2))
     job.calls()
     job.joins(1, rank=1)
     job.is_silent(1)

@@ -7,6 +7,7 @@ from clusterrun.coordination.heartbeat import (
     SilenceWatch,
     heartbeat_rhythm,
 )
+from clusterrun.domain.event_source import NEVER
 
 RHYTHM = HeartbeatRhythm(interval=1.0, timeout=5.0)
 
@@ -58,7 +59,7 @@ def test_a_silent_node_is_lost() -> None:
     assert lost == [12, 13]
 
 
-def test_a_suspended_node_is_not_lost() -> None:
+def test_a_paused_node_is_not_lost() -> None:
     """It gets no heartbeats, as it could not read them; its last message may arrive later."""
     heartbeat = HeartbeatTimer(RHYTHM, 100.0)
     heartbeat.pause()
@@ -66,7 +67,7 @@ def test_a_suspended_node_is_not_lost() -> None:
     waits = heartbeat.due, heartbeat.is_heartbeat_due(1000.0), heartbeat.is_lost(1000.0)
     heartbeat.resume(2000.0)
 
-    assert waits == (float("inf"), False, False)
+    assert waits == (NEVER, False, False)
     assert heartbeat.is_heartbeat_due(2000.0)
     assert [second for second in range(8) if heartbeat.is_lost(2000.0 + second)] == [5, 6, 7]
 
@@ -82,7 +83,7 @@ def test_the_timer_is_due_for_a_heartbeat_or_for_the_loss() -> None:
 
 
 def test_a_member_that_was_stopped_does_not_count_its_own_silence() -> None:
-    """A scheduler may suspend all nodes: those continued first must wait for the others."""
+    """A scheduler may stop all nodes: those continued first must wait for the others."""
     heartbeat = HeartbeatTimer(RHYTHM, 100.0)
 
     lost = [heartbeat.is_lost(second) for second in (101.0, 4000.0, 4001.0, 4002.0, 4003.0)]
@@ -131,7 +132,7 @@ def test_a_disconnected_node_is_not_lost_again() -> None:
     watch.forget(1)
     watch.forget(1)
 
-    assert watch.due == float("inf")
+    assert watch.due == NEVER
     assert list(watch.lost(100.0)) == []
 
 
@@ -141,6 +142,6 @@ def test_node_zero_checks_in_each_interval() -> None:
     empty = watch.due
     watch.received(1, 0.5)
 
-    assert (empty, watch.due) == (float("inf"), 1.0)
+    assert (empty, watch.due) == (NEVER, 1.0)
     assert list(watch.lost(1.0)) == []
     assert watch.due == 2.0

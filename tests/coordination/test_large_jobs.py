@@ -5,31 +5,32 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 
 import pytest
-from clusterrun.coordination.actions import PreparePort, Send
-from clusterrun.coordination.coordinator import decide, opened
-from clusterrun.coordination.events import (
+from clusterrun.coordination.coordinator import decide
+from clusterrun.coordination.coordinator_actions import PreparePort, Send
+from clusterrun.coordination.coordinator_events import (
     CallerConnected,
     HelloReceived,
     MemberGone,
     MessageReceived,
     PortReady,
 )
-from clusterrun.coordination.messages import (
+from clusterrun.coordination.job_state import JobPhase, JobState
+from clusterrun.coordination.next_attempt.reform_rules import ReformRules
+from clusterrun.coordination.next_attempt.restart_policy import RestartRules
+from clusterrun.domain.messages import (
     AgedFate,
     AllStacks,
     Done,
-    Failing,
+    FirstFailure,
     Idle,
+    Paused,
     SendStacks,
     Stacks,
-    Suspension,
 )
-from clusterrun.coordination.restart_policy import RestartRules
-from clusterrun.coordination.state import Phase, State
 from clusterrun.domain.outcome import Killed
 from clusterrun.domain.stacks import StackGroup
 
-from tests.rendezvous.nodes import fate, hello, terms
+from tests.rendezvous.nodes import fate, hello, opened_job
 
 MEMBERS = 20_000
 WORKERS = 8
@@ -44,19 +45,19 @@ def limit(microseconds: float) -> Iterator[None]:
     assert spent < microseconds, f"{spent:.0f} µs for each member"
 
 
-def joined(*, have_ranks: bool) -> State:
+def joined(*, have_ranks: bool) -> JobState:
     """Return the state of a large job that all nodes have joined."""
     hellos = [
         hello(number, MEMBERS, rank=number if have_ranks else None, workers=WORKERS)
         for number in range(MEMBERS)
     ]
     own = {"rank": 0} if have_ranks else {}
-    state = opened(terms(MEMBERS, workers=WORKERS, restarts=RestartRules(1), **own), 0.0)
+    state = opened_job(MEMBERS, workers=WORKERS, restarts=RestartRules(1), **own)
     with limit(100):
         for number, each in enumerate(hellos[1:], start=1):
             decide(state, CallerConnected(1.0))
             decide(state, HelloReceived(number, "10.0.0.1", each, 1.0))
-    assert state.phase is Phase.RUNNING
+    assert state.phase is JobPhase.RUNNING
     return state
 
 
@@ -73,12 +74,12 @@ def test_nodes_join_fail_and_restart(*, have_ranks: bool) -> None:
     ]
 
     with limit(300):
-        decide(state, MessageReceived(0, Failing(0, fate(0, 1), 0.0), 2.0))
+        decide(state, MessageReceived(0, FirstFailure(0, fate(0, 1), 0.0), 2.0))
         decide(state, MessageReceived(0, Done(0, (AgedFate(fate(0, 1), 0.0),), None), 2.0))
         for number, fates in enumerate(stopped[1:], start=1):
             last = decide(state, MessageReceived(number, Done(0, fates, None), 3.0))
     with limit(100):
-        restart = decide(state, PortReady(29501))
+        restart = decide(state, PortReady(29501, 0.0))
 
     assert last == (PreparePort(),)
     assert len(restart) == MEMBERS
@@ -87,7 +88,7 @@ def test_nodes_join_fail_and_restart(*, have_ranks: bool) -> None:
 def test_members_leave_and_join_again_while_others_join() -> None:
     """As where a scheduler starts its tasks again."""
     nodes = 2 * MEMBERS
-    state = opened(terms(nodes), 0.0)
+    state = opened_job(nodes)
     hellos = [hello(number, nodes) for number in range(nodes)]
 
     with limit(100):
@@ -105,11 +106,11 @@ def test_all_members_are_suspended() -> None:
     state = joined(have_ranks=True)
 
     with limit(60):
-        for suspended in (True, False):
+        for paused in (True, False):
             for number in range(MEMBERS):
-                decide(state, MessageReceived(number, Suspension(suspended), 2.0))
+                decide(state, MessageReceived(number, Paused(paused), 2.0))
 
-    assert state.suspended == set()
+    assert state.paused == set()
 
 
 def test_stacks_of_all_members_are_collected() -> None:
@@ -123,6 +124,31 @@ def test_stacks_of_all_members_are_collected() -> None:
             group = StackGroup(tuple(range(first, first + WORKERS)), "in train")
             shown = decide(state, MessageReceived(number, Stacks(0, 1, (group,)), 3.0))
 
-    assert asked == (Send(tuple(range(MEMBERS)), SendStacks(0, 1, 30.0, "")),)
+    assert asked[1:] == (Send(tuple(range(MEMBERS)), SendStacks(0, 1)),)
     everyone = StackGroup(tuple(range(MEMBERS * WORKERS)), "in train")
     assert shown == (Send((0,), AllStacks((everyone,), ())),)
+
+
+def test_many_nodes_are_lost_at_once() -> None:
+    """2,000 nodes of which 20 are spares lose 20: the new world is known to all in half a second."""
+    spares, nodes = 20, 2000
+    state = opened_job(nodes, workers=WORKERS, reforming=ReformRules(spares))
+    for number in range(1, nodes):
+        said = hello(number, nodes, workers=WORKERS)
+        decide(state, CallerConnected(1.0))
+        decide(state, HelloReceived(number, "10.0.0.1", said, 1.0))
+    lost = range(1, nodes - spares, 99)[:spares]
+    began = time.process_time()
+
+    for number in lost:
+        decide(state, MemberGone(number, "", 2.0))
+    for number in [each for each in state.ranks if each not in lost]:
+        rank = state.first_ranks[number]
+        stopped = AgedFate(fate(rank, ending=Killed(15), stopped_by_us=True), 0.0)
+        last = decide(state, MessageReceived(number, Done(0, (stopped,), None), 3.0))
+    orders = decide(state, PortReady(29501, 3.0))
+
+    assert time.process_time() - began < 0.5
+    assert last == (PreparePort(),)
+    assert len(orders) == nodes - spares == len(state.ranks)
+    assert (state.losses, state.waiting) == (spares, [])

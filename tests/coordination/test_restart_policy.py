@@ -1,7 +1,12 @@
 """Reasons against another attempt."""
 
 import pytest
-from clusterrun.coordination.restart_policy import RestartRules, rules_of, why_no_restart
+from clusterrun.coordination.next_attempt.restart_policy import (
+    RestartRules,
+    pause_before,
+    rules_of,
+    why_no_restart,
+)
 from clusterrun.domain.outcome import Exited, Fate, Killed, NotStarted
 
 from tests.plans import job
@@ -67,3 +72,13 @@ def test_rules_are_the_jobs() -> None:
 
     assert rules_of(job()) == RestartRules()
     assert rules_of(described) == RestartRules(2, (3,), ends_on_repeat=False)
+
+
+def test_pauses_between_quick_restarts() -> None:
+    """The first ones come at once; each pause is then twice the last one, up to half a minute."""
+    assert [pause_before(number) for number in range(12)] == [
+        *(0.0, 0.0, 0.0),
+        *(0.5, 1.0, 2.0, 4.0, 8.0, 16.0),
+        *(30.0, 30.0, 30.0),
+    ]
+    assert pause_before(10**9) == 30.0

@@ -1,25 +1,17 @@
 """Rounds of collecting stacks: requests, answers, and the result on node 0."""
 
-from clusterrun.coordination.actions import Disconnect
+from clusterrun.coordination import job_notices
+from clusterrun.coordination.coordinator_actions import Disconnect
 from clusterrun.coordination.members import OWN
-from clusterrun.coordination.messages import AllStacks, Idle, RequestStacks, SendStacks, Stacks
-from clusterrun.coordination.restart_policy import RestartRules
 from clusterrun.coordination.stack_rounds import MOST_MISSING, SECONDS_TO_ANSWER, finish
+from clusterrun.domain.messages import AllStacks, Idle, Notice, RequestStacks, SendStacks, Stacks
 from clusterrun.domain.outcome import Interrupted
 from clusterrun.domain.stacks import StackGroup
 
-from tests.rendezvous.nodes import fate, terms
-from tests.rendezvous.replay import Replay
+from tests.rendezvous.nodes import fate
+from tests.rendezvous.replay import Replay, running
 
 F, G = "  File f", "  File g"
-
-
-def running(nodes: int, restarts: int = 0) -> Replay:
-    """Return a job that all nodes have joined, each with one worker."""
-    job = Replay(terms(nodes, restarts=RestartRules(limit=restarts)))
-    for number in range(1, nodes):
-        job.joins(number, rank=number)
-    return job
 
 
 def asked(job: Replay) -> list[tuple[int, SendStacks]]:
@@ -30,6 +22,11 @@ def asked(job: Replay) -> list[tuple[int, SendStacks]]:
 def shown(job: Replay) -> list[tuple[int, AllStacks]]:
     """Return the results that were sent."""
     return [(number, message) for number, message in job.sent if isinstance(message, AllStacks)]
+
+
+def printed(job: Replay) -> list[tuple[int, Notice]]:
+    """Return the notices that were sent."""
+    return [(number, message) for number, message in job.sent if isinstance(message, Notice)]
 
 
 def answers(job: Replay, number: int, text: str, *, round_: int = 1) -> None:
@@ -47,7 +44,8 @@ def test_all_nodes_are_asked_and_node_0_receives_the_stacks() -> None:
     before = shown(job)
     answers(job, 1, F)
 
-    assert asked(job) == [(number, SendStacks(0, 1, 0.0, "n2")) for number in range(3)]
+    assert asked(job) == [(number, SendStacks(0, 1)) for number in range(3)]
+    assert printed(job) == [(OWN, Notice(job_notices.stacks_requested("n2")))]
     assert before == []
     assert shown(job) == [(OWN, AllStacks((StackGroup((0, 1), F), StackGroup((2,), G)), ()))]
 
@@ -64,7 +62,7 @@ def test_one_round_at_a_time() -> None:
     answers(job, 0, G)
 
     assert [message.number for _, message in asked(job)] == [1, 1, 2, 2]
-    assert {message.host for _, message in asked(job)} == {""}
+    assert printed(job) == []
     assert len(shown(job)) == 1
 
 
@@ -93,7 +91,7 @@ def test_nothing_moves() -> None:
     job.sends_stacks(1, Idle(0, 60.0))
     assert asked(job) == []
     job.sends_stacks(0, Idle(0, 60.0))
-    assert asked(job) == [(number, SendStacks(0, 1, 60.0, "")) for number in range(2)]
+    assert asked(job) == [(number, SendStacks(0, 1)) for number in range(2)]
     for number in range(2):
         answers(job, number, F)
     job.waits(1000)
@@ -132,7 +130,7 @@ def test_the_next_attempt_starts_without_a_round() -> None:
     assert len(asked(job)) == 2
 
     job.sends_stacks(1, RequestStacks(1))
-    assert asked(job)[-1] == (1, SendStacks(1, 2, 0.0, "n1"))
+    assert asked(job)[-1] == (1, SendStacks(1, 2))
     assert shown(job) == []
 
 

@@ -4,13 +4,13 @@ from clusterrun.coordination.worlds import node_ranks, worlds
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tests.rendezvous.nodes import hello, terms
+from tests.rendezvous.nodes import hello, opened_job
 
 
 def test_different_nodes_have_different_numbers_of_workers() -> None:
     """2 + 3 + 1."""
     members = {7: hello(0, workers=2), 8: hello(1, workers=3), 9: hello(2, workers=1)}
-    own_terms = terms(3, run_id="mine", master_addr="n0", master_port=1234)
+    own_terms = opened_job(3, run_id="mine").terms
 
     found = worlds(own_terms, members, {7: 0, 8: 1, 9: 2}, 3, 29501)
 
@@ -29,7 +29,9 @@ def test_workers_of_each_role_are_counted_apart() -> None:
         each: hello(each, workers=workers, role=role) for each, (role, workers) in enumerate(roles)
     }
 
-    found = worlds(terms(4), members, {each: each for each in members}, 0, 29500).values()
+    found = worlds(
+        opened_job(4).terms, members, {each: each for each in members}, 0, 29500
+    ).values()
 
     assert [world.first_rank for world in found] == [0, 2, 5, 6]
     assert [world.first_role_rank for world in found] == [0, 0, 2, 3]
@@ -67,7 +69,7 @@ def test_ranks_are_prefix_sums(data: st.DataObject) -> None:
     members = {each: hello(each, workers=workers[each]) for each in order}
 
     ranks = node_ranks(members, {each: each for each in claimed}, count)
-    found = list(worlds(terms(count), members, ranks, 0, 29500).values())
+    found = list(worlds(opened_job(count).terms, members, ranks, 0, 29500).values())
 
     assert [world.node_rank for world in found] == list(range(count))
     assert all(ranks[each] == each for each in claimed)
@@ -76,3 +78,12 @@ def test_ranks_are_prefix_sums(data: st.DataObject) -> None:
     assert ends == [*(world.first_rank for world in found[1:]), sum(workers)]
     unclaimed = [each for each in order if each not in claimed]
     assert [ranks[each] for each in unclaimed] == sorted(ranks[each] for each in unclaimed)
+
+
+def test_log_folders_go_on_after_the_highest_of_all_nodes() -> None:
+    """Nodes that keep logs on their own disks may have seen fewer attempts of the run."""
+    members = {7: hello(0, kept_attempts=2), 8: hello(1, kept_attempts=3), 9: hello(2)}
+
+    found = worlds(opened_job(3).terms, members, {7: 0, 8: 1, 9: 2}, 0, 29500)
+
+    assert [world.kept_attempts for world in found.values()] == [3, 3, 3]

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from tests.contract.launched import plain_environment
-from tests.distribution.environments import SECONDS_TO_RUN, build, environment, run
+from tests.distribution.environments import SECONDS_TO_RUN, build, environment, run, run_pip
 
 pytestmark = pytest.mark.timeout(600)
 
@@ -59,29 +59,19 @@ def test_programs_run_without_torch(installed: Path, tmp_path: Path) -> None:
     )
     command = [str(installed / "clusterrun"), "--nproc-per-node", "2"]
 
-    program = run([*command, "--no-python", "echo", "here"], tmp_path, SECONDS_TO_RUN, environ())
-    ranks = run([*command, str(script)], tmp_path, SECONDS_TO_RUN, environ())
+    program = run(
+        [*command, "--no-python", "echo", "here"], tmp_path, SECONDS_TO_RUN, plain_environment()
+    )
+    ranks = run([*command, str(script)], tmp_path, SECONDS_TO_RUN, plain_environment())
 
     assert sorted(program.splitlines()) == ["[rank 0] here", "[rank 1] here"]
     assert sorted(ranks.splitlines()) == ["[rank 0] rank 0 of 2", "[rank 1] rank 1 of 2"]
-    packages = run([str(installed / "python"), "-m", "pip", "list", "--format=freeze"])
-    assert "torch" not in packages
+    assert "torch" not in run_pip(installed, "list", "--format=freeze")
 
 
 def test_topo_runs_without_torch(installed: Path, tmp_path: Path) -> None:
-    drawing = run([str(installed / "clusterrun"), "topo"], tmp_path, SECONDS_TO_RUN, environ())
-
-    assert "NUMA node 0" in drawing or "package 0" in drawing
-
-
-def test_the_module_is_the_command(installed: Path, tmp_path: Path) -> None:
-    """``python -m clusterrun``, for users whose PATH lacks the command."""
-    by_module = run(
-        [str(installed / "python"), "-m", "clusterrun", "--version"], tmp_path, SECONDS_TO_RUN
+    drawing = run(
+        [str(installed / "clusterrun"), "topo"], tmp_path, SECONDS_TO_RUN, plain_environment()
     )
 
-    assert by_module == run([str(installed / "clusterrun"), "--version"], tmp_path, SECONDS_TO_RUN)
-
-
-def environ() -> dict[str, str]:
-    return dict(plain_environment())
+    assert "NUMA node 0" in drawing or "package 0" in drawing

@@ -16,11 +16,11 @@ import psutil
 
 from tests.contract.launched import Ended, Job, kill_marked
 from tests.hosts.host import Host
-from tests.hosts.meeting_ranks import RANKS_MEET
 from tests.hosts.nodes import Nodes, ended
+from tests.hosts.stepping_ranks import RANKS_STEP
 
 STEPS_TOGETHER = (
-    RANKS_MEET
+    RANKS_STEP
     + """
     attempt = os.environ["TORCHELASTIC_RESTART_COUNT"]
     fault = faults.get(str(rank)) if attempt == "0" else None
@@ -35,13 +35,7 @@ STEPS_TOGETHER = (
             sys.exit(7)
         if step == 20 and fault == "kill":
             os.kill(os.getpid(), signal.SIGKILL)
-        if rank == 0:
-            for call in calls:
-                exactly_one(call)
-        for call in calls:
-            call.sendall(b"x")
-        if rank > 0:
-            exactly_one(calls[0])
+        all_reduce()
         time.sleep(0.02)
     print(f"rank {rank} is done", flush=True)
 """
@@ -71,10 +65,10 @@ class Strike:
 
     Attributes:
         at: seconds after the beginning.
-        what: "kill", "freeze", "end", "suspend" or "cut".
+        what: "kill", "freeze", "end", "pause" or "cut".
         node: whom it strikes.
         whom: which of the node's processes, for "kill" and "freeze".
-        seconds: how long a frozen process, a suspended node or a cut lasts.
+        seconds: how long a frozen process, a paused node or a cut lasts.
         number: the signal of an "end".
 
     """
@@ -124,7 +118,7 @@ class Round:
 
 def drawn(number: int) -> Round:
     """Return the round of this number."""
-    dice = random.Random(number)  # noqa: S311  (no secret)
+    dice = random.Random(number)
     workers = tuple(dice.choice((1, 1, 2)) for _ in range(dice.choice((2, 3, 3, 4))))
     options = ["--heartbeat-timeout", str(SILENT), "--rdzv-timeout", str(SECONDS_TO_JOIN)]
     options += ["--shutdown-timeout", "1"]
@@ -142,7 +136,7 @@ def drawn(number: int) -> Round:
 
 def _strike(dice: random.Random, nodes: int) -> Strike:
     at, node = dice.uniform(0.0, 1.5), dice.randrange(nodes)
-    match dice.choice(("kill", "kill", "kill", "freeze", "end", "suspend", "cut")):
+    match dice.choice(("kill", "kill", "kill", "freeze", "end", "pause", "cut")):
         case "kill":
             return Strike(at, "kill", node, dice.choice(KILLED))
         case "freeze":
@@ -150,8 +144,8 @@ def _strike(dice: random.Random, nodes: int) -> Strike:
             return Strike(at, "freeze", node, dice.choice(STOPPED_BRIEFLY), long)
         case "end":
             return Strike(at, "end", node, number=dice.choice((signal.SIGTERM, signal.SIGINT)))
-        case "suspend":
-            return Strike(at, "suspend", node, seconds=1.5 * SILENT)
+        case "pause":
+            return Strike(at, "pause", node, seconds=1.5 * SILENT)
         case _:
             return Strike(at, "cut", node, seconds=dice.choice((0.5, 2.5 * SILENT)))
 
@@ -198,7 +192,7 @@ def _acts(strike: Strike, job: Job, host: Host) -> Iterator[tuple[float, Callabl
             yield over, lambda: _send_all(job, signal.SIGCONT)
         case "end":
             yield strike.at, lambda: _send(job, "agent", strike.number)
-        case "suspend":
+        case "pause":
             yield strike.at, lambda: _send(job, "agent", signal.SIGTSTP)
             yield over, lambda: _send(job, "agent", signal.SIGCONT)
         case _:

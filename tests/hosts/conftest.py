@@ -74,6 +74,15 @@ def slurm_of_session(this_run: str) -> Iterator[Slurm]:
         yield made
 
 
+@pytest.fixture(scope="module")
+def slurm_that_signals_tasks(this_run: str) -> Iterator[Slurm]:
+    """Return a Slurm of two nodes whose signals reach tasks alone, as on most clusters."""
+    with network(this_run, "suspending", "n0", "n1") as where:
+        made = Slurm(where, proctrack="pgid")
+        made.open()
+        yield made
+
+
 @pytest.fixture
 def slurm(slurm_of_session: Slurm, request: pytest.FixtureRequest) -> Iterator[Slurm]:
     """Return a Slurm of two idle nodes, n0 and n1; its jobs end with the test."""

@@ -3,17 +3,21 @@
 import itertools
 import os
 import subprocess
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
-from tests.contract.launched import MARK, SECONDS_TO_ACT, Ended, Job, plain_environment
+from tests.contract.launched import MARK, Ended, Job, plain_environment
 from tests.hosts.namespaces import NAMESPACES, end_processes, ip, processes_in
+from tests.waiting import SECONDS_TO_ACT
 
 PIPE_SIZE = 1 << 20
 """Bytes that a job may print while its test waits for another one."""
 
 NAMES_FROM_FILES = "passwd: files\ngroup: files\nhosts: files\n"
 """No name server: only its hosts file resolves a host's own name."""
+
+NOBODY = "lladdr 02:00:00:00:00:99 nud permanent"
+"""The hardware address of no host, which is not asked for again."""
 
 # Not `ip netns exec`: it mounts a /sys without cgroups, and slurmd does not start on that.
 BECOME_HOST = """
@@ -123,6 +127,15 @@ class Host:
     def join(self) -> None:
         """Restore the link."""
         ip("-n", self._switch, "link", "set", self.name, "up")
+
+    def mute(self, peers: Sequence["Host"]) -> None:
+        """Lose what this host sends to ``peers``, and nothing of what they send to it."""
+        lines = [f"neigh replace {it.address} {NOBODY} dev eth0" for it in peers]
+        ip("-n", self.namespace, lines=lines)
+
+    def unmute(self, peers: Sequence["Host"]) -> None:
+        """Undo ``mute``."""
+        ip("-n", self.namespace, lines=[f"neigh del {it.address} dev eth0" for it in peers])
 
     def set_hosts_file(self, text: str) -> None:
         """Change /etc/hosts, also for running processes."""

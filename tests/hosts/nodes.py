@@ -4,8 +4,9 @@ import re
 from collections.abc import Iterable, Mapping, Sequence
 from textwrap import dedent
 
-from tests.contract.launched import SECONDS_TO_ACT, Ended, Job, Launcher
+from tests.contract.launched import Ended, Job, Launcher
 from tests.hosts.host import Host
+from tests.waiting import SECONDS_TO_ACT
 
 PROGRESS = re.compile(r"clusterrun: .*\(.*\d+ s of \d+ s\)\n")
 """Lines that appear only on a slow machine, or in a test that waits for them."""

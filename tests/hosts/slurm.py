@@ -6,9 +6,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from textwrap import dedent
 
-from tests.contract.launched import SECONDS_TO_ACT, Ended, Job
+from tests.contract.launched import Ended, Job
 from tests.hosts.network import Network
 from tests.hosts.slurm_files import write_files
+from tests.waiting import SECONDS_TO_ACT
 
 SECONDS_TO_BE_SCHEDULED = 20
 """A missing node would leave a job in the queue for ever."""
@@ -26,8 +27,13 @@ class BatchJob:
 class Slurm:
     """The commands of a user on the host ``ctl``, each with a time limit."""
 
-    def __init__(self, where: Network) -> None:
-        """Create a Slurm on an unused network; its hosts become the nodes."""
+    def __init__(self, where: Network, proctrack: str = "linuxproc") -> None:
+        """Create a Slurm on an unused network; its hosts become the nodes.
+
+        With ``proctrack`` "linuxproc" it sends signals to all processes of a step; with "pgid" to the
+        tasks alone, as "cgroup" does on most clusters.
+        """
+        self._proctrack = proctrack
         self.nodes = where.hosts
         self._controller = where.switch
         self._folder = where.folder
@@ -43,7 +49,7 @@ class Slurm:
             AssertionError: a daemon has ended or is late; the message is what it printed.
 
         """
-        munged = write_files(self._folder, self._controller, self.nodes)
+        munged = write_files(self._folder, self._controller, self.nodes, self._proctrack)
         self._controller.start(*munged).wait_for("Created socket")
         self._daemon = self._controller.start("slurmctld", "-D", environ=self._environ)
         # A slurmd that finds no controller waits a second or more before it tries again.
@@ -111,9 +117,9 @@ class Slurm:
         file = self._folder / f"batch{len(self._jobs)}.sh"
         out, err = file.with_suffix(".out"), file.with_suffix(".err")
         file.write_text(dedent(script).lstrip())
-        # Slurm makes these only when the job starts, which it may never do.
-        out.touch()
-        err.touch()
+        # Slurm makes these only when the job starts, which it may never do, and may append to them.
+        out.write_text("")
+        err.write_text("")
         words = ("--parsable", f"--output={out}", f"--error={err}", *options, str(file), *args)
         done = self.start("sbatch", *words, environ=environ, folder=folder).ended()
         assert done.code == 0, done.err

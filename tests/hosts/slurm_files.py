@@ -20,6 +20,7 @@ For more tasks than CPUs ``srun --overcommit`` is enough.
 # AuthInfo: this machine may run another munged with another key.
 # SlurmctldDebug: only at debug the log says that a node has registered.
 # JobCompLoc: `sbatch --wait` sees the end of a job up to ten seconds late.
+# PreemptType: a job in the partition "urgent" ends those in "low", which have GraceTime to save.
 # config_overrides: a node is idle although the machine has another number of CPUs.
 SLURM_CONF = """
 ClusterName=testbed
@@ -37,7 +38,7 @@ SlurmdLogFile={folder}/slurmd.%n.log
 SlurmctldDebug=debug
 JobCompType=jobcomp/script
 JobCompLoc={folder}/write_down_end
-ProctrackType=proctrack/linuxproc
+ProctrackType=proctrack/{proctrack}
 TaskPlugin=task/affinity
 SwitchType=switch/none
 MpiDefault=none
@@ -51,7 +52,11 @@ SlurmdParameters=config_overrides
 ReturnToService=2
 KillWait=10
 {nodes}
+PreemptType=preempt/partition_prio
+PreemptMode=REQUEUE
 PartitionName=all Nodes=ALL Default=YES MaxTime=INFINITE State=UP OverSubscribe=FORCE
+PartitionName=low Nodes=ALL PriorityTier=1 GraceTime=60 State=UP
+PartitionName=urgent Nodes=ALL PriorityTier=10 State=UP
 """
 
 WRITE_DOWN_END = """\
@@ -60,17 +65,20 @@ echo "job $JOBID $JOBSTATE $EXITCODE" >> {folder}/ends
 """
 
 
-def write_files(folder: Path, controller: Host, nodes: Sequence[Host]) -> list[str]:
+def write_files(folder: Path, controller: Host, nodes: Sequence[Host], proctrack: str) -> list[str]:
     """Write slurm.conf and the files that it names; return the command of its munged.
 
     Args:
         folder: for all files of this Slurm.
         controller: where slurmctld and munged are to run.
         nodes: where slurmd is to run; munge's socket is a file, and one for all hosts.
+        proctrack: the plugin that knows the processes of a step.
 
     """
     described = "\n".join(map(_describe, nodes))
-    conf = SLURM_CONF.format(folder=folder, controller=controller.address, nodes=described)
+    conf = SLURM_CONF.format(
+        folder=folder, controller=controller.address, nodes=described, proctrack=proctrack
+    )
     (folder / "slurm.conf").write_text(conf)
     _write_gpus(folder)
     _write_script_of_ends(folder)

@@ -84,7 +84,7 @@ def test_a_worker_that_fails_ends_both(hosts: tuple[Host, ...], clusterrun: Laun
 def test_a_killed_agent_ends_the_other_node(
     hosts: tuple[Host, ...], clusterrun: Launcher, lost: int
 ) -> None:
-    """On either node; the other one names it."""
+    """The agent of either node is killed; the other node names it."""
     jobs = two_running_nodes(hosts, clusterrun)
     there = 1 - lost
 
@@ -131,7 +131,7 @@ def test_a_signal_while_waiting_for_nodes(
     nodes = Nodes(clusterrun, hosts, WAIT)
     place = ("--nnodes", "3", "--master-addr", hosts[0].address)
     jobs = [nodes.start(rank, *place, "--node-rank", str(rank)) for rank in (0, 1)]
-    jobs[0].wait_for(r"waiting for 1 of 3 nodes: rank 2 \(joined: n0, n1")
+    jobs[0].wait_for("2 of 3 nodes have joined: n0, n1; waiting for node rank 2")
 
     jobs[told].signal(signal.SIGTERM)
 
@@ -158,7 +158,7 @@ def test_a_helper_process_is_killed_while_waiting_for_nodes(
     nodes = Nodes(clusterrun, hosts, SUCCEED)
     words = ("--nnodes", "3", "--master-addr", hosts[0].address)
     jobs = [nodes.start(rank, *words, "--node-rank", str(rank)) for rank in (0, 1)]
-    jobs[0].wait_for(r"waiting for 1 of 3 nodes: rank 2 \(joined: n0, n1")
+    jobs[0].wait_for("2 of 3 nodes have joined: n0, n1; waiting for node rank 2")
 
     os.kill(jobs[0].fork_server if helper == "fork server" else jobs[0].relay, signal.SIGKILL)
     ends = ended(jobs)
@@ -209,7 +209,7 @@ def test_a_failure_after_one_node_has_finished(
 def test_a_signal_to_a_finished_node(
     hosts: tuple[Host, ...], clusterrun: Launcher, number: signal.Signals
 ) -> None:
-    """It ends the job on the others, too."""
+    """The signal ends the job on the other nodes, too."""
     jobs = one_finished_node(hosts, clusterrun)
 
     jobs[0].signal(number)
@@ -224,7 +224,7 @@ def test_a_signal_to_a_finished_node(
 def test_node_zero_is_lost_when_a_node_has_finished(
     hosts: tuple[Host, ...], clusterrun: Launcher
 ) -> None:
-    """It can't learn how the job ends, so that is not a success."""
+    """The node can't learn how the job ends, so it does not exit with 0."""
     nodes = Nodes(clusterrun, hosts, EARLY.replace('== "0"', '== "1"'))
     jobs = nodes.start_all()
     jobs[1].wait_for("early")

@@ -14,19 +14,10 @@ import pytest
 
 from tests.contract.launched import Ended, Job, Launcher
 from tests.hosts.host import Host
-from tests.hosts.meeting_ranks import RANKS_MEET
 from tests.hosts.nodes import Nodes, codes, ended
+from tests.hosts.stepping_ranks import RANKS_STEP
 
-STEPS = f"""{RANKS_MEET}
-    def all_reduce():
-        # Rank 0 adds up, and tells the others.
-        if rank == 0:
-            total = [exactly_one(call) for call in calls]
-        for call in calls:
-            call.sendall(b"x")
-        if rank > 0:
-            exactly_one(calls[0])
-
+STEPS = f"""{RANKS_STEP}
     def strike(fault):
         if fault == "held back":
             atexit.register(time.sleep, 2)
@@ -160,13 +151,13 @@ def test_node_zero_is_frozen(trainers: Trainers) -> None:
 
 
 @pytest.mark.parametrize("number", [pytest.param(0, marks=pytest.mark.long), 1])
-def test_a_node_is_suspended(number: int, trainers: Trainers) -> None:
-    """By its user (Ctrl-Z): its silence does not count, and the job goes on later."""
+def test_a_node_is_paused(number: int, trainers: Trainers) -> None:
+    """A user pressed Ctrl-Z: the node's silence does not count, and the job goes on later."""
     jobs = trainers.jobs
     name = f"clusterrun: node {number} \\(n{number}\\)"
     jobs[number].signal(signal.SIGTSTP)
     for job in jobs[:number] + jobs[number + 1 :]:
-        job.wait_for(f"{name} is suspended: the job waits until it is continued\n")
+        job.wait_for(f"{name} is paused: the job waits until it is continued\n")
     time.sleep(2.0 * SILENT)
 
     jobs[number].signal(signal.SIGCONT)
@@ -182,13 +173,13 @@ def test_a_node_is_suspended(number: int, trainers: Trainers) -> None:
 
 
 @pytest.mark.parametrize("number", [pytest.param(0, marks=pytest.mark.long), 1])
-def test_the_host_of_a_suspended_node_dies(number: int, trainers: Trainers) -> None:
+def test_the_host_of_a_paused_node_dies(number: int, trainers: Trainers) -> None:
     """Its agent's silence does not count, that of its kernel does."""
     jobs = trainers.jobs
     survivors = tuple({0, 1, 2} - {number})
     jobs[number].signal(signal.SIGTSTP)
     for each in survivors:
-        jobs[each].wait_for(f"node {number} \\(n{number}\\) is suspended")
+        jobs[each].wait_for(f"node {number} \\(n{number}\\) is paused")
     time.sleep(1.5 * SILENT)
 
     trainers.hosts[number].cut()
@@ -211,7 +202,7 @@ def end_in_order(jobs: Sequence[Job]) -> None:
 
 
 def test_the_link_is_down_for_a_moment(hosts: tuple[Host, ...], clusterrun: Launcher) -> None:
-    """No node is lost: TCP sends again what was lost meanwhile."""
+    """No node is lost: TCP repeats the packets that were lost."""
     jobs = Nodes(clusterrun, hosts, STEPS).start_all("--heartbeat-timeout", "6")
     trainers = Trainers(jobs, hosts)
 
@@ -224,7 +215,7 @@ def test_the_link_is_down_for_a_moment(hosts: tuple[Host, ...], clusterrun: Laun
 
 
 def test_all_processors_are_busy(trainers: Trainers) -> None:
-    """With processes of others: heartbeats arrive in time."""
+    """Other processes use them; heartbeats arrive in time."""
     hog = [sys.executable, "-c", "while True: pass"]
     hogs = [trainers.hosts[0].start(*hog) for _ in range(2 * (os.cpu_count() or 1))]
 
@@ -290,7 +281,7 @@ def test_a_worker_fails(
 
 
 def test_two_workers_fail_at_once(hosts: tuple[Host, ...], clusterrun: Launcher) -> None:
-    """On two nodes: either may be the cause, but all nodes report the same."""
+    """Either worker of the two nodes may be the cause, but all nodes report the same."""
     words = ["1=exit", "2=kill"]
     jobs = Nodes(clusterrun, hosts, STEPS).start_all(args=words, workers=(1, 1, 1))
 
@@ -305,7 +296,7 @@ def test_two_workers_fail_at_once(hosts: tuple[Host, ...], clusterrun: Launcher)
 
 
 def test_a_worker_ignores_sigterm(hosts: tuple[Host, ...], clusterrun: Launcher) -> None:
-    """It is killed after the grace period, and is not the cause."""
+    """The worker is killed after the grace period, and is not the cause."""
     nodes = Nodes(clusterrun, hosts, STEPS)
     jobs = nodes.start_all(
         "--shutdown-timeout", "0.5", args=["1=exit", "2=deaf"], workers=(1, 1, 1)
@@ -329,7 +320,7 @@ runpy.run_path(sys.argv[0], run_name="__main__")
 
 @pytest.mark.parametrize("ahead", [30, -30])
 def test_clocks_differ(ahead: int, hosts: tuple[Host, ...], clusterrun: Launcher) -> None:
-    """By half a minute, in either direction: the cause and its time stay the same."""
+    """One clock is half a minute early or late: the cause and its time stay the same."""
     (clusterrun.folder / "skewed.py").write_text(SKEWED)
     skewed = (sys.executable, str(clusterrun.folder / "skewed.py"), str(ahead))
     nodes = Nodes(clusterrun, hosts, STEPS)
@@ -370,7 +361,7 @@ def test_a_helper_process_is_killed(
 
 @pytest.mark.long
 def test_the_link_loses_packets(hosts: tuple[Host, ...], clusterrun: Launcher) -> None:
-    """A third of the time no packet arrives; the job is slower, and no node is lost."""
+    """No packet arrives in a third of the time; the job is slower, and no node is lost."""
     jobs = Nodes(clusterrun, hosts, STEPS).start_all("--heartbeat-timeout", "6")
     trainers = Trainers(jobs, hosts)
 
@@ -532,7 +523,7 @@ def test_an_agent_is_killed_while_torch_trains(
 def test_rounds_of_killed_agents(
     round_: int, hosts: tuple[Host, ...], clusterrun: Launcher
 ) -> None:
-    """On any node, at any moment: all others end and name it."""
+    """Any agent is killed at any moment: all others end and name its node."""
     jobs = Nodes(clusterrun, hosts, STEPS).start_all(workers=(1, 1, 1, 1))
     trainers = Trainers(jobs, hosts)
     killed = round_ % 4

@@ -75,7 +75,7 @@ def ranks_of(size: int) -> list[str]:
 @pytest.mark.long
 @accelerates
 def test_accelerate_passes_its_own_tests_with_two_ranks(clusterrun: Launcher, name: str) -> None:
-    """On one node."""
+    """Both ranks run on one node."""
     expect_success(clusterrun.command(*module_of(name), workers=2, environ=ON_CPUS))
 
 
@@ -84,7 +84,7 @@ def test_accelerate_passes_its_own_tests_with_two_ranks(clusterrun: Launcher, na
 def test_accelerate_passes_its_own_tests_on_two_hosts(
     hosts: tuple[Host, ...], clusterrun: Launcher, name: str
 ) -> None:
-    """With one rank on each."""
+    """Each host has one rank."""
     place = ("--nnodes", "2", "--master-addr", hosts[0].name)
 
     jobs = [
@@ -97,7 +97,7 @@ def test_accelerate_passes_its_own_tests_on_two_hosts(
 
 @pytest.mark.long
 def test_lightning_uses_our_ranks(clusterrun: Launcher) -> None:
-    """On one node: it starts no processes of its own, as it would without a launcher."""
+    """It starts no processes of its own on one node, as it would without a launcher."""
     job = clusterrun.script(TRAIN, workers=2)
 
     assert trained(job) == ranks_of(2)
@@ -107,7 +107,7 @@ def test_lightning_uses_our_ranks(clusterrun: Launcher) -> None:
 def test_lightning_uses_our_ranks_on_two_hosts(
     hosts: tuple[Host, ...], clusterrun: Launcher
 ) -> None:
-    """With one rank on each."""
+    """Each host has one rank."""
     place = ("--nnodes", "2", "--master-addr", hosts[0].name)
 
     jobs = [clusterrun.script(TRAIN, *place, around=host.around) for host in hosts[:2]]
@@ -126,7 +126,7 @@ def test_lightning_uses_our_ranks_on_two_hosts(
 def test_lightning_uses_our_ranks_inside_slurm(
     slurm: Slurm, clusterrun: Launcher, layout: tuple[str, ...]
 ) -> None:
-    """Not from Slurm's variables, which count tasks and not workers."""
+    """It ignores Slurm's variables, which count tasks and not workers."""
     job = clusterrun.script(TRAIN, around=slurm.around(*layout))
 
     assert trained(job) == ranks_of(2)

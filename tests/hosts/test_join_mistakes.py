@@ -57,8 +57,8 @@ print("heard", len(call.recv(100)))
 TWO_AT_ONCE = """
 import select
 from clusterrun.rendezvous.names.addresses import numeric_address
-from clusterrun.rendezvous.joining.dialer import OutgoingConnection
-from clusterrun.coordination.messages import Hello
+from clusterrun.rendezvous.wire.outgoing_connection import OutgoingConnection
+from clusterrun.domain.messages import Hello
 
 def answer(call, is_complete):
     received = []
@@ -193,7 +193,7 @@ def test_a_node_too_many(hosts: tuple[Host, ...], clusterrun: Launcher) -> None:
     """All nodes are named; with a token all of them end."""
     nodes = Nodes(clusterrun, hosts, DONE)
     jobs = [nodes.start(number, *THREE, environ=SECRET) for number in (0, 1)]
-    jobs[0].wait_for("waiting for 1 of 3 nodes")
+    jobs[0].wait_for("2 of 3 nodes have joined")
 
     told = hosts[2].run(sys.executable, "-c", TWO_AT_ONCE)
 
@@ -213,7 +213,7 @@ def test_a_node_too_many(hosts: tuple[Host, ...], clusterrun: Launcher) -> None:
 
 
 def test_a_node_too_many_that_joins_later(hosts: tuple[Host, ...], clusterrun: Launcher) -> None:
-    """With --rdzv-endpoint it is refused at once, because all nodes have joined."""
+    """With --rdzv-endpoint, the coordinator refuses it at once, as all nodes have joined."""
     nodes = Nodes(clusterrun, hosts, "import signal\nprint('up', flush=True)\nsignal.pause()")
     place = ("--nnodes", "2", "--rdzv-endpoint", "10.77.0.2:29400")
     jobs = [nodes.start(number, *place) for number in (0, 1)]
@@ -227,7 +227,7 @@ def test_a_node_too_many_that_joins_later(hosts: tuple[Host, ...], clusterrun: L
 
 
 def test_another_jobs_node(hosts: tuple[Host, ...], clusterrun: Launcher) -> None:
-    """It is refused, and this job goes on waiting."""
+    """The coordinator refuses it, and this job goes on waiting."""
     nodes = Nodes(clusterrun, hosts, DONE)
     first = nodes.start(0, *TWO, "--run-id", "one")
 
@@ -245,7 +245,7 @@ def test_another_jobs_node(hosts: tuple[Host, ...], clusterrun: Launcher) -> Non
 @pytest.mark.needs("setpriv")
 @pytest.mark.skipif(not ANYBODYS_PYTHON.exists(), reason="needs a Python that anybody can run")
 def test_another_users_node(hosts: tuple[Host, ...], clusterrun: Launcher) -> None:
-    """It is refused, and this job goes on waiting."""
+    """The coordinator refuses it, and this job goes on waiting."""
     # It may read root's files: the interpreter and the test's folder may be root's.
     able = ("--inh-caps", "+dac_override", "--ambient-caps", "+dac_override")
     as_nobody = ("setpriv", "--reuid", "65534", "--clear-groups", *able)
@@ -263,7 +263,7 @@ def test_another_users_node(hosts: tuple[Host, ...], clusterrun: Launcher) -> No
 
 
 def test_a_newer_member(hosts: tuple[Host, ...], clusterrun: Launcher) -> None:
-    """It gets our version, and this job goes on waiting."""
+    """The member gets our version, and this job goes on waiting."""
     nodes = Nodes(clusterrun, hosts, DONE)
     first = nodes.start(0, *TWO)
 
@@ -314,7 +314,7 @@ def test_a_wrong_token(
     told: str,
     refused: str,
 ) -> None:
-    """It is refused, and this job goes on waiting."""
+    """The coordinator refuses the node, and this job goes on waiting."""
     ours, theirs = ({"CLUSTERRUN_TOKEN": token} if token else {} for token in tokens)
     nodes = Nodes(clusterrun, hosts, DONE)
     first = nodes.start(0, *TWO, environ=ours)
@@ -331,7 +331,7 @@ def test_a_node_that_never_comes(hosts: tuple[Host, ...], clusterrun: Launcher) 
 
     all_fail_with(
         jobs,
-        "waited 3 s for 1 of 3 nodes: rank 1 (joined: n0, n2)",
+        "2 of 3 nodes joined within 3 s: n0, n2; missing: node rank 1",
         "  Run the same command on every node; each must reach 10.77.0.2:29500.\n"
         "  --rdzv-timeout makes the job wait longer.\n",
     )
@@ -387,7 +387,7 @@ def test_a_busy_port(hosts: tuple[Host, ...], clusterrun: Launcher) -> None:
 
 
 def test_an_unknown_name(hosts: tuple[Host, ...], clusterrun: Launcher) -> None:
-    """With and without a rank."""
+    """A node with a rank and one without fail alike."""
     words = ("--nnodes", "3", "--master-addr", "nowhere", *SOON)
     nodes = Nodes(clusterrun, hosts, DONE)
     jobs = [nodes.start(0, *words), nodes.start(1, *words, "--node-rank", "1")]
@@ -412,7 +412,7 @@ def test_a_name_that_is_127_0_1_1_elsewhere(hosts: tuple[Host, ...], clusterrun:
     assert codes(ends) == [4, 4]
     assert [end.err for end in ends] == [
         error(
-            "waited 3 s for 1 of 2 nodes: rank 1 (joined: n0)",
+            "1 of 2 nodes joined within 3 s: n0; missing: node rank 1",
             "  Run the same command on every node; each must reach n0:29500.\n"
             "  --rdzv-timeout makes the job wait longer.\n",
         ),

@@ -58,7 +58,7 @@ def test_names_that_only_the_hosts_file_knows(
 
 
 def test_slots_are_workers(hosts: tuple[Host, ...], clusterrun: Launcher, tmp_path: Path) -> None:
-    """As many on each host as mpirun would start."""
+    """Each host has as many workers as mpirun would start."""
     file = tmp_path / "hosts.txt"
     file.write_text("n0 slots=2\nn1:1\n")
 
@@ -73,7 +73,7 @@ def test_slots_are_workers(hosts: tuple[Host, ...], clusterrun: Launcher, tmp_pa
 
 
 def test_a_host_that_is_not_in_the_list(hosts: tuple[Host, ...], clusterrun: Launcher) -> None:
-    """It ends at once and prints its own names."""
+    """The agent exits at once and prints its own names."""
     nodes = Nodes(clusterrun, hosts, TELL)
 
     end = ended([nodes.start(2, "--hosts", "n0,n1")])[0]

@@ -7,18 +7,11 @@ import pytest
 from tests.contract.launched import Launcher
 from tests.hosts.host import Host
 from tests.hosts.openmpi import mpirun
-from tests.hosts.test_slurm import REDUCE, TELL, column, told
+from tests.hosts.test_slurm import FAIL, REDUCE, TELL, column, told
 
 pytestmark = pytest.mark.needs("mpirun")
 
 NAMES = ("RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE", "GROUP_RANK", "GROUP_WORLD_SIZE")
-
-FAIL = """
-import os, sys, time
-if os.environ["RANK"] == "1":
-    sys.exit(7)
-time.sleep(1000)
-"""
 
 TWO_EACH = [
     ("0", "4", "0", "2", "0", "2"),
@@ -91,7 +84,7 @@ def test_torch_reduces_over_all_of_them(
     clusterrun: Launcher,
     tmp_path: Path,
 ) -> None:
-    """A step of DistributedDataParallel and an all_reduce, over gloo."""
+    """They make a step of DistributedDataParallel and an all_reduce over gloo."""
     around = mpirun(hosts[:2], tmp_path, "--map-by", layout)
 
     done = clusterrun.script(REDUCE, around=around, workers=workers).ended(120)

@@ -86,7 +86,7 @@ def test_the_second_attempt_succeeds(hosts: tuple[Host, ...], clusterrun: Launch
 
 
 def test_a_chosen_port_is_fresh(hosts: tuple[Host, ...], clusterrun: Launcher) -> None:
-    """With --rdzv-endpoint; it is the same on all nodes."""
+    """With --rdzv-endpoint each attempt has a new port, the same on all nodes."""
     nodes = Nodes(clusterrun, hosts, FAILS_ONCE)
     words = ("--nnodes", "2", "--rdzv-endpoint", f"{hosts[0].address}:29400", "--max-restarts", "1")
 
@@ -200,7 +200,7 @@ def test_an_agent_is_killed_while_nodes_join(hosts: tuple[Host, ...], clusterrun
     nodes = Nodes(clusterrun, hosts, "print('done')")
     place = ("--nnodes", "3", "--master-addr", hosts[0].address)
     jobs = [nodes.start(rank, *place, "--node-rank", str(rank)) for rank in (0, 1)]
-    jobs[0].wait_for(r"waiting for 1 of 3 nodes: rank 2 \(joined: n0, n1")
+    jobs[0].wait_for("2 of 3 nodes have joined: n0, n1; waiting for node rank 2")
 
     jobs[1].signal(signal.SIGKILL)
     await_end(jobs[1].agent)
@@ -217,7 +217,7 @@ def test_node_zero_is_killed_while_nodes_join(
     nodes = Nodes(clusterrun, hosts, "print('done')")
     place = ("--nnodes", "3", "--master-addr", hosts[0].address)
     jobs = [nodes.start(rank, *place, "--node-rank", str(rank)) for rank in (0, 1)]
-    jobs[0].wait_for(r"waiting for 1 of 3 nodes: rank 2 \(joined: n0, n1")
+    jobs[0].wait_for("2 of 3 nodes have joined: n0, n1; waiting for node rank 2")
 
     jobs[0].signal(signal.SIGKILL)
     await_end(jobs[0].agent)

@@ -92,7 +92,7 @@ def batch(slurm: Slurm, text: str, *options: str) -> Ended:
 
 
 def test_srun_needs_no_options(slurm: Slurm, clusterrun: Launcher) -> None:
-    """One task per node, without GPUs."""
+    """Slurm starts one task per node, without GPUs."""
     done = clusterrun.script(TELL, around=slurm.around("-N2", "--ntasks-per-node=1")).ended()
 
     assert (done.code, done.err) == (0, "")
@@ -104,7 +104,7 @@ def test_srun_needs_no_options(slurm: Slurm, clusterrun: Launcher) -> None:
 
 
 def test_one_task_per_node_starts_a_worker_per_gpu(slurm: Slurm, clusterrun: Launcher) -> None:
-    """As many workers as GPUs that Slurm gives to the node."""
+    """Each task starts as many workers as Slurm gives it GPUs."""
     done = clusterrun.script(TELL, around=slurm.around(*PER_NODE)).ended()
 
     assert done.code == 0, done.err
@@ -115,6 +115,44 @@ def test_one_task_per_node_starts_a_worker_per_gpu(slurm: Slurm, clusterrun: Lau
         ("2", "4", "0", "2", "1", "n1"),
         ("3", "4", "1", "2", "1", "n1"),
     ]
+
+
+@pytest.mark.parametrize("options", [("--spares", "1"), ("--nnodes", "1", "--spares", "1")])
+def test_one_of_the_nodes_is_a_spare(
+    slurm: Slurm, clusterrun: Launcher, options: tuple[str, ...]
+) -> None:
+    """The last node of the step waits; --nnodes counts those that work, and may be left out."""
+    around = slurm.around("-N2", "--ntasks-per-node=1")
+    done = clusterrun.script(TELL, *options, around=around).ended()
+
+    assert done.code == 0, done.err
+    names = ("RANK", "WORLD_SIZE", "GROUP_RANK", "GROUP_WORLD_SIZE", "SLURMD_NODENAME")
+    assert column(told(done.out), *names) == [("0", "1", "0", "1", "n0")]
+    assert done.err == (
+        "clusterrun: this node is a spare: it waits to take the place of a lost node\n"
+    )
+
+
+LOSES_ITS_AGENT = """
+import os, signal, time
+attempt, node = os.environ["TORCHELASTIC_RESTART_COUNT"], os.environ["SLURMD_NODENAME"]
+if attempt == "0" and node == "n1":
+    # The worker's parent is the fork server, whose parent is the agent.
+    with open(f"/proc/{os.getppid()}/stat") as file:
+        os.kill(int(file.read().rpartition(")")[2].split()[1]), signal.SIGKILL)
+if attempt == "0":
+    time.sleep(100)
+print("world", os.environ["WORLD_SIZE"], "attempt", attempt, node, flush=True)
+"""
+
+
+def test_a_step_goes_on_without_a_node(slurm: Slurm, clusterrun: Launcher) -> None:
+    """--nnodes MIN:MAX, with the number of nodes that the step has; srun ends no other task."""
+    around = slurm.around("-N2", "--ntasks-per-node=1", "--kill-on-bad-exit=0")
+    done = clusterrun.script(LOSES_ITS_AGENT, "--nnodes", "1:4", around=around).ended(60.0)
+
+    assert done.out == "[rank 0] world 1 attempt 1 n0\n", done.err
+    assert "restarting all workers on 1 node (1 node lost so far)\n" in done.err
 
 
 @pytest.mark.parametrize("option", ["", pytest.param("--run-id=mine", marks=pytest.mark.long)])
@@ -229,7 +267,7 @@ def test_the_digits_are_learnt_by_the_scripts_as_they_are(slurm: Slurm, layout: 
 def test_the_scripts_give_each_task_its_share_of_the_cpus(
     slurm: Slurm, tmp_path: Path, layout: str, options: tuple[str, ...], world: int
 ) -> None:
-    """On exclusive nodes: no warning, no idle CPU."""
+    """On exclusive nodes there is no warning and no idle CPU."""
     text = (ROOT / f"scripts/slurm_one_task_per_{layout}.sh").read_text()
     job = slurm.sbatch(text, *options, args=(script(tmp_path, TELL),), environ=ON_PATH)
 
@@ -291,7 +329,7 @@ def test_a_batch_script_without_srun_is_an_error(slurm: Slurm, tmp_path: Path) -
 
 
 def test_a_batch_script_on_one_node_needs_no_srun(slurm: Slurm, tmp_path: Path) -> None:
-    """It starts a worker for each GPU of the job."""
+    """The command starts a worker for each GPU of the job."""
     text = f"#!/bin/sh\nexec {COMMAND} {script(tmp_path, TELL)}\n"
 
     done = batch(slurm, text, "-N1", "--gpus-per-node=2")
@@ -312,7 +350,7 @@ def test_a_step_on_part_of_the_allocation(slurm: Slurm, tmp_path: Path) -> None:
 
 
 def test_two_steps_of_one_job_do_not_meet(slurm: Slurm, tmp_path: Path) -> None:
-    """At once and on the same nodes: each has its own ranks and port."""
+    """Steps on the same nodes at the same time have their own ranks and ports."""
     path = script(tmp_path, f"{TELL}\nimport time; time.sleep(2)")
     step = f"srun -N2 -n2 --overlap {COMMAND} {path}"
 
@@ -361,7 +399,7 @@ def test_an_exported_address_holds(
 
 
 def test_tasks_have_a_token(slurm: Slurm, tmp_path: Path) -> None:
-    """So a contradiction between tasks ends the step at once; others are refused."""
+    """A contradiction between tasks ends the step at once; others are refused."""
     stranger = f"{COMMAND} --nnodes 2 --node-rank 1 --master-addr n0 --no-python true"
     line = f"""
         if [ "$SLURM_PROCID" = 1 ]; then
@@ -381,23 +419,23 @@ def test_tasks_have_a_token(slurm: Slurm, tmp_path: Path) -> None:
 
 
 def test_a_missing_node_is_named(slurm: Slurm, tmp_path: Path) -> None:
-    """By its host name, which Slurm provides."""
+    """The message has its host name, which Slurm provides."""
     words = (*COME_LATE, COMMAND, "--rdzv-timeout", "2", script(tmp_path, TELL))
 
     done = slurm.srun("-N2", "--ntasks-per-node=1", *words)
 
     assert (done.code, done.out) == (4, "")
-    assert "waited 2 s for 1 of 2 nodes: n1 (joined: n0)" in done.err
+    assert "1 of 2 nodes joined within 2 s: n0; missing: n1" in done.err
 
 
 def test_a_missing_task_is_named_by_its_node(slurm: Slurm, tmp_path: Path) -> None:
-    """Also if nodes have several tasks."""
+    """The message has the host name also if nodes have several tasks."""
     words = (*COME_LATE, COMMAND, "--rdzv-timeout", "2", script(tmp_path, TELL))
 
     done = slurm.srun("-N2", "--ntasks-per-node=2", *words)
 
     assert (done.code, done.out) == (4, "")
-    assert "waited 2 s for 3 of 4" in done.err
+    assert "1 of 4 nodes joined within 2 s" in done.err
     assert "n1" in done.err
 
 
@@ -450,7 +488,7 @@ def test_the_exit_code_of_a_worker_is_that_of_srun(
 def test_scancel_ends_everything_after_the_workers_have_saved(
     slurm: Slurm, clusterrun: Launcher, layout: tuple[str, ...]
 ) -> None:
-    """On both nodes, before Slurm's own SIGKILL, which comes ten seconds later."""
+    """All ends on both nodes before Slurm sends SIGKILL ten seconds later."""
     job = clusterrun.script(HOLD_ON, around=slurm.around(*layout))
     number = job.numbers("job", times=4)[0]
 

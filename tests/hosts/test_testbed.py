@@ -3,18 +3,18 @@
 import signal
 import subprocess
 import sys
-import time
 from contextlib import suppress
 from pathlib import Path
 
 import psutil
 import pytest
 
-from tests.contract.launched import SECONDS_TO_ACT, Ended, plain_environment
+from tests.contract.launched import Ended, plain_environment
 from tests.hosts.host import Host
 from tests.hosts.namespaces import FOLDERS, NAMESPACES, PREFIX, processes_in, remove_leftovers
 from tests.hosts.network import network
 from tests.hosts.slurm import Slurm
+from tests.waiting import SECONDS_TO_ACT, wait_until
 
 ROOT = Path(__file__).parent.parent.parent
 
@@ -89,7 +89,7 @@ def is_running(pid: int) -> bool:
 
 @pytest.mark.parametrize("family", ["address", "address6", "name"])
 def test_hosts_reach_each_other(hosts: tuple[Host, ...], family: str) -> None:
-    """By IPv4, by IPv6 and by name."""
+    """They do by IPv4, by IPv6 and by name."""
     server = hosts[1].start(sys.executable, "-c", SERVE)
     server.wait_for("listening")
 
@@ -204,7 +204,7 @@ def test_slurm_binds_tasks_to_cpus(slurm: Slurm) -> None:
 
 
 def test_a_batch_job_tells_how_it_ended(slurm: Slurm) -> None:
-    """Its exit code, and what it printed."""
+    """It has an exit code and an output."""
     job = slurm.sbatch("""
         #!/bin/sh
         #SBATCH --nodes=2
@@ -219,7 +219,7 @@ def test_a_batch_job_tells_how_it_ended(slurm: Slurm) -> None:
 
 
 def test_a_batch_job_can_be_signalled_requeued_and_cancelled(slurm: Slurm) -> None:
-    """With commands from another shell."""
+    """Commands from another shell do it."""
     job = slurm.sbatch(
         """
         #!/bin/sh
@@ -283,10 +283,9 @@ def test_the_next_run_removes_what_a_killed_one_left(hosts: tuple[Host, ...]) ->
     killed.stdout.readline()
     made = left_of(killed.pid)
     # On a busy machine a started process may not have entered the namespace yet.
-    deadline = time.monotonic() + SECONDS_TO_ACT
-    while not (sleeping := [pid for path in made for pid in processes_in(path.name)]):
-        assert time.monotonic() < deadline, "nothing runs on the host"
-        time.sleep(0.01)
+    sleeping = wait_until(
+        lambda: [pid for path in made for pid in processes_in(path.name)], "a process on the host"
+    )
 
     killed.send_signal(signal.SIGKILL)
     killed.communicate(timeout=SECONDS_TO_ACT)

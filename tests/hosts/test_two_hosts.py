@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from tests.contract.launched import COMMAND, Launcher
+from tests.contract.worker_scripts import RANKS_MEET
 from tests.hosts.host import Host
 from tests.hosts.nodes import Nodes, codes, ended
 
@@ -23,26 +24,12 @@ PLACE = """
     print("place", *(os.environ[name] for name in names))
 """
 
-ADD_UP = """
-    import os, socket
-
-    rank, size = int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])
-    where = os.environ["MASTER_ADDR"], int(os.environ["MASTER_PORT"])
-    family = socket.AF_INET6 if ":" in where[0] else socket.AF_INET
+ADD_UP = f"""{RANKS_MEET}
     if rank == 0:
-        with socket.create_server(("", where[1]), family=family) as server:
-            calls = [server.accept()[0] for _ in range(size - 1)]
-            print("sum", sum(int(call.recv(1)) for call in calls))
+        print("sum", sum(int(call.recv(1)) for call in calls))
     else:
-        while True:
-            try:
-                call = socket.create_connection(where, timeout=20)
-                break
-            except ConnectionRefusedError:
-                pass
-        call.sendall(str(rank).encode())
+        calls[0].sendall(str(rank).encode())
 """
-"""Like torch's store: rank 0 listens at MASTER_ADDR and MASTER_PORT."""
 
 KNOCK = """
 import socket, sys, time
@@ -154,7 +141,7 @@ def test_workers_get_another_port_than_the_endpoint(
 def test_workers_get_the_port_that_was_given_beside_the_endpoint(
     hosts: tuple[Host, ...], clusterrun: Launcher
 ) -> None:
-    """In every attempt."""
+    """They get it in every attempt."""
     fails_once = """
     import sys
     sys.exit(os.environ["TORCHELASTIC_RESTART_COUNT"] == "0")
@@ -216,7 +203,7 @@ def test_a_popular_tutorial(
 
 @pytest.mark.long
 def test_hosts_whose_own_name_is_127_0_1_1(hosts: tuple[Host, ...], clusterrun: Launcher) -> None:
-    """As in Debian's /etc/hosts: without GLOO_SOCKET_IFNAME, gloo would offer that address."""
+    """Debian's /etc/hosts does this: without GLOO_SOCKET_IFNAME, gloo offers that address."""
     hosts[0].set_hosts_file("127.0.0.1 localhost\n127.0.1.1 n0\n10.77.0.3 n1\n")
     hosts[1].set_hosts_file("127.0.0.1 localhost\n127.0.1.1 n1\n10.77.0.2 n0\n")
     nodes = Nodes(clusterrun, hosts, ALL_REDUCE)
@@ -254,7 +241,9 @@ def test_a_name_that_comes_late(hosts: tuple[Host, ...], clusterrun: Launcher) -
     jobs[1].wait_for(
         r"clusterrun: n0 \(--master-addr\) does not resolve yet: name or service not known \(\d+ s of 600 s\)\n"
     )
-    jobs[0].wait_for(r"clusterrun: waiting for 1 of 2 nodes: rank 1 \(joined: n0; 5 s of 600 s\)\n")
+    jobs[0].wait_for(
+        r"clusterrun: 1 of 2 nodes have joined: n0; waiting for node rank 1 \(5 s of 600 s\)\n"
+    )
 
     hosts[1].set_hosts_file(HOSTS_BY_NAME)
 

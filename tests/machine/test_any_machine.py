@@ -1,4 +1,4 @@
-"""Machines that hypothesis draws: reading never fails, and each file says only its own."""
+"""Machines that hypothesis draws: reading never fails, and each file changes only its own facts."""
 
 import re
 import tempfile
@@ -21,7 +21,7 @@ FEW = settings(max_examples=25, deadline=None, suppress_health_check=[HealthChec
 MANY = settings(FEW, max_examples=500)
 
 IN_MEMORY = Path("/dev/shm")
-"""Hundreds of files for each machine: a disk would take most of the time."""
+"""A machine has hundreds of files; writing them to a disk would take most of the time."""
 
 ODD = (
     "",
@@ -41,33 +41,33 @@ ODD = (
 
 @contextmanager
 def tree_of(facts: MachineFacts) -> Iterator[Path]:
-    """Write the tree of a machine for as long as it is looked at."""
+    """Write the tree of a machine, and remove it at the end."""
     with tempfile.TemporaryDirectory(dir=IN_MEMORY if IN_MEMORY.is_dir() else None) as folder:
         yield write_tree(Path(folder), facts)
 
 
 def read(root: Path) -> Machine:
-    """Return the machine, as a job that leaves everything to us sees it."""
+    """Return the machine as a job without options sees it."""
     return inspect(root, {}, None, "drawn")
 
 
 def files_of(root: Path) -> list[Path]:
-    """Return all files of a tree, in order, but no links."""
+    """Return all files of a tree in order, without links."""
     return sorted(path for path in root.rglob("*") if path.is_file() and not path.is_symlink())
 
 
 @pytest.mark.parametrize("name", OCCUR)
 def test_what_exists_somewhere_is_among_the_machines(name: str) -> None:
-    """A property of machines that are never drawn would be no property."""
+    """A test proves nothing about machines that are never drawn."""
     drawn = settings(max_examples=2000, phases=[Phase.generate], database=None)
 
-    found = find(machines(), OCCUR[name], settings=drawn, random=Random(0))  # noqa: S311 - the same each time
+    found = find(machines(), OCCUR[name], settings=drawn, random=Random(0))
 
     assert OCCUR[name](found)
 
 
 def check_reading(facts: MachineFacts) -> None:
-    """Read a machine; what belongs together must fit together."""
+    """Read a machine, and check that its facts are consistent."""
     with tree_of(facts) as root:
         found = read(root)
         again = read(root)
@@ -88,7 +88,7 @@ def check_reading(facts: MachineFacts) -> None:
 @given(machines())
 @FEW
 def test_what_is_read_fits_together(facts: MachineFacts) -> None:
-    """All CPUs have one core, and no GPU is on a node that can't be."""
+    """Each CPU has one core, and each GPU's node exists."""
     check_reading(facts)
 
 
@@ -96,12 +96,12 @@ def test_what_is_read_fits_together(facts: MachineFacts) -> None:
 @given(machines())
 @MANY
 def test_what_is_read_fits_together_in_many_machines(facts: MachineFacts) -> None:
-    """As above."""
+    """This repeats the test above with many more machines."""
     check_reading(facts)
 
 
 def check_file(facts: MachineFacts, choice: Random, change: Callable[[Path], object]) -> None:
-    """Change some files of a machine, one at a time; only the facts of that file may change."""
+    """Change files of a machine one at a time; only the facts of that file may change."""
     with tree_of(facts) as root:
         before = read(root)
         files = files_of(root)
@@ -117,10 +117,8 @@ def check_file(facts: MachineFacts, choice: Random, change: Callable[[Path], obj
 
 @given(machines(), st.randoms(use_true_random=False))
 @FEW
-def test_a_file_that_is_missing_takes_only_its_own_word_away(
-    facts: MachineFacts, choice: Random
-) -> None:
-    """Whichever it is."""
+def test_a_missing_file_changes_only_its_own_facts(facts: MachineFacts, choice: Random) -> None:
+    """This holds for every file."""
     check_file(facts, choice, Path.unlink)
 
 
@@ -128,14 +126,14 @@ def test_a_file_that_is_missing_takes_only_its_own_word_away(
 @given(machines(), st.randoms(use_true_random=False))
 @MANY
 def test_a_file_that_is_missing_from_many_machines(facts: MachineFacts, choice: Random) -> None:
-    """As above."""
+    """This repeats the test above with many more machines."""
     check_file(facts, choice, Path.unlink)
 
 
 @given(machines(), st.randoms(use_true_random=False), st.sampled_from(ODD))
 @FEW
 def test_a_file_of_nonsense_is_no_error(facts: MachineFacts, choice: Random, text: str) -> None:
-    """A captured machine may have been edited, or cut short."""
+    """A captured machine may have been edited, or be incomplete."""
     with tree_of(facts) as root:
         for file in choice.sample(files_of(root), 3):
             file.write_text(text)
@@ -149,7 +147,7 @@ Rest = Callable[[Machine], object]
 
 
 def rest_of(path: str, before: Machine) -> Rest:
-    """Return what of a machine the file has no word on, as a function of the machine.
+    """Return a function that returns the facts of a machine that are not in the file.
 
     Args:
         path: of the file.

@@ -21,7 +21,7 @@ def tree(root: Path, files: Mapping[str, str]) -> Tree:
 
 
 def test_version_2_leads_from_our_group_to_the_root(tmp_path: Path) -> None:
-    """All groups around ours may limit it."""
+    """Every group around ours may have a limit."""
     here = tree(
         tmp_path,
         {
@@ -36,7 +36,7 @@ def test_version_2_leads_from_our_group_to_the_root(tmp_path: Path) -> None:
 
 
 def test_version_1_has_a_hierarchy_for_each_controller(tmp_path: Path) -> None:
-    """Several controllers may share one; where version 1 has a controller, version 2 has it not."""
+    """Controllers may share one; a controller of version 1 is not in version 2."""
     here = tree(
         tmp_path,
         {
@@ -64,7 +64,7 @@ def test_version_1_has_a_hierarchy_for_each_controller(tmp_path: Path) -> None:
 def test_in_a_container_the_mount_is_the_outermost_group(
     tmp_path: Path, path: str, root: str, expected: list[str]
 ) -> None:
-    """The path may be the host's, which isn't to be seen from inside."""
+    """The path may be that of the host, which the container does not see."""
     here = tree(
         tmp_path,
         {
@@ -80,7 +80,7 @@ def test_in_a_container_the_mount_is_the_outermost_group(
 
 
 def test_a_captured_tree_without_mounts_has_the_usual_places(tmp_path: Path) -> None:
-    """Both versions."""
+    """This holds for both versions."""
     first = tree(tmp_path / "1", {CGROUP: "4:cpu:/", "sys/fs/cgroup/cpu/tasks": ""})
     second = tree(tmp_path / "2", {CGROUP: "0::/", "sys/fs/cgroup/cgroup.procs": ""})
 
@@ -89,7 +89,7 @@ def test_a_captured_tree_without_mounts_has_the_usual_places(tmp_path: Path) -> 
 
 
 def test_without_control_groups_there_is_no_quota(tmp_path: Path) -> None:
-    """Nothing to read is no limit."""
+    """Missing files mean that there is no limit."""
     assert hierarchy_of(Tree(tmp_path), "cpu") is None
     assert cpu_quota(Tree(tmp_path)) is None
 
@@ -107,7 +107,7 @@ def test_without_control_groups_there_is_no_quota(tmp_path: Path) -> None:
 def test_the_tightest_quota_of_version_2_holds(
     tmp_path: Path, own: str, around: str, expected: float | None
 ) -> None:
-    """Whether it is ours or that of a group around us."""
+    """The group may be ours or one around it."""
     here = tree(
         tmp_path,
         {
@@ -125,7 +125,7 @@ def test_the_tightest_quota_of_version_2_holds(
 def test_the_quota_of_version_1_is_two_files(
     tmp_path: Path, quota: str, expected: float | None
 ) -> None:
-    """-1 is no limit."""
+    """The value -1 means no limit."""
     place = "sys/fs/cgroup/cpu,cpuacct/job"
     here = tree(
         tmp_path,

@@ -1,4 +1,4 @@
-"""What the readers may catch: nothing wider than a file that can't be read and a text that is none."""
+"""The readers catch only errors of unreadable files and of damaged texts."""
 
 import ast
 import builtins
@@ -23,7 +23,7 @@ OTHERS = {
         "MemoryError",
     },
 }
-"""By file, what else it may catch: as narrow, but of libraries."""
+"""Exceptions of libraries that a file may catch, too."""
 FILES = sorted(MACHINE.rglob("*.py"))
 
 
@@ -46,14 +46,14 @@ def is_narrow(name: str) -> bool:
 
 @pytest.mark.parametrize("file", FILES, ids=lambda file: file.stem)
 def test_no_handler_hides_a_mistake_of_ours(file: Path) -> None:
-    """As ``except Exception`` would."""
+    """A handler such as ``except Exception`` is refused."""
     wide = {name for name in caught(file) if not is_narrow(name)}
 
     assert wide <= OTHERS.get(file.stem, set())
 
 
 def test_the_check_sees_handlers() -> None:
-    """Or it would pass for nothing."""
+    """The test above must find handlers."""
     assert not is_narrow("Exception")
     assert not is_narrow("everything")
     assert {name for file in FILES for name in caught(file)} >= {"OSError", "ValueError"}

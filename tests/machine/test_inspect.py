@@ -1,4 +1,4 @@
-"""A whole machine, made up, real, or captured."""
+"""A whole machine: invented, real or captured."""
 
 import os
 from pathlib import Path
@@ -36,7 +36,7 @@ def test_all_readers_meet_in_one_machine(tmp_path: Path) -> None:
 
 
 def test_an_empty_tree_is_a_machine_of_which_nothing_is_known(tmp_path: Path) -> None:
-    """Not even that is an error."""
+    """An empty tree is no error."""
     found = inspect(tmp_path, {}, None, "nowhere")
 
     assert found.allowed == CpuSet()
@@ -45,7 +45,7 @@ def test_an_empty_tree_is_a_machine_of_which_nothing_is_known(tmp_path: Path) ->
 
 
 def test_this_machine_is_as_the_kernel_says() -> None:
-    """The live root goes through the same readers."""
+    """The same code reads the files of this machine."""
     ours = CpuSet(os.sched_getaffinity(0))
 
     found = inspect(Path("/"), {"CUDA_VISIBLE_DEVICES": ""}, ours, "here")
@@ -56,7 +56,7 @@ def test_this_machine_is_as_the_kernel_says() -> None:
 
 
 def test_a_machine_with_sub_numa_clusters(tmp_path: Path) -> None:
-    """Two packages with two nodes each, siblings far apart."""
+    """It has two packages of two nodes, and siblings with distant numbers."""
     facts = MachineFacts(
         online="0-15",
         nodes={0: "0-1,8-9", 1: "2-3,10-11", 2: "4-5,12-13", 3: "6-7,14-15"},
@@ -73,7 +73,7 @@ def test_a_machine_with_sub_numa_clusters(tmp_path: Path) -> None:
 
 
 def test_odd_numbers_in_the_tree_are_left_out(tmp_path: Path) -> None:
-    """A captured tree may have been edited by hand."""
+    """A user may have edited a captured tree."""
     write_tree(tmp_path, two_nodes([PciDevice("0000:17:00.0", numa_node=1)]))
     write_files(
         tmp_path,
@@ -101,8 +101,8 @@ def mixed(root: Path, nodes: tuple[int, int], **environ: str) -> Machine:
     return inspect(write_tree(root, two_nodes(gpus)), environ, None, "mixed")
 
 
-def test_a_gpu_that_may_be_another_is_nowhere(tmp_path: Path) -> None:
-    """CUDA puts the fastest first, and which is that only CUDA knows."""
+def test_the_node_of_a_gpu_is_unknown_if_its_number_is(tmp_path: Path) -> None:
+    """CUDA puts the fastest GPU first, and only CUDA knows which that is."""
     found = mixed(tmp_path, (0, 1))
 
     assert [gpu.numa_node for gpu in found.gpus] == [0, 1]
@@ -111,30 +111,26 @@ def test_a_gpu_that_may_be_another_is_nowhere(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    "environ",
-    [{"CUDA_DEVICE_ORDER": "PCI_BUS_ID"}, {"CUDA_VISIBLE_DEVICES": "GPU-a,GPU-b"}],
-    ids=["by-the-bus", "by-uuid"],
+    ("nodes", "environ"),
+    [
+        ((0, 1), {"CUDA_DEVICE_ORDER": "PCI_BUS_ID"}),
+        ((0, 1), {"CUDA_VISIBLE_DEVICES": "GPU-a,GPU-b"}),
+        ((1, 1), {}),
+    ],
+    ids=["by-the-bus", "by-uuid", "one-node"],
 )
-def test_a_gpu_of_several_models_that_is_certain_has_its_node(
-    tmp_path: Path, environ: dict[str, str]
+def test_the_node_of_a_gpu_is_known_in_any_order(
+    tmp_path: Path, nodes: tuple[int, int], environ: dict[str, str]
 ) -> None:
-    """As the user orders them."""
-    found = mixed(tmp_path, (0, 1), **environ)
+    """The user's variable gives the order, or both GPUs are on one node."""
+    found = mixed(tmp_path, nodes, **environ)
 
-    assert [gpu.numa_node for gpu in found.visible] == [0, 1]
+    assert [gpu.numa_node for gpu in found.visible] == list(nodes)
     assert found.visible_remark == ""
 
 
-def test_on_one_node_it_does_not_matter_which_is_which(tmp_path: Path) -> None:
-    """Nor is there anything to say."""
-    found = mixed(tmp_path, (1, 1))
-
-    assert [gpu.numa_node for gpu in found.visible] == [1, 1]
-    assert found.visible_remark == ""
-
-
-def test_hidden_gpus_have_their_sites(tmp_path: Path) -> None:
-    """With the node of each, in bus order."""
+def test_hidden_gpus_have_addresses_and_nodes(tmp_path: Path) -> None:
+    """Each has its node; the order is that of the bus."""
     gpus = [
         PciDevice("0000:99:00.0", numa_node=1, minor=0),
         PciDevice("0000:17:00.0", numa_node=0, minor=1),
@@ -156,8 +152,8 @@ end"""
 
 
 @pytest.mark.parametrize("text", ["MIG-2,MIG-1", "MIG-GPU-a/8/0,MIG-GPU-a/7/0"])
-def test_what_nvml_answered_is_replayed_with_slices(tmp_path: Path, text: str) -> None:
-    """They hang where their GPU hangs; whose place only NVML knows is there too."""
+def test_a_captured_answer_of_nvml_has_slices(tmp_path: Path, text: str) -> None:
+    """A slice has the node of its GPU; a node that only NVML knows is kept, too."""
     gpus = [PciDevice("0000:17:00.0", numa_node=0, minor=0), PciDevice("0000:99:00.0", minor=1)]
     write_files(write_tree(tmp_path, two_nodes(gpus)), {"answers/none": ""})
     (tmp_path / "answers/nvml").write_text(NVML)

@@ -1,7 +1,8 @@
-"""NUMA nodes."""
+"""NUMA nodes, from /sys."""
 
 from pathlib import Path
 
+import pytest
 from clusterrun.domain.cpuset import CpuSet
 from clusterrun.machine.numa_nodes import read_nodes
 from clusterrun.machine.tree import Tree
@@ -12,56 +13,44 @@ EVERYTHING = CpuSet(range(256))
 
 
 def cpus_by_node(root: Path, online: CpuSet = EVERYTHING) -> dict[int, str]:
-    """Return the CPUs of each node as people write them."""
+    """Return the CPUs of each node in list form."""
     return {node.id: str(node.cpus) for node in read_nodes(Tree(root), online)}
 
 
-def test_node_ids_are_labels(tmp_path: Path) -> None:
-    """They may be sparse, and sort by number."""
-    write_tree(tmp_path, MachineFacts(nodes={8: "2-3", 0: "0-1", 252: ""}))
+@pytest.mark.parametrize(
+    ("nodes", "files", "expected"),
+    [
+        # Ids may be sparse, and are sorted by number.
+        ({8: "2-3", 0: "0-1", 252: ""}, {}, {0: "0-1", 8: "2-3", 252: ""}),
+        # A kernel without NUMA has no directory.
+        ({}, {}, {}),
+        # The file lists nodes that do not exist.
+        ({0: "0-1", 1: "2-3"}, {"possible": "0-31"}, {0: "0-1", 1: "2-3"}),
+        # The directory of a node that is not online may still exist.
+        ({0: "0-1", 1: "2-3"}, {"online": "1"}, {1: "2-3"}),
+        # Old kernels have only the mask.
+        ({}, {"node0/cpumap": "00000000,0000000f"}, {0: "0-3"}),
+    ],
+)
+def test_nodes_and_their_cpus(
+    tmp_path: Path, nodes: dict[int, str], files: dict[str, str], expected: dict[int, str]
+) -> None:
+    """The nodes are those that are online."""
+    write_tree(tmp_path, MachineFacts(nodes=nodes))
+    write_files(tmp_path, {f"{NODES}/{name}": text for name, text in files.items()})
 
-    assert cpus_by_node(tmp_path) == {0: "0-1", 8: "2-3", 252: ""}
-
-
-def test_a_kernel_without_numa_has_no_node(tmp_path: Path) -> None:
-    """There is no directory, and that is no error."""
-    write_tree(tmp_path, MachineFacts(nodes={}))
-
-    assert cpus_by_node(tmp_path) == {}
-
-
-def test_possible_nodes_are_not_nodes(tmp_path: Path) -> None:
-    """The list of what might be plugged in is never read."""
-    write_tree(tmp_path, MachineFacts())
-    write_files(tmp_path, {f"{NODES}/possible": "0-31"})
-
-    assert list(cpus_by_node(tmp_path)) == [0, 1]
-
-
-def test_a_node_that_is_not_online_is_none(tmp_path: Path) -> None:
-    """Its directory may stay."""
-    write_tree(tmp_path, MachineFacts())
-    write_files(tmp_path, {f"{NODES}/online": "1"})
-
-    assert cpus_by_node(tmp_path) == {1: "2-3"}
-
-
-def test_a_mask_does_where_there_is_no_list(tmp_path: Path) -> None:
-    """Old kernels have only cpumap."""
-    write_files(tmp_path, {f"{NODES}/node0/cpumap": "00000000,0000000f"})
-
-    assert cpus_by_node(tmp_path) == {0: "0-3"}
+    assert cpus_by_node(tmp_path) == expected
 
 
 def test_cpus_that_are_offline_are_left_out(tmp_path: Path) -> None:
-    """A stale list may name them."""
+    """An outdated list may contain them."""
     write_tree(tmp_path, MachineFacts())
 
     assert cpus_by_node(tmp_path, CpuSet((0, 2, 3))) == {0: "0", 1: "2-3"}
 
 
 def test_distances_go_by_online_node(tmp_path: Path) -> None:
-    """The n-th column is the n-th node that is online, whatever its id."""
+    """Column n is the n-th node that is online, not the node with that id."""
     distances = {0: "10 40 80", 8: "40 10 80"}
     write_tree(tmp_path, MachineFacts(nodes={0: "0", 8: "1", 252: ""}, distances=distances))
 
@@ -80,12 +69,12 @@ def test_distances_that_fit_no_node_are_not_known(tmp_path: Path) -> None:
 
 
 def with_memory(root: Path) -> list[int]:
-    """Return the nodes that memory may be had from."""
+    """Return the nodes whose memory the process may use."""
     return [node.id for node in read_nodes(Tree(root), EVERYTHING) if node.has_memory]
 
 
 def test_memory_is_what_a_node_says_it_has(tmp_path: Path) -> None:
-    """The sum for the node stands above the list of nodes that have any."""
+    """The size in meminfo is used before the list of nodes with memory."""
     write_tree(tmp_path, MachineFacts(nodes={0: "0-1", 1: "2-3", 2: ""}))
     meminfo = {0: "Node 0 MemTotal:  8386704 kB\nNode 0 MemFree: 0 kB", 1: "Node 1 MemTotal: 0 kB"}
     write_files(
@@ -98,7 +87,7 @@ def test_memory_is_what_a_node_says_it_has(tmp_path: Path) -> None:
 
 
 def test_the_list_of_nodes_with_memory_does_without_sums(tmp_path: Path) -> None:
-    """And without both, each is taken to have some."""
+    """Without the list and the sizes, each node counts as having memory."""
     write_tree(tmp_path, MachineFacts())
     assert with_memory(tmp_path) == [0, 1]
 
@@ -107,8 +96,8 @@ def test_the_list_of_nodes_with_memory_does_without_sums(tmp_path: Path) -> None
     assert with_memory(tmp_path) == [1]
 
 
-def test_memory_that_our_cpuset_forbids_is_none_of_ours(tmp_path: Path) -> None:
-    """The kernel refuses a policy for it."""
+def test_memory_that_our_cpuset_forbids_does_not_count(tmp_path: Path) -> None:
+    """The kernel refuses a memory policy with such a node."""
     write_tree(tmp_path, MachineFacts())
     write_files(tmp_path, {"proc/self/status": "Cpus_allowed_list:\t0-3\nMems_allowed_list:\t1"})
 

@@ -1,4 +1,4 @@
-"""Evidence of the OOM killer, recorded and real."""
+"""Counters of the OOM killer, written by tests and by the kernel."""
 
 import os
 import signal
@@ -9,7 +9,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from clusterrun.machine.oom_kills import GroupMemory, OomCounters, struck_between
+from clusterrun.machine.oom_kills import GroupMemory, OomCounters, oom_kills_between
 
 from tests.machine_trees import write_files
 
@@ -57,68 +57,68 @@ def counters(*groups: GroupMemory, machine: int = 0) -> OomCounters:
 
 
 def test_version_1_names_the_group_that_has_the_limit(tmp_path: Path) -> None:
-    """A kill is counted where the victim was, the limit may be further out."""
+    """The victim's group counts the kill; a group around it may have the limit."""
     before = version_1(tmp_path, 0, 256 * MIB)
     after = version_1(tmp_path, 2, 256 * MIB)
 
-    assert struck_between(before, after) == (
+    assert oom_kills_between(before, after) == (
         "the kernel's OOM killer ended 2 processes of this cgroup"
         " (limit 256 MiB, /sys/fs/cgroup/memory/batch)"
     )
 
 
 def test_version_2_counts_in_memory_events(tmp_path: Path) -> None:
-    """And has its limit in memory.max."""
+    """The limit is in memory.max."""
     before = version_2(tmp_path, 4)
     after = version_2(tmp_path, 5)
 
-    assert struck_between(before, after) == (
+    assert oom_kills_between(before, after) == (
         "the kernel's OOM killer ended 1 process of this cgroup (limit 3 GiB, /sys/fs/cgroup/job)"
     )
 
 
-def test_nothing_struck_is_no_evidence(tmp_path: Path) -> None:
-    """Kills of the past are not counted again."""
+def test_earlier_kills_give_no_sentence(tmp_path: Path) -> None:
+    """Earlier kills are not counted."""
     counted = version_2(tmp_path, 4)
 
-    assert struck_between(counted, counted) == ""
+    assert oom_kills_between(counted, counted) == ""
 
 
-def test_the_whole_machine_is_weaker_evidence() -> None:
-    """A worker may have been in a group of its own; so may somebody else's process."""
+def test_a_kill_elsewhere_on_the_machine() -> None:
+    """The killed process may be a worker in another group, or no part of the job."""
     own = GroupMemory("/sys/fs/cgroup/memory", 0, None)
 
-    found = struck_between(counters(own, machine=7), counters(own, machine=8))
+    found = oom_kills_between(counters(own, machine=7), counters(own, machine=8))
 
     assert found == (
         "the kernel's OOM killer ended 1 process on this machine, perhaps not of this job"
     )
 
 
-def test_a_group_around_ours_is_said_to_be_that() -> None:
-    """In version 2 it counts for all groups inside."""
+def test_a_kill_in_a_group_around_ours() -> None:
+    """A group of version 2 counts the kills of all groups in it."""
     own = GroupMemory("/sys/fs/cgroup/pod/box", 0, None)
     before = GroupMemory("/sys/fs/cgroup/pod", 1, MIB)
     after = GroupMemory("/sys/fs/cgroup/pod", 2, MIB)
 
-    assert struck_between(counters(own, before), counters(own, after)) == (
+    assert oom_kills_between(counters(own, before), counters(own, after)) == (
         "the kernel's OOM killer ended 1 process of the cgroup around this one"
         " (limit 1 MiB, /sys/fs/cgroup/pod)"
     )
 
 
-def test_without_a_limit_the_machine_itself_was_full() -> None:
-    """A limit that isn't there is not made up."""
+def test_a_kill_in_a_group_without_a_limit() -> None:
+    """The sentence names no limit if there is none."""
     before = GroupMemory("/sys/fs/cgroup/job", 0, None)
     after = GroupMemory("/sys/fs/cgroup/job", 1, None)
 
-    assert struck_between(counters(before), counters(after)) == (
+    assert oom_kills_between(counters(before), counters(after)) == (
         "the kernel's OOM killer ended 1 process of this cgroup (no limit, /sys/fs/cgroup/job)"
     )
 
 
-def test_a_machine_that_counts_nothing_has_no_evidence(tmp_path: Path) -> None:
-    """Nothing to read is no error."""
+def test_a_machine_without_counters(tmp_path: Path) -> None:
+    """Missing files are no error."""
     assert OomCounters.read(tmp_path) == OomCounters((), 0)
 
 
@@ -136,16 +136,16 @@ def small_group() -> Iterator[Path]:
 
 
 def test_a_real_kill_is_seen_by_a_process_of_the_same_group(small_group: Path) -> None:
-    """As the agent sees it, which is in its workers' group."""
+    """The agent is in the group of its workers."""
     script = textwrap.dedent(
         f"""
         import os, subprocess, sys
         from pathlib import Path
-        from clusterrun.machine.oom_kills import OomCounters, struck_between
+        from clusterrun.machine.oom_kills import OomCounters, oom_kills_between
         Path({str(small_group / "cgroup.procs")!r}).write_text(str(os.getpid()))
         before = OomCounters.read(Path("/"))
         hungry = subprocess.run([sys.executable, "-c", "bytearray(300 << 20)"], timeout=60)
-        print(hungry.returncode, struck_between(before, OomCounters.read(Path("/"))))
+        print(hungry.returncode, oom_kills_between(before, OomCounters.read(Path("/"))))
         """
     )
 

@@ -1,4 +1,4 @@
-"""CPUs, cores and packages."""
+"""CPUs, cores, packages and caches, from /sys."""
 
 from pathlib import Path
 
@@ -16,20 +16,38 @@ def read(root: Path, facts: MachineFacts, allowed: str | None = None) -> Process
 
 
 def lists(sets: tuple[CpuSet, ...]) -> list[str]:
-    """Return sets of CPUs as people write them."""
+    """Return sets of CPUs in list form."""
     return [str(cpus) for cpus in sets]
 
 
-def test_siblings_are_one_core(tmp_path: Path) -> None:
-    """With SMT a core has several CPUs, which need not be neighbours."""
-    found = read(tmp_path, MachineFacts(cores=("0,2", "1,3"), packages=("0-3",)))
+@pytest.mark.parametrize(
+    ("facts", "allowed", "cores", "packages"),
+    [
+        # With SMT a core has several CPUs, whose numbers may be far apart.
+        (MachineFacts(cores=("0,2", "1,3"), packages=("0-3",)), "0-3", "0,2 1,3", "0-3"),
+        # A core has only its CPUs that are online.
+        (MachineFacts(online="1-3", cores=("0-1", "2-3"), offline="0"), "1-3", "1 2-3", "1 2-3"),
+        # The firmware of some machines does not know the package.
+        (MachineFacts(packages=()), "0-3", "0 1 2 3", ""),
+        # Ids of packages are only labels: the order is that of their lowest CPUs.
+        (MachineFacts(packages=("2-3", "0-1")), "0-3", "0 1 2 3", "0-1 2-3"),
+        # A captured process could use these CPUs, of which CPU 9 is not online.
+        (MachineFacts(allowed="1-2,9"), "1-2", "0 1 2 3", "0-1 2-3"),
+    ],
+)
+def test_cpus_form_cores_and_packages(
+    tmp_path: Path, facts: MachineFacts, allowed: str, cores: str, packages: str
+) -> None:
+    """Without the affinity of a process, all CPUs that are online are allowed."""
+    found = read(tmp_path, facts)
 
-    assert lists(found.cores) == ["0,2", "1,3"]
-    assert lists(found.packages) == ["0-3"]
+    assert str(found.allowed) == allowed
+    assert lists(found.cores) == cores.split()
+    assert lists(found.packages) == packages.split()
 
 
 def test_newer_kernels_may_have_only_the_new_name(tmp_path: Path) -> None:
-    """core_cpus_list tells the siblings as well."""
+    """The file core_cpus_list has the siblings, too."""
     facts = MachineFacts(online="")
     files = {f"{CPUS}/cpu{cpu}/topology/core_cpus_list": "0-1" for cpu in (0, 1)}
     write_files(tmp_path, files)
@@ -40,7 +58,7 @@ def test_newer_kernels_may_have_only_the_new_name(tmp_path: Path) -> None:
 
 
 def test_a_cpu_without_topology_is_a_core_of_its_own(tmp_path: Path) -> None:
-    """So it is on s390 and for a CPU that comes back online; no package is known then."""
+    """On s390, and for a CPU that comes back online, the package is unknown, too."""
     write_files(tmp_path, {f"{CPUS}/online": "0-2"})
 
     found = read_processors(Tree(tmp_path), None)
@@ -49,22 +67,8 @@ def test_a_cpu_without_topology_is_a_core_of_its_own(tmp_path: Path) -> None:
     assert found.packages == ()
 
 
-def test_a_package_of_minus_one_is_not_known(tmp_path: Path) -> None:
-    """The firmware of some machines doesn't tell."""
-    found = read(tmp_path, MachineFacts(packages=()))
-
-    assert found.packages == ()
-
-
-def test_offline_siblings_are_left_out(tmp_path: Path) -> None:
-    """A core is what is online of it."""
-    found = read(tmp_path, MachineFacts(online="1-3", cores=("0-1", "2-3"), offline="0"))
-
-    assert lists(found.cores) == ["1", "2-3"]
-
-
 def test_overlapping_siblings_give_each_cpu_one_core(tmp_path: Path) -> None:
-    """Tables of virtual machines contradict themselves."""
+    """Tables of virtual machines may be inconsistent."""
     write_tree(tmp_path, MachineFacts())
     write_files(
         tmp_path,
@@ -79,29 +83,8 @@ def test_overlapping_siblings_give_each_cpu_one_core(tmp_path: Path) -> None:
     assert lists(found.cores) == ["0-1", "2", "3"]
 
 
-def test_packages_are_ordered_by_their_lowest_cpu(tmp_path: Path) -> None:
-    """Their ids are labels."""
-    found = read(tmp_path, MachineFacts(packages=("2-3", "0-1")))
-
-    assert lists(found.packages) == ["0-1", "2-3"]
-
-
-def test_a_captured_process_tells_its_cpus(tmp_path: Path) -> None:
-    """What it was allowed, cut with what is online."""
-    found = read(tmp_path, MachineFacts(allowed="1-2,9"))
-
-    assert str(found.allowed) == "1-2"
-
-
-def test_without_a_captured_process_all_that_is_online_is_allowed(tmp_path: Path) -> None:
-    """A tree of /sys alone says no more."""
-    found = read(tmp_path, MachineFacts())
-
-    assert str(found.allowed) == "0-3"
-
-
 def test_our_affinity_stands_above_a_rewritten_online(tmp_path: Path) -> None:
-    """Lxcfs may number a container's CPUs from 0, whichever it has."""
+    """Lxcfs may number a container's CPUs from 0."""
     found = read(tmp_path, MachineFacts(online="0-1", nodes={}), allowed="1,6")
 
     assert str(found.allowed) == "1,6"
@@ -122,7 +105,7 @@ def test_our_affinity_stands_above_a_rewritten_online(tmp_path: Path) -> None:
 def test_cpus_that_a_container_does_not_show_are_online(
     tmp_path: Path, files: dict[str, str], online: str
 ) -> None:
-    """Lxcfs cuts the list of those online; those of nodes are the host's, and may be stale."""
+    """Lxcfs shortens the list of online CPUs; lists of nodes are the host's, and may be outdated."""
     write_files(tmp_path, {f"{CPUS}/{name}": text for name, text in files.items()})
     facts = MachineFacts(online="2-3", nodes={0: "0-3", 1: "4-7"})
 
@@ -131,8 +114,8 @@ def test_cpus_that_a_container_does_not_show_are_online(
     assert (str(found.online), str(found.allowed)) == (online, "2-3")
 
 
-def test_one_cpu_tells_of_its_whole_package(tmp_path: Path) -> None:
-    """So that not every core need be asked, of hundreds."""
+def test_one_cpu_lists_its_whole_package(tmp_path: Path) -> None:
+    """The files of most cores need not be read."""
     write_tree(tmp_path, MachineFacts(packages=("0,2", "1,3")))
     for cpu in range(2):
         write_files(
@@ -146,8 +129,8 @@ def test_one_cpu_tells_of_its_whole_package(tmp_path: Path) -> None:
     assert lists(found.packages) == ["0,2", "1,3"]
 
 
-def test_cores_are_known_where_any_cpu_tells_of_its_own(tmp_path: Path) -> None:
-    """A directory alone tells nothing; old kernels have masks only."""
+def test_cores_are_known_if_any_cpu_lists_its_siblings(tmp_path: Path) -> None:
+    """A directory without lists is not enough; old kernels have masks only."""
     write_files(tmp_path, {f"{CPUS}/online": "0-3", f"{CPUS}/cpu0/topology/core_id": "0"})
     unknown = read_processors(Tree(tmp_path), None)
     write_files(tmp_path, {f"{CPUS}/cpu1/topology/thread_siblings": "0000000a"})
@@ -159,7 +142,7 @@ def test_cores_are_known_where_any_cpu_tells_of_its_own(tmp_path: Path) -> None:
 
 
 def test_a_cache_is_what_its_level_and_type_say(tmp_path: Path) -> None:
-    """The number of its directory tells neither: s390 has caches of instructions before L3."""
+    """The number of the directory is not the level: s390 has an instruction cache before L3."""
     write_tree(tmp_path, MachineFacts())
     for cpu in range(4):
         half = range(cpu // 2 * 2, cpu // 2 * 2 + 2)
@@ -177,7 +160,7 @@ def test_a_cache_is_what_its_level_and_type_say(tmp_path: Path) -> None:
 
 
 def test_a_machine_without_l3_has_no_caches(tmp_path: Path) -> None:
-    """An L2 that cores share is none."""
+    """A shared L2 cache is no L3 cache."""
     write_tree(tmp_path, MachineFacts())
     for cpu in range(4):
         write_files(tmp_path, cache_files(cpu, 3, range(4), level=2))

@@ -1,4 +1,4 @@
-"""Trees of /sys that were copied from machines, some of them made hostile: what is read in each."""
+"""What is read from trees of /sys of real machines, some of them edited to be hostile."""
 
 from pathlib import Path
 
@@ -122,7 +122,7 @@ READ: dict[str, dict[str, object]] = {
 
 
 def described(root: Path, found: Machine) -> dict[str, object]:
-    """Return what was read, as READ has it; what is not there is left out."""
+    """Return the facts that were read, in the form of READ."""
     gpus = [gpu.numa_node for gpu in found.gpus]
     devices = placed_devices(root)
     return {
@@ -137,7 +137,7 @@ def described(root: Path, found: Machine) -> dict[str, object]:
 
 
 def placed_devices(root: Path) -> dict[str, int]:
-    """Return how many devices of the bus were placed by what, as if each were a GPU."""
+    """Return the number of devices that each source places, as if each device were a GPU."""
     tree = Tree(root)
     processors = read_processors(tree, None)
     locator = Locator(tree, read_nodes(tree, processors.online), processors)
@@ -150,7 +150,7 @@ def placed_devices(root: Path) -> dict[str, int]:
 
 @pytest.mark.parametrize("name", [name for name in captured() if not name.startswith("kfd")])
 def test_a_machine_that_was_copied_is_read_as_it_was(tmp_path: Path, name: str) -> None:
-    """Whatever is missing, stale, or contradicts itself."""
+    """Facts may be missing, outdated or inconsistent."""
     root = unpacked(name, tmp_path)
 
     found = inspect(root, {}, None, "copied")
@@ -163,7 +163,7 @@ def test_a_machine_that_was_copied_is_read_as_it_was(tmp_path: Path, name: str) 
 
 @pytest.mark.skipif("nvidiagpunumanodes.tar.xz" not in captured(), reason="not at hand")
 def test_distances_go_by_the_ids_of_nodes(tmp_path: Path) -> None:
-    """And those that are stale are not known."""
+    """Outdated distances are unknown."""
     gpu_memory = inspect(
         unpacked("nvidiagpunumanodes.tar.xz", _made(tmp_path / "a")), {}, None, "copied"
     )
@@ -177,7 +177,7 @@ def test_distances_go_by_the_ids_of_nodes(tmp_path: Path) -> None:
 
 @pytest.mark.skipif("kfd-mi210-8gpu.tar.xz" not in captured(), reason="not at hand")
 def test_eight_gpus_in_the_order_of_kfd(tmp_path: Path) -> None:
-    """A tree of KFD alone, on two NUMA nodes that nothing else connects with GPUs."""
+    """KFD is the only source for the nodes of these GPUs."""
     root = tmp_path / "machine"
     copied = unpacked("kfd-mi210-8gpu.tar.xz", _made(tmp_path / "copied"))
     write_tree(
@@ -210,7 +210,7 @@ def test_eight_gpus_in_the_order_of_kfd(tmp_path: Path) -> None:
 
 @pytest.mark.skipif("kfd-mi210-8gpu.tar.xz" not in captured(), reason="not at hand")
 def test_a_container_on_that_machine_has_the_gpus_that_it_was_given(tmp_path: Path) -> None:
-    """The kernel lets it read the properties of no other, and /dev has no other render node."""
+    """The properties and render nodes of the other GPUs are hidden."""
     root = tmp_path / "machine"
     copied = unpacked("kfd-mi210-8gpu.tar.xz", _made(tmp_path / "copied"))
     write_files(root, {"dev/kfd": "", "dev/dri/renderD131": "", "dev/dri/renderD134": ""})

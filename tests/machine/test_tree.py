@@ -1,4 +1,4 @@
-"""Reading facts below a root, whatever is missing or odd there."""
+"""Reading facts below a root where files may be missing or odd."""
 
 from pathlib import Path
 
@@ -13,7 +13,7 @@ from tests.machine_trees import write_files
 
 @given(st.sets(st.integers(min_value=0, max_value=4096)))
 def test_cpu_lists_survive_a_round_trip(cpus: set[int]) -> None:
-    """What a set of CPUs prints is what it is read from."""
+    """A set of CPUs prints the list that it is read from."""
     assert cpus_of(str(CpuSet(cpus))) == CpuSet(cpus)
 
 
@@ -30,7 +30,7 @@ def test_cpu_lists_survive_a_round_trip(cpus: set[int]) -> None:
     ],
 )
 def test_cpu_masks_are_words_of_32_bits(tmp_path: Path, mask: str, cpus: str) -> None:
-    """The highest word stands first; what is no mask has no CPUs."""
+    """The highest word is first; a text that is no mask has no CPUs."""
     write_files(tmp_path, {"mask": mask})
 
     assert str(Tree(tmp_path).cpu_map("mask")) == cpus
@@ -40,20 +40,20 @@ def test_cpu_masks_are_words_of_32_bits(tmp_path: Path, mask: str, cpus: str) ->
     ("text", "number"), [("0", 0), ("18446744073709551615", 2**64 - 1), ("-1", None), ("", None)]
 )
 def test_numbers_are_those_that_a_kernel_writes(text: str, number: int | None) -> None:
-    """Thousands of digits are an error to Python, and nonsense to us."""
+    """Python raises an error for thousands of digits."""
     assert number_of(text) == number
     assert number_of("9" * 5000) is None
 
 
 def test_a_zero_byte_at_the_end_is_not_read(tmp_path: Path) -> None:
-    """Some kernels write one after a list of nodes."""
+    """Some kernels write a zero byte after a list of nodes."""
     write_files(tmp_path, {"online": "0-7\n\0"})
 
     assert str(Tree(tmp_path).cpu_list("online")) == "0-7"
 
 
 def test_what_was_read_once_stays_as_it_was(tmp_path: Path) -> None:
-    """A machine that changes while it is read is not described in two ways."""
+    """The facts of a machine stay consistent if it changes while it is read."""
     write_files(tmp_path, {"a/file": "1"})
     tree = Tree(tmp_path)
     before = tree.text("a/file"), tree.names("a"), tree.text("a/none")
@@ -64,7 +64,7 @@ def test_what_was_read_once_stays_as_it_was(tmp_path: Path) -> None:
 
 
 def test_what_is_missing_is_data(tmp_path: Path) -> None:
-    """No reader raises where there is nothing."""
+    """No method raises an error for a missing file."""
     tree = Tree(tmp_path)
 
     assert tree.text("a/b") == ""
@@ -77,7 +77,7 @@ def test_what_is_missing_is_data(tmp_path: Path) -> None:
 
 
 def test_what_cannot_be_read_is_as_missing(tmp_path: Path) -> None:
-    """A directory in the place of a file, bytes that are no text, a list that is none."""
+    """These are a directory instead of a file, bytes that are no text, and a wrong list."""
     (tmp_path / "directory").mkdir()
     (tmp_path / "bytes").write_bytes(b"\xff\xfe")
     write_files(tmp_path, {"list": "3-1"})
@@ -89,7 +89,7 @@ def test_what_cannot_be_read_is_as_missing(tmp_path: Path) -> None:
 
 
 def test_parents_are_those_of_the_real_place(tmp_path: Path) -> None:
-    """A device in /sys/bus is a link to where it hangs."""
+    """A device in /sys/bus is a link to its real directory."""
     (tmp_path / "sys/devices/pci0/port/gpu").mkdir(parents=True)
     (tmp_path / "sys/bus").mkdir()
     (tmp_path / "sys/bus/gpu").symlink_to("../devices/pci0/port/gpu")
@@ -100,7 +100,7 @@ def test_parents_are_those_of_the_real_place(tmp_path: Path) -> None:
 
 
 def test_a_link_out_of_the_tree_leads_nowhere(tmp_path: Path) -> None:
-    """A captured tree never tells facts of the machine it is replayed on."""
+    """A captured tree never shows facts of the machine that reads it."""
     (tmp_path / "gpu").symlink_to("/sys/devices")
 
     assert Tree(tmp_path).parents("gpu") == ()

@@ -1,4 +1,4 @@
-"""Machines that hypothesis makes up: all that is hard on real ones, in any combination."""
+"""Machines that hypothesis draws, with all combinations of the features below."""
 
 from collections.abc import Sequence
 from typing import NamedTuple
@@ -38,7 +38,7 @@ class Generated(NamedTuple):
 
 @st.composite
 def machines(draw: st.DrawFn) -> Generated:
-    """Return any machine whose cores are each of one node, or of all nodes that overlap there."""
+    """Return a machine whose cores each belong to one node, or to all nodes that overlap there."""
     smt = draw(st.sampled_from([1, 2, 4]))
     per_node = draw(st.lists(st.integers(1, 5), min_size=1, max_size=4))
     interleaved = draw(st.booleans())

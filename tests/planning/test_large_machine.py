@@ -1,4 +1,4 @@
-"""A large machine, read and planned for in no time: every start pays for it."""
+"""Reading a large machine and planning for it is fast: every start waits for it."""
 
 import time
 from pathlib import Path
@@ -7,14 +7,13 @@ import pytest
 from clusterrun.domain.job import NumaBinding
 from clusterrun.machine.inspect import inspect
 from clusterrun.planning.binding.node_binding import BindingOptions, place
-from clusterrun.planning.node_plan import plan_node
 from clusterrun.planning.worker_count import local_size
 
 from tests.machine_trees import KFD, KfdNode, MachineFacts, dgx_a100, write_tree
-from tests.plans import job, machine, world
+from tests.plans import job, machine, planned
 
 LIMIT = 0.3
-"""Seconds: ten times what scripts/bench_machine.py is to show, for a busy machine."""
+"""Seconds: ten times the target of scripts/bench_machine.py, for a busy machine."""
 
 MINUTES_ONCE = 10
 """Seconds: ten times what 10,000 workers take on a busy machine."""
@@ -30,7 +29,7 @@ def large(tmp_path_factory: pytest.TempPathFactory) -> Path:
     "mode", [NumaBinding.NEAR, NumaBinding.EXCLUSIVE, NumaBinding.CORE_COMPLEX]
 )
 def test_a_large_machine_is_read_and_planned_for_in_no_time(large: Path, mode: NumaBinding) -> None:
-    """Whatever the user wants of binding."""
+    """This holds for every mode of binding."""
     rounds = []
     for _ in range(5):
         began = time.perf_counter()
@@ -45,7 +44,7 @@ def test_a_large_machine_is_read_and_planned_for_in_no_time(large: Path, mode: N
 
 
 def test_a_machine_of_64_partitions_is_read_in_no_time(tmp_path: Path) -> None:
-    """KFD's tables are long, and are not parsed for each GPU again."""
+    """KFD's long tables are parsed once, not for each GPU."""
     parts = [
         KfdNode(f"0000:{gpu:02x}:00.0", partition=part, links={int(gpu > 4): 20})
         for gpu in range(1, 9)
@@ -68,14 +67,14 @@ def test_a_machine_of_64_partitions_is_read_in_no_time(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize(("mode", "gpus"), [("auto", 0), ("exclusive", 5000)])
 def test_time_grows_with_the_number_of_workers_and_no_faster(mode: str, gpus: int) -> None:
-    """As many as a node may have, on as many cores; it was a matter of minutes."""
+    """A node starts its maximum of workers; planning once took minutes."""
     nodes = {number: f"{number * 1000}-{number * 1000 + 999}" for number in range(5)}
     here = machine(nodes, [number % 5 for number in range(gpus)])
     described = job(nproc_per_node=gpus or 10_000, numa_binding=NumaBinding(mode))
 
     began = time.perf_counter()
     size = local_size(described, here)
-    found = plan_node(described, here, world(size), unset=(), error_files=None, environ={})
+    found = planned(described, here, size)
     taken = time.perf_counter() - began
 
     assert len(found.workers) == size

@@ -1,5 +1,6 @@
-"""The one worker of a task: its GPU, its CPUs, and its variables on the other tasks."""
+"""The only worker of a scheduler's task: its GPU, CPUs and variables."""
 
+from collections.abc import Sequence
 from typing import Any
 
 import pytest
@@ -7,10 +8,9 @@ from clusterrun.domain.job import NumaBinding, TaskLayout
 from clusterrun.domain.machine import Gpu, Machine
 from clusterrun.domain.plan import NodePlan, WorkerPlan
 from clusterrun.domain.ranks import GlobalRank, LocalRank, NodeRank
-from clusterrun.planning.node_plan import plan_node
 from clusterrun.rendezvous.assumed import assumed_world
 
-from tests.plans import job, machine
+from tests.plans import job, machine, planned
 
 NODES = {0: "0-3", 1: "4-7"}
 
@@ -28,9 +28,9 @@ def layout(local_rank: int, local_size: int = 4, *, own_cpus: bool = False) -> T
     )
 
 
-def plan(tasks: TaskLayout, here: Machine, **values: Any) -> NodePlan:  # noqa: ANN401 - as job's
+def plan(tasks: TaskLayout, here: Machine, **values: Any) -> NodePlan:
     spec = job(tasks=tasks, nnodes=2, nproc_per_node=1, master_addr="n0", **values)
-    return plan_node(spec, here, assumed_world(spec, 1), unset=(), error_files=None, environ={})
+    return planned(spec, here, assumed_world(spec, 1))
 
 
 def _only_gpu(worker: WorkerPlan) -> Gpu:
@@ -39,15 +39,15 @@ def _only_gpu(worker: WorkerPlan) -> Gpu:
 
 
 def test_a_task_that_sees_all_gpus_uses_its_own() -> None:
-    """As the worker of that local rank would under one clusterrun a node."""
+    """It has the GPU that a worker of that local rank has under one clusterrun per node."""
     (worker,) = plan(layout(2), machine(NODES, [0, 0, 1, 1])).workers
 
     assert (worker.rank, _only_gpu(worker).index, str(worker.cpus)) == (6, 2, "4-7")
     assert worker.local_rank_reason == ""
 
 
-def test_what_the_worker_is_told() -> None:
-    """Its place among the tasks of all nodes, though its agent has but one worker."""
+def test_variables_of_the_worker() -> None:
+    """The variables describe the tasks of all nodes, not the one worker of the agent."""
     (worker,) = plan(layout(2), machine(NODES, [0, 0, 1, 1])).workers
 
     expected = {
@@ -65,7 +65,7 @@ def test_what_the_worker_is_told() -> None:
 
 
 def test_a_task_that_sees_one_gpu_calls_it_0() -> None:
-    """Scripts use GPU LOCAL_RANK, and such a task's only one is number 0; one line says why."""
+    """Scripts use GPU LOCAL_RANK, and the only GPU of such a task is number 0."""
     (worker,) = plan(layout(2), machine(NODES, [0, 0, 1, 1], visible=[2])).workers
 
     assert (_only_gpu(worker).index, str(worker.cpus)) == (2, "4-7")
@@ -76,21 +76,21 @@ def test_a_task_that_sees_one_gpu_calls_it_0() -> None:
 
 
 def test_a_task_that_sees_some_gpus_begins_at_its_first() -> None:
-    """``--gpus-per-task=2``: there is no third for local rank 2."""
+    """With ``--gpus-per-task=2`` local rank 2 would find no third GPU."""
     (worker,) = plan(layout(2), machine(NODES, [0, 0, 1, 1], visible=[2, 3])).workers
 
     assert (_only_gpu(worker).index, worker.env["LOCAL_RANK"]) == (2, "0")
 
 
 def test_a_node_with_one_task_needs_no_reason() -> None:
-    """Others have more; here local rank 0 is what one would expect."""
+    """Its local rank is 0 anyway."""
     (worker,) = plan(layout(0, 1), machine(NODES, [0])).workers
 
     assert (worker.env["LOCAL_RANK"], worker.local_rank_reason) == ("0", "")
 
 
 def test_without_gpus_the_task_is_where_the_scheduler_put_it() -> None:
-    """Its index stays; its CPUs are cut only where they all belong to one node anyway."""
+    """It keeps its local rank; it is bound only if all its CPUs belong to one node."""
     (anywhere,) = plan(layout(2), machine(NODES)).workers
     (bound,) = plan(layout(2, own_cpus=True), machine(NODES, allowed="4-5")).workers
 
@@ -111,14 +111,14 @@ def test_without_gpus_the_task_is_where_the_scheduler_put_it() -> None:
     ],
 )
 def test_threads(tasks: TaskLayout, visible: list[int], allowed: str, threads: str) -> None:
-    """A share of what all tasks of the node may use, or all that is this task's alone."""
+    """The task has a share of the CPUs of all tasks, or all CPUs of its own."""
     here = machine(NODES, [0, 0, 1, 1], visible=visible, allowed=allowed)
 
     assert plan(tasks, here).env["OMP_NUM_THREADS"] == threads
 
 
 def test_cpus_that_other_tasks_use_are_not_idle() -> None:
-    """Only where they are this task's alone does it waste them."""
+    """Idle CPUs are remarked only if no other task uses them."""
     here = machine(NODES, [0, 0, 1, 1], visible=[2], packages=["0-3", "4-7"])
 
     assert plan(layout(2), here).remarks == ()
@@ -127,65 +127,44 @@ def test_cpus_that_other_tasks_use_are_not_idle() -> None:
     assert remark.startswith("no worker is bound to CPUs 0-3")
 
 
-def test_cpus_of_its_own_are_all_used() -> None:
-    """A node without its GPU has no other task on these CPUs, so ``near`` may have them."""
-    here = machine(NODES, [0, 0, 1, 1], visible=[2], allowed="3-5")
-
-    (worker,) = plan(layout(2, own_cpus=True), here).workers
-
-    assert str(worker.cpus) == "3-5"
+OWN = layout(2, own_cpus=True)
+ALL = range(4)
 
 
-def test_no_binding_is_no_binding() -> None:
-    """Of tasks too."""
-    here = machine(NODES, [0, 0, 1, 1])
+@pytest.mark.parametrize(
+    ("tasks", "mode", "visible", "allowed", "cpus"),
+    [
+        # No other task uses these CPUs: near adds those of the node without a GPU.
+        (OWN, "auto", [2], "3-5", "3-5"),
+        (layout(2), "none", ALL, None, "None"),
+        # Tasks that see the same GPUs and CPUs divide them.
+        (layout(0), "exclusive", ALL, None, "0-1"),
+        (layout(1), "exclusive", ALL, None, "2-3"),
+        (layout(2), "exclusive", ALL, None, "4-5"),
+        (layout(3), "exclusive", ALL, None, "6-7"),
+        (layout(2), "exclusive", [], None, "4-5"),
+        # The bus shows the GPUs that a container hides: the other tasks have their parts.
+        (layout(3), "exclusive", [3], None, "6-7"),
+        # The scheduler has divided the CPUs.
+        (OWN, "exclusive", ALL, "4-5", "4-5"),
+        (OWN, "exclusive", [2], "4-5", "4-5"),
+        (OWN, "exclusive", [], "4-5", "4-5"),
+    ],
+)
+def test_cpus_of_a_task(
+    tasks: TaskLayout, mode: str, visible: Sequence[int], allowed: str | None, cpus: str
+) -> None:
+    """Tasks divide CPUs that they share, as the workers of one clusterrun on the node would."""
+    here = machine(NODES, [0, 0, 1, 1], visible=visible, allowed=allowed)
 
-    (worker,) = plan(layout(2), here, numa_binding=NumaBinding.NONE).workers
+    (worker,) = plan(tasks, here, numa_binding=NumaBinding(mode)).workers
 
-    assert worker.cpus is None
-    assert worker.gpus
-
-
-def test_a_task_among_others_divides_with_them() -> None:
-    """Where all see the same GPUs and CPUs, each has its own slice."""
-    here = machine(NODES, [0, 0, 1, 1])
-
-    masks = [
-        str(plan(layout(rank), here, numa_binding=NumaBinding.EXCLUSIVE).workers[0].cpus)
-        for rank in range(4)
-    ]
-
-    assert masks == ["0-1", "2-3", "4-5", "6-7"]
-
-
-def test_a_task_that_sees_its_gpu_alone_leaves_the_others_their_slices() -> None:
-    """The bus shows them, whatever the container hides."""
-    here = machine(NODES, [0, 0, 1, 1], visible=[3])
-
-    (worker,) = plan(layout(3), here, numa_binding=NumaBinding.EXCLUSIVE).workers
-
-    assert str(worker.cpus) == "6-7"
-
-
-@pytest.mark.parametrize("visible", [[0, 1, 2, 3], [2], []])
-def test_a_task_with_cpus_of_its_own_divides_them_with_nobody(visible: list[int]) -> None:
-    """The scheduler has done that."""
-    here = machine(NODES, [0, 0, 1, 1], visible=visible, allowed="4-5")
-
-    (worker,) = plan(layout(2, own_cpus=True), here, numa_binding=NumaBinding.EXCLUSIVE).workers
-
-    assert str(worker.cpus) == "4-5"
-
-
-def test_tasks_without_gpus_divide_what_they_share() -> None:
-    """As the workers of one clusterrun a node would."""
-    (worker,) = plan(layout(2), machine(NODES), numa_binding=NumaBinding.EXCLUSIVE).workers
-
-    assert str(worker.cpus) == "4-5"
+    assert str(worker.cpus) == cpus
+    assert [gpu.index for gpu in worker.gpus] == ([tasks.local_rank] if visible else [])
 
 
 def test_a_task_of_several_gpus() -> None:
-    """Blocks of what all see, or all of what it sees alone."""
+    """It has a block of the GPUs that all see, or all GPUs that only it sees."""
     here = machine(NODES, [0, 0, 1, 1])
 
     (of_all,) = plan(layout(1, 2), here, gpus_per_worker=2).workers

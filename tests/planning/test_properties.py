@@ -1,4 +1,4 @@
-"""What holds of every plan, on machines that hypothesis makes up."""
+"""What is true of every plan, on machines that hypothesis draws."""
 
 from collections import Counter
 from collections.abc import Iterable
@@ -27,7 +27,7 @@ OPTIONS = st.builds(
 
 @pytest.mark.parametrize("feature", FEATURES)
 def test_each_feature_occurs(feature: str) -> None:
-    """Else what holds here says nothing of it."""
+    """A test proves nothing about features that never occur."""
     quick = settings(max_examples=2000, phases=[Phase.generate], database=None)
 
     found = find(machines(), lambda made: feature in made.features, settings=quick)
@@ -36,7 +36,7 @@ def test_each_feature_occurs(feature: str) -> None:
 
 
 def check_masks(made: Generated, options: BindingOptions, workers: int) -> None:
-    """With any options, a worker gets CPUs and memory that it may use, or is left alone."""
+    """With any options, a worker is bound to CPUs and memory that it may use, or not bound."""
     here = made.machine
     found = place(options, here, workers)
 
@@ -52,7 +52,7 @@ def check_masks(made: Generated, options: BindingOptions, workers: int) -> None:
 
 
 def check_nodes(made: Generated, mode: NumaBinding, workers: int, each_has: int | None) -> None:
-    """A worker is bound at the nodes of its GPUs, and not at all where one of them isn't known."""
+    """A worker is bound to the nodes of its GPUs, and not bound if one of them is unknown."""
     here = made.machine
     for found in place(BindingOptions(mode, gpus_per_worker=each_has), here, workers):
         if found.gpus and found.cpus is not None:
@@ -62,7 +62,7 @@ def check_nodes(made: Generated, mode: NumaBinding, workers: int, each_has: int 
 
 
 def check_division(made: Generated, mode: NumaBinding, workers: int, each_has: int | None) -> None:
-    """What is divided is disjoint and of whole cores; only where cores are short it is shared."""
+    """Divided CPUs are disjoint and whole cores; they are shared only if there are too few cores."""
     here = made.machine
     found = place(BindingOptions(mode, gpus_per_worker=each_has), here, workers)
     own = [each for each in found if each.cpus is not None and "shares its node" not in each.remark]
@@ -80,7 +80,7 @@ def check_division(made: Generated, mode: NumaBinding, workers: int, each_has: i
 
 
 def check_room(made: Generated, workers: int, each_has: int | None) -> None:
-    """The default binds no worker of a GPU to fewer cores than workers while others have more room."""
+    """By default no worker of a GPU shares too few cores while other cores have fewer workers."""
     here = made.machine
     found = place(BindingOptions(NumaBinding.AUTO, gpus_per_worker=each_has), here, workers)
     allowed = sum(1 for core in here.cores if core & here.allowed)
@@ -94,7 +94,7 @@ def check_room(made: Generated, workers: int, each_has: int | None) -> None:
 
 
 def check_near(made: Generated, workers: int, each_has: int | None) -> None:
-    """Idle nodes are given away once and whole, in their package, and leave no worker with fewer CPUs."""
+    """Each idle node is added once and whole, within its package, and no worker loses CPUs."""
     here = made.machine
     if made.features & {"overlapping nodes", "equal nodes"}:
         return
@@ -163,7 +163,7 @@ PER_WORKER = st.none() | st.integers(1, 4)
 
 @given(machines(), OPTIONS, st.integers(1, 10))
 def test_masks(made: Generated, options: BindingOptions, workers: int) -> None:
-    """They are never empty, never outside of what is allowed, and always the same."""
+    """Masks are never empty, contain only allowed CPUs, and are always the same."""
     check_masks(made, options, workers)
 
 
@@ -171,7 +171,7 @@ def test_masks(made: Generated, options: BindingOptions, workers: int) -> None:
 def test_nodes(
     made: Generated, mode: NumaBinding, workers: int, gpus_per_worker: int | None
 ) -> None:
-    """No worker is bound to a node that is not its GPUs'."""
+    """No worker is bound to a node without one of its GPUs."""
     check_nodes(made, mode, workers, gpus_per_worker)
 
 
@@ -179,25 +179,25 @@ def test_nodes(
 def test_division(
     made: Generated, mode: NumaBinding, workers: int, gpus_per_worker: int | None
 ) -> None:
-    """Exclusive masks are disjoint and hold whole cores."""
+    """Exclusive masks are disjoint and contain whole cores."""
     check_division(made, mode, workers, gpus_per_worker)
 
 
 @given(machines(), st.integers(1, 16), PER_WORKER)
 def test_room(made: Generated, workers: int, gpus_per_worker: int | None) -> None:
-    """Binding by default never makes it worse."""
+    """Binding by default never leaves a worker with less."""
     check_room(made, workers, gpus_per_worker)
 
 
 @given(machines(), st.integers(1, 10), PER_WORKER)
 def test_near(made: Generated, workers: int, gpus_per_worker: int | None) -> None:
-    """No core of a package with workers idles, and none is given away twice."""
+    """No core of a package with workers is idle, and none is added twice."""
     check_near(made, workers, gpus_per_worker)
 
 
 @given(machines(), st.integers(1, 40))
 def test_spread(made: Generated, workers: int) -> None:
-    """The worker with the fewest cores has as many as can be."""
+    """The worker with the fewest cores has as many as possible."""
     check_spread(made, workers)
 
 
@@ -213,7 +213,7 @@ def test_spread(made: Generated, workers: int) -> None:
 def test_all_of_it_for_long(
     made: Generated, options: BindingOptions, at: NumaBinding, dividing: NumaBinding, workers: int
 ) -> None:
-    """The same, with many more machines."""
+    """This repeats all checks with many more machines."""
     check_masks(made, options, workers)
     check_nodes(made, at, workers, options.gpus_per_worker)
     check_division(made, dividing, workers, options.gpus_per_worker)

@@ -1,4 +1,4 @@
-"""Masks on machines that exist, replayed from their /sys."""
+"""Masks on real machines, from copies of their /sys."""
 
 from collections.abc import Mapping
 from dataclasses import replace
@@ -11,51 +11,49 @@ from clusterrun.machine.inspect import inspect
 from clusterrun.planning.binding.node_binding import BindingOptions, place
 
 from tests.machine_trees import PciDevice, write_device, write_files
+from tests.plans import masks
 from tests.real_machines import captured, recommended, tree_of, unpacked
 
 
 def at_node(number: int) -> PciDevice:
-    """Return a GPU that says its node."""
+    """Return a GPU whose node is known."""
     return PciDevice("", numa_node=number)
 
 
 def near(cpus: str, mask: str | None = None) -> PciDevice:
-    """Return a GPU that says its local CPUs alone."""
+    """Return a GPU of which only the local CPUs are known."""
     return PciDevice("", local_cpulist=cpus, local_cpus=mask)
 
 
-def masks(root: Path, mode: str, environ: dict[str, str]) -> list[str]:
+def masks_in(root: Path, mode: str, environ: dict[str, str]) -> list[str | None]:
     """Return the CPUs of one worker for each visible GPU."""
     here = inspect(root, environ, None, "replayed")
-    return [
-        str(found.cpus)
-        for found in place(BindingOptions(NumaBinding(mode)), here, len(here.visible))
-    ]
+    return masks(here, NumaBinding(mode), len(here.visible))
 
 
 @pytest.mark.parametrize(("name", "mode", "expected"), recommended())
 def test_masks_are_the_recommended_ones(
     tmp_path: Path, name: str, mode: str, expected: list[str]
 ) -> None:
-    """One worker for each GPU, in the vendor's order."""
-    assert masks(tree_of(name, tmp_path), mode, {}) == expected
+    """Each GPU has one worker, in the vendor's order."""
+    assert masks_in(tree_of(name, tmp_path), mode, {}) == expected
 
 
 @pytest.mark.parametrize(
-    ("name", "expected"), [(name, masks) for name, mode, masks in recommended() if mode == "node"]
+    ("name", "expected"), [(name, wanted) for name, mode, wanted in recommended() if mode == "node"]
 )
 def test_workers_follow_a_reversed_list(tmp_path: Path, name: str, expected: list[str]) -> None:
     """CUDA_VISIBLE_DEVICES=7,0 gives local rank 0 the last GPU's node."""
     last = len(expected) - 1
 
-    found = masks(tree_of(name, tmp_path), "node", {"CUDA_VISIBLE_DEVICES": f"{last},0"})
+    found = masks_in(tree_of(name, tmp_path), "node", {"CUDA_VISIBLE_DEVICES": f"{last},0"})
 
     assert found == [expected[last], expected[0]]
 
 
 @pytest.mark.parametrize("name", captured())
 def test_captured_trees_give_cpus_that_are_there(tmp_path: Path, name: str) -> None:
-    """However hostile a tree is, masks hold CPUs that are online and allowed."""
+    """Even in hostile trees, masks contain only CPUs that are online and allowed."""
     here = inspect(unpacked(name, tmp_path), {}, None, "replayed")
     online = CpuSet.union_of(here.cores)
 
@@ -135,8 +133,8 @@ def numbered(device: PciDevice, index: int) -> PciDevice:
 
 
 @pytest.mark.parametrize("index", range(len(PUT)), ids=[f"{name}" for name, *_ in PUT])
-def test_a_gpu_in_a_real_tree_is_where_sys_has_it(trees: Mapping[str, Path], index: int) -> None:
-    """However stale that is; a remark says where nothing does."""
+def test_a_gpu_in_a_real_tree_has_the_node_of_sys(trees: Mapping[str, Path], index: int) -> None:
+    """The number may be outdated; a remark says that a place is unknown."""
     name, device, source, expected = PUT[index]
     if name not in trees:
         pytest.skip("not at hand")

@@ -1,6 +1,7 @@
-"""How many workers a node gets."""
+"""The number of workers of a node."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from typing import Any
 
 import pytest
 from clusterrun.domain.job import Program, ProgramKind, WorkerCount
@@ -26,22 +27,22 @@ from tests.plans import job, machine
         (3, [], 3),
     ],
 )
-def test_each_way_to_say_it(wanted: int | WorkerCount, gpus: Sequence[int], expected: int) -> None:
-    """CPUs are those that the job may use."""
+def test_numbers_of_workers(wanted: int | WorkerCount, gpus: Sequence[int], expected: int) -> None:
+    """Only CPUs that the job may use are counted."""
     here = machine({0: "0-3", 1: "4-7"}, gpus, allowed="0-5")
 
     assert local_size(job(nproc_per_node=wanted), here) == expected
 
 
 def test_only_visible_gpus_count() -> None:
-    """What CUDA_VISIBLE_DEVICES hides gets no worker."""
+    """GPUs that CUDA_VISIBLE_DEVICES hides have no worker."""
     here = machine({0: "0-3"}, [0, 0, 0, 0], visible=[3, 1])
 
     assert local_size(job(), here) == 2
 
 
 def split_by_slices() -> Machine:
-    """Return a machine of whose only GPU three slices are visible."""
+    """Return a machine with one GPU, of which three slices are visible."""
     here = machine({0: "0-3"}, [0, 0, 0])
     return replace(here, visible=tuple(replace(gpu, parent="GPU-x") for gpu in here.visible))
 
@@ -53,54 +54,12 @@ def split_among_others() -> Machine:
 
 
 @pytest.mark.parametrize("split", [split_by_slices(), split_among_others()])
-def test_of_slices_a_process_sees_one(split: Machine) -> None:
-    """And no other GPU, as torch counts; where each worker sees its own alone, all of them count."""
+def test_a_process_sees_one_slice(split: Machine) -> None:
+    """A process sees no other GPU either; all slices count if each worker sees only its own."""
     assert local_size(job(nproc_per_node=WorkerCount.AUTO), split) == 1
     assert local_size(job(), split) == 1
     assert local_size(job(gpu_per_rank=True), split) == 3
     assert local_size(job(virtual_local_rank=True), split) == 3
-
-
-def test_a_script_on_standard_input_is_for_one_worker() -> None:
-    """Two would share what is there, and one of them would find nothing."""
-    program = Program(ProgramKind.SCRIPT, "-", ())
-    here = machine({0: "0-3"}, [0, 0])
-
-    with pytest.raises(UsageError) as caught:
-        local_size(job(program=program), here)
-
-    assert caught.value.message == (
-        "the script is read from standard input (-), which only one worker can do, and there would be 2"
-        " (nproc_per_node: default)"
-    )
-    assert local_size(job(program=program, nproc_per_node=1), here) == 1
-
-
-def test_gpus_that_are_wanted_must_be_there() -> None:
-    """The error says where it was asked for and what to type."""
-    here = machine({0: "0-3"})
-
-    with pytest.raises(UsageError) as caught:
-        local_size(job(nproc_per_node=WorkerCount.GPU), here)
-
-    assert caught.value.message == (
-        "nproc_per_node is gpu (the test), but no GPU is visible (NVML)"
-    )
-    assert "--nproc-per-node cpu" in caught.value.hint
-
-
-def test_a_process_becomes_one_worker_or_none() -> None:
-    """``--exec`` on a machine with two GPUs needs a number of workers, or a task for each."""
-    here = machine({0: "0-3"}, [0, 0])
-
-    with pytest.raises(UsageError) as caught:
-        local_size(job(exec=True), here)
-
-    assert local_size(job(exec=True, nproc_per_node=1), here) == 1
-    assert caught.value.message == (
-        "the test: one process can't become 2 workers (nproc_per_node: default)"
-    )
-    assert "srun --ntasks-per-node=2" in caught.value.hint
 
 
 @pytest.mark.parametrize(
@@ -116,7 +75,7 @@ def test_a_process_becomes_one_worker_or_none() -> None:
 def test_workers_of_several_gpus(
     nproc: int | WorkerCount, each: int, gpus: int, expected: int
 ) -> None:
-    """As many as there are GPUs for."""
+    """The GPUs are divided among the workers."""
     here = machine({0: "0-7"}, [0] * gpus)
 
     assert local_size(job(nproc_per_node=nproc, gpus_per_worker=each), here) == expected
@@ -131,7 +90,7 @@ def test_workers_of_several_gpus(
     ],
 )
 def test_too_few_gpus(nproc: int | WorkerCount, each: int, gpus: int, complaint: str) -> None:
-    """With the numbers, and what to change."""
+    """The error has the numbers."""
     here = machine({0: "0-7"}, [0] * gpus)
 
     with pytest.raises(UsageError) as caught:
@@ -148,7 +107,7 @@ def test_too_few_gpus(nproc: int | WorkerCount, each: int, gpus: int, complaint:
     ],
 )
 def test_more_workers_than_gpus(nproc: int, gpus: int, complaint: str, hint: str) -> None:
-    """Two of them would use one GPU: only --gpus-per-worker 0 allows that."""
+    """Two workers would use one GPU: only --gpus-per-worker 0 allows that."""
     here = machine({0: "0-7"}, [0] * gpus)
 
     with pytest.raises(UsageError) as caught:
@@ -165,7 +124,7 @@ def test_more_workers_than_gpus(nproc: int, gpus: int, complaint: str, hint: str
 
 @pytest.mark.parametrize("split", [split_by_slices(), split_among_others()])
 def test_more_workers_than_the_slice_that_a_process_sees(split: Machine) -> None:
-    """Each can have its own, but none can have two."""
+    """Each worker can have one slice, but none can have two."""
     with pytest.raises(UsageError) as caught:
         local_size(job(nproc_per_node=2), split)
     assert caught.value.message == (
@@ -181,11 +140,50 @@ def test_more_workers_than_the_slice_that_a_process_sees(split: Machine) -> None
     assert local_size(job(nproc_per_node=3, virtual_local_rank=True), split) == 3
 
 
-def test_more_workers_than_any_machine_has_cpus_for() -> None:
-    """A clear error instead of minutes of planning."""
-    with pytest.raises(UsageError) as caught:
-        local_size(job(nproc_per_node=100_000), machine({0: "0-7"}))
+STANDARD_INPUT = Program(ProgramKind.SCRIPT, "-", ())
+READ_ONCE = "the script is read from standard input (-), which only one worker can do"
 
-    assert caught.value.message == (
-        "nproc_per_node is 100000 (the test): a node starts 10000 workers at most"
-    )
+
+@pytest.mark.parametrize(
+    ("options", "gpus", "message", "hint"),
+    [
+        # Two workers would each read a part of the script.
+        (
+            {"program": STANDARD_INPUT},
+            2,
+            f"{READ_ONCE}, and there would be 2 (nproc_per_node: default)",
+            "type --nproc-per-node 1",
+        ),
+        (
+            {"exec": True},
+            2,
+            "the test: one process can't become 2 workers (nproc_per_node: default)",
+            "srun --ntasks-per-node=2",
+        ),
+        (
+            {"nproc_per_node": WorkerCount.GPU},
+            0,
+            "nproc_per_node is gpu (the test), but no GPU is visible (NVML)",
+            "--nproc-per-node cpu",
+        ),
+        # Planning for them would take minutes.
+        (
+            {"nproc_per_node": 100_000},
+            0,
+            "nproc_per_node is 100000 (the test): a node starts 10000 workers at most",
+            "give as many as there are GPUs",
+        ),
+    ],
+)
+def test_numbers_that_are_refused(
+    options: Mapping[str, Any], gpus: int, message: str, hint: str
+) -> None:
+    """The error names the origin, and the hint what to type."""
+    here = machine({0: "0-3"}, [0] * gpus)
+
+    with pytest.raises(UsageError) as caught:
+        local_size(job(**options), here)
+
+    assert caught.value.message == message
+    assert hint in caught.value.hint
+    assert local_size(job(**{**options, "nproc_per_node": 1}), here) == 1

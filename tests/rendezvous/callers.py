@@ -6,30 +6,22 @@ import time
 from contextlib import ExitStack
 
 import msgspec
-from clusterrun.coordination.messages import (
-    Failing,
+from clusterrun.domain.facts import Fact
+from clusterrun.domain.messages import (
+    FirstFailure,
     FromCoordinator,
     FromMember,
     Hello,
     WorldFormed,
     done,
 )
-from clusterrun.domain.facts import Fact
 from clusterrun.rendezvous.coordinator_server import CoordinatorServer
 from clusterrun.rendezvous.ports.joining_port import open_joining_port
 from clusterrun.rendezvous.wire.frames import FROM_COORDINATOR, LONGEST_HELLO, framed
 from clusterrun.rendezvous.wire.handshake import MAGIC
+from free_ports import free_port
 
-from tests.rendezvous.nodes import (
-    PATIENCE,
-    Notices,
-    fate,
-    free_port,
-    hello,
-    hooks,
-    take_turns,
-    terms,
-)
+from tests.rendezvous.nodes import PATIENCE, Notices, fate, hello, hooks, opened_job, take_turns
 
 OPENING = struct.pack(">12sHcB32s", MAGIC, 1, b"M", 0, b"m" * 32)
 
@@ -42,8 +34,10 @@ class Running:
         self.port = port
         self.ahead = 0.0
         door = open_joining_port(Fact((port,), "--master-port"), "n0")
+        job = opened_job(nodes, **values)
+        agent = hooks(self.notices)
         self.server = CoordinatorServer(
-            door, terms(nodes, **values), token, hooks(self.notices), time.monotonic()
+            door, job.terms, job.own_hello, agent, time.monotonic(), token=token
         )
 
     def fileno(self) -> int:
@@ -174,7 +168,7 @@ GARBAGE = {
     "a long hello": OPENING + (LONGEST_HELLO + 1).to_bytes(4, "big"),
     "no message": OPENING + b"\0\0\0\4abcd",
     "a report without a hello": OPENING + framed(done(0, [], 0.0, None)),
-    "half a report": OPENING + framed(Failing(0, fate(0, 1), 0.0))[:40],
+    "half a report": OPENING + framed(FirstFailure(0, fate(0, 1), 0.0))[:40],
     "a wrong hello": OPENING + b"\0\0\0\1\x80" + msgspec.msgpack.encode({"type": "Hello"}),
 }
 """Bytes that no member sends, by their sender."""

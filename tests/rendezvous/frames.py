@@ -4,37 +4,10 @@ import struct
 from collections.abc import Iterator, Sequence
 from random import Random
 
-from clusterrun.coordination.messages import (
-    AllStacks,
-    EndedExternally,
-    Failing,
-    Idle,
-    NextAttempt,
-    Notice,
-    Refusal,
-    Refused,
-    RequestStacks,
-    SendStacks,
-    Stacks,
-    Stop,
-    Suspension,
-    Verdict,
-    WorldFormed,
-    done,
-)
-from clusterrun.domain.outcome import (
-    HelperFailed,
-    Interrupted,
-    Killed,
-    NodeLost,
-    NotStarted,
-    OutputGone,
-    Succeeded,
-    WorkerFailed,
-)
+from clusterrun.domain import messages, outcome
+from clusterrun.domain.messages import FromCoordinator, FromMember
 from clusterrun.domain.stacks import StackGroup
 from clusterrun.rendezvous.wire.frames import (
-    HEARTBEAT_FRAME,
     MAXIMUM_FRAME,
     BadFrame,
     Codec,
@@ -46,36 +19,44 @@ from tests.plans import world
 from tests.rendezvous.nodes import fate, hello
 
 GROUP = StackGroup((1, 2), 'File "train.py", line 3, in step')
+NO_STACK = StackGroup((5,), "no handler", found=False)
 FAILED = fate(1, 1, tail="ValueError: it", error='{"message": "it"}')
+KILLED = fate(3, ending=outcome.Killed(9), tail="RuntimeError: no", error='{"message": "no"}')
+NOT_STARTED = fate(1, ending=outcome.NotStarted("output", "no such file"))
+HELPER_LOST = outcome.HelperFailed("relay", "was killed by SIGKILL", 9)
 
-FROM_A_MEMBER = [
-    framed(hello(1, rank=1, should={"script": "train.py"})),
-    framed(Failing(0, FAILED, 0.5)),
-    framed(EndedExternally(0, Interrupted(15))),
-    framed(EndedExternally(0, HelperFailed("relay", "was killed by SIGKILL", 9))),
-    framed(done(0, [FAILED, fate(1, ending=Killed(9))], 2000.0, OutputGone())),
-    framed(done(0, [fate(1, ending=NotStarted("output", "no such file"))], 0.0, None)),
-    HEARTBEAT_FRAME,
-    framed(RequestStacks(0)),
-    framed(Stacks(0, 1, (GROUP,))),
-    framed(Idle(0, 30.0)),
-    framed(Suspension(suspended=True)),
+OF_MEMBERS: list[FromMember] = [
+    hello(1, rank=1, should={"script": "train.py"}),
+    messages.FirstFailure(0, FAILED, age=0.25),
+    messages.EndedExternally(0, outcome.Interrupted(15)),
+    messages.EndedExternally(0, HELPER_LOST),
+    messages.done(0, [FAILED, KILLED, fate(4)], 2000.0, outcome.OutputGone()),
+    messages.done(0, [NOT_STARTED], 0.0, None),
+    messages.done(0, [], 0.0, outcome.Interrupted(15)),
+    messages.Heartbeat(),
+    messages.RequestStacks(0),
+    messages.Stacks(1, 7, (GROUP, NO_STACK)),
+    messages.Idle(0, 30.0),
+    messages.Paused(paused=True),
+]
+OF_THE_COORDINATOR: list[FromCoordinator] = [
+    messages.Refused(messages.Refusal.TRY_ELSEWHERE, "another job", "Give each its own port."),
+    messages.Notice("1 of 2 nodes have joined"),
+    messages.WorldFormed(world(2), "n0"),
+    messages.Stop(2, "rank 3 on n1 failed"),
+    messages.Stop(2, "n1 got SIGTERM", outcome.Interrupted(15)),
+    messages.Verdict(outcome.WorkerFailed(FAILED), "exit code 1 is final"),
+    messages.Verdict(outcome.NodeLost(1, "n1"), ""),
+    messages.Verdict(outcome.Succeeded(), ""),
+    messages.NextAttempt(world(2, attempt=1), outcome.WorkerFailed(KILLED)),
+    messages.Heartbeat(),
+    messages.SendStacks(0, 1),
+    messages.AllStacks((GROUP,), ("node 2 (n2)",)),
+    messages.Paused(paused=True),
 ]
 
-FROM_A_COORDINATOR = [
-    framed(Refused(Refusal.GIVE_UP, "two nodes have node rank 1", "Give each its own.")),
-    framed(Notice("still running: n1")),
-    framed(WorldFormed(world(2), "n0")),
-    framed(Stop(0, "rank 1 on n1 failed")),
-    framed(Verdict(WorkerFailed(FAILED), "")),
-    framed(Verdict(NodeLost(1, "n1"), "no restart")),
-    framed(Verdict(Succeeded(), "")),
-    framed(NextAttempt(world(2, attempt=1), WorkerFailed(FAILED))),
-    HEARTBEAT_FRAME,
-    framed(SendStacks(0, 1, 0.0, "n1")),
-    framed(AllStacks((GROUP,), ("node 2 (n2)",))),
-    framed(Suspension(suspended=True)),
-]
+FROM_A_MEMBER = [framed(message) for message in OF_MEMBERS]
+FROM_A_COORDINATOR = [framed(message) for message in OF_THE_COORDINATOR]
 
 
 def mutated(frame: bytes, changes: Sequence[tuple[int, int]], cut: int = 0) -> bytes:

@@ -1,23 +1,24 @@
-"""Nodes of a job for tests: their messages and settings, and how they run in one process."""
+"""Nodes of a job for tests: their messages and terms, and how they run in one process."""
 
 import os
 import select
-import socket
 import time
 from collections.abc import Callable, Iterable, Sequence
 from contextlib import suppress
 from typing import Any, Protocol
 
-from clusterrun.coordination.heartbeat import HeartbeatRhythm
-from clusterrun.coordination.messages import Hello
-from clusterrun.coordination.restart_policy import RestartRules
-from clusterrun.coordination.state import Terms
+from clusterrun.coordination.coordinator import opened
+from clusterrun.coordination.heartbeat import HeartbeatRhythm, heartbeat_rhythm
+from clusterrun.coordination.job_state import JobState
+from clusterrun.coordination.next_attempt.restart_policy import RestartRules
+from clusterrun.coordination.terms import Terms
+from clusterrun.domain.event_source import EventSource
 from clusterrun.domain.events import Event
 from clusterrun.domain.facts import Fact
+from clusterrun.domain.messages import Hello
 from clusterrun.domain.outcome import Exited, Fate
 from clusterrun.domain.ranks import GlobalRank, LocalRank
-from clusterrun.rendezvous.agent_hooks import AgentHooks, EventSource
-from clusterrun.rendezvous.joining.settings import RendezvousSettings
+from clusterrun.rendezvous.agent_hooks import AgentHooks
 from clusterrun.rendezvous.names.addresses import Interfaces, Resolve, all_addresses
 from msgspec.structs import replace
 
@@ -37,22 +38,18 @@ HELLO = Hello(
 )
 
 TERMS = Terms(
-    hello=HELLO,
     nodes=2,
     run_id="run",
-    place="n0:29500",
-    master_addr="n0",
-    master_port=29500,
+    host=Fact("n0", "--master-addr"),
+    ports=Fact((29500,), "--master-port"),
     timeout=600.0,
-    hosts=(),
-    strict=False,
     rhythm=HeartbeatRhythm(1.0, 15.0),
     restarts=RestartRules(),
     keeps_joining_port=False,
 )
 
 
-def hello(number: int, nodes: int = 2, **values: Any) -> Hello:  # noqa: ANN401 - as Hello's fields
+def hello(number: int, nodes: int = 2, **values: Any) -> Hello:
     """Return what the agent on host ``n<number>``, pid ``10 + number``, sends first."""
     usual = {
         "identity": f"agent {number}",
@@ -63,15 +60,20 @@ def hello(number: int, nodes: int = 2, **values: Any) -> Hello:  # noqa: ANN401 
     return replace(HELLO, **{**usual, **values})
 
 
-def terms(nodes: int = 2, **values: Any) -> Terms:  # noqa: ANN401 - as Terms' and Hello's fields
-    """Return the terms of a job of ``nodes``; ``values`` may include fields of node 0's hello."""
+def opened_job(nodes: int = 2, **values: Any) -> JobState:
+    """Return the coordinator's state of a job of ``nodes`` at its start, at 0 s.
+
+    ``values`` are fields of the state, of its terms, and of node 0's hello.
+    """
     of_hello = {name: values.pop(name) for name in tuple(values) if name in Hello.__struct_fields__}
     if "run_id" in of_hello:
         values["run_id"] = of_hello["run_id"]
-    return replace(TERMS, hello=hello(0, nodes, **of_hello), nodes=nodes, **values)
+    has_token = values.pop("has_token", False)
+    terms = replace(TERMS, nodes=nodes, **values)
+    return opened(terms, hello(0, nodes, **of_hello), 29500, 0.0, has_token=has_token)
 
 
-def fate(rank: int, code: int = 0, **values: Any) -> Fate:  # noqa: ANN401 - as Fate's fields
+def fate(rank: int, code: int = 0, **values: Any) -> Fate:
     """Return the fate of a worker that ended with exit code ``code``."""
     usual = Fate(
         rank=GlobalRank(rank),
@@ -126,35 +128,28 @@ class Notices(list[str]):
         return any(text in line for line in self)
 
 
-def free_port() -> int:
-    """Return a free port."""
-    with socket.socket(socket.AF_INET6, socket.SOCK_STREAM) as sock:
-        sock.bind(("", 0))
-        return int(sock.getsockname()[1])
-
-
-def rendezvous_settings(
+def job_terms(
     port: int | Sequence[int],
     nodes: int = 2,
     host: str = "127.0.0.1",
-    **values: Any,  # noqa: ANN401 - as RendezvousSettings's fields
-) -> RendezvousSettings:
-    """Return an rendezvous_settings to ``nodes`` nodes on this machine."""
+    **values: Any,
+) -> Terms:
+    """Return the terms of a job of ``nodes`` on this machine."""
     ports = (port,) if isinstance(port, int) else tuple(port)
-    usual = RendezvousSettings(
+    usual = Terms(
         nodes=nodes,
         host=Fact(host, "--master-addr"),
         ports=Fact(ports, "--master-port"),
         keeps_joining_port=False,
         timeout=PATIENCE,
         run_id="chosen",
-        heartbeat_timeout=15.0,
+        rhythm=heartbeat_rhythm(nodes, 15.0),
         restarts=RestartRules(),
     )
     return replace(usual, **values)
 
 
-def ranked_hello(number: int, **values: Any) -> Hello:  # noqa: ANN401 - as Hello's fields
+def ranked_hello(number: int, **values: Any) -> Hello:
     """Return the hello of host ``n<number>``, whose rank is its number unless another is given."""
     return hello(number, **{"rank": number, **values})
 

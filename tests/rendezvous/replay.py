@@ -3,62 +3,55 @@
 from collections.abc import Sequence
 from typing import Any
 
-from clusterrun.coordination.actions import (
+from clusterrun.coordination import coordinator_events
+from clusterrun.coordination.coordinator import decide, due
+from clusterrun.coordination.coordinator_actions import (
     Action,
+    Actions,
     Disconnect,
     PreparePort,
-    PrintNotice,
+    PrintOnNodeZero,
     Send,
     StopListening,
 )
-from clusterrun.coordination.coordinator import decide, due, opened
-from clusterrun.coordination.events import (
-    CallerConnected,
-    CallerGone,
-    Event,
-    HelloReceived,
-    MemberGone,
-    MemberSilent,
-    MessageReceived,
-    PortReady,
-    TimePassed,
-)
+from clusterrun.coordination.coordinator_events import CoordinatorEvent
+from clusterrun.coordination.job_state import PHASES_AFTER, JobState
 from clusterrun.coordination.members import OWN
-from clusterrun.coordination.messages import (
+from clusterrun.coordination.next_attempt.restart_policy import RestartRules
+from clusterrun.domain.messages import (
     AgedFate,
     Done,
     EndedExternally,
-    Failing,
+    FirstFailure,
     FromCoordinator,
     Hello,
     Notice,
+    Paused,
     Refused,
     StacksMessage,
     Stop,
-    Suspension,
     Verdict,
     WorldFormed,
 )
-from clusterrun.coordination.state import PHASES_AFTER, State, Terms
 from clusterrun.domain.outcome import ExternalCause, Fate, Reason
 from clusterrun.domain.world import World
 
-from tests.rendezvous.nodes import hello
+from tests.rendezvous.nodes import hello, opened_job
 
 
 class Replay:
     """Replays a history; connection n is that of host ``n<n>``, ``OWN`` that of node 0."""
 
-    def __init__(self, terms: Terms) -> None:
-        self.state: State = opened(terms, 0.0)
+    def __init__(self, state: JobState) -> None:
+        self.state = state
         self.now = 0.0
         self.replies: list[Action] = []
         self.newest = OWN
-        self.port = terms.master_port
+        self.port = state.master_port
         """What the workers of the next attempt get."""
         self._gone: set[int] = set()
 
-    def happens(self, happening: Event) -> tuple[Action, ...]:
+    def happens(self, happening: CoordinatorEvent) -> Actions:
         """Let an event happen; return the coordinator's actions."""
         before = self.state.phase
         replies = decide(self.state, happening)
@@ -69,18 +62,18 @@ class Replay:
             for number in reply.connections if isinstance(reply, Disconnect) else ():
                 self.goes(number)
             if isinstance(reply, PreparePort):
-                self.happens(PortReady(self.port))
+                self.happens(coordinator_events.PortReady(self.port, 0.0))
         return replies
 
     def calls(self) -> None:
         """A caller connects."""
-        self.happens(CallerConnected(self.now))
+        self.happens(coordinator_events.CallerConnected(self.now))
 
     def caller_leaves(self, refused: str = "") -> None:
         """A caller without a hello disconnects."""
-        self.happens(CallerGone(refused, self.now))
+        self.happens(coordinator_events.CallerGone(refused, self.now))
 
-    def joins(self, number: int, **values: Any) -> None:  # noqa: ANN401 - as Hello's fields
+    def joins(self, number: int, **values: Any) -> None:
         """A node connects and introduces itself."""
         self.newest = number
         self.calls()
@@ -90,19 +83,19 @@ class Replay:
         """A caller sends its hello; its address has the number of its host if that has one."""
         digits = introduction.host.removeprefix("n")
         peer = f"10.0.0.{digits if digits.isdigit() else number}"
-        self.happens(HelloReceived(number, peer, introduction, self.now))
+        self.happens(coordinator_events.HelloReceived(number, peer, introduction, self.now))
 
     def waits(self, seconds: float) -> None:
         """Time passes, and nothing else happens."""
         until = self.now + seconds
         while due(self.state) <= until:
             self.now = max(self.now, due(self.state))
-            self.happens(TimePassed(self.now))
+            self.happens(coordinator_events.TimePassed(self.now))
         self.now = until
 
     def fails(self, number: int, fate: Fate, age: float = 0.0) -> None:
         """A member's first worker fails."""
-        self._sends(number, Failing(self.state.attempt.number, fate, age))
+        self._sends(number, FirstFailure(self.state.attempt.number, fate, age))
 
     def is_ended_externally(self, number: int, external_cause: ExternalCause) -> None:
         """Something ends the job on a member's node."""
@@ -118,33 +111,33 @@ class Replay:
         aged = tuple(AgedFate(fate, age) for fate, age in fates)
         self._sends(number, Done(self.state.attempt.number, aged, external_cause))
 
-    def sends_stacks(self, number: int, message: StacksMessage) -> tuple[Action, ...]:
+    def sends_stacks(self, number: int, message: StacksMessage) -> Actions:
         """A member sends a message about its ranks' stacks."""
-        return self.happens(MessageReceived(number, message, self.now))
+        return self.happens(coordinator_events.MessageReceived(number, message, self.now))
 
-    def is_suspended(self, number: int, *, suspended: bool = True) -> None:
+    def is_paused(self, number: int, *, paused: bool = True) -> None:
         """A member's user suspends it, or continues it."""
-        self.happens(MessageReceived(number, Suspension(suspended), self.now))
+        self.happens(coordinator_events.MessageReceived(number, Paused(paused), self.now))
 
     def goes(self, number: int) -> None:
         """The connection to a member ends."""
         if number not in self._gone and number <= self.newest:
             self._gone.add(number)
-            self.happens(MemberGone(number, "", self.now))
+            self.happens(coordinator_events.MemberGone(number, "", self.now))
 
     def is_silent(self, number: int) -> None:
         """A member has been silent for too long."""
-        self.happens(MemberSilent(number, self.now))
+        self.happens(coordinator_events.MemberSilent(number, self.now))
 
-    def _sends(self, number: int, message: Failing | EndedExternally | Done) -> None:
+    def _sends(self, number: int, message: FirstFailure | EndedExternally | Done) -> None:
         # The server receives nothing from a closed connection.
         if number not in self._gone and number <= self.newest:
-            self.happens(MessageReceived(number, message, self.now))
+            self.happens(coordinator_events.MessageReceived(number, message, self.now))
 
     @property
     def notices(self) -> list[str]:
         """What was printed on node 0, by the coordinator or by its member."""
-        printed = [reply.text for reply in self.replies if isinstance(reply, PrintNotice)]
+        printed = [reply.text for reply in self.replies if isinstance(reply, PrintOnNodeZero)]
         received = [message for message in self.sent_to(OWN) if isinstance(message, Notice)]
         return printed + [message.text for message in received]
 
@@ -203,3 +196,11 @@ class Replay:
     def sent_to(self, number: int) -> list[FromCoordinator]:
         """Return what was sent to a connection, in order."""
         return [message for to, message in self.sent if to == number]
+
+
+def running(nodes: int, restarts: int = 0, **rules: Any) -> Replay:
+    """Return a job that ``nodes`` nodes have joined, each with one worker."""
+    job = Replay(opened_job(nodes, restarts=RestartRules(restarts, **rules)))
+    for number in range(1, nodes):
+        job.joins(number, rank=number)
+    return job

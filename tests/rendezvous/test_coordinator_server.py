@@ -4,17 +4,10 @@ import resource
 import socket
 import struct
 import time
-from collections.abc import Iterator
 from contextlib import ExitStack
 
 import pytest
-from clusterrun.coordination.messages import (
-    Refused,
-    Stop,
-    Verdict,
-    WorldFormed,
-    done,
-)
+from clusterrun.domain.messages import Refused, Stop, Verdict, WorldFormed, done
 from clusterrun.rendezvous.coordinator_server import MOST_STRANGERS, SECONDS_TO_SEND_HELLO
 from clusterrun.rendezvous.wire.connections import allow_descriptors
 from clusterrun.rendezvous.wire.frames import HEARTBEAT_FRAME, framed
@@ -22,13 +15,6 @@ from clusterrun.rendezvous.wire.handshake import MAGIC
 
 from tests.rendezvous.callers import GARBAGE, OPENING, Running, caller, joined, running
 from tests.rendezvous.nodes import PATIENCE, fate, hello
-
-
-@pytest.fixture
-def stack() -> Iterator[ExitStack]:
-    """Return what closes everything at the end."""
-    with ExitStack() as made:
-        yield made
 
 
 @pytest.fixture

@@ -2,19 +2,21 @@
 
 from typing import Any
 
-from clusterrun.coordination.actions import StopListening
+from clusterrun.coordination.coordinator_actions import StopListening
+from clusterrun.coordination.job_state import JobPhase
 from clusterrun.coordination.members import OWN
-from clusterrun.coordination.messages import Refusal
-from clusterrun.coordination.state import Phase
 from clusterrun.domain.job import LastCall
+from clusterrun.domain.messages import Refusal
 
-from tests.rendezvous.nodes import terms
+from tests.rendezvous.nodes import opened_job
 from tests.rendezvous.replay import Replay
 
 
-def job_of(fewest: int, most: int, **values: Any) -> Replay:  # noqa: ANN401 - as the fields of Terms
+def job_of(fewest: int, most: int, **values: Any) -> Replay:
     """Return a job of ``fewest`` to ``most`` nodes whose last call takes 30 s."""
-    return Replay(terms(most, last_call=LastCall(fewest, 30.0), keeps_joining_port=True, **values))
+    return Replay(
+        opened_job(most, last_call=LastCall(fewest, 30.0), keeps_joining_port=True, **values)
+    )
 
 
 def test_all_nodes_need_no_last_call() -> None:
@@ -41,7 +43,7 @@ def test_enough_nodes_wait_for_the_others() -> None:
     assert before == {}
     assert {number: world.node_rank for number, world in job.worlds.items()} == {OWN: 0, 1: 1}
     assert {(world.nodes, world.size) for world in job.worlds.values()} == {(2, 2)}
-    assert "starting without 2 of 4 nodes (joined: n0, n1)" in job.notices
+    assert "starting with 2 of 4 nodes: n0, n1; without 2 nodes" in job.notices
 
 
 def test_who_comes_during_the_last_call_is_in() -> None:
@@ -62,7 +64,7 @@ def test_too_few_are_given_up() -> None:
     job.waits(60.0)
 
     assert job.worlds == {}
-    assert job.refusals[1].text == "waited 60 s for 2 of 4 nodes (joined: n0, n1)"
+    assert job.refusals[1].text == "2 of 4 nodes joined within 60 s: n0, n1; missing: 2 nodes"
 
 
 def test_enough_are_never_given_up() -> None:
@@ -121,7 +123,7 @@ def test_who_comes_later_is_told() -> None:
     assert refused.hint == (
         "No node can join once the job has started; --last-call-timeout makes the job wait longer."
     )
-    assert job.state.phase is Phase.RUNNING
+    assert job.state.phase is JobPhase.RUNNING
     assert not any(isinstance(reply, StopListening) for reply in job.replies)
 
 
@@ -132,10 +134,10 @@ def test_people_hear_how_long_it_takes() -> None:
     job.joins(1)
     job.waits(29.0)
 
-    assert job.notices[0].startswith("waiting for 2 of 3 nodes (joined: n0; ")
+    assert job.notices[0].startswith("1 of 3 nodes have joined: n0; waiting for 2 nodes (")
     assert any(
-        text.startswith("waiting ")
-        and text.endswith(" s more for 1 of 3 nodes; 2 would be enough (joined: n0, n1)")
+        text.startswith("2 of 3 nodes have joined: n0, n1; waiting ")
+        and text.endswith(" s more for 1 node (the minimum is 2)")
         for text in job.notices
     )
 

@@ -9,14 +9,17 @@ from contextlib import ExitStack, closing
 
 import pytest
 from clusterrun.coordination.heartbeat import heartbeat_rhythm
-from clusterrun.coordination.messages import EndedExternally, Failing, Stop, done
-from clusterrun.coordination.restart_policy import RestartRules
-from clusterrun.domain.events import (
-    CoordinatorLost,
-    Event,
-    RestartOrdered,
-    StopOrdered,
-    VerdictReached,
+from clusterrun.coordination.next_attempt.restart_policy import RestartRules
+from clusterrun.coordination.terms import Terms
+from clusterrun.domain.events import CoordinatorLost, CoordinatorSent, CoordinatorSought
+from clusterrun.domain.messages import (
+    EndedExternally,
+    FirstFailure,
+    NextAttempt,
+    Order,
+    Stop,
+    Verdict,
+    done,
 )
 from clusterrun.domain.outcome import (
     Interrupted,
@@ -30,22 +33,14 @@ from clusterrun.domain.outcome import (
 from clusterrun.errors import RendezvousError
 from clusterrun.rendezvous.joining.join import join
 from clusterrun.rendezvous.joining.joining_node import JoiningNode
-from clusterrun.rendezvous.joining.settings import RendezvousSettings
 from clusterrun.rendezvous.peers import SECONDS_FOR_VERDICT, Peers
 from clusterrun.rendezvous.ports.held_port import bound_everywhere
 from clusterrun.rendezvous.wire.connection import Connection
 from clusterrun.rendezvous.wire.frames import FROM_COORDINATOR
+from free_ports import free_port
 
 from tests.plans import world
-from tests.rendezvous.nodes import (
-    PATIENCE,
-    Notices,
-    fate,
-    free_port,
-    hooks,
-    ranked_hello,
-    rendezvous_settings,
-)
+from tests.rendezvous.nodes import PATIENCE, Notices, fate, hooks, job_terms, ranked_hello
 
 WORLD = world(2)
 
@@ -53,24 +48,27 @@ WORLD = world(2)
 class Job:
     """The nodes of one job, each as its agent sees the others."""
 
-    def __init__(
-        self, nodes: int, settings: RendezvousSettings | None = None, *, workers: int = 1
-    ) -> None:
-        settings = settings or rendezvous_settings(free_port(), nodes)
+    def __init__(self, nodes: int, terms: Terms | None = None, *, workers: int = 1) -> None:
+        terms = terms or job_terms(free_port(), nodes)
         self.notices = [Notices() for _ in range(nodes)]
 
         def join_as(number: int) -> Peers:
             introduction = ranked_hello(number, workers=workers)
-            peers = join(JoiningNode(settings, introduction, b"", hooks(self.notices[number])))
+            peers = join(JoiningNode(terms, introduction, b"", hooks(self.notices[number])))
             assert isinstance(peers, Peers)
             return peers
 
         with ThreadPoolExecutor(nodes) as executor:
             self.nodes = list(executor.map(join_as, range(nodes)))
-        self.received: list[list[Event]] = [[] for _ in range(nodes)]
+        self.received: list[list[Order | CoordinatorLost | CoordinatorSought]] = [
+            [] for _ in range(nodes)
+        ]
+        """What each node has received from the coordinator, or that it is lost."""
 
-    def receives(self, number: int, count: int = 1) -> list[Event]:
-        """Wait until a node has received ``count`` events; return all of them."""
+    def receives(
+        self, number: int, count: int = 1
+    ) -> list[Order | CoordinatorLost | CoordinatorSought]:
+        """Wait until a node has received ``count`` messages; return all of them."""
         deadline = time.monotonic() + PATIENCE
         while len(self.received[number]) < count:
             assert time.monotonic() < deadline, self.received
@@ -85,15 +83,14 @@ class Job:
         ready, _, _ = select.select(living, [], [], max(0.0, due - now))
         now = time.monotonic()
         for peers in (each for each in living if each in ready or now >= each.due):
-            events = self.received[self.nodes.index(peers)]
-            events.extend(peers.events(time.monotonic()))
+            self.received[self.nodes.index(peers)] += received(peers)
 
     def reasons(self) -> list[Reason]:
         """Wait for the verdict on every node, and return it for each."""
         for number in range(len(self.nodes)):
-            while not any(isinstance(event, VerdictReached) for event in self.received[number]):
+            while not any(isinstance(each, Verdict) for each in self.received[number]):
                 self.receives(number, len(self.received[number]) + 1)
-        return [event.reason for [*_, event] in self.received if isinstance(event, VerdictReached)]
+        return [last.reason for [*_, last] in self.received if isinstance(last, Verdict)]
 
     def close(self) -> None:
         """Let all leave, node 0 last."""
@@ -101,11 +98,11 @@ class Job:
             peers.leave()
 
 
-@pytest.fixture
-def stack() -> Iterator[ExitStack]:
-    """Return what closes everything at the end."""
-    with ExitStack() as made:
-        yield made
+def received(peers: Peers) -> Iterator[Order | CoordinatorLost | CoordinatorSought]:
+    """Yield what a node has received now."""
+    for event in peers.events(time.monotonic()):
+        assert isinstance(event, CoordinatorSent | CoordinatorLost | CoordinatorSought)
+        yield event.message if isinstance(event, CoordinatorSent) else event
 
 
 @pytest.fixture
@@ -128,24 +125,22 @@ def test_success_on_all_nodes(job: Job) -> None:
 def test_a_failure_on_one_node_stops_all(job: Job) -> None:
     """And all report the same."""
     cause = fate(1, 7, tail="ValueError: it", clock=100.0)
-    job.nodes[1].send(Failing(0, cause, 0.1))
+    job.nodes[1].send(FirstFailure(0, cause, 0.1))
     orders = [job.receives(number)[0] for number in range(3)]
     for number in (0, 2):
         stopped = fate(number, ending=Killed(15), stopped_by_us=True)
         job.nodes[number].send(done(0, [stopped], 0.0, None))
     job.nodes[1].send(done(0, [cause], 101.0, None))
 
-    assert {order.why for order in orders if isinstance(order, StopOrdered)} == {
-        "rank 1 on n1 failed"
-    }
+    assert orders == [Stop(0, "rank 1 on n1 failed")] * 3
     assert job.reasons() == [WorkerFailed(cause)] * 3
 
 
 def test_a_failure_on_node_zero_stops_all_nodes(job: Job) -> None:
     """Its agent is a member like any other."""
-    job.nodes[0].send(Failing(0, fate(0, 1), 0.0))
+    job.nodes[0].send(FirstFailure(0, fate(0, 1), 0.0))
 
-    assert [type(job.receives(number)[0]) for number in range(3)] == [StopOrdered] * 3
+    assert [type(job.receives(number)[0]) for number in range(3)] == [Stop] * 3
 
 
 def test_a_signal_on_one_node_ends_all(job: Job) -> None:
@@ -155,8 +150,7 @@ def test_a_signal_on_one_node_ends_all(job: Job) -> None:
     for peers in job.nodes:
         peers.send(done(0, [], 0.0, None))
 
-    assert isinstance(order, StopOrdered)
-    assert order.why == "n2 got SIGINT"
+    assert order == Stop(0, "n2 got SIGINT", Interrupted(2))
     assert job.reasons() == [Interrupted(2)] * 3
 
 
@@ -179,12 +173,8 @@ def test_a_node_that_goes_without_a_word_is_lost(job: Job) -> None:
     while not all(len(job.received[number]) > 1 for number in (0, 2)):
         job.go_on(1.0)
 
-    assert isinstance(order, StopOrdered)
-    assert order.why == "node 1 (n1) is gone"
-    verdicts = [job.received[number][1] for number in (0, 2)]
-    assert [event.reason for event in verdicts if isinstance(event, VerdictReached)] == [
-        NodeLost(1, "n1")
-    ] * 2
+    assert order == Stop(0, "node 1 (n1) is gone")
+    assert [job.received[number][1] for number in (0, 2)] == [Verdict(NodeLost(1, "n1"), "")] * 2
 
 
 def test_without_node_zero_the_job_is_over(job: Job) -> None:
@@ -203,36 +193,31 @@ def test_node_zero_waits_until_all_have_the_verdict(job: Job) -> None:
     """It has nothing else to do, and they have no other way to know."""
     for number in range(3):
         job.nodes[number].send(done(0, [fate(number)], 0.0, None))
-    while not any(isinstance(event, VerdictReached) for event in job.received[0]):
-        job.nodes[0].events(time.monotonic())
-        job.received[0].extend(job.nodes[0].events(time.monotonic()))
+    while not job.received[0]:
+        job.received[0] += received(job.nodes[0])
 
     with ThreadPoolExecutor(1) as executor:
         leaving = executor.submit(job.nodes[0].leave)
-        reasons = [event for number in (1, 2) for event in job.receives(number)]
+        verdicts = [each for number in (1, 2) for each in job.receives(number)]
         before = time.monotonic()
         leaving.result(PATIENCE)
 
     assert time.monotonic() - before < SECONDS_FOR_VERDICT / 2
-    assert [event.reason for event in reasons if isinstance(event, VerdictReached)] == [
-        Succeeded()
-    ] * 2
+    assert verdicts == [Verdict(Succeeded(), "")] * 2
 
 
 def test_a_late_node_is_refused_and_the_job_undisturbed(stack: ExitStack) -> None:
     """Where the coordinator keeps its endpoint."""
-    settings = rendezvous_settings(free_port(), 2, keeps_joining_port=True)
-    job = Job(2, settings)
+    terms = job_terms(free_port(), 2, keeps_joining_port=True)
+    job = Job(2, terms)
     stack.callback(job.close)
 
     with ThreadPoolExecutor(1) as executor:
-        late = executor.submit(
-            join, JoiningNode(settings, ranked_hello(1, host="n9"), b"", hooks())
-        )
+        late = executor.submit(join, JoiningNode(terms, ranked_hello(1, host="n9"), b"", hooks()))
         while not late.done():
             job.go_on(0.01)
 
-    place = f"127.0.0.1:{settings.ports.value[0]}"
+    place = f"127.0.0.1:{terms.ports.value[0]}"
     with pytest.raises(RendezvousError, match=f"the job at {place} has all its 2 nodes: n0, n1"):
         late.result()
     assert job.notices[0] == ["refused n9 (pid 11) at 127.0.0.1: all 2 nodes have joined"]
@@ -243,13 +228,13 @@ def test_a_late_node_is_refused_and_the_job_undisturbed(stack: ExitStack) -> Non
 
 def test_workers_meet_at_another_port_than_their_agents(stack: ExitStack) -> None:
     """If the coordinator keeps its own."""
-    settings = rendezvous_settings(free_port(), 2, keeps_joining_port=True)
-    job = Job(2, settings)
+    terms = job_terms(free_port(), 2, keeps_joining_port=True)
+    job = Job(2, terms)
     stack.callback(job.close)
 
     (port,) = {peers.world(0).master_port for peers in job.nodes}
 
-    assert port not in {None, *settings.ports.value}
+    assert port not in {None, *terms.ports.value}
     with closing(bound_everywhere(port or 0)) as store:
         store.listen()
     with closing(socket.socket()) as other, pytest.raises(OSError, match="in use"):
@@ -277,7 +262,7 @@ def test_what_came_with_the_world_is_not_forgotten() -> None:
     peers.leave()
     assert due_at_first == 0.0
     assert due_later > time.monotonic()
-    assert events == [StopOrdered("because", 0, 1.0, Interrupted(15))]
+    assert events == [CoordinatorSent(Stop(0, "because", Interrupted(15)), 1.0)]
 
 
 def test_leaving_twice_does_no_harm(job: Job) -> None:
@@ -317,22 +302,21 @@ def test_long_last_words_reach_all(stack: ExitStack) -> None:
 def test_all_nodes_begin_anew_together(stack: ExitStack) -> None:
     """Each with the world of the next attempt: a chosen port is fresh, the address stays."""
     rules = RestartRules(limit=1)
-    job = Job(2, rendezvous_settings(free_port(), 2, keeps_joining_port=True, restarts=rules))
+    job = Job(2, job_terms(free_port(), 2, keeps_joining_port=True, restarts=rules))
     stack.callback(job.close)
     before = [peers.world(0) for peers in job.nodes]
     cause = fate(1, 7, tail="ValueError: it", clock=100.0)
 
-    job.nodes[1].send(Failing(0, cause, 0.1))
+    job.nodes[1].send(FirstFailure(0, cause, 0.1))
     job.nodes[0].send(done(0, [fate(0, ending=Killed(15), stopped_by_us=True)], 0.0, None))
     job.nodes[1].send(done(0, [cause], 101.0, None))
-    received = [job.receives(number, 2)[1] for number in (0, 1)]
+    orders = [job.receives(number, 2)[1] for number in (0, 1)]
     after = [peers.world(1) for peers in job.nodes]
     for number in (0, 1):
         job.nodes[number].send(done(1, [fate(number)], 0.0, None))
 
-    assert [event.reason for event in received if isinstance(event, RestartOrdered)] == [
-        WorkerFailed(cause)
-    ] * 2
+    reasons = [order.reason for order in orders if isinstance(order, NextAttempt)]
+    assert reasons == [WorkerFailed(cause)] * 2
     assert [world.attempt for world in after] == [1, 1]
     assert len({world.master_port for world in after}) == 1
     assert {world.master_port for world in after} != {world.master_port for world in before}
@@ -344,10 +328,10 @@ def test_all_nodes_begin_anew_together(stack: ExitStack) -> None:
 def test_a_given_port_is_kept(stack: ExitStack) -> None:
     """A port that the user sets never changes."""
     port = free_port()
-    job = Job(2, rendezvous_settings(port, 2, restarts=RestartRules(limit=1)))
+    job = Job(2, job_terms(port, 2, restarts=RestartRules(limit=1)))
     stack.callback(job.close)
 
-    job.nodes[1].send(Failing(0, fate(1, 7), 0.1))
+    job.nodes[1].send(FirstFailure(0, fate(1, 7), 0.1))
     for number in (0, 1):
         job.nodes[number].send(done(0, [fate(number, 7)], 0.0, None))
     for number in (0, 1):

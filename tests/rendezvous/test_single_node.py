@@ -6,29 +6,16 @@ from collections.abc import Iterator
 from itertools import pairwise
 
 import pytest
-from clusterrun.coordination.messages import (
-    EndedExternally,
-    Failing,
-    Idle,
-    RequestStacks,
-    Stacks,
-    Suspension,
-    done,
-)
-from clusterrun.domain.events import (
-    Event,
-    RestartOrdered,
-    StacksGathered,
-    StacksRequested,
-    StopOrdered,
-    VerdictReached,
-)
+from clusterrun.coordination.job_notices import nothing_moves
+from clusterrun.domain import messages
+from clusterrun.domain.event_source import NEVER
+from clusterrun.domain.events import CoordinatorSent
 from clusterrun.domain.job import JobSpec
 from clusterrun.domain.outcome import (
     HelperFailed,
     Interrupted,
-    NotStarted,
     OutputGone,
+    RestartProgress,
     Succeeded,
     WorkerFailed,
 )
@@ -42,7 +29,7 @@ from tests.plans import job
 from tests.rendezvous.nodes import fate
 
 NOW = 100.0
-FAILED = fate(1, 3, tail="ValueError: it")
+FAILED = fate(1, 3, tail="ValueError: it", ran_for=60.0)
 STACKS = StackGroup((0, 1), "File f")
 
 
@@ -53,10 +40,19 @@ class OneNode(SingleNode):
         self.printed: list[str] = []
         super().__init__(described, "n0", 4, self.printed.append, lambda: NOW)
 
-    def fails(self) -> list[Event]:
+    def sends(self, message: messages.AgentMessage) -> list[messages.Order]:
+        """Send a message; return the coordinator's answers."""
+        answers = []
+        for event in self.send(message):
+            assert isinstance(event, CoordinatorSent)
+            assert event.at == NOW
+            answers.append(event.message)
+        return answers
+
+    def fails(self) -> list[messages.Order]:
         """Report one failed worker; return the answer to its end."""
-        self.send(Failing(self._world.attempt, FAILED, 0.1))
-        return self.send(done(self._world.attempt, [FAILED], FAILED.clock, None))
+        self.send(messages.FirstFailure(self._world.attempt, FAILED, 0.1))
+        return self.sends(messages.done(self._world.attempt, [FAILED], FAILED.clock, None))
 
 
 def node_of(described: JobSpec) -> Iterator[OneNode]:
@@ -153,108 +149,74 @@ def test_leaving(node: OneNode) -> None:
 
 def test_success(node: OneNode) -> None:
     """Every worker ended with exit code 0; no answer comes later."""
-    [verdict] = node.send(done(0, [fate(rank) for rank in range(4)], NOW, None))
+    [verdict] = node.sends(messages.done(0, [fate(rank) for rank in range(4)], NOW, None))
 
-    assert verdict == VerdictReached(Succeeded(), "", NOW)
-    assert node.sources == ()
+    assert verdict == messages.Verdict(Succeeded(), "")
+    assert [source.due for source in node.sources] == [NEVER]
 
 
 def test_a_failure_is_followed_by_the_next_attempt(node: OneNode) -> None:
     """The coordinator's order to stop comes at once, and finds the workers stopping."""
-    stop = node.send(Failing(0, FAILED, 0.1))
-    again = node.send(done(0, [FAILED], FAILED.clock, None))
+    stop = node.sends(messages.FirstFailure(0, FAILED, 0.1))
+    again = node.sends(messages.done(0, [FAILED], FAILED.clock, None))
 
-    assert stop == [StopOrdered("rank 1 on n0 failed", 0, NOW)]
-    assert again == [RestartOrdered(WorkerFailed(FAILED), NOW)]
+    assert stop == [messages.Stop(0, "rank 1 on n0 failed")]
+    once = RestartProgress(restarts=1)
+    assert again == [messages.NextAttempt(node.world(1), WorkerFailed(FAILED), once)]
     assert node.world(1).attempt == 1
-
-
-@pytest.mark.parametrize(
-    ("described", "why"),
-    [
-        (job(max_restarts=0), ""),
-        (
-            job(max_restarts=1, no_restart_exit_codes=(3,)),
-            "exit code 3 is one of --no-restart-exit-codes 3",
-        ),
-    ],
-)
-def test_the_last_failure(described: JobSpec, why: str) -> None:
-    """The verdict says why no restart follows, where there is something to say."""
-    for node in node_of(described):
-        assert node.fails() == [VerdictReached(WorkerFailed(FAILED), why, NOW)]
-
-
-def test_a_program_that_cannot_be_executed_is_not_restarted(node: OneNode) -> None:
-    """It can't be the next time either."""
-    never = fate(0, ending=NotStarted("exec", "Permission denied"))
-    node.send(Failing(0, never, 0.0))
-    [verdict] = node.send(done(0, [never], never.clock, None))
-
-    assert isinstance(verdict, VerdictReached)
-    assert verdict.reason == WorkerFailed(never)
 
 
 def test_the_whole_output_of_a_failed_worker_is_kept(node: OneNode) -> None:
     """It travels nowhere, and needs no bounds."""
     failed = fate(1, 3, tail="x" * 100_000)
-    node.send(Failing(0, failed, 0.0))
-    [again] = node.send(done(0, [failed], failed.clock, None))
+    node.send(messages.FirstFailure(0, failed, 0.0))
+    [again] = node.sends(messages.done(0, [failed], failed.clock, None))
 
-    assert again == RestartOrdered(WorkerFailed(failed), NOW)
+    once = RestartProgress(restarts=1)
+    assert again == messages.NextAttempt(node.world(1), WorkerFailed(failed), once)
 
 
 def test_a_signal_prevents_the_restart(node: OneNode) -> None:
     """A line says so, and the job ends by the signal."""
-    node.send(Failing(0, FAILED, 0.1))
-    node.send(EndedExternally(0, Interrupted(signal.SIGINT)))
-    [verdict] = node.send(done(0, [FAILED], FAILED.clock, Interrupted(signal.SIGINT)))
+    node.send(messages.FirstFailure(0, FAILED, 0.1))
+    node.send(messages.EndedExternally(0, Interrupted(signal.SIGINT)))
+    [verdict] = node.sends(messages.done(0, [FAILED], FAILED.clock, Interrupted(signal.SIGINT)))
 
     assert node.printed == ["interrupted: no restart; exit code 130"]
-    assert verdict == VerdictReached(Interrupted(signal.SIGINT), "", NOW)
-
-
-def test_a_signal_after_the_last_failure_prevents_nothing() -> None:
-    """The failed worker stays the reason."""
-    for node in node_of(job()):
-        node.send(Failing(0, FAILED, 0.1))
-        node.send(EndedExternally(0, Interrupted(signal.SIGTERM)))
-        [verdict] = node.send(done(0, [FAILED], FAILED.clock, Interrupted(signal.SIGTERM)))
-
-        assert node.printed == []
-        assert verdict == VerdictReached(WorkerFailed(FAILED), "", NOW)
+    assert verdict == messages.Verdict(Interrupted(signal.SIGINT), "")
 
 
 @pytest.mark.parametrize("cause", [OutputGone(), HelperFailed("fork server", "was killed", 9)])
 def test_an_external_cause(node: OneNode, cause: OutputGone | HelperFailed) -> None:
     """On one node its name needs no host."""
-    node.send(EndedExternally(0, cause))
-    [verdict] = node.send(done(0, [fate(rank) for rank in range(4)], NOW, cause))
+    node.send(messages.EndedExternally(0, cause))
+    [verdict] = node.sends(messages.done(0, [fate(rank) for rank in range(4)], NOW, cause))
 
-    assert verdict == VerdictReached(cause, "", NOW)
+    assert verdict == messages.Verdict(cause, "")
 
 
 def test_stacks(node: OneNode) -> None:
     """Requested of the only node, and shown by it."""
-    [requested] = node.send(RequestStacks(0))
-    [gathered] = node.send(Stacks(0, 1, (STACKS,)))
+    [requested] = node.sends(messages.RequestStacks(0))
+    [gathered] = node.sends(messages.Stacks(0, 1, (STACKS,)))
 
-    assert requested == StacksRequested(1, 0.0, "", shown_here=True, at=NOW)
-    assert gathered == StacksGathered((STACKS,), (), NOW)
+    assert requested == messages.SendStacks(0, 1)
+    assert gathered == messages.AllStacks((STACKS,), ())
 
 
 def test_ranks_that_do_not_move(node: OneNode) -> None:
     """Their stacks are requested as often as that happens."""
     answers = []
     for number in (1, 2):
-        answers += node.send(Idle(0, 60.0))
-        node.send(Stacks(0, number, (STACKS,)))
+        answers += node.sends(messages.Idle(0, 60.0))
+        node.send(messages.Stacks(0, number, (STACKS,)))
 
-    assert answers == [StacksRequested(n, 60.0, "", shown_here=True, at=NOW) for n in (1, 2)]
-    assert node.send(Idle(0, 0.0)) == []
+    assert answers == [messages.SendStacks(0, 1), messages.SendStacks(0, 2)]
+    assert node.printed == [nothing_moves(60.0)] * 2
+    assert node.sends(messages.Idle(0, 0.0)) == []
 
 
 def test_a_suspension_concerns_nobody_else(node: OneNode) -> None:
     """It is over when it is over."""
-    assert node.send(Suspension(suspended=True)) == []
-    assert node.send(Suspension(suspended=False)) == []
+    assert node.sends(messages.Paused(paused=True)) == []
+    assert node.sends(messages.Paused(paused=False)) == []

@@ -24,7 +24,6 @@ FREE = replace(
 
 
 def plan(interface: str = "") -> NodePlan:
-    """Return the plan of two workers."""
     return NodePlan(
         world=replace(world(2), interface=interface),
         host="gpu-07",
@@ -38,7 +37,6 @@ def plan(interface: str = "") -> NodePlan:
 
 
 def test_the_attempt_and_each_worker_have_a_line() -> None:
-    """Where they meet, and where each of them runs."""
     first, *others = describe_start(plan())
 
     assert first == (
@@ -52,7 +50,7 @@ def test_the_attempt_and_each_worker_have_a_line() -> None:
 
 
 def test_a_kernel_that_moves_pages_has_a_line() -> None:
-    """If workers are bound, it matters."""
+    """It matters if workers are bound."""
     (line,) = set(describe_start(plan(), moves_pages=True)) - set(describe_start(plan()))
 
     assert line.startswith("kernel.numa_balancing is on")

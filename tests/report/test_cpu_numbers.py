@@ -19,13 +19,13 @@ from hypothesis import strategies as st
     ],
 )
 def test_runs_and_strides(numbers: range, text: str) -> None:
-    """As taskset takes them."""
+    """Taskset takes the same form."""
     assert strided(numbers) == text
 
 
 @given(st.sets(st.integers(0, 300)))
 def test_no_number_is_lost(numbers: set[int]) -> None:
-    """And none is added."""
+    """None is added, either."""
     found: set[int] = set()
     for part in filter(None, strided(numbers).split(",")):
         run, _, step = part.partition(":")
@@ -47,5 +47,5 @@ def test_no_number_is_lost(numbers: set[int]) -> None:
     ],
 )
 def test_siblings_stand_together(cores: list[str], text: str) -> None:
-    """In as many lanes as a core has CPUs, where they are not beside each other."""
+    """There are as many lists as a core has CPUs, unless siblings are adjacent."""
     assert siblings(CpuSet.parse(core) for core in cores) == text

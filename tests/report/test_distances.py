@@ -7,7 +7,6 @@ from clusterrun.report.distances import describe_distances
 
 
 def nodes(*rows: str, ids: tuple[int, ...] = ()) -> list[NumaNode]:
-    """Return nodes with these rows of distances."""
     numbers = ids or tuple(range(len(rows)))
     return [
         NumaNode(number, CpuSet(), dict(zip(numbers, map(int, row.split()), strict=False)))
@@ -41,12 +40,12 @@ def nodes(*rows: str, ids: tuple[int, ...] = ()) -> list[NumaNode]:
     ],
 )
 def test_distances_in_few_words(rows: tuple[str, ...], lines: list[str]) -> None:
-    """Nothing if all are equal or some are unknown."""
+    """There is no line if all are equal or some are unknown."""
     assert describe_distances(nodes(*rows)) == lines
 
 
 def test_a_table_that_fits_no_screen_is_left_out() -> None:
-    """36 nodes, as with four GH200."""
+    """Four GH200 have 36 nodes."""
     count = 36
     rows = [" ".join(str(10 + abs(one - it)) for it in range(count)) for one in range(count)]
 
@@ -54,7 +53,7 @@ def test_a_table_that_fits_no_screen_is_left_out() -> None:
 
 
 def test_ids_are_labels() -> None:
-    """As on a POWER9 with GPUs for nodes."""
+    """A POWER9 whose GPUs are nodes has such ids."""
     found = nodes("10 40 80", "40 10 80", "80 80 10", ids=(0, 8, 255))
 
     assert describe_distances(found) == ["40 within 0,8; 80 otherwise"]

@@ -19,8 +19,7 @@ TREE = [
 ]
 
 
-def drawn(rows: list[Row], **style: Any) -> list[str]:  # noqa: ANN401 - as Style's fields
-    """Return the lines of a tree."""
+def drawn(rows: list[Row], **style: Any) -> list[str]:
     return draw_tree(rows, Style(**style)).splitlines()
 
 
@@ -37,7 +36,7 @@ def test_branches_and_columns() -> None:
 
 
 def test_branches_in_ascii() -> None:
-    """The same with characters that every terminal has."""
+    """Every terminal has these characters."""
     assert drawn(TREE, unicode=False)[1:3] == ["+-- one  1,2,3", "`-- three"]
 
 
@@ -49,14 +48,14 @@ def test_branches_in_ascii() -> None:
     ],
 )
 def test_what_is_too_long_goes_on_below(text: str, lines: list[str]) -> None:
-    """Behind a blank, else where the line ends."""
+    """A line is broken at a blank, else where it ends."""
     assert drawn([Row("x", [Cell(text)])], width=20) == lines
     assert draw_lines([text], Style(width=20)).splitlines() == lines
 
 
 @pytest.mark.parametrize("width", [0, 1, 5])
 def test_a_width_of_nothing_ends(width: int) -> None:
-    """A terminal may say that it has one column, or none."""
+    """A terminal may report one column, or none."""
     assert "".join(drawn(TREE, width=width)).count("3") == 1
 
 
@@ -73,7 +72,7 @@ def test_markup_is_text() -> None:
 
 
 def test_ink_is_for_terminals() -> None:
-    """An empty text has none at all."""
+    """An empty text has no colour sequences."""
     colour = Style(colour=True)
 
     assert draw_lines(["a"], colour, DIM) == "\x1b[2ma\x1b[0m"

@@ -33,8 +33,7 @@ def worker(rank: int, cpus: str | None = None, remark: str = "") -> WorkerPlan:
     )
 
 
-def plan(*workers: WorkerPlan, **changes: Any) -> NodePlan:  # noqa: ANN401 - as NodePlan's fields
-    """Return a plan of these workers."""
+def plan(*workers: WorkerPlan, **changes: Any) -> NodePlan:
     usual: dict[str, Any] = {
         "world": world(len(workers), master_port=None),
         "host": "node7",
@@ -49,13 +48,12 @@ def plan(*workers: WorkerPlan, **changes: Any) -> NodePlan:  # noqa: ANN401 - as
     return NodePlan(**(usual | changes))
 
 
-def decoded(spec: JobSpec, what: NodePlan) -> Any:  # noqa: ANN401 - as JSON is
-    """Return the JSON of a plan, read again."""
+def decoded(spec: JobSpec, what: NodePlan) -> Any:
     return json.loads(dry_run_json(spec, what))
 
 
 def test_the_text_to_the_letter() -> None:
-    """Every value with its origin; every worker with its place."""
+    """Every value has its origin, every worker its place."""
     unbound = worker(1, remark="not bound: nothing tells its node")
     what = plan(worker(0, "0-3,8-11"), unbound, unset=("RANK",), remarks=("few CPUs",))
 
@@ -81,12 +79,16 @@ def test_the_text_to_the_letter() -> None:
           no_restart_exit_codes     none                 default
           no_fail_fast              no                   default
           shutdown_timeout          25.0                 default
+          suspend_signal            none                 default
+          suspend_grace             30.0                 default
+          suspend_exit_code         75                   default
           contain                   no                   default
           exec                      no                   default
           numa_binding              node                 the test
           start_method              auto                 default
           preload                   auto                 default
           preload_timeout           60.0                 default
+          keep_warm                 0.0                  default
           python                    python               default
           env                       LR=0.1               --env
           log_dir                   none                 default
@@ -128,14 +130,13 @@ def test_the_text_to_the_letter() -> None:
 
 
 def test_nothing_is_cut_short() -> None:
-    """A terminal's width is no reason to hide a value."""
+    """A narrow terminal hides no value."""
     long = ",".join(str(cpu) for cpu in range(0, 512, 2))
 
     assert long in dry_run_text(JOB, plan(worker(0, long)))
 
 
 def test_without_gpus_the_table_has_none() -> None:
-    """A CPU job is no special case."""
     alone = WorkerPlan(GlobalRank(0), LocalRank(0), (), (), None, None, {}, "")
 
     text = dry_run_text(JOB, plan(alone, env={}, visible_origin=""))
@@ -182,7 +183,7 @@ def test_the_json_has_exactly_the_keys_of_the_design() -> None:
 
 
 def test_several_gpus_and_a_memory_policy() -> None:
-    """Each GPU of a worker is there, and the memory has a column where anybody has a policy."""
+    """Each GPU of a worker is listed, and the memory has a column if a worker has a policy."""
     both = replace(
         worker(0, "0-7"),
         gpus=(gpu(0, 0), gpu(1, 1)),
@@ -206,7 +207,7 @@ def test_several_gpus_and_a_memory_policy() -> None:
 
 
 def test_json_of_a_worker_that_is_not_bound() -> None:
-    """Null, not an empty string."""
+    """Its CPUs are null, not an empty string."""
     alone = WorkerPlan(GlobalRank(0), LocalRank(0), (), (), None, None, {}, "why")
 
     (found,) = decoded(JOB, plan(alone))["workers"]
@@ -216,7 +217,7 @@ def test_json_of_a_worker_that_is_not_bound() -> None:
 
 
 def test_every_value_of_the_job_has_its_origin() -> None:
-    """By the flag's name in snake_case; enums by their value."""
+    """Keys are the flags' names in snake_case; enums are their values."""
     values = decoded(JOB, plan(worker(0)))["job"]
 
     assert values["numa_binding"] == {"value": "node", "origin": "the test"}
@@ -231,7 +232,7 @@ def test_every_value_of_the_job_has_its_origin() -> None:
 
 
 def test_modules_and_programs_go_by_their_keys() -> None:
-    """As a job file would say them."""
+    """These are the keys of a job file."""
     module = job(program=Program(ProgramKind.MODULE, "pkg.train", ()))
     shell = job(program=Program(ProgramKind.EXECUTABLE, "run.sh", ()))
 
@@ -243,7 +244,7 @@ def test_modules_and_programs_go_by_their_keys() -> None:
 
 
 def test_env_from_two_places_has_both_origins() -> None:
-    """Each variable's own is in the text."""
+    """The text has the origin of each variable."""
     env = {"A": Fact("1", "job.yaml:3 env"), "B": Fact("2", "--env")}
     spec = replace(job(), env=env)
 
@@ -251,14 +252,14 @@ def test_env_from_two_places_has_both_origins() -> None:
 
 
 def test_a_known_port_is_shown() -> None:
-    """As the worker gets it."""
+    """Workers get the same."""
     fixed = WorkerPlan(GlobalRank(0), LocalRank(0), (), (), None, None, {"MASTER_PORT": "9"}, "")
 
     assert decoded(JOB, plan(fixed))["workers"][0]["env"]["MASTER_PORT"] == "9"
 
 
 def test_a_secret_is_not_shown() -> None:
-    """Only that there is one."""
+    """The output says only that one is set."""
     word = "hush"
     spec = job(token=word)
 
@@ -268,7 +269,7 @@ def test_a_secret_is_not_shown() -> None:
 
 
 def test_an_address_that_nobody_gave_is_the_worlds() -> None:
-    """The one that workers get."""
+    """Workers get the same."""
     address = decoded(job(), plan(worker(0)))["job"]["master_addr"]
 
     assert address == {"value": "127.0.0.1", "origin": "default"}
@@ -284,7 +285,7 @@ def test_several_nodes_are_assumed_to_be_alike() -> None:
 
 
 def test_what_only_a_cluster_tells() -> None:
-    """In the text where it tells anything, in the JSON always."""
+    """The text has it if it is known, the JSON always."""
     layout = TaskLayout(GlobalRank(3), 4, LocalRank(1), 2, NodeRank(1), 2)
     spec = job(tasks=layout, hosts=("n0", "n1"), port_candidates=(20001, 20002))
 
@@ -302,7 +303,7 @@ def test_what_only_a_cluster_tells() -> None:
 
 
 def test_local_rank_as_the_worker_gets_it() -> None:
-    """A task's only worker is the first of its clusterrun, and yet not of its node."""
+    """A task's only worker is the first of its clusterrun, but not of its node."""
     third = replace(worker(0), env={"LOCAL_RANK": "2"}, local_rank_reason="why", remark="alas")
 
     (found,) = decoded(JOB, plan(third))["workers"]

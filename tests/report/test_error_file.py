@@ -3,7 +3,7 @@
 import json
 
 import pytest
-from clusterrun.report.error_file import decode_error_file
+from clusterrun.report.excerpt import decode_error_file
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -44,18 +44,18 @@ def test_the_plain_forms_are_their_message(written: object) -> None:
 
 @pytest.mark.parametrize("text", ["boom", '{"message": {"mess', "[1, 2]", "7", '{"error": "x"}'])
 def test_what_has_no_known_form_is_shown_as_it_is(text: str) -> None:
-    """A hint of any form is better than none."""
+    """Any hint is better than none."""
     assert decode_error_file(f"\n{text}\n") == text
 
 
 @pytest.mark.parametrize("text", ["", "\n"])
 def test_an_empty_file_says_nothing(text: str) -> None:
-    """A worker that was killed left the file as it was."""
+    """A worker that was killed left the file empty."""
     assert decode_error_file(text) == ""
 
 
 def test_nesting_without_end_is_no_trap() -> None:
-    """The parser's own recursion limit is not the user's problem."""
+    """The user is not shown the parser's recursion limit."""
     assert decode_error_file("[" * 100_000)
 
 
@@ -69,5 +69,4 @@ def test_nesting_without_end_is_no_trap() -> None:
     ).map(json.dumps)
 )
 def test_rubbish_is_text(text: str) -> None:
-    """Any content of the file becomes a string."""
     assert isinstance(decode_error_file(text), str)

@@ -1,4 +1,4 @@
-"""What is cut out of a worker's standard error, on what real interpreters print."""
+"""The part of a worker's standard error that is shown, for what real interpreters print."""
 
 import subprocess
 import sys
@@ -8,11 +8,10 @@ from textwrap import dedent
 import pytest
 from clusterrun.domain.tracebacks import plain_lines
 from clusterrun.report.excerpt import exception_line, excerpt
-from clusterrun.workers.relay.text.tail import Tail
+from clusterrun.workers.relay.tail import Tail
 
 
 def standard_error_of(source: str, folder: Path) -> str:
-    """Return what a script of this source prints to standard error."""
     script = folder / "train.py"
     script.write_text(dedent(source))
     done = subprocess.run(
@@ -106,7 +105,7 @@ def test_an_ignored_exception_after_the_end_is_not_the_cause(tmp_path: Path) -> 
 
 
 def test_an_ignored_exception_alone_is_not_the_cause(tmp_path: Path) -> None:
-    """The script has chosen its exit code itself."""
+    """The script itself has chosen its exit code."""
     tail = standard_error_of(
         """
         import sys
@@ -124,7 +123,7 @@ def test_an_ignored_exception_alone_is_not_the_cause(tmp_path: Path) -> None:
 
 
 def test_a_deep_traceback_keeps_both_ends(tmp_path: Path) -> None:
-    """However deep it is, whatever follows it: the header, the first frames, the exception."""
+    """The header, the first frames and the exception are kept, however deep it is."""
     tail = Tail()
     source = """
         def ping(n):
@@ -209,7 +208,7 @@ def test_a_file_that_python_cannot_read_is_named_with_the_line(
 
 
 def test_a_line_that_begins_alike_is_no_syntax_error() -> None:
-    """Only the last one counts where there is no traceback."""
+    """Only the last line counts if there is no traceback."""
     assert exception_line("SyntaxError: in the log\nbye\n") == ""
 
 
@@ -257,7 +256,7 @@ def test_without_a_traceback_the_last_lines_are_shown() -> None:
 
 
 def test_a_traceback_that_much_follows_is_not_called_the_cause() -> None:
-    """It was logged and life went on; it is shown, but so is the end."""
+    """It was logged, and the script continued: it is shown, and so is the end."""
     tail = "Traceback (most recent call last):\n  File\nValueError: retried\n" + "step\n" * 100
 
     assert exception_line(tail) == ""
@@ -277,7 +276,7 @@ def test_a_deep_traceback_is_cut_in_its_middle() -> None:
 
 
 def test_a_traceback_without_its_end_has_no_exception() -> None:
-    """A worker killed while it printed."""
+    """The worker was killed while it printed."""
     tail = "Traceback (most recent call last):\n  File x\n"
 
     assert excerpt(tail) == ["Traceback (most recent call last):", "  File x"]
@@ -297,6 +296,5 @@ def test_endless_lines_are_cut() -> None:
 
 
 def test_no_output_has_no_excerpt() -> None:
-    """An empty tail has no lines."""
     assert excerpt("") == []
     assert excerpt("\n\n") == []

@@ -2,7 +2,7 @@
 
 import pytest
 from clusterrun.domain.lost_output import LostOutput
-from clusterrun.report.lost_output import describe_losses
+from clusterrun.report.outcome import describe_losses
 
 NO_ROOM = "No space left on device"
 NO_TIME = "not enough time at the end"
@@ -29,5 +29,5 @@ NO_TIME = "not enough time at the end"
     ],
 )
 def test_losses(losses: list[LostOutput], exit_code: int | None, line: str) -> None:
-    """How much in all, of which files, why, and the exit code that follows from it."""
+    """The line has the total, the files, the reason, and the exit code that follows from it."""
     assert describe_losses(losses, exit_code) == f"clusterrun: {line}"

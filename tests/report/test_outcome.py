@@ -13,14 +13,21 @@ from clusterrun.domain.outcome import (
     HelperFailed,
     Interrupted,
     Killed,
+    NodeLost,
+    NodesJoined,
     NotStarted,
+    NotSuspended,
     Outcome,
     OutputGone,
     Reason,
+    Replacement,
+    RestartProgress,
     Succeeded,
+    Suspended,
     WorkerFailed,
 )
 from clusterrun.domain.ranks import GlobalRank, LocalRank
+from clusterrun.errors import ExitCode
 from clusterrun.report.outcome import explain, explain_restart
 from msgspec.structs import replace
 
@@ -51,19 +58,16 @@ def fate(rank: int, ending: Ending, *, by_us: bool = False, tail: str = "") -> F
 
 
 def outcome(reason: Reason, *fates: Fate, survivors: tuple[str, ...] = ()) -> Outcome:
-    """Return the outcome of a first attempt."""
     return Outcome(reason, attempt=0, fates=fates, survivors=survivors)
 
 
 def failed(cause: Fate, *others: Fate, survivors: tuple[str, ...] = ()) -> Outcome:
-    """Return an outcome that ``cause`` brought about."""
     return outcome(WorkerFailed(cause), cause, *others, survivors=survivors)
 
 
 def report_of(
     ended: Outcome, *, already_shown: bool = False, hidden: str = "", had_input: bool = True
 ) -> str:
-    """Return the report in UTC."""
     return explain(
         ended,
         already_shown=already_shown,
@@ -96,7 +100,7 @@ def test_a_rank_with_hidden_output_is_explained() -> None:
 
 @pytest.mark.parametrize("exception", ["EOFError: EOF when reading a line", "bdb.BdbQuit"])
 def test_a_rank_without_standard_input_is_explained(exception: str) -> None:
-    """A question or a debugger that met the end of its input names the option to give it some."""
+    """For a question or a debugger that met the end of its input, the report names the option."""
     ended = failed(fate(1, Exited(1), tail=TRACEBACK.replace("ValueError: boom", exception)))
     hint = "  its standard input was /dev/null; to pass it clusterrun's, use --stdin-rank 1\n"
 
@@ -141,7 +145,7 @@ def test_the_output_of_a_single_worker_is_not_repeated() -> None:
 
 
 def test_a_worker_without_output_is_named_with_its_exit_code() -> None:
-    """No traceback, no tail, no log: the exit code is the message."""
+    """Without traceback, tail and log, the exit code is the message."""
     assert report_of(failed(fate(0, Exited(7)))) == lines("""
         clusterrun: rank 0 on gpu-07 failed: exit code 7
           local rank 0, pid 4000, at 2026-09-21 14:13:22, 12.3 s after its start
@@ -150,7 +154,7 @@ def test_a_worker_without_output_is_named_with_its_exit_code() -> None:
 
 
 def test_output_without_a_traceback_is_shown() -> None:
-    """``sys.exit("text")`` leaves its text."""
+    """``sys.exit("text")`` prints its text."""
     cause = fate(0, Exited(1), tail="step 1\nno data in /data\n")
 
     assert report_of(failed(cause)) == lines("""
@@ -206,7 +210,7 @@ def test_a_segmentation_fault_is_called_that_with_its_usual_cause() -> None:
 
 
 def test_a_crash_that_tells_where_it_was_needs_no_guess() -> None:
-    """Faulthandler was on: to turn it on is no advice."""
+    """Faulthandler was on: the hint to switch it on is left out."""
     tail = "Fatal Python error: Segmentation fault\n\n  File x\n"
 
     assert "PYTHONFAULTHANDLER" not in report_of(failed(fate(1, Killed(signal.SIGSEGV), tail=tail)))
@@ -281,7 +285,7 @@ def test_the_error_file_is_not_shown_twice() -> None:
 
 
 def test_other_ranks_are_grouped_by_how_they_ended() -> None:
-    """Failed too, stopped, stopped with force, stopped while saving: each has its line."""
+    """Failed, stopped, killed and stopped while saving: each has its line."""
     others = [
         fate(1, Exited(1), tail=TRACEBACK.replace("boom", "1 is gone")),
         fate(2, Exited(1), tail=TRACEBACK.replace("boom", "2 is gone")),
@@ -307,14 +311,14 @@ def test_other_ranks_are_grouped_by_how_they_ended() -> None:
 
 
 def test_an_interrupted_job_gets_one_line() -> None:
-    """Ctrl-C is not a failure: the agent's notice was its only line."""
+    """Ctrl-C is not a failure: the agent's notice was the only line."""
     fates = [fate(rank, Exited(1), by_us=True, tail=TRACEBACK) for rank in range(8)]
 
     assert report_of(outcome(Interrupted(signal.SIGINT), *fates)) == ""
 
 
 def test_a_failure_before_ctrl_c_is_explained() -> None:
-    """The restart never came, but why one was needed is what the user wants to know."""
+    """The restart never began, but the user wants to know why one was needed."""
     cause = fate(0, Exited(1), tail=TRACEBACK)
     ended = outcome(Interrupted(signal.SIGINT), cause, fate(1, Killed(signal.SIGKILL), by_us=True))
 
@@ -328,7 +332,7 @@ def test_a_failure_before_ctrl_c_is_explained() -> None:
 
 
 def test_an_interrupted_job_names_ranks_that_needed_sigkill() -> None:
-    """A worker that the grace was too short for is worth a line of its own."""
+    """A worker that needed more than the grace period has a line."""
     fates = [fate(0, Killed(signal.SIGKILL), by_us=True), fate(1, Exited(0), by_us=True)]
 
     assert report_of(outcome(Interrupted(signal.SIGINT), *fates)).splitlines() == [
@@ -346,7 +350,7 @@ def test_a_job_ended_from_outside_names_the_signal() -> None:
 
 
 def test_a_worker_that_failed_while_saving_is_named() -> None:
-    """A handler that raises lost its checkpoint: the user must hear of it."""
+    """A handler that raised lost its checkpoint: the user must learn of it."""
     saving = fate(1, Exited(1), by_us=True, tail=TRACEBACK)
 
     report = report_of(outcome(Interrupted(signal.SIGTERM), fate(0, Exited(0), by_us=True), saving))
@@ -358,7 +362,6 @@ def test_a_worker_that_failed_while_saving_is_named() -> None:
 
 
 def test_success_is_silent() -> None:
-    """The report is empty."""
     assert report_of(outcome(Succeeded(), fate(0, Exited(0)))) == ""
 
 
@@ -383,7 +386,7 @@ def test_a_reader_that_went_away_gets_one_line() -> None:
     ],
 )
 def test_a_lost_process_of_ours_is_no_workers_fault(reason: HelperFailed, last_line: str) -> None:
-    """Which of our processes died, and how."""
+    """The report says which of our processes ended, and how."""
     report = report_of(outcome(reason, fate(0, Killed(signal.SIGKILL), by_us=True)))
 
     assert report.splitlines() == [
@@ -423,7 +426,7 @@ def test_durations_have_readable_units(ran_for: float, text: str) -> None:
 
 
 def test_a_restart_has_few_lines() -> None:
-    """Between two attempts: the rank, its failure, and the number of restarts."""
+    """Between two attempts there are the rank, its failure, and the number of restarts."""
     cause = replace(fate(3, Exited(1), tail=TRACEBACK), log="/logs/rank-3.err")
     ended = failed(cause, fate(0, Killed(signal.SIGTERM), by_us=True))
 
@@ -436,7 +439,6 @@ def test_a_restart_has_few_lines() -> None:
 
 
 def test_a_restart_quotes_the_last_line_where_there_is_no_exception() -> None:
-    """Its last line replaces it."""
     ended = failed(fate(3, Exited(1), tail="one\ntwo\n"))
 
     report = explain_restart(ended, 2, 3, local_time=time.gmtime)
@@ -445,3 +447,67 @@ def test_a_restart_quotes_the_last_line_where_there_is_no_exception() -> None:
         "  its last line: two",
         "clusterrun: restarting all workers (restart 2 of 3)",
     ]
+
+
+def test_a_restart_after_a_loss_names_who_has_whose_place() -> None:
+    """Losses are counted apart from restarts."""
+    lost, other = NodeLost(1, "n1"), NodeLost(2, "n2", "has been silent for 17 s")
+    replacements = (Replacement(lost, "n7"), Replacement(other, "n2"), Replacement(lost, ""))
+    ended = replace(outcome(lost), progress=RestartProgress(1, 3, replacements))
+
+    assert explain_restart(ended, 2, 3) == lines("""
+        clusterrun: node 1 (n1) is gone; n7 takes its place
+        clusterrun: node 2 (n2) has been silent for 17 s; it has joined again
+        clusterrun: node 1 (n1) is gone
+        clusterrun: restarting all workers (3 nodes lost so far)
+    """)
+
+
+def test_a_restart_for_newcomers_names_them() -> None:
+    """And how many nodes there are now. No job ends for that reason."""
+    ended = replace(outcome(NodesJoined("n5, n6")), progress=RestartProgress(1, 0, (), 4))
+
+    assert explain_restart(ended, 2, 3) == (
+        "clusterrun: restarting all workers on 4 nodes (n5, n6 joined)"
+    )
+    assert ended.exit_code == ExitCode.INTERNAL
+    assert explain(ended) == "clusterrun: exit code 6"
+
+
+def test_a_suspension_is_one_line() -> None:
+    """Who asked, at which step, and how long it took."""
+    ended = outcome(Suspended("SIGUSR1 on n1", 12, 1.234, 75), fate(0, Exited(0)))
+
+    assert report_of(ended) == (
+        "clusterrun: exit code 75: suspended at step 12, 1.23 s after SIGUSR1 on n1"
+    )
+
+
+def test_what_ranks_did_at_a_suspension_is_named() -> None:
+    """Those that never called, and those that failed when they had saved."""
+    ended = outcome(
+        Suspended("SIGTERM", 12, 6.0, 99, silent=(2, 3)),
+        fate(0, Exited(9), by_us=True),
+        fate(1, Exited(9), by_us=True),
+        fate(2, Killed(signal.SIGTERM), by_us=True),
+        fate(4, Exited(0), by_us=True),
+    )
+
+    assert report_of(ended) == lines("""
+          ranks 2-3 never called suspend.requested()
+          ranks 0-1 had saved, and then ended with exit code 9
+        clusterrun: exit code 99: suspended at step 12, 6.00 s after SIGTERM
+    """)
+
+
+@pytest.mark.parametrize(
+    ("unsaved", "who"), [((1,), "rank 1"), ((1, 2, 3), "ranks 1-3"), ((), "the ranks")]
+)
+def test_ranks_that_have_not_saved_in_time_are_named(unsaved: tuple[int, ...], who: str) -> None:
+    """The job has not been suspended."""
+    ended = outcome(NotSuspended("SIGTERM", 12, 30.0, unsaved), fate(0, Exited(0), by_us=True))
+
+    assert report_of(ended) == lines(f"""
+        clusterrun: error: not suspended: {who} had not saved 30 s (--suspend-grace) after all were to save at step 12
+        clusterrun: exit code 7: not all ranks saved in time after SIGTERM
+    """)

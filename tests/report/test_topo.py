@@ -24,18 +24,17 @@ DRAWINGS = Path(__file__).parent / "drawings"
 
 
 def planned(what: Machine, workers: int) -> NodePlan:
-    """Return the plan of so many workers there."""
     return plan_node(job(), what, world(workers), unset=(), error_files=None, environ={})
 
 
-def drawing(what: Machine, **style: Any) -> str:  # noqa: ANN401 - as Style's fields
-    """Return the drawing of a machine, without the table of who would run where."""
+def drawing(what: Machine, **style: Any) -> str:
+    """Return the drawing of a machine, without the table of workers."""
     text = topo_text(what.host, what, planned(what, 2), Style(**style))
     return re.split(r"\n\n(?:\x1b\[1m)?workers", text)[0] + "\n"
 
 
 def of_memory(what: Machine, *gibibytes: int) -> Machine:
-    """Return the machine with so much memory on each node."""
+    """Return the machine with this memory on each node."""
     nodes = tuple(
         replace(node, memory=size << 30) for node, size in zip(what.nodes, gibibytes, strict=True)
     )
@@ -86,7 +85,7 @@ def h100() -> Machine:
 
 
 def snc4() -> Machine:
-    """Return two packages of four nodes; a scheduler left us half of them and two of four GPUs."""
+    """Return two packages of four nodes; a scheduler granted half of them and two of four GPUs."""
     found = machine(
         {node: f"{8 * node}-{8 * node + 7}" for node in range(8)},
         gpus=(1, 3),
@@ -100,7 +99,7 @@ def snc4() -> Machine:
 
 
 def virtual_machine() -> Machine:
-    """Return a machine whose firmware tells of no core, and of no node of its GPU."""
+    """Return a machine whose firmware reports no cores, and no node of its GPU."""
     found = machine(
         {0: "0-7"}, gpus=(0,), packages=[str(cpu) for cpu in range(8)], cores_known=False
     )
@@ -136,7 +135,7 @@ def knights_landing() -> Machine:
 
 
 def without_numa() -> Machine:
-    """Return two packages of a kernel that knows no nodes; siblings stand beside each other."""
+    """Return two packages of a kernel that knows no nodes; siblings are adjacent."""
     return machine(
         {},
         packages=("0-7", "8-15"),
@@ -179,12 +178,12 @@ MACHINES = {
 
 @pytest.mark.parametrize("name", MACHINES)
 def test_machines_to_the_letter(name: str) -> None:
-    """As the files in ``drawings`` have them."""
+    """The files in ``drawings`` have the expected text."""
     assert drawing(MACHINES[name]) == (DRAWINGS / f"{name}.txt").read_text()
 
 
 def test_a_machine_of_256_cpus_fits_a_screen() -> None:
-    """With who would run where below it."""
+    """The table of workers is below it."""
     found = dgx_a100()
 
     lines = topo_text("node7", found, planned(found, 8), Style()).splitlines()
@@ -194,7 +193,7 @@ def test_a_machine_of_256_cpus_fits_a_screen() -> None:
 
 
 def test_a_locale_without_box_characters() -> None:
-    """Plain ASCII says the same."""
+    """Plain ASCII shows the same."""
     text = drawing(snc4(), unicode=False)
 
     assert text.isascii()
@@ -203,7 +202,7 @@ def test_a_locale_without_box_characters() -> None:
 
 @pytest.mark.parametrize("width", [20, 40, 60, 80])
 def test_lines_are_no_wider_than_the_terminal(width: int) -> None:
-    """What does not fit goes on below, and nothing is lost."""
+    """A longer line is continued below, and nothing is lost."""
     found = dgx_a100()
     plan = planned(found, 8)
 
@@ -218,7 +217,7 @@ def _letters(text: str) -> str:
 
 
 def test_colours_change_no_letter() -> None:
-    """And CPUs that are not ours are dim."""
+    """CPUs that this process may not use are dim."""
     coloured = drawing(snc4(), colour=True)
 
     assert re.sub(r"\x1b\[\d*m", "", coloured) == drawing(snc4())
@@ -228,7 +227,7 @@ def test_colours_change_no_letter() -> None:
 @settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.too_slow])
 @given(drawn=machines(), width=st.none() | st.integers(1, 120))
 def test_any_machine_can_be_drawn(drawn: Generated, width: int | None) -> None:
-    """Every node and GPU of it is there, however narrow it is drawn."""
+    """Every node and GPU of it is shown, however narrow the drawing."""
     found = drawn.machine
     plan = planned(found, max(1, len(found.visible)))
 
@@ -245,7 +244,7 @@ def test_any_machine_can_be_drawn(drawn: Generated, width: int | None) -> None:
 
 
 def test_who_would_run_where_stands_below() -> None:
-    """As a dry run has it, with what the plan remarks."""
+    """It is the table of a dry run, with the plan's remarks."""
     found = snc4()
 
     text = topo_text("node7", found, planned(found, 2), Style())
@@ -256,7 +255,7 @@ def test_who_would_run_where_stands_below() -> None:
 
 
 def test_the_json_has_all_that_is_drawn() -> None:
-    """CPUs as lists in the kernel's form; the keys are those that docs/machine.md lists."""
+    """CPUs are lists in the kernel's form; the keys are those that docs/machine.md lists."""
     found = snc4()
 
     content = json.loads(topo_json(found, planned(found, 1)))

@@ -20,7 +20,6 @@ from clusterrun.report.worker_endings import common_cause, in_words
     ],
 )
 def test_every_ending_has_a_text(ending: Ending, words: str) -> None:
-    """Exit codes, and signals by name."""
     assert in_words(ending) == words
 
 
@@ -45,10 +44,10 @@ def test_common_causes(ending: Ending, hint: str) -> None:
     "ending", [Exited(0), Exited(1), Exited(128), Exited(255), Killed(50), NotStarted("", "")]
 )
 def test_no_cause_is_guessed_where_none_is_common(ending: Ending) -> None:
-    """The meaning of another code is the script's."""
+    """Only the script knows what another code means."""
     assert common_cause(ending) == ""
 
 
 def test_every_signal_that_ends_a_process_has_a_name() -> None:
-    """No number is beyond us, named by Python or not."""
+    """This holds for every number, whether Python has a name for it or not."""
     assert all(signal_name(number) for number in range(1, signal.NSIG))

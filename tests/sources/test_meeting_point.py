@@ -144,17 +144,6 @@ def test_settings_of_joining() -> None:
     ("flags", "environ", "message", "hint"),
     [
         (
-            {"nnodes": "2"},
-            {},
-            "nnodes is 2 (--nnodes), but the rank of this node and the address of node 0 are not set",
-            (
-                "on node 0, HOST:\n"
-                "  clusterrun --nnodes 2 --node-rank 0 --master-addr HOST train.py\n"
-                "on node 1:\n"
-                "  clusterrun --nnodes 2 --node-rank 1 --master-addr HOST train.py"
-            ),
-        ),
-        (
             {},
             {"PET_NNODES": "8"},
             "nnodes is 8 (PET_NNODES), but the rank of this node and the address of node 0 are not set",
@@ -166,15 +155,6 @@ def test_settings_of_joining() -> None:
             ),
         ),
         (
-            TWO,
-            {},
-            "nnodes is 2 (--nnodes), but the address of node 0 is not set",
-            (
-                "give its host name:\n"
-                "  clusterrun --nnodes 2 --node-rank 1 --master-addr HOST train.py"
-            ),
-        ),
-        (
             {},
             captured("arbitrary.1")
             | {"SLURM_STEP_TASKS_PER_NODE": "2(x2)", "SLURM_DISTRIBUTION": "arbitrary"},
@@ -182,22 +162,10 @@ def test_settings_of_joining() -> None:
             "give its host name:\n  clusterrun --master-addr HOST train.py",
         ),
         (
-            TWO | {"master_addr": "a", "master_port": "0"},
-            {},
-            "--master-port: port 0 is chosen by each node, but all nodes must meet at one port",
-            "give a number from 1 to 65535",
-        ),
-        (
             TWO | {"rdzv_endpoint": "a:0"},
             {},
             "--rdzv-endpoint: port 0 is chosen by each node, but all nodes must meet at one port",
             "give a number from 1 to 65535",
-        ),
-        (
-            TWO | {"rdzv_endpoint": "a:29500", "master_port": "29500"},
-            {},
-            "--rdzv-endpoint and --master-port both use port 29500",
-            "leave --master-port out: a free port is chosen for the workers",
         ),
         (
             TWO,

@@ -1,24 +1,19 @@
 """From all sources to one job: who wins, what is refused, and that every value has its origin."""
 
-from collections.abc import Mapping
 from pathlib import Path
-from types import MappingProxyType
 
 import pytest
 from clusterrun.domain.cpuset import CpuSet
 from clusterrun.domain.facts import Fact
 from clusterrun.domain.job import NumaBinding, Program, ProgramKind, WorkerCount
-from clusterrun.sources.command_line import CommandLine
 from clusterrun.sources.resolve import Resolved, resolve
-from clusterrun.sources.settings import Flags
+from clusterrun.sources.settings import CommandLine, Flags
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from tests.described import PROCESS, describe, mistake
+from tests.described import PROCESS, describe
 
 pytestmark = pytest.mark.usefixtures("script")
-
-NONE: Mapping[str, str] = MappingProxyType({})
 
 
 def test_defaults() -> None:
@@ -165,123 +160,6 @@ def test_warnings_are_data() -> None:
     resolved = describe("train.py", "--nnodes", "2", environ={"CLUSTERRUN_NNODE": "1"})
 
     assert [warning.split()[0] for warning in resolved.warnings] == ["CLUSTERRUN_NNODE", "--nnodes"]
-
-
-@pytest.mark.parametrize(
-    ("flags", "environ", "message", "hint"),
-    [
-        (
-            {},
-            {"PET_NNODES": "none"},
-            "PET_NNODES: 'none' is not a number of nodes",
-            "give a number from 1, or MIN:MAX",
-        ),
-        (
-            {"nproc_per_node": "eight"},
-            NONE,
-            "--nproc-per-node: 'eight' is not a number of workers",
-            "give a number from 1, or auto, gpu or cpu",
-        ),
-        (
-            {"rdzv_id": "a/b"},
-            NONE,
-            "--rdzv-id: 'a/b' cannot be a run id, which also names a folder",
-            "give a word without a /",
-        ),
-        (
-            {},
-            {"CLUSTERRUN_DRY_RUN": "2"},
-            "CLUSTERRUN_DRY_RUN: '2' is neither yes nor no",
-            "give 1 or 0, true or false",
-        ),
-        (
-            {"env": ("A",)},
-            NONE,
-            "--env: 'A' has no = in it",
-            "write NAME=VALUE, such as NCCL_DEBUG=INFO",
-        ),
-        (
-            {"env": ("WORLD_SIZE=2",)},
-            NONE,
-            "--env: WORLD_SIZE is a variable that clusterrun sets for each worker",
-            "leave it out",
-        ),
-        (
-            {"json": True},
-            NONE,
-            "--json: goes with a dry run or clusterrun topo only",
-            "add --dry-run",
-        ),
-        (
-            {},
-            {"CLUSTERRUN_JSON": "1"},
-            "CLUSTERRUN_JSON: goes with a dry run or clusterrun topo only",
-            "add --dry-run",
-        ),
-        (
-            {"machine_root": "."},
-            NONE,
-            "--machine-root: goes with a dry run or clusterrun topo only",
-            "add --dry-run",
-        ),
-        (
-            {"allowed_cpus": "0", "dry_run": True},
-            NONE,
-            "--allowed-cpus: goes with --machine-root only",
-            "to leave a job fewer CPUs of this machine:\n  taskset -c LIST clusterrun ...",
-        ),
-        (
-            {"capture": "m.tar.gz", "dry_run": True},
-            NONE,
-            "--capture: goes with clusterrun topo only",
-            "type clusterrun topo --capture FILE",
-        ),
-        (
-            {"machine_root": "nowhere", "dry_run": True},
-            NONE,
-            "--machine-root: nowhere does not exist",
-            "give a captured machine, its folder or its archive",
-        ),
-        (
-            {"log_dir": "train.py"},
-            NONE,
-            "--log-dir: train.py exists and is not a folder",
-            "give another path",
-        ),
-        ({"events": "."}, NONE, "--events: . is a folder", "give the path of a file"),
-        (
-            {"log_dir": ""},
-            NONE,
-            "--log-dir: the path is empty",
-            "give the path of a file or folder",
-        ),
-        (
-            {"config": "jobs.yaml"},
-            NONE,
-            "--config: jobs.yaml cannot be read: No such file or directory",
-            "",
-        ),
-        (
-            {"master_port": "70000"},
-            NONE,
-            "--master-port: '70000' is not a port",
-            "give a number from 1 to 65535, or 0 to have one chosen",
-        ),
-    ],
-)
-def test_mistakes(flags: Flags, environ: Mapping[str, str], message: str, hint: str) -> None:
-    """Each names where it was said."""
-    assert mistake("train.py", flags=flags, environ=environ) == (message, hint)
-
-
-def test_mistakes_in_a_file_have_line_and_key() -> None:
-    """Text goes through the option's own parser, and the complaint says where it stands."""
-    Path("job.yaml").write_text("# a job\nshutdown_timeout: 1:30:00\n")
-
-    assert mistake("train.py", flags={"config": "job.yaml"}) == (
-        "job.yaml:2 shutdown_timeout: '1:30:00' is not a time in seconds",
-        "give a number of seconds, such as 25 or 0.5",
-    )
 
 
 def test_nothing_is_written(folder: Path) -> None:

@@ -8,6 +8,7 @@ from clusterrun.sources.options.rows.joining import RUN_ID
 from clusterrun.sources.options.rows.launcher import DRY_RUN
 from clusterrun.sources.options.rows.program import ENV
 from clusterrun.sources.settings import (
+    CommandLine,
     JobFile,
     Settings,
     settings_from_flags,
@@ -95,7 +96,7 @@ def test_defaults() -> None:
 
 def test_complaints_name_the_source() -> None:
     """The text that wins must be a value."""
-    with pytest.raises(UsageError, match=r"^--env: 'A' has no = in it$"):
+    with pytest.raises(UsageError, match=r"^--env: 'A' has no = in it"):
         value_of(ENV, ({"env": (Fact("A", "--env"),)},))
 
 
@@ -107,3 +108,26 @@ def test_a_file_without_its_program() -> None:
 
     assert set(with_program.without_program()) == {"nnodes"}
     assert set(options_only.without_program()) == {"no_python", "nnodes"}
+
+
+def test_every_kind_of_flag_is_spelled() -> None:
+    """In the order typed, quoted for a shell."""
+    typed = CommandLine(
+        {"nnodes": "2", "verbose": True, "env": ("A=1", "B=x y")}, ("train.py", "--lr")
+    )
+
+    assert typed.line() == "clusterrun --nnodes 2 --verbose --env A=1 --env 'B=x y' train.py --lr"
+
+
+def test_more_flags_stand_before_the_script() -> None:
+    """Behind it they would be the script's."""
+    typed = CommandLine({"nnodes": "2"}, ("train.py",))
+
+    line = typed.line("--node-rank", "0", before=("srun", "-c", "8"))
+
+    assert line == "srun -c 8 clusterrun --nnodes 2 --node-rank 0 train.py"
+
+
+def test_nothing_typed_but_the_command() -> None:
+    """All may be said by variables."""
+    assert CommandLine({}, ()).line() == "clusterrun"

@@ -127,11 +127,6 @@ HINT = "out, or set all of --nnodes, --node-rank and --master-addr"
             ),
             f"leave --nnodes and --node-rank {HINT}",
         ),
-        (
-            {"nnodes": "2", "node_rank": "2", "master_addr": "n0"},
-            "node_rank is 2 (--node-rank), but nnodes is 2 (--nnodes)",
-            "give a rank from 0 to 1",
-        ),
     ],
 )
 def test_an_incomplete_shape_may_not_contradict_the_cluster(

@@ -30,14 +30,14 @@ class Reader(NamedTuple):
     descriptor: int
 
     def line(self) -> str:
-        """Return the next line, without its end; "" at the end of file."""
+        """Return the next line without its end, or "" at the end of file."""
         text = b""
         while not text.endswith(b"\n") and (byte := self._read(1)):
             text += byte
         return text.decode().rstrip("\n")
 
     def rest(self) -> str:
-        """Return all until the end of file, which comes when every process that could print is gone."""
+        """Return all until the end of file, when no process that could print is left."""
         text = b""
         while chunk := self._read(1 << 16):
             text += chunk
@@ -53,7 +53,6 @@ class Bench:
     """A fork server and what its workers print."""
 
     def __init__(self, process: ForkServerProcess) -> None:
-        """Take a server that has just been started."""
         self.server = client_of(process)
         self._heard: list[Event] = []
         self._pipes: list[int] = []
@@ -87,7 +86,6 @@ class Bench:
         return self.spawn(local_rank, sys.executable, "-u", "-c", code, **options)  # type: ignore[arg-type]
 
     def event(self) -> Event:
-        """Return the next event."""
         deadline = time.monotonic() + PATIENCE
         while not self._heard:
             writable = [self.server] if self.server.wants_write else []
@@ -101,11 +99,9 @@ class Bench:
         return self._heard.pop(0)
 
     def events(self, count: int) -> list[Event]:
-        """Return the next ``count`` events."""
         return [self.event() for _ in range(count)]
 
     def expect(self, kind: type[EventT]) -> EventT:
-        """Return the next event, which is of this kind."""
         event = self.event()
         assert isinstance(event, kind), event
         return event

@@ -1,4 +1,4 @@
-"""Other interpreters of this machine, which some tests want."""
+"""Other interpreters of this machine, which some tests need."""
 
 import os
 import shutil

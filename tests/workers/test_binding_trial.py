@@ -2,6 +2,8 @@
 
 import os
 import signal
+import subprocess
+import sys
 from typing import Any
 
 from clusterrun.domain.cpuset import CpuSet
@@ -14,7 +16,7 @@ from tests.workers.fork_server_bench import plan_of, worker_of
 
 
 def test_what_works_and_what_does_not() -> None:
-    """A line for each worker that can't be bound; we ourselves stay where we are."""
+    """Each worker that can't be bound has a line; this process is not bound."""
     before = os.sched_getaffinity(0)
     last = max(before)
     plan = replace(
@@ -35,34 +37,31 @@ def test_what_works_and_what_does_not() -> None:
 
 
 def test_nothing_to_complain_of() -> None:
-    """Workers that are not bound are no trouble here."""
+    """Workers without a binding cause no failure."""
     assert binding_failures(replace(plan_of(["true"]), workers=(worker_of(0),))) == []
 
 
 class Strikes:
-    """A worker in whose trial a signal comes."""
+    """A worker whose trial gets a signal."""
 
     local_rank = 0
     cpus = None
 
     def __init__(self, number: int) -> None:
-        """Take the signal."""
         self.number = number
 
     @property
     def memory(self) -> None:
-        """Its memory policy: none."""
         os.kill(os.getpid(), self.number)
 
 
 def plan_with_signal(number: int) -> NodePlan:
-    """Return the plan of a worker in whose trial a signal comes."""
     strikes: Any = Strikes(number)
     return replace(plan_of(["true"]), workers=(strikes,))
 
 
 def test_a_signal_to_the_trial_is_none_to_us() -> None:
-    """The process that tries has our handlers, and the descriptor that they write to."""
+    """The child has the agent's handlers and wake-up descriptor, and must not use them."""
     inbox, wakeup = os.pipe2(os.O_NONBLOCK)
     handler = signal.signal(signal.SIGUSR1, lambda *_: None)
     before = signal.set_wakeup_fd(wakeup)
@@ -85,3 +84,18 @@ def test_a_trial_that_is_killed_is_no_success() -> None:
     troubles = binding_failures(plan_with_signal(signal.SIGKILL))
 
     assert troubles == ["the process that tried it was killed by SIGKILL"]
+
+
+def test_a_process_that_has_not_imported_psutil_is_bound() -> None:
+    """That package looks for itself among the modules, from which it is hidden otherwise."""
+    code = (
+        "import os\n"
+        "from clusterrun.workers.fork_server.binding import bind\n"
+        "print([bind([min(os.sched_getaffinity(0))]), len(os.sched_getaffinity(0))])"
+    )
+
+    done = subprocess.run(
+        [sys.executable, "-c", code], capture_output=True, text=True, timeout=60, check=False
+    )
+
+    assert (done.stdout, done.stderr) == ("['', 1]\n", "")

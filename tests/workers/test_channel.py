@@ -1,4 +1,4 @@
-"""Messages with descriptors between two processes of ours."""
+"""Messages with descriptors between two of our processes."""
 
 import marshal
 import os
@@ -15,7 +15,6 @@ Pair = tuple[Channel, Channel]
 
 @pytest.fixture
 def pair() -> Iterator[Pair]:
-    """Return the two ends of one connection."""
     left, right = (Channel(sock) for sock in socket.socketpair())
     yield left, right
     left.close()
@@ -62,7 +61,7 @@ def test_each_message_gets_its_own_descriptors(pair: Pair) -> None:
 
 
 def test_what_does_not_fit_waits_with_its_descriptors(pair: Pair) -> None:
-    """A full socket does not block; all arrives once the peer reads, though fds were closed."""
+    """A full socket does not block; everything arrives once the peer reads, even if descriptors were closed."""
     left, right = pair
     reader, writer = os.pipe()
     received: list[tuple[Message, tuple[int, ...]]] = []
@@ -103,7 +102,7 @@ def test_frames_cut_anywhere_are_put_together() -> None:
 
 
 def test_what_the_dead_peer_had_sent_is_still_read(pair: Pair) -> None:
-    """A peer that dies with unread messages of ours is an end of file, after its last words."""
+    """A peer that dies before it has read our messages is an end of file, after what it sent."""
     left, right = pair
     right.send({"unread": 1})
     left.send({"last": "words"})
@@ -129,7 +128,7 @@ def test_sending_to_a_dead_peer_is_no_error(pair: Pair) -> None:
 
 
 def test_too_large_a_frame_is_a_bug() -> None:
-    """Neither sent nor read: a length out of bounds means that something is broken."""
+    """It is neither sent nor read: a length out of bounds means that something is broken."""
     raw, sock = socket.socketpair()
     channel = Channel(sock)
     raw.send((MAXIMUM_FRAME + 1).to_bytes(4, "big"))

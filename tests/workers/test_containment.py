@@ -7,11 +7,12 @@ import sys
 from textwrap import dedent
 
 import pytest
-from clusterrun.workers.containment import wait_for
+from clusterrun.processes import status_of
 
 PRELUDE = """
 import os, signal, subprocess, time
-from clusterrun.workers.containment import Orphans, wait_for
+from clusterrun.processes import status_of
+from clusterrun.workers.containment import Orphans
 
 def is_alive(pid):
     try:
@@ -49,7 +50,7 @@ for process in [value for value in globals().values() if isinstance(value, subpr
 
 
 def run(code: str) -> str:
-    """Return what a process of its own prints; all that it started must be gone by then."""
+    """Return what a process prints; all that it started must be gone by then."""
     done = subprocess.run(
         [sys.executable, "-W", "ignore", "-c", PRELUDE + dedent(code) + EPILOGUE],
         capture_output=True,
@@ -62,7 +63,7 @@ def run(code: str) -> str:
 
 
 def test_orphans_of_the_job_are_ended() -> None:
-    """Whatever they are, and whatever they leave behind themselves."""
+    """So are the processes that they leave behind."""
     printed = run("""
         orphans = Orphans()
         server.kill(); server.wait()
@@ -88,7 +89,7 @@ def test_children_that_were_here_before_are_spared() -> None:
 
 
 def test_our_own_processes_are_spared() -> None:
-    """The relay prints the report when all others have gone."""
+    """The relay prints the report when all others have ended."""
     printed = run("""
         orphans = Orphans()
         relay = child()
@@ -117,7 +118,7 @@ def test_orphans_of_strangers_are_spared() -> None:
 
 
 def test_a_fork_server_that_has_not_been_reaped_is_dead() -> None:
-    """Its orphans may be here before we know of its end."""
+    """Its orphans may arrive before we learn of its end."""
     printed = run("""
         orphans = Orphans()
         server.kill()
@@ -131,7 +132,7 @@ def test_a_fork_server_that_has_not_been_reaped_is_dead() -> None:
 
 
 def test_the_dead_are_reaped_but_for_our_own() -> None:
-    """Other code waits for those, and needs their status."""
+    """Other code waits for our own children, and needs their status."""
     printed = run("""
         orphans = Orphans()
         gone = dead_orphan()
@@ -148,7 +149,7 @@ def test_the_dead_are_reaped_but_for_our_own() -> None:
 
 
 def test_the_dead_are_no_reason_to_stop() -> None:
-    """One that died while we looked has left us its children, which only another look shows."""
+    """A child that died meanwhile has left us its children: we must look again."""
     printed = run("""
         orphans = Orphans()
         server.kill(); server.wait()
@@ -169,7 +170,7 @@ def test_what_cannot_be_killed_is_named() -> None:
         os.kill = lambda pid, number: None
         print(orphans.end(set(), seconds=0.05))
         really(left, signal.SIGKILL)
-        print(wait_for(left, 10.0))
+        print(status_of(left, 10.0) is not None)
     """)
 
     first, second = printed.splitlines()
@@ -180,7 +181,7 @@ def test_what_cannot_be_killed_is_named() -> None:
 
 @pytest.mark.needs("root", "unshare")
 def test_as_init_of_a_container_no_process_is_signalled() -> None:
-    """It gets the orphans of all processes then, and only reaps them."""
+    """As PID 1 it gets the orphans of all processes, and only reaps them."""
     code = PRELUDE + dedent("""
         orphans = Orphans()
         server.kill(); server.wait()
@@ -203,25 +204,25 @@ def test_waiting_for_a_child() -> None:
     """It is reaped as soon as it ends."""
     process = subprocess.Popen(["sleep", "0.05"])
 
-    assert not wait_for(process.pid, 0.0)
-    assert wait_for(process.pid, 10.0)
+    assert status_of(process.pid, 0.0) is None
+    assert status_of(process.pid, 10.0) is not None
     assert process.wait() == 0
     with pytest.raises(ChildProcessError):
         os.waitpid(process.pid, 0)
 
 
 def test_waiting_for_one_of_several() -> None:
-    """The end of another child is not what was waited for."""
+    """The end of another child does not end the wait."""
     other = subprocess.Popen(["true"])
     process = subprocess.Popen(["sleep", "1000"])
 
-    assert not wait_for(process.pid, 0.1)
+    assert status_of(process.pid, 0.1) is None
     assert other.wait(10) == 0
     process.kill()
-    assert wait_for(process.pid, 10.0)
+    assert status_of(process.pid, 10.0) is not None
     process.wait()
 
 
 def test_waiting_for_a_process_that_is_no_child() -> None:
     """It counts as gone: its number may belong to a stranger."""
-    assert wait_for(os.getppid(), 10.0)
+    assert status_of(os.getppid(), 10.0) is not None

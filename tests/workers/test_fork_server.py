@@ -4,7 +4,6 @@ import os
 import resource
 import signal
 import sys
-from collections.abc import Iterator
 from pathlib import Path
 from textwrap import dedent
 
@@ -41,13 +40,6 @@ for name in sorted(os.listdir("/proc/self/fd"), key=int):
 """
 
 
-@pytest.fixture
-def bench() -> Iterator[Bench]:
-    """Return a fork server in the tests' own interpreter."""
-    with fork_server() as bench:
-        yield bench
-
-
 @pytest.mark.parametrize("code", [0, 7, 255])
 def test_a_worker_that_exits(bench: Bench, code: int) -> None:
     """Its start is reported with its process id, its end with its exit code."""
@@ -62,7 +54,6 @@ def test_a_worker_that_exits(bench: Bench, code: int) -> None:
 
 @pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGTERM, signal.SIGRTMIN + 3])
 def test_a_worker_that_is_killed(bench: Bench, number: int) -> None:
-    """The signal is reported."""
     bench.spawn(0, "sh", "-c", f"kill -{int(number)} $$")
 
     _, end = bench.events(2)
@@ -136,7 +127,7 @@ def test_a_program_that_can_not_be_executed(bench: Bench, program: str, error: s
 
 
 def test_a_program_in_no_known_format(bench: Bench, tmp_path: Path) -> None:
-    """A script without a first line that names its interpreter."""
+    """Its first line names no interpreter."""
     script = tmp_path / "script"
     script.write_text("echo hello\n")
     script.chmod(0o755)
@@ -165,7 +156,6 @@ def test_the_folder_is_gone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> 
 
 
 def test_a_long_command(bench: Bench) -> None:
-    """300 KiB of arguments arrive whole."""
     printed = bench.spawn(0, "sh", "-c", "echo $# ${#3}", "sh", *["x" * 100_000] * 3)
     bench.expect(WorkerStarted)
 
@@ -210,7 +200,7 @@ def test_no_descriptors_left(bench: Bench) -> None:
 
 
 def test_a_worker_on_its_cpus(bench: Bench) -> None:
-    """Bound before it runs anything."""
+    """It is bound before it runs anything."""
     cpu = max(os.sched_getaffinity(0))
     code = "import os; print(os.sched_getaffinity(0))"
 
@@ -283,7 +273,7 @@ def test_memory_of_a_node_that_is_not_there(bench: Bench) -> None:
 
 
 def test_an_interpreter_that_is_not_there() -> None:
-    """The error asks for another one."""
+    """The error asks for another interpreter."""
     with pytest.raises(UsageError) as caught:
         ForkServerProcess.start("/no/such/python", os.environ)
 
@@ -301,7 +291,7 @@ def test_an_interpreter_that_is_not_there() -> None:
     ],
 )
 def test_an_interpreter_that_is_none(tmp_path: Path, code: str, how: str) -> None:
-    """The error describes its end and asks for another one, at once."""
+    """The error describes its end and asks for another interpreter, at once."""
     python = executable(tmp_path / "python", code)
 
     with fork_server(python) as bench, pytest.raises(UsageError) as caught:
@@ -333,7 +323,7 @@ def test_an_interpreter_that_prints_when_it_starts(tmp_path: Path) -> None:
 
 @pytest.mark.skipif("os.uname().machine != 'x86_64'", reason="system calls have other numbers")
 def test_a_kernel_that_refuses_protections(tmp_path: Path) -> None:
-    """As in a sandbox: it is reported once, and workers start."""
+    """A sandbox may refuse them: that is reported once, and workers start."""
     refuses = tmp_path / "refuses.py"
     refuses.write_text(dedent(REFUSES_PRCTL))
     python = executable(tmp_path / "python", f'exec {sys.executable} {refuses} "$@"')
@@ -349,7 +339,6 @@ def test_a_kernel_that_refuses_protections(tmp_path: Path) -> None:
 
 
 def executable(path: Path, code: str) -> str:
-    """Write a shell script; return its path."""
     path.write_text(f"#!/bin/sh\n{code}\n")
     path.chmod(0o755)
     return str(path)

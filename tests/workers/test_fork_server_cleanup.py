@@ -1,4 +1,4 @@
-"""Nothing is left behind: groups and daemons end, in whatever order processes end."""
+"""Nothing is left behind: groups and daemons end, whichever process ends first."""
 
 import os
 import re
@@ -10,7 +10,7 @@ from collections.abc import Iterator
 import pytest
 from clusterrun.domain.events import CleanedUp, HelperLost, WorkerExited, WorkerStarted
 from clusterrun.domain.ranks import LocalRank
-from clusterrun.workers.fork_server.system.other_processes import (
+from clusterrun.workers.fork_server.other_processes import (
     children_of,
     describe,
     state_and_parent,
@@ -41,16 +41,9 @@ BREEDING = "setsid sh -c 'while :; do setsid sleep 1000 & sleep 0.01; done' &"
 """Starts daemons until it is killed itself."""
 
 
-@pytest.fixture
-def bench() -> Iterator[Bench]:
-    """Return a fork server in the tests' own interpreter."""
-    with fork_server() as bench:
-        yield bench
-
-
 @pytest.fixture(autouse=True)
 def bystander() -> Iterator[None]:
-    """Fail if a process in a group of its own, which the tests started themselves, is signalled."""
+    """Fail if a process in a group of its own, which the tests started, is signalled."""
     process = subprocess.Popen(["sleep", "1000"], start_new_session=True)
     yield
     assert process.poll() is None, "a bystander was signalled"
@@ -59,7 +52,7 @@ def bystander() -> Iterator[None]:
 
 
 def ended(bench: Bench, *commands: str) -> Reader:
-    """Return the output of a worker that has started these, and has ended; they may live on."""
+    """Return the output of a worker that has started these processes and has ended; they may live on."""
     printed = bench.spawn(0, "sh", "-c", "\n".join([*commands, "echo over"]))
     assert "over" in (printed.line(), printed.line() if STUBBORN in commands else "")
     assert bench.events(2)[1] == WorkerExited(FIRST, 0, 7.0)
@@ -75,7 +68,7 @@ def test_a_group_dies_with_its_worker(bench: Bench) -> None:
 
 @pytest.mark.parametrize("left", [DAEMON, STUBBORN, BREEDING])
 def test_daemons_are_killed(bench: Bench, left: str) -> None:
-    """They re-parent to the fork server, whatever they do."""
+    """They re-parent to the fork server."""
     printed = ended(bench, left)
 
     bench.server.clean_up()
@@ -105,7 +98,7 @@ def test_a_cleanup_ends_workers_too(bench: Bench) -> None:
 
 
 def test_workers_start_after_a_cleanup(bench: Bench) -> None:
-    """As the next attempt's do, under the same ranks."""
+    """The next attempt's workers have the same ranks."""
     bench.spawn(0, "sleep", "1000")
     bench.server.clean_up()
     bench.events(3)
@@ -153,14 +146,12 @@ def test_workers_that_start_while_the_fork_server_dies(bench: Bench) -> None:
 
 
 def test_the_description_of_a_process() -> None:
-    """Its number, its name, its state and where in the kernel it waits."""
     mine = describe(os.getpid())
 
     assert re.fullmatch(rf"pid {os.getpid()} \(\w.*, state R in \w+\)", mine)
 
 
 def test_the_description_of_a_process_that_is_gone() -> None:
-    """Its fields are unknown."""
     gone = subprocess.Popen(["true"])
     gone.wait(10)
 
@@ -169,7 +160,7 @@ def test_the_description_of_a_process_that_is_gone() -> None:
 
 
 def test_children_are_the_living_ones() -> None:
-    """Not zombies, whatever their names."""
+    """Zombies do not count, whatever their names."""
     name = "a) R 1 (b"
     living = subprocess.Popen([sys.executable, "-c", SLEEPER, name], stdout=subprocess.PIPE)
     zombie = subprocess.Popen(["true"])

@@ -1,4 +1,4 @@
-"""What a worker finds: as if it had been started without a launcher."""
+"""What a worker finds is the same as without a launcher."""
 
 import json
 import os
@@ -6,7 +6,7 @@ import re
 import signal
 import subprocess
 import sys
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -94,7 +94,7 @@ def test_all_is_as_under_plain_python(script: Path, environ: Mapping[str, str]) 
 
 
 def test_an_empty_pythonpath(script: Path) -> None:
-    """Python ignores it; only the variable itself is missing then."""
+    """Python ignores it; only the variable itself is missing."""
     expected = shown_without_us(sys.executable, script, {"PYTHONPATH": ""})
     assert expected["environ"].pop("PYTHONPATH") == ""
 
@@ -112,7 +112,7 @@ def test_the_oldest_python(script: Path) -> None:
 
 
 def test_the_users_own_sitecustomize(tmp_path: Path, script: Path) -> None:
-    """It is found and imported as ever, by its name."""
+    """It is imported under its name, as without a launcher."""
     own = tmp_path / "own"
     own.mkdir()
     (own / "sitecustomize.py").write_text("import os; os.environ['CUSTOMIZED'] = __file__\n")
@@ -139,15 +139,8 @@ def test_a_sitecustomize_that_fails(tmp_path: Path) -> None:
         assert re.fullmatch(rf"{words}\ngoes on\n", printed.rest())
 
 
-@pytest.fixture
-def bench() -> Iterator[Bench]:
-    """Return a fork server in the tests' own interpreter."""
-    with fork_server() as bench:
-        yield bench
-
-
 def test_variables_of_the_worker_win(bench: Bench) -> None:
-    """Then those of the job, then those that the fork server was started with."""
+    """They win over the job's, and those over the variables that the fork server was started with."""
     printed = bench.spawn(
         0,
         *("sh", "-c", "echo $OF_THE_JOB $OF_BOTH $OF_THE_WORKER"),
@@ -159,7 +152,7 @@ def test_variables_of_the_worker_win(bench: Bench) -> None:
 
 
 def test_undecodable_variables_and_arguments(bench: Bench) -> None:
-    """Bytes that are no text arrive as they are."""
+    """Their bytes arrive unchanged."""
     raw = os.fsdecode(b"\xff\xfe")
 
     printed = bench.spawn(0, "sh", "-c", 'echo "$1$RAW" | od -An -tx1', "sh", raw, env={"RAW": raw})
@@ -168,7 +161,7 @@ def test_undecodable_variables_and_arguments(bench: Bench) -> None:
 
 
 def test_sigquit_shows_the_stacks_and_ends_nothing(bench: Bench) -> None:
-    """Of all threads, in a worker that knows nothing of it."""
+    """It shows all threads of a worker that has no code for it."""
     code = """if True:
         import os, threading
         reader, writer = os.pipe()

@@ -1,4 +1,4 @@
-"""Signals: the handlers of new workers, signals to workers, and to the fork server."""
+"""The signal handlers of new workers, signals to workers, and signals to the fork server."""
 
 import os
 import re
@@ -23,13 +23,6 @@ from clusterrun.workers.fork_server.worker_signals import REPORTED, SHIELDED
 from tests.workers.fork_server_bench import Bench, Reader, end_of, fork_server
 
 FIRST, SECOND, THIRD = LocalRank(0), LocalRank(1), LocalRank(2)
-
-
-@pytest.fixture
-def bench() -> Iterator[Bench]:
-    """Return a fork server in the tests' own interpreter."""
-    with fork_server() as bench:
-        yield bench
 
 
 def set_of_signals(printed: Reader) -> dict[str, set[int]]:
@@ -76,7 +69,7 @@ def test_signals_of_a_worker_are_those_of_a_fresh_process(bench: Bench) -> None:
 
 @pytest.mark.parametrize("number", [signal.SIGHUP, signal.SIGINT, signal.SIGTTOU, signal.SIGRTMIN])
 def test_what_the_launcher_ignores_workers_ignore(number: int) -> None:
-    """nohup, and a shell's "&", are meant for them."""
+    """Nohup and a shell's "&" are meant for them."""
     with disposition(number, signal.SIG_IGN), fork_server() as bench:
         printed = bench.spawn(0, "cat", "/proc/self/status")
 
@@ -106,7 +99,7 @@ def test_a_worker_leads_its_session_and_group(bench: Bench) -> None:
 
 
 def test_the_fork_server_is_no_part_of_our_group(bench: Bench) -> None:
-    """The terminal's Ctrl-C and Ctrl-Z are for the agent."""
+    """The terminal's Ctrl-C and Ctrl-Z go to the agent."""
     bench.spawn(0, "true")
     bench.events(2)
 
@@ -127,7 +120,7 @@ wait
 def test_a_signal_to_the_worker_or_to_its_group(
     bench: Bench, before_its_end: str, printed_lines: list[str], *, group: bool
 ) -> None:
-    """The worker alone can save its checkpoint with the help of its children."""
+    """A worker saves its checkpoint with the help of its children: only the worker gets the signal."""
     printed = bench.spawn(0, "sh", "-c", WITH_A_CHILD, env={"BEFORE_ITS_END": before_its_end})
     assert printed.line() == "ready"
 
@@ -138,7 +131,7 @@ def test_a_signal_to_the_worker_or_to_its_group(
 
 
 def test_a_signal_to_some(bench: Bench) -> None:
-    """The others don't notice."""
+    """The others get none."""
     for rank in range(3):
         bench.spawn(rank, "sleep", "100")
     bench.events(3)
@@ -166,7 +159,7 @@ def test_a_signal_to_the_dead(bench: Bench) -> None:
 
 
 def test_a_signal_is_forwarded_to_those_that_handle_it(bench: Bench) -> None:
-    """Also to a worker that ignores it; the others, which it would kill, are named."""
+    """A worker that ignores it gets it, too; the workers that it would kill are named."""
     handles = bench.spawn(
         0, "sh", "-c", "trap 'echo got it; exit 0' USR1; echo ready; sleep 100 & wait"
     )
@@ -183,7 +176,7 @@ def test_a_signal_is_forwarded_to_those_that_handle_it(bench: Bench) -> None:
 
 
 def test_sigquit_is_for_those_that_print_something(bench: Bench) -> None:
-    """Ignoring it prints no stacks."""
+    """A worker that ignores it prints no stacks."""
     ignores = bench.spawn(0, "sh", "-c", "trap '' QUIT; echo ready; exec sleep 100")
     assert ignores.line() == "ready"
     bench.events(1)
@@ -194,7 +187,7 @@ def test_sigquit_is_for_those_that_print_something(bench: Bench) -> None:
 
 
 def reported(events: Iterable[Event]) -> set[int]:
-    """Return the signals among ``events`` that the fork server got, and hands on."""
+    """Return the signals among ``events`` that the fork server received and reported."""
     signals = [event for event in events if isinstance(event, SignalReceived)]
     assert all(event.to_fork_server for event in signals)
     return {event.number for event in signals}
@@ -216,7 +209,7 @@ def test_the_fork_server_survives_signals_to_all_processes(bench: Bench) -> None
 
 
 def test_signals_while_the_fork_server_starts() -> None:
-    """They meet a process that has blocked them; what comes late is handed on."""
+    """They are blocked until it ignores them; later ones are reported."""
     with fork_server() as bench:
         for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGUSR1):
             os.kill(bench.server.pid, number)
@@ -229,7 +222,7 @@ def test_signals_while_the_fork_server_starts() -> None:
 
 
 def test_what_the_launcher_ignores_is_not_reported() -> None:
-    """Under nohup a hangup is no signal to end."""
+    """Under nohup a hangup does not end the job."""
     with disposition(signal.SIGHUP, signal.SIG_IGN), fork_server() as bench:
         bench.spawn(0, "sh", "-c", "kill -HUP $PPID; kill -USR1 $PPID; exec sleep 100")
 
@@ -241,7 +234,6 @@ class Caught(program.Workers):
     """A worker in the middle of its start, and what is reported of it."""
 
     def __init__(self, worker: int, *, executed: bool) -> None:
-        """Take a child that stands for a worker."""
         self._pids = {0: worker}
         self._no_python = set()
         self._starting = {} if executed else {99: program.StartingWorker(0, worker)}
@@ -249,7 +241,6 @@ class Caught(program.Workers):
         self._agent = self  # type: ignore[assignment]
 
     def send(self, kind: str, **message: object) -> None:
-        """Note the message to the agent."""
         self.reported.append((kind, message))
 
 
@@ -258,7 +249,7 @@ Child = Callable[..., "subprocess.Popen[str]"]
 
 @pytest.fixture
 def child() -> Iterator[Child]:
-    """Return a starter of a shell that has printed "ready"; it is ended after the test."""
+    """Return a function that starts a shell which has printed "ready"; it is ended after the test."""
     started: list[subprocess.Popen[str]] = []
 
     def start(code: str) -> "subprocess.Popen[str]":
@@ -278,7 +269,7 @@ def child() -> Iterator[Child]:
 def test_nothing_is_forwarded_before_the_program_runs(
     child: Child, not_handled: list[int], *, executed: bool
 ) -> None:
-    """Until then the fork server's own child ignores what would kill the program."""
+    """Until then the fork server's child ignores what would kill the program."""
     workers = Caught(child("trap '' USR1; echo ready; exec sleep 100").pid, executed=executed)
 
     workers.forward(signal.SIGUSR1)
@@ -288,7 +279,7 @@ def test_nothing_is_forwarded_before_the_program_runs(
 
 
 def test_a_worker_that_has_formed_no_group_yet(child: Child) -> None:
-    """A signal to its group is a signal to it: else it would be lost, and the grace wasted."""
+    """A signal to its group goes to the worker: else it would be lost, and the grace period wasted."""
     process = child("echo ready; exec sleep 100")
 
     Caught(process.pid, executed=False).signal([0], signal.SIGTERM, group=True)

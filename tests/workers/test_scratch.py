@@ -13,12 +13,11 @@ from tests.as_another_user import run_as_another_user
 
 
 def mode_of(path: Path) -> int:
-    """Return the permissions of a folder."""
     return stat.S_IMODE(path.stat().st_mode)
 
 
 def test_a_folder_that_is_closed_to_others(tmp_path: Path) -> None:
-    """With those in it that workers need; nothing is there before it is asked for."""
+    """It has the folders that workers need, and is made only when it is asked for."""
     scratch = Scratch(tmp_path / "scratch")
     assert not scratch.path.exists()
 
@@ -31,7 +30,7 @@ def test_a_folder_that_is_closed_to_others(tmp_path: Path) -> None:
 
 
 def test_after_a_cleaner_it_is_as_closed_as_before(tmp_path: Path) -> None:
-    """Temporary files that are days old may be removed under a job."""
+    """A cleaner may remove temporary files that are days old while a job runs."""
     scratch = Scratch(tmp_path / "scratch")
     scratch.make()
     remove_scratch(scratch.path)
@@ -43,7 +42,7 @@ def test_after_a_cleaner_it_is_as_closed_as_before(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("place", ["gone/scratch", "file/scratch", "link", "folder"])
 def test_no_folder_to_be_had(tmp_path: Path, place: str) -> None:
-    """Neither without a place to write, nor where another user's folder is in the way."""
+    """There is no place to write, or another user's folder has that name."""
     (tmp_path / "file").touch()
     (tmp_path / "link").symlink_to(tmp_path)
     (tmp_path / "folder").mkdir()
@@ -52,7 +51,7 @@ def test_no_folder_to_be_had(tmp_path: Path, place: str) -> None:
 
 
 def test_it_is_removed_with_all_in_it(tmp_path: Path) -> None:
-    """But for what links lead to, it may itself be one by now."""
+    """Targets of links stay; the folder itself may be a link by now."""
     outside = tmp_path / "outside"
     (outside / "kept").mkdir(parents=True)
     folder = tmp_path / "scratch"
@@ -71,14 +70,13 @@ def test_it_is_removed_with_all_in_it(tmp_path: Path) -> None:
 
 
 def test_a_folder_that_is_gone_already(tmp_path: Path) -> None:
-    """There is nothing to do."""
     remove_scratch(tmp_path / "absent")
 
     assert list(tmp_path.iterdir()) == []
 
 
 def test_what_hangs_is_waited_for_once() -> None:
-    """A file server that is gone holds up a job for a moment, and is asked nothing more."""
+    """A file server that does not answer delays a job once, and is not asked again."""
     released = threading.Event()
     time_limited = TimeLimited(0.1)
     began = time.monotonic()
@@ -93,7 +91,7 @@ def test_what_hangs_is_waited_for_once() -> None:
 
 @pytest.mark.needs("root", "setpriv", "prlimit")
 def test_where_there_may_be_no_thread_nothing_is_done() -> None:
-    """A limit of processes counts threads, too; a job that reaches it goes on."""
+    """A limit of processes counts threads, too; a job that reaches it continues."""
     code = "from clusterrun.workers.time_limited import TimeLimited; print(TimeLimited(1).run(lambda: 1))"
 
     done = run_as_another_user(code, processes=1)

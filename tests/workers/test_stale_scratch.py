@@ -1,4 +1,4 @@
-"""What killed jobs have left in TMPDIR: removed, and nothing else."""
+"""What killed jobs have left in TMPDIR is removed, and nothing else."""
 
 import os
 import subprocess
@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from clusterrun.workers.fork_server.system.other_processes import stat_fields
+from clusterrun.workers.fork_server.other_processes import stat_fields
 from clusterrun.workers.scratch import own_folder, remove_leftovers
 
 
@@ -24,7 +24,6 @@ def own_id() -> str:
 
 @pytest.fixture
 def dead() -> str:
-    """Return the name of the folder of a process that has ended."""
     with subprocess.Popen(["true"]) as ended:
         started = stat_fields(ended.pid)[19]
     return name_for(ended.pid, started)
@@ -32,14 +31,13 @@ def dead() -> str:
 
 @pytest.fixture
 def living() -> Iterator[int]:
-    """Return a process that lives."""
     with subprocess.Popen(["sleep", "60"]) as process:
         yield process.pid
         process.kill()
 
 
 def test_the_usual_folder() -> None:
-    """Below TMPDIR; without it, or with an empty one, below /tmp."""
+    """It is below TMPDIR, or below /tmp if that is not set or empty."""
     parents = [own_folder(environ).parent for environ in ({"TMPDIR": "/x"}, {"TMPDIR": ""}, {})]
 
     assert parents == [Path("/x"), Path("/tmp"), Path("/tmp")]
@@ -48,7 +46,6 @@ def test_the_usual_folder() -> None:
 
 
 def test_what_belongs_to_no_living_process_is_removed(tmp_path: Path, dead: str) -> None:
-    """With all that is in it."""
     (tmp_path / dead / "attempt-0" / "rank-0").mkdir(parents=True)
     (tmp_path / dead / "attempt-0" / "rank-0" / "error.json").write_text("{}")
 
@@ -70,7 +67,7 @@ def test_a_process_that_has_the_number_of_another_is_not_it(tmp_path: Path, livi
 
 
 def test_what_others_may_use_stays(tmp_path: Path, dead: str) -> None:
-    """Other hosts and containers that share TMPDIR: their processes can't be seen from here."""
+    """The processes of other hosts and containers that share TMPDIR can't be seen from here."""
     host = os.uname().nodename
     *parts, namespace, time, pid, started = dead.removeprefix(f"clusterrun-{host}-").split("-")
     boot = "-".join(parts)
@@ -100,7 +97,7 @@ def test_what_others_may_use_stays(tmp_path: Path, dead: str) -> None:
 
 @pytest.mark.needs("root")
 def test_what_another_user_has_left_stays(tmp_path: Path, dead: str) -> None:
-    """It is that user's next launch that removes it."""
+    """That user's next launch removes it."""
     (tmp_path / dead).mkdir()
     os.chown(tmp_path / dead, 54321, 54321)
 
@@ -116,7 +113,7 @@ def test_a_folder_that_is_not_there_is_no_error(tmp_path: Path) -> None:
 
 @pytest.mark.needs("root", "unshare")
 def test_in_another_pid_namespace_nothing_is_removed(tmp_path: Path, dead: str) -> None:
-    """Neither with its own /proc nor with ours: a living process might not be seen there."""
+    """A living process might not be seen there, neither in its own /proc nor in ours."""
     (tmp_path / dead).mkdir()
     code = f"from clusterrun.workers.scratch import *; remove_leftovers(Path({str(tmp_path)!r}))"
 

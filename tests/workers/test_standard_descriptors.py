@@ -12,7 +12,7 @@ from tests.workers.on_a_terminal import answer_of
 
 
 def test_pipes_to_the_relay() -> None:
-    """What is written to standard output and error comes out at their other ends."""
+    """What is written to standard output and error can be read at their other ends."""
     with standard_descriptors(reads=True, direct=Std.NONE) as descriptors:
         _, stdout, stderr = descriptors.for_worker
         os.write(stdout, b"out")
@@ -25,7 +25,7 @@ def test_pipes_to_the_relay() -> None:
 
 
 def test_pipes_hold_a_burst() -> None:
-    """As far as the kernel grants it to this user."""
+    """The pipes are as large as the kernel grants to this user."""
     with standard_descriptors(reads=True, direct=Std.NONE) as descriptors:
         size = fcntl.fcntl(descriptors.for_worker[1], fcntl.F_GETPIPE_SZ)
 
@@ -33,7 +33,7 @@ def test_pipes_hold_a_burst() -> None:
 
 
 def test_nothing_is_left_open() -> None:
-    """Nor inherited by what we start meanwhile."""
+    """Processes that are started meanwhile inherit nothing."""
     before = open_descriptors()
     with standard_descriptors(reads=False, direct=Std.NONE) as descriptors:
         new = open_descriptors() - before
@@ -45,7 +45,6 @@ def test_nothing_is_left_open() -> None:
 
 
 def test_nothing_is_left_open_after_a_failure() -> None:
-    """Of whatever kind."""
     before = open_descriptors()
 
     with (
@@ -59,7 +58,7 @@ def test_nothing_is_left_open_after_a_failure() -> None:
 
 @pytest.mark.parametrize("reads", [True, False])
 def test_input(*, reads: bool) -> None:
-    """One worker gets ours; the others find it empty."""
+    """One worker reads our standard input; the others find it empty."""
     with standard_descriptors(reads=reads, direct=Std.NONE) as descriptors:
         stdin = descriptors.for_worker[0]
 
@@ -77,7 +76,7 @@ def test_input(*, reads: bool) -> None:
     ],
 )
 def test_the_terminal_itself(direct: Std, redirected: str, expected: list[object]) -> None:
-    """One worker writes to it unless something is to be kept; what is no terminal goes by a pipe."""
+    """One worker writes to it unless output is kept; a stream that is no terminal goes by a pipe."""
     answer = answer_of(f"""
         from clusterrun.domain.streams import Std
         from clusterrun.workers.standard_descriptors import standard_descriptors
@@ -93,6 +92,5 @@ def test_the_terminal_itself(direct: Std, redirected: str, expected: list[object
 
 
 def open_descriptors() -> set[int]:
-    """Return all descriptors of this process."""
     names = {int(entry.name) for entry in Path("/proc/self/fd").iterdir()}
     return {name for name in names if Path(f"/proc/self/fd/{name}").exists()}

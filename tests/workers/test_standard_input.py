@@ -24,7 +24,7 @@ from tests.workers.fork_server_bench import plan_of
 def test_who_reads(
     *, stdin_rank: int | None, has_terminal: bool, workers: int, expected: list[int]
 ) -> None:
-    """On a terminal any worker or the one that is chosen, else one; alone there it always does."""
+    """A terminal is read by any worker or the chosen rank, other input by one rank."""
     terminal = Terminal(0) if has_terminal else None
     standard_input = StandardInput(Fact(stdin_rank, "--stdin-rank"), terminal, workers)
 
@@ -40,7 +40,7 @@ def test_who_reads(
     ],
 )
 def test_a_rank_that_is_not_there(stdin_rank: int | None, expected: list[str]) -> None:
-    """The last rank of the job may be chosen, and the next is remarked on."""
+    """The last rank of the job may be chosen; for a higher one there is a remark."""
     plan = plan_of(["true"])
     plan = replace(plan, world=replace(plan.world, size=2))
     standard_input = StandardInput(Fact(stdin_rank, "--stdin-rank"), terminal=None, workers=2)

@@ -1,4 +1,4 @@
-"""What runs first in a Python worker, seen from inside."""
+"""What runs first in a Python worker, as the worker sees it."""
 
 import json
 import os
@@ -35,7 +35,7 @@ def shown(code: str, *pythonpath: str, options: tuple[str, ...] = ()) -> list[ob
     ],
 )
 def test_paths_are_the_users_own(pythonpath: tuple[str, ...], variable: str | None) -> None:
-    """Ours is gone from the first place; nothing else is touched."""
+    """Our folder is no longer first; the others are unchanged."""
     path, left = shown(SHOW, *pythonpath)
 
     assert left == variable
@@ -45,7 +45,7 @@ def test_paths_are_the_users_own(pythonpath: tuple[str, ...], variable: str | No
 
 
 def test_children_of_a_worker_find_nothing_of_ours() -> None:
-    """Neither what it starts with a shell nor what multiprocessing spawns."""
+    """This holds for what it starts with a shell, and for what multiprocessing spawns."""
     code = f"""if True:
         import subprocess, sys
         print(subprocess.run(
@@ -61,7 +61,7 @@ def test_children_of_a_worker_find_nothing_of_ours() -> None:
 
 
 def test_a_module_that_looks_like_ours() -> None:
-    """The name is free for the user's own, which there is none of."""
+    """The name is free for the user's own module."""
     code = """if True:
         import json, sys
         try:
@@ -74,7 +74,7 @@ def test_a_module_that_looks_like_ours() -> None:
 
 
 def test_stacks_are_ready_to_be_shown() -> None:
-    """SIGQUIT is caught, from the first line on, without a module that shows it."""
+    """SIGQUIT is caught from the first line on, and no imported module shows it."""
     code = """if True:
         import json, signal, sys
         with open("/proc/self/status") as status:
@@ -86,7 +86,7 @@ def test_stacks_are_ready_to_be_shown() -> None:
 
 
 def test_a_user_who_wants_no_environment() -> None:
-    """``-E`` in front of the script leaves us out as it leaves out PYTHONPATH."""
+    """``-E`` in front of the script ignores PYTHONPATH, and so our folder."""
     path, _ = shown(SHOW, options=("-E",))
 
     assert isinstance(path, list)

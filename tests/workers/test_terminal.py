@@ -1,6 +1,7 @@
-"""The terminal that one worker shares with us."""
+"""The terminal that one worker shares with the launcher."""
 
 import os
+from textwrap import dedent
 
 from clusterrun.workers.terminal import Terminal
 
@@ -18,18 +19,30 @@ def child():
 def end(process):
     process.kill()
     process.wait()
+
+def bench_with_worker():
+    from tests.workers.fork_server_bench import Bench, plan_of, worker_of
+    from clusterrun.workers.fork_server_process import ForkServerProcess
+    bench = Bench(ForkServerProcess.start(sys.executable, os.environ))
+    bench.server.start(
+        plan_of(["sleep", "1000"]), worker_of(0), (0, 1, 2), startup_folder=None, foreground_group=us
+    )
+    return bench
 """
 
 
+def answers(code: str) -> list[object]:
+    """Return what ``code`` answers about the terminal that it shares."""
+    return answer_of(PRELUDE + dedent(code))
+
+
 def test_a_launcher_in_the_foreground_has_it() -> None:
-    """It is standard input."""
-    answered = answer_of(PRELUDE + "answer(terminal.descriptor, terminal.our_group == us)")
+    answered = answers("answer(terminal.descriptor, terminal.our_group == us)")
 
     assert answered == [0, True]
 
 
 def test_what_is_no_terminal() -> None:
-    """A pipe, a file, a closed descriptor."""
     reader, writer = os.pipe()
 
     assert Terminal.in_foreground(reader) is None
@@ -39,7 +52,7 @@ def test_what_is_no_terminal() -> None:
 
 
 def test_a_launcher_in_the_background_has_none_to_share() -> None:
-    """The shell, or another job, is the foreground."""
+    """The shell, or another job, is in the foreground."""
     answered = answer_of("""
         if os.fork() == 0:
             os.setpgid(0, 0)
@@ -53,124 +66,93 @@ def test_a_launcher_in_the_background_has_none_to_share() -> None:
 
 
 def test_it_is_given_and_taken_back() -> None:
-    """Without being stopped by the terminal for that."""
-    answered = answer_of(
-        PRELUDE
-        + """
-worker = child()
-terminal.give_to(worker.pid)
-given = os.tcgetpgrp(0) == worker.pid
-terminal.take_back_from(worker.pid)
-answer(given, os.tcgetpgrp(0) == us, signal.pthread_sigmask(signal.SIG_BLOCK, []) == set())
-end(worker)
-"""
-    )
+    """The terminal does not stop the launcher for that."""
+    answered = answers("""
+        worker = child()
+        terminal.give_to(worker.pid)
+        given = os.tcgetpgrp(0) == worker.pid
+        terminal.take_back_from(worker.pid)
+        answer(given, os.tcgetpgrp(0) == us, signal.pthread_sigmask(signal.SIG_BLOCK, []) == set())
+        end(worker)
+    """)
 
     assert answered == [True, True, True]
 
 
 def test_it_is_taken_back_from_the_dead() -> None:
-    """Whichever group it was that had it."""
-    answered = answer_of(
-        PRELUDE
-        + """
-worker = child()
-terminal.give_to(worker.pid)
-end(worker)
-terminal.take_back_from(0)
-answer(os.tcgetpgrp(0) == us)
-"""
-    )
+    """The group that had it has ended."""
+    answered = answers("""
+        worker = child()
+        terminal.give_to(worker.pid)
+        end(worker)
+        terminal.take_back_from(0)
+        answer(os.tcgetpgrp(0) == us)
+    """)
 
     assert answered == [True]
 
 
 def test_a_shell_that_has_it_by_now_keeps_it() -> None:
-    """A user typed bg."""
-    answered = answer_of(
-        PRELUDE
-        + """
-worker, shell = child(), child()
-terminal.give_to(shell.pid)
-terminal.take_back_from(worker.pid)
-terminal.give_to(worker.pid)
-answer(os.tcgetpgrp(0) == shell.pid)
-end(worker)
-end(shell)
-"""
-    )
+    """The user typed bg."""
+    answered = answers("""
+        worker, shell = child(), child()
+        terminal.give_to(shell.pid)
+        terminal.take_back_from(worker.pid)
+        terminal.give_to(worker.pid)
+        answer(os.tcgetpgrp(0) == shell.pid)
+        end(worker)
+        end(shell)
+    """)
 
     assert answered == [True]
 
 
 def test_a_group_that_is_gone() -> None:
     """Giving it the terminal changes nothing."""
-    answered = answer_of(
-        PRELUDE
-        + """
-worker = child()
-end(worker)
-terminal.give_to(worker.pid)
-terminal.give_to(0)
-answer(os.tcgetpgrp(0) == us)
-"""
-    )
+    answered = answers("""
+        worker = child()
+        end(worker)
+        terminal.give_to(worker.pid)
+        terminal.give_to(0)
+        answer(os.tcgetpgrp(0) == us)
+    """)
 
     assert answered == [True]
 
 
 def test_a_terminal_that_has_hung_up() -> None:
-    """Nothing is raised at a launcher that has worse to think of."""
-    answered = answer_of(
-        PRELUDE
-        + """
-os.dup2(os.open(os.devnull, os.O_RDWR), 0)
-terminal.give_to(us)
-terminal.take_back_from(us)
-answer("goes on")
-"""
-    )
+    """It raises no error."""
+    answered = answers("""
+        os.dup2(os.open(os.devnull, os.O_RDWR), 0)
+        terminal.give_to(us)
+        terminal.take_back_from(us)
+        answer("goes on")
+    """)
 
     assert answered == ["goes on"]
 
 
 def test_a_worker_in_the_foreground() -> None:
     """It leads its own group in our session, which is the terminal's foreground before it runs."""
-    answered = answer_of(
-        PRELUDE
-        + """
-from tests.workers.fork_server_bench import Bench, plan_of, worker_of
-from clusterrun.workers.fork_server_process import ForkServerProcess
-bench = Bench(ForkServerProcess.start(sys.executable, os.environ))
-bench.server.start(
-    plan_of(["sleep", "1000"]), worker_of(0), (0, 1, 2), startup_folder=None, foreground_group=us
-)
-pid = bench.event().pid
-answer(os.getpgid(pid) == pid, os.getsid(pid) == os.getpid(), os.tcgetpgrp(0) == pid)
-bench.close()
-"""
-    )
+    answered = answers("""
+        bench = bench_with_worker()
+        pid = bench.event().pid
+        answer(os.getpgid(pid) == pid, os.getsid(pid) == os.getpid(), os.tcgetpgrp(0) == pid)
+        bench.close()
+    """)
 
     assert answered == [True, True, True]
 
 
 def test_ctrl_z_is_told() -> None:
     """It stops the worker, whose process group is not orphaned, and the agent gets an event."""
-    answered = answer_of(
-        PRELUDE
-        + """
-from tests.workers.fork_server_bench import Bench, plan_of, worker_of
-from clusterrun.workers.fork_server_process import ForkServerProcess
-bench = Bench(ForkServerProcess.start(sys.executable, os.environ))
-bench.server.start(
-    plan_of(["sleep", "1000"]), worker_of(0), (0, 1, 2), startup_folder=None, foreground_group=us
-)
-pid = bench.event().pid
-os.killpg(pid, signal.SIGTSTP)
-stop = bench.event()
-answer(type(stop).__name__, stop.number == signal.SIGTSTP)
-bench.close()
-"""
-    )
+    answered = answers("""
+        bench = bench_with_worker()
+        pid = bench.event().pid
+        os.killpg(pid, signal.SIGTSTP)
+        stop = bench.event()
+        answer(type(stop).__name__, stop.number == signal.SIGTSTP)
+        bench.close()
+    """)
 
     assert answered == ["WorkerStopped", True]

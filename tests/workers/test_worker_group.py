@@ -21,13 +21,12 @@ from clusterrun.domain.events import (
 )
 from clusterrun.domain.plan import NodePlan
 from clusterrun.domain.ranks import LocalRank
-from clusterrun.workers.fork_server.system.libc import PR_SET_CHILD_SUBREAPER, prctl
-from clusterrun.workers.fork_server.system.other_processes import state_and_parent
+from clusterrun.workers.fork_server.other_processes import state_and_parent
+from clusterrun.workers.fork_server.this_process import PR_SET_CHILD_SUBREAPER, prctl
 from clusterrun.workers.fork_server_process import ForkServerProcess
-from clusterrun.workers.relay.destinations import Screen
 from clusterrun.workers.relay.log_layout import LogLayout
 from clusterrun.workers.relay.relay_client import RelayClient
-from clusterrun.workers.relay.routes import Routes
+from clusterrun.workers.relay.routes import Routes, Screen
 from clusterrun.workers.scratch import Scratch
 from clusterrun.workers.standard_descriptors import StandardInput
 from clusterrun.workers.worker_group import WorkerGroup
@@ -47,7 +46,6 @@ class Node:
     """A worker group with all that it needs, and what it prints to."""
 
     def __init__(self, folder: Path) -> None:
-        """Start a fork server and a relay that prints to a pipe."""
         reader, screen = os.pipe()
         self.printed = Reader(reader)
         self.scratch = Scratch(folder / "scratch")
@@ -63,7 +61,6 @@ class Node:
         self._is_open = True
 
     def start(self, *scripts: str) -> NodePlan:
-        """Start a worker for each script of the shell."""
         workers = tuple(
             worker_of(
                 rank, {"SCRIPT": script, ERRORS: f"{self.group.error_files}/0/{rank}/error.json"}
@@ -75,7 +72,6 @@ class Node:
         return plan
 
     def event(self) -> Event:
-        """Return the next event of either source."""
         deadline = time.monotonic() + PATIENCE
         while not self._heard:
             sources = [source for source in self.group.sources if not source.lost]
@@ -85,7 +81,6 @@ class Node:
         return self._heard.pop(0)
 
     def expect(self, *events: Event) -> None:
-        """Expect these events next, in any order."""
         received = [self.event() for _ in events]
         assert all(event in received for event in events), received
 
@@ -103,7 +98,6 @@ class Node:
 
 @pytest.fixture
 def node(tmp_path: Path) -> Iterator[Node]:
-    """Return a node; the tests' process is no subreaper afterwards."""
     node = Node(tmp_path)
     yield node
     node.close()
@@ -111,7 +105,6 @@ def node(tmp_path: Path) -> Iterator[Node]:
 
 
 def is_alive(pid: int) -> bool:
-    """Tell whether a process runs."""
     return state_and_parent(pid)[0] not in "ZX"
 
 
@@ -148,7 +141,7 @@ def test_where_output_is_kept(node: Node, tmp_path: Path) -> None:
 
 
 def test_closing_leaves_nothing(node: Node) -> None:
-    """No worker, no daemon of a worker, no process of ours, no folder."""
+    """No worker is left, no daemon of a worker, no process of ours, no folder."""
     node.start("setsid sleep 1000 & echo daemon $!; exec sleep 1000")
     started = node.event()
     assert isinstance(started, WorkerStarted)
@@ -162,15 +155,14 @@ def test_closing_leaves_nothing(node: Node) -> None:
 
 
 def test_notices_are_printed_among_the_lines(node: Node) -> None:
-    """The relay prints them."""
-    assert node.group.say("clusterrun: something")
-    assert node.group.say("")
+    node.group.say("clusterrun: something")
+    node.group.say("")
 
     assert node.close() == "clusterrun: something\n"
 
 
 def test_signals_reach_workers(node: Node) -> None:
-    """One worker, or all that handle it."""
+    """They go to one worker, or to all that handle them."""
     node.start(
         "trap 'exit 4' TERM; trap 'echo got it' USR1; echo ready; while :; do sleep 1000 & wait; done"
     )
@@ -207,7 +199,7 @@ def test_without_a_relay_output_ends_at_once(node: Node) -> None:
 
     assert node.event() == HelperLost("relay", "was killed by SIGKILL", 9, 7.0)
     assert node.group.collect(FIRST, now=8.0) == [OutputEnded(FIRST, "", "", 8.0)]
-    assert not node.group.say("unheard")
+    node.group.say("unheard")
     assert node.close() == ""
     assert not node.scratch.path.exists()
 
@@ -227,7 +219,7 @@ def test_a_lost_fork_server_is_not_waited_for(node: Node) -> None:
 
 
 def test_workers_are_continued(node: Node) -> None:
-    """Their whole groups, as they were stopped."""
+    """Their whole groups are continued, as they were stopped."""
     node.start("kill -STOP $$; exit 5")
     node.event()
     node.expect(WorkerStopped(FIRST, signal.SIGSTOP, 7.0))

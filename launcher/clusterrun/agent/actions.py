@@ -2,9 +2,8 @@
 
 from msgspec import Struct
 
-from clusterrun.coordination.messages import AgentMessage
+from clusterrun.domain.messages import AgentMessage
 from clusterrun.domain.ranks import LocalRank
-from clusterrun.domain.stacks import StackGroup
 
 
 class SignalWorkers(Struct, frozen=True):
@@ -13,7 +12,7 @@ class SignalWorkers(Struct, frozen=True):
     local_ranks: frozenset[LocalRank]
     number: int
     group: bool
-    spare_failing: bool = False
+    except_failing: bool = False
     """Leave out workers whose script has failed already: they may still print their traceback."""
 
 
@@ -59,12 +58,26 @@ class HideInterrupts(Struct, frozen=True):
     """Print no KeyboardInterrupt tracebacks of workers: the user pressed Ctrl-C."""
 
 
-class Suspend(Struct, frozen=True):
+class Pause(Struct, frozen=True):
     """Stop all workers and then this agent, until SIGCONT."""
 
 
 class Resume(Struct, frozen=True):
     """Continue all workers."""
+
+
+class HoldRanks(Struct, frozen=True):
+    """Hold each rank at its next call of ``suspend.requested``; ``RanksHeld`` follows."""
+
+
+class ReleaseRanks(Struct, frozen=True):
+    """Let held ranks go on, and have them save from ``mark`` on; 0: go on without saving."""
+
+    mark: int
+
+
+class LetRanksLeave(Struct, frozen=True):
+    """Let ranks that have saved exit; those that are held go on."""
 
 
 class PrintNotice(Struct, frozen=True):
@@ -85,13 +98,6 @@ class ExpectNoStacks(Struct, frozen=True):
     local_ranks: tuple[LocalRank, ...]
 
 
-class ReportStacks(Struct, frozen=True):
-    """Answer the coordinator's n-th request with stacks by local rank."""
-
-    number: int
-    groups: tuple[StackGroup, ...]
-
-
 class PrintStacks(Struct, frozen=True):
     """Print stacks, and keep them with the logs."""
 
@@ -106,22 +112,30 @@ class Finish(Struct, frozen=True):
     """The job is over."""
 
 
-StackAction = CollectStacks | ExpectNoStacks | ReportStacks | PrintStacks
-
-Action = (
+WorkersAction = (
     SignalWorkers
     | ForwardSignal
+    | HideInterrupts
+    | Resume
+    | CollectStacks
+    | ExpectNoStacks
+    | HoldRanks
+    | ReleaseRanks
+    | LetRanksLeave
+    | PrintNotice
+    | PrintStacks
+)
+"""What is only passed on to the workers, or to the relay that prints for them."""
+
+Action = (
+    WorkersAction
     | SendToCoordinator
     | ReportFailure
     | ReportEnd
     | CollectOutput
     | CleanUp
     | SetDeadline
-    | HideInterrupts
-    | Suspend
-    | Resume
-    | PrintNotice
-    | StackAction
+    | Pause
     | Restart
     | Finish
 )

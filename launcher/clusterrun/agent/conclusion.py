@@ -5,15 +5,15 @@ from collections.abc import Iterable, Mapping
 
 from msgspec.structs import replace
 
-from clusterrun.agent.state import Ended, Output, State
-from clusterrun.coordination.cause import choose_cause, ends_in_exception
+from clusterrun.agent.attempt_state import AttemptState, Ended, Output
+from clusterrun.coordination.choice_of_cause import choose_cause, ends_in_exception
 from clusterrun.domain.outcome import Ending, Exited, Fate, Interrupted, Killed, Outcome, Reason
 from clusterrun.domain.plan import NodePlan, WorkerPlan
 from clusterrun.domain.ranks import LocalRank
 
 
 def fates_of(
-    state: State,
+    state: AttemptState,
     plan: NodePlan,
     evidence: Mapping[LocalRank, str],
     logs: Mapping[LocalRank, str],
@@ -40,17 +40,19 @@ def fates_of(
     )
 
 
-def conclude(state: State, attempt: int, fates: tuple[Fate, ...]) -> Outcome:
+def conclude(state: AttemptState, attempt: int, fates: tuple[Fate, ...]) -> Outcome:
     """Return how an attempt ended: by the verdict, else for what this node knows."""
     reason = state.verdict or state.node_zero_lost or state.external_cause
     if reason is None:
         raise AssertionError("an attempt ends by a verdict or for an external cause")
     by_rank = tuple(sorted(fates, key=lambda fate: fate.rank))
     failure = _earlier_failure(reason, fates)
-    return Outcome(reason, attempt, by_rank, state.survivors, state.no_restart, failure)
+    return Outcome(
+        reason, attempt, by_rank, state.survivors, state.no_restart, failure, state.progress
+    )
 
 
-def _fate(state: State, plan: NodePlan, worker: WorkerPlan, epoch: float) -> Fate:
+def _fate(state: AttemptState, plan: NodePlan, worker: WorkerPlan, epoch: float) -> Fate:
     ended = state.ended[worker.local_rank]
     output = state.outputs.get(worker.local_rank, Output("", ""))
     return Fate(

@@ -2,19 +2,27 @@
 
 The first worker that fails ends the attempt: the others are stopped, what they left behind is
 killed, their output is collected (``stop_sequence``), and the end is reported. The coordinator
-answers with the next attempt or the verdict. Events that come from elsewhere than the workers are
-in ``external_events``.
+answers with the next attempt or the verdict (``orders``). Signals (``signals``) and what else comes
+from outside the workers (``external_causes``) end the whole job.
 """
 
 import signal
+from typing import assert_never
 
 from msgspec.structs import replace
 
-from clusterrun.agent.actions import Action, CollectOutput, PrintNotice, ReportFailure, Suspend
-from clusterrun.agent.external_events import external_event
-from clusterrun.agent.notices import about_fork_server, binding_differs, interrupted
+from clusterrun.agent.actions import Action, CollectOutput, Pause, PrintNotice, ReportFailure
+from clusterrun.agent.attempt_state import AttemptState, Output, Phase, Running, with_ended
+from clusterrun.agent.external_causes import end_externally, helper_lost
+from clusterrun.agent.node_notices import (
+    OUTPUT_CLOSED,
+    about_fork_server,
+    binding_differs,
+    interrupted,
+)
+from clusterrun.agent.orders import coordinator_lost, coordinator_sought, order_received
+from clusterrun.agent.signals import signal_not_handled, signal_received
 from clusterrun.agent.stack_requests import stack_event
-from clusterrun.agent.state import Output, Phase, Running, State, with_ended
 from clusterrun.agent.stop_sequence import (
     Decision,
     clean_up,
@@ -23,72 +31,89 @@ from clusterrun.agent.stop_sequence import (
     report_if_complete,
     stop,
 )
-from clusterrun.domain.events import (
-    CleanedUp,
-    DeadlinePassed,
-    Event,
-    ForkServerReady,
-    OutputEnded,
-    StacksCollected,
-    StacksGathered,
-    StacksRequested,
-    WorkerExited,
-    WorkerKilled,
-    WorkerNotStarted,
-    WorkersActive,
-    WorkersIdle,
-    WorkerStarted,
-    WorkerStopped,
-)
-from clusterrun.domain.outcome import Ending, Exited, Interrupted, Killed, NotStarted
+from clusterrun.agent.suspending import on_leaving, rank_ended, rank_event, suspension_wanted
+from clusterrun.domain import events
+from clusterrun.domain.events import Event
+from clusterrun.domain.outcome import Ending, Exited, Interrupted, Killed, NotStarted, OutputGone
 from clusterrun.domain.ranks import LocalRank
 
 
-def decide(state: State, event: Event) -> Decision:
+def decide(state: AttemptState, event: Event) -> Decision:
     """Return the state after ``event``, and the actions to perform, in order."""
     if state.phase is Phase.OVER:
         return state, ()
     decided, actions = _decide(state, event)
     if state.phase is Phase.RUNNING and decided.phase is not Phase.RUNNING:
         decided = replace(decided, stopped_at=event.at)
+        actions = (*on_leaving(state), *actions)
     return decided, actions
 
 
-def _decide(state: State, event: Event) -> Decision:
+def _decide(state: AttemptState, event: Event) -> Decision:
     match event:
-        case WorkerStarted():
+        case events.WorkerStarted():
             return _started(state, event)
-        case WorkerNotStarted(local_rank, step, error, at):
+        case events.WorkerNotStarted(local_rank, step, error, at):
             return _ended(state, local_rank, NotStarted(step, error), at)
-        case WorkerExited(local_rank, code, at, since_failure):
+        case events.WorkerExited(local_rank, code, at, since_failure):
             return _ended(state, local_rank, Exited(code), at, since_failure)
-        case WorkerKilled(local_rank, number, at, since_failure, code):
+        case events.WorkerKilled(local_rank, number, at, since_failure, code):
             ending = Exited(code) if code else Killed(number)
             return _ended(state, local_rank, ending, at, since_failure)
-        case WorkerStopped():
+        case events.WorkerStopped():
             # Only if it has the terminal: elsewhere a debugger stops workers.
-            return state, (Suspend(),) if state.rules.foreground else ()
-        case OutputEnded():
-            return _output_ended(state, event)
-        case ForkServerReady(printed, refused):
-            return state, tuple(map(PrintNotice, about_fork_server(printed, refused)))
-        case CleanedUp(survivors):
-            return cleaned_up(state, survivors)
-        case DeadlinePassed():
-            return deadline_passed(state)
-        case (
-            WorkersIdle()
-            | WorkersActive()
-            | StacksRequested()
-            | StacksCollected()
-            | StacksGathered()
-        ):
+            return state, (Pause(),) if state.rules.foreground else ()
+        case events.WorkersIdle() | events.WorkersActive() | events.StacksCollected():
             return stack_event(state, event)
+        case events.RankAsked() | events.RanksHeld() | events.RankSaved():
+            return rank_event(state, event)
+        case events.OutputEnded():
+            return _output_ended(state, event)
+        case events.ForkServerReady(printed, refused):
+            return state, tuple(map(PrintNotice, about_fork_server(printed, refused)))
+        case events.CleanedUp(survivors):
+            return cleaned_up(state, survivors)
+        case events.DeadlinePassed():
+            return deadline_passed(state)
         case _:
-            return external_event(state, event)
+            return _from_outside(state, event)
 
 
-def _output_ended(state: State, event: OutputEnded) -> Decision:
+FromOutside = (
+    events.SignalReceived
+    | events.SuspensionWanted
+    | events.SignalNotHandled
+    | events.OutputClosed
+    | events.HelperLost
+    | events.CoordinatorSent
+    | events.CoordinatorLost
+    | events.CoordinatorSought
+)
+
+
+def _from_outside(state: AttemptState, event: FromOutside) -> Decision:
+    match event:
+        case events.SignalReceived():
+            return signal_received(state, event)
+        case events.SuspensionWanted():
+            return suspension_wanted(state, event)
+        case events.SignalNotHandled():
+            return signal_not_handled(state, event)
+        case events.OutputClosed(at):
+            return end_externally(state, OutputGone(), at, signal.SIGTERM, OUTPUT_CLOSED)
+        case events.HelperLost():
+            return helper_lost(state, event)
+        case events.CoordinatorSent(order):
+            return order_received(state, order)
+        case events.CoordinatorLost():
+            return coordinator_lost(state, event)
+        case events.CoordinatorSought():
+            return coordinator_sought(state, event)
+        case _:
+            assert_never(event)
+
+
+def _output_ended(state: AttemptState, event: events.OutputEnded) -> Decision:
     if event.local_rank not in state.ended:
         # It belongs to the attempt before.
         return state, ()
@@ -96,7 +121,7 @@ def _output_ended(state: State, event: OutputEnded) -> Decision:
     return report_if_complete(replace(state, outputs={**state.outputs, event.local_rank: output}))
 
 
-def _started(state: State, event: WorkerStarted) -> Decision:
+def _started(state: AttemptState, event: events.WorkerStarted) -> Decision:
     running = {**state.running, event.local_rank: Running(event.pid, event.at)}
     state = replace(state, starting=state.starting - {event.local_rank}, running=running)
     if not event.remark:
@@ -105,7 +130,11 @@ def _started(state: State, event: WorkerStarted) -> Decision:
 
 
 def _ended(
-    state: State, local_rank: LocalRank, ending: Ending, at: float, since_failure: float = 0.0
+    state: AttemptState,
+    local_rank: LocalRank,
+    ending: Ending,
+    at: float,
+    since_failure: float = 0.0,
 ) -> Decision:
     state = with_ended(state, local_rank, ending, at, since_failure)
     collect = CollectOutput(local_rank)
@@ -119,7 +148,8 @@ def _ended(
         # First, so that the other nodes stop at once.
         state, actions = stop(state, signal.SIGTERM)
         return state, (ReportFailure(local_rank), collect, *notice, *actions)
+    left = rank_ended(state, local_rank) if state.phase is Phase.RUNNING else ()
     if not state.alive and state.phase in {Phase.RUNNING, Phase.STOPPING, Phase.KILLING}:
         state, actions = clean_up(state)
-        return state, (collect, *actions)
-    return state, (collect,)
+        return state, (*left, collect, *actions)
+    return state, (*left, collect)

@@ -10,7 +10,7 @@ import msgspec
 from msgspec import Struct
 from msgspec.structs import replace
 
-from clusterrun.agent.state import Ended, State
+from clusterrun.agent.attempt_state import AttemptState, Ended
 from clusterrun.domain.outcome import (
     Ending,
     Exited,
@@ -18,11 +18,15 @@ from clusterrun.domain.outcome import (
     Interrupted,
     Killed,
     NodeLost,
+    NodesJoined,
     NotStarted,
+    NotSuspended,
     Outcome,
     OutputGone,
     Reason,
+    Replacement,
     Succeeded,
+    Suspended,
     WorkerFailed,
 )
 from clusterrun.domain.plan import NodePlan
@@ -35,6 +39,9 @@ REASON_NAMES: dict[type[Reason], str] = {
     OutputGone: "output gone",
     HelperFailed: "helper failed",
     NodeLost: "node lost",
+    NodesJoined: "nodes joined",
+    Suspended: "suspended",
+    NotSuspended: "not suspended",
 }
 
 
@@ -52,14 +59,14 @@ class Record(Struct, frozen=True, omit_defaults=True):
     """One line; fields with their default value are left out."""
 
     event: str
-    """joined, started, exited, failed, lost, restarted or ended."""
+    """joined, started, exited, failed, saving, lost, replaced, restarted or ended."""
     time: float
     """When the agent noticed it, by this node's wall clock, in seconds since the epoch."""
     run_id: str
     attempt: int
     node_rank: int
     host: str
-    """This node; if a node is lost, that one."""
+    """This node; if a node is lost or replaced, that one."""
     nodes: int | None = None
     workers: int | None = None
     """Of this node."""
@@ -84,6 +91,16 @@ class Record(Struct, frozen=True, omit_defaults=True):
     reason: str = ""
     """Why the attempt before, or the job, ended: "succeeded", "worker failed", ..."""
     cause: Cause | None = None
+    save_step: int | None = None
+    """The step at which all ranks save."""
+    by: str = ""
+    """Who asked for the suspension; the host that has the place of a lost node."""
+    seconds: float | None = None
+    """From that until all had saved, or the time that they had."""
+    unsaved: tuple[int, ...] = ()
+    """Ranks that had not saved in time."""
+    silent: tuple[int, ...] = ()
+    """Ranks that had never called ``suspend.requested``."""
 
 
 class EventLog:
@@ -114,9 +131,11 @@ class EventLog:
             size = {"nodes": plan.world.nodes, "workers": len(plan.workers)}
             self._keep(_record("joined", plan, **size))
         else:
+            for replacement in self._ended.progress.replacements if self._ended.progress else ():
+                self._keep(_replaced(replacement, plan))
             self._keep(_record("restarted", plan, **_why(self._ended)))
 
-    def notes(self, before: State, after: State, at: float) -> None:
+    def notes(self, before: AttemptState, after: AttemptState, at: float) -> None:
         """Record what has changed in the state."""
         if self._plan is not None:
             for record in records(before, after, self._plan, at):
@@ -144,7 +163,9 @@ class EventLog:
         self._write(self._node_rank, msgspec.json.encode(dated).decode())
 
 
-def records(before: State, after: State, plan: NodePlan, at: float) -> Iterator[Record]:
+def records(
+    before: AttemptState, after: AttemptState, plan: NodePlan, at: float
+) -> Iterator[Record]:
     """Yield what is new in ``after``, which became of ``before`` at ``at``."""
     ranks = {worker.local_rank: worker.rank for worker in plan.workers}
     helper = after.lost_helper
@@ -159,13 +180,22 @@ def records(before: State, after: State, plan: NodePlan, at: float) -> Iterator[
             failed = not end.ending.succeeded and not end.stopped_by_us
             ranked = {"rank": ranks[local_rank], "local_rank": local_rank, **_fields(end, at)}
             yield _record("failed" if failed else "exited", plan, **ranked)
+    if (mark := after.suspending.mark) and not before.suspending.mark:
+        yield _record("saving", plan, save_step=mark - 1)
     node = _lost_node(after)
     if node is not None and _lost_node(before) is None:
         lost = {"node_rank": node.node_rank, "host": _encodable(node.host)}
         yield _record("lost", plan, what="node", how=_encodable(node.how), **lost)
 
 
-def _lost_node(state: State) -> NodeLost | None:
+def _replaced(replacement: Replacement, plan: NodePlan) -> Record:
+    lost = replacement.lost
+    node = {"node_rank": lost.node_rank, "host": _encodable(lost.host)}
+    why = {"how": _encodable(lost.how), "by": _encodable(replacement.host)}
+    return _record("replaced", plan, what="node", **why, **node)
+
+
+def _lost_node(state: AttemptState) -> NodeLost | None:
     reasons = (state.verdict, state.node_zero_lost)
     return next((reason for reason in reasons if isinstance(reason, NodeLost)), None)
 
@@ -194,7 +224,20 @@ def _ending_fields(ending: Ending) -> dict[str, int | str]:
 
 
 def _why(outcome: Outcome) -> dict[str, object]:
-    return {"reason": REASON_NAMES[type(outcome.reason)], "cause": _cause(outcome.reason)}
+    reason = outcome.reason
+    return {"reason": REASON_NAMES[type(reason)], "cause": _cause(reason), **_suspension(reason)}
+
+
+def _suspension(reason: Reason) -> dict[str, object]:
+    match reason:
+        case Suspended(by, step, seconds, _, silent):
+            seconds, unsaved = round(seconds, 3), ()
+        case NotSuspended(by, step, seconds, unsaved, silent):
+            pass
+        case _:
+            return {}
+    known = {"by": _encodable(by), "save_step": step, "seconds": seconds}
+    return {**known, "unsaved": unsaved, "silent": silent}
 
 
 def _cause(reason: Reason) -> Cause | None:

@@ -4,21 +4,30 @@ import selectors
 from collections import deque
 from collections.abc import Callable, Iterable, Sequence
 
-from clusterrun.agent.ports import Clock, EventSource
+from clusterrun.agent.ports import Clock, TimedEventSource
+from clusterrun.domain.event_source import NEVER, EventSource
 from clusterrun.domain.events import (
     CoordinatorLost,
+    CoordinatorSent,
+    CoordinatorSought,
     DeadlinePassed,
     Event,
     HelperLost,
     OutputClosed,
     SignalReceived,
-    StopOrdered,
+    SuspensionWanted,
 )
+from clusterrun.domain.messages import HoldRanks, Stop, SuspensionPossible
 
-NEVER = float("inf")
-
-ENDS_ANY_ATTEMPT = (SignalReceived, OutputClosed, HelperLost, CoordinatorLost)
-"""Events that come once, and end the attempt that begins as well as the one before."""
+CONCERNS_ANY_ATTEMPT = (
+    SignalReceived,
+    SuspensionWanted,
+    OutputClosed,
+    HelperLost,
+    CoordinatorLost,
+    CoordinatorSought,
+)
+"""Events that come once, and concern the attempt that begins as well as the one before."""
 
 
 class EventLoop:
@@ -27,7 +36,7 @@ class EventLoop:
     def __init__(
         self,
         inbox: EventSource,
-        sources: Callable[[], Sequence[EventSource]],
+        sources: Callable[[], Sequence[TimedEventSource]],
         clock: Clock,
         after_waiting: Callable[[], None],
     ) -> None:
@@ -93,10 +102,11 @@ class EventLoop:
                 self.add(source.events(now))
         self._after_waiting()
 
-    def _register(self) -> list[EventSource]:
+    def _register(self) -> list[TimedEventSource]:
         """Watch every source that is not lost."""
         sources = [source for source in self._sources() if not source.lost]
-        wanted = {source.fileno(): _mask(source) for source in (self._inbox, *sources)}
+        wanted = {source.fileno(): _mask(source) for source in sources}
+        wanted[self._inbox.fileno()] = selectors.EVENT_READ
         known = dict(self._selector.get_map())
         for descriptor in known.keys() - wanted.keys():
             self._selector.unregister(descriptor)
@@ -109,10 +119,14 @@ class EventLoop:
 
 
 def _concerns(event: Event, attempt: int) -> bool:
-    if isinstance(event, StopOrdered):
-        return event.attempt == attempt
-    return isinstance(event, ENDS_ANY_ATTEMPT)
+    match event:
+        case CoordinatorSent(Stop(of_attempt) | HoldRanks(of_attempt)):
+            return of_attempt == attempt
+        case CoordinatorSent(SuspensionPossible()):
+            return True
+        case _:
+            return isinstance(event, CONCERNS_ANY_ATTEMPT)
 
 
-def _mask(source: EventSource) -> int:
+def _mask(source: TimedEventSource) -> int:
     return selectors.EVENT_READ | (selectors.EVENT_WRITE if source.wants_write else 0)

@@ -3,9 +3,10 @@
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Protocol
 
-from clusterrun.agent.state import State
-from clusterrun.coordination.messages import AgentMessage
+from clusterrun.agent.attempt_state import AttemptState
+from clusterrun.domain.event_source import EventSource
 from clusterrun.domain.events import Event
+from clusterrun.domain.messages import AgentMessage
 from clusterrun.domain.outcome import Outcome
 from clusterrun.domain.plan import NodePlan
 from clusterrun.domain.ranks import LocalRank
@@ -27,7 +28,7 @@ class Attempts(Protocol):
     def plan(self, attempt: int) -> NodePlan:
         """Return the plan of the n-th attempt, which starts now."""
 
-    def note(self, before: State, after: State, at: float) -> None:
+    def note(self, before: AttemptState, after: AttemptState, at: float) -> None:
         """Note what an event at ``at`` has made of the policy's state."""
 
     def out_of_memory(self) -> str:
@@ -37,11 +38,8 @@ class Attempts(Protocol):
         """Print how an attempt ended that is followed by another."""
 
 
-class EventSource(Protocol):
-    """A descriptor that wakes the agent, and the events behind it."""
-
-    def fileno(self) -> int:
-        """Return the descriptor to wait on."""
+class TimedEventSource(EventSource, Protocol):
+    """Events that may also be due at a time, and what waits to be sent."""
 
     @property
     def due(self) -> float:
@@ -58,9 +56,6 @@ class EventSource(Protocol):
     def flush(self) -> None:
         """Send what waits to be sent, without blocking."""
 
-    def events(self, now: float) -> Iterable[Event]:
-        """Return what has happened, dated ``now``, without blocking."""
-
 
 class Peers(Protocol):
     """All nodes of the job, this one included, by way of the coordinator.
@@ -69,7 +64,7 @@ class Peers(Protocol):
     """
 
     @property
-    def sources(self) -> Sequence[EventSource]:
+    def sources(self) -> Sequence[TimedEventSource]:
         """The sources of the coordinator's answers."""
 
     def send(self, message: AgentMessage) -> Iterable[Event]:
@@ -83,7 +78,7 @@ class Workers(Protocol):
     """
 
     @property
-    def sources(self) -> Sequence[EventSource]:
+    def sources(self) -> Sequence[TimedEventSource]:
         """The sources of the workers' events."""
 
     def start(self, plan: NodePlan) -> None:
@@ -95,7 +90,7 @@ class Workers(Protocol):
         number: int,
         *,
         group: bool,
-        spare_failing: bool = False,
+        except_failing: bool = False,
     ) -> None:
         """Send a signal to workers or their groups, or only to those whose script has not failed."""
 
@@ -120,11 +115,20 @@ class Workers(Protocol):
     def reap(self) -> None:
         """Reap adopted children that have exited (after SIGCHLD)."""
 
-    def suspend(self) -> None:
+    def pause(self) -> None:
         """Stop the workers, then this process; return when it is continued."""
 
     def resume(self) -> None:
         """Continue the workers."""
+
+    def hold_ranks(self, now: float) -> None:
+        """Hold ranks at their next call of ``suspend.requested``; ``RanksHeld`` follows."""
+
+    def release_ranks(self, mark: int) -> None:
+        """Let held ranks go on, and have them save from ``mark`` on; 0: never."""
+
+    def let_ranks_leave(self) -> None:
+        """Let ranks that have saved exit, and held ones go on."""
 
     def interrupted(self) -> None:
         """Print no KeyboardInterrupt tracebacks from now on."""
@@ -132,5 +136,5 @@ class Workers(Protocol):
     def logs(self, plan: NodePlan) -> Mapping[LocalRank, str]:
         """Return the file of each worker's standard error; empty where none are kept."""
 
-    def say(self, text: str) -> bool:
-        """Print a line between those of the workers; return whether there is a relay to do so."""
+    def say(self, text: str) -> None:
+        """Print a line between those of the workers."""

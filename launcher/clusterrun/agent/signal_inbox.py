@@ -6,19 +6,7 @@ from collections.abc import Iterable
 from types import FrameType
 
 from clusterrun.domain.events import Event, SignalReceived
-
-FORWARDED = (
-    signal.SIGUSR1,
-    signal.SIGUSR2,
-    signal.SIGALRM,
-    signal.SIGVTALRM,
-    signal.SIGPROF,
-    signal.SIGIO,
-    signal.SIGPWR,
-    signal.SIGXCPU,
-    *range(signal.SIGRTMIN, signal.SIGRTMAX + 1),
-)
-"""Forwarded to workers that handle them; they end nothing."""
+from clusterrun.domain.signal_names import FORWARDED_SIGNALS
 
 OUR_OWN = (
     signal.SIGTERM,
@@ -37,18 +25,14 @@ class SignalInbox:
     would end, and here it ends nothing.
     """
 
-    lost = False
-    due = float("inf")
-    wants_write = False
-
     def __init__(self) -> None:
-        """Arm the handlers; from here on no signal of ``OUR_OWN`` or ``FORWARDED`` ends us."""
+        """Arm the handlers; from here on no signal of ``OUR_OWN`` or ``FORWARDED_SIGNALS`` ends us."""
         self.child_ended = False
         self._inbox, wakeup = os.pipe2(os.O_CLOEXEC | os.O_NONBLOCK)
         signal.set_wakeup_fd(wakeup, warn_on_full_buffer=False)
         # Even if ignored so far: the kernel would reap our children, and not say how they ended.
         signal.signal(signal.SIGCHLD, _only_wake)
-        for number in (*OUR_OWN, *FORWARDED):
+        for number in (*OUR_OWN, *FORWARDED_SIGNALS):
             # nohup and a shell's "&" ignore for us and for the workers.
             if number == signal.SIGQUIT or signal.getsignal(number) is not signal.SIG_IGN:
                 signal.signal(number, _only_wake)
@@ -56,11 +40,11 @@ class SignalInbox:
     def fileno(self) -> int:
         return self._inbox
 
-    def flush(self) -> None:
-        """Do nothing: nothing is ever sent."""
-
     def events(self, now: float) -> Iterable[Event]:
-        """Return a ``SignalReceived`` for each signal since; SIGCHLD only sets ``child_ended``."""
+        """Return a ``SignalReceived`` for each signal since; SIGCHLD only sets ``child_ended``.
+
+        A signal that other code has a handler for is no event.
+        """
         try:
             numbers = os.read(self._inbox, 4096)
         except BlockingIOError:
@@ -68,7 +52,7 @@ class SignalInbox:
         for number in numbers:
             if number == signal.SIGCHLD:
                 self.child_ended = True
-            else:
+            elif number in OUR_OWN or number in FORWARDED_SIGNALS:
                 yield SignalReceived(number, now)
 
 

@@ -3,88 +3,64 @@
 from collections.abc import Iterable
 from typing import assert_never
 
-from clusterrun.agent.actions import (
-    CollectStacks,
-    PrintNotice,
-    PrintStacks,
-    ReportStacks,
-    SendToCoordinator,
-)
-from clusterrun.agent.state import Phase, State
+from msgspec.structs import replace
+
+from clusterrun.agent.actions import PrintNotice, PrintStacks, SendToCoordinator
+from clusterrun.agent.attempt_state import AttemptState, Phase
 from clusterrun.agent.stop_sequence import Decision
-from clusterrun.coordination.messages import Idle, RequestStacks
+from clusterrun.domain.counts import counted
 from clusterrun.domain.cpuset import runs
-from clusterrun.domain.events import (
-    AboutStacks,
-    StacksCollected,
-    StacksGathered,
-    StacksRequested,
-    WorkersActive,
-    WorkersIdle,
-)
+from clusterrun.domain.events import StacksCollected, WorkersActive, WorkersIdle
+from clusterrun.domain.messages import AllStacks, Idle, RequestStacks, Stacks
+from clusterrun.domain.ranks import GlobalRank
 from clusterrun.domain.stacks import StackGroup
 
 STACKS_OF_ALL = "SIGQUIT: the Python stacks of all ranks follow on node 0; nothing is ended"
 """The notice of SIGQUIT in a job on several nodes."""
 
 
-def stacks_wanted(state: State) -> Decision:
-    """Return what SIGQUIT does."""
+def request_stacks(state: AttemptState) -> Decision:
+    """Ask the coordinator for the stacks of all ranks, after a SIGQUIT."""
     if state.without_coordinator:
         return state, ()
     notice = stacks_follow(len(state.running)) if state.nodes == 1 else STACKS_OF_ALL
     return state, (PrintNotice(notice), SendToCoordinator(RequestStacks(state.attempt)))
 
 
-def stack_event(state: State, event: AboutStacks) -> Decision:
-    """Return what to do about ``event``; it never ends a worker."""
+def stack_event(
+    state: AttemptState, event: WorkersIdle | WorkersActive | StacksCollected
+) -> Decision:
+    """Report idle workers, or their stacks; no worker is ended."""
     match event:
-        case WorkersIdle():
-            # Workers that have all exited are idle, too.
-            reports = state.phase in {Phase.RUNNING, Phase.WAITING}
-            return state, (_idle(state, event.seconds),) if reports else ()
-        case WorkersActive():
-            return state, (_idle(state, 0.0),)
-        case StacksRequested():
-            notice = (
-                (PrintNotice(_why(event)),)
-                if event.shown_here and (event.idle_for or event.host)
-                else ()
-            )
-            return state, (*notice, CollectStacks(event.number))
-        case StacksCollected(number, groups, shown):
-            return state, (ReportStacks(number, () if shown and state.nodes == 1 else groups),)
-        case StacksGathered((), ()) if state.running:
-            # The worker has printed its stack on the screen itself.
+        case WorkersIdle() if state.phase not in {Phase.RUNNING, Phase.WAITING}:
+            # Workers are being ended. While WAITING, those that have all exited are idle, too.
             return state, ()
-        case StacksGathered(groups, missing):
-            return state, (PrintStacks(describe(groups, missing)),)
+        case WorkersIdle(seconds):
+            return state, (SendToCoordinator(Idle(state.attempt, seconds)),)
+        case WorkersActive():
+            return state, (SendToCoordinator(Idle(state.attempt, 0.0)),)
+        case StacksCollected(number, groups, shown):
+            own = () if shown and state.nodes == 1 else _by_global_rank(groups, state.first_rank)
+            return state, (SendToCoordinator(Stacks(state.attempt, number, own)),)
         case _:
             assert_never(event)
 
 
-def _idle(state: State, seconds: float) -> SendToCoordinator:
-    return SendToCoordinator(Idle(state.attempt, seconds))
+def print_all(state: AttemptState, stacks: AllStacks) -> Decision:
+    """Print the stacks of all nodes, on node 0."""
+    if state.running and not stacks.groups and not stacks.missing:
+        # The worker has printed its stack on the screen itself.
+        return state, ()
+    return state, (PrintStacks(describe(stacks.groups, stacks.missing)),)
+
+
+def _by_global_rank(groups: Iterable[StackGroup], first: GlobalRank) -> tuple[StackGroup, ...]:
+    return tuple(replace(each, ranks=tuple(first + rank for rank in each.ranks)) for each in groups)
 
 
 def stacks_follow(workers: int) -> str:
     """Return the notice of SIGQUIT in a job on one node."""
-    what = "1 worker" if workers == 1 else f"{workers} workers"
-    return f"SIGQUIT: the Python stacks of {what} follow; nothing is ended"
-
-
-def nothing_moves(seconds: float) -> str:
-    """Return the notice of --hang-timeout."""
-    return (
-        f"no rank has printed or exited for {seconds:g} s: the Python stacks of all ranks follow;"
-        " nothing is ended"
-    )
-
-
-def _why(asked: StacksRequested) -> str:
-    if asked.idle_for:
-        return nothing_moves(asked.idle_for)
-    return f"SIGQUIT on {asked.host}: the Python stacks of all ranks follow; nothing is ended"
+    return f"SIGQUIT: the Python stacks of {counted(workers, 'worker')} follow; nothing is ended"
 
 
 def describe(groups: Iterable[StackGroup], missing: Iterable[str] = ()) -> str:

@@ -5,10 +5,10 @@ from collections.abc import Mapping, Sequence
 from clusterrun.cli.commands.table import FLAGS, HELP, RUN, WORDS, Command
 from clusterrun.cli.parsing import parse
 from clusterrun.errors import UsageError
-from clusterrun.sources.command_line import CommandLine
 from clusterrun.sources.options.option import flag
 from clusterrun.sources.options.suggestions import closest
 from clusterrun.sources.programs.file_kinds import FileKind, kind_of
+from clusterrun.sources.settings import CommandLine
 
 PROGRAM_OPTIONS = {"module", "no_python", "run_path"}
 """With one of these, a first word such as ``topo`` is a module or a program of that name."""
@@ -19,10 +19,7 @@ def find_command(
 ) -> tuple[Command, CommandLine]:
     """Return the command, and its options and words without the command's own.
 
-    Args:
-        argv: the words after the program's name.
-        called: the program's name; ``torchrun`` has no commands that are words.
-        commands: those that are words, by that word.
+    ``torchrun`` has no commands that are words.
 
     Raises:
         UsageError: an option is unknown, lacks its value, or has one that it does not take.
@@ -70,12 +67,13 @@ def _with_options_after(command: Command, line: CommandLine, called: str) -> Com
             f"clusterrun {command.typed} has no option {not_taken[0]}",
             f"type clusterrun {command.typed} --help",
         )
-    if after.words:
+    if len(after.words) > bool(command.word):
+        takes = f"one {command.word}" if command.word else "only options"
         raise UsageError(
-            f"clusterrun {command.typed} takes only options, and {after.words[0]} is none",
+            f"clusterrun {command.typed} takes {takes}, and {after.words[-1]} is none",
             _or_script(command, f"type clusterrun {command.typed} --help", words),
         )
-    return CommandLine({**line.flags, **after.flags}, ())
+    return CommandLine({**line.flags, **after.flags}, after.words)
 
 
 def _or_script(command: Command, hint: str, words: Sequence[str]) -> str:

@@ -19,17 +19,22 @@ def main() -> int:
     """Run the command line of this process; return its exit code."""
     if sys.platform != "linux":
         return _refuse_to_run_on(sys.platform)
+    prepare_process()
+    from clusterrun.cli.main import run_command_line
+
+    code = run_command_line(sys.argv[1:], os.environ, sys.argv[0].rpartition("/")[2])
+    # All is written. Python's own exit takes 15 ms.
+    os._exit(code)
+
+
+def prepare_process() -> None:
+    """Do what must be done before more of clusterrun is imported."""
     _arm_signals()
     _open_closed_streams()
     _search_the_users_folders_last()
     # Imports leave no garbage, and the collector would take a tenth of their time. Only a job
     # runs long enough to need it: see run.launch and relay_process.
     gc.disable()
-    from clusterrun.cli.main import run_command_line
-
-    code = run_command_line(sys.argv[1:], os.environ, sys.argv[0].rpartition("/")[2])
-    # All is written. Python's own exit takes 15 ms.
-    os._exit(code)
 
 
 def _arm_signals() -> None:

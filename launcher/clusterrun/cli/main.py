@@ -11,14 +11,7 @@ from clusterrun.errors import ExitCode, LauncherError, exit_code_of_signal
 def run_command_line(
     argv: Sequence[str], environ: Mapping[str, str], called: str = "clusterrun"
 ) -> int:
-    """Do what a command line and the environment ask for; return the exit code.
-
-    Args:
-        argv: the words after the program's name.
-        environ: the environment of this process.
-        called: the program's name, without its folder.
-
-    """
+    """Do what ``argv``, the words after the program's name, ask for; return the exit code."""
     try:
         if instruction := environ.get(completion_variable(called)):
             from clusterrun.cli.commands.print_completion import completions

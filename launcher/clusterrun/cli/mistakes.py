@@ -2,7 +2,7 @@
 
 from collections.abc import Sequence
 
-from clusterrun.cli.commands.table import FLAGS
+from clusterrun.cli.commands.table import FLAG_OPTIONS
 from clusterrun.cli.spelling import flag_names, full_name, is_flag, meanings
 from clusterrun.errors import UsageError
 from clusterrun.sources.options.option import Option, flag
@@ -28,12 +28,9 @@ def unknown_flag(name: str, argv: Sequence[str], options: Sequence[Option[object
 
 def flag_value_error(name: str, options: Sequence[Option[object]]) -> UsageError:
     """Return the error for flag ``name``, which lacks a value, or has one and takes none."""
-    metavars = {
-        **{flag(it): option.metavar for option in options for it in option.names},
-        **{f"-{option.short}": option.metavar for option in options if option.short},
-        **{command.typed: command.metavar for command in FLAGS},
-    }
-    metavar = metavars.get(name, "")
+    rows = [*options, *FLAG_OPTIONS]
+    typed = (row for row in rows if name in {f"-{row.short}", *(flag(each) for each in row.names)})
+    metavar = next((row.metavar for row in typed), "")
     if not metavar:
         return UsageError(f"{name} takes no value", f"type {name} alone")
     return _needs_value(name, metavar)

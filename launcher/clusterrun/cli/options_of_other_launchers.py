@@ -7,7 +7,8 @@ from pathlib import Path
 from clusterrun.cli.mistakes import behind_script
 from clusterrun.errors import UsageError
 from clusterrun.sources.options.suggestions import command
-from clusterrun.sources.other_launchers.foreign_options import STARTERS, Foreign, foreign_option
+from clusterrun.sources.other_launchers.foreign_options import Foreign, foreign_option
+from clusterrun.sources.other_launchers.pasted_lines import NODE_STARTERS
 
 NAME_AND_VALUE = frozenset({"mca", "pmixmca", "prtemca", "genv"})
 """Options of mpirun that take a name and a value as two words."""
@@ -28,7 +29,7 @@ def foreign_option_error(words: Sequence[str]) -> UsageError | None:
 def _hints(typed: str, foreign: Foreign, words: Sequence[str]) -> Iterator[str]:
     yield from _instead(typed, foreign)
     script = next((word for word in words[1:] if word.endswith(".py")), "")
-    if starters := [launcher for launcher in foreign if launcher in STARTERS]:
+    if starters := [launcher for launcher in foreign if launcher in NODE_STARTERS]:
         # The next word is its value, unless the value is attached, or the word is a flag or the script.
         has_value = words[0] == typed and not "".join(words[1:2]).startswith(("-", script or "-"))
         values = 2 if typed.lstrip("-") in NAME_AND_VALUE else 1
@@ -50,5 +51,5 @@ def _instead(typed: str, foreign: Foreign) -> Iterator[str]:
 def _mentions(script: str, typed: str) -> bool:
     with suppress(OSError):
         text = Path(script).read_text(encoding="utf-8", errors="replace")
-        return any(typed.replace("_", "-") in line.replace("_", "-") for line in text.splitlines())
+        return typed.replace("_", "-") in text.replace("_", "-")
     return False

@@ -1,4 +1,4 @@
-"""The command line, split by click with a command that is made from the table of options.
+"""The command line, split by click.
 
 click only splits: values stay text, so that the table reads them and reports mistakes in the same
 way wherever they were set.
@@ -6,15 +6,19 @@ way wherever they were set.
 
 from collections.abc import Callable, Sequence
 from functools import partial
+from typing import Any
 
 import click
 
-from clusterrun.cli.commands.table import FLAGS, HELP, Command
+from clusterrun.cli.commands.table import FLAG_OPTIONS, HELP
 from clusterrun.cli.mistakes import expect_values, flag_value_error, unknown_flag
 from clusterrun.cli.spelling import TORCHRUN_FLAGS, flag_names, full_name
-from clusterrun.sources.command_line import CommandLine
 from clusterrun.sources.options.option import Kind, Option, flag
 from clusterrun.sources.options.table import OPTIONS
+from clusterrun.sources.settings import CommandLine
+
+Values = Callable[[click.Context, click.Parameter, str], list[Any]]
+"""Returns the completions of a value that is begun."""
 
 YES = "true"
 """The value of an option of ``Kind.OPTIONAL`` that is typed without one."""
@@ -47,9 +51,9 @@ def parse(
     """
     preferred = TORCHRUN_FLAGS if called == "torchrun" else ()
     full = partial(full_name, preferred=preferred, known=flag_names(options))
-    command = _command(_typed(options, argv, full), full)
+    command = click_command(_typed(options, argv, full), full)
     try:
-        context = command.make_context("clusterrun", _with_values(argv, options, full))
+        context = command.make_context("clusterrun", with_values(argv, options, full))
     except click.NoSuchOption as error:
         raise unknown_flag(error.option_name, argv, options) from None
     except click.BadOptionUsage as error:
@@ -58,11 +62,55 @@ def parse(
     flags = {name: value for name, value in context.params.items() if value or value == ""}
     if f"-h{flags.get(HELP.name)}" in {*argv} & MPIRUN_HOSTS:
         raise unknown_flag("-h", argv, options)
-    # From argv: those of click have the values that _with_values adds.
+    # From argv: those of click have the values that with_values adds.
     words = tuple(argv[len(argv) - len(flags.pop("words", ())) :])
-    if not any(command.name in flags for command in FLAGS):
+    if not any(option.name in flags for option in FLAG_OPTIONS):
         expect_values(flags, () if words else argv, options)
     return CommandLine(flags, words)
+
+
+def click_command(
+    options: Sequence[Option[object]],
+    full: Callable[[str], str],
+    values_of: Callable[[Option[object] | None], Values | None] = lambda _option: None,
+    command_class: type[click.Command] = click.Command,
+) -> click.Command:
+    """Return the command that splits a line with these options, and those that name a command.
+
+    ``full`` returns a flag in full, both without dashes; ``values_of`` what completes an option's
+    value, or SCRIPT and its arguments (None).
+    """
+    rows = (*options, *FLAG_OPTIONS)
+    flags = [_click_option(row, name, values_of(row)) for row in rows for name in row.names]
+    words = click.Argument(
+        ["words"], nargs=-1, type=click.UNPROCESSED, shell_complete=values_of(None)
+    )
+    return command_class(
+        "clusterrun",
+        params=[*flags, words],
+        add_help_option=False,
+        # All that follows SCRIPT belongs to the script.
+        context_settings={"token_normalize_func": full, "allow_interspersed_args": False},
+    )
+
+
+def _click_option(option: Option[object], name: str, values: Values | None) -> click.Option:
+    typed = [flag(name), name]
+    if option.short and name == option.name:
+        typed.append(f"-{option.short}")
+    if option.kind is Kind.FLAG:
+        return click.Option(typed, is_flag=True, help=option.help)
+    if option.kind is Kind.NEXT_WORD:
+        return click.Option(
+            typed, is_flag=False, flag_value="", help=option.help, shell_complete=values
+        )
+    return click.Option(
+        typed,
+        type=click.UNPROCESSED,
+        multiple=option.kind is Kind.REPEATED,
+        help=option.help,
+        shell_complete=values,
+    )
 
 
 def _typed(
@@ -73,7 +121,7 @@ def _typed(
     return [option for option in options if option.short or names & {flag(n) for n in option.names}]
 
 
-def _with_values(
+def with_values(
     argv: Sequence[str], options: Sequence[Option[object]], full: Callable[[str], str]
 ) -> list[str]:
     """Return as many words, with a value for each flag that may be typed without one.
@@ -93,42 +141,3 @@ def _with_values(
 
 def _without_equals(word: str) -> str:
     return word[:2] + word[3:] if word[2:3] == "=" and word[:2] in SHORT_WITH_VALUES else word
-
-
-def _command(options: Sequence[Option[object]], full: Callable[[str], str]) -> click.Command:
-    flags = [_flag(option, name) for option in options for name in option.names]
-    words = click.Argument(["words"], nargs=-1, type=click.UNPROCESSED)
-    return click.Command(
-        "clusterrun",
-        params=[*flags, *map(_command_flag, FLAGS), words],
-        add_help_option=False,
-        # All that follows SCRIPT belongs to the script.
-        context_settings={"token_normalize_func": full, "allow_interspersed_args": False},
-    )
-
-
-def spellings(option: Option[object], name: str) -> list[str]:
-    """Return what click calls an option under one of its names: flag, name, short flag."""
-    short = [f"-{option.short}"] if option.short and name == option.name else []
-    return [flag(name), name, *short]
-
-
-def command_spellings(command: Command) -> list[str]:
-    """Return the same for a command that is typed as a flag."""
-    return [command.typed, command.name, *([f"-{command.short}"] if command.short else [])]
-
-
-def _flag(option: Option[object], name: str) -> click.Option:
-    typed = spellings(option, name)
-    if option.kind is Kind.FLAG:
-        return click.Option(typed, is_flag=True)
-    return click.Option(typed, type=click.UNPROCESSED, multiple=option.kind is Kind.REPEATED)
-
-
-def _command_flag(command: Command) -> click.Option:
-    typed = command_spellings(command)
-    if not command.metavar:
-        return click.Option(typed, is_flag=True)
-    if command.may_lack_value:
-        return click.Option(typed, is_flag=False, flag_value="", type=click.UNPROCESSED)
-    return click.Option(typed, type=click.UNPROCESSED)

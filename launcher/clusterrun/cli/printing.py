@@ -5,7 +5,7 @@ from collections.abc import Iterable
 from contextlib import suppress
 
 from clusterrun.errors import ExitCode, MachineError
-from clusterrun.workers.relay.outputs.descriptor_output import write_within
+from clusterrun.workers.relay.descriptor_output import write_within
 
 SECONDS_TO_COMPLAIN = 2.0
 """How long a line may take on standard error when no relay prints it."""

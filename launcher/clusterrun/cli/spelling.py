@@ -2,15 +2,15 @@
 
 from collections.abc import Sequence
 
-from clusterrun.cli.commands.table import FLAGS
+from clusterrun.cli.commands.table import FLAG_OPTIONS
 from clusterrun.sources.options.option import Option
 from clusterrun.sources.options.table import OPTIONS
 
 
 def flag_names(options: Sequence[Option[object]]) -> tuple[str, ...]:
     """Return the flags of ``options`` and those that name a command, all without dashes."""
-    names = [name for option in options for name in option.names]
-    return tuple(name.replace("_", "-") for name in (*names, *(it.name for it in FLAGS)))
+    rows = (*options, *FLAG_OPTIONS)
+    return tuple(name.replace("_", "-") for row in rows for name in row.names)
 
 
 FLAG_NAMES = flag_names(OPTIONS)

@@ -4,10 +4,10 @@ from collections.abc import Mapping
 
 from msgspec import Struct
 
-from clusterrun.coordination import notices
+from clusterrun.coordination import job_notices
+from clusterrun.coordination.job_state import JobPhase, JobState
 from clusterrun.coordination.members import OWN
-from clusterrun.coordination.messages import Hello, Refusal
-from clusterrun.coordination.state import Phase, State
+from clusterrun.domain.messages import Hello, Refusal
 
 SAME_FLAGS = "Run the same command on every node, each with its own --node-rank."
 RUN_ID_HINT = "Give all nodes the same --run-id, or none."
@@ -40,7 +40,7 @@ class Contradiction(Struct, frozen=True):
         return Rejection(Refusal.GIVE_UP, self.text, self.hint, self.text)
 
 
-def objection(state: State, newcomer: Hello) -> Rejection | Contradiction | None:
+def objection(state: JobState, newcomer: Hello) -> Rejection | Contradiction | None:
     """Return why ``newcomer`` may not join; None if it may."""
     return _rejection(state, newcomer) or _contradiction(state, newcomer)
 
@@ -54,57 +54,79 @@ def first_difference(one: Mapping[str, str], other: Mapping[str, str]) -> str:
     return next((name for name in names if one.get(name) != other.get(name)), "")
 
 
-def _rejection(state: State, newcomer: Hello) -> Rejection | None:
-    terms, own = state.terms, state.terms.hello
+def _rejection(state: JobState, newcomer: Hello) -> Rejection | None:
+    terms, own = state.terms, state.own_hello
     if newcomer.identity == own.identity:
         return Rejection(Refusal.IT_IS_YOU, "", "", "")
     if newcomer.user_id != own.user_id:
         notice = f"it runs as user {newcomer.user_id}, this job as user {own.user_id}"
-        text = notices.other_user(terms, newcomer)
+        text = job_notices.other_user(terms, own, newcomer)
         return Rejection(Refusal.TRY_ELSEWHERE, text, PLACE_HINT, notice)
     if newcomer.run_id not in {"", terms.run_id}:
-        notice = f'it belongs to another job, run id "{notices.shortened(newcomer.run_id)}"'
+        notice = f'it belongs to another job, run id "{job_notices.shortened(newcomer.run_id)}"'
         hint = PLACE_HINT if own.run_id else RUN_ID_HINT
-        text = notices.other_run_id(terms, newcomer)
+        text = job_notices.other_run_id(terms, newcomer)
         return Rejection(Refusal.TRY_ELSEWHERE, text, hint, notice)
     return _too_late(state)
 
 
-def _too_late(state: State) -> Rejection | None:
-    if state.phase is Phase.GATHERING:
+def _too_late(state: JobState) -> Rejection | None:
+    if state.phase is JobPhase.GATHERING:
         return None
+    if state.phase is not JobPhase.OVER and state.terms.reforming.lives_on:
+        return _no_more_may_wait(state)
     text, hint = state.contradiction
     if text:
         return Rejection(Refusal.GIVE_UP, text, hint, "")
-    text = notices.has_started(state)
+    text = job_notices.has_started(state)
     if state.terms.last_call is not None:
         return Rejection(Refusal.GIVE_UP, text, TOO_LATE_HINT, "the job has started")
     notice = f"all {state.terms.nodes} nodes have joined"
     return Rejection(Refusal.GIVE_UP, text, "", notice)
 
 
-def _contradiction(state: State, newcomer: Hello) -> Contradiction | None:
-    terms, own = state.terms, state.terms.hello
+def _no_more_may_wait(state: JobState) -> Rejection | None:
+    """Return why a newcomer may not wait for a place; each node may come back once at a time."""
+    rules = state.terms.reforming
+    most = max(state.terms.nodes + rules.spares, rules.most)
+    if len(state.waiting) < most:
+        return None
+    text = job_notices.enough_wait(state)
+    return Rejection(Refusal.GIVE_UP, text, "", f"{most} nodes wait already")
+
+
+def _contradiction(state: JobState, newcomer: Hello) -> Contradiction | None:
+    terms, own = state.terms, state.own_hello
     if name := first_difference(own.must, newcomer.must):
-        return Contradiction(notices.two_values(name, own, newcomer), SAME_FLAGS)
+        return Contradiction(job_notices.two_values(name, own, newcomer), SAME_FLAGS)
+    if state.phase is JobPhase.GATHERING and (why := _no_place(state, newcomer)):
+        return why
+    if newcomer.rank == 0:
+        # It is node 0 of another job with the same options, and only asks whether it is the only one.
+        return _same_rank(state, 0, newcomer)
+    if terms.strict and (name := first_difference(own.should, newcomer.should)):
+        hint = "--strict-join makes this an error; without it, it is a warning."
+        return Contradiction(job_notices.disagreement(name, own, newcomer), hint)
+    return None
+
+
+def _no_place(state: JobState, newcomer: Hello) -> Contradiction | None:
+    terms = state.terms
     if newcomer.rank is not None and newcomer.rank >= terms.nodes:
-        return Contradiction(notices.no_such_rank(newcomer, terms.nodes), SAME_FLAGS)
+        return Contradiction(job_notices.no_such_rank(newcomer, terms.nodes), SAME_FLAGS)
     if newcomer.rank is not None and newcomer.rank in state.members.by_rank:
         return _same_rank(state, newcomer.rank, newcomer)
     if len(state.members) == terms.nodes:
         joined = state.members.hellos.values()
-        return Contradiction(notices.too_many(terms.nodes, joined, newcomer), "")
-    if terms.strict and (name := first_difference(own.should, newcomer.should)):
-        hint = "--strict-join makes this an error; without it, it is a warning."
-        return Contradiction(notices.disagreement(name, own, newcomer), hint)
+        return Contradiction(job_notices.too_many(terms.nodes, joined, newcomer), "")
     return None
 
 
-def _same_rank(state: State, rank: int, newcomer: Hello) -> Contradiction:
+def _same_rank(state: JobState, rank: int, newcomer: Hello) -> Contradiction:
     connection = state.members.by_rank[rank]
     member = state.members.hellos[connection]
     if connection == OWN and member.rank is None:
         hint = "--node-rank 0 belongs to the machine that --master-addr names."
-        return Contradiction(notices.rank_of_owner(state.terms.place, member, newcomer), hint)
+        return Contradiction(job_notices.rank_of_owner(state.terms.place, member, newcomer), hint)
     hint = "Give each node its own --node-rank."
-    return Contradiction(notices.same_rank(rank, member, newcomer), hint)
+    return Contradiction(job_notices.same_rank(rank, member, newcomer), hint)

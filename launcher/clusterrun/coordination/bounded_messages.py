@@ -2,15 +2,16 @@
 
 from msgspec.structs import replace
 
-from clusterrun.coordination.messages import (
+from clusterrun.coordination.choice_of_cause import may_be_cause
+from clusterrun.domain.bounds import as_line, as_name, as_seconds, as_text, as_wall_clock
+from clusterrun.domain.messages import (
     AgedFate,
     AgentMessage,
     Done,
     EndedExternally,
-    Failing,
+    FirstFailure,
     Stacks,
 )
-from clusterrun.domain.bounds import as_line, as_name, as_seconds, as_text, as_wall_clock
 from clusterrun.domain.outcome import Ending, ExternalCause, Fate, HelperFailed, NotStarted
 from clusterrun.domain.tracebacks import plain_lines, with_beginning
 
@@ -24,7 +25,7 @@ _MOST_OF_ONE = 16 << 10
 def bounded(message: AgentMessage) -> AgentMessage:
     """Return ``message`` with as much of its texts as a frame has room for."""
     match message:
-        case Failing():
+        case FirstFailure():
             fate = _fitted(message.fate, _MOST_OF_ONE)
             return replace(message, fate=fate, age=as_seconds(message.age))
         case EndedExternally(attempt, external_cause):
@@ -39,14 +40,23 @@ def bounded(message: AgentMessage) -> AgentMessage:
 
 
 def _fitted_done(message: Done) -> Done:
-    failures = sum(not aged.fate.ending.succeeded for aged in message.fates)
-    most = min(_MOST_OF_ONE, _SPACE // max(1, 2 * failures))
+    fates = _needed(message.fates)
+    most = min(_MOST_OF_ONE, _SPACE // max(1, 2 * len(fates)))
     cause = message.external_cause
     return Done(
         message.attempt,
-        tuple(AgedFate(_fitted(aged.fate, most), as_seconds(aged.age)) for aged in message.fates),
+        tuple(AgedFate(_fitted(aged.fate, most), as_seconds(aged.age)) for aged in fates),
         None if cause is None else _fitted_external_cause(cause),
     )
+
+
+def _needed(fates: tuple[AgedFate, ...]) -> tuple[AgedFate, ...]:
+    """Return those that may be the cause; otherwise, one that shows that not all have succeeded.
+
+    In a large job that stops, most workers are stopped ones: node 0 would decode all their tails.
+    """
+    failed = tuple(each for each in fates if not each.fate.ending.succeeded)
+    return tuple(each for each in failed if may_be_cause(each.fate)) or failed[:1]
 
 
 def _fitted(fate: Fate, most: int) -> Fate:
@@ -59,9 +69,6 @@ def _fitted(fate: Fate, most: int) -> Fate:
         log=as_line(fate.log),
         out_of_memory=as_line(fate.out_of_memory),
     )
-    if fate.ending.succeeded:
-        # Its output is not reported.
-        return replace(fate, tail="", error="")
     # A part of a JSON text cannot be read.
     error = fate.error if len(fate.error) <= most else ""
     return replace(fate, tail=as_text(_shortened_tail(fate.tail, most)), error=as_text(error))

@@ -2,37 +2,51 @@
 
 from typing import assert_never
 
-from clusterrun.coordination import ending, gathering, notices, restarting, stack_rounds
-from clusterrun.coordination.actions import Action, Disconnect, Send
-from clusterrun.coordination.admission import Contradiction
-from clusterrun.coordination.events import (
-    Abandoned,
-    CallerConnected,
-    CallerGone,
-    Event,
-    HelloReceived,
-    MemberGone,
-    MemberSilent,
-    MessageReceived,
-    PortReady,
-    TimePassed,
+from clusterrun.coordination import (
+    coordinator_events,
+    ending,
+    gathering,
+    job_notices,
+    stack_rounds,
+    suspending,
 )
+from clusterrun.coordination.admission import Contradiction
+from clusterrun.coordination.coordinator_actions import Actions, Disconnect, Send
+from clusterrun.coordination.coordinator_events import CoordinatorEvent
+from clusterrun.coordination.job_notices import SECONDS_BETWEEN_NOTICES, SECONDS_TO_FIRST_NOTICE
+from clusterrun.coordination.job_state import Attempt, JobPhase, JobState
 from clusterrun.coordination.members import OWN, Members
-from clusterrun.coordination.messages import Notice, StacksMessage, Suspension
-from clusterrun.coordination.notices import SECONDS_BETWEEN_NOTICES, SECONDS_TO_FIRST_NOTICE
-from clusterrun.coordination.state import NEVER, Attempt, Phase, State, Terms
+from clusterrun.coordination.next_attempt import growing, restarting
+from clusterrun.coordination.succession import successors
+from clusterrun.coordination.terms import Terms
 from clusterrun.coordination.worlds import names_own_workers_only
+from clusterrun.domain.event_source import NEVER
+from clusterrun.domain.messages import (
+    EndedExternally,
+    Hello,
+    LeftCoordinator,
+    Notice,
+    Paused,
+    RequestSuspension,
+    StacksMessage,
+    SuspensionMessage,
+    Verdict,
+)
 
 FEW_NODES = 8
 """In jobs of at most this many nodes, each node prints what the job waits for; in larger ones only node 0."""
 
 
-def opened(terms: Terms, at: float) -> State:
+def opened(
+    terms: Terms, hello: Hello, master_port: int, at: float, *, has_token: bool = False
+) -> JobState:
     """Return the coordinator's state at its start: only its own agent has joined."""
-    state = State(
+    state = JobState(
         terms=terms,
+        has_token=has_token,
+        master_port=master_port,
         began=at,
-        members=Members({OWN: terms.hello}, {0: OWN}),
+        members=Members({OWN: hello}, {0: OWN}),
         attempt=Attempt(0),
         next_notice=at + SECONDS_TO_FIRST_NOTICE,
         informed=1,
@@ -41,54 +55,69 @@ def opened(terms: Terms, at: float) -> State:
     return state
 
 
-def due(state: State) -> float:
+def due(state: JobState) -> float:
     """Return when ``TimePassed`` is to happen."""
-    if state.phase is Phase.RUNNING:
-        return min(state.next_notice, stack_rounds.due(state))
-    if state.phase is not Phase.GATHERING:
+    if state.phase is JobPhase.RUNNING:
+        times = (stack_rounds.due(state), suspending.due(state), state.grows_at)
+        return min(state.next_notice, *times)
+    if state.phase is JobPhase.RESTARTING:
+        return restarting.due(state)
+    if state.phase is not JobPhase.GATHERING:
         return state.next_notice
     return min(state.next_notice, gathering.given_up_at(state), gathering.settled_at(state))
 
 
-def decide(state: State, event: Event) -> tuple[Action, ...]:
+def decide(state: JobState, event: CoordinatorEvent) -> Actions:
     """Bring ``state`` up to date with ``event``; return what is to be done about it, in order."""
     match event:
-        case CallerConnected():
+        case coordinator_events.CallerConnected():
             state.callers += 1
             return ()
-        case CallerGone(refused, at):
+        case coordinator_events.CallerGone(refused, at):
             state.callers -= 1
             notes = gathering.note_refusal(state, refused)
             return (*notes, *gathering.begin_if_complete(state, at))
-        case HelloReceived():
+        case coordinator_events.HelloReceived():
             state.callers -= 1
             return gathering.hello_received(state, event)
-        case MessageReceived():
+        case coordinator_events.MessageReceived():
             return _message_received(state, event)
-        case MemberGone():
+        case coordinator_events.MemberGone():
             notes = gathering.note_refusal(state, event.refused)
             return (*notes, *_member_gone(state, event))
-        case MemberSilent():
+        case coordinator_events.MemberSilent():
             return _member_silent(state, event)
-        case TimePassed(at):
+        case coordinator_events.TimePassed(at):
             return _time_passed(state, at)
-        case PortReady(port):
-            return restarting.begin(state, port) if state.phase is Phase.RESTARTING else ()
-        case Abandoned(why, _, hint):
+        case coordinator_events.PortReady():
+            return _port_ready(state, event)
+        case coordinator_events.Abandoned(why, _, hint):
             return gathering.give_up(state, Contradiction(why, hint))
         case _:
             assert_never(event)
 
 
-def _message_received(state: State, event: MessageReceived) -> tuple[Action, ...]:
+def _message_received(state: JobState, event: coordinator_events.MessageReceived) -> Actions:
     connection, message = event.connection, event.message
+    if connection not in state.ranks and connection in state.waiting:
+        return _waiting_member_sent(state, event)
     if connection not in state.ranks:
         # Only members of a running job send such messages.
         return (Disconnect((connection,)),)
-    if state.phase is not Phase.RUNNING:
+    if isinstance(message, RequestSuspension):
+        known = state.request
+        orders = suspending.requested(state, connection, message, event.at)
+        return (*orders, *(successors.inform(state) if known is None else ()))
+    if isinstance(message, LeftCoordinator):
+        return _member_silent(state, coordinator_events.MemberSilent(connection, event.at))
+    if state.phase is JobPhase.RESTARTING and isinstance(message, EndedExternally):
+        return restarting.ended_externally(state, message.external_cause)
+    if state.phase not in {JobPhase.RUNNING, JobPhase.RESTARTING}:
         return ()
-    if isinstance(message, Suspension):
-        return _suspended(state, connection, suspended=message.suspended)
+    if isinstance(message, Paused):
+        return _paused(state, connection, paused=message.paused)
+    if state.phase is JobPhase.RESTARTING:
+        return ()
     if message.attempt < state.attempt.number:
         # That attempt is over on all nodes already.
         return ()
@@ -99,79 +128,127 @@ def _message_received(state: State, event: MessageReceived) -> tuple[Action, ...
         return (Disconnect((connection,)),)
     if isinstance(message, StacksMessage):
         return stack_rounds.message_received(state, connection, message, event.at)
+    if isinstance(message, SuspensionMessage):
+        return suspending.message_received(state, connection, message, event.at)
     return ending.message_received(state, connection, message, event.at)
 
 
-def _member_gone(state: State, gone: MemberGone) -> tuple[Action, ...]:
+def _waiting_member_sent(state: JobState, event: coordinator_events.MessageReceived) -> Actions:
+    """Take a request of a member without a place; it has no workers to report on."""
+    connection, message = event.connection, event.message
+    if isinstance(message, RequestSuspension):
+        return suspending.requested(state, connection, message, event.at)
+    if isinstance(message, LeftCoordinator):
+        return _member_silent(state, coordinator_events.MemberSilent(connection, event.at))
+    if not isinstance(message, EndedExternally):
+        return ()
+    # Its user has ended it, as it may end a node that has joined and never had a place.
+    notes = restarting.waiting_member_gone(state, connection, "has left", event.at, has_ended=True)
+    verdict = Send((connection,), Verdict(message.external_cause, ""))
+    return (verdict, Disconnect((connection,)), *notes)
+
+
+def _port_ready(state: JobState, ready: coordinator_events.PortReady) -> Actions:
+    if state.phase is not JobPhase.RESTARTING:
+        return ()
+    # A request that came before holds for the attempt that begins.
+    return (*restarting.begin(state, ready.port), *suspending.begin(state, ready.at))
+
+
+def _member_gone(state: JobState, gone: coordinator_events.MemberGone) -> Actions:
     connection = gone.connection
     match state.phase:
-        case Phase.GATHERING if state.members.has_joined(connection):
+        case JobPhase.GATHERING if state.members.has_joined(connection):
             return (gathering.remove(state, connection, "has disconnected", gone.at),)
-        case Phase.RUNNING if connection in state.ranks:
-            return ending.member_gone(state, connection, gone.at, unreachable=gone.unreachable)
+        case JobPhase.RUNNING if connection in state.ranks:
+            return ending.member_gone(state, gone)
+        case JobPhase.RESTARTING if connection in state.ranks:
+            return restarting.member_gone(state, gone)
+        case JobPhase.RUNNING | JobPhase.RESTARTING if connection in state.waiting:
+            return restarting.waiting_member_gone(
+                state, connection, "has left", gone.at, has_ended=gone.has_ended
+            )
         case _:
             return ()
 
 
-def _member_silent(state: State, silent: MemberSilent) -> tuple[Action, ...]:
+def _member_silent(state: JobState, silent: coordinator_events.MemberSilent) -> Actions:
     connection = silent.connection
     match state.phase:
-        case Phase.GATHERING if state.members.has_joined(connection):
-            notice = gathering.remove(state, connection, state.terms.rhythm.silence, silent.at)
+        case JobPhase.GATHERING if state.members.has_joined(connection):
+            notice = gathering.remove(state, connection, state.terms.patience.silence, silent.at)
             return (notice, Disconnect((connection,)))
-        case Phase.RUNNING if connection in state.ranks:
+        case JobPhase.RUNNING if connection in state.ranks:
             return ending.member_silent(state, connection, silent.at)
+        case JobPhase.RESTARTING if connection in state.ranks:
+            return restarting.member_silent(state, connection, silent.at)
+        case JobPhase.RUNNING | JobPhase.RESTARTING if connection in state.waiting:
+            why = state.terms.patience.silence
+            notes = restarting.waiting_member_gone(
+                state, connection, why, silent.at, has_ended=False
+            )
+            return (*notes, Disconnect((connection,)))
         case _:
             return (Disconnect((connection,)),)
 
 
-def _suspended(state: State, connection: int, *, suspended: bool) -> tuple[Action, ...]:
-    """Print which node the job waits for; members must not wait for a suspended node 0."""
-    if suspended == (connection in state.suspended):
+def _paused(state: JobState, connection: int, *, paused: bool) -> Actions:
+    """Print which node the job waits for; members must not wait for a paused node 0."""
+    if paused == (connection in state.paused):
         return ()
-    if suspended:
-        state.suspended.add(connection)
+    if paused:
+        state.paused.add(connection)
     else:
-        state.suspended.discard(connection)
-    text = notices.suspended(state, connection)
+        state.paused.discard(connection)
+    text = job_notices.paused(state, connection)
     if connection != OWN and _is_large(state):
-        # Without a look at each member: a scheduler may suspend all nodes at once.
+        # Without a look at each member: a scheduler may stop all nodes at once.
         return (Send((OWN,), Notice(text)),)
-    others = tuple(each for each in state.ranks if each != connection)
-    order = (Send(others, Suspension(suspended)),) if connection == OWN and others else ()
+    others = tuple(each for each in (*state.ranks, *state.waiting) if each != connection)
+    order = (Send(others, Paused(paused)),) if connection == OWN and others else ()
     return (*order, *_notify(state, others, text))
 
 
-def _time_passed(state: State, at: float) -> tuple[Action, ...]:
+def _time_passed(state: JobState, at: float) -> Actions:
     match state.phase:
-        case Phase.GATHERING if at >= gathering.settled_at(state):
+        case JobPhase.GATHERING if at >= gathering.settled_at(state):
             return gathering.begin_if_complete(state, at)
-        case Phase.GATHERING if at >= gathering.given_up_at(state):
-            why = Contradiction(notices.nodes_missing(state), notices.hint_to_nodes_missing(state))
+        case JobPhase.GATHERING if at >= gathering.given_up_at(state):
+            why = Contradiction(
+                job_notices.nodes_missing(state), job_notices.hint_to_nodes_missing(state)
+            )
             return gathering.give_up(state, why)
-        case Phase.GATHERING if at >= state.next_notice:
+        case JobPhase.GATHERING if at >= state.next_notice:
             state.next_notice = at + SECONDS_BETWEEN_NOTICES
             return _notify(state, tuple(state.members.hellos), _waiting(state, at))
-        case Phase.RUNNING if at >= stack_rounds.due(state):
+        case JobPhase.RESTARTING:
+            return restarting.time_passed(state, at)
+        case JobPhase.RUNNING if at >= stack_rounds.due(state):
             return stack_rounds.finish(state)
-        case Phase.RUNNING if at >= state.next_notice:
+        case JobPhase.RUNNING if at >= suspending.due(state):
+            return suspending.time_passed(state, at)
+        case JobPhase.RUNNING if at >= state.grows_at:
+            newcomers = growing.time_passed(state)
+            return ending.stop_to_grow(state, newcomers) if newcomers else ()
+        case JobPhase.RUNNING if at >= state.next_notice:
             state.next_notice = at + ending.SECONDS_BETWEEN_STOP_NOTICES
-            return _notify(state, tuple(state.attempt.reports), notices.still_running(state))
+            return _notify(state, tuple(state.attempt.reports), job_notices.still_running(state))
         case _:
             return ()
 
 
-def _waiting(state: State, at: float) -> str:
-    if state.enough_at == NEVER:
-        return notices.waiting(state, at)
-    return notices.last_call(state, gathering.settled_at(state) - at)
+def _waiting(state: JobState, at: float) -> str:
+    last_call = state.terms.last_call
+    if last_call is None or state.enough_at == NEVER:
+        return job_notices.waiting(state, at)
+    return job_notices.last_call(state, last_call.minimum, gathering.settled_at(state) - at)
 
 
-def _notify(state: State, connections: tuple[int, ...], text: str) -> tuple[Action, ...]:
+def _notify(state: JobState, connections: tuple[int, ...], text: str) -> Actions:
     if _is_large(state):
         connections = tuple(each for each in connections if each == OWN)
     return (Send(connections, Notice(text)),) if connections else ()
 
 
-def _is_large(state: State) -> bool:
+def _is_large(state: JobState) -> bool:
     return state.terms.nodes > FEW_NODES

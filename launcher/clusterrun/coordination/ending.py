@@ -4,19 +4,27 @@ from typing import assert_never
 
 from msgspec.structs import replace
 
-from clusterrun.coordination import notices, restarting
-from clusterrun.coordination.actions import Action, Disconnect, PreparePort, Send
-from clusterrun.coordination.messages import Done, EndedExternally, Failing, Notice, Stop, Verdict
-from clusterrun.coordination.state import NEVER, Phase, Report, State
+from clusterrun.coordination import job_notices
+from clusterrun.coordination.coordinator_actions import Actions, Disconnect, Send
+from clusterrun.coordination.coordinator_events import MemberGone
+from clusterrun.coordination.job_end import end_job, reachable
+from clusterrun.coordination.job_state import JobState, Report
+from clusterrun.coordination.members import OWN
+from clusterrun.coordination.next_attempt import restarting
+from clusterrun.coordination.next_attempt.restarting import ReasonToRestart
 from clusterrun.coordination.verdict import reached_reason, reported_external_causes
 from clusterrun.domain.bounds import as_line
+from clusterrun.domain.event_source import NEVER
+from clusterrun.domain.messages import Done, EndedExternally, FirstFailure, Notice, Stop
 from clusterrun.domain.outcome import (
     ExternalCause,
     Fate,
     HelperFailed,
     Interrupted,
     NodeLost,
-    Reason,
+    NodesJoined,
+    NotSuspended,
+    Suspended,
     WorkerFailed,
 )
 
@@ -28,10 +36,10 @@ MOST_EXTERNAL_CAUSES = 16
 
 
 def message_received(
-    state: State, connection: int, message: Failing | EndedExternally | Done, at: float
-) -> tuple[Action, ...]:
+    state: JobState, connection: int, message: FirstFailure | EndedExternally | Done, at: float
+) -> Actions:
     """Take note of a member's report, while the job runs."""
-    if connection in state.lost:
+    if connection in state.lost_before_report:
         # It went on after it had been given up: the others end without it.
         return ()
     match message:
@@ -44,7 +52,7 @@ def message_received(
         case _ if connection in state.attempt.reports:
             # Its report was its last message in this attempt.
             return (Disconnect((connection,)),)
-        case Failing(_, fate, age):
+        case FirstFailure(_, fate, age):
             state.attempt.announced[connection] = fate, at - max(0.0, age)
             return _stop(state, connection, fate)
         case Done():
@@ -53,59 +61,57 @@ def message_received(
             assert_never(message)
 
 
-def member_gone(
-    state: State, connection: int, at: float, *, unreachable: bool
-) -> tuple[Action, ...]:
+def member_gone(state: JobState, gone: MemberGone) -> Actions:
     """Take note that the connection to a member of the running job is closed."""
-    if connection in state.lost:
+    if gone.has_ended:
+        state.departed.add(gone.connection)
+    if gone.connection in state.lost_before_report:
         return ()
-    return _absent(state, connection, at, is_silent=unreachable)
+    return _absent(state, gone.connection, gone.at, is_silent=gone.unreachable)
 
 
-def member_silent(state: State, connection: int, at: float) -> tuple[Action, ...]:
+def member_silent(state: JobState, connection: int, at: float) -> Actions:
     """Take note that a member of the running job is silent for too long.
 
     It may be frozen, and continue later: then it finds all that was sent to the others.
     """
-    if connection in state.lost:
+    if connection in state.lost_before_report:
         return ()
     state.silent.add(connection)
     return _absent(state, connection, at, is_silent=True)
 
 
-def _absent(state: State, connection: int, at: float, *, is_silent: bool) -> tuple[Action, ...]:
-    rhythm = state.terms.rhythm
-    node = NodeLost(state.ranks[connection], state.members.hellos[connection].host)
-    if is_silent:
-        node = replace(node, how=rhythm.silence)
-    state.mark_absent(connection)
+def _absent(state: JobState, connection: int, at: float, *, is_silent: bool) -> Actions:
+    node = restarting.lost_node(state, connection, at, is_silent=is_silent)
     if connection in state.attempt.reports:
-        state.left[connection] = node
+        state.lost_after_report[connection] = node
         return ()
-    state.lost[connection] = node
-    state.lost_at = min(state.lost_at, at - (rhythm.timeout if is_silent else 0.0))
+    state.lost_before_report[connection] = node
+    last_sent = at - (state.terms.patience.timeout if is_silent else 0.0)
+    state.lost_at = min(state.lost_at, last_sent)
     stop = _stop(state, connection, node)
     return (*stop, *_end_if_all_have_reported(state, at))
 
 
-def _no_restart(state: State, connection: int, external_cause: ExternalCause) -> tuple[Action, ...]:
+def _no_restart(state: JobState, connection: int, external_cause: ExternalCause) -> Actions:
     """Print where a signal came that it prevents the restart for which all nodes are stopping."""
     attempt = state.attempt
     if not isinstance(external_cause, Interrupted) or external_cause in attempt.external_causes:
         return ()
-    if not isinstance(attempt.reason_to_stop, Fate) or not restarting.is_possible(state):
+    first = attempt.reason_to_stop
+    if not isinstance(first, Fate) or not restarting.is_possible(state, WorkerFailed(first)):
         return ()
-    return (Send((connection,), Notice(notices.no_restart(external_cause.number))),)
+    return (Send((connection,), Notice(job_notices.no_restart(external_cause.number))),)
 
 
-def _keep(state: State, external_cause: ExternalCause, at: float) -> None:
+def _keep(state: JobState, external_cause: ExternalCause, at: float) -> None:
     """Keep each different one: a scheduler signals thousands of nodes at once, and all report it."""
     kept = state.attempt.external_causes
     if external_cause not in kept and len(kept) < MOST_EXTERNAL_CAUSES:
         kept[external_cause] = at
 
 
-def _report_received(state: State, connection: int, done: Done, at: float) -> tuple[Action, ...]:
+def _report_received(state: JobState, connection: int, done: Done, at: float) -> Actions:
     external_cause = done.external_cause and _with_host(state, connection, done.external_cause)
     state.attempt.reports[connection] = Report(
         fates=tuple(each.fate for each in done.fates),
@@ -118,29 +124,41 @@ def _report_received(state: State, connection: int, done: Done, at: float) -> tu
     return (*stop, *_end_if_all_have_reported(state, at))
 
 
+def stop_all(state: JobState, end: Suspended | NotSuspended) -> Actions:
+    """Stop the workers of all nodes at the end of a suspension."""
+    return _stop(state, OWN, end)
+
+
+def stop_to_grow(state: JobState, newcomers: NodesJoined) -> Actions:
+    """Stop the workers of all nodes, for an attempt with more nodes."""
+    return _stop(state, OWN, newcomers)
+
+
 def _stop(
-    state: State, connection: int, cause: Fate | ExternalCause | NodeLost
-) -> tuple[Action, ...]:
+    state: JobState, connection: int, cause: Fate | ExternalCause | NodeLost | NodesJoined
+) -> Actions:
     """Stop the workers of all nodes, unless that was done already."""
     if state.attempt.reason_to_stop is not None:
         return ()
     state.attempt.reason_to_stop = cause
     why = _why(cause, state.members.hellos[connection].host)
-    external_cause = None if isinstance(cause, Fate | NodeLost) else cause
-    return (Send(_reachable(state), Stop(state.attempt.number, why, external_cause)),)
+    external_cause = None if isinstance(cause, Fate | NodeLost | NodesJoined) else cause
+    return (Send(reachable(state), Stop(state.attempt.number, why, external_cause)),)
 
 
-def _why(cause: Fate | ExternalCause | NodeLost, host: str) -> str:
+def _why(cause: Fate | ExternalCause | NodeLost | NodesJoined, host: str) -> str:
     match cause:
         case Fate():
             return f"rank {cause.rank} on {host} failed"
         case NodeLost():
-            return notices.lost(cause)
+            return job_notices.lost(cause)
+        case NodesJoined(hosts):
+            return f"{hosts} joined"
         case _:
-            return notices.external_cause(host, cause)
+            return job_notices.external_cause(host, cause)
 
 
-def _with_host(state: State, connection: int, external_cause: ExternalCause) -> ExternalCause:
+def _with_host(state: JobState, connection: int, external_cause: ExternalCause) -> ExternalCause:
     """Add the member's host to what other nodes would otherwise take for their own."""
     if isinstance(external_cause, HelperFailed) and len(state.ranks) > 1:
         host = state.members.hellos[connection].host
@@ -149,33 +167,16 @@ def _with_host(state: State, connection: int, external_cause: ExternalCause) -> 
     return external_cause
 
 
-def _reachable(state: State) -> tuple[int, ...]:
-    return tuple(each for each in state.ranks if not state.is_absent(each) or each in state.silent)
-
-
-def _end_if_all_have_reported(state: State, at: float) -> tuple[Action, ...]:
+def _end_if_all_have_reported(state: JobState, at: float) -> Actions:
     reports = state.attempt.reports
-    if len(reports) + len(state.lost) < len(state.ranks):
+    if len(reports) + len(state.lost_before_report) < len(state.ranks):
         next_notice = min(state.next_notice, at + SECONDS_BETWEEN_STOP_NOTICES)
         state.next_notice = next_notice if reports else NEVER
         return ()
     why = reached_reason(state)
-    if not isinstance(why, WorkerFailed) or not restarting.is_possible(state):
-        return _over(state, why, "")
+    if not isinstance(why, ReasonToRestart) or not restarting.is_possible(state, why):
+        return end_job(state, why, "")
     if external_cause := next(reported_external_causes(state), None):
         # It came when all nodes were stopping already, and keeps them from going on.
-        return _over(state, external_cause, "")
-    if no_restart := restarting.why_no_restart(state, why):
-        return _over(state, why, no_restart)
-    state.phase = Phase.RESTARTING
-    state.previous = why
-    state.next_notice = NEVER
-    return (PreparePort(),)
-
-
-def _over(state: State, why: Reason, no_restart: str) -> tuple[Action, ...]:
-    state.phase = Phase.OVER
-    state.next_notice = NEVER
-    verdict = Send(_reachable(state), Verdict(why, no_restart))
-    # The other members disconnect once they have the verdict.
-    return (verdict, Disconnect(tuple(state.silent))) if state.silent else (verdict,)
+        return end_job(state, external_cause, "")
+    return restarting.prepare(state, why, at)

@@ -8,9 +8,9 @@ from collections.abc import Iterable
 
 from msgspec import Struct
 
-SECONDS_BETWEEN = 1.0
+from clusterrun.domain.event_source import NEVER
 
-NEVER = float("inf")
+SECONDS_BETWEEN = 1.0
 
 MOST_PER_SECOND = 500
 """Heartbeats that node 0 has to answer; in larger jobs each node sends them more rarely."""
@@ -45,7 +45,7 @@ class ListeningClock:
     """A clock that runs only while this process could listen.
 
     A process that was stopped or got no processor may not count that time as silence of others: a
-    scheduler may suspend all nodes of a job, and continue them hours later.
+    scheduler may stop all nodes of a job, and continue them hours later.
     """
 
     def __init__(self, rhythm: HeartbeatRhythm, now: float) -> None:
@@ -87,7 +87,7 @@ class HeartbeatTimer:
             self._silent_at = self._clock.at(now) + self.rhythm.timeout
 
     def pause(self) -> None:
-        """Send and expect nothing: the coordinator is about to be suspended.
+        """Send and expect nothing: the coordinator is about to be paused.
 
         It would read nothing: heartbeats would fill its buffers, and the kernel take it for dead.
         """

@@ -4,7 +4,7 @@ from collections.abc import Iterable
 
 from msgspec import Struct, field
 
-from clusterrun.coordination.messages import Hello
+from clusterrun.domain.messages import Hello
 
 OWN = 0
 """The connection of node 0's own agent."""
@@ -28,9 +28,10 @@ class Members(Struct):
         """Return whether this is a member other than node 0's own agent."""
         return connection in self.hellos and connection != OWN
 
-    def add(self, connection: int, hello: Hello, address: str) -> None:
+    def add(self, connection: int, hello: Hello, address: str, *, takes_rank: bool = True) -> None:
+        """Add a member; in a job that runs, a newcomer takes no rank before it gets a place."""
         self.hellos[connection] = hello
-        if hello.rank is not None:
+        if hello.rank is not None and takes_rank:
             self.by_rank[hello.rank] = connection
         self._by_agent[hello.identity] = connection
         self._by_host.setdefault((address, hello.host), []).append(connection)
@@ -38,11 +39,17 @@ class Members(Struct):
 
     def remove(self, connection: int) -> Hello:
         hello = self.hellos.pop(connection)
-        if hello.rank is not None:
+        if hello.rank is not None and self.by_rank.get(hello.rank) == connection:
             del self.by_rank[hello.rank]
-        del self._by_agent[hello.identity]
-        self._by_host[self._addresses.pop(connection), hello.host].remove(connection)
+        self._by_agent.pop(hello.identity, None)
+        address = self._addresses.pop(connection, "")
+        if connection in self._by_host.get((address, hello.host), ()):
+            self._by_host[address, hello.host].remove(connection)
         return hello
+
+    def address(self, connection: int) -> str:
+        """Return where a member connects from; "" for the coordinator's own agent."""
+        return self._addresses.get(connection, "")
 
     def of_agent(self, identity: str) -> int | None:
         """Return the connection of the member with this ``Hello.identity``; never node 0's own."""
@@ -60,4 +67,4 @@ class Members(Struct):
 
     def finish_joining(self) -> None:
         """Drop what only joining needs."""
-        self._by_agent, self._by_host, self._addresses = {}, {}, {}
+        self._by_agent, self._by_host = {}, {}

@@ -4,14 +4,14 @@ An agent that never reached node 0 does not learn that node 0 has ended, and cal
 over. It would be one node too many in the job that its user starts instead.
 """
 
-from clusterrun.coordination.events import HelloReceived
-from clusterrun.coordination.state import State
+from clusterrun.coordination.coordinator_events import HelloReceived
+from clusterrun.coordination.job_state import JobState
 
 SECONDS_BETWEEN_STARTS = 5.0
 """Agents that began to call within this time may belong to one start."""
 
 
-def leftover(state: State, newcomer: HelloReceived) -> int | None:
+def leftover(state: JobState, newcomer: HelloReceived) -> int | None:
     """Return the connection of the leftover among ``newcomer`` and the members with its place.
 
     A leftover runs on the same host, by name and address, and began to call well before this node 0
@@ -26,7 +26,7 @@ def leftover(state: State, newcomer: HelloReceived) -> int | None:
     return None
 
 
-def is_early(state: State, started: float) -> bool:
+def is_early(state: JobState, started: float) -> bool:
     """Return whether an agent began to call well before this node 0 began."""
     return started < state.began - SECONDS_BETWEEN_STARTS
 

@@ -3,8 +3,16 @@
 from collections import Counter
 from collections.abc import Iterable, Mapping
 
-from clusterrun.coordination.messages import AttemptMessage, Done, Failing, Hello, Stacks
-from clusterrun.coordination.state import Terms
+from clusterrun.coordination.terms import Terms
+from clusterrun.domain.messages import (
+    AttemptMessage,
+    Done,
+    FirstFailure,
+    Hello,
+    RankLeft,
+    Saves,
+    Stacks,
+)
 from clusterrun.domain.ranks import GlobalRank, NodeRank
 from clusterrun.domain.world import World
 
@@ -31,6 +39,8 @@ def worlds(
 ) -> dict[int, World]:
     """Return each connection's part in an attempt; ``ranks`` are in order, from 0."""
     nodes = [members[connection] for connection in ranks]
+    # Where nodes keep logs on their own disks, one may have fewer.
+    kept = max(node.kept_attempts for node in nodes)
     size, of_role = sum(node.workers for node in nodes), Counter[str]()
     for node in nodes:
         of_role[node.role] += node.workers
@@ -47,8 +57,9 @@ def worlds(
             size=size,
             first_role_rank=GlobalRank(first_of_role[node.role]),
             role_size=of_role[node.role],
-            master_addr=terms.master_addr,
+            master_addr=terms.host.value,
             master_port=port,
+            kept_attempts=kept,
         )
         first += node.workers
         first_of_role[node.role] += node.workers
@@ -64,10 +75,14 @@ def _ranks(
     message: AttemptMessage,
 ) -> Iterable[int]:
     match message:
-        case Failing(_, fate):
+        case FirstFailure(_, fate):
             return (fate.rank,)
         case Done(_, fates):
             return (each.fate.rank for each in fates)
+        case Saves(_, progress):
+            return (*progress.unsaved, *progress.silent)
+        case RankLeft(_, rank):
+            return (rank,)
         case Stacks(_, _, groups):
             return (rank for group in groups for rank in group.ranks)
         case _:

@@ -5,10 +5,7 @@
 
 from msgspec import Struct
 
-from clusterrun.domain.outcome import (
-    ExternalCause,
-    Reason,
-)
+from clusterrun.domain.messages import Order
 from clusterrun.domain.ranks import LocalRank
 from clusterrun.domain.stacks import StackGroup
 
@@ -74,6 +71,39 @@ class SignalReceived(Struct, frozen=True):
     """The fork server received it, as the workers' parent, and forwards it to the agent."""
 
 
+class SuspensionWanted(Struct, frozen=True):
+    """All ranks of the job are to save at one step and end: the seam for all kinds of requests."""
+
+    by: str
+    """Who or what wants it, for messages: "SIGUSR1" or "--suspend-before 300"."""
+    at: float
+
+
+class RankAsked(Struct, frozen=True):
+    """The rank has called ``suspend.requested`` for the first time."""
+
+    local_rank: LocalRank
+    at: float
+
+
+class RanksHeld(Struct, frozen=True):
+    """All ranks that call are held, and have been for long enough: ``mark`` is the highest."""
+
+    mark: int
+    at: float
+
+
+class RankSaved(Struct, frozen=True):
+    """The rank has called ``suspend.ready``, after saving at ``mark``."""
+
+    local_rank: LocalRank
+    mark: int
+    at: float
+
+
+RankEvent = RankAsked | RanksHeld | RankSaved
+
+
 class SignalNotHandled(Struct, frozen=True):
     """Signal ``number`` was not forwarded to ``local_ranks``, which have no handler for it."""
 
@@ -133,29 +163,10 @@ class HelperLost(Struct, frozen=True):
     at: float
 
 
-class StopOrdered(Struct, frozen=True):
-    """The coordinator ends the attempt; ``why`` is the reason, "rank 3 on gpu-07 failed"."""
+class CoordinatorSent(Struct, frozen=True):
+    """The coordinator has sent ``message``."""
 
-    why: str
-    attempt: int
-    at: float
-    external_cause: ExternalCause | None = None
-    """The external cause that ends the whole job; None if a worker failed."""
-
-
-class VerdictReached(Struct, frozen=True):
-    """All nodes are done, and every node reports ``reason`` as the reason for the end."""
-
-    reason: Reason
-    no_restart: str
-    """As in ``Outcome``."""
-    at: float
-
-
-class RestartOrdered(Struct, frozen=True):
-    """All nodes have stopped and start the next attempt; ``reason`` ended the last one."""
-
-    reason: Reason
+    message: Order
     at: float
 
 
@@ -165,6 +176,19 @@ class CoordinatorLost(Struct, frozen=True):
     host: str
     how: str
     at: float
+    node_rank: int = 0
+    """Of the coordinator, which may have succeeded node 0."""
+    no_successor: str = ""
+    """Why this node follows no successor of it; "": the job has none."""
+
+
+class CoordinatorSought(Struct, frozen=True):
+    """As ``CoordinatorLost``, but a successor may go on with the job."""
+
+    host: str
+    how: str
+    at: float
+    node_rank: int = 0
 
 
 class WorkersIdle(Struct, frozen=True):
@@ -180,19 +204,6 @@ class WorkersActive(Struct, frozen=True):
     at: float
 
 
-class StacksRequested(Struct, frozen=True):
-    """The coordinator asks for the Python stacks of this node's workers, for the n-th time."""
-
-    number: int
-    idle_for: float
-    """Seconds for which all workers of the job have been idle; 0 if a user has asked."""
-    host: str
-    """The host where the user has asked; "" on node 0."""
-    shown_here: bool
-    """This is node 0, which shows the stacks."""
-    at: float
-
-
 class StacksCollected(Struct, frozen=True):
     """The Python stacks of this node's workers, by local rank."""
 
@@ -203,17 +214,6 @@ class StacksCollected(Struct, frozen=True):
     at: float
 
 
-class StacksGathered(Struct, frozen=True):
-    """On node 0: the Python stacks of the workers of all nodes except ``missing``."""
-
-    groups: tuple[StackGroup, ...]
-    missing: tuple[str, ...]
-    """"node 3 (gpu-07)" of those that did not answer in time."""
-    at: float
-
-
-AboutStacks = WorkersIdle | WorkersActive | StacksRequested | StacksCollected | StacksGathered
-
 Event = (
     WorkerStarted
     | WorkerNotStarted
@@ -221,6 +221,8 @@ Event = (
     | WorkerKilled
     | WorkerStopped
     | SignalReceived
+    | SuspensionWanted
+    | RankEvent
     | SignalNotHandled
     | DeadlinePassed
     | CleanedUp
@@ -228,9 +230,10 @@ Event = (
     | OutputClosed
     | ForkServerReady
     | HelperLost
-    | StopOrdered
-    | VerdictReached
-    | RestartOrdered
+    | CoordinatorSent
     | CoordinatorLost
-    | AboutStacks
+    | CoordinatorSought
+    | WorkersIdle
+    | WorkersActive
+    | StacksCollected
 )

@@ -8,6 +8,7 @@ from msgspec import Struct
 from clusterrun.domain.cpuset import CpuSet
 from clusterrun.domain.facts import Fact
 from clusterrun.domain.ranks import GlobalRank, LocalRank, NodeRank, RankSet
+from clusterrun.domain.scheduler import SchedulerJob
 from clusterrun.domain.streams import StreamChoice
 
 
@@ -125,6 +126,16 @@ class StartMethod(Enum):
     """By executing an interpreter for each worker."""
 
 
+class ElasticJoin(Enum):
+    """When a node that joins a running job of ``--nnodes MIN:MAX`` is let in."""
+
+    RESTART = "restart"
+    """At the next attempt, which begins for another reason."""
+
+    NOW = "now"
+    """All workers restart for it."""
+
+
 class LastCall(Struct, frozen=True):
     """With ``--nnodes MIN:MAX``, a job starts with ``minimum`` nodes or more after some time."""
 
@@ -201,8 +212,41 @@ class JobSpec(Struct, frozen=True):
     """Exit codes of the cause after which the job is not restarted, in order."""
     no_fail_fast: Fact[bool]
     """Restart even after the same failure twice in a row."""
+    spares: Fact[int]
+    """Nodes beyond ``nnodes`` that wait to take the places of lost ones."""
+    elastic_multiple: Fact[int]
+    """With ``--nnodes MIN:MAX``, a multiple of this many nodes work; the others wait."""
+    elastic_join: Fact[ElasticJoin]
+    elastic_join_delay: Fact[float]
+    """Seconds from a newcomer to the restart that lets it in."""
+    max_node_losses: Fact[int | None]
+    """None: no limit."""
+    no_failover: Fact[bool]
+    """The job ends if node 0 is lost."""
+    rejoin_timeout: Fact[float]
+    """Seconds for which a restart waits for another node if no spare is left; 0.0: it does not."""
     shutdown_timeout: Fact[float]
     """The grace period, in seconds."""
+    suspend_signal: Fact[int | None]
+    """A signal to any agent that asks for a suspension; None: only SIGTERM does."""
+    suspend_grace: Fact[float]
+    """Seconds from the agreement in which all ranks have to save."""
+    suspend_exit_code: Fact[int]
+    suspend_before: Fact[float | None]
+    """Seconds before ``ends_at`` at which a suspension is wanted; None: never."""
+    suspend_hook: Fact[tuple[str, ...]]
+    """The command that exits with 0 when a suspension is wanted; (): none."""
+    requeue: Fact[bool]
+    """Put the job back into the scheduler's queue after a suspension."""
+    scheduler: Fact[SchedulerJob | None]
+    """No flag, the scheduler's job that this job runs in; None: none."""
+    ends_at: Fact[float | None]
+    """No flag, the scheduler's: when it ends the job, in seconds since the epoch; None: unknown, or
+    not needed."""
+    resumed: Fact[int]
+    """No flag, the scheduler's: how often it has started the job again."""
+    kept_attempts: Fact[int]
+    """No flag: attempts of this run whose logs an earlier job has left in ``log_dir``."""
     contain: Fact[bool]
     """All processes of the job are in a PID namespace, which ends with the fork server."""
     exec: Fact[bool]
@@ -232,6 +276,8 @@ class JobSpec(Struct, frozen=True):
     """``auto``, ``all``, ``none``, or the modules to preload."""
     preload_timeout: Fact[float]
     """Seconds for which preloading may make no progress."""
+    keep_warm: Fact[float]
+    """Seconds for which the fork server stays after the job; 0.0: it ends with it."""
     python: Fact[str]
     stdin_rank: Fact[int | None]
     """The worker that reads standard input, by rank; None: rank 0, and on a terminal any."""
@@ -267,14 +313,29 @@ class JobSpec(Struct, frozen=True):
 
     @property
     def agents(self) -> int:
-        """The number of agents in the job."""
-        return self.nnodes.value if self.tasks.value is None else self.tasks.value.size
+        """The number of agents in the job, spares included."""
+        if self.tasks.value is not None:
+            return self.tasks.value.size
+        return self.nnodes.value + self.spares.value
+
+    @property
+    def outlives_nodes(self) -> bool:
+        """Whether the job may go on without a lost node."""
+        has_rules = self.spares.value > 0 or self.rejoin_timeout.value > 0 or self.is_elastic
+        return self.agents > 1 and has_rules
+
+    @property
+    def is_elastic(self) -> bool:
+        """Whether the number of nodes follows losses and newcomers, from MIN to MAX."""
+        # With a task for each worker, the scheduler has started all of them.
+        return self.fewest_nodes.value < self.nnodes.value and self.tasks.value is None
 
     @property
     def last_call(self) -> LastCall | None:
         """When the job starts with fewer than ``nnodes`` nodes; None: never."""
-        # With a task for each worker, the scheduler has started all of them.
-        if self.fewest_nodes.value == self.nnodes.value or self.tasks.value is not None:
+        if self.spares.value > 0:
+            return LastCall(self.nnodes.value, self.last_call_timeout.value)
+        if not self.is_elastic:
             return None
         return LastCall(self.fewest_nodes.value, self.last_call_timeout.value)
 

@@ -19,6 +19,7 @@ from clusterrun.domain.bounds import (
     WallClock,
 )
 from clusterrun.domain.ranks import GlobalRank, LocalRank
+from clusterrun.domain.suspension import Ranks, Step
 from clusterrun.errors import ExitCode, exit_code_of_signal
 
 
@@ -60,7 +61,10 @@ class Fate(Struct, frozen=True):
     """0 if no process was started."""
     ending: Ending
     stopped_by_us: bool
-    """It ended after the launcher had signalled it, so it is not a cause."""
+    """The launcher had begun to stop this node's workers before this one failed or exited.
+
+    It is a consequence, unless it failed for a reason of its own: see ``choice_of_cause``.
+    """
     clock: WallClock
     """When it failed, else when it ended, by its host's wall clock in seconds since the epoch.
 
@@ -115,10 +119,62 @@ class NodeLost(Struct, frozen=True, tag=True):
     """Or "has been silent for 15 s"."""
 
 
-ExternalCause = Interrupted | OutputGone | HelperFailed
+class NodesJoined(Struct, frozen=True, tag=True):
+    """All workers restart to let in the nodes on ``hosts``; this ends an attempt, and never a job."""
+
+    hosts: Line
+
+
+class Suspended(Struct, frozen=True, tag=True):
+    """All ranks have saved at ``step``, ``seconds`` after ``by`` asked for it."""
+
+    by: Line
+    step: Step
+    seconds: Seconds
+    exit_code: ExitStatus
+    silent: Ranks = ()
+    """Ranks that have never called ``suspend.requested``: they were stopped."""
+
+
+class NotSuspended(Struct, frozen=True, tag=True):
+    """A suspension was agreed on, and not all ranks have saved in time."""
+
+    by: Line
+    step: Step
+    grace: Seconds
+    unsaved: Ranks
+    silent: Ranks = ()
+
+
+ExternalCause = Interrupted | OutputGone | HelperFailed | Suspended | NotSuspended
 """What ends a job from outside its workers, on a node whose agent can still report it."""
 
-Reason = Succeeded | WorkerFailed | Interrupted | OutputGone | HelperFailed | NodeLost
+Reason = Succeeded | WorkerFailed | ExternalCause | NodeLost | NodesJoined
+
+
+class Replacement(Struct, frozen=True):
+    """The place of a lost node, and who has it now."""
+
+    lost: NodeLost
+    host: Name
+    """Of the node that takes the place; "" if it is given up."""
+
+
+MOST_REPLACEMENTS = 64
+"""Lost nodes that one message names."""
+
+
+class RestartProgress(Struct, frozen=True):
+    """What a job has gone through, as the next attempt begins."""
+
+    restarts: Count = 0
+    """Attempts that followed the failure of a worker, the next one included."""
+    losses: Count = 0
+    """Nodes that were lost, and did not end the job."""
+    replacements: tuple[Replacement, ...] = ()
+    """Of the nodes lost in the last attempt, at most ``MOST_REPLACEMENTS``."""
+    nodes: Count = 0
+    """Of the next attempt, if the number may change."""
 
 
 class Outcome(Struct, frozen=True):
@@ -134,6 +190,8 @@ class Outcome(Struct, frozen=True):
     """Why no restart follows although one would be allowed; "" otherwise."""
     failure: Fate | None = None
     """The worker that failed before a signal ended the job; None if none did."""
+    progress: RestartProgress | None = None
+    """If another attempt follows."""
 
     @property
     def cause(self) -> Fate | None:
@@ -154,8 +212,14 @@ class Outcome(Struct, frozen=True):
                 return exit_code_of_signal(signal.SIGPIPE)
             case NodeLost():
                 return ExitCode.NODE_LOST
+            case NodesJoined():
+                return ExitCode.INTERNAL
             case HelperFailed(_, _, number):
                 return exit_code_of_signal(number) if number else ExitCode.INTERNAL
+            case Suspended():
+                return self.reason.exit_code
+            case NotSuspended():
+                return ExitCode.NOT_SUSPENDED
             case _:
                 assert_never(self.reason)
 

@@ -28,5 +28,7 @@ class World(Struct, frozen=True):
     master_addr: Line
     master_port: Port | None
     """None only in a dry run, if a free port would be chosen at the start."""
+    kept_attempts: Count = 0
+    """Attempts of earlier jobs of this run, before which a suspension came: log folders go on."""
     interface: Name = ""
     """The network interface that libraries are to use; "" if they find it themselves."""

@@ -2,25 +2,37 @@
 
 from collections.abc import Mapping, Sequence
 from pathlib import Path
+from typing import NamedTuple
 
 from msgspec import structs
 
 from clusterrun.domain.cpuset import CpuSet
 from clusterrun.domain.machine import Gpu, Machine, PciGpu
 from clusterrun.machine.cgroup import cpu_quota
+from clusterrun.machine.files import Files
 from clusterrun.machine.gpus import inventory
 from clusterrun.machine.gpus.devices import Device, Listing
 from clusterrun.machine.gpus.locality import Locator
 from clusterrun.machine.gpus.visible import Visible, select_visible
 from clusterrun.machine.numa_nodes import read_nodes
 from clusterrun.machine.processors import read_processors
-from clusterrun.machine.tree import Files, Tree
+from clusterrun.machine.tree import Tree
 
 _ORDER_UNKNOWN = "unknown: CUDA may number GPUs of several models in another order"
 _ORDER_REMARK = (
     "GPUs of several models on several NUMA nodes: CUDA numbers the fastest first, so the node of a"
     " worker's GPU is unknown; set CUDA_DEVICE_ORDER=PCI_BUS_ID, or name the GPUs by UUID"
 )
+
+
+class Source(NamedTuple):
+    """What a machine is read from: this machine, or a captured one as its own process saw it."""
+
+    files: Files
+    allowed: CpuSet | None
+    """The CPUs that the process may use; None: as the files have it, else all."""
+    variables: Mapping[str, str]
+    """The process's environment."""
 
 
 def inspect(

@@ -36,8 +36,7 @@ def cpus_of_nodes(tree: Tree) -> CpuSet:
 
 
 def _ids(tree: Tree) -> tuple[int, ...]:
-    names = (name.removeprefix("node") for name in tree.names(_NODES) if name.startswith("node"))
-    present = {int(number) for number in names if number.isdecimal()}
+    present = set(tree.numbers(_NODES, "node"))
     # Node lists have the form of CPU lists.
     listed = tree.cpu_list(f"{_NODES}/online")
     return tuple(sorted(present & listed if listed else present))
@@ -51,7 +50,7 @@ def _cpus(tree: Tree, number: int) -> CpuSet:
 def _distances(tree: Tree, number: int, ids: tuple[int, ...]) -> dict[int, int]:
     columns = [number_of(column) for column in tree.text(f"{_NODES}/node{number}/distance").split()]
     known = [column for column in columns if column is not None]
-    # One column for each node that is online, by id; with another number, columns have no owner.
+    # Each node that is online has a column, by id; other numbers of columns can't be matched.
     return dict(zip(ids, known, strict=True)) if len(ids) == len(columns) == len(known) else {}
 
 
@@ -69,9 +68,6 @@ def _with_memory(tree: Tree, memory: Mapping[int, int | None]) -> frozenset[int]
 
 def _memory(tree: Tree, number: int) -> int | None:
     # The line reads: Node 0 MemTotal: 8386704 kB.
-    for line in tree.text(f"{_NODES}/node{number}/meminfo").splitlines():
-        words = line.split()
-        size = number_of(words[3]) if len(words) > 3 and words[2] == "MemTotal:" else None
-        if size is not None:
-            return size << 10
-    return None
+    facts = tree.facts(f"{_NODES}/node{number}/meminfo", ":")
+    size = number_of(facts.get(f"Node {number} MemTotal", "").removesuffix(" kB"))
+    return None if size is None else size << 10

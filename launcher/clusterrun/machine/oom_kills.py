@@ -37,11 +37,11 @@ class OomCounters(NamedTuple):
         tree = Tree(root)
         hierarchy = hierarchy_of(tree, "memory")
         groups = _groups(tree, hierarchy) if hierarchy else ()
-        return cls(groups, _counter(tree, "proc/vmstat", "oom_kill") or 0)
+        return cls(groups, _kills(tree, "proc/vmstat") or 0)
 
 
-def struck_between(before: OomCounters, after: OomCounters) -> str:
-    """Return a sentence on processes that the OOM killer killed in between; "" if there are none."""
+def oom_kills_between(before: OomCounters, after: OomCounters) -> str:
+    """Return a sentence on the processes that the OOM killer killed in between; "" if there are none."""
     earlier = {group.directory: group.kills for group in before.groups}
     for position, group in enumerate(after.groups):
         kills = group.kills - earlier.get(group.directory, group.kills)
@@ -60,7 +60,7 @@ def _groups(tree: Tree, hierarchy: Hierarchy) -> tuple[GroupMemory, ...]:
     )
     groups = []
     for directory in hierarchy.groups:
-        kills = _counter(tree, f"{directory}/{counters}", "oom_kill")
+        kills = _kills(tree, f"{directory}/{counters}")
         if kills is not None:
             limit = tree.integer(f"{directory}/{maximum}")
             limited = limit is not None and limit < _NO_LIMIT
@@ -68,12 +68,8 @@ def _groups(tree: Tree, hierarchy: Hierarchy) -> tuple[GroupMemory, ...]:
     return tuple(groups)
 
 
-def _counter(tree: Tree, path: str, name: str) -> int | None:
-    for line in tree.text(path).splitlines():
-        key, _, value = line.partition(" ")
-        if key == name:
-            return number_of(value)
-    return None
+def _kills(tree: Tree, path: str) -> int | None:
+    return number_of(tree.facts(path, " ").get("oom_kill", ""))
 
 
 def _ended(kills: int) -> str:

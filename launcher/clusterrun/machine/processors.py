@@ -37,8 +37,7 @@ def online_cpus(tree: Tree) -> CpuSet:
     listed = tree.cpu_list(f"{_CPUS}/online")
     if listed:
         return CpuSet(listed | _hidden(tree, listed))
-    numbers = (name.removeprefix("cpu") for name in tree.names(_CPUS) if name.startswith("cpu"))
-    return CpuSet(int(number) for number in numbers if number.isdecimal())
+    return CpuSet(tree.numbers(_CPUS, "cpu"))
 
 
 def _hidden(tree: Tree, online: CpuSet) -> CpuSet:
@@ -82,7 +81,7 @@ def _cores(tree: Tree, online: CpuSet) -> tuple[tuple[CpuSet, ...], bool]:
 
 def _siblings(tree: Tree, cpu: int) -> CpuSet:
     topology = f"{_CPUS}/cpu{cpu}/topology"
-    # thread_siblings_list is the name before Linux 5.3, and still there.
+    # thread_siblings_list is the name before Linux 5.3, and still exists.
     return (
         tree.cpu_list(f"{topology}/thread_siblings_list")
         or tree.cpu_list(f"{topology}/core_cpus_list")
@@ -99,9 +98,9 @@ def _packages(tree: Tree, cores: tuple[CpuSet, ...], online: CpuSet) -> tuple[Cp
             continue
         left -= core
         number = tree.integer(f"{_CPUS}/cpu{first}/topology/physical_package_id")
-        # -1: the firmware does not say.
+        # -1: the firmware does not know.
         if number is not None and number >= 0:
-            # One CPU lists its whole package, so not every core's file is read.
+            # One CPU lists its whole package, so the files of its other cores are not read.
             around = tree.cpu_list(f"{_CPUS}/cpu{first}/topology/core_siblings_list") & left
             left -= around
             packages.setdefault(number, set()).update(core, around)

@@ -1,55 +1,12 @@
-"""Reading files below a root: of this machine, or of a captured one."""
+"""Facts in files below a root, each file read once."""
 
-from collections.abc import Callable
 from pathlib import Path, PurePosixPath
-from typing import Protocol
 
 from clusterrun.domain.cpuset import CpuSet
-from clusterrun.machine.captures.folder import Folder
+from clusterrun.machine.files import Files, Folder
 
 _DIGITS = 20
-"""Of the largest number of 64 bits; Python raises an error for thousands of digits."""
-
-
-class Files(Protocol):
-    """Files below a root. Paths are relative to it: ``sys/devices/system/cpu/online``."""
-
-    @property
-    def is_live(self) -> bool:
-        """Whether they are this machine's, not captured."""
-
-    def read(self, path: str) -> bytes:
-        """Return the content of the file; OSError if it can't be read."""
-
-    def names(self, path: str) -> list[str]:
-        """Return the names in a directory, in any order; OSError if it can't be read."""
-
-    def exists(self, path: str) -> bool:
-        """Return whether there is such a file or directory."""
-
-    def can_open(self, path: str) -> bool:
-        """Return whether the file can be opened: a container's device rules show only then."""
-
-    def may_use(self, path: str) -> bool:
-        """Return whether the file's mode lets us read and write it, without opening it.
-
-        Opening the file of a GPU may wake it up, and makes us a user of it.
-        """
-
-    def link(self, path: str) -> str:
-        """Return where the link at ``path`` points, as it is written; OSError if it is no link."""
-
-    def real(self, path: str) -> str:
-        """Return ``path`` with every link in it followed; OSError if one leads out of the root."""
-
-    def answer(self, question: str, ask: Callable[[], str]) -> str:
-        """Return the answer of this machine, by ``ask``, or the captured answer.
-
-        Args:
-            question: the name of the file that keeps the answer in a capture.
-            ask: called on this machine; returns "" if there is no answer.
-
-        """
+"""The digits of the largest number of 64 bits; Python raises an error for thousands of digits."""
 
 
 class Tree:
@@ -106,11 +63,12 @@ class Tree:
 
     def own_status(self, name: str) -> CpuSet:
         """Return the CPUs or nodes of one line of /proc/self/status; none if it is missing."""
-        for line in self.text("proc/self/status").splitlines():
-            key, _, value = line.partition(":")
-            if key == name:
-                return cpus_of(value)
-        return CpuSet()
+        return cpus_of(self.facts("proc/self/status", ":").get(name, ""))
+
+    def facts(self, path: str, separator: str) -> dict[str, str]:
+        """Return the values by name of a file whose lines are a name, ``separator`` and a value."""
+        lines = (line.partition(separator) for line in self.text(path).splitlines())
+        return {name.strip(): value.strip() for name, _, value in lines}
 
     def names(self, path: str) -> tuple[str, ...]:
         """Return the sorted names in a directory; () if there is none."""
@@ -120,6 +78,11 @@ class Tree:
             except OSError:
                 self._names[path] = ()
         return self._names[path]
+
+    def numbers(self, path: str, prefix: str = "") -> list[int]:
+        """Return in order the numbers of the names in a directory that are ``prefix`` and a number."""
+        names = (name.removeprefix(prefix) for name in self.names(path) if name.startswith(prefix))
+        return sorted(int(name) for name in names if name.isdecimal())
 
     def real(self, path: str) -> str:
         """Return ``path`` with every link in it followed; "" if one leads out of the root."""

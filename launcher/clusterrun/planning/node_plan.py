@@ -1,6 +1,6 @@
 """The plan of this node for one attempt, from all that is known before it starts."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import assert_never
 
 from clusterrun.domain.job import JobSpec, Program, ProgramKind
@@ -8,9 +8,8 @@ from clusterrun.domain.machine import Machine
 from clusterrun.domain.plan import NodePlan, WorkerPlan
 from clusterrun.domain.ranks import GlobalRank, LocalRank
 from clusterrun.domain.world import World
-from clusterrun.planning.binding.node_binding import Placement
 from clusterrun.planning.binding.strict_binding import require_binding
-from clusterrun.planning.places import places_of
+from clusterrun.planning.places import Places, places_of
 from clusterrun.planning.remarks import remarks_on
 from clusterrun.planning.variables import worker_variables
 from clusterrun.planning.variables.gpu_variables import chosen_gpus_variables, own_gpus_variables
@@ -40,28 +39,15 @@ def plan_node(  # noqa: PLR0913 - a plan is made of all that is known
         environ: the launcher's own environment.
 
     Raises:
-        UsageError: the job's ``env`` sets a variable that clusterrun has to set.
         MachineError: a worker can't be bound as asked, and the job is strict about it.
 
     """
-    worker_variables.check_env(job)
     places = places_of(job, machine, world)
     if job.numa_strict.value:
         require_binding(job, machine, places.placements)
     before = worker_variables.environment_before(job, environ, unset)
     command = command_of(job.program.value, job.python.value)
     count = len(places.placements)
-
-    def plan_worker(index: int, placement: Placement) -> WorkerPlan:
-        local_rank = LocalRank(index)
-        variables = {
-            **worker_variables.worker_variables(world, local_rank, error_files),
-            **places.variables,
-            **own_gpus_variables(job, machine, placement.gpus, index, before),
-            **_paddle_variables(job, world, local_rank),
-        }
-        return _worker(job, world, local_rank, placement, variables, places.reason)
-
     return NodePlan(
         world=world,
         host=machine.host,
@@ -73,18 +59,10 @@ def plan_node(  # noqa: PLR0913 - a plan is made of all that is known
             **chosen_gpus_variables(job, machine, before),
         },
         unset=tuple(unset),
-        workers=tuple(plan_worker(index, each) for index, each in enumerate(places.placements)),
+        workers=tuple(_worker_plans(job, machine, world, places, error_files, before)),
         remarks=remarks_on(job, machine, places.placements, before),
         visible_origin=machine.visible_origin,
     )
-
-
-def _paddle_variables(job: JobSpec, world: World, local_rank: LocalRank) -> Mapping[str, str]:
-    if job.cluster.value != "paddle":
-        return {}
-    from clusterrun.planning.variables.paddle_variables import paddle_variables
-
-    return paddle_variables(job, world, local_rank)
 
 
 def command_of(program: Program, python: str) -> tuple[str, ...]:
@@ -102,24 +80,35 @@ def command_of(program: Program, python: str) -> tuple[str, ...]:
             assert_never(program.kind)
 
 
-def _worker(  # noqa: PLR0913, PLR0917 - as a plan
+def _worker_plans(  # noqa: PLR0913, PLR0917 - as a plan
     job: JobSpec,
+    machine: Machine,
     world: World,
-    local_rank: LocalRank,
-    placement: Placement,
-    variables: Mapping[str, str],
-    reason: str,
-) -> WorkerPlan:
+    places: Places,
+    error_files: str | None,
+    before: Mapping[str, str],
+) -> Iterator[WorkerPlan]:
     argument = job.pass_local_rank.value
-    return WorkerPlan(
-        rank=GlobalRank(world.first_rank + local_rank),
-        local_rank=local_rank,
-        gpus=placement.gpus,
-        numa_nodes=placement.numa_nodes,
-        cpus=placement.cpus,
-        memory=placement.memory,
-        env=variables,
-        remark=placement.remark,
-        local_rank_reason=reason,
-        own_arguments=(f"--{argument}={variables['LOCAL_RANK']}",) if argument else (),
-    )
+    for index, placement in enumerate(places.placements):
+        local_rank = LocalRank(index)
+        env = {
+            **worker_variables.worker_variables(world, local_rank, error_files),
+            **places.variables,
+            **own_gpus_variables(job, machine, placement.gpus, index, before),
+        }
+        if job.cluster.value == "paddle":
+            from clusterrun.planning.variables.paddle_variables import paddle_variables
+
+            env |= paddle_variables(job, world, local_rank)
+        yield WorkerPlan(
+            rank=GlobalRank(world.first_rank + local_rank),
+            local_rank=local_rank,
+            gpus=placement.gpus,
+            numa_nodes=placement.numa_nodes,
+            cpus=placement.cpus,
+            memory=placement.memory,
+            env=env,
+            remark=placement.remark,
+            local_rank_reason=places.reason,
+            own_arguments=(f"--{argument}={env['LOCAL_RANK']}",) if argument else (),
+        )

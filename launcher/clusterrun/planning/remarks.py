@@ -2,12 +2,13 @@
 
 from collections.abc import Mapping, Sequence
 
+from clusterrun.domain.counts import counted
 from clusterrun.domain.cpuset import CpuSet, runs
 from clusterrun.domain.job import JobSpec, NumaBinding
 from clusterrun.domain.machine import Machine
 from clusterrun.planning.binding.gpu_assignment import hidden_gpus
 from clusterrun.planning.binding.node_binding import Placement
-from clusterrun.planning.worker_count import count_shown
+from clusterrun.planning.worker_count import ONE_SLICE, count_shown
 
 
 def remarks_on(
@@ -32,7 +33,7 @@ def _too_few_cpus(machine: Machine, workers: int) -> str:
     count = len(machine.allowed)
     if count >= workers:
         return ""
-    few = f"{workers} workers share {count} CPU{'' if count == 1 else 's'} ({machine.allowed})"
+    few = f"{workers} workers share {counted(count, 'CPU')} ({machine.allowed})"
     if CpuSet.union_of(machine.cores) <= machine.allowed:
         return few
     return (
@@ -70,10 +71,7 @@ def _idle_gpus(job: JobSpec, machine: Machine, workers: int) -> str:
 def _unseen_slices(job: JobSpec, machine: Machine) -> str:
     if len(machine.visible) == count_shown(job, machine):
         return ""
-    return (
-        "CUDA shows a process one MIG slice, and no other GPU;"
-        " --virtual-local-rank gives each worker its own"
-    )
+    return f"{ONE_SLICE}; --virtual-local-rank gives each worker its own"
 
 
 def _bound_by_openmp(placements: Sequence[Placement], before: Mapping[str, str]) -> str:

@@ -5,7 +5,9 @@ from typing import assert_never
 from clusterrun.domain.job import JobSpec, WorkerCount
 from clusterrun.domain.machine import Gpu, Machine
 from clusterrun.errors import UsageError
-from clusterrun.planning.devices import why_none
+from clusterrun.planning.job_machine import why_none
+
+ONE_SLICE = "CUDA shows a process one MIG slice, and no other GPU"
 
 MAX_WORKERS = 10_000
 """More than any machine has GPUs or CPUs for: a larger number is a typing error."""
@@ -97,7 +99,7 @@ def _expect_gpus(job: JobSpec, machine: Machine, workers: int) -> None:
         return
     if each.value > 1 and split_gpus(machine):
         raise UsageError(
-            f"gpus_per_worker is {each}, but CUDA shows a process one MIG slice, and no other GPU",
+            f"gpus_per_worker is {each}, but {ONE_SLICE}",
             "give each worker one: leave it out, and give --virtual-local-rank",
         )
     if workers * each.value <= visible:
@@ -119,7 +121,7 @@ def _expect_gpu_each(job: JobSpec, machine: Machine, workers: int) -> None:
     shared = "or, if workers share GPUs or use none, add --gpus-per-worker 0"
     if shown < len(machine.visible):
         raise UsageError(
-            f"{asked}, but CUDA shows a process one MIG slice, and no other GPU",
+            f"{asked}, but {ONE_SLICE}",
             f"give each worker its own: add --virtual-local-rank\n{shared}",
         )
     are = "GPU is" if shown == 1 else "GPUs are"

@@ -1,23 +1,12 @@
 """What the rendezvous needs of the agent."""
 
-from collections.abc import Callable, Iterable, Sequence
-from typing import NamedTuple, Protocol
+from collections.abc import Callable, Sequence
+from typing import NamedTuple
 
-from clusterrun.domain.events import Event
+from clusterrun.domain.event_source import EventSource
+from clusterrun.domain.events import SignalReceived
 from clusterrun.rendezvous.names.addresses import Interfaces, Resolve, all_addresses, own_interfaces
 from clusterrun.rendezvous.names.resolver import resolves_for_others
-
-
-class EventSource(Protocol):
-    """Signals to this process, or a helper process."""
-
-    def fileno(self) -> int:
-        """Return the descriptor that becomes readable when there are ``events``."""
-        ...
-
-    def events(self, now: float) -> Iterable[Event]:
-        """Return what has happened, without blocking."""
-        ...
 
 
 class AgentHooks(NamedTuple):
@@ -28,6 +17,10 @@ class AgentHooks(NamedTuple):
     """Prints a line for the user, and adds the prefix."""
     clock: Callable[[], float]
     """Returns monotonic seconds."""
+    keep: Callable[[SignalReceived], object] = lambda _: None
+    """Takes each signal that ends nothing: the agent may need it once its workers run."""
+    renew_lease: Callable[[float], object] = lambda _: None
+    """Takes the seconds after which the workers are killed unless it is called again; 0: never."""
     helpers: Sequence[EventSource] = ()
     """The helper processes: a node without them can't join."""
     interfaces: Callable[[], Interfaces] = own_interfaces

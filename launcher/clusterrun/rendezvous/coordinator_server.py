@@ -7,31 +7,16 @@ import socket
 from collections.abc import Callable
 from typing import assert_never
 
-from clusterrun.coordination.actions import (
-    Action,
-    Disconnect,
-    PreparePort,
-    PrintNotice,
-    Send,
-    StopListening,
-)
+from clusterrun.coordination import coordinator_actions, coordinator_events
 from clusterrun.coordination.coordinator import decide, due, opened
-from clusterrun.coordination.events import (
-    Abandoned,
-    CallerConnected,
-    CallerGone,
-    Event,
-    HelloReceived,
-    MemberGone,
-    MemberSilent,
-    MessageReceived,
-    PortReady,
-    TimePassed,
-)
+from clusterrun.coordination.coordinator_actions import Action
+from clusterrun.coordination.coordinator_events import CoordinatorEvent
 from clusterrun.coordination.heartbeat import SilenceWatch
+from clusterrun.coordination.job_state import JobPhase, JobState
 from clusterrun.coordination.members import OWN
-from clusterrun.coordination.messages import FromMember, Heartbeat, Hello, Suspension
-from clusterrun.coordination.state import NEVER, Phase, Terms
+from clusterrun.coordination.terms import Terms
+from clusterrun.domain.event_source import NEVER
+from clusterrun.domain.messages import FromMember, Heartbeat, Hello, Paused
 from clusterrun.rendezvous.agent_hooks import AgentHooks
 from clusterrun.rendezvous.names.addresses import plain_address
 from clusterrun.rendezvous.ports.held_port import HeldPort, hold_free_port
@@ -68,13 +53,15 @@ class CoordinatorServer:
         self,
         joining_port: JoiningPort,
         terms: Terms,
-        token: bytes,
+        hello: Hello,
         hooks: AgentHooks,
         now: float,
         *,
+        token: bytes,
         chosen: HeldPort | None = None,
+        succeeds: JobState | None = None,
     ) -> None:
-        """Begin to gather the nodes of ``terms``.
+        """Begin to gather the nodes of ``terms``; ``succeeds``: those of a lost coordinator.
 
         Takes over ``joining_port``, and the port ``chosen`` for the workers, if that is another one.
 
@@ -91,14 +78,15 @@ class CoordinatorServer:
         self._chosen = chosen
         self._token = token
         self._notice = hooks.notice
-        self._state = opened(terms, now)
+        master_port = (chosen or joining_port).number
+        self._state = succeeds or opened(terms, hello, master_port, now, has_token=bool(token))
         self._connections = Connections()
         self._connections.epoll.register(joining_port, select.EPOLLIN)
         self._connections.add(OWN, Connection(ours, FROM_MEMBERS), "this node")
         self._last_number = OWN
         self._callers: dict[int, float] = {}
         self._closing: dict[int, float] = {}
-        self._silence_watch = SilenceWatch(terms.rhythm, now)
+        self._silence_watch = SilenceWatch(terms.patience, now)
         self._accept_again = NEVER
 
     def fileno(self) -> int:
@@ -125,14 +113,14 @@ class CoordinatorServer:
             self._serve(number, now)
         # All that was sent has been read by now: other members are silent.
         for number in self._silence_watch.lost(now):
-            self._happens(MemberSilent(number, now))
+            self._happens(coordinator_events.MemberSilent(number, now))
         if now >= due(self._state):
-            self._happens(TimePassed(now))
+            self._happens(coordinator_events.TimePassed(now))
         self._close_what_is_due(now)
 
     def abandon(self, why: str, now: float, hint: str = "") -> None:
         """Tell all members that the job does not begin."""
-        self._happens(Abandoned(why, now, hint))
+        self._happens(coordinator_events.Abandoned(why, now, hint))
 
     def finish(self, seconds: float, clock: Callable[[], float]) -> None:
         """Let members read what was sent last, for at most ``seconds``, and close everything."""
@@ -141,7 +129,7 @@ class CoordinatorServer:
             self._connections.drop(number)
         self._callers.clear()
         # Members close their connections once they have read it.
-        while self._state.phase is Phase.OVER and self._connections and clock() < deadline:
+        while self._state.phase is JobPhase.OVER and self._connections and clock() < deadline:
             self._connections.epoll.poll(max(0.0, deadline - clock()))
             self.turn(clock())
         self.close()
@@ -176,7 +164,7 @@ class CoordinatorServer:
         connection.longest = LONGEST_HELLO
         self._connections.add(self._last_number, connection, peer)
         self._callers[self._last_number] = now + SECONDS_TO_SEND_HELLO
-        self._happens(CallerConnected(now))
+        self._happens(coordinator_events.CallerConnected(now))
 
     def _serve(self, number: int, now: float) -> None:
         """Send what is queued for a connection, and read what it has sent."""
@@ -213,20 +201,20 @@ class CoordinatorServer:
             case Hello() if number in self._callers:
                 self._make_member(number, now)
                 peer = self._connections.peer(number)
-                self._happens(HelloReceived(number, peer, message, now))
+                self._happens(coordinator_events.HelloReceived(number, peer, message, now))
             case Hello():
                 raise BadFrame("sent a second Hello")
             case _ if number in self._callers:
                 raise BadFrame("sent another message before its Hello")
             case Heartbeat():
                 self._connections.send((number,), HEARTBEAT_FRAME)
-            case Suspension(suspended):
-                if suspended:
+            case Paused(paused):
+                if paused:
                     # Silent on purpose, until its next message.
                     self._silence_watch.forget(number)
-                self._happens(MessageReceived(number, message, now))
+                self._happens(coordinator_events.MessageReceived(number, message, now))
             case _:
-                self._happens(MessageReceived(number, message, now))
+                self._happens(coordinator_events.MessageReceived(number, message, now))
 
     def _is_closed(self, number: int) -> bool:
         connection = self._connections.get(number)
@@ -238,28 +226,28 @@ class CoordinatorServer:
         if connection is None:
             return
         connection.longest = MAXIMUM_FRAME
-        connection.give_up_after(self._state.terms.rhythm.timeout)
+        connection.give_up_after(self._state.terms.patience.timeout)
         self._silence_watch.received(number, now)
-        if connection.local_address != self._connections.peer(number):
-            self.reached_at = self.reached_at or connection.local_address
+        if not self.reached_at and connection.local_address != self._connections.peer(number):
+            self.reached_at = connection.local_address
 
-    def _happens(self, event: Event) -> None:
+    def _happens(self, event: CoordinatorEvent) -> None:
         for action in decide(self._state, event):
-            self._perform(action)
+            self._perform(action, event.at)
 
-    def _perform(self, action: Action) -> None:
+    def _perform(self, action: Action, at: float) -> None:
         match action:
-            case Send(numbers, message):
+            case coordinator_actions.Send(numbers, message):
                 self._connections.send(numbers, framed(message))
-            case Disconnect(numbers):
+            case coordinator_actions.Disconnect(numbers):
                 # Once all that was sent has left: see ``_close_what_is_due``.
                 self._closing.update(dict.fromkeys(numbers, NEVER))
-            case StopListening():
+            case coordinator_actions.StopListening():
                 self._connections.epoll.unregister(self._joining_port)
                 self._joining_port.close()
-            case PreparePort():
-                self._happens(PortReady(self._fresh_port()))
-            case PrintNotice(text):
+            case coordinator_actions.PreparePort():
+                self._happens(coordinator_events.PortReady(self._fresh_port(), at))
+            case coordinator_actions.PrintOnNodeZero(text):
                 self._notice(text)
             case _:
                 assert_never(action)
@@ -267,7 +255,7 @@ class CoordinatorServer:
     def _fresh_port(self) -> int:
         """Return where the next attempt's workers meet; a given port is held for the whole job."""
         if self._chosen is None or self._chosen.given:
-            return self._state.terms.master_port
+            return self._state.master_port
         last, self._chosen = self._chosen, hold_free_port()
         # Only now, so that the new one differs.
         last.release()
@@ -286,9 +274,20 @@ class CoordinatorServer:
             return
         self._connections.drop(number)
         if self._callers.pop(number, None) is not None:
-            self._happens(CallerGone(refused, now))
+            self._happens(coordinator_events.CallerGone(refused, now))
         elif number != OWN:
-            self._happens(MemberGone(number, refused, now, connection.unreachable))
+            gone = coordinator_events.MemberGone(
+                number,
+                refused,
+                now,
+                unreachable=connection.unreachable,
+                dropped=not connection.closed_by_peer or self._may_live(connection),
+            )
+            self._happens(gone)
+
+    def _may_live(self, connection: Connection[FromMember]) -> bool:
+        """Return whether an agent may have left its connection behind, and follow a successor."""
+        return connection.was_reset and self._state.terms.reforming.fails_over
 
     def _close_what_is_due(self, now: float) -> None:
         """Close connections that are to be closed, and those without a ``Hello`` for too long."""

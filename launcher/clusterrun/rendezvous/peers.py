@@ -2,28 +2,39 @@
 
 import select
 from collections.abc import Iterable, Iterator, Sequence
+from typing import TYPE_CHECKING
 
 from msgspec.structs import replace
 
 from clusterrun.coordination.bounded_messages import bounded
 from clusterrun.coordination.heartbeat import HeartbeatRhythm, HeartbeatTimer
-from clusterrun.coordination.messages import (
+from clusterrun.coordination.job_notices import NO_SUCCESSOR
+from clusterrun.domain.event_source import NEVER
+from clusterrun.domain.events import CoordinatorLost, CoordinatorSent, CoordinatorSought, Event
+from clusterrun.domain.messages import (
     AgentMessage,
+    Done,
+    EndedExternally,
     FromCoordinator,
     NextAttempt,
     Notice,
+    Order,
+    Paused,
+    Refused,
     SendStacks,
-    Suspension,
+    Succession,
     Verdict,
 )
-from clusterrun.coordination.state import NEVER
-from clusterrun.domain.events import CoordinatorLost, Event
+from clusterrun.domain.outcome import NodeLost
 from clusterrun.domain.world import World
 from clusterrun.rendezvous.agent_hooks import AgentHooks
-from clusterrun.rendezvous.coordinator_events import event_of
 from clusterrun.rendezvous.coordinator_server import CoordinatorServer
 from clusterrun.rendezvous.wire.connection import Connection
-from clusterrun.rendezvous.wire.frames import HEARTBEAT_FRAME, BadFrame
+from clusterrun.rendezvous.wire.frames import FROM_COORDINATOR, HEARTBEAT_FRAME, BadFrame
+
+if TYPE_CHECKING:
+    # Few jobs go on without their node 0.
+    from clusterrun.rendezvous.failover import Failover, Seeker
 
 SECONDS_FOR_VERDICT = 3.0
 """How long node 0 stays so that members can receive the verdict."""
@@ -45,8 +56,25 @@ class Peers:
         coordination: CoordinatorServer | None,
         rhythm: HeartbeatRhythm,
         hooks: AgentHooks,
+        lives_on: bool = False,
+        failover: "Failover | None" = None,
+        named: str = "",
     ) -> None:
-        """Take over the connection, and the coordinator on node 0, the host ``node_zero``."""
+        """Take over the connection, and the coordinator on node 0, the host ``node_zero``.
+
+        Args:
+            world: this node's part in the job, as seen from here.
+            node_zero: the coordinator's host.
+            connection: to the coordinator.
+            early: messages that have come already.
+            coordination: on node 0, the coordinator.
+            rhythm: of heartbeats.
+            hooks: the agent's.
+            lives_on: the other nodes may go on without this one.
+            failover: what this node has and knows to follow a successor of the coordinator.
+            named: node 0's name in the coordinator's messages, which this node may know better.
+
+        """
         self._world = world
         self._node_zero = node_zero
         self._connection = connection
@@ -54,8 +82,18 @@ class Peers:
         self._coordination = coordination
         self._notice = hooks.notice
         self._clock = hooks.clock
+        self._renew_lease = hooks.renew_lease
         # Node 0's own agent and its coordinator are one process.
         self._heartbeat = HeartbeatTimer(rhythm, self._clock()) if coordination is None else None
+        self._lives_on = lives_on
+        self._failover = failover
+        self._known_as = (named, world.master_addr)
+        self._is_done = False
+        self._lost: NodeLost | None = None
+        self._lost_at = 0.0
+        self._coordinator_has_ended = False
+        self._seeker: Seeker | None = None
+        self._is_claimed = False
         self._has_verdict = False
         self._over = False
         self._epoll = select.epoll()
@@ -64,12 +102,17 @@ class Peers:
             self._epoll.register(coordination, select.EPOLLIN)
 
     @property
-    def run_id(self) -> str:
-        return self._world.run_id
+    def first_world(self) -> World:
+        """The world as it was formed; later attempts have the same nodes."""
+        return self._world
 
     def world(self, attempt: int) -> World:
-        """Return this node's world in the n-th attempt, which the coordinator has begun."""
-        if attempt != self._world.attempt:
+        """Return this node's world in the n-th attempt, which the coordinator has begun.
+
+        It is that of a later one if there were attempts without this node.
+        """
+        went_on_without_it = self._lives_on and attempt < self._world.attempt
+        if attempt != self._world.attempt and not went_on_without_it:
             raise AssertionError(f"attempt {attempt}, and node 0 is at {self._world.attempt}")
         return self._world
 
@@ -82,6 +125,8 @@ class Peers:
         # Messages that have arrived already must not wait for others.
         if self._early:
             return 0.0
+        if self._lost is not None and not self._is_claimed:
+            return NEVER if self._seeker is None else self._seeker.due
         if self._coordination is not None:
             return self._coordination.due
         return NEVER if self._heartbeat is None else self._heartbeat.due
@@ -101,28 +146,116 @@ class Peers:
         """Return the coordinator's messages as events; on node 0, also run the coordinator."""
         if self._over:
             return
+        if self._lost is not None and not self._is_claimed:
+            yield from self._seek(now)
+            return
         if self._coordination is not None:
             self._coordination.turn(now)
         for message in self._messages(now):
             yield from self._event(message, now)
         if how := self._loss(now):
-            self._over = True
-            # So that node 0, if it runs, notices at once.
-            self._connection.close()
-            yield CoordinatorLost(self._node_zero, how, now)
-        if not self._over:
+            yield from self._lose(how, now)
+        elif not self._over:
             self._connection.watch(self._epoll)
+
+    def _lose(self, how: str, now: float) -> Iterator[Event]:
+        """Search for a successor of the coordinator, if the job can go on without it."""
+        if self._is_claimed and self._seeker is not None:
+            # The successor is lost, too, before it could go on.
+            has_ended = self._connection.closed_by_peer and not self._connection.was_reset
+            yield from self._seek_next(now) if has_ended else self._end(now)
+            return
+        claim = None if self._failover is None else self._failover.claim(self._world)
+        if self._failover is None or claim is None:
+            self._over = True
+            if not self._lives_on:
+                # So that node 0, if it runs, notices at once.
+                self._connection.close()
+            yield CoordinatorLost(self._node_zero, how, now)
+            return
+        self._lost = lost = self._failover.lost(how)
+        self._lost_at = now
+        self._coordinator_has_ended = (
+            self._connection.closed_by_peer and not self._connection.was_reset
+        )
+        self._connection.unwatch(self._epoll)
+        self._failover.leave(self._connection)
+        yield CoordinatorSought(lost.host, lost.how, now, lost.node_rank)
+        if self._is_done:
+            self._begin_to_seek()
+
+    def _begin_to_seek(self) -> None:
+        """Search, now that no worker is left."""
+        failover, lost = self._failover, self._lost
+        claim = None if failover is None else failover.claim(self._world)
+        if failover is None or lost is None or claim is None or self._seeker is not None:
+            return
+        self._seeker = failover.search(
+            claim, lost, self._lost_at, has_ended=self._coordinator_has_ended
+        )
+        self._epoll.register(self._seeker, select.EPOLLIN)
+
+    def _seek(self, now: float) -> Iterator[Event]:
+        seeker = self._seeker
+        if seeker is None:
+            return
+        seeker.turn(now)
+        if seeker.has_failed:
+            yield from self._end(now)
+        elif seeker.server is not None:
+            self._coordination = seeker.server
+            self._heartbeat = None
+            self._renew_lease(0.0)
+            self._follow(Connection(seeker.server.own_end, FROM_COORDINATOR))
+            self._epoll.register(seeker.server, select.EPOLLIN)
+        elif seeker.connection is not None and self._heartbeat is not None:
+            self._heartbeat = HeartbeatTimer(self._heartbeat.rhythm, now)
+            self._follow(seeker.connection)
+
+    def _follow(self, connection: Connection[FromCoordinator]) -> None:
+        self._connection = connection
+        self._is_claimed = True
+        connection.watch(self._epoll)
+
+    def _seek_next(self, now: float) -> Iterator[Event]:
+        """Turn to the next successor: the one that was followed has ended."""
+        if self._seeker is not None:
+            self._connection.close()
+            self._is_claimed = False
+            self._seeker.has_ended()
+            yield from self._seek(now)
+
+    def _end(self, now: float) -> Iterator[Event]:
+        """End, since no successor can go on."""
+        self._over = True
+        if self._lost is not None:
+            host, how, rank = self._lost.host, self._lost.how, self._lost.node_rank
+            yield CoordinatorLost(host, how, now, rank, NO_SUCCESSOR)
 
     def send(self, message: AgentMessage) -> Iterable[Event]:
         """Send a message; the answer comes by ``events``."""
+        if isinstance(message, Done):
+            self._is_done = True
         if self._over:
             return ()
+        if self._lost is not None and not self._is_claimed:
+            return tuple(self._send_without_coordinator(message))
         self._connection.send(bounded(message))
-        if self._coordination is not None and isinstance(message, Suspension):
+        if self._coordination is not None and isinstance(message, Paused):
             # Once stopped, this process can't pass it on.
             self._coordination.turn(self._clock())
         self._connection.watch(self._epoll)
         return ()
+
+    def _send_without_coordinator(self, message: AgentMessage) -> Iterator[Event]:
+        """Search once no worker is left, unless this node is to end anyway."""
+        ends = isinstance(message, EndedExternally) or (
+            isinstance(message, Done) and message.external_cause is not None
+        )
+        if ends:
+            yield from self._end(self._clock())
+        elif isinstance(message, Done):
+            self._begin_to_seek()
 
     def leave(self) -> None:
         """Disconnect; node 0 first waits some seconds until the others have the verdict."""
@@ -131,6 +264,10 @@ class Peers:
         self._over = True
         self._epoll.close()
         self._connection.close()
+        if self._seeker is not None:
+            self._seeker.close()
+        if self._failover is not None:
+            self._failover.close()
         if self._coordination is not None:
             self._coordination.finish(SECONDS_FOR_VERDICT, self._clock)
 
@@ -156,15 +293,20 @@ class Peers:
             return early
         if received and self._heartbeat is not None:
             self._heartbeat.received(now)
+            if self._lives_on:
+                self._renew_lease(self._heartbeat.rhythm.timeout)
         return [*early, *received]
 
     def _event(self, message: FromCoordinator, now: float) -> Iterator[Event]:
         match message:
             case NextAttempt(world):
-                known = self._world
-                self._world = replace(
-                    world, master_addr=known.master_addr, interface=known.interface
-                )
+                self._begin_attempt(world)
+            case Succession():
+                if self._failover is not None:
+                    self._failover.learn(message)
+            case Refused():
+                # A successor has gone on without this node.
+                yield from self._end(now)
             case Verdict():
                 self._has_verdict = True
                 if self._coordination is None:
@@ -175,16 +317,28 @@ class Peers:
                 return
             case Notice(text):
                 self._notice(text)
-            case Suspension(suspended):
-                self._wait_for_node_zero(now, suspended=suspended)
-        event = event_of(message, now, on_node_zero=self._coordination is not None)
-        if event is not None:
-            yield event
+            case Paused(paused):
+                self._wait_for_node_zero(now, paused=paused)
+        if isinstance(message, Order):
+            yield CoordinatorSent(message, now)
 
-    def _wait_for_node_zero(self, now: float, *, suspended: bool) -> None:
+    def _begin_attempt(self, world: World) -> None:
+        named, known = self._known_as
+        address = known if world.master_addr == named or not named else world.master_addr
+        self._world = replace(world, master_addr=address, interface=self._world.interface)
+        self._is_done = False
+        self._lost = None
+        self._is_claimed = False
+        if self._seeker is not None:
+            self._epoll.unregister(self._seeker)
+            self._seeker.close()
+            self._seeker = None
+
+    def _wait_for_node_zero(self, now: float, *, paused: bool) -> None:
         if self._heartbeat is None:
             return
-        if suspended:
+        if paused:
             self._heartbeat.pause()
+            self._renew_lease(0.0)
         else:
             self._heartbeat.resume(now)

@@ -1,46 +1,45 @@
 """A job on one node: a world of one member, whose messages to the coordinator stay in memory."""
 
 import os
+import select
 from collections.abc import Callable, Iterator
 from typing import assert_never
 
-from clusterrun.coordination.actions import (
-    Action,
-    Disconnect,
-    PreparePort,
-    PrintNotice,
-    Send,
-    StopListening,
+from msgspec.structs import replace
+
+from clusterrun.coordination import coordinator_actions
+from clusterrun.coordination.coordinator import decide, due, opened
+from clusterrun.coordination.coordinator_actions import Action
+from clusterrun.coordination.coordinator_events import (
+    CoordinatorEvent,
+    MessageReceived,
+    PortReady,
+    TimePassed,
 )
-from clusterrun.coordination.coordinator import decide, opened
-from clusterrun.coordination.events import Event as CoordinatorEvent
-from clusterrun.coordination.events import MessageReceived, PortReady, TimePassed
-from clusterrun.coordination.heartbeat import heartbeat_rhythm
 from clusterrun.coordination.members import OWN
-from clusterrun.coordination.messages import (
+from clusterrun.coordination.terms import Terms, terms_of
+from clusterrun.domain.events import CoordinatorSent, Event
+from clusterrun.domain.facts import Fact
+from clusterrun.domain.job import JobSpec
+from clusterrun.domain.messages import (
     AgentMessage,
     FromCoordinator,
     Hello,
     NextAttempt,
     Notice,
+    Order,
     WorldFormed,
 )
-from clusterrun.coordination.restart_policy import rules_of
-from clusterrun.coordination.state import Terms
-from clusterrun.domain.events import Event
-from clusterrun.domain.facts import Fact
-from clusterrun.domain.job import JobSpec
 from clusterrun.domain.world import World
 from clusterrun.rendezvous.assumed import LOOPBACK
-from clusterrun.rendezvous.coordinator_events import event_of
 from clusterrun.rendezvous.ports.held_port import HeldPort, hold_free_port, hold_port
 
 
 class SingleNode:
     """The only member of its world, with the coordinator, which answers every message at once."""
 
-    sources = ()
-    """No answer comes later."""
+    wants_write = False
+    lost = False
 
     def __init__(
         self,
@@ -64,17 +63,22 @@ class SingleNode:
         self._held: HeldPort | None = None
         self._notice = notice
         self._clock = clock
+        # Never readable: only time makes the coordinator act by itself.
+        self._epoll = select.epoll()
         now = clock()
-        self._state = opened(_terms(job, host, workers, self._next_port()), now)
+        hello = _hello(job, host, workers)
+        self._state = opened(_terms(job), hello, self._next_port(), now)
         self._world = next(
             action.message.world
             for action in decide(self._state, TimePassed(now))
-            if isinstance(action, Send) and isinstance(action.message, WorldFormed)
+            if isinstance(action, coordinator_actions.Send)
+            and isinstance(action.message, WorldFormed)
         )
 
     @property
-    def run_id(self) -> str:
-        return self._world.run_id
+    def first_world(self) -> World:
+        """The world as it was formed; later attempts have the same nodes."""
+        return self._world
 
     def world(self, attempt: int) -> World:
         """Return the world of the n-th attempt, which the coordinator has begun.
@@ -96,6 +100,25 @@ class SingleNode:
         now = self._clock()
         return list(self._happens(MessageReceived(OWN, message, now), now))
 
+    @property
+    def sources(self) -> "tuple[SingleNode]":
+        return (self,)
+
+    @property
+    def due(self) -> float:
+        return due(self._state)
+
+    def fileno(self) -> int:
+        return self._epoll.fileno()
+
+    def flush(self) -> None:
+        """Do nothing: nothing is sent."""
+
+    def events(self, now: float) -> Iterator[Event]:
+        """Return what the coordinator orders because time has passed."""
+        if now >= self.due:
+            yield from self._happens(TimePassed(now), now)
+
     def leave(self) -> None:
         """Release the port."""
         if self._held is not None:
@@ -108,13 +131,13 @@ class SingleNode:
 
     def _perform(self, action: Action, now: float) -> Iterator[Event]:
         match action:
-            case Send(_, message):
+            case coordinator_actions.Send(_, message):
                 yield from self._receive(message, now)
-            case PreparePort():
-                yield from self._happens(PortReady(self._next_port()), now)
-            case PrintNotice(text):
+            case coordinator_actions.PreparePort():
+                yield from self._happens(PortReady(self._next_port(), now), now)
+            case coordinator_actions.PrintOnNodeZero(text):
                 self._notice(text)
-            case StopListening() | Disconnect():
+            case coordinator_actions.StopListening() | coordinator_actions.Disconnect():
                 raise AssertionError(f"{action}, and there is no connection")
             case _:
                 assert_never(action)
@@ -125,9 +148,8 @@ class SingleNode:
                 self._world = world
             case Notice(text):
                 self._notice(text)
-        event = event_of(message, now, on_node_zero=True)
-        if event is not None:
-            yield event
+        if isinstance(message, Order):
+            yield CoordinatorSent(message, now)
 
     def _next_port(self) -> int:
         """Return where the next attempt's workers meet."""
@@ -140,8 +162,14 @@ class SingleNode:
         return port.number
 
 
-def _terms(job: JobSpec, host: str, workers: int, master_port: int) -> Terms:
-    hello = Hello(
+def _terms(job: JobSpec) -> Terms:
+    host = Fact(job.master_addr.value or LOOPBACK, job.master_addr.origin)
+    # There is no port where nodes join.
+    return replace(terms_of(job), host=host, keeps_joining_port=True)
+
+
+def _hello(job: JobSpec, host: str, workers: int) -> Hello:
+    return Hello(
         identity="",
         run_id=job.run_id.value,
         user_id=os.getuid(),
@@ -152,18 +180,5 @@ def _terms(job: JobSpec, host: str, workers: int, master_port: int) -> Terms:
         must={},
         should={},
         role=job.role.value,
-    )
-    return Terms(
-        hello=hello,
-        nodes=1,
-        run_id=job.run_id.value,
-        place="",
-        master_addr=job.master_addr.value or LOOPBACK,
-        master_port=master_port,
-        timeout=job.rdzv_timeout.value,
-        hosts=(),
-        strict=False,
-        rhythm=heartbeat_rhythm(1, job.heartbeat_timeout.value),
-        restarts=rules_of(job),
-        keeps_joining_port=True,
+        kept_attempts=job.kept_attempts.value,
     )

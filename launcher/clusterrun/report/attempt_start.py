@@ -10,13 +10,7 @@ WORTH_NAMING = 0.005
 
 
 def describe_start(plan: NodePlan, *, moves_pages: bool = False) -> Iterator[str]:
-    """Yield a line on the attempt, and one on each worker.
-
-    Args:
-        plan: this node's part of the attempt.
-        moves_pages: the kernel moves pages to the CPUs that use them.
-
-    """
+    """Yield a line on the attempt, one on each worker, and one if the kernel moves their pages."""
     world = plan.world
     port = "a free port" if world.master_port is None else f"port {world.master_port}"
     yield (

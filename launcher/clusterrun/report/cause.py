@@ -7,8 +7,7 @@ from typing import assert_never
 
 from clusterrun.domain.outcome import Exited, Fate, Killed, NotStarted
 from clusterrun.domain.tracebacks import plain_lines
-from clusterrun.report.error_file import decode_error_file
-from clusterrun.report.excerpt import exception_of, excerpt
+from clusterrun.report.excerpt import decode_error_file, exception_of, excerpt
 from clusterrun.report.worker_endings import common_cause, in_words
 
 LocalTime = Callable[[float], time.struct_time]

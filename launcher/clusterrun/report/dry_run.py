@@ -2,6 +2,7 @@
 
 from collections.abc import Iterator, Sequence
 from shlex import join
+from time import localtime, strftime
 
 from clusterrun.domain.job import JobSpec
 from clusterrun.domain.plan import NodePlan
@@ -11,6 +12,17 @@ from clusterrun.report.worker_table import aligned, worker_table
 
 _HIDDEN_DEFAULTS = (
     *("fewest_nodes", "last_call_timeout"),
+    *("spares", "max_node_losses", "rejoin_timeout", "no_failover"),
+    *("elastic_multiple", "elastic_join", "elastic_join_delay"),
+    *(
+        "suspend_before",
+        "suspend_hook",
+        "requeue",
+        "scheduler",
+        "ends_at",
+        "resumed",
+        "kept_attempts",
+    ),
     *("tasks", "hosts", "port_candidates", "numa_node", "unclear", "base_port", "coloured"),
     *("numa_memory", "numa_map", "numa_strict"),
     *("devices", "gpus_per_worker", "gpu_per_rank", "virtual_local_rank"),
@@ -61,6 +73,8 @@ def _in_words(name: str, value: Value, job: JobSpec) -> str:
             return "the first free" if job.port_candidates.value else "chosen at the start"
         case None:
             return "none"
+        case float() if name == "ends_at":
+            return strftime("%Y-%m-%d %H:%M:%S", localtime(value))
         case bool():
             return "yes" if value else "no"
         case list():

@@ -1,5 +1,6 @@
-"""The part of a worker's standard error that shows why it failed."""
+"""The part of a worker's standard error, or of its error file, that shows why it failed."""
 
+import json
 import re
 from collections.abc import Sequence
 
@@ -13,13 +14,13 @@ from clusterrun.domain.tracebacks import (
     shortened,
     tracebacks,
 )
-from clusterrun.report.error_file import decode_error_file
 
 _SYNTAX = ("SyntaxError: ", "IndentationError: ", "TabError: ")
 _NOT_COMPILED = re.compile(r'  File "(?P<file>.+)", (?P<line>line \d+)')
 _FATAL = ("Fatal Python error: ", "terminate called ")
 _UNMARKED = 20
 _WIDEST = 400
+_LONGEST_ERROR = 20_000
 
 
 def excerpt(tail: str) -> list[str]:
@@ -87,3 +88,34 @@ def _fatal_error(lines: Sequence[str]) -> int:
 
 def _cut(line: str) -> str:
     return line if len(line) <= _WIDEST else f"{line[:_WIDEST]} ..."
+
+
+def decode_error_file(text: str) -> str:
+    """Return message and traceback of TORCHELASTIC_ERROR_FILE; a text of unknown form stays as it is.
+
+    The forms are those of ``torch.distributed.elastic.multiprocessing.errors`` (2.15):
+    ``{"message": {"message": TEXT, "extraInfo": {"py_callstack": TRACEBACK, ...}}}`` by ``@record``,
+    and the plain ``{"message": TEXT}``.
+    """
+    try:
+        known = _message_and_traceback(json.loads(text))
+    except (ValueError, RecursionError):
+        known = ""
+    return (known or text).strip()[-_LONGEST_ERROR:]
+
+
+def _message_and_traceback(document: object) -> str:
+    entry = _get(document, "message")
+    if isinstance(entry, str):
+        return entry
+    message = _text(_get(entry, "message"))
+    traceback = _text(_get(_get(entry, "extraInfo"), "py_callstack"))
+    return traceback if message in traceback else f"{message}\n{traceback}"
+
+
+def _get(document: object, key: str) -> object:
+    return document.get(key) if isinstance(document, dict) else None
+
+
+def _text(value: object) -> str:
+    return value if isinstance(value, str) else ""

@@ -2,26 +2,36 @@
 
 import signal
 import time
+from collections.abc import Sequence
 from typing import assert_never
 
+from clusterrun.domain.counts import counted
+from clusterrun.domain.cpuset import runs
+from clusterrun.domain.lost_output import LostOutput
 from clusterrun.domain.outcome import (
+    Ending,
     Exited,
     Fate,
     HelperFailed,
     Interrupted,
     Killed,
     NodeLost,
+    NodesJoined,
     NotStarted,
+    NotSuspended,
     Outcome,
     OutputGone,
+    Replacement,
+    RestartProgress,
     Succeeded,
+    Suspended,
     WorkerFailed,
 )
 from clusterrun.domain.signal_names import signal_name
 from clusterrun.errors import exit_code_of_signal
 from clusterrun.report.cause import LocalTime, cause_lines, circumstances, headline
 from clusterrun.report.excerpt import exception_line, exception_of, excerpt
-from clusterrun.report.other_workers import group_lines, ranks_of
+from clusterrun.report.worker_endings import group_lines, in_words, ranks_of
 
 
 def explain(
@@ -70,16 +80,29 @@ def explain_restart(
     local_time: LocalTime = time.localtime,
 ) -> str:
     """Return the lines between the attempt that ended with ``outcome`` and the next one."""
-    lines = []
+    progress = outcome.progress or RestartProgress(next_attempt)
+    lines = [_replacement_line(each) for each in progress.replacements]
     if isinstance(outcome.reason, WorkerFailed):
         cause = outcome.reason.cause
         lines += [headline(cause), *circumstances(cause, local_time)]
         if cause.tail and not exception_line(cause.tail):
             lines += [f"  its last line: {line}" for line in excerpt(cause.tail)[-1:]]
         lines += [f"  its log: {cause.log}"] if cause.log else []
-    return "\n".join(
-        [*lines, f"clusterrun: restarting all workers (restart {next_attempt} of {max_restarts})"]
-    )
+        which = f"restart {progress.restarts} of {max_restarts}"
+    elif isinstance(outcome.reason, NodesJoined):
+        which = f"{outcome.reason.hosts} joined"
+    else:
+        which = f"{counted(progress.losses, 'node')} lost so far"
+    where = f" on {counted(progress.nodes, 'node')}" if progress.nodes else ""
+    return "\n".join([*lines, f"clusterrun: restarting all workers{where} ({which})"])
+
+
+def _replacement_line(replacement: Replacement) -> str:
+    lost, host = replacement.lost, replacement.host
+    what = f"clusterrun: node {lost.node_rank} ({lost.host}) {lost.how}"
+    if not host:
+        return what
+    return f"{what}; {'it has joined again' if host == lost.host else f'{host} takes its place'}"
 
 
 def _reason_lines(outcome: Outcome) -> list[str]:
@@ -90,10 +113,42 @@ def _reason_lines(outcome: Outcome) -> list[str]:
             return [f"clusterrun: error: node {node_rank} ({host}) {how}; the job was stopped"]
         case HelperFailed(name, how, _):
             return [f"clusterrun: error: its {name} {how}; the job was stopped"]
-        case WorkerFailed() | Succeeded() | OutputGone():
+        case Suspended(silent=silent):
+            others = [fate for fate in outcome.fates if fate.rank not in silent]
+            return [*_silent_lines(silent), *_failures_at_exit(others)]
+        case NotSuspended():
+            return _late_lines(outcome.reason)
+        case WorkerFailed() | Succeeded() | OutputGone() | NodesJoined():
             return []
         case _:
             assert_never(outcome.reason)
+
+
+def _late_lines(late: NotSuspended) -> list[str]:
+    who = _ranks(late.unsaved) if late.unsaved else "the ranks"
+    when = f"{late.grace:g} s (--suspend-grace) after all were to save at step {late.step}"
+    first = f"clusterrun: error: not suspended: {who} had not saved {when}"
+    return [first, *_silent_lines(late.silent)]
+
+
+def _failures_at_exit(fates: Sequence[Fate]) -> list[str]:
+    """Return a line for all ranks that had saved and then did not end with 0 in the same way."""
+    groups: dict[Ending, list[Fate]] = {}
+    for fate in fates:
+        if fate.ending != Exited(0):
+            groups.setdefault(fate.ending, []).append(fate)
+    return [
+        f"  {ranks_of(group)} had saved, and then ended with {in_words(ending)}"
+        for ending, group in groups.items()
+    ]
+
+
+def _silent_lines(silent: Sequence[int]) -> list[str]:
+    return [f"  {_ranks(silent)} never called suspend.requested()"] if silent else []
+
+
+def _ranks(ranks: Sequence[int]) -> str:
+    return f"rank{'s' if len(ranks) > 1 else ''} {', '.join(runs(ranks))}"
 
 
 def _missing_input_lines(cause: Fate) -> list[str]:
@@ -142,7 +197,11 @@ def _exit_code_origin(outcome: Outcome) -> str:
             return (
                 f", from the {name}{_for_signal(number)}" if number else ", from clusterrun itself"
             )
-        case Succeeded():
+        case Suspended(by, step, seconds):
+            return f": suspended at step {step}, {seconds:.2f} s after {by}"
+        case NotSuspended(by):
+            return f": not all ranks saved in time after {by}"
+        case Succeeded() | NodesJoined():
             return ""
         case _:
             assert_never(outcome.reason)
@@ -160,3 +219,25 @@ def _cause_of_code(cause: Fate) -> str:
 
 def _for_signal(number: int) -> str:
     return f": 128 + {number} for {signal_name(number)}"
+
+
+def describe_losses(losses: Sequence[LostOutput], exit_code: int | None) -> str:
+    """Return the last line of a report: what was lost, and the exit code if that is its cause."""
+    first = losses[0]
+    what = f"{_bytes(sum(loss.size for loss in losses))} of {first.name}"
+    if len(losses) > 1:
+        what += f" and {len(losses) - 1} other{'s' if len(losses) > 2 else ''}"
+    why = first.why or "not enough time at the end"
+    code = "" if exit_code is None else f"exit code {exit_code}: "
+    return f"clusterrun: {code}{what} could not be written: {why}"
+
+
+def describe_silent_relay(how: str) -> str:
+    """Return the line on the last lines of workers, which the relay may not have printed."""
+    return f"clusterrun: its relay {how}: the last lines of workers may be missing"
+
+
+def _bytes(count: int) -> str:
+    if count < 1000:
+        return f"{count} byte{'s' if count > 1 else ''}"
+    return f"{count / 1000:.0f} kB" if count < 1_000_000 else f"{count / 1_000_000:.1f} MB"

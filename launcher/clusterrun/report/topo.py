@@ -2,6 +2,7 @@
 
 from collections.abc import Iterator, Sequence
 
+from clusterrun.domain.counts import counted
 from clusterrun.domain.cpuset import CpuSet
 from clusterrun.domain.machine import Gpu, Machine, NumaNode, nearest_with_cpus
 from clusterrun.domain.plan import NodePlan
@@ -47,11 +48,7 @@ def _summary(machine: Machine) -> str:
         (len(cpus), "CPU"),
         (sum(not gpu.parent for gpu in machine.gpus), "GPU"),
     )
-    return ", ".join(_count(number, name) for number, name in counts if number)
-
-
-def _count(number: int, name: str) -> str:
-    return f"{number} {name}{'' if number == 1 else 's'}"
+    return ", ".join(counted(number, name) for number, name in counts if number)
 
 
 def _packages(machine: Machine, style: Style) -> Iterator[Row]:
@@ -117,11 +114,11 @@ def _cores(cpus: CpuSet, machine: Machine, style: Style) -> list[Cell]:
 
 def _shape(cores: Sequence[CpuSet], machine: Machine, style: Style) -> str:
     if not machine.cores_known:
-        return _count(len(cores), "CPU")
+        return counted(len(cores), "CPU")
     widths = sorted({len(core) for core in cores}, reverse=True)
     by = " × " if style.unicode else " x "  # noqa: RUF001 - the sign of multiplication is meant
     return ", ".join(
-        _count(sum(len(core) == width for core in cores), "core")
+        counted(sum(len(core) == width for core in cores), "core")
         + (f"{by}{width}" if width > 1 else "")
         for width in widths
     )
@@ -164,7 +161,7 @@ def _hidden(node: int | None, machine: Machine) -> Iterator[Row]:
 def _notes(machine: Machine) -> Iterator[str]:
     cpus = CpuSet.union_of(machine.cores)
     if closed := cpus - machine.allowed:
-        yield f"[ ]: {len(closed)} of {_count(len(cpus), 'CPU')}, which this process may not use"
+        yield f"[ ]: {len(closed)} of {counted(len(cpus), 'CPU')}, which this process may not use"
     if machine.cpu_quota is not None:
         yield f"CPU limit of the cgroup: {machine.cpu_quota:g} CPUs"
     first, *table = describe_distances(machine.nodes) or [""]

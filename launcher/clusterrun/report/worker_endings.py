@@ -1,11 +1,13 @@
-"""Texts for the end of a worker, and for its common causes."""
+"""How workers ended, in words: the ending, its common causes, and a line for all that ended alike."""
 
 import signal
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import assert_never
 
-from clusterrun.domain.outcome import Ending, Exited, Killed, NotStarted
+from clusterrun.domain.cpuset import runs
+from clusterrun.domain.outcome import Ending, Exited, Fate, Killed, NotStarted
 from clusterrun.domain.signal_names import signal_name
+from clusterrun.report.excerpt import exception_of
 
 _MEANINGS: Mapping[int, str] = {
     signal.SIGABRT: "abort",
@@ -85,3 +87,44 @@ def _meaning_of_shells(code: int) -> str:
     if 128 < code < 128 + signal.NSIG:
         return f"a shell exits with {code} if {signal_name(code - 128)} ended its program"
     return ""
+
+
+def group_lines(fates: Iterable[Fate]) -> list[str]:
+    """Return one line for all workers that ended in the same way."""
+    groups: dict[str, list[Fate]] = {}
+    for fate in fates:
+        groups.setdefault(_role(fate), []).append(fate)
+    return [f"  {ranks_of(group)}: {role}{_exception(group)}" for role, group in groups.items()]
+
+
+def _role(fate: Fate) -> str:
+    words = "out of memory" if fate.out_of_memory else in_words(fate.ending)
+    match fate.ending:
+        case NotStarted() if fate.stopped_by_us:
+            return "not started"
+        case NotStarted():
+            return f"not started, {words}"
+        case Killed(signal.SIGTERM) if fate.stopped_by_us:
+            return "stopped by clusterrun"
+        case Killed(signal.SIGKILL) if fate.stopped_by_us:
+            return "stopped by clusterrun, needed SIGKILL"
+        case _ if fate.stopped_by_us:
+            return f"stopped by clusterrun, {words}"
+        case Exited(0):
+            return f"ended earlier, {words}"
+        case _:
+            return f"failed too, {words}"
+
+
+def ranks_of(fates: list[Fate]) -> str:
+    """Return "rank 3" or "ranks 0, 2-7"."""
+    return f"rank{'s' if len(fates) > 1 else ''} {', '.join(runs(fate.rank for fate in fates))}"
+
+
+def _exception(group: list[Fate]) -> str:
+    # A worker that a signal ended may have printed a traceback long before.
+    exceptions = [exception_of(fate) for fate in group if isinstance(fate.ending, Exited)]
+    if not exceptions or not exceptions[0] or group[0].ending == Exited(0):
+        return ""
+    first = exceptions[0]
+    return f": {first}" if len(set(exceptions)) == 1 else f"; rank {group[0].rank}: {first}"

@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
-from clusterrun.agent.state import State
+from clusterrun.agent.attempt_state import AttemptState
 from clusterrun.domain.cpuset import runs
 from clusterrun.domain.outcome import Outcome
 from clusterrun.domain.plan import NodePlan
-from clusterrun.machine.oom_kills import OomCounters, struck_between
+from clusterrun.machine.oom_kills import OomCounters, oom_kills_between
 from clusterrun.machine.tree import Tree
 from clusterrun.planning.node_plan import plan_node
 from clusterrun.run.job_machine import ROOT, LocalJob
@@ -32,7 +32,6 @@ class JobAttempts:
         workers: WorkerGroup,
         event_log: EventLog | None,
     ) -> None:
-        """Take what plans are made of, and where to print and record each attempt."""
         self._local = local
         self._nodes = nodes
         self._workers = workers
@@ -65,14 +64,14 @@ class JobAttempts:
         for line in describe_start(plan, moves_pages=bool(balancing)):
             self._workers.say(f"clusterrun: {line}")
 
-    def note(self, before: State, after: State, at: float) -> None:
+    def note(self, before: AttemptState, after: AttemptState, at: float) -> None:
         """Record what an event at ``at`` has made of the policy's state."""
         if self._event_log is not None:
             self._event_log.notes(before, after, at)
 
     def out_of_memory(self) -> str:
         """Return signs that the OOM killer struck since this attempt began."""
-        return struck_between(self._counters, OomCounters.read(ROOT))
+        return oom_kills_between(self._counters, OomCounters.read(ROOT))
 
     def failed(self, outcome: Outcome) -> None:
         """Print how an attempt ended that is followed by another."""

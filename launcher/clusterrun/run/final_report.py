@@ -9,6 +9,7 @@ from typing import NamedTuple
 
 from msgspec.structs import replace
 
+from clusterrun.domain.messages import Verdict
 from clusterrun.domain.outcome import (
     HelperFailed,
     Interrupted,
@@ -36,14 +37,15 @@ class JobEnd(NamedTuple):
     report: str
 
 
-def end_while_joining(cause: Interrupted | HelperFailed) -> JobEnd:
-    """Return the end of a job that ended before all nodes had joined."""
+def end_while_joining(end: Interrupted | HelperFailed | Verdict) -> JobEnd:
+    """Return the end of a job before it began, or while this node waited for a place in it."""
     from clusterrun.report.outcome import explain, explain_wait
 
-    outcome = Outcome(cause, attempt=0, fates=(), survivors=())
-    return JobEnd(
-        outcome, explain_wait(cause) if isinstance(cause, Interrupted) else explain(outcome)
-    )
+    if isinstance(end, Verdict):
+        outcome = Outcome(end.reason, 0, fates=(), survivors=(), no_restart=end.no_restart)
+        return JobEnd(outcome, explain(outcome))
+    outcome = Outcome(end, attempt=0, fates=(), survivors=())
+    return JobEnd(outcome, explain_wait(end) if isinstance(end, Interrupted) else explain(outcome))
 
 
 def report_of(
@@ -86,7 +88,7 @@ def exit_code_and_rest(end: JobEnd, relay: RelayClient) -> tuple[int, str]:
         return gone.exit_code, explain(gone)
     if relay.losses == ():
         return code, ""
-    from clusterrun.report.lost_output import describe_losses, describe_silent_relay
+    from clusterrun.report.outcome import describe_losses, describe_silent_relay
 
     if relay.losses is None:
         known = isinstance(end.outcome.reason, HelperFailed)

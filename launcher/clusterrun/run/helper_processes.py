@@ -8,11 +8,10 @@ from typing import NamedTuple
 from clusterrun.domain.preparation import Prepared
 from clusterrun.planning.variables.worker_variables import has_output_to_itself
 from clusterrun.run.job_machine import LocalJob
-from clusterrun.sources.colours import shows_colours
-from clusterrun.workers.fork_server_client import ForkServerClient
-from clusterrun.workers.fork_server_process import ForkServerProcess
-from clusterrun.workers.relay.destinations import Screen
+from clusterrun.sources.output_options import shows_colours
+from clusterrun.workers.fork_server_client import ForkServer, ForkServerClient
 from clusterrun.workers.relay.relay_client import RelayClient
+from clusterrun.workers.relay.routes import Screen
 from clusterrun.workers.scratch import Scratch, own_folder
 
 
@@ -23,19 +22,10 @@ class HelperProcesses(NamedTuple):
     fork_server: ForkServerClient
     scratch: Scratch
 
-    def print_notice(self, text: str) -> None:
-        """Print a line of the launcher's."""
-        self.print_report(f"clusterrun: {text}")
 
-    def print_report(self, text: str) -> None:
-        """Print ``text``, if there is any and a relay to print it."""
-        if text and not self.relay.lost:
-            self.relay.say(text)
-
-
-def start_helpers(local: LocalJob, process: ForkServerProcess) -> HelperProcesses:
+def start_helpers(local: LocalJob, process: ForkServer, scratch: Scratch | None) -> HelperProcesses:
     """Start the relay; ``process`` is the fork server, which has been started already."""
-    scratch = Scratch(own_folder(local.variables))
+    scratch = scratch or Scratch(own_folder(local.variables))
     # A terminal that is stopped stops the process that prints to it: never the agent.
     relay = RelayClient.start(_screen(local), scratch.path)
     fork_server = ForkServerClient(
@@ -65,11 +55,11 @@ def _print_prepared(relay: RelayClient, prepared: Prepared, *, verbose: bool) ->
         from clusterrun.report.attempt_start import describe_prepared
 
         for line in describe_prepared(prepared):
-            relay.say(f"clusterrun: {line}")
+            relay.notice(line)
 
 
 def _print_slow_import(relay: RelayClient, name: str, seconds: float) -> None:
-    relay.say(
-        f"clusterrun: importing {name} before workers are forked, for {seconds:.0f} s now"
+    relay.notice(
+        f"importing {name} before workers are forked, for {seconds:.0f} s now"
         " (--preload none leaves that to each worker)"
     )

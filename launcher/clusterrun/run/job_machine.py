@@ -9,9 +9,8 @@ from clusterrun.domain.cpuset import CpuSet
 from clusterrun.domain.facts import Fact
 from clusterrun.domain.job import JobSpec
 from clusterrun.domain.machine import Machine
-from clusterrun.machine.captures.folder import Folder
-from clusterrun.machine.inspect import inspect
-from clusterrun.machine.tree import Files
+from clusterrun.machine.files import Folder
+from clusterrun.machine.inspect import Source, inspect
 from clusterrun.planning.job_machine import machine_for
 from clusterrun.planning.variables.worker_variables import environment_before
 from clusterrun.sources.resolve import Resolved
@@ -34,16 +33,6 @@ class LocalJob(NamedTuple):
         return self.resolved.job
 
 
-class Source(NamedTuple):
-    """What a machine is read from: this machine, or a captured one as its own process saw it."""
-
-    files: Files
-    allowed: CpuSet | None
-    """The CPUs that the process may use; None: as the captured files say."""
-    variables: Mapping[str, str]
-    """The process's environment."""
-
-
 def source_of(resolved: Resolved, environ: Mapping[str, str]) -> Source:
     """Return what to read the job's machine from.
 
@@ -57,8 +46,7 @@ def source_of(resolved: Resolved, environ: Mapping[str, str]) -> Source:
     # Only a preview reads a captured machine.
     from clusterrun.machine.captures.captured import open_captured
 
-    captured = open_captured(Fact(root.value, root.origin), resolved.allowed_cpus)
-    return Source(captured.files, captured.allowed, captured.environment(environ))
+    return open_captured(Fact(root.value, root.origin), resolved.allowed_cpus, environ)
 
 
 def inspect_source(resolved: Resolved, source: Source) -> Machine:

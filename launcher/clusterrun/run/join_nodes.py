@@ -9,7 +9,9 @@ from contextlib import suppress
 from typing import TYPE_CHECKING
 
 from clusterrun.agent.signal_inbox import SignalInbox
+from clusterrun.domain.events import SignalReceived
 from clusterrun.domain.job import JobSpec
+from clusterrun.domain.messages import Verdict
 from clusterrun.domain.outcome import HelperFailed, Interrupted
 from clusterrun.run.helper_processes import HelperProcesses
 from clusterrun.run.job_machine import LocalJob
@@ -21,25 +23,38 @@ if TYPE_CHECKING:
 
 
 def join_nodes(
-    local: LocalJob, inbox: SignalInbox, helpers: HelperProcesses
-) -> SingleNode | Peers | Interrupted | HelperFailed:
-    """Return the nodes of the job once all have joined, or what has ended the job before."""
+    local: LocalJob,
+    inbox: SignalInbox,
+    helpers: HelperProcesses,
+    early: list[SignalReceived],
+) -> SingleNode | Peers | Interrupted | HelperFailed | Verdict:
+    """Return the nodes of the job once all have joined, or what has ended the job before.
+
+    Signals that came meanwhile and end nothing are added to ``early``.
+    """
     job, host = local.job, local.machine.host
     # Imported while the fork server's interpreter starts.
     if job.agents == 1:
         from clusterrun.rendezvous.single_node import SingleNode
 
-        return SingleNode(job, host, local.workers, helpers.print_notice, time.monotonic)
+        return SingleNode(job, host, local.workers, helpers.relay.notice, time.monotonic)
+    from clusterrun.coordination.terms import terms_of
     from clusterrun.rendezvous.agent_hooks import AgentHooks
     from clusterrun.rendezvous.joining.join import join
     from clusterrun.rendezvous.joining.joining_node import JoiningNode, hello_of
-    from clusterrun.rendezvous.joining.settings import settings_of
 
     hello = hello_of(job, host, local.workers, _versions(job))
     token = (job.token.value or "").encode()
     watched = (helpers.relay, helpers.fork_server)
-    hooks = AgentHooks(inbox, helpers.print_notice, time.monotonic, watched)
-    return join(JoiningNode(settings_of(job), hello, token, hooks))
+    hooks = AgentHooks(
+        inbox,
+        helpers.relay.notice,
+        time.monotonic,
+        early.append,
+        renew_lease=helpers.fork_server.renew_lease,
+        helpers=watched,
+    )
+    return join(JoiningNode(terms_of(job), hello, token, hooks))
 
 
 def _versions(job: JobSpec) -> Mapping[str, str]:

@@ -1,11 +1,15 @@
 """The table of contents of a launch: inspect, plan ahead, join, supervise, report."""
 
 import gc
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from contextlib import ExitStack
+from typing import NamedTuple
 
 from clusterrun.agent.signal_inbox import SignalInbox
+from clusterrun.domain.events import SignalReceived
+from clusterrun.domain.messages import Verdict
 from clusterrun.domain.outcome import HelperFailed, Interrupted
+from clusterrun.domain.preparation import Preparation
 from clusterrun.planning.worker_count import local_size
 from clusterrun.run.final_report import (
     JobEnd,
@@ -16,25 +20,45 @@ from clusterrun.run.final_report import (
 )
 from clusterrun.run.helper_processes import start_helpers
 from clusterrun.run.job_machine import LocalJob, job_machine, source_of
+from clusterrun.run.job_requests import JobRequests
 from clusterrun.run.join_nodes import join_nodes
 from clusterrun.run.plan_ahead import plan_preparation
+from clusterrun.run.requeueing import requeue
 from clusterrun.run.supervision import routes_of, supervise
 from clusterrun.sources.resolve import Resolved
+from clusterrun.workers.fork_server_client import ForkServer
 from clusterrun.workers.fork_server_process import ForkServerProcess
+from clusterrun.workers.scratch import Scratch
 from clusterrun.workers.standard_descriptors import StandardInput
 from clusterrun.workers.terminal import Terminal
 from clusterrun.workers.worker_group import SECONDS_TO_PRINT, WorkerGroup
 
 
+class Caller(NamedTuple):
+    """Who has asked for the job, if not a command line."""
+
+    scratch: Scratch
+    """The folder for files that workers write for the launcher."""
+    report: Callable[[JobEnd], None]
+    """Takes the end of the job, while the folder is still there."""
+    warm_socket: str
+    """Where the caller's own warm fork server listens; "" if it has none."""
+
+
 def launch(
-    resolved: Resolved, environ: Mapping[str, str], process: ForkServerProcess
+    resolved: Resolved,
+    environ: Mapping[str, str],
+    process: ForkServerProcess | None,
+    caller: Caller | None = None,
 ) -> tuple[int, str]:
-    """Run the job to its end, and print its report.
+    """Run the job to its end, and report how it ended.
 
     Args:
         resolved: the job, and the options of this call of clusterrun.
         environ: the environment of this process.
-        process: the fork server's, started in the job's environment; ended here.
+        process: the fork server's, started in the job's environment; ended here. None: it is to be
+            warm, and an earlier job may have left one.
+        caller: gets the report; None: it is printed.
 
     Returns:
         The exit code, and what is to be printed that the relay could not print.
@@ -43,32 +67,52 @@ def launch(
         LauncherError: the job could not be started.
 
     """
-    inbox = SignalInbox()
     with ExitStack() as cleanup:
-        cleanup.callback(process.close)
+        if process is not None:
+            cleanup.callback(process.close)
         machine = job_machine(resolved, source_of(resolved, environ))
         local = LocalJob(resolved, environ, machine, local_size(resolved.job, machine))
         preparation = plan_preparation(local)
-        helpers = start_helpers(local, process)
+        fork_server = process or _warm_or_new(local, preparation, caller)
+        cleanup.callback(fork_server.close)
+        inbox, early = SignalInbox(), list[SignalReceived]()
+        helpers = start_helpers(local, fork_server, caller.scratch if caller else None)
         cleanup.callback(helpers.relay.close, SECONDS_TO_PRINT)
         if preparation is not None:
             helpers.fork_server.prepare(preparation)
-        nodes = join_nodes(local, inbox, helpers)
+        nodes = join_nodes(local, inbox, helpers, early)
         # All is imported: what comes now may last for months.
         gc.freeze()
         gc.enable()
-        if isinstance(nodes, Interrupted | HelperFailed):
+        if isinstance(nodes, Interrupted | HelperFailed | Verdict):
             end = end_while_joining(nodes)
         else:
             cleanup.callback(nodes.leave)
-            routes = routes_of(local.job, nodes.run_id)
+            requests = JobRequests(local, nodes.first_world, helpers.relay, cleanup)
+            routes = routes_of(local.job, nodes.first_world)
             stdin = StandardInput(local.job.stdin_rank, Terminal.in_foreground(0), local.workers)
             workers = WorkerGroup(
                 helpers.fork_server, helpers.relay, stdin, routes, helpers.scratch
             )
             cleanup.callback(workers.close)
-            outcome = supervise(local, nodes, workers, inbox)
+            outcome = supervise(
+                local, nodes, workers, helpers.relay, inbox, early=early, requests=requests.sources
+            )
+            requests.job_ended(outcome)
             end = JobEnd(outcome, report_of(outcome, local, routes, stdin))
         copy_error_file(end.outcome, environ)
-        helpers.print_report(end.report)
-    return exit_code_and_rest(end, helpers.relay)
+        if caller is None:
+            helpers.relay.say(end.report)
+        else:
+            caller.report(end)
+    exit_code, unprinted = exit_code_and_rest(end, helpers.relay)
+    return exit_code, unprinted + requeue(local, end.outcome, nodes)
+
+
+def _warm_or_new(
+    local: LocalJob, preparation: Preparation | None, caller: Caller | None
+) -> ForkServer:
+    # Few jobs have one.
+    from clusterrun.run.warm_start import warm_or_new
+
+    return warm_or_new(local, preparation, caller.warm_socket if caller else "")

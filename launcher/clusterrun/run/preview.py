@@ -42,15 +42,13 @@ def capture(resolved: Resolved, environ: Mapping[str, str]) -> bytes:
 
     """
     # Only this packs anything.
-    from clusterrun.machine.captures.archive import Entry
+    from clusterrun.machine.captures.archive import Entry, Recorder
     from clusterrun.machine.captures.notes import FILE, take_notes, write_notes
     from clusterrun.machine.captures.packing import pack
-    from clusterrun.machine.captures.recorder import Recorder
 
     source = source_of(resolved, environ)
     recorder = Recorder(source.files)
     machine = inspect_source(resolved, source._replace(files=recorder))
     environment = environment_before(resolved.job, source.variables, resolved.unset)
     notes = take_notes(Tree(source.files), environment, machine.allowed)
-    entries, folders = recorder.recorded()
-    return pack("machine", entries | {FILE: Entry(write_notes(notes))}, folders)
+    return pack("machine", recorder.recorded() | {FILE: Entry(write_notes(notes))})

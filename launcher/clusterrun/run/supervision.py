@@ -4,18 +4,23 @@ from __future__ import annotations
 
 import os
 import time
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from clusterrun.agent.attempt_state import Rules
+from clusterrun.agent.ports import TimedEventSource
 from clusterrun.agent.signal_inbox import SignalInbox
-from clusterrun.agent.state import Rules
 from clusterrun.agent.supervisor import Supervisor
+from clusterrun.domain.events import SignalReceived
 from clusterrun.domain.job import JobSpec
 from clusterrun.domain.outcome import Outcome
+from clusterrun.domain.world import World
 from clusterrun.errors import LauncherError
 from clusterrun.run.attempts import JobAttempts
 from clusterrun.run.job_machine import LocalJob
 from clusterrun.workers.relay.log_layout import LogLayout
+from clusterrun.workers.relay.relay_client import RelayClient
 from clusterrun.workers.relay.routes import Routes
 from clusterrun.workers.worker_group import WorkerGroup
 
@@ -26,18 +31,35 @@ if TYPE_CHECKING:
     from clusterrun.rendezvous.single_node import SingleNode
 
 
-def supervise(
-    local: LocalJob, nodes: SingleNode | Peers, workers: WorkerGroup, inbox: SignalInbox
+def supervise(  # noqa: PLR0913 - what the launch has prepared
+    local: LocalJob,
+    nodes: SingleNode | Peers,
+    workers: WorkerGroup,
+    relay: RelayClient,
+    inbox: SignalInbox,
+    *,
+    early: Sequence[SignalReceived],
+    requests: Sequence[TimedEventSource],
 ) -> Outcome:
-    """Run all attempts; return how the job ended, once that is recorded."""
-    rules = Rules(grace=local.job.shutdown_timeout.value, foreground=workers.foreground)
-    event_log = _event_log(local.job, workers)
+    """Run all attempts; return how the job ended, once that is recorded.
+
+    ``early`` are signals that came while nodes joined, ``requests`` sources of requests from outside.
+    """
+    job = local.job
+    rules = Rules(
+        job.shutdown_timeout.value,
+        workers.foreground,
+        job.suspend_signal.value,
+        kills_if_cut_off=job.outlives_nodes,
+    )
+    first = nodes.first_world.attempt
+    event_log = _event_log(local.job, relay)
     attempts = JobAttempts(local, nodes, workers, event_log)
-    supervisor = Supervisor(attempts, workers, nodes, inbox, time)
+    supervisor = Supervisor(attempts, workers, nodes, inbox, time, requests=requests)
     if event_log is None:
-        return supervisor.run(rules)
+        return supervisor.run(rules, early, first)
     try:
-        outcome = supervisor.run(rules)
+        outcome = supervisor.run(rules, early, first)
     except LauncherError as error:
         event_log.breaks_off(error)
         raise
@@ -45,16 +67,19 @@ def supervise(
     return outcome
 
 
-def routes_of(job: JobSpec, run_id: str) -> Routes:
+def routes_of(job: JobSpec, world: World) -> Routes:
     """Return where the output of the workers goes."""
     if job.log_dir.value is None:
         return Routes(job, None)
     folder = Path(job.log_dir.value).absolute()
-    torchrun_folder = f"{run_id}_{os.urandom(4).hex()}" if job.as_torchrun.value else ""
-    return Routes(job, LogLayout(folder, run_id, job.workerlog.value, torchrun_folder))
+    torchrun_folder = f"{world.run_id}_{os.urandom(4).hex()}" if job.as_torchrun.value else ""
+    layout = LogLayout(
+        folder, world.run_id, job.workerlog.value, torchrun_folder, world.kept_attempts
+    )
+    return Routes(job, layout)
 
 
-def _event_log(job: JobSpec, workers: WorkerGroup) -> EventLog | None:
+def _event_log(job: JobSpec, relay: RelayClient) -> EventLog | None:
     if job.events.value is None:
         return None
     from clusterrun.agent.event_log import EventLog
@@ -62,6 +87,6 @@ def _event_log(job: JobSpec, workers: WorkerGroup) -> EventLog | None:
     path = str(Path(job.events.value).absolute())
 
     def write(node_rank: int, line: str) -> None:
-        workers.record(Path(path.replace("%n", str(node_rank))), line)
+        relay.record(Path(path.replace("%n", str(node_rank))), line)
 
     return EventLog(write, time.monotonic, time.time() - time.monotonic())

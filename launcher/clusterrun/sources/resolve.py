@@ -3,7 +3,7 @@
 Flags > CLUSTERRUN_* > PET_* > the job file > the cluster > defaults.
 """
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TypeVar
 
@@ -15,17 +15,9 @@ from clusterrun.domain.job import JobSpec, Program, ProgramKind, StartMethod
 from clusterrun.errors import UsageError
 from clusterrun.sources.clusters.cluster import Inputs
 from clusterrun.sources.clusters.variables import Variables
-from clusterrun.sources.command_line import CommandLine
 from clusterrun.sources.job_spec import environment, job_spec, search_path
-from clusterrun.sources.log_options import unknown_in_prefix, where_logs_go
-from clusterrun.sources.options.rows.launcher import (
-    ALLOWED_CPUS,
-    CAPTURE,
-    CONFIG,
-    DRY_RUN,
-    JSON,
-    MACHINE_ROOT,
-)
+from clusterrun.sources.options.option import Option
+from clusterrun.sources.options.rows import launcher
 from clusterrun.sources.options.rows.output import VERBOSE
 from clusterrun.sources.other_launchers.nested_launches import (
     NESTED_WARNING,
@@ -33,18 +25,17 @@ from clusterrun.sources.other_launchers.nested_launches import (
     left_by_outer_launch,
 )
 from clusterrun.sources.other_launchers.torchrun_options import translate
+from clusterrun.sources.output_options import unknown_in_prefix, where_logs_go
 from clusterrun.sources.programs.exec_requirements import check_replaceable
-from clusterrun.sources.programs.executables import another_environment
+from clusterrun.sources.programs.executables import another_environment, check_hook
 from clusterrun.sources.programs.misplaced_options import misplaced_options
-from clusterrun.sources.programs.programs import (
-    COMMAND_LINE,
-    check_read_once,
-    find_program,
-)
+from clusterrun.sources.programs.programs import COMMAND_LINE, check_read_once, find_program
+from clusterrun.sources.schedulers.suspension import end_warnings
 from clusterrun.sources.settings import (
     PREFIX,
     TOKEN_VARIABLE,
     TORCHRUN_PREFIX,
+    CommandLine,
     JobFile,
     Settings,
     settings_from_flags,
@@ -53,7 +44,7 @@ from clusterrun.sources.settings import (
     value_of,
 )
 from clusterrun.sources.this_process import ThisProcess
-from clusterrun.sources.world_shape import find_shape
+from clusterrun.sources.world_shape import find_place
 
 ValueT = TypeVar("ValueT")
 
@@ -63,13 +54,16 @@ TOPO = Fact(value=True, origin="clusterrun topo")
 NO_PROGRAM = Fact(Program(ProgramKind.EXECUTABLE, "true", ()), TOPO.origin)
 """Takes the program's place in a job that is drawn, never run."""
 
-DRY = ("a dry run or clusterrun topo", "add --dry-run")
-REPLAYED = (
-    "--machine-root",
-    "to leave a job fewer CPUs of this machine:\n  taskset -c LIST clusterrun ...",
-)
-DRAWN = ("clusterrun topo", "type clusterrun topo --capture FILE")
-"""The option that another one needs, and what to type."""
+NEEDS = {
+    launcher.JSON.name: ("a dry run or clusterrun topo", "add --dry-run"),
+    launcher.MACHINE_ROOT.name: ("a dry run or clusterrun topo", "add --dry-run"),
+    launcher.ALLOWED_CPUS.name: (
+        "--machine-root",
+        "to leave a job fewer CPUs of this machine:\n  taskset -c LIST clusterrun ...",
+    ),
+    launcher.CAPTURE.name: ("clusterrun topo", "type clusterrun topo --capture FILE"),
+}
+"""What an option needs to have an effect, and what to type."""
 
 
 class Resolved(Struct, frozen=True):
@@ -100,11 +94,7 @@ def resolve(
 ) -> Resolved:
     """Return the job that the command line, ``environ`` and the job file describe.
 
-    Args:
-        line: the flags, and SCRIPT with its arguments.
-        environ: the environment of this process.
-        process: what else is known of this process.
-        for_topo: the job is only drawn, and needs no program.
+    With ``for_topo`` the job is only drawn, and needs no program.
 
     Raises:
         UsageError: something is impossible; nothing has been started or written.
@@ -118,14 +108,14 @@ def resolve(
     # The job's own choice of GPUs replaces the cluster's.
     chosen = {name: env[name].value for name in env.keys() & {"CUDA_VISIBLE_DEVICES"}}
     inputs = Inputs(Variables({**variables, **chosen}), process, line)
-    shape = find_shape(sources, inputs, is_nested=bool(left) and not is_new_step(environ))
+    place = find_place(sources, inputs, is_nested=bool(left) and not is_new_step(environ))
     path = search_path(env, inputs.variables)
     program = NO_PROGRAM if for_topo else find_program(words, sources, path)
-    job = job_spec(sources, program, env, inputs, shape)
+    job = job_spec(sources, program, env, inputs, place)
+    check_hook(job.suspend_hook, path)
     _expect_possible(job)
-    dry_run = TOPO if for_topo else value_of(DRY_RUN, sources)
-    machine_root = _only_with(dry_run.value, value_of(MACHINE_ROOT, sources), *DRY)
-    allowed_cpus = value_of(ALLOWED_CPUS, sources)
+    dry_run = TOPO if for_topo else value_of(launcher.DRY_RUN, sources)
+    machine_root = _only_with(dry_run.value, launcher.MACHINE_ROOT, sources)
     return Resolved(
         job=job,
         unset=tuple(sorted({*left, *({TOKEN_VARIABLE} & environ.keys())})),
@@ -133,14 +123,14 @@ def resolve(
             *((NESTED_WARNING,) if left else ()),
             *unknown_variables(variables),
             *warnings,
-            *shape.warnings,
+            *place.warnings,
             *_job_warnings(job, inputs, is_dry=dry_run.value),
         ),
         dry_run=dry_run.value,
-        as_json=_only_with(dry_run.value, value_of(JSON, sources), *DRY).value,
+        as_json=_only_with(dry_run.value, launcher.JSON, sources).value,
         machine_root=machine_root,
-        allowed_cpus=_only_with(machine_root.value, allowed_cpus, *REPLAYED),
-        capture=_only_with(for_topo, value_of(CAPTURE, sources), *DRAWN),
+        allowed_cpus=_only_with(machine_root.value, launcher.ALLOWED_CPUS, sources),
+        capture=_only_with(for_topo, launcher.CAPTURE, sources),
         verbose=value_of(VERBOSE, sources).value,
     )
 
@@ -150,11 +140,11 @@ def _sources(
 ) -> tuple[tuple[Settings, ...], Fact[tuple[str, ...]]]:
     """Return what each source sets, the strongest first, and the program with its arguments."""
     stronger = (
-        settings_from_flags(line.flags),
+        settings_from_flags(line.flags, line.spelled),
         settings_from_variables(variables, PREFIX),
         settings_from_variables(variables, TORCHRUN_PREFIX),
     )
-    job_file = _job_file(value_of(CONFIG, stronger))
+    job_file = _job_file(value_of(launcher.CONFIG, stronger))
     if line.words:
         # torchrun's parser drops a "--" after the script, and people's command lines have one.
         words = (line.words[0], *line.words[2:]) if _ends_options(line) else line.words
@@ -192,6 +182,7 @@ def _job_warnings(job: JobSpec, inputs: Inputs, *, is_dry: bool) -> Iterator[str
     if job.program.value.kind is not ProgramKind.EXECUTABLE:
         yield from another_environment(job.python, inputs.variables)
     yield from unknown_in_prefix(job.log_line_prefix_template)
+    yield from end_warnings(job)
     if not is_dry:
         yield from where_logs_go(job)
     # With a -- after the script, the options after it are meant for the script.
@@ -199,7 +190,9 @@ def _job_warnings(job: JobSpec, inputs: Inputs, *, is_dry: bool) -> Iterator[str
         yield from misplaced_options(job.program.value)
 
 
-def _only_with(needed: object, asked: Fact[ValueT], what: str, hint: str) -> Fact[ValueT]:
+def _only_with(needed: object, option: Option[ValueT], sources: Sequence[Settings]) -> Fact[ValueT]:
+    asked = value_of(option, sources)
     if asked.value and not needed:
+        what, hint = NEEDS[option.name]
         raise UsageError(f"{asked.origin}: goes with {what} only", hint)
     return asked

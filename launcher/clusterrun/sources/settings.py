@@ -1,15 +1,17 @@
 """The options that each source sets, as text: the command line, variables, a job file."""
 
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from typing import TypeVar
 
 from msgspec import Struct
 
 from clusterrun.domain.facts import Fact
+from clusterrun.domain.scheduler import RESUMED_VARIABLE
 from clusterrun.sources.options.option import Kind, Option, flag
 from clusterrun.sources.options.suggestions import closest
 from clusterrun.sources.options.table import OPTIONS
 from clusterrun.sources.other_launchers.nested_launches import STEP_VARIABLE
+from clusterrun.suspend import VARIABLE as PAGE_VARIABLE
 
 Settings = Mapping[str, tuple[Fact[str], ...]]
 """Texts by option name, each with its origin; of several the last counts, of a repeated option all."""
@@ -30,6 +32,8 @@ TOKEN_VARIABLE = f"{PREFIX}TOKEN"
 EXPORTS = ("MASTER_ADDR", "MASTER_PORT")
 """Where workers meet, as job scripts export it: weaker than any option, stronger than a cluster."""
 
+OPTIONAL = {name for row in OPTIONS if row.kind is Kind.OPTIONAL for name in row.names}
+
 ValueT = TypeVar("ValueT")
 
 
@@ -49,10 +53,26 @@ class JobFile(Struct, frozen=True):
         return {name: it for name, it in self.settings.items() if name not in own}
 
 
-def settings_from_flags(flags: Flags) -> Settings:
-    """Return the settings of ``flags``, whose names may be aliases."""
+class CommandLine(Struct, frozen=True):
+    """The flags as typed, and the words from SCRIPT on."""
+
+    flags: Flags
+    words: tuple[str, ...]
+    spelled: Callable[[str], str] = flag
+    """How the user has typed an option of this name: as a flag, or as an argument in Python."""
+
+    def line(self, *more: str, before: Sequence[str] = ()) -> str:
+        """Return the line, quoted for a shell, with ``more`` flags, and words ``before`` clusterrun."""
+        from shlex import join
+
+        flags = [word for name, value in self.flags.items() for word in _words(name, value)]
+        return join([*before, "clusterrun", *flags, *more, *self.words])
+
+
+def settings_from_flags(flags: Flags, spelled: Callable[[str], str] = flag) -> Settings:
+    """Return the settings of ``flags``, whose names may be aliases; ``spelled`` gives the origin."""
     return _collect(
-        (option, Fact(text, flag(name)))
+        (option, Fact(text, spelled(name)))
         for option in OPTIONS
         for name in option.names
         if name in flags
@@ -79,10 +99,17 @@ def settings_from_exports(environ: Mapping[str, str], besides: Collection[str] =
     }
 
 
+OUR_OWN = (TOKEN_VARIABLE, STEP_VARIABLE, PAGE_VARIABLE, RESUMED_VARIABLE)
+"""CLUSTERRUN_ variables that are no option's."""
+
+
 def unknown_variables(environ: Mapping[str, str]) -> tuple[str, ...]:
     """Return a warning for each CLUSTERRUN_ or PET_ variable that no option has."""
     known = {name.upper() for option in OPTIONS for name in option.names}
-    ours = {*known, *(each.removeprefix(PREFIX) for each in (TOKEN_VARIABLE, STEP_VARIABLE))}
+    ours = {
+        *known,
+        *(each.removeprefix(PREFIX) for each in OUR_OWN),
+    }
     return (*_unknown(PREFIX, environ, ours), *_unknown(TORCHRUN_PREFIX, environ, known))
 
 
@@ -99,6 +126,19 @@ def find(option: Option[ValueT], sources: Sequence[Settings]) -> Fact[ValueT] | 
         if option.name in source:
             return option.read(source[option.name][-1])
     return None
+
+
+def _words(name: str, value: FlagValue) -> Iterator[str]:
+    match value:
+        case bool():
+            yield flag(name)
+        case str() if name in OPTIONAL:
+            yield f"{flag(name)}={value}"
+        case str():
+            yield from (flag(name), value)
+        case _:
+            for text in value:
+                yield from (flag(name), text)
 
 
 def _collect(found: Iterable[tuple[Option[object], Fact[str]]]) -> Settings:

@@ -6,30 +6,22 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from clusterrun.domain.facts import Fact
-from clusterrun.domain.job import WorkerCount
 from clusterrun.errors import UsageError
-from clusterrun.sources.clusters.cluster import Inputs, Place
+from clusterrun.sources.clusters.cluster import Inputs, Place, Workers
+from clusterrun.sources.options.rows import losing, workers
 from clusterrun.sources.options.rows.meeting import LOCAL_ADDR, MASTER_ADDR, RDZV_ENDPOINT
 from clusterrun.sources.options.rows.placing import GPUS_PER_WORKER
-from clusterrun.sources.options.rows.workers import (
-    DEVICES,
-    HOSTFILE,
-    HOSTS,
-    NNODES,
-    NODE_RANK,
-    NPROC_PER_NODE,
-)
 from clusterrun.sources.options.table import FEWEST_NODES
-from clusterrun.sources.other_launchers.torchrun_defaults import default_workers
-from clusterrun.sources.settings import Settings, find, settings_from_exports
-
-Workers = Fact[int | WorkerCount]
+from clusterrun.sources.other_launchers.torchrun_options import default_workers
+from clusterrun.sources.settings import Settings, find, settings_from_exports, value_of
+from clusterrun.sources.spare_nodes import all_nodes
 
 
 class ShapeOptions(Struct, frozen=True):
     """Values of options, of whatever source; None: not set."""
 
     nnodes: Fact[int] | None
+    """Spares included."""
     fewest_nodes: Fact[int] | None
     node_rank: Fact[int | None] | None
     nproc_per_node: Workers | None
@@ -55,7 +47,7 @@ class ShapeOptions(Struct, frozen=True):
     def narrowed_to(self, place: Place | None) -> "ShapeOptions":
         """Return the same, with ``MIN:MAX`` nodes replaced by the cluster's number within it."""
         most, fewest = self.nnodes, self.fewest_nodes
-        if most is None or fewest is None or place is None or place.ambiguous_rank_hint.value:
+        if most is None or fewest is None or place is None or place.unclear.value:
             return self
         if not fewest.value <= place.nnodes.value <= most.value:
             return self
@@ -66,23 +58,25 @@ def read_shape_options(sources: Sequence[Settings], inputs: Inputs) -> ShapeOpti
     """Return what ``sources`` set."""
     endpoint = find(RDZV_ENDPOINT, sources)
     with_exports = (*sources, settings_from_exports(inputs.variables))
+    nnodes = all_nodes(sources)
+    has_spares = value_of(losing.SPARES, sources).value > 0
     options = ShapeOptions(
-        nnodes=find(NNODES, sources),
-        fewest_nodes=find(FEWEST_NODES, sources),
-        node_rank=find(NODE_RANK, sources),
-        nproc_per_node=find(NPROC_PER_NODE, sources) or _workers_by_devices(sources),
+        nnodes=nnodes,
+        fewest_nodes=nnodes if has_spares else find(FEWEST_NODES, sources),
+        node_rank=find(workers.NODE_RANK, sources),
+        nproc_per_node=find(workers.NPROC_PER_NODE, sources) or _workers_by_devices(sources),
         default_workers=default_workers(inputs.process.called),
         hosts=Fact((), "default"),
         has_address=bool(endpoint or find(MASTER_ADDR, with_exports)),
         has_endpoint=bool(endpoint),
     )
-    if not find(HOSTS, sources) and not find(HOSTFILE, sources):
+    if not find(workers.HOSTS, sources) and not find(workers.HOSTFILE, sources):
         return options
     return _with_listed_hosts(options, sources, inputs)
 
 
 def _workers_by_devices(sources: Sequence[Settings]) -> Workers | None:
-    devices, gpus_per_worker = find(DEVICES, sources), find(GPUS_PER_WORKER, sources)
+    devices, gpus_per_worker = find(workers.DEVICES, sources), find(GPUS_PER_WORKER, sources)
     if not devices:
         return None
     each = (gpus_per_worker and gpus_per_worker.value) or 1
@@ -92,8 +86,7 @@ def _workers_by_devices(sources: Sequence[Settings]) -> Workers | None:
 def _with_listed_hosts(
     options: ShapeOptions, sources: Sequence[Settings], inputs: Inputs
 ) -> ShapeOptions:
-    from clusterrun.sources.hosts.listed_hosts import list_hosts
-    from clusterrun.sources.hosts.own_host import own_rank
+    from clusterrun.sources.hosts.listed_hosts import list_hosts, own_rank
 
     listed = list_hosts(sources)
     hosts, nnodes, fewest = listed.hosts, options.nnodes, options.fewest_nodes

@@ -3,10 +3,12 @@
 import os
 import sys
 import time
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Mapping, Sequence
 from contextlib import suppress
 
 from msgspec import Struct
+
+from clusterrun.sources.schedulers.asking import Answer, ask
 
 
 def addresses_of(name: str) -> Collection[str]:
@@ -44,6 +46,10 @@ class ThisProcess(Struct, frozen=True):
     user_id: int = 0
     addresses: Callable[[str], Collection[str]] = addresses_of
     """The addresses of a host by its name; this host's for ""."""
+    ask: Callable[[Sequence[str], Mapping[str, str]], Answer] = ask
+    """Runs a scheduler's command in an environment."""
+    now: Callable[[], float] = time.time
+    """Returns seconds since the epoch."""
 
 
 def this_process(called: str) -> ThisProcess:

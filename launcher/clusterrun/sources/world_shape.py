@@ -6,61 +6,38 @@ contradict it, they must be complete, and nothing is taken from the cluster.
 
 from collections.abc import Iterator, Sequence
 
-from msgspec import Struct
 from msgspec.structs import replace
 
 from clusterrun.domain.facts import Fact
 from clusterrun.domain.job import TaskLayout
 from clusterrun.errors import UsageError
-from clusterrun.sources.clusters.cluster import Inputs, Place
+from clusterrun.sources.clusters.cluster import Inputs, Place, Workers
 from clusterrun.sources.clusters.detection import NO_CLUSTER, detect
 from clusterrun.sources.options.rows.workers import CLUSTER, NNODES, USE_PADDLECLOUD
 from clusterrun.sources.settings import Settings, find, value_of
-from clusterrun.sources.shape_options import ShapeOptions, Workers, read_shape_options
+from clusterrun.sources.shape_options import ShapeOptions, read_shape_options
 
 
-class Shape(Struct, frozen=True):
-    """The shape of the world as far as one node can know it before it joins."""
-
-    nnodes: Fact[int]
-    node_rank: Fact[int | None]
-    nproc_per_node: Workers
-    hosts: Fact[tuple[str, ...]] = Fact((), "default")
-    tasks: Fact[TaskLayout | None] = Fact(None, "default")
-    place: Place | None = None
-    """The cluster's, if it sets the shape."""
-    cluster: Fact[str] = Fact(NO_CLUSTER, "default")
-    """The cluster that was detected, even if options set the shape."""
-    run_id: Fact[str] | None = None
-    """The cluster's, if all nodes have it."""
-    first_host: Fact[str | None] = Fact(None, "default")
-    """Of the hosts that options list."""
-    numa_node: Fact[int | None] = Fact(None, "default")
-    """The cluster's, even if options set the shape: other NUMA nodes belong to other jobs."""
-    unclear: Fact[str] = Fact("", "default")
-    """``Place.ambiguous_rank_hint``, if the cluster sets the ranks."""
-    warnings: tuple[str, ...] = ()
-
-    @property
-    def agents(self) -> int:
-        return self.nnodes.value if self.tasks.value is None else self.tasks.value.size
-
-
-def find_shape(sources: Sequence[Settings], inputs: Inputs, *, is_nested: bool) -> Shape:
-    """Return the shape that options and the detected cluster set.
+def find_place(sources: Sequence[Settings], inputs: Inputs, *, is_nested: bool) -> Place:
+    """Return the place of this process in the world that options and the detected cluster set.
 
     A nested launch, inside a worker, has no place of its own in the cluster: none is detected,
     unless ``--cluster`` names it.
     """
     options = read_shape_options(sources, inputs)
     asked = _asked_cluster(sources, is_nested=is_nested)
-    cluster, place = detect(asked, replace(inputs, nnodes=options.nnodes))
-    shape = settle_shape(options.narrowed_to(place), place)
-    shape = replace(shape, cluster=cluster, numa_node=place.numa_node if place else shape.numa_node)
-    if not options.hosts.value:
-        return shape
-    first_host = Fact(options.hosts.value[0], options.hosts.origin)
-    return replace(shape, hosts=options.hosts, first_host=first_host)
+    cluster, by_cluster = detect(asked, replace(inputs, nnodes=options.nnodes))
+    place = replace(_settle(options.narrowed_to(by_cluster), by_cluster), cluster=cluster)
+    if by_cluster is not None:
+        # Even if options set the shape: other NUMA nodes belong to other jobs.
+        place = replace(place, numa_node=by_cluster.numa_node)
+    hosts = options.hosts
+    if not hosts.value:
+        return place
+    # A list of hosts is made for this job, an export for any launcher.
+    ignored = (*place.ignored_exports, "MASTER_ADDR")
+    first = Fact(hosts.value[0], hosts.origin)
+    return replace(place, hosts=hosts, master_addr=first, ignored_exports=ignored)
 
 
 def _asked_cluster(sources: Sequence[Settings], *, is_nested: bool) -> Fact[str]:
@@ -72,17 +49,18 @@ def _asked_cluster(sources: Sequence[Settings], *, is_nested: bool) -> Fact[str]
     return Fact(NO_CLUSTER, "inside a worker") if is_nested else asked
 
 
-def settle_shape(options: ShapeOptions, place: Place | None) -> Shape:
-    """Return the shape that the cluster sets or, without one or against it, the options."""
-    if place is None or _yields(place, options):
-        shape = _by_options(options)
-    elif place.obstacle is not None:
-        raise place.obstacle
+def _settle(options: ShapeOptions, by_cluster: Place | None) -> Place:
+    """Return the place that the cluster sets or, without one or against it, the options."""
+    if by_cluster is None or _yields(by_cluster, options):
+        place = _by_options(options)
+    elif by_cluster.obstacle is not None:
+        raise by_cluster.obstacle
+    elif differences := tuple(_differences(options, by_cluster)):
+        place = _against(options, by_cluster, differences)
     else:
-        differences = tuple(_differences(options, place))
-        shape = _against(options, place, differences) if differences else _by_place(options, place)
-    _check_rank(shape)
-    return shape
+        place = _by_cluster(options, by_cluster)
+    _check_rank(place)
+    return place
 
 
 def _yields(place: Place, options: ShapeOptions) -> bool:
@@ -91,25 +69,20 @@ def _yields(place: Place, options: ShapeOptions) -> bool:
     return place.yields_to_options and (options.place_the_node or are_met)
 
 
-def _by_options(options: ShapeOptions) -> Shape:
-    return Shape(
+def _by_options(options: ShapeOptions) -> Place:
+    return Place(
         nnodes=options.nnodes or Fact(NNODES.default, "default"),
         node_rank=options.node_rank or Fact(None, "default"),
         nproc_per_node=options.nproc_per_node or options.default_workers,
     )
 
 
-def _by_place(options: ShapeOptions, place: Place) -> Shape:
-    return Shape(
+def _by_cluster(options: ShapeOptions, place: Place) -> Place:
+    return replace(
+        place,
         nnodes=options.nnodes or place.nnodes,
         node_rank=options.node_rank or place.node_rank,
         nproc_per_node=_workers(options, place),
-        hosts=place.hosts,
-        tasks=place.tasks,
-        place=place,
-        run_id=place.run_id,
-        unclear=place.ambiguous_rank_hint,
-        warnings=place.warnings,
     )
 
 
@@ -122,8 +95,8 @@ def _workers(options: ShapeOptions, place: Place) -> Workers:
     return Fact(1, place.tasks.origin)
 
 
-def _against(options: ShapeOptions, place: Place, differences: Sequence[tuple[str, str]]) -> Shape:
-    """Return the shape that options set against the cluster."""
+def _against(options: ShapeOptions, place: Place, differences: Sequence[tuple[str, str]]) -> Place:
+    """Return the place that options set against the cluster."""
     if not (place.yields_to_options or options.are_complete):
         origins = [fact.origin for fact in (options.nnodes, options.node_rank) if fact]
         raise UsageError(
@@ -131,13 +104,13 @@ def _against(options: ShapeOptions, place: Place, differences: Sequence[tuple[st
             f"leave {' and '.join(origins)} out, or set all of --nnodes, --node-rank and"
             " --master-addr",
         )
-    shape = _by_options(options)
-    if place.tasks.value is not None and shape.nproc_per_node.value != 1:
-        raise _too_many_starters(shape.nproc_per_node, place.tasks.value, place.tasks.origin)
+    workers = options.nproc_per_node or options.default_workers
+    if place.tasks.value is not None and workers.value != 1:
+        raise _too_many_starters(workers, place.tasks.value, place.tasks.origin)
     nnodes = options.nnodes or place.nnodes
     warnings = (f"{value}; the cluster's {other} is ignored" for value, other in differences)
     return replace(
-        shape,
+        _by_options(options),
         nnodes=nnodes,
         run_id=place.run_id if nnodes.value > 1 else None,
         warnings=() if place.yields_to_options else tuple(warnings),
@@ -161,10 +134,10 @@ def _too_many_starters(workers: Workers, tasks: TaskLayout, tasks_origin: str) -
     )
 
 
-def _check_rank(shape: Shape) -> None:
-    rank, nodes = shape.node_rank.value, shape.nnodes.value
+def _check_rank(place: Place) -> None:
+    rank, nodes = place.node_rank.value, place.nnodes.value
     if rank is not None and rank >= nodes:
         raise UsageError(
-            f"node_rank is {shape.node_rank}, but nnodes is {shape.nnodes}",
+            f"node_rank is {place.node_rank}, but nnodes is {place.nnodes}",
             f"give a rank from 0 to {nodes - 1}" if nodes > 1 else "give --nnodes too",
         )

@@ -5,9 +5,9 @@ import signal
 from typing import NoReturn
 
 from clusterrun.domain.plan import NodePlan, WorkerPlan
-from clusterrun.workers.child_processes import fork, how_it_ended
-from clusterrun.workers.fork_server.binding import bind, check_binding, set_memory_policy
-from clusterrun.workers.fork_server_client import memory_of
+from clusterrun.workers.child_processes import blocked, fork, how_it_ended
+from clusterrun.workers.fork_server.binding import bind, set_memory_policy
+from clusterrun.workers.fork_server_client import binding_of
 
 
 def binding_failures(plan: NodePlan) -> list[str]:
@@ -21,24 +21,25 @@ def binding_failures(plan: NodePlan) -> list[str]:
     """
     reading, writing = os.pipe()
     # The child has our handlers and our wake-up descriptor: its signals would reach this process.
-    mask = signal.pthread_sigmask(signal.SIG_BLOCK, signal.valid_signals())
-    try:
+    with blocked(*signal.valid_signals()):
         child = fork()
         if child == 0:
             _try_as_child(plan, writing)
-    finally:
-        signal.pthread_sigmask(signal.SIG_SETMASK, mask)
     os.close(writing)
     with os.fdopen(reading, encoding="utf-8") as report:
         failures = report.read().splitlines()
     _, status = os.waitpid(child, 0)
-    return [f"the process that tried it {how_it_ended(status)}"] if status else failures
+    return [f"the process that tried it {how_it_ended(status)[0]}"] if status else failures
 
 
 def _try_as_child(plan: NodePlan, writing: int) -> NoReturn:
     try:
         os.write(writing, "\n".join(_tried(plan)).encode())
         os._exit(0)
+    except BaseException:  # noqa: BLE001 - whatever it is, two agents must not go on
+        import traceback
+
+        traceback.print_exc()
     finally:
         os._exit(1)
 
@@ -49,5 +50,5 @@ def _tried(plan: NodePlan) -> list[str]:
 
 
 def _try(worker: WorkerPlan) -> str:
-    cpus = None if worker.cpus is None else sorted(worker.cpus)
-    return bind(cpus) or check_binding(cpus) or set_memory_policy(memory_of(worker))
+    cpus, memory = binding_of(worker)
+    return bind(cpus) or set_memory_policy(memory)

@@ -13,6 +13,7 @@ from collections import deque
 from collections.abc import Iterator, Sequence
 from typing import Any
 
+from clusterrun.domain.event_source import NEVER
 from clusterrun.errors import InternalError
 
 Message = dict[str, Any]
@@ -89,10 +90,8 @@ class Channel:
     def close(self) -> None:
         """Close the socket and the descriptors that were not taken; drop what is queued."""
         self.closed = True
-        for _, copies in self._outgoing:
-            _close_all(copies)
+        self._drop_outgoing()
         _close_all(self._descriptors)
-        self._outgoing.clear()
         self._descriptors.clear()
         self._socket.close()
 
@@ -155,6 +154,28 @@ class Channel:
         if length > MAXIMUM_FRAME:
             raise InternalError(f"a message of {length} bytes between the launcher's processes")
         return body + length
+
+
+class HelperClient:
+    """A helper process at the other end of a channel, as a source of the agent's events."""
+
+    due = NEVER
+
+    def __init__(self, channel: Channel, pid: int) -> None:
+        self.pid = pid
+        self.lost = False
+        """Whether the process has ended though the agent did not ask it to."""
+        self._channel = channel
+
+    def fileno(self) -> int:
+        return self._channel.fileno()
+
+    @property
+    def wants_write(self) -> bool:
+        return self._channel.wants_write
+
+    def flush(self) -> None:
+        self._channel.flush()
 
 
 def _encode(message: Message, count: int) -> bytes:

@@ -7,14 +7,14 @@ from collections.abc import Collection
 from contextlib import suppress
 
 from clusterrun.processes import status_of
-from clusterrun.workers.fork_server.system.libc import PR_SET_CHILD_SUBREAPER, prctl
-from clusterrun.workers.fork_server.system.other_processes import (
+from clusterrun.workers.fork_server.other_processes import (
     children_of,
     describe,
     every_child_of,
     send_signal,
     state_and_parent,
 )
+from clusterrun.workers.fork_server.this_process import PR_SET_CHILD_SUBREAPER, prctl
 
 
 class Orphans:
@@ -54,8 +54,8 @@ class Orphans:
             for pid in orphans:
                 send_signal(pid, signal.SIGKILL)
             for pid in orphans:
-                if not wait_for(pid, deadline - time.monotonic()):
-                    left = [pid for pid in self._orphans(ours) if not wait_for(pid, 0.0)]
+                if status_of(pid, deadline - time.monotonic()) is None:
+                    left = [pid for pid in self._orphans(ours) if status_of(pid, 0.0) is None]
                     return tuple(describe(pid) for pid in left)
         return ()
 
@@ -65,8 +65,3 @@ class Orphans:
         # Zombies, too: their own children may have become ours after the list was made.
         children = every_child_of(os.getpid())
         return [pid for pid in children if pid not in {*ours, *self._strangers}]
-
-
-def wait_for(pid: int, seconds: float) -> bool:
-    """Reap our child ``pid`` within ``seconds``; return whether it is gone."""
-    return status_of(pid, seconds) is not None

@@ -6,8 +6,8 @@ from collections.abc import Mapping
 from typing import NoReturn
 
 from clusterrun.domain.plan import NodePlan
-from clusterrun.workers.fork_server.binding import bind, check_binding, set_memory_policy
-from clusterrun.workers.fork_server_client import memory_of
+from clusterrun.workers.fork_server.binding import bind, set_memory_policy
+from clusterrun.workers.fork_server_client import binding_of
 
 IGNORED_BY_PYTHON = (signal.SIGPIPE, signal.SIGXFSZ)
 """The program must not inherit that our interpreter ignores these."""
@@ -16,17 +16,12 @@ IGNORED_BY_PYTHON = (signal.SIGPIPE, signal.SIGXFSZ)
 def bind_to_worker(plan: NodePlan) -> str:
     """Bind this process as planned for its worker; return a remark if that failed, or ""."""
     (worker,) = plan.workers
-    cpus = None if worker.cpus is None else sorted(worker.cpus)
-    of_cpus = bind(cpus) or check_binding(cpus)
-    return "; ".join(filter(None, [of_cpus, set_memory_policy(memory_of(worker))]))
+    cpus, memory = binding_of(worker)
+    return "; ".join(filter(None, [bind(cpus), set_memory_policy(memory)]))
 
 
 def become_worker(plan: NodePlan, environment: Mapping[str, str]) -> NoReturn:
-    """Execute the plan's one worker in place of this process.
-
-    Args:
-        plan: of one worker.
-        environment: the job's, without clusterrun's own variables.
+    """Execute the plan's one worker in place of this process, in the job's ``environment``.
 
     Raises:
         OSError: the program can't be executed.

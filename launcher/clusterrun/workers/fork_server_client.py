@@ -7,65 +7,105 @@ from collections.abc import Callable, Iterable
 import msgspec
 
 from clusterrun.domain.events import (
+    CleanedUp,
     Event,
     ForkServerReady,
     HelperLost,
     SignalNotHandled,
+    SignalReceived,
+    WorkerExited,
     WorkerKilled,
+    WorkerNotStarted,
     WorkerStarted,
+    WorkerStopped,
 )
 from clusterrun.domain.plan import NodePlan, WorkerPlan
 from clusterrun.domain.preparation import Preparation, Prepared
 from clusterrun.domain.ranks import LocalRank
-from clusterrun.errors import UsageError
-from clusterrun.workers.channel import Message
-from clusterrun.workers.fork_server_events import event_of
+from clusterrun.errors import InternalError, MachineError, UsageError
+from clusterrun.workers.channel import HelperClient, Message
 from clusterrun.workers.fork_server_process import ForkServerProcess
+from clusterrun.workers.server_child import ServerChild
+
+ForkServer = ForkServerProcess | ServerChild
+"""What has the connection: a process of this job's own, or the child of a warm one."""
+
+
+def event_of(message: Message, now: float) -> Event:
+    """Return the event that ``message`` reports.
+
+    Raises:
+        MachineError: the server can't make a PID namespace.
+        InternalError: the message is unknown.
+
+    """
+    match message:
+        case {"kind": "started", "local_rank": rank, "pid": pid, "remark": remark}:
+            return WorkerStarted(LocalRank(rank), pid, remark, now)
+        case {"kind": "not_started", "local_rank": rank, "step": step, "error": error}:
+            return WorkerNotStarted(LocalRank(rank), step, error, now)
+        case {"kind": "exited", "local_rank": rank, "code": code, "failure": failure}:
+            return WorkerExited(LocalRank(rank), code, now, _age(failure, now) if code else 0.0)
+        case {"kind": "exited", "local_rank": rank, "signal": number, "failure": failure}:
+            return WorkerKilled(LocalRank(rank), number, now, _age(failure, now), failure[1])
+        case {"kind": "stopped", "local_rank": rank, "number": number}:
+            return WorkerStopped(LocalRank(rank), number, now)
+        case {"kind": "signalled", "number": number, "at": at}:
+            return SignalReceived(number, at, to_fork_server=True)
+        case {"kind": "not_handled", "number": number, "local_ranks": ranks}:
+            return SignalNotHandled(number, tuple(LocalRank(rank) for rank in ranks), now)
+        case {"kind": "cleaned_up", "survivors": survivors}:
+            return CleanedUp(tuple(survivors), now)
+        case {"kind": "not_contained", "error": error}:
+            raise MachineError(
+                f"--contain can't make a PID namespace on this machine: {error}",
+                "run as root, allow user namespaces, or leave --contain out",
+            )
+        case _:
+            raise InternalError(f"the fork server sent {message}")
+
+
+def _age(failure: tuple[float, int], now: float) -> float:
+    """Return the seconds since a script failed; ``failure``: time and exit code, or 0.0 and 0."""
+    failed_at, code = failure
+    return max(0.0, now - failed_at) if code else 0.0
+
+
+def preparation_message(preparation: Preparation) -> Message:
+    """Return the fields of ``prepare``: equal for equal preparations."""
+    fields: Message = msgspec.to_builtins(preparation, order="deterministic")
+    return fields
+
 
 ENDING = frozenset({signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGKILL})
 """Signals after which a worker that has not been started need not be started."""
 
 
-class ForkServerClient:
+class ForkServerClient(HelperClient):
     """The running fork server of this node, as the agent uses it."""
-
-    due = float("inf")
 
     def __init__(
         self,
-        process: ForkServerProcess,
+        process: ForkServer,
         on_prepared: Callable[[Prepared], None],
         on_slow_import: Callable[[str, float], None],
     ) -> None:
-        """Take the process that has been started.
+        """Take the server's process, and what to call.
 
         Args:
-            process: the server's.
+            process: it has been started.
             on_prepared: called once after ``prepare``, with the result.
             on_slow_import: called now and then while that takes long, with the module that is being
                 imported, and the seconds so far.
 
         """
-        self.pid = process.pid
+        super().__init__(process.channel, process.pid)
         self.pids: dict[LocalRank, int] = {}
         """Process ids of the workers that have executed their program, in the last attempt."""
-        self.lost = False
-        """Whether the fork server has ended though the agent did not ask it to."""
         self._process = process
-        self._channel = process.channel
         self._on_prepared = on_prepared
         self._on_slow_import = on_slow_import
         self._delayed: _DelayedRequests | None = None
-
-    def fileno(self) -> int:
-        return self._channel.fileno()
-
-    @property
-    def wants_write(self) -> bool:
-        return self._channel.wants_write
-
-    def flush(self) -> None:
-        self._channel.flush()
 
     def prepare(self, preparation: Preparation) -> None:
         """Have the server prepare to run the workers' script in place; that may take seconds.
@@ -73,18 +113,7 @@ class ForkServerClient:
         ``on_prepared`` gets the result. Requests for workers are delayed until then.
         """
         self._delayed = _DelayedRequests()
-        message: Message = {
-            "kind": "prepare",
-            "command": list(preparation.command),
-            "preload": preparation.preload,
-            "must_fork": preparation.must_fork,
-            "known_variables": dict(preparation.known_variables),
-            "workers": preparation.workers,
-            "later_variables": list(preparation.later_variables),
-            "cpus": None if preparation.cpus is None else sorted(preparation.cpus),
-            "import_timeout": preparation.import_timeout,
-        }
-        self._channel.send(message)
+        self._channel.send({"kind": "prepare", **preparation_message(preparation)})
 
     def start(
         self,
@@ -98,8 +127,8 @@ class ForkServerClient:
         """Ask for one worker.
 
         Args:
-            plan: what all workers have in common.
-            worker: what only this one gets.
+            plan: the node's.
+            worker: one of its workers.
             streams: its stdin, stdout and stderr, which the caller may close at once.
             startup_folder: a folder to put in front of PYTHONPATH; None for programs that aren't
                 Python.
@@ -107,14 +136,15 @@ class ForkServerClient:
                 worker gets no terminal.
 
         """
+        cpus, memory = binding_of(worker)
         request: Message = {
             "kind": "start_worker",
             "local_rank": worker.local_rank,
-            "command": list(plan.command_of(worker)),
+            "command": plan.command_of(worker),
             "variables": {**plan.env, **worker.env},
             "startup_folder": startup_folder,
-            "cpus": None if worker.cpus is None else sorted(worker.cpus),
-            "memory": memory_of(worker),
+            "cpus": cpus,
+            "memory": memory,
             "blocked_signals": self._process.mask,
             "foreground_group": foreground_group,
         }
@@ -151,6 +181,11 @@ class ForkServerClient:
         else:
             self._delayed.forwarded.append(int(number))
 
+    def renew_lease(self, seconds: float) -> None:
+        """Have the workers killed in ``seconds`` unless this is called again; 0: never."""
+        if self._delayed is None and not self.lost:
+            self._channel.send({"kind": "lease", "seconds": seconds})
+
     def clean_up(self) -> None:
         """Kill everything that workers left behind; ``CleanedUp`` follows."""
         self._channel.send({"kind": "clean_up"})
@@ -170,6 +205,8 @@ class ForkServerClient:
                 case "prepared":
                     self._on_prepared(msgspec.convert({**message, "kind": None}, Prepared))
                     yield from self._send_delayed(now)
+                case "server_ended" if isinstance(self._process, ServerChild):
+                    self._process.status = message["status"]
                 case _:
                     event = event_of(message, now)
                     if isinstance(event, WorkerStarted):
@@ -203,10 +240,13 @@ class ForkServerClient:
         self._process.close()
 
 
-def memory_of(worker: WorkerPlan) -> tuple[str, list[int]] | None:
-    """Return a worker's memory policy as the fork server takes it."""
-    policy = worker.memory
-    return None if policy is None else (policy.mode.value, list(policy.nodes))
+def binding_of(worker: WorkerPlan) -> tuple[list[int] | None, tuple[str, list[int]] | None]:
+    """Return a worker's CPUs and memory policy as the fork server takes them."""
+    cpus, policy = worker.cpus, worker.memory
+    return (
+        None if cpus is None else sorted(cpus),
+        None if policy is None else (policy.mode.value, list(policy.nodes)),
+    )
 
 
 class _DelayedRequests:

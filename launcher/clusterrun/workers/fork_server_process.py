@@ -12,8 +12,8 @@ from typing import Self
 from clusterrun.errors import UsageError
 from clusterrun.processes import status_of
 from clusterrun.workers.channel import Channel
-from clusterrun.workers.child_processes import how_it_ended, no_process, signal_of
-from clusterrun.workers.fork_server.system.other_processes import describe
+from clusterrun.workers.child_processes import blocked, how_it_ended, no_process
+from clusterrun.workers.fork_server.other_processes import describe
 
 SERVER_FILE = Path(__file__).parent / "fork_server" / "__main__.py"
 
@@ -53,6 +53,7 @@ class ForkServerProcess:
         *,
         contain: bool = False,
         shown: Iterable[str] = (),
+        stays: bool = False,
     ) -> Self:
         """Execute the fork server.
 
@@ -61,6 +62,7 @@ class ForkServerProcess:
             environment: the job's.
             contain: whether it and all that it starts live in a PID namespace of their own.
             shown: script and arguments, for ``ps``: forked workers have the server's command line.
+            stays: whether it may stay after the job: then it does not hold our standard error open.
 
         Raises:
             UsageError: ``python`` can't be executed.
@@ -68,17 +70,19 @@ class ForkServerProcess:
 
         """
         ours, theirs = socket.socketpair()
-        command = [python, "-u", str(SERVER_FILE), *(["--contain"] if contain else []), "--"]
+        flags = [*(["--contain"] if contain else []), *(["--warm"] if stays else [])]
+        command = [python, "-u", str(SERVER_FILE), *flags, "--"]
         # Until the server ignores them: a signal to the whole process tree may come at any time.
-        mask = signal.pthread_sigmask(signal.SIG_BLOCK, signal.valid_signals())
         try:
-            pid, printed = _execute([*command, *shown], environment, theirs.fileno())
+            with blocked(*signal.valid_signals()) as mask:
+                pid, printed = _execute(
+                    [*command, *shown], environment, theirs.fileno(), has_our_stderr=not stays
+                )
         except OSError as error:
             ours.close()
             _explain_not_executed(python, error)
             raise
         finally:
-            signal.pthread_sigmask(signal.SIG_SETMASK, mask)
             theirs.close()
         return cls(pid, Channel(ours), printed, python, mask)
 
@@ -104,7 +108,7 @@ class ForkServerProcess:
     def _reap(self) -> tuple[str, int]:
         status = status_of(self.pid, SECONDS_TO_EXIT)
         if status is not None:
-            return how_it_ended(status), signal_of(status)
+            return how_it_ended(status)
         with suppress(ProcessLookupError):
             os.kill(self.pid, signal.SIGKILL)
         if status_of(self.pid, SECONDS_TO_EXIT) is None:
@@ -114,7 +118,7 @@ class ForkServerProcess:
     def _first_lines(self) -> list[str]:
         """Return what it has printed so far, and close the pipe."""
         # Imported only now, after the server has been started.
-        from clusterrun.workers.relay.text.tail import plain
+        from clusterrun.workers.relay.tail import plain
 
         try:
             text = os.read(self._printed, _MOST_PRINTED)
@@ -125,7 +129,7 @@ class ForkServerProcess:
 
 
 def _execute(
-    command: list[str], environment: Mapping[str, str], connection: int
+    command: list[str], environment: Mapping[str, str], connection: int, *, has_our_stderr: bool
 ) -> tuple[int, int]:
     """Return the process id, and the end of the pipe that it prints its first errors to.
 
@@ -137,6 +141,7 @@ def _execute(
     stdin, stdout = os.pipe2(os.O_CLOEXEC)
     # Not read before the server is ready: an interpreter that prints more must not wait.
     printed, stderr = os.pipe2(os.O_CLOEXEC | os.O_NONBLOCK)
+    nowhere = os.open(os.devnull, os.O_WRONLY)
     try:
         pid = os.posix_spawnp(
             command[0],
@@ -147,7 +152,7 @@ def _execute(
                 (os.POSIX_SPAWN_DUP2, connection, AGENT_FD),
                 (os.POSIX_SPAWN_DUP2, stdin, 0),
                 (os.POSIX_SPAWN_DUP2, stdout, 1),
-                (os.POSIX_SPAWN_DUP2, 2, STDERR_FD),
+                (os.POSIX_SPAWN_DUP2, 2 if has_our_stderr else nowhere, STDERR_FD),
                 (os.POSIX_SPAWN_DUP2, stderr, 2),
             ],
             # A group of its own: the terminal's signals are for the agent.
@@ -157,7 +162,7 @@ def _execute(
         os.close(printed)
         raise
     finally:
-        for descriptor in (stdin, stdout, stderr):
+        for descriptor in (stdin, stdout, stderr, nowhere):
             os.close(descriptor)
     return pid, printed
 

@@ -3,12 +3,13 @@
 import os
 import re
 import stat
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from contextlib import suppress
 from functools import partial
 from pathlib import Path
+from typing import TypeVar
 
-from clusterrun.workers.fork_server.system.other_processes import stat_fields, text_of
+from clusterrun.workers.fork_server.other_processes import stat_fields, text_of
 from clusterrun.workers.time_limited import TimeLimited
 
 SECONDS_TO_ANSWER = 1.0
@@ -16,6 +17,9 @@ SECONDS_TO_ANSWER = 1.0
 
 _START_FIELD = 22 - 3
 """proc(5) counts from 1, and ``stat_fields`` begins with the third."""
+
+
+ResultT = TypeVar("ResultT")
 
 
 class Scratch:
@@ -32,6 +36,10 @@ class Scratch:
         It is made again if a cleaner of temporary files has removed it.
         """
         return bool(self._files.run(partial(self._make, tuple(folders))))
+
+    def within_time(self, work: Callable[[], ResultT]) -> ResultT | None:
+        """Return what ``work`` on files of the folder returns; None if it is not done in time."""
+        return self._files.run(work)
 
     def remove(self) -> None:
         self._files.run(partial(remove_scratch, self.path))
@@ -77,7 +85,7 @@ def own_folder(environ: Mapping[str, str]) -> Path:
     Its name is ``clusterrun-HOST-BOOT-PIDS-TIMES-PID-START``: host, boot id, PID and time namespace,
     process id, and start time.
     """
-    parent = Path(environ.get("TMPDIR") or "/tmp")  # noqa: S108 - the folder is closed to others
+    parent = Path(environ.get("TMPDIR") or "/tmp").absolute()  # noqa: S108 - the folder is closed to others
     return parent / f"{_prefix()}{os.getpid()}-{_started(os.getpid())}"
 
 

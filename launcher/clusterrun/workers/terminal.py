@@ -1,10 +1,14 @@
-"""The terminal that one worker shares with the launcher, as a shell shares it with its jobs."""
+"""The terminal that one worker shares with the launcher, as a shell shares it with its jobs.
+
+SIGTTOU is blocked for that: it stops a background group that changes the foreground.
+"""
 
 import os
 import signal
-from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from contextlib import suppress
 from typing import Self
+
+from clusterrun.workers.child_processes import blocked
 
 
 class Terminal:
@@ -27,13 +31,13 @@ class Terminal:
 
     def give_to(self, group: int) -> None:
         """Make ``group`` the foreground, if we are it: it gets Ctrl-C, Ctrl-Z and the input."""
-        with _sigttou_blocked(), suppress(OSError):
+        with blocked(signal.SIGTTOU), suppress(OSError):
             if os.tcgetpgrp(self.descriptor) == self.our_group:
                 os.tcsetpgrp(self.descriptor, group)
 
     def take_back_from(self, group: int) -> None:
         """Become the foreground again, unless a shell has taken the terminal meanwhile (``bg``)."""
-        with _sigttou_blocked(), suppress(OSError):
+        with blocked(signal.SIGTTOU), suppress(OSError):
             foreground = os.tcgetpgrp(self.descriptor)
             if foreground == group or not _exists(foreground):
                 os.tcsetpgrp(self.descriptor, self.our_group)
@@ -47,13 +51,3 @@ def _exists(group: int) -> bool:
     except PermissionError:
         pass
     return True
-
-
-@contextmanager
-def _sigttou_blocked() -> Iterator[None]:
-    """Block SIGTTOU, which stops a background group that changes the foreground."""
-    mask = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGTTOU})
-    try:
-        yield
-    finally:
-        signal.pthread_sigmask(signal.SIG_SETMASK, mask)

@@ -4,28 +4,31 @@ import os
 import signal
 import time
 from collections.abc import Iterable, Mapping
+from functools import partial
 from pathlib import Path
 
+from clusterrun import suspend
 from clusterrun.domain.events import CleanedUp, Event, OutputEnded
 from clusterrun.domain.plan import NodePlan, WorkerPlan
 from clusterrun.domain.ranks import LocalRank
 from clusterrun.domain.streams import Std
-from clusterrun.workers.containment import Orphans, wait_for
+from clusterrun.processes import status_of
+from clusterrun.workers.containment import Orphans
 from clusterrun.workers.fork_server_client import ForkServerClient
-from clusterrun.workers.relay.destinations import WorkerOutput
 from clusterrun.workers.relay.relay_client import RelayClient
-from clusterrun.workers.relay.routes import Routes, label_of
+from clusterrun.workers.relay.routes import Routes, WorkerOutput, label_of
 from clusterrun.workers.scratch import Scratch
 from clusterrun.workers.standard_descriptors import (
     StandardDescriptors,
     StandardInput,
     standard_descriptors,
 )
+from clusterrun.workers.suspend_page import SuspendPage
 from clusterrun.workers.terminal import Terminal
 
 NOT_WATCHED = (
-    "clusterrun: --hang-timeout: the worker prints to the terminal itself, so its output is not"
-    " watched; add --log-dir DIR to watch it"
+    "--hang-timeout: the worker prints to the terminal itself, so its output is not watched;"
+    " add --log-dir DIR to watch it"
 )
 
 STARTUP_FOLDER = Path(__file__).with_name("startup")
@@ -60,11 +63,17 @@ class WorkerGroup:
         self._scratch = scratch
         self._local_ranks: tuple[LocalRank, ...] = ()
         self._attempt = 0
+        self._pages: tuple[SuspendPage, ...] = ()
+        """That of this attempt; () if it could not be made."""
         self._hang_timeout = routes.job.hang_timeout.value or 0.0
+        # What one of the two processes does alone.
+        self.signal, self.forward = fork_server.signal, fork_server.forward
+        self.say, self.interrupted = relay.say, relay.interrupted
+        self.lack_stacks = relay.lack_stacks
 
     @property
-    def sources(self) -> tuple[ForkServerClient, RelayClient]:
-        return self._fork_server, self._relay
+    def sources(self) -> tuple[ForkServerClient | RelayClient | SuspendPage, ...]:
+        return (self._fork_server, self._relay, *self._pages)
 
     @property
     def error_files(self) -> str | None:
@@ -83,11 +92,19 @@ class WorkerGroup:
             self._relay.link(path, target)
         if self._attempt == 0:
             for remark in (*self._routes.remarks(plan), *self._standard_input.remarks(plan)):
-                self.say(f"clusterrun: {remark}")
-        error_files = filter(None, map(_error_file, plan.workers))
-        self._scratch.make(error_file.parent for error_file in error_files)
+                self._relay.notice(remark)
+        files = filter(None, map(_error_file, plan.workers))
+        pages = filter(None, map(_suspend_page, plan.workers))
+        self._scratch.make(file.parent for file in (*files, *pages))
+        self._open_page(plan)
         for worker in plan.workers:
             self._start(plan, worker)
+
+    def _open_page(self, plan: NodePlan) -> None:
+        for page in self._pages:
+            page.close()
+        path = next(filter(None, map(_suspend_page, plan.workers)), None)
+        self._pages = (path and self._scratch.within_time(partial(_pages, path, plan))) or ()
 
     def _start(self, plan: NodePlan, worker: WorkerPlan) -> None:
         reads = self._standard_input.is_read_by(worker.rank)
@@ -96,7 +113,7 @@ class WorkerGroup:
             self._relay.open(self._output(plan, worker, descriptors))
             if self._hang_timeout and None in (descriptors.from_stdout, descriptors.from_stderr):
                 self._watch(0.0)
-                self.say(NOT_WATCHED)
+                self._relay.notice(NOT_WATCHED)
             self._fork_server.start(
                 plan,
                 worker,
@@ -120,18 +137,17 @@ class WorkerGroup:
             error_file=_error_file(worker),
         )
 
-    def signal(
-        self,
-        local_ranks: Iterable[LocalRank],
-        number: int,
-        *,
-        group: bool,
-        spare_failing: bool = False,
-    ) -> None:
-        self._fork_server.signal(local_ranks, number, group=group, except_failing=spare_failing)
+    def hold_ranks(self, now: float) -> None:
+        for page in self._pages:
+            page.hold(now)
 
-    def forward(self, number: int) -> None:
-        self._fork_server.forward(number)
+    def release_ranks(self, mark: int) -> None:
+        for page in self._pages:
+            page.release(mark)
+
+    def let_ranks_leave(self) -> None:
+        for page in self._pages:
+            page.let_leave()
 
     def collect_stacks(self, number: int) -> None:
         """Collect the workers' stacks in a round with this number."""
@@ -139,15 +155,12 @@ class WorkerGroup:
         self._relay.collect_stacks(number)
         self._fork_server.forward(signal.SIGQUIT)
 
-    def lack_stacks(self, local_ranks: Iterable[LocalRank]) -> None:
-        self._relay.lack_stacks(local_ranks)
-
     def show_stacks(self, text: str) -> None:
         self.say(text)
         if (logs := self._routes.logs) is not None:
             when = time.strftime("%Y-%m-%d %H:%M:%S UTC", time.gmtime())
             path = logs.attempt(self._attempt) / "stacks.txt"
-            self.record(path, f"{when}\n{text}")
+            self._relay.record(path, f"{when}\n{text}")
 
     def _watch(self, seconds: float) -> None:
         if self._hang_timeout:
@@ -174,16 +187,18 @@ class WorkerGroup:
         self._orphans.spare_strangers(self._fork_server.pid)
         self._orphans.reap(self._ours)
 
-    def suspend(self) -> None:
+    def pause(self) -> None:
         """Stop the workers, then this process; returns when it is continued."""
         self._watch(0.0)
+        # Until the coordinator is known to know this node again.
+        self._fork_server.renew_lease(0.0)
         if self._terminal is not None:
-            self._suspend_with_shell(self._terminal)
+            self._pause_with_shell(self._terminal)
             return
         self.signal(self._local_ranks, signal.SIGSTOP, group=True)
         os.kill(os.getpid(), signal.SIGSTOP)
 
-    def _suspend_with_shell(self, terminal: Terminal) -> None:
+    def _pause_with_shell(self, terminal: Terminal) -> None:
         """Stop our whole group as Ctrl-Z does: the shell sees its job stopped."""
         terminal.take_back_from(self._fork_server.pids.get(LocalRank(0), 0))
         ours = signal.signal(signal.SIGTSTP, signal.SIG_DFL)
@@ -199,29 +214,17 @@ class WorkerGroup:
             self._terminal.give_to(self._fork_server.pids.get(LocalRank(0), 0))
         self.signal(self._local_ranks, signal.SIGCONT, group=True)
 
-    def interrupted(self) -> None:
-        self._relay.interrupted()
-
     def logs(self, plan: NodePlan) -> Mapping[LocalRank, str]:
         """Return the file of each worker's standard error that is kept in one."""
         ways = {it.local_rank: self._routes.destinations(plan, it)[1] for it in plan.workers}
         return {local_rank: str(to.log) for local_rank, to in ways.items() if to.log}
-
-    def say(self, text: str) -> bool:
-        """Print ``text`` among the workers' lines; return False if the relay is lost."""
-        if text:
-            self._relay.say(text)
-        return not self._relay.lost
-
-    def record(self, path: Path, line: str) -> None:
-        self._relay.record(path, line)
 
     def close(self) -> None:
         """End whatever is left, the fork server and the relay included."""
         if not self._fork_server.lost:
             self._orphans.spare_strangers(self._fork_server.pid)
             self._fork_server.close()
-            if not wait_for(self._fork_server.pid, SECONDS_TO_LEAVE):
+            if status_of(self._fork_server.pid, SECONDS_TO_LEAVE) is None:
                 os.kill(self._fork_server.pid, signal.SIGKILL)
         self._orphans.end(self._ours, SECONDS_TO_KILL)
         self._relay.close(SECONDS_TO_PRINT)
@@ -229,6 +232,19 @@ class WorkerGroup:
     @property
     def _ours(self) -> frozenset[int]:
         return frozenset({self._fork_server.pid, self._relay.pid})
+
+
+def _suspend_page(worker: WorkerPlan) -> Path | None:
+    """Return the file that the worker shares with us."""
+    path, _, _ = worker.env.get(suspend.VARIABLE, "").rpartition(":")
+    return Path(path) if path else None
+
+
+def _pages(path: Path, plan: NodePlan) -> tuple[SuspendPage, ...]:
+    try:
+        return (SuspendPage(path, (worker.local_rank for worker in plan.workers)),)
+    except OSError:
+        return ()
 
 
 def _error_file(worker: WorkerPlan) -> Path | None:

@@ -12,7 +12,7 @@ from tests.contract.launched import COMMAND, Launcher, plain_environment
     "words", ["--help", "--help all", "--version", "--print-completion bash", "--dry-run train.py"]
 )
 def test_a_full_device(tmp_path: Path, words: str) -> None:
-    """One line and an exit code, for every kind of output."""
+    """Every kind of output ends with one line and an exit code."""
     (tmp_path / "train.py").touch()
     with Path("/dev/full").open("w") as full:
         done = subprocess.run(
@@ -31,7 +31,7 @@ def test_a_full_device(tmp_path: Path, words: str) -> None:
 
 
 def test_help_is_one_screen(clusterrun: Launcher) -> None:
-    """On standard output, with code 0."""
+    """The command prints help to standard output and exits with 0."""
     ended = clusterrun.command("--help").ended()
 
     assert (ended.code, ended.err) == (0, "")

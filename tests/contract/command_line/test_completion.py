@@ -11,7 +11,8 @@ from pathlib import Path
 
 import pytest
 
-from tests.contract.launched import COMMAND, MARK, SECONDS_TO_ACT, kill_marked, plain_environment
+from tests.contract.launched import COMMAND, MARK, kill_marked, plain_environment
+from tests.waiting import SECONDS_TO_ACT
 
 SHELLS = {
     "bash": ("bash", "--norc", "--noprofile", "-i"),

@@ -5,9 +5,10 @@ from collections.abc import Mapping
 from typing import NamedTuple
 
 import pytest
+from free_ports import free_port
 
 from tests.captured import captured
-from tests.contract.launched import Launcher, free_port
+from tests.contract.launched import Launcher
 
 SECONDS_TO_IMPORT = 120.0
 

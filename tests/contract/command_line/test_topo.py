@@ -35,12 +35,12 @@ def printed(capsys: Capture, *words: str, environ: Mapping[str, str] | None = No
     return out
 
 
-def json_of(capsys: Capture, *words: str, environ: Mapping[str, str] | None = None) -> Any:  # noqa: ANN401 - as JSON is
+def json_of(capsys: Capture, *words: str, environ: Mapping[str, str] | None = None) -> Any:
     """Return the JSON that the command prints."""
     return json.loads(printed(capsys, *words, "--json", environ=environ))
 
 
-def plan_of(capsys: Capture, *words: str, environ: Mapping[str, str] | None = None) -> Any:  # noqa: ANN401 - as JSON is
+def plan_of(capsys: Capture, *words: str, environ: Mapping[str, str] | None = None) -> Any:
     """Return the JSON of a dry run of this file with these options."""
     return json.loads(
         printed(capsys, "--dry-run", "--json", "--run-id=x", *words, __file__, environ=environ)
@@ -48,7 +48,7 @@ def plan_of(capsys: Capture, *words: str, environ: Mapping[str, str] | None = No
 
 
 def test_this_machine(clusterrun: Launcher) -> None:
-    """Without colours, as standard output is no terminal."""
+    """The drawing has no colours, as standard output is no terminal."""
     ended = clusterrun.command("topo", workers=2).ended()
 
     assert (ended.code, ended.err) == (0, "")
@@ -74,7 +74,7 @@ def _numbers(cpus: str) -> list[int]:
 
 @pytest.mark.parametrize("name", ["machine.tar.xz", "machine.tar.gz"])
 def test_a_capture_gives_the_same_output_as_its_machine(clusterrun: Launcher, name: str) -> None:
-    """In a dry run and in a drawing."""
+    """A dry run and a drawing are the same."""
     dry_run = ("--dry-run", "--json", "--run-id=x", "--nproc-per-node=2", __file__)
 
     written = clusterrun.command("topo", "--capture", name).ended()
@@ -163,7 +163,7 @@ def test_a_replayed_machine_is_captured_as_it_was(tmp_path: Path, capsys: Captur
 def test_real_machines_are_captured_as_they_were(
     tmp_path: Path, capsys: Capture, name: str
 ) -> None:
-    """With what vendors and hwloc know about them."""
+    """The capture has what vendors and hwloc know about them."""
     expect_the_same_again(tree_of(name, tmp_path / "m"), tmp_path, capsys)
 
 
@@ -221,7 +221,7 @@ def test_colours_are_for_terminals_that_show_them(
 
 
 def test_a_locale_without_utf_8(tmp_path: Path) -> None:
-    """Plain ASCII, also in a file."""
+    """The output is plain ASCII, also in a file."""
     root = write_tree(tmp_path / "größe", MACHINE)
 
     done = subprocess.run(

@@ -128,7 +128,7 @@ def test_called_as_torchrun_by_its_abbreviations(torchrun: Launcher) -> None:
 
 
 def test_lines_as_torchrun_prints_them(torchrun: Launcher) -> None:
-    """Without prefix; lines that also go to files have role and local rank in front."""
+    """They have no prefix; lines that also go to files have role and local rank in front."""
     script = "print('step 1')"
 
     plain = torchrun.script(script, "--nproc=2").ended()

@@ -7,16 +7,11 @@ import psutil
 import pytest
 
 from tests.contract.launched import Job, Launcher, await_end
+from tests.contract.worker_scripts import WAITS
 
 pytestmark = pytest.mark.needs("root", "unshare")
 
 CONTAINER = ("unshare", "--pid", "--fork", "--mount-proc")
-
-WAITS = """
-    import os, time
-    print("ready", os.getpid(), flush=True)
-    time.sleep(100)
-"""
 
 
 def launcher_in(job: Job) -> psutil.Process:

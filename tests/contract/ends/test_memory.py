@@ -9,7 +9,8 @@ from pathlib import Path
 import psutil
 import pytest
 
-from tests.contract.launched import SECONDS_TO_ACT, Launcher
+from tests.contract.launched import Launcher
+from tests.waiting import SECONDS_TO_ACT
 
 CGROUPS = Path("/sys/fs/cgroup")
 MIB = 1 << 20
@@ -131,7 +132,7 @@ def test_a_data_loader_that_uses_too_much_memory(
 def test_a_sigkill_alone_is_not_out_of_memory(
     clusterrun: Launcher, memory_group: MemoryGroup
 ) -> None:
-    """Without reaching the limit; the report says what usually sends SIGKILL."""
+    """The group is below its limit; the report says what usually sends SIGKILL."""
     job = clusterrun.script(
         "import os, signal; os.kill(os.getpid(), signal.SIGKILL)",
         workers=1,

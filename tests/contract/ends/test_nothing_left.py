@@ -144,7 +144,7 @@ def test_sigkill(clusterrun: Launcher, victim: str, bystanders: Bystanders) -> N
 @pytest.mark.long
 @pytest.mark.parametrize("victim", VICTIMS)
 def test_sigkill_in_many_rounds(clusterrun: Launcher, victim: str, bystanders: Bystanders) -> None:
-    """As above; races appear only in some rounds."""
+    """Races appear only in some rounds of ``test_sigkill``."""
     for _ in range(ROUNDS):
         kill_one(clusterrun, victim, bystanders)
 
@@ -168,10 +168,13 @@ def test_agent_and_fork_server_at_once(clusterrun: Launcher) -> None:
 
 
 def test_the_next_launch_removes_what_a_killed_one_has_left(clusterrun: Launcher) -> None:
-    """As when Slurm kills a step; a job that runs meanwhile keeps its folder."""
+    """Slurm kills a step like this. A job that still runs keeps its folder."""
     scratch = clusterrun.folder / "tmp"
     scratch.mkdir()
-    environ = {"TMPDIR": str(scratch)}
+    # Where the agents' sockets are: those of killed agents are removed, too.
+    runtime = clusterrun.folder / "run"
+    runtime.mkdir()
+    environ = {"TMPDIR": str(scratch), "XDG_RUNTIME_DIR": str(runtime)}
     script = 'import os, time; print("of", os.environ["TORCHELASTIC_ERROR_FILE"]); time.sleep(60)'
     killed, living = (clusterrun.script(script, workers=1, environ=environ) for _ in range(2))
     (left,), (kept,) = (job.wait_for(rf"of {scratch}/(\S+?)/") for job in (killed, living))
@@ -182,12 +185,15 @@ def test_the_next_launch_removes_what_a_killed_one_has_left(clusterrun: Launcher
 
     assert before == {left, kept}
     assert [folder.name for folder in scratch.iterdir()] == [kept]
+    sockets = {path.name.split("-")[1] for path in (runtime / "clusterrun").iterdir()}
+    assert str(killed.agent) not in sockets
+    assert str(living.agent) in sockets
 
 
 @pytest.mark.needs("root")
 @pytest.mark.parametrize("victims", [("agent",), ("fork server",), ("agent", "fork server")])
 def test_contained(clusterrun: Launcher, victims: tuple[str, ...]) -> None:
-    """With --contain the kernel ends the workers' children, too, whichever process is killed."""
+    """With --contain, the kernel also ends the workers' children, whichever process is killed."""
     job = clusterrun.script(FAMILY, "--contain", workers=2, args=["stay"])
     job.numbers("ready", 2)
 
@@ -262,7 +268,7 @@ def test_daemons_that_fork_all_the_time(clusterrun: Launcher, victim: str) -> No
 @pytest.mark.long
 @pytest.mark.parametrize("victim", ["agent", "fork server", "worker"])
 def test_daemons_that_fork_all_the_time_in_many_rounds(clusterrun: Launcher, victim: str) -> None:
-    """As above; a daemon is missed only at a rare moment."""
+    """The launcher would miss a daemon only at a rare moment."""
     for _ in range(ROUNDS):
         kill_one_among_forking_daemons(clusterrun, victim)
 

@@ -5,8 +5,9 @@ import re
 import signal
 
 import pytest
+from free_ports import free_port
 
-from tests.contract.launched import Launcher, free_port
+from tests.contract.launched import Launcher
 
 FAILS_ONCE = """
     import os, sys, time
@@ -62,7 +63,7 @@ LOSES_ITS_FOLDER = """
 def test_a_restart_after_the_scratch_folder_was_removed(
     clusterrun: Launcher, harm: str, mode: str
 ) -> None:
-    """It is made again, closed to others as before; otherwise workers have no error file."""
+    """The launcher creates it again with mode 700; if it can't, workers have no error file."""
     (clusterrun.folder / "tmp").mkdir()
     job = clusterrun.script(
         LOSES_ITS_FOLDER.replace("{harm}", harm),
@@ -173,7 +174,7 @@ def test_a_signal_while_an_attempt_ends(clusterrun: Launcher) -> None:
 
 
 def test_a_signal_in_the_second_attempt(clusterrun: Launcher) -> None:
-    """It ends the job, though a restart is left."""
+    """The signal ends the job, though a restart is left."""
     job = clusterrun.script(
         WAITS_IN_THE_SECOND_ATTEMPT,
         "--max-restarts",
@@ -186,18 +187,6 @@ def test_a_signal_in_the_second_attempt(clusterrun: Launcher) -> None:
 
     assert job.ended().code == 130
     assert job.err.count("restarting") == 1
-
-
-def test_what_cannot_be_executed_is_not_tried_again(clusterrun: Launcher) -> None:
-    """It would fail in the same way."""
-    program = clusterrun.folder / "program"
-    program.write_bytes(b"neither ELF nor #!")
-    program.chmod(0o755)
-
-    ended = clusterrun.command("--max-restarts", "3", "--no-python", str(program)).ended()
-
-    assert ended.code == 126
-    assert "restarting" not in ended.err
 
 
 def test_the_fork_server_dies_in_the_second_attempt(clusterrun: Launcher) -> None:
@@ -248,6 +237,19 @@ def test_other_failures_do_not(clusterrun: Launcher) -> None:
     assert ended.code == 1
     assert ended.err.count("restarting all workers") == 3
     assert "not restarted" not in ended.err
+
+
+def test_quick_restarts_pause(clusterrun: Launcher) -> None:
+    """A signal in a pause ends the job at once."""
+    job = clusterrun.script(FAILS_AT_ONCE.format(differs=1), "--max-restarts", "40", workers=1)
+    job.wait_for(r"restarting in 4 s, since workers have failed within 10 s of their start 6 times")
+
+    job.signal(signal.SIGTERM)
+    ended = job.ended(2.0)
+
+    assert ended.code == 143
+    assert ended.err.count("restarting all workers") == 5
+    assert "clusterrun: SIGTERM: no restart; exit code 143\n" in ended.err
 
 
 def test_a_final_exit_code(clusterrun: Launcher) -> None:

@@ -13,15 +13,11 @@ from pathlib import Path
 
 import psutil
 import pytest
-from clusterrun.agent.external_events import SECONDS_OF_ECHO
+from clusterrun.agent.signals import SECONDS_OF_ECHO
 
-from tests.contract.launched import SECONDS_TO_ACT, Launcher, await_end, await_status, await_text
-
-WAITS = """
-    import os, time
-    print("ready", os.getpid(), flush=True)
-    time.sleep(100)
-"""
+from tests.contract.launched import Launcher, await_end, await_status, await_text
+from tests.contract.worker_scripts import WAITS
+from tests.waiting import SECONDS_TO_ACT, wait_until
 
 ENDS_WELL = """
     import os, signal, sys, time
@@ -42,11 +38,11 @@ KEEPS_RUNNING = """
 
 
 def await_handler(pid: int, number: int) -> None:
-    status = Path(f"/proc/{pid}/status")
-    deadline = time.monotonic() + SECONDS_TO_ACT
-    while not int(status.read_text().partition("SigCgt:")[2].split()[0], 16) >> (number - 1) & 1:
-        assert time.monotonic() < deadline, f"pid {pid} has no handler for signal {number}"
-        time.sleep(0.005)
+    def is_caught() -> int:
+        status = Path(f"/proc/{pid}/status").read_text()
+        return int(status.partition("SigCgt:")[2].split()[0], 16) >> (number - 1) & 1
+
+    wait_until(is_caught, f"a handler of pid {pid} for signal {number}")
 
 
 @pytest.mark.parametrize("script", [WAITS, ENDS_WELL], ids=["default", "exit 0"])
@@ -90,7 +86,7 @@ def test_sigterm_before_any_worker_ends_a_launcher_whose_output_is_full(
 
 @pytest.mark.parametrize("method", ["fork", "spawn"])
 def test_a_worker_signals_its_parent(clusterrun: Launcher, method: str) -> None:
-    """As under torchrun, where the parent is the agent: the job ends as usual."""
+    """Under torchrun the parent is the agent. The job ends as after a signal to the agent."""
     job = clusterrun.script(
         """
         import os, signal, sys, time
@@ -133,7 +129,7 @@ def test_ctrl_c_is_one_line(clusterrun: Launcher) -> None:
 def test_a_signal_while_nodes_are_awaited_is_one_line(
     clusterrun: Launcher, number: signal.Signals, line: str
 ) -> None:
-    """Also on the node that receives it."""
+    """The node that receives the signal prints no other line either."""
     with socket.create_server(("127.0.0.1", 0)) as node_zero:
         place = ("--master-addr", "127.0.0.1", "--master-port", str(node_zero.getsockname()[1]))
         job = clusterrun.command("--nnodes", "2", "--node-rank", "1", *place, "--no-python", "true")
@@ -146,7 +142,7 @@ def test_a_signal_while_nodes_are_awaited_is_one_line(
 
 
 def test_a_second_ctrl_c_kills_at_once(clusterrun: Launcher) -> None:
-    """It ends the grace period; a signal that arrives twice at once counts as one."""
+    """It ends the grace period; two signals that arrive at the same time count as one."""
     job = clusterrun.script(KEEPS_RUNNING, workers=2)
     job.numbers("ready", 2)
     job.signal(signal.SIGINT)
@@ -251,7 +247,7 @@ def test_forwarded_to_those_that_handle_it(clusterrun: Launcher, number: int) ->
 
 
 def test_quit_prints_all_stacks(clusterrun: Launcher) -> None:
-    """They show where each rank hangs; the job continues."""
+    """The stacks show where each rank hangs; the job continues."""
     job = clusterrun.script(
         """
         import os, signal, sys, time
@@ -391,7 +387,7 @@ def test_a_training_loop_saves_on_term(clusterrun: Launcher) -> None:
 
 
 def test_all_processes_are_signalled_at_once(clusterrun: Launcher) -> None:
-    """As by a scheduler: the cause is the signal to the launcher, not the end of a worker."""
+    """A scheduler does this. The cause is the signal to the launcher, not the end of a worker."""
     job = clusterrun.script(WAITS, workers=2)
     workers = job.numbers("ready", 2)
 
@@ -408,7 +404,7 @@ def test_all_processes_are_signalled_at_once(clusterrun: Launcher) -> None:
 
 
 def test_a_worker_is_signalled_first(clusterrun: Launcher) -> None:
-    """As above, but in sequence."""
+    """The cause is the signal to the launcher, though the worker's arrives before it."""
     job = clusterrun.script(
         """
         import os, signal, time
@@ -466,7 +462,7 @@ def test_term_while_a_helper_hangs(clusterrun: Launcher, helper: str) -> None:
 
 @pytest.mark.long
 def test_term_at_any_time_while_starting(clusterrun: Launcher) -> None:
-    """From the first instruction on."""
+    """The launcher handles SIGTERM from its first instruction on."""
     for step in range(100):
         terminate_after(clusterrun, step / 200)
 

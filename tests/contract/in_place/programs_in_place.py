@@ -30,6 +30,8 @@ JOB_WIDE = {
     "TORCHELASTIC_RESTART_COUNT": "0",
     "TORCHELASTIC_USE_AGENT_STORE": "False",
     "TORCHELASTIC_ERROR_FILE": "/nowhere/error.json",
+    "CLUSTERRUN_RESUMED": "0",
+    "CLUSTERRUN_SUSPEND_PAGE": "/nowhere/suspend:0",
     "GROUP_RANK": "0",
     "GROUP_WORLD_SIZE": "1",
     "NODE_RANK": "0",
@@ -40,7 +42,7 @@ JOB_WIDE = {
 ADDRESS = re.compile(r"0x[0-9a-f]{4,}")
 
 FRAME_OF_OURS = re.compile(
-    r"(?:^|(?<=\(Pdb\) ))  .*/fork_server/(?:__main__|scripts/script_run)\.py.*\n(?:(?:-> |    ).*\n)*",
+    r"(?:^|(?<=\(Pdb\) ))  .*/fork_server/(?:__main__|script_run)\.py.*\n(?:(?:-> |    ).*\n)*",
     re.MULTILINE,
 )
 """Our frame beneath the script: in a traceback, in faulthandler's stack, and in pdb's."""

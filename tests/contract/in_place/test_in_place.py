@@ -220,7 +220,7 @@ def test_fork_refuses_with_a_reason(alone: Alone, name: str) -> None:
 @pytest.mark.timeout(3 * SECONDS_TO_RUN + 60)
 @pytest.mark.parametrize(("path", "method"), cases(TWO_RANKS))
 def test_ranks_differ_where_fresh_interpreters_do(alone: Alone, path: Path, method: str) -> None:
-    """Facts differ, or are equal, between ranks as between fresh interpreters."""
+    """Values that are equal in fresh interpreters are equal in the ranks, too."""
     fresh = alone.two_ranks(path)
     assert [left.err for left in fresh] == ["", ""]
 

@@ -4,10 +4,11 @@ import re
 from pathlib import Path
 
 import pytest
+from free_ports import free_port
 
 from tests.contract.debugger import Debugger
 from tests.contract.in_place.programs_in_place import PROGRAMS, START_METHODS
-from tests.contract.launched import Launcher, free_port
+from tests.contract.launched import Launcher
 from tests.hosts.test_frameworks import (
     ON_CPUS,
     TRAIN,
@@ -36,7 +37,7 @@ def test_accelerate_passes_its_own_tests(clusterrun: Launcher, name: str, method
 @pytest.mark.long
 @each_method
 def test_lightning_trains(clusterrun: Launcher, method: str) -> None:
-    """With two ranks, those of the job."""
+    """Its two ranks are those of the job."""
     job = clusterrun.script(TRAIN, "--start-method", method, workers=2)
 
     assert trained(job) == ranks_of(2)

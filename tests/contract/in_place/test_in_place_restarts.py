@@ -13,7 +13,7 @@ each_method = pytest.mark.parametrize("method", START_METHODS)
 
 @each_method
 def test_a_second_attempt_draws_other_numbers(clusterrun: Launcher, method: str) -> None:
-    """As fresh interpreters do; numbers drawn from a seed are the same."""
+    """So do fresh interpreters; numbers drawn from a seed are the same."""
     job = clusterrun.script(
         """
         import os

@@ -68,7 +68,7 @@ def test_a_restart_while_the_folder_hangs(clusterrun: Launcher, folder: Path) ->
 @pytest.mark.long
 @pytest.mark.needs("root")
 def test_a_job_starts_where_the_folder_hangs(clusterrun: Launcher, folder: Path) -> None:
-    """As above, from the start of the job."""
+    """The folder hangs before the job starts."""
     (clusterrun.folder / "go").touch()
     with hung(folder):
         job = clusterrun.script(

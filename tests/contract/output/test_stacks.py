@@ -156,13 +156,13 @@ def test_output_resets_the_timeout(clusterrun: Launcher) -> None:
         """
         import os, sys, time
         if os.environ["RANK"] == "0":
-            for number in range(8):
+            for number in range(5):
                 print(number, end=" ", flush=True)
                 time.sleep(0.3)
             print("dots done", flush=True)
-            time.sleep(1.5)
+            time.sleep(1.2)
             print("and on", flush=True)
-            time.sleep(1.5)
+            time.sleep(1.2)
         """,
         "--hang-timeout=1",
         workers=2,

@@ -7,17 +7,13 @@ from pathlib import Path
 
 import psutil
 import pytest
+from free_ports import free_port
 
-from tests.contract.launched import COMMAND, await_status, fork_server_of, free_port, relay_of
+from tests.contract.launched import COMMAND, await_status, fork_server_of, relay_of
 from tests.contract.shell import PROMPT, Shell
+from tests.contract.worker_scripts import WAITS
 
 pytestmark = pytest.mark.needs("bash")
-
-WAITS = """
-    import os, time
-    print("ready", os.getpid(), flush=True)
-    time.sleep(100)
-"""
 
 
 @pytest.fixture
@@ -308,7 +304,7 @@ VICTIMS: dict[str, Callable[[int, int], int]] = {
 @pytest.mark.parametrize("workers", [1, 2])
 @pytest.mark.parametrize("victim", VICTIMS)
 def test_the_shell_has_its_terminal_back(shell: Shell, victim: str, workers: int) -> None:
-    """Also after a SIGKILL, when no process is left that could return it."""
+    """It has it even after a SIGKILL, when no process is left that could return it."""
     pids = start(shell, workers)
 
     os.kill(VICTIMS[victim](shell.launcher, pids[0]), signal.SIGKILL)

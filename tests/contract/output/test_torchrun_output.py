@@ -9,8 +9,9 @@ from pathlib import Path
 from typing import NamedTuple
 
 import pytest
+from free_ports import free_port
 
-from tests.contract.launched import COMMAND, Launcher, free_port, plain_environment
+from tests.contract.launched import COMMAND, Launcher, plain_environment
 
 TORCHRUN = str(Path(sys.executable).with_name("torchrun"))
 

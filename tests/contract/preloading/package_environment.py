@@ -6,8 +6,10 @@ import sys
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
+from free_ports import free_port
+
 from tests.contract.in_place.programs_in_place import as_user, worker_variables
-from tests.contract.launched import Ended, Launcher, free_port, plain_environment
+from tests.contract.launched import Ended, Launcher, plain_environment
 
 FOLDER = Path(__file__).with_name("packages")
 ROOT = Path(__file__).parents[3]

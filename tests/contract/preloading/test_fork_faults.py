@@ -62,7 +62,7 @@ FIRST_STATEMENTS = {
 def test_torch_is_imported_after_anything(
     clusterrun: Launcher, clean_python: str, first: str
 ) -> None:
-    """In a clean environment, where nothing has imported ``types`` yet."""
+    """In a clean environment nothing has imported ``types`` before torch."""
     script = f"{FIRST_STATEMENTS[first]}\nimport torch, sys\nprint(type(sys).__name__, type(torch))"
 
     ended = clusterrun.script(script, "--python", clean_python, workers=2).ended(100)
@@ -108,7 +108,7 @@ PICKLERS = ("cloudpickle", "dill")
 
 @pytest.mark.parametrize("pickler", PICKLERS)
 def test_functions_that_use_sys_can_be_pickled(clusterrun: Launcher, pickler: str) -> None:
-    """As datasets, joblib and vectorized environments do in their processes."""
+    """Datasets, joblib and vectorized environments pickle them for their processes."""
     ended = clusterrun.script(
         f"""
         import numpy
@@ -187,7 +187,7 @@ ENDS_WITH_OPEN_FILES = {
 @pytest.mark.parametrize("how", ENDS_WITH_OPEN_FILES)
 @pytest.mark.parametrize("preload", ["all", "auto"])
 def test_files_left_open_are_complete(clusterrun: Launcher, how: str, preload: str) -> None:
-    """Whatever holds them, also a class of a preloaded module."""
+    """The files are complete whatever holds them, even a class of a preloaded module."""
     environ = install(clusterrun, "keeps", KEEPS_FILES)
     opens, ends = ENDS_WITH_OPEN_FILES[how]
     writes = "for k in keeps.Keeper.files: k.file.write('some text'); k.text.write('a text')\n"
@@ -409,7 +409,7 @@ def test_a_variable_that_an_import_sets_is_kept(clusterrun: Launcher) -> None:
 
 
 def test_a_process_that_gives_itself_a_title_shows_it(clusterrun: Launcher) -> None:
-    """With setproctitle, which many frameworks use."""
+    """Many frameworks set a title with setproctitle."""
     ended = clusterrun.script(
         """
         import numpy, setproctitle
@@ -558,7 +558,7 @@ def test_a_script_that_is_hard_to_read_runs(clusterrun: Launcher, name: str) -> 
 
 
 def test_the_compiler_s_warnings_are_each_worker_s(clusterrun: Launcher) -> None:
-    """As if each worker had compiled the script."""
+    """Each worker prints them, as if it had compiled the script."""
     ended = clusterrun.script("import numpy\nprint(1 is 1)\n", workers=2).ended()
 
     printed = [line for line in ended.err.splitlines() if "SyntaxWarning" in line]
@@ -589,7 +589,7 @@ def test_unhashable_classes_do_not_change_the_end(clusterrun: Launcher) -> None:
 
 
 def test_a_module_of_psutil_s_name_beside_the_script(clusterrun: Launcher) -> None:
-    """It belongs to the script, and is not imported by the fork server, which binds workers."""
+    """The script imports it; the fork server, which binds workers, does not."""
     (clusterrun.folder / "resource.py").write_text("raise SystemExit('of the script')\n")
     cpu = min(os.sched_getaffinity(0))
 
@@ -605,7 +605,7 @@ def test_a_module_of_psutil_s_name_beside_the_script(clusterrun: Launcher) -> No
 
 @pytest.mark.needs("root")
 def test_the_template_is_killed_in_a_namespace(clusterrun: Launcher) -> None:
-    """Also with --contain, the end of the fork server is a failure."""
+    """The end of the fork server is a failure with --contain, too."""
     job = clusterrun.script(
         "import numpy, time, os; print('ready', os.getppid(), flush=True); time.sleep(60)",
         *("--start-method=fork", "--contain"),

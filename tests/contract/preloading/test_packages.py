@@ -83,8 +83,12 @@ class Comparison:
 
     @functools.cached_property
     def alone(self) -> list[Facts]:
-        """Return the facts of each rank under Python alone."""
-        run_alone(self.python, ["probe.py"], self.folder, self._file("alone"))
+        """Return the facts of each rank under Python alone.
+
+        From the second run: at its first import, matplotlib looks through all fonts and keeps a list.
+        """
+        for _ in range(2):
+            run_alone(self.python, ["probe.py"], self.folder, self._file("alone"))
         return self._facts("alone")
 
     def compare(self, way: str) -> Compared:

@@ -16,14 +16,8 @@ from typing import NamedTuple
 import psutil
 import pytest
 
-from tests.contract.launched import (
-    SECONDS_TO_ACT,
-    SECONDS_TO_VANISH,
-    Ended,
-    Job,
-    Launcher,
-    await_end,
-)
+from tests.contract.launched import SECONDS_TO_VANISH, Ended, Job, Launcher, await_end
+from tests.waiting import SECONDS_TO_ACT, wait_until
 
 SECONDS_AT_ONCE = 5.0
 """Much less than an import may take that hangs, and enough for a busy machine."""
@@ -285,19 +279,8 @@ def installed(clusterrun: Launcher) -> Installed:
 
 def template_of(job: Job) -> int:
     """Return the process that preloads, and then forks the workers."""
-    deadline = time.monotonic() + SECONDS_TO_ACT
-    while not (children := psutil.Process(job.fork_server).children()):
-        assert time.monotonic() < deadline, "nothing is preloaded"
-        time.sleep(0.005)
+    children = wait_until(psutil.Process(job.fork_server).children, "a process that preloads")
     return children[0].pid
-
-
-def await_file(path: Path) -> None:
-    """Wait until a file exists."""
-    deadline = time.monotonic() + SECONDS_TO_ACT
-    while not path.exists():
-        assert time.monotonic() < deadline, f"no {path}"
-        time.sleep(0.005)
 
 
 def launcher_lines(ended: Ended) -> str:
@@ -359,7 +342,7 @@ def test_which_reasons_are_printed_by_default(installed: Installed, name: str) -
 
 
 def test_what_python_itself_prints_at_an_import(clusterrun: Launcher) -> None:
-    """It is printed by the worker, also if the script has no other import."""
+    """The worker prints it, also if the script has no other import."""
     ended = clusterrun.script("import this", "--preload=all", workers=1).ended()
 
     assert ended.out.startswith("The Zen of Python")
@@ -472,7 +455,7 @@ def test_a_library_with_threads_that_a_fork_breaks(installed: Installed) -> None
 
 
 def test_a_library_that_is_prepared_for_forks(installed: Installed) -> None:
-    """Like OpenBLAS: its threads have ended when a worker is forked."""
+    """OpenBLAS does this: its threads have ended when a worker is forked."""
     install_pool(installed, ends_before_a_fork=True)
 
     ended = installed.ended(USES_HAZARD, "-v")
@@ -495,7 +478,7 @@ VARIABLES = {
 
 @pytest.mark.parametrize("name", VARIABLES)
 def test_a_variable_that_prevents_a_fork(installed: Installed, name: str) -> None:
-    """Whatever the script imports."""
+    """It does so for every script, whatever the script imports."""
     value, why = VARIABLES[name]
     installed.add("hazard", "")
 
@@ -567,7 +550,7 @@ READERS = {
 def test_a_module_that_reads_the_rank_is_left_to_each_worker(
     installed: Installed, how: str
 ) -> None:
-    """It, and the module that imports it; the rest is imported once."""
+    """Each worker imports the module and its importer; other modules are imported once."""
     code, what = READERS[how]
     installed.add("before", "import os; PID = os.getpid()")
     installed.add("reader", f"import os; RANK = {code}; PID = os.getpid()")
@@ -597,7 +580,7 @@ def test_a_module_that_reads_the_rank_is_left_to_each_worker(
 
 
 def test_a_module_that_sets_a_variable_of_the_worker(installed: Installed) -> None:
-    """It is imported in the workers, each of which has its own variable."""
+    """The workers import it, and each has its own variable."""
     installed.add("hazard", "import os; os.environ['RANK'] = '9' + os.environ.get('RANK', '')")
 
     ended = installed.ended(
@@ -685,7 +668,7 @@ def test_nothing_is_preloaded(installed: Installed) -> None:
 
 
 def test_named_modules_are_preloaded(installed: Installed) -> None:
-    """Only these modules, not the script's imports."""
+    """Only the named modules are preloaded, not the script's imports."""
     installed.add("hazard", "import os; PID = os.getpid()")
 
     of_python = installed.ended(WHERE, "-v", "--preload=json,decimal", "--start-method=fork")
@@ -710,7 +693,7 @@ def test_a_named_module_that_does_not_exist(installed: Installed) -> None:
 
 
 def test_what_was_preloaded(installed: Installed) -> None:
-    """With ``-v``: slow imports by name, and the number of others."""
+    """``-v`` prints slow imports by name, and the number of others."""
     installed.add("slow", "import time; time.sleep(0.2)")
     installed.add("hazard", "")
 
@@ -723,7 +706,7 @@ def test_what_was_preloaded(installed: Installed) -> None:
 
 
 def test_spawn_preloads_nothing(installed: Installed) -> None:
-    """And nothing is printed about it."""
+    """The launcher prints nothing about it."""
     installed.add("hazard", "import os; PID = os.getpid()")
 
     ended = installed.ended(WHERE, "-v", "--start-method=spawn")
@@ -737,7 +720,7 @@ def test_term_while_the_preload_hangs(installed: Installed) -> None:
     """No worker has started that would need a grace period."""
     installed.add("hazard", HANGS)
     job = installed.started(USES_HAZARD)
-    await_file(installed.folder / "hazard.py.was_here")
+    wait_until((installed.folder / "hazard.py.was_here").exists)
     hanging = template_of(job)
 
     begun = time.monotonic()
@@ -753,7 +736,7 @@ def test_interrupt_while_the_preload_hangs(installed: Installed) -> None:
     """Ctrl-C on a terminal reaches only the agent, and ends the job."""
     installed.add("hazard", HANGS)
     job = installed.started(USES_HAZARD)
-    await_file(installed.folder / "hazard.py.was_here")
+    wait_until((installed.folder / "hazard.py.was_here").exists)
 
     begun = time.monotonic()
     job.signal(signal.SIGINT)
@@ -764,10 +747,10 @@ def test_interrupt_while_the_preload_hangs(installed: Installed) -> None:
 
 
 def test_the_template_is_killed_while_it_preloads(installed: Installed) -> None:
-    """By the kernel without free memory, for instance: the workers start all the same."""
+    """The workers start nevertheless. Without free memory, the kernel kills like this."""
     installed.add("hazard", HANGS)
     job = installed.started(USES_HAZARD)
-    await_file(installed.folder / "hazard.py.was_here")
+    wait_until((installed.folder / "hazard.py.was_here").exists)
 
     os.kill(template_of(job), signal.SIGKILL)
     ended = job.ended()
@@ -806,7 +789,7 @@ def test_the_template_or_the_fork_server_is_killed(installed: Installed, victim:
 
 
 def test_the_agent_is_killed(installed: Installed) -> None:
-    """While workers run."""
+    """No process is left, though workers were running."""
     installed.add("hazard", "")
     job = installed.started(FAMILY, "--start-method=fork", workers=2)
     job.numbers("ready", 2)
@@ -820,7 +803,7 @@ def test_the_agent_is_killed_while_the_preload_hangs(installed: Installed) -> No
     """The process that preloads ends, too."""
     installed.add("hazard", HANGS)
     job = installed.started(USES_HAZARD)
-    await_file(installed.folder / "hazard.py.was_here")
+    wait_until((installed.folder / "hazard.py.was_here").exists)
 
     job.signal(signal.SIGKILL)
 
@@ -931,7 +914,7 @@ def test_an_import_that_cannot_be_killed(clusterrun: Launcher, tmp_path: Path) -
     options = ("--preload", "hazard", "--preload-timeout", "1")
     job = clusterrun.script("import hazard\nprint('runs', 1, flush=True)", *options, workers=2)
 
-    await_file(begun)
+    wait_until(begun.exists)
     pid = int(begun.read_text())
     if ctypes.CDLL(None).ptrace(PTRACE_SEIZE, pid, None, None) != 0:
         pytest.skip("this system does not let us hold a process")

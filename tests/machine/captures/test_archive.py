@@ -1,4 +1,4 @@
-"""Captured files in an archive, looked up as a kernel would, and never outside of it."""
+"""An archive looks files up as the kernel does, and never outside of itself."""
 
 import pytest
 from clusterrun.machine.captures.archive import Archive, Entry
@@ -19,14 +19,14 @@ FILES = Archive(
         "dev/nvidia0": Entry(mode=0o444),
         "dev/nvidia1": Entry(mode=0),
         "dev/kfd": Entry(mode=0o660),
-    },
-    {"proc/driver/nvidia/gpus"},
+        "proc/driver/nvidia/gpus": None,
+    }
 )
 
 
 @pytest.mark.parametrize("place", ["sys/bus/pci/devices/0000:17:00.0", "sys/class/gpu", GPU])
 def test_links_are_followed(place: str) -> None:
-    """Relative ones from where they stand, absolute ones from the root of the archive."""
+    """A relative link starts at its own folder, an absolute link at the root of the archive."""
     tree = Tree(FILES)
 
     assert tree.integer(f"{place}/numa_node") == 1
@@ -36,7 +36,7 @@ def test_links_are_followed(place: str) -> None:
 
 @pytest.mark.parametrize("path", ["sys/loop", "sys/out/passwd", "sys/nowhere", "../etc", "absent"])
 def test_what_leads_nowhere_is_missing(path: str) -> None:
-    """Loops, ways out, and links to what was not captured."""
+    """Such paths are loops, lead out of the archive, or lead to a file that was not captured."""
     tree = Tree(FILES)
 
     assert tree.text(path) == ""
@@ -47,7 +47,7 @@ def test_what_leads_nowhere_is_missing(path: str) -> None:
 
 
 def test_names_are_those_of_all_that_is_in_a_folder() -> None:
-    """Links and folders too; a folder may be empty."""
+    """A folder lists files, links and folders; a folder may be empty."""
     tree = Tree(FILES)
 
     assert tree.names("") == ("dev", "proc", "sys")
@@ -57,8 +57,8 @@ def test_names_are_those_of_all_that_is_in_a_folder() -> None:
     assert tree.can_open("proc")
 
 
-def test_who_may_open_what_is_as_it_was() -> None:
-    """A container shows devices that it does not let one open."""
+def test_modes_are_those_of_the_captured_process() -> None:
+    """A container shows devices that its processes may not open."""
     tree = Tree(FILES)
 
     assert [tree.exists(f"dev/nvidia{number}") for number in range(3)] == [True, True, False]
@@ -66,9 +66,9 @@ def test_who_may_open_what_is_as_it_was() -> None:
     assert [tree.may_use(f"dev/{name}") for name in ("nvidia0", "kfd")] == [False, True]
 
 
-def test_a_driver_that_was_not_asked_is_not_asked_now() -> None:
-    """An archive has the answers of its own machine alone."""
-    asked = Archive({"answers/nvml": Entry(b"two GPUs")}, ())
+def test_an_archive_asks_no_driver() -> None:
+    """An archive has only the answers of the machine that it was captured on."""
+    asked = Archive({"answers/nvml": Entry(b"two GPUs")})
 
     assert Tree(asked).answer("nvml", lambda: "mine") == "two GPUs"
     assert Tree(FILES).answer("nvml", lambda: "mine") == ""

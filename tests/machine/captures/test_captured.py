@@ -1,6 +1,7 @@
-"""Captured machines: what says who may use what there, and what is no machine at all."""
+"""Opening captured machines: the CPUs and variables of their process, and errors."""
 
 import json
+from collections.abc import Mapping
 from pathlib import Path
 
 import pytest
@@ -8,9 +9,10 @@ from clusterrun.domain.cpuset import CpuSet
 from clusterrun.domain.facts import Fact
 from clusterrun.errors import UsageError
 from clusterrun.machine.captures.archive import Entry
-from clusterrun.machine.captures.captured import Captured, open_captured
+from clusterrun.machine.captures.captured import open_captured
 from clusterrun.machine.captures.notes import FILE, read_notes, take_notes, write_notes
 from clusterrun.machine.captures.packing import compress, pack
+from clusterrun.machine.inspect import Source
 from clusterrun.machine.tree import Tree
 
 from tests.machine_trees import CPUS, two_nodes, write_files, write_tree
@@ -18,8 +20,10 @@ from tests.machine_trees import CPUS, two_nodes, write_files, write_tree
 ANY = Fact[CpuSet | None](None, "default")
 
 
-def opened(root: Path, allowed: Fact[CpuSet | None] = ANY) -> Captured:
-    return open_captured(Fact(root, "--machine-root"), allowed)
+def opened(
+    root: Path, allowed: Fact[CpuSet | None] = ANY, environ: Mapping[str, str] | None = None
+) -> Source:
+    return open_captured(Fact(root, "--machine-root"), allowed, environ or {})
 
 
 def complaint(root: Path, allowed: Fact[CpuSet | None] = ANY) -> tuple[str, str]:
@@ -29,41 +33,43 @@ def complaint(root: Path, allowed: Fact[CpuSet | None] = ANY) -> tuple[str, str]
 
 
 def noted(root: Path, environ: dict[str, str], allowed: str) -> Path:
-    """Write the tree of a machine that clusterrun itself captured, for a process like this."""
+    """Write the tree of a machine that clusterrun captured, with notes on such a process."""
     write_tree(root, two_nodes())
     notes = take_notes(Tree(root), environ, CpuSet.parse(allowed))
     (root / FILE).write_bytes(write_notes(notes))
     return root
 
 
-def test_a_tree_of_others_says_nothing_of_a_process(tmp_path: Path) -> None:
-    """Then /proc in it tells the CPUs, and this process's variables the GPUs."""
-    found = opened(write_tree(tmp_path, two_nodes()))
+def test_a_tree_of_another_tool_has_no_notes(tmp_path: Path) -> None:
+    """The CPUs are read from its /proc; the variables for GPUs are those of this process."""
+    found = opened(write_tree(tmp_path, two_nodes()), environ={"CUDA_VISIBLE_DEVICES": "1"})
 
-    assert (found.notes, found.allowed) == (None, None)
-    assert found.environment({"CUDA_VISIBLE_DEVICES": "1"}) == {"CUDA_VISIBLE_DEVICES": "1"}
+    assert found.allowed is None
+    assert found.variables == {"CUDA_VISIBLE_DEVICES": "1"}
 
 
 def test_a_capture_is_replayed_with_its_own_variables(tmp_path: Path) -> None:
-    """Those of its process for GPUs, whatever ours are; no other is in it."""
+    """The variables for GPUs are those of the captured process; no other variable is captured."""
     mine = {"CUDA_VISIBLE_DEVICES": "7", "CUDA_DEVICE_ORDER": "PCI_BUS_ID", "HOME": "/root"}
 
-    found = opened(noted(tmp_path, {"CUDA_VISIBLE_DEVICES": "1,0", "TOKEN": "x"}, "0-3"))
+    root = noted(tmp_path, {"CUDA_VISIBLE_DEVICES": "1,0", "TOKEN": "x"}, "0-3")
+
+    found = opened(root, environ=mine)
 
     assert str(found.allowed) == "0-3"
-    assert found.environment(mine) == {"CUDA_VISIBLE_DEVICES": "1,0", "HOME": "/root"}
+    assert found.variables == {"CUDA_VISIBLE_DEVICES": "1,0", "HOME": "/root"}
     assert "TOKEN" not in (tmp_path / FILE).read_text()
 
 
 def test_other_cpus_than_the_captured_process_had(tmp_path: Path) -> None:
-    """--allowed-cpus tries what a scheduler might leave."""
+    """The option --allowed-cpus replaces the CPUs of the captured process."""
     found = opened(noted(tmp_path, {}, "0-3"), Fact(CpuSet.parse("5-6"), "--allowed-cpus"))
 
     assert str(found.allowed) == "5-6"
 
 
 def test_cpus_that_are_not_there_are_refused(tmp_path: Path) -> None:
-    """With those that are."""
+    """The hint lists the CPUs of the captured machine."""
     root = write_tree(tmp_path, two_nodes())
 
     assert complaint(root, Fact(CpuSet.parse("6-9"), "CLUSTERRUN_ALLOWED_CPUS")) == (
@@ -73,7 +79,7 @@ def test_cpus_that_are_not_there_are_refused(tmp_path: Path) -> None:
 
 
 def test_notes_survive_being_captured_again(tmp_path: Path) -> None:
-    """They tell of the machine, not of who looks at it."""
+    """They describe the machine, not the process that captures it again."""
     tree = Tree(noted(tmp_path, {}, "0-3"))
     first = read_notes(tree)
 
@@ -82,7 +88,7 @@ def test_notes_survive_being_captured_again(tmp_path: Path) -> None:
 
 
 def test_notes_on_this_machine() -> None:
-    """Its kernel and architecture, and the CPUs of the process."""
+    """They have its kernel and architecture, and the CPUs of the process."""
     notes = take_notes(Tree(Path("/")), {}, CpuSet((0,)))
 
     assert notes.kernel
@@ -98,8 +104,8 @@ def test_notes_on_this_machine() -> None:
         (json.dumps({"clusterrun": "9.0"}), "missing required field"),
     ],
 )
-def test_notes_that_are_none(tmp_path: Path, text: str, why: str) -> None:
-    """Edited by hand, say."""
+def test_notes_that_are_damaged(tmp_path: Path, text: str, why: str) -> None:
+    """A user may have edited the file."""
     write_tree(tmp_path, two_nodes())
     write_files(tmp_path, {FILE: text})
 
@@ -111,7 +117,7 @@ def test_notes_that_are_none(tmp_path: Path, text: str, why: str) -> None:
 
 
 def test_notes_of_another_version(tmp_path: Path) -> None:
-    """It says which one."""
+    """The error names that version."""
     noted(tmp_path, {}, "0-3")
     known = json.loads((tmp_path / FILE).read_text())
     (tmp_path / FILE).write_text(json.dumps(known | {"format": 2, "clusterrun": "9.0"}))
@@ -120,7 +126,7 @@ def test_notes_of_another_version(tmp_path: Path) -> None:
 
 
 def test_a_folder_without_a_machine(tmp_path: Path) -> None:
-    """The wrong folder, most likely."""
+    """The user has probably given the wrong folder."""
     message, hint = complaint(tmp_path)
 
     assert message == (
@@ -130,15 +136,15 @@ def test_a_folder_without_a_machine(tmp_path: Path) -> None:
 
 
 def test_an_archive_without_a_machine(tmp_path: Path) -> None:
-    """An archive of something else."""
+    """The archive contains other files."""
     path = tmp_path / "m.tar.gz"
-    path.write_bytes(compress(pack("machine", {}, {"home"}), path.name))
+    path.write_bytes(compress(pack("machine", {"home": None}), path.name))
 
     assert complaint(path)[0].startswith(f"--machine-root: {path} is no captured machine")
 
 
-def test_no_archive_at_all(tmp_path: Path) -> None:
-    """What is wrong with it, and what would be right."""
+def test_a_file_that_is_no_archive(tmp_path: Path) -> None:
+    """The error gives the reason, and the hint the forms of archives."""
     path = tmp_path / "m.tar.xz"
     path.write_text("hello")
 
@@ -149,11 +155,11 @@ def test_no_archive_at_all(tmp_path: Path) -> None:
 
 
 def test_an_archive_is_as_good_as_its_folder(tmp_path: Path) -> None:
-    """Compressed or not."""
+    """Both give the same texts."""
     path = tmp_path / "m.tar.xz"
     files = {f"{CPUS}/online": "0-3"}
     write_files(tmp_path, files)
-    entries = {name: (tmp_path / name).read_bytes() for name in files}
-    path.write_bytes(compress(pack("m", {k: Entry(v) for k, v in entries.items()}, ()), path.name))
+    entries = {name: Entry((tmp_path / name).read_bytes()) for name in files}
+    path.write_bytes(compress(pack("m", entries), path.name))
 
     assert Tree(opened(path).files).text(f"{CPUS}/online") == "0-3"

@@ -1,4 +1,4 @@
-"""What is read of a machine, kept so that it says the same again."""
+"""A recording of a machine gives the same machine again."""
 
 import os
 import shutil
@@ -8,12 +8,11 @@ from pathlib import Path
 
 import pytest
 from clusterrun.domain.cpuset import CpuSet
-from clusterrun.machine.captures.archive import Archive, Entry
-from clusterrun.machine.captures.folder import Folder
-from clusterrun.machine.captures.recorder import READ, SEEN, USED, Recorder
+from clusterrun.machine.captures.archive import READ, SEEN, USED, Archive, Entry, Recorder
+from clusterrun.machine.files import Files, Folder
 from clusterrun.machine.gpus.nvml import NvmlGpu, ask_in_child
 from clusterrun.machine.inspect import inspect
-from clusterrun.machine.tree import Files, Tree
+from clusterrun.machine.tree import Tree
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
@@ -44,11 +43,11 @@ def recorded(files: Files | Path) -> Archive:
     """Return what ``inspect`` reads of a machine."""
     recorder = Recorder(Folder(files) if isinstance(files, Path) else files)
     inspect(recorder, {}, None, "node7")
-    return Archive(*recorder.recorded())
+    return Archive(recorder.recorded())
 
 
 def expect_the_same(files: Files | Path) -> Archive:
-    """Record a machine, and what was recorded; both must be as the machine itself."""
+    """Record a machine, and record the recording; both must give the same machine."""
     once = recorded(files)
     again = recorded(once)
     machine = inspect(files, {}, None, "node7")
@@ -60,7 +59,7 @@ def expect_the_same(files: Files | Path) -> Archive:
 
 
 def test_a_machine_is_replayed_as_it_was(tmp_path: Path) -> None:
-    """Links, GPUs by the driver's word, and which of them may be opened."""
+    """Links, GPUs that the driver lists, and the modes of their files are kept."""
     root = write_tree(tmp_path, two_nodes(GPUS, allowed="0-5"))
     write_files(tmp_path, {"dev/nvidia0": "", "dev/nvidia1": ""})
     (tmp_path / "dev/nvidia1").chmod(0)
@@ -74,50 +73,50 @@ def test_a_machine_is_replayed_as_it_was(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("name", captured())
 def test_real_machines_are_replayed_as_they_were(tmp_path: Path, name: str) -> None:
-    """Those that were edited to be hostile too."""
+    """This includes trees that were edited to be hostile."""
     expect_the_same(unpacked(name, tmp_path))
 
 
 def test_this_machine_is_replayed_as_it_is() -> None:
-    """From the running kernel's own files."""
+    """The files are those of the running kernel."""
     recorder = Recorder(Folder(Path("/")))
     allowed = CpuSet(os.sched_getaffinity(0))
 
     machine = inspect(recorder, {}, allowed, "node7")
 
-    assert inspect(Archive(*recorder.recorded()), {}, allowed, "node7") == machine
+    assert inspect(Archive(recorder.recorded()), {}, allowed, "node7") == machine
 
 
 def test_answers_of_a_driver_are_kept() -> None:
-    """NVML is not there to be asked again."""
+    """NVML can't be asked on another machine."""
     recorder = Recorder(Folder(Path("/")))
 
     answer = Tree(recorder).answer("nvml", lambda: "two GPUs\nend")
-    again = Tree(Archive(*recorder.recorded())).answer("nvml", lambda: "none")
+    again = Tree(Archive(recorder.recorded())).answer("nvml", lambda: "none")
 
     assert answer == again == "two GPUs\nend"
 
 
 class Running(Folder):
-    """A machine that runs, as far as its driver is concerned."""
+    """A folder that counts as this machine, and whose NVML lists a GPU and a slice."""
 
-    @property
-    def is_live(self) -> bool:
-        return True
+    def __init__(self, root: Path) -> None:
+        super().__init__(root)
+        self.is_live = True
 
     def answer(self, question: str, ask: Callable[[], str]) -> str:
         assert (question, ask) == ("nvml", ask_in_child)
         return ask_in_child(lambda: (WHOLE, SLICE))
 
 
-def test_gpus_that_nvml_told_of_are_replayed(tmp_path: Path) -> None:
-    """With their models, MIG slices, and nodes where it alone knows them; twice over."""
+def test_gpus_that_nvml_lists_are_replayed(tmp_path: Path) -> None:
+    """Models, MIG slices and nodes that only NVML knows survive two recordings."""
     root = write_tree(tmp_path, two_nodes([PciDevice("0000:17:00.0", uuid="GPU-a", minor=0)]))
     recorder = Recorder(Running(root))
     environ = {"CUDA_VISIBLE_DEVICES": SLICE.uuid}
 
     live = inspect(recorder, environ, CpuSet(range(8)), "node7")
-    archive = Archive(*recorder.recorded())
+    archive = Archive(recorder.recorded())
     again = recorded(archive)
 
     (whole, part) = live.gpus
@@ -132,8 +131,8 @@ def test_gpus_that_nvml_told_of_are_replayed(tmp_path: Path) -> None:
     assert inspect(again, environ, CpuSet(range(8)), "node7") == live
 
 
-def test_nothing_of_the_process_is_kept_but_what_it_may_use(tmp_path: Path) -> None:
-    """Neither ids nor what else is mounted, from which server."""
+def test_private_lines_are_not_recorded(tmp_path: Path) -> None:
+    """User ids, process names and other mounts are private."""
     group = "32 31 0:29 / /sys/fs/cgroup/cpu rw - cgroup cgroup rw,cpu"
     write_files(
         tmp_path,
@@ -148,7 +147,7 @@ def test_nothing_of_the_process_is_kept_but_what_it_may_use(tmp_path: Path) -> N
     tree.text("proc/self/status")
     tree.text("proc/self/mountinfo")
 
-    entries, _ = recorder.recorded()
+    entries = recorder.recorded()
     assert entries == {
         "proc/self/status": Entry(b"Cpus_allowed_list:\t0-1\nMems_allowed_list:\t0\n", READ),
         "proc/self/mountinfo": Entry(f"{group}\n".encode(), READ),
@@ -156,7 +155,7 @@ def test_nothing_of_the_process_is_kept_but_what_it_may_use(tmp_path: Path) -> N
 
 
 def test_what_a_process_may_do_with_a_file_is_kept(tmp_path: Path) -> None:
-    """To see it, to read it, to use it."""
+    """The modes are those of files that are seen, read and used."""
     write_files(tmp_path, {"dev/seen": "", "dev/read": "", "dev/used": ""})
     (tmp_path / "dev/seen").chmod(SEEN)
     (tmp_path / "dev/read").chmod(READ)
@@ -167,8 +166,8 @@ def test_what_a_process_may_do_with_a_file_is_kept(tmp_path: Path) -> None:
         recorder.can_open(f"dev/{name}")
         recorder.may_use(f"dev/{name}")
 
-    entries, _ = recorder.recorded()
-    assert {path: entry.mode for path, entry in entries.items()} == {
+    entries = recorder.recorded()
+    assert {path: entry.mode for path, entry in entries.items() if entry} == {
         "dev/seen": SEEN,
         "dev/read": READ,
         "dev/used": USED,
@@ -176,7 +175,7 @@ def test_what_a_process_may_do_with_a_file_is_kept(tmp_path: Path) -> None:
 
 
 class Vanishing(Folder):
-    """A folder of which everything goes away after so many looks at it."""
+    """A folder whose files all vanish after a number of reads."""
 
     def __init__(self, root: Path, looks: int) -> None:
         super().__init__(root)
@@ -198,13 +197,13 @@ class Vanishing(Folder):
 
 @pytest.mark.parametrize("looks", range(0, 60, 7))
 def test_files_that_vanish_end_no_recording(tmp_path: Path, looks: int) -> None:
-    """CPUs are switched off and GPUs reset at any time."""
+    """CPUs can be switched off, and GPUs reset, at any time."""
     root = write_tree(tmp_path, two_nodes(GPUS))
     recorder = Recorder(Vanishing(root, looks))
 
     machine = inspect(recorder, {}, None, "node7")
 
-    assert inspect(Archive(*recorder.recorded()), {}, None, "node7") == machine
+    assert inspect(Archive(recorder.recorded()), {}, None, "node7") == machine
 
 
 def _empty(path: Path) -> None:
@@ -247,8 +246,8 @@ SPOILERS: tuple[Callable[[Path], None], ...] = (
 
 @settings(max_examples=40, deadline=None)
 @given(data=st.data())
-def test_whatever_is_missing_odd_or_closed_is_replayed_so(data: st.DataObject) -> None:
-    """Files removed, closed, emptied, or replaced by folders or by links to nowhere."""
+def test_missing_odd_and_unreadable_files_are_replayed(data: st.DataObject) -> None:
+    """Files are removed, unreadable, empty, or replaced by folders or broken links."""
     folder = Path(tempfile.mkdtemp())
     try:
         root = write_tree(folder, two_nodes(GPUS, allowed="0-5"))
@@ -263,21 +262,21 @@ def test_whatever_is_missing_odd_or_closed_is_replayed_so(data: st.DataObject) -
 
 @settings(max_examples=25, deadline=None, suppress_health_check=[HealthCheck.too_slow])
 @given(facts=machines())
-def test_whatever_machine_is_replayed_as_it_was(facts: MachineFacts) -> None:
-    """Any that hypothesis draws."""
+def test_any_machine_is_replayed(facts: MachineFacts) -> None:
+    """Hypothesis draws the machine."""
     with tempfile.TemporaryDirectory() as folder:
         expect_the_same(write_tree(Path(folder), facts))
 
 
 def test_only_what_is_read_is_kept(tmp_path: Path) -> None:
-    """A person's files beside the machine's are not."""
+    """Other files below the root are not recorded."""
     root = write_tree(tmp_path, two_nodes(GPUS))
     write_files(tmp_path, {"home/ada/secret": "x", f"{PCI}/devices/0000:17:00.0/serial": "1234"})
     recorder = Recorder(Folder(root))
 
     inspect(recorder, {}, None, "node7")
 
-    entries, _ = recorder.recorded()
+    entries = recorder.recorded()
     tops = {path.partition("/")[0] for path in entries}
     assert tops <= {"sys", "proc", "dev"}
     assert not any("serial" in path for path in entries)

@@ -1,10 +1,11 @@
-"""AMD's GPUs, as KFD tells of them."""
+"""AMD's GPUs as KFD lists them, and as ROCR-Runtime's and HIP's own sources read the variables."""
 
 from collections.abc import Sequence
 from pathlib import Path
 
-from clusterrun.machine.gpus.amd import list_addresses, list_gpus
-from clusterrun.machine.gpus.devices import Device
+import pytest
+from clusterrun.machine.gpus.amd import choose, list_addresses, list_gpus
+from clusterrun.machine.gpus.devices import Device, Listing
 from clusterrun.machine.tree import Tree
 
 from tests.machine_trees import KfdNode, MachineFacts, PciDevice, write_files, write_tree
@@ -18,7 +19,7 @@ def devices(root: Path, gpus: Sequence[KfdNode]) -> tuple[Device, ...]:
 
 
 def test_the_order_is_that_of_kfd(tmp_path: Path) -> None:
-    """It is ROCm's, and not that of the bus."""
+    """ROCm uses this order, not that of the bus."""
     gpus = [KfdNode("0000:63:00.0", unique_id=0x1902070F10D7A9C6), KfdNode("0001:43:02.0")]
 
     found = devices(tmp_path, gpus)
@@ -40,7 +41,7 @@ def test_nodes_sort_by_number(tmp_path: Path) -> None:
 
 
 def test_partitions_are_gpus_of_one_address(tmp_path: Path) -> None:
-    """The number of a partition stands where the bus has the function."""
+    """KFD gives the number of a partition in place of the PCI function."""
     gpus = [KfdNode("0000:05:00.0", partition=number) for number in range(6)]
 
     found = devices(tmp_path, gpus)
@@ -51,7 +52,7 @@ def test_partitions_are_gpus_of_one_address(tmp_path: Path) -> None:
 
 
 def test_gpus_of_other_containers_are_not_ours(tmp_path: Path) -> None:
-    """Their properties can't be read, or they have no render node here."""
+    """Their properties can't be read, or their render node is missing."""
     write_files(tmp_path, {"dev/kfd": "", "dev/dri/renderD128": ""})
     buses = ("05", "06", "07")
     write_tree(
@@ -75,7 +76,7 @@ def test_gpus_of_other_containers_are_not_ours(tmp_path: Path) -> None:
 
 
 def test_graphics_without_compute_are_none(tmp_path: Path) -> None:
-    """Where KFD says which GPUs there are, what else the driver has is not looked for."""
+    """If KFD lists GPUs, no other source is used."""
     write_tree(
         tmp_path,
         MachineFacts(devices=[PciDevice("0000:63:00.0", vendor="0x1002", driver="amdgpu")]),
@@ -86,14 +87,14 @@ def test_graphics_without_compute_are_none(tmp_path: Path) -> None:
 
 
 def test_without_the_device_file_there_are_none(tmp_path: Path) -> None:
-    """A container may be given none of them."""
+    """A container may have no GPU."""
     write_files(tmp_path, {"dev/null": ""})
 
     assert devices(tmp_path, [KfdNode("0000:05:00.0")]) == ()
 
 
 def test_models_are_named_by_the_board_or_by_the_architecture(tmp_path: Path) -> None:
-    """Not every board has its product's name."""
+    """Only some boards have a product name."""
     write_files(
         tmp_path,
         {"sys/bus/pci/devices/0000:05:00.0/product_name": "AMD Instinct MI210"},
@@ -103,3 +104,95 @@ def test_models_are_named_by_the_board_or_by_the_architecture(tmp_path: Path) ->
     found = devices(tmp_path, gpus)
 
     assert [device.model for device in found] == ["AMD Instinct MI210", "gfx90a", ""]
+
+
+UUIDS = ("GPU-00aa000000000001", "GPU-00aa000000000002", "GPU-00bb000000000003", "")
+FOUR = Listing(
+    "KFD",
+    tuple(
+        Device("amd", number, f"0000:{number + 16:02x}:00.0", uuid, kfd_node=number + 2)
+        for number, uuid in enumerate(UUIDS)
+    ),
+)
+
+
+def seen(**environ: str) -> list[int]:
+    return [device.number for device in choose(FOUR, environ).devices]
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        ("0,2", [0, 2]),
+        ("3,0", [3, 0]),
+        (" 2 , 1", [2, 1]),
+        ("0x2,01", [2, 1]),
+        ("1,1,2", [1]),
+        ("1,9,2", [1]),
+        ("1,-1,2", [1]),
+        ("1,x", [1]),
+        ("1,,2", [1]),
+        ("1gpu", []),
+        ("", []),
+        ("GPU-00bb", [2]),
+        ("gpu-00BB000000000003,0", [2, 0]),
+        ("GPU-00aa", []),
+        ("GPU-", []),
+        ("GPU-00cc,0", []),
+    ],
+)
+def test_the_lower_runtime_s_list(text: str, expected: list[int]) -> None:
+    """A wrong or repeated entry ends the list."""
+    assert seen(ROCR_VISIBLE_DEVICES=text) == expected
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        ("0,2", [0, 2]),
+        ("3,0", [3, 0]),
+        ("1,1,2", [1, 2]),
+        ("1,9,2", [1]),
+        ("0, 1", [0]),
+        ("01", []),
+        ("-1", []),
+        ("", []),
+        ("GPU-00bb000000000003,0", [2, 0]),
+        ("GPU-00aa", [0]),
+        ("GPU-00BB", []),
+    ],
+)
+@pytest.mark.parametrize("variable", ["HIP_VISIBLE_DEVICES", "CUDA_VISIBLE_DEVICES"])
+def test_the_upper_runtime_s_list(variable: str, text: str, expected: list[int]) -> None:
+    """A wrong entry ends the list, a repeated one counts once; CUDA's variable is an alias."""
+    assert seen(**{variable: text}) == expected
+
+
+def test_the_upper_list_counts_in_the_lower_one() -> None:
+    """HIP's own variable is used before the alias."""
+    environ = {
+        "ROCR_VISIBLE_DEVICES": "3,1",
+        "HIP_VISIBLE_DEVICES": "1",
+        "CUDA_VISIBLE_DEVICES": "0",
+    }
+
+    found = choose(FOUR, environ)
+
+    assert [device.number for device in found.devices] == [1]
+    assert found.origin == "ROCR_VISIBLE_DEVICES=3,1 HIP_VISIBLE_DEVICES=1"
+    assert found.remark == ""
+
+
+def test_a_list_cut_short_says_where() -> None:
+    """The remark has the variable, its value and the entry."""
+    found = choose(FOUR, {"ROCR_VISIBLE_DEVICES": "0,1", "HIP_VISIBLE_DEVICES": "0,2"})
+
+    assert [device.number for device in found.devices] == [0]
+    assert found.remark == (
+        "HIP_VISIBLE_DEVICES=0,2: '2' is not a GPU here, or is listed twice; HIP ends the list there"
+    )
+
+
+def test_without_variables_all_are_visible() -> None:
+    """The order is that of KFD."""
+    assert choose(FOUR, {}) == (FOUR.devices, "", "")

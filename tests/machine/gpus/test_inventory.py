@@ -1,17 +1,19 @@
-"""Which GPUs there are, by each source that may tell it."""
+"""Which GPUs a machine has, by each source."""
 
 import os
 import shutil
 import tarfile
 from pathlib import Path
+from typing import Any
 
 import pytest
 from clusterrun.machine.captures.packing import read_archive
+from clusterrun.machine.files import Files
 from clusterrun.machine.gpus.devices import NO_GPUS, Listing
 from clusterrun.machine.gpus.inventory import list_addresses, list_gpus
 from clusterrun.machine.gpus.nvml import HUNG
 from clusterrun.machine.gpus.pci import in_bus_order, normalised
-from clusterrun.machine.tree import Files, Tree
+from clusterrun.machine.tree import Tree
 
 from tests.machine_trees import PCI, MachineFacts, PciDevice, write_files, write_tree
 
@@ -56,14 +58,14 @@ def test_addresses_match_by_value(text: str, expected: str | None) -> None:
 
 
 def test_addresses_sort_by_value() -> None:
-    """A domain of five digits is above all of four."""
+    """A domain of five digits comes after all of four."""
     shuffled = ["10000:01:00.0", "000a:01:00.0", "0002:ff:1f.1", "0002:ff:1f.0"]
 
     assert sorted(shuffled, key=in_bus_order) == shuffled[::-1]
 
 
 def test_the_driver_lists_gpus_with_uuids(tmp_path: Path) -> None:
-    """In order of address, whatever their minors are."""
+    """The order is that of addresses, not of minor numbers."""
     found = listing(
         tmp_path,
         PciDevice("0000:99:00.0", uuid="GPU-b", minor=0),
@@ -76,7 +78,7 @@ def test_the_driver_lists_gpus_with_uuids(tmp_path: Path) -> None:
 
 
 def test_a_gpu_that_may_not_be_opened_is_not_ours(tmp_path: Path) -> None:
-    """A container sees all GPUs of its host in /proc, and has /dev/nvidiaN of its own only."""
+    """A container sees all GPUs of its host in /proc, but only its own in /dev."""
     write_files(tmp_path, {"dev/nvidia1": ""})
 
     found = listing(
@@ -87,7 +89,7 @@ def test_a_gpu_that_may_not_be_opened_is_not_ours(tmp_path: Path) -> None:
 
 
 def test_where_nvml_hangs_no_gpu_is_opened(tmp_path: Path) -> None:
-    """Opening one might hang us too; the mode of its file has to do."""
+    """Opening one may hang, too, so only the mode of its file is read."""
     write_files(tmp_path, {"dev/nvidia0": "", "dev/nvidia1": "", "answers/none": ""})
     (tmp_path / "answers/nvml").write_text(HUNG)
     for number, mode in enumerate((0o444, 0o666)):
@@ -101,8 +103,8 @@ def test_where_nvml_hangs_no_gpu_is_opened(tmp_path: Path) -> None:
     assert addresses(found) == ["0000:99:00.0"]
 
 
-def test_a_driver_without_any_gpu_of_ours_is_the_last_word(tmp_path: Path) -> None:
-    """/sys would show the host's GPUs again."""
+def test_a_driver_without_our_gpus_lists_none(tmp_path: Path) -> None:
+    """The GPUs in /sys are those of the host."""
     write_files(tmp_path, {"dev/null": ""})
 
     found = listing(tmp_path, PciDevice("0000:17:00.0", minor=0))
@@ -110,8 +112,8 @@ def test_a_driver_without_any_gpu_of_ours_is_the_last_word(tmp_path: Path) -> No
     assert addresses(found) == []
 
 
-def test_all_that_windows_shows_of_a_gpu_is_its_own_device(tmp_path: Path) -> None:
-    """WSL 2 has neither the driver nor the bus: NVML alone knows of two GPUs, or of none."""
+def test_wsl_lists_gpus_by_nvml_only(tmp_path: Path) -> None:
+    """WSL 2 has neither the driver nor the bus: only NVML lists GPUs."""
     write_files(tmp_path, {"dev/dxg": "", "answers/none": ""})
     assert listed(tmp_path) == NO_GPUS
     answer = "".join(f"00000000:0{bus}:00.0\tGPU-{bus}\tRTX 4090\t\t\t\t\n" for bus in (1, 2))
@@ -131,7 +133,7 @@ def test_all_that_windows_shows_of_a_gpu_is_its_own_device(tmp_path: Path) -> No
 def test_hwloc_keeps_no_more_of_drivers_than_links_to_them(
     tmp_path: Path, vendor: str, driver: str
 ) -> None:
-    """Its archives are packed by bzip2, and have neither the folder of drivers nor KFD's."""
+    """Its archives have neither the folder of drivers nor that of KFD."""
     write_tree(
         tmp_path / "machine",
         MachineFacts(
@@ -157,15 +159,15 @@ def test_hwloc_keeps_no_more_of_drivers_than_links_to_them(
         assert addresses(found) == ["0000:43:00.0", "0000:63:00.0"]
 
 
-def test_a_driver_that_tells_no_details_names_addresses(tmp_path: Path) -> None:
-    """The directory's name is the address."""
+def test_a_driver_without_details_has_addresses(tmp_path: Path) -> None:
+    """The name of the directory is the address."""
     write_files(tmp_path, {"proc/driver/nvidia/gpus/0004:05:00.0/numa_status": "Node: 255"})
 
     assert addresses(listed(tmp_path)) == ["0004:05:00.0"]
 
 
 def test_a_tree_of_sys_alone_has_the_driver_s_devices(tmp_path: Path) -> None:
-    """What else is in the driver's directory is no device."""
+    """Other files in the driver's directory are no devices."""
     write_files(tmp_path, {f"{PCI}/drivers/nvidia/bind": "", f"{PCI}/drivers/nvidia/uevent": ""})
 
     found = listing(tmp_path, PciDevice("0000:99:00.0"), PciDevice("0000:17:00.0"))
@@ -174,20 +176,43 @@ def test_a_tree_of_sys_alone_has_the_driver_s_devices(tmp_path: Path) -> None:
     assert addresses(found) == ["0000:17:00.0", "0000:99:00.0"]
 
 
-@pytest.mark.parametrize("pci_class", ["0x040300", "0x0c0330"])
-def test_a_gpu_s_audio_and_usb_are_no_gpus(tmp_path: Path, pci_class: str) -> None:
-    """Consumer cards carry such devices under the same driver."""
-    found = listing(tmp_path, PciDevice("0000:17:00.1", pci_class=pci_class))
-
-    assert addresses(found) == []
+ANY = "0000:65:00.0"
+AMD = {"vendor": "0x1002", "driver": "amdgpu"}
+NO_VENDOR = {"vendor": None, "driver": ""}
 
 
-@pytest.mark.parametrize("pci_class", ["0x030000", "0x030200", "0x038000", "0x120000"])
-def test_amd_gpus_come_by_their_driver(tmp_path: Path, pci_class: str) -> None:
-    """Their class varies by model and mode."""
-    device = PciDevice("0000:63:00.0", pci_class=pci_class, vendor="0x1002", driver="amdgpu")
+@pytest.mark.parametrize(
+    ("pci_class", "facts", "is_gpu"),
+    [
+        # The class of AMD's GPUs varies by model and mode.
+        ("0x030000", AMD, True),
+        ("0x030200", AMD, True),
+        ("0x038000", AMD, True),
+        ("0x120000", AMD, True),
+        # Topology files of clouds have no vendors; every kernel shows them.
+        ("0x030200", NO_VENDOR, True),
+        ("0x038000", NO_VENDOR, True),
+        ("0x120000", NO_VENDOR, True),
+        ("0x030000", NO_VENDOR, False),
+        # Audio and USB of consumer cards have the same driver.
+        ("0x040300", {}, False),
+        ("0x0c0330", {}, False),
+        # Management controllers, old graphics, and an accelerator of another kind.
+        ("0x030000", {"vendor": "0x1a03", "driver": "ast"}, False),
+        ("0x030000", {"vendor": "0x102b", "driver": ""}, False),
+        ("0x030000", {"vendor": "0x1002", "driver": "radeon"}, False),
+        ("0x0b4000", {"vendor": "0x8086", "driver": "qat"}, False),
+        # A virtual machine uses the GPU.
+        ("0x030200", {"driver": "vfio-pci"}, False),
+    ],
+)
+def test_gpus_are_known_by_driver_and_class(
+    tmp_path: Path, pci_class: str, facts: dict[str, Any], *, is_gpu: bool
+) -> None:
+    """Only a tree without vendors is read by the class alone."""
+    device = PciDevice(ANY, pci_class=pci_class, **facts)
 
-    assert addresses(listing(tmp_path, device)) == ["0000:63:00.0"]
+    assert addresses(listing(tmp_path, device)) == ([ANY] if is_gpu else [])
 
 
 def test_without_compute_amd_graphics_are_no_gpus(tmp_path: Path) -> None:
@@ -199,33 +224,8 @@ def test_without_compute_amd_graphics_are_no_gpus(tmp_path: Path) -> None:
     assert addresses(found) == []
 
 
-@pytest.mark.parametrize(
-    "device",
-    [
-        PciDevice("0000:65:00.0", pci_class="0x030000", vendor="0x1a03", driver="ast"),
-        PciDevice("0000:65:00.0", pci_class="0x030000", vendor="0x102b", driver=""),
-        PciDevice("0000:65:00.0", pci_class="0x030000", vendor="0x1002", driver="radeon"),
-        PciDevice("0000:65:00.0", pci_class="0x030200", vendor="0x10de", driver="vfio-pci"),
-        PciDevice("0000:65:00.0", pci_class="0x0b4000", vendor="0x8086", driver="qat"),
-        PciDevice("0000:65:00.0", pci_class="0x030000", vendor=None, driver=""),
-    ],
-    ids=["aspeed", "matrox", "old-ati", "lent-to-a-guest", "accelerator", "vendor-unknown"],
-)
-def test_what_is_no_gpu_to_compute_on_is_none(tmp_path: Path, device: PciDevice) -> None:
-    """Management controllers have a VGA, and a GPU may be lent to a virtual machine."""
-    assert addresses(listing(tmp_path, device)) == []
-
-
-@pytest.mark.parametrize("pci_class", ["0x030200", "0x038000", "0x120000"])
-def test_a_tree_without_vendors_goes_by_class(tmp_path: Path, pci_class: str) -> None:
-    """Topology files of clouds hold no more; no kernel leaves the vendor out."""
-    device = PciDevice("0001:00:00.0", pci_class=pci_class, vendor=None, driver="")
-
-    assert addresses(listing(tmp_path, device)) == ["0001:00:00.0"]
-
-
 def test_models_come_from_the_driver_or_the_bus(tmp_path: Path) -> None:
-    """The driver has the product's name, the bus its number."""
+    """The driver has the name of the product, the bus its number."""
     a100 = PciDevice("0000:17:00.0", minor=0, model="NVIDIA A100-SXM4-80GB")
     bare = PciDevice("0000:17:00.0", device="0x20b2")
 
@@ -261,8 +261,8 @@ def test_gpus_of_several_vendors_are_listed_apart(tmp_path: Path) -> None:
     assert pci_gpus(tmp_path) == ("0000:05:00.0", "0000:17:00.0", "0000:4d:00.0", "0000:81:00.0")
 
 
-def test_sites_are_there_for_gpus_that_are_hidden_from_us(tmp_path: Path) -> None:
-    """A container sees its host's bus; parts of a GPU and its audio are no GPUs."""
+def test_addresses_include_hidden_gpus(tmp_path: Path) -> None:
+    """A container sees the bus of its host; virtual functions and audio are no GPUs."""
     write_files(tmp_path, {"dev/nvidia1": ""})
     devices = [
         PciDevice("0000:99:00.0", minor=0),
@@ -278,7 +278,7 @@ def test_sites_are_there_for_gpus_that_are_hidden_from_us(tmp_path: Path) -> Non
 
 
 def test_intel_s_cards_count_by_tile(tmp_path: Path) -> None:
-    """Level Zero makes each tile a device; built-in graphics don't count."""
+    """Level Zero makes each tile a device; built-in graphics are left out."""
     found = listing(
         tmp_path,
         PciDevice("0000:00:02.0", vendor="0x8086", driver="i915", pci_class="0x030000"),
@@ -303,7 +303,7 @@ def test_intel_s_cards_count_by_tile(tmp_path: Path) -> None:
 
 
 def test_intel_s_cards_are_ours_by_their_render_node(tmp_path: Path) -> None:
-    """A container has those of its own cards only."""
+    """A container has the render nodes of its own cards only."""
     write_files(tmp_path, {"dev/dri/renderD129": ""})
     cards = [
         PciDevice(
@@ -320,7 +320,7 @@ def test_intel_s_cards_are_ours_by_their_render_node(tmp_path: Path) -> None:
 
 
 def test_npus_are_ours_by_their_number_on_the_bus(tmp_path: Path) -> None:
-    """A container counts its own from 0."""
+    """A container counts its own NPUs from 0."""
     write_files(tmp_path, {"dev/davinci1": "", "dev/davinci3": ""})
     cards = [
         PciDevice(

@@ -1,4 +1,4 @@
-"""NVML in a child: whatever happens there, the launcher goes on in time."""
+"""NVML is queried in a child; the launcher continues in time whatever the child does."""
 
 import os
 import select
@@ -59,21 +59,23 @@ def asked(question: Question | None = None, timeout: float = 10.0) -> tuple[Nvml
 
 @pytest.fixture(autouse=True)
 def no_child_left() -> Iterator[None]:
-    """Every test ends without a child, dead or alive."""
+    """Check that no test leaves a child, dead or alive."""
     before = set(psutil.Process().children())
     yield
     assert set(psutil.Process().children()) <= before
 
 
 def test_the_answer_comes_in_order() -> None:
-    """Address and UUID of each GPU."""
+    """It has the facts of each GPU."""
     assert asked(lambda: TWO) == tuple(TWO)
 
 
-def test_nvml_s_own_words(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A GPU that it lets us not use is left out; old versions answer in bytes."""
+def test_the_facts_that_nvml_returns(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A GPU that NVML does not let us use is left out; old versions of pynvml return bytes."""
     (tmp_path / "pynvml.py").write_text(FAKE_NVML)
     monkeypatch.syspath_prepend(tmp_path)
+    # Another test may have imported the real one.
+    monkeypatch.delitem(sys.modules, "pynvml", raising=False)
 
     found = asked()
 
@@ -93,14 +95,14 @@ def test_nvml_s_own_words(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> No
     )
 
 
-def test_an_answer_that_is_none_tells_of_no_gpu() -> None:
-    """A capture may have been edited."""
+def test_a_damaged_answer_lists_no_gpu() -> None:
+    """A user may have edited a capture."""
     assert gpus_in("") == ()
     assert gpus_in("0000:17:00.0 GPU-a\nend") == ()
 
 
-def test_nvml_s_words_become_devices() -> None:
-    """Its order numbers the whole GPUs; slices come after them, by the number of their GPU."""
+def test_gpus_of_nvml_become_devices() -> None:
+    """NVML's order numbers the whole GPUs; slices follow, with the number of their GPU."""
     first, second = TWO
     part = first._replace(uuid="MIG-x", parent="GPU-a", legacy_name="MIG-GPU-a/1/0")
 
@@ -116,13 +118,13 @@ def test_nvml_s_words_become_devices() -> None:
     assert (found[2].parent, found[2].legacy_name) == ("GPU-a", "MIG-GPU-a/1/0")
 
 
-def test_no_gpu_is_an_answer() -> None:
-    """A driver may be there for none of ours."""
+def test_nvml_may_list_no_gpu() -> None:
+    """A machine may have the driver and no GPU."""
     assert asked(lambda: ()) == ()
 
 
 def test_a_child_that_hangs_is_killed() -> None:
-    """The library hangs on a sick GPU."""
+    """The library hangs on a broken GPU."""
     began = time.monotonic()
 
     found = ask_in_child(_hang, timeout=0.2)
@@ -138,7 +140,7 @@ def _hang() -> Iterable[NvmlGpu]:
 
 
 def test_a_child_that_raises_is_silent(capfd: pytest.CaptureFixture[str]) -> None:
-    """A missing or broken library is no news to the user: the next source is asked."""
+    """A missing or broken library prints nothing: the next source is used."""
     found = asked(_raise)
 
     assert found == ()
@@ -151,7 +153,7 @@ def _raise() -> Iterable[NvmlGpu]:
 
 
 def test_a_child_that_crashes_is_no_answer() -> None:
-    """A library of another version than the driver may do that."""
+    """A library of another version than the driver may crash."""
     assert asked(_crash) == ()
 
 
@@ -161,13 +163,13 @@ def _crash() -> Iterable[NvmlGpu]:
 
 
 def test_a_library_that_ends_the_process_ends_only_the_child() -> None:
-    """Not even sys.exit comes back as ours."""
+    """Even sys.exit ends only the child."""
     assert asked(lambda: sys.exit(3)) == ()
 
 
 @pytest.mark.needs("root", "setpriv", "prlimit")
-def test_where_there_may_be_no_child_there_is_no_answer() -> None:
-    """What else needs a process will name the limit."""
+def test_no_answer_if_no_process_can_be_started() -> None:
+    """Other code that needs a process reports the limit."""
     code = (
         "from clusterrun.machine.gpus.nvml import ask_in_child; print([ask_in_child(lambda: ())])"
     )
@@ -178,7 +180,7 @@ def test_where_there_may_be_no_child_there_is_no_answer() -> None:
 
 
 def test_a_signal_to_both_is_handled_once(tmp_path: Path) -> None:
-    """Ctrl-C goes to the child too, which has our handlers and must not run them."""
+    """The child also gets Ctrl-C, and must not run the launcher's handlers."""
     seen = tmp_path / "seen"
     before = signal.signal(signal.SIGUSR1, lambda *_: _append(seen))
     try:
@@ -202,7 +204,7 @@ def _signal_itself() -> Iterable[NvmlGpu]:
 
 
 def test_the_child_holds_none_of_our_connections() -> None:
-    """The fork server ends when our end closes, whatever NVML does meanwhile."""
+    """The child must not hold the fork server's socket open."""
     reading, writing = os.pipe()
 
     found = asked(lambda: [NvmlGpu(str(_is_open(writing)), "")])
@@ -216,8 +218,8 @@ def _is_open(descriptor: int) -> bool:
     return Path(f"/proc/self/fd/{descriptor}").exists()
 
 
-def test_our_own_signal_mask_is_back_afterwards() -> None:
-    """It is shut only while the child is made."""
+def test_our_signal_mask_is_restored() -> None:
+    """Signals are blocked only during the fork."""
     before = signal.pthread_sigmask(signal.SIG_BLOCK, ())
 
     ask_in_child(lambda: TWO)
@@ -225,8 +227,8 @@ def test_our_own_signal_mask_is_back_afterwards() -> None:
     assert signal.pthread_sigmask(signal.SIG_BLOCK, ()) == before
 
 
-def test_a_child_without_us_does_not_hang_for_ever() -> None:
-    """Were we killed meanwhile, its own alarm ends it."""
+def test_a_child_ends_after_its_parent_is_killed() -> None:
+    """The child's own alarm ends it."""
     reading, telling = os.pipe()
     middle = os.fork()
     if middle == 0:

@@ -1,4 +1,4 @@
-"""Which GPUs the workers see: whose they are, and the lists of Intel and Huawei."""
+"""Which vendor's GPUs the workers see, and the lists of Intel and Huawei."""
 
 import pytest
 from clusterrun.machine.gpus.devices import Device, Listing
@@ -24,14 +24,14 @@ def test_without_variables_the_source_is_the_origin() -> None:
 
 @pytest.mark.parametrize("text", ["", "-1", "NoDevFiles"])
 def test_hiding_every_gpu_on_purpose_is_nothing_to_remark(text: str) -> None:
-    """People and tools write that to get a CPU job."""
+    """Users and tools set these values for jobs without GPUs."""
     found = select_visible([NVIDIA], {"CUDA_VISIBLE_DEVICES": text})
 
     assert (found.devices, found.remark) == ((), "")
 
 
 def test_a_list_without_any_gpu_is_remarked() -> None:
-    """Somebody expects GPUs where there are none to open."""
+    """The user expects GPUs, and the process may open none."""
     found = select_visible([], {"CUDA_VISIBLE_DEVICES": "0,1"})
 
     assert found.devices == ()
@@ -50,15 +50,15 @@ def test_a_list_without_any_gpu_is_remarked() -> None:
         ({"HIP_VISIBLE_DEVICES": "1", "CUDA_VISIBLE_DEVICES": "1"}, "nvidia"),
     ],
 )
-def test_of_several_vendors_one_is_meant(environ: dict[str, str], vendor: str) -> None:
-    """The one whose own variable is set, else the first."""
+def test_one_of_several_vendors_is_chosen(environ: dict[str, str], vendor: str) -> None:
+    """It is the vendor whose own variable is set, else the first."""
     found = select_visible([NVIDIA, AMD, INTEL, HUAWEI], environ)
 
     assert {device.vendor for device in found.devices} == {vendor}
 
 
-def test_vendors_that_were_passed_over_are_named() -> None:
-    """Where the workers' GPUs come from is for the user to see."""
+def test_vendors_that_are_not_used_are_named() -> None:
+    """The user sees which vendor's GPUs the workers use."""
     assert select_visible([NVIDIA, AMD], {}).origin == "NVML (of nvidia, not of amd)"
 
 
@@ -76,7 +76,7 @@ def test_vendors_that_were_passed_over_are_named() -> None:
     ],
 )
 def test_intel_s_mask_only_filters(mask: str, hierarchy: str, expected: list[int]) -> None:
-    """The order stays that of the bus; a card is one or as many as it has tiles."""
+    """The order is that of the bus; a card is one device, or one for each tile."""
     environ = {"ZE_AFFINITY_MASK": mask} | (
         {"ZE_FLAT_DEVICE_HIERARCHY": hierarchy} if hierarchy else {}
     )
@@ -87,7 +87,7 @@ def test_intel_s_mask_only_filters(mask: str, hierarchy: str, expected: list[int
 
 
 def test_a_mask_that_names_no_card_says_so() -> None:
-    """The rest of it counts."""
+    """The other entries count."""
     found = select_visible([INTEL], {"ZE_AFFINITY_MASK": "0,9"})
 
     assert (found.origin, found.remark) == (
@@ -108,7 +108,7 @@ def test_a_mask_that_names_no_card_says_so() -> None:
     ],
 )
 def test_huawei_s_list_ends_at_what_is_no_number(text: str, expected: list[int]) -> None:
-    """A space is enough."""
+    """A space is no part of a number."""
     found = select_visible([HUAWEI], {"ASCEND_RT_VISIBLE_DEVICES": text})
 
     assert [device.number for device in found.devices] == expected

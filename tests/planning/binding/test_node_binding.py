@@ -1,4 +1,4 @@
-"""Which CPUs a worker may use."""
+"""The CPUs and the memory that each worker is bound to."""
 
 from collections import Counter
 from collections.abc import Sequence
@@ -13,18 +13,25 @@ from hypothesis import given
 from hypothesis import strategies as st
 from msgspec.structs import replace
 
-from tests.plans import machine
+from tests.plans import machine, masks
 
 NODE, NEAR, NONE = NumaBinding.NODE, NumaBinding.NEAR, NumaBinding.NONE
+SOCKET = NumaBinding.SOCKET
 TWO = {0: "0-3", 1: "4-7"}
 # A package of four sub-NUMA clusters, of which 1 and 2 have GPUs.
 CLUSTERS = {0: "0-1", 1: "2-3", 2: "4-5", 3: "6-7"}
-
-
-def masks(mode: NumaBinding, here: Machine, workers: int) -> list[str | None]:
-    """Return the CPUs of each worker as people write them."""
-    found = place(BindingOptions(mode), here, workers)
-    return [None if placement.cpus is None else str(placement.cpus) for placement in found]
+FAR_FROM_1 = {0: {0: 10, 1: 12, 2: 11, 3: 12}, 3: {0: 12, 1: 12, 2: 11, 3: 10}}
+SIBLINGS = machine(
+    {0: "0-1,6-7", 1: "2-3,8-9", 2: "4-5,10-11"},
+    [0, 1],
+    cores=[f"{cpu},{cpu + 6}" for cpu in range(6)],
+)
+ONE_CORE_LEFT = machine(
+    {0: "0-3", 1: "4-5"},
+    [0, 1, 1],
+    packages=["0-3", "4-5"],
+    cores=["0", "1", "2", "3", "4-5"],
+)
 
 
 def remarks(here: Machine, workers: int) -> list[str]:
@@ -32,7 +39,7 @@ def remarks(here: Machine, workers: int) -> list[str]:
 
 
 def test_a_worker_is_bound_to_the_node_of_its_gpu() -> None:
-    """In the order of the GPUs, which need not be that of the nodes."""
+    """Workers have the order of the GPUs, not of the nodes."""
     found = place(BindingOptions(NODE), machine(TWO, [1, 0]), 2)
 
     assert [str(placement.cpus) for placement in found] == ["4-7", "0-3"]
@@ -41,30 +48,57 @@ def test_a_worker_is_bound_to_the_node_of_its_gpu() -> None:
     assert [placement.remark for placement in found] == ["", ""]
 
 
-def test_workers_follow_the_order_of_the_visible_list() -> None:
-    """CUDA_VISIBLE_DEVICES=3,0 gives local rank 0 the last GPU."""
-    here = machine(TWO, [0, 0, 1, 1], visible=[3, 0])
-
-    assert masks(NODE, here, 2) == ["4-7", "0-3"]
-
-
-def test_masks_are_cut_with_what_is_allowed() -> None:
-    """A scheduler's cpuset is never widened."""
-    assert masks(NODE, machine(TWO, [0, 1], allowed="2-5"), 2) == ["2-3", "4-5"]
-
-
-def test_interleaved_cpus_are_sets() -> None:
-    """On many machines even CPUs are on one node and odd ones on the other."""
-    here = machine({0: "0,2,4,6", 1: "1,3,5,7"}, [1])
-
-    assert masks(NODE, here, 1) == ["1,3,5,7"]
+@pytest.mark.parametrize(
+    ("mode", "here", "expected"),
+    [
+        # CUDA_VISIBLE_DEVICES=3,0 gives local rank 0 the last GPU.
+        (NODE, machine(TWO, [0, 0, 1, 1], visible=[3, 0]), ["4-7", "0-3"]),
+        # A scheduler's cpuset is never widened.
+        (NODE, machine(TWO, [0, 1], allowed="2-5"), ["2-3", "4-5"]),
+        # Even CPUs are on one node and odd CPUs on the other.
+        (NODE, machine({0: "0,2,4,6", 1: "1,3,5,7"}, [1]), ["1,3,5,7"]),
+        # Without GPUs: four CPUs of two cores count as two CPUs of two cores.
+        (NODE, machine({0: "0-3", 1: "4-5"}, cores=["0-1", "2-3", "4", "5"]), ["0-3", "4-5"]),
+        # Without GPUs: memory is a node too, and a cpuset may hold one node only.
+        (NODE, machine({0: "0-3", 1: "4-7", 2: ""}, allowed="4-5"), ["4-5", "4-5"]),
+        # Without GPUs: binding would take away the CPUs that no node lists.
+        (NODE, machine({0: "0-3"}, allowed="0-5"), [None, None]),
+        # The package of the GPU's node, whichever GPUs are local to its other nodes.
+        (SOCKET, machine(CLUSTERS, [1, 2], packages=["0-3", "4-7"], allowed="1-7"), ["1-3", "4-7"]),
+        # Nodes that are idle are added to others by near only.
+        (NODE, machine(CLUSTERS, [1, 2]), ["2-3", "4-5"]),
+        (NEAR, machine(CLUSTERS, [1, 2]), ["0-3", "4-7"]),
+        (NumaBinding.AUTO, machine(CLUSTERS, [1, 2]), ["0-3", "4-7"]),
+        # Both idle nodes are nearest to node 2.
+        (NEAR, machine(CLUSTERS, [1, 2], distances=FAR_FROM_1), ["2-3", "0-1,4-7"]),
+        # A node with two workers has fewer CPUs for each than one of the same size with one.
+        (NEAR, machine(CLUSTERS, [1, 2, 2]), ["2-3,6-7", "0-1,4-5", "0-1,4-5"]),
+        # The memory of the other package is far.
+        (NEAR, machine(TWO, [0], packages=["0-3", "4-7"]), ["0-3"]),
+        # The packages of these CPUs are unknown.
+        (NEAR, machine(CLUSTERS, [1, 2], packages=["9"]), ["2-3", "4-5"]),
+        # Broken firmware tables list all CPUs for each node.
+        (NEAR, machine(dict.fromkeys(range(4), "0-7"), [0, 3]), ["0-7", "0-7"]),
+        # Another job may use the hidden GPU and its node.
+        (NEAR, machine(CLUSTERS, [1, 2], visible=[0]), ["0-3,6-7"]),
+        # A cpuset has divided that node: no other job may use this part.
+        (NEAR, machine(CLUSTERS, [1, 2], visible=[0], allowed="0-4,6-7"), ["0-4,6-7"]),
+        # Siblings stay together when the cores of an idle node are divided.
+        (NEAR, SIBLINGS, ["0-1,4,6-7,10", "2-3,5,8-9,11"]),
+        # Two CPUs of one core are not enough for two workers.
+        (NEAR, ONE_CORE_LEFT, ["0-3", None, None]),
+    ],
+)
+def test_masks(mode: NumaBinding, here: Machine, expected: list[str | None]) -> None:
+    """A worker is bound to allowed CPUs near its GPU, in the order of the visible GPUs."""
+    assert masks(here, mode, len(expected)) == expected
 
 
 def test_a_cpuset_without_the_gpus_node_leaves_its_worker_unbound() -> None:
-    """And says so; the other worker is bound."""
+    """A remark gives the reason; the other worker is bound."""
     here = machine({0: "0-15", 1: "16-31"}, [0, 1], allowed="0-15")
 
-    assert masks(NODE, here, 2) == ["0-15", None]
+    assert masks(here, NODE, 2) == ["0-15", None]
     assert remarks(here, 2) == [
         "",
         "not bound: GPU 1 is local to node 1, but this job may use CPUs 0-15 only",
@@ -72,25 +106,25 @@ def test_a_cpuset_without_the_gpus_node_leaves_its_worker_unbound() -> None:
 
 
 def test_a_gpu_of_unknown_place_leaves_its_worker_unbound() -> None:
-    """Never node 0 for want of a better one."""
+    """Node 0 is not taken instead."""
     here = machine(TWO, [None, 1])
 
-    assert masks(NODE, here, 2) == [None, "4-7"]
+    assert masks(here, NODE, 2) == [None, "4-7"]
     assert remarks(here, 2)[0] == (
         "not bound: the NUMA node of its GPU is unknown; give it with --numa-map"
     )
 
 
 def test_a_machine_without_numa_binds_nobody_and_says_nothing() -> None:
-    """There is nothing to choose."""
+    """The kernel shows no node to bind to."""
     here = machine({}, [None], allowed="0-3")
 
-    assert masks(NODE, here, 1) == [None]
+    assert masks(here, NODE, 1) == [None]
     assert remarks(here, 1) == [""]
 
 
 def test_none_binds_nobody_and_keeps_the_gpus() -> None:
-    """As asked for, so there is nothing to remark."""
+    """The user has set this mode, so there is no remark."""
     (only,) = place(BindingOptions(NONE), machine(TWO, [1]), 1)
 
     assert (only.cpus, only.numa_nodes, only.remark) == (None, (), "")
@@ -98,7 +132,7 @@ def test_none_binds_nobody_and_keeps_the_gpus() -> None:
 
 
 def test_more_workers_than_gpus_are_not_bound() -> None:
-    """Only the script knows which worker uses which."""
+    """Only the script knows which worker uses which GPU."""
     found = place(BindingOptions(NODE), machine(TWO, [0, 1]), 4)
 
     assert [placement.cpus for placement in found] == [None] * 4
@@ -131,10 +165,10 @@ def test_fewer_workers_than_gpus_have_the_first_ones(workers: int) -> None:
 def test_without_gpus_workers_spread_in_blocks(
     workers: int, expected: Sequence[str | None]
 ) -> None:
-    """From as many as there are nodes; fewer would leave nodes idle."""
+    """They are bound if there are at least as many workers as nodes."""
     here = machine(TWO)
 
-    assert masks(NODE, here, workers) == expected
+    assert masks(here, NODE, workers) == expected
     assert set(remarks(here, workers)) == {""}
 
 
@@ -153,18 +187,11 @@ def test_without_gpus_workers_spread_in_blocks(
 def test_without_gpus_workers_spread_by_the_cores_that_are_allowed(
     allowed: str, workers: int, expected: dict[str, int]
 ) -> None:
-    """A node with a single CPU for this job is no place for half of its workers."""
+    """A node of which the job may use one CPU does not get half of the workers."""
     here = machine(TWO, allowed=allowed)
 
-    assert Counter(masks(NODE, here, workers)) == expected
+    assert Counter(masks(here, NODE, workers)) == expected
     assert set(remarks(here, workers)) == {""}
-
-
-def test_without_gpus_siblings_count_as_one_core() -> None:
-    """Four CPUs of two cores are no more than two CPUs of two cores."""
-    here = machine({0: "0-3", 1: "4-5"}, cores=["0-1", "2-3", "4", "5"])
-
-    assert masks(NODE, here, 2) == ["0-3", "4-5"]
 
 
 ONE_LEFT = machine({0: "0-3", 1: "4-7"}, [0, 1, 1], packages=["0-3", "4-7"], allowed="0-4")
@@ -173,7 +200,7 @@ ONE_LEFT = machine({0: "0-3", 1: "4-7"}, [0, 1, 1], packages=["0-3", "4-7"], all
 
 @pytest.mark.parametrize("mode", [NumaBinding.AUTO, NEAR])
 def test_near_leaves_workers_alone_that_would_share_too_few_cores(mode: NumaBinding) -> None:
-    """Others have cores to spare: binding must not make it worse."""
+    """Other cores are idle, so a bound worker would have less."""
     found = place(BindingOptions(mode, NumaMemory.PREFERRED), ONE_LEFT, 3)
 
     assert [str(each.cpus) for each in found] == ["0-3", "None", "None"]
@@ -186,7 +213,7 @@ def test_near_leaves_workers_alone_that_would_share_too_few_cores(mode: NumaBind
 
 @pytest.mark.parametrize("mode", [NODE, NumaBinding.SOCKET])
 def test_a_mode_that_is_asked_for_binds_and_says_how_few_cores_there_are(mode: NumaBinding) -> None:
-    """The user may know better."""
+    """The user has set this mode."""
     found = place(BindingOptions(mode), ONE_LEFT, 3)
 
     assert [str(each.cpus) for each in found] == ["0-3", "4", "4"]
@@ -195,24 +222,16 @@ def test_a_mode_that_is_asked_for_binds_and_says_how_few_cores_there_are(mode: N
     }
 
 
-def test_siblings_of_a_core_are_no_room_for_two() -> None:
-    """Two CPUs of one core for two workers are one core."""
-    cores = ["0", "1", "2", "3", "4-5"]
-    here = machine({0: "0-3", 1: "4-5"}, [0, 1, 1], packages=["0-3", "4-5"], cores=cores)
-
-    assert masks(NEAR, here, 3) == ["0-3", None, None]
-
-
 def test_a_machine_that_is_full_everywhere_is_bound_as_ever() -> None:
-    """No core is freer than others; and one worker more does not count as crowded."""
+    """All cores are equally full."""
     here = machine(TWO, [0] * 8 + [1] * 8, packages=["0-3", "4-7"])
 
-    assert masks(NEAR, here, 16) == ["0-3"] * 8 + ["4-7"] * 8
+    assert masks(here, NEAR, 16) == ["0-3"] * 8 + ["4-7"] * 8
     assert {each.remark for each in place(BindingOptions(NEAR), here, 16)} == {""}
 
 
 def test_what_the_user_has_mapped_is_bound_however_crowded() -> None:
-    """With the remark."""
+    """The worker is bound, with a remark."""
     gpus = tuple(replace(gpu, mapped_cpus=CpuSet((4,))) for gpu in ONE_LEFT.visible)
     here = replace(ONE_LEFT, visible=gpus)
 
@@ -220,42 +239,6 @@ def test_what_the_user_has_mapped_is_bound_however_crowded() -> None:
 
     assert [str(each.cpus) for each in found] == ["4"] * 3
     assert found[0].remark == "3 workers share 1 core (CPUs 4) of the 5 that this job may use"
-
-
-def test_without_gpus_only_nodes_with_cpus_of_ours_count() -> None:
-    """Memory is a node too, and a cpuset may hold one node only."""
-    here = machine({0: "0-3", 1: "4-7", 2: ""}, allowed="4-5")
-
-    assert masks(NODE, here, 2) == ["4-5", "4-5"]
-
-
-def test_without_gpus_no_cpu_is_bound_away() -> None:
-    """CPUs that no node lists stay in use: then no worker is bound."""
-    assert masks(NODE, machine({0: "0-3"}, allowed="0-5"), 2) == [None, None]
-
-
-def test_near_shares_out_the_idle_nodes_of_a_package() -> None:
-    """Of nodes as near, the workers with the fewest CPUs gain; node alone leaves them idle."""
-    here = machine(CLUSTERS, [1, 2])
-
-    assert masks(NODE, here, 2) == ["2-3", "4-5"]
-    assert masks(NEAR, here, 2) == ["0-3", "4-7"]
-    assert masks(NumaBinding.AUTO, here, 2) == ["0-3", "4-7"]
-
-
-def test_near_gives_a_node_to_the_nearest() -> None:
-    """By the distances of the idle node."""
-    distances = {0: {0: 10, 1: 12, 2: 11, 3: 12}, 3: {0: 12, 1: 12, 2: 11, 3: 10}}
-    here = machine(CLUSTERS, [1, 2], distances=distances)
-
-    assert masks(NEAR, here, 2) == ["2-3", "0-1,4-7"]
-
-
-def test_near_counts_cpus_by_worker() -> None:
-    """A node with two workers is poorer than one of the same size with one."""
-    here = machine(CLUSTERS, [1, 2, 2])
-
-    assert masks(NEAR, here, 3) == ["2-3,6-7", "0-1,4-5", "0-1,4-5"]
 
 
 @pytest.mark.parametrize(
@@ -279,39 +262,10 @@ def test_near_counts_cpus_by_worker() -> None:
 def test_near_deals_out_the_cores_of_too_few_idle_nodes(
     nodes: dict[int, str], gpus: list[int], expected: list[str]
 ) -> None:
-    """One idle node for two that are as near gives half of its cores to each."""
-    found = masks(NEAR, machine(nodes, gpus), len(gpus))
+    """The cores of an idle node are divided among the nearest nodes."""
+    found = masks(machine(nodes, gpus), NEAR, len(gpus))
 
     assert found == [str(CpuSet.parse(cpus)) for cpus in expected]
-
-
-def test_near_deals_out_whole_cores() -> None:
-    """Siblings stay together."""
-    cores = [f"{cpu},{cpu + 6}" for cpu in range(6)]
-    here = machine({0: "0-1,6-7", 1: "2-3,8-9", 2: "4-5,10-11"}, [0, 1], cores=cores)
-
-    assert masks(NEAR, here, 2) == ["0-1,4,6-7,10", "2-3,5,8-9,11"]
-
-
-def test_near_stays_in_the_package() -> None:
-    """The other socket's memory is far."""
-    here = machine(TWO, [0], packages=["0-3", "4-7"])
-
-    assert masks(NEAR, here, 1) == ["0-3"]
-
-
-def test_near_without_known_packages_is_node() -> None:
-    """Nothing is guessed."""
-    here = machine(CLUSTERS, [1, 2], packages=["9"])
-
-    assert masks(NEAR, here, 2) == ["2-3", "4-5"]
-
-
-def test_nodes_that_are_all_equal_are_shared() -> None:
-    """Broken firmware tables list all CPUs for each node."""
-    here = machine(dict.fromkeys(range(4), "0-7"), [0, 3])
-
-    assert masks(NEAR, here, 2) == ["0-7", "0-7"]
 
 
 @st.composite
@@ -333,7 +287,7 @@ def machines(draw: st.DrawFn) -> Machine:
 def test_masks_are_never_empty_and_never_outside(
     here: Machine, mode: NumaBinding, workers: int
 ) -> None:
-    """Whatever the machine is like, a worker gets CPUs that it may use, or is left alone."""
+    """On any machine a worker is bound to allowed CPUs, or not bound."""
     found = place(BindingOptions(mode), here, workers)
 
     assert len(found) == workers
@@ -346,7 +300,7 @@ def test_masks_are_never_empty_and_never_outside(
 
 @given(machines(), st.integers(1, 12))
 def test_near_never_narrows_node(here: Machine, workers: int) -> None:
-    """The default may only add to what torchrun's mode gives; a worker that is left alone has all."""
+    """The default only adds CPUs to those of torchrun's mode."""
     pairs = zip(
         place(BindingOptions(NODE), here, workers),
         place(BindingOptions(NEAR), here, workers),
@@ -356,22 +310,6 @@ def test_near_never_narrows_node(here: Machine, workers: int) -> None:
     assert all(
         (by_node.cpus or here.allowed) <= (near.cpus or here.allowed) for by_node, near in pairs
     )
-
-
-def test_socket_is_the_package() -> None:
-    """Of the GPU's node, whatever else hangs there."""
-    here = machine(CLUSTERS, [1, 2], packages=["0-3", "4-7"], allowed="1-7")
-
-    assert masks(NumaBinding.SOCKET, here, 2) == ["1-3", "4-7"]
-
-
-def test_near_leaves_a_node_to_the_gpus_that_are_hidden_there() -> None:
-    """Another job may use them; of a node that a cpuset has cut, the part is ours alone."""
-    hidden = machine(CLUSTERS, [1, 2], visible=[0])
-    cut = machine(CLUSTERS, [1, 2], visible=[0], allowed="0-4,6-7")
-
-    assert masks(NEAR, hidden, 1) == ["0-3,6-7"]
-    assert masks(NEAR, cut, 1) == ["0-4,6-7"]
 
 
 @pytest.mark.parametrize(
@@ -386,7 +324,7 @@ def test_near_leaves_a_node_to_the_gpus_that_are_hidden_there() -> None:
     ],
 )
 def test_workers_of_several_gpus(workers: int, each: int, expected: list[str | None]) -> None:
-    """Blocks of the visible list, bound to the nodes of all its GPUs."""
+    """A worker has a block of the visible GPUs, and is bound to all their nodes."""
     here = machine(TWO, [0, 0, 0, 1])
 
     found = place(BindingOptions(NODE, gpus_per_worker=each), here, workers)
@@ -397,8 +335,8 @@ def test_workers_of_several_gpus(workers: int, each: int, expected: list[str | N
         assert indices == [*range(workers * each)]
 
 
-def test_memory_is_of_the_node_that_has_some() -> None:
-    """Of the nodes of its GPUs, not of those that near adds."""
+def test_memory_is_that_of_the_gpus_nodes() -> None:
+    """The memory is that of the nodes of its GPUs, not of those that near adds."""
     here = machine(CLUSTERS, [1, 2], without_memory=[2])
 
     first, second = place(BindingOptions(NEAR, NumaMemory.PREFERRED), here, 2)
@@ -409,7 +347,7 @@ def test_memory_is_of_the_node_that_has_some() -> None:
 
 
 def test_memory_without_binding() -> None:
-    """Memory may be asked for alone; who asks for nothing hears nothing."""
+    """A memory policy can be set without binding; without both there is no remark."""
     here = machine(TWO, [1, None])
 
     first, second = place(BindingOptions(NONE, NumaMemory.BIND), here, 2)

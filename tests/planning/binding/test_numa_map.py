@@ -1,4 +1,4 @@
-"""Where the user says that GPUs are."""
+"""Places of GPUs that the user sets."""
 
 import pytest
 from clusterrun.domain.cpuset import CpuSet
@@ -10,7 +10,7 @@ from clusterrun.planning.binding.node_binding import BindingOptions, place
 from clusterrun.planning.binding.numa_map import with_map
 from msgspec.structs import replace
 
-from tests.plans import machine
+from tests.plans import machine, masks
 
 HERE = machine({0: "0-3", 1: "4-7", 2: ""}, [0, None])
 
@@ -19,55 +19,55 @@ def mapped(*entries: MappedGpu, here: Machine = HERE) -> Machine:
     return with_map(here, Fact(entries, "--numa-map"))
 
 
-def masks(here: Machine, mode: NumaBinding = NumaBinding.NODE) -> list[str]:
-    """Return the CPUs of a worker for each GPU."""
-    return [str(found.cpus) for found in place(BindingOptions(mode), here, len(here.visible))]
+def masks_of(here: Machine, mode: NumaBinding = NumaBinding.NODE) -> list[str | None]:
+    """Return the CPUs of one worker for each GPU."""
+    return masks(here, mode, len(here.visible))
 
 
 @pytest.mark.parametrize(
     "name", ["1", "0000:20:00.0", "20:00.0", "00000000:20:00.0", "GPU-1", "gpu-1"]
 )
 def test_a_gpu_has_many_names(name: str) -> None:
-    """Index, PCI address with any domain, UUID."""
+    """It is named by index, PCI address with any domain, or UUID."""
     here = mapped(MappedGpu(name, 1))
 
-    assert masks(here) == ["0-3", "4-7"]
+    assert masks_of(here) == ["0-3", "4-7"]
     assert (here.visible[1].node_source, here.pci_gpus[1].numa_node) == ("--numa-map", 1)
     assert (here.visible[0].node_source, here.pci_gpus[0].numa_node) == ("sysfs numa_node", 0)
 
 
 def test_a_gpu_that_is_on_no_bus() -> None:
-    """It alone is meant, and not all such."""
+    """The map moves only the GPU with this UUID."""
     gpus = tuple(replace(gpu, bdf="", numa_node=0) for gpu in HERE.gpus)
     here = mapped(MappedGpu("GPU-1", 1), here=replace(HERE, gpus=gpus, visible=gpus, pci_gpus=()))
 
-    assert masks(here) == ["0-3", "4-7"]
+    assert masks_of(here) == ["0-3", "4-7"]
 
 
-def test_cpus_are_taken_at_the_user_s_word() -> None:
-    """No mode adds to them; what is not allowed is still left out."""
+def test_mapped_cpus_are_used_exactly() -> None:
+    """No mode adds CPUs to them; CPUs that are not allowed are left out."""
     here = mapped(MappedGpu("1", CpuSet.parse("2-5")), here=replace(HERE, allowed=CpuSet(range(5))))
 
-    assert masks(here) == ["0-3", "2-4"]
-    assert masks(here, NumaBinding.NEAR) == ["0-3", "2-4"]
-    assert masks(here, NumaBinding.SOCKET) == ["0-4", "2-4"]
-    assert masks(here, NumaBinding.EXCLUSIVE) == ["0-1", "2-4"]
+    assert masks_of(here) == ["0-3", "2-4"]
+    assert masks_of(here, NumaBinding.NEAR) == ["0-3", "2-4"]
+    assert masks_of(here, NumaBinding.SOCKET) == ["0-4", "2-4"]
+    assert masks_of(here, NumaBinding.EXCLUSIVE) == ["0-1", "2-4"]
     assert place(BindingOptions(NumaBinding.NODE), here, 2)[1].numa_nodes == (0, 1)
 
 
 def test_gpus_at_the_same_cpus_divide_them() -> None:
-    """As those of a node do."""
+    """They divide the mapped CPUs as GPUs of a node divide its CPUs."""
     cpus = CpuSet.parse("2-5")
     here = mapped(MappedGpu("0", cpus), MappedGpu("1", cpus))
 
-    assert masks(here, NumaBinding.EXCLUSIVE) == ["2-3", "4-5"]
+    assert masks_of(here, NumaBinding.EXCLUSIVE) == ["2-3", "4-5"]
 
 
 def test_a_machine_without_numa_can_be_mapped() -> None:
-    """Then there are CPUs, and no nodes."""
+    """The CPUs belong to no node."""
     here = mapped(MappedGpu("0", CpuSet((1,))), here=machine({}, [None], allowed="0-3"))
 
-    assert masks(here) == ["1"]
+    assert masks_of(here) == ["1"]
 
 
 def test_a_hidden_gpu_may_be_in_the_map() -> None:
@@ -78,7 +78,7 @@ def test_a_hidden_gpu_may_be_in_the_map() -> None:
 
 
 def test_cpus_that_this_job_may_not_use() -> None:
-    """The worker is left alone, with a line."""
+    """The worker is not bound, with a remark."""
     here = mapped(MappedGpu("0", CpuSet((6, 7))), here=replace(HERE, allowed=CpuSet(range(4))))
 
     (first, _) = place(BindingOptions(NumaBinding.NODE), here, 2)
@@ -100,7 +100,7 @@ def test_cpus_that_this_job_may_not_use() -> None:
     ],
 )
 def test_what_is_not_there(entry: MappedGpu, complaint: str) -> None:
-    """Each mistake has its sentence, with the origin."""
+    """The error names the origin and the mistake."""
     with pytest.raises(UsageError) as caught:
         mapped(entry)
 

@@ -1,14 +1,13 @@
-"""What ``--numa-strict`` refuses beyond what others get as a remark."""
+"""What ``--numa-strict`` refuses, also where other jobs have no remark."""
 
 import pytest
 from clusterrun.domain.cpuset import CpuSet
 from clusterrun.domain.job import NumaBinding
 from clusterrun.domain.machine import Machine
 from clusterrun.errors import MachineError
-from clusterrun.planning.node_plan import plan_node
 from msgspec.structs import replace
 
-from tests.plans import job, machine, world
+from tests.plans import job, machine, planned
 
 TWO = {0: "0-3", 1: "4-7"}
 SOCKETS = (CpuSet.parse("0-3"), CpuSet.parse("4-7"))
@@ -24,10 +23,10 @@ NOTHING_OF_NUMA = "not bound: the kernel shows no NUMA nodes"
 
 
 def troubles(here: Machine, mode: NumaBinding, workers: int) -> list[str]:
-    """Return what a strict job complains of; [] where it starts."""
+    """Return the reasons for which a strict job is refused; [] if it starts."""
     asked = job(numa_strict=True, numa_binding=mode)
     try:
-        plan_node(asked, here, world(workers), unset=(), error_files=None, environ={})
+        planned(asked, here, workers)
     except MachineError as error:
         return error.hint.splitlines()
     return []
@@ -70,10 +69,10 @@ def troubles(here: Machine, mode: NumaBinding, workers: int) -> list[str]:
         (machine(TWO, [0, 0, 0, 1], allowed="3-7"), "node", 4, SHARE),
     ],
 )
-def test_a_strict_job_starts_no_worker_that_is_not_bound_though_it_matters(
+def test_a_strict_job_refuses_unbound_workers_if_it_matters(
     here: Machine, mode: str, workers: int, why: str
 ) -> None:
-    """Where a machine is a single node, or nothing is to be divided, all CPUs are what was asked."""
+    """A worker need not be bound on a single node, or if no CPUs are divided."""
     assert troubles(here, NumaBinding(mode), workers)[:1] == (
         [f"local rank 0: {why}"] if why else []
     )

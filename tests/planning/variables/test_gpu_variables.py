@@ -1,4 +1,4 @@
-"""The variables by which a worker sees its own GPUs alone."""
+"""The variables by which a worker sees only its own GPUs."""
 
 from collections.abc import Mapping
 from typing import Any
@@ -6,10 +6,9 @@ from typing import Any
 import pytest
 from clusterrun.domain.machine import Machine
 from clusterrun.errors import UsageError
-from clusterrun.planning.node_plan import plan_node
 from msgspec.structs import replace
 
-from tests.plans import job, machine, world
+from tests.plans import job, machine, planned
 
 FOUR = machine({0: "0-3", 1: "4-7"}, [0, 0, 1, 1])
 NAMES = ("CUDA_VISIBLE_DEVICES", "HIP_VISIBLE_DEVICES", "ZE_AFFINITY_MASK", "LOCAL_RANK")
@@ -19,11 +18,9 @@ def variables(
     here: Machine,
     workers: int,
     environ: Mapping[str, str] | None = None,
-    **values: Any,  # noqa: ANN401 - as job's
+    **values: Any,
 ) -> list[list[str]]:
-    plan = plan_node(
-        job(**values), here, world(workers), unset=(), error_files=None, environ=environ or {}
-    )
+    plan = planned(job(**values), here, workers, environ)
     return [[f"{name}={w.env[name]}" for name in NAMES if name in w.env] for w in plan.workers]
 
 
@@ -33,12 +30,12 @@ def with_gpus(here: Machine, **changes: str) -> Machine:
 
 
 def test_all_are_seen_unless_asked() -> None:
-    """As torchrun leaves it."""
+    """This is what torchrun does."""
     assert variables(FOUR, 2) == [["LOCAL_RANK=0"], ["LOCAL_RANK=1"]]
 
 
 def test_own_gpus_by_index() -> None:
-    """Blocks of the visible ones, in their order."""
+    """Each worker has a block of the visible GPUs, in their order."""
     here = replace(FOUR, visible=FOUR.visible[::-1])
 
     assert variables(here, 2, gpu_per_rank=True, gpus_per_worker=2) == [
@@ -48,7 +45,7 @@ def test_own_gpus_by_index() -> None:
 
 
 def test_virtual_local_ranks_are_all_0() -> None:
-    """The worker's only GPU is number 0 there."""
+    """The worker's only GPU has number 0."""
     assert variables(FOUR, 2, virtual_local_rank=True) == [
         ["CUDA_VISIBLE_DEVICES=0", "LOCAL_RANK=0"],
         ["CUDA_VISIBLE_DEVICES=1", "LOCAL_RANK=0"],
@@ -56,7 +53,7 @@ def test_virtual_local_ranks_are_all_0() -> None:
 
 
 def test_slices_and_mixed_models_go_by_uuid() -> None:
-    """They have no index, or none that holds whatever CUDA_DEVICE_ORDER says."""
+    """They have no index, or one that depends on CUDA_DEVICE_ORDER."""
     slices = with_gpus(FOUR, parent="GPU-x")
     mixed = replace(FOUR, gpus=(replace(FOUR.gpus[0], model="H100"), *FOUR.gpus[1:]))
 
@@ -68,7 +65,7 @@ def test_slices_and_mixed_models_go_by_uuid() -> None:
 
 
 def test_slices_that_no_worker_can_see_are_remarked() -> None:
-    """Unless each has its own."""
+    """There is no remark if each worker has its own."""
     slices = with_gpus(FOUR, parent="GPU-x")
     remark = (
         "CUDA shows a process one MIG slice, and no other GPU;"
@@ -76,16 +73,14 @@ def test_slices_that_no_worker_can_see_are_remarked() -> None:
     )
 
     def remarks(**values: bool) -> tuple[str, ...]:
-        return plan_node(
-            job(**values), slices, world(1), unset=(), error_files=None, environ={}
-        ).remarks
+        return planned(job(**values), slices, 1).remarks
 
     assert remark in remarks()
     assert remark not in remarks(gpu_per_rank=True)
 
 
 def test_amd_s_count_from_the_beginnings_of_ids() -> None:
-    """ROCR takes a UUID by its beginning, in any case."""
+    """ROCR reads the beginning of a UUID in upper or lower case."""
     amd = with_gpus(FOUR, vendor="amd", uuid="GPU-00aabb0000000001")
     one = replace(amd, visible=amd.visible[3:])
 
@@ -95,7 +90,7 @@ def test_amd_s_count_from_the_beginnings_of_ids() -> None:
 
 
 def test_amd_s_count_from_what_rocr_leaves() -> None:
-    """HIP's numbers are those among ROCR's; its alias, where it is set, says the same."""
+    """HIP counts the GPUs that ROCR leaves; its alias, if set, has the same value."""
     amd = replace(with_gpus(FOUR, vendor="amd"))
     below = replace(amd, visible=amd.visible[2:])
 
@@ -110,14 +105,14 @@ def test_amd_s_count_from_what_rocr_leaves() -> None:
 
 
 def test_intel_s_mask() -> None:
-    """By index."""
+    """The mask has the indices of GPUs."""
     intel = with_gpus(FOUR, vendor="intel")
 
     assert variables(intel, 2, gpu_per_rank=True)[1][0] == "ZE_AFFINITY_MASK=1"
 
 
 def test_more_workers_than_gpus() -> None:
-    """None would have a GPU of its own."""
+    """No worker would have a GPU of its own."""
     with pytest.raises(UsageError) as caught:
         variables(FOUR, 8, gpu_per_rank=True)
 
@@ -127,7 +122,7 @@ def test_more_workers_than_gpus() -> None:
 
 
 def test_no_gpu_at_all() -> None:
-    """An error; torchrun's own flag does there what it does under torchrun."""
+    """This is an error; torchrun's own option works as under torchrun."""
     none = machine({0: "0-3"})
 
     with pytest.raises(UsageError, match=": no GPUs are visible"):

@@ -1,4 +1,4 @@
-"""Paddle's variables, where they can't be known."""
+"""Paddle's variables that can't be known."""
 
 import pytest
 from clusterrun.domain.ranks import LocalRank
@@ -10,7 +10,7 @@ from tests.plans import job, world
 
 
 def test_nodes_with_different_numbers_of_workers() -> None:
-    """A worker can't know the ports of the others."""
+    """A worker can't know the ports of the other workers."""
     two_nodes = replace(world(2), nodes=2, size=5)
 
     with pytest.raises(UsageError, match="2 nodes have 5 workers, and this one 2"):

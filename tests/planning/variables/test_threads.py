@@ -19,53 +19,53 @@ def threads(here: Machine, workers: int, mode: NumaBinding = NumaBinding.NODE) -
 
 @pytest.mark.parametrize(("gpus", "expected"), [([0, 1], 8), ([0, 0], 4), ([0, 0, 1], 4)])
 def test_workers_share_the_cores_of_their_node(gpus: list[int], expected: int) -> None:
-    """The smallest share of the node holds for all: a forked worker can't have its own."""
+    """All workers have the smallest share of the node: a forked worker can't have its own."""
     assert threads(machine(TWO, gpus), len(gpus)) == expected
 
 
 def test_siblings_count_once() -> None:
-    """Two threads on one core gain little."""
+    """Two threads on one core are hardly faster than one."""
     here = machine({0: "0-7"}, [0], cores=["0,4", "1,5", "2,6", "3,7"])
 
     assert threads(here, 1) == 4
 
 
 def test_a_core_of_which_one_sibling_is_allowed_counts() -> None:
-    """It is all there is."""
+    """The job may use no more of the core."""
     here = machine({0: "0-7"}, [0], cores=["0,4", "1,5", "2,6", "3,7"], allowed="0-1")
 
     assert threads(here, 1) == 2
 
 
 def test_unbound_workers_share_all_that_is_allowed() -> None:
-    """Each could run anywhere."""
+    """Each may run on any allowed CPU."""
     here = machine(TWO, [0, 1], allowed="0-11")
 
     assert threads(here, 4, NumaBinding.NONE) == 3
 
 
 def test_one_unbound_worker_lowers_the_share_of_all() -> None:
-    """It is one number for the node."""
+    """All workers of the node have the same number."""
     assert threads(machine(TWO, [0, None, None, None, None]), 5) == 3
 
 
 def test_overlapping_masks_share() -> None:
-    """Equal nodes of broken tables are one pool."""
+    """Nodes of broken firmware tables have the same CPUs."""
     assert threads(machine({0: "0-7", 1: "0-7"}, [0, 1]), 2) == 4
 
 
 @pytest.mark.parametrize(("quota", "expected"), [(6.0, 3), (1.5, 1), (100.0, 8), (None, 8)])
 def test_a_quota_on_time_counts(quota: float | None, expected: int) -> None:
-    """More threads than the cgroup has time for only throttle each other."""
+    """The cgroup would slow down more threads than its quota allows."""
     assert threads(machine(TWO, [0, 1], quota=quota), 2) == expected
 
 
 def test_there_is_always_one() -> None:
-    """Even with more workers than CPUs."""
+    """This holds for more workers than CPUs, too."""
     assert threads(machine({0: "0-1"}), 8) == 1
 
 
 @given(st.integers(1, 16), st.sampled_from(NumaBinding))
 def test_all_workers_together_never_exceed_the_cores(workers: int, mode: NumaBinding) -> None:
-    """As long as there is a core for each."""
+    """This holds while there is a core for each worker."""
     assert threads(machine(TWO), workers, mode) * workers <= 16

@@ -5,20 +5,16 @@ import time
 from collections.abc import Iterator
 
 import pytest
+from clusterrun.domain.event_source import NEVER
 from clusterrun.rendezvous.joining.duplicate_node_zero import DuplicateNodeZeroCheck
 from clusterrun.rendezvous.joining.joining_node import JoiningNode
 from clusterrun.rendezvous.names.addresses import Address
+from free_ports import free_port
 
-from tests.rendezvous.nodes import Notices, free_port, hello, hooks, rendezvous_settings, take_turns
+from tests.rendezvous.nodes import Notices, hello, hooks, job_terms, take_turns
 
 HERE, THERE = (Address(socket.AF_INET, f"192.0.2.{number}", 0) for number in (1, 2))
 INTERFACES = {"eth0": (HERE.text,)}
-
-
-@pytest.fixture
-def notices() -> Notices:
-    """Return the notices that are printed."""
-    return Notices()
 
 
 @pytest.fixture
@@ -40,9 +36,9 @@ class Checks:
     def to(self, *addresses: Address) -> DuplicateNodeZeroCheck:
         """Return a check that has looked the name up."""
         where = hooks(self._said, interfaces=INTERFACES, resolve=lambda _: addresses)
-        settings = rendezvous_settings(free_port(), host="head")
+        terms = job_terms(free_port(), host="head")
         check = DuplicateNodeZeroCheck(
-            JoiningNode(settings, hello(0, rank=0), b"", where), time.monotonic()
+            JoiningNode(terms, hello(0, rank=0), b"", where), time.monotonic()
         )
         self.all.append(check)
         take_turns(lambda: check._lookup is None, check)  # noqa: SLF001 - to be sure
@@ -54,7 +50,7 @@ def test_an_own_name_is_master_addr(checks: Checks) -> None:
     check = checks.to(HERE)
 
     assert check.master_addr == "head"
-    assert check.due == float("inf")
+    assert check.due == NEVER
 
 
 def test_of_several_addresses_the_own_one_is_master_addr(checks: Checks) -> None:
@@ -66,7 +62,7 @@ def test_a_loopback_address_is_own(checks: Checks) -> None:
     """Debian gives the host's own name 127.0.1.1."""
     check = checks.to(Address(socket.AF_INET, "127.0.1.1", 0))
 
-    assert (check.master_addr, check.due) == ("head", float("inf"))
+    assert (check.master_addr, check.due) == ("head", NEVER)
 
 
 def test_a_foreign_name_is_a_notice_after_some_seconds(checks: Checks, notices: Notices) -> None:

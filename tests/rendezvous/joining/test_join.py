@@ -7,26 +7,20 @@ from collections.abc import Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 
 import pytest
-from clusterrun.coordination.messages import Hello
+from clusterrun.coordination.terms import Terms
 from clusterrun.domain.events import HelperLost, SignalReceived
+from clusterrun.domain.messages import Hello
 from clusterrun.domain.outcome import HelperFailed, Interrupted
 from clusterrun.errors import RendezvousError
 from clusterrun.rendezvous.agent_hooks import AgentHooks
 from clusterrun.rendezvous.joining.join import EndOfWait, join
 from clusterrun.rendezvous.joining.joining_node import JoiningNode
-from clusterrun.rendezvous.joining.settings import RendezvousSettings
 from clusterrun.rendezvous.names.addresses import Address, Interfaces
 from clusterrun.rendezvous.peers import Peers
+from free_ports import free_port
+from msgspec.structs import replace
 
-from tests.rendezvous.nodes import (
-    PATIENCE,
-    Notices,
-    QuietInbox,
-    free_port,
-    hooks,
-    ranked_hello,
-    rendezvous_settings,
-)
+from tests.rendezvous.nodes import PATIENCE, Notices, QuietInbox, hooks, job_terms, ranked_hello
 
 # Agents have one thread; here each node is a thread, and a name is looked up in a fork.
 pytestmark = pytest.mark.filterwarnings("ignore:.*multi-threaded.*fork:DeprecationWarning")
@@ -52,15 +46,15 @@ class Nodes:
 
     def join(
         self,
-        settings: RendezvousSettings,
+        terms: Terms,
         introduction: Hello,
         where: AgentHooks | None = None,
         token: bytes = b"",
     ) -> Future[Joined]:
         """Let one node join."""
-        future = self._executor.submit(
-            join, JoiningNode(settings, introduction, token, where or hooks())
-        )
+        terms = replace(terms, run_id=introduction.run_id or terms.run_id)
+        node = JoiningNode(terms, introduction, token, where or hooks())
+        future = self._executor.submit(join, node)
         self._all.append(future)
         return future
 
@@ -98,9 +92,9 @@ def error(future: Future[Joined]) -> RendezvousError:
 
 def test_nodes_of_different_sizes(nodes: Nodes) -> None:
     """2 + 3 + 1, in any order of coming."""
-    settings = rendezvous_settings(free_port(), 3)
+    terms = job_terms(free_port(), 3)
     futures = {
-        number: nodes.join(settings, ranked_hello(number, workers=workers))
+        number: nodes.join(terms, ranked_hello(number, workers=workers))
         for number, workers in ((2, 1), (0, 2), (1, 3))
     }
 
@@ -109,14 +103,14 @@ def test_nodes_of_different_sizes(nodes: Nodes) -> None:
     assert [(world.node_rank, world.first_rank) for world in worlds] == [(0, 0), (1, 2), (2, 5)]
     assert {(world.size, world.nodes, world.run_id) for world in worlds} == {(6, 3, "chosen")}
     assert {(world.master_addr, world.master_port) for world in worlds} == {
-        ("127.0.0.1", settings.ports.value[0])
+        ("127.0.0.1", terms.ports.value[0])
     }
 
 
 def test_without_ranks_the_owner_of_the_address_is_node_zero(nodes: Nodes) -> None:
     """Several agents on one machine all own it: the first one that gets the port."""
-    settings = rendezvous_settings(free_port(), 4)
-    futures = [nodes.join(settings, ranked_hello(number, rank=None)) for number in range(4)]
+    terms = job_terms(free_port(), 4)
+    futures = [nodes.join(terms, ranked_hello(number, rank=None)) for number in range(4)]
 
     worlds = [peers(future).world(0) for future in futures]
 
@@ -125,16 +119,16 @@ def test_without_ranks_the_owner_of_the_address_is_node_zero(nodes: Nodes) -> No
 
 def test_by_ipv6(nodes: Nodes) -> None:
     """MASTER_ADDR has no brackets."""
-    settings = rendezvous_settings(free_port(), host="::1")
-    futures = [nodes.join(settings, ranked_hello(number)) for number in range(2)]
+    terms = job_terms(free_port(), host="::1")
+    futures = [nodes.join(terms, ranked_hello(number)) for number in range(2)]
 
     assert [peers(future).world(0).master_addr for future in futures] == ["::1", "::1"]
 
 
 def test_by_a_name(nodes: Nodes) -> None:
     """Its first address may be of another family: node 0 listens on all."""
-    settings = rendezvous_settings(free_port(), host="localhost")
-    futures = [nodes.join(settings, ranked_hello(number)) for number in range(2)]
+    terms = job_terms(free_port(), host="localhost")
+    futures = [nodes.join(terms, ranked_hello(number)) for number in range(2)]
 
     assert {peers(future).world(0).node_rank for future in futures} == {0, 1}
 
@@ -142,14 +136,14 @@ def test_by_a_name(nodes: Nodes) -> None:
 @pytest.mark.parametrize("dead_one_first", [True, False])
 def test_workers_get_the_address_that_answered(nodes: Nodes, *, dead_one_first: bool) -> None:
     """If another address of the name does not: libraries may wait long for it."""
-    settings = rendezvous_settings(free_port(), host="head")
+    terms = job_terms(free_port(), host="head")
 
     def resolve(_: str) -> tuple[Address, ...]:
         here = Address(socket.AF_INET, "127.0.0.1", 0)
         return (NOWHERE, here) if dead_one_first else (here, NOWHERE)
 
     futures = [
-        nodes.join(settings, ranked_hello(number), hooks(resolve=resolve)) for number in range(2)
+        nodes.join(terms, ranked_hello(number), hooks(resolve=resolve)) for number in range(2)
     ]
 
     # Node 0's own workers get what its check finds, and it may not have finished.
@@ -158,13 +152,13 @@ def test_workers_get_the_address_that_answered(nodes: Nodes, *, dead_one_first: 
 
 def test_a_name_with_one_address_is_master_addr(nodes: Nodes) -> None:
     """As the user has given it."""
-    settings = rendezvous_settings(free_port(), host="head")
+    terms = job_terms(free_port(), host="head")
 
     def resolve(_: str) -> tuple[Address, ...]:
         return (Address(socket.AF_INET, "127.0.0.1", 0),)
 
     futures = [
-        nodes.join(settings, ranked_hello(number), hooks(resolve=resolve)) for number in range(2)
+        nodes.join(terms, ranked_hello(number), hooks(resolve=resolve)) for number in range(2)
     ]
 
     assert [peers(future).world(0).master_addr for future in futures] == ["head"] * 2
@@ -172,20 +166,20 @@ def test_a_name_with_one_address_is_master_addr(nodes: Nodes) -> None:
 
 def test_the_interface_that_leads_to_the_others(nodes: Nodes) -> None:
     """On one machine it is the loopback one."""
-    settings = rendezvous_settings(free_port())
-    futures = [nodes.join(settings, ranked_hello(number)) for number in range(2)]
+    terms = job_terms(free_port())
+    futures = [nodes.join(terms, ranked_hello(number)) for number in range(2)]
 
     assert [peers(future).world(0).interface for future in futures] == ["lo", "lo"]
 
 
 def test_node_zero_may_start_last(nodes: Nodes) -> None:
     """The others dial until it answers."""
-    settings = rendezvous_settings(free_port())
+    terms = job_terms(free_port())
     notices = Notices()
-    first = nodes.join(settings, ranked_hello(1), hooks(notices))
+    first = nodes.join(terms, ranked_hello(1), hooks(notices))
     with pytest.raises(TimeoutError):
         first.result(0.3)
-    nodes.join(settings, ranked_hello(0))
+    nodes.join(terms, ranked_hello(0))
 
     assert peers(first).world(0).node_rank == 1
     assert notices == []
@@ -194,22 +188,22 @@ def test_node_zero_may_start_last(nodes: Nodes) -> None:
 @pytest.mark.parametrize("token", [b"", b"secret"])
 def test_with_and_without_a_token(nodes: Nodes, token: bytes) -> None:
     """Both sides have the same."""
-    settings = rendezvous_settings(free_port())
-    futures = [nodes.join(settings, ranked_hello(number), token=token) for number in range(2)]
+    terms = job_terms(free_port())
+    futures = [nodes.join(terms, ranked_hello(number), token=token) for number in range(2)]
 
     assert [peers(future).world(0).node_rank for future in futures] == [0, 1]
 
 
 def test_another_token_is_an_error_on_both_sides(nodes: Nodes) -> None:
     """The node with the wrong one ends at once; the job goes on waiting for the right one."""
-    settings = rendezvous_settings(free_port())
-    place = f"127.0.0.1:{settings.ports.value[0]}"
+    terms = job_terms(free_port())
+    place = f"127.0.0.1:{terms.ports.value[0]}"
     notices = Notices()
-    first = nodes.join(settings, ranked_hello(0), hooks(notices), b"right")
+    first = nodes.join(terms, ranked_hello(0), hooks(notices), b"right")
     for token, why in ((b"wrong", "another token"), (b"", "a token")):
-        refused = error(nodes.join(settings, ranked_hello(1), token=token))
+        refused = error(nodes.join(terms, ranked_hello(1), token=token))
         assert refused.message.startswith(f"the job at {place} has {why}")
-    nodes.join(settings, ranked_hello(1), token=b"right")
+    nodes.join(terms, ranked_hello(1), token=b"right")
 
     assert peers(first).world(0).nodes == 2
     assert notices == [
@@ -220,12 +214,12 @@ def test_another_token_is_an_error_on_both_sides(nodes: Nodes) -> None:
 
 def test_with_a_token_a_contradiction_ends_all_within_a_second(nodes: Nodes) -> None:
     """With the same error on every node, also on those that join a little later."""
-    settings, token = rendezvous_settings(free_port(), 4), b"secret"
+    terms, token = job_terms(free_port(), 4), b"secret"
     before = time.monotonic()
-    futures = [nodes.join(settings, ranked_hello(number), token=token) for number in (0, 1)]
-    futures.append(nodes.join(settings, ranked_hello(2, rank=1), token=token))
+    futures = [nodes.join(terms, ranked_hello(number), token=token) for number in (0, 1)]
+    futures.append(nodes.join(terms, ranked_hello(2, rank=1), token=token))
     messages = {error(futures[2]).message}
-    futures.append(nodes.join(settings, ranked_hello(3), token=token))
+    futures.append(nodes.join(terms, ranked_hello(3), token=token))
 
     messages |= {error(future).message for future in futures}
 
@@ -240,10 +234,10 @@ def test_with_a_token_a_contradiction_ends_all_within_a_second(nodes: Nodes) -> 
 def test_without_a_token_a_contradicting_node_is_refused_alone(nodes: Nodes) -> None:
     """Node 0 prints it and waits for another node: here, the same one with the right command."""
     port, notices = free_port(), Notices()
-    one = nodes.join(rendezvous_settings(port, 2), ranked_hello(0), hooks(notices))
-    other = nodes.join(rendezvous_settings(port, 3), ranked_hello(1, must={"nnodes": "3"}))
+    one = nodes.join(job_terms(port, 2), ranked_hello(0), hooks(notices))
+    other = nodes.join(job_terms(port, 3), ranked_hello(1, must={"nnodes": "3"}))
     refused = error(other)
-    again = nodes.join(rendezvous_settings(port, 2), ranked_hello(1))
+    again = nodes.join(job_terms(port, 2), ranked_hello(1))
 
     assert refused.message == "nnodes is 2 on n0, 3 on n1"
     assert refused.hint == "Run the same command on every node, each with its own --node-rank."
@@ -253,19 +247,19 @@ def test_without_a_token_a_contradicting_node_is_refused_alone(nodes: Nodes) -> 
 
 def test_a_missing_node(nodes: Nodes) -> None:
     """Those that have joined name it."""
-    settings = rendezvous_settings(free_port(), 3, timeout=0.5, hosts=("n0", "n1", "n2"))
-    futures = [nodes.join(settings, ranked_hello(number)) for number in (0, 1)]
+    terms = job_terms(free_port(), 3, timeout=0.5, hosts=("n0", "n1", "n2"))
+    futures = [nodes.join(terms, ranked_hello(number)) for number in (0, 1)]
 
     for future in futures:
-        assert error(future).message == "waited 0.5 s for 1 of 3 nodes: n2 (joined: n0, n1)"
+        assert error(future).message == "2 of 3 nodes joined within 0.5 s: n0, n1; missing: n2"
 
 
 def test_a_missing_node_zero(nodes: Nodes) -> None:
     """The others print where they tried to connect."""
-    settings = rendezvous_settings(free_port(), timeout=0.3)
-    place = f"127.0.0.1:{settings.ports.value[0]}"
+    terms = job_terms(free_port(), timeout=0.3)
+    place = f"127.0.0.1:{terms.ports.value[0]}"
 
-    assert error(nodes.join(settings, ranked_hello(1))).message == (
+    assert error(nodes.join(terms, ranked_hello(1))).message == (
         f"could not connect to node 0 at {place} (--master-addr) within 0.3 s: connection refused"
     )
 
@@ -274,8 +268,8 @@ def test_another_program_at_the_port(nodes: Nodes) -> None:
     """Node 0 names it; a member prints that it is not clusterrun."""
     with socket.create_server(("127.0.0.1", 0)) as server:
         port = server.getsockname()[1]
-        of_zero = error(nodes.join(rendezvous_settings(port), ranked_hello(0)))
-        of_member = nodes.join(rendezvous_settings(port, timeout=0.4), ranked_hello(1))
+        of_zero = error(nodes.join(job_terms(port), ranked_hello(0)))
+        of_member = nodes.join(job_terms(port, timeout=0.4), ranked_hello(1))
         while not of_member.done():
             server.settimeout(1)
             try:
@@ -291,9 +285,7 @@ def test_another_program_at_the_port(nodes: Nodes) -> None:
 def test_without_a_rank_a_busy_port_is_an_error_as_well(nodes: Nodes) -> None:
     """After a moment in which it might have been another agent of this machine."""
     with socket.create_server(("127.0.0.1", 0)) as server:
-        busy = error(
-            nodes.join(rendezvous_settings(server.getsockname()[1]), ranked_hello(0, rank=None))
-        )
+        busy = error(nodes.join(job_terms(server.getsockname()[1]), ranked_hello(0, rank=None)))
 
     assert busy.message.endswith(f"(pid {os.getpid()})")
 
@@ -302,14 +294,14 @@ def test_members_try_the_ports_in_order(nodes: Nodes) -> None:
     """The first is another program's, the second another job's, the third is free."""
     with socket.create_server(("127.0.0.1", 0)) as server:
         first, second, third = server.getsockname()[1], free_port(), free_port()
-        other = nodes.join(rendezvous_settings(second), ranked_hello(0, run_id="other"))
+        other = nodes.join(job_terms(second), ranked_hello(0, run_id="other"))
         while not_listening(second):
             time.sleep(0.001)
-        settings = rendezvous_settings((first, second, third))
-        futures = [nodes.join(settings, ranked_hello(n, run_id="mine")) for n in (0, 1)]
+        terms = job_terms((first, second, third))
+        futures = [nodes.join(terms, ranked_hello(n, run_id="mine")) for n in (0, 1)]
 
         worlds = [peers(future).world(0) for future in futures]
-        nodes.join(rendezvous_settings(second), ranked_hello(1, run_id="other"))
+        nodes.join(job_terms(second), ranked_hello(1, run_id="other"))
 
     assert {world.master_port for world in worlds} == {third}
     assert peers(other).world(0).master_port == second
@@ -318,11 +310,11 @@ def test_members_try_the_ports_in_order(nodes: Nodes) -> None:
 def test_nodes_of_one_host_accept_no_others(nodes: Nodes) -> None:
     """Where they meet at the loopback address, it is the only one that node 0 listens at."""
     port = free_port()
-    futures = [nodes.join(rendezvous_settings(port), ranked_hello(0))]
+    futures = [nodes.join(job_terms(port), ranked_hello(0))]
     while not_listening(port):
         time.sleep(0.001)
     closed = not_listening(port, "127.0.0.2")
-    futures.append(nodes.join(rendezvous_settings(port), ranked_hello(1)))
+    futures.append(nodes.join(job_terms(port), ranked_hello(1)))
 
     assert closed
     assert {peers(future).world(0).node_rank for future in futures} == {0, 1}
@@ -338,24 +330,24 @@ def not_listening(port: int, host: str = "127.0.0.1") -> bool:
 def test_a_signal_ends_the_waiting(nodes: Nodes, number: int) -> None:
     """On a member alone; the others go on waiting."""
     inbox, notices = QuietInbox(), Notices()
-    settings = rendezvous_settings(free_port(), 3)
-    first = nodes.join(settings, ranked_hello(0), hooks(notices))
-    second = nodes.join(settings, ranked_hello(1), hooks(inbox=inbox))
+    terms = job_terms(free_port(), 3)
+    first = nodes.join(terms, ranked_hello(0), hooks(notices))
+    second = nodes.join(terms, ranked_hello(1), hooks(inbox=inbox))
     inbox.put(SignalReceived(10, 0.0))
     inbox.put(SignalReceived(number, 0.0))
 
     assert second.result(PATIENCE) == Interrupted(number)
     for other in (1, 2):
-        nodes.join(settings, ranked_hello(other))
+        nodes.join(terms, ranked_hello(other))
     assert peers(first).world(0).nodes == 3
 
 
 def test_a_signal_to_node_zero_ends_the_waiting_of_all(nodes: Nodes) -> None:
     """The job can't start without node 0."""
     inbox = QuietInbox()
-    settings = rendezvous_settings(free_port(), 3)
-    second = nodes.join(settings, ranked_hello(1))
-    first = nodes.join(settings, ranked_hello(0), hooks(inbox=inbox))
+    terms = job_terms(free_port(), 3)
+    second = nodes.join(terms, ranked_hello(1))
+    first = nodes.join(terms, ranked_hello(0), hooks(inbox=inbox))
     with pytest.raises(TimeoutError):
         second.result(0.3)
     inbox.put(SignalReceived(2, 0.0))
@@ -389,12 +381,12 @@ class Relay:
 def test_the_end_of_a_helper_process_ends_the_waiting(nodes: Nodes) -> None:
     """On a member alone; on node 0 for all."""
     relays = [Relay(), Relay()]
-    settings = rendezvous_settings(free_port(), 3)
+    terms = job_terms(free_port(), 3)
     first, second = (
-        nodes.join(settings, ranked_hello(number), hooks(helpers=[relay]))
+        nodes.join(terms, ranked_hello(number), hooks(helpers=[relay]))
         for number, relay in enumerate(relays)
     )
-    third = nodes.join(settings, ranked_hello(2, rank=None))
+    third = nodes.join(terms, ranked_hello(2, rank=None))
     relays[1].end()
     alone = second.result(PATIENCE)
     with pytest.raises(TimeoutError):
@@ -410,8 +402,8 @@ def test_the_end_of_a_helper_process_ends_the_waiting(nodes: Nodes) -> None:
 def test_a_signal_before_node_zero_answers(nodes: Nodes) -> None:
     """It ends the wait as well."""
     inbox = QuietInbox()
-    settings = rendezvous_settings(free_port())
-    future = nodes.join(settings, ranked_hello(1), hooks(inbox=inbox))
+    terms = job_terms(free_port())
+    future = nodes.join(terms, ranked_hello(1), hooks(inbox=inbox))
     inbox.put(SignalReceived(15, 0.0))
 
     assert future.result(PATIENCE) == Interrupted(15)
@@ -422,31 +414,31 @@ def test_two_machines_that_are_both_rank_zero(nodes: Nodes, token: bytes) -> Non
     """The one that has not the address calls it, and is refused; with a token both end."""
     port, notices = free_port(), Notices()
     owner = hooks(notices, interfaces=OWNER)
-    one = nodes.join(rendezvous_settings(port, host=HERE), ranked_hello(0), owner, token)
+    one = nodes.join(job_terms(port, host=HERE), ranked_hello(0), owner, token)
     while not_listening(port):
         time.sleep(0.001)
     # Another machine would have the port for itself.
-    settings = rendezvous_settings((port, free_port()), host=HERE)
+    terms = job_terms((port, free_port()), host=HERE)
     second = hooks(interfaces={})
-    refused = error(nodes.join(settings, ranked_hello(1, rank=0), second, token))
+    refused = error(nodes.join(terms, ranked_hello(1, rank=0), second, token))
 
     assert refused.message == "two nodes have node rank 0: n0 (pid 10) and n1 (pid 11)"
     assert refused.hint == "Give each node its own --node-rank."
     if token:
         assert (error(one).message, error(one).hint) == (refused.message, refused.hint)
     else:
-        nodes.join(rendezvous_settings(port, host=HERE), ranked_hello(1))
+        nodes.join(job_terms(port, host=HERE), ranked_hello(1))
         assert peers(one).world(0).nodes == 2
         assert notices == [f"refused n1 (pid 11) at 127.0.0.1: {refused.message}"]
 
 
 def test_node_zero_behind_a_service_address_reaches_itself(nodes: Nodes) -> None:
     """And takes no notice of it."""
-    settings, notices = rendezvous_settings(free_port(), host=HERE), Notices()
-    first = nodes.join(settings, ranked_hello(0), hooks(notices, interfaces={}))
+    terms, notices = job_terms(free_port(), host=HERE), Notices()
+    first = nodes.join(terms, ranked_hello(0), hooks(notices, interfaces={}))
     with pytest.raises(TimeoutError):
         first.result(0.3)
-    second = nodes.join(settings, ranked_hello(1))
+    second = nodes.join(terms, ranked_hello(1))
 
     assert {peers(future).world(0).node_rank for future in (first, second)} == {0, 1}
     assert notices == []
@@ -456,13 +448,13 @@ def test_node_zero_of_another_job_is_no_second_node_zero(nodes: Nodes) -> None:
     """The node that has the address now has another run id."""
     port, notices = free_port(), Notices()
     other = ranked_hello(1, run_id="other")
-    first = nodes.join(rendezvous_settings(port, host=HERE), ranked_hello(0, run_id="one"))
+    first = nodes.join(job_terms(port, host=HERE), ranked_hello(0, run_id="one"))
     while not_listening(port):
         time.sleep(0.001)
-    settings = rendezvous_settings((port, free_port()), host=HERE)
+    terms = job_terms((port, free_port()), host=HERE)
     zero = ranked_hello(2, rank=0, run_id="other")
-    second = nodes.join(settings, zero, hooks(notices, interfaces={}))
-    nodes.join(settings, other)
-    nodes.join(rendezvous_settings(port, host=HERE), ranked_hello(1, run_id="one"))
+    second = nodes.join(terms, zero, hooks(notices, interfaces={}))
+    nodes.join(terms, other)
+    nodes.join(job_terms(port, host=HERE), ranked_hello(1, run_id="one"))
 
     assert {peers(future).world(0).run_id for future in (first, second)} == {"one", "other"}

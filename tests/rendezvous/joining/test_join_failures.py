@@ -14,9 +14,9 @@ from clusterrun.rendezvous.names.addresses import Address, numeric_address
 from clusterrun.rendezvous.wire.handshake import Fault, HandshakeFailed
 from msgspec.structs import replace
 
-from tests.rendezvous.nodes import rendezvous_settings
+from tests.rendezvous.nodes import job_terms
 
-TO_NAME = rendezvous_settings(29500, host="head", timeout=600.0)
+TO_NAME = job_terms(29500, host="head", timeout=600.0)
 FIREWALL = (
     "Start the same command on {}.\n"
     "If it runs there, a firewall may block the port, or the job has started without this node."
@@ -73,7 +73,7 @@ def test_while_it_goes_on_trying(met: DialProgress, text: str) -> None:
 
 def test_an_address_is_not_repeated() -> None:
     """It was given as such."""
-    by_address = rendezvous_settings(29500, host="10.0.0.1")
+    by_address = job_terms(29500, host="10.0.0.1")
 
     text = not_connected_yet(by_address, progress(a10_0_0_1="connection refused"), "5 s of 10 s")
 
@@ -89,7 +89,7 @@ def test_of_several_ports_each_has_its_own_trouble() -> None:
         (address,), "", {(address, 1): "connection refused", (address, 2): "no answer"}
     )
 
-    text = not_connected_yet(rendezvous_settings((1, 2), host="fd00::1"), met, "5 s of 10 s")
+    text = not_connected_yet(job_terms((1, 2), host="fd00::1"), met, "5 s of 10 s")
 
     assert text == (
         "can't connect to node 0 at [fd00::1]:1 (--master-addr) yet:"
@@ -165,7 +165,7 @@ def test_another_program_answers() -> None:
 )
 def test_failed_handshakes(failure: HandshakeFailed, text: str) -> None:
     """Trying again would be of no use."""
-    error = handshake_error(rendezvous_settings(29500, host="n0"), failure)
+    error = handshake_error(job_terms(29500, host="n0"), failure)
 
     assert error is not None
     assert error.message == text
@@ -189,10 +189,7 @@ def test_hints_name_the_option_that_has_set_the_port() -> None:
 def test_another_program_is_not_an_error_yet() -> None:
     """A job that ends frees its port."""
     assert (
-        handshake_error(
-            rendezvous_settings(29500, host="n0"), HandshakeFailed(Fault.NOT_CLUSTERRUN)
-        )
-        is None
+        handshake_error(job_terms(29500, host="n0"), HandshakeFailed(Fault.NOT_CLUSTERRUN)) is None
     )
 
 
@@ -208,9 +205,7 @@ def test_node_zero_that_falls_silent() -> None:
 )
 def test_variables_that_may_be_left_over_are_told(met: DialProgress) -> None:
     """While a node calls, and when it gives up."""
-    settings = replace(TO_NAME, exports="RANK is set: --cluster none ignores it")
+    terms = replace(TO_NAME, exports="RANK is set: --cluster none ignores it")
 
-    assert not_connected_yet(settings, met, "5 s of 600 s").endswith(f"; {settings.exports}")
-    assert not_connected(settings, met, 1).hint.startswith(
-        f"If this is one node: {settings.exports}.\n"
-    )
+    assert not_connected_yet(terms, met, "5 s of 600 s").endswith(f"; {terms.exports}")
+    assert not_connected(terms, met, 1).hint.startswith(f"If this is one node: {terms.exports}.\n")

@@ -2,10 +2,10 @@
 
 import socket
 import time
-from collections.abc import Iterator
 from contextlib import ExitStack, closing
 
 import pytest
+from clusterrun.coordination.heartbeat import heartbeat_rhythm
 from clusterrun.rendezvous.coordinator_server import CoordinatorServer
 from clusterrun.rendezvous.joining.join_timeout import JoinTimeout
 from clusterrun.rendezvous.joining.joining_member import JoiningMember
@@ -13,34 +13,14 @@ from clusterrun.rendezvous.joining.joining_node import JoiningNode
 from clusterrun.rendezvous.names.addresses import Address, Resolve, all_addresses
 from clusterrun.rendezvous.ports.held_port import HeldPort, bound_everywhere
 from clusterrun.rendezvous.ports.joining_port import JoiningPort
+from free_ports import free_port
 
-from tests.rendezvous.nodes import (
-    Notices,
-    free_port,
-    hello,
-    hooks,
-    rendezvous_settings,
-    take_turns,
-    terms,
-)
+from tests.rendezvous.nodes import Notices, hello, hooks, job_terms, opened_job, take_turns
 
 DEAD, HEARTBEAT_FRAME = (
     Address(socket.AF_INET, "127.0.0.2", 0),
     Address(socket.AF_INET, "127.0.0.1", 0),
 )
-
-
-@pytest.fixture
-def stack() -> Iterator[ExitStack]:
-    """Return what closes everything at the end."""
-    with ExitStack() as made:
-        yield made
-
-
-@pytest.fixture
-def notices() -> Notices:
-    """Return the notices that the member prints."""
-    return Notices()
 
 
 def member(
@@ -56,12 +36,11 @@ def member(
 ) -> JoiningMember:
     """Return a member that joins, by node 0's name if there is a resolver, else by its address."""
     host = "127.0.0.1" if resolve is None else "head"
-    settings = rendezvous_settings(
-        port, host=host, timeout=timeout, heartbeat_timeout=heartbeat_timeout
-    )
+    rhythm = heartbeat_rhythm(2, heartbeat_timeout)
+    terms = job_terms(port, host=host, timeout=timeout, rhythm=rhythm)
     now = time.monotonic() if now is None else now
     where = hooks(notices, resolve=resolve or all_addresses)
-    node = JoiningNode(settings, hello(1, nodes), b"", where)
+    node = JoiningNode(terms, hello(1, nodes), b"", where)
     made = JoiningMember(node, JoinTimeout(timeout, now), now)
     stack.callback(made.close)
     return made
@@ -72,7 +51,8 @@ def coordinator(stack: ExitStack, listener: socket.socket, nodes: int = 2) -> Co
     listener.settimeout(0)
     holder = HeldPort(listener.getsockname()[1], socket.socket())
     door = JoiningPort(holder, [listener], None)
-    server = CoordinatorServer(door, terms(nodes), b"", hooks(), time.monotonic())
+    job = opened_job(nodes)
+    server = CoordinatorServer(door, job.terms, job.own_hello, hooks(), time.monotonic(), token=b"")
     stack.callback(server.own_end.close)
     stack.callback(server.close)
     return server
@@ -250,7 +230,7 @@ def test_node_zeros_notices_are_printed(stack: ExitStack, notices: Notices) -> N
     server.turn(time.monotonic() + 5.0)
     take_turns(lambda: notices, server, calling)
 
-    assert notices == ["waiting for 1 of 3 nodes (joined: n0, n1; 5 s of 600 s)"]
+    assert notices == ["2 of 3 nodes have joined: n0, n1; waiting for 1 node (5 s of 600 s)"]
 
 
 def test_a_silent_node_zero_is_dialed_again(stack: ExitStack, notices: Notices) -> None:

@@ -3,7 +3,7 @@
 import re
 
 import pytest
-from clusterrun.coordination.messages import Hello
+from clusterrun.domain.messages import Hello
 from clusterrun.rendezvous.joining.joining_node import LONGEST_VALUE, bounded_value, hello_of
 from clusterrun.rendezvous.wire.frames import FROM_MEMBERS, LONGEST_HELLO, framed
 from clusterrun.sources.settings import Flags

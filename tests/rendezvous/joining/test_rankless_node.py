@@ -2,7 +2,6 @@
 
 import socket
 import time
-from collections.abc import Iterator
 from contextlib import ExitStack
 
 import pytest
@@ -11,26 +10,19 @@ from clusterrun.rendezvous.joining.joining_node import JoiningNode
 from clusterrun.rendezvous.joining.rankless_node import RanklessNode
 from clusterrun.rendezvous.names.addresses import Address, Resolve, all_addresses
 
-from tests.rendezvous.nodes import Notices, hello, hooks, rendezvous_settings, take_turns
+from tests.rendezvous.nodes import Notices, hello, hooks, job_terms, take_turns
 
 INTERFACES = {"eth0": ("10.0.0.1", "fd00::1")}
-
-
-@pytest.fixture
-def stack() -> Iterator[ExitStack]:
-    """Return what closes everything at the end."""
-    with ExitStack() as made:
-        yield made
 
 
 def rankless(
     stack: ExitStack, host: str, resolve: Resolve = all_addresses, notices: Notices | None = None
 ) -> RanklessNode:
     """Return a node that looks for node 0 at ``host``."""
-    settings = rendezvous_settings(29500, host=host, timeout=60.0)
+    terms = job_terms(29500, host=host, timeout=60.0)
     agent = hooks(notices, interfaces=INTERFACES, resolve=resolve)
     now = time.monotonic()
-    node = JoiningNode(settings, hello(1), b"", agent)
+    node = JoiningNode(terms, hello(1), b"", agent)
     made = RanklessNode(node, JoinTimeout(60.0, now), now)
     stack.callback(made.close)
     return made
@@ -49,7 +41,7 @@ def rankless(
 def test_the_owner_of_the_address_is_node_zero(
     stack: ExitStack,
     host: str,
-    own: bool,  # noqa: FBT001 - a row
+    own: bool,
 ) -> None:
     """Its network interfaces decide."""
     node = rankless(stack, host)

@@ -26,20 +26,20 @@ INTERFACES = {"lo": ("127.0.0.1", "::1"), "eth0": ("10.0.0.1", "10.0.0.2", "fe80
 def test_an_address_needs_no_name_server(
     host: str, family: socket.AddressFamily, text: str
 ) -> None:
-    """It is read where it stands."""
+    """A numeric address is parsed without a lookup."""
     (address,) = numeric_address(host)
 
     assert (address.family, address.text, address.scope) == (family, text, 0)
 
 
 @pytest.mark.parametrize("host", ["n0", "10.0.0.1.example", "localhost", "x" * 300, "a..b"])
-def test_a_name_is_no_address(host: str) -> None:
-    """It has to be asked for."""
+def test_a_name_is_not_a_numeric_address(host: str) -> None:
+    """A resolver must look it up."""
     assert numeric_address(host) == ()
 
 
-def test_what_connect_takes() -> None:
-    """An IPv6 address has a scope besides."""
+def test_the_socket_address_of_an_address() -> None:
+    """The socket address of an IPv6 address also has a scope."""
     assert Address(socket.AF_INET, "10.0.0.1", 0).at(80) == ("10.0.0.1", 80)
     assert Address(socket.AF_INET6, "fe80::1", 2).at(80) == ("fe80::1", 80, 0, 2)
 
@@ -54,8 +54,8 @@ def test_what_connect_takes() -> None:
         ("", ""),
     ],
 )
-def test_names_of_sockets_become_plain(where: object, text: str) -> None:
-    """IPv4 callers reach a socket of both families."""
+def test_the_plain_address_of_a_socket(where: object, text: str) -> None:
+    """An IPv4 address that a dual-stack socket reports as IPv6 becomes IPv4 again."""
     assert plain_address(where) == text
 
 
@@ -69,7 +69,7 @@ def test_names_of_sockets_become_plain(where: object, text: str) -> None:
         ("10.0.0.3", "", False),
     ],
 )
-def test_whose_an_address_is(text: str, interface: str, own: bool) -> None:  # noqa: FBT001 - a row
+def test_the_interface_of_an_address(text: str, interface: str, own: bool) -> None:
     """Loopback addresses belong to every machine."""
     (address,) = numeric_address(text)
 
@@ -78,5 +78,5 @@ def test_whose_an_address_is(text: str, interface: str, own: bool) -> None:  # n
 
 
 def test_this_machine_has_a_loopback_interface() -> None:
-    """Asked of the kernel."""
+    """The kernel lists the interfaces."""
     assert interface_of("127.0.0.1", own_interfaces()) == "lo"

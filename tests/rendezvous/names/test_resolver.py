@@ -1,4 +1,4 @@
-"""Lookups of names: in a child, repeated, and never longer than the limit."""
+"""A child process looks names up, repeatedly, and never longer than the limit."""
 
 import fcntl
 import os
@@ -14,6 +14,7 @@ from typing import IO, cast
 
 import psutil
 import pytest
+from clusterrun.domain.event_source import NEVER
 from clusterrun.rendezvous.names.addresses import Address
 from clusterrun.rendezvous.names.resolver import SECONDS_FOR_AN_ANSWER, Lookup
 
@@ -27,7 +28,7 @@ OTHERS: list[int] = []
 
 @pytest.fixture
 def epoll() -> Iterator[select.epoll]:
-    """Return an epoll for the lookup to be watched by."""
+    """Return the epoll with which a lookup registers."""
     with select.epoll() as made:
         yield made
 
@@ -46,7 +47,7 @@ def children() -> list[int]:
 
 
 def answered(lookup: Lookup, epoll: select.epoll) -> Lookup:
-    """Wait for the answer, good or bad."""
+    """Wait until the lookup has addresses or an error."""
     deadline = time.monotonic() + PATIENCE
     while not (lookup.addresses or lookup.error):
         assert time.monotonic() < deadline
@@ -55,8 +56,8 @@ def answered(lookup: Lookup, epoll: select.epoll) -> Lookup:
     return lookup
 
 
-def test_an_address_is_its_own_answer(epoll: select.epoll) -> None:
-    """No child is needed."""
+def test_a_numeric_address_needs_no_lookup(epoll: select.epoll) -> None:
+    """No child process is started."""
     before = children()
 
     lookup = Lookup("10.0.0.1", epoll, 0.0)
@@ -65,28 +66,28 @@ def test_an_address_is_its_own_answer(epoll: select.epoll) -> None:
     assert children() == before
 
 
-def test_a_name_that_is_known_here(epoll: select.epoll) -> None:
-    """By the machine's own resolver."""
+def test_a_name_of_this_machine(epoll: select.epoll) -> None:
+    """The resolver of this machine knows ``localhost``."""
     lookup = answered(Lookup("localhost", epoll, time.monotonic()), epoll)
 
     assert all(address.is_loopback for address in lookup.addresses)
 
 
 def test_all_addresses_of_a_name(epoll: select.epoll) -> None:
-    """In the resolver's order, with their scopes."""
+    """They keep the resolver's order and their scopes."""
     lookup = answered(Lookup("n0", epoll, time.monotonic(), lambda _: ADDRESSES), epoll)
 
     assert lookup.addresses == ADDRESSES
-    assert lookup.due == float("inf")
+    assert lookup.due == NEVER
 
 
 def refuse(_: str) -> tuple[Address, ...]:
-    """Know no such name."""
+    """Fail as the resolver does for an unknown name."""
     raise socket.gaierror(socket.EAI_NONAME, "Name or service not known")
 
 
-def test_an_unknown_name_is_asked_for_again(epoll: select.epoll) -> None:
-    """Pods get theirs late."""
+def test_an_unknown_name_is_looked_up_again(epoll: select.epoll) -> None:
+    """The name of a pod exists only some time after the pod has started."""
     lookup = answered(Lookup("n0", epoll, 0.0, refuse), epoll)
     first = lookup.due
     lookup.turn(first)
@@ -98,8 +99,8 @@ def test_an_unknown_name_is_asked_for_again(epoll: select.epoll) -> None:
     assert children() == []
 
 
-def test_a_name_that_comes_late(epoll: select.epoll, tmp_path: Path) -> None:
-    """The first answer that there is ends the asking."""
+def test_a_name_that_exists_later(epoll: select.epoll, tmp_path: Path) -> None:
+    """The first answer ends the lookups."""
     known = tmp_path / "known"
 
     def resolve(host: str) -> tuple[Address, ...]:
@@ -114,8 +115,8 @@ def test_a_name_that_comes_late(epoll: select.epoll, tmp_path: Path) -> None:
     assert lookup.addresses == ADDRESSES
 
 
-def test_a_silent_name_server_is_not_waited_for(epoll: select.epoll) -> None:
-    """The child that asks it is killed."""
+def test_a_silent_name_server(epoll: select.epoll) -> None:
+    """The child that waits for its answer is killed after the limit."""
 
     def keep_silent(_: str) -> tuple[Address, ...]:
         time.sleep(PATIENCE)
@@ -142,8 +143,8 @@ HOLD = (
 )
 
 
-def test_a_child_that_nobody_can_end_is_not_waited_for(epoll: select.epoll) -> None:
-    """One that a debugger holds stands for one in state D: it can be killed, and not reaped."""
+def test_a_child_that_cannot_be_reaped(epoll: select.epoll) -> None:
+    """``close`` does not wait for it. A debugger holds the child, as state D would."""
 
     def keep_silent(_: str) -> tuple[Address, ...]:
         time.sleep(PATIENCE)
@@ -168,8 +169,8 @@ def test_a_child_that_nobody_can_end_is_not_waited_for(epoll: select.epoll) -> N
     os.waitpid(pid, 0)
 
 
-def test_a_child_that_dies_is_a_lookup_that_failed(epoll: select.epoll) -> None:
-    """Whatever may be wrong with it."""
+def test_a_child_that_dies(epoll: select.epoll) -> None:
+    """The lookup has failed."""
 
     def die(_: str) -> tuple[Address, ...]:
         os._exit(1)
@@ -180,8 +181,8 @@ def test_a_child_that_dies_is_a_lookup_that_failed(epoll: select.epoll) -> None:
     assert lookup.error == "the lookup process died"
 
 
-def test_the_child_holds_nothing_of_ours(epoll: select.epoll, tmp_path: Path) -> None:
-    """A connection of the agent must end when the agent does."""
+def test_the_child_has_no_descriptor_of_the_agent(epoll: select.epoll, tmp_path: Path) -> None:
+    """The agent's connections must close when the agent ends."""
     seen = tmp_path / "seen"
 
     def look(_: str) -> tuple[Address, ...]:
@@ -199,8 +200,8 @@ def test_the_child_holds_nothing_of_ours(epoll: select.epoll, tmp_path: Path) ->
     assert len([link for link in held if link.startswith("pipe:")]) == 1
 
 
-def test_addresses_that_are_of_no_use_are_asked_for_anew(epoll: select.epoll) -> None:
-    """A name may move; an address stays."""
+def test_a_second_lookup(epoll: select.epoll) -> None:
+    """A name may have new addresses; a numeric address stays the same."""
     lookup = answered(Lookup("n0", epoll, time.monotonic(), lambda _: ADDRESSES), epoll)
     numeric = Lookup("10.0.0.1", epoll, 0.0)
 
@@ -212,8 +213,8 @@ def test_addresses_that_are_of_no_use_are_asked_for_anew(epoll: select.epoll) ->
     assert answered(lookup, epoll).addresses == ADDRESSES
 
 
-def test_a_limit_of_open_files_is_a_trouble(epoll: select.epoll) -> None:
-    """It may have been another job's doing: the question is put again."""
+def test_too_many_open_files(epoll: select.epoll) -> None:
+    """The lookup is repeated, as another job may have opened the files."""
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     resource.setrlimit(resource.RLIMIT_NOFILE, (3, hard))
     try:

@@ -21,14 +21,13 @@ from clusterrun.rendezvous.ports.held_port import (
     owner_of_port,
     program,
 )
-
-from tests.rendezvous.nodes import free_port
+from free_ports import free_port
 
 IP_LOCAL_PORT_RANGE = 51
 """linux/in.h: from where the kernel chooses a port for this socket; Linux 6.3 or newer."""
 
 NOBODY = 65534
-"""A user that may not look into our processes."""
+"""A user who may not read the /proc files of our processes."""
 
 FAMILIES = [socket.AF_INET, socket.AF_INET6]
 
@@ -55,10 +54,10 @@ def socket_that_can_only_get(port: int, family: socket.AddressFamily) -> socket.
 
 @pytest.mark.parametrize("reuse", [0, 1])
 @pytest.mark.parametrize("family", FAMILIES)
-def test_the_kernel_does_not_choose_it(
+def test_the_kernel_does_not_choose_a_held_port(
     held: HeldPort, family: socket.AddressFamily, reuse: int
 ) -> None:
-    """Not even a program that reuses addresses."""
+    """A program that binds to port 0 does not get it, even with SO_REUSEADDR."""
     with closing(socket_that_can_only_get(held.number, family)) as choosing:
         choosing.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, reuse)
         with pytest.raises(OSError, match="in use") as caught:
@@ -70,8 +69,8 @@ def test_the_kernel_does_not_choose_it(
         assert choosing.getsockname()[1] == held.number
 
 
-def test_no_connection_goes_out_from_it(held: HeldPort) -> None:
-    """Ports of connections are chosen from the same range."""
+def test_no_connection_starts_at_a_held_port(held: HeldPort) -> None:
+    """The kernel chooses the ports of outgoing connections from the same range."""
     with socket.create_server(("127.0.0.1", 0)) as server:
         connecting = socket_that_can_only_get(held.number, socket.AF_INET)
         with closing(connecting), pytest.raises(OSError, match="assign") as caught:
@@ -81,8 +80,8 @@ def test_no_connection_goes_out_from_it(held: HeldPort) -> None:
 
 
 @pytest.mark.parametrize("use_libuv", [True, False])
-def test_the_store_of_torch_listens_there(held: HeldPort, *, use_libuv: bool) -> None:
-    """With both its back ends; members reach it."""
+def test_torchs_store_listens_at_a_held_port(held: HeldPort, *, use_libuv: bool) -> None:
+    """Both of its back ends can, and clients connect to it."""
     distributed = pytest.importorskip("torch.distributed")
     patience = timedelta(seconds=20)
 
@@ -96,8 +95,8 @@ def test_the_store_of_torch_listens_there(held: HeldPort, *, use_libuv: bool) ->
 
 
 @pytest.mark.parametrize("address", ["", "127.0.0.1"])
-def test_a_program_that_reuses_addresses_listens_there(held: HeldPort, address: str) -> None:
-    """As servers do; others get EADDRINUSE."""
+def test_a_server_listens_at_a_held_port(held: HeldPort, address: str) -> None:
+    """A server sets SO_REUSEADDR; a program that does not gets EADDRINUSE."""
     with socket.create_server((address, held.number)) as server:
         with socket.create_connection(("127.0.0.1", held.number), timeout=10) as client:
             accepted, _ = server.accept()
@@ -118,7 +117,7 @@ def test_a_program_that_reuses_addresses_listens_there(held: HeldPort, address: 
     ],
 )
 def test_another_program_on_a_given_port(family: socket.AddressFamily, address: str) -> None:
-    """An error at any address; it names the origin of the port and what to do."""
+    """The error names the port, its origin, the program and what to do, at any address."""
     with socket.create_server((address, 0), family=family) as stranger:
         port = stranger.getsockname()[1]
         with pytest.raises(RendezvousError) as caught:
@@ -133,8 +132,8 @@ def test_another_program_on_a_given_port(family: socket.AddressFamily, address: 
     )
 
 
-def test_a_port_that_was_given() -> None:
-    """It is held as a chosen one, as soon as it is free."""
+def test_a_given_port() -> None:
+    """A port is held again as soon as it is free."""
     first = hold_free_port()
     first.release()
 
@@ -145,7 +144,7 @@ def test_a_port_that_was_given() -> None:
 
 
 def test_connections_of_the_last_job_are_no_obstacle(held: HeldPort) -> None:
-    """They keep the port in TIME_WAIT for a minute, which does no harm."""
+    """The port can be held while they are in TIME_WAIT."""
     with socket.create_server(("127.0.0.1", held.number)) as server:
         client = socket.create_connection(("127.0.0.1", held.number), timeout=10)
         accepted, _ = server.accept()
@@ -168,7 +167,7 @@ sys.stdin.read()
 
 
 def test_any_number_of_jobs_at_once() -> None:
-    """Each gets a port of its own, as long as it runs."""
+    """No two running jobs have the same port."""
     jobs = [
         subprocess.Popen(
             [sys.executable, "-c", HOLD],
@@ -190,7 +189,7 @@ def test_any_number_of_jobs_at_once() -> None:
     ("family", "address"), [(socket.AF_INET, "127.0.0.1"), (socket.AF_INET6, "::")]
 )
 def test_the_program_that_listens_is_named(family: socket.AddressFamily, address: str) -> None:
-    """In either family."""
+    """The name and the pid are found in both address families."""
     with socket.create_server((address, 0), family=family) as server:
         owner = owner_of_port(server.getsockname()[1])
 
@@ -199,7 +198,7 @@ def test_the_program_that_listens_is_named(family: socket.AddressFamily, address
 
 @pytest.mark.needs("root")
 def test_a_program_of_another_user() -> None:
-    """The kernel shows that it listens, and not which process it is."""
+    """The kernel shows that a program listens, but not which one."""
     read, write = os.pipe()
     with socket.create_server(("127.0.0.1", 0)) as server:
         port = server.getsockname()[1]
@@ -215,8 +214,8 @@ def test_a_program_of_another_user() -> None:
         assert answer.read() == "a program of another user or container"
 
 
-def test_a_connection_does_not_have_its_port() -> None:
-    """A listener can be opened beside it."""
+def test_a_connection_does_not_own_its_port() -> None:
+    """Another program can listen on the local port of a connection."""
     with (
         socket.create_server(("127.0.0.1", 0)) as server,
         socket.create_connection(server.getsockname()) as client,
@@ -225,12 +224,12 @@ def test_a_connection_does_not_have_its_port() -> None:
 
 
 def test_a_port_without_a_listener() -> None:
-    """It may have closed meanwhile."""
+    """The listener may have closed before its owner was looked up."""
     assert owner_of_port(free_port()) == "another program"
 
 
 def test_a_process_that_has_ended() -> None:
-    """Its name is not known any more."""
+    """The text has its pid and no name."""
     if (pid := os.fork()) == 0:
         os._exit(0)
     os.waitpid(pid, 0)

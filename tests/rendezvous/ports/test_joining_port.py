@@ -1,4 +1,4 @@
-"""The coordinator's port: one listener, then the workers', never another program's."""
+"""The coordinator listens on the joining port, and then holds it for the workers' store."""
 
 import errno
 import os
@@ -13,8 +13,7 @@ from clusterrun.domain.facts import Fact
 from clusterrun.rendezvous.names.addresses import Address, loopback_address
 from clusterrun.rendezvous.ports.held_port import bound_everywhere, program
 from clusterrun.rendezvous.ports.joining_port import JoiningPort, PortBusy, open_joining_port
-
-from tests.rendezvous.nodes import free_port
+from free_ports import free_port
 
 STORE = """
 import socket, sys
@@ -58,25 +57,25 @@ def joining_port(port: int) -> Iterator[JoiningPort]:
 
 
 def opened(*ports: int, at: str = "") -> JoiningPort:
-    """Open the first of ``ports`` that is free, at one address or at all."""
+    """Open the first free one of ``ports``, at the address ``at`` or at all addresses."""
     only_at = loopback_address(at) if at else ()
     return open_joining_port(Fact(ports, "--master-port"), "n0", only_at)
 
 
 @contextmanager
 def released(joining_port: JoiningPort) -> Iterator[JoiningPort]:
-    """Let go of its port at the end."""
+    """Release the port at the end of the block."""
     yield joining_port
     joining_port.release()
 
 
 def call(port: int, host: str = "127.0.0.1") -> socket.socket:
-    """Connect to a port of this machine."""
+    """Connect to a port of this machine; return the connection."""
     return socket.create_connection((host, port), timeout=5)
 
 
 def test_members_of_both_families_connect(joining_port: JoiningPort, port: int) -> None:
-    """The wildcard of IPv6 takes in IPv4."""
+    """One socket accepts IPv4 and IPv6 connections."""
     with call(port), call(port, "::1"):
         callers = list(joining_port.accepted())
 
@@ -88,8 +87,8 @@ def test_members_of_both_families_connect(joining_port: JoiningPort, port: int) 
 
 
 @pytest.mark.parametrize(("at", "elsewhere"), [("127.0.0.1", "127.0.0.2"), ("::1", "127.0.0.1")])
-def test_on_one_host_it_listens_at_one_address_alone(port: int, at: str, elsewhere: str) -> None:
-    """No other machine can connect, but the port is taken at every address."""
+def test_a_job_on_one_host_listens_at_one_address(port: int, at: str, elsewhere: str) -> None:
+    """No other machine can connect, but the port is in use at all addresses."""
     with released(opened(port, at=at)) as joining_port, call(port, at):
         callers = list(joining_port.accepted())
 
@@ -104,8 +103,8 @@ def test_on_one_host_it_listens_at_one_address_alone(port: int, at: str, elsewhe
     assert len(callers) == 1
 
 
-def test_an_address_that_this_machine_lacks_is_said() -> None:
-    """Waiting there would be in vain."""
+def test_an_address_that_this_machine_lacks() -> None:
+    """The error names it, as no node could ever connect."""
     nowhere = Address(socket.AF_INET, "192.0.2.1", 0)
     number = free_port()
 
@@ -115,7 +114,7 @@ def test_an_address_that_this_machine_lacks_is_said() -> None:
 
 @pytest.mark.parametrize("at", ["", "127.0.0.1"])
 def test_a_closed_port_is_held(port: int, at: str) -> None:
-    """The kernel does not choose it, and a store may listen there."""
+    """The kernel does not choose it, and a store can listen on it."""
     joining_port = opened(port, at=at)
     joining_port.close()
 
@@ -131,7 +130,7 @@ def test_a_closed_port_is_held(port: int, at: str) -> None:
 
 
 def test_connections_outlive_the_listener(joining_port: JoiningPort, port: int) -> None:
-    """They are the job's for all its life."""
+    """The job uses them until its end."""
     with call(port) as member:
         ((ours, _),) = joining_port.accepted()
         joining_port.close()
@@ -143,8 +142,8 @@ def test_connections_outlive_the_listener(joining_port: JoiningPort, port: int) 
     assert received == b"hello"
 
 
-def test_the_workers_store_listens_where_we_did(port: int) -> None:
-    """Torch's own, while our connections stay open; a late node does it no harm."""
+def test_torchs_store_listens_on_the_joining_port(port: int) -> None:
+    """It works while our connections are open and a late node connects to it."""
     pytest.importorskip("torch")
 
     done = subprocess.run(
@@ -159,15 +158,15 @@ def test_the_workers_store_listens_where_we_did(port: int) -> None:
     assert printed == ["libuv value still here", "tcp value still here"], done.stderr
 
 
-def test_a_port_is_free_again_when_it_is_released(port: int) -> None:
-    """For the next job."""
+def test_a_released_port(port: int) -> None:
+    """The next job can open it."""
     opened(port).release()
 
     opened(port).release()
 
 
-def test_a_busy_port_names_the_program_that_has_it(port: int) -> None:
-    """So that a user knows what to stop."""
+def test_a_port_of_another_program(port: int) -> None:
+    """The error names the program, so that the user can stop it."""
     with socket.create_server(("", port)), pytest.raises(PortBusy) as caught:
         opened(port)
 
@@ -177,18 +176,16 @@ def test_a_busy_port_names_the_program_that_has_it(port: int) -> None:
     assert "--master-port" in caught.value.hint
 
 
-def test_a_port_that_a_job_holds_for_its_workers_is_busy(
-    joining_port: JoiningPort, port: int
-) -> None:
-    """Between the coordinator and the store there is no listener."""
+def test_a_port_of_another_jobs_workers(joining_port: JoiningPort, port: int) -> None:
+    """It is in use, though nothing listens until the store starts."""
     joining_port.close()
 
     with pytest.raises(PortBusy, match="is in use on n0 by another job"):
         opened(port)
 
 
-def test_the_first_port_that_is_free_is_taken(joining_port: JoiningPort, port: int) -> None:
-    """Of a list that all nodes have."""
+def test_the_first_free_port_of_a_list(joining_port: JoiningPort, port: int) -> None:
+    """The coordinator uses it; all nodes have the same list."""
     other = free_port()
 
     taken = opened(port, other)
@@ -197,8 +194,8 @@ def test_the_first_port_that_is_free_is_taken(joining_port: JoiningPort, port: i
     taken.release()
 
 
-def test_if_none_is_free_all_are_named(port: int) -> None:
-    """Each with the program that has it."""
+def test_a_list_without_a_free_port(port: int) -> None:
+    """The error names every port and the program that uses it."""
     other = free_port()
     with (
         socket.create_server(("", port)),

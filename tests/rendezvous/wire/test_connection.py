@@ -6,7 +6,7 @@ import struct
 from collections.abc import Iterator
 
 import pytest
-from clusterrun.coordination.messages import FromCoordinator, FromMember, Stop
+from clusterrun.domain.messages import FromCoordinator, FromMember, Stop
 from clusterrun.rendezvous.wire.connection import Connection
 from clusterrun.rendezvous.wire.frames import FROM_COORDINATOR, FROM_MEMBERS, BadFrame, framed
 from clusterrun.rendezvous.wire.handshake import (

@@ -6,40 +6,10 @@ from typing import get_args
 import msgspec
 import pytest
 from clusterrun.coordination.bounded_messages import bounded
-from clusterrun.coordination.messages import (
-    AgedFate,
-    AllStacks,
-    Done,
-    EndedExternally,
-    Failing,
-    FromCoordinator,
-    FromMember,
-    Heartbeat,
-    Idle,
-    NextAttempt,
-    Notice,
-    Refusal,
-    Refused,
-    RequestStacks,
-    SendStacks,
-    Stacks,
-    Stop,
-    Verdict,
-    WorldFormed,
-    done,
-)
+from clusterrun.domain import messages, outcome
 from clusterrun.domain.bounds import as_name
-from clusterrun.domain.outcome import (
-    HelperFailed,
-    Interrupted,
-    Killed,
-    NodeLost,
-    NotStarted,
-    WorkerFailed,
-)
-from clusterrun.domain.ranks import GlobalRank, NodeRank
+from clusterrun.domain.messages import FromCoordinator, FromMember
 from clusterrun.domain.stacks import StackGroup
-from clusterrun.domain.world import World
 from clusterrun.rendezvous.joining.joining_node import bounded_value
 from clusterrun.rendezvous.wire.frames import (
     FROM_COORDINATOR,
@@ -53,48 +23,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 from msgspec import inspect
 
+from tests.plans import world
+from tests.rendezvous.frames import KILLED, OF_MEMBERS, OF_THE_COORDINATOR
 from tests.rendezvous.nodes import fate, hello
-
-WORLD = World(
-    run_id="run",
-    attempt=0,
-    node_rank=NodeRank(1),
-    nodes=2,
-    first_rank=GlobalRank(4),
-    local_size=2,
-    size=6,
-    first_role_rank=GlobalRank(1),
-    role_size=3,
-    master_addr="n0",
-    master_port=29500,
-)
-KILLED = fate(3, ending=Killed(9), tail="RuntimeError: no", error='{"message": "no"}')
-
-OF_MEMBERS: list[FromMember] = [
-    hello(1, rank=1, should={"script": "train.py"}),
-    Failing(0, KILLED, age=0.25),
-    EndedExternally(0, Interrupted(2)),
-    EndedExternally(0, HelperFailed("relay", "was killed by SIGKILL", 9)),
-    Done(0, (AgedFate(KILLED, 1.0), AgedFate(fate(4), 0.5)), None),
-    Done(0, (), Interrupted(15)),
-    Heartbeat(),
-    RequestStacks(0),
-    Stacks(1, 7, (StackGroup((0, 4), "  File f"), StackGroup((5,), "no handler", found=False))),
-    Idle(0, 60.0),
-]
-OF_THE_COORDINATOR: list[FromCoordinator] = [
-    Refused(Refusal.TRY_ELSEWHERE, "another job", "another port"),
-    Notice("waiting for 1 of 2 nodes"),
-    WorldFormed(WORLD, "n0"),
-    Stop(2, "rank 3 on n1 failed"),
-    Stop(2, "n1 got SIGTERM", Interrupted(15)),
-    Heartbeat(),
-    SendStacks(0, 7, 60.0, "n1"),
-    AllStacks((StackGroup((0, 4), "  File f"),), ("node 3 (n3)",)),
-    NextAttempt(WORLD, WorkerFailed(KILLED)),
-    Verdict(WorkerFailed(KILLED), "exit code 3 is final"),
-    Verdict(NodeLost(1, "n1"), ""),
-]
 
 
 @pytest.mark.parametrize("message", OF_MEMBERS)
@@ -145,8 +76,8 @@ def test_who_is_not_known_yet_may_say_less() -> None:
 def test_the_longest_message_is_heard() -> None:
     """The bound itself is inside."""
     group = StackGroup((0,), "x" * 8000)
-    count = MAXIMUM_FRAME // len(framed(Stacks(0, 1, (group,))))
-    message = Stacks(0, 1, (group,) * count)
+    count = MAXIMUM_FRAME // len(framed(messages.Stacks(0, 1, (group,))))
+    message = messages.Stacks(0, 1, (group,) * count)
 
     assert list(FROM_MEMBERS.take(bytearray(framed(message)))) == [message]
 
@@ -186,10 +117,11 @@ def test_nesting_without_end_is_refused() -> None:
 def test_a_member_can_not_speak_as_the_coordinator() -> None:
     """Each direction has its own messages."""
     with pytest.raises(BadFrame):
-        list(FROM_MEMBERS.take(bytearray(framed(Stop(0, "because")))))
+        list(FROM_MEMBERS.take(bytearray(framed(messages.Stop(0, "because")))))
 
 
 CLEAR_SCREEN = "\x1b[2J"
+FAILURE = messages.FirstFailure(0, KILLED, 0.0)
 
 
 def of_member(message: FromMember, **wrong: object) -> tuple[FromMember, dict[str, object]]:
@@ -211,23 +143,23 @@ def of_member(message: FromMember, **wrong: object) -> tuple[FromMember, dict[st
         of_member(hello(1), must={"nnodes": "2\x9b2J"}),
         of_member(hello(1), run_id="../../etc"),
         of_member(hello(1), run_id=".."),
-        of_member(Failing(0, KILLED, 0.0), rank=-1),
-        of_member(Failing(0, KILLED, 0.0), ending={"type": "Exited", "code": 256}),
-        of_member(Failing(0, KILLED, 0.0), ending={"type": "Exited", "code": -1}),
-        of_member(Failing(0, KILLED, 0.0), ending={"type": "Killed", "number": 256}),
-        of_member(Failing(0, KILLED, 0.0), ending={"type": "Killed", "number": 0}),
-        of_member(Failing(0, KILLED, 0.0), clock=1e30),
-        of_member(Failing(0, KILLED, 0.0), clock=float("nan")),
-        of_member(Failing(0, KILLED, 0.0), ran_for=-1.0),
-        of_member(Failing(0, KILLED, 0.0), log=f"/logs/{CLEAR_SCREEN}"),
-        of_member(Failing(0, KILLED, 0.0), tail=f"Error: {CLEAR_SCREEN}"),
-        of_member(Failing(0, KILLED, 0.0), age=float("inf")),
+        of_member(FAILURE, rank=-1),
+        of_member(FAILURE, ending={"type": "Exited", "code": 256}),
+        of_member(FAILURE, ending={"type": "Exited", "code": -1}),
+        of_member(FAILURE, ending={"type": "Killed", "number": 256}),
+        of_member(FAILURE, ending={"type": "Killed", "number": 0}),
+        of_member(FAILURE, clock=1e30),
+        of_member(FAILURE, clock=float("nan")),
+        of_member(FAILURE, ran_for=-1.0),
+        of_member(FAILURE, log=f"/logs/{CLEAR_SCREEN}"),
+        of_member(FAILURE, tail=f"Error: {CLEAR_SCREEN}"),
+        of_member(FAILURE, age=float("inf")),
         of_member(
-            EndedExternally(0, Interrupted(2)),
+            messages.EndedExternally(0, outcome.Interrupted(2)),
             external_cause={"type": "Interrupted", "number": 200},
         ),
-        of_member(Idle(0, 60.0), seconds=float("nan")),
-        of_member(RequestStacks(0), attempt=1 << 40),
+        of_member(messages.Idle(0, 60.0), seconds=float("nan")),
+        of_member(messages.RequestStacks(0), attempt=1 << 40),
     ],
 )
 def test_members_can_not_say_what_can_not_be(message: FromMember, wrong: dict[str, object]) -> None:
@@ -256,7 +188,7 @@ def test_members_can_not_say_what_can_not_be(message: FromMember, wrong: dict[st
 )
 def test_the_coordinator_can_not_make_a_world_that_can_not_be(wrong: dict[str, object]) -> None:
     """The run id names a folder of logs; an address becomes a variable of the workers."""
-    fields = msgspec.to_builtins(WorldFormed(WORLD, "n0"))
+    fields = msgspec.to_builtins(messages.WorldFormed(world(2), "n0"))
     fields["world"] |= wrong
 
     with pytest.raises(BadFrame):
@@ -266,13 +198,13 @@ def test_the_coordinator_can_not_make_a_world_that_can_not_be(wrong: dict[str, o
 @pytest.mark.parametrize(
     "message",
     [
-        Refused(Refusal.GIVE_UP, CLEAR_SCREEN, ""),
-        Refused(Refusal.GIVE_UP, "a\nb", ""),
-        Refused(Refusal.GIVE_UP, "", CLEAR_SCREEN),
-        Notice(CLEAR_SCREEN),
-        Stop(0, CLEAR_SCREEN),
-        Verdict(NodeLost(1, CLEAR_SCREEN), ""),
-        AllStacks((StackGroup((0,), CLEAR_SCREEN),), ()),
+        messages.Refused(messages.Refusal.GIVE_UP, CLEAR_SCREEN, ""),
+        messages.Refused(messages.Refusal.GIVE_UP, "a\nb", ""),
+        messages.Refused(messages.Refusal.GIVE_UP, "", CLEAR_SCREEN),
+        messages.Notice(CLEAR_SCREEN),
+        messages.Stop(0, CLEAR_SCREEN),
+        messages.Verdict(outcome.NodeLost(1, CLEAR_SCREEN), ""),
+        messages.AllStacks((StackGroup((0,), CLEAR_SCREEN),), ()),
     ],
 )
 def test_the_coordinator_can_not_play_with_a_terminal(message: FromCoordinator) -> None:
@@ -339,15 +271,15 @@ anything = st.text(st.characters(exclude_categories=()), max_size=60)
 @given(anything, anything, st.floats(allow_nan=False))
 def test_whatever_a_node_sees_it_can_tell(text: str, other: str, number: float) -> None:
     """Its own values are made to fit before they travel."""
-    ended = fate(0, ending=NotStarted(text, other), host=other, tail=text, log=other, error=text)
+    ended = fate(
+        0, ending=outcome.NotStarted(text, other), host=other, tail=text, log=other, error=text
+    )
     ended = msgspec.structs.replace(ended, out_of_memory=text, clock=number, ran_for=number)
-    messages: list[FromMember] = [
+    sent: list[FromMember] = [
         hello(1, host=as_name(text), should={"script": bounded_value(other)}),
-        bounded(Failing(0, ended, number)),
-        bounded(done(0, [ended], number, None)),
-        bounded(Stacks(0, 1, (StackGroup((0,), text),))),
+        bounded(messages.FirstFailure(0, ended, number)),
+        bounded(messages.done(0, [ended], number, None)),
+        bounded(messages.Stacks(0, 1, (StackGroup((0,), text),))),
     ]
 
-    assert (
-        list(FROM_MEMBERS.take(bytearray(b"".join(framed(each) for each in messages)))) == messages
-    )
+    assert list(FROM_MEMBERS.take(bytearray(b"".join(framed(each) for each in sent)))) == sent

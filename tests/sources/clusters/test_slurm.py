@@ -8,7 +8,7 @@ from clusterrun.errors import UsageError
 from clusterrun.sources.clusters.cluster import Inputs, Place
 from clusterrun.sources.clusters.slurm import SlurmStep, port_candidates
 from clusterrun.sources.clusters.variables import Variables
-from clusterrun.sources.command_line import CommandLine
+from clusterrun.sources.settings import CommandLine
 from clusterrun.sources.this_process import ThisProcess
 from hypothesis import given
 from hypothesis import strategies as st
@@ -187,7 +187,7 @@ def test_slurm_counts_gpus_unless_cuda_visible_devices_differs(
         ("mask_cpu:", "odd,even", False),
     ],
 )
-def test_cpus_of_its_own(kind: str, masks: str, own: bool) -> None:  # noqa: FBT001 - a table
+def test_cpus_of_its_own(kind: str, masks: str, own: bool) -> None:
     """A task's mask must be known, and share no CPU with others on its node."""
     environ = captured("task.3") | {"SLURM_CPU_BIND_TYPE": kind, "SLURM_CPU_BIND_LIST": masks}
 

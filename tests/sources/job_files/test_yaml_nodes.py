@@ -101,24 +101,9 @@ def test_an_empty_file_has_no_entries() -> None:
     ("text", "message", "hint"),
     [
         (
-            "a: 1\nb: 2\na: 3\n",
-            "job.yaml:3 a: is already at job.yaml:1",
-            "remove one of the two",
-        ),
-        (
             "- a\n",
             "job.yaml:1: a list, where lines of KEY: VALUE are expected",
             "write, for example,\n  script: train.py",
-        ),
-        (
-            "\ntrain.py\n",
-            "job.yaml:2: a single value, where lines of KEY: VALUE are expected",
-            "write, for example,\n  script: train.py",
-        ),
-        (
-            "a:\n  - 1\n",
-            "job.yaml:1 a: a list, where a single value is expected",
-            "put quotes around it if it is meant as text",
         ),
         (
             "a: {b: c}\n",
@@ -130,16 +115,7 @@ def test_an_empty_file_has_no_entries() -> None:
             "job.yaml:1: a list, where a single value is expected",
             "put quotes around it if it is meant as text",
         ),
-        ("a:\n\tb: 1\n", "job.yaml:2: a tab, where YAML allows only spaces", "indent with spaces"),
         ("a: b: c\n", "job.yaml:1: mapping values are not allowed here", ""),
-        (
-            "a: 1\nb: 'x\nc: 2\n",
-            (
-                "job.yaml:4: found unexpected end of stream while scanning a quoted scalar"
-                " that begins in line 2"
-            ),
-            "",
-        ),
         (
             "a: @b\n",
             "job.yaml:1: while scanning for the next token, found character '@' that cannot start any token",
@@ -150,11 +126,6 @@ def test_an_empty_file_has_no_entries() -> None:
             "a: 1\n---\nb: 2\n",
             "job.yaml:2: expected a single document in the stream, but found another document",
             "",
-        ),
-        (
-            b"a: 1\nb: \xff\n",
-            "job.yaml:2: byte 0xff is not UTF-8",
-            "save the file as UTF-8",
         ),
         (
             "a: 1\nb: \x07\n",

@@ -15,9 +15,10 @@ def test_every_field_of_a_job_is_an_option() -> None:
     """All but the program's words, our name, the token, and what a cluster or a terminal tells."""
     names = {option.name for option in OPTIONS}
     by_cluster = {"fewest_nodes", "tasks", "port_candidates", "numa_node", "unclear"}
-    others = {"program", "as_torchrun", "token", "coloured"}
+    by_scheduler = {"scheduler", "ends_at", "resumed"}
+    others = {"program", "as_torchrun", "token", "coloured", "kept_attempts"}
 
-    assert set(JobSpec.__annotations__) - names == others | by_cluster
+    assert set(JobSpec.__annotations__) - names == others | by_cluster | by_scheduler
 
 
 def test_names_are_unique() -> None:

@@ -10,7 +10,7 @@ from clusterrun.sources.settings import Flags
 from msgspec.structs import replace
 
 from tests.captured import captured
-from tests.described import PROCESS, describe, mistake
+from tests.described import PROCESS, describe
 
 pytestmark = pytest.mark.usefixtures("script")
 
@@ -86,17 +86,6 @@ def test_standalone_is_one_node() -> None:
     assert (job.agents, job.node_rank.value, job.rdzv_endpoint.value) == (1, None, None)
 
 
-def test_standalone_and_several_nodes() -> None:
-    """Each would wait for itself."""
-    assert mistake("train.py", flags={"standalone": True, "nnodes": "2"}) == (
-        "--standalone is for one node, but nnodes is 2 (--nnodes)",
-        (
-            "leave --standalone out, and set where the nodes meet:\n"
-            "  --rdzv-backend c10d --rdzv-endpoint HOST:PORT"
-        ),
-    )
-
-
 @pytest.mark.parametrize(
     ("flags", "timeout"),
     [
@@ -144,31 +133,6 @@ def test_options_without_effect(flags: Flags, line: str) -> None:
 def test_options_without_a_warning(flags: Flags) -> None:
     """Options that ask for what clusterrun does in any case."""
     assert describe("train.py", flags=flags).warnings == ()
-
-
-@pytest.mark.parametrize(
-    ("flags", "message", "hint"),
-    [
-        (
-            {"logs_specs": "mine"},
-            "--logs-specs: clusterrun has no plugins for logs",
-            "use --log-dir, --redirects, --tee or --local-ranks-filter",
-        ),
-        (
-            {"use_env": True, "pass_local_rank": "true"},
-            "--use-env and --pass-local-rank cannot be used together",
-            "leave one out",
-        ),
-        (
-            {"rdzv_backend": "etcd", "rdzv_endpoint": "n0"},
-            "--rdzv-backend: etcd needs a server of its own, and clusterrun has no such backend",
-            "meet at a node of the job:\n  --rdzv-backend c10d --rdzv-endpoint HOST:PORT",
-        ),
-    ],
-)
-def test_options_that_are_errors(flags: Flags, message: str, hint: str) -> None:
-    """The hint names what to use instead."""
-    assert mistake("train.py", flags=flags) == (message, hint)
 
 
 @pytest.mark.parametrize(

@@ -57,7 +57,7 @@ def undocumented(source: Path) -> Iterator[str]:
 
 
 def test_private_names_are_those_that_are_listed() -> None:
-    """No more, and none that is not used."""
+    """There are no others, and each is used."""
     used = {name for source in SOURCES for name in undocumented(source)}
     used -= DOCUMENTED
 
@@ -66,5 +66,5 @@ def test_private_names_are_those_that_are_listed() -> None:
 
 @pytest.mark.parametrize("word", AVOIDED)
 def test_no_trick_of_former_times(word: str) -> None:
-    """They were wrong on one Python in two."""
+    """Each of them failed on one version of Python or another."""
     assert [source.name for source in SOURCES if word in source.read_text()] == []

@@ -22,7 +22,7 @@ def test_a_file_for_each_stream_of_each_rank() -> None:
 
 
 def test_as_torchrun_names_them() -> None:
-    """By the local rank, in a folder of this node's own: programs look for just these names."""
+    """Programs look for these names: local rank, in a folder of this node's own."""
     layout = LogLayout(Path("/logs"), "7", torchrun_folder="7_00c0ffee")
     plan = plan_of(["true"])
     later = replace(plan, world=replace(plan.world, attempt=2, node_rank=NodeRank(3)))
@@ -36,5 +36,5 @@ def test_as_torchrun_names_them() -> None:
 
 
 def test_the_folder_of_the_run() -> None:
-    """It is what the link to the latest run leads to."""
+    """The link to the latest run leads there."""
     assert LogLayout(Path("/logs"), "run-7").run == Path("/logs/run-7")

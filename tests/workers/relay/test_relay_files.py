@@ -9,9 +9,10 @@ from pathlib import Path
 
 import pytest
 from clusterrun.domain.lost_output import LostOutput
-from clusterrun.workers.relay.destinations import Destination
+from clusterrun.workers.relay.routes import Destination
 
-from tests.relay_bench import RelayBench, fill, read_until, read_while, relay_on, wait_until
+from tests.relay_bench import RelayBench, fill, read_until, read_while, relay_on
+from tests.waiting import wait_until
 
 FULL_DISK = 64 << 10
 
@@ -47,7 +48,7 @@ def small_disk(tmp_path: Path) -> Iterator[Path]:
 
 
 def test_logs_hold_what_was_printed_without_prefix(bench: RelayBench, tmp_path: Path) -> None:
-    """Their directories are made, and a bar is its last state there, too."""
+    """Their folders are made, and a bar is its last state there, too."""
     logs = tmp_path / "run" / "attempt-0" / "node-0"
     printer = bench.open(0, logs=logs)
 
@@ -62,17 +63,16 @@ def test_logs_hold_what_was_printed_without_prefix(bench: RelayBench, tmp_path: 
 
 
 def test_a_silent_rank_has_files_too(bench: RelayBench, tmp_path: Path) -> None:
-    """Rank 0's file exists, empty, while it runs."""
-    printer = bench.open(0, logs=tmp_path)
+    """They exist, empty, while it runs."""
+    bench.open(0, logs=tmp_path)
 
     wait_until((tmp_path / "rank-0.err").exists)
 
     assert (tmp_path / "rank-0.out").read_bytes() == b""
-    printer.close()
 
 
 def test_files_that_are_there_are_appended_to(bench: RelayBench, tmp_path: Path) -> None:
-    """A run id used twice loses nothing."""
+    """A run id that is used twice loses nothing."""
     (tmp_path / "rank-0.out").write_bytes(b"before\n")
     printer = bench.open(0, logs=tmp_path)
 
@@ -84,7 +84,7 @@ def test_files_that_are_there_are_appended_to(bench: RelayBench, tmp_path: Path)
 
 
 def test_latest_points_to_the_run(bench: RelayBench, tmp_path: Path) -> None:
-    """An older link is replaced, and nothing else is left in the directory."""
+    """An older link is replaced, and nothing else is left in the folder."""
     (tmp_path / "latest").symlink_to("old")
 
     bench.relay.link(tmp_path / "latest", "run-1")
@@ -97,7 +97,7 @@ def test_latest_points_to_the_run(bench: RelayBench, tmp_path: Path) -> None:
 def test_a_link_that_cannot_be_is_reported(
     bench: RelayBench, screen: tuple[int, int], tmp_path: Path
 ) -> None:
-    """A directory with the name ``latest`` stays."""
+    """A folder with the name ``latest`` stays."""
     (tmp_path / "latest" / "mine").mkdir(parents=True)
 
     bench.relay.link(tmp_path / "latest", "run-1")
@@ -110,7 +110,7 @@ def test_a_link_that_cannot_be_is_reported(
 def test_a_file_that_cannot_be_opened_is_reported_once(
     bench: RelayBench, screen: tuple[int, int], tmp_path: Path
 ) -> None:
-    """The worker goes on without it, and the other file is written."""
+    """The worker continues without it, and the other file is written."""
     (tmp_path / "rank-0.out").mkdir()
     printer = bench.open(0, logs=tmp_path)
     path = tmp_path / "rank-0.out"
@@ -131,7 +131,7 @@ def test_a_file_that_cannot_be_opened_is_reported_once(
 
 
 def test_however_much_was_lost_is_told(bench: RelayBench, tmp_path: Path) -> None:
-    """A full disk of many ranks: their files' names are more than a socket takes at once."""
+    """The names of many ranks' files are more than a socket takes at once."""
     folder = Path(tmp_path, *["d" * 200] * 18)
     ranks = range(100)
     for rank in ranks:
@@ -150,7 +150,7 @@ def test_however_much_was_lost_is_told(bench: RelayBench, tmp_path: Path) -> Non
 def test_what_a_redirected_stream_cannot_write_is_printed(
     bench: RelayBench, screen: tuple[int, int], tmp_path: Path, *, late: bool
 ) -> None:
-    """All of it, printed before the failure or after it; otherwise it would be lost."""
+    """All of it is printed, from before the failure and after it; otherwise it would be lost."""
     log = tmp_path / "rank-0.err"
     log.mkdir()
     only_there = Destination(log, shown=False, shown_without_log=True)
@@ -173,7 +173,7 @@ def test_what_a_redirected_stream_cannot_write_is_printed(
 def test_a_redirected_stream_is_in_its_file_alone(
     bench: RelayBench, screen: tuple[int, int], tmp_path: Path
 ) -> None:
-    """The report still has its last words."""
+    """The report still has its last lines."""
     log = tmp_path / "rank-0.err"
     printer = bench.open(0, stderr_to=Destination(log, shown=False, shown_without_log=True))
 
@@ -190,7 +190,7 @@ def test_a_redirected_stream_is_in_its_file_alone(
 def test_lines_with_certain_texts_go_to_a_file_of_their_own(
     bench: RelayBench, tmp_path: Path
 ) -> None:
-    """Of all ranks, each line with its prefix, a progress bar by its last state."""
+    """Each line of any rank has its prefix, and a progress bar is its last state."""
     path = tmp_path / "run" / "filtered_stdout.log"
     to = Destination(None, filtered=path, filters=("loss", "100%"))
     printers = [bench.open(rank, stdout_to=to) for rank in (0, 1)]
@@ -226,7 +226,7 @@ def test_a_file_in_a_links_place_stays(
 def test_a_hung_file_system_stops_the_worker_not_the_relay(
     bench: RelayBench, screen: tuple[int, int], tmp_path: Path
 ) -> None:
-    """A named pipe without a reader hangs in open, like a file on a dead server."""
+    """A named pipe without a reader hangs in open, as a file on a dead server does."""
     log = tmp_path / "rank-0.out"
     os.mkfifo(log)
     printer = bench.open(0, logs=tmp_path)
@@ -243,14 +243,13 @@ def test_a_hung_file_system_stops_the_worker_not_the_relay(
 
     assert seen == b"[rank 1] still alive\n"
     assert logged == b"y\n" * (written // 2)
-    other.close()
 
 
 @pytest.mark.needs("root", "mount", "umount")
 def test_a_full_disk_stops_the_worker_until_there_is_room(
     bench: RelayBench, screen: tuple[int, int], small_disk: Path
 ) -> None:
-    """It is reported once, the agent gets its answers meanwhile, and not a byte is lost."""
+    """It is reported once, the agent gets its answers meanwhile, and no byte is lost."""
     log = small_disk / "rank-0.out"
     notice = f"log file {log}: No space left on device; rank 0 waits until there is room\n"
     printer = bench.open(0, logs=small_disk)
@@ -296,7 +295,7 @@ def test_a_job_without_room_still_ends(
 def test_a_standard_output_that_takes_nothing_is_a_loss(
     tmp_path: Path, *, in_files_too: bool
 ) -> None:
-    """Unless log files have the same."""
+    """It is none if log files have the same."""
     full, nowhere = os.open("/dev/full", os.O_WRONLY), os.open(os.devnull, os.O_WRONLY)
     with relay_on(full, nowhere) as bench:
         os.close(full)
@@ -311,7 +310,7 @@ def test_a_standard_output_that_takes_nothing_is_a_loss(
 
 
 def test_a_stdout_that_is_a_file_is_shared_with_others(tmp_path: Path) -> None:
-    """``> file``: what the shell wrote before and writes after stays; the offset is one."""
+    """``> file``: what the shell wrote before and writes after is kept; the offset is one."""
     path = tmp_path / "out.txt"
     with path.open("wb", buffering=0) as file:
         file.write(b"$ clusterrun train.py\n")

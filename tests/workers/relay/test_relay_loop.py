@@ -15,15 +15,16 @@ from pathlib import Path
 import pytest
 from clusterrun.domain.events import HelperLost, OutputClosed, OutputEnded
 from clusterrun.domain.ranks import LocalRank
-from clusterrun.workers.relay.destinations import Destination, Screen
 from clusterrun.workers.relay.relay_client import RelayClient
+from clusterrun.workers.relay.routes import Destination, Screen
 
-from tests.relay_bench import RelayBench, fill, read_until, read_while, relay_on, wait_until
+from tests.relay_bench import RelayBench, fill, read_until, read_while, relay_on
+from tests.waiting import wait_until
 
 
 @dataclass
 class Reader:
-    """The two pipes that are the launcher's stdout and stderr, and their readers' ends."""
+    """Two pipes that are the launcher's stdout and stderr, and their readers' ends."""
 
     stdout: int
     stderr: int
@@ -33,7 +34,6 @@ class Reader:
 
 @pytest.fixture
 def reader() -> Iterator[Reader]:
-    """Return two pipes."""
     (out, to_out), (err, to_err) = os.pipe(), os.pipe()
     yield Reader(out, err, to_out, to_err)
     for descriptor in (out, err, to_out, to_err):
@@ -49,7 +49,7 @@ def bench(reader: Reader) -> Iterator[RelayBench]:
 
 
 def test_lines_go_where_they_were_printed_to(bench: RelayBench, reader: Reader) -> None:
-    """Standard output and error stay apart, each line under its rank."""
+    """Standard output and error stay apart, each line with its rank."""
     printer = bench.open(3)
 
     os.write(printer.stdout, b"hello\nwor")
@@ -58,11 +58,10 @@ def test_lines_go_where_they_were_printed_to(bench: RelayBench, reader: Reader) 
 
     assert read_until(reader.stdout, b"world\n") == b"[rank 3] hello\n[rank 3] world\n"
     assert read_until(reader.stderr, b"oops\n") == b"[rank 3] oops\n"
-    printer.close()
 
 
 def test_many_writers_tear_and_lose_no_line(bench: RelayBench, reader: Reader) -> None:
-    """Eight processes print in pieces as fast as they can; every line arrives whole."""
+    """Eight processes print in pieces as fast as they can, and every line arrives whole."""
     program = (
         "import sys\n"
         "for n in range(3000):\n"
@@ -86,7 +85,7 @@ def test_many_writers_tear_and_lose_no_line(bench: RelayBench, reader: Reader) -
 
 
 def test_a_progress_bar_in_a_pipe_is_a_line_now_and_then(reader: Reader, tmp_path: Path) -> None:
-    """There and in log files, though it does not end; then its end is one."""
+    """So it is in log files, even if it does not end; its end is a line."""
     with relay_on(reader.to_stdout, reader.to_stderr, progress_interval=0.1) as bench:
         printer = bench.open(0, logs=tmp_path)
 
@@ -104,7 +103,7 @@ def test_a_progress_bar_in_a_pipe_is_a_line_now_and_then(reader: Reader, tmp_pat
 
 
 def test_a_single_worker_is_passed_through_as_it_prints(reader: Reader) -> None:
-    """Without prefix a prompt shows at once, and no byte is changed."""
+    """Without a prefix a prompt is shown at once, and no byte is changed."""
     with relay_on(reader.to_stdout, reader.to_stderr, prefix=False) as bench:
         printer = bench.open(0)
 
@@ -114,12 +113,11 @@ def test_a_single_worker_is_passed_through_as_it_prints(reader: Reader) -> None:
 
         assert prompt == b"name? "
         assert read_until(reader.stdout, b"\x00") == b"\rbar\r\xff\x00"
-        printer.close()
 
 
 @pytest.mark.parametrize("prefix", [True, False])
 def test_a_hidden_worker_is_heard_but_not_shown(reader: Reader, *, prefix: bool) -> None:
-    """The report has its last words; the other stream is shown as ever."""
+    """The report has its last lines; the other stream is shown."""
     nowhere = Destination(None, shown=False)
     with relay_on(reader.to_stdout, reader.to_stderr, prefix=prefix) as bench:
         printer = bench.open(1, stderr_to=nowhere)
@@ -138,7 +136,7 @@ def test_a_hidden_worker_is_heard_but_not_shown(reader: Reader, *, prefix: bool)
 def test_a_reader_that_has_stopped_does_not_hold_up_a_hidden_worker(
     bench: RelayBench, tmp_path: Path
 ) -> None:
-    """It has nothing to do with that reader; its file gets all."""
+    """That worker's output does not go there; its file gets all."""
     log = tmp_path / "rank-1.out"
     shown, hidden = bench.open(0), bench.open(1, stdout_to=Destination(log, shown=False))
 
@@ -148,20 +146,17 @@ def test_a_reader_that_has_stopped_does_not_hold_up_a_hidden_worker(
     hidden.close()
     bench.finish(1)
     wait_until(lambda: log.stat().st_size == 20 * 60_000)
-    shown.close()
 
 
 def test_a_users_own_prefix(bench: RelayBench, reader: Reader) -> None:
-    """Before each line, as it is."""
     printer = bench.open(0, prefix="<0>")
     os.write(printer.stdout, b"a\nb\n")
 
     assert read_until(reader.stdout, b"b\n") == b"<0>a\n<0>b\n"
-    printer.close()
 
 
 def test_the_end_of_a_worker_tells_its_tail(bench: RelayBench, reader: Reader) -> None:
-    """The unfinished last line included, with the newline that it lacks."""
+    """The tail has the unfinished last line, with the newline that it lacks."""
     printer = bench.open(1)
     os.write(printer.stderr, b"Traceback\n\x1b[31mValueError: \xff")
     printer.close()
@@ -173,7 +168,7 @@ def test_the_end_of_a_worker_tells_its_tail(bench: RelayBench, reader: Reader) -
 
 
 def test_the_error_file_comes_with_it(bench: RelayBench, tmp_path: Path) -> None:
-    """Undecoded; a directory or a named pipe in its place is no error and no wait."""
+    """It is not decoded; a directory or a named pipe in its place causes no error and no wait."""
     file, fifo = tmp_path / "error.json", tmp_path / "fifo"
     file.write_text('{"message": "no"}', encoding="utf-8")
     os.mkfifo(fifo)
@@ -197,7 +192,6 @@ def test_a_grandchild_that_holds_the_pipe_holds_up_nothing(
     assert ended.tail == "last words"
     assert read_until(reader.stderr, b"words\n") == b"[rank 0] last words\n"
     assert has_no_reader(printer.stderr)
-    printer.close()
 
 
 def has_no_reader(descriptor: int) -> bool:
@@ -222,12 +216,12 @@ def test_a_rank_can_be_opened_again(bench: RelayBench, reader: Reader) -> None:
 
 
 def test_a_worker_without_pipes_has_an_empty_end(bench: RelayBench) -> None:
-    """Where the streams are the terminal's own, or the worker never was."""
+    """Its streams are the terminal's own, or there never was such a worker."""
     assert bench.finish(5) == OutputEnded(LocalRank(5), "", "", 1.0)
 
 
 def test_notices_stand_between_lines(bench: RelayBench, reader: Reader) -> None:
-    """The launcher's words tear no line, and may be several lines."""
+    """A notice tears no line, and may be several lines."""
     printer = bench.open(0)
     os.write(printer.stderr, b"begun ")
     bench.relay.say("clusterrun: one\n  two")
@@ -236,7 +230,6 @@ def test_notices_stand_between_lines(bench: RelayBench, reader: Reader) -> None:
 
     assert seen == b"clusterrun: one\n  two\n"
     assert read_until(reader.stderr, b"ended\n") == b"[rank 0] begun and ended\n"
-    printer.close()
 
 
 def test_progress_is_collapsed_where_nobody_watches(bench: RelayBench, reader: Reader) -> None:
@@ -247,7 +240,6 @@ def test_progress_is_collapsed_where_nobody_watches(bench: RelayBench, reader: R
     os.write(printer.stderr, b"\n")
 
     assert read_until(reader.stderr, b"\n") == b"[rank 0] 100%\n"
-    printer.close()
 
 
 def test_a_stopped_reader_stops_the_worker_not_the_relay(bench: RelayBench, reader: Reader) -> None:
@@ -262,11 +254,10 @@ def test_a_stopped_reader_stops_the_worker_not_the_relay(bench: RelayBench, read
     assert text == b"[rank 0] y\n" * (written // 2)
     assert answered < 0.5
     assert written < 512 << 10
-    printer.close()
 
 
 def test_a_closed_stdout_is_told_once(bench: RelayBench, reader: Reader) -> None:
-    """As for ``| head``; standard error goes on."""
+    """``| head`` closes it; standard error is still written."""
     printer = bench.open(0)
     os.close(reader.to_stdout)
     os.close(reader.stdout)
@@ -279,13 +270,12 @@ def test_a_closed_stdout_is_told_once(bench: RelayBench, reader: Reader) -> None
     assert event == OutputClosed(1.0)
     assert read_until(reader.stderr, b"here\n") == b"[rank 0] still here\n"
     assert not list(bench.relay.events(now=1.0))
-    printer.close()
 
 
 def test_a_closed_stdout_ends_no_job_that_is_logged(
     bench: RelayBench, reader: Reader, tmp_path: Path
 ) -> None:
-    """All of it is in the files, so only the screen's part is dropped."""
+    """All of it is in the files: only the part for the screen is dropped."""
     printer = bench.open(0, logs=tmp_path)
     os.close(reader.stdout)
 
@@ -311,7 +301,6 @@ def test_a_closed_stderr_is_no_matter(bench: RelayBench, reader: Reader) -> None
 
     assert read_until(reader.stdout, b"hello\n") == b"[rank 0] hello\n"
     assert bench.finish(0).tail == "nobody"
-    printer.close()
 
 
 def test_both_streams_to_one_pipe_are_one_output(reader: Reader) -> None:
@@ -326,11 +315,10 @@ def test_both_streams_to_one_pipe_are_one_output(reader: Reader) -> None:
 
         text = long_line + rest
         assert text.endswith(b"\n[rank 0] oops\n")
-        printer.close()
 
 
 def test_idle_means_asleep(bench: RelayBench, reader: Reader) -> None:
-    """Nothing wakes a relay that has nothing to do, half a line notwithstanding."""
+    """Nothing wakes a relay that has nothing to do, even if half a line waits."""
     printer = bench.open(0)
     os.write(printer.stdout, b"hello\nhalf a line")
     read_until(reader.stdout, b"hello\n")
@@ -340,7 +328,6 @@ def test_idle_means_asleep(bench: RelayBench, reader: Reader) -> None:
     time.sleep(1)
 
     assert switches(bench.relay.pid) - before <= 2
-    printer.close()
 
 
 def switches(pid: int) -> int:
@@ -351,7 +338,7 @@ def switches(pid: int) -> int:
 
 
 def test_signals_and_the_agents_descriptors_stay_outside(reader: Reader) -> None:
-    """It has its own group and name, no descriptor that it need not have, and ignores signals."""
+    """It has its own group and name, only the descriptors that it needs, and ignores signals."""
     stranger, kept_open = os.pipe()
     with relay_on(reader.to_stdout, reader.to_stderr) as bench:
         process = Path(f"/proc/{bench.relay.pid}")
@@ -370,7 +357,7 @@ def test_signals_and_the_agents_descriptors_stay_outside(reader: Reader) -> None
 def test_goodbye_writes_all_and_takes_the_scratch_directory_along(
     reader: Reader, tmp_path: Path
 ) -> None:
-    """Closing waits for what is unwritten; directories full of links and files go, not their targets."""
+    """Closing waits for what is unwritten; folders of links and files are removed, not the links' targets."""
     scratch, target = tmp_path / "scratch", tmp_path / "target"
     (scratch / "attempt-0").mkdir(parents=True)
     target.mkdir()
@@ -391,7 +378,7 @@ def test_goodbye_writes_all_and_takes_the_scratch_directory_along(
 
 
 def test_goodbye_does_not_wait_for_ever(reader: Reader) -> None:
-    """A reader that has stopped holds up the end for the time that was given."""
+    """A reader that has stopped delays the end for no longer than the given time."""
     relay = RelayClient.start(Screen(reader.to_stdout, reader.to_stderr, False, True), None)
     printer = RelayBench(relay).open(0)
     fill(printer.stdout)
@@ -411,7 +398,7 @@ def test_goodbye_does_not_wait_for_ever(reader: Reader) -> None:
 def test_a_relay_that_does_not_say_goodbye(
     reader: Reader, tmp_path: Path, number: int, how: str
 ) -> None:
-    """The launcher's end waits a second longer than announced, no more, and prints the rest."""
+    """The launcher ends a second later than announced at most, and prints the rest."""
     scratch = tmp_path / "scratch"
     scratch.mkdir()
     relay = RelayClient.start(Screen(reader.to_stdout, reader.to_stderr, False, True), scratch)
@@ -427,7 +414,7 @@ def test_a_relay_that_does_not_say_goodbye(
 
 
 def test_a_lost_relay_is_an_event(bench: RelayBench) -> None:
-    """Killed from outside, it is missed at once, and once."""
+    """Its end is reported at once, and once."""
     os.kill(bench.relay.pid, signal.SIGKILL)
 
     event = bench.event()
@@ -452,6 +439,7 @@ def test_a_relay_with_a_bug_is_an_event(reader: Reader) -> None:
 KILLED_AGENT = """
 import os, subprocess, sys, time
 from clusterrun.workers.relay.relay_client import *
+from clusterrun.workers.relay.routes import Destination
 
 relay = RelayClient.start(Screen(1, 2, False, True), Path(sys.argv[1]))
 (out, to_out), (err, to_err) = os.pipe(), os.pipe()

@@ -1,4 +1,4 @@
-"""Much output, side by side with torchrun."""
+"""Much output, compared with torchrun."""
 
 import re
 import subprocess

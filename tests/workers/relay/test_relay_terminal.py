@@ -12,7 +12,8 @@ from pathlib import Path
 
 import pytest
 
-from tests.relay_bench import RelayBench, fill, read_until, read_while, relay_on, wait_until
+from tests.relay_bench import RelayBench, fill, read_until, read_while, relay_on
+from tests.waiting import wait_until
 
 CLEAR = b"\r\x1b[K"
 STOP, GO_ON = b"\x13", b"\x11"
@@ -35,7 +36,6 @@ def terminal() -> Iterator[tuple[int, int]]:
 
 @pytest.fixture
 def bench(terminal: tuple[int, int]) -> Iterator[RelayBench]:
-    """Return a relay that prints to that terminal."""
     _, ours = terminal
     with relay_on(ours, ours, colour=True) as bench:
         yield bench
@@ -49,11 +49,10 @@ def test_prefixes_are_coloured(bench: RelayBench, terminal: tuple[int, int]) -> 
     os.write(printer.stdout, b"hello\n")
 
     assert read_until(user, b"\n") == b"\x1b[33m[rank 1]\x1b[0m hello\n"
-    printer.close()
 
 
 def test_the_progress_bar_of_rank_0_is_live(terminal: tuple[int, int]) -> None:
-    """Others' lines go above it, at its end it becomes a line, and nothing stays behind."""
+    """Other ranks' lines are printed above it, and at its end it becomes a line."""
     user, ours = terminal
     with relay_on(ours, ours) as bench:
         first, second = bench.open(0), bench.open(1)
@@ -82,7 +81,7 @@ def test_the_progress_bar_of_rank_0_is_live(terminal: tuple[int, int]) -> None:
 
 
 def test_a_bar_of_two_lines_is_drawn_by_its_last(terminal: tuple[int, int]) -> None:
-    """At its end both are lines; a line that was only once drawn anew is shown at once."""
+    """At its end both are lines; a line that was only once redrawn is shown at once."""
     user, ours = terminal
     with relay_on(ours, ours) as bench:
         printer = bench.open(0)
@@ -95,7 +94,6 @@ def test_a_bar_of_two_lines_is_drawn_by_its_last(terminal: tuple[int, int]) -> N
         seen.append(read_until(user, b"two 99%\n"))
         os.write(printer.stderr, b"\x1b[1A\x1b[2Kall done\n")
         seen.append(read_until(user, b"\n"))
-        printer.close()
 
     assert seen == [
         b"[rank 0] one 0%\n" + CLEAR + b"[rank 0] two 0%",
@@ -108,7 +106,7 @@ def test_a_bar_of_two_lines_is_drawn_by_its_last(terminal: tuple[int, int]) -> N
 def test_a_bar_that_is_drawn_becomes_lines_in_its_log(
     terminal: tuple[int, int], tmp_path: Path
 ) -> None:
-    """On the terminal it stays where it is."""
+    """The terminal shows the bar."""
     user, ours = terminal
     with relay_on(ours, ours, progress_interval=0.1) as bench:
         printer = bench.open(0, logs=tmp_path)
@@ -136,14 +134,13 @@ def test_fast_bars_are_redrawn_ten_times_a_second(terminal: tuple[int, int]) -> 
         text = read_until(user, b"500 of 500")
 
         assert 2 <= text.count(CLEAR) <= 10
-        printer.close()
 
 
 @pytest.mark.parametrize("how", ["not read", "Ctrl-S"])
 def test_a_stopped_terminal_stops_the_worker_not_the_relay(
     bench: RelayBench, terminal: tuple[int, int], how: str
 ) -> None:
-    """The worker blocks, the agent is answered, and all arrives once the user goes on."""
+    """The worker blocks, the agent is answered, and everything arrives once the terminal continues."""
     user, _ = terminal
     if how == "Ctrl-S":
         os.write(user, STOP)
@@ -157,13 +154,12 @@ def test_a_stopped_terminal_stops_the_worker_not_the_relay(
 
     assert b"\nclusterrun: stopping\n" in text
     assert text.count(b"[rank 0]\x1b[0m y\n") == written // 2
-    printer.close()
 
 
 def test_a_terminal_that_is_gone_leaves_the_files(
     bench: RelayBench, terminal: tuple[int, int], tmp_path: Path
 ) -> None:
-    """The window was closed under nohup: printing goes on into the log."""
+    """The window was closed under nohup: the log is still written."""
     user, _ = terminal
     printer = bench.open(0, logs=tmp_path)
     log = tmp_path / "rank-0.out"
@@ -178,11 +174,10 @@ def test_a_terminal_that_is_gone_leaves_the_files(
 
     wait_until(lambda: log.read_bytes() == b"before\n" + b"y\n" * (written // 2))
     assert not list(bench.relay.events(now=1.0))
-    printer.close()
 
 
 def test_the_shells_terminal_stays_blocking(bench: RelayBench, terminal: tuple[int, int]) -> None:
-    """Our flags are on a description of our own."""
+    """Our flags are on a file description of our own."""
     user, ours = terminal
     printer = bench.open(0)
 
@@ -190,4 +185,3 @@ def test_the_shells_terminal_stays_blocking(bench: RelayBench, terminal: tuple[i
     read_until(user, b"hello\n")
 
     assert not fcntl.fcntl(ours, fcntl.F_GETFL) & os.O_NONBLOCK
-    printer.close()

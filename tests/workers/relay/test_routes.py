@@ -1,4 +1,4 @@
-"""Where what each worker prints goes, and what stands before it."""
+"""Where each worker's output goes, and the prefix of its lines."""
 
 from pathlib import Path
 
@@ -7,9 +7,8 @@ from clusterrun.domain.job import TaskLayout
 from clusterrun.domain.plan import NodePlan, WorkerPlan
 from clusterrun.domain.ranks import GlobalRank, LocalRank, NodeRank, RankSet
 from clusterrun.domain.streams import Std, StreamChoice
-from clusterrun.workers.relay.destinations import Destination
 from clusterrun.workers.relay.log_layout import LogLayout
-from clusterrun.workers.relay.routes import Routes
+from clusterrun.workers.relay.routes import Destination, Routes
 from msgspec.structs import replace
 
 from tests.plans import job
@@ -23,7 +22,7 @@ NOWHERE = "nowhere"
 
 
 def all_of(number: int) -> StreamChoice:
-    """Return the streams ``number`` of everyone."""
+    """Return the streams ``number`` of all local ranks."""
     return StreamChoice(Std(number), {})
 
 
@@ -33,7 +32,6 @@ def some(**named: int) -> StreamChoice:
 
 
 def ranks(*numbers: int) -> RankSet:
-    """Return these ranks."""
     return RankSet(tuple((number, number) for number in numbers))
 
 
@@ -44,7 +42,7 @@ def worker(local_rank: int, rank: int | None = None) -> WorkerPlan:
 
 
 def plan(**world: object) -> NodePlan:
-    """Return a node's plan, with some of its world otherwise."""
+    """Return a node's plan, with some values of its world changed."""
     usual = plan_of(["true"])
     return replace(usual, world=replace(usual.world, **world))
 
@@ -95,7 +93,7 @@ def test_without_a_folder_everything_is_printed(options: dict[str, object]) -> N
 
 
 def test_what_a_log_cannot_take_is_printed_where_it_may_be() -> None:
-    """Where the file is the only place, unless the rank is hidden."""
+    """It is printed if the file is the only place, unless the rank is hidden."""
     routes = Routes(job(redirects=all_of(1), ranks=ranks(0)), LOGS)
 
     shown = [routes.destinations(plan(), worker(rank))[0].shown_without_log for rank in (0, 1)]
@@ -105,7 +103,7 @@ def test_what_a_log_cannot_take_is_printed_where_it_may_be() -> None:
 
 
 def test_files_of_lines_with_certain_texts() -> None:
-    """Of printed streams that are teed; torchrun has one on each node for all of its ranks."""
+    """They have printed streams that are teed; torchrun has one on each node for all of its ranks."""
     options = {"duplicate_stdout_filters": ("loss",), "tee": some(r0=3, r1=2), "ranks": ranks(0, 1)}
     routes = Routes(job(**options), LOGS)
     node = plan(attempt=2, node_rank=NodeRank(3))
@@ -125,7 +123,7 @@ def test_files_of_lines_with_certain_texts() -> None:
     ],
 )
 def test_what_must_not_bypass_the_relay(options: dict[str, object], relayed: Std) -> None:
-    """A single worker's streams on a terminal are the terminal's own unless something is asked."""
+    """A single worker writes to the terminal itself unless an option needs the relay."""
     assert Routes(job(**options), None).relayed(plan(), worker(0)) == relayed
 
 
@@ -148,7 +146,7 @@ def test_only_what_is_redirected_is_kept_off_the_terminal(number: int) -> None:
     ],
 )
 def test_what_stands_before_a_line(template: str | None, nodes: int, prefix: str) -> None:
-    """By default the rank, with the host where there are several; else torchrun's template."""
+    """By default it is the rank, with the host if there are several; else torchrun's template."""
     node = replace(plan(nodes=nodes, node_rank=NodeRank(0)), env={"ROLE_NAME": "trainer"})
 
     routes = Routes(job(log_line_prefix_template=template), None)
@@ -157,7 +155,7 @@ def test_what_stands_before_a_line(template: str | None, nodes: int, prefix: str
 
 
 def test_in_tasks_the_local_rank_is_that_among_the_tasks_of_the_node() -> None:
-    """Though each clusterrun has but one worker, and LOCAL_RANK may be 0 in all."""
+    """Each clusterrun has one worker, and LOCAL_RANK may be 0 in all."""
     tasks = TaskLayout(GlobalRank(5), 8, LocalRank(1), 4, NodeRank(1), 2)
     options = {"tasks": tasks, "log_line_prefix_template": "${local_rank}"}
 
@@ -168,7 +166,7 @@ def test_in_tasks_the_local_rank_is_that_among_the_tasks_of_the_node() -> None:
 
 
 def test_who_is_hidden_by_what() -> None:
-    """For the report on a worker whose lines were not printed."""
+    """The report names it for a worker whose lines were not printed."""
     routes = Routes(job(ranks=ranks(0, 9), local_ranks_filter=RankSet(((0, 1),))), None)
 
     assert routes.hidden_by(0, 0) == routes.hidden_by(9, 1) == ""
@@ -202,7 +200,7 @@ def test_streams_of_local_ranks_that_there_are_not(option: str) -> None:
 
 
 def test_the_link_to_the_last_run_is_node_0s() -> None:
-    """Made when its first attempt starts."""
+    """It is made when the first attempt starts."""
     routes = Routes(job(), LOGS)
 
     assert list(routes.links(plan(node_rank=NodeRank(0)))) == [(Path("/logs/latest"), "run-7")]

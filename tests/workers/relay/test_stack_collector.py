@@ -38,7 +38,7 @@ def bench(printed: tuple[int, int]) -> Iterator[RelayBench]:
 
 
 def test_equal_stacks_are_one(bench: RelayBench, printed: tuple[int, int]) -> None:
-    """None of it is shown; what else is printed meanwhile is."""
+    """They are not shown; what else is printed meanwhile is."""
     first, second, third = bench.open(0), bench.open(1), bench.open(2)
     bench.relay.collect_stacks(7)
     os.write(third.stderr, dump(3).replace(b" in f", b" in g") + b"loss 0.5\n")
@@ -56,7 +56,7 @@ def test_equal_stacks_are_one(bench: RelayBench, printed: tuple[int, int]) -> No
 
 
 def test_those_without_a_stack(bench: RelayBench) -> None:
-    """One has no handler, one does not listen, and one ends meanwhile."""
+    """One has no handler, one does not answer, and one ends meanwhile."""
     printers = [bench.open(rank) for rank in range(3)]
     bench.relay.collect_stacks(1)
     bench.relay.lack_stacks([LocalRank(0)])
@@ -94,7 +94,7 @@ def test_a_worker_with_the_output_to_itself(printed: tuple[int, int]) -> None:
 
 
 def test_a_relay_tells_of_stillness_once(bench: RelayBench) -> None:
-    """Until something moves; a stack that was asked for is no move."""
+    """It does so again after a worker has printed; a stack that was asked for does not count."""
     printer = bench.open(0)
     bench.relay.watch(0.3)
 
@@ -108,7 +108,7 @@ def test_a_relay_tells_of_stillness_once(bench: RelayBench) -> None:
 
 
 class TestActivityWatch:
-    """By a clock that a test turns."""
+    """The clock is the test's."""
 
     def setup_method(self) -> None:
         """Watch for 10 s, from 100 s on."""
@@ -134,7 +134,6 @@ class TestActivityWatch:
         assert self.activity.due == 115.0
 
     def test_something_moves_again(self) -> None:
-        """It is reported once."""
         self.activity.check(110.0)
         self.activity.note(120.0)
         self.activity.note(121.0)
@@ -142,7 +141,6 @@ class TestActivityWatch:
         assert self.activity.due == 131.0
 
     def test_nobody_watches(self) -> None:
-        """Nothing is ever due."""
         self.activity.watch(0.0, 101.0)
         assert self.activity.due is None
         self.activity.check(1000.0)

@@ -4,10 +4,9 @@ from collections.abc import Iterable, Mapping
 
 import click
 
-from clusterrun.cli.commands.table import FLAGS, HELP, WORDS, Command
+from clusterrun.cli.commands.table import FLAG_OPTIONS, HELP, WORDS, Command
 from clusterrun.cli.printing import print_text
 from clusterrun.errors import UsageError
-from clusterrun.sources.command_line import CommandLine
 from clusterrun.sources.options.option import Group, Kind, Option, flag
 from clusterrun.sources.options.rows.failing import MAX_RESTARTS
 from clusterrun.sources.options.rows.launcher import CONFIG, DRY_RUN
@@ -19,6 +18,7 @@ from clusterrun.sources.options.rows.workers import NNODES, NPROC_PER_NODE
 from clusterrun.sources.options.suggestions import closest
 from clusterrun.sources.options.table import BY_GROUP
 from clusterrun.sources.programs.file_kinds import FileKind, kind_of
+from clusterrun.sources.settings import CommandLine
 
 ALL = "all"
 
@@ -42,7 +42,7 @@ MOST_USED = (
     (NNODES, "Nodes; type the same command on each"),
     (MASTER_ADDR, "The node where all nodes meet"),
     (MODULE, "SCRIPT is a Python module"),
-    (MAX_RESTARTS, "How often to start all workers again after a failure"),
+    (MAX_RESTARTS, "How often to restart all workers after a failure"),
     (LOG_DIR, "Write what workers print to files, too"),
     (CONFIG, "A job file in YAML"),
     (DRY_RUN, "Print the plan, each value with its origin"),
@@ -61,11 +61,8 @@ def execute(line: CommandLine, _environ: Mapping[str, str], _called: str) -> int
 def help_text(topic: str = OVERVIEW) -> str:
     """Return the text of --help, as wide as the terminal up to a limit.
 
-    Args:
-        topic: one of ``TOPICS``; the name of a script means the overview.
-
     Raises:
-        UsageError: ``topic`` is neither.
+        UsageError: ``topic`` is neither one of ``TOPICS`` nor the name of a script.
 
     """
     if topic in WORDS:
@@ -91,10 +88,8 @@ def _overview() -> str:
         formatter.write_text(ABOUT)
     formatter.write_paragraph()
     rows = [(_spelling(option), sentence) for option, sentence in MOST_USED]
-    formatter.write_dl([*rows, *_command_rows(FLAGS)], col_max=WIDEST_FIRST_COLUMN)
-    formatter.write_paragraph()
     words = [(f"clusterrun {command.typed}", command.summary) for command in WORDS.values()]
-    formatter.write_dl(words, col_max=WIDEST_FIRST_COLUMN)
+    formatter.write_dl([*rows, *_command_rows(), *words], col_max=WIDEST_FIRST_COLUMN)
     formatter.write_paragraph()
     formatter.write_text(f"Groups: {', '.join(group.topic for group in Group)}.")
     return formatter.getvalue().rstrip()
@@ -102,21 +97,19 @@ def _overview() -> str:
 
 def _command_help(command: Command) -> str:
     formatter = click.HelpFormatter()
-    formatter.write_usage("clusterrun", f"{command.typed} [OPTIONS]")
+    formatter.write_usage("clusterrun", f"{command.typed} {command.word or '[OPTIONS]'}")
     with formatter.indentation():
         formatter.write_paragraph()
         formatter.write_text(command.about or command.summary)
-    with formatter.section("Its own options"):
-        formatter.write_dl([(_spelling(row), _sentence(row)) for row in command.own_options])
+    if command.own_options:
+        with formatter.section("Its own options"):
+            formatter.write_dl([(_spelling(row), _sentence(row)) for row in command.own_options])
     _write_sections(formatter, command.groups)
     return formatter.getvalue().rstrip()
 
 
-def _command_rows(commands: Iterable[Command]) -> list[tuple[str, str]]:
-    return [
-        (f"{f'-{it.short}, ' if it.short else ''}{it.typed} {it.metavar}".rstrip(), it.summary)
-        for it in commands
-    ]
+def _command_rows() -> list[tuple[str, str]]:
+    return [(_spelling(option), option.help) for option in FLAG_OPTIONS]
 
 
 def _sections(groups: Iterable[Group]) -> str:
@@ -136,7 +129,7 @@ def _write_sections(formatter: click.HelpFormatter, groups: Iterable[Group]) -> 
 
 def _rows(group: Group) -> list[tuple[str, str]]:
     rows = [(_spelling(row), _sentence(row)) for row in BY_GROUP[group]]
-    return [*rows, *(_command_rows(FLAGS) if group is Group.LAUNCHER else ())]
+    return [*rows, *(_command_rows() if group is Group.LAUNCHER else ())]
 
 
 def _spelling(option: Option[object]) -> str:

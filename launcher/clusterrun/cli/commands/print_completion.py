@@ -1,6 +1,7 @@
 """``clusterrun --print-completion SHELL``: click's script for a shell, and what this script asks."""
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterable, Mapping
+from functools import partial
 
 import click
 from click.shell_completion import (
@@ -12,16 +13,17 @@ from click.shell_completion import (
 )
 
 from clusterrun.cli.commands.help import TOPICS
-from clusterrun.cli.commands.table import FLAGS, HELP, PRINT_COMPLETION, RUN, WORDS, Command
-from clusterrun.cli.parsing import command_spellings, completion_variable, spellings
+from clusterrun.cli.commands.table import HELP, PRINT_COMPLETION, RUN, WORDS, Command
+from clusterrun.cli.parsing import Values, click_command, completion_variable, with_values
 from clusterrun.cli.printing import print_text
 from clusterrun.cli.spelling import full_name
 from clusterrun.errors import UsageError
 from clusterrun.sources.clusters.detection import DETECTION
-from clusterrun.sources.command_line import CommandLine
-from clusterrun.sources.options.option import Kind, Option
+from clusterrun.sources.options.option import Option
 from clusterrun.sources.options.rows.workers import CLUSTER
 from clusterrun.sources.options.suggestions import did_you_mean
+from clusterrun.sources.options.table import OPTIONS
+from clusterrun.sources.settings import CommandLine
 
 
 class _Bash(BashComplete):
@@ -55,8 +57,6 @@ SHELLS: dict[str, type[ShellComplete]] = {
 FILES = {"FILE", "PATH"}
 """Metavars of options that take a file; DIR is a folder."""
 
-Values = Callable[[click.Context, click.Parameter, str], list["CompletionItem[str]"]]
-
 
 class _Command(click.Command):
     """Offers files after SCRIPT, where all options are the script's."""
@@ -89,12 +89,8 @@ def completion_script(shell: str, called: str) -> str:
 def completions(instruction: str, called: str) -> str:
     """Return what a shell offers, in the form that the script of ``completion_script`` reads.
 
-    Args:
-        instruction: the value of the script's variable, ``bash_complete``.
-        called: the program's name.
-
     Raises:
-        UsageError: no such script sets that value.
+        UsageError: no such script sets its variable to ``instruction``.
 
     """
     shell, _, wanted = instruction.partition("_")
@@ -106,7 +102,8 @@ def completions(instruction: str, called: str) -> str:
     completer = _completer(shell, called, RUN)
     args, incomplete = completer.get_completion_args()
     # bash splits "--name=VALUE" into three words.
-    args = [_in_full(arg) for arg in args if arg != "="]
+    in_full = [_in_full(arg) for arg in args if arg != "="]
+    args = with_values(in_full, OPTIONS, full_name)
     command, words = _named(completer.cli, args)
     if command is not RUN:
         completer, args = _completer(shell, called, command), words
@@ -124,7 +121,9 @@ def _named(root: click.Command, args: list[str]) -> tuple[Command, list[str]]:
 
 
 def _completer(shell: str, called: str, command: Command) -> ShellComplete:
-    return SHELLS[shell](_click_command(command, called), {}, called, completion_variable(called))
+    values_of = partial(_completion, command)
+    command_of_click = click_command(command.options, full_name, values_of, _Command)
+    return SHELLS[shell](command_of_click, {}, called, completion_variable(called))
 
 
 def _dashed(word: str) -> str:
@@ -136,51 +135,24 @@ def _in_full(word: str) -> str:
     return f"--{full_name(head[2:])}{equals}{value}" if head.startswith("--") else word
 
 
-def _click_command(command: Command, called: str) -> click.Command:
-    flags = [_flag(option, name) for option in command.options for name in option.names]
-    words = click.Argument(
-        ["words"], nargs=-1, shell_complete=_words if command is RUN else _one_of(())
-    )
-    return _Command(
-        called,
-        params=[*flags, *map(_command_flag, FLAGS), words],
-        add_help_option=False,
-        context_settings={"allow_interspersed_args": False},
-    )
+def _completion(command: Command, option: Option[object] | None) -> Values:
+    """Return what completes the value of an option, or the words of a command (None)."""
+    if option is None:
+        return _words if command is RUN else _one_of(())
+    return _one_of(tuple(_choices(option)), _kind_of_path(option))
 
 
-def _command_flag(command: Command) -> click.Option:
-    typed = command_spellings(command)
-    words = {HELP.name: TOPICS, PRINT_COMPLETION.name: tuple(SHELLS)}
-    values = _one_of(words.get(command.name, ()))
-    if command.may_lack_value:
-        return click.Option(
-            typed, is_flag=False, flag_value="", help=command.summary, shell_complete=values
-        )
-    is_flag = not command.metavar
-    return click.Option(typed, is_flag=is_flag, help=command.summary, shell_complete=values)
-
-
-def _flag(option: Option[object], name: str) -> click.Option:
-    if option.kind in {Kind.FLAG, Kind.OPTIONAL}:
-        return click.Option(spellings(option, name), is_flag=True, help=option.help)
-    return click.Option(
-        spellings(option, name),
-        multiple=option.kind is Kind.REPEATED,
-        help=option.help,
-        shell_complete=_one_of(tuple(_choices(option)), _kind_of_path(option)),
-    )
-
-
-def _choices(option: Option[object]) -> Iterator[str]:
-    """Yield the words of a metavar such as ``N|auto|gpu``, and the names of clusters."""
-    yield from (
-        word
-        for word in option.metavar.split("|")
-        if word.replace("-", "").isidentifier() and word.islower()
-    )
-    if option is CLUSTER:
-        yield from dict.fromkeys(known.name for known in DETECTION)
+def _choices(option: Option[object]) -> Iterable[str]:
+    """Return the words of a metavar such as ``N|auto|gpu``, or names that are listed elsewhere."""
+    match option.name:
+        case CLUSTER.name:
+            return dict.fromkeys(known.name for known in DETECTION)
+        case HELP.name:
+            return TOPICS
+        case PRINT_COMPLETION.name:
+            return SHELLS
+    words = option.metavar.split("|")
+    return (word for word in words if word.replace("-", "").isidentifier() and word.islower())
 
 
 def _kind_of_path(option: Option[object]) -> str:

@@ -6,11 +6,10 @@ from clusterrun.cli.dispatch import nearest_command
 from clusterrun.cli.printing import complain, print_text, warn
 from clusterrun.errors import ExitCode, UsageError
 from clusterrun.planning.variables.worker_variables import environment_before
-from clusterrun.sources.command_line import CommandLine
+from clusterrun.run.fork_server_start import start_fork_server
 from clusterrun.sources.resolve import Resolved, resolve
+from clusterrun.sources.settings import CommandLine
 from clusterrun.sources.this_process import this_process
-from clusterrun.workers.fork_server_process import ForkServerProcess
-from clusterrun.workers.relay.log_layout import check_log_folder
 
 
 def execute(line: CommandLine, environ: Mapping[str, str], called: str) -> int:
@@ -33,16 +32,7 @@ def _resolve(line: CommandLine, environ: Mapping[str, str], called: str) -> Reso
 
 
 def _launch(resolved: Resolved, environ: Mapping[str, str]) -> int:
-    job = resolved.job
-    check_log_folder(job.log_dir)
-    environment = environment_before(job, environ, resolved.unset)
-    program = job.program.value
-    fork_server = ForkServerProcess.start(
-        job.python.value,
-        environment,
-        contain=job.contain.value,
-        shown=(program.name, *program.args),
-    )
+    fork_server = None if resolved.job.keep_warm.value else start_fork_server(resolved, environ)
     # Imported while the fork server's interpreter starts.
     from clusterrun.run.launch import launch
 

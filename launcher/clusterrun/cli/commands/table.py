@@ -8,10 +8,10 @@ from importlib import import_module
 
 from msgspec import Struct
 
-from clusterrun.sources.command_line import CommandLine
-from clusterrun.sources.options.option import Group, Option
+from clusterrun.sources.options.option import Group, Kind, Option, switch_option
 from clusterrun.sources.options.rows.launcher import ALLOWED_CPUS, CAPTURE, JSON, MACHINE_ROOT
 from clusterrun.sources.options.table import OPTIONS
+from clusterrun.sources.settings import CommandLine
 
 Execute = Callable[[CommandLine, Mapping[str, str], str], int]
 """Takes the command line, the environment and the program's name; returns the exit code."""
@@ -35,6 +35,8 @@ class Command(Struct, frozen=True):
     """One letter, for a command that is typed as a flag."""
     metavar: str = ""
     """The value of a command that is typed as a flag."""
+    word: str = ""
+    """The one word that may follow a command that is a word itself: ``[RUN]``; "" for none."""
 
     @property
     def name(self) -> str:
@@ -46,8 +48,18 @@ class Command(Struct, frozen=True):
         return self.typed.startswith("--")
 
     @property
-    def may_lack_value(self) -> bool:
-        return self.metavar.startswith("[")
+    def as_option(self) -> Option[str]:
+        """The option as which it is typed, if it is a flag."""
+        value = Kind.NEXT_WORD if self.metavar.startswith("[") else Kind.VALUE
+        return Option(
+            self.name,
+            parse=str,
+            default="",
+            metavar=self.metavar,
+            help=self.summary,
+            kind=value if self.metavar else Kind.FLAG,
+            short=self.short,
+        )
 
     def load(self) -> Execute:
         execute: Execute = import_module(f"clusterrun.cli.commands.{self.name}").execute
@@ -65,17 +77,37 @@ TOPO = Command(
     own_options=(JSON, MACHINE_ROOT, ALLOWED_CPUS, CAPTURE),
     groups=(Group.WORKERS, Group.PLACING),
 )
+WARM = switch_option("warm", help="End what --keep-warm has left, as soon as it has no job")
+STOP = Command(
+    "stop",
+    "End the processes that --keep-warm has left",
+    options=(WARM,),
+    about="End the processes of this user that --keep-warm has left on this machine.",
+    own_options=(WARM,),
+)
+SUSPEND = Command(
+    "suspend",
+    "Have all ranks of a running job save, and end it",
+    options=(),
+    about=(
+        "Have all ranks of a running job of this user save at one step, and end the job on all of"
+        " its nodes. Type it on any of them. RUN may be left out if only one run has an agent here."
+    ),
+    word="[RUN]",
+)
 HELP = Command("--help", "Print this, a group of options, or all", short="h", metavar="[GROUP|all]")
 VERSION = Command("--version", "Print the versions of clusterrun, Python and torch")
 PRINT_COMPLETION = Command(
     "--print-completion", "Print what completes options in bash, zsh or fish", metavar="SHELL"
 )
 
-COMMANDS = (RUN, TOPO, HELP, VERSION, PRINT_COMPLETION)
+COMMANDS = (RUN, TOPO, STOP, SUSPEND, HELP, VERSION, PRINT_COMPLETION)
 """In the order of --help."""
 
 FLAGS = tuple(command for command in COMMANDS if command.is_flag)
 """Commands that are typed as a flag; the first of several is the one that is meant."""
+
+FLAG_OPTIONS = tuple(command.as_option for command in FLAGS)
 
 WORDS = {command.typed: command for command in COMMANDS if command.typed and not command.is_flag}
 """Commands that are typed as the first word, by that word."""

@@ -11,8 +11,9 @@ from pathlib import Path
 from clusterrun.cli.printing import can_print, print_text, warn
 from clusterrun.errors import UsageError
 from clusterrun.run.preview import capture, preview
-from clusterrun.sources.command_line import CommandLine
+from clusterrun.sources.output_options import shows_colours
 from clusterrun.sources.resolve import Resolved, resolve
+from clusterrun.sources.settings import CommandLine
 from clusterrun.sources.this_process import this_process
 
 
@@ -44,7 +45,7 @@ def _draw(resolved: Resolved, environ: Mapping[str, str]) -> str:
     is_terminal = sys.stdout is not None and sys.stdout.isatty()
     style = Style(
         width=shutil.get_terminal_size().columns if is_terminal else None,
-        colour=is_terminal and not environ.get("NO_COLOR") and environ.get("TERM") != "dumb",
+        colour=is_terminal and shows_colours(environ),
         unicode=can_print("├─"),
     )
     return topo_text(machine.host if root is None else str(root), machine, plan, style)

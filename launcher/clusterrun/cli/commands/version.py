@@ -5,7 +5,7 @@ from collections.abc import Mapping
 from importlib import metadata
 
 from clusterrun.cli.printing import print_text
-from clusterrun.sources.command_line import CommandLine
+from clusterrun.sources.settings import CommandLine
 
 
 def execute(_line: CommandLine, _environ: Mapping[str, str], _called: str) -> int:

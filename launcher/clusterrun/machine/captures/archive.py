@@ -1,16 +1,27 @@
-"""A captured machine in an archive, which is never unpacked to the disk."""
+"""A captured machine in memory: the files of an archive, or recorded files."""
 
 import errno
 from collections.abc import Callable, Iterable, Mapping
 from typing import NamedTuple
 
-from clusterrun.machine.captures.folder import ANSWERS
+from clusterrun.machine.files import ANSWERS, Files
+
+SEEN, READ, USED = 0, 0o444, 0o644
+"""Modes of recorded files: only listed, readable, readable and writable."""
 
 _TO_READ, _TO_USE, _FOLDER = 0o444, 0o600, 0o555
 """Bits of a mode that let the captured process read or use a file; the mode of any folder."""
 
 MOST_LINKS = 40
-"""As many as the kernel follows on one path."""
+"""The number of links that the kernel follows on one path."""
+
+_KEPT_LINES = {
+    # Process and user ids are private.
+    "proc/self/status": ("Cpus_allowed", "Mems_allowed"),
+    # So are other mounts. The mount of /proc is kept so that the file is not empty.
+    "proc/self/mountinfo": (" - cgroup", " - proc "),
+}
+"""Files with private lines: only lines with one of these texts are kept."""
 
 
 class Entry(NamedTuple):
@@ -22,19 +33,21 @@ class Entry(NamedTuple):
     target: str = ""
 
 
-class Archive:
-    """The ``Files`` of an archive."""
+Entries = Mapping[str, Entry | None]
+"""Files by path; None is a folder, which may be left out if there is a file in it."""
 
-    def __init__(self, entries: Mapping[str, Entry], folders: Iterable[str]) -> None:
-        """Take files by path, and folders; a folder with files in it may be left out."""
+
+class Archive(Files):
+    """The files of an archive, which is never unpacked to the disk."""
+
+    is_live = False
+
+    def __init__(self, entries: Entries) -> None:
         self._entries = entries
-        self._folders = folders_around([*entries, *folders])
-        for folder in folders:
-            self._folders.setdefault(folder, set())
-
-    @property
-    def is_live(self) -> bool:
-        return False
+        self._folders = _folders_around(entries)
+        for path, entry in entries.items():
+            if entry is None:
+                self._folders.setdefault(path, set())
 
     def read(self, path: str) -> bytes:
         entry = self._entries.get(self.real(path))
@@ -65,7 +78,8 @@ class Archive:
             return None
         if real in self._folders:
             return _FOLDER
-        return self._entries[real].mode if real in self._entries else None
+        entry = self._entries.get(real)
+        return entry.mode if entry else None
 
     def link(self, path: str) -> str:
         entry = self._entries.get(path)
@@ -74,16 +88,101 @@ class Archive:
         return entry.target
 
     def real(self, path: str) -> str:
-        return follow(path, self.link)
+        return _follow(path, self.link)
 
-    def answer(self, question: str, _ask: Callable[[], str]) -> str:
+
+class Recorder(Files):
+    """Records all that is read from other files, and what could not be read."""
+
+    def __init__(self, files: Files) -> None:
+        self.is_live = files.is_live
+        self._files = files
+        self._entries: dict[str, Entry] = {}
+        self._folders: set[str] = set()
+
+    def recorded(self) -> dict[str, Entry | None]:
+        """Return all files that were read or listed, and the folders that were listed."""
+        folders = self._folders | _folders_around(self._entries).keys()
+        files = {path: entry for path, entry in self._entries.items() if path not in folders}
+        return files | dict.fromkeys(self._folders)
+
+    def read(self, path: str) -> bytes:
         try:
-            return self.read(f"{ANSWERS}/{question}").decode(errors="replace")
+            content = self._files.read(path)
         except OSError:
-            return ""
+            # A file may be opened, and yet not be read.
+            self.can_open(path)
+            raise
+        self._keep(self._place(path), Entry(_kept(path, content), READ))
+        return content
+
+    def names(self, path: str) -> list[str]:
+        names = self._files.names(path)
+        place = self._place(path)
+        self._folders.add(place)
+        for name in names:
+            try:
+                self.link(f"{place}/{name}")
+            except OSError:
+                self._keep(f"{place}/{name}", Entry(mode=SEEN))
+        return names
+
+    def exists(self, path: str) -> bool:
+        return self._allowed(path, SEEN, allowed=self._files.exists(path))
+
+    def can_open(self, path: str) -> bool:
+        return self._allowed(path, READ, allowed=self._files.can_open(path))
+
+    def may_use(self, path: str) -> bool:
+        return self._allowed(path, USED, allowed=self._files.may_use(path))
+
+    def _allowed(self, path: str, mode: int, *, allowed: bool) -> bool:
+        """Record whether the process may use a file in this way, and return it."""
+        if allowed or self._files.exists(path):
+            self._keep(self._place(path), Entry(mode=mode if allowed else SEEN))
+        return allowed
+
+    def link(self, path: str) -> str:
+        target = self._files.link(path)
+        self._entries[path] = Entry(target=target)
+        return target
+
+    def real(self, path: str) -> str:
+        self._place(path)
+        return self._files.real(path)
+
+    def answer(self, question: str, ask: Callable[[], str]) -> str:
+        answer = self._files.answer(question, ask)
+        if answer:
+            self._entries[f"{ANSWERS}/{question}"] = Entry(answer.encode())
+        return answer
+
+    def _keep(self, place: str, entry: Entry) -> None:
+        known = self._entries.get(place)
+        if known is not None:
+            entry = Entry(entry.content or known.content, entry.mode | known.mode, known.target)
+        self._entries[place] = entry
+
+    def _place(self, path: str) -> str:
+        """Return the real path; the links on the way are recorded, too."""
+        # The links of /proc/self lead to a process id, which is no fact of the machine.
+        if not path.startswith("sys/"):
+            return path
+        try:
+            return _follow(path, self.link)
+        except OSError:
+            return path
 
 
-def folders_around(paths: Iterable[str]) -> dict[str, set[str]]:
+def _kept(path: str, content: bytes) -> bytes:
+    kept = _KEPT_LINES.get(path)
+    if kept is None:
+        return content
+    lines = content.decode(errors="replace").splitlines(keepends=True)
+    return "".join(line for line in lines if any(word in line for word in kept)).encode()
+
+
+def _folders_around(paths: Iterable[str]) -> dict[str, set[str]]:
     """Return the folders on the way to ``paths``, the root among them, with the names in each."""
     listings: dict[str, set[str]] = {"": set()}
     for path in paths:
@@ -97,7 +196,7 @@ def folders_around(paths: Iterable[str]) -> dict[str, set[str]]:
     return listings
 
 
-def follow(path: str, link: Callable[[str], str]) -> str:
+def _follow(path: str, link: Callable[[str], str]) -> str:
     """Return ``path`` with every link in it followed.
 
     Args:

@@ -29,7 +29,7 @@ VARIABLES = (
 
 
 class Notes(msgspec.Struct, frozen=True):
-    """What the files of a captured machine do not show."""
+    """Facts of a captured machine and its process that no file has."""
 
     clusterrun: str
     """The version of clusterrun that captured it."""

@@ -4,12 +4,11 @@ import gzip
 import io
 import tarfile
 import zlib
-from collections.abc import Iterable, Mapping
 from importlib import import_module
 from pathlib import Path
 from types import ModuleType
 
-from clusterrun.machine.captures.archive import Archive, Entry
+from clusterrun.machine.captures.archive import Archive, Entries, Entry
 
 MAX_SIZE = 256 * 2**20
 """Bytes of an archive, packed or unpacked; a large machine with everything in /sys has 10 MB."""
@@ -17,7 +16,7 @@ MAX_SIZE = 256 * 2**20
 MAX_ENTRIES = 500_000
 
 _MODULES = {b"\xfd7zXZ\x00": "lzma", b"BZh": "bz2", b"\x1f\x8b": "gzip"}
-"""By the first bytes of a file."""
+"""The module that unpacks a file, by its first bytes."""
 
 
 def read_archive(path: Path, max_size: int = MAX_SIZE) -> Archive:
@@ -36,7 +35,7 @@ def read_archive(path: Path, max_size: int = MAX_SIZE) -> Archive:
     content = _unpacked(packed, max_size)
     try:
         with tarfile.open(fileobj=io.BytesIO(content), mode="r:") as archive:
-            return _without_top(*_entries(archive, max_size))
+            return Archive(_without_top(_entries(archive, max_size)))
     # RecursionError: headers that announce further headers are read by nested calls.
     except (tarfile.TarError, RecursionError) as error:
         raise ValueError(f"{error}") from None
@@ -69,20 +68,17 @@ def _module(name: str) -> ModuleType:
         raise ValueError(f"this Python was built without {name}, which the file needs") from None
 
 
-def _entries(archive: tarfile.TarFile, max_size: int) -> tuple[dict[str, Entry], set[str]]:
-    entries: dict[str, Entry] = {}
-    folders: set[str] = set()
+def _entries(archive: tarfile.TarFile, max_size: int) -> Entries:
+    entries: dict[str, Entry | None] = {}
     left = max_size
     for number, member in enumerate(archive):
         left -= member.size
         if left < 0 or member.size < 0 or number > MAX_ENTRIES:
             raise ValueError("it has more in it than any machine")
         path = _inside(member.name)
-        if member.isdir():
-            folders.add(path)
-        elif path:
+        if path:
             entries[path] = _entry(archive, member, entries)
-    return entries, folders
+    return entries
 
 
 def _inside(name: str) -> str:
@@ -92,33 +88,31 @@ def _inside(name: str) -> str:
     return "/".join(parts)
 
 
-def _entry(archive: tarfile.TarFile, member: tarfile.TarInfo, before: Mapping[str, Entry]) -> Entry:
+def _entry(archive: tarfile.TarFile, member: tarfile.TarInfo, before: Entries) -> Entry | None:
+    if member.isdir():
+        return None
     if member.issym():
         return Entry(target=member.linkname or ".")
     if member.islnk():
-        return before.get(_inside(member.linkname), Entry(mode=0))
+        return before.get(_inside(member.linkname)) or Entry(mode=0)
     file = archive.extractfile(member) if member.isreg() else None
     return Entry(file.read() if file else b"", member.mode)
 
 
-def _without_top(entries: Mapping[str, Entry], folders: Iterable[str]) -> Archive:
-    """Return the archive, below the one folder that holds all of it if its name is not a machine's."""
-    tops = {path.partition("/")[0] for path in (*entries, *folders) if path}
+def _without_top(entries: Entries) -> Entries:
+    """Return what is below the one folder that holds everything, if its name is not a machine's."""
+    tops = {path.partition("/")[0] for path in entries}
     if len(tops) != 1 or tops & {"sys", "proc"}:
-        return Archive(entries, folders)
+        return entries
     length = len(tops.pop()) + 1
-    return Archive(
-        {path[length:]: entry for path, entry in entries.items() if path[length:]},
-        {path[length:] for path in folders},
-    )
+    return {path[length:]: entry for path, entry in entries.items() if path[length:]}
 
 
-def pack(top: str, entries: Mapping[str, Entry], folders: Iterable[str]) -> bytes:
+def pack(top: str, entries: Entries) -> bytes:
     """Return a tar of these files and folders below the folder ``top``; the same for the same."""
     buffer = io.BytesIO()
     with tarfile.open(fileobj=buffer, mode="w", format=tarfile.PAX_FORMAT) as archive:
-        for path in sorted({*entries, *folders}):
-            entry = entries.get(path)
+        for path, entry in sorted(entries.items()):
             content = io.BytesIO(entry.content) if entry else None
             archive.addfile(_member(f"{top}/{path}", entry), content)
     return buffer.getvalue()

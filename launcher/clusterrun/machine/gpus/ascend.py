@@ -1,13 +1,19 @@
-"""Huawei's Ascend NPUs, which count as GPUs, by their device files and bus addresses."""
+"""Huawei's Ascend NPUs, which count as GPUs, by their device files and bus addresses.
+
+ASCEND_RT_VISIBLE_DEVICES is read as Huawei's CANN reads it.
+"""
+
+from collections.abc import Mapping
 
 from clusterrun.machine.gpus import pci
-from clusterrun.machine.gpus.devices import Listing
+from clusterrun.machine.gpus.devices import Choice, Device, Listing
 from clusterrun.machine.tree import Tree
 
 VENDOR = "huawei"
 
 _DRIVER = "devdrv_device_driver"
 _CLASSES = (0x1200,)
+_VARIABLE = "ASCEND_RT_VISIBLE_DEVICES"
 
 
 def list_gpus(tree: Tree) -> Listing:
@@ -26,3 +32,20 @@ def list_gpus(tree: Tree) -> Listing:
 def list_addresses(tree: Tree) -> set[str]:
     """Return the addresses of all NPUs, including those that we may not open."""
     return {bdf for bdf, _ in pci.driven_by(tree, _DRIVER, _CLASSES)}
+
+
+def choose(listing: Listing, environ: Mapping[str, str]) -> Choice:
+    """Return which NPUs the job's environment leaves: numbers, up to the first that is not one."""
+    text = environ.get(_VARIABLE)
+    if text is None:
+        return Choice(listing.devices, "", "")
+    origin = f"{_VARIABLE}={text}"
+    by_number = {str(device.number): device for device in listing.devices}
+    chosen: list[Device] = []
+    for entry in text.split(",") if text else ():
+        device = by_number.get(entry)
+        if device is None or device in chosen:
+            remark = f"{origin}: {entry!r} is not an NPU here, or is listed twice"
+            return Choice(tuple(chosen), origin, f"{remark}; CANN ends the list there")
+        chosen.append(device)
+    return Choice(tuple(chosen), origin, "")

@@ -98,7 +98,7 @@ class Locator:
         ):
             local = read(f"{directory}/{name}")
             if local:
-                # If the two differ the list is right, even if it is of no use.
+                # If the two differ the list is right, even if no node has these CPUs.
                 yield from self._around(local, f"sysfs {name}")
                 return
 
@@ -121,7 +121,7 @@ class Locator:
 
     def _by_nvml(self, device: Device) -> Iterator[_Answer]:
         yield from self._around(device.cpus, "NVML CPU affinity")
-        # Several nodes, as of a GPU with memory nodes of its own, are of no use.
+        # A GPU with memory nodes of its own has several nodes: which one is near is unknown.
         (number, *others) = sorted(device.nodes) or (-1,)
         if not others:
             yield from self._at(number, "NVML memory affinity")

@@ -1,9 +1,14 @@
-"""NVIDIA's GPUs: from NVML, else from the driver's directory in /proc, else from the PCI bus."""
+"""NVIDIA's GPUs: from NVML, else from the driver's directory in /proc, else from the PCI bus.
 
-from collections.abc import Callable
+CUDA_VISIBLE_DEVICES is read as CUDA and torch read it.
+"""
+
+import re
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import NamedTuple
 
 from clusterrun.machine.gpus import pci
-from clusterrun.machine.gpus.devices import NVIDIA_FILES, Device, Listing
+from clusterrun.machine.gpus.devices import NVIDIA_FILES, Choice, Device, Listing
 from clusterrun.machine.gpus.nvml import HUNG, NvmlGpu, ask_in_child, gpus_in
 from clusterrun.machine.tree import Tree, cpus_of
 
@@ -13,11 +18,16 @@ _PROC = "proc/driver/nvidia"
 _SOURCE = "/proc/driver/nvidia"
 _CLASSES = (0x0300, 0x0302)
 
+_VARIABLE = "CUDA_VISIBLE_DEVICES"
+_ORDER = "CUDA_DEVICE_ORDER"
+_ENDS = "CUDA ends the list there"
+_EMPTIES = "CUDA then shows none"
+
 
 def list_gpus(tree: Tree) -> Listing:
     """Return the GPUs of the first source that lists any (docs/binding.md S1)."""
     # Only NVML knows what the driver lets this container use.
-    answer = _nvml(tree)
+    answer = tree.answer("nvml", ask_in_child) if any(map(tree.exists, NVIDIA_FILES)) else ""
     devices = from_nvml(gpus_in(answer))
     if devices:
         return Listing("NVML", devices)
@@ -37,13 +47,10 @@ def list_addresses(tree: Tree) -> set[str]:
     return {*filter(None, names), *driven}
 
 
-def _nvml(tree: Tree) -> str:
-    return tree.answer("nvml", ask_in_child) if any(map(tree.exists, NVIDIA_FILES)) else ""
-
-
 def from_nvml(gpus: tuple[NvmlGpu, ...]) -> tuple[Device, ...]:
     """Return the whole GPUs in NVML's order, which numbers them, and after them their slices."""
-    number = {gpu.uuid: index for index, gpu in enumerate(_wholes(gpus))}
+    wholes = [gpu.uuid for gpu in gpus if not gpu.parent]
+    number = {uuid: index for index, uuid in enumerate(wholes)}
     devices = [
         Device(
             VENDOR,
@@ -63,15 +70,11 @@ def from_nvml(gpus: tuple[NvmlGpu, ...]) -> tuple[Device, ...]:
     return tuple(sorted(devices, key=lambda device: bool(device.parent)))
 
 
-def _wholes(gpus: tuple[NvmlGpu, ...]) -> list[NvmlGpu]:
-    return [gpu for gpu in gpus if not gpu.parent]
-
-
 def _by_proc(tree: Tree, may_open: Callable[[str], bool]) -> tuple[Device, ...]:
     # If NVML hangs, opening a GPU's file may hang, too, and no signal would end that.
     found = []
     for name in tree.names(f"{_PROC}/gpus"):
-        facts = _information(tree.text(f"{_PROC}/gpus/{name}/information"))
+        facts = tree.facts(f"{_PROC}/gpus/{name}/information", ":")
         bdf = pci.normalised(facts.get("Bus Location", "")) or pci.normalised(name)
         minor = facts.get("Device Minor", "")
         # A container sees all GPUs of its host here, but may open only its own.
@@ -81,14 +84,126 @@ def _by_proc(tree: Tree, may_open: Callable[[str], bool]) -> tuple[Device, ...]:
     return tuple(device._replace(number=number) for number, device in enumerate(in_order))
 
 
-def _information(text: str) -> dict[str, str]:
-    lines = (line.partition(":") for line in text.splitlines())
-    return {name.strip(): value.strip() for name, _, value in lines}
-
-
 def _by_driver(tree: Tree) -> tuple[Device, ...]:
     # If the driver's directory exists, its list has no GPU that we may open; hwloc keeps the
     # directory as an empty file.
     if tree.names(_PROC) or tree.exists("dev"):
         return ()
     return pci.devices_of(tree, VENDOR, pci.driven_by(tree, VENDOR, _CLASSES))
+
+
+class Entries(NamedTuple):
+    """The entries that count: all numbers or all ids (``GPU-...``, ``MIG-...``)."""
+
+    ids: tuple[int | str, ...]
+    remark: str
+    """Which entry cut the list short; "" if none did."""
+
+
+def choose(listing: Listing, environ: Mapping[str, str]) -> Choice:
+    """Return which GPUs the job's environment leaves.
+
+    Without the variable, and by number, they are whole GPUs: CUDA finds a MIG slice by its name.
+    The beginning of a UUID is enough if only one GPU has it. The first entry that names no GPU ends
+    the list; two that name the same GPU empty it.
+    """
+    text = environ.get(_VARIABLE)
+    if text is None:
+        return Choice(_wholes(listing), "", _split(listing, _wholes(listing)))
+    origin, entries = f"{_VARIABLE}={text}", parse(text)
+    chosen: list[Device] = []
+    for entry in entries.ids:
+        device = _device_of(entry, listing)
+        if device is None:
+            return Choice(tuple(chosen), origin, f"{_VARIABLE}: {entry} is not a GPU here; {_ENDS}")
+        if device in chosen:
+            return Choice((), origin, f"{_VARIABLE}: {entry} names a GPU twice; {_EMPTIES}")
+        chosen.append(device)
+    return Choice(tuple(chosen), origin, entries.remark or _split(listing, chosen))
+
+
+def is_order_known(listing: Listing, environ: Mapping[str, str]) -> bool:
+    """Return whether CUDA numbers the GPUs as ``listing`` does, or they are named by their ids.
+
+    By default CUDA puts the fastest first; GPUs of one model are in bus order.
+    """
+    ids = parse(environ.get(_VARIABLE, "0")).ids
+    return (
+        len({device.model for device in _wholes(listing)}) == 1
+        or environ.get(_ORDER) == "PCI_BUS_ID"
+        or all(isinstance(entry, str) for entry in ids)
+    )
+
+
+def parse(text: str) -> Entries:
+    """Return the entries of a CUDA_VISIBLE_DEVICES that count, as torch 2.13 parses it.
+
+    Numbers are read as strtoul does ("2ampere" is 2). The first entry that is not what the list
+    began with ends it; an entry given twice empties it.
+    """
+    prefix = next((prefix for prefix in ("GPU-", "MIG-") if text.startswith(prefix)), "")
+    read: list[int | str] = []
+    for entry in text.split(","):
+        name = _read(entry, prefix)
+        if name is None:
+            remark = f"{_VARIABLE}={text}: {entry!r} is neither number nor UUID; {_ENDS}"
+            return Entries(tuple(read), remark)
+        if name in read:
+            return Entries((), f"{_VARIABLE}={text}: {entry!r} is listed twice; {_EMPTIES}")
+        read.append(name)
+    return Entries(tuple(read), "")
+
+
+def _read(entry: str, prefix: str) -> int | str | None:
+    if prefix:
+        return entry if entry.startswith(prefix) else None
+    found = re.match("[+-]?[0-9]+", entry.strip())
+    number = int(found.group()) if found else -1
+    return number if number >= 0 else None
+
+
+def _device_of(entry: int | str, listing: Listing) -> Device | None:
+    wholes = _wholes(listing)
+    if isinstance(entry, int):
+        return wholes[entry] if entry < len(wholes) else None
+    if entry.startswith("MIG-"):
+        return _slice(entry, listing)
+    return _only(device for device in wholes if device.uuid.startswith(entry))
+
+
+def _slice(entry: str, listing: Listing) -> Device | None:
+    if listing.source == "NVML":
+        return _only(
+            device
+            for device in listing.devices
+            if device.parent and (device.uuid.startswith(entry) or device.legacy_name == entry)
+        )
+    # Only NVML lists slices. Without it CUDA still takes their names, and the GPU of a slice is the
+    # one in its name, or the only one.
+    wholes = _wholes(listing)
+    uuid = entry.removeprefix("MIG-").partition("/")[0]
+    whole = _only(one for one in wholes if len(wholes) == 1 or one.uuid == uuid)
+    return whole and whole._replace(uuid=entry, parent=whole.uuid)
+
+
+def _wholes(listing: Listing) -> tuple[Device, ...]:
+    return tuple(device for device in listing.devices if not device.parent)
+
+
+def _only(devices: Iterable[Device]) -> Device | None:
+    found = list(devices)
+    return found[0] if len(found) == 1 else None
+
+
+def _split(listing: Listing, chosen: Sequence[Device]) -> str:
+    """Return a remark on GPUs whose slices are not named: all slices but one are not used."""
+    uuids = [device.uuid for device in chosen]
+    slices = [device for device in listing.devices if device.parent and device.parent in uuids]
+    if len(slices) <= 1:
+        return ""
+    names = [one.uuid for one in slices]
+    split = ",".join(sorted({str(device.number) for device in slices}))
+    return (
+        f"GPU {split} is split into {len(slices)} MIG slices, of which CUDA shows a process one;"
+        f" for a worker on each: --devices {','.join(names)} --virtual-local-rank"
+    )

@@ -14,11 +14,11 @@ if TYPE_CHECKING:
     from types import ModuleType
 
 SECONDS_TO_DIE = 1.0
-"""After SIGKILL."""
+"""How long the child is waited for after SIGKILL."""
 
 _END = "end"
 HUNG = "hung"
-"""The answer if there is none in time: opening any GPU may hang."""
+"""Stands for an answer that is late: opening any GPU may hang."""
 
 _WORDS = 64
 """Room for 4096 CPUs or nodes: as many as Linux can have."""
@@ -107,7 +107,7 @@ def _answer(writing: int, question: Question, timeout: float) -> None:
         lines = ["\t".join(gpu) for gpu in question()]
         os.write(writing, "\n".join([*lines, _END]).encode())
     finally:
-        # Whatever was raised: no traceback, no exit handlers of the launcher.
+        # After any exception: no traceback, and no exit handlers of the launcher.
         os._exit(0)
 
 
@@ -142,9 +142,9 @@ def query_nvml() -> Iterable[NvmlGpu]:
 
 
 class _Query:
-    """One GPU; what its driver, or this container, does not support is left empty."""
+    """Queries one GPU; a fact that its driver or this container does not support is empty."""
 
-    def __init__(self, pynvml: "ModuleType", handle: Any) -> None:  # noqa: ANN401 - a C pointer
+    def __init__(self, pynvml: "ModuleType", handle: Any) -> None:  # a C pointer
         self._pynvml = pynvml
         self._handle = handle
 
@@ -175,7 +175,7 @@ class _Query:
                     legacy_name=self._legacy_name(gpu, handle),
                 )
 
-    def _legacy_name(self, gpu: NvmlGpu, handle: Any) -> str:  # noqa: ANN401 - a C pointer
+    def _legacy_name(self, gpu: NvmlGpu, handle: Any) -> str:  # a C pointer
         instance = self._optional("nvmlDeviceGetGpuInstanceId", handle)
         compute = self._optional("nvmlDeviceGetComputeInstanceId", handle)
         return f"MIG-{gpu.uuid}/{instance}/{compute}"
@@ -185,7 +185,7 @@ class _Query:
         words = self._optional(function, self._handle, _WORDS, scope) or ()
         return str(_bits(words))
 
-    def _optional(self, function: str, *args: Any) -> Any:  # noqa: ANN401 - as pynvml has it
+    def _optional(self, function: str, *args: Any) -> Any:  # as pynvml has it
         try:
             return getattr(self._pynvml, function)(*args)
         except self._pynvml.NVMLError:

@@ -66,18 +66,18 @@ def _listing_for(listings: Sequence[Listing], environ: Mapping[str, str]) -> Lis
 def _reader(vendor: str) -> Reader:
     match vendor:
         case "amd":
-            from clusterrun.machine.gpus.visible_rocm import choose
+            from clusterrun.machine.gpus.amd import choose
         case "intel":
-            from clusterrun.machine.gpus.visible_xpu import choose
+            from clusterrun.machine.gpus.intel import choose
         case "huawei":
-            from clusterrun.machine.gpus.visible_npu import choose
+            from clusterrun.machine.gpus.ascend import choose
         case _:
-            from clusterrun.machine.gpus.visible_cuda import choose
+            from clusterrun.machine.gpus.nvidia import choose
     return choose
 
 
 def _is_order_known(listing: Listing, environ: Mapping[str, str]) -> bool:
-    from clusterrun.machine.gpus.visible_cuda import is_order_known
+    from clusterrun.machine.gpus.nvidia import is_order_known
 
     return is_order_known(listing, environ)
 

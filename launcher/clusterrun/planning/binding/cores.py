@@ -4,6 +4,7 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
+from clusterrun.domain.counts import counted
 from clusterrun.domain.cpuset import CpuSet
 from clusterrun.domain.machine import Machine
 
@@ -31,7 +32,7 @@ def first_of_cache(machine: Machine, core: CpuSet) -> int:
 
 
 class Shortage(NamedTuple):
-    """The workers that can run nowhere but in one mask."""
+    """The workers whose CPUs are all in one mask."""
 
     workers: int
     cores: str
@@ -51,7 +52,7 @@ def shortages(machine: Machine, masks: Sequence[CpuSet]) -> Mapping[CpuSet, Shor
         inside = sum(count for other, count in workers.items() if other and other <= mask)
         cores = counter.count(mask)
         if inside > cores and inside * (allowed - cores) > (total - inside) * cores:
-            plural = "" if cores == 1 else "s"
-            share = f"{cores} core{plural} (CPUs {mask}) of the {allowed} that this job may use"
+            share = counted(cores, "core")
+            share += f" (CPUs {mask}) of the {allowed} that this job may use"
             found[mask] = Shortage(inside, share)
     return found

@@ -5,6 +5,7 @@ from collections.abc import Mapping, Sequence
 from itertools import pairwise
 from typing import NamedTuple
 
+from clusterrun.domain.counts import counted
 from clusterrun.domain.cpuset import CpuSet
 from clusterrun.domain.machine import Machine
 from clusterrun.planning.binding.cores import cores_of, first_of_cache
@@ -57,7 +58,7 @@ def of_exclusive(
 
 
 def _union(parts: Sequence[CpuSet]) -> CpuSet:
-    # Most workers have one part, and with a remark that is an object many workers share.
+    # Most workers have one part; workers that share CPUs share one object.
     return parts[0] if len(parts) == 1 else CpuSet.union_of(parts)
 
 
@@ -96,9 +97,9 @@ def _divide(machine: Machine, pool: _Pool, *, by_cache: bool) -> tuple[Mapping[i
     cores = cores_of(machine, pool.allowed)
     devices = _devices(machine, pool)
     among = (
-        _count(len(workers), "worker")
+        counted(len(workers), "worker")
         if len(workers) >= len(devices)
-        else _count(len(devices), "GPU")
+        else counted(len(devices), "GPU")
     )
     remark = ""
     if by_cache:
@@ -106,11 +107,11 @@ def _divide(machine: Machine, pool: _Pool, *, by_cache: bool) -> tuple[Mapping[i
         divided = _among_workers(caches, devices, pool.claims)
         if divided is not None:
             return divided, ""
-        have = _count(len(caches), "whole L3 cache")
+        have = counted(len(caches), "whole L3 cache")
         remark = f"has cores of its own, but no L3 cache: {have} for {among}"
     divided = _among_workers(cores, devices, pool.claims)
     if divided is None:
-        return shared, f"shares its node: {_count(len(cores), 'core')} for {among}"
+        return shared, f"shares its node: {counted(len(cores), 'core')} for {among}"
     return divided, remark
 
 
@@ -172,7 +173,3 @@ def _cut(units: Sequence[CpuSet], parts: int) -> list[Sequence[CpuSet]]:
     length, longer = divmod(len(units), parts)
     starts = [at * length + min(at, longer) for at in range(parts + 1)]
     return [units[start:end] for start, end in pairwise(starts)]
-
-
-def _count(number: int, name: str) -> str:
-    return f"{number} {name}{'' if number == 1 else 's'}"

@@ -4,6 +4,7 @@ from collections.abc import Callable, Sequence
 from heapq import heapify, heapreplace
 from typing import NamedTuple, TypeVar
 
+from clusterrun.domain.counts import counted
 from clusterrun.domain.cpuset import CpuSet
 from clusterrun.domain.machine import Gpu, Machine, NumaNode, PciGpu
 from clusterrun.planning.binding.cores import CoreCounter
@@ -77,8 +78,7 @@ def assign_gpus(
     each = gpus_per_worker or 1
     if workers * each > visible:
         # Only the script knows which worker uses which GPU.
-        plural = "" if visible == 1 else "s"
-        why = f"not bound: {workers} workers for {visible} GPU{plural}"
+        why = f"not bound: {workers} workers for {counted(visible, 'GPU')}"
         return (_unbound(machine, (), why, is_remarkable=True),) * workers
     blocks = (machine.visible[at : at + each] for at in range(0, workers * each, each))
     return tuple(_with_gpus(machine, block) for block in blocks)
@@ -90,8 +90,7 @@ def _without_gpus(machine: Machine, workers: int) -> tuple[Assignment, ...]:
     # Binding would take away the CPUs that belong to no node.
     stray = CpuSet(machine.allowed - CpuSet.union_of(node.cpus for node in nodes))
     if not nodes or stray or workers < len(nodes):
-        plural = "" if workers == 1 else "s"
-        why = f"not bound: {workers} worker{plural} for {len(nodes)} NUMA nodes"
+        why = f"not bound: {counted(workers, 'worker')} for {len(nodes)} NUMA nodes"
         if stray:
             why = f"not bound: CPUs {stray} belong to no NUMA node"
         return (_unbound(machine, (), why),) * workers
@@ -170,6 +169,6 @@ def gpus_of_jobs(machine: Machine) -> tuple[PciGpu, ...]:
 
 
 def hidden_gpus(machine: Machine) -> tuple[PciGpu, ...]:
-    """Return those of them that this job may not use."""
+    """Return those of ``gpus_of_jobs`` that this job may not use."""
     own = {gpu.bdf for gpu in machine.visible}
     return tuple(gpu for gpu in gpus_of_jobs(machine) if gpu.bdf not in own)

@@ -1,4 +1,4 @@
-"""``--numa-map``: the user's own places of GPUs, which beat the machine's tables (docs/binding.md S3.1)."""
+"""``--numa-map``: the user's own places of GPUs, which replace those of the machine's tables (docs/binding.md S3.1)."""
 
 from msgspec.structs import replace
 
@@ -44,11 +44,8 @@ def _is_named(gpu: Gpu, name: str) -> bool:
 
 def _is_address(name: str, bdf: str) -> bool:
     # NVML and nvidia-smi write eight digits of domain, lspci often none.
-    domain, *rest = (
-        name.lower().split(":") if name.count(":") == 2 else ["", *name.lower().split(":")]
-    )
-    own_domain, *own_rest = bdf.split(":")
-    return domain.lstrip("0") == own_domain.lstrip("0") and rest == own_rest
+    whole = name.lower() if name.count(":") == 2 else f":{name.lower()}"
+    return whole.lstrip("0") == bdf.lstrip("0")
 
 
 def _with_entry(

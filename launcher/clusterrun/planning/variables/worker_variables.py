@@ -1,42 +1,19 @@
-"""The variables of torchrun's contract (docs/contract.md 3.3), and which of them a user may set."""
+"""The variables of torchrun's contract (docs/contract.md 3.3).
+
+A job's ``env`` has none that clusterrun sets for each worker: ``sources`` refuses them.
+"""
 
 from collections.abc import Collection, Mapping
-from types import MappingProxyType
 
+from clusterrun import suspend
 from clusterrun.domain.job import JobSpec
 from clusterrun.domain.ranks import LocalRank
+from clusterrun.domain.scheduler import RESUMED_VARIABLE
 from clusterrun.domain.world import World
-from clusterrun.errors import UsageError
 
 _SIGNALS = "TORCHELASTIC_SIGNALS_TO_HANDLE"
 INTERFACE_VARIABLES = ("GLOO_SOCKET_IFNAME", "NCCL_SOCKET_IFNAME", "TP_SOCKET_IFNAME")
 """Name the interface that leads to the other nodes, for gloo, NCCL and TensorPipe."""
-
-_PER_WORKER = "clusterrun gives each worker its own"
-_FIXED = "clusterrun's workers need its own value"
-
-_OWNED: Mapping[str, str] = MappingProxyType(
-    {
-        "RANK": _PER_WORKER,
-        "LOCAL_RANK": _PER_WORKER,
-        "ROLE_RANK": _PER_WORKER,
-        "TORCHELASTIC_ERROR_FILE": _PER_WORKER,
-        "GROUP_RANK": _FIXED,
-        "NODE_RANK": _FIXED,
-        "ROLE_NAME": "use --role",
-        "TORCHELASTIC_RESTART_COUNT": _FIXED,
-        "TORCHELASTIC_USE_AGENT_STORE": _FIXED,
-        "WORLD_SIZE": "use --nproc-per-node and --nnodes",
-        "ROLE_WORLD_SIZE": "use --nproc-per-node and --nnodes",
-        "LOCAL_WORLD_SIZE": "use --nproc-per-node",
-        "GROUP_WORLD_SIZE": "use --nnodes",
-        "MASTER_ADDR": "use --master-addr",
-        "MASTER_PORT": "use --master-port",
-        "TORCHELASTIC_RUN_ID": "use --run-id",
-        "TORCHELASTIC_MAX_RESTARTS": "use --max-restarts",
-    }
-)
-"""Variables that only clusterrun sets, and what to do instead."""
 
 
 def environment_before(
@@ -48,18 +25,6 @@ def environment_before(
     """
     inherited = {name: value for name, value in environ.items() if name not in unset}
     return inherited | {name: fact.value for name, fact in job.env.items()}
-
-
-def check_env(job: JobSpec) -> None:
-    """Refuse variables that would break the ranks.
-
-    Raises:
-        UsageError: the job's ``env`` sets a variable that clusterrun has to set.
-
-    """
-    for name, fact in job.env.items():
-        if name in _OWNED:
-            raise UsageError(f"{name}={fact.value} ({fact.origin}) can't be set", _OWNED[name])
 
 
 def job_variables(
@@ -84,6 +49,7 @@ def job_variables(
         "ROLE_NAME": job.role.value,
         "TORCHELASTIC_RUN_ID": world.run_id,
         "TORCHELASTIC_MAX_RESTARTS": str(job.max_restarts.value),
+        RESUMED_VARIABLE: str(job.resumed.value),
         # True would make rank 0 wait for a store that no agent serves.
         "TORCHELASTIC_USE_AGENT_STORE": "False",
     }
@@ -119,6 +85,7 @@ def worker_variables(
     if error_files is not None:
         path = f"{error_files}/attempt-{world.attempt}/rank-{rank}/error.json"
         variables["TORCHELASTIC_ERROR_FILE"] = path
+        variables[suspend.VARIABLE] = f"{error_files}/attempt-{world.attempt}/suspend:{local_rank}"
     return variables
 
 

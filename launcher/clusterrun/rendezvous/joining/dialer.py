@@ -2,12 +2,9 @@
 
 import os
 import select
-import socket
 from collections.abc import Iterable
-from contextlib import suppress
 
-from clusterrun.coordination.messages import FromCoordinator
-from clusterrun.coordination.state import NEVER
+from clusterrun.domain.event_source import NEVER
 from clusterrun.errors import RendezvousError
 from clusterrun.rendezvous.joining.join_failures import (
     NOT_CLUSTERRUN,
@@ -17,9 +14,9 @@ from clusterrun.rendezvous.joining.join_failures import (
 from clusterrun.rendezvous.joining.joining_node import JoiningNode
 from clusterrun.rendezvous.names.addresses import Address
 from clusterrun.rendezvous.names.resolver import Lookup
-from clusterrun.rendezvous.wire.connection import Connection
-from clusterrun.rendezvous.wire.frames import FROM_COORDINATOR, BadFrame
-from clusterrun.rendezvous.wire.handshake import NONCE_BYTES, HandshakeFailed, member_handshake
+from clusterrun.rendezvous.wire.frames import BadFrame
+from clusterrun.rendezvous.wire.handshake import HandshakeFailed
+from clusterrun.rendezvous.wire.outgoing_connection import OutgoingConnection
 
 SECONDS_TO_ANSWER = 3.0
 """From connecting to the end of the handshake."""
@@ -33,44 +30,16 @@ FIRST_PAUSE = 0.05
 LONGEST_PAUSE = 1.0
 
 
-class OutgoingConnection(Connection[FromCoordinator]):
-    """A connection to one address and port of node 0.
-
-    Raises:
-        OSError: this host has no route to the address.
-
-    """
-
-    def __init__(self, address: Address, port: int, token: bytes) -> None:
-        self.address = address
-        self.port = port
-        sock = socket.socket(address.family, socket.SOCK_STREAM)
-        try:
-            sock.settimeout(0)
-            with suppress(BlockingIOError):
-                sock.connect(address.at(port))
-        except OSError:
-            sock.close()
-            raise
-        handshake = member_handshake(token, os.urandom(NONCE_BYTES))
-        super().__init__(sock, FROM_COORDINATOR, handshake)
-
-    @property
-    def connected(self) -> bool:
-        """Whether the other side has accepted: the first bytes have been sent."""
-        return self.all_sent
-
-
 class Dialer:
     """Connects again and again until node 0 answers; ``epoll`` watches all it waits for."""
 
     def __init__(self, node: JoiningNode, epoll: select.epoll, now: float) -> None:
         self.failure: RendezvousError | None = None
         """Why trying again is of no use: the token or the version of node 0 is another."""
-        self._settings = node.settings
+        self._terms = node.terms
         self._token = node.token
         self._epoll = epoll
-        self._lookup = Lookup(self._settings.host.value, epoll, now, node.hooks.resolve)
+        self._lookup = Lookup(self._terms.host.value, epoll, now, node.hooks.resolve)
         self._look_up_again = now + SECONDS_BETWEEN_LOOKUPS
         self._outgoing: list[OutgoingConnection] = []
         self._answer_deadline = NEVER
@@ -114,7 +83,7 @@ class Dialer:
         self._close_connections(self._outgoing)
 
     def _connect_to_all(self, now: float) -> None:
-        port = self._settings.ports.value[self._next_port]
+        port = self._terms.ports.value[self._next_port]
         self._answer_deadline = now + SECONDS_TO_ANSWER
         self._first_deadline = NEVER
         for address in self._lookup.addresses:
@@ -163,10 +132,10 @@ class Dialer:
         return ""
 
     def _handshake_failed(self, failure: HandshakeFailed) -> str:
-        error = handshake_error(self._settings, failure)
+        error = handshake_error(self._terms, failure)
         if error is None:
             return NOT_CLUSTERRUN
-        if len(self._settings.ports.value) == 1:
+        if len(self._terms.ports.value) == 1:
             self.failure = error
         return error.message
 
@@ -184,7 +153,7 @@ class Dialer:
             self._outgoing = []
 
     def _go_to_next_port(self, now: float) -> None:
-        self._next_port = (self._next_port + 1) % len(self._settings.ports.value)
+        self._next_port = (self._next_port + 1) % len(self._terms.ports.value)
         if self._next_port > 0:
             self._resume = now
             return

@@ -2,9 +2,9 @@
 
 import select
 
-from clusterrun.coordination.messages import Refusal
-from clusterrun.coordination.notices import SECONDS_TO_FIRST_NOTICE
-from clusterrun.coordination.state import NEVER
+from clusterrun.coordination.job_notices import SECONDS_TO_FIRST_NOTICE
+from clusterrun.domain.event_source import NEVER
+from clusterrun.domain.messages import Refusal
 from clusterrun.errors import RendezvousError
 from clusterrun.rendezvous.joining.join_timeout import JoinTimeout
 from clusterrun.rendezvous.joining.joining_member import JoiningMember
@@ -21,7 +21,7 @@ class DuplicateNodeZeroCheck:
     """
 
     def __init__(self, node: JoiningNode, now: float) -> None:
-        host = node.settings.host.value
+        host = node.terms.host.value
         self.failure: RendezvousError | None = None
         self.master_addr = host
         """MASTER_ADDR of this node's workers: the name, or an address of this machine if the name
@@ -74,7 +74,7 @@ class DuplicateNodeZeroCheck:
             self.master_addr = own[0].text
         if own:
             return
-        host, address = self._node.settings.host, lookup.addresses[0].text
+        host, address = self._node.terms.host, lookup.addresses[0].text
         resolves = "" if host.value == address else f" resolves to {address}, which"
         self._warning = (
             f"{self._node.hello.host} is node 0, but {host}{resolves} is none of its addresses"

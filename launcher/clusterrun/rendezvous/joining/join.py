@@ -3,28 +3,32 @@
 import os
 import select
 import signal
-from contextlib import closing
+from contextlib import ExitStack, closing
+from typing import TYPE_CHECKING
 
 from msgspec.structs import replace
 
-from clusterrun.coordination.messages import WorldFormed
-from clusterrun.coordination.state import NEVER
+from clusterrun.coordination.terms import Terms
+from clusterrun.domain.event_source import NEVER, EventSource
 from clusterrun.domain.events import HelperLost, SignalReceived
+from clusterrun.domain.messages import Verdict, WorldFormed
 from clusterrun.domain.outcome import HelperFailed, Interrupted
 from clusterrun.domain.signal_names import ENDING_SIGNALS
 from clusterrun.domain.world import World
-from clusterrun.rendezvous.agent_hooks import AgentHooks, EventSource
+from clusterrun.rendezvous.agent_hooks import AgentHooks
 from clusterrun.rendezvous.assumed import LOOPBACK
-from clusterrun.rendezvous.joining.dialer import OutgoingConnection
 from clusterrun.rendezvous.joining.join_timeout import JoinTimeout
 from clusterrun.rendezvous.joining.joining_member import JoiningMember
 from clusterrun.rendezvous.joining.joining_node import JoiningNode
 from clusterrun.rendezvous.joining.node_zero import JoiningNodeZero
 from clusterrun.rendezvous.joining.rankless_node import RanklessNode
-from clusterrun.rendezvous.joining.settings import RendezvousSettings
 from clusterrun.rendezvous.names.addresses import interface_of
 from clusterrun.rendezvous.peers import Peers
 from clusterrun.rendezvous.ports.joining_port import PortBusy
+from clusterrun.rendezvous.wire.outgoing_connection import OutgoingConnection
+
+if TYPE_CHECKING:
+    from clusterrun.rendezvous.failover import Failover
 
 SECONDS_TO_FIND_NODE_ZERO_HERE = 1.0
 """How long another agent of this machine, which has taken the port first, may take to answer."""
@@ -33,8 +37,8 @@ JoinStep = RanklessNode | JoiningNodeZero | JoiningMember
 """What a node waits for: ``turn`` does what is possible when the descriptor is readable or at the
 time ``due``, until ``finished``."""
 
-EndOfWait = Interrupted | HelperFailed
-"""A signal, or the end of a helper process."""
+EndOfWait = Interrupted | HelperFailed | Verdict
+"""A signal, the end of a helper process, or that of the job in which this node waited for a place."""
 
 
 def join(node: JoiningNode) -> Peers | EndOfWait:
@@ -47,15 +51,32 @@ def join(node: JoiningNode) -> Peers | EndOfWait:
         RendezvousError: the nodes contradict each other, or did not all join in time.
 
     """
-    timeout = JoinTimeout(node.settings.timeout, node.hooks.clock())
+    if not node.terms.reforming.fails_over:
+        return _join(node, None)
+    # Few jobs go on without their node 0.
+    from clusterrun.rendezvous.failover import Failover
+
+    with ExitStack() as undo:
+        failover = Failover(*node)
+        undo.callback(failover.close)
+        joined = _join(node._replace(hello=failover.hello), failover)
+        if isinstance(joined, Peers):
+            undo.pop_all()
+    return joined
+
+
+def _join(node: JoiningNode, failover: "Failover | None") -> Peers | EndOfWait:
+    timeout = JoinTimeout(node.terms.timeout, node.hooks.clock())
     if node.hello.rank is None:
-        return _join_without_rank(node, timeout)
+        return _join_without_rank(node, timeout, failover)
     if node.hello.rank == 0:
-        return _join_as_node_zero(node)
-    return _join_as_member(node, timeout)
+        return _join_as_node_zero(node, failover)
+    return _join_as_member(node, timeout, failover)
 
 
-def _join_without_rank(node: JoiningNode, timeout: JoinTimeout) -> Peers | EndOfWait:
+def _join_without_rank(
+    node: JoiningNode, timeout: JoinTimeout, failover: "Failover | None"
+) -> Peers | EndOfWait:
     """Join as node 0 if this machine has node 0's address and no other agent here is node 0."""
     with closing(RanklessNode(node, timeout, node.hooks.clock())) as rankless:
         if ended := wait_for(rankless, node.hooks):
@@ -63,15 +84,15 @@ def _join_without_rank(node: JoiningNode, timeout: JoinTimeout) -> Peers | EndOf
     if rankless.failure is not None:
         raise rankless.failure
     if not rankless.is_node_zero:
-        return _join_as_member(node, timeout)
+        return _join_as_member(node, timeout, failover)
     try:
-        return _join_as_node_zero(node)
+        return _join_as_node_zero(node, failover)
     except PortBusy as busy:
-        return _join_as_member(node, timeout, busy)
+        return _join_as_member(node, timeout, failover, busy)
 
 
-def _join_as_node_zero(node: JoiningNode) -> Peers | EndOfWait:
-    settings, _, _, hooks = node
+def _join_as_node_zero(node: JoiningNode, failover: "Failover | None") -> Peers | EndOfWait:
+    terms, _, _, hooks = node
     node_zero = JoiningNodeZero(node, hooks.clock())
     if ended := wait_for(node_zero, hooks):
         node_zero.abandon(ended, hooks.clock())
@@ -86,18 +107,24 @@ def _join_as_node_zero(node: JoiningNode) -> Peers | EndOfWait:
         node_zero.connection,
         early=node_zero.early,
         coordination=node_zero.server,
-        rhythm=settings.rhythm,
+        rhythm=terms.rhythm,
+        lives_on=terms.reforming.lives_on,
+        failover=failover,
+        named=terms.host.value,
         hooks=hooks,
     )
 
 
 def _join_as_member(
-    node: JoiningNode, timeout: JoinTimeout, busy: PortBusy | None = None
+    node: JoiningNode,
+    timeout: JoinTimeout,
+    failover: "Failover | None",
+    busy: PortBusy | None = None,
 ) -> Peers | EndOfWait:
     """Connect to node 0; ``busy`` is the error if node 0 should be on this machine and is not."""
-    settings, _, _, hooks = node
+    terms, _, _, hooks = node
     now = hooks.clock()
-    with closing(JoiningMember(node, timeout, now)) as member:
+    with closing(JoiningMember(node, timeout, now, failover)) as member:
         if busy is not None:
             if ended := wait_for(member, hooks, now + SECONDS_TO_FIND_NODE_ZERO_HERE):
                 return ended
@@ -105,16 +132,21 @@ def _join_as_member(
                 raise busy
         if ended := wait_for(member, hooks):
             return ended
+        if member.verdict is not None:
+            return member.verdict
         formed = _formed(member)
         outgoing = member.take_connection()
-    master_addr = _master_addr(member, outgoing, settings)
+    master_addr = _master_addr(member, outgoing, terms)
     return Peers(
         _seen_from_here(node, formed, master_addr, member.interface),
         formed.host,
         outgoing,
         early=member.early,
         coordination=None,
-        rhythm=settings.rhythm,
+        rhythm=terms.rhythm,
+        lives_on=terms.reforming.lives_on,
+        failover=failover,
+        named=terms.host.value,
         hooks=hooks,
     )
 
@@ -123,20 +155,21 @@ def _seen_from_here(
     node: JoiningNode, formed: WorldFormed, master_addr: str, interface: str
 ) -> World:
     """Return the world with the address of node 0, and the interface if libraries need its name."""
+    if formed.world.master_addr != node.terms.host.value:
+        # Another node has succeeded node 0.
+        master_addr = formed.world.master_addr
     needed = not node.hooks.resolves_for_others(node.hello.host, node.hooks.clock)
     return replace(formed.world, master_addr=master_addr, interface=interface if needed else "")
 
 
-def _master_addr(
-    member: JoiningMember, outgoing: OutgoingConnection, settings: RendezvousSettings
-) -> str:
+def _master_addr(member: JoiningMember, outgoing: OutgoingConnection, terms: Terms) -> str:
     """Return node 0's name, or the address that has answered if the name may lead elsewhere."""
     # A worker's library tries the addresses of a name in turn, and waits long for a dead one:
     # also for one behind that of node 0, whose port refuses until rank 0 listens. A second
     # address of the same family is most often that of another machine, or of none.
     first, *others = member.addresses
     only_this_one = outgoing.address != first or any(a.family == first.family for a in others)
-    return outgoing.address.text if only_this_one else settings.host.value
+    return outgoing.address.text if only_this_one else terms.host.value
 
 
 def _formed(node: JoiningMember | JoiningNodeZero) -> WorldFormed:
@@ -146,7 +179,9 @@ def _formed(node: JoiningMember | JoiningNodeZero) -> WorldFormed:
     raise node.failure or AssertionError("joining ended without a reason")
 
 
-def wait_for(step: JoinStep, hooks: AgentHooks, until: float = NEVER) -> EndOfWait | None:
+def wait_for(
+    step: JoinStep, hooks: AgentHooks, until: float = NEVER
+) -> Interrupted | HelperFailed | None:
     """Wait for ``step`` or until a time; return what has ended the wait before, if anything."""
     with select.epoll() as epoll:
         epoll.register(hooks.signals, select.EPOLLIN)
@@ -161,22 +196,27 @@ def wait_for(step: JoinStep, hooks: AgentHooks, until: float = NEVER) -> EndOfWa
             now = hooks.clock()
             ended = [each for each in hooks.helpers if each.fileno() in ready]
             for source in (hooks.signals, *ended):
-                if end := _end_of_wait(source, now):
+                if end := _end_of_wait(source, now, hooks, step):
                     return end
             step.turn(now)
     return None
 
 
-def _end_of_wait(source: EventSource, now: float) -> EndOfWait | None:
+def _end_of_wait(
+    source: EventSource, now: float, hooks: AgentHooks, step: JoinStep
+) -> Interrupted | HelperFailed | None:
     for event in source.events(now):
         match event:
+            case SignalReceived() if isinstance(step, JoiningMember) and step.passes_on(event):
+                continue
             case SignalReceived(number) if number in ENDING_SIGNALS:
                 return Interrupted(number)
             case SignalReceived(signal.SIGTSTP):
                 os.kill(os.getpid(), signal.SIGSTOP)
+            case SignalReceived():
+                hooks.keep(event)
             case HelperLost(name, how, number):
                 return HelperFailed(name, how, number)
             case _:
-                # There is no worker to forward a signal to.
                 continue
     return None

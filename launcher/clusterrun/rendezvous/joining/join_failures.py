@@ -5,10 +5,10 @@ from typing import assert_never
 
 from msgspec import Struct
 
+from clusterrun.coordination.terms import Terms
 from clusterrun.domain.endpoint import Endpoint
 from clusterrun.domain.facts import Fact
 from clusterrun.errors import RendezvousError
-from clusterrun.rendezvous.joining.settings import RendezvousSettings
 from clusterrun.rendezvous.names.addresses import Address
 from clusterrun.rendezvous.ports.joining_port import port_option
 from clusterrun.rendezvous.wire.handshake import VERSION, Fault, HandshakeFailed
@@ -34,47 +34,43 @@ class DialProgress(Struct, frozen=True):
     """The last error of each address and port."""
 
 
-def not_connected_yet(settings: RendezvousSettings, progress: DialProgress, elapsed: str) -> str:
+def not_connected_yet(terms: Terms, progress: DialProgress, elapsed: str) -> str:
     """Return the notice of a node that tries again; ``elapsed`` as in "30 s of 600 s"."""
     if progress.addresses:
-        why = f"can't connect to node 0 at {_place(settings)} yet: {_errors(settings, progress)}"
+        why = f"can't connect to node 0 at {_place(terms)} yet: {_errors(terms, progress)}"
     else:
-        why = f"{settings.host} does not resolve yet: {_lookup_error(progress)}"
-    exports = f"; {settings.exports}" if settings.exports else ""
+        why = f"{terms.host} does not resolve yet: {_lookup_error(progress)}"
+    exports = f"; {terms.exports}" if terms.exports else ""
     return f"{why} ({elapsed}){exports}"
 
 
-def not_connected(
-    settings: RendezvousSettings, progress: DialProgress, rank: int | None
-) -> RendezvousError:
+def not_connected(terms: Terms, progress: DialProgress, rank: int | None) -> RendezvousError:
     """Return the error of the node ``rank`` (None: without a rank) that has tried long enough."""
-    within = f"within {settings.timeout:g} s"
-    one_node = f"If this is one node: {settings.exports}.\n" if settings.exports else ""
+    within = f"within {terms.timeout:g} s"
+    one_node = f"If this is one node: {terms.exports}.\n" if terms.exports else ""
     if not progress.addresses:
         return RendezvousError(
-            f"{settings.host} did not resolve on this node {within}: {_lookup_error(progress)}",
-            f"{one_node}Set {_option(settings)} to a host name that every node can resolve,"
+            f"{terms.host} did not resolve on this node {within}: {_lookup_error(progress)}",
+            f"{one_node}Set {_option(terms)} to a host name that every node can resolve,"
             " or to node 0's IP address.",
         )
-    errors = _errors(settings, progress)
+    errors = _errors(terms, progress)
     return RendezvousError(
-        f"could not connect to node 0 at {_place(settings)} {within}: {errors}",
-        one_node + _hint(settings, progress, rank),
+        f"could not connect to node 0 at {_place(terms)} {within}: {errors}",
+        one_node + _hint(terms, progress, rank),
     )
 
 
-def node_zero_silent(settings: RendezvousSettings) -> RendezvousError:
+def node_zero_silent(terms: Terms) -> RendezvousError:
     """Return the error of a member that receives nothing from node 0 any more."""
     return RendezvousError(
-        f"node 0 at {_place(settings)} stopped responding before all nodes had joined"
+        f"node 0 at {_place(terms)} stopped responding before all nodes had joined"
     )
 
 
-def handshake_error(
-    settings: RendezvousSettings, failure: HandshakeFailed
-) -> RendezvousError | None:
+def handshake_error(terms: Terms, failure: HandshakeFailed) -> RendezvousError | None:
     """Return the error of a failed handshake; None if the other side is not clusterrun."""
-    place = settings.place
+    place = terms.place
     match failure.fault:
         case Fault.NOT_CLUSTERRUN:
             return None
@@ -89,29 +85,29 @@ def handshake_error(
             text = f"the job at {place} has another token than this node"
         case _:
             assert_never(failure.fault)
-    return RendezvousError(text, _SAME_PROOF.format(port_option(settings.ports.origin)))
+    return RendezvousError(text, _SAME_PROOF.format(port_option(terms.ports.origin)))
 
 
-def _place(settings: RendezvousSettings) -> Fact[str]:
-    return Fact(settings.place, settings.host.origin)
+def _place(terms: Terms) -> Fact[str]:
+    return Fact(terms.place, terms.host.origin)
 
 
-def _option(settings: RendezvousSettings) -> str:
+def _option(terms: Terms) -> str:
     """Return the option that sets another address of node 0."""
-    return "--rdzv-endpoint" if "rdzv" in settings.host.origin.lower() else "--master-addr"
+    return "--rdzv-endpoint" if "rdzv" in terms.host.origin.lower() else "--master-addr"
 
 
 def _lookup_error(progress: DialProgress) -> str:
     return progress.lookup_error or "no answer yet"
 
 
-def _errors(settings: RendezvousSettings, progress: DialProgress) -> str:
+def _errors(terms: Terms, progress: DialProgress) -> str:
     if not progress.errors:
         return "no answer yet"
-    one_port = len(settings.ports.value) == 1
+    one_port = len(terms.ports.value) == 1
     return ", ".join(
         error
-        if one_port and address.text == settings.host.value
+        if one_port and address.text == terms.host.value
         else f"{_where(address, None if one_port else port)}: {error}"
         for (address, port), error in progress.errors.items()
     )
@@ -122,15 +118,15 @@ def _where(address: Address, port: int | None) -> str:
     return f"{where} (this machine itself)" if address.is_loopback else where
 
 
-def _hint(settings: RendezvousSettings, progress: DialProgress, rank: int | None) -> str:
+def _hint(terms: Terms, progress: DialProgress, rank: int | None) -> str:
     if NOT_CLUSTERRUN in progress.errors.values():
         return (
             "The port may be another program's: set another one on all nodes with"
-            f" {port_option(settings.ports.origin)}.\n"
+            f" {port_option(terms.ports.origin)}.\n"
             "Or the job has started without this node: check --nnodes."
         )
     if all(address.is_loopback for address in progress.addresses):
-        return _loopback_hint(settings, progress.addresses[0].text)
+        return _loopback_hint(terms, progress.addresses[0].text)
     which = "the machine with that address" if rank is None else "node 0 (--node-rank 0)"
     return (
         f"Start the same command on {which}.\n"
@@ -138,8 +134,8 @@ def _hint(settings: RendezvousSettings, progress: DialProgress, rank: int | None
     )
 
 
-def _loopback_hint(settings: RendezvousSettings, address: str) -> str:
-    host, option = settings.host.value, _option(settings)
+def _loopback_hint(terms: Terms, address: str) -> str:
+    host, option = terms.host.value, _option(terms)
     if host == address:
         return (
             f"{host} is this machine, and node 0 does not run here.\n"

@@ -1,6 +1,6 @@
 """The time in which all nodes have to join, and when to print that this node still waits."""
 
-from clusterrun.coordination.notices import SECONDS_BETWEEN_NOTICES, SECONDS_TO_FIRST_NOTICE
+from clusterrun.coordination.job_notices import SECONDS_BETWEEN_NOTICES, SECONDS_TO_FIRST_NOTICE
 from clusterrun.errors import RendezvousError
 from clusterrun.rendezvous.joining.join_failures import (
     DialProgress,
@@ -31,9 +31,9 @@ class JoinTimeout:
     ) -> RendezvousError | None:
         """Return the error of a node that has no connection yet, or print a notice if that is due."""
         if now >= self._start + self.seconds:
-            return not_connected(node.settings, progress, node.hello.rank)
+            return not_connected(node.terms, progress, node.hello.rank)
         if now >= self._next_notice:
             self._next_notice = now + SECONDS_BETWEEN_NOTICES
             elapsed = f"{self.elapsed(now):.0f} s of {self.seconds:g} s"
-            node.hooks.notice(not_connected_yet(node.settings, progress, elapsed))
+            node.hooks.notice(not_connected_yet(node.terms, progress, elapsed))
         return None

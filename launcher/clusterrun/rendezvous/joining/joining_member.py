@@ -1,25 +1,49 @@
-"""A node that joins as a member: it connects to node 0, sends its hello and waits for the world."""
+"""A node that joins as a member: it connects to node 0, sends its hello and waits for its place.
+
+It may wait for as long as the job runs, as a spare: it sends heartbeats, and does nothing else.
+"""
 
 import select
+from signal import SIGTERM
+from typing import TYPE_CHECKING
 
 from msgspec.structs import replace
 
 from clusterrun.coordination.heartbeat import HeartbeatTimer
-from clusterrun.coordination.messages import (
+from clusterrun.coordination.job_notices import NO_SUCCESSOR
+from clusterrun.domain.event_source import NEVER
+from clusterrun.domain.events import SignalReceived
+from clusterrun.domain.messages import (
     FromCoordinator,
     Heartbeat,
+    KeepWaiting,
     Notice,
+    Paused,
     Refusal,
     Refused,
+    RequestSuspension,
+    Succession,
+    SuspensionPossible,
+    Verdict,
     WorldFormed,
 )
+from clusterrun.domain.outcome import NodeLost
+from clusterrun.domain.signal_names import signal_name
 from clusterrun.errors import RendezvousError
-from clusterrun.rendezvous.joining.dialer import Dialer, OutgoingConnection
+from clusterrun.rendezvous.joining.dialer import Dialer
 from clusterrun.rendezvous.joining.join_failures import CLOSED_BY_NODE_ZERO, node_zero_silent
 from clusterrun.rendezvous.joining.join_timeout import JoinTimeout
 from clusterrun.rendezvous.joining.joining_node import JoiningNode
 from clusterrun.rendezvous.names.addresses import Address, interface_of
 from clusterrun.rendezvous.wire.frames import HEARTBEAT_FRAME, BadFrame
+from clusterrun.rendezvous.wire.outgoing_connection import OutgoingConnection
+
+if TYPE_CHECKING:
+    # Few jobs go on without their node 0.
+    from clusterrun.rendezvous.failover import Failover, Seeker
+
+SPARE = "this node is a spare: it waits to take the place of a lost node"
+ELASTIC = "this node waits for a place: it is let in when all workers restart"
 
 SECONDS_AFTER_TIMEOUT = 5.0
 """Node 0 ends the wait at the timeout; a member that does not learn of it ends this much later."""
@@ -28,36 +52,53 @@ SECONDS_AFTER_TIMEOUT = 5.0
 class JoiningMember:
     """One descriptor; ``turn`` does what is possible. Ends with ``formed`` or ``failure``."""
 
-    def __init__(self, node: JoiningNode, timeout: JoinTimeout, now: float) -> None:
+    def __init__(
+        self,
+        node: JoiningNode,
+        timeout: JoinTimeout,
+        now: float,
+        failover: "Failover | None" = None,
+    ) -> None:
         self.formed: WorldFormed | None = None
         self.failure: RendezvousError | None = None
         self.refusal: Refusal | None = None
         """How node 0 has refused this node; None if it has not."""
         self.early: list[FromCoordinator] = []
         """Messages received after ``formed``."""
+        self.waits_at = ""
+        """The host of node 0, if the job runs and this node waits for a place in it."""
+        self.verdict: Verdict | None = None
+        """How the job has ended meanwhile."""
         self.interface = ""
         """The network interface that leads to node 0."""
         self._node = node
-        self._settings, self._hello, _, self._hooks = node
+        self._terms, self._hello, _, self._hooks = node
         self._timeout = timeout
         self._epoll = select.epoll()
         self._dialer = Dialer(node, self._epoll, now)
         self._outgoing: OutgoingConnection | None = None
-        self._heartbeat = HeartbeatTimer(self._settings.rhythm, now)
+        self._heartbeat = HeartbeatTimer(self._terms.rhythm, now)
         self._latest_end = 0.0
+        self._failover = failover
+        self._seeker: Seeker | None = None
+        self._can_suspend = False
+        self._has_asked = False
 
     def fileno(self) -> int:
         return self._epoll.fileno()
 
     @property
     def due(self) -> float:
+        if self._seeker is not None and self._outgoing is None:
+            return self._seeker.due
         if self._outgoing is not None:
             return min(self._latest_end, self._heartbeat.due)
         return min(self._dialer.due, self._timeout.due)
 
     @property
     def finished(self) -> bool:
-        return self.formed is not None or self.failure is not None
+        ended = self.failure is not None or self.verdict is not None
+        return self.formed is not None or ended
 
     @property
     def addresses(self) -> tuple[Address, ...]:
@@ -70,15 +111,30 @@ class JoiningMember:
         return self._outgoing is not None and self.failure is None
 
     def turn(self, now: float) -> None:
-        if self._outgoing is None:
+        if self._outgoing is None and self._seeker is not None:
+            self._seek(self._seeker, now)
+        elif self._outgoing is None:
             self._dial(now)
         else:
             self._exchange(self._outgoing, now)
         if not self.finished:
             self._check_time(now)
 
+    def passes_on(self, signal: SignalReceived) -> bool:
+        """Pass a request of a suspension on, if this node waits for a place in a job that runs."""
+        is_first = signal.number == SIGTERM and self._can_suspend and not self._has_asked
+        is_request = is_first or signal.number == self._terms.suspend_signal
+        if not is_request or not self.waits_at or self._outgoing is None:
+            return False
+        self._has_asked |= is_first
+        self._outgoing.send(RequestSuspension(signal_name(signal.number)))
+        self._outgoing.watch(self._epoll)
+        return True
+
     def close(self) -> None:
         self._dialer.close()
+        if self._seeker is not None:
+            self._seeker.close()
         if self._outgoing is not None:
             self._outgoing.close()
         self._epoll.close()
@@ -99,7 +155,7 @@ class JoiningMember:
             return
         self._outgoing = outgoing
         self._latest_end = now + self._timeout.seconds + SECONDS_AFTER_TIMEOUT
-        self._heartbeat = HeartbeatTimer(self._settings.rhythm, now)
+        self._heartbeat = HeartbeatTimer(self._terms.rhythm, now)
         outgoing.give_up_after(self._heartbeat.rhythm.timeout)
         outgoing.send(replace(self._hello, waited=self._timeout.elapsed(now)))
         # Now, while nothing waits for it: later, the workers would.
@@ -113,13 +169,49 @@ class JoiningMember:
         if self._heartbeat.is_heartbeat_due(now):
             outgoing.send_frame(HEARTBEAT_FRAME)
         if self._heartbeat.is_lost(now):
-            error = error or f"node 0 {self._settings.rhythm.silence}"
-        if error or outgoing.closed:
+            error = error or f"node 0 {self._terms.rhythm.silence}"
+        if self.waits_at and (error or outgoing.closed):
+            silent = outgoing.unreachable or not outgoing.closed
+            self._lose(outgoing, self._terms.rhythm.silence if silent else "is gone", now)
+        elif error or outgoing.closed:
             self._outgoing = None
             why = error or outgoing.trouble or CLOSED_BY_NODE_ZERO
             self._dialer.reject(outgoing, why, now)
         else:
             outgoing.watch(self._epoll)
+
+    def _lose(self, outgoing: OutgoingConnection, how: str, now: float) -> None:
+        """Search for a successor of the coordinator, if the job can go on without it."""
+        has_ended = outgoing.closed_by_peer and not outgoing.was_reset
+        outgoing.unwatch(self._epoll)
+        if self._seeker is not None:
+            outgoing.close()
+            self._outgoing = None
+            if has_ended:
+                self._seeker.has_ended()
+                self._seek(self._seeker, now)
+            else:
+                self.verdict = Verdict(self._seeker.lost, "")
+            return
+        claim = None if self._failover is None else self._failover.claim(None)
+        if self._failover is None or claim is None:
+            self.verdict = Verdict(NodeLost(0, self.waits_at, how), "")
+            return
+        lost = self._failover.lost(how)
+        self._failover.leave(outgoing)
+        self._outgoing = None
+        self._seeker = self._failover.search(claim, lost, now, has_ended=has_ended)
+        self._epoll.register(self._seeker, select.EPOLLIN)
+        self._seek(self._seeker, now)
+
+    def _seek(self, seeker: "Seeker", now: float) -> None:
+        seeker.turn(now)
+        if seeker.has_failed:
+            self.verdict = Verdict(seeker.lost, NO_SUCCESSOR)
+        elif seeker.connection is not None:
+            self._outgoing = seeker.connection
+            self._heartbeat = HeartbeatTimer(self._terms.rhythm, now)
+            self._outgoing.watch(self._epoll)
 
     def _receive(self, outgoing: OutgoingConnection, now: float) -> str:
         """Handle all messages; return why the sender is not this job's node 0, "" if it is."""
@@ -135,18 +227,53 @@ class JoiningMember:
                     continue
                 case Notice(text):
                     self._hooks.notice(text)
+                case Refused(_, text) if self._seeker is not None:
+                    self.verdict = Verdict(self._seeker.lost, text)
+                    return ""
+                case Succession():
+                    self._learn(message)
                 case Refused():
                     return self._refused(message)
                 case WorldFormed():
                     self.formed = message
-                    self.early = messages[index + 1 :]
+                    known = [SuspensionPossible()] if self._can_suspend else []
+                    self.early = [*known, *messages[index + 1 :]]
                     return ""
+                case KeepWaiting(host):
+                    self._keep_waiting(host)
+                case Verdict() if self.waits_at:
+                    self.verdict = message
+                    return ""
+                case SuspensionPossible() if self.waits_at:
+                    self._can_suspend = True
+                case Paused(paused) if self.waits_at:
+                    self._node_zero_pauses(now, paused=paused)
                 case _:
                     return "it ends a job that has not started"
         return ""
 
+    def _learn(self, known: Succession) -> None:
+        if self._failover is not None:
+            self._failover.learn(known)
+        if self._seeker is not None:
+            # A successor has gone on.
+            self._epoll.unregister(self._seeker)
+            self._seeker.close()
+            self._seeker = None
+
+    def _keep_waiting(self, host: str) -> None:
+        self.waits_at = host
+        self._latest_end = NEVER
+        self._hooks.notice(ELASTIC if self._terms.reforming.is_elastic else SPARE)
+
+    def _node_zero_pauses(self, now: float, *, paused: bool) -> None:
+        if paused:
+            self._heartbeat.pause()
+        else:
+            self._heartbeat.resume(now)
+
     def _refused(self, refused: Refused) -> str:
-        if refused.refusal is Refusal.TRY_ELSEWHERE and len(self._settings.ports.value) > 1:
+        if refused.refusal is Refusal.TRY_ELSEWHERE and len(self._terms.ports.value) > 1:
             return refused.text
         self.refusal = refused.refusal
         self.failure = RendezvousError(refused.text, refused.hint)
@@ -155,6 +282,6 @@ class JoiningMember:
     def _check_time(self, now: float) -> None:
         if self._outgoing is not None:
             if now >= self._latest_end:
-                self.failure = node_zero_silent(self._settings)
+                self.failure = node_zero_silent(self._terms)
         else:
             self.failure = self._timeout.check(self._node, self._dialer.progress, now)

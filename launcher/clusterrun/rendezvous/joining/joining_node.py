@@ -5,12 +5,12 @@ from binascii import crc32
 from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
-from clusterrun.coordination.messages import ARGUMENTS, Hello
+from clusterrun.coordination.terms import Terms
 from clusterrun.domain.bounds import as_line, as_name
 from clusterrun.domain.cpuset import runs
 from clusterrun.domain.job import JobSpec
+from clusterrun.domain.messages import ARGUMENTS, Hello
 from clusterrun.rendezvous.agent_hooks import AgentHooks
-from clusterrun.rendezvous.joining.settings import RendezvousSettings
 
 DIGITS = 8
 """Length of a digest: a longer one would confirm a guess at a short secret beyond doubt."""
@@ -21,7 +21,7 @@ LONGEST_VALUE = 2000
 class JoiningNode(NamedTuple):
     """What a node needs to join."""
 
-    settings: RendezvousSettings
+    terms: Terms
     hello: Hello
     token: bytes
     """b"" if the job has none."""
@@ -38,7 +38,7 @@ def hello_of(job: JobSpec, host: str, workers: int, versions: Mapping[str, str])
         versions: those of the interpreter and of torch, by name, as far as they are known.
 
     """
-    minimum = f"{job.last_call.minimum}:" if job.last_call else ""
+    minimum = f"{job.last_call.minimum}:" if job.last_call and not job.spares.value else ""
     return Hello(
         identity=os.urandom(8).hex(),
         run_id="" if job.run_id.origin == "default" else job.run_id.value,
@@ -48,12 +48,13 @@ def hello_of(job: JobSpec, host: str, workers: int, versions: Mapping[str, str])
         rank=job.agent_rank,
         workers=workers,
         must={
-            "nnodes": f"{minimum}{job.agents}",
+            "nnodes": f"{minimum}{job.agents - job.spares.value}",
             "max_restarts": str(job.max_restarts.value),
             "no_restart_exit_codes": ",".join(runs(job.no_restart_exit_codes.value)) or "none",
             "no_fail_fast": "yes" if job.no_fail_fast.value else "no",
             "heartbeat_timeout": f"{job.heartbeat_timeout.value:g}",
             "hang_timeout": f"{job.hang_timeout.value or 0:g}",
+            **_about_losses(job),
         },
         should={
             "script": bounded_value(job.program.value.name),
@@ -61,7 +62,23 @@ def hello_of(job: JobSpec, host: str, workers: int, versions: Mapping[str, str])
             **{name: bounded_value(version) for name, version in versions.items()},
         },
         role=job.role.value,
+        kept_attempts=job.kept_attempts.value,
     )
+
+
+def _about_losses(job: JobSpec) -> dict[str, str]:
+    if not job.outlives_nodes:
+        return {}
+    most = job.max_node_losses.value
+    return {
+        "spares": str(job.spares.value),
+        "max_node_losses": "no limit" if most is None else str(most),
+        "rejoin_timeout": f"{job.rejoin_timeout.value:g}",
+        "no_failover": "yes" if job.no_failover.value else "no",
+        "elastic_multiple": str(job.elastic_multiple.value),
+        "elastic_join": job.elastic_join.value.value,
+        "elastic_join_delay": f"{job.elastic_join_delay.value:g}",
+    }
 
 
 def bounded_value(value: str) -> str:

@@ -2,17 +2,16 @@
 
 import select
 
-from clusterrun.coordination.messages import FromCoordinator, Notice, Refused, WorldFormed
-from clusterrun.coordination.notices import ended_while_waiting
-from clusterrun.coordination.state import NEVER, Terms
-from clusterrun.domain.bounds import as_name
+from clusterrun.coordination.job_notices import ended_while_waiting
+from clusterrun.coordination.terms import Terms
+from clusterrun.domain.event_source import NEVER
 from clusterrun.domain.facts import Fact
+from clusterrun.domain.messages import FromCoordinator, Notice, Refused, WorldFormed
 from clusterrun.domain.outcome import HelperFailed, Interrupted
 from clusterrun.errors import RendezvousError
 from clusterrun.rendezvous.coordinator_server import CoordinatorServer
 from clusterrun.rendezvous.joining.duplicate_node_zero import DuplicateNodeZeroCheck
 from clusterrun.rendezvous.joining.joining_node import JoiningNode
-from clusterrun.rendezvous.joining.settings import RendezvousSettings
 from clusterrun.rendezvous.names.addresses import loopback_address
 from clusterrun.rendezvous.ports.held_port import HeldPort, hold_free_port, hold_port
 from clusterrun.rendezvous.ports.joining_port import open_joining_port
@@ -39,17 +38,18 @@ class JoiningNodeZero:
         self.failure: RendezvousError | None = None
         self.early: list[FromCoordinator] = []
         """Messages received after ``formed``."""
-        settings, hello, token, hooks = node
+        terms, hello, token, hooks = node
         self._host = hello.host
         self._hooks = hooks
         self._refused: RendezvousError | None = None
         self._latest_end = NEVER
         # At a loopback address no other machine needs to reach the coordinator.
-        only_at = loopback_address(settings.host.value)
-        joining = open_joining_port(settings.ports, hello.host, only_at)
-        chosen = _workers_port(settings) if settings.keeps_joining_port else None
-        terms = _terms(node, chosen.number if chosen else joining.number)
-        self.server = CoordinatorServer(joining, terms, token, hooks, now, chosen=chosen)
+        only_at = loopback_address(terms.host.value)
+        joining = open_joining_port(terms.ports, hello.host, only_at)
+        chosen = _workers_port(terms) if terms.keeps_joining_port else None
+        self.server = CoordinatorServer(
+            joining, terms, hello, hooks, now, token=token, chosen=chosen
+        )
         self.connection: Connection[FromCoordinator] = Connection(
             self.server.own_end, FROM_COORDINATOR
         )
@@ -112,27 +112,6 @@ class JoiningNodeZero:
         self.server.finish(SECONDS_TO_FINISH, self._hooks.clock)
 
 
-def _workers_port(settings: RendezvousSettings) -> HeldPort:
-    given = settings.workers_port
+def _workers_port(terms: Terms) -> HeldPort:
+    given = terms.workers_port
     return hold_free_port() if given.value is None else hold_port(Fact(given.value, given.origin))
-
-
-def _terms(node: JoiningNode, master_port: int) -> Terms:
-    settings, hello, token, _ = node
-    return Terms(
-        hello=hello,
-        nodes=settings.nodes,
-        run_id=hello.run_id or settings.run_id,
-        place=settings.place,
-        master_addr=settings.host.value,
-        master_port=master_port,
-        timeout=settings.timeout,
-        hosts=tuple(as_name(host) for host in settings.hosts),
-        strict=settings.strict,
-        rhythm=settings.rhythm,
-        restarts=settings.restarts,
-        keeps_joining_port=settings.keeps_joining_port,
-        has_token=bool(token),
-        last_call=settings.last_call,
-        exports=settings.exports,
-    )

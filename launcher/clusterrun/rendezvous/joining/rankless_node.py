@@ -19,7 +19,7 @@ class RanklessNode:
         self._node = node
         self._timeout = timeout
         self._epoll = select.epoll()
-        self._lookup = Lookup(node.settings.host.value, self._epoll, now, node.hooks.resolve)
+        self._lookup = Lookup(node.terms.host.value, self._epoll, now, node.hooks.resolve)
 
     def fileno(self) -> int:
         return self._epoll.fileno()

@@ -12,6 +12,7 @@ from typing import NoReturn
 import msgspec
 from msgspec import Struct
 
+from clusterrun.domain.event_source import NEVER
 from clusterrun.processes import close_all_but, status_of
 from clusterrun.rendezvous.names.addresses import Address, Resolve, all_addresses, numeric_address
 
@@ -51,7 +52,7 @@ class Lookup:
         """() while there is no answer."""
         self.error = ""
         """Why there is none."""
-        self.due = float("inf")
+        self.due = NEVER
         """When ``turn`` is due even if nothing happens."""
         self._epoll = epoll
         self._pause = FIRST_PAUSE
@@ -97,7 +98,7 @@ class Lookup:
             answer = _Answer((), f"no answer within {SECONDS_FOR_AN_ANSWER} s")
         self.addresses = answer.addresses
         if self.addresses:
-            self.error, self.due = "", float("inf")
+            self.error, self.due = "", NEVER
         else:
             self._fail(answer.error, now)
 

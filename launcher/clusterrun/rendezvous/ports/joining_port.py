@@ -112,6 +112,14 @@ def open_joining_port(
     )
 
 
+def open_free_port() -> JoiningPort:
+    """Return a port that no program uses, listening on all addresses of this machine."""
+    listener = bound_everywhere(0)
+    listener.settimeout(0)
+    listener.listen(_BACKLOG)
+    return JoiningPort(HeldPort(listener.getsockname()[1], listener), [listener], None)
+
+
 def port_option(origin: str) -> str:
     """Return the option that sets another port than the one from ``origin``."""
     return "--rdzv-endpoint" if "rdzv" in origin.lower() else "--master-port"

@@ -8,7 +8,7 @@ import socket
 from contextlib import suppress
 from typing import Generic
 
-from clusterrun.coordination.messages import FromCoordinator, FromMember
+from clusterrun.domain.messages import FromCoordinator, FromMember
 from clusterrun.rendezvous.names.addresses import plain_address
 from clusterrun.rendezvous.wire.frames import MAXIMUM_FRAME, Codec, MessageT, framed
 from clusterrun.rendezvous.wire.handshake import Fault, HandshakeFailed, Step, Steps
@@ -35,12 +35,19 @@ class Connection(Generic[MessageT]):
         self, sock: socket.socket, codec: Codec[MessageT], handshake: Steps | None = None
     ) -> None:
         sock.settimeout(0)
-        if sock.family != socket.AF_UNIX:
+        self._is_tcp = sock.family != socket.AF_UNIX
+        if self._is_tcp:
             sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         self.closed = False
         self.trouble = ""
         self.unreachable = False
         """It is closed because the other host no longer answers."""
+        self.closed_by_peer = False
+        """The other host's kernel has closed it."""
+        self.refused = False
+        """The other host's kernel knows of no program there."""
+        self.was_reset = False
+        """The other side's kernel has forgotten it: the program has ended, or was out of reach."""
         self.longest = MAXIMUM_FRAME
         """Maximum bytes of a message from the other side."""
         self._socket = sock
@@ -92,10 +99,10 @@ class Connection(Generic[MessageT]):
     def give_up_after(self, seconds: float) -> None:
         """Let the kernel close the connection if the other host does not answer for so long.
 
-        If nothing is sent, the kernel sends probes: a suspended agent sends no heartbeats, and its
+        If nothing is sent, the kernel sends probes: a paused agent sends no heartbeats, and its
         host may fail meanwhile.
         """
-        if self._socket.family == socket.AF_UNIX:
+        if not self._is_tcp:
             return
         # Heartbeats are more frequent: the kernel probes only connections without any.
         between = min(max(1, math.ceil(seconds / 3)), _LONGEST_BETWEEN_PROBES)
@@ -145,7 +152,8 @@ class Connection(Generic[MessageT]):
                 sent = self._socket.send(self._outgoing, socket.MSG_NOSIGNAL)
             except BlockingIOError:
                 return
-            except (BrokenPipeError, ConnectionResetError):
+            except (BrokenPipeError, ConnectionResetError) as error:
+                self.was_reset |= isinstance(error, ConnectionResetError)
                 # ``receive`` notices it: what the other side sent before is still to be read.
                 self._outgoing.clear()
                 return
@@ -184,7 +192,7 @@ class Connection(Generic[MessageT]):
                 self._fail(error)
                 return
             self._incoming += data
-            self.closed = not data
+            self.closed = self.closed_by_peer = not data
             if len(data) < _READ_BYTES:
                 # Most often that was all; if not, the socket stays readable.
                 return
@@ -210,5 +218,8 @@ class Connection(Generic[MessageT]):
     def _fail(self, error: OSError | str) -> None:
         self.closed = True
         self.unreachable = isinstance(error, OSError) and error.errno in _UNREACHABLE
+        self.was_reset |= isinstance(error, OSError) and error.errno == errno.ECONNRESET
+        self.closed_by_peer = self.was_reset
+        self.refused = isinstance(error, OSError) and error.errno == errno.ECONNREFUSED
         text = error if isinstance(error, str) else os.strerror(error.errno or 0)
         self.trouble = text[:1].lower() + text[1:]

@@ -5,7 +5,7 @@ import select
 from collections.abc import Iterable
 from contextlib import suppress
 
-from clusterrun.coordination.messages import FromMember
+from clusterrun.domain.messages import FromMember
 from clusterrun.errors import MachineError
 from clusterrun.rendezvous.wire.connection import Connection
 

@@ -5,7 +5,7 @@ from typing import Generic, TypeVar
 
 import msgspec
 
-from clusterrun.coordination.messages import FromCoordinator, FromMember, Heartbeat
+from clusterrun.domain.messages import FromCoordinator, FromMember, Heartbeat
 
 MAXIMUM_FRAME = 1 << 22
 """Bytes of one message: above the longest of ours, a report of 10,000 workers."""

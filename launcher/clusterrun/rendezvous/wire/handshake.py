@@ -22,6 +22,9 @@ NONCE_BYTES = 32
 
 _OPENING = struct.Struct(f">{len(MAGIC)}sHcB{NONCE_BYTES}s")
 _PROOF_BYTES = 32
+_MEMBER, _COORDINATOR = b"M", b"C"
+"""Which of the two sent an opening."""
+
 _GRANTED = b"\x01"
 _DENIED = bytes(1 + _PROOF_BYTES)
 
@@ -45,13 +48,6 @@ class HandshakeFailed(Exception):
         super().__init__(fault.name)
         self.fault = fault
         self.version = version
-
-
-class Side(Enum):
-    """Which of the two sent an opening."""
-
-    MEMBER = b"M"
-    COORDINATOR = b"C"
 
 
 class Step(NamedTuple):
@@ -78,12 +74,12 @@ class _Opening(NamedTuple):
 
 def member_handshake(token: bytes, nonce: bytes) -> Steps:
     """Return the member's side of a handshake; ``token`` is b"" if the job has none."""
-    own = _opening(Side.MEMBER, token, nonce)
+    own = _opening(_MEMBER, token, nonce)
     received = yield Step(own, _OPENING.size, MAGIC)
-    _check(_Opening(*_OPENING.unpack(received)), Side.COORDINATOR, token)
+    _check(_Opening(*_OPENING.unpack(received)), _COORDINATOR, token)
     if token:
-        answer = yield Step(_proof(token, Side.MEMBER, own, received), len(_DENIED))
-        proof = _proof(token, Side.COORDINATOR, own, received)
+        answer = yield Step(_proof(token, _MEMBER, own, received), len(_DENIED))
+        proof = _proof(token, _COORDINATOR, own, received)
         if not _same(answer, _GRANTED + proof):
             raise HandshakeFailed(Fault.WRONG_TOKEN)
 
@@ -91,39 +87,39 @@ def member_handshake(token: bytes, nonce: bytes) -> Steps:
 def coordinator_handshake(token: bytes, nonce: bytes) -> Steps:
     """Return the coordinator's side of a handshake; ``token`` is b"" if the job has none."""
     received = yield Step(b"", _OPENING.size, MAGIC)
-    own = _opening(Side.COORDINATOR, token, nonce)
+    own = _opening(_COORDINATOR, token, nonce)
     try:
-        _check(_Opening(*_OPENING.unpack(received)), Side.MEMBER, token)
+        _check(_Opening(*_OPENING.unpack(received)), _MEMBER, token)
     except HandshakeFailed:
         # The member reports the same fault.
         yield Step(own, 0)
         raise
     proof = yield Step(own, _PROOF_BYTES if token else 0)
-    if token and not _same(proof, _proof(token, Side.MEMBER, received, own)):
+    if token and not _same(proof, _proof(token, _MEMBER, received, own)):
         yield Step(_DENIED, 0)
         raise HandshakeFailed(Fault.WRONG_TOKEN)
     if token:
-        yield Step(_GRANTED + _proof(token, Side.COORDINATOR, received, own), 0)
+        yield Step(_GRANTED + _proof(token, _COORDINATOR, received, own), 0)
 
 
-def _opening(side: Side, token: bytes, nonce: bytes) -> bytes:
-    return _OPENING.pack(MAGIC, VERSION, side.value, bool(token), nonce)
+def _opening(side: bytes, token: bytes, nonce: bytes) -> bytes:
+    return _OPENING.pack(MAGIC, VERSION, side, bool(token), nonce)
 
 
-def _check(theirs: _Opening, expected: Side, token: bytes) -> None:
+def _check(theirs: _Opening, expected: bytes, token: bytes) -> None:
     if theirs.version != VERSION:
         raise HandshakeFailed(Fault.OTHER_VERSION, theirs.version)
-    if theirs.side != expected.value:
+    if theirs.side != expected:
         # Perhaps a connection to itself: the kernel may make one on an ephemeral port.
         raise HandshakeFailed(Fault.NOT_CLUSTERRUN)
     if bool(theirs.token) != bool(token):
         raise HandshakeFailed(Fault.HAS_A_TOKEN if theirs.token else Fault.HAS_NO_TOKEN)
 
 
-def _proof(token: bytes, side: Side, of_member: bytes, of_coordinator: bytes) -> bytes:
+def _proof(token: bytes, side: bytes, of_member: bytes, of_coordinator: bytes) -> bytes:
     import hmac
 
-    return hmac.digest(token, side.value + of_member + of_coordinator, "sha256")
+    return hmac.digest(token, side + of_member + of_coordinator, "sha256")
 
 
 def _same(one: bytes, other: bytes) -> bool:

@@ -12,8 +12,6 @@ from clusterrun.sources.clusters.variables import Variables
 
 
 class AzureMl(Cluster):
-    """One of several processes."""
-
     def detect(self, variables: Variables) -> str:
         names = ("LOCAL_RANK", "RANK", "WORLD_SIZE", "MASTER_ADDR")
         is_complete = variables.has_all(*names)

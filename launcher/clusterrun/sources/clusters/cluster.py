@@ -9,14 +9,17 @@ from abc import ABC, abstractmethod
 from msgspec import Struct
 
 from clusterrun.domain.facts import Fact
-from clusterrun.domain.job import TaskLayout
+from clusterrun.domain.job import TaskLayout, WorkerCount
 from clusterrun.errors import UsageError
 from clusterrun.sources.clusters.variables import Variables
-from clusterrun.sources.command_line import CommandLine
+from clusterrun.sources.settings import CommandLine
 from clusterrun.sources.this_process import ThisProcess
 
 LOOPBACK = "127.0.0.1"
 """Where the workers of a single node meet: the name of its host need not resolve."""
+
+
+Workers = Fact[int | WorkerCount]
 
 
 class Inputs(Struct, frozen=True):
@@ -31,9 +34,10 @@ class Inputs(Struct, frozen=True):
 
 
 class Place(Struct, frozen=True):
-    """The place of this process in the job, as one cluster sets it.
+    """The place of this process in the job, as far as one node can know it before it joins.
 
-    The shape of a job (nodes, ranks, hosts, workers) is taken from here as a whole, or not at all.
+    A cluster sets it, or options do. The shape of a job (nodes, ranks, hosts, workers) is taken from
+    the cluster as a whole, or not at all.
     """
 
     nnodes: Fact[int] = Fact(1, "default")
@@ -42,7 +46,7 @@ class Place(Struct, frozen=True):
     """Names of the nodes by rank; () if unknown."""
     tasks: Fact[TaskLayout | None] = Fact(None, "default")
     """The rank of this task among all, if the cluster starts one task per worker."""
-    nproc_per_node: Fact[int] | None = None
+    nproc_per_node: Workers | None = None
     """Workers on this node; None: the cluster does not set it."""
     master_addr: Fact[str | None] = Fact(None, "default")
     port_candidates: Fact[tuple[int, ...]] = Fact((), "default")
@@ -62,12 +66,18 @@ class Place(Struct, frozen=True):
     """Options replace this place without a warning: all processes have the same variables."""
     obstacle: UsageError | None = None
     """Why this process cannot be a node of the job, unless options set its place."""
-    ambiguous_rank_hint: Fact[str] = Fact("", "default")
+    unclear: Fact[str] = Fact("", "default")
     """What to type if the ranks may count nodes or workers; "" if they count nodes.
 
     Both counts are equal as long as every node has one worker.
     """
+    cluster: Fact[str] = Fact("none", "default")
+    """The cluster that was detected, even if options set the shape."""
     warnings: tuple[str, ...] = ()
+
+    @property
+    def agents(self) -> int:
+        return self.nnodes.value if self.tasks.value is None else self.tasks.value.size
 
 
 def no_place(message: str, hint: str) -> Place:

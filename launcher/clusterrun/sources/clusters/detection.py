@@ -40,12 +40,12 @@ DETECTION = (
     # Flux and mpirun before srun: in an allocation they start their own daemons with srun, and
     # their tasks inherit the daemon's step.
     Entry("flux", "FLUX", "flux.Flux"),
-    Entry("openmpi", "OMPI", "openmpi.OpenMpi"),
-    Entry("mpich", "MPI", "mpich.Mpich"),
-    Entry("mvapich", "MV2", "mvapich.Mvapich"),
+    Entry("openmpi", "OMPI", "mpi.OpenMpi"),
+    Entry("mpich", "MPI", "mpi.Mpich"),
+    Entry("mvapich", "MV2", "mpi.Mvapich"),
     Entry("slurm", "SLURM", "slurm.SlurmStep"),
     # After srun, which sets PALS_ variables on Cray machines.
-    Entry("pals", "PALS", "pals.Pals"),
+    Entry("pals", "PALS", "mpi.Pals"),
     # Platforms with variables of their own, before those known by names that users export, too:
     # HFAI's pods also have RANK and WORLD_SIZE.
     Entry("hfai", "MARSV2", "hfai.Hfai"),
@@ -65,13 +65,13 @@ DETECTION = (
     # Names that belong to no cluster, the clear ones first.
     Entry("exports", "NNODES", "exports.NodeExports"),
     Entry("exports", "RANK", "exports.BareTriple"),
-    Entry("pmix", "PMIX", "pmix.Pmix"),
+    Entry("pmix", "PMIX", "mpi.Pmix"),
     # Last, as it knows least: all processes in an allocation have the same variables.
     Entry("slurm", "SLURM", "slurm_allocation.SlurmAllocation"),
     # Pods that have only the names that all platforms share.
     Entry("pai-dlc", "WORLD", "pai_dlc.NodeTriple", only_by_name=True),
     Entry("aihc", "WORLD", "pai_dlc.NodeTriple", only_by_name=True),
-    Entry("intel-mpi", "MPI", "mpich.Mpich", only_by_name=True),
+    Entry("intel-mpi", "MPI", "mpi.Mpich", only_by_name=True),
     # A job for Paddle that is set by options alone.
     Entry("paddle", "", "paddle.PaddleByName", only_by_name=True),
 )

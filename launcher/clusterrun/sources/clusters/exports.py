@@ -40,7 +40,7 @@ class BareTriple(Cluster):
         nodes, rank = inputs.variables.nodes_and_rank("WORLD_SIZE", "RANK")
         counts_nodes = inputs.nnodes is not None and inputs.nnodes.value == nodes.value
         hint = Fact("", "default") if counts_nodes else Fact(_both_lines(inputs), rank.origin)
-        return Place(nnodes=nodes, node_rank=rank, ambiguous_rank_hint=hint, yields_to_options=True)
+        return Place(nnodes=nodes, node_rank=rank, unclear=hint, yields_to_options=True)
 
 
 def _both_lines(inputs: Inputs) -> str:

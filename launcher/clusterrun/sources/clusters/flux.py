@@ -7,8 +7,6 @@ from clusterrun.sources.clusters.variables import Variables
 
 
 class Flux(TaskLauncher):
-    """A task of ``flux run`` or ``flux submit``."""
-
     rank = "FLUX_TASK_RANK"
     size = "FLUX_JOB_SIZE"
     local_rank = "FLUX_TASK_LOCAL_ID"

@@ -15,8 +15,6 @@ _HALVES = ("0", "1")
 
 
 class Hfai(Cluster):
-    """A pod of a task."""
-
     markers = ("MARSV2_RANK", "MARSV2_TASK_ID", "MARSV2_NODE_NAME")
 
     def detect(self, variables: Variables) -> str:

@@ -10,8 +10,6 @@ from clusterrun.sources.clusters.cluster import Cluster, Inputs, Place
 
 
 class IndexedJob(Cluster):
-    """A pod of an Indexed Job."""
-
     markers = ("JOB_COMPLETION_INDEX",)
 
     def place(self, inputs: Inputs) -> Place:

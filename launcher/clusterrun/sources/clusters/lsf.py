@@ -7,8 +7,6 @@ from clusterrun.sources.clusters.variables import Variables
 
 
 class JsRun(TaskLauncher):
-    """A task of jsrun, LSF's job step manager."""
-
     rank = "JSM_NAMESPACE_RANK"
     size = "JSM_NAMESPACE_SIZE"
     local_rank = "JSM_NAMESPACE_LOCAL_RANK"

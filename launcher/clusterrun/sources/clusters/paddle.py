@@ -16,8 +16,6 @@ _LISTS = ("PADDLE_TRAINERS", "PADDLE_TRAINER_ENDPOINTS")
 
 
 class Paddle(Cluster):
-    """A pod of a job."""
-
     markers = (*_LISTS, "PADDLE_NNODES")
 
     def detect(self, variables: Variables) -> str:

@@ -13,8 +13,6 @@ from clusterrun.sources.hosts.host_lists import short_name
 
 
 class Pbs(Cluster):
-    """A process of a PBS job."""
-
     markers = ("PBS_NODEFILE",)
 
     def place(self, inputs: Inputs) -> Place:

@@ -9,8 +9,6 @@ from clusterrun.sources.clusters.variables import WITHOUT_CLUSTER
 
 
 class SageMaker(Cluster):
-    """A container of the job."""
-
     markers = ("SM_HOSTS",)
 
     def place(self, inputs: Inputs) -> Place:

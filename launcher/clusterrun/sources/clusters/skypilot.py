@@ -7,8 +7,6 @@ from clusterrun.sources.clusters.variables import WITHOUT_CLUSTER, check_rank
 
 
 class SkyPilot(Cluster):
-    """A node that runs the task's ``run`` commands."""
-
     markers = ("SKYPILOT_NODE_RANK",)
 
     def place(self, inputs: Inputs) -> Place:

@@ -25,8 +25,6 @@ connections (ip_local_port_range, from 32768 unless changed) and Kubernetes to s
 
 
 class SlurmStep(Cluster):
-    """A task of srun."""
-
     def detect(self, variables: Variables) -> str:
         step = variables.text("SLURM_STEP_ID", "SLURM_STEPID")
         if step is None or not step.value.isdigit() or int(step.value) >= _RESERVED:

@@ -17,8 +17,6 @@ _MASTER = "VC_MASTER_HOSTS"
 
 
 class Volcano(Cluster):
-    """A pod of a job."""
-
     markers = ("VC_TASK_INDEX", "VK_TASK_INDEX")
 
     def detect(self, variables: Variables) -> str:

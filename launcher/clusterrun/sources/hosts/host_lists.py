@@ -46,11 +46,7 @@ def _names(part: str, text: Fact[str]) -> Iterator[str]:
 
 def _node_set(names: str, text: Fact[str]) -> list[str]:
     # The import takes some 25 ms, and most jobs have no list with ranges.
-    from ClusterShell.NodeSet import (
-        RESOLVER_NOGROUP,
-        NodeSet,
-        NodeSetException,
-    )
+    from ClusterShell.NodeSet import RESOLVER_NOGROUP, NodeSet, NodeSetException
 
     try:
         return list(NodeSet(names, resolver=RESOLVER_NOGROUP))

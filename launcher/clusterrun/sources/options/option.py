@@ -25,6 +25,9 @@ class Kind(Enum):
     OPTIONAL = "optional"
     """``--pass-local-rank`` or ``--pass-local-rank=local_rank``; without a value it means yes."""
 
+    NEXT_WORD = "next word"
+    """``--help workers``, or ``--help`` alone; only a flag that names a command is of this kind."""
+
     REPEATED = "repeated"
     """``--env A=1 --env B=2``; one on each line of a variable."""
 
@@ -39,6 +42,8 @@ class Group(Enum):
     MEETING = "How nodes find each other"
     JOINING = "How nodes become one job"
     FAILING = "When a worker fails"
+    LOSING = "When a node is lost"
+    SUSPENDING = "How a job is suspended"
     OUTPUT = "What is printed"
     LOGS = "What is written to files"
     TORCHRUN = "Options for torchrun's command lines"
@@ -72,8 +77,6 @@ class Option(Struct, Generic[ValueT_co], frozen=True):
     """Scripts often have an option of that name themselves."""
     in_file: bool = True
     """It is a key of a job file too."""
-    is_derived: bool = False
-    """The job's field of that name follows from other values too: ``sources.job_spec`` has code for it."""
 
     @property
     def names(self) -> tuple[str, ...]:

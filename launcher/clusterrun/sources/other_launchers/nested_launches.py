@@ -3,28 +3,26 @@
 import re
 from collections.abc import Mapping
 
+from clusterrun.domain.scheduler import RESUMED_VARIABLE
+from clusterrun.suspend import VARIABLE as PAGE_VARIABLE
+
 WORKER_VARIABLES = (
-    "LOCAL_RANK",
-    "RANK",
-    "GROUP_RANK",
-    "ROLE_RANK",
-    "ROLE_NAME",
-    "LOCAL_WORLD_SIZE",
-    "WORLD_SIZE",
-    "GROUP_WORLD_SIZE",
-    "ROLE_WORLD_SIZE",
-    "NODE_RANK",
-    "MASTER_ADDR",
-    "MASTER_PORT",
-    "TORCHELASTIC_RESTART_COUNT",
-    "TORCHELASTIC_MAX_RESTARTS",
-    "TORCHELASTIC_RUN_ID",
-    "TORCHELASTIC_USE_AGENT_STORE",
-    "TORCHELASTIC_ERROR_FILE",
-    "TORCHELASTIC_SIGNALS_TO_HANDLE",
-    "TORCHELASTIC_TIMER_FILE",
+    *(
+        "LOCAL_RANK",
+        "RANK",
+        "GROUP_RANK",
+        "ROLE_RANK",
+        "ROLE_NAME",
+        "LOCAL_WORLD_SIZE",
+        "WORLD_SIZE",
+    ),
+    *("GROUP_WORLD_SIZE", "ROLE_WORLD_SIZE", "NODE_RANK", "MASTER_ADDR", "MASTER_PORT"),
+    *("TORCHELASTIC_RESTART_COUNT", "TORCHELASTIC_MAX_RESTARTS", "TORCHELASTIC_RUN_ID"),
+    *("TORCHELASTIC_USE_AGENT_STORE", "TORCHELASTIC_ERROR_FILE"),
+    *("TORCHELASTIC_SIGNALS_TO_HANDLE", "TORCHELASTIC_TIMER_FILE"),
+    *(PAGE_VARIABLE, RESUMED_VARIABLE),
 )
-"""Variables of a worker of torchrun 2.15 (local_elastic_agent.py), and NODE_RANK.
+"""Variables of a worker of torchrun 2.15 (local_elastic_agent.py), NODE_RANK, and those of a suspension.
 
 Without OMP_NUM_THREADS and TORCH_NCCL_ASYNC_ERROR_HANDLING, which the user may have set, and
 without CUDA_VISIBLE_DEVICES: the outer worker's GPUs are the only ones for all inside it.

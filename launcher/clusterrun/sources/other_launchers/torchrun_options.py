@@ -1,36 +1,43 @@
-"""torchrun's own options, translated into those of clusterrun."""
+"""torchrun's own options, translated into those of clusterrun, and its defaults if called as torchrun."""
 
 from collections.abc import Iterator, Mapping, Sequence
 
 from clusterrun.domain.endpoint import Endpoint
 from clusterrun.domain.facts import Fact
+from clusterrun.domain.job import WorkerCount
 from clusterrun.errors import UsageError
 from clusterrun.sources.options.option import Option
+from clusterrun.sources.options.rows import meeting, torchrun, workers
+from clusterrun.sources.options.rows.failing import SHUTDOWN_TIMEOUT
 from clusterrun.sources.options.rows.joining import LAST_CALL_TIMEOUT, RDZV_TIMEOUT
-from clusterrun.sources.options.rows.meeting import (
-    LOCAL_ADDR,
-    MASTER_ADDR,
-    MASTER_PORT,
-    RDZV_ENDPOINT,
-)
-from clusterrun.sources.options.rows.program import PASS_LOCAL_RANK
-from clusterrun.sources.options.rows.torchrun import (
-    DEFAULT_LOGS_SPECS,
-    EVENT_LOG_HANDLER,
-    LOGS_SPECS,
-    MONITOR_INTERVAL,
-    RDZV_BACKEND,
-    RDZV_CONF,
-    STANDALONE,
-    USE_ENV,
-)
-from clusterrun.sources.options.rows.workers import NNODES, NODE_RANK
-from clusterrun.sources.other_launchers.torchrun_defaults import (
-    DEFAULTS,
-    TORCHRUN,
-    settings_from_torch,
-)
+from clusterrun.sources.options.rows.logs import TEE
+from clusterrun.sources.options.rows.output import LOG_LINE_PREFIX_TEMPLATE
+from clusterrun.sources.options.rows.program import PASS_LOCAL_RANK, PYTHON
 from clusterrun.sources.settings import Settings, find, value_of
+
+TORCHRUN = "torchrun"
+
+ORIGIN = "torchrun's default"
+
+DEFAULTS: Settings = {
+    name: (Fact(text, ORIGIN),)
+    for name, text in (
+        ("numa_binding", "none"),
+        ("gpus_per_worker", "0"),
+        ("start_method", "spawn"),
+        ("shutdown_timeout", "30"),
+        ("no_fail_fast", "true"),
+        ("rdzv_backend", "static"),
+    )
+}
+"""Defaults if clusterrun is called as torchrun."""
+
+TORCH_VARIABLES = {
+    SHUTDOWN_TIMEOUT.name: "TORCH_ELASTIC_SHUTDOWN_TIMEOUT",
+    LOG_LINE_PREFIX_TEMPLATE.name: "TORCHELASTIC_LOG_LINE_PREFIX_TEMPLATE",
+    PYTHON.name: "PYTHON_EXEC",
+}
+"""Variables of torch's that are not PET_ ones, by option; they replace defaults only."""
 
 CONF_KEYS: Mapping[str, Option[float]] = {
     "timeout": RDZV_TIMEOUT,
@@ -55,21 +62,21 @@ def translate(
 
     ``called`` is the name of the command, such as ``torchrun``.
     """
-    weakest = (settings_from_torch(environ), DEFAULTS if called == TORCHRUN else {})
+    weakest = (_settings_from_torch(environ), DEFAULTS if called == TORCHRUN else {})
     settings = (*sources, _from_rdzv_conf(sources), *weakest)
     warnings = [*_warnings(settings)]
-    if value_of(STANDALONE, settings).value:
+    if value_of(torchrun.STANDALONE, settings).value:
         settings = _standalone(settings)
-    elif value_of(RDZV_BACKEND, settings).value == "static":
+    elif value_of(torchrun.RDZV_BACKEND, settings).value == "static":
         settings = _static(settings)
-    elif value_of(RDZV_BACKEND, settings).value == "c10d":
+    elif value_of(torchrun.RDZV_BACKEND, settings).value == "c10d":
         warnings += _c10d_warnings(settings)
         settings = _c10d(settings)
     return (*settings, _node_0_by_local_addr(settings)), warnings
 
 
 def _from_rdzv_conf(sources: Sequence[Settings]) -> Settings:
-    conf = value_of(RDZV_CONF, sources)
+    conf = value_of(torchrun.RDZV_CONF, sources)
     return {
         option.name: (Fact(conf.value[key], f"{conf.origin} {key}"),)
         for key, option in CONF_KEYS.items()
@@ -78,7 +85,7 @@ def _from_rdzv_conf(sources: Sequence[Settings]) -> Settings:
 
 
 def _standalone(settings: Sequence[Settings]) -> tuple[Settings, ...]:
-    standalone, nnodes = value_of(STANDALONE, settings), find(NNODES, settings)
+    standalone, nnodes = value_of(torchrun.STANDALONE, settings), find(workers.NNODES, settings)
     if nnodes is not None and nnodes.value != 1:
         raise UsageError(
             f"{standalone.origin} is for one node, but nnodes is {nnodes}",
@@ -92,14 +99,14 @@ def _standalone(settings: Sequence[Settings]) -> tuple[Settings, ...]:
 
 def _static(settings: tuple[Settings, ...]) -> tuple[Settings, ...]:
     """Return settings by which the nodes meet at the endpoint, where rank 0 then listens."""
-    endpoint = value_of(RDZV_ENDPOINT, settings)
+    endpoint = value_of(meeting.RDZV_ENDPOINT, settings)
     if endpoint.value is None:
         return settings
     address = Endpoint.parse(endpoint.value)
     # As a text again, an IPv6 address has no brackets.
-    at_endpoint = {MASTER_ADDR.name: (Fact(address.host, endpoint.origin),)}
+    at_endpoint = {meeting.MASTER_ADDR.name: (Fact(address.host, endpoint.origin),)}
     if address.port is not None:
-        at_endpoint[MASTER_PORT.name] = (Fact(str(address.port), endpoint.origin),)
+        at_endpoint[meeting.MASTER_PORT.name] = (Fact(str(address.port), endpoint.origin),)
     return (at_endpoint, *_without(settings, "rdzv_endpoint"))
 
 
@@ -110,15 +117,15 @@ def _c10d(settings: tuple[Settings, ...]) -> tuple[Settings, ...]:
 
 
 def _c10d_warnings(settings: Sequence[Settings]) -> Iterator[str]:
-    nnodes, rank = find(NNODES, settings), find(NODE_RANK, settings)
-    backend = value_of(RDZV_BACKEND, settings)
+    nnodes, rank = find(workers.NNODES, settings), find(workers.NODE_RANK, settings)
+    backend = value_of(torchrun.RDZV_BACKEND, settings)
     if rank is not None and nnodes is not None and nnodes.value > 1:
         yield (
             f"{rank.origin} {rank.value} is ignored with {backend.origin} c10d, as under torchrun:"
             " node 0 is the one at the endpoint, the others are ranked as they join"
         )
     if _master_port_is_endpoints(settings):
-        port = value_of(MASTER_PORT, settings)
+        port = value_of(meeting.MASTER_PORT, settings)
         yield (
             f"{port.origin} {port.value} is ignored: it is the endpoint's port, which the agents"
             " keep in use; a free port is chosen for the workers"
@@ -126,7 +133,8 @@ def _c10d_warnings(settings: Sequence[Settings]) -> Iterator[str]:
 
 
 def _master_port_is_endpoints(settings: Sequence[Settings]) -> bool:
-    endpoint, port = value_of(RDZV_ENDPOINT, settings), value_of(MASTER_PORT, settings)
+    endpoint = value_of(meeting.RDZV_ENDPOINT, settings)
+    port = value_of(meeting.MASTER_PORT, settings)
     if endpoint.value is None or port.value is None:
         return False
     return Endpoint.parse(endpoint.value).port == port.value
@@ -134,12 +142,13 @@ def _master_port_is_endpoints(settings: Sequence[Settings]) -> bool:
 
 def _node_0_by_local_addr(settings: Sequence[Settings]) -> Settings:
     """Return node rank 0 if ``--local-addr`` is the address at which all nodes meet."""
-    own = value_of(LOCAL_ADDR, settings)
-    endpoint, master = value_of(RDZV_ENDPOINT, settings), value_of(MASTER_ADDR, settings)
-    meeting = Endpoint.parse(endpoint.value).host if endpoint.value else master.value
-    if own.value is None or own.value != meeting or find(NODE_RANK, settings) is not None:
+    own = value_of(meeting.LOCAL_ADDR, settings)
+    endpoint = value_of(meeting.RDZV_ENDPOINT, settings)
+    master = value_of(meeting.MASTER_ADDR, settings)
+    host = Endpoint.parse(endpoint.value).host if endpoint.value else master.value
+    if own.value is None or own.value != host or find(workers.NODE_RANK, settings) is not None:
         return {}
-    return {NODE_RANK.name: (Fact("0", own.origin),)}
+    return {workers.NODE_RANK.name: (Fact("0", own.origin),)}
 
 
 def _without(settings: Sequence[Settings], *names: str) -> tuple[Settings, ...]:
@@ -151,27 +160,59 @@ def _without(settings: Sequence[Settings], *names: str) -> tuple[Settings, ...]:
 def _warnings(settings: Sequence[Settings]) -> Iterator[str]:
     """Yield a warning for each option that has no effect here, with what replaces it."""
     _check_untranslatable(settings)
-    interval = find(MONITOR_INTERVAL, settings)
+    interval = find(torchrun.MONITOR_INTERVAL, settings)
     if interval is not None:
         yield f"{interval.origin} has no effect: clusterrun sees the end of a worker at once"
-    handler = value_of(EVENT_LOG_HANDLER, settings)
-    if handler.value != EVENT_LOG_HANDLER.default:
+    handler = value_of(torchrun.EVENT_LOG_HANDLER, settings)
+    if handler.value != torchrun.EVENT_LOG_HANDLER.default:
         yield f"{handler.origin} {handler.value} has no effect: --events FILE writes events"
-    conf = value_of(RDZV_CONF, settings)
+    conf = value_of(torchrun.RDZV_CONF, settings)
     for key in conf.value.keys() - CONF_KEYS.keys():
         hint = OTHER_CONF_KEYS.get(key, "clusterrun has no such setting")
         yield f"{conf.origin} {key}={conf.value[key]} has no effect: {hint}"
 
 
 def _check_untranslatable(settings: Sequence[Settings]) -> None:
-    specs = value_of(LOGS_SPECS, settings)
-    if specs.value not in {"", DEFAULT_LOGS_SPECS}:
+    specs = value_of(torchrun.LOGS_SPECS, settings)
+    if specs.value not in {"", torchrun.DEFAULT_LOGS_SPECS}:
         raise UsageError(
             f"{specs.origin}: clusterrun has no plugins for logs",
             "use --log-dir, --redirects, --tee or --local-ranks-filter",
         )
-    use_env, pass_rank = value_of(USE_ENV, settings), value_of(PASS_LOCAL_RANK, settings)
+    use_env, pass_rank = value_of(torchrun.USE_ENV, settings), value_of(PASS_LOCAL_RANK, settings)
     if use_env.value and pass_rank.value:
         raise UsageError(
             f"{use_env.origin} and {pass_rank.origin} cannot be used together", "leave one out"
         )
+
+
+def called_as_torchrun(called: str) -> Fact[bool]:
+    is_so = called == TORCHRUN
+    return Fact(is_so, ORIGIN if is_so else "default")
+
+
+def default_workers(called: str) -> Fact[int | WorkerCount]:
+    """Return the number of workers on a node if neither options nor the cluster set it."""
+    if called == TORCHRUN:
+        return Fact(1, ORIGIN)
+    return Fact(workers.NPROC_PER_NODE.default, "default")
+
+
+def default_prefix(called: str, sources: Sequence[Settings]) -> Fact[str | None]:
+    """Return the default template of the prefix of printed lines; None: clusterrun's own.
+
+    torchrun puts a prefix only before lines that it prints for ``--tee`` (run.py of 2.13 and
+    multiprocessing/tail_log.py): other lines stay as workers print them, and programs read them.
+    """
+    if called != TORCHRUN:
+        return Fact(None, "default")
+    is_teed = value_of(TEE, sources).value is not None
+    return Fact("[${role_name}${local_rank}]:" if is_teed else "", ORIGIN)
+
+
+def _settings_from_torch(environ: Mapping[str, str]) -> Settings:
+    return {
+        name: (Fact(environ[variable], variable),)
+        for name, variable in TORCH_VARIABLES.items()
+        if environ.get(variable)
+    }

@@ -10,6 +10,8 @@ from clusterrun.sources.options.rows.failing import CONTAIN, HANG_TIMEOUT, MAX_R
 from clusterrun.sources.options.rows.output import VERBOSE
 from clusterrun.sources.options.table import BY_GROUP
 
+FAILING = (MAX_RESTARTS, HANG_TIMEOUT, CONTAIN)
+
 OUTPUT = [
     option
     for option in reversed((*BY_GROUP[Group.OUTPUT], *BY_GROUP[Group.LOGS]))
@@ -40,11 +42,12 @@ def check_replaceable(job: JobSpec) -> None:
 
 
 def _needs_agent(job: JobSpec) -> Iterator[tuple[str, Fact[object]]]:
-    if job.last_call is not None:
+    if job.fewest_nodes.value != job.nnodes.value:
         yield "nnodes", job.nnodes
     if job.stdin_rank.value is not None:
         yield "stdin_rank", job.stdin_rank
-    for option in (MAX_RESTARTS, HANG_TIMEOUT, CONTAIN, *OUTPUT):
+    lost_or_suspended = (*BY_GROUP[Group.LOSING], *BY_GROUP[Group.SUSPENDING])
+    for option in (*FAILING, *lost_or_suspended, *OUTPUT):
         fact: Fact[object] = getattr(job, option.name)
         if fact.value and fact.value != option.default:
             yield option.name, fact

@@ -52,6 +52,22 @@ def check_program(name: str, where: str, search_path: str) -> None:
         raise UsageError(f"{where}{_why_not_executable(name)}", _program_hint(name))
 
 
+def check_hook(hook: Fact[tuple[str, ...]], search_path: str) -> None:
+    """Check that the first word of ``hook``, a command or nothing, is a program."""
+    if not hook.value or find_executable(hook.value[0], search_path):
+        return
+    name = hook.value[0]
+    hint = did_you_mean_file(name) or "give the path of a program"
+    if kind_of(name) is FileKind.FILE:
+        path = name if "/" in name else f"./{name}"
+        hint = (
+            f"give its path, {path}"
+            if is_executable(name)
+            else f"make it executable:\n  chmod +x {name}"
+        )
+    raise UsageError(f"{hook.origin}: {_why_not_executable(name)}", hint)
+
+
 def _why_not_executable(name: str) -> str:
     if not name:
         return "the name of the program is empty"

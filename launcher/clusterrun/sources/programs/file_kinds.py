@@ -37,7 +37,7 @@ def kind_of(path: str) -> FileKind:
 
 def is_executable(path: str) -> bool:
     """Return whether ``path`` is a file that this user may execute."""
-    return kind_of(path) is FileKind.FILE and os.access(path, os.X_OK)
+    return kind_of(path) is FileKind.FILE and os.access(path, os.X_OK, effective_ids=True)
 
 
 def names_in(folder: str, most: int) -> list[str]:

@@ -43,7 +43,7 @@ def check_script(words: Sequence[str], where: str, search_path: str) -> None:
     kind = kind_of(name)
     if kind is FileKind.NOTHING:
         raise _missing_script(words, where, search_path)
-    if not os.access(name, os.R_OK):
+    if not os.access(name, os.R_OK, effective_ids=True):
         raise UsageError(f"{where}{name} cannot be read", f"check its mode:\n  ls -ld {name}")
     if kind is FileKind.FOLDER:
         _check_main(name, where)

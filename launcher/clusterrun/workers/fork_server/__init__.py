@@ -10,11 +10,12 @@ workers have the job's interpreter and none of our modules.
     forking_process.py   the process that workers are forked from: subreaper, signals
     workers.py           starts, signals and reaps the workers
     worker_start.py      the steps of a forked child on its way to its program
+    script.py            what a forked worker runs
     binding.py           the CPUs and the memory of a worker
     cleanup.py           kills what workers leave behind
+    lease.py             how long workers may run without a sign of the rest of the job
+    warm_server.py       stays after its job, and forks a server child for each later one
     preloading/          what is imported before workers are forked, and whether that is safe
-    scripts/             what a forked worker runs, and how it ends
-    system/              the C library, /proc, namespaces, limits
 
 A worker is forked from the server, and then executes its program (spawn) or runs the script (fork).
 For the latter it returns out of all functions here to ``__main__``, which executes the script. Before
@@ -42,9 +43,19 @@ the agent's end.
                                                   signalled      number at
     cancel
     clean_up                                      cleaned_up     survivors
-                                                  not_contained  error
+    lease         seconds                         not_contained  error
+    stay_warm     path seconds key is_owned       warm
 
 ``prepare`` comes first, if at all; any message before ``prepared`` ends the preparation. When the
 socket closes, because the agent ended or was killed, the server kills all workers and everything
 that they left behind, and exits.
+
+A server that stays (``--warm``) listens at ``path`` after ``warm``. The first message of each
+connection there is one of these. After ``serve``, that connection is the socket to a server child;
+``hold`` lasts as long as its connection.
+
+    serve         key prepare, 1 descriptor       ready          pid
+                                                  changed        what
+    hold
+    end
 """

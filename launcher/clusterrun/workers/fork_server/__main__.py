@@ -11,12 +11,21 @@ if sys.version_info < (3, 8):  # noqa: UP036 - the user chooses the interpreter
     # The agent prints this, as it gets no "ready".
     sys.exit("Python %d.%d is too old" % sys.version_info[:2])  # noqa: UP031 - it is too old
 
+import atexit
 import gc
+
+FOLDER = __file__.rpartition("/")[0]
+# What runs a call from Python; a user's script finds no exit handler of ours.
+RANK_PROGRAM = FOLDER.rpartition("/workers/")[0] + "/from_python/rank_program.py"
+
+run = None
+if RANK_PROGRAM in sys.argv:
+    # Registered first, so that it is called last.
+    atexit.register(lambda: run is None or run.end_at_once())
 
 # Imports leave no garbage, and a search for it takes a tenth of their time.
 gc.disable()
 
-FOLDER = __file__.rpartition("/")[0]
 if not getattr(sys.flags, "safe_path", False):
     # This folder, which scripts must not search for modules.
     del sys.path[0]

@@ -2,16 +2,15 @@
 
 from __future__ import annotations
 
+import _socket as socket
 import marshal
 import os
+import struct
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    import socket
-    from collections.abc import Iterator
+    from collections.abc import Callable, Iterator
     from typing import Any
-else:
-    import _socket as socket
 
 _LENGTH_BYTES = 4
 _DESCRIPTOR_BYTES = 4
@@ -21,6 +20,26 @@ _MARSHAL_VERSION = 2
 def frame(kind: str, **message: object) -> bytes:
     body = marshal.dumps(dict(message, kind=kind), _MARSHAL_VERSION)
     return len(body).to_bytes(_LENGTH_BYTES, "big") + body
+
+
+def call_with_address(call: Callable[[str], object], path: str) -> None:
+    """Bind or connect a socket to ``path``: the kernel takes 107 bytes, and TMPDIR may be longer.
+
+    Raises:
+        OSError: the folder does not exist, or what ``call`` raises.
+
+    """
+    folder = os.open(os.path.dirname(path), os.O_PATH)
+    try:
+        call(f"/proc/self/fd/{folder}/{os.path.basename(path)}")
+    finally:
+        os.close(folder)
+
+
+def user_of(connection: socket.socket) -> int:
+    """Return the effective user of the process at the other end (unix(7))."""
+    credentials = connection.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, 12)
+    return int(struct.unpack("3i", credentials)[1])
 
 
 class Frames:
@@ -74,6 +93,10 @@ class AgentSocket:
                 message["descriptors"] = self._descriptors[:count]
                 del self._descriptors[:count]
         return messages if chunk else None
+
+    def is_of_this_user(self) -> bool:
+        """Tell whether the program that has connected is this user's."""
+        return user_of(self._socket) == os.geteuid()
 
     def send(self, kind: str, **message: object) -> None:
         """Send one message; drop it if the agent is gone, which ``receive`` reports."""

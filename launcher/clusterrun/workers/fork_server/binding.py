@@ -5,9 +5,14 @@ from __future__ import annotations
 import errno
 import os
 
-from .scripts.hidden_modules import hidden_imports
-from .system import libc
-from .system.this_process import allowed_cpus
+from .hidden_modules import hidden_imports
+from .this_process import (
+    MPOL_BIND,
+    MPOL_PREFERRED,
+    MPOL_PREFERRED_MANY,
+    allowed_cpus,
+    set_mempolicy,
+)
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -20,11 +25,14 @@ def must_be_bound(cpus: list[int] | None) -> bool:
 
 
 def bind(cpus: list[int] | None) -> str:
-    """Bind to ``cpus``; return why that failed, or ""."""
-    if cpus is None or not must_be_bound(cpus):
+    """Bind to ``cpus`` and read them back; return why they are not as planned, or ""."""
+    if cpus is None:
         return ""
+    if not must_be_bound(cpus):
+        return _check(cpus)
     with hidden_imports():
-        psutil = import_psutil()
+        # In this context, as psutil looks for itself among the modules.
+        psutil = _psutil()
         try:
             if psutil is not None:
                 psutil.Process().cpu_affinity(cpus)
@@ -33,16 +41,14 @@ def bind(cpus: list[int] | None) -> str:
         except (OSError, ValueError) as error:
             why = getattr(error, "strerror", None) or error
             return f"not bound to CPUs {listed(cpus)}: {why}"
-    return ""
+    return _check(cpus)
 
 
-def check_binding(cpus: list[int] | None) -> str:
+def _check(cpus: list[int]) -> str:
     """Return a remark if the kernel has bound this process to other CPUs than ``cpus``, or "".
 
     The kernel reduces a mask to the cpuset, and reports no error.
     """
-    if cpus is None:
-        return ""
     wanted = listed(cpus)
     found = allowed_cpus()
     if found != wanted:
@@ -57,14 +63,14 @@ def set_memory_policy(policy: tuple[str, list[int]] | None) -> str:
         return ""
     mode, nodes = policy
     if mode == "bind":
-        failed = libc.set_memory_policy(libc.MPOL_BIND, nodes)
+        failed = set_mempolicy(MPOL_BIND, nodes)
     elif len(nodes) == 1:
-        failed = libc.set_memory_policy(libc.MPOL_PREFERRED, nodes)
+        failed = set_mempolicy(MPOL_PREFERRED, nodes)
     else:
-        failed = libc.set_memory_policy(libc.MPOL_PREFERRED_MANY, nodes)
+        failed = set_mempolicy(MPOL_PREFERRED_MANY, nodes)
         if failed == errno.EINVAL:
             # Linux before 5.15 prefers one node at most.
-            failed = libc.set_memory_policy(libc.MPOL_PREFERRED, nodes[:1])
+            failed = set_mempolicy(MPOL_PREFERRED, nodes[:1])
     return f"no memory policy, {mode} {listed(nodes)}: {os.strerror(failed)}" if failed else ""
 
 
@@ -79,11 +85,15 @@ def listed(numbers: list[int]) -> str:
     return ",".join(f"{low}-{high}" if low != high else f"{low}" for low, high in runs)
 
 
-def import_psutil() -> Any:  # noqa: ANN401 - a module or None
+def import_psutil() -> Any:  # a module or None
     """Return psutil, hidden from the job; None where the job's interpreter has none."""
     with hidden_imports():
-        try:
-            import psutil
-        except Exception:  # noqa: BLE001 - a module of the job's by a name that psutil imports
-            return None
-        return psutil
+        return _psutil()
+
+
+def _psutil() -> Any:  # as above
+    try:
+        import psutil
+    except Exception:  # a module of the job's by a name that psutil imports
+        return None
+    return psutil

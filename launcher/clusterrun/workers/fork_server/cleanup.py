@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import time
 
-from .system.other_processes import children_of, describe
+from .other_processes import children_of, describe
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:

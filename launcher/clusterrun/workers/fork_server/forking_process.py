@@ -2,21 +2,18 @@
 
 from __future__ import annotations
 
+import _signal as signal
 import os
 import select
 import time
 
-from .system.libc import PR_SET_CHILD_SUBREAPER, prctl
-from .system.other_processes import children_of, send_signal
+from .other_processes import children_of, send_signal
+from .this_process import PR_SET_CHILD_SUBREAPER, prctl
 from .worker_signals import REPORTED, SHIELDED, shield
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    import signal
-
     from .agent_socket import AgentSocket
-else:
-    import _signal as signal
 
 
 class ForkingProcess:

@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
+import _signal as signal
+
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    import signal
     from collections.abc import Collection
-else:
-    import _signal as signal
 
 REPORTED = (
     signal.SIGHUP,

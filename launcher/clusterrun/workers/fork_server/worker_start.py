@@ -2,25 +2,22 @@
 
 from __future__ import annotations
 
+import _signal as signal
 import fcntl
 import os
 
 from . import worker_signals
 from .agent_socket import frame
-from .binding import bind, check_binding, set_memory_policy
-from .system.this_process import close_descriptors_above, die_with_parent
+from .binding import bind, set_memory_policy
+from .this_process import close_descriptors_above, die_with_parent
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    import signal
     from typing import Any, NoReturn
 
     from .forking_process import ForkingProcess
-    from .scripts.script import Script
-    from .scripts.script_ends import ScriptEnd
-    from .scripts.script_run import ScriptRun
-else:
-    import _signal as signal
+    from .script import Script
+    from .script_run import ScriptEnd, ScriptRun
 
 
 class WorkerStart:
@@ -56,7 +53,7 @@ class WorkerStart:
                 self._execute()
             step = "run in place " + script.path
             return self._run_in_place(script, end)
-        except BaseException as error:  # noqa: BLE001 - the child must not go on as a server
+        except BaseException as error:  # the child must not go on as a server
             why = getattr(error, "strerror", None) or str(error) or type(error).__name__
             try:
                 os.write(self._status, frame("progress", step=step, error=why))
@@ -90,7 +87,7 @@ class WorkerStart:
         cpus = self._request["cpus"]
         pid = int(os.readlink("self", dir_fd=self._host_proc))
         # Checked at once: later the program may bind itself.
-        remark = bind(cpus) or check_binding(cpus)
+        remark = bind(cpus)
         memory_remark = set_memory_policy(self._request["memory"])
         report = frame("progress", pid=pid, remark=remark, memory_remark=memory_remark)
         os.write(self._status, report)

@@ -2,26 +2,23 @@
 
 from __future__ import annotations
 
+import _signal as signal
 import os
 import select
 
 from .agent_socket import Frames
 from .binding import import_psutil, must_be_bound
-from .scripts.script_ends import ScriptEnds
-from .system.fork_limits import why_no_fork
-from .system.other_processes import group_of, kill_group, send_signal, survives
+from .other_processes import group_of, kill_group, send_signal, survives, why_no_fork
+from .script_run import ScriptEnds
 from .worker_start import WorkerStart
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    import signal
     from typing import Any
 
     from .forking_process import ForkingProcess
-    from .scripts.script import Script
-    from .scripts.script_run import ScriptRun
-else:
-    import _signal as signal
+    from .script import Script
+    from .script_run import ScriptRun
 
 
 class Workers:

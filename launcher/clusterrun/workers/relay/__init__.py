@@ -6,14 +6,13 @@
     switchboard.py     connects each worker's pipes with the screen and its log files
     streams.py         one pipe of a worker: what is shown, logged and kept of it
     routes.py          where each stream goes, decided from the job alone
-    outputs/           terminals, pipes, sockets and files
-    text/              lines, progress bars, tracebacks, stacks
+    display.py         the screen: whole lines of many workers, and one live line
+    log_files.py       files, which threads write
 
 Messages travel by ``clusterrun.workers.channel``; ``key`` is a worker's local rank.
 
     agent to relay                                 relay to agent
-    open             key label prefix streams
-                     to error_file, descriptors
+    open             output streams, descriptors
     finish           key                           output_ended   key tail error_file
     print            text                          output_closed
     append           path line

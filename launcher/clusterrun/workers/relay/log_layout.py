@@ -23,6 +23,8 @@ class LogLayout(Struct, frozen=True):
     """Both streams of a worker go to one file, to which ``workerlog`` is a link."""
     torchrun_folder: str = ""
     """RUN_RANDOM, which differs by node and run; "" for clusterrun's own layout."""
+    kept_attempts: int = 0
+    """Attempts of earlier jobs of the run, whose folders come first."""
 
     @property
     def run(self) -> Path:
@@ -30,7 +32,9 @@ class LogLayout(Struct, frozen=True):
         return self.directory / (self.torchrun_folder or self.run_id)
 
     def attempt(self, number: int) -> Path:
-        return self.run / f"attempt{'_' if self.torchrun_folder else '-'}{number}"
+        """Return the folder of the n-th attempt of this job."""
+        place = self.kept_attempts + number
+        return self.run / f"attempt{'_' if self.torchrun_folder else '-'}{place}"
 
     def files(self, plan: NodePlan, worker: WorkerPlan) -> tuple[Path, Path]:
         folder = self._folder(plan)

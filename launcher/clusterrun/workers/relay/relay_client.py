@@ -10,6 +10,8 @@ from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import NoReturn
 
+from msgspec import to_builtins
+
 from clusterrun.domain.events import (
     HelperLost,
     OutputClosed,
@@ -22,9 +24,9 @@ from clusterrun.domain.lost_output import LostOutput
 from clusterrun.domain.ranks import LocalRank
 from clusterrun.domain.stacks import StackGroup, grouped
 from clusterrun.errors import ExitCode, LauncherError
-from clusterrun.workers.channel import Channel, Message
-from clusterrun.workers.child_processes import fork, how_it_ended, signal_of
-from clusterrun.workers.relay.destinations import Destination, Screen, WorkerOutput
+from clusterrun.workers.channel import Channel, HelperClient, Message
+from clusterrun.workers.child_processes import blocked, fork, how_it_ended
+from clusterrun.workers.relay.routes import Screen, WorkerOutput
 from clusterrun.workers.scratch import Scratch
 
 ReportedEvent = OutputEnded | OutputClosed | StacksCollected | WorkersIdle | WorkersActive
@@ -34,23 +36,18 @@ _MARGIN = 1.0
 """Seconds after its deadline at which a relay that has not ended is killed."""
 
 
-class RelayClient:
+class RelayClient(HelperClient):
     """The relay as the agent uses it. Only ``close`` waits."""
 
-    due = float("inf")
-
     def __init__(self, channel: Channel, pid: int, scratch: Path | None) -> None:
-        self.pid = pid
+        super().__init__(channel, pid)
         self.losses: tuple[LostOutput, ...] | None = None
         """What it could not write; None before its end, and if it ended without reporting."""
         self.output_closed = False
         """Whether the reader of standard output was gone before everything was written."""
-        self.lost = False
-        """Whether the relay has ended though the agent did not ask it to."""
         self.how_it_ended = ""
         """"was killed by SIGKILL"; "" before its end."""
         self._scratch = scratch
-        self._channel = channel
         self._is_closed = False
 
     @classmethod
@@ -68,40 +65,19 @@ class RelayClient:
         ours, theirs = socket.socketpair()
         # A signal between the fork and the relay's own dispositions would run our handlers there,
         # and write to the wakeup descriptor that it shares with us.
-        mask = signal.pthread_sigmask(signal.SIG_BLOCK, signal.valid_signals())
-        try:
+        with blocked(*signal.valid_signals()):
             pid = fork()
             if pid == 0:
                 _live_as_relay(theirs, screen, scratch)
-        finally:
-            signal.pthread_sigmask(signal.SIG_SETMASK, mask)
         theirs.close()
         return cls(Channel(ours), pid, scratch)
-
-    def fileno(self) -> int:
-        """Return the socket's descriptor, for a selector: readable when there are ``events``."""
-        return self._channel.fileno()
-
-    @property
-    def wants_write(self) -> bool:
-        return self._channel.wants_write
-
-    def flush(self) -> None:
-        self._channel.flush()
 
     def open(self, output: WorkerOutput) -> None:
         """Have the relay read a worker's pipes. The caller closes its own descriptors."""
         pipes = {"stdout": output.stdout, "stderr": output.stderr}
         given = {name: pipe for name, pipe in pipes.items() if pipe is not None}
-        message: Message = {
-            "kind": "open",
-            "key": output.local_rank,
-            "label": output.label,
-            "prefix": output.prefix,
-            "streams": list(given),
-            "to": {"stdout": _fields(output.stdout_to), "stderr": _fields(output.stderr_to)},
-            "error_file": _text(output.error_file),
-        }
+        fields = to_builtins(output, enc_hook=str)
+        message: Message = {"kind": "open", "output": fields, "streams": list(given)}
         self._channel.send(message, list(given.values()))
 
     def finish(self, local_rank: LocalRank) -> None:
@@ -110,7 +86,11 @@ class RelayClient:
 
     def say(self, text: str) -> None:
         """Print ``text`` to stderr, between the workers' lines."""
-        self._channel.send({"kind": "print", "text": text})
+        if text:
+            self._channel.send({"kind": "print", "text": text})
+
+    def notice(self, text: str) -> None:
+        self.say(f"clusterrun: {text}")
 
     def interrupted(self) -> None:
         """Leave the workers' KeyboardInterrupt tracebacks off the screen from now on."""
@@ -119,6 +99,10 @@ class RelayClient:
     def link(self, path: Path, target: str) -> None:
         """Make ``path`` a symbolic link to ``target``, in place of another link."""
         self._channel.send({"kind": "link", "path": str(path), "target": target})
+
+    def remove_at_end(self, path: Path) -> None:
+        """Have a socket of the agent's removed, however the agent ends."""
+        self._channel.send({"kind": "remove_at_end", "path": str(path)})
 
     def collect_stacks(self, number: int) -> None:
         """Take Python's stacks out of what workers print next; ``StacksCollected`` has them."""
@@ -191,8 +175,8 @@ class RelayClient:
         except ChildProcessError:
             # It was reaped before.
             status = 0
-        self.how_it_ended = how_it_ended(status)
-        return self.how_it_ended, signal_of(status)
+        self.how_it_ended, number = how_it_ended(status)
+        return self.how_it_ended, number
 
 
 def _live_as_relay(control: socket.socket, screen: Screen, scratch: Path | None) -> NoReturn:
@@ -211,20 +195,6 @@ def _live_as_relay(control: socket.socket, screen: Screen, scratch: Path | None)
     finally:
         # Never back into the agent's own code.
         os._exit(ExitCode.INTERNAL)
-
-
-def _fields(to: Destination) -> Message:
-    return {
-        "log": _text(to.log),
-        "shown": to.shown,
-        "shown_without_log": to.shown_without_log,
-        "filtered": _text(to.filtered),
-        "filters": list(to.filters),
-    }
-
-
-def _text(path: Path | None) -> str | None:
-    return None if path is None else str(path)
 
 
 def event_of(message: Message, now: float) -> ReportedEvent:

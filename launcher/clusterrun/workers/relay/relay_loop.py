@@ -9,9 +9,10 @@ import select
 import selectors
 from collections.abc import Callable, Sequence
 from functools import partial
+from pathlib import Path
 
 from clusterrun.workers.channel import Channel, Message
-from clusterrun.workers.relay.destinations import Screen
+from clusterrun.workers.relay.routes import Screen
 from clusterrun.workers.relay.stack_collector import StackCollector
 from clusterrun.workers.relay.streams import READ_BYTES, Stream
 from clusterrun.workers.relay.switchboard import Switchboard
@@ -48,6 +49,11 @@ class RelayLoop:
         self._prefix = screen.prefix
         wake = partial(os.eventfd_write, self._wakeup, 1)
         self._board = Switchboard(screen, channel.send, wake, files)
+
+    @property
+    def sockets(self) -> list[Path]:
+        """The agent's sockets, to be removed now that it has ended."""
+        return self._board.sockets
 
     def run(self) -> None:
         """Serve until the agent is gone and all is written, or its time is over."""

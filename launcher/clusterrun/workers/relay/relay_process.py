@@ -13,8 +13,9 @@ from typing import NoReturn
 
 from clusterrun.errors import ExitCode
 from clusterrun.processes import close_all_but
+from clusterrun.user_sockets import remove_socket
 from clusterrun.workers.channel import Channel
-from clusterrun.workers.relay.destinations import Screen
+from clusterrun.workers.relay.routes import Screen
 from clusterrun.workers.scratch import SECONDS_TO_ANSWER, remove_leftovers, remove_scratch
 from clusterrun.workers.time_limited import TimeLimited, start_thread
 
@@ -43,13 +44,16 @@ def run_relay(control: socket.socket, screen: Screen, scratch: Path | None) -> N
 
     gc.enable()
     files = TimeLimited(SECONDS_TO_ANSWER)
-    RelayLoop(Channel(control), screen, time.monotonic, files).run()
+    loop = RelayLoop(Channel(control), screen, time.monotonic, files)
+    loop.run()
     if sweeper:
         sweeper.join(SECONDS_TO_ANSWER)
     # If two threads hang in one folder, not even SIGKILL ends this process. The next launch removes
     # what is left.
     if scratch and not (sweeper and sweeper.is_alive()):
         files.run(partial(remove_scratch, scratch))
+    for path in loop.sockets:
+        files.run(partial(remove_socket, path))
     os._exit(ExitCode.SUCCESS)
 
 

@@ -5,18 +5,17 @@ from pathlib import Path
 
 from msgspec import Struct, field
 
-from clusterrun.workers.relay.outputs.descriptor_output import CONGESTED, RELIEVED
-from clusterrun.workers.relay.outputs.display import Display, Source
-from clusterrun.workers.relay.outputs.log_files import FileOutput
-from clusterrun.workers.relay.outputs.log_writer import FilteredFile
-from clusterrun.workers.relay.text.lines import LineBuffer, Progress
-from clusterrun.workers.relay.text.screen_filters import (
+from clusterrun.workers.relay.descriptor_output import CONGESTED, RELIEVED
+from clusterrun.workers.relay.display import Display, Source
+from clusterrun.workers.relay.lines import LineBuffer, Progress
+from clusterrun.workers.relay.log_files import FileOutput, FilteredFile
+from clusterrun.workers.relay.screen_filters import (
     InterruptFilter,
     RedrawFilter,
     without_movements,
 )
-from clusterrun.workers.relay.text.stack_dumps import DumpFilter
-from clusterrun.workers.relay.text.tail import Tail
+from clusterrun.workers.relay.stack_dumps import DumpFilter
+from clusterrun.workers.relay.tail import Tail
 
 READ_BYTES = 64 << 10
 """Bytes of one read: all that a pipe of the default size holds."""
@@ -165,7 +164,6 @@ class Stream(Struct, eq=False):
 class Worker(Struct, eq=False):
     """The streams of one worker, and what its report needs."""
 
-    key: int
     streams: tuple[Stream, ...]
     tail: Tail
     error_file: Path | None

@@ -6,16 +6,17 @@ import stat
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
+from msgspec import convert
+
 from clusterrun.domain.lost_output import LostOutput
 from clusterrun.workers.channel import Message
-from clusterrun.workers.relay.destinations import Screen
-from clusterrun.workers.relay.outputs.descriptor_output import DescriptorOutput, open_output
-from clusterrun.workers.relay.outputs.display import Display, Source, coloured
-from clusterrun.workers.relay.outputs.log_files import FileOutput
-from clusterrun.workers.relay.outputs.log_writer import FilteredFile, LogWriter
+from clusterrun.workers.relay.descriptor_output import DescriptorOutput, open_output
+from clusterrun.workers.relay.display import Display, Source, coloured
+from clusterrun.workers.relay.lines import Progress
+from clusterrun.workers.relay.log_files import FileOutput, FilteredFile, LogWriter
+from clusterrun.workers.relay.routes import Destination, Screen, WorkerOutput
 from clusterrun.workers.relay.streams import Stream, Worker
-from clusterrun.workers.relay.text.lines import Progress
-from clusterrun.workers.relay.text.tail import Tail
+from clusterrun.workers.relay.tail import Tail
 from clusterrun.workers.time_limited import TimeLimited
 
 _READER_GONE = {errno.EPIPE, errno.EIO}
@@ -42,6 +43,8 @@ class Switchboard:
         self.streams: list[Stream] = []
         self.outputs: list[DescriptorOutput] = []
         self.workers: dict[int, Worker] = {}
+        self.sockets: list[Path] = []
+        """The agent's, which do not outlive it."""
         self._screen = screen
         self._report = report
         self._files = files
@@ -71,7 +74,8 @@ class Switchboard:
     def handle(self, message: Message, fds: Sequence[int]) -> None:
         match message["kind"]:
             case "open":
-                self._open(message, fds)
+                output = convert(message["output"], WorkerOutput, dec_hook=_path)
+                self._open(output, message["streams"], fds)
             case "finish":
                 self._report(self._finish(message["key"]))
             case "print":
@@ -80,9 +84,11 @@ class Switchboard:
                 for stream in self.streams:
                     stream.leave_out_interrupts()
             case "append":
-                self._writer.append(message["path"], message["line"])
+                self._writer.append(Path(message["path"]), message["line"])
+            case "remove_at_end":
+                self.sockets.append(Path(message["path"]))
             case "link":
-                self._writer.link(message["path"], message["target"])
+                self._writer.link(Path(message["path"]), message["target"])
 
     def print(self, text: str) -> None:
         self._stderr.notice(text.rstrip("\n").encode(errors="surrogateescape") + b"\n")
@@ -134,50 +140,55 @@ class Switchboard:
         own_terminal = os.isatty(descriptor) and not self._screen.merged
         return Display(output, descriptor if own_terminal else None)
 
-    def _open(self, message: Message, fds: Sequence[int]) -> None:
+    def _open(self, output: WorkerOutput, names: Sequence[str], fds: Sequence[int]) -> None:
         tail = Tail()
-        pipes = zip(message["streams"], fds, strict=True)
-        streams = {name: self._stream(message, name, fd, tail) for name, fd in pipes}
-        path = Path(message["error_file"]) if message["error_file"] else None
-        key, opened = message["key"], tuple(streams.values())
-        self.workers[key] = Worker(key, opened, tail, path, streams.get("stderr"))
+        pipes = zip(names, fds, strict=True)
+        streams = {name: self._stream(output, name, fd, tail) for name, fd in pipes}
+        opened = tuple(streams.values())
+        worker = Worker(opened, tail, output.error_file, streams.get("stderr"))
+        self.workers[output.local_rank] = worker
         self.streams += opened
 
-    def _stream(self, message: Message, name: str, descriptor: int, tail: Tail) -> Stream:
+    def _stream(self, output: WorkerOutput, name: str, descriptor: int, tail: Tail) -> Stream:
         os.set_blocking(descriptor, False)
-        display = self._stdout if name == "stdout" else self._stderr
-        to = message["to"][name]
-        only_in_file, path = to["shown_without_log"], to["log"]
+        is_stdout = name == "stdout"
+        display = self._stdout if is_stdout else self._stderr
+        to = output.stdout_to if is_stdout else output.stderr_to
+        only_in_file = to.shown_without_log
+        log = None
+        if to.log is not None:
+            log = self._writer.log(to.log, output.label, printed_else=only_in_file)
         stream = Stream(
             descriptor,
-            source=self._source(message, name, display),
+            source=self._source(output, display, is_stdout=is_stdout),
             display=display,
             raw=not self._screen.prefix,
-            shown=to["shown"],
+            shown=to.shown,
             shown_without_log=only_in_file,
-            log=path and self._writer.log(path, message["label"], printed_else=only_in_file),
-            filtered=self._filtered(message, to),
-            tail=tail if name == "stderr" else None,
+            log=log,
+            filtered=self._filtered(output, to),
+            tail=None if is_stdout else tail,
             progress=Progress(self._screen.progress_interval),
         )
         if only_in_file:
-            self._only_in_files[message["key"], name] = stream
+            self._only_in_files[output.local_rank, name] = stream
         return stream
 
-    def _filtered(self, message: Message, to: Message) -> FilteredFile | None:
-        if to["filtered"] is None:
+    def _filtered(self, output: WorkerOutput, to: Destination) -> FilteredFile | None:
+        if to.filtered is None:
             return None
-        output = self._writer.log(to["filtered"], message["label"])
-        return FilteredFile(output, message["prefix"].encode(), to["filters"])
+        file = self._writer.log(to.filtered, output.label)
+        return FilteredFile(file, output.prefix.encode(), to.filters)
 
-    def _source(self, message: Message, name: str, display: Display) -> Source:
+    def _source(self, output: WorkerOutput, display: Display, *, is_stdout: bool) -> Source:
         if not self._screen.prefix:
             # One source: a line that one stream leaves unfinished is not broken for the other.
             return self._raw_source
-        colour = message["key"] if self._screen.colour and display.terminal is not None else None
-        prefix = message["prefix"] if colour is None else coloured(message["prefix"], colour)
+        prefix = output.prefix
+        if self._screen.colour and display.terminal is not None:
+            prefix = coloured(prefix, output.local_rank)
         # Standard error comes first on the live line: progress bars are printed there.
-        return Source((message["key"], int(name == "stdout")), prefix.encode())
+        return Source((output.local_rank, int(is_stdout)), prefix.encode())
 
     def _finish(self, key: int) -> Message:
         worker = self.workers.pop(key, None)
@@ -204,6 +215,10 @@ class Switchboard:
         return all(
             stream.log for stream in self.streams if stream.display is self._stdout and stream.shown
         )
+
+
+def _path(_kind: type, text: str) -> Path:
+    return Path(text)
 
 
 def _must_be_whole(display: Display) -> bool:

@@ -3,7 +3,10 @@
 import ctypes
 import os
 
-DIFFERS = ("MASTER_PORT", "TORCHELASTIC_RUN_ID", "TORCHELASTIC_ERROR_FILE", "MARK_OF_A_TESTED_JOB")
+DIFFERS = {
+    *("CLUSTERRUN_SUSPEND_PAGE", "MASTER_PORT", "TORCHELASTIC_RUN_ID", "TORCHELASTIC_ERROR_FILE"),
+    "MARK_OF_A_TESTED_JOB",
+}
 
 for name, value in sorted(os.environ.items()):
     print(name if name in DIFFERS else f"{name}={value!r}")

@@ -22,13 +22,11 @@ class Folder:
         self.write("site-packages/package/inner.py", "")
 
     def write(self, name: str, text: str) -> None:
-        """Write a file, with its folders."""
         file = self.path / name
         file.parent.mkdir(parents=True, exist_ok=True)
         file.write_text(dedent(text))
 
     def read(self, script: str) -> LeadingImports:
-        """Read a script."""
         reading = LeadingImports()
         reading.read_script(dedent(script).encode(), str(self.path / "script.py"))
         return reading
@@ -42,7 +40,7 @@ class Folder:
 
 @pytest.fixture
 def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Folder]:
-    """Return a folder whose modules are found, and see to it that none is imported."""
+    """Return a folder whose modules are found; check afterwards that none was imported."""
     folder = Folder(tmp_path)
     paths = [str(tmp_path), *sys.path, str(tmp_path / "site-packages")]
     monkeypatch.setattr(sys, "path", paths)
@@ -64,7 +62,7 @@ def stop(reading: LeadingImports) -> str:
 
 
 def test_imports_in_their_order(folder: Folder) -> None:
-    """Of what is installed, of what comes with Python, and of what is built in."""
+    """They are installed, come with Python, or are built in."""
     reading = folder.read(
         """
         from __future__ import annotations
@@ -111,7 +109,7 @@ HARMLESS = {
 
 @pytest.mark.parametrize("name", HARMLESS)
 def test_statements_that_may_stand_between(folder: Folder, name: str) -> None:
-    """They give names to constants, functions and classes, and run nothing."""
+    """They name constants, functions and classes, and run nothing."""
     reading = folder.read(f"import installed\n{HARMLESS[name]}\nimport other")
 
     assert names(reading) == ["installed", "other"]
@@ -157,7 +155,7 @@ STOPS = {
 
 @pytest.mark.parametrize("name", STOPS)
 def test_statements_that_end_the_leading_part(folder: Folder, name: str) -> None:
-    """They may do anything: what is imported behind them is the worker's to import."""
+    """They may do anything: the worker itself imports what follows them."""
     reading = folder.read(f"import installed\n{STOPS[name]}\nimport other")
 
     assert names(reading) == ["installed"]
@@ -167,7 +165,6 @@ def test_statements_that_end_the_leading_part(folder: Folder, name: str) -> None
 
 
 def test_no_imports_follow(folder: Folder) -> None:
-    """A script whose imports all stand first has nothing left to say."""
     reading = folder.read("import installed\ninstalled.run()\ndef main():\n    import other\n")
 
     assert stop(reading) == "script.py:2"
@@ -175,7 +172,6 @@ def test_no_imports_follow(folder: Folder) -> None:
 
 
 def test_an_import_that_is_tried(folder: Folder) -> None:
-    """It follows."""
     reading = folder.read(
         "installed.run()\ntry:\n    pass\nexcept ImportError:\n    import other\n"
     )
@@ -187,7 +183,7 @@ def test_an_import_that_is_tried(folder: Folder) -> None:
     "code", ["import nosuch", "from nosuch import a", "import package.nosuch.a"]
 )
 def test_what_is_not_there(folder: Folder, code: str) -> None:
-    """Python is to say so, in the worker; nothing is imported behind it."""
+    """Python reports it in the worker; no later import is preloaded."""
     reading = folder.read(f"import installed\n{code}\nimport other")
 
     found = names(reading)
@@ -196,38 +192,80 @@ def test_what_is_not_there(folder: Folder, code: str) -> None:
     assert "other" not in found or "package.nosuch.a" in found
 
 
-def test_a_relative_import_of_a_script(folder: Folder) -> None:
-    """It fails in the worker, as it should."""
-    reading = folder.read("import installed\nfrom . import other\n")
+# Files beside the script, the script, what is found, and where the leading part ends.
+OWN_MODULES: dict[str, tuple[dict[str, str], str, str, str]] = {
+    "relative_import_of_a_script": (
+        {},
+        "import installed\nfrom . import other",
+        "installed",
+        "script.py:2",
+    ),
+    "no_python": ({}, "import installed\ndef broken(:", "", "script.py:1"),
+    "read_but_not_imported": (
+        {"own.py": "import other\nSIZE = 1"},
+        "import installed\nimport own\nimport package",
+        "installed other package",
+        "",
+    ),
+    "name_in_a_module": (
+        {"own.py": "import other\nSIZE = 1"},
+        "from own import SIZE\nimport package",
+        "other package",
+        "",
+    ),
+    "import_of_each_other": (
+        {"one.py": "import two\nimport installed", "two.py": "import one\nimport other"},
+        "import one\nimport two",
+        "other installed",
+        "",
+    ),
+    "relative_import_beyond_the_package": (
+        {"own/__init__.py": "from ... import installed"},
+        "import own\nimport other",
+        "",
+        "__init__.py:1",
+    ),
+    "namespace_package": (
+        {"loose/own.py": "import installed"},
+        "import loose.own\nimport other",
+        "",
+        "script.py:1",
+    ),
+    "shadows_an_installed_module": (
+        {"installed.py": "import other", "json.py": "import package"},
+        "import installed\nimport json",
+        "other package",
+        "",
+    ),
+    "extension": (
+        {"own.abi3.so": ""},
+        "import installed\nimport own\nimport other",
+        "installed",
+        "script.py:2",
+    ),
+    "broken": (
+        {"own.py": "def broken(:"},
+        "import installed\nimport own\nimport other",
+        "installed",
+        "own.py:1",
+    ),
+}
 
-    assert (names(reading), stop(reading)) == (["installed"], "script.py:2")
 
+@pytest.mark.parametrize("name", OWN_MODULES)
+def test_the_users_own_modules(folder: Folder, name: str) -> None:
+    """They are read by the same rule as the script, and run in the workers only."""
+    files, script, found, stopped_at = OWN_MODULES[name]
+    for file, text in files.items():
+        folder.write(file, text)
 
-def test_what_is_no_python(folder: Folder) -> None:
-    """Nothing is found in it."""
-    reading = folder.read("import installed\ndef broken(:\n")
+    reading = folder.read(script)
 
-    assert (names(reading), stop(reading)) == ([], "script.py:1")
-
-
-def test_the_users_own_module(folder: Folder) -> None:
-    """It is read by the same rule, in its place, and is not itself imported."""
-    folder.write("own.py", "import other\nSIZE = 1\n")
-
-    reading = folder.read("import installed\nimport own\nimport package\n")
-
-    assert names(reading) == ["installed", "other", "package"]
-
-
-def test_a_name_in_the_users_own_module(folder: Folder) -> None:
-    """A name that is no module of its own is one within it."""
-    folder.write("own.py", "import other\nSIZE = 1\n")
-
-    assert names(folder.read("from own import SIZE\nimport package")) == ["other", "package"]
+    assert (names(reading), stop(reading)) == (found.split(), stopped_at)
 
 
 def test_the_users_own_module_does_something(folder: Folder) -> None:
-    """What follows it in the script follows that."""
+    """Later imports of the script are left to the worker."""
     folder.write("own.py", "import other\nother.setup()\nimport package\n")
 
     reading = folder.read("import installed\nimport own\nimport json\n")
@@ -249,59 +287,8 @@ def test_the_users_own_package(folder: Folder) -> None:
     assert names(reading) == ["installed", "other", "json", "package.inner", "decimal"]
 
 
-def test_modules_that_import_each_other(folder: Folder) -> None:
-    """Each is read once."""
-    folder.write("one.py", "import two\nimport installed\n")
-    folder.write("two.py", "import one\nimport other\n")
-
-    assert names(folder.read("import one\nimport two")) == ["other", "installed"]
-
-
-def test_a_relative_import_beyond_the_package(folder: Folder) -> None:
-    """It fails in the worker."""
-    folder.write("own/__init__.py", "from ... import installed\n")
-
-    reading = folder.read("import own\nimport other")
-
-    assert (names(reading), stop(reading)) == ([], "__init__.py:1")
-
-
-def test_a_folder_without_init(folder: Folder) -> None:
-    """A namespace package has no file that could be read: the worker sees to it."""
-    folder.write("loose/own.py", "import installed\n")
-
-    assert "other" not in names(folder.read("import loose.own\nimport other"))
-
-
-def test_a_module_that_shadows_an_installed_one(folder: Folder) -> None:
-    """It is the user's own, however it is called: read, not imported."""
-    folder.write("installed.py", "import other\n")
-    folder.write("json.py", "import package\n")
-
-    reading = folder.read("import installed\nimport json\n")
-
-    assert names(reading) == ["other", "package"]
-
-
-def test_an_extension_of_the_users(folder: Folder) -> None:
-    """It can't be read, and may do anything."""
-    suffix = ".abi3.so"
-    folder.write(f"own{suffix}", "")
-
-    reading = folder.read("import installed\nimport own\nimport other")
-
-    assert (names(reading), stop(reading)) == (["installed"], "script.py:2")
-
-
-def test_a_broken_module_of_the_users(folder: Folder) -> None:
-    """Python raises the error in the worker."""
-    folder.write("own.py", "def broken(:\n")
-
-    assert names(folder.read("import installed\nimport own\nimport other")) == ["installed"]
-
-
 def test_a_module_that_is_run(folder: Folder) -> None:
-    """By ``-m``: its package comes first, and it is no script: relative imports work."""
+    """``-m`` imports its package first; it is no script, and relative imports work."""
     folder.write("own/__init__.py", "import installed\n")
     folder.write("own/train.py", "from .model import A\nimport package\n")
     folder.write("own/model.py", "import other\n")
@@ -310,7 +297,6 @@ def test_a_module_that_is_run(folder: Folder) -> None:
 
 
 def test_a_package_that_is_run(folder: Folder) -> None:
-    """Its ``__main__``."""
     folder.write("own/__init__.py", "import installed\n")
     folder.write("own/__main__.py", "from . import model\nimport package\n")
     folder.write("own/model.py", "import other\n")
@@ -319,13 +305,11 @@ def test_a_package_that_is_run(folder: Folder) -> None:
 
 
 def test_a_module_that_is_run_and_not_there(folder: Folder) -> None:
-    """Nothing is found."""
     assert names(folder.read_module("nosuch.train")) == []
 
 
 @pytest.mark.usefixtures("folder")
 def test_an_encoding() -> None:
-    """The script's own, as Python reads it."""
     reading = LeadingImports()
 
     reading.read_script(
@@ -348,7 +332,7 @@ ONLY_PYTHON = {
 
 @pytest.mark.parametrize("name", ONLY_PYTHON)
 def test_whether_a_script_needs_only_python(folder: Folder, name: str) -> None:
-    """All that it imports anywhere counts."""
+    """Every import counts, wherever it is."""
     script, expected = ONLY_PYTHON[name]
     folder.write("own.py", "")
 
@@ -356,7 +340,6 @@ def test_whether_a_script_needs_only_python(folder: Folder, name: str) -> None:
 
 
 def test_what_is_installed() -> None:
-    """By pip and the like, or with Python."""
     library = str(Path(sys.modules["os"].__file__ or "").parent)
 
     assert is_installed("/home/me/.local/lib/python3.11/site-packages/torch")
@@ -372,5 +355,4 @@ def test_what_is_installed() -> None:
     [("sys", True), ("json", True), ("pytest", False), ("nosuch", False), ("installed", False)],
 )
 def test_what_comes_with_python(name: str, *, expected: bool) -> None:
-    """And nothing else."""
     assert is_standard(name) is expected

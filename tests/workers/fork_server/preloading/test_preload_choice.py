@@ -1,4 +1,4 @@
-"""What is imported before a fork is what is known to allow it, in the script's order."""
+"""Only what is known to allow a fork is imported before it, in the script's order."""
 
 import pytest
 from clusterrun.workers.fork_server.preloading.known_packages import (
@@ -7,9 +7,8 @@ from clusterrun.workers.fork_server.preloading.known_packages import (
     SAME_AFTER_A_FORK,
     SAME_IF_IMPORTED_LATER,
 )
-from clusterrun.workers.fork_server.preloading.leading_imports import LeadingImports
+from clusterrun.workers.fork_server.preloading.leading_imports import Import, LeadingImports
 from clusterrun.workers.fork_server.preloading.preload_choice import choose
-from clusterrun.workers.fork_server.preloading.statements import Import
 
 LATER = min(SAME_IF_IMPORTED_LATER)
 
@@ -29,7 +28,7 @@ def chosen(preload: str | tuple[str, ...], *names: str) -> tuple[list[str], str]
 
 
 def test_known_packages_in_their_order() -> None:
-    """With what comes with Python, and parts of packages."""
+    """Among them are modules that come with Python, and parts of packages."""
     names = ["os", "numpy", "json", "torch.nn"]
 
     assert chosen("auto", *names) == (names, "")
@@ -42,7 +41,7 @@ def test_what_is_left_to_the_workers_stops_nothing() -> None:
 
 @pytest.mark.parametrize("package", ["unknown", "ddtrace", "mpi4py"])
 def test_an_unknown_package_ends_it(package: str) -> None:
-    """What stands behind it may depend on what it does."""
+    """What follows may depend on what it does."""
     names, why = chosen("auto", "numpy", package, "torch")
     nothing, why_nothing = chosen("auto", "os", package, "torch")
 
@@ -52,7 +51,7 @@ def test_an_unknown_package_ends_it(package: str) -> None:
 
 
 def test_an_unknown_package_ends_it_for_a_reason() -> None:
-    """A known patcher is called one."""
+    """A package that is known to patch others is called one."""
     choice = choose("auto", reading("ddtrace", "torch"), workers=8)
 
     assert choice.left_out == [
@@ -61,19 +60,18 @@ def test_an_unknown_package_ends_it_for_a_reason() -> None:
 
 
 def test_all_are_taken_but_what_is_never_tried() -> None:
-    """As was asked for."""
     assert chosen("all", "unknown", "ddtrace", "torch") == (["unknown", "ddtrace", "torch"], "")
     assert chosen("all", "torch", "mpi4py", "numpy") == (["torch"], "")
 
 
 def test_named_modules_and_none() -> None:
-    """Whatever the script imports."""
+    """They do not depend on what the script imports."""
     assert chosen(("torch", "mine"), "numpy") == (["torch", "mine"], "")
     assert chosen("none", "numpy") == ([], "")
 
 
 def test_what_is_quick_to_import_is_no_reason_to_fork() -> None:
-    """Each worker does that itself in no time."""
+    """Each worker imports it itself in no time."""
     assert chosen("auto", "yaml", "tqdm")[1] == (
         "nothing that takes time is among what the script imports first"
     )
@@ -81,7 +79,7 @@ def test_what_is_quick_to_import_is_no_reason_to_fork() -> None:
 
 
 def test_one_worker_has_an_interpreter_of_its_own() -> None:
-    """It would wait for a process that has no other use."""
+    """A fork would make it wait for a process of no other use."""
     choice = choose("auto", reading("torch"), workers=1)
 
     assert choice.why_spawn == "a single worker shares its imports with no other"
@@ -95,14 +93,14 @@ def test_a_script_that_needs_only_python() -> None:
 
 
 def test_a_script_whose_imports_come_later() -> None:
-    """Nothing that takes time would be shared."""
+    """Workers would share nothing that takes time."""
     assert chosen("auto", "os")[1] == (
         "nothing that takes time is among what the script imports first"
     )
 
 
 def test_the_tables_do_not_contradict_each_other() -> None:
-    """A package is in one of them."""
+    """A package is in one of them only."""
     tables = [SAME_AFTER_A_FORK, SAME_IF_IMPORTED_LATER, PATCHES_OTHERS, NEVER_TRIED]
 
     assert sum(map(len, tables)) == len({name for table in tables for name in table})

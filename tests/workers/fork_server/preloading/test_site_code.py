@@ -1,4 +1,4 @@
-"""Code that runs before any script: what it may look at is read from its text."""
+"""Code that runs before any script: its text shows what it may read."""
 
 import subprocess
 import sys
@@ -16,14 +16,13 @@ import sys
 package = type(sys)("fork_server")
 package.__path__ = [{str(FOLDER / "fork_server")!r}]
 sys.modules["fork_server"] = package
-from fork_server.preloading.site_code import unsafe_site_code
+from fork_server.preloading.interpreter_hazards import unsafe_site_code
 print(unsafe_site_code())
 """
 
 
 @pytest.fixture(scope="module")
 def clean(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Return an environment without site code."""
     folder = tmp_path_factory.mktemp("clean") / "environment"
     environment_without_pth(sys.executable, folder)
     return folder
@@ -75,11 +74,10 @@ SUSPICIOUS = {
 
 @pytest.mark.parametrize("name", HARMLESS)
 def test_what_can_not_look(clean: Path, name: str) -> None:
-    """Paths, and code without a word for it, and what is known."""
+    """These are paths, code without a word for it, and what is known."""
     assert asked(clean, HARMLESS[name]) == ""
 
 
 @pytest.mark.parametrize("name", SUSPICIOUS)
 def test_what_could_look(clean: Path, name: str) -> None:
-    """Whatever it reads, which its text does not show."""
     assert asked(clean, SUSPICIOUS[name]).endswith("may read a variable that differs by worker")

@@ -4,29 +4,12 @@ import select
 import socket
 
 from clusterrun.workers.channel import Channel
-from clusterrun.workers.fork_server.preloading.template_trial import (
-    SECONDS_BETWEEN_NOTICES,
-    SECONDS_TO_FIRST_NOTICE,
-    Notice,
-)
 from clusterrun.workers.fork_server_client import ForkServerClient
 from clusterrun.workers.fork_server_process import ForkServerProcess
 
 
-def test_when_people_are_told_what_is_imported() -> None:
-    """Not of what most jobs import in time, then once, and again after a longer while."""
-    notice = Notice(100.0)
-    first = 100.0 + SECONDS_TO_FIRST_NOTICE
-
-    due = [
-        notice.is_due(at) for at in (first - 1, first, first + 1, first + SECONDS_BETWEEN_NOTICES)
-    ]
-
-    assert due == [False, True, False, True]
-
-
 def test_the_agent_hears_of_it() -> None:
-    """With the module's name and the seconds so far; it is no event of a worker."""
+    """The report has the module's name and the seconds so far, and is no event of a worker."""
     ours, theirs = (Channel(sock) for sock in socket.socketpair())
     process = ForkServerProcess(0, ours, printed=-1, python="python", mask=())
     reports: list[tuple[str, float]] = []

@@ -38,5 +38,4 @@ RUN_ID = Option(
     aliases=("rdzv_id",),
     default_words="chosen at the start",
     common_in_scripts=True,
-    is_derived=True,
 )

@@ -12,7 +12,6 @@ LOG_DIR: Option[str | None] = Option(
     help="Also write what each worker prints to files in this folder",
     default_words="no files; clusterrun-logs if another option asks for files",
     common_in_scripts=True,
-    is_derived=True,
 )
 REDIRECTS: Option[StreamChoice | None] = Option(
     "redirects",

@@ -14,7 +14,6 @@ MASTER_ADDR: Option[str | None] = Option(
     help="The address where rank 0 listens, MASTER_ADDR of the workers",
     default_words="127.0.0.1 on one node, else the cluster's",
     common_in_scripts=True,
-    is_derived=True,
 )
 MASTER_PORT = Option(
     "master_port",
@@ -24,7 +23,6 @@ MASTER_PORT = Option(
     help="The port where rank 0 listens, MASTER_PORT of the workers",
     default_words="on one node a free port for each attempt, else the cluster's, or 29500",
     common_in_scripts=True,
-    is_derived=True,
 )
 LOCAL_ADDR: Option[str | None] = Option(
     "local_addr",
@@ -50,5 +48,4 @@ RDZV_ENDPOINT: Option[str | None] = Option(
     metavar="HOST[:PORT]",
     help="Where the nodes meet, for the whole job; MASTER_PORT is then another port",
     default_words="at --master-addr and --master-port",
-    is_derived=True,
 )

@@ -30,7 +30,6 @@ LOG_LINE_PREFIX_TEMPLATE: Option[str | None] = Option(
         "${host} and ${node_rank} filled in"
     ),
     default_words="TORCHELASTIC_LOG_LINE_PREFIX_TEMPLATE if set, else [rank R]",
-    is_derived=True,
 )
 PROGRESS_INTERVAL = Option(
     "progress_interval",

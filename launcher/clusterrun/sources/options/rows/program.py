@@ -52,7 +52,6 @@ PYTHON = Option(
     help="The interpreter that runs the workers",
     default_words="PYTHON_EXEC if set, else the one that runs clusterrun",
     common_in_scripts=True,
-    is_derived=True,
 )
 ENV: Option[Mapping[str, str]] = Option(
     "env",
@@ -63,5 +62,4 @@ ENV: Option[Mapping[str, str]] = Option(
     kind=Kind.REPEATED,
     default_words="none",
     common_in_scripts=True,
-    is_derived=True,
 )

@@ -31,6 +31,16 @@ PRELOAD_TIMEOUT = Option(
     metavar="SECONDS",
     help="How long a preloaded import may make no progress; then each worker imports it itself",
 )
+KEEP_WARM = Option(
+    "keep_warm",
+    parse=numbers.seconds,
+    default=0.0,
+    metavar="SECONDS",
+    help=(
+        "How long the process that has imported torch stays after the job, for the next launch of "
+        "this program; 0: it ends with the job"
+    ),
+)
 EXEC = switch_option(
     "exec",
     help="Replace this process by its one worker; for schedulers that start a task for each GPU",

@@ -10,7 +10,6 @@ NNODES = Option(
     default=1,
     metavar="N|MIN:MAX",
     help="Number of nodes; with MIN:MAX, from MIN to MAX, as many as join in time",
-    is_derived=True,
 )
 NODE_RANK: Option[int | None] = Option(
     "node_rank",
@@ -22,7 +21,6 @@ NODE_RANK: Option[int | None] = Option(
         "the cluster's; else 0 on the node that has the given address, others in the order of "
         "joining"
     ),
-    is_derived=True,
 )
 NPROC_PER_NODE: Option[int | WorkerCount] = Option(
     "nproc_per_node",
@@ -31,7 +29,6 @@ NPROC_PER_NODE: Option[int | WorkerCount] = Option(
     metavar="N|auto|gpu|cpu",
     help="Number of workers on each node; auto: one per GPU, or one per CPU if there are no GPUs",
     default_words="one per visible GPU, or one",
-    is_derived=True,
 )
 HOSTS: Option[tuple[str, ...]] = Option(
     "hosts",
@@ -44,7 +41,6 @@ HOSTS: Option[tuple[str, ...]] = Option(
     ),
     aliases=("cluster_node_ips",),
     default_words="the cluster's",
-    is_derived=True,
 )
 HOSTFILE = Option(
     "hostfile",
@@ -62,7 +58,6 @@ CLUSTER = Option(
     help="The scheduler whose variables give the nodes and ranks; none: ignore all of them",
     default_words="the one whose variables are set",
     common_in_scripts=True,
-    is_derived=True,
 )
 USE_PADDLECLOUD = switch_option(
     "use_paddlecloud",

@@ -3,7 +3,7 @@
 from enum import Enum
 from typing import TypeVar
 
-from clusterrun.domain.job import NumaBinding, NumaMemory, StartMethod
+from clusterrun.domain.job import ElasticJoin, NumaBinding, NumaMemory, StartMethod
 from clusterrun.errors import UsageError
 from clusterrun.sources.options.suggestions import did_you_mean
 
@@ -24,6 +24,10 @@ def numa_binding(text: str) -> NumaBinding:
 
 def numa_memory(text: str) -> NumaMemory:
     return _one_of(NumaMemory, text, "memory policy")
+
+
+def elastic_join(text: str) -> ElasticJoin:
+    return _one_of(ElasticJoin, text, "time to let nodes in")
 
 
 def start_method(text: str) -> StartMethod:

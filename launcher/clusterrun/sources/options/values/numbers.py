@@ -58,6 +58,17 @@ def restart_count(text: str) -> int:
     return _from_zero(text, "a number of restarts")
 
 
+def node_multiple(text: str) -> int:
+    number = whole_number(text)
+    if not number:
+        raise UsageError(f"{text!r} is not a number of nodes", "give a number from 1")
+    return number
+
+
+def spare_count(text: str) -> int:
+    return _from_zero(text, "a number of nodes")
+
+
 def gpus_per_worker(text: str) -> int:
     return _from_zero(
         text, "a number of GPUs", "give a number; 0 if workers share GPUs, or use none"
@@ -123,6 +134,16 @@ def exit_codes(text: str) -> tuple[int, ...]:
             raise UsageError(f"{part!r} is not the exit code of a failure", hint)
         codes.update(range(first, last + 1))
     return tuple(sorted(codes))
+
+
+def failure_code(text: str) -> int:
+    """Read one exit code of a failure."""
+    number = whole_number(text)
+    if not number or number > 255:
+        raise UsageError(
+            f"{text!r} is not the exit code of a failure", "give a number from 1 to 255"
+        )
+    return number
 
 
 def ranks(text: str) -> RankSet:

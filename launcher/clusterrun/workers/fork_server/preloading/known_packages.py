@@ -26,7 +26,17 @@ SAME_AFTER_A_FORK = WORTH_A_FORK | frozenset(
             "networkx",
             "omegaconf",
         ),
-        *("optuna", "psutil", "pyarrow", "pydantic", "requests", "rich", "safetensors", "sympy"),
+        *(
+            "optuna",
+            "psutil",
+            "pyarrow",
+            "pydantic",
+            "pytest",
+            "requests",
+            "rich",
+            "safetensors",
+            "sympy",
+        ),
         *("tokenizers", "tqdm", "typer", "yaml"),
     )
 )

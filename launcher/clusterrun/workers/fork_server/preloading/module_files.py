@@ -14,25 +14,19 @@ _INSTALLED = ("site-packages", "dist-packages")
 
 def is_builtin_or_installed(name: str) -> bool:
     """Tell whether a top-level module comes with Python or was installed."""
-    if name in sys.builtin_module_names:
-        return True
     folder = _folder_of(name)
-    if folder is None:
-        return False
-    return not folder or is_installed(folder)
+    return folder == "" or (folder is not None and is_installed(folder))
 
 
 def is_standard(name: str) -> bool:
     """Tell whether a top-level module comes with Python."""
-    if not name:
-        return False
-    if name in sys.builtin_module_names:
-        return True
-    folder = _folder_of(name)
-    if folder is None:
-        return False
-    installed = any(part in folder for part in _INSTALLED)
-    return not folder or (_is_in_library(folder) and not installed)
+    folder = _folder_of(name) if name else None
+    return folder == "" or (folder is not None and is_of_python(folder))
+
+
+def is_of_python(path: str) -> bool:
+    """Tell whether a file or a folder comes with Python."""
+    return _is_in_library(path) and not any(part in path.split(os.sep) for part in _INSTALLED)
 
 
 def is_installed(folder: str) -> bool:
@@ -61,6 +55,8 @@ def _is_in_library(folder: str) -> bool:
 
 def _folder_of(name: str) -> str | None:
     """Return the folder of a top-level module, "" if it is part of Python; None: not found."""
+    if name in sys.builtin_module_names:
+        return ""
     spec = _spec(name, None)
     if spec is None:
         return None
@@ -73,12 +69,12 @@ def _folder_of(name: str) -> str | None:
     return None
 
 
-def _spec(name: str, path: Any) -> Any:  # noqa: ANN401 - importlib's own objects
+def _spec(name: str, path: Any) -> Any:  # importlib's own objects
     for finder in sys.meta_path:
         find_spec = getattr(finder, "find_spec", None)
         try:
             spec = None if find_spec is None else find_spec(name, path)
-        except Exception:  # noqa: BLE001 - any finder's; a nested folder without __init__.py: KeyError
+        except Exception:  # any finder's; a nested folder without __init__.py: KeyError
             return None
         if spec is not None:
             return spec

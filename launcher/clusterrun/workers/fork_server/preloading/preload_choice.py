@@ -11,12 +11,13 @@ from .known_packages import (
     SAME_IF_IMPORTED_LATER,
     WORTH_A_FORK,
 )
+from .leading_imports import Import
 from .module_files import is_standard
-from .statements import Import
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from .leading_imports import LeadingImports
+
 
 AUTO = "auto"
 ALL = "all"
@@ -34,6 +35,11 @@ class Choice:
         """Why a fork would not be faster; "" if it is."""
         self.stopped_by = ""
         """What ends the list of imports before the script ends, and why."""
+
+    @property
+    def is_known(self) -> bool:
+        """Whether all of it is on the verified list."""
+        return all(_is_known(_package(wanted)) for wanted in self.imports)
 
     def stop(self, name: str, why: str) -> None:
         """Leave ``name``, and all that the script imports after it, to the workers."""
@@ -67,7 +73,7 @@ def _choose_all(reading: LeadingImports, choice: Choice) -> None:
 def _choose_known(reading: LeadingImports, choice: Choice) -> None:
     for wanted in reading.found:
         package = _package(wanted)
-        if package in SAME_AFTER_A_FORK or is_standard(package):
+        if _is_known(package):
             choice.imports.append(wanted)
         elif package in SAME_IF_IMPORTED_LATER:
             choice.left_out.append((wanted.name, SAME_IF_IMPORTED_LATER[package]))
@@ -101,6 +107,10 @@ def _prefer_spawn_where_it_is_as_fast(
     else:
         # All that the script imports is imported too quickly for a process of its own.
         choice.imports = []
+
+
+def _is_known(package: str) -> bool:
+    return package in SAME_AFTER_A_FORK or is_standard(package)
 
 
 def _package(wanted: Import) -> str:

@@ -5,12 +5,12 @@ from __future__ import annotations
 import os
 
 from ..binding import import_psutil, must_be_bound
-from ..scripts.hidden_modules import hide_all_but
-from ..scripts.script import NotToBeRunInPlace, Script
-from ..system.fork_limits import why_no_fork
+from ..hidden_modules import hide_all_but
+from ..other_processes import why_no_fork
+from ..script import NotToBeRunInPlace, Script
 from .interpreter_hazards import why_not_to_fork
 from .leading_imports import LeadingImports
-from .preload_choice import ALL, AUTO, NONE, choose
+from .preload_choice import ALL, AUTO, choose
 from .remembered_trials import RememberedTrial
 from .self_test import try_how_forked_scripts_end
 from .template_trial import TemplateTrial
@@ -20,9 +20,10 @@ if TYPE_CHECKING:
     from collections.abc import Collection, Mapping
     from typing import Any
 
-    from ..scripts.script_run import ScriptRun
+    from ..script_run import ScriptRun
     from ..server import ForkServer
-    from .statements import Import
+    from .leading_imports import Import
+    from .preload_choice import Choice
 
 
 class Preparation:
@@ -31,12 +32,13 @@ class Preparation:
     def __init__(
         self, script_namespace: Mapping[str, object], initial_modules: Collection[str]
     ) -> None:
-        """Take what a script finds at its start: see ``server.main``."""
         self.refusal = ""
         """Why no worker is started at all: the script must be forked, and can't be."""
         self._script_namespace = script_namespace
         self._initial_modules = initial_modules
         self._script: Script | None = None
+        self._imported: list[str] | None = None
+        """The imports of an earlier job, in a child of a warm server; None: it is the first job."""
         self._loaded: list[tuple[str, float]] = []
         self._left_out: list[tuple[str, str]] = []
 
@@ -68,7 +70,7 @@ class Preparation:
             # A user who names modules learns that they were not imported.
             named = request["preload"] != AUTO and not finding.is_end_of_job
             why, complaint = str(finding), finding.is_complaint or named
-        except Exception as error:  # noqa: BLE001 - whatever it is, workers can still be spawned
+        except Exception as error:  # whatever it is, workers can still be spawned
             why, complaint = f"{type(error).__name__}: {error}", True
         if why:
             self._script = None
@@ -86,31 +88,43 @@ class Preparation:
 
     def _prepare(self, request: dict[str, Any], server: ForkServer) -> ScriptRun | None:
         os.environ.update(request["known_variables"])
-        why = why_not_to_fork(os.environ)
+        # It looks at what the interpreter has imported by itself.
+        why = why_not_to_fork(os.environ) if self._imported is None else ""
         if why:
             raise NotToBeRunInPlace(why)
         if must_be_bound(request["cpus"]):
             # Before the script's folder, which may hold modules of the same names, is on sys.path.
             import_psutil()
         script = Script(request["command"], self._script_namespace, request["known_variables"])
-        reading = LeadingImports()
-        hide_all_but(self._initial_modules)
-        script.enter()
-        if request["preload"] in (AUTO, ALL):
-            script.read_by(reading)
-        choice = choose(request["preload"], reading, request["workers"])
+        if self._imported is None:
+            hide_all_but(self._initial_modules)
+        script.enter(again=self._imported is not None)
+        choice = _choice_of(script, request)
         self._left_out = choice.left_out
         if choice.why_spawn and not request["must_fork"]:
             raise NotToBeRunInPlace(choice.why_spawn)
+        script.imports_are_known = choice.is_known
+        if self._imported is not None:
+            self._script = script
+            return None
+        self._imported = [wanted.name for wanted in choice.imports]
         try:
             run = try_how_forked_scripts_end(server.process)
             if run is None and choice.imports:
                 self._preload(choice.imports, request, server)
         except OSError as error:
             raise NotToBeRunInPlace(why_no_fork(error), is_complaint=True) from error
-        script.imports_are_known = request["preload"] in (AUTO, NONE)
         self._script = script
         return run
+
+    def imports_changed(self, request: dict[str, Any]) -> bool:
+        """Tell whether the script of ``request`` no longer begins with what has been imported."""
+        try:
+            script = Script(request["command"], self._script_namespace, request["known_variables"])
+            choice = _choice_of(script, request)
+        except NotToBeRunInPlace:
+            return True
+        return [wanted.name for wanted in choice.imports] != self._imported
 
     def _preload(self, imports: list[Import], request: dict[str, Any], server: ForkServer) -> None:
         """Import in a child that takes over; returns there, or here if nothing can be imported.
@@ -136,3 +150,11 @@ class Preparation:
         if finding["kind"] != "safe":
             raise NotToBeRunInPlace(finding["why"] + note, is_complaint=finding["complaint"])
         self._loaded = finding["loaded"]
+
+
+def _choice_of(script: Script, request: dict[str, Any]) -> Choice:
+    """Return what is to be imported before the fork: what the script imports first, by --preload."""
+    reading = LeadingImports()
+    if request["preload"] in (AUTO, ALL):
+        script.read_by(reading)
+    return choose(request["preload"], reading, request["workers"])

@@ -2,20 +2,17 @@
 
 from __future__ import annotations
 
+import _signal as signal
 import os
 import sys
 
-from ..system.libc import flush_all
-from ..system.other_processes import children_of, text_of
-from ..system.this_process import status_of_this_process
+from ..other_processes import children_of, text_of
+from ..this_process import flush_all, status_of_this_process
 from .interpreter_hazards import tracer
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    import signal
     from collections.abc import Iterator
-else:
-    import _signal as signal
 
 DEVICES = ("/dev/nvidia", "/dev/kfd", "/dev/dri/", "/dev/accel", "/dev/xpu")
 

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
     from typing import Any
 
-    from .statements import Import
+    from .leading_imports import Import
 
 SECONDS_TO_REMEMBER = 7 * 24 * 3600.0
 
@@ -27,7 +27,6 @@ class RememberedTrial:
     def __init__(
         self, imports: Sequence[Import], forbidden: Iterable[str], environ: Mapping[str, str]
     ) -> None:
-        """Take the imports, the variables that they may not use, and the environment."""
         base = environ.get("XDG_CACHE_HOME") or os.path.join(environ.get("HOME", ""), ".cache")
         self._folder = os.path.join(base, "clusterrun") if os.path.isabs(base) else ""
         self._key = _key(imports, forbidden)

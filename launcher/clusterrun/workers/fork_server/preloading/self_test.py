@@ -6,20 +6,17 @@ depends on its version and build, so each server tries its own.
 
 from __future__ import annotations
 
+import _signal as signal
 import os
 import select
 
-from ..scripts.script import NotToBeRunInPlace
-from ..scripts.script_run import ScriptRun, run_of_text
-from ..system.this_process import die_with_parent
+from ..script import NotToBeRunInPlace
+from ..script_run import ScriptRun, run_of_text
+from ..this_process import die_with_parent
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    import signal
-
     from ..forking_process import ForkingProcess
-else:
-    import _signal as signal
 
 TEXTS_AND_CODES = (("raise ValueError", 1), ("import sys; sys.exit(3)", 3))
 
@@ -47,7 +44,7 @@ def try_how_forked_scripts_end(process: ForkingProcess) -> ScriptRun | None:
                 process.agent.close()
                 os.close(all_ended)
                 _become_silent_child_of(process.pid)
-            except BaseException:  # noqa: BLE001 - the child must not go on as a server
+            except BaseException:  # the child must not go on as a server
                 os._exit(127)
             return run_of_text(text)
         pids.append(pid)

@@ -6,6 +6,7 @@ else.
 
 from __future__ import annotations
 
+import _signal as signal
 import gc
 import os
 import sys
@@ -13,20 +14,16 @@ import time
 
 from .. import worker_signals
 from ..agent_socket import frame
-from ..system.libc import flush_all
-from ..system.this_process import die_with_parent
+from ..this_process import die_with_parent, flush_all
 from .process_state import ProcessState
-from .watched_environ import ALL, modules_being_imported, stop_watching, watch
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    import signal
-    from collections.abc import Collection, Sequence
-    from typing import NoReturn
+    from collections.abc import Callable, Collection, Iterator, Sequence
+    from typing import Any, NoReturn
 
-    from .statements import Import
-else:
-    import _signal as signal
+    from .leading_imports import Import
+
 
 _MOST_OF_OUTPUT = 4096
 _OUTPUT = (1, 2)
@@ -36,7 +33,6 @@ class Template:
     """The work of this child until it may serve."""
 
     def __init__(self, report: int, later_variables: Collection[str]) -> None:
-        """Take the pipe to the parent, and the names of variables that imports may not use."""
         self._report = report
         self._later_variables = later_variables
         self._loaded: list[tuple[str, float]] = []
@@ -90,7 +86,7 @@ class Template:
         start = time.monotonic()
         try:
             import_as_script(wanted.name, wanted.names)
-        except BaseException as error:  # noqa: BLE001 - also SystemExit
+        except BaseException as error:  # also SystemExit
             self._refuse(f"importing {wanted.name} raised {type(error).__name__}: {error}")
         self._loaded.append((wanted.name, time.monotonic() - start))
 
@@ -161,3 +157,72 @@ def import_as_script(name: str, names: tuple[str, ...]) -> None:
     """Import as a script's statement does: deprecated modules warn by the name of the importer."""
     namespace = {"__name__": "__main__", "name": name, "names": names}
     eval("__import__(name, None, None, names)", namespace)  # noqa: S307 - a frame of __main__
+
+
+_Environ: Any = type(os.environ)
+
+ALL = "all variables"
+
+READ_ONLY_THEIR_OWN = frozenset({"dask", "donfig", "fsspec", "networkx", "numba", "tqdm"})
+"""Packages that go through all variables for those that begin with their name."""
+
+
+class WatchedEnviron(_Environ):  # type: ignore[misc]
+    """Calls ``report`` with the name of each of the ``watched`` variables that is used.
+
+    It is set as the class of the ``os.environ`` that exists, as modules hold that object.
+    """
+
+    watched: Collection[str] = ()
+    report: Callable[[str], None]
+
+    def __getitem__(self, key: str) -> str:
+        _check(key)
+        value: str = super().__getitem__(key)
+        return value
+
+    def __setitem__(self, key: str, value: str) -> None:
+        _check(key)
+        super().__setitem__(key, value)
+
+    def __delitem__(self, key: str) -> None:
+        _check(key)
+        super().__delitem__(key)
+
+    def __iter__(self) -> Iterator[str]:
+        """Return the names of all variables; those of the watched ones are not set yet."""
+        packages = {name.partition(".")[0] for name in modules_being_imported()[:1]}
+        if not READ_ONLY_THEIR_OWN & packages:
+            WatchedEnviron.report(ALL)
+        names: Iterator[str] = super().__iter__()
+        return names
+
+
+def _check(key: object) -> None:
+    name = key.decode("utf-8", "replace") if isinstance(key, bytes) else key
+    if name in WatchedEnviron.watched:
+        WatchedEnviron.report(str(name))
+
+
+def watch(names: Collection[str], report: Callable[[str], None]) -> None:
+    """Have ``report`` called with the name of a variable that is used, or ``ALL``."""
+    WatchedEnviron.watched = frozenset(names)
+    WatchedEnviron.report = staticmethod(report)
+    os.environ.__class__ = WatchedEnviron
+    os.environb.__class__ = WatchedEnviron
+
+
+def stop_watching() -> None:
+    os.environ.__class__ = _Environ
+    os.environb.__class__ = _Environ
+
+
+def modules_being_imported() -> list[str]:
+    """Return the modules on the stack, the one that is being executed first."""
+    names = []
+    frame = sys._getframe(1)  # noqa: SLF001 - documented, though for internal and special purposes
+    while frame is not None:
+        if frame.f_code.co_name == "<module>":
+            names.append(frame.f_globals.get("__name__", "?"))
+        frame = frame.f_back  # type: ignore[assignment]
+    return [name for name in names if name != "__main__" and not name.startswith("fork_server")]

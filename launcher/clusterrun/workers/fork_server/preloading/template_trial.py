@@ -7,9 +7,9 @@ import select
 import time
 
 from ..agent_socket import Frames
-from ..scripts.script import NotToBeRunInPlace
-from ..system.other_processes import children_of, describe, work_done
-from ..system.this_process import end_like
+from ..other_processes import children_of, describe, work_done
+from ..script import NotToBeRunInPlace
+from ..this_process import end_like
 from .template import Template
 
 TYPE_CHECKING = False
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from typing import Any, NoReturn
 
     from ..server import ForkServer
-    from .statements import Import
+    from .leading_imports import Import
 
 SECONDS_TO_DIE = 2.0
 """A process that SIGKILL has not ended after this long hangs in the kernel (state D)."""
@@ -75,7 +75,7 @@ class TemplateTrial:
                 os._exit(1)
             os.close(permission)
             self._process.take_over()
-        except BaseException:  # noqa: BLE001 - whatever it is, two servers must not go on
+        except BaseException:  # whatever it is, two servers must not go on
             os._exit(1)
         return {"kind": "safe", "loaded": loaded}
 
@@ -86,8 +86,8 @@ class TemplateTrial:
         poll.register(agent, select.POLLIN)
         frames = Frames()
         module = "what the script imports first"
-        work, last_change = 0.0, time.monotonic()
-        notice = Notice(last_change)
+        began = last_change = time.monotonic()
+        work, next_notice = 0.0, began + SECONDS_TO_FIRST_NOTICE
         while True:
             ready = [descriptor for descriptor, _ in poll.poll(1000)]
             if agent.fileno() in ready:
@@ -104,8 +104,9 @@ class TemplateTrial:
                         return message
                     module = message["module"]
             done, now = work_done(pid), time.monotonic()
-            if notice.is_due(now):
-                agent.send("importing", module=module, seconds=now - notice.began)
+            if now >= next_notice:
+                agent.send("importing", module=module, seconds=now - began)
+                next_notice = now + SECONDS_BETWEEN_NOTICES
             if done != work or ready:
                 work, last_change = done, now
             elif now - last_change > import_timeout:
@@ -141,18 +142,3 @@ class TemplateTrial:
         if os.WIFSIGNALED(status):
             return f"was killed by signal {os.WTERMSIG(status)}"
         return f"ended the process with code {os.WEXITSTATUS(status)}"
-
-
-class Notice:
-    """When to report a long import: after some seconds, and now and then after that."""
-
-    def __init__(self, now: float) -> None:
-        self.began = now
-        self._due = now + SECONDS_TO_FIRST_NOTICE
-
-    def is_due(self, now: float) -> bool:
-        """Tell whether it is time; once each time."""
-        if now < self._due:
-            return False
-        self._due = now + SECONDS_BETWEEN_NOTICES
-        return True

@@ -1,0 +1,52 @@
+"""The job's options about lost nodes: whether another attempt follows, and who takes part in it."""
+
+from msgspec import Struct
+
+from clusterrun.domain.job import ElasticJoin, JobSpec
+
+
+class ReformRules(Struct, frozen=True):
+    """Without any of them a lost node ends the job."""
+
+    spares: int = 0
+    """Nodes beyond those that work; they wait to take the places of lost ones."""
+    most_losses: int | None = None
+    """Lost nodes after which the job ends; None: no limit."""
+    rejoin_timeout: float = 0.0
+    """Seconds for which a restart waits for a newcomer if no spare is left."""
+    fewest: int = 1
+    most: int = 1
+    """With ``--nnodes MIN:MAX``; equal for a world that keeps its size."""
+    multiple: int = 1
+    """An elastic world has a multiple of this many nodes."""
+    grows_after: float | None = None
+    """Seconds from a newcomer to the restart that lets it in; None: it waits for another reason."""
+
+    fails_over: bool = False
+    """An agent succeeds a lost coordinator."""
+
+    @property
+    def is_elastic(self) -> bool:
+        """Whether the number of nodes follows losses and newcomers."""
+        return self.most > self.fewest
+
+    @property
+    def lives_on(self) -> bool:
+        """Whether the job may go on without a lost node: then nodes can join while it runs."""
+        return self.spares > 0 or self.rejoin_timeout > 0 or self.is_elastic
+
+
+def reform_rules_of(job: JobSpec) -> ReformRules:
+    if not job.outlives_nodes:
+        return ReformRules()
+    joins_now = job.is_elastic and job.elastic_join.value is ElasticJoin.NOW
+    return ReformRules(
+        spares=job.spares.value,
+        most_losses=job.max_node_losses.value,
+        rejoin_timeout=job.rejoin_timeout.value,
+        fewest=job.fewest_nodes.value if job.is_elastic else 1,
+        most=job.nnodes.value if job.is_elastic else 1,
+        multiple=job.elastic_multiple.value,
+        fails_over=not job.no_failover.value,
+        grows_after=job.elastic_join_delay.value if joins_now else None,
+    )

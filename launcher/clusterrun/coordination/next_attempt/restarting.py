@@ -1,0 +1,337 @@
+"""The next attempt of a job: whether there is one, which nodes take part in it, and how it begins."""
+
+from collections.abc import Iterator, Mapping
+
+from msgspec.structs import replace
+
+from clusterrun.coordination import job_notices
+from clusterrun.coordination.coordinator_actions import (
+    Actions,
+    Disconnect,
+    PreparePort,
+    PrintOnNodeZero,
+    Send,
+)
+from clusterrun.coordination.coordinator_events import HelloReceived, MemberGone
+from clusterrun.coordination.job_end import end_job
+from clusterrun.coordination.job_state import Attempt, JobPhase, JobState
+from clusterrun.coordination.members import OWN
+from clusterrun.coordination.next_attempt import growing, restart_policy
+from clusterrun.coordination.next_attempt.places import may_go_on, next_places
+from clusterrun.coordination.succession import successors
+from clusterrun.coordination.worlds import worlds
+from clusterrun.domain.event_source import NEVER
+from clusterrun.domain.messages import (
+    KeepWaiting,
+    NextAttempt,
+    Notice,
+    SuspensionPossible,
+    Verdict,
+    WorldFormed,
+)
+from clusterrun.domain.outcome import (
+    MOST_REPLACEMENTS,
+    ExternalCause,
+    NodeLost,
+    NodesJoined,
+    Reason,
+    Replacement,
+    RestartProgress,
+    WorkerFailed,
+)
+from clusterrun.domain.world import World
+
+ReasonToRestart = WorkerFailed | NodeLost | NodesJoined
+
+
+HEARTBEATS_TO_SETTLE = 1.2
+"""Members that are cut off together are found silent within one interval of heartbeats."""
+
+
+def is_possible(state: JobState, why: ReasonToRestart) -> bool:
+    """Return whether an attempt that ended so may be followed by another, as the options say."""
+    if not isinstance(why, WorkerFailed):
+        return state.terms.reforming.lives_on
+    return state.restarts < state.terms.restarts.limit
+
+
+def prepare(state: JobState, why: ReasonToRestart, at: float) -> Actions:
+    """Begin the next attempt as soon as all its places are taken, or end the job."""
+    if no_restart := _why_no_restart(state, why):
+        return end_job(state, _reason_of_end(state, why), no_restart)
+    state.phase = JobPhase.RESTARTING
+    state.previous = why
+    state.next_notice = NEVER
+    pause, patience = _count_restart(state, why), state.terms.reforming.rejoin_timeout
+    state.pause_ends = at + pause if pause else NEVER
+    _settle(state, at)
+    state.rejoin_ends = at + pause + patience if patience else NEVER
+    notice = Notice(job_notices.restarts_later(pause, state.quick_restarts))
+    return (*((Send((OWN,), notice),) if pause else ()), *_go_on(state))
+
+
+def _count_restart(state: JobState, why: ReasonToRestart) -> float:
+    """Count the restart, if it is one; return the seconds to wait before it."""
+    if not isinstance(why, WorkerFailed):
+        return 0.0
+    state.restarts += 1
+    state.quick_restarts = state.quick_restarts + 1 if restart_policy.is_early(why.cause) else 0
+    return restart_policy.pause_before(state.quick_restarts)
+
+
+def enter(state: JobState, parts: Mapping[int, World]) -> None:
+    """Take note that an attempt begins, in which the members have these ``parts``, in order."""
+    hellos = state.members.hellos
+    state.terms = replace(state.terms, nodes=len(parts))
+    state.takes_over = ""
+    state.phase = JobPhase.RUNNING
+    state.ranks = {each: world.node_rank for each, world in parts.items()}
+    state.first_ranks = {each: world.first_rank for each, world in parts.items()}
+    state.hosts = job_notices.listed(hello.host for hello in hellos.values())
+    state.placed.update(parts)
+    state.roster = frozenset(hellos)
+
+
+def begin(state: JobState, port: int) -> Actions:
+    """Begin the next attempt on all nodes; its workers meet at ``port``."""
+    why, ranks = state.previous, _next_ranks(state)
+    if why is None or ranks is None:
+        raise AssertionError("an attempt follows one that has failed, and all its places are taken")
+    number, before, lost = state.attempt.number + 1, state.placed.copy(), state.lost
+    left_out = [each for each in state.ranks if each not in ranks and each not in lost]
+    progress = _progress(state, ranks)
+    parts = worlds(state.terms, state.members.hellos, ranks, number, port)
+    parts = _meeting_at_first(state, parts)
+    farewells = tuple(_farewells(state))
+    if state.terms.reforming.fails_over:
+        state.roster_before = state.roster - state.departed
+    _forget(state, lost)
+    state.waiting = [*left_out, *(each for each in state.waiting if each not in ranks)]
+    state.attempt = Attempt(number)
+    state.next_notice = state.pause_ends = state.rejoin_ends = state.grows_at = NEVER
+    enter(state, parts)
+    host = state.own_hello.host
+    orders = tuple(
+        Send(
+            (each,),
+            NextAttempt(part, why, progress) if each in before else WorldFormed(part, host),
+        )
+        for each, part in parts.items()
+    )
+    waits = Notice(job_notices.waits_for_a_multiple(state))
+    notices = (Send(tuple(left_out), waits),) if left_out else ()
+    return (*farewells, *orders, *notices, *successors.inform(state))
+
+
+def _meeting_at_first(state: JobState, parts: dict[int, World]) -> dict[int, World]:
+    """Return the parts with the address of rank 0, if that may not be the lost node 0's."""
+    first = next(iter(parts))
+    hello = state.members.hellos[first]
+    if first != OWN and hello.standby is not None:
+        at, port = state.members.address(first), hello.standby.workers_port
+        return {
+            each: replace(part, master_addr=at, master_port=port) for each, part in parts.items()
+        }
+    if state.address:
+        return {each: replace(part, master_addr=state.address) for each, part in parts.items()}
+    return parts
+
+
+def gather(state: JobState, at: float) -> Actions:
+    """Begin the next attempt when all agents of a lost coordinator have come, or soon after enough."""
+    if _missing(state) <= state.departed:
+        state.pause_ends = NEVER
+        return _look_again(state, at)
+    if not _why_no_places(state):
+        settled = at + HEARTBEATS_TO_SETTLE * state.terms.rhythm.interval
+        state.pause_ends = min(state.pause_ends, settled)
+    return ()
+
+
+def newcomer_joins(state: JobState, newcomer: HelloReceived) -> Actions:
+    """Let a node join while the job runs: it waits for a place."""
+    number, hello = newcomer.connection, newcomer.hello
+    state.members.add(number, hello, newcomer.address, takes_rank=False)
+    state.waiting.append(number)
+    wait = Send((number,), KeepWaiting(state.own_hello.host))
+    knowledge = (Send((number,), SuspensionPossible()),) if state.can_suspend else ()
+    notice = PrintOnNodeZero(job_notices.waits_for_a_place(hello))
+    growing.newcomer_waits(state, newcomer.at)
+    return (wait, *knowledge, notice, *_go_on(state))
+
+
+def waiting_member_gone(
+    state: JobState, connection: int, why: str, at: float, *, has_ended: bool
+) -> Actions:
+    """Take note that a member without a place is lost; ``has_ended``: it is known to have ended."""
+    hello = state.members.remove(connection)
+    state.waiting.remove(connection)
+    state.placed.discard(connection)
+    if has_ended:
+        state.departed.add(connection)
+    else:
+        state.settles_at = at + HEARTBEATS_TO_SETTLE * state.terms.rhythm.interval
+    notice = PrintOnNodeZero(job_notices.waits_no_more(hello, why))
+    return (notice, *_look_again(state, at))
+
+
+def member_gone(state: JobState, gone: MemberGone) -> Actions:
+    """Take note that the connection to a member with a place is closed between two attempts."""
+    connection = gone.connection
+    if gone.has_ended:
+        state.departed.add(connection)
+    if connection not in state.lost:
+        node = lost_node(state, connection, gone.at, is_silent=gone.unreachable)
+        state.lost_after_report[connection] = node
+    return _look_again(state, gone.at)
+
+
+def member_silent(state: JobState, connection: int, at: float) -> Actions:
+    """Take note that a member with a place is silent for too long between two attempts."""
+    if connection not in state.lost:
+        state.silent.add(connection)
+        state.lost_after_report[connection] = lost_node(state, connection, at, is_silent=True)
+    return _look_again(state, at)
+
+
+def lost_node(state: JobState, connection: int, at: float, *, is_silent: bool) -> NodeLost:
+    """Return how a member with a place is lost, for messages; expect no stacks of it any more."""
+    node = NodeLost(state.ranks[connection], state.members.hellos[connection].host)
+    state.mark_absent(connection)
+    if not is_silent:
+        return node
+    state.settles_at = at + HEARTBEATS_TO_SETTLE * state.terms.rhythm.interval
+    return replace(node, how=state.terms.patience.silence)
+
+
+def _settle(state: JobState, at: float) -> None:
+    """Begin no attempt before all members that were cut off together have been found silent.
+
+    Node 0 itself may be cut off: then it finds one after the other, and has no majority.
+    """
+    if at < state.settles_at:
+        before = 0.0 if state.pause_ends == NEVER else state.pause_ends
+        state.pause_ends = max(before, state.settles_at)
+
+
+def ended_externally(state: JobState, cause: ExternalCause) -> Actions:
+    """End the job between two attempts."""
+    return end_job(state, cause, "")
+
+
+def time_passed(state: JobState, at: float) -> Actions:
+    """Begin the next attempt after a pause, or end a job whose places were empty for too long."""
+    if at >= state.pause_ends:
+        state.pause_ends = NEVER
+        return _look_again(state, at)
+    if state.previous is None or at < state.rejoin_ends:
+        return ()
+    why = _reason_of_end(state, state.previous)
+    return end_job(state, why, job_notices.no_node_for(state))
+
+
+def due(state: JobState) -> float:
+    """Return when ``time_passed`` is to be called, between two attempts."""
+    return min(state.pause_ends, state.rejoin_ends)
+
+
+def _why_no_restart(state: JobState, why: ReasonToRestart) -> str:
+    """Return why there is no next attempt, for messages; "" if there is one."""
+    return _why_no_places(state) or _why_not_again(state, why)
+
+
+def _why_not_again(state: JobState, why: ReasonToRestart) -> str:
+    if not isinstance(why, WorkerFailed):
+        return ""
+    previous = state.previous.cause if isinstance(state.previous, WorkerFailed) else None
+    return restart_policy.why_no_restart(state.terms.restarts, why.cause, previous)
+
+
+def _why_no_places(state: JobState) -> str:
+    """Return why the lost nodes end the job; "" if they do not."""
+    rules = state.terms.reforming
+    if state.lost and not rules.lives_on:
+        return job_notices.lost(next(iter(state.lost.values())))
+    if rules.most_losses is not None and state.losses + len(state.lost) > rules.most_losses:
+        return job_notices.too_many_losses(rules.most_losses)
+    missing = _missing(state)
+    for roster in (state.roster, state.roster_before - state.departed):
+        absent = missing & roster
+        if not may_go_on(roster, absent, state.departed):
+            return job_notices.no_majority(len(roster) - len(absent), len(roster))
+    if rules.rejoin_timeout == 0 and _next_ranks(state) is None:
+        return job_notices.no_node_for(state)
+    return ""
+
+
+def _reason_of_end(state: JobState, why: ReasonToRestart) -> Reason:
+    """Return why the job ends; ``why`` was the reason for another attempt."""
+    return next(iter(state.lost.values()), why) if isinstance(why, NodesJoined) else why
+
+
+def _missing(state: JobState) -> frozenset[int]:
+    return frozenset(
+        each
+        for each in state.roster | state.roster_before
+        if each not in state.members.hellos or each in state.lost
+    )
+
+
+def _go_on(state: JobState) -> Actions:
+    """Begin the next attempt if all its places are taken, and there is no pause."""
+    if state.phase is not JobPhase.RESTARTING or state.pause_ends != NEVER:
+        return ()
+    if _next_ranks(state) is None:
+        return ()
+    return (PreparePort(),)
+
+
+def _look_again(state: JobState, at: float) -> Actions:
+    """Begin the next attempt, or end the job, now that another member is lost."""
+    if state.phase is not JobPhase.RESTARTING or state.previous is None:
+        return ()
+    if state.takes_over and state.pause_ends != NEVER:
+        # Others may still come.
+        return ()
+    if no_restart := _why_no_places(state):
+        return end_job(state, _reason_of_end(state, state.previous), no_restart)
+    _settle(state, at)
+    return _go_on(state)
+
+
+def _next_ranks(state: JobState) -> dict[int, int] | None:
+    rules, hellos = state.terms.reforming, state.members.hellos
+    return next_places(state.ranks, state.lost, state.waiting, hellos, rules)
+
+
+def _progress(state: JobState, ranks: Mapping[int, int]) -> RestartProgress:
+    """Count the losses, and return what all nodes report of them."""
+    lost, rules = state.lost, state.terms.reforming
+    state.losses += len(lost)
+    hosts = {}
+    if lost and not rules.is_elastic:
+        hosts = {rank: state.members.hellos[each].host for each, rank in ranks.items()}
+    replacements = (Replacement(node, hosts.get(node.node_rank, "")) for node in lost.values())
+    named = tuple(each for each, _ in zip(replacements, range(MOST_REPLACEMENTS), strict=False))
+    nodes = len(ranks) if rules.is_elastic else 0
+    return RestartProgress(state.restarts, state.losses, named, nodes)
+
+
+def _farewells(state: JobState) -> Iterator[Send | Disconnect]:
+    """Yield the verdict for silent nodes, which may continue and find it."""
+    for each in state.silent:
+        why = state.lost[each]
+        yield Send((each,), Verdict(why, job_notices.WENT_ON))
+    if state.silent:
+        yield Disconnect(tuple(state.silent))
+
+
+def _forget(state: JobState, lost: Mapping[int, NodeLost]) -> None:
+    """Remove the lost members."""
+    for each in lost:
+        state.members.remove(each)
+        state.placed.discard(each)
+        state.paused.discard(each)
+    state.lost_before_report, state.lost_after_report = {}, {}
+    state.silent, state.departed = set(), set()
+    state.lost_at = NEVER

@@ -1,0 +1,1 @@
+"""How the agents of a job find another coordinator, if theirs is lost. Pure."""

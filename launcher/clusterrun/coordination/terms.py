@@ -1,0 +1,116 @@
+"""Where and when the nodes of a job meet."""
+
+from msgspec import Struct
+
+from clusterrun.coordination.heartbeat import HeartbeatRhythm, heartbeat_rhythm
+from clusterrun.coordination.next_attempt.reform_rules import ReformRules, reform_rules_of
+from clusterrun.coordination.next_attempt.restart_policy import RestartRules, rules_of
+from clusterrun.domain.bounds import as_name
+from clusterrun.domain.endpoint import Endpoint
+from clusterrun.domain.facts import Fact
+from clusterrun.domain.job import JobSpec, LastCall
+from clusterrun.domain.suspension import SuspendRules
+
+ENDPOINT_PORT = 29400
+"""The port if ``--rdzv-endpoint`` names none: that of torchrun's c10d rendezvous."""
+
+HEARTBEATS_LATER = 2
+"""How much later than an agent the coordinator finds out that they are cut off from each other."""
+
+EXPORTED_SIZES = ("NNODES", "WORLD_SIZE")
+"""Variables with the number of nodes that no platform owns."""
+
+
+class Terms(Struct, frozen=True):
+    """Where and when the nodes of a job meet, as the options of this node say; node 0's terms hold."""
+
+    nodes: int
+    """How many nodes are expected, spares included; on node 0, once the job runs, how many work."""
+    host: Fact[str]
+    """Name or address of node 0, without brackets."""
+    ports: Fact[tuple[int, ...]]
+    """Ports of node 0; its coordinator listens on the first one that is free."""
+    keeps_joining_port: bool
+    """The coordinator listens for the whole job, and workers get another port
+    (``--rdzv-endpoint``, ``MIN:MAX``); else workers get its port when all nodes have joined."""
+    timeout: float
+    """Seconds in which all nodes have to join."""
+    run_id: str
+    rhythm: HeartbeatRhythm
+    restarts: RestartRules
+    workers_port: Fact[int | None] = Fact(None, "default")
+    """The workers' port if ``keeps_joining_port``; None: a free one."""
+    last_call: LastCall | None = None
+    """When the job starts with fewer nodes; None: never."""
+    hosts: tuple[str, ...] = ()
+    """Names of the nodes by rank, for messages; () if unknown."""
+    exports: str = ""
+    """Names the variables that make this a job of several nodes and may be left over from another
+    launch, and how to ignore them; "" if an option or a scheduler sets the number of nodes."""
+    suspending: SuspendRules = SuspendRules()
+    suspend_signal: int | None = None
+    """Asks this node's agent for a suspension."""
+    reforming: ReformRules = ReformRules()
+    strict: bool = False
+    """Nodes that should agree must agree (``--strict-join``)."""
+
+    @property
+    def patience(self) -> HeartbeatRhythm:
+        """Return how long the coordinator bears a member's silence.
+
+        If the job goes on without a lost node, that node's agent must have found out first.
+        """
+        if not self.reforming.lives_on:
+            return self.rhythm
+        interval, timeout = self.rhythm.interval, self.rhythm.timeout
+        return HeartbeatRhythm(interval, timeout + HEARTBEATS_LATER * interval)
+
+    @property
+    def place(self) -> str:
+        """Where nodes meet, for messages: ``n0:29500``."""
+        return str(Endpoint(self.host.value, self.ports.value[0]))
+
+
+def terms_of(job: JobSpec) -> Terms:
+    """Return where and when the nodes of ``job`` meet."""
+    host, ports = _host_and_ports(job)
+    at_endpoint = job.rdzv_endpoint.value is not None and job.master_port.value not in ports.value
+    return Terms(
+        nodes=job.agents,
+        host=host,
+        ports=ports,
+        # A node that joins too late gets its answer from the coordinator, not from torch's store.
+        keeps_joining_port=at_endpoint or job.last_call is not None or job.outlives_nodes,
+        workers_port=job.master_port if at_endpoint else Fact(None, "default"),
+        timeout=job.rdzv_timeout.value,
+        run_id=job.run_id.value,
+        rhythm=heartbeat_rhythm(job.agents, job.heartbeat_timeout.value),
+        restarts=rules_of(job),
+        last_call=job.last_call,
+        hosts=() if job.tasks.value is not None else tuple(map(as_name, job.hosts.value)),
+        exports=_exports(job),
+        suspending=SuspendRules(job.suspend_grace.value, job.suspend_exit_code.value),
+        suspend_signal=job.suspend_signal.value,
+        reforming=reform_rules_of(job),
+        strict=job.strict_join.value,
+    )
+
+
+def _host_and_ports(job: JobSpec) -> tuple[Fact[str], Fact[tuple[int, ...]]]:
+    given = job.rdzv_endpoint
+    if given.value is not None:
+        endpoint = Endpoint.parse(given.value)
+        port = ENDPOINT_PORT if endpoint.port is None else endpoint.port
+        return Fact(endpoint.host, given.origin), Fact((port,), given.origin)
+    host = Fact(job.master_addr.value or "", job.master_addr.origin)
+    if job.master_port.value is None:
+        return host, job.port_candidates
+    return host, Fact((job.master_port.value,), job.master_port.origin)
+
+
+def _exports(job: JobSpec) -> str:
+    if job.cluster.value != "exports" or job.nnodes.origin not in EXPORTED_SIZES:
+        return ""
+    names = (job.nnodes.origin, job.node_rank.origin, job.master_addr.origin)
+    variables = ", ".join(dict.fromkeys(name for name in names if name.isupper()))
+    return f"{variables} are set in the environment: --cluster none ignores them"

@@ -1,0 +1,44 @@
+"""Putting a suspended job back into the queue of its scheduler."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from clusterrun.domain.messages import Verdict
+from clusterrun.domain.outcome import HelperFailed, Interrupted, Outcome, Suspended
+from clusterrun.run.job_machine import LocalJob
+
+if TYPE_CHECKING:
+    from clusterrun.rendezvous.peers import Peers
+    from clusterrun.rendezvous.single_node import SingleNode
+
+
+def requeue(
+    local: LocalJob,
+    outcome: Outcome,
+    nodes: SingleNode | Peers | Interrupted | HelperFailed | Verdict,
+) -> str:
+    """Ask the scheduler to start the job again, if it is suspended and that is wanted.
+
+    Only node 0 asks. To be called when all else is done: a scheduler ends the job at once.
+
+    Returns:
+        What it has answered, as the last line for people; "" if nothing was asked.
+
+    """
+    scheduler, is_suspended = local.job.scheduler.value, isinstance(outcome.reason, Suspended)
+    if isinstance(nodes, Interrupted | HelperFailed | Verdict) or nodes.first_world.node_rank:
+        return ""
+    # Without such a command the exit code is enough.
+    if not (local.job.requeue.value and is_suspended and scheduler and scheduler.requeue):
+        return ""
+    from clusterrun.sources.schedulers.asking import ask
+
+    command = " ".join(scheduler.requeue[:2])
+    answer = ask(scheduler.requeue, local.variables)
+    if answer.error:
+        return (
+            f"clusterrun: error: {scheduler} is not put back into the queue:"
+            f" {command}: {answer.error}\n"
+        )
+    return f"clusterrun: {scheduler} is put back into the queue ({command})\n"

@@ -1,0 +1,108 @@
+"""The folder of log files, names in the prefix of printed lines, and whether workers may print colours."""
+
+import os
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+
+from clusterrun.domain.facts import Fact
+from clusterrun.domain.job import JobSpec
+from clusterrun.errors import UsageError
+from clusterrun.sources.options.option import Option
+from clusterrun.sources.options.rows import output
+from clusterrun.sources.options.rows.logs import LOG_DIR, REDIRECTS, WORKERLOG
+from clusterrun.sources.options.suggestions import did_you_mean
+from clusterrun.sources.programs.file_kinds import FileKind, kind_of
+from clusterrun.sources.settings import Settings, value_of
+from clusterrun.sources.this_process import ThisProcess
+
+DEFAULT_FOLDER = "clusterrun-logs"
+"""In the current folder, where people look; torchrun creates one in /tmp, and leaves it there."""
+
+NAMES_IN_PREFIXES = ("rank", "local_rank", "role_name", "host", "node_rank")
+"""Names that a template may have, as in ``${rank}``."""
+
+WANT_FILES: tuple[Option[object], ...] = (
+    REDIRECTS,
+    output.DUPLICATE_STDOUT_FILTERS,
+    output.DUPLICATE_STDERR_FILTERS,
+    WORKERLOG,
+)
+"""Options that need log files, but not --tee, which prints all lines as well."""
+
+
+def find_log_dir(sources: Sequence[Settings]) -> Fact[str | None]:
+    """Return the folder for log files; if files are needed and it is not set, the default one."""
+    log_dir = value_of(LOG_DIR, sources)
+    wanted = (value_of(option, sources) for option in WANT_FILES)
+    origin = next((fact.origin for fact in wanted if fact.value), None)
+    if log_dir.value is None and origin is not None:
+        log_dir = Fact(DEFAULT_FOLDER, origin)
+    if log_dir.value == os.devnull:
+        # As with torchrun, it means that no files are written.
+        return Fact(None, log_dir.origin)
+    if kind_of(log_dir.value or "") not in {FileKind.NOTHING, FileKind.FOLDER}:
+        raise UsageError(
+            f"{log_dir.origin}: {log_dir.value} exists and is not a folder",
+            "give another path" if origin != log_dir.origin else "give --log-dir DIR",
+        )
+    return log_dir
+
+
+def where_logs_go(job: JobSpec) -> Iterator[str]:
+    """Yield a notice with the folder of log files, if the user did not set it."""
+    asked_by = {getattr(job, option.name).origin for option in WANT_FILES} - {"default"}
+    if job.log_dir.value == DEFAULT_FOLDER and job.log_dir.origin in asked_by:
+        latest = "" if job.as_torchrun.value else f"; {DEFAULT_FOLDER}/latest is the last run"
+        yield (
+            f"{job.log_dir.origin} is set, but not --log-dir: log files go to {DEFAULT_FOLDER}{latest}"
+        )
+
+
+def unknown_in_prefix(prefix: Fact[str | None]) -> Iterator[str]:
+    """Yield a warning for each unknown name in the template, which is printed as it is."""
+    if "$" not in (prefix.value or ""):
+        return
+    # Its import compiles a pattern.
+    from string import Template
+
+    known = [f"${{{name}}}" for name in NAMES_IN_PREFIXES]
+    for name in Template(prefix.value or "").get_identifiers():
+        if name not in NAMES_IN_PREFIXES:
+            typed = f"${{{name}}}"
+            hint = did_you_mean(typed, known) or f"known names: {', '.join(NAMES_IN_PREFIXES)}"
+            yield f"{prefix.origin}: unknown name {typed}; {hint}"
+
+
+def shows_colours(environ: Mapping[str, str]) -> bool:
+    """Return whether a terminal shows colours, and its user has not turned them off (no-color.org)."""
+    return not environ.get("NO_COLOR") and environ.get("TERM") != "dumb"
+
+
+def find_coloured(
+    process: ThisProcess,
+    variables: Mapping[str, str],
+    cluster: Fact[str],
+    log_dir: Fact[str | None],
+) -> Fact[bool]:
+    """Return whether workers may print colours: their output goes to a terminal only."""
+    # mpirun gives each task a terminal, and merges their output.
+    has_terminal = process.has_terminal and cluster.value != "openmpi"
+    value = has_terminal and shows_colours(variables) and log_dir.value is None
+    return Fact(value, "the terminal")
+
+
+def find_kept_attempts(
+    log_dir: Fact[str | None], run_id: Fact[str], *, is_torchrun: bool
+) -> Fact[int]:
+    """Return the number of attempts with log folders of this run: they are not written to again.
+
+    Nodes whose run id is node 0's do not know it yet: it is a new one. torchrun's folders are new
+    each time.
+    """
+    if log_dir.value is None or is_torchrun or run_id.origin == "default":
+        return Fact(0, "default")
+    folder = Path(log_dir.value) / run_id.value
+    # With the slash, only folders.
+    names = [path.name.removeprefix("attempt-") for path in folder.glob("attempt-*/")]
+    kept = [int(name) for name in names if name.isdecimal()]
+    return Fact(max(kept) + 1, str(folder)) if kept else Fact(0, "default")

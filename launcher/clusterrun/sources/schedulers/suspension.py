@@ -1,0 +1,100 @@
+"""What a job's scheduler has to do with its suspension: when it ends, and how it is put back."""
+
+from collections.abc import Iterator, Sequence
+
+from msgspec import Struct
+
+from clusterrun.domain.facts import Fact
+from clusterrun.domain.job import JobSpec
+from clusterrun.domain.scheduler import SchedulerJob
+from clusterrun.errors import UsageError
+from clusterrun.sources.clusters.cluster import Inputs, Place
+from clusterrun.sources.options.rows.suspending import REQUEUE, SUSPEND_BEFORE
+from clusterrun.sources.settings import Settings, value_of
+
+UNKNOWN = "unknown: "
+"""The origin of an end that is not known begins with it, and says why."""
+
+
+PREFIXES = frozenset({"FLUX", "SLURM", "PBS", "LSB", "KUBERNETES"})
+"""Beginnings of the variables of schedulers, up to the first _: without any, none is imported."""
+
+
+class SchedulerFacts(Struct, frozen=True):
+    """Values of the job under the same names."""
+
+    scheduler: Fact[SchedulerJob | None]
+    ends_at: Fact[float | None]
+    resumed: Fact[int]
+
+
+def scheduler_facts(sources: Sequence[Settings], inputs: Inputs, place: Place) -> SchedulerFacts:
+    """Return what is known of the scheduler's job; it is asked for the end if that is needed.
+
+    Raises:
+        UsageError: the job is to be put back into a queue, and is in none.
+
+    """
+    job, resumed = _find_job(inputs, place)
+    requeue = value_of(REQUEUE, sources)
+    if requeue.value and job.value is None:
+        raise UsageError(
+            f"{requeue.origin}: this is no job of Slurm, PBS, LSF, Flux or Kubernetes, which could"
+            " start it again",
+            f"leave {requeue.origin} out, or submit the job to a scheduler",
+        )
+    before = value_of(SUSPEND_BEFORE, sources)
+    ends_at: Fact[float | None] = Fact(None, "default")
+    if before.value is not None:
+        ends_at = _find_end(job, inputs, place)
+    return SchedulerFacts(job, ends_at, resumed)
+
+
+def end_warnings(job: JobSpec) -> Iterator[str]:
+    """Yield a warning if no end is known before which the job could be suspended.
+
+    It runs nevertheless: the same command line also serves machines without a scheduler, and a job
+    that is killed at its end has lost no more than without the option.
+    """
+    before, end = job.suspend_before, job.ends_at
+    if before.value is not None and end.origin.startswith(UNKNOWN):
+        why = end.origin.removeprefix(UNKNOWN)
+        yield f"{before.origin} {before.value:g} has no effect: {why}"
+
+
+def default_run_id(job: Fact[SchedulerJob | None], sources: Sequence[Settings]) -> Fact[str] | None:
+    """Return the scheduler's id for a job that is to be put back: it is the same the next time."""
+    if not value_of(REQUEUE, sources).value or job.value is None or not job.value.job_id:
+        return None
+    return Fact(job.value.job_id, job.origin)
+
+
+def _find_job(inputs: Inputs, place: Place) -> tuple[Fact[SchedulerJob | None], Fact[int]]:
+    """Return the scheduler's job, and how often it was started again."""
+    if PREFIXES.isdisjoint(name.partition("_")[0] for name in inputs.variables):
+        return Fact(None, "default"), Fact(0, "default")
+    from clusterrun.sources.schedulers.scheduler_job import find_resumed, find_scheduler_job
+
+    job = find_scheduler_job(inputs.variables, place.cluster)
+    return job, find_resumed(job, inputs.variables)
+
+
+def _find_end(job: Fact[SchedulerJob | None], inputs: Inputs, place: Place) -> Fact[float | None]:
+    if job.value is None:
+        return Fact(None, f"{UNKNOWN}no scheduler says when this job ends")
+    from clusterrun.sources.schedulers.scheduler_job import end_in_answer, known_end
+
+    known = known_end(job, inputs.variables)
+    if known.value is not None:
+        return known
+    if not job.value.ask_end:
+        return Fact(None, f"{UNKNOWN}{job.value} does not say when this job ends")
+    tasks = place.tasks.value
+    if (place.node_rank.value if tasks is None else tasks.rank) not in {0, None}:
+        return Fact(None, "asked for by node 0")
+    command = " ".join(job.value.ask_end)
+    answer = inputs.process.ask(job.value.ask_end, inputs.variables)
+    if answer.error:
+        return Fact(None, f"{UNKNOWN}{command}: {answer.error}")
+    end = end_in_answer(job.value, answer.text, inputs.process.now())
+    return Fact(end, command if end else f"{UNKNOWN}{job.value} has no time limit ({command})")

@@ -1,0 +1,57 @@
+"""How many of the nodes work: spares wait, and an elastic world has a multiple of some number."""
+
+from collections.abc import Sequence
+
+from clusterrun.domain.facts import Fact
+from clusterrun.errors import UsageError
+from clusterrun.sources.clusters.cluster import Place
+from clusterrun.sources.options.rows.losing import ELASTIC_MULTIPLE, SPARES
+from clusterrun.sources.options.rows.workers import NNODES
+from clusterrun.sources.options.table import FEWEST_NODES
+from clusterrun.sources.settings import Settings, find, value_of
+
+
+def all_nodes(sources: Sequence[Settings]) -> Fact[int] | None:
+    """Return how many nodes the options ask for, spares included; None: they do not say."""
+    nnodes, spares = find(NNODES, sources), value_of(SPARES, sources)
+    if nnodes is None or spares.value == 0:
+        return nnodes
+    fewest = value_of(FEWEST_NODES, sources)
+    if fewest.value != nnodes.value:
+        raise UsageError(
+            f"nnodes is {fewest.value}:{nnodes}, and spares is {spares}: with spares, the number of"
+            " nodes that work never changes",
+            f"give --nnodes one number, or leave {spares.origin} out",
+        )
+    return Fact(nnodes.value + spares.value, f"{nnodes.origin} and {spares.origin}")
+
+
+def working_nodes(sources: Sequence[Settings], place: Place) -> Fact[int]:
+    """Return how many of the nodes work; the others are spares."""
+    spares, nnodes = value_of(SPARES, sources), place.nnodes
+    if spares.value == 0:
+        return nnodes
+    if place.tasks.value is not None:
+        raise UsageError(
+            f"spares is {spares}, but each worker is a task of its own ({place.tasks.origin})",
+            "start one task on each node:\n  srun --ntasks-per-node=1 clusterrun ...",
+        )
+    if spares.value >= nnodes.value:
+        raise UsageError(
+            f"spares is {spares}, but the job has {nnodes} node{'s' if nnodes.value > 1 else ''}",
+            "give the number of nodes that work with --nnodes; spares come in addition",
+        )
+    origin = value_of(NNODES, sources, nnodes).origin
+    return Fact(nnodes.value - spares.value, origin)
+
+
+def elastic_minimum(sources: Sequence[Settings], fewest: Fact[int], nnodes: Fact[int]) -> Fact[int]:
+    """Return the smallest multiple of ``--elastic-multiple`` that is not below MIN."""
+    multiple = value_of(ELASTIC_MULTIPLE, sources)
+    rounded = -(-fewest.value // multiple.value) * multiple.value
+    if rounded > nnodes.value:
+        raise UsageError(
+            f"elastic_multiple is {multiple}, but no multiple of it is from {fewest.value} to {nnodes}",
+            "give --nnodes MIN:MAX with a multiple in between",
+        )
+    return Fact(rounded, fewest.origin)

@@ -1,0 +1,99 @@
+"""Sockets of one user: in a folder closed to others, between processes of that user only.
+
+The fork server's ``agent_socket`` has two of these functions as well, as it imports nothing of ours.
+"""
+
+import os
+import socket
+import stat
+import struct
+from collections.abc import Callable, Mapping
+from contextlib import suppress
+from pathlib import Path
+
+
+def socket_folder(environ: Mapping[str, str]) -> Path | None:
+    """Return the folder for sockets of this user's, made if it is missing; None: it can't be used.
+
+    No other user may write there: a program that listens at a socket there would get the job.
+    """
+    runtime = environ.get("XDG_RUNTIME_DIR", "")
+    if not Path(runtime).is_dir():
+        # Some containers set it, and do not have it.
+        runtime = ""
+    parent = Path(runtime or environ.get("TMPDIR") or "/tmp")  # noqa: S108 - checked below
+    folder = parent / ("clusterrun" if runtime else f"clusterrun-{os.getuid()}")
+    return folder if is_private(folder) else None
+
+
+def is_private(folder: Path) -> bool:
+    """Make a folder if it is missing; return whether it is this user's, and closed to others."""
+    try:
+        folder.mkdir(mode=0o700, exist_ok=True)
+        found = folder.lstat()
+    except OSError:
+        return False
+    is_ours = stat.S_ISDIR(found.st_mode) and found.st_uid == os.getuid()
+    return is_ours and not found.st_mode & 0o077
+
+
+def listen_at(path: Path) -> socket.socket:
+    """Return a socket that listens at ``path``, which must not exist.
+
+    Raises:
+        OSError: it exists, or can't be made.
+
+    """
+    listener = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+    try:
+        _call_with_address(listener.bind, path)
+        listener.listen(16)
+    except OSError:
+        listener.close()
+        raise
+    return listener
+
+
+def remove_socket(path: Path) -> None:
+    """Remove a socket, and its folder if it was the last one there."""
+    with suppress(OSError):
+        path.unlink(missing_ok=True)
+        path.parent.rmdir()
+
+
+def connect_to(path: Path, seconds: float) -> socket.socket:
+    """Return a connection to this user's process that listens at ``path``.
+
+    ``seconds``: the time limit of each call on the connection.
+
+    Raises:
+        OSError: no process listens there (ConnectionRefusedError: the one that did was killed), or
+            it is another user's (PermissionError).
+
+    """
+    connection = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+    try:
+        connection.settimeout(seconds)
+        _call_with_address(connection.connect, path)
+        if not is_of_this_user(connection):
+            raise PermissionError(f"{path}: another user's process listens there")
+    except OSError:
+        connection.close()
+        raise
+    return connection
+
+
+def is_of_this_user(connection: socket.socket) -> bool:
+    """Return whether the process at the other end is this user's (unix(7), SO_PEERCRED)."""
+    credentials = connection.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, 12)
+    _pid, user, _group = struct.unpack("3i", credentials)
+    return bool(user == os.geteuid())
+
+
+def _call_with_address(call: Callable[[str], object], path: Path) -> None:
+    """Bind or connect a socket to ``path``: the kernel takes 107 bytes, and TMPDIR may be longer."""
+    folder = os.open(path.parent, os.O_PATH)
+    try:
+        call(f"/proc/self/fd/{folder}/{path.name}")
+    finally:
+        os.close(folder)

@@ -1,0 +1,224 @@
+"""The user's script: reads and compiles it, and gives a forked worker what a fresh interpreter has."""
+
+from __future__ import annotations
+
+import _signal as signal
+import faulthandler
+import os
+import sys
+
+from .hidden_modules import hidden_imports
+from .script_run import ScriptRun, renew_random_state
+from .worker_signals import set_as_python_does
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+    from types import ModuleType
+    from typing import Any
+    from warnings import WarningMessage
+
+    from .preloading.leading_imports import LeadingImports
+    from .script_run import ScriptEnd
+
+
+_RUN_MODULE = "import runpy\nrunpy._run_module_as_main(name)\n"
+"""What ``python -m`` does. The public ``runpy.run_module`` removes ``__main__`` at the end, while
+threads and exit handlers may still need it."""
+
+
+class NotToBeRunInPlace(Exception):
+    """The script can't be run in forked workers; the text says why."""
+
+    def __init__(
+        self, why: str, *, is_complaint: bool = False, is_end_of_job: bool = False
+    ) -> None:
+        """Take the reason, whether it is printed without --verbose, and whether the job ends."""
+        super().__init__(why)
+        self.is_complaint = is_complaint
+        self.is_end_of_job = is_end_of_job
+
+
+class Script:
+    """What ``PYTHON -u SCRIPT`` or ``PYTHON -u -m MODULE`` would run."""
+
+    def __init__(
+        self,
+        command: tuple[str, ...],
+        script_namespace: Mapping[str, object],
+        known_variables: Mapping[str, str],
+    ) -> None:
+        """Read the script.
+
+        Args:
+            command: the worker's program: interpreter, -u, and script or -m and module, arguments.
+            script_namespace: what Python puts into the namespace of a script.
+            known_variables: the variables of workers that are set before anything is imported.
+
+        Raises:
+            NotToBeRunInPlace: it is not a file with Python's source that compiles.
+
+        """
+        if command[2] == "-c":
+            raise NotToBeRunInPlace("--run-path needs runpy, which needs a fresh interpreter")
+        self.imports_are_known = False
+        """Whether only packages of the verified list were imported before the fork."""
+        self._command = command
+        self._script_namespace = script_namespace
+        self._known_variables = known_variables
+        self._is_module = command[2] == "-m"
+        self._name = command[3] if self._is_module else command[2]
+        self.path = self._name if self._is_module else os.path.join(os.getcwd(), self._name)
+        if sys.version_info < (3, 9) and not self._is_module:
+            # Python 3.9 made it an absolute path.
+            self.path = self._name
+        self._stamp: tuple[int, ...] = ()
+        self._warnings: list[WarningMessage] = []
+        if self._is_module:
+            self._code = compile(_RUN_MODULE, "<python -m>", "exec")
+        else:
+            self._read()
+
+    def is_run_by(self, command: tuple[str, ...]) -> bool:
+        """Tell whether ``command`` runs this script, with any arguments."""
+        end = 4 if self._is_module else 3
+        return command[:end] == self._command[:end]
+
+    def refresh(self) -> None:
+        """Compile the script again if it has changed.
+
+        Raises:
+            NotToBeRunInPlace: it can't be read or compiled any more.
+
+        """
+        if not self._is_module:
+            self._read()
+
+    def _read(self) -> bytes:
+        try:
+            if not os.path.isfile(self.path):
+                raise NotToBeRunInPlace(f"{self._name} is no file with Python source")
+            with open(self.path, "rb") as file:
+                found = os.fstat(file.fileno())
+                source = file.read()
+            stamp = (found.st_mtime_ns, found.st_size, found.st_ino)
+            if stamp != self._stamp:
+                self._code, self._warnings = compile_quietly(source, self.path)
+                self._stamp = stamp
+        except OSError as error:
+            raise NotToBeRunInPlace(f"{self._name}: {error.strerror}") from error
+        except (SyntaxError, ValueError, RecursionError, MemoryError) as error:
+            raise NotToBeRunInPlace(f"{self._name} does not compile") from error
+        return source
+
+    def read_by(self, reading: LeadingImports) -> None:
+        """Have ``reading`` find the leading imports."""
+        if self._is_module:
+            reading.read_module(self._name)
+        else:
+            reading.read_script(self._read(), self.path)
+
+    def enter(self, *, again: bool = False) -> None:
+        """Give the process that workers are forked from what the script's imports may read.
+
+        With ``again``, an earlier job has set the search path.
+        """
+        set_arguments(self._command, is_module=self._is_module)
+        if again:
+            sys.modules["__main__"] = self._new_main()
+            return
+        own_folder = os.path.dirname(os.path.realpath(self.path))
+        set_search_path(os.getcwd() if self._is_module else own_folder)
+        sys.modules["__main__"] = self._new_main()
+
+    def prepare_worker(self, request: dict[str, Any], end: ScriptEnd) -> ScriptRun:
+        """Give a worker what a fresh interpreter has; return the run of the script.
+
+        ``end`` is where the worker notes that its script has failed.
+        """
+        for name, value in request["variables"].items():
+            # An import may have changed a variable that was set before it: its value stays.
+            if self._known_variables.get(name) != value:
+                os.environ[name] = value
+        set_arguments(request["command"], is_module=self._is_module)
+        set_as_python_does()
+        faulthandler.register(signal.SIGQUIT, file=2, all_threads=True, chain=False)
+        renew_random_state()
+        end.belong_to_this_process()
+        # A new one, which is not frozen: the garbage collector takes it apart at the end.
+        main = self._new_main()
+        replace_main(main)
+        return ScriptRun(
+            self._code,
+            {"name": self._name} if self._is_module else main.__dict__,
+            frames=2 if self._is_module else 1,
+            end=end,
+            imports_are_known=self.imports_are_known,
+            blocked_signals=request["blocked_signals"],
+            warnings=self._warnings,
+        )
+
+    def _new_main(self) -> ModuleType:
+        return new_main(self._script_namespace, "" if self._is_module else self.path)
+
+
+def compile_quietly(source: bytes, path: str, flags: int = 0) -> tuple[Any, list[WarningMessage]]:
+    """Return what ``compile`` makes of a file, and its warnings, which the worker prints.
+
+    Besides SyntaxError it raises ValueError for a zero byte, and RecursionError or MemoryError for
+    text that is nested too deeply.
+    """
+    with hidden_imports():
+        import warnings
+
+        with warnings.catch_warnings(record=True) as caught:
+            warnings.simplefilter("always")
+            code = compile(source, path, "exec", flags, dont_inherit=True)
+    return code, list(caught or ())
+
+
+def set_arguments(command: tuple[str, ...], *, is_module: bool) -> None:
+    """Set sys.argv and sys.orig_argv for ``PYTHON -u SCRIPT ...`` or ``PYTHON -u -m MODULE ...``."""
+    # In place: a module may hold the lists.
+    sys.argv[:] = ["-m", *command[4:]] if is_module else command[2:]
+    if hasattr(sys, "orig_argv"):  # since Python 3.10
+        sys.orig_argv[:] = command
+
+
+def set_search_path(first: str) -> None:
+    """Put the folder of the script first on sys.path, and forget those of the fork server."""
+    if not getattr(sys.flags, "safe_path", False):
+        sys.path.insert(0, first)
+    own = os.path.dirname(__file__)
+    for path in [path for path in sys.path_importer_cache if path.startswith(own)]:
+        del sys.path_importer_cache[path]
+
+
+def new_main(script_namespace: Mapping[str, object], path: str) -> ModuleType:
+    """Return a ``__main__`` for the script at ``path``; "": for a module that runpy runs."""
+    main = type(sys)("__main__")
+    namespace = main.__dict__
+    namespace.clear()
+    namespace.update(script_namespace)
+    namespace["__doc__"] = None
+    if "__annotations__" in script_namespace:
+        main.__annotations__ = {}
+    if path:
+        loader: Any = script_namespace["__loader__"]
+        namespace["__file__"] = path
+        namespace["__loader__"] = type(loader)("__main__", path)
+    else:
+        # runpy sets the rest.
+        namespace.pop("__file__", None)
+        namespace.pop("__cached__", None)
+        namespace["__loader__"] = None
+    return main
+
+
+def replace_main(new: ModuleType) -> None:
+    """Put ``new`` in the place of ``__main__``, under every name that it has in sys.modules."""
+    before = sys.modules["__main__"]
+    for name, module in list(sys.modules.items()):
+        # multiprocessing adds another name.
+        if module is before:
+            sys.modules[name] = new

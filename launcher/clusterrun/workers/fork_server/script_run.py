@@ -1,0 +1,227 @@
+"""The run of a script in a forked worker: what ``__main__`` executes, and what is done at its end."""
+
+from __future__ import annotations
+
+import _signal as signal
+import gc
+import mmap
+import os
+import sys
+import time
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Collection, Sequence
+    from types import CodeType, TracebackType
+    from typing import Any
+    from warnings import WarningMessage
+
+
+ENDS_AT_ONCE = "__ends_at_once__"
+"""A global variable by which a script says that it has left its result, and nothing else to write."""
+
+
+class ScriptRun:
+    """Code to execute, and what to do before and after it."""
+
+    def __init__(  # noqa: PLR0913 - each is needed at another time
+        self,
+        code: CodeType,
+        namespace: dict[str, Any],
+        *,
+        frames: int,
+        end: ScriptEnd | None = None,
+        imports_are_known: bool = False,
+        blocked_signals: Collection[int] = (),
+        warnings: Sequence[WarningMessage] = (),
+    ) -> None:
+        """Take the code and its namespace.
+
+        Args:
+            code: the script, compiled.
+            namespace: what it is executed in.
+            frames: the number of our frames beneath those of the script.
+            end: where a failure is noted; None: nowhere.
+            imports_are_known: all that was imported before the fork is on the verified list.
+            blocked_signals: those that the script finds blocked.
+            warnings: the compiler's.
+
+        """
+        self.code = code
+        self.namespace = namespace
+        self._frames = frames
+        self._end = end
+        self._imports_are_known = imports_are_known
+        self._blocked_signals = blocked_signals
+        self._warnings = warnings
+        self._ends_at_once = False
+
+    def begin(self) -> None:
+        """Unblock the signals, which were blocked at the fork, and print the compiler's warnings.
+
+        This is the last step, inside the statement that executes the script: Ctrl-C ends a script
+        that has not begun in the same way as one that runs.
+        """
+        signal.pthread_sigmask(signal.SIG_SETMASK, self._blocked_signals)
+        if self._warnings:
+            import warnings
+
+            for it in self._warnings:
+                warnings.warn_explicit(it.message, it.category, it.filename, it.lineno)
+
+    def note_failure(self, error: BaseException) -> None:
+        """Note when the script failed, and leave our frames out of its traceback.
+
+        Called while ``error`` leaves the script, before Python prints it by ``sys.excepthook``.
+        """
+        # After a KeyboardInterrupt, Python ends the process with SIGINT.
+        if self._end is not None and not isinstance(error, KeyboardInterrupt):
+            self._end.note(exit_code_of(error))
+        hook = getattr(sys, "excepthook", None)
+        if hook is None or isinstance(error, SystemExit):
+            return
+
+        def print_without_our_frames(
+            kind: type[BaseException], value: BaseException, traceback: TracebackType | None
+        ) -> None:
+            sys.excepthook = hook
+            for _ in range(self._frames):
+                traceback = None if traceback is None else traceback.tb_next
+            sys.last_traceback = value.__traceback__ = traceback
+            hook(kind, value, traceback)
+
+        # Python calls it once, also handles a hook that fails, and ends the process.
+        sys.excepthook = print_without_our_frames
+
+    def let_python_end(self) -> None:
+        """Leave the end to Python; unfreeze all objects first if one of them may need to be collected.
+
+        What was imported before the fork is frozen (``gc.freeze``): to search it costs each worker of
+        a torch job 0.5 s and 100 MB. But cycles with a frozen object are not collected: the buffer of
+        a file in such a cycle would never be written.
+        """
+        try:
+            may_stay_frozen = (
+                self._imports_are_known and not other_threads_run() and not has_destructors_to_run()
+            )
+        except Exception:  # a class of the script's may answer in any way
+            may_stay_frozen = False
+        if not may_stay_frozen:
+            gc.unfreeze()
+        self._ends_at_once = may_stay_frozen and bool(self.namespace.get(ENDS_AT_ONCE))
+
+    def end_at_once(self) -> None:
+        """End the process after all exit handlers, if the script allows it, as multiprocessing does.
+
+        To free each object costs each worker of a torch job 0.25 s.
+        """
+        if not self._ends_at_once:
+            return
+        try:
+            # What C code has printed.
+            import ctypes
+
+            ctypes.CDLL(None).fflush(None)
+            sys.stdout.flush()
+            sys.stderr.flush()
+        except Exception:  # Python tries again, and says so
+            return
+        os._exit(0)
+
+
+def other_threads_run() -> bool:
+    """Tell whether other Python threads run, which may still open files."""
+    # A script may have a threading.py of its own.
+    count = getattr(sys.modules.get("threading"), "active_count", None)
+    return count is not None and count() > 1
+
+
+def has_destructors_to_run() -> bool:
+    """Tell whether an object made since the fork has a destructor, as every file has."""
+    # get_objects leaves frozen objects out. By type(), not isinstance: ``__class__`` may run code.
+    kinds = {id(kind): kind for kind in map(type, gc.get_objects())}
+    return any("__del__" in vars(base) for kind in kinds.values() for base in kind.__mro__)
+
+
+def exit_code_of(error: BaseException) -> int:
+    """Return the exit code of a process whose script ends with ``error``."""
+    if not isinstance(error, SystemExit):
+        return 1
+    if error.code is None:
+        return 0
+    return error.code & 0xFF if isinstance(error.code, int) else 1
+
+
+def run_of_text(text: str) -> ScriptRun:
+    return ScriptRun(compile(text, "<self-test>", "exec"), {"__name__": "__main__"}, frames=1)
+
+
+def renew_random_state() -> None:
+    """Seed again what numpy, torch and multiprocessing seed at random when they are imported.
+
+    ``random`` does so itself after a fork; ``tempfile``, ``uuid`` and ``secrets`` read new random bytes.
+    """
+    numpy_random: Any = sys.modules.get("numpy.random")
+    if numpy_random is not None:
+        numpy_random.seed()
+    torch: Any = sys.modules.get("torch")
+    if torch is not None:
+        torch.default_generator.seed()
+    process: Any = sys.modules.get("multiprocessing.process")
+    if process is not None:
+        process.current_process().authkey = os.urandom(32)
+
+
+_BYTES_OF_TIME = 8
+_BYTES = 16
+_MAX_WORKERS = 256
+"""Failures of further workers are dated by their exit."""
+
+
+class ScriptEnd:
+    """One worker's note: when its script failed, and with which exit code.
+
+    That is before its threads, exit handlers and the interpreter end. A worker that runs its script in
+    place has no descriptor to the server: they share memory. One that has executed its program notes
+    nothing.
+    """
+
+    def __init__(self, memory: mmap.mmap, place: int) -> None:
+        self._memory = memory
+        self._bytes = slice(place * _BYTES, (place + 1) * _BYTES)
+        self._pid = 0
+
+    def belong_to_this_process(self) -> None:
+        """Let only this process write the note, not children that the script forks."""
+        self._pid = os.getpid()
+
+    def note(self, code: int) -> None:
+        if os.getpid() == self._pid and self._bytes.stop <= len(self._memory):
+            time_noted = time.monotonic_ns().to_bytes(_BYTES_OF_TIME, "little")
+            code_noted = code.to_bytes(_BYTES - _BYTES_OF_TIME, "little")
+            self._memory[self._bytes] = time_noted + code_noted
+
+    def clear(self) -> None:
+        if self._bytes.stop <= len(self._memory):
+            self._memory[self._bytes] = bytes(_BYTES)
+
+    def read(self) -> tuple[float, int]:
+        """Return the time by the monotonic clock, and the code; 0.0 and 0 if there is no note."""
+        noted = self._memory[self._bytes]
+        nanoseconds = int.from_bytes(noted[:_BYTES_OF_TIME], "little")
+        return nanoseconds / 1e9, int.from_bytes(noted[_BYTES_OF_TIME:], "little")
+
+    @property
+    def is_failure(self) -> bool:
+        return self.read()[1] != 0
+
+
+class ScriptEnds:
+    """The notes of all workers of this node."""
+
+    def __init__(self) -> None:
+        # Before the first fork: workers share it.
+        self._memory = mmap.mmap(-1, _MAX_WORKERS * _BYTES)
+
+    def of(self, local_rank: int) -> ScriptEnd:
+        return ScriptEnd(self._memory, local_rank)

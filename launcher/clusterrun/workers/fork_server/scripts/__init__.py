@@ -1,1 +1,0 @@
-"""The script that forked workers run, and how its end is noted."""

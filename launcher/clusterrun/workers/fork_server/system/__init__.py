@@ -1,1 +1,0 @@
-"""The C library, /proc, namespaces and limits."""

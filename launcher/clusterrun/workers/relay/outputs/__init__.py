@@ -1,1 +1,0 @@
-"""Where output goes: terminals, pipes, sockets and files, written without waiting for readers or disks."""

@@ -1,1 +1,0 @@
-"""What workers print, as text: lines, progress bars, tracebacks. Pure."""

@@ -1,0 +1,196 @@
+"""Time calls from Python, side by side with ``torch.multiprocessing.spawn`` and torchrunx.
+
+Each row is measured inside a program that has imported torch already, as a notebook or a sweep has;
+the warm rows leave out the first call, which imports. The row of tests has the time of all tests, as
+pytest reports it: the first of them imports torch for the ranks. The last column is the other's time
+divided by clusterrun's.
+
+torchrunx is left out where it is not installed: ``pip install torchrunx``.
+"""
+
+import math
+import re
+import subprocess
+import sys
+import tempfile
+from collections.abc import Callable
+from functools import partial
+from importlib.util import find_spec
+from pathlib import Path
+
+from side_by_side import SECONDS_TO_END, Measured, medians, parser, row
+
+WORK = """
+import os, sys, time
+import torch
+import torch.distributed as dist
+
+def reduce_all(*_):
+    dist.init_process_group("gloo")
+    total = torch.ones(1)
+    dist.all_reduce(total)
+    assert total == dist.get_world_size()
+    dist.destroy_process_group()
+
+def reduce_as_spawned(rank, world, port):
+    os.environ.update(
+        RANK=str(rank), WORLD_SIZE=str(world), MASTER_ADDR="127.0.0.1", MASTER_PORT=str(port)
+    )
+    torch.set_num_threads(1)
+    reduce_all()
+
+def free_port():
+    import socket
+    with socket.socket() as sock:
+        sock.bind(("", 0))
+        return sock.getsockname()[1]
+"""
+
+TORCHRUNX = "torchrunx"
+
+TESTS = 20
+
+RUN_AS_TESTS = """
+if __name__ == "__main__":
+    import subprocess
+    from xml.etree import ElementTree
+    report = __file__ + ".xml"
+    words = ["-m", "pytest", "-q", "--junit-xml", report, __file__]
+    subprocess.run([sys.executable, *words], check=True)
+    print(sum(float(case.get("time")) for case in ElementTree.parse(report).iter("testcase")))
+"""
+
+PROGRAMS = {
+    "launch": """
+if __name__ == "__main__":
+    import clusterrun
+    start = time.perf_counter()
+    clusterrun.launch(reduce_all, nproc_per_node=RANKS)
+    print(time.perf_counter() - start)
+""",
+    "torch.multiprocessing.spawn": """
+if __name__ == "__main__":
+    import torch.multiprocessing
+    start = time.perf_counter()
+    torch.multiprocessing.spawn(reduce_as_spawned, (RANKS, free_port()), nprocs=RANKS)
+    print(time.perf_counter() - start)
+""",
+    TORCHRUNX: """
+if __name__ == "__main__":
+    import torchrunx
+    one_thread = {"OMP_NUM_THREADS": "1"}
+    launcher = torchrunx.Launcher(["localhost"], RANKS, backend=None, extra_env_vars=one_thread)
+    start = time.perf_counter()
+    launcher.run(reduce_all)
+    print(time.perf_counter() - start)
+""",
+    "Workers.run": """
+if __name__ == "__main__":
+    import clusterrun
+    with clusterrun.Workers(RANKS, preload=["torch"]) as workers:
+        workers.run(reduce_all)
+        start = time.perf_counter()
+        workers.run(reduce_all)
+        print(time.perf_counter() - start)
+""",
+    "import torch": """
+if __name__ == "__main__":
+    import subprocess
+    start = time.perf_counter()
+    subprocess.run([sys.executable, "-c", "import torch"], check=True)
+    print(time.perf_counter() - start)
+""",
+    "--keep-warm": """
+if __name__ == "__main__":
+    import subprocess
+    script = os.path.join(os.path.dirname(__file__), "ready.py")
+    with open(script, "w") as file:
+        file.write("import time, torch\\nimport torch.distributed as dist\\n")
+        file.write("dist.init_process_group('gloo')\\nprint(time.time())\\n")
+    words = ["clusterrun", "--nproc-per-node=RANKS", "--keep-warm=30", script]
+    subprocess.run(words, check=True)
+    start = time.time()
+    printed = subprocess.run(words, check=True, stdout=subprocess.PIPE, text=True).stdout
+    print(max(float(line.split()[-1]) for line in printed.splitlines()) - start)
+    subprocess.run(["clusterrun", "stop", "--warm"], check=True, stdout=subprocess.DEVNULL)
+""",
+    "tests marked ranks": """
+import pytest
+
+@pytest.mark.ranks(RANKS, backend=None)
+@pytest.mark.parametrize("number", range(TESTS))
+def test_sum(number):
+    reduce_all()
+"""
+    + RUN_AS_TESTS,
+    "tests by torch.multiprocessing.spawn": """
+import pytest
+import torch.multiprocessing
+
+@pytest.mark.parametrize("number", range(TESTS))
+def test_sum(number):
+    torch.multiprocessing.spawn(reduce_as_spawned, (RANKS, free_port()), nprocs=RANKS)
+"""
+    + RUN_AS_TESTS,
+}
+
+
+def main() -> None:
+    """Measure, then print the medians."""
+    options = parser("Time functions on ranks.", nproc=8).parse_args()
+    few = max(1, options.nproc // 2)
+    launchers = ["launch", "torch.multiprocessing.spawn"]
+    if find_spec(TORCHRUNX):
+        launchers.append(TORCHRUNX)
+    else:
+        print(f"{TORCHRUNX} is not installed, and left out", file=sys.stderr)
+    rows = {
+        f"launch of {options.nproc} ranks that do an all_reduce": [
+            (name, options.nproc) for name in launchers
+        ],
+        f"Workers.run of {few} ranks that do an all_reduce, second call": [
+            ("Workers.run", few),
+            ("torch.multiprocessing.spawn", few),
+        ],
+        f"second launch of {options.nproc} ranks with --keep-warm": [
+            ("--keep-warm", options.nproc),
+            ("import torch", 1),
+        ],
+        f"{TESTS} tests on {few} ranks that do an all_reduce": [
+            ("tests marked ranks", few),
+            ("tests by torch.multiprocessing.spawn", few),
+        ],
+    }
+    with tempfile.TemporaryDirectory() as folder:
+        for what, sides in rows.items():
+            measures: dict[str, Callable[[], Measured]] = {
+                name: partial(seconds_of, Path(folder), name, ranks) for name, ranks in sides
+            }
+            found = medians(options.runs, measures, warm_up=False)
+            ours = found.pop(sides[0][0])
+            for name, theirs in found.items():
+                print(row(f"{what}, and {name}", *ours, *theirs), flush=True)
+
+
+def seconds_of(folder: Path, name: str, ranks: int) -> Measured:
+    """Return the seconds that a program has measured; ``math.inf`` if it failed."""
+    program = folder / f"time_{re.sub('[^a-z]+', '_', name)}.py"
+    text = WORK + PROGRAMS[name].replace("RANKS", str(ranks)).replace("TESTS", str(TESTS))
+    program.write_text(text)
+    ended = subprocess.run(
+        [sys.executable, str(program)],
+        # torchrunx leaves logs in the current folder.
+        cwd=folder,
+        capture_output=True,
+        text=True,
+        timeout=SECONDS_TO_END,
+        check=False,
+    )
+    if ended.returncode:
+        print(ended.stderr[-2000:], file=sys.stderr)
+        return (math.inf,)
+    return (float(ended.stdout.split()[-1]),)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,228 @@
+"""``--keep-warm``: the next launch starts from what the last one has imported, or says why not."""
+
+import os
+import signal
+import socket
+import struct
+import time
+
+import psutil
+import pytest
+from clusterrun.workers.fork_server.warm_server import SECONDS_TO_FIRST_JOB
+from clusterrun.workers.warm_fork_server import connected
+from free_ports import free_port
+
+from tests.contract.launched import Ended, Launcher, await_end, left_of
+from tests.contract.preloading.warm_launches import ALWAYS, REPLACED, WARM, importers, launch
+from tests.waiting import wait_until
+
+
+def test_a_second_launch_imports_nothing(warm: Launcher) -> None:
+    first = launch(warm, args=("one",))
+    second = launch(warm, args=("two",))
+
+    assert importers(first) == importers(second)
+    assert WARM not in first.err
+    assert WARM in second.err
+    assert "['one']" in first.out
+    assert "['two']" in second.out
+
+
+def test_without_the_option_a_launch_uses_none(warm: Launcher) -> None:
+    first = launch(warm)
+
+    assert importers(launch(warm, "--keep-warm", "0")) != importers(first)
+
+
+def test_an_edited_script_is_read_again(warm: Launcher) -> None:
+    first = launch(warm)
+    program = warm.folder / "program.py"
+    program.write_text(program.read_text() + "print('edited')\n")
+
+    second = launch(warm)
+
+    assert importers(second) == importers(first)
+    assert second.out.count("edited") == 2
+
+
+def test_a_failure_leaves_it_warm(warm: Launcher) -> None:
+    (warm.folder / "program.py").write_text(
+        "import slow_module, sys\nprint('imported by', slow_module.IMPORTED_BY)\n"
+        "sys.exit(3 if 'fail' in sys.argv else 0)\n"
+    )
+    first = launch(warm)
+    failing = warm.command(*ALWAYS, "program.py", "fail", workers=2)
+
+    assert failing.ended().code == 3
+    failing.is_over = False
+    assert importers(launch(warm)) == importers(first)
+
+
+def test_it_ends_when_its_time_is_over(warm: Launcher) -> None:
+    launch(warm, "--keep-warm", "0.5")
+    server = server_of(warm)
+
+    await_end(server)
+    assert list((warm.folder / "runtime" / "clusterrun").iterdir()) == []
+
+
+@pytest.mark.needs("root")
+def test_contained_workers_start_from_it(warm: Launcher) -> None:
+    first = launch(warm, "--contain")
+    second = launch(warm, "--contain")
+
+    assert importers(first) == importers(second)
+    assert WARM in second.err
+    assert REPLACED.findall(launch(warm).err) == ["contain"]
+
+
+@pytest.mark.long
+def test_two_nodes_on_one_machine(warm: Launcher) -> None:
+    """Both import in the first round; one of the two servers stays, and serves both from then on."""
+
+    def job() -> list[Ended]:
+        join = ("--nnodes", "2", "--master-addr", "127.0.0.1", "--master-port", f"{free_port()}")
+        nodes = [
+            warm.command(*ALWAYS, *join, "--node-rank", f"{rank}", "program.py", workers=2)
+            for rank in range(2)
+        ]
+        ended = [node.ended() for node in nodes]
+        for node in nodes:
+            node.is_over = False
+        assert [it.code for it in ended] == [0, 0], ended
+        return ended
+
+    job()
+    second, third = job(), job()
+
+    assert [WARM in it.err for it in second + third] == [True] * 4
+    assert len({number for it in second + third for number in importers(it)}) == 1
+    assert warm.command("stop", "--warm").ended().out == "ended 1 warm fork server\n"
+    assert left_of(warm.mark, seconds=SECONDS_TO_FIRST_JOB + 5) == []
+
+
+def test_stop_ends_it(warm: Launcher) -> None:
+    launch(warm)
+    server = server_of(warm)
+
+    assert warm.command("stop", "--warm").ended().out == "ended 1 warm fork server\n"
+    await_end(server)
+    assert warm.command("stop", "--warm").ended().out == "ended 0 warm fork servers\n"
+
+
+def test_one_that_was_killed_is_replaced(warm: Launcher) -> None:
+    first = launch(warm)
+    os.kill(server_of(warm), signal.SIGKILL)
+
+    assert importers(launch(warm)) != importers(first)
+
+
+def test_the_job_dies_with_it(warm: Launcher) -> None:
+    launch(warm)
+    (warm.folder / "program.py").write_text(
+        "import slow_module, subprocess, time\n"
+        "subprocess.Popen(['sleep', '100'], start_new_session=True)\n"
+        "print('ready', flush=True)\ntime.sleep(100)\n"
+    )
+    job = warm.command(*ALWAYS, "program.py", workers=2)
+    job.wait_for("ready", times=2)
+
+    os.kill(server_of(warm), signal.SIGKILL)
+
+    assert job.ended().code == 128 + signal.SIGKILL
+    assert "its fork server was killed with the warm fork server; the job was stopped" in job.err
+    assert job.left() == []
+
+
+def test_what_a_killed_job_leaves_is_killed(warm: Launcher) -> None:
+    launch(warm)
+    (warm.folder / "program.py").write_text(
+        "import slow_module, subprocess, time\n"
+        "print('daemon', subprocess.Popen(['sleep', '100'], start_new_session=True).pid, flush=True)\n"
+        "time.sleep(100)\n"
+    )
+    job = warm.command(*ALWAYS, "program.py", workers=2)
+    daemons = job.numbers("daemon", 2)
+
+    for child in psutil.Process(server_of(warm)).children():
+        child.kill()
+
+    assert job.ended().code == 128 + signal.SIGKILL
+    assert "its fork server was killed by SIGKILL; the job was stopped" in job.err
+    wait_until(lambda: not any(map(psutil.pid_exists, daemons)), "the end of the daemons")
+    job.is_over = False
+
+
+def test_programs_that_connect_and_say_nothing_delay_nothing(warm: Launcher) -> None:
+    first = launch(warm)
+    [path] = (warm.folder / "runtime" / "clusterrun").glob("warm-*")
+    channels = [connected(path) for _ in range(4)]
+
+    second = launch(warm)
+
+    assert importers(second) == importers(first)
+    for channel in channels:
+        assert channel is not None
+        channel.close()
+
+
+def test_a_server_child_that_fails_says_why(warm: Launcher) -> None:
+    """To the agent that has asked: here with a request that is not whole."""
+    launch(warm)
+    [path] = (warm.folder / "runtime" / "clusterrun").glob("warm-*")
+    channel = connected(path)
+    assert channel is not None
+    printed, stderr = os.pipe()
+
+    channel.send({"kind": "serve"}, [stderr])
+    os.close(stderr)
+    with os.fdopen(printed, "rb") as pipe:
+        text = pipe.read()
+
+    assert text.startswith(b"Traceback (most recent call last):\n")
+    assert text.endswith(b"KeyError: 'key'\n")
+    channel.close()
+
+
+def test_the_reader_of_its_output_sees_the_end(warm: Launcher) -> None:
+    """A pipe that the warm server held open would keep ``| tee`` waiting."""
+    started = time.monotonic()
+    launch(warm)
+
+    assert time.monotonic() - started < 30
+    assert psutil.pid_exists(server_of(warm))
+
+
+def test_a_stranger_s_folder_is_not_used(warm: Launcher) -> None:
+    folder = warm.folder / "runtime" / "clusterrun"
+    folder.mkdir()
+    folder.chmod(0o777)
+
+    ended = launch(warm)
+
+    assert "--keep-warm: there is no folder for its socket that is yours alone" in ended.err
+    assert list(folder.iterdir()) == []
+
+
+def test_spawned_workers_leave_nothing(warm: Launcher) -> None:
+    job = warm.command("--keep-warm", "100", "--start-method", "spawn", "program.py", workers=1)
+
+    assert "--keep-warm: the workers are spawned, so that nothing stays" in job.ended().err
+
+
+def test_stop_without_a_name(warm: Launcher) -> None:
+    ended = warm.command("stop").ended()
+
+    assert (ended.code, ended.out) == (2, "")
+    assert "type clusterrun stop --warm" in ended.err
+
+
+def server_of(warm: Launcher) -> int:
+    """Return the process that listens: the one that has imported."""
+    [path] = (warm.folder / "runtime" / "clusterrun").glob("warm-*")
+    channel = connected(path)
+    assert channel is not None
+    with socket.socket(fileno=os.dup(channel.fileno())) as connection:
+        credentials = connection.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, 12)
+    channel.close()
+    return int(struct.unpack("3i", credentials)[0])

@@ -1,0 +1,41 @@
+"""Fixtures of the tests of jobs from Python."""
+
+import os
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.contract.launched import MARK, Launcher, left_of, plain_environment
+
+
+@pytest.fixture
+def caller(tmp_path: Path) -> Iterator[Launcher]:
+    """Return what runs scripts with Python alone; nothing of theirs is left after the test."""
+    launcher = Launcher(tmp_path, sys.executable)
+
+    yield launcher
+
+    launcher.close()
+
+
+@pytest.fixture
+def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
+    """Let the test itself call ``launch``; return the folder for temporary files, left empty."""
+    for name in list(os.environ):
+        if name not in plain_environment():
+            monkeypatch.delenv(name)
+    mark = f"here-{tmp_path}"
+    monkeypatch.setenv(MARK, mark)
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "")
+    # The tests' own process has imported torch and more, which these ranks do not need.
+    monkeypatch.setenv("CLUSTERRUN_START_METHOD", "spawn")
+    folder = tmp_path / "tmp"
+    folder.mkdir()
+    monkeypatch.setenv("TMPDIR", str(folder))
+
+    yield folder
+
+    assert left_of(mark, seconds=1.0, besides=os.getpid()) == []
+    assert list(folder.iterdir()) == []

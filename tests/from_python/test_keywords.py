@@ -1,0 +1,44 @@
+"""Options by their names in Python."""
+
+from pathlib import Path
+
+import pytest
+from clusterrun.from_python.keywords import flags_of
+
+
+@pytest.mark.parametrize(
+    ("keywords", "flags"),
+    [
+        ({"nproc_per_node": 4, "nnodes": None, "verbose": False}, {"nproc_per_node": "4"}),
+        ({"nproc_per_node": "gpu"}, {"nproc_per_node": "gpu"}),
+        ({"verbose": True}, {"verbose": True}),
+        ({"shutdown_timeout": 2.5}, {"shutdown_timeout": "2.5"}),
+        ({"log_dir": Path("/logs")}, {"log_dir": "/logs"}),
+        ({"devices": [0, 3], "hosts": ("a", "b")}, {"devices": "0,3", "hosts": "a,b"}),
+        ({"env": {"A": "1", "B": 2}}, {"env": ("A=1", "B=2")}),
+        ({"preload": []}, {"preload": "none"}),
+        ({"log_dir": b"/logs"}, {"log_dir": "/logs"}),
+        ({"env": ["A=1"]}, {"env": ("A=1",)}),
+        ({"max_restarts": 0}, {"max_restarts": "0"}),
+    ],
+)
+def test_values_are_written_as_on_the_command_line(
+    keywords: dict[str, object], flags: dict[str, object]
+) -> None:
+    assert flags_of("launch", keywords) == flags
+
+
+@pytest.mark.parametrize(
+    ("keywords", "message"),
+    [
+        ({"nproc_per_nod": 2}, "launch.. got an unexpected keyword argument 'nproc_per_nod'"),
+        ({"nproc_per_nod": 2}, "did you mean nproc_per_node?"),
+        ({"module": "x"}, "launch.. takes no module: its function is the program"),
+        ({"dry_run": True}, "to see a plan, type clusterrun --dry-run"),
+        ({"env": {"A": None}}, "A is None: leave it out, or give a text"),
+        ({"verbose": "yes"}, "verbose is True or False, not 'yes'"),
+    ],
+)
+def test_mistakes(keywords: dict[str, object], message: str) -> None:
+    with pytest.raises(TypeError, match=message):
+        flags_of("launch", keywords)

@@ -1,0 +1,523 @@
+"""``clusterrun.launch``: what ranks return, how they fail, and that the caller stays what it was."""
+
+import asyncio
+import itertools
+import os
+import pickle
+import resource
+import signal
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import clusterrun
+import psutil
+import pytest
+from clusterrun import JobInterrupted, MachineError, RemoteTraceback, UsageError, WorkerFailed
+from clusterrun.agent.signals import SECONDS_OF_ECHO
+from clusterrun.from_python.agent_process import AGENT_FILE, AgentProcess
+from clusterrun.from_python.messages import Request
+from clusterrun.workers.fork_server.other_processes import stat_fields
+from clusterrun.workers.scratch import _START_FIELD, _prefix
+from free_ports import free_port
+
+pytestmark = pytest.mark.usefixtures("here")
+
+FACTOR = 3
+
+
+class NeedsTwo(Exception):
+    """Can be pickled, and not unpickled: pickle passes the message alone."""
+
+    def __init__(self, first: str, second: str) -> None:
+        super().__init__(f"{first} and {second}")
+
+
+def rank() -> int:
+    return int(os.environ["RANK"])
+
+
+def test_each_rank_returns_a_result() -> None:
+    def times(number: int, *, plus: int) -> tuple[int, int]:
+        return rank(), number * FACTOR + plus
+
+    found = clusterrun.launch(times, (2,), {"plus": 1}, nproc_per_node=3)
+
+    assert found == [(0, 7), (1, 7), (2, 7)]
+
+
+def test_a_rank_has_the_variables_of_a_worker_and_the_callers_import_path() -> None:
+    names = ["RANK", "LOCAL_RANK", "WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT", "FLAVOUR"]
+    sys.path.append("/callers/own")
+    try:
+        found = clusterrun.launch(
+            lambda: ([os.environ.get(name) for name in names], sys.path[-1], sys.argv),
+            nproc_per_node=2,
+            env={"FLAVOUR": "sour"},
+        )
+    finally:
+        sys.path.remove("/callers/own")
+
+    assert [values[:3] for values, _, _ in found] == [["0", "0", "2"], ["1", "1", "2"]]
+    assert {values[-1] for values, _, _ in found} == {"sour"}
+    assert found[0][1:] == ("/callers/own", sys.argv)
+
+
+def test_functions_and_classes_of_main_come_back_as_they_went(caller: Any) -> None:
+    job = caller.script(
+        """
+        from dataclasses import dataclass
+        import clusterrun
+
+        @dataclass
+        class Point:
+            x: int
+
+        def double(point):
+            return Point(point.x * 2)
+
+        # No guard: the ranks do not import this file.
+        found = clusterrun.launch(double, (Point(4),), nproc_per_node=2)
+        assert found == [Point(8), Point(8)], found
+        assert all(type(each) is Point for each in found)
+        print("equal")
+        """
+    )
+
+    assert job.ended() == (0, "equal\n", "")
+
+
+def test_large_results_and_tensors() -> None:
+    def large() -> tuple[bytes, Any]:
+        import torch
+
+        return bytes(10_000_000), torch.arange(1000) * rank()
+
+    found = clusterrun.launch(large, nproc_per_node=2)
+
+    assert [len(data) for data, _ in found] == [10_000_000] * 2
+    assert [int(tensor.sum()) for _, tensor in found] == [0, 499_500]
+
+
+def test_an_exception_is_the_cause(capfd: pytest.CaptureFixture[str]) -> None:
+    def fails() -> None:
+        if rank() == 1:
+            raise ValueError("bad batch")
+        signal.pause()
+
+    with pytest.raises(WorkerFailed) as caught:
+        clusterrun.launch(fails, nproc_per_node=2)
+
+    failure = caught.value
+    assert (failure.rank, failure.exit_code, failure.signal) == (1, 1, None)
+    assert failure.host == os.uname().nodename
+    assert isinstance(failure.__cause__, ValueError)
+    assert str(failure.__cause__) == "bad batch"
+    assert "rank 1 on" in str(failure)
+    assert "in fails" in str(failure)
+    assert "rank_program" not in str(failure)
+    assert "rank_program" not in capfd.readouterr().err
+    # As pytest-xdist and process pools do.
+    copy = pickle.loads(pickle.dumps(failure))  # noqa: S301 - our own
+    assert str(copy) == str(failure)
+
+
+def test_an_exception_that_can_not_be_unpickled_leaves_its_traceback() -> None:
+    def fails() -> None:
+        raise NeedsTwo("this", "that")
+
+    with pytest.raises(WorkerFailed) as caught:
+        clusterrun.launch(fails, nproc_per_node=1)
+
+    assert isinstance(caught.value.__cause__, RemoteTraceback)
+    assert "NeedsTwo: this and that" in str(caught.value.__cause__)
+
+
+def test_an_exception_that_can_not_be_pickled_leaves_its_traceback() -> None:
+    def fails() -> None:
+        raise ValueError(threading.Lock())
+
+    with pytest.raises(WorkerFailed) as caught:
+        clusterrun.launch(fails, nproc_per_node=1)
+
+    assert "ValueError: <unlocked" in str(caught.value.__cause__)
+
+
+def test_a_result_that_can_not_be_pickled_is_a_failure() -> None:
+    with pytest.raises(WorkerFailed) as caught:
+        clusterrun.launch(threading.Lock, nproc_per_node=1)
+
+    assert "what the function returned (lock) can't be pickled" in str(caught.value.__cause__)
+
+
+@pytest.mark.parametrize("leave", [os._exit, sys.exit])
+def test_a_rank_that_exits_with_an_error(leave: Callable[[int], object]) -> None:
+    with pytest.raises(WorkerFailed) as caught:
+        clusterrun.launch(leave, (3,), nproc_per_node=1)
+
+    assert caught.value.exit_code == 3
+
+
+def test_a_rank_that_exits_well_returns_none() -> None:
+    assert clusterrun.launch(lambda: sys.exit(0), nproc_per_node=2) == [None, None]
+
+
+def test_a_rank_that_leaves_the_function_without_a_result() -> None:
+    with pytest.raises(WorkerFailed, match="rank 0 exited with code 0 inside the function"):
+        clusterrun.launch(lambda: os._exit(0), nproc_per_node=1)
+
+
+def test_a_rank_that_is_killed() -> None:
+    with pytest.raises(WorkerFailed, match="SIGSEGV") as caught:
+        clusterrun.launch(lambda: os.kill(os.getpid(), signal.SIGSEGV), nproc_per_node=2)
+
+    assert (caught.value.exit_code, caught.value.signal) == (None, signal.SIGSEGV)
+
+
+def test_a_rank_without_memory() -> None:
+    def too_much() -> int:
+        resource.setrlimit(resource.RLIMIT_AS, (1 << 30, 1 << 30))
+        return len(bytearray(2 << 30))
+
+    with pytest.raises(WorkerFailed) as caught:
+        clusterrun.launch(too_much, nproc_per_node=1)
+
+    assert isinstance(caught.value.__cause__, MemoryError)
+
+
+def test_a_rank_that_forks_and_prints_bytes(capsys: pytest.CaptureFixture[str]) -> None:
+    def forks() -> int:
+        os.write(1, b"\xff\xfe binary\n")
+        child = os.fork()
+        if child == 0:
+            os._exit(7)
+        daemon = subprocess.Popen(["sleep", "100"], start_new_session=True)
+        assert daemon.pid
+        return os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
+
+    assert clusterrun.launch(forks, nproc_per_node=1) == [7]
+    assert "binary" in capsys.readouterr().out
+
+
+def test_the_end_of_a_forked_rank_loses_nothing(caller: Any, tmp_path: Path) -> None:
+    """Exit handlers, what C has not written yet, temporary folders, and threads that still run."""
+    job = caller.script(
+        f"""
+        import atexit, clusterrun, ctypes, os, sys, tempfile, threading
+
+        def leaves_work_to_the_end():
+            global kept
+            rank = os.environ["RANK"]
+            atexit.register(sys.stdout.write, "exit handler\\n")
+            libc = ctypes.CDLL(None)
+            libc.fopen.restype = ctypes.c_void_p
+            file = libc.fopen(f"{tmp_path}/from-c-{{rank}}".encode(), b"w")
+            libc.fputs(b"from C", ctypes.c_void_p(file))
+            kept = tempfile.TemporaryDirectory(dir={str(tmp_path)!r}, prefix="kept-")
+            if rank == "1":
+                threading.Timer(0.2, sys.stdout.write, ["thread\\n"]).start()
+
+        clusterrun.launch(
+            leaves_work_to_the_end, nproc_per_node=2, start_method="fork", preload="numpy"
+        )
+        """
+    )
+
+    code, out, err = job.ended()
+    assert (code, err) == (0, "")
+    handlers = [f"[rank {rank}] exit handler" for rank in range(2)]
+    assert sorted(out.splitlines()) == sorted([*handlers, "[rank 1] thread"])
+    assert [path.read_text() for path in tmp_path.glob("from-c-*")] == ["from C", "from C"]
+    assert list(tmp_path.glob("kept-*")) == []
+
+
+def test_restarts_return_the_last_attempts_results() -> None:
+    def succeeds_later() -> str:
+        attempt = os.environ["TORCHELASTIC_RESTART_COUNT"]
+        if attempt == "0":
+            raise RuntimeError("not yet")
+        return attempt
+
+    assert clusterrun.launch(succeeds_later, nproc_per_node=2, max_restarts=1) == ["1", "1"]
+
+
+@pytest.mark.parametrize("stream", ["stdout", "stderr"])
+def test_output_goes_to_the_callers_streams(
+    capsys: pytest.CaptureFixture[str], stream: str
+) -> None:
+    clusterrun.launch(lambda: print("hello", file=getattr(sys, stream)), nproc_per_node=2)
+
+    lines = getattr(capsys.readouterr(), stream[3:]).splitlines()
+    assert sorted(lines) == ["[rank 0] hello", "[rank 1] hello"]
+
+
+def test_output_without_capture_is_in_order(caller: Any) -> None:
+    job = caller.script(
+        """
+        import clusterrun
+        print("before")
+        clusterrun.launch(lambda: print("during"), nproc_per_node=1)
+        print("after")
+        """
+    )
+
+    assert job.ended() == (0, "before\nduring\nafter\n", "")
+
+
+def test_the_caller_stays_what_it_was() -> None:
+    def state() -> object:
+        handlers = [signal.getsignal(number) for number in sorted(signal.valid_signals())]
+        mask = signal.pthread_sigmask(signal.SIG_BLOCK, ())
+        descriptors = len(list(Path("/proc/self/fd").iterdir()))
+        return handlers, mask, threading.enumerate(), dict(os.environ), descriptors, Path.cwd()
+
+    clusterrun.launch(rank, nproc_per_node=1)
+    before = state()
+    clusterrun.launch(rank, nproc_per_node=1)
+    with pytest.raises(WorkerFailed):
+        clusterrun.launch(lambda: 1 / 0, nproc_per_node=1)
+
+    assert state() == before
+
+
+def test_from_threads_and_from_asyncio() -> None:
+    async def both() -> list[list[int]]:
+        calls = [asyncio.to_thread(clusterrun.launch, rank, nproc_per_node=2) for _ in range(2)]
+        return list(await asyncio.gather(*calls))
+
+    assert asyncio.run(both()) == [[0, 1], [0, 1]]
+
+
+def test_inside_a_worker() -> None:
+    def outer() -> list[int]:
+        import clusterrun
+
+        return clusterrun.launch(rank, nproc_per_node=2)
+
+    assert clusterrun.launch(outer, nproc_per_node=2) == [[0, 1], [0, 1]]
+
+
+@pytest.mark.parametrize("send", [os.kill, os.killpg])
+def test_ctrl_c_ends_the_job_in_order(caller: Any, send: Callable[[int, int], None]) -> None:
+    """A terminal sends it to the whole group, a notebook to the kernel alone."""
+    job = caller.script(
+        """
+        import signal, time, clusterrun
+
+        def handles():
+            print("ready", flush=True)
+            try:
+                time.sleep(100)
+            except KeyboardInterrupt:
+                print("saved", flush=True)
+                raise
+
+        try:
+            clusterrun.launch(handles, nproc_per_node=2)
+        except KeyboardInterrupt:
+            print("interrupted")
+        """
+    )
+    job.wait_for("ready", times=2)
+
+    send(job.process.pid, signal.SIGINT)
+
+    ended = job.ended()
+    assert (ended.code, ended.out.count("saved")) == (0, 2)
+    assert ended.out.endswith("interrupted\n")
+    assert "Traceback" not in ended.err
+
+
+def test_ctrl_c_ends_a_job_of_another_thread(caller: Any) -> None:
+    """The event loop waits for its threads before it ends."""
+    job = caller.script(
+        """
+        import asyncio, time, clusterrun
+
+        def works():
+            print("ready", flush=True)
+            time.sleep(100)
+
+        asyncio.run(asyncio.to_thread(clusterrun.launch, works, nproc_per_node=1))
+        """
+    )
+    job.wait_for("ready")
+
+    os.killpg(job.process.pid, signal.SIGINT)
+
+    assert "KeyboardInterrupt" in job.ended().err
+
+
+def test_a_job_ends_with_its_task(caller: Any) -> None:
+    """A signal to the program alone cancels the task: the loop waits for the thread."""
+    job = caller.script(
+        """
+        import asyncio, time, clusterrun
+
+        def works(_):
+            print("ready", flush=True)
+            try:
+                time.sleep(100)
+            except KeyboardInterrupt:
+                print("saved", flush=True)
+                raise
+
+        async def main():
+            context = clusterrun.spawn(works, nprocs=2, join=False)
+            try:
+                await asyncio.to_thread(context.join)
+            finally:
+                context.interrupt()
+
+        asyncio.run(main())
+        """
+    )
+    job.wait_for("ready", times=2)
+
+    job.signal(signal.SIGINT)
+
+    ended = job.ended()
+    assert ended.out.count("saved") == 2
+    assert "KeyboardInterrupt" in ended.err
+
+
+def test_a_second_ctrl_c_kills(caller: Any) -> None:
+    job = caller.script(
+        """
+        import signal, time, clusterrun
+
+        def ignores():
+            signal.signal(signal.SIGINT, lambda *_: print("no", flush=True))
+            signal.signal(signal.SIGTERM, signal.SIG_IGN)
+            print("ready", flush=True)
+            while True:
+                time.sleep(100)
+
+        clusterrun.launch(ignores, nproc_per_node=1)
+        """
+    )
+    job.wait_for("ready")
+    job.signal(signal.SIGINT)
+    job.wait_for("no")
+
+    time.sleep(SECONDS_OF_ECHO)
+    job.signal(signal.SIGINT)
+
+    assert "KeyboardInterrupt" in job.ended().err
+
+
+def test_a_signal_to_the_agent_is_an_interruption() -> None:
+    with pytest.raises(JobInterrupted, match="SIGTERM") as caught:
+        clusterrun.launch(stop_the_agent, nproc_per_node=1)
+
+    assert caught.value.signal == signal.SIGTERM
+
+
+def stop_the_agent() -> None:
+    agent = next(it for it in psutil.Process().parents() if f"{AGENT_FILE}" in it.cmdline())
+    agent.terminate()
+    signal.pause()
+
+
+def test_a_call_that_is_suspended_returns_nothing() -> None:
+    """All ranks have saved; the message says at which step."""
+    with pytest.raises(JobInterrupted, match="exit code 75: suspended at step "):
+        clusterrun.launch(ask_for_a_suspension, nproc_per_node=2)
+
+
+def ask_for_a_suspension() -> None:
+    from clusterrun import suspend
+
+    for step in itertools.count():
+        if suspend.requested(step):
+            suspend.ready()
+        if step == 50 and rank() == 0:
+            next(
+                it for it in psutil.Process().parents() if f"{AGENT_FILE}" in it.cmdline()
+            ).terminate()
+        time.sleep(0.01)
+
+
+def test_the_callers_death_ends_the_job(caller: Any) -> None:
+    job = caller.script(
+        """
+        import subprocess, time, clusterrun
+
+        def works():
+            subprocess.Popen(["sleep", "100"], start_new_session=True)
+            print("ready", flush=True)
+            time.sleep(100)
+
+        clusterrun.launch(works, nproc_per_node=2)
+        """
+    )
+    job.wait_for("ready", times=2)
+
+    os.kill(job.process.pid, signal.SIGKILL)
+
+    assert job.ended().code == -signal.SIGKILL
+    assert job.left() == []
+
+
+def test_two_nodes() -> None:
+    def world() -> tuple[str, str]:
+        return os.environ["RANK"], os.environ["WORLD_SIZE"]
+
+    port = free_port()
+
+    def node(number: int) -> list[tuple[str, str]]:
+        return clusterrun.launch(
+            world,
+            nproc_per_node=2,
+            nnodes=2,
+            node_rank=number,
+            master_addr="127.0.0.1",
+            master_port=port,
+        )
+
+    async def both() -> list[list[tuple[str, str]]]:
+        return list(await asyncio.gather(*(asyncio.to_thread(node, each) for each in (0, 1))))
+
+    assert asyncio.run(both()) == [[("0", "4"), ("1", "4")], [("2", "4"), ("3", "4")]]
+
+
+def test_an_impossible_option_names_the_argument() -> None:
+    with pytest.raises(UsageError, match="nproc_per_node: '0' is not a number of workers"):
+        clusterrun.launch(rank, nproc_per_node=0)
+
+
+def test_what_is_no_function_is_refused() -> None:
+    async def later() -> None:
+        pass
+
+    with pytest.raises(TypeError, match="5 is no function"):
+        clusterrun.launch(5, nproc_per_node=1)  # type: ignore[arg-type]
+    with pytest.raises(TypeError, match="is an async function"):
+        clusterrun.launch(later, nproc_per_node=1)
+
+
+def test_another_users_folder_is_not_used(here: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """That user could replace the pickled function by another one."""
+    monkeypatch.setattr(AgentProcess, "send", squatting(here, AgentProcess.send))
+
+    with pytest.raises(MachineError, match="can't be made, or is another user's"):
+        clusterrun.launch(rank, nproc_per_node=1)
+
+    for folder in here.iterdir():
+        folder.rmdir()
+
+
+def squatting(here: Path, send: Callable[[AgentProcess, Request], None]) -> Callable[..., None]:
+    """Make the agent's folder first, as another program could."""
+
+    def squat(agent: AgentProcess, request: Request) -> None:
+        [process] = psutil.Process().children()
+        started = stat_fields(process.pid)[_START_FIELD]
+        (here / f"{_prefix()}{process.pid}-{started}").mkdir()
+        send(agent, request)
+
+    return squat

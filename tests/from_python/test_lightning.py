@@ -1,0 +1,87 @@
+"""Lightning's strategies that bind, in programs as users write them."""
+
+import os
+import re
+
+import pytest
+from free_ports import free_port
+
+from tests.contract.launched import Launcher
+from tests.waiting import SECONDS_TO_ACT
+
+TRAIN = """
+    import os, sys
+    import torch
+    from lightning.pytorch import LightningModule, Trainer
+    from torch.utils.data import DataLoader
+    import clusterrun.lightning
+
+    class Model(LightningModule):
+        def __init__(self):
+            super().__init__()
+            self.layer = torch.nn.Linear(4, 1)
+        def training_step(self, batch):
+            return self.layer(batch).sum()
+        def configure_optimizers(self):
+            return torch.optim.SGD(self.parameters(), 0.1)
+        def on_train_end(self):
+            print("rank", self.global_rank, "of", self.trainer.world_size,
+                  "node", self.trainer.node_rank, "threads", threads(), flush=True)
+
+    def threads():
+        masks = {tuple(sorted(os.sched_getaffinity(int(t)))) for t in os.listdir("/proc/self/task")}
+        return sorted(masks)
+
+    if __name__ == "__main__":
+        options = dict(logger=False, enable_checkpointing=False, enable_progress_bar=False,
+                       enable_model_summary=False, max_steps=2, accelerator="cpu")
+        trainer = Trainer(strategy=sys.argv[1], devices=2, num_nodes=int(sys.argv[2]), **options)
+        trainer.fit(Model(), DataLoader(torch.ones(8, 4), batch_size=2))
+"""
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("strategy", ["ddp_bind_numa", "ddp_spawn_bind_numa"])
+def test_a_program_on_one_node(caller: Launcher, strategy: str) -> None:
+    ended = caller.script(TRAIN, args=(strategy, "1")).ended(120)
+
+    assert ended.code == 0, ended.err
+    cpus = tuple(sorted(os.sched_getaffinity(0)))
+    found = re.findall(r"rank (\d) of 2 node 0 threads (.*)", ended.out)
+    assert sorted(found) == [("0", f"{[cpus]}"), ("1", f"{[cpus]}")]
+
+
+@pytest.mark.long
+def test_one_program_on_each_node_of_hfai(caller: Launcher) -> None:
+    """RANK and WORLD_SIZE count nodes there."""
+    platform = {"MARSV2_TASK_ID": "7", "WORLD_SIZE": "2", "MASTER_IP": "127.0.0.1"}
+    port = {"MASTER_PORT": str(free_port())}
+    jobs = [
+        caller.script(
+            TRAIN,
+            args=("ddp_bind_numa", "2"),
+            environ={**platform, **port, "RANK": f"{rank}", "MARSV2_RANK": f"{rank}"},
+        )
+        for rank in range(2)
+    ]
+
+    ended = [job.ended(4 * SECONDS_TO_ACT) for job in jobs]
+
+    assert [each.code for each in ended] == [0, 0], ended
+    ranks = [sorted(re.findall(r"rank (\d) of 4 node (\d)", each.out)) for each in ended]
+    assert ranks == [[("0", "0"), ("1", "0")], [("2", "1"), ("3", "1")]]
+
+
+@pytest.mark.long
+def test_a_wrong_number_of_nodes_is_named(caller: Launcher) -> None:
+    platform = {
+        "MARSV2_TASK_ID": "7",
+        "WORLD_SIZE": "2",
+        "MARSV2_RANK": "0",
+        "MASTER_IP": "127.0.0.1",
+    }
+
+    ended = caller.script(TRAIN, args=("ddp_spawn_bind_numa", "1"), environ=platform).ended(120)
+
+    assert ended.code != 0
+    assert "Trainer(num_nodes=1), but WORLD_SIZE says 2" in ended.err

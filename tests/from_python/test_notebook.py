@@ -1,0 +1,227 @@
+"""A real notebook: functions of its cells, failures, an interrupt, a restart of its kernel."""
+
+import json
+import os
+import queue
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import nbformat
+import pytest
+from free_ports import free_port
+from jupyter_client.blocking.client import BlockingKernelClient
+from jupyter_client.manager import start_new_kernel
+from nbclient import NotebookClient
+
+from tests.contract.launched import MARK, left_of, marked, plain_environment
+from tests.waiting import SECONDS_TO_ACT, wait_until
+
+KERNEL = "python3"
+
+CELLS = [
+    "import clusterrun, os\nSCALE = 2",
+    "def work(x):\n    print('rank', os.environ['RANK'])\n    return x * SCALE",
+    "clusterrun.launch(work, (21,), nproc_per_node=2)",
+    # An edited cell is run again.
+    "SCALE = 3\ndef work(x):\n    return x * SCALE",
+    "clusterrun.launch(work, (21,), nproc_per_node=2)",
+    """
+try:
+    clusterrun.launch(lambda: [][1], nproc_per_node=2)
+except clusterrun.WorkerFailed as failure:
+    print(repr(failure.__cause__))
+""",
+    "clusterrun.launch(lambda: 1 / 0, nproc_per_node=2)",
+]
+
+
+NOTEBOOK = {"metadata": {}, "nbformat": 4, "nbformat_minor": 5}
+
+
+def code_cell(number: int, text: str) -> dict[str, object]:
+    fields: dict[str, object] = {
+        "cell_type": "code",
+        "metadata": {},
+        "outputs": [],
+        "execution_count": None,
+    }
+    return {**fields, "id": f"cell-{number}", "source": text}
+
+
+@pytest.fixture
+def mark(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
+    """Return what all processes of the kernel have in their environment; none is left."""
+    for name in os.environ.keys() - plain_environment().keys():
+        monkeypatch.delenv(name)
+    mark = f"notebook-{tmp_path}"
+    monkeypatch.setenv(MARK, mark)
+    # Only for this user: a kernel's files are in no shared folder.
+    monkeypatch.setenv("JUPYTER_RUNTIME_DIR", str(tmp_path / "runtime"))
+    monkeypatch.setenv("IPYTHONDIR", str(tmp_path / "ipython"))
+
+    yield mark
+
+    assert left_of(mark, seconds=SECONDS_TO_ACT, besides=os.getpid()) == []
+
+
+@pytest.mark.usefixtures("mark")
+@pytest.mark.filterwarnings("ignore")
+def test_a_notebook(tmp_path: Path) -> None:
+    """Results, prints and a failure are in the cells, as after any other code."""
+    shown = outputs_of(CELLS, tmp_path)
+
+    assert shown[:2] == [[], []]
+    assert sorted("".join(shown[2]).splitlines()) == [
+        "[42, 42]",
+        "[rank 0] rank 0",
+        "[rank 1] rank 1",
+    ]
+    assert shown[4] == ["[63, 63]"]
+    assert "IndexError('list index out of range')\n" in shown[5]
+    assert "WorkerFailed" in shown[6][-1]
+    assert "ZeroDivisionError: division by zero" in shown[6][-1]
+
+
+def outputs_of(cells: list[str], folder: Path) -> list[list[str]]:
+    """Return what each cell of a notebook shows, executed in this folder."""
+    content = {"cells": [code_cell(*each) for each in enumerate(cells)], **NOTEBOOK}
+    notebook = nbformat.reads(json.dumps(content), as_version=4)  # type: ignore[no-untyped-call]
+    client = NotebookClient(notebook, timeout=100, kernel_name=KERNEL, allow_errors=True)
+    client.execute(cwd=str(folder))
+    return [[*map(text_of, cell.outputs)] for cell in notebook.cells]
+
+
+def text_of(output: nbformat.NotebookNode) -> str:
+    if output.output_type == "error":
+        return f"{output.ename}: {output.evalue}\n" + "\n".join(output.traceback)
+    return str(output.text if output.output_type == "stream" else output.data["text/plain"])
+
+
+TRAIN_WITH_ACCELERATE = """
+import json, os
+from pathlib import Path
+
+def train(folder, learning_rate):
+    import torch
+    from accelerate import Accelerator, PartialState
+
+    accelerator = Accelerator()
+    torch.manual_seed(accelerator.process_index)
+    model = torch.nn.Linear(2, 1)
+    optimizer = torch.optim.SGD(model.parameters(), learning_rate)
+    data = torch.utils.data.DataLoader(torch.arange(32.0).reshape(16, 2) / 32, batch_size=2)
+    model, optimizer, data = accelerator.prepare(model, optimizer, data)
+    losses = []
+    for batch in data:
+        loss = (model(batch) - 3).square().mean()
+        optimizer.zero_grad()
+        accelerator.backward(loss)
+        optimizer.step()
+        losses.append(accelerator.gather(loss.detach().reshape(1)).tolist())
+    state = PartialState()
+    seen = {
+        "losses": losses,
+        "weights": [each.tolist() for each in model.parameters()],
+        "state": [state.process_index, state.local_process_index, state.num_processes],
+        "is main": [state.is_main_process, state.is_local_main_process, state.is_last_process],
+        "kind": [str(state.distributed_type), state.backend, str(state.device)],
+        "precision": accelerator.mixed_precision,
+        "variables": {name: os.environ.get(name) for name in VARIABLES},
+    }
+    (folder / str(state.process_index)).write_text(json.dumps(seen))
+    accelerator.end_training()
+    return seen
+"""
+
+COMPARE = """
+from accelerate import notebook_launcher
+import clusterrun
+
+VARIABLES = [
+    "RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE", "GROUP_RANK", "GROUP_WORLD_SIZE",
+]
+theirs, ours = Path("theirs"), Path("ours")
+theirs.mkdir()
+ours.mkdir()
+notebook_launcher(train, (theirs, 0.1), num_processes=2, use_port=PORT)
+returned = clusterrun.launch(train, (ours, 0.1), nproc_per_node=2)
+"""
+
+SHOW = """
+written = [[json.loads((side / rank).read_text()) for rank in "01"] for side in (theirs, ours)]
+assert returned == written[1]
+print(json.dumps(written))
+"""
+
+
+@pytest.mark.long
+@pytest.mark.usefixtures("mark")
+@pytest.mark.filterwarnings("ignore")
+def test_what_notebook_launcher_runs_gives_the_same(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Losses, weights, what accelerate's PartialState has found, and the variables of each rank."""
+    monkeypatch.setenv("ACCELERATE_USE_CPU", "true")
+    # The other one leaves it to each rank.
+    monkeypatch.setenv("OMP_NUM_THREADS", "1")
+    compare = COMPARE.replace("PORT", f"{free_port()}")
+
+    shown = outputs_of([TRAIN_WITH_ACCELERATE, compare, SHOW], tmp_path)
+
+    theirs, ours = json.loads(shown[-1][-1])
+    assert ours == theirs
+    assert [rank["state"] for rank in ours] == [[0, 0, 2], [1, 1, 2]]
+    assert len(ours[0]["losses"]) == 4
+
+
+@pytest.mark.filterwarnings("ignore")
+def test_an_interrupt_and_a_restart(mark: str, tmp_path: Path) -> None:
+    """The interrupt ends the job and leaves the kernel; a restart leaves nothing of the job."""
+    manager, client = start_new_kernel(kernel_name=KERNEL, cwd=str(tmp_path))
+    try:
+        client.execute_interactive("import clusterrun, time", timeout=60)
+        works = (
+            "def works():\n    print('ready', flush=True)\n    time.sleep(100)\n"
+            "clusterrun.launch(works, nproc_per_node=2)"
+        )
+        asked = client.execute(works)
+        wait_for(client, "ready", 2)
+        manager.interrupt_kernel()
+        assert reply_to(client, asked) == "KeyboardInterrupt"
+        assert reply_to(client, client.execute("1 + 1")) == ""
+        assert processes_of_the_kernel(mark) == 1
+        client.execute(works)
+        wait_for(client, "ready", 2)
+        manager.restart_kernel(now=True)
+        client.wait_for_ready(timeout=60)
+        wait_until(lambda: processes_of_the_kernel(mark) == 1, "the end of the job")
+    finally:
+        client.stop_channels()
+        manager.shutdown_kernel(now=True)
+
+
+def processes_of_the_kernel(mark: str) -> int:
+    return sum(1 for process in marked(mark) if process.pid != os.getpid())
+
+
+def wait_for(client: BlockingKernelClient, text: str, times: int) -> None:
+    """Wait until the kernel's cells have printed ``text`` that many times."""
+    printed, deadline = "", time.monotonic() + SECONDS_TO_ACT
+    while printed.count(text) < times:
+        assert time.monotonic() < deadline, printed
+        message = client.get_iopub_msg(timeout=SECONDS_TO_ACT)
+        if message["msg_type"] == "stream":
+            printed += message["content"]["text"]
+
+
+def reply_to(client: BlockingKernelClient, asked: str) -> str:
+    """Return the name of the exception that ended a cell; "" if none did."""
+    deadline = time.monotonic() + SECONDS_TO_ACT
+    while True:
+        try:
+            message = client.get_shell_msg(timeout=max(0.1, deadline - time.monotonic()))
+        except queue.Empty:
+            raise AssertionError("the cell does not end") from None
+        if message["parent_header"].get("msg_id") == asked:
+            return str(message["content"].get("ename", ""))

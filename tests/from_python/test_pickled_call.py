@@ -1,0 +1,44 @@
+"""The call that is sent to the ranks."""
+
+import pickle
+import sys
+import threading
+
+import pytest
+from clusterrun import UsageError
+from clusterrun.from_python.pickled_call import Call, pickled
+
+GUARD = threading.Lock()
+
+
+def uses_a_global() -> object:
+    return GUARD
+
+
+def test_the_call_holds_what_a_rank_needs() -> None:
+    found = pickle.loads(pickled(Call(max, (1, 2), {"key": abs})))  # noqa: S301 - our own
+
+    assert pickle.loads(found["call"]) == (max, (1, 2), {"key": abs})  # noqa: S301 - our own
+    assert (found["argv"], found["path"]) == (sys.argv, sys.path)
+
+
+def enclosing_a_lock() -> Call:
+    lock = threading.Lock()
+    return Call(lambda: lock, (), {})
+
+
+@pytest.mark.parametrize(
+    ("call", "named"),
+    [
+        (Call(max, (1, GUARD), {}), r"argument 1 \(_thread.lock\)"),
+        (Call(max, (), {"key": GUARD}), r"argument key \(_thread.lock\)"),
+        (
+            enclosing_a_lock(),
+            r"lock \(_thread.lock\), which enclosing_a_lock.<locals>.<lambda> uses,",
+        ),
+        (Call(GUARD.acquire, (), {}), "lock.acquire"),
+    ],
+)
+def test_what_can_not_be_pickled_is_named(call: Call, named: str) -> None:
+    with pytest.raises(UsageError, match=f"{named}.* can't be pickled.*cannot pickle"):
+        pickled(call)

@@ -1,0 +1,86 @@
+"""Each program in docs/from_python.md runs as it is printed there."""
+
+import re
+from pathlib import Path
+
+import pytest
+from free_ports import free_port
+
+from tests.contract.launched import Ended, Launcher
+
+PAGE = Path(__file__).parents[2] / "docs" / "from_python.md"
+
+RECIPES = re.findall(r"## (.+?)\n|```python\n(.*?)```", PAGE.read_text(), re.DOTALL)
+
+SEVERAL_NODES = "Several nodes"
+TEST_SUITE = "In a test suite"
+
+PRINTED = {
+    "the first one": ["[10.5, 10.5]"],
+    "Options": ["['sour', 'sour']"],
+    "When a rank fails": ["ValueError('loss is nan')"],
+    "A sweep": ["0.1"],
+    "A sweep with Optuna": ["{'learning_rate': 0.", "loss is nan"],
+    "In a notebook": ["[rank 0] loss on 2 ranks: 0.0", "True"],
+    SEVERAL_NODES: ["[0, 1]"],
+    "In place of torch.multiprocessing.spawn": ["[rank 1] rank 1 writes to /tmp"],
+    "In asyncio": ["[rank 1] rank 1 trains"],
+    TEST_SUITE: ["2 passed"],
+    "Lightning": ["rank 0 of 2", "rank 1 of 2"],
+}
+"""What each prints, among others; a program without an entry here fails the test."""
+
+LONG = {"A sweep with Optuna", "In a notebook", TEST_SUITE, "Lightning"}
+"""Those that take some seconds."""
+
+SECONDS_TO_RUN = 100.0
+
+
+def programs() -> list[tuple[str, str]]:
+    """Return each program with the heading that it stands under."""
+    heading, found = "the first one", []
+    for title, program in RECIPES:
+        heading = title or heading
+        found += [(heading, program)] if program else []
+    return found
+
+
+each_program = pytest.mark.parametrize(
+    ("heading", "program"),
+    [
+        pytest.param(*recipe, marks=pytest.mark.long if recipe[0] in LONG else ())
+        for recipe in programs()
+    ],
+)
+
+
+def test_there_are_ten() -> None:
+    assert len(programs()) >= 10
+    assert {heading for heading, _ in programs()} == PRINTED.keys()
+
+
+@each_program
+def test_a_recipe_runs(caller: Launcher, heading: str, program: str) -> None:
+    ended = run(caller, heading, program)
+
+    printed = ended.out + ended.err
+    assert ended.code == 0, printed
+    assert [line for line in PRINTED[heading] if line not in printed] == [], printed
+
+
+def run(caller: Launcher, heading: str, program: str) -> Ended:
+    if heading == TEST_SUITE:
+        (caller.folder / "test_sum.py").write_text(program)
+        return caller.command("-m", "pytest", "-p", "no:cacheprovider").ended(SECONDS_TO_RUN)
+    return caller.script(program).ended(SECONDS_TO_RUN)
+
+
+def test_the_recipe_of_several_nodes_runs_on_two(caller: Launcher) -> None:
+    """One call on each; both nodes are this machine."""
+    program = dict(programs())[SEVERAL_NODES]
+    port = {"CLUSTERRUN_MASTER_PORT": f"{free_port()}"}
+    nodes = [caller.script(program, args=(f"{node}", "2"), environ=port) for node in range(2)]
+
+    ended = [node.ended(SECONDS_TO_RUN) for node in nodes]
+
+    assert [(each.code, each.out) for each in ended] == [(0, "[0, 1]\n"), (0, "[2, 3]\n")], ended

@@ -1,0 +1,163 @@
+"""Node 0 is lost, and the job goes on with another coordinator."""
+
+import signal
+import time
+
+import pytest
+
+from tests.contract.launched import Job, Launcher, await_end
+from tests.contract.worker_scripts import RANKS_MEET
+from tests.hosts.host import Host
+from tests.hosts.nodes import Nodes, codes, ended
+from tests.hosts.spared_job import SparedJob
+
+SILENT = 3
+"""Seconds: --heartbeat-timeout where a test waits for it."""
+
+
+@pytest.fixture
+def job(hosts: tuple[Host, ...], clusterrun: Launcher) -> SparedJob:
+    return SparedJob(hosts, clusterrun)
+
+
+def test_a_spare_takes_the_place_of_node_zero(job: SparedJob) -> None:
+    """Its agent is killed: rank 0 is on the spare, the coordinator on node 1, and all end with 0."""
+    jobs = job.start()
+
+    jobs[0].signal(signal.SIGKILL)
+
+    jobs[2].wait_for("place 0 2 0 1 n2")
+    jobs[1].wait_for("place 1 2 1 1 n1")
+    job.let_all_end()
+    ends = ended(jobs[1:])
+    assert codes(ends) == [0, 0], ends
+    assert "clusterrun: node 0 (n0) is gone; n2 takes its place\n" in ends[0].err
+    assert jobs[0].left() == []
+
+
+def test_node_zero_is_cut_off(job: SparedJob) -> None:
+    """It has no majority and ends; the others go on."""
+    jobs = job.start("--heartbeat-timeout", str(SILENT))
+
+    job.hosts[0].cut()
+
+    jobs[2].wait_for("place 0 2 0 1 n2")
+    [cut_off] = ended(jobs[:1])
+    assert cut_off.code == 5, cut_off.err
+    assert "1 of 3 nodes are left, not more than half" in cut_off.err
+    job.let_all_end()
+    ends = ended(jobs[1:])
+    assert codes(ends) == [0, 0], ends
+
+
+def test_without_failover_the_job_ends(job: SparedJob) -> None:
+    """With --no-failover the loss of node 0 ends it on all nodes."""
+    jobs = job.start("--no-failover")
+
+    jobs[0].signal(signal.SIGKILL)
+
+    ends = ended(jobs[1:])
+    assert codes(ends) == [5, 5], ends
+
+
+PHASED = f"""
+    import os, pathlib, signal, sys, time
+    attempt = os.environ["TORCHELASTIC_RESTART_COUNT"]
+{RANKS_MEET}
+    print("begins", os.environ["RANK"], attempt, os.uname().nodename, flush=True)
+    print("pid", os.getpid(), flush=True)
+    if os.environ["RANK"] == "0":
+        signal.signal(signal.SIGTERM, lambda *_: (print("asked", flush=True), time.sleep(0.3)))
+    while not pathlib.Path("enough").exists():
+        if os.environ["RANK"] == "1":
+            if pathlib.Path("fail").exists() and attempt == "0":
+                sys.exit(7)
+            if pathlib.Path("end").exists():
+                sys.exit(0)
+        time.sleep(0.01)
+"""
+"""Rank 1 fails or ends when it is told to; rank 0 takes its time to stop."""
+
+
+class PhasedJob(SparedJob):
+    """The same job; its ranks do what files tell them."""
+
+    def __init__(self, hosts: tuple[Host, ...], launcher: Launcher) -> None:
+        super().__init__(hosts, launcher)
+        self._nodes = Nodes(launcher, hosts, PHASED)
+
+    def go_to(self, phase: str) -> list[Job]:
+        """Start all, and return as soon as the job is in this phase on node 0."""
+        jobs = [self.join(rank, "--max-restarts", "1") for rank in range(3)]
+        jobs[0].wait_for("begins 0 0 n0")
+        jobs[1].wait_for("begins 1 0 n1")
+        [pid] = jobs[1].numbers("pid")
+        jobs[2].wait_for("this node is a spare")
+        if phase == "restarting":
+            (self.folder / "fail").touch()
+            jobs[0].wait_for("asked")
+        if phase == "ending":
+            (self.folder / "end").touch()
+            await_end(pid)
+        return jobs
+
+
+def dies_in(phase: str, job: PhasedJob, after: float = 0.0) -> None:
+    """Kill node 0's agent ``after`` the beginning of a phase: the others go on, and end with 0."""
+    jobs = job.go_to(phase)
+    time.sleep(after)
+
+    jobs[0].signal(signal.SIGKILL)
+
+    (job.folder / "end").unlink(missing_ok=True)
+    jobs[2].wait_for("begins 0 ")
+    job.let_all_end()
+    ends = ended(jobs[1:])
+    assert codes(ends) == [0, 0], ends
+    assert jobs[0].left() == []
+
+
+@pytest.fixture
+def phased(hosts: tuple[Host, ...], clusterrun: Launcher) -> PhasedJob:
+    return PhasedJob(hosts, clusterrun)
+
+
+def joining_fails(job: SparedJob, after: float = 0.0) -> None:
+    """Kill node 0's agent while it waits for the spare: the others wait for another node 0."""
+    jobs = [job.join(rank, "--rdzv-timeout", "3") for rank in range(2)]
+    time.sleep(after)
+
+    jobs[0].signal(signal.SIGKILL)
+
+    [end] = ended(jobs[1:])
+    assert end.code == 4, end
+
+
+PHASES = ("running", "restarting", "ending")
+ROUNDS = 20
+
+
+@pytest.mark.parametrize("phase", PHASES)
+def test_node_zero_dies(phase: str, phased: PhasedJob) -> None:
+    """The others go on, whatever the job is doing."""
+    dies_in(phase, phased)
+
+
+def test_node_zero_dies_while_nodes_join(job: SparedJob) -> None:
+    """There is no job yet: the others wait for another node 0 until --rdzv-timeout."""
+    joining_fails(job)
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("number", range(ROUNDS))
+@pytest.mark.parametrize("phase", PHASES)
+def test_node_zero_dies_at_some_time(phase: str, number: int, phased: PhasedJob) -> None:
+    """Up to half a second after the beginning of a phase; then it may be the next one already."""
+    dies_in(phase, phased, 0.5 * number / ROUNDS)
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("number", range(ROUNDS))
+def test_node_zero_dies_at_some_time_of_joining(number: int, job: SparedJob) -> None:
+    """It is the same."""
+    joining_fails(job, 0.5 * number / ROUNDS)

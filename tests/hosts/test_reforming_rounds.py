@@ -1,0 +1,74 @@
+"""Random losses of nodes: one world goes on and finishes, or all agents end and say why."""
+
+import os
+import signal
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.contract.launched import Launcher
+from tests.hosts.host import Host
+from tests.hosts.namespaces import run_of
+from tests.hosts.network import Network, network
+from tests.hosts.nodes import Nodes
+from tests.hosts.reforming_rounds import (
+    NODES,
+    STEPS,
+    TRAINS,
+    checkpoint,
+    drawn,
+    overlapping_worlds,
+    play,
+    weights_of,
+)
+from tests.hosts.test_chaos import explains_failure
+
+
+@pytest.fixture(scope="module")
+def network_of_five(this_run: str) -> Iterator[Network]:
+    """Return five hosts, which the rounds use in turn."""
+    assert this_run == run_of(os.getpid())
+    with network(this_run, "reforming", *(f"n{number}" for number in range(NODES))) as made:
+        yield made
+
+
+@pytest.fixture
+def five_hosts(network_of_five: Network) -> Iterator[tuple[Host, ...]]:
+    """Return five hosts; all their processes end with the test."""
+    yield network_of_five.hosts
+
+    network_of_five.end_all()
+    network_of_five.restore()
+
+
+def test_a_checker_finds_two_worlds_at_once(tmp_path: Path) -> None:
+    """It would fail a round."""
+    (tmp_path / "worlds").mkdir()
+    (tmp_path / "worlds" / "n0-1").write_text("a 1.0\na 3.0\n")
+    (tmp_path / "worlds" / "n1-2").write_text("b 2.0\nb 4.0\n")
+
+    assert len(overlapping_worlds(tmp_path)) == 1
+
+
+@pytest.mark.long
+@pytest.mark.timeout(300)
+@pytest.mark.parametrize("number", range(60))
+def test_a_random_round(number: int, five_hosts: tuple[Host, ...], clusterrun: Launcher) -> None:
+    """Never two worlds at once; the weights of an undisturbed run, or a reason on every node."""
+    round_ = drawn(number)
+
+    ends = play(round_, Nodes(clusterrun, five_hosts, TRAINS), five_hosts, clusterrun.folder)
+
+    said = f"{round_}\n" + "\n".join(f"--- node {i}: {end}" for i, end in enumerate(ends))
+    assert overlapping_worlds(clusterrun.folder) == [], said
+    assert [job.left() for job in clusterrun.jobs] == [[]] * NODES, said
+    assert [host.processes() for host in five_hosts] == [[]] * NODES, said
+    killed = {it.node for it in round_.losses if it.is_final}
+    for node, end in enumerate(ends):
+        was_killed = node in killed and end.code == -signal.SIGKILL
+        assert was_killed or explains_failure(end), said
+    if any(end.code == 0 for end in ends):
+        step, weights = checkpoint(clusterrun.folder)
+        assert step == STEPS, said
+        assert round_.way == "elastic" or weights == weights_of(3), said

@@ -1,0 +1,198 @@
+"""Jobs that outlive their nodes: a spare takes the place of a lost one."""
+
+import json
+import signal
+import time
+
+import pytest
+
+from tests.contract.launched import Job, Launcher
+from tests.hosts.host import Host
+from tests.hosts.nodes import Nodes, codes, ended
+from tests.hosts.spared_job import SparedJob
+
+SILENT = 2
+"""Seconds: --heartbeat-timeout where a test waits for it."""
+
+
+@pytest.fixture
+def job(hosts: tuple[Host, ...], clusterrun: Launcher) -> SparedJob:
+    return SparedJob(hosts, clusterrun)
+
+
+def test_a_spare_takes_the_place_of_a_killed_agent(job: SparedJob) -> None:
+    """Ranks and world size stay; all print who took whose place, and the job ends with 0."""
+    jobs = job.start("--events", "events-%n.json")
+
+    jobs[1].signal(signal.SIGKILL)
+
+    jobs[0].wait_for("place 0 2 0 1 n0")
+    jobs[2].wait_for("place 1 2 1 1 n2")
+    job.let_all_end()
+    ends = ended([jobs[0], jobs[2]])
+    assert codes(ends) == [0, 0], ends
+    assert "clusterrun: node 1 (n1) is gone; n2 takes its place\n" in ends[0].err
+    assert "clusterrun: restarting all workers (1 node lost so far)\n" in ends[0].err
+    lines = (job.folder / "events-0.json").read_text().splitlines()
+    events = [json.loads(line) for line in lines]
+    [replaced] = [event for event in events if event["event"] == "replaced"]
+    assert (replaced["node_rank"], replaced["host"], replaced["by"]) == (1, "n1", "n2")
+    assert jobs[1].left() == []
+
+
+def test_a_node_that_is_cut_off_is_replaced(job: SparedJob) -> None:
+    """It kills its workers before the others go on, and reports that it has lost node 0."""
+    jobs = job.start("--heartbeat-timeout", str(SILENT))
+
+    job.hosts[1].cut()
+
+    jobs[2].wait_for("place 1 2 1 1 n2")
+    [cut_off] = ended([jobs[1]])
+    assert cut_off.code == 5, cut_off.err
+    assert "killing 1 worker here, since the other nodes may go on\n" in cut_off.err
+    job.let_all_end()
+    ends = ended([jobs[0], jobs[2]])
+    assert codes(ends) == [0, 0], ends
+    assert "clusterrun: node 1 (n1) has been silent for 3 s; n2 takes its place\n" in ends[0].err
+
+
+def test_workers_of_a_frozen_agent_are_killed(job: SparedJob) -> None:
+    """By their fork server, before the others go on; the agent learns of it when it continues."""
+    jobs = job.start("--heartbeat-timeout", str(SILENT))
+    before = len(jobs[1].processes())
+    # A heartbeat of node 0's begins the time that the workers have.
+    time.sleep(1.0)
+    jobs[1].signal(signal.SIGSTOP)
+
+    jobs[2].wait_for("place 1 2 1 1 n2")
+    left = len(jobs[1].processes())
+    jobs[1].signal(signal.SIGCONT)
+    [frozen] = ended([jobs[1]])
+
+    assert left == before - 1
+    assert frozen.code == 5, frozen.err
+    assert "not restarted: the other nodes have gone on without this one\n" in frozen.err
+    job.let_all_end()
+    assert codes(ended([jobs[0], jobs[2]])) == [0, 0]
+
+
+def test_a_paused_node_is_waited_for(job: SparedJob) -> None:
+    """Ctrl-Z is no loss, and no reason to kill its workers, however long it takes."""
+    jobs = job.start("--heartbeat-timeout", "1")
+    before = len(jobs[1].processes())
+    jobs[1].signal(signal.SIGTSTP)
+    jobs[0].wait_for("node 1 .n1. is paused")
+    time.sleep(3.0)
+    jobs[1].signal(signal.SIGCONT)
+    jobs[0].wait_for("node 1 .n1. continues")
+
+    assert len(jobs[1].processes()) == before
+    job.let_all_end()
+    assert codes(ended(jobs)) == [0, 0, 0]
+
+
+def test_node_zero_that_is_cut_off_ends(job: SparedJob) -> None:
+    """It has no majority; the others have lost node 0, and no successor of it."""
+    jobs = job.start("--heartbeat-timeout", str(SILENT), "--no-failover")
+
+    job.hosts[0].cut()
+
+    ends = ended(jobs)
+    assert codes(ends) == [5, 5, 5], ends
+    assert "1 of 3 nodes are left, not more than half" in ends[0].err
+    for end in ends[1:]:
+        assert "exit code 5: node 0 was lost\n" in end.err, end.err
+
+
+def test_a_node_that_comes_back_is_a_spare(job: SparedJob) -> None:
+    """It joins a job that has gone on without it, and takes the next place."""
+    jobs = job.start()
+    jobs[1].signal(signal.SIGKILL)
+    jobs[2].wait_for("place 1 2 1 1 n2")
+
+    back = job.join(1)
+    back.wait_for("this node is a spare")
+    jobs[2].signal(signal.SIGKILL)
+
+    back.wait_for("place 1 2 1 2 n1")
+    job.let_all_end()
+    ends = ended([jobs[0], back])
+    assert codes(ends) == [0, 0], ends
+    assert "clusterrun: restarting all workers (2 nodes lost so far)\n" in ends[0].err
+
+
+def test_no_spare_is_left(job: SparedJob) -> None:
+    """The spare is lost first; then the loss of a node ends the job, and says why."""
+    jobs = job.start()
+    jobs[2].signal(signal.SIGKILL)
+    jobs[0].wait_for("which waited for a place, has left\n")
+
+    jobs[1].signal(signal.SIGKILL)
+
+    [end] = ended([jobs[0]])
+    assert end.code == 5
+    assert "not restarted: no other node has taken the place of node 1 (n1)\n" in end.err
+
+
+@pytest.mark.parametrize(("number", "code"), [(signal.SIGTERM, 143), (signal.SIGINT, 130)])
+def test_the_job_ends_for_its_spare_too(number: int, code: int, job: SparedJob) -> None:
+    """With the exit code of the job."""
+    jobs = job.start()
+
+    jobs[1].signal(number)
+
+    assert codes(ended(jobs)) == [code] * 3
+
+
+def test_a_spare_ends_with_a_job_that_has_succeeded(job: SparedJob) -> None:
+    """With exit code 0, and without a report."""
+    jobs = job.start()
+
+    job.let_all_end()
+
+    ends = ended(jobs)
+    assert codes(ends) == [0, 0, 0], ends
+    assert ends[2].err == (
+        "clusterrun: this node is a spare: it waits to take the place of a lost node\n"
+    )
+
+
+STEPS_UNTIL_SUSPENDED = """
+    import os, pathlib, sys, time
+    from clusterrun import suspend
+    rank, attempt = os.environ["RANK"], os.environ["TORCHELASTIC_RESTART_COUNT"]
+    for step in range(100_000):
+        time.sleep(0.01)
+        if suspend.requested(step):
+            print("rank", rank, "saves step", step, flush=True)
+            suspend.ready()
+        if step == 20:
+            print("rank", rank, "steps in attempt", attempt, flush=True)
+"""
+
+
+class TestSuspensions:
+    """A job with a spare is suspended as any other."""
+
+    @pytest.fixture
+    def jobs(self, hosts: tuple[Host, ...], clusterrun: Launcher) -> list[Job]:
+        """Return a job of two nodes and a spare, which has gone on without a third node."""
+        nodes = Nodes(clusterrun, hosts, STEPS_UNTIL_SUSPENDED)
+        options = ("--nnodes", "2", "--spares", "2", "--master-addr", hosts[0].address)
+        jobs = [nodes.start(rank, *options, "--node-rank", str(rank)) for rank in range(4)]
+        jobs[1].wait_for("rank 1 steps in attempt 0")
+        jobs[1].signal(signal.SIGKILL)
+        jobs[0].wait_for("rank 0 steps in attempt 1")
+        jobs[2].wait_for("rank 1 steps in attempt 1")
+        return [jobs[0], jobs[2], jobs[3]]
+
+    @pytest.mark.parametrize("source", [0, 1, 2])
+    def test_sigterm_to_any_agent_is_a_request(self, source: int, jobs: list[Job]) -> None:
+        """To one that took the place of a lost node, and to one that waits."""
+        jobs[source].signal(signal.SIGTERM)
+
+        ends = ended(jobs)
+        assert codes(ends) == [75, 75, 75], ends
+        saved = {line for end in ends for line in end.out.splitlines() if "saves step" in line}
+        steps = {line.rpartition(" ")[2] for line in saved}
+        assert (len(saved), len(steps)) == (2, 1)

@@ -1,0 +1,106 @@
+"""Node 0 is lost: the others follow a successor, on loopback."""
+
+from collections.abc import Iterator
+
+import pytest
+from clusterrun.coordination.heartbeat import heartbeat_rhythm
+from clusterrun.coordination.next_attempt.reform_rules import ReformRules
+from clusterrun.domain.events import CoordinatorLost, CoordinatorSought
+from clusterrun.domain.messages import EndedExternally, NextAttempt, Verdict, done
+from clusterrun.domain.outcome import Interrupted, NodeLost, Succeeded
+from free_ports import free_port
+from msgspec.structs import replace
+
+from tests.rendezvous.nodes import fate, job_terms
+from tests.rendezvous.test_peers import Job
+
+
+def elastic_job(nodes: int) -> Iterator[Job]:
+    """Yield a job that goes on with any number of nodes."""
+    terms = job_terms(free_port(), nodes)
+    rhythm = heartbeat_rhythm(nodes, 2.0)
+    rules = ReformRules(fewest=1, most=nodes, fails_over=True)
+    made = Job(nodes, replace(terms, reforming=rules, keeps_joining_port=True, rhythm=rhythm))
+    made.go_on(0.1)
+    yield made
+    for peers in made.nodes:
+        peers.leave()
+
+
+@pytest.fixture
+def job() -> Iterator[Job]:
+    """Return a job of three nodes."""
+    yield from elastic_job(3)
+
+
+@pytest.fixture
+def job_of_four() -> Iterator[Job]:
+    """Return a job of four nodes."""
+    yield from elastic_job(4)
+
+
+def test_the_others_go_on(job: Job) -> None:
+    """Once their workers have ended: with the first of them as the coordinator; and end together."""
+    job.nodes[0].leave()
+    for number in (1, 2):
+        [sought] = job.receives(number)
+        assert isinstance(sought, CoordinatorSought)
+        assert (sought.host, sought.how) == ("n0", "is gone")
+        assert job.nodes[number].send(done(0, (), 0.0, None)) == ()
+
+    for number in (1, 2):
+        order = job.receives(number, 2)[-1]
+        assert isinstance(order, NextAttempt)
+        assert order.world.master_port == job.nodes[number].world(1).master_port
+        assert (order.world.node_rank, order.world.nodes) == (number - 1, 2)
+    for number in (1, 2):
+        job.nodes[number].send(done(1, [fate(number - 1)], 0.0, None))
+    for number in (1, 2):
+        assert job.receives(number, 3)[-1] == Verdict(Succeeded(), "")
+
+
+def test_one_after_the_other_is_lost(job_of_four: Job) -> None:
+    """The successor has successors, too."""
+    job = job_of_four
+    job.nodes[0].leave()
+    for number in (1, 2, 3):
+        job.receives(number)
+        job.nodes[number].send(done(0, (), 0.0, None))
+    for number in (1, 2, 3):
+        job.receives(number, 2)
+
+    job.nodes[1].leave()
+
+    for number in (2, 3):
+        sought = job.receives(number, 3)[-1]
+        assert isinstance(sought, CoordinatorSought)
+        assert (sought.host, sought.node_rank) == ("n1", 0)
+        job.nodes[number].send(done(1, (), 0.0, None))
+    for number in (2, 3):
+        order = job.receives(number, 4)[-1]
+        assert isinstance(order, NextAttempt)
+        assert (order.reason, order.world.attempt) == (NodeLost(0, "n1"), 2)
+        assert (order.world.node_rank, order.world.nodes) == (number - 2, 2)
+
+
+def test_no_other_one_comes(job: Job) -> None:
+    """A part that is not more than half ends: two of three have gone, and only one is known to have."""
+    job.nodes[0].leave()
+    job.receives(1)
+    job.nodes[1].send(done(0, (), 0.0, None))
+
+    verdict = job.receives(1, 2)[-1]
+
+    assert isinstance(verdict, Verdict)
+    assert verdict.reason == NodeLost(0, "n0")
+    assert "1 of 3 nodes are left, not more than half" in verdict.no_restart
+
+
+def test_a_node_that_is_to_end_follows_no_successor(job: Job) -> None:
+    """Its user has ended it meanwhile."""
+    job.nodes[0].leave()
+    job.receives(2)
+
+    [lost] = job.nodes[2].send(EndedExternally(0, Interrupted(15)))
+
+    assert isinstance(lost, CoordinatorLost)

@@ -1,0 +1,190 @@
+"""The scheduler's job: its end, its way back into the queue, the number of its starts."""
+
+import time
+from collections.abc import Mapping, Sequence
+
+import pytest
+from clusterrun.domain.job import JobSpec
+from clusterrun.errors import UsageError
+from clusterrun.sources.resolve import resolve
+from clusterrun.sources.schedulers.asking import Answer, ask
+from clusterrun.sources.schedulers.scheduler_job import SCHEDULERS
+from clusterrun.sources.schedulers.suspension import PREFIXES
+from clusterrun.sources.settings import CommandLine
+from clusterrun.sources.this_process import ThisProcess
+
+BATCH = {
+    "SLURM_JOB_ID": "17",
+    "SLURM_JOB_NUM_NODES": "1",
+    "SLURM_JOB_NODELIST": "n0",
+    "ENVIRONMENT": "BATCH",
+}
+SCHEDULED: Sequence[tuple[Mapping[str, str], str, str]] = [
+    (BATCH, "scontrol show job -o 17", "scontrol requeue 17"),
+    ({"PBS_JOBID": "17.server"}, "qstat -f 17.server", "qrerun 17.server"),
+    ({"LSB_JOBID": "17"}, "bjobs -noheader -o time_left 17", "brequeue 17"),
+    ({"FLUX_JOB_ID": "17"}, "flux job timeleft 17", "sh -c"),
+]
+NO_LIMIT = {"scontrol": "EndTime=Unknown", "qstat": "", "bjobs": "-", "flux": "4294967295"}
+IN_AN_HOUR = {
+    "scontrol": "EndTime=4600",
+    "qstat": f"  stime = {time.ctime(1000.0)}\n  Resource_List.walltime = 01:00:00\n",
+    "bjobs": "1:00 L",
+    "flux": "3600",
+}
+
+
+class Asked:
+    """A scheduler that answers, and what it was asked."""
+
+    def __init__(self, answers: Mapping[str, str], error: str = "") -> None:
+        self.answers = answers
+        self.error = error
+        self.commands: list[str] = []
+
+    def __call__(self, command: Sequence[str], environ: Mapping[str, str]) -> Answer:
+        assert "LD_PRELOAD" not in environ
+        self.commands.append(" ".join(command))
+        return Answer(self.answers[command[0]], self.error)
+
+
+def resolved(
+    variables: Mapping[str, str], asked: Asked, **flags: str | bool
+) -> tuple[JobSpec, tuple[str, ...]]:
+    process = ThisProcess(
+        host="n0", cpus=4, python="/bin/sh", run_id="own", ask=asked, now=lambda: 1000.0
+    )
+    line = CommandLine({**flags, "no_python": True}, ("true",))
+    found = resolve(line, {"PATH": "/usr/bin:/bin", **variables}, process)
+    return found.job, found.warnings
+
+
+@pytest.mark.parametrize(("variables", "question", "_requeue"), SCHEDULED)
+def test_the_scheduler_is_asked_once_for_the_end(
+    variables: Mapping[str, str], question: str, _requeue: str
+) -> None:
+    """The origin of the time is what was asked."""
+    asked = Asked(IN_AN_HOUR)
+
+    job, warnings = resolved(variables, asked, suspend_before="300")
+
+    assert (job.ends_at.value, job.ends_at.origin) == (4600.0, question)
+    assert asked.commands == [question]
+    assert warnings == ()
+
+
+def test_the_scheduler_is_not_asked_without_need() -> None:
+    """A variable is enough, and without the option no time is needed."""
+    asked = Asked({})
+
+    known, _ = resolved({**BATCH, "SLURM_JOB_END_TIME": "9000"}, asked, suspend_before="300")
+    resolved(BATCH, asked)
+
+    assert (known.ends_at.value, known.ends_at.origin) == (9000.0, "SLURM_JOB_END_TIME")
+    assert asked.commands == []
+
+
+def test_only_node_0_asks() -> None:
+    """A thousand nodes would ask a thousand times."""
+    asked = Asked(IN_AN_HOUR)
+    step = {
+        "SLURM_JOB_ID": "17",
+        "SLURM_STEP_ID": "0",
+        "SLURM_NNODES": "2",
+        "SLURM_NODEID": "1",
+        "SLURM_PROCID": "1",
+        "MASTER_ADDR": "n0",
+        "SLURM_STEP_TASKS_PER_NODE": "1(x2)",
+    }
+
+    job, warnings = resolved(step, asked, suspend_before="300")
+
+    assert job.ends_at.value is None
+    assert asked.commands == []
+    assert warnings == ()
+
+
+@pytest.mark.parametrize(("variables", "question", "_requeue"), SCHEDULED)
+def test_a_job_without_a_limit_runs_with_a_warning(
+    variables: Mapping[str, str], question: str, _requeue: str
+) -> None:
+    """It has no end before which to save."""
+    job, warnings = resolved(variables, Asked(NO_LIMIT), suspend_before="300")
+
+    assert job.ends_at.value is None
+    assert [question in warning for warning in warnings] == [True]
+    assert "no time limit" in warnings[0]
+
+
+def test_a_scheduler_that_fails_is_quoted() -> None:
+    """The job runs nevertheless."""
+    asked = Asked(IN_AN_HOUR, "slurm_load_jobs error: Unable to contact slurm controller")
+
+    _, warnings = resolved(BATCH, asked, suspend_before="300")
+
+    assert "Unable to contact slurm controller" in warnings[0]
+
+
+def test_without_a_scheduler_no_end_is_known() -> None:
+    """The same command line serves a laptop."""
+    _, warnings = resolved({}, Asked({}), suspend_before="300")
+
+    assert warnings == ("--suspend-before 300 has no effect: no scheduler says when this job ends",)
+
+
+@pytest.mark.parametrize(("variables", "_question", "command"), SCHEDULED)
+def test_each_scheduler_has_its_way_back(
+    variables: Mapping[str, str], _question: str, command: str
+) -> None:
+    """The run id is the job's, so that it stays."""
+    job, _ = resolved(variables, Asked({}), requeue=True)
+
+    assert job.scheduler.value is not None
+    assert " ".join(job.scheduler.value.requeue).startswith(command)
+    assert job.run_id.value == next(iter(variables.values()))
+
+
+def test_kubernetes_needs_no_command() -> None:
+    """The exit code is enough."""
+    job, _ = resolved({"KUBERNETES_SERVICE_HOST": "10.0.0.1"}, Asked({}), requeue=True)
+
+    assert job.scheduler.value is not None
+    assert job.scheduler.value.requeue == ()
+    assert job.run_id.value == "own"
+
+
+@pytest.mark.parametrize("variables", [{}, {**BATCH, "CLUSTERRUN_CLUSTER": "none"}])
+def test_without_a_scheduler_nothing_can_be_put_back(variables: Mapping[str, str]) -> None:
+    """An error before anything starts, even in a job whose scheduler is to be ignored."""
+    with pytest.raises(UsageError, match="requeue: this is no job of"):
+        resolved(variables, Asked({}), requeue=True)
+
+
+def test_every_scheduler_is_found_by_a_prefix() -> None:
+    """Without any, the table is not imported."""
+    names = [name for row in SCHEDULERS for name in row.variables]
+
+    assert {name.partition("_")[0] for name in names} == PREFIXES
+
+
+def test_restarts_are_counted_by_slurm() -> None:
+    """0 at first, and where they are not counted."""
+    first, _ = resolved(BATCH, Asked({}))
+    third, _ = resolved({**BATCH, "SLURM_RESTART_COUNT": "2"}, Asked({}))
+
+    assert (first.resumed.value, third.resumed.value) == (0, 2)
+
+
+@pytest.mark.parametrize(
+    ("command", "answer"),
+    [
+        (("echo", "1"), Answer("1\n", "")),
+        (("sh", "-c", "echo $SLURM_TIME_FORMAT"), Answer("%s\n", "")),
+        (("sh", "-c", "echo one; echo two >&2; exit 3"), Answer("", "two (exit code 3)")),
+        (("sh", "-c", "kill -9 $$"), Answer("", "signal 9")),
+        (("no-such-command",), Answer("", "no-such-command: No such file or directory")),
+    ],
+)
+def test_a_command_answers_or_says_why_not(command: Sequence[str], answer: Answer) -> None:
+    """In one line, and never by an exception."""
+    assert ask(command, {"PATH": "/usr/bin:/bin"}) == answer

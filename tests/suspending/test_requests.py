@@ -1,0 +1,247 @@
+"""Requests from outside a running job, and what follows a suspension, through the installed command."""
+
+import os
+import signal
+import stat
+import subprocess
+from pathlib import Path
+
+import pytest
+
+from tests.contract.launched import COMMAND, Launcher
+from tests.waiting import SECONDS_TO_ACT
+
+ROOT = Path(__file__).parent.parent.parent
+
+LOOP = """
+import time
+from clusterrun import suspend
+step = 0
+while not suspend.requested(step):
+    if not step:
+        print("begun", flush=True)
+    time.sleep(0.01)
+    step += 1
+print("saved", flush=True)
+suspend.ready()
+"""
+
+HFAI = """
+from pathlib import Path
+
+class client:
+    @staticmethod
+    def receive_suspend_command():
+        return Path("wanted").exists()
+
+    @staticmethod
+    def go_suspend():
+        Path("suspended").touch()
+"""
+"""Stands in for High-Flyer's module, whose commands come from its platform."""
+
+NODE_LEVEL = """
+import multiprocessing, os, time
+from clusterrun import suspend
+
+GPUS = 2
+
+def train(local_rank, step, saved):
+    rank = int(os.environ["RANK"]) * GPUS + local_rank
+    world = int(os.environ["WORLD_SIZE"]) * GPUS
+    while not step.value:
+        time.sleep(0.01)
+    # One write: print makes two of an unbuffered line, and both processes write to one pipe.
+    os.write(1, f"rank {rank} of {world} saves\\n".encode())
+    saved.release()
+
+if __name__ == "__main__":
+    context = multiprocessing.get_context("spawn")
+    step, saved = context.Value("i", 0), context.Semaphore(0)
+    ranks = [context.Process(target=train, args=(rank, step, saved)) for rank in range(GPUS)]
+    for each in ranks:
+        each.start()
+    asked = 0
+    while not suspend.requested():
+        if not asked:
+            print("begun", flush=True)
+        asked += 1
+        time.sleep(0.01)
+    step.value = asked
+    for _ in ranks:
+        saved.acquire()
+    for each in ranks:
+        each.join()
+    suspend.ready()
+"""
+"""As scripts for High-Flyer's platform are written: a process for each node, which forks."""
+
+EACH_PROCESS_ASKS = """
+import multiprocessing, os, time
+from clusterrun import suspend
+
+GPUS = 2
+
+def train(local_rank, meet):
+    rank = int(os.environ["RANK"]) * GPUS + local_rank
+    world = int(os.environ["WORLD_SIZE"]) * GPUS
+    for step in range(100000):
+        meet.wait()
+        time.sleep(0.002 * local_rank)
+        if suspend.requested(step):
+            time.sleep(0.2 * local_rank)
+            os.write(1, f"rank {rank} of {world} saves at {step}\\n".encode())
+            suspend.ready()
+        if step == 2:
+            print("begun", flush=True)
+
+if __name__ == "__main__":
+    context = multiprocessing.get_context("METHOD")
+    meet = context.Barrier(GPUS)
+    ranks = [context.Process(target=train, args=(rank, meet)) for rank in range(GPUS)]
+    for each in ranks:
+        each.start()
+    for each in ranks:
+        each.join()
+"""
+
+
+def fake_command(folder: Path, name: str, script: str) -> dict[str, str]:
+    """Put a shell script of this name on PATH."""
+    folder.mkdir(exist_ok=True)
+    path = folder / name
+    path.write_text(f"#!/bin/sh\n{script}\n")
+    path.chmod(path.stat().st_mode | stat.S_IXUSR)
+    return {"PATH": f"{folder}:{os.environ['PATH']}"}
+
+
+def test_a_user_suspends_a_run(clusterrun: Launcher, tmp_path: Path) -> None:
+    """By the name of the run, in another process; nothing is left where the agent listened."""
+    runtime = {"XDG_RUNTIME_DIR": str(tmp_path)}
+    job = clusterrun.script(LOOP, "--run-id=mine", workers=2, environ=runtime)
+    job.wait_for("begun", times=2)
+
+    asked = subprocess.run(
+        [COMMAND, "suspend", "mine"],
+        env={**os.environ, **runtime},
+        capture_output=True,
+        text=True,
+        timeout=SECONDS_TO_ACT,
+        check=False,
+    )
+    done = job.ended()
+
+    assert asked.returncode == 0, asked.stderr
+    assert (
+        asked.stdout == "run mine is asked to suspend: it ends once all of its ranks have saved\n"
+    )
+    assert (done.code, done.out.count("saved")) == (75, 2)
+    assert "after clusterrun suspend\n" in done.err
+    assert not (tmp_path / "clusterrun").exists()
+
+
+def test_hfais_commands_fit_into_the_hook(clusterrun: Launcher, tmp_path: Path) -> None:
+    """The platform's command suspends the job, and learns that it may end it."""
+    (tmp_path / "hfai.py").write_text(HFAI)
+    hook = f"python {ROOT / 'configs/hfai_suspend_hook.py'}"
+    environ = {"PYTHONPATH": str(tmp_path)}
+    job = clusterrun.script(LOOP, "--suspend-hook", hook, workers=2, environ=environ)
+    job.wait_for("begun", times=2)
+
+    (tmp_path / "wanted").touch()
+    done = job.ended()
+
+    assert (done.code, done.out.count("saved")) == (75, 2)
+    assert f"after --suspend-hook {hook}\n" in done.err
+    assert (tmp_path / "suspended").exists()
+    assert job.left() == []
+
+
+@pytest.mark.parametrize(
+    ("script", "last_line"),
+    [
+        (
+            'echo "$@" > asked',
+            "clusterrun: Slurm job 17 is put back into the queue (scontrol requeue)\n",
+        ),
+        (
+            "echo Job is not requeueable >&2; exit 1",
+            (
+                "clusterrun: error: Slurm job 17 is not put back into the queue: scontrol requeue:"
+                " Job is not requeueable (exit code 1)\n"
+            ),
+        ),
+    ],
+    ids=["granted", "refused"],
+)
+def test_the_scheduler_is_asked_for_another_turn(
+    clusterrun: Launcher, tmp_path: Path, script: str, last_line: str
+) -> None:
+    """As the very last thing; if it refuses, the last line says why. The exit code stays."""
+    environ = {**fake_command(tmp_path / "bin", "scontrol", script), "SLURM_JOB_ID": "17"}
+    options = ("--requeue", "--suspend-signal=USR1")
+    job = clusterrun.script(LOOP, *options, workers=1, environ=environ)
+    job.wait_for("begun")
+
+    job.signal(signal.SIGUSR1)
+    done = job.ended()
+
+    assert done.code == 75
+    assert done.err.endswith(last_line)
+    if "asked" in script:
+        assert (tmp_path / "asked").read_text() == "requeue 17\n"
+
+
+def test_a_job_that_is_not_suspended_is_not_put_back(clusterrun: Launcher, tmp_path: Path) -> None:
+    """A failure is one."""
+    environ = {**fake_command(tmp_path / "bin", "scontrol", "touch asked"), "SLURM_JOB_ID": "17"}
+
+    done = clusterrun.script("raise SystemExit(3)", "--requeue", environ=environ).ended()
+
+    assert done.code == 3
+    assert not (tmp_path / "asked").exists()
+
+
+def test_the_end_that_the_scheduler_gives_is_kept(clusterrun: Launcher, tmp_path: Path) -> None:
+    """Asked for once; the request names the time and where it comes from."""
+    answer = 'echo "$@" >> asked; echo EndTime=$(($(date +%s) + 300))'
+    environ = {**fake_command(tmp_path / "bin", "scontrol", answer), "SLURM_JOB_ID": "17"}
+
+    done = clusterrun.script(LOOP, "--suspend-before=299", workers=2, environ=environ).ended()
+
+    assert (done.code, done.out.count("saved")) == (75, 2)
+    assert "after --suspend-before 299: the job ends at " in done.err
+    assert "(scontrol show job -o 17)\n" in done.err
+    assert (tmp_path / "asked").read_text() == "show job -o 17\n"
+
+
+@pytest.mark.long
+def test_a_script_that_forks_for_itself_is_suspended(clusterrun: Launcher) -> None:
+    """One worker for each node, whose main process asks; its own processes save."""
+    options = ("--nproc-per-node=1", "--numa-binding=none", "--suspend-signal=USR1")
+    job = clusterrun.script(NODE_LEVEL, *options)
+    job.wait_for("begun")
+
+    job.signal(signal.SIGUSR1)
+    done = job.ended()
+
+    assert done.code == 75, done.err
+    assert sorted(done.out.splitlines())[1:] == ["rank 0 of 2 saves", "rank 1 of 2 saves"]
+    assert job.left() == []
+
+
+@pytest.mark.parametrize("method", ["fork", "spawn"])
+def test_each_process_of_a_node_may_ask(clusterrun: Launcher, method: str) -> None:
+    """All of them save at one step, and the job waits for the last."""
+    options = ("--nproc-per-node=1", "--numa-binding=none", "--suspend-signal=USR1")
+    job = clusterrun.script(EACH_PROCESS_ASKS.replace("METHOD", method), *options)
+    job.wait_for("begun", times=2)
+
+    job.signal(signal.SIGUSR1)
+    done = job.ended()
+
+    assert done.code == 75, done.err
+    saved = dict(line.split(" of 2 saves at ") for line in done.out.splitlines() if "saves" in line)
+    assert saved.keys() == {"rank 0", "rank 1"}
+    assert len(set(saved.values())) == 1
+    assert job.left() == []

@@ -1,0 +1,236 @@
+"""What a script calls, against a page that the test writes as an agent does."""
+
+import os
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Callable, Iterator
+from mmap import mmap
+from pathlib import Path
+from types import ModuleType
+
+import clusterrun.suspend
+import pytest
+
+PAGE = 8192
+
+
+class Page:
+    """The agent's side of the page of one rank, whose number is 1."""
+
+    def __init__(self, folder: Path) -> None:
+        self.path = folder / "suspend"
+        self.path.write_bytes(bytes(PAGE))
+        fifo = f"{self.path}{clusterrun.suspend.FIFO_SUFFIX}"
+        os.mkfifo(fifo)
+        self.calls = os.open(fifo, os.O_RDWR | os.O_NONBLOCK)
+        with self.path.open("r+b") as file:
+            self.words = memoryview(mmap(file.fileno(), 0)).cast("Q")
+        self.variable = f"{self.path}:1"
+
+    def hold(self, word: int) -> None:
+        self.words[clusterrun.suspend.HOLD_WORD] = word
+
+    @property
+    def rank(self) -> tuple[int, int]:
+        """The two words of the rank's only process."""
+        return self.caller(0)
+
+    def caller(self, number: int) -> tuple[int, int]:
+        """Return the two words of one of its processes."""
+        slot = 1 + clusterrun.suspend.CALLERS_OF_A_RANK + number
+        own = slot * clusterrun.suspend.WORDS_OF_A_SLOT
+        return self.words[own], self.words[own + clusterrun.suspend.SAVED_WORD]
+
+
+@pytest.fixture
+def page(tmp_path: Path) -> Iterator[Page]:
+    """Return a page of an agent."""
+    page = Page(tmp_path)
+    yield page
+    os.close(page.calls)
+
+
+@pytest.fixture
+def suspend(page: Page, monkeypatch: pytest.MonkeyPatch) -> ModuleType:
+    """Return the module as a rank with that page has it, before its first call."""
+    monkeypatch.setenv(clusterrun.suspend.VARIABLE, page.variable)
+    monkeypatch.setattr(clusterrun.suspend, "_page", None)
+    monkeypatch.setattr(clusterrun.suspend, "_is_open", False)
+    return clusterrun.suspend
+
+
+def soon(act: Callable[[], object]) -> threading.Timer:
+    """Do something a little later, in a thread."""
+    timer = threading.Timer(0.1, act)
+    timer.start()
+    return timer
+
+
+def test_outside_clusterrun_nothing_is_asked() -> None:
+    """The module imports little, and always answers no."""
+    code = (
+        "import sys; from clusterrun import suspend; import clusterrun;"
+        "print(suspend.requested(), suspend.requested(5), suspend.ready(), clusterrun.suspend is suspend,"
+        "*{'struct', 'ctypes', 'pathlib', 'msgspec'} & set(sys.modules))"
+    )
+
+    done = subprocess.run(
+        [sys.executable, "-S", "-c", code],
+        cwd=Path(clusterrun.suspend.__file__).parent.parent,
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
+    )
+
+    assert (done.stdout, done.stderr) == ("False False None True\n", "")
+
+
+def test_the_first_call_reaches_the_agent(suspend: ModuleType, page: Page) -> None:
+    """One byte; later calls only write the step."""
+    assert [suspend.requested() for _ in range(3)] == [False] * 3
+
+    assert os.read(page.calls, 100) == b"."
+    assert page.rank == (3, 0)
+
+
+def test_a_rank_gives_its_steps(suspend: ModuleType, page: Page) -> None:
+    """A resumed run begins where it was; a call without a step counts on."""
+    assert [suspend.requested(1000), suspend.requested(1010), suspend.requested()] == [False] * 3
+
+    assert page.rank == (1012, 0)
+
+
+def test_steps_must_not_decrease(suspend: ModuleType) -> None:
+    """Ranks could not agree on one: a script counts its steps over the whole run."""
+    suspend.requested(7)
+
+    with pytest.raises(ValueError, match=r"requested\(6\): steps must not decrease \(7 before\)"):
+        suspend.requested(6)
+    with pytest.raises(ValueError, match="steps must not decrease"):
+        suspend.requested(-1)
+
+
+def test_a_held_rank_waits(suspend: ModuleType, page: Page) -> None:
+    """Until the step is agreed on; then it goes on up to that step."""
+    suspend.requested()
+    page.hold(suspend.HOLD)
+    timer, began = soon(lambda: page.hold(4)), time.monotonic()
+
+    answers = [suspend.requested() for _ in range(3)]
+
+    timer.join()
+    assert time.monotonic() - began > 0.09
+    assert answers == [False, False, True]
+    assert page.rank == (4, 0)
+
+
+def test_an_agreement_is_cancelled(suspend: ModuleType, page: Page) -> None:
+    """A held rank goes on as if nothing had been."""
+    page.hold(suspend.HOLD)
+    timer = soon(lambda: page.hold(0))
+
+    assert not suspend.requested()
+
+    timer.join()
+
+
+def test_a_step_beyond_the_agreed_one_counts(suspend: ModuleType, page: Page) -> None:
+    """A script may call at every tenth step only."""
+    page.hold(6)
+
+    assert [suspend.requested(0), suspend.requested(10)] == [False, True]
+
+
+def test_ready_outside_a_suspension_returns(suspend: ModuleType, page: Page) -> None:
+    """A script may call it at any time."""
+    suspend.ready()
+    suspend.requested()
+    suspend.ready()
+
+    assert page.rank == (1, 0)
+
+
+def test_ready_waits_for_all_ranks(suspend: ModuleType, page: Page) -> None:
+    """And ends the process by SystemExit, so that exit handlers run."""
+    page.hold(1)
+    assert suspend.requested()
+
+    def leave() -> None:
+        assert page.rank == (1, 1)
+        page.words[suspend.LEAVE_WORD] = 1
+
+    timer = soon(leave)
+    with pytest.raises(SystemExit) as end:
+        suspend.ready()
+
+    timer.join()
+    assert end.value.code == 0
+
+
+def test_ready_returns_if_the_suspension_is_cancelled(suspend: ModuleType, page: Page) -> None:
+    """The rank goes on, and later calls answer no."""
+    page.hold(1)
+    assert suspend.requested()
+    timer = soon(lambda: page.hold(0))
+
+    suspend.ready()
+
+    timer.join()
+    assert not suspend.requested()
+    suspend.ready()
+
+
+def test_a_page_that_cannot_be_opened_is_named(
+    suspend: ModuleType, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """For instance in a container without the launcher's folder: the script runs all the same."""
+    monkeypatch.setenv(suspend.VARIABLE, "/nowhere/suspend:0")
+
+    with pytest.warns(UserWarning, match=r"can't suspend this rank: .* '/nowhere/suspend'"):
+        assert not suspend.requested()
+    assert not suspend.requested()
+
+
+def test_a_forked_child_of_a_rank_is_not_the_rank(suspend: ModuleType, page: Page) -> None:
+    """A data loader's worker changes nothing, and does not stop."""
+    suspend.requested(5)
+    page.hold(1)
+
+    child = os.fork()
+    if child == 0:
+        os._exit(suspend.requested(99))
+
+    assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
+    assert page.rank == (6, 0)
+
+
+def test_processes_of_one_rank_have_their_own_words(suspend: ModuleType, page: Page) -> None:
+    """A script may start a process for each GPU by itself, before any has called."""
+    child = os.fork()
+    if child == 0:
+        suspend.requested(7)
+        os._exit(0)
+    os.waitpid(child, 0)
+
+    suspend.requested(5)
+
+    assert (page.caller(0), page.caller(1)) == ((8, 0), (6, 0))
+
+
+def test_a_program_that_a_rank_executes_is_not_the_rank(suspend: ModuleType) -> None:
+    """Once the rank has called: an evaluation of its own, for instance."""
+    suspend.requested()
+
+    assert suspend.VARIABLE not in os.environ
+
+
+def test_more_processes_than_a_rank_may_have(suspend: ModuleType, page: Page) -> None:
+    """The last one goes on, and says so."""
+    for number in range(suspend.CALLERS_OF_A_RANK):
+        Path(f"{page.path}.1.{number}").touch()
+
+    with pytest.warns(UserWarning, match="32 other processes of it have called"):
+        assert not suspend.requested()

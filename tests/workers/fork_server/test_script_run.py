@@ -1,0 +1,94 @@
+"""What is noted of the end of a script that runs in place, and how it ends if our own code fails."""
+
+import errno
+import sys
+
+import pytest
+from clusterrun.workers.fork_server.other_processes import why_no_fork
+from clusterrun.workers.fork_server.script_run import (
+    ScriptEnds,
+    ScriptRun,
+    exit_code_of,
+    run_of_text,
+)
+
+
+@pytest.mark.parametrize(
+    ("error", "code"),
+    [
+        (ValueError(), 1),
+        (SystemExit(), 0),
+        (SystemExit(None), 0),
+        (SystemExit(7), 7),
+        (SystemExit(-1), 255),
+        (SystemExit(300), 44),
+        (SystemExit("a text"), 1),
+        (KeyboardInterrupt(), 1),
+    ],
+)
+def test_the_exit_code_of_what_leaves_a_script(error: BaseException, code: int) -> None:
+    """It is the one that Python exits with."""
+    assert exit_code_of(error) == code
+
+
+def test_only_the_worker_notes_its_end() -> None:
+    """A note does not count before ``belong_to_this_process``."""
+    end = ScriptEnds().of(3)
+
+    end.note(5)
+    before = end.read()
+    end.belong_to_this_process()
+    end.note(5)
+    noted = end.read()
+    end.clear()
+
+    assert before == (0.0, 0)
+    assert noted[0] > 0
+    assert noted[1] == 5
+    assert end.read() == (0.0, 0)
+
+
+def test_further_workers_are_dated_by_their_exit() -> None:
+    """The shared memory has no room for them."""
+    end = ScriptEnds().of(1000)
+
+    end.belong_to_this_process()
+    end.note(5)
+
+    assert end.read() == (0.0, 0)
+
+
+def test_a_hook_is_put_back_before_it_is_called(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The script's own hook is set again, and its traceback begins with the script."""
+    seen = []
+
+    def own_hook(_kind: object, error: BaseException, traceback: object) -> None:
+        seen.append((sys.excepthook is own_hook, error.__traceback__ is traceback is None))
+
+    monkeypatch.setattr(sys, "excepthook", own_hook)
+    run = ScriptRun(compile("1", "<test>", "exec"), {}, frames=1)
+    error = ValueError()
+
+    run.note_failure(error)
+    sys.excepthook(ValueError, error, None)
+
+    assert seen == [(True, True)]
+    assert sys.excepthook is own_hook
+
+
+def test_a_text_runs_as_main() -> None:
+    """The fork server tests itself with such a text."""
+    run = run_of_text("name = __name__")
+
+    exec(run.code, run.namespace)  # noqa: S102 - as the server does
+
+    assert run.namespace["name"] == "__main__"
+
+
+def test_why_there_are_no_more_processes() -> None:
+    """A limit is named; other errors have the system's text."""
+    assert why_no_fork(OSError(errno.EAGAIN, "")).startswith("too many processes: ")
+    assert why_no_fork(OSError(errno.ENOMEM, "")).startswith(
+        "not enough memory for another process"
+    )
+    assert why_no_fork(OSError(errno.ENOSYS, "no such call")).endswith("no such call")

@@ -1,0 +1,186 @@
+"""Writing to what others share, without blocking them or us."""
+
+import fcntl
+import os
+import pty
+import select
+import socket
+import time
+import tty
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from clusterrun.workers.relay.descriptor_output import (
+    DescriptorOutput,
+    open_output,
+    write_within,
+)
+
+MUCH = bytes(range(256)) * 4000
+
+Ends = tuple[int, int]
+
+
+def pipe() -> Ends:
+    return os.pipe()
+
+
+def socket_pair() -> Ends:
+    """Return two ends of a connection, as a service manager gives them."""
+    left, right = socket.socketpair()
+    return left.detach(), right.detach()
+
+
+def raw_terminal() -> Ends:
+    """Return a terminal that passes all bytes unchanged, from its reader's side and ours."""
+    reader, writer = pty.openpty()
+    tty.setraw(writer)
+    return reader, writer
+
+
+@pytest.fixture(params=[pipe, socket_pair, raw_terminal])
+def ends(request: pytest.FixtureRequest) -> Iterator[Ends]:
+    """Return an end to read and an end to write of each kind of standard output."""
+    reader, writer = request.param()
+    yield reader, writer
+    os.close(reader)
+    os.close(writer)
+
+
+def read_all(reader: int, output: DescriptorOutput) -> bytes:
+    """Read what arrives while ``output`` is flushed whenever it can be."""
+    received = b""
+    while output.waiting or select.select([reader], [], [], 0.1)[0]:
+        readable, _, _ = select.select([reader], [output], [], 5)
+        assert readable or output.waiting
+        if readable:
+            received += os.read(reader, 1 << 16)
+        output.flush()
+    return received
+
+
+def test_nobody_is_blocked_and_nothing_lost(ends: Ends) -> None:
+    """What the reader does not take waits, and arrives when the reader continues."""
+    reader, writer = ends
+    output = open_output(writer)
+
+    output.write(MUCH)
+    output.flush()
+    waiting = output.waiting
+
+    assert waiting > 0
+    assert read_all(reader, output) == MUCH
+
+
+def test_the_users_own_description_stays_blocking(ends: Ends) -> None:
+    """A shell whose terminal were non-blocking would fail at its next command."""
+    _, writer = ends
+
+    open_output(writer)
+
+    assert not fcntl.fcntl(writer, fcntl.F_GETFL) & os.O_NONBLOCK
+
+
+def test_a_pipe_that_cannot_be_opened_anew_blocks_nobody_either() -> None:
+    """To the pipe of another user (sudo) only small pieces are written, when there is room."""
+    reader, writer = os.pipe()
+    os.fchmod(writer, 0)
+    output = open_output_as_nobody(writer)
+
+    output.write(MUCH)
+    output.flush()
+
+    assert output.fileno() == writer
+    assert output.waiting > 0
+    assert read_all(reader, output) == MUCH
+    os.close(reader)
+    os.close(writer)
+
+
+def open_output_as_nobody(writer: int) -> DescriptorOutput:
+    """Open the output as a user without the right to open that pipe."""
+    if os.geteuid() != 0:
+        return open_output(writer)
+    os.seteuid(65534)
+    try:
+        return open_output(writer)
+    finally:
+        os.seteuid(0)
+
+
+def test_a_closed_reader_is_reported_as_a_failure() -> None:
+    """Later output is dropped, without waiting."""
+    reader, writer = os.pipe()
+    output = open_output(writer)
+    os.close(reader)
+
+    output.write(MUCH)
+    output.flush()
+    output.write(MUCH)
+
+    assert isinstance(output.failure, BrokenPipeError)
+    assert output.waiting == 0
+    os.close(writer)
+
+
+def test_a_pipe_whose_reader_left_before_is_told_too() -> None:
+    """Such a pipe can't even be opened again."""
+    reader, writer = os.pipe()
+    os.close(reader)
+    output = open_output(writer)
+
+    output.write(b"x")
+    output.flush()
+
+    assert isinstance(output.failure, BrokenPipeError)
+    os.close(writer)
+
+
+def test_what_was_written_in_part_is_not_repeated() -> None:
+    """The kernel may take any part."""
+    received = bytearray()
+
+    def write_a_bit(data: bytearray) -> int:
+        received.extend(data[:7])
+        return len(data[:7])
+
+    output = DescriptorOutput(0, write_a_bit)
+    output.write(b"hello ")
+    output.write(b"world, hello ")
+    output.flush()
+    output.write(b"moon")
+    output.flush()
+
+    assert bytes(received) == b"hello world, hello moon"
+
+
+def test_a_reader_that_has_stopped_is_waited_for_so_long(ends: Ends) -> None:
+    """Then the line is dropped; a reader that continues in time gets it whole."""
+    reader, writer = ends
+    full = open_output(writer)
+    full.write(MUCH)
+    # A terminal passes on what it holds a moment later.
+    while select.select([], [full], [], 0.1)[1]:
+        full.flush()
+    before = time.monotonic()
+
+    write_within(writer, b"too late", seconds=0.05)
+    waited = time.monotonic() - before
+    received = read_all(reader, full)
+    write_within(writer, b"in time", seconds=10)
+
+    assert 0.04 < waited < 5
+    assert received == MUCH
+    assert os.read(reader, 100) == b"in time"
+
+
+def test_a_file_is_written_where_its_owner_stands(tmp_path: Path) -> None:
+    """``2> file``: what the shell wrote before and writes after is kept."""
+    path = tmp_path / "err.txt"
+    with path.open("wb", buffering=0) as file:
+        file.write(b"before\n")
+        write_within(file.fileno(), b"clusterrun: error\n", seconds=10)
+        file.write(b"after\n")
+
+    assert path.read_text() == "before\nclusterrun: error\nafter\n"

@@ -1,0 +1,152 @@
+"""Bytes become lines, whatever the bytes are and however they were cut."""
+
+import random
+import re
+import time
+from itertools import pairwise
+
+import pytest
+from clusterrun.workers.relay.lines import LONGEST_LINE, LineBuffer, with_prefix
+from hypothesis import given
+from hypothesis import strategies as st
+
+LONGEST = 6
+"""Of the lines in the property tests, small so that long ones are common."""
+
+ANY_BYTES = st.lists(
+    st.sampled_from([b"\n", b"\r", b"\r\n", b"a", b"bc", b" ", b"\xff", b"1234567"]), max_size=40
+).map(b"".join)
+
+
+def collect(chunks: list[bytes], longest: int = LONGEST_LINE) -> bytes:
+    buffer = LineBuffer(longest)
+    return b"".join(buffer.feed(chunk) for chunk in chunks) + buffer.finish()
+
+
+def cut(data: bytes, places: list[int]) -> list[bytes]:
+    edges = [0, *sorted(place % (len(data) + 1) for place in places), len(data)]
+    return [data[low:high] for low, high in pairwise(edges)]
+
+
+def expected(data: bytes, longest: int) -> bytes:
+    """Return what must be passed on, found slowly, line by line."""
+    *lines, last = data.split(b"\n")
+    whole = b"".join(state_of(line, longest) + b"\n" for line in lines)
+    rest = state_of(last, longest)
+    return whole + (rest + b"\n" if rest else b"")
+
+
+def state_of(line: bytes, longest: int) -> bytes:
+    """Return the last state of a line, or all from its first state that is too long."""
+    states = line.split(b"\r")
+    for index, state in enumerate(states):
+        if len(state) > longest:
+            return b"\r".join(states[index:])
+    return next((state for state in reversed(states) if state), b"")
+
+
+@given(data=ANY_BYTES, places=st.lists(st.integers(0, 10_000), max_size=12))
+def test_any_cut_of_any_bytes_gives_the_same_lines(data: bytes, places: list[int]) -> None:
+    """It does not matter how the bytes were cut into reads."""
+    assert collect(cut(data, places), LONGEST) == expected(data, LONGEST)
+
+
+@given(data=st.binary(max_size=300).map(lambda data: data.replace(b"\r", b"?")))
+def test_without_returns_no_byte_is_lost(data: bytes) -> None:
+    """The same bytes are passed on, and a newline if the last line lacked one."""
+    assert collect([data]) == data + (b"\n" if data and not data.endswith(b"\n") else b"")
+
+
+def test_a_progress_bar_becomes_its_last_state() -> None:
+    """Only the last of several states is kept; CR LF is a newline."""
+    bar = b"".join(b"\r%3d%%" % done for done in range(101))
+
+    assert collect([b"start\n", bar, b"\r\nnext\r\n"]) == b"start\n100%\nnext\n"
+
+
+def test_a_bar_below_another_is_a_bar() -> None:
+    """Tqdm moves down and up again to draw it, two lines for a third bar: each drawing is no line."""
+    buffer = LineBuffer()
+    up = b"\x1b[A"
+    drawn = [b"\router 0%", b"\n\rinner 0%" + up, b"\n\rinner 50%" + up]
+    drawn += [b"\n\n\rdeep 10%" + up * 2, b"\n\n\rdeep 20%" + up * 2, b"\n\rinner 99%" + up]
+
+    lines = b"".join(buffer.feed(chunk) for chunk in [*drawn, b"\router 50%", b"\n"])
+
+    assert lines == b"outer 0%\ninner 50%\nouter 50%\n"
+
+
+def test_the_unfinished_line_shows_its_last_state() -> None:
+    """A live line shows it, before and after the carriage return."""
+    buffer = LineBuffer()
+    seen = []
+
+    for chunk in (b"done\n 10%", b"\r 20%", b"\r", b" 30%\r", b"\n"):
+        buffer.feed(chunk)
+        seen.append(buffer.unfinished)
+
+    assert seen == [b" 10%", b" 20%", b" 20%", b" 30%", b""]
+
+
+def test_a_bar_is_an_unfinished_line_that_was_drawn_again() -> None:
+    """A prompt is none, nor is what follows the line that ended a bar."""
+    buffer = LineBuffer()
+    seen = []
+
+    for chunk in (
+        b"name? ",
+        b"\r 10%",
+        b"\r 20%",
+        b" of 5\r",
+        b"\nprompt> ",
+        b"\n\r1%",
+        b"\r2%\r\n",
+    ):
+        buffer.feed(chunk)
+        seen.append(buffer.bar)
+
+    assert seen == [b"", b" 10%", b" 20%", b" 20% of 5", b"", b"1%", b""]
+
+
+def test_hours_of_progress_take_no_memory() -> None:
+    """Of an endless progress bar one state is held back, not all."""
+    buffer = LineBuffer()
+
+    for done in range(10_000):
+        assert buffer.feed(b"\r%d of 10000" % done) == b""
+
+    assert buffer.finish() == b"9999 of 10000\n"
+
+
+def test_a_line_too_long_is_passed_on_in_pieces_as_it_is() -> None:
+    """No byte of it waits for an end that may never come, and none is lost."""
+    buffer = LineBuffer()
+    piece = random.Random(0).randbytes(1000).replace(b"\n", b"?").replace(b"\r", b"?")
+
+    pieces = [buffer.feed(piece) for _ in range(100)]
+
+    assert b"".join(pieces) == piece * 100
+    assert [bool(passed) for passed in pieces] == [False] * 65 + [True] * 35
+    assert buffer.feed(b"end\nnext\n") == b"end\nnext\n"
+
+
+@pytest.mark.parametrize("filling", [b"x", b"\r", b"\r\r\r\n", b"\rx", b" \r\r"])
+def test_hostile_input_takes_linear_time(filling: bytes) -> None:
+    """This holds for megabytes without a newline, or full of returns."""
+    data = filling * (4_000_000 // len(filling))
+    start = time.monotonic()
+
+    collect([data[at : at + 65536] for at in range(0, len(data), 65536)])
+
+    assert time.monotonic() - start < 5
+
+
+@given(text=ANY_BYTES, continues=st.booleans())
+def test_the_prefix_stands_before_each_line(text: bytes, *, continues: bool) -> None:
+    """It is printed once per line, and not before the rest of a line that was begun."""
+    lines = re.findall(rb"[^\n]*\n|[^\n]+", text)
+    wanted = b"".join(b"[r] " + line for line in lines)
+
+    prefixed = with_prefix(b"[r] ", text, continues=continues)
+
+    assert prefixed == (wanted[4:] if continues and lines else wanted)

@@ -1,0 +1,153 @@
+"""What faulthandler prints, separated from a worker's own lines; real dumps, however they are cut."""
+
+import subprocess
+import sys
+from itertools import pairwise
+from textwrap import dedent
+
+import pytest
+from clusterrun.workers.relay.stack_dumps import DumpFilter
+from hypothesis import given
+from hypothesis import strategies as st
+
+DUMP = b"""\
+Thread 0x00007f3fb7fff700 (most recent call first):
+  File "/usr/lib/python3.11/threading.py", line 324 in wait
+  File "/x/loader.py", line 7 in fetch
+
+Current thread 0x00007f40b8f2c740 (most recent call first):
+  File "/x/train.py", line 12 in step
+  File "/x/train.py", line 40 in <module>
+"""
+
+STACK = """\
+Thread (most recent call first):
+  File "/usr/lib/python3.11/threading.py", line 324 in wait
+  File "/x/loader.py", line 7 in fetch
+
+Current thread (most recent call first):
+  File "/x/train.py", line 12 in step
+  File "/x/train.py", line 40 in <module>"""
+
+OURS = b"""\
+  File "/x/clusterrun/workers/fork_server/__main__.py", line 35 in <module>
+"""
+
+TRACEBACK = b"""\
+Traceback (most recent call last):
+  File "/x/train.py", line 12, in step
+    raise ValueError
+
+ValueError
+"""
+
+
+def armed() -> DumpFilter:
+    dumps = DumpFilter()
+    dumps.arm()
+    return dumps
+
+
+def test_the_frame_beneath_a_script_is_left_out() -> None:
+    """Each forked worker has it, and it helps no reader."""
+    dumps = armed()
+
+    kept = dumps.feed(DUMP + OURS)
+
+    assert (kept, dumps.stack) == (b"", STACK)
+
+
+def test_a_dump_is_taken_out() -> None:
+    """All of it is, and no address that differs by process is left; nothing else is taken out."""
+    dumps = armed()
+
+    assert dumps.feed(b"before\n" + DUMP + b"after\n") == b"before\nafter\n"
+    assert dumps.stack == STACK
+    assert dumps.found_own_lines
+
+
+def test_an_only_thread_has_no_heading() -> None:
+    """There is no other thread to tell it from."""
+    dumps = armed()
+
+    assert dumps.feed(DUMP.partition(b"\n\n")[2]) == b""
+    assert dumps.stack == "\n".join(STACK.splitlines()[-2:])
+    assert not dumps.found_own_lines
+
+
+@pytest.mark.parametrize("own", [b"\n", b"  indented\n", b"Thread 7 starts\n", TRACEBACK])
+def test_what_only_looks_like_it(own: bytes) -> None:
+    """The worker's own lines stay, before a dump and after it, empty ones too."""
+    dumps = armed()
+
+    shown = dumps.feed(own) + dumps.feed(DUMP) + dumps.feed(own) + dumps.disarm()
+
+    assert shown == own + own
+    assert dumps.stack == STACK
+
+
+def test_other_threads_print_meanwhile() -> None:
+    """The frames after their lines are part of the stack as well."""
+    first, second = DUMP.split(b"  File", 1)
+    dumps = armed()
+
+    assert dumps.feed(first + b"loss 0.5\n  File" + second) == b"loss 0.5\n"
+    assert dumps.stack == STACK
+
+
+def test_a_progress_bar_stands_before_it() -> None:
+    """It has no end of line, and does not count as activity: it was printed before."""
+    dumps = armed()
+
+    assert dumps.feed(b" 50%|#####     |" + DUMP) == b" 50%|#####     |\n"
+    assert dumps.stack == STACK
+    assert not dumps.found_own_lines
+
+
+def test_nothing_is_taken_out_unasked() -> None:
+    """Another program may have asked for it."""
+    assert DumpFilter().feed(DUMP) == DUMP
+
+
+def test_a_stack_without_end() -> None:
+    """It is cut, and still not shown."""
+    dumps = armed()
+
+    shown = dumps.feed(DUMP + b'  File "/x/deep.py", line 3 in again\n' * 10_000)
+
+    assert shown == b""
+    assert len(dumps.stack) < 16 << 10
+    assert dumps.stack.startswith(STACK)
+
+
+@given(st.lists(st.sampled_from([DUMP, TRACEBACK, b"loss\n", b"\n"]), max_size=6), st.data())
+def test_however_it_is_cut(parts: list[bytes], data: st.DataObject) -> None:
+    """Fed line by line or as a whole, the same is shown."""
+    text = b"".join(parts)
+    lines = text.splitlines(keepends=True)
+    whole, pieces = armed(), armed()
+    cuts = sorted(data.draw(st.lists(st.integers(0, len(lines)), max_size=5)))
+    ends = [0, *cuts, len(lines)]
+
+    shown = b"".join(pieces.feed(b"".join(lines[start:end])) for start, end in pairwise(ends))
+
+    assert shown + pieces.disarm() == whole.feed(text) + whole.disarm()
+    assert pieces.stack == whole.stack
+
+
+def test_what_this_python_prints() -> None:
+    """This is a real dump, with a thread that has ended and one that runs."""
+    program = """
+        import faulthandler, signal, threading
+        threading.Thread(target=threading.Event().wait, daemon=True).start()
+        faulthandler.register(signal.SIGQUIT, file=2, all_threads=True, chain=False)
+        signal.raise_signal(signal.SIGQUIT)
+    """
+    done = subprocess.run(
+        [sys.executable, "-c", dedent(program)], capture_output=True, timeout=60, check=True
+    )
+    dumps = armed()
+
+    assert dumps.feed(done.stderr) == b""
+    assert dumps.stack.count("most recent call first") == 2
+    assert 'File "<string>", line 5 in <module>' in dumps.stack
