@@ -58,6 +58,7 @@ def job(**values: Any) -> JobSpec:
         "elastic_join_delay": 30.0,
         "max_node_losses": None,
         "no_failover": False,
+        "exclude_after": 0,
         "rejoin_timeout": 0.0,
         "shutdown_timeout": 25.0,
         "suspend_signal": None,

@@ -28,6 +28,7 @@ from clusterrun.domain.events import Event
 from clusterrun.domain.outcome import Fate as WorkerFate
 from clusterrun.domain.outcome import Outcome
 from clusterrun.domain.ranks import GlobalRank, LocalRank
+from msgspec.structs import replace
 
 from tests.agent.node_plans import plan_of
 from tests.rendezvous.nodes import hello, opened_job
@@ -294,7 +295,8 @@ class SimulatedJob:
 
     def _fates(self, node: Node) -> tuple[WorkerFate, ...]:
         plan = plan_of(node.size, attempt=node.attempt, first_rank=node.first_rank)
-        return fates_of(node.state, plan, {}, {}, 0.0)
+        fates = fates_of(node.state, plan, {}, {}, 0.0)
+        return tuple(replace(fate, host=f"n{node.number}") for fate in fates)
 
     def _understood(self, node: Node, message: messages.FromCoordinator) -> None:
         # As Peers does.

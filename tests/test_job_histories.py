@@ -11,7 +11,7 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, ru
 
 from tests.simulated_job import Fate, Node, SimulatedJob
 
-CODES = [1, 0, 0, 3, -9, -15]
+CODES = [1, 0, 0, 3, -7, -9, -15]
 
 
 class History(RuleBasedStateMachine):

@@ -64,18 +64,21 @@ class SparesHistory(ReformedHistory):
         restarts=st.sampled_from([2, 1, 0]),
         most_losses=st.sampled_from([None, 2]),
         rejoin_timeout=st.sampled_from([0.0, 60.0]),
+        exclude_after=st.sampled_from([0, 1, 2]),
     )
     def begin_with_spares(
         self,
+        *,
         working: int,
         spares: int,
         restarts: int,
         most_losses: int | None,
         rejoin_timeout: float,
+        exclude_after: int,
     ) -> None:
         """Begin when all nodes have joined."""
         rules = RestartRules(restarts, final_codes=(3,), ends_on_repeat=False)
-        reforming = ReformRules(spares, most_losses, rejoin_timeout)
+        reforming = ReformRules(spares, most_losses, rejoin_timeout, exclude_after=exclude_after)
         self.job = SimulatedJob([2] * (working + spares), rules, reforming)
 
 
@@ -89,6 +92,7 @@ class ElasticHistory(ReformedHistory):
         restarts=st.sampled_from([2, 1, 0]),
         rejoin_timeout=st.sampled_from([0.0, 60.0]),
         grows_after=st.sampled_from([None, 5.0]),
+        exclude_after=st.sampled_from([0, 1, 2]),
     )
     def begin_elastic(
         self,
@@ -99,6 +103,7 @@ class ElasticHistory(ReformedHistory):
         restarts: int,
         rejoin_timeout: float,
         grows_after: float | None,
+        exclude_after: int,
     ) -> None:
         """Begin with a number of nodes that may change."""
         rules = RestartRules(restarts, final_codes=(3,), ends_on_repeat=False)
@@ -108,6 +113,7 @@ class ElasticHistory(ReformedHistory):
             most=5,
             multiple=multiple,
             grows_after=grows_after,
+            exclude_after=exclude_after,
         )
         self.job = SimulatedJob([2] * max(joined, fewest, multiple), rules, reforming)
 

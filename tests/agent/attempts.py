@@ -10,7 +10,7 @@ from clusterrun.agent.signal_inbox import SignalInbox
 from clusterrun.domain.event_source import NEVER
 from clusterrun.domain.events import Event
 from clusterrun.domain.messages import AgentMessage, Done, EndedExternally, FirstFailure
-from clusterrun.domain.outcome import Outcome, Reason, Succeeded
+from clusterrun.domain.outcome import Evidence, Outcome, Reason, Succeeded
 from clusterrun.domain.plan import NodePlan
 from clusterrun.domain.ranks import LocalRank
 
@@ -216,9 +216,9 @@ class FakePeers:
 class FakeAttempts:
     """Attempts of two workers each."""
 
-    def __init__(self, evidence: str = "") -> None:
+    def __init__(self, oom_kills: str = "") -> None:
         """Take what the OOM killer's counters say."""
-        self.evidence = evidence
+        self.oom_kills = oom_kills
         self.asked_for_evidence = 0
         self.failures: list[Outcome] = []
 
@@ -228,9 +228,9 @@ class FakeAttempts:
     def note(self, before: AttemptState, after: AttemptState, at: float) -> None:
         """Keep no record."""
 
-    def out_of_memory(self) -> str:
+    def evidence(self) -> Evidence:
         self.asked_for_evidence += 1
-        return self.evidence
+        return Evidence(self.oom_kills)
 
     def failed(self, outcome: Outcome) -> None:
         self.failures.append(outcome)

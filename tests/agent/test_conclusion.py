@@ -8,6 +8,7 @@ from clusterrun.agent.conclusion import conclude, fates_of
 from clusterrun.agent.decide import decide
 from clusterrun.domain.events import Event, WorkerExited, WorkerKilled
 from clusterrun.domain.outcome import (
+    Evidence,
     Exited,
     HelperFailed,
     Interrupted,
@@ -63,7 +64,7 @@ def test_all_that_is_known_of_a_worker() -> None:
     fates = fates_of(
         state,
         plan_of(2, attempt=4, first_rank=8),
-        evidence={LocalRank(1): "the OOM killer struck"},
+        evidence={LocalRank(1): Evidence("the OOM killer struck")},
         logs={LocalRank(1): "logs/rank-9.err"},
         epoch=EPOCH,
     )

@@ -256,7 +256,7 @@ def test_a_lost_source_is_not_asked_again(agent: Agent) -> None:
 )
 def test_the_oom_counters_are_read_at_the_first_failure(agent: Agent, first: Event) -> None:
     """Later they may count other kills."""
-    attempts = FakeAttempts(evidence="the OOM killer struck once")
+    attempts = FakeAttempts(oom_kills="the OOM killer struck once")
     played = agent.play(start=[[started(0), started(1), first]], signal=[[exited(0, 1)]])
 
     outcome = agent._replace(attempts=attempts).run(played)

@@ -12,6 +12,7 @@ from clusterrun.domain.event_source import NEVER
 from clusterrun.domain.messages import (
     KeepWaiting,
     NextAttempt,
+    Notice,
     Paused,
     RankAsks,
     Refusal,
@@ -42,10 +43,11 @@ def job_of(
     restarts: int = 0,
     most_losses: int | None = None,
     rejoin_timeout: float = 0.0,
+    exclude_after: int = 0,
     **values: Any,
 ) -> Replay:
     """Return a running job; its spares have the highest numbers."""
-    rules = ReformRules(spares, most_losses, rejoin_timeout)
+    rules = ReformRules(spares, most_losses, rejoin_timeout, exclude_after=exclude_after)
     nodes = working + spares
     job = Replay(
         opened_job(
@@ -132,6 +134,69 @@ def test_two_nodes_are_lost_at_once() -> None:
 
     assert again(job)[0].progress.losses == 2
     assert {number for number, world in job.worlds.items() if world.attempt == 1} == {3, 4}
+
+
+BUS_ERROR = Killed(7)
+
+
+def fails_on(job: Replay, number: int, *others: int, **how: Any) -> None:
+    """Let an attempt end by the failure of a worker of this node."""
+    host = job.state.members.hellos[number].host
+    failed = fate(job.state.ranks[number], host=host, **how)
+    job.fails(number, failed)
+    all_stop(job, *others)
+    job.is_done(number, [(failed, 0.0)])
+
+
+def test_a_node_that_fails_twice_by_its_machine_is_left_out() -> None:
+    """A spare takes its place; it waits itself, and gets no place while another node has one."""
+    job = job_of(2, 1, restarts=9, exclude_after=2, rejoin_timeout=60.0)
+    fails_on(job, 1, 0, ending=BUS_ERROR, tail="bus error")
+    assert again(job)[0].progress.replacements == ()
+
+    fails_on(job, 1, 0, ending=BUS_ERROR, tail="bus error")
+
+    assert {number: job.state.ranks[number] for number in job.state.ranks} == {0: 0, 2: 1}
+    left_out = NodeLost(1, "n1", "is left out after 2 failures by its machine (SIGBUS)")
+    progress = again(job)[0].progress
+    assert progress.replacements == (Replacement(left_out, "n2"),)
+    assert (progress.restarts, progress.losses) == (2, 0)
+    why = "this node is left out (--exclude-after), and waits until the job ends"
+    assert job.sent_to(1)[-1] == Notice(why)
+    assert job.state.waiting == [1]
+
+    # Nobody else is there when the spare is lost: a bad node is better than none.
+    job.goes(2)
+    all_stop(job, 0)
+    assert job.state.ranks == {0: 0, 1: 1}
+
+
+@pytest.mark.parametrize(
+    ("how", "is_bad"),
+    [
+        ({"code": 1}, False),
+        ({"code": 1, "machine_fault": "GPU 3 is lost"}, True),
+        ({"ending": Killed(9)}, False),
+        ({"ending": Killed(9), "out_of_memory": "one", "machine_fault": "no memory left"}, True),
+        ({"code": 1, "out_of_memory": "one", "machine_fault": "no memory left"}, False),
+    ],
+)
+def test_what_points_to_a_bad_machine(how: dict[str, Any], *, is_bad: bool) -> None:
+    """An exit code does not, nor does the OOM killer if it struck something else."""
+    job = job_of(2, 1, restarts=9, exclude_after=1)
+
+    fails_on(job, 1, 0, **how)
+
+    assert (1 not in job.state.ranks) == is_bad
+
+
+def test_node_zero_is_not_left_out() -> None:
+    """Its agent runs the coordinator."""
+    job = job_of(2, 1, restarts=9, exclude_after=1)
+
+    fails_on(job, 0, 1, ending=BUS_ERROR)
+
+    assert job.state.ranks == {0: 0, 1: 1}
 
 
 def test_a_node_is_lost_after_its_report() -> None:

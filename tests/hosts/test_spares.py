@@ -7,6 +7,7 @@ import time
 import pytest
 
 from tests.contract.launched import Job, Launcher
+from tests.contract.worker_scripts import RANKS_MEET
 from tests.hosts.host import Host
 from tests.hosts.nodes import Nodes, codes, ended
 from tests.hosts.spared_job import SparedJob
@@ -74,6 +75,32 @@ def test_workers_of_a_frozen_agent_are_killed(job: SparedJob) -> None:
     assert "not restarted: the other nodes have gone on without this one\n" in frozen.err
     job.let_all_end()
     assert codes(ended([jobs[0], jobs[2]])) == [0, 0]
+
+
+BUS_ERROR = f"""
+    import os, pathlib, signal, sys, time
+{RANKS_MEET}
+    if os.uname().nodename == "n1":
+        os.kill(os.getpid(), signal.SIGBUS)
+    if os.environ["TORCHELASTIC_RESTART_COUNT"] == "2":
+        print("rank", os.environ["RANK"], "is on", os.uname().nodename, flush=True)
+        sys.exit()
+    time.sleep(100)
+"""
+
+
+def test_a_bad_node_is_left_out(hosts: tuple[Host, ...], clusterrun: Launcher) -> None:
+    """Its worker dies twice by SIGBUS; the spare takes its place, and it ends as the job does."""
+    nodes = Nodes(clusterrun, hosts, BUS_ERROR)
+    world = ("--nnodes", "2", "--spares", "1", "--master-addr", hosts[0].address)
+    options = (*world, "--max-restarts", "3", "--exclude-after", "2")
+    ends = ended([nodes.start(rank, *options, "--node-rank", str(rank)) for rank in range(3)])
+
+    assert codes(ends) == [0, 0, 0], ends
+    assert ends[2].out == "rank 1 is on n2\n"
+    why = "node 1 (n1) is left out after 2 failures by its machine (SIGBUS); n2 takes its place\n"
+    assert f"clusterrun: {why}" in ends[0].err
+    assert "this node is left out (--exclude-after), and waits until the job ends\n" in ends[1].err
 
 
 def test_a_paused_node_is_waited_for(job: SparedJob) -> None:

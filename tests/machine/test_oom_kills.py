@@ -9,7 +9,12 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from clusterrun.machine.oom_kills import GroupMemory, OomCounters, oom_kills_between
+from clusterrun.machine.oom_kills import (
+    GroupMemory,
+    OomCounters,
+    machine_ran_out,
+    oom_kills_between,
+)
 
 from tests.machine_trees import write_files
 
@@ -115,6 +120,36 @@ def test_a_kill_in_a_group_without_a_limit() -> None:
     assert oom_kills_between(counters(before), counters(after)) == (
         "the kernel's OOM killer ended 1 process of this cgroup (no limit, /sys/fs/cgroup/job)"
     )
+
+
+def group(kills: int, limit: int | None, reached: int | None) -> GroupMemory:
+    return GroupMemory("/job", kills, limit, reached)
+
+
+@pytest.mark.parametrize(
+    ("before", "after", "ran_out"),
+    [
+        (counters(machine=1), counters(machine=1), False),
+        (counters(machine=1), counters(machine=2), True),
+        (counters(group(0, None, 0)), counters(group(1, None, 0), machine=1), True),
+        (counters(group(0, MIB, 3)), counters(group(1, MIB, 3), machine=1), True),
+        (counters(group(0, MIB, 0)), counters(group(1, MIB, 1), machine=1), False),
+        (counters(group(0, None, None)), counters(group(1, None, None), machine=1), True),
+        (counters(group(0, MIB, None)), counters(group(1, MIB, None), machine=1), False),
+        (counters(), counters(group(1, None, 0), machine=1), True),
+    ],
+)
+def test_whether_the_machine_had_no_memory_left(
+    before: OomCounters, after: OomCounters, *, ran_out: bool
+) -> None:
+    """Or a group had reached its limit, if the kernel counts that, or if it has one."""
+    assert machine_ran_out(before, after) == ran_out
+
+
+def test_version_2_counts_how_often_a_limit_was_reached(tmp_path: Path) -> None:
+    """As ``oom``, beside ``oom_kill``."""
+    assert not machine_ran_out(version_2(tmp_path, 0), version_2(tmp_path, 1))
+    assert version_2(tmp_path, 1).groups[0].limit_reached == 1
 
 
 def test_a_machine_without_counters(tmp_path: Path) -> None:

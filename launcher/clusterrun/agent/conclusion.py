@@ -7,7 +7,16 @@ from msgspec.structs import replace
 
 from clusterrun.agent.attempt_state import AttemptState, Ended, Output
 from clusterrun.coordination.choice_of_cause import choose_cause, ends_in_exception
-from clusterrun.domain.outcome import Ending, Exited, Fate, Interrupted, Killed, Outcome, Reason
+from clusterrun.domain.outcome import (
+    Ending,
+    Evidence,
+    Exited,
+    Fate,
+    Interrupted,
+    Killed,
+    Outcome,
+    Reason,
+)
 from clusterrun.domain.plan import NodePlan, WorkerPlan
 from clusterrun.domain.ranks import LocalRank
 
@@ -15,7 +24,7 @@ from clusterrun.domain.ranks import LocalRank
 def fates_of(
     state: AttemptState,
     plan: NodePlan,
-    evidence: Mapping[LocalRank, str],
+    evidence: Mapping[LocalRank, Evidence],
     logs: Mapping[LocalRank, str],
     epoch: float,
 ) -> tuple[Fate, ...]:
@@ -24,7 +33,7 @@ def fates_of(
     Args:
         state: the policy's state.
         plan: what was to run.
-        evidence: signs of the OOM killer when a worker failed, in words.
+        evidence: what this node showed when a worker failed.
         logs: each worker's file of standard error.
         epoch: wall-clock time at which the agent's monotonic clock was 0, in seconds.
 
@@ -33,7 +42,8 @@ def fates_of(
     return tuple(
         replace(
             _fate(state, plan, workers[local_rank], epoch),
-            out_of_memory=evidence.get(local_rank, ""),
+            out_of_memory=evidence.get(local_rank, Evidence()).out_of_memory,
+            machine_fault=evidence.get(local_rank, Evidence()).machine_fault,
             log=logs.get(local_rank, ""),
         )
         for local_rank in state.ended

@@ -7,7 +7,7 @@ from clusterrun.agent.attempt_state import AttemptState
 from clusterrun.domain.event_source import EventSource
 from clusterrun.domain.events import Event
 from clusterrun.domain.messages import AgentMessage
-from clusterrun.domain.outcome import Outcome
+from clusterrun.domain.outcome import Evidence, Outcome
 from clusterrun.domain.plan import NodePlan
 from clusterrun.domain.ranks import LocalRank
 
@@ -31,8 +31,8 @@ class Attempts(Protocol):
     def note(self, before: AttemptState, after: AttemptState, at: float) -> None:
         """Note what an event at ``at`` has made of the policy's state."""
 
-    def out_of_memory(self) -> str:
-        """Return signs, in words, that the OOM killer struck in this attempt; else ""."""
+    def evidence(self) -> Evidence:
+        """Return what the node shows of the OOM killer and of broken hardware in this attempt."""
 
     def failed(self, outcome: Outcome) -> None:
         """Print how an attempt ended that is followed by another."""

@@ -15,7 +15,7 @@ from clusterrun.agent.signal_inbox import SignalInbox
 from clusterrun.agent.suspending import in_next_attempt
 from clusterrun.domain.events import Event, SignalReceived, WorkerExited, WorkerKilled
 from clusterrun.domain.messages import AgentMessage, FirstFailure, Paused, done
-from clusterrun.domain.outcome import Fate, Killed, Outcome
+from clusterrun.domain.outcome import Evidence, Fate, Killed, Outcome
 from clusterrun.domain.plan import NodePlan
 from clusterrun.domain.ranks import LocalRank
 
@@ -46,7 +46,7 @@ class Supervisor:
         self._epoch = clock.time() - clock.monotonic()
         self._loop = EventLoop(inbox, self._sources, clock, self._reap)
         self._suspending = Suspending()
-        self._evidence: dict[LocalRank, str] = {}
+        self._evidence: dict[LocalRank, Evidence] = {}
 
     def run(self, rules: Rules, early: Iterable[SignalReceived] = (), attempt: int = 0) -> Outcome:
         """Take signals that came ``early``, while nodes joined; start the first attempt of this node, supervise until the job is over, and return how it ended."""
@@ -95,7 +95,7 @@ class Supervisor:
             self._workers.reap()
 
     def _note_evidence(self, event: Event, state: AttemptState) -> None:
-        """Read the OOM killer's counters at each failure that may be a cause."""
+        """Look for the machine's part in each failure that may be a cause."""
         if not isinstance(event, WorkerExited | WorkerKilled):
             return
         ended = state.ended[event.local_rank]
@@ -103,7 +103,7 @@ class Supervisor:
             ended.ending == Killed(signal.SIGKILL) and state.phase is Phase.STOPPING
         )
         if by_none_of_us and not ended.ending.succeeded:
-            self._evidence[event.local_rank] = self._attempts.out_of_memory()
+            self._evidence[event.local_rank] = self._attempts.evidence()
 
     def _fates(self, state: AttemptState, plan: NodePlan) -> tuple[Fate, ...]:
         return fates_of(state, plan, self._evidence, self._workers.logs(plan), self._epoch)

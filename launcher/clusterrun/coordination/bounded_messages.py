@@ -68,6 +68,7 @@ def _fitted(fate: Fate, most: int) -> Fate:
         ran_for=as_seconds(fate.ran_for),
         log=as_line(fate.log),
         out_of_memory=as_line(fate.out_of_memory),
+        machine_fault=as_line(fate.machine_fault),
     )
     # A part of a JSON text cannot be read.
     error = fate.error if len(fate.error) <= most else ""

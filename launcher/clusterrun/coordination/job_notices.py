@@ -266,6 +266,10 @@ def restarts_later(seconds: float, quick: int) -> str:
     )
 
 
+NOT_TRUSTED = "this node is left out (--exclude-after), and waits until the job ends"
+"""The notice on a node whose machine has failed too often."""
+
+
 def waits_for_a_multiple(state: JobState) -> str:
     """Return the notice on a node that is left out of an elastic world."""
     multiple = state.terms.reforming.multiple

@@ -12,6 +12,7 @@ from clusterrun.domain.event_source import NEVER
 from clusterrun.domain.messages import Hello
 from clusterrun.domain.outcome import ExternalCause, Fate, NodeLost, NodesJoined, WorkerFailed
 from clusterrun.domain.stacks import GroupedStacks
+from clusterrun.domain.succession import HostFaults
 
 
 class JobPhase(Enum):
@@ -139,6 +140,8 @@ class JobState(Struct):
     """When all workers restart to let in nodes that wait."""
     losses: int = 0
     """Nodes with a place that were lost and did not end the job."""
+    faults: dict[str, HostFaults] = field(default_factory=dict)
+    """By host, if nodes may be left out for them."""
     quick_restarts: int = 0
     """Of them, the last ones in a row whose worker had failed soon after its start."""
     pause_ends: float = NEVER

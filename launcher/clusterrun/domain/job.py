@@ -223,6 +223,8 @@ class JobSpec(Struct, frozen=True):
     """None: no limit."""
     no_failover: Fact[bool]
     """The job ends if node 0 is lost."""
+    exclude_after: Fact[int]
+    """Failures by faults of its machine after which a node is left out; 0: never."""
     rejoin_timeout: Fact[float]
     """Seconds for which a restart waits for another node if no spare is left; 0.0: it does not."""
     shutdown_timeout: Fact[float]

@@ -1,7 +1,7 @@
 """How a job ended on this node: the fate of every worker and the reason for the end."""
 
 import signal
-from typing import Annotated, ClassVar, assert_never
+from typing import Annotated, ClassVar, NamedTuple, assert_never
 
 from msgspec import Struct
 
@@ -51,6 +51,13 @@ class NotStarted(Struct, frozen=True, tag=True):
 Ending = Exited | Killed | NotStarted
 
 
+class Evidence(NamedTuple):
+    """What a node shows, in words, when one of its workers has failed; "" for nothing."""
+
+    out_of_memory: str = ""
+    machine_fault: str = ""
+
+
 class Fate(Struct, frozen=True):
     """How one worker of one attempt ended, with all that the report needs."""
 
@@ -80,6 +87,8 @@ class Fate(Struct, frozen=True):
     """What it wrote to its TORCHELASTIC_ERROR_FILE, JSON as text; "" if nothing."""
     out_of_memory: Line
     """Evidence of a kill by the kernel's OOM killer, in words; "" if there is none."""
+    machine_fault: Line = ""
+    """Evidence of a fault of the machine that other nodes do not have; "" if there is none."""
 
 
 class Succeeded(Struct, frozen=True, tag=True):

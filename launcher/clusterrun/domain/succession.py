@@ -45,6 +45,15 @@ class Claim(Struct, frozen=True):
     """It has, or has had, a place."""
 
 
+class HostFaults(Struct, frozen=True):
+    """Failures of workers that faults of their machine have caused."""
+
+    host: Name
+    count: Size
+    last: Line
+    """What pointed to the machine the last time: ``SIGBUS``."""
+
+
 class Progress(Struct, frozen=True):
     """What the job has been through; the next coordinator counts on."""
 
@@ -53,3 +62,4 @@ class Progress(Struct, frozen=True):
     quick_restarts: Count = 0
     requested_by: Line = ""
     """Who wants a suspension; "": none has asked."""
+    faults: tuple[HostFaults, ...] = ()

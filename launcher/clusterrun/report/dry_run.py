@@ -12,7 +12,7 @@ from clusterrun.report.worker_table import aligned, worker_table
 
 _HIDDEN_DEFAULTS = (
     *("fewest_nodes", "last_call_timeout"),
-    *("spares", "max_node_losses", "rejoin_timeout", "no_failover"),
+    *("spares", "max_node_losses", "rejoin_timeout", "no_failover", "exclude_after"),
     *("elastic_multiple", "elastic_join", "elastic_join_delay"),
     *(
         "suspend_before",

@@ -7,9 +7,9 @@ from typing import TYPE_CHECKING
 
 from clusterrun.agent.attempt_state import AttemptState
 from clusterrun.domain.cpuset import runs
-from clusterrun.domain.outcome import Outcome
+from clusterrun.domain.outcome import Evidence, Outcome
 from clusterrun.domain.plan import NodePlan
-from clusterrun.machine.oom_kills import OomCounters, oom_kills_between
+from clusterrun.machine.oom_kills import OomCounters, machine_ran_out, oom_kills_between
 from clusterrun.machine.tree import Tree
 from clusterrun.planning.node_plan import plan_node
 from clusterrun.run.job_machine import ROOT, LocalJob
@@ -37,6 +37,7 @@ class JobAttempts:
         self._workers = workers
         self._event_log = event_log
         self._counters = OomCounters.read(ROOT)
+        self._gpu_faults: str | None = None
 
     def plan(self, attempt: int) -> NodePlan:
         """Return the plan of the n-th attempt, which begins now; print its remarks if it is the first."""
@@ -48,7 +49,7 @@ class JobAttempts:
             error_files=self._workers.error_files,
             environ=self._local.variables,
         )
-        self._counters = OomCounters.read(ROOT)
+        self._counters, self._gpu_faults = OomCounters.read(ROOT), None
         for remark in remarks_of(plan) if attempt == 0 else ():
             self._workers.say(f"clusterrun: {remark}")
         if self._local.resolved.verbose:
@@ -69,9 +70,24 @@ class JobAttempts:
         if self._event_log is not None:
             self._event_log.notes(before, after, at)
 
-    def out_of_memory(self) -> str:
-        """Return signs that the OOM killer struck since this attempt began."""
-        return oom_kills_between(self._counters, OomCounters.read(ROOT))
+    def evidence(self) -> Evidence:
+        """Return signs that since this attempt began the OOM killer struck, or hardware broke."""
+        now = OomCounters.read(ROOT)
+        kills = oom_kills_between(self._counters, now)
+        if machine_ran_out(self._counters, now):
+            return Evidence(kills, "no memory left")
+        return Evidence(kills, self._broken_gpus())
+
+    def _broken_gpus(self) -> str:
+        """Ask NVML once an attempt, and only for a job that leaves bad nodes out: it takes a while."""
+        has_gpus = any(gpu.vendor == "nvidia" for gpu in self._local.machine.gpus)
+        if not has_gpus or not self._local.job.exclude_after.value:
+            return ""
+        if self._gpu_faults is None:
+            from clusterrun.machine.gpus.faults import broken_gpus
+
+            self._gpu_faults = broken_gpus()
+        return self._gpu_faults
 
     def failed(self, outcome: Outcome) -> None:
         """Print how an attempt ended that is followed by another."""

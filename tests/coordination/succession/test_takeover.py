@@ -14,6 +14,7 @@ from clusterrun.domain.messages import (
     WorldFormed,
 )
 from clusterrun.domain.outcome import NodeLost
+from clusterrun.domain.succession import HostFaults
 from msgspec.structs import replace
 
 from tests.coordination.succession.lost_coordinator import (
@@ -131,7 +132,8 @@ def test_counts_go_on() -> None:
     job = running_job(3)
     job.happens(MessageReceived(2, RequestSuspension("SIGUSR1"), 0.0))
     known = known_to(job, 1)
-    progress = replace(known.progress, restarts=2, losses=3)
+    faults = HostFaults("n2", 1, "SIGBUS")
+    progress = replace(known.progress, restarts=2, losses=3, faults=(faults,))
 
     successor = gathers(replace(known, progress=progress), 1)
     comes(successor, claiming(known, 2, 2), 1)
@@ -139,6 +141,7 @@ def test_counts_go_on() -> None:
     assert known.progress.requested_by == "SIGUSR1 on n2"
     assert (successor.state.restarts, successor.state.losses) == (2, 4)
     assert successor.state.request is not None
+    assert known_to(successor, 1).progress.faults == (faults,)
 
 
 def test_more_than_half_of_the_attempt_before_is_needed_too() -> None:

@@ -2,7 +2,7 @@
 
 from clusterrun.coordination.job_notices import listed
 from clusterrun.coordination.job_state import JobPhase, JobState
-from clusterrun.coordination.next_attempt.places import next_places
+from clusterrun.coordination.next_attempt.bad_nodes import next_ranks
 from clusterrun.domain.event_source import NEVER
 from clusterrun.domain.outcome import NodesJoined
 
@@ -17,9 +17,9 @@ def newcomer_waits(state: JobState, at: float) -> None:
 def time_passed(state: JobState) -> NodesJoined | None:
     """Return the nodes to let in; None if there are none, or if the attempt ends anyway."""
     state.grows_at = NEVER
-    rules, hellos, attempt = state.terms.reforming, state.members.hellos, state.attempt
+    hellos, attempt = state.members.hellos, state.attempt
     ends = attempt.reason_to_stop is not None or attempt.reports or state.request is not None
-    places = next_places(state.ranks, state.lost, state.waiting, hellos, rules)
+    places = next_ranks(state)
     if ends or places is None or len(places) <= len(state.ranks):
         return None
     return NodesJoined(listed(hellos[each].host for each in places if each not in state.ranks))

@@ -5,24 +5,32 @@ a member that waits and all others keep theirs; an elastic one has the nodes tha
 """
 
 from collections.abc import Collection, Iterable, Mapping, Sequence
+from typing import NamedTuple
 
 from clusterrun.coordination.next_attempt.reform_rules import ReformRules
 from clusterrun.domain.messages import Hello
 
 
+class Candidates(NamedTuple):
+    """Who may work in the next attempt, by connection."""
+
+    ranks: Mapping[int, int]
+    """Node ranks of the last attempt, in order, from 0."""
+    lost: Collection[int]
+    """Those among them that are lost."""
+    waiting: Sequence[int]
+    """Members that wait for a place, in the order of joining."""
+    bad: Collection[int] = ()
+    """Those that are left out if others can take their places."""
+
+
 def next_places(
-    ranks: Mapping[int, int],
-    lost: Collection[int],
-    waiting: Sequence[int],
-    hellos: Mapping[int, Hello],
-    rules: ReformRules,
+    candidates: Candidates, hellos: Mapping[int, Hello], rules: ReformRules
 ) -> dict[int, int] | None:
     """Return the node rank of each connection in the next attempt, in the order of ranks.
 
     Args:
-        ranks: those of the last attempt, in order, from 0.
-        lost: the connections among them that are lost.
-        waiting: members that wait for a place, in the order of joining.
+        candidates: of the last attempt, and those that wait.
         hellos: of all of them.
         rules: the job's options.
 
@@ -30,9 +38,12 @@ def next_places(
         None if a place stays empty, or if too few nodes are left for an elastic world.
 
     """
+    ranks, lost, waiting, bad = candidates
     if not rules.is_elastic:
-        return _same_places(ranks, lost, waiting, hellos)
+        return _same_places(candidates, hellos)
     present = [*(each for each in ranks if each not in lost), *waiting]
+    good = [each for each in present if each not in bad]
+    present = good if elastic_size(len(good), rules) else present
     nodes = elastic_size(len(present), rules)
     if nodes == 0:
         return None
@@ -46,23 +57,25 @@ def elastic_size(present: int, rules: ReformRules) -> int:
     return nodes if nodes >= rules.fewest else 0
 
 
-def _same_places(
-    ranks: Mapping[int, int],
-    lost: Collection[int],
-    waiting: Sequence[int],
-    hellos: Mapping[int, Hello],
-) -> dict[int, int] | None:
-    free, places = list(waiting), dict[int, int]()
-    for connection, rank in ranks.items():
-        if connection not in lost:
-            places[connection] = rank
-            continue
-        successor = _successor(rank, hellos[connection], free, hellos)
-        if successor is None:
-            return None
-        free.remove(successor)
-        places[successor] = rank
-    return places
+def _same_places(candidates: Candidates, hellos: Mapping[int, Hello]) -> dict[int, int] | None:
+    ranks, lost, waiting, bad = candidates
+    holders = {rank: connection for connection, rank in ranks.items()}
+    good = [each for each in waiting if each not in bad]
+    others = [each for each in waiting if each in bad]
+    given_up = (each for each in ranks if each in lost)
+    left_out = (each for each in ranks if each in bad and each not in lost)
+    for connection in (*given_up, *left_out):
+        rank, hello = ranks[connection], hellos[connection]
+        successor = _successor(rank, hello, good, hellos)
+        if successor is None and connection in lost:
+            # A bad node is better than none.
+            successor = _successor(rank, hello, others, hellos)
+            if successor is None:
+                return None
+        if successor is not None:
+            (others if successor in bad else good).remove(successor)
+            holders[rank] = successor
+    return {connection: rank for rank, connection in holders.items()}
 
 
 def _successor(

@@ -22,6 +22,8 @@ class ReformRules(Struct, frozen=True):
     grows_after: float | None = None
     """Seconds from a newcomer to the restart that lets it in; None: it waits for another reason."""
 
+    exclude_after: int = 0
+    """Failures by faults of its machine after which a node is left out; 0: never."""
     fails_over: bool = False
     """An agent succeeds a lost coordinator."""
 
@@ -47,6 +49,7 @@ def reform_rules_of(job: JobSpec) -> ReformRules:
         fewest=job.fewest_nodes.value if job.is_elastic else 1,
         most=job.nnodes.value if job.is_elastic else 1,
         multiple=job.elastic_multiple.value,
+        exclude_after=job.exclude_after.value,
         fails_over=not job.no_failover.value,
         grows_after=job.elastic_join_delay.value if joins_now else None,
     )

@@ -1,6 +1,6 @@
 """The next attempt of a job: whether there is one, which nodes take part in it, and how it begins."""
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 
 from msgspec.structs import replace
 
@@ -16,8 +16,10 @@ from clusterrun.coordination.coordinator_events import HelloReceived, MemberGone
 from clusterrun.coordination.job_end import end_job
 from clusterrun.coordination.job_state import Attempt, JobPhase, JobState
 from clusterrun.coordination.members import OWN
-from clusterrun.coordination.next_attempt import growing, restart_policy
-from clusterrun.coordination.next_attempt.places import may_go_on, next_places
+from clusterrun.coordination.next_attempt import bad_nodes, growing, restart_policy
+from clusterrun.coordination.next_attempt.bad_nodes import next_ranks
+from clusterrun.coordination.next_attempt.job_progress import count_losses
+from clusterrun.coordination.next_attempt.places import may_go_on
 from clusterrun.coordination.succession import successors
 from clusterrun.coordination.worlds import worlds
 from clusterrun.domain.event_source import NEVER
@@ -30,13 +32,10 @@ from clusterrun.domain.messages import (
     WorldFormed,
 )
 from clusterrun.domain.outcome import (
-    MOST_REPLACEMENTS,
     ExternalCause,
     NodeLost,
     NodesJoined,
     Reason,
-    Replacement,
-    RestartProgress,
     WorkerFailed,
 )
 from clusterrun.domain.world import World
@@ -57,6 +56,7 @@ def is_possible(state: JobState, why: ReasonToRestart) -> bool:
 
 def prepare(state: JobState, why: ReasonToRestart, at: float) -> Actions:
     """Begin the next attempt as soon as all its places are taken, or end the job."""
+    bad_nodes.note_failure(state, why)
     if no_restart := _why_no_restart(state, why):
         return end_job(state, _reason_of_end(state, why), no_restart)
     state.phase = JobPhase.RESTARTING
@@ -94,12 +94,12 @@ def enter(state: JobState, parts: Mapping[int, World]) -> None:
 
 def begin(state: JobState, port: int) -> Actions:
     """Begin the next attempt on all nodes; its workers meet at ``port``."""
-    why, ranks = state.previous, _next_ranks(state)
+    why, ranks = state.previous, next_ranks(state)
     if why is None or ranks is None:
         raise AssertionError("an attempt follows one that has failed, and all its places are taken")
     number, before, lost = state.attempt.number + 1, state.placed.copy(), state.lost
     left_out = [each for each in state.ranks if each not in ranks and each not in lost]
-    progress = _progress(state, ranks)
+    progress = count_losses(state, ranks, left_out)
     parts = worlds(state.terms, state.members.hellos, ranks, number, port)
     parts = _meeting_at_first(state, parts)
     farewells = tuple(_farewells(state))
@@ -118,9 +118,16 @@ def begin(state: JobState, port: int) -> Actions:
         )
         for each, part in parts.items()
     )
-    waits = Notice(job_notices.waits_for_a_multiple(state))
-    notices = (Send(tuple(left_out), waits),) if left_out else ()
-    return (*farewells, *orders, *notices, *successors.inform(state))
+    return (*farewells, *orders, *_why_left_out(state, left_out), *successors.inform(state))
+
+
+def _why_left_out(state: JobState, left_out: Collection[int]) -> Iterator[Send]:
+    """Tell members that worked, and wait in the next attempt, why."""
+    bad = bad_nodes.bad_members(state).intersection(left_out)
+    if bad:
+        yield Send(tuple(bad), Notice(job_notices.NOT_TRUSTED))
+    if others := tuple(each for each in left_out if each not in bad):
+        yield Send(others, Notice(job_notices.waits_for_a_multiple(state)))
 
 
 def _meeting_at_first(state: JobState, parts: dict[int, World]) -> dict[int, World]:
@@ -244,6 +251,9 @@ def _why_not_again(state: JobState, why: ReasonToRestart) -> str:
     if not isinstance(why, WorkerFailed):
         return ""
     previous = state.previous.cause if isinstance(state.previous, WorkerFailed) else None
+    if state.terms.reforming.exclude_after and bad_nodes.fault_of(why.cause):
+        # Another node may take the place of the one that failed twice.
+        previous = None
     return restart_policy.why_no_restart(state.terms.restarts, why.cause, previous)
 
 
@@ -259,7 +269,7 @@ def _why_no_places(state: JobState) -> str:
         absent = missing & roster
         if not may_go_on(roster, absent, state.departed):
             return job_notices.no_majority(len(roster) - len(absent), len(roster))
-    if rules.rejoin_timeout == 0 and _next_ranks(state) is None:
+    if rules.rejoin_timeout == 0 and next_ranks(state) is None:
         return job_notices.no_node_for(state)
     return ""
 
@@ -281,7 +291,7 @@ def _go_on(state: JobState) -> Actions:
     """Begin the next attempt if all its places are taken, and there is no pause."""
     if state.phase is not JobPhase.RESTARTING or state.pause_ends != NEVER:
         return ()
-    if _next_ranks(state) is None:
+    if next_ranks(state) is None:
         return ()
     return (PreparePort(),)
 
@@ -297,24 +307,6 @@ def _look_again(state: JobState, at: float) -> Actions:
         return end_job(state, _reason_of_end(state, state.previous), no_restart)
     _settle(state, at)
     return _go_on(state)
-
-
-def _next_ranks(state: JobState) -> dict[int, int] | None:
-    rules, hellos = state.terms.reforming, state.members.hellos
-    return next_places(state.ranks, state.lost, state.waiting, hellos, rules)
-
-
-def _progress(state: JobState, ranks: Mapping[int, int]) -> RestartProgress:
-    """Count the losses, and return what all nodes report of them."""
-    lost, rules = state.lost, state.terms.reforming
-    state.losses += len(lost)
-    hosts = {}
-    if lost and not rules.is_elastic:
-        hosts = {rank: state.members.hellos[each].host for each, rank in ranks.items()}
-    replacements = (Replacement(node, hosts.get(node.node_rank, "")) for node in lost.values())
-    named = tuple(each for each, _ in zip(replacements, range(MOST_REPLACEMENTS), strict=False))
-    nodes = len(ranks) if rules.is_elastic else 0
-    return RestartProgress(state.restarts, state.losses, named, nodes)
 
 
 def _farewells(state: JobState) -> Iterator[Send | Disconnect]:

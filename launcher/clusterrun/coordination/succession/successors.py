@@ -66,4 +66,5 @@ def _place(state: JobState, connection: int) -> Place:
 
 def _progress(state: JobState) -> Progress:
     by = state.request.by if state.request else ""
-    return Progress(state.restarts, state.losses, state.quick_restarts, by)
+    faults = tuple(state.faults.values())
+    return Progress(state.restarts, state.losses, state.quick_restarts, by, faults)

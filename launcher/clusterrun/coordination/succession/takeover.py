@@ -66,6 +66,7 @@ def taken_over(  # noqa: PLR0913 - what the successor knows
         restarts=progress.restarts,
         losses=progress.losses,
         quick_restarts=progress.quick_restarts,
+        faults={each.host: each for each in progress.faults},
         request=Request(progress.requested_by, at) if progress.requested_by else None,
         takes_over=known.coordinator,
         address=next(each.address for each in known.successors if each.identity == hello.identity),

@@ -41,11 +41,12 @@ class NvmlGpu(NamedTuple):
     """Of a slice, ``MIG-GPU-<UUID>/<GPU instance>/<compute instance>``."""
 
 
-Question = Callable[[], Iterable[NvmlGpu]]
+Question = Callable[[], Iterable[tuple[str, ...]]]
+"""Returns rows of words without tabs and line ends."""
 
 
 def ask_in_child(question: Question | None = None, timeout: float = 10.0) -> str:
-    """Return NVML's answer, which ``gpus_in`` decodes.
+    """Return NVML's answer, which ``gpus_in`` and ``answered_rows`` decode.
 
     Args:
         question: what the child does; None: it queries NVML.
@@ -76,11 +77,14 @@ def ask_in_child(question: Question | None = None, timeout: float = 10.0) -> str
 
 def gpus_in(answer: str) -> tuple[NvmlGpu, ...]:
     """Return each GPU that NVML lets us use, in NVML's order; () for half an answer."""
+    rows = answered_rows(answer)
+    return tuple(NvmlGpu(*fields) for fields in rows if len(fields) == len(NvmlGpu._fields))
+
+
+def answered_rows(answer: str) -> tuple[tuple[str, ...], ...]:
+    """Return the rows that a question has yielded; () for half an answer."""
     *lines, last = answer.split("\n")
-    if last != _END:
-        return ()
-    facts = (line.split("\t") for line in lines)
-    return tuple(NvmlGpu(*fields) for fields in facts if len(fields) == len(NvmlGpu._fields))
+    return tuple(tuple(line.split("\t")) for line in lines) if last == _END else ()
 
 
 def _fork(writing: int, question: Question, timeout: float) -> int:

@@ -26,6 +26,17 @@ REJOIN_TIMEOUT = Option(
     metavar="SECONDS",
     help="How long a job that has lost a node waits for another one to take its place",
 )
+EXCLUDE_AFTER = Option(
+    "exclude_after",
+    parse=numbers.failure_count,
+    default=0,
+    metavar="N",
+    help=(
+        "Leave a node out, if another one can take its place, after N failures by faults of its"
+        " machine: SIGBUS, a broken GPU, no memory left"
+    ),
+    default_words="never",
+)
 ELASTIC_MULTIPLE = Option(
     "elastic_multiple",
     parse=numbers.node_multiple,

@@ -69,6 +69,10 @@ def spare_count(text: str) -> int:
     return _from_zero(text, "a number of nodes")
 
 
+def failure_count(text: str) -> int:
+    return _from_zero(text, "a number of failures")
+
+
 def gpus_per_worker(text: str) -> int:
     return _from_zero(
         text, "a number of GPUs", "give a number; 0 if workers share GPUs, or use none"
