@@ -9,11 +9,25 @@ from pathlib import Path
 from textwrap import indent, wrap
 
 from clusterrun.cli.commands.table import COMMANDS, Command
+from clusterrun.sources.job_files.section_names import ALL_SCHEDULERS, SCHEDULERS
 from clusterrun.sources.options.option import Group, Kind, Option, flag
 from clusterrun.sources.options.rows.program import MODULE
 from clusterrun.sources.options.table import BY_GROUP
 
 ROOT = Path(__file__).parents[1]
+
+SECTIONS = ", ".join(f"`{name}`" for name in SCHEDULERS)
+
+KEYS_OF_SECTIONS = f"""
+
+# What clusterrun submit asks of a scheduler
+
+# The keys are the options of clusterrun submit, for all schedulers.
+{ALL_SCHEDULERS}:
+
+# For one; these win.
+{chr(10).join(f"{name}:" for name in SCHEDULERS)}
+"""
 
 KEYS_OF_THE_PROGRAM = """\
 # The program; one on the command line replaces all three keys.
@@ -37,7 +51,7 @@ HEAD = f"""\
 
 {KEYS_OF_THE_PROGRAM}"""
 
-JOB_FILE = """\
+JOB_FILE = f"""\
 # Job file
 
 `clusterrun --config job.yaml` reads a job from a YAML file. Its keys are the names of the [options](options.md) with `_` for `-`, and `script`, `module` and `args` for the program. A key that is in the file twice, or that no option has, is an error with its line.
@@ -48,6 +62,8 @@ JOB_FILE = """\
     max_restarts: 2
     env:
       NCCL_DEBUG: INFO
+
+The sections `submit` (for all schedulers) and {SECTIONS} hold what [`clusterrun submit`](../submit.md) asks of a scheduler; a job that starts here does not read them.
 
 Values are the text that they look like: `010` stays `010`, and `1:30:00` is no number. Flags and variables replace values of the file; `--env` adds to `env`. A key without a value is not set.
 
@@ -101,7 +117,7 @@ def references() -> dict[Path, str]:
 
 
 def yaml_reference() -> str:
-    return HEAD + "".join(_yaml_section(group) for group in Group)
+    return HEAD + "".join(_yaml_section(group) for group in Group) + KEYS_OF_SECTIONS
 
 
 def _yaml_section(group: Group) -> str:
@@ -119,7 +135,17 @@ def _yaml_entry(option: Option[object]) -> str:
 
 def options_page() -> str:
     commands = _table(("command", "what it does"), map(_command_cells, COMMANDS))
-    return "\n".join([OPTIONS_PAGE, "## Commands\n", commands, *map(_group_section, Group)])
+    groups = [*map(_group_section, Group), *map(_command_section, COMMANDS)]
+    return "\n".join([OPTIONS_PAGE, "## Commands\n", commands, *filter(None, groups)])
+
+
+def _command_section(command: Command) -> str:
+    """Return the options that only this command takes; "" if it has none."""
+    if not command.rows:
+        return ""
+    rows = [_option_cells(option) for option in command.its_own_options]
+    heads = ("option", "what it does", "default")
+    return f"## clusterrun {command.typed}\n\n{command.about}\n\n{_table(heads, rows)}"
 
 
 def _group_section(group: Group) -> str:
@@ -144,7 +170,8 @@ def _option_cells(option: Option[object]) -> tuple[str, str, str]:
 
 
 def _command_cells(command: Command) -> tuple[str, str]:
-    words = " ".join(filter(None, (command.typed, command.metavar, command.word)))
+    script = "[OPTIONS] SCRIPT [ARGS]" if command.takes_script else ""
+    words = " ".join(filter(None, (command.typed, command.metavar, command.word, script)))
     return f"`clusterrun {words or '[OPTIONS] SCRIPT [ARGS]'}`", command.summary
 
 

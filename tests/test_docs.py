@@ -17,6 +17,7 @@ from clusterrun.sources.clusters.detection import DETECTION
 from clusterrun.sources.options.option import flag
 from clusterrun.sources.options.table import OPTIONS
 from clusterrun.sources.other_launchers.foreign_options import foreign_option
+from clusterrun.sources.submissions.rows import ROWS
 
 from tests.machine_trees import dgx_a100, write_tree
 from tests.transcripts import Transcript, run, transcripts, without_accidents
@@ -31,7 +32,14 @@ FILES = re.compile(r"`((?:launcher|tests|scripts|configs|docs)/[\w./-]+)`")
 OF_OTHERS = {
     *("--epochs", "--lr", "--local-rank", "--local_rank"),  # of a script
     *("--batch", "--gpus-per-node", "--gpus-per-task", "--nodes", "--ntasks-per-node", "--signal"),
-    *("--kill-on-bad-exit", "--no-kill"),  # of srun
+    *(
+        "--kill-on-bad-exit",
+        "--no-kill",
+        "--open-mode",
+        "--mail-type",
+        "--container-image",
+    ),  # of Slurm
+    *("--cpus-per-task", "--mem", "--nv"),
     *("--cluster_node_ips", "--node_ip", "--selected_gpus", "--started_port"),  # of Paddle
     *("--bind-to", "--hosts", "--long", "--map-by", "--strict"),  # of mpirun, scripts/check, mkdocs
     *("--shm-size", "--ulimit"),  # of Docker
@@ -106,7 +114,7 @@ def test_options_of_other_launchers_are_known() -> None:
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.stem)
 def test_options_that_a_page_names_exist(page: Path) -> None:
     """Those of other programs have a page of their own, or are named below."""
-    ours = {flag(name) for option in OPTIONS for name in option.names} | {
+    ours = {flag(name) for option in (*OPTIONS, *ROWS) for name in option.names} | {
         "--help",
         "--version",
         "--print-completion",
@@ -249,4 +257,4 @@ def test_transcripts_are_real(transcript: Transcript, tmp_path: Path) -> None:
     """They differ from a real job in host, folder, pid and times only."""
     done = run(transcript.command, folder=tmp_path)
 
-    assert without_accidents(transcript.shown) in without_accidents(done.stderr)
+    assert without_accidents(transcript.shown) in without_accidents(done.stdout + done.stderr)

@@ -65,7 +65,8 @@ def run(command: str, *options: str, folder: Path) -> "subprocess.CompletedProce
 
 
 def without_accidents(text: str) -> str:
-    """Return text without host, folder, pid and times, which differ in each run."""
+    """Return text without host, folders, pid and times, which differ in each run."""
+    text = re.sub(r"/\S+/bin/clusterrun", "clusterrun", text)
     text = re.sub(r" on \S+ (failed|was killed)", r" on HOST \1", text)
     text = re.sub(r'"/[^"]*/(\w+\.py)"', r'"\1"', text)
     return re.sub(r"pid \d+, at \S+ \S+, \S+ s", "pid N, at TIME, N s", text).strip()

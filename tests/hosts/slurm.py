@@ -131,11 +131,15 @@ class Slurm:
 
     def ended(self, job: BatchJob) -> Ended:
         """Wait for the end of a batch job; its exit code is -N if signal N killed it."""
+        return Ended(self.end_of(job.number), job.out.read_text(), job.err.read_text())
+
+    def end_of(self, number: int) -> int:
+        """Wait for the end of a batch job; return its exit code, -N if signal N killed it."""
         # An end as PENDING is a requeue.
-        pattern = rf"job {job.number} (?!PENDING)\w+ (\d+:\d+)\n"
+        pattern = rf"job {number} (?!PENDING)\w+ (\d+:\d+)\n"
         (how,) = self._ends.wait_for(pattern)
-        code, number = map(int, how.split(":"))
-        return Ended(-number or code, job.out.read_text(), job.err.read_text())
+        code, by_signal = map(int, how.split(":"))
+        return -by_signal or code
 
     def cancel(self, job: BatchJob, *options: str) -> None:
         """``scancel OPTIONS`` a batch job."""

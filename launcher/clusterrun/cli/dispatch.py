@@ -29,9 +29,11 @@ def find_command(
     command = _flag_command(line) or _word_command(line, called, commands)
     if command is RUN or command.is_flag:
         return command, line
-    if {"-h", "--help"} & set(line.words[1:]):
+    if not command.takes_script and {"-h", "--help"} & set(line.words[1:]):
         return HELP, CommandLine({HELP.name: command.typed}, ())
     line = _with_options_after(command, line, called)
+    if HELP.name in line.flags:
+        return HELP, CommandLine({HELP.name: command.typed}, ())
     return _flag_command(line) or command, line
 
 
@@ -57,9 +59,9 @@ def _word_command(line: CommandLine, called: str, commands: Mapping[str, Command
 def _with_options_after(command: Command, line: CommandLine, called: str) -> CommandLine:
     """Return the options before and after the command's word; those after it win."""
     words = line.words[1:]
-    names = {name for option in command.options for name in option.names}
+    names = {name for option in command.all_options for name in option.names}
     try:
-        after = parse(words, called, command.options)
+        after = parse(words, called, command.all_options)
     except UsageError as error:
         raise UsageError(error.message, _or_script(command, error.hint, words)) from None
     if not_taken := [flag(name) for name in line.flags if name not in names]:
@@ -67,7 +69,7 @@ def _with_options_after(command: Command, line: CommandLine, called: str) -> Com
             f"clusterrun {command.typed} has no option {not_taken[0]}",
             f"type clusterrun {command.typed} --help",
         )
-    if len(after.words) > bool(command.word):
+    if len(after.words) > bool(command.word) and not command.takes_script:
         takes = f"one {command.word}" if command.word else "only options"
         raise UsageError(
             f"clusterrun {command.typed} takes {takes}, and {after.words[-1]} is none",

@@ -102,7 +102,7 @@ def resolve(
     """
     left = left_by_outer_launch(environ)
     variables = {name: value for name, value in environ.items() if name not in left}
-    given, words = _sources(line, variables)
+    given, words = read_sources(line, variables)
     sources, warnings = translate(given, variables, called=process.called)
     env = environment(sources)
     # The job's own choice of GPUs replaces the cluster's.
@@ -135,10 +135,15 @@ def resolve(
     )
 
 
-def _sources(
+def read_sources(
     line: CommandLine, variables: Mapping[str, str]
 ) -> tuple[tuple[Settings, ...], Fact[tuple[str, ...]]]:
-    """Return what each source sets, the strongest first, and the program with its arguments."""
+    """Return what each source sets, the strongest first, and the program with its arguments.
+
+    Raises:
+        UsageError: the job file cannot be read.
+
+    """
     stronger = (
         settings_from_flags(line.flags, line.spelled),
         settings_from_variables(variables, PREFIX),

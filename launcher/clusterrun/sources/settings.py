@@ -69,11 +69,15 @@ class CommandLine(Struct, frozen=True):
         return join([*before, "clusterrun", *flags, *more, *self.words])
 
 
-def settings_from_flags(flags: Flags, spelled: Callable[[str], str] = flag) -> Settings:
+def settings_from_flags(
+    flags: Flags,
+    spelled: Callable[[str], str] = flag,
+    options: Sequence[Option[object]] = OPTIONS,
+) -> Settings:
     """Return the settings of ``flags``, whose names may be aliases; ``spelled`` gives the origin."""
     return _collect(
         (option, Fact(text, spelled(name)))
-        for option in OPTIONS
+        for option in options
         for name in option.names
         if name in flags
         for text in _texts(flags[name])

@@ -88,22 +88,24 @@ def _overview() -> str:
         formatter.write_text(ABOUT)
     formatter.write_paragraph()
     rows = [(_spelling(option), sentence) for option, sentence in MOST_USED]
-    words = [(f"clusterrun {command.typed}", command.summary) for command in WORDS.values()]
-    formatter.write_dl([*rows, *_command_rows(), *words], col_max=WIDEST_FIRST_COLUMN)
+    formatter.write_dl([*rows, *_command_rows()], col_max=WIDEST_FIRST_COLUMN)
     formatter.write_paragraph()
+    formatter.write_text(f"Commands: {', '.join(WORDS)}; clusterrun --help COMMAND describes one.")
     formatter.write_text(f"Groups: {', '.join(group.topic for group in Group)}.")
     return formatter.getvalue().rstrip()
 
 
 def _command_help(command: Command) -> str:
     formatter = click.HelpFormatter()
-    formatter.write_usage("clusterrun", f"{command.typed} {command.word or '[OPTIONS]'}")
+    words = "[OPTIONS] SCRIPT [ARGS]..." if command.takes_script else command.word or "[OPTIONS]"
+    formatter.write_usage("clusterrun", f"{command.typed} {words}")
     with formatter.indentation():
         formatter.write_paragraph()
         formatter.write_text(command.about or command.summary)
-    if command.own_options:
+    if own := command.its_own_options:
         with formatter.section("Its own options"):
-            formatter.write_dl([(_spelling(row), _sentence(row)) for row in command.own_options])
+            rows = [(_spelling(row), _sentence(row)) for row in own]
+            formatter.write_dl(rows, col_max=WIDEST_FIRST_COLUMN)
     _write_sections(formatter, command.groups)
     return formatter.getvalue().rstrip()
 

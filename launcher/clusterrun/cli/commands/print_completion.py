@@ -122,7 +122,7 @@ def _named(root: click.Command, args: list[str]) -> tuple[Command, list[str]]:
 
 def _completer(shell: str, called: str, command: Command) -> ShellComplete:
     values_of = partial(_completion, command)
-    command_of_click = click_command(command.options, full_name, values_of, _Command)
+    command_of_click = click_command(command.all_options, full_name, values_of, _Command)
     return SHELLS[shell](command_of_click, {}, called, completion_variable(called))
 
 
@@ -138,7 +138,7 @@ def _in_full(word: str) -> str:
 def _completion(command: Command, option: Option[object] | None) -> Values:
     """Return what completes the value of an option, or the words of a command (None)."""
     if option is None:
-        return _words if command is RUN else _one_of(())
+        return _words if command is RUN else _one_of((), "file" if command.takes_script else "")
     return _one_of(tuple(_choices(option)), _kind_of_path(option))
 
 

@@ -30,6 +30,8 @@ class Command(Struct, frozen=True):
     """The first lines of ``clusterrun COMMAND --help``; "": the summary."""
     own_options: tuple[Option[object], ...] = ()
     """Those that its help shows first; of all others, those of its ``groups``."""
+    rows: str = ""
+    """The module with ``ROWS``, options that only it takes; imported when the command is typed."""
     groups: tuple[Group, ...] = ()
     short: str = ""
     """One letter, for a command that is typed as a flag."""
@@ -37,11 +39,26 @@ class Command(Struct, frozen=True):
     """The value of a command that is typed as a flag."""
     word: str = ""
     """The one word that may follow a command that is a word itself: ``[RUN]``; "" for none."""
+    takes_script: bool = False
+    """SCRIPT and its arguments follow it."""
 
     @property
     def name(self) -> str:
         """The name of its module."""
         return self.typed.removeprefix("--").replace("-", "_") or "run"
+
+    @property
+    def its_own_options(self) -> tuple[Option[object], ...]:
+        """Those that its help shows first."""
+        if not self.rows:
+            return self.own_options
+        only_here: tuple[Option[object], ...] = import_module(self.rows).ROWS
+        return (*self.own_options, *only_here)
+
+    @property
+    def all_options(self) -> tuple[Option[object], ...]:
+        """All that it takes."""
+        return (*self.options, *self.its_own_options) if self.rows else self.options
 
     @property
     def is_flag(self) -> bool:
@@ -95,13 +112,23 @@ SUSPEND = Command(
     ),
     word="[RUN]",
 )
+SUBMIT = Command(
+    "submit",
+    "Submit a job to the scheduler of this cluster",
+    about=(
+        "Write the batch script of a job and submit it. It takes all options of a job, and these,"
+        " which are also keys of the job file's section submit, or of that of a scheduler."
+    ),
+    rows="clusterrun.sources.submissions.rows",
+    takes_script=True,
+)
 HELP = Command("--help", "Print this, a group of options, or all", short="h", metavar="[GROUP|all]")
 VERSION = Command("--version", "Print the versions of clusterrun, Python and torch")
 PRINT_COMPLETION = Command(
     "--print-completion", "Print what completes options in bash, zsh or fish", metavar="SHELL"
 )
 
-COMMANDS = (RUN, TOPO, STOP, SUSPEND, HELP, VERSION, PRINT_COMPLETION)
+COMMANDS = (RUN, TOPO, SUBMIT, STOP, SUSPEND, HELP, VERSION, PRINT_COMPLETION)
 """In the order of --help."""
 
 FLAGS = tuple(command for command in COMMANDS if command.is_flag)

@@ -4,6 +4,7 @@ from collections.abc import Mapping
 
 from clusterrun.domain.facts import Fact
 from clusterrun.errors import UsageError
+from clusterrun.sources.job_files.section_names import SECTIONS
 from clusterrun.sources.job_files.yaml_nodes import (
     Entry,
     is_empty,
@@ -36,7 +37,7 @@ PLAIN_KEYS = {
 }
 """Keys that hold one value, with the name of their option."""
 
-KEYS = (*PROGRAM_KEYS, ENV.name, *PLAIN_KEYS)
+KEYS = (*PROGRAM_KEYS, ENV.name, *PLAIN_KEYS, *SECTIONS)
 
 
 def read_job_file(config: Fact[str]) -> JobFile:

@@ -40,12 +40,12 @@ def read_entries(config: Fact[str]) -> dict[str, Entry]:
     return _entries(config.value, root)
 
 
-def mapping(path: str, entry: Entry) -> dict[str, Entry]:
+def mapping(path: str, entry: Entry, example: str = "NCCL_DEBUG: INFO") -> dict[str, Entry]:
     """Return the entries of the mapping in ``entry``; their keys begin with its key and a dot."""
     if not isinstance(entry.value, yaml.MappingNode):
         raise UsageError(
             f"{entry.origin}: {_shape(entry.value)}, where lines of NAME: VALUE are expected",
-            f"write, for example,\n  {entry.key}:\n    NCCL_DEBUG: INFO",
+            f"write, for example,\n  {entry.key}:\n    {example}",
         )
     return _entries(path, entry.value, f"{entry.key}.")
 
@@ -63,6 +63,10 @@ def sequence(entry: Entry) -> tuple[str, ...]:
 def scalar(entry: Entry) -> str:
     """Return the text of a single value, with quotes and escapes resolved."""
     return _text_of(entry.value, entry.origin)
+
+
+def is_list(entry: Entry) -> bool:
+    return isinstance(entry.value, yaml.SequenceNode)
 
 
 def is_empty(entry: Entry) -> bool:

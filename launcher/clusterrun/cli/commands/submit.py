@@ -1,0 +1,58 @@
+"""``clusterrun submit``: writes what a scheduler runs, and submits it."""
+
+import os
+import sys
+from collections.abc import Mapping
+from contextlib import suppress
+from functools import partial
+from pathlib import Path
+
+from clusterrun.cli.printing import print_text
+from clusterrun.errors import UsageError
+from clusterrun.sources.settings import CommandLine
+from clusterrun.sources.submissions.describe import Described, describe_submission
+from clusterrun.sources.submissions.detection import command_of
+from clusterrun.submitting.asking import ask
+from clusterrun.submitting.batch import queue
+from clusterrun.submitting.table import BY_NAME
+
+
+def execute(line: CommandLine, environ: Mapping[str, str], _called: str) -> int:
+    """Print, write or submit the job.
+
+    Raises:
+        UsageError: something is impossible, or the scheduler refuses the job.
+
+    """
+    described = describe_submission(line, environ, sys.executable)
+    scheduler = BY_NAME[described.scheduler.value]
+    job = scheduler.complete(described.submission, partial(ask, environ=environ))
+    text = scheduler.script(job)
+    if described.is_printed or described.save.value:
+        return _show(text, described)
+    command_of(described.scheduler, environ.get("PATH", ""))
+    job_id = queue(scheduler, job, ask(scheduler.submit, environ, text))
+    return print_text(f"{scheduler.title} has queued job {job_id} ({job.job_name.value})")
+
+
+def _show(text: str, described: Described) -> int:
+    if described.save.value:
+        _write(Path(described.save.value), text, described.save.origin)
+    if described.is_printed:
+        return print_text(text.rstrip("\n"))
+    return print_text(f"{described.save.value} is written; nothing is submitted")
+
+
+def _write(path: Path, text: str, origin: str) -> None:
+    """Write the whole file, or leave what was there."""
+    unfinished = path.with_name(f".{path.name}.{os.getpid()}")
+    try:
+        unfinished.write_text(text)
+        unfinished.replace(path)
+    except OSError as error:
+        with suppress(OSError):
+            unfinished.unlink()
+        raise UsageError(
+            f"{origin}: {path} cannot be written: {error.strerror}",
+            "give a path in a folder that you may write to",
+        ) from None

@@ -1,0 +1,1 @@
+"""Nouns of what is submitted to a scheduler."""

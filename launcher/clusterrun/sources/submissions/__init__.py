@@ -1,0 +1,1 @@
+"""What is asked of a scheduler: options of ``clusterrun submit``, sections of the job file."""

@@ -1,0 +1,38 @@
+"""Checks what is asked of a scheduler as a whole."""
+
+from collections.abc import Sequence
+
+from clusterrun.domain.facts import Fact
+from clusterrun.domain.submissions.submission import Gpus
+from clusterrun.errors import UsageError
+from clusterrun.sources.options.rows.suspending import SUSPEND_BEFORE
+from clusterrun.sources.settings import Settings, value_of
+from clusterrun.sources.submissions import rows
+
+
+def check_request(
+    asked: Sequence[Settings], job: Sequence[Settings], gpus: Fact[Gpus | None]
+) -> None:
+    """Check values against each other.
+
+    Raises:
+        UsageError: two cannot both hold.
+
+    """
+    limit = value_of(rows.TIME, asked)
+    before, signal = value_of(SUSPEND_BEFORE, job), value_of(rows.SIGNAL, asked)
+    early = [(before, before.value), (signal, signal.value and signal.value.seconds)]
+    for fact, seconds in early:
+        if limit.value and seconds and seconds >= limit.value:
+            raise UsageError(
+                f"{fact.origin}: {seconds:g} s before the end of a job of {limit.value} s"
+                f" ({limit.origin}) is before its start",
+                "give a longer time, or fewer seconds",
+            )
+    for row in (rows.CPUS_PER_GPU, rows.MEMORY_PER_GPU):
+        per = value_of(row, asked)
+        if per.value is not None and gpus.value is None:
+            raise UsageError(
+                f"{per.origin}: how many GPUs a node has is not known with {gpus.origin} alone",
+                f"type --gpus-per-node N, or leave {per.origin} out: whole nodes have all of theirs",
+            )

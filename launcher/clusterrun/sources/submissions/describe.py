@@ -1,0 +1,174 @@
+"""From the command line, the variables and the job file to what is submitted."""
+
+from collections.abc import Mapping, Sequence
+from pathlib import PurePath
+from typing import Any
+
+from msgspec import Struct
+
+from clusterrun.domain.facts import Fact
+from clusterrun.domain.submissions.submission import ContainerRuntime, Gpus, NodeCommand, Submission
+from clusterrun.errors import UsageError
+from clusterrun.sources.job_files.section_names import ALL_SCHEDULERS
+from clusterrun.sources.options.option import Option
+from clusterrun.sources.options.rows.launcher import CONFIG
+from clusterrun.sources.options.rows.losing import REJOIN_TIMEOUT, SPARES
+from clusterrun.sources.options.rows.placing import GPUS_PER_WORKER
+from clusterrun.sources.options.rows.program import MODULE
+from clusterrun.sources.options.rows.suspending import REQUEUE
+from clusterrun.sources.options.rows.workers import NNODES, NPROC_PER_NODE
+from clusterrun.sources.options.table import FEWEST_NODES
+from clusterrun.sources.programs.programs import find_program
+from clusterrun.sources.resolve import read_sources
+from clusterrun.sources.settings import (
+    CommandLine,
+    Settings,
+    find,
+    settings_from_flags,
+    value_of,
+)
+from clusterrun.sources.spare_nodes import all_nodes
+from clusterrun.sources.submissions import rows
+from clusterrun.sources.submissions.checks import check_request
+from clusterrun.sources.submissions.detection import find_scheduler
+from clusterrun.sources.submissions.node_command import (
+    check_options,
+    node_command,
+    path_of_launcher,
+)
+from clusterrun.sources.submissions.sections import read_sections
+
+SCHEMES = ("docker://", "oras://", "library://", "shub://", "docker-daemon:", "oci:")
+"""How images begin that apptainer builds itself (apptainer-exec(1))."""
+
+
+class Described(Struct, frozen=True):
+    """What is submitted, and what this call of clusterrun is to do with it."""
+
+    scheduler: Fact[str]
+    submission: Submission
+    is_printed: bool
+    save: Fact[str]
+    """The file to write; "": none."""
+
+
+def describe_submission(
+    line: CommandLine, environ: Mapping[str, str], interpreter: str
+) -> Described:
+    """Return what the command line, ``environ`` and the job file describe.
+
+    ``interpreter`` is the path of the Python that runs clusterrun.
+
+    Raises:
+        UsageError: something is impossible; nothing has been submitted or written.
+
+    """
+    job, words = read_sources(line, environ)
+    check_options(job)
+    sections = read_sections(value_of(CONFIG, job))
+    flags = settings_from_flags(line.flags, line.spelled, rows.ROWS)
+    shared = sections.get(ALL_SCHEDULERS, {})
+    path = environ.get("PATH", "")
+    scheduler = find_scheduler((flags, shared), path)
+    asked = (flags, sections.get(scheduler.value, {}), shared)
+    in_image = bool(value_of(rows.IMAGE, asked).value)
+    if not in_image or not words.value:
+        find_program(words, job, path)
+    # The set-up may activate an environment with another clusterrun.
+    is_on_path = in_image or any(rows.SETUP.name in each for each in asked)
+    started_by = ("clusterrun",) if is_on_path else path_of_launcher(interpreter)
+    return Described(
+        scheduler,
+        _submission(asked, job, node_command(job, words.value, started_by), words.origin),
+        is_printed=value_of(rows.PRINT, asked).value,
+        save=value_of(rows.SAVE, asked),
+    )
+
+
+def _submission(
+    asked: Sequence[Settings], job: Sequence[Settings], command: NodeCommand, named_by: str
+) -> Submission:
+    gpus = _gpus(asked, job)
+    check_request(asked, job, gpus)
+    nodes = all_nodes(job) or value_of(NNODES, job)
+    fewest = value_of(FEWEST_NODES, job)
+    is_elastic = fewest.value != value_of(NNODES, job).value
+    as_set: dict[str, Any] = {row.name: value_of(row, asked) for row in AS_SET}
+    return Submission(
+        command=command,
+        job_name=value_of(rows.JOB_NAME, asked, Fact(_stem(command, job), named_by)),
+        nodes=nodes,
+        fewest_nodes=fewest if is_elastic else nodes,
+        outlives_nodes=_outlives_nodes(job, nodes.value, fewest.value),
+        workers_per_node=_workers(job),
+        gpus_per_node=gpus,
+        requeue=value_of(REQUEUE, job),
+        container=_container(asked),
+        setup=_all(rows.SETUP, asked),
+        directive=_all(rows.DIRECTIVE, asked),
+        **as_set,
+    )
+
+
+AS_SET: tuple[Option[object], ...] = (
+    *(rows.CPUS_PER_GPU, rows.MEMORY_PER_GPU, rows.TIME, rows.PARTITION, rows.ACCOUNT, rows.QOS),
+    *(rows.CONSTRAINT, rows.EXCLUSIVE, rows.ARRAY, rows.DEPENDENCY, rows.SIGNAL, rows.OUTPUT),
+    *(rows.ERROR, rows.IMAGE, rows.MOUNTS, rows.MODULES),
+)
+"""Options whose value is that of the field of the same name."""
+
+
+def _container(asked: Sequence[Settings]) -> Fact[ContainerRuntime]:
+    given = value_of(rows.CONTAINER, asked)
+    if given.value is not None:
+        return Fact(given.value, given.origin)
+    image = value_of(rows.IMAGE, asked)
+    is_apptainer = image.value.endswith(".sif") or image.value.startswith(SCHEMES)
+    runtime = ContainerRuntime.APPTAINER if is_apptainer else ContainerRuntime.PYXIS
+    return Fact(runtime, image.origin)
+
+
+def _stem(command: NodeCommand, job: Sequence[Settings]) -> str:
+    """Return a name for the job: ``train`` for train.py, ``pkg.train`` for a module."""
+    script = command.words[0]
+    name = script if value_of(MODULE, job).value else PurePath(script).stem
+    plain = "".join(each if each.isalnum() or each in "._-" else "-" for each in name)
+    return plain.strip("-.") or "clusterrun"
+
+
+def _workers(job: Sequence[Settings]) -> int | None:
+    workers = value_of(NPROC_PER_NODE, job).value
+    return workers if isinstance(workers, int) else None
+
+
+def _gpus(asked: Sequence[Settings], job: Sequence[Settings]) -> Fact[Gpus | None]:
+    """Return the GPUs of a node: as set, else one or more for each worker.
+
+    Raises:
+        UsageError: neither they nor the workers are set, nor whole nodes.
+
+    """
+    if given := find(rows.GPUS_PER_NODE, asked):
+        return given
+    if workers := _workers(job):
+        each = value_of(GPUS_PER_WORKER, job).value
+        number = workers * (1 if each is None else each)
+        return Fact(Gpus(number), value_of(NPROC_PER_NODE, job).origin)
+    if value_of(rows.EXCLUSIVE, asked).value:
+        return Fact(None, value_of(rows.EXCLUSIVE, asked).origin)
+    raise UsageError(
+        "how many GPUs has each node of the job?",
+        "type --gpus-per-node N, 0 for none, or --exclusive for whole nodes",
+    )
+
+
+def _outlives_nodes(job: Sequence[Settings], nodes: int, fewest: int) -> bool:
+    if nodes == 1:
+        return False
+    spares, rejoin = value_of(SPARES, job).value, value_of(REJOIN_TIMEOUT, job).value
+    return fewest < nodes or spares > 0 or rejoin > 0
+
+
+def _all(row: Option[str], asked: Sequence[Settings]) -> tuple[Fact[str], ...]:
+    """Return the lines of all sources, the weakest first: a flag adds to the job file."""
+    return tuple(row.read(text) for source in reversed(asked) for text in source.get(row.name, ()))

@@ -1,0 +1,52 @@
+"""Which scheduler a job is submitted to."""
+
+from collections.abc import Sequence
+
+from clusterrun.domain.facts import Fact
+from clusterrun.errors import UsageError
+from clusterrun.sources.job_files.section_names import SCHEDULERS
+from clusterrun.sources.programs.executables import find_executable
+from clusterrun.sources.settings import Settings, find
+from clusterrun.sources.submissions.rows import TO
+
+COMMANDS = {"slurm": "sbatch"}
+"""The command of each scheduler that submits a job.
+
+Slurm is looked for first: it comes with wrappers that are called bsub and qsub.
+"""
+
+
+def find_scheduler(sources: Sequence[Settings], search_path: str) -> Fact[str]:
+    """Return the scheduler that is set, else the first whose command is on ``search_path``.
+
+    Raises:
+        UsageError: none is set, and none is found.
+
+    """
+    if given := find(TO, sources):
+        return given
+    for name in SCHEDULERS:
+        if path := find_executable(COMMANDS[name], search_path):
+            return Fact(name, path)
+    commands = ", ".join(COMMANDS.values())
+    raise UsageError(
+        f"this machine has no scheduler: none of {commands} is on PATH",
+        "type it on a login node, or print what would be submitted:\n"
+        f"  clusterrun submit --to {SCHEDULERS[0]} --print ...",
+    )
+
+
+def command_of(scheduler: Fact[str], search_path: str) -> str:
+    """Return the path of the command that submits.
+
+    Raises:
+        UsageError: it is not on ``search_path``.
+
+    """
+    name = COMMANDS[scheduler.value]
+    if found := find_executable(name, search_path):
+        return found
+    raise UsageError(
+        f"{scheduler.origin} {scheduler.value}: {name} is not on PATH",
+        "type it on a login node, or add --print to see what would be submitted",
+    )

@@ -1,0 +1,96 @@
+"""The command line that each node of a submitted job runs.
+
+It has all that the job file and variables set: what they hold when the job leaves the queue, hours
+later, does not matter.
+"""
+
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+
+from clusterrun.domain.submissions.submission import NodeCommand
+from clusterrun.errors import UsageError
+from clusterrun.sources.job_spec import environment
+from clusterrun.sources.options.option import Kind, Option
+from clusterrun.sources.options.rows import launcher, meeting, workers
+from clusterrun.sources.options.rows.program import ENV
+from clusterrun.sources.options.table import FEWEST_NODES, OPTIONS
+from clusterrun.sources.settings import Settings, find, value_of
+
+OF_THIS_CALL = {
+    row.name
+    for row in (
+        *(launcher.CONFIG, launcher.DRY_RUN, launcher.JSON),
+        *(launcher.MACHINE_ROOT, launcher.ALLOWED_CPUS, launcher.CAPTURE),
+    )
+}
+"""Options that are no part of a job, or are replaced by what they name."""
+
+FROM_SCHEDULER = {
+    row.name
+    for row in (
+        *(workers.HOSTS, workers.HOSTFILE, workers.NODE_RANK, workers.CLUSTER),
+        *(meeting.MASTER_ADDR, meeting.MASTER_PORT, meeting.RDZV_ENDPOINT),
+    )
+}
+"""Options by which nodes find each other without a scheduler: those of a job file are left out."""
+
+
+def node_command(
+    sources: Sequence[Settings], words: tuple[str, ...], started_by: tuple[str, ...]
+) -> NodeCommand:
+    """Return the command.
+
+    Args:
+        sources: the flags, then weaker sources.
+        words: SCRIPT and its arguments.
+        started_by: the words that start clusterrun.
+
+    """
+    variables = tuple(
+        (ENV.flag, f"{name}={fact.value}") for name, fact in environment(sources).items()
+    )
+    options = tuple(option for row in OPTIONS if row is not ENV for option in _typed(row, sources))
+    return NodeCommand(started_by, (*options, *variables), words)
+
+
+def path_of_launcher(interpreter: str) -> tuple[str, ...]:
+    """Return the words that start the clusterrun of this ``interpreter``, in any environment."""
+    beside = Path(interpreter).with_name("clusterrun")
+    return (str(beside),) if beside.is_file() else (interpreter, "-m", "clusterrun")
+
+
+def check_options(sources: Sequence[Settings]) -> None:
+    """Check that each option has a value that it can have.
+
+    Raises:
+        UsageError: one has not; the message begins with where it is set.
+
+    """
+    for row in OPTIONS:
+        find(row, sources)
+    dry_run = value_of(launcher.DRY_RUN, sources)
+    if dry_run.value:
+        raise UsageError(
+            f"{dry_run.origin} goes with a job that starts now",
+            "to see what would be submitted, type --print",
+        )
+
+
+def _typed(row: Option[object], sources: Sequence[Settings]) -> Iterator[tuple[str, ...]]:
+    set_by = [source[row.name] for source in sources if row.name in source]
+    if not set_by or row.name in OF_THIS_CALL or _comes_from_scheduler(row, sources):
+        return
+    if row.kind is Kind.FLAG:
+        if row.parse(set_by[0][-1].value):
+            yield (row.flag,)
+    elif row.kind is Kind.OPTIONAL:
+        yield (f"{row.flag}={set_by[0][-1].value}",)
+    else:
+        texts = set_by[0] if row.kind is Kind.REPEATED else set_by[0][-1:]
+        yield from ((row.flag, text.value) for text in texts)
+
+
+def _comes_from_scheduler(row: Option[object], sources: Sequence[Settings]) -> bool:
+    if row is workers.NNODES:
+        return value_of(FEWEST_NODES, sources).value == value_of(row, sources).value
+    return row.name in FROM_SCHEDULER and row.name not in sources[0]

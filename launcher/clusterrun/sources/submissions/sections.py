@@ -1,0 +1,69 @@
+"""The sections of a job file for schedulers: ``submit`` for all of them, ``slurm`` for one.
+
+Their keys are the options of ``clusterrun submit``.
+"""
+
+from collections.abc import Iterator
+
+from clusterrun.domain.facts import Fact
+from clusterrun.errors import UsageError
+from clusterrun.sources.job_files.section_names import ALL_SCHEDULERS, SECTIONS
+from clusterrun.sources.job_files.yaml_nodes import (
+    Entry,
+    is_empty,
+    is_list,
+    mapping,
+    read_entries,
+    scalar,
+    sequence,
+)
+from clusterrun.sources.options.option import Kind
+from clusterrun.sources.options.suggestions import did_you_mean
+from clusterrun.sources.settings import Settings
+from clusterrun.sources.submissions.rows import ROWS
+
+KEYS = {name: row for row in ROWS if row.in_file for name in row.names}
+
+LISTS = ("modules", "mounts")
+"""Options with names separated by commas, which may be a list here."""
+
+
+def read_sections(config: Fact[str]) -> dict[str, Settings]:
+    """Return what each section sets, by the section's name; {} without a job file.
+
+    Raises:
+        UsageError: a section has a key that no option has, or a value of another shape.
+
+    """
+    if not config.value:
+        return {}
+    return {
+        key: _settings(config.value, entry)
+        for key, entry in read_entries(config).items()
+        if key in SECTIONS and not is_empty(entry)
+    }
+
+
+def _settings(path: str, section: Entry) -> Settings:
+    found: dict[str, tuple[Fact[str], ...]] = {}
+    for dotted, entry in mapping(path, section, "time: 2:00:00").items():
+        key = dotted.removeprefix(f"{section.key}.")
+        if key not in KEYS or (key == "to" and section.key != ALL_SCHEDULERS):
+            raise UsageError(
+                f"{entry.origin}: there is no such key",
+                did_you_mean(key, KEYS)
+                or "keys are the options of submit: type clusterrun submit --help",
+            )
+        if not is_empty(entry):
+            found[KEYS[key].name] = tuple(_texts(key, entry))
+    return found
+
+
+def _texts(key: str, entry: Entry) -> Iterator[Fact[str]]:
+    if KEYS[key].kind is Kind.REPEATED:
+        texts = sequence(entry) if is_list(entry) else (scalar(entry),)
+        yield from (Fact(text, entry.origin) for text in texts)
+    elif key in LISTS and is_list(entry):
+        yield Fact(",".join(sequence(entry)), entry.origin)
+    else:
+        yield Fact(scalar(entry), entry.origin)

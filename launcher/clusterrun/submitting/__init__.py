@@ -1,0 +1,1 @@
+"""A job as a scheduler's script or manifest; the scheduler's commands."""

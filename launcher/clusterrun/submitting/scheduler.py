@@ -1,0 +1,41 @@
+"""What clusterrun knows of a batch scheduler."""
+
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Mapping, Sequence
+from typing import ClassVar
+
+from clusterrun.domain.submissions.submission import Submission
+from clusterrun.submitting.asking import Answer
+
+Ask = Callable[[Sequence[str]], Answer]
+"""Runs a command of the scheduler."""
+
+
+class Scheduler(ABC):
+    """One scheduler: its script, and its commands."""
+
+    name: ClassVar[str]
+    """As ``--to`` has it."""
+    title: ClassVar[str]
+    """As people write it."""
+    submit: ClassVar[tuple[str, ...]]
+    """The command that reads a script from standard input and queues it."""
+    blamed: ClassVar[Mapping[str, tuple[str, ...]]]
+    """Words of the scheduler's refusals, in lower case, and the fields of a job that they concern."""
+
+    def complete(self, job: Submission, _ask: Ask) -> Submission:
+        """Return ``job`` with what this cluster's nodes say of values that are not set."""
+        return job
+
+    @abstractmethod
+    def script(self, job: Submission) -> str:
+        """Return the batch script; the same for equal jobs.
+
+        Raises:
+            UsageError: the scheduler has nothing of what an option asks for.
+
+        """
+
+    @abstractmethod
+    def read_id(self, printed: str) -> str:
+        """Return the job's id from what ``submit`` has printed."""

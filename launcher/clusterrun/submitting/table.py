@@ -1,0 +1,8 @@
+"""The schedulers that jobs are submitted to."""
+
+from collections.abc import Mapping
+
+from clusterrun.submitting.scheduler import Scheduler
+from clusterrun.submitting.schedulers.slurm import Slurm
+
+BY_NAME: Mapping[str, Scheduler] = {each.name: each for each in (Slurm(),)}

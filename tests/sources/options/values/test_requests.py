@@ -1,0 +1,64 @@
+"""Times, sizes and the like as schedulers have them."""
+
+import pytest
+from clusterrun.domain.submissions.submission import (
+    ArrayRange,
+    Dependency,
+    DependencyKind,
+    Gpus,
+    JobArray,
+    SignalBeforeEnd,
+)
+from clusterrun.errors import UsageError
+from clusterrun.sources.options.values import requests
+
+
+@pytest.mark.parametrize(
+    ("text", "seconds"),
+    [("2:00:00", 7200), ("1-00:30:00", 88200), ("90m", 5400), ("1d2h3m4s", 93784), ("30s", 30)],
+)
+def test_times(text: str, seconds: int) -> None:
+    """In the forms that mean the same to everybody."""
+    assert requests.time_limit(text) == seconds
+
+
+@pytest.mark.parametrize("text", ["", "90", "2:30", "0:00:00", "1:60:00", "soon", "1h2", "-1h"])
+def test_what_is_no_time(text: str) -> None:
+    """Minutes with Slurm, hours with LSF: a plain number or pair is refused."""
+    with pytest.raises(UsageError):
+        requests.time_limit(text)
+
+
+@pytest.mark.parametrize(
+    ("text", "mib"), [("64G", 65536), ("500M", 500), ("1TiB", 1 << 20), ("2gb", 2048)]
+)
+def test_sizes(text: str, mib: int) -> None:
+    """Units are powers of 1024, as with all schedulers here."""
+    assert requests.memory_size(text) == mib
+
+
+@pytest.mark.parametrize("text", ["", "64", "0G", "64X", "1K"])
+def test_what_is_no_size(text: str) -> None:
+    """A number without a unit is megabytes to Slurm and kilobytes to LSF."""
+    with pytest.raises(UsageError):
+        requests.memory_size(text)
+
+
+def test_values() -> None:
+    """Each in the forms of its help."""
+    assert requests.gpus("h100:8") == Gpus(8, "h100")
+    assert str(requests.gpus("h100:8")) == "h100:8"
+    assert str(requests.gpus("0")) == "0"
+    assert requests.array("1,4-8:2%3") == JobArray((ArrayRange(1, 1), ArrayRange(4, 8, 2)), 3)
+    assert requests.signal_before_end("SIGUSR1@60") == SignalBeforeEnd("USR1", 60)
+    assert requests.dependencies("7,afterany:8:9") == (
+        Dependency(DependencyKind.AFTER_OK, ("7",)),
+        Dependency(DependencyKind.AFTER_ANY, ("8", "9")),
+    )
+
+
+@pytest.mark.parametrize("text", ["", "a", "1-", "3-1", "1-5:0", "1%0", "1%x", "0-4000001"])
+def test_what_is_no_array(text: str) -> None:
+    """Empty, backwards or too large."""
+    with pytest.raises(UsageError):
+        requests.array(text)

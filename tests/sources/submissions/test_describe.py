@@ -1,0 +1,214 @@
+"""What is submitted: flags, then the scheduler's section of the job file, then the shared one."""
+
+import os
+from pathlib import Path
+
+import pytest
+from clusterrun.domain.facts import Fact
+from clusterrun.domain.submissions.submission import Gpus
+from clusterrun.errors import UsageError
+from clusterrun.sources.job_files.job_file import read_job_file
+
+from tests.submitting.submitted import described, submission
+
+JOB = """\
+script: train.py
+args: [--epochs, 3]
+nnodes: 2
+nproc_per_node: 4
+master_addr: node0
+max_restarts: 1
+env:
+  A: b c
+submit:
+  time: 1h
+  account: team
+slurm:
+  time: 2:00:00
+  partition: a100
+  modules: [cuda, nccl]
+  setup:
+    - ulimit -n 9999
+  directive: --mail-type=END
+"""
+
+
+@pytest.fixture
+def job_file(folder: Path) -> tuple[str, ...]:
+    """Write a job file; return the options that name it."""
+    (folder / "job.yaml").write_text(JOB)
+    return ("--config", "job.yaml")
+
+
+def test_sections_hold_what_is_asked_of_a_scheduler(job_file: tuple[str, ...]) -> None:
+    """Its own section wins over the shared one; each value has its line."""
+    job = submission(*job_file)
+
+    assert job.time == Fact(7200, "job.yaml:13 slurm.time")
+    assert job.account == Fact("team", "job.yaml:11 submit.account")
+    assert job.modules.value == ("cuda", "nccl")
+    assert [line.value for line in (*job.setup, *job.directive)] == [
+        "ulimit -n 9999",
+        "--mail-type=END",
+    ]
+
+
+def test_flags_win_and_lines_add_up(job_file: tuple[str, ...]) -> None:
+    """A flag replaces a value; set-up lines of the job file come first."""
+    job = submission(*job_file, "--time", "30m", "--setup", "ulimit -c 0")
+
+    assert job.time == Fact(1800, "--time")
+    assert [line.value for line in job.setup] == ["ulimit -n 9999", "ulimit -c 0"]
+
+
+def test_a_job_that_starts_here_ignores_the_sections(job_file: tuple[str, ...]) -> None:
+    """The same file runs without a scheduler."""
+    settings = read_job_file(Fact(job_file[1], "--config")).settings
+
+    assert sorted(settings) == ["env", "master_addr", "max_restarts", "nnodes", "nproc_per_node"]
+
+
+def test_the_command_has_what_the_file_sets(job_file: tuple[str, ...]) -> None:
+    """A change of the file while the job is queued changes nothing.
+
+    The number of nodes and their addresses come from the scheduler.
+    """
+    command = submission(*job_file).command
+
+    assert command.options == (
+        ("--nproc-per-node", "4"),
+        ("--max-restarts", "1"),
+        ("--env", "A=b c"),
+    )
+    assert command.words == ("train.py", "--epochs", "3")
+
+
+def test_the_command_has_what_variables_set(job_file: tuple[str, ...]) -> None:
+    """They replace the file's values, and flags replace them."""
+    variables = {"CLUSTERRUN_MAX_RESTARTS": "5", "PET_TEE": "3", "CLUSTERRUN_CONTAIN": "no"}
+    options = ("--tee", "0:1", "--exec", "--pass-local-rank", "--env", "B=c")
+    command = submission(*job_file, *options, environ=variables).command
+
+    assert command.options == (
+        ("--pass-local-rank=true",),
+        ("--exec",),
+        ("--nproc-per-node", "4"),
+        ("--max-restarts", "5"),
+        ("--tee", "0:1"),
+        ("--env", "A=b c"),
+        ("--env", "B=c"),
+    )
+
+
+def test_addresses_on_the_command_line_stay() -> None:
+    """Whoever types one for a scheduler means it."""
+    options = ("--gpus-per-node", "1", "--nnodes", "1:2", "--master-port", "4000")
+    command = submission(*options, "train.py").command
+
+    assert command.options == (("--nnodes", "1:2"), ("--master-port", "4000"))
+
+
+@pytest.mark.parametrize(
+    ("options", "gpus"),
+    [
+        ("--nproc-per-node 4", Gpus(4)),
+        ("--nproc-per-node 4 --gpus-per-worker 2", Gpus(8)),
+        ("--nproc-per-node 4 --gpus-per-worker 0", Gpus(0)),
+        ("--nproc-per-node 4 --gpus-per-node a100:2", Gpus(2, "a100")),
+        ("--nproc-per-node auto --exclusive", None),
+    ],
+)
+def test_workers_need_gpus(options: str, gpus: Gpus | None) -> None:
+    """One each, unless told otherwise."""
+    assert submission(*options.split(), "train.py").gpus_per_node.value == gpus
+
+
+def test_cpus_and_memory_of_a_job_without_gpus() -> None:
+    """Are those of its workers."""
+    options = ("--gpus-per-node", "0", "--nproc-per-node", "3", "--cpus-per-gpu", "2")
+    job = submission(*options, "--memory-per-gpu", "1G", "train.py")
+
+    assert (job.cpus, job.memory) == (6, 3072)
+    assert submission("--exclusive", "train.py").cpus is None
+
+
+@pytest.mark.parametrize(
+    ("words", "name"),
+    [
+        ("train.py", "train"),
+        ("-m pkg.train", "pkg.train"),
+        ("--image x some/odd,name.py", "odd-name"),
+        ("--no-python /usr/bin/env", "env"),
+        ("--image x --no-python ...", "clusterrun"),
+    ],
+)
+def test_a_job_is_called_as_its_program(words: str, name: str) -> None:
+    """Characters that a scheduler may refuse are replaced."""
+    assert submission("--gpus-per-node", "1", *words.split()).job_name.value == name
+
+
+def test_the_launcher_is_that_which_submits(folder: Path) -> None:
+    """By its path, which all nodes have; without one beside the interpreter, by the interpreter."""
+    (folder / "clusterrun").touch()
+    from tests.submitting import submitted
+
+    job = submission("--gpus-per-node", "1", "train.py")
+
+    assert job.command.launcher == (submitted.INTERPRETER, "-m", "clusterrun")
+
+
+def path_with(folder: Path, *names: str) -> dict[str, str]:
+    for name in names:
+        (folder / name).write_text("#!/bin/sh\n")
+        (folder / name).chmod(0o755)
+    return {"PATH": str(folder)}
+
+
+def test_the_scheduler_is_the_one_of_this_machine(folder: Path) -> None:
+    """Its command is on PATH."""
+    environ = path_with(folder, "sbatch")
+    (folder / "job.yaml").write_text("submit: {to: slurm}\n")
+    gpus = ("--gpus-per-node", "1")
+
+    found = described("--to", "slurm", *gpus, "train.py").scheduler
+    in_file = described_without_to("--config", "job.yaml", *gpus, "train.py")
+    here = described_without_to(*gpus, "train.py", environ=environ)
+
+    assert (found, in_file) == (Fact("slurm", "--to"), Fact("slurm", "job.yaml:1 submit.to"))
+    assert here == Fact("slurm", f"{folder}/sbatch")
+
+
+def described_without_to(*words: str, environ: dict[str, str] | None = None) -> Fact[str]:
+    from clusterrun.cli.dispatch import find_command
+    from clusterrun.sources.submissions.describe import describe_submission
+
+    _, line = find_command(["submit", *words], "clusterrun")
+    return describe_submission(line, environ or {"PATH": os.devnull}, "python").scheduler
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("slurm: a100\n", "job.yaml:1 slurm: a single value, where lines of NAME: VALUE"),
+        ("slurm: {tme: 1h}\n", "job.yaml:1 slurm.tme: there is no such key"),
+        ("slurm: {to: slurm}\n", "job.yaml:1 slurm.to: there is no such key"),
+        ("slurm: {print: yes}\n", "job.yaml:1 slurm.print: there is no such key"),
+        ("slurm:\n  time: 90\n", "job.yaml:2 slurm.time: '90' is not a time limit"),
+        ("submit:\n  array: 5-1\n", "job.yaml:2 submit.array: '5-1' is not an array of jobs"),
+        ("slurm: {setup: [[a]]}\n", "job.yaml:1 slurm.setup: a list, where a single value"),
+        ("max_restarts: few\n", "job.yaml:1 max_restarts: 'few' is not a number of restarts"),
+        ("nnodes: 2\nspares: 1\n", ""),
+    ],
+)
+def test_what_a_scheduler_would_refuse(folder: Path, text: str, message: str) -> None:
+    """With file, line and key; nothing is submitted."""
+    (folder / "job.yaml").write_text(text)
+    line = ("--gpus-per-node", "1", "--config", "job.yaml", "train.py")
+
+    if not message:
+        assert submission(*line).nodes.value == 3
+        return
+    with pytest.raises(UsageError) as caught:
+        submission(*line)
+
+    assert caught.value.message.startswith(message)

@@ -1,0 +1,30 @@
+"""What ``clusterrun submit`` writes, without a scheduler."""
+
+from collections.abc import Mapping
+from pathlib import Path
+
+from clusterrun.cli.dispatch import find_command
+from clusterrun.domain.submissions.submission import Submission
+from clusterrun.sources.submissions.describe import Described, describe_submission
+from clusterrun.submitting.table import BY_NAME
+
+INTERPRETER = "/opt/python/bin/python3"
+"""Has no clusterrun beside it."""
+
+
+def described(*words: str, environ: Mapping[str, str] | None = None) -> Described:
+    """Return what ``clusterrun submit WORDS`` describes; without ``--to``, for Slurm."""
+    Path("train.py").touch()
+    to = () if "--to" in words else ("--to", "slurm")
+    _, line = find_command(["submit", *to, *words], "clusterrun")
+    return describe_submission(line, environ or {}, INTERPRETER)
+
+
+def submission(*words: str, environ: Mapping[str, str] | None = None) -> Submission:
+    return described(*words, environ=environ).submission
+
+
+def script(*words: str, environ: Mapping[str, str] | None = None) -> str:
+    """Return the script of ``clusterrun submit WORDS``."""
+    found = described(*words, environ=environ)
+    return BY_NAME[found.scheduler.value].script(found.submission)

@@ -1,0 +1,244 @@
+"""Batch scripts for Slurm: each option is the directive that sbatch(1) has for it."""
+
+import os
+import re
+import shlex
+import subprocess
+from pathlib import Path
+
+import pytest
+from clusterrun.domain.facts import Fact
+from clusterrun.domain.submissions.submission import Submission
+from clusterrun.errors import UsageError
+from clusterrun.submitting.asking import Answer
+from clusterrun.submitting.batch import queue
+from clusterrun.submitting.schedulers.slurm import Slurm, cpus_of_a_gpu
+
+from tests.submitting.shellcheck import complaints
+from tests.submitting.submitted import script, submission
+
+ONE_GPU = ("--gpus-per-node", "1")
+
+
+def directives(text: str) -> list[str]:
+    return re.findall(r"(?m)^#SBATCH (.*)$", text)
+
+
+def command(text: str) -> list[str]:
+    """Return the words of the command that the script becomes."""
+    _, _, last = text.replace("\\\n", "").rpartition("\nexec ")
+    return shlex.split(last)
+
+
+@pytest.mark.parametrize(
+    ("options", "expected"),
+    [
+        ("--nnodes 4", ["--nodes=4"]),
+        ("--nnodes 2:4", ["--nodes=2-4", "--no-kill"]),
+        ("--nnodes 14 --spares 2", ["--nodes=16", "--no-kill"]),
+        ("--gpus-per-node h100:8", ["--gpus-per-node=h100:8"]),
+        ("--gpus-per-node 8 --cpus-per-gpu 6", ["--gpus-per-node=8", "--cpus-per-task=48"]),
+        ("--memory-per-gpu 500M", ["--mem=500M"]),
+        ("--gpus-per-node 8 --memory-per-gpu 64GiB", ["--mem=512G"]),
+        ("--exclusive", ["--exclusive", "--mem=0"]),
+        ("--exclusive --memory-per-gpu 1T", ["--exclusive", "--mem=1024G"]),
+        ("--time 90m", ["--time=01:30:00"]),
+        ("--time 1-12:00:00", ["--time=1-12:00:00"]),
+        ("--time 1d12h", ["--time=1-12:00:00"]),
+        ("--time 45s", ["--time=00:00:45"]),
+        ("--partition a100", ["--partition=a100"]),
+        ("--queue a100", ["--partition=a100"]),
+        ("--account team --qos high", ["--account=team", "--qos=high"]),
+        ("--constraint a100|h100", ['--constraint="a100|h100"']),
+        ("--array 0-15%4", ["--array=0-15%4"]),
+        ("--array 1,3,5-9:2", ["--array=1,3,5-9:2"]),
+        ("--dependency 12", ["--dependency=afterok:12"]),
+        ("--dependency afterany:12:13,after:9", ["--dependency=afterany:12:13,after:9"]),
+        ("--signal sigusr1@300", ["--signal=USR1@300"]),
+        ("--requeue", ["--requeue", "--open-mode=append"]),
+        ("--output %x.out --error %x.err", ["--output=%x.out", "--error=%x.err"]),
+        ("--job-name probe", ["--job-name=probe"]),
+        ("--directive=--mail-type=END --directive=-C;x", ["--mail-type=END", "-C;x"]),
+    ],
+)
+def test_an_option_is_a_directive(options: str, expected: list[str]) -> None:
+    """And the script is to shellcheck's liking."""
+    text = script(*ONE_GPU, *options.split(), "train.py")
+
+    assert [each for each in expected if each not in directives(text)] == []
+    assert complaints(text) == ""
+
+
+def test_a_job_of_one_node_needs_few_lines() -> None:
+    """Nothing that is not asked for is in the script."""
+    text = script("--gpus-per-node", "8", "--cpus-per-gpu", "8", "train.py", "--lr", "0.1")
+
+    assert directives(text) == [
+        *("--job-name=train", "--nodes=1", "--ntasks-per-node=1"),
+        *("--gpus-per-node=8", "--cpus-per-task=64"),
+    ]
+    assert command(text) == [
+        *("srun", "--cpus-per-task=64", "/opt/python/bin/python3", "-m", "clusterrun"),
+        *("train.py", "--lr", "0.1"),
+    ]
+
+
+def test_cpus_that_are_not_asked_for_are_those_of_the_job() -> None:
+    """Without -c, srun gives its task one core; the variable is Slurm's."""
+    text = script("--exclusive", "train.py")
+
+    assert "cpus=${SLURM_JOB_CPUS_PER_NODE%%[(,]*}\n" in text
+    assert 'exec srun --cpus-per-task="$cpus" ' in text
+
+
+def test_a_job_that_outlives_its_nodes() -> None:
+    """Slurm ends neither the job with a node nor the step with a task."""
+    words = command(script(*ONE_GPU, "--nnodes", "14", "--spares", "2", "train.py"))
+
+    assert "--kill-on-bad-exit=0" in words
+    assert words[words.index("--spares") :] == ["--spares", "2", "train.py"]
+
+
+WORDS = ["a b", "$HOME", "it's", "`id`", 'say "no"', "\\", "*", "", "--x=ü", "#"]
+
+
+def test_words_of_the_script_arrive_unchanged(folder: Path) -> None:
+    """Blanks, quotes, variables and patterns are quoted for the shell that runs the script."""
+    text = script(*ONE_GPU, "train.py", *WORDS)
+    (folder / "srun").write_text('#!/bin/sh\nprintf "%s\\0" "$@"\n')
+    (folder / "srun").chmod(0o755)
+
+    done = subprocess.run(
+        ["bash", "-c", text],
+        env={"PATH": f"{folder}:{os.defpath}", "SLURM_JOB_CPUS_PER_NODE": "64(x2)"},
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=True,
+    )
+
+    options, *printed = done.stdout.split("\0")[:-1]
+    assert options == "--cpus-per-task=64"
+    assert printed[-len(WORDS) :] == WORDS
+    assert complaints(text) == ""
+
+
+def test_modules_and_setup_come_first() -> None:
+    """A line that fails ends the job; clusterrun is that of the environment they make."""
+    lines = ("--setup", "ulimit -n 65536", "--setup", "export A=1")
+    text = script(*ONE_GPU, "--modules", "cuda/12.4,nccl", *lines, "train.py")
+
+    assert "\nset -e\nmodule load cuda/12.4 nccl\nulimit -n 65536\nexport A=1\n\n" in text
+    assert command(text)[-2:] == ["clusterrun", "train.py"]
+    assert complaints(text) == ""
+
+
+def test_a_container_of_pyxis() -> None:
+    """It begins in the current folder, which it sees."""
+    image = ("--image", "nvcr.io#nvidia/pytorch:24.05-py3", "--mounts", "/data:/mnt,/scratch")
+    text = script(*ONE_GPU, *image, "of_the_image.py")
+
+    words = command(text)
+    assert "--container-image=nvcr.io#nvidia/pytorch:24.05-py3" in words
+    assert "--container-mounts=$PWD:$PWD,/data:/mnt,/scratch" in words
+    assert words[-2:] == ["clusterrun", "of_the_image.py"]
+    assert complaints(text) == ""
+
+
+@pytest.mark.parametrize(
+    "options", ["--image train.sif", "--image docker://x/y:1", "--image x --container apptainer"]
+)
+def test_a_container_of_apptainer(options: str) -> None:
+    """On each node, srun starts apptainer with the driver's libraries."""
+    text = script(*ONE_GPU, *options.split(), "--mounts", "/data", "of_the_image.py")
+
+    image = options.split()[1]
+    wanted = f"apptainer exec --nv --pwd $PWD --bind $PWD --bind /data {image} clusterrun"
+    assert wanted in " ".join(command(text))
+    assert complaints(text) == ""
+
+
+def test_apptainer_without_gpus() -> None:
+    """Needs no driver."""
+    text = script("--gpus-per-node", "0", "--image", "train.sif", "of_the_image.py")
+
+    assert "--nv" not in text
+    assert "gpu" not in "".join(directives(text))
+
+
+@pytest.mark.parametrize(
+    ("listed", "cpus"),
+    [
+        ("64 gpu:h100:8(S:0-1)\n96 gpu:8\n", 8),
+        ("64 (null)\n", None),
+        ("48+ gpu:a100:2(S:0),gpu:v100:2(S:1)\n", 12),
+        ("2 gpu:4\n", None),
+        ("", None),
+    ],
+)
+def test_a_gpu_has_its_part_of_the_cpus(listed: str, cpus: int | None) -> None:
+    """On the node with the fewest; nodes without GPUs do not count."""
+    assert cpus_of_a_gpu(listed) == cpus
+
+
+def completed(*words: str) -> tuple[Submission, list[tuple[str, ...]]]:
+    """Return the job with what sinfo answers, and the questions."""
+    asked: list[tuple[str, ...]] = []
+
+    def ask(question: object) -> Answer:
+        assert isinstance(question, list)
+        asked.append(tuple(question))
+        return Answer("64 gpu:8\n", "", 0)
+
+    return Slurm().complete(submission(*words, "train.py"), ask), asked
+
+
+def test_the_partition_says_how_many_cpus() -> None:
+    """The question is about the nodes of that partition only."""
+    job, asked = completed("--gpus-per-node", "2", "--partition", "a100")
+
+    assert (job.cpus_per_gpu, job.cpus) == (Fact(8, "sinfo"), 16)
+    assert [question[-1] for question in asked] == ["--partition=a100"]
+
+
+@pytest.mark.parametrize("options", ["--exclusive", "--cpus-per-gpu 3"])
+def test_sinfo_is_not_asked_without_need(options: str) -> None:
+    """Whole nodes have all of their CPUs."""
+    assert completed(*ONE_GPU, *options.split())[1] == []
+
+
+def test_without_an_answer_slurm_decides() -> None:
+    """The script then takes the number from Slurm's variable."""
+    job = submission(*ONE_GPU, "train.py")
+
+    assert Slurm().complete(job, lambda _words: Answer("", "no", 1)) == job
+
+
+def test_the_id_may_have_a_cluster() -> None:
+    """As sbatch --parsable prints it in a federation."""
+    assert queue(Slurm(), submission(*ONE_GPU, "train.py"), Answer("17;east\n", "", 0)) == "17"
+
+
+@pytest.mark.parametrize(
+    ("refusal", "options", "blamed"),
+    [
+        ("invalid partition specified: x", "--partition x", "partition is set by --partition"),
+        ("Invalid qos specification", "--qos x", "qos is set by --qos"),
+        ("Invalid feature specification", "--constraint x", "constraint is set by --constraint"),
+        (
+            "Requested node configuration is not available",
+            "--nnodes 2 --gpus-per-node 9",
+            "nodes is set by --nnodes\ngpus_per_node is set by --gpus-per-node",
+        ),
+    ],
+)
+def test_a_refusal_is_traced_to_its_values(refusal: str, options: str, blamed: str) -> None:
+    """Values that are not set cannot be wrong."""
+    gpus = () if "gpus" in options else ONE_GPU
+    job = submission(*gpus, *options.split(), "train.py")
+
+    with pytest.raises(UsageError) as caught:
+        queue(Slurm(), job, Answer("", f"sbatch: error: {refusal}\n", 1))
+
+    assert caught.value.message == f"Slurm refuses the job: sbatch: error: {refusal}"
+    assert caught.value.hint == blamed
