@@ -30,6 +30,8 @@ from clusterrun.domain.messages import (
     Refused,
     StacksMessage,
     Stop,
+    Succession,
+    SuccessionKnown,
     Verdict,
     WorldFormed,
 )
@@ -49,6 +51,8 @@ class Replay:
         self.newest = OWN
         self.port = state.master_port
         """What the workers of the next attempt get."""
+        self.unheard: set[int] = set()
+        """Members that do not confirm that they know the coordinator's successors."""
         self._gone: set[int] = set()
 
     def happens(self, happening: CoordinatorEvent) -> Actions:
@@ -61,9 +65,17 @@ class Replay:
             # As the server does.
             for number in reply.connections if isinstance(reply, Disconnect) else ():
                 self.goes(number)
+            if isinstance(reply, Send) and isinstance(reply.message, Succession):
+                self._confirm(reply.connections, reply.message.attempt)
             if isinstance(reply, PreparePort):
                 self.happens(coordinator_events.PortReady(self.port, 0.0))
         return replies
+
+    def _confirm(self, connections: Sequence[int], attempt: int) -> None:
+        for number in connections:
+            if number not in self._gone and number not in self.unheard:
+                known = SuccessionKnown(attempt)
+                self.happens(coordinator_events.MessageReceived(number, known, self.now))
 
     def calls(self) -> None:
         """A caller connects."""

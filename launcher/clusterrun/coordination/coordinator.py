@@ -29,6 +29,7 @@ from clusterrun.domain.messages import (
     Paused,
     RequestSuspension,
     StacksMessage,
+    SuccessionKnown,
     SuspensionMessage,
     Verdict,
 )
@@ -110,6 +111,8 @@ def _message_received(state: JobState, event: coordinator_events.MessageReceived
         return (*orders, *(successors.inform(state) if known is None else ()))
     if isinstance(message, LeftCoordinator):
         return _member_silent(state, coordinator_events.MemberSilent(connection, event.at))
+    if isinstance(message, SuccessionKnown):
+        return restarting.succession_known(state, connection, message.attempt)
     if state.phase is JobPhase.RESTARTING and isinstance(message, EndedExternally):
         return restarting.ended_externally(state, message.external_cause)
     if state.phase not in {JobPhase.RUNNING, JobPhase.RESTARTING}:
@@ -140,6 +143,8 @@ def _waiting_member_sent(state: JobState, event: coordinator_events.MessageRecei
         return suspending.requested(state, connection, message, event.at)
     if isinstance(message, LeftCoordinator):
         return _member_silent(state, coordinator_events.MemberSilent(connection, event.at))
+    if isinstance(message, SuccessionKnown):
+        return restarting.succession_known(state, connection, message.attempt)
     if not isinstance(message, EndedExternally):
         return ()
     # Its user has ended it, as it may end a node that has joined and never had a place.

@@ -128,6 +128,8 @@ class JobState(Struct):
     roster_before: frozenset[int] = frozenset()
     """As ``roster``, of the attempt before, without ``departed``, if the coordinator has successors:
     some agents may not know yet that another attempt has begun."""
+    unaware: set[int] = field(default_factory=set)
+    """Members that have not confirmed yet that they know of this attempt, if it has successors."""
     takes_over: str = ""
     """The identity of the lost coordinator whose agents this one gathers; "": it gathers none."""
     address: str = ""

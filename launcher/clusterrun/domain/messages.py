@@ -171,7 +171,13 @@ class LeftCoordinator(Struct, frozen=True, tag=True):
     """This agent has lost the coordinator, and may follow a successor of it. It still runs."""
 
 
-JobMessage = Paused | RequestSuspension | LeftCoordinator
+class SuccessionKnown(Struct, frozen=True, tag=True):
+    """This agent has received the ``Succession`` of this attempt."""
+
+    attempt: Count
+
+
+JobMessage = Paused | RequestSuspension | LeftCoordinator | SuccessionKnown
 """Messages that belong to no attempt."""
 
 AgentMessage = AttemptMessage | JobMessage

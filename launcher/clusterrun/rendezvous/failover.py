@@ -10,7 +10,13 @@ from clusterrun.coordination.succession.search import Call, Gather, Search
 from clusterrun.coordination.succession.takeover import taken_over
 from clusterrun.coordination.terms import Terms
 from clusterrun.domain.event_source import NEVER
-from clusterrun.domain.messages import FromCoordinator, Hello, LeftCoordinator, Succession
+from clusterrun.domain.messages import (
+    FromCoordinator,
+    Hello,
+    LeftCoordinator,
+    Succession,
+    SuccessionKnown,
+)
 from clusterrun.domain.outcome import NodeLost
 from clusterrun.domain.succession import Claim, Standby, Successor
 from clusterrun.domain.world import World
@@ -64,8 +70,9 @@ class Failover:
         self._since = 0
         self._left: list[Connection[FromCoordinator]] = []
 
-    def learn(self, known: Succession) -> None:
-        """Take what the coordinator sends about its successors."""
+    def learn(self, known: Succession, connection: Connection[FromCoordinator]) -> None:
+        """Take what the coordinator sends about its successors by ``connection``, and confirm it."""
+        connection.send(SuccessionKnown(known.attempt))
         if self._known is None:
             self._since = known.attempt
         self._known = known

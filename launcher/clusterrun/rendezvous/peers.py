@@ -303,7 +303,7 @@ class Peers:
                 self._begin_attempt(world)
             case Succession():
                 if self._failover is not None:
-                    self._failover.learn(message)
+                    self._failover.learn(message, self._connection)
             case Refused():
                 # A successor has gone on without this node.
                 yield from self._end(now)

@@ -10,10 +10,11 @@ from clusterrun.domain.messages import (
     LeftCoordinator,
     NextAttempt,
     RequestSuspension,
+    SuccessionKnown,
     Verdict,
     WorldFormed,
 )
-from clusterrun.domain.outcome import NodeLost
+from clusterrun.domain.outcome import Killed, NodeLost
 from clusterrun.domain.succession import HostFaults
 from msgspec.structs import replace
 
@@ -142,6 +143,48 @@ def test_counts_go_on() -> None:
     assert (successor.state.restarts, successor.state.losses) == (2, 4)
     assert successor.state.request is not None
     assert known_to(successor, 1).progress.faults == (faults,)
+
+
+def test_the_next_attempt_waits_until_all_know_of_the_last_one() -> None:
+    """A silent spare that knew only the one before the last could be in two majorities."""
+    job = running_job(5, spares=2)
+    job.unheard.add(4)
+
+    def is_lost(number: int, *others: int) -> None:
+        job.goes(number)
+        for each in others:
+            rank = job.state.ranks[each]
+            job.is_done(each, [(fate(rank, ending=Killed(15), stopped_by_us=True), 0.0)])
+
+    is_lost(1, 0, 2)
+    assert job.state.attempt.number == 1
+    is_lost(2, 0, 3)
+    assert job.state.phase is JobPhase.RESTARTING
+
+    job.happens(MessageReceived(4, SuccessionKnown(0), job.now))
+    assert job.state.phase is JobPhase.RESTARTING
+    job.unheard.clear()
+    job.happens(MessageReceived(4, SuccessionKnown(1), job.now))
+    assert (job.state.phase, job.state.attempt.number) == (JobPhase.RUNNING, 2)
+
+
+def test_a_silent_member_is_not_waited_for_when_it_is_lost() -> None:
+    """The next attempt begins without it."""
+    job = running_job(4)
+    job.unheard.add(3)
+    job.goes(1)
+    for each in (0, 2, 3):
+        rank = job.state.ranks[each]
+        job.is_done(each, [(fate(rank, ending=Killed(15), stopped_by_us=True), 0.0)])
+    assert job.state.attempt.number == 1
+    job.goes(2)
+    job.is_done(0, [(fate(0, ending=Killed(15), stopped_by_us=True), 0.0)])
+    job.is_done(3, [(fate(2, ending=Killed(15), stopped_by_us=True), 0.0)])
+    assert job.state.phase is JobPhase.RESTARTING
+
+    job.goes(3)
+
+    assert (job.state.phase, job.state.attempt.number) == (JobPhase.RUNNING, 2)
 
 
 def test_more_than_half_of_the_attempt_before_is_needed_too() -> None:

@@ -287,9 +287,22 @@ def _missing(state: JobState) -> frozenset[int]:
     )
 
 
+def succession_known(state: JobState, connection: int, attempt: int) -> Actions:
+    """Take note that a member knows who may succeed the coordinator in an attempt."""
+    if attempt == state.attempt.number:
+        state.unaware.discard(connection)
+    return _go_on(state)
+
+
 def _go_on(state: JobState) -> Actions:
-    """Begin the next attempt if all its places are taken, and there is no pause."""
+    """Begin the next attempt if all its places are taken, and there is no pause.
+
+    All present members must know of the last one: then none of them can follow a successor with
+    those of an attempt before the last, whose majority is not counted any more.
+    """
     if state.phase is not JobPhase.RESTARTING or state.pause_ends != NEVER:
+        return ()
+    if state.unaware.intersection(state.members.hellos).difference(state.lost):
         return ()
     if next_ranks(state) is None:
         return ()

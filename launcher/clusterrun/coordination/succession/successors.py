@@ -14,13 +14,14 @@ MOST_SUCCESSORS = 3
 
 
 def inform(state: JobState) -> Actions:
-    """Let all agents of the attempt know who may succeed the coordinator."""
+    """Let all agents of the attempt know who may succeed the coordinator; they confirm it."""
     if not state.terms.reforming.fails_over or state.phase is not JobPhase.RUNNING:
         return ()
     found = dict(_successors(state))
     hellos = state.members.hellos
     others = tuple(each for each in state.roster if each in hellos and each not in {OWN, *found})
     places = tuple(_place(state, each) for each in state.ranks)
+    state.unaware = {*found, *others}
     known = _succession(state, tuple(found.values()))
     for_successors = replace(known, places=places, progress=_progress(state))
     return tuple(

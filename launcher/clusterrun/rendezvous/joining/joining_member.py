@@ -231,7 +231,7 @@ class JoiningMember:
                     self.verdict = Verdict(self._seeker.lost, text)
                     return ""
                 case Succession():
-                    self._learn(message)
+                    self._learn(message, outgoing)
                 case Refused():
                     return self._refused(message)
                 case WorldFormed():
@@ -252,9 +252,9 @@ class JoiningMember:
                     return "it ends a job that has not started"
         return ""
 
-    def _learn(self, known: Succession) -> None:
+    def _learn(self, known: Succession, outgoing: OutgoingConnection) -> None:
         if self._failover is not None:
-            self._failover.learn(known)
+            self._failover.learn(known, outgoing)
         if self._seeker is not None:
             # A successor has gone on.
             self._epoll.unregister(self._seeker)
