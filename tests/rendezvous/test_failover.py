@@ -21,7 +21,7 @@ def elastic_job(nodes: int) -> Iterator[Job]:
     rhythm = heartbeat_rhythm(nodes, 2.0)
     rules = ReformRules(fewest=1, most=nodes, fails_over=True)
     made = Job(nodes, replace(terms, reforming=rules, keeps_joining_port=True, rhythm=rhythm))
-    made.go_on(0.1)
+    made.goes_quiet()
     yield made
     for peers in made.nodes:
         peers.leave()
@@ -69,7 +69,7 @@ def test_one_after_the_other_is_lost(job_of_four: Job) -> None:
     for number in (1, 2, 3):
         job.receives(number, 2)
     # What it has not read when it ends would make its kernel reset the connections.
-    job.go_on(0.1)
+    job.goes_quiet()
 
     job.nodes[1].leave()
 

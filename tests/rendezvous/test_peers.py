@@ -45,6 +45,10 @@ from tests.rendezvous.nodes import PATIENCE, Notices, fate, hooks, job_terms, ra
 WORLD = world(2)
 
 
+SECONDS_UNTIL_QUIET = 0.3
+"""On loopback messages arrive at once; an agent's answer may take a turn or two."""
+
+
 class Job:
     """The nodes of one job, each as its agent sees the others."""
 
@@ -84,6 +88,12 @@ class Job:
         now = time.monotonic()
         for peers in (each for each in living if each in ready or now >= each.due):
             self.received[self.nodes.index(peers)] += received(peers)
+
+    def goes_quiet(self) -> None:
+        """Let all that is under way arrive, and what follows from it."""
+        until = time.monotonic() + SECONDS_UNTIL_QUIET
+        while time.monotonic() < until:
+            self.go_on(SECONDS_UNTIL_QUIET / 10)
 
     def reasons(self) -> list[Reason]:
         """Wait for the verdict on every node, and return it for each."""
