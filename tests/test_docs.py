@@ -10,7 +10,7 @@ from textwrap import indent
 from typing import get_args
 
 import pytest
-from clusterrun.cli.commands.table import WARM
+from clusterrun.cli.commands.table import NOW, WARM
 from clusterrun.domain.messages import FromCoordinator, FromMember
 from clusterrun.errors import ExitCode
 from clusterrun.sources.clusters.detection import DETECTION
@@ -119,6 +119,7 @@ def test_options_that_a_page_names_exist(page: Path) -> None:
         "--version",
         "--print-completion",
         WARM.flag,
+        NOW.flag,
     }
     named = {f"--{name}" for name in re.findall(r"(?<![\w-])--([a-z][\w-]+)", page.read_text())}
 

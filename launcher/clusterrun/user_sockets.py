@@ -47,7 +47,7 @@ def listen_at(path: Path) -> socket.socket:
     listener = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
     try:
         _call_with_address(listener.bind, path)
-        listener.listen(16)
+        listener.listen(128)
     except OSError:
         listener.close()
         raise

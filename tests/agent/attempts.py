@@ -8,7 +8,7 @@ from contextlib import suppress
 from clusterrun.agent.attempt_state import AttemptState
 from clusterrun.agent.signal_inbox import SignalInbox
 from clusterrun.domain.event_source import NEVER
-from clusterrun.domain.events import Event
+from clusterrun.domain.events import Event, LookEvent
 from clusterrun.domain.messages import AgentMessage, Done, EndedExternally, FirstFailure
 from clusterrun.domain.outcome import Evidence, Outcome, Reason, Succeeded
 from clusterrun.domain.plan import NodePlan
@@ -234,3 +234,14 @@ class FakeAttempts:
 
     def failed(self, outcome: Outcome) -> None:
         self.failures.append(outcome)
+
+
+class FakeLooks:
+    """Answers no look, and keeps what belongs to one."""
+
+    def __init__(self) -> None:
+        self.taken: list[LookEvent] = []
+
+    def take(self, event: LookEvent) -> tuple[()]:
+        self.taken.append(event)
+        return ()

@@ -23,7 +23,7 @@ from clusterrun.domain.outcome import (
 from clusterrun.domain.ranks import LocalRank
 from clusterrun.rendezvous.single_node import SingleNode
 
-from tests.agent.attempts import FakeAttempts, FakeInbox, FakePeers, FakeWorkers
+from tests.agent.attempts import FakeAttempts, FakeInbox, FakeLooks, FakePeers, FakeWorkers
 from tests.agent.clock import FakeClock
 from tests.agent.histories import (
     FORK_SERVER_LOST,
@@ -66,7 +66,9 @@ class Agent(NamedTuple):
         return self._run(played, self.peers)
 
     def _run(self, played: FakeWorkers, peers: Peers) -> Outcome:
-        supervisor = Supervisor(self.attempts, played, peers, self.inbox, self.clock)
+        supervisor = Supervisor(
+            self.attempts, played, peers, self.inbox, self.clock, looks=FakeLooks()
+        )
         try:
             return supervisor.run(Rules(GRACE, foreground=False))
         finally:

@@ -3,18 +3,20 @@
 import os
 import socket
 import threading
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import suppress
 from pathlib import Path
 from typing import TypeVar
 
 import pytest
 from clusterrun.cli.main import run_command_line
-from clusterrun.control.control_socket import SECONDS_TO_ASK, ControlSocket
+from clusterrun.control.callers import SECONDS_TO_ASK
+from clusterrun.control.control_socket import ControlSocket
 from clusterrun.control.messages import Description
-from clusterrun.control.running_jobs import running_jobs
+from clusterrun.control.running_jobs import find_jobs
 from clusterrun.domain.event_source import NEVER
 from clusterrun.domain.events import Event, SuspensionWanted
+from clusterrun.domain.looks import Look
 from clusterrun.user_sockets import connect_to, listen_at, socket_folder
 
 from tests.as_another_user import run_as_another_user
@@ -30,12 +32,19 @@ class Unlimited:
         return work()
 
 
+def no_look(_look: Look, _reply: Callable[[bytes], None], _now: float) -> Iterable[Event]:
+    """Answer no look into the job."""
+    return ()
+
+
 class Agent:
     """An agent's control socket, in a loop of its own."""
 
     def __init__(self, run_id: str, environ: Mapping[str, str]) -> None:
         described = Description(run_id, "n0", os.getpid(), 0, 2, "train.py")
-        self.control = ControlSocket(lambda: described, environ, Unlimited(), list[Path]().append)
+        self.control = ControlSocket(
+            lambda: described, no_look, environ, Unlimited(), list[Path]().append
+        )
         self.events: list[Event] = list(self.control.events(0.0))
         self._ends = False
         self._thread = threading.Thread(target=self._answer)
@@ -150,7 +159,7 @@ def test_the_socket_of_a_killed_agent_is_removed(environ: Mapping[str, str]) -> 
     stale = folder / f"job-{child}-00"
     listen_at(stale).close()
 
-    assert list(running_jobs(folder)) == []
+    assert find_jobs(folder).jobs == ()
     assert not stale.exists()
 
 
@@ -172,7 +181,7 @@ def test_an_agent_removes_what_it_has_made(
 def test_what_is_no_request_is_dropped(environ: Mapping[str, str], sent: bytes) -> None:
     """Garbage, or more of it than any request has."""
     control = ControlSocket(
-        lambda: pytest.fail("described"), environ, Unlimited(), list[Path]().append
+        lambda: pytest.fail("described"), no_look, environ, Unlimited(), list[Path]().append
     )
     list(control.events(0.0))
     (path,) = folder_of(environ).iterdir()
@@ -199,7 +208,7 @@ def send_all(connection: socket.socket, data: bytes) -> None:
 def test_a_caller_without_a_request_is_dropped(environ: Mapping[str, str]) -> None:
     """After some seconds, for which the loop's timer is set."""
     control = ControlSocket(
-        lambda: pytest.fail("described"), environ, Unlimited(), list[Path]().append
+        lambda: pytest.fail("described"), no_look, environ, Unlimited(), list[Path]().append
     )
     list(control.events(0.0))
     (path,) = folder_of(environ).iterdir()
@@ -228,7 +237,7 @@ except PermissionError as error:
 def test_another_user_is_neither_served_nor_asked(environ: Mapping[str, str]) -> None:
     """SO_PEERCRED shows the user, even where permissions do not keep him out."""
     control = ControlSocket(
-        lambda: pytest.fail("described"), environ, Unlimited(), list[Path]().append
+        lambda: pytest.fail("described"), no_look, environ, Unlimited(), list[Path]().append
     )
     list(control.events(0.0))
     (path,) = folder_of(environ).iterdir()

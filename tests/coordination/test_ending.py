@@ -1,12 +1,12 @@
 """The end of a running job: one stop for all nodes, and one verdict when all of them are done."""
 
 import pytest
-from clusterrun.coordination.coordinator_events import MemberGone, MemberSilent
+from clusterrun.coordination.coordinator_events import MemberGone, MemberSilent, MessageReceived
 from clusterrun.coordination.ending import MOST_EXTERNAL_CAUSES
 from clusterrun.coordination.job_state import JobPhase
 from clusterrun.coordination.verdict import dated_fates
 from clusterrun.domain.bounds import LONGEST_LINE
-from clusterrun.domain.messages import Notice, Stop, Verdict
+from clusterrun.domain.messages import EndedExternally, Notice, Stop, Verdict
 from clusterrun.domain.outcome import (
     ExternalCause,
     HelperFailed,
@@ -403,3 +403,13 @@ def test_a_lost_member_is_not_lost_again() -> None:
     job.goes(1)
 
     assert job.happens(MemberSilent(1, job.now)) == ()
+
+
+def test_an_end_at_once_is_ordered_also_after_a_stop() -> None:
+    """Workers that have their grace period are killed on all nodes."""
+    job = running(2)
+    job.is_ended_externally(1, Interrupted(15))
+    job.happens(MessageReceived(0, EndedExternally(0, Interrupted(15), at_once=True), job.now))
+
+    orders = [message for _, message in job.sent if isinstance(message, Stop)]
+    assert [order.at_once for order in orders] == [False, False, True, True]

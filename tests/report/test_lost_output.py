@@ -1,7 +1,7 @@
 """The lines on lost output."""
 
 import pytest
-from clusterrun.domain.lost_output import LostOutput
+from clusterrun.domain.streams import LostOutput
 from clusterrun.report.outcome import describe_losses
 
 NO_ROOM = "No space left on device"

@@ -5,9 +5,9 @@ from pathlib import Path
 from typing import NamedTuple, cast
 
 import pytest
-from clusterrun.domain.lost_output import LostOutput
 from clusterrun.domain.outcome import HelperFailed, Interrupted, Outcome, Reason, Succeeded
 from clusterrun.domain.outcome import WorkerFailed as Failed
+from clusterrun.domain.streams import LostOutput
 from clusterrun.errors import ExitCode
 from clusterrun.run.final_report import (
     PARENTS_ERROR_FILE,

@@ -21,7 +21,7 @@ from clusterrun.agent.node_notices import (
     interrupted,
 )
 from clusterrun.agent.orders import coordinator_lost, coordinator_sought, order_received
-from clusterrun.agent.signals import signal_not_handled, signal_received
+from clusterrun.agent.signals import signal_not_handled, signal_received, stop_wanted
 from clusterrun.agent.stack_requests import stack_event
 from clusterrun.agent.stop_sequence import (
     Decision,
@@ -75,6 +75,9 @@ def _decide(state: AttemptState, event: Event) -> Decision:
             return cleaned_up(state, survivors)
         case events.DeadlinePassed():
             return deadline_passed(state)
+        case events.LookOrdered() | events.LinesSeen():
+            # They change nothing: see ``ports.Looks``.
+            return state, ()
         case _:
             return _from_outside(state, event)
 
@@ -82,6 +85,7 @@ def _decide(state: AttemptState, event: Event) -> Decision:
 FromOutside = (
     events.SignalReceived
     | events.SuspensionWanted
+    | events.StopWanted
     | events.SignalNotHandled
     | events.OutputClosed
     | events.HelperLost
@@ -97,6 +101,8 @@ def _from_outside(state: AttemptState, event: FromOutside) -> Decision:
             return signal_received(state, event)
         case events.SuspensionWanted():
             return suspension_wanted(state, event)
+        case events.StopWanted():
+            return stop_wanted(state, event)
         case events.SignalNotHandled():
             return signal_not_handled(state, event)
         case events.OutputClosed(at):

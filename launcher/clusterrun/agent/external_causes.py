@@ -23,9 +23,11 @@ def end_externally(
     return state, (report(state, cause), PrintNotice(notice), *actions)
 
 
-def report(state: AttemptState, cause: ExternalCause) -> SendToCoordinator:
+def report(
+    state: AttemptState, cause: ExternalCause, *, at_once: bool = False
+) -> SendToCoordinator:
     """Report ``cause``: the coordinator stops all nodes."""
-    return SendToCoordinator(EndedExternally(state.attempt, cause))
+    return SendToCoordinator(EndedExternally(state.attempt, cause, at_once))
 
 
 def helper_lost(state: AttemptState, event: HelperLost) -> Decision:

@@ -13,8 +13,10 @@ from clusterrun.domain.events import (
     DeadlinePassed,
     Event,
     HelperLost,
+    LookEvent,
     OutputClosed,
     SignalReceived,
+    StopWanted,
     SuspensionWanted,
 )
 from clusterrun.domain.messages import HoldRanks, Stop, SuspensionPossible
@@ -22,10 +24,12 @@ from clusterrun.domain.messages import HoldRanks, Stop, SuspensionPossible
 CONCERNS_ANY_ATTEMPT = (
     SignalReceived,
     SuspensionWanted,
+    StopWanted,
     OutputClosed,
     HelperLost,
     CoordinatorLost,
     CoordinatorSought,
+    LookEvent,
 )
 """Events that come once, and concern the attempt that begins as well as the one before."""
 

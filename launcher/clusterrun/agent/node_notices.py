@@ -30,6 +30,23 @@ def stopping(number: int, workers: int, grace: float, *, to_fork_server: bool = 
     )
 
 
+def stopping_by(command: str, workers: int, grace: float) -> str:
+    """Return the notice that a command of the user's ends the job."""
+    return (
+        f"{command}: stopping {counted(workers, 'worker')}"
+        f" (grace {grace:g} s, {command} --now kills at once);"
+        f" exit code {exit_code_of_signal(signal.SIGTERM)}"
+    )
+
+
+def killing_now(command: str, workers: int) -> str:
+    """Return the notice that a command of the user's ends the job without a grace period."""
+    return (
+        f"{command} --now: killing {counted(workers, 'worker')};"
+        f" exit code {exit_code_of_signal(signal.SIGTERM)}"
+    )
+
+
 def interrupted() -> str:
     """Return the notice that Ctrl-C ended the one worker, which has the terminal."""
     return f"interrupted: exit code {exit_code_of_signal(signal.SIGINT)}"
@@ -56,6 +73,11 @@ def stopping_here(why: str, workers: int) -> str:
 def killing_here(why: str, workers: int) -> str:
     """Return the notice that the other nodes may go on without this one."""
     return f"{why}: killing {counted(workers, 'worker')} here, since the other nodes may go on"
+
+
+def killing_at_once(why: str, workers: int) -> str:
+    """Return the notice that a user of another node ends the job without a grace period."""
+    return f"{why}: killing {counted(workers, 'worker')} here"
 
 
 def no_restart(number: int) -> str:

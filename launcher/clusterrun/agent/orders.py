@@ -7,7 +7,12 @@ from msgspec.structs import replace
 
 from clusterrun.agent.actions import CollectStacks, PrintNotice, Restart, SendToCoordinator
 from clusterrun.agent.attempt_state import AttemptState, Phase
-from clusterrun.agent.node_notices import LOST_BY_OTHERS, killing_here, stopping_here
+from clusterrun.agent.node_notices import (
+    LOST_BY_OTHERS,
+    killing_at_once,
+    killing_here,
+    stopping_here,
+)
 from clusterrun.agent.signals import suspension_cancelled
 from clusterrun.agent.stack_requests import print_all
 from clusterrun.agent.stop_sequence import Decision, finish, kill, stop
@@ -32,10 +37,11 @@ from clusterrun.domain.outcome import NodeLost, NotSuspended, Suspended
 def order_received(state: AttemptState, order: Order) -> Decision:
     """Do what the coordinator orders; a restart may be declined."""
     match order:
-        case Stop(attempt, why, external_cause):
+        case Stop(attempt, why, external_cause, at_once):
             if attempt != state.attempt:
                 return state, ()
-            return _stop_here(replace(state, external_cause_elsewhere=external_cause), why)
+            state = replace(state, external_cause_elsewhere=external_cause)
+            return _kill_at_once(state, why) if at_once else _stop_here(state, why)
         case Verdict():
             return _verdict_received(state, order)
         case NextAttempt():
@@ -113,6 +119,14 @@ def _end_without_answer(state: AttemptState, why: str) -> Decision:
     if not state.rules.kills_if_cut_off:
         return _stop_here(state, why)
     return _kill_here(state, why)
+
+
+def _kill_at_once(state: AttemptState, why: str) -> Decision:
+    if state.phase not in {Phase.RUNNING, Phase.STOPPING} or not state.alive:
+        return state, ()
+    notice = PrintNotice(killing_at_once(why, len(state.alive)))
+    state, actions = kill(state)
+    return state, (notice, *actions)
 
 
 def _kill_here(state: AttemptState, why: str) -> Decision:

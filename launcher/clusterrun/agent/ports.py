@@ -5,7 +5,7 @@ from typing import Protocol
 
 from clusterrun.agent.attempt_state import AttemptState
 from clusterrun.domain.event_source import EventSource
-from clusterrun.domain.events import Event
+from clusterrun.domain.events import Event, LookEvent
 from clusterrun.domain.messages import AgentMessage
 from clusterrun.domain.outcome import Evidence, Outcome
 from clusterrun.domain.plan import NodePlan
@@ -55,6 +55,13 @@ class TimedEventSource(EventSource, Protocol):
 
     def flush(self) -> None:
         """Send what waits to be sent, without blocking."""
+
+
+class Looks(Protocol):
+    """Answers the looks of users into the job: see ``clusterrun.domain.looks``."""
+
+    def take(self, event: LookEvent) -> Iterable[Event]:
+        """Take what belongs to a look."""
 
 
 class Peers(Protocol):

@@ -17,9 +17,11 @@ from clusterrun.agent.attempt_state import AttemptState, Phase
 from clusterrun.agent.external_causes import end_externally, report
 from clusterrun.agent.node_notices import (
     killing_instead,
+    killing_now,
     no_restart,
     not_handled,
     stopping,
+    stopping_by,
     stopping_others,
 )
 from clusterrun.agent.stack_requests import request_stacks
@@ -30,7 +32,7 @@ from clusterrun.agent.suspending import (
     with_suspending,
 )
 from clusterrun.domain.event_source import NEVER
-from clusterrun.domain.events import SignalNotHandled, SignalReceived
+from clusterrun.domain.events import SignalNotHandled, SignalReceived, StopWanted
 from clusterrun.domain.outcome import Interrupted
 from clusterrun.domain.signal_names import ENDING_SIGNALS
 
@@ -72,6 +74,32 @@ def signal_not_handled(state: AttemptState, event: SignalNotHandled) -> Decision
     if not event.local_ranks:
         return state, ()
     return state, (PrintNotice(not_handled(event.number, event.local_ranks)),)
+
+
+def stop_wanted(state: AttemptState, wanted: StopWanted) -> Decision:
+    """End the job for a command of the user's: also one that SIGTERM would suspend."""
+    cause = Interrupted(signal.SIGTERM)
+    match state.phase:
+        case _ if wanted.at_once:
+            return _kill_at_once(state, wanted)
+        case Phase.RUNNING:
+            notice = stopping_by(wanted.by, len(state.alive), state.rules.grace)
+            return end_externally(state, cause, wanted.at, signal.SIGTERM, notice)
+        case Phase.WAITING if state.external_cause is None:
+            return _stop_other_nodes(state, SignalReceived(signal.SIGTERM, wanted.at))
+        case _:
+            return _report(state, SignalReceived(signal.SIGTERM, wanted.at))
+
+
+def _kill_at_once(state: AttemptState, wanted: StopWanted) -> Decision:
+    cause = state.external_cause or Interrupted(signal.SIGTERM)
+    state = replace(state, external_cause=cause, external_cause_at=wanted.at)
+    to_all = report(state, cause, at_once=True)
+    if state.phase not in {Phase.RUNNING, Phase.STOPPING} or not state.alive:
+        return state, (to_all,)
+    notice = PrintNotice(killing_now(wanted.by, len(state.alive)))
+    state, actions = kill(state)
+    return state, (to_all, notice, *actions)
 
 
 def suspension_cancelled(state: AttemptState) -> Decision:

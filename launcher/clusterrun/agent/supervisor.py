@@ -10,10 +10,10 @@ from clusterrun.agent.attempt_state import AttemptState, Phase, Rules, Suspendin
 from clusterrun.agent.conclusion import conclude, fates_of
 from clusterrun.agent.decide import decide
 from clusterrun.agent.loop import EventLoop
-from clusterrun.agent.ports import Attempts, Clock, Peers, TimedEventSource, Workers
+from clusterrun.agent.ports import Attempts, Clock, Looks, Peers, TimedEventSource, Workers
 from clusterrun.agent.signal_inbox import SignalInbox
 from clusterrun.agent.suspending import in_next_attempt
-from clusterrun.domain.events import Event, SignalReceived, WorkerExited, WorkerKilled
+from clusterrun.domain.events import Event, LookEvent, SignalReceived, WorkerExited, WorkerKilled
 from clusterrun.domain.messages import AgentMessage, FirstFailure, Paused, done
 from clusterrun.domain.outcome import Evidence, Fate, Killed, Outcome
 from clusterrun.domain.plan import NodePlan
@@ -31,17 +31,19 @@ class Supervisor:
         inbox: SignalInbox,
         clock: Clock,
         *,
+        looks: Looks,
         requests: Sequence[TimedEventSource] = (),
     ) -> None:
         """Take the attempts, the workers, the nodes, the signals to this process, and the clock.
 
-        ``requests``: sources of requests from outside.
+        ``looks`` answers looks into the job, ``requests`` are sources of requests from outside.
         """
         self._attempts = attempts
         self._workers = workers
         self._peers = peers
         self._inbox = inbox
         self._clock = clock
+        self._looks = looks
         self._requests = requests
         self._epoch = clock.time() - clock.monotonic()
         self._loop = EventLoop(inbox, self._sources, clock, self._reap)
@@ -76,6 +78,9 @@ class Supervisor:
         self._workers.start(plan)
         while True:
             event = self._loop.next_event()
+            if isinstance(event, LookEvent):
+                self._loop.add(self._looks.take(event))
+                continue
             before, (state, decided) = state, decide(state, event)
             self._attempts.note(before, state, event.at)
             self._note_evidence(event, state)

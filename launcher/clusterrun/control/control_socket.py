@@ -1,11 +1,10 @@
-"""Where a running agent listens for the commands of its user: ``clusterrun suspend``.
+"""Where a running agent listens for the commands of its user: ``clusterrun ps``, ``stop`` ...
 
 Its path is ``job-PID-RANDOM`` in the folder for this user's sockets. A command finds the jobs of
 this host by listing the folder.
 """
 
 import os
-import select
 import socket
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import suppress
@@ -13,11 +12,11 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple, Protocol, TypeVar
 
-from clusterrun.domain.event_source import NEVER
-from clusterrun.domain.events import Event, SuspensionWanted
+from clusterrun.control.callers import Caller, Callers
+from clusterrun.domain.events import Event, StopWanted, SuspensionWanted
+from clusterrun.domain.looks import Look
 from clusterrun.user_sockets import (
     connect_to,
-    is_of_this_user,
     listen_at,
     remove_socket,
     socket_folder,
@@ -29,21 +28,19 @@ if TYPE_CHECKING:
 
 PREFIX = "job-"
 
-LONGEST_REQUEST = 1 << 16
-"""Bytes."""
-
-SECONDS_TO_ASK = 5.0
-"""A command that has connected and sends no whole request is dropped after that."""
-
-MOST_CALLERS = 16
-"""Connections at a time."""
+SECONDS_TO_CONNECT = 0.2
+"""The queue of an agent that is stopped may be full."""
 
 ATTEMPTS_TO_OPEN = 3
 """A job that ends may remove the folder while this one opens its socket there."""
 
 ResultT = TypeVar("ResultT")
 
-BY_COMMAND = "clusterrun suspend"
+BY_SUSPEND = "clusterrun suspend"
+BY_STOP = "clusterrun stop"
+
+AnswerLook = Callable[[Look, Callable[[bytes], None], float], Iterable[Event]]
+"""Takes a look and what takes its answer, now or later."""
 
 
 class TimeLimited(Protocol):
@@ -72,6 +69,7 @@ class ControlSocket:
     def __init__(
         self,
         describe: Callable[[], "Description"],
+        look: AnswerLook,
         environ: Mapping[str, str],
         files: TimeLimited,
         remove_at_end: Callable[[Path], object],
@@ -80,6 +78,7 @@ class ControlSocket:
 
         Args:
             describe: returns the job.
+            look: answers looks into the job.
             environ: names the folder for sockets.
             files: what runs work on files.
             remove_at_end: has the socket removed, however this process ends.
@@ -87,117 +86,67 @@ class ControlSocket:
         """
         self._remove_at_end = remove_at_end
         self._describe = describe
+        self._look = look
         self._environ = environ
         self._files = files
-        self._epoll = select.epoll()
         self._listener: Listener | None = None
-        self._callers: dict[int, _Caller] = {}
+        self._callers = Callers()
         self._is_new = True
+        self._now = 0.0
 
     @property
     def due(self) -> float:
-        if self._is_new:
-            return 0.0
-        return min((caller.until for caller in self._callers.values()), default=NEVER)
+        return 0.0 if self._is_new else self._callers.due
 
     def fileno(self) -> int:
-        return self._epoll.fileno()
+        return self._callers.fileno()
 
     def flush(self) -> None:
         """Do nothing: ``events`` answers."""
 
     def events(self, now: float) -> Iterator[Event]:
         """Return what commands ask for; answer each."""
+        self._now = now
         if self._is_new:
             self._is_new = False
             self._open()
-        self._accept(now)
-        for caller in list(self._callers.values()):
-            caller.read()
-            if caller.is_complete:
-                yield from self._answer(caller, now)
-            if caller.is_over or now >= caller.until:
-                del self._callers[caller.fileno()]
-                caller.close()
+        self._callers.accept(now)
+        for caller, request in self._callers.requests(now):
+            yield from self._serve(caller, request, now)
 
     def close(self) -> None:
-        for caller in self._callers.values():
-            caller.close()
+        self._callers.close()
         if self._listener is not None:
             self._listener.socket.close()
             self._files.run(partial(remove_socket, self._listener.path))
-        self._epoll.close()
 
     def _open(self) -> None:
         self._listener = self._files.run(partial(_open_listener, self._environ))
         if self._listener is not None:
-            self._listener.socket.setblocking(False)
-            self._epoll.register(self._listener.socket, select.EPOLLIN)
+            self._callers.listen(self._listener.socket)
             self._remove_at_end(self._listener.path)
 
-    def _accept(self, now: float) -> None:
-        if self._listener is None:
-            return
-        with suppress(OSError):
-            while len(self._callers) < MOST_CALLERS:
-                connection, _ = self._listener.socket.accept()
-                if not is_of_this_user(connection):
-                    connection.close()
-                    continue
-                caller = _Caller(connection, now + SECONDS_TO_ASK)
-                self._callers[caller.fileno()] = caller
-                self._epoll.register(caller, select.EPOLLIN)
-
-    def _answer(self, caller: "_Caller", now: float) -> Iterable[Event]:
-        from clusterrun.control.messages import Describe, Suspend, decode_request, encode
+    def _serve(self, caller: Caller, data: bytes, now: float) -> Iterable[Event]:
+        from clusterrun.control.messages import LookInside, StopJob, Suspend, decode_request, encode
 
         try:
-            request = decode_request(bytes(caller.received))
+            request = decode_request(data)
         except ValueError:
             # Of another version, or no command of ours.
-            return []
-        caller.send(encode(self._describe()))
+            self._callers.drop(caller)
+            return
+        if isinstance(request, LookInside):
+            yield from self._look(request.look, partial(self._reply, caller), now)
+            return
+        self._callers.answer(caller, encode(self._describe()), now)
         match request:
-            case Describe():
-                return []
             case Suspend():
-                return [SuspensionWanted(BY_COMMAND, now)]
+                yield SuspensionWanted(BY_SUSPEND, now)
+            case StopJob(at_once):
+                yield StopWanted(BY_STOP, at_once, now)
 
-
-class _Caller:
-    """A command that has connected."""
-
-    def __init__(self, connection: socket.socket, until: float) -> None:
-        connection.setblocking(False)
-        self._connection = connection
-        self.until = until
-        self.received = bytearray()
-        self.is_complete = False
-        """All of the request is here."""
-        self.is_over = False
-
-    def fileno(self) -> int:
-        return self._connection.fileno()
-
-    def read(self) -> None:
-        try:
-            data = self._connection.recv(LONGEST_REQUEST)
-        except BlockingIOError:
-            return
-        except OSError:
-            self.is_over = True
-            return
-        self.received += data
-        self.is_complete = not data
-        self.is_over = self.is_complete or len(self.received) > LONGEST_REQUEST
-
-    def send(self, data: bytes) -> None:
-        # An answer is smaller than the socket's buffer.
-        with suppress(OSError):
-            self._connection.sendall(data)
-
-    def close(self) -> None:
-        self._connection.close()
+    def _reply(self, caller: Caller, answer: bytes) -> None:
+        self._callers.answer(caller, answer, self._now)
 
 
 def _open_listener(environ: Mapping[str, str]) -> Listener | None:
@@ -227,7 +176,7 @@ def remove_stale_sockets(folder: Path) -> None:
 
 def _is_stale(path: Path) -> bool:
     try:
-        connect_to(path, SECONDS_TO_ASK).close()
+        connect_to(path, SECONDS_TO_CONNECT).close()
     except ConnectionRefusedError:
         return True
     return False

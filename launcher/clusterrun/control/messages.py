@@ -1,9 +1,14 @@
 """What the commands of a user and an agent send each other: one request, one answer."""
 
+from typing import TypeVar
+
 import msgspec
 from msgspec import Struct
 
-from clusterrun.domain.bounds import Count, Line, Name, ProcessId, RunId, Size
+from clusterrun.domain.bounds import Count, Line, Name, ProcessId, RunId, Seconds, Size
+from clusterrun.domain.looks import JobLook, Look
+
+AnswerT = TypeVar("AnswerT", "Description", JobLook)
 
 
 class Describe(Struct, frozen=True, tag=True):
@@ -14,7 +19,20 @@ class Suspend(Struct, frozen=True, tag=True):
     """Asks for a suspension of the job; a ``Description`` answers once it is asked for."""
 
 
-Request = Describe | Suspend
+class StopJob(Struct, frozen=True, tag=True):
+    """Asks for the end of the job; a ``Description`` answers once it is asked for."""
+
+    at_once: bool
+    """Without a grace period."""
+
+
+class LookInside(Struct, frozen=True, tag=True):
+    """Asks all nodes; a ``JobLook`` answers, within two seconds."""
+
+    look: Look
+
+
+Request = Describe | Suspend | StopJob | LookInside
 
 
 class Description(Struct, frozen=True, tag=True):
@@ -27,12 +45,19 @@ class Description(Struct, frozen=True, tag=True):
     nodes: Size
     program: Line
     """The name of what it runs."""
+    ranks: Count = 0
+    """Of all nodes."""
+    attempt: Count = 0
+    state: Name = "running"
+    """Of this node: "running", "stopping", ..."""
+    running_for: Seconds = 0.0
+    """Since all nodes had joined."""
 
 
 _REQUESTS: msgspec.msgpack.Decoder[Request] = msgspec.msgpack.Decoder(Request)
 
 
-def encode(message: Request | Description) -> bytes:
+def encode(message: Request | Description | JobLook) -> bytes:
     """Return the message; its end is the end of the connection's stream."""
     return msgspec.msgpack.encode(message)
 
@@ -47,11 +72,11 @@ def decode_request(data: bytes) -> Request:
     return _REQUESTS.decode(data)
 
 
-def decode_description(data: bytes) -> Description:
-    """Return the description.
+def decode_answer(data: bytes, kind: type[AnswerT]) -> AnswerT:
+    """Return the answer.
 
     Raises:
-        ValueError: ``data`` is none.
+        ValueError: ``data`` is none of this kind.
 
     """
-    return msgspec.msgpack.decode(data, type=Description)
+    return msgspec.msgpack.decode(data, type=kind)

@@ -7,6 +7,7 @@ from clusterrun.coordination import (
     ending,
     gathering,
     job_notices,
+    look_rounds,
     stack_rounds,
     suspending,
 )
@@ -22,11 +23,14 @@ from clusterrun.coordination.terms import Terms
 from clusterrun.coordination.worlds import names_own_workers_only
 from clusterrun.domain.event_source import NEVER
 from clusterrun.domain.messages import (
+    AttemptMessage,
     EndedExternally,
     Hello,
     LeftCoordinator,
+    Looked,
     Notice,
     Paused,
+    RequestLook,
     RequestSuspension,
     StacksMessage,
     SuccessionKnown,
@@ -58,6 +62,10 @@ def opened(
 
 def due(state: JobState) -> float:
     """Return when ``TimePassed`` is to happen."""
+    return min(look_rounds.due(state.looks), _due_for_all(state))
+
+
+def _due_for_all(state: JobState) -> float:
     if state.phase is JobPhase.RUNNING:
         times = (stack_rounds.due(state), suspending.due(state), state.grows_at)
         return min(state.next_notice, *times)
@@ -89,7 +97,7 @@ def decide(state: JobState, event: CoordinatorEvent) -> Actions:
         case coordinator_events.MemberSilent():
             return _member_silent(state, event)
         case coordinator_events.TimePassed(at):
-            return _time_passed(state, at)
+            return (*_looks_passed(state, at), *_time_passed(state, at))
         case coordinator_events.PortReady():
             return _port_ready(state, event)
         case coordinator_events.Abandoned(why, _, hint):
@@ -109,6 +117,8 @@ def _message_received(state: JobState, event: coordinator_events.MessageReceived
         known = state.request
         orders = suspending.requested(state, connection, message, event.at)
         return (*orders, *(successors.inform(state) if known is None else ()))
+    if isinstance(message, RequestLook | Looked):
+        return _look_message(state, connection, message, event.at)
     if isinstance(message, LeftCoordinator):
         return _member_silent(state, coordinator_events.MemberSilent(connection, event.at))
     if isinstance(message, SuccessionKnown):
@@ -119,21 +129,39 @@ def _message_received(state: JobState, event: coordinator_events.MessageReceived
         return ()
     if isinstance(message, Paused):
         return _paused(state, connection, paused=message.paused)
-    if state.phase is JobPhase.RESTARTING:
-        return ()
-    if message.attempt < state.attempt.number:
+    if state.phase is JobPhase.RESTARTING or message.attempt < state.attempt.number:
         # That attempt is over on all nodes already.
         return ()
+    return _attempt_message(state, connection, message, event.at)
+
+
+def _attempt_message(
+    state: JobState, connection: int, message: AttemptMessage, at: float
+) -> Actions:
     if message.attempt > state.attempt.number:
         return (Disconnect((connection,)),)
     first, workers = state.first_ranks[connection], state.members.hellos[connection].workers
     if not names_own_workers_only(message, range(first, first + workers)):
         return (Disconnect((connection,)),)
     if isinstance(message, StacksMessage):
-        return stack_rounds.message_received(state, connection, message, event.at)
+        return stack_rounds.message_received(state, connection, message, at)
     if isinstance(message, SuspensionMessage):
-        return suspending.message_received(state, connection, message, event.at)
-    return ending.message_received(state, connection, message, event.at)
+        return suspending.message_received(state, connection, message, at)
+    return ending.message_received(state, connection, message, at)
+
+
+def _look_message(
+    state: JobState, connection: int, message: RequestLook | Looked, at: float
+) -> Actions:
+    if isinstance(message, Looked):
+        return look_rounds.answered(state.looks, connection, message, state.looked_at)
+    return look_rounds.requested(state.looks, connection, message, state.looked_at, at)
+
+
+def _looks_passed(state: JobState, at: float) -> Actions:
+    if at < look_rounds.due(state.looks):
+        return ()
+    return look_rounds.time_passed(state.looks, state.looked_at, at)
 
 
 def _waiting_member_sent(state: JobState, event: coordinator_events.MessageReceived) -> Actions:

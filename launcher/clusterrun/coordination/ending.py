@@ -43,12 +43,13 @@ def message_received(
         # It went on after it had been given up: the others end without it.
         return ()
     match message:
-        case EndedExternally(_, external_cause):
+        case EndedExternally(_, external_cause, at_once):
             # Also from a node that has reported: its user may not want to wait for the others.
             external_cause = _with_host(state, connection, external_cause)
             notice = _no_restart(state, connection, external_cause)
             _keep(state, external_cause, at)
-            return (*notice, *_stop(state, connection, external_cause))
+            stop = _kill_all if at_once else _stop
+            return (*notice, *stop(state, connection, external_cause))
         case _ if connection in state.attempt.reports:
             # Its report was its last message in this attempt.
             return (Disconnect((connection,)),)
@@ -144,6 +145,14 @@ def _stop(
     why = _why(cause, state.members.hellos[connection].host)
     external_cause = None if isinstance(cause, Fate | NodeLost | NodesJoined) else cause
     return (Send(reachable(state), Stop(state.attempt.number, why, external_cause)),)
+
+
+def _kill_all(state: JobState, connection: int, external_cause: ExternalCause) -> Actions:
+    """Have the workers of all nodes killed, also if they are being stopped."""
+    state.attempt.reason_to_stop = state.attempt.reason_to_stop or external_cause
+    why = _why(external_cause, state.members.hellos[connection].host)
+    order = Stop(state.attempt.number, why, external_cause, at_once=True)
+    return (Send(reachable(state), order),)
 
 
 def _why(cause: Fate | ExternalCause | NodeLost | NodesJoined, host: str) -> str:

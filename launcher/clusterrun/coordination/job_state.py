@@ -6,6 +6,7 @@ from enum import Enum
 from msgspec import Struct, field
 
 from clusterrun.coordination.agreement import Agreement, NotWanted
+from clusterrun.coordination.look_rounds import LookedAt, LookRounds
 from clusterrun.coordination.members import OWN, Members
 from clusterrun.coordination.terms import Terms
 from clusterrun.domain.event_source import NEVER
@@ -168,6 +169,7 @@ class JobState(Struct):
     """The suspension that is wanted, in this attempt or else in the next one."""
     stack_rounds: int = 0
     """How often stacks were collected, in all attempts."""
+    looks: LookRounds = field(default_factory=LookRounds)
     informed: int = 0
     """How many nodes know that the job cannot begin."""
     contradiction: tuple[str, str] = ("", "")
@@ -189,6 +191,18 @@ class JobState(Struct):
     def present(self) -> tuple[int, ...]:
         """Return all members that are not lost."""
         return tuple(each for each in self.ranks if not self.is_absent(each))
+
+    def looked_at(self) -> LookedAt:
+        """Return the members as a look into the job names them."""
+        hellos = self.members.hellos
+        return LookedAt(
+            ranks=self.ranks,
+            hosts={each: hello.host for each, hello in hellos.items()},
+            present=self.present(),
+            lost=self.lost,
+            paused=frozenset(self.paused),
+            waiting=tuple(self.waiting),
+        )
 
     def mark_absent(self, connection: int) -> None:
         """Expect no stacks from a member any more."""

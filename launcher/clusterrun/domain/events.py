@@ -3,9 +3,12 @@
 ``at`` is in seconds of the agent's monotonic clock.
 """
 
+from collections.abc import Mapping
+
 from msgspec import Struct
 
-from clusterrun.domain.messages import Order
+from clusterrun.domain.looks import LastLine
+from clusterrun.domain.messages import LookOrder, Order
 from clusterrun.domain.ranks import LocalRank
 from clusterrun.domain.stacks import StackGroup
 
@@ -76,6 +79,16 @@ class SuspensionWanted(Struct, frozen=True):
 
     by: str
     """Who or what wants it, for messages: "SIGUSR1" or "--suspend-before 300"."""
+    at: float
+
+
+class StopWanted(Struct, frozen=True):
+    """A user wants the job to end, by a command: also one that may be suspended."""
+
+    by: str
+    """The command, for messages."""
+    at_once: bool
+    """Without a grace period."""
     at: float
 
 
@@ -214,6 +227,24 @@ class StacksCollected(Struct, frozen=True):
     at: float
 
 
+class LookOrdered(Struct, frozen=True):
+    """The coordinator has sent a message about a look into the job."""
+
+    order: LookOrder
+    at: float
+
+
+class LinesSeen(Struct, frozen=True):
+    """What workers have printed last, by local rank: the relay's answer."""
+
+    number: int
+    lines: Mapping[LocalRank, LastLine]
+    at: float
+
+
+LookEvent = LookOrdered | LinesSeen
+"""Belongs to no attempt and changes nothing: no policy decides on it."""
+
 Event = (
     WorkerStarted
     | WorkerNotStarted
@@ -222,6 +253,7 @@ Event = (
     | WorkerStopped
     | SignalReceived
     | SuspensionWanted
+    | StopWanted
     | RankEvent
     | SignalNotHandled
     | DeadlinePassed
@@ -236,4 +268,5 @@ Event = (
     | WorkersIdle
     | WorkersActive
     | StacksCollected
+    | LookEvent
 )

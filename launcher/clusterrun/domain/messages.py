@@ -11,6 +11,7 @@ from typing import Annotated
 from msgspec import Meta, Struct
 
 from clusterrun.domain.bounds import Count, Line, Name, ProcessId, RunId, Seconds, Text
+from clusterrun.domain.looks import Look, MissingNode, NodeAnswer
 from clusterrun.domain.outcome import ExternalCause, Fate, Reason, RestartProgress
 from clusterrun.domain.stacks import StackGroup
 from clusterrun.domain.succession import Claim, Place, Progress, Standby, Successor
@@ -66,6 +67,8 @@ class EndedExternally(Struct, frozen=True, tag=True):
 
     attempt: Count
     external_cause: ExternalCause
+    at_once: bool = False
+    """All nodes kill their workers, without a grace period."""
 
 
 class AgedFate(Struct, frozen=True):
@@ -177,7 +180,22 @@ class SuccessionKnown(Struct, frozen=True, tag=True):
     attempt: Count
 
 
-JobMessage = Paused | RequestSuspension | LeftCoordinator | SuccessionKnown
+class RequestLook(Struct, frozen=True, tag=True):
+    """A user on this node looks into the job: all other nodes are to answer."""
+
+    number: Count
+    """This agent's own, for the answers."""
+    look: Look
+
+
+class Looked(Struct, frozen=True, tag=True):
+    """The answer to a ``TakeLook``."""
+
+    number: Count
+    answer: NodeAnswer
+
+
+JobMessage = Paused | RequestSuspension | LeftCoordinator | SuccessionKnown | RequestLook | Looked
 """Messages that belong to no attempt."""
 
 AgentMessage = AttemptMessage | JobMessage
@@ -258,6 +276,8 @@ class Stop(Struct, frozen=True, tag=True):
     why: Line
     external_cause: ExternalCause | None = None
     """What ends the whole job, if no worker does."""
+    at_once: bool = False
+    """Without a grace period."""
 
 
 class Verdict(Struct, frozen=True, tag=True):
@@ -313,11 +333,45 @@ class CancelSuspension(Struct, frozen=True, tag=True):
     attempt: Count
 
 
+class TakeLook(Struct, frozen=True, tag=True):
+    """A user of another node looks into the job; a ``Looked`` answers."""
+
+    number: Count
+    look: Look
+
+
+class NodeLooked(Struct, frozen=True, tag=True):
+    """The answer of another node to this agent's ``RequestLook``."""
+
+    number: Count
+    answer: NodeAnswer
+
+
+class LookEnded(Struct, frozen=True, tag=True):
+    """No other answer follows to this agent's ``RequestLook``."""
+
+    number: Count
+    missing: tuple[MissingNode, ...]
+    waiting: tuple[Name, ...] = ()
+    """The hosts of nodes without a place, which wait."""
+
+
+LookOrder = TakeLook | NodeLooked | LookEnded
+"""Messages about looks into the job; they change nothing in it."""
+
 SuspensionOrder = SuspensionPossible | HoldRanks | SaveAt | CancelSuspension
 
 Order = Stop | Verdict | NextAttempt | SendStacks | AllStacks | SuspensionOrder
 """Messages to an agent whose workers run."""
 
 FromCoordinator = (
-    Order | Refused | Notice | WorldFormed | KeepWaiting | Succession | Paused | Heartbeat
+    Order
+    | LookOrder
+    | Refused
+    | Notice
+    | WorldFormed
+    | KeepWaiting
+    | Succession
+    | Paused
+    | Heartbeat
 )

@@ -77,6 +77,12 @@ class Failover:
             self._since = known.attempt
         self._known = known
 
+    @property
+    def coordinator(self) -> tuple[int, str] | None:
+        """The node rank and the host of the coordinator, if it has sent them."""
+        known = self._known
+        return None if known is None else (known.node_rank, known.host)
+
     def lost(self, how: str) -> NodeLost:
         """Return the lost coordinator, for messages; ``claim`` has returned a claim."""
         return NodeLost(self._succession.node_rank, self._succession.host, how)

@@ -10,12 +10,19 @@ from clusterrun.coordination.bounded_messages import bounded
 from clusterrun.coordination.heartbeat import HeartbeatRhythm, HeartbeatTimer
 from clusterrun.coordination.job_notices import NO_SUCCESSOR
 from clusterrun.domain.event_source import NEVER
-from clusterrun.domain.events import CoordinatorLost, CoordinatorSent, CoordinatorSought, Event
+from clusterrun.domain.events import (
+    CoordinatorLost,
+    CoordinatorSent,
+    CoordinatorSought,
+    Event,
+    LookOrdered,
+)
 from clusterrun.domain.messages import (
     AgentMessage,
     Done,
     EndedExternally,
     FromCoordinator,
+    LookOrder,
     NextAttempt,
     Notice,
     Order,
@@ -115,6 +122,12 @@ class Peers:
         if attempt != self._world.attempt and not went_on_without_it:
             raise AssertionError(f"attempt {attempt}, and node 0 is at {self._world.attempt}")
         return self._world
+
+    def coordinator(self) -> tuple[int, str]:
+        """Return the node rank and the host of the coordinator, which may have succeeded node 0."""
+        if self._failover is None:
+            return 0, self._node_zero
+        return self._failover.coordinator or (0, self._node_zero)
 
     @property
     def sources(self) -> "tuple[Peers]":
@@ -319,7 +332,9 @@ class Peers:
                 self._notice(text)
             case Paused(paused):
                 self._wait_for_node_zero(now, paused=paused)
-        if isinstance(message, Order):
+        if isinstance(message, LookOrder):
+            yield LookOrdered(message, now)
+        elif isinstance(message, Order):
             yield CoordinatorSent(message, now)
 
     def _begin_attempt(self, world: World) -> None:

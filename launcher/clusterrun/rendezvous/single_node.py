@@ -18,13 +18,14 @@ from clusterrun.coordination.coordinator_events import (
 )
 from clusterrun.coordination.members import OWN
 from clusterrun.coordination.terms import Terms, terms_of
-from clusterrun.domain.events import CoordinatorSent, Event
+from clusterrun.domain.events import CoordinatorSent, Event, LookOrdered
 from clusterrun.domain.facts import Fact
 from clusterrun.domain.job import JobSpec
 from clusterrun.domain.messages import (
     AgentMessage,
     FromCoordinator,
     Hello,
+    LookOrder,
     NextAttempt,
     Notice,
     Order,
@@ -95,6 +96,10 @@ class SingleNode:
             self._held = hold_port(Fact(self._given.value, self._given.origin))
         return self._world
 
+    def coordinator(self) -> tuple[int, str]:
+        """Return the node rank and the host of the coordinator."""
+        return 0, self._state.own_hello.host
+
     def send(self, message: AgentMessage) -> list[Event]:
         """Return the coordinator's answers."""
         now = self._clock()
@@ -148,7 +153,9 @@ class SingleNode:
                 self._world = world
             case Notice(text):
                 self._notice(text)
-        if isinstance(message, Order):
+        if isinstance(message, LookOrder):
+            yield LookOrdered(message, now)
+        elif isinstance(message, Order):
             yield CoordinatorSent(message, now)
 
     def _next_port(self) -> int:

@@ -7,7 +7,6 @@ from typing import assert_never
 
 from clusterrun.domain.counts import counted
 from clusterrun.domain.cpuset import runs
-from clusterrun.domain.lost_output import LostOutput
 from clusterrun.domain.outcome import (
     Ending,
     Exited,
@@ -28,6 +27,7 @@ from clusterrun.domain.outcome import (
     WorkerFailed,
 )
 from clusterrun.domain.signal_names import signal_name
+from clusterrun.domain.streams import LostOutput
 from clusterrun.errors import exit_code_of_signal
 from clusterrun.report.cause import LocalTime, cause_lines, circumstances, headline
 from clusterrun.report.excerpt import exception_line, exception_of, excerpt

@@ -13,6 +13,7 @@ from clusterrun.machine.oom_kills import OomCounters, machine_ran_out, oom_kills
 from clusterrun.machine.tree import Tree
 from clusterrun.planning.node_plan import plan_node
 from clusterrun.run.job_machine import ROOT, LocalJob
+from clusterrun.run.job_view import JobView
 from clusterrun.workers.worker_group import WorkerGroup
 
 if TYPE_CHECKING:
@@ -31,7 +32,9 @@ class JobAttempts:
         nodes: SingleNode | Peers,
         workers: WorkerGroup,
         event_log: EventLog | None,
+        view: JobView,
     ) -> None:
+        self._view = view
         self._local = local
         self._nodes = nodes
         self._workers = workers
@@ -54,6 +57,7 @@ class JobAttempts:
             self._workers.say(f"clusterrun: {remark}")
         if self._local.resolved.verbose:
             self._describe(plan)
+        self._view.begins(plan)
         if self._event_log is not None:
             self._event_log.begins(plan)
         return plan
@@ -67,6 +71,7 @@ class JobAttempts:
 
     def note(self, before: AttemptState, after: AttemptState, at: float) -> None:
         """Record what an event at ``at`` has made of the policy's state."""
+        self._view.notes(after)
         if self._event_log is not None:
             self._event_log.notes(before, after, at)
 

@@ -2,25 +2,25 @@
 
 from __future__ import annotations
 
-import os
 import time
 from contextlib import ExitStack
-from functools import partial
 from typing import TYPE_CHECKING
 
 from clusterrun.agent.ports import TimedEventSource
 from clusterrun.control.control_socket import ControlSocket
+from clusterrun.control.look_desk import LookDesk, LookPorts
 from clusterrun.domain.job import JobSpec
 from clusterrun.domain.outcome import Outcome, Suspended
-from clusterrun.domain.world import World
 from clusterrun.run.job_machine import LocalJob
+from clusterrun.run.job_view import JobView
 from clusterrun.workers.relay.relay_client import RelayClient
 from clusterrun.workers.time_limited import TimeLimited
 
 if TYPE_CHECKING:
     # Few jobs have one.
-    from clusterrun.control.messages import Description
     from clusterrun.control.suspend_hook import SuspendHook
+    from clusterrun.rendezvous.peers import Peers
+    from clusterrun.rendezvous.single_node import SingleNode
 
 SECONDS_FOR_FOLDER = 1.0
 """How long the file system of the folder for sockets may take; after that there is no socket."""
@@ -32,7 +32,7 @@ class JobRequests:
     def __init__(
         self,
         local: LocalJob,
-        world: World,
+        nodes: SingleNode | Peers,
         relay: RelayClient,
         cleanup: ExitStack,
     ) -> None:
@@ -40,7 +40,7 @@ class JobRequests:
 
         Args:
             local: the job.
-            world: this node's part in it.
+            nodes: all nodes of it.
             relay: prints, and removes the socket if this process is killed.
             cleanup: ends what is started here.
 
@@ -48,7 +48,13 @@ class JobRequests:
         self._cleanup = cleanup
         self._relay = relay
         self._hook: SuspendHook | None = None
-        self.sources: list[TimedEventSource] = [self._control_socket(local, world)]
+        world = nodes.first_world
+        self.view = JobView(local, world)
+        self.looks = LookDesk(
+            LookPorts(nodes.send, relay.look, self.view.answer, nodes.coordinator)
+        )
+        cleanup.callback(self.looks.close)
+        self.sources: list[TimedEventSource] = [self.looks, self._control_socket(local)]
         if world.node_rank == 0:
             self._listen_to_scheduler(local)
 
@@ -59,10 +65,11 @@ class JobRequests:
             if problem:
                 self._relay.notice(f"warning: {problem}")
 
-    def _control_socket(self, local: LocalJob, world: World) -> ControlSocket:
+    def _control_socket(self, local: LocalJob) -> ControlSocket:
         files = TimeLimited(SECONDS_FOR_FOLDER)
-        describe = partial(_describe, local, world)
-        control = ControlSocket(describe, local.variables, files, self._relay.remove_at_end)
+        control = ControlSocket(
+            self.view.describe, self.looks.look, local.variables, files, self._relay.remove_at_end
+        )
         self._cleanup.callback(control.close)
         return control
 
@@ -90,18 +97,4 @@ def _before_end(job: JobSpec) -> str:
     return (
         f"{job.suspend_before.origin} {job.suspend_before.value:g}:"
         f" the job ends at {end} ({job.ends_at.origin})"
-    )
-
-
-def _describe(local: LocalJob, world: World) -> Description:
-    from clusterrun.control.messages import Description
-    from clusterrun.domain.bounds import as_line, as_name
-
-    return Description(
-        run_id=world.run_id,
-        host=as_name(local.machine.host),
-        pid=os.getpid(),
-        node_rank=world.node_rank,
-        nodes=world.nodes,
-        program=as_line(local.job.program.value.name),
     )

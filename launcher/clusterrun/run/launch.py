@@ -88,7 +88,7 @@ def launch(
             end = end_while_joining(nodes)
         else:
             cleanup.callback(nodes.leave)
-            requests = JobRequests(local, nodes.first_world, helpers.relay, cleanup)
+            requests = JobRequests(local, nodes, helpers.relay, cleanup)
             routes = routes_of(local.job, nodes.first_world)
             stdin = StandardInput(local.job.stdin_rank, Terminal.in_foreground(0), local.workers)
             workers = WorkerGroup(
@@ -96,7 +96,7 @@ def launch(
             )
             cleanup.callback(workers.close)
             outcome = supervise(
-                local, nodes, workers, helpers.relay, inbox, early=early, requests=requests.sources
+                local, nodes, workers, helpers.relay, inbox, early=early, requests=requests
             )
             requests.job_ended(outcome)
             end = JobEnd(outcome, report_of(outcome, local, routes, stdin))

@@ -9,7 +9,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from clusterrun.agent.attempt_state import Rules
-from clusterrun.agent.ports import TimedEventSource
 from clusterrun.agent.signal_inbox import SignalInbox
 from clusterrun.agent.supervisor import Supervisor
 from clusterrun.domain.events import SignalReceived
@@ -19,6 +18,7 @@ from clusterrun.domain.world import World
 from clusterrun.errors import LauncherError
 from clusterrun.run.attempts import JobAttempts
 from clusterrun.run.job_machine import LocalJob
+from clusterrun.run.job_requests import JobRequests
 from clusterrun.workers.relay.log_layout import LogLayout
 from clusterrun.workers.relay.relay_client import RelayClient
 from clusterrun.workers.relay.routes import Routes
@@ -39,11 +39,11 @@ def supervise(  # noqa: PLR0913 - what the launch has prepared
     inbox: SignalInbox,
     *,
     early: Sequence[SignalReceived],
-    requests: Sequence[TimedEventSource],
+    requests: JobRequests,
 ) -> Outcome:
     """Run all attempts; return how the job ended, once that is recorded.
 
-    ``early`` are signals that came while nodes joined, ``requests`` sources of requests from outside.
+    ``early`` are signals that came while nodes joined, ``requests`` come from outside.
     """
     job = local.job
     rules = Rules(
@@ -54,8 +54,9 @@ def supervise(  # noqa: PLR0913 - what the launch has prepared
     )
     first = nodes.first_world.attempt
     event_log = _event_log(local.job, relay)
-    attempts = JobAttempts(local, nodes, workers, event_log)
-    supervisor = Supervisor(attempts, workers, nodes, inbox, time, requests=requests)
+    attempts = JobAttempts(local, nodes, workers, event_log, requests.view)
+    looks, sources = requests.looks, requests.sources
+    supervisor = Supervisor(attempts, workers, nodes, inbox, time, looks=looks, requests=sources)
     if event_log is None:
         return supervisor.run(rules, early, first)
     try:

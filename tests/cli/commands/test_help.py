@@ -4,6 +4,7 @@ import sys
 
 import pytest
 from clusterrun.cli.commands.help import MOST_USED, TOPICS, help_text
+from clusterrun.cli.commands.table import WORDS
 from clusterrun.cli.commands.version import version_text
 from clusterrun.errors import UsageError
 from clusterrun.sources.options.option import Group, Option
@@ -34,7 +35,7 @@ def test_all_groups_stand_in_their_order() -> None:
     assert [line for line in lines if line in headings] == headings
 
 
-@pytest.mark.parametrize("topic", ["overview", *(group.topic for group in Group)])
+@pytest.mark.parametrize("topic", ["overview", "commands", *(group.topic for group in Group)])
 def test_each_answer_fits_a_small_terminal(topic: str) -> None:
     """80 columns, which click wraps to, and 24 lines with the prompt: a larger group is to be split."""
     lines = help_text(topic).splitlines()
@@ -49,6 +50,8 @@ def test_the_overview_names_the_groups() -> None:
 
     assert all(option.flag in text for option, _ in MOST_USED)
     assert all(group.topic in text for group in Group)
+    assert all(f" {word}" in text for word in WORDS)
+    assert all(command.summary in help_text("commands") for command in WORDS.values())
 
 
 @pytest.mark.parametrize("word", ["train.py", "/home/me/x.py"])

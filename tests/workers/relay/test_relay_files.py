@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from clusterrun.domain.lost_output import LostOutput
+from clusterrun.domain.streams import LostOutput
 from clusterrun.workers.relay.routes import Destination
 
 from tests.relay_bench import RelayBench, fill, read_until, read_while, relay_on

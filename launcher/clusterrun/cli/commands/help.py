@@ -25,7 +25,10 @@ ALL = "all"
 OVERVIEW = "overview"
 """What --help shows without a topic."""
 
-TOPICS = (*(group.topic for group in Group), ALL, OVERVIEW, *WORDS)
+COMMANDS = "commands"
+"""The topic that lists the commands that are words."""
+
+TOPICS = (*(group.topic for group in Group), COMMANDS, ALL, OVERVIEW, *WORDS)
 
 ABOUT = """\
 Start SCRIPT once for each GPU of this machine, with the variables that torchrun sets, each on the
@@ -65,6 +68,8 @@ def help_text(topic: str = OVERVIEW) -> str:
         UsageError: ``topic`` is neither one of ``TOPICS`` nor the name of a script.
 
     """
+    if topic == COMMANDS:
+        return _commands()
     if topic in WORDS:
         return _command_help(WORDS[topic])
     if topic not in TOPICS and not _is_script(topic):
@@ -90,15 +95,22 @@ def _overview() -> str:
     rows = [(_spelling(option), sentence) for option, sentence in MOST_USED]
     formatter.write_dl([*rows, *_command_rows()], col_max=WIDEST_FIRST_COLUMN)
     formatter.write_paragraph()
-    formatter.write_text(f"Commands: {', '.join(WORDS)}; clusterrun --help COMMAND describes one.")
+    formatter.write_text(f"Commands (--help {COMMANDS}): {', '.join(WORDS)}.")
     formatter.write_text(f"Groups: {', '.join(group.topic for group in Group)}.")
+    return formatter.getvalue().rstrip()
+
+
+def _commands() -> str:
+    formatter = click.HelpFormatter()
+    rows = [(f"clusterrun {command.typed}", command.summary) for command in WORDS.values()]
+    with formatter.section("Commands; clusterrun COMMAND --help has more"):
+        formatter.write_dl(rows)
     return formatter.getvalue().rstrip()
 
 
 def _command_help(command: Command) -> str:
     formatter = click.HelpFormatter()
-    words = "[OPTIONS] SCRIPT [ARGS]..." if command.takes_script else command.word or "[OPTIONS]"
-    formatter.write_usage("clusterrun", f"{command.typed} {words}")
+    formatter.write_usage("clusterrun", f"{command.typed} {_words_after(command)}")
     with formatter.indentation():
         formatter.write_paragraph()
         formatter.write_text(command.about or command.summary)
@@ -108,6 +120,13 @@ def _command_help(command: Command) -> str:
             formatter.write_dl(rows, col_max=WIDEST_FIRST_COLUMN)
     _write_sections(formatter, command.groups)
     return formatter.getvalue().rstrip()
+
+
+def _words_after(command: Command) -> str:
+    if command.takes_script:
+        return "[OPTIONS] SCRIPT [ARGS]..."
+    options = ["[OPTIONS]"] if command.options or not command.word else []
+    return " ".join([*options, *filter(None, [command.word])])
 
 
 def _command_rows() -> list[tuple[str, str]]:

@@ -1,21 +1,51 @@
-"""``clusterrun stop --warm``: ends the warm fork servers of this user."""
+"""``clusterrun stop [RUN]``: ends a running job on all nodes; ``--warm``: the warm fork servers."""
 
 from collections.abc import Mapping
 
+from msgspec import Struct
+
+from clusterrun.cli.chosen_run import answer_of, chosen_run
+from clusterrun.cli.json_printing import print_json
 from clusterrun.cli.printing import print_text
+from clusterrun.control.messages import Description, StopJob
 from clusterrun.errors import UsageError
 from clusterrun.sources.settings import CommandLine
 from clusterrun.workers.warm_fork_server import end_warm_servers
 
 
+class _Ended(Struct, frozen=True):
+    """What ``clusterrun stop --warm --json`` prints."""
+
+    ended: int
+
+
 def execute(line: CommandLine, environ: Mapping[str, str], called: str) -> int:
-    """Tell the servers to end, and print how many there were.
+    """Ask one agent of the run, and wait for no end; or end the warm fork servers.
 
     Raises:
-        UsageError: the line does not say what to end.
+        UsageError: no such run has an agent on this host, it does not answer, or the line names
+            both a run and --warm.
 
     """
-    if "warm" not in line.flags:
-        raise UsageError("clusterrun stop: what is to be ended?", f"type {called} stop --warm")
+    if "warm" in line.flags:
+        return _end_warm(line, environ, called)
+    job = chosen_run(line, environ, f"{called} stop")
+    at_once = "now" in line.flags
+    described = answer_of(job, StopJob(at_once), Description)
+    if "json" in line.flags:
+        return print_json(described)
+    how = "are killed" if at_once else "get SIGTERM, then the grace period of --shutdown-timeout"
+    return print_text(f"run {described.run_id} is asked to stop: its workers {how}")
+
+
+def _end_warm(line: CommandLine, environ: Mapping[str, str], called: str) -> int:
+    if line.words or "now" in line.flags:
+        typed = line.words[0] if line.words else "--now"
+        raise UsageError(
+            f"clusterrun stop: --warm ends what no run uses, and {typed} is about a run",
+            f"type {called} stop --warm, or {called} stop [RUN]",
+        )
     count = end_warm_servers(environ)
+    if "json" in line.flags:
+        return print_json(_Ended(count))
     return print_text(f"ended {count} warm fork server{'' if count == 1 else 's'}")

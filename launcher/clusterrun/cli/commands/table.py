@@ -95,21 +95,46 @@ TOPO = Command(
     groups=(Group.WORKERS, Group.PLACING),
 )
 WARM = switch_option("warm", help="End what --keep-warm has left, as soon as it has no job")
+NOW = switch_option("now", help="Kill the workers of all nodes, without a grace period")
+ANY_NODE = "Type it on any node of the job. RUN may be left out if only one run has an agent here."
+PS = Command(
+    "ps",
+    "List your running jobs on this machine",
+    options=(JSON,),
+    about="List the running jobs of this user on this machine; an agent that is stopped is named.",
+    own_options=(JSON,),
+)
+STATUS = Command(
+    "status",
+    "Show all ranks of a running job, on all its nodes",
+    options=(JSON,),
+    about=(
+        "Show the ranks of all nodes of a running job of this user: state, CPU use, memory, last"
+        f" line. A node that does not answer within a second or so is named. {ANY_NODE}"
+    ),
+    own_options=(JSON,),
+    word="[RUN]",
+)
 STOP = Command(
     "stop",
-    "End the processes that --keep-warm has left",
-    options=(WARM,),
-    about="End the processes of this user that --keep-warm has left on this machine.",
-    own_options=(WARM,),
+    "End a running job on all its nodes",
+    options=(NOW, WARM, JSON),
+    about=(
+        "End a running job of this user on all of its nodes, as SIGTERM does; or, with --warm, the"
+        f" processes that --keep-warm has left on this machine. {ANY_NODE}"
+    ),
+    own_options=(NOW, WARM, JSON),
+    word="[RUN]",
 )
 SUSPEND = Command(
     "suspend",
     "Have all ranks of a running job save, and end it",
-    options=(),
+    options=(JSON,),
     about=(
         "Have all ranks of a running job of this user save at one step, and end the job on all of"
-        " its nodes. Type it on any of them. RUN may be left out if only one run has an agent here."
+        f" its nodes. {ANY_NODE}"
     ),
+    own_options=(JSON,),
     word="[RUN]",
 )
 SUBMIT = Command(
@@ -128,7 +153,7 @@ PRINT_COMPLETION = Command(
     "--print-completion", "Print what completes options in bash, zsh or fish", metavar="SHELL"
 )
 
-COMMANDS = (RUN, TOPO, SUBMIT, STOP, SUSPEND, HELP, VERSION, PRINT_COMPLETION)
+COMMANDS = (RUN, TOPO, SUBMIT, PS, STATUS, STOP, SUSPEND, HELP, VERSION, PRINT_COMPLETION)
 """In the order of --help."""
 
 FLAGS = tuple(command for command in COMMANDS if command.is_flag)

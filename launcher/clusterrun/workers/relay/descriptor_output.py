@@ -13,7 +13,7 @@ from collections.abc import Callable
 from functools import partial
 from typing import Protocol
 
-from clusterrun.domain.lost_output import LostOutput
+from clusterrun.domain.streams import LostOutput
 
 CONGESTED = 256 << 10
 """Bytes that wait for an output: above this, its workers' pipes are not read."""

@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 from pathlib import Path
 
-from clusterrun.domain.lost_output import LostOutput
+from clusterrun.domain.streams import LostOutput
 from clusterrun.workers.relay.descriptor_output import RELIEVED
 from clusterrun.workers.relay.file_thread import FileThread
 from clusterrun.workers.relay.lines import with_prefix

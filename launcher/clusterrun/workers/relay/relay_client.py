@@ -14,22 +14,26 @@ from msgspec import to_builtins
 
 from clusterrun.domain.events import (
     HelperLost,
+    LinesSeen,
     OutputClosed,
     OutputEnded,
     StacksCollected,
     WorkersActive,
     WorkersIdle,
 )
-from clusterrun.domain.lost_output import LostOutput
+from clusterrun.domain.looks import LastLine
 from clusterrun.domain.ranks import LocalRank
 from clusterrun.domain.stacks import StackGroup, grouped
+from clusterrun.domain.streams import LostOutput
 from clusterrun.errors import ExitCode, LauncherError
 from clusterrun.workers.channel import Channel, HelperClient, Message
 from clusterrun.workers.child_processes import blocked, fork, how_it_ended
 from clusterrun.workers.relay.routes import Screen, WorkerOutput
 from clusterrun.workers.scratch import Scratch
 
-ReportedEvent = OutputEnded | OutputClosed | StacksCollected | WorkersIdle | WorkersActive
+ReportedEvent = (
+    OutputEnded | OutputClosed | StacksCollected | WorkersIdle | WorkersActive | LinesSeen
+)
 RelayEvent = ReportedEvent | HelperLost
 
 _MARGIN = 1.0
@@ -107,6 +111,10 @@ class RelayClient(HelperClient):
     def collect_stacks(self, number: int) -> None:
         """Take Python's stacks out of what workers print next; ``StacksCollected`` has them."""
         self._channel.send({"kind": "collect_stacks", "number": number})
+
+    def look(self, number: int) -> None:
+        """Ask for the last line of each worker; a ``LinesSeen`` with this number answers."""
+        self._channel.send({"kind": "look", "number": number})
 
     def lack_stacks(self, local_ranks: Iterable[LocalRank]) -> None:
         self._channel.send({"kind": "skip_stacks", "keys": list(local_ranks)})
@@ -205,6 +213,9 @@ def event_of(message: Message, now: float) -> ReportedEvent:
             return WorkersIdle(message["seconds"], now)
         case "active":
             return WorkersActive(now)
+        case "lines":
+            lines = {LocalRank(key): LastLine(*seen) for key, *seen in message["lines"]}
+            return LinesSeen(message["number"], lines, now)
         case "stacks":
             stacks = [StackGroup((key,), text, found) for key, text, found in message["stacks"]]
             return StacksCollected(message["number"], grouped(stacks), message["shown"], now)

@@ -144,6 +144,8 @@ class RelayLoop:
 
     def _pump(self, stream: Stream) -> None:
         count = stream.pump()
+        if count:
+            stream.recent.touch(self._clock())
         self._largest_read = max(self._largest_read, count)
         if count and stream.is_active:
             self._activity.note(self._clock())
@@ -163,6 +165,9 @@ class RelayLoop:
                 number, workers = message["number"], self._board.workers
                 shown = not self._prefix and all(it.is_shown for it in workers.values())
                 self._stacks.begin(number, workers, self._clock(), shown=shown)
+            case "look":
+                lines = self._board.last_lines(self._clock())
+                self._channel.send({"kind": "lines", "number": message["number"], "lines": lines})
             case "skip_stacks":
                 self._stacks.skip(message["keys"])
             case "watch_activity":

@@ -9,13 +9,14 @@ from clusterrun.workers.relay.descriptor_output import CONGESTED, RELIEVED
 from clusterrun.workers.relay.display import Display, Source
 from clusterrun.workers.relay.lines import LineBuffer, Progress
 from clusterrun.workers.relay.log_files import FileOutput, FilteredFile
+from clusterrun.workers.relay.recent import Recent
 from clusterrun.workers.relay.screen_filters import (
     InterruptFilter,
     RedrawFilter,
     without_movements,
 )
 from clusterrun.workers.relay.stack_dumps import DumpFilter
-from clusterrun.workers.relay.tail import Tail
+from clusterrun.workers.relay.tail import Tail, plain
 
 READ_BYTES = 64 << 10
 """Bytes of one read: all that a pipe of the default size holds."""
@@ -42,6 +43,8 @@ class Stream(Struct, eq=False):
     filtered: FilteredFile | None
     """Gets the shown lines that contain certain texts."""
     tail: Tail | None
+    recent: Recent
+    """Of both streams of the worker."""
     progress: Progress
     ended: bool = False
     is_active: bool = False
@@ -51,6 +54,11 @@ class Stream(Struct, eq=False):
     _lines: LineBuffer = field(default_factory=LineBuffer)
     _interrupts: InterruptFilter = field(default_factory=InterruptFilter)
     _redraws: RedrawFilter = field(default_factory=RedrawFilter)
+
+    @property
+    def unfinished(self) -> bytes:
+        """The line that it has begun, in its last state: a progress bar, for instance."""
+        return self._lines.unfinished
 
     def congested(self) -> bool:
         """Return whether too much waits for the screen or a file to read more."""
@@ -159,6 +167,7 @@ class Stream(Struct, eq=False):
             self.filtered.add(own)
         if self.tail:
             self.tail.add(own)
+        self.recent.add(own)
 
 
 class Worker(Struct, eq=False):
@@ -166,9 +175,15 @@ class Worker(Struct, eq=False):
 
     streams: tuple[Stream, ...]
     tail: Tail
+    recent: Recent
     error_file: Path | None
     stderr: Stream | None
     """None where it is the terminal's own."""
+
+    def last_line(self) -> str:
+        """Return the line that it has begun, else the last one that it has finished."""
+        begun = [stream.unfinished for stream in self.streams if stream.unfinished]
+        return plain(begun[-1] if begun else self.recent.last_line()).strip()
 
     @property
     def is_shown(self) -> bool:

@@ -8,12 +8,13 @@ from pathlib import Path
 
 from msgspec import convert
 
-from clusterrun.domain.lost_output import LostOutput
+from clusterrun.domain.streams import LostOutput
 from clusterrun.workers.channel import Message
 from clusterrun.workers.relay.descriptor_output import DescriptorOutput, open_output
 from clusterrun.workers.relay.display import Display, Source, coloured
 from clusterrun.workers.relay.lines import Progress
 from clusterrun.workers.relay.log_files import FileOutput, FilteredFile, LogWriter
+from clusterrun.workers.relay.recent import Recent
 from clusterrun.workers.relay.routes import Destination, Screen, WorkerOutput
 from clusterrun.workers.relay.streams import Stream, Worker
 from clusterrun.workers.relay.tail import Tail
@@ -93,6 +94,14 @@ class Switchboard:
     def print(self, text: str) -> None:
         self._stderr.notice(text.rstrip("\n").encode(errors="surrogateescape") + b"\n")
 
+    def last_lines(self, now: float) -> list[tuple[int, str, float]]:
+        """Return the last line of each worker that prints by way of us, and its age in seconds."""
+        return [
+            (key, worker.last_line(), worker.recent.quiet_for(now))
+            for key, worker in self.workers.items()
+            if worker.recent.has_printed
+        ]
+
     def print_notes(self) -> None:
         """Print the messages of the writing threads, and what they could not write."""
         for note in self._writer.notes():
@@ -141,15 +150,17 @@ class Switchboard:
         return Display(output, descriptor if own_terminal else None)
 
     def _open(self, output: WorkerOutput, names: Sequence[str], fds: Sequence[int]) -> None:
-        tail = Tail()
+        tail, recent = Tail(), Recent()
         pipes = zip(names, fds, strict=True)
-        streams = {name: self._stream(output, name, fd, tail) for name, fd in pipes}
+        streams = {name: self._stream(output, name, fd, tail, recent) for name, fd in pipes}
         opened = tuple(streams.values())
-        worker = Worker(opened, tail, output.error_file, streams.get("stderr"))
+        worker = Worker(opened, tail, recent, output.error_file, streams.get("stderr"))
         self.workers[output.local_rank] = worker
         self.streams += opened
 
-    def _stream(self, output: WorkerOutput, name: str, descriptor: int, tail: Tail) -> Stream:
+    def _stream(
+        self, output: WorkerOutput, name: str, descriptor: int, tail: Tail, recent: Recent
+    ) -> Stream:
         os.set_blocking(descriptor, False)
         is_stdout = name == "stdout"
         display = self._stdout if is_stdout else self._stderr
@@ -168,6 +179,7 @@ class Switchboard:
             log=log,
             filtered=self._filtered(output, to),
             tail=None if is_stdout else tail,
+            recent=recent,
             progress=Progress(self._screen.progress_interval),
         )
         if only_in_file:

@@ -23,7 +23,7 @@ DRY_RUN = switch_option(
 )
 JSON = switch_option(
     "json",
-    help="Print JSON, with --dry-run or clusterrun topo",
+    help="Print JSON, with --dry-run or a command such as topo or status",
     common_in_scripts=True,
 )
 MACHINE_ROOT: Option[Path | None] = Option(

@@ -1,0 +1,89 @@
+"""The run that a command is about: the one that is named, or the only one on this host."""
+
+from collections.abc import Mapping
+from pathlib import Path
+
+from clusterrun.control.messages import AnswerT, Request
+from clusterrun.control.running_jobs import (
+    FoundJobs,
+    NoAnswer,
+    RunningJob,
+    SilentAgent,
+    ask,
+    find_jobs,
+)
+from clusterrun.errors import UsageError
+from clusterrun.machine.process_usage import why_silent
+from clusterrun.machine.tree import Tree
+from clusterrun.sources.options.suggestions import did_you_mean
+from clusterrun.sources.settings import CommandLine
+from clusterrun.user_sockets import socket_folder
+
+ROOT = Path("/")
+
+NOTHING_RUNS = UsageError(
+    "no run of yours has an agent on this host",
+    "type it on a node of the job, as the user who started it",
+)
+
+
+def found_jobs(environ: Mapping[str, str]) -> FoundJobs:
+    """Return all agents of this user on this host."""
+    folder = socket_folder(environ)
+    return FoundJobs((), ()) if folder is None else find_jobs(folder)
+
+
+def chosen_run(line: CommandLine, environ: Mapping[str, str], typed: str) -> RunningJob:
+    """Return an agent of the run that is meant; several agents of a host may be of one run.
+
+    ``typed`` is the command, for messages: "clusterrun status".
+
+    Raises:
+        UsageError: no such run has an agent on this host, or the line names none of several.
+
+    """
+    found = found_jobs(environ)
+    runs = {job.described.run_id: job for job in reversed(found.jobs)}
+    name = line.words[0] if line.words else ""
+    if name in runs:
+        return runs[name]
+    if not name and len(runs) == 1:
+        return next(iter(runs.values()))
+    silent = [describe_silent(agent) for agent in found.silent]
+    if not runs:
+        if not silent:
+            raise NOTHING_RUNS
+        raise UsageError("no run of yours on this host answers", "\n".join(silent))
+    what = f"no run of yours on this host is {name!r}" if name else "which run?"
+    lines = [f"{typed} {_described(job)}" for job in reversed(runs.values())]
+    nearest = [did_you_mean(name, tuple(runs))] if name else []
+    raise UsageError(what, "\n".join([*filter(None, nearest), "type one of:", *lines, *silent]))
+
+
+def answer_of(job: RunningJob, request: Request, kind: type[AnswerT]) -> AnswerT:
+    """Ask the agent.
+
+    Raises:
+        UsageError: it does not answer.
+
+    """
+    try:
+        return ask(job, request, kind)
+    except NoAnswer as error:
+        known = job.described
+        state = why_silent(Tree(ROOT), known.pid)
+        raise UsageError(
+            f"run {known.run_id}, pid {known.pid}, does not answer: {error}",
+            state or "it may just have ended",
+        ) from None
+
+
+def describe_silent(agent: SilentAgent) -> str:
+    """Return the line for an agent that does not answer."""
+    return why_silent(Tree(ROOT), agent.pid) or f"pid {agent.pid} does not answer"
+
+
+def _described(job: RunningJob) -> str:
+    found = job.described
+    nodes = f"node {found.node_rank} of {found.nodes}, " if found.nodes > 1 else ""
+    return f"{found.run_id}    # {found.program}, {nodes}pid {found.pid}"

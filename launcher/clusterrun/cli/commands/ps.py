@@ -1,0 +1,53 @@
+"""``clusterrun ps``: this user's jobs on this host."""
+
+from collections.abc import Mapping
+
+from msgspec import Struct
+
+from clusterrun.cli.chosen_run import describe_silent, found_jobs
+from clusterrun.cli.json_printing import print_json
+from clusterrun.cli.printing import print_text
+from clusterrun.control.messages import Description
+from clusterrun.report.job_status import duration, ps_text
+from clusterrun.sources.settings import CommandLine
+
+
+class _Silent(Struct, frozen=True):
+    """An agent that does not answer."""
+
+    pid: int
+    why: str
+
+
+class _Processes(Struct, frozen=True):
+    """What ``clusterrun ps --json`` prints."""
+
+    agents: tuple[Description, ...]
+    silent: tuple[_Silent, ...]
+
+
+def execute(line: CommandLine, environ: Mapping[str, str], _called: str) -> int:
+    """Print a line for each agent; one that does not answer is named."""
+    found = found_jobs(environ)
+    agents = tuple(job.described for job in found.jobs)
+    silent = tuple(_Silent(agent.pid, describe_silent(agent)) for agent in found.silent)
+    if "json" in line.flags:
+        return print_json(_Processes(agents, silent))
+    if not agents and not silent:
+        return print_text("no run of yours has an agent on this host")
+    table = [ps_text(map(_row, agents))] if agents else []
+    return print_text("\n".join([*table, *(f"no answer: {agent.why}" for agent in silent)]))
+
+
+def _row(agent: Description) -> tuple[str, ...]:
+    return (
+        agent.run_id,
+        duration(agent.running_for),
+        str(agent.nodes),
+        str(agent.ranks),
+        str(agent.node_rank),
+        str(agent.attempt),
+        agent.state,
+        str(agent.pid),
+        agent.program,
+    )

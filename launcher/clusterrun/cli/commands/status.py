@@ -1,0 +1,61 @@
+"""``clusterrun status [RUN]``: all ranks of all nodes of a running job."""
+
+import shutil
+import sys
+import time
+from collections.abc import Mapping
+
+from clusterrun.cli.chosen_run import answer_of, chosen_run
+from clusterrun.cli.json_printing import print_json
+from clusterrun.cli.printing import print_text
+from clusterrun.control.messages import LookInside
+from clusterrun.control.running_jobs import NoAnswer, RunningJob, ask
+from clusterrun.domain.looks import JobLook, LookAtRanks
+from clusterrun.report.job_status import JobStatus, rank_behind, shown_nodes, status_text
+from clusterrun.sources.settings import CommandLine
+
+SECONDS_BETWEEN_LOOKS = 0.5
+"""CPU use is measured between two looks."""
+
+SECONDS_FOR_ONE_LOOK = 0.5
+"""If the first takes longer, there is no second: a user waits no longer than two seconds."""
+
+
+def execute(line: CommandLine, environ: Mapping[str, str], called: str) -> int:
+    """Print how all ranks are, and name the nodes that do not answer.
+
+    Raises:
+        UsageError: no such run has an agent on this host, or it does not answer.
+
+    """
+    job = chosen_run(line, environ, f"{called} status")
+    began = time.monotonic()
+    first = answer_of(job, LookInside(LookAtRanks()), JobLook)
+    middle = time.monotonic()
+    second = _again(job) if middle - began < SECONDS_FOR_ONE_LOOK else None
+    nodes = shown_nodes(first, second, time.monotonic() - middle)
+    last, known = second or first, job.described
+    status = JobStatus(
+        run_id=known.run_id,
+        program=known.program,
+        number_of_nodes=known.nodes,
+        number_of_ranks=known.ranks,
+        running_for=known.running_for,
+        nodes=nodes,
+        missing=last.missing,
+        waiting=last.waiting,
+        behind=rank_behind(nodes),
+    )
+    if "json" in line.flags:
+        return print_json(status)
+    width = shutil.get_terminal_size().columns if sys.stdout.isatty() else None
+    return print_text(status_text(status, width))
+
+
+def _again(job: RunningJob) -> JobLook | None:
+    time.sleep(SECONDS_BETWEEN_LOOKS)
+    try:
+        return ask(job, LookInside(LookAtRanks()), JobLook)
+    except NoAnswer:
+        # The job has just ended.
+        return None

@@ -1,0 +1,42 @@
+"""What a worker has printed last, on both streams, for those who look into the running job."""
+
+RECENT_BYTES = 64 << 10
+"""Kept of each worker; at most twice as much before it is cut."""
+
+
+class Recent:
+    """Keeps the end of what one worker prints, in bounded memory.
+
+    Positions count the bytes of all that it has printed: a reader that comes again goes on where
+    it was.
+    """
+
+    def __init__(self) -> None:
+        self._kept = bytearray()
+        self._begins_at = 0
+        self._read_at = 0.0
+        self.has_printed = False
+
+    def touch(self, now: float) -> None:
+        """Take note that it has printed something, perhaps no whole line."""
+        self._read_at = now
+        self.has_printed = True
+
+    def quiet_for(self, now: float) -> float:
+        """Return the seconds since it printed something."""
+        return max(0.0, now - self._read_at)
+
+    def add(self, lines: bytes) -> None:
+        """Take whole lines, or the next piece of a long one."""
+        self._kept += lines[-2 * RECENT_BYTES :]
+        self._begins_at += max(0, len(lines) - 2 * RECENT_BYTES)
+        if len(self._kept) > 2 * RECENT_BYTES:
+            end = self._kept.find(b"\n", len(self._kept) - RECENT_BYTES) + 1
+            end = end or len(self._kept) - RECENT_BYTES
+            del self._kept[:end]
+            self._begins_at += end
+
+    def last_line(self) -> bytes:
+        """Return the last whole line that is not blank, without its end."""
+        lines = self._kept.rstrip()
+        return bytes(lines[lines.rfind(b"\n") + 1 :])

@@ -1,0 +1,135 @@
+"""``clusterrun ps``, ``status`` and ``stop`` on three hosts: from any node, whatever hangs."""
+
+import json
+import os
+import signal
+import time
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+import psutil
+import pytest
+
+from tests.contract.launched import COMMAND, Ended, Job, Launcher, await_status
+from tests.hosts.host import Host
+from tests.hosts.nodes import Nodes, codes, ended
+
+STEPS = """
+    import os, time
+    print("ready", os.getpid(), flush=True)
+    for step in range(100000):
+        print("step", step, "of rank", os.environ["RANK"], flush=True)
+        time.sleep(0.05)
+"""
+
+SLACK = 10.0
+"""Seconds for a command that answers in less than two, on a machine that is very busy."""
+
+
+class ThreeHosts:
+    """A job with two ranks on each of three hosts; each host has a folder for sockets of its own."""
+
+    def __init__(self, hosts: Sequence[Host], launcher: Launcher, folder: Path) -> None:
+        """Start it, and wait until all ranks print."""
+        self.hosts = hosts[:3]
+        self._folders = [folder / host.name for host in self.hosts]
+        nodes = Nodes(launcher, self.hosts, STEPS)
+        place = ("--nnodes=3", f"--master-addr={hosts[0].address}", "--run-id=mine")
+        self.jobs: list[Job] = []
+        for rank, runtime in enumerate(self._folders):
+            runtime.mkdir(mode=0o700)
+            options = (*place, f"--node-rank={rank}")
+            self.jobs.append(nodes.start(rank, *options, workers=2, environ=self._environ(rank)))
+        self.pids = [job.numbers("ready", 2) for job in self.jobs]
+
+    def type(self, number: int, *words: str) -> Ended:
+        """Type a command on a host."""
+        return self.hosts[number].run(COMMAND, *words, environ=self._environ(number))
+
+    def status(self, number: int) -> tuple[dict[str, Any], float]:
+        """Return the status as seen from a host, and how many seconds it took."""
+        began = time.monotonic()
+        done = self.type(number, "status", "--json")
+        assert done.code == 0, done
+        status: dict[str, Any] = json.loads(done.out)
+        return status, time.monotonic() - began
+
+    def _environ(self, number: int) -> dict[str, str]:
+        return {"XDG_RUNTIME_DIR": str(self._folders[number])}
+
+
+@pytest.fixture
+def job(hosts: tuple[Host, ...], clusterrun: Launcher, tmp_path: Path) -> Iterator[ThreeHosts]:
+    """Return a job on three hosts; it must run to the end of the test, and ends there."""
+    made = ThreeHosts(hosts, clusterrun, tmp_path)
+
+    yield made
+
+    stopped = made.type(1, "stop", "--now", "mine")
+    assert stopped.code == 0, stopped
+    ends = ended(made.jobs)
+    assert codes(ends) == [143] * 3, ends
+
+
+def states_of(status: dict[str, Any]) -> dict[int, str]:
+    """Return the state of each rank."""
+    return {
+        rank["state"]["rank"]: rank["state"]["state"]
+        for node in status["nodes"]
+        for rank in node["ranks"]
+    }
+
+
+def missing_in(status: dict[str, Any]) -> list[int]:
+    return [node["node_rank"] for node in status["missing"]]
+
+
+def test_all_ranks_are_shown_from_any_node(job: ThreeHosts) -> None:
+    """With a rank frozen; its last line stays the same."""
+    frozen = job.pids[2][0]
+    os.kill(frozen, signal.SIGSTOP)
+    await_status(frozen, psutil.STATUS_STOPPED)
+
+    seen = [job.status(number) for number in range(3)]
+    listed = job.type(2, "ps")
+    os.kill(frozen, signal.SIGCONT)
+
+    for status, took in seen:
+        states = states_of(status)
+        assert sorted(states) == list(range(6))
+        assert sorted(states.values()) == ["running"] * 5 + ["stopped"]
+        assert [node["host"] for node in status["nodes"]] == ["n0", "n1", "n2"]
+        assert missing_in(status) == []
+        assert took < SLACK
+    assert "mine" in listed.out
+
+
+@pytest.mark.parametrize(("frozen", "asked"), [(2, 0), (2, 1), (0, 1)])
+def test_a_frozen_agent_is_named(job: ThreeHosts, frozen: int, asked: int) -> None:
+    """The others are shown; without the coordinator, those of the node where it is typed."""
+    agent = job.jobs[frozen].agent
+    os.kill(agent, signal.SIGSTOP)
+    await_status(agent, psutil.STATUS_STOPPED)
+
+    status, took = job.status(asked)
+    os.kill(agent, signal.SIGCONT)
+
+    answered = [node["node_rank"] for node in status["nodes"]]
+    assert missing_in(status) == [frozen]
+    assert answered == ([0, 1] if frozen else [asked])
+    assert took < SLACK
+    if not frozen:
+        assert "nodes that are not shown can't be asked" in status["missing"][0]["why"]
+
+
+def test_a_paused_node_is_named(job: ThreeHosts) -> None:
+    """Ctrl-Z stops the workers, too; the coordinator knows, and does not wait."""
+    os.kill(job.jobs[1].agent, signal.SIGTSTP)
+    await_status(job.jobs[1].agent, psutil.STATUS_STOPPED)
+    job.jobs[0].wait_for("clusterrun: .*paused")
+
+    status, _ = job.status(0)
+    os.kill(job.jobs[1].agent, signal.SIGCONT)
+
+    assert [node["why"] for node in status["missing"]] == ["is paused by its user (Ctrl-Z)"]

@@ -1,0 +1,236 @@
+"""``clusterrun ps``, ``status`` and ``stop`` on a job of one node, through the installed command."""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Mapping
+from pathlib import Path
+
+import psutil
+import pytest
+
+from tests.as_another_user import run_as_another_user
+from tests.contract.launched import COMMAND, Job, Launcher, await_status
+from tests.waiting import SECONDS_TO_ACT
+
+PRINTS = """
+import os, time
+rank = os.environ["RANK"]
+print("begun", os.getpid(), flush=True)
+for step in range(100000):
+    print("step", step, "of rank", rank, flush=True)
+    time.sleep(0.05)
+"""
+
+IGNORES_TERM = """
+import os, signal, time
+signal.signal(signal.SIGTERM, signal.SIG_IGN)
+print("begun", os.getpid(), flush=True)
+time.sleep(600)
+"""
+
+BOUND = 2.0
+"""Seconds within which a command answers; its own interpreter's start is not counted."""
+
+
+@pytest.fixture
+def runtime(tmp_path: Path) -> dict[str, str]:
+    """Return the variable that gives the jobs of the test a folder of their own."""
+    return {"XDG_RUNTIME_DIR": str(tmp_path)}
+
+
+def asked(runtime: Mapping[str, str], *words: str) -> subprocess.CompletedProcess[str]:
+    """Type a command."""
+    return subprocess.run(
+        [COMMAND, *words],
+        env={**os.environ, **runtime},
+        capture_output=True,
+        text=True,
+        timeout=SECONDS_TO_ACT,
+        check=False,
+    )
+
+
+def started(clusterrun: Launcher, runtime: Mapping[str, str], script: str, *options: str) -> Job:
+    job = clusterrun.script(script, "--run-id=mine", *options, workers=2, environ=runtime)
+    job.wait_for("begun", times=2)
+    return job
+
+
+def test_a_job_is_listed_shown_and_stopped(clusterrun: Launcher, runtime: dict[str, str]) -> None:
+    """As text and as JSON; RUN may be left out."""
+    job = started(clusterrun, runtime, PRINTS)
+
+    listed = asked(runtime, "ps")
+    shown = json.loads(asked(runtime, "status", "--json", "mine").stdout)
+    table = asked(runtime, "status")
+    stopped = asked(runtime, "stop")
+    done = job.ended()
+
+    assert [line.split()[0] for line in listed.stdout.splitlines()] == ["run", "mine"]
+    [node] = shown["nodes"]
+    assert [rank["state"]["state"] for rank in node["ranks"]] == ["running"] * 2
+    assert all(rank["state"]["last_line"].startswith("step ") for rank in node["ranks"])
+    assert all(rank["cpu_use"] is not None for rank in node["ranks"])
+    assert sorted(rank["state"]["pid"] for rank in node["ranks"]) == sorted(job.numbers("begun", 2))
+    assert table.stdout.startswith("run mine: ")
+    assert "of rank 1" in table.stdout
+    assert stopped.stdout.startswith("run mine is asked to stop: its workers get SIGTERM")
+    assert done.code == 143
+    assert "clusterrun stop: stopping 2 workers (grace 25 s" in done.err
+    assert asked(runtime, "ps").stdout == "no run of yours has an agent on this host\n"
+
+
+def test_a_frozen_rank_and_a_relay_that_hangs(
+    clusterrun: Launcher, runtime: dict[str, str]
+) -> None:
+    """Only the last lines are missing then."""
+    job = started(clusterrun, runtime, PRINTS)
+    frozen = job.numbers("begun", 2)[0]
+    os.kill(frozen, signal.SIGSTOP)
+    await_status(frozen, psutil.STATUS_STOPPED)
+    os.kill(job.relay, signal.SIGSTOP)
+
+    began = time.monotonic()
+    shown = json.loads(asked(runtime, "status", "--json").stdout)
+    took = time.monotonic() - began
+    os.kill(job.relay, signal.SIGCONT)
+    now = asked(runtime, "stop", "--now")
+
+    states = {rank["state"]["pid"]: rank["state"]["state"] for rank in shown["nodes"][0]["ranks"]}
+    assert states.pop(frozen) == "stopped"
+    assert list(states.values()) == ["running"]
+    assert took < 10 * BOUND
+    assert "its workers are killed" in now.stdout
+    assert job.ended().code == 143
+
+
+def test_now_ends_what_ignores_sigterm(clusterrun: Launcher, runtime: dict[str, str]) -> None:
+    """Also while the grace period of a first command runs."""
+    job = started(clusterrun, runtime, IGNORES_TERM, "--shutdown-timeout=600")
+    asked(runtime, "stop")
+    job.wait_for("stopping 2 workers")
+
+    asked(runtime, "stop", "--now")
+
+    assert job.ended().code == 143
+
+
+def test_an_agent_that_is_stopped_is_named(clusterrun: Launcher, runtime: dict[str, str]) -> None:
+    """With what to type; nothing waits for it."""
+    job = started(clusterrun, runtime, PRINTS)
+    os.kill(job.agent, signal.SIGSTOP)
+    await_status(job.agent, psutil.STATUS_STOPPED)
+
+    listed, shown = asked(runtime, "ps"), asked(runtime, "status", "mine")
+    os.kill(job.agent, signal.SIGCONT)
+    asked(runtime, "stop", "--now")
+
+    advice = f"pid {job.agent} is stopped; kill -CONT {job.agent} continues it"
+    assert listed.returncode == 0
+    assert f"no answer: {advice}" in listed.stdout
+    assert shown.returncode == 2
+    assert advice in shown.stderr
+    assert job.ended().code == 143
+
+
+def test_a_wrong_name_gets_the_list(clusterrun: Launcher, runtime: dict[str, str]) -> None:
+    """And the nearest one; nothing is ended."""
+    job = started(clusterrun, runtime, PRINTS)
+
+    wrong = [asked(runtime, word, "mien") for word in ("status", "stop", "suspend")]
+    asked(runtime, "stop", "--now", "mine")
+
+    for done, word in zip(wrong, ("status", "stop", "suspend"), strict=True):
+        assert done.returncode == 2
+        assert "no run of yours on this host is 'mien'" in done.stderr
+        assert "did you mean mine?" in done.stderr
+        assert f"clusterrun {word} mine    # " in done.stderr
+    assert job.ended().code == 143
+
+
+AS_ANOTHER_USER = """
+import os, sys
+from clusterrun.cli.main import run_command_line
+for words in (["ps"], ["status", "mine"], ["stop", "--now", "mine"]):
+    print(run_command_line(words, dict(os.environ)), flush=True)
+"""
+
+
+@pytest.mark.needs("root", "setpriv")
+def test_another_user_sees_and_touches_nothing(
+    clusterrun: Launcher, runtime: dict[str, str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Even one who may read and write all files, and names the folder."""
+    job = started(clusterrun, runtime, PRINTS)
+    monkeypatch.setenv("XDG_RUNTIME_DIR", runtime["XDG_RUNTIME_DIR"])
+
+    done = run_as_another_user(AS_ANOTHER_USER)
+    still = asked(runtime, "ps")
+    asked(runtime, "stop", "--now")
+
+    assert done.stdout.splitlines() == [
+        "no run of yours has an agent on this host",
+        "0",
+        "2",
+        "2",
+    ], done.stderr
+    assert "no run of yours has an agent on this host" in done.stderr
+    assert "mine" in still.stdout
+    assert job.ended().code == 143
+
+
+ASKS = """
+import sys, time
+from pathlib import Path
+from clusterrun.control.messages import LookInside
+from clusterrun.control.running_jobs import ask, find_jobs
+from clusterrun.domain.looks import JobLook, LookAtRanks
+
+[job] = find_jobs(Path(sys.argv[1]), 10.0).jobs
+until, count = time.monotonic() + float(sys.argv[2]), 0
+while time.monotonic() < until:
+    ask(job, LookInside(LookAtRanks()), JobLook, 10.0)
+    count += 1
+print(count)
+"""
+
+
+@pytest.mark.long
+def test_a_thousand_looks_a_second_disturb_nothing(
+    clusterrun: Launcher, runtime: dict[str, str]
+) -> None:
+    """Sixteen processes ask as fast as they are answered; the agent still ends the job at once."""
+    job = started(clusterrun, runtime, PRINTS)
+    folder = Path(runtime["XDG_RUNTIME_DIR"]) / "clusterrun"
+    agent = psutil.Process(job.agent)
+    before = sum(agent.cpu_times()[:2])
+
+    counts: list[int] = []
+
+    def look() -> None:
+        done = subprocess.run(
+            [sys.executable, "-c", ASKS, str(folder), "5"],
+            capture_output=True,
+            text=True,
+            timeout=60,
+            check=True,
+        )
+        counts.append(int(done.stdout))
+
+    threads = [threading.Thread(target=look) for _ in range(16)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    used = sum(agent.cpu_times()[:2]) - before
+    asked(runtime, "stop", "--now")
+
+    # Looks share answers: ten a second at most.
+    assert sum(counts) > 16
+    assert used < 2.5
+    assert job.ended().code == 143

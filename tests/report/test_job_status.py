@@ -1,0 +1,96 @@
+"""Running jobs as tables and as values."""
+
+from pathlib import Path
+from textwrap import indent
+
+import pytest
+from clusterrun.domain.looks import JobLook, MissingNode, NodeRanks, RankState
+from clusterrun.report.job_status import (
+    JobStatus,
+    duration,
+    rank_behind,
+    shown_nodes,
+    status_text,
+)
+from msgspec.structs import replace
+
+RANK = RankState(0, 0, "running", 100, 60.0, 30.0, 3 << 30, "0", "0-3", "step 5", 0.2)
+
+
+def node(rank: int, *ranks: RankState) -> NodeRanks:
+    return NodeRanks(rank, f"n{rank}", 10, 0, "running", ranks)
+
+
+def looked(*nodes: NodeRanks) -> JobLook:
+    return JobLook(nodes, (), ())
+
+
+def test_cpu_use_is_that_between_two_looks() -> None:
+    """A rank that has another process by now has none yet."""
+    first = looked(node(0, RANK, replace(RANK, rank=1, pid=101)))
+    second = looked(
+        node(0, replace(RANK, cpu_seconds=31.0), replace(RANK, rank=1, pid=102, cpu_seconds=1.0))
+    )
+
+    [shown] = shown_nodes(first, second, 0.5)
+
+    assert [rank.cpu_use for rank in shown.ranks] == [2.0, None]
+    assert [rank.cpu_use for rank in shown_nodes(first, None, 0.5)[0].ranks] == [None, None]
+
+
+@pytest.mark.parametrize(
+    ("quiet", "behind"),
+    [
+        ((0.1, 60.0, 0.2), 1),
+        ((58.0, 60.0, 59.0), None),
+        ((0.1, 3.0, 0.1), None),
+        ((None, 60.0, None), None),
+        ((None, 0.1, 30.0), 2),
+    ],
+)
+def test_a_rank_is_behind_if_it_alone_is_quiet(
+    quiet: tuple[float | None, ...], behind: int | None
+) -> None:
+    """Not if all are, nor for a few seconds."""
+    ranks = [replace(RANK, rank=rank, quiet_for=seconds) for rank, seconds in enumerate(quiet)]
+
+    assert rank_behind(shown_nodes(looked(node(0, *ranks)), None, 0.0)) == behind
+
+
+def test_the_table() -> None:
+    """Last lines are cut on a terminal; nodes without an answer follow."""
+    stopped = replace(
+        RANK, rank=1, state="stopped", gpus="", cpus="", memory=0, quiet_for=None, last_line=""
+    )
+    nodes = shown_nodes(looked(node(0, RANK), node(1, stopped)), None, 0.0)
+    missing = (MissingNode(2, "n2", "does not answer"),)
+    status = JobStatus("abc", "train.py", 3, 6, 3661.0, nodes, missing, ("n7",), 1)
+
+    lines = status_text(status, None).splitlines()
+
+    assert lines == [
+        "run abc: train.py, attempt 0, running, 3 nodes, 6 ranks, for 1:01:01",
+        ("rank  node  host  state    pid  GPU  CPUs       CPU use  memory   quiet for  last line"),
+        "0     0     n0    running  100  0    0-3        -        3.0 GiB  0 s        step 5",
+        "1     1     n1    stopped  100  -    not bound  -        -        -",
+        "rank 1 is behind: it has printed nothing for longest",
+        "node 2 (n2) does not answer",
+        "without a place, waiting: n7",
+    ]
+    page = Path(__file__).parent.parent.parent / "docs/looking_inside.md"
+    assert indent("\n".join(lines), "    ") in page.read_text()
+    assert all(len(line) <= 60 for line in status_text(status, 60).splitlines()[1:4])
+
+
+@pytest.mark.parametrize(
+    ("seconds", "words"),
+    [
+        (7.9, "7 s"),
+        (62, "1:02"),
+        (3600, "1:00:00"),
+        (90061, "1 day 1:01:01"),
+        (2 * 86400, "2 days 0:00:00"),
+    ],
+)
+def test_durations(seconds: float, words: str) -> None:
+    assert duration(seconds) == words
