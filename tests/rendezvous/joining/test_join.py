@@ -381,7 +381,7 @@ class Relay:
 def test_the_end_of_a_helper_process_ends_the_waiting(nodes: Nodes) -> None:
     """On a member alone; on node 0 for all."""
     relays = [Relay(), Relay()]
-    terms = job_terms(free_port(), 3)
+    terms = job_terms(free_port(), 4)
     first, second = (
         nodes.join(terms, ranked_hello(number), hooks(helpers=[relay]))
         for number, relay in enumerate(relays)
