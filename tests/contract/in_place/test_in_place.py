@@ -115,7 +115,10 @@ FORK_DIFFERS = {
 """What a forked worker does differently, and why; each is a strict xfail, see docs/workers.md."""
 
 
-SLOW = {"torch_and_c_at_exit", "torch_and_its_process", "torch_training"}
+SLOW = {
+    *("torch_and_c_at_exit", "torch_and_its_process", "torch_and_its_threads", "torch_data"),
+    *("torch_training", "two_ranks/random_numbers_of_torch/main.py"),
+}
 """Programs with torch for the second tier: they train, or others test the same without torch."""
 
 ALWAYS_SPAWNED_TOO = {
@@ -189,11 +192,11 @@ def marks_of(name: str, method: str) -> tuple[pytest.MarkDecorator, ...]:
 
     A spawned worker is ``python -u`` by construction, so most are left to long runs.
     """
+    is_long = name in SLOW or (method == "spawn" and name not in ALWAYS_SPAWNED_TOO)
+    marks = (pytest.mark.long,) if is_long else ()
     if method == "fork" and name in FORK_DIFFERS:
-        return (pytest.mark.xfail(reason=FORK_DIFFERS[name], strict=True),)
-    if name in SLOW or (method == "spawn" and name not in ALWAYS_SPAWNED_TOO):
-        return (pytest.mark.long,)
-    return ()
+        return (*marks, pytest.mark.xfail(reason=FORK_DIFFERS[name], strict=True))
+    return marks
 
 
 @pytest.mark.timeout(2 * SECONDS_TO_RUN + 60)

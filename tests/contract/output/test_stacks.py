@@ -92,7 +92,8 @@ def test_threads_belong_to_a_stack(clusterrun: Launcher) -> None:
         r"\n  rank.*:\n    Thread (.* )?\(most recent call first\):\n      File", job.err
     )
     own = [line for line in job.err.splitlines() if line.startswith("[rank")]
-    assert {line.partition("] ")[2] for line in own} == {"still here"}
+    # Under -u a text and its line end are two writes: on a busy machine the second one comes late.
+    assert {line.partition("] ")[2] for line in own} - {""} == {"still here"}
 
 
 def test_programs_other_than_python(clusterrun: Launcher) -> None:

@@ -94,8 +94,14 @@ def named(folder: Path) -> dict[str, str]:
         pytest.param(["--redirects", "1"], marks=pytest.mark.long),
         pytest.param(["-r", "0:3,1:2"], marks=pytest.mark.long),
         ["-t", "3", "--local-ranks-filter", "1"],
-        ["-r", "3", "--tee", "0:2", "--duplicate_stderr_filters", "loss"],
-        ["--tee=3", "--local_ranks_filter=0", "--duplicate-stdout-filters=step,nothing"],
+        pytest.param(
+            ["-r", "3", "--tee", "0:2", "--duplicate_stderr_filters", "loss"],
+            marks=pytest.mark.long,
+        ),
+        pytest.param(
+            ["--tee=3", "--local_ranks_filter=0", "--duplicate-stdout-filters=step,nothing"],
+            marks=pytest.mark.long,
+        ),
     ],
     ids=" ".join,
 )

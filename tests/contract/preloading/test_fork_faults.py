@@ -217,6 +217,7 @@ LIBRARY = """
 """
 
 
+@pytest.mark.long
 def test_c_libraries_run_their_exit_handlers(clusterrun: Launcher, clean_python: str) -> None:
     """Exit handlers and destructors of a library loaded after torch, in a folder named torch."""
     compiler = shutil.which("cc") or shutil.which("gcc")

@@ -312,7 +312,14 @@ def test_a_hazard_is_left_to_the_worker(installed: Installed, name: str) -> None
     assert FORKED not in ended.err
 
 
-@pytest.mark.parametrize("name", HAZARDS)
+@pytest.mark.parametrize(
+    "name",
+    # All take the same way; ``test_a_hazard_is_left_to_the_worker`` looks at each reason.
+    [
+        pytest.param(name, marks=() if place % 7 == 0 else pytest.mark.long)
+        for place, name in enumerate(HAZARDS)
+    ],
+)
 def test_a_hazard_is_refused_by_fork(installed: Installed, name: str) -> None:
     """With ``--start-method fork`` the report has the reason, and nothing runs."""
     hazard = HAZARDS[name]
