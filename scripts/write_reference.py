@@ -94,7 +94,7 @@ PAGES = {
     Group.JOINING: "../several_nodes.md",
     Group.FAILING: "../failures.md",
     Group.OUTPUT: "../output.md",
-    Group.LOGS: "../output.md",
+    Group.FILES: "../output.md",
     Group.TORCHRUN: "../coming_from.md",
     Group.LAUNCHER: "../machine.md",
 }

@@ -1,13 +1,14 @@
 """``clusterrun submit`` with a real Slurm."""
 
 import re
+import signal
 from pathlib import Path
 from textwrap import dedent
 
 import pytest
 
 from tests.contract.launched import COMMAND, Ended
-from tests.hosts.slurm import Slurm
+from tests.hosts.slurm import BatchJob, Slurm
 
 pytestmark = pytest.mark.timeout(240)
 
@@ -74,3 +75,122 @@ def test_a_refusal_names_the_value(slurm: Slurm, folder: Path) -> None:
         "Slurm refuses the job: sbatch: error: invalid partition specified: nowhere" in refused.err
     )
     assert "partition is set by job.yaml:5 slurm.partition" in refused.err
+
+
+def number_in(queued: Ended) -> int:
+    """Return the id that ``clusterrun submit --quiet`` has printed."""
+    assert queued.code == 0, queued.err
+    return int(queued.out)
+
+
+def test_followed_to_its_end(slurm: Slurm, folder: Path) -> None:
+    """The states on standard error, the job's output on standard output, and its code."""
+    job = ("--nproc-per-node", "2", "--output", "%j.out", "--error", "%j.err", "ranks.py")
+
+    ended = submit(slurm, folder, "--follow", "--env", "FAILS=1", *job)
+
+    assert ended.code == 9, ended.err
+    (number,) = re.findall(r"Slurm has queued job (\d+) \(ranks\)\n", ended.out)
+    assert places(ended.out) == ["rank 0 2 0 on n0", "rank 1 2 1 on n0"]
+    assert "rank 1 on n0 failed" in ended.err
+    assert f"clusterrun: job {number} has ended: FAILED, exit code 9\n" in ended.err
+    assert submit_word(slurm, folder, "logs", number).code == 9
+
+
+def submit_word(slurm: Slurm, folder: Path, *words: str) -> Ended:
+    """Run ``clusterrun WORDS`` on the login node."""
+    return slurm.start(COMMAND, *words, folder=folder).ended(SECONDS_TO_END)
+
+
+def test_an_array_after_another_job(slurm: Slurm, folder: Path) -> None:
+    """Three jobs, which start once the first one has succeeded; the highest code is that of all."""
+    (folder / "number.py").write_text(
+        "import os\nnumber = int(os.environ['SLURM_ARRAY_TASK_ID'])\n"
+        "print(f'array number {number}', flush=True)\nraise SystemExit(number)\n"
+    )
+    one = ("--quiet", "--nproc-per-node", "1")
+    first = number_in(submit(slurm, folder, *one, "--output=first.out", "ranks.py"))
+    more = ("--follow", "--array", "0-2%2", "--dependency", str(first), "--output=%A.%a.out")
+
+    ended = submit(slurm, folder, *one, *more, "number.py")
+
+    assert ended.code == 2, ended.err
+    assert sorted(re.findall(r"array number (\d)", ended.out)) == ["0", "1", "2"]
+    assert places((folder / "first.out").read_text()) == ["rank 0 1 0 on n0"]
+    assert slurm.end_of(first) == 0
+
+
+SLEEPS = "import time\nprint('asleep', flush=True)\ntime.sleep(100)\n"
+
+
+def test_ctrl_c_leaves_the_job_alone(slurm: Slurm, folder: Path) -> None:
+    """The line says how to come back; cancel ends the job."""
+    (folder / "sleeps.py").write_text(SLEEPS)
+    job = ("--nproc-per-node", "1", "--output=%j.out", "sleeps.py")
+    following = slurm.start(COMMAND, "submit", "--follow", *job, folder=folder)
+    (number,) = following.wait_for(r"Slurm has queued job (\d+)")
+    following.wait_for("asleep")
+
+    following.process.send_signal(signal.SIGINT)
+    left = following.ended()
+    seen = slurm.start(COMMAND, "logs", number, folder=folder)
+    seen.wait_for("asleep")
+    cancelled = submit_word(slurm, folder, "cancel", number)
+    seen_to_the_end = seen.ended()
+
+    assert left.code == 130
+    assert f"job {number} goes on; to see it again: clusterrun logs {number}" in left.err
+    assert (cancelled.code, cancelled.out) == (0, f"Slurm ends job {number}\n")
+    assert seen_to_the_end.code == 143, seen_to_the_end.err
+    again = submit_word(slurm, folder, "cancel", number)
+    assert again.out == f"job {number} had ended before: CANCELLED\n"
+    unknown = submit_word(slurm, folder, "cancel", "99999")
+    assert (unknown.code, "Slurm knows no job 99999" in unknown.err) == (2, True)
+
+
+@pytest.mark.long
+def test_a_time_limit(slurm: Slurm, folder: Path) -> None:
+    """A job that is ended by it has the code of timeout(1)."""
+    (folder / "sleeps.py").write_text(SLEEPS.replace("100", "300"))
+    job = ("--nproc-per-node", "1", "--output=%j.out", "--time", "1m", "sleeps.py")
+
+    queued = slurm.start(COMMAND, "submit", "--wait", "--quiet", *job, folder=folder)
+
+    assert queued.ended(200).code == 124
+    assert "DUE TO TIME LIMIT" in (folder / f"{int(queued.out)}.out").read_text()
+
+
+RESUMES = """
+    import os, time
+    from pathlib import Path
+    from clusterrun import suspend
+
+    resumed = os.environ["CLUSTERRUN_RESUMED"]
+    print(f"begins, resumed {resumed} times", flush=True)
+    for step in range(4000 if resumed == "0" else 3):
+        time.sleep(0.01)
+        if suspend.requested(step):
+            print(f"saves at {step}", flush=True)
+            suspend.ready()
+"""
+
+
+def test_a_suspended_job_starts_again(slurm_that_signals_tasks: Slurm, folder: Path) -> None:
+    """Submitted once: its second turn ends with 0, and the same file has the output of both."""
+    slurm = slurm_that_signals_tasks
+    (folder / "resumes.py").write_text(dedent(RESUMES))
+    job = ("--nproc-per-node", "1", "--requeue", "--suspend-signal", "USR1", "--output=%j.out")
+    following = slurm.start(COMMAND, "submit", "--follow", *job, "resumes.py", folder=folder)
+    (number,) = following.wait_for(r"Slurm has queued job (\d+)")
+    following.wait_for("begins, resumed 0 times")
+
+    assert slurm.run("scancel", "--signal=USR1", number).code == 0
+    following.wait_for(r"suspended at step \d+", seconds=30)
+    slurm.start_again(BatchJob(int(number), Path(), Path()))
+    ended = following.ended(60)
+
+    slurm.end_jobs()
+    assert ended.code == 0, ended.err
+    printed = (folder / f"{number}.out").read_text()
+    assert re.findall(r"begins, resumed (\d) times", printed) == ["0", "1"]
+    assert printed.replace("\r", "") in ended.out.replace("\r", "")

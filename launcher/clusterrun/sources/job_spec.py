@@ -13,8 +13,8 @@ from clusterrun.domain.job import JobSpec, Program
 from clusterrun.sources.clusters.cluster import Inputs, Place
 from clusterrun.sources.clusters.variables import Variables
 from clusterrun.sources.meeting_point import settle_meeting
+from clusterrun.sources.options.rows.files import LOG_DIR, WORKERLOG
 from clusterrun.sources.options.rows.joining import RUN_ID
-from clusterrun.sources.options.rows.logs import LOG_DIR, WORKERLOG
 from clusterrun.sources.options.rows.meeting import BASE_PORT
 from clusterrun.sources.options.rows.output import LOG_LINE_PREFIX_TEMPLATE
 from clusterrun.sources.options.rows.program import ENV, PYTHON

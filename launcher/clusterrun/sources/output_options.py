@@ -9,7 +9,7 @@ from clusterrun.domain.job import JobSpec
 from clusterrun.errors import UsageError
 from clusterrun.sources.options.option import Option
 from clusterrun.sources.options.rows import output
-from clusterrun.sources.options.rows.logs import LOG_DIR, REDIRECTS, WORKERLOG
+from clusterrun.sources.options.rows.files import LOG_DIR, REDIRECTS, WORKERLOG
 from clusterrun.sources.options.suggestions import did_you_mean
 from clusterrun.sources.programs.file_kinds import FileKind, kind_of
 from clusterrun.sources.settings import Settings, value_of

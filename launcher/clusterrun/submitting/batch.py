@@ -1,12 +1,13 @@
-"""Submits a batch script."""
+"""Submits a batch script, and ends the job."""
 
 from collections.abc import Iterator
 
 from clusterrun.domain.facts import Fact
+from clusterrun.domain.submissions.job_state import JobState, Phase
 from clusterrun.domain.submissions.submission import Submission
 from clusterrun.errors import UsageError
 from clusterrun.submitting.asking import Answer
-from clusterrun.submitting.scheduler import Scheduler
+from clusterrun.submitting.scheduler import Ask, NoAnswer, Scheduler
 
 
 def queue(scheduler: Scheduler, job: Submission, answer: Answer) -> str:
@@ -34,3 +35,36 @@ def _blamed(scheduler: Scheduler, job: Submission, refusal: str) -> Iterator[str
         fact = getattr(job, name)
         if isinstance(fact, Fact) and fact.origin != "default":
             yield f"{name} is set by {fact.origin}"
+
+
+def expect_known(scheduler: Scheduler, job_id: str, ask: Ask) -> tuple[JobState, ...]:
+    """Return the states of a job.
+
+    Raises:
+        UsageError: the scheduler has no such job, or does not answer.
+
+    """
+    try:
+        states = scheduler.states(job_id, ask)
+    except NoAnswer as error:
+        raise UsageError(f"{scheduler.title} does not answer: {error}", "try again later") from None
+    if not states:
+        raise UsageError(f"{scheduler.title} knows no job {job_id}", "check the id, and --to")
+    return states
+
+
+def cancel(scheduler: Scheduler, job_id: str, ask: Ask) -> str:
+    """Have a job ended; return what was done.
+
+    Raises:
+        UsageError: there is no such job, or the scheduler refuses.
+
+    """
+    states = expect_known(scheduler, job_id, ask)
+    if all(state.phase is Phase.ENDED for state in states):
+        return f"job {job_id} had ended before: {states[0].words}"
+    answer = ask(scheduler.cancel(job_id))
+    if answer.code:
+        refusal = " ".join(answer.trouble.split())
+        raise UsageError(f"{scheduler.title} does not end job {job_id}: {refusal}")
+    return f"{scheduler.title} ends job {job_id}"

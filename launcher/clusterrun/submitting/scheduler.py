@@ -4,8 +4,14 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
 from typing import ClassVar
 
+from clusterrun.domain.submissions.job_state import JobState
 from clusterrun.domain.submissions.submission import Submission
 from clusterrun.submitting.asking import Answer
+
+
+class NoAnswer(Exception):
+    """The scheduler does not answer; the message is its own."""
+
 
 Ask = Callable[[Sequence[str]], Answer]
 """Runs a command of the scheduler."""
@@ -39,3 +45,16 @@ class Scheduler(ABC):
     @abstractmethod
     def read_id(self, printed: str) -> str:
         """Return the job's id from what ``submit`` has printed."""
+
+    @abstractmethod
+    def states(self, job_id: str, ask: Ask) -> tuple[JobState, ...]:
+        """Return the state of a job, or of each job of an array; () if it is unknown.
+
+        Raises:
+            NoAnswer: the scheduler does not answer; it may do so later.
+
+        """
+
+    @abstractmethod
+    def cancel(self, job_id: str) -> tuple[str, ...]:
+        """Return the command that ends a job."""

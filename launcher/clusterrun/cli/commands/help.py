@@ -9,8 +9,8 @@ from clusterrun.cli.printing import print_text
 from clusterrun.errors import UsageError
 from clusterrun.sources.options.option import Group, Kind, Option, flag
 from clusterrun.sources.options.rows.failing import MAX_RESTARTS
+from clusterrun.sources.options.rows.files import LOG_DIR
 from clusterrun.sources.options.rows.launcher import CONFIG, DRY_RUN
-from clusterrun.sources.options.rows.logs import LOG_DIR
 from clusterrun.sources.options.rows.meeting import MASTER_ADDR
 from clusterrun.sources.options.rows.output import VERBOSE
 from clusterrun.sources.options.rows.program import MODULE

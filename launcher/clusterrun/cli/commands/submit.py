@@ -8,7 +8,7 @@ from functools import partial
 from pathlib import Path
 
 from clusterrun.cli.printing import print_text
-from clusterrun.errors import UsageError
+from clusterrun.errors import ExitCode, UsageError
 from clusterrun.sources.settings import CommandLine
 from clusterrun.sources.submissions.describe import Described, describe_submission
 from clusterrun.sources.submissions.detection import command_of
@@ -32,7 +32,27 @@ def execute(line: CommandLine, environ: Mapping[str, str], _called: str) -> int:
         return _show(text, described)
     command_of(described.scheduler, environ.get("PATH", ""))
     job_id = queue(scheduler, job, ask(scheduler.submit, environ, text))
-    return print_text(f"{scheduler.title} has queued job {job_id} ({job.job_name.value})")
+    print_text(job_id if described.is_quiet else _queued(scheduler.title, job_id, described))
+    if not described.waits and not described.follows:
+        return ExitCode.SUCCESS
+    from clusterrun.cli.following import follow
+
+    return follow(
+        scheduler,
+        job_id,
+        environ,
+        with_output=described.follows,
+        is_quiet=described.is_quiet or not described.follows,
+    )
+
+
+def _queued(title: str, job_id: str, described: Described) -> str:
+    queued = f"{title} has queued job {job_id} ({described.submission.job_name.value})"
+    if described.waits or described.follows:
+        return queued
+    return (
+        f"{queued}\n  to see it: clusterrun logs {job_id}\n  to end it: clusterrun cancel {job_id}"
+    )
 
 
 def _show(text: str, described: Described) -> int:

@@ -147,13 +147,37 @@ SUBMIT = Command(
     rows="clusterrun.sources.submissions.rows",
     takes_script=True,
 )
+QUEUED = "clusterrun.sources.submissions.rows_of_queued_jobs"
+LOGS = Command(
+    "logs",
+    "Show the state and the output of a submitted job",
+    options=(),
+    about=(
+        "Show the state of a job that clusterrun submit has queued and what it prints, from the"
+        " beginning, and exit with its code. Ctrl-C leaves the job alone. Options for log files:"
+        " --help files."
+    ),
+    rows=QUEUED,
+    word="ID",
+)
+CANCEL = Command(
+    "cancel",
+    "End a submitted job",
+    options=(),
+    about="End a job that clusterrun submit has queued, or remove it from the queue.",
+    rows=QUEUED,
+    word="ID",
+)
 HELP = Command("--help", "Print this, a group of options, or all", short="h", metavar="[GROUP|all]")
 VERSION = Command("--version", "Print the versions of clusterrun, Python and torch")
 PRINT_COMPLETION = Command(
     "--print-completion", "Print what completes options in bash, zsh or fish", metavar="SHELL"
 )
 
-COMMANDS = (RUN, TOPO, SUBMIT, PS, STATUS, STOP, SUSPEND, HELP, VERSION, PRINT_COMPLETION)
+COMMANDS = (
+    *(RUN, TOPO, SUBMIT, LOGS, CANCEL, PS, STATUS, STOP, SUSPEND),
+    *(HELP, VERSION, PRINT_COMPLETION),
+)
 """In the order of --help."""
 
 FLAGS = tuple(command for command in COMMANDS if command.is_flag)

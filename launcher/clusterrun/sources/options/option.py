@@ -45,7 +45,7 @@ class Group(Enum):
     LOSING = "When a node is lost"
     SUSPENDING = "How a job is suspended"
     OUTPUT = "What is printed"
-    LOGS = "What is written to files"
+    FILES = "What is written to files"
     TORCHRUN = "Options for torchrun's command lines"
     LAUNCHER = "clusterrun itself"
 

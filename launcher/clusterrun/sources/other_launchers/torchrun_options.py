@@ -9,8 +9,8 @@ from clusterrun.errors import UsageError
 from clusterrun.sources.options.option import Option
 from clusterrun.sources.options.rows import meeting, torchrun, workers
 from clusterrun.sources.options.rows.failing import SHUTDOWN_TIMEOUT
+from clusterrun.sources.options.rows.files import TEE
 from clusterrun.sources.options.rows.joining import LAST_CALL_TIMEOUT, RDZV_TIMEOUT
-from clusterrun.sources.options.rows.logs import TEE
 from clusterrun.sources.options.rows.output import LOG_LINE_PREFIX_TEMPLATE
 from clusterrun.sources.options.rows.program import PASS_LOCAL_RANK, PYTHON
 from clusterrun.sources.settings import Settings, find, value_of

@@ -14,7 +14,7 @@ FAILING = (MAX_RESTARTS, HANG_TIMEOUT, CONTAIN)
 
 OUTPUT = [
     option
-    for option in reversed((*BY_GROUP[Group.OUTPUT], *BY_GROUP[Group.LOGS]))
+    for option in reversed((*BY_GROUP[Group.OUTPUT], *BY_GROUP[Group.FILES]))
     if option is not VERBOSE
 ]
 """Options for output, which the relay reads; the log folder last, as it follows from others."""

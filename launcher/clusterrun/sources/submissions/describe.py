@@ -48,6 +48,9 @@ class Described(Struct, frozen=True):
     scheduler: Fact[str]
     submission: Submission
     is_printed: bool
+    waits: bool
+    follows: bool
+    is_quiet: bool
     save: Fact[str]
     """The file to write; "": none."""
 
@@ -81,6 +84,9 @@ def describe_submission(
         scheduler,
         _submission(asked, job, node_command(job, words.value, started_by), words.origin),
         is_printed=value_of(rows.PRINT, asked).value,
+        waits=value_of(rows.WAIT, asked).value,
+        follows=value_of(rows.FOLLOW, asked).value,
+        is_quiet=value_of(rows.QUIET, asked).value,
         save=value_of(rows.SAVE, asked),
     )
 

@@ -36,6 +36,19 @@ SAVE = Option(
     default_words="no file",
     in_file=False,
 )
+WAIT = replace(
+    switch_option("wait", help="Wait for the end of the job, and exit with its code"), in_file=False
+)
+FOLLOW = replace(
+    switch_option(
+        "follow", help="As --wait, and show the job's state and what it prints; Ctrl-C leaves it"
+    ),
+    in_file=False,
+)
+QUIET = replace(
+    switch_option("quiet", help="Print only the job's id, and its output with --follow"),
+    in_file=False,
+)
 JOB_NAME = Option(
     "job_name",
     parse=requests.name,

@@ -7,9 +7,15 @@ from typing import ClassVar
 from msgspec.structs import replace
 
 from clusterrun.domain.facts import Fact
+from clusterrun.domain.submissions.job_state import JobState
 from clusterrun.domain.submissions.submission import ArrayRange, ContainerRuntime, Submission
 from clusterrun.submitting.node_lines import in_container, setup_lines, words_of
-from clusterrun.submitting.scheduler import Ask, Scheduler
+from clusterrun.submitting.scheduler import Ask, NoAnswer, Scheduler
+from clusterrun.submitting.schedulers.slurm_states import (
+    ACCOUNTING,
+    read_sacct,
+    read_scontrol,
+)
 from clusterrun.submitting.shell import clock, command_lines, memory, quoted
 
 HEAD = """\
@@ -67,6 +73,18 @@ class Slurm(Scheduler):
     def read_id(self, printed: str) -> str:
         # JOBID, or JOBID;CLUSTER (sbatch(1), --parsable).
         return printed.strip().partition(";")[0]
+
+    def states(self, job_id: str, ask: Ask) -> tuple[JobState, ...]:
+        # The controller forgets a job some minutes after its end (MinJobAge in slurm.conf(5)).
+        answer = ask(["scontrol", "--oneliner", "show", "job", job_id])
+        if answer.code == 0:
+            return read_scontrol(answer.out)
+        if "Invalid job id" not in answer.trouble:
+            raise NoAnswer(answer.trouble)
+        return read_sacct(ask([*ACCOUNTING, f"--jobs={job_id}"]).out)
+
+    def cancel(self, job_id: str) -> tuple[str, ...]:
+        return ("scancel", job_id)
 
 
 def cpus_of_a_gpu(listed: str) -> int | None:

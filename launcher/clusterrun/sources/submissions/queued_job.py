@@ -1,0 +1,40 @@
+"""Which submitted job a command is about."""
+
+from collections.abc import Mapping
+
+from msgspec import Struct
+
+from clusterrun.domain.facts import Fact
+from clusterrun.errors import UsageError
+from clusterrun.sources.options.values.requests import name
+from clusterrun.sources.settings import CommandLine, settings_from_flags
+from clusterrun.sources.submissions.detection import command_of, find_scheduler
+from clusterrun.sources.submissions.rows_of_queued_jobs import ROWS
+
+
+class QueuedJob(Struct, frozen=True):
+    """A job, and the name of the scheduler that has it."""
+
+    scheduler: str
+    job_id: str
+
+
+def find_queued_job(line: CommandLine, environ: Mapping[str, str], typed: str) -> QueuedJob:
+    """Return the job that ``line`` names; ``typed`` is the command, such as "clusterrun logs".
+
+    Raises:
+        UsageError: there is no scheduler, or no id.
+
+    """
+    if not line.words:
+        raise UsageError("which job?", f"type its id:\n  {typed} ID")
+    try:
+        job_id = name(line.words[0])
+    except UsageError:
+        raise UsageError(f"{line.words[0]!r} is not the id of a job", f"type {typed} ID") from None
+    path = environ.get("PATH", "")
+    scheduler: Fact[str] = find_scheduler(
+        (settings_from_flags(line.flags, line.spelled, ROWS),), path
+    )
+    command_of(scheduler, path)
+    return QueuedJob(scheduler.value, job_id)

@@ -1,0 +1,96 @@
+"""What Slurm says of jobs: phases, exit codes and files."""
+
+from pathlib import Path
+
+import pytest
+from clusterrun.domain.submissions.job_state import JobState, Phase
+from clusterrun.errors import UsageError
+from clusterrun.submitting.asking import Answer
+from clusterrun.submitting.batch import cancel, expect_known
+from clusterrun.submitting.scheduler import NoAnswer
+from clusterrun.submitting.schedulers.slurm import Slurm
+from clusterrun.submitting.schedulers.slurm_states import read_sacct, read_scontrol
+
+RUNNING = (
+    "JobId=12 JobName=train UserId=me(1000) JobState=RUNNING Reason=None Dependency=(null)"
+    " Requeue=1 Restarts=0 ExitCode=0:0 StdErr=/home/me/12.out StdIn=/dev/null"
+    " StdOut=/home/me/12.out Power=\n"
+)
+ARRAY = (
+    "JobId=14 ArrayJobId=14 ArrayTaskId=1-2%1 JobState=PENDING Reason=JobArrayTaskLimit"
+    " ExitCode=0:0 StdOut=/x/14_4294967294.out\n"
+    "JobId=15 ArrayJobId=14 ArrayTaskId=0 JobState=COMPLETED Reason=None ExitCode=0:0"
+    " StdErr=/x/14_0.err StdOut=/x/14_0.out\n"
+)
+
+
+def test_a_running_job() -> None:
+    """One file for both streams is one file."""
+    output = Path("/home/me/12.out")
+
+    assert read_scontrol(RUNNING) == (JobState("12", Phase.RUNNING, "RUNNING", 0, output),)
+
+
+def test_jobs_of_an_array() -> None:
+    """Those that wait share a line, and have no files yet."""
+    assert read_scontrol(ARRAY) == (
+        JobState("14_1-2%1", Phase.WAITING, "PENDING (JobArrayTaskLimit)"),
+        JobState("14_0", Phase.ENDED, "COMPLETED", 0, Path("/x/14_0.out"), Path("/x/14_0.err")),
+    )
+
+
+@pytest.mark.parametrize(
+    ("state", "code", "expected"),
+    [
+        ("COMPLETED", "0:0", 0),
+        ("FAILED", "9:0", 9),
+        ("FAILED", "0:11", 139),
+        ("FAILED", "0:0", 1),
+        ("CANCELLED by 1000", "0:15", 143),
+        ("CANCELLED", "0:0", 143),
+        ("TIMEOUT", "0:15", 124),
+        ("OUT_OF_MEMORY", "0:125", 137),
+        ("NODE_FAIL", "1:0", 5),
+    ],
+)
+def test_ends(state: str, code: str, expected: int) -> None:
+    """The job's own exit code, or one for the reason of its end; never 0 unless it succeeded."""
+    (found,) = read_sacct(f"12|{state}|{code}\n")
+
+    assert (found.phase, found.exit_code) == (Phase.ENDED, expected)
+
+
+@pytest.mark.parametrize("state", ["REQUEUED", "REQUEUE_HOLD", "PENDING", "CONFIGURING"])
+def test_a_job_that_waits(state: str) -> None:
+    """Also for its next turn."""
+    assert read_sacct(f"12|{state}|0:0\n")[0].phase is Phase.WAITING
+
+
+def test_an_old_job_is_looked_up() -> None:
+    """By sacct; without accounting nothing is known of it."""
+    forgotten = Answer("", "slurm_load_jobs error: Invalid job id specified", 1)
+    answers = {"scontrol": forgotten, "sacct": Answer("12|FAILED|3:0\n", "", 0)}
+
+    (found,) = Slurm().states("12", lambda words: answers[words[0]])
+    unknown = Slurm().states("12", lambda words: answers.get("x" + words[0], forgotten))
+
+    assert (found.exit_code, unknown) == (3, ())
+
+
+def test_a_controller_that_is_down() -> None:
+    """Says nothing about the job."""
+    down = Answer("", "slurm_load_jobs error: Unable to contact slurm controller", 1)
+
+    with pytest.raises(NoAnswer, match="Unable to contact"):
+        Slurm().states("12", lambda _words: down)
+    with pytest.raises(UsageError, match="Slurm does not answer"):
+        expect_known(Slurm(), "12", lambda _words: down)
+
+
+def test_a_job_of_somebody_else_stays() -> None:
+    """Slurm's refusal is an error."""
+    denied = Answer("", "scancel: error: Kill job error on job id 12: Access denied", 1)
+    answers = {"scontrol": Answer(RUNNING, "", 0), "scancel": denied}
+
+    with pytest.raises(UsageError, match=r"Slurm does not end job 12: .*Access denied"):
+        cancel(Slurm(), "12", lambda words: answers[words[0]])

@@ -1,0 +1,138 @@
+"""What is shown of a submitted job: every change once, all of its output, its end."""
+
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
+
+from clusterrun.domain.submissions.job_state import JobState, Phase
+from clusterrun.domain.submissions.submission import Submission
+from clusterrun.submitting.asking import Answer
+from clusterrun.submitting.scheduler import Ask, NoAnswer, Scheduler
+from clusterrun.submitting.watching import End, Event, Notice, Printed, Watch
+
+Turn = tuple[JobState, ...] | str
+"""What a scheduler answers when it is asked; a text: why it does not answer."""
+
+
+class _Scripted(Scheduler):
+    """Answers the next turn each time."""
+
+    name = "scripted"
+    title = "Scripted"
+    submit = ()
+    blamed = {}  # noqa: RUF012 - as the schedulers have it
+
+    def __init__(self, turns: Sequence[Turn], begin: Callable[[int], None]) -> None:
+        self._turns: Iterator[tuple[int, Turn]] = iter(enumerate(turns))
+        self._begin = begin
+
+    def script(self, job: Submission) -> str:
+        return job.job_name.value
+
+    def read_id(self, printed: str) -> str:
+        return printed
+
+    def states(self, job_id: str, ask: Ask) -> tuple[JobState, ...]:
+        number, turn = next(self._turns)
+        self._begin(number)
+        if isinstance(turn, str):
+            raise NoAnswer(turn)
+        return turn
+
+    def cancel(self, job_id: str) -> tuple[str, ...]:
+        return (job_id,)
+
+
+def watched(
+    *turns: Turn, begin: Callable[[int], None] = lambda _turn: None, with_output: bool = True
+) -> tuple[list[Event], list[float]]:
+    """Return what a watch shows, and for how long it has paused."""
+    pauses: list[float] = []
+    watch = Watch(
+        _Scripted(turns, begin),
+        "7",
+        lambda _words: Answer("", "", 0),
+        pauses.append,
+        with_output=with_output,
+    )
+    return list(watch.events()), pauses
+
+
+def state(phase: Phase, words: str, code: int = 0, output: Path | None = None) -> JobState:
+    return JobState("7", phase, words, code, output)
+
+
+WAITS = state(Phase.WAITING, "PENDING (Resources)")
+RUNS = state(Phase.RUNNING, "RUNNING")
+
+
+def test_every_change_is_shown_once() -> None:
+    """The end has the job's own exit code."""
+    failed = state(Phase.ENDED, "FAILED", 9)
+
+    events, _ = watched((WAITS,), (WAITS,), (RUNS,), (RUNS,), (WAITS,), (RUNS,), (failed,))
+
+    shown = ["PENDING (Resources)", "RUNNING", "PENDING (Resources)", "RUNNING", "FAILED"]
+    assert events == [
+        *map(Notice, shown),
+        End("job 7 has ended: FAILED, exit code 9", 9),
+    ]
+
+
+def test_a_scheduler_that_does_not_answer_is_asked_again() -> None:
+    """A controller may restart while the job runs."""
+    events, _ = watched((RUNS,), "no route", "no route", (state(Phase.ENDED, "COMPLETED"),))
+
+    assert events[1] == Notice("Scripted does not answer: no route")
+    assert events[-1] == End("job 7 has ended: COMPLETED, exit code 0", 0)
+    assert len(events) == 4
+
+
+def test_a_forgotten_job_has_not_succeeded() -> None:
+    """Without accounting, Slurm forgets a job minutes after its end."""
+    assert watched((RUNS,), ())[0][-1] == End("Scripted does not know how job 7 has ended", 1)
+
+
+def test_questions_become_rare() -> None:
+    """The controller serves the whole cluster: one question in 15 s for a long job."""
+    _, pauses = watched(*[(RUNS,)] * 40, (state(Phase.ENDED, "COMPLETED"),))
+
+    assert max(pauses) == 1
+    assert sum(pauses) == sum(range(1, 15)) + 26 * 15
+
+
+def test_output_is_shown_to_its_last_line(folder: Path) -> None:
+    """What is written just before the end, and a file that begins anew."""
+    path = folder / "7.out"
+    texts = {1: b"first\n", 2: b"first\nsecond\n", 3: b"anew\n", 4: b"anew\nlast"}
+
+    def write(turn: int) -> None:
+        if turn in texts:
+            path.write_bytes(texts[turn])
+
+    runs = state(Phase.RUNNING, "RUNNING", output=path)
+    ended = state(Phase.ENDED, "COMPLETED", output=path)
+    events, _ = watched((runs,), (runs,), (runs,), (runs,), (ended,), begin=write)
+
+    printed = [event.data for event in events if isinstance(event, Printed)]
+    assert printed == [b"first\n", b"second\n", b"anew\n", b"last"]
+
+
+def test_without_output_no_file_is_read(folder: Path) -> None:
+    """As --wait has it."""
+    (folder / "7.out").write_text("printed\n")
+    ended = state(Phase.ENDED, "COMPLETED", output=folder / "7.out")
+
+    events, _ = watched((ended,), with_output=False)
+
+    assert not any(isinstance(event, Printed) for event in events)
+
+
+def test_jobs_of_an_array_are_counted() -> None:
+    """The highest exit code is that of all."""
+    one, two = JobState("7_1", Phase.ENDED, "FAILED", 3), JobState("7_2", Phase.RUNNING, "RUNNING")
+    last = JobState("7_2", Phase.ENDED, "COMPLETED")
+
+    events, _ = watched((one, two), (one, last))
+
+    assert events[0] == Notice("1 FAILED, 1 RUNNING")
+    assert events[-1] == End("job 7 has ended: FAILED, exit code 3 (7_1)", 3)
