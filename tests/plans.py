@@ -97,6 +97,7 @@ def job(**values: Any) -> JobSpec:
         "ranks": None,
         "log_line_prefix_template": None,
         "progress_interval": 10.0,
+        "is_merged": False,
         "coloured": False,
         "duplicate_stdout_filters": (),
         "duplicate_stderr_filters": (),

@@ -12,9 +12,11 @@ from tests.hosts.host import Host
 from tests.hosts.namespaces import remove_leftovers, run_of
 from tests.hosts.network import Network, network
 from tests.hosts.slurm import Slurm
+from tests.hosts.ssh_hosts import SshHosts
 
 NEEDS = {
     "this_run": ("root", "ip", "nsenter", "unshare"),
+    "ssh_of_session": ("ssh", "/usr/sbin/sshd", "csh", "fish"),
     "slurm_of_session": ("munged", "slurmctld", "slurmd", "srun"),
 }
 
@@ -72,6 +74,23 @@ def slurm_of_session(this_run: str) -> Iterator[Slurm]:
         made = Slurm(where)
         made.open()
         yield made
+
+
+@pytest.fixture(scope="session")
+def ssh_of_session(this_run: str) -> Iterator[SshHosts]:
+    """Return hosts with an sshd, which the tests of the session use in turn."""
+    with network(this_run, "ssh", "n0", "n1", "n2", "n3") as where:
+        made = SshHosts(where)
+        made.open()
+        yield made
+
+
+@pytest.fixture
+def ssh(ssh_of_session: SshHosts) -> Iterator[SshHosts]:
+    """Return hosts n0 to n2 with an sshd, and n3 without; what runs there ends with the test."""
+    yield ssh_of_session
+
+    ssh_of_session.end_sessions()
 
 
 @pytest.fixture(scope="module")

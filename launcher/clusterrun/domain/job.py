@@ -136,6 +136,16 @@ class ElasticJoin(Enum):
     """All workers restart for it."""
 
 
+class NodeLauncher(Enum):
+    """What starts the agents of a job's nodes."""
+
+    NONE = "none"
+    """A person or a scheduler: this command is the agent of one node."""
+
+    SSH = "ssh"
+    """This command, by ssh on each host."""
+
+
 class LastCall(Struct, frozen=True):
     """With ``--nnodes MIN:MAX``, a job starts with ``minimum`` nodes or more after some time."""
 
@@ -302,6 +312,8 @@ class JobSpec(Struct, frozen=True):
     duplicate_stdout_filters: Fact[tuple[str, ...]]
     """Printed lines that contain one of these also go to a file of their own."""
     duplicate_stderr_filters: Fact[tuple[str, ...]]
+    is_merged: Fact[bool]
+    """No flag: the process that has started all agents by ssh prints what they print."""
     coloured: Fact[bool]
     """No flag: workers print to a terminal that shows colours, and to no file."""
     workerlog: Fact[bool]

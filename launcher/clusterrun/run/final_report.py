@@ -22,6 +22,7 @@ from clusterrun.domain.streams import Std
 from clusterrun.errors import ExitCode
 from clusterrun.planning.variables.worker_variables import has_output_to_itself
 from clusterrun.run.job_machine import LocalJob
+from clusterrun.sources.settings import REPORT_VARIABLE
 from clusterrun.workers.relay.relay_client import RelayClient
 from clusterrun.workers.relay.routes import Routes
 from clusterrun.workers.standard_descriptors import StandardInput
@@ -66,6 +67,16 @@ def report_of(
         hidden=_hidden(outcome, routes),
         had_input=cause is None or standard_input.is_read_by(cause.rank),
     )
+
+
+def print_report(end: JobEnd, environ: Mapping[str, str], relay: RelayClient) -> None:
+    """Print the report, or write it to the file from which the client of all nodes takes it."""
+    file = environ.get(REPORT_VARIABLE)
+    if file:
+        with suppress(OSError):
+            Path(file).write_text(end.report, encoding="utf-8", errors="replace")
+            return
+    relay.say(end.report)
 
 
 def copy_error_file(outcome: Outcome, environ: Mapping[str, str]) -> None:

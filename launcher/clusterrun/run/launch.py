@@ -16,6 +16,7 @@ from clusterrun.run.final_report import (
     copy_error_file,
     end_while_joining,
     exit_code_and_rest,
+    print_report,
     report_of,
 )
 from clusterrun.run.helper_processes import start_helpers
@@ -102,7 +103,7 @@ def launch(
             end = JobEnd(outcome, report_of(outcome, local, routes, stdin))
         copy_error_file(end.outcome, environ)
         if caller is None:
-            helpers.relay.say(end.report)
+            print_report(end, environ, helpers.relay)
         else:
             caller.report(end)
     exit_code, unprinted = exit_code_and_rest(end, helpers.relay)

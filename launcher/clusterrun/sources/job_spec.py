@@ -12,6 +12,7 @@ from clusterrun.domain.facts import Fact
 from clusterrun.domain.job import JobSpec, Program
 from clusterrun.sources.clusters.cluster import Inputs, Place
 from clusterrun.sources.clusters.variables import Variables
+from clusterrun.sources.hosts.over_ssh import is_over_ssh
 from clusterrun.sources.meeting_point import settle_meeting
 from clusterrun.sources.options.rows.files import LOG_DIR, WORKERLOG
 from clusterrun.sources.options.rows.joining import RUN_ID
@@ -28,7 +29,7 @@ from clusterrun.sources.schedulers.suspension import (
     default_run_id,
     scheduler_facts,
 )
-from clusterrun.sources.settings import Settings, find, value_of
+from clusterrun.sources.settings import REPORT_VARIABLE, Settings, find, value_of
 from clusterrun.sources.spare_nodes import elastic_minimum, working_nodes
 from clusterrun.sources.token import find_token
 
@@ -58,10 +59,11 @@ def job_spec(
         "kept_attempts": find_kept_attempts(
             log_dir, run_id, is_torchrun=called_as_torchrun(called).value
         ),
-        "python": find_interpreter(interpreter, search_path(env, inputs.variables)),
+        "python": _interpreter(interpreter, sources, search_path(env, inputs.variables)),
         "env": {**env, **_outer_step(run_id.value, inputs.variables)},
         "log_dir": log_dir,
         "coloured": find_coloured(inputs.process, inputs.variables, place.cluster, log_dir),
+        "is_merged": _by_ssh(inputs.variables),
         "log_line_prefix_template": prefix,
         "program": program,
         "as_torchrun": called_as_torchrun(called),
@@ -83,6 +85,16 @@ def environment(sources: Sequence[Settings]) -> dict[str, Fact[str]]:
         for text in texts
         for name, value in ENV.read(text).value.items()
     }
+
+
+def _interpreter(python: Fact[str], sources: Sequence[Settings], path: str) -> Fact[str]:
+    # What is on the hosts, ssh will show; here it may be absent.
+    return python if is_over_ssh(sources).value else find_interpreter(python, path)
+
+
+def _by_ssh(variables: Mapping[str, str]) -> Fact[bool]:
+    is_set = bool(variables.get(REPORT_VARIABLE))
+    return Fact(is_set, REPORT_VARIABLE if is_set else "default")
 
 
 def search_path(env: Mapping[str, Fact[str]], variables: Mapping[str, str]) -> str:

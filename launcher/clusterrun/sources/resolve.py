@@ -15,6 +15,7 @@ from clusterrun.domain.job import JobSpec, Program, ProgramKind, StartMethod
 from clusterrun.errors import UsageError
 from clusterrun.sources.clusters.cluster import Inputs
 from clusterrun.sources.clusters.variables import Variables
+from clusterrun.sources.hosts.over_ssh import OverSsh, check_over_ssh, find_over_ssh
 from clusterrun.sources.job_spec import environment, job_spec, search_path
 from clusterrun.sources.options.option import Option
 from clusterrun.sources.options.rows import launcher
@@ -33,6 +34,7 @@ from clusterrun.sources.programs.programs import COMMAND_LINE, check_read_once, 
 from clusterrun.sources.schedulers.suspension import end_warnings
 from clusterrun.sources.settings import (
     PREFIX,
+    REPORT_VARIABLE,
     TOKEN_VARIABLE,
     TORCHRUN_PREFIX,
     CommandLine,
@@ -71,7 +73,7 @@ class Resolved(Struct, frozen=True):
 
     job: JobSpec
     unset: tuple[str, ...]
-    """Variables to remove from the job's environment: those of an outer launch, and CLUSTERRUN_TOKEN."""
+    """Variables to remove from the job's environment: those of an outer launch, and what only agents get."""
     warnings: tuple[str, ...]
     """One line each."""
     dry_run: bool
@@ -83,6 +85,8 @@ class Resolved(Struct, frozen=True):
     capture: Fact[Path | None]
     """The archive to write; None: none."""
     verbose: bool
+    over_ssh: OverSsh | None
+    """The hosts to reach by ssh; None: this process is the agent of one node."""
 
 
 def resolve(
@@ -112,13 +116,16 @@ def resolve(
     path = search_path(env, inputs.variables)
     program = NO_PROGRAM if for_topo else find_program(words, sources, path)
     job = job_spec(sources, program, env, inputs, place)
+    over_ssh = find_over_ssh(sources, line, process.called)
     check_hook(job.suspend_hook, path)
     _expect_possible(job)
+    if over_ssh is not None:
+        check_over_ssh(over_ssh, job)
     dry_run = TOPO if for_topo else value_of(launcher.DRY_RUN, sources)
     machine_root = _only_with(dry_run.value, launcher.MACHINE_ROOT, sources)
     return Resolved(
         job=job,
-        unset=tuple(sorted({*left, *({TOKEN_VARIABLE} & environ.keys())})),
+        unset=tuple(sorted({*left, *({TOKEN_VARIABLE, REPORT_VARIABLE} & environ.keys())})),
         warnings=(
             *((NESTED_WARNING,) if left else ()),
             *unknown_variables(variables),
@@ -132,6 +139,7 @@ def resolve(
         allowed_cpus=_only_with(machine_root.value, launcher.ALLOWED_CPUS, sources),
         capture=_only_with(for_topo, launcher.CAPTURE, sources),
         verbose=value_of(VERBOSE, sources).value,
+        over_ssh=over_ssh,
     )
 
 

@@ -27,7 +27,10 @@ PREFIX = "CLUSTERRUN_"
 TORCHRUN_PREFIX = "PET_"
 
 TOKEN_VARIABLE = f"{PREFIX}TOKEN"
-"""The only variable of clusterrun's that is no option."""
+"""The only variable of clusterrun's that users set and that is no option."""
+
+REPORT_VARIABLE = f"{PREFIX}REPORT_FILE"
+"""Where an agent that ssh has started writes its report, which the client prints once for all."""
 
 EXPORTS = ("MASTER_ADDR", "MASTER_PORT")
 """Where workers meet, as job scripts export it: weaker than any option, stronger than a cluster."""
@@ -65,8 +68,12 @@ class CommandLine(Struct, frozen=True):
         """Return the line, quoted for a shell, with ``more`` flags, and words ``before`` clusterrun."""
         from shlex import join
 
+        return join([*before, "clusterrun", *self.argv(*more)])
+
+    def argv(self, *more: str) -> list[str]:
+        """Return the words after the program's name, with ``more`` flags."""
         flags = [word for name, value in self.flags.items() for word in _words(name, value)]
-        return join([*before, "clusterrun", *flags, *more, *self.words])
+        return [*flags, *more, *self.words]
 
 
 def settings_from_flags(
@@ -103,7 +110,7 @@ def settings_from_exports(environ: Mapping[str, str], besides: Collection[str] =
     }
 
 
-OUR_OWN = (TOKEN_VARIABLE, STEP_VARIABLE, PAGE_VARIABLE, RESUMED_VARIABLE)
+OUR_OWN = (TOKEN_VARIABLE, REPORT_VARIABLE, STEP_VARIABLE, PAGE_VARIABLE, RESUMED_VARIABLE)
 """CLUSTERRUN_ variables that are no option's."""
 
 

@@ -8,6 +8,7 @@ from msgspec.structs import replace
 from clusterrun.domain.facts import Fact
 from clusterrun.errors import UsageError
 from clusterrun.sources.clusters.cluster import Inputs, Place, Workers
+from clusterrun.sources.hosts.over_ssh import is_over_ssh
 from clusterrun.sources.options.rows import losing, workers
 from clusterrun.sources.options.rows.meeting import LOCAL_ADDR, MASTER_ADDR, RDZV_ENDPOINT
 from clusterrun.sources.options.rows.placing import GPUS_PER_WORKER
@@ -97,7 +98,9 @@ def _with_listed_hosts(
         )
     own_address = find(LOCAL_ADDR, sources)
     own_name = (own_address and own_address.value) or inputs.process.host
-    rank = options.node_rank or own_rank(hosts, own_name, inputs.process.addresses)
+    # The command that reaches all hosts by ssh may run on none of them: it plans for the first.
+    first = Fact(0, over_ssh.origin) if (over_ssh := is_over_ssh(sources)).value else None
+    rank = options.node_rank or first or own_rank(hosts, own_name, inputs.process.addresses)
     is_listed = (rank.value or 0) < len(hosts.value)
     slots = listed.slots.get(hosts.value[rank.value or 0]) if is_listed else None
     return replace(

@@ -16,7 +16,7 @@ def test_every_field_of_a_job_is_an_option() -> None:
     names = {option.name for option in OPTIONS}
     by_cluster = {"fewest_nodes", "tasks", "port_candidates", "numa_node", "unclear"}
     by_scheduler = {"scheduler", "ends_at", "resumed"}
-    others = {"program", "as_torchrun", "token", "coloured", "kept_attempts"}
+    others = {"program", "as_torchrun", "token", "coloured", "kept_attempts", "is_merged"}
 
     assert set(JobSpec.__annotations__) - names == others | by_cluster | by_scheduler
 

@@ -15,6 +15,11 @@ from clusterrun.sources.this_process import this_process
 def execute(line: CommandLine, environ: Mapping[str, str], called: str) -> int:
     """Run the job, or what its options ask for in its place."""
     resolved = _resolve(line, environ, called)
+    if resolved.over_ssh is not None and not resolved.dry_run:
+        from clusterrun.ssh.ssh_launch import launch_over_ssh
+
+        # The agents print the warnings.
+        return launch_over_ssh(resolved, resolved.over_ssh, line, environ)
     warn(resolved.warnings)
     if resolved.dry_run:
         return _print_plan(resolved, environ)

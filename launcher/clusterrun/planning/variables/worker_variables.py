@@ -98,5 +98,9 @@ def colour_variables(job: JobSpec, workers: int, before: Mapping[str, str]) -> M
 
 
 def has_output_to_itself(job: JobSpec, workers: int) -> bool:
-    """Return whether one worker alone prints to our output: a scheduler merges that of all tasks."""
-    return workers == 1 and (job.agents == 1 or job.cluster.value == "none")
+    """Return whether one worker alone prints to our output.
+
+    A scheduler merges that of all tasks, and ``--launcher ssh`` that of all nodes.
+    """
+    is_merged = job.cluster.value != "none" or job.is_merged.value
+    return workers == 1 and (job.agents == 1 or not is_merged)

@@ -32,7 +32,9 @@ class ListedHosts(Struct, frozen=True):
 
 def list_hosts(sources: Sequence[Settings]) -> ListedHosts:
     """Return the hosts of ``--hosts`` or of the file of ``--hostfile``, one of which is set."""
-    hosts, file = find(HOSTS, sources), value_of(HOSTFILE, sources)
+    # A stronger source replaces the list of a weaker one.
+    strongest = [it for it in sources if {HOSTS.name, HOSTFILE.name} & it.keys()][:1]
+    hosts, file = find(HOSTS, strongest), value_of(HOSTFILE, strongest)
     if hosts and file.value:
         raise UsageError(f"{hosts.origin} and {file.origin} both list the hosts", "leave one out")
     return ListedHosts(hosts, {}) if hosts else read_hostfile(file)

@@ -39,6 +39,7 @@ class Group(Enum):
     STARTING = "How workers start"
     WORKERS = "How many workers, and where"
     PLACING = "Which CPUs and GPUs a worker gets"
+    REACHING = "How other hosts are reached"
     MEETING = "How nodes find each other"
     JOINING = "How nodes become one job"
     FAILING = "When a worker fails"

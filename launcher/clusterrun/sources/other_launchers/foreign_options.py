@@ -63,9 +63,9 @@ _INSTEAD: Mapping[str, Mapping[str, str]] = {
             "bind-core-list"
         ),
         _LOGS: "enable-each-rank-log",
-        _NEEDLESS: (
-            "no-local-rank no-ssh no-ssh-check force-multi launcher launcher-args ssh-port save-pid"
-        ),
+        "type --launcher ssh --ssh-options '-p PORT'": "ssh-port",
+        "type --ssh-options 'OPTIONS'": "launcher-args",
+        _NEEDLESS: "no-local-rank no-ssh no-ssh-check force-multi save-pid",
         "leave it out: clusterrun tunes nothing": "autotuning",
     },
     "Lightning": {

@@ -3,7 +3,13 @@
 from enum import Enum
 from typing import TypeVar
 
-from clusterrun.domain.job import ElasticJoin, NumaBinding, NumaMemory, StartMethod
+from clusterrun.domain.job import (
+    ElasticJoin,
+    NodeLauncher,
+    NumaBinding,
+    NumaMemory,
+    StartMethod,
+)
 from clusterrun.errors import UsageError
 from clusterrun.sources.options.suggestions import did_you_mean
 
@@ -35,6 +41,10 @@ def start_method(text: str) -> StartMethod:
         # torchrun's name for what auto does where it is safe.
         return StartMethod.AUTO
     return _one_of(StartMethod, text, "start method")
+
+
+def node_launcher(text: str) -> NodeLauncher:
+    return _one_of(NodeLauncher, text, "launcher of nodes")
 
 
 def _one_of(names: type[NameT], text: str, kind: str) -> NameT:

@@ -1,0 +1,96 @@
+"""The hosts that ``--launcher ssh`` reaches, and how."""
+
+from collections.abc import Mapping, Sequence
+
+from msgspec import Struct
+
+from clusterrun.domain.facts import Fact
+from clusterrun.domain.job import JobSpec, NodeLauncher
+from clusterrun.errors import UsageError
+from clusterrun.sources.options.rows import reaching, workers
+from clusterrun.sources.settings import PREFIX, CommandLine, Settings, find, value_of
+
+
+class OverSsh(Struct, frozen=True):
+    """Hosts by rank, and what ssh needs."""
+
+    launcher: Fact[bool]
+    """True, with where ``--launcher ssh`` is set."""
+    hosts: tuple[str, ...]
+    slots: Mapping[str, int]
+    """Workers of the hosts for which a hostfile has a number that no option replaces."""
+    options: tuple[str, ...]
+    """For ssh(1)."""
+    parallel: int
+    """Connections that are opened at a time."""
+    timeout: float
+    """Seconds in which each host must answer."""
+
+
+def is_over_ssh(sources: Sequence[Settings]) -> Fact[bool]:
+    """Return whether ``--launcher ssh`` is set."""
+    launcher = value_of(reaching.LAUNCHER, sources)
+    return Fact(launcher.value is NodeLauncher.SSH, launcher.origin)
+
+
+def find_over_ssh(sources: Sequence[Settings], line: CommandLine, called: str) -> OverSsh | None:
+    """Return the hosts to reach by ssh; None if ``--launcher ssh`` is not set.
+
+    Raises:
+        UsageError: no hosts are listed, or an option contradicts the list.
+
+    """
+    launcher = is_over_ssh(sources)
+    if not launcher.value:
+        return None
+    if called == "torchrun":
+        raise UsageError(
+            f"{launcher.origin}: torchrun has no such launcher", "type clusterrun for torchrun"
+        )
+    if not find(workers.HOSTS, sources) and not find(workers.HOSTFILE, sources):
+        raise UsageError(
+            f"{launcher.origin} is ssh, but no hosts are listed",
+            f"list them:\n  {line.line('--hosts', 'HOST,HOST')}",
+        )
+    if rank := find(workers.NODE_RANK, sources):
+        raise UsageError(
+            f"{rank.origin}: with --launcher ssh, ranks follow the list of hosts",
+            "leave it out; the first host in the list has rank 0",
+        )
+    # Reads a file.
+    from clusterrun.sources.hosts.listed_hosts import list_hosts
+
+    listed = list_hosts(sources)
+    counting = {workers.NPROC_PER_NODE.name, workers.DEVICES.name}
+    has_count = any(counting & source.keys() for source in sources)
+    return OverSsh(
+        launcher=launcher,
+        hosts=listed.hosts.value,
+        slots={} if has_count else {name: it.value for name, it in listed.slots.items()},
+        options=value_of(reaching.SSH_OPTIONS, sources).value,
+        parallel=value_of(reaching.SSH_PARALLEL, sources).value,
+        timeout=value_of(reaching.SSH_TIMEOUT, sources).value,
+    )
+
+
+def check_over_ssh(over_ssh: OverSsh, job: JobSpec) -> None:
+    """Check that the job can be started on other hosts.
+
+    Raises:
+        UsageError: it needs what only this process has.
+
+    """
+    where = over_ssh.launcher.origin
+    if job.exec.value:
+        raise UsageError(f"{job.exec.origin} and {where} cannot be used together", "leave one out")
+    if job.program.value.is_standard_input:
+        raise UsageError(
+            f"{where} is ssh, and a script on standard input (-) cannot reach the hosts",
+            "save it to a file, and give the file",
+        )
+    for name, value in job.env.items():
+        if "\n" in value.value and value.origin in {"--env", f"{PREFIX}ENV", "PET_ENV"}:
+            raise UsageError(
+                f"{value.origin}: {name} has a line break, and cannot be passed to other hosts so",
+                "set it in a job file (--config), under env",
+            )

@@ -1,0 +1,44 @@
+"""Which variables of this process a host gets: all but those that describe this host or session."""
+
+from collections.abc import Collection, Mapping
+
+from clusterrun.sources.options.rows import joining, reaching, workers
+from clusterrun.sources.settings import PREFIX, TORCHRUN_PREFIX
+
+_OWN = frozenset(
+    {
+        *("HOME", "USER", "LOGNAME", "USERNAME", "SHELL", "MAIL", "HOST", "HOSTNAME", "HOSTTYPE"),
+        *("PWD", "OLDPWD", "SHLVL", "_", "TERM", "TERMINFO", "COLUMNS", "LINES", "WINDOWID", "TTY"),
+        *("DISPLAY", "XAUTHORITY", "WAYLAND_DISPLAY", "DBUS_SESSION_BUS_ADDRESS", "STY", "TMUX"),
+        *("TMUX_PANE", "TMPDIR", "TMP", "TEMP", "KRB5CCNAME", "INVOCATION_ID", "JOURNAL_STREAM"),
+    }
+)
+
+_OWN_PREFIXES = (
+    *("SSH_", "XDG_", "GPG_", "VSCODE_"),
+    # A scheduler's: its job is this process's, not that of an agent which ssh has started.
+    *("SLURM", "PMI_", "PMIX_", "OMPI_", "PRTE_", "HYDRA_", "MV2_", "MPI_LOCAL", "PALS_"),
+    *("FLUX_", "LSB_", "LSF_", "LS_JOB", "JSM_", "PBS_", "KUBERNETES_", "JOB_COMPLETION_"),
+)
+
+_NAMES = {
+    name.upper()
+    for option in (
+        *(reaching.LAUNCHER, reaching.SSH_OPTIONS, reaching.SSH_PARALLEL, reaching.SSH_TIMEOUT),
+        *(workers.HOSTS, workers.HOSTFILE, workers.NODE_RANK, joining.TOKEN_FILE),
+    )
+    for name in option.names
+}
+
+_OPTIONS = {f"{prefix}{name}" for prefix in (PREFIX, TORCHRUN_PREFIX) for name in _NAMES}
+"""Variables of options that the client has read for all hosts."""
+
+
+def forwarded(environ: Mapping[str, str], unset: Collection[str]) -> dict[str, str]:
+    """Return the variables of ``environ`` for the hosts, without those in ``unset``."""
+    not_for_hosts = {*_OWN, *_OPTIONS, *unset}
+    return {
+        name: value
+        for name, value in environ.items()
+        if name not in not_for_hosts and not name.startswith(_OWN_PREFIXES)
+    }

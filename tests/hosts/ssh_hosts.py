@@ -1,0 +1,163 @@
+"""Hosts with a real sshd, and a user on another host who reaches them."""
+
+import os
+import subprocess
+from pathlib import Path
+
+from tests.hosts.host import Host
+from tests.hosts.network import Network
+from tests.waiting import wait_until
+
+SSHD = "/usr/sbin/sshd"
+
+# In a mount namespace of its own: the user's home and login shell differ from host to host.
+WITH_ITS_OWN_USERS = 'mount --bind "$0" /etc/passwd && exec "$@"'
+
+SSHD_CONFIG = """\
+HostKey {folder}/host_key
+AuthorizedKeysFile {folder}/authorized_keys
+StrictModes no
+UsePAM no
+PidFile none
+PermitRootLogin yes
+PasswordAuthentication yes
+MaxStartups 100
+"""
+
+SSH_CONFIG = """\
+Host *
+    IdentityFile {folder}/key
+    IdentityAgent none
+    GlobalKnownHostsFile /dev/null
+    UserKnownHostsFile {folder}/known_hosts
+"""
+
+
+class SshHosts:
+    """Hosts n0 to n2 with an sshd, n3 without one, and a user on the switch, ``ctl``."""
+
+    def __init__(self, where: Network) -> None:
+        self._where = where
+        self._folder = where.folder
+        self.client = where.switch
+        self.hosts = where.hosts
+        self.servers = where.hosts[:3]
+        self.config = self._folder / "ssh_config"
+        self.known_hosts = self._folder / "known_hosts"
+        self._daemons: dict[str, int] = {}
+        self._hidden: list[list[str]] = []
+
+    def open(self) -> None:
+        """Make keys, start the daemons and wait until they listen."""
+        Path("/run/sshd").mkdir(exist_ok=True)
+        for name in ("key", "other_key", "host_key"):
+            words = ("-q", "-t", "ed25519", "-N", "", "-f", str(self._folder / name))
+            subprocess.run(["ssh-keygen", *words], check=True, timeout=30)
+        self.config.write_text(SSH_CONFIG.format(folder=self._folder))
+        for host in self.servers:
+            self.folder(host).mkdir()
+            (self.folder(host) / "host_key").write_text((self._folder / "host_key").read_text())
+            (self.folder(host) / "host_key").chmod(0o600)
+            config = self.folder(host) / "sshd_config"
+            config.write_text(SSHD_CONFIG.format(folder=self.folder(host)))
+            self.restore(host)
+            daemon_words = (SSHD, "-D", "-e", "-f", str(config))
+            users = str(self.folder(host) / "passwd")
+            daemon = host.start("sh", "-c", WITH_ITS_OWN_USERS, users, *daemon_words)
+            daemon.wait_for("Server listening", times=2)
+            self._daemons[host.name] = daemon.process.pid
+        self.restore_client()
+
+    def folder(self, host: Host) -> Path:
+        """Return the folder of a host's user: home, keys, and the file with all users."""
+        return self._folder / f"user-on-{host.name}"
+
+    def set_shell(self, host: Host, shell: str) -> None:
+        """Give the user on a host a login shell."""
+        others = [it for it in Path("/etc/passwd").read_text().splitlines() if it[:5] != "root:"]
+        root = f"root:x:0:0:root:{self.folder(host)}:{shell}"
+        # Written in place: a bind mount shows an inode, not a name.
+        (self.folder(host) / "passwd").write_text("\n".join([root, *others, ""]))
+
+    def set_start_file(self, host: Host, name: str, text: str) -> None:
+        """Give the user on a host a file that the login shell reads when it starts."""
+        path = self.folder(host) / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(text)
+
+    def restore(self, host: Host) -> None:
+        """Undo what tests changed on a host."""
+        self.set_shell(host, "/bin/bash")
+        for name in (".bashrc", ".cshrc", ".config/fish/config.fish"):
+            (self.folder(host) / name).unlink(missing_ok=True)
+        keys = (self._folder / "key.pub").read_text()
+        (self.folder(host) / "authorized_keys").write_text(keys)
+
+    def restore_client(self) -> None:
+        """Let the client know all host keys."""
+        key = (self._folder / "host_key.pub").read_text()
+        names = ",".join(f"{host.name},{host.address}" for host in self.servers)
+        self.known_hosts.write_text(f"{names} {key}")
+
+    def change_known_key(self, host: Host) -> None:
+        """Let the client know another key of a host than it has."""
+        self.restore_client()
+        other = (self._folder / "other_key.pub").read_text()
+        text = self.known_hosts.read_text().replace(f"{host.name},{host.address}", "elsewhere")
+        self.known_hosts.write_text(f"{text}{host.name} {other}")
+
+    def forget_key(self, host: Host) -> None:
+        """Let the client know no key of a host."""
+        text = self.known_hosts.read_text()
+        self.known_hosts.write_text(text.replace(f"{host.name},{host.address}", "elsewhere"))
+
+    def refuse_key(self, host: Host) -> None:
+        """Have a host refuse the client's key."""
+        (self.folder(host) / "authorized_keys").write_text("")
+
+    def hide(self, host: Host, folder: Path) -> None:
+        """Show an empty folder in place of ``folder`` on a host."""
+        mounts = ("nsenter", "--mount", "--target", str(self._daemons[host.name]))
+        subprocess.run([*mounts, "mount", "-t", "tmpfs", "none", folder.parent], check=True)
+        self._hidden.append([*mounts, "umount", str(folder.parent)])
+
+    def options(self, hosts: str = "n0,n1,n2") -> tuple[str, ...]:
+        """Return the options that start a job on these hosts."""
+        return ("--launcher", "ssh", "--hosts", hosts, "--ssh-options", f"-F {self.config}")
+
+    def sessions(self, host: Host) -> list[int]:
+        """Return the processes of a host without the daemon that listens."""
+        return [pid for pid in host.processes() if pid != self._daemons.get(host.name)]
+
+    def left(self, seconds: float) -> list[str]:
+        """Return what still runs on the hosts after ``seconds``; empty as soon as nothing does."""
+        try:
+            wait_until(lambda: not self._sessions(), "nothing on any host", seconds)
+        except AssertionError:
+            return [f"{pid}: {_command(pid)}" for pid in self._sessions()]
+        return []
+
+    def end_sessions(self) -> None:
+        """Kill what a test has left, and undo what it changed."""
+        self._where.restore()
+        for pid in [*self._sessions(), *self.client.processes()]:
+            try:
+                os.kill(pid, 9)
+            except ProcessLookupError:
+                continue
+        self.left(10)
+        while self._hidden:
+            subprocess.run(self._hidden.pop(), check=True, timeout=30)
+        for host in self.servers:
+            self.restore(host)
+        self.restore_client()
+
+    def _sessions(self) -> list[int]:
+        return [pid for host in self.hosts for pid in self.sessions(host)]
+
+
+def _command(pid: int) -> str:
+    try:
+        return Path(f"/proc/{pid}/cmdline").read_bytes().replace(b"\0", b" ").decode()
+    except FileNotFoundError:
+        return "ended meanwhile"

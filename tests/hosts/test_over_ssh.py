@@ -1,0 +1,252 @@
+"""``--launcher ssh``: one command, three hosts with a real sshd, and each fault as a line."""
+
+import re
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from tests.contract.launched import Launcher
+from tests.contract.worker_scripts import RANKS_MEET
+from tests.hosts.ssh_hosts import SshHosts
+
+PLACE = """
+    import os
+
+    names = ("RANK", "WORLD_SIZE", "LOCAL_WORLD_SIZE", "GROUP_RANK", "MASTER_ADDR")
+    print("place", *(os.environ[name] for name in names), os.uname().nodename, os.getcwd())
+"""
+
+MEET = f"""{RANKS_MEET}
+    import sys
+
+    if rank == 0:
+        print("sum", sum(int(call.recv(1)) for call in calls))
+    else:
+        calls[0].sendall(str(rank).encode())
+"""
+
+SECRET = "correct-horse-battery"  # noqa: S105 - a test's
+
+SEARCH = f"""
+    import os
+    from pathlib import Path
+
+    # In two parts: these lines are none of the command line's.
+    wanted = "{SECRET[:9]}" + "{SECRET[9:]}"
+    lines = [p.read_bytes() for p in Path("/proc").glob("[0-9]*/cmdline") if p.exists()]
+    print("variables", os.environ["FIRST"] == wanted, os.environ["SECOND"] == wanted)
+    print("in command lines", sum(b"FIRST=" not in it and wanted.encode() in it for it in lines))
+    print("odd", ascii(os.environ["ODD"]))
+    print("session", "SSH_CONNECTION" in os.environ, os.environ["HOME"])
+"""
+
+NOISE = "echo welcome to this host; echo no news >&2; printf clusterrun\n"
+
+
+def run(ssh: SshHosts, clusterrun: Launcher, script: str, *options: str) -> list[str]:
+    """Run a script on all hosts; return its sorted output."""
+    job = clusterrun.script(script, *ssh.options(), *options, around=ssh.client.around)
+    end = job.ended()
+    assert (end.code, end.err) == (0, ""), end
+    return sorted(end.out.splitlines())
+
+
+def test_one_command_starts_all_hosts(ssh: SshHosts, clusterrun: Launcher) -> None:
+    """Ranks follow the list, workers run in the same folder, and nothing is left."""
+    places = run(ssh, clusterrun, PLACE, "--nproc-per-node", "2")
+
+    folder = clusterrun.folder
+    assert places == [
+        f"[rank {rank} n{rank // 2}] place {rank} 6 2 {rank // 2} n0 n{rank // 2} {folder}"
+        for rank in range(6)
+    ]
+    assert ssh.left(5) == []
+
+
+def test_ranks_meet(ssh: SshHosts, clusterrun: Launcher) -> None:
+    """Workers reach each other at MASTER_ADDR."""
+    assert run(ssh, clusterrun, MEET) == ["[rank 0 n0] sum 3"]
+
+
+def test_slots_are_workers(ssh: SshHosts, clusterrun: Launcher, tmp_path: Path) -> None:
+    """A hostfile is read here only; an option replaces its numbers."""
+    file = tmp_path / "hosts.txt"
+    file.write_text("n0 slots=2\nn1:1\n")
+    options = ("--launcher", "ssh", "--hostfile", str(file), "--ssh-options", f"-F {ssh.config}")
+
+    job = clusterrun.script(PLACE, *options, around=ssh.client.around)
+
+    end = job.ended()
+    file.unlink()
+    assert end.code == 0, end
+    assert sorted(re.findall(r"place (.*) n\d /", end.out)) == [
+        "0 3 2 0 n0",
+        "1 3 2 0 n0",
+        "2 3 1 1 n0",
+    ]
+
+
+def test_a_job_file_can_say_all_of_it(ssh: SshHosts, clusterrun: Launcher, tmp_path: Path) -> None:
+    """Each agent reads the same file, which says ssh, and starts no further ones."""
+    (tmp_path / "train.py").write_text(PLACE.replace("\n    ", "\n"))
+    (tmp_path / "job.yaml").write_text(
+        f"script: train.py\nlauncher: ssh\nhosts: n[0-1]\nssh_options: -F {ssh.config}\n"
+        "nproc_per_node: 1\n"
+    )
+
+    job = clusterrun.command("--config", "job.yaml", around=ssh.client.around)
+
+    end = job.ended()
+    assert (end.code, end.err) == (0, ""), end
+    assert sorted(re.findall(r"place (\d \d)", end.out)) == ["0 2", "1 2"]
+
+
+def test_variables_and_token_reach_the_hosts_unseen(ssh: SshHosts, clusterrun: Launcher) -> None:
+    """They are those of this process; those of the session are the host's own."""
+    environ = {"FIRST": SECRET, "ODD": "a 'b' \"c\"\n\\ $HOME \udce9", "HOME": "/elsewhere"}
+    options = (*ssh.options("n1"), "--env", f"SECOND={SECRET}")
+
+    job = clusterrun.script(SEARCH, *options, around=ssh.client.around, environ=environ)
+
+    end = job.ended()
+    assert (end.code, end.err) == (0, ""), end
+    lines = end.out.splitlines()
+    # One command line has it: that of the user's own --env.
+    assert lines[:2] == ["variables True True", "in command lines 1"]
+    assert lines[2] == f"odd {environ['ODD']!a}"
+    assert lines[3] == f"session True {ssh.folder(ssh.servers[1])}"
+
+
+def test_a_failure_is_reported_once(ssh: SshHosts, clusterrun: Launcher) -> None:
+    """The exit code is the failing worker's; so many hosts, one report."""
+    script = """
+    import os, sys, time
+
+    if os.environ["RANK"] == "4":
+        sys.exit(9)
+    time.sleep(60)
+    """
+    options = (*ssh.options(), "--nproc-per-node", "2")
+
+    end = clusterrun.script(script, *options, around=ssh.client.around).ended()
+
+    assert end.code == 9, end
+    assert end.err.count("rank 4 on n2 failed: exit code 9\n") == 1
+    assert end.err.count("clusterrun: exit code 9, from rank 4") == 1
+    assert ssh.left(5) == []
+
+
+def test_a_mistake_of_the_job_is_found_on_the_hosts(ssh: SshHosts, clusterrun: Launcher) -> None:
+    """An interpreter for the workers that no host has: nothing starts."""
+    options = (*ssh.options(), "--python", "/nowhere/python")
+
+    end = clusterrun.script(PLACE, *options, around=ssh.client.around).ended()
+
+    assert end.code == 2
+    assert end.err.startswith(
+        "clusterrun: error: 3 of 3 hosts are not ready; nothing was started\n"
+        "  n0, n1, n2: --python: /nowhere/python does not exist\n"
+    ), end.err
+
+
+FAULTS: dict[str, tuple[Callable[[SshHosts], None], str, int, str]] = {
+    "host down": (
+        lambda ssh: ssh.servers[1].cut(),
+        "n0,n1,n2",
+        4,
+        "  n1: it did not answer within 3 s\n",
+    ),
+    "no server": (lambda _: None, "n0,n3", 4, "  n3: no ssh server listens there\n"),
+    "no such name": (lambda _: None, "n0,n9", 4, "  n9: its name does not resolve\n"),
+    "wrong host key": (
+        lambda ssh: ssh.change_known_key(ssh.servers[1]),
+        "n0,n1",
+        4,
+        "  n1: its host key is not the one that is known\n",
+    ),
+    "unknown host key": (
+        lambda ssh: ssh.forget_key(ssh.servers[1]),
+        "n0,n1",
+        4,
+        "  n1: its host key is not known\n    connect once by hand, and compare the key:\n",
+    ),
+    "password wanted": (
+        lambda ssh: ssh.refuse_key(ssh.servers[1]),
+        "n0,n1",
+        4,
+        "  n1: it accepts none of your keys, and asks for a password\n    give it your key:\n",
+    ),
+    "no shell": (
+        lambda ssh: ssh.set_shell(ssh.servers[1], "/usr/sbin/nologin"),
+        "n0,n1",
+        4,
+        "  n1: its login shell ended with 1 instead of running our command; it printed:\n",
+    ),
+    "a shell that never ends": (
+        lambda ssh: ssh.set_start_file(ssh.servers[1], ".bashrc", "cat > /dev/null\n"),
+        "n0,n1",
+        4,
+        "  n1: it did not answer within 3 s\n",
+    ),
+}
+
+
+@pytest.mark.parametrize("fault", FAULTS)
+def test_a_host_that_is_not_ready(fault: str, ssh: SshHosts, clusterrun: Launcher) -> None:
+    """The error names the host and what to type; nothing starts on any host, and nothing is left."""
+    make, hosts, code, words = FAULTS[fault]
+    make(ssh)
+    options = (*ssh.options(hosts), "--ssh-timeout", "3")
+
+    end = clusterrun.script(PLACE, *options, around=ssh.client.around).ended()
+
+    assert (end.code, end.out) == (code, "")
+    assert "is not ready; nothing was started\n" in end.err
+    assert words in end.err, end.err
+    for host in ssh.servers:
+        host.join()
+    assert ssh.left(5) == []
+
+
+def test_a_folder_that_the_user_cannot_enter(ssh: SshHosts, clusterrun: Launcher) -> None:
+    """The home of another user: its path is named, and who can't enter it."""
+    ssh.hide(ssh.servers[1], clusterrun.folder)
+
+    end = clusterrun.script(PLACE, *ssh.options("n0,n1"), around=ssh.client.around).ended()
+
+    assert (end.code, end.out) == (2, "")
+    assert f"  n1: root can't enter {clusterrun.folder}: No such file or directory\n" in end.err
+
+
+@pytest.mark.parametrize("shell", ["/usr/bin/fish", "/bin/csh", "/bin/dash"])
+def test_login_shells_that_are_none_of_sh(shell: str, ssh: SshHosts, clusterrun: Launcher) -> None:
+    """The command that ssh runs means the same in each."""
+    for host in ssh.servers:
+        ssh.set_shell(host, shell)
+
+    places = run(ssh, clusterrun, PLACE)
+
+    assert [line[:23] for line in places] == [f"[rank {n} n{n}] place {n} 3 1" for n in range(3)]
+
+
+@pytest.mark.parametrize(
+    ("shell", "file"),
+    [
+        ("/bin/bash", ".bashrc"),
+        ("/bin/csh", ".cshrc"),
+        ("/usr/bin/fish", ".config/fish/config.fish"),
+    ],
+)
+def test_a_login_shell_that_prints(
+    shell: str, file: str, ssh: SshHosts, clusterrun: Launcher
+) -> None:
+    """What it prints is not taken for the job's, nor shown."""
+    for host in ssh.servers:
+        ssh.set_shell(host, shell)
+        text = NOISE.replace(" >&2", "") if shell == "/bin/csh" else NOISE
+        ssh.set_start_file(host, file, text)
+
+    places = run(ssh, clusterrun, PLACE)
+
+    assert [line[:23] for line in places] == [f"[rank {n} n{n}] place {n} 3 1" for n in range(3)]

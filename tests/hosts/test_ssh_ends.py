@@ -1,0 +1,236 @@
+"""``--launcher ssh``: however the command or a connection ends, the job ends on all hosts."""
+
+import os
+import signal
+import subprocess
+from collections.abc import Callable, Iterator
+from contextlib import suppress
+from pathlib import Path
+from typing import NamedTuple
+
+import psutil
+import pytest
+
+from tests.contract.launched import COMMAND, MARK, Ended, Job, Launcher, left_of, plain_environment
+from tests.hosts.ssh_hosts import SshHosts
+from tests.waiting import wait_until
+
+ROUNDS = 10
+
+HEARTBEAT_TIMEOUT = 3
+
+SECONDS_TO_END = 12.0
+"""The heartbeat timeout, the grace period, and as much for a busy machine."""
+
+OPTIONS = (
+    *("--nproc-per-node", "2", "--heartbeat-timeout", str(HEARTBEAT_TIMEOUT)),
+    *("--shutdown-timeout", "2"),
+)
+
+WORK = """
+    import os, subprocess, time
+
+    # A child that ignores what a terminal sends.
+    subprocess.Popen(["sh", "-c", "trap '' HUP INT TERM; sleep 600"], start_new_session=True)
+    print("working", os.environ["RANK"], flush=True)
+    time.sleep(600)
+"""
+
+
+class Running(NamedTuple):
+    """A job at work on three hosts, and what may be done to it."""
+
+    ssh: SshHosts
+    job: Job
+
+    @property
+    def client(self) -> int:
+        """The process id of the command."""
+        return self.job.process.pid
+
+    def session(self, number: int) -> int:
+        """Return the sshd that serves this job on a host."""
+        pids = self.ssh.sessions(self.ssh.servers[number])
+        return next(pid for pid in pids if _name(pid) == "sshd")
+
+    def starter(self, number: int) -> int:
+        """Return the process that ssh has started on a host."""
+        pids = self.ssh.sessions(self.ssh.servers[number])
+        return next(pid for pid in pids if "clusterrun.ssh.starter" in _command(pid))
+
+
+class Fault(NamedTuple):
+    """What is done to a running job, and how the command ends."""
+
+    act: Callable[[Running], None]
+    code: int
+    words: str
+    """What the command prints, among others."""
+
+
+def interrupt(running: Running) -> None:
+    """Ctrl-C: the terminal sends it to the whole foreground; ssh is not in there."""
+    os.kill(running.client, signal.SIGINT)
+
+
+def kill_client(running: Running) -> None:
+    os.kill(running.client, signal.SIGKILL)
+
+
+def cut_a_link(running: Running) -> None:
+    running.ssh.servers[1].cut()
+
+
+def kill_sshd(running: Running) -> None:
+    os.kill(running.session(1), signal.SIGKILL)
+
+
+def stop_sshd(running: Running) -> None:
+    os.kill(running.session(1), signal.SIGSTOP)
+
+
+def kill_starter(running: Running) -> None:
+    os.kill(running.starter(1), signal.SIGKILL)
+
+
+FAULTS = {
+    "Ctrl-C": Fault(interrupt, 130, "stopping 2 workers"),
+    "the client killed": Fault(kill_client, -9, ""),
+    "a link cut": Fault(
+        cut_a_link, 5, "n1 has been silent for 3 s; what runs there ends by itself"
+    ),
+    "an sshd killed": Fault(kill_sshd, 143, "n1 has closed the connection"),
+    "an sshd stopped": Fault(stop_sshd, 143, "n1 has been silent for 3 s"),
+    "a starter killed": Fault(kill_starter, 143, "n1 has closed the connection"),
+}
+
+
+def check(fault: Fault, ssh: SshHosts, clusterrun: Launcher) -> Ended:
+    """Start a job, do that to it; assert that it ends as it must, and leaves nothing."""
+    job = clusterrun.script(WORK, *ssh.options(), *OPTIONS, around=ssh.client.around)
+    job.wait_for("working", times=6)
+
+    fault.act(Running(ssh, job))
+
+    end = job.ended(SECONDS_TO_END)
+    assert (end.code, fault.words in end.err) == (fault.code, True), end
+    # Before the link is back: a host that is cut off ends by itself.
+    assert left_of(job.mark, SECONDS_TO_END) == []
+    for stopped in [pid for host in ssh.servers for pid in ssh.sessions(host)]:
+        with suppress(ProcessLookupError):
+            os.kill(stopped, signal.SIGCONT)
+    for host in ssh.servers:
+        host.join()
+    # An sshd may wait for the other side of a broken connection.
+    sessions = [pid for host in ssh.servers for pid in ssh.sessions(host)]
+    assert [it for it in map(_command, sessions) if it and not it.startswith("sshd")] == []
+    return end
+
+
+@pytest.mark.parametrize("name", FAULTS)
+def test_the_job_ends_on_all_hosts(name: str, ssh: SshHosts, clusterrun: Launcher) -> None:
+    """Whatever ends: the command, its death, the connection to one host."""
+    check(FAULTS[name], ssh, clusterrun)
+
+
+@pytest.mark.long
+@pytest.mark.timeout(600)
+@pytest.mark.parametrize("name", FAULTS)
+def test_rounds(name: str, ssh: SshHosts, clusterrun: Launcher) -> None:
+    """The same, again and again."""
+    for _ in range(ROUNDS):
+        check(FAULTS[name], ssh, clusterrun)
+        ssh.end_sessions()
+
+
+@pytest.fixture
+def terminal() -> Iterator[tuple[int, int]]:
+    """Return the two ends of a terminal: the user's, and the command's."""
+    ends = os.openpty()
+    yield ends
+    for end in ends:
+        with suppress(OSError):
+            os.close(end)
+
+
+def close_a_terminal(ssh: SshHosts, folder: Path, ends: tuple[int, int], mark: str) -> None:
+    """Start a job on a terminal, close the terminal, and assert that nothing is left."""
+    (folder / "work.py").write_text(WORK.replace("\n    ", "\n"))
+    users, commands = ends
+    words = ("setsid", "--ctty", COMMAND, *ssh.options(), *OPTIONS, "work.py")
+    process = subprocess.Popen(
+        [*ssh.client.around, *words],
+        cwd=folder,
+        env={**plain_environment(), MARK: mark},
+        stdin=commands,
+        stdout=commands,
+        stderr=commands,
+    )
+    os.close(commands)
+    printed = bytearray()
+    while printed.count(b"working") < 6:
+        printed += os.read(users, 1 << 16)
+
+    os.close(users)
+
+    assert process.wait(SECONDS_TO_END) in {129, 141}
+    assert left_of(mark, SECONDS_TO_END) == []
+    assert ssh.left(SECONDS_TO_END) == []
+
+
+def test_the_terminal_is_closed(ssh: SshHosts, tmp_path: Path, terminal: tuple[int, int]) -> None:
+    """The job ends as after SIGHUP."""
+    close_a_terminal(ssh, tmp_path, terminal, f"{os.getpid()}-terminal")
+
+
+@pytest.mark.long
+@pytest.mark.timeout(600)
+def test_rounds_of_closed_terminals(ssh: SshHosts, tmp_path: Path) -> None:
+    """The same, again and again."""
+    for number in range(ROUNDS):
+        close_a_terminal(ssh, tmp_path, os.openpty(), f"{os.getpid()}-terminal-{number}")
+
+
+def test_ctrl_c_while_a_host_is_waited_for(ssh: SshHosts, clusterrun: Launcher) -> None:
+    """Nothing has been started, and nothing is left."""
+    ssh.servers[1].cut()
+    job = clusterrun.script(WORK, *ssh.options(), *OPTIONS, around=ssh.client.around)
+    wait_until(lambda: ssh.sessions(ssh.servers[2]), "a connection to n2")
+
+    job.signal(signal.SIGINT)
+
+    end = job.ended(SECONDS_TO_END)
+    ssh.servers[1].join()
+    assert end == (130, "", "clusterrun: SIGINT before any worker was started\n")
+    assert ssh.left(SECONDS_TO_END) == []
+
+
+def test_a_reader_that_has_seen_enough(ssh: SshHosts, clusterrun: Launcher) -> None:
+    """Like any program in a pipe, the job ends with 141."""
+    script = """
+    import time
+
+    while True:
+        print("line", flush=True)
+        time.sleep(0.05)
+    """
+    around = (*ssh.client.around, "bash", "-c", '"$@" | head -n 3; exit "${PIPESTATUS[0]}"', "sh")
+
+    end = clusterrun.script(script, *ssh.options(), *OPTIONS, around=around).ended()
+
+    assert (end.code, end.out.count("line\n")) == (141, 3), end
+    assert ssh.left(SECONDS_TO_END) == []
+
+
+def _name(pid: int) -> str:
+    try:
+        return psutil.Process(pid).name()
+    except psutil.Error:
+        return ""
+
+
+def _command(pid: int) -> str:
+    try:
+        return " ".join(psutil.Process(pid).cmdline())
+    except psutil.Error:
+        return ""

@@ -1,0 +1,119 @@
+"""Why a host is not ready: from what is printed to a sentence, which docs/ssh.md lists."""
+
+from pathlib import Path
+
+import pytest
+from clusterrun.ssh.faults import Fault, LastWords, describe, fault_of, lost_words
+from clusterrun.ssh.remote_command import Reached
+from msgspec.structs import replace
+
+PAGE = (Path(__file__).parents[2] / "docs/ssh.md").read_text()
+
+FAILED = LastWords(
+    host="gpu-02",
+    python="/opt/venv/bin/python",
+    reached=Reached.NOTHING,
+    exit_code=255,
+    waited=30.0,
+    noise="",
+    errors="",
+)
+
+BY_SSH = {
+    "ssh: connect to host gpu-02 port 22: Connection refused": "no ssh server listens there",
+    "ssh: connect to host gpu-02 port 22: No route to host": "it does not answer",
+    "ssh: Could not resolve hostname gpu-02: Name or service not known": "its name does not resolve",
+    "me@gpu-02: Permission denied (publickey).": "it accepts none of your keys",
+    "me@gpu-02: Permission denied (publickey,password).": "and asks for a password",
+    "@ WARNING: REMOTE HOST IDENTIFICATION HAS CHANGED! @\nHost key verification failed.": (
+        "its host key is not the one that is known"
+    ),
+    "No ED25519 host key is known for gpu-02 and you have requested strict checking.\n"
+    "Host key verification failed.": "its host key is not known",
+    "kex_exchange_identification: Connection closed by remote host": (
+        "its ssh server closed the connection before login"
+    ),
+}
+
+
+@pytest.mark.parametrize("errors", BY_SSH)
+def test_words_of_ssh(errors: str) -> None:
+    """Each has a sentence, which the page lists, and comes with what to type."""
+    fault = fault_of(replace(FAILED, errors=errors))
+
+    assert fault.message.endswith(BY_SSH[errors])
+    assert BY_SSH[errors] in PAGE
+    assert fault.hint or BY_SSH[errors] == "it does not answer"
+
+
+OTHERS = [
+    (
+        replace(FAILED, errors="Bad owner or permissions on /home/me/.ssh/config"),
+        Fault("ssh failed:", "Bad owner or permissions on /home/me/.ssh/config"),
+    ),
+    (replace(FAILED, exit_code=None), Fault("it did not answer within 30 s")),
+    (
+        replace(FAILED, exit_code=None, noise="Which queue?\n"),
+        Fault("its login shell did not run our command within 30 s; it printed:", "Which queue?"),
+    ),
+    (
+        replace(FAILED, exit_code=1, noise="account closed\n", errors="ask us\n"),
+        Fault(
+            "its login shell ended with 1 instead of running our command; it printed:",
+            "account closed\nask us",
+        ),
+    ),
+    (
+        replace(FAILED, reached=Reached.SHELL, exit_code=1, errors="No module named clusterrun"),
+        Fault(
+            "/opt/venv/bin/python has no clusterrun there",
+            "install it there:\n  /opt/venv/bin/python -m pip install clusterrun",
+            is_mistake=True,
+        ),
+    ),
+    (
+        replace(FAILED, reached=Reached.SHELL, exit_code=2, errors="Unknown option: -P"),
+        Fault("/opt/venv/bin/python ended with 2", "Unknown option: -P"),
+    ),
+]
+
+
+@pytest.mark.parametrize(("last", "expected"), OTHERS)
+def test_other_ends(last: LastWords, expected: Fault) -> None:
+    """What was printed is shown."""
+    assert fault_of(last) == expected
+    assert expected.message.partition(";")[0] in PAGE or not last.noise
+
+
+def test_no_interpreter() -> None:
+    """The path that was looked for is named."""
+    fault = fault_of(replace(FAILED, reached=Reached.NO_INTERPRETER, exit_code=127))
+
+    assert fault.message == "there is no interpreter /opt/venv/bin/python there"
+    assert fault.message in PAGE
+
+
+def test_hosts_with_the_same_fault_share_a_line() -> None:
+    """Of many hosts the first ones are named."""
+    faults = {f"n{number}": Fault("it does not answer") for number in range(12)}
+
+    message, hint = describe({**faults, "m": Fault("no", "type\n  this")}, 64)
+
+    assert message == "13 of 64 hosts are not ready; nothing was started"
+    assert hint == (
+        "n0, n1, n2, n3, n4, n5, n6, ... and 5 more: it does not answer\nm: no\n  type\n    this"
+    )
+
+
+def test_the_only_host() -> None:
+    """Its fault is the message."""
+    assert describe({"a": Fault("no", "type this")}, 1) == (
+        "a: no; nothing was started",
+        "type this",
+    )
+
+
+def test_the_last_line_of_a_broken_connection() -> None:
+    """What ssh says last, if it says anything."""
+    assert lost_words("a\nclient_loop: send disconnect: Broken pipe\r\n\n").startswith("client_")
+    assert lost_words("") == ""
