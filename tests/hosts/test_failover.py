@@ -9,7 +9,7 @@ from tests.contract.launched import Job, Launcher, await_end
 from tests.contract.worker_scripts import RANKS_MEET
 from tests.hosts.host import Host
 from tests.hosts.nodes import Nodes, codes, ended
-from tests.hosts.spared_job import SparedJob
+from tests.hosts.spared_job import STEPS_UNTIL_TOLD, SparedJob
 
 SILENT = 3
 """Seconds: --heartbeat-timeout where a test waits for it."""
@@ -48,6 +48,72 @@ def test_node_zero_is_cut_off(job: SparedJob) -> None:
     job.let_all_end()
     ends = ended(jobs[1:])
     assert codes(ends) == [0, 0], ends
+
+
+def test_node_zero_is_frozen_and_continues(job: SparedJob) -> None:
+    """Its workers were killed before the others went on; it finds them gone, and ends."""
+    jobs = job.start("--heartbeat-timeout", str(SILENT))
+    # A heartbeat of node 0's begins the time that the workers have.
+    time.sleep(1.0)
+    before = len(jobs[0].processes())
+    jobs[0].signal(signal.SIGSTOP)
+
+    jobs[2].wait_for("place 0 2 0 1 n2")
+    left = len(jobs[0].processes())
+    jobs[0].signal(signal.SIGCONT)
+
+    [frozen] = ended(jobs[:1])
+    assert left < before
+    assert frozen.code == 5, frozen.err
+    job.let_all_end()
+    ends = ended(jobs[1:])
+    assert codes(ends) == [0, 0], ends
+
+
+@pytest.mark.parametrize("way", ["mute", pytest.param("deaf", marks=pytest.mark.long)])
+def test_node_zero_is_cut_off_in_one_direction(way: str, job: SparedJob) -> None:
+    """Nothing that it sends arrives, or nothing of what is sent to it: the same as both."""
+    jobs = job.start("--heartbeat-timeout", str(SILENT))
+    first, *others = job.hosts
+
+    senders = {first: others} if way == "mute" else {each: [first] for each in others}
+    for each, receivers in senders.items():
+        each.mute(receivers)
+    try:
+        jobs[2].wait_for("place 0 2 0 1 n2")
+        [cut_off] = ended(jobs[:1])
+    finally:
+        for each, receivers in senders.items():
+            each.unmute(receivers)
+    assert cut_off.code == 5, cut_off.err
+    job.let_all_end()
+    ends = ended(jobs[1:])
+    assert codes(ends) == [0, 0], ends
+
+
+@pytest.mark.parametrize(
+    "later", [0.02, *(pytest.param(it, marks=pytest.mark.long) for it in (0.0, 0.05, 0.1, 0.3))]
+)
+def test_the_successor_is_lost_while_it_takes_over(
+    later: float, hosts: tuple[Host, ...], clusterrun: Launcher
+) -> None:
+    """The next one gathers the others: the ends of both are known, so that two of four may go on."""
+    nodes = Nodes(clusterrun, hosts, STEPS_UNTIL_TOLD)
+    options = ("--nnodes", "1:4", "--master-addr", hosts[0].address)
+    jobs = [nodes.start(rank, *options, "--node-rank", str(rank)) for rank in range(4)]
+    for rank, each in enumerate(jobs):
+        each.wait_for(f"place {rank} 4 {rank} 0 n{rank}")
+
+    jobs[0].signal(signal.SIGKILL)
+    time.sleep(later)
+    jobs[1].signal(signal.SIGKILL)
+
+    for rank, each in enumerate(jobs[2:]):
+        each.wait_for(rf"place {rank} 2 {rank} \d n{rank + 2}")
+    (clusterrun.folder / "enough").touch()
+    ends = ended(jobs[2:])
+    assert codes(ends) == [0, 0], ends
+    assert [each.left() for each in jobs[:2]] == [[], []]
 
 
 def test_without_failover_the_job_ends(job: SparedJob) -> None:

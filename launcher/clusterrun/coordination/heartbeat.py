@@ -22,6 +22,10 @@ FEWEST_IN_A_TIMEOUT = 3
 """In large jobs the timeout is longer than the option's, so that one late heartbeat is no loss."""
 
 
+HEARTBEATS_AT_LATEST = 2
+"""Intervals within which a member that runs sends something."""
+
+
 class HeartbeatRhythm(Struct, frozen=True):
     """Seconds between two heartbeats, and seconds of silence after which a node is lost."""
 
@@ -138,6 +142,16 @@ class SilenceWatch:
     def forget(self, number: int) -> None:
         """Watch a member no longer."""
         self._silent_at.pop(number, None)
+
+    def count_active(self, now: float) -> int:
+        """Return how many members have sent something within the last two intervals."""
+        listened = self._clock.at(now)
+        since = listened + self._rhythm.timeout - HEARTBEATS_AT_LATEST * self._rhythm.interval
+        return sum(silent_at >= since for silent_at in self._silent_at.values())
+
+    def __len__(self) -> int:
+        """Return how many members are watched."""
+        return len(self._silent_at)
 
     def lost(self, now: float) -> Iterable[int]:
         """Return, and forget, the members that have been silent for too long."""

@@ -19,6 +19,7 @@ from clusterrun.domain.event_source import NEVER
 from clusterrun.domain.messages import FromMember, Heartbeat, Hello, Paused
 from clusterrun.rendezvous.agent_hooks import AgentHooks
 from clusterrun.rendezvous.names.addresses import plain_address
+from clusterrun.rendezvous.own_lease import OwnLease
 from clusterrun.rendezvous.ports.held_port import HeldPort, hold_free_port
 from clusterrun.rendezvous.ports.joining_port import JoiningPort
 from clusterrun.rendezvous.wire.connection import Connection
@@ -88,6 +89,7 @@ class CoordinatorServer:
         self._closing: dict[int, float] = {}
         self._silence_watch = SilenceWatch(terms.patience, now)
         self._accept_again = NEVER
+        self._own_lease = OwnLease(terms, self._silence_watch, hooks.renew_lease)
 
     def fileno(self) -> int:
         return self._connections.epoll.fileno()
@@ -114,6 +116,7 @@ class CoordinatorServer:
         # All that was sent has been read by now: other members are silent.
         for number in self._silence_watch.lost(now):
             self._happens(coordinator_events.MemberSilent(number, now))
+            self._own_lease.member_forgotten()
         if now >= due(self._state):
             self._happens(coordinator_events.TimePassed(now))
         self._close_what_is_due(now)
@@ -192,6 +195,7 @@ class CoordinatorServer:
     def _take(self, number: int, message: FromMember, now: float) -> None:
         if number not in self._callers and number != OWN:
             self._silence_watch.received(number, now)
+            self._own_lease.message_received(now)
         match message:
             case _ if number in self._closing:
                 return
@@ -212,6 +216,7 @@ class CoordinatorServer:
                 if paused:
                     # Silent on purpose, until its next message.
                     self._silence_watch.forget(number)
+                    self._own_lease.member_forgotten()
                 self._happens(coordinator_events.MessageReceived(number, message, now))
             case _:
                 self._happens(coordinator_events.MessageReceived(number, message, now))
@@ -269,6 +274,7 @@ class CoordinatorServer:
         """Close a connection, and let the coordinator know."""
         self._closing.pop(number, None)
         self._silence_watch.forget(number)
+        self._own_lease.member_forgotten()
         connection = self._connections.get(number)
         if connection is None:
             return

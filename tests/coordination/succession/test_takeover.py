@@ -71,7 +71,7 @@ def test_soon_after_more_than_half_have_come() -> None:
     assert successor.state.pause_ends == SECONDS
     comes(successor, claiming(known, 3, 3), 2)
 
-    successor.waits(2.0)
+    successor.waits(3.0)
 
     assert is_in_world(successor) == {OWN, 1, 2}
     comes(successor, claiming(known, 4, 4), 3)

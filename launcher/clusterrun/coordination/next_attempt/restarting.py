@@ -118,7 +118,9 @@ def begin(state: JobState, port: int) -> Actions:
         )
         for each, part in parts.items()
     )
-    return (*farewells, *orders, *_why_left_out(state, left_out), *successors.inform(state))
+    # First, so that no agent begins an attempt without knowing who succeeds this coordinator.
+    known = successors.inform(state)
+    return (*farewells, *known, *orders, *_why_left_out(state, left_out))
 
 
 def _why_left_out(state: JobState, left_out: Collection[int]) -> Iterator[Send]:
@@ -150,7 +152,8 @@ def gather(state: JobState, at: float) -> Actions:
         state.pause_ends = NEVER
         return _look_again(state, at)
     if not _why_no_places(state):
-        settled = at + HEARTBEATS_TO_SETTLE * state.terms.rhythm.interval
+        # The lost coordinator may live: by then its own workers have been killed.
+        settled = at + (1 + HEARTBEATS_TO_SETTLE) * state.terms.rhythm.interval
         state.pause_ends = min(state.pause_ends, settled)
     return ()
 
