@@ -53,7 +53,6 @@ class SshHosts:
         for name in ("key", "other_key", "host_key"):
             words = ("-q", "-t", "ed25519", "-N", "", "-f", str(self._folder / name))
             subprocess.run(["ssh-keygen", *words], check=True, timeout=30)
-        self.config.write_text(SSH_CONFIG.format(folder=self._folder))
         for host in self.servers:
             self.folder(host).mkdir()
             (self.folder(host) / "host_key").write_text((self._folder / "host_key").read_text())
@@ -94,10 +93,15 @@ class SshHosts:
         (self.folder(host) / "authorized_keys").write_text(keys)
 
     def restore_client(self) -> None:
-        """Let the client know all host keys."""
+        """Let the client know all host keys; undo what tests added to its configuration."""
+        self.configure("")
         key = (self._folder / "host_key.pub").read_text()
         names = ",".join(f"{host.name},{host.address}" for host in self.servers)
         self.known_hosts.write_text(f"{names} {key}")
+
+    def configure(self, text: str) -> None:
+        """Put ``text`` before the rest of the client's ssh_config."""
+        self.config.write_text(text + SSH_CONFIG.format(folder=self._folder))
 
     def change_known_key(self, host: Host) -> None:
         """Let the client know another key of a host than it has."""

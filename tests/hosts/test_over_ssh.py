@@ -69,6 +69,37 @@ def test_ranks_meet(ssh: SshHosts, clusterrun: Launcher) -> None:
     assert run(ssh, clusterrun, MEET) == ["[rank 0 n0] sum 3"]
 
 
+def test_a_jump_host(ssh: SshHosts, clusterrun: Launcher) -> None:
+    """The way to a host is that of ssh_config: n1 and n2 are reached through n0."""
+    ssh.configure("AddressFamily inet\nHost n1 n2\n    ProxyJump n0\n")
+    script = """
+    import os
+    print("from", os.environ["SSH_CONNECTION"].split()[0])
+    """
+
+    origins = run(ssh, clusterrun, script)
+
+    client, gate = ssh.client.address, ssh.servers[0].address
+    assert [line.split()[-1] for line in origins] == [client, gate, gate]
+
+
+def test_connections_are_shared(ssh: SshHosts, clusterrun: Launcher, tmp_path: Path) -> None:
+    """A master that ControlPersist keeps stays, and serves the next job; the command ends."""
+    ssh.configure(
+        f"Host n*\n    ControlMaster auto\n    ControlPersist 300\n    ControlPath {tmp_path}/%h\n"
+    )
+    words = ("ssh", "-F", str(ssh.config), "-O")
+    try:
+        places = [run(ssh, clusterrun, PLACE) for _ in range(2)]
+        checks = [ssh.client.run(*words, "check", host.name) for host in ssh.servers]
+    finally:
+        for host in ssh.servers:
+            ssh.client.run(*words, "exit", host.name)
+
+    assert [len(lines) for lines in places] == [3, 3]
+    assert [check.code for check in checks] == [0, 0, 0]
+
+
 def test_slots_are_workers(ssh: SshHosts, clusterrun: Launcher, tmp_path: Path) -> None:
     """A hostfile is read here only; an option replaces its numbers."""
     file = tmp_path / "hosts.txt"
@@ -155,7 +186,7 @@ FAULTS: dict[str, tuple[Callable[[SshHosts], None], str, int, str]] = {
         lambda ssh: ssh.servers[1].cut(),
         "n0,n1,n2",
         4,
-        "  n1: it did not answer within 3 s\n",
+        "  n1: it did not answer within 2 s\n",
     ),
     "no server": (lambda _: None, "n0,n3", 4, "  n3: no ssh server listens there\n"),
     "no such name": (lambda _: None, "n0,n9", 4, "  n9: its name does not resolve\n"),
@@ -187,7 +218,7 @@ FAULTS: dict[str, tuple[Callable[[SshHosts], None], str, int, str]] = {
         lambda ssh: ssh.set_start_file(ssh.servers[1], ".bashrc", "cat > /dev/null\n"),
         "n0,n1",
         4,
-        "  n1: it did not answer within 3 s\n",
+        "  n1: it did not answer within 2 s\n",
     ),
 }
 
@@ -197,7 +228,7 @@ def test_a_host_that_is_not_ready(fault: str, ssh: SshHosts, clusterrun: Launche
     """The error names the host and what to type; nothing starts on any host, and nothing is left."""
     make, hosts, code, words = FAULTS[fault]
     make(ssh)
-    options = (*ssh.options(hosts), "--ssh-timeout", "3")
+    options = (*ssh.options(hosts), "--ssh-timeout", "2")
 
     end = clusterrun.script(PLACE, *options, around=ssh.client.around).ended()
 
@@ -219,10 +250,17 @@ def test_a_folder_that_the_user_cannot_enter(ssh: SshHosts, clusterrun: Launcher
     assert f"  n1: root can't enter {clusterrun.folder}: No such file or directory\n" in end.err
 
 
-@pytest.mark.parametrize("shell", ["/usr/bin/fish", "/bin/csh", "/bin/dash"])
-def test_login_shells_that_are_none_of_sh(shell: str, ssh: SshHosts, clusterrun: Launcher) -> None:
+OTHER_SHELLS = {
+    "/usr/bin/fish": ".config/fish/config.fish",
+    "/bin/csh": ".cshrc",
+    "/bin/dash": ".profile",
+}
+"""With the file that each reads when it starts."""
+
+
+def test_login_shells_other_than_bash(ssh: SshHosts, clusterrun: Launcher) -> None:
     """The command that ssh runs means the same in each."""
-    for host in ssh.servers:
+    for host, shell in zip(ssh.servers, OTHER_SHELLS, strict=True):
         ssh.set_shell(host, shell)
 
     places = run(ssh, clusterrun, PLACE)
@@ -230,22 +268,13 @@ def test_login_shells_that_are_none_of_sh(shell: str, ssh: SshHosts, clusterrun:
     assert [line[:23] for line in places] == [f"[rank {n} n{n}] place {n} 3 1" for n in range(3)]
 
 
-@pytest.mark.parametrize(
-    ("shell", "file"),
-    [
-        ("/bin/bash", ".bashrc"),
-        ("/bin/csh", ".cshrc"),
-        ("/usr/bin/fish", ".config/fish/config.fish"),
-    ],
-)
-def test_a_login_shell_that_prints(
-    shell: str, file: str, ssh: SshHosts, clusterrun: Launcher
-) -> None:
-    """What it prints is not taken for the job's, nor shown."""
-    for host in ssh.servers:
+def test_login_shells_that_print(ssh: SshHosts, clusterrun: Launcher) -> None:
+    """What bash, csh and fish print is not taken for the job's, nor shown."""
+    files = {"/bin/bash": ".bashrc", **OTHER_SHELLS}
+    for host, shell in zip(ssh.servers, files, strict=False):
         ssh.set_shell(host, shell)
         text = NOISE.replace(" >&2", "") if shell == "/bin/csh" else NOISE
-        ssh.set_start_file(host, file, text)
+        ssh.set_start_file(host, files[shell], text)
 
     places = run(ssh, clusterrun, PLACE)
 

@@ -2,11 +2,14 @@
 
 import os
 import re
+import signal
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from free_ports import free_port
 
-from tests.contract.launched import Ended, Launcher
+from tests.contract.launched import Job, Launcher
 
 HERE = """\
 #!/bin/sh
@@ -27,24 +30,24 @@ exit 255
 
 
 @pytest.fixture
-def clusterrun(tmp_path: Path) -> Launcher:
-    """Return what starts jobs in a folder."""
-    return Launcher(tmp_path)
+def clusterrun(tmp_path: Path) -> Iterator[Launcher]:
+    """Return what starts jobs in a folder; they end with the test."""
+    launcher = Launcher(tmp_path)
+
+    yield launcher
+
+    launcher.close()
 
 
-def over(launcher: Launcher, program: str, *options: str, script: str) -> Ended:
-    """Run a script with ``program`` as ssh."""
+def start(launcher: Launcher, program: str, *options: str, script: str) -> Job:
+    """Start a script with ``program`` as ssh."""
     folder = launcher.folder / "bin"
     folder.mkdir()
     ssh = folder / "ssh"
     ssh.write_text(program.format(folder=launcher.folder))
     ssh.chmod(0o755)
     environ = {"PATH": f"{folder}{os.pathsep}{os.environ['PATH']}"}
-    job = launcher.script(script, "--launcher", "ssh", *options, environ=environ)
-    try:
-        return job.ended()
-    finally:
-        launcher.close()
+    return launcher.script(script, "--launcher", "ssh", *options, environ=environ)
 
 
 def test_one_host(clusterrun: Launcher) -> None:
@@ -57,7 +60,7 @@ def test_one_host(clusterrun: Launcher) -> None:
     """
     options = ("--hosts", "localhost", "--nproc-per-node", "2", "--ssh-options", "-p 22 -i 'a b'")
 
-    end = over(clusterrun, HERE, *options, script=script)
+    end = start(clusterrun, HERE, *options, script=script).ended()
 
     assert end.code == 3, end
     assert sorted(end.out.splitlines()) == ["[rank 0] rank 0 2 []", "[rank 1] rank 1 2 []"]
@@ -73,7 +76,7 @@ def test_a_bound_on_connections_at_a_time(parallel: int, clusterrun: Launcher) -
     """Of 40 hosts no more are being reached, and all that fail are named in one error."""
     options = ("--hosts", "gpu-[01-40]", "--ssh-parallel", str(parallel))
 
-    end = over(clusterrun, NOWHERE, *options, script="")
+    end = start(clusterrun, NOWHERE, *options, script="").ended()
 
     opened = most = 0
     for line in (clusterrun.folder / "log").read_text().split():
@@ -86,3 +89,49 @@ def test_a_bound_on_connections_at_a_time(parallel: int, clusterrun: Launcher) -
         "  gpu-01, gpu-02, gpu-03, gpu-04, gpu-05, gpu-06, gpu-07, ... and 33 more:"
         " no ssh server listens there\n"
     )
+
+
+def test_signals(clusterrun: Launcher) -> None:
+    """USR1 reaches all workers, QUIT prints the stacks of all ranks once, Ctrl-Z only a line."""
+    script = """
+    import os, signal, time
+
+    signal.signal(signal.SIGUSR1, lambda *_: print("got USR1", os.environ["RANK"], flush=True))
+    print("ready", flush=True)
+    while True:
+        time.sleep(0.1)
+    """
+    place = ("--master-addr", "127.0.0.1", "--master-port", str(free_port()))
+    job = start(clusterrun, HERE, "--hosts", "a,b", *place, script=script)
+    job.wait_for("ready", times=2)
+
+    job.signal(signal.SIGTSTP)
+    job.wait_for("clusterrun: a job that ssh has started can't be paused\n")
+    job.signal(signal.SIGUSR1)
+    job.wait_for("got USR1 [01]", times=2)
+    job.signal(signal.SIGQUIT)
+    job.wait_for("ranks 0-1")
+    job.signal(signal.SIGTERM)
+
+    end = job.ended()
+    assert end.code == 143, end
+    assert end.err.count("ranks 0-1") == 1
+
+
+@pytest.mark.long
+@pytest.mark.timeout(600)
+def test_64_hosts(clusterrun: Launcher) -> None:
+    """As many as one command starts on a group of machines; here all of them are one machine."""
+    script = """
+    import os
+    print("here", os.environ["RANK"], os.environ["WORLD_SIZE"])
+    """
+    options = (
+        *("--hosts", "gpu-[01-64]", "--nproc-per-node", "1", "--ssh-timeout", "300"),
+        *("--master-addr", "127.0.0.1", "--master-port", str(free_port())),
+    )
+
+    end = start(clusterrun, HERE, *options, script=script).ended(500)
+
+    assert end.code == 0, end
+    assert sorted(map(int, re.findall(r"here (\d+) 64", end.out))) == list(range(64))

@@ -83,7 +83,7 @@ def _control() -> socket.socket:
 
 def _run(request: "Request", control: socket.socket) -> tuple[int, str]:
     from clusterrun.cli.printing import warn
-    from clusterrun.errors import LauncherError
+    from clusterrun.errors import LauncherError, UsageError
     from clusterrun.run.fork_server_start import start_fork_server
     from clusterrun.run.launch import Caller, launch
     from clusterrun.sources.resolve import resolve
@@ -96,6 +96,11 @@ def _run(request: "Request", control: socket.socket) -> tuple[int, str]:
         request.flags, (str(RANK_PROGRAM), str(scratch.path)), spelled=lambda name: name
     )
     resolved = resolve(line, os.environ, this_process("clusterrun"))
+    if resolved.over_ssh is not None:
+        raise UsageError(
+            f"{resolved.over_ssh.launcher.origin}: a function cannot be run on other hosts by ssh",
+            "leave it out, or type clusterrun --launcher ssh with a script",
+        )
     warn(resolved.warnings)
     caller = Caller(scratch, partial(_hand_over, control, scratch), request.warm_socket)
     try:

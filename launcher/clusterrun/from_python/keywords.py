@@ -17,10 +17,13 @@ ABOUT_THE_PROGRAM = ("module", "no_python", "run_path", "pass_local_rank", "exec
 ABOUT_PLANS = ("dry_run", "json", "machine_root", "allowed_cpus", "capture")
 """They print a plan in place of the job."""
 
+ABOUT_OTHER_HOSTS = ("launcher", "ssh_options", "ssh_parallel", "ssh_timeout")
+"""A function and its results do not travel by ssh."""
+
 ROWS = {
     name: row
     for row in OPTIONS
-    if row.name not in {*ABOUT_THE_PROGRAM, *ABOUT_PLANS}
+    if row.name not in {*ABOUT_THE_PROGRAM, *ABOUT_PLANS, *ABOUT_OTHER_HOSTS}
     for name in row.names
 }
 """The options that a call may set, by all of their names."""
@@ -81,6 +84,8 @@ def _unknown(function: str, name: str) -> str:
         return f"{function}() takes no {name}: its function is the program"
     if name in ABOUT_PLANS:
         return f"{function}() takes no {name}: to see a plan, type clusterrun --dry-run"
+    if name in ABOUT_OTHER_HOSTS:
+        return f"{function}() takes no {name}: type clusterrun --launcher ssh with a script"
     nearest = closest(name, ROWS)
     suggestion = f"; did you mean {nearest}?" if nearest else ""
     return f"{function}() got an unexpected keyword argument {name!r}{suggestion}"

@@ -12,7 +12,7 @@ from clusterrun.domain.signal_names import ENDING_SIGNALS
 from clusterrun.errors import LauncherError, RendezvousError, UsageError
 from clusterrun.ssh.connection import Connection, Phase
 from clusterrun.ssh.connections import Connections, Gone, Received
-from clusterrun.ssh.faults import Fault, LastWords, describe, fault_of
+from clusterrun.ssh.faults import Fault, LastWords, describe, fault_of, lost_words
 from clusterrun.ssh.frames import Frame, Kind
 from clusterrun.ssh.host_job import Refusal
 
@@ -67,6 +67,8 @@ class Opening:
                         return number
                     case Received(connection, frame):
                         self._take(connection, frame)
+                    case Gone(connection, _, how) if connection.phase is Phase.READY:
+                        self._lose(connection, how)
                     case Gone(connection, exit_code):
                         self._give_up(connection, exit_code)
                     case _:
@@ -104,6 +106,11 @@ class Opening:
             errors=bytes(connection.error_text).decode(errors="replace"),
         )
         self._end(connection, fault_of(last))
+
+    def _lose(self, connection: Connection, how: str) -> None:
+        what = how or "has closed the connection"
+        words = lost_words(bytes(connection.error_text).decode(errors="replace"))
+        self._end(connection, Fault(f"it was ready, and then {what}", words))
 
     def _end(self, connection: Connection, fault: Fault) -> None:
         connection.phase = Phase.OVER

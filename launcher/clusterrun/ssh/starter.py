@@ -97,12 +97,13 @@ class Starter:
         if not data:
             self._disconnect()
             return
-        self._heard_at = time.monotonic()
         try:
             for each in self._reader.feed(data):
                 self._take(each)
         except NotAFrame:
             self._disconnect()
+        # After the check of a job, which takes longest: the client was not listened to meanwhile.
+        self._heard_at = time.monotonic()
 
     def _take(self, received: Frame) -> None:
         match received.kind:
