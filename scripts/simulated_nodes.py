@@ -28,12 +28,15 @@ from clusterrun.domain.messages import (
     KeepWaiting,
     NextAttempt,
     Stop,
+    Succession,
+    SuccessionKnown,
     Verdict,
     WorldFormed,
     done,
 )
 from clusterrun.domain.outcome import Ending, Exited, Fate, Killed
 from clusterrun.domain.ranks import GlobalRank, LocalRank
+from clusterrun.domain.succession import Standby
 from clusterrun.domain.world import World
 from clusterrun.rendezvous.agent_hooks import AgentHooks
 from clusterrun.rendezvous.assumed import LOOPBACK
@@ -127,6 +130,8 @@ class SimulatedNode:
                 case Stop():
                     self.stopped_at = now
                     connection.send_frame(self._done[self.attempt])
+                case Succession(attempt):
+                    connection.send_frame(framed(SuccessionKnown(attempt)))
                 case Verdict():
                     self.ended_at = now
                     connection.close()
@@ -348,7 +353,7 @@ def job_terms(nodes: int, port: int, spares: int = 0) -> Terms:
         run_id="7f3a9c21",
         rhythm=heartbeat_rhythm(nodes, 15.0),
         restarts=RestartRules(),
-        reforming=ReformRules(spares),
+        reforming=ReformRules(spares, fails_over=spares > 0),
     )
 
 
@@ -361,6 +366,7 @@ def _hello(rank: int, nodes: int) -> Hello:
         workers=WORKERS,
         rank=rank,
         run_id="",
+        standby=Standby(30_000, 30_001),
         must={
             "nnodes": str(nodes),
             "max_restarts": "0",
