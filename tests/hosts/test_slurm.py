@@ -136,7 +136,7 @@ def test_one_of_the_nodes_is_a_spare(
 LOSES_ITS_AGENT = """
 import os, signal, time
 attempt, node = os.environ["TORCHELASTIC_RESTART_COUNT"], os.environ["SLURMD_NODENAME"]
-if attempt == "0" and node == "n1":
+if attempt == "0" and node == os.environ["LOST"]:
     # The worker's parent is the fork server, whose parent is the agent.
     with open(f"/proc/{os.getppid()}/stat") as file:
         os.kill(int(file.read().rpartition(")")[2].split()[1]), signal.SIGKILL)
@@ -147,19 +147,25 @@ with open("worlds", "a") as file:
 """
 
 
-def test_a_step_goes_on_without_a_node(slurm: Slurm, clusterrun: Launcher) -> None:
-    """--nnodes MIN:MAX, with the number of nodes that the step has; srun ends no other task.
+@pytest.mark.parametrize(("lost", "left"), [("n1", "n0"), ("n0", "n1")])
+def test_a_step_goes_on_without_a_node(
+    slurm: Slurm, clusterrun: Launcher, lost: str, left: str
+) -> None:
+    """--nnodes MIN:MAX, also without node 0; srun ends no other task.
 
     After a task was killed, srun drops what it has not printed yet when the last task exits
     (``client_io_handler_abort``): what happened is read from files.
     """
-    around = slurm.around("-N2", "--ntasks-per-node=1", "--kill-on-bad-exit=0")
-    options = ("--nnodes", "1:4", "--events", "events-%n.json")
-    done = clusterrun.script(LOSES_ITS_AGENT, *options, around=around).ended(60.0)
+    errors = clusterrun.folder / "errors"
+    step = ("-N2", "--ntasks-per-node=1", "--kill-on-bad-exit=0", f"--error={errors}")
+    job = clusterrun.script(
+        LOSES_ITS_AGENT, "--nnodes=1:4", around=slurm.around(*step), environ={"LOST": lost}
+    )
+    job.ended(60.0)
 
-    assert (clusterrun.folder / "worlds").read_text() == "world 1 attempt 1 n0", done.err
-    events = (clusterrun.folder / "events-0.json").read_text().splitlines()
-    assert [json.loads(event)["event"] for event in events].count("lost") == 1, events
+    printed = errors.read_text()
+    assert (clusterrun.folder / "worlds").read_text() == f"world 1 attempt 1 {left}", printed
+    assert "restarting all workers on 1 node (1 node lost so far)\n" in printed
 
 
 @pytest.mark.parametrize("option", ["", pytest.param("--run-id=mine", marks=pytest.mark.long)])
