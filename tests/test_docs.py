@@ -10,7 +10,7 @@ from textwrap import indent
 from typing import get_args
 
 import pytest
-from clusterrun.cli.commands.table import NOW, WARM
+from clusterrun.cli.commands.table import COMMANDS
 from clusterrun.domain.messages import FromCoordinator, FromMember
 from clusterrun.errors import ExitCode
 from clusterrun.sources.clusters.detection import DETECTION
@@ -114,12 +114,12 @@ def test_options_of_other_launchers_are_known() -> None:
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.stem)
 def test_options_that_a_page_names_exist(page: Path) -> None:
     """Those of other programs have a page of their own, or are named below."""
-    ours = {flag(name) for option in (*OPTIONS, *ROWS) for name in option.names} | {
+    of_commands = (row for command in COMMANDS for row in (*command.options, *command.own_options))
+    rows = (*OPTIONS, *ROWS, *of_commands)
+    ours = {flag(name) for option in rows for name in option.names} | {
         "--help",
         "--version",
         "--print-completion",
-        WARM.flag,
-        NOW.flag,
     }
     named = {f"--{name}" for name in re.findall(r"(?<![\w-])--([a-z][\w-]+)", page.read_text())}
 

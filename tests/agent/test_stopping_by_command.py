@@ -13,8 +13,8 @@ from clusterrun.agent.node_notices import (
     stopping_by,
     stopping_others,
 )
-from clusterrun.domain.events import LinesSeen, LookOrdered, StopWanted
-from clusterrun.domain.looks import LookAtRanks
+from clusterrun.domain.events import LookOrdered, RelaySaw, StopWanted
+from clusterrun.domain.looks import LastLines, LookAtRanks
 from clusterrun.domain.messages import EndedExternally, Stop, TakeLook
 from clusterrun.domain.outcome import Interrupted
 from msgspec.structs import replace
@@ -127,5 +127,5 @@ def test_an_order_to_stop_at_once_kills() -> None:
 def test_looks_change_nothing() -> None:
     """Whoever looks, and whenever."""
     state = running()
-    for event in (LookOrdered(TakeLook(1, LookAtRanks()), 1.0), LinesSeen(1, {}, 1.0)):
+    for event in (LookOrdered(TakeLook(1, LookAtRanks()), 1.0), RelaySaw(1, LastLines({}), 1.0)):
         assert decide(state, event) == (state, ())

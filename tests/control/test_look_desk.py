@@ -1,20 +1,33 @@
 """The desk where looks are answered: in a bounded time, with bounded work, whatever hangs."""
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 
 import pytest
 from clusterrun.control.look_desk import (
     MOST_LOOKS,
+    MOST_UNANSWERED,
     SECONDS_BETWEEN_LOOKS,
     SECONDS_FOR_COORDINATOR,
     SECONDS_FOR_RELAY,
+    SECONDS_FOR_STACKS,
+    SECONDS_TO_ASK_AGAIN,
     LookDesk,
     LookPorts,
 )
 from clusterrun.control.messages import decode_answer
 from clusterrun.domain.event_source import NEVER
-from clusterrun.domain.events import LinesSeen, LookEvent, LookOrdered
-from clusterrun.domain.looks import JobLook, LastLine, Look, LookAtRanks, MissingNode, NodeRanks
+from clusterrun.domain.events import LookEvent, LookOrdered, RelaySaw
+from clusterrun.domain.looks import (
+    JobLook,
+    LastLine,
+    LastLines,
+    Look,
+    LookAtRanks,
+    LookAtStacks,
+    MissingNode,
+    NodeRanks,
+    Seen,
+)
 from clusterrun.domain.messages import (
     AgentMessage,
     Looked,
@@ -26,7 +39,7 @@ from clusterrun.domain.messages import (
 from clusterrun.domain.ranks import LocalRank
 
 LOOK = LookAtRanks()
-SEEN = {LocalRank(0): LastLine("step 1", 0.5)}
+SEEN = LastLines({LocalRank(0): LastLine("step 1", 0.5)})
 
 
 def node(rank: int, state: str = "running") -> NodeRanks:
@@ -40,15 +53,21 @@ class Desk:
         self.sent: list[AgentMessage] = []
         self.asked: list[int] = []
         self.replies: list[JobLook] = []
-        ports = LookPorts(self._send, self.asked.append, self._answer, lambda: (0, "n0"))
+        ports = LookPorts(self._send, self._ask, self._answer, lambda: (0, "n0"))
         self.desk = LookDesk(ports)
 
     def _send(self, message: AgentMessage) -> tuple[()]:
         self.sent.append(message)
         return ()
 
-    def _answer(self, _look: Look, lines: Mapping[LocalRank, LastLine], _now: float) -> NodeRanks:
-        return node(1, "with lines" if lines else "without lines")
+    def _ask(self, number: int, look: Look) -> bool:
+        if look == LookAtStacks(7):
+            return False
+        self.asked.append(number)
+        return True
+
+    def _answer(self, _look: Look, seen: Seen | None, _now: float) -> NodeRanks:
+        return node(1, "with lines" if seen else "without lines")
 
     def look(self, now: float = 0.0) -> None:
         """A user looks."""
@@ -76,7 +95,7 @@ def test_a_look_has_the_answers_of_all_nodes(desk: Desk) -> None:
     """In the order of their ranks; what other nodes lack is named."""
     missing = (MissingNode(2, "n2", "does not answer"),)
     desk.look()
-    desk.take(LinesSeen(1, SEEN, 0.1))
+    desk.take(RelaySaw(1, SEEN, 0.1))
     desk.take(LookOrdered(NodeLooked(1, node(0)), 0.1))
     before = list(desk.replies)
     desk.take(LookOrdered(LookEnded(1, missing, ("n7",)), 0.1))
@@ -90,28 +109,51 @@ def test_a_look_has_the_answers_of_all_nodes(desk: Desk) -> None:
 def test_another_nodes_look_is_answered_to_the_coordinator(desk: Desk) -> None:
     """Under the coordinator's number."""
     desk.take(LookOrdered(TakeLook(9, LOOK), 0.0))
-    desk.take(LinesSeen(9, SEEN, 0.1))
+    desk.take(RelaySaw(1, SEEN, 0.1))
 
     assert desk.sent == [Looked(9, node(1, "with lines"))]
 
 
-def test_a_relay_that_hangs_is_not_waited_for(desk: Desk) -> None:
-    """Nor asked again before it has answered."""
-    desk.take(LookOrdered(TakeLook(9, LOOK), 0.0))
-    desk.wait(SECONDS_FOR_RELAY)
-    desk.take(LookOrdered(TakeLook(10, LOOK), 1.0))
-    desk.wait(1.0 + SECONDS_FOR_RELAY)
-    desk.take(LinesSeen(9, SEEN, 2.0))
-    desk.take(LookOrdered(TakeLook(11, LOOK), 2.0))
+def test_a_look_that_needs_nothing_of_the_relay_is_answered_at_once(desk: Desk) -> None:
+    """At the stacks of a rank that is elsewhere, for instance."""
+    desk.take(LookOrdered(TakeLook(9, LookAtStacks(7)), 0.0))
 
-    assert desk.sent == [Looked(9, node(1, "without lines")), Looked(10, node(1, "without lines"))]
-    assert desk.asked == [9, 11]
+    assert desk.sent == [Looked(9, node(1, "without lines"))]
+    assert desk.asked == []
+
+
+def test_a_relay_that_hangs_is_not_waited_for(desk: Desk) -> None:
+    """Stacks take it longer; what comes too late is dropped."""
+    desk.take(LookOrdered(TakeLook(9, LOOK), 0.0))
+    desk.take(LookOrdered(TakeLook(10, LookAtStacks()), 0.0))
+    desk.wait(SECONDS_FOR_RELAY)
+    before = list(desk.sent)
+    desk.wait(SECONDS_FOR_STACKS)
+    desk.take(RelaySaw(1, SEEN, 2.0))
+
+    assert before == [Looked(9, node(1, "without lines"))]
+    assert desk.sent == [*before, Looked(10, node(1, "without lines"))]
+
+
+def test_a_relay_that_hangs_is_not_asked_for_ever(desk: Desk) -> None:
+    """Questions would pile up; it is asked again once it has answered, or after some time."""
+    for number in range(100):
+        desk.take(LookOrdered(TakeLook(number, LOOK), 0.0))
+    hanging = len(desk.asked)
+    desk.take(RelaySaw(1, SEEN, 1.0))
+    desk.take(LookOrdered(TakeLook(100, LOOK), 1.0))
+    desk.take(LookOrdered(TakeLook(101, LOOK), 1.0))
+    answering = len(desk.asked)
+    desk.take(LookOrdered(TakeLook(102, LOOK), SECONDS_TO_ASK_AGAIN))
+
+    assert (hanging, answering) == (MOST_UNANSWERED, MOST_UNANSWERED + 1)
+    assert len(desk.asked) == MOST_UNANSWERED + 2
 
 
 def test_a_coordinator_that_does_not_answer_is_named(desk: Desk) -> None:
     """This node's own ranks are shown; what comes later is dropped."""
     desk.look()
-    desk.take(LinesSeen(1, SEEN, 0.1))
+    desk.take(RelaySaw(1, SEEN, 0.1))
     assert desk.desk.due == SECONDS_FOR_COORDINATOR
     desk.wait(SECONDS_FOR_COORDINATOR)
     for late in (NodeLooked(1, node(0)), LookEnded(1, ())):
@@ -126,7 +168,7 @@ def test_equal_looks_share_one_answer(desk: Desk) -> None:
     """However many look: one question to the relay and one to the coordinator."""
     for _ in range(1000):
         desk.look()
-    desk.take(LinesSeen(1, SEEN, 0.1))
+    desk.take(RelaySaw(1, SEEN, 0.1))
     desk.take(LookOrdered(LookEnded(1, ()), 0.1))
 
     assert (len(desk.sent), len(desk.asked), len(desk.replies)) == (1, 1, 1000)
@@ -137,7 +179,7 @@ def test_looks_that_follow_each_other_wait(desk: Desk) -> None:
     for number in range(1, MOST_LOOKS + 1):
         at = number * 0.01
         desk.look(at)
-        desk.take(LinesSeen(number, SEEN, at))
+        desk.take(RelaySaw(number, SEEN, at))
         desk.take(LookOrdered(LookEnded(number, ()), at))
     assert len(desk.sent) == 1
     assert desk.desk.due == 0.01 + SECONDS_BETWEEN_LOOKS

@@ -1,6 +1,15 @@
 """Grouping of equal stacks."""
 
-from clusterrun.domain.stacks import LEFT_OUT, LONGEST, GroupedStacks, StackGroup, grouped
+import pytest
+from clusterrun.domain.stacks import (
+    LEFT_OUT,
+    LONGEST,
+    GroupedStacks,
+    StackGroup,
+    grouped,
+    place_of,
+    who_differs,
+)
 
 
 def test_the_most_common_first() -> None:
@@ -49,3 +58,54 @@ def test_rare_stacks_are_dropped_as_they_come_in() -> None:
     first, *_ = stacks.most_common(2)
 
     assert (first.ranks, first.text) == ((0, 1, 2), "common")
+
+
+ALL_REDUCE = """\
+  File "/v/lib/python3.11/site-packages/torch/distributed/distributed_c10d.py", line 30 in all_reduce
+  File "/v/lib/python3.11/site-packages/torch/distributed/c10d_logger.py", line 81 in wrapper
+  File "/home/me/train.py", line 88 in step
+  File "/home/me/train.py", line 99 in <module>"""
+
+LOADS = """\
+Thread (most recent call first):
+  File "/usr/lib/python3.11/threading.py", line 1 in wait
+
+Current thread (most recent call first):
+  File "/home/me/data.py", line 41 in __next__
+  File "/home/me/train.py", line 80 in <module>"""
+
+
+@pytest.mark.parametrize(
+    ("stack", "place"),
+    [
+        (ALL_REDUCE, "all_reduce at train.py:88"),
+        (LOADS, "__next__ at data.py:41"),
+        ('  File "/usr/lib/python3.11/runpy.py", line 9 in run', "run at runpy.py:9"),
+        ("  <no Python frame>", ""),
+    ],
+)
+def test_the_place_of_a_stack(stack: str, place: str) -> None:
+    """The script's own line that is innermost, and what it calls there."""
+    assert place_of(stack) == place
+
+
+def test_who_differs() -> None:
+    """In one line, the most common place first; other ranks are named."""
+    groups = [
+        StackGroup((3, 17), LOADS),
+        StackGroup((*range(3), 4), ALL_REDUCE),
+        StackGroup((9,), ALL_REDUCE.replace("line 30", "line 31")),
+        StackGroup((5,), "no handler", found=False),
+    ]
+
+    assert who_differs(groups) == (
+        "5 ranks are in all_reduce at train.py:88; ranks 3, 17 are in __next__ at data.py:41"
+    )
+    assert who_differs(groups[1:]) == ""
+
+
+def test_a_line_names_some_places() -> None:
+    """Of a job whose ranks are all at different places."""
+    groups = [StackGroup((rank,), f'  File "/home/me/t.py", line {rank} in f') for rank in range(7)]
+
+    assert who_differs(groups).endswith("rank 4 is in f at t.py:4; others are in 2 other places")

@@ -133,3 +133,21 @@ def test_a_paused_node_is_named(job: ThreeHosts) -> None:
     os.kill(job.jobs[1].agent, signal.SIGCONT)
 
     assert [node["why"] for node in status["missing"]] == ["is paused by its user (Ctrl-Z)"]
+
+
+def test_stacks_and_logs_of_all_nodes_from_any(job: ThreeHosts) -> None:
+    """Node 1 shows those of node 2; those of one rank come from its node alone."""
+    stacks = json.loads(job.type(1, "stacks", "--json").out)
+    one = json.loads(job.type(1, "stacks", "--json", "--rank=5").out)
+    logs = json.loads(job.type(0, "logs", "--json", "--grep=of rank 4").out)
+
+    ranks = [rank for group in stacks["groups"] for rank in group["ranks"]]
+    assert sorted(ranks) == list(range(6))
+    assert stacks["missing"] == []
+    assert [group["ranks"] for group in one["groups"]] == [[5]]
+    [(host, piece)] = [
+        (node["host"], piece) for node in logs["nodes"] for piece in node["pieces"] if piece["text"]
+    ]
+    assert host == "n2"
+    assert piece["read"]["rank"] == 4
+    assert all("of rank 4" in line for line in piece["text"].splitlines())

@@ -1,4 +1,4 @@
-"""Fixtures of the tests of suspension."""
+"""Fixtures of the tests of commands about running jobs."""
 
 from collections.abc import Iterator
 from pathlib import Path
@@ -16,3 +16,9 @@ def clusterrun(tmp_path: Path) -> Iterator[Launcher]:
     yield launcher
 
     launcher.close()
+
+
+@pytest.fixture
+def runtime(tmp_path: Path) -> dict[str, str]:
+    """Return the variable that gives the jobs of the test a folder of their own."""
+    return {"XDG_RUNTIME_DIR": str(tmp_path)}

@@ -7,15 +7,14 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Mapping
 from pathlib import Path
 
 import psutil
 import pytest
 
 from tests.as_another_user import run_as_another_user
-from tests.contract.launched import COMMAND, Job, Launcher, await_status
-from tests.waiting import SECONDS_TO_ACT
+from tests.contract.launched import Launcher, await_status
+from tests.looking.commands import asked, started
 
 PRINTS = """
 import os, time
@@ -35,30 +34,6 @@ time.sleep(600)
 
 BOUND = 2.0
 """Seconds within which a command answers; its own interpreter's start is not counted."""
-
-
-@pytest.fixture
-def runtime(tmp_path: Path) -> dict[str, str]:
-    """Return the variable that gives the jobs of the test a folder of their own."""
-    return {"XDG_RUNTIME_DIR": str(tmp_path)}
-
-
-def asked(runtime: Mapping[str, str], *words: str) -> subprocess.CompletedProcess[str]:
-    """Type a command."""
-    return subprocess.run(
-        [COMMAND, *words],
-        env={**os.environ, **runtime},
-        capture_output=True,
-        text=True,
-        timeout=SECONDS_TO_ACT,
-        check=False,
-    )
-
-
-def started(clusterrun: Launcher, runtime: Mapping[str, str], script: str, *options: str) -> Job:
-    job = clusterrun.script(script, "--run-id=mine", *options, workers=2, environ=runtime)
-    job.wait_for("begun", times=2)
-    return job
 
 
 def test_a_job_is_listed_shown_and_stopped(clusterrun: Launcher, runtime: dict[str, str]) -> None:

@@ -75,7 +75,7 @@ def _decide(state: AttemptState, event: Event) -> Decision:
             return cleaned_up(state, survivors)
         case events.DeadlinePassed():
             return deadline_passed(state)
-        case events.LookOrdered() | events.LinesSeen():
+        case events.LookOrdered() | events.RelaySaw():
             # They change nothing: see ``ports.Looks``.
             return state, ()
         case _:

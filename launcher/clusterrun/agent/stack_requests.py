@@ -9,11 +9,10 @@ from clusterrun.agent.actions import PrintNotice, PrintStacks, SendToCoordinator
 from clusterrun.agent.attempt_state import AttemptState, Phase
 from clusterrun.agent.stop_sequence import Decision
 from clusterrun.domain.counts import counted
-from clusterrun.domain.cpuset import runs
 from clusterrun.domain.events import StacksCollected, WorkersActive, WorkersIdle
 from clusterrun.domain.messages import AllStacks, Idle, RequestStacks, Stacks
 from clusterrun.domain.ranks import GlobalRank
-from clusterrun.domain.stacks import StackGroup
+from clusterrun.domain.stacks import StackGroup, named, who_differs
 
 STACKS_OF_ALL = "SIGQUIT: the Python stacks of all ranks follow on node 0; nothing is ended"
 """The notice of SIGQUIT in a job on several nodes."""
@@ -64,10 +63,11 @@ def stacks_follow(workers: int) -> str:
 
 
 def describe(groups: Iterable[StackGroup], missing: Iterable[str] = ()) -> str:
-    """Return the lines to print: each stack with its ranks, then the ranks without one and why."""
-    lines = []
+    """Return the lines to print: who differs, each stack with its ranks, ranks without one and why."""
+    groups = tuple(groups)
+    lines = [f"  {_plain(line)}" for line in filter(None, [who_differs(groups)])]
     for group in groups:
-        ranks = f"rank{'s' if len(group.ranks) > 1 else ''} {', '.join(runs(group.ranks))}"
+        ranks = named(group.ranks)
         if group.found:
             lines += [
                 f"  {ranks}:",

@@ -40,7 +40,12 @@ def find_command(
 def nearest_command(line: CommandLine) -> str:
     """Return "did you mean clusterrun NAME?" if SCRIPT is no file, but nearly a command; else ""."""
     word = line.words[0] if line.words else ""
-    if not word or PROGRAM_OPTIONS & line.flags.keys() or kind_of(word) is not FileKind.NOTHING:
+    # Two letters are near to any short word: ls to logs.
+    if (
+        len(word) <= 2
+        or PROGRAM_OPTIONS & line.flags.keys()
+        or kind_of(word) is not FileKind.NOTHING
+    ):
         return ""
     nearest = closest(word, WORDS)
     return f"did you mean clusterrun {nearest}?" if nearest else ""
@@ -63,7 +68,8 @@ def _with_options_after(command: Command, line: CommandLine, called: str) -> Com
     try:
         after = parse(words, called, command.all_options)
     except UsageError as error:
-        raise UsageError(error.message, _or_script(command, error.hint, words)) from None
+        hint = error.hint or f"type clusterrun {command.typed} --help"
+        raise UsageError(error.message, _or_script(command, hint, words)) from None
     if not_taken := [flag(name) for name in line.flags if name not in names]:
         raise UsageError(
             f"clusterrun {command.typed} has no option {not_taken[0]}",

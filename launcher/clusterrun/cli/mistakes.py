@@ -6,6 +6,7 @@ from clusterrun.cli.commands.table import FLAG_OPTIONS
 from clusterrun.cli.spelling import flag_names, full_name, is_flag, meanings
 from clusterrun.errors import UsageError
 from clusterrun.sources.options.option import Option, flag
+from clusterrun.sources.options.rows.program import MODULE
 from clusterrun.sources.options.suggestions import closest, command
 from clusterrun.sources.settings import Flags
 
@@ -23,7 +24,10 @@ def unknown_flag(name: str, argv: Sequence[str], options: Sequence[Option[object
     if meant:
         flags = " or ".join(f"--{flag}" for flag in meant)
         return UsageError(f"{typed} could mean {flags}", "type one of them in full")
-    return UsageError(f"there is no option {typed}", _unknown_hint(typed, argv[place + 1 :], known))
+    # A command such as status has options of its own, and takes no script.
+    takes_script = MODULE in options
+    hint = _unknown_hint(typed, argv[place + 1 :], known, takes_script=takes_script)
+    return UsageError(f"there is no option {typed}", hint)
 
 
 def flag_value_error(name: str, options: Sequence[Option[object]]) -> UsageError:
@@ -67,10 +71,14 @@ def _is_spelling(word: str, name: str, known: Sequence[str]) -> bool:
     return word.startswith("-") and not word.startswith("--") and name[1:] in word
 
 
-def _unknown_hint(typed: str, rest: Sequence[str], known: Sequence[str]) -> str:
+def _unknown_hint(
+    typed: str, rest: Sequence[str], known: Sequence[str], *, takes_script: bool
+) -> str:
     nearest = closest(typed.lstrip("-").replace("_", "-"), known)
     hints = [f"did you mean --{nearest}?"] if nearest else []
     script = next((word for word in rest if word.endswith(".py")), "")
+    if not takes_script:
+        return "\n".join(hints)
     if script:
         hints.append(behind_script(script, typed))
     elif not nearest:

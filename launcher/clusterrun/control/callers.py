@@ -7,8 +7,8 @@ from collections.abc import Iterator
 from clusterrun.domain.event_source import NEVER
 from clusterrun.user_sockets import is_of_this_user
 
-LONGEST_REQUEST = 1 << 16
-"""Bytes."""
+LONGEST_REQUEST = 1 << 20
+"""Bytes: it may say how far the output of thousands of ranks has been read."""
 
 SECONDS_TO_ASK = 5.0
 """A command that has connected and sends no whole request is dropped after that."""

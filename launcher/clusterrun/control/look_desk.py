@@ -5,14 +5,14 @@ named. However many users look, the work is bounded: equal looks share one answe
 """
 
 import os
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator
 from typing import assert_never
 
 from msgspec import Struct, field
 
 from clusterrun.domain.event_source import NEVER
-from clusterrun.domain.events import Event, LinesSeen, LookEvent, LookOrdered
-from clusterrun.domain.looks import JobLook, LastLine, Look, MissingNode, NodeAnswer
+from clusterrun.domain.events import Event, LookEvent, LookOrdered, RelaySaw
+from clusterrun.domain.looks import JobLook, Look, LookAtStacks, MissingNode, NodeAnswer, Seen
 from clusterrun.domain.messages import (
     AgentMessage,
     Looked,
@@ -22,10 +22,17 @@ from clusterrun.domain.messages import (
     RequestLook,
     TakeLook,
 )
-from clusterrun.domain.ranks import LocalRank
 
 SECONDS_FOR_RELAY = 0.4
-"""After that, ranks are shown without their last lines."""
+"""After that, this node answers without what its relay knows."""
+
+SECONDS_FOR_STACKS = 1.0
+"""More than the relay gives the workers."""
+
+MOST_UNANSWERED = 16
+"""Questions to a relay that hangs; after some time it is asked again."""
+
+SECONDS_TO_ASK_AGAIN = 60.0
 
 SECONDS_FOR_COORDINATOR = 1.5
 """More than it gives the other nodes."""
@@ -46,10 +53,10 @@ class LookPorts(Struct, frozen=True):
 
     send: Callable[[AgentMessage], Iterable[Event]]
     """Sends a message to the coordinator; returns what follows at once."""
-    ask_relay: Callable[[int], None]
-    """A ``LinesSeen`` with the number answers."""
-    answer: Callable[[Look, Mapping[LocalRank, LastLine], float], NodeAnswer]
-    """Returns this node's answer, by the last lines of its workers and the agent's clock."""
+    ask_relay: Callable[[int, Look], bool]
+    """A ``RelaySaw`` with the number answers; False: the look needs nothing of the relay."""
+    answer: Callable[[Look, Seen | None, float], NodeAnswer]
+    """Returns this node's answer, by what the relay has seen and the agent's clock."""
     coordinator: Callable[[], tuple[int, str]]
     """Returns the node rank and the host of the coordinator."""
 
@@ -87,15 +94,18 @@ class LookDesk:
         self._descriptor = os.eventfd(0)
         self._queued: list[_OpenLook] = []
         self._open: dict[int, _OpenLook] = {}
-        self._tasks: list[_Task] = []
-        self._relay_is_asked = False
+        self._tasks: dict[int, _Task] = {}
+        """By the number of the question to the relay."""
+        self._unanswered: dict[int, float] = {}
+        """When the relay was asked."""
+        self._last_question = 0
         self._last = 0
         self._next_at = 0.0
 
     @property
     def due(self) -> float:
         waits = self._queued and len(self._open) < MOST_LOOKS
-        tasks = [task.until for task in self._tasks]
+        tasks = [task.until for task in self._tasks.values()]
         looks = [each.until for each in self._open.values()]
         return min([self._next_at if waits else NEVER, *tasks, *looks])
 
@@ -121,18 +131,18 @@ class LookDesk:
         """Take what the coordinator or the relay has sent."""
         match event:
             case LookOrdered(order, at):
-                self._ordered(order, at)
-            case LinesSeen(_, lines, at):
-                self._relay_is_asked = False
-                yield from self._answer_all(self._tasks, lines, at)
+                yield from self._ordered(order, at)
+            case RelaySaw(number, seen, at):
+                self._unanswered.pop(number, None)
+                yield from self._answer(number, seen, at)
             case _:
                 assert_never(event)
         yield from self._begin_queued(event.at)
 
     def events(self, now: float) -> Iterator[Event]:
         """Go on without what has not answered in time."""
-        late = [task for task in self._tasks if now >= task.until]
-        yield from self._answer_all(late, {}, now)
+        for number in [each for each, task in self._tasks.items() if now >= task.until]:
+            yield from self._answer(number, None, now)
         for number, each in list(self._open.items()):
             if now >= each.until:
                 rank, host = self._ports.coordinator()
@@ -148,13 +158,13 @@ class LookDesk:
             self._next_at = now + SECONDS_BETWEEN_LOOKS
             opened.until = now + SECONDS_FOR_COORDINATOR
             self._open[self._last] = opened
-            self._begin_task(self._last, opened.look, now, is_own=True)
+            yield from self._begin_task(self._last, opened.look, now, is_own=True)
             yield from self._ports.send(RequestLook(self._last, opened.look))
 
-    def _ordered(self, order: LookOrder, now: float) -> None:
+    def _ordered(self, order: LookOrder, now: float) -> Iterator[Event]:
         match order:
             case TakeLook(number, look):
-                self._begin_task(number, look, now, is_own=False)
+                yield from self._begin_task(number, look, now, is_own=False)
             case NodeLooked(number, answer):
                 if number in self._open:
                     self._open[number].others.append(answer)
@@ -165,24 +175,31 @@ class LookDesk:
             case _:
                 assert_never(order)
 
-    def _begin_task(self, number: int, look: Look, now: float, *, is_own: bool) -> None:
-        self._tasks.append(_Task(number, look, is_own, now + SECONDS_FOR_RELAY))
-        # A relay that hangs is asked once: no messages to it pile up.
-        if not self._relay_is_asked:
-            self._relay_is_asked = True
-            self._ports.ask_relay(number)
+    def _begin_task(self, number: int, look: Look, now: float, *, is_own: bool) -> Iterator[Event]:
+        """Ask the relay, unless it hangs or has nothing to say."""
+        self._unanswered = {
+            each: at for each, at in self._unanswered.items() if now < at + SECONDS_TO_ASK_AGAIN
+        }
+        self._last_question += 1
+        seconds = SECONDS_FOR_STACKS if isinstance(look, LookAtStacks) else SECONDS_FOR_RELAY
+        self._tasks[self._last_question] = _Task(number, look, is_own, now + seconds)
+        hangs = len(self._unanswered) >= MOST_UNANSWERED
+        if not hangs and self._ports.ask_relay(self._last_question, look):
+            self._unanswered[self._last_question] = now
+        else:
+            yield from self._answer(self._last_question, None, now)
 
-    def _answer_all(
-        self, tasks: list[_Task], lines: Mapping[LocalRank, LastLine], now: float
-    ) -> Iterator[Event]:
-        self._tasks = [task for task in self._tasks if task not in tasks]
-        for task in tasks:
-            answer = self._ports.answer(task.look, lines, now)
-            if not task.is_own:
-                yield from self._ports.send(Looked(task.number, answer))
-            elif task.number in self._open:
-                self._open[task.number].own.append(answer)
-                self._finish(task.number)
+    def _answer(self, question: int, seen: Seen | None, now: float) -> Iterator[Event]:
+        """Answer with what the relay has seen, if it has answered in time."""
+        task = self._tasks.pop(question, None)
+        if task is None:
+            return
+        answer = self._ports.answer(task.look, seen, now)
+        if not task.is_own:
+            yield from self._ports.send(Looked(task.number, answer))
+        elif task.number in self._open:
+            self._open[task.number].own.append(answer)
+            self._finish(task.number)
 
     def _finish(self, number: int) -> None:
         """Reply once this node and all others have answered, or are named."""

@@ -3,11 +3,9 @@
 ``at`` is in seconds of the agent's monotonic clock.
 """
 
-from collections.abc import Mapping
-
 from msgspec import Struct
 
-from clusterrun.domain.looks import LastLine
+from clusterrun.domain.looks import Seen
 from clusterrun.domain.messages import LookOrder, Order
 from clusterrun.domain.ranks import LocalRank
 from clusterrun.domain.stacks import StackGroup
@@ -234,15 +232,15 @@ class LookOrdered(Struct, frozen=True):
     at: float
 
 
-class LinesSeen(Struct, frozen=True):
-    """What workers have printed last, by local rank: the relay's answer."""
+class RelaySaw(Struct, frozen=True):
+    """The relay's answer to a look with this number."""
 
     number: int
-    lines: Mapping[LocalRank, LastLine]
+    seen: Seen
     at: float
 
 
-LookEvent = LookOrdered | LinesSeen
+LookEvent = LookOrdered | RelaySaw
 """Belongs to no attempt and changes nothing: no policy decides on it."""
 
 Event = (

@@ -3,11 +3,14 @@
 A look changes nothing: no policy decides on it.
 """
 
-from typing import Annotated
+from collections.abc import Mapping
+from typing import Annotated, TypeVar
 
 from msgspec import Meta, Struct
 
-from clusterrun.domain.bounds import Count, Line, Name, ProcessId, Seconds
+from clusterrun.domain.bounds import Count, Line, Name, ProcessId, Seconds, Text
+from clusterrun.domain.ranks import LocalRank
+from clusterrun.domain.stacks import StackGroup
 
 LONGEST_LAST_LINE = 400
 """Characters of a worker's last line."""
@@ -22,7 +25,38 @@ class LookAtRanks(Struct, frozen=True, tag=True):
     """Asks for the state of each rank; ``NodeRanks`` answers."""
 
 
-Look = LookAtRanks
+class LookAtStacks(Struct, frozen=True, tag=True):
+    """Asks for the Python stacks; ``NodeStacks`` answers."""
+
+    rank: Count | None = None
+    """Of this rank alone; None: of all."""
+
+
+class OutputRead(Struct, frozen=True):
+    """How far the output of a rank has been read."""
+
+    rank: Count
+    attempt: Count
+    position: Bytes
+    """All bytes that it had printed until then."""
+
+
+class LookAtOutput(Struct, frozen=True, tag=True):
+    """Asks for what ranks have printed last; ``NodeOutput`` answers."""
+
+    rank: Count | None = None
+    """Of this rank alone; None: of all."""
+    node_rank: Count | None = None
+    """Of the ranks of this node; None: of all nodes."""
+    text: Line = ""
+    """Only the lines that contain it."""
+    most: Bytes = 4096
+    """Bytes of each rank: the last ones."""
+    after: tuple[OutputRead, ...] = ()
+    """What has been read already."""
+
+
+Look = LookAtRanks | LookAtStacks | LookAtOutput
 
 
 class RankState(Struct, frozen=True):
@@ -63,7 +97,37 @@ class NodeRanks(Struct, frozen=True, tag=True):
     ranks: tuple[RankState, ...]
 
 
-NodeAnswer = NodeRanks
+class NodeStacks(Struct, frozen=True, tag=True):
+    """The Python stacks of a node's ranks that run, by global rank."""
+
+    node_rank: Count
+    host: Name
+    groups: tuple[StackGroup, ...]
+
+
+class OutputPiece(Struct, frozen=True):
+    """Lines that a rank has printed, on either stream."""
+
+    read: OutputRead
+    """How far they reach."""
+    left_out: Bytes
+    """Bytes between what had been read and these lines."""
+    text: Text
+
+
+class NodeOutput(Struct, frozen=True, tag=True):
+    """What a node's ranks have printed last."""
+
+    node_rank: Count
+    host: Name
+    pieces: tuple[OutputPiece, ...]
+    """Of the ranks that have printed something new."""
+
+
+NodeAnswer = NodeRanks | NodeStacks | NodeOutput
+
+
+AnswerT = TypeVar("AnswerT", NodeRanks, NodeStacks, NodeOutput)
 
 
 class MissingNode(Struct, frozen=True):
@@ -84,10 +148,45 @@ class JobLook(Struct, frozen=True, tag=True):
     waiting: tuple[Name, ...]
     """The hosts of nodes without a place, which wait."""
 
+    def of(self, kind: type[AnswerT]) -> tuple[AnswerT, ...]:
+        """Return the answers of this kind: all, from agents of this version."""
+        return tuple(node for node in self.nodes if isinstance(node, kind))
+
 
 class LastLine(Struct, frozen=True):
-    """What a worker has printed last, as its relay has it."""
+    """What a worker has printed last."""
 
     text: str
     quiet_for: float
     """Seconds."""
+
+
+class LastLines(Struct, frozen=True):
+    """Of the workers that have printed something."""
+
+    by_local_rank: Mapping[LocalRank, LastLine]
+
+
+class WorkerStacks(Struct, frozen=True):
+    """The Python stacks of all workers, by local rank."""
+
+    groups: tuple[StackGroup, ...]
+
+
+class ReadPiece(Struct, frozen=True):
+    """Lines of one worker, and the position after them."""
+
+    local_rank: LocalRank
+    ends_at: int
+    left_out: int
+    text: str
+
+
+class ReadOutput(Struct, frozen=True):
+    """What workers have printed last."""
+
+    pieces: tuple[ReadPiece, ...]
+
+
+Seen = LastLines | WorkerStacks | ReadOutput
+"""What a relay has of its workers, for one look each."""

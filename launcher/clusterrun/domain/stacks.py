@@ -1,16 +1,32 @@
 """Python stacks of many ranks, equal ones grouped."""
 
+import re
 from collections.abc import Iterable
 
 from msgspec import Struct, field
 
 from clusterrun.domain.bounds import Count, Text
+from clusterrun.domain.counts import counted
+from clusterrun.domain.cpuset import runs
 
 MOST_GROUPS = 20
 """Different stacks that are shown; each rank's own is in its log file, if there is one."""
 
+MOST_NAMED = 4
+"""Places that one line names, beside the most common one."""
+
 LONGEST = 8 << 10
 """Characters of one stack."""
+
+
+_FRAME = re.compile(r'  File "(.*)", line (\d+|\?\?\?) in (.*)')
+_OF_A_LIBRARY = re.compile(r"/(?:site|dist)-packages/|/lib/python\d|^<")
+_WRAPPERS = frozenset(
+    {"wrapper", "inner", "decorate_context", "__call__", "_call_impl", "_wrapped_call_impl"}
+)
+"""Functions between the script and the one that it calls, which tell nothing."""
+
+_CURRENT = "Current thread"
 
 
 class StackGroup(Struct, frozen=True):
@@ -20,6 +36,50 @@ class StackGroup(Struct, frozen=True):
     text: Text
     """The stack, or why there is none."""
     found: bool = True
+
+
+def place_of(stack: str) -> str:
+    """Return where a stack is: "all_reduce at train.py:88", the script's line and what it calls."""
+    lines = stack.split("\n")
+    first = next((at for at, line in enumerate(lines) if line.startswith(_CURRENT)), 0)
+    frames = [found.groups() for line in lines[first:] if (found := _FRAME.match(line))]
+    if not frames:
+        return ""
+    of_script = (at for at, (file, *_) in enumerate(frames) if not _OF_A_LIBRARY.search(file))
+    at = next(of_script, 0)
+    called = [name for _, _, name in frames[:at] if name not in _WRAPPERS]
+    file, line, own = frames[at]
+    return f"{called[-1] if called else own} at {file.rpartition('/')[2]}:{line}"
+
+
+def who_differs(groups: Iterable[StackGroup]) -> str:
+    """Return one line that compares the ranks, most of them first; "" if all are at one place.
+
+    "62 ranks are in all_reduce at train.py:88; ranks 3, 17 are in __next__ at data.py:41"
+    """
+    by_place: dict[str, list[int]] = {}
+    for group in groups:
+        place = place_of(group.text) if group.found else ""
+        if place:
+            by_place.setdefault(place, []).extend(group.ranks)
+    if len(by_place) < 2:
+        return ""
+    (place, most), *others = sorted(by_place.items(), key=lambda item: (-len(item[1]), item[1]))
+    first = f"{counted(len(most), 'rank')} {_are(most)} in {place}"
+    parts = [f"{named(ranks)} {_are(ranks)} in {place}" for place, ranks in others[:MOST_NAMED]]
+    if len(others) > MOST_NAMED:
+        parts.append(f"others are in {counted(len(others) - MOST_NAMED, 'other place')}")
+    return "; ".join([first, *parts])
+
+
+def named(ranks: Iterable[int]) -> str:
+    """Return "rank 3", "ranks 3, 5-7"."""
+    known = sorted(ranks)
+    return f"rank{'s' if len(known) > 1 else ''} {', '.join(runs(known))}"
+
+
+def _are(ranks: list[int]) -> str:
+    return "are" if len(ranks) > 1 else "is"
 
 
 LEFT_OUT = "other stacks, left out here"

@@ -59,10 +59,10 @@ def shown_nodes(first: JobLook, second: JobLook | None, seconds: float) -> tuple
     """Return the nodes of the later look, with the CPU use between the two, ``seconds`` apart."""
     before = {
         (rank.rank, rank.pid): rank.cpu_seconds
-        for node in (first.nodes if second else ())
+        for node in (first.of(NodeRanks) if second else ())
         for rank in node.ranks
     }
-    return tuple(_shown(node, before, seconds) for node in (second or first).nodes)
+    return tuple(_shown(node, before, seconds) for node in (second or first).of(NodeRanks))
 
 
 def _shown(node: NodeRanks, before: Mapping[tuple[int, int], float], seconds: float) -> ShownNode:

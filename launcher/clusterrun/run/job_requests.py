@@ -11,9 +11,9 @@ from clusterrun.control.control_socket import ControlSocket
 from clusterrun.control.look_desk import LookDesk, LookPorts
 from clusterrun.domain.job import JobSpec
 from clusterrun.domain.outcome import Outcome, Suspended
+from clusterrun.run.helper_processes import HelperProcesses
 from clusterrun.run.job_machine import LocalJob
 from clusterrun.run.job_view import JobView
-from clusterrun.workers.relay.relay_client import RelayClient
 from clusterrun.workers.time_limited import TimeLimited
 
 if TYPE_CHECKING:
@@ -33,7 +33,7 @@ class JobRequests:
         self,
         local: LocalJob,
         nodes: SingleNode | Peers,
-        relay: RelayClient,
+        helpers: HelperProcesses,
         cleanup: ExitStack,
     ) -> None:
         """Start the hook and the timer on node 0; the socket opens once the workers start.
@@ -41,17 +41,17 @@ class JobRequests:
         Args:
             local: the job.
             nodes: all nodes of it.
-            relay: prints, and removes the socket if this process is killed.
+            helpers: what the workers do, and what removes the socket if this process is killed.
             cleanup: ends what is started here.
 
         """
         self._cleanup = cleanup
-        self._relay = relay
+        self._relay = helpers.relay
         self._hook: SuspendHook | None = None
         world = nodes.first_world
-        self.view = JobView(local, world)
+        self.view = JobView(local, world, helpers.relay, helpers.fork_server)
         self.looks = LookDesk(
-            LookPorts(nodes.send, relay.look, self.view.answer, nodes.coordinator)
+            LookPorts(nodes.send, self.view.ask_relay, self.view.answer, nodes.coordinator)
         )
         cleanup.callback(self.looks.close)
         self.sources: list[TimedEventSource] = [self.looks, self._control_socket(local)]

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import os
+import signal
 import time
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import TYPE_CHECKING, assert_never
 
 from clusterrun.agent.attempt_state import AttemptState, Running
@@ -16,16 +17,36 @@ from clusterrun.run.job_machine import ROOT, LocalJob
 if TYPE_CHECKING:
     # Imported for the first look: few jobs get any.
     from clusterrun.control.messages import Description
-    from clusterrun.domain.looks import LastLine, Look, NodeAnswer, NodeRanks, RankState
+    from clusterrun.domain.looks import (
+        LastLine,
+        Look,
+        LookAtOutput,
+        NodeAnswer,
+        NodeRanks,
+        OutputPiece,
+        RankState,
+        ReadPiece,
+        Seen,
+    )
     from clusterrun.domain.outcome import Ending
+    from clusterrun.domain.stacks import StackGroup
     from clusterrun.machine.process_usage import ProcessUsage
+    from clusterrun.workers.fork_server_client import ForkServerClient
+    from clusterrun.workers.relay.relay_client import RelayClient
+
+MOST_BYTES = 1 << 20
+"""Of one answer: what the ranks of a node have printed last."""
 
 
 class JobView:
     """Follows the attempts of this node; nothing is read before a user looks."""
 
-    def __init__(self, local: LocalJob, world: World) -> None:
+    def __init__(
+        self, local: LocalJob, world: World, relay: RelayClient, fork_server: ForkServerClient
+    ) -> None:
         """Show a job whose nodes have just joined."""
+        self._relay = relay
+        self._fork_server = fork_server
         self._local = local
         self._world = world
         self._workers: tuple[WorkerPlan, ...] = ()
@@ -58,30 +79,105 @@ class JobView:
             running_for=time.monotonic() - self._since,
         )
 
-    def answer(self, look: Look, lines: Mapping[LocalRank, LastLine], now: float) -> NodeAnswer:
+    def ask_relay(self, number: int, look: Look) -> bool:
+        """Ask the relay for what a look needs; return whether it needs anything.
+
+        ``number`` is that of the ``RelaySaw`` that answers.
+        """
+        from clusterrun.domain.looks import LookAtOutput, LookAtRanks, LookAtStacks
+
+        match look:
+            case LookAtRanks():
+                self._relay.look_at_lines(number)
+                return True
+            case LookAtStacks(rank):
+                if not self._asked(rank):
+                    return False
+                # The relay first: it must expect what the workers print then.
+                self._relay.look_at_stacks(number)
+                self._fork_server.forward(signal.SIGQUIT)
+                return True
+            case LookAtOutput(rank, node_rank, text, most):
+                if node_rank not in {None, self._world.node_rank} or not self._asked(rank):
+                    return False
+                after = self._positions(look)
+                self._relay.look_at_output(number, after, text, min(most, MOST_BYTES // len(after)))
+                return True
+            case _:
+                assert_never(look)
+
+    def answer(self, look: Look, seen: Seen | None, now: float) -> NodeAnswer:
         """Return this node's answer to a look.
 
         Args:
             look: what is asked.
-            lines: the last lines of workers, as far as they are known.
+            seen: what the relay has of the workers; None if it was not asked, or has not answered.
             now: the agent's monotonic clock.
 
         """
-        from clusterrun.domain.looks import LookAtRanks
+        from clusterrun.domain import looks
 
         match look:
-            case LookAtRanks():
+            case looks.LookAtRanks():
+                lines = seen.by_local_rank if isinstance(seen, looks.LastLines) else {}
                 return self._ranks(lines, now)
+            case looks.LookAtStacks(rank):
+                groups = seen.groups if isinstance(seen, looks.WorkerStacks) else ()
+                return looks.NodeStacks(*self._place, self._stacks(groups, rank))
+            case looks.LookAtOutput():
+                pieces = seen.pieces if isinstance(seen, looks.ReadOutput) else ()
+                return looks.NodeOutput(*self._place, tuple(map(self._piece, pieces)))
             case _:
                 assert_never(look)
 
-    def _ranks(self, lines: Mapping[LocalRank, LastLine], now: float) -> NodeRanks:
+    @property
+    def _place(self) -> tuple[int, str]:
         from clusterrun.domain.bounds import as_name
+
+        return self._world.node_rank, as_name(self._local.machine.host)
+
+    def _asked(self, rank: int | None) -> tuple[WorkerPlan, ...]:
+        """Return the workers that a look is about."""
+        return tuple(worker for worker in self._workers if rank in {None, worker.rank})
+
+    def _positions(self, look: LookAtOutput) -> dict[LocalRank, int]:
+        """Return how far each worker's output of this attempt has been read."""
+        read = {
+            each.rank: each.position for each in look.after if each.attempt == self._world.attempt
+        }
+        return {worker.local_rank: read.get(worker.rank, 0) for worker in self._asked(look.rank)}
+
+    def _piece(self, piece: ReadPiece) -> OutputPiece:
+        from clusterrun.domain.bounds import as_text
+        from clusterrun.domain.looks import OutputPiece, OutputRead
+
+        rank = self._world.first_rank + piece.local_rank
+        read = OutputRead(rank, self._world.attempt, piece.ends_at)
+        return OutputPiece(read, piece.left_out, as_text(piece.text))
+
+    def _stacks(self, groups: Iterable[StackGroup], rank: int | None) -> tuple[StackGroup, ...]:
+        """Return the stacks of the ranks that were asked for, by global rank."""
+        from clusterrun.domain.bounds import as_text
+        from clusterrun.domain.stacks import StackGroup
+
+        wanted = {worker.rank for worker in self._asked(rank)}
+        by_global_rank = (
+            (tuple(self._world.first_rank + each for each in group.ranks), group)
+            for group in groups
+        )
+        return tuple(
+            StackGroup(tuple(sorted(wanted.intersection(ranks))), as_text(group.text), group.found)
+            for ranks, group in by_global_rank
+            if wanted.intersection(ranks)
+        )
+
+    def _ranks(self, lines: Mapping[LocalRank, LastLine], now: float) -> NodeRanks:
         from clusterrun.domain.looks import MOST_RANKS, NodeRanks
 
+        node_rank, host = self._place
         return NodeRanks(
-            node_rank=self._world.node_rank,
-            host=as_name(self._local.machine.host),
+            node_rank=node_rank,
+            host=host,
             pid=os.getpid(),
             attempt=self._world.attempt,
             state=self._phase,

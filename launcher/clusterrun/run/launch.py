@@ -89,7 +89,7 @@ def launch(
             end = end_while_joining(nodes)
         else:
             cleanup.callback(nodes.leave)
-            requests = JobRequests(local, nodes, helpers.relay, cleanup)
+            requests = JobRequests(local, nodes, helpers, cleanup)
             routes = routes_of(local.job, nodes.first_world)
             stdin = StandardInput(local.job.stdin_rank, Terminal.in_foreground(0), local.workers)
             workers = WorkerGroup(

@@ -4,14 +4,17 @@ import os
 from collections.abc import Iterator
 
 import pytest
-from clusterrun.domain.events import StacksCollected, WorkersActive, WorkersIdle
+from clusterrun.domain.events import RelaySaw, StacksCollected, WorkersActive, WorkersIdle
+from clusterrun.domain.looks import LastLines, ReadOutput, ReadPiece, WorkerStacks
 from clusterrun.domain.ranks import LocalRank
 from clusterrun.domain.stacks import StackGroup
 from clusterrun.workers.channel import Message
+from clusterrun.workers.relay.relay_client import RelayEvent
 from clusterrun.workers.relay.relay_loop import ActivityWatch
-from clusterrun.workers.relay.stack_collector import NOT_HANDLED, NOTHING_PRINTED
+from clusterrun.workers.relay.stack_collector import NOT_HANDLED, NOTHING_PRINTED, NOTHING_YET
 
 from tests.relay_bench import RelayBench, read_until, relay_on
+from tests.waiting import wait_until
 
 FRAME = '  File "t.py", line 1 in f'
 
@@ -145,3 +148,88 @@ class TestActivityWatch:
         assert self.activity.due is None
         self.activity.check(1000.0)
         assert self.reported == []
+
+
+def test_a_look_joins_a_round_that_is_going_on(bench: RelayBench) -> None:
+    """Both get the stacks; a look waits less long for a rank that is stopped."""
+    printer = bench.open(0)
+    bench.relay.collect_stacks(7)
+    bench.relay.look_at_stacks(8)
+    os.write(printer.stderr, dump(1))
+    both = two_events(bench)
+    bench.relay.look_at_stacks(9)
+    silent = bench.event()
+
+    stacks = (StackGroup((0,), FRAME),)
+    assert both == [
+        StacksCollected(7, stacks, shown=False, at=1.0),
+        RelaySaw(8, WorkerStacks(stacks), at=1.0),
+    ]
+    assert silent == RelaySaw(
+        9, WorkerStacks((StackGroup((0,), NOTHING_YET, found=False),)), at=1.0
+    )
+
+
+def test_a_round_takes_over_the_look_before_it(bench: RelayBench) -> None:
+    """SIGQUIT comes while a user looks: both are answered."""
+    printer = bench.open(0)
+    bench.relay.look_at_stacks(8)
+    bench.relay.collect_stacks(7)
+    os.write(printer.stderr, dump(1))
+
+    assert [type(event) for event in two_events(bench)] == [RelaySaw, StacksCollected]
+
+
+def test_last_lines_and_output_are_kept_of_all_workers(bench: RelayBench) -> None:
+    """Also of one that has ended; positions are those of the bytes printed."""
+    first, second = bench.open(0), bench.open(1)
+    os.write(first.stdout, b"one\ntwo\nbegun")
+    os.write(second.stderr, b"\x1b[31mred\x1b[0m\n")
+    wait_for_output(bench, {0, 1})
+    bench.relay.finish(LocalRank(1))
+    bench.event()
+    bench.relay.look_at_lines(1)
+    lines = bench.event()
+    bench.relay.look_at_output(2, {LocalRank(0): 4, LocalRank(1): 0, LocalRank(9): 0}, "", 100)
+
+    assert isinstance(lines, RelaySaw)
+    assert isinstance(lines.seen, LastLines)
+    assert {rank: line.text for rank, line in lines.seen.by_local_rank.items()} == {
+        0: "begun",
+        1: "red",
+    }
+    assert bench.event() == RelaySaw(
+        2,
+        ReadOutput(
+            (
+                ReadPiece(LocalRank(0), 8, 0, "two\n"),
+                ReadPiece(LocalRank(1), 13, 0, "red\n"),
+            )
+        ),
+        at=1.0,
+    )
+
+
+def two_events(bench: RelayBench) -> list[RelayEvent]:
+    """Return the next two events, which may arrive together."""
+    events: list[RelayEvent] = []
+
+    def are_here() -> bool:
+        events.extend(bench.relay.events(1.0))
+        return len(events) == 2
+
+    wait_until(are_here, "two events")
+    return events
+
+
+def wait_for_output(bench: RelayBench, wanted: set[int]) -> None:
+    """Ask until the relay has read something of each worker."""
+
+    def has_read() -> bool:
+        bench.relay.look_at_lines(0)
+        seen = bench.event()
+        assert isinstance(seen, RelaySaw)
+        assert isinstance(seen.seen, LastLines)
+        return set(seen.seen.by_local_rank) == wanted
+
+    wait_until(has_read, "output")

@@ -1,24 +1,43 @@
-"""``clusterrun logs ID``: the state and the output of a submitted job."""
+"""``clusterrun logs``: what a running job prints, or the state and output of a submitted one."""
 
 from collections.abc import Mapping
 from functools import partial
+from shutil import which
 
+from clusterrun.cli.chosen_run import found_jobs
+from clusterrun.cli.commands.table import LOGS
 from clusterrun.cli.following import follow
+from clusterrun.cli.output_of_ranks import print_output
 from clusterrun.sources.settings import CommandLine
+from clusterrun.sources.submissions.detection import COMMANDS
 from clusterrun.sources.submissions.queued_job import find_queued_job
+from clusterrun.sources.submissions.rows import TO
 from clusterrun.submitting.asking import ask
 from clusterrun.submitting.batch import expect_known
 from clusterrun.submitting.table import BY_NAME
 
 
 def execute(line: CommandLine, environ: Mapping[str, str], called: str) -> int:
-    """Show the job until it ends; return its exit code.
+    """Print the last lines of a run with an agent here; show a submitted job until it ends.
 
     Raises:
         UsageError: no such job, or no scheduler.
 
     """
+    if not _is_submitted(line, environ):
+        return print_output(line, environ, called)
     job = find_queued_job(line, environ, f"{called} logs")
     scheduler = BY_NAME[job.scheduler]
     expect_known(scheduler, job.job_id, partial(ask, environ=environ))
     return follow(scheduler, job.job_id, environ, with_output=True)
+
+
+def _is_submitted(line: CommandLine, environ: Mapping[str, str]) -> bool:
+    """Return whether the scheduler is to be asked: by --to, or for what is no run here."""
+    if TO.name in line.flags:
+        return True
+    if not line.words or any(row.name in line.flags for row in LOGS.own_options):
+        return False
+    if line.words[0] in {job.described.run_id for job in found_jobs(environ).jobs}:
+        return False
+    return any(which(command, path=environ.get("PATH", "")) for command in COMMANDS.values())

@@ -10,6 +10,7 @@ from msgspec import Struct
 
 from clusterrun.sources.options.option import Group, Kind, Option, switch_option
 from clusterrun.sources.options.rows.launcher import ALLOWED_CPUS, CAPTURE, JSON, MACHINE_ROOT
+from clusterrun.sources.options.rows.looking import FOLLOW, GREP, NATIVE, RANK, SHOWN_NODE
 from clusterrun.sources.options.table import OPTIONS
 from clusterrun.sources.settings import CommandLine
 
@@ -115,6 +116,32 @@ STATUS = Command(
     own_options=(JSON,),
     word="[RUN]",
 )
+STACKS = Command(
+    "stacks",
+    "Print the Python stacks of all ranks of a running job",
+    options=(RANK, NATIVE, JSON),
+    about=(
+        "Print the Python stacks of the ranks of a running job of this user, equal ones once, and"
+        f" which ranks differ; nothing is ended. {ANY_NODE}"
+    ),
+    own_options=(RANK, NATIVE, JSON),
+    word="[RUN]",
+)
+QUEUED = "clusterrun.sources.submissions.rows_of_queued_jobs"
+LOGS = Command(
+    "logs",
+    "Print what a running or a submitted job prints",
+    options=(),
+    about=(
+        "Print what the ranks of a running job of this user have printed last, on either stream;"
+        f" no --log-dir is needed. {ANY_NODE} For a job that clusterrun submit has queued, give its"
+        " id where no agent of it runs: its state and what it prints, from the beginning to its"
+        " end, with its exit code. Options for log files: --help files."
+    ),
+    own_options=(FOLLOW, RANK, SHOWN_NODE, GREP, JSON),
+    rows=QUEUED,
+    word="[RUN|ID]",
+)
 STOP = Command(
     "stop",
     "End a running job on all its nodes",
@@ -147,19 +174,6 @@ SUBMIT = Command(
     rows="clusterrun.sources.submissions.rows",
     takes_script=True,
 )
-QUEUED = "clusterrun.sources.submissions.rows_of_queued_jobs"
-LOGS = Command(
-    "logs",
-    "Show the state and the output of a submitted job",
-    options=(),
-    about=(
-        "Show the state of a job that clusterrun submit has queued and what it prints, from the"
-        " beginning, and exit with its code. Ctrl-C leaves the job alone. Options for log files:"
-        " --help files."
-    ),
-    rows=QUEUED,
-    word="ID",
-)
 CANCEL = Command(
     "cancel",
     "End a submitted job",
@@ -175,7 +189,7 @@ PRINT_COMPLETION = Command(
 )
 
 COMMANDS = (
-    *(RUN, TOPO, SUBMIT, LOGS, CANCEL, PS, STATUS, STOP, SUSPEND),
+    *(RUN, TOPO, SUBMIT, CANCEL, PS, STATUS, STACKS, LOGS, STOP, SUSPEND),
     *(HELP, VERSION, PRINT_COMPLETION),
 )
 """In the order of --help."""

@@ -36,6 +36,28 @@ class Recent:
             del self._kept[:end]
             self._begins_at += end
 
+    def read(self, after: int, most: int, text: bytes = b"") -> tuple[int, int, bytes]:
+        """Return the position after the last line, how many bytes are left out, and the lines.
+
+        Args:
+            after: the position of what has been read already.
+            most: the number of bytes, the last ones.
+            text: only lines with it are returned.
+
+        """
+        end = self._begins_at + len(self._kept)
+        start = min(max(after, self._begins_at), end)
+        new = bytes(self._kept[start - self._begins_at :])
+        if text:
+            new = b"".join(line for line in new.splitlines(keepends=True) if text in line)
+        kept = new
+        if len(new) > most:
+            kept = new[-most:]
+            kept = kept[kept.find(b"\n") + 1 :] or kept
+        # Who reads for the first time misses nothing.
+        left_out = start - after + len(new) - len(kept) if 0 < after <= start else 0
+        return end, left_out, kept
+
     def last_line(self) -> bytes:
         """Return the last whole line that is not blank, without its end."""
         lines = self._kept.rstrip()

@@ -6,7 +6,7 @@ import signal
 import socket
 import sys
 import time
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import NoReturn
 
@@ -14,14 +14,14 @@ from msgspec import to_builtins
 
 from clusterrun.domain.events import (
     HelperLost,
-    LinesSeen,
     OutputClosed,
     OutputEnded,
+    RelaySaw,
     StacksCollected,
     WorkersActive,
     WorkersIdle,
 )
-from clusterrun.domain.looks import LastLine
+from clusterrun.domain.looks import LastLine, LastLines, ReadOutput, ReadPiece, WorkerStacks
 from clusterrun.domain.ranks import LocalRank
 from clusterrun.domain.stacks import StackGroup, grouped
 from clusterrun.domain.streams import LostOutput
@@ -32,7 +32,7 @@ from clusterrun.workers.relay.routes import Screen, WorkerOutput
 from clusterrun.workers.scratch import Scratch
 
 ReportedEvent = (
-    OutputEnded | OutputClosed | StacksCollected | WorkersIdle | WorkersActive | LinesSeen
+    OutputEnded | OutputClosed | StacksCollected | WorkersIdle | WorkersActive | RelaySaw
 )
 RelayEvent = ReportedEvent | HelperLost
 
@@ -110,11 +110,33 @@ class RelayClient(HelperClient):
 
     def collect_stacks(self, number: int) -> None:
         """Take Python's stacks out of what workers print next; ``StacksCollected`` has them."""
-        self._channel.send({"kind": "collect_stacks", "number": number})
+        self._channel.send({"kind": "collect_stacks", "number": number, "is_look": False})
 
-    def look(self, number: int) -> None:
-        """Ask for the last line of each worker; a ``LinesSeen`` with this number answers."""
+    def look_at_lines(self, number: int) -> None:
+        """Ask for the last line of each worker; a ``RelaySaw`` with this number answers."""
         self._channel.send({"kind": "look", "number": number})
+
+    def look_at_stacks(self, number: int) -> None:
+        """As ``collect_stacks``, for a user who does not wait for long; a ``RelaySaw`` answers."""
+        self._channel.send({"kind": "collect_stacks", "number": number, "is_look": True})
+
+    def look_at_output(
+        self, number: int, after: Mapping[LocalRank, int], text: str, most: int
+    ) -> None:
+        """Ask for the last lines with ``text``, ``most`` bytes of each; a ``RelaySaw`` answers.
+
+        ``after``: the workers, each with the position of what has been read already.
+        """
+        positions = list(after.items())
+        self._channel.send(
+            {
+                "kind": "read_output",
+                "number": number,
+                "after": positions,
+                "text": text,
+                "most": most,
+            }
+        )
 
     def lack_stacks(self, local_ranks: Iterable[LocalRank]) -> None:
         self._channel.send({"kind": "skip_stacks", "keys": list(local_ranks)})
@@ -215,9 +237,14 @@ def event_of(message: Message, now: float) -> ReportedEvent:
             return WorkersActive(now)
         case "lines":
             lines = {LocalRank(key): LastLine(*seen) for key, *seen in message["lines"]}
-            return LinesSeen(message["number"], lines, now)
+            return RelaySaw(message["number"], LastLines(lines), now)
+        case "output":
+            pieces = tuple(ReadPiece(LocalRank(key), *piece) for key, *piece in message["pieces"])
+            return RelaySaw(message["number"], ReadOutput(pieces), now)
         case "stacks":
             stacks = [StackGroup((key,), text, found) for key, text, found in message["stacks"]]
+            if message["is_look"]:
+                return RelaySaw(message["number"], WorkerStacks(grouped(stacks)), now)
             return StacksCollected(message["number"], grouped(stacks), message["shown"], now)
         case _:
             key, tail, error_file = message["key"], message["tail"], message["error_file"]

@@ -13,7 +13,7 @@ from pathlib import Path
 
 from clusterrun.workers.channel import Channel, Message
 from clusterrun.workers.relay.routes import Screen
-from clusterrun.workers.relay.stack_collector import StackCollector
+from clusterrun.workers.relay.stack_collector import Round, StackCollector
 from clusterrun.workers.relay.streams import READ_BYTES, Stream
 from clusterrun.workers.relay.switchboard import Switchboard
 from clusterrun.workers.time_limited import TimeLimited
@@ -162,12 +162,18 @@ class RelayLoop:
             case "close":
                 self._leave_within(message["seconds"])
             case "collect_stacks":
-                number, workers = message["number"], self._board.workers
+                workers = self._board.workers
                 shown = not self._prefix and all(it.is_shown for it in workers.values())
-                self._stacks.begin(number, workers, self._clock(), shown=shown)
+                round_ = Round(message["number"], message["is_look"])
+                self._stacks.begin(round_, workers, self._clock(), shown=shown)
             case "look":
                 lines = self._board.last_lines(self._clock())
                 self._channel.send({"kind": "lines", "number": message["number"], "lines": lines})
+            case "read_output":
+                pieces = self._board.read_output(message)
+                self._channel.send(
+                    {"kind": "output", "number": message["number"], "pieces": pieces}
+                )
             case "skip_stacks":
                 self._stacks.skip(message["keys"])
             case "watch_activity":

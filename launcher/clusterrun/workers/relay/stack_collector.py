@@ -1,6 +1,7 @@
 """Collects the Python stacks that workers print on SIGQUIT, until every worker's is whole or time is up."""
 
 from collections.abc import Callable, Iterable, Mapping
+from typing import NamedTuple
 
 from clusterrun.workers.channel import Message
 from clusterrun.workers.relay.streams import Stream, Worker
@@ -8,12 +9,26 @@ from clusterrun.workers.relay.streams import Stream, Worker
 SECONDS_TO_PRINT = 2.0
 """For a worker's first line; it may be busy or stopped."""
 
+SECONDS_TO_PRINT_FOR_A_LOOK = 0.8
+"""For a user who waits no longer than two seconds for all nodes."""
+
 SECONDS_OF_QUIET = 0.2
 """After the last line of a stack: another thread's stack may follow until then."""
 
 NOT_HANDLED = "no handler for SIGQUIT: no Python program, or it has not begun"
 NOTHING_PRINTED = f"no Python stack within {SECONDS_TO_PRINT:g} s"
+NOTHING_YET = (
+    f"no Python stack within {SECONDS_TO_PRINT_FOR_A_LOOK:g} s: stopped, or in native code"
+)
 NOT_READ = "it prints to the terminal itself"
+
+
+class Round(NamedTuple):
+    """Who asks for the stacks."""
+
+    number: int
+    is_look: bool
+    """A user who looks from outside; else the coordinator, for node 0's terminal."""
 
 
 class StackCollector:
@@ -21,8 +36,9 @@ class StackCollector:
 
     def __init__(self, report: Callable[[Message], None]) -> None:
         self._report = report
-        self._number: int | None = None
+        self._rounds: list[Round] = []
         self._shown = True
+        self._nothing = NOTHING_PRINTED
         self._until = self._due = 0.0
         self._streams: dict[int, Stream | None] = {}
         self._seen: dict[int, tuple[int, float]] = {}
@@ -33,15 +49,24 @@ class StackCollector:
     @property
     def due(self) -> float | None:
         """When to ``look`` even if nothing is printed; None: no round is going on."""
-        return None if self._number is None else self._due
+        return self._due if self._rounds else None
 
-    def begin(self, number: int, workers: Mapping[int, Worker], now: float, *, shown: bool) -> None:
-        """Begin a round, and drop one that may be going on.
+    def begin(
+        self, round_: Round, workers: Mapping[int, Worker], now: float, *, shown: bool
+    ) -> None:
+        """Begin a round; a look joins one that is going on, another one takes its place.
 
         ``shown``: the stacks appear on the screen as they are printed.
         """
+        if self._rounds and round_.is_look:
+            self._rounds.append(round_)
+            return
+        looks = [each for each in self._rounds if each.is_look]
         self._disarm()
-        self._number, self._shown, self._until = number, shown, now + SECONDS_TO_PRINT
+        self._rounds, self._shown = [*looks, round_], shown
+        seconds = SECONDS_TO_PRINT_FOR_A_LOOK if round_.is_look else SECONDS_TO_PRINT
+        self._nothing = NOTHING_YET if round_.is_look else NOTHING_PRINTED
+        self._until = now + seconds
         self._streams = {key: worker.stderr for key, worker in workers.items()}
         self._due, self._seen, self._without = self._until, {}, {}
         for key, stream in self._streams.items():
@@ -57,7 +82,7 @@ class StackCollector:
 
     def look(self, now: float) -> None:
         """Report the stacks if all are whole, or the time is over."""
-        if self._number is None:
+        if not self._rounds:
             return
         whole = [self._is_whole(key, now) for key in self._streams]
         later = [quiet_at for _, quiet_at in self._seen.values() if quiet_at > now]
@@ -65,9 +90,9 @@ class StackCollector:
         if not all(whole):
             return
         stacks = [(key, *self._stack(key)) for key in self._streams]
-        self._report(
-            {"kind": "stacks", "number": self._number, "stacks": stacks, "shown": self._shown}
-        )
+        for number, is_look in self._rounds:
+            known = {"number": number, "is_look": is_look, "shown": self._shown}
+            self._report({"kind": "stacks", **known, "stacks": stacks})
         self._disarm()
 
     def _is_whole(self, key: int, now: float) -> bool:
@@ -84,10 +109,10 @@ class StackCollector:
         stream = self._streams[key]
         if stream is not None and (stack := stream.dumps.stack):
             return stack, True
-        return self._without.get(key, NOTHING_PRINTED), False
+        return self._without.get(key, self._nothing), False
 
     def _disarm(self) -> None:
         for stream in self._streams.values():
             if stream is not None:
                 stream.end_dumps()
-        self._number, self._streams = None, {}
+        self._rounds, self._streams = [], {}

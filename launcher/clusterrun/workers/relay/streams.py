@@ -16,7 +16,7 @@ from clusterrun.workers.relay.screen_filters import (
     without_movements,
 )
 from clusterrun.workers.relay.stack_dumps import DumpFilter
-from clusterrun.workers.relay.tail import Tail, plain
+from clusterrun.workers.relay.tail import Tail
 
 READ_BYTES = 64 << 10
 """Bytes of one read: all that a pipe of the default size holds."""
@@ -175,15 +175,14 @@ class Worker(Struct, eq=False):
 
     streams: tuple[Stream, ...]
     tail: Tail
-    recent: Recent
     error_file: Path | None
     stderr: Stream | None
     """None where it is the terminal's own."""
 
-    def last_line(self) -> str:
-        """Return the line that it has begun, else the last one that it has finished."""
-        begun = [stream.unfinished for stream in self.streams if stream.unfinished]
-        return plain(begun[-1] if begun else self.recent.last_line()).strip()
+    @property
+    def unfinished(self) -> bytes:
+        """The line that it has begun; b"" if there is none."""
+        return next((stream.unfinished for stream in self.streams if stream.unfinished), b"")
 
     @property
     def is_shown(self) -> bool:

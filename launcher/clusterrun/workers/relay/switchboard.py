@@ -17,7 +17,7 @@ from clusterrun.workers.relay.log_files import FileOutput, FilteredFile, LogWrit
 from clusterrun.workers.relay.recent import Recent
 from clusterrun.workers.relay.routes import Destination, Screen, WorkerOutput
 from clusterrun.workers.relay.streams import Stream, Worker
-from clusterrun.workers.relay.tail import Tail
+from clusterrun.workers.relay.tail import Tail, plain
 from clusterrun.workers.time_limited import TimeLimited
 
 _READER_GONE = {errno.EPIPE, errno.EIO}
@@ -44,6 +44,8 @@ class Switchboard:
         self.streams: list[Stream] = []
         self.outputs: list[DescriptorOutput] = []
         self.workers: dict[int, Worker] = {}
+        self.recent: dict[int, Recent] = {}
+        """What workers have printed last, by local rank, those that have ended included."""
         self.sockets: list[Path] = []
         """The agent's, which do not outlive it."""
         self._screen = screen
@@ -97,10 +99,24 @@ class Switchboard:
     def last_lines(self, now: float) -> list[tuple[int, str, float]]:
         """Return the last line of each worker that prints by way of us, and its age in seconds."""
         return [
-            (key, worker.last_line(), worker.recent.quiet_for(now))
-            for key, worker in self.workers.items()
-            if worker.recent.has_printed
+            (key, self._last_line(key), recent.quiet_for(now))
+            for key, recent in self.recent.items()
+            if recent.has_printed
         ]
+
+    def _last_line(self, key: int) -> str:
+        begun = self.workers[key].unfinished if key in self.workers else b""
+        return plain(begun or self.recent[key].last_line()).strip()
+
+    def read_output(self, request: Message) -> list[tuple[int, int, int, str]]:
+        """Return what workers have printed since they were read: key, end, bytes left out, text."""
+        text, pieces = request["text"].encode(), []
+        for key, after in request["after"]:
+            if key in self.recent:
+                end, left_out, lines = self.recent[key].read(after, request["most"], text)
+                if end != after:
+                    pieces.append((key, end, left_out, plain(lines)))
+        return pieces
 
     def print_notes(self) -> None:
         """Print the messages of the writing threads, and what they could not write."""
@@ -154,8 +170,9 @@ class Switchboard:
         pipes = zip(names, fds, strict=True)
         streams = {name: self._stream(output, name, fd, tail, recent) for name, fd in pipes}
         opened = tuple(streams.values())
-        worker = Worker(opened, tail, recent, output.error_file, streams.get("stderr"))
+        worker = Worker(opened, tail, output.error_file, streams.get("stderr"))
         self.workers[output.local_rank] = worker
+        self.recent[output.local_rank] = recent
         self.streams += opened
 
     def _stream(

@@ -1,0 +1,68 @@
+"""``clusterrun stacks [RUN]``: the Python stacks of all ranks, without ending or stopping any."""
+
+from collections.abc import Mapping, Sequence
+
+from msgspec import Struct
+
+from clusterrun.agent.stack_requests import describe
+from clusterrun.cli.chosen_run import answer_of, chosen_run
+from clusterrun.cli.json_printing import print_json
+from clusterrun.cli.native_stacks import native_stacks
+from clusterrun.cli.printing import print_text
+from clusterrun.cli.rank_option import rank_of
+from clusterrun.control.messages import LookInside
+from clusterrun.control.running_jobs import RunningJob
+from clusterrun.domain.looks import JobLook, LookAtStacks, MissingNode, NodeStacks
+from clusterrun.domain.stacks import StackGroup, grouped, who_differs
+from clusterrun.errors import UsageError
+from clusterrun.sources.settings import CommandLine
+
+
+class _Stacks(Struct, frozen=True):
+    """What ``clusterrun stacks --json`` prints."""
+
+    run_id: str
+    summary: str
+    """Who differs; "" if all ranks are at one place."""
+    groups: tuple[StackGroup, ...]
+    missing: tuple[MissingNode, ...]
+
+
+def execute(line: CommandLine, environ: Mapping[str, str], called: str) -> int:
+    """Print the stacks, equal ones once, and name the nodes that do not answer.
+
+    Raises:
+        UsageError: no such run has an agent on this host, it does not answer, or has no such rank.
+
+    """
+    rank = rank_of(line)
+    job = chosen_run(line, environ, f"{called} stacks")
+    check_rank(job, rank)
+    if "native" in line.flags:
+        return native_stacks(job, rank, environ)
+    seen = answer_of(job, LookInside(LookAtStacks(rank)), JobLook)
+    groups = grouped(group for node in seen.of(NodeStacks) for group in node.groups)
+    missing = () if rank is not None and groups else seen.missing
+    if "json" in line.flags:
+        return print_json(_Stacks(job.described.run_id, who_differs(groups), groups, missing))
+    nodes = [f"node {node.node_rank} ({node.host}) {node.why}" for node in missing]
+    return print_text("\n".join([*_text(groups, nodes), *nodes]))
+
+
+def check_rank(job: RunningJob, rank: int | None) -> None:
+    """Check that the job has the rank.
+
+    Raises:
+        UsageError: it has not.
+
+    """
+    ranks = job.described.ranks
+    if rank is not None and rank >= ranks:
+        raise UsageError(
+            f"--rank: run {job.described.run_id} has no rank {rank}",
+            f"it has {ranks}: give one from 0 to {ranks - 1}",
+        )
+
+
+def _text(groups: Sequence[StackGroup], missing: Sequence[str]) -> list[str]:
+    return [describe(groups)] if groups or not missing else []

@@ -1,0 +1,104 @@
+"""What ranks of a running job have printed last, and print next: ``clusterrun logs [RUN]``."""
+
+import signal
+import time
+from collections.abc import Iterable, Iterator, Mapping
+
+from msgspec import Struct
+from msgspec.structs import replace
+
+from clusterrun.cli.chosen_run import answer_of, chosen_run
+from clusterrun.cli.commands.stacks import check_rank
+from clusterrun.cli.json_printing import print_json
+from clusterrun.cli.printing import complain, print_text
+from clusterrun.cli.rank_option import node_of, rank_of
+from clusterrun.control.messages import LookInside
+from clusterrun.control.running_jobs import NoAnswer, RunningJob, ask
+from clusterrun.domain.looks import (
+    JobLook,
+    LookAtOutput,
+    MissingNode,
+    NodeOutput,
+    OutputPiece,
+    OutputRead,
+)
+from clusterrun.errors import ExitCode, UsageError
+from clusterrun.sources.settings import CommandLine
+
+SECONDS_BETWEEN_LOOKS = 0.3
+"""With -f."""
+
+MOST_OF_ALL = 4 << 10
+"""Bytes of each rank, if many are shown: a screen or two."""
+
+MOST_OF_FEW = 64 << 10
+"""Bytes of one rank, or of the lines that are searched for: all that is kept."""
+
+
+class _Output(Struct, frozen=True):
+    """What ``clusterrun logs --json`` prints."""
+
+    run_id: str
+    nodes: tuple[NodeOutput, ...]
+    missing: tuple[MissingNode, ...]
+
+
+def print_output(line: CommandLine, environ: Mapping[str, str], called: str) -> int:
+    """Print lines of all ranks, or of some; with -f until the run ends.
+
+    Raises:
+        UsageError: no such run has an agent on this host, it does not answer, or has no such rank.
+
+    """
+    if "json" in line.flags and "follow" in line.flags:
+        raise UsageError("--json prints one object, and --follow does not end", "leave one out")
+    rank, text = rank_of(line), str(line.flags.get("grep", ""))
+    look = LookAtOutput(
+        rank=rank,
+        node_rank=node_of(line),
+        text=text,
+        most=MOST_OF_ALL if rank is None and not text else MOST_OF_FEW,
+    )
+    job = chosen_run(line, environ, f"{called} logs")
+    check_rank(job, rank)
+    seen = answer_of(job, LookInside(look), JobLook)
+    if "json" in line.flags:
+        return print_json(_Output(job.described.run_id, seen.of(NodeOutput), seen.missing))
+    _show(seen)
+    for node in seen.missing if rank is None else ():
+        complain(f"clusterrun: node {node.node_rank} ({node.host}) {node.why}")
+    return _follow(job, look, seen) if "follow" in line.flags else ExitCode.SUCCESS
+
+
+def _follow(job: RunningJob, look: LookAtOutput, seen: JobLook) -> int:
+    # Ctrl-C is how a user ends it: no message.
+    signal.signal(signal.SIGINT, signal.SIG_DFL)
+    signal.signal(signal.SIGTERM, signal.SIG_DFL)
+    read = {each.rank: each for each in _read(seen)}
+    while True:
+        time.sleep(SECONDS_BETWEEN_LOOKS)
+        try:
+            seen = ask(job, LookInside(replace(look, after=tuple(read.values()))), JobLook)
+        except NoAnswer:
+            complain(f"clusterrun: run {job.described.run_id} has ended, or this node's agent")
+            return ExitCode.SUCCESS
+        read |= {each.rank: each for each in _read(seen)}
+        _show(seen)
+
+
+def _read(seen: JobLook) -> Iterator[OutputRead]:
+    return (piece.read for node in seen.of(NodeOutput) for piece in node.pieces)
+
+
+def _show(seen: JobLook) -> None:
+    pieces = [piece for node in seen.of(NodeOutput) for piece in node.pieces]
+    if lines := list(_lines(sorted(pieces, key=lambda piece: piece.read.rank))):
+        print_text("\n".join(lines))
+
+
+def _lines(pieces: Iterable[OutputPiece]) -> Iterator[str]:
+    for piece in pieces:
+        prefix = f"[rank {piece.read.rank}]"
+        if piece.left_out:
+            yield f"{prefix} ... {piece.left_out} bytes are left out"
+        yield from (f"{prefix} {line}" for line in piece.text.splitlines())

@@ -1,0 +1,38 @@
+"""Options of the commands that look into a running job; a job itself has none of them."""
+
+from clusterrun.sources.options.option import Option, switch_option
+from clusterrun.sources.options.values import numbers
+
+RANK: Option[int | None] = Option(
+    "rank",
+    parse=numbers.rank,
+    default=None,
+    metavar="N",
+    help="Of this rank alone",
+    default_words="all ranks",
+    in_file=False,
+)
+SHOWN_NODE: Option[int | None] = Option(
+    "node",
+    parse=numbers.node_rank,
+    default=None,
+    metavar="N",
+    help="Of the ranks of this node alone, by its node rank",
+    default_words="all nodes",
+    in_file=False,
+)
+GREP = Option(
+    "grep",
+    parse=str,
+    default="",
+    metavar="TEXT",
+    help="Only lines that contain TEXT",
+    default_words="all lines",
+    in_file=False,
+)
+FOLLOW = switch_option(
+    "follow", short="f", help="Go on with what is printed next, until the run ends"
+)
+NATIVE = switch_option(
+    "native", help="With py-spy: also native frames and locals, of the ranks on this node"
+)

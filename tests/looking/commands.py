@@ -1,0 +1,27 @@
+"""Types commands about the running jobs of a test."""
+
+import os
+import subprocess
+from collections.abc import Mapping
+
+from tests.contract.launched import COMMAND, Job, Launcher
+from tests.waiting import SECONDS_TO_ACT
+
+
+def asked(runtime: Mapping[str, str], *words: str) -> subprocess.CompletedProcess[str]:
+    """Type a command."""
+    return subprocess.run(
+        [COMMAND, *words],
+        env={**os.environ, **runtime},
+        capture_output=True,
+        text=True,
+        timeout=SECONDS_TO_ACT,
+        check=False,
+    )
+
+
+def started(clusterrun: Launcher, runtime: Mapping[str, str], script: str, *options: str) -> Job:
+    """Start a run called mine with two workers, and wait until both have begun."""
+    job = clusterrun.script(script, "--run-id=mine", *options, workers=2, environ=runtime)
+    job.wait_for("begun", times=2)
+    return job

@@ -1,0 +1,177 @@
+"""``clusterrun stacks`` and ``logs`` on a job of one node, through the installed command."""
+
+import json
+import os
+import signal
+import subprocess
+from pathlib import Path
+
+import psutil
+import pytest
+
+from tests.contract.launched import COMMAND, Launcher, await_status
+from tests.looking.commands import asked, started
+from tests.waiting import SECONDS_TO_ACT
+
+APART = """
+import os, select
+
+def waits_here():
+    select.select([], [], [])
+
+def waits_there():
+    select.select([], [], [])
+
+print("begun", os.getpid(), flush=True)
+print("rank", os.environ["RANK"], "waits", flush=True)
+waits_there() if os.environ["RANK"] == "1" else waits_here()
+"""
+
+GOES_ON = """
+import os, sys
+print("begun", os.getpid(), flush=True)
+for line in sys.stdin:
+    print("read", line.strip(), flush=True)
+"""
+
+
+def test_stacks_show_who_differs(clusterrun: Launcher, runtime: dict[str, str]) -> None:
+    """Of all ranks or of one; nothing is printed on the job's own terminal."""
+    job = started(clusterrun, runtime, APART)
+    for pid in job.numbers("begun", 2):
+        await_status(pid, psutil.STATUS_SLEEPING)
+
+    stacks = asked(runtime, "stacks")
+    one = json.loads(asked(runtime, "stacks", "--rank=1", "--json").stdout)
+    wrong = asked(runtime, "stacks", "--rank=2")
+    asked(runtime, "stop", "--now")
+    done = job.ended()
+
+    lines = stacks.stdout.splitlines()
+    assert " is in waits_here at " in lines[0]
+    assert " is in waits_there at " in lines[0]
+    assert lines[1] == "  rank 0:"
+    assert [group["ranks"] for group in one["groups"]] == [[1]]
+    assert "in waits_there" in one["groups"][0]["text"]
+    assert wrong.returncode == 2
+    assert "--rank: run mine has no rank 2\n  it has 2: give one from 0 to 1" in wrong.stderr
+    assert "waits_here" not in done.err
+
+
+def test_a_frozen_rank_has_no_stack(clusterrun: Launcher, runtime: dict[str, str]) -> None:
+    """The other ranks have; all of it in a second or so."""
+    job = started(clusterrun, runtime, APART)
+    frozen = job.numbers("begun", 2)[0]
+    os.kill(frozen, signal.SIGSTOP)
+    await_status(frozen, psutil.STATUS_STOPPED)
+
+    stacks = json.loads(asked(runtime, "stacks", "--json").stdout)
+    asked(runtime, "stop", "--now")
+
+    assert [group["found"] for group in stacks["groups"]] == [True, False]
+    assert stacks["groups"][1]["text"].startswith("no Python stack within")
+    assert stacks["missing"] == []
+    assert job.ended().code == 143
+
+
+def test_logs_need_no_folder(clusterrun: Launcher, runtime: dict[str, str]) -> None:
+    """Of all ranks, of one, or lines with a text."""
+    job = started(clusterrun, runtime, APART)
+    job.wait_for("waits", times=2)
+
+    whole = asked(runtime, "logs").stdout.splitlines()
+    one = asked(runtime, "logs", "--rank=1", "--grep=waits").stdout
+    none = asked(runtime, "logs", "--node=1").stdout
+    typed = json.loads(asked(runtime, "logs", "--json", "--rank=0").stdout)
+    asked(runtime, "stop", "--now")
+
+    assert [line.split()[:3] for line in whole] == [
+        ["[rank", "0]", "begun"],
+        ["[rank", "0]", "rank"],
+        ["[rank", "1]", "begun"],
+        ["[rank", "1]", "rank"],
+    ]
+    assert one == "[rank 1] rank 1 waits\n"
+    assert none == ""
+    assert typed["nodes"][0]["pieces"][0]["text"].endswith("rank 0 waits\n")
+    assert job.ended().code == 143
+
+
+def test_logs_follow_a_run_to_its_end(clusterrun: Launcher, runtime: dict[str, str]) -> None:
+    """New lines as they come, none twice."""
+    job = clusterrun.script(
+        GOES_ON,
+        "--run-id=mine",
+        workers=2,
+        environ=runtime,
+        stdin=subprocess.PIPE,
+    )
+    job.wait_for("begun", times=2)
+    follower = subprocess.Popen(
+        [COMMAND, "logs", "-f", "mine"],
+        env={**os.environ, **runtime},
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+    try:
+        assert follower.stdout is not None
+        first = [follower.stdout.readline() for _ in range(2)]
+        assert job.process.stdin is not None
+        job.process.stdin.write(b"something\n")
+        job.process.stdin.flush()
+        then = follower.stdout.readline()
+        asked(runtime, "stop", "--now")
+        rest, error = follower.communicate(timeout=SECONDS_TO_ACT)
+    finally:
+        follower.kill()
+        assert job.process.stdin is not None
+        job.process.stdin.close()
+
+    assert [line.split()[2] for line in first] == ["begun", "begun"]
+    assert then == "[rank 0] read something\n"
+    assert rest == ""
+    assert error == "clusterrun: run mine has ended, or this node's agent\n"
+    assert follower.returncode == 0
+    assert job.ended().code == 143
+
+
+PY_SPY = """#!/bin/sh
+echo "asked for $@"
+"""
+
+
+def test_native_stacks_are_py_spys(
+    clusterrun: Launcher, runtime: dict[str, str], tmp_path: Path
+) -> None:
+    """Without it, what to install."""
+    folder = tmp_path / "bin"
+    folder.mkdir()
+    job = started(clusterrun, runtime, APART)
+    without = asked({**runtime, "PATH": "/usr/bin:/bin"}, "stacks", "--native")
+    (folder / "py-spy").write_text(PY_SPY)
+    (folder / "py-spy").chmod(0o755)
+
+    path = f"{folder}:{os.environ['PATH']}"
+    native = asked({**runtime, "PATH": path}, "stacks", "--native", "--rank=1")
+    asked(runtime, "stop", "--now")
+
+    assert without.returncode == 2
+    assert "type pip install py-spy" in without.stderr
+    [heading, line] = native.stdout.splitlines()
+    assert heading == "rank 1:"
+    assert line.startswith("asked for dump --native --locals --pid ")
+    assert int(line.split()[-1]) in job.numbers("begun", 2)
+    assert job.ended().code == 143
+
+
+@pytest.mark.needs("py-spy")
+def test_the_real_py_spy(clusterrun: Launcher, runtime: dict[str, str]) -> None:
+    """Shows the script's functions, where the kernel allows it to look."""
+    job = started(clusterrun, runtime, APART)
+    native = asked(runtime, "stacks", "--native")
+    asked(runtime, "stop", "--now")
+
+    assert native.returncode in {0, 3}, native.stderr
+    assert native.returncode == 3 or "waits_there" in native.stdout
+    assert job.ended().code == 143
