@@ -6,7 +6,7 @@ from clusterrun.coordination.coordinator_actions import PreparePort
 from clusterrun.coordination.coordinator_events import MessageReceived, PortReady
 from clusterrun.coordination.job_state import JobPhase
 from clusterrun.coordination.members import OWN
-from clusterrun.coordination.next_attempt.restarting import begin
+from clusterrun.coordination.next_attempt.beginning import begin
 from clusterrun.domain.event_source import NEVER
 from clusterrun.domain.messages import EndedExternally, FirstFailure, NextAttempt, Notice
 from clusterrun.domain.outcome import HelperFailed, Interrupted, Killed, NodeLost, WorkerFailed

@@ -7,6 +7,7 @@ from msgspec import Struct
 from clusterrun.coordination import job_notices
 from clusterrun.coordination.job_state import JobPhase, JobState
 from clusterrun.coordination.members import OWN
+from clusterrun.coordination.next_attempt import loss_notices
 from clusterrun.domain.messages import Hello, Refusal
 
 SAME_FLAGS = "Run the same command on every node, each with its own --node-rank."
@@ -91,7 +92,7 @@ def _no_more_may_wait(state: JobState) -> Rejection | None:
     most = max(state.terms.nodes + rules.spares, rules.most)
     if len(state.waiting) < most:
         return None
-    text = job_notices.enough_wait(state)
+    text = loss_notices.enough_wait(state)
     return Rejection(Refusal.GIVE_UP, text, "", f"{most} nodes wait already")
 
 

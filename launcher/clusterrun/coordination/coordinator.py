@@ -17,7 +17,7 @@ from clusterrun.coordination.coordinator_events import CoordinatorEvent
 from clusterrun.coordination.job_notices import SECONDS_BETWEEN_NOTICES, SECONDS_TO_FIRST_NOTICE
 from clusterrun.coordination.job_state import Attempt, JobPhase, JobState
 from clusterrun.coordination.members import OWN, Members
-from clusterrun.coordination.next_attempt import growing, restarting
+from clusterrun.coordination.next_attempt import beginning, growing, restarting
 from clusterrun.coordination.succession import successors
 from clusterrun.coordination.terms import Terms
 from clusterrun.coordination.worlds import names_own_workers_only
@@ -185,7 +185,7 @@ def _port_ready(state: JobState, ready: coordinator_events.PortReady) -> Actions
     if state.phase is not JobPhase.RESTARTING:
         return ()
     # A request that came before holds for the attempt that begins.
-    return (*restarting.begin(state, ready.port), *suspending.begin(state, ready.at))
+    return (*beginning.begin(state, ready.port), *suspending.begin(state, ready.at))
 
 
 def _member_gone(state: JobState, gone: coordinator_events.MemberGone) -> Actions:

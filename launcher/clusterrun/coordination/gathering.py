@@ -13,7 +13,7 @@ from clusterrun.coordination.coordinator_actions import (
 from clusterrun.coordination.coordinator_events import HelloReceived
 from clusterrun.coordination.job_state import JobPhase, JobState
 from clusterrun.coordination.members import OWN
-from clusterrun.coordination.next_attempt import restarting
+from clusterrun.coordination.next_attempt import beginning, restarting
 from clusterrun.coordination.next_attempt.places import elastic_size
 from clusterrun.coordination.stale_agents import is_early, leftover, started_at
 from clusterrun.coordination.succession import successors, takeover
@@ -173,7 +173,7 @@ def begin_if_complete(state: JobState, at: float) -> Actions:
     working = elastic_size(len(ranks), rules) if rules.is_elastic else nodes - rules.spares
     ranks, state.waiting = _divided(ranks, working)
     first = worlds(state.terms, members.hellos, ranks, 0, state.master_port)
-    restarting.enter(state, first)
+    beginning.enter(state, first)
     state.next_notice = NEVER
     members.finish_joining()
     state.early = {}

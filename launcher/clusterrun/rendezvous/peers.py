@@ -8,7 +8,7 @@ from msgspec.structs import replace
 
 from clusterrun.coordination.bounded_messages import bounded
 from clusterrun.coordination.heartbeat import HeartbeatRhythm, HeartbeatTimer
-from clusterrun.coordination.job_notices import NO_SUCCESSOR
+from clusterrun.coordination.next_attempt.loss_notices import NO_SUCCESSOR
 from clusterrun.domain.event_source import NEVER
 from clusterrun.domain.events import (
     CoordinatorLost,

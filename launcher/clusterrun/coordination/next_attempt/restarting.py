@@ -1,35 +1,31 @@
 """The next attempt of a job: whether there is one, which nodes take part in it, and how it begins."""
 
-from collections.abc import Collection, Iterator, Mapping
-
 from msgspec.structs import replace
 
 from clusterrun.coordination import job_notices
 from clusterrun.coordination.coordinator_actions import (
     Actions,
-    Disconnect,
     PreparePort,
     PrintOnNodeZero,
     Send,
 )
 from clusterrun.coordination.coordinator_events import HelloReceived, MemberGone
 from clusterrun.coordination.job_end import end_job
-from clusterrun.coordination.job_state import Attempt, JobPhase, JobState
+from clusterrun.coordination.job_state import JobPhase, JobState
 from clusterrun.coordination.members import OWN
-from clusterrun.coordination.next_attempt import bad_nodes, growing, restart_policy
+from clusterrun.coordination.next_attempt import (
+    bad_nodes,
+    growing,
+    loss_notices,
+    restart_policy,
+)
 from clusterrun.coordination.next_attempt.bad_nodes import next_ranks
-from clusterrun.coordination.next_attempt.job_progress import count_losses
 from clusterrun.coordination.next_attempt.places import may_go_on
-from clusterrun.coordination.succession import successors
-from clusterrun.coordination.worlds import worlds
 from clusterrun.domain.event_source import NEVER
 from clusterrun.domain.messages import (
     KeepWaiting,
-    NextAttempt,
     Notice,
     SuspensionPossible,
-    Verdict,
-    WorldFormed,
 )
 from clusterrun.domain.outcome import (
     ExternalCause,
@@ -38,7 +34,6 @@ from clusterrun.domain.outcome import (
     Reason,
     WorkerFailed,
 )
-from clusterrun.domain.world import World
 
 ReasonToRestart = WorkerFailed | NodeLost | NodesJoined
 
@@ -66,7 +61,7 @@ def prepare(state: JobState, why: ReasonToRestart, at: float) -> Actions:
     state.pause_ends = at + pause if pause else NEVER
     _settle(state, at)
     state.rejoin_ends = at + pause + patience if patience else NEVER
-    notice = Notice(job_notices.restarts_later(pause, state.quick_restarts))
+    notice = Notice(loss_notices.restarts_later(pause, state.quick_restarts))
     return (*((Send((OWN,), notice),) if pause else ()), *_go_on(state))
 
 
@@ -77,73 +72,6 @@ def _count_restart(state: JobState, why: ReasonToRestart) -> float:
     state.restarts += 1
     state.quick_restarts = state.quick_restarts + 1 if restart_policy.is_early(why.cause) else 0
     return restart_policy.pause_before(state.quick_restarts)
-
-
-def enter(state: JobState, parts: Mapping[int, World]) -> None:
-    """Take note that an attempt begins, in which the members have these ``parts``, in order."""
-    hellos = state.members.hellos
-    state.terms = replace(state.terms, nodes=len(parts))
-    state.takes_over = ""
-    state.phase = JobPhase.RUNNING
-    state.ranks = {each: world.node_rank for each, world in parts.items()}
-    state.first_ranks = {each: world.first_rank for each, world in parts.items()}
-    state.hosts = job_notices.listed(hello.host for hello in hellos.values())
-    state.placed.update(parts)
-    state.roster = frozenset(hellos)
-
-
-def begin(state: JobState, port: int) -> Actions:
-    """Begin the next attempt on all nodes; its workers meet at ``port``."""
-    why, ranks = state.previous, next_ranks(state)
-    if why is None or ranks is None:
-        raise AssertionError("an attempt follows one that has failed, and all its places are taken")
-    number, before, lost = state.attempt.number + 1, state.placed.copy(), state.lost
-    left_out = [each for each in state.ranks if each not in ranks and each not in lost]
-    progress = count_losses(state, ranks, left_out)
-    parts = worlds(state.terms, state.members.hellos, ranks, number, port)
-    parts = _meeting_at_first(state, parts)
-    farewells = tuple(_farewells(state))
-    if state.terms.reforming.fails_over:
-        state.roster_before = state.roster - state.departed
-    _forget(state, lost)
-    state.waiting = [*left_out, *(each for each in state.waiting if each not in ranks)]
-    state.attempt = Attempt(number)
-    state.next_notice = state.pause_ends = state.rejoin_ends = state.grows_at = NEVER
-    enter(state, parts)
-    host = state.own_hello.host
-    orders = tuple(
-        Send(
-            (each,),
-            NextAttempt(part, why, progress) if each in before else WorldFormed(part, host),
-        )
-        for each, part in parts.items()
-    )
-    # First, so that no agent begins an attempt without knowing who succeeds this coordinator.
-    known = successors.inform(state)
-    return (*farewells, *known, *orders, *_why_left_out(state, left_out))
-
-
-def _why_left_out(state: JobState, left_out: Collection[int]) -> Iterator[Send]:
-    """Tell members that worked, and wait in the next attempt, why."""
-    bad = bad_nodes.bad_members(state).intersection(left_out)
-    if bad:
-        yield Send(tuple(bad), Notice(job_notices.NOT_TRUSTED))
-    if others := tuple(each for each in left_out if each not in bad):
-        yield Send(others, Notice(job_notices.waits_for_a_multiple(state)))
-
-
-def _meeting_at_first(state: JobState, parts: dict[int, World]) -> dict[int, World]:
-    """Return the parts with the address of rank 0, if that may not be the lost node 0's."""
-    first = next(iter(parts))
-    hello = state.members.hellos[first]
-    if first != OWN and hello.standby is not None:
-        at, port = state.members.address(first), hello.standby.workers_port
-        return {
-            each: replace(part, master_addr=at, master_port=port) for each, part in parts.items()
-        }
-    if state.address:
-        return {each: replace(part, master_addr=state.address) for each, part in parts.items()}
-    return parts
 
 
 def gather(state: JobState, at: float) -> Actions:
@@ -165,7 +93,7 @@ def newcomer_joins(state: JobState, newcomer: HelloReceived) -> Actions:
     state.waiting.append(number)
     wait = Send((number,), KeepWaiting(state.own_hello.host))
     knowledge = (Send((number,), SuspensionPossible()),) if state.can_suspend else ()
-    notice = PrintOnNodeZero(job_notices.waits_for_a_place(hello))
+    notice = PrintOnNodeZero(loss_notices.waits_for_a_place(hello))
     growing.newcomer_waits(state, newcomer.at)
     return (wait, *knowledge, notice, *_go_on(state))
 
@@ -181,7 +109,7 @@ def waiting_member_gone(
         state.departed.add(connection)
     else:
         state.settles_at = at + HEARTBEATS_TO_SETTLE * state.terms.rhythm.interval
-    notice = PrintOnNodeZero(job_notices.waits_no_more(hello, why))
+    notice = PrintOnNodeZero(loss_notices.waits_no_more(hello, why))
     return (notice, *_look_again(state, at))
 
 
@@ -237,7 +165,7 @@ def time_passed(state: JobState, at: float) -> Actions:
     if state.previous is None or at < state.rejoin_ends:
         return ()
     why = _reason_of_end(state, state.previous)
-    return end_job(state, why, job_notices.no_node_for(state))
+    return end_job(state, why, loss_notices.no_node_for(state))
 
 
 def due(state: JobState) -> float:
@@ -266,14 +194,14 @@ def _why_no_places(state: JobState) -> str:
     if state.lost and not rules.lives_on:
         return job_notices.lost(next(iter(state.lost.values())))
     if rules.most_losses is not None and state.losses + len(state.lost) > rules.most_losses:
-        return job_notices.too_many_losses(rules.most_losses)
+        return loss_notices.too_many_losses(rules.most_losses)
     missing = _missing(state)
     for roster in (state.roster, state.roster_before - state.departed):
         absent = missing & roster
         if not may_go_on(roster, absent, state.departed):
-            return job_notices.no_majority(len(roster) - len(absent), len(roster))
+            return loss_notices.no_majority(len(roster) - len(absent), len(roster))
     if rules.rejoin_timeout == 0 and next_ranks(state) is None:
-        return job_notices.no_node_for(state)
+        return loss_notices.no_node_for(state)
     return ""
 
 
@@ -323,23 +251,3 @@ def _look_again(state: JobState, at: float) -> Actions:
         return end_job(state, _reason_of_end(state, state.previous), no_restart)
     _settle(state, at)
     return _go_on(state)
-
-
-def _farewells(state: JobState) -> Iterator[Send | Disconnect]:
-    """Yield the verdict for silent nodes, which may continue and find it."""
-    for each in state.silent:
-        why = state.lost[each]
-        yield Send((each,), Verdict(why, job_notices.WENT_ON))
-    if state.silent:
-        yield Disconnect(tuple(state.silent))
-
-
-def _forget(state: JobState, lost: Mapping[int, NodeLost]) -> None:
-    """Remove the lost members."""
-    for each in lost:
-        state.members.remove(each)
-        state.placed.discard(each)
-        state.paused.discard(each)
-    state.lost_before_report, state.lost_after_report = {}, {}
-    state.silent, state.departed = set(), set()
-    state.lost_at = NEVER

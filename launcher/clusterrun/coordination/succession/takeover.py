@@ -8,12 +8,11 @@ from collections.abc import Iterable
 
 from msgspec.structs import replace
 
-from clusterrun.coordination import job_notices
 from clusterrun.coordination.coordinator_actions import Actions, Disconnect, Send
 from clusterrun.coordination.coordinator_events import HelloReceived
 from clusterrun.coordination.job_state import Attempt, JobPhase, JobState, Request
 from clusterrun.coordination.members import OWN, Members
-from clusterrun.coordination.next_attempt import restarting
+from clusterrun.coordination.next_attempt import loss_notices, restarting
 from clusterrun.coordination.terms import Terms
 from clusterrun.domain.event_source import NEVER
 from clusterrun.domain.messages import Hello, Refusal, Refused, Succession
@@ -82,7 +81,7 @@ def claimed(state: JobState, newcomer: HelloReceived, claim: Claim) -> Actions:
     lost_the_same = (claim.coordinator, claim.attempt) == (state.takes_over, state.attempt.number)
     is_free = claim.node_rank is None or _is_free(state, claim.node_rank)
     if state.phase is not JobPhase.RESTARTING or not lost_the_same or not is_free:
-        refused = Refused(Refusal.GIVE_UP, job_notices.WENT_ON, "")
+        refused = Refused(Refusal.GIVE_UP, loss_notices.WENT_ON, "")
         return (Send((number,), refused), Disconnect((number,)))
     _take_place(state, number, hello, claim, newcomer.address)
     return restarting.gather(state, newcomer.at)

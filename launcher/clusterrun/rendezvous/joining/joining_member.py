@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 from msgspec.structs import replace
 
 from clusterrun.coordination.heartbeat import HeartbeatTimer
-from clusterrun.coordination.job_notices import NO_SUCCESSOR
+from clusterrun.coordination.next_attempt.loss_notices import NO_SUCCESSOR
 from clusterrun.domain.event_source import NEVER
 from clusterrun.domain.events import SignalReceived
 from clusterrun.domain.messages import (
