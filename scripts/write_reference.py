@@ -1,7 +1,8 @@
 """Write what follows from the tables of options and commands, so that no page differs from them.
 
 Run it from anywhere after a change of either table: ``python scripts/write_reference.py``. It writes
-configs/reference.yaml, docs/reference/job_file.md and docs/reference/options.md.
+configs/reference.yaml, the manifests in configs/kubernetes, docs/reference/job_file.md and
+docs/reference/options.md.
 """
 
 from collections.abc import Iterable, Sequence
@@ -9,10 +10,15 @@ from pathlib import Path
 from textwrap import indent, wrap
 
 from clusterrun.cli.commands.table import COMMANDS, Command
+from clusterrun.domain.submissions.pods import ManifestKind
 from clusterrun.sources.job_files.section_names import ALL_SCHEDULERS, SCHEDULERS
 from clusterrun.sources.options.option import Group, Kind, Option, flag
 from clusterrun.sources.options.rows.program import MODULE
 from clusterrun.sources.options.table import BY_GROUP
+from clusterrun.sources.settings import CommandLine
+from clusterrun.sources.submissions.describe import describe_submission
+from clusterrun.submitting.schedulers.kubernetes import Kubernetes
+from msgspec.structs import replace
 
 ROOT = Path(__file__).parents[1]
 
@@ -86,6 +92,9 @@ Options before SCRIPT are clusterrun's, options after it go to the script. A fla
 `clusterrun --dry-run` prints each value and where it was set.
 """
 
+TOKEN = "of your own: openssl rand -hex 32"  # noqa: S105 - no token
+"""Stands in the manifests of configs for the secret that clusterrun submit makes for each job."""
+
 PAGES = {
     Group.STARTING: "../workers.md",
     Group.WORKERS: "../several_nodes.md",
@@ -113,7 +122,22 @@ def references() -> dict[Path, str]:
         ROOT / "configs/reference.yaml": yaml_reference(),
         ROOT / "docs/reference/job_file.md": JOB_FILE + indent(yaml_reference(), " " * 4),
         ROOT / "docs/reference/options.md": options_page(),
+        **{
+            ROOT / f"configs/kubernetes/{kind.value}.yaml": kubernetes_manifest(kind)
+            for kind in ManifestKind
+        },
     }
+
+
+def kubernetes_manifest(kind: ManifestKind) -> str:
+    """Return what ``clusterrun submit`` writes for configs/everywhere.yaml, with no token in it."""
+    flags = {
+        "config": str(ROOT / "configs/everywhere.yaml"),
+        "to": "kubernetes",
+        "kind": kind.value,
+    }
+    job = describe_submission(CommandLine(flags, ()), {}, "python").submission
+    return Kubernetes().script(replace(job, pods=replace(job.pods, token=TOKEN)))
 
 
 def yaml_reference() -> str:

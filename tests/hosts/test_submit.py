@@ -175,6 +175,7 @@ RESUMES = """
 """
 
 
+@pytest.mark.long
 def test_a_suspended_job_starts_again(slurm_that_signals_tasks: Slurm, folder: Path) -> None:
     """Submitted once: its second turn ends with 0, and the same file has the output of both."""
     slurm = slurm_that_signals_tasks

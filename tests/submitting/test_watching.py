@@ -28,7 +28,7 @@ class _Scripted(Scheduler):
     def script(self, job: Submission) -> str:
         return job.job_name.value
 
-    def read_id(self, printed: str) -> str:
+    def read_id(self, printed: str, _job: Submission) -> str:
         return printed
 
     def states(self, job_id: str, ask: Ask) -> tuple[JobState, ...]:

@@ -1,5 +1,6 @@
 """Shows a submitted job until it ends, or until the user leaves it."""
 
+import shlex
 import signal
 import sys
 import time
@@ -33,6 +34,8 @@ def follow(
     for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
         if signal.getsignal(number) is not signal.SIG_IGN:
             signal.signal(number, _leave)
+    if with_output and (words := scheduler.show_output(job_id)):
+        complain(f"clusterrun: what job {job_id} prints is shown by:\n  {shlex.join(words)}")
     asking = partial(ask, environ=environ)
     watch = Watch(scheduler, job_id, asking, time.sleep, with_output=with_output)
     try:

@@ -1,6 +1,6 @@
 """Submits a batch script, and ends the job."""
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Sequence
 
 from clusterrun.domain.facts import Fact
 from clusterrun.domain.submissions.job_state import JobState, Phase
@@ -10,8 +10,33 @@ from clusterrun.submitting.asking import Answer
 from clusterrun.submitting.scheduler import Ask, NoAnswer, Scheduler
 
 
+def submit(
+    scheduler: Scheduler, job: Submission, text: str, ask: Callable[[Sequence[str], str], Answer]
+) -> str:
+    """Submit ``text``, and return the job's id; ``ask`` runs a command with a standard input.
+
+    Raises:
+        UsageError: the scheduler refuses the job.
+
+    """
+    if scheduler.check:
+        expect_accepted(scheduler, job, ask(scheduler.check, text))
+    return queue(scheduler, job, ask(scheduler.submit, text))
+
+
 def queue(scheduler: Scheduler, job: Submission, answer: Answer) -> str:
     """Return the id of ``job`` from the ``answer`` of the command that submits.
+
+    Raises:
+        UsageError: the scheduler refuses the job.
+
+    """
+    expect_accepted(scheduler, job, answer)
+    return scheduler.read_id(answer.out, job)
+
+
+def expect_accepted(scheduler: Scheduler, job: Submission, answer: Answer) -> None:
+    """Check that the scheduler has taken the job.
 
     Raises:
         UsageError: the scheduler refuses the job; the message has the values that it refuses.
@@ -23,7 +48,6 @@ def queue(scheduler: Scheduler, job: Submission, answer: Answer) -> str:
             f"{scheduler.title} refuses the job: {refusal}",
             "\n".join(_blamed(scheduler, job, refusal.lower())),
         )
-    return scheduler.read_id(answer.out)
 
 
 def _blamed(scheduler: Scheduler, job: Submission, refusal: str) -> Iterator[str]:
@@ -32,7 +56,7 @@ def _blamed(scheduler: Scheduler, job: Submission, refusal: str) -> Iterator[str
         name for words, names in scheduler.blamed.items() if words in refusal for name in names
     ]
     for name in dict.fromkeys(names):
-        fact = getattr(job, name)
+        fact = getattr(job, name, None) or getattr(job.pods, name)
         if isinstance(fact, Fact) and fact.origin != "default":
             yield f"{name} is set by {fact.origin}"
 

@@ -24,6 +24,8 @@ class Scheduler(ABC):
     """As ``--to`` has it."""
     title: ClassVar[str]
     """As people write it."""
+    check: ClassVar[tuple[str, ...]] = ()
+    """The command that reads what ``submit`` reads, and queues nothing; () if there is none."""
     submit: ClassVar[tuple[str, ...]]
     """The command that reads a script from standard input and queues it."""
     blamed: ClassVar[Mapping[str, tuple[str, ...]]]
@@ -43,8 +45,8 @@ class Scheduler(ABC):
         """
 
     @abstractmethod
-    def read_id(self, printed: str) -> str:
-        """Return the job's id from what ``submit`` has printed."""
+    def read_id(self, printed: str, job: Submission) -> str:
+        """Return the id of ``job`` from what ``submit`` has printed."""
 
     @abstractmethod
     def states(self, job_id: str, ask: Ask) -> tuple[JobState, ...]:
@@ -54,6 +56,10 @@ class Scheduler(ABC):
             NoAnswer: the scheduler does not answer; it may do so later.
 
         """
+
+    def show_output(self, _job_id: str) -> tuple[str, ...]:
+        """Return the command that shows what a job prints; () if it prints to files."""
+        return ()
 
     @abstractmethod
     def cancel(self, job_id: str) -> tuple[str, ...]:

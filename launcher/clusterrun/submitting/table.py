@@ -3,6 +3,7 @@
 from collections.abc import Mapping
 
 from clusterrun.submitting.scheduler import Scheduler
+from clusterrun.submitting.schedulers.kubernetes import Kubernetes
 from clusterrun.submitting.schedulers.slurm import Slurm
 
-BY_NAME: Mapping[str, Scheduler] = {each.name: each for each in (Slurm(),)}
+BY_NAME: Mapping[str, Scheduler] = {each.name: each for each in (Slurm(), Kubernetes())}

@@ -13,7 +13,7 @@ from clusterrun.sources.settings import CommandLine
 from clusterrun.sources.submissions.describe import Described, describe_submission
 from clusterrun.sources.submissions.detection import command_of
 from clusterrun.submitting.asking import ask
-from clusterrun.submitting.batch import queue
+from clusterrun.submitting.batch import submit
 from clusterrun.submitting.table import BY_NAME
 
 
@@ -31,7 +31,7 @@ def execute(line: CommandLine, environ: Mapping[str, str], _called: str) -> int:
     if described.is_printed or described.save.value:
         return _show(text, described)
     command_of(described.scheduler, environ.get("PATH", ""))
-    job_id = queue(scheduler, job, ask(scheduler.submit, environ, text))
+    job_id = submit(scheduler, job, text, lambda words, stdin: ask(words, environ, stdin))
     print_text(job_id if described.is_quiet else _queued(scheduler.title, job_id, described))
     if not described.waits and not described.follows:
         return ExitCode.SUCCESS

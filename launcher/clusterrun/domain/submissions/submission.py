@@ -5,6 +5,7 @@ from enum import Enum
 from msgspec import Struct
 
 from clusterrun.domain.facts import Fact
+from clusterrun.domain.submissions.pods import PodRequest
 
 
 class Gpus(Struct, frozen=True):
@@ -96,6 +97,8 @@ class Submission(Struct, frozen=True):
     """All nodes, spares included."""
     fewest_nodes: Fact[int]
     """The fewest with which the job starts; otherwise as ``nodes``."""
+    working_nodes: int
+    """All nodes but spares."""
     outlives_nodes: bool
     """The job goes on without a lost node: the scheduler must not end it."""
     workers_per_node: int | None
@@ -130,6 +133,7 @@ class Submission(Struct, frozen=True):
     """Lines of shell to run on the first node before the job starts."""
     directive: tuple[Fact[str], ...]
     """More directives, as in a script of the scheduler's, without the mark of its lines."""
+    pods: PodRequest
 
     @property
     def units(self) -> int | None:

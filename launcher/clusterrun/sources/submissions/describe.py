@@ -1,5 +1,6 @@
 """From the command line, the variables and the job file to what is submitted."""
 
+import secrets
 from collections.abc import Mapping, Sequence
 from pathlib import PurePath
 from typing import Any
@@ -7,15 +8,17 @@ from typing import Any
 from msgspec import Struct
 
 from clusterrun.domain.facts import Fact
+from clusterrun.domain.submissions.pods import PodRequest
 from clusterrun.domain.submissions.submission import ContainerRuntime, Gpus, NodeCommand, Submission
 from clusterrun.errors import UsageError
 from clusterrun.sources.job_files.section_names import ALL_SCHEDULERS
 from clusterrun.sources.options.option import Option
+from clusterrun.sources.options.rows.failing import SHUTDOWN_TIMEOUT
 from clusterrun.sources.options.rows.launcher import CONFIG
 from clusterrun.sources.options.rows.losing import REJOIN_TIMEOUT, SPARES
 from clusterrun.sources.options.rows.placing import GPUS_PER_WORKER
 from clusterrun.sources.options.rows.program import MODULE
-from clusterrun.sources.options.rows.suspending import REQUEUE
+from clusterrun.sources.options.rows.suspending import REQUEUE, SUSPEND_GRACE
 from clusterrun.sources.options.rows.workers import NNODES, NPROC_PER_NODE
 from clusterrun.sources.options.table import FEWEST_NODES
 from clusterrun.sources.programs.programs import find_program
@@ -36,6 +39,7 @@ from clusterrun.sources.submissions.node_command import (
     node_command,
     path_of_launcher,
 )
+from clusterrun.sources.submissions.pod_rows import POD_ROWS
 from clusterrun.sources.submissions.sections import read_sections
 
 SCHEMES = ("docker://", "oras://", "library://", "shub://", "docker-daemon:", "oci:")
@@ -105,6 +109,7 @@ def _submission(
         job_name=value_of(rows.JOB_NAME, asked, Fact(_stem(command, job), named_by)),
         nodes=nodes,
         fewest_nodes=fewest if is_elastic else nodes,
+        working_nodes=value_of(NNODES, job).value,
         outlives_nodes=_outlives_nodes(job, nodes.value, fewest.value),
         workers_per_node=_workers(job),
         gpus_per_node=gpus,
@@ -112,9 +117,20 @@ def _submission(
         container=_container(asked),
         setup=_all(rows.SETUP, asked),
         directive=_all(rows.DIRECTIVE, asked),
+        pods=_pods(asked, job),
         **as_set,
     )
 
+
+def _pods(asked: Sequence[Settings], job: Sequence[Settings]) -> PodRequest:
+    as_set: dict[str, Any] = {row.name: value_of(row, asked) for row in POD_ROWS}
+    # To reach the agreed step and save, then for workers that do not stop.
+    grace = value_of(SUSPEND_GRACE, job).value + value_of(SHUTDOWN_TIMEOUT, job).value
+    return PodRequest(grace=grace + SECONDS_TO_REPORT, token=secrets.token_hex(32), **as_set)
+
+
+SECONDS_TO_REPORT = 5.0
+"""For the verdict and the report, after all workers have ended."""
 
 AS_SET: tuple[Option[object], ...] = (
     *(rows.CPUS_PER_GPU, rows.MEMORY_PER_GPU, rows.TIME, rows.PARTITION, rows.ACCOUNT, rows.QOS),

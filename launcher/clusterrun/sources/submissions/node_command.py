@@ -7,13 +7,14 @@ later, does not matter.
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
+from clusterrun.domain.job import NodeLauncher
 from clusterrun.domain.submissions.submission import NodeCommand
 from clusterrun.errors import UsageError
 from clusterrun.sources.job_spec import environment
-from clusterrun.sources.options.option import Kind, Option
-from clusterrun.sources.options.rows import launcher, meeting, workers
+from clusterrun.sources.options.option import Group, Kind, Option
+from clusterrun.sources.options.rows import launcher, meeting, reaching, workers
 from clusterrun.sources.options.rows.program import ENV
-from clusterrun.sources.options.table import FEWEST_NODES, OPTIONS
+from clusterrun.sources.options.table import BY_GROUP, FEWEST_NODES, OPTIONS
 from clusterrun.sources.settings import Settings, find, value_of
 
 OF_THIS_CALL = {
@@ -30,6 +31,7 @@ FROM_SCHEDULER = {
     for row in (
         *(workers.HOSTS, workers.HOSTFILE, workers.NODE_RANK, workers.CLUSTER),
         *(meeting.MASTER_ADDR, meeting.MASTER_PORT, meeting.RDZV_ENDPOINT),
+        *BY_GROUP[Group.REACHING],
     )
 }
 """Options by which nodes find each other without a scheduler: those of a job file are left out."""
@@ -68,6 +70,12 @@ def check_options(sources: Sequence[Settings]) -> None:
     """
     for row in OPTIONS:
         find(row, sources)
+    starts = value_of(reaching.LAUNCHER, sources[:1])
+    if starts.value is not NodeLauncher.NONE:
+        raise UsageError(
+            f"{starts.origin} {starts.value.value} starts the job now, and the scheduler starts it later",
+            f"leave submit or {starts.origin} out",
+        )
     dry_run = value_of(launcher.DRY_RUN, sources)
     if dry_run.value:
         raise UsageError(

@@ -15,6 +15,7 @@ from clusterrun.domain.submissions.submission import (
 from clusterrun.sources.job_files.section_names import SCHEDULERS
 from clusterrun.sources.options.option import Kind, Option, switch_option
 from clusterrun.sources.options.values import paths, requests
+from clusterrun.sources.submissions.pod_rows import POD_ROWS
 
 TO: Option[str] = Option(
     "to",
@@ -214,7 +215,8 @@ DIRECTIVE: Option[str] = Option(
     default_words="none",
 )
 
-ROWS: tuple[Option[object], ...] = tuple(
-    row for row in tuple(globals().values()) if isinstance(row, Option)
+ROWS: tuple[Option[object], ...] = (
+    *(row for row in tuple(globals().values()) if isinstance(row, Option)),
+    *POD_ROWS,
 )
 """All of them, in the order of the help."""

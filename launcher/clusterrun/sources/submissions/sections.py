@@ -24,7 +24,7 @@ from clusterrun.sources.submissions.rows import ROWS
 
 KEYS = {name: row for row in ROWS if row.in_file for name in row.names}
 
-LISTS = ("modules", "mounts")
+LISTS = ("modules", "mounts", "node_selector", "tolerations", "secrets", "claims")
 """Options with names separated by commas, which may be a list here."""
 
 

@@ -70,7 +70,7 @@ class Slurm(Scheduler):
     def script(self, job: Submission) -> str:
         return script(job)
 
-    def read_id(self, printed: str) -> str:
+    def read_id(self, printed: str, _job: Submission) -> str:
         # JOBID, or JOBID;CLUSTER (sbatch(1), --parsable).
         return printed.strip().partition(";")[0]
 

@@ -1,0 +1,29 @@
+"""Options that a scheduler has nothing for."""
+
+from collections.abc import Mapping
+
+from clusterrun.domain.facts import Fact
+from clusterrun.domain.submissions.submission import Submission
+from clusterrun.errors import UsageError
+
+
+def refuse(job: Submission, title: str, hints: Mapping[str, str]) -> None:
+    """Check that no option is set that the scheduler ``title`` has nothing for.
+
+    Args:
+        job: what is asked for.
+        title: the scheduler's name, for the message.
+        hints: fields of a job that must not be set, and what to type instead; "" for nothing.
+
+    Raises:
+        UsageError: one is set; the message begins with where.
+
+    """
+    for name, hint in hints.items():
+        value = getattr(job, name)
+        facts = value if isinstance(value, tuple) else (value,)
+        for fact in facts:
+            if isinstance(fact, Fact) and fact.value and fact.origin != "default":
+                raise UsageError(
+                    f"{fact.origin}: {title} has nothing for {name}", hint or "leave it out"
+                )

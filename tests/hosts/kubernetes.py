@@ -1,0 +1,237 @@
+"""What Kubernetes' controllers do with a manifest, on the hosts of a test.
+
+Pods are processes in network namespaces, with exactly the command, variables, files and DNS names
+that the objects give them. The controllers' part is written by their documentation: Jobs
+(kubernetes.io/docs/concepts/workloads/controllers/job), JobSet (jobset.sigs.k8s.io), Kubeflow's
+Trainer and Training Operator (kubeflow.org/docs/components/trainer).
+"""
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from tests.contract.launched import COMMAND, Ended
+from tests.hosts.host import Host
+
+Object = Mapping[str, Any]
+
+SECONDS_OF_A_POD = 120.0
+
+MOST_ROUNDS = 5
+"""How often pods are made again before a test gives up."""
+
+# The pod's own host name and shared memory; the test's Host has made the namespaces.
+BECOME_POD = 'hostname "$0" && mount -t tmpfs none /dev/shm && exec "$@"'
+
+
+@dataclass(frozen=True)
+class Pod:
+    """One pod: what its controller has made of a template."""
+
+    hostname: str
+    dns_name: str
+    """As other pods of the namespace resolve it."""
+    command: tuple[str, ...]
+    environ: Mapping[str, str]
+
+
+@dataclass(frozen=True)
+class PodJob:
+    """The pods of a job, and what their ends mean for it."""
+
+    pods: tuple[Pod, ...]
+    rules: Sequence[Object]
+    """Of its podFailurePolicy; the first that fits holds."""
+    backoff_limit: int
+
+
+@dataclass
+class Result:
+    """How a job has ended."""
+
+    condition: str
+    """As in the status of a Job: ``Complete``, or ``Failed`` and the reason."""
+    rounds: list[list[Ended]] = field(default_factory=list)
+    """The ends of the pods, by index, each time that they were made."""
+
+
+def read_manifest(text: str) -> PodJob:
+    """Return the job of a manifest."""
+    objects = list(yaml.safe_load_all(text))
+    job = objects[-1]
+    return _CONTROLLERS[job["kind"]](job, objects)
+
+
+def run(job: PodJob, hosts: Sequence[Host], folder: Path, path: str) -> Result:
+    """Run the pods, each on a host, until the Job controller calls the job complete or failed.
+
+    Args:
+        job: with as many pods as ``hosts``, or fewer.
+        hosts: where they run.
+        folder: the working directory of the image.
+        path: its PATH.
+
+    """
+    names = {pod.dns_name: host.address for pod, host in zip(job.pods, hosts, strict=False)}
+    lines = [f"{address} {name} {name.partition('.')[0]}" for name, address in names.items()]
+    for host in hosts:
+        host.set_hosts_file("\n".join(["127.0.0.1 localhost", "::1 localhost", *lines, ""]))
+    result = Result("")
+    waiting = dict(enumerate(zip(job.pods, hosts, strict=False)))
+    failures = 0
+    while len(result.rounds) < MOST_ROUNDS:
+        jobs = {
+            index: host.start(
+                *("sh", "-c", BECOME_POD, pod.hostname, *pod.command),
+                environ={**pod.environ, "PATH": path, "KUBERNETES_SERVICE_HOST": "10.0.0.1"},
+                folder=folder,
+            )
+            for index, (pod, host) in waiting.items()
+        }
+        ends = {index: started.ended(SECONDS_OF_A_POD) for index, started in jobs.items()}
+        result.rounds.append(list(ends.values()))
+        actions = {index: _action(job, end.code) for index, end in ends.items()}
+        failures += sum(action == "Count" for action in actions.values())
+        waiting = {n: it for n, it in waiting.items() if actions[n] != "Succeeded"}
+        if "FailJob" in actions.values():
+            result.condition = "Failed PodFailurePolicy"
+        elif failures > job.backoff_limit:
+            result.condition = "Failed BackoffLimitExceeded"
+        elif not waiting:
+            result.condition = "Complete"
+        if result.condition:
+            return result
+    raise AssertionError(f"no end after {MOST_ROUNDS} rounds: {result}")
+
+
+def _action(job: PodJob, code: int) -> str:
+    """Return the action for a pod's exit code; no pod here is evicted."""
+    if code == 0:
+        return "Succeeded"
+    # A container that is killed by a signal has 128 + N.
+    status = 128 - code if code < 0 else code
+    for rule in job.rules:
+        on_code = rule.get("onExitCodes")
+        if on_code and (status in on_code["values"]) is (on_code["operator"] == "In"):
+            return str(rule["action"])
+    return "Count"
+
+
+def _plain_job(job: Object, objects: Sequence[Object]) -> PodJob:
+    spec = job["spec"]
+    template = spec["template"]
+    (service,) = [each for each in objects if each["kind"] == "Service"]
+    assert service["spec"]["clusterIP"] == "None"
+    assert service["spec"]["selector"].items() <= template["metadata"]["labels"].items()
+    assert template["spec"]["subdomain"] == service["metadata"]["name"]
+    return _indexed(job["metadata"]["name"], service["metadata"]["name"], spec, objects, {})
+
+
+def _jobset(job: Object, objects: Sequence[Object]) -> PodJob:
+    return _job_of_set(job["metadata"]["name"], job["spec"], objects, {})
+
+
+def _trainjob(job: Object, objects: Sequence[Object]) -> PodJob:
+    name, spec = job["metadata"]["name"], job["spec"]
+    reference = spec["runtimeRef"]
+    (runtime,) = [
+        each
+        for each in objects
+        if each["kind"] == reference["kind"] and each["metadata"]["name"] == reference["name"]
+    ]
+    assert "torch" in runtime["spec"]["mlPolicy"]
+    variables = {
+        "PET_NNODES": str(spec["trainer"]["numNodes"]),
+        "PET_NPROC_PER_NODE": "auto",
+        "PET_MASTER_ADDR": f"{name}-node-0-0.{name}",
+        "PET_MASTER_PORT": "29500",
+    }
+    return _job_of_set(name, runtime["spec"]["template"]["spec"], objects, variables)
+
+
+def _job_of_set(
+    name: str, spec: Object, objects: Sequence[Object], variables: Mapping[str, str]
+) -> PodJob:
+    (replicated,) = spec["replicatedJobs"]
+    assert spec["network"] == {"enableDNSHostnames": True, "publishNotReadyAddresses": True}
+    job_name = f"{name}-{replicated['name']}-0"
+    return _indexed(job_name, name, replicated["template"]["spec"], objects, variables)
+
+
+def _indexed(
+    name: str,
+    subdomain: str,
+    spec: Object,
+    objects: Sequence[Object],
+    variables: Mapping[str, str],
+) -> PodJob:
+    assert (spec["completionMode"], spec["parallelism"]) == ("Indexed", spec["completions"])
+
+    def pods() -> Iterator[Pod]:
+        for index in range(spec["completions"]):
+            rank = {"PET_NODE_RANK": str(index)} if variables else {}
+            own = {"JOB_COMPLETION_INDEX": str(index), **variables, **rank}
+            hostname = f"{name}-{index}"
+            template = spec["template"]
+            yield _pod(hostname, f"{hostname}.{subdomain}", template, objects, own)
+
+    return PodJob(tuple(pods()), spec["podFailurePolicy"]["rules"], spec["backoffLimit"])
+
+
+def _pytorchjob(job: Object, objects: Sequence[Object]) -> PodJob:
+    name, replicas = job["metadata"]["name"], job["spec"]["pytorchReplicaSpecs"]
+    number = sum(each["replicas"] for each in replicas.values())
+    pods: list[Pod] = []
+    for kind in ("Master", "Worker"):
+        for index in range(replicas.get(kind, {}).get("replicas", 0)):
+            # A service for each pod, of the pod's name.
+            hostname = f"{name}-{kind.lower()}-{index}"
+            where = {"MASTER_ADDR": f"{name}-master-0", "MASTER_PORT": "23456"}
+            own = {
+                **where,
+                **{f"PET_{variable}": value for variable, value in where.items()},
+                "WORLD_SIZE": str(number),
+                "RANK": str(len(pods)),
+                "PET_NNODES": str(number),
+                "PET_NODE_RANK": str(len(pods)),
+                "PET_NPROC_PER_NODE": "auto",
+            }
+            pods.append(_pod(hostname, hostname, replicas[kind]["template"], objects, own))
+    # With restartPolicy ExitCode, a pod is made again for a code from 128 on.
+    policy = replicas["Master"]["restartPolicy"]
+    again = list(range(128, 256)) if policy == "ExitCode" else []
+    rules = [
+        {"action": "Ignore", "onExitCodes": {"operator": "In", "values": again}},
+        {"action": "FailJob", "onExitCodes": {"operator": "NotIn", "values": again}},
+    ]
+    return PodJob(tuple(pods), rules, 0)
+
+
+def _pod(
+    hostname: str,
+    dns_name: str,
+    template: Object,
+    objects: Sequence[Object],
+    variables: Mapping[str, str],
+) -> Pod:
+    (container,) = template["spec"]["containers"]
+    secrets = {each["metadata"]["name"]: each for each in objects if each["kind"] == "Secret"}
+    environ = dict(variables)
+    for each in container["env"]:
+        reference = each["valueFrom"]["secretKeyRef"]
+        environ[each["name"]] = secrets[reference["name"]]["stringData"][reference["key"]]
+    # Kubernetes replaces $(NAME), and reads $$( as $(.
+    program, *words = (word.replace("$$(", "$(") for word in container["command"])
+    assert program == Path(COMMAND).name
+    return Pod(hostname, dns_name, (program, *words), environ)
+
+
+_CONTROLLERS = {
+    "Job": _plain_job,
+    "JobSet": _jobset,
+    "TrainJob": _trainjob,
+    "PyTorchJob": _pytorchjob,
+}

@@ -1,0 +1,319 @@
+"""Manifests for Kubernetes: valid by the schemas of two versions, and with what was asked for."""
+
+from pathlib import Path
+from typing import Any
+
+import kubernetes_validate
+import pytest
+import yaml
+from clusterrun.domain.submissions.job_state import JobState, Phase
+from clusterrun.errors import UsageError
+from clusterrun.submitting.asking import Answer
+from clusterrun.submitting.batch import cancel, submit
+from clusterrun.submitting.scheduler import NoAnswer
+from clusterrun.submitting.schedulers.kubernetes import Kubernetes, read_status
+from kubeflow_trainer_api.models import (
+    JobsetV1alpha2JobSetSpec,
+    TrainerV1alpha1TrainingRuntimeSpec,
+    TrainerV1alpha1TrainJobSpec,
+)
+
+from tests.submitting.submitted import script, submission
+
+VERSIONS = ("1.29", "1.36")
+KINDS = ("job", "jobset", "trainjob", "pytorchjob")
+
+IMAGE = ("--to", "kubernetes", "--image", "reg/train:1", "--gpus-per-node", "8")
+EVERYTHING = (
+    *("--nnodes", "2", "--time", "2h", "--memory-per-gpu", "64G", "--cpus-per-gpu", "8"),
+    *("--requeue", "--queue", "team", "--namespace", "ml", "--gpu-resource", "amd.com/gpu"),
+    *("--node-selector", "pool=h100,zone=a", "--secrets", "wandb:/secrets/wandb"),
+    *("--tolerations", "amd.com/gpu:NoSchedule,spot=yes", "--claims", "data:/data"),
+)
+
+KEYS_OF_PYTORCHJOB = {
+    "spec": {"elasticPolicy", "nprocPerNode", "pytorchReplicaSpecs", "runPolicy"},
+    "runPolicy": {
+        *("activeDeadlineSeconds", "backoffLimit", "cleanPodPolicy", "managedBy"),
+        *("schedulingPolicy", "suspend", "ttlSecondsAfterFinished"),
+    },
+    "replica": {"replicas", "restartPolicy", "template"},
+}
+"""kubeflow.org/v1, kubeflow.org_pytorchjobs.yaml of the Training Operator 1.9."""
+
+
+def objects(*words: str) -> list[dict[str, Any]]:
+    return list(yaml.safe_load_all(script(*IMAGE, *words)))
+
+
+def pod(kind: str, *words: str) -> dict[str, Any]:
+    """Return the ``spec`` of the pods of a job."""
+    *_, last = found = objects("--kind", kind, *words, "train.py")
+    match kind:
+        case "job":
+            template = last["spec"]["template"]
+        case "jobset":
+            template = last["spec"]["replicatedJobs"][0]["template"]["spec"]["template"]
+        case "trainjob":
+            runtime = found[-2]["spec"]["template"]["spec"]
+            template = runtime["replicatedJobs"][0]["template"]["spec"]["template"]
+        case _:
+            template = last["spec"]["pytorchReplicaSpecs"]["Master"]["template"]
+    spec: dict[str, Any] = template["spec"]
+    return spec
+
+
+def as_jobs(found: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    """Return the Jobs in other objects, each as a Job of its own."""
+    plain = {"apiVersion": "batch/v1", "kind": "Job", "metadata": {"name": "x"}}
+    sets = [each["spec"] for each in found if each["kind"] == "JobSet"]
+    sets += [
+        each["spec"]["template"]["spec"] for each in found if each["kind"] == "TrainingRuntime"
+    ]
+    inner = [job["template"]["spec"] for spec in sets for job in spec["replicatedJobs"]]
+    for each in found:
+        if each["kind"] == "PyTorchJob":
+            for replica in each["spec"]["pytorchReplicaSpecs"].values():
+                # The operator sets the policy of the pods by that of the replicas.
+                spec = {"restartPolicy": "Never", **replica["template"]["spec"]}
+                inner.append({"template": {**replica["template"], "spec": spec}})
+    return [{**plain, "spec": spec} for spec in inner]
+
+
+@pytest.mark.parametrize("version", VERSIONS)
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("options", [(), EVERYTHING], ids=["plain", "everything"])
+def test_the_objects_are_valid(version: str, kind: str, options: tuple[str, ...]) -> None:
+    """By Kubernetes' own schemas, strictly: a field that it does not have is an error."""
+    found = objects("--kind", kind, *options, "train.py")
+    own = [each for each in found if each["apiVersion"] in {"v1", "batch/v1"}]
+    jobs = as_jobs(found)
+
+    for each in (*own, *jobs):
+        kubernetes_validate.validate(each, version, strict=True)
+    assert len(own) + len(jobs) >= 2
+
+
+@pytest.mark.parametrize("options", [(), EVERYTHING], ids=["plain", "everything"])
+def test_the_objects_of_controllers_are_valid(options: tuple[str, ...]) -> None:
+    """By the typed API of Kubeflow's Trainer: what it does not know would not come back."""
+    *_, jobset = objects("--kind", "jobset", *options, "train.py")
+    *_, runtime, trainjob = objects("--kind", "trainjob", *options, "train.py")
+
+    for spec, model in (
+        (jobset["spec"], JobsetV1alpha2JobSetSpec),
+        (runtime["spec"], TrainerV1alpha1TrainingRuntimeSpec),
+        (trainjob["spec"], TrainerV1alpha1TrainJobSpec),
+    ):
+        read = model.from_dict(spec)
+        assert read is not None
+        assert read.to_dict() == spec
+
+
+@pytest.mark.parametrize("options", [(), EVERYTHING], ids=["plain", "everything"])
+def test_a_pytorchjob_has_known_fields(options: tuple[str, ...]) -> None:
+    """Those of the last version of its definition."""
+    spec = objects("--kind", "pytorchjob", *options, "train.py")[-1]["spec"]
+
+    assert spec.keys() <= KEYS_OF_PYTORCHJOB["spec"]
+    assert spec["runPolicy"].keys() <= KEYS_OF_PYTORCHJOB["runPolicy"]
+    for replica in spec["pytorchReplicaSpecs"].values():
+        assert replica.keys() <= KEYS_OF_PYTORCHJOB["replica"]
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_pods_have_what_was_asked_for(kind: str) -> None:
+    """GPUs of any vendor, memory, places, secrets and volumes; time to save before they are killed."""
+    spec = pod(kind, *EVERYTHING, "--suspend-grace", "120", "--shutdown-timeout", "10")
+    (container,) = spec["containers"]
+
+    assert container["resources"] == {
+        "limits": {"amd.com/gpu": 8, "memory": "512Gi"},
+        "requests": {"cpu": 64},
+    }
+    assert spec["nodeSelector"] == {"pool": "h100", "zone": "a"}
+    assert spec["tolerations"] == [
+        {"key": "amd.com/gpu", "operator": "Exists", "effect": "NoSchedule"},
+        {"key": "spot", "value": "yes"},
+    ]
+    assert spec["terminationGracePeriodSeconds"] == 135
+    folders = {each["name"]: each["mountPath"] for each in container["volumeMounts"]}
+    assert folders == {
+        "shm": "/dev/shm",
+        "secret-wandb": "/secrets/wandb",
+        "claim-data": "/data",
+    }
+    assert {each["name"] for each in spec["volumes"]} == folders.keys()
+
+
+def test_the_job_is_in_its_queue_and_namespace() -> None:
+    """Kueue's label; all objects of a job are found by another."""
+    found = objects(*EVERYTHING, "--job-name", "My_Job.1", "train.py")
+
+    assert {each["metadata"]["namespace"] for each in found} == {"ml"}
+    assert {each["metadata"]["labels"]["clusterrun/job"] for each in found} == {"my-job-1"}
+    assert found[-1]["metadata"]["labels"]["kueue.x-k8s.io/queue-name"] == "team"
+    assert found[-1]["spec"]["activeDeadlineSeconds"] == 7200
+
+
+def test_words_of_the_script_arrive_unchanged() -> None:
+    """Kubernetes replaces $(NAME) in a command, and reads $$( as $(."""
+    (container,) = pod("job", "--env", "A=$(B)")["containers"]
+
+    assert "A=$$(B)" in container["command"]
+
+
+def test_each_job_has_a_token_of_its_own() -> None:
+    """A secret that another job of the namespace does not know."""
+    tokens = {objects("train.py")[0]["stringData"]["token"] for _ in range(2)}
+
+    assert {len(token) for token in tokens} == {64}
+    assert len(tokens) == 2
+
+
+@pytest.mark.parametrize(
+    ("words", "expected"),
+    [
+        ("--nnodes 1", []),
+        ("--nnodes 3", ["--nnodes", "3", "--master-addr", "train-0.train"]),
+        ("--nnodes 3 --spares 1", ["--nnodes", "3", "--master-addr", "train-0.train"]),
+        ("--nnodes 2:4", ["--master-addr", "train-0.train", "--nnodes", "2:4"]),
+    ],
+)
+def test_pods_know_node_zero(words: str, expected: list[str]) -> None:
+    """By its name; spares come in addition to --nnodes."""
+    command = pod("job", *words.split())["containers"][0]["command"]
+
+    assert command[: len(expected) + 1] == ["clusterrun", *expected]
+
+
+def test_spares_of_controllers_that_count_pods() -> None:
+    """PET_NNODES is the number of all pods, and --nnodes that of those that work."""
+    for kind in ("trainjob", "pytorchjob"):
+        command = pod(kind, "--nnodes", "3", "--spares", "1")["containers"][0]["command"]
+        assert command[:3] == ["clusterrun", "--nnodes", "3"]
+    assert objects("--nnodes", "3", "--spares", "1", "train.py")[-1]["spec"]["completions"] == 4
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ("--array 0-3", "--array: Kubernetes has nothing for array"),
+        ("--dependency 7", "--dependency: Kubernetes has nothing for dependency"),
+        ("--account team", "--account: Kubernetes has nothing for account"),
+        ("--setup x", "--setup: Kubernetes has nothing for setup"),
+        ("--gpus-per-node h100:8", "--gpus-per-node: Kubernetes has no models of GPUs"),
+    ],
+)
+def test_what_kubernetes_does_not_have(options: str, message: str) -> None:
+    """Is refused where it is set, with what to use instead."""
+    with pytest.raises(UsageError) as caught:
+        script(*IMAGE, *options.split(), "train.py")
+
+    assert caught.value.message == message
+    assert caught.value.hint
+
+
+def test_an_image_is_needed(folder: Path) -> None:
+    """Pods see no folder of this machine."""
+    (folder / "train.py").touch()
+
+    with pytest.raises(UsageError, match="Kubernetes runs images"):
+        script("--to", "kubernetes", "--gpus-per-node", "1", "train.py")
+    with pytest.raises(UsageError, match="--exclusive: Kubernetes has nothing for exclusive"):
+        script("--to", "kubernetes", "--exclusive", "--image", "x", "train.py")
+
+
+def test_the_server_checks_before_anything_is_made() -> None:
+    """A refused Job leaves no Secret behind."""
+    job = submission(*IMAGE, "--namespace", "ml", "train.py")
+    asked: list[tuple[str, ...]] = []
+
+    def ask(words: object, _text: str) -> Answer:
+        assert isinstance(words, tuple)
+        asked.append(words)
+        return Answer("", 'jobs.batch "train" already exists', 1)
+
+    with pytest.raises(UsageError) as caught:
+        submit(Kubernetes(), job, "", ask)
+
+    assert caught.value.message.startswith("Kubernetes refuses the job: jobs.batch")
+    assert asked == [("kubectl", "create", "--dry-run=server", "-f", "-")]
+
+
+def test_the_id_has_namespace_kind_and_name() -> None:
+    """The job is the last object; the namespace is that of --namespace."""
+    printed = "secret/train created\nservice/train created\njob.batch/train created\n"
+    job = submission(*IMAGE, "train.py")
+    elsewhere = submission(*IMAGE, "--namespace", "ml", "train.py")
+
+    assert Kubernetes().read_id(printed, job) == "job/train"
+    assert Kubernetes().read_id(printed, elsewhere) == "ml/job/train"
+
+
+FAILED = {
+    "type": "Failed",
+    "status": "True",
+    "reason": "PodFailurePolicy",
+    "message": (
+        "Container train for pod ml/train-1-x failed with exit code 9 matching FailJob rule at"
+        " index 1"
+    ),
+}
+
+
+@pytest.mark.parametrize(
+    ("status", "phase", "words", "code"),
+    [
+        ({}, Phase.WAITING, "Pending", 0),
+        ({"active": 2, "ready": 1}, Phase.RUNNING, "1 pods ready", 0),
+        ({"conditions": [{"type": "Complete", "status": "True"}]}, Phase.ENDED, "Complete", 0),
+        ({"conditions": [{"type": "Running", "status": "True"}]}, Phase.RUNNING, "Running", 0),
+        ({"conditions": [FAILED]}, Phase.ENDED, "Failed (PodFailurePolicy)", 9),
+        (
+            {"conditions": [{**FAILED, "reason": "DeadlineExceeded", "message": ""}]},
+            *(Phase.ENDED, "Failed (DeadlineExceeded)", 124),
+        ),
+        ({"conditions": [{**FAILED, "message": ""}]}, Phase.ENDED, "Failed (PodFailurePolicy)", 1),
+        ({"conditions": [{"type": "Suspended", "status": "True"}]}, Phase.WAITING, "Suspended", 0),
+    ],
+)
+def test_states(status: dict[str, Any], phase: Phase, words: str, code: int) -> None:
+    """Of the conditions that the controllers set; the exit code is in the message."""
+    assert read_status("job/train", {"status": status}) == JobState("job/train", phase, words, code)
+
+
+def test_kubectl_is_asked_for_the_job() -> None:
+    """By namespace, kind and name."""
+    asked: list[object] = []
+
+    def ask(words: object) -> Answer:
+        asked.append(words)
+        return Answer('{"status": {"active": 1}}', "", 0)
+
+    cancel(Kubernetes(), "ml/trainjob/train", ask)
+
+    assert asked == [
+        ["kubectl", "get", "--namespace=ml", "trainjob/train", "--output=json"],
+        (
+            *("kubectl", "delete", "--namespace=ml", "trainjob,trainingruntime,secret"),
+            "--selector=clusterrun/job=train",
+        ),
+    ]
+
+
+def test_answers_of_kubectl_without_a_job() -> None:
+    """One that was deleted, and a server that is not there."""
+    gone = Answer("", 'Error from server (NotFound): jobs.batch "train" not found', 1)
+    down = Answer("", "The connection to the server was refused", 1)
+
+    assert Kubernetes().states("job/train", lambda _words: gone) == ()
+    with pytest.raises(NoAnswer, match="refused"):
+        Kubernetes().states("job/train", lambda _words: down)
+
+
+def test_kubectl_shows_what_pods_print() -> None:
+    """Of all pods, each line with its pod."""
+    words = Kubernetes().show_output("ml/job/train")
+
+    assert words[:4] == ("kubectl", "logs", "--namespace=ml", "--selector=clusterrun/job=train")
