@@ -6,9 +6,11 @@ from pathlib import Path
 
 import pytest
 
-from tests.contract.launched import Launcher
+from tests.contract.launched import COMMAND, Launcher
 from tests.contract.worker_scripts import RANKS_MEET
 from tests.hosts.ssh_hosts import SshHosts
+
+ROOT = Path(__file__).parent.parent.parent
 
 PLACE = """
     import os
@@ -132,6 +134,21 @@ def test_a_job_file_can_say_all_of_it(ssh: SshHosts, clusterrun: Launcher, tmp_p
     end = job.ended()
     assert (end.code, end.err) == (0, ""), end
     assert sorted(re.findall(r"place (\d \d)", end.out)) == ["0 2", "1 2"]
+
+
+@pytest.mark.long
+@pytest.mark.timeout(400)
+def test_one_file_here_and_on_two_hosts(ssh: SshHosts) -> None:
+    """A job file that names no host trains to 95 % on one machine and, with ssh, on two hosts."""
+    words = (COMMAND, "--config", "configs/one_node.yaml")
+
+    here = ssh.client.run(*words, folder=ROOT, seconds=180)
+    there = ssh.client.run(*words, *ssh.options("n0,n1"), folder=ROOT, seconds=180)
+
+    assert (here.code, there.code) == (0, 0), (here, there)
+    found = [re.findall(r"test accuracy ([\d.]+) %", end.out) for end in (here, there)]
+    assert [float(accuracy) >= 95 for accuracies in found for accuracy in accuracies] == [True] * 2
+    assert "[rank 0 n0] " in there.out
 
 
 def test_variables_and_token_reach_the_hosts_unseen(ssh: SshHosts, clusterrun: Launcher) -> None:

@@ -72,6 +72,16 @@ OTHERS = [
         ),
     ),
     (
+        replace(
+            FAILED, reached=Reached.SHELL, exit_code=1, errors="No module named clusterrun.ssh"
+        ),
+        Fault(
+            "/opt/venv/bin/python has an older clusterrun there",
+            "install the same version on all hosts",
+            is_mistake=True,
+        ),
+    ),
+    (
         replace(FAILED, reached=Reached.SHELL, exit_code=2, errors="Unknown option: -P"),
         Fault("/opt/venv/bin/python ended with 2", "Unknown option: -P"),
     ),

@@ -53,9 +53,12 @@ def start(launcher: Launcher, program: str, *options: str, script: str) -> Job:
 def test_one_host(clusterrun: Launcher) -> None:
     """The job runs as without ssh; the report is printed once."""
     script = """
-    import os, sys
+    import os, pathlib, sys, time
 
-    print("rank", os.environ["RANK"], os.environ["LOCAL_WORLD_SIZE"], sys.argv[1:])
+    print("rank", os.environ["RANK"], os.environ["LOCAL_WORLD_SIZE"], sys.argv[1:], flush=True)
+    pathlib.Path(os.environ["RANK"]).touch()
+    while not pathlib.Path("0").exists() or not pathlib.Path("1").exists():
+        time.sleep(0.01)
     sys.exit(3 if os.environ["RANK"] == "1" else 0)
     """
     options = ("--hosts", "localhost", "--nproc-per-node", "2", "--ssh-options", "-p 22 -i 'a b'")
@@ -89,6 +92,23 @@ def test_a_bound_on_connections_at_a_time(parallel: int, clusterrun: Launcher) -
         "  gpu-01, gpu-02, gpu-03, gpu-04, gpu-05, gpu-06, gpu-07, ... and 33 more:"
         " no ssh server listens there\n"
     )
+
+
+def test_much_output_is_whole(clusterrun: Launcher) -> None:
+    """Lines of several ranks, and the exit code that comes after them."""
+    script = """
+    import os
+
+    for number in range(20_000):
+        print("line", os.environ["RANK"], number, "x" * 60)
+    """
+
+    end = start(clusterrun, HERE, "--hosts", "a", "--nproc-per-node", "2", script=script).ended()
+
+    assert (end.code, end.err) == (0, "")
+    numbers = [re.findall(rf"(?m)line {rank} (\d+) x{{60}}$", end.out) for rank in "01"]
+    assert numbers == [[str(number) for number in range(20_000)]] * 2
+    assert end.out.count("\n") == 40_000
 
 
 def test_signals(clusterrun: Launcher) -> None:

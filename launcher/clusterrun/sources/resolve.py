@@ -116,7 +116,7 @@ def resolve(
     path = search_path(env, inputs.variables)
     program = NO_PROGRAM if for_topo else find_program(words, sources, path)
     job = job_spec(sources, program, env, inputs, place)
-    over_ssh = find_over_ssh(sources, line, process.called)
+    over_ssh = None if for_topo else find_over_ssh(sources, line, process.called)
     check_hook(job.suspend_hook, path)
     _expect_possible(job)
     if over_ssh is not None:

@@ -7,6 +7,7 @@ import time
 from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from enum import Enum
+from typing import IO
 
 from clusterrun.ssh.frames import Frame, FrameReader, Kind, frame
 from clusterrun.ssh.host_job import AgentEnd
@@ -51,6 +52,8 @@ class Connection:
         self._reader = FrameReader()
         self._waiting = bytearray()
         self._process: subprocess.Popen[bytes] | None = None
+        self._ended: set[IO[bytes]] = set()
+        """Its outputs that are at their end."""
 
     def open(self, command: Sequence[str]) -> None:
         """Start ssh. It has no terminal to ask on, and ends with this process."""
@@ -63,8 +66,8 @@ class Connection:
             start_new_session=True,
             preexec_fn=lambda: _end_with(client),  # noqa: PLW1509 - this process has one thread
         )
-        for descriptor in self._pipes:
-            os.set_blocking(descriptor, False)
+        for stream in self._pipes:
+            os.set_blocking(stream.fileno(), False)
         self.opened_at = self.heard_at = time.monotonic()
 
     @property
@@ -73,22 +76,21 @@ class Connection:
         return self._process is not None
 
     @property
-    def readable(self) -> tuple[int, ...]:
+    def readable(self) -> list[int]:
         """The descriptors to wait for."""
-        return self._pipes[1:]
+        return [stream.fileno() for stream in self._pipes[1:] if stream not in self._ended]
 
     @property
-    def writable(self) -> tuple[int, ...]:
+    def writable(self) -> list[int]:
         """The descriptor to wait for, if something is to be sent."""
-        return self._pipes[:1] if self._waiting else ()
+        return [stream.fileno() for stream in self._pipes[:1] if self._waiting]
 
     @property
-    def _pipes(self) -> tuple[int, ...]:
+    def _pipes(self) -> tuple[IO[bytes], ...]:
         process = self._process
         if process is None or not (process.stdin and process.stdout and process.stderr):
             return ()
-        streams = (process.stdin, process.stdout, process.stderr)
-        return tuple(stream.fileno() for stream in streams if not stream.closed)
+        return (process.stdin, process.stdout, process.stderr)
 
     def send(self, kind: Kind, content: bytes = b"") -> None:
         """Send a frame; a heartbeat only if nothing else waits."""
@@ -110,19 +112,43 @@ class Connection:
             # Its exit will say why.
             self._waiting.clear()
 
-    def receive(self) -> Iterator[Frame]:
-        """Yield the frames that have arrived.
+    def receive(self, *, all_of_it: bool = False) -> Iterator[Frame]:
+        """Yield the frames of one chunk that has arrived, or of all that have.
 
         Raises:
             NotAFrame: something else prints into the connection.
 
         """
+        while (out := self._read_some()) is not None:
+            yield from self._take(out)
+            if not all_of_it:
+                return
+
+    def _read_some(self) -> bytes | None:
+        """Return a chunk of standard output, None if there is none; keep one of standard error."""
         process = self._process
         if process is None or process.stdout is None or process.stderr is None:
-            return
-        self.error_text += _read(process.stderr.fileno())
+            return None
+        out, err = self._read(process.stdout), self._read(process.stderr)
+        self.error_text += err or b""
         del self.error_text[:-MOST_OF_STDERR]
-        if not (data := _read(process.stdout.fileno())):
+        return out if out is not None else (err and b"")
+
+    def _read(self, stream: IO[bytes]) -> bytes | None:
+        """Return a chunk; None if there is none now, or at the end."""
+        if stream in self._ended:
+            return None
+        try:
+            data = os.read(stream.fileno(), CHUNK)
+        except BlockingIOError:
+            return None
+        if not data:
+            # It stays readable: waiting for it would never end.
+            self._ended.add(stream)
+        return data or None
+
+    def _take(self, data: bytes) -> Iterator[Frame]:
+        if not data:
             return
         self.heard_at = time.monotonic()
         before = self.greeting.reached
@@ -154,13 +180,6 @@ class Connection:
                 process.send_signal(number)
                 with suppress(subprocess.TimeoutExpired):
                     process.wait(SECONDS_TO_EXIT)
-
-
-def _read(descriptor: int) -> bytes:
-    try:
-        return os.read(descriptor, CHUNK)
-    except BlockingIOError:
-        return b""
 
 
 def _end_with(client: int) -> None:

@@ -93,9 +93,7 @@ class Connections:
 
     def _arrived(self, connection: Connection, *, until_end: bool) -> Iterable[Happening]:
         try:
-            frames = list(connection.receive())
-            while until_end and (more := list(connection.receive())):
-                frames += more
+            frames = list(connection.receive(all_of_it=until_end))
         except NotAFrame:
             yield Gone(connection, None, "prints something else into the connection")
             return

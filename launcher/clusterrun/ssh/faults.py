@@ -95,7 +95,13 @@ def fault_of(last: LastWords) -> Fault:
         return _not_reached(last)
     if last.exit_code is None:
         return Fault(f"{last.python} did not answer within {last.waited:g} s", last.errors)
-    if re.search("No module named ['\"]?clusterrun", last.errors):
+    if re.search(r"No module named '?clusterrun\.", last.errors):
+        return Fault(
+            f"{last.python} has an older clusterrun there",
+            "install the same version on all hosts",
+            is_mistake=True,
+        )
+    if re.search("No module named '?clusterrun", last.errors):
         return Fault(
             f"{last.python} has no clusterrun there",
             f"install it there:\n  {last.python} -m pip install clusterrun",
