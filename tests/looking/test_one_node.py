@@ -128,6 +128,24 @@ def test_a_wrong_name_gets_the_list(clusterrun: Launcher, runtime: dict[str, str
     assert job.ended().code == 143
 
 
+def test_shells_complete_the_names_of_runs(clusterrun: Launcher, runtime: dict[str, str]) -> None:
+    """After each command that takes one; a stopped agent does not stop the shell."""
+    job = started(clusterrun, runtime, PRINTS)
+    asks = {**runtime, "_CLUSTERRUN_COMPLETE": "bash_complete", "COMP_CWORD": "2"}
+
+    commands = ("status", "stacks", "logs", "stop", "suspend")
+    offered = [asked({**asks, "COMP_WORDS": f"clusterrun {word} mi"}).stdout for word in commands]
+    os.kill(job.agent, signal.SIGSTOP)
+    await_status(job.agent, psutil.STATUS_STOPPED)
+    stopped = asked({**asks, "COMP_WORDS": "clusterrun status mi"})
+    os.kill(job.agent, signal.SIGCONT)
+    asked(runtime, "stop", "--now")
+
+    assert offered == ["plain,mine\n"] * len(commands)
+    assert stopped.stdout == "\n"
+    assert job.ended().code == 143
+
+
 AS_ANOTHER_USER = """
 import os, sys
 from clusterrun.cli.main import run_command_line

@@ -5,6 +5,7 @@ from pathlib import Path
 
 from clusterrun.control.messages import AnswerT, Request
 from clusterrun.control.running_jobs import (
+    SECONDS_TO_DESCRIBE,
     FoundJobs,
     NoAnswer,
     RunningJob,
@@ -27,10 +28,10 @@ NOTHING_RUNS = UsageError(
 )
 
 
-def found_jobs(environ: Mapping[str, str]) -> FoundJobs:
-    """Return all agents of this user on this host."""
+def found_jobs(environ: Mapping[str, str], seconds: float = SECONDS_TO_DESCRIBE) -> FoundJobs:
+    """Return all agents of this user on this host; ``seconds``: for all of them to answer."""
     folder = socket_folder(environ)
-    return FoundJobs((), ()) if folder is None else find_jobs(folder)
+    return FoundJobs((), ()) if folder is None else find_jobs(folder, seconds)
 
 
 def chosen_run(line: CommandLine, environ: Mapping[str, str], typed: str) -> RunningJob:

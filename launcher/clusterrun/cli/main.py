@@ -16,7 +16,7 @@ def run_command_line(
         if instruction := environ.get(completion_variable(called)):
             from clusterrun.cli.commands.print_completion import completions
 
-            return print_text(completions(instruction, called))
+            return print_text(completions(instruction, called, environ))
         command, line = find_command(argv, called)
         return command.load()(line, environ, called)
     except LauncherError as error:

@@ -1,5 +1,7 @@
 """What is offered where: flags, words, files, and nothing of ours behind the script."""
 
+import os
+
 import pytest
 from clusterrun.cli.commands.print_completion import SHELLS, completion_script, completions
 from clusterrun.errors import UsageError
@@ -9,7 +11,7 @@ def offered(line: str, monkeypatch: pytest.MonkeyPatch) -> list[str]:
     """Return what bash is told at the end of ``line``: as click reads it, from two variables."""
     monkeypatch.setenv("COMP_WORDS", line)
     monkeypatch.setenv("COMP_CWORD", str(len(line.split()) - (not line.endswith(" "))))
-    return completions("bash_complete", "clusterrun").splitlines()
+    return completions("bash_complete", "clusterrun", dict(os.environ)).splitlines()
 
 
 @pytest.mark.parametrize(
@@ -55,6 +57,6 @@ def test_each_shell_has_its_script(shell: str) -> None:
 def test_a_variable_that_no_script_sets(instruction: str) -> None:
     """Says itself what is wrong."""
     with pytest.raises(UsageError) as caught:
-        completions(instruction, "clusterrun")
+        completions(instruction, "clusterrun", {})
 
     assert caught.value.hint == "unset _CLUSTERRUN_COMPLETE"

@@ -54,6 +54,9 @@ SHELLS: dict[str, type[ShellComplete]] = {
     "fish": FishComplete,
 }
 
+SECONDS_TO_COMPLETE = 0.3
+"""For agents to answer: a user waits for the shell."""
+
 FILES = {"FILE", "PATH"}
 """Metavars of options that take a file; DIR is a folder."""
 
@@ -83,10 +86,10 @@ def completion_script(shell: str, called: str) -> str:
             f"--print-completion: {shell!r} is not a shell that clusterrun knows",
             did_you_mean(shell, SHELLS) or f"give one of {', '.join(SHELLS)}",
         )
-    return _completer(shell, called, RUN).source()
+    return _completer(shell, called, RUN, {}).source()
 
 
-def completions(instruction: str, called: str) -> str:
+def completions(instruction: str, called: str, environ: Mapping[str, str]) -> str:
     """Return what a shell offers, in the form that the script of ``completion_script`` reads.
 
     Raises:
@@ -99,14 +102,14 @@ def completions(instruction: str, called: str) -> str:
         raise UsageError(
             f"{variable} is {instruction!r}, which no completion script sets", f"unset {variable}"
         )
-    completer = _completer(shell, called, RUN)
+    completer = _completer(shell, called, RUN, environ)
     args, incomplete = completer.get_completion_args()
     # bash splits "--name=VALUE" into three words.
     in_full = [_in_full(arg) for arg in args if arg != "="]
     args = with_values(in_full, OPTIONS, full_name)
     command, words = _named(completer.cli, args)
     if command is not RUN:
-        completer, args = _completer(shell, called, command), words
+        completer, args = _completer(shell, called, command, environ), words
     items = completer.get_completions(args, incomplete)
     return "\n".join(map(completer.format_completion, items))
 
@@ -120,8 +123,10 @@ def _named(root: click.Command, args: list[str]) -> tuple[Command, list[str]]:
     return WORDS[words[0]], list(words[1:])
 
 
-def _completer(shell: str, called: str, command: Command) -> ShellComplete:
-    values_of = partial(_completion, command)
+def _completer(
+    shell: str, called: str, command: Command, environ: Mapping[str, str]
+) -> ShellComplete:
+    values_of = partial(_completion, command, environ)
     command_of_click = click_command(command.all_options, full_name, values_of, _Command)
     return SHELLS[shell](command_of_click, {}, called, completion_variable(called))
 
@@ -135,8 +140,12 @@ def _in_full(word: str) -> str:
     return f"--{full_name(head[2:])}{equals}{value}" if head.startswith("--") else word
 
 
-def _completion(command: Command, option: Option[object] | None) -> Values:
+def _completion(
+    command: Command, environ: Mapping[str, str], option: Option[object] | None
+) -> Values:
     """Return what completes the value of an option, or the words of a command (None)."""
+    if option is None and "RUN" in command.word:
+        return partial(_runs, environ)
     if option is None:
         return _words if command is RUN else _one_of((), "file" if command.takes_script else "")
     return _one_of(tuple(_choices(option)), _kind_of_path(option))
@@ -168,6 +177,21 @@ def _words(
     """Return the completion to SCRIPT or to a command in its place, or to SCRIPT's arguments."""
     commands = () if context.params.get("words") else tuple(WORDS)
     return _one_of(commands, "file")(context, parameter, incomplete)
+
+
+def _runs(
+    environ: Mapping[str, str],
+    context: click.Context,
+    parameter: click.Parameter,
+    incomplete: str,
+) -> list["CompletionItem[str]"]:
+    """Return the runs of this user on this host."""
+    # Few lines need them, and a stopped agent must not stop a shell.
+    from clusterrun.cli.chosen_run import found_jobs
+
+    jobs = found_jobs(environ, SECONDS_TO_COMPLETE).jobs
+    names = dict.fromkeys(job.described.run_id for job in jobs)
+    return _one_of(tuple(names))(context, parameter, incomplete)
 
 
 def _one_of(words: tuple[str, ...], path: str = "") -> Values:

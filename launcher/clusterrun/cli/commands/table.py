@@ -182,6 +182,17 @@ CANCEL = Command(
     rows=QUEUED,
     word="ID",
 )
+ENV = Command(
+    "env",
+    "Print what a bug report needs, without secrets",
+    options=(JSON,),
+    about=(
+        "Print versions, limits, the machine and the variables that a job depends on: what a bug"
+        " report needs. Values of variables that may be secret are left out; neither the name of"
+        " the host nor that of the user is asked for."
+    ),
+    own_options=(JSON,),
+)
 HELP = Command("--help", "Print this, a group of options, or all", short="h", metavar="[GROUP|all]")
 VERSION = Command("--version", "Print the versions of clusterrun, Python and torch")
 PRINT_COMPLETION = Command(
@@ -189,7 +200,7 @@ PRINT_COMPLETION = Command(
 )
 
 COMMANDS = (
-    *(RUN, TOPO, SUBMIT, CANCEL, PS, STATUS, STACKS, LOGS, STOP, SUSPEND),
+    *(RUN, TOPO, SUBMIT, CANCEL, PS, STATUS, STACKS, LOGS, STOP, SUSPEND, ENV),
     *(HELP, VERSION, PRINT_COMPLETION),
 )
 """In the order of --help."""

@@ -1,0 +1,108 @@
+"""``clusterrun env``: what a bug report needs, without secrets."""
+
+import os
+import sys
+from collections.abc import Iterator, Mapping
+from contextlib import suppress
+from importlib import metadata
+from pathlib import Path
+
+from msgspec import Struct
+
+from clusterrun.cli.json_printing import print_json
+from clusterrun.cli.printing import print_text
+from clusterrun.domain.cpuset import CpuSet
+from clusterrun.domain.facts import Fact
+from clusterrun.errors import LauncherError
+from clusterrun.machine.host_facts import host_facts
+from clusterrun.machine.inspect import inspect
+from clusterrun.machine.tree import Tree
+from clusterrun.report.worker_table import aligned
+from clusterrun.sources.clusters.cluster import Inputs
+from clusterrun.sources.clusters.detection import detect
+from clusterrun.sources.clusters.variables import Variables
+from clusterrun.sources.settings import CommandLine
+from clusterrun.sources.shown_variables import shown_variables
+from clusterrun.sources.this_process import this_process
+
+ROOT = Path("/")
+
+PACKAGES = (
+    *("clusterrun", "torch", "numpy", "triton", "nvidia-nccl-cu12", "nvidia-nccl-cu13"),
+    *("nvidia-cudnn-cu12", "lightning", "accelerate", "deepspeed", "transformers"),
+    *("msgspec", "click", "psutil", "rich", "cloudpickle", "py-spy"),
+)
+"""Packages whose versions matter to a job, and those that clusterrun is made of."""
+
+
+class _Environment(Struct, frozen=True):
+    """What ``clusterrun env --json`` prints."""
+
+    python: dict[str, str]
+    packages: dict[str, str]
+    host: dict[str, str]
+    machine: dict[str, str]
+    variables: dict[str, str]
+
+
+def execute(line: CommandLine, environ: Mapping[str, str], called: str) -> int:
+    """Print it; nothing is changed, and torch is not imported."""
+    found = _Environment(
+        python=dict(_python(called)),
+        packages=dict(_packages()),
+        host=dict(host_facts(Tree(ROOT))),
+        machine=dict(_machine(environ, called)),
+        variables=shown_variables(environ),
+    )
+    if "json" in line.flags:
+        return print_json(found)
+    sections = {
+        "Python": found.python,
+        "Packages": found.packages,
+        "Host": found.host,
+        "Machine": found.machine,
+        "Variables": found.variables,
+    }
+    return print_text("\n\n".join(_section(name, rows) for name, rows in sections.items()))
+
+
+def _section(name: str, rows: Mapping[str, str]) -> str:
+    return "\n".join([f"{name}:", *(f"  {line}" for line in aligned(rows.items()))])
+
+
+def _python(called: str) -> Iterator[tuple[str, str]]:
+    yield "called as", called
+    yield "version", " ".join(sys.version.split())
+    yield "interpreter", sys.executable
+    yield "clusterrun is in", str(Path(__file__).parents[2])
+
+
+def _packages() -> Iterator[tuple[str, str]]:
+    for name in PACKAGES:
+        with suppress(metadata.PackageNotFoundError):
+            yield name, metadata.version(name)
+
+
+def _machine(environ: Mapping[str, str], called: str) -> Iterator[tuple[str, str]]:
+    machine = inspect(ROOT, environ, CpuSet(os.sched_getaffinity(0)), "")
+    yield "allowed CPUs", str(machine.allowed)
+    yield "cores", str(len(machine.cores))
+    yield "NUMA nodes", str(len(machine.nodes))
+    yield "CPU quota", "none" if machine.cpu_quota is None else f"{machine.cpu_quota:g} CPUs"
+    driver = Tree(ROOT).text("proc/driver/nvidia/version").partition("\n")[0]
+    yield "NVIDIA driver", driver or "none"
+    for gpu in machine.gpus:
+        node = "unknown" if gpu.numa_node is None else str(gpu.numa_node)
+        yield f"GPU {gpu.index}", f"{gpu.model or gpu.vendor}, NUMA node {node} ({gpu.node_source})"
+    by = f" ({machine.visible_origin})" if machine.visible_origin else ""
+    yield "visible GPUs", f"{len(machine.visible)}{by}"
+    yield "cluster", _cluster(environ, called)
+
+
+def _cluster(environ: Mapping[str, str], called: str) -> str:
+    inputs = Inputs(Variables(environ), this_process(called), CommandLine({}, ()))
+    try:
+        name, _ = detect(Fact("", "default"), inputs)
+    except LauncherError as error:
+        return f"contradictory: {error.message}"
+    return f"{name.value} ({name.origin})"

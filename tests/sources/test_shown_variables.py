@@ -1,0 +1,37 @@
+"""The variables that a bug report shows."""
+
+import pytest
+from clusterrun.sources.shown_variables import HIDDEN, shown_variables
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        *("CLUSTERRUN_NNODES", "NCCL_DEBUG", "CUDA_VISIBLE_DEVICES", "SLURM_JOB_ID", "MASTER_ADDR"),
+        *("RANK", "WORLD_SIZE", "LOCAL_RANK", "OMP_NUM_THREADS", "PATH", "LD_LIBRARY_PATH"),
+    ],
+)
+def test_what_a_job_depends_on_is_shown(name: str) -> None:
+    """Of schedulers, libraries and clusterrun itself."""
+    assert shown_variables({name: "1"}) == {name: "1"}
+
+
+@pytest.mark.parametrize("name", ["HOME", "USER", "MY_NOTES", "WANDB_PROJECT", "MAIL", "PROMPT"])
+def test_other_variables_are_not(name: str) -> None:
+    """However harmless they look."""
+    assert shown_variables({name: "x"}) == {}
+
+
+@pytest.mark.parametrize(
+    "name", ["CLUSTERRUN_TOKEN", "NCCL_KEY", "SLURM_JWT", "PMI_PASSWORD", "torch_secret", "AWS_KEY"]
+)
+def test_no_secret_is_shown(name: str) -> None:
+    """Its name is, if a job reads it."""
+    assert "hush" not in "".join(shown_variables({name: "hush"}).values())
+
+
+def test_a_password_in_an_address_is_left_out() -> None:
+    """The rest of the address stays."""
+    shown = shown_variables({"PET_RDZV_ENDPOINT": "tcp://me:hush@host:29500/x"})
+
+    assert shown == {"PET_RDZV_ENDPOINT": f"tcp://{HIDDEN}@host:29500/x"}
