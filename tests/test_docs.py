@@ -40,6 +40,7 @@ OF_OTHERS = {
         "--container-image",
     ),  # of Slurm
     *("--cpus-per-task", "--mem", "--nv"),
+    *("--cores-per-slot", "--gpus-per-slot", "--time-limit", "--bank", "--requires"),  # of Flux
     *("--cluster_node_ips", "--node_ip", "--selected_gpus", "--started_port"),  # of Paddle
     *("--bind-to", "--hosts", "--long", "--map-by", "--strict"),  # of mpirun, scripts/check, mkdocs
     *("--shm-size", "--ulimit"),  # of Docker

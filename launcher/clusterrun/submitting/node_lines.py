@@ -2,8 +2,10 @@
 
 from collections.abc import Iterator, Sequence
 
+from msgspec import Struct
+
 from clusterrun.domain.submissions.submission import ContainerRuntime, NodeCommand, Submission
-from clusterrun.submitting.shell import quoted
+from clusterrun.submitting.shell import command_lines, quoted
 
 
 def setup_lines(job: Submission) -> list[str]:
@@ -39,3 +41,52 @@ def in_container(job: Submission) -> Iterator[Sequence[str]]:
     for mount in job.mounts.value:
         yield ["--bind", quoted(mount)]
     yield [quoted(job.image.value)]
+
+
+class Places(Struct, frozen=True):
+    """How a script learns where it runs."""
+
+    hosts: str
+    """The command that prints the nodes, one on each line, this one first."""
+    number: str
+    """The number of the job, as shell arithmetic has it."""
+
+
+def started_from_here(job: Submission, others: str, places: Places) -> list[str]:
+    """Return the lines that start an agent on each node if the scheduler starts the first one only.
+
+    The agent of this node ends with the code of the job, as all of them do.
+
+    Args:
+        job: what runs.
+        others: what starts "${command[@]}" on all other nodes, and does not wait.
+        places: how the nodes are known.
+
+    """
+    words, before = [*words_of(job.command)], [*in_container(job)]
+    if job.nodes.value == 1:
+        command = command_lines([["exec"], *before, *words])
+        return ["# exec: signals and the exit code are those of clusterrun.", *command]
+    port = f"$((20000 + {places.number} % 9000))"
+    given = {option[0] for option in job.command.options}
+    # Jobs that share a node must not meet at one port.
+    meeting = [
+        '--hosts "$hosts"',
+        *([] if "--master-port" in given else [f'--master-port "{port}"']),
+    ]
+    command = command_lines([["command=("], *before, words[0], meeting, *words[1:]])
+    command[0] = command[0].replace("( ", "(")
+    command[-1] += ")"
+    return [
+        f"hosts=$({places.hosts} | paste -sd,)",
+        *command,
+        "",
+        "# Bash waits for the agent, which gets the signal, too.",
+        "trap : TERM INT USR1 USR2",
+        "# The agents of the other nodes; that of this one has the exit code of the job.",
+        others,
+        "code=0",
+        '"${command[@]}" || code=$?',
+        "wait",
+        'exit "$code"',
+    ]

@@ -27,3 +27,17 @@ def refuse(job: Submission, title: str, hints: Mapping[str, str]) -> None:
                 raise UsageError(
                     f"{fact.origin}: {title} has nothing for {name}", hint or "leave it out"
                 )
+
+
+def expect_cpus(job: Submission, title: str) -> None:
+    """Check that the CPUs of a node are known: the scheduler ``title`` would give a job one.
+
+    Raises:
+        UsageError: they are not.
+
+    """
+    if job.cpus is None:
+        raise UsageError(
+            f"how many CPUs has each node of the job? {title} gives it one unless it is asked for more",
+            "type --cpus-per-gpu N, and --gpus-per-node N if that is not set",
+        )

@@ -1,6 +1,6 @@
 """The sections of a job file that only ``clusterrun submit`` reads."""
 
-SCHEDULERS = ("slurm", "kubernetes")
+SCHEDULERS = ("slurm", "lsf", "flux", "pbs", "kubernetes")
 """Schedulers that jobs are submitted to, in the order in which they are looked for."""
 
 ALL_SCHEDULERS = "submit"

@@ -9,7 +9,13 @@ from clusterrun.sources.programs.executables import find_executable
 from clusterrun.sources.settings import Settings, find
 from clusterrun.sources.submissions.rows import TO
 
-COMMANDS = {"slurm": "sbatch", "kubernetes": "kubectl"}
+COMMANDS = {
+    "slurm": "sbatch",
+    "lsf": "bsub",
+    "flux": "flux",
+    "pbs": "qsub",
+    "kubernetes": "kubectl",
+}
 """The command of each scheduler that submits a job.
 
 Slurm is looked for first: it comes with wrappers that are called bsub and qsub. Kubernetes is the

@@ -1,12 +1,12 @@
 """Which submitted job a command is about."""
 
+import re
 from collections.abc import Mapping
 
 from msgspec import Struct
 
 from clusterrun.domain.facts import Fact
 from clusterrun.errors import UsageError
-from clusterrun.sources.options.values.requests import name
 from clusterrun.sources.settings import CommandLine, settings_from_flags
 from clusterrun.sources.submissions.detection import command_of, find_scheduler
 from clusterrun.sources.submissions.rows_of_queued_jobs import ROWS
@@ -28,10 +28,9 @@ def find_queued_job(line: CommandLine, environ: Mapping[str, str], typed: str) -
     """
     if not line.words:
         raise UsageError("which job?", f"type its id:\n  {typed} ID")
-    try:
-        job_id = name(line.words[0])
-    except UsageError:
-        raise UsageError(f"{line.words[0]!r} is not the id of a job", f"type {typed} ID") from None
+    job_id = line.words[0]
+    if not re.fullmatch(r"\w[\w.@/\[\]-]*", job_id):
+        raise UsageError(f"{job_id!r} is not the id of a job", f"type {typed} ID")
     path = environ.get("PATH", "")
     scheduler: Fact[str] = find_scheduler(
         (settings_from_flags(line.flags, line.spelled, ROWS),), path

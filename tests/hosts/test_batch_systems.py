@@ -1,0 +1,38 @@
+"""Scripts for LSF, PBS and Flux: their commands take them, and their hosts run them."""
+
+import re
+from collections.abc import Sequence
+from pathlib import Path
+from textwrap import dedent
+
+import pytest
+
+from tests.hosts.batch_systems import run_script, submit
+from tests.hosts.host import Host
+
+RANKS = """
+    import os
+    where = f"{os.environ['RANK']} of {os.environ['WORLD_SIZE']} on {os.uname().nodename}"
+    print(f"rank {where}\\n", end="", flush=True)
+    if os.environ["RANK"] == os.environ.get("FAILS"):
+        raise SystemExit(9)
+"""
+
+
+@pytest.mark.parametrize("scheduler", ["lsf", "pbs", "flux"])
+@pytest.mark.parametrize("fails", ["", "3"])
+def test_a_script_runs_on_its_nodes(
+    scheduler: str, fails: str, hosts: Sequence[Host], tmp_path: Path
+) -> None:
+    """A worker for each GPU of both nodes; a failing rank's code is that of the script."""
+    (tmp_path / "ranks.py").write_text(dedent(RANKS))
+    job = ("--nnodes", "2", "--nproc-per-node", "2", "--cpus-per-gpu", "1", "--time", "10m")
+
+    queued = submit(scheduler, hosts[0], tmp_path, *job, "--env", f"FAILS={fails}", "ranks.py")
+    assert queued.code == 0, queued.err
+    done = run_script(scheduler, hosts[:2], tmp_path)
+
+    assert "has queued job" in queued.out
+    assert done.code == (9 if fails else 0), done.err
+    where = [f"rank {rank} of 4 on n{rank // 2}" for rank in range(4)]
+    assert sorted(re.findall(r"rank \d of \d on n\d", done.out)) == where
