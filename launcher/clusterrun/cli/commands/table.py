@@ -9,6 +9,7 @@ from importlib import import_module
 from msgspec import Struct
 
 from clusterrun.sources.options.option import Group, Kind, Option, switch_option
+from clusterrun.sources.options.rows.files import LOG_DIR
 from clusterrun.sources.options.rows.launcher import ALLOWED_CPUS, CAPTURE, JSON, MACHINE_ROOT
 from clusterrun.sources.options.rows.looking import FOLLOW, GREP, NATIVE, RANK, SHOWN_NODE
 from clusterrun.sources.options.table import OPTIONS
@@ -182,6 +183,17 @@ CANCEL = Command(
     rows=QUEUED,
     word="ID",
 )
+DOCTOR = Command(
+    "doctor",
+    "Check whether this machine is fit for a job",
+    options=(LOG_DIR, JSON),
+    about=(
+        "Check this machine: shared memory, folders, limits, names, interfaces, CPUs, GPUs. What"
+        " is wrong is named, with what to do; exit code 1 if a usual job would fail. To check all"
+        " nodes of a cluster, start it on each: srun clusterrun doctor."
+    ),
+    own_options=(LOG_DIR, JSON),
+)
 ENV = Command(
     "env",
     "Print what a bug report needs, without secrets",
@@ -200,7 +212,8 @@ PRINT_COMPLETION = Command(
 )
 
 COMMANDS = (
-    *(RUN, TOPO, SUBMIT, CANCEL, PS, STATUS, STACKS, LOGS, STOP, SUSPEND, ENV),
+    *(RUN, TOPO, SUBMIT, CANCEL, PS, STATUS, STACKS, LOGS, STOP, SUSPEND),
+    *(DOCTOR, ENV),
     *(HELP, VERSION, PRINT_COMPLETION),
 )
 """In the order of --help."""

@@ -1,0 +1,153 @@
+"""``clusterrun doctor`` with one fault planted at a time, through the installed command."""
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.contract.launched import COMMAND
+from tests.waiting import SECONDS_TO_ACT
+
+DEPENDS_ON_THE_MACHINE = (
+    *("host name", "CPU load", "memory", "CPU quota", "CPU governor", "GPU", "torch", "link"),
+    *("open files", "processes", "locked memory", "shared memory", "NUMA node"),
+)
+"""What may be wrong with the machine on which tests run."""
+
+SPINS = """
+import time
+print("spins", flush=True)
+until = time.monotonic() + 60
+while time.monotonic() < until:
+    pass
+"""
+
+
+def doctor(*around: str, **variables: str) -> tuple[int, dict[str, Any]]:
+    """Return the exit code, and what was found by what was looked at."""
+    done = subprocess.run(
+        [*around, COMMAND, "doctor", "--json"],
+        env={**os.environ, **variables},
+        capture_output=True,
+        text=True,
+        timeout=SECONDS_TO_ACT,
+        check=False,
+    )
+    assert done.stdout, done.stderr
+    findings = json.loads(done.stdout)["findings"]
+    return done.returncode, {finding["what"]: finding for finding in findings}
+
+
+def in_namespace(script: str) -> tuple[str, ...]:
+    """Return the words that run ``script`` in a file system of its own before a command."""
+    return ("unshare", "--mount", "--uts", "sh", "-ec", f'{script}\nexec "$@"', "sh")
+
+
+def test_a_healthy_machine_has_no_fault(tmp_path: Path) -> None:
+    """As far as the machine of the tests is one; nothing is left in the folders."""
+    _, found = doctor(TMPDIR=str(tmp_path))
+
+    faults = [
+        what
+        for what, finding in found.items()
+        if finding["level"] != "ok" and not what.startswith(DEPENDS_ON_THE_MACHINE)
+    ]
+    assert faults == []
+    assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize(
+    ("variable", "value"), [("NCCL_SOCKET_IFNAME", "nosuch"), ("GLOO_SOCKET_IFNAME", "nosuch0")]
+)
+def test_a_wrong_interface(variable: str, value: str) -> None:
+    """Named with those that there are; the exit code is 1."""
+    code, found = doctor(**{variable: value})
+
+    assert code == 1
+    assert found[variable]["level"] == "failure"
+    assert "give one of lo" in found[variable]["advice"]
+
+
+@pytest.mark.needs("prlimit")
+def test_a_low_limit() -> None:
+    """With what to type."""
+    code, found = doctor("prlimit", "--nofile=256:2048")
+
+    assert code == 1
+    assert found["open files"]["level"] == "failure"
+    assert "ulimit -n 2048" in found["open files"]["advice"]
+
+
+@pytest.mark.needs("root", "unshare")
+def test_little_shared_memory() -> None:
+    """As Docker gives it."""
+    code, found = doctor(*in_namespace("mount -t tmpfs -o size=64m none /dev/shm"))
+
+    finding = found["shared memory (/dev/shm)"]
+    assert code == 1
+    assert finding["level"] == "failure"
+    assert finding["found"] == "64 MiB, 64 MiB free"
+
+
+@pytest.mark.needs("root", "unshare")
+def test_a_full_disk(tmp_path: Path) -> None:
+    """Where temporary files go."""
+    mount = f"mount -t tmpfs -o size=256k none {tmp_path}"
+    code, found = doctor(*in_namespace(mount), TMPDIR=str(tmp_path))
+
+    finding = found[f"temporary files ({tmp_path})"]
+    assert code == 1
+    assert (finding["level"], finding["found"]) == ("failure", "No space left on device")
+
+
+@pytest.mark.needs("root", "unshare")
+def test_a_name_that_leads_elsewhere(tmp_path: Path) -> None:
+    """To an address that this machine does not have."""
+    hosts = tmp_path / "hosts"
+    hosts.write_text("10.254.9.9 node7\n")
+    rename = f"mount --bind {hosts} /etc/hosts; hostname node7"
+    code, found = doctor(*in_namespace(rename))
+
+    finding = found["host name (node7)"]
+    assert code == 1
+    assert (finding["level"], finding["found"]) == ("failure", "10.254.9.9")
+
+
+def test_busy_cpus() -> None:
+    """The process that uses them is named."""
+    spinning = [
+        subprocess.Popen([sys.executable, "-c", SPINS], stdout=subprocess.PIPE)
+        for _ in os.sched_getaffinity(0)
+    ]
+    try:
+        for process in spinning:
+            assert process.stdout is not None
+            assert process.stdout.readline() == b"spins\n"
+        _, found = doctor()
+    finally:
+        for process in spinning:
+            process.kill()
+            process.communicate()
+
+    assert found["CPU load"]["level"] == "warning"
+    assert "python" in found["CPU load"]["found"]
+
+
+def test_the_table_ends_with_what_to_do() -> None:
+    """For people; a healthy line has no advice."""
+    done = subprocess.run(
+        [COMMAND, "doctor"],
+        env={**os.environ, "GLOO_SOCKET_IFNAME": "nosuch0"},
+        capture_output=True,
+        text=True,
+        timeout=SECONDS_TO_ACT,
+        check=False,
+    )
+
+    assert done.returncode == 1
+    assert "failure  GLOO_SOCKET_IFNAME" in done.stdout
+    assert "\nfailure: GLOO_SOCKET_IFNAME: no interface has that name: unset it" in done.stdout
