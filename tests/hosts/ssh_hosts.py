@@ -4,7 +4,8 @@ import os
 import subprocess
 from pathlib import Path
 
-from tests.hosts.host import Host
+from tests.hosts.host import NOBODY, Host
+from tests.hosts.namespaces import ip
 from tests.hosts.network import Network
 from tests.waiting import wait_until
 
@@ -46,6 +47,7 @@ class SshHosts:
         self.known_hosts = self._folder / "known_hosts"
         self._daemons: dict[str, int] = {}
         self._hidden: list[list[str]] = []
+        self._is_cut = False
 
     def open(self) -> None:
         """Make keys, start the daemons and wait until they listen."""
@@ -125,6 +127,19 @@ class SshHosts:
         subprocess.run([*mounts, "mount", "-t", "tmpfs", "none", folder.parent], check=True)
         self._hidden.append([*mounts, "umount", str(folder.parent)])
 
+    def cut_client(self) -> None:
+        """Lose what the client sends by IPv4; the hosts still reach each other."""
+        lines = [f"neigh replace {it.address} {NOBODY} dev br0" for it in self.servers]
+        ip("-n", self.client.namespace, lines=lines)
+        self._is_cut = True
+
+    def join_client(self) -> None:
+        """Undo that."""
+        if self._is_cut:
+            lines = [f"neigh del {it.address} dev br0" for it in self.servers]
+            ip("-n", self.client.namespace, lines=lines)
+            self._is_cut = False
+
     def options(self, hosts: str = "n0,n1,n2") -> tuple[str, ...]:
         """Return the options that start a job on these hosts."""
         return ("--launcher", "ssh", "--hosts", hosts, "--ssh-options", f"-F {self.config}")
@@ -144,6 +159,7 @@ class SshHosts:
     def end_sessions(self) -> None:
         """Kill what a test has left, and undo what it changed."""
         self._where.restore()
+        self.join_client()
         for pid in [*self._sessions(), *self.client.processes()]:
             try:
                 os.kill(pid, 9)

@@ -28,6 +28,8 @@ MEET = f"""{RANKS_MEET}
         calls[0].sendall(str(rank).encode())
 """
 
+ROUNDS = 10
+
 SECRET = "correct-horse-battery"  # noqa: S105 - a test's
 
 SEARCH = f"""
@@ -66,6 +68,7 @@ def test_one_command_starts_all_hosts(ssh: SshHosts, clusterrun: Launcher) -> No
     assert ssh.left(5) == []
 
 
+@pytest.mark.long
 def test_ranks_meet(ssh: SshHosts, clusterrun: Launcher) -> None:
     """Workers reach each other at MASTER_ADDR."""
     assert run(ssh, clusterrun, MEET) == ["[rank 0 n0] sum 3"]
@@ -86,6 +89,7 @@ def test_a_jump_host(ssh: SshHosts, clusterrun: Launcher) -> None:
     assert from_gate == [False, True, True], origins
 
 
+@pytest.mark.long
 def test_connections_are_shared(ssh: SshHosts, clusterrun: Launcher, tmp_path: Path) -> None:
     """A master that ControlPersist keeps stays, and serves the next job; the command ends."""
     ssh.configure(
@@ -241,9 +245,8 @@ FAULTS: dict[str, tuple[Callable[[SshHosts], None], str, int, str]] = {
 }
 
 
-@pytest.mark.parametrize("fault", FAULTS)
-def test_a_host_that_is_not_ready(fault: str, ssh: SshHosts, clusterrun: Launcher) -> None:
-    """The error names the host and what to type; nothing starts on any host, and nothing is left."""
+def check(fault: str, ssh: SshHosts, clusterrun: Launcher) -> None:
+    """Assert that a job with this fault prints its line, and leaves nothing on any host."""
     make, hosts, code, words = FAULTS[fault]
     make(ssh)
     options = (*ssh.options(hosts), "--ssh-timeout", "2")
@@ -256,6 +259,22 @@ def test_a_host_that_is_not_ready(fault: str, ssh: SshHosts, clusterrun: Launche
     for host in ssh.servers:
         host.join()
     assert ssh.left(5) == []
+
+
+@pytest.mark.parametrize("fault", FAULTS)
+def test_a_host_that_is_not_ready(fault: str, ssh: SshHosts, clusterrun: Launcher) -> None:
+    """The error names the host and what to type; nothing starts on any host, and nothing is left."""
+    check(fault, ssh, clusterrun)
+
+
+@pytest.mark.long
+@pytest.mark.timeout(600)
+@pytest.mark.parametrize("fault", FAULTS)
+def test_rounds(fault: str, ssh: SshHosts, clusterrun: Launcher) -> None:
+    """The same, again and again."""
+    for _ in range(ROUNDS):
+        check(fault, ssh, clusterrun)
+        ssh.end_sessions()
 
 
 def test_a_folder_that_the_user_cannot_enter(ssh: SshHosts, clusterrun: Launcher) -> None:

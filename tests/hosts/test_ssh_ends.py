@@ -81,6 +81,10 @@ def cut_a_link(running: Running) -> None:
     running.ssh.servers[1].cut()
 
 
+def cut_the_client(running: Running) -> None:
+    running.ssh.cut_client()
+
+
 def kill_sshd(running: Running) -> None:
     os.kill(running.session(1), signal.SIGKILL)
 
@@ -99,6 +103,7 @@ FAULTS = {
     "a link cut": Fault(
         cut_a_link, 5, "n1 has been silent for 3 s; what runs there ends by itself"
     ),
+    "the client cut off": Fault(cut_the_client, 5, "error: all connections are lost"),
     "an sshd killed": Fault(kill_sshd, 143, "n1 has closed the connection"),
     "an sshd stopped": Fault(stop_sshd, 143, "n1 has been silent for 3 s"),
     "a starter killed": Fault(kill_starter, 143, "n1 has closed the connection"),
@@ -107,6 +112,7 @@ FAULTS = {
 
 def check(fault: Fault, ssh: SshHosts, clusterrun: Launcher) -> Ended:
     """Start a job, do that to it; assert that it ends as it must, and leaves nothing."""
+    ssh.configure("AddressFamily inet\n")
     job = clusterrun.script(WORK, *ssh.options(), *OPTIONS, around=ssh.client.around)
     job.wait_for("working", times=6)
 
@@ -121,6 +127,7 @@ def check(fault: Fault, ssh: SshHosts, clusterrun: Launcher) -> Ended:
             os.kill(stopped, signal.SIGCONT)
     for host in ssh.servers:
         host.join()
+    ssh.join_client()
     # An sshd may wait for the other side of a broken connection.
     sessions = [pid for host in ssh.servers for pid in ssh.sessions(host)]
     assert [it for it in map(_command, sessions) if it and not it.startswith("sshd")] == []
@@ -189,6 +196,27 @@ def test_rounds_of_closed_terminals(ssh: SshHosts, tmp_path: Path) -> None:
     """The same, again and again."""
     for number in range(ROUNDS):
         close_a_terminal(ssh, tmp_path, os.openpty(), f"{os.getpid()}-terminal-{number}")
+
+
+def test_a_job_goes_on_without_a_host_if_it_may(ssh: SshHosts, clusterrun: Launcher) -> None:
+    """A spare takes the place of the one that is cut off, which ends by itself."""
+    script = """
+    import os, time
+
+    print("attempt", os.environ["TORCHELASTIC_RESTART_COUNT"], os.uname().nodename, flush=True)
+    if os.environ["TORCHELASTIC_RESTART_COUNT"] == "0":
+        time.sleep(600)
+    """
+    options = (*ssh.options(), *OPTIONS, "--nnodes", "2", "--spares", "1")
+    job = clusterrun.script(script, *options, around=ssh.client.around)
+    job.wait_for("attempt 0 n1", times=2)
+
+    ssh.servers[1].cut()
+
+    end = job.ended()
+    assert (end.code, end.out.count("attempt 1 n2")) == (0, 2), end
+    assert "n1 has been silent for 3 s; what runs there ends by itself" in end.err
+    assert left_of(job.mark, SECONDS_TO_END) == []
 
 
 def test_ctrl_c_while_a_host_is_waited_for(ssh: SshHosts, clusterrun: Launcher) -> None:

@@ -52,7 +52,7 @@ _OWN_WORDS: Sequence[tuple[str, str, str]] = (
     (
         "Permission denied",
         "it accepts none of your keys",
-        "add one to ~/.ssh/authorized_keys there, or name one:\n  --ssh-options '-i KEY'",
+        "load yours with ssh-add, or name one that it has:\n  --ssh-options '-i KEY'",
     ),
     (
         "Too many authentication failures",
