@@ -14,6 +14,8 @@ pytestmark = pytest.mark.timeout(240)
 
 SECONDS_TO_END = 60.0
 
+ROOT = Path(__file__).parents[2]
+
 RANKS = """
     import os
     where = [os.environ[name] for name in ("RANK", "WORLD_SIZE", "LOCAL_RANK")]
@@ -195,3 +197,14 @@ def test_a_suspended_job_starts_again(slurm_that_signals_tasks: Slurm, folder: P
     printed = (folder / f"{number}.out").read_text()
     assert re.findall(r"begins, resumed (\d) times", printed) == ["0", "1"]
     assert printed.replace("\r", "") in ended.out.replace("\r", "")
+
+
+@pytest.mark.long
+def test_the_job_for_every_machine(slurm: Slurm, tmp_path: Path) -> None:
+    """The digits are learnt by the file that also runs here, by ssh and on Kubernetes."""
+    options = ("--config", "configs/everywhere.yaml", "--output", str(tmp_path / "out"))
+
+    ended = slurm.start(COMMAND, "submit", "--follow", *options, folder=ROOT).ended(200)
+
+    assert ended.code == 0, ended.err
+    assert float(re.findall(r"test accuracy ([0-9.]+) %", ended.out)[0]) >= 95

@@ -8,6 +8,7 @@ from clusterrun.domain.facts import Fact
 from clusterrun.domain.submissions.submission import Gpus
 from clusterrun.errors import UsageError
 from clusterrun.sources.job_files.job_file import read_job_file
+from clusterrun.sources.submissions.node_command import path_of_launcher
 
 from tests.submitting.submitted import described, submission
 
@@ -149,12 +150,12 @@ def test_a_job_is_called_as_its_program(words: str, name: str) -> None:
 
 def test_the_launcher_is_that_which_submits(folder: Path) -> None:
     """By its path, which all nodes have; without one beside the interpreter, by the interpreter."""
+    python = str(folder / "python")
+    without = path_of_launcher(python)
     (folder / "clusterrun").touch()
-    from tests.submitting import submitted
 
-    job = submission("--gpus-per-node", "1", "train.py")
-
-    assert job.command.launcher == (submitted.INTERPRETER, "-m", "clusterrun")
+    assert without == (python, "-m", "clusterrun")
+    assert path_of_launcher(python) == (str(folder / "clusterrun"),)
 
 
 def path_with(folder: Path, *names: str) -> dict[str, str]:

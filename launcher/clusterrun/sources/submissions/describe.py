@@ -80,7 +80,12 @@ def describe_submission(
     asked = (flags, sections.get(scheduler.value, {}), shared)
     in_image = bool(value_of(rows.IMAGE, asked).value)
     if not in_image or not words.value:
-        find_program(words, job, path)
+        program = find_program(words, job, path)
+        if program.value.is_standard_input:
+            raise UsageError(
+                "a script on standard input (-) cannot wait in a queue",
+                "save it to a file, and give the file",
+            )
     # The set-up may activate an environment with another clusterrun.
     is_on_path = in_image or any(rows.SETUP.name in each for each in asked)
     started_by = ("clusterrun",) if is_on_path else path_of_launcher(interpreter)
