@@ -236,9 +236,16 @@ class Caught(program.Workers):
     def __init__(self, worker: int, *, executed: bool) -> None:
         self._pids = {0: worker}
         self._no_python = set()
-        self._starting = {} if executed else {99: program.StartingWorker(0, worker)}
+        # The pipe by which a worker reports its start; nothing is written, and it stays open.
+        self._pipe = os.pipe()
+        status = self._pipe[0]
+        self._starting = {} if executed else {status: program.StartingWorker(0, worker)}
         self.reported: list[object] = []
         self._agent = self  # type: ignore[assignment]
+
+    def __del__(self) -> None:
+        for descriptor in self._pipe:
+            os.close(descriptor)
 
     def send(self, kind: str, **message: object) -> None:
         self.reported.append((kind, message))

@@ -74,7 +74,10 @@ class Workers:
 
     def read_start(self, status: int) -> None:
         """Read a starting worker's status pipe; its end of file means that the program runs."""
-        worker = self._starting[status]
+        worker = self._starting.get(status)
+        if worker is None:
+            # ``forward`` has read it to its end since the poll.
+            return
         chunk = os.read(status, 1 << 16)
         if chunk:
             for report in worker.frames.add(chunk):
@@ -165,6 +168,7 @@ class Workers:
         A program that isn't Python may be a shell that started the real program: every process of
         its group that handles the signal gets it.
         """
+        self._read_starts()
         running = self._running()
         # A worker that has not executed its program still ignores what may kill the program.
         not_handled = list(self._pids.keys() - running.keys())
@@ -176,6 +180,17 @@ class Workers:
             if not handling:
                 not_handled.append(local_rank)
         self._agent.send("not_handled", number=number, local_ranks=not_handled)
+
+    def _read_starts(self) -> None:
+        """Read what starting workers have reported by now: a program may have printed already."""
+        poll = select.poll()
+        for status in self._starting:
+            poll.register(status, select.POLLIN)
+        while ready := poll.poll(0):
+            for status, _ in ready:
+                self.read_start(status)
+                if status not in self._starting:
+                    poll.unregister(status)
 
     def kill_groups(self) -> None:
         for pid in self._pids.values():
