@@ -6,6 +6,7 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 
 from clusterrun.domain.job import JobSpec, NodeLauncher
+from clusterrun.errors import UsageError
 from clusterrun.sources.hosts.over_ssh import OverSsh
 from clusterrun.sources.options.rows import joining, program, reaching, workers
 from clusterrun.sources.resolve import Resolved
@@ -41,7 +42,12 @@ def interpreters_of(job: JobSpec) -> list[str]:
 def messages(
     resolved: Resolved, over_ssh: OverSsh, line: CommandLine, environ: Mapping[str, str]
 ) -> Iterator[bytes]:
-    """Yield the frame with the job for each host, in the order of their ranks."""
+    """Yield the frame with the job for each host, in the order of their ranks.
+
+    Raises:
+        UsageError: the current folder is deleted.
+
+    """
     job = resolved.job
     flags = {name: value for name, value in line.flags.items() if name not in _REPLACED}
     variables = {
@@ -50,6 +56,7 @@ def messages(
         # Command lines can be read by all users of a host; variables cannot.
         TOKEN_VARIABLE: job.token.value or secrets.token_hex(TOKEN_BYTES),
     }
+    folder = _folder()
     for rank, host in enumerate(over_ssh.hosts):
         own: dict[str, FlagValue] = {
             # A job file may say ssh, and each agent reads it.
@@ -61,12 +68,22 @@ def messages(
             own[workers.NPROC_PER_NODE.name] = str(over_ssh.slots[host])
         message = host_job(
             CommandLine({**flags, **own}, line.words),
-            str(Path.cwd()),
+            folder,
             variables,
             heartbeat_timeout=job.heartbeat_timeout.value,
             grace=job.shutdown_timeout.value + job.suspend_grace.value + SECONDS_TO_REPORT,
         )
         yield frame(Kind.JOB, encode(message))
+
+
+def _folder() -> str:
+    try:
+        return str(Path.cwd())
+    except FileNotFoundError:
+        raise UsageError(
+            "the current folder has been deleted, and the hosts have to enter it",
+            "change to another one",
+        ) from None
 
 
 def _env(line: CommandLine, environ: Mapping[str, str]) -> dict[str, str]:

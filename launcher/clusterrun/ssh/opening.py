@@ -90,6 +90,8 @@ class Opening:
     def _take(self, connection: Connection, frame: Frame) -> None:
         if frame.kind is Kind.READY:
             connection.phase = Phase.READY
+            # Banners and what the login shell has printed say nothing of a later loss.
+            connection.error_text.clear()
         elif frame.kind is Kind.REFUSED:
             refusal = msgspec.json.decode(frame.content, type=Refusal)
             fault = Fault(refusal.message, refusal.hint, is_mistake=True)

@@ -15,6 +15,7 @@ from clusterrun.ssh.connections import Connections, Gone, Received
 from clusterrun.ssh.faults import lost_words
 from clusterrun.ssh.frames import Frame, Kind
 from clusterrun.ssh.host_job import AgentEnd
+from clusterrun.ssh.one_report import one_report
 
 SECONDS_TO_AGREE = 5.0
 """On top of heartbeats and grace period: in that time all agents know that the job has ended."""
@@ -137,10 +138,11 @@ class Running:
 
     def _report(self) -> int:
         """Print the report once; return the exit code."""
-        ends = [each.end for each in self._connections.hosts if each.end is not None]
-        code = job_code([end.code for end in ends], outlives_nodes=self._outlives_nodes)
-        of_code = [end.report for end in ends if end.report and end.code == code]
-        self._connections.output.say("".join(of_code[:1]).rstrip("\n"))
+        ends = {it.host: it.end for it in self._connections.hosts if it.end is not None}
+        codes = [end.code for end in ends.values()]
+        code = job_code(codes, outlives_nodes=self._outlives_nodes)
+        reports = {host: end.report for host, end in ends.items() if end.code == code}
+        self._connections.output.say(one_report(reports))
         if not ends:
             self._connections.output.say("clusterrun: error: all connections are lost")
         if self._connections.output.is_gone and code in {0, exit_code_of_signal(signal.SIGHUP)}:
