@@ -22,6 +22,7 @@ get*)
     number=$(($(cat number 2>/dev/null || echo 0) + 1))
     [ ! -e "status.$number" ] || echo "$number" > number
     cat "status.$(cat number)" ;;
+logs*) echo "[pod/train-0-x/train] hello" ;;
 delete*) echo 'job.batch "train" deleted' ;;
 *) exit 64 ;;
 esac
@@ -40,8 +41,10 @@ def cluster(folder: Path) -> Path:
     """Return the folder of a cluster whose job runs, then fails."""
     (folder / "kubectl").write_text(KUBECTL)
     (folder / "kubectl").chmod(0o755)
-    for number, status in enumerate(({"active": 2, "ready": 2}, {"conditions": [FAILED]}), 1):
-        (folder / f"status.{number}").write_text(json.dumps({"status": status}))
+    spec = {"parallelism": 2}
+    states = ({"ready": 1}, {"ready": 2}, {"conditions": [FAILED]})
+    for number, status in enumerate(states, 1):
+        (folder / f"status.{number}").write_text(json.dumps({"spec": spec, "status": status}))
     return folder
 
 
@@ -95,7 +98,9 @@ def test_logs_and_cancel(cluster: Path) -> None:
     ended = clusterrun(cluster, "cancel", "--to", "kubernetes", "job/train")
 
     assert seen.returncode == 9, seen.stderr
-    assert "kubectl logs --selector=clusterrun/job=train --follow" in seen.stderr
+    # Once all pods have started, and once only.
+    assert seen.stdout == "[pod/train-0-x/train] hello\n"
+    assert "job job/train: 2 pods ready\n" in seen.stderr
     assert (ended.returncode, ended.stdout) == (0, "Kubernetes ends job job/train\n")
     assert (cluster / "asked").read_text().splitlines()[-1] == (
         "delete job,service,secret --selector=clusterrun/job=train"

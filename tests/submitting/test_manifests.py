@@ -266,7 +266,11 @@ FAILED = {
     ("status", "phase", "words", "code"),
     [
         ({}, Phase.WAITING, "Pending", 0),
-        ({"active": 2, "ready": 1}, Phase.RUNNING, "1 pods ready", 0),
+        ({"active": 2, "ready": 1}, Phase.WAITING, "1 pods ready", 0),
+        ({"active": 2, "ready": 2}, Phase.RUNNING, "2 pods ready", 0),
+        ({"active": 2, "ready": 0}, Phase.WAITING, "Pending", 0),
+        ({"replicatedJobsStatus": [{"ready": 1}]}, Phase.RUNNING, "Running", 0),
+        ({"jobsStatus": [{"name": "node", "ready": 0}]}, Phase.WAITING, "Pending", 0),
         ({"conditions": [{"type": "Complete", "status": "True"}]}, Phase.ENDED, "Complete", 0),
         ({"conditions": [{"type": "Running", "status": "True"}]}, Phase.RUNNING, "Running", 0),
         ({"conditions": [FAILED]}, Phase.ENDED, "Failed (PodFailurePolicy)", 9),
@@ -280,7 +284,9 @@ FAILED = {
 )
 def test_states(status: dict[str, Any], phase: Phase, words: str, code: int) -> None:
     """Of the conditions that the controllers set; the exit code is in the message."""
-    assert read_status("job/train", {"status": status}) == JobState("job/train", phase, words, code)
+    found = {"spec": {"parallelism": 2} if "ready" in status else {}, "status": status}
+
+    assert read_status("job/train", found) == JobState("job/train", phase, words, code)
 
 
 def test_kubectl_is_asked_for_the_job() -> None:

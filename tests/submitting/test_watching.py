@@ -73,7 +73,7 @@ def test_every_change_is_shown_once() -> None:
 
     shown = ["PENDING (Resources)", "RUNNING", "PENDING (Resources)", "RUNNING", "FAILED"]
     assert events == [
-        *map(Notice, shown),
+        *(Notice(words, words == "RUNNING") for words in shown),
         End("job 7 has ended: FAILED, exit code 9", 9),
     ]
 
@@ -134,5 +134,5 @@ def test_jobs_of_an_array_are_counted() -> None:
 
     events, _ = watched((one, two), (one, last))
 
-    assert events[0] == Notice("1 FAILED, 1 RUNNING")
+    assert events[0] == Notice("1 FAILED, 1 RUNNING", is_running=True)
     assert events[-1] == End("job 7 has ended: FAILED, exit code 3 (7_1)", 3)

@@ -24,6 +24,8 @@ class Notice(Struct, frozen=True):
     """The state of the job has changed."""
 
     text: str
+    is_running: bool = False
+    """All of it runs, or the part of an array that does."""
 
 
 class Printed(Struct, frozen=True):
@@ -107,7 +109,8 @@ class Watch:
             yield from self._wait(seconds)
 
     def _changes(self, states: Sequence[JobState]) -> Iterator[Event]:
-        yield from self._notice(_summary(states))
+        is_running = any(state.phase is Phase.RUNNING for state in states)
+        yield from self._notice(_summary(states), is_running=is_running)
         for state in states if self._with_output else ():
             for is_error, path in ((False, state.output), (True, state.error)):
                 if path is not None:
@@ -126,10 +129,10 @@ class Watch:
             while data := file.more():
                 yield Printed(job_id, is_error, data)
 
-    def _notice(self, text: str) -> Iterator[Event]:
+    def _notice(self, text: str, *, is_running: bool = False) -> Iterator[Event]:
         if text != self._shown:
             self._shown = text
-            yield Notice(text)
+            yield Notice(text, is_running)
 
     def _end(self, states: Sequence[JobState]) -> End:
         if not states:

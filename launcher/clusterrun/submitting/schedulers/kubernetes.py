@@ -40,6 +40,9 @@ NOTHING_FOR = {
     "directive": "type --print, and edit the manifest",
 }
 
+ALL_PODS = "--max-log-requests=1000"
+"""kubectl shows no more than five unless it is asked."""
+
 ENDED_WELL = {"Complete", "Completed", "Succeeded"}
 FAILED = {"Failed", "FailureTarget"}
 TIME_LIMIT = 124
@@ -98,7 +101,7 @@ class Kubernetes(Scheduler):
     def show_output(self, job_id: str) -> tuple[str, ...]:
         *where, name = _named(job_id)
         labels = f"--selector={LABEL}={name.partition('/')[2]}"
-        return ("kubectl", "logs", *where, labels, "--follow", "--prefix", "--tail=-1")
+        return ("kubectl", "logs", *where, labels, "--follow", "--prefix", "--tail=-1", ALL_PODS)
 
     def cancel(self, job_id: str) -> tuple[str, ...]:
         *where, name = _named(job_id)
@@ -136,13 +139,23 @@ def read_status(job_id: str, found: Mapping[str, Any]) -> JobState:
         if condition["type"] in FAILED:
             reason = condition.get("reason", "")
             return JobState(job_id, Phase.ENDED, f"Failed ({reason})", _exit_code(condition))
-    active = status.get("active", 0) or any(each["type"] == "Running" for each in holds)
-    if active:
-        ready = status.get("ready")
-        return JobState(
-            job_id, Phase.RUNNING, "Running" if ready is None else f"{ready} pods ready"
-        )
+    ready, all_pods = _ready(found)
+    # A JobSet and a TrainJob count the Jobs of which all pods are ready.
+    inner = [*status.get("replicatedJobsStatus", []), *status.get("jobsStatus", [])]
+    runs = any(each["type"] == "Running" for each in holds) or any(
+        each.get("ready") for each in inner
+    )
+    if ready or runs:
+        words = f"{ready} pods ready" if ready else "Running"
+        # Before all pods have started, there is nothing to show of some.
+        return JobState(job_id, Phase.RUNNING if ready >= all_pods else Phase.WAITING, words)
     return JobState(job_id, Phase.WAITING, holds[-1]["type"] if holds else "Pending")
+
+
+def _ready(found: Mapping[str, Any]) -> tuple[int, int]:
+    """Return how many pods are ready, and how many there are to be; 0 if the kind does not say."""
+    pods = found.get("spec", {}).get("parallelism", 0)
+    return found.get("status", {}).get("ready", 0), pods
 
 
 def _exit_code(condition: Mapping[str, Any]) -> int:
