@@ -13,7 +13,7 @@ from clusterrun.cli.json_printing import print_json
 from clusterrun.cli.printing import complain, print_text
 from clusterrun.cli.rank_option import node_of, rank_of
 from clusterrun.control.messages import LookInside
-from clusterrun.control.running_jobs import NoAnswer, RunningJob, ask
+from clusterrun.control.running_jobs import AgentGone, NoAnswer, RunningJob, ask
 from clusterrun.domain.looks import (
     JobLook,
     LookAtOutput,
@@ -79,9 +79,12 @@ def _follow(job: RunningJob, look: LookAtOutput, seen: JobLook) -> int:
         time.sleep(SECONDS_BETWEEN_LOOKS)
         try:
             seen = ask(job, LookInside(replace(look, after=tuple(read.values()))), JobLook)
-        except NoAnswer:
+        except AgentGone:
             complain(f"clusterrun: run {job.described.run_id} has ended, or this node's agent")
             return ExitCode.SUCCESS
+        except NoAnswer:
+            # It is stopped: it may be continued.
+            continue
         read |= {each.rank: each for each in _read(seen)}
         _show(seen)
 

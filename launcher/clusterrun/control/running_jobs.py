@@ -51,7 +51,11 @@ class FoundJobs(Struct, frozen=True):
 
 
 class NoAnswer(Exception):
-    """An agent has closed the connection, does not answer, or has another version."""
+    """An agent does not answer, or has another version."""
+
+
+class AgentGone(NoAnswer):
+    """The agent has ended."""
 
 
 def find_jobs(folder: Path, seconds: float = SECONDS_TO_DESCRIBE) -> FoundJobs:
@@ -77,14 +81,14 @@ def ask(
     """Send a request to an agent, and return its answer.
 
     Raises:
-        NoAnswer: there is none.
+        NoAnswer: there is none; ``AgentGone``: the agent has ended.
 
     """
     data = _ask_all([job.path], request, seconds).get(job.path)
     if data is None:
         raise NoAnswer(f"no answer within {seconds:g} s")
     if not data:
-        raise NoAnswer("it has closed the connection")
+        raise AgentGone("it has closed the connection")
     try:
         return decode_answer(data, kind)
     except ValueError:

@@ -15,8 +15,10 @@ SECONDS_BEHIND = 5.0
 TIMES_BEHIND = 3.0
 """How much longer."""
 
-_HEADS = ("rank", "node", "host", "state", "pid", "GPU", "CPUs", "CPU use", "memory", "quiet for")
-_LAST_LINE = "last line"
+HEADS = (
+    *("rank", "node", "host", "state", "pid", "GPU", "CPUs", "CPU use", "memory", "quiet for"),
+    "last line",
+)
 _UNITS = ("B", "KiB", "MiB", "GiB", "TiB")
 
 
@@ -101,8 +103,9 @@ def status_text(status: JobStatus, width: int | None) -> str:
         f" {counted(status.number_of_nodes, 'node')}, {counted(status.number_of_ranks, 'rank')},"
         f" for {duration(status.running_for)}"
     )
-    rows = [_row(node, rank) for node in status.nodes for rank in node.ranks]
-    lines = [head, *_cut(aligned([(*_HEADS, _LAST_LINE), *rows]), width)]
+    cells = [rank_cells(node, rank) for node in status.nodes for rank in node.ranks]
+    rows = [tuple(row[name] for name in HEADS) for row in cells]
+    lines = [head, *_cut(aligned([HEADS, *rows]), width)]
     if status.behind is not None:
         lines.append(f"rank {status.behind} is behind: it has printed nothing for longest")
     lines += [f"node {node.node_rank} ({node.host}) {node.why}" for node in status.missing]
@@ -130,24 +133,26 @@ def duration(seconds: float) -> str:
     return f"{counted(days, 'day')} {hours}:{clock}" if days else f"{hours}:{clock}"
 
 
-def _row(node: ShownNode, shown: ShownRank) -> tuple[str, ...]:
+def rank_cells(node: ShownNode, shown: ShownRank) -> dict[str, str]:
+    """Return the cells of a rank by the heads of their columns."""
     rank = shown.state
-    return (
-        str(rank.rank),
-        str(node.node_rank),
-        node.host,
-        rank.state,
-        str(rank.pid or "-"),
-        rank.gpus or "-",
-        rank.cpus or "not bound",
-        "-" if shown.cpu_use is None else f"{shown.cpu_use:.0%}".replace("%", " %"),
-        _size(rank.memory) if rank.memory else "-",
-        "-" if rank.quiet_for is None else duration(rank.quiet_for),
-        rank.last_line,
-    )
+    return {
+        "rank": str(rank.rank),
+        "node": str(node.node_rank),
+        "host": node.host,
+        "state": rank.state,
+        "pid": str(rank.pid or "-"),
+        "GPU": rank.gpus or "-",
+        "CPUs": rank.cpus or "not bound",
+        "CPU use": "-" if shown.cpu_use is None else f"{shown.cpu_use:.0%}".replace("%", " %"),
+        "memory": size(rank.memory) if rank.memory else "-",
+        "quiet for": "-" if rank.quiet_for is None else duration(rank.quiet_for),
+        "last line": rank.last_line,
+    }
 
 
-def _size(count: float) -> str:
+def size(count: float) -> str:
+    """Return a number of bytes as "512 B", "1.5 GiB", "12 GiB"."""
     unit = 0
     while count >= 1024 and unit < len(_UNITS) - 1:
         count, unit = count / 1024, unit + 1

@@ -7,11 +7,12 @@ from collections.abc import Mapping
 
 from clusterrun.cli.chosen_run import answer_of, chosen_run
 from clusterrun.cli.json_printing import print_json
+from clusterrun.cli.looking import status_of
 from clusterrun.cli.printing import print_text
 from clusterrun.control.messages import LookInside
 from clusterrun.control.running_jobs import NoAnswer, RunningJob, ask
 from clusterrun.domain.looks import JobLook, LookAtRanks
-from clusterrun.report.job_status import JobStatus, rank_behind, shown_nodes, status_text
+from clusterrun.report.job_status import status_text
 from clusterrun.sources.settings import CommandLine
 
 SECONDS_BETWEEN_LOOKS = 0.5
@@ -33,19 +34,7 @@ def execute(line: CommandLine, environ: Mapping[str, str], called: str) -> int:
     first = answer_of(job, LookInside(LookAtRanks()), JobLook)
     middle = time.monotonic()
     second = _again(job) if middle - began < SECONDS_FOR_ONE_LOOK else None
-    nodes = shown_nodes(first, second, time.monotonic() - middle)
-    last, known = second or first, job.described
-    status = JobStatus(
-        run_id=known.run_id,
-        program=known.program,
-        number_of_nodes=known.nodes,
-        number_of_ranks=known.ranks,
-        running_for=known.running_for,
-        nodes=nodes,
-        missing=last.missing,
-        waiting=last.waiting,
-        behind=rank_behind(nodes),
-    )
+    status = status_of(job.described, first, second, time.monotonic() - middle)
     if "json" in line.flags:
         return print_json(status)
     width = shutil.get_terminal_size().columns if sys.stdout.isatty() else None

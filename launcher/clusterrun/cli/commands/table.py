@@ -117,6 +117,16 @@ STATUS = Command(
     own_options=(JSON,),
     word="[RUN]",
 )
+WATCH = Command(
+    "watch",
+    "Watch all ranks of a running job, live",
+    options=(),
+    about=(
+        "Show what status shows, once a second, until the run ends or you type Ctrl-C. Where the"
+        f" terminal is too small for a line for each rank, there is one for each node. {ANY_NODE}"
+    ),
+    word="[RUN]",
+)
 STACKS = Command(
     "stacks",
     "Print the Python stacks of all ranks of a running job",
@@ -212,7 +222,7 @@ PRINT_COMPLETION = Command(
 )
 
 COMMANDS = (
-    *(RUN, TOPO, SUBMIT, CANCEL, PS, STATUS, STACKS, LOGS, STOP, SUSPEND),
+    *(RUN, TOPO, SUBMIT, CANCEL, PS, STATUS, WATCH, STACKS, LOGS, STOP, SUSPEND),
     *(DOCTOR, ENV),
     *(HELP, VERSION, PRINT_COMPLETION),
 )

@@ -1,0 +1,105 @@
+"""``clusterrun watch [RUN]``: a live table of all ranks of a running job."""
+
+import os
+import signal
+import sys
+import time
+from collections.abc import Mapping
+from typing import TYPE_CHECKING
+
+from msgspec.structs import replace
+
+from clusterrun.cli.chosen_run import answer_of, chosen_run
+from clusterrun.cli.looking import status_of
+from clusterrun.cli.printing import print_text
+from clusterrun.control.messages import LookInside
+from clusterrun.control.running_jobs import AgentGone, NoAnswer, RunningJob, ask
+from clusterrun.domain.looks import JobLook, LookAtRanks, MissingNode
+from clusterrun.errors import ExitCode, UsageError
+from clusterrun.report.job_status import JobStatus
+from clusterrun.report.live_table import live_lines
+from clusterrun.sources.settings import CommandLine
+
+if TYPE_CHECKING:
+    from rich.console import Console
+    from rich.live import Live
+    from rich.text import Text
+
+SECONDS_BETWEEN_LOOKS = 1.0
+
+
+def execute(line: CommandLine, environ: Mapping[str, str], called: str) -> int:
+    """Show the table until the run ends, then what it was; the terminal is left as it was.
+
+    Raises:
+        UsageError: no such run has an agent on this host, it does not answer, or standard output
+            is no terminal.
+
+    """
+    if not sys.stdout.isatty():
+        raise UsageError(
+            "clusterrun watch draws on a terminal, and standard output is none",
+            f"type {called} status, or {called} status --json for a program",
+        )
+    # Nothing else needs rich.
+    from rich.console import Console
+    from rich.live import Live
+
+    job = chosen_run(line, environ, f"{called} watch")
+    first = answer_of(job, LookInside(LookAtRanks()), JobLook)
+    console = Console(highlight=False)
+    # Ctrl-C must not leave the terminal as it is drawn.
+    signal.signal(signal.SIGINT, signal.default_int_handler)
+    signal.signal(signal.SIGTERM, signal.default_int_handler)
+    try:
+        with Live(console=console, screen=True, auto_refresh=False) as live:
+            signal.signal(signal.SIGTSTP, lambda _number, _frame: _pause(live))
+            _watch(job, first, console, live)
+    except KeyboardInterrupt:
+        return ExitCode.SUCCESS
+    return print_text(f"run {job.described.run_id} has ended, or this node's agent")
+
+
+def _watch(job: RunningJob, before: JobLook, console: "Console", live: "Live") -> None:
+    """Return once the agent has ended."""
+    began = looked_at = time.monotonic()
+    status = status_of(job.described, before, None, 0.0)
+    while True:
+        _draw(status, console, live)
+        time.sleep(SECONDS_BETWEEN_LOOKS)
+        try:
+            now = ask(job, LookInside(LookAtRanks()), JobLook)
+        except AgentGone:
+            return
+        except NoAnswer:
+            # It is stopped: it may be continued.
+            known = job.described
+            silent = MissingNode(known.node_rank, known.host, "does not answer: nothing is known")
+            status = replace(status, missing=(silent,))
+            continue
+        at = time.monotonic()
+        status = status_of(job.described, before, now, at - looked_at)
+        status = replace(status, running_for=status.running_for + at - began)
+        before, looked_at = now, at
+
+
+def _draw(status: JobStatus, console: "Console", live: "Live") -> None:
+    width, height = console.size
+    live.update(_text(status, width, height), refresh=True)
+
+
+def _text(status: JobStatus, width: int, height: int) -> "Text":
+    from rich.text import Text
+
+    text = Text(no_wrap=True, overflow="crop")
+    for number, line in enumerate(live_lines(status, width, height)):
+        text.append("\n" if number else "")
+        text.append(line.text, style="bold red" if line.is_bad else "")
+    return text
+
+
+def _pause(live: "Live") -> None:
+    """Give the terminal back while the shell has it (Ctrl-Z)."""
+    live.stop()
+    os.kill(os.getpid(), signal.SIGSTOP)
+    live.start(refresh=True)
