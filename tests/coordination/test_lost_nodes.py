@@ -190,6 +190,41 @@ def test_what_points_to_a_bad_machine(how: dict[str, Any], *, is_bad: bool) -> N
     assert (1 not in job.state.ranks) == is_bad
 
 
+def joined(*faulty: int, nodes: int = 4, **rules: Any) -> Replay:
+    """Return a job whose nodes have joined; those with these numbers have failed their check."""
+    reforming = ReformRules(**rules)
+    own = {"fault": "GPU 3 is lost"} if 0 in faulty else {}
+    job = Replay(opened_job(nodes, reforming=reforming, keeps_joining_port=True, **own))
+    for number in range(1, nodes):
+        job.joins(number, fault="GPU 3 is lost" if number in faulty else "")
+    return job
+
+
+@pytest.mark.parametrize(
+    "rules", [{"spares": 1}, {"fewest": 3, "most": 4}], ids=["spares", "elastic"]
+)
+def test_a_node_that_fails_its_check_does_not_work(rules: dict[str, Any]) -> None:
+    """The others do, with the highest ranks moving up."""
+    job = joined(1, **rules)
+
+    assert job.state.ranks == {0: 0, 2: 1, 3: 2}
+    assert job.sent_to(1) == [KeepWaiting("n0")]
+    assert job.notices[-1].endswith("is left out, as it fails its check: GPU 3 is lost")
+
+
+@pytest.mark.parametrize("faulty", [(0,), (1, 2)], ids=["node 0", "two"])
+@pytest.mark.parametrize(
+    "rules", [{"spares": 1}, {"fewest": 3, "most": 4}], ids=["spares", "elastic"]
+)
+def test_too_few_nodes_pass_their_check(faulty: tuple[int, ...], rules: dict[str, Any]) -> None:
+    """The job does not begin; nor does it without node 0, which runs the coordinator."""
+    job = joined(*faulty, **rules)
+
+    assert job.state.phase is JobPhase.OVER
+    text, _ = job.state.contradiction
+    assert text.endswith("fails its check (--check-nodes): GPU 3 is lost")
+
+
 def test_node_zero_is_not_left_out() -> None:
     """Its agent runs the coordinator."""
     job = job_of(2, 1, restarts=9, exclude_after=1)

@@ -13,7 +13,7 @@ from clusterrun.coordination.coordinator_actions import (
 from clusterrun.coordination.coordinator_events import HelloReceived
 from clusterrun.coordination.job_state import JobPhase, JobState
 from clusterrun.coordination.members import OWN
-from clusterrun.coordination.next_attempt import beginning, restarting
+from clusterrun.coordination.next_attempt import beginning, loss_notices, restarting
 from clusterrun.coordination.next_attempt.places import elastic_size
 from clusterrun.coordination.stale_agents import is_early, leftover, started_at
 from clusterrun.coordination.succession import successors, takeover
@@ -170,8 +170,14 @@ def begin_if_complete(state: JobState, at: float) -> Actions:
     ranks = node_ranks(members.hellos, members.by_rank, nodes)
     notice = () if len(ranks) == nodes else (PrintOnNodeZero(job_notices.begins_without(state)),)
     rules = state.terms.reforming
-    working = elastic_size(len(ranks), rules) if rules.is_elastic else nodes - rules.spares
-    ranks, state.waiting = _divided(ranks, working)
+    faulty = {each: hello for each, hello in members.hellos.items() if hello.fault}
+    sound = [each for each in ranks if each not in faulty]
+    working = elastic_size(len(sound), rules) if rules.is_elastic else nodes - rules.spares
+    if faulty and (OWN in faulty or len(sound) < working or not working):
+        return give_up(state, Contradiction(loss_notices.fail_their_check(faulty.values()), ""))
+    places = sound[:working]
+    state.waiting = [each for each in ranks if each not in places]
+    ranks = {each: rank for rank, each in enumerate(places)}
     first = worlds(state.terms, members.hellos, ranks, 0, state.master_port)
     beginning.enter(state, first)
     state.next_notice = NEVER
@@ -185,11 +191,6 @@ def begin_if_complete(state: JobState, at: float) -> Actions:
         *notice,
         *(Send((each,), WorldFormed(world, host)) for each, world in first.items()),
         *(Send((each,), KeepWaiting(host)) for each in state.waiting),
+        *(PrintOnNodeZero(loss_notices.fails_its_check(each)) for each in faulty.values()),
         *successors.inform(state),
     )
-
-
-def _divided(ranks: dict[int, int], working: int) -> tuple[dict[int, int], list[int]]:
-    """Return the places of the nodes that work, and the others: those with the highest ranks."""
-    order = list(ranks)
-    return {each: ranks[each] for each in order[:working]}, order[working:]

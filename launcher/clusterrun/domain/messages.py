@@ -48,6 +48,8 @@ class Hello(Struct, frozen=True, tag=True):
     """Of its workers: ranks are counted within a role, too."""
     kept_attempts: Count = 0
     """Attempts of this run whose logs an earlier job has left."""
+    fault: Line = ""
+    """Why it should be left out: what ``--check-nodes`` has found; "": nothing."""
     standby: Standby | None = None
     """None: the job ends with its coordinator."""
     claim: Claim | None = None

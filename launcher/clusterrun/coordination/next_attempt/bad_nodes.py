@@ -38,13 +38,14 @@ def fault_of(cause: Fate) -> str:
 
 
 def bad_members(state: JobState) -> frozenset[int]:
-    """Return the members on hosts with too many faults."""
+    """Return the members that have failed their check, or are on hosts with too many faults."""
     limit = state.terms.reforming.exclude_after
     hosts = {each.host for each in state.faults.values() if each.count >= limit > 0}
-    if not hosts:
-        return frozenset()
-    hellos = state.members.hellos.items()
-    return frozenset(each for each, hello in hellos if hello.host in hosts and each != OWN)
+    return frozenset(
+        each
+        for each, hello in state.members.hellos.items()
+        if (hello.fault or hello.host in hosts) and each != OWN
+    )
 
 
 def next_ranks(state: JobState) -> dict[int, int] | None:
@@ -54,7 +55,7 @@ def next_ranks(state: JobState) -> dict[int, int] | None:
 
 
 def left_out(state: JobState, connection: int) -> NodeLost:
-    """Return which node is left out and why, for messages."""
+    """Return which node is left out after failures of its workers, for messages."""
     faults = state.faults[state.members.hellos[connection].host]
     how = f"is left out after {faults.count} failures by its machine ({faults.last})"
     return NodeLost(state.ranks[connection], faults.host, how)

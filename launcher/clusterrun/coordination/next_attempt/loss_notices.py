@@ -1,5 +1,7 @@
 """What is printed of lost nodes, of nodes that wait, and of why a lost node ends the job."""
 
+from collections.abc import Collection
+
 from clusterrun.coordination.job_notices import listed, node
 from clusterrun.coordination.job_state import JobState
 from clusterrun.coordination.next_attempt.reform_rules import ReformRules
@@ -23,6 +25,18 @@ def enough_wait(state: JobState) -> str:
 def waits_for_a_place(hello: Hello) -> str:
     """Return the notice on node 0 of a node that joins while the job runs."""
     return f"{node(hello)} has joined and waits to take the place of a lost node"
+
+
+def fails_its_check(hello: Hello) -> str:
+    """Return the notice on node 0 of a node that is left out of the first attempt."""
+    return f"{node(hello)} is left out, as it fails its check: {hello.fault}"
+
+
+def fail_their_check(hellos: Collection[Hello]) -> str:
+    """Return why a job cannot begin: too few nodes pass their check."""
+    first = next(iter(hellos))
+    others = f", and {counted(len(hellos) - 1, 'other node')}" if len(hellos) > 1 else ""
+    return f"{node(first)}{others} fails its check (--check-nodes): {first.fault}"
 
 
 def waits_no_more(hello: Hello, why: str) -> str:
