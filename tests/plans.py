@@ -59,6 +59,7 @@ def job(**values: Any) -> JobSpec:
         "max_node_losses": None,
         "no_failover": False,
         "exclude_after": 0,
+        "check_nodes": False,
         "rejoin_timeout": 0.0,
         "shutdown_timeout": 25.0,
         "suspend_signal": None,

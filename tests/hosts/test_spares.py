@@ -103,6 +103,28 @@ def test_a_bad_node_is_left_out(hosts: tuple[Host, ...], clusterrun: Launcher) -
     assert "this node is left out (--exclude-after), and waits until the job ends\n" in ends[1].err
 
 
+def test_a_node_that_fails_its_check_is_left_out(
+    hosts: tuple[Host, ...], clusterrun: Launcher
+) -> None:
+    """Node 1's variable names no interface: the spare works in its stead, and it ends with the job."""
+    nodes = Nodes(clusterrun, hosts, 'import os\nprint(os.environ["RANK"], os.uname().nodename)')
+    options = ("--nnodes", "2", "--spares", "1", "--check-nodes", "--start-method", "spawn")
+    place = ("--master-addr", hosts[0].address)
+    wrong = {"NCCL_SOCKET_IFNAME": "nosuch0"}
+    jobs = [
+        nodes.start(
+            rank, *options, *place, f"--node-rank={rank}", environ=wrong if rank == 1 else {}
+        )
+        for rank in range(3)
+    ]
+    ends = ended(jobs)
+
+    assert codes(ends) == [0, 0, 0], ends
+    assert [end.out for end in ends] == ["0 n0\n", "", "1 n2\n"]
+    why = "is left out, as it fails its check: NCCL_SOCKET_IFNAME: nosuch0\n"
+    assert why in ends[0].err
+
+
 def test_a_paused_node_is_waited_for(job: SparedJob) -> None:
     """Ctrl-Z is no loss, and no reason to kill its workers, however long it takes."""
     jobs = job.start("--heartbeat-timeout", "1")

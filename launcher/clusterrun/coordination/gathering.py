@@ -175,10 +175,9 @@ def begin_if_complete(state: JobState, at: float) -> Actions:
     working = elastic_size(len(sound), rules) if rules.is_elastic else nodes - rules.spares
     if faulty and (OWN in faulty or len(sound) < working or not working):
         return give_up(state, Contradiction(loss_notices.fail_their_check(faulty.values()), ""))
-    places = sound[:working]
+    places = {each: rank for rank, each in enumerate(sound[:working])}
     state.waiting = [each for each in ranks if each not in places]
-    ranks = {each: rank for rank, each in enumerate(places)}
-    first = worlds(state.terms, members.hellos, ranks, 0, state.master_port)
+    first = worlds(state.terms, members.hellos, places, 0, state.master_port)
     beginning.enter(state, first)
     state.next_notice = NEVER
     members.finish_joining()

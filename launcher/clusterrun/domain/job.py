@@ -233,6 +233,8 @@ class JobSpec(Struct, frozen=True):
     """None: no limit."""
     no_failover: Fact[bool]
     """The job ends if node 0 is lost."""
+    check_nodes: Fact[bool]
+    """Each node checks itself before it joins."""
     exclude_after: Fact[int]
     """Failures by faults of its machine after which a node is left out; 0: never."""
     rejoin_timeout: Fact[float]

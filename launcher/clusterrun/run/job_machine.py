@@ -13,6 +13,7 @@ from clusterrun.machine.files import Folder
 from clusterrun.machine.inspect import Source, inspect
 from clusterrun.planning.job_machine import machine_for
 from clusterrun.planning.variables.worker_variables import environment_before
+from clusterrun.planning.worker_count import local_size
 from clusterrun.sources.resolve import Resolved
 
 ROOT = Path("/")
@@ -27,10 +28,39 @@ class LocalJob(NamedTuple):
     machine: Machine
     workers: int
     """The number of workers on this node."""
+    fault: str = ""
+    """What ``--check-nodes`` has found; "" if nothing, or not asked for."""
 
     @property
     def job(self) -> JobSpec:
         return self.resolved.job
+
+
+def local_job(resolved: Resolved, environ: Mapping[str, str]) -> LocalJob:
+    """Inspect this machine, and return the job as far as this node is concerned.
+
+    Raises:
+        LauncherError: the job cannot run on this machine.
+
+    """
+    machine = job_machine(resolved, source_of(resolved, environ))
+    workers = local_size(resolved.job, machine)
+    return LocalJob(resolved, environ, machine, workers, _fault_here(resolved.job, environ))
+
+
+def _fault_here(job: JobSpec, environ: Mapping[str, str]) -> str:
+    """Return what ``--check-nodes`` finds on this machine; "" if nothing, or not asked for.
+
+    Raises:
+        MachineError: it finds something, and the job has no other node.
+
+    """
+    if not job.check_nodes.value:
+        return ""
+    # Few jobs look.
+    from clusterrun.run.node_check import checked
+
+    return checked(job, environ)
 
 
 def source_of(resolved: Resolved, environ: Mapping[str, str]) -> Source:

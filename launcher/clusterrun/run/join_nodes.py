@@ -38,12 +38,14 @@ def join_nodes(
         from clusterrun.rendezvous.single_node import SingleNode
 
         return SingleNode(job, host, local.workers, helpers.relay.notice, time.monotonic)
+    from msgspec.structs import replace
+
     from clusterrun.coordination.terms import terms_of
     from clusterrun.rendezvous.agent_hooks import AgentHooks
     from clusterrun.rendezvous.joining.join import join
     from clusterrun.rendezvous.joining.joining_node import JoiningNode, hello_of
 
-    hello = hello_of(job, host, local.workers, _versions(job))
+    hello = replace(hello_of(job, host, local.workers, _versions(job)), fault=local.fault)
     token = (job.token.value or "").encode()
     watched = (helpers.relay, helpers.fork_server)
     hooks = AgentHooks(

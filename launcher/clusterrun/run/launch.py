@@ -10,7 +10,6 @@ from clusterrun.domain.events import SignalReceived
 from clusterrun.domain.messages import Verdict
 from clusterrun.domain.outcome import HelperFailed, Interrupted
 from clusterrun.domain.preparation import Preparation
-from clusterrun.planning.worker_count import local_size
 from clusterrun.run.final_report import (
     JobEnd,
     copy_error_file,
@@ -20,7 +19,7 @@ from clusterrun.run.final_report import (
     report_of,
 )
 from clusterrun.run.helper_processes import start_helpers
-from clusterrun.run.job_machine import LocalJob, job_machine, source_of
+from clusterrun.run.job_machine import LocalJob, local_job
 from clusterrun.run.job_requests import JobRequests
 from clusterrun.run.join_nodes import join_nodes
 from clusterrun.run.plan_ahead import plan_preparation
@@ -71,8 +70,7 @@ def launch(
     with ExitStack() as cleanup:
         if process is not None:
             cleanup.callback(process.close)
-        machine = job_machine(resolved, source_of(resolved, environ))
-        local = LocalJob(resolved, environ, machine, local_size(resolved.job, machine))
+        local = local_job(resolved, environ)
         preparation = plan_preparation(local)
         fork_server = process or _warm_or_new(local, preparation, caller)
         cleanup.callback(fork_server.close)

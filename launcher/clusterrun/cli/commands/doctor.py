@@ -15,6 +15,7 @@ from clusterrun.cli.json_printing import print_json
 from clusterrun.cli.printing import print_text
 from clusterrun.domain.cpuset import CpuSet
 from clusterrun.errors import ExitCode
+from clusterrun.machine.gpus.faults import broken_gpus
 from clusterrun.machine.health import hardware, limits, network, storage
 from clusterrun.machine.health.finding import Finding, Level
 from clusterrun.machine.host_facts import SHARED_MEMORY
@@ -73,6 +74,8 @@ def _findings(line: CommandLine, environ: Mapping[str, str]) -> Iterator[Finding
     yield from hardware.check_governor(tree)
     yield from hardware.check_load(*_load(machine.allowed))
     yield from hardware.check_gpus(tree, machine, _torch())
+    if any(gpu.vendor == "nvidia" for gpu in machine.gpus):
+        yield from hardware.check_faults(broken_gpus())
 
 
 def _folders(line: CommandLine, environ: Mapping[str, str]) -> Sequence[Finding]:

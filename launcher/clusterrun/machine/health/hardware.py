@@ -43,6 +43,13 @@ def check_load(use: float, busiest: Sequence[str]) -> Iterator[Finding]:
         yield well("CPU load", words)
 
 
+def check_faults(faults: str) -> Iterator[Finding]:
+    """Check what NVML reports of broken GPUs: ``GPU 3 is lost``; "" is nothing."""
+    if faults:
+        advice = "drain the node; nvidia-smi -q and the kernel's log (Xid) have the details"
+        yield failure("hardware", faults, advice)
+
+
 def check_gpus(tree: Tree, machine: Machine, torch: str) -> Iterator[Finding]:
     """Check places and links of the GPUs, and whether torch can use them.
 
