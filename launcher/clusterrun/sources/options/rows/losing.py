@@ -31,12 +31,12 @@ EXCLUDE_AFTER = Option(
     parse=numbers.failure_count,
     default=0,
     metavar="N",
-    help=("Leave a node out in favour of another after N failures by its machine"),
+    help="Leave a node out in favour of another after N failures by its machine",
     default_words="never",
 )
 CHECK_NODES = switch_option(
     "check_nodes",
-    help=("Check each machine as clusterrun doctor does, and leave a node that fails out"),
+    help="Check each machine as clusterrun doctor does, and leave a node that fails out",
 )
 ELASTIC_MULTIPLE = Option(
     "elastic_multiple",
