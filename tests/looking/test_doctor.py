@@ -117,6 +117,7 @@ def test_a_name_that_leads_elsewhere(tmp_path: Path) -> None:
     assert (finding["level"], finding["found"]) == ("failure", "10.254.9.9")
 
 
+@pytest.mark.long
 def test_busy_cpus() -> None:
     """The process that uses them is named."""
     spinning = [
@@ -137,6 +138,7 @@ def test_busy_cpus() -> None:
     assert "python" in found["CPU load"]["found"]
 
 
+@pytest.mark.long
 def test_the_table_ends_with_what_to_do() -> None:
     """For people; a healthy line has no advice."""
     done = subprocess.run(

@@ -165,6 +165,7 @@ def test_native_stacks_are_py_spys(
     assert job.ended().code == 143
 
 
+@pytest.mark.long
 @pytest.mark.needs("py-spy")
 def test_the_real_py_spy(clusterrun: Launcher, runtime: dict[str, str]) -> None:
     """Shows the script's functions, where the kernel allows it to look."""
