@@ -91,6 +91,7 @@ def test_functions_and_classes_of_main_come_back_as_they_went(caller: Any) -> No
     assert job.ended() == (0, "equal\n", "")
 
 
+@pytest.mark.long
 def test_large_results_and_tensors() -> None:
     def large() -> tuple[bytes, Any]:
         import torch

@@ -35,4 +35,6 @@ def test_a_script_runs_on_its_nodes(
     assert "has queued job" in queued.out
     assert done.code == (9 if fails else 0), done.err
     where = [f"rank {rank} of 4 on n{rank // 2}" for rank in range(4)]
-    assert sorted(re.findall(r"rank \d of \d on n\d", done.out)) == where
+    told = sorted(re.findall(r"rank \d of \d on n\d", done.out))
+    # Ranks that have not begun when another one fails print nothing.
+    assert told == where or (fails and {where[3]} <= set(told) <= set(where))

@@ -5,7 +5,7 @@ import time
 
 import pytest
 
-from tests.contract.launched import Job, Launcher, await_end
+from tests.contract.launched import Ended, Job, Launcher, await_end
 from tests.contract.worker_scripts import RANKS_MEET
 from tests.hosts.host import Host
 from tests.hosts.nodes import Nodes, codes, ended
@@ -91,29 +91,55 @@ def test_node_zero_is_cut_off_in_one_direction(way: str, job: SparedJob) -> None
     assert codes(ends) == [0, 0], ends
 
 
-@pytest.mark.parametrize(
-    "later", [0.02, *(pytest.param(it, marks=pytest.mark.long) for it in (0.0, 0.05, 0.1, 0.3))]
-)
-def test_the_successor_is_lost_while_it_takes_over(
-    later: float, hosts: tuple[Host, ...], clusterrun: Launcher
-) -> None:
+class JobOfFour:
+    """An elastic job whose first two nodes are lost: the coordinator, and its first successor."""
+
+    def __init__(self, hosts: tuple[Host, ...], launcher: Launcher) -> None:
+        self._folder = launcher.folder
+        nodes = Nodes(launcher, hosts, STEPS_UNTIL_TOLD)
+        options = ("--nnodes", "1:4", "--master-addr", hosts[0].address)
+        self.jobs = [nodes.start(rank, *options, "--node-rank", str(rank)) for rank in range(4)]
+        for rank, each in enumerate(self.jobs):
+            each.wait_for(f"place {rank} 4 {rank} 0 n{rank}")
+
+    def loses_two(self, pause: float) -> None:
+        self.jobs[0].signal(signal.SIGKILL)
+        time.sleep(pause)
+        self.jobs[1].signal(signal.SIGKILL)
+
+    def ends(self) -> list[Ended]:
+        """Let all workers exit with 0; return how the other two nodes ended."""
+        (self._folder / "enough").touch()
+        ends = ended(self.jobs[2:])
+        assert [each.left() for each in self.jobs[:2]] == [[], []]
+        return ends
+
+
+def test_the_first_successor_is_lost_as_well(hosts: tuple[Host, ...], clusterrun: Launcher) -> None:
     """The next one gathers the others: the ends of both are known, so that two of four may go on."""
-    nodes = Nodes(clusterrun, hosts, STEPS_UNTIL_TOLD)
-    options = ("--nnodes", "1:4", "--master-addr", hosts[0].address)
-    jobs = [nodes.start(rank, *options, "--node-rank", str(rank)) for rank in range(4)]
-    for rank, each in enumerate(jobs):
-        each.wait_for(f"place {rank} 4 {rank} 0 n{rank}")
+    job = JobOfFour(hosts, clusterrun)
 
-    jobs[0].signal(signal.SIGKILL)
-    time.sleep(later)
-    jobs[1].signal(signal.SIGKILL)
+    job.loses_two(0.0)
 
-    for rank, each in enumerate(jobs[2:]):
+    for rank, each in enumerate(job.jobs[2:]):
         each.wait_for(rf"place {rank} 2 {rank} \d n{rank + 2}")
-    (clusterrun.folder / "enough").touch()
-    ends = ended(jobs[2:])
+    ends = job.ends()
     assert codes(ends) == [0, 0], ends
-    assert [each.left() for each in jobs[:2]] == [[], []]
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("pause", [0.01, 0.02, 0.05, 0.1, 0.2, 0.3])
+def test_the_first_successor_is_lost_while_it_takes_over(
+    pause: float, hosts: tuple[Host, ...], clusterrun: Launcher
+) -> None:
+    """The other two go on together, or both end: what they know differs for a moment."""
+    job = JobOfFour(hosts, clusterrun)
+
+    job.loses_two(pause)
+    time.sleep(5.0)
+
+    ends = job.ends()
+    assert codes(ends) in ([0, 0], [5, 5]), ends
 
 
 def test_without_failover_the_job_ends(job: SparedJob) -> None:

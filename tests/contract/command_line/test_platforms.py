@@ -107,7 +107,7 @@ OTHERS = [
 @pytest.mark.parametrize(
     "platform",
     [
-        REPRESENTATIVE,
+        pytest.param(REPRESENTATIVE, marks=pytest.mark.long),
         *(pytest.param(platform, marks=pytest.mark.long) for platform in OTHERS),
     ],
     ids=lambda it: f"{it.name}{'-tasks' if it.tasks else ''}",

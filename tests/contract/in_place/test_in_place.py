@@ -117,9 +117,9 @@ FORK_DIFFERS = {
 
 SLOW = {
     *("torch_and_c_at_exit", "torch_and_its_process", "torch_and_its_threads", "torch_data"),
-    *("torch_training", "two_ranks/random_numbers_of_torch/main.py"),
+    *("torch_training", "two_ranks/random_numbers_of_torch/main.py", "memory_traced"),
 }
-"""Programs with torch for the second tier: they train, or others test the same without torch."""
+"""Programs for the second tier: with torch, they train, or others test the same without it."""
 
 ALWAYS_SPAWNED_TOO = {
     *("arguments", "environment", "environment_for_children", "executes_itself", "exit_7"),

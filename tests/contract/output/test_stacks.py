@@ -5,6 +5,7 @@ import signal
 import time
 
 import psutil
+import pytest
 
 from tests.contract.launched import Job, Launcher, await_status
 
@@ -151,6 +152,7 @@ def test_a_hang_is_found(clusterrun: Launcher) -> None:
     assert job.err.count("no rank has printed") == 1
 
 
+@pytest.mark.long
 def test_output_resets_the_timeout(clusterrun: Launcher) -> None:
     """One rank's output is enough, even an unfinished line; after the last one, the job hangs."""
     job = clusterrun.script(

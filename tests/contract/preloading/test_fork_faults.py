@@ -52,13 +52,8 @@ FIRST_STATEMENTS = {
 }
 
 
-@pytest.mark.parametrize(
-    "first",
-    [
-        pytest.param(name, marks=() if name == "variable" else pytest.mark.long)
-        for name in FIRST_STATEMENTS
-    ],
-)
+@pytest.mark.long
+@pytest.mark.parametrize("first", FIRST_STATEMENTS)
 def test_torch_is_imported_after_anything(
     clusterrun: Launcher, clean_python: str, first: str
 ) -> None:
@@ -71,7 +66,8 @@ def test_torch_is_imported_after_anything(
     assert lines_by_rank(ended).count("module <class 'module'>") == 2
 
 
-@pytest.mark.parametrize("method", ["fork", pytest.param("spawn", marks=pytest.mark.long)])
+@pytest.mark.long
+@pytest.mark.parametrize("method", ["fork", "spawn"])
 def test_a_signal_handler_raises_while_gloo_waits(clusterrun: Launcher, method: str) -> None:
     """It runs when the other rank has exited; the rank fails with exit code 1."""
     job = clusterrun.script(
@@ -185,7 +181,7 @@ ENDS_WITH_OPEN_FILES = {
 
 
 @pytest.mark.parametrize("how", ENDS_WITH_OPEN_FILES)
-@pytest.mark.parametrize("preload", ["all", "auto"])
+@pytest.mark.parametrize("preload", ["all", pytest.param("auto", marks=pytest.mark.long)])
 def test_files_left_open_are_complete(clusterrun: Launcher, how: str, preload: str) -> None:
     """The files are complete whatever holds them, even a class of a preloaded module."""
     environ = install(clusterrun, "keeps", KEEPS_FILES)

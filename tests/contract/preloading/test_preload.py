@@ -8,13 +8,14 @@ import shutil
 import signal
 import subprocess
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 from textwrap import dedent
 from typing import NamedTuple
 
 import psutil
 import pytest
+from _pytest.mark.structures import ParameterSet
 
 from tests.contract.launched import SECONDS_TO_VANISH, Ended, Job, Launcher, await_end
 from tests.waiting import SECONDS_TO_ACT, wait_until
@@ -289,6 +290,17 @@ def launcher_lines(ended: Ended) -> str:
     return "".join(ln for ln in lines if ln.startswith("clusterrun: ") and "run 2" not in ln)
 
 
+def first_of_each(names: Iterable[str], count: int) -> list[ParameterSet]:
+    """Return a case for each name: the first of ``count``, and the others for the second tier.
+
+    All take the same way through the launcher; what differs is the reason.
+    """
+    return [
+        pytest.param(name, marks=() if place % count == 0 else pytest.mark.long)
+        for place, name in enumerate(names)
+    ]
+
+
 def assert_refused(ended: Ended, why: str) -> None:
     """Assert that no worker has run, and that the report says why."""
     assert (ended.code, ended.out) == (126, "")
@@ -298,7 +310,7 @@ def assert_refused(ended: Ended, why: str) -> None:
     )
 
 
-@pytest.mark.parametrize("name", HAZARDS)
+@pytest.mark.parametrize("name", first_of_each(HAZARDS, 2))
 def test_a_hazard_is_left_to_the_worker(installed: Installed, name: str) -> None:
     """The worker runs in a new interpreter, with the same result; ``-v`` prints the reason."""
     hazard = HAZARDS[name]
@@ -312,14 +324,7 @@ def test_a_hazard_is_left_to_the_worker(installed: Installed, name: str) -> None
     assert FORKED not in ended.err
 
 
-@pytest.mark.parametrize(
-    "name",
-    # All take the same way; ``test_a_hazard_is_left_to_the_worker`` looks at each reason.
-    [
-        pytest.param(name, marks=() if place % 7 == 0 else pytest.mark.long)
-        for place, name in enumerate(HAZARDS)
-    ],
-)
+@pytest.mark.parametrize("name", first_of_each(HAZARDS, 7))
 def test_a_hazard_is_refused_by_fork(installed: Installed, name: str) -> None:
     """With ``--start-method fork`` the report has the reason, and nothing runs."""
     hazard = HAZARDS[name]
@@ -483,7 +488,7 @@ VARIABLES = {
 }
 
 
-@pytest.mark.parametrize("name", VARIABLES)
+@pytest.mark.parametrize("name", first_of_each(VARIABLES, 3))
 def test_a_variable_that_prevents_a_fork(installed: Installed, name: str) -> None:
     """It does so for every script, whatever the script imports."""
     value, why = VARIABLES[name]
@@ -904,6 +909,7 @@ def test_a_long_import_is_not_silent(clusterrun: Launcher) -> None:
     )
 
 
+@pytest.mark.long
 def test_an_import_that_cannot_be_killed(clusterrun: Launcher, tmp_path: Path) -> None:
     """Workers start without it. Traced by a debugger, it is like a process in state D."""
     begun, held = tmp_path / "begun", tmp_path / "held"
