@@ -13,7 +13,7 @@ from clusterrun.errors import exit_code_of_signal
 from clusterrun.sources.settings import REPORT_VARIABLE
 from clusterrun.ssh.frames import Kind
 from clusterrun.ssh.host_job import AgentEnd, HostJob
-from clusterrun.workers.fork_server.this_process import PR_SET_PDEATHSIG, prctl
+from clusterrun.workers.fork_server.this_process import die_with_parent
 
 SECONDS_OF_LAST_OUTPUT = 2.0
 """After the agent's exit, how long what it has started may hold its output open."""
@@ -37,7 +37,7 @@ class AgentProcess:
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,
             start_new_session=True,
-            preexec_fn=lambda: _end_with(starter),  # noqa: PLW1509 - this process has one thread
+            preexec_fn=lambda: die_with_parent(starter, signal.SIGTERM),  # noqa: PLW1509 - this process has one thread
         )
         self._outputs: dict[IO[bytes], Kind] = {}
         for stream, kind in ((self._process.stdout, Kind.OUT), (self._process.stderr, Kind.ERR)):
@@ -97,10 +97,3 @@ class AgentProcess:
         return AgentEnd(
             exit_code_of_signal(-code) if code < 0 else code, report.decode(errors="replace")
         )
-
-
-def _end_with(starter: int) -> None:
-    """Have the kernel send SIGTERM to this process, the agent, when the starter ends."""
-    prctl(PR_SET_PDEATHSIG, signal.SIGTERM)
-    if os.getppid() != starter:
-        os._exit(127)

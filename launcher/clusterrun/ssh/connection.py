@@ -12,7 +12,7 @@ from typing import IO
 from clusterrun.ssh.frames import Frame, FrameReader, Kind, frame
 from clusterrun.ssh.host_job import AgentEnd
 from clusterrun.ssh.remote_command import Greeting, Reached
-from clusterrun.workers.fork_server.this_process import PR_SET_PDEATHSIG, prctl
+from clusterrun.workers.fork_server.this_process import die_with_parent
 
 CHUNK = 1 << 16
 
@@ -64,7 +64,7 @@ class Connection:
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,
             start_new_session=True,
-            preexec_fn=lambda: _end_with(client),  # noqa: PLW1509 - this process has one thread
+            preexec_fn=lambda: die_with_parent(client, signal.SIGTERM),  # noqa: PLW1509 - this process has one thread
         )
         for stream in self._pipes:
             os.set_blocking(stream.fileno(), False)
@@ -180,10 +180,3 @@ class Connection:
                 process.send_signal(number)
                 with suppress(subprocess.TimeoutExpired):
                     process.wait(SECONDS_TO_EXIT)
-
-
-def _end_with(client: int) -> None:
-    """Have the kernel end this process, ssh, when the client ends."""
-    prctl(PR_SET_PDEATHSIG, signal.SIGTERM)
-    if os.getppid() != client:
-        os._exit(127)

@@ -100,9 +100,9 @@ def allowed_cpus() -> str:
     return status_of_this_process("Cpus_allowed_list")
 
 
-def die_with_parent(parent: int) -> None:
-    """Have the kernel kill this process when ``parent`` ends; exit if it has ended already."""
-    prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
+def die_with_parent(parent: int, number: int = signal.SIGKILL) -> None:
+    """Have the kernel send a signal to this process when ``parent`` ends; exit if it has ended already."""
+    prctl(PR_SET_PDEATHSIG, number)
     if os.getppid() != parent:
         os._exit(127)
 
