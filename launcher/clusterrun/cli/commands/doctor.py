@@ -9,15 +9,13 @@ from importlib import metadata
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from msgspec import Struct
-
 from clusterrun.cli.json_printing import print_json
 from clusterrun.cli.printing import print_text
 from clusterrun.domain.cpuset import CpuSet
 from clusterrun.errors import ExitCode
 from clusterrun.machine.gpus.faults import broken_gpus
 from clusterrun.machine.health import hardware, limits, network, storage
-from clusterrun.machine.health.finding import Finding, Level
+from clusterrun.machine.health.finding import Finding, Health, Level
 from clusterrun.machine.host_facts import SHARED_MEMORY
 from clusterrun.machine.inspect import inspect
 from clusterrun.machine.tree import Tree
@@ -40,22 +38,14 @@ SECONDS_TO_WRITE = 10.0
 MOST_BUSY = 3
 
 
-class _Health(Struct, frozen=True):
-    """What ``clusterrun doctor --json`` prints."""
-
-    host: str
-    findings: tuple[Finding, ...]
-
-
 def execute(line: CommandLine, environ: Mapping[str, str], _called: str) -> int:
     """Print what was found, and below the table what to do; return 1 if a usual job would fail."""
-    findings = tuple(_findings(line, environ))
+    health = Health(socket.gethostname(), tuple(_findings(line, environ)))
     if "json" in line.flags:
-        print_json(_Health(socket.gethostname(), findings))
+        print_json(health)
     else:
-        print_text(_table(findings))
-    failed = any(finding.level is Level.FAILURE for finding in findings)
-    return FAULTY if failed else ExitCode.SUCCESS
+        print_text(_table(health.findings))
+    return FAULTY if health.failures else ExitCode.SUCCESS
 
 
 def _findings(line: CommandLine, environ: Mapping[str, str]) -> Iterator[Finding]:

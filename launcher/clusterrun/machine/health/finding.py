@@ -27,6 +27,17 @@ class Finding(Struct, frozen=True):
     """What to do; "" if it is well."""
 
 
+class Health(Struct, frozen=True):
+    """All findings of a machine, as ``clusterrun doctor --json`` prints them."""
+
+    host: str
+    findings: tuple[Finding, ...]
+
+    @property
+    def failures(self) -> tuple[Finding, ...]:
+        return tuple(each for each in self.findings if each.level is Level.FAILURE)
+
+
 def well(what: str, found: str) -> Finding:
     return Finding(Level.OK, what, found)
 
