@@ -22,11 +22,6 @@ from clusterrun.user_sockets import socket_folder
 
 ROOT = Path("/")
 
-NOTHING_RUNS = UsageError(
-    "no run of yours has an agent on this host",
-    "type it on a node of the job, as the user who started it",
-)
-
 
 def found_jobs(environ: Mapping[str, str], seconds: float = SECONDS_TO_DESCRIBE) -> FoundJobs:
     """Return all agents of this user on this host; ``seconds``: for all of them to answer."""
@@ -34,10 +29,13 @@ def found_jobs(environ: Mapping[str, str], seconds: float = SECONDS_TO_DESCRIBE)
     return FoundJobs((), ()) if folder is None else find_jobs(folder, seconds)
 
 
-def chosen_run(line: CommandLine, environ: Mapping[str, str], typed: str) -> RunningJob:
+def chosen_run(
+    line: CommandLine, environ: Mapping[str, str], typed: str, otherwise: str = ""
+) -> RunningJob:
     """Return an agent of the run that is meant; several agents of a host may be of one run.
 
-    ``typed`` is the command, for messages: "clusterrun status".
+    ``typed`` is the command, for messages: "clusterrun status". ``otherwise`` is what else to type
+    if nothing runs.
 
     Raises:
         UsageError: no such run has an agent on this host, or the line names none of several.
@@ -53,7 +51,10 @@ def chosen_run(line: CommandLine, environ: Mapping[str, str], typed: str) -> Run
     silent = [describe_silent(agent) for agent in found.silent]
     if not runs:
         if not silent:
-            raise NOTHING_RUNS
+            raise UsageError(
+                "no run of yours has an agent on this host",
+                f"type it on a node of the job, as the user who started it\n{otherwise}".rstrip(),
+            )
         raise UsageError("no run of yours on this host answers", "\n".join(silent))
     what = f"no run of yours on this host is {name!r}" if name else "which run?"
     lines = [f"{typed} {_described(job)}" for job in reversed(runs.values())]

@@ -4,7 +4,7 @@ from collections.abc import Mapping
 
 from msgspec import Struct
 
-from clusterrun.cli.chosen_run import NOTHING_RUNS, answer_of, chosen_run
+from clusterrun.cli.chosen_run import answer_of, chosen_run
 from clusterrun.cli.json_printing import print_json
 from clusterrun.cli.printing import print_text
 from clusterrun.control.messages import Description, StopJob
@@ -29,13 +29,8 @@ def execute(line: CommandLine, environ: Mapping[str, str], called: str) -> int:
     """
     if "warm" in line.flags:
         return _end_warm(line, environ, called)
-    try:
-        job = chosen_run(line, environ, f"{called} stop")
-    except UsageError as error:
-        if line.words or error is not NOTHING_RUNS:
-            raise
-        warm = f"or type {called} stop --warm to end fork servers that stay warm"
-        raise UsageError(error.message, f"{error.hint}\n{warm}") from None
+    warm = f"or type {called} stop --warm to end fork servers that stay warm"
+    job = chosen_run(line, environ, f"{called} stop", "" if line.words else warm)
     at_once = "now" in line.flags
     described = answer_of(job, StopJob(at_once), Description)
     if "json" in line.flags:
