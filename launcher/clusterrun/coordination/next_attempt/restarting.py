@@ -233,7 +233,8 @@ def _go_on(state: JobState) -> Actions:
     """
     if state.phase is not JobPhase.RESTARTING or state.pause_ends != NEVER:
         return ()
-    if state.unaware.intersection(state.members.hellos).difference(state.lost):
+    hellos, lost = state.members.hellos, state.lost
+    if any(each in hellos and each not in lost for each in state.unaware):
         return ()
     if next_ranks(state) is None:
         return ()
