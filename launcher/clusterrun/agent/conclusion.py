@@ -39,11 +39,12 @@ def fates_of(
 
     """
     workers = {worker.local_rank: worker for worker in plan.workers}
+    shown = {local_rank: evidence.get(local_rank, Evidence()) for local_rank in state.ended}
     return tuple(
         replace(
             _fate(state, plan, workers[local_rank], epoch),
-            out_of_memory=evidence.get(local_rank, Evidence()).out_of_memory,
-            machine_fault=evidence.get(local_rank, Evidence()).machine_fault,
+            out_of_memory=shown[local_rank].out_of_memory,
+            machine_fault=shown[local_rank].machine_fault,
             log=logs.get(local_rank, ""),
         )
         for local_rank in state.ended
