@@ -25,8 +25,8 @@ COMMAND = str(Path(sys.executable).with_name("clusterrun"))
 
 MARK = "MARK_OF_A_TESTED_JOB"
 
-SECONDS_TO_VANISH = 1.0
-"""This long after a job's end, none of its processes may be left."""
+SECONDS_TO_VANISH = 5.0
+"""This long after a job's end, none of its processes may be left, on a very busy machine."""
 
 OUTER_LAUNCH = re.compile(
     r"(CLUSTERRUN|PET|TORCHELASTIC|SLURM)_|(LOCAL_|GROUP_|ROLE_)?(RANK|WORLD)"

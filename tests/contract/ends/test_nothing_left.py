@@ -22,6 +22,7 @@ from tests.contract.launched import (
     await_end,
     plain_environment,
 )
+from tests.waiting import wait_until
 
 ROUNDS = 20
 
@@ -176,14 +177,17 @@ def test_the_next_launch_removes_what_a_killed_one_has_left(clusterrun: Launcher
     runtime.mkdir()
     environ = {"TMPDIR": str(scratch), "XDG_RUNTIME_DIR": str(runtime)}
     script = 'import os, time; print("of", os.environ["TORCHELASTIC_ERROR_FILE"]); time.sleep(60)'
-    killed, living = (clusterrun.script(script, workers=1, environ=environ) for _ in range(2))
-    (left,), (kept,) = (job.wait_for(rf"of {scratch}/(\S+?)/") for job in (killed, living))
+    killed = clusterrun.script(script, workers=1, environ=environ)
+    (left,) = killed.wait_for(rf"of {scratch}/(\S+?)/")
     killed.kill_all()
-    before = {folder.name for folder in scratch.iterdir()}
+    before = [folder.name for folder in scratch.iterdir()]
 
+    living = clusterrun.script(script, workers=1, environ=environ)
+    (kept,) = living.wait_for(rf"of {scratch}/(\S+?)/")
+    wait_until(lambda: not (scratch / left).exists(), "the folder of the killed job is gone")
     clusterrun.script("", workers=1, environ=environ).ended()
 
-    assert before == {left, kept}
+    assert before == [left]
     assert [folder.name for folder in scratch.iterdir()] == [kept]
     sockets = {path.name.split("-")[1] for path in (runtime / "clusterrun").iterdir()}
     assert str(killed.agent) not in sockets
