@@ -152,6 +152,18 @@ TWO_RANKS = sorted(
 """Programs that print one fact a line, in the same order on each rank."""
 
 
+def first_of_each_kind(names: Iterable[str]) -> set[str]:
+    """Return the first name, in order, of those that begin with the same word."""
+    kinds: dict[str, str] = {}
+    for name in sorted(names):
+        kinds.setdefault(name.split("_")[0], name)
+    return set(kinds.values())
+
+
+FIRST_TIER = first_of_each_kind(ALL_PROGRAMS) | ALWAYS_SPAWNED_TOO | set(map(str, TWO_RANKS))
+"""Programs that a forked worker runs in each check; long runs have all."""
+
+
 class Alone:
     """The result of each program under Python alone, run once."""
 
@@ -192,7 +204,8 @@ def marks_of(name: str, method: str) -> tuple[pytest.MarkDecorator, ...]:
 
     A spawned worker is ``python -u`` by construction, so most are left to long runs.
     """
-    is_long = name in SLOW or (method == "spawn" and name not in ALWAYS_SPAWNED_TOO)
+    in_each_check = ALWAYS_SPAWNED_TOO if method == "spawn" else FIRST_TIER
+    is_long = name in SLOW or name not in in_each_check
     marks = (pytest.mark.long,) if is_long else ()
     if method == "fork" and name in FORK_DIFFERS:
         return (*marks, pytest.mark.xfail(reason=FORK_DIFFERS[name], strict=True))
