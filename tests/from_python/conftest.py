@@ -37,5 +37,5 @@ def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
 
     yield folder
 
-    assert left_of(mark, seconds=1.0, besides=os.getpid()) == []
+    assert left_of(mark, seconds=5.0, besides=os.getpid()) == []
     assert list(folder.iterdir()) == []

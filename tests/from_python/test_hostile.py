@@ -64,7 +64,7 @@ def test_a_caller_killed_at_random_moments_leaves_nothing(
         os.kill(job.process.pid, signal.SIGKILL)
 
         job.ended()
-        assert job.left(seconds=2.0) == []
+        assert job.left() == []
     clusterrun.launch(int, nproc_per_node=1)
     assert list(here.iterdir()) == []
 

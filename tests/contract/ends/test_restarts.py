@@ -245,7 +245,7 @@ def test_quick_restarts_pause(clusterrun: Launcher) -> None:
     job.wait_for(r"restarting in 4 s, since workers have failed within 10 s of their start 6 times")
 
     job.signal(signal.SIGTERM)
-    ended = job.ended(2.0)
+    ended = job.ended()
 
     assert ended.code == 143
     assert ended.err.count("restarting all workers") == 5

@@ -18,7 +18,7 @@ from tests.contract.launched import Job, Launcher
 
 SMALL_DISK = 64 << 10
 
-SECONDS_TO_END = 10.0
+SECONDS_TO_END = 20.0
 """For the launcher's end if its output is not read: it waits for that twice, 2 s each."""
 
 PRINTS_WITHOUT_END = """
@@ -340,7 +340,7 @@ def assert_ends_on_term(job: Job, folder: Path) -> None:
 
     assert ended.code == 143
     assert len(saved) == 2
-    assert max(saved) - before < 1
+    assert max(saved) - before < 5
 
 
 @pytest.mark.needs("root")

@@ -131,7 +131,7 @@ def test_a_child_that_hangs_is_killed() -> None:
 
     assert found == HUNG
     assert gpus_in(found) == ()
-    assert time.monotonic() - began < 2
+    assert time.monotonic() - began < 10
 
 
 def _hang() -> Iterable[NvmlGpu]:

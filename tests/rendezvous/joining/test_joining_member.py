@@ -239,10 +239,10 @@ def test_a_silent_node_zero_is_dialed_again(stack: ExitStack, notices: Notices) 
     listener.listen()
     port = listener.getsockname()[1]
     server = coordinator(stack, listener, nodes=3)
-    calling = member(stack, notices, port, nodes=3, heartbeat_timeout=0.5)
+    calling = member(stack, notices, port, nodes=3, heartbeat_timeout=1.0)
     take_turns(lambda: calling.is_connected, server, calling)
     let_in = time.monotonic()
-    take_turns(lambda: time.monotonic() > let_in + 1.0, server, calling)
+    take_turns(lambda: time.monotonic() > let_in + 1.5, server, calling)
     answered = calling.is_connected
 
     take_turns(lambda: not calling.is_connected, calling)

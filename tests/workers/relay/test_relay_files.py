@@ -140,7 +140,7 @@ def test_however_much_was_lost_is_told(bench: RelayBench, tmp_path: Path) -> Non
         os.write(printer.stdout, b"lost\n")
         printer.close()
         bench.finish(rank)
-    bench.relay.close(seconds=1)
+    bench.relay.close(seconds=10)
 
     assert bench.relay.losses is not None
     assert [loss.size for loss in bench.relay.losses] == [5 for _ in ranks]
@@ -233,7 +233,7 @@ def test_a_hung_file_system_stops_the_worker_not_the_relay(
     other = bench.open(1)
 
     written = fill(printer.stdout)
-    bench.finish(7, seconds=0.5)
+    bench.finish(7)
     os.write(other.stderr, b"still alive\n")
     seen = read_until(screen[0], b"still alive\n")
     with log.open("rb", buffering=0) as file:
@@ -256,7 +256,7 @@ def test_a_full_disk_stops_the_worker_until_there_is_room(
 
     written = fill(printer.stdout)
     seen = read_until(screen[0], b"room\n")
-    bench.finish(7, seconds=0.5)
+    bench.finish(7)
     log_when_full = log.stat().st_size
     subprocess.run(["mount", "-o", "remount,size=4m", small_disk], check=True, timeout=10)
     os.set_blocking(printer.stdout, True)
@@ -286,7 +286,7 @@ def test_a_job_without_room_still_ends(
 
     bench.relay.close(seconds=0.5)
 
-    assert time.monotonic() - started < 1.5
+    assert time.monotonic() - started < 5
     assert b"No space left on device" in os.read(screen[0], 1000)
     assert bench.relay.losses == (LostOutput(f"log file {log}", 6, "No space left on device"),)
 

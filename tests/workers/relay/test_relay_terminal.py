@@ -148,7 +148,7 @@ def test_a_stopped_terminal_stops_the_worker_not_the_relay(
 
     written = fill(printer.stdout)
     bench.relay.say("clusterrun: stopping")
-    bench.finish(5, seconds=0.5)
+    bench.finish(5)
     os.write(user, GO_ON)
     text = read_while(user, lambda text: text.count(b"m y\n") < written // 2)
 
