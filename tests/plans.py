@@ -72,6 +72,7 @@ def job(**values: Any) -> JobSpec:
         "ends_at": None,
         "resumed": 0,
         "kept_attempts": 0,
+        "debug": None,
         "contain": False,
         "exec": False,
         "numa_binding": NumaBinding.AUTO,

@@ -261,6 +261,8 @@ class JobSpec(Struct, frozen=True):
     """No flag, the scheduler's: how often it has started the job again."""
     kept_attempts: Fact[int]
     """No flag: attempts of this run whose logs an earlier job has left in ``log_dir``."""
+    debug: Fact[int | None]
+    """The rank that waits for a debugger; None: none does."""
     contain: Fact[bool]
     """All processes of the job are in a PID namespace, which ends with the fork server."""
     exec: Fact[bool]
@@ -345,6 +347,11 @@ class JobSpec(Struct, frozen=True):
         """Whether the number of nodes follows losses and newcomers, from MIN to MAX."""
         # With a task for each worker, the scheduler has started all of them.
         return self.fewest_nodes.value < self.nnodes.value and self.tasks.value is None
+
+    @property
+    def watched_for(self) -> float:
+        """``hang_timeout``; 0.0: never, as a rank that is debugged may be stopped for hours."""
+        return 0.0 if self.debug.value is not None else self.hang_timeout.value or 0.0
 
     @property
     def last_call(self) -> LastCall | None:

@@ -20,10 +20,13 @@ ABOUT_PLANS = ("dry_run", "json", "machine_root", "allowed_cpus", "capture")
 ABOUT_OTHER_HOSTS = ("launcher", "ssh_options", "ssh_parallel", "ssh_timeout")
 """A function and its results do not travel by ssh."""
 
+ABOUT_DEBUGGERS = ("debug",)
+"""They run scripts."""
+
 ROWS = {
     name: row
     for row in OPTIONS
-    if row.name not in {*ABOUT_THE_PROGRAM, *ABOUT_PLANS, *ABOUT_OTHER_HOSTS}
+    if row.name not in {*ABOUT_THE_PROGRAM, *ABOUT_PLANS, *ABOUT_OTHER_HOSTS, *ABOUT_DEBUGGERS}
     for name in row.names
 }
 """The options that a call may set, by all of their names."""
@@ -86,6 +89,8 @@ def _unknown(function: str, name: str) -> str:
         return f"{function}() takes no {name}: to see a plan, type clusterrun --dry-run"
     if name in ABOUT_OTHER_HOSTS:
         return f"{function}() takes no {name}: type clusterrun --launcher ssh with a script"
+    if name in ABOUT_DEBUGGERS:
+        return f"{function}() takes no {name}: call breakpoint() in the function"
     nearest = closest(name, ROWS)
     suggestion = f"; did you mean {nearest}?" if nearest else ""
     return f"{function}() got an unexpected keyword argument {name!r}{suggestion}"

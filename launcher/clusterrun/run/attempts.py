@@ -52,6 +52,8 @@ class JobAttempts:
             error_files=self._workers.error_files,
             environ=self._local.variables,
         )
+        if self._local.job.debug.value is not None:
+            plan = self._debugged(plan)
         self._counters, self._gpu_faults = OomCounters.read(ROOT), None
         for remark in remarks_of(plan) if attempt == 0 else ():
             self._workers.say(f"clusterrun: {remark}")
@@ -60,6 +62,14 @@ class JobAttempts:
         self._view.begins(plan)
         if self._event_log is not None:
             self._event_log.begins(plan)
+        return plan
+
+    def _debugged(self, plan: NodePlan) -> NodePlan:
+        from clusterrun.run.debugged_ranks import with_debugger
+
+        plan, notice = with_debugger(plan, self._local.job.debug)
+        if notice:
+            self._workers.say(f"clusterrun: {notice}")
         return plan
 
     def _describe(self, plan: NodePlan) -> None:

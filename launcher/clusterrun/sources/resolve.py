@@ -27,6 +27,7 @@ from clusterrun.sources.other_launchers.nested_launches import (
 )
 from clusterrun.sources.other_launchers.torchrun_options import translate
 from clusterrun.sources.output_options import unknown_in_prefix, where_logs_go
+from clusterrun.sources.programs.debugging import check_debuggable
 from clusterrun.sources.programs.exec_requirements import check_replaceable
 from clusterrun.sources.programs.executables import another_environment, check_hook
 from clusterrun.sources.programs.misplaced_options import misplaced_options
@@ -187,6 +188,7 @@ def _expect_possible(job: JobSpec) -> None:
             "leave one of the two out",
         )
     check_read_once(job)
+    check_debuggable(job)
     if job.exec.value:
         check_replaceable(job)
 

@@ -65,7 +65,7 @@ class WorkerGroup:
         self._attempt = 0
         self._pages: tuple[SuspendPage, ...] = ()
         """That of this attempt; () if it could not be made."""
-        self._hang_timeout = routes.job.hang_timeout.value or 0.0
+        self._hang_timeout = routes.job.watched_for
         # What one of the two processes does alone.
         self.signal, self.forward = fork_server.signal, fork_server.forward
         self.say, self.interrupted = relay.say, relay.interrupted

@@ -32,6 +32,7 @@ def test_two_nodes_of_one_worker_each() -> None:
     ("name", "value"),
     [
         ("stdin_rank", "0"),
+        ("debug", "0"),
         ("contain", True),
         ("suspend_signal", "USR1"),
         ("suspend_before", "300"),

@@ -46,6 +46,8 @@ def _needs_agent(job: JobSpec) -> Iterator[tuple[str, Fact[object]]]:
         yield "nnodes", job.nnodes
     if job.stdin_rank.value is not None:
         yield "stdin_rank", job.stdin_rank
+    if job.debug.value is not None:
+        yield "debug", job.debug
     lost_or_suspended = (*BY_GROUP[Group.LOSING], *BY_GROUP[Group.SUSPENDING])
     for option in (*FAILING, *lost_or_suspended, *OUTPUT):
         fact: Fact[object] = getattr(job, option.name)
