@@ -199,3 +199,20 @@ def test_the_jobs_own_choice_of_gpus_counts() -> None:
     job = describe("train.py", flags={"env": ("CUDA_VISIBLE_DEVICES=0",)}, environ=STEP).job
 
     assert job.nproc_per_node == Fact(WorkerCount.PER_GPU, "default")
+
+
+def test_agents_of_a_cluster_do_not_start_more_by_ssh() -> None:
+    """A job file for ssh, under srun: each of them would start a job on all hosts."""
+    hosts = {"launcher": "ssh", "hosts": "n0,n1"}
+
+    message = mistake("train.py", flags=hosts, environ=STEP)
+
+    assert message == (
+        "--launcher is ssh, but slurm has started 2 agents of this job (SLURM_STEP_ID)",
+        "type --launcher none",
+    )
+    # One process may: in an interactive step of srun, say.
+    alone = {**STEP, "SLURM_STEP_NUM_NODES": "1", "SLURM_STEP_TASKS_PER_NODE": "1"}
+    over_ssh = describe("train.py", flags=hosts, environ={**alone, "SLURM_NODEID": "0"}).over_ssh
+    assert over_ssh is not None
+    assert over_ssh.hosts == ("n0", "n1")

@@ -13,6 +13,7 @@ from clusterrun.domain.job import TaskLayout
 from clusterrun.errors import UsageError
 from clusterrun.sources.clusters.cluster import Inputs, Place, Workers
 from clusterrun.sources.clusters.detection import NO_CLUSTER, detect
+from clusterrun.sources.hosts.over_ssh import is_over_ssh
 from clusterrun.sources.options.rows.workers import CLUSTER, NNODES, USE_PADDLECLOUD
 from clusterrun.sources.settings import Settings, find, value_of
 from clusterrun.sources.shape_options import ShapeOptions, read_shape_options
@@ -27,6 +28,8 @@ def find_place(sources: Sequence[Settings], inputs: Inputs, *, is_nested: bool) 
     options = read_shape_options(sources, inputs)
     asked = _asked_cluster(sources, is_nested=is_nested)
     cluster, by_cluster = detect(asked, replace(inputs, nnodes=options.nnodes))
+    if by_cluster is not None:
+        _expect_one_starter(is_over_ssh(sources), cluster, by_cluster)
     place = replace(_settle(options.narrowed_to(by_cluster), by_cluster), cluster=cluster)
     if by_cluster is not None:
         # Even if options set the shape: other NUMA nodes belong to other jobs.
@@ -38,6 +41,22 @@ def find_place(sources: Sequence[Settings], inputs: Inputs, *, is_nested: bool) 
     ignored = (*place.ignored_exports, "MASTER_ADDR")
     first = Fact(hosts.value[0], hosts.origin)
     return replace(place, hosts=hosts, master_addr=first, ignored_exports=ignored)
+
+
+def _expect_one_starter(over_ssh: Fact[bool], cluster: Fact[str], place: Place) -> None:
+    """Check that agents which a cluster has started do not start more of them by ssh.
+
+    Raises:
+        UsageError: they would, each of them on all hosts.
+
+    """
+    # A cluster that does not start all processes itself has no secret: there, one may use ssh.
+    if over_ssh.value and place.secret is not None and place.agents > 1:
+        raise UsageError(
+            f"{over_ssh.origin} is ssh, but {cluster.value} has started {place.agents} agents of"
+            f" this job ({cluster.origin})",
+            "type --launcher none",
+        )
 
 
 def _asked_cluster(sources: Sequence[Settings], *, is_nested: bool) -> Fact[str]:
