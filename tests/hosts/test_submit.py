@@ -64,6 +64,24 @@ def test_a_job_of_two_nodes(slurm: Slurm, folder: Path) -> None:
         assert "rank 3 on n1 failed" in printed
 
 
+def test_a_job_file_for_ssh(slurm: Slurm, folder: Path) -> None:
+    """Submitted, its job runs on the scheduler's nodes: no agent uses ssh, nor a list of hosts.
+
+    sbatch passes the variables of this shell on to the nodes.
+    """
+    (folder / "job.yaml").write_text(
+        "script: ranks.py\nnproc_per_node: 2\nlauncher: ssh\nhosts: gone-[0-1]\n"
+        "slurm:\n  nnodes: 2\n  output: '%j.out'\n"
+    )
+    of_ssh = {"CLUSTERRUN_LAUNCHER": "ssh", "CLUSTERRUN_HOSTS": "gone-0,gone-1"}
+    words = ("submit", "--quiet", "--follow", "--config", "job.yaml")
+
+    ended = slurm.start(COMMAND, *words, folder=folder, environ=of_ssh).ended(SECONDS_TO_END)
+
+    assert ended.code == 0, ended.err
+    assert places(ended.out) == TWO_BY_TWO
+
+
 def test_a_refusal_names_the_value(slurm: Slurm, folder: Path) -> None:
     """Slurm's own words, and the line of the job file."""
     (folder / "job.yaml").write_text(

@@ -13,9 +13,16 @@ def setup_lines(job: Submission) -> list[str]:
     modules = (
         [f"module load {' '.join(map(quoted, job.modules.value))}"] if job.modules.value else []
     )
-    lines = [*modules, *(line.value for line in job.setup)]
+    own = [*modules, *(line.value for line in job.setup)]
     # Without the modules or the environment, the job would fail in a way that is harder to read.
-    return ["set -e", *lines, ""] if lines else []
+    lines = [*_unset(job), *(["set -e", *own] if own else [])]
+    return [*lines, ""] if lines else []
+
+
+def _unset(job: Submission) -> Iterator[str]:
+    if job.command.unset:
+        yield "# Set where the job was submitted; here the scheduler's own values count."
+        yield f"unset {' '.join(job.command.unset)}"
 
 
 def words_of(command: NodeCommand) -> Iterator[Sequence[str]]:

@@ -84,6 +84,43 @@ def test_the_command_has_what_the_file_sets(job_file: tuple[str, ...]) -> None:
     assert command.words == ("train.py", "--epochs", "3")
 
 
+def test_sections_have_the_shape_of_the_job_there(job_file: tuple[str, ...]) -> None:
+    """Other nodes and workers under a scheduler than here; a flag or a variable replaces them."""
+    text = Path("job.yaml").read_text()
+    shape = "submit:\n  nnodes: 5\n  nproc_per_node: 8\n"
+    Path("job.yaml").write_text(text.replace("submit:\n", shape))
+
+    job = submission(*job_file)
+    typed = submission(*job_file, "--nnodes", "3")
+
+    assert job.nodes == Fact(5, "job.yaml:10 submit.nnodes")
+    assert job.gpus_per_node == Fact(Gpus(8), "job.yaml:11 submit.nproc_per_node")
+    assert job.command.options[0] == ("--nproc-per-node", "8")
+    assert typed.nodes == Fact(3, "--nnodes")
+    in_file = read_job_file(Fact("job.yaml", "--config")).settings
+    assert in_file["nnodes"] == (Fact("2", "job.yaml:3 nnodes"),)
+
+
+def test_nothing_that_finds_nodes_without_a_scheduler_reaches_its_nodes(folder: Path) -> None:
+    """Neither from a job file for ssh nor from a variable that the scheduler passes on."""
+    (folder / "job.yaml").write_text(
+        "script: train.py\nnproc_per_node: 1\nlauncher: ssh\nhosts: a,b\nssh_timeout: 3\n"
+    )
+    variables = {
+        "CLUSTERRUN_LAUNCHER": "ssh",
+        "CLUSTERRUN_HOSTS": "a,b",
+        "PET_NNODES": "2",
+        "CLUSTERRUN_CONFIG": "job.yaml",
+        "CLUSTERRUN_MAX_RESTARTS": "1",
+    }
+
+    command = submission(environ=variables).command
+
+    assert command.options == (("--nproc-per-node", "1"), ("--max-restarts", "1"))
+    assert set(command.unset) == variables.keys() - {"CLUSTERRUN_MAX_RESTARTS"}
+    assert submission("--config", "job.yaml").command.unset == ()
+
+
 def test_the_command_has_what_variables_set(job_file: tuple[str, ...]) -> None:
     """They replace the file's values, and flags replace them."""
     variables = {"CLUSTERRUN_MAX_RESTARTS": "5", "PET_TEE": "3", "CLUSTERRUN_CONTAIN": "no"}

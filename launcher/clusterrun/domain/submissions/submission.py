@@ -86,6 +86,8 @@ class NodeCommand(Struct, frozen=True):
     """Its options, each with its values: ``("--max-restarts", "2")``."""
     words: tuple[str, ...]
     """SCRIPT and its arguments."""
+    unset: tuple[str, ...]
+    """Variables of the shell in which the job is submitted that clusterrun must not read."""
 
 
 class Submission(Struct, frozen=True):

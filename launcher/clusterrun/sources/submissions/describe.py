@@ -40,7 +40,7 @@ from clusterrun.sources.submissions.node_command import (
     path_of_launcher,
 )
 from clusterrun.sources.submissions.pod_rows import POD_ROWS
-from clusterrun.sources.submissions.sections import read_sections
+from clusterrun.sources.submissions.sections import read_sections, shape_of
 
 SCHEMES = ("docker://", "oras://", "library://", "shub://", "docker-daemon:", "oci:")
 """How images begin that apptainer builds itself (apptainer-exec(1))."""
@@ -70,14 +70,15 @@ def describe_submission(
         UsageError: something is impossible; nothing has been submitted or written.
 
     """
-    job, words = read_sources(line, environ)
-    check_options(job)
-    sections = read_sections(value_of(CONFIG, job))
+    given, words = read_sources(line, environ)
+    sections = read_sections(value_of(CONFIG, given))
     flags = settings_from_flags(line.flags, line.spelled, rows.ROWS)
     shared = sections.get(ALL_SCHEDULERS, {})
     path = environ.get("PATH", "")
     scheduler = find_scheduler((flags, shared), path)
     asked = (flags, sections.get(scheduler.value, {}), shared)
+    job = (*given[:-1], shape_of(sections, scheduler.value), given[-1])
+    check_options(job)
     in_image = bool(value_of(rows.IMAGE, asked).value)
     if not in_image or not words.value:
         program = find_program(words, job, path)

@@ -43,7 +43,7 @@ def node_command(
     """Return the command.
 
     Args:
-        sources: the flags, then weaker sources.
+        sources: the flags, CLUSTERRUN_ and PET_ variables, then weaker sources.
         words: SCRIPT and its arguments.
         started_by: the words that start clusterrun.
 
@@ -52,7 +52,19 @@ def node_command(
         (ENV.flag, f"{name}={fact.value}") for name, fact in environment(sources).items()
     )
     options = tuple(option for row in OPTIONS if row is not ENV for option in _typed(row, sources))
-    return NodeCommand(started_by, (*options, *variables), words)
+    return NodeCommand(started_by, (*options, *variables), words, variables_left_out(sources[1:3]))
+
+
+def variables_left_out(by_variables: Sequence[Settings]) -> tuple[str, ...]:
+    """Return the variables whose values the command does not have.
+
+    Most schedulers give a job the variables of the shell in which it is submitted: there an agent
+    would read them all the same, and use ssh, or hosts that are not the scheduler's.
+    """
+    names = (*sorted(OF_THIS_CALL | FROM_SCHEDULER), workers.NNODES.name)
+    return tuple(
+        text.origin for source in by_variables for name in names for text in source.get(name, ())
+    )
 
 
 def path_of_launcher(interpreter: str) -> tuple[str, ...]:

@@ -1,9 +1,10 @@
 """The sections of a job file for schedulers: ``submit`` for all of them, ``slurm`` for one.
 
-Their keys are the options of ``clusterrun submit``.
+Their keys are the options of ``clusterrun submit``, and those of a job's shape: a job has other nodes
+under a scheduler than here.
 """
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 
 from clusterrun.domain.facts import Fact
 from clusterrun.errors import UsageError
@@ -18,11 +19,15 @@ from clusterrun.sources.job_files.yaml_nodes import (
     sequence,
 )
 from clusterrun.sources.options.option import Kind
+from clusterrun.sources.options.rows.workers import NNODES, NPROC_PER_NODE
 from clusterrun.sources.options.suggestions import did_you_mean
 from clusterrun.sources.settings import Settings
 from clusterrun.sources.submissions.rows import ROWS
 
-KEYS = {name: row for row in ROWS if row.in_file for name in row.names}
+SHAPE = (NNODES, NPROC_PER_NODE)
+"""Options of a job that a section may set, too; there they count under its scheduler only."""
+
+KEYS = {name: row for row in (*ROWS, *SHAPE) if row.in_file for name in row.names}
 
 LISTS = ("modules", "mounts", "node_selector", "tolerations", "secrets", "claims")
 """Options with names separated by commas, which may be a list here."""
@@ -42,6 +47,12 @@ def read_sections(config: Fact[str]) -> dict[str, Settings]:
         for key, entry in read_entries(config).items()
         if key in SECTIONS and not is_empty(entry)
     }
+
+
+def shape_of(sections: Mapping[str, Settings], scheduler: str) -> Settings:
+    """Return the options of a job that the sections set for ``scheduler``; its own section wins."""
+    both = {**sections.get(ALL_SCHEDULERS, {}), **sections.get(scheduler, {})}
+    return {row.name: both[row.name] for row in SHAPE if row.name in both}
 
 
 def _settings(path: str, section: Entry) -> Settings:
