@@ -73,6 +73,7 @@ def job(**values: Any) -> JobSpec:
         "resumed": 0,
         "kept_attempts": 0,
         "debug": None,
+        "pdb": False,
         "contain": False,
         "exec": False,
         "numa_binding": NumaBinding.AUTO,

@@ -36,7 +36,7 @@ UNCLEAR = (
 """Words in whose place comments, messages and pages use a term: nodes report, an option is set."""
 
 READS_THE_ENVIRONMENT = {
-    *("cli", "workers/fork_server", "workers/startup"),
+    *("cli", "workers/fork_server", "workers/startup", "workers/wrappers"),
     *(
         "from_python/agent.py",
         "from_python/job.py",

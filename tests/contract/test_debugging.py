@@ -1,9 +1,14 @@
-"""Debuggers of one rank: ``--debug``."""
+"""Debuggers of one rank: ``--debug``, ``--pdb``."""
 
 import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
 
 from tests.contract.debugger import Debugger
-from tests.contract.launched import Launcher
+from tests.contract.launched import COMMAND, Launcher
+from tests.contract.shell import Shell
 
 COUNTS = """
 import os, sys
@@ -51,3 +56,72 @@ def test_an_interpreter_without_debugpy(clusterrun: Launcher) -> None:
         f"clusterrun: error: --debug needs debugpy, which {python} does not have\n"
         f"  type {python} -m pip install debugpy\n"
     )
+
+
+@pytest.fixture
+def shell(tmp_path: Path) -> Iterator[Shell]:
+    """Return a shell at a terminal; after the test, no process started in it is left."""
+    shell = Shell(tmp_path)
+
+    yield shell
+
+    shell.close()
+
+
+ALL_FAIL = """
+import atexit, os
+
+def fails(number):
+    raise ValueError(f"bad {number}")
+
+atexit.register(print, "exit handler of", os.environ["RANK"])
+fails(int(os.environ["RANK"]) + 41)
+"""
+
+
+@pytest.mark.needs("bash")
+def test_pdb_opens_where_the_first_rank_fails(shell: Shell) -> None:
+    """The other rank fails, too: it waits, and opens none; then the job ends as ever."""
+    shell.run(ALL_FAIL, "--nproc-per-node", "2", "--pdb")
+    rank = int(shell.expect(r"clusterrun: rank (\d) has failed").group(1))
+    shell.expect(r"\(Pdb\) ")
+
+    shell.type("p 'the number is', number")
+    shell.expect(rf"\('the number is', {41 + rank}\)\r\n\(Pdb\) ")
+    shell.type("up")
+    shell.expect(r"script.py\(8\)<module>")
+    shell.type("q")
+
+    shell.expect(f"exit handler of {rank}")
+    shell.expect(rf"rank {rank} on \S+ failed: ValueError: bad {41 + rank}")
+    assert shell.exit_code() == 1
+    assert shell.left() == []
+
+
+@pytest.mark.long
+@pytest.mark.needs("bash")
+def test_pdb_in_a_module_of_one_worker(shell: Shell) -> None:
+    """One worker has the terminal for itself; Ctrl-D leaves pdb; a module is run as by -m."""
+    (shell.folder / "package").mkdir()
+    (shell.folder / "package/module.py").write_text("import sys\nprint(sys.path[0])\n1 / 0\n")
+
+    shell.type(f"{COMMAND} --nproc-per-node 1 --pdb -m package.module")
+
+    shell.expect(str(shell.folder))
+    shell.expect(r"module.py\(3\)<module>")
+    shell.expect(r"\(Pdb\) ")
+    shell.press("Ctrl-D")
+    assert shell.exit_code() == 1
+
+
+@pytest.mark.long
+@pytest.mark.needs("bash")
+def test_pdb_stays_away_from_exits(shell: Shell) -> None:
+    """A script that calls ``sys.exit`` or gets Ctrl-C ends as ever."""
+    shell.run("import sys; sys.exit(3)", "--nproc-per-node", "2", "--pdb")
+    assert shell.exit_code() == 3
+
+    shell.run("import time; print('begun'); time.sleep(60)", "--nproc-per-node", "2", "--pdb")
+    shell.expect("begun")
+    shell.press("Ctrl-C")
+    assert shell.exit_code() == 130

@@ -37,6 +37,7 @@ def test_values_are_written_as_on_the_command_line(
         ({"dry_run": True}, "to see a plan, type clusterrun --dry-run"),
         ({"launcher": "ssh"}, "type clusterrun --launcher ssh with a script"),
         ({"debug": 0}, "launch.. takes no debug: call breakpoint.. in the function"),
+        ({"pdb": True}, "launch.. takes no pdb: call breakpoint.. in the function"),
         ({"env": {"A": None}}, "A is None: leave it out, or give a text"),
         ({"verbose": "yes"}, "verbose is True or False, not 'yes'"),
     ],

@@ -263,6 +263,8 @@ class JobSpec(Struct, frozen=True):
     """No flag: attempts of this run whose logs an earlier job has left in ``log_dir``."""
     debug: Fact[int | None]
     """The rank that waits for a debugger; None: none does."""
+    pdb: Fact[bool]
+    """pdb opens where the first rank that fails has raised its exception."""
     contain: Fact[bool]
     """All processes of the job are in a PID namespace, which ends with the fork server."""
     exec: Fact[bool]
@@ -351,7 +353,11 @@ class JobSpec(Struct, frozen=True):
     @property
     def watched_for(self) -> float:
         """``hang_timeout``; 0.0: never, as a rank that is debugged may be stopped for hours."""
-        return 0.0 if self.debug.value is not None else self.hang_timeout.value or 0.0
+        return 0.0 if self.is_debugged else self.hang_timeout.value or 0.0
+
+    @property
+    def is_debugged(self) -> bool:
+        return self.debug.value is not None or self.pdb.value
 
     @property
     def last_call(self) -> LastCall | None:

@@ -20,7 +20,7 @@ ABOUT_PLANS = ("dry_run", "json", "machine_root", "allowed_cpus", "capture")
 ABOUT_OTHER_HOSTS = ("launcher", "ssh_options", "ssh_parallel", "ssh_timeout")
 """A function and its results do not travel by ssh."""
 
-ABOUT_DEBUGGERS = ("debug",)
+ABOUT_DEBUGGERS = ("debug", "pdb")
 """They run scripts."""
 
 ROWS = {

@@ -23,7 +23,8 @@ def preparation_of(
     """
     method, program = job.start_method.value, job.program.value
     is_spawned = program.kind is ProgramKind.EXECUTABLE or program.is_standard_input
-    if method is StartMethod.SPAWN or is_spawned:
+    # Each worker of --pdb executes a wrapper.
+    if method is StartMethod.SPAWN or is_spawned or job.pdb.value:
         return None
     known = {name: value for name, value in assumed.env.items() if name in _KNOWN_EARLY}
     # The job's own are in the fork server's environment from the start.

@@ -52,7 +52,7 @@ class JobAttempts:
             error_files=self._workers.error_files,
             environ=self._local.variables,
         )
-        if self._local.job.debug.value is not None:
+        if self._local.job.is_debugged:
             plan = self._debugged(plan)
         self._counters, self._gpu_faults = OomCounters.read(ROOT), None
         for remark in remarks_of(plan) if attempt == 0 else ():
@@ -65,8 +65,10 @@ class JobAttempts:
         return plan
 
     def _debugged(self, plan: NodePlan) -> NodePlan:
-        from clusterrun.run.debugged_ranks import with_debugger
+        from clusterrun.run.debugged_ranks import with_debugger, with_post_mortem
 
+        if self._local.job.pdb.value:
+            return with_post_mortem(plan)
         plan, notice = with_debugger(plan, self._local.job.debug)
         if notice:
             self._workers.say(f"clusterrun: {notice}")

@@ -1,5 +1,9 @@
-"""Ranks that a person debugs: ``--debug`` has one of them wait for a debugger, by debugpy."""
+"""Ranks that a person debugs.
 
+``--debug`` has one of them wait for a debugger, by debugpy; ``--pdb`` opens pdb where one fails.
+"""
+
+import os
 import socket
 import subprocess
 from collections.abc import Mapping
@@ -11,6 +15,8 @@ from clusterrun.domain.facts import Fact
 from clusterrun.domain.job import JobSpec
 from clusterrun.domain.plan import NodePlan
 from clusterrun.errors import UsageError
+from clusterrun.workers.terminal import Terminal
+from clusterrun.workers.worker_group import POST_MORTEM
 
 USUAL_PORT = 5678
 """debugpy's own, which editors suggest."""
@@ -24,7 +30,7 @@ HAS_DEBUGPY = "import importlib.util, sys; sys.exit(importlib.util.find_spec('de
 
 
 def check_debugger(job: JobSpec, workers: int, environ: Mapping[str, str]) -> None:
-    """Check that the rank can be debugged on this node.
+    """Check that ranks can be debugged on this node.
 
     Args:
         job: what to run.
@@ -32,9 +38,13 @@ def check_debugger(job: JobSpec, workers: int, environ: Mapping[str, str]) -> No
         environ: the job's environment, as the user made it.
 
     Raises:
-        UsageError: the job's interpreter has no debugpy, or the job has no such rank.
+        UsageError: the job's interpreter has no debugpy, or the job has no such rank; there is no
+            terminal for pdb.
 
     """
+    if job.pdb.value:
+        _check_terminal(job.pdb.origin)
+        return
     rank = job.debug
     if job.agents == 1 and rank.value is not None and rank.value >= workers:
         raise UsageError(
@@ -46,6 +56,21 @@ def check_debugger(job: JobSpec, workers: int, environ: Mapping[str, str]) -> No
             f"{rank.origin} needs debugpy, which {job.python.value} does not have",
             f"type {job.python.value} -m pip install debugpy",
         )
+
+
+def _check_terminal(origin: str) -> None:
+    if Terminal.in_foreground(0) is None:
+        raise UsageError(
+            f"{origin} needs a terminal, and standard input is none",
+            "type the command on a terminal, or give --debug RANK",
+        )
+
+
+def with_post_mortem(plan: NodePlan) -> NodePlan:
+    """Return the plan in which each worker opens pdb where its program fails."""
+    wrapper = (str(POST_MORTEM), os.ttyname(0))
+    workers = tuple(replace(worker, wrapper=wrapper) for worker in plan.workers)
+    return replace(plan, workers=workers)
 
 
 def _has_debugpy(python: str, environ: Mapping[str, str]) -> bool:

@@ -45,7 +45,7 @@ def local_job(resolved: Resolved, environ: Mapping[str, str]) -> LocalJob:
     """
     machine = job_machine(resolved, source_of(resolved, environ))
     workers = local_size(resolved.job, machine)
-    if resolved.job.debug.value is not None:
+    if resolved.job.is_debugged:
         # Few jobs are debugged.
         from clusterrun.run.debugged_ranks import check_debugger
 

@@ -31,6 +31,8 @@ NOT_WATCHED = (
     " add --log-dir DIR to watch it"
 )
 
+POST_MORTEM = Path(__file__).with_name("wrappers") / "post_mortem.py"
+
 STARTUP_FOLDER = Path(__file__).with_name("startup")
 
 SECONDS_TO_LEAVE = 7.0

@@ -1,6 +1,6 @@
 """What can be debugged: a Python script or module that a file holds."""
 
-from clusterrun.domain.job import JobSpec, ProgramKind
+from clusterrun.domain.job import JobSpec, Program, ProgramKind
 from clusterrun.errors import UsageError
 
 
@@ -8,21 +8,28 @@ def check_debuggable(job: JobSpec) -> None:
     """Check that the program of a job that is to be debugged can be.
 
     Raises:
-        UsageError: it is no Python script or module, or standard input has it.
+        UsageError: it is no Python script or module, or standard input has it; or two options ask
+            for different debuggers.
 
     """
-    program, debug = job.program.value, job.debug
-    if debug.value is None:
-        return
+    asked = [job.debug.origin] if job.debug.value is not None else []
+    asked += [job.pdb.origin] if job.pdb.value else []
+    if len(asked) > 1:
+        raise UsageError(f"{' and '.join(asked)} cannot be used together", "leave one out")
+    if asked:
+        _check_program(job.program.value, asked[0])
+
+
+def _check_program(program: Program, origin: str) -> None:
     if program.kind not in {ProgramKind.SCRIPT, ProgramKind.MODULE}:
         how = "--no-python" if program.kind is ProgramKind.EXECUTABLE else "--run-path"
         raise UsageError(
-            f"{debug.origin}: only a Python script or module can be debugged, and {how} runs"
+            f"{origin}: only a Python script or module can be debugged, and {how} runs"
             f" {program.name}",
             "leave one of the two out",
         )
     if program.is_standard_input:
         raise UsageError(
-            f"{debug.origin}: a script on standard input (-) can't be debugged",
+            f"{origin}: a script on standard input (-) can't be debugged",
             "save it to a file, and give the file",
         )

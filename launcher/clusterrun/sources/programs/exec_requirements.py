@@ -48,6 +48,8 @@ def _needs_agent(job: JobSpec) -> Iterator[tuple[str, Fact[object]]]:
         yield "stdin_rank", job.stdin_rank
     if job.debug.value is not None:
         yield "debug", job.debug
+    if job.pdb.value:
+        yield "pdb", job.pdb
     lost_or_suspended = (*BY_GROUP[Group.LOSING], *BY_GROUP[Group.SUSPENDING])
     for option in (*FAILING, *lost_or_suspended, *OUTPUT):
         fact: Fact[object] = getattr(job, option.name)

@@ -1,6 +1,6 @@
 """Options: how ranks are debugged."""
 
-from clusterrun.sources.options.option import Option
+from clusterrun.sources.options.option import Option, switch_option
 from clusterrun.sources.options.values import numbers
 
 DEBUG: Option[int | None] = Option(
@@ -10,5 +10,10 @@ DEBUG: Option[int | None] = Option(
     metavar="RANK",
     help="Have this rank wait for a debugger that attaches by debugpy, such as VS Code",
     default_words="none",
+    common_in_scripts=True,
+)
+PDB = switch_option(
+    "pdb",
+    help="Open pdb on the terminal where the first rank that fails has raised its exception",
     common_in_scripts=True,
 )
