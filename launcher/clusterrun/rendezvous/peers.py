@@ -32,7 +32,6 @@ from clusterrun.domain.messages import (
     Succession,
     Verdict,
 )
-from clusterrun.domain.outcome import NodeLost
 from clusterrun.domain.world import World
 from clusterrun.rendezvous.agent_hooks import AgentHooks
 from clusterrun.rendezvous.coordinator_server import CoordinatorServer
@@ -41,7 +40,8 @@ from clusterrun.rendezvous.wire.frames import FROM_COORDINATOR, HEARTBEAT_FRAME,
 
 if TYPE_CHECKING:
     # Few jobs go on without their node 0.
-    from clusterrun.rendezvous.failover import Failover, Seeker
+    from clusterrun.rendezvous.failover import Failover
+    from clusterrun.rendezvous.successor_search import SuccessorSearch
 
 SECONDS_FOR_VERDICT = 3.0
 """How long node 0 stays so that members can receive the verdict."""
@@ -96,11 +96,7 @@ class Peers:
         self._failover = failover
         self._known_as = (named, world.master_addr)
         self._is_done = False
-        self._lost: NodeLost | None = None
-        self._lost_at = 0.0
-        self._coordinator_has_ended = False
-        self._seeker: Seeker | None = None
-        self._is_claimed = False
+        self._search: SuccessorSearch | None = None
         self._has_verdict = False
         self._over = False
         self._epoll = select.epoll()
@@ -138,8 +134,8 @@ class Peers:
         # Messages that have arrived already must not wait for others.
         if self._early:
             return 0.0
-        if self._lost is not None and not self._is_claimed:
-            return NEVER if self._seeker is None else self._seeker.due
+        if search := self._running_search:
+            return search.due
         if self._coordination is not None:
             return self._coordination.due
         return NEVER if self._heartbeat is None else self._heartbeat.due
@@ -159,8 +155,8 @@ class Peers:
         """Return the coordinator's messages as events; on node 0, also run the coordinator."""
         if self._over:
             return
-        if self._lost is not None and not self._is_claimed:
-            yield from self._seek(now)
+        if search := self._running_search:
+            yield from self._go_on_with(search, now)
             return
         if self._coordination is not None:
             self._coordination.turn(now)
@@ -171,79 +167,70 @@ class Peers:
         elif not self._over:
             self._connection.watch(self._epoll)
 
+    @property
+    def _running_search(self) -> "SuccessorSearch | None":
+        """The search for a successor; None if there is a coordinator."""
+        return None if self._search is None or self._search.is_over else self._search
+
     def _lose(self, how: str, now: float) -> Iterator[Event]:
         """Search for a successor of the coordinator, if the job can go on without it."""
-        if self._is_claimed and self._seeker is not None:
+        has_ended = self._connection.closed_by_peer and not self._connection.was_reset
+        if self._search is not None:
             # The successor is lost, too, before it could go on.
-            has_ended = self._connection.closed_by_peer and not self._connection.was_reset
-            yield from self._seek_next(now) if has_ended else self._end(now)
+            if not has_ended:
+                yield from self._end(now)
+                return
+            self._connection.close()
+            self._search.go_on()
+            yield from self._go_on_with(self._search, now)
             return
-        claim = None if self._failover is None else self._failover.claim(self._world)
-        if self._failover is None or claim is None:
+        failover = self._failover
+        if failover is None or failover.claim(self._world) is None:
             self._over = True
             if not self._lives_on:
                 # So that node 0, if it runs, notices at once.
                 self._connection.close()
             yield CoordinatorLost(self._node_zero, how, now)
             return
-        self._lost = lost = self._failover.lost(how)
-        self._lost_at = now
-        self._coordinator_has_ended = (
-            self._connection.closed_by_peer and not self._connection.was_reset
-        )
         self._connection.unwatch(self._epoll)
-        self._failover.leave(self._connection)
-        yield CoordinatorSought(lost.host, lost.how, now, lost.node_rank)
+        yield from self._begin_search(failover, how, now, has_ended=has_ended)
+
+    def _begin_search(
+        self, failover: "Failover", how: str, now: float, *, has_ended: bool
+    ) -> Iterator[Event]:
+        from clusterrun.rendezvous.successor_search import SuccessorSearch
+
+        self._search = search = SuccessorSearch(failover, how, now, has_ended=has_ended)
+        failover.leave(self._connection)
+        yield CoordinatorSought(search.lost.host, how, now, search.lost.node_rank)
         if self._is_done:
-            self._begin_to_seek()
+            search.begin(self._world, self._epoll)
 
-    def _begin_to_seek(self) -> None:
-        """Search, now that no worker is left."""
-        failover, lost = self._failover, self._lost
-        claim = None if failover is None else failover.claim(self._world)
-        if failover is None or lost is None or claim is None or self._seeker is not None:
-            return
-        self._seeker = failover.search(
-            claim, lost, self._lost_at, has_ended=self._coordinator_has_ended
-        )
-        self._epoll.register(self._seeker, select.EPOLLIN)
-
-    def _seek(self, now: float) -> Iterator[Event]:
-        seeker = self._seeker
-        if seeker is None:
-            return
-        seeker.turn(now)
-        if seeker.has_failed:
-            yield from self._end(now)
-        elif seeker.server is not None:
-            self._coordination = seeker.server
-            self._heartbeat = None
-            self._renew_lease(0.0)
-            self._follow(Connection(seeker.server.own_end, FROM_COORDINATOR))
-            self._epoll.register(seeker.server, select.EPOLLIN)
-        elif seeker.connection is not None and self._heartbeat is not None:
-            self._heartbeat = HeartbeatTimer(self._heartbeat.rhythm, now)
-            self._follow(seeker.connection)
+    def _go_on_with(self, search: "SuccessorSearch", now: float) -> Iterator[Event]:
+        match search.turn(now):
+            case CoordinatorServer() as server:
+                self._coordination = server
+                self._heartbeat = None
+                self._renew_lease(0.0)
+                self._follow(Connection(server.own_end, FROM_COORDINATOR))
+                self._epoll.register(server, select.EPOLLIN)
+            case Connection() as connection:
+                if self._heartbeat is not None:
+                    self._heartbeat = HeartbeatTimer(self._heartbeat.rhythm, now)
+                self._follow(connection)
+            case None if search.has_failed:
+                yield from self._end(now)
 
     def _follow(self, connection: Connection[FromCoordinator]) -> None:
         self._connection = connection
-        self._is_claimed = True
         connection.watch(self._epoll)
-
-    def _seek_next(self, now: float) -> Iterator[Event]:
-        """Turn to the next successor: the one that was followed has ended."""
-        if self._seeker is not None:
-            self._connection.close()
-            self._is_claimed = False
-            self._seeker.has_ended()
-            yield from self._seek(now)
 
     def _end(self, now: float) -> Iterator[Event]:
         """End, since no successor can go on."""
         self._over = True
-        if self._lost is not None:
-            host, how, rank = self._lost.host, self._lost.how, self._lost.node_rank
-            yield CoordinatorLost(host, how, now, rank, NO_SUCCESSOR)
+        if self._search is not None:
+            lost = self._search.lost
+            yield CoordinatorLost(lost.host, lost.how, now, lost.node_rank, NO_SUCCESSOR)
 
     def send(self, message: AgentMessage) -> Iterable[Event]:
         """Send a message; the answer comes by ``events``."""
@@ -251,8 +238,8 @@ class Peers:
             self._is_done = True
         if self._over:
             return ()
-        if self._lost is not None and not self._is_claimed:
-            return tuple(self._send_without_coordinator(message))
+        if search := self._running_search:
+            return tuple(self._send_without_coordinator(message, search))
         self._connection.send(bounded(message))
         if self._coordination is not None and isinstance(message, Paused):
             # Once stopped, this process can't pass it on.
@@ -260,7 +247,9 @@ class Peers:
         self._connection.watch(self._epoll)
         return ()
 
-    def _send_without_coordinator(self, message: AgentMessage) -> Iterator[Event]:
+    def _send_without_coordinator(
+        self, message: AgentMessage, search: "SuccessorSearch"
+    ) -> Iterator[Event]:
         """Search once no worker is left, unless this node is to end anyway."""
         ends = isinstance(message, EndedExternally) or (
             isinstance(message, Done) and message.external_cause is not None
@@ -268,7 +257,7 @@ class Peers:
         if ends:
             yield from self._end(self._clock())
         elif isinstance(message, Done):
-            self._begin_to_seek()
+            search.begin(self._world, self._epoll)
 
     def leave(self) -> None:
         """Disconnect; node 0 first waits some seconds until the others have the verdict."""
@@ -277,8 +266,8 @@ class Peers:
         self._over = True
         self._epoll.close()
         self._connection.close()
-        if self._seeker is not None:
-            self._seeker.close()
+        if self._search is not None:
+            self._search.close()
         if self._failover is not None:
             self._failover.close()
         if self._coordination is not None:
@@ -342,12 +331,9 @@ class Peers:
         address = known if world.master_addr == named or not named else world.master_addr
         self._world = replace(world, master_addr=address, interface=self._world.interface)
         self._is_done = False
-        self._lost = None
-        self._is_claimed = False
-        if self._seeker is not None:
-            self._epoll.unregister(self._seeker)
-            self._seeker.close()
-            self._seeker = None
+        if self._search is not None:
+            self._search.close()
+            self._search = None
 
     def _wait_for_node_zero(self, now: float, *, paused: bool) -> None:
         if self._heartbeat is None:
