@@ -74,6 +74,7 @@ def job(**values: Any) -> JobSpec:
         "kept_attempts": 0,
         "debug": None,
         "pdb": False,
+        "profile": None,
         "contain": False,
         "exec": False,
         "numa_binding": NumaBinding.AUTO,

@@ -1,5 +1,8 @@
-"""Debuggers of one rank: ``--debug``, ``--pdb``."""
+"""Debuggers of one rank: ``--debug``, ``--pdb``; and profiles: ``--profile``."""
 
+import gzip
+import json
+import re
 import sys
 from collections.abc import Iterator
 from pathlib import Path
@@ -125,3 +128,61 @@ def test_pdb_stays_away_from_exits(shell: Shell) -> None:
     shell.expect("begun")
     shell.press("Ctrl-C")
     assert shell.exit_code() == 130
+
+
+STEPS = """
+import os, sys, torch
+
+layer = torch.nn.Linear(8, 8)
+optimizer = torch.optim.SGD(layer.parameters(), lr=0.1)
+for step in range(int(sys.argv[1])):
+    layer(torch.ones(4, 8)).sum().backward()
+    optimizer.step()
+print("rank", os.environ["RANK"], "has made", step + 1)
+if len(sys.argv) > 2:
+    raise ValueError(sys.argv[2])
+"""
+
+
+def recorded_steps(file: Path) -> int:
+    """Return how many steps a profile has."""
+    with gzip.open(file) as text:
+        names = {event.get("name", "") for event in json.load(text)["traceEvents"]}
+    return sum(name.startswith("ProfilerStep#") for name in names)
+
+
+def test_some_steps_of_one_rank_are_recorded(clusterrun: Launcher) -> None:
+    """The file lies with its output; the script is unchanged."""
+    options = ("--log-dir", "logs", "--profile", "1")
+    ended = clusterrun.script(STEPS, *options, workers=2, args=["20"]).ended(100)
+
+    [file] = (clusterrun.folder / "logs").rglob("*.gz")
+    assert ended.code == 0, ended.err
+    assert sorted(re.findall(r"rank (\d) has made 20", ended.out)) == ["0", "1"]
+    assert f"[rank 1] clusterrun: the profile of rank 1 is in {file}\n" in ended.err
+    assert file.name == "rank-1.pt.trace.json.gz"
+    assert file.with_name("rank-1.out").exists()
+    assert recorded_steps(file) == 10
+
+
+@pytest.mark.long
+def test_a_profile_of_a_script_that_fails(clusterrun: Launcher) -> None:
+    """What was recorded is kept, and its exception is reported as ever, without our frames."""
+    ended = clusterrun.script(STEPS, "--profile", "0", workers=1, args=["12", "bad"]).ended(100)
+
+    [file] = (clusterrun.folder / "clusterrun-logs").rglob("*.gz")
+    assert ended.code == 1
+    assert "rank 0 on" in ended.err
+    assert "failed: ValueError: bad" in ended.err
+    assert "wrapped_program" not in ended.err
+    assert 0 < recorded_steps(file) < 10
+
+
+@pytest.mark.long
+def test_a_script_that_ends_before_the_profile_begins(clusterrun: Launcher) -> None:
+    """It is named, with the steps that would have been recorded."""
+    ended = clusterrun.script(STEPS, "--profile", "0", workers=1, args=["3"]).ended(100)
+
+    assert ended.code == 0
+    assert "no profile, as an optimizer has made 3 steps; steps 9 to 18 are recorded" in ended.err
+    assert list((clusterrun.folder / "clusterrun-logs").rglob("*.gz")) == []

@@ -265,6 +265,8 @@ class JobSpec(Struct, frozen=True):
     """The rank that waits for a debugger; None: none does."""
     pdb: Fact[bool]
     """pdb opens where the first rank that fails has raised its exception."""
+    profile: Fact[RankSet | None]
+    """The ranks of which some steps are recorded; None: none."""
     contain: Fact[bool]
     """All processes of the job are in a PID namespace, which ends with the fork server."""
     exec: Fact[bool]
@@ -358,6 +360,11 @@ class JobSpec(Struct, frozen=True):
     @property
     def is_debugged(self) -> bool:
         return self.debug.value is not None or self.pdb.value
+
+    @property
+    def has_wrappers(self) -> bool:
+        """Whether some workers execute a program that runs the user's."""
+        return self.is_debugged or self.profile.value is not None
 
     @property
     def last_call(self) -> LastCall | None:

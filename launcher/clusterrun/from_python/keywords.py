@@ -20,7 +20,7 @@ ABOUT_PLANS = ("dry_run", "json", "machine_root", "allowed_cpus", "capture")
 ABOUT_OTHER_HOSTS = ("launcher", "ssh_options", "ssh_parallel", "ssh_timeout")
 """A function and its results do not travel by ssh."""
 
-ABOUT_DEBUGGERS = ("debug", "pdb")
+ABOUT_DEBUGGERS = ("debug", "pdb", "profile")
 """They run scripts."""
 
 ROWS = {
@@ -90,7 +90,7 @@ def _unknown(function: str, name: str) -> str:
     if name in ABOUT_OTHER_HOSTS:
         return f"{function}() takes no {name}: type clusterrun --launcher ssh with a script"
     if name in ABOUT_DEBUGGERS:
-        return f"{function}() takes no {name}: call breakpoint() in the function"
+        return f"{function}() takes no {name}: type clusterrun --{name} with a script"
     nearest = closest(name, ROWS)
     suggestion = f"; did you mean {nearest}?" if nearest else ""
     return f"{function}() got an unexpected keyword argument {name!r}{suggestion}"

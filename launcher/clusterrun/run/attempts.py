@@ -52,8 +52,8 @@ class JobAttempts:
             error_files=self._workers.error_files,
             environ=self._local.variables,
         )
-        if self._local.job.is_debugged:
-            plan = self._debugged(plan)
+        if self._local.job.has_wrappers:
+            plan = self._wrapped(plan)
         self._counters, self._gpu_faults = OomCounters.read(ROOT), None
         for remark in remarks_of(plan) if attempt == 0 else ():
             self._workers.say(f"clusterrun: {remark}")
@@ -64,12 +64,10 @@ class JobAttempts:
             self._event_log.begins(plan)
         return plan
 
-    def _debugged(self, plan: NodePlan) -> NodePlan:
-        from clusterrun.run.debugged_ranks import with_debugger, with_post_mortem
+    def _wrapped(self, plan: NodePlan) -> NodePlan:
+        from clusterrun.run.wrapped_ranks import with_wrappers
 
-        if self._local.job.pdb.value:
-            return with_post_mortem(plan)
-        plan, notice = with_debugger(plan, self._local.job.debug)
+        plan, notice = with_wrappers(plan, self._local.job, self._workers.profile)
         if notice:
             self._workers.say(f"clusterrun: {notice}")
         return plan

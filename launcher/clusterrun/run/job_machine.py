@@ -45,12 +45,12 @@ def local_job(resolved: Resolved, environ: Mapping[str, str]) -> LocalJob:
     """
     machine = job_machine(resolved, source_of(resolved, environ))
     workers = local_size(resolved.job, machine)
-    if resolved.job.is_debugged:
+    if resolved.job.has_wrappers:
         # Few jobs are debugged.
-        from clusterrun.run.debugged_ranks import check_debugger
+        from clusterrun.run.wrapped_ranks import check_wrappers
 
         environment = environment_before(resolved.job, environ, resolved.unset)
-        check_debugger(resolved.job, workers, environment)
+        check_wrappers(resolved.job, workers, environment)
     return LocalJob(resolved, environ, machine, workers, _fault_here(resolved.job, environ))
 
 

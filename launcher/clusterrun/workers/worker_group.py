@@ -31,7 +31,7 @@ NOT_WATCHED = (
     " add --log-dir DIR to watch it"
 )
 
-POST_MORTEM = Path(__file__).with_name("wrappers") / "post_mortem.py"
+WRAPPERS = Path(__file__).with_name("wrappers")
 
 STARTUP_FOLDER = Path(__file__).with_name("startup")
 
@@ -220,6 +220,11 @@ class WorkerGroup:
         """Return the file of each worker's standard error that is kept in one."""
         ways = {it.local_rank: self._routes.destinations(plan, it)[1] for it in plan.workers}
         return {local_rank: str(to.log) for local_rank, to in ways.items() if to.log}
+
+    def profile(self, plan: NodePlan, worker: WorkerPlan) -> Path | None:
+        """Return the file for the profile of a worker; None without a log folder."""
+        logs = self._routes.logs
+        return None if logs is None else logs.profile(plan, worker)
 
     def close(self) -> None:
         """End whatever is left, the fork server and the relay included."""

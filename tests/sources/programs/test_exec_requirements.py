@@ -34,6 +34,7 @@ def test_two_nodes_of_one_worker_each() -> None:
         ("stdin_rank", "0"),
         ("debug", "0"),
         ("pdb", True),
+        ("profile", "0"),
         ("contain", True),
         ("suspend_signal", "USR1"),
         ("suspend_before", "300"),

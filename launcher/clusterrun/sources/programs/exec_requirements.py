@@ -50,6 +50,8 @@ def _needs_agent(job: JobSpec) -> Iterator[tuple[str, Fact[object]]]:
         yield "debug", job.debug
     if job.pdb.value:
         yield "pdb", job.pdb
+    if job.profile.value is not None:
+        yield "profile", job.profile
     lost_or_suspended = (*BY_GROUP[Group.LOSING], *BY_GROUP[Group.SUSPENDING])
     for option in (*FAILING, *lost_or_suspended, *OUTPUT):
         fact: Fact[object] = getattr(job, option.name)

@@ -12,8 +12,9 @@ import fcntl
 import os
 import pdb  # noqa: T100 - what the user asked for
 import sys
+from functools import partial
 
-from wrapped_program import run, traceback_of_program
+from wrapped_program import run
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -23,16 +24,7 @@ if TYPE_CHECKING:
 def main() -> None:
     """Run the program; exit with 1 if it fails, once the user has left pdb."""
     terminal, *words = sys.argv[1:]
-    try:
-        run(words)
-    except (SystemExit, KeyboardInterrupt):
-        raise
-    except BaseException as error:
-        traceback = traceback_of_program(error)
-        sys.excepthook(type(error), error.with_traceback(traceback), traceback)
-        if traceback is not None:
-            examine(terminal, traceback)
-        sys.exit(1)
+    run(words, partial(examine, terminal))
 
 
 def examine(terminal: str, traceback: TracebackType) -> None:

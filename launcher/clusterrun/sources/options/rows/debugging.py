@@ -1,5 +1,6 @@
-"""Options: how ranks are debugged."""
+"""Options: how ranks are debugged and profiled."""
 
+from clusterrun.domain.ranks import RankSet
 from clusterrun.sources.options.option import Option, switch_option
 from clusterrun.sources.options.values import numbers
 
@@ -15,5 +16,17 @@ DEBUG: Option[int | None] = Option(
 PDB = switch_option(
     "pdb",
     help="Open pdb on the terminal where the first rank that fails has raised its exception",
+    common_in_scripts=True,
+)
+PROFILE: Option[RankSet | None] = Option(
+    "profile",
+    parse=numbers.ranks,
+    default=None,
+    metavar="RANKS",
+    help=(
+        "Record some steps of these ranks by torch.profiler, and write them to the log folder, such"
+        " as 0,8-15"
+    ),
+    default_words="none",
     common_in_scripts=True,
 )

@@ -1,14 +1,16 @@
-"""``--debug``: which worker waits for a debugger, and where."""
+"""Which workers execute a debugger or a profiler, and where those are found."""
 
 import socket
 from contextlib import closing, suppress
+from pathlib import Path
 
-from clusterrun.domain.facts import Fact
-from clusterrun.domain.plan import NodePlan
-from clusterrun.run.debugged_ranks import HOST, USUAL_PORT, with_debugger
+from clusterrun.domain.plan import NodePlan, WorkerPlan
+from clusterrun.domain.ranks import RankSet
+from clusterrun.run.wrapped_ranks import HOST, USUAL_PORT, with_wrappers
 from msgspec.structs import replace
 
 from tests.agent.node_plans import plan_of
+from tests.plans import job
 
 
 def second_node() -> NodePlan:
@@ -17,9 +19,13 @@ def second_node() -> NodePlan:
     return replace(plan, world=replace(plan.world, size=6), arguments_at=len(plan.command))
 
 
+def profile(_plan: NodePlan, worker: WorkerPlan) -> Path:
+    return Path(f"/logs/{worker.rank}")
+
+
 def test_only_that_rank_waits() -> None:
     """It executes debugpy, which runs the program; the others execute the program itself."""
-    plan, notice = with_debugger(second_node(), Fact(5, "--debug"))
+    plan, notice = with_wrappers(second_node(), job(debug=5), profile)
 
     first, second = plan.workers
     command = plan.command_of(second)
@@ -34,16 +40,16 @@ def test_a_rank_of_another_node() -> None:
     """Nothing waits here, and nothing is said."""
     plan = second_node()
 
-    assert with_debugger(plan, Fact(3, "--debug")) == (plan, "")
+    assert with_wrappers(plan, job(debug=3), profile) == (plan, "")
 
 
 def test_a_rank_that_the_job_does_not_have() -> None:
     """On several nodes this is known once they have joined."""
     plan = second_node()
 
-    assert with_debugger(plan, Fact(7, "--debug")) == (
+    assert with_wrappers(plan, job(debug=7), profile) == (
         plan,
-        "--debug: there is no rank 7: no rank waits for a debugger",
+        "the test: there is no rank 7: no rank waits for a debugger",
     )
 
 
@@ -55,6 +61,19 @@ def test_a_port_in_use_is_replaced() -> None:
             listener.bind((HOST, USUAL_PORT))
             listener.listen()
 
-        _, notice = with_debugger(second_node(), Fact(4, "--debug"))
+        _, notice = with_wrappers(second_node(), job(debug=4), profile)
 
     assert f"port {USUAL_PORT} " not in notice
+
+
+def test_profiled_ranks() -> None:
+    """Each has a file of its own; ranks that do not exist are named if there is no other."""
+    plan, notice = with_wrappers(second_node(), job(profile=RankSet(((5, 9),))), profile)
+
+    first, second = plan.workers
+    assert (first.wrapper, notice) == ((), "")
+    assert (Path(second.wrapper[0]).name, second.wrapper[1]) == ("profiled.py", "/logs/5")
+    assert with_wrappers(second_node(), job(profile=RankSet(((6, 9),))), profile) == (
+        second_node(),
+        "the test: there is no rank 6-9: no profile is written",
+    )
