@@ -16,7 +16,7 @@ STORE = "127.0.0.1"
 def store(pipe: Pipe, port: int) -> None:
     """Hold the store that the nodes meet at, until the pipe is closed."""
     # Only in this process: no other needs torch.
-    from torch.distributed import TCPStore  # type: ignore[attr-defined]  # made at run time
+    from torch.distributed import TCPStore
 
     held = TCPStore(STORE, port, is_master=True, wait_for_workers=False)
     with suppress(EOFError):

@@ -44,6 +44,7 @@ READS_THE_ENVIRONMENT = {
         "from_python/workers.py",
         "from_python/binding.py",
         "lightning/strategies.py",
+        "node_checks/check_worker.py",
         "ssh/starter.py",
         "suspend.py",
     ),

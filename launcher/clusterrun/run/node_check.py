@@ -38,7 +38,7 @@ def find_fault(environ: Mapping[str, str]) -> str:
 
     It runs in a process of its own: a driver or a file system that hangs must not hang the job.
     """
-    command = [sys.executable, "-P", "-m", "clusterrun", "doctor", "--json"]
+    command = [sys.executable, "-P", "-m", "clusterrun", "doctor", "--this-machine", "--json"]
     try:
         done = subprocess.run(
             command,

@@ -10,8 +10,21 @@ from msgspec import Struct
 
 from clusterrun.sources.options.option import Group, Kind, Option, switch_option
 from clusterrun.sources.options.rows.files import LOG_DIR
-from clusterrun.sources.options.rows.launcher import ALLOWED_CPUS, CAPTURE, JSON, MACHINE_ROOT
-from clusterrun.sources.options.rows.looking import FOLLOW, GREP, NATIVE, RANK, SHOWN_NODE
+from clusterrun.sources.options.rows.launcher import (
+    ALLOWED_CPUS,
+    CAPTURE,
+    DRY_RUN,
+    JSON,
+    MACHINE_ROOT,
+)
+from clusterrun.sources.options.rows.looking import (
+    FOLLOW,
+    GREP,
+    NATIVE,
+    RANK,
+    SHOWN_NODE,
+    THIS_MACHINE,
+)
 from clusterrun.sources.options.table import OPTIONS
 from clusterrun.sources.settings import CommandLine
 
@@ -96,6 +109,9 @@ TOPO = Command(
     own_options=(JSON, MACHINE_ROOT, ALLOWED_CPUS, CAPTURE),
     groups=(Group.WORKERS, Group.PLACING),
 )
+ONLY_PLANNED = (DRY_RUN, MACHINE_ROOT, ALLOWED_CPUS, CAPTURE)
+"""Options of jobs that are planned and not run."""
+
 WARM = switch_option("warm", help="End what --keep-warm has left, as soon as it has no job")
 NOW = switch_option("now", help="Kill the workers of all nodes, without a grace period")
 ANY_NODE = "Type it on any node of the job. RUN may be left out if only one run has an agent here."
@@ -195,14 +211,16 @@ CANCEL = Command(
 )
 DOCTOR = Command(
     "doctor",
-    "Check whether this machine is fit for a job",
-    options=(LOG_DIR, JSON),
+    "Check whether this machine, or all nodes of a job, are fit for it",
+    options=(*(row for row in OPTIONS if row not in ONLY_PLANNED), THIS_MACHINE),
     about=(
-        "Check this machine: shared memory, folders, limits, names, interfaces, CPUs, GPUs. What"
-        " is wrong is named, with what to do; exit code 1 if a usual job would fail. To check all"
-        " nodes of a cluster, start it on each: srun clusterrun doctor."
+        "Check this machine: shared memory, folders, limits, names, interfaces, CPUs, GPUs; or,"
+        " started as a job of several nodes is, with its options, all of them: also versions,"
+        " connections, clocks, shared folders, speed. What is wrong is named, with what to do;"
+        " exit code 1 if a usual job would fail. Options that matter most:"
     ),
-    own_options=(LOG_DIR, JSON),
+    own_options=(THIS_MACHINE, LOG_DIR, JSON),
+    groups=(Group.WORKERS, Group.MEETING, Group.REACHING),
 )
 ENV = Command(
     "env",

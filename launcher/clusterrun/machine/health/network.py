@@ -46,7 +46,7 @@ def check_interfaces(variables: Mapping[str, str], names: Sequence[str]) -> Iter
         value = variables.get(variable, "")
         if not value:
             continue
-        usable = _usable(value, names, by_prefix=variable in BY_PREFIX)
+        usable = usable_interfaces(value, names, by_prefix=variable in BY_PREFIX)
         if usable:
             yield well(variable, f"{value}: {', '.join(usable)}")
         else:
@@ -54,7 +54,8 @@ def check_interfaces(variables: Mapping[str, str], names: Sequence[str]) -> Iter
             yield failure(variable, value, advice)
 
 
-def _usable(value: str, names: Sequence[str], *, by_prefix: bool) -> list[str]:
+def usable_interfaces(value: str, names: Sequence[str], *, by_prefix: bool) -> list[str]:
+    """Return those of ``names`` that a variable's value leaves, in their order."""
     kind, rest = (value[0], value[1:]) if by_prefix and value[:1] in {"^", "="} else ("", value)
     wanted = [part for part in rest.split(",") if part]
     if by_prefix and kind != "=":

@@ -36,3 +36,6 @@ FOLLOW = switch_option(
 NATIVE = switch_option(
     "native", help="With py-spy: also native frames and locals, of the ranks on this node"
 )
+THIS_MACHINE = switch_option(
+    "this_machine", help="Check this machine alone, though the job has other nodes"
+)

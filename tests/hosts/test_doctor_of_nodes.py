@@ -1,0 +1,273 @@
+"""``clusterrun doctor`` on three hosts: a healthy set, then one planted fault at a time."""
+
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.contract.launched import COMMAND, Launcher
+from tests.hosts.host import Host
+from tests.hosts.namespaces import ip
+from tests.hosts.slurm import Slurm
+from tests.hosts.ssh_hosts import SshHosts
+
+DEPENDS_ON_THE_MACHINE = (
+    *("CPU load", "memory", "CPU quota", "CPU governor", "GPU", "NUMA node", "matrix product"),
+    *("open files", "processes", "locked memory", "shared memory", "temporary files"),
+    *("round trip", "all_reduce"),
+)
+"""What may be wrong with the machine that all three hosts share, or busy while others test there."""
+
+HOOK = "type filter hook output priority 0;"
+
+SPINS = "while True: pass"
+
+SECONDS = 110.0
+"""It takes 8 on a busy machine."""
+
+Finding = Mapping[str, Any]
+
+
+class Doctors:
+    """The command on each of three hosts, in one folder; node 0 has the answer."""
+
+    def __init__(self, hosts: Sequence[Host], folder: Path) -> None:
+        self.hosts = hosts[:3]
+        self.folder = folder
+        self.before: dict[int, tuple[str, ...]] = {}
+        """The words before the command on a host."""
+        self.environ: dict[int, dict[str, str]] = {}
+        """Variables on top of the tests' own."""
+
+    def answer(self) -> tuple[list[int], list[Finding]]:
+        """Return the exit codes, and what is not well."""
+        jobs = [self._start(rank) for rank in range(3)]
+        ends = [job.ended(SECONDS) for job in jobs]
+        assert ends[0].out.startswith("{"), ends
+        assert [end.out for end in ends[1:]] == ["", ""]
+        answer = json.loads(ends[0].out)
+        assert answer["nodes"] == ["n0", "n1", "n2"]
+        bad = [finding for finding in answer["findings"] if finding["level"] != "ok"]
+        return [end.code for end in ends], bad
+
+    def mount(self, number: int, script: str) -> None:
+        """Run a script on a host before the command, in a file system of its own."""
+        words = ("unshare", "--mount", "sh", "-ec", f'{script}\nexec "$@"', "sh")
+        self.before[number] = words
+
+    def _start(self, rank: int) -> Any:
+        place = ("--nnodes=3", f"--master-addr={self.hosts[0].address}", f"--node-rank={rank}")
+        words = (*self.before.get(rank, ()), COMMAND, "doctor", *place, "--json")
+        environ = {"TMPDIR": str(self.folder), **self.environ.get(rank, {})}
+        return self.hosts[rank].start(*words, environ=environ, folder=self.folder)
+
+
+@pytest.fixture
+def doctors(hosts: tuple[Host, ...], tmp_path: Path) -> Doctors:
+    """Return the command on three hosts."""
+    return Doctors(hosts, tmp_path)
+
+
+def test_a_healthy_set_has_no_fault(doctors: Doctors) -> None:
+    """As far as the hosts' machine is healthy; nothing is left in the folder."""
+    _, bad = doctors.answer()
+
+    planted = [each for each in bad if not each["what"].startswith(DEPENDS_ON_THE_MACHINE)]
+    assert planted == []
+    assert list(doctors.folder.iterdir()) == []
+
+
+def test_another_version_of_torch(doctors: Doctors) -> None:
+    """All nodes end with 1, and the odd one is named."""
+    metadata = doctors.folder / "packages/torch-1.2.3.dist-info/METADATA"
+    metadata.parent.mkdir(parents=True)
+    metadata.write_text("Metadata-Version: 2.1\nName: torch\nVersion: 1.2.3\n")
+    doctors.environ[1] = {"PYTHONPATH": str(metadata.parent.parent)}
+
+    codes, bad = doctors.answer()
+
+    assert codes == [1, 1, 1]
+    finding = named(bad, "version of torch")
+    assert (finding["level"], finding["nodes"]) == ("failure", ["n1"])
+    assert "1.2.3 on n1" in finding["found"]
+
+
+@pytest.mark.long
+def test_hosts_that_ssh_reaches(ssh: SshHosts, clusterrun: Launcher) -> None:
+    """One command checks them all, and prints their table; a fault's exit code is its own."""
+    words = ("doctor", "--json", *ssh.options())
+    well = clusterrun.command(*words, workers=None, around=ssh.client.around).ended(SECONDS)
+    ill = ("--env", "GLOO_SOCKET_IFNAME=nosuch0")
+    bad = clusterrun.command(*words, *ill, workers=None, around=ssh.client.around).ended(SECONDS)
+
+    assert json.loads(well.out)["nodes"] == ["n0", "n1", "n2"]
+    assert bad.code == 1
+    assert named(json.loads(bad.out)["findings"], "GLOO")["nodes"] == ["n0", "n1", "n2"]
+    assert ssh.left(10) == []
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("tasks", ["1", "2"])
+def test_nodes_under_slurm(slurm: Slurm, tasks: str) -> None:
+    """As a step; of several tasks on a node, the first checks it."""
+    words = ("-N2", f"--ntasks-per-node={tasks}", COMMAND, "doctor", "--json")
+    done = slurm.srun(*words)
+
+    assert json.loads(done.out)["nodes"] == ["n0", "n1"], done
+
+
+def named(bad: Sequence[Finding], what: str) -> Finding:
+    """Return the finding on ``what``, which must be there."""
+    found = [finding for finding in bad if finding["what"].startswith(what)]
+    assert found, bad
+    return found[0]
+
+
+@pytest.mark.long
+class TestPlantedFaults:
+    """Each fault is found, with its node; most are on node 1."""
+
+    @pytest.mark.needs("nft")
+    def test_ports_blocked_in_one_direction(self, doctors: Doctors) -> None:
+        """The other direction is said to work."""
+        drop = f"ip daddr {doctors.hosts[2].address} tcp flags & (syn|ack) == syn drop;"
+        rules = f"add table ip t; add chain ip t o {{ {HOOK} }}; add rule ip t o {drop}"
+        done = doctors.hosts[1].run("nft", rules)
+        assert done.code == 0, done
+        try:
+            codes, bad = doctors.answer()
+        finally:
+            doctors.hosts[1].run("nft", "flush ruleset")
+
+        finding = named(bad, "ports")
+        assert codes == [1, 1, 1]
+        assert finding["found"] == "n1 can't reach n2 at 10.77.0.4: timed out; n2 reaches it"
+
+    def test_a_dead_second_address(self, doctors: Doctors) -> None:
+        """Other nodes have no route to it."""
+        with second_address(doctors.hosts[2]):
+            codes, bad = doctors.answer()
+
+        finding = named(bad, "addresses")
+        assert codes == [0, 0, 0], bad
+        assert finding["found"].startswith("no node reaches n2 at 10.99.0.1: ")
+
+    def test_a_name_that_leads_elsewhere(self, doctors: Doctors) -> None:
+        """In the hosts file of one node."""
+        names = "127.0.0.1 localhost\n10.77.0.2 n0\n10.77.0.3 n1\n10.77.0.99 n2\n"
+        doctors.hosts[1].set_hosts_file(names)
+
+        _, bad = doctors.answer()
+
+        assert named(bad, "names")["found"] == "n1 takes n2 for 10.77.0.99"
+
+    @pytest.mark.needs("tc")
+    def test_a_slow_link(self, doctors: Doctors) -> None:
+        """Of one node to its switch."""
+        shape = ("qdisc", "add", "dev", "eth0", "root", "tbf", "rate", "100mbit")
+        done = doctors.hosts[1].run("tc", *shape, "burst", "64k", "latency", "400ms")
+        assert done.code == 0, done
+        try:
+            _, bad = doctors.answer()
+        finally:
+            doctors.hosts[1].run("tc", "qdisc", "del", "dev", "eth0", "root")
+
+        finding = named(bad, "all_reduce of pairs")
+        assert finding["nodes"] == ["n1"]
+        assert finding["found"].startswith("n1: ")
+
+    def test_a_full_disk(self, doctors: Doctors) -> None:
+        """Where temporary files go."""
+        full = doctors.folder / "full"
+        full.mkdir()
+        doctors.mount(1, f"mount -t tmpfs -o size=256k none {full}")
+        doctors.environ[1] = {"TMPDIR": str(full)}
+
+        codes, bad = doctors.answer()
+
+        assert codes == [1, 1, 1]
+        assert named(bad, "temporary files")["found"] == "n1: No space left on device"
+
+    def test_a_low_limit(self, doctors: Doctors) -> None:
+        """Of open files."""
+        doctors.before[1] = ("prlimit", "--nofile=256:2048")
+
+        codes, bad = doctors.answer()
+
+        assert codes == [1, 1, 1]
+        assert "n1: 256" in {finding["found"] for finding in bad}
+
+    def test_a_folder_that_is_not_shared(self, doctors: Doctors) -> None:
+        """The folder where the job runs is another one on one node."""
+        hidden = f"mount -t tmpfs none {doctors.folder}; cd {doctors.folder}"
+        doctors.mount(1, hidden)
+
+        codes, bad = doctors.answer()
+
+        assert codes == [1, 1, 1]
+        assert named(bad, "shared folder")["found"] == "n1 has another one than n0"
+
+    def test_a_clock_that_is_wrong(self, doctors: Doctors) -> None:
+        """A shim lets Python's be an hour behind; that is node 0, and it is named."""
+        shim = doctors.folder / "shim/sitecustomize.py"
+        shim.parent.mkdir()
+        shim.write_text("import time\nreal = time.time\ntime.time = lambda: real() - 3600\n")
+        doctors.environ[0] = {"PYTHONPATH": str(shim.parent)}
+
+        _, bad = doctors.answer()
+
+        assert named(bad, "clock")["found"] == "n0 is 3600.0 s behind the others"
+
+    def test_busy_cpus(self, doctors: Doctors) -> None:
+        """The process that uses them is named."""
+        cpu = str(min(os.sched_getaffinity(0)))
+        doctors.before[1] = ("taskset", "-c", cpu)
+        spinning = subprocess.Popen(["taskset", "-c", cpu, sys.executable, "-c", SPINS])
+        try:
+            _, bad = doctors.answer()
+        finally:
+            spinning.kill()
+            spinning.wait()
+
+        busy = [finding for finding in bad if finding["what"] == "CPU load"]
+        assert any("n1" in finding["nodes"] for finding in busy)
+
+    @pytest.mark.parametrize(
+        ("interface", "found"),
+        [
+            ("nosuch0", "n1: nosuch0"),
+            ("lo", "n1: lo has no address that other nodes know"),
+        ],
+    )
+    def test_a_wrong_interface(self, doctors: Doctors, interface: str, found: str) -> None:
+        """One that does not exist, and one that leads to no other node."""
+        doctors.environ[1] = {"GLOO_SOCKET_IFNAME": interface}
+
+        codes, bad = doctors.answer()
+
+        assert codes == [1, 1, 1]
+        assert named(bad, "GLOO_SOCKET_IFNAME")["found"] == found
+
+    def test_little_shared_memory(self, doctors: Doctors) -> None:
+        """As Docker gives it."""
+        doctors.mount(1, "mount -t tmpfs -o size=64m none /dev/shm")
+
+        codes, bad = doctors.answer()
+
+        assert codes == [1, 1, 1]
+        assert "n1: 64 MiB, 64 MiB free" in {finding["found"] for finding in bad}
+
+
+@contextmanager
+def second_address(host: Host) -> Iterator[None]:
+    ip("-n", host.namespace, "address", "add", "10.99.0.1/24", "dev", "eth0")
+    try:
+        yield
+    finally:
+        ip("-n", host.namespace, "address", "del", "10.99.0.1/24", "dev", "eth0")

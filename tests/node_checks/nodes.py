@@ -1,0 +1,20 @@
+"""Three nodes, as they describe themselves."""
+
+from clusterrun.node_checks.findings import Node
+
+LABELS = ("n0", "n1", "n2")
+
+NODES = tuple(
+    Node(
+        host=name,
+        local_rank=0,
+        address=f"10.0.0.{rank}",
+        interfaces={"eth0": (f"10.0.0.{rank}",), "eth1": (f"10.1.0.{rank}",)},
+        chosen={},
+        port=4000 + rank,
+        greeting=f"greeting-{rank}",
+        versions={"clusterrun": "0.1.0", "torch": "2.13.0", "Python": "3.12.1"},
+        gpus=0,
+    )
+    for rank, name in enumerate(LABELS)
+)

@@ -1,0 +1,136 @@
+"""What differs between nodes, from what they have told."""
+
+from collections.abc import Mapping, Sequence
+
+import pytest
+from clusterrun.machine.health.finding import Finding, Level
+from clusterrun.node_checks import comparison
+from clusterrun.node_checks.findings import JobFinding, Node, labels_of, merged
+from clusterrun.node_checks.speeds import AllReduce, Product, ring_rounds
+from msgspec.structs import replace
+
+from tests.node_checks.nodes import LABELS, NODES
+
+WELL, SLOW = AllReduce(1 << 24, 0.01), AllReduce(1 << 24, 0.1)
+
+
+def faults(found: Sequence[JobFinding]) -> dict[str, tuple[str, ...]]:
+    """Return the nodes of each finding that is not well."""
+    return {each.what: each.nodes for each in found if each.level is not Level.OK}
+
+
+@pytest.mark.parametrize(
+    ("what", "level"),
+    [("torch", Level.FAILURE), ("NCCL", Level.FAILURE), ("driver", Level.WARNING)],
+)
+def test_one_node_has_another_version(what: str, level: Level) -> None:
+    """The one that is in the minority is named; a missing one is a difference, too."""
+    odd = replace(NODES[2], versions={**NODES[2].versions, what: "1.2"})
+
+    [finding, equal] = comparison.compare_versions(LABELS, [*NODES[:2], odd])
+
+    assert (finding.what, finding.level, finding.nodes) == (f"version of {what}", level, ("n2",))
+    assert "1.2 on n2" in finding.found
+    assert equal.level is Level.OK
+
+
+def test_equal_versions_are_one_line() -> None:
+    [finding] = comparison.compare_versions(LABELS, NODES)
+
+    assert (finding.level, finding.found) == (
+        Level.OK,
+        "clusterrun 0.1.0, torch 2.13.0, Python 3.12.1",
+    )
+
+
+@pytest.mark.parametrize(
+    ("offsets", "odd"),
+    [
+        ((0.0, 0.2, -0.3), ()),
+        ((0.0, 5.0, 0.1), ("n1",)),
+        ((0.0, 60.0, 60.1), ("n0",)),
+    ],
+)
+def test_clocks(offsets: Sequence[float], odd: tuple[str, ...]) -> None:
+    """If node 0's clock differs, it is named and not all others."""
+    found = list(comparison.compare_clocks(LABELS, offsets))
+
+    assert tuple(faults(found).values()) == ((odd,) if odd else ())
+
+
+@pytest.mark.parametrize(
+    ("seen", "level"),
+    [
+        ((True, True, True), Level.OK),
+        ((True, False, True), Level.FAILURE),
+        ((True, False, False), Level.WARNING),
+        ((False, False, False), Level.WARNING),
+    ],
+)
+def test_folders(seen: Sequence[bool], level: Level) -> None:
+    """Each node may have its own folder; one that only some share is a mistake."""
+    assert comparison.compare_folder(LABELS, "/work", seen).level is level
+
+
+def test_the_slow_gpu_is_named() -> None:
+    """Compared with devices of its kind."""
+    by_node = [[Product("CPU", 90.0), Product("GPU 0", 900.0), Product("GPU 1", 900.0)]] * 3
+    by_node = [
+        *by_node[:2],
+        [Product("CPU", 95.0), Product("GPU 0", 900.0), Product("GPU 1", 400.0)],
+    ]
+
+    found = list(comparison.compare_products(LABELS, by_node))
+
+    assert faults(found) == {"matrix product": ("n2",)}
+    assert [each.found for each in found if each.level is not Level.OK] == [
+        "n2 (GPU 1): 400 of 900 Gflop/s"
+    ]
+
+
+@pytest.mark.parametrize(
+    ("links", "odd"),
+    [
+        ({(0, 1): WELL, (1, 2): WELL, (2, 0): WELL}, []),
+        ({(0, 1): SLOW, (1, 2): SLOW, (2, 0): WELL}, [("n1",)]),
+        ({(0, 1): WELL, (1, 2): SLOW, (2, 0): WELL}, [("n1", "n2")]),
+        ({(0, 1): SLOW}, []),
+    ],
+)
+def test_links(links: Mapping[tuple[int, int], AllReduce], odd: list[tuple[str, ...]]) -> None:
+    """A node whose links are all slow is named once; of two nodes none is slower than the other."""
+    found = list(comparison.compare_links(LABELS, links))
+
+    assert [each.nodes for each in found if each.level is not Level.OK] == odd
+
+
+@pytest.mark.parametrize("size", [2, 3, 4, 5, 16, 17])
+def test_a_ring_is_measured_in_rounds(size: int) -> None:
+    """Each link once, no node twice in a round."""
+    rounds = ring_rounds(size)
+
+    links = [link for each in rounds for link in each]
+    assert len(set(links)) == len(links) == (1 if size == 2 else size)
+    for each in rounds:
+        members = [rank for link in each for rank in link]
+        assert len(set(members)) == len(members)
+
+
+def test_what_is_well_everywhere_is_one_line() -> None:
+    """What is not is one for each value, with its nodes."""
+    well = Finding(Level.OK, "open files", "1024")
+    low = Finding(Level.FAILURE, "open files", "256", "raise it")
+
+    found = list(merged(LABELS, [[well], [low], [low]]))
+
+    assert [(each.found, each.nodes) for each in found] == [
+        ("1 node: 1024", ()),
+        ("n1, n2: 256", ("n1", "n2")),
+    ]
+
+
+def test_two_hosts_of_one_name() -> None:
+    """Are told apart by their node rank."""
+    nodes: list[Node] = [replace(NODES[0], host="box"), replace(NODES[1], host="box"), NODES[2]]
+
+    assert labels_of(nodes) == ("box/0", "box/1", "n2")
