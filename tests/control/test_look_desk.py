@@ -39,7 +39,7 @@ from clusterrun.domain.messages import (
 from clusterrun.domain.ranks import LocalRank
 
 LOOK = LookAtRanks()
-SEEN = LastLines({LocalRank(0): LastLine("step 1", 0.5)})
+SEEN = LastLines({LocalRank(0): LastLine("step 1", 0.5, 1)})
 
 
 def node(rank: int, state: str = "running") -> NodeRanks:

@@ -51,6 +51,8 @@ def test_a_job_is_listed_shown_and_stopped(clusterrun: Launcher, runtime: dict[s
     assert [rank["state"]["state"] for rank in node["ranks"]] == ["running"] * 2
     assert all(rank["state"]["last_line"].startswith("step ") for rank in node["ranks"])
     assert all(rank["cpu_use"] is not None for rank in node["ranks"])
+    assert all(rank["lines_per_second"] is not None for rank in node["ranks"])
+    assert all(rank["state"]["lines"] > 0 for rank in node["ranks"])
     assert sorted(rank["state"]["pid"] for rank in node["ranks"]) == sorted(job.numbers("begun", 2))
     assert table.stdout.startswith("run mine: ")
     assert "of rank 1" in table.stdout

@@ -10,6 +10,7 @@ MACHINE = Path(__file__).parents[2] / "launcher/clusterrun/machine"
 OTHERS = {
     # In the child that asks NVML; the library's own error for a GPU that is not ours.
     "nvml": {"pynvml.NVMLError", "self._pynvml.NVMLError"},
+    "usage": {"pynvml.NVMLError"},
     # Neither all GPUs nor all versions of pynvml answer all questions.
     "faults": {"pynvml.NVMLError", "AttributeError"},
     # A ValueError in newer versions of msgspec.

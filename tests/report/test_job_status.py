@@ -4,10 +4,10 @@ from pathlib import Path
 from textwrap import indent
 
 import pytest
-from clusterrun.domain.looks import JobLook, MissingNode, NodeRanks, RankState
+from clusterrun.domain.looks import GpuState, JobLook, MissingNode, NodeRanks, RankState
+from clusterrun.report.amounts import duration
 from clusterrun.report.job_status import (
     JobStatus,
-    duration,
     rank_behind,
     shown_nodes,
     status_text,
@@ -36,6 +36,49 @@ def test_cpu_use_is_that_between_two_looks() -> None:
 
     assert [rank.cpu_use for rank in shown.ranks] == [2.0, None]
     assert [rank.cpu_use for rank in shown_nodes(first, None, 0.5)[0].ranks] == [None, None]
+
+
+def test_lines_are_counted_between_two_looks() -> None:
+    """Not of a rank whose output is not seen, nor of one that has begun anew."""
+    first = looked(node(0, *(replace(RANK, rank=rank, lines=100) for rank in range(3))))
+    second = looked(
+        node(
+            0,
+            replace(RANK, lines=110),
+            replace(RANK, rank=1, quiet_for=None),
+            replace(RANK, rank=2, pid=102, lines=4),
+        )
+    )
+
+    [shown] = shown_nodes(first, second, 0.5)
+
+    assert [rank.lines_per_second for rank in shown.ranks] == [20.0, None, None]
+
+
+def test_figures_of_gpus() -> None:
+    """Of a rank's GPUs together; there are no columns for what no GPU tells."""
+    gpus = (GpuState(90, 60 << 30, 80 << 30, 61, 400), GpuState(70, 20 << 30, 80 << 30, 55, 300))
+    ranks = (replace(RANK, gpu_states=gpus), replace(RANK, rank=1))
+    silent = replace(RANK, gpu_states=(GpuState(None, 1 << 30, None, None, None),))
+
+    text = [status_text(status_of(node(0, *it)), None) for it in (ranks, (silent,), (RANK,))]
+
+    assert text[0].splitlines()[1].split("  ")[-8:] == [
+        *("memory", " GPU use", "GPU memory", "temperature", "power", "lines/s", "quiet for"),
+        "last line",
+    ]
+    assert " 80 %     80 GiB      61 C         700 W  " in text[0].splitlines()[2]
+    assert " -        -           -            -      " in text[0].splitlines()[3]
+    assert "GPU memory" in text[1]
+    assert "temperature" not in text[1]
+    assert "GPU use" not in text[2]
+
+
+def status_of(*nodes: NodeRanks) -> JobStatus:
+    """Return the status of a job that is seen once."""
+    return JobStatus(
+        "abc", "train.py", 1, 1, 1.0, shown_nodes(looked(*nodes), None, 0.0), (), (), None
+    )
 
 
 @pytest.mark.parametrize(
@@ -70,9 +113,9 @@ def test_the_table() -> None:
 
     assert lines == [
         "run abc: train.py, attempt 0, running, 3 nodes, 6 ranks, for 1:01:01",
-        ("rank  node  host  state    pid  GPU  CPUs       CPU use  memory   quiet for  last line"),
-        "0     0     n0    running  100  0    0-3        -        3.0 GiB  0 s        step 5",
-        "1     1     n1    stopped  100  -    not bound  -        -        -",
+        "rank  node  host  state    pid  GPU  CPUs       CPU use  memory   lines/s  quiet for  last line",
+        "0     0     n0    running  100  0    0-3        -        3.0 GiB  -        0 s        step 5",
+        "1     1     n1    stopped  100  -    not bound  -        -        -        -",
         "rank 1 is behind: it has printed nothing for longest",
         "node 2 (n2) does not answer",
         "without a place, waiting: n7",

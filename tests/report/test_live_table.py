@@ -1,7 +1,7 @@
 """The lines of ``clusterrun watch``, for terminals of all sizes."""
 
 import pytest
-from clusterrun.domain.looks import JobLook, MissingNode, NodeRanks, RankState
+from clusterrun.domain.looks import GpuState, JobLook, MissingNode, NodeRanks, RankState
 from clusterrun.report.job_status import JobStatus, shown_nodes
 from clusterrun.report.live_table import live_lines
 from msgspec.structs import replace
@@ -72,3 +72,18 @@ def test_what_does_not_fit_is_counted() -> None:
     lines = [line.text for line in live_lines(status(1000, 8), 80, 24)]
 
     assert "... 980 more lines" in lines
+
+
+def test_columns_are_left_out_for_the_last_line() -> None:
+    """In their order, until it has room."""
+    gpu = GpuState(80, 60 << 30, 80 << 30, 61, 400)
+    answer = NodeRanks(0, "n0", 1, 0, "running", (replace(RANK, gpu_states=(gpu,)),))
+    shown = shown_nodes(JobLook((answer,), (), ()), None, 0.0)
+    job = replace(status(1, 1), nodes=shown)
+
+    wide, narrow = live_lines(job, 160, 24), live_lines(job, 90, 24)
+
+    assert wide[1].text.split("  ")[-1] == narrow[1].text.split("  ")[-1] == "last line"
+    assert all(head in wide[1].text for head in ("memory", "power", "temperature", "lines/s"))
+    assert "GPU use" in narrow[1].text
+    assert "temperature" not in narrow[1].text

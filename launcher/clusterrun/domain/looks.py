@@ -59,6 +59,20 @@ class LookAtOutput(Struct, frozen=True, tag=True):
 Look = LookAtRanks | LookAtStacks | LookAtOutput
 
 
+class GpuState(Struct, frozen=True):
+    """The figures of one GPU; None: it does not tell."""
+
+    use: Count | None
+    """Per cent of the time, within about a second, in which it computed."""
+    memory: Bytes | None
+    """In use, by all processes."""
+    all_memory: Bytes | None
+    temperature: Count | None
+    """Degrees Celsius."""
+    power: Count | None
+    """Watts."""
+
+
 class RankState(Struct, frozen=True):
     """One rank, as its agent sees it."""
 
@@ -82,6 +96,10 @@ class RankState(Struct, frozen=True):
     nothing, or prints to the terminal itself."""
     quiet_for: Seconds | None
     """Since it has printed something; None where ``last_line`` is not known."""
+    lines: Bytes = 0
+    """Whole lines that it has printed in this attempt."""
+    gpu_states: tuple[GpuState, ...] = ()
+    """Of its GPUs, as far as they are known."""
 
 
 class NodeRanks(Struct, frozen=True, tag=True):
@@ -159,6 +177,8 @@ class LastLine(Struct, frozen=True):
     text: str
     quiet_for: float
     """Seconds."""
+    lines: int
+    """Whole lines that it has printed."""
 
 
 class LastLines(Struct, frozen=True):

@@ -7,6 +7,14 @@ from msgspec import Struct
 
 from clusterrun.domain.counts import counted
 from clusterrun.domain.looks import JobLook, MissingNode, NodeRanks, RankState
+from clusterrun.report.amounts import duration
+from clusterrun.report.rank_cells import (
+    GPU_HEADS,
+    ShownRank,
+    rank_cells,
+    shown_heads,
+    shown_rank,
+)
 from clusterrun.report.worker_table import aligned
 
 SECONDS_BEHIND = 5.0
@@ -16,18 +24,10 @@ TIMES_BEHIND = 3.0
 """How much longer."""
 
 HEADS = (
-    *("rank", "node", "host", "state", "pid", "GPU", "CPUs", "CPU use", "memory", "quiet for"),
-    "last line",
+    *("rank", "node", "host", "state", "pid", "GPU", "CPUs", "CPU use", "memory"),
+    *GPU_HEADS,
+    *("lines/s", "quiet for", "last line"),
 )
-_UNITS = ("B", "KiB", "MiB", "GiB", "TiB")
-
-
-class ShownRank(Struct, frozen=True):
-    """One rank as shown."""
-
-    state: RankState
-    cpu_use: float | None
-    """CPUs in use, by two looks; None if one is missing."""
 
 
 class ShownNode(Struct, frozen=True):
@@ -58,23 +58,19 @@ class JobStatus(Struct, frozen=True):
 
 
 def shown_nodes(first: JobLook, second: JobLook | None, seconds: float) -> tuple[ShownNode, ...]:
-    """Return the nodes of the later look, with the CPU use between the two, ``seconds`` apart."""
+    """Return the nodes of the later look, with their speed between the two, ``seconds`` apart."""
     before = {
-        (rank.rank, rank.pid): rank.cpu_seconds
+        (rank.rank, rank.pid): rank
         for node in (first.of(NodeRanks) if second else ())
         for rank in node.ranks
     }
     return tuple(_shown(node, before, seconds) for node in (second or first).of(NodeRanks))
 
 
-def _shown(node: NodeRanks, before: Mapping[tuple[int, int], float], seconds: float) -> ShownNode:
-    ranks = []
-    for rank in node.ranks:
-        earlier = before.get((rank.rank, rank.pid))
-        use = None
-        if earlier is not None and rank.pid and seconds > 0:
-            use = round(max(0.0, rank.cpu_seconds - earlier) / seconds, 2)
-        ranks.append(ShownRank(rank, use))
+def _shown(
+    node: NodeRanks, before: Mapping[tuple[int, int], RankState], seconds: float
+) -> ShownNode:
+    ranks = (shown_rank(rank, before.get((rank.rank, rank.pid)), seconds) for rank in node.ranks)
     return ShownNode(node.node_rank, node.host, node.pid, node.attempt, node.state, tuple(ranks))
 
 
@@ -103,9 +99,10 @@ def status_text(status: JobStatus, width: int | None) -> str:
         f" {counted(status.number_of_nodes, 'node')}, {counted(status.number_of_ranks, 'rank')},"
         f" for {duration(status.running_for)}"
     )
-    cells = [rank_cells(node, rank) for node in status.nodes for rank in node.ranks]
-    rows = [tuple(row[name] for name in HEADS) for row in cells]
-    lines = [head, *_cut(aligned([HEADS, *rows]), width)]
+    cells = cells_of(status.nodes)
+    heads = shown_heads(HEADS, cells)
+    rows = [tuple(row[name] for name in heads) for row in cells]
+    lines = [head, *_cut(aligned([heads, *rows]), width)]
     if status.behind is not None:
         lines.append(f"rank {status.behind} is behind: it has printed nothing for longest")
     lines += [f"node {node.node_rank} ({node.host}) {node.why}" for node in status.missing]
@@ -114,49 +111,15 @@ def status_text(status: JobStatus, width: int | None) -> str:
     return "\n".join(lines)
 
 
+def cells_of(nodes: Iterable[ShownNode]) -> list[dict[str, str]]:
+    """Return the cells of all ranks, by the heads of their columns."""
+    return [rank_cells(node.node_rank, node.host, rank) for node in nodes for rank in node.ranks]
+
+
 def ps_text(rows: Iterable[Sequence[str]]) -> str:
     """Return the table of this host's jobs."""
     heads = ("run", "for", "nodes", "ranks", "node", "attempt", "state", "pid", "program")
     return "\n".join(aligned([heads, *rows]))
-
-
-def duration(seconds: float) -> str:
-    """Return "7 s", "1:02" (minutes), "3:01:02" or "2 days 3:01:02"."""
-    whole = int(seconds)
-    if whole < 60:
-        return f"{whole} s"
-    hours, rest = divmod(whole, 3600)
-    days, hours = divmod(hours, 24)
-    clock = f"{rest // 60:02}:{rest % 60:02}"
-    if not days and not hours:
-        return clock.lstrip("0")
-    return f"{counted(days, 'day')} {hours}:{clock}" if days else f"{hours}:{clock}"
-
-
-def rank_cells(node: ShownNode, shown: ShownRank) -> dict[str, str]:
-    """Return the cells of a rank by the heads of their columns."""
-    rank = shown.state
-    return {
-        "rank": str(rank.rank),
-        "node": str(node.node_rank),
-        "host": node.host,
-        "state": rank.state,
-        "pid": str(rank.pid or "-"),
-        "GPU": rank.gpus or "-",
-        "CPUs": rank.cpus or "not bound",
-        "CPU use": "-" if shown.cpu_use is None else f"{shown.cpu_use:.0%}".replace("%", " %"),
-        "memory": size(rank.memory) if rank.memory else "-",
-        "quiet for": "-" if rank.quiet_for is None else duration(rank.quiet_for),
-        "last line": rank.last_line,
-    }
-
-
-def size(count: float) -> str:
-    """Return a number of bytes as "512 B", "1.5 GiB", "12 GiB"."""
-    unit = 0
-    while count >= 1024 and unit < len(_UNITS) - 1:
-        count, unit = count / 1024, unit + 1
-    return f"{count:.0f} {_UNITS[unit]}" if count >= 10 else f"{count:.1f} {_UNITS[unit]}"
 
 
 def _cut(lines: list[str], width: int | None) -> list[str]:

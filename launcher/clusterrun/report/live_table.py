@@ -1,22 +1,33 @@
 """The table of ``clusterrun watch``: as many lines and columns as the terminal has."""
 
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Mapping, Sequence
 
 from msgspec import Struct
 
 from clusterrun.domain.cpuset import runs
-from clusterrun.report.job_status import JobStatus, ShownNode, duration, rank_cells, size
+from clusterrun.report.amounts import duration, size
+from clusterrun.report.job_status import JobStatus, ShownNode, cells_of
+from clusterrun.report.rank_cells import GPU_HEADS, gpu_cells, shown_heads
 from clusterrun.report.worker_table import aligned
 
 LINES_AROUND = 3
 """The head line, the column heads and the last line."""
 
-NARROW = 100
-"""Terminals with fewer columns show fewer of ours."""
+LEAST_OF_LAST_LINE = 30
+"""Columns of the terminal; with fewer for the last line, some of ours are left out."""
 
-HEADS = ("rank", "host", "state", "CPU use", "memory", "quiet for", "last line")
-FOLDED_HEADS = ("node", "host", "ranks", "states", "CPU use", "memory", "quiet for")
+HEADS = (
+    *("rank", "host", "state", "CPU use", "memory"),
+    *GPU_HEADS,
+    *("lines/s", "quiet for", "last line"),
+)
+LEFT_OUT_FIRST = ("memory", "lines/s", "temperature", "power", "GPU memory")
+FOLDED_HEADS = (
+    *("node", "host", "ranks", "states", "CPU use", "memory"),
+    *GPU_HEADS,
+    "quiet for",
+)
 
 
 class Line(Struct, frozen=True):
@@ -49,15 +60,27 @@ def live_lines(status: JobStatus, width: int, height: int) -> list[Line]:
 
 
 def _ranks(status: JobStatus, width: int) -> list[Line]:
-    columns = HEADS if width >= NARROW else tuple(each for each in HEADS if each != "memory")
-    cells = [rank_cells(node, rank) for node in status.nodes for rank in node.ranks]
-    rows = aligned([columns, *([row[column] for column in columns] for row in cells)])
+    cells = cells_of(status.nodes)
+    rows = _table(shown_heads(HEADS, cells), cells, width)
     bad = [row["state"] != "running" or row["rank"] == str(status.behind) for row in cells]
     return [Line(text, is_bad) for text, is_bad in zip(rows, [False, *bad], strict=True)]
 
 
+def _table(heads: Sequence[str], cells: Sequence[Mapping[str, str]], width: int) -> list[str]:
+    """Return the rows; columns are left out until the last line has room, or none is left."""
+    left_out = iter(LEFT_OUT_FIRST)
+    while True:
+        rows = aligned([heads, *(tuple(row[head] for head in heads) for row in cells)])
+        has_room = rows[0].find("last line") + LEAST_OF_LAST_LINE <= width
+        if has_room or (head := next(left_out, None)) is None:
+            return rows
+        heads = [each for each in heads if each != head]
+
+
 def _nodes(status: JobStatus) -> list[Line]:
-    rows = aligned([FOLDED_HEADS, *(tuple(_folded(node)) for node in status.nodes)])
+    cells = [_folded(node) for node in status.nodes]
+    heads = shown_heads(FOLDED_HEADS, cells)
+    rows = aligned([heads, *(tuple(row[head] for head in heads) for row in cells)])
     bad = [
         any(
             rank.state.state != "running" or rank.state.rank == status.behind for rank in node.ranks
@@ -67,17 +90,21 @@ def _nodes(status: JobStatus) -> list[Line]:
     return [Line(text, is_bad) for text, is_bad in zip(rows, [False, *bad], strict=True)]
 
 
-def _folded(node: ShownNode) -> Iterator[str]:
+def _folded(node: ShownNode) -> dict[str, str]:
     states = Counter(rank.state.state for rank in node.ranks)
     uses = [rank.cpu_use for rank in node.ranks if rank.cpu_use is not None]
     quiet = [rank.state.quiet_for for rank in node.ranks if rank.state.quiet_for is not None]
-    yield str(node.node_rank)
-    yield node.host
-    yield _listed([rank.state.rank for rank in node.ranks])
-    yield ", ".join(f"{count} {state}" for state, count in states.most_common()) or node.state
-    yield f"{sum(uses):.0%}".replace("%", " %") if uses else "-"
-    yield size(sum(rank.state.memory for rank in node.ranks))
-    yield duration(max(quiet)) if quiet else "-"
+    counts = ", ".join(f"{count} {state}" for state, count in states.most_common())
+    return {
+        "node": str(node.node_rank),
+        "host": node.host,
+        "ranks": _listed([rank.state.rank for rank in node.ranks]),
+        "states": counts or node.state,
+        "CPU use": f"{sum(uses) * 100:.0f} %" if uses else "-",
+        "memory": size(sum(rank.state.memory for rank in node.ranks)),
+        **gpu_cells([gpu for rank in node.ranks for gpu in rank.state.gpu_states]),
+        "quiet for": duration(max(quiet)) if quiet else "-",
+    }
 
 
 def _listed(ranks: Sequence[int]) -> str:

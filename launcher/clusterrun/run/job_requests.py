@@ -50,6 +50,7 @@ class JobRequests:
         self._hook: SuspendHook | None = None
         world = nodes.first_world
         self.view = JobView(local, world, helpers.relay, helpers.fork_server)
+        cleanup.callback(self.view.close)
         self.looks = LookDesk(
             LookPorts(nodes.send, self.view.ask_relay, self.view.answer, nodes.coordinator)
         )

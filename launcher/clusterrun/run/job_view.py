@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     # Imported for the first look: few jobs get any.
     from clusterrun.control.messages import Description
     from clusterrun.domain.looks import (
+        GpuState,
         LastLine,
         Look,
         LookAtOutput,
@@ -30,6 +31,7 @@ if TYPE_CHECKING:
     )
     from clusterrun.domain.outcome import Ending
     from clusterrun.domain.stacks import StackGroup
+    from clusterrun.machine.gpus.usage import GpuUsage
     from clusterrun.machine.process_usage import ProcessUsage
     from clusterrun.workers.fork_server_client import ForkServerClient
     from clusterrun.workers.relay.relay_client import RelayClient
@@ -52,6 +54,7 @@ class JobView:
         self._workers: tuple[WorkerPlan, ...] = ()
         self._state: AttemptState | None = None
         self._since = time.monotonic()
+        self._gpus: GpuUsage | None = None
 
     def begins(self, plan: NodePlan) -> None:
         """Show the workers of an attempt, which start now."""
@@ -88,6 +91,7 @@ class JobView:
 
         match look:
             case LookAtRanks():
+                self._ask_gpus()
                 self._relay.look_at_lines(number)
                 return True
             case LookAtStacks(rank):
@@ -129,6 +133,21 @@ class JobView:
                 return looks.NodeOutput(*self._place, tuple(map(self._piece, pieces)))
             case _:
                 assert_never(look)
+
+    def _ask_gpus(self) -> None:
+        """Ask what NVIDIA's GPUs do; the next look shows the answer."""
+        if not any(gpu.vendor == "nvidia" for gpu in self._local.machine.gpus):
+            return
+        if self._gpus is None:
+            from clusterrun.machine.gpus.usage import GpuUsage
+
+            self._gpus = GpuUsage()
+        self._gpus.ask(time.monotonic())
+
+    def close(self) -> None:
+        """End what still asks."""
+        if self._gpus is not None:
+            self._gpus.close()
 
     @property
     def _place(self) -> tuple[int, str]:
@@ -175,6 +194,7 @@ class JobView:
         from clusterrun.domain.looks import MOST_RANKS, NodeRanks
 
         node_rank, host = self._place
+        gpus = self._gpus.latest(now) if self._gpus else {}
         return NodeRanks(
             node_rank=node_rank,
             host=host,
@@ -182,7 +202,7 @@ class JobView:
             attempt=self._world.attempt,
             state=self._phase,
             ranks=tuple(
-                self._rank(worker, lines.get(worker.local_rank), now)
+                self._rank(worker, lines.get(worker.local_rank), gpus, now)
                 for worker in self._workers[:MOST_RANKS]
             ),
         )
@@ -191,7 +211,13 @@ class JobView:
     def _phase(self) -> str:
         return "starting" if self._state is None else self._state.phase.value
 
-    def _rank(self, worker: WorkerPlan, line: LastLine | None, now: float) -> RankState:
+    def _rank(
+        self,
+        worker: WorkerPlan,
+        line: LastLine | None,
+        gpus: Mapping[str, GpuState],
+        now: float,
+    ) -> RankState:
         from clusterrun.domain.bounds import as_line, as_name, as_seconds
         from clusterrun.domain.looks import LONGEST_LAST_LINE, RankState
 
@@ -209,6 +235,8 @@ class JobView:
             cpus=as_line("" if worker.cpus is None else str(worker.cpus)),
             last_line=as_line(line.text[:LONGEST_LAST_LINE] if line else ""),
             quiet_for=as_seconds(line.quiet_for) if line else None,
+            lines=line.lines if line else 0,
+            gpu_states=tuple(gpus[gpu.uuid] for gpu in worker.gpus if gpu.uuid in gpus),
         )
 
     def _process(self, local_rank: LocalRank) -> tuple[Running | None, Ending | None]:

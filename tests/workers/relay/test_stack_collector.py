@@ -198,6 +198,7 @@ def test_last_lines_and_output_are_kept_of_all_workers(bench: RelayBench) -> Non
         0: "begun",
         1: "red",
     }
+    assert [line.lines for line in lines.seen.by_local_rank.values()] == [2, 1]
     assert bench.event() == RelaySaw(
         2,
         ReadOutput(

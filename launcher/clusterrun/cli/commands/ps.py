@@ -8,7 +8,8 @@ from clusterrun.cli.chosen_run import describe_silent, found_jobs
 from clusterrun.cli.json_printing import print_json
 from clusterrun.cli.printing import print_text
 from clusterrun.control.messages import Description
-from clusterrun.report.job_status import duration, ps_text
+from clusterrun.report.amounts import duration
+from clusterrun.report.job_status import ps_text
 from clusterrun.sources.settings import CommandLine
 
 

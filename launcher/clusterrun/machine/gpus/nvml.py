@@ -57,22 +57,42 @@ def ask_in_child(question: Question | None = None, timeout: float = 10.0) -> str
         if it takes too long.
 
     """
-    reading, writing = os.pipe()
     try:
-        child = _fork(writing, question or query_nvml, timeout)
+        child, reading = start_child(question or query_nvml, timeout)
     except OSError:
-        os.close(reading)
         return ""
-    finally:
-        os.close(writing)
     try:
         answer = _read_until_end(reading, time.monotonic() + timeout)
         return HUNG if answer is None else answer.decode(errors="replace")
     finally:
         os.close(reading)
-        os.kill(child, signal.SIGKILL)
-        # A process that is stuck in the driver outlives even SIGKILL.
-        status_of(child, SECONDS_TO_DIE)
+        end_child(child, SECONDS_TO_DIE)
+
+
+def start_child(question: Question, timeout: float) -> tuple[int, int]:
+    """Start a child that asks, and ends itself a second after ``timeout``.
+
+    Returns:
+        Its process id, and the pipe with its answer.
+
+    Raises:
+        OSError: no process can be started.
+
+    """
+    reading, writing = os.pipe()
+    try:
+        return _fork(writing, question, timeout), reading
+    except OSError:
+        os.close(reading)
+        raise
+    finally:
+        os.close(writing)
+
+
+def end_child(child: int, seconds: float) -> None:
+    """Kill a child, and wait for its end: one that is stuck in the driver outlives SIGKILL."""
+    os.kill(child, signal.SIGKILL)
+    status_of(child, seconds)
 
 
 def gpus_in(answer: str) -> tuple[NvmlGpu, ...]:

@@ -16,6 +16,8 @@ class Recent:
         self._begins_at = 0
         self._read_at = 0.0
         self.has_printed = False
+        self.lines = 0
+        """Whole lines, kept or not."""
 
     def touch(self, now: float) -> None:
         """Take note that it has printed something, perhaps no whole line."""
@@ -28,6 +30,7 @@ class Recent:
 
     def add(self, lines: bytes) -> None:
         """Take whole lines, or the next piece of a long one."""
+        self.lines += lines.count(b"\n")
         self._kept += lines[-2 * RECENT_BYTES :]
         self._begins_at += max(0, len(lines) - 2 * RECENT_BYTES)
         if len(self._kept) > 2 * RECENT_BYTES:

@@ -96,10 +96,10 @@ class Switchboard:
     def print(self, text: str) -> None:
         self._stderr.notice(text.rstrip("\n").encode(errors="surrogateescape") + b"\n")
 
-    def last_lines(self, now: float) -> list[tuple[int, str, float]]:
-        """Return the last line of each worker that prints by way of us, and its age in seconds."""
+    def last_lines(self, now: float) -> list[tuple[int, str, float, int]]:
+        """Return of each worker that prints by way of us: last line, its age in seconds, all lines."""
         return [
-            (key, self._last_line(key), recent.quiet_for(now))
+            (key, self._last_line(key), recent.quiet_for(now), recent.lines)
             for key, recent in self.recent.items()
             if recent.has_printed
         ]

@@ -1,0 +1,109 @@
+"""What GPUs do now, as NVML says; who asks never waits."""
+
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import psutil
+import pytest
+from clusterrun.domain.looks import GpuState
+from clusterrun.machine.gpus.nvml import Question
+from clusterrun.machine.gpus.usage import SECONDS_VALID, GpuUsage
+
+from tests.waiting import wait_until
+
+FAKE_NVML = """
+from types import SimpleNamespace
+NVML_TEMPERATURE_GPU = 0
+class NVMLError(Exception): pass
+def nvmlInit(): pass
+def nvmlDeviceGetCount(): return 3
+def nvmlDeviceGetHandleByIndex(index):
+    if index == 1: raise NVMLError("Insufficient Permissions")
+    return index
+def nvmlDeviceGetUUID(index): return {0: "GPU-a", 2: b"GPU-c"}[index]
+def nvmlDeviceGetUtilizationRates(index):
+    if index == 2: raise NVMLError("Not Supported")
+    return SimpleNamespace(gpu=87, memory=40)
+def nvmlDeviceGetMemoryInfo(index): return SimpleNamespace(used=5 << 30, total=80 << 30)
+def nvmlDeviceGetTemperature(index, sensor): return 60 + sensor
+def nvmlDeviceGetPowerUsage(index): return 412_600
+"""
+"""GPU 1 is hidden from this container, and GPU 2 is split into slices."""
+
+
+@pytest.fixture(autouse=True)
+def no_child_left() -> Iterator[None]:
+    """Check that no test leaves a child, dead or alive."""
+    before = set(psutil.Process().children())
+    yield
+    assert set(psutil.Process().children()) <= before
+
+
+def answered(usage: GpuUsage, now: float) -> dict[str, GpuState]:
+    """Return the next answer."""
+    usage.ask(now)
+    return dict(wait_until(lambda: usage.latest(now), "an answer"))
+
+
+def test_the_figures_that_nvml_returns(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What a GPU does not tell is not known; one that we may not open is left out."""
+    (tmp_path / "pynvml.py").write_text(FAKE_NVML)
+    monkeypatch.syspath_prepend(tmp_path)
+    # Another test may have imported the real one.
+    monkeypatch.delitem(sys.modules, "pynvml", raising=False)
+
+    usage = GpuUsage()
+
+    found = answered(usage, 100.0)
+
+    usage.close()
+    assert found == {
+        "GPU-a": GpuState(87, 5 << 30, 80 << 30, 60, 413),
+        "GPU-c": GpuState(None, 5 << 30, 80 << 30, 60, 413),
+    }
+
+
+def asks(*words: str) -> Question:
+    return lambda: [words]
+
+
+def test_old_figures_are_not_shown() -> None:
+    """They are as old as the question; the next one brings new figures."""
+    usage = GpuUsage(asks("GPU-a", "1", "2", "3", "4", "5"))
+    first = answered(usage, 100.0)
+
+    assert first == usage.latest(100.0 + SECONDS_VALID / 2)
+    assert usage.latest(100.0 + SECONDS_VALID) == {}
+    assert answered(usage, 200.0) == first
+    usage.close()
+
+
+def test_a_driver_that_hangs_costs_one_child() -> None:
+    """Questions meanwhile start no other; the end of the job ends it."""
+
+    def hangs() -> Iterator[tuple[str, ...]]:
+        time.sleep(60)
+        yield ("GPU-a",)
+
+    before = len(psutil.Process().children())
+    usage = GpuUsage(hangs)
+    for now in (100.0, 101.0, 102.0):
+        usage.ask(now)
+        assert usage.latest(now) == {}
+
+    assert len(psutil.Process().children()) == before + 1
+    usage.close()
+
+
+def test_a_machine_without_nvml() -> None:
+    def fails() -> Iterator[tuple[str, ...]]:
+        raise OSError("no libnvidia-ml.so.1")
+        yield ()
+
+    usage = GpuUsage(fails)
+    usage.ask(100.0)
+    usage.close()
+
+    assert usage.latest(100.0) == {}
