@@ -2,6 +2,7 @@
 
 import os
 import subprocess
+import sys
 from pathlib import Path
 
 from tests.hosts.host import NOBODY, Host
@@ -13,6 +14,27 @@ SSHD = "/usr/sbin/sshd"
 
 # In a mount namespace of its own: the user's home and login shell differ from host to host.
 WITH_ITS_OWN_USERS = 'mount --bind "$0" /etc/passwd && exec "$@"'
+
+OTHER_USER = "other"
+OTHER_ID = 54_321
+"""Of a user and a group that this machine does not have."""
+
+NEEDED = {Path(path).resolve() for path in (sys.base_prefix, sys.prefix, Path(__file__).parents[2])}
+"""What a host's user must reach to run a job: the interpreter, its packages, and this checkout."""
+
+# In place of a folder, one that all may enter, with nothing but these paths below it.
+SHOW_ONLY = """
+set -e
+aside=$(mktemp -d)
+mount --rbind "$0" "$aside"
+mount -t tmpfs -o mode=755 none "$0"
+for path; do
+    mkdir -p "$path"
+    mount --rbind "$aside${path#"$0"}" "$path"
+done
+umount --lazy "$aside"
+rmdir "$aside"
+"""
 
 SSHD_CONFIG = """\
 HostKey {folder}/host_key
@@ -77,14 +99,40 @@ class SshHosts:
         """Give the user on a host a login shell."""
         others = [it for it in Path("/etc/passwd").read_text().splitlines() if it[:5] != "root:"]
         root = f"root:x:0:0:root:{self.folder(host)}:{shell}"
+        other = f"{OTHER_USER}:x:{OTHER_ID}:{OTHER_ID}::/:{shell}"
         # Written in place: a bind mount shows an inode, not a name.
-        (self.folder(host) / "passwd").write_text("\n".join([root, *others, ""]))
+        (self.folder(host) / "passwd").write_text("\n".join([root, other, *others, ""]))
 
     def set_start_file(self, host: Host, name: str, text: str) -> None:
         """Give the user on a host a file that the login shell reads when it starts."""
         path = self.folder(host) / name
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_text(text)
+
+    def log_in_as_other(self, *hosts: Host) -> None:
+        """Have the client log in as another user on ``hosts``, who may run the tests' interpreter."""
+        for host in hosts:
+            self._open_to_others(host)
+        names = " ".join(host.name for host in hosts)
+        self.configure(f"Host {names}\n    User {OTHER_USER}\n")
+
+    def _open_to_others(self, host: Host) -> None:
+        """Let all users of a host enter what the tests' interpreter and this checkout are in."""
+        closed = {
+            folder
+            for path in NEEDED
+            for folder in path.parents
+            if not folder.stat().st_mode & 0o001
+        }
+        for folder in closed - {below for it in closed for below in closed if it in below.parents}:
+            needed = [str(path) for path in NEEDED if folder in path.parents]
+            words = ("sh", "-c", SHOW_ONLY, str(folder), *needed)
+            subprocess.run([*self._inside(host), *words], check=True, timeout=30)
+            self._hidden.append([*self._inside(host), "umount", "--recursive", str(folder)])
+
+    def _inside(self, host: Host) -> tuple[str, ...]:
+        """Return the words that run a command with the file systems of a host's daemon."""
+        return ("nsenter", "--mount", "--target", str(self._daemons[host.name]))
 
     def restore(self, host: Host) -> None:
         """Undo what tests changed on a host."""
@@ -123,9 +171,9 @@ class SshHosts:
 
     def hide(self, host: Host, folder: Path) -> None:
         """Show an empty folder in place of ``folder`` on a host."""
-        mounts = ("nsenter", "--mount", "--target", str(self._daemons[host.name]))
-        subprocess.run([*mounts, "mount", "-t", "tmpfs", "none", folder.parent], check=True)
-        self._hidden.append([*mounts, "umount", str(folder.parent)])
+        inside = self._inside(host)
+        subprocess.run([*inside, "mount", "-t", "tmpfs", "none", folder.parent], check=True)
+        self._hidden.append([*inside, "umount", str(folder.parent)])
 
     def cut_client(self) -> None:
         """Lose what the client sends by IPv4; the hosts still reach each other."""

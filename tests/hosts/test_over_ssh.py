@@ -3,12 +3,15 @@
 import re
 from collections.abc import Callable
 from pathlib import Path
+from tempfile import TemporaryDirectory
+from textwrap import dedent
 
+import clusterrun as clusterrun_package
 import pytest
 
 from tests.contract.launched import COMMAND, Launcher
 from tests.contract.worker_scripts import RANKS_MEET
-from tests.hosts.ssh_hosts import SshHosts
+from tests.hosts.ssh_hosts import OTHER_ID, OTHER_USER, SshHosts
 
 ROOT = Path(__file__).parent.parent.parent
 
@@ -237,6 +240,25 @@ FAULTS: dict[str, tuple[Callable[[SshHosts], None], str, int, str]] = {
         4,
         "  n1: its login shell ended with 1 instead of running our command; it printed:\n",
     ),
+    "no interpreter": (
+        lambda ssh: ssh.hide(ssh.servers[1], Path(COMMAND)),
+        "n0,n1",
+        2,
+        f"  n1: there is no interpreter {Path(COMMAND).parent}/python",
+    ),
+    "no clusterrun": (
+        lambda ssh: ssh.hide(ssh.servers[1], Path(clusterrun_package.__file__).parent),
+        "n0,n1",
+        2,
+        " has no clusterrun there\n    install it there:\n",
+    ),
+    "another user's home": (
+        lambda ssh: ssh.log_in_as_other(ssh.servers[1]),
+        "n0,n1",
+        2,
+        # The folder of a test is that of the user who runs it.
+        f"  n1: {OTHER_USER} can't enter /",
+    ),
     "a shell that never ends": (
         lambda ssh: ssh.set_start_file(ssh.servers[1], ".bashrc", "cat > /dev/null\n"),
         "n0,n1",
@@ -250,7 +272,9 @@ def check(fault: str, ssh: SshHosts, clusterrun: Launcher) -> None:
     """Assert that a job with this fault prints its line, and leaves nothing on any host."""
     make, hosts, code, words = FAULTS[fault]
     make(ssh)
-    options = (*ssh.options(hosts), "--ssh-timeout", "2")
+    # Where no host is waited for in vain, a slow one must not become a second fault.
+    seconds = "2" if "did not answer" in words else "60"
+    options = (*ssh.options(hosts), "--ssh-timeout", seconds)
 
     end = clusterrun.script(PLACE, *options, around=ssh.client.around).ended()
 
@@ -286,6 +310,28 @@ def test_a_folder_that_the_user_cannot_enter(ssh: SshHosts, clusterrun: Launcher
 
     assert (end.code, end.out) == (2, "")
     assert f"  n1: root can't enter {clusterrun.folder}: No such file or directory\n" in end.err
+
+
+def test_another_user(ssh: SshHosts, clusterrun: Launcher) -> None:
+    """A login of another name, as ssh_config has it: the job is that user's on all hosts."""
+    ssh.log_in_as_other(*ssh.servers[:2])
+    script = """
+    import os
+    print("user", os.getuid(), os.getgid(), os.environ["USER"])
+    """
+
+    with TemporaryDirectory() as shared:
+        Path(shared).chmod(0o755)
+        (Path(shared) / "train.py").write_text(dedent(script))
+        job = clusterrun.command(
+            *ssh.options("n0,n1"), "train.py", around=(*ssh.client.around, "env", "-C", shared)
+        )
+        end = job.ended()
+
+    assert (end.code, end.err) == (0, ""), end
+    user = f"user {OTHER_ID} {OTHER_ID} {OTHER_USER}"
+    assert sorted(end.out.splitlines()) == [f"[rank {n} n{n}] {user}" for n in range(2)]
+    assert ssh.left(5) == []
 
 
 OTHER_SHELLS = {
