@@ -46,7 +46,7 @@ MailProg=/bin/true
 JobAcctGatherType=jobacct_gather/none
 SelectType=select/cons_tres
 SelectTypeParameters=CR_Core
-SchedulerParameters=batch_sched_delay=0,sched_interval=1,sched_min_interval=0
+SchedulerParameters=batch_sched_delay=0,sched_interval=1,sched_min_interval=0,bf_interval=1
 GresTypes=gpu
 SlurmdParameters=config_overrides
 ReturnToService=2

@@ -48,6 +48,37 @@ def test_one_task_on_each_node() -> None:
     )
 
 
+def test_nodes_of_a_heterogeneous_step_have_their_ranks_by_group() -> None:
+    """The lists of hosts and of tasks are sorted by name: n0 is the node of the second group."""
+    first, last = place(captured("groups.0")), place(captured("groups.2"))
+    layouts = [first.tasks.value, last.tasks.value]
+
+    assert [each.hosts.value for each in (first, last)] == [("n1", "n0")] * 2
+    assert [each.master_addr.value for each in (first, last)] == ["n1"] * 2
+    assert [(it.rank, it.size, it.local_size, it.node_rank) for it in layouts if it] == [
+        (0, 3, 2, 0),
+        (2, 3, 1, 1),
+    ]
+    # srun has a port for each group.
+    assert first.secret == last.secret == Fact("1.0", "SLURM_JOB_ID, SLURM_STEP_ID")
+
+
+def test_a_host_of_two_groups() -> None:
+    """Which of its ranks is which is not known."""
+    both = captured("groups.2") | {"SLURM_JOB_NODELIST_HET_GROUP_0": "n[0-1]"}
+
+    assert place(both).hosts.value == ("n0", "n1")
+
+
+def test_a_step_of_one_group() -> None:
+    """The lists are those of the group, whatever other groups the job has."""
+    one = {"SLURM_STEP_NODELIST": "n0", "SLURM_STEP_NUM_NODES": "1", "SLURM_NODEID": "0"}
+    found = place(captured("groups.2") | one | {"SLURM_STEP_TASKS_PER_NODE": "1"})
+
+    assert found.hosts.value == ("n0",)
+    assert found.nproc_per_node == Fact(3, "SLURM_GPUS_ON_NODE")
+
+
 def test_one_task_for_each_gpu() -> None:
     """The clusterrun of such a task has one worker, whatever GPUs the node has."""
     found = place(captured("task.3"))

@@ -9,6 +9,7 @@ from clusterrun.domain.job import TaskLayout
 from clusterrun.domain.ranks import GlobalRank, LocalRank, NodeRank
 from clusterrun.errors import UsageError
 from clusterrun.sources.clusters.cluster import LOOPBACK, Cluster, Inputs, Place
+from clusterrun.sources.clusters.slurm_groups import has_groups, hosts_by_group
 from clusterrun.sources.clusters.variables import WITHOUT_CLUSTER, Variables
 from clusterrun.sources.hosts.host_lists import expand_counts, expand_hosts
 
@@ -80,7 +81,7 @@ def _tasks_by_node(
     variables: Variables, nodes: Fact[int], node: Fact[int]
 ) -> Fact[tuple[int, ...]]:
     listed = variables.text("SLURM_STEP_TASKS_PER_NODE", "SLURM_TASKS_PER_NODE")
-    counts = expand_counts(listed) if listed else (1,) * nodes.value
+    counts = _by_rank(variables, expand_counts(listed)) if listed else (1,) * nodes.value
     origin = listed.origin if listed else nodes.origin
     if not node.value < len(counts) == nodes.value:
         raise UsageError(
@@ -89,6 +90,16 @@ def _tasks_by_node(
             WITHOUT_CLUSTER,
         )
     return Fact(counts, origin)
+
+
+def _by_rank(variables: Variables, counts: tuple[int, ...]) -> tuple[int, ...]:
+    """Return ``counts``, which are in the order of the list of hosts, in that of the nodes' ranks."""
+    listed = _listed_hosts(variables).value
+    if len(listed) != len(counts):
+        return counts
+    ranked = hosts_by_group(variables, _listed_hosts(variables)).value
+    of_host = dict(zip(listed, counts, strict=True))
+    return tuple(of_host[host] for host in ranked)
 
 
 def _task_layout(
@@ -124,9 +135,13 @@ def _has_own_cpus(variables: Variables, local_rank: int) -> bool:
 
 
 def _hosts(variables: Variables, nodes: Fact[int]) -> Fact[tuple[str, ...]]:
-    listed = variables.text("SLURM_STEP_NODELIST", "SLURM_JOB_NODELIST", "SLURM_NODELIST")
-    hosts = expand_hosts(listed) if listed else Fact((), "default")
+    hosts = hosts_by_group(variables, _listed_hosts(variables))
     return hosts if len(hosts.value) == nodes.value else Fact((), "default")
+
+
+def _listed_hosts(variables: Variables) -> Fact[tuple[str, ...]]:
+    listed = variables.text("SLURM_STEP_NODELIST", "SLURM_JOB_NODELIST", "SLURM_NODELIST")
+    return expand_hosts(listed) if listed else Fact((), "default")
 
 
 def _master_addr(
@@ -141,9 +156,12 @@ def _master_addr(
 
 
 def _secret(variables: Variables, identity: Fact[str]) -> Fact[str]:
-    """Return the step's ids, which squeue shows to all users, and srun's port, which it does not."""
+    """Return the step's ids, which squeue shows to all users, and srun's port, which it does not.
+
+    Each group of a heterogeneous step has another port of srun's.
+    """
     port = variables.text("SLURM_STEP_LAUNCHER_PORT")
-    if port is None:
+    if port is None or has_groups(variables):
         return identity
     return Fact(f"{identity.value} {port.value}", f"{identity.origin}, {port.origin}")
 
