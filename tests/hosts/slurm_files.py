@@ -21,6 +21,7 @@ For more tasks than CPUs ``srun --overcommit`` is enough.
 # SlurmctldDebug: only at debug the log says that a node has registered.
 # JobCompLoc: `sbatch --wait` sees the end of a job up to ten seconds late.
 # PreemptType: a job in the partition "urgent" ends those in "low", which have GraceTime to save.
+# bf_interval: only the backfill scheduler starts heterogeneous jobs, every half minute unless set.
 # config_overrides: a node is idle although the machine has another number of CPUs.
 SLURM_CONF = """
 ClusterName=testbed
@@ -86,7 +87,7 @@ def write_files(folder: Path, controller: Host, nodes: Sequence[Host], proctrack
 
 
 def _describe(node: Host) -> str:
-    what = f"CPUs={CPUS_PER_NODE} Gres=gpu:{GPUS_PER_NODE} State=UNKNOWN"
+    what = f"CPUs={CPUS_PER_NODE} Gres=gpu:{GPUS_PER_NODE} Feature=of_{node.name} State=UNKNOWN"
     return f"NodeName={node.name} NodeHostname={node.name} NodeAddr={node.address} {what}"
 
 

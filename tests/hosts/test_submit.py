@@ -82,6 +82,41 @@ def test_a_job_file_for_ssh(slurm: Slurm, folder: Path) -> None:
     assert places(ended.out) == TWO_BY_TWO
 
 
+GROUPS = """\
+script: ranks.py
+slurm:
+  output: '%j.out'
+  groups:
+    - {nnodes: 1, gpus_per_node: 1, constraint: of_n1}
+    - {nnodes: 1, gpus_per_node: 3, constraint: of_n0}
+"""
+
+
+def test_groups_of_nodes(slurm: Slurm, folder: Path) -> None:
+    """A heterogeneous job: node 0 is in the first group, and has as many workers as GPUs there.
+
+    Slurm's lists have n0 first, whatever its group.
+    """
+    (folder / "job.yaml").write_text(GROUPS)
+
+    ended = submit(slurm, folder, "--config", "job.yaml", "--follow")
+
+    assert ended.code == 0, ended.err
+    of_n0 = [f"rank {rank} 4 {rank - 1} on n0" for rank in (1, 2, 3)]
+    assert places(ended.out) == ["rank 0 4 0 on n1", *of_n0]
+
+
+@pytest.mark.long
+def test_a_failing_rank_of_a_second_group(slurm: Slurm, folder: Path) -> None:
+    """Its exit code is that of the job."""
+    (folder / "job.yaml").write_text(GROUPS)
+
+    failed = submit(slurm, folder, "--config", "job.yaml", "--follow", "--env", "FAILS=3")
+
+    assert failed.code == 9, failed.err
+    assert "rank 3 on n0 failed" in failed.out
+
+
 def test_a_refusal_names_the_value(slurm: Slurm, folder: Path) -> None:
     """Slurm's own words, and the line of the job file."""
     (folder / "job.yaml").write_text(

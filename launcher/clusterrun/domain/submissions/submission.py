@@ -136,6 +136,11 @@ class Submission(Struct, frozen=True):
     directive: tuple[Fact[str], ...]
     """More directives, as in a script of the scheduler's, without the mark of its lines."""
     pods: PodRequest
+    groups: "tuple[Submission, ...]" = ()
+    """Groups of nodes for which different things are asked; () if all nodes are alike.
+
+    With groups, the nodes of this are those of all of them; its CPUs and the like are the first one's.
+    """
 
     @property
     def units(self) -> int | None:

@@ -60,6 +60,19 @@ def sequence(entry: Entry) -> tuple[str, ...]:
     return tuple(_text_of(item, entry.origin) for item in entry.value.value)
 
 
+def items(path: str, entry: Entry, example: str) -> tuple[Entry, ...]:
+    """Return the items of a list, each with its own line; their keys end with their numbers."""
+    if not isinstance(entry.value, yaml.SequenceNode):
+        raise UsageError(
+            f"{entry.origin}: {_shape(entry.value)}, where a list is expected",
+            f"write, for example,\n  {entry.key.rpartition('.')[2]}:\n    - {example}",
+        )
+    return tuple(
+        Entry(_where(path, item), f"{entry.key}[{number}]", item)
+        for number, item in enumerate(entry.value.value)
+    )
+
+
 def scalar(entry: Entry) -> str:
     """Return the text of a single value, with quotes and escapes resolved."""
     return _text_of(entry.value, entry.origin)

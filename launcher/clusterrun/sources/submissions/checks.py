@@ -5,8 +5,10 @@ from collections.abc import Sequence
 from clusterrun.domain.facts import Fact
 from clusterrun.domain.submissions.submission import Gpus
 from clusterrun.errors import UsageError
+from clusterrun.sources.options.rows.losing import SPARES
 from clusterrun.sources.options.rows.suspending import SUSPEND_BEFORE
-from clusterrun.sources.settings import Settings, value_of
+from clusterrun.sources.options.rows.workers import NNODES
+from clusterrun.sources.settings import Settings, find, value_of
 from clusterrun.sources.submissions import rows
 
 
@@ -35,4 +37,21 @@ def check_request(
             raise UsageError(
                 f"{per.origin}: how many GPUs a node has is not known with {gpus.origin} alone",
                 f"type --gpus-per-node N, or leave {per.origin} out: whole nodes have all of theirs",
+            )
+
+
+def check_groups(asked: Sequence[Settings], job: Sequence[Settings]) -> None:
+    """Check that nothing is asked for that a job with groups of nodes cannot have.
+
+    Raises:
+        UsageError: the number of nodes is set for all groups at once, or Slurm has no such job.
+
+    """
+    by_hand = find(NNODES, job[:3])
+    refused = (by_hand, find(SPARES, job), find(rows.ARRAY, asked))
+    for fact in refused:
+        if fact and fact.value:
+            raise UsageError(
+                f"{fact.origin} cannot be used with groups of nodes (slurm.groups in the job file)",
+                "change nnodes of each group" if fact is by_hand else "leave one of them out",
             )

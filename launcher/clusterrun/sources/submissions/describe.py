@@ -1,11 +1,13 @@
 """From the command line, the variables and the job file to what is submitted."""
 
 import secrets
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from pathlib import PurePath
 from typing import Any
 
 from msgspec import Struct
+from msgspec.structs import replace
 
 from clusterrun.domain.facts import Fact
 from clusterrun.domain.submissions.pods import PodRequest
@@ -32,7 +34,7 @@ from clusterrun.sources.settings import (
 )
 from clusterrun.sources.spare_nodes import all_nodes
 from clusterrun.sources.submissions import rows
-from clusterrun.sources.submissions.checks import check_request
+from clusterrun.sources.submissions.checks import check_groups, check_request
 from clusterrun.sources.submissions.detection import find_scheduler
 from clusterrun.sources.submissions.node_command import (
     check_options,
@@ -40,7 +42,7 @@ from clusterrun.sources.submissions.node_command import (
     path_of_launcher,
 )
 from clusterrun.sources.submissions.pod_rows import POD_ROWS
-from clusterrun.sources.submissions.sections import read_sections, shape_of
+from clusterrun.sources.submissions.sections import read_groups, read_sections, shape_of
 
 SCHEMES = ("docker://", "oras://", "library://", "shub://", "docker-daemon:", "oci:")
 """How images begin that apptainer builds itself (apptainer-exec(1))."""
@@ -92,12 +94,45 @@ def describe_submission(
     started_by = ("clusterrun",) if is_on_path else path_of_launcher(interpreter)
     return Described(
         scheduler,
-        _submission(asked, job, node_command(job, words.value, started_by), words.origin),
+        _with_groups(
+            read_groups(value_of(CONFIG, given)) if scheduler.value == "slurm" else (),
+            asked,
+            job,
+            partial(
+                _submission,
+                command=node_command(job, words.value, started_by),
+                named_by=words.origin,
+            ),
+        ),
         is_printed=value_of(rows.PRINT, asked).value,
         waits=value_of(rows.WAIT, asked).value,
         follows=value_of(rows.FOLLOW, asked).value,
         is_quiet=value_of(rows.QUIET, asked).value,
         save=value_of(rows.SAVE, asked),
+    )
+
+
+def _with_groups(
+    groups: Sequence[Settings],
+    asked: Sequence[Settings],
+    job: Sequence[Settings],
+    describe: Callable[[Sequence[Settings], Sequence[Settings]], Submission],
+) -> Submission:
+    """Return the submission of a job whose ``groups`` of nodes are described one by one."""
+    if not groups:
+        return describe(asked, job)
+    check_groups(asked, job)
+    parts = tuple(
+        describe((asked[0], group, *asked[1:]), (*job[:-2], group, *job[-2:])) for group in groups
+    )
+    nodes = Fact(sum(part.nodes.value for part in parts), parts[0].nodes.origin)
+    return replace(
+        parts[0],
+        nodes=nodes,
+        fewest_nodes=nodes,
+        working_nodes=nodes.value,
+        outlives_nodes=_outlives_nodes(job, nodes.value, nodes.value),
+        groups=parts,
     )
 
 

@@ -13,21 +13,31 @@ from clusterrun.sources.job_files.yaml_nodes import (
     Entry,
     is_empty,
     is_list,
+    items,
     mapping,
     read_entries,
     scalar,
     sequence,
 )
-from clusterrun.sources.options.option import Kind
+from clusterrun.sources.options.option import Kind, Option
 from clusterrun.sources.options.rows.workers import NNODES, NPROC_PER_NODE
 from clusterrun.sources.options.suggestions import did_you_mean
 from clusterrun.sources.settings import Settings
-from clusterrun.sources.submissions.rows import ROWS
+from clusterrun.sources.submissions import rows
 
 SHAPE = (NNODES, NPROC_PER_NODE)
 """Options of a job that a section may set, too; there they count under its scheduler only."""
 
-KEYS = {name: row for row in (*ROWS, *SHAPE) if row.in_file for name in row.names}
+GROUPS = "groups"
+"""The key of the section ``slurm`` for the groups of nodes of a heterogeneous job."""
+
+OF_A_GROUP = (
+    *(NNODES, rows.GPUS_PER_NODE, rows.CPUS_PER_GPU, rows.MEMORY_PER_GPU, rows.EXCLUSIVE),
+    *(rows.PARTITION, rows.ACCOUNT, rows.QOS, rows.CONSTRAINT),
+)
+"""Options that may differ from group to group; those that a group does not set are the section's."""
+
+KEYS = {name: row for row in (*rows.ROWS, *SHAPE) if row.in_file for name in row.names}
 
 LISTS = ("modules", "mounts", "node_selector", "tolerations", "secrets", "claims")
 """Options with names separated by commas, which may be a list here."""
@@ -43,10 +53,26 @@ def read_sections(config: Fact[str]) -> dict[str, Settings]:
     if not config.value:
         return {}
     return {
-        key: _settings(config.value, entry)
+        key: _settings(config.value, entry, KEYS)
         for key, entry in read_entries(config).items()
         if key in SECTIONS and not is_empty(entry)
     }
+
+
+def read_groups(config: Fact[str]) -> tuple[Settings, ...]:
+    """Return what each group of nodes sets that Slurm is asked for; () if there are none.
+
+    Raises:
+        UsageError: a group has a key that groups don't have, or a value of another shape.
+
+    """
+    section = read_entries(config).get("slurm") if config.value else None
+    if section is None or is_empty(section):
+        return ()
+    keys = {name: row for row in OF_A_GROUP for name in row.names}
+    entry = mapping(config.value, section).get(f"{section.key}.{GROUPS}")
+    groups = items(config.value, entry, "nnodes: 2") if entry else ()
+    return tuple(_settings(config.value, each, keys) for each in groups)
 
 
 def shape_of(sections: Mapping[str, Settings], scheduler: str) -> Settings:
@@ -55,18 +81,20 @@ def shape_of(sections: Mapping[str, Settings], scheduler: str) -> Settings:
     return {row.name: both[row.name] for row in SHAPE if row.name in both}
 
 
-def _settings(path: str, section: Entry) -> Settings:
+def _settings(path: str, section: Entry, keys: Mapping[str, Option[object]]) -> Settings:
     found: dict[str, tuple[Fact[str], ...]] = {}
     for dotted, entry in mapping(path, section, "time: 2:00:00").items():
         key = dotted.removeprefix(f"{section.key}.")
-        if key not in KEYS or (key == "to" and section.key != ALL_SCHEDULERS):
+        if key == GROUPS and section.key == "slurm":
+            continue
+        if key not in keys or (key == "to" and section.key != ALL_SCHEDULERS):
             raise UsageError(
                 f"{entry.origin}: there is no such key",
-                did_you_mean(key, KEYS)
+                did_you_mean(key, keys)
                 or "keys are the options of submit: type clusterrun submit --help",
             )
         if not is_empty(entry):
-            found[KEYS[key].name] = tuple(_texts(key, entry))
+            found[keys[key].name] = tuple(_texts(key, entry))
     return found
 
 

@@ -57,6 +57,8 @@ class Slurm(Scheduler):
 
     def complete(self, job: Submission, ask: Ask) -> Submission:
         """Set the CPUs of a job that shares nodes: each GPU's part of a node of the partition."""
+        if job.groups:
+            return replace(job, groups=tuple(self.complete(group, ask) for group in job.groups))
         if job.cpus_per_gpu.value is not None or job.exclusive.value:
             return job
         where = (f"--partition={job.partition.value}",) if job.partition.value else ()
@@ -105,12 +107,25 @@ def script(job: Submission) -> str:
     """Return the batch script."""
     directives = [f"#SBATCH {line}" for line in _directives(job)]
     own = [f"#SBATCH {line.value}" for line in job.directive]
-    body = [*setup_lines(job), *_cpus(job), *_command(job)]
-    return "\n".join([HEAD, *directives, *own, "", *body, ""])
+    more = [f"#SBATCH {line}" for line in _more_groups(job)]
+    body = [*setup_lines(job), *_cpus(job), *_token(job), *_command(job)]
+    return "\n".join([HEAD, *directives, *own, *more, "", *body, ""])
 
 
 def _directives(job: Submission) -> Iterator[str]:
     yield f"--job-name={job.job_name.value}"
+    yield from _resources(job.groups[0] if job.groups else job)
+    yield from _schedule(job)
+    yield from _files(job)
+
+
+def _more_groups(job: Submission) -> Iterator[str]:
+    for group in job.groups[1:]:
+        yield "hetjob"
+        yield from _resources(group)
+
+
+def _resources(job: Submission) -> Iterator[str]:
     yield f"--nodes={_nodes(job)}"
     # One agent on each node starts the workers of all of its GPUs.
     yield "--ntasks-per-node=1"
@@ -127,8 +142,6 @@ def _directives(job: Submission) -> Iterator[str]:
     if job.exclusive.value:
         yield "--exclusive"
     yield from _placement(job)
-    yield from _schedule(job)
-    yield from _files(job)
 
 
 def _placement(job: Submission) -> Iterator[str]:
@@ -167,22 +180,46 @@ def _files(job: Submission) -> Iterator[str]:
 
 
 def _cpus(job: Submission) -> Iterator[str]:
-    if job.cpus is None:
+    unknown = [number for number, group in enumerate(job.groups or (job,)) if group.cpus is None]
+    if unknown:
         yield "# The CPUs that the job has on each node: srun alone gives a task one core."
-        yield "cpus=${SLURM_JOB_CPUS_PER_NODE%%[(,]*}"
+    for number in unknown:
+        which = f"_HET_GROUP_{number}" if job.groups else ""
+        yield f"{_variable(job, number)}=${{SLURM_JOB_CPUS_PER_NODE{which}%%[(,]*}}"
+
+
+def _variable(job: Submission, number: int) -> str:
+    return f"cpus{number}" if job.groups else "cpus"
+
+
+def _token(job: Submission) -> Iterator[str]:
+    if job.groups and not any(option[0] == "--token-file" for option in job.command.options):
+        yield "# What the job's agents know each other by; srun has nothing for several groups."
+        yield "CLUSTERRUN_TOKEN=${CLUSTERRUN_TOKEN:-$(head -c 24 /dev/urandom | base64)}"
+        yield "export CLUSTERRUN_TOKEN"
 
 
 def _command(job: Submission) -> list[str]:
     return [
         "# exec: signals and the exit code are those of srun.",
-        *command_lines([*_srun(job), *in_container(job), *words_of(job.command)]),
+        *command_lines(
+            [["exec", "srun"], *_steps(job), *in_container(job), *words_of(job.command)]
+        ),
     ]
 
 
-def _srun(job: Submission) -> Iterator[Sequence[str]]:
-    yield ["exec", "srun"]
+def _steps(job: Submission) -> Iterator[Sequence[str]]:
+    if not job.groups:
+        yield from _step(job, job.cpus, "cpus")
+    for number, group in enumerate(job.groups):
+        # A colon separates the options of groups; the command after the last is that of all.
+        yield [*([":"] if number else []), f"--het-group={number}"]
+        yield from _step(job, group.cpus, _variable(job, number))
+
+
+def _step(job: Submission, cpus: int | None, variable: str) -> Iterator[Sequence[str]]:
     # Since Slurm 22.05, srun does not take it from sbatch.
-    yield ['--cpus-per-task="$cpus"' if job.cpus is None else f"--cpus-per-task={job.cpus}"]
+    yield [f'--cpus-per-task="${variable}"' if cpus is None else f"--cpus-per-task={cpus}"]
     if job.outlives_nodes:
         yield ["--kill-on-bad-exit=0"]
     if job.image.value and job.container.value is ContainerRuntime.PYXIS:

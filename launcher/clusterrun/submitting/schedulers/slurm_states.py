@@ -31,17 +31,28 @@ RUNNING = {"RUNNING", "COMPLETING", "STAGE_OUT", "SIGNALING", "STOPPED", "SUSPEN
 
 
 def read_scontrol(text: str) -> tuple[JobState, ...]:
-    """Read ``scontrol --oneliner show job``: a line for each job of an array, or group of them."""
+    """Read ``scontrol --oneliner show job``: a line for each job of an array, or group of them.
+
+    Of the groups of nodes of a heterogeneous job, the first one's line is that of its script.
+    """
     lines = (dict(re.findall(r"(\w+)=(\S*)", line)) for line in text.splitlines() if line.strip())
-    return tuple(_described(fields) for fields in lines if "JobState" in fields)
+    return tuple(
+        _described(fields)
+        for fields in lines
+        if "JobState" in fields and fields.get("HetJobOffset", "0") == "0"
+    )
 
 
 def read_sacct(text: str) -> tuple[JobState, ...]:
-    """Read ``JobID|State|ExitCode`` lines; a state may be followed by words."""
+    """Read ``JobID|State|ExitCode`` lines; a state may be followed by words.
+
+    The first group of nodes of a heterogeneous job has ``ID+0``.
+    """
     rows = (line.split("|") for line in text.splitlines())
     return tuple(
-        _state(job_id, state.partition(" ")[0], "", code)
+        _state(job_id.removesuffix("+0"), state.partition(" ")[0], "", code)
         for job_id, state, code in (row for row in rows if len(row) == 3)
+        if job_id.partition("+")[2] in {"", "0"}
     )
 
 
