@@ -3,8 +3,9 @@
 WAITS = """
     import os, time
     print("ready", os.getpid(), flush=True)
-    time.sleep(100)
+    while True: time.sleep(0.1)
 """
+"""Not one long sleep: Python loses a signal that arrives just before a system call until its end."""
 
 RANKS_MEET = """
     import os, socket, time

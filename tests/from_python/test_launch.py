@@ -312,7 +312,8 @@ def test_ctrl_c_ends_the_job_in_order(caller: Any, send: Callable[[int, int], No
         def handles():
             print("ready", flush=True)
             try:
-                time.sleep(100)
+                while True:
+                    time.sleep(0.1)
             except KeyboardInterrupt:
                 print("saved", flush=True)
                 raise
@@ -341,7 +342,8 @@ def test_ctrl_c_ends_a_job_of_another_thread(caller: Any) -> None:
 
         def works():
             print("ready", flush=True)
-            time.sleep(100)
+            while True:
+                time.sleep(0.1)
 
         asyncio.run(asyncio.to_thread(clusterrun.launch, works, nproc_per_node=1))
         """
@@ -362,7 +364,8 @@ def test_a_job_ends_with_its_task(caller: Any) -> None:
         def works(_):
             print("ready", flush=True)
             try:
-                time.sleep(100)
+                while True:
+                    time.sleep(0.1)
             except KeyboardInterrupt:
                 print("saved", flush=True)
                 raise
@@ -396,7 +399,7 @@ def test_a_second_ctrl_c_kills(caller: Any) -> None:
             signal.signal(signal.SIGTERM, signal.SIG_IGN)
             print("ready", flush=True)
             while True:
-                time.sleep(100)
+                time.sleep(0.1)
 
         clusterrun.launch(ignores, nproc_per_node=1)
         """

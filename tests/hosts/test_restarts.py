@@ -40,7 +40,7 @@ SLOW_TO_STOP = """
             time.sleep(0.01)
         sys.exit("no luck")
     while True:
-        time.sleep(100)
+        time.sleep(0.1)
 """
 
 TRAINS_AGAIN = """

@@ -155,7 +155,7 @@ def test_a_signal_while_an_attempt_ends(clusterrun: Launcher) -> None:
         signal.signal(signal.SIGTERM, lambda *_: print("caught", flush=True))
         print("ready", os.getpid(), flush=True)
         while True:
-            time.sleep(100)
+            time.sleep(0.1)
         """,
         "--max-restarts",
         "1",

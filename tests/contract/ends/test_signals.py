@@ -24,7 +24,8 @@ ENDS_WELL = """
     for number in (signal.SIGTERM, signal.SIGINT):
         signal.signal(number, lambda *_: sys.exit(0))
     print("ready", os.getpid(), flush=True)
-    time.sleep(100)
+    while True:
+        time.sleep(0.1)
 """
 
 KEEPS_RUNNING = """
@@ -33,7 +34,7 @@ KEEPS_RUNNING = """
     signal.signal(signal.SIGINT, lambda *_: print("caught", flush=True))
     print("ready", os.getpid(), flush=True)
     while True:
-        time.sleep(100)
+        time.sleep(0.1)
 """
 
 
@@ -94,7 +95,8 @@ def test_a_worker_signals_its_parent(clusterrun: Launcher, method: str) -> None:
         print("ready", os.getpid(), flush=True)
         if os.environ["RANK"] == "1":
             os.kill(os.getppid(), signal.SIGTERM)
-        time.sleep(100)
+        while True:
+            time.sleep(0.1)
         """,
         *("--start-method", method),
         workers=2,
@@ -232,7 +234,7 @@ def test_forwarded_to_those_that_handle_it(clusterrun: Launcher, number: int) ->
             signal.signal(number, signal.SIG_IGN)
         print("ready", os.getpid(), flush=True)
         while True:
-            time.sleep(100)
+            time.sleep(0.1)
         """,
         workers=3,
         args=[str(int(number))],
@@ -325,7 +327,8 @@ def test_term_reaches_the_worker_alone(clusterrun: Launcher) -> None:
 
         signal.signal(signal.SIGTERM, save)
         print("ready", os.getpid(), flush=True)
-        time.sleep(100)
+        while True:
+            time.sleep(0.1)
         """,
     )
     job.numbers("ready")
@@ -414,7 +417,7 @@ def test_a_worker_is_signalled_first(clusterrun: Launcher) -> None:
             signal.signal(signal.SIGTERM, lambda *_: print("caught", flush=True))
         print("ready", os.getpid(), flush=True)
         while True:
-            time.sleep(100)
+            time.sleep(0.1)
         """,
         "--shutdown-timeout",
         "1",

@@ -445,7 +445,7 @@ def test_a_stopped_terminal_does_not_delay_a_node_that_waits_for_others(
         signal.signal(signal.SIGTERM, save)
         print("ready", flush=True)
         while True:
-            signal.pause()
+            time.sleep(0.1)
         """,
         "--nnodes=1:2",
         "--last-call-timeout=0.2",
