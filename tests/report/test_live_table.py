@@ -35,7 +35,7 @@ def status(nodes: int, per_node: int, **frozen: int) -> JobStatus:
 
 def test_a_line_for_each_rank() -> None:
     """The one that does not run stands out."""
-    lines = live_lines(status(2, 2, rank=3), 120, 24)
+    lines = live_lines(status(2, 2, rank=3), 120, 24, "Ctrl-C")
 
     assert lines[0].text == "abc: 4 of 4 ranks shown, for 1:01: train.py"
     assert lines[1].text.split()[:3] == ["rank", "host", "state"]
@@ -46,7 +46,7 @@ def test_a_line_for_each_rank() -> None:
 
 def test_nodes_are_folded_in_large_jobs() -> None:
     """A line for each node, with its ranks and their states."""
-    lines = live_lines(status(8, 8, rank=9), 120, 24)
+    lines = live_lines(status(8, 8, rank=9), 120, 24, "Ctrl-C")
 
     assert len(lines) == 11
     assert lines[3].text.split()[:3] == ["1", "n1", "8-15"]
@@ -61,7 +61,7 @@ def test_small_terminals(nodes: int, width: int, height: int) -> None:
     """No line is wider, none is too many."""
     job = replace(status(nodes, 8), missing=(MissingNode(9, "n9", "does not answer"),))
 
-    lines = live_lines(job, width, height)
+    lines = live_lines(job, width, height, "Ctrl-C")
 
     assert len(lines) <= height
     assert all(len(line.text) <= width for line in lines)
@@ -69,7 +69,7 @@ def test_small_terminals(nodes: int, width: int, height: int) -> None:
 
 def test_what_does_not_fit_is_counted() -> None:
     """So that none is taken for all."""
-    lines = [line.text for line in live_lines(status(1000, 8), 80, 24)]
+    lines = [line.text for line in live_lines(status(1000, 8), 80, 24, "Ctrl-C")]
 
     assert "... 980 more lines" in lines
 
@@ -81,7 +81,7 @@ def test_columns_are_left_out_for_the_last_line() -> None:
     shown = shown_nodes(JobLook((answer,), (), ()), None, 0.0)
     job = replace(status(1, 1), nodes=shown)
 
-    wide, narrow = live_lines(job, 160, 24), live_lines(job, 90, 24)
+    wide, narrow = live_lines(job, 160, 24, "Ctrl-C"), live_lines(job, 90, 24, "Ctrl-C")
 
     assert wide[1].text.split("  ")[-1] == narrow[1].text.split("  ")[-1] == "last line"
     assert all(head in wide[1].text for head in ("memory", "power", "temperature", "lines/s"))

@@ -51,6 +51,7 @@ def test_defaults() -> None:
         allowed_cpus=Fact(None, "default"),
         capture=Fact(None, "default"),
         verbose=False,
+        live=Fact(value=False, origin="default"),
         over_ssh=None,
     )
 

@@ -20,13 +20,13 @@ ABOUT_PLANS = ("dry_run", "json", "machine_root", "allowed_cpus", "capture")
 ABOUT_OTHER_HOSTS = ("launcher", "ssh_options", "ssh_parallel", "ssh_timeout")
 """A function and its results do not travel by ssh."""
 
-ABOUT_DEBUGGERS = ("debug", "pdb", "profile")
-"""They run scripts."""
+ABOUT_SCRIPTS = ("debug", "pdb", "profile", "live")
+"""Those who use them type a command."""
 
 ROWS = {
     name: row
     for row in OPTIONS
-    if row.name not in {*ABOUT_THE_PROGRAM, *ABOUT_PLANS, *ABOUT_OTHER_HOSTS, *ABOUT_DEBUGGERS}
+    if row.name not in {*ABOUT_THE_PROGRAM, *ABOUT_PLANS, *ABOUT_OTHER_HOSTS, *ABOUT_SCRIPTS}
     for name in row.names
 }
 """The options that a call may set, by all of their names."""
@@ -89,7 +89,7 @@ def _unknown(function: str, name: str) -> str:
         return f"{function}() takes no {name}: to see a plan, type clusterrun --dry-run"
     if name in ABOUT_OTHER_HOSTS:
         return f"{function}() takes no {name}: type clusterrun --launcher ssh with a script"
-    if name in ABOUT_DEBUGGERS:
+    if name in ABOUT_SCRIPTS:
         return f"{function}() takes no {name}: type clusterrun --{name} with a script"
     nearest = closest(name, ROWS)
     suggestion = f"; did you mean {nearest}?" if nearest else ""

@@ -38,8 +38,11 @@ class Line(Struct, frozen=True):
     """A rank does not run, is behind, or a node does not answer."""
 
 
-def live_lines(status: JobStatus, width: int, height: int) -> list[Line]:
-    """Return at most ``height`` lines of at most ``width`` columns; nodes are folded if need be."""
+def live_lines(status: JobStatus, width: int, height: int, advice: str) -> list[Line]:
+    """Return at most ``height`` lines of at most ``width`` columns; nodes are folded if need be.
+
+    ``advice`` is the last line: how to end it.
+    """
     ranks = sum(len(node.ranks) for node in status.nodes)
     head = (
         f"{status.run_id}: {ranks} of {status.number_of_ranks} ranks shown,"
@@ -55,7 +58,7 @@ def live_lines(status: JobStatus, width: int, height: int) -> list[Line]:
     left_out = len(rows) - room
     if left_out > 0:
         rows = [*rows[: room - 1], Line(f"... {left_out + 1} more lines")]
-    lines = [Line(head), heads, *rows, *missing, Line("Ctrl-C ends watching, not the job")]
+    lines = [Line(head), heads, *rows, *missing, Line(advice)]
     return [Line(line.text[:width], line.is_bad) for line in lines[:height]]
 
 

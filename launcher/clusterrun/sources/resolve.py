@@ -19,6 +19,7 @@ from clusterrun.sources.hosts.over_ssh import OverSsh, check_over_ssh, find_over
 from clusterrun.sources.job_spec import environment, job_spec, search_path
 from clusterrun.sources.options.option import Option
 from clusterrun.sources.options.rows import launcher
+from clusterrun.sources.options.rows.debugging import LIVE
 from clusterrun.sources.options.rows.output import VERBOSE
 from clusterrun.sources.other_launchers.nested_launches import (
     NESTED_WARNING,
@@ -86,6 +87,8 @@ class Resolved(Struct, frozen=True):
     capture: Fact[Path | None]
     """The archive to write; None: none."""
     verbose: bool
+    live: Fact[bool]
+    """Show the running job below what it prints."""
     over_ssh: OverSsh | None
     """The hosts to reach by ssh; None: this process is the agent of one node."""
 
@@ -140,6 +143,7 @@ def resolve(
         allowed_cpus=_only_with(machine_root.value, launcher.ALLOWED_CPUS, sources),
         capture=_only_with(for_topo, launcher.CAPTURE, sources),
         verbose=value_of(VERBOSE, sources).value,
+        live=value_of(LIVE, sources),
         over_ssh=over_ssh,
     )
 

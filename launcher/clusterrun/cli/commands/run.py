@@ -1,5 +1,6 @@
 """``clusterrun SCRIPT``: a job, its plan, or this process as its one worker."""
 
+import sys
 from collections.abc import Mapping
 
 from clusterrun.cli.dispatch import nearest_command
@@ -15,6 +16,8 @@ from clusterrun.sources.this_process import this_process
 def execute(line: CommandLine, environ: Mapping[str, str], called: str) -> int:
     """Run the job, or what its options ask for in its place."""
     resolved = _resolve(line, environ, called)
+    if resolved.live.value and not resolved.dry_run:
+        _check_live(resolved)
     if resolved.over_ssh is not None and not resolved.dry_run:
         from clusterrun.ssh.ssh_launch import launch_over_ssh
 
@@ -25,7 +28,27 @@ def execute(line: CommandLine, environ: Mapping[str, str], called: str) -> int:
         return _print_plan(resolved, environ)
     if resolved.job.exec.value:
         return _become_worker(resolved, environ)
+    if resolved.live.value:
+        from clusterrun.cli.live_launch import launch_live
+
+        return launch_live(lambda: _launch(resolved, environ), environ)
     return _launch(resolved, environ)
+
+
+def _check_live(resolved: Resolved) -> None:
+    live, job = resolved.live, resolved.job
+    if not sys.stdout.isatty():
+        raise UsageError(
+            f"{live.origin} draws on a terminal, and standard output is none",
+            "leave it out, and type clusterrun watch on a terminal",
+        )
+    others = [job.exec.origin] if job.exec.value else []
+    others += [resolved.over_ssh.launcher.origin] if resolved.over_ssh else []
+    for other in others:
+        raise UsageError(
+            f"{live.origin} and {other} cannot be used together",
+            "leave one out, and type clusterrun watch on a node of the job",
+        )
 
 
 def _resolve(line: CommandLine, environ: Mapping[str, str], called: str) -> Resolved:

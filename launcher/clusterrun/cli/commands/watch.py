@@ -7,14 +7,11 @@ import time
 from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
-from msgspec.structs import replace
-
 from clusterrun.cli.chosen_run import answer_of, chosen_run
-from clusterrun.cli.looking import status_of
+from clusterrun.cli.looking import WatchedJob
 from clusterrun.cli.printing import print_text
 from clusterrun.control.messages import LookInside
-from clusterrun.control.running_jobs import AgentGone, NoAnswer, RunningJob, ask
-from clusterrun.domain.looks import JobLook, LookAtRanks, MissingNode
+from clusterrun.domain.looks import JobLook, LookAtRanks
 from clusterrun.errors import ExitCode, UsageError
 from clusterrun.report.job_status import JobStatus
 from clusterrun.report.live_table import live_lines
@@ -26,6 +23,8 @@ if TYPE_CHECKING:
     from rich.text import Text
 
 SECONDS_BETWEEN_LOOKS = 1.0
+
+ADVICE = "Ctrl-C ends watching, not the job"
 
 
 def execute(line: CommandLine, environ: Mapping[str, str], called: str) -> int:
@@ -54,33 +53,19 @@ def execute(line: CommandLine, environ: Mapping[str, str], called: str) -> int:
     try:
         with Live(console=console, screen=True, auto_refresh=False) as live:
             signal.signal(signal.SIGTSTP, lambda _number, _frame: _pause(live))
-            _watch(job, first, console, live)
+            _watch(WatchedJob(job, first), console, live)
     except KeyboardInterrupt:
         return ExitCode.SUCCESS
     return print_text(f"run {job.described.run_id} has ended, or this node's agent")
 
 
-def _watch(job: RunningJob, before: JobLook, console: "Console", live: "Live") -> None:
+def _watch(watched: WatchedJob, console: "Console", live: "Live") -> None:
     """Return once the agent has ended."""
-    began = looked_at = time.monotonic()
-    status = status_of(job.described, before, None, 0.0)
     while True:
-        _draw(status, console, live)
+        _draw(watched.status, console, live)
         time.sleep(SECONDS_BETWEEN_LOOKS)
-        try:
-            now = ask(job, LookInside(LookAtRanks()), JobLook)
-        except AgentGone:
+        if not watched.look_again():
             return
-        except NoAnswer:
-            # It is stopped: it may be continued.
-            known = job.described
-            silent = MissingNode(known.node_rank, known.host, "does not answer: nothing is known")
-            status = replace(status, missing=(silent,))
-            continue
-        at = time.monotonic()
-        status = status_of(job.described, before, now, at - looked_at)
-        status = replace(status, running_for=status.running_for + at - began)
-        before, looked_at = now, at
 
 
 def _draw(status: JobStatus, console: "Console", live: "Live") -> None:
@@ -92,7 +77,7 @@ def _text(status: JobStatus, width: int, height: int) -> "Text":
     from rich.text import Text
 
     text = Text(no_wrap=True, overflow="crop")
-    for number, line in enumerate(live_lines(status, width, height)):
+    for number, line in enumerate(live_lines(status, width, height, ADVICE)):
         text.append("\n" if number else "")
         text.append(line.text, style="bold red" if line.is_bad else "")
     return text

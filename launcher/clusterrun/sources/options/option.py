@@ -45,7 +45,7 @@ class Group(Enum):
     FAILING = "When a worker fails"
     LOSING = "When a node is lost"
     SUSPENDING = "How a job is suspended"
-    DEBUGGING = "How ranks are debugged and profiled"
+    DEBUGGING = "How a job is watched, debugged and profiled"
     OUTPUT = "What is printed"
     FILES = "What is written to files"
     TORCHRUN = "Options for torchrun's command lines"

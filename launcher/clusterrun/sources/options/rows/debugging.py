@@ -1,9 +1,12 @@
-"""Options: how ranks are debugged and profiled."""
+"""Options: how a job is watched, and how its ranks are debugged and profiled."""
 
 from clusterrun.domain.ranks import RankSet
 from clusterrun.sources.options.option import Option, switch_option
 from clusterrun.sources.options.values import numbers
 
+LIVE = switch_option(
+    "live", help="Show the table of clusterrun watch below what is printed, on a terminal"
+)
 DEBUG: Option[int | None] = Option(
     "debug",
     parse=numbers.rank,
