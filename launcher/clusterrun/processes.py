@@ -7,6 +7,8 @@ from collections.abc import Collection
 from contextlib import suppress
 from pathlib import Path
 
+SECONDS_BETWEEN_LOOKS = 0.05
+
 
 def close_all_but(keep: Collection[int]) -> None:
     """Close every open descriptor of this process that is not in ``keep``.
@@ -35,7 +37,8 @@ def status_of(pid: int, seconds: float) -> int | None:
             left = deadline - time.monotonic()
             if left <= 0:
                 return None
-            signal.sigtimedwait({signal.SIGCHLD}, left)
+            # In steps: another thread, which does not block the signal, may have taken it.
+            signal.sigtimedwait({signal.SIGCHLD}, min(left, SECONDS_BETWEEN_LOOKS))
     finally:
         signal.pthread_sigmask(signal.SIG_SETMASK, mask)
     return status

@@ -5,15 +5,18 @@ import os
 import signal
 import time
 from collections.abc import Iterator, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import psutil
 import pytest
+from clusterrun.control.running_jobs import RunningJob, find_jobs
 
 from tests.contract.launched import COMMAND, Ended, Job, Launcher, await_status
 from tests.hosts.host import Host
 from tests.hosts.nodes import Nodes, codes, ended
+from tests.waiting import wait_until
 
 STEPS = """
     import os, time
@@ -42,6 +45,8 @@ class ThreeHosts:
             options = (*place, f"--node-rank={rank}")
             self.jobs.append(nodes.start(rank, *options, workers=2, environ=self._environ(rank)))
         self.pids = [job.numbers("ready", 2) for job in self.jobs]
+        for runtime in self._folders:
+            wait_until(partial(answering_agents, runtime))
 
     def type(self, number: int, *words: str) -> Ended:
         """Type a command on a host."""
@@ -70,6 +75,10 @@ def job(hosts: tuple[Host, ...], clusterrun: Launcher, tmp_path: Path) -> Iterat
     assert stopped.code == 0, stopped
     ends = ended(made.jobs)
     assert codes(ends) == [143] * 3, ends
+
+
+def answering_agents(runtime: Path) -> tuple[RunningJob, ...]:
+    return find_jobs(runtime / "clusterrun").jobs
 
 
 def states_of(status: dict[str, Any]) -> dict[int, str]:

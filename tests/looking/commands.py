@@ -3,9 +3,12 @@
 import os
 import subprocess
 from collections.abc import Mapping
+from pathlib import Path
+
+from clusterrun.control.running_jobs import find_jobs
 
 from tests.contract.launched import COMMAND, Job, Launcher
-from tests.waiting import SECONDS_TO_ACT
+from tests.waiting import SECONDS_TO_ACT, wait_until
 
 
 def asked(runtime: Mapping[str, str], *words: str) -> subprocess.CompletedProcess[str]:
@@ -21,7 +24,8 @@ def asked(runtime: Mapping[str, str], *words: str) -> subprocess.CompletedProces
 
 
 def started(clusterrun: Launcher, runtime: Mapping[str, str], script: str, *options: str) -> Job:
-    """Start a run called mine with two workers, and wait until both have begun."""
+    """Start a run called mine with two workers; wait until both have begun and the agent answers."""
     job = clusterrun.script(script, "--run-id=mine", *options, workers=2, environ=runtime)
     job.wait_for("begun", times=2)
+    wait_until(lambda: find_jobs(Path(runtime["XDG_RUNTIME_DIR"]) / "clusterrun").jobs)
     return job

@@ -1,9 +1,12 @@
 """The agent's own layer of containment, in a process of its own that becomes a subreaper."""
 
+import itertools
 import os
 import signal
 import subprocess
 import sys
+import threading
+import time
 from textwrap import dedent
 
 import pytest
@@ -202,13 +205,43 @@ def test_as_init_of_a_container_no_process_is_signalled() -> None:
 
 def test_waiting_for_a_child() -> None:
     """It is reaped as soon as it ends."""
-    process = subprocess.Popen(["sleep", "0.05"])
+    process = subprocess.Popen(["cat"], stdin=subprocess.PIPE)
+    assert process.stdin
 
     assert status_of(process.pid, 0.0) is None
+    process.stdin.close()
     assert status_of(process.pid, 10.0) is not None
     assert process.wait() == 0
     with pytest.raises(ChildProcessError):
         os.waitpid(process.pid, 0)
+
+
+def test_another_thread_gets_the_signal_of_its_end(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The child ends between a look and the wait, while this thread blocks SIGCHLD."""
+    over = threading.Event()
+    thread = threading.Thread(target=over.wait)
+    thread.start()
+    process = subprocess.Popen(["sleep", "1000"])
+    look, looks = os.waitpid, itertools.count()
+
+    def ends_after_the_first_look(pid: int, options: int) -> tuple[int, int]:
+        found = look(pid, options)
+        if next(looks) == 0:
+            process.kill()
+            os.waitid(os.P_PID, pid, os.WEXITED | os.WNOWAIT)
+        return found
+
+    monkeypatch.setattr(os, "waitpid", ends_after_the_first_look)
+    before = time.monotonic()
+    status = status_of(process.pid, 60.0)
+    took = time.monotonic() - before
+    monkeypatch.undo()
+    over.set()
+    thread.join()
+    process.wait()
+
+    assert status == signal.SIGKILL
+    assert took < 20
 
 
 def test_waiting_for_one_of_several() -> None:
