@@ -6,6 +6,7 @@ that the objects give them. The controllers' part is written by their documentat
 Trainer and Training Operator (kubeflow.org/docs/components/trainer).
 """
 
+import signal
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -22,6 +23,8 @@ SECONDS_OF_A_POD = 120.0
 
 MOST_ROUNDS = 5
 """How often pods are made again before a test gives up."""
+
+EVICTED_AFTER = "to be evicted"
 
 # The pod's own host name and shared memory; the test's Host has made the namespaces.
 BECOME_POD = 'hostname "$0" && mount -t tmpfs none /dev/shm && exec "$@"'
@@ -56,6 +59,8 @@ class Result:
     """As in the status of a Job: ``Complete``, or ``Failed`` and the reason."""
     rounds: list[list[Ended]] = field(default_factory=list)
     """The ends of the pods, by index, each time that they were made."""
+    failures: int = 0
+    """Ends of pods that count against the backoffLimit."""
 
 
 def read_manifest(text: str) -> PodJob:
@@ -65,7 +70,9 @@ def read_manifest(text: str) -> PodJob:
     return _CONTROLLERS[job["kind"]](job, objects)
 
 
-def run(job: PodJob, hosts: Sequence[Host], folder: Path, path: str) -> Result:
+def run(
+    job: PodJob, hosts: Sequence[Host], folder: Path, path: str, *, evicted: int | None = None
+) -> Result:
     """Run the pods, each on a host, until the Job controller calls the job complete or failed.
 
     Args:
@@ -73,6 +80,8 @@ def run(job: PodJob, hosts: Sequence[Host], folder: Path, path: str) -> Result:
         hosts: where they run.
         folder: the working directory of the image.
         path: its PATH.
+        evicted: the index of a pod that is evicted once it has printed ``EVICTED_AFTER``, the first
+            time that it is made; None for no pod.
 
     """
     names = {pod.dns_name: host.address for pod, host in zip(job.pods, hosts, strict=False)}
@@ -81,7 +90,6 @@ def run(job: PodJob, hosts: Sequence[Host], folder: Path, path: str) -> Result:
         host.set_hosts_file("\n".join(["127.0.0.1 localhost", "::1 localhost", *lines, ""]))
     result = Result("")
     waiting = dict(enumerate(zip(job.pods, hosts, strict=False)))
-    failures = 0
     while len(result.rounds) < MOST_ROUNDS:
         jobs = {
             index: host.start(
@@ -91,14 +99,21 @@ def run(job: PodJob, hosts: Sequence[Host], folder: Path, path: str) -> Result:
             )
             for index, (pod, host) in waiting.items()
         }
+        gone = evicted if not result.rounds else None
+        if gone is not None:
+            # As the kubelet: SIGTERM, and the grace period of the pod begins.
+            jobs[gone].wait_for(EVICTED_AFTER)
+            jobs[gone].signal(signal.SIGTERM)
         ends = {index: started.ended(SECONDS_OF_A_POD) for index, started in jobs.items()}
         result.rounds.append(list(ends.values()))
-        actions = {index: _action(job, end.code) for index, end in ends.items()}
-        failures += sum(action == "Count" for action in actions.values())
+        actions = {
+            index: _action(job, end.code, is_evicted=index == gone) for index, end in ends.items()
+        }
+        result.failures += sum(action == "Count" for action in actions.values())
         waiting = {n: it for n, it in waiting.items() if actions[n] != "Succeeded"}
         if "FailJob" in actions.values():
             result.condition = "Failed PodFailurePolicy"
-        elif failures > job.backoff_limit:
+        elif result.failures > job.backoff_limit:
             result.condition = "Failed BackoffLimitExceeded"
         elif not waiting:
             result.condition = "Complete"
@@ -107,13 +122,16 @@ def run(job: PodJob, hosts: Sequence[Host], folder: Path, path: str) -> Result:
     raise AssertionError(f"no end after {MOST_ROUNDS} rounds: {result}")
 
 
-def _action(job: PodJob, code: int) -> str:
-    """Return the action for a pod's exit code; no pod here is evicted."""
+def _action(job: PodJob, code: int, *, is_evicted: bool) -> str:
+    """Return the action for a pod's exit code; an evicted pod has the condition DisruptionTarget."""
     if code == 0:
         return "Succeeded"
     # A container that is killed by a signal has 128 + N.
     status = 128 - code if code < 0 else code
     for rule in job.rules:
+        conditions = [each["type"] for each in rule.get("onPodConditions", ())]
+        if is_evicted and "DisruptionTarget" in conditions:
+            return str(rule["action"])
         on_code = rule.get("onExitCodes")
         if on_code and (status in on_code["values"]) is (on_code["operator"] == "In"):
             return str(rule["action"])

@@ -11,7 +11,7 @@ import pytest
 
 from tests.contract.launched import COMMAND
 from tests.hosts.host import Host
-from tests.hosts.kubernetes import Result, read_manifest, run
+from tests.hosts.kubernetes import EVICTED_AFTER, Result, read_manifest, run
 
 ROOT = Path(__file__).parents[2]
 PATH = f"{Path(COMMAND).parent}:{os.defpath}"
@@ -121,6 +121,35 @@ def test_a_suspended_job_starts_again(kind: str, hosts: Sequence[Host], folder: 
     assert [[end.code for end in ends] for ends in result.rounds] == [[code, code], [0, 0]]
     begun = [re.findall(r"begins at (\d+)", end.out)[0] for end in result.rounds[1]]
     assert begun[0] == begun[1] != "0"
+
+
+EVICTED = f"""
+    import os, time
+    from pathlib import Path
+
+    rank = os.environ["RANK"]
+    if Path(f"begun-{{rank}}").exists():
+        raise SystemExit
+    Path(f"begun-{{rank}}").touch()
+    while not (Path("begun-0").exists() and Path("begun-1").exists()):
+        time.sleep(0.01)
+    if rank == "1":
+        print("{EVICTED_AFTER}", flush=True)
+    time.sleep(600)
+"""
+
+
+def test_an_evicted_pod_does_not_count(hosts: Sequence[Host], folder: Path) -> None:
+    """Its SIGTERM ends the job on both pods; both are made again, and the other one counts once."""
+    (folder / "evicted.py").write_text(dedent(EVICTED))
+    manifest = submitted(hosts[0], folder, "--nnodes", "2", "evicted.py")
+    job = read_manifest(manifest)
+
+    result = run(job, hosts, folder, PATH, evicted=1)
+
+    assert result.condition == "Complete", result
+    assert [[end.code for end in ends] for ends in result.rounds] == [[143, 143], [0, 0]]
+    assert (result.failures, job.backoff_limit) == (1, 4)
 
 
 def test_pods_without_the_token_do_not_join(hosts: Sequence[Host], folder: Path) -> None:
