@@ -1,12 +1,13 @@
 """Scripts for LSF, PBS and Flux: every directive is one that the manual has, with the value meant."""
 
+import json
 from pathlib import Path
 
 import pytest
 from clusterrun.domain.submissions.job_state import JobState, Phase
 from clusterrun.errors import UsageError
 from clusterrun.submitting.asking import Answer
-from clusterrun.submitting.schedulers.flux import Flux
+from clusterrun.submitting.schedulers.flux import Flux, read_files
 from clusterrun.submitting.schedulers.lsf import Lsf, read_bjobs
 from clusterrun.submitting.schedulers.pbs import Pbs, read_qstat
 
@@ -199,9 +200,44 @@ def test_states_of_pbs(attributes: str, phase: Phase, code: int) -> None:
 )
 def test_states_of_flux(line: str, phase: Phase, code: int) -> None:
     """By flux jobs."""
-    (found,) = Flux().states("7", lambda _words: Answer(f"{line}\n", "", 0))
+    answers = {"jobs": Answer(f"{line}\n", "", 0)}
+    gone = Answer("", "flux-job: job 7: No such file or directory", 1)
+
+    (found,) = Flux().states("7", lambda words: answers.get(words[1], gone))
 
     assert (found.phase, found.exit_code) == (phase, code)
+    assert (found.output, found.error) == (None, None)
+
+
+def jobspec(**streams: object) -> str:
+    """Return what ``flux job info ID jobspec`` prints of a job with these streams."""
+    shell = {"options": {"output": streams}} if streams else {}
+    system = {"duration": 0, "cwd": "/home/me", "shell": shell}
+    return json.dumps({"version": 1, "tasks": [], "attributes": {"system": system}})
+
+
+def test_files_of_flux() -> None:
+    """Their names are templates with the id; what goes to Flux's own store is in no file."""
+    own = {"stdout": {"type": "file", "path": "flux-{{id}}.out"}}
+    both = {**own, "stderr": {"type": "file", "path": "/x/{{jobid.f58}}.err"}}
+    kept = {"stdout": {"type": "kvs"}, "stderr": {"type": "file", "path": "{{id.words}}"}}
+
+    assert read_files(jobspec(**own), "fAB") == (Path("/home/me/flux-fAB.out"), None)
+    assert read_files(jobspec(**both), "fAB")[1] == Path("/x/fAB.err")
+    assert read_files(jobspec(**kept), "fAB") == read_files(jobspec(), "fAB") == (None, None)
+
+
+def test_the_id_of_a_file_of_flux() -> None:
+    """Is in Flux's own form, whatever was typed."""
+    answers = {
+        ("jobs", "--no-header"): Answer("RUN|-\n", "", 0),
+        ("job", "info"): Answer(jobspec(stdout={"type": "file", "path": "{{id}}"}), "", 0),
+        ("job", "id"): Answer("fAB\n", "", 0),
+    }
+
+    (found,) = Flux().states("123", lambda words: answers[words[1], words[2]])
+
+    assert found.output == Path("/home/me/fAB")
 
 
 @pytest.mark.parametrize(

@@ -1,7 +1,12 @@
 """Flux: a batch script (flux-batch(1)) that starts one clusterrun on each node by flux run."""
 
-from collections.abc import Iterator
+import json
+import re
+from collections.abc import Iterator, Mapping
+from pathlib import Path
 from typing import ClassVar
+
+from msgspec.structs import replace
 
 from clusterrun.domain.submissions.job_state import JobState, Phase
 from clusterrun.domain.submissions.submission import ContainerRuntime, Submission
@@ -69,7 +74,11 @@ class Flux(Scheduler):
             return ()
         if answer.code:
             raise NoAnswer(answer.trouble)
-        return tuple(_state(job_id, line) for line in answer.out.splitlines() if "|" in line)
+        states = [_state(job_id, line) for line in answer.out.splitlines() if "|" in line]
+        if all(state.phase is Phase.WAITING for state in states):
+            return tuple(states)
+        output, error = _files(job_id, ask)
+        return tuple(replace(state, output=output, error=error) for state in states)
 
     def cancel(self, job_id: str) -> tuple[str, ...]:
         return ("flux", "cancel", job_id)
@@ -84,6 +93,37 @@ def _state(job_id: str, line: str) -> JobState:
         known = state in {"CANCELED", "TIMEOUT"}
         return JobState(job_id, Phase.ENDED, state, ENDED[state] if known or not own else own)
     return JobState(job_id, Phase.RUNNING if state in {"RUN", "CLEANUP"} else Phase.WAITING, state)
+
+
+def _files(job_id: str, ask: Ask) -> tuple[Path | None, Path | None]:
+    """Return where a job prints; None for what goes to Flux's own store, or with the other."""
+    answer = ask(["flux", "job", "info", job_id, "jobspec"])
+    if answer.code:
+        return (None, None)
+    if job_id.isdigit():
+        # Names of files have the id in another form.
+        job_id = ask(["flux", "job", "id", "--to=f58", job_id]).out.strip()
+    return read_files(answer.out, job_id)
+
+
+def read_files(jobspec: str, job_id: str) -> tuple[Path | None, Path | None]:
+    """Read a job's files from its jobspec (RFC 25), where ``flux batch`` has written ``--output``.
+
+    Their names are templates (flux-batch(1), "STANDARD I/O"): {{id}} and {{jobid}} are the id.
+    """
+    system = json.loads(jobspec)["attributes"]["system"]
+    streams = system.get("shell", {}).get("options", {}).get("output", {})
+    return (
+        _path(streams.get("stdout", {}), system["cwd"], job_id),
+        _path(streams.get("stderr", {}), system["cwd"], job_id),
+    )
+
+
+def _path(stream: Mapping[str, str], folder: str, job_id: str) -> Path | None:
+    if stream.get("type") != "file":
+        return None
+    name = re.sub(r"\{\{(job)?id(\.f58)?\}\}", job_id, stream["path"])
+    return None if "{{" in name else Path(folder, name)
 
 
 def _resources(job: Submission) -> list[str]:
