@@ -39,7 +39,8 @@ KEYS_OF_PYTORCHJOB = {
     },
     "replica": {"replicas", "restartPolicy", "template"},
 }
-"""kubeflow.org/v1, kubeflow.org_pytorchjobs.yaml of the Training Operator 1.9."""
+"""kubeflow.org/v1: kubeflow.org_pytorchjobs.yaml of the Training Operator 1.9, and the models of the
+package kubeflow-training 1.9.4."""
 
 
 def objects(*words: str) -> list[dict[str, Any]]:
@@ -318,8 +319,10 @@ def test_answers_of_kubectl_without_a_job() -> None:
         Kubernetes().states("job/train", lambda _words: down)
 
 
-def test_kubectl_shows_what_pods_print() -> None:
+def test_kubectl_shows_what_pods_print(folder: Path) -> None:
     """Of all pods, each line with its pod."""
-    words = Kubernetes().show_output("ml/job/train")
+    (folder / "kubectl").touch(mode=0o755)
+
+    words = Kubernetes().show_output("ml/job/train", {"PATH": str(folder)})
 
     assert words[:4] == ("kubectl", "logs", "--namespace=ml", "--selector=clusterrun/job=train")

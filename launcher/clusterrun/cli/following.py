@@ -11,7 +11,6 @@ from types import FrameType
 
 from clusterrun.cli.printing import complain
 from clusterrun.errors import exit_code_of_signal
-from clusterrun.submitting.asking import ask
 from clusterrun.submitting.scheduler import Scheduler
 from clusterrun.submitting.watching import End, Notice, Printed, Watch
 
@@ -38,9 +37,9 @@ def follow(
     for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
         if signal.getsignal(number) is not signal.SIG_IGN:
             signal.signal(number, _leave)
-    asking = partial(ask, environ=environ)
+    asking = partial(scheduler.ask, environ=environ)
     watch = Watch(scheduler, job_id, asking, time.sleep, with_output=with_output)
-    shower = _Shower(scheduler.show_output(job_id) if with_output else (), environ)
+    shower = _Shower(scheduler.show_output(job_id, environ) if with_output else (), environ)
     try:
         return _show(watch, job_id, shower, is_quiet=is_quiet)
     except _Left as left:

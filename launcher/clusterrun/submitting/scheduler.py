@@ -6,7 +6,7 @@ from typing import ClassVar
 
 from clusterrun.domain.submissions.job_state import JobState
 from clusterrun.domain.submissions.submission import Submission
-from clusterrun.submitting.asking import Answer
+from clusterrun.submitting.asking import Answer, ask
 
 
 class NoAnswer(Exception):
@@ -30,6 +30,10 @@ class Scheduler(ABC):
     """The command that reads a script from standard input and queues it."""
     blamed: ClassVar[Mapping[str, tuple[str, ...]]]
     """Words of the scheduler's refusals, in lower case, and the fields of a job that they concern."""
+
+    def ask(self, words: Sequence[str], environ: Mapping[str, str], stdin: str = "") -> Answer:
+        """Run a command of the scheduler; it never raises."""
+        return ask(words, environ, stdin)
 
     def complete(self, job: Submission, _ask: Ask) -> Submission:
         """Return ``job`` with what this cluster's nodes say of values that are not set."""
@@ -57,7 +61,7 @@ class Scheduler(ABC):
 
         """
 
-    def show_output(self, _job_id: str) -> tuple[str, ...]:
+    def show_output(self, _job_id: str, _environ: Mapping[str, str]) -> tuple[str, ...]:
         """Return the command that shows what a job prints; () if it prints to files."""
         return ()
 

@@ -6,7 +6,6 @@ from functools import partial
 from clusterrun.cli.printing import print_text
 from clusterrun.sources.settings import CommandLine
 from clusterrun.sources.submissions.queued_job import find_queued_job
-from clusterrun.submitting.asking import ask
 from clusterrun.submitting.batch import cancel
 from clusterrun.submitting.table import BY_NAME
 
@@ -19,4 +18,5 @@ def execute(line: CommandLine, environ: Mapping[str, str], called: str) -> int:
 
     """
     job = find_queued_job(line, environ, f"{called} cancel")
-    return print_text(cancel(BY_NAME[job.scheduler], job.job_id, partial(ask, environ=environ)))
+    scheduler = BY_NAME[job.scheduler]
+    return print_text(cancel(scheduler, job.job_id, partial(scheduler.ask, environ=environ)))

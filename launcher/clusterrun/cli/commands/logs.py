@@ -12,7 +12,6 @@ from clusterrun.sources.settings import CommandLine
 from clusterrun.sources.submissions.detection import COMMANDS
 from clusterrun.sources.submissions.queued_job import find_queued_job
 from clusterrun.sources.submissions.rows import TO
-from clusterrun.submitting.asking import ask
 from clusterrun.submitting.batch import expect_known
 from clusterrun.submitting.table import BY_NAME
 
@@ -28,7 +27,7 @@ def execute(line: CommandLine, environ: Mapping[str, str], called: str) -> int:
         return print_output(line, environ, called)
     job = find_queued_job(line, environ, f"{called} logs")
     scheduler = BY_NAME[job.scheduler]
-    expect_known(scheduler, job.job_id, partial(ask, environ=environ))
+    expect_known(scheduler, job.job_id, partial(scheduler.ask, environ=environ))
     return follow(scheduler, job.job_id, environ, with_output=True)
 
 

@@ -11,8 +11,7 @@ from clusterrun.cli.printing import print_text
 from clusterrun.errors import ExitCode, UsageError
 from clusterrun.sources.settings import CommandLine
 from clusterrun.sources.submissions.describe import Described, describe_submission
-from clusterrun.sources.submissions.detection import command_of
-from clusterrun.submitting.asking import ask
+from clusterrun.sources.submissions.detection import expect_command
 from clusterrun.submitting.batch import submit
 from clusterrun.submitting.table import BY_NAME
 
@@ -26,12 +25,12 @@ def execute(line: CommandLine, environ: Mapping[str, str], _called: str) -> int:
     """
     described = describe_submission(line, environ, sys.executable)
     scheduler = BY_NAME[described.scheduler.value]
-    job = scheduler.complete(described.submission, partial(ask, environ=environ))
+    job = scheduler.complete(described.submission, partial(scheduler.ask, environ=environ))
     text = scheduler.script(job)
     if described.is_printed or described.save.value:
         return _show(text, described)
-    command_of(described.scheduler, environ.get("PATH", ""))
-    job_id = submit(scheduler, job, text, lambda words, stdin: ask(words, environ, stdin))
+    expect_command(described.scheduler, environ.get("PATH", ""))
+    job_id = submit(scheduler, job, text, lambda words, stdin: scheduler.ask(words, environ, stdin))
     print_text(job_id if described.is_quiet else _queued(scheduler.title, job_id, described))
     if not described.waits and not described.follows:
         return ExitCode.SUCCESS

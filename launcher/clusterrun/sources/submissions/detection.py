@@ -1,6 +1,7 @@
 """Which scheduler a job is submitted to."""
 
 from collections.abc import Sequence
+from importlib.util import find_spec
 
 from clusterrun.domain.facts import Fact
 from clusterrun.errors import UsageError
@@ -21,6 +22,9 @@ COMMANDS = {
 Slurm is looked for first: it comes with wrappers that are called bsub and qsub. Kubernetes is the
 last: login nodes have kubectl for other purposes.
 """
+
+CLIENT = "kubernetes"
+"""The package that does without kubectl."""
 
 
 def find_scheduler(sources: Sequence[Settings], search_path: str) -> Fact[str]:
@@ -43,17 +47,20 @@ def find_scheduler(sources: Sequence[Settings], search_path: str) -> Fact[str]:
     )
 
 
-def command_of(scheduler: Fact[str], search_path: str) -> str:
-    """Return the path of the command that submits.
+def expect_command(scheduler: Fact[str], search_path: str) -> None:
+    """Check that the scheduler can be asked: its command is there or, for Kubernetes, its client.
 
     Raises:
         UsageError: it is not on ``search_path``.
 
     """
     name = COMMANDS[scheduler.value]
-    if found := find_executable(name, search_path):
-        return found
+    is_kubernetes = scheduler.value == "kubernetes"
+    if find_executable(name, search_path) or (is_kubernetes and find_spec(CLIENT)):
+        return
+    client = "; or install its client: pip install 'clusterrun[kubernetes]'"
     raise UsageError(
         f"{scheduler.origin} {scheduler.value}: {name} is not on PATH",
-        "type it on a login node, or add --print to see what would be submitted",
+        "type it on a login node, or add --print to see what would be submitted"
+        f"{client if is_kubernetes else ''}",
     )

@@ -8,7 +8,7 @@ from msgspec import Struct
 from clusterrun.domain.facts import Fact
 from clusterrun.errors import UsageError
 from clusterrun.sources.settings import CommandLine, settings_from_flags
-from clusterrun.sources.submissions.detection import command_of, find_scheduler
+from clusterrun.sources.submissions.detection import expect_command, find_scheduler
 from clusterrun.sources.submissions.rows_of_queued_jobs import ROWS
 
 
@@ -35,5 +35,5 @@ def find_queued_job(line: CommandLine, environ: Mapping[str, str], typed: str) -
     scheduler: Fact[str] = find_scheduler(
         (settings_from_flags(line.flags, line.spelled, ROWS),), path
     )
-    command_of(scheduler, path)
+    expect_command(scheduler, path)
     return QueuedJob(scheduler.value, job_id)

@@ -1,12 +1,16 @@
 """Kubernetes: manifests for kubectl; a pod is a node of the job."""
 
 import json
-from collections.abc import Mapping
+import sys
+from collections.abc import Mapping, Sequence
+from shutil import which
 from typing import Any, ClassVar
 
 from clusterrun.domain.submissions.job_state import JobState, Phase
 from clusterrun.domain.submissions.submission import Submission
 from clusterrun.errors import UsageError
+from clusterrun.submitting import kubernetes_client
+from clusterrun.submitting.asking import Answer
 from clusterrun.submitting.manifests.kinds import objects
 from clusterrun.submitting.manifests.pod import LABEL
 from clusterrun.submitting.refusals import refuse
@@ -15,6 +19,7 @@ from clusterrun.submitting.scheduler import Ask, NoAnswer, Scheduler
 HEAD = """\
 # Written by clusterrun submit. Edit it as you like; to submit it: kubectl create -f FILE
 # To remove it, its Secret included: kubectl delete {kinds} -l {label}
+# The Secret has the token of the job's agents: keep this file as you keep a password.
 """
 
 KINDS = {
@@ -43,6 +48,9 @@ NOTHING_FOR = {
 ALL_PODS = "--max-log-requests=1000"
 """kubectl shows no more than five unless it is asked."""
 
+POD_OUTPUT = "clusterrun.submitting.pod_output"
+"""The program that shows the same without kubectl."""
+
 ENDED_WELL = {"Complete", "Completed", "Succeeded"}
 FAILED = {"Failed", "FailureTarget"}
 TIME_LIMIT = 124
@@ -62,6 +70,12 @@ class Kubernetes(Scheduler):
         "no matches for kind": ("kind",),
         "quota": ("gpus_per_node", "memory_per_gpu", "cpus_per_gpu", "nodes"),
     }
+
+    def ask(self, words: Sequence[str], environ: Mapping[str, str], stdin: str = "") -> Answer:
+        """Run kubectl or, without it, do the same by Kubernetes' client for Python."""
+        if _has_kubectl(environ) or not kubernetes_client.is_installed():
+            return super().ask(words, environ, stdin)
+        return kubernetes_client.answer(words, environ, stdin)
 
     def script(self, job: Submission) -> str:
         """Return the manifest: objects in YAML, the job last."""
@@ -98,9 +112,14 @@ class Kubernetes(Scheduler):
             return ()
         raise NoAnswer(answer.trouble)
 
-    def show_output(self, job_id: str) -> tuple[str, ...]:
+    def show_output(self, job_id: str, environ: Mapping[str, str]) -> tuple[str, ...]:
         *where, name = _named(job_id)
-        labels = f"--selector={LABEL}={name.partition('/')[2]}"
+        label = f"{LABEL}={name.partition('/')[2]}"
+        if not _has_kubectl(environ) and kubernetes_client.is_installed():
+            namespace = job_id.split("/", maxsplit=1)[0] if where else ""
+            kubeconfig = environ.get("KUBECONFIG", "")
+            return (sys.executable, "-m", POD_OUTPUT, namespace, label, kubeconfig)
+        labels = f"--selector={label}"
         return ("kubectl", "logs", *where, labels, "--follow", "--prefix", "--tail=-1", ALL_PODS)
 
     def cancel(self, job_id: str) -> tuple[str, ...]:
@@ -108,6 +127,10 @@ class Kubernetes(Scheduler):
         kind, _, plain = name.partition("/")
         kinds = KINDS.get(kind, kind)
         return ("kubectl", "delete", *where, kinds, f"--selector={LABEL}={plain}")
+
+
+def _has_kubectl(environ: Mapping[str, str]) -> bool:
+    return which("kubectl", path=environ.get("PATH", "")) is not None
 
 
 def manifest(job: Submission) -> str:
