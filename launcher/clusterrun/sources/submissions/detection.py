@@ -48,10 +48,10 @@ def find_scheduler(sources: Sequence[Settings], search_path: str) -> Fact[str]:
 
 
 def expect_command(scheduler: Fact[str], search_path: str) -> None:
-    """Check that the scheduler can be asked: its command is there or, for Kubernetes, its client.
+    """Check that the scheduler can be asked: by its command or, for Kubernetes, by its client.
 
     Raises:
-        UsageError: it is not on ``search_path``.
+        UsageError: the command is not on ``search_path``, and no client is installed.
 
     """
     name = COMMANDS[scheduler.value]
