@@ -151,6 +151,7 @@ def recorded_steps(file: Path) -> int:
     return sum(name.startswith("ProfilerStep#") for name in names)
 
 
+@pytest.mark.long
 def test_some_steps_of_one_rank_are_recorded(clusterrun: Launcher) -> None:
     """The file lies with its output; the script is unchanged."""
     options = ("--log-dir", "logs", "--profile", "1")

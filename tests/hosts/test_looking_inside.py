@@ -3,6 +3,8 @@
 import json
 import os
 import signal
+import subprocess
+import sys
 import time
 from collections.abc import Iterator, Sequence
 from functools import partial
@@ -33,17 +35,19 @@ SLACK = 10.0
 class ThreeHosts:
     """A job with two ranks on each of three hosts; each host has a folder for sockets of its own."""
 
-    def __init__(self, hosts: Sequence[Host], launcher: Launcher, folder: Path) -> None:
+    def __init__(
+        self, hosts: Sequence[Host], launcher: Launcher, folder: Path, *options: str
+    ) -> None:
         """Start it, and wait until all ranks print."""
         self.hosts = hosts[:3]
-        self._folders = [folder / host.name for host in self.hosts]
+        self.folders = [folder / host.name for host in self.hosts]
         nodes = Nodes(launcher, self.hosts, STEPS)
-        place = ("--nnodes=3", f"--master-addr={hosts[0].address}", "--run-id=mine")
+        place = ("--nnodes=3", f"--master-addr={hosts[0].address}", "--run-id=mine", *options)
         self.jobs: list[Job] = []
-        for rank, runtime in enumerate(self._folders):
+        for rank, runtime in enumerate(self.folders):
             runtime.mkdir(mode=0o700)
-            options = (*place, f"--node-rank={rank}")
-            self.jobs.append(nodes.start(rank, *options, workers=2, environ=self._environ(rank)))
+            words = (*place, f"--node-rank={rank}")
+            self.jobs.append(nodes.start(rank, *words, workers=2, environ=self._environ(rank)))
         self.pids = [job.numbers("ready", 2) for job in self.jobs]
         for runtime in self._folders:
             wait_until(partial(answering_agents, runtime))
@@ -61,7 +65,7 @@ class ThreeHosts:
         return status, time.monotonic() - began
 
     def _environ(self, number: int) -> dict[str, str]:
-        return {"XDG_RUNTIME_DIR": str(self._folders[number])}
+        return {"XDG_RUNTIME_DIR": str(self.folders[number])}
 
 
 @pytest.fixture
@@ -160,3 +164,64 @@ def test_stacks_and_logs_of_all_nodes_from_any(job: ThreeHosts) -> None:
     assert host == "n2"
     assert piece["read"]["rank"] == 4
     assert all("of rank 4" in line for line in piece["text"].splitlines())
+
+
+ASKS = """
+import select, socket, sys, time
+from pathlib import Path
+from clusterrun.control.messages import LookInside, encode
+from clusterrun.domain.looks import LookAtRanks
+
+[path] = Path(sys.argv[1]).glob("job-*")
+until, count = time.monotonic() + float(sys.argv[2]), 0
+while time.monotonic() < until:
+    poll, asked = select.poll(), {}
+    for _ in range(40):
+        connection = socket.socket(socket.AF_UNIX)
+        connection.settimeout(60)
+        connection.connect(str(path))
+        connection.sendall(encode(LookInside(LookAtRanks())))
+        connection.shutdown(socket.SHUT_WR)
+        poll.register(connection, select.POLLIN)
+        asked[connection.fileno()] = connection
+    while asked:
+        for descriptor, _ in poll.poll(60_000):
+            if not asked[descriptor].recv(1 << 20):
+                poll.unregister(descriptor)
+                asked.pop(descriptor).close()
+                count += 1
+print(count)
+"""
+"""Asks an agent, forty times at once, as fast as it answers; prints how often it has answered."""
+
+SECONDS_OF_ASKING = 10
+
+
+@pytest.mark.long
+def test_a_thousand_requests_a_second_disturb_no_heartbeat(
+    hosts: tuple[Host, ...], clusterrun: Launcher, tmp_path: Path
+) -> None:
+    """From all nodes at once; no node is lost though silence is borne for seconds only."""
+    job = ThreeHosts(hosts, clusterrun, tmp_path, "--heartbeat-timeout=3")
+    askers = [
+        subprocess.Popen(
+            [sys.executable, "-c", ASKS, str(folder / "clusterrun"), str(SECONDS_OF_ASKING)],
+            stdout=subprocess.PIPE,
+            text=True,
+        )
+        for folder in job.folders
+        for _ in range(2)
+    ]
+
+    counts = [int(asker.communicate(timeout=120)[0]) for asker in askers]
+    status, _ = job.status(1)
+    stopped = job.type(1, "stop", "--now", "mine")
+    ends = ended(job.jobs)
+
+    print(f"{sum(counts) / SECONDS_OF_ASKING:.0f} requests a second")  # noqa: T201
+    assert min(counts) > 0
+    assert missing_in(status) == []
+    assert sorted(states_of(status).values()) == ["running"] * 6
+    assert stopped.code == 0
+    assert codes(ends) == [143] * 3, ends
+    assert all("lost" not in end.err for end in ends)

@@ -1,0 +1,131 @@
+"""The commands answer while what the job prints goes nowhere: a stopped terminal, a full disk."""
+
+import json
+import os
+import pty
+import signal
+import subprocess
+import time
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+
+import psutil
+import pytest
+
+from tests.contract.launched import Job, Launcher, await_status
+from tests.looking.commands import asked
+from tests.waiting import wait_until
+
+PRINTS_WITHOUT_END = """
+import itertools, os, time
+open("begun" + os.environ["RANK"], "w").close()
+for number in itertools.count():
+    print("line", number, "of rank", os.environ["RANK"], "x" * 4000, flush=True)
+    time.sleep(0.001)
+"""
+
+SLACK = 20.0
+"""Seconds for a command that answers in less than two, on a machine that is very busy."""
+
+
+@pytest.fixture
+def terminal() -> Iterator[str]:
+    """Return the path of a terminal that no process reads, as after Ctrl-S."""
+    master, slave = pty.openpty()
+
+    yield os.ttyname(slave)
+
+    os.close(slave)
+    os.close(master)
+
+
+@pytest.fixture
+def stopped_reader(tmp_path: Path) -> Iterator[str]:
+    """Return the path of a pipe whose reader is stopped."""
+    pipe = tmp_path / "pipe"
+    os.mkfifo(pipe)
+    reader = subprocess.Popen(["sh", "-c", f'exec cat "{pipe}"'], stdout=subprocess.DEVNULL)
+    # Open before it is stopped, or the job could not open its end.
+    writer = os.open(pipe, os.O_WRONLY)
+    reader.send_signal(signal.SIGSTOP)
+    await_status(reader.pid, psutil.STATUS_STOPPED)
+
+    yield str(pipe)
+
+    os.close(writer)
+    reader.kill()
+    reader.wait()
+
+
+def start(clusterrun: Launcher, runtime: dict[str, str], around: str, *options: str) -> Job:
+    """Start a run called mine, with a shell's command around it."""
+    words = ("sh", "-ec", around, "sh")
+    job = clusterrun.script(
+        PRINTS_WITHOUT_END, "--run-id=mine", *options, workers=2, environ=runtime, around=words
+    )
+    for rank in range(2):
+        begun = clusterrun.folder / f"begun{rank}"
+        wait_until(begun.exists, f"rank {rank} has begun")
+    return job
+
+
+def speeds(runtime: dict[str, str]) -> Sequence[float]:
+    """Return the lines that each rank prints in a second."""
+    [node] = json.loads(asked(runtime, "status", "--json").stdout)["nodes"]
+    return [rank["lines_per_second"] for rank in node["ranks"]]
+
+
+def assert_all_commands_answer(runtime: dict[str, str]) -> None:
+    """Each in time, with all ranks; the job is ended at last."""
+    for words in (["ps"], ["status"], ["stacks"], ["logs"], ["stop", "--now"]):
+        began = time.monotonic()
+        done = asked(runtime, *words, "--json")
+        took = time.monotonic() - began
+        assert done.returncode == 0, (words, done.stderr)
+        assert took < SLACK, words
+        answer = json.loads(done.stdout)
+        if words == ["ps"]:
+            assert [agent["run_id"] for agent in answer["agents"]] == ["mine"]
+        elif words == ["status"]:
+            assert [rank["state"]["state"] for rank in answer["nodes"][0]["ranks"]] == [
+                "running"
+            ] * 2
+        elif words == ["stacks"]:
+            assert sorted(rank for each in answer["groups"] for rank in each["ranks"]) == [0, 1]
+        elif words == ["logs"]:
+            pieces = answer["nodes"][0]["pieces"]
+            assert [f"of rank {each['read']['rank']} " in each["text"] for each in pieces] == [
+                True
+            ] * 2
+
+
+@pytest.mark.parametrize(
+    "stuck", ["terminal", pytest.param("stopped_reader", marks=pytest.mark.long)]
+)
+def test_a_stopped_terminal(
+    clusterrun: Launcher, runtime: dict[str, str], stuck: str, request: pytest.FixtureRequest
+) -> None:
+    """The ranks wait in their prints, and the agent for nothing."""
+    path = request.getfixturevalue(stuck)
+    job = start(clusterrun, runtime, f'exec "$@" >{path} 2>&1')
+    # No event tells that the last buffer is full.
+    wait_until(lambda: speeds(runtime) == [0.0, 0.0], "no rank can print")
+
+    assert_all_commands_answer(runtime)
+
+    assert job.ended().code == 143
+
+
+@pytest.mark.long
+@pytest.mark.needs("root", "unshare")
+def test_a_full_disk(clusterrun: Launcher, runtime: dict[str, str], tmp_path: Path) -> None:
+    """That of the log folder."""
+    disk = tmp_path / "disk"
+    disk.mkdir()
+    mount = f'unshare --mount sh -ec \'mount -t tmpfs -o size=64k none {disk}; exec "$@"\' sh "$@"'
+    job = start(clusterrun, runtime, f"exec {mount}", f"--log-dir={disk}")
+    job.wait_for("No space left on device")
+
+    assert_all_commands_answer(runtime)
+
+    assert job.ended().code == 143
