@@ -49,7 +49,7 @@ class ThreeHosts:
             words = (*place, f"--node-rank={rank}")
             self.jobs.append(nodes.start(rank, *words, workers=2, environ=self._environ(rank)))
         self.pids = [job.numbers("ready", 2) for job in self.jobs]
-        for runtime in self._folders:
+        for runtime in self.folders:
             wait_until(partial(answering_agents, runtime))
 
     def type(self, number: int, *words: str) -> Ended:
