@@ -382,3 +382,23 @@ def test_a_limit_of_open_files_is_named(clusterrun: Launcher) -> None:
     )
     assert "Traceback" not in ended.err
     assert job.left() == []
+
+
+def test_the_files_of_the_flight_recorder_are_named(clusterrun: Launcher) -> None:
+    """As torch writes them before NCCL's watchdog aborts; there is no NCCL here."""
+    ended = clusterrun.script(
+        """
+        import os
+        with open(os.environ["TORCH_FR_DUMP_TEMP_FILE"] + os.environ["RANK"], "w") as file:
+            file.write("the last collectives")
+        os.abort()
+        """,
+        workers=1,
+        environ={"TORCH_FR_DUMP_TEMP_FILE": f"{clusterrun.folder}/trace_"},
+    ).ended()
+
+    assert ended.code == 128 + signal.SIGABRT
+    assert (
+        f"torch's flight recorder (torchfrtrace reads it): {clusterrun.folder}/trace_0\n"
+        in ended.err
+    )
