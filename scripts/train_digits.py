@@ -6,6 +6,7 @@ runs under anything that sets RANK, WORLD_SIZE, LOCAL_RANK, MASTER_ADDR and MAST
 
 import argparse
 import os
+import time
 
 import torch
 import torch.distributed as dist
@@ -29,8 +30,10 @@ def main() -> None:
     loader = training_loader(train, options)
     optimizer = torch.optim.AdamW(model.parameters(), lr=options.lr)
     for epoch in range(1, options.epochs + 1):
+        began = time.monotonic()
         loss = train_epoch(model, loader, optimizer, epoch, device)
-        say(f"epoch {epoch}/{options.epochs} loss {loss:.4f}")
+        speed = len(train) / (time.monotonic() - began)
+        say(f"epoch {epoch}/{options.epochs} loss {loss:.4f}, {speed:.0f} images/s")
     say(f"test accuracy {100 * accuracy(model, test, device):.1f} %")
     dist.destroy_process_group()
 

@@ -30,7 +30,7 @@ FILES = re.compile(r"`((?:launcher|tests|scripts|configs|docs)/[\w./-]+)`")
 """Files and folders of the repository that a page names; no link leads out of docs."""
 
 OF_OTHERS = {
-    *("--epochs", "--lr", "--local-rank", "--local_rank"),  # of a script
+    *("--batch-size", "--epochs", "--lr", "--local-rank", "--local_rank"),  # of a script
     *("--batch", "--gpus-per-node", "--gpus-per-task", "--nodes", "--ntasks-per-node", "--signal"),
     *(
         "--kill-on-bad-exit",
@@ -76,11 +76,12 @@ def test_every_page_is_in_the_navigation() -> None:
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.stem)
 def test_links_lead_somewhere(page: Path) -> None:
-    """To a page of docs, and to a heading that it has."""
+    """To a page of docs, and to a heading that it has; or to a picture."""
     links = re.findall(r"\]\(([^)#:]*)(?:#([^):]+))?\)", page.read_text())
     targets = [((page.parent / name).resolve() if name else page, part) for name, part in links]
 
-    missing = [str(target) for target, _ in targets if target not in PAGES]
+    pictures = set(DOCS.rglob("*.svg"))
+    missing = [str(target) for target, _ in targets if target not in {*PAGES, *pictures}]
     astray = [f"{target.name}#{part}" for target, part in targets if part not in anchors(target)]
     assert missing == []
     assert [name for name in astray if not name.endswith("#")] == []

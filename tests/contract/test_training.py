@@ -21,7 +21,9 @@ def test_the_digits_are_learned(clusterrun: Launcher, workers: int) -> None:
     ended = job.ended(300)
 
     prefix = "" if workers == 1 else r"\[rank 0\] "
-    losses = re.findall(rf"^{prefix}epoch \d/8 loss ([\d.]+)$", ended.out, re.MULTILINE)
+    losses = re.findall(
+        rf"^{prefix}epoch \d/8 loss ([\d.]+), \d+ images/s$", ended.out, re.MULTILINE
+    )
     accuracy = re.search(rf"^{prefix}test accuracy ([\d.]+) %$", ended.out, re.MULTILINE)
     assert ended.code == 0, ended.err
     assert len(ended.out.splitlines()) == 9

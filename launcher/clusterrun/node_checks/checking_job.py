@@ -1,6 +1,7 @@
 """The job that checks the nodes of a job: the same nodes, with one small worker each."""
 
 import os
+import shlex
 import signal
 import subprocess
 import sys
@@ -61,15 +62,26 @@ def checking_job(line: CommandLine, log_dir: str, *, by_ssh: bool) -> CommandLin
 
     """
     kept = {name for option in _KEPT for name in option.names}
-    forced = {name for option in _FORCED for name in option.names}
-    flags: dict[str, FlagValue] = {
-        joining.RDZV_TIMEOUT.name: SECONDS_TO_JOIN,
-        **{name: value for name, value in line.flags.items() if name in kept - forced},
+    own = {name for option in _FORCED for name in option.names}
+    flags = {name: value for name, value in line.flags.items() if name in kept - own}
+    return CommandLine({**flags, **_added(line, by_ssh=by_ssh)}, (WORKER, log_dir))
+
+
+def as_typed(hint: str, line: CommandLine) -> str:
+    """Return a hint for the checking job as one for ``clusterrun doctor``."""
+    added = shlex.join(CommandLine(_added(line, by_ssh=False), ()).argv())
+    plain = hint.replace(f" {added}", "").replace(f" {WORKER} ''", "")
+    return plain if plain == hint else plain.replace("clusterrun ", "clusterrun doctor ")
+
+
+def _added(line: CommandLine, *, by_ssh: bool) -> dict[str, FlagValue]:
+    timeout = joining.RDZV_TIMEOUT.name
+    return {
+        **({} if timeout in line.flags else {timeout: SECONDS_TO_JOIN}),
         **{option.name: value for option, value in _FORCED.items()},
         **({output.RANKS.name: "0"} if by_ssh else {}),
+        **_nodes_and_spares(line),
     }
-    flags |= _nodes_and_spares(line)
-    return CommandLine(flags, (WORKER, log_dir))
 
 
 def _nodes_and_spares(line: CommandLine) -> dict[str, FlagValue]:

@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 from clusterrun.sources.options.option import Kind
+from clusterrun.sources.options.rows.measuring import ROWS as MEASURING
 from clusterrun.sources.options.table import OPTIONS
 from clusterrun.sources.submissions.rows import ROWS
 
@@ -64,7 +65,7 @@ def test_every_option_with_a_value_has_a_transcript() -> None:
     """Each transcript shows what happens to a wrong value."""
     messages = [printed.replace("-", "_") for _, printed in mistakes()]
     lines = [line.replace("-", "_") for line, _ in mistakes()]
-    options = [option for option in (*OPTIONS, *ROWS) if option.kind is not Kind.FLAG]
+    options = [option for option in (*OPTIONS, *ROWS, *MEASURING) if option.kind is not Kind.FLAG]
 
     missing = [it.name for it in options if not any(it.name in text for text in messages + lines)]
 

@@ -5,7 +5,7 @@ from collections.abc import Mapping, Sequence
 
 from clusterrun.cli.json_printing import print_json
 from clusterrun.cli.printing import print_text, warn
-from clusterrun.errors import ExitCode
+from clusterrun.errors import ExitCode, UsageError
 from clusterrun.machine.health.finding import Finding, Health
 from clusterrun.node_checks.findings import JobFinding
 from clusterrun.node_checks.this_machine import check_this_machine
@@ -48,13 +48,16 @@ def _check_job(
 ) -> int | None:
     """Check all nodes of a job, and return the exit code; None if this is its only node."""
     # Most of the launcher: a check of this machine alone needs none of it.
-    from clusterrun.node_checks.checking_job import answer_of, checking_job
+    from clusterrun.node_checks.checking_job import answer_of, as_typed, checking_job
     from clusterrun.sources.resolve import resolve
     from clusterrun.sources.this_process import this_process
 
     log_dir = str(line.flags.get(LOG_DIR.name, ""))
     job = checking_job(line, log_dir, by_ssh=False)
-    resolved = resolve(job, environ, this_process(called))
+    try:
+        resolved = resolve(job, environ, this_process(called))
+    except UsageError as error:
+        raise UsageError(error.message, as_typed(error.hint, line)) from None
     by_ssh = resolved.over_ssh is not None
     if not by_ssh and resolved.job.agents == 1:
         warn(resolved.warnings)

@@ -25,6 +25,7 @@ from clusterrun.sources.options.rows.looking import (
     SHOWN_NODE,
     THIS_MACHINE,
 )
+from clusterrun.sources.options.rows.measuring import ROWS as MEASURING
 from clusterrun.sources.options.table import OPTIONS
 from clusterrun.sources.settings import CommandLine
 
@@ -222,6 +223,19 @@ DOCTOR = Command(
     own_options=(THIS_MACHINE, LOG_DIR, JSON),
     groups=(Group.WORKERS, Group.MEETING, Group.REACHING),
 )
+BENCH = Command(
+    "bench",
+    "Measure how a script's throughput grows with its ranks",
+    options=(*(row for row in OPTIONS if row not in ONLY_PLANNED), *MEASURING),
+    about=(
+        "Run SCRIPT at several sizes, and with other options too; read its throughput from what it"
+        " prints; and print a table with speed-up, efficiency and spread. Outputs, table and a"
+        " picture (with matplotlib) go to --log-dir, by default clusterrun-bench. It takes all"
+        " options of a job; --nnodes may be a list, such as 1,2, with --launcher ssh."
+    ),
+    own_options=(*MEASURING, JSON),
+    takes_script=True,
+)
 ENV = Command(
     "env",
     "Print what a bug report needs, without secrets",
@@ -241,7 +255,7 @@ PRINT_COMPLETION = Command(
 
 COMMANDS = (
     *(RUN, TOPO, SUBMIT, CANCEL, PS, STATUS, WATCH, STACKS, LOGS, STOP, SUSPEND),
-    *(DOCTOR, ENV),
+    *(DOCTOR, BENCH, ENV),
     *(HELP, VERSION, PRINT_COMPLETION),
 )
 """In the order of --help."""

@@ -1,0 +1,122 @@
+"""The runs of a benchmark: one job each, with its output in a file."""
+
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+
+from msgspec import Struct
+
+from clusterrun.errors import exit_code_of_signal
+from clusterrun.sources.options.rows import files, output, workers
+from clusterrun.sources.settings import CommandLine, FlagValue
+from clusterrun.workers.fork_server.this_process import die_with_parent
+
+OUTPUT = "output.txt"
+"""In the folder of a run: what all of its ranks and agents print."""
+
+_REPLACED = {
+    name
+    for option in (
+        *(workers.NPROC_PER_NODE, workers.NNODES, files.LOG_DIR),
+        *(output.LOG_LINE_PREFIX_TEMPLATE, output.RANKS, output.LOCAL_RANKS_FILTER),
+    )
+    for name in option.names
+}
+"""Flags that a run gets in another form, or that would hide its lines."""
+
+
+class Variant(Struct, frozen=True):
+    """One way to run the script."""
+
+    name: str
+    line: CommandLine
+
+
+class Size(Struct, frozen=True):
+    """How many workers."""
+
+    nodes: int
+    nproc: int
+    """On each node."""
+
+    @property
+    def ranks(self) -> int:
+        return self.nodes * self.nproc
+
+
+class Run(Struct, frozen=True):
+    """One job."""
+
+    variant: Variant
+    size: Size
+    number: int
+    """Of the round, from 1."""
+    hosts: tuple[str, ...]
+    """The hosts that ssh reaches; () for this machine alone."""
+
+    @property
+    def place(self) -> Path:
+        """Its folder, below that of the benchmark."""
+        size = f"{self.size.nodes}-nodes-{self.size.nproc}-workers"
+        return Path(self.variant.name) / size / f"round-{self.number}"
+
+    def line(self, folder: Path) -> CommandLine:
+        """Return its command line, with log files in its folder below ``folder``."""
+        given = self.variant.line
+        flags: dict[str, FlagValue] = {
+            **{name: value for name, value in given.flags.items() if name not in _REPLACED},
+            workers.NPROC_PER_NODE.name: str(self.size.nproc),
+            files.LOG_DIR.name: str(folder / self.place),
+        }
+        if self.hosts:
+            flags.pop(workers.HOSTFILE.name, None)
+            flags |= {workers.HOSTS.name: ",".join(self.hosts[: self.size.nodes])}
+        else:
+            flags |= {workers.NNODES.name: "1"}
+        return CommandLine(flags, given.words)
+
+
+def all_runs(
+    variants: Sequence[Variant], sizes: Sequence[Size], rounds: int, hosts: tuple[str, ...]
+) -> Iterator[Run]:
+    """Yield the runs: variants take turns, so that what changes with time hits all of them."""
+    for number in range(1, rounds + 1):
+        for size in sizes:
+            for variant in variants:
+                yield Run(variant, size, number, hosts)
+
+
+def perform(run: Run, folder: Path, environ: Mapping[str, str]) -> int:
+    """Run it to its end; return its exit code.
+
+    Raises:
+        OSError: its folder can't be written.
+        KeyboardInterrupt: the user has typed Ctrl-C; the job has ended.
+
+    """
+    place = folder / run.place
+    place.mkdir(parents=True, exist_ok=True)
+    parent = os.getpid()
+    with (place / OUTPUT).open("wb") as file:
+        process = subprocess.Popen(
+            [sys.executable, "-P", "-m", "clusterrun", *run.line(folder).argv()],
+            env=dict(environ),
+            stdin=subprocess.DEVNULL,
+            stdout=file,
+            stderr=subprocess.STDOUT,
+            preexec_fn=lambda: die_with_parent(parent, signal.SIGTERM),  # noqa: PLW1509 - this process has one thread
+        )
+        try:
+            code = process.wait()
+        except KeyboardInterrupt:
+            # The terminal has sent it to the job, too.
+            process.wait()
+            raise
+    return exit_code_of_signal(-code) if code < 0 else code
+
+
+def printed_by(run: Run, folder: Path) -> str:
+    return (folder / run.place / OUTPUT).read_text(errors="replace")

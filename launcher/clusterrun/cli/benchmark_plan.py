@@ -1,0 +1,110 @@
+"""The runs of ``clusterrun bench``, from its command line."""
+
+import os
+from collections.abc import Iterator, Mapping, Sequence
+from itertools import product
+from pathlib import Path
+
+from clusterrun.benchmarking.results import Reading
+from clusterrun.benchmarking.runs import Run, Size, Variant, all_runs
+from clusterrun.cli.parsing import parse
+from clusterrun.domain.cpuset import CpuSet
+from clusterrun.domain.facts import Fact
+from clusterrun.errors import UsageError
+from clusterrun.machine.inspect import inspect
+from clusterrun.sources.options.option import Option
+from clusterrun.sources.options.rows.files import LOG_DIR
+from clusterrun.sources.options.rows.launcher import JSON
+from clusterrun.sources.options.rows.measuring import METRIC, NPROC, ROUNDS, ROWS, VARIANT, WARM_UP
+from clusterrun.sources.options.rows.workers import NNODES, NPROC_PER_NODE
+from clusterrun.sources.options.values.measuring import VariantText, counts
+from clusterrun.sources.resolve import resolve
+from clusterrun.sources.settings import CommandLine, Settings, settings_from_flags, value_of
+from clusterrun.sources.this_process import this_process
+
+
+def plan_runs(
+    line: CommandLine, environ: Mapping[str, str], called: str
+) -> tuple[list[Run], Reading]:
+    """Return the runs, and how their outputs are read.
+
+    Raises:
+        UsageError: a run is impossible.
+
+    """
+    settings = settings_from_flags(line.flags, line.spelled, ROWS)
+    reading = Reading(value_of(METRIC, [settings]).value, value_of(WARM_UP, [settings]).value)
+    variants = list(_variants(line, settings, called))
+    process = this_process(called)
+    given = resolve(_job(line, NNODES, NPROC_PER_NODE), environ, process)
+    hosts = given.over_ssh.hosts if given.over_ssh else ()
+    sizes = _sizes(line, settings, hosts, environ)
+    runs = list(all_runs(variants, sizes, value_of(ROUNDS, [settings]).value, tuple(hosts)))
+    for run in runs:
+        resolve(run.line(Path()), environ, process)
+    return runs, reading
+
+
+def _job(line: CommandLine, *without: Option[object]) -> CommandLine:
+    """Return the job's part of the command line."""
+    own = {name for option in (*ROWS, JSON, LOG_DIR, *without) for name in option.names}
+    flags = {name: value for name, value in line.flags.items() if name not in own}
+    return CommandLine(flags, line.words)
+
+
+def _variants(line: CommandLine, settings: Settings, called: str) -> Iterator[Variant]:
+    job = _job(line)
+    texts = [VARIANT.read(text) for text in settings.get(VARIANT.name, ())]
+    if not texts:
+        yield Variant("script", job)
+    names = [text.value.name for text in texts]
+    for text in texts:
+        if names.count(text.value.name) > 1:
+            raise UsageError(
+                f"{text.origin}: two variants are called {text.value.name}", "rename one of them"
+            )
+        typed = _options_of(text, called)
+        flags = {**job.flags, **typed.flags}
+        yield Variant(text.value.name, CommandLine(flags, (*job.words, *text.value.args)))
+
+
+def _options_of(text: Fact[VariantText], called: str) -> CommandLine:
+    try:
+        typed = parse(text.value.options, called)
+    except UsageError as error:
+        where = f"{text.origin} {text.value.name}"
+        raise UsageError(f"{where}: {error.message}", error.hint) from None
+    if typed.words:
+        raise UsageError(
+            f"{text.origin} {text.value.name}: {typed.words[0]} is no option",
+            f"put -- before arguments of the script: '{text.value.name}: -- {typed.words[0]}'",
+        )
+    return typed
+
+
+def _sizes(
+    line: CommandLine, settings: Settings, hosts: Sequence[str], environ: Mapping[str, str]
+) -> list[Size]:
+    nodes: tuple[int, ...] = (len(hosts) or 1,)
+    if NNODES.name in line.flags:
+        try:
+            nodes = counts(str(line.flags[NNODES.name]))
+        except UsageError as error:
+            raise UsageError(f"{NNODES.flag}: {error.message}", error.hint) from None
+    if max(nodes) > (len(hosts) or 1):
+        raise UsageError(
+            f"{NNODES.flag}: {max(nodes)} nodes need as many hosts, and there"
+            f" {'is 1' if len(hosts) < 2 else f'are {len(hosts)}'}",
+            "bench starts other nodes by ssh:\n  clusterrun bench --launcher ssh --hosts a,b ...",
+        )
+    workers = value_of(NPROC, [settings]).value or _usual_counts(environ)
+    sizes = [Size(*each) for each in product(nodes, workers)]
+    return sorted(sizes, key=lambda size: (size.ranks, size.nodes))
+
+
+def _usual_counts(environ: Mapping[str, str]) -> tuple[int, ...]:
+    """Return 1, 2, 4 and so on up to the number of visible GPUs, and that number."""
+    machine = inspect(Path("/"), environ, CpuSet(os.sched_getaffinity(0)), "")
+    most = max(1, len(machine.visible))
+    powers = [1 << number for number in range(most.bit_length())]
+    return tuple(dict.fromkeys([*powers, most]))

@@ -1,0 +1,67 @@
+"""``clusterrun bench SCRIPT``: how much faster more ranks, or other options, make a script."""
+
+import signal
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+from clusterrun.benchmarking.results import Done, Reading, benchmark_of, write_results
+from clusterrun.benchmarking.runs import Run, perform
+from clusterrun.cli.benchmark_plan import plan_runs
+from clusterrun.cli.json_printing import print_json
+from clusterrun.cli.printing import complain, print_text
+from clusterrun.errors import ExitCode, MachineError, exit_code_of_signal
+from clusterrun.report.throughput import throughput_table
+from clusterrun.sources.options.rows.files import LOG_DIR
+from clusterrun.sources.options.rows.launcher import JSON
+from clusterrun.sources.settings import CommandLine
+
+USUAL_FOLDER = "clusterrun-bench"
+
+UNCLEAR = 1
+"""The exit code if all runs ended well, and the output of one has no throughput."""
+
+
+def execute(line: CommandLine, environ: Mapping[str, str], called: str) -> int:
+    """Run the script at all sizes, and print the table; return the first exit code that is not 0.
+
+    Raises:
+        UsageError: a run is impossible; none has been started.
+        MachineError: the folder can't be written.
+
+    """
+    runs, reading = plan_runs(line, environ, called)
+    folder = Path(str(line.flags.get(LOG_DIR.name) or USUAL_FOLDER))
+    try:
+        done = _perform_all(runs, folder, environ)
+        return _show(done, folder, reading, as_json=JSON.name in line.flags)
+    except KeyboardInterrupt:
+        return exit_code_of_signal(signal.SIGINT)
+    except OSError as error:
+        raise MachineError(
+            f"{folder} can't be written: {error.strerror}", "give another one with --log-dir DIR"
+        ) from None
+
+
+def _perform_all(runs: Sequence[Run], folder: Path, environ: Mapping[str, str]) -> list[Done]:
+    done = []
+    for number, run in enumerate(runs, 1):
+        complain(f"clusterrun: run {number} of {len(runs)}: {_described(run)}")
+        done.append(Done(run, perform(run, folder, environ)))
+    return done
+
+
+def _show(done: Sequence[Done], folder: Path, reading: Reading, *, as_json: bool) -> int:
+    benchmark = benchmark_of(done, folder, reading)
+    pictures = write_results(benchmark, folder)
+    if as_json:
+        print_json(benchmark)
+    else:
+        print_text(f"{throughput_table(benchmark)}\n\n{pictures}")
+    unclear = UNCLEAR if any(row.fault for row in benchmark.rows) else ExitCode.SUCCESS
+    return next((each.code for each in done if each.code), unclear)
+
+
+def _described(run: Run) -> str:
+    ranks = f"{run.size.ranks} rank{'s' if run.size.ranks > 1 else ''}"
+    where = f" on {run.size.nodes} nodes" if run.size.nodes > 1 else ""
+    return f"{run.variant.name}, {ranks}{where}"

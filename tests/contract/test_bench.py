@@ -1,0 +1,72 @@
+"""``clusterrun bench``, on scripts that print what they like."""
+
+import json
+from pathlib import Path
+
+import pytest
+
+from tests.contract.launched import Launcher
+
+SCALES = """
+    import os, sys
+
+    factor = float(sys.argv[1]) if len(sys.argv) > 1 else 1
+    for step in range(5):
+        # Of the first step, nothing may be used.
+        speed = 1 if step == 0 else 100 * factor * int(os.environ["WORLD_SIZE"])
+        print("step", step, speed, "images/s", flush=True)
+"""
+
+
+def test_two_variants_at_two_sizes(clusterrun: Launcher) -> None:
+    """A table as JSON, and the output of each run in a folder of its own."""
+    variants = ("--variant=plain:", "--variant=fast: --start-method spawn -- 3")
+    options = ("--nproc=1,2", *variants, "--json", "--log-dir=results")
+    done = clusterrun.script(SCALES, "bench", *options).ended()
+
+    assert done.code == 0, done
+    rows = json.loads(done.out)["rows"]
+    assert [(row["variant"], row["ranks"], row["throughput"]) for row in rows] == [
+        ("plain", 1, 100.0),
+        ("fast", 1, 300.0),
+        ("plain", 2, 200.0),
+        ("fast", 2, 600.0),
+    ]
+    assert [(row["speed_up"], row["efficiency"]) for row in rows] == [
+        (1.0, 1.0),
+        (3.0, 1.0),
+        (2.0, 1.0),
+        (6.0, 1.0),
+    ]
+    assert "clusterrun: run 4 of 4: fast, 2 ranks\n" in done.err
+    folder = clusterrun.folder / "results"
+    assert len(list(folder.rglob("rank-*.out"))) == 6
+    assert json.loads((folder / "results.json").read_text())["unit"] == "images/s"
+
+
+def test_a_run_that_fails(clusterrun: Launcher) -> None:
+    """The others are measured; the exit code is that of the run."""
+    script = "import sys\nprint('5 it/s')\nsys.exit(int(sys.argv[1]))"
+    variants = ("--variant=bad: -- 7", "--variant=good: -- 0")
+    done = clusterrun.script(script, "bench", "--nproc=1", *variants).ended()
+
+    assert done.code == 7, done
+    place = Path("clusterrun-bench/bad/1-nodes-1-workers/round-1")
+    assert done.out.splitlines()[1].endswith(f"exit code 7; see {place}")
+    assert "exit code 7" in (clusterrun.folder / place / "output.txt").read_text()
+    assert done.out.splitlines()[2].split()[:4] == ["good", "1", "1", "5"]
+
+
+@pytest.mark.long
+def test_no_throughput(clusterrun: Launcher) -> None:
+    """What to give is said; with it, there is one."""
+    script = "print('speed=12')"
+    without = clusterrun.script(script, "bench", "--nproc=1").ended()
+    given = clusterrun.script(script, "bench", "--nproc=1", "--metric", r"speed=(\d+)").ended()
+
+    assert without.code == 1
+    assert "no throughput found: give --metric REGEX" in without.out
+    assert given.code == 0
+    folder = clusterrun.folder / "clusterrun-bench"
+    assert sorted(path.suffix for path in folder.glob("throughput.*")) == [".png", ".svg"]
+    assert given.out.splitlines()[1].split()[3] == "12"
