@@ -90,7 +90,8 @@ def test_pdb_opens_where_the_first_rank_fails(shell: Shell) -> None:
     shell.expect(r"\(Pdb\) ")
 
     shell.type("p 'the number is', number")
-    shell.expect(rf"\('the number is', {41 + rank}\)\r\n\(Pdb\) ")
+    # What the other rank prints may come between this and the next prompt.
+    shell.expect(rf"\('the number is', {41 + rank}\)")
     shell.type("up")
     shell.expect(r"script.py\(8\)<module>")
     shell.type("q")

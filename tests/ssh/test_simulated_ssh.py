@@ -86,7 +86,8 @@ def test_a_bound_on_connections_at_a_time(parallel: int, clusterrun: Launcher) -
         opened += 1 if line == "+" else -1
         most = max(most, opened)
     assert end.code == 4, end
-    assert most == parallel
+    # On a busy machine one may have ended before the last of them began.
+    assert parallel // 2 < most <= parallel
     assert end.err.startswith(
         "clusterrun: error: 40 of 40 hosts are not ready; nothing was started\n"
         "  gpu-01, gpu-02, gpu-03, gpu-04, gpu-05, gpu-06, gpu-07, ... and 33 more:"
