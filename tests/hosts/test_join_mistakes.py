@@ -77,6 +77,7 @@ must = {
     "no_fail_fast": "no",
     "heartbeat_timeout": "15",
     "hang_timeout": "0",
+    "debug": "no rank",
 }
 for number, call in enumerate(calls, start=2):
     call.send(Hello(f"fake {number}", "", 0, f"n{number}", number, None, 1, must, {}))
