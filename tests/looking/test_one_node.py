@@ -2,19 +2,23 @@
 
 import json
 import os
+import re
 import signal
 import subprocess
 import sys
 import threading
 import time
 from pathlib import Path
+from typing import Any
 
 import psutil
 import pytest
+from free_ports import free_port
 
 from tests.as_another_user import run_as_another_user
 from tests.contract.launched import Launcher, await_status
 from tests.looking.commands import asked, started
+from tests.waiting import wait_until
 
 PRINTS = """
 import os, time
@@ -146,6 +150,36 @@ def test_shells_complete_the_names_of_runs(clusterrun: Launcher, runtime: dict[s
     assert offered == ["plain,mine\n"] * len(commands)
     assert stopped.stdout == "\n"
     assert job.ended().code == 143
+
+
+def test_a_job_whose_nodes_still_join(clusterrun: Launcher, runtime: dict[str, str]) -> None:
+    """It is listed, and can be stopped; the other commands say why there is nothing to see."""
+    place = ("--nnodes=2", "--node-rank=0", "--master-addr=127.0.0.1", "--run-id=mine")
+    port = f"--master-port={free_port()}"
+    job = clusterrun.script(PRINTS, *place, port, workers=2, environ=runtime)
+    listed = wait_until(lambda: listed_agents(runtime), "the agent is listed")
+
+    refused = [asked(runtime, word) for word in ("status", "suspend")]
+    table = asked(runtime, "ps")
+    stopped = asked(runtime, "stop")
+    done = job.ended()
+
+    assert [(each["run_id"], each["state"], each["nodes"]) for each in listed] == [
+        ("mine", "joining", 2)
+    ]
+    assert all(each.returncode == 2 for each in refused)
+    assert all("run mine waits here for its nodes" in each.stderr for each in refused)
+    assert re.search(r"mine +\d+ s +2 +- +- +- +joining +\d+ +\S+script0.py", table.stdout)
+    assert stopped.stdout == "run mine is asked to stop: it waits for no more nodes\n"
+    assert done.code == 143
+    assert "SIGTERM while waiting for the other nodes; exit code 143" in done.err
+    assert asked(runtime, "ps").stdout == "no run of yours has an agent on this host\n"
+
+
+def listed_agents(runtime: dict[str, str]) -> list[dict[str, Any]]:
+    """Return what ``ps`` lists."""
+    agents: list[dict[str, Any]] = json.loads(asked(runtime, "ps", "--json").stdout)["agents"]
+    return agents
 
 
 AS_ANOTHER_USER = """

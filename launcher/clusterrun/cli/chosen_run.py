@@ -3,7 +3,7 @@
 from collections.abc import Mapping
 from pathlib import Path
 
-from clusterrun.control.messages import AnswerT, Request
+from clusterrun.control.messages import JOINING, AnswerT, Request, StopJob
 from clusterrun.control.running_jobs import (
     SECONDS_TO_DESCRIBE,
     FoundJobs,
@@ -66,9 +66,15 @@ def answer_of(job: RunningJob, request: Request, kind: type[AnswerT]) -> AnswerT
     """Ask the agent.
 
     Raises:
-        UsageError: it does not answer.
+        UsageError: it does not answer, or waits for its nodes, and can only be stopped.
 
     """
+    if job.described.state == JOINING and not isinstance(request, StopJob):
+        raise UsageError(
+            f"run {job.described.run_id} waits here for its nodes, or for a place",
+            "clusterrun ps shows for how long, and clusterrun stop ends it; if the job runs on other"
+            " nodes, type it there",
+        )
     try:
         return ask(job, request, kind)
     except NoAnswer as error:

@@ -66,13 +66,15 @@ class ControlSocket:
     wants_write = False
     lost = False
 
-    def __init__(
+    def __init__(  # noqa: PLR0913 - each has another owner
         self,
         describe: Callable[[], "Description"],
         look: AnswerLook,
         environ: Mapping[str, str],
         files: TimeLimited,
         remove_at_end: Callable[[Path], object],
+        *,
+        opens_at: float = 0.0,
     ) -> None:
         """Take what the socket needs.
 
@@ -82,6 +84,7 @@ class ControlSocket:
             environ: names the folder for sockets.
             files: what runs work on files.
             remove_at_end: has the socket removed, however this process ends.
+            opens_at: when it opens, by the agent's clock.
 
         """
         self._remove_at_end = remove_at_end
@@ -92,11 +95,12 @@ class ControlSocket:
         self._listener: Listener | None = None
         self._callers = Callers()
         self._is_new = True
+        self._opens_at = opens_at
         self._now = 0.0
 
     @property
     def due(self) -> float:
-        return 0.0 if self._is_new else self._callers.due
+        return self._opens_at if self._is_new else self._callers.due
 
     def fileno(self) -> int:
         return self._callers.fileno()
@@ -107,7 +111,7 @@ class ControlSocket:
     def events(self, now: float) -> Iterator[Event]:
         """Return what commands ask for; answer each."""
         self._now = now
-        if self._is_new:
+        if self._is_new and now >= self._opens_at:
             self._is_new = False
             self._open()
         self._callers.accept(now)

@@ -11,6 +11,10 @@ from clusterrun.domain.looks import JobLook, Look
 AnswerT = TypeVar("AnswerT", "Description", JobLook)
 
 
+JOINING = "joining"
+"""The state of an agent that waits for the other nodes."""
+
+
 class Describe(Struct, frozen=True, tag=True):
     """Asks which job the agent is part of; a ``Description`` answers."""
 
@@ -49,9 +53,9 @@ class Description(Struct, frozen=True, tag=True):
     """Of all nodes."""
     attempt: Count = 0
     state: Name = "running"
-    """Of this node: "running", "stopping", ..."""
+    """Of this node: "running", "stopping", ..., or ``JOINING``."""
     running_for: Seconds = 0.0
-    """Since all nodes had joined."""
+    """Since all nodes had joined; while they join, since this agent began to wait."""
 
 
 _REQUESTS: msgspec.msgpack.Decoder[Request] = msgspec.msgpack.Decoder(Request)

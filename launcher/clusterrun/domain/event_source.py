@@ -19,3 +19,12 @@ class EventSource(Protocol):
     def events(self, now: float) -> Iterable[Event]:
         """Return what has happened, dated ``now``, without blocking."""
         ...
+
+
+class DueSource(EventSource, Protocol):
+    """Events that may also be due at a time."""
+
+    @property
+    def due(self) -> float:
+        """When to call ``events`` even if the descriptor is not readable; infinity: never."""
+        ...

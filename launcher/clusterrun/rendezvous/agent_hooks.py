@@ -3,7 +3,7 @@
 from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
-from clusterrun.domain.event_source import EventSource
+from clusterrun.domain.event_source import DueSource, EventSource
 from clusterrun.domain.events import SignalReceived
 from clusterrun.rendezvous.names.addresses import Interfaces, Resolve, all_addresses, own_interfaces
 from clusterrun.rendezvous.names.resolver import resolves_for_others
@@ -23,6 +23,8 @@ class AgentHooks(NamedTuple):
     """Takes the seconds after which the workers are killed unless it is called again; 0: never."""
     helpers: Sequence[EventSource] = ()
     """The helper processes: a node without them can't join."""
+    requests: Sequence[DueSource] = ()
+    """What this node's user asks for while it joins."""
     interfaces: Callable[[], Interfaces] = own_interfaces
     resolve: Resolve = all_addresses
     """May block: it runs in a process of its own."""

@@ -44,7 +44,9 @@ def join_nodes(
     from clusterrun.rendezvous.agent_hooks import AgentHooks
     from clusterrun.rendezvous.joining.join import join
     from clusterrun.rendezvous.joining.joining_node import JoiningNode, hello_of
+    from clusterrun.run.joining_requests import joining_requests
 
+    requests = joining_requests(local, helpers.relay)
     hello = replace(hello_of(job, host, local.workers, _versions(job)), fault=local.fault)
     token = (job.token.value or "").encode()
     watched = (helpers.relay, helpers.fork_server)
@@ -55,8 +57,12 @@ def join_nodes(
         early.append,
         renew_lease=helpers.fork_server.renew_lease,
         helpers=watched,
+        requests=[requests],
     )
-    return join(JoiningNode(terms_of(job), hello, token, hooks))
+    try:
+        return join(JoiningNode(terms_of(job), hello, token, hooks))
+    finally:
+        requests.close()
 
 
 def _versions(job: JobSpec) -> Mapping[str, str]:

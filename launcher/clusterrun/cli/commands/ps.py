@@ -7,7 +7,7 @@ from msgspec import Struct
 from clusterrun.cli.chosen_run import describe_silent, found_jobs
 from clusterrun.cli.json_printing import print_json
 from clusterrun.cli.printing import print_text
-from clusterrun.control.messages import Description
+from clusterrun.control.messages import JOINING, Description
 from clusterrun.report.amounts import duration
 from clusterrun.report.job_status import ps_text
 from clusterrun.sources.settings import CommandLine
@@ -45,10 +45,12 @@ def _row(agent: Description) -> tuple[str, ...]:
         agent.run_id,
         duration(agent.running_for),
         str(agent.nodes),
-        str(agent.ranks),
-        str(agent.node_rank),
-        str(agent.attempt),
+        *(("-",) * 3 if agent.state == JOINING else _place(agent)),
         agent.state,
         str(agent.pid),
         agent.program,
     )
+
+
+def _place(agent: Description) -> tuple[str, str, str]:
+    return str(agent.ranks), str(agent.node_rank), str(agent.attempt)

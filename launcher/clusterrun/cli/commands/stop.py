@@ -7,7 +7,7 @@ from msgspec import Struct
 from clusterrun.cli.chosen_run import answer_of, chosen_run
 from clusterrun.cli.json_printing import print_json
 from clusterrun.cli.printing import print_text
-from clusterrun.control.messages import Description, StopJob
+from clusterrun.control.messages import JOINING, Description, StopJob
 from clusterrun.errors import UsageError
 from clusterrun.sources.settings import CommandLine
 from clusterrun.workers.warm_fork_server import end_warm_servers
@@ -35,6 +35,8 @@ def execute(line: CommandLine, environ: Mapping[str, str], called: str) -> int:
     described = answer_of(job, StopJob(at_once), Description)
     if "json" in line.flags:
         return print_json(described)
+    if described.state == JOINING:
+        return print_text(f"run {described.run_id} is asked to stop: it waits for no more nodes")
     how = "are killed" if at_once else "get SIGTERM, then the grace period of --shutdown-timeout"
     return print_text(f"run {described.run_id} is asked to stop: its workers {how}")
 

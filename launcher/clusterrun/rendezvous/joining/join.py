@@ -10,7 +10,7 @@ from msgspec.structs import replace
 
 from clusterrun.coordination.terms import Terms
 from clusterrun.domain.event_source import NEVER, EventSource
-from clusterrun.domain.events import HelperLost, SignalReceived
+from clusterrun.domain.events import HelperLost, SignalReceived, StopWanted
 from clusterrun.domain.messages import Verdict, WorldFormed
 from clusterrun.domain.outcome import HelperFailed, Interrupted
 from clusterrun.domain.signal_names import ENDING_SIGNALS
@@ -189,13 +189,16 @@ def wait_for(
         for helper in hooks.helpers:
             # EPOLLHUP alone, which needs no mask: what a living one sends is for the agent.
             epoll.register(helper, 0)
+        for requests in hooks.requests:
+            epoll.register(requests, select.EPOLLIN)
         now = hooks.clock()
         while not step.finished and now < until:
-            due = min(step.due, until)
+            due = min(step.due, until, *(each.due for each in hooks.requests))
             ready = {fd for fd, _ in epoll.poll(None if due == NEVER else max(0.0, due - now))}
             now = hooks.clock()
             ended = [each for each in hooks.helpers if each.fileno() in ready]
-            for source in (hooks.signals, *ended):
+            sources: tuple[EventSource, ...] = (hooks.signals, *ended, *hooks.requests)
+            for source in sources:
                 if end := _end_of_wait(source, now, hooks, step):
                     return end
             step.turn(now)
@@ -215,6 +218,8 @@ def _end_of_wait(
                 os.kill(os.getpid(), signal.SIGSTOP)
             case SignalReceived():
                 hooks.keep(event)
+            case StopWanted():
+                return Interrupted(signal.SIGTERM)
             case HelperLost(name, how, number):
                 return HelperFailed(name, how, number)
             case _:
