@@ -70,10 +70,11 @@ def _watch(watched: WatchedJob, console: "Console", live: "Live") -> None:
 
 def _draw(status: JobStatus, console: "Console", live: "Live") -> None:
     width, height = console.size
-    live.update(_text(status, width, height), refresh=True)
+    live.update(screen_of(status, width, height), refresh=True)
 
 
-def _text(status: JobStatus, width: int, height: int) -> "Text":
+def screen_of(status: JobStatus, width: int, height: int) -> "Text":
+    """Return what a terminal of this size shows."""
     from rich.text import Text
 
     text = Text(no_wrap=True, overflow="crop")
