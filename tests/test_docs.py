@@ -33,6 +33,7 @@ OF_OTHERS = {
     *("--batch-size", "--epochs", "--lr", "--local-rank", "--local_rank"),  # of a script
     *("--batch", "--gpus-per-node", "--gpus-per-task", "--nodes", "--ntasks-per-node", "--signal"),
     *(
+        "--het-group",
         "--kill-on-bad-exit",
         "--no-kill",
         "--open-mode",

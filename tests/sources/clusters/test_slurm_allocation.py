@@ -145,3 +145,20 @@ def test_two_shells_may_be_two_nodes() -> None:
 
     assert resolved.job.nnodes == Fact(2, "--nnodes")
     assert resolved.warnings == ()
+
+
+def test_a_batch_script_of_several_groups_of_nodes() -> None:
+    """Slurm's other variables are those of the first group, here of one node."""
+    groups = {
+        "SLURM_HET_SIZE": "2",
+        "SLURM_JOB_NUM_NODES_HET_GROUP_0": "1",
+        "SLURM_JOB_NUM_NODES_HET_GROUP_1": "3",
+    }
+
+    message, hint = mistake("train.py", environ=captured("batch_of_one") | groups)
+
+    assert message == (
+        "a batch script runs on the first node only, but the job has 4 nodes"
+        " (SLURM_JOB_NUM_NODES_HET_GROUP_*)"
+    )
+    assert "srun --het-group=0,1 clusterrun train.py" in hint

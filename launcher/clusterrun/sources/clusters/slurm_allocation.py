@@ -3,6 +3,7 @@
 from clusterrun.domain.facts import Fact
 from clusterrun.errors import UsageError
 from clusterrun.sources.clusters.cluster import Cluster, Inputs, Place
+from clusterrun.sources.clusters.slurm_groups import all_groups, nodes_of_job
 from clusterrun.sources.clusters.variables import Variables
 from clusterrun.sources.hosts.host_lists import expand_counts, expand_hosts, short_name
 
@@ -25,7 +26,7 @@ class SlurmAllocation(Cluster):
     def place(self, inputs: Inputs) -> Place:
         """Return this node as the only one, with an obstacle if the job cannot run on it alone."""
         variables = inputs.variables
-        nodes = variables.require("SLURM_JOB_NUM_NODES", "SLURM_NNODES")
+        nodes = nodes_of_job(variables)
         batch = inputs.variables.get("ENVIRONMENT") == "BATCH"
         return Place(
             nnodes=Fact(1, nodes.origin if nodes.value == 1 else "a shell without srun"),
@@ -76,7 +77,8 @@ def _under_srun(inputs: Inputs) -> str:
     variables = inputs.variables
     asked = variables.number("SLURM_CPUS_PER_TASK")
     share = asked.value if asked else _smallest_share(variables)
-    return inputs.command_line.line(before=("srun", *(("-c", str(share)) if share > 1 else ())))
+    cpus = ("-c", str(share)) if share > 1 else ()
+    return inputs.command_line.line(before=("srun", *all_groups(variables), *cpus))
 
 
 def _smallest_share(variables: Variables) -> int:

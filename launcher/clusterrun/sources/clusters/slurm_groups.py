@@ -1,4 +1,4 @@
-"""Slurm's heterogeneous steps: nodes of several groups, which ask for different things.
+"""Slurm's heterogeneous jobs and steps: nodes of several groups, which ask for different things.
 
 A step of several groups has one set of sizes and ranks; but its lists of hosts and of tasks are sorted
 by name, while nodes have their ranks by group (Slurm's "Heterogeneous Job Support"; all seen with
@@ -13,6 +13,7 @@ from clusterrun.sources.hosts.host_lists import expand_hosts
 
 _SIZE = "SLURM_HET_SIZE"
 _HOSTS = "SLURM_JOB_NODELIST_HET_GROUP_"
+_NODES = "SLURM_JOB_NUM_NODES_HET_GROUP_"
 
 
 def has_groups(variables: Variables) -> bool:
@@ -35,7 +36,25 @@ def hosts_by_group(variables: Variables, listed: Fact[tuple[str, ...]]) -> Fact[
     return Fact(hosts, f"{listed.origin}, {_HOSTS}*")
 
 
+def nodes_of_job(variables: Variables) -> Fact[int]:
+    """Return the number of nodes of an allocation; other variables have those of one group only."""
+    if not has_groups(variables):
+        return variables.require("SLURM_JOB_NUM_NODES", "SLURM_NNODES")
+    counts = (variables.require(f"{_NODES}{group}").value for group in _groups(variables))
+    return Fact(sum(counts), f"{_NODES}*")
+
+
+def all_groups(variables: Variables) -> tuple[str, ...]:
+    """Return the option of srun's that starts tasks on the nodes of all groups; () for no groups."""
+    numbers = ",".join(map(str, _groups(variables))) if has_groups(variables) else ""
+    return (f"--het-group={numbers}",) if numbers else ()
+
+
+def _groups(variables: Variables) -> range:
+    return range(variables.require(_SIZE).value)
+
+
 def _all_hosts(variables: Variables) -> Iterator[str]:
-    for group in range(variables.require(_SIZE).value):
+    for group in _groups(variables):
         if listed := variables.text(f"{_HOSTS}{group}"):
             yield from expand_hosts(listed).value
