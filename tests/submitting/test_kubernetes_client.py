@@ -5,6 +5,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from clusterrun.submitting.kubernetes_client import answer
 
 from tests.contract.launched import COMMAND, plain_environment
 from tests.submitting.api_server import ApiServer, api_server
@@ -99,6 +100,17 @@ def test_a_controller_that_is_not_installed(folder: Path, server: ApiServer) -> 
     assert 'no matches for kind "TrainingRuntime"' in done.stderr
     assert "kind is set by --kind" in done.stderr
     assert server.objects == {}
+
+
+def test_no_kubeconfig(monkeypatch: pytest.MonkeyPatch) -> None:
+    """And no pod around this process."""
+    monkeypatch.delenv("KUBERNETES_SERVICE_HOST", raising=False)
+    words = ("kubectl", "get", "job/train", "--output=json")
+
+    answered = answer(words, {"KUBECONFIG": "/nowhere/config"})
+
+    assert answered.code == 1
+    assert answered.err.startswith("kubeconfig cannot be used: ")
 
 
 @pytest.mark.long

@@ -60,8 +60,11 @@ def answer(words: Sequence[str], environ: Mapping[str, str], stdin: str = "") ->
                 lines = list(_delete(client, targets[0].split(","), name, namespace))
     except ApiException as error:
         return Answer("", _refusal(error), 1)
-    except (ConfigException, HTTPError, OSError, ValueError) as error:
-        return Answer("", f"{type(error).__name__}: {error}", 1)
+    except ConfigException as error:
+        return Answer("", f"kubeconfig cannot be used: {error}", 1)
+    except (HTTPError, OSError, ValueError) as error:
+        # The reason of an error that ends all tries is the last one's.
+        return Answer("", str(getattr(error, "reason", error)), 1)
     return Answer("".join(f"{line}\n" for line in lines), "", 0)
 
 
@@ -83,10 +86,11 @@ def connect(kubeconfig: str) -> Any:
 
     try:
         load_kube_config(config_file=kubeconfig or None)
-    except ConfigException:
-        if kubeconfig:
-            raise
-        load_incluster_config()
+    except ConfigException as error:
+        try:
+            load_incluster_config()
+        except ConfigException:
+            raise error from None
     # Its own place for what it finds out of the server is a file in /tmp that anyone may write.
     with TemporaryDirectory() as folder:
         return DynamicClient(ApiClient(), cache_file=f"{folder}/resources.json")
