@@ -24,6 +24,9 @@ RESOURCES = {
 }
 """What this cluster has."""
 
+PODS = 2
+"""Of the job."""
+
 Object = dict[str, Any]
 Act = Callable[[str, Object, dict[str, str]], object]
 
@@ -40,7 +43,7 @@ class ApiServer(ThreadingHTTPServer):
         self.asked: list[str] = []
         """Method and path, with ``?dryRun=All``."""
         self.statuses: list[Object] = []
-        """Of the job, each time that it is read; the last one stays."""
+        """Of the job: the first until the output of both pods has been read, then the last."""
 
     @property
     def kubeconfig(self) -> str:
@@ -135,7 +138,8 @@ class _Handler(BaseHTTPRequestHandler):
             return f"hello from {path.split('/')[-2]}\n".encode()
         found = dict(self._find(path))
         if statuses := self._api.statuses:
-            found["status"] = statuses.pop(0) if len(statuses) > 1 else statuses[0]
+            seen = sum(each.endswith("/log") for each in self._api.asked)
+            found["status"] = statuses[-1 if seen == PODS else 0]
         return found
 
     def _post(self, path: str, body: Object, query: dict[str, str]) -> object:
@@ -187,5 +191,5 @@ def _resource(plural: str, kind: str) -> Object:
 
 def _pods(selector: str) -> Object:
     _, _, job = selector.partition("clusterrun/job=")
-    items = [{"metadata": {"name": f"{job}-{index}-x"}} for index in range(2)]
+    items = [{"metadata": {"name": f"{job}-{index}-x"}} for index in range(PODS)]
     return {"kind": "PodList", "apiVersion": "v1", "metadata": {}, "items": items}
