@@ -1,12 +1,14 @@
 """Which workers execute a debugger or a profiler, and where those are found."""
 
 import socket
-from contextlib import closing, suppress
+from contextlib import closing
 from pathlib import Path
 
+import pytest
 from clusterrun.domain.plan import NodePlan, WorkerPlan
 from clusterrun.domain.ranks import RankSet
-from clusterrun.run.wrapped_ranks import HOST, USUAL_PORT, with_wrappers
+from clusterrun.run import wrapped_ranks
+from clusterrun.run.wrapped_ranks import HOST, with_wrappers
 from msgspec.structs import replace
 
 from tests.agent.node_plans import plan_of
@@ -53,17 +55,16 @@ def test_a_rank_that_the_job_does_not_have() -> None:
     )
 
 
-def test_a_port_in_use_is_replaced() -> None:
-    """Whoever listens there: this test, or another program of this machine."""
-    with closing(socket.socket()) as listener:
-        listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        with suppress(OSError):
-            listener.bind((HOST, USUAL_PORT))
-            listener.listen()
+def test_a_port_in_use_is_replaced(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The usual one may be another program's."""
+    with closing(socket.create_server((HOST, 0))) as listener:
+        taken = listener.getsockname()[1]
+        monkeypatch.setattr(wrapped_ranks, "USUAL_PORT", taken)
 
         _, notice = with_wrappers(second_node(), job(debug=4), profile)
 
-    assert f"port {USUAL_PORT} " not in notice
+    assert f"port {taken} " not in notice
+    assert " waits for a debugger on port " in notice
 
 
 def test_profiled_ranks() -> None:
