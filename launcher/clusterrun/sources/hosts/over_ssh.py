@@ -83,6 +83,11 @@ def check_over_ssh(over_ssh: OverSsh, job: JobSpec) -> None:
     where = over_ssh.launcher.origin
     if job.exec.value:
         raise UsageError(f"{job.exec.origin} and {where} cannot be used together", "leave one out")
+    if job.pdb.value:
+        raise UsageError(
+            f"{job.pdb.origin} needs a terminal, and {where} starts agents without one",
+            "give --debug RANK",
+        )
     if job.program.value.is_standard_input:
         raise UsageError(
             f"{where} is ssh, and a script on standard input (-) cannot reach the hosts",
