@@ -14,7 +14,7 @@ from tests.waiting import SECONDS_TO_ACT
 
 DEPENDS_ON_THE_MACHINE = (
     *("host name", "CPU load", "memory", "CPU quota", "CPU governor", "GPU", "torch", "link"),
-    *("open files", "processes", "locked memory", "shared memory", "NUMA node"),
+    *("open files", "processes", "locked memory", "shared memory", "NUMA node", "slow GPUs"),
 )
 """What may be wrong with the machine on which tests run."""
 

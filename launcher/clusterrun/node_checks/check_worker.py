@@ -55,6 +55,7 @@ def _one_per_node(meeting: Meeting, nodes: Sequence[Node]) -> tuple[Meeting, lis
         return Meeting(first.index(meeting.rank), meeting.peers), [nodes[rank] for rank in first]
     for peer in meeting.peers:
         if peer.rank not in first:
+            peer.file.close()
             peer.connection.close()
     peers = [
         peer._replace(rank=first.index(peer.rank)) for peer in meeting.peers if peer.rank in first

@@ -118,6 +118,7 @@ class Meeting:
 
     def close(self) -> None:
         for peer in self.peers:
+            peer.file.close()
             peer.connection.close()
 
 
@@ -132,7 +133,7 @@ def meet(environ: Mapping[str, str]) -> Meeting:
     port = int(environ["MASTER_PORT"])
     if rank == 0:
         return Meeting(0, _accept_all(port, size))
-    return Meeting(rank, [_peer(0, _call(environ["MASTER_ADDR"], port, rank))])
+    return Meeting(rank, [peer_on(_call(environ["MASTER_ADDR"], port, rank), 0)])
 
 
 def _accept_all(port: int, size: int) -> list[Peer]:
@@ -143,7 +144,7 @@ def _accept_all(port: int, size: int) -> list[Peer]:
             server.settimeout(max(0.01, deadline - time.monotonic()))
             try:
                 connection, _ = server.accept()
-                peer = _peer(-1, connection)
+                peer = peer_on(connection, -1)
                 rank = peer.receive(int, SECONDS_TO_MEET)
             except TimeoutError:
                 raise Silent(missing[0], f"does not connect within {SECONDS_TO_MEET:g} s") from None
@@ -169,7 +170,8 @@ def _call(host: str, port: int, rank: int) -> socket.socket:
         return connection
 
 
-def _peer(rank: int, connection: socket.socket) -> Peer:
+def peer_on(connection: socket.socket, rank: int) -> Peer:
+    """Return the other end of a connection."""
     with suppress(OSError):
         connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
     return Peer(rank, connection, connection.makefile("rb"))

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 
 from clusterrun.domain.cpuset import CpuSet
 from clusterrun.machine.gpus.faults import broken_gpus
+from clusterrun.machine.gpus.slowdowns import slow_gpus
 from clusterrun.machine.health import hardware, limits, network, storage
 from clusterrun.machine.health.finding import Finding, Level
 from clusterrun.machine.host_facts import SHARED_MEMORY
@@ -49,6 +50,7 @@ def check_this_machine(log_dir: str, environ: Mapping[str, str]) -> Iterator[Fin
     yield from hardware.check_gpus(tree, machine, version_of("torch"))
     if any(gpu.vendor == "nvidia" for gpu in machine.gpus):
         yield from hardware.check_faults(broken_gpus())
+        yield from hardware.check_slowdowns(slow_gpus())
 
 
 def versions() -> dict[str, str]:

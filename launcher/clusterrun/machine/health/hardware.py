@@ -50,6 +50,13 @@ def check_faults(faults: str) -> Iterator[Finding]:
         yield failure("hardware", faults, advice)
 
 
+def check_slowdowns(slowdowns: str) -> Iterator[Finding]:
+    """Check what NVML reports of GPUs that are slower than they could be; "" is nothing."""
+    if slowdowns:
+        advice = "check cooling and power; nvidia-smi -q -d PERFORMANCE,ECC,PCI has the details"
+        yield warning("slow GPUs", slowdowns, advice)
+
+
 def check_gpus(tree: Tree, machine: Machine, torch: str) -> Iterator[Finding]:
     """Check places and links of the GPUs, and whether torch can use them.
 
