@@ -1,6 +1,7 @@
 """The job that checks the nodes of a job: the same nodes, with one small worker each."""
 
 import os
+import re
 import shlex
 import signal
 import subprocess
@@ -71,7 +72,9 @@ def as_typed(hint: str, line: CommandLine) -> str:
     """Return a hint for the checking job as one for ``clusterrun doctor``."""
     added = shlex.join(CommandLine(_added(line, by_ssh=False), ()).argv())
     plain = hint.replace(f" {added}", "").replace(f" {WORKER} ''", "")
-    return plain if plain == hint else plain.replace("clusterrun ", "clusterrun doctor ")
+    if plain == hint:
+        return hint
+    return re.sub(r"(?m)\bclusterrun( |$)", r"clusterrun doctor\1", plain)
 
 
 def _added(line: CommandLine, *, by_ssh: bool) -> dict[str, FlagValue]:

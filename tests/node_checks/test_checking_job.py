@@ -1,0 +1,36 @@
+"""The job behind ``clusterrun doctor``, and hints about it."""
+
+from clusterrun.node_checks.checking_job import WORKER, as_typed, checking_job
+from clusterrun.sources.settings import CommandLine
+
+
+def test_options_of_workers_are_replaced() -> None:
+    """Those that say where the nodes are stay, by whatever name; spares are nodes to check."""
+    line = CommandLine(
+        {"nnodes": "14", "spares": "2", "nproc_per_node": "8", "tee": "3", "rdzv_id": "mine"}, ()
+    )
+
+    job = checking_job(line, "logs", by_ssh=False)
+
+    assert job.words == (WORKER, "logs")
+    assert (job.flags["nnodes"], job.flags["nproc_per_node"]) == ("16", "1")
+    assert job.flags["rdzv_id"] == "mine"
+    assert job.flags.keys().isdisjoint({"tee", "spares"})
+
+
+def test_a_timeout_that_is_given_stays() -> None:
+    job = checking_job(CommandLine({"rdzv_timeout": "7"}, ()), "", by_ssh=True)
+
+    assert (job.flags["rdzv_timeout"], job.flags["ranks"]) == ("7", "0")
+
+
+def test_hints_are_about_doctor() -> None:
+    """They name what a user types, not the job behind it; others stay as they are."""
+    line = CommandLine({"nnodes": "2"}, ())
+    typed = checking_job(line, "", by_ssh=False).line("--node-rank", "0")
+
+    assert as_typed(f"on node 0:\n  {typed}\n  srun {typed}", line) == (
+        "on node 0:\n  clusterrun doctor --nnodes 2 --node-rank 0\n"
+        "  srun clusterrun doctor --nnodes 2 --node-rank 0"
+    )
+    assert as_typed("clusterrun --help", line) == "clusterrun --help"
