@@ -9,7 +9,7 @@ import psutil
 import pytest
 from clusterrun.domain.looks import GpuState
 from clusterrun.machine.gpus.nvml import Question
-from clusterrun.machine.gpus.usage import SECONDS_VALID, GpuUsage
+from clusterrun.machine.gpus.usage import SECONDS_BETWEEN_QUESTIONS, SECONDS_VALID, GpuUsage
 
 from tests.waiting import wait_until
 
@@ -73,6 +73,7 @@ def test_old_figures_are_not_shown() -> None:
     """They are as old as the question; the next one brings new figures."""
     usage = GpuUsage(asks("GPU-a", "1", "2", "3", "4", "5"))
     first = answered(usage, 100.0)
+    usage.ask(100.0 + SECONDS_BETWEEN_QUESTIONS / 2)
 
     assert first == usage.latest(100.0 + SECONDS_VALID / 2)
     assert usage.latest(100.0 + SECONDS_VALID) == {}
@@ -89,7 +90,7 @@ def test_a_driver_that_hangs_costs_one_child() -> None:
 
     before = len(psutil.Process().children())
     usage = GpuUsage(hangs)
-    for now in (100.0, 101.0, 102.0):
+    for now in (100.0, 110.0, 120.0):
         usage.ask(now)
         assert usage.latest(now) == {}
 

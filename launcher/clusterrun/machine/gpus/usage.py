@@ -22,7 +22,10 @@ if TYPE_CHECKING:
 
 SECONDS_TO_ANSWER = 3.0
 
-SECONDS_VALID = 3.0
+SECONDS_BETWEEN_QUESTIONS = 5.0
+"""A child that imports pynvml and opens the driver costs some hundredths of a second."""
+
+SECONDS_VALID = 8.0
 """A look shows no older figures."""
 
 Row = tuple[str, ...]
@@ -39,12 +42,13 @@ class GpuUsage:
         self._reading = -1
         self._answer = bytearray()
         self._known: Mapping[str, GpuState] = {}
-        self._asked_at = self._known_since = 0.0
+        self._known_since = 0.0
+        self._asked_at = -SECONDS_BETWEEN_QUESTIONS
 
     def ask(self, now: float) -> None:
-        """Start a child, unless an earlier one still asks; a hung driver gets no second one."""
+        """Start a child, unless one has just asked, or still asks: a hung driver gets no second one."""
         self._read()
-        if self._reading >= 0:
+        if self._reading >= 0 or now < self._asked_at + SECONDS_BETWEEN_QUESTIONS:
             return
         try:
             self._child, self._reading = start_child(self._question, SECONDS_TO_ANSWER)
