@@ -11,6 +11,7 @@ OTHERS = {
     # In the child that asks NVML; the library's own error for a GPU that is not ours.
     "nvml": {"pynvml.NVMLError", "self._pynvml.NVMLError"},
     "usage": {"pynvml.NVMLError"},
+    "slowdowns": {"pynvml.NVMLError", "AttributeError"},
     # Neither all GPUs nor all versions of pynvml answer all questions.
     "faults": {"pynvml.NVMLError", "AttributeError"},
     # A ValueError in newer versions of msgspec.
