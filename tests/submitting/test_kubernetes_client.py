@@ -102,6 +102,7 @@ def test_a_controller_that_is_not_installed(folder: Path, server: ApiServer) -> 
     assert server.objects == {}
 
 
+@pytest.mark.long
 def test_no_kubeconfig(monkeypatch: pytest.MonkeyPatch) -> None:
     """And no pod around this process."""
     monkeypatch.delenv("KUBERNETES_SERVICE_HOST", raising=False)
