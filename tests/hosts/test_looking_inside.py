@@ -2,6 +2,7 @@
 
 import json
 import os
+import pty
 import signal
 import subprocess
 import sys
@@ -36,9 +37,18 @@ class ThreeHosts:
     """A job with two ranks on each of three hosts; each host has a folder for sockets of its own."""
 
     def __init__(
-        self, hosts: Sequence[Host], launcher: Launcher, folder: Path, *options: str
+        self,
+        hosts: Sequence[Host],
+        launcher: Launcher,
+        folder: Path,
+        *options: str,
+        printing_to: str = "",
     ) -> None:
-        """Start it, and wait until all ranks print."""
+        """Start it, and wait until all ranks print and the agents answer.
+
+        With ``printing_to``, a path, what they print goes there, and the agents alone are waited for.
+        """
+        before = ("sh", "-ec", f'exec "$@" >{printing_to} 2>&1', "sh") if printing_to else ()
         self.hosts = hosts[:3]
         self.folders = [folder / host.name for host in self.hosts]
         nodes = Nodes(launcher, self.hosts, STEPS)
@@ -47,8 +57,9 @@ class ThreeHosts:
         for rank, runtime in enumerate(self.folders):
             runtime.mkdir(mode=0o700)
             words = (*place, f"--node-rank={rank}")
-            self.jobs.append(nodes.start(rank, *words, workers=2, environ=self._environ(rank)))
-        self.pids = [job.numbers("ready", 2) for job in self.jobs]
+            environ = self._environ(rank)
+            self.jobs.append(nodes.start(rank, *words, workers=2, environ=environ, before=before))
+        self.pids = [] if printing_to else [job.numbers("ready", 2) for job in self.jobs]
         for runtime in self.folders:
             wait_until(partial(answering_agents, runtime))
 
@@ -164,6 +175,70 @@ def test_stacks_and_logs_of_all_nodes_from_any(job: ThreeHosts) -> None:
     assert host == "n2"
     assert piece["read"]["rank"] == 4
     assert all("of rank 4" in line for line in piece["text"].splitlines())
+
+
+@pytest.fixture
+def full_terminal() -> Iterator[str]:
+    """Return the path of a terminal that no process reads, as after Ctrl-S."""
+    master, slave = pty.openpty()
+
+    yield os.ttyname(slave)
+
+    os.close(slave)
+    os.close(master)
+
+
+def times_of_all_commands(job: ThreeHosts, number: int) -> dict[str, float]:
+    """Type each command on a host; return how many seconds each took."""
+    took = {}
+    for words in (["ps"], ["status"], ["stacks"], ["logs"]):
+        began = time.monotonic()
+        done = job.type(number, *words, "--json")
+        took[words[0]] = time.monotonic() - began
+        assert done.code == 0, (words, done)
+        json.loads(done.out)
+    return took
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("trouble", ["rank", "agent", "coordinator", "terminal", "busy"])
+def test_each_command_in_trouble(
+    hosts: tuple[Host, ...],
+    clusterrun: Launcher,
+    tmp_path: Path,
+    full_terminal: str,
+    trouble: str,
+) -> None:
+    """A rank, an agent or the coordinator is stopped, no terminal is read, or node 0 is busy."""
+    printing_to = full_terminal if trouble == "terminal" else ""
+    job = ThreeHosts(hosts, clusterrun, tmp_path, printing_to=printing_to)
+    stopped = {
+        "rank": [job.pids[2][0]] if job.pids else [],
+        "agent": [job.jobs[2].agent],
+        "coordinator": [job.jobs[0].agent],
+    }.get(trouble, [])
+    for pid in stopped:
+        os.kill(pid, signal.SIGSTOP)
+        await_status(pid, psutil.STATUS_STOPPED)
+    if trouble == "busy":
+        for _ in range(4):
+            hosts[0].start(sys.executable, "-c", "while True: pass")
+    if trouble == "terminal":
+        # A terminal holds some lines before it is full.
+        time.sleep(3.0)
+
+    took = times_of_all_commands(job, 1)
+    status, _ = job.status(1)
+    for pid in stopped:
+        os.kill(pid, signal.SIGCONT)
+    ended_by_hand = job.type(1, "stop", "--now", "mine")
+    ends = ended(job.jobs)
+
+    print({command: f"{seconds:.1f} s" for command, seconds in took.items()})  # noqa: T201
+    assert missing_in(status) == {"agent": [2], "coordinator": [0]}.get(trouble, [])
+    assert max(took.values()) < SLACK
+    assert ended_by_hand.code == 0, ended_by_hand
+    assert codes(ends) == [143] * 3, ends
 
 
 ASKS = """
