@@ -177,6 +177,26 @@ def test_stacks_and_logs_of_all_nodes_from_any(job: ThreeHosts) -> None:
     assert all("of rank 4" in line for line in piece["text"].splitlines())
 
 
+@pytest.mark.long
+@pytest.mark.needs("py-spy")
+def test_native_stacks_of_another_node(job: ThreeHosts) -> None:
+    """Of one rank, and of all; nodes whose agent does not answer are named."""
+    one = json.loads(job.type(1, "stacks", "--native", "--json", "--rank=5").out)
+    agent = job.jobs[2].agent
+    os.kill(agent, signal.SIGSTOP)
+    await_status(agent, psutil.STATUS_STOPPED)
+    others = json.loads(job.type(1, "stacks", "--native", "--json").out)
+    os.kill(agent, signal.SIGCONT)
+
+    [node] = one["nodes"]
+    [stack] = node["stacks"]
+    assert (node["host"], stack["rank"], stack["found"]) == ("n2", 5, True)
+    assert "<module>" in stack["text"]
+    assert one["missing"] == []
+    assert [stack["rank"] for node in others["nodes"] for stack in node["stacks"]] == [0, 1, 2, 3]
+    assert missing_in(others) == [2]
+
+
 @pytest.fixture
 def full_terminal() -> Iterator[str]:
     """Return the path of a terminal that no process reads, as after Ctrl-S."""

@@ -140,28 +140,52 @@ PY_SPY = """#!/bin/sh
 echo "asked for $@"
 """
 
+REFUSED = """#!/bin/sh
+echo "Error: Permission denied" >&2
+exit 1
+"""
+
+
+def with_py_spy(runtime: dict[str, str], folder: Path, script: str) -> dict[str, str]:
+    """Return the variables of a job whose agent finds this py-spy."""
+    folder.mkdir()
+    (folder / "py-spy").write_text(script)
+    (folder / "py-spy").chmod(0o755)
+    return {**runtime, "PATH": f"{folder}:{os.environ['PATH']}"}
+
 
 def test_native_stacks_are_py_spys(
     clusterrun: Launcher, runtime: dict[str, str], tmp_path: Path
 ) -> None:
-    """Without it, what to install."""
-    folder = tmp_path / "bin"
-    folder.mkdir()
-    job = started(clusterrun, runtime, APART)
-    without = asked({**runtime, "PATH": "/usr/bin:/bin"}, "stacks", "--native")
-    (folder / "py-spy").write_text(PY_SPY)
-    (folder / "py-spy").chmod(0o755)
-
-    path = f"{folder}:{os.environ['PATH']}"
-    native = asked({**runtime, "PATH": path}, "stacks", "--native", "--rank=1")
+    """The agent runs it, and the user's own PATH does not matter."""
+    job = started(clusterrun, with_py_spy(runtime, tmp_path / "bin", PY_SPY), APART)
+    native = asked(runtime, "stacks", "--native", "--rank=1")
+    both = json.loads(asked(runtime, "stacks", "--native", "--json").stdout)
     asked(runtime, "stop", "--now")
 
-    assert without.returncode == 2
-    assert "type pip install py-spy" in without.stderr
     [heading, line] = native.stdout.splitlines()
-    assert heading == "rank 1:"
+    assert heading.startswith("rank 1 (")
     assert line.startswith("asked for dump --native --locals --pid ")
-    assert int(line.split()[-1]) in job.numbers("begun", 2)
+    pids = job.numbers("begun", 2)
+    assert int(line.split()[-1]) in pids
+    [node] = both["nodes"]
+    assert [stack["rank"] for stack in node["stacks"]] == [0, 1]
+    assert sorted(int(stack["text"].split()[-1]) for stack in node["stacks"]) == sorted(pids)
+    assert job.ended().code == 143
+
+
+def test_why_py_spy_shows_no_rank(
+    clusterrun: Launcher, runtime: dict[str, str], tmp_path: Path
+) -> None:
+    """What it says, and what it needs; the job goes on."""
+    job = started(clusterrun, with_py_spy(runtime, tmp_path / "bin", REFUSED), APART)
+    refused = asked(runtime, "stacks", "--native", "--rank=0")
+    asked(runtime, "stop", "--now")
+
+    assert refused.returncode == 3
+    assert "no rank can be shown" in refused.stderr
+    assert "Error: Permission denied" in refused.stderr
+    assert "ptrace_scope" in refused.stderr
     assert job.ended().code == 143
 
 

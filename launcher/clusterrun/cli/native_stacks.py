@@ -1,64 +1,108 @@
-"""Native frames and locals by py-spy, for ranks on this node: ``clusterrun stacks --native``."""
+"""Native frames and locals by py-spy, of all ranks: ``clusterrun stacks --native``."""
 
-import subprocess
-from collections.abc import Mapping
-from shutil import which
+import secrets
+import time
+
+from msgspec import Struct
 
 from clusterrun.cli.chosen_run import answer_of
+from clusterrun.cli.json_printing import print_json
 from clusterrun.cli.printing import print_text
 from clusterrun.control.messages import LookInside
 from clusterrun.control.running_jobs import RunningJob
-from clusterrun.domain.looks import JobLook, LookAtRanks, NodeRanks
-from clusterrun.errors import MachineError, UsageError
+from clusterrun.domain.looks import (
+    JobLook,
+    LookAtNativeStacks,
+    MissingNode,
+    NativeStack,
+    NodeNativeStacks,
+)
+from clusterrun.errors import MachineError
 
-SECONDS_FOR_ONE = 30.0
-"""py-spy reads the symbols of all libraries of the process: torch's take seconds."""
+SECONDS_FOR_ALL = 40.0
+"""More than an agent gives py-spy."""
+
+SECONDS_BETWEEN_LOOKS = 0.5
+
+MAY_NOT_TRACE = (
+    "py-spy needs the right to trace processes: see /proc/sys/kernel/yama/ptrace_scope, or,"
+    " in a container, the capability SYS_PTRACE"
+)
+
+LINES_OF_REASONS = 20
+"""At most, where no rank can be shown."""
 
 
-def native_stacks(job: RunningJob, rank: int | None, environ: Mapping[str, str]) -> int:
-    """Print what py-spy prints of each rank on this node.
+class _OfNode(Struct, frozen=True):
+    """What one node has answered."""
+
+    node_rank: int
+    host: str
+    stacks: tuple[NativeStack, ...]
+
+
+class _NativeStacks(Struct, frozen=True):
+    """What ``clusterrun stacks --native --json`` prints."""
+
+    run_id: str
+    nodes: tuple[_OfNode, ...]
+    missing: tuple[MissingNode, ...]
+
+
+def native_stacks(job: RunningJob, rank: int | None, *, as_json: bool) -> int:
+    """Print what py-spy prints of each rank, and name the nodes that show none.
 
     Raises:
-        UsageError: py-spy is not installed, or no such rank runs on this node.
-        MachineError: py-spy may not look into the processes.
+        UsageError: this node's agent does not answer.
+        MachineError: no rank can be shown: py-spy is missing, or may not look into the processes.
 
     """
-    program = which("py-spy", path=environ.get("PATH"))
-    if program is None:
-        raise UsageError("--native needs py-spy, which is not on PATH", "type pip install py-spy")
-    seen = answer_of(job, LookInside(LookAtRanks()), JobLook)
-    here = job.described.node_rank
-    found = {
-        each.rank: each.pid
-        for node in seen.of(NodeRanks)
-        for each in node.ranks
-        if node.node_rank == here and each.pid and rank in {None, each.rank}
-    }
-    if not found:
-        where = next(
-            (
-                f"rank {rank} is on node {node.node_rank} ({node.host}): type it there"
-                for node in seen.of(NodeRanks)
-                if any(each.rank == rank for each in node.ranks)
-            ),
-            "clusterrun status shows where ranks run",
-        )
-        raise UsageError("--native shows ranks of this node, and no such rank runs here", where)
-    return print_text("\n".join(_dump(program, each, pid) for each, pid in found.items()))
+    nodes, missing = _collected(job, rank)
+    stacks = [(node.host, stack) for node in nodes for stack in node.stacks]
+    if rank is not None and stacks:
+        missing = ()
+    texts = [f"rank {stack.rank} ({host}):\n{stack.text}" for host, stack in stacks]
+    names = [f"node {node.node_rank} ({node.host}) {node.why}" for node in missing]
+    if not any(stack.found for _, stack in stacks):
+        raise MachineError("no rank can be shown", _reasons(texts, names))
+    if as_json:
+        return print_json(_NativeStacks(job.described.run_id, nodes, missing))
+    return print_text("\n".join([*texts, *names]))
 
 
-def _dump(program: str, rank: int, pid: int) -> str:
-    words = [program, "dump", "--native", "--locals", "--pid", str(pid)]
-    try:
-        done = subprocess.run(
-            words, capture_output=True, text=True, timeout=SECONDS_FOR_ONE, check=False
-        )
-    except subprocess.TimeoutExpired:
-        return f"rank {rank}: py-spy took longer than {SECONDS_FOR_ONE:g} s"
-    if done.returncode:
-        raise MachineError(
-            f"py-spy can't look into rank {rank}, pid {pid}: {done.stderr.strip()}",
-            "it needs the right to trace processes: see /proc/sys/kernel/yama/ptrace_scope, or,"
-            " in a container, the capability SYS_PTRACE",
-        )
-    return f"rank {rank}:\n{done.stdout.rstrip()}"
+def _collected(
+    job: RunningJob, rank: int | None
+) -> tuple[tuple[_OfNode, ...], tuple[MissingNode, ...]]:
+    """Look until all nodes that answer are done, or the time is over."""
+    number = secrets.randbits(61)
+    done: dict[int, NodeNativeStacks] = {}
+    until = time.monotonic() + SECONDS_FOR_ALL
+    while True:
+        look = LookAtNativeStacks(number, rank, tuple(sorted(done)))
+        seen = answer_of(job, LookInside(look), JobLook)
+        answers = seen.of(NodeNativeStacks)
+        for node in answers:
+            if node.is_done:
+                done.setdefault(node.node_rank, node)
+        is_late = time.monotonic() >= until
+        if is_late or all(node.is_done for node in answers):
+            break
+        time.sleep(SECONDS_BETWEEN_LOOKS)
+    why = f"has no stacks after {SECONDS_FOR_ALL:g} s"
+    missing = [each for each in seen.missing if each.node_rank not in done]
+    missing += [
+        MissingNode(each.node_rank, each.host, each.problem)
+        for each in done.values()
+        if each.problem
+    ]
+    missing += [MissingNode(each.node_rank, each.host, why) for each in answers if not each.is_done]
+    ordered = sorted(done.values(), key=lambda node: node.node_rank)
+    return (
+        tuple(_OfNode(each.node_rank, each.host, each.stacks) for each in ordered if each.stacks),
+        tuple(sorted(missing, key=lambda node: node.node_rank)),
+    )
+
+
+def _reasons(texts: list[str], names: list[str]) -> str:
+    lines = "\n".join([*texts, *names]).splitlines()[:LINES_OF_REASONS] or ["no rank runs now"]
+    return "\n".join([*lines, MAY_NOT_TRACE] if texts else lines)

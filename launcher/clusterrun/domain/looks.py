@@ -32,6 +32,17 @@ class LookAtStacks(Struct, frozen=True, tag=True):
     """Of this rank alone; None: of all."""
 
 
+class LookAtNativeStacks(Struct, frozen=True, tag=True):
+    """Asks for native frames and locals; ``NodeNativeStacks`` answers, and later looks know more."""
+
+    number: Bytes
+    """A random one: looks of one user have the same."""
+    rank: Count | None = None
+    """Of this rank alone; None: of all."""
+    known: tuple[Count, ...] = ()
+    """Nodes whose stacks the user has: they answer without them."""
+
+
 class OutputRead(Struct, frozen=True):
     """How far the output of a rank has been read."""
 
@@ -56,7 +67,7 @@ class LookAtOutput(Struct, frozen=True, tag=True):
     """What has been read already."""
 
 
-Look = LookAtRanks | LookAtStacks | LookAtOutput
+Look = LookAtRanks | LookAtStacks | LookAtNativeStacks | LookAtOutput
 
 
 class GpuState(Struct, frozen=True):
@@ -123,6 +134,27 @@ class NodeStacks(Struct, frozen=True, tag=True):
     groups: tuple[StackGroup, ...]
 
 
+class NativeStack(Struct, frozen=True):
+    """What py-spy prints of a rank."""
+
+    rank: Count
+    text: Text
+    """The stacks of its threads, or why there are none."""
+    found: bool
+
+
+class NodeNativeStacks(Struct, frozen=True, tag=True):
+    """The native stacks of a node's ranks that run."""
+
+    node_rank: Count
+    host: Name
+    stacks: tuple[NativeStack, ...]
+    """None before all are there."""
+    is_done: bool
+    problem: Line = ""
+    """Why none can be shown."""
+
+
 class OutputPiece(Struct, frozen=True):
     """Lines that a rank has printed, on either stream."""
 
@@ -142,10 +174,10 @@ class NodeOutput(Struct, frozen=True, tag=True):
     """Of the ranks that have printed something new."""
 
 
-NodeAnswer = NodeRanks | NodeStacks | NodeOutput
+NodeAnswer = NodeRanks | NodeStacks | NodeNativeStacks | NodeOutput
 
 
-AnswerT = TypeVar("AnswerT", NodeRanks, NodeStacks, NodeOutput)
+AnswerT = TypeVar("AnswerT", NodeRanks, NodeStacks, NodeNativeStacks, NodeOutput)
 
 
 class MissingNode(Struct, frozen=True):

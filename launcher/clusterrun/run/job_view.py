@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import os
 import signal
+import sys
 import time
 from collections.abc import Iterable, Mapping
+from pathlib import Path
 from typing import TYPE_CHECKING, assert_never
 
 from clusterrun.agent.attempt_state import AttemptState, Running
@@ -21,8 +23,10 @@ if TYPE_CHECKING:
         GpuState,
         LastLine,
         Look,
+        LookAtNativeStacks,
         LookAtOutput,
         NodeAnswer,
+        NodeNativeStacks,
         NodeRanks,
         OutputPiece,
         RankState,
@@ -33,6 +37,7 @@ if TYPE_CHECKING:
     from clusterrun.domain.stacks import StackGroup
     from clusterrun.machine.gpus.usage import GpuUsage
     from clusterrun.machine.process_usage import ProcessUsage
+    from clusterrun.machine.py_spy import PySpy
     from clusterrun.workers.fork_server_client import ForkServerClient
     from clusterrun.workers.relay.relay_client import RelayClient
 
@@ -55,6 +60,7 @@ class JobView:
         self._state: AttemptState | None = None
         self._since = time.monotonic()
         self._gpus: GpuUsage | None = None
+        self._py_spy: PySpy | None = None
 
     def begins(self, plan: NodePlan) -> None:
         """Show the workers of an attempt, which start now."""
@@ -87,7 +93,12 @@ class JobView:
 
         ``number`` is that of the ``RelaySaw`` that answers.
         """
-        from clusterrun.domain.looks import LookAtOutput, LookAtRanks, LookAtStacks
+        from clusterrun.domain.looks import (
+            LookAtNativeStacks,
+            LookAtOutput,
+            LookAtRanks,
+            LookAtStacks,
+        )
 
         match look:
             case LookAtRanks():
@@ -101,6 +112,8 @@ class JobView:
                 self._relay.look_at_stacks(number)
                 self._fork_server.forward(signal.SIGQUIT)
                 return True
+            case LookAtNativeStacks():
+                return False
             case LookAtOutput(rank, node_rank, text, most):
                 if node_rank not in {None, self._world.node_rank} or not self._asked(rank):
                     return False
@@ -128,6 +141,8 @@ class JobView:
             case looks.LookAtStacks(rank):
                 groups = seen.groups if isinstance(seen, looks.WorkerStacks) else ()
                 return looks.NodeStacks(*self._place, self._stacks(groups, rank))
+            case looks.LookAtNativeStacks():
+                return self._native_stacks(look, now)
             case looks.LookAtOutput():
                 pieces = seen.pieces if isinstance(seen, looks.ReadOutput) else ()
                 return looks.NodeOutput(*self._place, tuple(map(self._piece, pieces)))
@@ -148,6 +163,8 @@ class JobView:
         """End what still asks."""
         if self._gpus is not None:
             self._gpus.close()
+        if self._py_spy is not None:
+            self._py_spy.close()
 
     @property
     def _place(self) -> tuple[int, str]:
@@ -189,6 +206,23 @@ class JobView:
             for ranks, group in by_global_rank
             if wanted.intersection(ranks)
         )
+
+    def _native_stacks(self, look: LookAtNativeStacks, now: float) -> NodeNativeStacks:
+        from clusterrun.domain.looks import NodeNativeStacks
+        from clusterrun.machine.py_spy import PySpy
+
+        if self._world.node_rank in look.known:
+            return NodeNativeStacks(*self._place, (), is_done=True)
+        if self._py_spy is None:
+            self._py_spy = PySpy(self._local.variables, Path(sys.executable))
+        processes = {each.rank: self._process(each.local_rank) for each in self._asked(look.rank)}
+        pids = {
+            rank: running.pid
+            for rank, (running, ending) in processes.items()
+            if running and not ending
+        }
+        stacks, is_done, problem = self._py_spy.look(look, pids, now)
+        return NodeNativeStacks(*self._place, stacks, is_done, problem)
 
     def _ranks(self, lines: Mapping[LocalRank, LastLine], now: float) -> NodeRanks:
         from clusterrun.domain.looks import MOST_RANKS, NodeRanks

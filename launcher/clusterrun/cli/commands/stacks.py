@@ -39,7 +39,7 @@ def execute(line: CommandLine, environ: Mapping[str, str], called: str) -> int:
     job = chosen_run(line, environ, f"{called} stacks")
     check_rank(job, rank)
     if "native" in line.flags:
-        return native_stacks(job, rank, environ)
+        return native_stacks(job, rank, as_json="json" in line.flags)
     seen = answer_of(job, LookInside(LookAtStacks(rank)), JobLook)
     groups = grouped(group for node in seen.of(NodeStacks) for group in node.groups)
     missing = () if rank is not None and groups else seen.missing

@@ -33,9 +33,7 @@ GREP = Option(
 FOLLOW = switch_option(
     "follow", short="f", help="Go on with what is printed next, until the run ends"
 )
-NATIVE = switch_option(
-    "native", help="With py-spy: also native frames and locals, of the ranks on this node"
-)
+NATIVE = switch_option("native", help="With py-spy: also native frames and locals")
 THIS_MACHINE = switch_option(
     "this_machine", help="Check this machine alone, though the job has other nodes"
 )
