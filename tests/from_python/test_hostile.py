@@ -88,11 +88,14 @@ def test_five_hundred_jobs_from_one_warm_server_leave_it_as_it_was() -> None:
     with clusterrun.Workers(1, preload=["json"], start_method="fork") as workers:
         [warm] = set(workers.run(server))
         process, caller = psutil.Process(warm), psutil.Process()
-        sizes, descriptors = [], []
+        sizes, of_server, of_caller = [], [], []
         for _ in range(500):
             assert workers.run(server) == [warm]
             sizes.append(process.memory_full_info().uss)
-            descriptors.append((process.num_fds(), caller.num_fds()))
+            of_server.append(process.num_fds())
+            of_caller.append(caller.num_fds())
 
     assert max(sizes[-50:]) < max(sizes[:50]) + (1 << 20)
-    assert max(descriptors[-50:]) == max(descriptors[:50])
+    assert max(of_server[-50:]) <= max(of_server[:50])
+    # Fewer, if garbage of earlier tests was collected meanwhile.
+    assert max(of_caller[-50:]) <= max(of_caller[:50])
