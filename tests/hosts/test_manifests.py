@@ -20,12 +20,17 @@ KINDS = ("job", "jobset", "trainjob", "pytorchjob")
 pytestmark = pytest.mark.timeout(300)
 
 RANKS = """
-    import os
+    import os, time
+    from pathlib import Path
 
     rank, size = os.environ["RANK"], os.environ["WORLD_SIZE"]
     print(f"rank {rank} of {size} in {os.uname().nodename}\\n", end="", flush=True)
+    Path(f"rank-{rank}-has-printed").touch()
     assert "CLUSTERRUN_TOKEN" not in os.environ
     if rank == os.environ.get("FAILS"):
+        # Its failure ends the others, which may not have printed yet.
+        while len(list(Path().glob("rank-*-has-printed"))) < int(size):
+            time.sleep(0.01)
         raise SystemExit(9)
 """
 
