@@ -11,10 +11,15 @@ from tests.hosts.batch_systems import run_script, submit
 from tests.hosts.host import Host
 
 RANKS = """
-    import os
+    import os, time
+    from pathlib import Path
     where = f"{os.environ['RANK']} of {os.environ['WORLD_SIZE']} on {os.uname().nodename}"
     print(f"rank {where}\\n", end="", flush=True)
+    Path(f"rank-{os.environ['RANK']}-has-printed").touch()
     if os.environ["RANK"] == os.environ.get("FAILS"):
+        # Its failure ends the others, which may not have printed yet.
+        while len(list(Path().glob("rank-*-has-printed"))) < int(os.environ["WORLD_SIZE"]):
+            time.sleep(0.01)
         raise SystemExit(9)
 """
 

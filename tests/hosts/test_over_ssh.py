@@ -177,9 +177,12 @@ def test_variables_and_token_reach_the_hosts_unseen(ssh: SshHosts, clusterrun: L
 def test_a_failure_is_reported_once(ssh: SshHosts, clusterrun: Launcher) -> None:
     """The exit code is the failing worker's; so many hosts, one report."""
     script = """
-    import os, sys, time
+    import os, pathlib, sys, time
 
+    pathlib.Path("begun" + os.environ["RANK"]).touch()
     if os.environ["RANK"] == "4":
+        while len(list(pathlib.Path().glob("begun?"))) < 6:
+            time.sleep(0.01)
         sys.exit(9)
     time.sleep(60)
     """

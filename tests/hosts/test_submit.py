@@ -17,10 +17,16 @@ SECONDS_TO_END = 60.0
 ROOT = Path(__file__).parents[2]
 
 RANKS = """
-    import os
+    import os, time
+    from pathlib import Path
     where = [os.environ[name] for name in ("RANK", "WORLD_SIZE", "LOCAL_RANK")]
     print(f"rank {' '.join(where)} on {os.environ['SLURMD_NODENAME']}\\n", end="", flush=True)
-    if os.environ["RANK"] == os.environ.get("FAILS"):
+    job = os.environ["SLURM_JOB_ID"]
+    Path(f"rank-{where[0]}-of-{job}-has-printed").touch()
+    if where[0] == os.environ.get("FAILS"):
+        # Its failure ends the others, which may not have printed yet.
+        while len(list(Path().glob(f"rank-*-of-{job}-has-printed"))) < int(where[1]):
+            time.sleep(0.01)
         raise SystemExit(9)
 """
 
