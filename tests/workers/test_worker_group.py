@@ -24,6 +24,7 @@ from clusterrun.domain.ranks import LocalRank
 from clusterrun.workers.fork_server.other_processes import state_and_parent
 from clusterrun.workers.fork_server.this_process import PR_SET_CHILD_SUBREAPER, prctl
 from clusterrun.workers.fork_server_process import ForkServerProcess
+from clusterrun.workers.helper_processes import HelperProcesses
 from clusterrun.workers.relay.log_layout import LogLayout
 from clusterrun.workers.relay.relay_client import RelayClient
 from clusterrun.workers.relay.routes import Routes, Screen
@@ -56,7 +57,8 @@ class Node:
         os.close(screen)
         logs = LogLayout(folder / "logs", "run")
         routes = Routes(job(), logs)
-        self.group = WorkerGroup(self.fork_server, self.relay, INPUT, routes, self.scratch)
+        helpers = HelperProcesses(self.relay, self.fork_server, self.scratch)
+        self.group = WorkerGroup(helpers, INPUT, routes, os.environ)
         self._heard: list[Event] = []
         self._is_open = True
 

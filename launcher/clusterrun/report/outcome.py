@@ -40,7 +40,7 @@ def explain(  # noqa: PLR0913 - what the end of a job leaves to say
     already_shown: bool = False,
     hidden: str = "",
     had_input: bool = True,
-    records: Sequence[str] = (),
+    flight_records: str = "",
     local_time: LocalTime = time.localtime,
 ) -> str:
     """Return the report of a job, for standard error; "" if there is nothing to report.
@@ -51,7 +51,7 @@ def explain(  # noqa: PLR0913 - what the end of a job leaves to say
             only worker: its tail is not repeated.
         hidden: the option that hid the output of the worker that failed; "" if none did.
         had_input: the worker that failed could read standard input, which was not /dev/null.
-        records: files of torch's flight recorder.
+        flight_records: names the files of torch's flight recorder; "" if there are none.
         local_time: returns the local time of seconds since the epoch.
 
     """
@@ -61,8 +61,7 @@ def explain(  # noqa: PLR0913 - what the end of a job leaves to say
         lines += [f"  its output was hidden by {hidden}"] if hidden else []
         lines += [] if had_input else _missing_input_lines(cause)
         lines += group_lines(fate for fate in outcome.fates if fate.rank != cause.rank)
-    if records:
-        lines.append(f"  torch's flight recorder (torchfrtrace reads it): {', '.join(records)}")
+    lines += [f"  {flight_records}"] if flight_records else []
     lines += [f"  not restarted: {outcome.no_restart}"] if outcome.no_restart else []
     lines += [f"  SIGKILL did not end {survivor}" for survivor in outcome.survivors]
     return "\n".join([*lines, *_exit_code_line(outcome)])

@@ -22,7 +22,7 @@ from clusterrun.domain.outcome import (
 )
 from clusterrun.domain.streams import Std
 from clusterrun.errors import ExitCode
-from clusterrun.planning.variables.worker_variables import environment_before, has_output_to_itself
+from clusterrun.planning.variables.worker_variables import has_output_to_itself
 from clusterrun.run.job_machine import LocalJob
 from clusterrun.sources.settings import REPORT_VARIABLE
 from clusterrun.workers.relay.relay_client import RelayClient
@@ -68,18 +68,18 @@ def report_of(
         already_shown=alone and is_local,
         hidden=_hidden(outcome, routes),
         had_input=cause is None or standard_input.is_read_by(cause.rank),
-        records=_flight_records(outcome, local),
+        flight_records=_flight_records(outcome, local),
     )
 
 
-def _flight_records(outcome: Outcome, local: LocalJob) -> tuple[str, ...]:
-    """Return the files of torch's flight recorder, if a worker was aborted, as by its watchdog."""
+def _flight_records(outcome: Outcome, local: LocalJob) -> str:
+    """Name the files of torch's flight recorder, if a worker was aborted, as by its watchdog."""
     if not any(fate.ending == Killed(signal.SIGABRT) for fate in outcome.fates):
-        return ()
-    from clusterrun.run.flight_records import flight_records
+        return ""
+    from clusterrun.workers.flight_records import named_flight_records
 
-    environ = environment_before(local.job, local.variables, local.resolved.unset)
-    return tuple(map(str, flight_records(environ, outcome.fates)))
+    started = min(fate.clock - fate.ran_for for fate in outcome.fates)
+    return named_flight_records(local.environment, (fate.rank for fate in outcome.fates), started)
 
 
 def print_report(end: JobEnd, environ: Mapping[str, str], relay: RelayClient) -> None:

@@ -35,6 +35,11 @@ class LocalJob(NamedTuple):
     def job(self) -> JobSpec:
         return self.resolved.job
 
+    @property
+    def environment(self) -> dict[str, str]:
+        """That of the workers as the user made it, without what clusterrun sets."""
+        return environment_before(self.job, self.variables, self.resolved.unset)
+
 
 def local_job(resolved: Resolved, environ: Mapping[str, str]) -> LocalJob:
     """Inspect this machine, and return the job as far as this node is concerned.

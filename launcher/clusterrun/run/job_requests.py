@@ -11,9 +11,9 @@ from clusterrun.control.control_socket import ControlSocket
 from clusterrun.control.look_desk import LookDesk, LookPorts
 from clusterrun.domain.job import JobSpec
 from clusterrun.domain.outcome import Outcome, Suspended
-from clusterrun.run.helper_processes import HelperProcesses
 from clusterrun.run.job_machine import LocalJob
 from clusterrun.run.job_view import JobView
+from clusterrun.workers.helper_processes import HelperProcesses
 from clusterrun.workers.time_limited import TimeLimited
 
 if TYPE_CHECKING:
@@ -85,10 +85,9 @@ class JobRequests:
             self.sources.append(timer)
         if job.suspend_hook.value:
             from clusterrun.control.suspend_hook import SuspendHook
-            from clusterrun.planning.variables.worker_variables import environment_before
 
-            environ = environment_before(job, local.variables, local.resolved.unset)
-            self._hook = SuspendHook(job.suspend_hook.value, environ, self._relay.notice)
+            hook = job.suspend_hook.value
+            self._hook = SuspendHook(hook, local.environment, self._relay.notice)
             self._cleanup.callback(self._hook.close)
             self.sources.append(self._hook)
 

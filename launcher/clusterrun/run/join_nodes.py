@@ -13,8 +13,8 @@ from clusterrun.domain.events import SignalReceived
 from clusterrun.domain.job import JobSpec
 from clusterrun.domain.messages import Verdict
 from clusterrun.domain.outcome import HelperFailed, Interrupted
-from clusterrun.run.helper_processes import HelperProcesses
 from clusterrun.run.job_machine import LocalJob
+from clusterrun.workers.helper_processes import HelperProcesses
 
 if TYPE_CHECKING:
     # A job imports one of the two.

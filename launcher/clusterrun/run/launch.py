@@ -18,7 +18,7 @@ from clusterrun.run.final_report import (
     print_report,
     report_of,
 )
-from clusterrun.run.helper_processes import start_helpers
+from clusterrun.run.helper_start import start_helpers
 from clusterrun.run.job_machine import LocalJob, local_job
 from clusterrun.run.job_requests import JobRequests
 from clusterrun.run.join_nodes import join_nodes
@@ -90,9 +90,7 @@ def launch(
             requests = JobRequests(local, nodes, helpers, cleanup)
             routes = routes_of(local.job, nodes.first_world)
             stdin = StandardInput(local.job.stdin_rank, Terminal.in_foreground(0), local.workers)
-            workers = WorkerGroup(
-                helpers.fork_server, helpers.relay, stdin, routes, helpers.scratch
-            )
+            workers = WorkerGroup(helpers, stdin, routes, local.environment)
             cleanup.callback(workers.close)
             outcome = supervise(
                 local, nodes, workers, helpers.relay, inbox, early=early, requests=requests

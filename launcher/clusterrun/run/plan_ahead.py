@@ -11,7 +11,6 @@ from clusterrun.domain.world import World
 from clusterrun.planning.binding.strict_binding import strict_error
 from clusterrun.planning.node_plan import plan_node
 from clusterrun.planning.preparation import preparation_of
-from clusterrun.planning.variables.worker_variables import environment_before
 from clusterrun.planning.worker_count import local_size
 from clusterrun.rendezvous.assumed import assumed_world, lone_worker_world
 from clusterrun.run.job_machine import LocalJob, job_machine, source_of
@@ -27,8 +26,7 @@ def plan_preparation(local: LocalJob) -> Preparation | None:
     """
     resolved, environ = local.resolved, local.variables
     plan = _plan(resolved, local.machine, assumed_world(local.job, local.workers), environ)
-    environment = environment_before(local.job, environ, resolved.unset)
-    return preparation_of(local.job, plan, environment)
+    return preparation_of(local.job, plan, local.environment)
 
 
 def plan_lone_worker(resolved: Resolved, environ: Mapping[str, str]) -> NodePlan:

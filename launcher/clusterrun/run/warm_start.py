@@ -5,7 +5,6 @@ from collections.abc import Mapping
 from pathlib import Path
 
 from clusterrun.domain.preparation import Preparation
-from clusterrun.planning.variables.worker_variables import environment_before
 from clusterrun.run.fork_server_start import start_fork_server
 from clusterrun.run.job_machine import LocalJob
 from clusterrun.user_sockets import socket_folder
@@ -60,11 +59,10 @@ def _warm(
             None,
             f"{job.keep_warm.origin}: there is no folder for its socket that is yours alone",
         )
-    environment = environment_before(job, local.variables, local.resolved.unset)
     prepare = preparation_message(preparation)
     request: Message = {
         "key": {
-            **inheritance(environment, job.python.value),
+            **inheritance(local.environment, job.python.value),
             "preparation": repr({**prepare, "command": _program(preparation)}),
             "contain": repr(job.contain.value),
         },
@@ -75,7 +73,7 @@ def _warm(
         return found, f"workers start from the warm fork server at {path}"
     if found:
         end_warm_server(path)
-    started = _start(local, request, path, environment, is_owned=bool(owned_socket))
+    started = _start(local, request, path, local.environment, is_owned=bool(owned_socket))
     if started is None:
         return None, f"{job.keep_warm.origin}: workers can't be forked, so that nothing stays"
     return started, f"the warm fork server was replaced: {_some(found)}" if found else ""

@@ -10,14 +10,14 @@ from pathlib import Path
 from clusterrun import suspend
 from clusterrun.domain.events import CleanedUp, Event, OutputEnded
 from clusterrun.domain.plan import NodePlan, WorkerPlan
-from clusterrun.domain.ranks import LocalRank
+from clusterrun.domain.ranks import GlobalRank, LocalRank
 from clusterrun.domain.streams import Std
 from clusterrun.processes import status_of
 from clusterrun.workers.containment import Orphans
 from clusterrun.workers.fork_server_client import ForkServerClient
+from clusterrun.workers.helper_processes import HelperProcesses
 from clusterrun.workers.relay.relay_client import RelayClient
 from clusterrun.workers.relay.routes import Routes, WorkerOutput, label_of
-from clusterrun.workers.scratch import Scratch
 from clusterrun.workers.standard_descriptors import (
     StandardDescriptors,
     StandardInput,
@@ -50,28 +50,30 @@ class WorkerGroup:
 
     def __init__(
         self,
-        fork_server: ForkServerClient,
-        relay: RelayClient,
+        helpers: HelperProcesses,
         standard_input: StandardInput,
         routes: Routes,
-        scratch: Scratch,
+        environ: Mapping[str, str],
     ) -> None:
-        self._fork_server = fork_server
-        self._relay = relay
+        """``environ``: that of the workers, without what clusterrun sets."""
+        self._relay, self._fork_server, self._scratch = helpers
         self._orphans = Orphans()
         self._terminal = standard_input.shared_terminal
         self._standard_input = standard_input
         self._routes = routes
-        self._scratch = scratch
+        self._environ = environ
         self._local_ranks: tuple[LocalRank, ...] = ()
+        self._ranks: tuple[GlobalRank, ...] = ()
+        self._started = 0.0
+        """When this attempt has, in seconds since the epoch."""
         self._attempt = 0
         self._pages: tuple[SuspendPage, ...] = ()
         """That of this attempt; () if it could not be made."""
         self._hang_timeout = routes.job.watched_for
         # What one of the two processes does alone.
-        self.signal, self.forward = fork_server.signal, fork_server.forward
-        self.say, self.interrupted = relay.say, relay.interrupted
-        self.lack_stacks = relay.lack_stacks
+        self.signal, self.forward = self._fork_server.signal, self._fork_server.forward
+        self.say, self.interrupted = self._relay.say, self._relay.interrupted
+        self.lack_stacks = self._relay.lack_stacks
 
     @property
     def sources(self) -> tuple[ForkServerClient | RelayClient | SuspendPage, ...]:
@@ -88,7 +90,8 @@ class WorkerGroup:
 
     def start(self, plan: NodePlan) -> None:
         self._local_ranks = tuple(worker.local_rank for worker in plan.workers)
-        self._attempt = plan.world.attempt
+        self._ranks = tuple(worker.rank for worker in plan.workers)
+        self._attempt, self._started = plan.world.attempt, time.time()
         self._watch(self._hang_timeout)
         for path, target in self._routes.links(plan):
             self._relay.link(path, target)
@@ -156,6 +159,12 @@ class WorkerGroup:
         # The relay first: it must expect what the workers print then.
         self._relay.collect_stacks(number)
         self._fork_server.forward(signal.SIGQUIT)
+        # Few jobs hang.
+        from clusterrun.workers.flight_records import named_flight_records
+
+        records = named_flight_records(self._environ, self._ranks, self._started)
+        if records:
+            self._relay.notice(records)
 
     def show_stacks(self, text: str) -> None:
         self.say(text)

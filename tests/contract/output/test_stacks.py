@@ -3,6 +3,7 @@
 import re
 import signal
 import time
+from pathlib import Path
 
 import psutil
 import pytest
@@ -139,9 +140,15 @@ def test_the_stack_of_a_worker_whose_output_goes_to_a_file(clusterrun: Launcher)
 
 
 def test_a_hang_is_found(clusterrun: Launcher) -> None:
-    """It is reported once; the stacks printed for it do not count as output."""
-    job = clusterrun.script(APART, "--hang-timeout=1", workers=2)
+    """It is reported once; the stacks printed for it do not count as output.
+
+    A file of torch's flight recorder is named: NCCL's watchdog may hang, too.
+    """
+    records = clusterrun.folder / "trace_"
+    environ = {"TORCH_FR_DUMP_TEMP_FILE": str(records)}
+    job = clusterrun.script(APART, "--hang-timeout=1", workers=2, environ=environ)
     await_sleep(job, 2)
+    Path(f"{records}1").touch()
 
     job.wait_for(NOTHING_MOVES)
     job.wait_for("waits_there")
@@ -150,6 +157,7 @@ def test_a_hang_is_found(clusterrun: Launcher) -> None:
 
     assert job.ended().code == 0
     assert job.err.count("no rank has printed") == 1
+    assert f"torch's flight recorder (torchfrtrace reads it): {records}1\n" in job.err
 
 
 @pytest.mark.long

@@ -3,24 +3,16 @@
 from __future__ import annotations
 
 from functools import partial
-from typing import NamedTuple
 
 from clusterrun.domain.preparation import Prepared
 from clusterrun.planning.variables.worker_variables import has_output_to_itself
 from clusterrun.run.job_machine import LocalJob
 from clusterrun.sources.output_options import shows_colours
 from clusterrun.workers.fork_server_client import ForkServer, ForkServerClient
+from clusterrun.workers.helper_processes import HelperProcesses
 from clusterrun.workers.relay.relay_client import RelayClient
 from clusterrun.workers.relay.routes import Screen
 from clusterrun.workers.scratch import Scratch, own_folder
-
-
-class HelperProcesses(NamedTuple):
-    """The helper processes, and the folder for files that workers write for the launcher."""
-
-    relay: RelayClient
-    fork_server: ForkServerClient
-    scratch: Scratch
 
 
 def start_helpers(local: LocalJob, process: ForkServer, scratch: Scratch | None) -> HelperProcesses:

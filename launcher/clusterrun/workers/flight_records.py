@@ -4,10 +4,10 @@ torch writes PREFIX followed by the rank when NCCL's watchdog ends a collective 
 (FlightRecorderDetail.cpp, and TraceUtils.h of torch before 2.7). torchfrtrace reads the files.
 """
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 
-from clusterrun.domain.outcome import Fate
+from clusterrun.domain.ranks import GlobalRank
 from clusterrun.workers.time_limited import TimeLimited
 
 PREFIX_VARIABLES = ("TORCH_FR_DUMP_TEMP_FILE", "TORCH_NCCL_DEBUG_INFO_TEMP_FILE")
@@ -20,21 +20,25 @@ SECONDS_TO_LOOK = 1.0
 """The file system of a home may hang."""
 
 
-def flight_records(environ: Mapping[str, str], fates: Sequence[Fate]) -> tuple[Path, ...]:
-    """Return the files of workers that have ended, written since they started.
+def named_flight_records(
+    environ: Mapping[str, str], ranks: Iterable[GlobalRank], started: float
+) -> str:
+    """Return the line that names the files of workers; "" if there are none.
 
     Args:
         environ: that of the workers.
-        fates: the ends of this node's workers.
+        ranks: those of this node.
+        started: when the first of them started, in seconds since the epoch: older files are not
+            theirs.
 
     """
-    started = min((fate.clock - fate.ran_for for fate in fates), default=0.0) - SECONDS_TO_START
-    paths = [Path(f"{prefix}{fate.rank}") for fate in fates for prefix in _prefixes(environ)]
+    paths = [Path(f"{prefix}{rank}") for rank in ranks for prefix in _prefixes(environ)]
 
-    def written() -> tuple[Path, ...]:
-        return tuple(path for path in paths if _changed_at(path) >= started)
+    def written() -> list[str]:
+        return [str(path) for path in paths if _changed_at(path) >= started - SECONDS_TO_START]
 
-    return TimeLimited(SECONDS_TO_LOOK).run(written) or ()
+    files = TimeLimited(SECONDS_TO_LOOK).run(written)
+    return f"torch's flight recorder (torchfrtrace reads it): {', '.join(files)}" if files else ""
 
 
 def _prefixes(environ: Mapping[str, str]) -> Iterator[str]:

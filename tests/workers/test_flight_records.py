@@ -1,0 +1,41 @@
+"""The files of torch's flight recorder."""
+
+import os
+import time
+from pathlib import Path
+
+import pytest
+from clusterrun.domain.ranks import GlobalRank
+from clusterrun.workers.flight_records import named_flight_records
+
+STARTED = time.time() - 60
+
+NAMED = "torch's flight recorder (torchfrtrace reads it): "
+
+
+@pytest.mark.parametrize("variable", ["TORCH_FR_DUMP_TEMP_FILE", "TORCH_NCCL_DEBUG_INFO_TEMP_FILE"])
+def test_where_a_variable_says(tmp_path: Path, variable: str) -> None:
+    """Those of this node's ranks, and not what an earlier job has left."""
+    for rank in range(4):
+        (tmp_path / f"trace_{rank}").touch()
+    os.utime(tmp_path / "trace_1", (STARTED - 100, STARTED - 100))
+    environ = {variable: f"{tmp_path}/trace_", "HOME": str(tmp_path)}
+
+    named = named_flight_records(environ, map(GlobalRank, range(3)), STARTED)
+
+    assert named == f"{NAMED}{tmp_path}/trace_0, {tmp_path}/trace_2"
+
+
+@pytest.mark.parametrize("name", ["comm_lib_trace_rank_", "nccl_trace_rank_"])
+def test_where_torch_writes_by_itself(tmp_path: Path, name: str) -> None:
+    folder = tmp_path / ".cache/torch"
+    folder.mkdir(parents=True)
+    (folder / f"{name}3").touch()
+
+    named = named_flight_records({"HOME": str(tmp_path)}, [GlobalRank(3)], STARTED)
+
+    assert named == f"{NAMED}{folder}/{name}3"
+
+
+def test_none() -> None:
+    assert not named_flight_records({"HOME": "/nowhere"}, [GlobalRank(0)], STARTED)
