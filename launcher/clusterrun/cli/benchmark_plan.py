@@ -70,16 +70,21 @@ def _variants(line: CommandLine, settings: Settings, called: str) -> Iterator[Va
 
 def _options_of(text: Fact[VariantText], called: str) -> CommandLine:
     try:
-        typed = parse(text.value.options, called)
+        typed = parse(text.value.options, called, takes_script=False)
     except UsageError as error:
         where = f"{text.origin} {text.value.name}"
-        raise UsageError(f"{where}: {error.message}", error.hint) from None
+        hint = error.hint or _behind_dashes(text, text.value.options)
+        raise UsageError(f"{where}: {error.message}", hint) from None
     if typed.words:
         raise UsageError(
             f"{text.origin} {text.value.name}: {typed.words[0]} is no option",
-            f"put -- before arguments of the script: '{text.value.name}: -- {typed.words[0]}'",
+            _behind_dashes(text, typed.words),
         )
     return typed
+
+
+def _behind_dashes(text: Fact[VariantText], words: Sequence[str]) -> str:
+    return f"put -- before arguments of the script: '{text.value.name}: -- {' '.join(words)}'"
 
 
 def _sizes(

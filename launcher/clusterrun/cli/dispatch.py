@@ -66,9 +66,9 @@ def _with_options_after(command: Command, line: CommandLine, called: str) -> Com
     words = line.words[1:]
     names = {name for option in command.all_options for name in option.names}
     try:
-        after = parse(words, called, command.all_options)
+        after = parse(words, called, command.all_options, takes_script=command.takes_script)
     except UsageError as error:
-        hint = error.hint or f"type clusterrun {command.typed} --help"
+        hint = command.as_typed(error.hint) or f"type clusterrun {command.typed} --help"
         raise UsageError(error.message, _or_script(command, hint, words)) from None
     if not_taken := [flag(name) for name in line.flags if name not in names]:
         raise UsageError(

@@ -2,6 +2,7 @@
 
 from collections.abc import Mapping, Sequence
 
+from clusterrun.cli.commands.table import RUN
 from clusterrun.cli.dispatch import find_command
 from clusterrun.cli.parsing import completion_variable
 from clusterrun.cli.printing import complain, print_text
@@ -12,6 +13,7 @@ def run_command_line(
     argv: Sequence[str], environ: Mapping[str, str], called: str = "clusterrun"
 ) -> int:
     """Do what ``argv``, the words after the program's name, ask for; return the exit code."""
+    command = RUN
     try:
         if instruction := environ.get(completion_variable(called)):
             from clusterrun.cli.commands.print_completion import completions
@@ -20,7 +22,7 @@ def run_command_line(
         command, line = find_command(argv, called)
         return command.load()(line, environ, called)
     except LauncherError as error:
-        complain(error.explain())
+        complain(command.as_typed(error.explain()))
         return error.exit_code
     except BrokenPipeError:
         # The reader of our standard output has seen enough.

@@ -6,12 +6,13 @@ from clusterrun.cli.commands.table import FLAG_OPTIONS
 from clusterrun.cli.spelling import flag_names, full_name, is_flag, meanings
 from clusterrun.errors import UsageError
 from clusterrun.sources.options.option import Option, flag
-from clusterrun.sources.options.rows.program import MODULE
 from clusterrun.sources.options.suggestions import closest, command
 from clusterrun.sources.settings import Flags
 
 
-def unknown_flag(name: str, argv: Sequence[str], options: Sequence[Option[object]]) -> UsageError:
+def unknown_flag(
+    name: str, argv: Sequence[str], options: Sequence[Option[object]], *, takes_script: bool
+) -> UsageError:
     """Return the error for flag ``name`` of ``argv``, which click gives in its full spelling."""
     known = flag_names(options)
     place = next((n for n, word in enumerate(argv) if _is_spelling(word, name, known)), 0)
@@ -24,8 +25,6 @@ def unknown_flag(name: str, argv: Sequence[str], options: Sequence[Option[object
     if meant:
         flags = " or ".join(f"--{flag}" for flag in meant)
         return UsageError(f"{typed} could mean {flags}", "type one of them in full")
-    # A command such as status has options of its own, and takes no script.
-    takes_script = MODULE in options
     hint = _unknown_hint(typed, argv[place + 1 :], known, takes_script=takes_script)
     return UsageError(f"there is no option {typed}", hint)
 

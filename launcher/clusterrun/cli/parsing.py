@@ -40,10 +40,12 @@ def parse(
     argv: Sequence[str],
     called: str = "clusterrun",
     options: Sequence[Option[object]] = OPTIONS,
+    *,
+    takes_script: bool = True,
 ) -> CommandLine:
     """Split ``argv``, without the program's own name, into flags and the words from SCRIPT on.
 
-    As ``torchrun``, abbreviations are torchrun's before they are ours.
+    ``takes_script``: SCRIPT may follow, with its own options. As ``torchrun``, abbreviations are torchrun's before they are ours.
 
     Raises:
         UsageError: a flag is unknown, lacks its value, or has one that it does not take.
@@ -55,13 +57,13 @@ def parse(
     try:
         context = command.make_context("clusterrun", with_values(argv, options, full))
     except click.NoSuchOption as error:
-        raise unknown_flag(error.option_name, argv, options) from None
+        raise unknown_flag(error.option_name, argv, options, takes_script=takes_script) from None
     except click.BadOptionUsage as error:
         raise flag_value_error(error.option_name, options) from None
     # click's value for a flag that was not given is None, False or (); "" is given.
     flags = {name: value for name, value in context.params.items() if value or value == ""}
     if f"-h{flags.get(HELP.name)}" in {*argv} & MPIRUN_HOSTS:
-        raise unknown_flag("-h", argv, options)
+        raise unknown_flag("-h", argv, options, takes_script=takes_script)
     # From argv: those of click have the values that with_values adds.
     words = tuple(argv[len(argv) - len(flags.pop("words", ())) :])
     if not any(option.name in flags for option in FLAG_OPTIONS):

@@ -3,6 +3,7 @@
 A new command is a row here and a module of its name beside this one with a function ``execute``.
 """
 
+import re
 from collections.abc import Callable, Mapping
 from importlib import import_module
 
@@ -93,6 +94,13 @@ class Command(Struct, frozen=True):
             kind=value if self.metavar else Kind.FLAG,
             short=self.short,
         )
+
+    def as_typed(self, text: str) -> str:
+        """Return a message with this command in the lines to type, which are those of a launch."""
+        if not self.typed or self.is_flag:
+            return text
+        line = f"clusterrun {self.typed} [OPTIONS]"
+        return re.sub(r"(?m)^( *)clusterrun \[OPTIONS\]", rf"\1{line}", text)
 
     def load(self) -> Execute:
         execute: Execute = import_module(f"clusterrun.cli.commands.{self.name}").execute
