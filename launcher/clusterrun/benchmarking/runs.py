@@ -10,6 +10,7 @@ from pathlib import Path
 from msgspec import Struct
 
 from clusterrun.errors import exit_code_of_signal
+from clusterrun.sources.clusters.slurm_allocation import Allocation
 from clusterrun.sources.options.rows import files, output, workers
 from clusterrun.sources.settings import CommandLine, FlagValue
 from clusterrun.workers.fork_server.this_process import die_with_parent
@@ -54,8 +55,10 @@ class Run(Struct, frozen=True):
     size: Size
     number: int
     """Of the round, from 1."""
-    hosts: tuple[str, ...]
-    """The hosts that ssh reaches; () for this machine alone."""
+    hosts: tuple[str, ...] = ()
+    """The hosts that ssh reaches; () without ssh."""
+    allocation: Allocation | None = None
+    """That of Slurm in which srun starts it; None without srun."""
 
     @property
     def place(self) -> Path:
@@ -74,19 +77,22 @@ class Run(Struct, frozen=True):
         if self.hosts:
             flags.pop(workers.HOSTFILE.name, None)
             flags |= {workers.HOSTS.name: ",".join(self.hosts[: self.size.nodes])}
-        else:
+        elif self.allocation is None:
             flags |= {workers.NNODES.name: "1"}
         return CommandLine(flags, given.words)
 
+    def argv(self, folder: Path) -> list[str]:
+        """Return the words that start it."""
+        srun = self.allocation.srun(self.size.nodes) if self.allocation else ()
+        return [*srun, sys.executable, "-P", "-m", "clusterrun", *self.line(folder).argv()]
 
-def all_runs(
-    variants: Sequence[Variant], sizes: Sequence[Size], rounds: int, hosts: tuple[str, ...]
-) -> Iterator[Run]:
+
+def all_runs(variants: Sequence[Variant], sizes: Sequence[Size], rounds: int) -> Iterator[Run]:
     """Yield the runs: variants take turns, so that what changes with time hits all of them."""
     for number in range(1, rounds + 1):
         for size in sizes:
             for variant in variants:
-                yield Run(variant, size, number, hosts)
+                yield Run(variant, size, number)
 
 
 def perform(run: Run, folder: Path, environ: Mapping[str, str]) -> int:
@@ -102,7 +108,7 @@ def perform(run: Run, folder: Path, environ: Mapping[str, str]) -> int:
     parent = os.getpid()
     with (place / OUTPUT).open("wb") as file:
         process = subprocess.Popen(
-            [sys.executable, "-P", "-m", "clusterrun", *run.line(folder).argv()],
+            run.argv(folder),
             env=dict(environ),
             stdin=subprocess.DEVNULL,
             stdout=file,

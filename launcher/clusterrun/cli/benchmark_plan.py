@@ -5,6 +5,8 @@ from collections.abc import Iterator, Mapping, Sequence
 from itertools import product
 from pathlib import Path
 
+from msgspec.structs import replace
+
 from clusterrun.benchmarking.results import Reading
 from clusterrun.benchmarking.runs import Run, Size, Variant, all_runs
 from clusterrun.cli.parsing import parse
@@ -12,15 +14,23 @@ from clusterrun.domain.cpuset import CpuSet
 from clusterrun.domain.facts import Fact
 from clusterrun.errors import UsageError
 from clusterrun.machine.inspect import inspect
+from clusterrun.sources.clusters.slurm_allocation import allocation_here
+from clusterrun.sources.clusters.variables import Variables
 from clusterrun.sources.options.option import Option
 from clusterrun.sources.options.rows.files import LOG_DIR
 from clusterrun.sources.options.rows.launcher import JSON
 from clusterrun.sources.options.rows.measuring import METRIC, NPROC, ROUNDS, ROWS, VARIANT, WARM_UP
-from clusterrun.sources.options.rows.workers import NNODES, NPROC_PER_NODE
+from clusterrun.sources.options.rows.reaching import LAUNCHER
+from clusterrun.sources.options.rows.workers import CLUSTER, NNODES, NPROC_PER_NODE
 from clusterrun.sources.options.values.measuring import VariantText, counts
 from clusterrun.sources.resolve import resolve
 from clusterrun.sources.settings import CommandLine, Settings, settings_from_flags, value_of
 from clusterrun.sources.this_process import this_process
+
+STARTS_NODES = """\
+bench starts other nodes by ssh:
+  clusterrun bench --launcher ssh --hosts a,b ...
+or by srun, in a batch script or a shell of salloc; type no srun before it"""
 
 
 def plan_runs(
@@ -36,13 +46,30 @@ def plan_runs(
     reading = Reading(value_of(METRIC, [settings]).value, value_of(WARM_UP, [settings]).value)
     variants = list(_variants(line, settings, called))
     process = this_process(called)
-    given = resolve(_job(line, NNODES, NPROC_PER_NODE), environ, process)
-    hosts = given.over_ssh.hosts if given.over_ssh else ()
-    sizes = _sizes(line, settings, hosts, environ)
-    runs = list(all_runs(variants, sizes, value_of(ROUNDS, [settings]).value, tuple(hosts)))
+    job = _job(line, NNODES, NPROC_PER_NODE)
+    allocation = allocation_here(Variables(environ)) if _may_use_slurm(job) else None
+    if allocation is not None:
+        # A batch script alone, without srun, is the only node there is.
+        job = CommandLine({**job.flags, NNODES.name: "1"}, job.words)
+    given = resolve(job, environ, process)
+    if given.over_ssh is None and given.job.agents > 1:
+        raise UsageError(
+            f"bench starts other nodes itself, and is one of {given.job.agents} processes here"
+            f" ({given.job.nnodes.origin})",
+            STARTS_NODES,
+        )
+    hosts = tuple(given.over_ssh.hosts) if given.over_ssh else ()
+    most = len(hosts) or (allocation.nodes if allocation else 1)
+    sizes = _sizes(line, settings, most, environ)
+    runs = list(all_runs(variants, sizes, value_of(ROUNDS, [settings]).value))
     for run in runs:
-        resolve(run.line(Path()), environ, process)
-    return runs, reading
+        resolve(replace(run, hosts=hosts).line(Path()), environ, process)
+    return [replace(run, hosts=hosts, allocation=allocation) for run in runs], reading
+
+
+def _may_use_slurm(job: CommandLine) -> bool:
+    """Return whether neither --cluster none nor --launcher ssh is typed."""
+    return job.flags.get(CLUSTER.name, "slurm") == "slurm" and LAUNCHER.name not in job.flags
 
 
 def _job(line: CommandLine, *without: Option[object]) -> CommandLine:
@@ -88,19 +115,20 @@ def _behind_dashes(text: Fact[VariantText], words: Sequence[str]) -> str:
 
 
 def _sizes(
-    line: CommandLine, settings: Settings, hosts: Sequence[str], environ: Mapping[str, str]
+    line: CommandLine, settings: Settings, most: int, environ: Mapping[str, str]
 ) -> list[Size]:
-    nodes: tuple[int, ...] = (len(hosts) or 1,)
+    """Return the sizes to run; there are ``most`` nodes."""
+    nodes: tuple[int, ...] = (most,)
     if NNODES.name in line.flags:
         try:
             nodes = counts(str(line.flags[NNODES.name]))
         except UsageError as error:
             raise UsageError(f"{NNODES.flag}: {error.message}", error.hint) from None
-    if max(nodes) > (len(hosts) or 1):
+    if max(nodes) > most:
         raise UsageError(
             f"{NNODES.flag}: {max(nodes)} nodes need as many hosts, and there"
-            f" {'is 1' if len(hosts) < 2 else f'are {len(hosts)}'}",
-            "bench starts other nodes by ssh:\n  clusterrun bench --launcher ssh --hosts a,b ...",
+            f" {'is 1' if most == 1 else f'are {most}'}",
+            STARTS_NODES,
         )
     workers = value_of(NPROC, [settings]).value or _usual_counts(environ)
     sizes = [Size(*each) for each in product(nodes, workers)]

@@ -2,6 +2,8 @@
 
 import pytest
 from clusterrun.domain.facts import Fact
+from clusterrun.sources.clusters.slurm_allocation import Allocation, allocation_here
+from clusterrun.sources.clusters.variables import Variables
 from clusterrun.sources.this_process import ThisProcess
 
 from tests.captured import captured
@@ -162,3 +164,33 @@ def test_a_batch_script_of_several_groups_of_nodes() -> None:
         " (SLURM_JOB_NUM_NODES_HET_GROUP_*)"
     )
     assert "srun --het-group=0,1 clusterrun train.py" in hint
+
+
+def test_steps_on_some_of_the_nodes() -> None:
+    """One task on each node, with all CPUs of the smallest, whatever the job's tasks are."""
+    assert allocation_here(Variables(captured("salloc"))) is not None
+    assert allocation_here(Variables(captured("interactive"))) is not None
+    variables = Variables({**captured("batch"), "SLURM_JOB_CPUS_PER_NODE": "72(x2),36"})
+
+    allocation = allocation_here(variables)
+
+    assert allocation == Allocation(nodes=2, cpus=36)
+    assert allocation.srun(1) == (
+        *("srun", "--quit-on-interrupt", "--nodes=1", "--ntasks=1", "--ntasks-per-node=1"),
+        *("-c", "36"),
+    )
+
+
+@pytest.mark.parametrize(
+    "variables",
+    [
+        {},
+        captured("node.0"),
+        captured("in_batch.1"),
+        captured("batch") | {"SLURM_JOB_NUM_NODES": "1"},
+        captured("batch") | {"SLURM_HET_SIZE": "2"},
+    ],
+)
+def test_no_steps(variables: dict[str, str]) -> None:
+    """Outside of Slurm, in a step, on one node, and where nodes of groups differ."""
+    assert allocation_here(Variables(variables)) is None

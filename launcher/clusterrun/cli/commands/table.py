@@ -239,7 +239,8 @@ BENCH = Command(
         "Run SCRIPT at several sizes, and with other options too; read its throughput from what it"
         " prints; and print a table with speed-up, efficiency and spread. Outputs, table and a"
         " picture (with matplotlib) go to --log-dir, by default clusterrun-bench. It takes all"
-        " options of a job; --nnodes may be a list, such as 1,2, with --launcher ssh."
+        " options of a job; --nnodes may be a list, such as 1,2, with --launcher ssh, and in an"
+        " allocation of Slurm, where bench starts each run by srun itself."
     ),
     own_options=(*MEASURING, JSON),
     takes_script=True,

@@ -1,9 +1,12 @@
 """Slurm without srun: a batch script, a shell of salloc, a notebook in an allocation."""
 
+from msgspec import Struct
+
 from clusterrun.domain.facts import Fact
 from clusterrun.errors import UsageError
 from clusterrun.sources.clusters.cluster import Cluster, Inputs, Place
-from clusterrun.sources.clusters.slurm_groups import all_groups, nodes_of_job
+from clusterrun.sources.clusters.slurm import SlurmStep
+from clusterrun.sources.clusters.slurm_groups import all_groups, has_groups, nodes_of_job
 from clusterrun.sources.clusters.variables import Variables
 from clusterrun.sources.hosts.host_lists import expand_counts, expand_hosts, short_name
 
@@ -35,6 +38,40 @@ class SlurmAllocation(Cluster):
             obstacle=_in_batch_script(nodes, inputs) if batch else _on_other_host(inputs),
             warnings=() if batch or nodes.value == 1 else (_one_of_several(nodes, inputs),),
         )
+
+
+class Allocation(Struct, frozen=True):
+    """Nodes on which this process may start steps by srun."""
+
+    nodes: int
+    cpus: int
+    """Of the smallest node."""
+
+    def srun(self, nodes: int) -> tuple[str, ...]:
+        """Return the words before a command that start it once on each of as many nodes."""
+        # All CPUs of a node: srun may bind the task to one core otherwise.
+        cpus = ("-c", str(self.cpus)) if self.cpus > 1 else ()
+        counts = (f"--nodes={nodes}", f"--ntasks={nodes}", "--ntasks-per-node=1")
+        # A program that runs many steps must end by one Ctrl-C, not by two within a second.
+        return ("srun", "--quit-on-interrupt", *counts, *cpus)
+
+
+def allocation_here(variables: Variables) -> Allocation | None:
+    """Return the allocation of a batch script, or of a shell of salloc; None elsewhere.
+
+    None also for an allocation of one node, where no step is needed, and for one of several groups,
+    whose nodes differ.
+
+    Raises:
+        UsageError: a variable of Slurm's has a wrong value.
+
+    """
+    is_step = bool(SlurmStep().detect(variables))
+    if is_step or not SlurmAllocation().detect(variables) or has_groups(variables):
+        return None
+    nodes = nodes_of_job(variables).value
+    cpus = variables.text("SLURM_JOB_CPUS_PER_NODE")
+    return Allocation(nodes, min(expand_counts(cpus)) if cpus else 0) if nodes > 1 else None
 
 
 def _in_batch_script(nodes: Fact[int], inputs: Inputs) -> UsageError | None:
