@@ -3,9 +3,10 @@
 import os
 import signal
 import time
-from collections.abc import Collection
+from collections.abc import Callable, Collection
 from contextlib import suppress
 from pathlib import Path
+from typing import NoReturn
 
 SECONDS_BETWEEN_LOOKS = 0.05
 
@@ -21,6 +22,34 @@ def close_all_but(keep: Collection[int]) -> None:
             # The descriptor that listed the folder is closed already.
             with suppress(OSError):
                 os.close(int(entry.name))
+
+
+def forked(child: Callable[[], object]) -> int:
+    """Fork a child that calls ``child`` and exits; return its process id.
+
+    The child has every signal blocked: none of the launcher's handlers may run in it, and a Ctrl-C
+    that reaches both must not be written to the launcher's wake-up pipe twice.
+
+    Raises:
+        OSError: no process can be started.
+
+    """
+    mask = signal.pthread_sigmask(signal.SIG_SETMASK, signal.valid_signals())
+    try:
+        pid = os.fork()
+        if pid == 0:
+            _call_and_exit(child)
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, mask)
+    return pid
+
+
+def _call_and_exit(child: Callable[[], object]) -> NoReturn:
+    try:
+        child()
+    finally:
+        # After any exception: no traceback, and no exit handlers of the launcher.
+        os._exit(0)
 
 
 def status_of(pid: int, seconds: float) -> int | None:

@@ -69,10 +69,12 @@ def test_a_node_without_py_spy(installed: Installed) -> None:
     assert installed.py_spy.look(LOOK, {}, 0.0) == ((), True, "")
 
 
-def test_what_it_prints_of_each_rank(installed: Installed) -> None:
-    """Once for each request."""
-    installed.writes('echo "$@"; echo warning >&2')
+def test_what_it_prints_of_each_rank(installed: Installed, tmp_path: Path) -> None:
+    """Once for each request; the user who looks is not kept waiting."""
+    until = f"while [ ! -e {tmp_path}/go ]; do sleep 0.1; done"
+    installed.writes(f'{until}; echo "$@"; echo warning >&2')
     first = installed.py_spy.look(LOOK, PIDS, 0.0)
+    (tmp_path / "go").touch()
 
     assert first[1:] == (False, "")
     assert installed.stacks() == (

@@ -7,10 +7,11 @@ import signal
 import socket
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from typing import NoReturn
+from functools import partial
 
 from clusterrun.domain.event_source import NEVER
 from clusterrun.domain.events import Event, SuspensionWanted
+from clusterrun.processes import forked, status_of
 
 SECONDS_FOR_READY = 30.0
 """How long ``COMMAND ready`` may take: the ranks have saved and ended, and nodes are still held."""
@@ -41,15 +42,7 @@ class SuspendHook:
         self._words = shlex.join(command)
         self._notice = notice
         self._socket, theirs = socket.socketpair()
-        # A signal between the fork and its own dispositions would write to our wakeup descriptor.
-        mask = signal.pthread_sigmask(signal.SIG_BLOCK, signal.valid_signals())
-        try:
-            self._pid = os.fork()
-            if self._pid == 0:
-                self._socket.close()
-                _become_hook_process(theirs, command, environ)
-        finally:
-            signal.pthread_sigmask(signal.SIG_SETMASK, mask)
+        self._pid = forked(partial(_live_as_hook_process, self._socket, theirs, command, environ))
         theirs.close()
 
     def fileno(self) -> int:
@@ -89,8 +82,6 @@ class SuspendHook:
 
     def close(self) -> None:
         """End the hook, and all that it has started."""
-        from clusterrun.processes import status_of
-
         self._socket.close()
         if status_of(self._pid, SECONDS_TO_END) is None:
             os.kill(self._pid, signal.SIGKILL)
@@ -113,13 +104,11 @@ class SuspendHook:
             yield phase, how
 
 
-def _become_hook_process(
-    agent: socket.socket, command: Sequence[str], environ: Mapping[str, str]
-) -> NoReturn:
-    try:
-        # Imported in the child only.
-        from clusterrun.control.hook_process import live_as_hook_process
+def _live_as_hook_process(
+    ours: socket.socket, agent: socket.socket, command: Sequence[str], environ: Mapping[str, str]
+) -> None:
+    ours.close()
+    # Imported in the child only.
+    from clusterrun.control.hook_process import live_as_hook_process
 
-        live_as_hook_process(agent, command, environ)
-    finally:
-        os._exit(1)
+    live_as_hook_process(agent, command, environ)

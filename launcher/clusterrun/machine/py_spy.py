@@ -7,14 +7,14 @@ import os
 import signal
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
+from functools import partial
 from pathlib import Path
 from shutil import which
-from typing import NoReturn
 
 from clusterrun.domain.bounds import LONGEST_TEXT, as_text
 from clusterrun.domain.looks import LookAtNativeStacks, NativeStack
 from clusterrun.domain.ranks import GlobalRank
-from clusterrun.processes import close_all_but, status_of
+from clusterrun.processes import close_all_but, forked, status_of
 
 SECONDS_FOR_ONE = 30.0
 """py-spy reads the symbols of all libraries of the process: torch's take seconds."""
@@ -174,7 +174,7 @@ def _start(words: Sequence[str], environ: Mapping[str, str]) -> tuple[int, int, 
     try:
         pipes += [os.pipe()]
         pipes += [os.pipe()]
-        child = _fork(words, environ, pipes[0][1], pipes[1][1])
+        child = forked(partial(_become, words, environ, pipes[0][1], pipes[1][1]))
     except OSError:
         for reading, _ in pipes:
             os.close(reading)
@@ -182,28 +182,16 @@ def _start(words: Sequence[str], environ: Mapping[str, str]) -> tuple[int, int, 
     finally:
         for _, writing in pipes:
             os.close(writing)
+    # Here, too: whichever comes first.
+    with suppress(OSError):
+        os.setpgid(child, child)
     (output, _), (errors, _) = pipes
     os.set_blocking(output, False)
     os.set_blocking(errors, False)
     return child, output, errors
 
 
-def _fork(words: Sequence[str], environ: Mapping[str, str], output: int, errors: int) -> int:
-    # None of the launcher's handlers may run in the child.
-    mask = signal.pthread_sigmask(signal.SIG_SETMASK, signal.valid_signals())
-    try:
-        child = os.fork()
-        if child == 0:
-            _become(words, environ, output, errors)
-        # Here, too: whichever comes first.
-        with suppress(OSError):
-            os.setpgid(child, child)
-    finally:
-        signal.pthread_sigmask(signal.SIG_SETMASK, mask)
-    return child
-
-
-def _become(words: Sequence[str], environ: Mapping[str, str], output: int, errors: int) -> NoReturn:
+def _become(words: Sequence[str], environ: Mapping[str, str], output: int, errors: int) -> None:
     try:
         os.setpgid(0, 0)
         os.dup2(os.open(os.devnull, os.O_RDONLY), 0)
@@ -218,6 +206,3 @@ def _become(words: Sequence[str], environ: Mapping[str, str], output: int, error
         os.execve(words[0], [*words], dict(environ))
     except OSError as error:
         os.write(2, f"py-spy can't be executed: {error.strerror}".encode())
-    finally:
-        # After any exception: no traceback, and no exit handlers of the launcher.
-        os._exit(127)

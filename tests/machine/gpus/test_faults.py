@@ -1,9 +1,7 @@
 """Broken GPUs, as NVML reports them."""
 
-import sys
 import time
 from collections.abc import Iterator
-from pathlib import Path
 
 import pytest
 from clusterrun.machine.gpus.faults import Fault, broken_gpus
@@ -32,16 +30,6 @@ def nvmlDeviceGetFieldValues(index, fields):
     return [SimpleNamespace(nvmlReturn=0, value=value)]
 """
 """GPU 0 is well, 1 is lost, 2 to 6 are broken, and 7 is hidden from this container."""
-
-
-@pytest.fixture
-def pynvml(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    """Let a module of the test answer; no machine of ours has broken GPUs."""
-    (tmp_path / "pynvml.py").write_text(FAKE_NVML)
-    monkeypatch.syspath_prepend(tmp_path)
-    monkeypatch.delitem(sys.modules, "pynvml", raising=False)
-    yield
-    sys.modules.pop("pynvml", None)
 
 
 @pytest.mark.usefixtures("pynvml")

@@ -1,9 +1,5 @@
 """GPUs that are slower than they could be, as NVML reports them."""
 
-import sys
-from collections.abc import Iterator
-from pathlib import Path
-
 import pytest
 from clusterrun.machine.gpus.slowdowns import slow_gpus
 
@@ -26,16 +22,6 @@ def nvmlDeviceGetMaxPcieLinkGeneration(index): return 4 if index == 6 else 5
 def nvmlDeviceGetGpuMaxPcieLinkGeneration(index): return 5
 """
 """GPU 0 is well; 6 has no reasons, and a slow slot; 7 is hidden from this container."""
-
-
-@pytest.fixture
-def pynvml(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    """Let a module of the test answer; no machine of ours has such GPUs."""
-    (tmp_path / "pynvml.py").write_text(FAKE_NVML)
-    monkeypatch.syspath_prepend(tmp_path)
-    monkeypatch.delitem(sys.modules, "pynvml", raising=False)
-    yield
-    sys.modules.pop("pynvml", None)
 
 
 @pytest.mark.usefixtures("pynvml")

@@ -9,7 +9,7 @@ that a program causes by itself, such as Xid 13 and 31, leave nothing behind, an
 from collections.abc import Callable, Iterable, Iterator
 from typing import TYPE_CHECKING, Any
 
-from clusterrun.machine.gpus.nvml import HUNG, answered_rows, ask_in_child
+from clusterrun.machine.gpus.nvml import HUNG, ask_in_child, named_gpus
 
 if TYPE_CHECKING:
     from types import ModuleType
@@ -34,7 +34,7 @@ def broken_gpus(
     answer = ask_in_child(question or query_faults, timeout)
     if answer == HUNG:
         return f"NVML does not answer within {timeout:g} s"
-    return ", ".join(f"GPU {row[0]} {row[1]}" for row in answered_rows(answer) if len(row) == 2)
+    return named_gpus(answer)
 
 
 def query_faults() -> Iterator[Fault]:

@@ -5,10 +5,11 @@ import select
 import signal
 import time
 from collections.abc import Callable, Iterable
+from functools import partial
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from clusterrun.domain.cpuset import CpuSet
-from clusterrun.processes import close_all_but, status_of
+from clusterrun.processes import close_all_but, forked, status_of
 
 if TYPE_CHECKING:
     from types import ModuleType
@@ -81,7 +82,7 @@ def start_child(question: Question, timeout: float) -> tuple[int, int]:
     """
     reading, writing = os.pipe()
     try:
-        return _fork(writing, question, timeout), reading
+        return forked(partial(_answer, writing, question, timeout)), reading
     except OSError:
         os.close(reading)
         raise
@@ -101,38 +102,26 @@ def gpus_in(answer: str) -> tuple[NvmlGpu, ...]:
     return tuple(NvmlGpu(*fields) for fields in rows if len(fields) == len(NvmlGpu._fields))
 
 
+def named_gpus(answer: str) -> str:
+    """Return "GPU 3 is lost, GPU 5 ..." for rows of an index and what is wrong; "" for none."""
+    return ", ".join(f"GPU {row[0]} {row[1]}" for row in answered_rows(answer) if len(row) == 2)
+
+
 def answered_rows(answer: str) -> tuple[tuple[str, ...], ...]:
     """Return the rows that a question has yielded; () for half an answer."""
     *lines, last = answer.split("\n")
     return tuple(tuple(line.split("\t")) for line in lines) if last == _END else ()
 
 
-def _fork(writing: int, question: Question, timeout: float) -> int:
-    # The child keeps every signal blocked: none of the launcher's handlers may run in it, and a
-    # Ctrl-C that reaches both must not be written to the launcher's wake-up pipe twice.
-    mask = signal.pthread_sigmask(signal.SIG_SETMASK, signal.valid_signals())
-    try:
-        child = os.fork()
-        if child == 0:
-            _answer(writing, question, timeout)
-    finally:
-        signal.pthread_sigmask(signal.SIG_SETMASK, mask)
-    return child
-
-
 def _answer(writing: int, question: Question, timeout: float) -> None:
-    try:
-        # Our connections must close when this process exits: a hung child must not hold them open.
-        close_all_but({0, 1, 2, writing})
-        # If our parent dies meanwhile, no other process ends a child that hangs.
-        signal.signal(signal.SIGALRM, signal.SIG_DFL)
-        signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGALRM})
-        signal.setitimer(signal.ITIMER_REAL, timeout + 1)
-        lines = ["\t".join(gpu) for gpu in question()]
-        os.write(writing, "\n".join([*lines, _END]).encode())
-    finally:
-        # After any exception: no traceback, and no exit handlers of the launcher.
-        os._exit(0)
+    # Our connections must close when this process exits: a hung child must not hold them open.
+    close_all_but({0, 1, 2, writing})
+    # If our parent dies meanwhile, no other process ends a child that hangs.
+    signal.signal(signal.SIGALRM, signal.SIG_DFL)
+    signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGALRM})
+    signal.setitimer(signal.ITIMER_REAL, timeout + 1)
+    lines = ["\t".join(gpu) for gpu in question()]
+    os.write(writing, "\n".join([*lines, _END]).encode())
 
 
 def _read_until_end(reading: int, deadline: float) -> bytes | None:

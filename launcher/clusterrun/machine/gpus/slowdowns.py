@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterable, Iterator
 from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
-from clusterrun.machine.gpus.nvml import answered_rows, ask_in_child
+from clusterrun.machine.gpus.nvml import ask_in_child, named_gpus
 
 if TYPE_CHECKING:
     from types import ModuleType
@@ -38,8 +38,7 @@ def slow_gpus(
         timeout: seconds, after which the answer is "".
 
     """
-    rows = answered_rows(ask_in_child(question or query_slowdowns, timeout))
-    return ", ".join(f"GPU {row[0]} {row[1]}" for row in rows if len(row) == 2)
+    return named_gpus(ask_in_child(question or query_slowdowns, timeout))
 
 
 def query_slowdowns() -> Iterator[Slowdown]:

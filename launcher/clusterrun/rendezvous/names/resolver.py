@@ -7,13 +7,13 @@ import signal
 import socket
 from collections.abc import Callable
 from contextlib import suppress
-from typing import NoReturn
+from functools import partial
 
 import msgspec
 from msgspec import Struct
 
 from clusterrun.domain.event_source import NEVER
-from clusterrun.processes import close_all_but, status_of
+from clusterrun.processes import close_all_but, forked, status_of
 from clusterrun.rendezvous.names.addresses import Address, Resolve, all_addresses, numeric_address
 
 SECONDS_FOR_AN_ANSWER = 15
@@ -30,8 +30,6 @@ LONGEST_PAUSE = 2.0
 
 PR_SET_PDEATHSIG = 1
 """From linux/prctl.h."""
-
-_SIGNALS_OF_PARENT = signal.valid_signals() - {signal.SIGALRM}
 
 
 class _Answer(Struct, frozen=True):
@@ -133,17 +131,12 @@ class _Child:
     def __init__(self, host: str, resolve: Resolve) -> None:
         self.pipe, write = os.pipe2(os.O_CLOEXEC | os.O_NONBLOCK)
         agent = os.getpid()
-        # The child's copies of our handlers must not wake us for its own signals.
-        mask = signal.pthread_sigmask(signal.SIG_BLOCK, _SIGNALS_OF_PARENT)
         try:
-            self._pid = os.fork()
-            if self._pid == 0:
-                _answer_and_exit(host, resolve, write, agent)
+            self._pid = forked(partial(_answer, host, resolve, write, agent))
         except OSError:
             os.close(self.pipe)
             raise
         finally:
-            signal.pthread_sigmask(signal.SIG_SETMASK, mask)
             os.close(write)
 
     def answer(self) -> _Answer | None:
@@ -165,19 +158,16 @@ class _Child:
         status_of(self._pid, SECONDS_TO_DIE)
 
 
-def _answer_and_exit(host: str, resolve: Resolve, write: int, agent: int) -> NoReturn:
-    try:
-        # An object of the agent's that is finalized here could close a descriptor with a reused
-        # number.
-        gc.disable()
-        close_all_but({write})
-        # Even if the agent can't end this process.
-        signal.signal(signal.SIGALRM, signal.SIG_DFL)
-        signal.alarm(SECONDS_FOR_AN_ANSWER + 1)
-        _end_with(agent)
-        os.write(write, msgspec.msgpack.encode(_look_up(host, resolve)))
-    finally:
-        os._exit(0)
+def _answer(host: str, resolve: Resolve, write: int, agent: int) -> None:
+    # An object of the agent's that is finalized here could close a descriptor with a reused number.
+    gc.disable()
+    close_all_but({write})
+    # Even if the agent can't end this process.
+    signal.signal(signal.SIGALRM, signal.SIG_DFL)
+    signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGALRM})
+    signal.alarm(SECONDS_FOR_AN_ANSWER + 1)
+    _end_with(agent)
+    os.write(write, msgspec.msgpack.encode(_look_up(host, resolve)))
 
 
 def _end_with(agent: int) -> None:
