@@ -1,6 +1,7 @@
 """For the tests of all rooms: what a machine may lack, and a search for processes left behind."""
 
 import os
+import pty
 import shutil
 import signal
 import time
@@ -54,6 +55,17 @@ def nothing_left_behind() -> Iterator[None]:
         with suppress(psutil.NoSuchProcess):
             process.kill()
     assert not still_running, "\n".join(["left behind by tests:", *still_running])
+
+
+@pytest.fixture
+def unread_terminal() -> Iterator[str]:
+    """Return the path of a terminal that no process reads, as after Ctrl-S."""
+    master, slave = pty.openpty()
+
+    yield os.ttyname(slave)
+
+    os.close(slave)
+    os.close(master)
 
 
 def _started_under(mark: str) -> list[psutil.Process]:

@@ -2,7 +2,6 @@
 
 import json
 import os
-import pty
 import signal
 import subprocess
 import sys
@@ -197,17 +196,6 @@ def test_native_stacks_of_another_node(job: ThreeHosts) -> None:
     assert missing_in(others) == [2]
 
 
-@pytest.fixture
-def full_terminal() -> Iterator[str]:
-    """Return the path of a terminal that no process reads, as after Ctrl-S."""
-    master, slave = pty.openpty()
-
-    yield os.ttyname(slave)
-
-    os.close(slave)
-    os.close(master)
-
-
 def times_of_all_commands(job: ThreeHosts, number: int) -> dict[str, float]:
     """Type each command on a host; return how many seconds each took."""
     took = {}
@@ -226,11 +214,11 @@ def test_each_command_in_trouble(
     hosts: tuple[Host, ...],
     clusterrun: Launcher,
     tmp_path: Path,
-    full_terminal: str,
+    unread_terminal: str,
     trouble: str,
 ) -> None:
     """A rank, an agent or the coordinator is stopped, no terminal is read, or node 0 is busy."""
-    printing_to = full_terminal if trouble == "terminal" else ""
+    printing_to = unread_terminal if trouble == "terminal" else ""
     job = ThreeHosts(hosts, clusterrun, tmp_path, printing_to=printing_to)
     stopped = {
         "rank": [job.pids[2][0]] if job.pids else [],

@@ -2,7 +2,6 @@
 
 import json
 import os
-import pty
 import signal
 import subprocess
 import time
@@ -26,17 +25,6 @@ for number in itertools.count():
 
 SLACK = 20.0
 """Seconds for a command that answers in less than two, on a machine that is very busy."""
-
-
-@pytest.fixture
-def terminal() -> Iterator[str]:
-    """Return the path of a terminal that no process reads, as after Ctrl-S."""
-    master, slave = pty.openpty()
-
-    yield os.ttyname(slave)
-
-    os.close(slave)
-    os.close(master)
 
 
 @pytest.fixture
@@ -100,7 +88,7 @@ def assert_all_commands_answer(runtime: dict[str, str]) -> None:
 
 
 @pytest.mark.parametrize(
-    "stuck", ["terminal", pytest.param("stopped_reader", marks=pytest.mark.long)]
+    "stuck", ["unread_terminal", pytest.param("stopped_reader", marks=pytest.mark.long)]
 )
 def test_a_stopped_terminal(
     clusterrun: Launcher, runtime: dict[str, str], stuck: str, request: pytest.FixtureRequest

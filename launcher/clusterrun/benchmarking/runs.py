@@ -1,19 +1,14 @@
 """The runs of a benchmark: one job each, with its output in a file."""
 
-import os
-import signal
-import subprocess
-import sys
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 
 from msgspec import Struct
 
-from clusterrun.errors import exit_code_of_signal
 from clusterrun.sources.clusters.slurm_allocation import Allocation
 from clusterrun.sources.options.rows import files, output, workers
 from clusterrun.sources.settings import CommandLine, FlagValue
-from clusterrun.workers.fork_server.this_process import die_with_parent
+from clusterrun.workers.child_launch import CLUSTERRUN, run_to_end
 
 OUTPUT = "output.txt"
 """In the folder of a run: what all of its ranks and agents print."""
@@ -84,7 +79,7 @@ class Run(Struct, frozen=True):
     def argv(self, folder: Path) -> list[str]:
         """Return the words that start it."""
         srun = self.allocation.srun(self.size.nodes) if self.allocation else ()
-        return [*srun, sys.executable, "-P", "-m", "clusterrun", *self.line(folder).argv()]
+        return [*srun, *CLUSTERRUN, *self.line(folder).argv()]
 
 
 def all_runs(variants: Sequence[Variant], sizes: Sequence[Size], rounds: int) -> Iterator[Run]:
@@ -105,23 +100,9 @@ def perform(run: Run, folder: Path, environ: Mapping[str, str]) -> int:
     """
     place = folder / run.place
     place.mkdir(parents=True, exist_ok=True)
-    parent = os.getpid()
     with (place / OUTPUT).open("wb") as file:
-        process = subprocess.Popen(
-            run.argv(folder),
-            env=dict(environ),
-            stdin=subprocess.DEVNULL,
-            stdout=file,
-            stderr=subprocess.STDOUT,
-            preexec_fn=lambda: die_with_parent(parent, signal.SIGTERM),  # noqa: PLW1509 - this process has one thread
-        )
-        try:
-            code = process.wait()
-        except KeyboardInterrupt:
-            # The terminal has sent it to the job, too.
-            process.wait()
-            raise
-    return exit_code_of_signal(-code) if code < 0 else code
+        code, _ = run_to_end(run.argv(folder), environ, file)
+    return code
 
 
 def printed_by(run: Run, folder: Path) -> str:

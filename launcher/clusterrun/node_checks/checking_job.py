@@ -1,11 +1,8 @@
 """The job that checks the nodes of a job: the same nodes, with one small worker each."""
 
-import os
 import re
 import shlex
 import signal
-import subprocess
-import sys
 from collections.abc import Mapping
 
 import msgspec
@@ -26,7 +23,7 @@ from clusterrun.sources.options.rows import (
 )
 from clusterrun.sources.options.table import BY_GROUP
 from clusterrun.sources.settings import CommandLine, FlagValue
-from clusterrun.workers.fork_server.this_process import die_with_parent
+from clusterrun.workers.child_launch import CLUSTERRUN, run_to_end
 
 WORKER = "clusterrun.node_checks.check_worker"
 
@@ -100,22 +97,11 @@ def answer_of(job: CommandLine, environ: Mapping[str, str]) -> tuple[Answer | No
 
     The second value is the job's exit code. It prints its own errors.
     """
-    parent = os.getpid()
-    process = subprocess.Popen(
-        [sys.executable, "-P", "-m", "clusterrun", *job.argv()],
-        env=dict(environ),
-        stdin=subprocess.DEVNULL,
-        stdout=subprocess.PIPE,
-        preexec_fn=lambda: die_with_parent(parent, signal.SIGTERM),  # noqa: PLW1509 - this process has one thread
-    )
     try:
-        out, _ = process.communicate()
+        code, printed = run_to_end([*CLUSTERRUN, *job.argv()], environ)
     except KeyboardInterrupt:
-        # The terminal has sent it to the job, too.
-        process.wait()
         return None, exit_code_of_signal(signal.SIGINT)
-    code = process.returncode
-    return _answer_in(out), exit_code_of_signal(-code) if code < 0 else code
+    return _answer_in(printed), code
 
 
 def _answer_in(out: bytes) -> Answer | None:
