@@ -1,11 +1,12 @@
 """``clusterrun bench``, on scripts that print what they like."""
 
 import json
+import signal
 from pathlib import Path
 
 import pytest
 
-from tests.contract.launched import Launcher
+from tests.contract.launched import Launcher, await_text
 
 SCALES = """
     import os, sys
@@ -55,6 +56,30 @@ def test_a_run_that_fails(clusterrun: Launcher) -> None:
     assert done.out.splitlines()[1].endswith(f"exit code 7; see {place}")
     assert "exit code 7" in (clusterrun.folder / place / "output.txt").read_text()
     assert done.out.splitlines()[2].split()[:4] == ["good", "1", "1", "5"]
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_a_signal_ends_the_run_that_goes_on(clusterrun: Launcher, number: int) -> None:
+    """Those before it are measured; nothing is left."""
+    script = """
+        import os, time
+        print("5 it/s", flush=True)
+        while os.environ["WORLD_SIZE"] == "2":
+            time.sleep(0.1)
+        """
+    job = clusterrun.script(script, "bench", "--nproc=1,2,4", "--json")
+    job.wait_for("run 2 of 3")
+    output = clusterrun.folder / "clusterrun-bench/script/1-nodes-2-workers/round-1/output.txt"
+    await_text(output, "5 it/s", 2)
+
+    job.signal(number)
+
+    done = job.ended()
+    assert done.code == 128 + number, done
+    assert [row["throughput"] for row in json.loads(done.out)["rows"]] == [5.0]
+    assert "clusterrun: interrupted: 1 of 3 runs are measured\n" in done.err
+    assert "stopping 2 workers" in output.read_text()
+    assert job.left() == []
 
 
 @pytest.mark.long

@@ -2,14 +2,16 @@
 
 import json
 import os
+import signal
 import subprocess
 import sys
 from pathlib import Path
 from typing import Any
 
 import pytest
+from free_ports import free_port
 
-from tests.contract.launched import COMMAND
+from tests.contract.launched import COMMAND, Launcher
 from tests.waiting import SECONDS_TO_ACT
 
 DEPENDS_ON_THE_MACHINE = (
@@ -139,6 +141,18 @@ def test_busy_cpus() -> None:
 
 
 @pytest.mark.long
+def test_ctrl_c_ends_a_check_of_nodes(clusterrun: Launcher) -> None:
+    """The job that checks ends in order; nothing is left of it."""
+    address = ("--master-addr=127.0.0.1", f"--master-port={free_port()}")
+    job = clusterrun.command("doctor", "--nnodes=2", "--node-rank=0", *address)
+    job.wait_for("1 of 2 nodes have joined")
+
+    job.signal(signal.SIGINT)
+
+    assert job.ended().code == 128 + signal.SIGINT
+    assert job.left() == []
+
+
 def test_the_table_ends_with_what_to_do() -> None:
     """For people; a healthy line has no advice."""
     done = subprocess.run(

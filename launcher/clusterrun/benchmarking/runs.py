@@ -8,7 +8,7 @@ from msgspec import Struct
 from clusterrun.sources.clusters.slurm_allocation import Allocation
 from clusterrun.sources.options.rows import files, output, workers
 from clusterrun.sources.settings import CommandLine, FlagValue
-from clusterrun.workers.child_launch import CLUSTERRUN, run_to_end
+from clusterrun.workers.child_launch import CLUSTERRUN, LaunchEnd, run_to_end
 
 OUTPUT = "output.txt"
 """In the folder of a run: what all of its ranks and agents print."""
@@ -90,19 +90,17 @@ def all_runs(variants: Sequence[Variant], sizes: Sequence[Size], rounds: int) ->
                 yield Run(variant, size, number)
 
 
-def perform(run: Run, folder: Path, environ: Mapping[str, str]) -> int:
-    """Run it to its end; return its exit code.
+def perform(run: Run, folder: Path, environ: Mapping[str, str]) -> LaunchEnd:
+    """Run it to its end.
 
     Raises:
         OSError: its folder can't be written.
-        KeyboardInterrupt: the user has typed Ctrl-C; the job has ended.
 
     """
     place = folder / run.place
     place.mkdir(parents=True, exist_ok=True)
     with (place / OUTPUT).open("wb") as file:
-        code, _ = run_to_end(run.argv(folder), environ, file)
-    return code
+        return run_to_end(run.argv(folder), environ, file)
 
 
 def printed_by(run: Run, folder: Path) -> str:

@@ -4,6 +4,7 @@ import os
 from collections.abc import Iterator, Mapping, Sequence
 from itertools import product
 from pathlib import Path
+from shutil import which
 
 from msgspec.structs import replace
 
@@ -47,7 +48,7 @@ def plan_runs(
     variants = list(_variants(line, settings, called))
     process = this_process(called)
     job = _job(line, NNODES, NPROC_PER_NODE)
-    allocation = allocation_here(Variables(environ)) if _may_use_slurm(job) else None
+    allocation = allocation_here(Variables(environ)) if _may_use_slurm(job, environ) else None
     if allocation is not None:
         # A batch script alone, without srun, is the only node there is.
         job = CommandLine({**job.flags, NNODES.name: "1"}, job.words)
@@ -67,9 +68,10 @@ def plan_runs(
     return [replace(run, hosts=hosts, allocation=allocation) for run in runs], reading
 
 
-def _may_use_slurm(job: CommandLine) -> bool:
-    """Return whether neither --cluster none nor --launcher ssh is typed."""
-    return job.flags.get(CLUSTER.name, "slurm") == "slurm" and LAUNCHER.name not in job.flags
+def _may_use_slurm(job: CommandLine, environ: Mapping[str, str]) -> bool:
+    """Return whether there is srun, and neither --cluster none nor --launcher ssh is typed."""
+    asked = job.flags.get(CLUSTER.name, "slurm") == "slurm" and LAUNCHER.name not in job.flags
+    return asked and which("srun", path=environ.get("PATH")) is not None
 
 
 def _job(line: CommandLine, *without: Option[object]) -> CommandLine:

@@ -2,12 +2,10 @@
 
 import re
 import shlex
-import signal
 from collections.abc import Mapping
 
 import msgspec
 
-from clusterrun.errors import exit_code_of_signal
 from clusterrun.node_checks.findings import Answer
 from clusterrun.sources.options.option import Group, Option
 from clusterrun.sources.options.rows import (
@@ -97,11 +95,10 @@ def answer_of(job: CommandLine, environ: Mapping[str, str]) -> tuple[Answer | No
 
     The second value is the job's exit code. It prints its own errors.
     """
-    try:
-        code, printed = run_to_end([*CLUSTERRUN, *job.argv()], environ)
-    except KeyboardInterrupt:
-        return None, exit_code_of_signal(signal.SIGINT)
-    return _answer_in(printed), code
+    end = run_to_end([*CLUSTERRUN, *job.argv()], environ)
+    if end.interrupted:
+        return None, end.interrupted
+    return _answer_in(end.printed), end.code
 
 
 def _answer_in(out: bytes) -> Answer | None:

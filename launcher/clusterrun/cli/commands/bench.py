@@ -1,6 +1,5 @@
 """``clusterrun bench SCRIPT``: how much faster more ranks, or other options, make a script."""
 
-import signal
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
@@ -9,7 +8,7 @@ from clusterrun.benchmarking.runs import Run, perform
 from clusterrun.cli.benchmark_plan import plan_runs
 from clusterrun.cli.json_printing import print_json
 from clusterrun.cli.printing import complain, print_text
-from clusterrun.errors import ExitCode, MachineError, exit_code_of_signal
+from clusterrun.errors import ExitCode, MachineError
 from clusterrun.report.throughput import throughput_table
 from clusterrun.sources.options.rows.files import LOG_DIR
 from clusterrun.sources.options.rows.launcher import JSON
@@ -24,6 +23,8 @@ UNCLEAR = 1
 def execute(line: CommandLine, environ: Mapping[str, str], called: str) -> int:
     """Run the script at all sizes, and print the table; return the first exit code that is not 0.
 
+    A signal ends the run that goes on, and the table has those before it.
+
     Raises:
         UsageError: a run is impossible; none has been started.
         MachineError: the folder can't be written.
@@ -32,22 +33,28 @@ def execute(line: CommandLine, environ: Mapping[str, str], called: str) -> int:
     runs, reading = plan_runs(line, environ, called)
     folder = Path(str(line.flags.get(LOG_DIR.name) or USUAL_FOLDER))
     try:
-        done = _perform_all(runs, folder, environ)
-        return _show(done, folder, reading, as_json=JSON.name in line.flags)
-    except KeyboardInterrupt:
-        return exit_code_of_signal(signal.SIGINT)
+        done, interrupted = _perform_all(runs, folder, environ)
+        code = _show(done, folder, reading, as_json=JSON.name in line.flags) if done else 0
     except OSError as error:
         raise MachineError(
             f"{folder} can't be written: {error.strerror}", "give another one with --log-dir DIR"
         ) from None
+    return interrupted or code
 
 
-def _perform_all(runs: Sequence[Run], folder: Path, environ: Mapping[str, str]) -> list[Done]:
-    done = []
+def _perform_all(
+    runs: Sequence[Run], folder: Path, environ: Mapping[str, str]
+) -> tuple[list[Done], int]:
+    """Return the runs that have ended, and the exit code of a signal that has ended the others."""
+    done: list[Done] = []
     for number, run in enumerate(runs, 1):
         complain(f"clusterrun: run {number} of {len(runs)}: {_described(run)}")
-        done.append(Done(run, perform(run, folder, environ)))
-    return done
+        end = perform(run, folder, environ)
+        if end.interrupted:
+            complain(f"clusterrun: interrupted: {len(done)} of {len(runs)} runs are measured")
+            return done, end.interrupted
+        done.append(Done(run, end.code))
+    return done, 0
 
 
 def _show(done: Sequence[Done], folder: Path, reading: Reading, *, as_json: bool) -> int:
