@@ -36,6 +36,18 @@ SECONDS = 110.0
 Finding = Mapping[str, Any]
 
 
+SLOW_CHECK = """\
+import time
+from clusterrun.node_checks import steps
+
+check = steps.check_this_machine
+def check_slowly(*arguments):
+    time.sleep(16)
+    return check(*arguments)
+steps.check_this_machine = check_slowly
+"""
+
+
 class Doctors:
     """The command on each of some hosts, in one folder; node 0 has the answer."""
 
@@ -102,6 +114,36 @@ def test_another_version_of_torch(doctors: Doctors) -> None:
     finding = named(bad, "version of torch")
     assert (finding["level"], finding["nodes"]) == ("failure", ["n1"])
     assert "1.2.3 on n1" in finding["found"]
+
+
+@pytest.mark.long
+def test_a_torch_that_can_not_be_imported(doctors: Doctors) -> None:
+    """It is named; the nodes that wait for others have no part in it."""
+    package = doctors.folder / "packages/torch/__init__.py"
+    package.parent.mkdir(parents=True)
+    package.write_text("raise ImportError('libcudart.so.12: cannot open shared object file')")
+    doctors.environ[1] = {"PYTHONPATH": str(package.parent.parent)}
+
+    codes, bad = doctors.answer()
+
+    assert codes == [1, 1, 1]
+    finding = named(bad, "matrix product")
+    assert (finding["level"], finding["nodes"]) == ("failure", ["n1"])
+    assert "fails on n1: ImportError: libcudart.so.12" in finding["found"]
+
+
+@pytest.mark.long
+def test_a_slow_node_keeps_no_other_from_its_answer(doctors: Doctors) -> None:
+    """Node 0 waits for it, and the third node for node 0."""
+    startup = doctors.folder / "packages/sitecustomize.py"
+    startup.parent.mkdir()
+    startup.write_text(SLOW_CHECK)
+    doctors.environ[1] = {"PYTHONPATH": str(startup.parent)}
+
+    codes, bad = doctors.answer()
+
+    assert codes in ([0, 0, 0], [1, 1, 1])
+    assert [each for each in bad if each["what"] == "answers"] == []
 
 
 @pytest.mark.long

@@ -6,7 +6,7 @@ import pytest
 from clusterrun.machine.health.finding import Finding, Level
 from clusterrun.node_checks import comparison
 from clusterrun.node_checks.findings import JobFinding, Node, labels_of, merged
-from clusterrun.node_checks.speeds import AllReduce, Product, ring_rounds
+from clusterrun.node_checks.speeds import AllReduce, Product, Products, ring_rounds
 from msgspec.structs import replace
 
 from tests.node_checks.nodes import LABELS, NODES
@@ -74,11 +74,9 @@ def test_folders(seen: Sequence[bool], level: Level) -> None:
 
 def test_the_slow_gpu_is_named() -> None:
     """Compared with devices of its kind."""
-    by_node = [[Product("CPU", 90.0), Product("GPU 0", 900.0), Product("GPU 1", 900.0)]] * 3
-    by_node = [
-        *by_node[:2],
-        [Product("CPU", 95.0), Product("GPU 0", 900.0), Product("GPU 1", 400.0)],
-    ]
+    usual = Products([Product("CPU", 90.0), Product("GPU 0", 900.0), Product("GPU 1", 900.0)])
+    slow = Products([Product("CPU", 95.0), Product("GPU 0", 900.0), Product("GPU 1", 400.0)])
+    by_node = [usual, usual, slow]
 
     found = list(comparison.compare_products(LABELS, by_node))
 
@@ -86,6 +84,17 @@ def test_the_slow_gpu_is_named() -> None:
     assert [each.found for each in found if each.level is not Level.OK] == [
         "n2 (GPU 1): 400 of 900 Gflop/s"
     ]
+
+
+def test_a_torch_that_fails_is_named() -> None:
+    """With the devices before it, compared with others' as usual."""
+    well = Products([Product("CPU", 90.0), Product("GPU 0", 900.0)])
+    bad = Products([Product("CPU", 90.0)], "RuntimeError: CUDA error: out of memory")
+
+    found = list(comparison.compare_products(LABELS, [well, bad, well]))
+
+    assert faults(found) == {"matrix product": ("n1",)}
+    assert "fails on n1: RuntimeError: CUDA error: out of memory" in [each.found for each in found]
 
 
 @pytest.mark.parametrize(

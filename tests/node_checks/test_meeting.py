@@ -26,7 +26,7 @@ def test_all_get_the_values_of_all(ranks: Sequence[Meeting]) -> None:
     with ThreadPoolExecutor(3) as pool:
         shared = list(pool.map(lambda each: each.share(str(each.rank), str, SECONDS), ranks))
         collected = list(pool.map(lambda each: each.collect(each.rank, int, SECONDS), ranks))
-        announced = list(pool.map(lambda each: each.announce(each.rank, int, SECONDS), ranks))
+        announced = list(pool.map(lambda each: each.announce(each.rank, int), ranks))
 
     assert shared == [["0", "1", "2"]] * 3
     assert collected == [[0, 1, 2], [], []]

@@ -20,7 +20,6 @@ from clusterrun.node_checks.steps import Steps
 
 SECONDS_TO_IMPORT = 60.0
 """torch may come from a network file system."""
-SECONDS_TO_END = 60.0
 
 STUCK = 1
 """The exit code of node 0's worker if another does not answer: the launcher then ends that one."""
@@ -42,7 +41,7 @@ def check_all_nodes(log_dir: str, environ: Mapping[str, str]) -> tuple[Answer, i
         labels = labels_of(nodes)
         findings.extend(Steps(meeting, nodes, log_dir, environ).all())
         health = JobHealth(labels, tuple(findings))
-        has_failed = meeting.announce(health.has_failed, bool, SECONDS_TO_END)
+        has_failed = meeting.announce(health.has_failed, bool)
     except Silent as silent:
         return _unfinished(silent, int(environ["RANK"]), labels, findings), STUCK
     return Answer(has_failed, None if meeting.rank else health), 0

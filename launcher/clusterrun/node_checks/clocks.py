@@ -2,7 +2,7 @@
 
 import time
 
-from clusterrun.node_checks.meeting import Meeting
+from clusterrun.node_checks.meeting import SECONDS_FOR_RANK_0, Meeting
 
 ROUNDS = 5
 SECONDS_TO_ANSWER = 5.0
@@ -19,7 +19,7 @@ def measure_clocks(meeting: Meeting) -> list[float]:
     """
     if meeting.rank:
         for _ in range(ROUNDS):
-            meeting.peers[0].receive(str, 2 * SECONDS_TO_ANSWER)
+            meeting.peers[0].receive(str, SECONDS_FOR_RANK_0)
             meeting.peers[0].send(time.time())
         return []
     offsets = [0.0]

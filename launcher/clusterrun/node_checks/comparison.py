@@ -5,7 +5,7 @@ from statistics import median
 
 from clusterrun.machine.health.finding import Level
 from clusterrun.node_checks.findings import JobFinding, Node
-from clusterrun.node_checks.speeds import AllReduce, Product
+from clusterrun.node_checks.speeds import AllReduce, Product, Products
 
 FATAL_VERSIONS = ("clusterrun", "torch", "NCCL")
 """With two of these, ranks wait for each other for ever or read each other's bytes as another thing."""
@@ -77,13 +77,15 @@ def compare_folder(labels: Sequence[str], folder: str, seen: Sequence[bool]) -> 
     return JobFinding(level, what, words, advice, blind)
 
 
-def compare_products(
-    labels: Sequence[str], by_node: Sequence[Sequence[Product]]
-) -> Iterator[JobFinding]:
-    """Yield which CPUs and GPUs compute slower than the median of their kind."""
+def compare_products(labels: Sequence[str], by_node: Sequence[Products]) -> Iterator[JobFinding]:
+    """Yield which CPUs and GPUs compute slower than the median of their kind, or not at all."""
     kinds: dict[str, list[tuple[str, Product]]] = {}
-    for label, found in zip(labels, by_node, strict=True):
-        for product in found:
+    for label, products in zip(labels, by_node, strict=True):
+        if products.fault:
+            words = f"fails on {label}: {products.fault}"
+            advice = "type python -c 'import torch' and nvidia-smi there; or leave the node out"
+            yield JobFinding(Level.FAILURE, "matrix product", words, advice, (label,))
+        for product in products.found:
             kinds.setdefault(product.device.split()[0], []).append((label, product))
     for kind, known in kinds.items():
         usual = median(product.gigaflops for _, product in known)

@@ -14,6 +14,8 @@ import msgspec
 
 SECONDS_TO_MEET = 60.0
 SECONDS_BETWEEN_TRIES = 0.05
+SECONDS_FOR_RANK_0 = 600.0
+"""Rank 0 alone judges who is late: it may wait for each of the others."""
 LONGEST_LINE = 1 << 26
 
 ValueT = TypeVar("ValueT")
@@ -101,17 +103,17 @@ class Meeting:
 
         """
         values = self.collect(value, kind, seconds)
-        return self.announce(values, list[kind], 2 * seconds)  # type: ignore[valid-type]
+        return self.announce(values, list[kind])  # type: ignore[valid-type]
 
-    def announce(self, value: ValueT, kind: type[ValueT], seconds: float) -> ValueT:
+    def announce(self, value: ValueT, kind: type[ValueT]) -> ValueT:
         """Return rank 0's value, on all ranks.
 
         Raises:
-            Silent: rank 0 does not send it within ``seconds``.
+            Silent: rank 0 is gone.
 
         """
         if self.rank:
-            return self.peers[0].receive(kind, seconds)
+            return self.peers[0].receive(kind, SECONDS_FOR_RANK_0)
         for peer in self.peers:
             peer.send(value)
         return value

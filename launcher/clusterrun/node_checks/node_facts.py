@@ -31,8 +31,8 @@ def _torch_facts() -> tuple[str, int]:
     """Return the version of NCCL, "" if torch has none for GPUs here, and the number of GPUs."""
     try:
         import torch
-    except (ImportError, OSError):
-        # The table has its version; what is wrong with it, the job says.
+    except (ImportError, OSError, RuntimeError):
+        # The table has its version, and the matrix product what is wrong with it.
         return "", 0
     if not torch.cuda.is_available():
         return "", 0

@@ -2,9 +2,11 @@
 
 import secrets
 from contextlib import suppress
+from functools import partial
 from pathlib import Path
 
 from clusterrun.node_checks.meeting import Meeting
+from clusterrun.workers.time_limited import TimeLimited
 
 SECONDS_TO_LOOK = 10.0
 
@@ -20,16 +22,27 @@ def look_for(meeting: Meeting, folder: Path) -> list[bool]:
     """
     text = secrets.token_hex(8)
     file = folder / f".clusterrun-doctor-{text}"
+    # A file server may hang, on node 0, too.
+    files = TimeLimited(SECONDS_TO_LOOK / 2)
     try:
         if meeting.rank == 0:
-            with suppress(OSError):
-                file.write_text(text)
-        seen = meeting.announce(str(file), str, SECONDS_TO_LOOK)
-        return meeting.collect(_holds(Path(seen)), bool, SECONDS_TO_LOOK)
+            files.run(partial(_write, file, text))
+        seen = meeting.announce(str(file), str)
+        holds = files.run(partial(_holds, Path(seen))) or False
+        return meeting.collect(holds, bool, SECONDS_TO_LOOK)
     finally:
         if meeting.rank == 0:
-            with suppress(OSError):
-                file.unlink()
+            files.run(partial(_remove, file))
+
+
+def _write(file: Path, text: str) -> None:
+    with suppress(OSError):
+        file.write_text(text)
+
+
+def _remove(file: Path) -> None:
+    with suppress(OSError):
+        file.unlink()
 
 
 def _holds(file: Path) -> bool:

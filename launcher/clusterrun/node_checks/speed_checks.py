@@ -49,7 +49,7 @@ class SpeedChecks:
         if self._meeting.rank == 0:
             self._store = open_store(self._nodes[0].main_addresses[0], 0, is_master=True)
             self._port = self._store.port  # type: ignore[attr-defined]
-        self._port = self._meeting.announce(self._port, int, SECONDS_FOR_A_ROUND)
+        self._port = self._meeting.announce(self._port, int)
         links: dict[tuple[int, int], AllReduce] = {}
         for pairs in ring_rounds(len(labels)):
             answers = self._add_up(pairs)

@@ -37,6 +37,14 @@ class Product(Struct, frozen=True):
     gigaflops: float
 
 
+class Products(Struct, frozen=True):
+    """The matrix products of a node."""
+
+    found: list[Product]
+    fault: str = ""
+    """What torch says of the first device that can't multiply; "" if all can."""
+
+
 class AllReduce(Struct, frozen=True):
     """An all_reduce of one size."""
 
@@ -46,8 +54,19 @@ class AllReduce(Struct, frozen=True):
     """The slowest rank's, in the best of several rounds."""
 
 
-def products(gpus: int) -> Iterator[Product]:
-    """Yield the speed of one CPU, and of each GPU that torch can use."""
+def measure_products(gpus: int) -> Products:
+    """Return the speed of one CPU, and of each GPU up to the first that fails."""
+    found: list[Product] = []
+    try:
+        for product in _products(gpus):
+            found.append(product)  # noqa: PERF402 - those before an error are kept
+    except (ImportError, OSError, RuntimeError) as error:
+        # A torch that can't be imported, a GPU that is full or broken.
+        return Products(found, f"{type(error).__name__}: {str(error).partition(chr(10))[0]}")
+    return Products(found)
+
+
+def _products(gpus: int) -> Iterator[Product]:
     import torch
 
     torch.set_num_threads(1)

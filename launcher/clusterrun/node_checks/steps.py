@@ -12,7 +12,7 @@ from clusterrun.node_checks.meeting import Meeting
 from clusterrun.node_checks.reach import Call, call_all, peers_of
 from clusterrun.node_checks.shared_folders import look_for
 from clusterrun.node_checks.speed_checks import SpeedChecks
-from clusterrun.node_checks.speeds import Product, products
+from clusterrun.node_checks.speeds import Products, measure_products
 from clusterrun.node_checks.this_machine import (
     SECONDS_TO_RESOLVE,
     addresses_of,
@@ -58,11 +58,11 @@ class Steps:
             self._products,
         ):
             for finding in step():
-                can_add_up = can_add_up and not _breaks_connections(finding)
+                can_add_up = can_add_up and not _keeps_from_adding_up(finding)
                 yield finding
         # It would wait for what can't be reached.
         can_add_up = can_add_up and len(self._nodes) > 1
-        if self._meeting.announce(can_add_up, bool, SECONDS_TO_CALL):
+        if self._meeting.announce(can_add_up, bool):
             yield from SpeedChecks(self._meeting, self._nodes).run(self._labels)
 
     def _versions(self) -> Iterable[JobFinding]:
@@ -101,8 +101,8 @@ class Steps:
 
     def _products(self) -> Iterable[JobFinding]:
         node = self._nodes[self._meeting.rank]
-        own = list(products(node.gpus)) if "torch" in node.versions else []
-        found = self._meeting.collect(own, list[Product], SECONDS_TO_COMPUTE)
+        own = measure_products(node.gpus) if "torch" in node.versions else Products([])
+        found = self._meeting.collect(own, Products, SECONDS_TO_COMPUTE)
         return comparison.compare_products(self._labels, found) if found else ()
 
 
@@ -110,6 +110,7 @@ def _resolve_all(hosts: Sequence[str]) -> Resolved:
     return {host: addresses_of(host) for host in hosts}
 
 
-def _breaks_connections(finding: JobFinding) -> bool:
-    is_about_them = finding.what.startswith(("ports", "version of", "host name"))
+def _keeps_from_adding_up(finding: JobFinding) -> bool:
+    # Without torch, or with a broken GPU, a node can't add up.
+    is_about_them = finding.what.startswith(("ports", "version of", "host name", "matrix product"))
     return finding.level is Level.FAILURE and (is_about_them or "IFNAME" in finding.what)
