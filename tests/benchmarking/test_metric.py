@@ -15,6 +15,11 @@ from clusterrun.benchmarking.metric import find_pattern, unit_in, values_in, wit
         ("2.5M samples per second", [2.5e6], "samples/s"),
         ("{'train_samples_per_second': 81.25}", [81.25], "samples/s"),
         ("samples/sec: 99", [99.0], "samples/s"),
+        ("step 10 tokens/s: 12345", [12345.0], "tokens/s"),
+        ("epoch 13 images/s 512.5", [512.5], "images/s"),
+        ("512 images/s 0.25 loss", [512.0], "images/s"),
+        ("Throughput (per GPU): 17.5", [17.5], "per second"),
+        ("iter 20 it/s: 4.5", [4.5], "it/s"),
         ("Throughput: 17.5", [17.5], "per second"),
         (" 50%|##   | 5/10 [00:01<00:01,  4.00it/s]", [4.0], "it/s"),
         (" 50%|##   | 5/10 [00:10<00:10,  2.00s/it]", [0.5], "it/s"),
@@ -30,7 +35,9 @@ def test_common_forms(line: str, values: list[float], unit: str) -> None:
     assert unit_in([line], pattern) == unit
 
 
-@pytest.mark.parametrize("text", ["", "loss 0.5", "took 2 s", "10 MB/s", "lr 1e-3 it 5"])
+@pytest.mark.parametrize(
+    "text", ["", "loss 0.5", "took 2 s", "10 MB/s", "lr 1e-3 it 5", "Throughput at step 100: 5000"]
+)
 def test_what_is_no_throughput(text: str) -> None:
     assert find_pattern([text]) is None
 
@@ -54,10 +61,12 @@ def test_the_lowest_rank_counts() -> None:
 
 
 def test_a_pattern_of_the_user() -> None:
-    """The first group is the number; what is none is left out."""
+    """The first group is the number; what is none is left out, as is a group that is not there."""
+    either = re.compile(r"(\d+) img/s|throughput: (\d+)")
     pattern = re.compile(r"speed=(\S+)")
 
     assert values_in("speed=4\nspeed=fast\nspeed=1e3\n", pattern) == [4.0, 1000.0]
+    assert values_in("throughput: 3\n7 img/s\n", either) == [7.0]
     assert unit_in(["speed=4"], pattern) == "per second"
 
 

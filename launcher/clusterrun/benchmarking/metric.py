@@ -3,6 +3,10 @@
 import re
 from collections.abc import Iterator, Sequence
 
+_NO_COUNTER = r"(?<![\d.,_])(?<!epoch )(?<!step )(?<!iter )(?<!iteration )(?<!batch )(?<!rank )"
+"""Before a number: "step 10 tokens/s: 512" is about 512."""
+_NO_LABEL = r"(?![\"']?\s*[:=]\s*\d)"
+"""After a unit: the number follows it."""
 _NUMBER = r"(?P<number>\d[\d,_]*(?:\.\d+)?(?:[eE][+-]?\d+)?)"
 _PER_SECOND = r"(?:\s*/\s*|[ _]per[ _])(?:seconds?|secs?|s)\b"
 _WORK = r"(?P<unit>samples?|examples?|images?|imgs?|frames?|tokens?|toks?|sequences?|seqs?)"
@@ -11,10 +15,10 @@ _STEPS = r"(?P<unit>steps?|iterations?|iters?|its?|batch(?:es)?)"
 COMMON = tuple(
     re.compile(pattern, re.IGNORECASE)
     for pattern in (
-        rf"{_NUMBER} ?(?P<factor>[kM]?) ?{_WORK}{_PER_SECOND}",
+        rf"{_NO_COUNTER}{_NUMBER} ?(?P<factor>[kM]?) ?{_WORK}{_PER_SECOND}{_NO_LABEL}",
         rf"{_WORK}{_PER_SECOND}[\"']?\s*[:=]?\s*{_NUMBER}",
-        rf"(?P<unit>throughput)[^\d\n]{{0,24}}{_NUMBER}",
-        rf"{_NUMBER} ?(?P<factor>[kM]?) ?{_STEPS}{_PER_SECOND}",
+        rf"(?P<unit>throughput)(?:[^\d\n]{{0,24}}[:=])?\s*{_NUMBER}",
+        rf"{_NO_COUNTER}{_NUMBER} ?(?P<factor>[kM]?) ?{_STEPS}{_PER_SECOND}{_NO_LABEL}",
         rf"{_STEPS}{_PER_SECOND}[\"']?\s*[:=]?\s*{_NUMBER}",
         rf"(?P<seconds>\d+(?:\.\d+)?) ?(?:s|sec|seconds?) ?(?:/|per) ?{_STEPS}\b",
     )
@@ -71,10 +75,11 @@ def _values_of(found: re.Match[str]) -> Iterator[float]:
         if float(seconds) > 0:
             yield 1 / float(seconds)
         return
-    text = groups.get("number") or found[1]
+    # A user's group may be in a branch that did not match.
+    text = groups.get("number") or found[1] or ""
     try:
         number = float(text.replace(",", "").replace("_", ""))
     except ValueError:
-        # What a user's group matches may be no number.
+        # Or match what is no number.
         return
     yield number * _FACTORS[(groups.get("factor") or "").lower()]

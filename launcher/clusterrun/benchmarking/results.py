@@ -56,14 +56,23 @@ def benchmark_of(done: Sequence[Done], folder: Path, reading: Reading) -> Benchm
     return Benchmark(unit, rows_of(measured), str(folder))
 
 
-def write_results(benchmark: Benchmark, folder: Path) -> str:
-    """Write the table and, with matplotlib, the picture; return a line that names them.
+def write_table(benchmark: Benchmark, folder: Path) -> None:
+    """Write the rows for programs.
 
     Raises:
         OSError: the folder can't be written.
 
     """
     (folder / TABLE).write_bytes(msgspec.json.format(msgspec.json.encode(benchmark), indent=2))
+
+
+def write_picture(benchmark: Benchmark, folder: Path) -> str:
+    """Write the picture, with matplotlib; return a line that names it.
+
+    Raises:
+        OSError: the folder can't be written.
+
+    """
     if all(row.throughput is None for row in benchmark.rows):
         return f"outputs: {folder}"
     with suppress(ModuleNotFoundError):

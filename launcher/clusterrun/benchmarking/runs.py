@@ -1,6 +1,6 @@
 """The runs of a benchmark: one job each, with its output in a file."""
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 from msgspec import Struct
@@ -8,7 +8,7 @@ from msgspec import Struct
 from clusterrun.sources.clusters.slurm_allocation import Allocation
 from clusterrun.sources.options.rows import files, output, workers
 from clusterrun.sources.settings import CommandLine, FlagValue
-from clusterrun.workers.child_launch import CLUSTERRUN, LaunchEnd, run_to_end
+from clusterrun.workers.child_launch import CLUSTERRUN, ChildLaunches
 
 OUTPUT = "output.txt"
 """In the folder of a run: what all of its ranks and agents print."""
@@ -90,8 +90,8 @@ def all_runs(variants: Sequence[Variant], sizes: Sequence[Size], rounds: int) ->
                 yield Run(variant, size, number)
 
 
-def perform(run: Run, folder: Path, environ: Mapping[str, str]) -> LaunchEnd:
-    """Run it to its end.
+def perform(run: Run, folder: Path, launches: ChildLaunches) -> int:
+    """Run it to its end; return its exit code.
 
     Raises:
         OSError: its folder can't be written.
@@ -100,7 +100,7 @@ def perform(run: Run, folder: Path, environ: Mapping[str, str]) -> LaunchEnd:
     place = folder / run.place
     place.mkdir(parents=True, exist_ok=True)
     with (place / OUTPUT).open("wb") as file:
-        return run_to_end(run.argv(folder), environ, file)
+        return launches.run(run.argv(folder), file)[0]
 
 
 def printed_by(run: Run, folder: Path) -> str:

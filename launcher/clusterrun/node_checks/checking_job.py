@@ -21,7 +21,7 @@ from clusterrun.sources.options.rows import (
 )
 from clusterrun.sources.options.table import BY_GROUP
 from clusterrun.sources.settings import CommandLine, FlagValue
-from clusterrun.workers.child_launch import CLUSTERRUN, run_to_end
+from clusterrun.workers.child_launch import CLUSTERRUN, ChildLaunches
 
 WORKER = "clusterrun.node_checks.check_worker"
 
@@ -95,10 +95,11 @@ def answer_of(job: CommandLine, environ: Mapping[str, str]) -> tuple[Answer | No
 
     The second value is the job's exit code. It prints its own errors.
     """
-    end = run_to_end([*CLUSTERRUN, *job.argv()], environ)
-    if end.interrupted:
-        return None, end.interrupted
-    return _answer_in(end.printed), end.code
+    with ChildLaunches(environ) as launches:
+        code, printed = launches.run([*CLUSTERRUN, *job.argv()])
+    if launches.interrupted:
+        return None, launches.interrupted
+    return _answer_in(printed), code
 
 
 def _answer_in(out: bytes) -> Answer | None:

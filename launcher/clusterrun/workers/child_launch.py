@@ -1,4 +1,4 @@
-"""A whole launch as a child of this process: a run of a benchmark, a check of nodes."""
+"""Whole launches as children of this process: the runs of a benchmark, a check of nodes."""
 
 import os
 import signal
@@ -6,7 +6,7 @@ import subprocess
 import sys
 from collections.abc import Mapping, Sequence
 from types import FrameType
-from typing import IO, NamedTuple
+from typing import IO, Self
 
 from clusterrun.errors import exit_code_of_signal
 from clusterrun.workers.fork_server.this_process import die_with_parent
@@ -18,53 +18,59 @@ PASSED_ON = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 """A launch takes one that the terminal has sent to both of us for one."""
 
 
-class LaunchEnd(NamedTuple):
-    """How a child has ended."""
+class ChildLaunches:
+    """Runs launches one after the other; as a context, it passes signals on to them."""
 
-    code: int
-    printed: bytes
-    """Its output, if that went to no file."""
-    interrupted: int
-    """The exit code of the signal that this process has got meanwhile; 0: of none."""
+    def __init__(self, environ: Mapping[str, str]) -> None:
+        """Take the environment of the launches."""
+        self._environ = dict(environ)
+        self._running: subprocess.Popen[bytes] | None = None
+        self._received = 0
+        self._before: dict[int, object] = {}
 
+    @property
+    def interrupted(self) -> int:
+        """The exit code of the first signal that this process has got; 0: of none."""
+        return exit_code_of_signal(self._received) if self._received else 0
 
-def run_to_end(
-    words: Sequence[str], environ: Mapping[str, str], output: IO[bytes] | None = None
-) -> LaunchEnd:
-    """Run a program to its end, also after a signal, which is passed on to it.
+    def __enter__(self) -> Self:
+        numbers = [each for each in PASSED_ON if signal.getsignal(each) != signal.SIG_IGN]
+        self._before = {number: signal.signal(number, self._pass_on) for number in numbers}
+        return self
 
-    Args:
-        words: the program and its arguments.
-        environ: its environment.
-        output: gets its output and its errors; None: output is returned, errors are ours.
+    def __exit__(self, *_: object) -> None:
+        for number, handler in self._before.items():
+            signal.signal(number, handler)  # type: ignore[arg-type]
 
-    Raises:
-        OSError: it can't be started.
+    def run(self, words: Sequence[str], output: IO[bytes] | None = None) -> tuple[int, bytes]:
+        """Run a program to its end, also after a signal; return its exit code, and its output.
 
-    """
-    parent = os.getpid()
-    process = subprocess.Popen(
-        words,
-        env=dict(environ),
-        stdin=subprocess.DEVNULL,
-        stdout=subprocess.PIPE if output is None else output,
-        stderr=None if output is None else subprocess.STDOUT,
-        preexec_fn=lambda: die_with_parent(parent, signal.SIGTERM),  # noqa: PLW1509 - this process has one thread
-    )
-    received = []
+        Args:
+            words: the program and its arguments.
+            output: gets its output and its errors; None: output is returned, errors are ours.
 
-    def pass_on(number: int, _frame: FrameType | None) -> None:
-        received.append(number)
-        process.send_signal(number)
+        Raises:
+            OSError: it can't be started.
 
-    numbers = [each for each in PASSED_ON if signal.getsignal(each) != signal.SIG_IGN]
-    before = {number: signal.signal(number, pass_on) for number in numbers}
-    printed, _ = process.communicate()
-    for number, handler in before.items():
-        signal.signal(number, handler)
-    code = process.returncode
-    return LaunchEnd(
-        exit_code_of_signal(-code) if code < 0 else code,
-        printed or b"",
-        exit_code_of_signal(received[0]) if received else 0,
-    )
+        """
+        parent = os.getpid()
+        self._running = subprocess.Popen(
+            words,
+            env=self._environ,
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE if output is None else output,
+            stderr=None if output is None else subprocess.STDOUT,
+            preexec_fn=lambda: die_with_parent(parent, signal.SIGTERM),  # noqa: PLW1509 - this process has one thread
+        )
+        if self._received:
+            # It came before there was a process to pass it on to.
+            self._running.send_signal(self._received)
+        printed, _ = self._running.communicate()
+        code = self._running.returncode
+        self._running = None
+        return exit_code_of_signal(-code) if code < 0 else code, printed or b""
+
+    def _pass_on(self, number: int, _frame: FrameType | None) -> None:
+        self._received = self._received or number
+        if self._running is not None:
+            self._running.send_signal(number)

@@ -1,9 +1,10 @@
 """``clusterrun bench SCRIPT``: how much faster more ranks, or other options, make a script."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 
-from clusterrun.benchmarking.results import Done, Reading, benchmark_of, write_results
+from clusterrun.benchmarking.results import Done, Reading, benchmark_of, write_picture, write_table
 from clusterrun.benchmarking.runs import Run, perform
 from clusterrun.cli.benchmark_plan import plan_runs
 from clusterrun.cli.json_printing import print_json
@@ -13,6 +14,7 @@ from clusterrun.report.throughput import throughput_table
 from clusterrun.sources.options.rows.files import LOG_DIR
 from clusterrun.sources.options.rows.launcher import JSON
 from clusterrun.sources.settings import CommandLine
+from clusterrun.workers.child_launch import ChildLaunches
 
 USUAL_FOLDER = "clusterrun-bench"
 
@@ -32,40 +34,50 @@ def execute(line: CommandLine, environ: Mapping[str, str], called: str) -> int:
     """
     runs, reading = plan_runs(line, environ, called)
     folder = Path(str(line.flags.get(LOG_DIR.name) or USUAL_FOLDER))
-    try:
-        done, interrupted = _perform_all(runs, folder, environ)
+    with ChildLaunches(environ) as launches:
+        done = _perform_all(runs, folder, launches)
         code = _show(done, folder, reading, as_json=JSON.name in line.flags) if done else 0
-    except OSError as error:
-        raise MachineError(
-            f"{folder} can't be written: {error.strerror}", "give another one with --log-dir DIR"
-        ) from None
-    return interrupted or code
+    return launches.interrupted or code
 
 
-def _perform_all(
-    runs: Sequence[Run], folder: Path, environ: Mapping[str, str]
-) -> tuple[list[Done], int]:
-    """Return the runs that have ended, and the exit code of a signal that has ended the others."""
+def _perform_all(runs: Sequence[Run], folder: Path, launches: ChildLaunches) -> list[Done]:
+    """Return the runs that have ended by themselves."""
     done: list[Done] = []
     for number, run in enumerate(runs, 1):
         complain(f"clusterrun: run {number} of {len(runs)}: {_described(run)}")
-        end = perform(run, folder, environ)
-        if end.interrupted:
+        with _written_in(folder):
+            code = perform(run, folder, launches)
+        if launches.interrupted:
             complain(f"clusterrun: interrupted: {len(done)} of {len(runs)} runs are measured")
-            return done, end.interrupted
-        done.append(Done(run, end.code))
-    return done, 0
+            break
+        done.append(Done(run, code))
+    return done
 
 
 def _show(done: Sequence[Done], folder: Path, reading: Reading, *, as_json: bool) -> int:
     benchmark = benchmark_of(done, folder, reading)
-    pictures = write_results(benchmark, folder)
+    with _written_in(folder):
+        write_table(benchmark, folder)
     if as_json:
         print_json(benchmark)
     else:
-        print_text(f"{throughput_table(benchmark)}\n\n{pictures}")
+        print_text(throughput_table(benchmark))
+    with _written_in(folder):
+        pictured = write_picture(benchmark, folder)
+    if not as_json:
+        print_text(f"\n{pictured}")
     unclear = UNCLEAR if any(row.fault for row in benchmark.rows) else ExitCode.SUCCESS
     return next((each.code for each in done if each.code), unclear)
+
+
+@contextmanager
+def _written_in(folder: Path) -> Iterator[None]:
+    try:
+        yield
+    except OSError as error:
+        raise MachineError(
+            f"{folder} can't be written: {error.strerror}", "give another one with --log-dir DIR"
+        ) from None
 
 
 def _described(run: Run) -> str:
