@@ -12,6 +12,7 @@ import psutil
 import pytest
 
 from tests.contract.launched import variable_of
+from tests.full_terminal import fill
 
 MARK = "PYTEST_SESSION_OF"
 
@@ -58,9 +59,10 @@ def nothing_left_behind() -> Iterator[None]:
 
 
 @pytest.fixture
-def unread_terminal() -> Iterator[str]:
-    """Return the path of a terminal that no process reads, as after Ctrl-S."""
+def full_terminal() -> Iterator[str]:
+    """Return the path of a terminal that no process reads, as after Ctrl-S, and that is full."""
     master, slave = pty.openpty()
+    fill(os.ttyname(slave))
 
     yield os.ttyname(slave)
 

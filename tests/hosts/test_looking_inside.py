@@ -214,11 +214,11 @@ def test_each_command_in_trouble(
     hosts: tuple[Host, ...],
     clusterrun: Launcher,
     tmp_path: Path,
-    unread_terminal: str,
+    full_terminal: str,
     trouble: str,
 ) -> None:
     """A rank, an agent or the coordinator is stopped, no terminal is read, or node 0 is busy."""
-    printing_to = unread_terminal if trouble == "terminal" else ""
+    printing_to = full_terminal if trouble == "terminal" else ""
     job = ThreeHosts(hosts, clusterrun, tmp_path, printing_to=printing_to)
     stopped = {
         "rank": [job.pids[2][0]] if job.pids else [],
@@ -231,9 +231,6 @@ def test_each_command_in_trouble(
     if trouble == "busy":
         for _ in range(4):
             hosts[0].start(sys.executable, "-c", "while True: pass")
-    if trouble == "terminal":
-        # A terminal holds some lines before it is full.
-        time.sleep(3.0)
 
     took = times_of_all_commands(job, 1)
     status, _ = job.status(1)

@@ -88,7 +88,7 @@ def assert_all_commands_answer(runtime: dict[str, str]) -> None:
 
 
 @pytest.mark.parametrize(
-    "stuck", ["unread_terminal", pytest.param("stopped_reader", marks=pytest.mark.long)]
+    "stuck", ["full_terminal", pytest.param("stopped_reader", marks=pytest.mark.long)]
 )
 def test_a_stopped_terminal(
     clusterrun: Launcher, runtime: dict[str, str], stuck: str, request: pytest.FixtureRequest

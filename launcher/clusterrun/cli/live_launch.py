@@ -20,6 +20,7 @@ from clusterrun.control.messages import LookInside
 from clusterrun.control.running_jobs import NoAnswer, ask
 from clusterrun.domain.looks import JobLook, LookAtRanks
 from clusterrun.errors import exit_code_of_signal
+from clusterrun.processes import stop_as_by_default
 from clusterrun.report.live_table import live_lines
 from clusterrun.sources.output_options import shows_colours
 from clusterrun.workers.fork_server.this_process import die_with_parent
@@ -84,7 +85,7 @@ def _pass_signals_on(child: int, table: TableBelow) -> None:
 
     def pause(_number: int, _frame: FrameType | None) -> None:
         table.clear()
-        os.kill(os.getpid(), signal.SIGSTOP)
+        stop_as_by_default()
 
     for number in PASSED_ON:
         if signal.getsignal(number) != signal.SIG_IGN:

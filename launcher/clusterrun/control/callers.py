@@ -16,6 +16,9 @@ SECONDS_TO_ASK = 5.0
 SECONDS_TO_READ = 5.0
 """A command that does not read its answer is dropped after that."""
 
+SECONDS_WITHOUT_DESCRIPTORS = 0.5
+"""Until the next try to accept one."""
+
 MOST_CALLERS = 128
 """Connections at a time; others wait in the kernel's queue."""
 
@@ -77,14 +80,15 @@ class Callers:
         self._callers: dict[int, Caller] = {}
         self._asking: dict[int, Caller] = {}
         self._listener: socket.socket | None = None
+        self._accept_again = NEVER
 
     def fileno(self) -> int:
         return self._epoll.fileno()
 
     @property
     def due(self) -> float:
-        """When one is to be dropped."""
-        return min((caller.until for caller in self._callers.values()), default=NEVER)
+        """When one is to be dropped, or accepted."""
+        return min([self._accept_again, *(caller.until for caller in self._callers.values())])
 
     def listen(self, listener: socket.socket) -> None:
         """Accept connections from now on; the caller closes the listener after ``close``."""
@@ -96,10 +100,18 @@ class Callers:
         """Accept connections that wait, and no more than may be open."""
         if self._listener is None:
             return
+        if self._accept_again <= now:
+            self._accept_again = NEVER
+            self._epoll.modify(self._listener, select.EPOLLIN)
         for _ in range(min(MOST_OF_A_TURN, MOST_CALLERS - len(self._callers))):
             try:
                 connection, _ = self._listener.accept()
+            except BlockingIOError:
+                return
             except OSError:
+                # This process has no descriptor left: the listener would be ready for ever.
+                self._epoll.modify(self._listener, 0)
+                self._accept_again = now + SECONDS_WITHOUT_DESCRIPTORS
                 return
             if not is_of_this_user(connection):
                 connection.close()

@@ -10,6 +10,7 @@ from importlib import metadata
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from clusterrun.domain.bounds import as_line
 from clusterrun.domain.cpuset import CpuSet
 from clusterrun.machine.gpus.faults import broken_gpus
 from clusterrun.machine.gpus.slowdowns import slow_gpus
@@ -130,5 +131,6 @@ def _named(process: "psutil.Process") -> str:
     import psutil
 
     with suppress(psutil.Error):
-        return f"{process.name()} ({process.pid})"
+        # Any user may have named it.
+        return f"{as_line(process.name())} ({process.pid})"
     return f"pid {process.pid}"

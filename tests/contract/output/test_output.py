@@ -8,13 +8,13 @@ import subprocess
 import time
 from collections import Counter
 from collections.abc import Iterator
-from contextlib import suppress
 from pathlib import Path
 
 import pytest
 from free_ports import free_port
 
 from tests.contract.launched import Job, Launcher
+from tests.full_terminal import fill
 
 SMALL_DISK = 64 << 10
 
@@ -417,17 +417,6 @@ def test_sigterm_ends_a_job_whose_terminal_is_stopped(
     time.sleep(seconds)
 
     assert_ends_on_term(job, clusterrun.folder)
-
-
-def fill(path: str) -> None:
-    """Print to a terminal until its buffer is full."""
-    with suppress(BlockingIOError), open(path, "wb", buffering=0, opener=_non_blocking) as terminal:
-        while terminal.write(b"x" * 100):
-            pass
-
-
-def _non_blocking(path: str, flags: int) -> int:
-    return os.open(path, flags | os.O_NONBLOCK | os.O_NOCTTY)
 
 
 def test_a_stopped_terminal_does_not_delay_a_node_that_waits_for_others(

@@ -1,6 +1,5 @@
 """``clusterrun watch [RUN]``: a live table of all ranks of a running job."""
 
-import os
 import signal
 import sys
 import time
@@ -13,6 +12,7 @@ from clusterrun.cli.printing import print_text
 from clusterrun.control.messages import LookInside
 from clusterrun.domain.looks import JobLook, LookAtRanks
 from clusterrun.errors import ExitCode, UsageError
+from clusterrun.processes import stop_as_by_default
 from clusterrun.report.job_status import JobStatus
 from clusterrun.report.live_table import live_lines
 from clusterrun.sources.settings import CommandLine
@@ -87,5 +87,5 @@ def screen_of(status: JobStatus, width: int, height: int) -> "Text":
 def _pause(live: "Live") -> None:
     """Give the terminal back while the shell has it (Ctrl-Z)."""
     live.stop()
-    os.kill(os.getpid(), signal.SIGSTOP)
+    stop_as_by_default()
     live.start(refresh=True)

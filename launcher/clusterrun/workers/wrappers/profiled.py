@@ -27,7 +27,7 @@ class Profile:
     def __init__(self, path: str) -> None:
         self._path = path
         self._steps = 0
-        self._is_written = False
+        self._is_over = False
         self._profiler = profile(
             schedule=schedule(wait=SKIPPED, warmup=WARM_UP, active=RECORDED, repeat=1),
             on_trace_ready=self._write,
@@ -41,7 +41,7 @@ class Profile:
     def end(self) -> None:
         """Write what there is, if the program ends before all chosen steps are recorded."""
         self._profiler.stop()
-        if not self._is_written:
+        if not self._is_over:
             first, last = SKIPPED + WARM_UP + 1, SKIPPED + WARM_UP + RECORDED
             say(
                 f"no profile, as an optimizer has made {self._steps} steps; steps {first} to {last}"
@@ -53,13 +53,18 @@ class Profile:
         self._profiler.step()
 
     def _write(self, recorded: profile) -> None:
+        self._is_over = True
         folder, name = os.path.split(self._path)
-        os.makedirs(folder, exist_ok=True)
         # The ending says to compress it.
         unfinished = os.path.join(folder, f"unfinished-{name}")
-        recorded.export_chrome_trace(unfinished)
-        os.replace(unfinished, self._path)
-        self._is_written = True
+        try:
+            os.makedirs(folder, exist_ok=True)
+            recorded.export_chrome_trace(unfinished)
+            os.replace(unfinished, self._path)
+        except OSError as error:
+            # Training goes on.
+            say(f"the profile can't be written to {self._path}: {error.strerror}")
+            return
         say(f"the profile of rank {os.environ['RANK']} is in {self._path}")
 
 

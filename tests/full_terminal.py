@@ -1,0 +1,15 @@
+"""A terminal that takes no more, as after Ctrl-S."""
+
+import os
+from contextlib import suppress
+
+
+def fill(path: str) -> None:
+    """Print to a terminal until its buffer is full."""
+    with suppress(BlockingIOError), open(path, "wb", buffering=0, opener=_non_blocking) as terminal:
+        while terminal.write(b"x" * 100):
+            pass
+
+
+def _non_blocking(path: str, flags: int) -> int:
+    return os.open(path, flags | os.O_NONBLOCK | os.O_NOCTTY)
