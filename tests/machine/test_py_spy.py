@@ -38,7 +38,7 @@ class Installed:
 
     def __init__(self, folder: Path) -> None:
         self._program = folder / "py-spy"
-        self.py_spy = PySpy({"PATH": "/usr/bin:/bin"}, folder / "python")
+        self.py_spy = PySpy({"PATH": "/usr/bin:/bin"}, folder / "python", lambda find: find())
 
     def writes(self, script: str, shell: str = "/bin/sh") -> None:
         """Install it."""

@@ -58,6 +58,14 @@ def _exit_on_signal(number: int, _frame: FrameType | None) -> None:
     os._exit(128 + number)
 
 
+def say_nothing_on_signals() -> None:
+    """Have a signal end this process without a word, as what it does starts no worker."""
+    for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
+        # Not in tests and notebooks, whose handlers are their own.
+        if signal.getsignal(number) is _exit_on_signal:
+            signal.signal(number, lambda number, _frame: os._exit(128 + number))
+
+
 def _open_closed_streams() -> None:
     """Open descriptors 0, 1 and 2 if closed: else the next files opened would get these numbers."""
     while (descriptor := os.open(os.devnull, os.O_RDWR)) <= 2:

@@ -4,6 +4,7 @@ from collections.abc import Mapping, Sequence
 
 from clusterrun.cli.commands.table import RUN
 from clusterrun.cli.dispatch import find_command
+from clusterrun.cli.entry import say_nothing_on_signals
 from clusterrun.cli.parsing import completion_variable
 from clusterrun.cli.printing import complain, print_text
 from clusterrun.errors import ExitCode, LauncherError, exit_code_of_signal
@@ -20,6 +21,8 @@ def run_command_line(
 
             return print_text(completions(instruction, called, environ))
         command, line = find_command(argv, called)
+        if command is not RUN:
+            say_nothing_on_signals()
         return command.load()(line, environ, called)
     except LauncherError as error:
         complain(command.as_typed(error.explain()))

@@ -5,7 +5,7 @@ The children of a request are started at the user's first look; later looks show
 
 import os
 import signal
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from functools import partial
 from pathlib import Path
@@ -32,6 +32,9 @@ LEFT_OUT = "\n(the rest is left out)"
 
 MISSING = "has no py-spy, on its agent's PATH or beside its Python: type pip install py-spy there"
 
+Found = str | None
+Find = Callable[[], Found]
+
 Answer = tuple[tuple[NativeStack, ...], bool, str]
 """The stacks, whether they are all, and why there are none."""
 
@@ -39,10 +42,16 @@ Answer = tuple[tuple[NativeStack, ...], bool, str]
 class PySpy:
     """Runs py-spy for one request at a time; others wait for it."""
 
-    def __init__(self, environ: Mapping[str, str], interpreter: Path) -> None:
-        """Take the agent's environment, and its Python: py-spy may lie beside it."""
+    def __init__(
+        self, environ: Mapping[str, str], interpreter: Path, within_time: Callable[[Find], Found]
+    ) -> None:
+        """Take the agent's environment, and its Python: py-spy may lie beside it.
+
+        ``within_time`` calls what looks for files; None if it takes too long.
+        """
         self._environ = environ
         self._interpreter = interpreter
+        self._within_time = within_time
         self._requests: dict[int, dict[GlobalRank, _Dump]] = {}
         """By the user's number and rank."""
 
@@ -58,7 +67,7 @@ class PySpy:
         if look.number not in self._requests:
             if not pids:
                 return (), True, ""
-            program = self._program()
+            program = self._within_time(self._program)
             if program is None:
                 return (), True, MISSING
             if [dump for dump in self._dumps() if not dump.is_over(now)]:

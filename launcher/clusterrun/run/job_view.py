@@ -44,6 +44,9 @@ if TYPE_CHECKING:
 MOST_BYTES = 1 << 20
 """Of one answer: what the ranks of a node have printed last."""
 
+SECONDS_FOR_FOLDERS = 1.0
+"""Those of PATH may be on a file server that hangs."""
+
 
 class JobView:
     """Follows the attempts of this node; nothing is read before a user looks."""
@@ -210,11 +213,13 @@ class JobView:
     def _native_stacks(self, look: LookAtNativeStacks, now: float) -> NodeNativeStacks:
         from clusterrun.domain.looks import NodeNativeStacks
         from clusterrun.machine.py_spy import PySpy
+        from clusterrun.workers.time_limited import TimeLimited
 
         if self._world.node_rank in look.known:
             return NodeNativeStacks(*self._place, (), is_done=True)
         if self._py_spy is None:
-            self._py_spy = PySpy(self._local.variables, Path(sys.executable))
+            files = TimeLimited(SECONDS_FOR_FOLDERS)
+            self._py_spy = PySpy(self._local.variables, Path(sys.executable), files.run)
         processes = {each.rank: self._process(each.local_rank) for each in self._asked(look.rank)}
         pids = {
             rank: running.pid
