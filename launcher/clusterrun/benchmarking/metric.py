@@ -2,6 +2,7 @@
 
 import re
 from collections.abc import Iterator, Sequence
+from contextlib import suppress
 
 _NO_COUNTER = r"(?<![\d.,_])(?<!epoch )(?<!step )(?<!iter )(?<!iteration )(?<!batch )(?<!rank )"
 """Before a number: "step 10 tokens/s: 512" is about 512."""
@@ -47,7 +48,8 @@ def values_in(text: str, pattern: re.Pattern[str]) -> list[float]:
         prefix = _RANK.match(line)
         rank = int(prefix[1]) if prefix else 0
         for found in pattern.finditer(line, prefix.end() if prefix else 0):
-            by_rank.setdefault(rank, []).extend(_values_of(found))
+            own = _values_of(found) if pattern in COMMON else _number(found[1], "")
+            by_rank.setdefault(rank, []).extend(own)
     return by_rank[min(by_rank)] if by_rank else []
 
 
@@ -75,11 +77,10 @@ def _values_of(found: re.Match[str]) -> Iterator[float]:
         if float(seconds) > 0:
             yield 1 / float(seconds)
         return
-    # A user's group may be in a branch that did not match.
-    text = groups.get("number") or found[1] or ""
-    try:
-        number = float(text.replace(",", "").replace("_", ""))
-    except ValueError:
-        # Or match what is no number.
-        return
-    yield number * _FACTORS[(groups.get("factor") or "").lower()]
+    yield from _number(groups["number"], groups.get("factor") or "")
+
+
+def _number(text: str | None, factor: str) -> Iterator[float]:
+    # A user's group may be in a branch that did not match, or match what is no number.
+    with suppress(ValueError):
+        yield float((text or "").replace(",", "").replace("_", "")) * _FACTORS[factor.lower()]

@@ -17,10 +17,16 @@ from clusterrun.errors import UsageError
 from clusterrun.machine.inspect import inspect
 from clusterrun.sources.clusters.slurm_allocation import allocation_here
 from clusterrun.sources.clusters.variables import Variables
-from clusterrun.sources.options.option import Option
+from clusterrun.sources.options.option import Option, flag
+from clusterrun.sources.options.rows.debugging import DEBUG, LIVE, PDB
 from clusterrun.sources.options.rows.files import LOG_DIR
 from clusterrun.sources.options.rows.launcher import JSON
 from clusterrun.sources.options.rows.measuring import METRIC, NPROC, ROUNDS, ROWS, VARIANT, WARM_UP
+from clusterrun.sources.options.rows.output import (
+    LOCAL_RANKS_FILTER,
+    LOG_LINE_PREFIX_TEMPLATE,
+    RANKS,
+)
 from clusterrun.sources.options.rows.reaching import LAUNCHER
 from clusterrun.sources.options.rows.workers import CLUSTER, NNODES, NPROC_PER_NODE
 from clusterrun.sources.options.values.measuring import VariantText, counts
@@ -34,6 +40,22 @@ bench starts other nodes by ssh:
 or by srun, in a batch script or a shell of salloc; type no srun before it"""
 
 
+Refused = tuple[Option[object], tuple[str, str]]
+"""An option that no run can keep: why, and what to do instead."""
+
+_SIZE = ("bench sets the size of each run", "give --nproc 1,2,4 and --nnodes 1,2 before the script")
+_READ = ("bench reads what all ranks print", "leave it out")
+_BY_HAND = ("a run of bench has no terminal", "leave it out; clusterrun watch shows a run")
+_FOLDER = ("bench has one folder for all runs", "give --log-dir before the script")
+
+REFUSED: tuple[Refused, ...] = (
+    (NPROC_PER_NODE, _SIZE),
+    *((each, _READ) for each in (LOG_LINE_PREFIX_TEMPLATE, RANKS, LOCAL_RANKS_FILTER)),
+    *((each, _BY_HAND) for each in (DEBUG, PDB, LIVE)),
+)
+IN_A_VARIANT: tuple[Refused, ...] = (*REFUSED, (NNODES, _SIZE), (LOG_DIR, _FOLDER))
+
+
 def plan_runs(
     line: CommandLine, environ: Mapping[str, str], called: str
 ) -> tuple[list[Run], Reading]:
@@ -43,6 +65,7 @@ def plan_runs(
         UsageError: a run is impossible.
 
     """
+    _refuse(line, REFUSED, "")
     settings = settings_from_flags(line.flags, line.spelled, ROWS)
     reading = Reading(value_of(METRIC, [settings]).value, value_of(WARM_UP, [settings]).value)
     variants = list(_variants(line, settings, called))
@@ -104,12 +127,19 @@ def _options_of(text: Fact[VariantText], called: str) -> CommandLine:
         where = f"{text.origin} {text.value.name}"
         hint = error.hint or _behind_dashes(text, text.value.options)
         raise UsageError(f"{where}: {error.message}", hint) from None
+    _refuse(typed, IN_A_VARIANT, f"{text.origin} {text.value.name}: ")
     if typed.words:
         raise UsageError(
             f"{text.origin} {text.value.name}: {typed.words[0]} is no option",
             _behind_dashes(text, typed.words),
         )
     return typed
+
+
+def _refuse(line: CommandLine, refused: Sequence[Refused], where: str) -> None:
+    for option, (why, instead) in refused:
+        if typed := {*option.names} & line.flags.keys():
+            raise UsageError(f"{where}{flag(typed.pop())}: {why}", instead)
 
 
 def _behind_dashes(text: Fact[VariantText], words: Sequence[str]) -> str:

@@ -1,5 +1,6 @@
 """The run that a command is about: the one that is named, or the only one on this host."""
 
+import shlex
 from collections.abc import Mapping
 from pathlib import Path
 
@@ -94,4 +95,4 @@ def describe_silent(agent: SilentAgent) -> str:
 def _described(job: RunningJob) -> str:
     found = job.described
     nodes = f"node {found.node_rank} of {found.nodes}, " if found.nodes > 1 else ""
-    return f"{found.run_id}    # {found.program}, {nodes}pid {found.pid}"
+    return f"{shlex.quote(found.run_id)}    # {found.program}, {nodes}pid {found.pid}"

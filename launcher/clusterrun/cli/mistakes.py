@@ -19,7 +19,9 @@ def unknown_flag(
     typed = argv[place].partition("=")[0]
     from clusterrun.cli.options_of_other_launchers import foreign_option_error
 
-    if foreign := foreign_option_error(argv[place:]):
+    is_short = not typed.startswith("--")
+    # -f is one of mpirun's, and of logs.
+    if (takes_script or not is_short) and (foreign := foreign_option_error(argv[place:])):
         return foreign
     meant = meanings(name.removeprefix("--"), known)
     if meant:

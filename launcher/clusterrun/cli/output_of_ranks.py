@@ -61,6 +61,11 @@ def print_output(line: CommandLine, environ: Mapping[str, str], called: str) -> 
     )
     job = chosen_run(line, environ, f"{called} logs")
     check_rank(job, rank)
+    if look.node_rank is not None and look.node_rank >= job.described.nodes:
+        raise UsageError(
+            f"--node: run {job.described.run_id} has no node {look.node_rank}",
+            f"it has {job.described.nodes}: give one from 0 to {job.described.nodes - 1}",
+        )
     seen = answer_of(job, LookInside(look), JobLook)
     if "json" in line.flags:
         return print_json(_Output(job.described.run_id, seen.of(NodeOutput), seen.missing))

@@ -45,7 +45,14 @@ def parse(
 ) -> CommandLine:
     """Split ``argv``, without the program's own name, into flags and the words from SCRIPT on.
 
-    ``takes_script``: SCRIPT may follow, with its own options. As ``torchrun``, abbreviations are torchrun's before they are ours.
+    As ``torchrun``, abbreviations are torchrun's before they are ours.
+
+    Args:
+        argv: the words.
+        called: the program's name.
+        options: those that may be typed.
+        takes_script: SCRIPT may be among the words, and all after it is the script's; without,
+            options may be typed anywhere.
 
     Raises:
         UsageError: a flag is unknown, lacks its value, or has one that it does not take.
@@ -53,7 +60,7 @@ def parse(
     """
     preferred = TORCHRUN_FLAGS if called == "torchrun" else ()
     full = partial(full_name, preferred=preferred, known=flag_names(options))
-    command = click_command(_typed(options, argv, full), full)
+    command = click_command(_typed(options, argv, full), full, takes_script=takes_script)
     try:
         context = command.make_context("clusterrun", with_values(argv, options, full))
     except click.NoSuchOption as error:
@@ -64,8 +71,10 @@ def parse(
     flags = {name: value for name, value in context.params.items() if value or value == ""}
     if f"-h{flags.get(HELP.name)}" in {*argv} & MPIRUN_HOSTS:
         raise unknown_flag("-h", argv, options, takes_script=takes_script)
-    # From argv: those of click have the values that with_values adds.
-    words = tuple(argv[len(argv) - len(flags.pop("words", ())) :])
+    words = flags.pop("words", ())
+    if takes_script:
+        # From argv: those of click have the values that with_values adds.
+        words = tuple(argv[len(argv) - len(words) :])
     if not any(option.name in flags for option in FLAG_OPTIONS):
         expect_values(flags, () if words else argv, options)
     return CommandLine(flags, words)
@@ -76,6 +85,8 @@ def click_command(
     full: Callable[[str], str],
     values_of: Callable[[Option[object] | None], Values | None] = lambda _option: None,
     command_class: type[click.Command] = click.Command,
+    *,
+    takes_script: bool = True,
 ) -> click.Command:
     """Return the command that splits a line with these options, and those that name a command.
 
@@ -92,7 +103,10 @@ def click_command(
         params=[*flags, words],
         add_help_option=False,
         # All that follows SCRIPT belongs to the script.
-        context_settings={"token_normalize_func": full, "allow_interspersed_args": False},
+        context_settings={
+            "token_normalize_func": full,
+            "allow_interspersed_args": not takes_script,
+        },
     )
 
 

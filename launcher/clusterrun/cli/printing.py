@@ -28,6 +28,11 @@ def print_text(text: str) -> ExitCode:
     return ExitCode.SUCCESS
 
 
+def is_on_terminal() -> bool:
+    """Return whether standard output is a terminal; it is None if it was closed."""
+    return sys.stdout is not None and sys.stdout.isatty()
+
+
 def complain(text: str) -> None:
     """Print to standard error; one that is closed, full or a stopped terminal delays nothing."""
     if sys.stderr is None:

@@ -37,6 +37,10 @@ def _is_submitted(line: CommandLine, environ: Mapping[str, str]) -> bool:
         return True
     if not line.words or any(row.name in line.flags for row in LOGS.own_options):
         return False
-    if line.words[0] in {job.described.run_id for job in found_jobs(environ).jobs}:
+    found = found_jobs(environ)
+    if line.words[0] in {job.described.run_id for job in found.jobs}:
+        return False
+    if found.silent and not line.words[0][0].isdigit():
+        # It is no id of a scheduler's, and may be the run of an agent that is stopped.
         return False
     return any(which(command, path=environ.get("PATH", "")) for command in COMMANDS.values())

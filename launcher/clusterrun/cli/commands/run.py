@@ -1,10 +1,9 @@
 """``clusterrun SCRIPT``: a job, its plan, or this process as its one worker."""
 
-import sys
 from collections.abc import Mapping
 
 from clusterrun.cli.dispatch import nearest_command
-from clusterrun.cli.printing import complain, print_text, warn
+from clusterrun.cli.printing import complain, is_on_terminal, print_text, warn
 from clusterrun.errors import ExitCode, UsageError
 from clusterrun.planning.variables.worker_variables import environment_before
 from clusterrun.run.fork_server_start import start_fork_server
@@ -37,7 +36,7 @@ def execute(line: CommandLine, environ: Mapping[str, str], called: str) -> int:
 
 def _check_live(resolved: Resolved) -> None:
     live, job = resolved.live, resolved.job
-    if not sys.stdout.isatty():
+    if not is_on_terminal():
         raise UsageError(
             f"{live.origin} draws on a terminal, and standard output is none",
             "leave it out, and type clusterrun watch on a terminal",

@@ -1,14 +1,13 @@
 """``clusterrun status [RUN]``: all ranks of all nodes of a running job."""
 
 import shutil
-import sys
 import time
 from collections.abc import Mapping
 
 from clusterrun.cli.chosen_run import answer_of, chosen_run
 from clusterrun.cli.json_printing import print_json
 from clusterrun.cli.looking import status_of
-from clusterrun.cli.printing import print_text
+from clusterrun.cli.printing import is_on_terminal, print_text
 from clusterrun.control.messages import LookInside
 from clusterrun.control.running_jobs import NoAnswer, RunningJob, ask
 from clusterrun.domain.looks import JobLook, LookAtRanks
@@ -37,7 +36,7 @@ def execute(line: CommandLine, environ: Mapping[str, str], called: str) -> int:
     status = status_of(job.described, first, second, time.monotonic() - middle)
     if "json" in line.flags:
         return print_json(status)
-    width = shutil.get_terminal_size().columns if sys.stdout.isatty() else None
+    width = shutil.get_terminal_size().columns if is_on_terminal() else None
     return print_text(status_text(status, width))
 
 

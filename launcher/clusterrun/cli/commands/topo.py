@@ -3,12 +3,11 @@
 import os
 import shlex
 import shutil
-import sys
 from collections.abc import Mapping
 from contextlib import suppress
 from pathlib import Path
 
-from clusterrun.cli.printing import can_print, print_text, warn
+from clusterrun.cli.printing import can_print, is_on_terminal, print_text, warn
 from clusterrun.errors import UsageError
 from clusterrun.run.preview import capture, preview
 from clusterrun.sources.output_options import shows_colours
@@ -42,7 +41,7 @@ def _draw(resolved: Resolved, environ: Mapping[str, str]) -> str:
     from clusterrun.report.topo import topo_text
 
     root = resolved.machine_root.value
-    is_terminal = sys.stdout is not None and sys.stdout.isatty()
+    is_terminal = is_on_terminal()
     style = Style(
         width=shutil.get_terminal_size().columns if is_terminal else None,
         colour=is_terminal and shows_colours(environ),

@@ -1,14 +1,13 @@
 """``clusterrun watch [RUN]``: a live table of all ranks of a running job."""
 
 import signal
-import sys
 import time
 from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
 from clusterrun.cli.chosen_run import answer_of, chosen_run
 from clusterrun.cli.looking import WatchedJob
-from clusterrun.cli.printing import print_text
+from clusterrun.cli.printing import is_on_terminal, print_text
 from clusterrun.control.messages import LookInside
 from clusterrun.domain.looks import JobLook, LookAtRanks
 from clusterrun.errors import ExitCode, UsageError
@@ -35,7 +34,7 @@ def execute(line: CommandLine, environ: Mapping[str, str], called: str) -> int:
             is no terminal.
 
     """
-    if not sys.stdout.isatty():
+    if not is_on_terminal():
         raise UsageError(
             "clusterrun watch draws on a terminal, and standard output is none",
             f"type {called} status, or {called} status --json for a program",

@@ -1,5 +1,6 @@
 """Checks of folders that every job writes to: shared memory, temporary files, logs."""
 
+import errno
 import os
 from collections.abc import Iterator
 from pathlib import Path
@@ -35,15 +36,21 @@ def check_shared_memory(folder: Path) -> Finding:
     return warning(what, words, advice) if free < LITTLE_SHARED_MEMORY else well(what, words)
 
 
-def check_folder(what: str, folder: Path, advice: str) -> Finding:
-    """Check that a folder can be written to, and has room."""
+def check_folder(what: str, folder: Path, elsewhere: str) -> Finding:
+    """Check that a folder can be written to, and has room.
+
+    ``elsewhere`` says how to choose another one.
+    """
     what = f"{what} ({folder})"
+    advice = f"free some space, or {elsewhere}"
     try:
         found = os.statvfs(folder)
         with TemporaryFile(dir=folder) as file:
             file.write(bytes(WRITTEN))
             file.flush()
     except OSError as error:
+        is_full = error.errno in {errno.ENOSPC, errno.EDQUOT}
+        advice = advice if is_full else f"make it a folder that you may write to, or {elsewhere}"
         return failure(what, str(error.strerror), advice)
     free = found.f_bavail * found.f_frsize
     words = f"{free // MIB} MiB free"
@@ -54,9 +61,7 @@ def check_folder(what: str, folder: Path, advice: str) -> Finding:
 
 def check_folders(temporary: Path, logs: Path | None) -> Iterator[Finding]:
     """Check the folder for temporary files, and that for logs if there is one."""
-    yield check_folder(
-        "temporary files", temporary, "free some space, or set TMPDIR to another folder"
-    )
+    yield check_folder("temporary files", temporary, "set TMPDIR to another folder")
     if logs is not None:
         existing = next(folder for folder in (logs, *logs.parents) if folder.exists())
-        yield check_folder("logs", existing, "free some space, or give another --log-dir")
+        yield check_folder("logs", existing, "give another --log-dir")

@@ -76,7 +76,13 @@ def check_log_folder(log_dir: Fact[str | None]) -> None:
     """
     if log_dir.value is None:
         return
-    folder = Path(log_dir.value).absolute()
+    try:
+        folder = Path(log_dir.value).absolute()
+    except FileNotFoundError:
+        raise MachineError(
+            f"{log_dir.origin} {log_dir.value}: the current folder has been deleted",
+            "change to a folder that exists, or name one from /",
+        ) from None
     existing = next(parent for parent in (folder, *folder.parents) if os.path.lexists(parent))
     if error := _error_of_writing(existing):
         raise MachineError(
@@ -87,12 +93,16 @@ def check_log_folder(log_dir: Fact[str | None]) -> None:
 
 
 def _error_of_writing(folder: Path) -> int:
-    """Return the error that making a file in ``folder`` would meet; 0 if none is known."""
-    if not folder.is_dir():
-        return errno.ENOTDIR
-    if os.statvfs(folder).f_flag & os.ST_RDONLY:
-        return errno.EROFS
-    return 0 if os.access(folder, os.W_OK | os.X_OK, effective_ids=True) else errno.EACCES
+    """Return the error that making a folder in ``folder`` meets; 0 for none."""
+    # Rights alone don't tell: root may write to no /proc, and on a file server not everywhere.
+    trial = folder / f".clusterrun-{os.uname().nodename}-{os.getpid()}"
+    try:
+        trial.mkdir()
+        trial.rmdir()
+    except OSError as error:
+        # A full disk ends no job: its output is shown, and that files lack lines.
+        return 0 if error.errno in {errno.ENOSPC, errno.EDQUOT} else error.errno or errno.EIO
+    return 0
 
 
 def _hint(folder: Path, error: int) -> str:

@@ -11,6 +11,7 @@ from __future__ import annotations
 import fcntl
 import os
 import pdb  # noqa: T100 - what the user asked for
+import signal
 import sys
 from functools import partial
 
@@ -39,6 +40,8 @@ def examine(terminal: str, traceback: TracebackType) -> None:
     sys.stdout.flush()
     sys.stdin = open(descriptor, closefd=False)
     sys.stdout = open(descriptor, "w", closefd=False)
+    # pdb would take Ctrl-C for the end of its line alone.
+    signal.signal(signal.SIGINT, signal.SIG_DFL)
     print(f"clusterrun: rank {os.environ['RANK']} has failed; q leaves pdb and ends the job")
     pdb.post_mortem(traceback)
 

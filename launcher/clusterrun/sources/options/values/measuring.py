@@ -18,12 +18,12 @@ class VariantText(Struct, frozen=True):
 
 
 def counts(text: str) -> tuple[int, ...]:
-    """Read numbers from 1, separated by commas, each once."""
+    """Read numbers from 1, separated by commas; one that is repeated counts once."""
     numbers = [whole_number(part) for part in text.split(",")]
     found = [number for number in numbers if number]
-    if len(found) < len(numbers) or len(set(found)) < len(found):
+    if len(found) < len(numbers):
         raise UsageError(f"{text!r} is not a list of numbers from 1", "give one such as 1,2,4,8")
-    return tuple(found)
+    return tuple(dict.fromkeys(found))
 
 
 def count(text: str) -> int:
@@ -44,9 +44,12 @@ def _one(text: str, lowest: int) -> int:
 def variant(text: str) -> VariantText:
     """Read ``NAME: OPTIONS`` or ``NAME: OPTIONS -- ARGUMENTS``."""
     name, colon, rest = text.partition(":")
-    if not colon or not re.fullmatch(r"[\w.+-]+", name) or name.strip(".") == "":
+    example = "give a name and options: 'unbound: --numa-binding none'"
+    if not colon:
+        raise UsageError(f"{text!r} has no name", example)
+    if not re.fullmatch(r"[\w.+-]+", name) or name.strip(".") == "":
         raise UsageError(
-            f"{text!r} is not a variant", "give a name and options: 'unbound: --numa-binding none'"
+            f"{name!r} is no name: it may have letters, digits, _, ., + and -", example
         )
     import shlex
 
