@@ -102,6 +102,19 @@ def test_pdb_opens_where_the_first_rank_fails(shell: Shell) -> None:
     assert shell.left() == []
 
 
+@pytest.mark.needs("bash")
+@pytest.mark.parametrize("workers", ["1", pytest.param("2", marks=pytest.mark.long)])
+def test_ctrl_c_at_pdb_ends_the_job(shell: Shell, workers: str) -> None:
+    """At once: no grace period passes."""
+    shell.run(ALL_FAIL, "--nproc-per-node", workers, "--pdb", "--shutdown-timeout", "60")
+    shell.expect(r"\(Pdb\) ")
+
+    shell.press("Ctrl-C")
+
+    assert shell.exit_code() == 130
+    assert shell.left() == []
+
+
 @pytest.mark.long
 @pytest.mark.needs("bash")
 def test_pdb_in_a_module_of_one_worker(shell: Shell) -> None:
@@ -125,7 +138,8 @@ def test_pdb_stays_away_from_exits(shell: Shell) -> None:
     shell.run("import sys; sys.exit(3)", "--nproc-per-node", "2", "--pdb")
     assert shell.exit_code() == 3
 
-    shell.run("import time; print('begun'); time.sleep(60)", "--nproc-per-node", "2", "--pdb")
+    waits = "import time\nprint('begun')\nwhile True: time.sleep(0.1)"
+    shell.run(waits, "--nproc-per-node", "2", "--pdb")
     shell.expect("begun")
     shell.press("Ctrl-C")
     assert shell.exit_code() == 130

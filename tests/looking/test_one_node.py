@@ -16,9 +16,9 @@ import pytest
 from free_ports import free_port
 
 from tests.as_another_user import run_as_another_user
-from tests.contract.launched import Launcher, await_status
+from tests.contract.launched import COMMAND, Launcher, await_status
 from tests.looking.commands import asked, started
-from tests.waiting import wait_until
+from tests.waiting import SECONDS_TO_ACT, wait_until
 
 PRINTS = """
 import os, time
@@ -41,11 +41,11 @@ BOUND = 2.0
 
 
 def test_a_job_is_listed_shown_and_stopped(clusterrun: Launcher, runtime: dict[str, str]) -> None:
-    """As text and as JSON; RUN may be left out."""
+    """As text and as JSON; RUN may be left out, and options may follow it."""
     job = started(clusterrun, runtime, PRINTS)
 
     listed = asked(runtime, "ps")
-    shown = json.loads(asked(runtime, "status", "--json", "mine").stdout)
+    shown = json.loads(asked(runtime, "status", "mine", "--json").stdout)
     table = asked(runtime, "status")
     stopped = asked(runtime, "stop")
     done = job.ended()
@@ -267,4 +267,22 @@ def test_a_thousand_looks_a_second_disturb_nothing(
     # Looks share answers: ten a second at most.
     assert sum(counts) > 16
     assert used < 2.5
+    assert job.ended().code == 143
+
+
+@pytest.mark.long
+def test_nobody_has_opened_the_output(clusterrun: Launcher, runtime: dict[str, str]) -> None:
+    """As a service manager may start it."""
+    job = started(clusterrun, runtime, PRINTS)
+    for command in ("ps", "status mine", "stacks mine", "logs mine"):
+        words = ["sh", "-c", f'exec "$0" {command} >&-', COMMAND]
+        done = subprocess.run(
+            words,
+            env={**os.environ, **runtime},
+            stderr=subprocess.PIPE,
+            timeout=SECONDS_TO_ACT,
+            check=False,
+        )
+        assert b"Traceback" not in done.stderr
+    asked(runtime, "stop", "--now")
     assert job.ended().code == 143

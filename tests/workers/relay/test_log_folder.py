@@ -3,6 +3,9 @@
 from pathlib import Path
 
 import pytest
+from clusterrun.domain.facts import Fact
+from clusterrun.errors import MachineError
+from clusterrun.workers.relay.log_layout import check_log_folder
 
 from tests.as_another_user import MAY_READ, MAY_WRITE, run_as_another_user
 
@@ -20,6 +23,25 @@ def test_capabilities_count(tmp_path: Path) -> None:
     ended = run_as_another_user(CHECK, str(tmp_path / "logs"), capabilities=MAY_WRITE)
 
     assert (ended.returncode, ended.stderr) == (0, "")
+
+
+def test_a_folder_that_takes_no_files() -> None:
+    """Rights alone do not tell: /proc lets root in."""
+    with pytest.raises(MachineError, match="log files can't be written there: /proc: "):
+        check_log_folder(Fact("/proc/logs", "--log-dir"))
+
+
+def test_a_current_folder_that_has_been_deleted(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A relative name leads nowhere."""
+    deleted = tmp_path / "deleted"
+    deleted.mkdir()
+    monkeypatch.chdir(deleted)
+    deleted.rmdir()
+
+    with pytest.raises(MachineError, match="--log-dir logs: the current folder has been deleted"):
+        check_log_folder(Fact("logs", "--log-dir"))
 
 
 @pytest.mark.needs("root", "setpriv")
