@@ -153,6 +153,7 @@ def test_ctrl_c_ends_a_check_of_nodes(clusterrun: Launcher) -> None:
     assert job.left() == []
 
 
+@pytest.mark.long
 def test_the_table_ends_with_what_to_do() -> None:
     """For people; a healthy line has no advice."""
     done = subprocess.run(
