@@ -8,10 +8,9 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from clusterrun.cli.chosen_run import answer_of, chosen_run
-from clusterrun.cli.commands.stacks import check_rank
 from clusterrun.cli.json_printing import print_json
 from clusterrun.cli.printing import complain, print_text
-from clusterrun.cli.rank_option import node_of, rank_of
+from clusterrun.cli.rank_option import check_node, check_rank, node_of, rank_of
 from clusterrun.control.messages import LookInside
 from clusterrun.control.running_jobs import AgentGone, NoAnswer, RunningJob, ask
 from clusterrun.domain.looks import (
@@ -61,11 +60,7 @@ def print_output(line: CommandLine, environ: Mapping[str, str], called: str) -> 
     )
     job = chosen_run(line, environ, f"{called} logs")
     check_rank(job, rank)
-    if look.node_rank is not None and look.node_rank >= job.described.nodes:
-        raise UsageError(
-            f"--node: run {job.described.run_id} has no node {look.node_rank}",
-            f"it has {job.described.nodes}: give one from 0 to {job.described.nodes - 1}",
-        )
+    check_node(job, look.node_rank)
     seen = answer_of(job, LookInside(look), JobLook)
     if "json" in line.flags:
         return print_json(_Output(job.described.run_id, seen.of(NodeOutput), seen.missing))

@@ -1,6 +1,8 @@
 """The options ``--rank`` and ``--node`` of commands about a running job."""
 
+from clusterrun.control.running_jobs import RunningJob
 from clusterrun.domain.facts import Fact
+from clusterrun.errors import UsageError
 from clusterrun.sources.options.option import Option
 from clusterrun.sources.options.rows.looking import RANK, SHOWN_NODE
 from clusterrun.sources.settings import CommandLine
@@ -24,6 +26,36 @@ def node_of(line: CommandLine) -> int | None:
 
     """
     return _number(line, SHOWN_NODE)
+
+
+def check_rank(job: RunningJob, rank: int | None) -> None:
+    """Check that the job has the rank.
+
+    Raises:
+        UsageError: it has not.
+
+    """
+    _check(job, RANK, "rank", rank, job.described.ranks)
+
+
+def check_node(job: RunningJob, node: int | None) -> None:
+    """Check that the job has the node.
+
+    Raises:
+        UsageError: it has not.
+
+    """
+    _check(job, SHOWN_NODE, "node", node, job.described.nodes)
+
+
+def _check(
+    job: RunningJob, option: Option[int | None], what: str, number: int | None, count: int
+) -> None:
+    if number is not None and number >= count:
+        raise UsageError(
+            f"{option.flag}: run {job.described.run_id} has no {what} {number}",
+            f"it has {count}: give one from 0 to {count - 1}",
+        )
 
 
 def _number(line: CommandLine, option: Option[int | None]) -> int | None:

@@ -9,12 +9,10 @@ from clusterrun.cli.chosen_run import answer_of, chosen_run
 from clusterrun.cli.json_printing import print_json
 from clusterrun.cli.native_stacks import native_stacks
 from clusterrun.cli.printing import print_text
-from clusterrun.cli.rank_option import rank_of
+from clusterrun.cli.rank_option import check_rank, rank_of
 from clusterrun.control.messages import LookInside
-from clusterrun.control.running_jobs import RunningJob
 from clusterrun.domain.looks import JobLook, LookAtStacks, MissingNode, NodeStacks
 from clusterrun.domain.stacks import StackGroup, grouped, who_differs
-from clusterrun.errors import UsageError
 from clusterrun.sources.settings import CommandLine
 
 
@@ -47,21 +45,6 @@ def execute(line: CommandLine, environ: Mapping[str, str], called: str) -> int:
         return print_json(_Stacks(job.described.run_id, who_differs(groups), groups, missing))
     nodes = [f"node {node.node_rank} ({node.host}) {node.why}" for node in missing]
     return print_text("\n".join([*_text(groups, nodes), *nodes]))
-
-
-def check_rank(job: RunningJob, rank: int | None) -> None:
-    """Check that the job has the rank.
-
-    Raises:
-        UsageError: it has not.
-
-    """
-    ranks = job.described.ranks
-    if rank is not None and rank >= ranks:
-        raise UsageError(
-            f"--rank: run {job.described.run_id} has no rank {rank}",
-            f"it has {ranks}: give one from 0 to {ranks - 1}",
-        )
 
 
 def _text(groups: Sequence[StackGroup], missing: Sequence[str]) -> list[str]:
