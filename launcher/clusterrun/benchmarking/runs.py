@@ -6,22 +6,12 @@ from pathlib import Path
 from msgspec import Struct
 
 from clusterrun.sources.clusters.slurm_allocation import Allocation
-from clusterrun.sources.options.rows import files, output, workers
+from clusterrun.sources.options.rows import files, workers
 from clusterrun.sources.settings import CommandLine, FlagValue
 from clusterrun.workers.child_launch import CLUSTERRUN, ChildLaunches
 
 OUTPUT = "output.txt"
 """In the folder of a run: what all of its ranks and agents print."""
-
-_REPLACED = {
-    name
-    for option in (
-        *(workers.NPROC_PER_NODE, workers.NNODES, files.LOG_DIR),
-        *(output.LOG_LINE_PREFIX_TEMPLATE, output.RANKS, output.LOCAL_RANKS_FILTER),
-    )
-    for name in option.names
-}
-"""Flags that a run gets in another form, or that would hide its lines."""
 
 
 class Variant(Struct, frozen=True):
@@ -50,9 +40,9 @@ class Run(Struct, frozen=True):
     size: Size
     number: int
     """Of the round, from 1."""
-    hosts: tuple[str, ...] = ()
+    hosts: tuple[str, ...]
     """The hosts that ssh reaches; () without ssh."""
-    allocation: Allocation | None = None
+    allocation: Allocation | None
     """That of Slurm in which srun starts it; None without srun."""
 
     @property
@@ -65,7 +55,7 @@ class Run(Struct, frozen=True):
         """Return its command line, with log files in its folder below ``folder``."""
         given = self.variant.line
         flags: dict[str, FlagValue] = {
-            **{name: value for name, value in given.flags.items() if name not in _REPLACED},
+            **given.flags,
             workers.NPROC_PER_NODE.name: str(self.size.nproc),
             files.LOG_DIR.name: str(folder / self.place),
         }
@@ -82,12 +72,18 @@ class Run(Struct, frozen=True):
         return [*srun, *CLUSTERRUN, *self.line(folder).argv()]
 
 
-def all_runs(variants: Sequence[Variant], sizes: Sequence[Size], rounds: int) -> Iterator[Run]:
+def all_runs(
+    variants: Sequence[Variant],
+    sizes: Sequence[Size],
+    rounds: int,
+    hosts: tuple[str, ...],
+    allocation: Allocation | None,
+) -> Iterator[Run]:
     """Yield the runs: variants take turns, so that what changes with time hits all of them."""
     for number in range(1, rounds + 1):
         for size in sizes:
             for variant in variants:
-                yield Run(variant, size, number)
+                yield Run(variant, size, number, hosts, allocation)
 
 
 def perform(run: Run, folder: Path, launches: ChildLaunches) -> int:

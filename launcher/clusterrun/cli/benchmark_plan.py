@@ -68,9 +68,9 @@ def plan_runs(
     _refuse(line, REFUSED, "")
     settings = settings_from_flags(line.flags, line.spelled, ROWS)
     reading = Reading(value_of(METRIC, [settings]).value, value_of(WARM_UP, [settings]).value)
-    variants = list(_variants(line, settings, called))
+    job = _job(line)
+    variants = list(_variants(job, settings, called))
     process = this_process(called)
-    job = _job(line, NNODES, NPROC_PER_NODE)
     allocation = allocation_here(Variables(environ)) if _may_use_slurm(job, environ) else None
     if allocation is not None:
         # A batch script alone, without srun, is the only node there is.
@@ -85,10 +85,11 @@ def plan_runs(
     hosts = tuple(given.over_ssh.hosts) if given.over_ssh else ()
     most = len(hosts) or (allocation.nodes if allocation else 1)
     sizes = _sizes(line, settings, most, environ)
-    runs = list(all_runs(variants, sizes, value_of(ROUNDS, [settings]).value))
+    rounds = value_of(ROUNDS, [settings]).value
+    runs = list(all_runs(variants, sizes, rounds, hosts, allocation))
     for run in runs:
-        resolve(replace(run, hosts=hosts).line(Path()), environ, process)
-    return [replace(run, hosts=hosts, allocation=allocation) for run in runs], reading
+        resolve(replace(run, allocation=None).line(Path()), environ, process)
+    return runs, reading
 
 
 def _may_use_slurm(job: CommandLine, environ: Mapping[str, str]) -> bool:
@@ -97,15 +98,14 @@ def _may_use_slurm(job: CommandLine, environ: Mapping[str, str]) -> bool:
     return asked and which("srun", path=environ.get("PATH")) is not None
 
 
-def _job(line: CommandLine, *without: Option[object]) -> CommandLine:
-    """Return the job's part of the command line."""
-    own = {name for option in (*ROWS, JSON, LOG_DIR, *without) for name in option.names}
+def _job(line: CommandLine) -> CommandLine:
+    """Return the part of the command line that all runs have."""
+    own = {name for option in (*ROWS, JSON, LOG_DIR, NNODES) for name in option.names}
     flags = {name: value for name, value in line.flags.items() if name not in own}
     return CommandLine(flags, line.words)
 
 
-def _variants(line: CommandLine, settings: Settings, called: str) -> Iterator[Variant]:
-    job = _job(line)
+def _variants(job: CommandLine, settings: Settings, called: str) -> Iterator[Variant]:
     texts = [VARIANT.read(text) for text in settings.get(VARIANT.name, ())]
     if not texts:
         yield Variant("script", job)
