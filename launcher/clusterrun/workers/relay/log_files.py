@@ -12,8 +12,7 @@ from clusterrun.domain.streams import LostOutput
 from clusterrun.workers.relay.descriptor_output import RELIEVED
 from clusterrun.workers.relay.file_thread import FileThread
 from clusterrun.workers.relay.lines import with_prefix
-
-_NO_ROOM = {errno.ENOSPC, errno.EDQUOT}
+from clusterrun.workers.relay.log_layout import NO_ROOM
 
 
 class FileOutput:
@@ -118,7 +117,7 @@ class FileOutput:
             self._thread.wake()
 
     def _complain(self, error: OSError) -> bool:
-        no_room = error.errno in _NO_ROOM
+        no_room = error.errno in NO_ROOM
         if not no_room:
             # From here on only the relay's thread uses what is left.
             self.failure = error

@@ -13,6 +13,9 @@ from clusterrun.domain.facts import Fact
 from clusterrun.domain.plan import NodePlan, WorkerPlan
 from clusterrun.errors import MachineError
 
+NO_ROOM = {errno.ENOSPC, errno.EDQUOT}
+"""Errors of a full disk."""
+
 
 class LogLayout(Struct, frozen=True):
     """The folder of one run, below ``--log-dir``."""
@@ -101,7 +104,7 @@ def _error_of_writing(folder: Path) -> int:
         trial.rmdir()
     except OSError as error:
         # A full disk ends no job: its output is shown, and that files lack lines.
-        return 0 if error.errno in {errno.ENOSPC, errno.EDQUOT} else error.errno or errno.EIO
+        return 0 if error.errno in NO_ROOM else error.errno or errno.EIO
     return 0
 
 
