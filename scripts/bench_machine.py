@@ -18,10 +18,13 @@ import time
 from collections.abc import Callable, Mapping
 from pathlib import Path
 
-from clusterrun.domain.cpuset import CpuSet
-from clusterrun.domain.job import NumaBinding
-from clusterrun.machine.inspect import inspect
-from clusterrun.planning.binding.node_binding import BindingOptions, place
+from door import (
+    BindingOptions,
+    CpuSet,
+    NumaBinding,
+    inspect,
+    place,
+)
 
 from tests.machine_trees import dgx_a100, write_tree
 

@@ -23,13 +23,18 @@ ROOT = Path(__file__).resolve().parent.parent
 sys.path.insert(0, str(ROOT))
 
 try:
-    from clusterrun.domain.cpuset import CpuSet
-    from clusterrun.domain.machine import Gpu, Machine
-    from clusterrun.machine.captures.archive import Archive, Recorder
-    from clusterrun.machine.files import Folder
-    from clusterrun.machine.gpus import pci
-    from clusterrun.machine.gpus.nvml import ask_in_child, gpus_in
-    from clusterrun.machine.inspect import inspect
+    from door import (
+        Archive,
+        CpuSet,
+        Folder,
+        Gpu,
+        Machine,
+        Recorder,
+        ask_in_child,
+        gpus_in,
+        inspect,
+        pci,
+    )
 except ImportError as error:
     print(f"{sys.executable} lacks what clusterrun needs ({error}): pip install -e {ROOT}")
     sys.exit(2)

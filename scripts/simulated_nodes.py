@@ -15,39 +15,47 @@ from contextlib import suppress
 from multiprocessing.connection import Connection as Pipe
 from pathlib import Path
 
-from clusterrun.coordination.bounded_messages import bounded
-from clusterrun.coordination.heartbeat import heartbeat_rhythm
-from clusterrun.coordination.next_attempt.reform_rules import ReformRules
-from clusterrun.coordination.next_attempt.restart_policy import RestartRules
-from clusterrun.coordination.terms import Terms
-from clusterrun.domain.events import CoordinatorSent, Event
-from clusterrun.domain.facts import Fact
-from clusterrun.domain.messages import (
+from door import (
+    FROM_COORDINATOR,
+    HEARTBEAT_FRAME,
+    LOOPBACK,
+    NONCE_BYTES,
+    AgentHooks,
+    Connection,
+    CoordinatorSent,
+    Ending,
+    Event,
+    Exited,
+    Fact,
+    Fate,
     FirstFailure,
+    GlobalRank,
     Hello,
+    JoiningNode,
+    JoiningNodeZero,
     KeepWaiting,
+    Killed,
+    LocalRank,
     NextAttempt,
+    Peers,
+    ReformRules,
+    RestartRules,
+    Standby,
     Stop,
     Succession,
     SuccessionKnown,
+    Terms,
     Verdict,
+    World,
     WorldFormed,
+    allow_descriptors,
+    bounded,
     done,
+    framed,
+    heartbeat_rhythm,
+    member_handshake,
+    wait_for,
 )
-from clusterrun.domain.outcome import Ending, Exited, Fate, Killed
-from clusterrun.domain.ranks import GlobalRank, LocalRank
-from clusterrun.domain.succession import Standby
-from clusterrun.domain.world import World
-from clusterrun.rendezvous.agent_hooks import AgentHooks
-from clusterrun.rendezvous.assumed import LOOPBACK
-from clusterrun.rendezvous.joining.join import wait_for
-from clusterrun.rendezvous.joining.joining_node import JoiningNode
-from clusterrun.rendezvous.joining.node_zero import JoiningNodeZero
-from clusterrun.rendezvous.peers import Peers
-from clusterrun.rendezvous.wire.connection import Connection
-from clusterrun.rendezvous.wire.connections import allow_descriptors
-from clusterrun.rendezvous.wire.frames import FROM_COORDINATOR, HEARTBEAT_FRAME, framed
-from clusterrun.rendezvous.wire.handshake import NONCE_BYTES, member_handshake
 
 JOIN, FAIL, LOSE, MEASURE = "join", "fail", "lose", "measure"
 """Orders of the benchmark to its processes."""

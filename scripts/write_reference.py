@@ -9,15 +9,22 @@ from collections.abc import Iterable, Sequence
 from pathlib import Path
 from textwrap import indent, wrap
 
-from clusterrun.cli.commands.table import COMMANDS, Command
-from clusterrun.domain.submissions.pods import ManifestKind
-from clusterrun.sources.job_files.section_names import ALL_SCHEDULERS, SCHEDULERS
-from clusterrun.sources.options.option import Group, Kind, Option, flag
-from clusterrun.sources.options.rows.program import MODULE
-from clusterrun.sources.options.table import BY_GROUP
-from clusterrun.sources.settings import CommandLine
-from clusterrun.sources.submissions.describe import describe_submission
-from clusterrun.submitting.schedulers.kubernetes import Kubernetes
+from door import (
+    ALL_SCHEDULERS,
+    BY_GROUP,
+    COMMANDS,
+    MODULE,
+    SCHEDULERS,
+    Command,
+    CommandLine,
+    Group,
+    Kind,
+    Kubernetes,
+    ManifestKind,
+    Option,
+    describe_submission,
+    flag,
+)
 from msgspec.structs import replace
 
 ROOT = Path(__file__).parents[1]

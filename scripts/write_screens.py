@@ -16,12 +16,16 @@ import time
 from collections.abc import Mapping
 from pathlib import Path
 
-from clusterrun.cli.commands.watch import screen_of
-from clusterrun.cli.looking import WatchedJob
-from clusterrun.control.messages import LookInside
-from clusterrun.control.running_jobs import ask, find_jobs
-from clusterrun.domain.looks import JobLook, LookAtRanks
-from clusterrun.report.rank_cells import ShownRank
+from door import (
+    JobLook,
+    LookAtRanks,
+    LookInside,
+    ShownRank,
+    WatchedJob,
+    ask,
+    find_jobs,
+    screen_of,
+)
 from rich.console import Console
 from rich.text import Text
 

@@ -5,10 +5,16 @@ import sys
 from collections.abc import Mapping
 
 import pytest
-from clusterrun.errors import ExitCode, UsageError
-from clusterrun.sources.resolve import Resolved, resolve
-from clusterrun.sources.settings import CommandLine, Flags
-from clusterrun.sources.this_process import ThisProcess
+
+from tests.door import (
+    CommandLine,
+    ExitCode,
+    Flags,
+    Resolved,
+    ThisProcess,
+    UsageError,
+    resolve,
+)
 
 PROCESS = ThisProcess(host="node7", cpus=8, python=sys.executable, run_id="chosen")
 SEARCH_PATH = os.environ.get("PATH", os.defpath)

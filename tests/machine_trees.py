@@ -5,7 +5,9 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from clusterrun.domain.cpuset import CpuSet
+from tests.door import (
+    CpuSet,
+)
 
 CPUS = "sys/devices/system/cpu"
 NODES = "sys/devices/system/node"

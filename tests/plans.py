@@ -3,24 +3,29 @@
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from clusterrun.domain.cpuset import CpuSet
-from clusterrun.domain.facts import Fact
-from clusterrun.domain.job import (
+from tests.door import (
+    BindingOptions,
+    CpuSet,
     ElasticJoin,
+    Fact,
+    GlobalRank,
+    Gpu,
     JobSpec,
+    Machine,
+    NodePlan,
+    NodeRank,
     NumaBinding,
     NumaMemory,
+    NumaNode,
+    PciGpu,
     Program,
     ProgramKind,
     StartMethod,
     WorkerCount,
+    World,
+    place,
+    plan_node,
 )
-from clusterrun.domain.machine import Gpu, Machine, NumaNode, PciGpu
-from clusterrun.domain.plan import NodePlan
-from clusterrun.domain.ranks import GlobalRank, NodeRank
-from clusterrun.domain.world import World
-from clusterrun.planning.binding.node_binding import BindingOptions, place
-from clusterrun.planning.node_plan import plan_node
 
 SCRIPT = Program(ProgramKind.SCRIPT, "train.py", ("--lr", "1"))
 

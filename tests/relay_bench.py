@@ -8,10 +8,15 @@ from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 
-from clusterrun.domain.events import OutputEnded
-from clusterrun.domain.ranks import LocalRank
-from clusterrun.workers.relay.relay_client import RelayClient, RelayEvent
-from clusterrun.workers.relay.routes import Destination, Screen, WorkerOutput
+from tests.door import (
+    Destination,
+    LocalRank,
+    OutputEnded,
+    RelayClient,
+    RelayEvent,
+    Screen,
+    WorkerOutput,
+)
 
 PATIENCE = 10.0
 """Seconds after which a test gives up waiting."""

@@ -10,27 +10,38 @@ from collections.abc import Iterable
 from copy import deepcopy
 from enum import Enum
 
-from clusterrun.agent import actions
-from clusterrun.agent.attempt_state import AttemptState, Rules
-from clusterrun.agent.conclusion import conclude, fates_of
-from clusterrun.agent.decide import decide
-from clusterrun.coordination import coordinator_events
-from clusterrun.coordination.coordinator import decide as decide_for_all
-from clusterrun.coordination.coordinator import due
-from clusterrun.coordination.coordinator_actions import Disconnect, PreparePort, Send
-from clusterrun.coordination.coordinator_events import CoordinatorEvent
-from clusterrun.coordination.job_state import PHASES_AFTER, JobPhase
-from clusterrun.coordination.next_attempt.reform_rules import ReformRules
-from clusterrun.coordination.next_attempt.restart_policy import RestartRules
-from clusterrun.domain import events, messages
-from clusterrun.domain.event_source import NEVER
-from clusterrun.domain.events import Event
-from clusterrun.domain.outcome import Fate as WorkerFate
-from clusterrun.domain.outcome import Outcome
-from clusterrun.domain.ranks import GlobalRank, LocalRank
 from msgspec.structs import replace
 
 from tests.agent.node_plans import plan_of
+from tests.door import (
+    NEVER,
+    PHASES_AFTER,
+    AttemptState,
+    CoordinatorEvent,
+    Disconnect,
+    Event,
+    GlobalRank,
+    JobPhase,
+    LocalRank,
+    Outcome,
+    PreparePort,
+    ReformRules,
+    RestartRules,
+    Rules,
+    Send,
+    actions,
+    conclude,
+    coordinator_events,
+    decide,
+    decide_for_all,
+    due,
+    events,
+    fates_of,
+    messages,
+)
+from tests.door import (
+    Fate as WorkerFate,
+)
 from tests.rendezvous.nodes import hello, opened_job
 
 GRACE = 25.0

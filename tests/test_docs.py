@@ -10,15 +10,18 @@ from textwrap import indent
 from typing import get_args
 
 import pytest
-from clusterrun.cli.commands.table import COMMANDS
-from clusterrun.domain.messages import FromCoordinator, FromMember
-from clusterrun.errors import ExitCode
-from clusterrun.sources.clusters.detection import DETECTION
-from clusterrun.sources.options.option import flag
-from clusterrun.sources.options.table import OPTIONS
-from clusterrun.sources.other_launchers.foreign_options import foreign_option
-from clusterrun.sources.submissions.rows import ROWS
 
+from tests.door import (
+    COMMANDS,
+    DETECTION,
+    OPTIONS,
+    ROWS,
+    ExitCode,
+    FromCoordinator,
+    FromMember,
+    flag,
+    foreign_option,
+)
 from tests.machine_trees import dgx_a100, write_tree
 from tests.transcripts import Transcript, run, transcripts, without_accidents
 

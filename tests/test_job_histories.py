@@ -2,13 +2,15 @@
 
 import signal
 
-from clusterrun.agent.attempt_state import Phase
-from clusterrun.coordination.job_state import JobPhase
-from clusterrun.coordination.next_attempt.restart_policy import RestartRules
 from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
 
+from tests.door import (
+    JobPhase,
+    Phase,
+    RestartRules,
+)
 from tests.simulated_job import Fate, Node, SimulatedJob
 
 CODES = [1, 0, 0, 3, -7, -9, -15]

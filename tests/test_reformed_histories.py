@@ -1,13 +1,15 @@
 """Invariants of a job that outlives its nodes: never two worlds at once, never a rank twice, one end."""
 
-from clusterrun.agent.attempt_state import Phase
-from clusterrun.coordination.job_state import JobPhase
-from clusterrun.coordination.next_attempt.reform_rules import ReformRules
-from clusterrun.coordination.next_attempt.restart_policy import RestartRules
 from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import initialize, precondition, rule
 
+from tests.door import (
+    JobPhase,
+    Phase,
+    ReformRules,
+    RestartRules,
+)
 from tests.simulated_job import Fate, SimulatedJob
 from tests.test_job_histories import History
 

@@ -5,16 +5,24 @@ from collections import deque
 from collections.abc import Iterable, Mapping
 from contextlib import suppress
 
-from clusterrun.agent.attempt_state import AttemptState
-from clusterrun.agent.signal_inbox import SignalInbox
-from clusterrun.domain.event_source import NEVER
-from clusterrun.domain.events import Event, LookEvent
-from clusterrun.domain.messages import AgentMessage, Done, EndedExternally, FirstFailure
-from clusterrun.domain.outcome import Evidence, Outcome, Reason, Succeeded
-from clusterrun.domain.plan import NodePlan
-from clusterrun.domain.ranks import LocalRank
-
 from tests.agent.clock import FakeClock
+from tests.agent.door import (
+    NEVER,
+    AgentMessage,
+    AttemptState,
+    Done,
+    EndedExternally,
+    Event,
+    Evidence,
+    FirstFailure,
+    LocalRank,
+    LookEvent,
+    NodePlan,
+    Outcome,
+    Reason,
+    SignalInbox,
+    Succeeded,
+)
 from tests.agent.histories import again, ordered, printed, swept, verdict
 from tests.agent.node_plans import plan_of
 

@@ -12,59 +12,63 @@ from collections.abc import Iterable
 from itertools import islice
 from typing import Self
 
-from clusterrun.agent.actions import (
+from tests.agent.clock import FakeClock
+from tests.agent.door import (
+    SECONDS_TO_CLEAN_UP,
+    SECONDS_TO_COLLECT,
+    SECONDS_TO_DIE,
     Action,
+    AttemptState,
+    CleanedUp,
     CleanUp,
     CollectOutput,
-    Finish,
-    ForwardSignal,
-    HideInterrupts,
-    Pause,
-    ReportEnd,
-    ReportFailure,
-    Restart,
-    Resume,
-    SendToCoordinator,
-    SetDeadline,
-    SignalWorkers,
-)
-from clusterrun.agent.attempt_state import AttemptState, Phase, Rules
-from clusterrun.agent.conclusion import fates_of
-from clusterrun.agent.decide import decide
-from clusterrun.agent.stop_sequence import SECONDS_TO_CLEAN_UP, SECONDS_TO_COLLECT, SECONDS_TO_DIE
-from clusterrun.coordination.next_attempt.restart_policy import RestartRules
-from clusterrun.domain.events import (
-    CleanedUp,
     CoordinatorLost,
     CoordinatorSent,
     DeadlinePassed,
+    Done,
+    EndedExternally,
     Event,
+    ExternalCause,
+    Finish,
+    FirstFailure,
+    ForwardSignal,
+    GlobalRank,
     HelperLost,
+    HideInterrupts,
+    Interrupted,
+    LocalRank,
+    NextAttempt,
+    NodeLost,
+    Order,
     OutputClosed,
     OutputEnded,
+    OutputGone,
+    Pause,
+    Phase,
+    Reason,
+    ReportEnd,
+    ReportFailure,
+    RequestStacks,
+    Restart,
+    RestartRules,
+    Resume,
+    Rules,
+    SendToCoordinator,
+    SetDeadline,
     SignalReceived,
+    SignalWorkers,
+    SingleNode,
+    Stop,
+    Verdict,
     WorkerExited,
     WorkerKilled,
     WorkerNotStarted,
     WorkerStarted,
     WorkerStopped,
-)
-from clusterrun.domain.messages import (
-    Done,
-    EndedExternally,
-    FirstFailure,
-    NextAttempt,
-    Order,
-    RequestStacks,
-    Stop,
-    Verdict,
+    decide,
     done,
+    fates_of,
 )
-from clusterrun.domain.outcome import ExternalCause, Interrupted, NodeLost, OutputGone, Reason
-from clusterrun.domain.ranks import GlobalRank, LocalRank
-from clusterrun.rendezvous.single_node import SingleNode
-
-from tests.agent.clock import FakeClock
 from tests.agent.node_plans import plan_of
 from tests.plans import job, world
 

@@ -1,9 +1,13 @@
 """Plans of a node whose workers run nothing in particular."""
 
-from clusterrun.domain.plan import NodePlan, WorkerPlan
-from clusterrun.domain.ranks import GlobalRank, LocalRank
 from msgspec.structs import replace
 
+from tests.agent.door import (
+    GlobalRank,
+    LocalRank,
+    NodePlan,
+    WorkerPlan,
+)
 from tests.plans import world
 
 

@@ -3,26 +3,30 @@
 import signal
 
 import pytest
-from clusterrun.agent.attempt_state import AttemptState, Phase
-from clusterrun.agent.conclusion import conclude, fates_of
-from clusterrun.agent.decide import decide
-from clusterrun.domain.events import Event, WorkerExited, WorkerKilled
-from clusterrun.domain.outcome import (
+from msgspec.structs import replace
+
+from tests.agent.door import (
+    AttemptState,
+    Event,
     Evidence,
     Exited,
     HelperFailed,
     Interrupted,
     Killed,
+    LocalRank,
     Outcome,
     OutputGone,
+    Phase,
     Reason,
     Succeeded,
+    WorkerExited,
     WorkerFailed,
+    WorkerKilled,
+    conclude,
+    decide,
     exit_code_of,
+    fates_of,
 )
-from clusterrun.domain.ranks import LocalRank
-from msgspec.structs import replace
-
 from tests.agent.histories import (
     FORK_SERVER_LOST,
     READER_GONE,

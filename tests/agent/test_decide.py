@@ -3,23 +3,28 @@
 import signal
 
 import pytest
-from clusterrun.agent.actions import PrintNotice
-from clusterrun.agent.node_notices import (
+
+from tests.agent.door import (
     LOST_BY_OTHERS,
     OUTPUT_CLOSED,
+    ForkServerReady,
+    HelperFailed,
+    Interrupted,
+    LocalRank,
+    NodeLost,
+    OutputGone,
+    PrintNotice,
+    SignalNotHandled,
+    Succeeded,
     binding_differs,
     interrupted,
     killing,
     not_handled,
+    stacks_follow,
     stopping,
     stopping_here,
     stopping_others,
 )
-from clusterrun.agent.stack_requests import stacks_follow
-from clusterrun.domain.events import ForkServerReady, SignalNotHandled
-from clusterrun.domain.outcome import HelperFailed, Interrupted, NodeLost, OutputGone, Succeeded
-from clusterrun.domain.ranks import LocalRank
-
 from tests.agent.histories import (
     ASK_STACKS,
     FINISH,

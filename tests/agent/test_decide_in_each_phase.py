@@ -4,14 +4,23 @@ import signal
 from collections.abc import Sequence
 
 import pytest
-from clusterrun.agent.actions import Action, PrintNotice
-from clusterrun.agent.attempt_state import AttemptState, Phase
-from clusterrun.agent.node_notices import OUTPUT_CLOSED, killing, stopping
-from clusterrun.agent.stack_requests import stacks_follow
-from clusterrun.domain.events import Event
-from clusterrun.domain.outcome import ExternalCause, HelperFailed, Interrupted, OutputGone
 from msgspec.structs import replace
 
+from tests.agent.door import (
+    OUTPUT_CLOSED,
+    Action,
+    AttemptState,
+    Event,
+    ExternalCause,
+    HelperFailed,
+    Interrupted,
+    OutputGone,
+    Phase,
+    PrintNotice,
+    killing,
+    stacks_follow,
+    stopping,
+)
 from tests.agent.histories import (
     ASK_STACKS,
     FINISH,

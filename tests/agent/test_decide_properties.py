@@ -4,28 +4,36 @@ import signal
 from collections.abc import Callable
 from functools import partial
 
-from clusterrun.agent.actions import (
-    CleanUp,
-    CollectOutput,
-    Finish,
-    Restart,
-    SetDeadline,
-    SignalWorkers,
-)
-from clusterrun.agent.attempt_state import AttemptState, Phase
-from clusterrun.agent.decide import decide
-from clusterrun.agent.signal_inbox import OUR_OWN
-from clusterrun.domain import events
-from clusterrun.domain.events import Event
-from clusterrun.domain.messages import AllStacks, NextAttempt, SendStacks, Stop, Verdict
-from clusterrun.domain.outcome import Interrupted, NodeLost, Reason, Succeeded
-from clusterrun.domain.ranks import LocalRank
-from clusterrun.domain.signal_names import FORWARDED_SIGNALS
-from clusterrun.domain.stacks import StackGroup
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
+from tests.agent.door import (
+    FORWARDED_SIGNALS,
+    OUR_OWN,
+    AllStacks,
+    AttemptState,
+    CleanUp,
+    CollectOutput,
+    Event,
+    Finish,
+    Interrupted,
+    LocalRank,
+    NextAttempt,
+    NodeLost,
+    Phase,
+    Reason,
+    Restart,
+    SendStacks,
+    SetDeadline,
+    SignalWorkers,
+    StackGroup,
+    Stop,
+    Succeeded,
+    Verdict,
+    decide,
+    events,
+)
 from tests.agent.histories import workers
 from tests.plans import world
 

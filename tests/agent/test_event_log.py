@@ -4,25 +4,28 @@ import json
 import signal
 from typing import Any, get_args
 
-from clusterrun.agent.attempt_state import AttemptState
-from clusterrun.agent.decide import decide
-from clusterrun.agent.event_log import REASON_NAMES, EventLog, records
-from clusterrun.domain.events import Event, WorkerExited, WorkerNotStarted
-from clusterrun.domain.messages import SaveAt
-from clusterrun.domain.outcome import (
+from tests.agent.door import (
+    REASON_NAMES,
+    AttemptState,
+    Event,
+    EventLog,
+    LocalRank,
     NodeLost,
     NotSuspended,
     Outcome,
     Reason,
+    RendezvousError,
     Replacement,
     RestartProgress,
+    SaveAt,
     Succeeded,
     Suspended,
+    WorkerExited,
     WorkerFailed,
+    WorkerNotStarted,
+    decide,
+    records,
 )
-from clusterrun.domain.ranks import LocalRank
-from clusterrun.errors import RendezvousError
-
 from tests.agent.histories import (
     FORK_SERVER_LOST,
     NODE_0_LOST,

@@ -2,11 +2,12 @@
 
 import time
 
-from clusterrun.agent.loop import EventLoop
-from clusterrun.domain.events import OutputClosed
-
 from tests.agent.attempts import FakeInbox, FakeSource
 from tests.agent.clock import FakeClock
+from tests.agent.door import (
+    EventLoop,
+    OutputClosed,
+)
 
 
 class DueSource(FakeSource):

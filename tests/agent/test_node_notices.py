@@ -3,7 +3,11 @@
 import signal
 
 import pytest
-from clusterrun.agent import node_notices, stack_requests
+
+from tests.agent.door import (
+    node_notices,
+    stack_requests,
+)
 
 
 @pytest.mark.parametrize(

@@ -3,21 +3,31 @@
 import signal
 
 import pytest
-from clusterrun.agent.actions import Finish, PrintNotice, Restart, SetDeadline, SignalWorkers
-from clusterrun.agent.attempt_state import AttemptState, Phase, Rules
-from clusterrun.agent.decide import decide
-from clusterrun.domain.events import (
+from msgspec.structs import replace
+
+from tests.agent.door import (
+    AttemptState,
     CoordinatorLost,
     CoordinatorSent,
     CoordinatorSought,
+    Finish,
+    GlobalRank,
+    LocalRank,
+    NextAttempt,
+    NodeLost,
+    Phase,
+    PrintNotice,
+    Restart,
+    RestartProgress,
+    Rules,
+    SetDeadline,
+    SignalWorkers,
+    Stop,
+    Verdict,
     WorkerExited,
     WorkerStarted,
+    decide,
 )
-from clusterrun.domain.messages import NextAttempt, Stop, Verdict
-from clusterrun.domain.outcome import NodeLost, RestartProgress
-from clusterrun.domain.ranks import GlobalRank, LocalRank
-from msgspec.structs import replace
-
 from tests.plans import world
 
 LOST = CoordinatorLost("n0", "has been silent for 15 s", 5.0)

@@ -6,13 +6,15 @@ import sys
 from textwrap import dedent
 
 import pytest
-from clusterrun.agent.signal_inbox import OUR_OWN
-from clusterrun.domain.signal_names import FORWARDED_SIGNALS
+
+from tests.agent.door import (
+    FORWARDED_SIGNALS,
+    OUR_OWN,
+)
 
 PRELUDE = """
 import os, select, signal
-from clusterrun.domain.signal_names import FORWARDED_SIGNALS
-from clusterrun.agent.signal_inbox import OUR_OWN, SignalInbox
+from tests.agent.door import FORWARDED_SIGNALS, OUR_OWN, SignalInbox
 
 for number in OUR_OWN:  # whatever the tests themselves were printed to ignore
     signal.signal(number, signal.SIG_DFL)

@@ -3,26 +3,29 @@
 import signal
 
 import pytest
-from clusterrun.agent.actions import (
+
+from tests.agent.door import (
+    STACKS_OF_ALL,
     Action,
+    AllStacks,
     CollectStacks,
+    Event,
     ExpectNoStacks,
+    Idle,
+    LocalRank,
     PrintNotice,
     PrintStacks,
+    SendStacks,
     SendToCoordinator,
-)
-from clusterrun.agent.stack_requests import STACKS_OF_ALL, describe, stacks_follow
-from clusterrun.domain.events import (
-    Event,
     SignalNotHandled,
+    StackGroup,
+    Stacks,
     StacksCollected,
     WorkersActive,
     WorkersIdle,
+    describe,
+    stacks_follow,
 )
-from clusterrun.domain.messages import AllStacks, Idle, SendStacks, Stacks
-from clusterrun.domain.ranks import LocalRank
-from clusterrun.domain.stacks import StackGroup
-
 from tests.agent.histories import (
     ASK_STACKS,
     NODE_0_LOST,

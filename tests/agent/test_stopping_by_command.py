@@ -3,22 +3,30 @@
 import signal
 
 import pytest
-from clusterrun.agent.actions import Action, PrintNotice, SendToCoordinator
-from clusterrun.agent.attempt_state import AttemptState, Phase
-from clusterrun.agent.decide import decide
-from clusterrun.agent.node_notices import (
+from msgspec.structs import replace
+
+from tests.agent.door import (
+    Action,
+    AttemptState,
+    EndedExternally,
+    Interrupted,
+    LastLines,
+    LookAtRanks,
+    LookOrdered,
+    Phase,
+    PrintNotice,
+    RelaySaw,
+    SendToCoordinator,
+    Stop,
+    StopWanted,
+    TakeLook,
+    decide,
     killing_at_once,
     killing_now,
     no_restart,
     stopping_by,
     stopping_others,
 )
-from clusterrun.domain.events import LookOrdered, RelaySaw, StopWanted
-from clusterrun.domain.looks import LastLines, LookAtRanks
-from clusterrun.domain.messages import EndedExternally, Stop, TakeLook
-from clusterrun.domain.outcome import Interrupted
-from msgspec.structs import replace
-
 from tests.agent.histories import GRACE, exited, hand_on, kill, ordered, sent, started, workers
 
 TERM = Interrupted(signal.SIGTERM)

@@ -5,26 +5,29 @@ from collections.abc import Iterator
 from typing import Any, NamedTuple
 
 import pytest
-from clusterrun.agent.attempt_state import Rules
-from clusterrun.agent.node_notices import stopping
-from clusterrun.agent.ports import Peers
-from clusterrun.agent.stop_sequence import SECONDS_TO_CLEAN_UP, SECONDS_TO_DIE
-from clusterrun.agent.supervisor import Supervisor
-from clusterrun.domain.events import Event, SignalReceived, WorkerKilled
-from clusterrun.domain.outcome import (
-    Exited,
-    HelperFailed,
-    Interrupted,
-    NodeLost,
-    Outcome,
-    Succeeded,
-    WorkerFailed,
-)
-from clusterrun.domain.ranks import LocalRank
-from clusterrun.rendezvous.single_node import SingleNode
 
 from tests.agent.attempts import FakeAttempts, FakeInbox, FakeLooks, FakePeers, FakeWorkers
 from tests.agent.clock import FakeClock
+from tests.agent.door import (
+    SECONDS_TO_CLEAN_UP,
+    SECONDS_TO_DIE,
+    Event,
+    Exited,
+    HelperFailed,
+    Interrupted,
+    LocalRank,
+    NodeLost,
+    Outcome,
+    Peers,
+    Rules,
+    SignalReceived,
+    SingleNode,
+    Succeeded,
+    Supervisor,
+    WorkerFailed,
+    WorkerKilled,
+    stopping,
+)
 from tests.agent.histories import (
     FORK_SERVER_LOST,
     GRACE,

@@ -3,36 +3,42 @@
 import signal
 
 import pytest
-from clusterrun.agent.actions import (
+from msgspec.structs import replace
+
+from tests.agent.door import (
     Action,
+    AttemptState,
+    CancelSuspension,
+    EndedExternally,
+    GlobalRank,
+    Held,
     HoldRanks,
+    Interrupted,
     LetRanksLeave,
+    LocalRank,
+    NotSuspended,
+    Phase,
     PrintNotice,
+    RankAsks,
+    RankLeft,
     ReleaseRanks,
+    RequestSuspension,
+    Rules,
+    SaveAt,
+    SaveProgress,
+    Saves,
     SendToCoordinator,
     SetDeadline,
     SignalWorkers,
-)
-from clusterrun.agent.attempt_state import AttemptState, Phase, Rules
-from clusterrun.agent.node_notices import killing_instead, stopping, stopping_here
-from clusterrun.agent.suspending import in_next_attempt
-from clusterrun.domain import events, messages
-from clusterrun.domain.messages import (
-    CancelSuspension,
-    EndedExternally,
-    Held,
-    RankAsks,
-    RankLeft,
-    RequestSuspension,
-    SaveAt,
-    Saves,
+    Suspended,
     SuspensionPossible,
+    events,
+    in_next_attempt,
+    killing_instead,
+    messages,
+    stopping,
+    stopping_here,
 )
-from clusterrun.domain.outcome import Interrupted, NotSuspended, Suspended
-from clusterrun.domain.ranks import GlobalRank, LocalRank
-from clusterrun.domain.suspension import SaveProgress
-from msgspec.structs import replace
-
 from tests.agent.histories import (
     FINISH,
     GRACE,

@@ -3,7 +3,13 @@
 import re
 
 import pytest
-from clusterrun.benchmarking.metric import find_pattern, unit_in, values_in, without_warm_up
+
+from tests.benchmarking.door import (
+    find_pattern,
+    unit_in,
+    values_in,
+    without_warm_up,
+)
 
 
 @pytest.mark.parametrize(

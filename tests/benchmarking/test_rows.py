@@ -1,9 +1,16 @@
 """From measured values to the table and the picture."""
 
 import pytest
-from clusterrun.benchmarking.rows import Measured, rows_of
-from clusterrun.report.throughput import Benchmark, throughput_table
-from clusterrun.report.throughput_picture import curves, draw_throughput, ideal_line
+
+from tests.benchmarking.door import (
+    Benchmark,
+    Measured,
+    curves,
+    draw_throughput,
+    ideal_line,
+    rows_of,
+    throughput_table,
+)
 
 MEASURED = (
     Measured("plain", 1, 1, (100.0, 100.0, 110.0)),

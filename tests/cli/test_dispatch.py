@@ -3,12 +3,20 @@
 from pathlib import Path
 
 import pytest
-from clusterrun.cli.commands.table import COMMANDS, HELP, RUN, TOPO, VERSION, Command
-from clusterrun.cli.dispatch import find_command
-from clusterrun.cli.main import run_command_line
-from clusterrun.errors import UsageError
-from clusterrun.sources.options.option import switch_option
-from clusterrun.sources.options.rows.launcher import JSON
+
+from tests.cli.door import (
+    COMMANDS,
+    HELP,
+    JSON,
+    RUN,
+    TOPO,
+    VERSION,
+    Command,
+    UsageError,
+    find_command,
+    run_command_line,
+    switch_option,
+)
 
 
 def named(*words: str) -> Command:

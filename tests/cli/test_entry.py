@@ -5,14 +5,17 @@ import sys
 
 import pytest
 
-ELSEWHERE = """
+from tests.cli.door import main
+from tests.imports import imports
+
+ELSEWHERE = f"""
 import signal, sys
 sys.platform = sys.argv[1]
 for name in dir(signal):
     # What Windows has not.
     if name in ("SIGHUP", "SIGQUIT", "SIGUSR1", "SIGUSR2", "pthread_sigmask", "set_wakeup_fd"):
         delattr(signal, name)
-from clusterrun.cli.entry import main
+{imports(main)}
 sys.exit(main())
 """
 

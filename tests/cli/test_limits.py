@@ -4,8 +4,12 @@ import errno
 import resource
 
 import pytest
-from clusterrun.cli.limits import limit_behind
-from clusterrun.errors import ExitCode, InternalError
+
+from tests.cli.door import (
+    ExitCode,
+    InternalError,
+    limit_behind,
+)
 
 
 @pytest.mark.parametrize(

@@ -1,10 +1,14 @@
 """Command lines that cannot be split: exit code 2, what is wrong, what to type."""
 
 import pytest
-from clusterrun.cli.commands.help import TOPICS
-from clusterrun.cli.dispatch import find_command
-from clusterrun.cli.parsing import parse
-from clusterrun.errors import ExitCode, UsageError
+
+from tests.cli.door import (
+    TOPICS,
+    ExitCode,
+    UsageError,
+    find_command,
+    parse,
+)
 
 OF_SCRIPT = "an option of {0} goes after it:\n  clusterrun [OPTIONS] {0} {1}"
 

@@ -3,10 +3,15 @@
 from pathlib import Path
 
 import pytest
-from clusterrun.cli.parsing import parse
-from clusterrun.cli.spelling import TORCHRUN_FLAGS, full_name
-from clusterrun.errors import ExitCode, UsageError
-from clusterrun.sources.other_launchers.foreign_options import foreign_option
+
+from tests.cli.door import (
+    TORCHRUN_FLAGS,
+    ExitCode,
+    UsageError,
+    foreign_option,
+    full_name,
+    parse,
+)
 
 PER_NODE = "type --nproc-per-node N: the number of workers on each node"
 SLURMS = "it is for Slurm only"

@@ -4,10 +4,21 @@ import subprocess
 import sys
 
 import pytest
-from clusterrun.cli.parsing import parse
-from clusterrun.sources.options.option import Kind, Option
-from clusterrun.sources.options.table import OPTIONS
-from clusterrun.sources.settings import CommandLine, Flags, FlagValue
+
+from tests.cli.door import (
+    OPTIONS,
+    CommandLine,
+    Flags,
+    FlagValue,
+    Kind,
+    Option,
+    ThisProcess,
+    find_command,
+    parse,
+    resolve,
+    run_command_line,
+)
+from tests.imports import imports
 
 
 @pytest.mark.parametrize(
@@ -78,12 +89,10 @@ def test_every_option_has_its_flag(option: Option[object]) -> None:
 
 def test_a_right_line_loads_only_what_it_needs() -> None:
     """What mistakes, help and job files need is not imported on the way to the workers."""
-    program = """
+    program = (
+        imports(run_command_line, find_command, ThisProcess, resolve)
+        + """
 import sys
-from clusterrun.cli import main
-from clusterrun.cli.dispatch import find_command
-from clusterrun.sources.this_process import ThisProcess
-from clusterrun.sources.resolve import resolve
 command, line = find_command(["--nproc", "2", "--module", "train"], "clusterrun")
 command.load()
 process = ThisProcess(host="node7", cpus=8, python=sys.executable, run_id="x")
@@ -93,6 +102,7 @@ late |= {"clusterrun.cli.completion", "clusterrun.cli.commands.topo", "clusterru
 print(*sorted(late & set(sys.modules)))
 print(*(name for name in sys.modules if name == "click.shell_completion"))
 """
+    )
 
     done = subprocess.run(
         [sys.executable, "-c", program], capture_output=True, text=True, timeout=60, check=True

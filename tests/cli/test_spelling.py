@@ -1,10 +1,17 @@
 """Flags may be spelled with - or _, and abbreviated as far as argparse allows it."""
 
 import pytest
-from clusterrun.cli.spelling import FLAG_NAMES, TORCHRUN_FLAGS, full_name, is_flag, meanings
-from clusterrun.sources.other_launchers.foreign_options import foreign_option
 from hypothesis import assume, given
 from hypothesis import strategies as st
+
+from tests.cli.door import (
+    FLAG_NAMES,
+    TORCHRUN_FLAGS,
+    foreign_option,
+    full_name,
+    is_flag,
+    meanings,
+)
 
 
 @pytest.mark.parametrize(

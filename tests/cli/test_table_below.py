@@ -8,9 +8,11 @@ import termios
 from collections.abc import Iterator
 
 import pytest
-from clusterrun.cli.table_below import TableBelow
-from clusterrun.report.live_table import Line
 
+from tests.cli.door import (
+    Line,
+    TableBelow,
+)
 from tests.waiting import SECONDS_TO_ACT
 
 

@@ -1,8 +1,10 @@
 """``--check-nodes``: this machine is checked before the job begins."""
 
 import pytest
-from clusterrun.run import node_check
 
+from tests.contract.door import (
+    node_check,
+)
 from tests.contract.launched import Launcher, plain_environment
 
 WRONG = {"NCCL_SOCKET_IFNAME": "nosuch0"}

@@ -8,8 +8,12 @@ from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
-from clusterrun.control.callers import SECONDS_WITHOUT_DESCRIPTORS, Callers
-from clusterrun.domain.event_source import NEVER
+
+from tests.control.door import (
+    NEVER,
+    SECONDS_WITHOUT_DESCRIPTORS,
+    Callers,
+)
 
 
 @contextmanager

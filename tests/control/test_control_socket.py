@@ -10,17 +10,23 @@ from pathlib import Path
 from typing import TypeVar
 
 import pytest
-from clusterrun.cli.main import run_command_line
-from clusterrun.control.callers import SECONDS_TO_ASK
-from clusterrun.control.control_socket import ControlSocket
-from clusterrun.control.messages import Description
-from clusterrun.control.running_jobs import find_jobs
-from clusterrun.domain.event_source import NEVER
-from clusterrun.domain.events import Event, SuspensionWanted
-from clusterrun.domain.looks import Look
-from clusterrun.user_sockets import connect_to, listen_at, socket_folder
 
 from tests.as_another_user import run_as_another_user
+from tests.control.door import (
+    NEVER,
+    SECONDS_TO_ASK,
+    ControlSocket,
+    Description,
+    Event,
+    Look,
+    SuspensionWanted,
+    connect_to,
+    find_jobs,
+    listen_at,
+    run_command_line,
+    socket_folder,
+)
+from tests.imports import imports
 from tests.waiting import wait_until
 
 T = TypeVar("T")
@@ -231,15 +237,17 @@ def test_a_caller_without_a_request_is_dropped(environ: Mapping[str, str]) -> No
     control.close()
 
 
-AS_ANOTHER_USER = """
+AS_ANOTHER_USER = (
+    imports(connect_to)
+    + """
 import sys
 from pathlib import Path
-from clusterrun.user_sockets import connect_to
 try:
     connect_to(Path(sys.argv[1]), 5.0)
 except PermissionError as error:
     print(error)
 """
+)
 
 
 @pytest.mark.needs("root", "setpriv")

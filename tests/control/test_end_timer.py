@@ -3,9 +3,11 @@
 import selectors
 from contextlib import closing
 
-from clusterrun.control.end_timer import EndTimer
-from clusterrun.domain.event_source import NEVER
-from clusterrun.domain.events import SuspensionWanted
+from tests.control.door import (
+    NEVER,
+    EndTimer,
+    SuspensionWanted,
+)
 
 
 def test_it_wants_one_suspension_once_it_is_due() -> None:

@@ -3,40 +3,39 @@
 from collections.abc import Iterator
 
 import pytest
-from clusterrun.control.look_desk import (
+
+from tests.control.door import (
     MOST_LOOKS,
     MOST_UNANSWERED,
+    NEVER,
     SECONDS_BETWEEN_LOOKS,
     SECONDS_FOR_COORDINATOR,
     SECONDS_FOR_RELAY,
     SECONDS_FOR_STACKS,
     SECONDS_TO_ASK_AGAIN,
-    LookDesk,
-    LookPorts,
-)
-from clusterrun.control.messages import decode_answer
-from clusterrun.domain.event_source import NEVER
-from clusterrun.domain.events import LookEvent, LookOrdered, RelaySaw
-from clusterrun.domain.looks import (
+    AgentMessage,
     JobLook,
     LastLine,
     LastLines,
+    LocalRank,
     Look,
     LookAtRanks,
     LookAtStacks,
-    MissingNode,
-    NodeRanks,
-    Seen,
-)
-from clusterrun.domain.messages import (
-    AgentMessage,
+    LookDesk,
     Looked,
     LookEnded,
+    LookEvent,
+    LookOrdered,
+    LookPorts,
+    MissingNode,
     NodeLooked,
+    NodeRanks,
+    RelaySaw,
     RequestLook,
+    Seen,
     TakeLook,
+    decode_answer,
 )
-from clusterrun.domain.ranks import LocalRank
 
 LOOK = LookAtRanks()
 SEEN = LastLines({LocalRank(0): LastLine("step 1", 0.5, 1)})

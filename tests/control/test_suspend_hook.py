@@ -8,10 +8,13 @@ from pathlib import Path
 
 import psutil
 import pytest
-from clusterrun.control import suspend_hook
-from clusterrun.control.suspend_hook import SuspendHook
-from clusterrun.domain.events import Event, SuspensionWanted
 
+from tests.control.door import (
+    Event,
+    SuspendHook,
+    SuspensionWanted,
+    suspend_hook,
+)
 from tests.waiting import SECONDS_TO_ACT, wait_until
 
 READY = 'if [ "$1" = ready ]; then '

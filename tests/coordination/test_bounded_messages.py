@@ -1,12 +1,22 @@
 """Bounded messages: they have what a report needs of fates, and never exceed their limit."""
 
-from clusterrun.coordination.bounded_messages import bounded
-from clusterrun.domain.messages import Done, EndedExternally, FirstFailure, Idle, Stacks, done
-from clusterrun.domain.outcome import Fate, HelperFailed, Killed
-from clusterrun.domain.stacks import StackGroup
-from clusterrun.planning.worker_count import MAX_WORKERS
-from clusterrun.rendezvous.wire.frames import FROM_MEMBERS, MAXIMUM_FRAME, framed
-
+from tests.coordination.door import (
+    FROM_MEMBERS,
+    MAX_WORKERS,
+    MAXIMUM_FRAME,
+    Done,
+    EndedExternally,
+    Fate,
+    FirstFailure,
+    HelperFailed,
+    Idle,
+    Killed,
+    StackGroup,
+    Stacks,
+    bounded,
+    done,
+    framed,
+)
 from tests.rendezvous.nodes import fate
 
 

@@ -4,9 +4,17 @@ import signal
 from collections.abc import Sequence
 
 import pytest
-from clusterrun.coordination.choice_of_cause import LAST_LINES, choose_cause, is_consequence
-from clusterrun.domain.outcome import Ending, Exited, Fate, Killed, NotStarted
 
+from tests.coordination.door import (
+    LAST_LINES,
+    Ending,
+    Exited,
+    Fate,
+    Killed,
+    NotStarted,
+    choose_cause,
+    is_consequence,
+)
 from tests.rendezvous.nodes import fate as any_fate
 
 GLOO = (

@@ -1,17 +1,29 @@
 """Promises of the coordinator, in any order of events."""
 
 import pytest
-from clusterrun.coordination.coordinator import due
-from clusterrun.coordination.coordinator_actions import Disconnect, Send, StopListening
-from clusterrun.coordination.coordinator_events import Abandoned, CallerGone, MemberSilent
-from clusterrun.coordination.job_state import JobPhase
-from clusterrun.coordination.members import OWN
-from clusterrun.domain.event_source import NEVER
-from clusterrun.domain.messages import Notice, Paused, Refused, Stop, Verdict, WorldFormed
-from clusterrun.domain.outcome import Interrupted, Succeeded
 from hypothesis import given
 from hypothesis import strategies as st
 
+from tests.coordination.door import (
+    NEVER,
+    OWN,
+    Abandoned,
+    CallerGone,
+    Disconnect,
+    Interrupted,
+    JobPhase,
+    MemberSilent,
+    Notice,
+    Paused,
+    Refused,
+    Send,
+    Stop,
+    StopListening,
+    Succeeded,
+    Verdict,
+    WorldFormed,
+    due,
+)
 from tests.rendezvous.nodes import fate, opened_job
 from tests.rendezvous.replay import Replay
 

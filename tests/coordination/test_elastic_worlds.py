@@ -3,21 +3,27 @@
 from typing import Any
 
 import pytest
-from clusterrun.coordination.coordinator import due
-from clusterrun.coordination.job_state import JobPhase
-from clusterrun.coordination.next_attempt.reform_rules import ReformRules, reform_rules_of
-from clusterrun.coordination.next_attempt.restart_policy import RestartRules
-from clusterrun.domain.event_source import NEVER
-from clusterrun.domain.job import ElasticJoin, LastCall
-from clusterrun.domain.messages import KeepWaiting, NextAttempt, Notice, Stop, WorldFormed
-from clusterrun.domain.outcome import (
-    Interrupted,
-    Killed,
-    NodeLost,
-    Replacement,
-)
 from msgspec.structs import replace
 
+from tests.coordination.door import (
+    NEVER,
+    ElasticJoin,
+    Interrupted,
+    JobPhase,
+    KeepWaiting,
+    Killed,
+    LastCall,
+    NextAttempt,
+    NodeLost,
+    Notice,
+    ReformRules,
+    Replacement,
+    RestartRules,
+    Stop,
+    WorldFormed,
+    due,
+    reform_rules_of,
+)
 from tests.plans import job as described
 from tests.rendezvous.nodes import fate, opened_job
 from tests.rendezvous.replay import Replay

@@ -1,24 +1,30 @@
 """The end of a running job: one stop for all nodes, and one verdict when all of them are done."""
 
 import pytest
-from clusterrun.coordination.coordinator_events import MemberGone, MemberSilent, MessageReceived
-from clusterrun.coordination.ending import MOST_EXTERNAL_CAUSES
-from clusterrun.coordination.job_state import JobPhase
-from clusterrun.coordination.verdict import dated_fates
-from clusterrun.domain.bounds import LONGEST_LINE
-from clusterrun.domain.messages import EndedExternally, Notice, Stop, Verdict
-from clusterrun.domain.outcome import (
+
+from tests.coordination.door import (
+    FROM_COORDINATOR,
+    LONGEST_LINE,
+    MOST_EXTERNAL_CAUSES,
+    EndedExternally,
     ExternalCause,
     HelperFailed,
     Interrupted,
+    JobPhase,
     Killed,
+    MemberGone,
+    MemberSilent,
+    MessageReceived,
     NodeLost,
+    Notice,
     OutputGone,
+    Stop,
     Succeeded,
+    Verdict,
     WorkerFailed,
+    dated_fates,
+    framed,
 )
-from clusterrun.rendezvous.wire.frames import FROM_COORDINATOR, framed
-
 from tests.rendezvous.nodes import fate, opened_job
 from tests.rendezvous.replay import Replay, running
 

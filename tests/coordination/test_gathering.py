@@ -3,13 +3,20 @@
 from typing import Any
 
 import pytest
-from clusterrun.coordination.coordinator_actions import PrintOnNodeZero, Send, StopListening
-from clusterrun.coordination.coordinator_events import HelloReceived
-from clusterrun.coordination.job_state import JobPhase
-from clusterrun.coordination.members import OWN
-from clusterrun.domain.messages import Notice, Refusal, WorldFormed
-from clusterrun.rendezvous.wire.frames import FROM_COORDINATOR, framed
 
+from tests.coordination.door import (
+    FROM_COORDINATOR,
+    OWN,
+    HelloReceived,
+    JobPhase,
+    Notice,
+    PrintOnNodeZero,
+    Refusal,
+    Send,
+    StopListening,
+    WorldFormed,
+    framed,
+)
 from tests.rendezvous.nodes import hello, opened_job
 from tests.rendezvous.replay import Replay
 

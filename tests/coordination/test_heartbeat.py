@@ -1,13 +1,14 @@
 """Heartbeats: which silent nodes are lost, and which are not."""
 
 import pytest
-from clusterrun.coordination.heartbeat import (
+
+from tests.coordination.door import (
+    NEVER,
     HeartbeatRhythm,
     HeartbeatTimer,
     SilenceWatch,
     heartbeat_rhythm,
 )
-from clusterrun.domain.event_source import NEVER
 
 RHYTHM = HeartbeatRhythm(interval=1.0, timeout=5.0)
 

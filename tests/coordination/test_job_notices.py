@@ -3,7 +3,9 @@
 from typing import Any
 
 import pytest
-from clusterrun.coordination.job_notices import (
+
+from tests.coordination.door import (
+    Interrupted,
     disagreement,
     ended_while_waiting,
     hint_to_nodes_missing,
@@ -13,8 +15,6 @@ from clusterrun.coordination.job_notices import (
     two_values,
     waiting,
 )
-from clusterrun.domain.outcome import Interrupted
-
 from tests.rendezvous.nodes import hello, opened_job
 from tests.rendezvous.replay import Replay
 

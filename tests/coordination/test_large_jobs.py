@@ -5,31 +5,31 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 
 import pytest
-from clusterrun.coordination.coordinator import decide
-from clusterrun.coordination.coordinator_actions import PreparePort, Send
-from clusterrun.coordination.coordinator_events import (
-    CallerConnected,
-    HelloReceived,
-    MemberGone,
-    MessageReceived,
-    PortReady,
-)
-from clusterrun.coordination.job_state import JobPhase, JobState
-from clusterrun.coordination.next_attempt.reform_rules import ReformRules
-from clusterrun.coordination.next_attempt.restart_policy import RestartRules
-from clusterrun.domain.messages import (
+
+from tests.coordination.door import (
     AgedFate,
     AllStacks,
+    CallerConnected,
     Done,
     FirstFailure,
+    HelloReceived,
     Idle,
+    JobPhase,
+    JobState,
+    Killed,
+    MemberGone,
+    MessageReceived,
     Paused,
+    PortReady,
+    PreparePort,
+    ReformRules,
+    RestartRules,
+    Send,
     SendStacks,
+    StackGroup,
     Stacks,
+    decide,
 )
-from clusterrun.domain.outcome import Killed
-from clusterrun.domain.stacks import StackGroup
-
 from tests.rendezvous.nodes import fate, hello, opened_job
 
 MEMBERS = 20_000

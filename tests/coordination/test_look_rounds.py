@@ -1,24 +1,25 @@
 """Looks into the running job: who is asked, whose answers go where, who is named as missing."""
 
-from clusterrun.coordination import coordinator_events
-from clusterrun.coordination.look_rounds import (
+from tests.coordination.door import (
     IS_PAUSED,
     MOST_OF_A_MEMBER,
     MOST_PER_SECOND,
+    NEVER,
     NO_ANSWER,
-    SECONDS_TO_ANSWER,
-)
-from clusterrun.domain.event_source import NEVER
-from clusterrun.domain.looks import LookAtRanks, MissingNode, NodeRanks
-from clusterrun.domain.messages import (
     FromMember,
+    LookAtRanks,
     Looked,
     LookEnded,
+    MissingNode,
     NodeLooked,
+    NodeRanks,
     RequestLook,
     TakeLook,
+    coordinator_events,
 )
-
+from tests.coordination.door import (
+    SECONDS_TO_ANSWER_A_LOOK as SECONDS_TO_ANSWER,
+)
 from tests.rendezvous.replay import Replay, running
 
 LOOK = LookAtRanks()

@@ -3,31 +3,32 @@
 from typing import Any
 
 import pytest
-from clusterrun.coordination.coordinator import due
-from clusterrun.coordination.coordinator_events import MemberGone, MessageReceived, TimePassed
-from clusterrun.coordination.job_state import JobPhase
-from clusterrun.coordination.next_attempt.reform_rules import ReformRules, reform_rules_of
-from clusterrun.coordination.next_attempt.restart_policy import RestartRules
-from clusterrun.domain.event_source import NEVER
-from clusterrun.domain.messages import (
+
+from tests.coordination.door import (
+    NEVER,
+    Interrupted,
+    JobPhase,
     KeepWaiting,
+    Killed,
+    MemberGone,
+    MessageReceived,
     NextAttempt,
+    NodeLost,
     Notice,
     Paused,
     RankAsks,
+    ReformRules,
     Refusal,
-    RequestSuspension,
-    SuspensionPossible,
-)
-from clusterrun.domain.outcome import (
-    Interrupted,
-    Killed,
-    NodeLost,
     Replacement,
+    RequestSuspension,
+    RestartRules,
     Succeeded,
+    SuspensionPossible,
+    TimePassed,
     WorkerFailed,
+    due,
+    reform_rules_of,
 )
-
 from tests.plans import job as described
 from tests.rendezvous.nodes import fate, opened_job
 from tests.rendezvous.replay import Replay

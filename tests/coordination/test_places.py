@@ -3,10 +3,13 @@
 from itertools import chain, combinations, product
 from typing import Any
 
-from clusterrun.coordination.next_attempt.places import Candidates, may_go_on, next_places
-from clusterrun.coordination.next_attempt.reform_rules import ReformRules
-from clusterrun.domain.messages import Hello
-
+from tests.coordination.door import (
+    Candidates,
+    Hello,
+    ReformRules,
+    may_go_on,
+    next_places,
+)
 from tests.rendezvous.nodes import hello
 
 FIXED = ReformRules()

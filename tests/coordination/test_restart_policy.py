@@ -1,14 +1,17 @@
 """Reasons against another attempt."""
 
 import pytest
-from clusterrun.coordination.next_attempt.restart_policy import (
+
+from tests.coordination.door import (
+    Exited,
+    Fate,
+    Killed,
+    NotStarted,
     RestartRules,
     pause_before,
     rules_of,
     why_no_restart,
 )
-from clusterrun.domain.outcome import Exited, Fate, Killed, NotStarted
-
 from tests.plans import job
 from tests.rendezvous.nodes import fate
 

@@ -1,16 +1,26 @@
 """A restart on all nodes: when all have stopped, and only if no rule forbids it."""
 
 import pytest
-from clusterrun.coordination.coordinator import due
-from clusterrun.coordination.coordinator_actions import PreparePort
-from clusterrun.coordination.coordinator_events import MessageReceived, PortReady
-from clusterrun.coordination.job_state import JobPhase
-from clusterrun.coordination.members import OWN
-from clusterrun.coordination.next_attempt.beginning import begin
-from clusterrun.domain.event_source import NEVER
-from clusterrun.domain.messages import EndedExternally, FirstFailure, NextAttempt, Notice
-from clusterrun.domain.outcome import HelperFailed, Interrupted, Killed, NodeLost, WorkerFailed
 
+from tests.coordination.door import (
+    NEVER,
+    OWN,
+    EndedExternally,
+    FirstFailure,
+    HelperFailed,
+    Interrupted,
+    JobPhase,
+    Killed,
+    MessageReceived,
+    NextAttempt,
+    NodeLost,
+    Notice,
+    PortReady,
+    PreparePort,
+    WorkerFailed,
+    begin,
+    due,
+)
 from tests.rendezvous.nodes import fate
 from tests.rendezvous.replay import Replay, running
 

@@ -1,13 +1,23 @@
 """Rounds of collecting stacks: requests, answers, and the result on node 0."""
 
-from clusterrun.coordination import job_notices
-from clusterrun.coordination.coordinator_actions import Disconnect
-from clusterrun.coordination.members import OWN
-from clusterrun.coordination.stack_rounds import MOST_MISSING, SECONDS_TO_ANSWER, finish
-from clusterrun.domain.messages import AllStacks, Idle, Notice, RequestStacks, SendStacks, Stacks
-from clusterrun.domain.outcome import Interrupted
-from clusterrun.domain.stacks import StackGroup
-
+from tests.coordination.door import (
+    MOST_MISSING,
+    OWN,
+    AllStacks,
+    Disconnect,
+    Idle,
+    Interrupted,
+    Notice,
+    RequestStacks,
+    SendStacks,
+    StackGroup,
+    Stacks,
+    finish,
+    job_notices,
+)
+from tests.coordination.door import (
+    SECONDS_TO_SHOW_STACKS as SECONDS_TO_ANSWER,
+)
 from tests.rendezvous.nodes import fate
 from tests.rendezvous.replay import Replay, running
 

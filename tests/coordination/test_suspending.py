@@ -3,29 +3,36 @@
 from typing import Any
 
 import pytest
-from clusterrun.coordination import agreement
-from clusterrun.coordination.agreement import SECONDS_FOR_FIRST_CALLS, NotWanted, Over, Saving
-from clusterrun.coordination.coordinator import due
-from clusterrun.coordination.coordinator_events import MessageReceived, TimePassed
-from clusterrun.coordination.members import OWN
-from clusterrun.domain.event_source import NEVER
-from clusterrun.domain.messages import (
+from msgspec.structs import replace
+
+from tests.coordination.door import (
+    NEVER,
+    OWN,
+    SECONDS_FOR_FIRST_CALLS,
     CancelSuspension,
     Held,
     HoldRanks,
+    MessageReceived,
+    NodeLost,
     Notice,
+    NotSuspended,
+    NotWanted,
+    Over,
     RankAsks,
     RankLeft,
     RequestSuspension,
     SaveAt,
+    SaveProgress,
     Saves,
+    Saving,
     Stop,
+    Suspended,
+    SuspendRules,
     SuspensionPossible,
+    TimePassed,
+    agreement,
+    due,
 )
-from clusterrun.domain.outcome import NodeLost, NotSuspended, Suspended
-from clusterrun.domain.suspension import SaveProgress, SuspendRules
-from msgspec.structs import replace
-
 from tests.rendezvous.nodes import fate
 from tests.rendezvous.replay import Replay, running
 

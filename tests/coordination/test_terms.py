@@ -3,9 +3,12 @@
 from collections.abc import Mapping
 
 import pytest
-from clusterrun.coordination.terms import ENDPOINT_PORT, terms_of
-from clusterrun.sources.settings import Flags
 
+from tests.coordination.door import (
+    ENDPOINT_PORT,
+    Flags,
+    terms_of,
+)
 from tests.described import describe
 
 IGNORED = "are set in the environment: --cluster none ignores them"

@@ -1,9 +1,12 @@
 """Node ranks: as set, else in order of joining; worker ranks are prefix sums."""
 
-from clusterrun.coordination.worlds import node_ranks, worlds
 from hypothesis import given
 from hypothesis import strategies as st
 
+from tests.coordination.door import (
+    node_ranks,
+    worlds,
+)
 from tests.rendezvous.nodes import hello, opened_job
 
 

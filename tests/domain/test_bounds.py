@@ -1,7 +1,14 @@
 """Values that are made to fit before they travel."""
 
 import pytest
-from clusterrun.domain.bounds import LONGEST_NAME, as_line, as_name, as_run_id, as_text
+
+from tests.domain.door import (
+    LONGEST_NAME,
+    as_line,
+    as_name,
+    as_run_id,
+    as_text,
+)
 
 
 @pytest.mark.parametrize(

@@ -1,7 +1,10 @@
 """Hosts with and without ports."""
 
 import pytest
-from clusterrun.domain.endpoint import Endpoint
+
+from tests.domain.door import (
+    Endpoint,
+)
 
 
 @pytest.mark.parametrize(

@@ -3,8 +3,10 @@
 from typing import Any
 
 import pytest
-from clusterrun.domain.ranks import RankSet
 
+from tests.domain.door import (
+    RankSet,
+)
 from tests.plans import job
 
 

@@ -1,6 +1,8 @@
 """Ranks as a user lists them."""
 
-from clusterrun.domain.ranks import RankSet
+from tests.domain.door import (
+    RankSet,
+)
 
 
 def test_a_set_of_ranges() -> None:

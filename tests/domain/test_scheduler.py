@@ -1,7 +1,10 @@
 """The scheduler's job in messages."""
 
 import pytest
-from clusterrun.domain.scheduler import SchedulerJob
+
+from tests.domain.door import (
+    SchedulerJob,
+)
 
 
 @pytest.mark.parametrize(

@@ -1,7 +1,8 @@
 """Grouping of equal stacks."""
 
 import pytest
-from clusterrun.domain.stacks import (
+
+from tests.domain.door import (
     LEFT_OUT,
     LONGEST,
     GroupedStacks,

@@ -1,6 +1,9 @@
 """Streams that a user chooses, for all workers or by local rank."""
 
-from clusterrun.domain.streams import Std, StreamChoice
+from tests.domain.door import (
+    Std,
+    StreamChoice,
+)
 
 
 def test_of_all_workers_or_of_some() -> None:

@@ -1,6 +1,8 @@
 """Tracebacks in what a worker printed."""
 
-from clusterrun.domain.tracebacks import beginning_of_traceback
+from tests.domain.door import (
+    beginning_of_traceback,
+)
 
 TRACEBACK = [
     "Traceback (most recent call last):",

@@ -12,9 +12,11 @@ import clusterrun
 import msgspec
 import pytest
 from clusterrun import WorkerFailed
-from clusterrun.from_python.spawn import SpawnContext
 
 from tests.contract.launched import Launcher
+from tests.from_python.door import (
+    SpawnContext,
+)
 
 LAUNCHER = Path(clusterrun.__file__).parents[1]
 

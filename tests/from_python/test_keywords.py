@@ -3,7 +3,10 @@
 from pathlib import Path
 
 import pytest
-from clusterrun.from_python.keywords import flags_of
+
+from tests.from_python.door import (
+    flags_of,
+)
 
 
 @pytest.mark.parametrize(

@@ -18,12 +18,17 @@ import clusterrun
 import psutil
 import pytest
 from clusterrun import JobInterrupted, MachineError, RemoteTraceback, UsageError, WorkerFailed
-from clusterrun.agent.signals import SECONDS_OF_ECHO
-from clusterrun.from_python.agent_process import AGENT_FILE, AgentProcess
-from clusterrun.from_python.messages import Request
-from clusterrun.workers.fork_server.other_processes import stat_fields
-from clusterrun.workers.scratch import _START_FIELD, _prefix
 from free_ports import free_port
+
+from tests.from_python.door import (
+    _START_FIELD,
+    AGENT_FILE,
+    SECONDS_OF_ECHO,
+    AgentProcess,
+    Request,
+    _prefix,
+    stat_fields,
+)
 
 pytestmark = pytest.mark.usefixtures("here")
 

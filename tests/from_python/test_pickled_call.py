@@ -6,7 +6,11 @@ import threading
 
 import pytest
 from clusterrun import UsageError
-from clusterrun.from_python.pickled_call import Call, pickled
+
+from tests.from_python.door import (
+    Call,
+    pickled,
+)
 
 GUARD = threading.Lock()
 

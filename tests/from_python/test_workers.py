@@ -9,9 +9,11 @@ from pathlib import Path
 import clusterrun
 import psutil
 import pytest
-from clusterrun.from_python.workers import SECONDS_BETWEEN_JOB_AND_HOLD
 
 from tests.contract.launched import Launcher
+from tests.from_python.door import (
+    SECONDS_BETWEEN_JOB_AND_HOLD,
+)
 from tests.waiting import wait_until
 
 pytestmark = pytest.mark.usefixtures("here")

@@ -13,6 +13,7 @@ from typing import Any
 import pytest
 
 from tests.contract.launched import COMMAND, Launcher
+from tests.hosts.door import steps
 from tests.hosts.host import Host
 from tests.hosts.namespaces import ip
 from tests.hosts.network import network
@@ -36,9 +37,9 @@ SECONDS = 110.0
 Finding = Mapping[str, Any]
 
 
-SLOW_CHECK = """\
+SLOW_CHECK = f"""\
 import time
-from clusterrun.node_checks import steps
+from {steps.__package__} import steps
 
 check = steps.check_this_machine
 def check_slowly(*arguments):

@@ -9,8 +9,10 @@ from pathlib import Path
 import pytest
 
 from tests.contract.launched import Job, Launcher
+from tests.hosts.door import Hello, OutgoingConnection, numeric_address
 from tests.hosts.host import Host
 from tests.hosts.nodes import Nodes, codes, ended
+from tests.imports import imports
 
 SAME_COMMAND = "  Run the same command on every node, each with its own --node-rank.\n"
 OWN_RANKS = "  Give each node its own --node-rank.\n"
@@ -54,11 +56,10 @@ print("heard", len(call.recv(100)))
 """
 """A future clusterrun: the first bytes of the handshake have the same layout in all versions."""
 
-TWO_AT_ONCE = """
+TWO_AT_ONCE = (
+    imports(numeric_address, OutgoingConnection, Hello)
+    + """
 import select
-from clusterrun.rendezvous.names.addresses import numeric_address
-from clusterrun.rendezvous.wire.outgoing_connection import OutgoingConnection
-from clusterrun.domain.messages import Hello
 
 def answer(call, is_complete):
     received = []
@@ -84,6 +85,7 @@ for number, call in enumerate(calls, start=2):
 for call in calls:
     print(answer(call, bool)[0].text)
 """
+)
 """Two nodes that send their hellos together, before the first of them completes the job."""
 
 HOLD_PORT = """

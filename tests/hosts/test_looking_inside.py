@@ -13,11 +13,18 @@ from typing import Any
 
 import psutil
 import pytest
-from clusterrun.control.running_jobs import RunningJob, find_jobs
 
 from tests.contract.launched import COMMAND, Ended, Job, Launcher, await_status
+from tests.hosts.door import (
+    LookAtRanks,
+    LookInside,
+    RunningJob,
+    encode,
+    find_jobs,
+)
 from tests.hosts.host import Host
 from tests.hosts.nodes import Nodes, codes, ended
+from tests.imports import imports
 from tests.waiting import wait_until
 
 STEPS = """
@@ -246,11 +253,11 @@ def test_each_command_in_trouble(
     assert codes(ends) == [143] * 3, ends
 
 
-ASKS = """
+ASKS = (
+    imports(LookInside, encode, LookAtRanks)
+    + """
 import select, socket, sys, time
 from pathlib import Path
-from clusterrun.control.messages import LookInside, encode
-from clusterrun.domain.looks import LookAtRanks
 
 [path] = Path(sys.argv[1]).glob("job-*")
 until, count = time.monotonic() + float(sys.argv[2]), 0
@@ -272,6 +279,7 @@ while time.monotonic() < until:
                 count += 1
 print(count)
 """
+)
 """Asks an agent, forty times at once, as fast as it answers; prints how often it has answered."""
 
 SECONDS_OF_ASKING = 10

@@ -5,9 +5,10 @@ import subprocess
 from collections.abc import Mapping
 from pathlib import Path
 
-from clusterrun.control.running_jobs import find_jobs
-
 from tests.contract.launched import COMMAND, Job, Launcher
+from tests.looking.door import (
+    find_jobs,
+)
 from tests.waiting import SECONDS_TO_ACT, wait_until
 
 

@@ -17,7 +17,9 @@ from free_ports import free_port
 
 from tests.as_another_user import run_as_another_user
 from tests.contract.launched import COMMAND, Launcher, await_status
+from tests.imports import imports
 from tests.looking.commands import asked, started
+from tests.looking.door import JobLook, LookAtRanks, LookInside, ask, find_jobs, run_command_line
 from tests.waiting import SECONDS_TO_ACT, wait_until
 
 PRINTS = """
@@ -182,9 +184,11 @@ def listed_agents(runtime: dict[str, str]) -> list[dict[str, Any]]:
     return agents
 
 
-AS_ANOTHER_USER = """
+AS_ANOTHER_USER = (
+    imports(run_command_line)
+    + """
 import os, sys
-from clusterrun.cli.main import run_command_line
+
 print(run_command_line(["ps"], dict(os.environ)), flush=True)
 for words in (
     *(["status"], ["stacks"], ["stacks", "--native"], ["logs"]),
@@ -193,6 +197,7 @@ for words in (
     print(*words, run_command_line([*words, "mine"], dict(os.environ)), flush=True)
     print(*words, run_command_line(words, dict(os.environ)), flush=True)
 """
+)
 
 
 @pytest.mark.needs("root", "setpriv")
@@ -218,12 +223,11 @@ def test_another_user_sees_and_touches_nothing(
     assert job.ended().code == 143
 
 
-ASKS = """
+ASKS = (
+    imports(LookInside, ask, find_jobs, JobLook, LookAtRanks)
+    + """
 import sys, time
 from pathlib import Path
-from clusterrun.control.messages import LookInside
-from clusterrun.control.running_jobs import ask, find_jobs
-from clusterrun.domain.looks import JobLook, LookAtRanks
 
 [job] = find_jobs(Path(sys.argv[1]), 10.0).jobs
 until, count = time.monotonic() + float(sys.argv[2]), 0
@@ -232,6 +236,7 @@ while time.monotonic() < until:
     count += 1
 print(count)
 """
+)
 
 
 @pytest.mark.long

@@ -8,13 +8,16 @@ from pathlib import Path
 from random import Random
 
 import pytest
-from clusterrun.domain.cpuset import CpuSet
-from clusterrun.domain.machine import Gpu, Machine
-from clusterrun.machine.inspect import inspect
 from hypothesis import HealthCheck, Phase, find, given, settings
 from hypothesis import strategies as st
 
 from tests.generated_machines import OCCUR, machines
+from tests.machine.door import (
+    CpuSet,
+    Gpu,
+    Machine,
+    inspect,
+)
 from tests.machine_trees import MachineFacts, write_tree
 
 FEW = settings(max_examples=25, deadline=None, suppress_health_check=[HealthCheck.too_slow])

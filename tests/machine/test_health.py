@@ -5,14 +5,21 @@ from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
-from clusterrun.domain.cpuset import CpuSet
-from clusterrun.domain.machine import Gpu, Machine
-from clusterrun.machine.health import hardware, limits, network, storage
-from clusterrun.machine.health.finding import Finding, Level
-from clusterrun.machine.inspect import inspect
-from clusterrun.machine.tree import Tree
 from msgspec.structs import replace
 
+from tests.machine.door import (
+    CpuSet,
+    Finding,
+    Gpu,
+    Level,
+    Machine,
+    Tree,
+    hardware,
+    inspect,
+    limits,
+    network,
+    storage,
+)
 from tests.machine_trees import dgx_a100, write_tree
 
 OWN = {"lo": ["127.0.0.1", "::1"], "eth0": ["10.0.0.5"], "eth1": ["10.1.0.5"]}

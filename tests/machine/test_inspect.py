@@ -4,10 +4,13 @@ import os
 from pathlib import Path
 
 import pytest
-from clusterrun.domain.cpuset import CpuSet
-from clusterrun.domain.machine import Machine, PciGpu
-from clusterrun.machine.inspect import inspect
 
+from tests.machine.door import (
+    CpuSet,
+    Machine,
+    PciGpu,
+    inspect,
+)
 from tests.machine_trees import CPUS, MachineFacts, PciDevice, two_nodes, write_files, write_tree
 
 

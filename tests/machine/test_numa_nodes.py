@@ -3,10 +3,12 @@
 from pathlib import Path
 
 import pytest
-from clusterrun.domain.cpuset import CpuSet
-from clusterrun.machine.numa_nodes import read_nodes
-from clusterrun.machine.tree import Tree
 
+from tests.machine.door import (
+    CpuSet,
+    Tree,
+    read_nodes,
+)
 from tests.machine_trees import NODES, MachineFacts, write_files, write_tree
 
 EVERYTHING = CpuSet(range(256))

@@ -9,13 +9,13 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from clusterrun.machine.oom_kills import (
+
+from tests.machine.door import (
     GroupMemory,
     OomCounters,
     machine_ran_out,
     oom_kills_between,
 )
-
 from tests.machine_trees import write_files
 
 MEMORY = Path("/sys/fs/cgroup/memory")
@@ -176,7 +176,7 @@ def test_a_real_kill_is_seen_by_a_process_of_the_same_group(small_group: Path) -
         f"""
         import os, subprocess, sys
         from pathlib import Path
-        from clusterrun.machine.oom_kills import OomCounters, oom_kills_between
+        from tests.machine.door import OomCounters, oom_kills_between
         Path({str(small_group / "cgroup.procs")!r}).write_text(str(os.getpid()))
         before = OomCounters.read(Path("/"))
         hungry = subprocess.run([sys.executable, "-c", "bytearray(300 << 20)"], timeout=60)

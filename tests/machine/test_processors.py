@@ -3,10 +3,13 @@
 from pathlib import Path
 
 import pytest
-from clusterrun.domain.cpuset import CpuSet
-from clusterrun.machine.processors import Processors, read_processors
-from clusterrun.machine.tree import Tree
 
+from tests.machine.door import (
+    CpuSet,
+    Processors,
+    Tree,
+    read_processors,
+)
 from tests.machine_trees import CPUS, MachineFacts, cache_files, write_files, write_tree
 
 

@@ -6,19 +6,23 @@ from pathlib import Path
 
 import psutil
 import pytest
-from clusterrun.domain.looks import LookAtNativeStacks, NativeStack, NodeNativeStacks
-from clusterrun.domain.messages import Looked
-from clusterrun.domain.ranks import GlobalRank
-from clusterrun.machine.py_spy import (
+
+from tests.machine.door import (
+    FROM_MEMBERS,
     LEFT_OUT,
+    MAXIMUM_FRAME,
     MISSING,
     MOST_KEPT,
     MOST_OF_A_NODE,
     SECONDS_FOR_ONE,
+    GlobalRank,
+    LookAtNativeStacks,
+    Looked,
+    NativeStack,
+    NodeNativeStacks,
     PySpy,
+    framed,
 )
-from clusterrun.rendezvous.wire.frames import FROM_MEMBERS, MAXIMUM_FRAME, framed
-
 from tests.waiting import wait_until
 
 LOOK = LookAtNativeStacks(7)

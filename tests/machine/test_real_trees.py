@@ -3,15 +3,17 @@
 from pathlib import Path
 
 import pytest
-from clusterrun.domain.cpuset import CpuSet
-from clusterrun.domain.machine import Machine
-from clusterrun.machine.gpus import pci
-from clusterrun.machine.gpus.locality import Locator
-from clusterrun.machine.inspect import inspect
-from clusterrun.machine.numa_nodes import read_nodes
-from clusterrun.machine.processors import read_processors
-from clusterrun.machine.tree import Tree
 
+from tests.machine.door import (
+    CpuSet,
+    Locator,
+    Machine,
+    Tree,
+    inspect,
+    pci,
+    read_nodes,
+    read_processors,
+)
 from tests.machine_trees import KFD, MachineFacts, write_files, write_tree
 from tests.real_machines import captured, unpacked
 

@@ -3,11 +3,15 @@
 from pathlib import Path
 
 import pytest
-from clusterrun.domain.cpuset import CpuSet
-from clusterrun.machine.tree import Tree, cpus_of, number_of
 from hypothesis import given
 from hypothesis import strategies as st
 
+from tests.machine.door import (
+    CpuSet,
+    Tree,
+    cpus_of,
+    number_of,
+)
 from tests.machine_trees import write_files
 
 

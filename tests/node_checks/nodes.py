@@ -1,6 +1,8 @@
 """Three nodes, as they describe themselves."""
 
-from clusterrun.node_checks.findings import Node
+from tests.node_checks.door import (
+    Node,
+)
 
 LABELS = ("n0", "n1", "n2")
 

@@ -1,7 +1,11 @@
 """The job behind ``clusterrun doctor``, and hints about it."""
 
-from clusterrun.node_checks.checking_job import WORKER, as_typed, checking_job
-from clusterrun.sources.settings import CommandLine
+from tests.node_checks.door import (
+    WORKER,
+    CommandLine,
+    as_typed,
+    checking_job,
+)
 
 
 def test_options_of_workers_are_replaced() -> None:

@@ -3,12 +3,21 @@
 from collections.abc import Mapping, Sequence
 
 import pytest
-from clusterrun.machine.health.finding import Finding, Level
-from clusterrun.node_checks import comparison
-from clusterrun.node_checks.findings import JobFinding, Node, labels_of, merged
-from clusterrun.node_checks.speeds import AllReduce, Product, Products, ring_rounds
 from msgspec.structs import replace
 
+from tests.node_checks.door import (
+    AllReduce,
+    Finding,
+    JobFinding,
+    Level,
+    Node,
+    Product,
+    Products,
+    comparison,
+    labels_of,
+    merged,
+    ring_rounds,
+)
 from tests.node_checks.nodes import LABELS, NODES
 
 WELL, SLOW = AllReduce(1 << 24, 0.01), AllReduce(1 << 24, 0.1)

@@ -3,12 +3,16 @@
 from collections.abc import Sequence
 
 import pytest
-from clusterrun.machine.health.finding import Level
-from clusterrun.node_checks import connections
-from clusterrun.node_checks.findings import JobFinding
-from clusterrun.node_checks.reach import MOST_IN_PAIRS, Call, peers_of
 from msgspec.structs import replace
 
+from tests.node_checks.door import (
+    MOST_IN_PAIRS,
+    Call,
+    JobFinding,
+    Level,
+    connections,
+    peers_of,
+)
 from tests.node_checks.nodes import LABELS, NODES
 
 Calls = list[list[Call]]

@@ -5,7 +5,12 @@ from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 
 import pytest
-from clusterrun.node_checks.meeting import Meeting, Silent, peer_on
+
+from tests.node_checks.door import (
+    Meeting,
+    Silent,
+    peer_on,
+)
 
 SECONDS = 60.0
 

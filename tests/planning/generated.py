@@ -3,10 +3,12 @@
 from collections.abc import Sequence
 from typing import NamedTuple
 
-from clusterrun.domain.cpuset import CpuSet
-from clusterrun.domain.machine import Machine
 from hypothesis import strategies as st
 
+from tests.planning.door import (
+    CpuSet,
+    Machine,
+)
 from tests.plans import machine
 
 FEATURES = (

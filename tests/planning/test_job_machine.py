@@ -4,15 +4,20 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 import pytest
-from clusterrun.domain.job import MappedGpu, NumaBinding, StartMethod, WorkerCount
-from clusterrun.domain.machine import Machine
-from clusterrun.domain.plan import NodePlan
-from clusterrun.errors import UsageError
-from clusterrun.planning.job_machine import machine_for
-from clusterrun.planning.preparation import preparation_of
-from clusterrun.planning.worker_count import local_size
 from msgspec.structs import replace
 
+from tests.planning.door import (
+    Machine,
+    MappedGpu,
+    NodePlan,
+    NumaBinding,
+    StartMethod,
+    UsageError,
+    WorkerCount,
+    local_size,
+    machine_for,
+    preparation_of,
+)
 from tests.plans import gpu, job, machine, planned
 
 EIGHT = machine({0: "0-3", 1: "4-7"}, [0] * 4 + [1] * 4)

@@ -4,12 +4,15 @@ import time
 from pathlib import Path
 
 import pytest
-from clusterrun.domain.job import NumaBinding
-from clusterrun.machine.inspect import inspect
-from clusterrun.planning.binding.node_binding import BindingOptions, place
-from clusterrun.planning.worker_count import local_size
 
 from tests.machine_trees import KFD, KfdNode, MachineFacts, dgx_a100, write_tree
+from tests.planning.door import (
+    BindingOptions,
+    NumaBinding,
+    inspect,
+    local_size,
+    place,
+)
 from tests.plans import job, machine, planned
 
 LIMIT = 0.3

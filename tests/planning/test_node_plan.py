@@ -4,17 +4,24 @@ from collections.abc import Mapping
 from typing import Any
 
 import pytest
-from clusterrun.domain.job import JobSpec, NumaBinding, Program, ProgramKind
-from clusterrun.domain.machine import Machine
-from clusterrun.domain.plan import NodePlan
-from clusterrun.domain.ranks import GlobalRank, NodeRank
-from clusterrun.domain.world import World
-from clusterrun.errors import MachineError, UsageError
-from clusterrun.planning.node_plan import RUN_PATH
-from clusterrun.planning.variables.worker_variables import environment_before
-from clusterrun.sources.options.values.names import variable_name
 from msgspec.structs import replace
 
+from tests.planning.door import (
+    RUN_PATH,
+    GlobalRank,
+    JobSpec,
+    Machine,
+    MachineError,
+    NodePlan,
+    NodeRank,
+    NumaBinding,
+    Program,
+    ProgramKind,
+    UsageError,
+    World,
+    environment_before,
+    variable_name,
+)
 from tests.plans import job, machine, planned, world
 
 TWO = machine({0: "0-3", 1: "4-7"}, [0, 1])

@@ -4,12 +4,19 @@ from collections.abc import Sequence
 from typing import Any
 
 import pytest
-from clusterrun.domain.job import NumaBinding, TaskLayout
-from clusterrun.domain.machine import Gpu, Machine
-from clusterrun.domain.plan import NodePlan, WorkerPlan
-from clusterrun.domain.ranks import GlobalRank, LocalRank, NodeRank
-from clusterrun.rendezvous.assumed import assumed_world
 
+from tests.planning.door import (
+    GlobalRank,
+    Gpu,
+    LocalRank,
+    Machine,
+    NodePlan,
+    NodeRank,
+    NumaBinding,
+    TaskLayout,
+    WorkerPlan,
+    assumed_world,
+)
 from tests.plans import job, machine, planned
 
 NODES = {0: "0-3", 1: "4-7"}

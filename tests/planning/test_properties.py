@@ -5,14 +5,19 @@ from collections.abc import Iterable
 from itertools import combinations
 
 import pytest
-from clusterrun.domain.cpuset import CpuSet
-from clusterrun.domain.job import NumaBinding, NumaMemory
-from clusterrun.domain.machine import Machine
-from clusterrun.planning.binding.node_binding import BindingOptions, Placement, place
 from hypothesis import Phase, find, given, settings
 from hypothesis import strategies as st
 from msgspec.structs import replace
 
+from tests.planning.door import (
+    BindingOptions,
+    CpuSet,
+    Machine,
+    NumaBinding,
+    NumaMemory,
+    Placement,
+    place,
+)
 from tests.planning.generated import FEATURES, Generated, machines
 
 DIVIDING = [mode for mode in NumaBinding if mode.divides]

@@ -5,12 +5,16 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from clusterrun.domain.cpuset import CpuSet
-from clusterrun.domain.job import NumaBinding, NumaMemory
-from clusterrun.machine.inspect import inspect
-from clusterrun.planning.binding.node_binding import BindingOptions, place
 
 from tests.machine_trees import PciDevice, write_device, write_files
+from tests.planning.door import (
+    BindingOptions,
+    CpuSet,
+    NumaBinding,
+    NumaMemory,
+    inspect,
+    place,
+)
 from tests.plans import masks
 from tests.real_machines import captured, recommended, tree_of, unpacked
 

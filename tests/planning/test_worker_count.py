@@ -4,12 +4,16 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 import pytest
-from clusterrun.domain.job import Program, ProgramKind, WorkerCount
-from clusterrun.domain.machine import Machine
-from clusterrun.errors import UsageError
-from clusterrun.planning.worker_count import local_size
 from msgspec.structs import replace
 
+from tests.planning.door import (
+    Machine,
+    Program,
+    ProgramKind,
+    UsageError,
+    WorkerCount,
+    local_size,
+)
 from tests.plans import job, machine
 
 

@@ -6,21 +6,23 @@ import time
 from contextlib import ExitStack
 
 import msgspec
-from clusterrun.domain.facts import Fact
-from clusterrun.domain.messages import (
+from free_ports import free_port
+
+from tests.rendezvous.door import (
+    FROM_COORDINATOR,
+    LONGEST_HELLO,
+    MAGIC,
+    CoordinatorServer,
+    Fact,
     FirstFailure,
     FromCoordinator,
     FromMember,
     Hello,
     WorldFormed,
     done,
+    framed,
+    open_joining_port,
 )
-from clusterrun.rendezvous.coordinator_server import CoordinatorServer
-from clusterrun.rendezvous.ports.joining_port import open_joining_port
-from clusterrun.rendezvous.wire.frames import FROM_COORDINATOR, LONGEST_HELLO, framed
-from clusterrun.rendezvous.wire.handshake import MAGIC
-from free_ports import free_port
-
 from tests.rendezvous.nodes import PATIENCE, Notices, fate, hello, hooks, opened_job, take_turns
 
 OPENING = struct.pack(">12sHcB32s", MAGIC, 1, b"M", 0, b"m" * 32)

@@ -4,18 +4,19 @@ import struct
 from collections.abc import Iterator, Sequence
 from random import Random
 
-from clusterrun.domain import messages, outcome
-from clusterrun.domain.messages import FromCoordinator, FromMember
-from clusterrun.domain.stacks import StackGroup
-from clusterrun.rendezvous.wire.frames import (
+from tests.plans import world
+from tests.rendezvous.door import (
     MAXIMUM_FRAME,
     BadFrame,
     Codec,
+    FromCoordinator,
+    FromMember,
     MessageT,
+    StackGroup,
     framed,
+    messages,
+    outcome,
 )
-
-from tests.plans import world
 from tests.rendezvous.nodes import fate, hello
 
 GROUP = StackGroup((1, 2), 'File "train.py", line 3, in step')

@@ -7,20 +7,28 @@ from collections.abc import Callable, Iterable, Sequence
 from contextlib import suppress
 from typing import Any, Protocol
 
-from clusterrun.coordination.coordinator import opened
-from clusterrun.coordination.heartbeat import HeartbeatRhythm, heartbeat_rhythm
-from clusterrun.coordination.job_state import JobState
-from clusterrun.coordination.next_attempt.restart_policy import RestartRules
-from clusterrun.coordination.terms import Terms
-from clusterrun.domain.event_source import EventSource
-from clusterrun.domain.events import Event
-from clusterrun.domain.facts import Fact
-from clusterrun.domain.messages import Hello
-from clusterrun.domain.outcome import Exited, Fate
-from clusterrun.domain.ranks import GlobalRank, LocalRank
-from clusterrun.rendezvous.agent_hooks import AgentHooks
-from clusterrun.rendezvous.names.addresses import Interfaces, Resolve, all_addresses
 from msgspec.structs import replace
+
+from tests.rendezvous.door import (
+    AgentHooks,
+    Event,
+    EventSource,
+    Exited,
+    Fact,
+    Fate,
+    GlobalRank,
+    HeartbeatRhythm,
+    Hello,
+    Interfaces,
+    JobState,
+    LocalRank,
+    Resolve,
+    RestartRules,
+    Terms,
+    all_addresses,
+    heartbeat_rhythm,
+    opened,
+)
 
 PATIENCE = 10.0
 """Seconds that a test waits for what should take milliseconds."""

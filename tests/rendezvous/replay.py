@@ -3,41 +3,42 @@
 from collections.abc import Sequence
 from typing import Any
 
-from clusterrun.coordination import coordinator_events
-from clusterrun.coordination.coordinator import decide, due
-from clusterrun.coordination.coordinator_actions import (
+from tests.rendezvous.door import (
+    OWN,
+    PHASES_AFTER,
     Action,
     Actions,
-    Disconnect,
-    PreparePort,
-    PrintOnNodeZero,
-    Send,
-    StopListening,
-)
-from clusterrun.coordination.coordinator_events import CoordinatorEvent
-from clusterrun.coordination.job_state import PHASES_AFTER, JobState
-from clusterrun.coordination.members import OWN
-from clusterrun.coordination.next_attempt.restart_policy import RestartRules
-from clusterrun.domain.messages import (
     AgedFate,
+    CoordinatorEvent,
+    Disconnect,
     Done,
     EndedExternally,
+    ExternalCause,
+    Fate,
     FirstFailure,
     FromCoordinator,
     Hello,
+    JobState,
     Notice,
     Paused,
+    PreparePort,
+    PrintOnNodeZero,
+    Reason,
     Refused,
+    RestartRules,
+    Send,
     StacksMessage,
     Stop,
+    StopListening,
     Succession,
     SuccessionKnown,
     Verdict,
+    World,
     WorldFormed,
+    coordinator_events,
+    decide,
+    due,
 )
-from clusterrun.domain.outcome import ExternalCause, Fate, Reason
-from clusterrun.domain.world import World
-
 from tests.rendezvous.nodes import hello, opened_job
 
 

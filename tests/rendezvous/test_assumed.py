@@ -3,12 +3,17 @@
 import socket
 
 import pytest
-from clusterrun.domain.job import TaskLayout
-from clusterrun.domain.ranks import GlobalRank, LocalRank, NodeRank
-from clusterrun.errors import RendezvousError
-from clusterrun.rendezvous.assumed import assumed_world, lone_worker_world
 
 from tests.plans import job
+from tests.rendezvous.door import (
+    GlobalRank,
+    LocalRank,
+    NodeRank,
+    RendezvousError,
+    TaskLayout,
+    assumed_world,
+    lone_worker_world,
+)
 
 TASK = TaskLayout(
     rank=GlobalRank(5),

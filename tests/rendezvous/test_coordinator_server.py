@@ -7,13 +7,21 @@ import time
 from contextlib import ExitStack
 
 import pytest
-from clusterrun.domain.messages import Refused, Stop, Verdict, WorldFormed, done
-from clusterrun.rendezvous.coordinator_server import MOST_STRANGERS, SECONDS_TO_SEND_HELLO
-from clusterrun.rendezvous.wire.connections import allow_descriptors
-from clusterrun.rendezvous.wire.frames import HEARTBEAT_FRAME, framed
-from clusterrun.rendezvous.wire.handshake import MAGIC
 
 from tests.rendezvous.callers import GARBAGE, OPENING, Running, caller, joined, running
+from tests.rendezvous.door import (
+    HEARTBEAT_FRAME,
+    MAGIC,
+    MOST_STRANGERS,
+    SECONDS_TO_SEND_HELLO,
+    Refused,
+    Stop,
+    Verdict,
+    WorldFormed,
+    allow_descriptors,
+    done,
+    framed,
+)
 from tests.rendezvous.nodes import PATIENCE, fate, hello
 
 

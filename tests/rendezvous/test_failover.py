@@ -3,14 +3,22 @@
 from collections.abc import Iterator
 
 import pytest
-from clusterrun.coordination.heartbeat import heartbeat_rhythm
-from clusterrun.coordination.next_attempt.reform_rules import ReformRules
-from clusterrun.domain.events import CoordinatorLost, CoordinatorSought
-from clusterrun.domain.messages import EndedExternally, NextAttempt, Verdict, done
-from clusterrun.domain.outcome import Interrupted, NodeLost, Succeeded
 from free_ports import free_port
 from msgspec.structs import replace
 
+from tests.rendezvous.door import (
+    CoordinatorLost,
+    CoordinatorSought,
+    EndedExternally,
+    Interrupted,
+    NextAttempt,
+    NodeLost,
+    ReformRules,
+    Succeeded,
+    Verdict,
+    done,
+    heartbeat_rhythm,
+)
 from tests.rendezvous.nodes import fate, job_terms
 from tests.rendezvous.test_peers import Job
 

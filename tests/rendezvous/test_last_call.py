@@ -2,12 +2,13 @@
 
 from typing import Any
 
-from clusterrun.coordination.coordinator_actions import StopListening
-from clusterrun.coordination.job_state import JobPhase
-from clusterrun.coordination.members import OWN
-from clusterrun.domain.job import LastCall
-from clusterrun.domain.messages import Refusal
-
+from tests.rendezvous.door import (
+    OWN,
+    JobPhase,
+    LastCall,
+    Refusal,
+    StopListening,
+)
 from tests.rendezvous.nodes import opened_job
 from tests.rendezvous.replay import Replay
 

@@ -1,10 +1,13 @@
 """Node 0's own workers run on only while more than half of the agents are heard of."""
 
-from clusterrun.coordination.heartbeat import HeartbeatRhythm, SilenceWatch
-from clusterrun.coordination.next_attempt.reform_rules import ReformRules
-from clusterrun.rendezvous.own_lease import OwnLease
 from msgspec.structs import replace
 
+from tests.rendezvous.door import (
+    HeartbeatRhythm,
+    OwnLease,
+    ReformRules,
+    SilenceWatch,
+)
 from tests.rendezvous.nodes import TERMS
 
 RHYTHM = HeartbeatRhythm(1.0, 15.0)

@@ -8,38 +8,39 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, closing
 
 import pytest
-from clusterrun.coordination.heartbeat import heartbeat_rhythm
-from clusterrun.coordination.next_attempt.restart_policy import RestartRules
-from clusterrun.coordination.terms import Terms
-from clusterrun.domain.events import CoordinatorLost, CoordinatorSent, CoordinatorSought
-from clusterrun.domain.messages import (
-    EndedExternally,
-    FirstFailure,
-    NextAttempt,
-    Order,
-    Stop,
-    Verdict,
-    done,
-)
-from clusterrun.domain.outcome import (
-    Interrupted,
-    Killed,
-    NodeLost,
-    OutputGone,
-    Reason,
-    Succeeded,
-    WorkerFailed,
-)
-from clusterrun.errors import RendezvousError
-from clusterrun.rendezvous.joining.join import join
-from clusterrun.rendezvous.joining.joining_node import JoiningNode
-from clusterrun.rendezvous.peers import SECONDS_FOR_VERDICT, Peers
-from clusterrun.rendezvous.ports.held_port import bound_everywhere
-from clusterrun.rendezvous.wire.connection import Connection
-from clusterrun.rendezvous.wire.frames import FROM_COORDINATOR
 from free_ports import free_port
 
 from tests.plans import world
+from tests.rendezvous.door import (
+    FROM_COORDINATOR,
+    SECONDS_FOR_VERDICT,
+    Connection,
+    CoordinatorLost,
+    CoordinatorSent,
+    CoordinatorSought,
+    EndedExternally,
+    FirstFailure,
+    Interrupted,
+    JoiningNode,
+    Killed,
+    NextAttempt,
+    NodeLost,
+    Order,
+    OutputGone,
+    Peers,
+    Reason,
+    RendezvousError,
+    RestartRules,
+    Stop,
+    Succeeded,
+    Terms,
+    Verdict,
+    WorkerFailed,
+    bound_everywhere,
+    done,
+    heartbeat_rhythm,
+    join,
+)
 from tests.rendezvous.nodes import PATIENCE, Notices, fate, hooks, job_terms, ranked_hello
 
 WORLD = world(2)

@@ -6,26 +6,26 @@ from collections.abc import Iterator
 from itertools import pairwise
 
 import pytest
-from clusterrun.coordination.job_notices import nothing_moves
-from clusterrun.domain import messages
-from clusterrun.domain.event_source import NEVER
-from clusterrun.domain.events import CoordinatorSent
-from clusterrun.domain.job import JobSpec
-from clusterrun.domain.outcome import (
-    HelperFailed,
-    Interrupted,
-    OutputGone,
-    RestartProgress,
-    Succeeded,
-    WorkerFailed,
-)
-from clusterrun.domain.stacks import StackGroup
-from clusterrun.domain.world import World
-from clusterrun.errors import RendezvousError
-from clusterrun.rendezvous.ports.held_port import hold_free_port
-from clusterrun.rendezvous.single_node import SingleNode
 
 from tests.plans import job
+from tests.rendezvous.door import (
+    NEVER,
+    CoordinatorSent,
+    HelperFailed,
+    Interrupted,
+    JobSpec,
+    OutputGone,
+    RendezvousError,
+    RestartProgress,
+    SingleNode,
+    StackGroup,
+    Succeeded,
+    WorkerFailed,
+    World,
+    hold_free_port,
+    messages,
+    nothing_moves,
+)
 from tests.rendezvous.nodes import fate
 
 NOW = 100.0

@@ -13,34 +13,39 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from clusterrun.coordination.heartbeat import HeartbeatRhythm
-from clusterrun.domain.events import CoordinatorLost, CoordinatorSent
-from clusterrun.domain.messages import EndedExternally, Heartbeat, Stop, Verdict, WorldFormed, done
-from clusterrun.domain.outcome import Interrupted, Succeeded
-from clusterrun.rendezvous.coordinator_server import SECONDS_TO_SEND_HELLO
-from clusterrun.rendezvous.peers import Peers
-from clusterrun.rendezvous.wire.connection import Connection
-from clusterrun.rendezvous.wire.connections import allow_descriptors
-from clusterrun.rendezvous.wire.frames import (
-    FROM_COORDINATOR,
-    FROM_MEMBERS,
-    HEARTBEAT_FRAME,
-    LONGEST_HELLO,
-    MAXIMUM_FRAME,
-    BadFrame,
-    Codec,
-    framed,
-)
-from clusterrun.rendezvous.wire.handshake import (
-    HandshakeFailed,
-    coordinator_handshake,
-    member_handshake,
-)
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tests.plans import world
 from tests.rendezvous.callers import GARBAGE, OPENING, Caller, caller, running
+from tests.rendezvous.door import (
+    FROM_COORDINATOR,
+    FROM_MEMBERS,
+    HEARTBEAT_FRAME,
+    LONGEST_HELLO,
+    MAXIMUM_FRAME,
+    SECONDS_TO_SEND_HELLO,
+    BadFrame,
+    Codec,
+    Connection,
+    CoordinatorLost,
+    CoordinatorSent,
+    EndedExternally,
+    HandshakeFailed,
+    Heartbeat,
+    HeartbeatRhythm,
+    Interrupted,
+    Peers,
+    Stop,
+    Succeeded,
+    Verdict,
+    WorldFormed,
+    allow_descriptors,
+    coordinator_handshake,
+    done,
+    framed,
+    member_handshake,
+)
 from tests.rendezvous.frames import FROM_A_COORDINATOR, FROM_A_MEMBER, messages_in, mutated, strange
 from tests.rendezvous.nodes import PATIENCE, fate, hello, hooks, take_turns
 

@@ -1,12 +1,16 @@
 """The lines that --verbose prints at a start."""
 
-from clusterrun.domain.cpuset import CpuSet
-from clusterrun.domain.plan import NodePlan, WorkerPlan
-from clusterrun.domain.ranks import GlobalRank, LocalRank
-from clusterrun.report.attempt_start import describe_start
 from msgspec.structs import replace
 
 from tests.plans import gpu, world
+from tests.report.door import (
+    CpuSet,
+    GlobalRank,
+    LocalRank,
+    NodePlan,
+    WorkerPlan,
+    describe_start,
+)
 
 BOUND = WorkerPlan(
     rank=GlobalRank(0),

@@ -1,10 +1,14 @@
 """Sets of CPUs in as few letters as people can read."""
 
 import pytest
-from clusterrun.domain.cpuset import CpuSet
-from clusterrun.report.cpu_numbers import siblings, strided
 from hypothesis import given
 from hypothesis import strategies as st
+
+from tests.report.door import (
+    CpuSet,
+    siblings,
+    strided,
+)
 
 
 @pytest.mark.parametrize(

@@ -1,9 +1,12 @@
 """Distances of NUMA nodes: one line where there is a pattern, a table where there is none."""
 
 import pytest
-from clusterrun.domain.cpuset import CpuSet
-from clusterrun.domain.machine import NumaNode
-from clusterrun.report.distances import describe_distances
+
+from tests.report.door import (
+    CpuSet,
+    NumaNode,
+    describe_distances,
+)
 
 
 def nodes(*rows: str, ids: tuple[int, ...] = ()) -> list[NumaNode]:

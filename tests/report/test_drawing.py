@@ -3,7 +3,16 @@
 from typing import Any
 
 import pytest
-from clusterrun.report.drawing import DIM, PLAIN, Cell, Row, Style, draw_lines, draw_tree
+
+from tests.report.door import (
+    DIM,
+    PLAIN,
+    Cell,
+    Row,
+    Style,
+    draw_lines,
+    draw_tree,
+)
 
 TREE = [
     Row(

@@ -4,17 +4,28 @@ import json
 from textwrap import dedent
 from typing import Any
 
-from clusterrun.domain.cpuset import CpuSet
-from clusterrun.domain.facts import Fact
-from clusterrun.domain.job import JobSpec, NumaBinding, NumaMemory, Program, ProgramKind, TaskLayout
-from clusterrun.domain.plan import MemoryPolicy, NodePlan, WorkerPlan
-from clusterrun.domain.ranks import GlobalRank, LocalRank, NodeRank
-from clusterrun.rendezvous.assumed import assumed_world
-from clusterrun.report.dry_run import dry_run_text
-from clusterrun.report.json_output import dry_run_json
 from msgspec.structs import replace
 
 from tests.plans import gpu, job, world
+from tests.report.door import (
+    CpuSet,
+    Fact,
+    GlobalRank,
+    JobSpec,
+    LocalRank,
+    MemoryPolicy,
+    NodePlan,
+    NodeRank,
+    NumaBinding,
+    NumaMemory,
+    Program,
+    ProgramKind,
+    TaskLayout,
+    WorkerPlan,
+    assumed_world,
+    dry_run_json,
+    dry_run_text,
+)
 
 JOB = job(env={"LR": "0.1"}, numa_binding=NumaBinding.NODE)
 

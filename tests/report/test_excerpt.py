@@ -6,9 +6,13 @@ from pathlib import Path
 from textwrap import dedent
 
 import pytest
-from clusterrun.domain.tracebacks import plain_lines
-from clusterrun.report.excerpt import exception_line, excerpt
-from clusterrun.workers.relay.tail import Tail
+
+from tests.report.door import (
+    Tail,
+    exception_line,
+    excerpt,
+    plain_lines,
+)
 
 
 def standard_error_of(source: str, folder: Path) -> str:

@@ -4,15 +4,20 @@ from pathlib import Path
 from textwrap import indent
 
 import pytest
-from clusterrun.domain.looks import GpuState, JobLook, MissingNode, NodeRanks, RankState
-from clusterrun.report.amounts import duration
-from clusterrun.report.job_status import (
+from msgspec.structs import replace
+
+from tests.report.door import (
+    GpuState,
+    JobLook,
     JobStatus,
+    MissingNode,
+    NodeRanks,
+    RankState,
+    duration,
     rank_behind,
     shown_nodes,
     status_text,
 )
-from msgspec.structs import replace
 
 RANK = RankState(0, 0, "running", 100, 60.0, 30.0, 3 << 30, "0", "0-3", "step 5", 0.2)
 

@@ -1,10 +1,18 @@
 """The lines of ``clusterrun watch``, for terminals of all sizes."""
 
 import pytest
-from clusterrun.domain.looks import GpuState, JobLook, MissingNode, NodeRanks, RankState
-from clusterrun.report.job_status import JobStatus, shown_nodes
-from clusterrun.report.live_table import live_lines
 from msgspec.structs import replace
+
+from tests.report.door import (
+    GpuState,
+    JobLook,
+    JobStatus,
+    MissingNode,
+    NodeRanks,
+    RankState,
+    live_lines,
+    shown_nodes,
+)
 
 RANK = RankState(0, 0, "running", 100, 60.0, 30.0, 3 << 30, "0", "0-3", "step 5", 0.2)
 

@@ -1,8 +1,11 @@
 """The lines on lost output."""
 
 import pytest
-from clusterrun.domain.streams import LostOutput
-from clusterrun.report.outcome import describe_losses
+
+from tests.report.door import (
+    LostOutput,
+    describe_losses,
+)
 
 NO_ROOM = "No space left on device"
 NO_TIME = "not enough time at the end"

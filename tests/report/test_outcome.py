@@ -6,13 +6,18 @@ import time
 from textwrap import dedent
 
 import pytest
-from clusterrun.domain.outcome import (
+from msgspec.structs import replace
+
+from tests.report.door import (
     Ending,
+    ExitCode,
     Exited,
     Fate,
+    GlobalRank,
     HelperFailed,
     Interrupted,
     Killed,
+    LocalRank,
     NodeLost,
     NodesJoined,
     NotStarted,
@@ -25,11 +30,9 @@ from clusterrun.domain.outcome import (
     Succeeded,
     Suspended,
     WorkerFailed,
+    explain,
+    explain_restart,
 )
-from clusterrun.domain.ranks import GlobalRank, LocalRank
-from clusterrun.errors import ExitCode
-from clusterrun.report.outcome import explain, explain_restart
-from msgspec.structs import replace
 
 TRACEBACK = """\
 Traceback (most recent call last):

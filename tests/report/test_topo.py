@@ -6,19 +6,22 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from clusterrun.domain.cpuset import CpuSet
-from clusterrun.domain.machine import Gpu, Machine
-from clusterrun.domain.plan import NodePlan
-from clusterrun.planning.node_plan import plan_node
-from clusterrun.report.drawing import Style
-from clusterrun.report.json_output import topo_json
-from clusterrun.report.topo import topo_text
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from msgspec.structs import replace
 
 from tests.planning.generated import Generated, machines
 from tests.plans import job, machine, world
+from tests.report.door import (
+    CpuSet,
+    Gpu,
+    Machine,
+    NodePlan,
+    Style,
+    plan_node,
+    topo_json,
+    topo_text,
+)
 
 DRAWINGS = Path(__file__).parent / "drawings"
 

@@ -3,9 +3,16 @@
 import signal
 
 import pytest
-from clusterrun.domain.outcome import Ending, Exited, Killed, NotStarted
-from clusterrun.domain.signal_names import signal_name
-from clusterrun.report.worker_endings import common_cause, in_words
+
+from tests.report.door import (
+    Ending,
+    Exited,
+    Killed,
+    NotStarted,
+    common_cause,
+    in_words,
+    signal_name,
+)
 
 
 @pytest.mark.parametrize(

@@ -1,9 +1,11 @@
 """What is printed of an attempt."""
 
-from clusterrun.run.attempts import remarks_of
 from msgspec.structs import replace
 
 from tests.agent.node_plans import plan_of
+from tests.run.door import (
+    remarks_of,
+)
 
 
 def test_equal_remarks_are_printed_once() -> None:

@@ -5,21 +5,27 @@ from pathlib import Path
 from typing import NamedTuple, cast
 
 import pytest
-from clusterrun.domain.outcome import HelperFailed, Interrupted, Outcome, Reason, Succeeded
-from clusterrun.domain.outcome import WorkerFailed as Failed
-from clusterrun.domain.streams import LostOutput
-from clusterrun.errors import ExitCode
-from clusterrun.run.final_report import (
+from msgspec.structs import replace
+
+from tests.rendezvous.nodes import fate
+from tests.run.door import (
     PARENTS_ERROR_FILE,
+    ExitCode,
+    HelperFailed,
+    Interrupted,
     JobEnd,
+    LostOutput,
+    Outcome,
+    Reason,
+    RelayClient,
+    Succeeded,
     copy_error_file,
     end_while_joining,
     exit_code_and_rest,
 )
-from clusterrun.workers.relay.relay_client import RelayClient
-from msgspec.structs import replace
-
-from tests.rendezvous.nodes import fate
+from tests.run.door import (
+    WorkerFailed as Failed,
+)
 
 REPORT = "clusterrun: rank 0 failed"
 LOST_RELAY = HelperFailed("relay", "exited with code 1", 0)

@@ -5,14 +5,18 @@ from contextlib import closing
 from pathlib import Path
 
 import pytest
-from clusterrun.domain.plan import NodePlan, WorkerPlan
-from clusterrun.domain.ranks import RankSet
-from clusterrun.run import wrapped_ranks
-from clusterrun.run.wrapped_ranks import HOST, with_wrappers
 from msgspec.structs import replace
 
 from tests.agent.node_plans import plan_of
 from tests.plans import job
+from tests.run.door import (
+    HOST,
+    NodePlan,
+    RankSet,
+    WorkerPlan,
+    with_wrappers,
+    wrapped_ranks,
+)
 
 
 def second_node() -> NodePlan:

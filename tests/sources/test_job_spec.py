@@ -11,9 +11,13 @@ from typing import get_args, get_type_hints
 
 import clusterrun
 import pytest
-from clusterrun.domain.job import JobSpec
-from clusterrun.sources.options.option import Kind, Option
-from clusterrun.sources.options.table import OPTIONS
+
+from tests.sources.door import (
+    OPTIONS,
+    JobSpec,
+    Kind,
+    Option,
+)
 
 WITH_FIELD = [
     option

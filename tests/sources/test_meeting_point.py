@@ -3,12 +3,14 @@
 from collections.abc import Mapping
 
 import pytest
-from clusterrun.domain.facts import Fact
-from clusterrun.sources.clusters.slurm import port_candidates
-from clusterrun.sources.settings import Flags
 
 from tests.captured import captured
 from tests.described import describe, mistake
+from tests.sources.door import (
+    Fact,
+    Flags,
+    port_candidates,
+)
 
 pytestmark = pytest.mark.usefixtures("script")
 

@@ -3,10 +3,13 @@
 from pathlib import Path
 
 import pytest
-from clusterrun.domain.cpuset import CpuSet
-from clusterrun.domain.job import MappedGpu
-from clusterrun.errors import UsageError
-from clusterrun.sources.numa_map_file import numa_map
+
+from tests.sources.door import (
+    CpuSet,
+    MappedGpu,
+    UsageError,
+    numa_map,
+)
 
 
 @pytest.mark.parametrize(

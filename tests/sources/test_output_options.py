@@ -4,12 +4,14 @@ from collections.abc import Mapping
 from pathlib import Path
 
 import pytest
-from clusterrun.domain.facts import Fact
-from clusterrun.sources.output_options import find_kept_attempts
-from clusterrun.sources.settings import Flags
 from msgspec.structs import replace
 
 from tests.described import PROCESS, describe, mistake
+from tests.sources.door import (
+    Fact,
+    Flags,
+    find_kept_attempts,
+)
 
 pytestmark = pytest.mark.usefixtures("script")
 

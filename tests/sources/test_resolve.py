@@ -3,15 +3,22 @@
 from pathlib import Path
 
 import pytest
-from clusterrun.domain.cpuset import CpuSet
-from clusterrun.domain.facts import Fact
-from clusterrun.domain.job import NumaBinding, Program, ProgramKind, WorkerCount
-from clusterrun.sources.resolve import Resolved, resolve
-from clusterrun.sources.settings import CommandLine, Flags
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from tests.described import PROCESS, describe
+from tests.sources.door import (
+    CommandLine,
+    CpuSet,
+    Fact,
+    Flags,
+    NumaBinding,
+    Program,
+    ProgramKind,
+    Resolved,
+    WorkerCount,
+    resolve,
+)
 
 pytestmark = pytest.mark.usefixtures("script")
 

@@ -1,16 +1,17 @@
 """What flags and variables say, as text with an origin."""
 
 import pytest
-from clusterrun.domain.facts import Fact
-from clusterrun.errors import UsageError
-from clusterrun.sources.options.rows.failing import MAX_RESTARTS
-from clusterrun.sources.options.rows.joining import RUN_ID
-from clusterrun.sources.options.rows.launcher import DRY_RUN
-from clusterrun.sources.options.rows.program import ENV
-from clusterrun.sources.settings import (
+
+from tests.sources.door import (
+    DRY_RUN,
+    ENV,
+    MAX_RESTARTS,
+    RUN_ID,
     CommandLine,
+    Fact,
     JobFile,
     Settings,
+    UsageError,
     settings_from_flags,
     settings_from_variables,
     unknown_variables,

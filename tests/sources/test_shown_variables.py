@@ -1,7 +1,11 @@
 """The variables that a bug report shows."""
 
 import pytest
-from clusterrun.sources.shown_variables import HIDDEN, shown_variables
+
+from tests.sources.door import (
+    HIDDEN,
+    shown_variables,
+)
 
 
 @pytest.mark.parametrize(

@@ -1,11 +1,13 @@
 """Spares: --nnodes counts the nodes that work, a scheduler counts all of them."""
 
 import pytest
-from clusterrun.domain.facts import Fact
-from clusterrun.domain.job import LastCall
 
 from tests.captured import captured
 from tests.described import describe, mistake
+from tests.sources.door import (
+    Fact,
+    LastCall,
+)
 
 pytestmark = pytest.mark.usefixtures("script")
 

@@ -4,11 +4,13 @@ import os
 from pathlib import Path
 
 import pytest
-from clusterrun.domain.facts import Fact
 from msgspec.structs import replace
 
 from tests.captured import captured
 from tests.described import PROCESS, describe, mistake
+from tests.sources.door import (
+    Fact,
+)
 
 MAKE_ONE = "create a secret:\n  (umask 077; openssl rand -hex 32 > secret)"
 

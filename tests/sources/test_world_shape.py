@@ -1,12 +1,14 @@
 """The shape of the world by options and by the cluster, and contradictions between them."""
 
 import pytest
-from clusterrun.domain.facts import Fact
-from clusterrun.domain.job import WorkerCount
-from clusterrun.sources.settings import Flags
 
 from tests.captured import captured
 from tests.described import describe, mistake
+from tests.sources.door import (
+    Fact,
+    Flags,
+    WorkerCount,
+)
 
 pytestmark = pytest.mark.usefixtures("script")
 

@@ -3,9 +3,16 @@
 from pathlib import Path
 
 import pytest
-from clusterrun.ssh.faults import Fault, LastWords, describe, fault_of, lost_words
-from clusterrun.ssh.remote_command import Reached
 from msgspec.structs import replace
+
+from tests.ssh.door import (
+    Fault,
+    LastWords,
+    Reached,
+    describe,
+    fault_of,
+    lost_words,
+)
 
 PAGE = (Path(__file__).parents[2] / "docs/ssh.md").read_text()
 

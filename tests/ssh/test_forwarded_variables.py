@@ -1,6 +1,8 @@
 """The variables that a host gets."""
 
-from clusterrun.ssh.forwarded_variables import forwarded
+from tests.ssh.door import (
+    forwarded,
+)
 
 
 def test_all_but_those_of_this_host() -> None:

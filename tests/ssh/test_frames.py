@@ -4,7 +4,14 @@ import re
 from pathlib import Path
 
 import pytest
-from clusterrun.ssh.frames import LONGEST, FrameReader, Kind, NotAFrame, frame
+
+from tests.ssh.door import (
+    LONGEST,
+    FrameReader,
+    Kind,
+    NotAFrame,
+    frame,
+)
 
 
 def test_frames_arrive_in_any_pieces() -> None:

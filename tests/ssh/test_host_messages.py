@@ -6,13 +6,17 @@ from pathlib import Path
 
 import msgspec
 import pytest
-from clusterrun.errors import UsageError
-from clusterrun.sources.resolve import resolve
-from clusterrun.sources.settings import CommandLine, FlagValue
-from clusterrun.sources.this_process import this_process
-from clusterrun.ssh.frames import FrameReader
-from clusterrun.ssh.host_job import HostJob
-from clusterrun.ssh.host_messages import messages
+
+from tests.ssh.door import (
+    CommandLine,
+    FlagValue,
+    FrameReader,
+    HostJob,
+    UsageError,
+    messages,
+    resolve,
+    this_process,
+)
 
 PROGRAM = ("true",)
 

@@ -1,8 +1,11 @@
 """What several hosts print, on one output."""
 
-from clusterrun.ssh.frames import Kind
-from clusterrun.ssh.merged_output import LONGEST_LINE, MergedOutput
-from clusterrun.workers.relay.descriptor_output import DescriptorOutput
+from tests.ssh.door import (
+    LONGEST_LINE,
+    DescriptorOutput,
+    Kind,
+    MergedOutput,
+)
 
 
 class Printed:

@@ -1,6 +1,8 @@
 """One report for all nodes."""
 
-from clusterrun.ssh.one_report import one_report
+from tests.ssh.door import (
+    one_report,
+)
 
 CAUSE = """\
 clusterrun: rank 2 on n1 failed: ValueError: no

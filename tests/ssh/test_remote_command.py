@@ -6,7 +6,8 @@ import sys
 from pathlib import Path
 
 import pytest
-from clusterrun.ssh.remote_command import (
+
+from tests.ssh.door import (
     COMMAND,
     NO_INTERPRETER,
     REACHED,

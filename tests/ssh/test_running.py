@@ -1,8 +1,11 @@
 """The exit code of a job, from those of its agents."""
 
 import pytest
-from clusterrun.errors import ExitCode
-from clusterrun.ssh.running import job_code
+
+from tests.ssh.door import (
+    ExitCode,
+    job_code,
+)
 
 
 @pytest.mark.parametrize(

@@ -3,10 +3,13 @@
 from collections.abc import Mapping
 from pathlib import Path
 
-from clusterrun.cli.dispatch import find_command
-from clusterrun.domain.submissions.submission import Submission
-from clusterrun.sources.submissions.describe import Described, describe_submission
-from clusterrun.submitting.table import BY_NAME
+from tests.submitting.door import (
+    BY_NAME,
+    Described,
+    Submission,
+    describe_submission,
+    find_command,
+)
 
 INTERPRETER = "/opt/python/bin/python3"
 """Has no clusterrun beside it."""

@@ -4,13 +4,19 @@ import json
 from pathlib import Path
 
 import pytest
-from clusterrun.domain.submissions.job_state import JobState, Phase
-from clusterrun.errors import UsageError
-from clusterrun.submitting.asking import Answer
-from clusterrun.submitting.schedulers.flux import Flux, read_files
-from clusterrun.submitting.schedulers.lsf import Lsf, read_bjobs
-from clusterrun.submitting.schedulers.pbs import Pbs, read_qstat
 
+from tests.submitting.door import (
+    Answer,
+    Flux,
+    JobState,
+    Lsf,
+    Pbs,
+    Phase,
+    UsageError,
+    read_bjobs,
+    read_files,
+    read_qstat,
+)
 from tests.submitting.grammars import directives
 from tests.submitting.shellcheck import complaints
 from tests.submitting.submitted import script as script_of

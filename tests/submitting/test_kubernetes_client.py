@@ -5,10 +5,12 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from clusterrun.submitting.kubernetes_client import answer
 
 from tests.contract.launched import COMMAND, plain_environment
 from tests.submitting.api_server import ApiServer, api_server
+from tests.submitting.door import (
+    answer,
+)
 
 JOB = (
     "--to",

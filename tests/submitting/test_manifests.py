@@ -6,18 +6,23 @@ from typing import Any
 import kubernetes_validate
 import pytest
 import yaml
-from clusterrun.domain.submissions.job_state import JobState, Phase
-from clusterrun.errors import UsageError
-from clusterrun.submitting.asking import Answer
-from clusterrun.submitting.batch import cancel, submit
-from clusterrun.submitting.scheduler import NoAnswer
-from clusterrun.submitting.schedulers.kubernetes import Kubernetes, read_status
 from kubeflow_trainer_api.models import (
     JobsetV1alpha2JobSetSpec,
     TrainerV1alpha1TrainingRuntimeSpec,
     TrainerV1alpha1TrainJobSpec,
 )
 
+from tests.submitting.door import (
+    Answer,
+    JobState,
+    Kubernetes,
+    NoAnswer,
+    Phase,
+    UsageError,
+    cancel,
+    read_status,
+    submit,
+)
 from tests.submitting.submitted import script, submission
 
 VERSIONS = ("1.29", "1.36")

@@ -7,13 +7,16 @@ import subprocess
 from pathlib import Path
 
 import pytest
-from clusterrun.domain.facts import Fact
-from clusterrun.domain.submissions.submission import Submission
-from clusterrun.errors import UsageError
-from clusterrun.submitting.asking import Answer
-from clusterrun.submitting.batch import queue
-from clusterrun.submitting.schedulers.slurm import Slurm, cpus_of_a_gpu
 
+from tests.submitting.door import (
+    Answer,
+    Fact,
+    Slurm,
+    Submission,
+    UsageError,
+    cpus_of_a_gpu,
+    queue,
+)
 from tests.submitting.shellcheck import complaints
 from tests.submitting.submitted import script, submission
 

@@ -4,11 +4,14 @@ import re
 from pathlib import Path
 
 import pytest
-from clusterrun.errors import UsageError
-from clusterrun.submitting.asking import Answer
-from clusterrun.submitting.schedulers.slurm import Slurm
-from clusterrun.submitting.schedulers.slurm_states import read_sacct, read_scontrol
 
+from tests.submitting.door import (
+    Answer,
+    Slurm,
+    UsageError,
+    read_sacct,
+    read_scontrol,
+)
 from tests.submitting.shellcheck import complaints
 from tests.submitting.submitted import script, submission
 

@@ -3,13 +3,19 @@
 from pathlib import Path
 
 import pytest
-from clusterrun.domain.submissions.job_state import JobState, Phase
-from clusterrun.errors import UsageError
-from clusterrun.submitting.asking import Answer
-from clusterrun.submitting.batch import cancel, expect_known
-from clusterrun.submitting.scheduler import NoAnswer
-from clusterrun.submitting.schedulers.slurm import Slurm
-from clusterrun.submitting.schedulers.slurm_states import read_sacct, read_scontrol
+
+from tests.submitting.door import (
+    Answer,
+    JobState,
+    NoAnswer,
+    Phase,
+    Slurm,
+    UsageError,
+    cancel,
+    expect_known,
+    read_sacct,
+    read_scontrol,
+)
 
 RUNNING = (
     "JobId=12 JobName=train UserId=me(1000) JobState=RUNNING Reason=None Dependency=(null)"

@@ -3,11 +3,20 @@
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 
-from clusterrun.domain.submissions.job_state import JobState, Phase
-from clusterrun.domain.submissions.submission import Submission
-from clusterrun.submitting.asking import Answer
-from clusterrun.submitting.scheduler import Ask, NoAnswer, Scheduler
-from clusterrun.submitting.watching import End, Event, Notice, Printed, Watch
+from tests.submitting.door import (
+    Answer,
+    Ask,
+    End,
+    Event,
+    JobState,
+    NoAnswer,
+    Notice,
+    Phase,
+    Printed,
+    Scheduler,
+    Submission,
+    Watch,
+)
 
 Turn = tuple[JobState, ...] | str
 """What a scheduler answers when it is asked; a text: why it does not answer."""

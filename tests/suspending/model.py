@@ -13,15 +13,23 @@ from enum import Enum
 from functools import cache
 from typing import Any, NamedTuple
 
-from clusterrun.agent import actions
-from clusterrun.agent.attempt_state import AttemptState, Phase, Rules
-from clusterrun.agent.decide import decide
-from clusterrun.coordination import agreement
-from clusterrun.coordination.agreement import Agreement, Decided, NotWanted
-from clusterrun.domain import events, messages
-from clusterrun.domain.event_source import NEVER
-from clusterrun.domain.ranks import GlobalRank, LocalRank
-from clusterrun.suspend import HOLD
+from tests.suspending.door import (
+    HOLD,
+    NEVER,
+    Agreement,
+    AttemptState,
+    Decided,
+    GlobalRank,
+    LocalRank,
+    NotWanted,
+    Phase,
+    Rules,
+    actions,
+    agreement,
+    decide,
+    events,
+    messages,
+)
 
 GRACE = 30.0
 

@@ -1,8 +1,11 @@
 """Every order in which ranks, agents and messages can meet while a step is agreed on."""
 
 import pytest
-from clusterrun.coordination.agreement import GiveUp, Succeed
 
+from tests.suspending.door import (
+    GiveUp,
+    Succeed,
+)
 from tests.suspending.model import Death, Doing, Model, State
 
 WAITING = {Doing.WAIT, Doing.LEAVE}

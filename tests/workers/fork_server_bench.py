@@ -9,14 +9,18 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from typing import NamedTuple, TypeVar
 
-from clusterrun.domain.cpuset import CpuSet
-from clusterrun.domain.events import Event
-from clusterrun.domain.plan import MemoryPolicy, NodePlan, WorkerPlan
-from clusterrun.domain.ranks import GlobalRank, LocalRank
-from clusterrun.workers.fork_server_client import ForkServerClient
-from clusterrun.workers.fork_server_process import ForkServerProcess
-
 from tests.plans import world
+from tests.workers.door import (
+    CpuSet,
+    Event,
+    ForkServerClient,
+    ForkServerProcess,
+    GlobalRank,
+    LocalRank,
+    MemoryPolicy,
+    NodePlan,
+    WorkerPlan,
+)
 
 PATIENCE = 20.0
 """Seconds after which a test gives up waiting."""

@@ -6,12 +6,16 @@ import subprocess
 import sys
 from typing import Any
 
-from clusterrun.domain.cpuset import CpuSet
-from clusterrun.domain.job import NumaMemory
-from clusterrun.domain.plan import MemoryPolicy, NodePlan
-from clusterrun.workers.binding_trial import binding_failures
 from msgspec.structs import replace
 
+from tests.workers.door import (
+    CpuSet,
+    MemoryPolicy,
+    NodePlan,
+    NumaMemory,
+    binding_failures,
+    fork_server,
+)
 from tests.workers.fork_server_bench import plan_of, worker_of
 
 
@@ -89,9 +93,8 @@ def test_a_trial_that_is_killed_is_no_success() -> None:
 def test_a_process_that_has_not_imported_psutil_is_bound() -> None:
     """That package looks for itself among the modules, from which it is hidden otherwise."""
     code = (
-        "import os\n"
-        "from clusterrun.workers.fork_server.binding import bind\n"
-        "print([bind([min(os.sched_getaffinity(0))]), len(os.sched_getaffinity(0))])"
+        f"import os; from {fork_server.__name__}.binding import bind;"
+        " print([bind([min(os.sched_getaffinity(0))]), len(os.sched_getaffinity(0))])"
     )
 
     done = subprocess.run(

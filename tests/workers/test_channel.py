@@ -7,8 +7,14 @@ import socket
 from collections.abc import Iterator
 
 import pytest
-from clusterrun.errors import InternalError
-from clusterrun.workers.channel import MARSHAL_VERSION, MAXIMUM_FRAME, Channel, Message
+
+from tests.workers.door import (
+    MARSHAL_VERSION,
+    MAXIMUM_FRAME,
+    Channel,
+    InternalError,
+    Message,
+)
 
 Pair = tuple[Channel, Channel]
 

@@ -10,12 +10,14 @@ import time
 from textwrap import dedent
 
 import pytest
-from clusterrun.processes import status_of
 
-PRELUDE = """
+from tests.imports import imports
+from tests.workers.door import Orphans, status_of
+
+PRELUDE = (
+    imports(status_of, Orphans)
+    + """
 import os, signal, subprocess, time
-from clusterrun.processes import status_of
-from clusterrun.workers.containment import Orphans
 
 def is_alive(pid):
     try:
@@ -44,6 +46,7 @@ def child():
 # Stands for the fork server.
 server = child()
 """
+)
 
 EPILOGUE = """
 for process in [value for value in globals().values() if isinstance(value, subprocess.Popen)]:

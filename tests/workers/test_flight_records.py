@@ -5,8 +5,11 @@ import time
 from pathlib import Path
 
 import pytest
-from clusterrun.domain.ranks import GlobalRank
-from clusterrun.workers.flight_records import named_flight_records
+
+from tests.workers.door import (
+    GlobalRank,
+    named_flight_records,
+)
 
 STARTED = time.time() - 60
 

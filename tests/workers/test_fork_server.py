@@ -8,23 +8,23 @@ from pathlib import Path
 from textwrap import dedent
 
 import pytest
-from clusterrun.domain.cpuset import CpuSet
-from clusterrun.domain.events import (
+
+from tests.workers.door import (
     CleanedUp,
+    CpuSet,
+    ForkServerProcess,
     ForkServerReady,
     HelperLost,
+    LocalRank,
+    MemoryPolicy,
+    NumaMemory,
+    UsageError,
     WorkerExited,
     WorkerKilled,
     WorkerNotStarted,
     WorkerStarted,
     WorkerStopped,
 )
-from clusterrun.domain.job import NumaMemory
-from clusterrun.domain.plan import MemoryPolicy
-from clusterrun.domain.ranks import LocalRank
-from clusterrun.errors import UsageError
-from clusterrun.workers.fork_server_process import ForkServerProcess
-
 from tests.workers.fork_server_bench import Bench, fork_server, plan_of, worker_of
 
 FIRST, SECOND = LocalRank(0), LocalRank(1)

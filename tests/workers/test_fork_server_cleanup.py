@@ -8,14 +8,17 @@ import sys
 from collections.abc import Iterator
 
 import pytest
-from clusterrun.domain.events import CleanedUp, HelperLost, WorkerExited, WorkerStarted
-from clusterrun.domain.ranks import LocalRank
-from clusterrun.workers.fork_server.other_processes import (
+
+from tests.workers.door import (
+    CleanedUp,
+    HelperLost,
+    LocalRank,
+    WorkerExited,
+    WorkerStarted,
     children_of,
     describe,
     state_and_parent,
 )
-
 from tests.workers.fork_server_bench import Bench, Reader, fork_server
 
 FIRST = LocalRank(0)

@@ -11,10 +11,15 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from clusterrun.domain.events import ForkServerReady, WorkerExited, WorkerKilled, WorkerStarted
-from clusterrun.domain.ranks import LocalRank
-from clusterrun.workers.worker_group import STARTUP_FOLDER
 
+from tests.workers.door import (
+    STARTUP_FOLDER,
+    ForkServerReady,
+    LocalRank,
+    WorkerExited,
+    WorkerKilled,
+    WorkerStarted,
+)
 from tests.workers.fork_server_bench import Bench, fork_server, plan_of
 from tests.workers.interpreters import OLDEST, oldest_python
 

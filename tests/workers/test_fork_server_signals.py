@@ -8,18 +8,21 @@ from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 
 import pytest
-from clusterrun.domain.events import (
+
+from tests.workers.door import (
+    REPORTED,
+    SHIELDED,
     Event,
+    LocalRank,
     SignalNotHandled,
     SignalReceived,
     WorkerExited,
     WorkerKilled,
     WorkerStarted,
 )
-from clusterrun.domain.ranks import LocalRank
-from clusterrun.workers.fork_server import workers as program
-from clusterrun.workers.fork_server.worker_signals import REPORTED, SHIELDED
-
+from tests.workers.door import (
+    workers as program,
+)
 from tests.workers.fork_server_bench import Bench, Reader, end_of, fork_server
 
 FIRST, SECOND, THIRD = LocalRank(0), LocalRank(1), LocalRank(2)

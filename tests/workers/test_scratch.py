@@ -6,10 +6,14 @@ import time
 from pathlib import Path
 
 import pytest
-from clusterrun.workers.scratch import Scratch, remove_scratch
-from clusterrun.workers.time_limited import TimeLimited
 
 from tests.as_another_user import run_as_another_user
+from tests.imports import imports
+from tests.workers.door import (
+    Scratch,
+    TimeLimited,
+    remove_scratch,
+)
 
 
 def mode_of(path: Path) -> int:
@@ -92,7 +96,7 @@ def test_what_hangs_is_waited_for_once() -> None:
 @pytest.mark.needs("root", "setpriv", "prlimit")
 def test_where_there_may_be_no_thread_nothing_is_done() -> None:
     """A limit of processes counts threads, too; a job that reaches it continues."""
-    code = "from clusterrun.workers.time_limited import TimeLimited; print(TimeLimited(1).run(lambda: 1))"
+    code = imports(TimeLimited) + "print(TimeLimited(1).run(lambda: 1))"
 
     done = run_as_another_user(code, processes=1)
 

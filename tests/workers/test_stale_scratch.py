@@ -7,8 +7,12 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from clusterrun.workers.fork_server.other_processes import stat_fields
-from clusterrun.workers.scratch import own_folder, remove_leftovers
+
+from tests.workers.door import (
+    own_folder,
+    remove_leftovers,
+    stat_fields,
+)
 
 
 def name_for(pid: int, started: str) -> str:
@@ -115,7 +119,7 @@ def test_a_folder_that_is_not_there_is_no_error(tmp_path: Path) -> None:
 def test_in_another_pid_namespace_nothing_is_removed(tmp_path: Path, dead: str) -> None:
     """A living process might not be seen there, neither in its own /proc nor in ours."""
     (tmp_path / dead).mkdir()
-    code = f"from clusterrun.workers.scratch import *; remove_leftovers(Path({str(tmp_path)!r}))"
+    code = f"from tests.workers.door import *; remove_leftovers(Path({str(tmp_path)!r}))"
 
     for options in (["--mount-proc"], []):
         command = ["unshare", "--pid", "--fork", *options, sys.executable, "-c", code]

@@ -5,9 +5,12 @@ import os
 from pathlib import Path
 
 import pytest
-from clusterrun.domain.streams import Std
-from clusterrun.workers.standard_descriptors import PIPE_BYTES, standard_descriptors
 
+from tests.workers.door import (
+    PIPE_BYTES,
+    Std,
+    standard_descriptors,
+)
 from tests.workers.on_a_terminal import answer_of
 
 
@@ -78,8 +81,7 @@ def test_input(*, reads: bool) -> None:
 def test_the_terminal_itself(direct: Std, redirected: str, expected: list[object]) -> None:
     """One worker writes to it unless output is kept; a stream that is no terminal goes by a pipe."""
     answer = answer_of(f"""
-        from clusterrun.domain.streams import Std
-        from clusterrun.workers.standard_descriptors import standard_descriptors
+        from tests.workers.door import Std, standard_descriptors
         if {redirected!r}:
             os.dup2(os.open(os.devnull, os.O_WRONLY), int({redirected!r}))
         with standard_descriptors(reads=True, direct=Std({direct.value})) as descriptors:

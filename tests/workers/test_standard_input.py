@@ -1,11 +1,13 @@
 """Which workers read standard input."""
 
 import pytest
-from clusterrun.domain.facts import Fact
-from clusterrun.workers.standard_descriptors import StandardInput
-from clusterrun.workers.terminal import Terminal
 from msgspec.structs import replace
 
+from tests.workers.door import (
+    Fact,
+    StandardInput,
+    Terminal,
+)
 from tests.workers.fork_server_bench import plan_of
 
 

@@ -7,7 +7,10 @@ import sys
 from pathlib import Path
 
 import pytest
-from clusterrun.workers.worker_group import STARTUP_FOLDER
+
+from tests.workers.door import (
+    STARTUP_FOLDER,
+)
 
 SHOW = "import json, os, sys; print(json.dumps([sys.path, os.environ.get('PYTHONPATH')]))"
 

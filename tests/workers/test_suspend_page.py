@@ -6,22 +6,25 @@ from mmap import mmap
 from pathlib import Path
 
 import pytest
-from clusterrun.domain.events import RankAsked, RankSaved, RanksHeld
-from clusterrun.domain.ranks import LocalRank
-from clusterrun.suspend import (
+
+from tests.workers.door import (
     CALLERS_OF_A_RANK,
     FIFO_SUFFIX,
     HOLD,
     HOLD_WORD,
     LEAVE_WORD,
     SAVED_WORD,
+    SECONDS_TO_BE_HELD,
     STEP_WORD,
     WORDS_OF_A_SLOT,
-)
-from clusterrun.workers.suspend_page import (
-    SECONDS_BETWEEN_LOOKS,
-    SECONDS_TO_BE_HELD,
+    LocalRank,
+    RankAsked,
+    RankSaved,
+    RanksHeld,
     SuspendPage,
+)
+from tests.workers.door import (
+    SECONDS_BETWEEN_LOOKS_AT_THE_PAGE as SECONDS_BETWEEN_LOOKS,
 )
 
 NOW = 100.0

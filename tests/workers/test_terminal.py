@@ -3,12 +3,13 @@
 import os
 from textwrap import dedent
 
-from clusterrun.workers.terminal import Terminal
-
+from tests.imports import imports
+from tests.workers.door import Terminal
 from tests.workers.on_a_terminal import answer_of
 
-PRELUDE = """
-from clusterrun.workers.terminal import Terminal
+PRELUDE = (
+    imports(Terminal)
+    + """
 terminal = Terminal.in_foreground(0)
 us = os.getpgrp()
 
@@ -22,13 +23,14 @@ def end(process):
 
 def bench_with_worker():
     from tests.workers.fork_server_bench import Bench, plan_of, worker_of
-    from clusterrun.workers.fork_server_process import ForkServerProcess
+    from tests.workers.door import ForkServerProcess
     bench = Bench(ForkServerProcess.start(sys.executable, os.environ))
     bench.server.start(
         plan_of(["sleep", "1000"]), worker_of(0), (0, 1, 2), startup_folder=None, foreground_group=us
     )
     return bench
 """
+)
 
 
 def answers(code: str) -> list[object]:
@@ -56,7 +58,7 @@ def test_a_launcher_in_the_background_has_none_to_share() -> None:
     answered = answer_of("""
         if os.fork() == 0:
             os.setpgid(0, 0)
-            from clusterrun.workers.terminal import Terminal
+            from tests.workers.door import Terminal
             answer(Terminal.in_foreground(0) is None)
             os._exit(0)
         os.wait()

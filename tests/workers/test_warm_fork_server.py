@@ -6,20 +6,27 @@ import sys
 from pathlib import Path
 
 import pytest
-from clusterrun.processes import status_of
-from clusterrun.workers.fork_server.warm_server import SECONDS_TO_FIRST_JOB
-from clusterrun.workers.fork_server_process import ForkServerProcess
-from clusterrun.workers.warm_fork_server import SECONDS_TO_ANSWER, answer_of, connected
 
 from tests.as_another_user import run_as_another_user
+from tests.imports import imports
+from tests.workers.door import (
+    SECONDS_TO_ANSWER,
+    SECONDS_TO_FIRST_JOB,
+    ForkServerProcess,
+    answer_of,
+    connected,
+    status_of,
+)
 
-CONNECT = """
+CONNECT = (
+    imports(connected)
+    + """
 import sys
 from pathlib import Path
-from clusterrun.workers.warm_fork_server import connected
 
 print(connected(Path(sys.argv[1])))
 """
+)
 
 
 @pytest.mark.needs("root", "setpriv")

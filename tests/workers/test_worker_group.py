@@ -9,31 +9,33 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from clusterrun.domain.events import (
-    CleanedUp,
-    Event,
-    HelperLost,
-    OutputEnded,
-    SignalNotHandled,
-    WorkerExited,
-    WorkerStarted,
-    WorkerStopped,
-)
-from clusterrun.domain.plan import NodePlan
-from clusterrun.domain.ranks import LocalRank
-from clusterrun.workers.fork_server.other_processes import state_and_parent
-from clusterrun.workers.fork_server.this_process import PR_SET_CHILD_SUBREAPER, prctl
-from clusterrun.workers.fork_server_process import ForkServerProcess
-from clusterrun.workers.helper_processes import HelperProcesses
-from clusterrun.workers.relay.log_layout import LogLayout
-from clusterrun.workers.relay.relay_client import RelayClient
-from clusterrun.workers.relay.routes import Routes, Screen
-from clusterrun.workers.scratch import Scratch
-from clusterrun.workers.standard_descriptors import StandardInput
-from clusterrun.workers.worker_group import WorkerGroup
 from msgspec.structs import replace
 
 from tests.plans import job
+from tests.workers.door import (
+    PR_SET_CHILD_SUBREAPER,
+    CleanedUp,
+    Event,
+    ForkServerProcess,
+    HelperLost,
+    HelperProcesses,
+    LocalRank,
+    LogLayout,
+    NodePlan,
+    OutputEnded,
+    RelayClient,
+    Routes,
+    Scratch,
+    Screen,
+    SignalNotHandled,
+    StandardInput,
+    WorkerExited,
+    WorkerGroup,
+    WorkerStarted,
+    WorkerStopped,
+    prctl,
+    state_and_parent,
+)
 from tests.workers.fork_server_bench import PATIENCE, Reader, client_of, end_of, plan_of, worker_of
 
 FIRST, SECOND = LocalRank(0), LocalRank(1)

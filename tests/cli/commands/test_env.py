@@ -3,7 +3,10 @@
 import json
 
 import pytest
-from clusterrun.cli.main import run_command_line
+
+from tests.cli.door import (
+    run_command_line,
+)
 
 VARIABLES = {
     "CLUSTERRUN_TOKEN": "hush",

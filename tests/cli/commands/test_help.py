@@ -3,12 +3,18 @@
 import sys
 
 import pytest
-from clusterrun.cli.commands.help import MOST_USED, TOPICS, help_text
-from clusterrun.cli.commands.table import WORDS
-from clusterrun.cli.commands.version import version_text
-from clusterrun.errors import UsageError
-from clusterrun.sources.options.option import Group, Option
-from clusterrun.sources.options.table import BY_GROUP
+
+from tests.cli.door import (
+    BY_GROUP,
+    MOST_USED,
+    TOPICS,
+    WORDS,
+    Group,
+    Option,
+    UsageError,
+    help_text,
+    version_text,
+)
 
 LINES_OF_A_SCREEN = 24
 

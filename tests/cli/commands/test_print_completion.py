@@ -3,8 +3,13 @@
 import os
 
 import pytest
-from clusterrun.cli.commands.print_completion import SHELLS, completion_script, completions
-from clusterrun.errors import UsageError
+
+from tests.cli.door import (
+    SHELLS,
+    UsageError,
+    completion_script,
+    completions,
+)
 
 
 def offered(line: str, monkeypatch: pytest.MonkeyPatch) -> list[str]:

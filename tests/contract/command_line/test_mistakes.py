@@ -8,11 +8,17 @@ import subprocess
 from pathlib import Path
 
 import pytest
-from clusterrun.sources.options.option import Kind
-from clusterrun.sources.options.rows.measuring import ROWS as MEASURING
-from clusterrun.sources.options.table import OPTIONS
-from clusterrun.sources.submissions.rows import ROWS
 
+from tests.contract.door import (
+    OPTIONS,
+    Kind,
+)
+from tests.contract.door import (
+    ROWS_OF_BENCH as MEASURING,
+)
+from tests.contract.door import (
+    ROWS_OF_SUBMIT as ROWS,
+)
 from tests.contract.launched import COMMAND, plain_environment
 
 TRANSCRIPTS = [path.read_text() for path in sorted(Path(__file__).parent.glob("mistakes/*.txt"))]

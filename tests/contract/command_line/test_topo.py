@@ -11,8 +11,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from clusterrun.cli.main import run_command_line
 
+from tests.contract.door import (
+    run_command_line,
+)
 from tests.contract.launched import COMMAND, Launcher, plain_environment
 from tests.machine_trees import PciDevice, two_nodes, write_files, write_tree
 from tests.real_machines import captured, recommended, tree_of, unpacked

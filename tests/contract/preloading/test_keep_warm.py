@@ -8,10 +8,12 @@ import time
 
 import psutil
 import pytest
-from clusterrun.workers.fork_server.warm_server import SECONDS_TO_FIRST_JOB
-from clusterrun.workers.warm_fork_server import connected
 from free_ports import free_port
 
+from tests.contract.door import (
+    SECONDS_TO_FIRST_JOB,
+    connected,
+)
 from tests.contract.launched import Ended, Launcher, await_end, left_of
 from tests.contract.preloading.warm_launches import ALWAYS, REPLACED, WARM, importers, launch
 from tests.waiting import wait_until

@@ -3,14 +3,21 @@
 from collections.abc import Iterable
 from typing import Any
 
-from clusterrun.coordination.job_state import JobPhase
-from clusterrun.coordination.next_attempt.reform_rules import ReformRules
-from clusterrun.coordination.succession.takeover import taken_over
-from clusterrun.domain.messages import Hello, NextAttempt, Refused, Succession, WorldFormed
-from clusterrun.domain.outcome import NodeLost
-from clusterrun.domain.succession import Claim, Standby
 from msgspec.structs import replace
 
+from tests.coordination.door import (
+    Claim,
+    Hello,
+    JobPhase,
+    NextAttempt,
+    NodeLost,
+    ReformRules,
+    Refused,
+    Standby,
+    Succession,
+    WorldFormed,
+    taken_over,
+)
 from tests.rendezvous.nodes import TERMS, hello, opened_job
 from tests.rendezvous.replay import Replay
 

@@ -2,8 +2,9 @@
 
 from collections.abc import Iterator, Sequence
 
-from clusterrun.coordination.job_state import JobPhase
-
+from tests.coordination.door import (
+    JobPhase,
+)
 from tests.coordination.succession.lost_coordinator import (
     SECONDS,
     claiming,

@@ -3,18 +3,20 @@
 import random
 
 import pytest
-from clusterrun.coordination.job_state import JobPhase
-from clusterrun.coordination.succession.search import (
+
+from tests.coordination.door import (
     Gather,
     GiveUp,
+    JobPhase,
     Search,
     answered,
-    due,
     has_ended,
     step,
     time_passed,
 )
-
+from tests.coordination.door import (
+    search_due as due,
+)
 from tests.coordination.succession.lost_coordinator import (
     SECONDS,
     claiming,

@@ -1,17 +1,19 @@
 """To whom an agent turns that has lost its coordinator."""
 
-from clusterrun.coordination.succession.search import (
+from tests.coordination.door import (
     Call,
     Gather,
     GiveUp,
     Search,
+    Successor,
     answered,
-    due,
     has_ended,
     step,
     time_passed,
 )
-from clusterrun.domain.succession import Successor
+from tests.coordination.door import (
+    search_due as due,
+)
 
 ONE = Successor("agent 1", 1, "10.0.0.1", 1001)
 TWO = Successor("agent 2", 2, "10.0.0.2", 1002)

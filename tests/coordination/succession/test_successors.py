@@ -1,11 +1,13 @@
 """What the coordinator lets its agents know about its successors."""
 
-from clusterrun.coordination.coordinator_actions import Send
-from clusterrun.coordination.next_attempt.reform_rules import ReformRules
-from clusterrun.coordination.succession.successors import inform
-from clusterrun.domain.messages import Succession
-from clusterrun.domain.succession import Place, Successor
-
+from tests.coordination.door import (
+    Place,
+    ReformRules,
+    Send,
+    Succession,
+    Successor,
+    inform,
+)
 from tests.coordination.succession.lost_coordinator import known_to, running_job, standby
 from tests.rendezvous.nodes import opened_job
 from tests.rendezvous.replay import Replay

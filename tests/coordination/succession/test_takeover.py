@@ -1,23 +1,24 @@
 """A successor gathers the agents of a lost coordinator."""
 
 import pytest
-from clusterrun.coordination.coordinator_events import MessageReceived
-from clusterrun.coordination.job_state import JobPhase
-from clusterrun.coordination.members import OWN
-from clusterrun.coordination.next_attempt.reform_rules import ReformRules
-from clusterrun.coordination.succession.takeover import taken_over
-from clusterrun.domain.messages import (
+from msgspec.structs import replace
+
+from tests.coordination.door import (
+    OWN,
+    HostFaults,
+    JobPhase,
+    Killed,
     LeftCoordinator,
+    MessageReceived,
     NextAttempt,
+    NodeLost,
+    ReformRules,
     RequestSuspension,
     SuccessionKnown,
     Verdict,
     WorldFormed,
+    taken_over,
 )
-from clusterrun.domain.outcome import Killed, NodeLost
-from clusterrun.domain.succession import HostFaults
-from msgspec.structs import replace
-
 from tests.coordination.succession.lost_coordinator import (
     SECONDS,
     claiming,

@@ -1,8 +1,12 @@
 """An archive looks files up as the kernel does, and never outside of itself."""
 
 import pytest
-from clusterrun.machine.captures.archive import Archive, Entry
-from clusterrun.machine.tree import Tree
+
+from tests.machine.door import (
+    Archive,
+    Entry,
+    Tree,
+)
 
 GPU = "sys/devices/pci0000:00/0000:17:00.0"
 

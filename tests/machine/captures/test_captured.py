@@ -5,16 +5,22 @@ from collections.abc import Mapping
 from pathlib import Path
 
 import pytest
-from clusterrun.domain.cpuset import CpuSet
-from clusterrun.domain.facts import Fact
-from clusterrun.errors import UsageError
-from clusterrun.machine.captures.archive import Entry
-from clusterrun.machine.captures.captured import open_captured
-from clusterrun.machine.captures.notes import FILE, read_notes, take_notes, write_notes
-from clusterrun.machine.captures.packing import compress, pack
-from clusterrun.machine.inspect import Source
-from clusterrun.machine.tree import Tree
 
+from tests.machine.door import (
+    FILE,
+    CpuSet,
+    Entry,
+    Fact,
+    Source,
+    Tree,
+    UsageError,
+    compress,
+    open_captured,
+    pack,
+    read_notes,
+    take_notes,
+    write_notes,
+)
 from tests.machine_trees import CPUS, two_nodes, write_files, write_tree
 
 ANY = Fact[CpuSet | None](None, "default")

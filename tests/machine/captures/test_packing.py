@@ -10,11 +10,16 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 
 import pytest
-from clusterrun.machine.captures.archive import Entry
-from clusterrun.machine.captures.packing import compress, pack, read_archive
-from clusterrun.machine.tree import Tree
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
+
+from tests.machine.door import (
+    Entry,
+    Tree,
+    compress,
+    pack,
+    read_archive,
+)
 
 ENTRIES = {
     "sys/devices/gpu/numa_node": Entry(b"1\n", 0o444),

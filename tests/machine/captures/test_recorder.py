@@ -7,16 +7,25 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from clusterrun.domain.cpuset import CpuSet
-from clusterrun.machine.captures.archive import READ, SEEN, USED, Archive, Entry, Recorder
-from clusterrun.machine.files import Files, Folder
-from clusterrun.machine.gpus.nvml import NvmlGpu, ask_in_child
-from clusterrun.machine.inspect import inspect
-from clusterrun.machine.tree import Tree
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from tests.generated_machines import machines
+from tests.machine.door import (
+    READ,
+    SEEN,
+    USED,
+    Archive,
+    CpuSet,
+    Entry,
+    Files,
+    Folder,
+    NvmlGpu,
+    Recorder,
+    Tree,
+    ask_in_child,
+    inspect,
+)
 from tests.machine_trees import (
     CPUS,
     NODES,

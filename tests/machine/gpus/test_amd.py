@@ -4,10 +4,21 @@ from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
-from clusterrun.machine.gpus.amd import choose, list_addresses, list_gpus
-from clusterrun.machine.gpus.devices import Device, Listing
-from clusterrun.machine.tree import Tree
 
+from tests.machine.door import (
+    Device,
+    Listing,
+    Tree,
+)
+from tests.machine.door import (
+    choose_amd as choose,
+)
+from tests.machine.door import (
+    list_amd_addresses as list_addresses,
+)
+from tests.machine.door import (
+    list_amd_gpus as list_gpus,
+)
 from tests.machine_trees import KfdNode, MachineFacts, PciDevice, write_files, write_tree
 
 TWO_CPUS = (KfdNode(), KfdNode())

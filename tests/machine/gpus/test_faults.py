@@ -4,7 +4,11 @@ import time
 from collections.abc import Iterator
 
 import pytest
-from clusterrun.machine.gpus.faults import Fault, broken_gpus
+
+from tests.machine.door import (
+    Fault,
+    broken_gpus,
+)
 
 FAKE_NVML = """
 from types import SimpleNamespace

@@ -7,14 +7,19 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from clusterrun.machine.captures.packing import read_archive
-from clusterrun.machine.files import Files
-from clusterrun.machine.gpus.devices import NO_GPUS, Listing
-from clusterrun.machine.gpus.inventory import list_addresses, list_gpus
-from clusterrun.machine.gpus.nvml import HUNG
-from clusterrun.machine.gpus.pci import in_bus_order, normalised
-from clusterrun.machine.tree import Tree
 
+from tests.machine.door import (
+    HUNG,
+    NO_GPUS,
+    Files,
+    Listing,
+    Tree,
+    in_bus_order,
+    list_addresses,
+    list_gpus,
+    normalised,
+    read_archive,
+)
 from tests.machine_trees import PCI, MachineFacts, PciDevice, write_files, write_tree
 
 

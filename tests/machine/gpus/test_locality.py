@@ -5,13 +5,17 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from clusterrun.domain.cpuset import CpuSet
-from clusterrun.machine.gpus.devices import Device
-from clusterrun.machine.gpus.locality import UNKNOWN, Locality, Locator
-from clusterrun.machine.numa_nodes import read_nodes
-from clusterrun.machine.processors import read_processors
-from clusterrun.machine.tree import Tree
 
+from tests.machine.door import (
+    UNKNOWN,
+    CpuSet,
+    Device,
+    Locality,
+    Locator,
+    Tree,
+    read_nodes,
+    read_processors,
+)
 from tests.machine_trees import (
     KFD,
     KfdNode,

@@ -4,8 +4,16 @@ import ast
 from pathlib import Path
 
 import pytest
-from clusterrun.machine.gpus.devices import Device, Listing
-from clusterrun.machine.gpus.nvidia import choose, is_order_known, parse
+
+from tests.machine.door import (
+    Device,
+    Listing,
+    is_order_known,
+    parse,
+)
+from tests.machine.door import (
+    choose_nvidia as choose,
+)
 
 ORACLE = Path(__file__).parents[4] / "shared/machines/torch-2.13-cuda-visible-devices.txt"
 

@@ -10,10 +10,17 @@ from pathlib import Path
 
 import psutil
 import pytest
-from clusterrun.machine.gpus.nvidia import from_nvml
-from clusterrun.machine.gpus.nvml import HUNG, NvmlGpu, Question, ask_in_child, gpus_in
 
 from tests.as_another_user import run_as_another_user
+from tests.imports import imports
+from tests.machine.door import (
+    HUNG,
+    NvmlGpu,
+    Question,
+    ask_in_child,
+    from_nvml,
+    gpus_in,
+)
 
 TWO = [
     NvmlGpu("00000000:17:00.0", "GPU-a", "NVIDIA H200", cpus="0-3", nodes="0"),
@@ -170,9 +177,7 @@ def test_a_library_that_ends_the_process_ends_only_the_child() -> None:
 @pytest.mark.needs("root", "setpriv", "prlimit")
 def test_no_answer_if_no_process_can_be_started() -> None:
     """Other code that needs a process reports the limit."""
-    code = (
-        "from clusterrun.machine.gpus.nvml import ask_in_child; print([ask_in_child(lambda: ())])"
-    )
+    code = imports(ask_in_child) + "print([ask_in_child(lambda: ())])"
 
     done = run_as_another_user(code, processes=1)
 

@@ -1,7 +1,10 @@
 """GPUs that are slower than they could be, as NVML reports them."""
 
 import pytest
-from clusterrun.machine.gpus.slowdowns import slow_gpus
+
+from tests.machine.door import (
+    slow_gpus,
+)
 
 FAKE_NVML = """
 NVML_MEMORY_ERROR_TYPE_UNCORRECTED, NVML_VOLATILE_ECC = 1, 0

@@ -7,10 +7,14 @@ from pathlib import Path
 
 import psutil
 import pytest
-from clusterrun.domain.looks import GpuState
-from clusterrun.machine.gpus.nvml import Question
-from clusterrun.machine.gpus.usage import SECONDS_BETWEEN_QUESTIONS, SECONDS_VALID, GpuUsage
 
+from tests.machine.door import (
+    SECONDS_BETWEEN_QUESTIONS,
+    SECONDS_VALID,
+    GpuState,
+    GpuUsage,
+    Question,
+)
 from tests.waiting import wait_until
 
 FAKE_NVML = """

@@ -1,8 +1,12 @@
 """Which vendor's GPUs the workers see, and the lists of Intel and Huawei."""
 
 import pytest
-from clusterrun.machine.gpus.devices import Device, Listing
-from clusterrun.machine.gpus.visible import select_visible
+
+from tests.machine.door import (
+    Device,
+    Listing,
+    select_visible,
+)
 
 
 def listing(vendor: str, source: str, *bdfs: str) -> Listing:

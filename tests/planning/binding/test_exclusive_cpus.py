@@ -3,14 +3,17 @@
 from pathlib import Path
 
 import pytest
-from clusterrun.domain.cpuset import CpuSet
-from clusterrun.domain.job import NumaBinding
-from clusterrun.domain.machine import Machine
-from clusterrun.machine.inspect import inspect
-from clusterrun.planning.binding.node_binding import BindingOptions, place
 from msgspec.structs import replace
 
 from tests.machine_trees import MachineFacts, PciDevice, write_tree
+from tests.planning.door import (
+    BindingOptions,
+    CpuSet,
+    Machine,
+    NumaBinding,
+    inspect,
+    place,
+)
 from tests.plans import machine
 
 EXCLUSIVE, CORE_COMPLEX = NumaBinding.EXCLUSIVE, NumaBinding.CORE_COMPLEX

@@ -4,15 +4,19 @@ from collections import Counter
 from collections.abc import Sequence
 
 import pytest
-from clusterrun.domain.cpuset import CpuSet
-from clusterrun.domain.job import NumaBinding, NumaMemory
-from clusterrun.domain.machine import Machine
-from clusterrun.domain.plan import MemoryPolicy
-from clusterrun.planning.binding.node_binding import BindingOptions, place
 from hypothesis import given
 from hypothesis import strategies as st
 from msgspec.structs import replace
 
+from tests.planning.door import (
+    BindingOptions,
+    CpuSet,
+    Machine,
+    MemoryPolicy,
+    NumaBinding,
+    NumaMemory,
+    place,
+)
 from tests.plans import machine, masks
 
 NODE, NEAR, NONE = NumaBinding.NODE, NumaBinding.NEAR, NumaBinding.NONE

@@ -1,15 +1,19 @@
 """Places of GPUs that the user sets."""
 
 import pytest
-from clusterrun.domain.cpuset import CpuSet
-from clusterrun.domain.facts import Fact
-from clusterrun.domain.job import MappedGpu, NumaBinding
-from clusterrun.domain.machine import Machine
-from clusterrun.errors import UsageError
-from clusterrun.planning.binding.node_binding import BindingOptions, place
-from clusterrun.planning.binding.numa_map import with_map
 from msgspec.structs import replace
 
+from tests.planning.door import (
+    BindingOptions,
+    CpuSet,
+    Fact,
+    Machine,
+    MappedGpu,
+    NumaBinding,
+    UsageError,
+    place,
+    with_map,
+)
 from tests.plans import machine, masks
 
 HERE = machine({0: "0-3", 1: "4-7", 2: ""}, [0, None])

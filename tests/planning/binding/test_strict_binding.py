@@ -1,12 +1,14 @@
 """What ``--numa-strict`` refuses, also where other jobs have no remark."""
 
 import pytest
-from clusterrun.domain.cpuset import CpuSet
-from clusterrun.domain.job import NumaBinding
-from clusterrun.domain.machine import Machine
-from clusterrun.errors import MachineError
 from msgspec.structs import replace
 
+from tests.planning.door import (
+    CpuSet,
+    Machine,
+    MachineError,
+    NumaBinding,
+)
 from tests.plans import job, machine, planned
 
 TWO = {0: "0-3", 1: "4-7"}

@@ -1,11 +1,13 @@
 """Paddle's variables that can't be known."""
 
 import pytest
-from clusterrun.domain.ranks import LocalRank
-from clusterrun.errors import UsageError
-from clusterrun.planning.variables.paddle_variables import paddle_variables
 from msgspec.structs import replace
 
+from tests.planning.door import (
+    LocalRank,
+    UsageError,
+    paddle_variables,
+)
 from tests.plans import job, world
 
 

@@ -1,13 +1,16 @@
 """OMP_NUM_THREADS: a share that no worker exceeds."""
 
 import pytest
-from clusterrun.domain.job import NumaBinding
-from clusterrun.domain.machine import Machine
-from clusterrun.planning.binding.node_binding import BindingOptions, place
-from clusterrun.planning.variables.threads import threads_per_worker
 from hypothesis import given
 from hypothesis import strategies as st
 
+from tests.planning.door import (
+    BindingOptions,
+    Machine,
+    NumaBinding,
+    place,
+    threads_per_worker,
+)
 from tests.plans import machine
 
 TWO = {0: "0-7", 1: "8-15"}

@@ -5,12 +5,14 @@ import time
 from collections.abc import Iterator
 
 import pytest
-from clusterrun.domain.event_source import NEVER
-from clusterrun.rendezvous.joining.duplicate_node_zero import DuplicateNodeZeroCheck
-from clusterrun.rendezvous.joining.joining_node import JoiningNode
-from clusterrun.rendezvous.names.addresses import Address
 from free_ports import free_port
 
+from tests.rendezvous.door import (
+    NEVER,
+    Address,
+    DuplicateNodeZeroCheck,
+    JoiningNode,
+)
 from tests.rendezvous.nodes import Notices, hello, hooks, job_terms, take_turns
 
 HERE, THERE = (Address(socket.AF_INET, f"192.0.2.{number}", 0) for number in (1, 2))

@@ -7,19 +7,25 @@ from collections.abc import Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 
 import pytest
-from clusterrun.coordination.terms import Terms
-from clusterrun.domain.events import HelperLost, SignalReceived
-from clusterrun.domain.messages import Hello
-from clusterrun.domain.outcome import HelperFailed, Interrupted
-from clusterrun.errors import RendezvousError
-from clusterrun.rendezvous.agent_hooks import AgentHooks
-from clusterrun.rendezvous.joining.join import EndOfWait, join
-from clusterrun.rendezvous.joining.joining_node import JoiningNode
-from clusterrun.rendezvous.names.addresses import Address, Interfaces
-from clusterrun.rendezvous.peers import Peers
 from free_ports import free_port
 from msgspec.structs import replace
 
+from tests.rendezvous.door import (
+    Address,
+    AgentHooks,
+    EndOfWait,
+    Hello,
+    HelperFailed,
+    HelperLost,
+    Interfaces,
+    Interrupted,
+    JoiningNode,
+    Peers,
+    RendezvousError,
+    SignalReceived,
+    Terms,
+    join,
+)
 from tests.rendezvous.nodes import PATIENCE, Notices, QuietInbox, hooks, job_terms, ranked_hello
 
 # Agents have one thread; here each node is a thread, and a name is looked up in a fork.

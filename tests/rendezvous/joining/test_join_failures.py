@@ -1,19 +1,21 @@
 """The notices and errors of a node that can't connect to node 0."""
 
 import pytest
-from clusterrun.domain.facts import Fact
-from clusterrun.rendezvous.joining.join_failures import (
+from msgspec.structs import replace
+
+from tests.rendezvous.door import (
     NOT_CLUSTERRUN,
+    Address,
     DialProgress,
+    Fact,
+    Fault,
+    HandshakeFailed,
     handshake_error,
     node_zero_silent,
     not_connected,
     not_connected_yet,
+    numeric_address,
 )
-from clusterrun.rendezvous.names.addresses import Address, numeric_address
-from clusterrun.rendezvous.wire.handshake import Fault, HandshakeFailed
-from msgspec.structs import replace
-
 from tests.rendezvous.nodes import job_terms
 
 TO_NAME = job_terms(29500, host="head", timeout=600.0)

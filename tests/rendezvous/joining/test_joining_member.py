@@ -5,16 +5,21 @@ import time
 from contextlib import ExitStack, closing
 
 import pytest
-from clusterrun.coordination.heartbeat import heartbeat_rhythm
-from clusterrun.rendezvous.coordinator_server import CoordinatorServer
-from clusterrun.rendezvous.joining.join_timeout import JoinTimeout
-from clusterrun.rendezvous.joining.joining_member import JoiningMember
-from clusterrun.rendezvous.joining.joining_node import JoiningNode
-from clusterrun.rendezvous.names.addresses import Address, Resolve, all_addresses
-from clusterrun.rendezvous.ports.held_port import HeldPort, bound_everywhere
-from clusterrun.rendezvous.ports.joining_port import JoiningPort
 from free_ports import free_port
 
+from tests.rendezvous.door import (
+    Address,
+    CoordinatorServer,
+    HeldPort,
+    JoiningMember,
+    JoiningNode,
+    JoiningPort,
+    JoinTimeout,
+    Resolve,
+    all_addresses,
+    bound_everywhere,
+    heartbeat_rhythm,
+)
 from tests.rendezvous.nodes import Notices, hello, hooks, job_terms, opened_job, take_turns
 
 DEAD, HEARTBEAT_FRAME = (

@@ -3,12 +3,18 @@
 import re
 
 import pytest
-from clusterrun.domain.messages import Hello
-from clusterrun.rendezvous.joining.joining_node import LONGEST_VALUE, bounded_value, hello_of
-from clusterrun.rendezvous.wire.frames import FROM_MEMBERS, LONGEST_HELLO, framed
-from clusterrun.sources.settings import Flags
 
 from tests.described import describe
+from tests.rendezvous.door import (
+    FROM_MEMBERS,
+    LONGEST_HELLO,
+    LONGEST_VALUE,
+    Flags,
+    Hello,
+    bounded_value,
+    framed,
+    hello_of,
+)
 from tests.rendezvous.nodes import hello
 
 

@@ -5,11 +5,15 @@ import time
 from contextlib import ExitStack
 
 import pytest
-from clusterrun.rendezvous.joining.join_timeout import JoinTimeout
-from clusterrun.rendezvous.joining.joining_node import JoiningNode
-from clusterrun.rendezvous.joining.rankless_node import RanklessNode
-from clusterrun.rendezvous.names.addresses import Address, Resolve, all_addresses
 
+from tests.rendezvous.door import (
+    Address,
+    JoiningNode,
+    JoinTimeout,
+    RanklessNode,
+    Resolve,
+    all_addresses,
+)
 from tests.rendezvous.nodes import Notices, hello, hooks, job_terms, take_turns
 
 INTERFACES = {"eth0": ("10.0.0.1", "fd00::1")}

@@ -3,7 +3,8 @@
 import socket
 
 import pytest
-from clusterrun.rendezvous.names.addresses import (
+
+from tests.rendezvous.door import (
     Address,
     interface_of,
     is_own,

@@ -14,10 +14,13 @@ from typing import IO, cast
 
 import psutil
 import pytest
-from clusterrun.domain.event_source import NEVER
-from clusterrun.rendezvous.names.addresses import Address
-from clusterrun.rendezvous.names.resolver import SECONDS_FOR_AN_ANSWER, Lookup
 
+from tests.rendezvous.door import (
+    NEVER,
+    SECONDS_FOR_AN_ANSWER,
+    Address,
+    Lookup,
+)
 from tests.rendezvous.nodes import PATIENCE
 
 ADDRESSES = (Address(socket.AF_INET, "10.0.0.1", 0), Address(socket.AF_INET6, "fe80::1", 3))

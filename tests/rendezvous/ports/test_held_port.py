@@ -12,16 +12,18 @@ from datetime import timedelta
 
 import psutil
 import pytest
-from clusterrun.domain.facts import Fact
-from clusterrun.errors import RendezvousError
-from clusterrun.rendezvous.ports.held_port import (
+from free_ports import free_port
+
+from tests.imports import imports
+from tests.rendezvous.door import (
+    Fact,
     HeldPort,
+    RendezvousError,
     hold_free_port,
     hold_port,
     owner_of_port,
     program,
 )
-from free_ports import free_port
 
 IP_LOCAL_PORT_RANGE = 51
 """linux/in.h: from where the kernel chooses a port for this socket; Linux 6.3 or newer."""
@@ -157,13 +159,15 @@ def test_connections_of_the_last_job_are_no_obstacle(held: HeldPort) -> None:
     hold_port(Fact(held.number, "--master-port")).release()
 
 
-HOLD = """
+HOLD = (
+    imports(hold_free_port)
+    + """
 import sys
-from clusterrun.rendezvous.ports.held_port import hold_free_port
 held = hold_free_port()
 print(held.number, flush=True)
 sys.stdin.read()
 """
+)
 
 
 def test_any_number_of_jobs_at_once() -> None:

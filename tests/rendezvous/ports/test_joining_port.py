@@ -9,21 +9,25 @@ from collections.abc import Iterator
 from contextlib import closing, contextmanager
 
 import pytest
-from clusterrun.domain.facts import Fact
-from clusterrun.rendezvous.names.addresses import Address, loopback_address
-from clusterrun.rendezvous.ports.held_port import bound_everywhere, program
-from clusterrun.rendezvous.ports.joining_port import JoiningPort, PortBusy, open_joining_port
 from free_ports import free_port
+
+from tests.rendezvous.door import (
+    Address,
+    Fact,
+    JoiningPort,
+    PortBusy,
+    bound_everywhere,
+    loopback_address,
+    open_joining_port,
+    program,
+)
 
 STORE = """
 import socket, sys
 
 from torch.distributed import TCPStore
 
-from clusterrun.domain.facts import Fact
-from clusterrun.rendezvous.names.addresses import loopback_address
-from clusterrun.rendezvous.ports.joining_port import open_joining_port
-from clusterrun.rendezvous.wire.handshake import MAGIC
+from tests.rendezvous.door import MAGIC, Fact, loopback_address, open_joining_port
 
 here = loopback_address("127.0.0.1")
 for backend, port, at in (("libuv", int(sys.argv[1]), ()), ("tcp", int(sys.argv[2]), here)):

@@ -6,17 +6,22 @@ import struct
 from collections.abc import Iterator
 
 import pytest
-from clusterrun.domain.messages import FromCoordinator, FromMember, Stop
-from clusterrun.rendezvous.wire.connection import Connection
-from clusterrun.rendezvous.wire.frames import FROM_COORDINATOR, FROM_MEMBERS, BadFrame, framed
-from clusterrun.rendezvous.wire.handshake import (
+
+from tests.rendezvous.door import (
+    FROM_COORDINATOR,
+    FROM_MEMBERS,
     MAGIC,
+    BadFrame,
+    Connection,
     Fault,
+    FromCoordinator,
+    FromMember,
     HandshakeFailed,
+    Stop,
     coordinator_handshake,
+    framed,
     member_handshake,
 )
-
 from tests.rendezvous.nodes import hello
 
 Members = Connection[FromMember]

@@ -5,10 +5,13 @@ import socket
 from collections.abc import Iterator
 
 import pytest
-from clusterrun.rendezvous.wire.connection import Connection
-from clusterrun.rendezvous.wire.connections import Connections
-from clusterrun.rendezvous.wire.frames import FROM_MEMBERS, framed
 
+from tests.rendezvous.door import (
+    FROM_MEMBERS,
+    Connection,
+    Connections,
+    framed,
+)
 from tests.rendezvous.nodes import hello
 
 FRAME = bytes(1 << 20)

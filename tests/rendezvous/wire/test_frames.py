@@ -5,25 +5,27 @@ from typing import get_args
 
 import msgspec
 import pytest
-from clusterrun.coordination.bounded_messages import bounded
-from clusterrun.domain import messages, outcome
-from clusterrun.domain.bounds import as_name
-from clusterrun.domain.messages import FromCoordinator, FromMember
-from clusterrun.domain.stacks import StackGroup
-from clusterrun.rendezvous.joining.joining_node import bounded_value
-from clusterrun.rendezvous.wire.frames import (
-    FROM_COORDINATOR,
-    FROM_MEMBERS,
-    LONGEST_HELLO,
-    MAXIMUM_FRAME,
-    BadFrame,
-    framed,
-)
 from hypothesis import given
 from hypothesis import strategies as st
 from msgspec import inspect
 
 from tests.plans import world
+from tests.rendezvous.door import (
+    FROM_COORDINATOR,
+    FROM_MEMBERS,
+    LONGEST_HELLO,
+    MAXIMUM_FRAME,
+    BadFrame,
+    FromCoordinator,
+    FromMember,
+    StackGroup,
+    as_name,
+    bounded,
+    bounded_value,
+    framed,
+    messages,
+    outcome,
+)
 from tests.rendezvous.frames import KILLED, OF_MEMBERS, OF_THE_COORDINATOR
 from tests.rendezvous.nodes import fate, hello
 

@@ -5,7 +5,10 @@ import struct
 from dataclasses import dataclass, field
 
 import pytest
-from clusterrun.rendezvous.wire.handshake import (
+from hypothesis import given
+from hypothesis import strategies as st
+
+from tests.rendezvous.door import (
     MAGIC,
     VERSION,
     Fault,
@@ -15,8 +18,6 @@ from clusterrun.rendezvous.wire.handshake import (
     coordinator_handshake,
     member_handshake,
 )
-from hypothesis import given
-from hypothesis import strategies as st
 
 NONCES = (b"m" * 32, b"c" * 32)
 

@@ -4,13 +4,21 @@ import subprocess
 import sys
 
 import pytest
-from clusterrun.domain.facts import Fact
-from clusterrun.sources.clusters.detection import DETECTION, Entry
-from clusterrun.sources.clusters.variables import Variables
-from clusterrun.sources.other_launchers.nested_launches import NESTED_WARNING
 
 from tests.captured import captured
 from tests.described import describe, mistake
+from tests.imports import imports
+from tests.sources.door import (
+    DETECTION,
+    NESTED_WARNING,
+    CommandLine,
+    Entry,
+    Fact,
+    Inputs,
+    ThisProcess,
+    Variables,
+    detect,
+)
 
 pytestmark = pytest.mark.usefixtures("script")
 
@@ -25,18 +33,15 @@ def test_entries_lead_to_clusters(entry: Entry) -> None:
 
 def test_a_cluster_that_is_not_there_costs_nothing() -> None:
     """Not even an import."""
-    program = """
+    program = (
+        imports(Fact, Inputs, detect, Variables, ThisProcess, CommandLine)
+        + """
 import sys
-from clusterrun.domain.facts import Fact
-from clusterrun.sources.clusters.cluster import Inputs
-from clusterrun.sources.clusters.detection import detect
-from clusterrun.sources.clusters.variables import Variables
-from clusterrun.sources.this_process import ThisProcess
-from clusterrun.sources.settings import CommandLine
 process = ThisProcess(host="node7", cpus=8, python="python", run_id="x")
 detect(Fact("", "default"), Inputs(Variables(HOME="/root"), process, CommandLine({}, ())))
 print(*(name for name in sys.modules if "slurm" in name or "host_lists" in name))
 """
+    )
 
     done = subprocess.run(
         [sys.executable, "-c", program], capture_output=True, text=True, timeout=60, check=True

@@ -7,10 +7,12 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import pytest
-from clusterrun.cli.main import run_command_line
 
 from tests.captured import captured
 from tests.machine_trees import PciDevice, two_nodes, write_tree
+from tests.sources.door import (
+    run_command_line,
+)
 
 pytestmark = pytest.mark.usefixtures("script")
 

@@ -1,19 +1,25 @@
 """Slurm's steps: the place of each task, from environments as Slurm 22.05 really made them."""
 
 import pytest
-from clusterrun.domain.facts import Fact
-from clusterrun.domain.job import TaskLayout
-from clusterrun.domain.ranks import GlobalRank, LocalRank, NodeRank
-from clusterrun.errors import UsageError
-from clusterrun.sources.clusters.cluster import Inputs, Place
-from clusterrun.sources.clusters.slurm import SlurmStep, port_candidates
-from clusterrun.sources.clusters.variables import Variables
-from clusterrun.sources.settings import CommandLine
-from clusterrun.sources.this_process import ThisProcess
 from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.captured import captured
+from tests.sources.door import (
+    CommandLine,
+    Fact,
+    GlobalRank,
+    Inputs,
+    LocalRank,
+    NodeRank,
+    Place,
+    SlurmStep,
+    TaskLayout,
+    ThisProcess,
+    UsageError,
+    Variables,
+    port_candidates,
+)
 
 NOTHING: Fact[None] = Fact(None, "default")
 

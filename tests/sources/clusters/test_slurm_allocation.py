@@ -1,13 +1,16 @@
 """In an allocation without srun: alone where that is clear, refused where it would be a mistake."""
 
 import pytest
-from clusterrun.domain.facts import Fact
-from clusterrun.sources.clusters.slurm_allocation import Allocation, allocation_here
-from clusterrun.sources.clusters.variables import Variables
-from clusterrun.sources.this_process import ThisProcess
 
 from tests.captured import captured
 from tests.described import describe, mistake
+from tests.sources.door import (
+    Allocation,
+    Fact,
+    ThisProcess,
+    Variables,
+    allocation_here,
+)
 
 pytestmark = pytest.mark.usefixtures("script")
 

@@ -3,11 +3,15 @@
 import sys
 
 import pytest
-from clusterrun.domain.facts import Fact
-from clusterrun.errors import UsageError
-from clusterrun.sources.hosts.host_lists import expand_counts, expand_hosts
 from hypothesis import given
 from hypothesis import strategies as st
+
+from tests.sources.door import (
+    Fact,
+    UsageError,
+    expand_counts,
+    expand_hosts,
+)
 
 
 @pytest.mark.parametrize(

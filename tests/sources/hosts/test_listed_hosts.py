@@ -4,12 +4,16 @@ from collections.abc import Collection, Mapping
 from pathlib import Path
 
 import pytest
-from clusterrun.domain.facts import Fact
-from clusterrun.domain.job import JobSpec, WorkerCount
-from clusterrun.sources.this_process import ThisProcess, addresses_of
 
 from tests.captured import captured
 from tests.described import describe, mistake
+from tests.sources.door import (
+    Fact,
+    JobSpec,
+    ThisProcess,
+    WorkerCount,
+    addresses_of,
+)
 
 pytestmark = pytest.mark.usefixtures("script")
 
@@ -103,7 +107,7 @@ def test_lists_without_this_node_or_with_it_twice(
     flags: dict[str, str], message: str, hint: str
 ) -> None:
     """The error names the list and what to change."""
-    from clusterrun.errors import UsageError
+    from tests.sources.door import UsageError
 
     with pytest.raises(UsageError) as caught:
         on_node7(**flags)

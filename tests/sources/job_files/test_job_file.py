@@ -3,10 +3,14 @@
 from pathlib import Path
 
 import pytest
-from clusterrun.domain.facts import Fact
-from clusterrun.errors import ExitCode, UsageError
-from clusterrun.sources.job_files.job_file import read_job_file
-from clusterrun.sources.settings import JobFile
+
+from tests.sources.door import (
+    ExitCode,
+    Fact,
+    JobFile,
+    UsageError,
+    read_job_file,
+)
 
 KEYS_ARE_OPTIONS = "each option is a key: type clusterrun --help all"
 

@@ -3,14 +3,17 @@
 from pathlib import Path
 
 import pytest
-from clusterrun.domain.facts import Fact
-from clusterrun.sources.job_files.job_file import KEYS, read_job_file
-from clusterrun.sources.job_files.yaml_nodes import read_entries
-from clusterrun.sources.options.table import OPTIONS
-from clusterrun.sources.settings import value_of
 
 from tests.captured import captured
 from tests.described import describe
+from tests.sources.door import (
+    KEYS,
+    OPTIONS,
+    Fact,
+    read_entries,
+    read_job_file,
+    value_of,
+)
 
 CONFIGS = Path(__file__).parents[3] / "configs"
 REFERENCE = str(CONFIGS / "reference.yaml")

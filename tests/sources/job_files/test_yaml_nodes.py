@@ -4,11 +4,17 @@ from pathlib import Path
 
 import pytest
 import yaml
-from clusterrun.domain.facts import Fact
-from clusterrun.errors import ExitCode, UsageError
-from clusterrun.sources.job_files.yaml_nodes import read_entries, scalar, sequence
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
+
+from tests.sources.door import (
+    ExitCode,
+    Fact,
+    UsageError,
+    read_entries,
+    scalar,
+    sequence,
+)
 
 SURPRISING = [
     "010",

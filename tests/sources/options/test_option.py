@@ -3,10 +3,15 @@
 from enum import Enum
 
 import pytest
-from clusterrun.domain.facts import Fact
-from clusterrun.errors import UsageError
-from clusterrun.sources.options.option import Option, flag, spell
-from clusterrun.sources.options.values.numbers import restart_count
+
+from tests.sources.door import (
+    Fact,
+    Option,
+    UsageError,
+    flag,
+    restart_count,
+    spell,
+)
 
 
 class Colour(Enum):

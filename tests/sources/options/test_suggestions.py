@@ -3,7 +3,13 @@
 from pathlib import Path
 
 import pytest
-from clusterrun.sources.options.suggestions import closest, command, did_you_mean, did_you_mean_file
+
+from tests.sources.door import (
+    closest,
+    command,
+    did_you_mean,
+    did_you_mean_file,
+)
 
 FLAGS = ("nnodes", "nproc_per_node", "numa_binding")
 

@@ -4,9 +4,15 @@ import re
 from collections import Counter
 
 import pytest
-from clusterrun.domain.job import JobSpec
-from clusterrun.sources.options.option import Group, Kind, Option
-from clusterrun.sources.options.table import BY_GROUP, OPTIONS
+
+from tests.sources.door import (
+    BY_GROUP,
+    OPTIONS,
+    Group,
+    JobSpec,
+    Kind,
+    Option,
+)
 
 ids = [option.name for option in OPTIONS]
 

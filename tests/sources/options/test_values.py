@@ -4,14 +4,25 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
 import pytest
-from clusterrun.domain.cpuset import CpuSet
-from clusterrun.domain.job import NumaBinding, WorkerCount
-from clusterrun.domain.ranks import RankSet
-from clusterrun.domain.streams import Std, StreamChoice
-from clusterrun.errors import UsageError
-from clusterrun.sources.options.values import choices, hosts, names, numbers, output, paths, signals
 from hypothesis import given
 from hypothesis import strategies as st
+
+from tests.sources.door import (
+    CpuSet,
+    NumaBinding,
+    RankSet,
+    Std,
+    StreamChoice,
+    UsageError,
+    WorkerCount,
+    choices,
+    hosts,
+    names,
+    numbers,
+    output,
+    paths,
+    signals,
+)
 
 Parse = Callable[[str], object]
 

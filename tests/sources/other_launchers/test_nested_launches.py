@@ -3,18 +3,18 @@
 from pathlib import Path
 
 import pytest
-from clusterrun.domain.facts import Fact
-from clusterrun.domain.job import WorkerCount
-from clusterrun.sources.other_launchers.nested_launches import (
-    NESTED_WARNING,
-    STEP_VARIABLE,
-    WORKER_VARIABLES,
-    left_by_outer_launch,
-)
-from clusterrun.sources.settings import Flags
 
 from tests.captured import captured
 from tests.described import describe
+from tests.sources.door import (
+    NESTED_WARNING,
+    STEP_VARIABLE,
+    WORKER_VARIABLES,
+    Fact,
+    Flags,
+    WorkerCount,
+    left_by_outer_launch,
+)
 
 WORKER = {
     **dict.fromkeys(WORKER_VARIABLES, "1"),

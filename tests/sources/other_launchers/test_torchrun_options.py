@@ -4,13 +4,17 @@ from collections.abc import Mapping
 from types import MappingProxyType
 
 import pytest
-from clusterrun.domain.facts import Fact
-from clusterrun.domain.job import NumaBinding, StartMethod, WorkerCount
-from clusterrun.sources.settings import Flags
 from msgspec.structs import replace
 
 from tests.captured import captured
 from tests.described import PROCESS, describe
+from tests.sources.door import (
+    Fact,
+    Flags,
+    NumaBinding,
+    StartMethod,
+    WorkerCount,
+)
 
 pytestmark = pytest.mark.usefixtures("script")
 

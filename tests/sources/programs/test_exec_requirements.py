@@ -1,12 +1,15 @@
 """--exec: what can't be had without an agent."""
 
 import pytest
-from clusterrun.domain.facts import Fact
-from clusterrun.sources.options.option import flag
-from clusterrun.sources.settings import Flags, FlagValue
 
 from tests.captured import captured
 from tests.described import describe, mistake
+from tests.sources.door import (
+    Fact,
+    Flags,
+    FlagValue,
+    flag,
+)
 
 pytestmark = pytest.mark.usefixtures("script")
 

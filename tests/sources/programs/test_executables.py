@@ -4,10 +4,12 @@ from collections.abc import Mapping
 from pathlib import Path
 
 import pytest
-from clusterrun.sources.settings import Flags
 from msgspec.structs import replace
 
 from tests.described import PROCESS, describe
+from tests.sources.door import (
+    Flags,
+)
 
 pytestmark = pytest.mark.usefixtures("script")
 

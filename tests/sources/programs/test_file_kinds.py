@@ -4,7 +4,13 @@ import os
 from pathlib import Path
 
 import pytest
-from clusterrun.sources.programs.file_kinds import FileKind, is_executable, kind_of, names_in
+
+from tests.sources.door import (
+    FileKind,
+    is_executable,
+    kind_of,
+    names_in,
+)
 
 
 def test_kinds(folder: Path) -> None:

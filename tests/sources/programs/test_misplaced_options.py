@@ -3,8 +3,12 @@
 from pathlib import Path
 
 import pytest
-from clusterrun.domain.job import Program, ProgramKind
-from clusterrun.sources.programs.misplaced_options import misplaced_options
+
+from tests.sources.door import (
+    Program,
+    ProgramKind,
+    misplaced_options,
+)
 
 
 def warnings(*args: str, text: str = "", kind: ProgramKind = ProgramKind.SCRIPT) -> tuple[str, ...]:

@@ -6,12 +6,15 @@ from collections.abc import Mapping
 from pathlib import Path
 
 import pytest
-from clusterrun.domain.facts import Fact
-from clusterrun.domain.job import Program, ProgramKind
-from clusterrun.errors import UsageError
-from clusterrun.sources.programs.scripts import check_script
 
 from tests.described import describe, mistake
+from tests.sources.door import (
+    Fact,
+    Program,
+    ProgramKind,
+    UsageError,
+    check_script,
+)
 
 NOBODY = 65534
 MODULE = {"module": True}

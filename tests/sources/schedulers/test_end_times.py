@@ -3,7 +3,12 @@
 import time
 
 import pytest
-from clusterrun.sources.schedulers.end_times import asctime_and_walltime, iso_time, seconds_left
+
+from tests.sources.door import (
+    asctime_and_walltime,
+    iso_time,
+    seconds_left,
+)
 
 AT = time.mktime((2026, 11, 23, 1, 0, 0, 0, 0, -1))
 

@@ -4,14 +4,18 @@ import time
 from collections.abc import Mapping, Sequence
 
 import pytest
-from clusterrun.domain.job import JobSpec
-from clusterrun.errors import UsageError
-from clusterrun.sources.resolve import resolve
-from clusterrun.sources.schedulers.asking import Answer, ask
-from clusterrun.sources.schedulers.scheduler_job import SCHEDULERS
-from clusterrun.sources.schedulers.suspension import PREFIXES
-from clusterrun.sources.settings import CommandLine
-from clusterrun.sources.this_process import ThisProcess
+
+from tests.sources.door import (
+    PREFIXES,
+    SCHEDULERS,
+    Answer,
+    CommandLine,
+    JobSpec,
+    ThisProcess,
+    UsageError,
+    ask,
+    resolve,
+)
 
 BATCH = {
     "SLURM_JOB_ID": "17",

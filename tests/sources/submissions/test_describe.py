@@ -4,12 +4,14 @@ import os
 from pathlib import Path
 
 import pytest
-from clusterrun.domain.facts import Fact
-from clusterrun.domain.submissions.submission import Gpus
-from clusterrun.errors import UsageError
-from clusterrun.sources.job_files.job_file import read_job_file
-from clusterrun.sources.submissions.node_command import path_of_launcher
 
+from tests.sources.door import (
+    Fact,
+    Gpus,
+    UsageError,
+    path_of_launcher,
+    read_job_file,
+)
 from tests.submitting.submitted import described, submission
 
 JOB = """\
@@ -217,8 +219,7 @@ def test_the_scheduler_is_the_one_of_this_machine(folder: Path) -> None:
 
 
 def described_without_to(*words: str, environ: dict[str, str] | None = None) -> Fact[str]:
-    from clusterrun.cli.dispatch import find_command
-    from clusterrun.sources.submissions.describe import describe_submission
+    from tests.sources.door import describe_submission, find_command
 
     _, line = find_command(["submit", *words], "clusterrun")
     return describe_submission(line, environ or {"PATH": os.devnull}, "python").scheduler

@@ -4,10 +4,11 @@ import ast
 from collections.abc import Iterator
 from pathlib import Path
 
-import clusterrun.workers.fork_server
 import pytest
 
-FOLDER = Path(clusterrun.workers.fork_server.__file__).parent
+from tests.workers.door import fork_server
+
+FOLDER = Path(str(fork_server.__file__)).parent
 SOURCES = sorted(FOLDER.rglob("*.py"))
 
 ALLOWED = {

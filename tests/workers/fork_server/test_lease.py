@@ -1,7 +1,13 @@
 """The lease of the workers: it runs out unless it is renewed, and only while this process runs."""
 
 import pytest
-from clusterrun.workers.fork_server.lease import SECONDS_BETWEEN_LOOKS, Lease
+
+from tests.workers.door import (
+    SECONDS_BETWEEN_LOOKS_AT_THE_LEASE as SECONDS_BETWEEN_LOOKS,
+)
+from tests.workers.door import (
+    Lease,
+)
 
 
 @pytest.fixture

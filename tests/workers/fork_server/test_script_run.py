@@ -4,12 +4,13 @@ import errno
 import sys
 
 import pytest
-from clusterrun.workers.fork_server.other_processes import why_no_fork
-from clusterrun.workers.fork_server.script_run import (
+
+from tests.workers.door import (
     ScriptEnds,
     ScriptRun,
     exit_code_of,
     run_of_text,
+    why_no_fork,
 )
 
 

@@ -1,7 +1,11 @@
 """What a terminal shows of ranks that would move its cursor."""
 
 import pytest
-from clusterrun.workers.relay.screen_filters import RedrawFilter, without_movements
+
+from tests.workers.door import (
+    RedrawFilter,
+    without_movements,
+)
 
 UP = b"\x1b[2K\x1b[1A\x1b[2K"
 """As rich 13 to 15 begin to draw a bar of two lines again; LineBuffer has taken the return."""

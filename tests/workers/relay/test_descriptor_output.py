@@ -11,7 +11,8 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from clusterrun.workers.relay.descriptor_output import (
+
+from tests.workers.door import (
     DescriptorOutput,
     open_output,
     write_within,

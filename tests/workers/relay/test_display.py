@@ -7,7 +7,12 @@ import termios
 from collections.abc import Iterator
 
 import pytest
-from clusterrun.workers.relay.display import Display, Source, coloured
+
+from tests.workers.door import (
+    Display,
+    Source,
+    coloured,
+)
 
 CLEAR = b"\r\x1b[K"
 FIRST = Source((0, 0), b"[rank 0] ")

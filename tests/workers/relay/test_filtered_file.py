@@ -3,11 +3,16 @@
 from pathlib import Path
 
 import pytest
-from clusterrun.workers.relay.log_files import FilteredFile, LogWriter, any_of, lines_with
 from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.waiting import wait_until
+from tests.workers.door import (
+    FilteredFile,
+    LogWriter,
+    any_of,
+    lines_with,
+)
 
 
 class Filtered:

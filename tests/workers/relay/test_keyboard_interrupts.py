@@ -1,6 +1,9 @@
 """What is left out of the screen after Ctrl-C, and what must not be."""
 
-from clusterrun.workers.relay.screen_filters import LONGEST_TRACEBACK, InterruptFilter
+from tests.workers.door import (
+    LONGEST_TRACEBACK,
+    InterruptFilter,
+)
 
 TRACEBACK = (
     b"Traceback (most recent call last):\n"

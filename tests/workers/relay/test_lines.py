@@ -6,9 +6,14 @@ import time
 from itertools import pairwise
 
 import pytest
-from clusterrun.workers.relay.lines import LONGEST_LINE, LineBuffer, with_prefix
 from hypothesis import given
 from hypothesis import strategies as st
+
+from tests.workers.door import (
+    LONGEST_LINE,
+    LineBuffer,
+    with_prefix,
+)
 
 LONGEST = 6
 """Of the lines in the property tests, small so that long ones are common."""

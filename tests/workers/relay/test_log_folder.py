@@ -3,18 +3,22 @@
 from pathlib import Path
 
 import pytest
-from clusterrun.domain.facts import Fact
-from clusterrun.errors import MachineError
-from clusterrun.workers.relay.log_layout import check_log_folder
 
 from tests.as_another_user import MAY_READ, MAY_WRITE, run_as_another_user
+from tests.imports import imports
+from tests.workers.door import (
+    Fact,
+    MachineError,
+    check_log_folder,
+)
 
-CHECK = """
+CHECK = (
+    imports(Fact, check_log_folder)
+    + """
 import sys
-from clusterrun.domain.facts import Fact
-from clusterrun.workers.relay.log_layout import check_log_folder
 check_log_folder(Fact(sys.argv[1], '--log-dir'))
 """
+)
 
 
 @pytest.mark.needs("root", "setpriv")

@@ -2,10 +2,12 @@
 
 from pathlib import Path
 
-from clusterrun.domain.ranks import NodeRank
-from clusterrun.workers.relay.log_layout import LogLayout
 from msgspec.structs import replace
 
+from tests.workers.door import (
+    LogLayout,
+    NodeRank,
+)
 from tests.workers.fork_server_bench import plan_of, worker_of
 
 

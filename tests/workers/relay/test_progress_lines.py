@@ -1,7 +1,10 @@
 """When the state of a progress bar becomes a line."""
 
 import pytest
-from clusterrun.workers.relay.lines import Progress
+
+from tests.workers.door import (
+    Progress,
+)
 
 
 def test_a_bar_is_a_line_each_ten_seconds() -> None:

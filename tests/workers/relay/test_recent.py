@@ -1,6 +1,9 @@
 """What a worker has printed last: bounded, and read on from where a reader was."""
 
-from clusterrun.workers.relay.recent import RECENT_BYTES, Recent
+from tests.workers.door import (
+    RECENT_BYTES,
+    Recent,
+)
 
 
 def lines(first: int, last: int) -> bytes:

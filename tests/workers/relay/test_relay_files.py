@@ -8,11 +8,13 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from clusterrun.domain.streams import LostOutput
-from clusterrun.workers.relay.routes import Destination
 
 from tests.relay_bench import RelayBench, fill, read_until, read_while, relay_on
 from tests.waiting import wait_until
+from tests.workers.door import (
+    Destination,
+    LostOutput,
+)
 
 FULL_DISK = 64 << 10
 

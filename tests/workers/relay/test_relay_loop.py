@@ -13,13 +13,20 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
-from clusterrun.domain.events import HelperLost, OutputClosed, OutputEnded
-from clusterrun.domain.ranks import LocalRank
-from clusterrun.workers.relay.relay_client import RelayClient
-from clusterrun.workers.relay.routes import Destination, Screen
 
+from tests.imports import imports
 from tests.relay_bench import RelayBench, fill, read_until, read_while, relay_on
 from tests.waiting import wait_until
+from tests.workers.door import (
+    Destination,
+    HelperLost,
+    LocalRank,
+    OutputClosed,
+    OutputEnded,
+    RelayClient,
+    Screen,
+    WorkerOutput,
+)
 
 
 @dataclass
@@ -436,10 +443,11 @@ def test_a_relay_with_a_bug_is_an_event(reader: Reader) -> None:
     assert "code 6" in event.how
 
 
-KILLED_AGENT = """
+KILLED_AGENT = (
+    imports(RelayClient, Screen, WorkerOutput, LocalRank, Destination)
+    + """
 import os, subprocess, sys, time
-from clusterrun.workers.relay.relay_client import *
-from clusterrun.workers.relay.routes import Destination
+from pathlib import Path
 
 relay = RelayClient.start(Screen(1, 2, False, True), Path(sys.argv[1]))
 (out, to_out), (err, to_err) = os.pipe(), os.pipe()
@@ -450,6 +458,7 @@ print(relay.pid, flush=True, file=sys.stderr)
 os.write(to_out, b"first words\\n" + b"y\\n" * 30000)
 os.kill(os.getpid(), 9)
 """
+)
 
 
 @pytest.mark.parametrize("stopped", [False, True])

@@ -3,15 +3,23 @@
 from pathlib import Path
 
 import pytest
-from clusterrun.domain.job import TaskLayout
-from clusterrun.domain.plan import NodePlan, WorkerPlan
-from clusterrun.domain.ranks import GlobalRank, LocalRank, NodeRank, RankSet
-from clusterrun.domain.streams import Std, StreamChoice
-from clusterrun.workers.relay.log_layout import LogLayout
-from clusterrun.workers.relay.routes import Destination, Routes
 from msgspec.structs import replace
 
 from tests.plans import job
+from tests.workers.door import (
+    Destination,
+    GlobalRank,
+    LocalRank,
+    LogLayout,
+    NodePlan,
+    NodeRank,
+    RankSet,
+    Routes,
+    Std,
+    StreamChoice,
+    TaskLayout,
+    WorkerPlan,
+)
 from tests.workers.fork_server_bench import plan_of, worker_of
 
 LOGS = LogLayout(Path("/logs"), "run-7")

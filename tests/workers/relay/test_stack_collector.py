@@ -4,17 +4,27 @@ import os
 from collections.abc import Iterator
 
 import pytest
-from clusterrun.domain.events import RelaySaw, StacksCollected, WorkersActive, WorkersIdle
-from clusterrun.domain.looks import LastLines, ReadOutput, ReadPiece, WorkerStacks
-from clusterrun.domain.ranks import LocalRank
-from clusterrun.domain.stacks import StackGroup
-from clusterrun.workers.channel import Message
-from clusterrun.workers.relay.relay_client import RelayEvent
-from clusterrun.workers.relay.relay_loop import ActivityWatch
-from clusterrun.workers.relay.stack_collector import NOT_HANDLED, NOTHING_PRINTED, NOTHING_YET
 
 from tests.relay_bench import RelayBench, read_until, relay_on
 from tests.waiting import wait_until
+from tests.workers.door import (
+    NOT_HANDLED,
+    NOTHING_PRINTED,
+    NOTHING_YET,
+    ActivityWatch,
+    LastLines,
+    LocalRank,
+    Message,
+    ReadOutput,
+    ReadPiece,
+    RelayEvent,
+    RelaySaw,
+    StackGroup,
+    StacksCollected,
+    WorkersActive,
+    WorkersIdle,
+    WorkerStacks,
+)
 
 FRAME = '  File "t.py", line 1 in f'
 

@@ -6,9 +6,12 @@ from itertools import pairwise
 from textwrap import dedent
 
 import pytest
-from clusterrun.workers.relay.stack_dumps import DumpFilter
 from hypothesis import given
 from hypothesis import strategies as st
+
+from tests.workers.door import (
+    DumpFilter,
+)
 
 DUMP = b"""\
 Thread 0x00007f3fb7fff700 (most recent call first):

@@ -1,8 +1,15 @@
 """What the report quotes of a worker's standard error."""
 
 import pytest
-from clusterrun.domain.tracebacks import FIRST_FRAMES, last_traceback
-from clusterrun.workers.relay.tail import TAIL_BYTES, TAIL_LINES, Tail, plain
+
+from tests.workers.door import (
+    FIRST_FRAMES,
+    TAIL_BYTES,
+    TAIL_LINES,
+    Tail,
+    last_traceback,
+    plain,
+)
 
 
 def test_short_output_is_kept_whole() -> None:

@@ -1,16 +1,17 @@
 """Times, sizes and the like as schedulers have them."""
 
 import pytest
-from clusterrun.domain.submissions.submission import (
+
+from tests.sources.door import (
     ArrayRange,
     Dependency,
     DependencyKind,
     Gpus,
     JobArray,
     SignalBeforeEnd,
+    UsageError,
+    requests,
 )
-from clusterrun.errors import UsageError
-from clusterrun.sources.options.values import requests
 
 
 @pytest.mark.parametrize(

@@ -3,8 +3,12 @@
 from collections.abc import Callable
 
 import pytest
-from clusterrun.errors import UsageError
-from clusterrun.sources.options.values import names, torchrun
+
+from tests.sources.door import (
+    UsageError,
+    names,
+    torchrun,
+)
 
 
 @pytest.mark.parametrize(

@@ -6,8 +6,12 @@ from pathlib import Path
 from textwrap import dedent
 
 import pytest
-from clusterrun.workers.fork_server.preloading.leading_imports import LeadingImports
-from clusterrun.workers.fork_server.preloading.module_files import is_installed, is_standard
+
+from tests.workers.door import (
+    LeadingImports,
+    is_installed,
+    is_standard,
+)
 
 
 class Folder:

@@ -1,14 +1,16 @@
 """Only what is known to allow a fork is imported before it, in the script's order."""
 
 import pytest
-from clusterrun.workers.fork_server.preloading.known_packages import (
+
+from tests.workers.door import (
     NEVER_TRIED,
     PATCHES_OTHERS,
     SAME_AFTER_A_FORK,
     SAME_IF_IMPORTED_LATER,
+    Import,
+    LeadingImports,
+    choose,
 )
-from clusterrun.workers.fork_server.preloading.leading_imports import Import, LeadingImports
-from clusterrun.workers.fork_server.preloading.preload_choice import choose
 
 LATER = min(SAME_IF_IMPORTED_LATER)
 

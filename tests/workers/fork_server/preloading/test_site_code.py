@@ -4,12 +4,12 @@ import subprocess
 import sys
 from pathlib import Path
 
-import clusterrun.workers.fork_server
 import pytest
 
+from tests.workers.door import fork_server
 from tests.workers.interpreters import environment_without_pth
 
-FOLDER = Path(clusterrun.workers.fork_server.__file__).parents[1]
+FOLDER = Path(str(fork_server.__file__)).parents[1]
 
 ASK = f"""
 import sys

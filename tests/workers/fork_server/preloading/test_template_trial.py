@@ -3,9 +3,11 @@
 import select
 import socket
 
-from clusterrun.workers.channel import Channel
-from clusterrun.workers.fork_server_client import ForkServerClient
-from clusterrun.workers.fork_server_process import ForkServerProcess
+from tests.workers.door import (
+    Channel,
+    ForkServerClient,
+    ForkServerProcess,
+)
 
 
 def test_the_agent_hears_of_it() -> None:

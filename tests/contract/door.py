@@ -1,0 +1,21 @@
+"""All that the tests of this folder import of the inner modules of the product."""
+
+from clusterrun.agent.signals import SECONDS_OF_ECHO as SECONDS_OF_ECHO
+from clusterrun.cli.main import run_command_line as run_command_line
+from clusterrun.rendezvous.ports.held_port import program as program
+from clusterrun.run import node_check as node_check
+from clusterrun.sources.options.option import Kind as Kind
+from clusterrun.sources.options.rows import measuring
+from clusterrun.sources.options.table import OPTIONS as OPTIONS
+from clusterrun.sources.submissions import rows
+from clusterrun.workers.fork_server.preloading.known_packages import (
+    SAME_AFTER_A_FORK as SAME_AFTER_A_FORK,
+)
+from clusterrun.workers.fork_server.preloading.known_packages import (
+    SAME_IF_IMPORTED_LATER as SAME_IF_IMPORTED_LATER,
+)
+from clusterrun.workers.fork_server.warm_server import SECONDS_TO_FIRST_JOB as SECONDS_TO_FIRST_JOB
+from clusterrun.workers.warm_fork_server import connected as connected
+
+ROWS_OF_BENCH = measuring.ROWS
+ROWS_OF_SUBMIT = rows.ROWS

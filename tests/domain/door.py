@@ -1,0 +1,20 @@
+"""All that the tests of this folder import of the inner modules of the product."""
+
+from clusterrun.domain.bounds import LONGEST_NAME as LONGEST_NAME
+from clusterrun.domain.bounds import as_line as as_line
+from clusterrun.domain.bounds import as_name as as_name
+from clusterrun.domain.bounds import as_run_id as as_run_id
+from clusterrun.domain.bounds import as_text as as_text
+from clusterrun.domain.endpoint import Endpoint as Endpoint
+from clusterrun.domain.ranks import RankSet as RankSet
+from clusterrun.domain.scheduler import SchedulerJob as SchedulerJob
+from clusterrun.domain.stacks import LEFT_OUT as LEFT_OUT
+from clusterrun.domain.stacks import LONGEST as LONGEST
+from clusterrun.domain.stacks import GroupedStacks as GroupedStacks
+from clusterrun.domain.stacks import StackGroup as StackGroup
+from clusterrun.domain.stacks import grouped as grouped
+from clusterrun.domain.stacks import place_of as place_of
+from clusterrun.domain.stacks import who_differs as who_differs
+from clusterrun.domain.streams import Std as Std
+from clusterrun.domain.streams import StreamChoice as StreamChoice
+from clusterrun.domain.tracebacks import beginning_of_traceback as beginning_of_traceback

@@ -1,0 +1,33 @@
+"""All that the tests of this folder import of the inner modules of the product."""
+
+from clusterrun.errors import ExitCode as ExitCode
+from clusterrun.errors import UsageError as UsageError
+from clusterrun.sources.resolve import resolve as resolve
+from clusterrun.sources.settings import CommandLine as CommandLine
+from clusterrun.sources.settings import FlagValue as FlagValue
+from clusterrun.sources.this_process import this_process as this_process
+from clusterrun.ssh.faults import Fault as Fault
+from clusterrun.ssh.faults import LastWords as LastWords
+from clusterrun.ssh.faults import describe as describe
+from clusterrun.ssh.faults import fault_of as fault_of
+from clusterrun.ssh.faults import lost_words as lost_words
+from clusterrun.ssh.forwarded_variables import forwarded as forwarded
+from clusterrun.ssh.frames import LONGEST as LONGEST
+from clusterrun.ssh.frames import FrameReader as FrameReader
+from clusterrun.ssh.frames import Kind as Kind
+from clusterrun.ssh.frames import NotAFrame as NotAFrame
+from clusterrun.ssh.frames import frame as frame
+from clusterrun.ssh.host_job import HostJob as HostJob
+from clusterrun.ssh.host_messages import messages as messages
+from clusterrun.ssh.merged_output import LONGEST_LINE as LONGEST_LINE
+from clusterrun.ssh.merged_output import MergedOutput as MergedOutput
+from clusterrun.ssh.one_report import one_report as one_report
+from clusterrun.ssh.remote_command import COMMAND as COMMAND
+from clusterrun.ssh.remote_command import NO_INTERPRETER as NO_INTERPRETER
+from clusterrun.ssh.remote_command import REACHED as REACHED
+from clusterrun.ssh.remote_command import STARTER as STARTER
+from clusterrun.ssh.remote_command import Greeting as Greeting
+from clusterrun.ssh.remote_command import Reached as Reached
+from clusterrun.ssh.remote_command import interpreter_lines as interpreter_lines
+from clusterrun.ssh.running import job_code as job_code
+from clusterrun.workers.relay.descriptor_output import DescriptorOutput as DescriptorOutput

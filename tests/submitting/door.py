@@ -1,0 +1,37 @@
+"""All that the tests of this folder import of the inner modules of the product."""
+
+from clusterrun.cli.dispatch import find_command as find_command
+from clusterrun.domain.facts import Fact as Fact
+from clusterrun.domain.submissions.job_state import JobState as JobState
+from clusterrun.domain.submissions.job_state import Phase as Phase
+from clusterrun.domain.submissions.submission import Submission as Submission
+from clusterrun.errors import UsageError as UsageError
+from clusterrun.sources.submissions.describe import Described as Described
+from clusterrun.sources.submissions.describe import describe_submission as describe_submission
+from clusterrun.submitting.asking import Answer as Answer
+from clusterrun.submitting.batch import cancel as cancel
+from clusterrun.submitting.batch import expect_known as expect_known
+from clusterrun.submitting.batch import queue as queue
+from clusterrun.submitting.batch import submit as submit
+from clusterrun.submitting.kubernetes_client import answer as answer
+from clusterrun.submitting.scheduler import Ask as Ask
+from clusterrun.submitting.scheduler import NoAnswer as NoAnswer
+from clusterrun.submitting.scheduler import Scheduler as Scheduler
+from clusterrun.submitting.schedulers.flux import Flux as Flux
+from clusterrun.submitting.schedulers.flux import read_files as read_files
+from clusterrun.submitting.schedulers.kubernetes import Kubernetes as Kubernetes
+from clusterrun.submitting.schedulers.kubernetes import read_status as read_status
+from clusterrun.submitting.schedulers.lsf import Lsf as Lsf
+from clusterrun.submitting.schedulers.lsf import read_bjobs as read_bjobs
+from clusterrun.submitting.schedulers.pbs import Pbs as Pbs
+from clusterrun.submitting.schedulers.pbs import read_qstat as read_qstat
+from clusterrun.submitting.schedulers.slurm import Slurm as Slurm
+from clusterrun.submitting.schedulers.slurm import cpus_of_a_gpu as cpus_of_a_gpu
+from clusterrun.submitting.schedulers.slurm_states import read_sacct as read_sacct
+from clusterrun.submitting.schedulers.slurm_states import read_scontrol as read_scontrol
+from clusterrun.submitting.table import BY_NAME as BY_NAME
+from clusterrun.submitting.watching import End as End
+from clusterrun.submitting.watching import Event as Event
+from clusterrun.submitting.watching import Notice as Notice
+from clusterrun.submitting.watching import Printed as Printed
+from clusterrun.submitting.watching import Watch as Watch

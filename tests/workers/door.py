@@ -1,0 +1,159 @@
+"""All that the tests of this folder import of the inner modules of the product."""
+
+from clusterrun.domain.cpuset import CpuSet as CpuSet
+from clusterrun.domain.events import CleanedUp as CleanedUp
+from clusterrun.domain.events import Event as Event
+from clusterrun.domain.events import ForkServerReady as ForkServerReady
+from clusterrun.domain.events import HelperLost as HelperLost
+from clusterrun.domain.events import OutputClosed as OutputClosed
+from clusterrun.domain.events import OutputEnded as OutputEnded
+from clusterrun.domain.events import RankAsked as RankAsked
+from clusterrun.domain.events import RankSaved as RankSaved
+from clusterrun.domain.events import RanksHeld as RanksHeld
+from clusterrun.domain.events import RelaySaw as RelaySaw
+from clusterrun.domain.events import SignalNotHandled as SignalNotHandled
+from clusterrun.domain.events import SignalReceived as SignalReceived
+from clusterrun.domain.events import StacksCollected as StacksCollected
+from clusterrun.domain.events import WorkerExited as WorkerExited
+from clusterrun.domain.events import WorkerKilled as WorkerKilled
+from clusterrun.domain.events import WorkerNotStarted as WorkerNotStarted
+from clusterrun.domain.events import WorkersActive as WorkersActive
+from clusterrun.domain.events import WorkersIdle as WorkersIdle
+from clusterrun.domain.events import WorkerStarted as WorkerStarted
+from clusterrun.domain.events import WorkerStopped as WorkerStopped
+from clusterrun.domain.facts import Fact as Fact
+from clusterrun.domain.job import NumaMemory as NumaMemory
+from clusterrun.domain.job import TaskLayout as TaskLayout
+from clusterrun.domain.looks import LastLines as LastLines
+from clusterrun.domain.looks import ReadOutput as ReadOutput
+from clusterrun.domain.looks import ReadPiece as ReadPiece
+from clusterrun.domain.looks import WorkerStacks as WorkerStacks
+from clusterrun.domain.plan import MemoryPolicy as MemoryPolicy
+from clusterrun.domain.plan import NodePlan as NodePlan
+from clusterrun.domain.plan import WorkerPlan as WorkerPlan
+from clusterrun.domain.ranks import GlobalRank as GlobalRank
+from clusterrun.domain.ranks import LocalRank as LocalRank
+from clusterrun.domain.ranks import NodeRank as NodeRank
+from clusterrun.domain.ranks import RankSet as RankSet
+from clusterrun.domain.stacks import StackGroup as StackGroup
+from clusterrun.domain.streams import LostOutput as LostOutput
+from clusterrun.domain.streams import Std as Std
+from clusterrun.domain.streams import StreamChoice as StreamChoice
+from clusterrun.domain.tracebacks import FIRST_FRAMES as FIRST_FRAMES
+from clusterrun.domain.tracebacks import last_traceback as last_traceback
+from clusterrun.errors import InternalError as InternalError
+from clusterrun.errors import MachineError as MachineError
+from clusterrun.errors import UsageError as UsageError
+from clusterrun.processes import status_of as status_of
+from clusterrun.suspend import CALLERS_OF_A_RANK as CALLERS_OF_A_RANK
+from clusterrun.suspend import FIFO_SUFFIX as FIFO_SUFFIX
+from clusterrun.suspend import HOLD as HOLD
+from clusterrun.suspend import HOLD_WORD as HOLD_WORD
+from clusterrun.suspend import LEAVE_WORD as LEAVE_WORD
+from clusterrun.suspend import SAVED_WORD as SAVED_WORD
+from clusterrun.suspend import STEP_WORD as STEP_WORD
+from clusterrun.suspend import WORDS_OF_A_SLOT as WORDS_OF_A_SLOT
+from clusterrun.workers import fork_server as fork_server
+from clusterrun.workers import suspend_page
+from clusterrun.workers.binding_trial import binding_failures as binding_failures
+from clusterrun.workers.channel import MARSHAL_VERSION as MARSHAL_VERSION
+from clusterrun.workers.channel import MAXIMUM_FRAME as MAXIMUM_FRAME
+from clusterrun.workers.channel import Channel as Channel
+from clusterrun.workers.channel import Message as Message
+from clusterrun.workers.containment import Orphans as Orphans
+from clusterrun.workers.flight_records import named_flight_records as named_flight_records
+from clusterrun.workers.fork_server import lease
+from clusterrun.workers.fork_server import workers as workers
+from clusterrun.workers.fork_server.lease import Lease as Lease
+from clusterrun.workers.fork_server.other_processes import children_of as children_of
+from clusterrun.workers.fork_server.other_processes import describe as describe
+from clusterrun.workers.fork_server.other_processes import stat_fields as stat_fields
+from clusterrun.workers.fork_server.other_processes import state_and_parent as state_and_parent
+from clusterrun.workers.fork_server.other_processes import why_no_fork as why_no_fork
+from clusterrun.workers.fork_server.preloading.known_packages import NEVER_TRIED as NEVER_TRIED
+from clusterrun.workers.fork_server.preloading.known_packages import (
+    PATCHES_OTHERS as PATCHES_OTHERS,
+)
+from clusterrun.workers.fork_server.preloading.known_packages import (
+    SAME_AFTER_A_FORK as SAME_AFTER_A_FORK,
+)
+from clusterrun.workers.fork_server.preloading.known_packages import (
+    SAME_IF_IMPORTED_LATER as SAME_IF_IMPORTED_LATER,
+)
+from clusterrun.workers.fork_server.preloading.leading_imports import Import as Import
+from clusterrun.workers.fork_server.preloading.leading_imports import (
+    LeadingImports as LeadingImports,
+)
+from clusterrun.workers.fork_server.preloading.module_files import is_installed as is_installed
+from clusterrun.workers.fork_server.preloading.module_files import is_standard as is_standard
+from clusterrun.workers.fork_server.preloading.preload_choice import choose as choose
+from clusterrun.workers.fork_server.script_run import ScriptEnds as ScriptEnds
+from clusterrun.workers.fork_server.script_run import ScriptRun as ScriptRun
+from clusterrun.workers.fork_server.script_run import exit_code_of as exit_code_of
+from clusterrun.workers.fork_server.script_run import run_of_text as run_of_text
+from clusterrun.workers.fork_server.this_process import (
+    PR_SET_CHILD_SUBREAPER as PR_SET_CHILD_SUBREAPER,
+)
+from clusterrun.workers.fork_server.this_process import prctl as prctl
+from clusterrun.workers.fork_server.warm_server import SECONDS_TO_FIRST_JOB as SECONDS_TO_FIRST_JOB
+from clusterrun.workers.fork_server.worker_signals import REPORTED as REPORTED
+from clusterrun.workers.fork_server.worker_signals import SHIELDED as SHIELDED
+from clusterrun.workers.fork_server_client import ForkServerClient as ForkServerClient
+from clusterrun.workers.fork_server_process import ForkServerProcess as ForkServerProcess
+from clusterrun.workers.helper_processes import HelperProcesses as HelperProcesses
+from clusterrun.workers.relay.descriptor_output import DescriptorOutput as DescriptorOutput
+from clusterrun.workers.relay.descriptor_output import open_output as open_output
+from clusterrun.workers.relay.descriptor_output import write_within as write_within
+from clusterrun.workers.relay.display import Display as Display
+from clusterrun.workers.relay.display import Source as Source
+from clusterrun.workers.relay.display import coloured as coloured
+from clusterrun.workers.relay.lines import LONGEST_LINE as LONGEST_LINE
+from clusterrun.workers.relay.lines import LineBuffer as LineBuffer
+from clusterrun.workers.relay.lines import Progress as Progress
+from clusterrun.workers.relay.lines import with_prefix as with_prefix
+from clusterrun.workers.relay.log_files import FilteredFile as FilteredFile
+from clusterrun.workers.relay.log_files import LogWriter as LogWriter
+from clusterrun.workers.relay.log_files import any_of as any_of
+from clusterrun.workers.relay.log_files import lines_with as lines_with
+from clusterrun.workers.relay.log_layout import LogLayout as LogLayout
+from clusterrun.workers.relay.log_layout import check_log_folder as check_log_folder
+from clusterrun.workers.relay.recent import RECENT_BYTES as RECENT_BYTES
+from clusterrun.workers.relay.recent import Recent as Recent
+from clusterrun.workers.relay.relay_client import RelayClient as RelayClient
+from clusterrun.workers.relay.relay_client import RelayEvent as RelayEvent
+from clusterrun.workers.relay.relay_loop import ActivityWatch as ActivityWatch
+from clusterrun.workers.relay.routes import Destination as Destination
+from clusterrun.workers.relay.routes import Routes as Routes
+from clusterrun.workers.relay.routes import Screen as Screen
+from clusterrun.workers.relay.routes import WorkerOutput as WorkerOutput
+from clusterrun.workers.relay.screen_filters import LONGEST_TRACEBACK as LONGEST_TRACEBACK
+from clusterrun.workers.relay.screen_filters import InterruptFilter as InterruptFilter
+from clusterrun.workers.relay.screen_filters import RedrawFilter as RedrawFilter
+from clusterrun.workers.relay.screen_filters import without_movements as without_movements
+from clusterrun.workers.relay.stack_collector import NOT_HANDLED as NOT_HANDLED
+from clusterrun.workers.relay.stack_collector import NOTHING_PRINTED as NOTHING_PRINTED
+from clusterrun.workers.relay.stack_collector import NOTHING_YET as NOTHING_YET
+from clusterrun.workers.relay.stack_dumps import DumpFilter as DumpFilter
+from clusterrun.workers.relay.tail import TAIL_BYTES as TAIL_BYTES
+from clusterrun.workers.relay.tail import TAIL_LINES as TAIL_LINES
+from clusterrun.workers.relay.tail import Tail as Tail
+from clusterrun.workers.relay.tail import plain as plain
+from clusterrun.workers.scratch import Scratch as Scratch
+from clusterrun.workers.scratch import own_folder as own_folder
+from clusterrun.workers.scratch import remove_leftovers as remove_leftovers
+from clusterrun.workers.scratch import remove_scratch as remove_scratch
+from clusterrun.workers.standard_descriptors import PIPE_BYTES as PIPE_BYTES
+from clusterrun.workers.standard_descriptors import StandardInput as StandardInput
+from clusterrun.workers.standard_descriptors import standard_descriptors as standard_descriptors
+from clusterrun.workers.suspend_page import SECONDS_TO_BE_HELD as SECONDS_TO_BE_HELD
+from clusterrun.workers.suspend_page import SuspendPage as SuspendPage
+from clusterrun.workers.terminal import Terminal as Terminal
+from clusterrun.workers.time_limited import TimeLimited as TimeLimited
+from clusterrun.workers.warm_fork_server import SECONDS_TO_ANSWER as SECONDS_TO_ANSWER
+from clusterrun.workers.warm_fork_server import answer_of as answer_of
+from clusterrun.workers.warm_fork_server import connected as connected
+from clusterrun.workers.worker_group import STARTUP_FOLDER as STARTUP_FOLDER
+from clusterrun.workers.worker_group import WorkerGroup as WorkerGroup
+
+SECONDS_BETWEEN_LOOKS_AT_THE_PAGE = suspend_page.SECONDS_BETWEEN_LOOKS
+SECONDS_BETWEEN_LOOKS_AT_THE_LEASE = lease.SECONDS_BETWEEN_LOOKS
