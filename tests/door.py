@@ -8,6 +8,7 @@ from clusterrun.agent.conclusion import conclude as conclude
 from clusterrun.agent.conclusion import fates_of as fates_of
 from clusterrun.agent.decide import decide as decide
 from clusterrun.cli.commands.table import COMMANDS as COMMANDS
+from clusterrun.cli.main import run_command_line as run_command_line
 from clusterrun.coordination import coordinator
 from clusterrun.coordination import coordinator_events as coordinator_events
 from clusterrun.coordination.coordinator import due as due

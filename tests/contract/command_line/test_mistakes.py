@@ -1,25 +1,19 @@
 """Mistakes on the command line: a few lines that say what to type, exit code 2, and no worker.
 
-The transcripts in ``mistakes/`` are typed into a shell, in the folder of the fixture ``folder``.
+The transcripts in ``mistakes/`` are typed in the folder of the fixture ``folder``: in this process,
+or into a shell if a line needs one.
 """
 
 import os
 import subprocess
+from collections.abc import Mapping
 from pathlib import Path
 
 import pytest
 
-from tests.contract.door import (
-    OPTIONS,
-    Kind,
-)
-from tests.contract.door import (
-    ROWS_OF_BENCH as MEASURING,
-)
-from tests.contract.door import (
-    ROWS_OF_SUBMIT as ROWS,
-)
+from tests.contract.door import OPTIONS, ROWS_OF_BENCH, ROWS_OF_SUBMIT, Kind
 from tests.contract.launched import COMMAND, plain_environment
+from tests.typed import Typed, typed, words_without_a_shell
 
 TRANSCRIPTS = [path.read_text() for path in sorted(Path(__file__).parent.glob("mistakes/*.txt"))]
 
@@ -51,27 +45,42 @@ def test_a_mistake_ends_before_anything_starts(folder: Path, line: str, printed:
     """The message says what is wrong, where it is set and what to type; no file is created."""
     before = sorted(folder.rglob("*"))
     path = os.pathsep.join([str(Path(COMMAND).parent), os.defpath])
+    environ = {**plain_environment(), "PATH": path, "CLUSTERRUN_LOG_DIR": "logs"}
 
+    if plain := words_without_a_shell(line):
+        variables, words = plain
+        done = typed(words, environ | variables, folder)
+    else:
+        done = typed_into_a_shell(line, environ, folder)
+
+    assert done == Typed(2, "", printed)
+    assert sorted(folder.rglob("*")) == before
+
+
+def typed_into_a_shell(line: str, environ: Mapping[str, str], folder: Path) -> Typed:
+    """Run a line with a pipe, a variable or the like."""
     done = subprocess.run(
         ["sh", "-c", line],
         cwd=folder,
-        env={**plain_environment(), "PATH": path, "CLUSTERRUN_LOG_DIR": "logs"},
+        env=environ,
         stdin=subprocess.DEVNULL,
         capture_output=True,
         text=True,
         timeout=60,
         check=False,
     )
-
-    assert (done.stderr, done.stdout, done.returncode) == (printed, "", 2)
-    assert sorted(folder.rglob("*")) == before
+    return Typed(done.returncode, done.stdout, done.stderr)
 
 
 def test_every_option_with_a_value_has_a_transcript() -> None:
     """Each transcript shows what happens to a wrong value."""
     messages = [printed.replace("-", "_") for _, printed in mistakes()]
     lines = [line.replace("-", "_") for line, _ in mistakes()]
-    options = [option for option in (*OPTIONS, *ROWS, *MEASURING) if option.kind is not Kind.FLAG]
+    options = [
+        option
+        for option in (*OPTIONS, *ROWS_OF_SUBMIT, *ROWS_OF_BENCH)
+        if option.kind is not Kind.FLAG
+    ]
 
     missing = [it.name for it in options if not any(it.name in text for text in messages + lines)]
 

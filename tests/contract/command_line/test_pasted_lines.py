@@ -10,7 +10,8 @@ from typing import Any, NamedTuple
 import pytest
 
 from tests.contract.command_line.pasted_lines import LINES, Pasted
-from tests.contract.launched import Launcher, plain_environment
+from tests.contract.launched import plain_environment
+from tests.typed import typed
 
 TORCH_ITSELF = """
 import json, sys
@@ -117,17 +118,19 @@ def torch_reads(folder: Path) -> Mapping[str, dict[str, Any]]:
 
 @pytest.mark.parametrize("pasted", LINES, ids=[pasted.page for pasted in LINES])
 def test_a_line_means_the_same(
-    torchrun: Launcher, torch_reads: Mapping[str, dict[str, Any]], folder: Path, pasted: Pasted
+    torch_reads: Mapping[str, dict[str, Any]], folder: Path, tmp_path: Path, pasted: Pasted
 ) -> None:
     """Nodes, workers, endpoint, run id, restarts, role, script and arguments."""
     theirs = torch_reads[pasted.page]
     words = split(pasted, folder)
-    _make_script(torchrun.folder, theirs["command"])
+    _make_script(tmp_path, theirs["command"])
 
-    ended = torchrun.command("--dry-run", "--json", *words.for_us).ended()
+    done = typed(
+        ["--dry-run", "--json", *words.for_us], plain_environment(), tmp_path, called="torchrun"
+    )
 
-    assert ended.code == 0, ended.err
-    ours = json.loads(ended.out)
+    assert done.code == 0, done.err
+    ours = json.loads(done.out)
     job = {name: value["value"] for name, value in ours["job"].items()}
     assert [job["fewest_nodes"], job["nnodes"]] == theirs["nodes"]
     assert len(ours["workers"]) == theirs["workers"]
