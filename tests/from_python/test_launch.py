@@ -315,8 +315,8 @@ def test_ctrl_c_ends_the_job_in_order(caller: Any, send: Callable[[int, int], No
         import signal, time, clusterrun
 
         def handles():
-            print("ready", flush=True)
             try:
+                print("ready", flush=True)
                 while True:
                     time.sleep(0.1)
             except KeyboardInterrupt:
@@ -367,8 +367,8 @@ def test_a_job_ends_with_its_task(caller: Any) -> None:
         import asyncio, time, clusterrun
 
         def works(_):
-            print("ready", flush=True)
             try:
+                print("ready", flush=True)
                 while True:
                     time.sleep(0.1)
             except KeyboardInterrupt:
