@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.imports import imports
 from tests.workers.door import (
     own_folder,
     remove_leftovers,
@@ -119,7 +120,10 @@ def test_a_folder_that_is_not_there_is_no_error(tmp_path: Path) -> None:
 def test_in_another_pid_namespace_nothing_is_removed(tmp_path: Path, dead: str) -> None:
     """A living process might not be seen there, neither in its own /proc nor in ours."""
     (tmp_path / dead).mkdir()
-    code = f"from tests.workers.door import *; remove_leftovers(Path({str(tmp_path)!r}))"
+    code = (
+        "from pathlib import Path\n"
+        f"{imports(remove_leftovers)}remove_leftovers(Path({str(tmp_path)!r}))"
+    )
 
     for options in (["--mount-proc"], []):
         command = ["unshare", "--pid", "--fork", *options, sys.executable, "-c", code]
