@@ -10,18 +10,62 @@ from contextlib import suppress
 
 import psutil
 import pytest
+from hypothesis import HealthCheck, settings
 
+from tests import rounds
 from tests.contract.launched import variable_of
 from tests.full_terminal import fill
 
 MARK = "PYTEST_SESSION_OF"
 
 
-def pytest_configure() -> None:
+def pytest_addoption(parser: pytest.Parser) -> None:
+    """Add the options that say how often what is random runs."""
+    group = parser.getgroup("rounds")
+    group.addoption(
+        "--rounds", type=int, default=1, help="run what is random so many times, with other seeds"
+    )
+    group.addoption(
+        "--first-round",
+        type=int,
+        default=0,
+        help="number of the first of them; one run has round 0",
+    )
+
+
+def pytest_configure(config: pytest.Config) -> None:
     """Reset the signals that nohup or a shell's ``&`` ignores, for us and our processes."""
     signal.signal(signal.SIGINT, signal.default_int_handler)
     for number in (signal.SIGHUP, signal.SIGQUIT, signal.SIGTERM):
         signal.signal(number, signal.SIG_DFL)
+    rounds.CHOSEN.rounds = config.getoption("rounds")
+    rounds.CHOSEN.first = config.getoption("first_round")
+    _set_up_hypothesis()
+
+
+def _set_up_hypothesis() -> None:
+    usual = settings()
+    is_one_round = (rounds.CHOSEN.rounds, rounds.CHOSEN.first) == (1, 0)
+    settings.register_profile(
+        "tests",
+        max_examples=rounds.in_all_rounds(usual.max_examples),
+        # With it, as where CI is set, each run would draw the same examples.
+        derandomize=usual.derandomize and is_one_round,
+        # On a busy machine, any example may take long.
+        deadline=None,
+        suppress_health_check=[HealthCheck.too_slow],
+    )
+    settings.load_profile("tests")
+
+
+@pytest.hookimpl(trylast=True)
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """Give a test that draws the examples of all rounds the time of all rounds."""
+    usual = int(config.getini("timeout"))
+    for item in items:
+        # Hypothesis marks its tests.
+        if item.get_closest_marker("hypothesis") and not item.get_closest_marker("timeout"):
+            item.add_marker(pytest.mark.timeout(rounds.in_all_rounds(usual)))
 
 
 def pytest_runtest_setup(item: pytest.Item) -> None:

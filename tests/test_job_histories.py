@@ -11,6 +11,7 @@ from tests.door import (
     Phase,
     RestartRules,
 )
+from tests.rounds import in_all_rounds
 from tests.simulated_job import Fate, Node, SimulatedJob
 
 CODES = [1, 0, 0, 3, -7, -9, -15]
@@ -136,4 +137,6 @@ class History(RuleBasedStateMachine):
 
 
 TestHistory = History.TestCase
-TestHistory.settings = settings(stateful_step_count=50, max_examples=150, deadline=None)
+TestHistory.settings = settings(
+    stateful_step_count=50, max_examples=in_all_rounds(150), deadline=None
+)

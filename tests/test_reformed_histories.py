@@ -10,6 +10,7 @@ from tests.door import (
     ReformRules,
     RestartRules,
 )
+from tests.rounds import in_all_rounds
 from tests.simulated_job import Fate, SimulatedJob
 from tests.test_job_histories import History
 
@@ -121,6 +122,10 @@ class ElasticHistory(ReformedHistory):
 
 
 TestSparesHistory = SparesHistory.TestCase
-TestSparesHistory.settings = settings(stateful_step_count=60, max_examples=100, deadline=None)
+TestSparesHistory.settings = settings(
+    stateful_step_count=60, max_examples=in_all_rounds(100), deadline=None
+)
 TestElasticHistory = ElasticHistory.TestCase
-TestElasticHistory.settings = settings(stateful_step_count=60, max_examples=100, deadline=None)
+TestElasticHistory.settings = settings(
+    stateful_step_count=60, max_examples=in_all_rounds(100), deadline=None
+)

@@ -36,6 +36,7 @@ from tests.agent.door import (
 )
 from tests.agent.histories import workers
 from tests.plans import world
+from tests.rounds import in_all_rounds
 
 PHASES = list(Phase)
 MAX_WORKERS = 3
@@ -286,4 +287,6 @@ class Attempt(RuleBasedStateMachine):
 
 
 TestAttempt = Attempt.TestCase
-TestAttempt.settings = settings(stateful_step_count=25, max_examples=120, deadline=None)
+TestAttempt.settings = settings(
+    stateful_step_count=25, max_examples=in_all_rounds(120), deadline=None
+)

@@ -11,6 +11,7 @@ import psutil
 import pytest
 
 from tests.contract.launched import Launcher
+from tests.rounds import numbers
 
 pytestmark = pytest.mark.long
 
@@ -52,12 +53,13 @@ KILLED_BESIDE_THREADS = """
 
 
 @pytest.mark.timeout(300)
+@pytest.mark.parametrize("seed", numbers(1))
 @pytest.mark.parametrize("killed", [KILLED, KILLED_BESIDE_THREADS])
 def test_a_caller_killed_at_random_moments_leaves_nothing(
-    caller: Launcher, here: Path, killed: str
+    caller: Launcher, here: Path, killed: str, seed: int
 ) -> None:
     """No process after a second, and no file: the next launch removes a scratch folder at most."""
-    moments = random.Random(14)
+    moments = random.Random(seed)
     for _ in range(20):
         job = caller.script(killed)
         time.sleep(moments.uniform(0.05, 3.0))

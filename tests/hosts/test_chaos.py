@@ -10,6 +10,7 @@ from tests.contract.launched import Ended, Launcher
 from tests.hosts.chaos import STEPS_TOGETHER, Round, drawn, play, verdicts
 from tests.hosts.host import Host
 from tests.hosts.nodes import Nodes
+from tests.rounds import numbers
 
 BUG_OF_OURS = 6
 
@@ -19,7 +20,7 @@ LAST_WORDS = re.compile(r"^clusterrun: (?!.*: stopping ).*\n(  .*\n)*\Z", re.MUL
 
 @pytest.mark.long
 @pytest.mark.timeout(300)
-@pytest.mark.parametrize("number", range(100))
+@pytest.mark.parametrize("number", numbers(100))
 def test_a_random_round(number: int, hosts: tuple[Host, ...], clusterrun: Launcher) -> None:
     """No false success, nothing left behind, and the same reason on each node."""
     round_ = drawn(number)

@@ -10,6 +10,7 @@ from tests.contract.worker_scripts import RANKS_MEET
 from tests.hosts.host import Host
 from tests.hosts.nodes import Nodes, codes, ended
 from tests.hosts.spared_job import STEPS_UNTIL_TOLD, SparedJob
+from tests.rounds import numbers
 
 SILENT = 3
 """Seconds: --heartbeat-timeout where a test waits for it."""
@@ -241,15 +242,15 @@ def test_node_zero_dies_while_nodes_join(job: SparedJob) -> None:
 
 
 @pytest.mark.long
-@pytest.mark.parametrize("number", range(ROUNDS))
+@pytest.mark.parametrize("number", numbers(ROUNDS))
 @pytest.mark.parametrize("phase", PHASES)
 def test_node_zero_dies_at_some_time(phase: str, number: int, phased: PhasedJob) -> None:
     """Up to half a second after the beginning of a phase; then it may be the next one already."""
-    dies_in(phase, phased, 0.5 * number / ROUNDS)
+    dies_in(phase, phased, 0.5 * (number % ROUNDS) / ROUNDS)
 
 
 @pytest.mark.long
-@pytest.mark.parametrize("number", range(ROUNDS))
+@pytest.mark.parametrize("number", numbers(ROUNDS))
 def test_node_zero_dies_at_some_time_of_joining(number: int, job: SparedJob) -> None:
     """It is the same."""
-    joining_fails(job, 0.5 * number / ROUNDS)
+    joining_fails(job, 0.5 * (number % ROUNDS) / ROUNDS)

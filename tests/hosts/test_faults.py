@@ -16,6 +16,7 @@ from tests.contract.launched import Ended, Job, Launcher
 from tests.hosts.host import Host
 from tests.hosts.nodes import Nodes, codes, ended
 from tests.hosts.stepping_ranks import RANKS_STEP
+from tests.rounds import numbers
 
 STEPS = f"""{RANKS_STEP}
     def strike(fault):
@@ -519,7 +520,7 @@ def test_an_agent_is_killed_while_torch_trains(
 
 @pytest.mark.long
 @pytest.mark.timeout(600)
-@pytest.mark.parametrize("round_", range(10))
+@pytest.mark.parametrize("round_", numbers(10))
 def test_rounds_of_killed_agents(
     round_: int, hosts: tuple[Host, ...], clusterrun: Launcher
 ) -> None:
@@ -527,7 +528,7 @@ def test_rounds_of_killed_agents(
     jobs = Nodes(clusterrun, hosts, STEPS).start_all(workers=(1, 1, 1, 1))
     trainers = Trainers(jobs, hosts)
     killed = round_ % 4
-    time.sleep(0.037 * round_)
+    time.sleep(0.037 * (round_ % 10))
 
     jobs[killed].signal(signal.SIGKILL)
 

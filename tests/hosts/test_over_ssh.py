@@ -12,6 +12,7 @@ import pytest
 from tests.contract.launched import COMMAND, Launcher
 from tests.contract.worker_scripts import RANKS_MEET
 from tests.hosts.ssh_hosts import OTHER_ID, OTHER_USER, SshHosts
+from tests.rounds import in_all_rounds, numbers
 
 ROOT = Path(__file__).parent.parent.parent
 
@@ -296,11 +297,11 @@ def test_a_host_that_is_not_ready(fault: str, ssh: SshHosts, clusterrun: Launche
 
 
 @pytest.mark.long
-@pytest.mark.timeout(600)
+@pytest.mark.timeout(in_all_rounds(600))
 @pytest.mark.parametrize("fault", FAULTS)
 def test_rounds(fault: str, ssh: SshHosts, clusterrun: Launcher) -> None:
     """The same, again and again."""
-    for _ in range(ROUNDS):
+    for _ in numbers(ROUNDS):
         check(fault, ssh, clusterrun)
         ssh.end_sessions()
 

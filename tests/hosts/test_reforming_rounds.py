@@ -23,6 +23,7 @@ from tests.hosts.reforming_rounds import (
     weights_of,
 )
 from tests.hosts.test_chaos import explains_failure
+from tests.rounds import numbers
 
 
 @pytest.fixture(scope="module")
@@ -53,7 +54,7 @@ def test_a_checker_finds_two_worlds_at_once(tmp_path: Path) -> None:
 
 @pytest.mark.long
 @pytest.mark.timeout(300)
-@pytest.mark.parametrize("number", range(60))
+@pytest.mark.parametrize("number", numbers(60))
 def test_a_random_round(number: int, five_hosts: tuple[Host, ...], clusterrun: Launcher) -> None:
     """Never two worlds at once; the weights of an undisturbed run, or a reason on every node."""
     round_ = drawn(number)

@@ -13,6 +13,7 @@ import pytest
 
 from tests.contract.launched import COMMAND, MARK, Ended, Job, Launcher, left_of, plain_environment
 from tests.hosts.ssh_hosts import SshHosts
+from tests.rounds import in_all_rounds, numbers
 from tests.waiting import wait_until
 
 ROUNDS = 10
@@ -141,11 +142,11 @@ def test_the_job_ends_on_all_hosts(name: str, ssh: SshHosts, clusterrun: Launche
 
 
 @pytest.mark.long
-@pytest.mark.timeout(600)
+@pytest.mark.timeout(in_all_rounds(600))
 @pytest.mark.parametrize("name", FAULTS)
 def test_rounds(name: str, ssh: SshHosts, clusterrun: Launcher) -> None:
     """The same, again and again."""
-    for _ in range(ROUNDS):
+    for _ in numbers(ROUNDS):
         check(FAULTS[name], ssh, clusterrun)
         ssh.end_sessions()
 
@@ -191,10 +192,10 @@ def test_the_terminal_is_closed(ssh: SshHosts, tmp_path: Path, terminal: tuple[i
 
 
 @pytest.mark.long
-@pytest.mark.timeout(600)
+@pytest.mark.timeout(in_all_rounds(600))
 def test_rounds_of_closed_terminals(ssh: SshHosts, tmp_path: Path) -> None:
     """The same, again and again."""
-    for number in range(ROUNDS):
+    for number in numbers(ROUNDS):
         close_a_terminal(ssh, tmp_path, os.openpty(), f"{os.getpid()}-terminal-{number}")
 
 

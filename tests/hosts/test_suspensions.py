@@ -14,6 +14,7 @@ from tests.contract.launched import Ended, Job, Launcher
 from tests.hosts.host import Host
 from tests.hosts.nodes import Nodes, codes, ended
 from tests.hosts.stepping_ranks import RANKS_STEP
+from tests.rounds import numbers
 from tests.waiting import wait_until
 
 REQUESTS = 200
@@ -74,7 +75,7 @@ def drawn(number: int) -> Round:
 
 
 @pytest.mark.long
-@pytest.mark.parametrize("number", range(REQUESTS))
+@pytest.mark.parametrize("number", numbers(REQUESTS))
 def test_all_ranks_stop_at_one_step(
     number: int, hosts: tuple[Host, ...], clusterrun: Launcher
 ) -> None:

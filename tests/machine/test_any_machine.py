@@ -19,9 +19,12 @@ from tests.machine.door import (
     inspect,
 )
 from tests.machine_trees import MachineFacts, write_tree
+from tests.rounds import in_all_rounds
 
-FEW = settings(max_examples=25, deadline=None, suppress_health_check=[HealthCheck.too_slow])
-MANY = settings(FEW, max_examples=500)
+FEW = settings(
+    max_examples=in_all_rounds(25), deadline=None, suppress_health_check=[HealthCheck.too_slow]
+)
+MANY = settings(FEW, max_examples=in_all_rounds(500))
 
 IN_MEMORY = Path("/dev/shm")
 """A machine has hundreds of files; writing them to a disk would take most of the time."""

@@ -19,6 +19,7 @@ from tests.planning.door import (
     place,
 )
 from tests.planning.generated import FEATURES, Generated, machines
+from tests.rounds import in_all_rounds
 
 DIVIDING = [mode for mode in NumaBinding if mode.divides]
 AT_NODES = [NumaBinding.NODE, *DIVIDING]
@@ -207,7 +208,7 @@ def test_spread(made: Generated, workers: int) -> None:
 
 
 @pytest.mark.long
-@settings(max_examples=3000, deadline=None)
+@settings(max_examples=in_all_rounds(3000), deadline=None)
 @given(
     machines(),
     OPTIONS,

@@ -22,6 +22,7 @@ from tests.report.door import (
     topo_json,
     topo_text,
 )
+from tests.rounds import in_all_rounds
 
 DRAWINGS = Path(__file__).parent / "drawings"
 
@@ -227,7 +228,9 @@ def test_colours_change_no_letter() -> None:
     assert "\x1b[2m[0-1]\x1b[0m" in coloured
 
 
-@settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@settings(
+    max_examples=in_all_rounds(60), deadline=None, suppress_health_check=[HealthCheck.too_slow]
+)
 @given(drawn=machines(), width=st.none() | st.integers(1, 120))
 def test_any_machine_can_be_drawn(drawn: Generated, width: int | None) -> None:
     """Every node and GPU of it is shown, however narrow the drawing."""

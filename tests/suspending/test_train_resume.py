@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 
 from tests.contract.launched import Ended, Job, Launcher, plain_environment
+from tests.rounds import numbers
 
 SCRIPT = str(Path(__file__).parents[2] / "scripts/train_resume.py")
 
@@ -42,12 +43,13 @@ def differing(one: dict[str, Any], other: dict[str, Any]) -> list[str]:
 
 @pytest.mark.long
 @pytest.mark.timeout(900)
+@pytest.mark.parametrize("seed", numbers(1))
 @pytest.mark.parametrize(("workers", "times"), [(2, 20), (4, 3)])
 def test_a_suspended_run_ends_with_the_same_weights(
-    clusterrun: Launcher, workers: int, times: int
+    clusterrun: Launcher, workers: int, times: int, seed: int
 ) -> None:
     """Whenever it was suspended; four ranks add up in an order that two do not have."""
-    moments = random.Random(workers)
+    moments = random.Random(f"{workers} {seed}")
     words = (SCRIPT, "--steps", "3000", "--checkpoint")
 
     undisturbed = clusterrun.command(*words, "undisturbed.pt", workers=workers).ended(SECONDS)

@@ -22,6 +22,7 @@ from tests.contract.launched import (
     await_end,
     plain_environment,
 )
+from tests.rounds import in_all_rounds, numbers
 from tests.waiting import wait_until
 
 ROUNDS = 20
@@ -143,10 +144,11 @@ def test_sigkill(clusterrun: Launcher, victim: str, bystanders: Bystanders) -> N
 
 
 @pytest.mark.long
+@pytest.mark.timeout(in_all_rounds(120))
 @pytest.mark.parametrize("victim", VICTIMS)
 def test_sigkill_in_many_rounds(clusterrun: Launcher, victim: str, bystanders: Bystanders) -> None:
     """Races appear only in some rounds of ``test_sigkill``."""
-    for _ in range(ROUNDS):
+    for _ in numbers(ROUNDS):
         kill_one(clusterrun, victim, bystanders)
 
 
@@ -270,10 +272,11 @@ def test_daemons_that_fork_all_the_time(clusterrun: Launcher, victim: str) -> No
 
 
 @pytest.mark.long
+@pytest.mark.timeout(in_all_rounds(120))
 @pytest.mark.parametrize("victim", ["agent", "fork server", "worker"])
 def test_daemons_that_fork_all_the_time_in_many_rounds(clusterrun: Launcher, victim: str) -> None:
     """The launcher would miss a daemon only at a rare moment."""
-    for _ in range(ROUNDS):
+    for _ in numbers(ROUNDS):
         kill_one_among_forking_daemons(clusterrun, victim)
 
 
@@ -317,12 +320,13 @@ def test_orphans_of_other_processes(
 
 
 @pytest.mark.long
+@pytest.mark.timeout(in_all_rounds(120))
 def test_sigkill_of_the_agent_while_starting(clusterrun: Launcher) -> None:
     """All processes that exist by then end, at any time."""
-    for delay in range(50):
+    for number in numbers(50):
         job = clusterrun.script(FAMILY, workers=4, args=["stay"])
 
-        time.sleep(delay / 100)
+        time.sleep(number % 50 / 100)
         job.signal(signal.SIGKILL)
 
         assert job.left() == []
@@ -330,13 +334,14 @@ def test_sigkill_of_the_agent_while_starting(clusterrun: Launcher) -> None:
 
 
 @pytest.mark.long
+@pytest.mark.timeout(in_all_rounds(120))
 def test_sigkill_of_the_fork_server_while_starting(clusterrun: Launcher) -> None:
     """As above; the first worker runs, and others are being started."""
-    for delay in range(50):
+    for number in numbers(50):
         job = clusterrun.script(FAMILY, workers=4, args=["stay"])
         job.numbers("ready")
 
-        time.sleep(delay / 1000)
+        time.sleep(number % 50 / 1000)
         os.kill(job.fork_server, signal.SIGKILL)
 
         assert job.left() == []

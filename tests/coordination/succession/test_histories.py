@@ -27,6 +27,7 @@ from tests.coordination.succession.lost_coordinator import (
     running_job,
 )
 from tests.rendezvous.replay import Replay
+from tests.rounds import in_all_rounds, numbers
 
 HISTORIES = 150
 
@@ -118,11 +119,12 @@ class History:
         assert len(going) <= 1, going
 
 
+@pytest.mark.timeout(in_all_rounds(120))
 @pytest.mark.parametrize("nodes", [2, 3, 4, 5])
 def test_never_two_coordinators(nodes: int) -> None:
     """And every agent that lives is in the new world, or its coordinator has ended the job."""
-    began = 0
-    for number in range(HISTORIES):
+    began, all_numbers = 0, numbers(HISTORIES)
+    for number in all_numbers:
         history = History(nodes, random.Random(number))
         history.goes_on()
         for each in history.alive:
@@ -132,7 +134,7 @@ def test_never_two_coordinators(nodes: int) -> None:
             began += is_in_it
             refused = not is_in_it and job.state.phase is JobPhase.RUNNING
             assert is_in_it or refused or job.state.phase is JobPhase.OVER
-    assert began > HISTORIES / 10
+    assert began > len(all_numbers) / 10
 
 
 def test_a_search_that_has_ended_needs_no_more_time() -> None:

@@ -37,6 +37,7 @@ from tests.machine_trees import (
     write_tree,
 )
 from tests.real_machines import captured, unpacked
+from tests.rounds import in_all_rounds
 
 GPUS = (
     PciDevice("0000:17:00.0", numa_node=0, uuid="GPU-a", minor=0, behind="pci0000:00/0000:00:01.0"),
@@ -253,7 +254,7 @@ SPOILERS: tuple[Callable[[Path], None], ...] = (
 )
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=in_all_rounds(40), deadline=None)
 @given(data=st.data())
 def test_missing_odd_and_unreadable_files_are_replayed(data: st.DataObject) -> None:
     """Files are removed, unreadable, empty, or replaced by folders or broken links."""
@@ -269,7 +270,9 @@ def test_missing_odd_and_unreadable_files_are_replayed(data: st.DataObject) -> N
         shutil.rmtree(folder)
 
 
-@settings(max_examples=25, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@settings(
+    max_examples=in_all_rounds(25), deadline=None, suppress_health_check=[HealthCheck.too_slow]
+)
 @given(facts=machines())
 def test_any_machine_is_replayed(facts: MachineFacts) -> None:
     """Hypothesis draws the machine."""
