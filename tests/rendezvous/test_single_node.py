@@ -6,6 +6,7 @@ from collections.abc import Iterator
 from itertools import pairwise
 
 import pytest
+from free_ports import free_port
 
 from tests.plans import job
 from tests.rendezvous.door import (
@@ -22,7 +23,6 @@ from tests.rendezvous.door import (
     Succeeded,
     WorkerFailed,
     World,
-    hold_free_port,
     messages,
     nothing_moves,
 )
@@ -71,9 +71,7 @@ def node() -> Iterator[OneNode]:
 @pytest.fixture
 def given() -> Iterator[OneNode]:
     """Return a node whose port was given, and is free."""
-    free = hold_free_port()
-    free.release()
-    yield from node_of(job(master_port=free.number, max_restarts=9, no_fail_fast=True))
+    yield from node_of(job(master_port=free_port(), max_restarts=9, no_fail_fast=True))
 
 
 def listens(port: int | None) -> bool:

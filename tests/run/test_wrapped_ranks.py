@@ -5,6 +5,7 @@ from contextlib import closing
 from pathlib import Path
 
 import pytest
+from free_ports import free_port
 from msgspec.structs import replace
 
 from tests.agent.node_plans import plan_of
@@ -17,6 +18,12 @@ from tests.run.door import (
     with_wrappers,
     wrapped_ranks,
 )
+
+
+@pytest.fixture(autouse=True)
+def usual_port(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Leave debugpy's usual port to the jobs of other tests, which may be about to listen at it."""
+    monkeypatch.setattr(wrapped_ranks, "USUAL_PORT", free_port())
 
 
 def second_node() -> NodePlan:
