@@ -21,6 +21,9 @@ from tests.contract.launched import Launcher, await_end, await_status, await_tex
 from tests.contract.worker_scripts import WAITS
 from tests.waiting import SECONDS_TO_ACT, wait_until
 
+SECONDS_AT_ONCE = 20.0
+"""Less than the grace period, and enough for a busy machine."""
+
 ENDS_WELL = """
     import os, signal, sys, time
     for number in (signal.SIGTERM, signal.SIGINT):
@@ -159,7 +162,7 @@ def test_a_second_ctrl_c_kills_at_once(clusterrun: Launcher) -> None:
     ended = job.ended()
 
     assert ended.code == 130
-    assert time.monotonic() - started < 5
+    assert time.monotonic() - started < SECONDS_AT_ONCE
     assert "ranks 0-1 needed SIGKILL" in ended.err
 
 
@@ -175,7 +178,7 @@ def test_workers_that_ignore_sigterm_are_killed_after_the_grace_period(
     ended = job.ended()
 
     assert ended.code == 143
-    assert 0.9 < time.monotonic() - started < 5
+    assert 0.9 < time.monotonic() - started < SECONDS_AT_ONCE
     assert "clusterrun: 2 workers did not exit within 1 s: sending SIGKILL\n" in ended.err
 
 
@@ -187,7 +190,7 @@ def test_the_grace_period_ends_with_the_last_worker(clusterrun: Launcher) -> Non
     job.signal(signal.SIGTERM)
     job.ended()
 
-    assert time.monotonic() - started < 5
+    assert time.monotonic() - started < SECONDS_AT_ONCE
 
 
 def test_nohup(clusterrun: Launcher) -> None:
@@ -351,7 +354,7 @@ def test_term_reaches_the_group_of_a_program(clusterrun: Launcher) -> None:
     job.signal(signal.SIGTERM)
 
     assert job.ended() == (143, "ready\nsaved\n", job.err)
-    assert time.monotonic() - started < 5
+    assert time.monotonic() - started < SECONDS_AT_ONCE
 
 
 def test_a_training_loop_saves_on_term(clusterrun: Launcher) -> None:

@@ -340,7 +340,7 @@ def assert_ends_on_term(job: Job, folder: Path) -> None:
 
     assert ended.code == 143
     assert len(saved) == 2
-    assert max(saved) - before < 5
+    assert max(saved) - before < SECONDS_TO_END
 
 
 @pytest.mark.needs("root")

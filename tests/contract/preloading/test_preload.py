@@ -20,7 +20,7 @@ from _pytest.mark.structures import ParameterSet
 from tests.contract.launched import SECONDS_TO_VANISH, Ended, Job, Launcher, await_end
 from tests.waiting import SECONDS_TO_ACT, wait_until
 
-SECONDS_AT_ONCE = 5.0
+SECONDS_AT_ONCE = 20.0
 """Much less than an import may take that hangs, and enough for a busy machine."""
 
 SPAWNED = "clusterrun: workers are spawned: "

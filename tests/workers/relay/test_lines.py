@@ -139,11 +139,11 @@ def test_a_line_too_long_is_passed_on_in_pieces_as_it_is() -> None:
 def test_hostile_input_takes_linear_time(filling: bytes) -> None:
     """This holds for megabytes without a newline, or full of returns."""
     data = filling * (4_000_000 // len(filling))
-    start = time.monotonic()
+    start = time.process_time()
 
     collect([data[at : at + 65536] for at in range(0, len(data), 65536)])
 
-    assert time.monotonic() - start < 5
+    assert time.process_time() - start < 5
 
 
 @given(text=ANY_BYTES, continues=st.booleans())
