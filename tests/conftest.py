@@ -18,6 +18,23 @@ from tests.full_terminal import fill
 
 MARK = "PYTEST_SESSION_OF"
 
+HISTORIES = (
+    *("tests/agent/", "tests/coordination/", "tests/suspending/test_model.py"),
+    *("tests/test_job_histories.py", "tests/test_reformed_histories.py"),
+)
+"""Tests in which happenings are replayed to the policy."""
+
+LONGEST = (
+    "tests/contract/test_training.py",
+    "tests/from_python/test_pytest_plugin.py",
+    "tests/test_reformed_histories.py",
+    "tests/test_job_histories.py",
+    "tests/coordination/test_large_jobs.py",
+    "tests/from_python/test_notebook.py",
+    "tests/looking/test_stuck_output.py",
+    "tests/contract/output/test_torchrun_output.py",
+)
+
 
 def pytest_addoption(parser: pytest.Parser) -> None:
     """Add the options that say how often what is random runs."""
@@ -60,12 +77,28 @@ def _set_up_hypothesis() -> None:
 
 @pytest.hookimpl(trylast=True)
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """Give a test that draws the examples of all rounds the time of all rounds."""
+    """Put the longest tests first, so that no process is alone with one at the end.
+
+    A test that draws the examples of all rounds gets the time of all rounds.
+    """
+    items.sort(key=lambda item: not item.nodeid.startswith(LONGEST))
     usual = int(config.getini("timeout"))
     for item in items:
+        item.user_properties.append(("kind", _kind_of(item)))
         # Hypothesis marks its tests.
         if item.get_closest_marker("hypothesis") and not item.get_closest_marker("timeout"):
             item.add_marker(pytest.mark.timeout(rounds.in_all_rounds(usual)))
+
+
+def _kind_of(item: pytest.Item) -> str:
+    """Return the kind of a test: scripts/run_checks.py knows how many there must be of each."""
+    if item.get_closest_marker("hosts"):
+        return "hosts"
+    if item.get_closest_marker("hypothesis"):
+        return "properties"
+    if item.nodeid.startswith(HISTORIES):
+        return "histories"
+    return "contract" if item.nodeid.startswith("tests/contract/") else "rest"
 
 
 def pytest_runtest_setup(item: pytest.Item) -> None:

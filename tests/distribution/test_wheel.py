@@ -9,7 +9,7 @@ import pytest
 from tests.contract.launched import plain_environment
 from tests.distribution.environments import SECONDS_TO_RUN, build, environment, run, run_pip
 
-pytestmark = pytest.mark.timeout(600)
+pytestmark = [pytest.mark.timeout(600), pytest.mark.wheel]
 
 
 @pytest.fixture(scope="module")

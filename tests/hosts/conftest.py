@@ -14,21 +14,27 @@ from tests.hosts.network import Network, network
 from tests.hosts.slurm import Slurm
 from tests.hosts.ssh_hosts import SshHosts
 
+SLURM = ("munged", "slurmctld", "slurmd", "srun")
+
 NEEDS = {
     "this_run": ("root", "ip", "nsenter", "unshare"),
     "ssh_of_session": ("ssh", "/usr/sbin/sshd", "csh", "fish"),
-    "slurm_of_session": ("munged", "slurmctld", "slurmd", "srun"),
+    "slurm_of_session": SLURM,
+    "slurm_that_signals_tasks": SLURM,
 }
+"""What a test needs that uses a fixture."""
 
 
 @pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Mark the tests that use hosts or Slurm, and what these need."""
     for item in items:
-        for fixture, needs in NEEDS.items():
-            if fixture in getattr(item, "fixturenames", ()):
-                item.add_marker(pytest.mark.hosts)
-                item.add_marker(pytest.mark.needs(*needs))
+        used = NEEDS.keys() & set(getattr(item, "fixturenames", ()))
+        for fixture in used:
+            item.add_marker(pytest.mark.hosts)
+            item.add_marker(pytest.mark.needs(*NEEDS[fixture]))
+        if used - {"this_run"}:
+            item.add_marker(pytest.mark.daemons)
 
 
 @pytest.fixture(scope="session")

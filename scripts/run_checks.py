@@ -1,0 +1,310 @@
+"""Run the checks and tests of this checkout side by side; scripts/check has found the environment.
+
+Tests of one machine run in four processes: on two cores, two of them wait while two compute. Tests on
+several hosts run in two more, of which one has those that need sshd, Slurm or Open MPI. Tests that
+are marked ``alone`` follow when all others are over.
+"""
+
+import argparse
+import os
+import re
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+from collections import Counter
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+from types import FrameType
+from xml.etree.ElementTree import parse as parse_xml
+
+ROOT = Path(__file__).resolve().parent.parent
+
+AT_LEAST = {"contract": 900, "histories": 550, "properties": 60, "rest": 4000}
+AT_LEAST_ON_HOSTS = {"hosts": 230}
+AT_LEAST_IN_LONG_RUNS = {"contract": 1700}
+"""No fewer tests of each kind may run: a suite that is not found must not pass.
+
+Raise these as tests come; those that replay machines kept outside this repository don't count.
+``tests/conftest.py`` says of which kind a test is.
+"""
+
+PURE = (
+    "tests/agent",
+    "tests/coordination",
+    "tests/planning",
+    "tests/suspending/test_model.py",
+    "tests/test_job_histories.py",
+    "tests/test_reformed_histories.py",
+)
+"""The tests that must reach each branch of the rooms that do no I/O (see pyproject.toml)."""
+
+SPELLED = ("launcher", "tests", "scripts", "docs", "configs", "README.md", "CHANGELOG.md")
+
+SECONDS_OF_A_STAGE = 30 * 60.0
+SECONDS_OF_A_LONG_STAGE = 100 * 60.0
+
+SECONDS_BETWEEN_LINES = 30.0
+"""Where the output is no terminal; there, one line is written anew each second."""
+
+PERCENTAGE = re.compile(r"\[ *(\d+%)\]")
+SUMMARY = "short test summary info"
+
+
+class Step:
+    """A command whose output goes to a file, and how it ended."""
+
+    def __init__(self, name: str, *command: str) -> None:
+        self.name = name
+        self.command = command
+        self.seconds = 0.0
+        self.code: int | None = None
+        self._output = tempfile.TemporaryFile()  # noqa: SIM115 - open as long as the command runs
+
+    def start(self) -> None:
+        self._began = time.monotonic()
+        self._process = subprocess.Popen(
+            self.command,
+            cwd=ROOT,
+            stdin=subprocess.DEVNULL,
+            stdout=self._output,
+            stderr=subprocess.STDOUT,
+        )
+
+    def is_over(self) -> bool:
+        if self.code is None and (code := self._process.poll()) is not None:
+            self.code = code
+            self.seconds = time.monotonic() - self._began
+        return self.code is not None
+
+    def end(self) -> None:
+        """Interrupt the command, which ends what it has started; kill it if it does not end."""
+        if not self.is_over():
+            self._process.send_signal(signal.SIGINT)
+            try:
+                self._process.wait(60)
+            except subprocess.TimeoutExpired:
+                self._process.kill()
+                self._process.wait(60)
+            self.is_over()
+
+    def printed(self) -> str:
+        # Not by the position of the file, which the command shares.
+        size = os.fstat(self._output.fileno()).st_size
+        return os.pread(self._output.fileno(), size, 0).decode(errors="replace")
+
+    def progress(self) -> str:
+        """Return the name, and the percentage of tests that are over."""
+        return " ".join([self.name, *PERCENTAGE.findall(self.printed())[-1:]])
+
+
+def main() -> int:
+    options = parse()
+    for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
+        signal.signal(number, exit_on_signal)
+    checks = [
+        Step("ruff format", "ruff", "format", "--check"),
+        Step("ruff check", "ruff", "check"),
+        Step("lint-imports", "lint-imports", "--no-logo"),
+        Step("codespell", "codespell", *SPELLED),
+        Step("mypy", "mypy"),
+    ]
+    with tempfile.TemporaryDirectory() as folder:
+        # Links that lead nowhere, and pages that no menu has, are errors.
+        mkdocs = ("mkdocs", "build", "--quiet", "--strict", "-f", ".mkdocs.yml", "-d")
+        checks.append(Step("mkdocs", *mkdocs, f"{folder}/site"))
+        if options.tests:
+            return run_chosen(checks, options)
+        reports = Path(folder)
+        steps = run([*checks, *tests_side_by_side(options, reports)], options)
+        steps += run(tests_that_run_alone(options, reports), options)
+        if options.coverage:
+            steps += run([Step("coverage", "coverage", "report")], options)
+        return conclude(steps, cases_in(reports), options)
+
+
+def parse() -> argparse.Namespace:
+    """Return the options; ``tests`` are the words after ``--``."""
+    parser = argparse.ArgumentParser(prog="scripts/check", allow_abbrev=False)
+    parser.add_argument("--hosts", action="store_true", help="also what needs several hosts")
+    parser.add_argument("--long", action="store_true", help="also rounds, soaks and benchmarks")
+    parser.add_argument("--coverage", action="store_true", help="also coverage of the pure rooms")
+    parser.add_argument("--wheel", action="store_true", help="also the wheel; --long has it, too")
+    words = sys.argv[1:]
+    at = words.index("--") if "--" in words else len(words)
+    options = parser.parse_args(words[:at])
+    options.tests = words[at + 1 :]
+    return options
+
+
+def exit_on_signal(number: int, _frame: FrameType | None) -> None:
+    sys.exit(128 + number)
+
+
+def run_chosen(checks: Sequence[Step], options: argparse.Namespace) -> int:
+    """Run the checks, then the chosen tests in one process, whose output is seen as it comes."""
+    steps = run(checks, options)
+    left_out = {
+        "hosts": options.hosts,
+        "long": options.long,
+        "wheel": options.long or options.wheel,
+    }
+    marks = " and ".join(f"not {mark}" for mark, wanted in left_out.items() if not wanted)
+    command = ["pytest", "-q", *(["-m", marks] if marks else []), *options.tests]
+    print("==", " ".join(command), flush=True)
+    code = subprocess.run(command, cwd=ROOT, check=False).returncode
+    failed = [step.name for step in steps if step.code != 0]
+    print(f"failed: {', '.join(failed)}" if failed else "all checks passed")
+    return 1 if code or failed else 0
+
+
+def tests_side_by_side(options: argparse.Namespace, reports: Path) -> list[Step]:
+    here = ("not hosts", "not alone", "not wheel", *tier(options))
+    steps = []
+    if options.wheel or options.long:
+        steps.append(pytest("tests of the wheel", reports, ("wheel",)))
+    of_one_machine = ["-n", "4", "--dist", "worksteal"]
+    if options.coverage:
+        command = ("coverage", "run", "-m", "pytest", *PURE)
+        steps.append(pytest("tests of pure rooms", reports, here, command))
+        of_one_machine += [f"--ignore={path}" for path in PURE]
+    steps.append(pytest("tests", reports, here, ("pytest", *of_one_machine)))
+    if options.hosts:
+        on_hosts = ("hosts", "not alone", *tier(options))
+        steps += [
+            pytest("tests of several hosts", reports, (*on_hosts, "not daemons")),
+            pytest("tests with ssh and Slurm", reports, (*on_hosts, "daemons")),
+        ]
+    return steps
+
+
+def tests_that_run_alone(options: argparse.Namespace, reports: Path) -> list[Step]:
+    where = () if options.hosts else ("not hosts",)
+    return [pytest("tests that run alone", reports, ("alone", *where, *tier(options)))]
+
+
+def tier(options: argparse.Namespace) -> tuple[str, ...]:
+    return () if options.long else ("not long",)
+
+
+def pytest(
+    name: str, reports: Path, marks: Iterable[str], command: Sequence[str] = ("pytest",)
+) -> Step:
+    report = f"--junitxml={reports / name}.xml"
+    return Step(name, *command, "-q", "-m", " and ".join(marks), report)
+
+
+def run(steps: Sequence[Step], options: argparse.Namespace) -> list[Step]:
+    """Run commands side by side; what the failed ones have printed follows their end."""
+    limit = SECONDS_OF_A_LONG_STAGE if options.long else SECONDS_OF_A_STAGE
+    deadline = time.monotonic() + limit
+    try:
+        for step in steps:
+            step.start()
+        running = list(steps)
+        line = MovingLine()
+        while running and time.monotonic() < deadline:
+            for step in [step for step in running if step.is_over()]:
+                running.remove(step)
+                line.clear()
+                show(step)
+            line.write(", ".join(step.progress() for step in running))
+            time.sleep(0.2)
+        line.clear()
+    finally:
+        for step in steps:
+            step.end()
+    for step in running:
+        print(f"== {step.name}: not over after {limit:.0f} s, ended", flush=True)
+        show(step)
+    return list(steps)
+
+
+class MovingLine:
+    """Says what is running: on a terminal in one place, elsewhere as a line now and then."""
+
+    def __init__(self) -> None:
+        self._began = time.monotonic()
+        self._next = 0.0
+
+    def write(self, text: str) -> None:
+        now = time.monotonic()
+        if now < self._next:
+            return
+        at_once = sys.stdout.isatty()
+        self._next = now + (1.0 if at_once else SECONDS_BETWEEN_LINES)
+        line = f"   {now - self._began:.0f} s: {text}"
+        if at_once:
+            width = os.get_terminal_size(sys.stdout.fileno()).columns - 1
+            print(f"\r{line[:width]}\x1b[K", end="", flush=True)
+        else:
+            print(line, flush=True)
+
+    def clear(self) -> None:
+        if sys.stdout.isatty():
+            print("\r\x1b[K", end="", flush=True)
+            self._next = 0.0
+
+
+def show(step: Step) -> None:
+    """Print how a command ended, and its output if it failed."""
+    text = step.printed().rstrip()
+    if step.code == 0 and "pytest" in step.command:
+        # What was left out and why, and the numbers.
+        _, _, text = text.rpartition(SUMMARY) if SUMMARY in text else text.rpartition("\n")
+        text = text.lstrip(" =\n")
+    elif step.code == 0:
+        text = ""
+    ended = "passed" if step.code == 0 else f"FAILED (exit code {step.code})"
+    print(f"== {step.name}: {ended}, {step.seconds:.0f} s", *([text] if text else []), sep="\n")
+    sys.stdout.flush()
+
+
+def cases_in(reports: Path) -> Counter[tuple[str, str]]:
+    """Return the number of tests by kind and by how they ended: passed, failed or skipped."""
+    cases: Counter[tuple[str, str]] = Counter()
+    for report in reports.glob("*.xml"):
+        for case in parse_xml(report).iter("testcase"):  # noqa: S314 - our own pytest's
+            kinds = [
+                it.get("value", "") for it in case.iter("property") if it.get("name") == "kind"
+            ]
+            ends = {child.tag for child in case}
+            bad = ends & {"failure", "error"}
+            end = "failed" if bad else "skipped" if "skipped" in ends else "passed"
+            cases[kinds[0] if kinds else "rest", end] += 1
+    return cases
+
+
+def conclude(
+    steps: Sequence[Step], cases: Counter[tuple[str, str]], options: argparse.Namespace
+) -> int:
+    """Print the numbers; return the exit code.
+
+    The last line has the tests that failed and the other steps that did, as CI reads it.
+    """
+    wanted = Counter(AT_LEAST)
+    wanted.update(AT_LEAST_ON_HOSTS if options.hosts else {})
+    wanted.update(AT_LEAST_IN_LONG_RUNS if options.long else {})
+    ends = Counter[str]()
+    failed = [step.name for step in steps if step.code != 0]
+    for kind in sorted({kind for kind, _ in cases} | wanted.keys()):
+        counts = {end: cases[kind, end] for end in ("passed", "failed", "skipped")}
+        ends.update(counts)
+        # Without CI, a test left out for want of root or a tool is as good as run.
+        ran = counts["passed"] + counts["failed"] + (0 if "CI" in os.environ else counts["skipped"])
+        print(f"   {kind}: {', '.join(f'{count} {end}' for end, count in counts.items())}")
+        if ran < wanted[kind]:
+            failed.append(
+                f"{ran} tests of the kind '{kind}' ran, at least {wanted[kind]} should have"
+            )
+    # Failed tests explain why their step has failed.
+    others = [name for name in failed if not (ends["failed"] and name.startswith("tests"))]
+    bad = ends["failed"] + len(others)
+    names = f" ({', '.join(failed)})" if failed else ""
+    print(f"{ends['passed']} passed, {bad} failed, {ends['skipped']} skipped{names}")
+    return 1 if failed else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
