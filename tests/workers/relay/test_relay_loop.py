@@ -153,6 +153,8 @@ def test_a_reader_that_has_stopped_does_not_hold_up_a_hidden_worker(
     hidden.close()
     bench.finish(1)
     wait_until(lambda: log.stat().st_size == 20 * 60_000)
+    # What the shown worker printed stays unread.
+    bench.relay.close(seconds=0)
 
 
 def test_a_users_own_prefix(bench: RelayBench, reader: Reader) -> None:
