@@ -4,8 +4,6 @@ import ast
 from collections.abc import Iterator
 from pathlib import Path
 
-import pytest
-
 from tests.workers.door import fork_server
 
 FOLDER = Path(str(fork_server.__file__)).parent
@@ -22,16 +20,6 @@ ALLOWED = {
 
 DOCUMENTED = {"_exit", "_fields"}
 """Of ``os`` and ``ast``: private by name only."""
-
-AVOIDED = (
-    "leap",
-    "weakref",
-    "PyDLL",
-    "pythonapi",
-    "__class__ = type",
-    "_exitfunc",
-    "_run_exitfuncs",
-)
 
 
 def undocumented(source: Path) -> Iterator[str]:
@@ -63,9 +51,3 @@ def test_private_names_are_those_that_are_listed() -> None:
     used -= DOCUMENTED
 
     assert used == ALLOWED.keys()
-
-
-@pytest.mark.parametrize("word", AVOIDED)
-def test_no_trick_of_former_times(word: str) -> None:
-    """Each of them failed on one version of Python or another."""
-    assert [source.name for source in SOURCES if word in source.read_text()] == []
