@@ -169,6 +169,7 @@ def hooks(
     helpers: Sequence[EventSource] = (),
     interfaces: Interfaces | None = None,
     resolve: Resolve = all_addresses,
+    seconds_to_answer: float = 3.0,
 ) -> AgentHooks:
     """Return the hooks of a node; its notices go to ``notices``."""
     return AgentHooks(
@@ -179,6 +180,7 @@ def hooks(
         interfaces=lambda: {"lo": ("127.0.0.1", "::1")} if interfaces is None else interfaces,
         resolve=resolve,
         resolves_for_others=lambda _host, _clock: False,
+        seconds_to_answer=seconds_to_answer,
     )
 
 

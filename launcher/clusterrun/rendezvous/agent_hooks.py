@@ -10,7 +10,7 @@ from clusterrun.rendezvous.names.resolver import resolves_for_others
 
 
 class AgentHooks(NamedTuple):
-    """Signals, notices, time and names, as the agent provides them."""
+    """Signals, notices, time and names, as the agent provides them, and how long it waits."""
 
     signals: EventSource
     notice: Callable[[str], object]
@@ -30,3 +30,5 @@ class AgentHooks(NamedTuple):
     """May block: it runs in a process of its own."""
     resolves_for_others: Callable[[str, Callable[[], float]], bool] = resolves_for_others
     """Takes the name of this host and the clock; asked once, when all nodes have joined."""
+    seconds_to_answer: float = 3.0
+    """From connecting to node 0 to the end of the handshake; then the next port is tried."""

@@ -304,7 +304,10 @@ def test_members_try_the_ports_in_order(nodes: Nodes) -> None:
         while not_listening(second):
             time.sleep(0.001)
         terms = job_terms((first, second, third))
-        futures = [nodes.join(terms, ranked_hello(n, run_id="mine")) for n in (0, 1)]
+        futures = [
+            nodes.join(terms, ranked_hello(n, run_id="mine"), hooks(seconds_to_answer=0.3))
+            for n in (0, 1)
+        ]
 
         worlds = [peers(future).world(0) for future in futures]
         nodes.join(job_terms(second), ranked_hello(1, run_id="other"))

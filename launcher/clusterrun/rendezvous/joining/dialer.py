@@ -18,9 +18,6 @@ from clusterrun.rendezvous.wire.frames import BadFrame
 from clusterrun.rendezvous.wire.handshake import HandshakeFailed
 from clusterrun.rendezvous.wire.outgoing_connection import OutgoingConnection
 
-SECONDS_TO_ANSWER = 3.0
-"""From connecting to the end of the handshake."""
-
 SECONDS_FOR_THE_FIRST = 0.05
 """How long the addresses before one that has answered may still answer: workers try them in that
 order, too."""
@@ -38,6 +35,7 @@ class Dialer:
         """Why trying again is of no use: the token or the version of node 0 is another."""
         self._terms = node.terms
         self._token = node.token
+        self._seconds_to_answer = node.hooks.seconds_to_answer
         self._epoll = epoll
         self._lookup = Lookup(self._terms.host.value, epoll, now, node.hooks.resolve)
         self._look_up_again = now + SECONDS_BETWEEN_LOOKUPS
@@ -84,7 +82,7 @@ class Dialer:
 
     def _connect_to_all(self, now: float) -> None:
         port = self._terms.ports.value[self._next_port]
-        self._answer_deadline = now + SECONDS_TO_ANSWER
+        self._answer_deadline = now + self._seconds_to_answer
         self._first_deadline = NEVER
         for address in self._lookup.addresses:
             try:
@@ -107,7 +105,7 @@ class Dialer:
                 self._close_connections(self._outgoing)
                 return outgoing
         for outgoing in tuple(self._outgoing) if now >= self._answer_deadline else ():
-            silent = f"no answer within {SECONDS_TO_ANSWER:g} s"
+            silent = f"no answer within {self._seconds_to_answer:g} s"
             self._fail(outgoing, NOT_CLUSTERRUN if outgoing.connected else silent)
         if not self._outgoing:
             self._go_to_next_port(now)
