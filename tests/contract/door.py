@@ -1,7 +1,9 @@
 """All that the tests of this folder import of the inner modules of the product."""
 
 from clusterrun.agent.signals import SECONDS_OF_ECHO as SECONDS_OF_ECHO
+from clusterrun.cli.entry import main as main
 from clusterrun.cli.main import run_command_line as run_command_line
+from clusterrun.coordination.next_attempt import restart_policy as restart_policy
 from clusterrun.rendezvous.ports.held_port import program as program
 from clusterrun.run import node_check as node_check
 from clusterrun.sources.options.option import Kind as Kind

@@ -317,13 +317,19 @@ def test_a_failure_whose_exit_is_delayed(clusterrun: Launcher) -> None:
     job = clusterrun.script(
         """
         import atexit, os, sys, time
+
+        def stay():
+            open("failed", "w").close()
+            time.sleep(30)
+
         if os.environ["RANK"] == "0":
-            atexit.register(time.sleep, 30)
+            atexit.register(stay)
             raise ValueError("the cause")
-        time.sleep(1)
+        while not os.path.exists("failed"):
+            time.sleep(0.01)
         sys.exit(9)
         """,
-        *("--start-method", "fork", "--shutdown-timeout", "1"),
+        *("--start-method", "fork", "--shutdown-timeout", "0.2"),
         workers=2,
     )
 
