@@ -85,7 +85,9 @@ def suite(caller: Launcher, tmp_path: Path) -> Launcher:
     """Return a folder with a test-suite."""
     (tmp_path / "conftest.py").write_text(CONFTEST)
     (tmp_path / "test_suite.py").write_text(SUITE)
-    (tmp_path / "pytest.ini").write_text("[pytest]\naddopts = -p no:cacheprovider\n")
+    # Hypothesis would take half of each run's time.
+    options = "-p no:cacheprovider -p no:hypothesispytest"
+    (tmp_path / "pytest.ini").write_text(f"[pytest]\naddopts = {options}\n")
     return caller
 
 
