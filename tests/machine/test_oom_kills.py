@@ -170,6 +170,8 @@ def small_group() -> Iterator[Path]:
     group.rmdir()
 
 
+# The kernel counts it for the whole machine, too: jobs beside it would report it.
+@pytest.mark.alone
 def test_a_real_kill_is_seen_by_a_process_of_the_same_group(small_group: Path) -> None:
     """The agent is in the group of its workers."""
     script = textwrap.dedent(
