@@ -47,7 +47,8 @@ OF_OTHERS = {
     *("--cpus-per-task", "--mem", "--nv"),
     *("--cores-per-slot", "--gpus-per-slot", "--time-limit", "--bank", "--requires"),  # of Flux
     *("--cluster_node_ips", "--node_ip", "--selected_gpus", "--started_port"),  # of Paddle
-    *("--bind-to", "--hosts", "--long", "--map-by", "--strict"),  # of mpirun, scripts/check, mkdocs
+    *("--bind-to", "--map-by", "--strict"),  # of mpirun and mkdocs
+    *("--coverage", "--first-round", "--hosts", "--long", "--wheel"),  # of scripts/check and pytest
     *("--shm-size", "--ulimit"),  # of Docker
 }
 """Options in the pages that are not clusterrun's."""
