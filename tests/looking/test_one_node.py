@@ -45,6 +45,8 @@ BOUND = 2.0
 def test_a_job_is_listed_shown_and_stopped(clusterrun: Launcher, runtime: dict[str, str]) -> None:
     """As text and as JSON; RUN may be left out, and options may follow it."""
     job = started(clusterrun, runtime, PRINTS)
+    for rank in range(2):
+        job.wait_for(rf"step \d+ of rank {rank}")
 
     listed = asked(runtime, "ps")
     shown = json.loads(asked(runtime, "status", "mine", "--json").stdout)
