@@ -5,6 +5,8 @@ from pathlib import Path
 
 import pytest
 
+from tests.contract.changed_times import command_with
+from tests.contract.door import worker_group
 from tests.contract.launched import COMMAND, Launcher
 
 
@@ -16,6 +18,13 @@ def clusterrun(tmp_path: Path) -> Iterator[Launcher]:
     yield launcher
 
     launcher.close()
+
+
+@pytest.fixture
+def impatient(clusterrun: Launcher) -> Launcher:
+    """Return a launcher that, at its end, soon gives up output that nothing takes."""
+    clusterrun.program = command_with(clusterrun.folder, worker_group, "SECONDS_TO_PRINT", 0.3)
+    return clusterrun
 
 
 @pytest.fixture

@@ -10,6 +10,7 @@ from clusterrun.sources.options.option import Kind as Kind
 from clusterrun.sources.options.rows import measuring
 from clusterrun.sources.options.table import OPTIONS as OPTIONS
 from clusterrun.sources.submissions import rows
+from clusterrun.workers import worker_group as worker_group
 from clusterrun.workers.fork_server.preloading.known_packages import (
     SAME_AFTER_A_FORK as SAME_AFTER_A_FORK,
 )

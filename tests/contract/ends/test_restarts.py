@@ -3,15 +3,13 @@
 import os
 import re
 import signal
-import sys
-from pathlib import Path
 
 import pytest
 from free_ports import free_port
 
-from tests.contract.door import main, restart_policy
+from tests.contract.changed_times import command_with
+from tests.contract.door import restart_policy
 from tests.contract.launched import Launcher
-from tests.imports import imports
 
 FAILS_ONCE = """
     import os, sys, time
@@ -243,21 +241,10 @@ def test_other_failures_do_not(clusterrun: Launcher) -> None:
     assert "not restarted" not in ended.err
 
 
-LONG_PAUSE = f"""#!{sys.executable}
-import {restart_policy.__name__} as restart_policy
-{imports(main)}
-restart_policy.FIRST_PAUSE = restart_policy.LONGEST_PAUSE
-main()
-"""
-"""The command, with a first pause that the signal of a test can't miss."""
-
-
-def test_quick_restarts_pause(tmp_path: Path, clusterrun: Launcher) -> None:
+def test_quick_restarts_pause(clusterrun: Launcher) -> None:
     """A signal in a pause ends the job at once."""
-    program = tmp_path / "clusterrun"
-    program.write_text(LONG_PAUSE)
-    program.chmod(0o755)
-    clusterrun.program = str(program)
+    # The signal can't miss a pause of 30 s.
+    clusterrun.program = command_with(clusterrun.folder, restart_policy, "FIRST_PAUSE", 30.0)
     job = clusterrun.script(FAILS_AT_ONCE.format(differs=1), "--max-restarts", "40", workers=1)
     job.wait_for(
         r"restarting in 30 s, since workers have failed within 10 s of their start 3 times"

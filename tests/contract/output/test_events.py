@@ -99,12 +99,12 @@ def test_a_file_that_cannot_be_written(clusterrun: Launcher) -> None:
 
 
 @pytest.mark.parametrize("ending", ["exits", "is signalled"])
-def test_a_file_that_hangs(clusterrun: Launcher, ending: str) -> None:
+def test_a_file_that_hangs(impatient: Launcher, ending: str) -> None:
     """Opening a pipe without a reader hangs; that delays neither the workers nor the end."""
-    os.mkfifo(clusterrun.folder / "events")
+    os.mkfifo(impatient.folder / "events")
     text = "import os, signal, sys; print('ready', flush=True); sys.argv[1:] and signal.pause()"
     args = ["wait"] if ending == "is signalled" else []
-    job = clusterrun.script(text, "--events=events", workers=2, args=args)
+    job = impatient.script(text, "--events=events", workers=2, args=args)
     job.wait_for("ready", 2)
 
     if args:

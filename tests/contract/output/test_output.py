@@ -19,7 +19,7 @@ from tests.full_terminal import fill
 SMALL_DISK = 64 << 10
 
 SECONDS_TO_END = 20.0
-"""For the launcher's end if its output is not read: it waits for that twice, 2 s each."""
+"""For the launcher's end if its output is not read."""
 
 PRINTS_WITHOUT_END = """
     import itertools, os, signal, sys, time
@@ -369,20 +369,20 @@ def test_workers_wait_while_the_disk_is_full(
 @pytest.mark.needs("root")
 @pytest.mark.parametrize("what", ["log files", "redirected", "standard output"])
 def test_sigterm_ends_a_job_whose_disk_is_full(
-    clusterrun: Launcher, small_disk: Path, what: str
+    impatient: Launcher, small_disk: Path, what: str
 ) -> None:
     """The signal reaches the workers at once, and the launcher ends although it can't write."""
     if what != "standard output":
         only_there = ("--redirects=1",) if what == "redirected" else ()
         to_files = (f"--log-dir={small_disk}", *only_there)
-        job = clusterrun.script(PRINTS_WITHOUT_END, *to_files, workers=2)
+        job = impatient.script(PRINTS_WITHOUT_END, *to_files, workers=2)
     else:
         to_disk = shell(f'exec "$@" >{small_disk}/out')
-        job = clusterrun.script(PRINTS_WITHOUT_END, workers=2, around=to_disk)
+        job = impatient.script(PRINTS_WITHOUT_END, workers=2, around=to_disk)
     job.wait_for("printing", 2)
     job.wait_for("No space left on device")
 
-    assert_ends_on_term(job, clusterrun.folder)
+    assert_ends_on_term(job, impatient.folder)
 
 
 @pytest.fixture
@@ -405,27 +405,27 @@ def read_until(descriptor: int, wanted: bytes, times: int) -> None:
 
 @pytest.mark.parametrize("seconds", [1, pytest.param(20, marks=pytest.mark.long)])
 def test_sigterm_ends_a_job_whose_terminal_is_stopped(
-    clusterrun: Launcher, terminal: tuple[int, str], seconds: float
+    impatient: Launcher, terminal: tuple[int, str], seconds: float
 ) -> None:
     """Ctrl-S stops only the workers that print."""
     keyboard, path = terminal
     to_terminal = shell(f'exec "$@" >{path} 2>&1')
-    job = clusterrun.script(PRINTS_WITHOUT_END, workers=2, around=to_terminal)
+    job = impatient.script(PRINTS_WITHOUT_END, workers=2, around=to_terminal)
     read_until(keyboard, b"printing", 2)
 
     # The test reads no more from here on.
     time.sleep(seconds)
 
-    assert_ends_on_term(job, clusterrun.folder)
+    assert_ends_on_term(job, impatient.folder)
 
 
 def test_a_stopped_terminal_does_not_delay_a_node_that_waits_for_others(
-    clusterrun: Launcher, terminal: tuple[int, str]
+    impatient: Launcher, terminal: tuple[int, str]
 ) -> None:
     """The last call ends although its line can't be printed, and SIGTERM ends the job."""
     _, path = terminal
     fill(path)
-    job = clusterrun.script(
+    job = impatient.script(
         """
         import os, signal, time
         def save(*_):
@@ -446,7 +446,7 @@ def test_a_stopped_terminal_does_not_delay_a_node_that_waits_for_others(
     )
     job.wait_for("ready", 2)
 
-    assert_ends_on_term(job, clusterrun.folder)
+    assert_ends_on_term(job, impatient.folder)
 
 
 @pytest.mark.parametrize("lines", [30_000, pytest.param(300_000, marks=pytest.mark.long)])

@@ -1,0 +1,24 @@
+"""The command with another value of one of its times, which a test would wait out."""
+
+import sys
+from pathlib import Path
+from types import ModuleType
+
+from tests.contract.door import main
+from tests.imports import imports
+
+
+def command_with(folder: Path, module: ModuleType, name: str, seconds: float) -> str:
+    """Write a program: the command, with another value of a constant of ``module``; return its path."""
+    assert isinstance(getattr(module, name), float)
+    program = folder / "bin" / "clusterrun"
+    program.parent.mkdir()
+    program.write_text(
+        f"#!{sys.executable}\n"
+        f"import {module.__name__} as module\n"
+        f"{imports(main)}"
+        f"module.{name} = {seconds}\n"
+        "main()\n"
+    )
+    program.chmod(0o755)
+    return str(program)
