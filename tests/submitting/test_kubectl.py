@@ -67,6 +67,8 @@ JOB = ("submit", "--to", "kubernetes", "--image", "x", "--gpus-per-node", "8", "
 
 def test_submitted_and_waited_for(cluster: Path) -> None:
     """The server checks what is then made; the exit code is that of the pod that failed the job."""
+    # With two states, the job is asked for twice, and there is one pause.
+    (cluster / "status.3").rename(cluster / "status.2")
     done = clusterrun(cluster, *JOB[:1], "--wait", "--quiet", *JOB[1:])
 
     assert (done.returncode, done.stdout) == (9, "job/train\n")
