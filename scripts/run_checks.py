@@ -21,8 +21,8 @@ from xml.etree.ElementTree import parse as parse_xml
 
 ROOT = Path(__file__).resolve().parent.parent
 
-AT_LEAST = {"contract": 900, "histories": 550, "properties": 60, "rest": 4000}
-AT_LEAST_ON_HOSTS = {"hosts": 230}
+AT_LEAST = {"contract": 1000, "histories": 690, "properties": 52, "rest": 4400}
+AT_LEAST_ON_HOSTS = {"hosts": 240}
 AT_LEAST_IN_LONG_RUNS = {"contract": 1700}
 """No fewer tests of each kind may run: a suite that is not found must not pass.
 
@@ -34,11 +34,14 @@ PURE = (
     "tests/agent",
     "tests/coordination",
     "tests/planning",
+    "tests/rendezvous",
+    "tests/report",
+    "tests/sources/clusters",
     "tests/suspending/test_model.py",
     "tests/test_job_histories.py",
     "tests/test_reformed_histories.py",
 )
-"""The tests that must reach each branch of the rooms that do no I/O (see pyproject.toml)."""
+"""These tests must reach each branch of the rooms that do no I/O (see pyproject.toml)."""
 
 SPELLED = ("launcher", "tests", "scripts", "docs", "configs", "README.md", "CHANGELOG.md")
 
