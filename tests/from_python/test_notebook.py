@@ -11,8 +11,9 @@ import nbformat
 import pytest
 from free_ports import free_port
 from jupyter_client.blocking.client import BlockingKernelClient
-from jupyter_client.manager import start_new_kernel
+from jupyter_client.manager import KernelManager
 from nbclient import NotebookClient
+from traitlets.config import Config
 
 from tests.contract.launched import MARK, left_of, marked, plain_environment
 from tests.waiting import SECONDS_TO_ACT, wait_until
@@ -87,9 +88,19 @@ def outputs_of(cells: list[str], folder: Path) -> list[list[str]]:
     """Return what each cell of a notebook shows, executed in this folder."""
     content = {"cells": [code_cell(*each) for each in enumerate(cells)], **NOTEBOOK}
     notebook = nbformat.reads(json.dumps(content), as_version=4)  # type: ignore[no-untyped-call]
-    client = NotebookClient(notebook, timeout=100, kernel_name=KERNEL, allow_errors=True)
+    client = NotebookClient(
+        notebook, timeout=100, kernel_name=KERNEL, allow_errors=True, config=with_own_ports()
+    )
     client.execute(cwd=str(folder))
     return [[*map(text_of, cell.outputs)] for cell in notebook.cells]
+
+
+def with_own_ports() -> Config:
+    """Give a kernel ports of ours: another test might get those that Jupyter finds free before it."""
+    names = ("shell", "iopub", "stdin", "hb", "control")
+    ports = {f"{name}_port": free_port() for name in names}
+    # With the cache, Jupyter chooses others.
+    return Config({"KernelManager": {**ports, "cache_ports": False}})
 
 
 def text_of(output: nbformat.NotebookNode) -> str:
@@ -178,8 +189,12 @@ def test_what_notebook_launcher_runs_gives_the_same(
 @pytest.mark.filterwarnings("ignore")
 def test_an_interrupt_and_a_restart(mark: str, tmp_path: Path) -> None:
     """The interrupt ends the job and leaves the kernel; a restart leaves nothing of the job."""
-    manager, client = start_new_kernel(kernel_name=KERNEL, cwd=str(tmp_path))
+    manager = KernelManager(kernel_name=KERNEL, config=with_own_ports())
+    manager.start_kernel(cwd=str(tmp_path))
+    client = manager.client()
+    client.start_channels()
     try:
+        client.wait_for_ready(timeout=60)
         client.execute_interactive("import clusterrun, time", timeout=60)
         works = (
             "def works():\n    print('ready', flush=True)\n    time.sleep(100)\n"
