@@ -31,6 +31,7 @@ from clusterrun.domain.looks import WorkerStacks as WorkerStacks
 from clusterrun.domain.plan import MemoryPolicy as MemoryPolicy
 from clusterrun.domain.plan import NodePlan as NodePlan
 from clusterrun.domain.plan import WorkerPlan as WorkerPlan
+from clusterrun.domain.preparation import Preparation as Preparation
 from clusterrun.domain.ranks import GlobalRank as GlobalRank
 from clusterrun.domain.ranks import LocalRank as LocalRank
 from clusterrun.domain.ranks import NodeRank as NodeRank

@@ -18,6 +18,7 @@ from tests.workers.door import (
     LocalRank,
     MemoryPolicy,
     NumaMemory,
+    Preparation,
     UsageError,
     WorkerExited,
     WorkerKilled,
@@ -308,6 +309,28 @@ def test_an_interpreter_that_is_killed(tmp_path: Path) -> None:
     with fork_server(python) as bench:
         how = "was killed by SIGKILL before it was ready to start workers: out of memory"
         assert bench.event() == HelperLost("fork server", how, signal.SIGKILL, 7.0)
+
+
+def test_a_server_that_ends_before_it_is_prepared(tmp_path: Path) -> None:
+    """The pipes of the workers that it was to start are closed: their readers wait for nothing."""
+    python = executable(tmp_path / "python", "kill -KILL $$")
+    preparation = Preparation(
+        command=("train.py",),
+        preload="none",
+        must_fork=False,
+        known_variables={},
+        later_variables=(),
+        workers=1,
+        cpus=None,
+        import_timeout=60.0,
+    )
+
+    with fork_server(python) as bench:
+        bench.server.prepare(preparation)
+        printed = bench.spawn(0, "true")
+        bench.expect(HelperLost)
+
+        assert printed.rest() == ""
 
 
 def test_an_interpreter_that_prints_when_it_starts(tmp_path: Path) -> None:

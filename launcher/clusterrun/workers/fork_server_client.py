@@ -214,6 +214,9 @@ class ForkServerClient(HelperClient):
                     yield event
         if self._channel.closed:
             self.lost = True
+            if self._delayed is not None:
+                # No worker gets these pipes any more, and the relay waits for their end.
+                self._delayed.close()
             how, number = self._process.end()
             if not self._process.is_ready and not number:
                 raise UsageError(
