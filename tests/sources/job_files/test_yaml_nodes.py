@@ -139,7 +139,7 @@ def test_an_empty_file_has_no_entries() -> None:
             "remove it, or write it as an escape in double quotes",
         ),
         ('a: "\\0"\n', "job.yaml:1 a: contains a NUL character", "remove it"),
-        ("[" * 5000, "job.yaml: nested too deeply for a job file", ""),
+        ("[" * 1000, "job.yaml: nested too deeply for a job file", ""),
     ],
 )
 def test_mistakes_have_a_place(text: str | bytes, message: str, hint: str) -> None:
