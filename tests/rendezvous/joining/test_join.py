@@ -395,7 +395,7 @@ def test_the_end_of_a_helper_process_ends_the_waiting(nodes: Nodes) -> None:
         nodes.join(terms, ranked_hello(number), hooks(helpers=[relay]))
         for number, relay in enumerate(relays)
     )
-    third = nodes.join(terms, ranked_hello(2, rank=None))
+    third = nodes.join(terms, ranked_hello(2))
     relays[1].end()
     alone = second.result(PATIENCE)
     with pytest.raises(TimeoutError):
