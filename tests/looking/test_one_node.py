@@ -57,7 +57,8 @@ def test_a_job_is_listed_shown_and_stopped(clusterrun: Launcher, runtime: dict[s
     assert [line.split()[0] for line in listed.stdout.splitlines()] == ["run", "mine"]
     [node] = shown["nodes"]
     assert [rank["state"]["state"] for rank in node["ranks"]] == ["running"] * 2
-    assert all(rank["state"]["last_line"].startswith("step ") for rank in node["ranks"])
+    last = [rank["state"]["last_line"] for rank in node["ranks"]]
+    assert [line.split()[0] for line in last] == ["step", "step"], node
     assert all(rank["cpu_use"] is not None for rank in node["ranks"])
     assert all(rank["lines_per_second"] is not None for rank in node["ranks"])
     assert all(rank["state"]["lines"] > 0 for rank in node["ranks"])
