@@ -119,8 +119,14 @@ class JobOfFour:
 def test_the_first_successor_is_lost_as_well(hosts: tuple[Host, ...], clusterrun: Launcher) -> None:
     """The next one gathers the others: the ends of both are known, so that two of four may go on."""
     job = JobOfFour(hosts, clusterrun)
+    # An agent that is killed with unread input resets its connections, and that is no known end.
+    for each in job.jobs[2:]:
+        each.signal(signal.SIGSTOP)
+    time.sleep(0.5)
 
     job.loses_two(0.0)
+    for each in job.jobs[2:]:
+        each.signal(signal.SIGCONT)
 
     for rank, each in enumerate(job.jobs[2:]):
         each.wait_for(rf"place {rank} 2 {rank} \d n{rank + 2}")

@@ -27,11 +27,15 @@ RANKS_SAVE = """
             print(f"rank {rank} is ready", flush=True)
         if asked:
             print(f"rank {rank} saves step {step} of attempt {attempt}", flush=True)
+            open(f"rank-{rank}-saves", "w").close()
             if what == "hang":
                 time.sleep(100)
             if what == "fail" and attempt == "0":
                 sys.exit(3)
             if what == "leave":
+                # The other rank is never asked if this one has left before.
+                while not os.path.exists("rank-0-saves"):
+                    time.sleep(0.01)
                 sys.exit(0)
             if what == "fail at exit":
                 atexit.register(os._exit, 9)

@@ -181,6 +181,9 @@ def test_the_next_launch_removes_what_a_killed_one_has_left(clusterrun: Launcher
     script = 'import os, time; print("of", os.environ["TORCHELASTIC_ERROR_FILE"]); time.sleep(60)'
     killed = clusterrun.script(script, workers=1, environ=environ)
     (left,) = killed.wait_for(rf"of {scratch}/(\S+?)/")
+    # All at once, as Slurm does: none must clean up after another.
+    for process in killed.processes():
+        process.suspend()
     killed.kill_all()
     before = [folder.name for folder in scratch.iterdir()]
 
