@@ -1,12 +1,14 @@
 """For the tests of all rooms: what a machine may lack, and a search for processes left behind."""
 
+import functools
 import os
 import pty
 import shutil
 import signal
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import suppress
+from pathlib import Path
 
 import psutil
 import pytest
@@ -15,6 +17,8 @@ from hypothesis import HealthCheck, settings
 from tests import rounds
 from tests.contract.launched import variable_of
 from tests.full_terminal import fill
+from tests.machine_trees import dgx_a100, write_tree
+from tests.real_machines import captured, tree_of, unpacked
 
 MARK = "PYTEST_SESSION_OF"
 
@@ -133,6 +137,26 @@ def nothing_left_behind() -> Iterator[None]:
         with suppress(psutil.NoSuchProcess):
             process.kill()
     assert not still_running, "\n".join(["left behind by tests:", *still_running])
+
+
+@pytest.fixture(scope="session")
+def real_machine(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], Path]:
+    """Return a function from the name of a real machine to the root of its tree, which stays as it is.
+
+    A tree has hundreds of files: each is written once in a session.
+    """
+
+    def write(name: str) -> Path:
+        folder = tmp_path_factory.mktemp(name.partition(".")[0])
+        return unpacked(name, folder) if name in captured() else tree_of(name, folder)
+
+    return functools.cache(write)
+
+
+@pytest.fixture(scope="session")
+def eight_gpus(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Return the root of a DGX A100's tree, which stays as it is."""
+    return write_tree(tmp_path_factory.mktemp("eight"), dgx_a100())
 
 
 @pytest.fixture

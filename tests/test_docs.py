@@ -23,7 +23,6 @@ from tests.door import (
     flag,
     foreign_option,
 )
-from tests.machine_trees import dgx_a100, write_tree
 from tests.transcripts import Transcript, run, transcripts, without_accidents
 
 ROOT = Path(__file__).parent.parent
@@ -141,23 +140,22 @@ def test_the_drawing_is_what_topo_prints() -> None:
     assert indent(drawing, "    ") in (DOCS / "machine.md").read_text()
 
 
-def test_the_keys_of_the_json_are_listed(tmp_path: Path) -> None:
+def test_the_keys_of_the_json_are_listed(eight_gpus: Path, tmp_path: Path) -> None:
     """Those of the machine, and of its GPUs and NUMA nodes."""
-    machine = write_tree(tmp_path / "machine", dgx_a100())
     _, _, page = (DOCS / "machine.md").read_text().partition("## As JSON")
 
-    done = run(f"clusterrun topo --json --machine-root {machine}", folder=tmp_path)
+    done = run(f"clusterrun topo --json --machine-root {eight_gpus}", folder=tmp_path)
 
     printed = json.loads(done.stdout)
     keys = [*printed, *printed["gpus"][0], *printed["nodes"][0]]
     assert [key for key in keys if f"`{key}`" not in page] == []
 
 
-def test_the_plan_is_what_a_dry_run_prints(tmp_path: Path) -> None:
+def test_the_plan_is_what_a_dry_run_prints(eight_gpus: Path, tmp_path: Path) -> None:
     """The dry run is that of a generated DGX A100."""
-    machine = write_tree(tmp_path / "machine", dgx_a100())
-
-    done = run("clusterrun --dry-run", "--machine-root", str(machine), "train.py", folder=tmp_path)
+    done = run(
+        "clusterrun --dry-run", "--machine-root", str(eight_gpus), "train.py", folder=tmp_path
+    )
 
     _, _, printed = done.stdout.partition("\nworkers of ")
     table = printed.partition("\n\n")[0].partition("\n")[2]

@@ -5,7 +5,6 @@ from pathlib import Path
 
 import pytest
 
-from tests.machine_trees import dgx_a100, write_tree
 from tests.transcripts import Transcript, commands, run, transcripts, without_accidents
 
 ROOT = Path(__file__).parent.parent
@@ -26,9 +25,9 @@ def test_links_lead_somewhere() -> None:
 
 
 @pytest.mark.parametrize("command", commands(PAGE))
-def test_commands_are_right_for_eight_gpus(command: str, tmp_path: Path) -> None:
+def test_commands_are_right_for_eight_gpus(eight_gpus: Path, command: str, tmp_path: Path) -> None:
     """Each command is planned without an error or a warning."""
-    machine = ["--machine-root", str(write_tree(tmp_path / "machine", dgx_a100()))]
+    machine = ["--machine-root", str(eight_gpus)]
     # This host is none of those that the README lists; with ssh, the first of them is planned.
     place = ["--node-rank", "0"] if "--hosts" in command and "ssh" not in command else []
     if command == "clusterrun topo":

@@ -1,6 +1,5 @@
 """Binding: what a dry run plans for real machines, and what the kernel reports of workers."""
 
-import functools
 import json
 import os
 from collections.abc import Callable, Mapping
@@ -14,7 +13,7 @@ from tests.contract.door import (
 )
 from tests.contract.launched import Launcher
 from tests.machine_trees import PciDevice, two_nodes, write_tree
-from tests.real_machines import recommended, tree_of
+from tests.real_machines import recommended
 
 PRINTS_CPUS = """
     import os
@@ -40,22 +39,16 @@ def test_a_launcher_that_is_bound_binds_its_workers(clusterrun: Launcher, mode: 
     ]
 
 
-@pytest.fixture(scope="module")
-def tree(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], Path]:
-    """Return a function from the name of a real machine to its tree."""
-    return functools.cache(lambda name: tree_of(name, tmp_path_factory.mktemp(name)))
-
-
 @pytest.mark.parametrize(("name", "mode", "expected"), recommended())
 def test_a_dry_run_gives_real_machines_the_recommended_masks(
-    tree: Callable[[str], Path],
+    real_machine: Callable[[str], Path],
     capsys: pytest.CaptureFixture[str],
     name: str,
     mode: str,
     expected: list[str],
 ) -> None:
     """One worker for each GPU, in the vendor's order."""
-    options = [f"--machine-root={tree(name)}", f"--numa-binding={mode}"]
+    options = [f"--machine-root={real_machine(name)}", f"--numa-binding={mode}"]
 
     workers = planned(options, {}, capsys)
 
@@ -67,13 +60,13 @@ def test_a_dry_run_gives_real_machines_the_recommended_masks(
     ("name", "expected"), [(name, masks) for name, mode, masks in recommended() if mode == "node"]
 )
 def test_a_dry_run_follows_cuda_visible_devices(
-    tree: Callable[[str], Path],
+    real_machine: Callable[[str], Path],
     capsys: pytest.CaptureFixture[str],
     name: str,
     expected: list[str],
 ) -> None:
     """Two workers, the first on the last GPU."""
-    options = [f"--machine-root={tree(name)}", "--numa-binding=node"]
+    options = [f"--machine-root={real_machine(name)}", "--numa-binding=node"]
     last = len(expected) - 1
 
     workers = planned(options, {"CUDA_VISIBLE_DEVICES": f"{last},0"}, capsys)

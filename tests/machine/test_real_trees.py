@@ -1,5 +1,6 @@
 """What is read from trees of /sys of real machines, some of them edited to be hostile."""
 
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -151,9 +152,11 @@ def placed_devices(root: Path) -> dict[str, int]:
 
 
 @pytest.mark.parametrize("name", [name for name in captured() if not name.startswith("kfd")])
-def test_a_machine_that_was_copied_is_read_as_it_was(tmp_path: Path, name: str) -> None:
+def test_a_machine_that_was_copied_is_read_as_it_was(
+    real_machine: Callable[[str], Path], name: str
+) -> None:
     """Facts may be missing, outdated or inconsistent."""
-    root = unpacked(name, tmp_path)
+    root = real_machine(name)
 
     found = inspect(root, {}, None, "copied")
 

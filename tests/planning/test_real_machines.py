@@ -1,6 +1,7 @@
 """Masks on real machines, from copies of their /sys."""
 
-from collections.abc import Mapping
+import functools
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 
@@ -16,7 +17,9 @@ from tests.planning.door import (
     place,
 )
 from tests.plans import masks
-from tests.real_machines import captured, recommended, tree_of, unpacked
+from tests.real_machines import captured, recommended, unpacked
+
+RealMachine = Callable[[str], Path]
 
 
 def at_node(number: int) -> PciDevice:
@@ -37,28 +40,30 @@ def masks_in(root: Path, mode: str, environ: dict[str, str]) -> list[str | None]
 
 @pytest.mark.parametrize(("name", "mode", "expected"), recommended())
 def test_masks_are_the_recommended_ones(
-    tmp_path: Path, name: str, mode: str, expected: list[str]
+    real_machine: RealMachine, name: str, mode: str, expected: list[str]
 ) -> None:
     """Each GPU has one worker, in the vendor's order."""
-    assert masks_in(tree_of(name, tmp_path), mode, {}) == expected
+    assert masks_in(real_machine(name), mode, {}) == expected
 
 
 @pytest.mark.parametrize(
     ("name", "expected"), [(name, wanted) for name, mode, wanted in recommended() if mode == "node"]
 )
-def test_workers_follow_a_reversed_list(tmp_path: Path, name: str, expected: list[str]) -> None:
+def test_workers_follow_a_reversed_list(
+    real_machine: RealMachine, name: str, expected: list[str]
+) -> None:
     """CUDA_VISIBLE_DEVICES=7,0 gives local rank 0 the last GPU's node."""
     last = len(expected) - 1
 
-    found = masks_in(tree_of(name, tmp_path), "node", {"CUDA_VISIBLE_DEVICES": f"{last},0"})
+    found = masks_in(real_machine(name), "node", {"CUDA_VISIBLE_DEVICES": f"{last},0"})
 
     assert found == [expected[last], expected[0]]
 
 
 @pytest.mark.parametrize("name", captured())
-def test_captured_trees_give_cpus_that_are_there(tmp_path: Path, name: str) -> None:
+def test_captured_trees_give_cpus_that_are_there(real_machine: RealMachine, name: str) -> None:
     """Even in hostile trees, masks contain only CPUs that are online and allowed."""
-    here = inspect(unpacked(name, tmp_path), {}, None, "replayed")
+    here = inspect(real_machine(name), {}, None, "replayed")
     online = CpuSet.union_of(here.cores)
 
     assert here.allowed <= online
@@ -120,15 +125,17 @@ PUT: list[tuple[str, PciDevice, str, tuple[str, str]]] = [
 
 
 @pytest.fixture(scope="module")
-def trees(tmp_path_factory: pytest.TempPathFactory) -> Mapping[str, Path]:
-    """Return the real trees by name, with all GPUs of PUT on each bus."""
-    roots = {}
-    for name in sorted({name for name, *_ in PUT} & {one.split(".")[0] for one in captured()}):
-        roots[name] = unpacked(f"{name}.tar.xz", tmp_path_factory.mktemp("tree"))
+def crowded(tmp_path_factory: pytest.TempPathFactory) -> RealMachine:
+    """Return a function from the name of a real tree to its root, with all GPUs of PUT on its bus."""
+
+    def write(name: str) -> Path:
+        root = unpacked(f"{name}.tar.xz", tmp_path_factory.mktemp("tree"))
         for index, (_, device, _, _) in enumerate(PUT):
-            write_device(roots[name], numbered(device, index))
-            write_files(roots[name], {f"dev/nvidia{index}": ""})
-    return roots
+            write_device(root, numbered(device, index))
+            write_files(root, {f"dev/nvidia{index}": ""})
+        return root
+
+    return functools.cache(write)
 
 
 def numbered(device: PciDevice, index: int) -> PciDevice:
@@ -137,14 +144,14 @@ def numbered(device: PciDevice, index: int) -> PciDevice:
 
 
 @pytest.mark.parametrize("index", range(len(PUT)), ids=[f"{name}" for name, *_ in PUT])
-def test_a_gpu_in_a_real_tree_has_the_node_of_sys(trees: Mapping[str, Path], index: int) -> None:
+def test_a_gpu_in_a_real_tree_has_the_node_of_sys(crowded: RealMachine, index: int) -> None:
     """The number may be outdated; a remark says that a place is unknown."""
     name, device, source, expected = PUT[index]
-    if name not in trees:
+    if f"{name}.tar.xz" not in captured():
         pytest.skip("not at hand")
     environ = {"CUDA_VISIBLE_DEVICES": numbered(device, index).uuid}
 
-    here = inspect(trees[name], environ, None, "replayed")
+    here = inspect(crowded(name), environ, None, "replayed")
     (found,) = place(BindingOptions(NumaBinding.NODE), here, 1)
 
     assert [gpu.node_source for gpu in here.visible] == [source]

@@ -5,7 +5,7 @@ import os
 import pty
 import subprocess
 import tarfile
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
@@ -17,7 +17,7 @@ from tests.contract.door import (
 )
 from tests.contract.launched import COMMAND, Launcher, plain_environment
 from tests.machine_trees import PciDevice, two_nodes, write_files, write_tree
-from tests.real_machines import captured, recommended, tree_of, unpacked
+from tests.real_machines import captured, recommended
 
 GPUS = (
     PciDevice("0000:17:00.0", numa_node=0, uuid="GPU-0", minor=0, behind="pci0000:00/0000:00:01.0"),
@@ -163,19 +163,18 @@ def test_a_replayed_machine_is_captured_as_it_was(tmp_path: Path, capsys: Captur
 
 @pytest.mark.parametrize("name", sorted({name for name, _, _ in recommended()})[:4])
 def test_real_machines_are_captured_as_they_were(
-    tmp_path: Path, capsys: Capture, name: str
+    real_machine: Callable[[str], Path], tmp_path: Path, capsys: Capture, name: str
 ) -> None:
     """The capture has what vendors and hwloc know about them."""
-    expect_the_same_again(tree_of(name, tmp_path / "m"), tmp_path, capsys)
+    expect_the_same_again(real_machine(name), tmp_path, capsys)
 
 
 @pytest.mark.parametrize("name", [name for name in captured() if not name.startswith("kfd")])
 def test_an_archive_of_hwlocs_is_read_like_its_folder(
-    tmp_path: Path, capsys: Capture, name: str
+    real_machine: Callable[[str], Path], capsys: Capture, name: str
 ) -> None:
     """As gather-topology of hwloc makes them; the root is a folder inside."""
-    (tmp_path / "m").mkdir()
-    folder = unpacked(name, tmp_path / "m")
+    folder = real_machine(name)
     archive = Path(__file__).parents[4] / "shared/machines/sysfs" / name
 
     found = [json_of(capsys, "topo", "--machine-root", str(it)) for it in (folder, archive)]

@@ -34,7 +34,8 @@ def clean_python(tmp_path_factory: pytest.TempPathFactory) -> str:
 def install(clusterrun: Launcher, name: str, code: str) -> dict[str, str]:
     """Install a module; return the variables with which it is found."""
     folder = clusterrun.folder / "site-packages"
-    folder.mkdir(exist_ok=True)
+    # As in any environment: Python must not change the folder when it runs.
+    (folder / "__pycache__").mkdir(parents=True, exist_ok=True)
     (folder / f"{name}.py").write_text(dedent(code))
     return {"PYTHONPATH": str(folder)}
 

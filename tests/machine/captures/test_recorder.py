@@ -36,7 +36,7 @@ from tests.machine_trees import (
     write_files,
     write_tree,
 )
-from tests.real_machines import captured, unpacked
+from tests.real_machines import captured
 from tests.rounds import in_all_rounds
 
 GPUS = (
@@ -82,9 +82,11 @@ def test_a_machine_is_replayed_as_it_was(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("name", captured())
-def test_real_machines_are_replayed_as_they_were(tmp_path: Path, name: str) -> None:
+def test_real_machines_are_replayed_as_they_were(
+    real_machine: Callable[[str], Path], name: str
+) -> None:
     """This includes trees that were edited to be hostile."""
-    expect_the_same(unpacked(name, tmp_path))
+    expect_the_same(real_machine(name))
 
 
 def test_this_machine_is_replayed_as_it_is() -> None:
