@@ -170,7 +170,7 @@ def with_ended(
 ) -> AttemptState:
     """Return ``state`` after a worker exited at ``at``, and failed ``since_failure`` seconds before."""
     before = state.running.get(local_rank, Running(pid=0, since=at))
-    failed_at = max(before.since, at - since_failure)
+    failed_at = at - since_failure
     by_us = state.phase is not Phase.RUNNING and (
         since_failure == 0 or failed_at > state.stopped_at
     )
