@@ -139,6 +139,12 @@ def nothing_left_behind() -> Iterator[None]:
     assert not still_running, "\n".join(["left behind by tests:", *still_running])
 
 
+@pytest.fixture(scope="session", autouse=True)
+def own_cache(tmp_path_factory: pytest.TempPathFactory) -> None:
+    """Have no launch remember what one of an earlier session found in a folder of the same name."""
+    os.environ["XDG_CACHE_HOME"] = str(tmp_path_factory.mktemp("cache"))
+
+
 @pytest.fixture(scope="session")
 def real_machine(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], Path]:
     """Return a function from the name of a real machine to the root of its tree, which stays as it is.
