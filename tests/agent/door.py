@@ -32,6 +32,7 @@ from clusterrun.agent.decide import decide as decide
 from clusterrun.agent.event_log import REASON_NAMES as REASON_NAMES
 from clusterrun.agent.event_log import EventLog as EventLog
 from clusterrun.agent.event_log import records as records
+from clusterrun.agent.late_exits import stack_of_killed as stack_of_killed
 from clusterrun.agent.loop import EventLoop as EventLoop
 from clusterrun.agent.node_notices import LOST_BY_OTHERS as LOST_BY_OTHERS
 from clusterrun.agent.node_notices import OUTPUT_CLOSED as OUTPUT_CLOSED
@@ -80,6 +81,7 @@ from clusterrun.domain.events import SignalReceived as SignalReceived
 from clusterrun.domain.events import StacksCollected as StacksCollected
 from clusterrun.domain.events import StopWanted as StopWanted
 from clusterrun.domain.events import WorkerExited as WorkerExited
+from clusterrun.domain.events import WorkerFailing as WorkerFailing
 from clusterrun.domain.events import WorkerKilled as WorkerKilled
 from clusterrun.domain.events import WorkerNotStarted as WorkerNotStarted
 from clusterrun.domain.events import WorkersActive as WorkersActive

@@ -64,6 +64,19 @@ class Ended(Struct, frozen=True):
     """The launcher was stopping it before it exited, and before it failed."""
 
 
+class LateExit(Struct, frozen=True):
+    """A worker whose script has failed, and whose process still runs: see ``late_exits``."""
+
+    failed_at: float
+    looked_at: float = NEVER
+    """When its stack was asked for."""
+    was_named: bool = False
+    """Its stack has come, and the user knows of it."""
+    stack: str = ""
+    killed: bool = False
+    """Its time is over."""
+
+
 class Suspending(Struct, frozen=True):
     """How far the suspension of the job is on this node."""
 
@@ -98,6 +111,8 @@ class Rules(Struct, frozen=True):
     """The one worker has the terminal, which sends it Ctrl-C directly."""
     suspend_signal: int | None = None
     """Asks for a suspension, as SIGTERM does once a rank has called ``suspend.requested``."""
+    ends_late_exits: bool = True
+    """A worker that has failed must exit within the grace period; not if someone debugs it."""
     kills_if_cut_off: bool = False
     """Without a grace period: the other nodes may go on without this one, and ranks must not save
     what they have saved."""
@@ -120,6 +135,8 @@ class AttemptState(Struct, frozen=True):
     running: Mapping[LocalRank, Running] = field(default_factory=dict)
     ended: Mapping[LocalRank, Ended] = field(default_factory=dict)
     """In the order in which they ended."""
+    late_exits: Mapping[LocalRank, LateExit] = field(default_factory=dict)
+    """The workers that were known to have failed before they exited."""
     outputs: Mapping[LocalRank, Output] = field(default_factory=dict)
     external_cause: ExternalCause | None = None
     """What ended the job from outside its workers; None where nothing has."""

@@ -6,6 +6,7 @@ from collections.abc import Iterable, Mapping
 from msgspec.structs import replace
 
 from clusterrun.agent.attempt_state import AttemptState, Ended, Output
+from clusterrun.agent.late_exits import stack_of_killed
 from clusterrun.coordination.choice_of_cause import choose_cause, ends_in_exception
 from clusterrun.domain.outcome import (
     Ending,
@@ -79,6 +80,7 @@ def _fate(state: AttemptState, plan: NodePlan, worker: WorkerPlan, epoch: float)
         log="",
         error=output.error_file,
         out_of_memory="",
+        hung=stack_of_killed(state, worker.local_rank),
     )
 
 

@@ -11,6 +11,7 @@ from typing import assert_never
 
 from msgspec.structs import replace
 
+from clusterrun.agent import late_exits
 from clusterrun.agent.actions import Action, CollectOutput, Pause, PrintNotice, ReportFailure
 from clusterrun.agent.attempt_state import AttemptState, Output, Phase, Running, with_ended
 from clusterrun.agent.external_causes import end_externally, helper_lost
@@ -65,6 +66,8 @@ def _decide(state: AttemptState, event: Event) -> Decision:
             return state, (Pause(),) if state.rules.foreground else ()
         case events.WorkersIdle() | events.WorkersActive() | events.StacksCollected():
             return stack_event(state, event)
+        case events.WorkerFailing():
+            return late_exits.worker_failing(state, event)
         case events.RankAsked() | events.RanksHeld() | events.RankSaved():
             return rank_event(state, event)
         case events.OutputEnded():
@@ -73,8 +76,9 @@ def _decide(state: AttemptState, event: Event) -> Decision:
             return state, tuple(map(PrintNotice, about_fork_server(printed, refused)))
         case events.CleanedUp(survivors):
             return cleaned_up(state, survivors)
-        case events.DeadlinePassed():
-            return deadline_passed(state)
+        case events.DeadlinePassed(at):
+            running = state.phase is Phase.RUNNING
+            return late_exits.time_passed(state, at) if running else deadline_passed(state)
         case events.LookOrdered() | events.RelaySaw():
             # They change nothing: see ``ports.Looks``.
             return state, ()

@@ -65,6 +65,20 @@ def killing(workers: int, grace: float) -> str:
     return f"{counted(workers, 'worker')} did not exit within {grace:g} s: sending SIGKILL"
 
 
+def still_runs(rank: int, seconds: float, place: str, grace: float | None) -> str:
+    """Return the notice that a worker has failed and does not exit; ``grace``: None if it need not."""
+    where = f", in {place}" if place else ""
+    then = "it is left alone, as no other rank waits for it"
+    if grace is not None:
+        then = f"it is killed {grace:g} s after its failure (--shutdown-timeout gives it longer)"
+    return f"rank {rank} failed {seconds:.0f} s ago and has not exited{where}: {then}"
+
+
+def killed_late(rank: int, grace: float) -> str:
+    """Return the notice that a worker which has failed is killed, and why."""
+    return f"rank {rank} did not exit within {grace:g} s (--shutdown-timeout) of its failure: killing it"
+
+
 def stopping_here(why: str, workers: int) -> str:
     """Return the notice that what happened on another node ends the job on this one."""
     return f"{why}: stopping {counted(workers, 'worker')} here"

@@ -5,6 +5,7 @@ from typing import assert_never
 
 from msgspec.structs import replace
 
+from clusterrun.agent import late_exits
 from clusterrun.agent.actions import PrintNotice, PrintStacks, SendToCoordinator
 from clusterrun.agent.attempt_state import AttemptState, Phase
 from clusterrun.agent.stop_sequence import Decision
@@ -38,6 +39,8 @@ def stack_event(
             return state, (SendToCoordinator(Idle(state.attempt, seconds)),)
         case WorkersActive():
             return state, (SendToCoordinator(Idle(state.attempt, 0.0)),)
+        case StacksCollected(late_exits.ROUND):
+            return late_exits.stacks_collected(state, event)
         case StacksCollected(number, groups, shown):
             own = () if shown and state.nodes == 1 else _by_global_rank(groups, state.first_rank)
             return state, (SendToCoordinator(Stacks(state.attempt, number, own)),)

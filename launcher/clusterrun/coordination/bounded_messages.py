@@ -21,6 +21,8 @@ _SPACE = 1 << 17
 _MOST_OF_ONE = 16 << 10
 """Characters of one tail or error file; no tail has more."""
 
+_MOST_OF_A_STACK = 2 << 10
+
 
 def bounded(message: AgentMessage) -> AgentMessage:
     """Return ``message`` with as much of its texts as a frame has room for."""
@@ -69,6 +71,8 @@ def _fitted(fate: Fate, most: int) -> Fate:
         log=as_line(fate.log),
         out_of_memory=as_line(fate.out_of_memory),
         machine_fault=as_line(fate.machine_fault),
+        # Its newest calls come first.
+        hung=as_text(fate.hung[:_MOST_OF_A_STACK]),
     )
     # A part of a JSON text cannot be read.
     error = fate.error if len(fate.error) <= most else ""

@@ -55,6 +55,14 @@ class WorkerKilled(Struct, frozen=True):
     """The exit code with which it was about to exit; 0 if unknown."""
 
 
+class WorkerFailing(Struct, frozen=True):
+    """The worker's script has failed ``since_failure`` seconds ago, and its process still runs."""
+
+    local_rank: LocalRank
+    at: float
+    since_failure: float
+
+
 class WorkerStopped(Struct, frozen=True):
     """The foreground worker was stopped from the terminal (Ctrl-Z) by signal ``number``."""
 
@@ -248,6 +256,7 @@ Event = (
     | WorkerNotStarted
     | WorkerExited
     | WorkerKilled
+    | WorkerFailing
     | WorkerStopped
     | SignalReceived
     | SuspensionWanted

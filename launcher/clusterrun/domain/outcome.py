@@ -89,6 +89,8 @@ class Fate(Struct, frozen=True):
     """Evidence of a kill by the kernel's OOM killer, in words; "" if there is none."""
     machine_fault: Line = ""
     """Evidence of a fault of the machine that other nodes do not have; "" if there is none."""
+    hung: Text = ""
+    """The stack in which it hung after its failure, until it was killed; "" if it exited."""
 
 
 class Succeeded(Struct, frozen=True, tag=True):

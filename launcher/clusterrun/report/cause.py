@@ -24,7 +24,8 @@ def cause_lines(cause: Fate, *, already_shown: bool, local_time: LocalTime) -> l
         headline(cause),
         *circumstances(cause, local_time),
         *tail,
-        *([""] if tail else []),
+        *_stack_lines(cause),
+        *([""] if tail or cause.hung else []),
         *([f"  its log: {cause.log}"] if cause.log else []),
     ]
 
@@ -58,6 +59,17 @@ def circumstances(cause: Fate, local_time: LocalTime) -> list[str]:
         parts += [f"{_duration(cause.ran_for)} after its start"]
     reason = f"out of memory: {cause.out_of_memory}" if cause.out_of_memory else _hint(cause)
     return [f"  {', '.join(parts)}"] + ([f"  {reason}"] if reason else [])
+
+
+def _stack_lines(cause: Fate) -> list[str]:
+    """Return where it hung after its failure."""
+    if not cause.hung:
+        return []
+    return [
+        "",
+        "  it did not exit after its failure, and was killed here:",
+        *_block(cause.hung.split("\n"))[1:],
+    ]
 
 
 def _hint(cause: Fate) -> str:

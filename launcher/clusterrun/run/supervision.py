@@ -50,6 +50,7 @@ def supervise(  # noqa: PLR0913 - what the launch has prepared
         job.shutdown_timeout.value,
         workers.foreground,
         job.suspend_signal.value,
+        ends_late_exits=not job.is_debugged,
         kills_if_cut_off=job.outlives_nodes,
     )
     first = nodes.first_world.attempt

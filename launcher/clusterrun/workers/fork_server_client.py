@@ -14,6 +14,7 @@ from clusterrun.domain.events import (
     SignalNotHandled,
     SignalReceived,
     WorkerExited,
+    WorkerFailing,
     WorkerKilled,
     WorkerNotStarted,
     WorkerStarted,
@@ -48,6 +49,8 @@ def event_of(message: Message, now: float) -> Event:
             return WorkerExited(LocalRank(rank), code, now, _age(failure, now) if code else 0.0)
         case {"kind": "exited", "local_rank": rank, "signal": number, "failure": failure}:
             return WorkerKilled(LocalRank(rank), number, now, _age(failure, now), failure[1])
+        case {"kind": "failing", "local_rank": rank, "failure": failure}:
+            return WorkerFailing(LocalRank(rank), now, _age(failure, now))
         case {"kind": "stopped", "local_rank": rank, "number": number}:
             return WorkerStopped(LocalRank(rank), number, now)
         case {"kind": "signalled", "number": number, "at": at}:

@@ -10,6 +10,7 @@ workers have the job's interpreter and none of our modules.
     forking_process.py   the process that workers are forked from: subreaper, signals
     workers.py           starts, signals and reaps the workers
     worker_start.py      the steps of a forked child on its way to its program
+    failure_notes.py     what executed workers send when their script fails
     script.py            what a forked worker runs
     binding.py           the CPUs and the memory of a worker
     cleanup.py           kills what workers leave behind
@@ -36,7 +37,8 @@ the agent's end.
                   startup_folder cpus memory      not_started    local_rank step error
                   blocked_signals                 exited         local_rank code failure
                   foreground_group,                  or          local_rank signal failure
-                  3 descriptors                   stopped        local_rank number
+                  3 descriptors                   failing        local_rank failure
+                                                  stopped        local_rank number
     signal        local_ranks number group
                   except_failing
     forward       number                          not_handled    number local_ranks

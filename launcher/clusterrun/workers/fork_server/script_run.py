@@ -182,22 +182,32 @@ class ScriptEnd:
     """One worker's note: when its script failed, and with which exit code.
 
     That is before its threads, exit handlers and the interpreter end. A worker that runs its script in
-    place has no descriptor to the server: they share memory. One that has executed its program notes
-    nothing.
+    place has no descriptor to the server: they share memory. For one that has executed Python, the
+    server writes the note (see ``failure_notes``).
     """
 
     def __init__(self, memory: mmap.mmap, place: int) -> None:
         self._memory = memory
         self._bytes = slice(place * _BYTES, (place + 1) * _BYTES)
         self._pid = 0
+        self._server = 0
 
     def belong_to_this_process(self) -> None:
         """Let only this process write the note, not children that the script forks."""
-        self._pid = os.getpid()
+        self._pid, self._server = os.getpid(), os.getppid()
 
     def note(self, code: int) -> None:
-        if os.getpid() == self._pid and self._bytes.stop <= len(self._memory):
-            time_noted = time.monotonic_ns().to_bytes(_BYTES_OF_TIME, "little")
+        """Note that the script fails now, and have the server look: the process may not exit."""
+        if os.getpid() == self._pid:
+            self.write(time.monotonic_ns(), code)
+            try:
+                os.kill(self._server, signal.SIGCHLD)
+            except OSError:  # the script has changed its user
+                pass
+
+    def write(self, nanoseconds: int, code: int) -> None:
+        if self._bytes.stop <= len(self._memory):
+            time_noted = nanoseconds.to_bytes(_BYTES_OF_TIME, "little")
             code_noted = code.to_bytes(_BYTES - _BYTES_OF_TIME, "little")
             self._memory[self._bytes] = time_noted + code_noted
 

@@ -9,6 +9,7 @@ import os
 from . import worker_signals
 from .agent_socket import frame
 from .binding import bind, set_memory_policy
+from .failure_notes import VARIABLE
 from .this_process import close_descriptors_above, die_with_parent
 
 TYPE_CHECKING = False
@@ -120,4 +121,5 @@ class WorkerStart:
             # An empty PYTHONPATH counts as none; "startup:" would mean the current folder, too.
             users_own = [environment["PYTHONPATH"]] if environment.get("PYTHONPATH") else []
             environment["PYTHONPATH"] = os.pathsep.join([startup, *users_own])
+            environment[VARIABLE] = self._request["failure_notes"]
         return environment

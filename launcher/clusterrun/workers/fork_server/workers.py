@@ -8,6 +8,7 @@ import select
 
 from .agent_socket import Frames
 from .binding import import_psutil, must_be_bound
+from .failure_notes import FailureNotes
 from .other_processes import group_of, kill_group, send_signal, survives, why_no_fork
 from .script_run import ScriptEnds
 from .worker_start import WorkerStart
@@ -34,6 +35,10 @@ class Workers:
         self._script_ends = ScriptEnds()
         self._pids: dict[int, int] = {}
         self._no_python: set[int] = set()
+        self._failing: set[int] = set()
+        """Those whose script is known to have failed, which is reported."""
+        self._failure_notes: FailureNotes | None = None
+        """From workers that have executed Python; None if there are none."""
         self._starting: dict[int, StartingWorker] = {}
         self._memory_remarks: set[str] = set()
 
@@ -47,6 +52,10 @@ class Workers:
         local_rank = request["local_rank"]
         end = self._script_ends.of(local_rank)
         end.clear()
+        self._failing.discard(local_rank)
+        if script is None and request["startup_folder"] is not None:
+            self._failure_notes = self._failure_notes or FailureNotes()
+            request["failure_notes"] = self._failure_notes.name
         if must_be_bound(request["cpus"]):
             import_psutil()
         # A signal that reaches the child before its handlers are set stays pending.
@@ -108,6 +117,7 @@ class Workers:
     def reap(self) -> bool:
         """Reap all children that have ended; return whether no child is left."""
         self._report_stops()
+        self._report_failing()
         try:
             while True:
                 ended = os.waitid(os.P_ALL, 0, os.WEXITED | os.WNOHANG | os.WNOWAIT)
@@ -144,6 +154,19 @@ class Workers:
                 continue  # it has ended, and is reaped next
             if stopped is not None:
                 self._agent.send("stopped", local_rank=local_rank, number=stopped.si_status)
+
+    def _report_failing(self) -> None:
+        """Report workers whose script has failed: an exit handler or a thread may hold them."""
+        notes = self._failure_notes.received() if self._failure_notes is not None else []
+        for pid, nanoseconds in notes:
+            for local_rank in [rank for rank, its_pid in self._pids.items() if its_pid == pid]:
+                self._script_ends.of(local_rank).write(nanoseconds, 1)
+        # A start must be reported before.
+        for local_rank in self._running().keys() - self._failing:
+            end = self._script_ends.of(local_rank)
+            if end.is_failure:
+                self._failing.add(local_rank)
+                self._agent.send("failing", local_rank=local_rank, failure=end.read())
 
     def signal(
         self,

@@ -1,4 +1,4 @@
-"""Runs first in a spawned Python worker: SIGQUIT prints its stacks. Leaves no trace.
+"""Runs first in a spawned Python worker: SIGQUIT prints its stacks, a failure is reported. Leaves no trace.
 
 The agent puts this folder in front of PYTHONPATH. Python's ``site`` imports ``sitecustomize`` from
 there; this one takes its traces out of ``sys`` and ``os.environ`` and lets the user's own
@@ -6,14 +6,19 @@ there; this one takes its traces out of ``sys`` and ``os.environ`` and lets the 
 worker waits for it.
 """
 
+import _thread
 import os
 import sys
+import time
 
 # Python itself imports it where it is asked to, by PYTHONFAULTHANDLER.
 IMPORTED_BEFORE = "faulthandler" in sys.modules
 import faulthandler  # noqa: E402 - see above
 
-SIGQUIT = 3  # without the signal module, which a plain interpreter has not imported here
+SIGQUIT, SIGCHLD = (
+    3,
+    17,
+)  # without the signal module, which a plain interpreter has not imported here
 
 
 def leave_no_trace() -> None:
@@ -30,7 +35,38 @@ def leave_no_trace() -> None:
         del os.environ["PYTHONPATH"]
 
 
+def report_failure(to: str) -> None:
+    """Have the fork server learn when an exception leaves the script (its ``failure_notes``).
+
+    Python tells audit hooks when it is about to print such an exception (``sys.excepthook`` in its
+    table of audit events); threads and exit handlers may still keep the process from its end.
+    """
+    process, thread = os.getpid(), _thread.get_ident()
+
+    def audit(event: str, arguments: "tuple[object, ...]") -> None:
+        if event != "sys.excepthook" or os.getpid() != process or _thread.get_ident() != thread:
+            return
+        # With Python code beneath, C code prints an exception that ends nothing.
+        beneath = sys._getframe().f_back  # noqa: SLF001 - documented, for special purposes
+        if beneath is not None or arguments[1] is KeyboardInterrupt:
+            return
+        try:
+            import _socket
+
+            notes = _socket.socket(_socket.AF_UNIX, _socket.SOCK_DGRAM | _socket.SOCK_NONBLOCK)
+            notes.sendto(b"%d" % time.monotonic_ns(), "\0" + to)
+            notes.close()
+            # It wakes the server.
+            os.kill(os.getppid(), SIGCHLD)
+        except Exception:  # noqa: BLE001 - the exit dates the failure then
+            return
+
+    sys.addaudithook(audit)
+
+
 faulthandler.register(SIGQUIT, file=2, all_threads=True, chain=False)
+if failure_notes := os.environ.pop("CLUSTERRUN_FAILURE_NOTES", ""):
+    report_failure(failure_notes)
 leave_no_trace()
 del sys.modules["sitecustomize"]
 # Raises ImportError for this very name where the user has none: what ``site`` expects then.

@@ -1,0 +1,46 @@
+"""What a worker that has executed Python sends when an exception leaves its script.
+
+Its process may run on: see ``startup/sitecustomize.py``, which sends the note. It comes by a datagram,
+as the folder for temporary files may hang, and descriptors of ours would show in the worker.
+"""
+
+from __future__ import annotations
+
+import _socket as socket
+import os
+import struct
+
+VARIABLE = "CLUSTERRUN_FAILURE_NOTES"
+"""The name of the socket, for the worker's start: it is taken away there."""
+
+_CREDENTIALS = struct.Struct("3i")
+_MOST = 64
+
+
+class FailureNotes:
+    """Receives the notes of the workers of this node."""
+
+    def __init__(self) -> None:
+        kind = socket.SOCK_DGRAM | socket.SOCK_NONBLOCK | socket.SOCK_CLOEXEC
+        self._socket = socket.socket(socket.AF_UNIX, kind)
+        # The kernel adds the sender's pid, and chooses a name that is no file.
+        self._socket.setsockopt(socket.SOL_SOCKET, socket.SO_PASSCRED, 1)
+        self._socket.bind("")
+        self.name = os.fsdecode(self._socket.getsockname()[1:])
+
+    def received(self) -> list[tuple[int, int]]:
+        """Return the pid and the time of each failure since the last call, in nanoseconds.
+
+        Anybody may send something: what is no note is dropped, and a pid is the sender's own.
+        """
+        notes: list[tuple[int, int]] = []
+        while True:
+            try:
+                data, ancillary, _, _ = self._socket.recvmsg(
+                    _MOST, socket.CMSG_SPACE(_CREDENTIALS.size)
+                )
+            except BlockingIOError:
+                return notes
+            for level, kind, credentials in ancillary:
+                if (level, kind) == (socket.SOL_SOCKET, socket.SCM_CREDENTIALS) and data.isdigit():
+                    notes.append((_CREDENTIALS.unpack(credentials)[0], int(data)))
