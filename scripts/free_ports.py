@@ -1,27 +1,41 @@
 """Free TCP ports, for benchmarks and tests whose launchers must be given one."""
 
-import secrets
+import random
 import socket
+from collections import deque
 from contextlib import suppress
 
 PORTS = range(10000, 32768)
 """Below the ports that the kernel chooses for other programs meanwhile."""
 
+BLOCK = 128
 
-def free_port(ports: range = PORTS) -> int:
-    """Return one of ``ports`` on which no program of this machine listens.
+_own_ports: deque[int] = deque()
 
-    Nobody else who asks here gets it before this process has ended.
+
+def free_port() -> int:
+    """Return a port on which no program of this machine listens.
+
+    No other process that asks here gets it before this one has ended. This one gets the same port
+    again after all others of its block.
     """
     while True:
-        port = secrets.choice(ports)
-        with suppress(OSError):
-            with socket.socket(socket.AF_UNIX) as name, socket.socket() as trial:
-                # First: a port that another process has drawn is not touched, not even for a moment,
-                # as that process is about to listen at it.
-                name.bind(f"\0clusterrun-free-port-{port}")
+        for _ in range(len(_own_ports)):
+            port = _own_ports[0]
+            _own_ports.rotate(-1)
+            with suppress(OSError), socket.socket() as trial:
                 trial.bind(("", port))
-                # Open until the end of this process. Like a port, the name belongs to the network
-                # namespace, and the kernel gives it to one socket only.
-                name.detach()
-            return port
+                return port
+        _own_ports.extend(_claim_block())
+
+
+def _claim_block() -> range:
+    """Return ports that are this process's until it ends."""
+    while True:
+        first = random.randrange(PORTS.start, PORTS.stop - BLOCK, BLOCK)  # noqa: S311 - no secret
+        with suppress(OSError), socket.socket(socket.AF_UNIX) as name:
+            # Like a port, the name belongs to the network namespace, and to one socket only.
+            name.bind(f"\0clusterrun-free-ports-{first}")
+            # Open until this process ends.
+            name.detach()
+            return range(first, first + BLOCK)

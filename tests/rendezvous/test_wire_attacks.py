@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from free_ports import free_port
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -263,6 +264,8 @@ class Watch:
 
     def __init__(self) -> None:
         self.slowest = 0.0
+        # The first port of a process costs it a descriptor.
+        free_port()
         self.descriptors = open_descriptors()
         self._sizes: list[int] = []
 
