@@ -10,32 +10,42 @@ PORTS = range(10000, 32768)
 
 BLOCK = 128
 
-_own_ports: deque[int] = deque()
+
+class Block:
+    """Ports that are this process's as long as it lives, or until it claims others."""
+
+    def __init__(self) -> None:
+        self.ports = deque[int]()
+        self._name = socket.socket(socket.AF_UNIX)
+
+    def claim_others(self) -> None:
+        """Give up these ports, which are all in use."""
+        self._name.close()
+        while True:
+            first = random.randrange(PORTS.start, PORTS.stop - BLOCK, BLOCK)  # noqa: S311 - no secret
+            self._name = socket.socket(socket.AF_UNIX)
+            with suppress(OSError):
+                # Like a port, the name belongs to the network namespace, and to one socket only.
+                self._name.bind(f"\0clusterrun-free-ports-{first}")
+                self.ports = deque(range(first, first + BLOCK))
+                return
+            self._name.close()
+
+
+_OWN = Block()
 
 
 def free_port() -> int:
     """Return a port on which no program of this machine listens.
 
-    No other process that asks here gets it before this one has ended. This one gets the same port
-    again after all others of its block.
+    No other process that asks here gets it meanwhile. This one gets the same port again after all
+    others of its block.
     """
     while True:
-        for _ in range(len(_own_ports)):
-            port = _own_ports[0]
-            _own_ports.rotate(-1)
+        for _ in range(len(_OWN.ports)):
+            port = _OWN.ports[0]
+            _OWN.ports.rotate(-1)
             with suppress(OSError), socket.socket() as trial:
                 trial.bind(("", port))
                 return port
-        _own_ports.extend(_claim_block())
-
-
-def _claim_block() -> range:
-    """Return ports that are this process's until it ends."""
-    while True:
-        first = random.randrange(PORTS.start, PORTS.stop - BLOCK, BLOCK)  # noqa: S311 - no secret
-        with suppress(OSError), socket.socket(socket.AF_UNIX) as name:
-            # Like a port, the name belongs to the network namespace, and to one socket only.
-            name.bind(f"\0clusterrun-free-ports-{first}")
-            # Open until this process ends.
-            name.detach()
-            return range(first, first + BLOCK)
+        _OWN.claim_others()
