@@ -6,6 +6,7 @@ import subprocess
 import sys
 from typing import Any
 
+import pytest
 from msgspec.structs import replace
 
 from tests.workers.door import (
@@ -102,3 +103,29 @@ def test_a_process_that_has_not_imported_psutil_is_bound() -> None:
     )
 
     assert (done.stdout, done.stderr) == ("['', 1]\n", "")
+
+
+@pytest.mark.parametrize(
+    ("cpus", "by"), [([0], "psutil"), ([0, 1023], "psutil"), ([0, 1024], "os"), ([0, 4000], "os")]
+)
+def test_masks_beyond_the_reach_of_psutil_are_set_without_it(cpus: list[int], by: str) -> None:
+    """It drops CPUs from 1024 on without an error; what the kernel makes of a mask is read back."""
+    code = f"""
+import os
+from {fork_server.__name__} import binding
+calls = []
+set_by_os = os.sched_setaffinity
+os.sched_setaffinity = lambda pid, cpus: (calls.append("os"), set_by_os(pid, cpus))
+import psutil
+set_by_psutil = psutil.Process.cpu_affinity
+psutil.Process.cpu_affinity = lambda self, cpus: (calls.append("psutil"), set_by_psutil(self, cpus))
+binding.must_be_bound = lambda cpus: True
+print(binding.bind({cpus}), calls)
+"""
+
+    done = subprocess.run(
+        [sys.executable, "-c", code], capture_output=True, text=True, timeout=60, check=False
+    )
+
+    remark = "" if cpus == [0] else f"asked for CPUs 0,{cpus[1]}, got 0"
+    assert (done.stdout, done.stderr) == (f"{remark} ['{by}']\n", "")

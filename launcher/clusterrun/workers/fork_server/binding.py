@@ -18,6 +18,9 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from typing import Any
 
+_CPUS_OF_PSUTIL = 1024
+"""It drops CPUs from this number on: glibc's ``cpu_set_t``, which it uses, has so many bits."""
+
 
 def must_be_bound(cpus: list[int] | None) -> bool:
     """Tell whether ``cpus`` differ from those that this process may use already."""
@@ -34,12 +37,14 @@ def bind(cpus: list[int] | None) -> str:
         # In this context, as psutil looks for itself among the modules.
         psutil = _psutil()
         try:
-            if psutil is not None:
+            if psutil is not None and max(cpus, default=0) < _CPUS_OF_PSUTIL:
                 psutil.Process().cpu_affinity(cpus)
             else:
                 os.sched_setaffinity(0, cpus)
         except (OSError, ValueError) as error:
             why = getattr(error, "strerror", None) or error
+            if getattr(error, "errno", None) == errno.EINVAL:
+                why = f"invalid CPU {listed(cpus)}"
             return f"not bound to CPUs {listed(cpus)}: {why}"
     return _check(cpus)
 
