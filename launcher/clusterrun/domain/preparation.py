@@ -37,6 +37,8 @@ class Prepared(Struct, frozen=True):
     """Why they are executed; "" if they are not."""
     complaint: bool
     """An import failed, which the user has to know."""
+    costs_time: bool
+    """Each worker imports by itself what could have been imported once."""
     loaded: tuple[tuple[str, float], ...]
     """Imported modules, each with the seconds that the import took."""
     left_out: tuple[tuple[str, str], ...]

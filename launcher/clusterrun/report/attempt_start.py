@@ -35,10 +35,13 @@ def _place(worker: WorkerPlan) -> str:
     return f"{gpus}, {cpus}{at}{memory}"
 
 
-def describe_prepared(prepared: Prepared) -> Iterator[str]:
+def describe_prepared(prepared: Prepared, workers: int) -> Iterator[str]:
     """Yield how workers start, what was preloaded, and what was not and why."""
     if not prepared.in_place:
-        yield f"workers are spawned: {prepared.why}"
+        cost = ""
+        if prepared.costs_time and workers > 1:
+            cost = f"; all {workers} import by themselves what could be imported once (docs/packages.md)"
+        yield f"workers are spawned: {prepared.why}{cost}"
         return
     seconds = dict[str, float]()
     for name, taken in prepared.loaded:

@@ -22,7 +22,7 @@ def start_helpers(local: LocalJob, process: ForkServer, scratch: Scratch | None)
     relay = RelayClient.start(_screen(local), scratch.path)
     fork_server = ForkServerClient(
         process,
-        on_prepared=partial(_print_prepared, relay, verbose=local.resolved.verbose),
+        on_prepared=partial(_print_prepared, relay, local),
         on_slow_import=partial(_print_slow_import, relay),
     )
     return HelperProcesses(relay, fork_server, scratch)
@@ -42,11 +42,12 @@ def _screen(local: LocalJob) -> Screen:
     )
 
 
-def _print_prepared(relay: RelayClient, prepared: Prepared, *, verbose: bool) -> None:
-    if verbose or prepared.complaint:
+def _print_prepared(relay: RelayClient, local: LocalJob, prepared: Prepared) -> None:
+    costs_time = prepared.costs_time and local.workers > 1
+    if local.resolved.verbose or prepared.complaint or costs_time:
         from clusterrun.report.attempt_start import describe_prepared
 
-        for line in describe_prepared(prepared):
+        for line in describe_prepared(prepared, local.workers):
             relay.notice(line)
 
 

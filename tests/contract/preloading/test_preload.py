@@ -60,6 +60,29 @@ class Hazard(NamedTuple):
     options: tuple[str, ...] = ()
 
 
+PRINTS = {
+    "prints": ("print('a banner', 7)", "a banner 7\n", ""),
+    "prints_without_flushing": (
+        """
+        import os, sys
+        sys.stdout = open(1, "w", closefd=False)
+        print("a banner")
+        """,
+        "a banner\n",
+        "",
+    ),
+    "prints_an_error": ("import sys; print('a warning', file=sys.stderr)", "", "a warning\n"),
+    "prints_by_c": ("import ctypes; ctypes.CDLL(None).printf(b'of C\\n')", "of C\n", ""),
+    "has_a_program_print": ("import os; os.system('echo of a shell')", "of a shell\n", ""),
+    "warns": (
+        "import warnings; warnings.warn_explicit('old', FutureWarning, 'its.py', 3)",
+        "",
+        "its.py:3: FutureWarning: old\n",
+    ),
+    "prints_much": ("print('x\\n' * 50_000, end='')", "x\n" * 50_000, ""),
+}
+"""Code of a module that prints when it is imported: what it prints to both streams."""
+
 HAZARDS = {
     # Threads.
     "thread": Hazard(
@@ -78,37 +101,6 @@ HAZARDS = {
         "a module started a thread",
     ),
     # Would appear twice, or in the wrong place.
-    "prints": Hazard(
-        "print('a banner', 7)", "a module printed 'a banner 7'", is_printed=True, out="a banner 7\n"
-    ),
-    "prints_without_flushing": Hazard(
-        """
-        import os, sys
-        sys.stdout = open(1, "w", closefd=False)
-        print("a banner")
-        """,
-        "a module printed 'a banner'",
-        is_printed=True,
-        out="a banner\n",
-    ),
-    "prints_an_error": Hazard(
-        "import sys; print('a warning', file=sys.stderr)",
-        "a module printed 'a warning'",
-        is_printed=True,
-        err="a warning\n",
-    ),
-    "prints_by_c": Hazard(
-        "import ctypes; ctypes.CDLL(None).printf(b'of C\\n')",
-        "a module printed 'of C'",
-        is_printed=True,
-        out="of C\n",
-    ),
-    "has_a_program_print": Hazard(
-        "import os; os.system('echo of a shell')",
-        "a module printed 'of a shell'",
-        is_printed=True,
-        out="of a shell\n",
-    ),
     "prints_when_forked": Hazard(
         "import os; os.register_at_fork(before=lambda: print('forking'))",
         "a fork makes a module print 'forking'",
@@ -339,7 +331,7 @@ def test_a_hazard_is_refused_by_fork(installed: Installed, name: str) -> None:
     "name", [*(n for n in HAZARDS if HAZARDS[n].is_printed), "raises", "child"]
 )
 def test_which_reasons_are_printed_by_default(installed: Installed, name: str) -> None:
-    """One line if an import fails as it should not, otherwise none."""
+    """One line: why, and what it costs; several workers import by themselves."""
     hazard = HAZARDS[name]
     # Under the name of a verified package.
     installed.add("numpy", hazard.code)
@@ -348,17 +340,38 @@ def test_which_reasons_are_printed_by_default(installed: Installed, name: str) -
     ended = installed.ended(script, "--preload=auto", *hazard.options, workers=2)
 
     assert (ended.code, max(ended.out.splitlines())) == (0, "[rank 1] value 7")
-    printed = launcher_lines(ended)
+    printed = re.sub(r"process \d+", "process ", launcher_lines(ended))
     why = hazard.why.replace("hazard", "numpy")
-    assert printed == (f"{SPAWNED}{why}\n" if hazard.is_printed else "")
+    cost = "; all 2 import by themselves what could be imported once (docs/packages.md)"
+    assert printed == f"{SPAWNED}{why}{cost}\n"
+
+
+@pytest.mark.parametrize("name", PRINTS)
+def test_each_worker_prints_what_an_import_printed(installed: Installed, name: str) -> None:
+    """Before all else, as if it had imported the module itself; it is forked all the same."""
+    code, out, err = PRINTS[name]
+    installed.add("hazard", code)
+
+    ended = installed.ended(
+        "import hazard\nprint('and then')", "-v", "--preload=all", "--tee", "0", workers=2
+    )
+
+    assert ended.code == 0
+    assert f"\n{FORKED}" in ended.err
+    expected = [
+        f"[rank {rank}] {line}" for rank in (0, 1) for line in [*out.splitlines(), "and then"]
+    ]
+    assert sorted(ended.out.splitlines()) == sorted(expected)
+    assert ended.err.count(err or "[rank") == (2 if err else 0)
 
 
 def test_what_python_itself_prints_at_an_import(clusterrun: Launcher) -> None:
-    """The worker prints it, also if the script has no other import."""
+    """The worker prints it once, also if the script has no other import."""
     ended = clusterrun.script("import this", "--preload=all", workers=1).ended()
 
+    assert (ended.code, ended.err) == (0, "")
     assert ended.out.startswith("The Zen of Python")
-    assert ended.err == f"{SPAWNED}a module printed 'The Zen of Python, by Tim Peters'\n"
+    assert ended.out.count("The Zen of Python") == 1
 
 
 def test_a_device_is_open(installed: Installed, tmp_path: Path) -> None:

@@ -29,8 +29,8 @@ the agent's end.
 
     agent to server                               server to agent
                                                   ready          refused
-    prepare       command preload must_fork       prepared       in_place why complaint loaded
-                  known_variables workers                        left_out
+    prepare       command preload must_fork       prepared       in_place why complaint costs_time
+                  known_variables workers                        loaded left_out
                   later_variables cpus            importing      module seconds
                   import_timeout
     start_worker  local_rank command variables    started        local_rank pid remark

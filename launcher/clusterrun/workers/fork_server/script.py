@@ -13,7 +13,7 @@ from .worker_signals import set_as_python_does
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Collection, Mapping
     from types import ModuleType
     from typing import Any
     from warnings import WarningMessage
@@ -31,11 +31,26 @@ class NotToBeRunInPlace(Exception):
     """The script can't be run in forked workers; the text says why."""
 
     def __init__(
-        self, why: str, *, is_complaint: bool = False, is_end_of_job: bool = False
+        self,
+        why: str,
+        *,
+        is_complaint: bool = False,
+        is_end_of_job: bool = False,
+        costs_time: bool = True,
     ) -> None:
-        """Take the reason, whether it is printed without --verbose, and whether the job ends."""
+        """Take the reason.
+
+        Args:
+            why: the reason.
+            is_complaint: something has failed that the user has to know.
+            is_end_of_job: the job ends.
+            costs_time: each worker imports by itself what could have been imported once; not if
+                Python can't run the script either, which it says itself.
+
+        """
         super().__init__(why)
         self.is_complaint = is_complaint
+        self.costs_time = costs_time and not is_end_of_job
         self.is_end_of_job = is_end_of_job
 
 
@@ -63,6 +78,8 @@ class Script:
             raise NotToBeRunInPlace("--run-path needs runpy, which needs a fresh interpreter")
         self.imports_are_known = False
         """Whether only packages of the verified list were imported before the fork."""
+        self.printed = (b"", b"")
+        """What these imports have printed to standard output and to standard error."""
         self._command = command
         self._script_namespace = script_namespace
         self._known_variables = known_variables
@@ -97,7 +114,9 @@ class Script:
     def _read(self) -> bytes:
         try:
             if not os.path.isfile(self.path):
-                raise NotToBeRunInPlace(f"{self._name} is no file with Python source")
+                raise NotToBeRunInPlace(
+                    f"{self._name} is no file with Python source", costs_time=False
+                )
             with open(self.path, "rb") as file:
                 found = os.fstat(file.fileno())
                 source = file.read()
@@ -106,10 +125,18 @@ class Script:
                 self._code, self._warnings = compile_quietly(source, self.path)
                 self._stamp = stamp
         except OSError as error:
-            raise NotToBeRunInPlace(f"{self._name}: {error.strerror}") from error
+            raise NotToBeRunInPlace(f"{self._name}: {error.strerror}", costs_time=False) from error
         except (SyntaxError, ValueError, RecursionError, MemoryError) as error:
-            raise NotToBeRunInPlace(f"{self._name} does not compile") from error
+            raise NotToBeRunInPlace(f"{self._name} does not compile", costs_time=False) from error
         return source
+
+    def names_an_import_of(self, packages: Collection[str]) -> bool:
+        """Tell whether a line of the script begins as an import of one of ``packages`` does."""
+        if self._is_module:
+            return False
+        lines = (line.split(None, 2) for line in self._read().splitlines())
+        named = {words[1].split(b".")[0].rstrip(b",") for words in lines if _is_import(words)}
+        return not named.isdisjoint(map(os.fsencode, packages))
 
     def read_by(self, reading: LeadingImports) -> None:
         """Have ``reading`` find the leading imports."""
@@ -156,10 +183,15 @@ class Script:
             imports_are_known=self.imports_are_known,
             blocked_signals=request["blocked_signals"],
             warnings=self._warnings,
+            printed=self.printed,
         )
 
     def _new_main(self) -> ModuleType:
         return new_main(self._script_namespace, "" if self._is_module else self.path)
+
+
+def _is_import(words: list[bytes]) -> bool:
+    return len(words) > 1 and words[0] in (b"import", b"from")
 
 
 def compile_quietly(source: bytes, path: str, flags: int = 0) -> tuple[Any, list[WarningMessage]]:

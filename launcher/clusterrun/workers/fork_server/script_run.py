@@ -34,6 +34,7 @@ class ScriptRun:
         imports_are_known: bool = False,
         blocked_signals: Collection[int] = (),
         warnings: Sequence[WarningMessage] = (),
+        printed: tuple[bytes, bytes] = (b"", b""),
     ) -> None:
         """Take the code and its namespace.
 
@@ -45,6 +46,7 @@ class ScriptRun:
             imports_are_known: all that was imported before the fork is on the verified list.
             blocked_signals: those that the script finds blocked.
             warnings: the compiler's.
+            printed: what the imports before the fork have printed to standard output and error.
 
         """
         self.code = code
@@ -54,10 +56,13 @@ class ScriptRun:
         self._imports_are_known = imports_are_known
         self._blocked_signals = blocked_signals
         self._warnings = warnings
+        self._printed = printed
         self._ends_at_once = False
 
     def begin(self) -> None:
-        """Unblock the signals, which were blocked at the fork, and print the compiler's warnings.
+        """Unblock the signals, which were blocked at the fork, and print what came before the script.
+
+        These are the compiler's warnings, and what the imports have printed.
 
         This is the last step, inside the statement that executes the script: Ctrl-C ends a script
         that has not begun in the same way as one that runs.
@@ -68,6 +73,8 @@ class ScriptRun:
 
             for it in self._warnings:
                 warnings.warn_explicit(it.message, it.category, it.filename, it.lineno)
+        for stream, text in enumerate(self._printed, start=1):
+            write_all(stream, text)
 
     def note_failure(self, error: BaseException) -> None:
         """Note when the script failed, and leave our frames out of its traceback.
@@ -127,6 +134,14 @@ class ScriptRun:
         except Exception:  # Python tries again, and says so
             return
         os._exit(0)
+
+
+def write_all(descriptor: int, text: bytes) -> None:
+    try:
+        while text:
+            text = text[os.write(descriptor, text) :]
+    except OSError:  # closed, or nothing reads it any more
+        pass
 
 
 def other_threads_run() -> bool:

@@ -9,6 +9,7 @@ from ..hidden_modules import hide_all_but
 from ..other_processes import why_no_fork
 from ..script import NotToBeRunInPlace, Script
 from .interpreter_hazards import why_not_to_fork
+from .known_packages import WORTH_A_FORK
 from .leading_imports import LeadingImports
 from .preload_choice import ALL, AUTO, choose
 from .remembered_trials import RememberedTrial
@@ -40,6 +41,7 @@ class Preparation:
         self._imported: list[str] | None = None
         """The imports of an earlier job, in a child of a warm server; None: it is the first job."""
         self._loaded: list[tuple[str, float]] = []
+        self._printed = (b"", b"")
         self._left_out: list[tuple[str, str]] = []
 
     def script_for(self, request: dict[str, Any]) -> Script | None:
@@ -61,7 +63,7 @@ class Preparation:
             In a child that only tests how forked workers end, what it runs; else None.
 
         """
-        why, complaint = "", False
+        why, complaint, costs_time = "", False, True
         try:
             run = self._prepare(request, server)
             if run is not None:
@@ -70,6 +72,7 @@ class Preparation:
             # A user who names modules learns that they were not imported.
             named = request["preload"] != AUTO and not finding.is_end_of_job
             why, complaint = str(finding), finding.is_complaint or named
+            costs_time = finding.costs_time
         except Exception as error:  # whatever it is, workers can still be spawned
             why, complaint = f"{type(error).__name__}: {error}", True
         if why:
@@ -81,6 +84,7 @@ class Preparation:
             in_place=self._script is not None,
             why=why,
             complaint=complaint,
+            costs_time=bool(why) and costs_time,
             loaded=self._loaded,
             left_out=self._left_out,
         )
@@ -102,9 +106,11 @@ class Preparation:
         choice = _choice_of(script, request)
         self._left_out = choice.left_out
         if choice.why_spawn and not request["must_fork"]:
-            raise NotToBeRunInPlace(choice.why_spawn)
+            slow = bool(choice.stopped_by) and script.names_an_import_of(WORTH_A_FORK)
+            raise NotToBeRunInPlace(choice.why_spawn, costs_time=slow)
         script.imports_are_known = choice.is_known
         if self._imported is not None:
+            script.printed = self._printed
             self._script = script
             return None
         self._imported = [wanted.name for wanted in choice.imports]
@@ -114,6 +120,7 @@ class Preparation:
                 self._preload(choice.imports, request, server)
         except OSError as error:
             raise NotToBeRunInPlace(why_no_fork(error), is_complaint=True) from error
+        script.printed = self._printed
         self._script = script
         return run
 
@@ -136,7 +143,7 @@ class Preparation:
         remembered = RememberedTrial(imports, request["later_variables"], os.environ)
         known = None if request["must_fork"] else remembered.read()
         finding = known or TemplateTrial(request, server).run(imports)
-        if known is None and finding["kind"] != "safe":
+        if known is None and finding["kind"] == "variable_read":
             remembered.write(finding)
         note = f" (seen before; remembered for a week in {remembered.path})" if known else ""
         if finding["kind"] == "variable_read":
@@ -148,8 +155,8 @@ class Preparation:
                 return
             finding = TemplateTrial(request, server).run(imports[:count])
         if finding["kind"] != "safe":
-            raise NotToBeRunInPlace(finding["why"] + note, is_complaint=finding["complaint"])
-        self._loaded = finding["loaded"]
+            raise NotToBeRunInPlace(finding["why"], is_complaint=finding["complaint"])
+        self._loaded, self._printed = finding["loaded"], finding["printed"]
 
 
 def _choice_of(script: Script, request: dict[str, Any]) -> Choice:

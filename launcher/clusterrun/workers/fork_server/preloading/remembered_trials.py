@@ -1,5 +1,7 @@
-"""Failed attempts to preload, remembered for a week: each takes seconds.
+"""Which imports are left to the workers, remembered for a week: to find out takes an attempt more.
 
+A module that reads the rank when it is imported ends an attempt to preload; the imports before it are
+repeated. Why workers are spawned is not remembered: a variable set meanwhile may change it.
 One small file each, in ``$XDG_CACHE_HOME/clusterrun`` or ``~/.cache/clusterrun``. A new package,
 another interpreter or other imports make another attempt.
 """
@@ -22,7 +24,7 @@ SECONDS_TO_REMEMBER = 7 * 24 * 3600.0
 
 
 class RememberedTrial:
-    """Why these modules could not be preloaded in this environment, if that is known."""
+    """How many of these modules can be preloaded in this environment, if that is known."""
 
     def __init__(
         self, imports: Sequence[Import], forbidden: Iterable[str], environ: Mapping[str, str]
@@ -39,21 +41,19 @@ class RememberedTrial:
             if not self._folder or time.time() - os.stat(self.path).st_mtime > SECONDS_TO_REMEMBER:
                 return None
             with open(self.path, encoding="utf-8", errors="surrogateescape") as file:
-                key, kind, imported, complaint, why = file.read().rstrip("\n").split("\n", 4)
+                key, imported, why = file.read().rstrip("\n").split("\n", 2)
             if key != self._key:
                 return None
-            found = {"kind": kind, "imported": int(imported), "complaint": complaint == "True"}
+            return {"kind": "variable_read", "imported": int(imported), "why": why}
         except (OSError, ValueError):
             return None
-        return {**found, "why": why}
 
     def write(self, finding: Mapping[str, Any]) -> None:
         """Remember a finding, if the folder can be written."""
         if not self._folder:
             return
         aside = f"{self.path}.{os.getpid()}"
-        imported, complaint = finding.get("imported", 0), finding["complaint"]
-        lines = (self._key, finding["kind"], imported, complaint, finding["why"])
+        lines = (self._key, finding["imported"], finding["why"])
         try:
             os.makedirs(self._folder, mode=0o700, exist_ok=True)
             with open(aside, "w", encoding="utf-8", errors="surrogateescape") as file:

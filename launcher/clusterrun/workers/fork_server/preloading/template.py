@@ -1,7 +1,7 @@
 """The child that imports what the script imports first, and from which workers are then forked.
 
-An import that hangs, crashes, prints or does what a fork would break costs this child and nothing
-else.
+An import that hangs, crashes or does what a fork would break costs this child and nothing else. What
+it prints, each worker prints first, as if it had imported the module itself.
 """
 
 from __future__ import annotations
@@ -25,8 +25,8 @@ if TYPE_CHECKING:
     from .leading_imports import Import
 
 
-_MOST_OF_OUTPUT = 4096
 _OUTPUT = (1, 2)
+_OF_OUR_STATEMENT = b"<string>:1: "
 
 
 class Template:
@@ -36,6 +36,8 @@ class Template:
         self._report = report
         self._later_variables = later_variables
         self._loaded: list[tuple[str, float]] = []
+        self.printed = (b"", b"")
+        """What the imports have printed to standard output and to standard error."""
 
     def preload(
         self, imports: Sequence[Import], ignored: Collection[int], cpus: list[int] | None
@@ -59,10 +61,18 @@ class Template:
         _set_signals_of_workers(ignored)
         state = ProcessState()
         self._import_all(imports)
-        trouble = _printed(output, "a module printed") or state.changes()
-        trouble = trouble or _printed(output, "a fork makes a module print")
+        self.printed = output.read()
+        if _OF_OUR_STATEMENT in self.printed[1]:
+            # In the script, the warning names its file and line.
+            self._refuse(f"a module printed {_first_line(self.printed[1])}", complaint=True)
+        trouble = state.changes()
         if trouble:
-            self._refuse(trouble, complaint=bool(output.first_line()))
+            self._refuse(trouble)
+        printed = zip(output.read(), self.printed)
+        by_the_fork = b"".join(now[len(before) :] for now, before in printed)
+        if by_the_fork:
+            line = _first_line(by_the_fork)
+            self._refuse(f"a fork makes a module print {line}", complaint=True)
         _try_to_bind(sorted(allowed))
         worker_signals.shield()
         output.release()
@@ -105,9 +115,8 @@ class Template:
         os.write(self._report, frame(kind, **message))
 
 
-def _printed(output: CapturedOutput, what: str) -> str:
-    line = output.first_line()
-    return f"{what} {line}" if line else ""
+def _first_line(text: bytes) -> str:
+    return repr(text.decode("utf-8", "replace").splitlines()[0][:200])
 
 
 def _set_signals_of_workers(ignored: Collection[int]) -> None:
@@ -129,28 +138,28 @@ def _try_to_bind(cpus: list[int] | None) -> None:
 
 
 class CapturedOutput:
-    """Standard output and error of this process, collected until ``release``: no worker prints it."""
+    """Standard output and error of this process, collected until ``release``."""
 
     def __init__(self) -> None:
         self._kept = [os.dup(stream) for stream in _OUTPUT]
-        self._collected = os.memfd_create("printed")
-        for stream in _OUTPUT:
-            os.dup2(self._collected, stream)
+        self._collected = [os.memfd_create("printed") for _ in _OUTPUT]
+        for stream, collected in zip(_OUTPUT, self._collected):
+            os.dup2(collected, stream)
 
-    def first_line(self) -> str:
-        """Return the first line that has been printed, in quotes; "" if there is none."""
+    def read(self) -> tuple[bytes, bytes]:
+        """Return what has been printed to standard output and to standard error so far."""
         for stream in (sys.stdout, sys.stderr):
             if stream is not None:
                 stream.flush()
         flush_all()
-        text = os.pread(self._collected, _MOST_OF_OUTPUT, 0).decode("utf-8", "replace")
-        return repr(text.splitlines()[0][:200]) if text else ""
+        out, err = (os.pread(one, os.fstat(one).st_size, 0) for one in self._collected)
+        return out, err
 
     def release(self) -> None:
-        os.close(self._collected)
-        for stream, kept in zip(_OUTPUT, self._kept):
+        for stream, kept, collected in zip(_OUTPUT, self._kept, self._collected):
             os.dup2(kept, stream)
             os.close(kept)
+            os.close(collected)
 
 
 def import_as_script(name: str, names: tuple[str, ...]) -> None:

@@ -77,7 +77,7 @@ class TemplateTrial:
             self._process.take_over()
         except BaseException:  # whatever it is, two servers must not go on
             os._exit(1)
-        return {"kind": "safe", "loaded": loaded}
+        return {"kind": "safe", "loaded": loaded, "printed": template.printed}
 
     def _wait_for_finding(self, pid: int, report: int) -> dict[str, Any]:
         agent, import_timeout = self._server.agent, self._request["import_timeout"]
