@@ -522,9 +522,10 @@ def test_another_users_folder_is_not_used(here: Path, monkeypatch: pytest.Monkey
 
 def squatting(here: Path, send: Callable[[AgentProcess, Request], None]) -> Callable[..., None]:
     """Make the agent's folder first, as another program could."""
+    others = {process.pid for process in psutil.Process().children()}
 
     def squat(agent: AgentProcess, request: Request) -> None:
-        [process] = psutil.Process().children()
+        [process] = [one for one in psutil.Process().children() if one.pid not in others]
         started = stat_fields(process.pid)[_START_FIELD]
         (here / f"{_prefix()}{process.pid}-{started}").mkdir()
         send(agent, request)
