@@ -139,3 +139,13 @@ def test_one_that_is_being_stopped_has_its_grace_period_already() -> None:
     _, actions = answer(state, failing())
 
     assert actions == ()
+
+
+def test_a_traceback_has_the_time_to_be_printed() -> None:
+    """Also without a grace period."""
+    state = two_run(shared=True)
+    state = replace(state, rules=replace(state.rules, grace=0.0))
+
+    _, actions = answer(state, failing())
+
+    assert actions == (SetDeadline(1.0),)

@@ -22,6 +22,9 @@ from clusterrun.domain.stacks import place_of
 SECONDS_TO_EXIT = 5.0
 """A worker that needs longer is looked at, and named. Python's end takes a second with torch."""
 
+SECONDS_TO_PRINT = 1.0
+"""At least, whatever the grace period: a traceback is printed after the failure is known."""
+
 SECONDS_TO_SHOW_STACKS = 4.0
 """The relay gives workers 2 s."""
 
@@ -44,7 +47,7 @@ def time_passed(state: AttemptState, at: float) -> Decision:
     for local_rank, late in _still_there(state).items():
         if at >= _kill_at(state, late):
             state = _noted(state, local_rank, replace(late, killed=True))
-            notice = killed_late(state.first_rank + local_rank, state.rules.grace)
+            notice = killed_late(state.first_rank + local_rank, _grace(state))
             kill = SignalWorkers(frozenset({local_rank}), signal.SIGKILL, group=True)
             actions += (PrintNotice(notice), kill)
         elif at >= _look_at(state, late):
@@ -64,7 +67,7 @@ def stacks_collected(state: AttemptState, event: StacksCollected) -> Decision:
             continue
         stack = group.text if group.found else ""
         state = _noted(state, local_rank, replace(late, stack=stack, was_named=True))
-        grace = state.rules.grace if _must_exit(state) else None
+        grace = _grace(state) if _must_exit(state) else None
         rank, seconds = state.first_rank + local_rank, event.at - late.failed_at
         actions += (PrintNotice(still_runs(rank, seconds, place_of(stack), grace)),)
     return state, (*actions, *_next_deadline(state, event.at))
@@ -94,10 +97,14 @@ def _must_exit(state: AttemptState) -> bool:
     return state.rules.ends_late_exits and not is_alone
 
 
+def _grace(state: AttemptState) -> float:
+    return max(state.rules.grace, SECONDS_TO_PRINT)
+
+
 def _look_at(state: AttemptState, late: LateExit) -> float:
     if late.looked_at != NEVER:
         return NEVER
-    seconds = min(SECONDS_TO_EXIT, state.rules.grace) if _must_exit(state) else SECONDS_TO_EXIT
+    seconds = min(SECONDS_TO_EXIT, _grace(state)) if _must_exit(state) else SECONDS_TO_EXIT
     return late.failed_at + seconds
 
 
@@ -106,7 +113,7 @@ def _kill_at(state: AttemptState, late: LateExit) -> float:
     if not _must_exit(state) or late.looked_at == NEVER:
         return NEVER
     stack_comes = late.failed_at if late.was_named else late.looked_at + SECONDS_TO_SHOW_STACKS
-    return max(late.failed_at + state.rules.grace, stack_comes)
+    return max(late.failed_at + _grace(state), stack_comes)
 
 
 def _next_deadline(state: AttemptState, at: float) -> tuple[Action, ...]:

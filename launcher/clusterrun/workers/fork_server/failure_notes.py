@@ -15,6 +15,8 @@ VARIABLE = "CLUSTERRUN_FAILURE_NOTES"
 
 _CREDENTIALS = struct.Struct("3i")
 _MOST = 64
+_DIGITS = 19
+"""Of nanoseconds in eight bytes."""
 
 
 class FailureNotes:
@@ -31,7 +33,7 @@ class FailureNotes:
     def received(self) -> list[tuple[int, int]]:
         """Return the pid and the time of each failure since the last call, in nanoseconds.
 
-        Anybody may send something: what is no note is dropped, and a pid is the sender's own.
+        Any process may send something: what is no note is dropped, and the pid is the sender's own.
         """
         notes: list[tuple[int, int]] = []
         while True:
@@ -42,5 +44,6 @@ class FailureNotes:
             except BlockingIOError:
                 return notes
             for level, kind, credentials in ancillary:
-                if (level, kind) == (socket.SOL_SOCKET, socket.SCM_CREDENTIALS) and data.isdigit():
+                is_note = len(data) < _DIGITS and data.isdigit()
+                if (level, kind) == (socket.SOL_SOCKET, socket.SCM_CREDENTIALS) and is_note:
                     notes.append((_CREDENTIALS.unpack(credentials)[0], int(data)))
