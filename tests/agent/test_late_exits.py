@@ -149,3 +149,15 @@ def test_a_traceback_has_the_time_to_be_printed() -> None:
     _, actions = answer(state, failing())
 
     assert actions == (SetDeadline(1.0),)
+
+
+def test_each_has_its_own_time() -> None:
+    """The stack of one that has failed later is not asked for yet, nor shown."""
+    state, _ = answer(two_run(shared=True), failing(), WorkerFailing(LocalRank(0), 13.0, 0.0))
+
+    state, first = answer(state, DeadlinePassed(15.0))
+    both = StacksCollected(0, (StackGroup((0, 1), STACK),), shown=False, at=15.1)
+    state, second = answer(state, both)
+
+    assert first == (CollectStacks(0), SetDeadline(3.0))
+    assert [text.partition(" failed")[0] for text in notices(*second)] == ["rank 1"]
