@@ -37,3 +37,9 @@ def mpirun(hosts: Sequence[Host], folder: Path, *options: str) -> tuple[str, ...
     launch = ("mpirun", "--host", slots, "--oversubscribe", "--bind-to", "none", *words, *options)
     environ = tuple(f"{name}={value}" for name, value in AS_ROOT.items())
     return (*hosts[0].around, "env", *environ, f"PATH={os.environ['PATH']}", *launch)
+
+
+def without_warnings(err: str) -> str:
+    """Return standard error without what mpirun prints where its child is quicker than itself."""
+    lines = err.splitlines(keepends=True)
+    return "".join(line for line in lines if "plm:rsh: Warning: setpgid" not in line)
