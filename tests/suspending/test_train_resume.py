@@ -80,7 +80,7 @@ def test_it_goes_on_with_other_ranks(clusterrun: Launcher) -> None:
         [sys.executable, *words],
         cwd=clusterrun.folder,
         env=plain_environment(),
-        timeout=SECONDS,
+        timeout=3 * SECONDS,
         check=False,
     )
 

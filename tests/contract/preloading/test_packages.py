@@ -93,9 +93,11 @@ class Comparison:
 
     def compare(self, way: str) -> Compared:
         """Run the package's script with one set of options and compare."""
+        # First: it keeps what a package makes at its first import.
+        alone = self.alone
         words = [*WAYS[way], "probe.py"]
         ended = run_launched(self.python, words, self.folder, self._file(way))
-        return Compared(_choice(ended.err), differences(self.alone, self._facts(way)))
+        return Compared(_choice(ended.err), differences(alone, self._facts(way)))
 
     def _file(self, way: str) -> dict[str, str]:
         return {"PROBE_FILE": str(self.folder / way)}
@@ -109,8 +111,8 @@ def _choice(err: str) -> str:
     """Return the start method and its reason, as ``-v`` prints them."""
     spawned = re.search(r"workers are spawned: (.*)", err)
     if spawned:
-        # An address, a file, or the first of several threads follows it.
-        return "spawn: " + re.sub(r" \(.*", "", spawned[1])
+        # An address, a file, or the first of several threads follows it; then what it costs.
+        return "spawn: " + re.sub(r"( \(|; all ).*", "", spawned[1])
     if "workers are forked" not in err:
         return "spawn, as asked for"
     left = re.search(r"left to each worker: (.*)", err)
