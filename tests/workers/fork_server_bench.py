@@ -134,7 +134,8 @@ def end_of(pid: int) -> int | None:
             ended, status = os.waitpid(pid, os.WNOHANG)
             if ended:
                 return status
-            signal.sigtimedwait({signal.SIGCHLD}, left)
+            # Not for long: another thread of this process may have got the signal.
+            signal.sigtimedwait({signal.SIGCHLD}, min(left, 0.1))
     finally:
         signal.pthread_sigmask(signal.SIG_SETMASK, mask)
     os.kill(pid, signal.SIGKILL)
